@@ -133,7 +133,8 @@ pub enum CodeValues {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packing {
-    /// Each row is a stream of bits, low bits of a byte first, padded to a multiple of this many bytes.
+    /// Each row is a stream of bits, low bits of a byte first, padded to a multiple of this many bytes. Blocks of 16 bytes
+    /// are a dimension of their own: [.., rows, blocks, 16].
     Rows(u64),
     /// Like `Rows(1)`, but the high four bits of a byte are the first of two codes (`ComfyUI`'s NVFP4).
     RowsHighFirst,

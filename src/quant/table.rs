@@ -122,10 +122,7 @@ const GPT_OSS: Layout = Layout {
     name: "gptoss-mxfp4",
     library: "gpt-oss, quant_method mxfp4",
     owner: Owner::GptOss,
-    names: &[
-        &[(Role::Codes, "_blocks"), (Role::Scale, "_scales")],
-        &[(Role::Codes, ".blocks"), (Role::Scale, ".scales")], // OpenAI's own names
-    ],
+    names: &[&[(Role::Codes, "_blocks"), (Role::Scale, "_scales")]],
     codes: CodeStorage { packing: Packing::TransposedBlocks, dtypes: &[Uint8], ..NIBBLES },
     groups: Groups::Fixed(Group::Block([32, 1])),
     scale_dtypes: EXPONENTS,
@@ -168,10 +165,11 @@ pub static ONNX: Layout = Layout {
 };
 
 /// The weights of gpt-oss as they are stored, without transposing them: [.., out, in], as other layouts have them.
-pub(super) static GPT_OSS_ROWS: Layout = Layout {
-    codes: CodeStorage { packing: Packing::Rows(1), ..GPT_OSS.codes },
+pub(super) const GPT_OSS_ROWS: Layout = Layout {
+    codes: CodeStorage { packing: Packing::Rows(16), ..GPT_OSS.codes },
     groups: Groups::Fixed(Group::Neighbours(32)),
     scale_order: ScaleOrder::Rows,
+    encoding: None,
     ..GPT_OSS
 };
 
@@ -389,6 +387,13 @@ pub static LAYOUTS: &[Layout] = &[
         ..OF_COMFY
     },
     GPT_OSS,
+    // gpt-oss `gpt_oss/torch/weights.py`, `_get_mxfp4_tensor`
+    Layout {
+        name: "gptoss-openai",
+        library: "gpt-oss with the names of OpenAI, which are not transposed",
+        names: &[&[(Role::Codes, ".blocks"), (Role::Scale, ".scales")]],
+        ..GPT_OSS_ROWS
+    },
     // AutoGPTQ `qlinear_cuda_old.py`, GPTQModel `dequantize_weight`: scale * (code - zero), in the scale's dtype.
     Layout {
         name: "gptq",

@@ -1,6 +1,7 @@
 //! `tcast dequantize`: values of quantized weights, through the program. The bytes of every layout are held by
 //! `tests/quant/goldens.rs`; here are files, configs and messages.
 
+use super::quantize::tensors;
 use crate::common::{Bench, safetensors};
 use ::safetensors::SafeTensors;
 use std::fs;
@@ -302,6 +303,44 @@ fn losses_count_by_the_stored_scale_also_where_the_library_rounds_it_first() {
         let (code, report) = comfy_fp8("F8_E4M3", &codes, scale, &format!("--to f32 --fail-on {loss}"));
         assert_eq!((code, &report["counts"][loss]), (Some(0), &0.into()));
     }
+}
+
+/// Those of transformers are: `tests/cli/quantize.rs`.
+#[test]
+fn experts_of_gpt_oss_with_the_names_of_openai_are_not_transposed() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("q")).unwrap();
+    bench.write("q/config.json", br#"{"model_type": "gpt_oss", "hidden_size": 32}"#);
+    let bank = "block.0.mlp.mlp2_weight";
+    let [blocks, scales] = ["blocks", "scales"].map(|part| format!("{bank}.{part}"));
+    let bytes: Vec<u8> = (0..64).collect();
+    let values = [0x3c; 64 * 64 * 2];
+    let stored: &[(&str, &str, &[u64], &[u8])] = &[
+        (&blocks, "U8", &[2, 2, 1, 16], &bytes),
+        (&scales, "U8", &[2, 2, 1], &[127, 128, 129, 126]),
+        ("model.layers.0.self_attn.o_proj.weight", "BF16", &[64, 64], &values),
+    ];
+    bench.write("q/model.safetensors", &shard(stored));
+    bench.run("dequantize q --to f32 -q -o d").expect(0, "", "");
+    let number = |code: u8| {
+        let size = [0.0_f32, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][usize::from(code & 7)];
+        if code & 8 == 0 { size } else { -size }
+    };
+    let scales = [1.0, 2.0, 4.0, 0.5].into_iter().flat_map(|scale| [scale; 16]);
+    let pairs = bytes.iter().zip(scales).flat_map(|(byte, scale)| [byte & 15, byte >> 4].map(|code| (code, scale)));
+    let wanted: Vec<u8> = pairs.flat_map(|(code, scale)| (number(code) * scale).to_le_bytes()).collect();
+    let read = |folder: &str| tensors(&bench.path(folder)).remove(bank).unwrap();
+    assert_eq!(read("d"), ("F32".to_owned(), vec![2, 2, 32], wanted.clone()));
+    // Beside weights that are quantized, they are decoded too.
+    bench.run("quantize q --scheme fp8 --rule *o_proj.weight=fp8 -q -o again").expect(0, "", "");
+    let (dtype, shape, found) = read("again");
+    assert_eq!((&*dtype, &*shape), ("BF16", &[2, 2, 32][..]));
+    assert!(found.chunks(2).eq(wanted.chunks(4).map(|value| &value[2..])));
+    let message = "q/model.safetensors: tensor 'block.0.mlp.mlp2_weight.blocks': is quantized, and tcast writes the layout \
+                   gpt-oss from plain models only";
+    let outcome = bench.run("quantize q --scheme mxfp4 --layout gpt-oss -o none");
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(1), ""), "{outcome:?}");
+    assert!(outcome.stderr.contains(message), "{}", outcome.stderr);
 }
 
 #[test]

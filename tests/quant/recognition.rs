@@ -176,6 +176,8 @@ fn checkpoints() -> Vec<(Checkpoint, &'static str, &'static str, &'static [u64])
         (Checkpoint::new(&[(q, Float8E4M3FN, &[64, 64]), ("l.0.q.weight_scale", Float8E8M0, &[128, 4])]).with_json("l.0.q.comfy_quant", r#"{"format": "mxfp8"}"#), "comfy-mxfp8", q, &[64, 64]),
         (f8("l.0.q.scale_weight", Float32, &[]).and(&[("l.0.q.scale_input", Float32, &[])]), "comfy-scaled-fp8", q, square),
         (Checkpoint::new(&[("m.up_blocks", Uint8, &[4, 64, 3, 16]), ("m.up_scales", Uint8, &[4, 64, 3])]).config(r#"{"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}"#), "gptoss-mxfp4", "m.up", &[4, 96, 64]),
+        (Checkpoint::new(&[("m.up.blocks", Uint8, &[4, 64, 3, 16]), ("m.up.scales", Uint8, &[4, 64, 3])]), "gptoss-openai", "m.up", &[4, 64, 96]),
+        (Checkpoint::new(&[("m.up.blocks", Uint8, &[4, 64, 3, 16]), ("m.up.scales", Uint8, &[4, 64, 3])]).config(r#"{"quant_method": "mxfp4"}"#), "gptoss-openai", "m.up", &[4, 64, 96]),
         (Checkpoint::new(&[("l.0.q.qweight", Int32, &[12, 64]), ("l.0.q.scales", Float16, &[3, 64]), ("l.0.q.qzeros", Int32, &[3, 8]), ("l.0.q.g_idx", Int32, &[96])]).config(GPTQ), "gptq", q, &[64, 96]),
         (Checkpoint::new(&[("l.0.q.qweight", Int32, &[96, 8]), ("l.0.q.scales", Float16, &[3, 64]), ("l.0.q.qzeros", Int32, &[3, 8])]).config(AWQ), "awq", q, &[64, 96]),
         (Checkpoint::new(&[(q, Uint8, &[256, 1]), ("l.0.q.weight.absmax", Uint8, &[8]), ("l.0.q.weight.quant_map", Float32, &[16]), ("l.0.q.weight.nested_absmax", Float32, &[1]), ("l.0.q.weight.nested_quant_map", Float32, &[256])]).with_json("l.0.q.weight.quant_state.bitsandbytes__nf4", NF4).config(BNB), "bnb-4bit", q, &[8, 64]),
@@ -438,6 +440,8 @@ fn goldens(folder: &std::path::Path) -> BTreeMap<String, usize> {
                 let weights = r#""num_bits": 8, "type": "float", "strategy": "group", "group_size": 32"#;
                 (checkpoint.config(&ct("mxfp8-quantized", weights)), layout)
             }
+            // Without a stem, its names are those of OpenAI.
+            "gptoss-mxfp4" => (checkpoint, "gptoss-openai"),
             _ => (checkpoint, layout),
         };
         let found = checkpoint.with(recognize).unwrap_or_else(|error| panic!("{name}: {error}"));

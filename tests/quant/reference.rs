@@ -403,7 +403,12 @@ fn gpt_oss(random: &mut Random, cases: &mut Vec<Case>) {
         Stored { role: Role::Codes, dtype: Uint8, shape: vec![matrices, columns, rows / 32, 16], bytes: codes },
         Stored { role: Role::Scale, dtype: Uint8, shape: vec![matrices, columns, rows / 32], bytes: scales },
     ];
-    cases.push(draft.case(parts, plain(Float4E2M1), |byte| 2_f64.powi(byte as i32 - 127), none));
+    let scale = |byte| 2_f64.powi(byte as i32 - 127);
+    cases.push(draft.case(parts, plain(Float4E2M1), scale, none));
+    let draft = Draft::new(random, "gptoss-openai", [2, 70, 96], [1, 32], 4, Uint8);
+    let codes = Stored { shape: vec![2, 70, 3, 16], ..draft.rows(Uint8, 4, 16, false) };
+    let parts = vec![codes, draft.scale()];
+    cases.push(draft.case(parts, plain(Float4E2M1), scale, none));
 }
 
 fn integers(random: &mut Random, cases: &mut Vec<Case>) {
@@ -631,7 +636,7 @@ fn library(case: &Case, factors: Factors, scale_dtype: Dtype, target: Dtype) -> 
         "modelopt-fp8" | "comfy-fp8" | "comfy-scaled-fp8" => f32(code * to(scale)),
         "modelopt-nvfp4" => f32(code * f32(scale * global)),
         "comfy-nvfp4" => f32(code * to(to(global) * to(scale))),
-        "gptoss-mxfp4" => code * scale,
+        "gptoss-mxfp4" | "gptoss-openai" => code * scale,
         "bnb-4bit" => round(f32(code * scale), case.parameters.weight_dtype.unwrap_or(Float32)),
         "bnb-int8" => f32(f32(code * scale) * f64::from(1.0_f32 / 127.0)),
         other => panic!("{other}"),

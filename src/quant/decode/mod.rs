@@ -28,7 +28,7 @@ pub(super) use fused::to_bfloat16;
 pub use steps::Arithmetic;
 pub use tally::{DecodeTally, Occurrences};
 
-use super::layout::{Layout, Packing, Role, ScaleOrder};
+use super::layout::{Layout, Packing, ScaleOrder};
 use super::parts::{Parameters, Part};
 use super::table::GPT_OSS_ROWS;
 use crate::dtype::Dtype;
@@ -96,14 +96,8 @@ impl Decoder {
         if layout.codes.packing != Packing::TransposedBlocks {
             return Self::new(layout, parameters, parts, target, arithmetic);
         }
-        let shape_of = |part: &Part| match part.shape {
-            [outer @ .., groups, 16] if part.role == Role::Codes => [outer, &[groups.saturating_mul(16)]].concat(),
-            shape => shape.to_vec(),
-        };
-        let shapes: Vec<Vec<u64>> = parts.iter().map(shape_of).collect();
-        let parts: Vec<Part> = parts.iter().zip(&shapes).map(|(part, shape)| Part { shape, ..*part }).collect();
         let parameters = Parameters { shape: None, group: None, ..parameters.clone() };
-        Self::new(&GPT_OSS_ROWS, &parameters, &parts, target, arithmetic)
+        Self::new(&GPT_OSS_ROWS, &parameters, parts, target, arithmetic)
     }
 
     /// The bytes of a part that the file stores in another form.

@@ -40,6 +40,10 @@ impl WeightShape {
             || parts.error(format!("codes of the layout {} have no shape {:?}", parts.layout.name, codes.shape));
         let given = parameters.shape.as_deref();
         let (leading, rows, columns, stored) = match (parts.layout.codes.packing, codes.shape) {
+            (Packing::Rows(16), [leading @ .., rows, blocks, 16]) => {
+                (leading, *rows, columns(parts, given, codes, blocks * 16, bits)?, (*rows, Some(blocks * 16)))
+            }
+            (Packing::Rows(16), _) => return Err(unfit()),
             (Packing::Rows(_) | Packing::RowsHighFirst, [width]) => {
                 (&[][..], 1, columns(parts, given, codes, *width, bits)?, (1, codes.dtype.packed_bytes(*width)))
             }

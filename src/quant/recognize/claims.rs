@@ -103,7 +103,7 @@ impl Claims {
                 claims.rules(groups::compressed_tensors(block)?);
             }
             "mxfp4" => {
-                claims.add(Claim::new(&["gptoss-mxfp4"], "the config says quant_method 'mxfp4'"));
+                claims.add(Claim::new(&["gptoss-mxfp4", "gptoss-openai"], "the config says quant_method 'mxfp4'"));
             }
             "gptq" => claims.rules(packed(block, "gptq", gptq(block)?)?),
             "awq" => claims.rules(packed(block, "awq", awq(block)?)?),
