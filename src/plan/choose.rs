@@ -303,7 +303,7 @@ fn choose_plain<'a>(
     if target.is_ok() {
         // A rule names its tensors explicitly, so it may cast codes.
         let codes = codes.filter(|_| selection.rule(name).is_none());
-        if let Some(refusal) = codes.and_then(|codes| codes.refusal(name)) {
+        if let Some(refusal) = codes.and_then(|codes| codes.refusal(name, selection)) {
             return Err(refusal);
         }
     }

@@ -8,6 +8,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::quant::{Role, can_be_part, is_named_as_part, scale_names};
 use crate::read::{LogicalCheckpoint, Membership};
+use crate::select::{Candidate, KeptReason, Selection};
 use crate::text::{as_glob, shorten};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
@@ -16,8 +17,8 @@ use std::path::PathBuf;
 #[derive(Debug, Default)]
 pub struct Codes {
     reasons: HashMap<String, String>,
-    /// Scales that are floats.
-    scales: HashSet<String>,
+    /// Scales that are floats, with the name and the dtype of their codes.
+    scales: HashMap<String, (String, Option<Dtype>)>,
     /// The checkpoint to decode instead.
     model: Option<PathBuf>,
 }
@@ -49,9 +50,11 @@ impl Codes {
         let is_code = |at: &usize| can_be_codes(model.tensors[*at].dtype);
         for weight in &model.found.weights {
             let scale = weight.parts.iter().find(|(role, _)| *role == Role::Scale).map_or("", |(_, at)| name(*at));
+            let codes = weight.parts.iter().find(|(role, _)| *role == Role::Codes).map(|(_, at)| &model.tensors[*at]);
             for &(role, at) in weight.parts.iter().filter(|(role, _)| *role != Role::Activation) {
                 if !is_code(&at) {
-                    found.scales.insert(name(at).to_owned());
+                    let codes = codes.map(|codes| (codes.name.to_owned(), codes.dtype));
+                    found.scales.insert(name(at).to_owned(), codes.unwrap_or_default());
                 } else if role == Role::Codes {
                     found.add(name(at), format!("holds codes whose scales are in '{}'", shorten(scale)));
                 } else {
@@ -83,7 +86,7 @@ impl Codes {
             }
             if let Some(scale) = scale_names(tensor.name).find(|scale| names.contains(scale.as_str())) {
                 found.add(tensor.name, format!("holds codes whose scales are in '{}'", shorten(&scale)));
-                found.scales.insert(scale);
+                found.scales.insert(scale, (tensor.name.to_owned(), tensor.dtype));
             } else if let Some(problem) = unknown {
                 let method = quantization.as_ref().map(|method| shorten(method));
                 let why = match method {
@@ -93,7 +96,7 @@ impl Codes {
                 found.add(tensor.name, why);
             }
         }
-        found.scales.retain(|name| !found.reasons.contains_key(name));
+        found.scales.retain(|name, _| !found.reasons.contains_key(name));
         let is_readable = || model.memberships().iter().any(|membership| matches!(membership, Membership::Codes(_)));
         found.model = if others.is_empty() {
             (model.found.problems.is_empty() && is_readable()).then(|| source.path.clone())
@@ -108,10 +111,22 @@ impl Codes {
     }
 
     /// The error for a cast of a tensor; `None` if it holds values.
-    pub(crate) fn refusal(&self, name: &str) -> Option<Error> {
-        let why = self.reasons.get(name)?;
-        let (globs, model) = (self.globs().into_iter().collect(), self.model.clone().map(PathBuf::into_boxed_path));
-        Some(Error::new(format!("{why}; a cast would take them for values")).of(Kind::Codes { globs, model }))
+    pub(crate) fn refusal(&self, name: &str, selection: &Selection) -> Option<Error> {
+        if let Some(why) = self.reasons.get(name) {
+            return Some(self.error(format!("{why}; a cast would take them for values"), self.reasons.keys()));
+        }
+        // Nobody has left out integer codes by name: they stay because they are no floats.
+        let (codes, dtype) = self.scales.get(name)?;
+        let candidate = Candidate { name: codes, dtype: *dtype, rank: 2, is_alone: false };
+        (selection.target(&candidate) == Err(KeptReason::NotFloating)).then(|| {
+            let message = format!("holds scales of the codes '{}'; a cast would change what they mean", shorten(codes));
+            self.error(message, self.scales.keys())
+        })
+    }
+
+    fn error<'a>(&self, message: String, names: impl Iterator<Item = &'a String>) -> Error {
+        let (globs, model) = (globs(names).into_iter().collect(), self.model.clone().map(PathBuf::into_boxed_path));
+        Error::new(message).of(Kind::Codes { globs, model })
     }
 
     /// Whether any tensor holds the scales of others.
@@ -121,34 +136,34 @@ impl Codes {
 
     /// Whether a tensor holds the scales of others.
     pub(crate) fn is_scale(&self, name: &str) -> bool {
-        self.scales.contains(name)
+        self.scales.contains_key(name)
     }
+}
 
-    /// Patterns that match all codes. A few suffice, because models repeat the last parts of names in every layer.
-    fn globs(&self) -> BTreeSet<String> {
-        // `l.3.q.weight` ends in `q.weight`, and `l.3.weight` in `l.*.weight`.
-        let ending = |name: &String| {
-            let parts: Vec<&str> = name.split('.').collect();
-            let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
-            let before = parts[..parts.len() - 1].iter().rposition(|part| !is_number(part)).unwrap_or(0);
-            let star = |part: &&str| if is_number(part) { "*".to_owned() } else { as_glob(part) };
-            let ending = parts[before..].iter().map(star).collect::<Vec<_>>().join(".");
-            if before == 0 { ending } else { format!("*.{ending}") }
-        };
-        let endings: BTreeSet<String> = self.reasons.keys().map(ending).collect();
-        let weight = |ending: &String| {
-            let name = ending.strip_prefix("*.")?.strip_suffix(".weight")?;
-            (!name.contains(['*', ','])).then(|| name.to_owned())
-        };
-        let weights: Vec<String> = endings.iter().filter_map(weight).collect();
-        let mut globs: BTreeSet<String> = endings.into_iter().filter(|ending| weight(ending).is_none()).collect();
-        globs.extend(match &weights[..] {
-            [] => None,
-            [only] => Some(format!("*.{only}.weight")),
-            several => Some(format!("*.{{{}}}.weight", several.join(","))),
-        });
-        globs
-    }
+/// Patterns that match all these tensors. A few suffice, because models repeat the last parts of names in every layer.
+fn globs<'a>(names: impl Iterator<Item = &'a String>) -> BTreeSet<String> {
+    // `l.3.q.weight` ends in `q.weight`, and `l.3.weight` in `l.*.weight`.
+    let ending = |name: &String| {
+        let parts: Vec<&str> = name.split('.').collect();
+        let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+        let before = parts[..parts.len() - 1].iter().rposition(|part| !is_number(part)).unwrap_or(0);
+        let star = |part: &&str| if is_number(part) { "*".to_owned() } else { as_glob(part) };
+        let ending = parts[before..].iter().map(star).collect::<Vec<_>>().join(".");
+        if before == 0 { ending } else { format!("*.{ending}") }
+    };
+    let endings: BTreeSet<String> = names.map(ending).collect();
+    let weight = |ending: &String| {
+        let name = ending.strip_prefix("*.")?.strip_suffix(".weight")?;
+        (!name.contains(['*', ','])).then(|| name.to_owned())
+    };
+    let weights: Vec<String> = endings.iter().filter_map(weight).collect();
+    let mut globs: BTreeSet<String> = endings.into_iter().filter(|ending| weight(ending).is_none()).collect();
+    globs.extend(match &weights[..] {
+        [] => None,
+        [only] => Some(format!("*.{only}.weight")),
+        several => Some(format!("*.{{{}}}.weight", several.join(","))),
+    });
+    globs
 }
 
 #[cfg(test)]
@@ -161,7 +176,7 @@ mod tests {
         for name in names {
             codes.add(name, "holds codes".to_owned());
         }
-        let error = codes.refusal(names[0]).unwrap();
+        let error = codes.refusal(names[0], &Selection::default()).unwrap();
         assert_eq!(error.to_string(), "holds codes; a cast would take them for values");
         let Kind::Codes { globs, model: None } = error.kind() else { panic!("{error:?}") };
         globs.to_vec()

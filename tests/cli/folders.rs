@@ -1,5 +1,6 @@
 //! Whole checkpoints: folders of shards with an index and side files, as their users convert them.
 
+use super::dequantize::bytes_of;
 use crate::common::{Bench, fixture, long_work, npy_f32, safetensors, same, shard, tree};
 use safetensors::SafeTensors;
 use serde_json::Value;
@@ -336,6 +337,27 @@ fn codes_with_scales_are_refused_unless_it_is_said_what_is_meant() {
                    'fp8'; a cast would take them for values";
     assert!(outcome.code == Some(1) && outcome.stderr.contains(message), "{outcome:?}");
     assert_eq!(bench.run("cast in --to bf16 --force-codes").code, Some(0));
+}
+
+/// A cast to a float leaves integers as they are, but would change the scales.
+#[test]
+fn scales_of_integer_codes_are_refused_unless_it_is_said_what_is_meant() {
+    let bench = Bench::new();
+    let codes = r#"{"l.0.q.weight":{"dtype":"I8","shape":[2,2],"data_offsets":[0,4]},
+        "l.0.q.SCB":{"dtype":"F32","shape":[2],"data_offsets":[4,12]},
+        "l.0.norm.weight":{"dtype":"F32","shape":[1],"data_offsets":[12,16]}}"#;
+    bench.write("m.safetensors", &safetensors(codes, &[0x38; 16]));
+    let message = "tcast: error: m.safetensors: tensor 'l.0.q.SCB': holds scales of the codes 'l.0.q.weight'; a cast would \
+                   change what they mean\n  tcast dequantize 'm.safetensors'\n  or leave all codes as they are with \
+                   --exclude '*.q.SCB', or cast them as numbers with --force-codes\n";
+    bench.run("cast m.safetensors --to bf16").expect(1, "", message);
+    bench.run("cast m.safetensors --to f32 -o same.safetensors -q").expect(0, "", "");
+    bench.run("cast m.safetensors --to bf16 --exclude *.q.SCB -o out.safetensors -q").expect(0, "", "");
+    assert_eq!(bytes_of(&bench.read("out.safetensors"), "l.0.q.SCB"), [0x38; 8]);
+    for flags in ["--rule *SCB=bf16", "--force-codes", "--exclude l.0.q.weight"] {
+        bench.run(&format!("cast m.safetensors --to bf16 {flags} -o out.safetensors -f -q")).expect(0, "", "");
+        assert_eq!(bytes_of(&bench.read("out.safetensors"), "l.0.q.SCB").len(), 4, "{flags}");
+    }
 }
 
 #[test]
