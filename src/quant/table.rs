@@ -441,7 +441,7 @@ pub static LAYOUTS: &[Layout] = &[
         codes: CodeStorage {
             values: CodeValues::Map,
             packing: Packing::Flat,
-            dtypes: &[Uint8, Bfloat16, Float16, Float32], // by `bnb_4bit_quant_storage`; bytes all the same
+            dtypes: &[Uint8, Int8, Bfloat16, Float16, Float32], // by `bnb_4bit_quant_storage`; bytes all the same
             padding: 1,
         },
         groups: Groups::Any(&[GroupKind::Neighbours]),

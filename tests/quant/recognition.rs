@@ -199,6 +199,40 @@ fn a_weight_of_each_layout_is_found() {
     assert_eq!(missing, [""; 0]);
 }
 
+/// vLLM `gptq_utils.py`, `get_dynamic_override`, and `inc.py`, `get_layer_config`.
+#[test]
+fn the_first_pattern_of_the_file_decides_about_a_module() {
+    let bits = |config: &str, bits: u64| {
+        let words =
+            [("qweight", vec![128 * bits / 32, 64]), ("qzeros", vec![4, 64 * bits / 32]), ("scales", vec![4, 64])];
+        let mut tensors: Vec<(String, Dtype, Vec<u64>)> = Vec::new();
+        for (part, shape) in words {
+            let dtype = if part == "scales" { Float16 } else { Int32 };
+            tensors.push((format!("l.0.mlp.down.{part}"), dtype, shape));
+        }
+        let tensors: Vec<_> = tensors.iter().map(|(name, dtype, shape)| (&**name, *dtype, &**shape)).collect();
+        let found = Checkpoint::new(&tensors).config(config).with(recognize).unwrap_or_else(|error| panic!("{error}"));
+        found.weights[0].parameters.bits
+    };
+    let gptq = |dynamic: &str| {
+        format!(
+            r#"{{"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": false, "dynamic": {{{dynamic}}}}}"#
+        )
+    };
+    let [z, a] = [r#"".*mlp.*": {"bits": 8}"#, r#"".*down": {"bits": 2}"#];
+    assert_eq!(bits(&gptq(&format!("{a}, {z}")), 2), Some(2));
+    assert_eq!(bits(&gptq(&format!("{z}, {a}")), 8), Some(8));
+    assert_eq!(bits(&gptq(r#""x": {"bits": 8}, "down": {"bits": 8}"#), 4), Some(4)); // anchored at the start
+    let auto_round = |extra: &str| {
+        format!(r#"{{"quant_method": "auto-round", "bits": 4, "group_size": 32, "extra_config": {{{extra}}}}}"#)
+    };
+    let [z, a] = [r#"".*down$": {"bits": 8}"#, r#""0\\.mlp": {"bits": 2}"#];
+    assert_eq!(bits(&auto_round(&format!("{a}, {z}")), 2), Some(2));
+    assert_eq!(bits(&auto_round(&format!("{z}, {a}")), 8), Some(8));
+    assert_eq!(bits(&auto_round(&format!(r#"{z}, {a}, "l.0.mlp.down": {{"bits": 4}}"#)), 4), Some(4));
+    assert_eq!(bits(&auto_round(r#""0.mlp": {"bits": 8}"#), 4), Some(4)); // a name
+}
+
 /// What decides the values of a weight.
 fn essence(checkpoint: &Checkpoint, found: &Recognized) -> BTreeMap<String, String> {
     let weights = found.weights.iter().map(|weight| {

@@ -559,6 +559,7 @@ fn bitsandbytes(cases: &mut Vec<Case>) {
     };
     for (nested, weight_dtype) in [(false, None), (true, Some(Bfloat16)), (true, Some(Float16)), (false, Some(Float32))]
     {
+        let storage = if nested { Int8 } else { Uint8 };
         // 3 x 1101 codes: rows start within a byte.
         let (rows, columns, group) = (3, 1101_usize, 64);
         let count = rows * columns;
@@ -568,7 +569,7 @@ fn bitsandbytes(cases: &mut Vec<Case>) {
         let groups = count.div_ceil(group);
         let mut parts = vec![
             floats(Role::CodeMap, &map),
-            Stored { role: Role::Codes, dtype: Uint8, shape: vec![stream.len(), 1], bytes: stream },
+            Stored { role: Role::Codes, dtype: storage, shape: vec![stream.len(), 1], bytes: stream },
         ];
         let offset = 0.031_f32;
         let scales: Vec<f32> = if nested {

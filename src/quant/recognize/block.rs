@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::quant::{Parameters, Role};
 use crate::text::shorten;
 use serde_json::{Map, Value};
+use std::collections::HashMap;
 
 /// What is said about a weight.
 #[derive(Clone, Debug, Default)]
@@ -90,6 +91,12 @@ impl<'a> ConfigObject<'a> {
             inner.ok_or_else(|| Error::new(format!("its {key} says of '{}' what is not an object", shorten(name))))
         };
         objects.iter().map(object).collect()
+    }
+
+    /// [`Self::objects`] in this order of their names.
+    pub(super) fn ordered(&self, key: &str, names: &[String]) -> Result<Vec<(&'a String, ConfigObject<'a>)>> {
+        let mut objects: HashMap<_, _> = self.objects(key)?.into_iter().collect();
+        Ok(names.iter().filter_map(|name| objects.remove_entry(name)).collect())
     }
 
     pub(super) fn inner(&self, key: &str) -> Result<Option<ConfigObject<'a>>> {

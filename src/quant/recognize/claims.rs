@@ -60,6 +60,9 @@ const REFUSED: &[(&str, &str)] = &[
     ("nvfp4", "quantized by transformers while it loads; such checkpoints hold values"),
 ];
 
+/// What makes a name in `extra_config` of auto-round a regular expression (vLLM `inc.py`).
+const SPECIAL: &[char] = &['*', '+', '?', '^', '$', '(', ')', '[', ']', '{', '}', '|', '\\'];
+
 impl Claims {
     pub(super) fn read(source: &CheckpointInfo) -> Result<Self> {
         let mut statements = Statement::read(source)?;
@@ -78,7 +81,7 @@ impl Claims {
         }
         let [first, others @ ..] = &statements[..] else { return Ok(Self::default()) };
         others.iter().try_for_each(|other| first.check_agrees(other)).map_err(in_file)?;
-        let mut claims = Self::of(&ConfigObject(&first.block), first.file).map_err(in_file)?;
+        let mut claims = Self::of(&ConfigObject(&first.block), &first.patterns, first.file).map_err(in_file)?;
         for other in others {
             let block = ConfigObject(&other.block);
             let method = method_of(&block, other.file).unwrap_or_default();
@@ -88,7 +91,7 @@ impl Claims {
         Ok(claims)
     }
 
-    fn of(block: &ConfigObject, file: &str) -> Result<Self> {
+    fn of(block: &ConfigObject, patterns: &[String], file: &str) -> Result<Self> {
         let method = method_of(block, file)?;
         let ignored = ignored(block, &method)?;
         let mut claims = Self { method: Some(method.clone()), ignored, ..Self::default() };
@@ -105,9 +108,9 @@ impl Claims {
             "mxfp4" => {
                 claims.add(Claim::new(&["gptoss-mxfp4", "gptoss-openai"], "the config says quant_method 'mxfp4'"));
             }
-            "gptq" => claims.rules(packed(block, "gptq", gptq(block)?)?),
-            "awq" => claims.rules(packed(block, "awq", awq(block)?)?),
-            "auto-round" | "intel/auto-round" => claims.rules(auto_round(block)?),
+            "gptq" => claims.rules(packed(block, patterns, "gptq", gptq(block)?)?),
+            "awq" => claims.rules(packed(block, patterns, "awq", awq(block)?)?),
+            "auto-round" | "intel/auto-round" => claims.rules(auto_round(block, patterns)?),
             "bitsandbytes" => {
                 let layout = if block.is_true("load_in_8bit")? { "bnb-int8" } else { "bnb-4bit" };
                 let width = if layout == "bnb-int8" { "load_in_8bit" } else { "load_in_4bit" };
@@ -277,21 +280,25 @@ fn awq(block: &ConfigObject) -> Result<Claim> {
 }
 
 /// The claim about all modules, and those of `GPTQModel`'s `dynamic` about some.
-fn packed(block: &ConfigObject, layout: &'static str, claim: Claim) -> Result<Vec<ClaimRule>> {
+fn packed(block: &ConfigObject, patterns: &[String], layout: &'static str, claim: Claim) -> Result<Vec<ClaimRule>> {
     let mut rules = Vec::new();
-    for (entry, own) in block.objects("dynamic")? {
+    for (entry, own) in block.ordered("dynamic", patterns)? {
         let (is_out, text) = match (entry.strip_prefix("-:"), entry.strip_prefix("+:")) {
             (Some(text), _) => (true, text),
             (None, text) => (false, text.unwrap_or(entry)),
         };
         let Some(found) = pattern(text).filter(|_| rules.len() < groups::MOST_PATTERNS) else {
-            return Err(Error::new(format!("its dynamic has a pattern that tcast cannot read: '{}'", shorten(entry))));
+            return Err(unreadable("dynamic", entry));
         };
         let claim = if is_out { None } else { Some(overridden(&claim, &own, layout, entry)?) };
         rules.push(ClaimRule { patterns: vec![found], claim, ..ClaimRule::default() });
     }
     rules.push(ClaimRule { is_for_others: true, claim: Some(claim), ..ClaimRule::default() });
     Ok(rules)
+}
+
+fn unreadable(key: &str, entry: &str) -> Error {
+    Error::new(format!("its {key} has a pattern that tcast cannot read: '{}'", shorten(entry)))
 }
 
 /// A claim with some numbers of its own.
@@ -310,8 +317,9 @@ fn overridden(claim: &Claim, own: &ConfigObject, layout: &'static str, entry: &s
     Ok(changed)
 }
 
-/// `auto-round`, which uses the formats of others.
-fn auto_round(block: &ConfigObject) -> Result<Vec<ClaimRule>> {
+/// `auto-round`, which uses the formats of others. Its `extra_config` has names and, with one of the characters of
+/// [`SPECIAL`], regular expressions that engines search for.
+fn auto_round(block: &ConfigObject, patterns: &[String]) -> Result<Vec<ClaimRule>> {
     let packing = block.text(&["packing_format"])?.unwrap_or("auto_round:auto_gptq");
     let (layout, mut claim) = match packing.rsplit(':').next().unwrap_or_default() {
         "auto_gptq" => ("gptq", integers(block, "gptq", &format!("the config says packing_format '{packing}'"))?),
@@ -324,10 +332,19 @@ fn auto_round(block: &ConfigObject) -> Result<Vec<ClaimRule>> {
     claim.parameters.zeros_are_one_less = layout == "gptq";
     claim.parameters.is_symmetric = block.is_true("sym")?;
     let mut rules = Vec::new();
-    for (module, own) in block.objects("extra_config")? {
+    let mut count = 0;
+    for (module, own) in block.ordered("extra_config", patterns)? {
         let is_out = own.number(&["bits"])?.is_some_and(|bits| bits >= 16);
-        let own = if is_out { None } else { Some(overridden(&claim, &own, layout, module)?) };
-        rules.push(ClaimRule { names: vec![module.clone()], claim: own, ..ClaimRule::default() });
+        let claim = if is_out { None } else { Some(overridden(&claim, &own, layout, module)?) };
+        let mut rule = ClaimRule { claim, ..ClaimRule::default() };
+        if module.contains(SPECIAL) {
+            count += 1;
+            let found = pattern(&format!(".*(?:{module})")).filter(|_| count <= groups::MOST_PATTERNS);
+            rule.patterns.extend(Some(found.ok_or_else(|| unreadable("extra_config", module))?));
+        } else {
+            rule.names.push(module.clone());
+        }
+        rules.push(rule);
     }
     rules.push(ClaimRule { is_for_others: true, claim: Some(claim), ..ClaimRule::default() });
     Ok(rules)

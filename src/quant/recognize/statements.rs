@@ -16,6 +16,8 @@ pub(super) struct Statement {
     /// Its key in `config.json`; empty in other files.
     key: &'static str,
     pub(super) block: Map<String, Value>,
+    /// The patterns of modules in `dynamic` or `extra_config`, as ordered in the file: the first that matches decides.
+    pub(super) patterns: Vec<String>,
 }
 
 /// A key, and the value for it.
@@ -59,7 +61,7 @@ impl Statement {
             let Ok(Value::Object(block)) = serde_json::from_str(text) else {
                 return Err(in_file(Error::new("its quantization_config is not an object")));
             };
-            found.push(Self { file, key, block });
+            found.push(Self { file, key, block, patterns: patterns(text) });
             Ok(())
         };
         let object = |file: &'static str, text: &str| {
@@ -130,6 +132,15 @@ impl Statement {
     pub(super) fn name(&self) -> String {
         if self.key.is_empty() { self.file.to_owned() } else { format!("its {}", self.key) }
     }
+}
+
+/// [`Statement::patterns`] of a description.
+fn patterns(text: &str) -> Vec<String> {
+    let all = members(text).unwrap_or_default();
+    let inner = ["dynamic", "extra_config"].iter().find_map(|key| members(all.get(*key)?.get()));
+    let mut inner: Vec<_> = inner.into_iter().flatten().collect();
+    inner.sort_by_key(|(_, value)| value.get().as_ptr()); // where the text has it
+    inner.into_iter().map(|(name, _)| name.into_owned()).collect()
 }
 
 /// A value without what does not distinguish it from equal ones: nulls and capitals.
