@@ -424,6 +424,31 @@ fn a_set_that_engines_fuse_and_that_is_decoded_in_part_is_named() {
     assert_eq!(note("--include *.k_proj.* --include *.experts.1.*"), told(k, q, more));
 }
 
+/// `ComfyUI` loads layers without a description as they are stored.
+#[test]
+fn plain_float8_beside_quantized_layers_of_comfyui_is_copied() {
+    let bench = Bench::new();
+    let (codes, scale) = ([0x38; 256], 0.5_f32.to_le_bytes());
+    let format = b"{\"format\": \"float8_e4m3fn\"}";
+    let length = [format.len() as u64];
+    for (scale_name, more) in [
+        ("b.0.ffn.weight_scale", ("b.0.ffn.comfy_quant", "U8", &length[..], &format[..])),
+        ("b.0.ffn.scale_weight", ("scaled_fp8", "F8_E4M3", &[0], &[])),
+    ] {
+        let tensors = [
+            ("b.0.ffn.weight", "F8_E4M3", &[16, 16][..], &codes[..]),
+            (scale_name, "F32", &[], &scale),
+            ("b.2.ffn.weight", "F8_E4M3", &[16, 16], &codes),
+            more,
+        ];
+        bench.write("c.safetensors", &shard(&tensors));
+        for line in ["dequantize c.safetensors", "quantize c.safetensors --scheme fp8 --layout comfyui"] {
+            bench.run(&format!("{line} -o o.safetensors -f -q")).expect(0, "", "");
+            assert_eq!(bytes_of(&bench.read("o.safetensors"), "b.2.ffn.weight"), codes);
+        }
+    }
+}
+
 #[test]
 fn the_padding_of_comfyui_is_mentioned() {
     let bench = Bench::new();

@@ -64,11 +64,11 @@ pub(super) fn sort(finder: &Finder, is_used: &[bool], found: &mut Recognized) {
             });
             let is_float = tensor.dtype.is_some_and(Dtype::is_floating);
             let is_alike = codes.contains(&(kind(name), tensor.dtype));
-            // Only codes have this type, unless ComfyUI describes each layer.
-            let is_only = finder.layers.is_empty() && is_float && dtypes.contains(&tensor.dtype);
+            let is_only = is_float && dtypes.contains(&tensor.dtype);
             let is_codes = match said.ignored {
                 Some(Listed::Firmly(_) | Listed::Loosely(_)) => false,
-                None => is_claimed || is_alike || is_only,
+                // ComfyUI describes each layer that is quantized, and loads others as they are stored.
+                None => is_claimed || finder.layers.is_empty() && (is_alike || is_only),
             };
             if !is_codes {
                 found.plain.push(index);
