@@ -361,6 +361,22 @@ fn scales_of_integer_codes_are_refused_unless_it_is_said_what_is_meant() {
 }
 
 #[test]
+fn new_shards_are_named_after_the_only_file_of_a_folder() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("in")).unwrap();
+    bench.write("in/config.json", br#"{"_class_name": "FluxTransformer2DModel"}"#);
+    let file = shard(&[("a", 1.0, 64), ("b", 2.0, 64)]);
+    for (name, stem) in [("diffusion_pytorch_model", "diffusion_pytorch_model"), ("model-00001-of-00001", "model")] {
+        bench.write(&format!("in/{name}.safetensors"), &file);
+        bench.run("cast in --to f16 --max-shard-size 200B -o out -f -q").expect(0, "", "");
+        let names: Vec<String> = tree(&bench.path("out")).into_keys().filter(|name| name != "config.json").collect();
+        let wanted = ["-00001-of-00002.safetensors", "-00002-of-00002.safetensors", ".safetensors.index.json"];
+        assert_eq!(names, wanted.map(|end| format!("{stem}{end}")));
+        fs::remove_file(bench.path(&format!("in/{name}.safetensors"))).unwrap();
+    }
+}
+
+#[test]
 fn parts_in_any_order_make_what_one_run_makes() {
     let bench = Bench::with_checkpoint(LLAMA, "llama");
     bench.run("cast llama --to e5m2 --max-shard-size 200KB -o whole -q").expect(0, "", "");

@@ -61,7 +61,13 @@ impl<'a> FolderOutput<'a> {
             check_apart(path, folder)?;
         }
         check_names(&plans)?;
-        let index_name = source.index.as_ref().map_or(INDEX, |index| &index.name);
+        // The only file of a model of diffusers is not called as in transformers.
+        let own_index = match (&source.folder, &source.shards[..]) {
+            (Some(_), [only]) => Some(source.shard_name(only)).filter(|name| !name.contains("-of-")),
+            _ => None,
+        };
+        let own_index = own_index.map(|name| format!("{name}.index.json"));
+        let index_name = source.index.as_ref().map(|index| &*index.name).or(own_index.as_deref()).unwrap_or(INDEX);
         let names = match spread {
             Spread::AsInputs => source.shards.iter().map(|shard| source.shard_name(shard)).collect(),
             Spread::One | Spread::UpTo(_) => shard_names(index_name, plans.len()),
