@@ -6,7 +6,7 @@ use crate::container::checkpoint::{Checkpoint, beside, quantization};
 use crate::container::{Input, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
-use crate::quant::{Role, can_be_part, is_named_as_part, scale_names};
+use crate::quant::{ONNX, Role, can_be_part, is_named_as_part, scale_names};
 use crate::read::{LogicalCheckpoint, Membership};
 use crate::select::{Candidate, KeptReason, Selection};
 use crate::text::{as_glob, shorten};
@@ -53,6 +53,8 @@ impl Codes {
             let codes = weight.parts.iter().find(|(role, _)| *role == Role::Codes).map(|(_, at)| &model.tensors[*at]);
             for &(role, at) in weight.parts.iter().filter(|(role, _)| *role != Role::Activation) {
                 if !is_code(&at) {
+                    // Scales of an ONNX model are tensors of its graph, which a cast converts like others.
+                    let codes = codes.filter(|_| weight.layout.name != ONNX.name);
                     let codes = codes.map(|codes| (codes.name.to_owned(), codes.dtype));
                     found.scales.insert(name(at).to_owned(), codes.unwrap_or_default());
                 } else if role == Role::Codes {
