@@ -22,7 +22,7 @@ pub trait Streamed: Debug + Send + Sync {
     /// Bytes that they take in the file.
     fn stored_len(&self) -> u64;
 
-    /// Where [`unpack`] puts them, if they can be read in any order afterwards.
+    /// Where their decoded bytes go, if they can be read in any order from there.
     fn unpacked(&self) -> Option<&OnceLock<MappedFile>> {
         None
     }
