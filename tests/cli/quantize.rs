@@ -296,6 +296,22 @@ fn a_shape_that_does_not_fit_is_kept_and_so_is_what_is_fused_with_it() {
 }
 
 #[test]
+fn the_remedy_for_weights_that_engines_fuse_spares_other_layers() {
+    let name = |part| (0..3).map(move |layer| format!("l.{layer}.{part}_proj.weight"));
+    let names: Vec<String> = ["q", "k", "v", "o"].into_iter().flat_map(name).collect();
+    let shapes: Vec<(&str, &[u64])> = names.iter().map(|name| (&**name, &[32, 64][..])).collect();
+    let bench = bench_with(&shapes, "{}");
+    for layer in ["1", "*"] {
+        let line = format!("quantize m --scheme int8 -o out -f --rule l.{layer}.q_proj.weight=keep");
+        let outcome = bench.run(&line);
+        let remedy = format!("--exclude 'l.{layer}.k_proj.weight' --exclude 'l.{layer}.v_proj.weight'");
+        assert!(outcome.code == Some(1) && outcome.stderr.ends_with(&format!("{remedy}\n")), "{outcome:?}");
+        let outcome = bench.run(&format!("{line} {}", remedy.replace('\'', "")));
+        assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    }
+}
+
+#[test]
 fn values_that_are_no_numbers_are_named_and_nothing_is_written() {
     for scheme in ["fp8", "nvfp4", "mxfp4"] {
         let bench = bench_with(&[("a.q_proj.weight", &[4, 64]), ("a.k_proj.weight", &[4, 64])], "{}");

@@ -7,7 +7,7 @@ use crate::quant::{CodeType, EncodeOptions, Encoder, Group, ScaleChoice, Unfit};
 use crate::select::KeptReason;
 use crate::select::policy::{expert_sets, fused_sets};
 use crate::text::{as_glob, as_numbered_glob, first_few};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 impl Planner<'_> {
@@ -86,36 +86,44 @@ impl Planner<'_> {
     pub(super) fn check_fused(&self, weights: &mut [WeightCandidate]) -> Result<()> {
         let fused = fused_sets(&self.policy, weights.iter().map(|weight| self.module(weight)));
         let experts = expert_sets(&self.policy, weights.iter().map(|weight| self.new_name(&weight.name)));
-        for set in fused.into_iter().chain(experts) {
+        let sets: Vec<Vec<usize>> = fused.into_iter().chain(experts).collect();
+        for (place, set) in sets.iter().enumerate() {
             // A shared scale is stored in the type of the weights, so that must be equal too.
             let scheme =
                 |at: usize| weights[at].stored.as_ref().ok().map(|stored| (stored.scheme.name, weights[at].dtype));
-            let first = scheme(set[0]);
-            if set.iter().all(|at| scheme(*at) == first) {
+            let is_mixed = |set: &[usize]| set.iter().any(|at| scheme(*at) != scheme(set[0]));
+            let is_wish = |set: &[usize]| set.iter().any(|at| weights[*at].is_named);
+            if !is_mixed(set) {
                 continue;
             }
-            let is_wish = |at: &usize| weights[*at].is_named;
-            if set.iter().any(is_wish) {
+            if is_wish(set) {
                 let names = first_few(set.iter().map(|at| &weights[*at].name), 3);
                 let message = format!(
                     "engines fuse {names}: they can only be quantized together, from the same type to the same scheme, or \
                      kept together"
                 );
-                let quantized = set.iter().filter(|at| weights[**at].stored.is_ok());
-                let mut globs: Vec<String> = quantized.map(|at| as_numbered_glob(&weights[*at].name)).collect();
-                globs.sort_unstable();
-                globs.dedup();
                 let error = Error::new(message).remedy("choose all of them");
+                let wishes = sets[place..].iter().filter(|set| is_mixed(set) && is_wish(set));
+                let wishes: HashSet<usize> = wishes.flatten().copied().collect();
+                let quantized = (0..weights.len()).filter(|at| weights[*at].stored.is_ok());
+                let (left_out, others): (Vec<usize>, Vec<usize>) = quantized.partition(|at| wishes.contains(at));
+                let numbered = |at: &usize| as_numbered_glob(&weights[*at].name);
+                let others: HashSet<String> = others.iter().map(numbered).collect();
+                // A pattern for all layers, unless it matches weights that can stay quantized.
+                let glob = |at: &usize| {
+                    let glob = numbered(at);
+                    if others.contains(&glob) { as_glob(&weights[*at].name) } else { glob }
+                };
+                let globs: BTreeSet<String> = left_out.iter().map(glob).collect();
                 let are_coded = set.iter().any(|at| weights[*at].coded().is_some());
                 // If no weight were quantized, that would be an error too.
-                let mut others = weights.iter().filter(|weight| weight.stored.is_ok());
-                let can_exclude = others.any(|weight| !globs.contains(&as_numbered_glob(&weight.name)));
-                let is_only_remedy = !can_exclude || are_coded && self.keeps_values();
+                let is_only_remedy = others.is_empty() || are_coded && self.keeps_values();
+                let globs = globs.into_iter().collect();
                 return Err(if is_only_remedy { error } else { error.of(self.excludable(are_coded, globs)) });
             }
             for at in set {
-                if weights[at].stored.is_ok() {
-                    weights[at].stored = Err(KeptReason::Fused);
+                if weights[*at].stored.is_ok() {
+                    weights[*at].stored = Err(KeptReason::Fused);
                 }
             }
         }
