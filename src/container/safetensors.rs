@@ -15,7 +15,7 @@ use super::{
     element_count, too_long,
 };
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::map::{MappedFile, large_room};
 use crate::kernel::Storage;
 use crate::text::shorten;
@@ -119,9 +119,8 @@ impl Format for Safetensors {
         let mut places = places.finish(tensors)?;
         let literals = write_header(tensors, &places, with_notes(metadata, &notes)?.as_deref(), threads)?;
         let start = literals.last().map_or(0, |(offset, last)| offset + last.len() as u64);
-        if start > MAX_HEADER {
-            return Err(Error::new("the header would be longer than the format allows"));
-        }
+        check_length("the output would have", start.saturating_sub(8))
+            .map_err(|error| error.of(Kind::Unnamed(Wanted::Shards)))?;
         let len = places.iter().map(|place| place.range.end).max().unwrap_or(0).checked_add(start);
         let len = len.ok_or_else(too_long)?;
         for Placement { range, .. } in &mut places {
@@ -135,11 +134,21 @@ impl Format for Safetensors {
 fn header_length(bytes: &[u8]) -> Result<usize> {
     let length = bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
     let length = length.ok_or_else(|| Error::new("the file is too short for a safetensors header"))?;
+    check_length("the file has", length)?;
     let held = bytes.len() as u64 - 8;
-    if length > held.min(MAX_HEADER) {
-        return Err(Error::new(format!("the header is to be {length} bytes long, the file has {held} after that")));
+    if length > held {
+        return Err(Error::new(format!(
+            "the file is cut short: its header takes {length} bytes, {held} are there; was the download complete?"
+        )));
     }
     Ok(length as usize)
+}
+
+fn check_length(what: &str, header: u64) -> Result<()> {
+    if header > MAX_HEADER {
+        return Err(Error::new(format!("{what} a header of {header} bytes; safetensors allows at most {MAX_HEADER}")));
+    }
+    Ok(())
 }
 
 fn read_general(json: &[u8]) -> Result<SafetensorsHeader> {

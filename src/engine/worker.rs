@@ -6,7 +6,6 @@ use super::{Detail, StepFindings, comparer, counts_of, has_checksum};
 use crate::container::sum_of;
 use crate::conversion::{Conversion, run_kernel};
 use crate::error::{Error, Result};
-use crate::io::sink::Sink;
 use crate::kernel::{Condition, First, Firsts, Kernel, Loss};
 use crate::measure::accuracy;
 use crate::plan::{Direct, Plan, Quantization, Step};
@@ -19,7 +18,6 @@ use std::ops::Range;
 /// The state of a thread.
 pub(super) struct Worker<'a> {
     plan: &'a Plan<'a>,
-    output: &'a dyn Sink,
     progress: &'a dyn Progress,
     detail: Detail,
     queue: &'a WriteQueue<'a>,
@@ -44,7 +42,6 @@ impl<'a> Worker<'a> {
         let known = (0, Firsts::default());
         Self {
             plan,
-            output: queue.output,
             progress,
             detail,
             queue,
@@ -65,7 +62,7 @@ impl<'a> Worker<'a> {
             let at = match part.item {
                 Item::Literal(at) if parts.len() == 1 => {
                     let bytes = &self.plan.literals[at].1[part.start as usize..part.end as usize];
-                    self.output.put(part.target(self.plan).start, bytes)?;
+                    self.queue.output.put(part.target(self.plan).start, bytes)?;
                     continue;
                 }
                 Item::Literal(at) => {
@@ -102,7 +99,7 @@ impl<'a> Worker<'a> {
         let in_source = |error: Error| error.in_file(mapped.file.path());
         let source = self.source(&mapped, part.start as usize..part.end as usize, !is_alone).map_err(in_source)?;
         if is_alone {
-            self.output.put(target.start, source).map_err(in_source)?;
+            self.queue.output.put(target.start, source).map_err(in_source)?;
         } else {
             let room = self.results.room(&target)?;
             self.results.bytes[room].copy_from_slice(source);
@@ -151,7 +148,7 @@ impl<'a> Worker<'a> {
         if is_plain {
             // Here the system reads the source, which may have been cut short.
             let in_source = |error: Error| error.in_file(mapped.file.path());
-            self.output.put(target.start, source).map_err(in_source)?;
+            self.queue.output.put(target.start, source).map_err(in_source)?;
         }
         Ok((found, source.len() as u64))
     }
@@ -283,7 +280,7 @@ impl<'a> Worker<'a> {
                 tally.append(&comparer.tally(done, source, bytes, (elements - done) as usize));
             }
             done = elements;
-            self.output.put(offset, bytes)?;
+            self.queue.output.put(offset, bytes)?;
             offset += bytes.len() as u64;
             if has_crc {
                 hasher.update(bytes);

@@ -4,12 +4,11 @@
 //! A block in which a magnitude is beyond the range, infinite or NaN is left to the float32 lane.
 
 use super::counts::{Counts, Loss};
-use super::isa::prefetch_behind;
+use super::isa::{hidden_one, prefetch_behind};
 use super::lane::AHEAD;
 use super::round::Rounding;
 use super::tally::COUNTED;
 use crate::dtype::{Class, Dtype, FloatFormat};
-use std::hint::black_box;
 
 /// Bits below the last bit of a code, while it is rounded.
 const BELOW: u32 = 9;
@@ -45,7 +44,7 @@ struct NarrowSums {
     largest: [i16; LANES],
     inexact: [u16; LANES],
     flushed: [u16; LANES],
-    /// Hidden, so that the compiler adds under a mask: AVX-512 takes one step less for that.
+    /// [`hidden_one`].
     one: u16,
 }
 
@@ -103,7 +102,7 @@ impl Narrowing {
     /// `code` gives the code of a magnitude, with BELOW bits below it.
     #[inline(always)]
     fn run(self, bytes: &[u8], codes: &mut [u8], code: impl Fn(Self, u16) -> u16) -> Option<Counts> {
-        let mut sums = NarrowSums { largest: [0; LANES], inexact: [0; LANES], flushed: [0; LANES], one: black_box(1) };
+        let mut sums = NarrowSums { largest: [0; LANES], inexact: [0; LANES], flushed: [0; LANES], one: hidden_one() };
         let (elements, last) = bytes.as_chunks().0.as_chunks::<LANES>();
         let (results, last_results) = codes.as_chunks_mut::<LANES>();
         for (elements, results) in elements.iter().zip(results) {

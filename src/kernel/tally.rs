@@ -1,9 +1,8 @@
 //! Counts of a block of results, taken while it is stored.
 
 use super::counts::{Counts, Loss};
-use super::isa::prefetch_behind;
+use super::isa::{hidden_one, prefetch_behind};
 use super::lane::{AHEAD, LaneElement};
-use std::hint::black_box;
 
 /// Off only in builds that measure what counting costs (`benches/counts.py`).
 pub(super) const COUNTED: bool = cfg!(not(feature = "uncounted"));
@@ -73,8 +72,7 @@ pub(super) fn store<const N: usize, T: LaneElement>(
     let [mut over, mut was_infinite, mut was_nan, mut flushed, mut inexact, mut largest, mut seen] =
         [[0_u32; LANES]; 7];
     let mut smallest = [u32::MAX; LANES];
-    // Hidden, so that the compiler adds under a mask: AVX-512 takes one step less for that.
-    let one = black_box(1);
+    let one = hidden_one::<u32>();
     let count = |count: u32| if count == 0 { 0 } else { one };
     for (values, bytes) in lane.iter().zip(bytes) {
         prefetch_behind(values, AHEAD);

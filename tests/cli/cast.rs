@@ -485,6 +485,7 @@ fn bad_inputs_get_one_clear_error_each() {
     let model = fs::read(crate::common::fixture("model.safetensors")).unwrap();
     bench.write("truncated.safetensors", &model[..model.len() - 1]);
     bench.write("short.safetensors", &model[..100]);
+    bench.write("long.safetensors", &[&100_000_001_u64.to_le_bytes()[..], &model[8..]].concat());
     bench.write("empty.safetensors", b"");
     let unknown = r#"{"a":{"dtype":"F7","shape":[1],"data_offsets":[0,4]}}"#;
     bench.write("unknown.safetensors", &safetensors(unknown, &[0; 4]));
@@ -493,7 +494,8 @@ fn bad_inputs_get_one_clear_error_each() {
     fs::create_dir(bench.path("folder.safetensors")).unwrap();
     let cases = [
         ("truncated.safetensors", "the file is cut short: its tensors take"),
-        ("short.safetensors", "the header is to be"),
+        ("short.safetensors", "the file is cut short: its header takes"),
+        ("long.safetensors", "the file has a header of 100000001 bytes; safetensors allows at most 100000000"),
         ("empty.safetensors", "the file is empty"),
         ("unknown.safetensors", "tensor 'a': unsupported dtype 'F7'\n  copy it as it is with --exclude 'a'"),
         (

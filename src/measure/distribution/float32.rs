@@ -23,8 +23,7 @@
 use super::Distribution;
 use super::sum::{LANES, LOWEST, MANTISSA, Sum};
 use super::tally::{Beside, FloatFields, Repeat, Tally};
-use crate::kernel::{Isa, Loop, prefetch_behind};
-use std::hint::black_box;
+use crate::kernel::{Isa, Loop, hidden_one, prefetch_behind};
 
 /// Numbers in a row: a row is a few vectors, and columns are processed down the rows.
 const ROW: usize = 128;
@@ -250,8 +249,7 @@ fn pair_fields(block: &FloatBlock, pairs: &mut Pairs) {
 #[inline(always)]
 fn count_equal(fields: &[u8], field: u8) -> u64 {
     let mut lanes = [0_u8; 64]; // each counts no more than one per row
-    // Hidden, so that the compiler adds under a mask: AVX-512 takes one step less for that.
-    let one = black_box(1);
+    let one = hidden_one();
     for row in fields.as_chunks::<64>().0 {
         for (lane, other) in lanes.iter_mut().zip(row) {
             *lane += if *other == field { one } else { 0 };
