@@ -290,6 +290,8 @@ fn a_safe_type_holds_every_value_of_every_input() {
 
 #[test]
 fn a_type_holds_another_exactly_when_no_value_is_lost() {
+    // 0 and -1; 0 and 1.
+    assert!(Dtype::Float32.holds(Dtype::Int1) && Dtype::Float32.holds(Dtype::Uint1));
     let is_comparable = |a: Dtype, b: Dtype| {
         let is_int = |dtype: Dtype| matches!(dtype.class(), Class::Int { .. });
         (is_int(a) && is_int(b)) || (a.is_floating() && b.is_floating()) || (is_int(a) && b.is_floating())

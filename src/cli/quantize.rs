@@ -97,8 +97,8 @@ pub struct QuantizeArgs {
     #[arg(long, hide_short_help = true)]
     pub activations: bool,
 
-    /// The global scale of all activations: 2688 / their measured largest magnitude
-    #[arg(long, value_name = "VALUE", requires = "activations", value_parser = scale, hide_short_help = true)]
+    /// With nvfp4, the global scale of all activations: 2688 / their measured largest magnitude
+    #[arg(long, value_name = "VALUE", value_parser = scale, hide_short_help = true)]
     pub input_global_scale: Option<f32>,
 
     /// Quantize only weights whose name matches; repeatable

@@ -151,8 +151,11 @@ fn check(args: &QuantizeArgs) -> Result<()> {
         return Err(error.remedy("add --input-global-scale VALUE if you know it, or leave --activations out"));
     }
     let named = args.scheme.map_or("a layout without --scheme", |scheme| scheme.name);
-    if args.activations && !args.schemes().any(|scheme| scheme.name == "nvfp4") && args.scheme.is_some() {
-        return Err(no_effect("--activations", format!("{named} has no scale of activations")));
+    if args.input_global_scale.is_some()
+        && !args.schemes().any(|scheme| scheme.name == "nvfp4")
+        && args.scheme.is_some()
+    {
+        return Err(no_effect("--input-global-scale", format!("{named} has no scale of activations")));
     }
     if args.group_size.is_some() && !args.schemes().any(Scheme::has_group_size) {
         return Err(no_effect("--group-size", format!("the groups of {named} have one size")));

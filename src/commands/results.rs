@@ -247,9 +247,8 @@ impl Several {
         let (args, operator) = (task.file, task.job.operator.name());
         let time = (!args.dry_run).then(|| start.elapsed());
         let document = several(operator, &self.documents, (self.bytes_in, self.bytes_out), time);
-        if let Some(file) = report_file {
-            file.write_json(&document, !args.dry_run, args)?;
-        }
+        let is_published = !args.dry_run && self.done > 0;
+        let reported = report_file.map_or(Ok(()), |file| file.write_json(&document, is_published, args));
         if args.json {
             print_json(&document)?;
         }
@@ -275,7 +274,10 @@ impl Several {
             self.plain_float8.filter(|_| self.done > 0).into_iter().for_each(tell_of_plain_float8);
         }
         if failed == 0 {
-            return Ok(());
+            return reported;
+        }
+        if let Err(error) = reported {
+            tell_error(&error); // the failures decide about the exit code
         }
         Err(job::summed_up(format!("{failed} of {} inputs failed", task.inputs.len()), self.failures))
     }

@@ -3,6 +3,7 @@
 use super::{Checksum, Data, Tensor, sum_of};
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
+use crate::io::output::available;
 use std::fmt::Debug;
 use std::io::{self, BufRead, Read, Write};
 use std::ops::Range;
@@ -284,9 +285,7 @@ fn spool(stream: &mut dyn Stream, bytes: u64, why: &str) -> Result<MappedFile> {
         Error::io(&format!("cannot unpack into a temporary file, {why}"), &error)
             .remedy("set TMPDIR to a folder with enough space")
     };
-    if let Ok(available) = fs4::available_space(std::env::temp_dir())
-        && available < bytes
-    {
+    if available(&std::env::temp_dir()).is_some_and(|available| available < bytes) {
         return Err(failed(io::ErrorKind::StorageFull.into()));
     }
     let mut file = tempfile::tempfile().map_err(failed)?;

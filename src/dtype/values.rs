@@ -29,7 +29,7 @@ impl Extent {
 
     /// Integers as floats: at most this many digits, from 1 up; a signed type includes a power of two on one side.
     fn of_int(bits: u32, signed: bool) -> Self {
-        let digits = bits - 1 - u32::from(signed);
+        let digits = (bits - 1).saturating_sub(u32::from(signed));
         let fraction = if signed { 0 } else { (1_u128 << 52 >> digits).wrapping_neg() as u64 & ((1 << 52) - 1) };
         let highest = (bits as i32 - 1, fraction);
         Self { digits, lowest: 0, highest, has_infinity: false, has_nan: false }

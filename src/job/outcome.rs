@@ -123,7 +123,7 @@ impl QuantizedReport {
             codes,
             unrecovered_at: match weight.rows.recovery {
                 Some(Recovery::NotFound(element)) => element,
-                Some(Recovery::Found(..)) | None => None,
+                Some(Recovery::Found(..) | Recovery::NotShared) | None => None,
             },
             parts: step.new_tensors().map(part).collect(),
             accuracy: accuracy.map(|accuracy| *accuracy),

@@ -5,16 +5,12 @@
 
 use super::convert::{Kernel, Malformed};
 use super::lane::BLOCK;
-use super::rules::{OutOfRange, RoundMode, Rules};
+use super::rules::Rules;
 use super::storage::Storage;
 use super::text::Texts;
 use crate::dtype::{Class, Dtype};
 use std::fmt::Display;
 use std::str::FromStr;
-
-/// Rules for a widening, which never needs them.
-const RULES: Rules =
-    Rules { saturate: true, infinity_saturates_fnuz: true, round_mode: RoundMode::Up, out_of_range: OutOfRange::Wrap };
 
 /// A conversion of numbers to text.
 ///
@@ -39,7 +35,7 @@ impl Printer {
             Class::Float(_) | Class::Scale => Dtype::Float32,
             Class::Complex | Class::String => return None,
         };
-        let widen = Kernel::cast(source, Storage::packed(wide), &RULES)?;
+        let widen = Kernel::cast(source, Storage::packed(wide), &Rules::LOSSLESS)?;
         Some(Self { source, widen, wide })
     }
 

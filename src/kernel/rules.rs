@@ -14,11 +14,11 @@ pub struct Rules {
 }
 
 impl Default for Rules {
-    /// The defaults of the newest ONNX Cast; a float beyond an integer's range wraps.
+    /// Those of a cast without options: the defaults of Cast-23. A float beyond an integer's range wraps.
     fn default() -> Self {
         Self {
             saturate: true,
-            infinity_saturates_fnuz: true,
+            infinity_saturates_fnuz: false,
             round_mode: RoundMode::Up,
             out_of_range: OutOfRange::Wrap,
         }

@@ -28,7 +28,7 @@ impl CodesOrigin {
         match rows.recovery {
             Some(Recovery::Found(_, _, ScaleMatch::Derived)) => return Some(Self::Recovered),
             Some(Recovery::Found(_, _, ScaleMatch::Equivalent)) => return Some(Self::Equivalent),
-            Some(Recovery::NotFound(_)) => return Some(Self::Quantized),
+            Some(Recovery::NotFound(_) | Recovery::NotShared) => return Some(Self::Quantized),
             None => rows.source_layout()?,
         };
         Some(match rows.transcoder().map(|(transcoder, _)| transcoder.fidelity()) {

@@ -38,9 +38,11 @@ pub struct TargetWeight {
 pub enum Recovery {
     /// They are found, and decode to the same values.
     Found(Arc<Recoverer>, SharedScale, ScaleMatch),
-    /// There are none for this element, counted in row-major order; `None` if a weight that shares a scale has such an
-    /// element, or if the first values have more distinct magnitudes than there are codes.
+    /// There are none for this element, counted in row-major order; `None` if the first values have more distinct
+    /// magnitudes than there are codes.
     NotFound(Option<u64>),
+    /// There are some, but not for all weights that share its scale.
+    NotShared,
 }
 
 /// What the values of a weight are made from.

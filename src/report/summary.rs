@@ -1,6 +1,7 @@
 //! A conversion in words: the summary, the table of a dry run, and a line for each of several inputs.
 
 use super::{Report, TensorReport};
+use crate::container::by_extension;
 use crate::dtype::Dtype;
 use crate::kernel::{Condition, Counts, Loss};
 use crate::measure::accuracy::Accuracy;
@@ -135,7 +136,7 @@ impl Report<'_> {
 
     /// Whether the output is an ONNX model, whose nodes use integers as shapes and indices.
     fn is_model(&self) -> bool {
-        self.output.extension().is_some_and(|extension| extension == "onnx")
+        by_extension(self.output).is_some_and(|format| format.format_info().is_changed_only)
     }
 
     /// Why tensors are copied that nobody asked to be left out.

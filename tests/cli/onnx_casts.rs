@@ -326,20 +326,40 @@ fn elements_go_to_a_file_beside_the_model_and_both_appear_or_none() {
     );
 }
 
+/// An initializer with 1024 elements of a type, whose bytes begin at 64 in w.data.
+fn in_data_file(name: &str, dtype: u8, len: &[u8]) -> Vec<u8> {
+    let pair = |key: &[u8], value: &[u8]| field(13, &[field(1, key), field(2, value)].concat());
+    let place = [pair(b"location", b"w.data"), pair(b"offset", b"64"), pair(b"length", len), number(14, 1)].concat();
+    field(5, &[vec![1 << 3, 0x80, 8], number(2, dtype), field(8, name.as_bytes()), place].concat())
+}
+
 #[test]
 fn tensors_that_share_elements_share_them_in_the_output() {
     let bench = Bench::new();
-    let shared = |name: &str| {
-        let pair = |key: &[u8], value: &[u8]| field(13, &[field(1, key), field(2, value)].concat());
-        let place =
-            [pair(b"location", b"w.data"), pair(b"offset", b"64"), pair(b"length", b"4096"), number(14, 1)].concat();
-        field(5, &[vec![1 << 3, 0x80, 8], number(2, 1), field(8, name.as_bytes()), place].concat())
-    };
+    let shared = |name: &str| in_data_file(name, 1, b"4096");
     bench.write("w.data", &vec![0; 4160]);
     bench.write("in.onnx", &model(&[shared("a"), shared("b"), node("Add", &["a", "b"], "y")].concat()));
     bench.run("cast in.onnx --to f16 -o out.onnx --external-data -q").expect(0, "", "");
     assert_eq!(bench.read("out.onnx.data").len(), 2048);
     bench.run("inspect out.onnx --stats -q").expect(0, &bench.run("inspect out.onnx --stats").stdout, "");
+}
+
+#[test]
+fn codes_with_other_scales_do_not_share_their_values() {
+    let bench = Bench::new();
+    bench.write("w.data", &vec![1; 1088]);
+    let scale = |name: &str, value: f32| initializer(name, 1, &[], &floats(&[value]));
+    let graph = [
+        [in_data_file("a", 3, b"1024"), in_data_file("b", 3, b"1024"), scale("s", 0.5), scale("t", 2.0)].concat(),
+        [node("DequantizeLinear", &["a", "s"], "v"), node("DequantizeLinear", &["b", "t"], "w")].concat(),
+        node("Add", &["v", "w"], "y"),
+    ];
+    bench.write("in.onnx", &model(&graph.concat()));
+    for option in ["", "--external-data"] {
+        bench.run(&format!("dequantize in.onnx -o out.onnx -q -f {option}")).expect(0, "", "");
+        let values = |name: &str| bench.run(&format!("bitcast out.onnx --tensor {name} --hex --range 0..1")).stdout;
+        assert_eq!([values("v"), values("w")], ["0  3f000000\n", "0  40000000\n"], "{option}");
+    }
 }
 
 #[cfg(unix)]

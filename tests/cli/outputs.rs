@@ -45,13 +45,16 @@ fn a_report_that_is_a_file_of_the_input_by_another_path_is_refused() {
     let bench = Bench::new();
     fs::create_dir(bench.path("r")).unwrap();
     bench.write("r/s.safetensors", &shard(&[("w", 1.5, 20)]));
-    bench.write("r/config.json", b"{}");
+    let configs = ["config.json", "hf_quant_config.json", "quantize_config.json"].map(|name| format!("r/{name}"));
+    for config in &configs {
+        bench.write(config, b"{}");
+    }
     symlink("r", bench.path("rl")).unwrap();
     symlink("r/config.json", bench.path("link.json")).unwrap();
     fs::hard_link(bench.path("r/config.json"), bench.path("hard.json")).unwrap();
     let before = tree(&bench.path("r"));
     for input in ["rl", "r", "r/s.safetensors"] {
-        for report in ["r/config.json", "rl/config.json", "link.json", "hard.json"] {
+        for report in configs.iter().map(|config| &**config).chain(["rl/config.json", "link.json", "hard.json"]) {
             let outcome = bench.run(&format!("cast {input} --to f16 -o o -f --report {report}"));
             assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(1), ""), "{input} {report}: {outcome:?}");
             let start = format!("tcast: error: {report}: is a file of the input");

@@ -374,9 +374,8 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
     refused("quantize m --scheme nvfp4 --layout huggingface", 2, &["has no scheme nvfp4", "--layout modelopt"]);
     let measured = ["measured while the model runs", "add --input-global-scale VALUE"];
     refused("quantize m --scheme nvfp4 --activations", 2, &measured);
-    refused("quantize m --scheme fp8 --activations --input-global-scale 2", 2, &["--activations has no effect"]);
-    refused("quantize m --scheme nvfp4 --activations --input-global-scale 0", 2, &["not a positive float32"]);
-    refused("quantize m --scheme nvfp4 --input-global-scale 2", 2, &["--activations"]);
+    refused("quantize m --scheme fp8 --activations --input-global-scale 2", 2, &["--input-global-scale has no effect"]);
+    refused("quantize m --scheme nvfp4 --input-global-scale 0", 2, &["not a positive float32"]);
     refused("quantize m --scheme fp8 --group-size 32", 2, &["--group-size has no effect"]);
     refused("quantize m --scheme fp8 --search mse", 2, &["--search mse has no effect"]);
     refused("quantize m --scheme fp8 --from e4m3", 2, &["--from has no effect"]);
@@ -415,7 +414,7 @@ fn a_given_scale_of_activations_is_stored_beside_each_weight() {
     assert_eq!(group["input_activations"]["dynamic"], "local");
     assert_eq!(config(&bench, "modelopt")["quantization_config"]["quant_algo"], "NVFP4");
     // Whatever its digits are, the record of the conversion has the same number.
-    bench.run("quantize m --scheme nvfp4 --activations --input-global-scale 13.4 -q -o digits").expect(0, "", "");
+    bench.run("quantize m --scheme nvfp4 --input-global-scale 13.4 -q -o digits").expect(0, "", "");
     // Without them, the weights are the same.
     bench.run("quantize m --scheme nvfp4 -q -o plain").expect(0, "", "");
     let (mut with, without) = (tensors(&bench.path("compressed-tensors")), tensors(&bench.path("plain")));

@@ -88,6 +88,23 @@ fn a_file_that_may_not_be_so_long_is_an_error_of_writing() {
 }
 
 #[test]
+fn a_report_that_may_not_be_so_long_hides_neither_results_nor_refusals() {
+    let bench = Bench::new();
+    for name in ["x.npy", "y.npy"] {
+        bench.write(name, &numbers(10));
+    }
+    for inputs in ["x.npy", "x.npy y.npy"] {
+        let line = format!("cast {inputs} --to e4m3 --fail-on inexact --json --report r.json -o out -q");
+        let said = in_shell(&bench, "ulimit -f 1; exec \"$@\"", &line);
+        assert_eq!(said.code, Some(3), "{said:?}");
+        assert!(said.stdout.starts_with("{\"bytes_in\"") && said.stdout.ends_with("}\n"), "{said:?}");
+        assert!(said.stderr.contains("r.json: cannot write: file too large\n"), "{said:?}");
+        assert!(!said.stderr.contains("the output is complete"), "{said:?}");
+        assert_eq!(bench.files(), ["x.npy", "y.npy"]);
+    }
+}
+
+#[test]
 fn the_end_of_computing_time_is_an_interrupt() {
     let bench = Bench::new();
     // More than any machine makes text of in a second.

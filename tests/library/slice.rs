@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use tcast::cast;
 use tcast::dtype::Dtype;
 use tcast::kernel::{Kernel, Loss, OutOfRange, Rules, Storage};
+use tcast::operator::cast::CastAttributes;
 use tcast::slice::{
     CastError, Element, Float4E2M1, Float6E2M3, Float6E3M2, Float8E3M4, Float8E4M3, Float8E4M3B11FNUZ, Float8E4M3FN,
     Float8E4M3FNUZ, Float8E5M2, Float8E5M2FNUZ, Float8E8M0, Int1, Int2, Int4, Packed, PackedMut, Uint1, Uint2, Uint4,
@@ -26,7 +27,8 @@ fn check<S: Element + IntoBytes + Immutable + Debug, T: Element + IntoBytes + Im
     let count = source.len();
     let [from, to] = [S::DTYPE, T::DTYPE].map(Storage::per_byte);
     let source_bytes = little_endian(source);
-    let rules = Rules::default();
+    let rules = CastAttributes::default().rules();
+    assert_eq!(rules, Rules::default());
     let Some(kernel) = Kernel::cast(from, to, &rules) else {
         let refused = Err(CastError::Unsupported { source: S::DTYPE, target: T::DTYPE });
         return assert_eq!(cast(source, &mut target, &rules), refused);

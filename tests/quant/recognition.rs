@@ -231,6 +231,8 @@ fn the_first_pattern_of_the_file_decides_about_a_module() {
     assert_eq!(bits(&auto_round(&format!("{z}, {a}")), 8), Some(8));
     assert_eq!(bits(&auto_round(&format!(r#"{z}, {a}, "l.0.mlp.down": {{"bits": 4}}"#)), 4), Some(4));
     assert_eq!(bits(&auto_round(r#""0.mlp": {"bits": 8}"#), 4), Some(4)); // a name
+    let beside = auto_round(z).replacen('{', r#"{"dynamic": {}, "#, 1);
+    assert_eq!(bits(&beside, 8), Some(8)); // another method's key
 }
 
 /// What decides the values of a weight.

@@ -87,7 +87,9 @@ impl Checkpoint {
             // These files say whether the tensors of a shard are codes.
             let folder = self.config_folder();
             let names = file_names(folder).unwrap_or_else(|_| vec![CONFIG.into(), INDEX.into()]);
-            let is_read = |name: &OsString| *name == CONFIG || name.to_str().is_some_and(is_index);
+            let configs = [CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG];
+            let is_read =
+                |name: &OsString| configs.iter().any(|config| name == config) || name.to_str().is_some_and(is_index);
             files.extend(names.iter().filter(|name| is_read(name)).map(|name| folder.join(name)));
         }
         Ok(files)

@@ -28,6 +28,8 @@ struct RecoverySet<'a> {
     /// Candidates to be tried, the next one last: the index of the recoverer, and the scale that all members share.
     left: Vec<(usize, SharedScale)>,
     found: Option<(usize, SharedScale)>,
+    /// Whether a scale was found that another weight of the family does not share.
+    is_refused: bool,
     /// How the scales that were found relate to the values.
     matched: ScaleMatch,
 }
@@ -84,13 +86,13 @@ impl Planner<'_> {
             // Weights of a family are recovered together or not at all.
             if family.iter().any(|set| set.found.is_none()) {
                 for set in family {
-                    set.found = None;
+                    set.is_refused = set.found.take().is_some();
                 }
             }
             rest = others;
         }
         done.append(&mut alone);
-        for RecoverySet { members, found, matched, .. } in done {
+        for RecoverySet { members, found, is_refused, matched, .. } in done {
             for Member { weight, recoverers, misfit, .. } in members {
                 all[weight] = Some(match found {
                     Some((number, scale)) => {
@@ -100,6 +102,7 @@ impl Planner<'_> {
                         }
                         Recovery::Found(recoverer, scale, matched)
                     }
+                    None if is_refused => Recovery::NotShared,
                     None => Recovery::NotFound(misfit),
                 });
             }
@@ -251,7 +254,7 @@ impl Planner<'_> {
 
 impl<'a> RecoverySet<'a> {
     fn new(members: Vec<Member<'a>>) -> Self {
-        Self { members, left: Vec::new(), found: None, matched: ScaleMatch::Derived }
+        Self { members, left: Vec::new(), found: None, is_refused: false, matched: ScaleMatch::Derived }
     }
 
     fn needs_extremes(&self) -> bool {
@@ -316,6 +319,10 @@ fn check_is_recovered(weights: &[WeightCandidate], recovered: &[Option<Recovery>
             let (name, place) = (shorten(&weight.name), place.unwrap_or_default());
             Some(format!("{name}: no codes and scales of {scheme} decode to its values{place}"))
         }
+        Some(Recovery::NotShared) => Some(format!(
+            "{}: its values can be recovered, but not those of a weight that shares its scale",
+            shorten(&weight.name)
+        )),
         _ => None,
     });
     let error = "some weights cannot be recovered, which is not allowed: no output was written";

@@ -95,8 +95,10 @@ impl<'a> ConfigObject<'a> {
 
     /// [`Self::objects`] in this order of their names.
     pub(super) fn ordered(&self, key: &str, names: &[String]) -> Result<Vec<(&'a String, ConfigObject<'a>)>> {
-        let mut objects: HashMap<_, _> = self.objects(key)?.into_iter().collect();
-        Ok(names.iter().filter_map(|name| objects.remove_entry(name)).collect())
+        let places: HashMap<_, _> = names.iter().zip(0..).collect();
+        let mut objects = self.objects(key)?;
+        objects.sort_by_key(|(name, _)| places.get(name).copied().unwrap_or(usize::MAX));
+        Ok(objects)
     }
 
     pub(super) fn inner(&self, key: &str) -> Result<Option<ConfigObject<'a>>> {

@@ -137,8 +137,8 @@ impl Statement {
 /// [`Statement::patterns`] of a description.
 fn patterns(text: &str) -> Vec<String> {
     let all = members(text).unwrap_or_default();
-    let inner = ["dynamic", "extra_config"].iter().find_map(|key| members(all.get(*key)?.get()));
-    let mut inner: Vec<_> = inner.into_iter().flatten().collect();
+    let inner = ["dynamic", "extra_config"].iter().filter_map(|key| members(all.get(*key)?.get()));
+    let mut inner: Vec<_> = inner.flatten().collect();
     inner.sort_by_key(|(_, value)| value.get().as_ptr()); // where the text has it
     inner.into_iter().map(|(name, _)| name.into_owned()).collect()
 }

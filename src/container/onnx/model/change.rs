@@ -143,8 +143,10 @@ impl Study {
             placed.forms.push((Form::Numbers(target), 0..len));
             let data = match (moves, fate) {
                 (false, _) => Stored::Within,
-                // Codes of the same elements differ with the axis of the scales.
-                (true, TensorChange::Quantized(_)) => Stored::Beside(placed.beside(None, len)),
+                // Codes of the same elements differ with the axis of the scales, and values of the same codes with the scales.
+                (true, TensorChange::Quantized(_) | TensorChange::Decoded(..)) => {
+                    Stored::Beside(placed.beside(None, len))
+                }
                 (true, _) => Stored::Beside(placed.beside(Some((tensor, target.dtype)), len)),
             };
             let name = match fate {
