@@ -336,8 +336,8 @@ fn experts_of_gpt_oss_with_the_names_of_openai_are_not_transposed() {
     let (dtype, shape, found) = read("again");
     assert_eq!((&*dtype, &*shape), ("BF16", &[2, 2, 32][..]));
     assert!(found.chunks(2).eq(wanted.chunks(4).map(|value| &value[2..])));
-    let message = "q/model.safetensors: tensor 'block.0.mlp.mlp2_weight.blocks': is quantized, and tcast writes the layout \
-                   gpt-oss from plain models only";
+    let message = "q/model.safetensors: tensor 'block.0.mlp.mlp2_weight.blocks': is quantized already, and tcast writes \
+                   the layout gpt-oss from plain models only\n";
     let outcome = bench.run("quantize q --scheme mxfp4 --layout gpt-oss -o none");
     assert_eq!((outcome.code, &*outcome.stdout), (Some(1), ""), "{outcome:?}");
     assert!(outcome.stderr.contains(message), "{}", outcome.stderr);

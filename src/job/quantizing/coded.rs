@@ -78,14 +78,7 @@ impl Planner<'_> {
         rules: &mut [(bool, Option<Error>)],
     ) -> Result<Vec<WeightCandidate>> {
         if self.layout == gpt_oss::NAME {
-            let why = match self.source.found.weights[weight].layout.name {
-                "gptoss-mxfp4" => "is stored in the layout gpt-oss already",
-                _ => {
-                    "is quantized, and tcast writes the layout gpt-oss from plain models only: it does not merge experts \
-                     that are stored separately"
-                }
-            };
-            return Err(Error::new(why));
+            return Err(Error::new("is quantized already, and tcast writes the layout gpt-oss from plain models only"));
         }
         let found = &self.source.found.weights[weight];
         let decoder = Arc::new(self.source.decoder_of_rows(found)?);
