@@ -14,7 +14,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::map::large_room;
 use crate::operator::Operator;
-use crate::quant::{Decoder, EncodedPart};
+use crate::quant::{Decoder, EncodedPart, ONNX};
 use crate::read::{Share, SourceTensor};
 use crate::select::{Candidate, KeptReason};
 use std::borrow::Cow;
@@ -219,7 +219,7 @@ fn choose_to_quantize<'a>(
 ) -> Result<Chosen<'a>> {
     sources.iter().try_for_each(|source| source.unpack().and_then(|()| check_mapped(source)))?;
     let is_model = request.container.format_info().is_changed_only;
-    if !is_model && weight.encoder.layout().name == "onnx" {
+    if !is_model && weight.encoder.layout().name == ONNX.name {
         let error = Error::new("the weights of an ONNX model are quantized in an ONNX model");
         return Err(sources[0].error(error.remedy("name an output that ends in .onnx")));
     }

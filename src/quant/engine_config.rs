@@ -5,7 +5,7 @@
 //! including their sorted keys. Inside a group, compressed-tensors refuses any key that it does not know.
 
 use super::config::{add_member, all_experts, entry_of_compressed_tensors, expert_of};
-use super::layout::{Group, Layout, Owner};
+use super::layout::{CodeValues, Group, Layout, Owner};
 use super::scheme::{CodeType, TargetGrid};
 use crate::container::{as_json, members};
 use crate::dtype::Dtype;
@@ -32,6 +32,10 @@ pub struct QuantizedGroup<'a> {
 }
 
 impl QuantizedGroup<'_> {
+    fn is_integer(&self) -> bool {
+        matches!(self.grid.codes, CodeType::Int { .. })
+    }
+
     /// Whether there are no zero points.
     fn is_symmetric(&self) -> bool {
         !matches!(self.grid.codes, CodeType::Int { symmetric: false, .. })
@@ -143,7 +147,6 @@ fn compressed_tensors(groups: &[QuantizedGroup], kept: &KeptModules) -> Value {
 
 /// `QuantizationArgs` of the weights.
 fn weights_of(group: &QuantizedGroup) -> Value {
-    let is_integer = matches!(group.grid.codes, CodeType::Int { .. });
     let has_global = group.layout.global.is_global();
     let (strategy, group_size) = match group.grid.group {
         Group::Tensor => ("tensor", None),
@@ -158,7 +161,7 @@ fn weights_of(group: &QuantizedGroup) -> Value {
         "num_bits": group.grid.codes.bits(),
         "strategy": strategy,
         "symmetric": group.is_symmetric(),
-        "type": if is_integer { "int" } else { "float" },
+        "type": if group.is_integer() { "int" } else { "float" },
     });
     if let Group::Block(block) = group.grid.group {
         weights["block_structure"] = json!(block);
@@ -176,22 +179,8 @@ fn weights_of(group: &QuantizedGroup) -> Value {
 
 /// `QuantizationArgs` of the activations, which the engine quantizes at run time; null if it leaves them unquantized.
 fn activations_of(group: &QuantizedGroup) -> Value {
-    let dynamic = |num_bits: u32, strategy: &str, kind: &str, group_size: Option<u64>| {
-        json!({
-            "dynamic": true,
-            "group_size": group_size,
-            "num_bits": num_bits,
-            "strategy": strategy,
-            "symmetric": true,
-            "type": kind,
-        })
-    };
-    match (group.layout.name, group.grid.group) {
-        ("ct-int8", _) => dynamic(8, "token", "int", None),
-        ("ct-fp8", Group::Channel) => dynamic(8, "token", "float", None),
-        ("ct-fp8", Group::Tensor) => dynamic(8, "tensor", "float", None),
-        ("ct-fp8", Group::Block([_, columns])) => dynamic(8, "group", "float", Some(columns)),
-        ("ct-nvfp4", _) if group.has_input_scale => json!({
+    if group.has_input_scale {
+        return json!({
             "dynamic": "local",
             "group_size": 16,
             "num_bits": 4,
@@ -200,14 +189,28 @@ fn activations_of(group: &QuantizedGroup) -> Value {
             "strategy": "tensor_group",
             "symmetric": true,
             "type": "float",
-        }),
-        ("ct-mxfp8", Group::Neighbours(size)) => {
-            let mut arguments = dynamic(8, "group", "float", Some(size));
-            arguments["scale_dtype"] = json!("torch.uint8");
-            arguments
-        }
-        _ => Value::Null,
+        });
     }
+    if group.layout.codes.values != CodeValues::Stored {
+        return Value::Null; // packed: engines decode the weights
+    }
+    let (strategy, group_size) = match group.grid.group {
+        Group::Channel => ("token", None),
+        Group::Tensor => ("tensor", None),
+        Group::Block([_, size]) | Group::Neighbours(size) => ("group", Some(size)),
+    };
+    let mut arguments = json!({
+        "dynamic": true,
+        "group_size": group_size,
+        "num_bits": 8,
+        "strategy": strategy,
+        "symmetric": true,
+        "type": if group.is_integer() { "int" } else { "float" },
+    });
+    if group.has_exponents() {
+        arguments["scale_dtype"] = json!("torch.uint8");
+    }
+    arguments
 }
 
 /// A `quantization_config` of transformers and `DeepSeek`: for blocks of float8, or groups of 32 with exponents.
@@ -288,14 +291,14 @@ fn modelopt(groups: &[QuantizedGroup], kept: &KeptModules) -> EngineConfig {
 }
 
 fn algorithm_of(group: &QuantizedGroup) -> &'static str {
-    match (group.layout.name, group.grid.group) {
-        ("modelopt-nvfp4", _) if group.has_input_scale => "NVFP4",
-        ("modelopt-nvfp4", _) => "W4A16_NVFP4",
-        ("modelopt-mxfp4", _) => "mxfp4",
-        ("modelopt-mxfp8", _) => "MXFP8",
-        (_, Group::Channel) => "FP8_PER_CHANNEL_PER_TOKEN",
-        (_, Group::Block(_)) => "FP8_PB_WO",
-        _ => "FP8",
+    match group.grid.group {
+        Group::Neighbours(_) if group.has_input_scale => "NVFP4",
+        Group::Neighbours(_) if group.layout.global.is_global() => "W4A16_NVFP4",
+        Group::Neighbours(_) if group.grid.codes.bits() == 4 => "mxfp4",
+        Group::Neighbours(_) => "MXFP8",
+        Group::Channel => "FP8_PER_CHANNEL_PER_TOKEN",
+        Group::Block(_) => "FP8_PB_WO",
+        Group::Tensor => "FP8",
     }
 }
 

@@ -292,6 +292,11 @@ impl Layout {
         self.owner == Owner::ComfyUi
     }
 
+    /// Whether only a tensor `scaled_fp8` in the file identifies it (older models of `ComfyUI`).
+    pub(super) fn is_told_by_marker(&self) -> bool {
+        self.is_diffusion() && self.formats.is_empty()
+    }
+
     /// The name of the part with a role, given the name of the codes.
     pub(super) fn part_beside(&self, role: Role, codes: &str) -> Option<String> {
         let suffix = |names: Names, role| names.iter().find(|(known, _)| *known == role).map(|(_, suffix)| *suffix);

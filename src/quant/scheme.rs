@@ -1,6 +1,6 @@
 //! Schemes: what users ask for, by the names of vLLM and llm-compressor, and the layouts that can store each.
 
-use super::layout::{Group, GroupKind, Layout};
+use super::layout::{CodeValues, Group, GroupKind, Layout};
 use super::rules::ScaleRule;
 use super::table::find;
 use crate::dtype::Dtype::{self, Float4E2M1, Float6E2M3, Float8E4M3FN, Float8E8M0, Float32, Uint8};
@@ -78,7 +78,7 @@ impl Scheme {
 
     /// Whether `--group-size` may change the groups: those of integers that are packed into words have any size.
     pub fn has_group_size(&self) -> bool {
-        self.layouts.iter().any(|stored| stored.layout == "ct-pack")
+        self.layouts.iter().any(|stored| stored.layout().codes.values == CodeValues::Unsigned)
     }
 
     /// Whether scales can be searched for its codes.

@@ -96,13 +96,13 @@ fn modelopt_gets_both_of_its_files() {
     let weights = config(&[group("modelopt-nvfp4", Group::Neighbours(16), 4)], &["lm_head"]).block.unwrap();
     assert_eq!(weights["quant_algo"], "W4A16_NVFP4");
     assert_eq!(weights["config_groups"]["group_0"].get("input_activations"), None);
-    for (layout, of, algorithm) in [
-        ("modelopt-fp8", Group::Channel, "FP8_PER_CHANNEL_PER_TOKEN"),
-        ("modelopt-fp8", Group::Block([128, 128]), "FP8_PB_WO"),
-        ("modelopt-mxfp8", Group::Neighbours(32), "MXFP8"),
-        ("modelopt-mxfp4", Group::Neighbours(32), "mxfp4"),
+    for (layout, of, bits, algorithm) in [
+        ("modelopt-fp8", Group::Channel, 8, "FP8_PER_CHANNEL_PER_TOKEN"),
+        ("modelopt-fp8", Group::Block([128, 128]), 8, "FP8_PB_WO"),
+        ("modelopt-mxfp8", Group::Neighbours(32), 8, "MXFP8"),
+        ("modelopt-mxfp4", Group::Neighbours(32), 4, "mxfp4"),
     ] {
-        let config = config(&[group(layout, of, 8)], &[]);
+        let config = config(&[group(layout, of, bits)], &[]);
         let (block, older) = (config.block.unwrap(), config.hf_quant_config.unwrap());
         assert_eq!((&block["quant_algo"], block.get("config_groups")), (&json!(algorithm), None));
         let quantization = &older["quantization"];

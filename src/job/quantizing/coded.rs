@@ -7,7 +7,7 @@ use crate::error::{Error, Kind, Result};
 use crate::plan::{CodedRows, TensorIndex, Unmoved, Weights};
 use crate::quant::{
     Arithmetic, CheckpointInfo, CodeKind, CodeType, Decoder, EncodeOptions, Encoder, Fidelity, FoundWeight, Grid,
-    Group, Layout, Modules, Role, RowMap, SCHEMES, Scheme, TargetGrid, Transcoder, Unfit, config_of,
+    Group, Layout, Modules, Owner, Role, RowMap, SCHEMES, Scheme, TargetGrid, Transcoder, Unfit, config_of,
 };
 use crate::read::{LogicalCheckpoint, Membership};
 use crate::select::KeptReason;
@@ -84,8 +84,8 @@ impl Planner<'_> {
         let decoder = Arc::new(self.source.decoder_of_rows(found)?);
         self.source.check_parts(&decoder, &LogicalCheckpoint::value_parts(found))?;
         let (name, shape) = (&found.name, decoder.shape().to_vec());
-        let bank = match found.layout.name {
-            "gptoss-mxfp4" => gpt_oss_experts(name, &shape),
+        let bank = match found.layout.owner {
+            Owner::GptOss => gpt_oss_experts(name, &shape),
             _ => experts(self.model, name, &shape),
         };
         // Without a scheme the grid decides, and to know it, zero points have to be read.
@@ -295,7 +295,7 @@ fn scale_dtype(layout: &Layout, grid: &TargetGrid, old: Dtype) -> Dtype {
         None if old.is_weight() => old,
         None => Dtype::Float32,
         // transformers and DeepSeek read both; ModelOpt and ComfyUI want float32.
-        Some(Dtype::Float32) if layout.name == "hf-fp8" && old == Dtype::Bfloat16 => old,
+        Some(Dtype::Float32) if layout.owner == Owner::FineGrained && old == Dtype::Bfloat16 => old,
         Some(scale) => scale,
     }
 }

@@ -10,7 +10,7 @@ use super::names::{Pair, decoded};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::quant::decode::geometry::DecodeGeometry;
-use crate::quant::{Combination, Layout, Names, Packing, Parameters, Role, ScaleOrder};
+use crate::quant::{Combination, Group, Layout, Names, Owner, Packing, Parameters, Role, ScaleOrder};
 use crate::text::shorten;
 use std::collections::HashMap;
 
@@ -215,16 +215,18 @@ impl Finder<'_> {
         let is_nested =
             || parts.iter().any(|(role, index)| *role == Role::Scale && self.dtype(*index) == Some(Dtype::Uint8));
         for &(role, index) in parts {
-            match (role, layout.name) {
-                (Role::Shape, _) => parameters.shape = Some(descriptions::shape(self.source, index)?),
-                (Role::Description, "bnb-4bit") => {
+            match role {
+                Role::Shape => parameters.shape = Some(descriptions::shape(self.source, index)?),
+                Role::Description if layout.codes.packing == Packing::Flat => {
                     parameters = descriptions::quant_state(self.source, index, is_nested())?;
                 }
-                (Role::Description, "bnb-int8") => descriptions::check_rows(self.source, index)?,
+                Role::Description if layout.global == Combination::Over127 => {
+                    descriptions::check_rows(self.source, index)?;
+                }
                 _ => {}
             }
         }
-        if layout.name == "comfy-scaled-fp8" {
+        if layout.is_told_by_marker() {
             parameters.has_full_precision = self.layers.has_full_precision(self.source, stem);
         }
         if layout.scale_order == ScaleOrder::Swizzled {
@@ -270,9 +272,9 @@ impl Finder<'_> {
             return Err(Error::new(message));
         }
         // Otherwise the padding in the last byte or word of a row would be decoded as values.
-        let needed = match layout.name {
-            "bnb-4bit" => Some(Role::Description),
-            "ct-pack" => Some(Role::Shape),
+        let needed = match layout.codes.packing {
+            Packing::Flat => Some(Role::Description),
+            Packing::Rows(4) => Some(Role::Shape),
             _ => None,
         };
         if let Some(role) = needed.filter(|role| find(*role).is_none()) {
@@ -281,7 +283,7 @@ impl Finder<'_> {
         }
         let Some(codes) = find(Role::Codes) else { return Err(Error::new("it has no codes")) };
         let wanted = match claim.and_then(|claim| claim.codes) {
-            None if layout.name == "comfy-scaled-fp8" => self
+            None if layout.is_told_by_marker() => self
                 .layers
                 .marked(self.source, self.source.tensors[codes].name)
                 .zip(Some("the tensor scaled_fp8 says so")),
@@ -319,8 +321,10 @@ impl Finder<'_> {
         let geometry = DecodeGeometry::new(layout, parameters, &weight.parts(self.source.tensors))?;
         let [below, beside] = geometry.block;
         let is_in_rows = layout.scale_order == ScaleOrder::Rows && geometry.group_index.is_none();
-        if is_in_rows && below == 1 && geometry.columns % beside != 0 && layout.name != "hf-fp8" {
-            // Their libraries refuse such weights too. The blocks of hf-fp8 can be partial at the edges, whatever their size.
+        // transformers and DeepSeek have partial blocks at the edges, whatever the size of a block. Other libraries refuse
+        // such weights too.
+        let has_partial = layout.owner == Owner::FineGrained && matches!(geometry.group, Some(Group::Block(_)));
+        if is_in_rows && below == 1 && geometry.columns % beside != 0 && !has_partial {
             let columns = geometry.columns;
             return Err(Error::new(format!("its rows of {columns} are not whole groups of {beside}")));
         }
@@ -335,6 +339,6 @@ fn missing(layout: &Layout, role: Role, tensors: &[StoredTensor], parts: &[(Role
 
 /// Whether a layout can be identified without a config.
 fn is_told_by_tensors(layout: &Layout, pair: &Pair) -> bool {
-    let is_of_vllm = layout.name == "hf-fp8" && pair.family.scale == ".weight_scale";
-    !is_of_vllm && (!layout.is_diffusion() || pair.family.scale == ".scale_weight")
+    let is_of_vllm = layout.owner == Owner::FineGrained && pair.family.scale == ".weight_scale";
+    !is_of_vllm && (!layout.is_diffusion() || layout.is_told_by_marker())
 }
