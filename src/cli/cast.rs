@@ -1,5 +1,6 @@
 //! The arguments of `tcast cast`.
 
+use super::shards::of_finish;
 use super::{
     FileArgs, INPUT_NOTE, ModelArgs, REPORT, ReportArgs, SEVERAL_NOTE, SelectionArgs, ShardArgs, indented, listed,
     some_inputs, with_note, with_values,
@@ -15,7 +16,7 @@ use std::path::PathBuf;
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Args, Debug)]
 #[command(
-    mut_arg("finish", |finish| finish.conflicts_with_all(["inputs", "to", "rule", "stats"])),
+    mut_args(of_finish),
     mut_arg("report", |report| report.long_help(with_note(REPORT, REPORT_NOTE))),
     mut_arg("hash", |hash| hash), // which stays behind the former
     long_about = "Convert the values of tensor files, or of folders of shards, to another type.

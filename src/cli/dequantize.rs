@@ -1,5 +1,6 @@
 //! The arguments of `tcast dequantize`.
 
+use super::shards::of_finish;
 use super::{FileArgs, ReportArgs, ShardArgs, hanging};
 use crate::dtype::Dtype;
 use crate::kernel::Condition;
@@ -11,7 +12,7 @@ use std::path::PathBuf;
 /// The arguments of `tcast dequantize`.
 #[derive(Args, Debug)]
 #[command(
-    mut_arg("finish", |finish| finish.conflicts_with_all(["model", "to"])),
+    mut_args(of_finish),
     mut_arg("from", |from| from.hide(true)), // the types of codes are known
     long_about = "Decode quantized weights: write a checkpoint of values instead of codes and scales.
 

@@ -1,5 +1,6 @@
 //! The arguments of `tcast quantize`.
 
+use super::shards::of_finish;
 use super::{FileArgs, ModelArgs, ReportArgs, ShardArgs};
 use crate::job::{Defect, SchemeRule};
 use crate::quant::{Arithmetic, SCHEMES, ScaleChoice, Scheme};
@@ -12,7 +13,7 @@ use std::path::PathBuf;
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Args, Debug)]
 #[command(
-    mut_arg("finish", |finish| finish.conflicts_with_all(["model", "scheme", "layout", "min_sqnr"])),
+    mut_args(of_finish),
     mut_arg("from", |from| from.hide(true)), // weights are floats
     mut_arg("force", |force| force.hide_short_help(true)),
     mut_arg("json", |json| json.hide_short_help(true)),

@@ -1,10 +1,10 @@
 //! The arguments about folders of shards, which `cast`, `dequantize` and `quantize` share.
 
 use crate::job::Partition;
-use clap::Args;
+use clap::{Arg, Args};
 use std::path::PathBuf;
 
-/// How a checkpoint is written. A command adds its own arguments to those that `finish` conflicts with.
+/// How a checkpoint is written. A command applies [`of_finish`] to all its arguments.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Folders of shards")]
 pub struct ShardArgs {
@@ -21,8 +21,7 @@ pub struct ShardArgs {
     pub part: Option<Partition>,
 
     /// Complete the folder that all parts were written into
-    #[arg(long, value_name = "OUT", hide_short_help = true, conflicts_with_all = ["part", "resume",
-          "max_shard_size", "output", "force", "skip_existing", "dry_run", "report", "hash", "fail_on"])]
+    #[arg(long, value_name = "OUT", hide_short_help = true)]
     pub finish: Option<PathBuf>,
 }
 
@@ -30,6 +29,14 @@ impl ShardArgs {
     /// The most bytes of tensors in a shard.
     pub(crate) fn max_bytes(&self) -> Option<u64> {
         self.max_shard_size.map(|Size(bytes)| bytes)
+    }
+}
+
+/// An argument of a command that has `--finish`: conflicts with it, unless it has an effect there too.
+pub(super) fn of_finish(arg: Arg) -> Arg {
+    match arg.get_id().as_str() {
+        "finish" | "json" | "no_sync" | "quiet" | "threads" => arg,
+        _ => arg.conflicts_with("finish"),
     }
 }
 

@@ -528,6 +528,30 @@ fn two_runs_do_not_work_on_one_folder_at_once() {
 }
 
 #[test]
+fn arguments_without_an_effect_on_finish_are_refused() {
+    let bench = Bench::new();
+    let of_files = "--output=x --force --skip-existing --from=f16 --dry-run --report=r.json --hash \
+                    --include=w --exclude=w --rename=a=b --allow-unmatched --external-data \
+                    --max-shard-size=1GB --resume --part=1/2 x.npy";
+    let of_casts = "--to=f16 --rule=w=f16 --all --protect --force-codes --stats --saturate=false --no-saturate \
+                    --round-mode=up --out-of-range=wrap --opset=19 --min-elements=5 --raise-opset \
+                    --fail-on=nan";
+    let of_layouts = "--to=f16 --arithmetic=exact --keep-activation-scales --fail-on=nan";
+    let of_schemes = "--scheme=fp8 --layout=modelopt --rule=w=fp8 --group-size=32 --arithmetic=exact --search=mse \
+                      --partial-blocks --recover --only-exact --activations --input-global-scale=1 --min-sqnr=3 \
+                      --fail-on=clipped --min-elements=5 --raise-opset";
+    for (command, its) in [("cast", of_casts), ("dequantize", of_layouts), ("quantize", of_schemes)] {
+        for argument in of_files.split_whitespace().chain(its.split_whitespace()) {
+            let outcome = bench.run(&format!("{command} {argument} --finish out"));
+            let is_refused = outcome.code == Some(2) && outcome.stderr.contains("cannot be used with");
+            assert!(is_refused && outcome.stderr.contains("--finish"), "{command} {argument}: {outcome:?}");
+        }
+        let outcome = bench.run(&format!("{command} --finish out --json -q --no-sync -j 2 --color never"));
+        assert!(outcome.code == Some(1) && outcome.stderr.contains("no unfinished conversion"), "{outcome:?}");
+    }
+}
+
+#[test]
 fn flags_for_folders_are_refused_where_a_file_is_written() {
     let bench = Bench::new();
     bench.write("x.npy", &npy_f32(&[1.0]));
@@ -536,7 +560,6 @@ fn flags_for_folders_are_refused_where_a_file_is_written() {
         assert!(outcome.code == Some(2) && outcome.stderr.contains("only folders of shards"), "{outcome:?}");
     }
     assert_eq!(bench.run("cast x.npy --to f16 --resume --force").code, Some(2));
-    assert_eq!(bench.run("cast x.npy --finish out").code, Some(2));
     assert_eq!(bench.run("cast").code, Some(2));
     bench.run("cast x.npy --to f16 --max-shard-size 1GB -q").expect(0, "", "");
     assert_eq!(tree(&bench.path("x-float16")).keys().collect::<Vec<_>>(), ["model.safetensors"]);
