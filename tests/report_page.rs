@@ -270,7 +270,8 @@ fn only_options_that_were_given_are_shown() {
     let expected = "<div><dt>exclude</dt> <dd>&lt;/dd&gt;&lt;script&gt;*</dd></div>\
                     <div><dt>saturate</dt> <dd>false</dd></div><div><dt>to</dt> <dd>float8e4m3fn</dd></div>";
     assert_eq!(options, expected);
-    assert!(!page_of(files(), json!({ "saturate": true, "all": false }), None, &[]).contains("class=\"options\""));
+    let defaults = json!({ "saturate": true, "all": false, "arithmetic": "library", "search": "amax" });
+    assert!(!page_of(files(), defaults, None, &[]).contains("class=\"options\""));
 }
 
 #[test]

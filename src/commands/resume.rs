@@ -2,6 +2,7 @@
 
 use crate::cli::Cli;
 use crate::error::{InterruptedWork, WorkState};
+use crate::report::is_default;
 use crate::text::{flag_with, quoted};
 use clap::{Command, CommandFactory};
 use serde_json::{Map, Value};
@@ -78,16 +79,4 @@ fn command(operator: &str, input: &Path, options: &Map<String, Value>) -> Option
         }
     }
     Some(words.join(" "))
-}
-
-fn is_default(name: &str, value: &Value) -> bool {
-    match (name, value) {
-        ("saturate", value) => *value == Value::Bool(true),
-        (_, Value::Null | Value::Bool(false)) => true,
-        (_, Value::Array(items)) => items.is_empty(),
-        ("round_mode", value) => value == "up",
-        ("out_of_range", value) => value == "wrap",
-        ("arithmetic", value) => value == "library",
-        _ => false,
-    }
 }

@@ -11,7 +11,7 @@ mod words;
 pub use spread::ExponentSpread;
 
 use super::summary::specials;
-use super::{Report, TensorReport};
+use super::{Report, TensorReport, is_default};
 use crate::kernel::Loss;
 use crate::operator::Operator;
 use crate::text::{path_text, shorten};
@@ -21,9 +21,6 @@ use words::{counted, escape, share};
 
 /// Nothing is loaded, and only the page's own code runs.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
-
-/// Default values of options, other than null, false and an empty list.
-const DEFAULTS: [(&str, &str); 3] = [("saturate", "true"), ("round_mode", "up"), ("out_of_range", "wrap")];
 
 /// The report as one self-contained HTML page. The tensors of `spreads` are drawn below the table, in their order;
 /// unknown values are shown as a dash. Equal reports make equal pages.
@@ -119,7 +116,6 @@ fn worst<'a>(report: &'a Report) -> Option<(&'a TensorReport<'a>, f64)> {
 
 fn options(options: &Value) -> String {
     let shown = |value: &Value| match value {
-        Value::Null | Value::Bool(false) => String::new(),
         Value::String(text) => text.clone(),
         Value::Array(items) => items
             .iter()
@@ -131,17 +127,12 @@ fn options(options: &Value) -> String {
     };
     let mut rows = String::new();
     for (name, value) in options.as_object().into_iter().flatten() {
-        let default = DEFAULTS.iter().find(|(option, _)| option == name).map_or("", |(_, default)| default);
-        let value = match value {
-            Value::Bool(false) if !default.is_empty() => "false".to_owned(),
-            value => shown(value),
-        };
-        if !value.is_empty() && value != default {
+        if !is_default(name, value) {
             let _ = write!(
                 rows,
                 "<div><dt>{}</dt> <dd>{}</dd></div>",
                 escape(&name.replace('_', " ")),
-                escape(&shorten(&value))
+                escape(&shorten(&shown(value)))
             );
         }
     }

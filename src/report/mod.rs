@@ -39,6 +39,20 @@ pub struct Report<'a> {
     pub is_published: bool,
 }
 
+/// Whether an option of a report has its default value.
+pub(crate) fn is_default(option: &str, value: &Value) -> bool {
+    match (option, value) {
+        ("saturate", value) => *value == Value::Bool(true),
+        (_, Value::Null | Value::Bool(false)) => true,
+        (_, Value::Array(items)) => items.is_empty(),
+        ("round_mode", value) => value == "up",
+        ("out_of_range", value) => value == "wrap",
+        ("arithmetic", value) => value == "library",
+        ("search", value) => value == "amax",
+        _ => false,
+    }
+}
+
 impl TensorReport<'_> {
     /// The name of its original type, or of the layout in which it was quantized.
     fn type_name(&self) -> String {

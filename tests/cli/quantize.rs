@@ -100,6 +100,18 @@ fn what_was_decoded_becomes_the_codes_and_scales_of_transformers_again() {
 }
 
 #[test]
+fn the_command_that_continues_contains_no_defaults() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
+    let line = "quantize m --scheme int4 --layout compressed-tensors --rule *.o_proj.*=keep -o out";
+    bench.run(&format!("{line} -q --part 1/3")).expect(0, "", "");
+    let m = fs::canonicalize(bench.path("m")).unwrap();
+    let options = "--layout 'compressed-tensors' --rule '*.o_proj.*=keep' --scheme 'int4'";
+    let command = format!("tcast quantize '{}' {options} -o 'out' --resume", m.display());
+    let message = format!("tcast: error: out: an unfinished conversion is in it, in .tcast\n  {command}\n");
+    bench.run("inspect out").expect(1, "", &message);
+}
+
+#[test]
 fn threads_parts_and_a_second_run_change_no_byte() {
     let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
     for scheme in ["fp8", "nvfp4", "int4-asym", "fp8-tensor"] {
