@@ -253,6 +253,24 @@ impl<'a> LogicalCheckpoint<'a> {
         all
     }
 
+    /// Weights instead of the tensors that are their codes, without their other parts; all other stored tensors, also the
+    /// scales of activations and markers. With the index and the role of the stored tensor.
+    pub(crate) fn model_tensors(&'a self) -> impl Iterator<Item = (usize, Membership, ModelTensor<'a>)> {
+        self.memberships().into_iter().enumerate().flat_map(|(at, membership)| {
+            let tensors = match membership {
+                Membership::Codes(number) => {
+                    self.sharing(number).map(|weight| ModelTensor::Weight(self, weight)).collect()
+                }
+                Membership::Part => Vec::new(),
+                Membership::Plain | Membership::Marker | Membership::ActivationScale { .. } => {
+                    let (input, tensor) = self.file_tensor(at);
+                    vec![ModelTensor::Stored(input, tensor)]
+                }
+            };
+            tensors.into_iter().map(move |tensor| (at, membership, tensor))
+        })
+    }
+
     /// The weights with the same codes as the one with an index, which is the first of them.
     pub(crate) fn sharing(&self, number: usize) -> impl Iterator<Item = &FoundWeight> {
         let codes = |weight: &FoundWeight| weight.parts.iter().find(|(role, _)| *role == Role::Codes).copied();

@@ -87,23 +87,12 @@ struct SideTensor<'a> {
 }
 
 fn tensors_of<'a>(model: &'a LogicalCheckpoint<'a>) -> Vec<SideTensor<'a>> {
-    let tensors = |(at, membership)| {
-        let tensors = match membership {
-            Membership::Plain | Membership::ActivationScale { .. } => {
-                let (input, tensor) = model.file_tensor(at);
-                vec![ModelTensor::Stored(input, tensor)]
-            }
-            Membership::Codes(number) => {
-                model.sharing(number).map(|weight| ModelTensor::Weight(model, weight)).collect()
-            }
-            Membership::Part | Membership::Marker => Vec::new(),
-        };
+    let side = |(at, membership, tensor)| {
         let is_optional = matches!(membership, Membership::ActivationScale { .. });
         let cast_names = model.found.cast_names.get(&at).filter(|_| membership == Membership::Plain);
-        let cast_names = cast_names.map_or(&[][..], Vec::as_slice);
-        tensors.into_iter().map(move |tensor| SideTensor { tensor, is_optional, cast_names })
+        SideTensor { tensor, is_optional, cast_names: cast_names.map_or(&[], Vec::as_slice) }
     };
-    model.memberships().into_iter().enumerate().flat_map(tensors).collect()
+    model.model_tensors().filter(|(_, membership, _)| *membership != Membership::Marker).map(side).collect()
 }
 
 /// The chosen tensors, in the order of A; then those that only B has.

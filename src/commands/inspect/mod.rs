@@ -67,22 +67,9 @@ struct Listing<'a> {
 impl<'a> Listing<'a> {
     fn entries(&self) -> Vec<InspectedTensor<'a>> {
         let (model, from) = (self.model, self.args.from);
-        let tensors = |(at, membership)| {
-            let tensors = match membership {
-                Membership::Codes(number) => {
-                    model.sharing(number).map(|weight| ModelTensor::Weight(model, weight)).collect()
-                }
-                Membership::Part | Membership::ActivationScale { is_part: true } => Vec::new(),
-                Membership::Plain | Membership::Marker | Membership::ActivationScale { is_part: false } => {
-                    let (input, tensor) = model.file_tensor(at);
-                    vec![ModelTensor::Stored(input, tensor)]
-                }
-            };
-            tensors.into_iter().map(move |tensor| (at, tensor))
-        };
-        let tensors = model.memberships().into_iter().enumerate().flat_map(tensors);
-        let selected = tensors.filter(|(_, tensor)| self.selection.selects(tensor.name()));
-        selected.map(|(at, tensor)| InspectedTensor::new(model, at, tensor, from)).collect()
+        let own = model.model_tensors().filter(|(_, role, _)| *role != Membership::ActivationScale { is_part: true });
+        let selected = own.filter(|(_, _, tensor)| self.selection.selects(tensor.name()));
+        selected.map(|(at, _, tensor)| InspectedTensor::new(model, at, tensor, from)).collect()
     }
 
     /// Reads all values.
