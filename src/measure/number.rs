@@ -1,5 +1,7 @@
 //! A number of a tensor, and the difference of two.
 
+use crate::dtype::{Class, Dtype};
+
 /// A number of a tensor, exactly.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Number {
@@ -39,6 +41,20 @@ impl Number {
             },
         }
     }
+}
+
+/// Whether float64 rounds some numbers of a type: those of integers of 64 bits.
+pub(super) fn is_wide_integer(dtype: Dtype) -> bool {
+    matches!(dtype.class(), Class::Int { .. }) && dtype.bits() == 64
+}
+
+/// The numbers of such a type from their little endian bytes.
+pub(super) fn integers(dtype: Dtype, bytes: &[u8]) -> Vec<Number> {
+    let integer: fn([u8; 8]) -> i128 = match dtype.class() {
+        Class::Int { signed: true } => |bytes| i64::from_le_bytes(bytes).into(),
+        _ => |bytes| u64::from_le_bytes(bytes).into(),
+    };
+    bytes.as_chunks().0.iter().map(|bytes| Number::Integer(integer(*bytes))).collect()
 }
 
 /// `to` less `from`, like [`Number::to`].

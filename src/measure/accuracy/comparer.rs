@@ -2,16 +2,16 @@
 
 use super::{AccuracyTally, BLOCK};
 use crate::container::Form;
-use crate::dtype::{Class, Dtype};
+use crate::dtype::Dtype;
 use crate::kernel::{Kernel, Loss, Rules, Storage};
-use crate::measure::number::Number;
+use crate::measure::number::{Number, integers, is_wide_integer};
 
 /// Widens elements to float64, which holds all types of at most 32 bits and all floats; 64-bit integers are rounded.
 struct Widener {
     kernel: Kernel,
     storage: Storage,
-    /// To 64 bits, for 64-bit integers; and whether they are signed.
-    integer: Option<(Kernel, bool)>,
+    /// To little endian, for 64-bit integers.
+    integer: Option<Kernel>,
     bytes: Vec<u8>,
     values: Vec<f64>,
 }
@@ -20,12 +20,7 @@ impl Widener {
     /// `None` for complex numbers and text.
     fn new(storage: Storage) -> Option<Self> {
         let widen = |to| Kernel::cast(storage, Storage::packed(to), &Rules::LOSSLESS);
-        let integer = match storage.dtype.class() {
-            Class::Int { signed } if storage.dtype.bits() == 64 => {
-                Some((widen(if signed { Dtype::Int64 } else { Dtype::Uint64 })?, signed))
-            }
-            _ => None,
-        };
+        let integer = if is_wide_integer(storage.dtype) { Some(widen(storage.dtype)?) } else { None };
         Some(Self { kernel: widen(Dtype::Float64)?, storage, integer, bytes: Vec::new(), values: Vec::new() })
     }
 
@@ -41,22 +36,16 @@ impl Widener {
 
     /// The elements of the last call, exactly.
     fn exact(&mut self, input: &[u8]) -> Vec<Number> {
-        let Some((kernel, is_signed)) = &self.integer else {
+        let Some(kernel) = &self.integer else {
             return self.values.iter().copied().map(Number::Float).collect();
         };
         kernel.run(input, &mut self.bytes, self.values.len()).expect("every integer is sound");
-        let number = |bytes: &[u8; 8]| Number::Integer(integer_of(*bytes, *is_signed));
-        self.bytes.as_chunks().0.iter().map(number).collect()
+        integers(self.storage.dtype, &self.bytes)
     }
 
     fn bytes(&self, count: u64) -> u64 {
         self.storage.bytes(count).unwrap_or_default()
     }
-}
-
-/// A little endian integer of 64 bits.
-pub(crate) fn integer_of(bytes: [u8; 8], is_signed: bool) -> i128 {
-    if is_signed { i64::from_le_bytes(bytes).into() } else { u64::from_le_bytes(bytes).into() }
 }
 
 /// Compares the results of a conversion with their sources.

@@ -11,7 +11,7 @@ mod comparer;
 mod json;
 mod sum;
 
-pub(crate) use comparer::{Comparer, integer_of};
+pub(crate) use comparer::Comparer;
 
 use crate::measure::number::difference;
 use block::{ComparedBlock, Sums, are_finite, relative};

@@ -2,11 +2,10 @@
 
 use crate::container::{Elements, Form};
 use crate::conversion::Conversion;
-use crate::dtype::{Class, Dtype};
+use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::kernel::{Counts, Loss, Storage};
-use crate::measure::accuracy::integer_of;
-use crate::measure::number::{Number, difference};
+use crate::measure::number::{Number, difference, integers, is_wide_integer};
 use crate::operator::cast::CastAttributes;
 use crate::read::{LogicalTensor, Piece};
 
@@ -46,8 +45,8 @@ pub(super) struct Float64Block {
 
 struct SideConversion {
     float: Conversion,
-    /// To 64 bits, for 64-bit integers; and whether they are signed.
-    integer: Option<(Conversion, bool)>,
+    /// To little endian, for 64-bit integers.
+    integer: Option<Conversion>,
     /// Numbers per element, without the imaginary part of a real number.
     parts: usize,
 }
@@ -94,14 +93,12 @@ impl ValuePairs {
 
     fn exact(&self, at: usize, side: &LogicalTensor, block: &Piece<2>, floats: &[f64]) -> Result<Vec<Number>> {
         let widening = &self.sides[at];
-        let Some((conversion, is_signed)) = &widening.integer else {
+        let Some(conversion) = &widening.integer else {
             return Ok(floats.iter().copied().map(Number::Float).collect());
         };
         let mut wide = Vec::new();
         convert(conversion, side, block.start, block.bytes[at], block.count, &mut wide)?;
-        let number = |bytes: &[u8; 8]| Number::Integer(integer_of(*bytes, *is_signed));
-        let numbers = wide.as_chunks().0.iter().map(number).collect();
-        Ok(self.spread(widening, numbers, Number::Integer(0)))
+        Ok(self.spread(widening, integers(conversion.to.dtype(), &wide), Number::Integer(0)))
     }
 
     /// Real numbers compared with complex ones get an imaginary part.
@@ -118,12 +115,7 @@ impl SideConversion {
         let dtype = storage.dtype.part();
         let from = Form::Numbers(Storage { dtype, ..storage });
         let widen = |to| Conversion::cast(from, Form::Numbers(Storage::packed(to)), CastAttributes::default().rules());
-        let integer = match dtype.class() {
-            Class::Int { signed } if dtype.bits() == 64 => {
-                Some((widen(if signed { Dtype::Int64 } else { Dtype::Uint64 })?, signed))
-            }
-            _ => None,
-        };
+        let integer = if is_wide_integer(dtype) { Some(widen(dtype)?) } else { None };
         let parts = if dtype == storage.dtype { 1 } else { 2 };
         Some(Self { float: widen(Dtype::Float64)?, integer, parts })
     }
