@@ -167,6 +167,14 @@ pub(crate) fn remove_leftovers(folder: &Path) {
 /// The name of the work folder in an output folder; it is removed with everything in it.
 pub(crate) const WORK: &str = ".tcast";
 
+/// The names of what is in a work folder, which the module `staging` describes.
+pub(crate) const MANIFEST: &str = "manifest.json";
+pub(crate) const FILES: &str = "files";
+pub(crate) const DONE: &str = "done";
+pub(crate) const OLD: &str = "old";
+/// The record of what was done, once everything is in its place.
+pub(crate) const END: &str = "end.json";
+
 /// Whether this is the name of something that this program creates for itself.
 pub(crate) fn is_own(name: &str) -> bool {
     name == WORK || is_temporary(name)

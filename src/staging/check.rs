@@ -1,11 +1,12 @@
 //! What is in the folder that a conversion will be written into, and whether it may be.
 
 use super::files::{check_folders, exists, stray_above};
-use super::{END, MANIFEST, Manifest, Start, sum_at};
+use super::{Manifest, Start, sum_at};
 use crate::container::sum_of;
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::open::Links;
 use crate::io::output::{WORK, check_folder, is_own};
+use crate::io::temporaries::{END, MANIFEST};
 use crate::text::{quoted, shorten};
 use std::fs;
 use std::io;

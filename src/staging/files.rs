@@ -4,6 +4,7 @@ use crate::container::sum_of;
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::io::open::{Links, open_regular, read_regular};
+use crate::io::temporaries::{DONE, FILES, OLD};
 use crate::text::{quoted, shorten};
 use crate::threads::each;
 use serde::Serialize;
@@ -34,7 +35,7 @@ pub(super) fn stray_above<'a>(root: &Path, path: &'a Path) -> Option<&'a Path> {
 
 /// Refuses a work folder in which something other than a folder, such as a link, is where a folder must be.
 pub(super) fn check_folders(work: &Path) -> Result<()> {
-    let inner = ["files", "done", "old"].map(|name| work.join(name));
+    let inner = [FILES, DONE, OLD].map(|name| work.join(name));
     for path in std::iter::once(work.to_owned()).chain(inner) {
         if exists(&path)? && !fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir()) {
             let error =

@@ -27,7 +27,7 @@ pub(crate) use manifest::{Manifest, ManifestShard, ManifestSource};
 
 use crate::error::{Error, Result};
 use crate::io::output::{Destination, NewFolder, keep_at_interrupt, sync_folder};
-use crate::io::temporaries::{Kept, NextRun};
+use crate::io::temporaries::{DONE, FILES, Kept, MANIFEST, NextRun, OLD};
 use crate::text::{counted, path_text, write_json};
 use files::exists;
 use serde::de::IgnoredAny;
@@ -39,10 +39,6 @@ use std::path::{Path, PathBuf};
 
 /// Bytes that are copied at a time.
 const PIECE: usize = 1 << 20;
-/// The name of the manifest in the work folder.
-const MANIFEST: &str = "manifest.json";
-/// The name of the record of what was done, once everything is in its place.
-const END: &str = "end.json";
 
 /// How a run relates to earlier and concurrent ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +112,7 @@ impl Staging {
     }
 
     fn staged(&self, file: &str) -> PathBuf {
-        self.work.join("files").join(file)
+        self.work.join(FILES).join(file)
     }
 
     /// Where a file is now: in the work folder, or already moved to its place.
@@ -127,7 +123,7 @@ impl Staging {
 
     /// Whether files were being moved to their places one by one.
     fn is_moving(&self) -> Result<bool> {
-        exists(&self.work.join("old"))
+        exists(&self.work.join(OLD))
     }
 
     fn write(&self, destination: Destination, content: &[u8]) -> Result<()> {
@@ -212,8 +208,8 @@ fn sync_name(folder: &Path) -> Result<()> {
 
 /// Removes what was done, the manifest last, which says what the rest is. Files of an older checkpoint stay.
 fn clear(work: &Path) {
-    let _ = fs::remove_dir_all(work.join("done"));
-    let _ = fs::remove_dir_all(work.join("files"));
+    let _ = fs::remove_dir_all(work.join(DONE));
+    let _ = fs::remove_dir_all(work.join(FILES));
     let _ = fs::remove_file(work.join(MANIFEST));
 }
 

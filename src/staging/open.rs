@@ -4,10 +4,11 @@ use super::files::{check_folders, exists, json, read};
 use super::lock::{Sharing, lock};
 use super::manifest::{Manifest, sha256};
 use super::place::recover;
-use super::{END, End, MANIFEST, Records, Staging, Start, check, clear, sync_name};
+use super::{End, Records, Staging, Start, check, clear, sync_name};
 use crate::container::checkpoint;
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::output::{Destination, NewFolder, WORK, create_folders, remove_leftovers};
+use crate::io::temporaries::{DONE, END, FILES, MANIFEST};
 
 use std::path::Path;
 
@@ -68,8 +69,8 @@ impl Staging {
         if start == Start::Replace {
             clear(&work);
         }
-        create_folders(&work.join("files"))?;
-        create_folders(&work.join("done"))?;
+        create_folders(&work.join(FILES))?;
+        create_folders(&work.join(DONE))?;
         if sync {
             folder.parent().into_iter().chain([folder]).try_for_each(sync_name)?;
         }
@@ -82,7 +83,7 @@ impl Staging {
         let mut staging = Self { hash: hash(&manifest)?, manifest, ..begun };
         if start == Start::Resume {
             // Nobody else is working.
-            for folder in ["files", "done", ""] {
+            for folder in [FILES, DONE, ""] {
                 remove_leftovers(&staging.work.join(folder));
             }
         }

@@ -23,10 +23,10 @@ use super::check::check_places;
 use super::files::exists;
 use super::lock::{Sharing, lock, remove_work};
 use super::manifest::sha256;
-use super::{END, Staging, sync_name};
+use super::{Staging, sync_name};
 use crate::error::{Error, Result};
 use crate::io::output::{Destination, WORK, create_folders, directory_of, is_own};
-use crate::io::temporaries::{Kept, keep_after};
+use crate::io::temporaries::{END, FILES, Kept, OLD, keep_after};
 use crate::text::{path_text, quoted, shorten};
 use std::collections::BTreeSet;
 use std::fs;
@@ -55,8 +55,8 @@ impl Staging {
 
     /// Prepares to exchange the whole folder; returns the name beside it, and its own, or `None` if this is impossible.
     fn prepare_exchange(&mut self) -> Result<Option<(PathBuf, PathBuf)>> {
-        let new = self.work.join("files");
-        let mut is_begun = exists(&self.work.join("old"))?;
+        let new = self.work.join(FILES);
+        let mut is_begun = exists(&self.work.join(OLD))?;
         for file in self.manifest.files() {
             is_begun |= !exists(&self.staged(file))?;
         }
@@ -81,7 +81,7 @@ impl Staging {
 
     /// Exchanges the whole folder; the error is `None` if the system does not support it.
     fn exchange(&self, aside: &Path, real: &Path) -> Result<(), Option<Error>> {
-        let new = self.work.join("files");
+        let new = self.work.join(FILES);
         let failed = |error: io::Error| Error::io("cannot put in place", &error).in_file(&self.folder);
         let unless_refused = |error: io::Error| if is_refusal(&error) { None } else { Some(failed(error)) };
         fs::rename(&new, aside).map_err(unless_refused)?;
@@ -103,7 +103,7 @@ impl Staging {
             }
             fs::rename(from, to).map_err(|error| Error::io("cannot put in place", &error).in_file(to))
         };
-        let old = self.work.join("old");
+        let old = self.work.join(OLD);
         create_folders(&old)?;
         let new: BTreeSet<&String> = self.manifest.files().collect();
         let mut before: Vec<&String> = self.manifest.replaced.iter().chain(new.iter().copied()).collect();
@@ -160,7 +160,7 @@ impl Staging {
 /// Finds what a run that was killed here has left beside the folder. Refuses an old checkpoint whose new one is gone.
 pub(super) fn recover(folder: &Path, work: &Path) -> Result<()> {
     let Some(aside) = aside(folder) else { return Ok(()) };
-    let files = work.join("files");
+    let files = work.join(FILES);
     match (is_staged(&aside)?, exists(&work.join(END))?) {
         (false, true) => Ok(()), // the old checkpoint
         (true, false) if !exists(&files)? => match fs::rename(&aside, &files) {

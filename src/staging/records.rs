@@ -6,6 +6,7 @@ use super::{End, Staging};
 use crate::error::{Error, Kind, Result};
 use crate::io::open::Links;
 use crate::io::output::Destination;
+use crate::io::temporaries::DONE;
 use crate::text::{counted, shorten};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::ser::{Error as _, SerializeMap};
@@ -62,7 +63,7 @@ impl Staging {
     /// Named by the shard's number, since the shard's name may have the maximum length.
     fn record_path(&self, shard: &str) -> PathBuf {
         let number = self.manifest.shards.iter().position(|known| known.file == shard).unwrap_or_default();
-        self.work.join("done").join(format!("{number}.json"))
+        self.work.join(DONE).join(format!("{number}.json"))
     }
 
     /// How many shards are complete.

@@ -3,7 +3,7 @@
 use super::{file_names, is_shard_name};
 use crate::error::{Error, InterruptedWork, Kind, Result, WorkState};
 use crate::io::open::{Links, read_regular};
-use crate::io::output::WORK;
+use crate::io::temporaries::{DONE, END, MANIFEST, OLD, WORK};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -76,12 +76,12 @@ pub(super) fn refuse(folder: &Path) -> Result<()> {
 
 /// The progress of the work according to its records, which are not trusted.
 fn state(work: &Path) -> WorkState {
-    let end = work.join("end.json");
+    let end = work.join(END);
     if fs::symlink_metadata(&end).is_ok() {
         return read::<EndRecord>(&end).map_or(WorkState::Placed, |end| WorkState::Done(end.manifest.operator));
     }
-    let Some(begun) = read::<Begun>(&work.join("manifest.json")) else { return WorkState::Unreadable };
-    let done = fs::read_dir(work.join("done")).into_iter().flatten().flatten();
+    let Some(begun) = read::<Begun>(&work.join(MANIFEST)) else { return WorkState::Unreadable };
+    let done = fs::read_dir(work.join(DONE)).into_iter().flatten().flatten();
     if done.filter(|entry| entry.file_name().to_string_lossy().ends_with(".json")).count() >= begun.shards.len() {
         return WorkState::Done(begun.operator);
     }
@@ -92,9 +92,9 @@ fn interrupted(folder: &Path, state: WorkState) -> Kind {
     let work = folder.join(WORK);
     let is_missing =
         |path: &Path| matches!(fs::symlink_metadata(path), Err(error) if error.kind() == ErrorKind::NotFound);
-    let has_older = !is_missing(&work.join("old"));
+    let has_older = !is_missing(&work.join(OLD));
     // Until `old` is made, an older checkpoint is where it was, and no file of the new one is beside it.
-    let is_untouched = !has_older && !matches!(state, WorkState::Placed) && is_missing(&work.join("end.json"));
+    let is_untouched = !has_older && !matches!(state, WorkState::Placed) && is_missing(&work.join(END));
     let names = if is_untouched { file_names(folder).unwrap_or_default() } else { Vec::new() };
     let keeps_older = names.iter().any(|name| is_shard_name(&name.to_string_lossy()));
     Kind::Interrupted(Box::new(InterruptedWork { folder: folder.to_owned(), work, has_older, keeps_older, state }))
