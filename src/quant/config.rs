@@ -2,6 +2,7 @@
 //!
 //! Everything that does not change keeps its bytes and its order.
 
+use super::method::QuantMethod;
 use crate::container::checkpoint::with_dtype;
 use crate::container::{as_json, members};
 use crate::dtype::Dtype;
@@ -108,22 +109,21 @@ pub fn comfy_metadata_of(text: &str, modules: &Modules) -> Option<String> {
     with_new(&text, &as_json(&text), "layers", &|text, json| without_members(text, json, modules))
 }
 
-/// A `quantization_config` that lists the decoded modules among those that are not quantized.
-fn without(text: &str, method: &str, modules: &Modules) -> Result<String> {
+/// A `quantization_config` of the method of this name that lists the decoded modules among those that are not quantized.
+fn without(text: &str, name: &str, modules: &Modules) -> Result<String> {
     let text = &*renamed(text, modules);
     let json = &*as_json(text);
     let broken = || Error::new("its quantization_config is not an object");
     let decoded = sorted(modules);
-    match method {
-        "fp8" | "mxfp8" | "mxfp4" | "awq" | "quanto" => {
+    let changed = match QuantMethod::find(name) {
+        Some(method @ (QuantMethod::FineGrained | QuantMethod::Mxfp4 | QuantMethod::Awq | QuantMethod::Quanto)) => {
             let entries = around_banks(&decoded, modules)?;
             let names = members(json).ok_or_else(broken)?;
-            let lists = ["modules_to_not_convert", "ignored_layers"];
-            let keys: Vec<&str> = lists.into_iter().filter(|key| names.contains_key(*key)).collect();
-            let keys = if keys.is_empty() { &lists[..1] } else { &keys };
-            listed(text, json, keys, &entries).ok_or_else(broken)
+            let lists = method.ignored_keys();
+            let keys: Vec<&str> = lists.iter().copied().filter(|key| names.contains_key(*key)).collect();
+            listed(text, json, if keys.is_empty() { &lists[..1] } else { &keys }, &entries)
         }
-        "compressed-tensors" | "compressed_tensors" => {
+        Some(method @ QuantMethod::CompressedTensors) => {
             let left: HashSet<String> = modules.left.iter().map(|name| entry_of_compressed_tensors(name)).collect();
             let entry = |name: &&str| {
                 let entry = entry_of_compressed_tensors(name);
@@ -132,25 +132,26 @@ fn without(text: &str, method: &str, modules: &Modules) -> Result<String> {
             let mut entries: Vec<String> = decoded.iter().map(entry).collect();
             entries.dedup();
             let entries: Vec<&str> = entries.iter().map(String::as_str).collect();
-            listed(text, json, &["ignore"], &entries).ok_or_else(broken)
+            listed(text, json, method.ignored_keys(), &entries)
         }
-        "bitsandbytes" => listed(text, json, &["llm_int8_skip_modules"], &decoded).ok_or_else(broken),
-        modelopt_method if modelopt_method.starts_with("modelopt") => {
-            modelopt(text, json, "ignore", modules).ok_or_else(broken)
-        }
-        "gptq" => {
+        Some(method @ QuantMethod::BitsAndBytes) => listed(text, json, method.ignored_keys(), &decoded),
+        Some(QuantMethod::ModelOpt) => modelopt(text, json, "ignore", modules),
+        Some(QuantMethod::Gptq) => {
             let entry = |name: &&str| (excluded_by_gptq(name), "{}".to_owned());
-            keyed(text, json, "dynamic", &decoded.iter().map(entry).collect::<Vec<_>>()).ok_or_else(broken)
+            keyed(text, json, "dynamic", &decoded.iter().map(entry).collect::<Vec<_>>())
         }
-        "auto-round" | "intel/auto-round" => {
+        Some(QuantMethod::AutoRound) => {
             let entry = |name: &&str| ((*name).to_owned(), "{\"bits\": 16}".to_owned());
-            keyed(text, json, "extra_config", &decoded.iter().map(entry).collect::<Vec<_>>()).ok_or_else(broken)
+            keyed(text, json, "extra_config", &decoded.iter().map(entry).collect::<Vec<_>>())
         }
-        other => Err(Error::new(format!(
-            "the quant_method '{}' cannot say which modules are not quantized; decode all weights",
-            shorten(other)
-        ))),
-    }
+        None => {
+            return Err(Error::new(format!(
+                "the quant_method '{}' cannot say which modules are not quantized; decode all weights",
+                shorten(name)
+            )));
+        }
+    };
+    changed.ok_or_else(broken)
 }
 
 /// A description with the new names of modules in place of the old ones.

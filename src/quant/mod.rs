@@ -32,6 +32,7 @@ mod decode;
 mod encode;
 mod engine_config;
 mod layout;
+mod method;
 mod parts;
 mod recognize;
 mod rules;

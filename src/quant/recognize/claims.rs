@@ -8,6 +8,7 @@ use super::statements::Statement;
 use crate::container::checkpoint::{CONFIG, QUANTIZE_CONFIG};
 use crate::container::{as_json, members};
 use crate::error::{Error, Result};
+use crate::quant::method::QuantMethod;
 use crate::quant::{Group, Parameters, Role};
 use crate::text::shorten;
 use regex::Regex;
@@ -95,34 +96,27 @@ impl Claims {
         let method = method_of(block, file)?;
         let ignored = ignored(block, &method)?;
         let mut claims = Self { method: Some(method.clone()), ignored, ..Self::default() };
-        match &*method {
-            "fp8" | "mxfp8" => {
+        match QuantMethod::find(&method).ok_or_else(|| unknown(&method))? {
+            QuantMethod::FineGrained => {
                 claims.add(fine_grained(block, &method)?);
                 if block.text(&["expert_dtype"])? == Some("fp4") {
                     claims.add(Claim::new(&["hf-fp4"], "the config says expert_dtype 'fp4'"));
                 }
             }
-            "compressed-tensors" | "compressed_tensors" => {
-                claims.rules(groups::compressed_tensors(block)?);
-            }
-            "mxfp4" => {
+            QuantMethod::CompressedTensors => claims.rules(groups::compressed_tensors(block)?),
+            QuantMethod::Mxfp4 => {
                 claims.add(Claim::new(&["gptoss-mxfp4", "gptoss-openai"], "the config says quant_method 'mxfp4'"));
             }
-            "gptq" => claims.rules(packed(block, patterns, "gptq", gptq(block)?)?),
-            "awq" => claims.rules(packed(block, patterns, "awq", awq(block)?)?),
-            "auto-round" | "intel/auto-round" => claims.rules(auto_round(block, patterns)?),
-            "bitsandbytes" => {
+            QuantMethod::Gptq => claims.rules(packed(block, patterns, "gptq", gptq(block)?)?),
+            QuantMethod::Awq => claims.rules(packed(block, patterns, "awq", awq(block)?)?),
+            QuantMethod::AutoRound => claims.rules(auto_round(block, patterns)?),
+            QuantMethod::BitsAndBytes => {
                 let layout = if block.is_true("load_in_8bit")? { "bnb-int8" } else { "bnb-4bit" };
                 let width = if layout == "bnb-int8" { "load_in_8bit" } else { "load_in_4bit" };
                 claims.add(Claim::new(&[layout], &format!("the config says quant_method 'bitsandbytes', {width}")));
             }
-            "quanto" => {
-                claims.add(Claim::new(&["quanto"], "the config says quant_method 'quanto'"));
-            }
-            modelopt if modelopt.starts_with("modelopt") => {
-                claims.rules(groups::modelopt(block)?);
-            }
-            other => return Err(unknown(other)),
+            QuantMethod::Quanto => claims.add(Claim::new(&["quanto"], "the config says quant_method 'quanto'")),
+            QuantMethod::ModelOpt => claims.rules(groups::modelopt(block)?),
         }
         Ok(claims)
     }
@@ -190,16 +184,13 @@ fn method_of(block: &ConfigObject, file: &str) -> Result<String> {
 
 /// The modules that a description lists as not quantized.
 fn ignored(block: &ConfigObject, method: &str) -> Result<ModuleList> {
-    let (keys, style): (&[&str], _) = match method {
-        "fp8" | "mxfp8" | "mxfp4" | "awq" | "quanto" => {
-            (&["modules_to_not_convert", "ignored_layers"], MatchStyle::Transformers)
-        }
-        "compressed-tensors" | "compressed_tensors" => (&["ignore"], MatchStyle::Prefixed),
-        "bitsandbytes" => (&["llm_int8_skip_modules"], MatchStyle::Transformers),
-        modelopt if modelopt.starts_with("modelopt") => (&["ignore", "exclude_modules"], MatchStyle::Globs),
-        _ => return Ok(ModuleList::default()),
+    let Some(method) = QuantMethod::find(method) else { return Ok(ModuleList::default()) };
+    let style = match method {
+        QuantMethod::CompressedTensors => MatchStyle::Prefixed,
+        QuantMethod::ModelOpt => MatchStyle::Globs,
+        _ => MatchStyle::Transformers,
     };
-    Ok(ModuleList::new(&block.texts(keys)?, style))
+    Ok(ModuleList::new(&block.texts(method.ignored_keys())?, style))
 }
 
 /// The type of experts that `config.json` names outside of its `quantization_config`, where vLLM reads it.

@@ -6,6 +6,7 @@ use super::found::CheckpointInfo;
 use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG};
 use crate::container::{as_json, members};
 use crate::error::{Error, Result};
+use crate::quant::method::QuantMethod;
 use crate::text::shorten;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
@@ -107,8 +108,7 @@ impl Statement {
         if let (Some(method), Some(algorithm)) = (self.fact(&["quant_method"]), other.fact(&["quant_algo"]))
             && !self.block.contains_key("quant_algo")
             && let (Value::String(known), Value::String(named)) = (plain(method.1), plain(algorithm.1))
-            && !known.starts_with("compressed")
-            && !known.starts_with("modelopt")
+            && !matches!(QuantMethod::find(&known), Some(QuantMethod::CompressedTensors | QuantMethod::ModelOpt))
             && !named.contains(&known)
         {
             return Err(self.contradicted(&method, other, &algorithm));
