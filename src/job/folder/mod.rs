@@ -8,7 +8,7 @@ pub(crate) use finish::{Finished, finish};
 use super::observer::{Notice, Observer};
 use super::partition::{chosen, sizes_of};
 use super::place::Route;
-use super::{IfExists, Job, JobInput};
+use super::{IfExists, Job, JobInput, Recoding};
 use crate::container::Input;
 use crate::container::checkpoint::{
     CONFIG, Checkpoint, HF_QUANT_CONFIG, INDEX, QUANTIZE_CONFIG, SideFiles, StoredPath, config, index_text, is_index,
@@ -61,42 +61,18 @@ impl<'a> FolderOutput<'a> {
             check_apart(path, folder)?;
         }
         check_names(&plans)?;
-        // The only file of a model of diffusers is not called as in transformers.
-        let own_index = match (&source.folder, &source.shards[..]) {
-            (Some(_), [only]) => Some(source.shard_name(only)).filter(|name| !name.contains("-of-")),
-            _ => None,
-        };
-        let own_index = own_index.map(|name| format!("{name}.index.json"));
-        let index_name = source.index.as_ref().map(|index| &*index.name).or(own_index.as_deref()).unwrap_or(INDEX);
-        let names = match spread {
-            Spread::AsInputs => source.shards.iter().map(|shard| source.shard_name(shard)).collect(),
-            Spread::One | Spread::UpTo(_) => shard_names(index_name, plans.len()),
-        };
         let sizes = match spread {
             Spread::AsInputs => sizes_of(source),
             Spread::One | Spread::UpTo(_) => plans.iter().map(|plan| plan.source_bytes() + plan.len).collect(),
         };
-        let has_index = plans.len() > 1 || spread == Spread::AsInputs && source.index.is_some();
         let mut side_files = match &source.folder {
             Some(folder) => SideFiles::of(folder)?,
             None => SideFiles::default(),
         };
         side_files.check_links(source.config_folder(), &source.shards)?;
-        let shards: Vec<ManifestShard> =
-            names.into_iter().zip(&plans).map(|(file, plan)| ManifestShard { file, bytes: plan.len }).collect();
-        let index = has_index.then(|| index_name.to_owned());
+        let (shards, index) = shards_and_index(source, &plans, spread);
         let index_text = index.clone().into_iter().map(|name| (name, index_of(source, &plans, &shards)));
-        let mut changed: BTreeMap<&str, Option<String>> = BTreeMap::new();
-        if let Some(folder) = &source.folder {
-            changed.extend(recoding.into_iter().flat_map(|recoding| recoding.side_files.iter().cloned()));
-            if !matches!(job.operator, Operator::Dequantize | Operator::Quantize) {
-                let text = match changed.get(CONFIG) {
-                    Some(Some(text)) => with_most_used_dtype(text, &plans),
-                    _ => config(folder)?.and_then(|text| with_most_used_dtype(&text, &plans)),
-                };
-                changed.extend(text.map(|text| (CONFIG, Some(text))));
-            }
-        }
+        let changed = changed_side_files(job, source, recoding, &plans)?;
         side_files.kept.retain(|name| changed.get(&**name) != Some(&None));
         let changed = changed.into_iter().filter_map(|(name, text)| Some((name.to_owned(), text?)));
         let side_file =
@@ -140,6 +116,44 @@ impl<'a> FolderOutput<'a> {
         let chosen = self.chosen.iter().map(|&at| &self.manifest.shards[at]);
         self.is_there || staging::are_done(&self.path, chosen)
     }
+}
+
+/// The shards that the folder will have, and the name of their index, if there is one.
+fn shards_and_index(source: &Checkpoint, plans: &[Plan], spread: Spread) -> (Vec<ManifestShard>, Option<String>) {
+    // The only file of a model of diffusers is not called as in transformers.
+    let own_index = match (&source.folder, &source.shards[..]) {
+        (Some(_), [only]) => Some(source.shard_name(only)).filter(|name| !name.contains("-of-")),
+        _ => None,
+    };
+    let own_index = own_index.map(|name| format!("{name}.index.json"));
+    let index = source.index.as_ref().map(|index| &*index.name).or(own_index.as_deref()).unwrap_or(INDEX);
+    let names = match spread {
+        Spread::AsInputs => source.shards.iter().map(|shard| source.shard_name(shard)).collect(),
+        Spread::One | Spread::UpTo(_) => shard_names(index, plans.len()),
+    };
+    let has_index = plans.len() > 1 || spread == Spread::AsInputs && source.index.is_some();
+    let shard = |(file, plan): (String, &Plan)| ManifestShard { file, bytes: plan.len };
+    (names.into_iter().zip(plans).map(shard).collect(), has_index.then(|| index.to_owned()))
+}
+
+/// The side files that are not copied as they are: their new texts, or `None` for those that are left out.
+fn changed_side_files(
+    job: &Job,
+    source: &Checkpoint,
+    recoding: Option<&Recoding>,
+    plans: &[Plan],
+) -> Result<BTreeMap<&'static str, Option<String>>> {
+    let mut changed = BTreeMap::new();
+    let Some(folder) = &source.folder else { return Ok(changed) };
+    changed.extend(recoding.into_iter().flat_map(|recoding| recoding.side_files.iter().cloned()));
+    if !matches!(job.operator, Operator::Dequantize | Operator::Quantize) {
+        let text = match changed.get(CONFIG) {
+            Some(Some(text)) => with_most_used_dtype(text, plans),
+            _ => config(folder)?.and_then(|text| with_most_used_dtype(&text, plans)),
+        };
+        changed.extend(text.map(|text| (CONFIG, Some(text))));
+    }
+    Ok(changed)
 }
 
 /// Refuses a name that two tensors of the output would have, in whichever shards.

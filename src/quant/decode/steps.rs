@@ -37,6 +37,42 @@ pub(super) enum CodeDecoding {
     Map,
 }
 
+impl CodeDecoding {
+    /// `None` if there are no such codes.
+    fn new(values: CodeValues, geometry: &DecodeGeometry) -> Option<Self> {
+        let dtype = geometry.codes.dtype;
+        Some(match values {
+            CodeValues::Stored => match (dtype.class(), geometry.bits) {
+                (Class::Float(format), 4) => Self::Floats(SmallFloat::new(format, true)),
+                (Class::Int { signed: false }, 1..8) => Self::Integers(0),
+                // Their signs are extended when they are unpacked.
+                (_, 1..8) => Self::Kernel(cast(Dtype::Int8, Dtype::Float32)?),
+                _ => Self::Kernel(cast(dtype, Dtype::Float32)?),
+            },
+            CodeValues::Float(float) | CodeValues::FloatWithoutNegativeZero(float) => {
+                let Class::Float(format) = float.class() else { return None };
+                Self::Floats(SmallFloat::new(format, matches!(values, CodeValues::Float(_))))
+            }
+            CodeValues::Unsigned if geometry.zero.is_none() => Self::Integers(1 << (geometry.bits - 1)),
+            CodeValues::Unsigned => Self::Integers(0),
+            CodeValues::Map => Self::Map,
+        })
+    }
+
+    /// The loop that decodes such codes of this dtype in one step, if there is one.
+    fn fused(&self, dtype: Dtype, has_zeros: bool) -> Option<Fused> {
+        match (self, dtype) {
+            (Self::Kernel(_), Dtype::Int8 | Dtype::Int4 | Dtype::Int2) => Some(Fused::Signed),
+            (Self::Kernel(_), Dtype::Uint8) => Some(Fused::Unsigned(0)),
+            (Self::Kernel(_), Dtype::Float8E4M3FN) if !has_zeros => Fused::e4m3(),
+            (Self::Kernel(_), _) => None,
+            (Self::Floats(floats), _) => Some(Fused::Floats(*floats, u8::MAX)),
+            (Self::Integers(half), _) => Some(Fused::Unsigned(*half)),
+            (Self::Map, _) => Some(Fused::Map),
+        }
+    }
+}
+
 /// The layout and the steps of one weight.
 pub(in crate::quant) struct Steps {
     pub(in crate::quant) layout: &'static Layout,
@@ -86,36 +122,10 @@ impl Steps {
         };
         // The last step rounds to the target anyway.
         let product = through(layout.product_precision).filter(|dtype| *dtype != target);
-        let half = 1 << (geometry.bits - 1);
-        let widening = match layout.codes.values {
-            CodeValues::Stored => match (geometry.codes.dtype.class(), geometry.bits) {
-                (Class::Float(format), 4) => CodeDecoding::Floats(SmallFloat::new(format, true)),
-                (Class::Int { signed: false }, 1..8) => CodeDecoding::Integers(0),
-                // Their signs are extended when they are unpacked.
-                (_, 1..8) => CodeDecoding::Kernel(cast(Dtype::Int8, Dtype::Float32).ok_or_else(no_target)?),
-                _ => CodeDecoding::Kernel(cast(geometry.codes.dtype, Dtype::Float32).ok_or_else(no_target)?),
-            },
-            CodeValues::Float(dtype) | CodeValues::FloatWithoutNegativeZero(dtype) => match dtype.class() {
-                Class::Float(format) => {
-                    CodeDecoding::Floats(SmallFloat::new(format, matches!(layout.codes.values, CodeValues::Float(_))))
-                }
-                _ => return Err(no_target()),
-            },
-            CodeValues::Unsigned if geometry.zero.is_none() => CodeDecoding::Integers(half),
-            CodeValues::Unsigned => CodeDecoding::Integers(0),
-            CodeValues::Map => CodeDecoding::Map,
-        };
+        let widening = CodeDecoding::new(layout.codes.values, &geometry).ok_or_else(no_target)?;
         let zero = geometry.zero.filter(|_| layout.zeros == Zeros::Plain);
         let is_short = arithmetic == Arithmetic::Library && parameters.rotation.is_none();
-        let fused = match (&widening, geometry.codes.dtype) {
-            (CodeDecoding::Kernel(_), Dtype::Int8 | Dtype::Int4 | Dtype::Int2) => Some(Fused::Signed),
-            (CodeDecoding::Kernel(_), Dtype::Uint8) => Some(Fused::Unsigned(0)),
-            (CodeDecoding::Kernel(_), Dtype::Float8E4M3FN) if zero.is_none() => Fused::e4m3(),
-            (CodeDecoding::Floats(floats), _) => Some(Fused::Floats(*floats, u8::MAX)),
-            (CodeDecoding::Integers(half), _) => Some(Fused::Unsigned(*half)),
-            (CodeDecoding::Map, _) => Some(Fused::Map),
-            _ => None,
-        };
+        let fused = widening.fused(geometry.codes.dtype, zero.is_some());
         let products =
             Products { rounded: product.filter(|dtype| *dtype != Dtype::Float32).unwrap_or(target), written: target };
         let are_integers = matches!(fused, Some(Fused::Unsigned(_) | Fused::Signed));

@@ -39,7 +39,7 @@ pub use tally::EncodeTally;
 use super::decode::Arithmetic;
 use super::layout::{Group, Layout, Packing};
 use super::parts::LinearAxis;
-use super::rules::{ScaleRule, SignRule, Ties};
+use super::rules::{Encoding, ScaleRule, SignRule, Ties};
 use super::scheme::{CodeType, TargetGrid};
 use crate::dtype::{Class, Dtype};
 use crate::kernel::Isa;
@@ -106,6 +106,45 @@ enum SegmentLoop {
     Narrow,
 }
 
+fn minifloat(dtype: Dtype) -> Result<Minifloat, Unfit> {
+    match dtype.class() {
+        Class::Float(format) if dtype.bits() <= 16 => Ok(Minifloat::new(&format)),
+        _ => Err(Unfit::Grid),
+    }
+}
+
+/// How quotients become codes, which are stored as this dtype; the largest quotient, and the width of zero points, if
+/// there are any.
+fn code_rounding(
+    encoding: Encoding,
+    codes: CodeType,
+    stored: Dtype,
+    keeps_negative_zero: bool,
+) -> Result<(CodeRounding, f32, Option<u32>), Unfit> {
+    Ok(match codes {
+        CodeType::Float(dtype) => {
+            let float = minifloat(dtype)?;
+            let is_summed = encoding.scale == ScaleRule::Epsilon || encoding.scale == ScaleRule::HalfStep;
+            let is_float8 = dtype == Dtype::Float8E4M3FN;
+            let sign = match encoding.sign {
+                SignRule::Kept if is_summed && is_float8 && !keeps_negative_zero => SignRule::Negative,
+                sign => sign,
+            };
+            (CodeRounding::Float { float, sign, ties: encoding.ties }, float.largest, None)
+        }
+        CodeType::Int { bits: 4, symmetric: false } if encoding.scale == ScaleRule::Linear => {
+            (CodeRounding::Int { low: 0.0, high: 15.0, offset: 0 }, 15.0, Some(4))
+        }
+        CodeType::Int { bits, symmetric } => {
+            let half = (1_u32 << (bits - 1)) as f32;
+            let offset = if matches!(stored, Dtype::Int8 | Dtype::Int4) { 0 } else { half as u8 };
+            let is_full = matches!(encoding.scale, ScaleRule::Plain | ScaleRule::Linear);
+            let largest = if is_full { half - 1.0 } else { half - 0.5 };
+            (CodeRounding::Int { low: -half, high: half - 1.0, offset }, largest, (!symmetric).then_some(bits))
+        }
+    })
+}
+
 /// Turns the values of a weight into the stored bytes of its parts.
 pub struct Encoder {
     layout: &'static Layout,
@@ -161,33 +200,8 @@ impl Encoder {
         if options.has_full_precision {
             geometry.describe_full_precision();
         }
-        let minifloat = |dtype: Dtype| match dtype.class() {
-            Class::Float(format) if dtype.bits() <= 16 => Some(Minifloat::new(&format)),
-            _ => None,
-        };
-        let (rounding, largest, zero_bits) = match grid.codes {
-            CodeType::Float(dtype) => {
-                let float = minifloat(dtype).ok_or(Unfit::Grid)?;
-                let is_summed = encoding.scale == ScaleRule::Epsilon || encoding.scale == ScaleRule::HalfStep;
-                let is_float8 = dtype == Dtype::Float8E4M3FN;
-                let sign = match encoding.sign {
-                    SignRule::Kept if is_summed && is_float8 && !options.keeps_negative_zero => SignRule::Negative,
-                    sign => sign,
-                };
-                (CodeRounding::Float { float, sign, ties: encoding.ties }, float.largest, None)
-            }
-            CodeType::Int { bits: 4, symmetric: false } if encoding.scale == ScaleRule::Linear => {
-                (CodeRounding::Int { low: 0.0, high: 15.0, offset: 0 }, 15.0, Some(4))
-            }
-            CodeType::Int { bits, symmetric } => {
-                let half = (1_u32 << (bits - 1)) as f32;
-                let is_stored = matches!(geometry.parts[0].dtype, Dtype::Int8 | Dtype::Int4);
-                let offset = if is_stored { 0 } else { half as u8 };
-                let is_full = matches!(encoding.scale, ScaleRule::Plain | ScaleRule::Linear);
-                let largest = if is_full { half - 1.0 } else { half - 0.5 };
-                (CodeRounding::Int { low: -half, high: half - 1.0, offset }, largest, (!symmetric).then_some(bits))
-            }
-        };
+        let (rounding, largest, zero_bits) =
+            code_rounding(encoding, grid.codes, geometry.parts[0].dtype, options.keeps_negative_zero)?;
         let chooser = Chooser {
             rule: encoding.scale,
             is_exact,
@@ -199,7 +213,7 @@ impl Encoder {
             has_three_bits: grid.codes == CodeType::Float(Dtype::Float6E2M3),
             zero_bits,
             bits: grid.codes.bits(),
-            e4m3: minifloat(Dtype::Float8E4M3FN).ok_or(Unfit::Grid)?,
+            e4m3: minifloat(Dtype::Float8E4M3FN)?,
         };
         let (quotient, rounded) =
             chooser.quotient(matches!(rounding, CodeRounding::Float { sign: SignRule::Kept, .. }));
@@ -240,7 +254,7 @@ impl Encoder {
             segments,
             is_clipped: encoding.scale == ScaleRule::Floor || options.scale == ScaleChoice::Mse,
             search,
-            float16: minifloat(Dtype::Float16).ok_or(Unfit::Grid)?,
+            float16: minifloat(Dtype::Float16)?,
             is_float64,
             axis: None,
         })

@@ -238,7 +238,7 @@ impl Finder<'_> {
     /// The shape of a padded weight, whose bias shows the number of rows.
     fn unpadded(&self, layout: &Layout, parts: &[(Role, usize)], stem: &str) -> Option<Vec<u64>> {
         let bias = self.source.tensors[*self.places.get(&*format!("{stem}.bias"))?].shape;
-        let codes = &self.source.tensors[parts.iter().find(|(role, _)| *role == Role::Codes)?.1];
+        let codes = &self.source.tensors[find(parts, Role::Codes)?];
         let wide = if layout.codes.packing == Packing::RowsHighFirst { 2 } else { 1 };
         match (bias, codes.shape) {
             ([rows], [_, columns]) => Some(vec![*rows, columns.checked_mul(wide)?]),
@@ -246,26 +246,16 @@ impl Finder<'_> {
         }
     }
 
-    /// Compares the parts with each other and with the claims; returns the shape of the weight.
-    fn check(
-        &self,
-        candidate: &LayoutCandidate,
-        described: Option<&Claim>,
-        parameters: &Parameters,
-        parts: &[(Role, usize)],
-    ) -> Result<Vec<u64>> {
-        let layout = candidate.layout;
-        let find = |wanted: Role| parts.iter().find(|(role, _)| *role == wanted).map(|(_, index)| *index);
-        let claim = described.or(candidate.claim);
-        for role in claim.iter().flat_map(|claim| &claim.needs) {
-            if find(*role).is_none() {
-                let said = claim.map_or("", |claim| &claim.said);
-                let missing = missing(layout, *role, self.source.tensors, parts);
-                return Err(Error::new(format!("it has no {missing}, which it needs: {said}")));
-            }
+    /// Refuses missing parts, and a global scale that would not be used.
+    fn check_roles(&self, layout: &Layout, claim: Option<&Claim>, parts: &[(Role, usize)]) -> Result<()> {
+        if let Some(claim) = claim
+            && let Some(role) = claim.needs.iter().find(|role| find(parts, **role).is_none())
+        {
+            let missing = missing(layout, *role, self.source.tensors, parts);
+            return Err(Error::new(format!("it has no {missing}, which it needs: {}", claim.said)));
         }
         if layout.global == Combination::Nothing
-            && let Some(global) = find(Role::GlobalScale)
+            && let Some(global) = find(parts, Role::GlobalScale)
         {
             let message =
                 format!("it has a global scale, '{}', which the layout {} lacks", self.show(global), layout.name);
@@ -277,11 +267,16 @@ impl Finder<'_> {
             Packing::Rows(4) => Some(Role::Shape),
             _ => None,
         };
-        if let Some(role) = needed.filter(|role| find(*role).is_none()) {
+        if let Some(role) = needed.filter(|role| find(parts, *role).is_none()) {
             let missing = missing(layout, role, self.source.tensors, parts);
             return Err(Error::new(format!("it has no {missing}, which the layout {} needs", layout.name)));
         }
-        let Some(codes) = find(Role::Codes) else { return Err(Error::new("it has no codes")) };
+        Ok(())
+    }
+
+    /// Refuses parts whose dtypes contradict the claims, or are unknown.
+    fn check_dtypes(&self, layout: &Layout, claim: Option<&Claim>, parts: &[(Role, usize)]) -> Result<()> {
+        let Some(codes) = find(parts, Role::Codes) else { return Err(Error::new("it has no codes")) };
         let wanted = match claim.and_then(|claim| claim.codes) {
             None if layout.is_told_by_marker() => self
                 .layers
@@ -294,7 +289,7 @@ impl Finder<'_> {
         {
             return Err(Error::new(format!("'{}' is {dtype} and not {wanted}: {said}", self.show(codes))));
         }
-        if let (Some(claim), Some(scale)) = (claim, find(Role::Scale))
+        if let (Some(claim), Some(scale)) = (claim, find(parts, Role::Scale))
             && claim.no_exponents
             && self.dtype(scale) == Some(Dtype::Uint8)
         {
@@ -310,6 +305,20 @@ impl Finder<'_> {
                 )));
             }
         }
+        Ok(())
+    }
+
+    /// Compares the parts with each other and with the claims; returns the shape of the weight.
+    fn check(
+        &self,
+        candidate: &LayoutCandidate,
+        described: Option<&Claim>,
+        parameters: &Parameters,
+        parts: &[(Role, usize)],
+    ) -> Result<Vec<u64>> {
+        let (layout, claim) = (candidate.layout, described.or(candidate.claim));
+        self.check_roles(layout, claim, parts)?;
+        self.check_dtypes(layout, claim, parts)?;
         let weight = FoundWeight {
             name: String::new(),
             module: String::new(),
@@ -332,8 +341,13 @@ impl Finder<'_> {
     }
 }
 
+/// The index of the part with a role.
+fn find(parts: &[(Role, usize)], wanted: Role) -> Option<usize> {
+    parts.iter().find(|(role, _)| *role == wanted).map(|(_, index)| *index)
+}
+
 fn missing(layout: &Layout, role: Role, tensors: &[StoredTensor], parts: &[(Role, usize)]) -> String {
-    let codes = parts.iter().find(|(role, _)| *role == Role::Codes).map_or("", |(_, index)| tensors[*index].name);
+    let codes = find(parts, Role::Codes).map_or("", |index| tensors[index].name);
     layout.describe_missing(role, codes)
 }
 
