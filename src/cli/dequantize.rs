@@ -91,7 +91,7 @@ pub struct DequantizeArgs {
 
     /// ONNX models: store the elements of initializers in a file beside the model, OUT.data
     ///
-    /// A model of 2 GiB or more always has such a file, because protobuf messages are limited to 2 GiB.
+    /// A model of more than 2047 MiB always has such a file, because protobuf messages are limited to 2 GiB.
     #[arg(long, help_heading = "ONNX models", hide_short_help = true)]
     pub external_data: bool,
 

@@ -136,7 +136,7 @@ pub enum Command {
     Diff(DiffArgs),
 }
 
-/// Where a result goes and how the work is done; shared by `cast` and `bitcast`.
+/// Where a result goes and how the work is done, for all commands that convert.
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Input and output")]

@@ -1,4 +1,4 @@
-//! What `cast` and `bitcast` share: making a job of the arguments, and a report of the results.
+//! What all commands that convert share: making a job of the arguments, and a report of the results.
 
 use super::observer::Console;
 use super::report_file::ReportFile;

@@ -1,5 +1,6 @@
-//! Writing results: one thread at a time, because a file system lets no more write to a file. A thread that finds
-//! another one writing leaves it its results, and converts the next piece meanwhile.
+//! Writing what was converted: one thread at a time, because a file system lets no more write to a file. A thread that
+//! finds another one writing leaves it its results, and converts the next piece meanwhile. Pieces that are only copied do
+//! not come here: a thread writes each from where it is mapped.
 
 use crate::error::{Error, Kind, Result};
 use crate::io::sink::Sink;

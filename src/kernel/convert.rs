@@ -136,7 +136,7 @@ impl Kernel {
         is_lane || matches!(self.shortcut, Some(Shortcut::Narrow(_)))
     }
 
-    /// The elements of a block: 1 KiB of the source, or 4 KiB.
+    /// The elements of a block: 1 KiB of the source, or 4 KiB of one that the loop itself prefetches.
     fn block(&self) -> usize {
         let bytes = if self.prefetches() { 4 * BLOCK } else { BLOCK };
         bytes / (self.source.dtype.bits().div_ceil(8) as usize)

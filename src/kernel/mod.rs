@@ -8,8 +8,8 @@
 //! * **integer** from integers to integers, to bool, and from 64-bit integers to float64.
 //!
 //! Wider sources enter a float lane rounded to odd, so that only the encoder's rounding matters (see `round.rs`). A
-//! block of up to 1024 elements is decoded into the lane and encoded out of it while it is in the first-level cache. The code
-//! is written once; `isa.rs` compiles it for several instruction sets.
+//! block of at most 4 KiB of the source is decoded into the lane and encoded out of it while it is in the first-level
+//! cache. The code is written once; `isa.rs` compiles it for several instruction sets.
 //!
 //! Most blocks hold nothing special: no Inf, no NaN, nothing beyond the target's range. They are converted under that
 //! assumption, in half the steps, and the smallest and largest magnitude show afterwards whether it was right; if not,
@@ -17,7 +17,7 @@
 //! blocks of either kind.
 //!
 //! Between bfloat16, float16 and floats of 8 bits and fewer, such blocks take lanes of 16 bits, with half as many vectors
-//! (`shortcut.rs`). Blocks are 1 KiB of the source and prefetched: computing and reading then overlap.
+//! (`shortcut.rs`). Blocks are prefetched: computing and reading then overlap.
 //!
 //! `docs/experiments.md` lists what was tried, and how fast it was.
 //!

@@ -16,7 +16,7 @@ use crate::select::{KeptReason, Rule};
 use crate::text::{shorten, size};
 use std::borrow::Cow;
 
-/// protobuf libraries read models of fewer than 2 GiB.
+/// The most bytes of a model. protobuf libraries read fewer than 2 GiB, and 1 MiB is left free.
 const MAX_MODEL: u64 = (1 << 31) - (1 << 20);
 
 pub(super) fn build<'a>(

@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 const FEW_ROWS: usize = 30;
 
 impl Report<'_> {
-    /// The same in words.
+    /// The size of the outputs, in words.
     pub(super) fn size_out(&self) -> String {
         let is_deflated_later = self.files.iter().any(|file| file.will_be_deflated);
         let size = size(self.bytes_out());

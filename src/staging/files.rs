@@ -56,7 +56,7 @@ pub(super) fn text(path: &Path) -> Result<Vec<u8>> {
 /// Reads what a run of this program has written.
 pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
     serde_json::from_slice(&text(path)?).map_err(|error| {
-        Error::new(format!("is not a manifest of this tcast: {}", shorten(&error.to_string()))).in_file(path)
+        Error::new(format!("was not written by this version of tcast: {}", shorten(&error.to_string()))).in_file(path)
     })
 }
 

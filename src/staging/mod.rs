@@ -7,6 +7,8 @@
 //!   agree with it,
 //! * `files/`: side files, index and shards, each under its name as soon as it is complete and on the disk,
 //! * `done/`: for each such shard, what was done and a checksum of what was written, so that it counts in a later run,
+//! * `old/`: the files of the checkpoint that is replaced, while the new ones take their places,
+//! * `end.json`: the manifest, and what was done with all shards, once everything is in its place,
 //! * `lock`: held by the working run.
 //!
 //! The last step moves `files/` to its place: see [`place`]. No command accepts a folder with a `WORK` in it as a

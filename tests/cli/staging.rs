@@ -58,7 +58,10 @@ fn a_manifest_that_leads_elsewhere_is_refused() {
     }
     bench.write("out/.tcast/manifest.json", b"[]");
     let outcome = bench.run("cast --finish out");
-    assert!(outcome.code == Some(1) && outcome.stderr.contains("is not a manifest of this tcast"), "{outcome:?}");
+    assert!(
+        outcome.code == Some(1) && outcome.stderr.contains("was not written by this version of tcast"),
+        "{outcome:?}"
+    );
     assert_eq!(bench.read("precious.json"), b"mine");
 }
 
@@ -157,14 +160,14 @@ fn links_pipes_and_devices_in_a_work_folder_are_not_followed_or_waited_for() {
     fs::File::options().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
     refused("manifest.json: cannot read: it is longer than any file of its kind");
     fs::write(&path, "{").unwrap();
-    refused("is not a manifest of this tcast: EOF while parsing an object at line 1 column 1");
+    refused("was not written by this version of tcast: EOF while parsing an object at line 1 column 1");
     fs::write(&path, &manifest).unwrap();
     // The record of a conversion of which all is in its place.
     let end = bench.path("out/.tcast/end.json");
     for what in ["[", "{}"] {
         fs::write(&end, what).unwrap();
         let remedy = "rm -r 'out/.tcast', and see with tcast inspect 'out' whether the checkpoint is whole";
-        refused_with("end.json: is not a manifest of this tcast", remedy);
+        refused_with("end.json: was not written by this version of tcast", remedy);
     }
     fs::remove_file(&end).unwrap();
     fs::create_dir(bench.path("elsewhere")).unwrap();
