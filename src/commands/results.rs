@@ -10,7 +10,7 @@ use crate::io::output::{self, is_standard_output};
 use crate::job::{self, Job, Written};
 use crate::report::{Report, several, unconverted};
 use crate::select::Selection;
-use crate::text::{counted, path_text, quoted, size};
+use crate::text::{path_text, quoted, size};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::mem::ManuallyDrop;
@@ -131,9 +131,12 @@ pub(super) fn show(
 
 /// Says how many shards of a folder are done, and how to complete it.
 fn tell_finish(job: &Job, output: &Path, finished: usize, all: usize) {
-    let when = if finished == all { "all are" } else { "when all are" };
-    let all = counted(all as u64, "shard");
-    tell(&format!("{finished} of {all} are done; {when}: tcast {} --finish {}", job.operator.name(), quoted(output)));
+    let when = if finished == all { "next" } else { "when all are done" };
+    tell(&format!(
+        "shards done: {finished} of {all}; {when}: tcast {} --finish {}",
+        job.operator.name(),
+        quoted(output)
+    ));
 }
 
 /// The message if there is nothing left to do.

@@ -152,7 +152,7 @@ fn text_form(tensor: &NewTensor) -> Result<(String, Form)> {
     let text = tensor.text.as_deref().copied().unwrap_or_default();
     if let Some(index) = text.first_with_final_nul {
         let place = position(index, tensor.shape, tensor.fortran_order);
-        return Err(Error::new(format!("element {place} ends in a NUL, which numpy's texts cannot"))
+        return Err(Error::new(format!("element {place} is a text that ends in NUL, which numpy cannot store"))
             .remedy("name an output that ends in .pb"));
     }
     let width = if text.is_binary { text.longest_bytes.into() } else { 4 * u64::from(text.longest_chars) };

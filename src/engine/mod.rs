@@ -131,7 +131,7 @@ pub fn run(
     Ok(outcomes.collect())
 }
 
-/// Refuses outputs that cannot be written from the first byte to the last, as a pipe needs it.
+/// Refuses outputs that cannot be written from the first byte to the last, which pipes require.
 fn check_order(plan: &Plan) -> Result<()> {
     if plan.steps.iter().flat_map(|step| step.results.iter()).any(|result| result.crc.is_some()) {
         let error = Error::new("checksums stand before the data in this format, and a pipe takes bytes in order only");

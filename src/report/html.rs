@@ -184,16 +184,16 @@ fn legend() -> String {
         r"<footer>
 <details><summary>What the figures mean</summary>
 <dl>
-<dt>SQNR</dt><dd>Signal to quantization noise, 10 log₁₀(Σx² / Σ(y − x)²) with x a value before and y after: every 6 dB are
-one bit. “Exact” is a tensor of which no value changed, “no noise” one of which only Inf or NaN did.</dd>
+<dt>SQNR</dt><dd>Signal to quantization noise, 10 log₁₀(Σx² / Σ(y − x)²) with x a value before and y after; 6 dB correspond
+to one bit. “Exact”: no value changed. “No noise”: only Inf or NaN changed.</dd>
 <dt>Lost</dt><dd>Values that saturated, became infinite or NaN, were NaN and became zero, were flushed to zero, or wrapped; rounding alone is not
 counted here, but under “inexact”, as are all of these.</dd>
 <dt>Largest errors</dt><dd>|y − x|, and |y − x| / |x| where x is not zero, with the position of the first element that has
 it.</dd>
-<dt>Codes</dt><dd>Of a weight that was quantized before: “exact” are the codes and scales of the input, “rescaled” the
-same with a global scale that was rounded, and “requantized” those of decoded values. With --recover, “recovered” are
-codes and scales that decode to the values of the input, “equivalent” the same with float32 scales near the first ones, and “quantized” those of other weights. “Changed” counts the
-values that differ.</dd>
+<dt>Codes</dt><dd>Weights that were quantized before. “Exact”: codes and scales are those of the input. “Rescaled”: the same,
+but the global scale was rounded. “Requantized”: the values were decoded and quantized again. With --recover, “recovered”:
+codes and scales decode to the values of the input; “equivalent”: the same with float32 scales near the first ones;
+“quantized”: all other weights. “Changed” counts the values that differ.</dd>
 <dt>Cosine</dt><dd>Of the angle between all x and all y; 1 is the same direction.</dd>
 </dl>
 <p>Values that are infinite or NaN before or after are left out of all figures but the counts.</p>

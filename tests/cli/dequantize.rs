@@ -231,7 +231,7 @@ fn an_unfinished_folder_says_with_which_command_it_goes_on() {
     let bench = quantized();
     let line = "dequantize q --arithmetic exact --fail-on infinite,saturated --rename norm.weight=n --to f32 -o out";
     let part = bench.run(&format!("{line} --part 1/2"));
-    let next = "1 of 2 shards are done; when all are: tcast dequantize --finish 'out'\n";
+    let next = "shards done: 1 of 2; when all are done: tcast dequantize --finish 'out'\n";
     assert!(part.code == Some(0) && part.stdout.is_empty() && part.stderr.ends_with(next), "{part:?}");
     let q = fs::canonicalize(bench.path("q")).unwrap();
     let command = format!(

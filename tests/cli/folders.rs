@@ -386,10 +386,7 @@ fn parts_in_any_order_make_what_one_run_makes() {
     for part in [2, 3] {
         let outcome = bench.run(&format!("{cast} --part {part}/3"));
         assert_eq!(outcome.code, Some(0), "{outcome:?}");
-        assert!(
-            outcome.stderr.ends_with("shards are done; when all are: tcast cast --finish 'parts'\n"),
-            "{outcome:?}"
-        );
+        assert!(outcome.stderr.ends_with("; when all are done: tcast cast --finish 'parts'\n"), "{outcome:?}");
     }
     // Nobody takes it for a checkpoint before it is one.
     assert_eq!(fs::read_dir(bench.path("parts")).unwrap().count(), 1);

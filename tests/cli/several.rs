@@ -275,11 +275,11 @@ fn outputs_that_have_no_place_in_a_folder_are_told_to_go_to_another_folder() {
 fn parts_of_several_folders_say_how_to_complete_each() {
     let bench = Bench::with_checkpoint("llama-tiny-bf16", "one");
     bench.add_checkpoint("llama-tiny-bf16", "two");
-    for (part, when) in [("1/2", "when all are"), ("2/2", "all are")] {
+    for (part, when) in [("1/2", "when all are done"), ("2/2", "next")] {
         let outcome = bench.run(&format!("cast one two --to f16 -o out --part {part}"));
         assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), ""), "{outcome:?}");
         for name in ["one", "two"] {
-            let line = format!(" shards are done; {when}: tcast cast --finish 'out/{name}'\n");
+            let line = format!("; {when}: tcast cast --finish 'out/{name}'\n");
             assert!(outcome.stderr.contains(&line), "{line}: {outcome:?}");
         }
     }

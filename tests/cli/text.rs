@@ -176,7 +176,7 @@ fn what_would_lose_text_is_refused() {
     bench.run("cast t.pb --to string -o t.npy").expect(
         1,
         "",
-        "tcast: error: t.pb: tensor 't': element [1] ends in a NUL, which numpy's texts cannot\n  \
+        "tcast: error: t.pb: tensor 't': element [1] is a text that ends in NUL, which numpy cannot store\n  \
          name an output that ends in .pb\n",
     );
     bench.run("cast t.pb --to string -o t.safetensors").expect(

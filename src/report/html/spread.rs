@@ -117,7 +117,7 @@ impl DtypeRange {
             }
             _ if bin.high < normal => ("subnormal", format!("fewer digits in {dtype}: below {}", power(normal))),
             _ if bin.low < beyond => ("normal", format!("all digits of {dtype}")),
-            _ => ("beyond", format!("too large for {dtype}: all of it is below {}", power(beyond))),
+            _ => ("beyond", format!("too large for {dtype}: its numbers are below {}", power(beyond))),
         }
     }
 }
