@@ -48,7 +48,7 @@ pub fn convert(input: &Path, to: Dtype, output: &Path) -> Result<(Vec<Outcome>, 
     // Whatever can be refused is refused here, before anything is written. One input and one output: one plan.
     let plan = plan::build(&request, &inputs, Spread::One, &|_| {})?.swap_remove(0);
     let destination = Destination::new(output, false, &[input])?;
-    destination.check_room(plan.len)?;
+    destination.check_space(plan.len)?;
     let file = destination.create()?;
     let progress = Tenths { total: plan.source_bytes(), ..Tenths::default() };
     let threads = std::thread::available_parallelism().map_or(1, Into::into);

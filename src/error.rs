@@ -86,7 +86,7 @@ impl Error {
         use io::ErrorKind::{InvalidFilename, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
         let failure = Self::io(&format!("cannot {verb}"), error);
         match error.kind() {
-            StorageFull | QuotaExceeded => failure.of(Kind::NoRoom),
+            StorageFull | QuotaExceeded => failure.of(Kind::NoSpace),
             PermissionDenied | ReadOnlyFilesystem => failure.of(Kind::Unwritable),
             InvalidFilename => failure.of(Kind::Taken(Wanted::Any)),
             _ => failure,
@@ -102,7 +102,7 @@ impl Error {
     /// Whether the system refused something that may succeed the next time.
     #[must_use]
     pub fn is_io(&self) -> bool {
-        matches!(self.kind(), Kind::System | Kind::NoRoom | Kind::Unwritable)
+        matches!(self.kind(), Kind::System | Kind::NoSpace | Kind::Unwritable)
     }
 
     /// Names the file, unless one is named already; an empty path (a file without a name) is ignored.

@@ -49,8 +49,8 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
         counts_inexact: args.fail_on.contains(&Condition::Lost(Loss::Inexact)),
     };
     let recoding = Recoding::decode(&model, &wanted, decoding)?;
-    let divided = recoding.divided.first().map(|names| told_of_divided(names, recoding.divided.len()));
-    let padded = told_of_padding(model.found.weights.iter().filter(|weight| wanted.selects(&weight.name)));
+    let divided = recoding.divided.first().map(|names| describe_divided(names, recoding.divided.len()));
+    let padded = describe_padding(model.found.weights.iter().filter(|weight| wanted.selects(&weight.name)));
     drop(model);
     if !args.file.quiet && !recoding.left_out.is_empty() {
         let (count, first) = (recoding.left_out.len() as u64, shorten(&recoding.left_out[0]));
@@ -86,7 +86,7 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
 }
 
 /// What engines may do with a set of weights that is divided.
-fn told_of_divided([decoded, left]: &[String; 2], sets: usize) -> String {
+fn describe_divided([decoded, left]: &[String; 2], sets: usize) -> String {
     let more = match sets as u64 - 1 {
         0 => String::new(),
         more => format!(" (and {} like this)", counted(more, "set")),
@@ -99,7 +99,7 @@ fn told_of_divided([decoded, left]: &[String; 2], sets: usize) -> String {
 }
 
 /// Says which decoded weights may have more rows and columns than those of the model.
-fn told_of_padding<'a>(decoded: impl Iterator<Item = &'a FoundWeight>) -> Option<String> {
+fn describe_padding<'a>(decoded: impl Iterator<Item = &'a FoundWeight>) -> Option<String> {
     let mut padded = decoded.filter(|weight| weight.layout.codes.padding > 1);
     let (first, others) = (padded.next()?, padded.count() as u64);
     let more = if others > 0 { format!(" and {}", counted(others, "more weight")) } else { String::new() };

@@ -1,6 +1,6 @@
 //! `--finish`: completes a folder and reports on it.
 
-use super::messages::{print_json, tell};
+use super::messages::{print_json, print_message};
 use super::results::already_complete;
 use super::threads;
 use crate::cli::FileArgs;
@@ -47,7 +47,11 @@ pub(super) fn run(command: &str, path: &Path, args: &FileArgs) -> Result<()> {
     if !args.quiet {
         let what = "is a complete checkpoint, without an unfinished conversion";
         // Nothing shows whether there were parts that were put together.
-        tell(&if report.is_published { report.summary() } else { format!("{} {what}", already_complete(path)) });
+        print_message(&if report.is_published {
+            report.summary()
+        } else {
+            format!("{} {what}", already_complete(path))
+        });
     }
     Ok(())
 }

@@ -20,7 +20,7 @@ pub(super) fn set_exit_code(code: u8) {
 pub fn remove_temporaries_on_interrupt() -> Result<(), Error> {
     #[cfg(unix)]
     {
-        use super::messages::{tell, tell_error};
+        use super::messages::{print_error, print_message};
         use super::observer::describe;
         use crate::io::map;
         use signal_hook::consts::{
@@ -40,15 +40,15 @@ pub fn remove_temporaries_on_interrupt() -> Result<(), Error> {
             for signal in signals.forever() {
                 let Some(interrupt) = temporaries::remove_temporaries() else { continue };
                 if signal == SIGBUS {
-                    tell_error(&map::fault());
+                    print_error(&map::fault());
                     if let Some(kept) = &interrupt.kept {
-                        tell(&format!("tcast: {}", describe(kept)));
+                        print_message(&format!("tcast: {}", describe(kept)));
                     }
                     std::process::exit(CUT_SHORT.load(Ordering::Relaxed).into());
                 }
                 let kept = interrupt.kept.as_ref().map_or("no output was written".to_owned(), describe);
                 let line_end = if std::io::stderr().is_terminal() { "\n" } else { "" }; // behind the terminal's own ^C
-                tell(&format!("{line_end}tcast: interrupted, {kept}"));
+                print_message(&format!("{line_end}tcast: interrupted, {kept}"));
                 std::process::exit(130);
             }
         };

@@ -14,27 +14,27 @@ const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 const REMEDY: Style = AnsiColor::Cyan.on_default();
 
 /// Prints a message on standard error, if somebody can read it.
-pub(super) fn tell(message: &str) {
+pub(super) fn print_message(message: &str) {
     let _ = writeln!(anstream::stderr(), "{message}");
 }
 
-pub(super) fn tell_error(error: &Error) {
-    tell(&format!("tcast: {ERROR}error:{ERROR:#} {error}"));
-    error.details().iter().for_each(|detail| tell(&format!("  {}", visible(detail))));
+pub(super) fn print_error(error: &Error) {
+    print_message(&format!("tcast: {ERROR}error:{ERROR:#} {error}"));
+    error.details().iter().for_each(|detail| print_message(&format!("  {}", visible(detail))));
     if let Some(remedy) = remedy(error) {
-        tell(&format!("  {REMEDY}{}{REMEDY:#}", visible(&remedy)));
+        print_message(&format!("  {REMEDY}{}{REMEDY:#}", visible(&remedy)));
     }
     if let Some(alternative) = alternative(error) {
-        tell(&format!("  {}", visible(&alternative)));
+        print_message(&format!("  {}", visible(&alternative)));
     }
 }
 
 pub(super) fn warn(message: &str) {
-    tell(&format!("tcast: {WARNING}warning:{WARNING:#} {}", visible(message)));
+    print_message(&format!("tcast: {WARNING}warning:{WARNING:#} {}", visible(message)));
 }
 
 pub(super) fn note(message: &str) {
-    tell(&format!("tcast: {REMEDY}note:{REMEDY:#} {}", visible(message)));
+    print_message(&format!("tcast: {REMEDY}note:{REMEDY:#} {}", visible(message)));
 }
 
 pub(super) fn warn_of_abandoned(folder: &Path) {
@@ -47,7 +47,7 @@ pub(super) fn warn_of_abandoned(folder: &Path) {
     let files = counted(found.len() as u64, "temporary file");
     let bytes = size(found.iter().map(|(_, len)| len).sum());
     warn(&format!("{files} of runs that were killed, {bytes} in all, can be removed"));
-    tell(&format!("  {REMEDY}rm {}{REMEDY:#}", visible(&names.join(" "))));
+    print_message(&format!("  {REMEDY}rm {}{REMEDY:#}", visible(&names.join(" "))));
 }
 
 /// Prints a result on standard output. A reader that has closed the pipe is not an error.

@@ -27,7 +27,7 @@ pub use interrupts::{end_interrupts, remove_temporaries_on_interrupt};
 pub use remedies::{alternative, exit_code, remedy};
 pub use usage::usage;
 
-use messages::{ERROR, tell, tell_error, warn};
+use messages::{ERROR, print_error, print_message, warn};
 use observer::Console;
 use remedies::Trouble;
 
@@ -68,8 +68,8 @@ pub fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
 #[must_use]
 pub fn fail(error: &anyhow::Error) -> ExitCode {
     match error.downcast_ref() {
-        Some(error) => tell_error(error),
-        None => tell(&format!("tcast: {ERROR}error:{ERROR:#} {}", visible(&format!("{error:#}")))),
+        Some(error) => print_error(error),
+        None => print_message(&format!("tcast: {ERROR}error:{ERROR:#} {}", visible(&format!("{error:#}")))),
     }
     ExitCode::from(exit_code(error))
 }

@@ -1,6 +1,6 @@
 //! What a job reports on its way, on standard error: warnings and progress bars.
 
-use super::messages::{tell, tell_error, warn, warn_of_abandoned};
+use super::messages::{print_error, print_message, warn, warn_of_abandoned};
 use crate::io::temporaries::{Kept, NextRun};
 use crate::job::{Notice, Observer, ShardProgress};
 use crate::progress::{self, Progress, Shards};
@@ -16,8 +16,8 @@ pub(super) struct Console {
 impl Observer for Console {
     fn notice(&self, notice: Notice) {
         match notice {
-            Notice::Refused(error) => return tell_error(error),
-            Notice::Kept(kept) => return tell(&format!("tcast: {}", describe(kept))),
+            Notice::Refused(error) => return print_error(error),
+            Notice::Kept(kept) => return print_message(&format!("tcast: {}", describe(kept))),
             _ if self.is_quiet => return,
             _ => {}
         }

@@ -1,6 +1,6 @@
 //! `tcast promote`: converts tensors of several files, or of one, to a common type.
 
-use super::messages::{print, print_json, tell};
+use super::messages::{print, print_json, print_message};
 use super::observer::Console;
 use super::run::job;
 use super::{check_standard_output, missing_tensor, say_which, threads};
@@ -77,7 +77,7 @@ pub(super) fn run(args: &PromoteArgs) -> Result<()> {
         print_json(&document(args, &operands, decision, &promoted))?;
     }
     if !args.file.quiet {
-        tell(&summary(decision, &promoted, start.elapsed()));
+        print_message(&summary(decision, &promoted, start.elapsed()));
     }
     Ok(())
 }
@@ -160,7 +160,7 @@ fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -
     let job_inputs: Vec<JobInput> = inputs.iter().zip(&selections).map(job_input).collect();
     let console = Console { is_quiet: args.file.quiet };
     let mut promoted = Vec::new();
-    job::prepare(&job, &job_inputs, &console).map_err(told_of_codes)?.run(&job, &console, |source, to, written| {
+    job::prepare(&job, &job_inputs, &console).map_err(explain_codes)?.run(&job, &console, |source, to, written| {
         let files = written?.map(|written| written.files);
         promoted.push(Promoted { from: &source.path, to: to.to_owned(), bytes_in: source.bytes(), files });
         Ok(())
@@ -169,7 +169,7 @@ fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -
 }
 
 /// The error with a remedy for codes, because no option of this command leaves them out.
-fn told_of_codes(error: Error) -> Error {
+fn explain_codes(error: Error) -> Error {
     let remedy = match error.kind() {
         Kind::Codes { model: Some(model), .. } => format!("tcast dequantize {}", quoted(model)),
         Kind::Codes { model: None, .. } => "tcast cast --force-codes casts codes as numbers".to_owned(),

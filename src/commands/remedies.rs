@@ -59,7 +59,7 @@ pub fn remedy(error: &Error) -> Option<String> {
         Kind::Stale => "start again with --force".to_owned(),
         Kind::Taken(wanted) => elsewhere(wanted),
         Kind::Unnamed(wanted) => named(wanted),
-        Kind::NoRoom => "free some space, or name an output on another disk with -o".to_owned(),
+        Kind::NoSpace => "free some space, or name an output on another disk with -o".to_owned(),
         Kind::Unwritable => "name an output in a folder that you can write to, with -o".to_owned(),
         Kind::Untyped(candidates) => format!("say it with --from DTYPE: {}", candidates.join(", ")),
         Kind::Unconvertible => {

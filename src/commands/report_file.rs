@@ -80,7 +80,7 @@ impl ReportFile {
     ) -> Result<()> {
         self.create(args, write).map_err(|error| {
             let remedy = match error.kind() {
-                Kind::NoRoom => "free some space, or name a report on another disk with --report",
+                Kind::NoSpace => "free some space, or name a report on another disk with --report",
                 Kind::Unwritable => "name a report in a folder that you can write to, with --report",
                 _ => "",
             };

@@ -1,6 +1,6 @@
 //! What happened to the inputs of a conversion, in words and as JSON.
 
-use super::messages::{note, print, print_json, tell, tell_error};
+use super::messages::{note, print, print_error, print_json, print_message};
 use super::report_file::ReportFile;
 use crate::cli::FileArgs;
 use crate::container::checkpoint::{CONFIG, Checkpoint};
@@ -36,14 +36,14 @@ impl<'a> Task<'a> {
         Self { job, inputs, file, selection, config: None, notes: Vec::new(), report: None }
     }
 
-    fn tell(&self, message: &str) {
+    fn print_message(&self, message: &str) {
         if !self.file.quiet {
-            tell(message);
+            print_message(message);
         }
     }
 
-    fn tell_skipped(&self, output: &Path) {
-        self.tell(&format!("skipped: {} exists", path_text(output)));
+    fn print_skipped(&self, output: &Path) {
+        self.print_message(&format!("skipped: {} exists", path_text(output)));
     }
 }
 
@@ -67,7 +67,7 @@ fn report<'a>(
 
 /// Reports that the output of the only input exists, and is kept.
 pub(super) fn show_skipped(task: &Task, source: &Checkpoint, output: &Path) -> Result<()> {
-    task.tell_skipped(output);
+    task.print_skipped(output);
     if task.file.json {
         print_json(&unconverted(task.job.operator.name(), &source.path, output, None))?;
     }
@@ -93,7 +93,7 @@ pub(super) fn show(
         if refusal.is_none() {
             return Err(error);
         }
-        tell_error(&error); // the refusal decides about the exit code
+        print_error(&error); // the refusal decides about the exit code
     }
     if args.json {
         print_json(&*report)?;
@@ -107,14 +107,14 @@ pub(super) fn show(
         return Ok(());
     }
     if was_complete {
-        tell(&already_complete(output));
+        print_message(&already_complete(output));
         return Ok(());
     }
-    tell(&report.summary());
+    print_message(&report.summary());
     if args.dry_run {
-        tell_room(output, report.room());
+        print_space(output, report.space());
     }
-    plain_float8.into_iter().for_each(tell_of_plain_float8);
+    plain_float8.into_iter().for_each(note_plain_float8);
     task.notes.iter().for_each(|text| note(text));
     if task.config.is_some() && !args.dry_run && job.partition.is_none() && !output.join(CONFIG).exists() {
         note(if output.is_dir() {
@@ -124,15 +124,15 @@ pub(super) fn show(
         });
     }
     if job.partition.is_some() && !args.dry_run {
-        tell_finish(job, output, finished, all);
+        print_finish(job, output, finished, all);
     }
     Ok(())
 }
 
 /// Says how many shards of a folder are done, and how to complete it.
-fn tell_finish(job: &Job, output: &Path, finished: usize, all: usize) {
+fn print_finish(job: &Job, output: &Path, finished: usize, all: usize) {
     let when = if finished == all { "next" } else { "when all are done" };
-    tell(&format!(
+    print_message(&format!(
         "shards done: {finished} of {all}; {when}: tcast {} --finish {}",
         job.operator.name(),
         quoted(output)
@@ -145,7 +145,7 @@ pub(super) fn already_complete(path: &Path) -> String {
 }
 
 /// Says who can use float8 weights without scales.
-fn tell_of_plain_float8(to: Dtype) {
+fn note_plain_float8(to: Dtype) {
     let more = match to {
         Dtype::Float8E4M3FN | Dtype::Float8E5M2 => "ComfyUI and other tools that read plain float8 load such a file. ",
         _ => "",
@@ -155,11 +155,11 @@ fn tell_of_plain_float8(to: Dtype) {
     ));
 }
 
-fn tell_room(output: &Path, needed: u64) {
+fn print_space(output: &Path, needed: u64) {
     if !is_standard_output(output)
         && let Some(available) = output::available(output.parent().unwrap_or(output))
     {
-        tell(&format!("{} of disk space are needed, {} are available", size(needed), size(available)));
+        print_message(&format!("{} of disk space are needed, {} are available", size(needed), size(available)));
     }
 }
 
@@ -177,7 +177,7 @@ pub(super) struct Several {
     bytes_in: u64,
     bytes_out: u64,
     /// Bytes that they take on the disk while they are written.
-    room: u64,
+    space: u64,
 }
 
 impl Several {
@@ -202,13 +202,13 @@ impl Several {
                 }
                 self.add_converted(task, &report, was_complete)?;
                 if task.job.partition.is_some() && !was_complete && !task.file.dry_run && !task.file.quiet {
-                    tell_finish(&task.job, output, finished, all);
+                    print_finish(&task.job, output, finished, all);
                 }
             }
             Ok(None) => {
                 self.documents.push(unconverted(operator, &source.path, output, None));
                 self.skipped += 1;
-                task.tell_skipped(output);
+                task.print_skipped(output);
             }
             Err(error) => {
                 let document = unconverted(operator, &source.path, output, Some(&error));
@@ -219,7 +219,7 @@ impl Several {
     }
 
     fn fail(&mut self, error: Error, document: Value) {
-        tell_error(&error);
+        print_error(&error);
         self.documents.push(document);
         self.failures.push(error);
     }
@@ -231,17 +231,17 @@ impl Several {
         }
         if was_complete {
             self.complete += 1;
-            task.tell(&already_complete(report.output));
+            task.print_message(&already_complete(report.output));
             return Ok(());
         }
         self.done += 1;
         self.bytes_in += report.bytes_in;
         self.bytes_out += report.bytes_out();
-        self.room += report.room();
+        self.space += report.space();
         if task.file.dry_run && !task.file.json {
             print(&report.table())?;
         }
-        task.tell(&report.line());
+        task.print_message(&report.line());
         Ok(())
     }
 
@@ -270,17 +270,17 @@ impl Several {
             if self.skipped > 0 {
                 let _ = write!(text, ", {} skipped", self.skipped);
             }
-            tell(&text);
+            print_message(&text);
             if let (true, Some(output)) = (args.dry_run, &args.output) {
-                tell_room(output, self.room);
+                print_space(output, self.space);
             }
-            self.plain_float8.filter(|_| self.done > 0).into_iter().for_each(tell_of_plain_float8);
+            self.plain_float8.filter(|_| self.done > 0).into_iter().for_each(note_plain_float8);
         }
         if failed == 0 {
             return reported;
         }
         if let Err(error) = reported {
-            tell_error(&error); // the failures decide about the exit code
+            print_error(&error); // the failures decide about the exit code
         }
         Err(job::summed_up(format!("{failed} of {} inputs failed", task.inputs.len()), self.failures))
     }

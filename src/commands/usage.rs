@@ -1,7 +1,7 @@
 //! Help, version and usage errors: clap's, in the style and with the words of this program.
 
 use super::fail;
-use super::messages::{printed, tell};
+use super::messages::{print_message, printed};
 use crate::cli::OVERVIEW;
 use crate::error::Error;
 use crate::text::{quoted, visible};
@@ -41,9 +41,9 @@ pub fn usage(mut error: clap::Error) -> ExitCode {
         error.insert(kind, word);
     }
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        tell(OVERVIEW); // nothing was asked for, so nothing goes to standard output
+        print_message(OVERVIEW); // nothing was asked for, so nothing goes to standard output
     } else if error.use_stderr() {
-        tell(format!("tcast: {}", error.render().ansi()).trim_end());
+        print_message(format!("tcast: {}", error.render().ansi()).trim_end());
     } else if let Err(full) = printed(error.print()) {
         return fail(&full.into());
     }

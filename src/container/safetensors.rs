@@ -16,7 +16,7 @@ use super::{
 };
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result, Wanted};
-use crate::io::map::{MappedFile, large_room};
+use crate::io::map::{MappedFile, large_buffer};
 use crate::kernel::Storage;
 use crate::text::shorten;
 use notes::{Notes, Store, store, substitute, take_notes, with_notes};
@@ -208,7 +208,7 @@ struct SafetensorsHeader {
 impl SafetensorsHeader {
     /// Allocates memory for `count` tensors; what is not needed is never touched. The names can be added to `names`.
     fn with_capacity(count: usize, names: &NameHashes) -> Self {
-        let (tensors, offsets) = (large_room(count), Vec::with_capacity(count));
+        let (tensors, offsets) = (large_buffer(count), Vec::with_capacity(count));
         Self { tensors, offsets, names: names.beside(count), ..Self::default() }
     }
 

@@ -71,14 +71,14 @@ impl<'p, 'a> FirstPass<'p, 'a> {
 
     /// Scans some rows. Progress counts half of the bytes, because encoding reads them a second time. Fails if an
     /// element is infinite or NaN.
-    pub(super) fn scan(&self, rows: MemberRows, room: &mut Vec<u8>, progress: &dyn Progress) -> Result<()> {
+    pub(super) fn scan(&self, rows: MemberRows, buffer: &mut Vec<u8>, progress: &dyn Progress) -> Result<()> {
         let MemberRows { set, member, rows } = rows;
         let scan = &self.sets[set];
         let mut end = EndOfWait { is_over: &scan.is_over, is_last: true };
         let weight = &scan.set.members[member];
         let columns = weight.encoder.shape().last().copied().unwrap_or(1);
         let first = rows.start * columns;
-        let bytes = weight.read(rows.clone(), room)?;
+        let bytes = weight.read(rows.clone(), buffer)?;
         let next = if weight.encoder.has_column_scales() {
             Extremes::of_columns(weight.dtype(), bytes, first, columns)
         } else {

@@ -187,7 +187,7 @@ impl Iterator for Pieces<'_> {
 
     fn next(&mut self) -> Option<Vec<PiecePart>> {
         let mut parts = Vec::new();
-        let mut room = PIECE;
+        let mut free = PIECE;
         while let Some(&(item, count)) = self.order.get(self.next) {
             let left = count - self.element;
             let (bits, alignment, decoder) = match item {
@@ -201,7 +201,7 @@ impl Iterator for Pieces<'_> {
                     None => break,
                 },
             };
-            let fitting = room * 8 / bits / alignment * alignment;
+            let fitting = free * 8 / bits / alignment * alignment;
             if left > fitting && fitting == 0 && !parts.is_empty() {
                 break; // the piece is full
             }
@@ -214,13 +214,13 @@ impl Iterator for Pieces<'_> {
                 break;
             }
             parts.push(PiecePart { item, start: self.element, end: self.element + count });
-            room = room.saturating_sub(count.saturating_mul(bits).div_ceil(8));
+            free = free.saturating_sub(count.saturating_mul(bits).div_ceil(8));
             self.element += count;
             if count == left {
                 self.next += 1;
                 self.element = 0;
             }
-            if room == 0 {
+            if free == 0 {
                 break;
             }
         }

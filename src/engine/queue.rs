@@ -21,8 +21,8 @@ pub(super) struct PieceResults {
 }
 
 impl PieceResults {
-    /// Adds room for bytes at this range of the output.
-    pub(super) fn room(&mut self, target: &Range<u64>) -> Result<Range<usize>> {
+    /// Adds bytes for this range of the output; returns their place.
+    pub(super) fn reserve(&mut self, target: &Range<u64>) -> Result<Range<usize>> {
         let (filled, len) = (self.runs.iter().map(|(_, len)| len).sum::<usize>(), (target.end - target.start) as usize);
         match self.runs.last_mut() {
             Some((offset, before)) if *offset + *before as u64 == target.start => *before += len,
@@ -160,8 +160,8 @@ mod tests {
                         }
                         // Three runs, of which the last has two parts.
                         for (target, byte) in [(3 * at, 1), (3 * PIECES + at, 2), (3 * at + 1, 3), (3 * at + 2, 4)] {
-                            let room = results.room(&(target as u64..target as u64 + 1)).unwrap();
-                            results.bytes[room].fill(byte);
+                            let place = results.reserve(&(target as u64..target as u64 + 1)).unwrap();
+                            results.bytes[place].fill(byte);
                         }
                         let Ok(empty) = queue.write(std::mem::take(&mut results)) else {
                             failed.fetch_add(1, Ordering::SeqCst);

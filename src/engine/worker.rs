@@ -66,8 +66,8 @@ impl<'a> Worker<'a> {
                     continue;
                 }
                 Item::Literal(at) => {
-                    let room = self.results.room(&part.target(self.plan))?;
-                    self.results.bytes[room]
+                    let place = self.results.reserve(&part.target(self.plan))?;
+                    self.results.bytes[place]
                         .copy_from_slice(&self.plan.literals[at].1[part.start as usize..part.end as usize]);
                     continue;
                 }
@@ -101,8 +101,8 @@ impl<'a> Worker<'a> {
         if is_alone {
             self.queue.output.put(target.start, source).map_err(in_source)?;
         } else {
-            let room = self.results.room(&target)?;
-            self.results.bytes[room].copy_from_slice(source);
+            let place = self.results.reserve(&target)?;
+            self.results.bytes[place].copy_from_slice(source);
         }
         Ok(source.len() as u64)
     }
@@ -123,10 +123,10 @@ impl<'a> Worker<'a> {
         let mut found = StepFindings::default();
         // Directly from the page cache of one file to that of the other.
         let is_plain = kernel.is_plain_copy() && is_alone;
-        let room = if is_plain { 0..0 } else { self.results.room(&target)? };
+        let place = if is_plain { 0..0 } else { self.results.reserve(&target)? };
         if !is_plain {
             let (elements, count, result) =
-                (step.sources[0].named(), part.count(), &mut self.results.bytes[room.clone()]);
+                (step.sources[0].named(), part.count(), &mut self.results.bytes[place.clone()]);
             let counts = run_kernel(kernel, conversion, elements, part.start, source, result, count);
             let counts = counts.map_err(|error| self.blame(at, part, error))?;
             if self.detail != Detail::Nothing {
@@ -138,7 +138,7 @@ impl<'a> Worker<'a> {
                 found.counts = counts;
             }
         }
-        let result = if is_plain { source } else { &self.results.bytes[room] };
+        let result = if is_plain { source } else { &self.results.bytes[place] };
         if let Some(mut comparer) = comparer(step, self.detail) {
             found.tally = Some(Box::new(comparer.tally(part.start, source, result, part.count())));
         }
@@ -191,8 +191,8 @@ impl<'a> Worker<'a> {
         decoder: &Decoder,
         target: &Range<u64>,
     ) -> Result<(StepFindings, u64)> {
-        let room = self.results.room(target)?;
-        let result = &mut self.results.bytes[room];
+        let place = self.results.reserve(target)?;
+        let result = &mut self.results.bytes[place];
         let tally = decode_values(decoder, &step.sources, part.start..part.end, result);
         let tally = tally.map_err(|error| step.error(error))?;
         let counts = counts_of(&tally);
@@ -223,17 +223,17 @@ impl<'a> Worker<'a> {
         let step = &self.plan.steps[at];
         let encoder = &weight.rows.encoder;
         let ranges = encoder.part_ranges(part.rows());
-        let mut rooms = Vec::with_capacity(ranges.len());
+        let mut places = Vec::with_capacity(ranges.len());
         for (range, result) in ranges.into_iter().zip(step.results.iter()) {
             let start = result.range.start;
-            rooms.push(self.results.room(&(start + range.start..start + range.end))?);
+            places.push(self.results.reserve(&(start + range.start..start + range.end))?);
         }
-        // Rooms lie one behind the other.
-        let first = rooms.first().map_or(0, |room| room.start);
+        // The places follow each other.
+        let first = places.first().map_or(0, |place| place.start);
         let mut rest = &mut self.results.bytes[first..];
-        let mut outputs = Vec::with_capacity(rooms.len());
-        for room in rooms {
-            let (output, others) = rest.split_at_mut(room.len());
+        let mut outputs = Vec::with_capacity(places.len());
+        for place in places {
+            let (output, others) = rest.split_at_mut(place.len());
             outputs.push(output);
             rest = others;
         }

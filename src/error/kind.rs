@@ -13,8 +13,8 @@ pub enum Kind {
     Refused,
     /// The system refused something that may succeed the next time.
     System,
-    /// The disk has no room for the output.
-    NoRoom,
+    /// The disk has no space for the output.
+    NoSpace,
     /// The user may not write to the place of the output.
     Unwritable,
     /// The arguments contradict each other or the input.

@@ -115,11 +115,11 @@ impl Destination {
     ///
     /// # Errors
     /// When the file system says that fewer bytes are available.
-    pub fn check_room(&self, len: u64) -> Result<()> {
+    pub fn check_space(&self, len: u64) -> Result<()> {
         if !self.keeps() {
             return Ok(());
         }
-        check_room(self.folder(), len).map_err(|error| error.in_file(&self.path))
+        check_space(self.folder(), len).map_err(|error| error.in_file(&self.path))
     }
 }
 
@@ -128,12 +128,12 @@ pub(super) fn exists(path: &Path) -> Error {
 }
 
 /// Refuses `len` bytes that do not fit on the disk of a folder.
-pub(crate) fn check_room(folder: &Path, len: u64) -> Result<()> {
+pub(crate) fn check_space(folder: &Path, len: u64) -> Result<()> {
     match available(folder) {
         Some(available) if available < len => {
             let (needed, available) = (size(len), size(available));
             let error = Error::new(format!("not enough disk space: {needed} are needed, {available} are available"));
-            Err(error.of(error::Kind::NoRoom))
+            Err(error.of(error::Kind::NoSpace))
         }
         _ => Ok(()), // a file system that does not say is found out by writing
     }
@@ -151,7 +151,7 @@ pub(crate) fn check_folder(output: &Path) -> Result<()> {
 }
 
 /// Bytes that are available on the disk of a folder, or of the nearest one above that exists. `None` if the file system
-/// does not say, such as /proc and some network file systems, which have no room at all by their own account.
+/// does not say, such as /proc and some network file systems, which have no space at all by their own account.
 pub(crate) fn available(folder: &Path) -> Option<u64> {
     let here = Path::new(".");
     let existing =

@@ -20,22 +20,22 @@ use std::time::SystemTime;
 /// Allocates memory for `count` items. For a large allocation it asks Linux for large pages, because 512 small ones
 /// take four times as long to create, which counts when there are a hundred thousand tensors. Memory that is not needed
 /// is still never touched.
-pub(crate) fn large_room<T>(count: usize) -> Vec<T> {
-    let room: Vec<T> = Vec::with_capacity(count);
+pub(crate) fn large_buffer<T>(count: usize) -> Vec<T> {
+    let buffer: Vec<T> = Vec::with_capacity(count);
     #[cfg(target_os = "linux")]
     {
         const LARGE_PAGE: usize = 2 << 20;
-        let bytes = room.capacity() * size_of::<T>();
-        let before = room.as_ptr().cast::<u8>().align_offset(LARGE_PAGE).min(bytes);
+        let bytes = buffer.capacity() * size_of::<T>();
+        let before = buffer.as_ptr().cast::<u8>().align_offset(LARGE_PAGE).min(bytes);
         let whole = (bytes - before) / LARGE_PAGE * LARGE_PAGE;
         if whole > LARGE_PAGE {
-            let start = room.as_ptr().cast::<u8>().wrapping_add(before).cast_mut();
+            let start = buffer.as_ptr().cast::<u8>().wrapping_add(before).cast_mut();
             // SAFETY: the range is within memory of the vector. The advice does not change what memory holds, and a refusal
             // changes nothing.
             unsafe { libc::madvise(start.cast(), whole, libc::MADV_HUGEPAGE) };
         }
     }
-    room
+    buffer
 }
 
 /// The address ranges of mapped files, and the paths that they were opened by.
@@ -340,12 +340,12 @@ mod tests {
     use std::time::{Duration, Instant};
 
     #[test]
-    fn room_in_large_pages_holds_what_other_room_does() {
+    fn a_buffer_in_large_pages_holds_what_other_buffers_do() {
         for count in [0, 1, 1 << 18, 1 << 20, (1 << 20) + 77] {
-            let mut room = large_room(count);
-            let pointer = room.as_ptr();
-            room.extend(0..count);
-            assert!(room.as_ptr() == pointer && room.into_iter().eq(0..count));
+            let mut buffer = large_buffer(count);
+            let pointer = buffer.as_ptr();
+            buffer.extend(0..count);
+            assert!(buffer.as_ptr() == pointer && buffer.into_iter().eq(0..count));
         }
     }
 

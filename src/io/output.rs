@@ -14,7 +14,7 @@ use std::io;
 use std::path::Path;
 
 pub use super::destination::Destination;
-pub(crate) use super::destination::{available, check_folder, check_room, descriptor, is_standard_output};
+pub(crate) use super::destination::{available, check_folder, check_space, descriptor, is_standard_output};
 pub(crate) use super::naming::sync_folder;
 pub(crate) use super::path::directory_of;
 pub(crate) use super::temporaries::{
@@ -110,7 +110,7 @@ impl Output {
         let Err(error) = fs4::FileExt::allocate(&self.file, len) else { return Ok(()) };
         match error.kind() {
             // ZFS reserves more than necessary: the available space decides.
-            io::ErrorKind::StorageFull => self.destination.check_room(len),
+            io::ErrorKind::StorageFull => self.destination.check_space(len),
             io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => Err(self.failed(&error)),
             _ => Ok(()),
         }

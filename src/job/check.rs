@@ -49,10 +49,10 @@ pub(super) fn plans<'a, T>(
     let plans = draft.build(spread, &|bytes| measuring.advance(bytes)).map_err(in_file)?;
     drop(measuring);
     check_own_name(job, &plans).map_err(in_file)?;
-    tell_losses(source, container, observer);
+    report_losses(source, container, observer);
     plans.iter().flat_map(|plan| &plan.notes).for_each(|note| observer.notice(Notice::Note(note)));
     if matches!(operator, Operator::Cast(_)) {
-        tell_scales(&plans, codes, selection, observer);
+        report_scales(&plans, codes, selection, observer);
     }
     Ok((plans, checked))
 }
@@ -119,7 +119,7 @@ fn check_renames(source: &Checkpoint, target: &dyn Container, selection: &Select
 }
 
 /// Reports what the output will lack.
-fn tell_losses(source: &Checkpoint, target: &dyn Container, observer: &dyn Observer) {
+fn report_losses(source: &Checkpoint, target: &dyn Container, observer: &dyn Observer) {
     let FormatInfo { extension, metadata, .. } = target.format_info();
     for input in &source.shards {
         input.contents.ignored.iter().for_each(|name| observer.notice(Notice::NoArray(name)));
@@ -137,7 +137,7 @@ fn tell_losses(source: &Checkpoint, target: &dyn Container, observer: &dyn Obser
 }
 
 /// Reports scales that lose precision while their codes stay the same.
-fn tell_scales(plans: &[Plan], codes: Option<&Codes>, selection: &Selection, observer: &dyn Observer) {
+fn report_scales(plans: &[Plan], codes: Option<&Codes>, selection: &Selection, observer: &dyn Observer) {
     let Some(codes) = codes.filter(|codes| codes.have_scales()) else { return };
     let tensors = plans.iter().flat_map(|plan| &plan.steps).filter(|tensor| tensor.is_converted());
     let is_cast = |name: &&str| codes.is_scale(name) && selection.rule(name).is_none();

@@ -45,7 +45,7 @@ impl<'a> FileOutput<'a> {
             _ => None,
         };
         if let (Publish::Each, Some(destination)) = (job.publish, &destination) {
-            destination.check_room(plan.room())?;
+            destination.check_space(plan.space())?;
         }
         Ok(Self { destination, data, plan, container })
     }
@@ -104,10 +104,10 @@ impl<'a> FileOutput<'a> {
 }
 
 /// Refuses outputs that do not fit on the disk together. All of them go to one folder.
-pub(super) fn check_room_of_all<'b>(files: impl Iterator<Item = &'b FileOutput<'b>>) -> Result<()> {
+pub(super) fn check_space_of_all<'b>(files: impl Iterator<Item = &'b FileOutput<'b>>) -> Result<()> {
     let files: Vec<_> = files.collect();
-    let needed = files.iter().map(|file| file.plan.room()).sum();
-    files.first().and_then(|file| file.destination.as_ref()).map_or(Ok(()), |first| first.check_room(needed))
+    let needed = files.iter().map(|file| file.plan.space()).sum();
+    files.first().and_then(|file| file.destination.as_ref()).map_or(Ok(()), |first| first.check_space(needed))
 }
 
 /// A complete file that has no name yet.

@@ -86,7 +86,7 @@ pub(crate) fn open(
 }
 
 /// Decides where each output goes and what it will contain, and refuses what can be refused before anything is written.
-/// An output is refused if it exists, is an input, or cannot be there, if types do not fit, or if the disk has no room.
+/// An output is refused if it exists, is an input, or cannot be there, if types do not fit, or if the disk has no space.
 pub(crate) fn prepare<'a>(job: &Job, inputs: &[JobInput<'a, '_>], observer: &dyn Observer) -> Result<Prepared<'a>> {
     let folder = place::folder_of_outputs(job, inputs)?;
     let made = match folder {
@@ -106,7 +106,7 @@ pub(crate) fn prepare<'a>(job: &Job, inputs: &[JobInput<'a, '_>], observer: &dyn
         ready => ready,
     })?;
     if job.publish == Publish::Together {
-        file::check_room_of_all(ready.iter().filter_map(Ready::file))?;
+        file::check_space_of_all(ready.iter().filter_map(Ready::file))?;
     }
     Ok(Prepared {
         outputs: routes.into_iter().map(|route| (route.input.source, route.output)).zip(ready).collect(),

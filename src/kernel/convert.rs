@@ -4,7 +4,7 @@ use super::counts::{Counts, Loss};
 use super::decode::Decode;
 use super::encode::{Encode, bools};
 use super::isa::{Isa, Loop, prefetch_behind};
-use super::lane::{AHEAD, BLOCK, room};
+use super::lane::{AHEAD, BLOCK, grow};
 use super::pack;
 use super::rules::{OutOfRange, Rules};
 use super::shortcut::Shortcut;
@@ -154,7 +154,7 @@ impl Kernel {
         let Scratch { lane, bytes, codes } = scratch;
         let input = load(&self.source, input, bytes, count)?;
         let bits = self.target.dtype.bits();
-        let result = if bits < 8 { room(codes, count) } else { &mut *output };
+        let result = if bits < 8 { grow(codes, count) } else { &mut *output };
         let counts = match &self.lane {
             Lane::Codes => {
                 result.copy_from_slice(input);
@@ -179,7 +179,7 @@ impl Kernel {
             Lane::Float64(decode, encode) => encode.encode_float64(decode.to_float64(input, count, lane), result),
             Lane::Integer(Decode::Bool, Encode::Bool) => bools(input, result),
             Lane::Integer(decode, encode) => {
-                let wide = room(lane, 8 * count).as_chunks_mut().0;
+                let wide = grow(lane, 8 * count).as_chunks_mut().0;
                 decode.to_integer(input, wide);
                 let signed = self.source.dtype.class() == Class::Int { signed: true };
                 encode.encode_integer(wide, signed, result)
@@ -249,7 +249,7 @@ struct Scratch {
 fn load<'a>(source: &Storage, input: &'a [u8], scratch: &'a mut Vec<u8>, count: usize) -> Result<&'a [u8], Malformed> {
     let bits = source.dtype.bits();
     if bits < 8 {
-        let codes = room(scratch, count);
+        let codes = grow(scratch, count);
         if source.layout == SubByteLayout::Packed {
             pack::unpack(input, codes, bits);
             return Ok(codes);
@@ -268,7 +268,7 @@ fn load<'a>(source: &Storage, input: &'a [u8], scratch: &'a mut Vec<u8>, count: 
         return if is_strict && is_dirty { Err(Malformed) } else { Ok(codes) };
     }
     let Some(width) = source.swapped_bytes() else { return Ok(input) };
-    let swapped = room(scratch, input.len());
+    let swapped = grow(scratch, input.len());
     for (swapped, bytes) in swapped.chunks_exact_mut(width).zip(input.chunks_exact(width)) {
         swapped.copy_from_slice(bytes);
         swapped.reverse();

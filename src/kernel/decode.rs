@@ -5,7 +5,7 @@
 //! only integers and extends their sign.
 
 use super::counts::Counts;
-use super::lane::{LaneElement, room};
+use super::lane::{LaneElement, grow};
 use super::round::{narrow_to_odd, signed_to_odd, unsigned_to_odd, widen};
 use crate::dtype::{Class, Dtype, FloatFormat, Specials};
 use std::collections::HashMap;
@@ -83,7 +83,7 @@ impl Decode {
         if let Self::Float32 = self {
             return bytes.as_chunks().0;
         }
-        let lane = room(scratch, 4 * count).as_chunks_mut().0;
+        let lane = grow(scratch, 4 * count).as_chunks_mut().0;
         self.fill_float32(bytes, lane);
         lane
     }
@@ -114,7 +114,7 @@ impl Decode {
         if let Self::Float64 = self {
             return bytes.as_chunks().0;
         }
-        let lane = room(scratch, 8 * count).as_chunks_mut().0;
+        let lane = grow(scratch, 8 * count).as_chunks_mut().0;
         match self {
             Self::Bool => load(bytes, lane, |[byte]| f64::from(u8::from(byte != 0)).to_bits()),
             Self::Int { bits, signed } => load_integers(*bits, *signed, bytes, lane, &ToFloat64),

@@ -36,7 +36,7 @@ lane_element!(u32);
 lane_element!(u64);
 
 /// The first `len` bytes of a buffer, which grows if necessary.
-pub(super) fn room(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
+pub(super) fn grow(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
     if buffer.len() < len {
         buffer.resize(len, 0);
     }

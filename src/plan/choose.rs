@@ -12,7 +12,7 @@ use crate::container::{Elements, Form, Input, NewTensor, Tensor, TextExtent};
 use crate::conversion;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::io::map::large_room;
+use crate::io::map::large_buffer;
 use crate::operator::Operator;
 use crate::quant::{Decoder, EncodedPart, ONNX};
 use crate::read::{Share, SourceTensor};
@@ -129,7 +129,7 @@ pub(super) fn choose<'a>(request: &Request, inputs: &'a [Input], model: Option<&
     };
     let of_weights = request.weights.and_then(|weights| weights.renames.as_ref());
     let mut renamed = renamed(inputs, all(), of_weights.unwrap_or(&request.selection.renames))?;
-    let mut chosen = large_room(stored().count());
+    let mut chosen = large_buffer(stored().count());
     let mut shared = SharedScales::new(request.weights, inputs);
     let mut storable = Vec::new();
     for (at, (place, logical)) in all().enumerate() {

@@ -121,11 +121,11 @@ impl Quantization<'_> {
         self.rows.encoder.parts().iter().map(move |part| format!("{stem}{}", part.suffix))
     }
 
-    /// Writes some rows to the buffers of [`Encoder::part_ranges`]. `room` is a buffer for values.
+    /// Writes some rows to the buffers of [`Encoder::part_ranges`]. `buffer` is for values.
     pub(crate) fn encode(
         &self,
         rows: Range<u64>,
-        room: &mut Vec<u8>,
+        buffer: &mut Vec<u8>,
         outputs: &mut [&mut [u8]],
         tally: &mut EncodeTally,
     ) -> Result<()> {
@@ -134,7 +134,7 @@ impl Quantization<'_> {
             transcoder.transcode(rows, &parts, outputs, tally);
             return Ok(());
         }
-        let source = self.rows.read(rows.clone(), room)?;
+        let source = self.rows.read(rows.clone(), buffer)?;
         if let Some(Recovery::Found(recoverer, shared, _)) = &self.rows.recovery {
             let found = recoverer.encode(rows, source, shared, outputs, tally);
             return found.map_err(|_| self.rows.sources[0].error(Error::new("changed while it was read")));
@@ -169,8 +169,8 @@ impl<'a> WeightRows<'a> {
         (0..all).step_by(step as usize).map(move |start| start..all.min(start + step))
     }
 
-    /// The bytes of some rows of the weight, after reading them from the disk; `room` holds them if they are computed.
-    pub(crate) fn read<'r>(&self, rows: Range<u64>, room: &'r mut Vec<u8>) -> Result<&'r [u8]>
+    /// The bytes of some rows of the weight, after reading them from the disk; `buffer` holds them if they are computed.
+    pub(crate) fn read<'r>(&self, rows: Range<u64>, buffer: &'r mut Vec<u8>) -> Result<&'r [u8]>
     where
         'a: 'r,
     {
@@ -181,22 +181,22 @@ impl<'a> WeightRows<'a> {
                 self.stored(start..end)
             }
             WeightValues::Columns => {
-                room.resize(((rows.end - rows.start) * row_bytes) as usize, 0);
-                self.transpose(rows, room)?;
-                Ok(room)
+                buffer.resize(((rows.end - rows.start) * row_bytes) as usize, 0);
+                self.transpose(rows, buffer)?;
+                Ok(buffer)
             }
             WeightValues::Coded(coded) => {
-                room.resize(((rows.end - rows.start) * row_bytes) as usize, 0);
+                buffer.resize(((rows.end - rows.start) * row_bytes) as usize, 0);
                 let parts = self.parts(coded, &rows)?;
                 if coded.rows.step == 1 {
-                    coded.decoder.decode(coded.rows.row(rows.start)..coded.rows.row(rows.end), &parts, room)?;
+                    coded.decoder.decode(coded.rows.row(rows.start)..coded.rows.row(rows.end), &parts, buffer)?;
                 } else {
-                    for (row, out) in rows.zip(room.chunks_exact_mut(row_bytes as usize)) {
+                    for (row, out) in rows.zip(buffer.chunks_exact_mut(row_bytes as usize)) {
                         let row = coded.rows.row(row);
                         coded.decoder.decode(row..row + 1, &parts, out)?;
                     }
                 }
-                Ok(room)
+                Ok(buffer)
             }
         }
     }
@@ -296,9 +296,9 @@ impl<'a> WeightRows<'a> {
     fn count_special(&self) -> Result<u64> {
         /// Bytes that are read at a time.
         const STEP: u64 = 1 << 20;
-        let mut room = Vec::new();
+        let mut buffer = Vec::new();
         self.row_pieces(STEP)
-            .try_fold(0, |count, rows| Ok(count + count_special(self.dtype(), self.read(rows, &mut room)?)))
+            .try_fold(0, |count, rows| Ok(count + count_special(self.dtype(), self.read(rows, &mut buffer)?)))
     }
 
     /// Why an element is infinite or NaN, if the weight is quantized.

@@ -73,7 +73,7 @@ pub(crate) struct NewStored<'a> {
 
 impl Plan<'_> {
     /// Bytes that the file takes on the disk while it is written: if it is deflated later, there are two copies.
-    pub(crate) fn room(&self) -> u64 {
+    pub(crate) fn space(&self) -> u64 {
         if self.is_deflated { self.len.saturating_mul(2) } else { self.len }
     }
 

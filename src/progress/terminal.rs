@@ -42,10 +42,10 @@ fn template(columns: usize, word: usize) -> String {
         (0, 5, " {percent:>3}%"),
     ];
     let (_, taken, figures) = figures.into_iter().find(|(from, ..)| columns >= *from).unwrap_or_default();
-    let room = columns.saturating_sub(taken);
-    match room {
-        _ if room >= word + BAR => format!("{{msg}}{{wide_bar}}{figures}"),
-        _ if room > 2 * BAR => format!("{{wide_msg}} {{bar:{BAR}}}{figures}"),
+    let free = columns.saturating_sub(taken);
+    match free {
+        _ if free >= word + BAR => format!("{{msg}}{{wide_bar}}{figures}"),
+        _ if free > 2 * BAR => format!("{{wide_msg}} {{bar:{BAR}}}{figures}"),
         _ => format!("{{wide_msg}}{figures}"),
     }
 }

@@ -22,14 +22,14 @@ impl WeightSource<'_> {
         self.parts[0].error(error.in_tensor(&self.name))
     }
 
-    /// Some elements, which are decoded into `room` with those around them.
-    pub(super) fn decode<'b>(&self, elements: Range<u64>, room: &'b mut Vec<u8>) -> Result<&'b [u8]> {
+    /// Some elements, which are decoded into `buffer` with those around them.
+    pub(super) fn decode<'b>(&self, elements: Range<u64>, buffer: &'b mut Vec<u8>) -> Result<&'b [u8]> {
         let (values, width) = (self.decoder.around(elements.clone()), u64::from(self.decoder.target().bits() / 8));
-        room.resize(((values.end - values.start) * width) as usize, 0);
+        buffer.resize(((values.end - values.start) * width) as usize, 0);
         let place = |element: u64| ((element - values.start) * width) as usize;
         let place = place(elements.start)..place(elements.end);
-        decode_values(&self.decoder, &self.parts, values, room).map_err(|error| self.error(error))?;
-        Ok(&room[place])
+        decode_values(&self.decoder, &self.parts, values, buffer).map_err(|error| self.error(error))?;
+        Ok(&buffer[place])
     }
 }
 

@@ -17,7 +17,7 @@ use crate::operator::Operator;
 use crate::text::{path_text, shorten};
 use serde_json::Value;
 use std::fmt::Write as _;
-use words::{counted, escape, share};
+use words::{escape, percent, with_thousands};
 
 /// Nothing is loaded, and only the page's own code runs.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
@@ -57,7 +57,7 @@ pub fn page(report: &Report, spreads: &[ExponentSpread]) -> String {
 fn head(report: &Report) -> String {
     let (all, converted) = (report.tensors().count(), report.converted().count());
     let [size_in, size_out] = [report.bytes_in, report.bytes_out()].map(words::bytes);
-    let mut text = format!("<header>\n<h1>{}", escape(&report.deed()));
+    let mut text = format!("<header>\n<h1>{}", escape(&report.action()));
     let [input, output] = [report.input, report.output].map(|path| escape(&path_text(path)));
     let _ = writeln!(
         text,
@@ -89,10 +89,10 @@ fn head(report: &Report) -> String {
     };
     tile(
         "Tensors",
-        &format!("{} converted", counted(converted as u64)),
+        &format!("{} converted", with_thousands(converted as u64)),
         &match all - converted {
             0 => format!("none copied{shards}"),
-            copied => format!("{} copied{shards}", counted(copied as u64)),
+            copied => format!("{} copied{shards}", with_thousands(copied as u64)),
         },
     );
     if let Some((tensor, decibels)) = worst(report) {
@@ -122,7 +122,7 @@ fn options(options: &Value) -> String {
             .map(|item| item.as_str().map_or_else(|| item.to_string(), str::to_owned))
             .collect::<Vec<_>>()
             .join(", "),
-        Value::Number(number) => number.as_u64().map_or_else(|| number.to_string(), counted),
+        Value::Number(number) => number.as_u64().map_or_else(|| number.to_string(), with_thousands),
         other => other.to_string(),
     };
     let mut rows = String::new();
@@ -153,16 +153,16 @@ fn lost(report: &Report) -> String {
     if total.is_lossless() {
         text.push_str("<p>Every value came through unchanged.</p>\n");
     } else {
-        let _ = writeln!(text, "<p>Of {} values that were converted</p>\n<ul class=\"lost\">", counted(values));
+        let _ = writeln!(text, "<p>Of {} values that were converted</p>\n<ul class=\"lost\">", with_thousands(values));
         for loss in Loss::ALL.into_iter().filter(|loss| total[*loss] > 0) {
             let class = if loss == Loss::Inexact { " class=\"mild\"" } else { "" };
-            let (count, share) = (counted(total[loss]), share(total[loss], values));
-            let _ = writeln!(text, "<li{class}><b>{share}</b> {} <small>{count}</small></li>", loss.describe());
+            let (count, percent) = (with_thousands(total[loss]), percent(total[loss], values));
+            let _ = writeln!(text, "<li{class}><b>{percent}</b> {} <small>{count}</small></li>", loss.describe());
         }
         text.push_str("</ul>\n");
     }
     if total.input_nan + total.input_infinite > 0 {
-        let _ = writeln!(text, "<p>The input already had {}.</p>", specials(&total, counted));
+        let _ = writeln!(text, "<p>The input already had {}.</p>", specials(&total, with_thousands));
     }
     text.push_str("</section>\n");
     text

@@ -124,7 +124,7 @@ impl Report<'_> {
     }
 
     /// Bytes that the outputs take on the disk while they are written.
-    pub(crate) fn room(&self) -> u64 {
+    pub(crate) fn space(&self) -> u64 {
         self.files.iter().map(|file| if file.will_be_deflated { 2 * file.bytes } else { file.bytes }).sum()
     }
 

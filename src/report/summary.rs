@@ -25,7 +25,7 @@ impl Report<'_> {
     /// What became of the tensors, in a few words.
     fn heading(&self) -> String {
         let copied = self.tensors().count() - self.converted().count();
-        let mut text = self.deed();
+        let mut text = self.action();
         if copied > 0 {
             let verb = if self.time.is_none() { "copy" } else { "copied" };
             let _ = write!(text, ", {verb} {copied}{}", self.reasons());
@@ -34,7 +34,7 @@ impl Report<'_> {
     }
 
     /// What was converted, or would be.
-    pub(super) fn deed(&self) -> String {
+    pub(super) fn action(&self) -> String {
         let would = if self.time.is_none() { "would " } else { "" };
         // Weights of a quantized input that are not quantized in the output.
         let (decoded, others): (Vec<_>, Vec<_>) =
@@ -42,12 +42,12 @@ impl Report<'_> {
         if others.is_empty() && decoded.is_empty() {
             return format!("{would}{} no tensor", self.operator);
         }
-        let deed = |operator: &str, tensors: &[&TensorReport]| {
+        let action = |operator: &str, tensors: &[&TensorReport]| {
             let count = counted(tensors.len() as u64, "tensor");
             (!tensors.is_empty()).then(|| format!("{operator} {count} to {}", names(tensors.iter().copied())))
         };
-        let deeds = [deed(self.operator, &others), deed(Operator::Dequantize.name(), &decoded)];
-        would.to_owned() + &deeds.into_iter().flatten().collect::<Vec<_>>().join(", ")
+        let actions = [action(self.operator, &others), action(Operator::Dequantize.name(), &decoded)];
+        would.to_owned() + &actions.into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
 
     /// A line for one input of several, and one for each kind of loss.

@@ -10,7 +10,7 @@
 
 mod line;
 
-use super::messages::tell;
+use super::messages::print_message;
 use crate::cli::Cli;
 use crate::container::{by_extension, checkpoint};
 use crate::dtype::Dtype;
@@ -41,7 +41,7 @@ const SCRIPTS: [(&str, &str); 5] = [
 #[must_use]
 pub fn complete(shell: &OsStr) -> ExitCode {
     let Some((shell, script)) = SCRIPTS.iter().find(|(name, _)| shell == *name) else {
-        tell(&format!("tcast: error: {VARIABLE} names no shell: bash, zsh, fish, elvish or powershell"));
+        print_message(&format!("tcast: error: {VARIABLE} names no shell: bash, zsh, fish, elvish or powershell"));
         return ExitCode::from(2);
     };
     let mut words: Vec<OsString> = env::args_os().skip_while(|word| word != "--").skip(1).collect();

@@ -35,7 +35,7 @@ fn diff(args: &DiffArgs) -> Result<bool> {
     plan::check_from(a.tensors().chain(b.tensors()).map(|(_, tensor)| tensor), args.from)?;
     let models = [&a, &b].map(LogicalCheckpoint::probe_parts);
     if !args.quiet {
-        models.iter().for_each(tell_problems);
+        models.iter().for_each(print_problems);
     }
     let rows = matched(&models, args)?;
     let comparison = DiffResult::new(args, rows);
@@ -67,7 +67,7 @@ struct DiffRow<'a> {
 }
 
 /// Warns if it is unclear which tensors are quantized weights.
-fn tell_problems(model: &LogicalCheckpoint) {
+fn print_problems(model: &LogicalCheckpoint) {
     let Some(problem) = model.found.problems.first() else { return };
     let more = match model.found.problems.len() - 1 {
         0 => String::new(),

@@ -5,7 +5,7 @@ use super::notes::{ALWAYS_JSON, StoredForm, json, store};
 use crate::container::{Form, NewTensor, NewTensors, Placement, too_long};
 use crate::dtype::Dtype;
 use crate::error::Result;
-use crate::io::map::large_room;
+use crate::io::map::large_buffer;
 use crate::kernel::Storage;
 use crate::threads;
 use serde::Serialize;
@@ -63,7 +63,7 @@ pub(super) fn write_header(
     let (count, parts) = (places.len(), threads.min(places.len() / PART).max(1));
     let range = |at: usize| count * at / parts..count * (at + 1) / parts;
     let write = |at: usize| {
-        let mut part = large_room(range(at).map(|at| tensors.get(at).name.len() + ENTRY).sum());
+        let mut part = large_buffer(range(at).map(|at| tensors.get(at).name.len() + ENTRY).sum());
         if at == 0 {
             part.extend([0; 8]);
             part.push(b'{');

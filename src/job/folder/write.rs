@@ -5,7 +5,7 @@ use crate::container::Tensor;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::map::MappedFile;
-use crate::io::output::{Destination, Output, check_room};
+use crate::io::output::{Destination, Output, check_space};
 use crate::io::sink::{ExistingFile, Summed};
 use crate::job::cancel::Cancellable;
 use crate::job::observer::{Notice, Observer, ShardProgress};
@@ -152,7 +152,7 @@ impl<'a> ShardWork<'a, '_> {
         }
         let missing = || chosen.iter().zip(&done).filter(|(_, done)| done.is_none()).map(|(&at, _)| at);
         let folder = self.staging.folder().to_owned();
-        check_room(&folder, missing().map(|at| self.plans[at].len).sum()).map_err(|error| error.in_file(&folder))?;
+        check_space(&folder, missing().map(|at| self.plans[at].len).sum()).map_err(|error| error.in_file(&folder))?;
         let total = missing().map(|at| self.plans[at].source_bytes()).sum();
         let observer = self.observer;
         let progress = observer.checkpoint(total);

@@ -169,10 +169,10 @@ impl Planner<'_> {
             let mut misfits: Vec<(usize, usize, u64)> = Vec::new();
             let all = &*sets;
             let progress = observer.progress("recovering", bytes(all, is_open));
-            let work = |room: &mut Vec<u8>, MemberPiece { set, member, rows }: MemberPiece| {
+            let work = |buffer: &mut Vec<u8>, MemberPiece { set, member, rows }: MemberPiece| {
                 let (number, shared) = tried[set].expect("only such sets are searched");
                 let at = &all[set].members[member];
-                let source = at.rows.read(rows.clone(), room)?;
+                let source = at.rows.read(rows.clone(), buffer)?;
                 progress.advance(source.len() as u64);
                 let found = at.recoverers[number].check(rows, source, &shared);
                 if found.is_err() {
@@ -216,14 +216,14 @@ impl Planner<'_> {
     /// Lists the candidates. Finds the largest magnitude of weights that need it, unless their first values rule out
     /// that they are codes times scales.
     fn look_ahead(&self, sets: &mut [RecoverySet], observer: &dyn Observer) -> Result<()> {
-        let mut room = Vec::new();
+        let mut buffer = Vec::new();
         let mut needs_extremes = Vec::with_capacity(sets.len());
         for set in &*sets {
             let mut may_fit = set.needs_extremes();
             for member in &set.members {
                 if may_fit {
                     let rows = 0..member.rows.encoder.row_alignment().min(member.rows.encoder.rows());
-                    may_fit = member.recoverers[0].may_fit(member.rows.read(rows, &mut room)?);
+                    may_fit = member.recoverers[0].may_fit(member.rows.read(rows, &mut buffer)?);
                 }
             }
             needs_extremes.push(may_fit);
@@ -232,9 +232,9 @@ impl Planner<'_> {
         let all = &*sets;
         let is_needed = |set: usize| needs_extremes[set];
         let progress = observer.progress("first pass", bytes(all, is_needed));
-        let work = |room: &mut Vec<u8>, MemberPiece { set, member, rows }: MemberPiece| {
+        let work = |buffer: &mut Vec<u8>, MemberPiece { set, member, rows }: MemberPiece| {
             let at = &all[set].members[member].rows;
-            let source = at.read(rows, room)?;
+            let source = at.read(rows, buffer)?;
             progress.advance(source.len() as u64);
             Ok::<_, Error>((set, Extremes::of(at.dtype(), source, 0)))
         };

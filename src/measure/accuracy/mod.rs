@@ -86,17 +86,17 @@ impl AccuracyTally {
     /// float64 does not hold these exactly.
     pub(crate) fn add(&mut self, start: u64, sources: &[f64], results: &[f64], errors: Option<&[f64]>) {
         assert_eq!(sources.len(), results.len(), "every element has a result");
-        let mut room = [0.0; BLOCK];
+        let mut buffer = [0.0; BLOCK];
         for first in (0..sources.len()).step_by(BLOCK) {
             let part = first..sources.len().min(first + BLOCK);
             let (sources, results) = (&sources[part.clone()], &results[part.clone()]);
             let errors = if let Some(errors) = errors {
                 &errors[part]
             } else {
-                for ((error, &x), &y) in room.iter_mut().zip(sources).zip(results) {
+                for ((error, &x), &y) in buffer.iter_mut().zip(sources).zip(results) {
                     *error = difference(x, y);
                 }
-                &room[..sources.len()]
+                &buffer[..sources.len()]
             };
             self.add_block(start + first as u64, ComparedBlock { sources, results, errors });
         }

@@ -89,9 +89,9 @@ pub fn bits_row(dtype: Dtype, element_index: u64, code: u128, style: &RenderStyl
     let before = style.index_width + 2 + parts.iter().map(|(_, digits)| digits.len() + 1).sum::<usize>() + 1;
     let digits = join(parts.into_iter().map(|(part, digits)| colored(part, &digits, style)), " ");
     // The column is narrowed if lines would not fit, unless this one does not fit anyway.
-    let room = style.width.saturating_sub(before + 2 + kind.len().max(ValueKind::Subnormal.name().len()));
+    let free = style.width.saturating_sub(before + 2 + kind.len().max(ValueKind::Subnormal.name().len()));
     let column = statement_width(dtype);
-    let column = if what.len() <= room { column.min(room) } else { column };
+    let column = if what.len() <= free { column.min(free) } else { column };
     format!("{index}  {digits}  {what:column$}  {kind}")
 }
 

@@ -103,9 +103,9 @@ impl BitComparison {
         if self.are_alike {
             return Ok(piece.bytes[0] == piece.bytes[1]);
         }
-        let mut room = [Vec::new(), Vec::new()];
+        let mut buffers = [Vec::new(), Vec::new()];
         for block in piece.blocks(sides, BLOCK) {
-            let [a, b] = self.order(sides, &block, &mut room)?;
+            let [a, b] = self.order(sides, &block, &mut buffers)?;
             if a != b {
                 return Ok(false);
             }
@@ -117,19 +117,19 @@ impl BitComparison {
         &self,
         sides: &[LogicalTensor; 2],
         block: &Piece<'a, 2>,
-        room: &'a mut [Vec<u8>; 2],
+        buffers: &'a mut [Vec<u8>; 2],
     ) -> Result<[&'a [u8]; 2]> {
         let Some(ordered) = &self.ordered else { return Ok(block.bytes) };
         for at in 0..2 {
-            convert(&ordered[at], &sides[at], block.start, block.bytes[at], block.count, &mut room[at])?;
+            convert(&ordered[at], &sides[at], block.start, block.bytes[at], block.count, &mut buffers[at])?;
         }
-        Ok(room.each_ref().map(Vec::as_slice))
+        Ok(buffers.each_ref().map(Vec::as_slice))
     }
 
     /// Calls `differs` with each element whose bits differ, counted from the start of a block.
     fn differences(&self, sides: &[LogicalTensor; 2], block: &Piece<2>, mut differs: impl FnMut(usize)) -> Result<()> {
-        let mut room = [Vec::new(), Vec::new()];
-        let [a, b] = self.order(sides, block, &mut room)?;
+        let mut buffers = [Vec::new(), Vec::new()];
+        let [a, b] = self.order(sides, block, &mut buffers)?;
         let pairs = a.chunks_exact(self.width).zip(b.chunks_exact(self.width));
         let mut found = false;
         for (at, _) in pairs.enumerate().filter(|(_, (a, b))| a != b) {

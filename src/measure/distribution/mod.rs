@@ -175,7 +175,7 @@ impl Work<'_> {
             tally.merge(rest.tally);
         }
         let kernel = conversion.kernel().expect("numbers to numbers");
-        words.tell(kernel, per_word, &mut tally);
+        words.add_to(kernel, per_word, &mut tally);
         Ok(tally.distribution())
     }
 

@@ -42,7 +42,7 @@ impl WordCounts {
     }
 
     /// Passes the elements of all words to a tally, converted to its type by the kernel.
-    pub(super) fn tell<const WIDTH: usize>(&self, kernel: &Kernel, per_word: usize, tally: &mut impl Repeat<WIDTH>) {
+    pub(super) fn add_to<const WIDTH: usize>(&self, kernel: &Kernel, per_word: usize, tally: &mut impl Repeat<WIDTH>) {
         let mut lane = vec![0; 256 * per_word * WIDTH];
         for (high, counts) in (0..=u8::MAX).zip(self.0.as_chunks::<256>().0) {
             if counts.iter().all(|count| *count == 0) {

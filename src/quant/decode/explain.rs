@@ -3,9 +3,9 @@
 use super::super::layout::{CodeValues, Combination, Group, Layout, Packing, Zeros};
 use super::super::recognize::{FoundWeight, StoredTensor};
 use super::Decoder;
+use super::buffers::{SEGMENT, global_scale};
 use super::geometry::DecodeGeometry;
 use super::linear::extend_signs;
-use super::room::{SEGMENT, global_scale};
 use super::rows::widen;
 use super::scales::GroupRange;
 use crate::dtype::Dtype;

@@ -238,7 +238,7 @@ fn products<const W: usize>(
     }
 }
 
-/// Calls `run` with the codes of each group, its scale and zero point, and the room for its values.
+/// Calls `run` with the codes of each group, its scale and zero point, and the buffer for its values.
 #[inline(always)]
 fn each_group<const W: usize>(
     codes: &[u8],

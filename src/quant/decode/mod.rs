@@ -4,6 +4,7 @@
 //! [`Decoder::decode`] then walks over the rows (`rows`): `codes` unpacks codes, `scales` and `zeros` fetch what belongs to
 //! their groups, and `fused` with `tables`, or `lanes`, multiply.
 
+pub(super) mod buffers;
 mod casts;
 pub(super) mod codes;
 mod explain;
@@ -12,7 +13,6 @@ pub(super) mod geometry;
 mod group_index;
 mod lanes;
 mod linear;
-pub(super) mod room;
 mod rotate;
 pub(super) mod rows;
 pub(super) mod scales;
@@ -34,8 +34,8 @@ use super::table::GPT_OSS_ROWS;
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::kernel::Isa;
+use buffers::{DecodeBuffers, SEGMENT};
 use casts::cast;
-use room::{Room, SEGMENT};
 use rows::{RowDecoder, RowOutput};
 use std::ops::Range;
 use std::sync::Arc;
@@ -321,12 +321,12 @@ impl Decoder {
         let [range, columns] = [rows, columns].map(|range| range.start as usize..range.end as usize);
         let index = self.group_index(parts, columns.clone())?;
         let map = self.steps.geometry.map.and_then(|slot| parts[slot.index].as_chunks().0.first_chunk().copied());
-        let room = Room::new(&self.steps, index.is_some());
+        let buffers = DecodeBuffers::new(&self.steps, index.is_some());
         let map = map.unwrap_or_default();
         let Steps { fused, scales, geometry, .. } = &self.steps;
         let results =
-            fused.map_or(Results::None, |fused| fused.results(isa, geometry, scales.factor(), room.columns, &map));
-        Ok(isa.run(RowDecoder { steps: &self.steps, parts, index, map, room, results, range, columns, out }))
+            fused.map_or(Results::None, |fused| fused.results(isa, geometry, scales.factor(), buffers.columns, &map));
+        Ok(isa.run(RowDecoder { steps: &self.steps, parts, index, map, buffers, results, range, columns, out }))
     }
 
     /// The indices of the parts that hold scales and the global scale.

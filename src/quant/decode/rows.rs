@@ -1,12 +1,12 @@
 //! The rows of one call: a tile of codes, and then each of its rows in segments that fit into the first-level cache.
 
 use super::super::layout::{Combination, ScaleOrder};
+use super::buffers::DecodeBuffers;
 use super::casts::run;
 use super::codes::{CodeWindow, TransposedTile};
 use super::fused::Products;
 use super::lanes::{self, Float32Lane};
 use super::linear::extend_signs;
-use super::room::Room;
 use super::rotate::{rotate, rotate_float32s};
 use super::segment::{FetchedScales, SegmentGroups};
 use super::steps::{Arithmetic, CodeDecoding, Steps};
@@ -34,7 +34,7 @@ pub(super) struct RowDecoder<'a> {
     /// The groups of these columns, if they are not contiguous.
     pub(super) index: Option<Vec<u32>>,
     pub(super) map: [[u8; 4]; 16],
-    pub(super) room: Room,
+    pub(super) buffers: DecodeBuffers,
     pub(super) results: Results,
     pub(super) range: Range<usize>,
     /// The columns of all these rows; the first is a multiple of [`SEGMENT`].
@@ -51,7 +51,7 @@ impl Loop for RowDecoder<'_> {
         let packing = self.steps.layout.codes.packing;
         let height = geometry.rows as usize;
         let mut tally = DecodeTally::default();
-        let (mut tile, mut unpacked) = (TransposedTile::default(), std::mem::take(&mut self.room.codes));
+        let (mut tile, mut unpacked) = (TransposedTile::default(), std::mem::take(&mut self.buffers.codes));
         let mut row = self.range.start;
         while row < self.range.end {
             let (matrix, within) = (row / height, row % height);
@@ -62,8 +62,8 @@ impl Loop for RowDecoder<'_> {
                 let window = geometry.window(packing, self.parts, [matrix, within], column..column + columns);
                 let window = tile.read(packing, &window, rows).unwrap_or(window);
                 for at in 0..rows {
-                    for start in (0..columns).step_by(self.room.columns) {
-                        let count = self.room.columns.min(columns - start);
+                    for start in (0..columns).step_by(self.buffers.columns) {
+                        let count = self.buffers.columns.min(columns - start);
                         let window = CodeWindow {
                             row: window.row + at,
                             column: window.column + start,
@@ -137,7 +137,7 @@ impl RowDecoder<'_> {
         row: usize,
         end: usize,
     ) -> DecodeTally {
-        let Self { steps, parts, index, room, range, columns: decoded, .. } = self;
+        let Self { steps, parts, index, buffers, range, columns: decoded, .. } = self;
         let Steps { layout, geometry, .. } = steps;
         // 1. The groups of these columns, and how many elements of the first come before them.
         let width = geometry.columns as usize;
@@ -154,8 +154,8 @@ impl RowDecoder<'_> {
         } else {
             end.div_ceil(size).min(geometry.grid[1] as usize)
         };
-        room.fetch(steps, parts, [matrix, below], &groups, all);
-        let held = groups.start - room.fetched.as_ref().map_or(0, |held| held.groups.start);
+        buffers.fetch(steps, parts, [matrix, below], &groups, all);
+        let held = groups.start - buffers.fetched.as_ref().map_or(0, |held| held.groups.start);
         let start = (row - range.start) * decoded.len() + column - decoded.start;
         let bytes = steps.target.bits() as usize / 8;
         let segment = SegmentPlace {
@@ -176,16 +176,16 @@ impl RowDecoder<'_> {
     /// Decodes codes in one loop: see `fused`. Returns false if values need the general method.
     #[inline(always)]
     fn multiply_fused(&mut self, codes: &[u8], segment: &SegmentPlace) -> bool {
-        let Self { steps, index, map, room, results, out, .. } = self;
-        let (Some(fused), RowOutput::Values(out), false) = (steps.fused, out, room.is_changed) else { return false };
+        let Self { steps, index, map, buffers, results, out, .. } = self;
+        let (Some(fused), RowOutput::Values(out), false) = (steps.fused, out, buffers.is_changed) else { return false };
         let SegmentPlace { size, skip, .. } = *segment;
         let (out, columns, factor) = (&mut out[segment.bytes.clone()], segment.columns.len(), steps.scales.factor());
-        let (scales_of, zeros_of) = (&room.groups[segment.groups.clone()], segment.zeros(&room.zeros));
+        let (scales_of, zeros_of) = (&buffers.groups[segment.groups.clone()], segment.zeros(&buffers.zeros));
         let fetched = FetchedScales {
-            scales: &room.groups[..room.fetched.as_ref().map_or(0, |fetched| fetched.groups.len())],
+            scales: &buffers.groups[..buffers.fetched.as_ref().map_or(0, |fetched| fetched.groups.len())],
             first: segment.groups.start,
-            fetch: room.fetches,
-            are_ordinary: room.are_ordinary,
+            fetch: buffers.fetches,
+            are_ordinary: buffers.are_ordinary,
         };
         let groups = match index {
             None => {
@@ -193,7 +193,7 @@ impl RowDecoder<'_> {
             }
             Some(index) => {
                 let index = &index[segment.columns.clone()];
-                let (scales, zeros) = (&mut room.scales[..columns], &mut room.lane[..columns]);
+                let (scales, zeros) = (&mut buffers.scales[..columns], &mut buffers.lane[..columns]);
                 lanes::expand_indexed(scales_of, index, scales);
                 if !zeros_of.is_empty() {
                     lanes::expand_indexed(zeros_of, index, zeros);
@@ -205,28 +205,28 @@ impl RowDecoder<'_> {
         if let Some(products) = steps.products {
             return fused.multiply(codes, &groups, steps.narrowest, products, results, out);
         }
-        let (lane, plain) = (&mut room.values[..columns], Products::PLAIN);
+        let (lane, plain) = (&mut buffers.values[..columns], Products::PLAIN);
         let is_done = fused.multiply(codes, &groups, steps.narrowest, plain, results, lane.as_flattened_mut());
         if is_done {
-            finish(steps, lane, &mut room.scratch, out);
+            finish(steps, lane, &mut buffers.scratch, out);
         }
         is_done && !has_special(out, steps.target)
     }
 
     #[inline(always)]
     fn multiply_in_steps(&mut self, codes: &[u8], segment: SegmentPlace) -> DecodeTally {
-        let Self { steps, index, map, room, out, .. } = self;
-        let zeros_of = segment.zeros(&room.zeros);
+        let Self { steps, index, map, buffers, out, .. } = self;
+        let zeros_of = segment.zeros(&buffers.zeros);
         let SegmentPlace { columns, groups, size, skip, bytes: place, first } = segment;
-        let scales_of = &room.groups[groups.clone()];
-        let (layout, global, factor) = (steps.layout, room.global, steps.scales.factor());
+        let scales_of = &buffers.groups[groups.clone()];
+        let (layout, global, factor) = (steps.layout, buffers.global, steps.scales.factor());
         let index = index.as_ref().map(|index| &index[columns.clone()]);
         let columns = columns.len();
         let spread = |groups: &Float32Lane, lane: &mut Float32Lane| match index {
             Some(index) => lanes::expand_indexed(groups, index, lane),
             None => lanes::expand(groups, size, skip, lane),
         };
-        let (lane, scales) = (&mut room.lane[..columns], &mut room.scales[..columns]);
+        let (lane, scales) = (&mut buffers.lane[..columns], &mut buffers.scales[..columns]);
         widen(steps, codes, map, lane);
         if !zeros_of.is_empty() {
             spread(zeros_of, scales);
@@ -234,9 +234,9 @@ impl RowDecoder<'_> {
         }
         spread(scales_of, scales);
         // Products, and their roundings.
-        let products = &mut room.values[..columns];
+        let products = &mut buffers.values[..columns];
         if steps.arithmetic == Arithmetic::Exact {
-            let wide = &mut room.wide[..columns];
+            let wide = &mut buffers.wide[..columns];
             lanes::multiply_exactly(lane, scales, factor, (layout.global, global), wide);
             if let Some(size) = steps.rotation {
                 rotate(wide, size);
@@ -257,11 +257,11 @@ impl RowDecoder<'_> {
         } else if let RowOutput::Values(out) = &mut *out {
             lanes::multiply(lane, scales, factor, products);
             if let Some(size) = steps.rotation {
-                rotate_float32s(products, &mut room.wide[..columns], size);
+                rotate_float32s(products, &mut buffers.wide[..columns], size);
             }
-            finish(steps, products, &mut room.scratch, &mut out[place.clone()]);
-            if room.is_changed {
-                spread(&room.stored[groups], scales);
+            finish(steps, products, &mut buffers.scratch, &mut out[place.clone()]);
+            if buffers.is_changed {
+                spread(&buffers.stored[groups], scales);
             }
         }
         let RowOutput::Values(out) = out else { return DecodeTally::default() };

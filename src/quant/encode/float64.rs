@@ -38,7 +38,7 @@ pub(super) struct Float64Rows<'a, 'o> {
 }
 
 /// Buffers for the values of a segment.
-struct Float64Room {
+struct Float64Buffers {
     values: [f64; SEGMENT],
     numbers: [f32; SEGMENT],
     multiples: [f32; SEGMENT],
@@ -51,7 +51,7 @@ impl Loop for Float64Rows<'_, '_> {
     #[inline(always)]
     fn run(mut self) {
         let geometry = &self.encoder.geometry;
-        let mut room = Float64Room {
+        let mut buffers = Float64Buffers {
             values: [0.0; SEGMENT],
             numbers: [0.0; SEGMENT],
             multiples: [0.0; SEGMENT],
@@ -72,7 +72,7 @@ impl Loop for Float64Rows<'_, '_> {
                 self.writer.store_scales(band.matrix, band.rows.start, 0, stored);
                 self.tally.underflowed_groups += scales.iter().filter(|scale| scale.is_underflow).count() as u64;
             }
-            band.rows.for_each(|row| self.encode(band.matrix, row, &scales, &mut room));
+            band.rows.for_each(|row| self.encode(band.matrix, row, &scales, &mut buffers));
         }
     }
 }
@@ -132,7 +132,7 @@ impl Float64Rows<'_, '_> {
     }
 
     #[inline(always)]
-    fn encode(&mut self, matrix: usize, row: usize, scales: &[GroupScale], room: &mut Float64Room) {
+    fn encode(&mut self, matrix: usize, row: usize, scales: &[GroupScale], buffers: &mut Float64Buffers) {
         let Encoder { geometry, rounding, division, chooser, .. } = self.encoder;
         let (size, columns) = (geometry.block[1] as usize, geometry.columns as usize);
         let is_divided = chooser.rule == ScaleRule::GlobalDivisor;
@@ -141,7 +141,7 @@ impl Float64Rows<'_, '_> {
         for start in (0..columns).step_by(SEGMENT) {
             let end = (start + SEGMENT).min(columns);
             let count = end - start;
-            let (values, numbers) = (&mut room.values[..count], &mut room.numbers[..count]);
+            let (values, numbers) = (&mut buffers.values[..count], &mut buffers.numbers[..count]);
             for (value, bytes) in values.iter_mut().zip(&self.row(matrix, row)[start..end]) {
                 *value = f64::from_le_bytes(*bytes);
             }
@@ -163,7 +163,7 @@ impl Float64Rows<'_, '_> {
                     *number = if scale.factor == 0.0 { 0.0 } else { to_odd(*value / scale.wide + zero) };
                 }
             }
-            let (codes, multiples) = (&mut room.codes[..count], &mut room.multiples[..count]);
+            let (codes, multiples) = (&mut buffers.codes[..count], &mut buffers.multiples[..count]);
             self.tally.clipped += u64::from(lanes::round(rounding, numbers, codes, multiples));
             self.writer.store_codes(matrix, row, start..end, codes);
             // 2. Errors, in place of the values.

@@ -8,6 +8,7 @@
 //! its scale overflows. The encoder stores a scale of 1 and codes of 0 there. It counts the group as underflowed unless
 //! all of its values are 0.
 
+mod buffers;
 mod choose;
 mod exact;
 mod extremes;
@@ -19,7 +20,6 @@ mod lanes;
 mod linear;
 mod narrow;
 mod recover;
-mod room;
 mod rounding;
 mod rows;
 mod scale;

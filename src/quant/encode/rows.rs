@@ -2,6 +2,7 @@
 //! into the first-level cache.
 
 use super::super::rules::{ScaleRule, SignRule};
+use super::buffers::{EncodeBuffers, SpreadScales};
 use super::choose::Quotient;
 use super::extremes::{INFINITY, first_special, largest};
 use super::fused::FusedSegment;
@@ -10,7 +11,6 @@ use super::groups::Choose;
 use super::lanes::{self, Bounds, CodeRounding, Divisors, ErrorSums, LANES, LargestOfGroups, PartialSums};
 use super::linear::ExtendColumns;
 use super::narrow::NarrowGroups;
-use super::room::{EncodeRoom, SpreadScales};
 use super::screen::SearchGroup;
 use super::search::FindScale;
 use super::store::PartWriter;
@@ -52,25 +52,25 @@ impl<'a> EncodeRows<'a, '_> {
         let width = geometry.columns as usize;
         let [below, beside] = geometry.block.map(|length| length as usize);
         let group = [if geometry.is_tensor { 1 } else { below }, beside];
-        let mut room = EncodeRoom::new(group, width, encoder.width, !self.tally.skips_errors);
-        let groups = room.groups;
+        let mut buffers = EncodeBuffers::new(group, width, encoder.width, !self.tally.skips_errors);
+        let groups = buffers.groups;
         let (global, is_divided) = (self.global, encoder.division.quotient == Quotient::Divide);
         if geometry.is_tensor {
-            room.amax[0] = self.amax.to_bits();
+            buffers.amax[0] = self.amax.to_bits();
             self.isa.run(Choose {
                 chooser: &encoder.chooser,
-                amax: &room.amax,
+                amax: &buffers.amax,
                 count: 1,
                 bounds: &[],
                 global,
-                out: &mut room.chosen,
+                out: &mut buffers.chosen,
             });
             if self.rows.start == 0 {
-                let only = room.chosen.get(0);
+                let only = buffers.chosen.get(0);
                 self.writer.store_only_scale((only.stored, only.zero));
-                self.tally.underflowed_groups += room.chosen.underflowed(1);
+                self.tally.underflowed_groups += buffers.chosen.underflowed(1);
             }
-            self.isa.run(SpreadScales { room: &mut room, count: 1, size: beside, is_divided });
+            self.isa.run(SpreadScales { buffers: &mut buffers, count: 1, size: beside, is_divided });
         }
         for Band { matrix, rows } in geometry.bands(&self.rows) {
             for group in (0..width.div_ceil(beside)).step_by(groups) {
@@ -82,15 +82,15 @@ impl<'a> EncodeRows<'a, '_> {
                 };
                 let count = tile.groups.len();
                 if !geometry.is_tensor {
-                    self.choose(&tile, &mut room, global);
+                    self.choose(&tile, &mut buffers, global);
                     if !geometry.has_column_scales || (matrix, rows.start) == (0, 0) {
-                        self.tally.underflowed_groups += room.chosen.underflowed(count);
-                        self.writer.store_scales(matrix, rows.start, group, room.chosen.stored_with_zeros(count));
+                        self.tally.underflowed_groups += buffers.chosen.underflowed(count);
+                        self.writer.store_scales(matrix, rows.start, group, buffers.chosen.stored_with_zeros(count));
                     }
-                    self.isa.run(SpreadScales { room: &mut room, count, size: beside, is_divided });
+                    self.isa.run(SpreadScales { buffers: &mut buffers, count, size: beside, is_divided });
                 }
                 for row in tile.rows.clone() {
-                    self.encode(&tile, row, &mut room);
+                    self.encode(&tile, row, &mut buffers);
                 }
             }
         }
@@ -109,19 +109,19 @@ impl<'a> EncodeRows<'a, '_> {
         self.source.get(start..end).unwrap_or_default()
     }
 
-    fn choose(&mut self, tile: &Tile, room: &mut EncodeRoom, global: f32) {
+    fn choose(&mut self, tile: &Tile, buffers: &mut EncodeBuffers, global: f32) {
         let Encoder { chooser, geometry, weight, width, .. } = self.encoder;
         let (count, size) = (tile.groups.len(), geometry.block[1] as usize);
         let has_bounds = chooser.zero_bits.is_some() || chooser.rule == ScaleRule::Linear && chooser.bits == 4;
         if has_bounds || size == 1 {
-            room.make_lanes(room.segment.min(tile.columns.len()));
+            buffers.make_lanes(buffers.segment.min(tile.columns.len()));
         }
-        let (amax, bounds) = (&mut room.amax[..count], &mut room.bounds[..count]);
+        let (amax, bounds) = (&mut buffers.amax[..count], &mut buffers.bounds[..count]);
         amax.fill(0);
         if geometry.has_column_scales {
             amax.copy_from_slice(&self.columns[tile.groups.clone()]);
-            let bounds = &room.bounds;
-            self.isa.run(Choose { chooser, amax: &room.amax, count, bounds, global, out: &mut room.chosen });
+            let bounds = &buffers.bounds;
+            self.isa.run(Choose { chooser, amax: &buffers.amax, count, bounds, global, out: &mut buffers.chosen });
             return;
         }
         if has_bounds || size == 1 {
@@ -131,7 +131,7 @@ impl<'a> EncodeRows<'a, '_> {
         for row in tile.rows.clone() {
             let bytes = self.stored(tile.matrix, row, tile.columns.clone());
             if size == 1 {
-                let values = &mut room.values[..count];
+                let values = &mut buffers.values[..count];
                 most = self.isa.run(ExtendColumns { weight: *weight, bytes, values, amax, bounds });
                 continue;
             }
@@ -139,8 +139,8 @@ impl<'a> EncodeRows<'a, '_> {
             if has_bounds {
                 // A group may be longer than a segment.
                 for (bounds, bytes) in bounds.iter_mut().zip(bytes.chunks(size * width)) {
-                    for bytes in bytes.chunks(room.segment * width) {
-                        let values = &mut room.values[..bytes.len() / width];
+                    for bytes in bytes.chunks(buffers.segment * width) {
+                        let values = &mut buffers.values[..bytes.len() / width];
                         let [low, high] = self.isa.run(Bounds { weight: *weight, bytes, values });
                         *bounds = [low.min(bounds[0]), high.max(bounds[1])];
                     }
@@ -150,7 +150,14 @@ impl<'a> EncodeRows<'a, '_> {
         if most >= INFINITY {
             self.count_special(tile);
         }
-        self.isa.run(Choose { chooser, amax: &room.amax, count, bounds: &room.bounds, global, out: &mut room.chosen });
+        self.isa.run(Choose {
+            chooser,
+            amax: &buffers.amax,
+            count,
+            bounds: &buffers.bounds,
+            global,
+            out: &mut buffers.chosen,
+        });
         if let Some(search) = &self.encoder.search {
             let Encoder { division, rounding, .. } = self.encoder;
             let bytes = self.stored(tile.matrix, tile.rows.start, tile.columns.clone());
@@ -158,15 +165,15 @@ impl<'a> EncodeRows<'a, '_> {
                 let group = SearchGroup {
                     weight: *weight,
                     bytes,
-                    amax: f32::from_bits(room.amax[at]),
-                    bounds: room.bounds[at],
+                    amax: f32::from_bits(buffers.amax[at]),
+                    bounds: buffers.bounds[at],
                     chooser,
                     division: *division,
                     rounding,
                     global,
                 };
-                let best = self.isa.run(FindScale { search, group, chosen: room.chosen.get(at) });
-                room.chosen.set(at, &best);
+                let best = self.isa.run(FindScale { search, group, chosen: buffers.chosen.get(at) });
+                buffers.chosen.set(at, &best);
             }
         }
     }
@@ -184,16 +191,16 @@ impl<'a> EncodeRows<'a, '_> {
         }
     }
 
-    fn encode(&mut self, tile: &Tile, row: usize, room: &mut EncodeRoom) {
+    fn encode(&mut self, tile: &Tile, row: usize, buffers: &mut EncodeBuffers) {
         let Encoder { geometry, weight, width, .. } = self.encoder;
         let size = geometry.block[1] as usize;
-        let step = if size > room.segment { room.segment } else { tile.columns.len() };
+        let step = if size > buffers.segment { buffers.segment } else { tile.columns.len() };
         // The distance to the values to prefetch: those of the next row or tile, or a bit further ahead.
         let tile_bytes = tile.columns.len() * width;
         let ahead = match geometry.block {
             _ if geometry.is_tensor => AHEAD,
             _ if geometry.has_column_scales => self.encoder.row_bytes() as usize,
-            [1, length] if length > room.segment as u64 => self.encoder.row_bytes() as usize,
+            [1, length] if length > buffers.segment as u64 => self.encoder.row_bytes() as usize,
             [1, _] => tile_bytes.max(AHEAD),
             _ => tile_bytes,
         };
@@ -204,27 +211,27 @@ impl<'a> EncodeRows<'a, '_> {
             let count = columns.len();
             let source = self.stored(tile.matrix, row, columns.clone());
             // 1. Codes, and sums of errors.
-            if room.has_no_scales {
+            if buffers.has_no_scales {
                 // Codes of 0: the errors are the values, whose squares must not overflow.
-                room.set_unit(f32::from_bits(largest(*weight, source)));
+                buffers.set_unit(f32::from_bits(largest(*weight, source)));
             }
-            let fused = self.encode_fused(tile.matrix, row, &columns, self.ahead(source, ahead), room);
+            let fused = self.encode_fused(tile.matrix, row, &columns, self.ahead(source, ahead), buffers);
             if !is_measured && fused.is_some() {
                 continue;
             }
             let fused = fused.filter(ErrorSums::is_complete);
-            let sums = fused.unwrap_or_else(|| self.encode_in_steps(source, room, size));
+            let sums = fused.unwrap_or_else(|| self.encode_in_steps(source, buffers, size));
             self.tally.clipped += u64::from(sums.clipped);
-            self.writer.store_codes(tile.matrix, row, columns.clone(), &room.codes[..count]);
+            self.writer.store_codes(tile.matrix, row, columns.clone(), &buffers.codes[..count]);
             if !is_measured {
                 continue;
             }
             // 2. Steps that few segments need.
-            let unit = f64::from(room.unit);
+            let unit = f64::from(buffers.unit);
             let first = geometry.element(tile.matrix, row, column);
             if !sums.is_complete() {
                 let values = source.chunks_exact(*width).map(|bytes| f64::from(lanes::number(*weight, bytes)));
-                let errors = self.errors_in_float64(values.clone(), source, room, size);
+                let errors = self.errors_in_float64(values.clone(), source, buffers, size);
                 signal += lanes::sum_of_squares(values);
                 noise += lanes::sum_of_squares(errors.iter().copied());
                 let largest = errors.iter().fold(0.0_f64, |largest, error| largest.max(error.abs()));
@@ -235,9 +242,9 @@ impl<'a> EncodeRows<'a, '_> {
             let largest = f64::from(sums.largest) * unit;
             if self.tally.needs_place(largest, first) {
                 if fused.is_some() {
-                    self.encode_in_steps(source, room, size);
+                    self.encode_in_steps(source, buffers, size);
                 }
-                let at = room.multiples[..count].iter().position(|error| error.abs() == sums.largest);
+                let at = buffers.multiples[..count].iter().position(|error| error.abs() == sums.largest);
                 self.tally.take_error(largest, at.map(|at| first + at as u64));
             }
             signal += sums.signal * unit * unit;
@@ -248,7 +255,7 @@ impl<'a> EncodeRows<'a, '_> {
         self.tally.noise.add(noise);
     }
 
-    /// Encodes some columns of a row in one loop: see `fused`. If errors are summed, the codes are in `room` and not
+    /// Encodes some columns of a row in one loop: see `fused`. If errors are summed, the codes are in `buffers` and not
     /// yet stored. `None` if the loop does not support the case.
     fn encode_fused(
         &mut self,
@@ -256,22 +263,22 @@ impl<'a> EncodeRows<'a, '_> {
         row: usize,
         columns: &Range<usize>,
         ahead: &[u8],
-        room: &mut EncodeRoom,
+        buffers: &mut EncodeBuffers,
     ) -> Option<ErrorSums> {
         let Encoder { ref geometry, weight, width, division, rounding, is_clipped, segments, .. } = *self.encoder;
         let is_measured = !self.tally.skips_errors;
-        let has_room = |limit: f32| is_clipped || room.most < limit;
+        let fits = |limit: f32| is_clipped || buffers.most < limit;
         if segments == SegmentLoop::Steps
-            || !room.is_ordinary
-            || matches!(rounding, CodeRounding::Float { float, .. } if !has_room(float.limit))
+            || !buffers.is_ordinary
+            || matches!(rounding, CodeRounding::Float { float, .. } if !fits(float.limit))
         {
             return None;
         }
         let source = self.stored(matrix, row, columns.clone());
         let keeps_zero = matches!(rounding, CodeRounding::Float { sign: SignRule::Kept, .. });
         // Numbers that are too small for float32 have no sign either.
-        if segments == SegmentLoop::Narrow && !is_measured && (keeps_zero || room.is_at_most_one) {
-            let (exponents, out) = (&room.chosen.stored[..], self.writer.row_codes(matrix, row, columns.clone()));
+        if segments == SegmentLoop::Narrow && !is_measured && (keeps_zero || buffers.is_at_most_one) {
+            let (exponents, out) = (&buffers.chosen.stored[..], self.writer.row_codes(matrix, row, columns.clone()));
             if keeps_zero {
                 self.isa.run(NarrowGroups::<true> { bytes: source, exponents, ahead, out });
             } else {
@@ -284,12 +291,12 @@ impl<'a> EncodeRows<'a, '_> {
         let bytes = if is_whole {
             source
         } else {
-            let (values, rest) = room.padded[..whole].split_at_mut(source.len());
+            let (values, rest) = buffers.padded[..whole].split_at_mut(source.len());
             values.copy_from_slice(source);
             rest.fill(0);
-            &room.padded[..whole]
+            &buffers.padded[..whole]
         };
-        let [factors, zeros, scales] = room.spread.each_ref().map(|lane| &lane[..]);
+        let [factors, zeros, scales] = buffers.spread.each_ref().map(|lane| &lane[..]);
         let has_columns = geometry.block[1] == 1;
         let segment = FusedSegment {
             weight,
@@ -304,21 +311,21 @@ impl<'a> EncodeRows<'a, '_> {
             is_measured,
         };
         if is_measured {
-            return segment.encode(self.isa, &rounding, &mut room.codes).map(|sums| sums.total());
+            return segment.encode(self.isa, &rounding, &mut buffers.codes).map(|sums| sums.total());
         }
         if is_whole && geometry.bits == 8 && !geometry.is_stream {
             segment.encode(self.isa, &rounding, self.writer.row_codes(matrix, row, columns.clone()))?;
         } else {
-            segment.encode(self.isa, &rounding, &mut room.codes)?;
-            self.writer.store_codes(matrix, row, columns.clone(), &room.codes[..columns.len()]);
+            segment.encode(self.isa, &rounding, &mut buffers.codes)?;
+            self.writer.store_codes(matrix, row, columns.clone(), &buffers.codes[..columns.len()]);
         }
         Some(ErrorSums::default())
     }
 
     /// The same step by step, for groups of any size, and for exact quotients.
-    fn encode_in_steps(&self, source: &[u8], room: &mut EncodeRoom, size: usize) -> ErrorSums {
-        room.make_lanes(source.len() / self.encoder.width);
-        self.isa.run(SegmentInSteps { encoder: self.encoder, source, room, size, is_measured: true }).total()
+    fn encode_in_steps(&self, source: &[u8], buffers: &mut EncodeBuffers, size: usize) -> ErrorSums {
+        buffers.make_lanes(source.len() / self.encoder.width);
+        self.isa.run(SegmentInSteps { encoder: self.encoder, source, buffers, size, is_measured: true }).total()
     }
 
     /// The error of each value of a segment, where errors or their squares are too small or too large for float32.
@@ -327,13 +334,13 @@ impl<'a> EncodeRows<'a, '_> {
         &self,
         values: impl Iterator<Item = f64>,
         source: &[u8],
-        room: &mut EncodeRoom,
+        buffers: &mut EncodeBuffers,
         size: usize,
     ) -> Vec<f64> {
-        room.make_lanes(source.len() / self.encoder.width);
-        self.isa.run(SegmentInSteps { encoder: self.encoder, source, room, size, is_measured: false });
-        let scales = room.chosen.scale.iter().flat_map(|scale| std::iter::repeat_n(f64::from(*scale), size));
-        let numbers = room.multiples.iter().zip(scales).map(|(multiple, scale)| f64::from(*multiple) * scale);
+        buffers.make_lanes(source.len() / self.encoder.width);
+        self.isa.run(SegmentInSteps { encoder: self.encoder, source, buffers, size, is_measured: false });
+        let scales = buffers.chosen.scale.iter().flat_map(|scale| std::iter::repeat_n(f64::from(*scale), size));
+        let numbers = buffers.multiples.iter().zip(scales).map(|(multiple, scale)| f64::from(*multiple) * scale);
         values.zip(numbers).map(|(value, number)| value - number).collect()
     }
 }
@@ -342,7 +349,7 @@ impl<'a> EncodeRows<'a, '_> {
 struct SegmentInSteps<'a> {
     encoder: &'a Encoder,
     source: &'a [u8],
-    room: &'a mut EncodeRoom,
+    buffers: &'a mut EncodeBuffers,
     /// Values of a group.
     size: usize,
     /// Whether errors are summed; they then take the place of the multiples of scales that the codes stand for.
@@ -354,20 +361,21 @@ impl Loop for SegmentInSteps<'_> {
 
     #[inline(always)]
     fn run(self) -> PartialSums {
-        let Self { encoder: Encoder { weight, width, division, rounding, .. }, source, room, size, is_measured } = self;
+        let Self { encoder: Encoder { weight, width, division, rounding, .. }, source, buffers, size, is_measured } =
+            self;
         let count = source.len() / width;
         let groups = count.div_ceil(size);
-        let (values, numbers) = (&mut room.values[..count], &mut room.numbers[..count]);
-        let (lane, multiples) = (&mut room.lane[..count], &mut room.multiples[..count]);
+        let (values, numbers) = (&mut buffers.values[..count], &mut buffers.numbers[..count]);
+        let (lane, multiples) = (&mut buffers.lane[..count], &mut buffers.multiples[..count]);
         lanes::widen(*weight, source, values);
         let divisors = Divisors {
-            factors: &room.chosen.factor[..groups],
-            wide: &room.chosen.wide[..groups],
-            zeros: &room.chosen.zero[..groups],
+            factors: &buffers.chosen.factor[..groups],
+            wide: &buffers.chosen.wide[..groups],
+            zeros: &buffers.chosen.zero[..groups],
             size,
         };
         lanes::divide(values, &divisors, *division, lane, numbers);
-        let clipped = lanes::round(rounding, numbers, &mut room.codes[..count], multiples);
+        let clipped = lanes::round(rounding, numbers, &mut buffers.codes[..count], multiples);
         if division.has_zeros {
             for (multiples, zero) in multiples.chunks_mut(size).zip(divisors.zeros) {
                 for multiple in multiples {
@@ -378,7 +386,7 @@ impl Loop for SegmentInSteps<'_> {
         if !is_measured {
             return PartialSums::default();
         }
-        let mut sums = PartialSums::of(values, 1.0 / room.unit, (&room.scales[..groups], size), lane, multiples);
+        let mut sums = PartialSums::of(values, 1.0 / buffers.unit, (&buffers.scales[..groups], size), lane, multiples);
         sums.clipped[0] += clipped;
         sums
     }

@@ -257,7 +257,7 @@ impl Transcoder {
     ) {
         let (columns, width) = (self.source.columns(), self.source.width());
         let new_width = if self.only.is_some() { columns } else { self.encoder.block_width() };
-        let mut room = [0; SEGMENT];
+        let mut buffer = [0; SEGMENT];
         for line in self.source.lines(rows, parts) {
             let is_same = |(old, new): (&SourceGroup, &FoundScale)| old.scale == new.scale && old.scale != 0.0;
             let has_same_scales = || line.groups.iter().zip(found).all(is_same);
@@ -269,7 +269,7 @@ impl Transcoder {
                 }
                 for start in (0..columns).step_by(SEGMENT) {
                     let end = (start + SEGMENT).min(columns);
-                    let codes = &mut room[..end - start];
+                    let codes = &mut buffer[..end - start];
                     self.source.codes(row, start..end, parts, codes);
                     let mut at = start;
                     while at < end {

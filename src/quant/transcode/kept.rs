@@ -17,7 +17,7 @@ pub(super) struct ScaleBytes {
 
 /// Buffers for the scales of a row.
 #[derive(Default)]
-pub(super) struct ScaleRoom {
+pub(super) struct ScaleBuffers {
     raw: Vec<u8>,
     new: Vec<u8>,
 }
@@ -62,8 +62,8 @@ impl Transcoder {
     }
 
     /// Whether [`Transcoder::keep_row`] will keep a row.
-    pub(super) fn keeps_row(&self, row: usize, parts: &[&[u8]], room: &mut ScaleRoom) -> bool {
-        self.kept(row, parts, &mut room.raw).is_some()
+    pub(super) fn keeps_row(&self, row: usize, parts: &[&[u8]], buffers: &mut ScaleBuffers) -> bool {
+        self.kept(row, parts, &mut buffers.raw).is_some()
     }
 
     /// Writes a row whose scales all have new ones, with the same codes. For others, returns false and writes nothing.
@@ -71,30 +71,30 @@ impl Transcoder {
         &self,
         row: usize,
         parts: &[&[u8]],
-        room: &mut ScaleRoom,
+        buffers: &mut ScaleBuffers,
         writer: &mut PartWriter,
         tally: &mut EncodeTally,
     ) -> bool {
-        let Some((bytes, scales)) = self.kept(row, parts, &mut room.raw) else { return false };
+        let Some((bytes, scales)) = self.kept(row, parts, &mut buffers.raw) else { return false };
         let (columns, all) = (self.source.columns(), self.encoder.matrix_rows());
-        room.new.clear();
+        buffers.new.clear();
         if bytes.repeat == 1 && bytes.is_identity {
-            room.new.extend_from_slice(scales);
+            buffers.new.extend_from_slice(scales);
         } else if bytes.repeat == 1 {
-            room.new.extend(scales.iter().map(|byte| bytes.new[usize::from(*byte)]));
+            buffers.new.extend(scales.iter().map(|byte| bytes.new[usize::from(*byte)]));
         } else {
             let scales =
                 scales.iter().flat_map(|byte| std::iter::repeat_n(bytes.new[usize::from(*byte)], bytes.repeat));
-            room.new.extend(scales);
+            buffers.new.extend(scales);
         }
-        room.new.truncate(columns.div_ceil(self.encoder.block_width()));
-        writer.store_scales(row / all, row % all, 0, room.new.iter().map(|byte| (u32::from(*byte), 0.0)));
+        buffers.new.truncate(columns.div_ceil(self.encoder.block_width()));
+        writer.store_scales(row / all, row % all, 0, buffers.new.iter().map(|byte| (u32::from(*byte), 0.0)));
         if self.keeps_stored_rows {
             let stored = self.source.stored_codes(row, parts);
             writer.copy_codes(row / all, row % all, stored);
             if let Some(rescaling) = &self.rescaling {
                 let first = row as u64 * columns as u64;
-                let pieces = stored.chunks(SEGMENT / 2).zip(room.new.chunks(SEGMENT / 16));
+                let pieces = stored.chunks(SEGMENT / 2).zip(buffers.new.chunks(SEGMENT / 16));
                 for (at, (codes, blocks)) in pieces.enumerate() {
                     rescaling.count_stored(codes, blocks, first + (at * SEGMENT) as u64, tally);
                 }
@@ -108,7 +108,7 @@ impl Transcoder {
             self.source.codes(row, start..end, parts, codes);
             self.tables.move_unscaled(codes);
             if let Some(rescaling) = &self.rescaling {
-                let blocks = &room.new[start / 16..end.div_ceil(16)];
+                let blocks = &buffers.new[start / 16..end.div_ceil(16)];
                 rescaling.count(codes, blocks, (row * columns + start) as u64, tally);
             }
             writer.store_codes(row / all, row % all, start..end, codes);

@@ -16,7 +16,7 @@ use super::encode::{EncodeTally, Encoder, PartWriter};
 use super::layout::Combination;
 use crate::error::Result;
 use fit::{FoundScale, MovedCodes, Tables};
-use kept::{ScaleBytes, ScaleRoom};
+use kept::{ScaleBuffers, ScaleBytes};
 use rescale::Rescaling;
 use source::SourceGrid;
 use std::ops::Range;
@@ -114,9 +114,10 @@ impl Transcoder {
             self.bytes = self.scale_bytes(parts);
             let (rows, height) = (self.encoder.rows() as usize, self.encoder.block_height());
             let mut bands = (0..rows).step_by(height).map(|row| row..(row + height).min(rows));
-            let mut room = ScaleRoom::default();
-            let mut fits =
-                |rows: Range<usize>| self.keeps_row(rows.start, parts, &mut room) || self.found(rows, parts).is_some();
+            let mut buffers = ScaleBuffers::default();
+            let mut fits = |rows: Range<usize>| {
+                self.keeps_row(rows.start, parts, &mut buffers) || self.found(rows, parts).is_some()
+            };
             bands.all(&mut fits).then_some(())?;
         }
         Some(self.fidelity())
@@ -164,10 +165,10 @@ impl Transcoder {
         if let (Some(only), 0) = (&self.only, rows.start) {
             writer.store_only_scale(only.chosen);
         }
-        let mut room = ScaleRoom::default();
+        let mut buffers = ScaleBuffers::default();
         let (mut row, end) = (rows.start as usize, rows.end as usize);
         while row < end {
-            if self.keep_row(row, parts, &mut room, &mut writer, tally) {
+            if self.keep_row(row, parts, &mut buffers, &mut writer, tally) {
                 row += 1;
                 continue;
             }

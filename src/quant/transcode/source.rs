@@ -1,7 +1,7 @@
 //! The codes and scales of a quantized weight as exact numbers.
 
 use super::super::decode::Decoder;
-use super::super::decode::room::global_scale;
+use super::super::decode::buffers::global_scale;
 use super::super::decode::rows::widen;
 use super::super::decode::scales::{GroupRange, stored_scales};
 use super::super::layout::{CodeValues, Combination, Packing, ScaleOrder, Zeros};
@@ -202,11 +202,11 @@ impl SourceGrid {
 
     /// Which codes occur in some columns of a row.
     pub(super) fn mark(&self, row: usize, columns: Range<usize>, parts: &[&[u8]], seen: &mut [bool; 256]) {
-        let mut room = [0; super::SEGMENT];
+        let mut buffer = [0; super::SEGMENT];
         let mut start = columns.start / 32 * 32;
         while start < columns.end {
             let end = (start + super::SEGMENT).min(columns.end);
-            let codes = &mut room[..end - start];
+            let codes = &mut buffer[..end - start];
             self.codes(row, start..end, parts, codes);
             for code in &codes[columns.start.saturating_sub(start)..] {
                 seen[usize::from(*code)] = true;

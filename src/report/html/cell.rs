@@ -1,6 +1,6 @@
 //! A cell of a table.
 
-use super::words::{counted, share};
+use super::words::{percent, with_thousands};
 use std::fmt::Write as _;
 
 /// An empty cell is shown as a dash, and comes last in every order.
@@ -28,8 +28,8 @@ impl Cell {
         if whole == 0 {
             return Self::default();
         }
-        let title = format!("{} of {}", counted(part), counted(whole));
-        Self { title, ..Self::number(share(part, whole), ratio((part, whole))) }
+        let title = format!("{} of {}", with_thousands(part), with_thousands(whole));
+        Self { title, ..Self::number(percent(part, whole), ratio((part, whole))) }
     }
 
     pub(super) fn with_bar(self, bar: f64) -> Self {

@@ -1,7 +1,7 @@
 //! Draws the exponents of a tensor before and after, as bars one above the other.
 
 use super::Report;
-use super::words::{broken, counted};
+use super::words::{broken, with_thousands};
 use crate::dtype::{Class, Dtype, FloatFormat};
 use crate::measure::distribution::Histogram;
 use std::fmt::Write as _;
@@ -62,7 +62,7 @@ zeros, infinities and NaN have none. For floats, the line below the bars says ho
 fn title(spread: &ExponentSpread, to: Option<Dtype>) -> String {
     let name = if spread.name.is_empty() { "<i>unnamed</i>".to_owned() } else { broken(&spread.name) };
     let to = to.map(|to| format!(" as {to}")).unwrap_or_default();
-    let [before, after] = [&spread.before, &spread.after].map(|histogram| counted(histogram.total()));
+    let [before, after] = [&spread.before, &spread.after].map(|histogram| with_thousands(histogram.total()));
     format!(r#"<span class="name">{name}</span><small>{before} numbers before, {after} after{to}</small>"#)
 }
 
@@ -128,7 +128,7 @@ fn draw(text: &mut String, bins: &[SpreadBar], reach: Option<&DtypeRange>) {
     text.push_str("<div class=\"bars\" aria-hidden=\"true\">");
     for bin in bins {
         let SpreadBar { before, after, .. } = *bin;
-        let (range, shown) = (bin.range(), [before, after].map(counted));
+        let (range, shown) = (bin.range(), [before, after].map(with_thousands));
         let _ = write!(text, r#"<div title="{range}: {} before, {} after">"#, shown[0], shown[1]);
         for (tag, count) in [("i", before), ("b", after)] {
             if count > 0 {
@@ -144,7 +144,7 @@ fn draw(text: &mut String, bins: &[SpreadBar], reach: Option<&DtypeRange>) {
     }
     text.push_str("<details><summary>As numbers</summary>\n<table><thead><tr><th scope=\"col\">exponent</th><th scope=\"col\">before</th><th scope=\"col\">after</th></tr></thead>\n<tbody>\n");
     for bin in bins {
-        let (before, after) = (counted(bin.before), counted(bin.after));
+        let (before, after) = (with_thousands(bin.before), with_thousands(bin.after));
         let _ = writeln!(text, "<tr><th scope=\"row\">{}</th><td>{before}</td><td>{after}</td></tr>", bin.range());
     }
     text.push_str("</tbody></table>\n</details>\n");

@@ -1,7 +1,7 @@
 //! The table of all tensors, a row each.
 
 use super::cell::{Cell, ratio, write_cell};
-use super::words::{self, counted, escape, share, significant};
+use super::words::{self, escape, percent, significant, with_thousands};
 use super::{ExponentSpread, Report};
 use crate::kernel::{Condition, Counts, Loss};
 use crate::measure::accuracy::Accuracy;
@@ -61,7 +61,7 @@ pub(super) fn table(report: &Report, spreads: &[ExponentSpread]) -> String {
     let copied = rows.iter().filter(|(_, (_, tensor))| !tensor.is_converted).count();
     let mut text = String::from("<section>\n<h2 id=\"tensors\">Tensors</h2>\n");
     if all > MOST {
-        let [shown, all] = [MOST, all].map(|count| counted(count as u64));
+        let [shown, all] = [MOST, all].map(|count| with_thousands(count as u64));
         let which = "those with the most noise, or the largest share of lost values";
         let _ = writeln!(text, "<p>The table has {shown} of {all} tensors, {which}. A report in JSON has all.</p>");
     }
@@ -70,7 +70,7 @@ pub(super) fn table(report: &Report, spreads: &[ExponentSpread]) -> String {
         let _ = writeln!(
             text,
             r#"<input type="checkbox" id="hide"> <label for="hide">Hide {noun} copied ({})</label>"#,
-            counted(copied as u64)
+            with_thousands(copied as u64)
         );
     }
     let _ = write!(
@@ -150,7 +150,7 @@ fn columns<'a>(report: &'a Report, spreads: &'a [ExponentSpread]) -> Vec<Column<
     let of_clearest = if clearest > 0.0 { format!("dB; full bar: {clearest:.2}") } else { "dB".to_owned() };
     let worst = report.tensors().filter_map(lost).max_by(|a, b| ratio(*a).total_cmp(&ratio(*b)));
     let worst = worst.filter(|(lost, _)| *lost > 0);
-    let of_worst = worst.map_or(String::new(), |(lost, all)| format!("full bar: {}", share(lost, all)));
+    let of_worst = worst.map_or(String::new(), |(lost, all)| format!("full bar: {}", percent(lost, all)));
     let drawn: HashMap<&str, usize> = spreads.iter().enumerate().map(|(at, spread)| (&*spread.name, at)).collect();
     let text = |title, cell| column(title, "", Order::Text, cell);
     let mut columns = vec![
@@ -191,7 +191,7 @@ fn columns<'a>(report: &'a Report, spreads: &'a [ExponentSpread]) -> Vec<Column<
             "values",
             "",
             Order::Largest,
-            Box::new(|_, tensor| Cell::number(counted(tensor.elements()), tensor.elements() as f64)),
+            Box::new(|_, tensor| Cell::number(with_thousands(tensor.elements()), tensor.elements() as f64)),
         ),
         column("before", "bytes", Order::Largest, Box::new(|_, tensor| bytes(tensor.bytes_in))),
         column("after", "bytes", Order::Largest, Box::new(|_, tensor| bytes(tensor.bytes_out))),
@@ -277,7 +277,7 @@ fn origin(tensor: &TensorReport) -> Option<CodesOrigin> {
 
 /// A number of things, if there are any.
 fn count(number: u64) -> Cell {
-    if number == 0 { Cell::default() } else { Cell::number(counted(number), number as f64) }
+    if number == 0 { Cell::default() } else { Cell::number(with_thousands(number), number as f64) }
 }
 
 /// A cell that shows a share of the elements.

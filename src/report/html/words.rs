@@ -35,7 +35,7 @@ pub(super) fn bytes(count: u64) -> String {
 }
 
 /// A number with commas between thousands.
-pub(super) fn counted(number: u64) -> String {
+pub(super) fn with_thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (at, digit) in digits.chars().enumerate() {
@@ -62,7 +62,7 @@ pub(super) fn significant(value: f64, digits: i32) -> String {
 }
 
 /// A part of a whole in percent: 0% and 100% only if exact.
-pub(super) fn share(part: u64, whole: u64) -> String {
+pub(super) fn percent(part: u64, whole: u64) -> String {
     let percent = part as f64 / whole as f64 * 100.0;
     match part {
         0 => "0".to_owned(),
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn numbers_are_grouped() {
-        assert_eq!([0, 999, 1000, 16_777_216].map(counted), ["0", "999", "1,000", "16,777,216"]);
+        assert_eq!([0, 999, 1000, 16_777_216].map(with_thousands), ["0", "999", "1,000", "16,777,216"]);
     }
 
     #[test]
@@ -90,11 +90,11 @@ mod tests {
 
     #[test]
     fn a_share_is_whole_only_if_all_are_meant() {
-        assert_eq!(share(0, 5), "0");
-        assert_eq!(share(1, 3), "33.33%");
-        assert_eq!(share(1, 1_000_000), "0.00010%");
-        assert_eq!(share(999_999, 1_000_000), "> 99.99%");
-        assert_eq!(share(7, 7), "100.00%");
+        assert_eq!(percent(0, 5), "0");
+        assert_eq!(percent(1, 3), "33.33%");
+        assert_eq!(percent(1, 1_000_000), "0.00010%");
+        assert_eq!(percent(999_999, 1_000_000), "> 99.99%");
+        assert_eq!(percent(7, 7), "100.00%");
     }
 
     #[test]

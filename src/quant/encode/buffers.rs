@@ -11,7 +11,7 @@ const SEGMENT: usize = 1024;
 const LONG_SEGMENT: usize = 4096;
 
 /// Scratch space for each lane of a segment, and for the groups of a tile.
-pub(super) struct EncodeRoom {
+pub(super) struct EncodeBuffers {
     /// Values that are encoded together.
     pub(super) segment: usize,
     /// Groups of a tile: those that fit into a segment; a group longer than a segment is a tile of its own.
@@ -47,7 +47,7 @@ pub(super) struct EncodeRoom {
     pub(super) padded: Vec<u8>,
 }
 
-impl EncodeRoom {
+impl EncodeBuffers {
     /// For groups of `rows` x `beside` values in rows of `columns` values; a stored value takes `width` bytes.
     pub(super) fn new([rows, beside]: [usize; 2], columns: usize, width: usize, is_measured: bool) -> Self {
         // All rows of a tile should stay in the second-level cache.
@@ -78,7 +78,7 @@ impl EncodeRoom {
         }
     }
 
-    /// Makes room for the lanes of `count` values, which few segments need.
+    /// Makes the lanes of `count` values, which few segments need.
     pub(super) fn make_lanes(&mut self, count: usize) {
         for lane in [&mut self.values, &mut self.numbers, &mut self.lane, &mut self.multiples] {
             lane.resize(count.max(lane.len()), 0.0);
@@ -94,7 +94,7 @@ impl EncodeRoom {
 
 /// Copies the scales of `count` groups of `size` values for the loops over values.
 pub(super) struct SpreadScales<'a> {
-    pub(super) room: &'a mut EncodeRoom,
+    pub(super) buffers: &'a mut EncodeBuffers,
     pub(super) count: usize,
     pub(super) size: usize,
     /// Whether values are divided by their scales: then [`super::fused`] reads reciprocals.
@@ -106,21 +106,21 @@ impl Loop for SpreadScales<'_> {
 
     #[inline(always)]
     fn run(self) {
-        let Self { room, count, size, is_divided } = self;
+        let Self { buffers, count, size, is_divided } = self;
         // Errors are divided by a power of two near the largest scale: the squares of tiny errors would underflow.
         // The bits of magnitudes are ordered like them.
         let (mut largest, mut least) = (0, i32::MAX);
-        for scale in &room.chosen.scale[..count] {
+        for scale in &buffers.chosen.scale[..count] {
             let bits = scale.abs().to_bits() as i32;
             largest = if bits > largest { bits } else { largest };
             least = if bits < least { bits } else { least };
         }
-        room.has_no_scales = largest == 0;
-        room.set_unit(f32::from_bits(largest as u32));
-        room.is_ordinary = room.unit == 1.0 && least >= power_of_two(-80).to_bits() as i32;
-        room.is_at_most_one = largest <= 1.0_f32.to_bits() as i32;
-        let over = 1.0 / room.unit;
-        let EncodeRoom { segment, chosen, scales, factors, spread, amax, .. } = room;
+        buffers.has_no_scales = largest == 0;
+        buffers.set_unit(f32::from_bits(largest as u32));
+        buffers.is_ordinary = buffers.unit == 1.0 && least >= power_of_two(-80).to_bits() as i32;
+        buffers.is_at_most_one = largest <= 1.0_f32.to_bits() as i32;
+        let over = 1.0 / buffers.unit;
+        let EncodeBuffers { segment, chosen, scales, factors, spread, amax, .. } = buffers;
         for (scale, chosen) in scales.iter_mut().zip(&chosen.scale[..count]) {
             *scale = *chosen * over;
         }
@@ -138,7 +138,7 @@ impl Loop for SpreadScales<'_> {
             most = larger(most, (f32::from_bits(*amax) * *factor).to_bits());
         }
         // Slightly above the exact quotient.
-        room.most = f32::from_bits(most) * (1.0 + f32::EPSILON);
+        buffers.most = f32::from_bits(most) * (1.0 + f32::EPSILON);
         let groups = [&factors[..count], &chosen.zero[..count], &scales[..count]];
         for (all, groups) in spread.iter_mut().zip(groups) {
             let len = all.len().min(count * times);

@@ -16,7 +16,7 @@ pub(super) const SEGMENT: usize = 1024;
 const FETCHED: usize = 2048;
 
 /// Buffers for the codes and each lane of a segment.
-pub(super) struct Room {
+pub(super) struct DecodeBuffers {
     /// Values of a segment.
     pub(super) columns: usize,
     pub(super) codes: Vec<u8>,
@@ -41,7 +41,7 @@ pub(super) struct Room {
     pub(super) scratch: Vec<u8>,
 }
 
-impl Room {
+impl DecodeBuffers {
     pub(super) fn new(steps: &Steps, is_indexed: bool) -> Self {
         let columns = SEGMENT.min(steps.geometry.columns as usize);
         let beside = steps.geometry.grid[1] as usize;
@@ -67,8 +67,8 @@ impl Room {
         }
     }
 
-    /// Fetches the scales and zero points of these groups of a row of groups, and of the following ones for which there
-    /// is room, unless they are here already. `all` is the end of the groups that will be needed.
+    /// Fetches the scales and zero points of these groups of a row of groups, and of as many of the following
+    /// ones as fit, unless they are here already. `all` is the end of the groups that will be needed.
     #[inline(always)]
     pub(super) fn fetch(
         &mut self,
