@@ -17,8 +17,8 @@ use std::path::PathBuf;
 #[derive(Debug, Default)]
 pub struct Codes {
     reasons: HashMap<String, String>,
-    /// Scales that are floats, with the name and the dtype of their codes.
-    scales: HashMap<String, (String, Option<Dtype>)>,
+    /// Scales that are floats, with the name and the dtype of the codes that mean nothing without them as they are.
+    scales: HashMap<String, Option<(String, Option<Dtype>)>>,
     /// The checkpoint to decode instead.
     model: Option<PathBuf>,
 }
@@ -48,17 +48,17 @@ impl Codes {
         };
         let name = |at: usize| model.tensors[at].name;
         let is_code = |at: &usize| can_be_codes(model.tensors[*at].dtype);
+        let codes_at = |at: usize| (name(at).to_owned(), model.tensors[at].dtype);
         for weight in &model.found.weights {
-            let scale = weight.parts.iter().find(|(role, _)| *role == Role::Scale).map_or("", |(_, at)| name(*at));
-            let codes = weight.parts.iter().find(|(role, _)| *role == Role::Codes).map(|(_, at)| &model.tensors[*at]);
+            let part = |wanted| weight.parts.iter().find(|(role, _)| *role == wanted).map(|(_, at)| *at);
+            let scale = part(Role::Scale).map_or("", name);
             for &(role, at) in weight.parts.iter().filter(|(role, _)| *role != Role::Activation) {
-                if !is_code(&at) {
-                    // Scales of an ONNX model are tensors of its graph, which a cast converts like others.
-                    let codes = codes.filter(|_| weight.layout.name != ONNX.name);
-                    let codes = codes.map(|codes| (codes.name.to_owned(), codes.dtype));
-                    found.scales.insert(name(at).to_owned(), codes.unwrap_or_default());
-                } else if role == Role::Codes {
+                if role == Role::Codes {
                     found.add(name(at), format!("holds codes whose scales are in '{}'", shorten(scale)));
+                } else if !is_code(&at) {
+                    // Scales of an ONNX model are tensors of its graph, which a cast converts like others.
+                    let codes = part(Role::Codes).filter(|_| weight.layout.name != ONNX.name);
+                    found.scales.insert(name(at).to_owned(), codes.map(codes_at));
                 } else {
                     let why = format!("holds the {} of '{}'", role.describe(), shorten(&weight.name));
                     found.add(name(at), why);
@@ -66,8 +66,14 @@ impl Codes {
             }
         }
         for problem in &model.found.problems {
-            for at in problem.tensors.iter().filter(|at| is_code(at)) {
-                found.add(name(*at), problem.error.message().to_owned());
+            // The codes of a weight that cannot be decoded come first.
+            let codes = problem.tensors.first().filter(|_| problem.tensors.len() > 1);
+            for at in &problem.tensors {
+                if is_code(at) || Some(at) == codes {
+                    found.add(name(*at), problem.error.message().to_owned());
+                } else if let Some(codes) = codes {
+                    found.scales.insert(name(*at).to_owned(), Some(codes_at(*codes)));
+                }
             }
         }
         // Scales in other shards or of an unknown layout, and configs that tcast does not understand.
@@ -82,13 +88,13 @@ impl Codes {
                 found.add(tensor.name, "holds scales of codes that are in another shard".to_owned());
             }
         }
-        for tensor in model.tensors.iter().filter(|tensor| can_be_part(tensor.dtype)) {
+        for (at, tensor) in model.tensors.iter().enumerate().filter(|(_, tensor)| can_be_part(tensor.dtype)) {
             if found.reasons.contains_key(tensor.name) {
                 continue;
             }
             if let Some(scale) = scale_names(tensor.name).find(|scale| names.contains(scale.as_str())) {
                 found.add(tensor.name, format!("holds codes whose scales are in '{}'", shorten(&scale)));
-                found.scales.insert(scale, (tensor.name.to_owned(), tensor.dtype));
+                found.scales.insert(scale, Some(codes_at(at)));
             } else if let Some(problem) = unknown {
                 let method = quantization.as_ref().map(|method| shorten(method));
                 let why = match method {
@@ -117,10 +123,14 @@ impl Codes {
         if let Some(why) = self.reasons.get(name) {
             return Some(self.error(format!("{why}; a cast would take them for values"), self.reasons.keys()));
         }
-        // Nobody has left out integer codes by name: they stay because they are no floats.
-        let (codes, dtype) = self.scales.get(name)?;
+        // Nobody has left out these codes by name: they stay because they are no floats, or have the type already.
+        let (codes, dtype) = self.scales.get(name)?.as_ref()?;
         let candidate = Candidate { name: codes, dtype: *dtype, rank: 2, is_alone: false };
-        (selection.target(&candidate) == Err(KeptReason::NotFloating)).then(|| {
+        let stay = match selection.target(&candidate) {
+            Ok(target) => Some(target) == *dtype && !can_be_codes(*dtype),
+            Err(reason) => reason == KeptReason::NotFloating,
+        };
+        stay.then(|| {
             let message = format!("holds scales of the codes '{}'; a cast would change what they mean", shorten(codes));
             self.error(message, self.scales.keys())
         })

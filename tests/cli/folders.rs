@@ -1,6 +1,6 @@
 //! Whole checkpoints: folders of shards with an index and side files, as their users convert them.
 
-use super::dequantize::bytes_of;
+use super::dequantize::{bytes_of, shard as quantized_shard};
 use crate::common::{Bench, fixture, long_work, npy_f32, safetensors, same, shard, tree};
 use safetensors::SafeTensors;
 use serde_json::Value;
@@ -357,6 +357,56 @@ fn scales_of_integer_codes_are_refused_unless_it_is_said_what_is_meant() {
     for flags in ["--rule *SCB=bf16", "--force-codes", "--exclude l.0.q.weight"] {
         bench.run(&format!("cast m.safetensors --to bf16 {flags} -o out.safetensors -f -q")).expect(0, "", "");
         assert_eq!(bytes_of(&bench.read("out.safetensors"), "l.0.q.SCB").len(), 4, "{flags}");
+    }
+}
+
+/// Without a config, tcast cannot decode such codes, but their names tell.
+#[test]
+fn scales_of_integer_codes_are_refused_without_a_config_too() {
+    type Tensor = (&'static str, &'static str, &'static [u64], &'static [u8]);
+    let bench = Bench::new();
+    let quantized: &[(Tensor, Tensor, &str)] = &[
+        (("q.qweight", "I32", &[2, 8], &[7; 64]), ("q.scales", "F32", &[1, 8], &[0x38; 32]), "*.scales"),
+        (("q.weight", "I8", &[2, 2], &[7; 4]), ("q.weight_scale", "F32", &[2, 1], &[0x38; 8]), "*_scale"),
+        (("q.weight_packed", "I32", &[2, 1], &[7; 8]), ("q.weight_scale", "F32", &[2, 1], &[0x38; 8]), "*_scale"),
+        (("q.weight", "U8", &[64, 1], &[7; 64]), ("q.weight.absmax", "F32", &[2], &[0x38; 8]), "*.absmax"),
+    ];
+    for (codes, scale, glob) in quantized {
+        bench.write("m.safetensors", &quantized_shard(&[*codes, *scale]));
+        let outcome = bench.run("cast m.safetensors --to f16");
+        let message = format!("tensor '{}': holds scales of the codes '{}'; a cast would", scale.0, codes.0);
+        assert!(outcome.code == Some(1) && outcome.stderr.contains(&message), "{outcome:?}");
+        bench.run(&format!("cast m.safetensors --to f16 --exclude {glob} -o o.safetensors -f -q")).expect(0, "", "");
+        assert_eq!(bytes_of(&bench.read("o.safetensors"), scale.0), scale.3);
+    }
+    // What only looks like scales.
+    let plain: [Tensor; 3] =
+        [("l.logit_scale", "F32", &[1], &[0; 4]), ("l.scale", "F32", &[2], &[0; 8]), ("ids", "I32", &[2], &[0; 8])];
+    bench.write("m.safetensors", &quantized_shard(&plain));
+    bench.run("cast m.safetensors --to f16 -o o.safetensors -f -q").expect(0, "", "");
+}
+
+/// bitsandbytes stores codes in the type `bnb_4bit_quant_storage`, often bfloat16 for FSDP.
+#[test]
+fn codes_of_bitsandbytes_that_are_stored_as_floats_are_no_values() {
+    let bench = Bench::new();
+    let state = br#"{"quant_type":"nf4","blocksize":64,"dtype":"bfloat16","shape":[8,64]}"#;
+    let length = [state.len() as u64];
+    let tensors: [(&str, &str, &[u64], &[u8]); 4] = [
+        ("q.weight", "BF16", &[128, 1], &[0x38; 256]),
+        ("q.weight.absmax", "F32", &[8], &[0x38; 32]),
+        ("q.weight.quant_map", "F32", &[16], &[0x38; 64]),
+        ("q.weight.quant_state.bitsandbytes__nf4", "U8", &length, state),
+    ];
+    bench.write("b.safetensors", &quantized_shard(&tensors));
+    for (to, name, why) in [
+        ("f16", "q.weight", "holds codes whose scales are in 'q.weight.absmax'; a cast would take them for values"),
+        ("bf16", "q.weight.absmax", "holds scales of the codes 'q.weight'; a cast would change what they mean"),
+    ] {
+        let outcome = bench.run(&format!("cast b.safetensors --to {to}"));
+        let message =
+            format!("tcast: error: b.safetensors: tensor '{name}': {why}\n  tcast dequantize 'b.safetensors'\n");
+        assert!(outcome.code == Some(1) && outcome.stderr.starts_with(&message), "{outcome:?}");
     }
 }
 
