@@ -33,7 +33,7 @@ impl Renaming {
         }
         let weights: HashMap<&str, &FoundWeight> =
             model.found.weights.iter().map(|weight| (&*weight.name, weight)).collect();
-        let given: HashSet<&str> = renames.iter().map(|rename| &*rename.old).collect();
+        let given: HashMap<&str, &str> = renames.iter().map(|rename| (&*rename.old, &*rename.new)).collect();
         let plain = model.found.plain.iter().map(|at| &model.tensors[*at]).filter(|tensor| tensor.shape.len() == 2);
         let matrices: HashSet<&str> = plain.map(|tensor| tensor.name).collect();
         for rename in renames {
@@ -59,9 +59,21 @@ impl Renaming {
                 error.in_tensor(&weight.name).remedy(format!("name it '{}{end}'", shorten(&rename.new)))
             })?;
             let names = weight.parts.iter().map(|(_, at)| model.tensors[*at].name);
-            for old in names.filter(|name| *name == weight.name || !given.contains(name)) {
+            for old in names.filter(|name| *name == weight.name || !given.contains_key(name)) {
                 let new = format!("{module}{}", &old[weight.module.len()..]);
                 found.tensors.push(Rename { old: old.to_owned(), new });
+            }
+        }
+        for weight in model.found.weights.iter().filter(|weight| !is_decoded(weight)) {
+            let module = found.modules.get(&weight.module).unwrap_or(&weight.module);
+            let is_in_module = |name: &str| name.strip_prefix(&**module).is_some_and(|end| end.starts_with(['.', '_']));
+            let parts = weight.parts.iter().map(|(_, at)| model.tensors[*at].name);
+            let mut named = parts.filter_map(|part| Some((part, *given.get(part)?)));
+            if let Some((part, new)) = named.find(|(part, new)| *part != weight.name && !is_in_module(new)) {
+                let (name, new, module) = (shorten(&weight.name), shorten(new), shorten(module));
+                let message = format!("is a part of '{name}', and its new name '{new}' does not begin with '{module}'");
+                let error = Error::new(message).in_tensor(part);
+                return Err(error.remedy(format!("rename only '{name}': its parts follow it")));
             }
         }
         Ok(found)

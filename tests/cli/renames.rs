@@ -70,3 +70,26 @@ fn a_part_can_have_a_new_name_of_its_own() {
     let of_weight = found.keys().filter(|name| name.starts_with("x.")).collect::<Vec<_>>();
     assert_eq!(of_weight, ["x.comfy_quant", "x.scale_weight", "x.weight"]);
 }
+
+/// Readers would not find the scale of codes that stay.
+#[test]
+fn a_part_keeps_the_module_of_its_weight() {
+    let bench = plain();
+    bench.run("quantize m --scheme fp8 -q -o q").expect(0, "", "");
+    for (line, module) in [
+        ("dequantize q --include b.*", "a.o_proj"),
+        ("cast q --to bf16 --exclude *", "a.o_proj"),
+        ("cast q --to bf16 --exclude * --rename a.o_proj.weight=x.weight", "x"),
+    ] {
+        expect_refused(
+            &bench,
+            &format!("{line} --rename a.o_proj.weight_scale=y.weight_scale"),
+            1,
+            &format!(
+                "tensor 'a.o_proj.weight_scale': is a part of 'a.o_proj.weight', and its new name 'y.weight_scale' does \
+                 not begin with '{module}'"
+            ),
+            "rename only 'a.o_proj.weight': its parts follow it\n",
+        );
+    }
+}
