@@ -8,7 +8,7 @@ use std::io;
 use std::path::Path;
 
 /// The name of the file in the work folder that is locked.
-const LOCK: &str = "lock";
+pub(super) const LOCK: &str = "lock";
 
 /// The name of the work folder while it is removed.
 pub(super) const REMOVED: &str = ".tcast-done.tmp";

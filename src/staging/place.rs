@@ -21,12 +21,12 @@
 
 use super::check::check_places;
 use super::files::exists;
-use super::lock::{Sharing, lock, remove_work};
+use super::lock::{LOCK, Sharing, lock, remove_work};
 use super::manifest::sha256;
 use super::{Staging, sync_name};
 use crate::error::{Error, Result};
 use crate::io::output::{Destination, WORK, create_folders, directory_of, is_own};
-use crate::io::temporaries::{END, FILES, Kept, OLD, keep_after};
+use crate::io::temporaries::{DONE, END, FILES, Kept, MANIFEST, OLD, keep_after};
 use crate::text::{path_text, quoted, shorten};
 use std::collections::BTreeSet;
 use std::fs;
@@ -190,7 +190,10 @@ fn remove_aside(aside: &Path) -> Result<()> {
     // What is absent is not removed, because a read-only parent refuses that too.
     let removed = match is_staged(aside)? {
         true => fs::remove_dir_all(aside),
-        false if exists(aside)? => fs::remove_dir(aside),
+        false if exists(aside)? => {
+            remove_old_work(aside);
+            fs::remove_dir(aside)
+        }
         false => Ok(()),
     };
     match removed {
@@ -199,6 +202,20 @@ fn remove_aside(aside: &Path) -> Result<()> {
             Err(error.remedy(format!("look into it, and then rm -r {}", quoted(aside))))
         }
         _ => Ok(()),
+    }
+}
+
+/// Removes what a run that was killed while it removed the old folder has left of the work folder in it. Before that, it
+/// removed or moved over everything else.
+fn remove_old_work(aside: &Path) {
+    let is_work = |entry: io::Result<fs::DirEntry>| entry.is_ok_and(|entry| entry.file_name() == WORK);
+    if fs::read_dir(aside).is_ok_and(|mut entries| entries.all(is_work)) {
+        let work = aside.join(WORK);
+        let _ = fs::remove_dir_all(work.join(DONE));
+        for file in [MANIFEST, LOCK] {
+            let _ = fs::remove_file(work.join(file));
+        }
+        let _ = fs::remove_dir(work);
     }
 }
 

@@ -266,11 +266,32 @@ fn an_old_checkpoint_without_its_new_one_is_found_before_anything_is_converted()
     let flags = ["-e", "trace=unlinkat", "-e", "inject=unlinkat:signal=KILL:when=1"];
     traced(&bench, &flags, "cast in --to bf16 -o out -f -q").output().unwrap();
     let left = bench.files().into_iter().find(|name| name.starts_with(".tcast-")).unwrap();
+    fs::rename(bench.path("out/s.safetensors"), bench.path(&left).join("s.safetensors")).unwrap();
     fs::remove_dir_all(bench.path("out")).unwrap();
     let said = bench.run("cast in --to f16 -o out --part 1/1");
     let message = format!("{left}: is in the way, and cannot be removed: directory not empty\n  look into it, ");
     assert!(said.code == Some(1) && said.stderr.contains(&message), "{said:?}");
     assert!(!bench.path("out/.tcast/done/0.json").exists());
+    assert!(bench.path(&left).join("s.safetensors").exists());
+}
+
+#[test]
+fn the_rest_of_a_run_that_was_killed_as_it_removed_the_old_folder_is_removed_by_the_next() {
+    if !has_strace("a run that is killed while it removes the old folder") {
+        return;
+    }
+    let bench = Bench::new();
+    fs::create_dir(bench.path("in")).unwrap();
+    bench.write("in/s.safetensors", &shard(&[("w", 1.5, 20)]));
+    for when in 1..=4 {
+        let flag = format!("inject=unlinkat:signal=KILL:when={when}");
+        traced(&bench, &["-e", "trace=unlinkat", "-e", &flag], "cast in --to bf16 -o out -q").output().unwrap();
+        assert!(bench.files().iter().any(|name| name.starts_with(".tcast-")), "{when}");
+        fs::remove_dir_all(bench.path("out")).unwrap();
+        bench.run("cast in --to bf16 -o out -q").expect(0, "", "");
+        assert_eq!(bench.files(), ["in", "out", "trace"], "{when}");
+        fs::remove_dir_all(bench.path("out")).unwrap();
+    }
 }
 
 #[test]
