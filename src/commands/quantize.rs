@@ -14,8 +14,8 @@ use crate::plan::ModelOptions;
 use crate::quant::{COMFYUI, EncodeOptions, FoundWeight, Group, ONNX, SCHEMES, ScaleChoice, Scheme, Unfit};
 use crate::read::LogicalCheckpoint;
 use crate::select::Selection;
-use crate::select::policy::{LoadedSet, Policy};
-use crate::text::{as_glob, counted, shorten};
+use crate::select::policy::Policy;
+use crate::text::{counted, shorten};
 use serde_json::{Value, json};
 use std::time::Instant;
 
@@ -118,19 +118,11 @@ fn with_fused(error: Error, model: &LogicalCheckpoint, is_diffusion: bool) -> Er
     let coded = model.found.weights.iter().find(is_part);
     let name = coded.map_or(tensor, |weight| &*weight.name);
     let policy = Policy { layers: None, is_diffusion };
-    let globs = match policy.loaded_together(name) {
-        None if coded.is_none() => return error,
-        None => vec![as_glob(name)],
-        Some(LoadedSet::Experts(layer)) => vec![as_glob(&layer) + ".experts.*"],
-        Some(set) => {
-            let names = names(model).unwrap_or_default();
-            names
-                .iter()
-                .filter(|name| policy.loaded_together(name).as_ref() == Some(&set))
-                .map(|name| as_glob(name))
-                .collect()
-        }
-    };
+    if coded.is_none() && policy.loaded_together(name).is_none() {
+        return error;
+    }
+    let names = names(model).unwrap_or_default();
+    let globs = policy.globs_together(name, names.iter().map(String::as_str));
     error.of(if coded.is_some() { Kind::Decodable(globs.into()) } else { Kind::Excludable(globs.into()) })
 }
 

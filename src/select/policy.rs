@@ -4,6 +4,7 @@
 //! The name alone tells what a tensor is; vLLM, SGLang, transformers and TensorRT-LLM go by nothing else.
 
 use super::{GROUPS, KeptReason, matches_one};
+use crate::text::as_glob;
 use globset::GlobSet;
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -138,6 +139,15 @@ impl Policy {
         match name.split_once(".experts.").filter(|_| !self.is_diffusion) {
             Some((layer, _)) => Some(LoadedSet::Experts(layer.to_owned())),
             None => self.fused_set(module_of(name)?).map(LoadedSet::Fused),
+        }
+    }
+
+    /// Patterns for a weight and those of some names that engines load with it: they can only be left out together.
+    pub(crate) fn globs_together<'n>(&self, name: &str, names: impl Iterator<Item = &'n str>) -> Vec<String> {
+        match self.loaded_together(name) {
+            None => vec![as_glob(name)],
+            Some(LoadedSet::Experts(layer)) => vec![as_glob(&layer) + ".experts.*"],
+            set => names.filter(|name| self.loaded_together(name) == set).map(as_glob).collect(),
         }
     }
 

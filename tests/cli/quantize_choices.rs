@@ -283,6 +283,24 @@ fn options_that_divide_the_experts_of_a_bank_are_refused() {
 }
 
 #[test]
+fn the_remedy_for_the_name_of_a_part_names_what_engines_load_together() {
+    for (weight, shape, clash, globs) in [
+        ("a.0.experts.down_proj", &[3, 64, 48][..], "a.0.experts.1.down_proj", "--exclude 'a.0.experts.*'"),
+        ("a.k_proj.weight", &[16, 64], "a.k_proj", "--exclude 'a.k_proj.weight' --exclude 'a.q_proj.weight'"),
+    ] {
+        let part = format!("{clash}.weight_scale");
+        let tensors: &[(&str, &[u64])] =
+            &[(weight, shape), (&part, &[16, 1]), ("a.q_proj.weight", &[16, 64]), ("a.o_proj.weight", &[48, 64])];
+        let bench = bench_with(tensors, r#"{"hidden_size": 64, "moe_intermediate_size": 48}"#);
+        let message = format!("has the name of a part of '{clash}.weight', which is quantized");
+        let remedy = format!("copy the weights as they are with {globs}\n");
+        expect_refused(&bench, "quantize m --scheme fp8", 1, &message, &remedy);
+        let line = format!("quantize m --scheme fp8 {} -q -o out", globs.replace('\'', ""));
+        bench.run(&line).expect(0, "", "");
+    }
+}
+
+#[test]
 fn the_remedy_for_noise_keeps_what_engines_fuse() {
     let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
     let outcome = bench.run("quantize m --scheme nvfp4 -o out --min-sqnr 20.545");

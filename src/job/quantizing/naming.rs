@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::quant::{LAYOUTS, Role};
 use crate::read::Membership;
 use crate::select::policy::module_of;
-use crate::text::{as_glob, shorten};
+use crate::text::shorten;
 use std::collections::{BTreeSet, HashMap};
 
 impl Planner<'_> {
@@ -43,7 +43,9 @@ impl Planner<'_> {
             let weight = parts.iter().find_map(|suffix| quantized.get(name.strip_suffix(suffix)?));
             if let Some(weight) = weight {
                 let message = format!("has the name of a part of '{}', which is quantized", shorten(&weight.name));
-                let kind = self.excludable(weight.coded().is_some(), vec![as_glob(&weight.name)]);
+                let names = plan.weights.iter().map(|weight| &*weight.name);
+                let globs = self.policy.globs_together(&weight.name, names);
+                let kind = self.excludable(weight.coded().is_some(), globs);
                 return Err(Error::new(message).in_tensor(name).in_file(shard.path()).of(kind));
             }
         }
