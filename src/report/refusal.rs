@@ -10,9 +10,9 @@ use crate::quant::{self, Layout};
 use crate::select::policy::{LoadedSet, Policy};
 use crate::select::rule_to_keep;
 use crate::text::{as_glob, counted, flag_with, shorten};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-/// Rules that a remedy spells out.
+/// Rules that a remedy spells out, unless the first set has more.
 const FEW: usize = 8;
 
 impl Report<'_> {
@@ -70,13 +70,19 @@ impl Report<'_> {
             let rule = layer.map(|(layer, _)| format!("{}.experts.*=keep", as_glob(layer)));
             flag_with("--rule", &rule.unwrap_or_else(|| rule_to_keep(name)))
         };
-        let mut seen = HashSet::new();
-        let mut rules: Vec<String> = self.together(found).into_iter().map(rule).collect();
-        rules.retain(|one| seen.insert(one.clone()));
+        let (mut seen, mut shown, mut more) = (HashSet::new(), Vec::new(), "");
+        for set in self.together(found) {
+            let mut rules: Vec<String> = set.into_iter().map(rule).collect();
+            rules.retain(|one| seen.insert(one.clone()));
+            if more.is_empty() && (shown.is_empty() || shown.len() + rules.len() <= FEW) {
+                shown.append(&mut rules);
+            } else if !rules.is_empty() {
+                more = " and one more for each";
+            }
+        }
         // If no weight were quantized, that would be an error too.
         let mut quantized = self.tensors().filter(|tensor| tensor.quantized.is_some());
         if !self.is_quantized() || quantized.any(|tensor| !seen.contains(&rule(tensor))) {
-            let more = if rules.len() > FEW { " and one more for each" } else { "" };
             let is_coded =
                 |tensor: &&TensorReport| tensor.quantized.as_ref().is_some_and(|it| it.source_layout.is_some());
             let leave = match (found.iter().any(is_coded), found.len()) {
@@ -85,7 +91,7 @@ impl Report<'_> {
                 (true, 1) => "decode the tensor",
                 (true, _) => "decode the tensors",
             };
-            remedies.push(format!("{leave} with {}{more}", rules[..rules.len().min(FEW)].join(" ")));
+            remedies.push(format!("{leave} with {}{more}", shown.join(" ")));
         }
         if is_met(&|_, condition| matches!(condition, Condition::Lost(_))) {
             remedies.push("choose a wider type".to_owned());
@@ -96,18 +102,23 @@ impl Report<'_> {
         remedies.join(", or ")
     }
 
-    /// Tensors and the quantized weights that engines fuse with them, which can only be kept together.
-    fn together(&self, found: &[&TensorReport]) -> Vec<&TensorReport<'_>> {
+    /// Sets of tensors that can only be kept together: those with quantized weights that engines fuse with them.
+    fn together<'t>(&'t self, found: &[&'t TensorReport<'t>]) -> Vec<Vec<&'t TensorReport<'t>>> {
         let fused = |tensor: &TensorReport| {
             let is_diffusion = quant::find(&tensor.quantized.as_ref()?.layout).is_some_and(Layout::is_diffusion);
             Policy { layers: None, is_diffusion }.loaded_together(&tensor.name)
         };
-        let sets: HashSet<LoadedSet> = found.iter().filter_map(|tensor| fused(tensor)).collect();
-        let names: HashSet<&str> = found.iter().map(|tensor| &*tensor.name).collect();
-        let is_one = |tensor: &&TensorReport| {
-            names.contains(&*tensor.name) || fused(tensor).is_some_and(|set| sets.contains(&set))
+        let mut sets: HashMap<LoadedSet, Vec<&TensorReport>> = HashMap::new();
+        for tensor in self.tensors() {
+            if let Some(set) = fused(tensor) {
+                sets.entry(set).or_default().push(tensor);
+            }
+        }
+        let take = |tensor: &&'t TensorReport<'t>| match fused(tensor) {
+            Some(set) => sets.remove(&set), // once
+            None => Some(vec![*tensor]),
         };
-        self.tensors().filter(is_one).collect()
+        found.iter().filter_map(take).collect()
     }
 }
 
