@@ -227,12 +227,23 @@ fn casts_to_types_without_infinity_mean_something_else_from_opset_24_on() {
     let of_opset_21 = |graph: &[u8]| [&number(1, 10)[..], &field(7, graph), &field(8, &number(2, 21))].concat();
     let cast = |to: u8| [weight.clone(), node_with("Cast", &["a"], "y", &[("to", to)])].concat();
     let like = |to: u8| [weight.clone(), node("CastLike", &["a", "z"], "y"), initializer("z", to, &[1], &[0])].concat();
+    let like_input = |to: u8, input: u8| {
+        let of_type = field(2, &field(1, &number(1, to)));
+        let input = field(input, &[field(1, b"z"), of_type].concat());
+        [weight.clone(), node("CastLike", &["a", "z"], "y"), input].concat()
+    };
+    let unsaturated_like =
+        [weight.clone(), node_with("CastLike", &["a", "z"], "y", &[("saturate", 0)]), initializer("z", 18, &[1], &[0])];
     let unsaturated = [weight.clone(), node_with("Cast", &["a"], "y", &[("to", 18), ("saturate", 0)])].concat();
     for (graph, changes) in [
         (cast(18), "node 'Cast_1' (Cast)"),
         (cast(20), "node 'Cast_1' (Cast)"),
         (like(18), "node 'CastLike_1' (CastLike)"),
+        (like_input(20, 11), "node 'CastLike_1' (CastLike)"),
+        (like_input(18, 13), "node 'CastLike_1' (CastLike)"),
+        (like_input(17, 11), ""),
         (unsaturated, ""),
+        (unsaturated_like.concat(), ""),
         (cast(17), ""),
         (like(17), ""),
     ] {

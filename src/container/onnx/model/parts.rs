@@ -155,6 +155,9 @@ pub(super) trait Visitor {
 
     fn name(&mut self, _context: &Context, _graph: usize, _usage: NameUse, _name: Range<usize>) {}
 
+    /// The number of the dtype of an input, an output or another value.
+    fn value_type(&mut self, _number: u64) {}
+
     /// The end of a graph; the innermost enclosing message is the graph.
     fn graph_end(&mut self, _context: &Context, _graph: usize) {}
 

@@ -121,10 +121,11 @@ impl Study {
         let ambiguous = definitions.iter().filter(|(_, graphs)| graphs.len() > 1);
         let ambiguous = ambiguous.map(|(name, _)| name.to_vec()).collect();
         let fresh = (0..=u32::MAX).find(|number| !taken.contains(number)).unwrap_or_default();
-        // CastLike takes the type of another value: that of a tensor, or of what a Cast node made.
-        let is_fnuz = |tensor: &Tensor| tensor.elements.dtype().is_some_and(is_fnuz);
-        let cast_like = operators.get(&b"CastLike"[..]).filter(|_| input.contents.tensors.iter().any(is_fnuz));
-        let fnuz_cast = scout.fnuz_cast.or_else(|| Some((cast_like?.clone(), "CastLike")));
+        // CastLike takes the type of another value.
+        let is_fnuz = |tensor: &Tensor| tensor.elements.dtype().is_some_and(|dtype| FNUZ.contains(&dtype));
+        let has_fnuz = scout.has_fnuz || input.contents.tensors.iter().any(is_fnuz);
+        let cast_like = scout.cast_like.filter(|_| has_fnuz);
+        let fnuz_cast = scout.fnuz_cast.or_else(|| Some((cast_like?, "CastLike")));
         let (frames, uses) = (frames.all, Uses::default());
         Ok(Self {
             header,
@@ -184,6 +185,10 @@ struct Scout<'a> {
     taken: HashSet<u32>,
     operators: HashMap<Vec<u8>, String>,
     fnuz_cast: Option<(String, &'static str)>,
+    /// The first `CastLike` node with saturation.
+    cast_like: Option<String>,
+    /// Whether a value has a type of [`FNUZ`].
+    has_fnuz: bool,
     decoded: Vec<(usize, Range<usize>)>,
 }
 
@@ -244,10 +249,19 @@ impl Visitor for Scout<'_> {
         if is_default_domain(domain) && !self.operators.contains_key(op) {
             self.operators.insert(op.to_vec(), context.node_label(node));
         }
-        if op == b"Cast" && is_default_domain(domain) && self.fnuz_cast.is_none() {
-            let [to, saturate] = integers(file, &node.body, [("to", 0), ("saturate", 1)]);
-            let to = Dtype::all().find(|dtype| dtype.onnx_number().is_some_and(|number| i64::from(number) == to));
-            self.fnuz_cast = to.filter(|to| saturate != 0 && is_fnuz(*to)).map(|_| (context.node_label(node), "Cast"));
+        if is_default_domain(domain) {
+            let wanted = [("to", 0), ("output_dtype", 0), ("saturate", 1)]; // of Cast, of QuantizeLinear
+            let [to, output, saturate] = integers(file, &node.body, wanted);
+            self.has_fnuz |= is_fnuz(to) || is_fnuz(output);
+            match op {
+                b"Cast" if saturate != 0 && is_fnuz(to) && self.fnuz_cast.is_none() => {
+                    self.fnuz_cast = Some((context.node_label(node), "Cast"));
+                }
+                b"CastLike" if saturate != 0 && self.cast_like.is_none() => {
+                    self.cast_like = Some(context.node_label(node));
+                }
+                _ => {}
+            }
         }
         for (index, name) in node.inputs.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
             if let Some(role) = role_of_input(op, domain, index) {
@@ -268,6 +282,10 @@ impl Visitor for Scout<'_> {
             NameUse::Trained => self.protect(name, TensorRole::Trained),
             NameUse::Output | NameUse::Other => {}
         }
+    }
+
+    fn value_type(&mut self, number: u64) {
+        self.has_fnuz |= i64::try_from(number).is_ok_and(is_fnuz);
     }
 
     fn graph_end(&mut self, context: &Context, graph: usize) {
@@ -316,8 +334,12 @@ impl Visitor for Scout<'_> {
     }
 }
 
-fn is_fnuz(dtype: Dtype) -> bool {
-    matches!(dtype, Dtype::Float8E4M3FNUZ | Dtype::Float8E5M2FNUZ)
+/// The types to which a cast changed in opset 24.
+const FNUZ: [Dtype; 2] = [Dtype::Float8E4M3FNUZ, Dtype::Float8E5M2FNUZ];
+
+/// Whether this is the ONNX number of a type of [`FNUZ`].
+fn is_fnuz(number: i64) -> bool {
+    FNUZ.iter().any(|dtype| dtype.onnx_number().is_some_and(|own| i64::from(own) == number))
 }
 
 /// What an operator uses an input for, if it is not a plain weight.

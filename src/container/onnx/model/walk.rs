@@ -117,16 +117,30 @@ impl Walk<'_, '_> {
         })
     }
 
-    /// The name of a `ValueInfoProto`.
+    /// The name of a `ValueInfoProto`, and its type.
     fn named(&mut self, graph: usize, usage: NameUse, frame: Frame) -> Result<()> {
         self.within(frame, |walk, body| {
             for field in MessageFields::new(walk.context.file, body) {
-                if let (1, Value::Bytes(name)) = field? {
-                    walk.visitor.name(&walk.context, graph, usage, name);
+                match field? {
+                    (1, Value::Bytes(name)) => walk.visitor.name(&walk.context, graph, usage, name),
+                    (2, Value::Bytes(body)) => walk.tensor_type(body),
+                    _ => {}
                 }
             }
             Ok(())
         })
+    }
+
+    /// The dtype in a `TypeProto`: `elem_type` is field 1 of its field 1, `tensor_type`.
+    fn tensor_type(&mut self, body: Range<usize>) {
+        for field in MessageFields::new(self.context.file, body).map_while(Result::ok) {
+            let (1, Value::Bytes(body)) = field else { continue };
+            for field in MessageFields::new(self.context.file, body).map_while(Result::ok) {
+                if let (1, Value::Varint(number)) = field {
+                    self.visitor.value_type(number);
+                }
+            }
+        }
     }
 
     /// The scales and zero points of a `TensorAnnotation`.
