@@ -9,7 +9,7 @@ use super::super::layout::{Group, Role};
 use super::super::parts::{LinearAxis, Parts};
 use super::geometry::DecodeGeometry;
 use super::lanes::SmallFloat;
-use crate::dtype::{Class, Dtype};
+use crate::dtype::{Class, Dtype, Specials};
 use crate::error::Result;
 
 /// The products of the lengths before an axis, of the axis, and behind it.
@@ -114,7 +114,7 @@ pub(super) fn extend_signs(codes: &mut [u8], dtype: Dtype) {
     }
 }
 
-/// The number at an index of a stream. Infinities and NaNs of floats are not handled.
+/// The number at an index of a stream.
 #[inline(always)]
 pub(super) fn number_at(bytes: &[u8], dtype: Dtype, at: usize) -> f32 {
     let bits = dtype.bits();
@@ -130,7 +130,21 @@ pub(super) fn number_at(bytes: &[u8], dtype: Dtype, at: usize) -> f32 {
     let spare = 32 - bits;
     match dtype.class() {
         Class::Int { signed: true } => ((raw << spare) as i32 >> spare) as f32,
-        Class::Float(format) => SmallFloat::new(format, true).number(raw as u8),
+        Class::Float(format) => {
+            let (magnitude, sign) = (u64::from(raw) & (format.sign() - 1), u64::from(raw) & format.sign());
+            match format.specials {
+                Specials::Fnuz if magnitude == 0 && sign != 0 => f32::NAN,
+                Specials::Ieee if magnitude == format.infinity() => {
+                    if sign == 0 {
+                        f32::INFINITY
+                    } else {
+                        f32::NEG_INFINITY
+                    }
+                }
+                Specials::Ieee | Specials::Fn if magnitude > format.max_finite() => f32::NAN,
+                _ => SmallFloat::new(format, true).number(raw as u8),
+            }
+        }
         _ => raw as f32,
     }
 }
