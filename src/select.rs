@@ -9,8 +9,9 @@ pub(crate) use kept::{GROUPS, KeptReason, protected};
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::text::as_glob;
-use globset::{Glob, GlobMatcher, GlobSet};
+use globset::{Glob, GlobSet};
 use kept::PROTECTED_SET;
+use regex::Regex;
 
 /// The set of some of the program's own patterns.
 fn matches_one<T: AsRef<str>>(patterns: impl Iterator<Item = T>) -> GlobSet {
@@ -18,18 +19,42 @@ fn matches_one<T: AsRef<str>>(patterns: impl Iterator<Item = T>) -> GlobSet {
     GlobSet::new(globs).expect("the patterns are few and small")
 }
 
-/// A pattern for tensor names: `*` matches any characters, `?` one (of ASCII), `[a-z]` a set, `{a,b}` either.
+/// A pattern for tensor names: `*` matches any characters, `?` one, `[a-z]` one of a set, `{a,b}` either.
 #[derive(Clone, Debug)]
-pub struct Pattern(GlobMatcher);
+pub struct Pattern {
+    glob: Glob,
+    regex: Regex,
+}
 
 impl std::str::FromStr for Pattern {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        Glob::new(text)
-            .map(|glob| Self(glob.compile_matcher()))
-            .map_err(|error| Error::new(error.kind().to_string()).with_source(error))
+        let glob = Glob::new(text).map_err(|error| Error::new(error.kind().to_string()).with_source(error))?;
+        let regex = Regex::new(&in_characters(glob.regex()))
+            .map_err(|error| Error::new(error.to_string()).with_source(error))?;
+        Ok(Self { glob, regex })
     }
+}
+
+/// The expression of a glob, which `globset` makes for bytes (`(?-u)`, `\xc3\xa9`), for characters.
+fn in_characters(regex: &str) -> String {
+    let (mut text, mut rest) = (b"(?s)".to_vec(), regex.strip_prefix("(?-u)").unwrap_or(regex));
+    while let Some((before, escape)) = rest.split_once('\\') {
+        text.extend_from_slice(before.as_bytes());
+        let byte = escape.strip_prefix('x').and_then(|digits| digits.split_at_checked(2));
+        rest = if let Some((digits, rest)) = byte {
+            text.extend(u8::from_str_radix(digits, 16));
+            rest
+        } else {
+            let (escaped, rest) = escape.split_at(1);
+            text.push(b'\\');
+            text.extend_from_slice(escaped.as_bytes());
+            rest
+        };
+    }
+    text.extend_from_slice(rest.as_bytes());
+    String::from_utf8(text).expect("a glob is UTF-8")
 }
 
 impl std::fmt::Display for Pattern {
@@ -40,11 +65,11 @@ impl std::fmt::Display for Pattern {
 
 impl Pattern {
     pub(crate) fn matches(&self, name: &str) -> bool {
-        self.0.is_match(name)
+        self.regex.is_match(name)
     }
 
     pub(crate) fn text(&self) -> &str {
-        self.0.glob().glob()
+        self.glob.glob()
     }
 }
 
@@ -204,6 +229,22 @@ mod tests {
 
     fn target(selection: &Selection, name: &str, dtype: Dtype) -> Option<Dtype> {
         selection.target(&Candidate { name, dtype: Some(dtype), rank: 2, is_alone: false }).ok()
+    }
+
+    #[test]
+    fn patterns_match_characters() {
+        for (pattern, wanted, others) in [
+            ("?", &["é", "重", "a", "\n"][..], &["", "éa", "e\u{301}"][..]),
+            ("[é-ü]x", &["éx", "üx", "ìx"], &["ex", "ýx", "x"]),
+            ("[!é]", &["è", "a"], &["é", "éé"]),
+            ("層.*.重?", &["層.0.重み", "層..重a"], &["層.0.重", "層.0.重みみ"]),
+            ("{é,[*]}", &["é", "*"], &["è"]),
+            (r"[\]x?é", &[r"\xcé"], &[r"\xé"]),
+        ] {
+            let pattern: Pattern = pattern.parse().unwrap();
+            assert!(wanted.iter().all(|name| pattern.matches(name)), "{pattern}");
+            assert!(!others.iter().any(|name| pattern.matches(name)), "{pattern}");
+        }
     }
 
     #[test]
