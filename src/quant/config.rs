@@ -3,6 +3,7 @@
 //! Everything that does not change keeps its bytes and its order.
 
 use super::method::QuantMethod;
+use super::patterns::{ModulePatterns, entry_of_compressed_tensors, expert_of, is_composite};
 use crate::container::checkpoint::with_dtype;
 use crate::container::{as_json, members};
 use crate::dtype::Dtype;
@@ -10,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::text::shorten;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
 /// The modules of a checkpoint whose weights were quantized.
@@ -62,7 +63,7 @@ pub fn config_of(config: &str, method: Option<&str>, modules: &Modules, target: 
         if !is_block {
             return Edit::Keep;
         }
-        match without(text, method, modules) {
+        match without(text, method, modules, is_composite(config)) {
             Ok(text) => Edit::Replace(text),
             Err(error) => {
                 failed = Some(error);
@@ -97,7 +98,7 @@ pub fn hf_quant_config_of(text: &str, modules: &Modules) -> Result<Option<String
 /// `quantize_config.json` of a model whose weights were decoded, as [`hf_quant_config_of`].
 pub fn quantize_config_of(text: &str, method: Option<&str>, modules: &Modules) -> Result<Option<String>> {
     let method = method.filter(|_| !modules.left.is_empty());
-    method.map(|method| without(text, method, modules)).transpose()
+    method.map(|method| without(text, method, modules, false)).transpose()
 }
 
 /// `ComfyUI`'s description in the metadata of a file, without the layers that were decoded; `None` if none stays.
@@ -110,7 +111,7 @@ pub fn comfy_metadata_of(text: &str, modules: &Modules) -> Option<String> {
 }
 
 /// A `quantization_config` of the method of this name that lists the decoded modules among those that are not quantized.
-fn without(text: &str, name: &str, modules: &Modules) -> Result<String> {
+fn without(text: &str, name: &str, modules: &Modules, is_composite: bool) -> Result<String> {
     let text = &*renamed(text, modules);
     let json = &*as_json(text);
     let broken = || Error::new("its quantization_config is not an object");
@@ -130,6 +131,11 @@ fn without(text: &str, name: &str, modules: &Modules) -> Result<String> {
                 if left.contains(&entry) { (*name).to_owned() } else { entry }
             };
             let mut entries: Vec<String> = decoded.iter().map(entry).collect();
+            if is_composite {
+                let patterns = ModulePatterns::new(modules.left.iter().copied());
+                let patterns: BTreeSet<_> = decoded.iter().filter_map(|module| patterns.ignored(module)).collect();
+                entries.extend(patterns);
+            }
             entries.dedup();
             let entries: Vec<&str> = entries.iter().map(String::as_str).collect();
             listed(text, json, method.ignored_keys(), &entries)
@@ -209,28 +215,6 @@ fn around_banks<'a>(decoded: &[&'a str], modules: &Modules) -> Result<Vec<&'a st
     entries.sort_unstable();
     entries.dedup();
     Ok(entries)
-}
-
-/// The bank of an expert that is stored by itself, and the name of its weight: `x.experts` and `w1` of `x.experts.0.w1`.
-pub(super) fn expert_of(module: &str) -> Option<(&str, &str)> {
-    let (expert, own) = module.rsplit_once('.')?;
-    let (bank, number) = expert.rsplit_once('.')?;
-    let is_bank = bank == "experts" || bank.ends_with(".experts");
-    (is_bank && number.parse::<u64>().is_ok()).then_some((bank, own))
-}
-
-/// How compressed-tensors lists a module. vLLM and `SGLang` look up `x.experts.0.gate_proj` where the file has
-/// `x.experts.0.w1`, so a pattern for all experts replaces it; engines load them as one module.
-pub(super) fn entry_of_compressed_tensors(module: &str) -> String {
-    match expert_of(module) {
-        Some((bank, "w1" | "w2" | "w3")) => all_experts(bank),
-        _ => module.to_owned(),
-    }
-}
-
-/// The pattern of compressed-tensors for all experts of a bank.
-pub(super) fn all_experts(bank: &str) -> String {
-    format!("re:^{}\\..*", regex::escape(bank))
 }
 
 /// Adds the decoded modules to the list `key` and removes their layers.

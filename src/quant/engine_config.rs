@@ -4,8 +4,9 @@
 //! The blocks match those that compressed-tensors 0.20.0, transformers 5.23.0 and nvidia-modelopt 0.47.0 write,
 //! including their sorted keys. Inside a group, compressed-tensors refuses any key that it does not know.
 
-use super::config::{add_member, all_experts, entry_of_compressed_tensors, expert_of};
+use super::config::add_member;
 use super::layout::{CodeValues, Group, Layout, Owner};
+use super::patterns::{ModulePatterns, all_experts, entry_of_compressed_tensors, expert_of, pattern_of};
 use super::scheme::{CodeType, TargetGrid};
 use crate::container::{as_json, members};
 use crate::dtype::Dtype;
@@ -53,6 +54,9 @@ pub struct KeptModules<'a> {
     pub modules: Vec<&'a str>,
     /// Modules that hold a bank of experts: `x.experts`, whose experts engines call `x.experts.0` and so on.
     pub banks: Vec<Cow<'a, str>>,
+    /// Whether the model consists of several, so that engines have other names for modules: see
+    /// [`is_composite`](super::is_composite).
+    pub is_composite: bool,
 }
 
 /// The description of a quantized checkpoint for engines.
@@ -114,13 +118,12 @@ fn compressed_tensors(groups: &[QuantizedGroup], kept: &KeptModules) -> Value {
     let format = |group: &QuantizedGroup| group.layout.formats[0];
     let mut config_groups = Map::new();
     for (at, group) in groups.iter().enumerate() {
-        let targets: Vec<Cow<str>> = if groups.len() == 1 {
-            ["Linear"].iter().chain(&group.unlike_linear).map(|name| Cow::Borrowed(*name)).collect()
-        } else {
-            let mut seen = HashSet::new();
-            let entries = group.modules.iter().map(|name| entry_of_compressed_tensors(name));
-            entries.filter(|entry| seen.insert(entry.clone())).map(Cow::Owned).collect()
-        };
+        let (first, modules) =
+            if groups.len() == 1 { (Some("Linear"), &group.unlike_linear) } else { (None, &group.modules) };
+        let entry = if kept.is_composite { pattern_of } else { entry_of_compressed_tensors };
+        let mut seen = HashSet::new();
+        let targets = first.map(str::to_owned).into_iter().chain(modules.iter().map(|module| entry(module)));
+        let targets: Vec<String> = targets.filter(|entry| seen.insert(entry.clone())).collect();
         let block = json!({
             "format": format(group),
             "input_activations": activations_of(group),
@@ -131,11 +134,17 @@ fn compressed_tensors(groups: &[QuantizedGroup], kept: &KeptModules) -> Value {
         config_groups.insert(format!("group_{at}"), block);
     }
     let format = if let [only] = groups { format(only) } else { "mixed-precision" };
+    let mut ignore = sorted(kept, entry_of_compressed_tensors, all_experts);
+    if kept.is_composite {
+        let patterns = ModulePatterns::new(groups.iter().flat_map(|group| group.modules.iter().copied()));
+        ignore.extend(kept.modules.iter().filter_map(|module| patterns.ignored(module)));
+        ignore.extend(kept.banks.iter().filter_map(|bank| patterns.ignored_bank(bank)));
+    }
     json!({
         "config_groups": config_groups,
         "format": format,
         "global_compression_ratio": null,
-        "ignore": sorted(kept, entry_of_compressed_tensors, all_experts),
+        "ignore": ignore,
         "kv_cache_scheme": null,
         "moe_sparsity_config": null,
         "quant_method": "compressed-tensors",

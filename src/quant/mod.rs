@@ -34,6 +34,7 @@ mod engine_config;
 mod layout;
 mod method;
 mod parts;
+mod patterns;
 mod recognize;
 mod rules;
 mod scheme;
@@ -52,6 +53,7 @@ pub use layout::{
     Precision, Role, ScaleOrder, Zeros,
 };
 pub use parts::{LinearAxis, Parameters, Part};
+pub use patterns::is_composite;
 pub use recognize::{
     CheckpointInfo, FoundWeight, Problem, Recognized, StoredTensor, can_be_part, is_named_as_part, probe, recognize,
     scale_names,

@@ -6,9 +6,6 @@
 
 use crate::container::{as_json, members};
 use crate::error::{Error, Result};
-use serde_json::value::RawValue;
-use std::borrow::Cow;
-use std::collections::BTreeMap;
 
 /// What config.json says about a model's structure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,8 +14,6 @@ pub(crate) struct Model {
     pub kind: Option<String>,
     /// The number of layers, not counting multi-token prediction heads.
     pub layers: Option<u64>,
-    /// Whether the output head shares the weight of the embeddings, and is not stored.
-    pub has_tied_head: bool,
     hidden: Option<u64>,
     intermediate: Option<u64>,
 }
@@ -34,7 +29,6 @@ impl Model {
         Self {
             kind: find("model_type").and_then(|value| serde_json::from_str(value.get()).ok()),
             layers: number("num_hidden_layers"),
-            has_tied_head: is_true(&outer, "tie_word_embeddings") || is_true(&inner, "tie_word_embeddings"),
             hidden: number("hidden_size"),
             intermediate: number("moe_intermediate_size").or_else(|| number("intermediate_size")),
         }
@@ -46,13 +40,19 @@ impl Model {
         self.kind.as_deref().is_some_and(|kind| TRANSPOSED.contains(&kind))
     }
 
+    /// The module of the output head. If it shares the weight of the embeddings, files do not contain it.
+    pub(crate) fn head(&self) -> &'static str {
+        match self.kind.as_deref() {
+            Some("whisper") => "proj_out",
+            Some("bert") => "cls.predictions.decoder",
+            Some("roberta" | "xlm-roberta") => "lm_head.decoder",
+            _ => "lm_head",
+        }
+    }
+
     fn is(&self, types: &[&str]) -> bool {
         self.kind.as_deref().is_some_and(|own| types.iter().any(|known| own.starts_with(known)))
     }
-}
-
-fn is_true(members: &BTreeMap<Cow<str>, &RawValue>, key: &str) -> bool {
-    members.get(key).is_some_and(|value| value.get() == "true")
 }
 
 /// The weight of one expert in a bank.
@@ -211,6 +211,6 @@ mod tests {
         ] {
             assert!(experts(&model, name, shape).is_none(), "{name}");
         }
-        assert_eq!((model.layers, model.has_tied_head), (Some(2), true));
+        assert_eq!(model.layers, Some(2));
     }
 }

@@ -287,7 +287,10 @@ fn a_shape_that_does_not_fit_is_kept_and_so_is_what_is_fused_with_it() {
         outcome.stderr
     );
     assert!(outcome.stderr.contains("kept, fused with a kept weight: a.mlp.gate_proj.weight\n"), "{}", outcome.stderr);
-    assert_eq!(config(&bench, "out")["quantization_config"]["ignore"], json!(["a.mlp.gate_proj", "a.mlp.up_proj"]));
+    assert_eq!(
+        config(&bench, "out")["quantization_config"]["ignore"],
+        json!(["a.mlp.gate_proj", "a.mlp.up_proj", "lm_head"])
+    );
     // An explicit request that cannot be met is an error.
     let refused = |line: &str, code: i32, message: &str| {
         let outcome = bench.run(&format!("{line} -o none"));

@@ -28,7 +28,7 @@ fn group(layout: &str, group: Group, bits: u32) -> QuantizedGroup<'static> {
 }
 
 fn config(groups: &[QuantizedGroup], kept: &[&str]) -> EngineConfig {
-    EngineConfig::new(groups, &KeptModules { modules: kept.to_vec(), banks: Vec::new() }).unwrap()
+    EngineConfig::new(groups, &KeptModules { modules: kept.to_vec(), banks: Vec::new(), is_composite: false }).unwrap()
 }
 
 fn block(group: &QuantizedGroup, kept: &[&str]) -> Value {
@@ -145,7 +145,8 @@ fn several_schemes_name_their_modules_and_one_library_has_no_place_for_them() {
 
 #[test]
 fn banks_of_experts_that_are_kept_are_named_as_each_engine_looks_for_them() {
-    let kept = KeptModules { modules: vec!["lm_head"], banks: vec!["model.layers.0.mlp.experts".into()] };
+    let kept =
+        KeptModules { modules: vec!["lm_head"], banks: vec!["model.layers.0.mlp.experts".into()], is_composite: false };
     let of = |layout: &str, key: &str| {
         let block = EngineConfig::new(&[group(layout, Group::Block([128, 128]), 8)], &kept).unwrap().block.unwrap();
         block[key].clone()
@@ -153,6 +154,50 @@ fn banks_of_experts_that_are_kept_are_named_as_each_engine_looks_for_them() {
     assert_eq!(of("ct-fp8", "ignore"), json!(["lm_head", r"re:^model\.layers\.0\.mlp\.experts\..*"]));
     assert_eq!(of("hf-fp8", "modules_to_not_convert"), json!(["lm_head", "model.layers.0.mlp.experts"]));
     assert_eq!(of("modelopt-fp8", "ignore"), json!(["lm_head", "model.layers.0.mlp.experts.*"]));
+}
+
+#[test]
+fn modules_of_models_with_a_vision_tower_are_found_under_each_of_their_names() {
+    let layers = |from: u64, own: &str| {
+        (from..2).map(|layer| format!("language_model.model.layers.{layer}.{own}")).collect::<Vec<_>>()
+    };
+    let kept = layers(0, "mlp.gate");
+    let kept = kept.iter().map(String::as_str).chain(["language_model.lm_head", "vision_tower.encoder.layers.0.fc1"]);
+    let kept = KeptModules {
+        modules: kept.collect(),
+        banks: vec!["language_model.model.layers.1.mlp.experts".into()],
+        is_composite: true,
+    };
+    let [down, experts] = [layers(0, "mlp.down_proj"), layers(0, "mlp.experts.3.w1")];
+    let names = |names: &[String]| names.iter().map(|name| name.clone().leak() as &str).collect::<Vec<_>>();
+    let fp8 = QuantizedGroup { modules: names(&down), ..group("ct-fp8", Group::Channel, 8) };
+    let int8 = QuantizedGroup { modules: names(&experts[..1]), ..group("ct-int8", Group::Channel, 8) };
+    let block = EngineConfig::new(&[fp8, int8], &kept).unwrap().block.unwrap();
+    let list = |value: &Value| serde_json::from_value::<Vec<String>>(value.clone()).unwrap();
+    let [ignore, first, second] = [
+        &block["ignore"],
+        &block["config_groups"]["group_0"]["targets"],
+        &block["config_groups"]["group_1"]["targets"],
+    ]
+    .map(list);
+    assert_eq!([ignore.len(), first.len(), second.len()], [10, 2, 1], "{ignore:?}");
+    let matches = |entries: &[String], name: &str| {
+        let by = |entry: &String| match entry.strip_prefix("re:") {
+            Some(pattern) => regex::Regex::new(&format!("^(?:{pattern})")).unwrap().is_match(name),
+            None => entry == name,
+        };
+        entries.iter().any(by)
+    };
+    for before in ["language_model.model.", "model.language_model.", "model.", ""] {
+        let found = |own: &str| [&ignore, &first, &second].map(|entries| matches(entries, &format!("{before}{own}")));
+        assert_eq!(found("layers.1.mlp.gate"), [true, false, false], "{before}");
+        assert_eq!(found("layers.1.mlp.experts.5.up_proj"), [true, false, false], "{before}");
+        assert_eq!(found("lm_head"), [true, false, false], "{before}");
+        assert_eq!(found("vision_tower.vision_model.encoder.layers.0.fc1"), [true, false, false], "{before}");
+        assert_eq!(found("layers.1.mlp.down_proj"), [false, true, false], "{before}");
+        assert_eq!(found("layers.0.mlp.experts.5.gate_proj"), [false, false, true], "{before}");
+        assert_eq!(found("layers.1.self_attn.q_proj"), [false; 3], "{before}");
+    }
 }
 
 #[test]

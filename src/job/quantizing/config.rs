@@ -2,7 +2,7 @@
 
 use super::{Planner, WeightCandidates};
 use crate::error::Result;
-use crate::quant::{EngineConfig, KeptModules, QuantizedGroup};
+use crate::quant::{EngineConfig, KeptModules, QuantizedGroup, is_composite};
 use crate::select::KeptReason;
 use crate::select::experts::{bank_of, unsplit_bank};
 use crate::select::policy::module_of;
@@ -42,10 +42,12 @@ impl Planner<'_> {
                 },
             }
         }
-        let is_head = |module: &&&str| module.ends_with("lm_head");
-        if self.model.has_tied_head && !kept.modules.iter().any(|module| is_head(&module)) {
-            kept.modules.push("lm_head");
+        let stored = kept.modules.iter().chain(groups.iter().flat_map(|group| &group.modules));
+        let head = self.model.head();
+        if !stored.copied().any(|module| module.ends_with(head)) {
+            kept.modules.push(head);
         }
+        kept.is_composite = self.source.config()?.is_some_and(is_composite);
         EngineConfig::new(&groups, &kept)
     }
 }
