@@ -172,10 +172,14 @@ impl<'r, 'a> Draft<'r, 'a> {
         }
         differing.sort();
         differing.dedup();
-        differing.retain(|_| request.container.format_info().metadata != Metadata::None);
+        if request.container.format_info().metadata == Metadata::None {
+            differing.clear();
+        }
         let note = |key: &String| {
             let key = shorten(key);
-            format!("the inputs have different metadata '{key}': an output has that of the first file in it")
+            format!(
+                "the inputs have different values of the metadata key '{key}': each output keeps that of its first input"
+            )
         };
         plans.iter_mut().take(1).for_each(|plan| plan.notes.extend(differing.iter().map(note)));
         Ok(plans)

@@ -416,12 +416,17 @@ fn new_shards_are_named_after_the_only_file_of_a_folder() {
     fs::create_dir(bench.path("in")).unwrap();
     bench.write("in/config.json", br#"{"_class_name": "FluxTransformer2DModel"}"#);
     let file = shard(&[("a", 1.0, 64), ("b", 2.0, 64)]);
-    for (name, stem) in [("diffusion_pytorch_model", "diffusion_pytorch_model"), ("model-00001-of-00001", "model")] {
+    for (name, stem, index) in [
+        ("diffusion_pytorch_model", "diffusion_pytorch_model", "diffusion_pytorch_model.safetensors.index.json"),
+        ("model.fp16", "model.fp16", "model.safetensors.index.fp16.json"),
+        ("model-00001-of-00001", "model", "model.safetensors.index.json"),
+    ] {
         bench.write(&format!("in/{name}.safetensors"), &file);
         bench.run("cast in --to f16 --max-shard-size 200B -o out -f -q").expect(0, "", "");
         let names: Vec<String> = tree(&bench.path("out")).into_keys().filter(|name| name != "config.json").collect();
-        let wanted = ["-00001-of-00002.safetensors", "-00002-of-00002.safetensors", ".safetensors.index.json"];
-        assert_eq!(names, wanted.map(|end| format!("{stem}{end}")));
+        let shards = ["00001", "00002"].map(|number| format!("{stem}-{number}-of-00002.safetensors"));
+        assert_eq!(names, [&shards[0], &shards[1], index]);
+        assert_eq!(bench.run("inspect out").code, Some(0));
         fs::remove_file(bench.path(&format!("in/{name}.safetensors"))).unwrap();
     }
 }

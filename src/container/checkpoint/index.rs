@@ -101,6 +101,16 @@ pub fn index_text(
     ascii + "\n"
 }
 
+/// The name of the index of shards that replace the only one. Loaders put a variant behind `index`:
+/// `model.safetensors.index.fp16.json` for `model.fp16.safetensors`.
+pub fn index_in_place_of(shard: &str) -> String {
+    let stem = shard.strip_suffix(".safetensors").unwrap_or(shard);
+    match stem.split_once('.') {
+        Some((model @ ("model" | "diffusion_pytorch_model"), variant)) => format!("{model}{INFIX}{variant}.json"),
+        _ => format!("{stem}{INFIX}json"),
+    }
+}
+
 /// Names for `count` shards in the style of `transformers`, from the name of their index: `model.safetensors` for one
 /// shard, `model-00001-of-00002.safetensors` for several, `model.fp16-00001-of-00002.safetensors` for the index of a
 /// variant.
@@ -124,6 +134,9 @@ mod tests {
         assert_eq!(shard_names(INDEX, 2)[1], "model-00002-of-00002.safetensors");
         let variant = "diffusion_pytorch_model.safetensors.index.fp16.json";
         assert_eq!(shard_names(variant, 2)[0], "diffusion_pytorch_model.fp16-00001-of-00002.safetensors");
+        assert_eq!(index_in_place_of("diffusion_pytorch_model.fp16.safetensors"), variant);
+        assert_eq!(index_in_place_of("model.safetensors"), INDEX);
+        assert_eq!(index_in_place_of("Llama-3.2-1B.safetensors"), "Llama-3.2-1B.safetensors.index.json");
     }
 
     #[test]

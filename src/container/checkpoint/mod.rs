@@ -12,7 +12,7 @@ mod side_files;
 mod unfinished;
 
 pub use disagreements::Disagreement;
-pub use index::{INDEX, Index, index_text, is_index, shard_names, weight_map};
+pub use index::{INDEX, Index, index_in_place_of, index_text, is_index, shard_names, weight_map};
 pub(crate) use names::has_shards;
 pub use names::{description, is_plain, is_shard_name};
 pub use side_files::{

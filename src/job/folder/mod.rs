@@ -11,8 +11,8 @@ use super::place::Route;
 use super::{IfExists, Job, JobInput, Recoding};
 use crate::container::Input;
 use crate::container::checkpoint::{
-    CONFIG, Checkpoint, HF_QUANT_CONFIG, INDEX, QUANTIZE_CONFIG, SideFiles, StoredPath, config, index_text, is_index,
-    is_shard_name, shard_names, weight_map, with_dtype,
+    CONFIG, Checkpoint, HF_QUANT_CONFIG, INDEX, QUANTIZE_CONFIG, SideFiles, StoredPath, config, index_in_place_of,
+    index_text, is_index, is_shard_name, shard_names, weight_map, with_dtype,
 };
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::identity::{Files, is_within};
@@ -120,12 +120,12 @@ impl<'a> FolderOutput<'a> {
 
 /// The shards that the folder will have, and the name of their index, if there is one.
 fn shards_and_index(source: &Checkpoint, plans: &[Plan], spread: Spread) -> (Vec<ManifestShard>, Option<String>) {
-    // The only file of a model of diffusers is not called as in transformers.
+    // diffusers calls the file of a model otherwise than transformers.
     let own_index = match (&source.folder, &source.shards[..]) {
         (Some(_), [only]) => Some(source.shard_name(only)).filter(|name| !name.contains("-of-")),
         _ => None,
     };
-    let own_index = own_index.map(|name| format!("{name}.index.json"));
+    let own_index = own_index.map(|name| index_in_place_of(&name));
     let index = source.index.as_ref().map(|index| &*index.name).or(own_index.as_deref()).unwrap_or(INDEX);
     let names = match spread {
         Spread::AsInputs => source.shards.iter().map(|shard| source.shard_name(shard)).collect(),
