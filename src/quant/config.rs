@@ -55,12 +55,12 @@ pub fn config_of(config: &str, method: Option<&str>, modules: &Modules, target: 
     let added = target.filter(|_| !has_dtype).map(|target| ("torch_dtype", format!("\"{target}\"")));
     let mut failed = None;
     let mut blocks = |key: &str, text: &str, _: &str| {
-        let is_block = matches!(key, "quantization_config" | "compression_config");
+        let is_block = is_block(key);
         if !is_block && key != "expert_dtype" {
             return Edit::Keep;
         }
         let Some(method) = method.filter(|_| !modules.left.is_empty()) else { return Edit::Remove };
-        if !is_block {
+        if !is_block || text == "null" {
             return Edit::Keep;
         }
         match without(text, method, modules, is_composite(config)) {
@@ -72,8 +72,9 @@ pub fn config_of(config: &str, method: Option<&str>, modules: &Modules, target: 
         }
     };
     let changed = rewrite(config, &json, added.as_slice(), &mut |key, text, json| match key {
-        "text_config" => rewrite(text, json, &[], &mut blocks)
+        "text_config" => edit_part(text, json, &mut blocks)
             .map_or(Edit::Keep, |text| Edit::Replace(with_dtype(&text, &computed_in).unwrap_or(text))),
+        _ if is_part(key) => edit_part(text, json, &mut blocks).map_or(Edit::Keep, Edit::Replace),
         _ => blocks(key, text, json),
     });
     if let Some(error) = failed {
@@ -81,6 +82,23 @@ pub fn config_of(config: &str, method: Option<&str>, modules: &Modules, target: 
     }
     let changed = changed.ok_or_else(|| Error::new("is not a JSON object"))?;
     Ok(with_dtype(&changed, &computed_in).unwrap_or(changed))
+}
+
+fn is_block(key: &str) -> bool {
+    matches!(key, "quantization_config" | "compression_config")
+}
+
+/// Whether a member describes a part of the model, such as `text_config`.
+fn is_part(key: &str) -> bool {
+    key.ends_with("_config") && !is_block(key)
+}
+
+/// The description of a part with edited members, and so the parts in it. `None` if it is not an object.
+fn edit_part(text: &str, json: &str, edit: &mut dyn FnMut(&str, &str, &str) -> Edit) -> Option<String> {
+    rewrite(text, json, &[], &mut |key, text, json| match key {
+        _ if is_part(key) => edit_part(text, json, edit).map_or(Edit::Keep, Edit::Replace),
+        _ => edit(key, text, json),
+    })
 }
 
 /// `hf_quant_config.json` of a model whose weights were decoded; `None`, to drop it, if no weight stays quantized.

@@ -46,6 +46,10 @@ fn a_config_of_decoded_weights_says_nothing_of_quantization_and_keeps_the_rest()
             "{\"text_config\": {\"dtype\": \"float16\", \"quantization_config\": {}}, \"x\": 1}",
             "{\"text_config\": {\"dtype\": \"bfloat16\"}, \"x\": 1}",
         ),
+        (
+            "{\"dtype\": \"bfloat16\", \"thinker_config\": {\"text_config\": {\"quantization_config\": {}, \"a\": {}}}}",
+            "{\"dtype\": \"bfloat16\", \"thinker_config\": {\"text_config\": {\"a\": {}}}}",
+        ),
     ] {
         assert_eq!(all(config), wanted);
     }
