@@ -192,6 +192,11 @@ pub(crate) fn share(part: u64, whole: u64) -> String {
     }
 }
 
+/// `2^-3`.
+pub(crate) fn power(exponent: i32) -> String {
+    format!("2^{exponent}")
+}
+
 /// `1 tensor`, `2 tensors`.
 pub(crate) fn counted(count: u64, thing: &str) -> String {
     format!("{count} {thing}{}", if count == 1 { "" } else { "s" })

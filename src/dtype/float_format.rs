@@ -84,8 +84,10 @@ impl FloatFormat {
         1 - self.bias
     }
 
-    /// The exponent of the largest finite number.
-    pub(crate) const fn max_exponent(&self) -> i32 {
-        (self.max_finite() >> self.mantissa_bits) as i32 - self.bias
+    /// The first exponents of numbers that become subnormal, normal and too large. Smaller numbers become zero, and so does
+    /// exactly half of the smallest number, which has the first exponent.
+    pub(crate) const fn edges(&self) -> [i32; 3] {
+        let max = (self.max_finite() >> self.mantissa_bits) as i32 - self.bias;
+        [self.min_subnormal_exponent() - 1, self.min_normal_exponent(), max + 1]
     }
 }

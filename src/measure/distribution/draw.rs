@@ -2,7 +2,7 @@
 
 use super::Histogram;
 use crate::dtype::{Class, Dtype, FloatFormat};
-use crate::text::share;
+use crate::text::{power, share};
 use anstyle::{AnsiColor, Style};
 use std::fmt::Write as _;
 
@@ -53,10 +53,11 @@ pub fn draw(histogram: &Histogram, width: usize, colour: bool) -> String {
     text.push_str("\n\n┃ normal  ┊ subnormal  0 becomes zero  ▲ beyond the largest  ╻╿╵ part of a row\n\n");
     text.push_str("              smallest  normal from  largest  becomes zero  subnormal    beyond");
     for ((dtype, _), reach) in FORMATS.iter().zip(&reaches) {
-        let smallest = power(reach.smallest);
-        let normal = power(reach.normal);
-        let zero = share(histogram.within(i32::MIN..reach.smallest - 1), total);
-        let subnormal = share(histogram.within(reach.smallest - 1..reach.normal), total);
+        let [rounded, normal, _] = reach.edges;
+        let smallest = power(rounded + 1);
+        let zero = share(histogram.within(i32::MIN..rounded), total);
+        let subnormal = share(histogram.within(rounded..normal), total);
+        let normal = power(normal);
         let beyond = reach.beyond(histogram, total);
         let _ = write!(
             text,
@@ -92,8 +93,8 @@ fn rows(histogram: &Histogram) -> Vec<HistogramRow> {
     }
     // Below all formats every number becomes zero, and above them none is representable: nothing to distinguish.
     let reaches = || FORMATS.iter().map(|(dtype, _)| FormatRange::of(*dtype));
-    let bottom = reaches().map(|reach| reach.smallest - 1).min().unwrap_or(low);
-    let top = reaches().map(|reach| reach.highest).max().unwrap_or(high);
+    let bottom = reaches().map(|reach| reach.edges[0]).min().unwrap_or(low);
+    let top = reaches().map(|reach| reach.edges[2] - 1).max().unwrap_or(high);
     let (first, last) = (low.max(bottom), high.min(top));
     let step = if last - first < ROWS { 1 } else { 2 };
     let mut rows = Vec::new();
@@ -116,12 +117,9 @@ fn rows(histogram: &Histogram) -> Vec<HistogramRow> {
 }
 
 struct FormatRange {
-    /// The exponent of its smallest number: numbers below half of that become zero.
-    smallest: i32,
-    /// The exponent of its smallest number with full precision.
-    normal: i32,
-    /// The exponent of its largest number, which does not reach the end of that binade.
-    highest: i32,
+    /// See [`FloatFormat::edges`].
+    edges: [i32; 3],
+    /// The largest number, which does not reach the end of its binade.
     largest: f64,
 }
 
@@ -129,25 +127,20 @@ impl FormatRange {
     fn of(dtype: Dtype) -> Self {
         let Class::Float(format) = dtype.class() else { unreachable!("all that are drawn are floats") };
         let FloatFormat { mantissa_bits, .. } = format;
-        let highest = format.max_exponent();
+        let edges = format.edges();
         let mantissa = 1 << mantissa_bits | format.max_finite() & ((1 << mantissa_bits) - 1);
-        Self {
-            smallest: format.min_subnormal_exponent(),
-            normal: format.min_normal_exponent(),
-            highest,
-            largest: mantissa as f64 * f64::powi(2.0, highest - mantissa_bits as i32),
-        }
+        Self { edges, largest: mantissa as f64 * f64::powi(2.0, edges[2] - 1 - mantissa_bits as i32) }
     }
 
     /// What happens to numbers with these exponents; mixed cases are drawn in halves.
     fn mark(&self, low: i32, high: i32) -> (char, Style) {
         let [green, yellow, red] = [AnsiColor::Green, AnsiColor::Yellow, AnsiColor::Red].map(AnsiColor::on_default);
-        let rounded = self.smallest - 1; // not all lost: up to the smallest number
+        let [rounded, normal, beyond] = self.edges; // rounded: not all lost, up to the smallest number
         match (low, high) {
-            _ if low > self.highest => ('▲', red),
-            _ if high >= self.highest => ('╻', yellow),
-            _ if low >= self.normal => ('┃', green),
-            _ if high >= self.normal => ('╿', yellow),
+            _ if low >= beyond => ('▲', red),
+            _ if high >= beyond - 1 => ('╻', yellow),
+            _ if low >= normal => ('┃', green),
+            _ if high >= normal => ('╿', yellow),
             _ if low >= rounded => ('┊', yellow),
             _ if high >= rounded => ('╵', yellow),
             _ => ('0', red),
@@ -156,8 +149,8 @@ impl FormatRange {
 
     /// The share of numbers beyond the largest; an upper bound if some numbers have the same exponent as the largest.
     fn beyond(&self, histogram: &Histogram, total: u64) -> String {
-        let least = histogram.within(self.highest + 1..i32::MAX);
-        let most = histogram.within(self.highest..i32::MAX);
+        let least = histogram.within(self.edges[2]..i32::MAX);
+        let most = histogram.within(self.edges[2] - 1..i32::MAX);
         let share = share(most, total);
         if least == most || share.starts_with('<') { share } else { format!("<= {share}") }
     }
@@ -165,10 +158,6 @@ impl FormatRange {
 
 /// Width of a share.
 const SHARE: usize = 7;
-
-fn power(exponent: i32) -> String {
-    format!("2^{exponent}")
-}
 
 /// A bar in eighths of a character; every nonzero bar is visible.
 fn bar(count: u64, most: u64, width: usize) -> String {

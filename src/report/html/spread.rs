@@ -2,8 +2,9 @@
 
 use super::Report;
 use super::words::{broken, with_thousands};
-use crate::dtype::{Class, Dtype, FloatFormat};
+use crate::dtype::{Class, Dtype};
 use crate::measure::distribution::Histogram;
+use crate::text::power;
 use std::fmt::Write as _;
 
 /// How many bars fit side by side on a phone.
@@ -85,7 +86,7 @@ fn bins(spread: &ExponentSpread, reach: Option<&DtypeRange>) -> Vec<SpreadBar> {
         let to = if start + step > high { highest } else { start + step - 1 };
         bounds.push(from);
         // A tail has one bar for each way in which the type represents its numbers.
-        let edges = reach.iter().flat_map(|reach| reach.edges());
+        let edges = reach.iter().flat_map(|reach| reach.1);
         bounds.extend(edges.filter(|edge| to - from >= step && from < *edge && *edge <= to));
     }
     bounds.push(highest + 1);
@@ -96,21 +97,17 @@ fn bins(spread: &ExponentSpread, reach: Option<&DtypeRange>) -> Vec<SpreadBar> {
     bounds.windows(2).map(bin).collect()
 }
 
-struct DtypeRange(Dtype, FloatFormat);
+/// A type, and the first exponents of all kinds of numbers except zero.
+struct DtypeRange(Dtype, [i32; 3]);
 
 impl DtypeRange {
     fn of(dtype: Dtype) -> Option<Self> {
-        if let Class::Float(format) = dtype.class() { Some(Self(dtype, format)) } else { None }
-    }
-
-    /// The first exponents of all kinds except zero. Values above half of the smallest number are still rounded to it.
-    fn edges(&self) -> [i32; 3] {
-        [self.1.min_subnormal_exponent() - 1, self.1.min_normal_exponent(), self.1.max_exponent() + 1]
+        if let Class::Float(format) = dtype.class() { Some(Self(dtype, format.edges())) } else { None }
     }
 
     /// A word, and its meaning.
     fn kind(&self, bin: &SpreadBar) -> (&'static str, String) {
-        let (Self(dtype, _), [rounded, normal, beyond]) = (self, self.edges());
+        let Self(dtype, [rounded, normal, beyond]) = *self;
         match bin {
             _ if bin.high < rounded => {
                 ("zero", format!("too small for {dtype}: its smallest is {}", power(rounded + 1)))
@@ -190,8 +187,4 @@ impl SpreadBar {
     fn range(&self) -> String {
         if self.low == self.high { power(self.low) } else { format!("{} to {}", power(self.low), power(self.high)) }
     }
-}
-
-fn power(exponent: i32) -> String {
-    format!("2^{exponent}")
 }
