@@ -42,7 +42,7 @@ pub(crate) fn in_order<I, S: Send, R: Send, E: Send>(
         let others: Vec<_> =
             (1..threads).map_while(|_| thread::Builder::new().spawn_scoped(scope, worker).ok()).collect();
         let mine = worker();
-        let joined = others.into_iter().map(|thread| thread.join().expect("a worker does not panic"));
+        let joined = others.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
         std::iter::once(mine).chain(joined).collect()
     });
     let queue = shared.queue.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -232,7 +232,8 @@ mod tests {
         let panic =
             |(): &mut (), item: u64| -> Result<(), ()> { if item == 5 { panic!("on purpose") } else { Ok(()) } };
         let run = || in_order(4, 0..1_000_000, || (), panic, |()| ControlFlow::Continue(()));
-        assert!(catch_unwind(AssertUnwindSafe(run)).is_err());
+        let panic = catch_unwind(AssertUnwindSafe(run)).unwrap_err();
+        assert_eq!(panic.downcast_ref(), Some(&"on purpose"));
     }
 
     #[test]
