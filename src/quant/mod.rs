@@ -4,7 +4,7 @@
 //! sometimes a global scale, zero points or tables. How one library stores and computes them is a [`Layout`], a row of
 //! the table [`LAYOUTS`]. Four folders work with it:
 //!
-//! * `recognize` finds the weights of a checkpoint, by the names of tensors, configs and shapes ([`recognize()`]);
+//! * `recognize` finds the weights of a checkpoint, by the names of tensors, configs and shapes ([`probe`]);
 //! * `decode` turns parts into values ([`Decoder`]);
 //! * `encode` turns values into parts, in a [`Scheme`] that users name ([`Encoder`]);
 //! * `transcode` moves codes and scales to another layout if no value changes ([`Transcoder`]).
@@ -55,8 +55,7 @@ pub use layout::{
 pub use parts::{LinearAxis, Parameters, Part};
 pub use patterns::is_composite;
 pub use recognize::{
-    CheckpointInfo, FoundWeight, Problem, Recognized, StoredTensor, can_be_part, is_named_as_part, probe, recognize,
-    scale_names,
+    CheckpointInfo, FoundWeight, Problem, Recognized, StoredTensor, can_be_part, is_named_as_part, probe, scale_names,
 };
 pub use rules::{Encoding, ScaleRule, ScaleShape, SignRule, Ties};
 pub use scheme::{COMFYUI, CodeType, SCHEMES, Scheme, SchemeLayout, TargetGrid};

@@ -5,7 +5,7 @@ use std::io::Write;
 use tcast::dtype::Dtype::{
     self, Bfloat16, Bool, Float4E2M1, Float8E4M3FN, Float8E5M2, Float8E8M0, Float16, Float32, Int8, Int32, Int64, Uint8,
 };
-use tcast::quant::{CheckpointInfo, Group, Recognized, Role, StoredTensor, probe, recognize};
+use tcast::quant::{CheckpointInfo, Group, Recognized, Role, StoredTensor, probe};
 
 #[derive(Clone, Debug)]
 struct Stored {
@@ -87,9 +87,13 @@ impl Checkpoint {
         self.with(probe)
     }
 
+    fn recognize(&self) -> tcast::error::Result<Recognized> {
+        self.probe().check()
+    }
+
     /// The first error, with its details.
     fn error(&self) -> String {
-        match self.with(recognize) {
+        match self.recognize() {
             Ok(found) => panic!("no error: {:?}", found.weights),
             Err(error) => error.to_string(),
         }
@@ -97,7 +101,7 @@ impl Checkpoint {
 
     /// The only weight, and that all else fits.
     fn weight(&self) -> (String, &'static str, Vec<u64>, Option<Group>) {
-        let found = self.with(recognize).unwrap_or_else(|error| panic!("{error}"));
+        let found = self.recognize().unwrap_or_else(|error| panic!("{error}"));
         let [weight] = &found.weights[..] else { panic!("one weight, not {:?}", found.weights) };
         assert_eq!((found.plain, found.orphans), (vec![], vec![]));
         (weight.name.clone(), weight.layout.name, weight.shape.clone(), weight.parameters.group)
@@ -211,7 +215,7 @@ fn the_first_pattern_of_the_file_decides_about_a_module() {
             tensors.push((format!("l.0.mlp.down.{part}"), dtype, shape));
         }
         let tensors: Vec<_> = tensors.iter().map(|(name, dtype, shape)| (&**name, *dtype, &**shape)).collect();
-        let found = Checkpoint::new(&tensors).config(config).with(recognize).unwrap_or_else(|error| panic!("{error}"));
+        let found = Checkpoint::new(&tensors).config(config).recognize().unwrap_or_else(|error| panic!("{error}"));
         found.weights[0].parameters.bits
     };
     let gptq = |dynamic: &str| {
@@ -480,7 +484,7 @@ fn goldens(folder: &std::path::Path) -> BTreeMap<String, usize> {
             "gptoss-mxfp4" => (checkpoint, "gptoss-openai"),
             _ => (checkpoint, layout),
         };
-        let found = checkpoint.with(recognize).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let found = checkpoint.recognize().unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(found.weights.len(), 1, "{name}");
         assert_eq!(found.weights[0].layout.name, wanted, "{name}");
         assert!(found.plain.is_empty(), "{name}");
@@ -520,7 +524,7 @@ fn other_checkpoints_decode_to_what_lies_beside_them() {
     let mut shown = Vec::new();
     for path in std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()) {
         let checkpoint = load(&path);
-        let found = checkpoint.with(recognize).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let found = checkpoint.recognize().unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let beside = std::path::PathBuf::from(format!("{}.bf16", path.display()));
         let mut compared = 0;
         if beside.exists() {

@@ -1,6 +1,6 @@
 //! Which tensors of a checkpoint form quantized weights, and in which layout.
 //!
-//! [`recognize`] looks at names, dtypes and shapes of all tensors, and at configs and descriptions. All of them have to
+//! [`probe`] looks at names, dtypes and shapes of all tensors, and at configs and descriptions. All of them have to
 //! agree: a contradiction is an error that names both sides. It is a pure function except for the few tensors whose
 //! content it needs, which it reads through [`CheckpointInfo::read`].
 
@@ -28,7 +28,7 @@ pub use names::{is_named_as_part, scale_names};
 use std::collections::HashSet;
 use weigh::Finder;
 
-/// Finds the quantized weights of a checkpoint and all contradictions: for commands that show them.
+/// Finds the quantized weights of a checkpoint and all contradictions, which [`Recognized::check`] refuses.
 pub fn probe(source: &CheckpointInfo) -> Recognized {
     let mut found = Recognized::default();
     let read = Claims::read(source).and_then(|claims| Ok((claims, Layers::read(source)?)));
@@ -110,9 +110,4 @@ impl Recognized {
             }
         }
     }
-}
-
-/// Finds the quantized weights of a checkpoint: for commands that convert.
-pub fn recognize(source: &CheckpointInfo) -> Result<Recognized> {
-    probe(source).check()
 }
