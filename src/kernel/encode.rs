@@ -6,7 +6,7 @@ use super::counts::{Counts, Loss};
 use super::integer::IntTarget;
 use super::round::{MAGNITUDE, Overflow, Rounded, Rounding, narrow_nan};
 use super::rules::{OutOfRange, RoundMode, Rules};
-use super::tally::{COUNTED, LossTally, count_float32_specials, count_specials, count_zeros, store};
+use super::tally::{COUNTED, LossTally, count_float32_specials, count_float64_specials, count_zeros, store};
 use crate::dtype::{Class, Dtype, Specials};
 
 /// How a number becomes the bytes of a target element.
@@ -95,7 +95,7 @@ impl Encode {
             // Only sources that are exact in float64 reach this.
             Self::Float64 => {
                 let mut counts = store(lane, bytes, |bits: u64, _| bits.to_le_bytes()).counts();
-                count_specials(lane, u64::MAX >> 1, f64::INFINITY.to_bits(), &mut counts);
+                count_float64_specials(lane, &mut counts);
                 counts
             }
             Self::Int(target) => target.encode_float64(lane, bytes),
@@ -272,7 +272,7 @@ fn float32_from_float64(lane: &[[u8; 8]], bytes: &mut [u8]) -> Counts {
     });
     let mut counts = tally.counts();
     counts[Loss::Infinite] = tally.over.into();
-    count_specials(lane, u64::MAX >> 1, f64::INFINITY.to_bits(), &mut counts);
+    count_float64_specials(lane, &mut counts);
     counts
 }
 

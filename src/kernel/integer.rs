@@ -1,7 +1,7 @@
 //! Floats to integers: truncated, or rounded to nearest even for integers of 4 bits and fewer.
 
 use super::counts::{Counts, Loss};
-use super::tally::{LossTally, count_specials, store};
+use super::tally::{LossTally, count_float32_specials, count_float64_specials, store};
 
 /// An integer target type, and what happens to floats beyond its range.
 #[derive(Clone, Copy)]
@@ -43,7 +43,7 @@ impl IntTarget {
             _ => store(lane, bytes, |bits, tally| [int_from_float32(bits, self, tally) as u8]),
         };
         let mut specials = Counts::default();
-        count_specials(lane, u32::MAX >> 1, f32::INFINITY.to_bits(), &mut specials);
+        count_float32_specials(lane, &mut specials);
         self.counts(&tally, specials)
     }
 
@@ -88,7 +88,7 @@ impl IntTarget {
             _ => store(lane, bytes, |bits, tally| [int_from_float64(bits, self, tally) as u8]),
         };
         let mut specials = Counts::default();
-        count_specials(lane, u64::MAX >> 1, f64::INFINITY.to_bits(), &mut specials);
+        count_float64_specials(lane, &mut specials);
         self.counts(&tally, specials)
     }
 
@@ -165,7 +165,7 @@ mod tests {
                 let mut bytes = vec![0; (bits as usize).div_ceil(8)];
                 let counts = target.encode_float32(&lane, &mut bytes);
                 let mut specials = Counts::default();
-                count_specials(&lane, u32::MAX >> 1, f32::INFINITY.to_bits(), &mut specials);
+                count_float32_specials(&lane, &mut specials);
                 let mut tally = LossTally::EMPTY;
                 let expected = int_from_float32(number.to_bits(), &target, &mut tally).to_le_bytes();
                 assert_eq!(bytes, expected[..bytes.len()], "{number} to {bits} bits, signed: {signed}");

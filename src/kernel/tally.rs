@@ -141,3 +141,9 @@ pub(super) fn count_specials<T: LaneElement + Ord + std::ops::BitAnd<Output = T>
 pub(super) fn count_float32_specials(lane: &[[u8; 4]], counts: &mut Counts) {
     count_specials(lane, u32::MAX >> 1, f32::INFINITY.to_bits(), counts);
 }
+
+/// [`count_specials`] for float64.
+#[inline(always)]
+pub(super) fn count_float64_specials(lane: &[[u8; 8]], counts: &mut Counts) {
+    count_specials(lane, u64::MAX >> 1, f64::INFINITY.to_bits(), counts);
+}

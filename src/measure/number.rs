@@ -43,6 +43,11 @@ impl Number {
     }
 }
 
+/// 2^exponent, for an exponent of at most 1023; 0 below the normal numbers.
+pub(super) fn power_of_two(exponent: i32) -> f64 {
+    f64::from_bits(((exponent + f64::MAX_EXP - 1).max(0) as u64) << (f64::MANTISSA_DIGITS - 1))
+}
+
 /// Whether float64 rounds some numbers of a type: those of integers of 64 bits.
 pub(super) fn is_wide_integer(dtype: Dtype) -> bool {
     matches!(dtype.class(), Class::Int { .. }) && dtype.bits() == 64

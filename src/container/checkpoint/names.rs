@@ -7,7 +7,7 @@ use crate::io::output::directory_of;
 use crate::text::{path_text, quoted, shorten};
 use std::ffi::OsString;
 use std::fs;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
 
 /// Whether this is the name of a shard, in upper or lower case.
 pub fn is_shard_name(name: &str) -> bool {
@@ -39,11 +39,7 @@ pub(super) fn file_names(folder: &Path) -> Result<Vec<OsString>> {
 pub(super) fn folders_of_shards(folder: &Path) -> Vec<String> {
     let names = file_names(folder).unwrap_or_default().into_iter();
     let folders = names.map(|name| folder.join(name)).filter(|path| path.is_dir());
-    let has_shards = |path: &PathBuf| {
-        let names = file_names(path).unwrap_or_default();
-        names.iter().any(|name| name.to_str().is_some_and(|name| is_shard(path, name)))
-    };
-    folders.filter(has_shards).map(|path| quoted(&path)).take(8).collect()
+    folders.filter(|path| has_shards(path)).map(|path| quoted(&path)).take(8).collect()
 }
 
 /// Names as text. A name that is not text cannot be in an index. It must not name a shard, which would be left out.

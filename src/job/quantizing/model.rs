@@ -65,7 +65,7 @@ impl Quantizing {
                     continue;
                 }
             };
-            match encoder(scheme, usage, tensor, request) {
+            match encoder(stored(scheme).map_err(in_file)?, usage, tensor, request) {
                 Ok(encoder) => {
                     let encoder = Arc::new(encoder);
                     let (name, values) = (tensor.name.clone(), WeightValues::Rows(0));
@@ -115,12 +115,12 @@ fn check(study: &Study, at: usize, tensor: &Tensor) -> Result<WeightUse, KeptRea
 }
 
 fn encoder(
-    scheme: &'static Scheme,
+    stored: &SchemeLayout,
     usage: WeightUse,
     tensor: &Tensor,
     request: &QuantizeRequest,
 ) -> Result<Encoder, Unfit> {
-    let grid = scheme.in_model().ok_or(Unfit::Grid)?.grid;
+    let grid = stored.grid;
     let shape = &tensor.shape[..];
     // ONNX Runtime's tools put blocks into matrices only.
     let is_matrix = shape.len() == 2 && usage != WeightUse::Kernel;
@@ -138,6 +138,5 @@ fn encoder(
     };
     let dtype = tensor.elements.dtype().ok_or(Unfit::Grid)?;
     let options = EncodeOptions { arithmetic: request.options.arithmetic, ..EncodeOptions::default() };
-    let layout = scheme.in_model().ok_or(Unfit::Grid)?.layout();
-    Encoder::linear(layout, &grid, (shape, axis), dtype, options)
+    Encoder::linear(stored.layout(), &grid, (shape, axis), dtype, options)
 }

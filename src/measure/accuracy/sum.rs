@@ -1,5 +1,7 @@
 //! Sums beyond the range of float64.
 
+use crate::measure::number::power_of_two;
+
 /// A sum that is `value` times 2 to the power of `exponent`; `value` is 0, or its magnitude is from 1 to below 2.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct UnboundedSum {
@@ -60,8 +62,7 @@ pub(super) fn exponent_of(value: f64) -> i32 {
 /// `value` times 2 to the power of `exponent`, in steps: no float64 is a power of two beyond its own range.
 pub(super) fn times_power_of_two(value: f64, exponent: i32) -> f64 {
     const STEP: i32 = 1000;
-    let power = |exponent: i32| f64::from_bits(((exponent + f64::MAX_EXP - 1) as u64) << (f64::MANTISSA_DIGITS - 1));
     let whole = (exponent / STEP).clamp(-3, 3);
     let rest = (exponent - whole * STEP).clamp(-STEP, STEP);
-    (0..whole.abs()).fold(value * power(rest), |value, _| value * power(STEP * whole.signum()))
+    (0..whole.abs()).fold(value * power_of_two(rest), |value, _| value * power_of_two(STEP * whole.signum()))
 }

@@ -12,6 +12,7 @@ pub use weight::{explanation_json, explanation_row};
 
 use crate::dtype::{Class, Dtype, FloatFormat, Specials};
 use crate::kernel::shortest;
+use crate::measure::number::power_of_two;
 use serde::Serialize;
 
 /// A field of a code.
@@ -208,11 +209,6 @@ fn complex(parts: &[Meaning; 2]) -> Meaning {
 
 fn plain(kind: ValueKind, value: impl Into<String>) -> Meaning {
     Meaning { kind, value: value.into(), exact: None, payload: None }
-}
-
-/// For exponents from -1022 to 1023.
-fn power_of_two(exponent: i32) -> f64 {
-    f64::from_bits(((1023 + exponent) as u64) << 52)
 }
 
 /// The real and the imaginary part of a complex number.

@@ -2,7 +2,7 @@
 
 #![allow(clippy::inline_always, reason = "only what is inlined is compiled for an instruction set")]
 
-use super::tally::power_of_two;
+use crate::measure::number::power_of_two;
 
 /// Lanes of a block's sum: 128 numbers each.
 pub(super) const LANES: usize = 8;

@@ -1,7 +1,7 @@
 //! The loops for 64-bit numbers, into counts and exact sums.
 
 use super::Distribution;
-use crate::measure::number::Number;
+use crate::measure::number::{Number, power_of_two};
 use std::collections::BTreeMap;
 
 /// Counts and sums of some numbers of a tensor.
@@ -355,9 +355,4 @@ fn mean(terms: &[(i32, i128)], count: u64) -> f64 {
     }
     let half = unit / 2; // by halves: 2^-1074 is subnormal
     (sum + rest) / count as f64 * power_of_two(half) * power_of_two(unit - half)
-}
-
-/// 2^exponent, for an exponent of at most 1023; 0 below the normal numbers.
-pub(super) fn power_of_two(exponent: i32) -> f64 {
-    f64::from_bits(((exponent + 1023).max(0) as u64) << MANTISSA)
 }
