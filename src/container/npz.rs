@@ -2,7 +2,7 @@
 //!
 //! Members are read in place, deflated ones as a stream, never the archive as a whole. The layout is what `np.savez`
 //! writes, byte for byte: nothing is compressed, because every length must be known before the data. If the input was
-//! compressed, [`super::deflate`] turns the result into what `np.savez_compressed` writes.
+//! compressed, [`super::deflate()`] turns the result into what `np.savez_compressed` writes.
 
 use super::zip::{CRC_IN_CENTRAL, CRC_IN_LOCAL, NewMember, Unpacked, ZipMember, end_records, is_zip, members};
 use super::{

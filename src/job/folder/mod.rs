@@ -1,4 +1,4 @@
-//! A folder of shards that a job writes: this module decides on its contents, and [`write`] writes it.
+//! A folder of shards that a job writes: this module decides on its contents, and [`mod@write`] writes it.
 
 mod finish;
 mod write;

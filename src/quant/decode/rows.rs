@@ -37,7 +37,7 @@ pub(super) struct RowDecoder<'a> {
     pub(super) buffers: DecodeBuffers,
     pub(super) results: Results,
     pub(super) range: Range<usize>,
-    /// The columns of all these rows; the first is a multiple of [`SEGMENT`].
+    /// The columns of all these rows; the first is a multiple of [`SEGMENT`](super::buffers::SEGMENT).
     pub(super) columns: Range<usize>,
     pub(super) out: RowOutput<'a>,
 }

@@ -26,7 +26,7 @@ pub(super) struct SegmentGroups<'a> {
     pub(super) skip: usize,
     /// What floats have to be multiplied by: see [`ScaleReader::factor`](super::scales::ScaleReader::factor).
     pub(super) factor: f32,
-    /// The numbers of the codes of [`Fused::Map`].
+    /// The numbers of the codes of [`Fused::Map`](super::fused::Fused::Map).
     pub(super) map: &'a [[u8; 4]; 16],
 }
 

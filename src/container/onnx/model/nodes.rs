@@ -11,7 +11,7 @@ use std::ops::Range;
 
 /// A node with an input that is a tensor, or what another node decodes.
 pub(super) struct ModelNode {
-    /// Its message in [`Study::frames`].
+    /// Its message in [`Study::frames`](super::study::Study::frames).
     pub frame: usize,
     pub kind: NodeKind,
     /// Its inputs: the fields in the file, and what they are.
