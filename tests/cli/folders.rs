@@ -194,6 +194,9 @@ fn an_existing_folder_is_replaced_as_a_checkpoint_and_nothing_else_in_it() {
     let mut out = tree(&bench.path("out"));
     assert_eq!(out.remove("notes.txt").as_deref(), Some(&b"mine"[..]));
     same(&out, &tree(&bench.path("fresh")));
+    bench.run("cast llama --to f16 --max-shard-size 1GB -o whole -q").expect(0, "", "");
+    bench.run("cast llama --to f16 -o whole --force -q").expect(0, "", "");
+    same(&tree(&bench.path("whole")), &tree(&bench.path("fresh")));
     // Other weights would be taken for those of this model.
     bench.write("out/other.safetensors", &shard(&[("x", 1.0, 2)]));
     let outcome = bench.run("cast llama --to f16 -o out --force -q");

@@ -219,8 +219,8 @@ fn check_files(folder: &Path, manifest: &Manifest, run: &mut Files) -> Result<()
     manifest.files().chain(&manifest.replaced).try_for_each(|name| run.check_unread(&folder.join(name)))
 }
 
-/// The files of the checkpoint that is to be replaced: its indexes and their shards. Other weights are not touched, and
-/// would be mistaken for those of the new one.
+/// The files of the checkpoint that is to be replaced: its indexes and their shards, or its only shard. Other weights are
+/// not touched, and would be mistaken for those of the new one.
 fn replaced(folder: &Path, shards: &[ManifestShard]) -> Result<Vec<String>> {
     let failed = |error: io::Error| Error::io("cannot read", &error).in_file(folder);
     let entries = match fs::read_dir(folder) {
@@ -241,8 +241,12 @@ fn replaced(folder: &Path, shards: &[ManifestShard]) -> Result<Vec<String>> {
         let in_the_way = |error: Error| error.remedy(remedy).of(Kind::Taken(Wanted::Folder));
         named.extend(map.map_err(in_the_way)?.into_values().map(|shard| shard.to_string()));
     }
-    for name in there.into_iter().filter(|name| is_shard_name(name)) {
-        if !named.contains(&name) && !shards.iter().any(|shard| shard.file == name) {
+    let found: Vec<String> = there.into_iter().filter(|name| is_shard_name(name)).collect();
+    // Without an index, loaders read one file.
+    let is_only = replaced.is_empty() && found.len() == 1;
+    for name in found {
+        let is_whole = is_only && ["model.safetensors", "diffusion_pytorch_model.safetensors"].contains(&&*name);
+        if !is_whole && !named.contains(&name) && !shards.iter().any(|shard| shard.file == name) {
             let path = folder.join(&name);
             let remedy = format!("rm {}", quoted(&path));
             let error =
