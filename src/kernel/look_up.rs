@@ -10,6 +10,7 @@ pub(crate) type Table = [[u8; 2]; 16];
 pub(crate) type Magnitudes = [[u8; 2]; 128];
 
 /// How the entries of tables follow from the first and the second of a pair of numbers.
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only AVX-512 looks up"))]
 pub(crate) struct Derivation {
     /// For the entries of two tables: the words of two pairs.
     words: [u16; 32],
