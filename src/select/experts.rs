@@ -44,8 +44,14 @@ impl Model {
     pub(crate) fn head(&self) -> &'static str {
         match self.kind.as_deref() {
             Some("whisper") => "proj_out",
-            Some("bert") => "cls.predictions.decoder",
-            Some("roberta" | "xlm-roberta") => "lm_head.decoder",
+            Some("bert" | "deberta-v2" | "ernie") => "cls.predictions.decoder",
+            Some("roberta" | "xlm-roberta" | "xlm-roberta-xl" | "mpnet") => "lm_head.decoder",
+            Some("albert") => "predictions.decoder",
+            Some("distilbert") => "vocab_projector",
+            Some("electra") => "generator_lm_head",
+            Some("gpt_neox_japanese") => "embed_out",
+            Some("modernbert") => "decoder",
+            Some("xlnet") => "lm_loss",
             _ => "lm_head",
         }
     }
