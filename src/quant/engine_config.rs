@@ -139,11 +139,7 @@ fn compressed_tensors(groups: &[QuantizedGroup], kept: &KeptModules) -> Value {
         let patterns = ModulePatterns::new(groups.iter().flat_map(|group| group.modules.iter().copied()));
         ignore.extend(kept.modules.iter().filter_map(|module| patterns.ignored(module)));
         ignore.extend(kept.banks.iter().filter_map(|bank| patterns.ignored_bank(bank)));
-        // transformers gives some towers and projectors these names, whatever they are in the file.
-        let modules = || groups.iter().flat_map(|group| &group.modules);
-        let usual = ["vision_tower", "multi_modal_projector"];
-        let kept = usual.iter().filter(|name| !modules().any(|module| module.contains(**name)));
-        ignore.extend(kept.map(|name| format!(r"re:.*{name}(\..*)?$")));
+        ignore.extend(patterns.towers());
     }
     json!({
         "config_groups": config_groups,

@@ -44,11 +44,18 @@ pub(super) fn all_experts(bank: &str) -> String {
 pub(super) struct ModulePatterns {
     /// Those that match quantized modules.
     quantized: HashSet<String>,
+    /// Whether all quantized modules are layers of the language model.
+    has_plain_towers: bool,
 }
 
 impl ModulePatterns {
     pub(super) fn new<'a>(quantized: impl Iterator<Item = &'a str>) -> Self {
-        Self { quantized: quantized.flat_map(|module| [around(module), pattern_of(module)]).collect() }
+        let mut found = Self { quantized: HashSet::new(), has_plain_towers: true };
+        for module in quantized {
+            found.quantized.extend([around(module), pattern_of(module)]);
+            found.has_plain_towers &= inner(module).starts_with("layers.");
+        }
+        found
     }
 
     /// The pattern of a module that is not quantized: of the whole part of the model, such as the vision tower, if nothing
@@ -60,6 +67,12 @@ impl ModulePatterns {
     /// The same for a bank of experts.
     pub(super) fn ignored_bank(&self, bank: &str) -> Option<String> {
         self.first([around(bank), of_experts(bank)])
+    }
+
+    /// The names that transformers gives to some towers and projectors, whatever they are in the file.
+    pub(super) fn towers(&self) -> impl Iterator<Item = String> {
+        let names = ["vision_tower", "multi_modal_projector"].into_iter().filter(|_| self.has_plain_towers);
+        names.map(|name| format!(r"re:.*{name}(\..*)?$"))
     }
 
     fn first(&self, patterns: [String; 2]) -> Option<String> {

@@ -171,6 +171,10 @@ fn modules_of_models_with_a_vision_tower_are_found_under_each_of_their_names() {
     let [down, experts] = [layers(0, "mlp.down_proj"), layers(0, "mlp.experts.3.w1")];
     let names = |names: &[String]| names.iter().map(|name| name.clone().leak() as &str).collect::<Vec<_>>();
     let fp8 = QuantizedGroup { modules: names(&down), ..group("ct-fp8", Group::Channel, 8) };
+    // transformers may call another part so, of which a module is quantized.
+    let beside = QuantizedGroup { modules: vec!["vit.layers.0.fc1"], ..fp8.clone() };
+    let block = EngineConfig::new(&[fp8.clone(), beside], &kept).unwrap().block.unwrap();
+    assert_eq!(block["ignore"].as_array().map(Vec::len), Some(10));
     let int8 = QuantizedGroup { modules: names(&experts[..1]), ..group("ct-int8", Group::Channel, 8) };
     let block = EngineConfig::new(&[fp8, int8], &kept).unwrap().block.unwrap();
     let list = |value: &Value| serde_json::from_value::<Vec<String>>(value.clone()).unwrap();
