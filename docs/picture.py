@@ -6,7 +6,7 @@
 TCAST=/path/to/tcast runs that binary instead. The commands run on copies of fixtures in a temporary folder. The script knows
 only the colours that tcast uses.
 """
-import html, os, pty, re, shutil, subprocess, sys, tempfile, textwrap
+import html, os, pty, re, subprocess, sys, tempfile, textwrap
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 COMMANDS = [
@@ -76,10 +76,10 @@ def drawn(line):
 def main():
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        shutil.copytree(f"{ROOT}/fixtures/checkpoints/llama-tiny-bf16", f"{folder}/llama")
-        shutil.copy(f"{ROOT}/fixtures/weights_f32.npy", f"{folder}/x.npy")
+        examples = f"{folder}/examples"
+        subprocess.run([f"{ROOT}/docs/examples.sh", examples], check=True)
         for command in COMMANDS:
-            rows += [f"\x1b[32m$\x1b[0m \x1b[1m{command}\x1b[0m", *output_of(command, folder), ""]
+            rows += [f"\x1b[32m$\x1b[0m \x1b[1m{command}\x1b[0m", *output_of(command, examples), ""]
     rows.pop()
     height = LINE * len(rows) + 32
     width = round(WIDTH * COLUMNS) + 32

@@ -1,16 +1,19 @@
 //! The examples of `README.md` and `docs/*.md` work and print what the page shows; every link leads somewhere.
 //!
-//! * A `console` block is a session: bash runs the lines that start with `$ ` in one folder, with the files of [`folder`].
-//!   Where a command is followed by output, standard output and standard error must be that output; `...` on a line of its
-//!   own stands for any lines. Times and rates are not compared. A command must succeed, unless the next one is `echo $?`.
-//!   `TCAST_REFRESH=1 cargo test --test docs` writes outputs that have changed, except those with `...`.
-//! * An `sh` block is a script that must succeed in such a folder. `sh by-hand` marks what a test cannot run: installation.
-//!   `sh job` and `yaml job` mark job scripts, which have tests of their own at the end of this file.
+//! * A `console` block is a session: bash runs the lines that start with `$ ` in one folder, with the files that
+//!   `docs/examples.sh` copies. Where a command is followed by output, standard output and standard error must be that
+//!   output; `...` on a line of its own stands for any lines. Times and rates are not compared. A command must succeed,
+//!   unless the next one is `echo $?`. `TCAST_REFRESH=1 cargo test --test docs` writes outputs that have changed, except
+//!   those with `...`.
+//! * An `sh` block is a script that must succeed in such a folder. `sh clone` marks the one that makes the folder.
+//!   `sh by-hand` marks what a test cannot run: installation. `sh job` and `yaml job` mark job scripts, which have tests
+//!   of their own at the end of this file.
+//! * All this holds for each block in a fresh folder, and for all blocks of a page in order, in one folder and one shell.
 #![cfg(unix)]
 
 mod common;
 
-use common::{Bench, fixture};
+use common::Bench;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -52,33 +55,39 @@ fn blocks(page: &str) -> Vec<Block<'_>> {
 
 /// A folder with the files that the examples are about, and `bin` with the program.
 fn folder() -> Bench {
-    let bench = Bench::with("model.safetensors", "model.safetensors");
-    fs::copy(fixture("weights_f32.npy"), bench.path("x.npy")).unwrap();
-    fs::copy(fixture("onnx_models/basic_pitch_nmp.onnx"), bench.path("basic_pitch.onnx")).unwrap();
-    fs::copy(fixture("onnx_models/knn_surrogate.onnx"), bench.path("model.onnx")).unwrap();
-    fs::copy(fixture("onnx_models/ort_nbits.onnx"), bench.path("quantized.onnx")).unwrap();
-    fs::copy(fixture("untyped_e4m3fn.npy"), bench.path("codes.npy")).unwrap();
-    fs::copy(fixture("corpus/npz/deflated.npz"), bench.path("arrays.npz")).unwrap();
-    bench.add_checkpoint("llama-tiny-bf16", "llama");
-    bench.add_checkpoint("llama-fp8", "tiny-fp8");
-    fs::create_dir_all(bench.path("weights/more")).unwrap();
-    for name in ["first layer.npy", "head.npy", "more/bias.npy"] {
-        fs::copy(fixture("weights_f32.npy"), bench.path("weights").join(name)).unwrap();
+    let bench = Bench::new();
+    fs::remove_dir(bench.path("")).unwrap();
+    let copied = Command::new(root().join("docs/examples.sh")).arg(bench.path("")).output().unwrap();
+    assert!(copied.status.success(), "{}", printed(&copied));
+    with_program(bench)
+}
+
+/// A folder with what the README uses of a clone of the repository, in `clone`.
+fn clone() -> Bench {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("clone")).unwrap();
+    for name in ["docs", "fixtures"] {
+        symlink(root().join(name), bench.path("clone").join(name)).unwrap();
     }
+    with_program(bench)
+}
+
+fn with_program(bench: Bench) -> Bench {
     fs::create_dir(bench.path("bin")).unwrap();
     symlink(assert_cmd::cargo::cargo_bin!("tcast"), bench.path("bin/tcast")).unwrap();
     bench
 }
 
-fn bash(bench: &Bench, script: &str, environment: &[(&str, &str)]) -> Output {
+/// A shell in a folder of a bench, with the program on its path.
+fn shell(bench: &Bench, folder: &str) -> Command {
     let path = format!("{}:{}", bench.path("bin").display(), std::env::var("PATH").unwrap());
     let mut command = Command::new("bash");
+    command.current_dir(bench.path(folder)).env("PATH", path).env_remove("NO_COLOR");
     command
-        .args(["-euo", "pipefail", "-c", script])
-        .current_dir(bench.path(""))
-        .env("PATH", path)
-        .env_remove("NO_COLOR");
-    command.envs(environment.iter().copied()).output().unwrap()
+}
+
+fn bash(bench: &Bench, script: &str, environment: &[(&str, &str)]) -> Output {
+    shell(bench, "").args(["-euo", "pipefail", "-c", script]).envs(environment.iter().copied()).output().unwrap()
 }
 
 fn printed(output: &Output) -> String {
@@ -103,23 +112,42 @@ fn shows(shown: &[String], lines: &[String]) -> bool {
     }
 }
 
-/// Runs a session, and adds what is wrong to the failures; the number of its commands.
-fn run_session(page: &str, session: &str, failures: &mut Vec<String>) -> usize {
-    let bench = folder();
-    let session = format!("\n{session}");
-    let commands: Vec<(&str, &str)> =
-        session.split("\n$ ").skip(1).map(|command| command.split_once('\n').unwrap_or((command, ""))).collect();
-    let mut last_code = 0;
-    for (at, (command, shown)) in commands.iter().enumerate() {
-        let script = command.replace("$?", &last_code.to_string());
-        let output = bash(&bench, &format!("exec 2>&1; {script}"), &[]);
-        last_code = output.status.code().unwrap();
-        let printed = printed(&output);
-        let is_asked = commands.get(at + 1).is_some_and(|(next, _)| *next == "echo $?");
-        if last_code != 0 && !is_asked {
-            failures.push(format!("{page}: {command}: exit code {last_code}\n{printed}"));
+/// The commands of a block, each with the output that the page shows. A script is one command.
+fn commands<'a>(block: &Block<'a>) -> Vec<(&'a str, &'a str)> {
+    match block.info {
+        "console" => {
+            let session = block.text.strip_prefix("$ ").expect("a session starts with a command");
+            session.split("\n$ ").map(|command| command.split_once('\n').unwrap_or((command, ""))).collect()
         }
-        if !shown.is_empty() && !shows(&timeless(shown), &timeless(&printed)) {
+        "sh" | "sh clone" => vec![(block.text, "")],
+        _ => Vec::new(),
+    }
+}
+
+/// Runs blocks in one shell, as a reader types them, and adds what is wrong to the failures; the number of commands.
+fn run(page: &str, blocks: &[Block<'_>], bench: &Bench, start: &str, failures: &mut Vec<String>) -> usize {
+    let (mut script, mut all) = ("exec 2>&1; set -o pipefail\n".to_owned(), Vec::new());
+    for block in blocks {
+        for (command, shown) in commands(block) {
+            // A script ends where a command of it fails, and its shell too.
+            let (on, off) = if block.info == "console" { ("", "") } else { ("set -e\n", "set +e\n") };
+            script += &format!("{on}{command}\n{off}code=$?; printf '\\0%s\\0' $code; (exit $code)\n");
+            all.push((command, shown));
+        }
+    }
+    let printed = printed(&shell(bench, start).args(["-c", &script]).output().unwrap());
+    let last = printed.rsplit('\0').next().unwrap_or_default();
+    let mut parts = printed.split('\0');
+    for (at, (command, shown)) in all.iter().enumerate() {
+        let (printed, Some(code)) = (parts.next().unwrap_or_default(), parts.next()) else {
+            failures.push(format!("{page}: {command}: fails, or closes the shell\n{last}"));
+            break;
+        };
+        let is_asked = all.get(at + 1).is_some_and(|(next, _)| *next == "echo $?");
+        if code != "0" && !is_asked {
+            failures.push(format!("{page}: {command}: exit code {code}\n{printed}"));
+        }
+        if !shown.is_empty() && !shows(&timeless(shown), &timeless(printed)) {
             if std::env::var_os("TCAST_REFRESH").is_some() && !shown.contains("...") {
                 let path = root().join(page);
                 let fresh = format!("$ {command}\n{}", printed.trim_end());
@@ -130,36 +158,59 @@ fn run_session(page: &str, session: &str, failures: &mut Vec<String>) -> usize {
             }
         }
     }
-    commands.len()
+    all.len()
 }
 
 #[test]
-fn every_example_works_and_prints_what_the_page_shows() {
+fn every_example_works_alone_and_prints_what_the_page_shows() {
     let (mut seen, mut failures) = (BTreeMap::new(), Vec::new());
     for (path, page) in pages() {
-        for Block { info, text } in blocks(&page) {
-            let commands = match info {
-                "console" => run_session(&path, text, &mut failures),
-                "sh" => {
-                    let output = bash(&folder(), text, &[]);
-                    if !output.status.success() {
-                        failures.push(format!("{path}:\n{text}\n{}", printed(&output)));
-                    }
-                    1
+        for block in blocks(&page) {
+            match block.info {
+                "console" | "sh" => {
+                    let commands = run(&path, std::slice::from_ref(&block), &folder(), "", &mut failures);
+                    *seen.entry(path.clone()).or_insert(0) += commands;
                 }
                 "sh by-hand" => {
-                    let installs = text.contains("cargo run") || text.contains("pip install");
-                    assert!(!text.contains("tcast cast") || installs, "{path}: a test can run\n{text}");
-                    0
+                    let installs = block.text.contains("cargo run") || block.text.contains("pip install");
+                    assert!(!block.text.contains("tcast cast") || installs, "{path}: a test can run\n{}", block.text);
                 }
-                "sh job" | "yaml job" | "text" | "json" | "rust" | "toml" | "python" => 0,
-                _ => panic!("{path}: a block of {info:?}: see the head of this file"),
-            };
-            *seen.entry(path.clone()).or_insert(0) += commands;
+                "sh clone" | "sh job" | "yaml job" | "text" | "json" | "rust" | "toml" | "python" => {}
+                info => panic!("{path}: a block of {info:?}: see the head of this file"),
+            }
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     assert!(seen["README.md"] >= 8 && seen.values().sum::<usize>() >= 50, "{seen:?}");
+}
+
+#[test]
+fn every_page_works_from_top_to_bottom_in_one_shell() {
+    if std::env::var_os("TCAST_REFRESH").is_some() {
+        return; // the pages are being written
+    }
+    let (mut seen, mut failures) = (0, Vec::new());
+    for (path, page) in pages() {
+        let blocks = blocks(&page);
+        let begins_in_a_clone = blocks.iter().any(|block| block.info == "sh clone");
+        assert_eq!(begins_in_a_clone, path == "README.md", "{path} makes the folder of the examples");
+        let (bench, start) = if begins_in_a_clone { (clone(), "clone") } else { (folder(), "") };
+        seen += run(&path, &blocks, &bench, start, &mut failures);
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    assert!(seen >= 50, "{seen} commands");
+}
+
+#[test]
+fn no_example_closes_the_shell_of_its_reader() {
+    for (path, page) in pages() {
+        for Block { text, .. } in blocks(&page).iter().filter(|block| matches!(block.info, "console" | "sh")) {
+            for line in text.lines().filter(|line| line.contains("exit")) {
+                let is_a_command = line.split(|sign: char| !sign.is_alphanumeric()).any(|word| word == "exit");
+                assert!(!is_a_command || line.starts_with('('), "{path}: {line}: put it into a subshell");
+            }
+        }
+    }
 }
 
 /// Of `docs/terminal.svg`, without the blanks, which a terminal has others of.

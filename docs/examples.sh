@@ -1,0 +1,18 @@
+#!/bin/sh
+# Copies the files that the examples of README.md and docs/ use into a new folder: docs/examples.sh FOLDER
+set -eu
+fixtures=$(cd "$(dirname "$0")/../fixtures" && pwd -P)
+mkdir "$1"
+cd "$1"
+cp "$fixtures/model.safetensors" model.safetensors
+cp "$fixtures/weights_f32.npy" x.npy
+cp "$fixtures/untyped_e4m3fn.npy" codes.npy
+cp "$fixtures/corpus/npz/deflated.npz" arrays.npz
+cp "$fixtures/onnx_models/basic_pitch_nmp.onnx" basic_pitch.onnx
+cp "$fixtures/onnx_models/ort_nbits.onnx" quantized.onnx
+cp -R "$fixtures/checkpoints/llama-tiny-bf16" llama
+cp -R "$fixtures/checkpoints/llama-fp8" tiny-fp8
+mkdir -p weights/more
+for name in "first layer" head more/bias; do
+    cp "$fixtures/weights_f32.npy" "weights/$name.npy"
+done
