@@ -8,7 +8,7 @@ mod man;
 use clap::CommandFactory;
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use tcast::container::CONTAINERS;
 use tcast::dtype::Dtype;
@@ -75,21 +75,45 @@ fn man_pages_have_every_flag_and_example_of_the_help() {
     assert!(seen > 80, "{seen}");
 }
 
+/// A switch that is not given is off; "false" is no value that a reader could give.
 #[test]
-fn man_pages_are_clean_for_mandoc() {
+fn man_pages_show_no_default_of_a_switch() {
+    let mut seen = 0;
+    for subcommand in tcast::cli::Cli::command().get_subcommands() {
+        let page = fs::read_to_string(root().join(format!("man/tcast-{}.1", subcommand.get_name()))).unwrap();
+        assert!(!page.contains("[default: false]"), "{}", subcommand.get_name());
+        seen += page.matches("[default: ").count();
+    }
+    assert!(seen > 5, "{seen} defaults of values");
+}
+
+/// A program says nothing about the pages, if this machine has it.
+fn check_man_pages_with(program: &str, arguments: &[&str]) {
     if std::env::var_os("TCAST_REFRESH").is_some() {
         return; // they are being written
     }
-    let pages: Vec<PathBuf> = man_pages().iter().map(|(path, _)| root().join(path)).collect();
-    match Command::new("mandoc").arg("-Tlint").args(&pages).output() {
+    let pages = man_pages().into_iter().map(|(path, _)| root().join(path));
+    match Command::new(program).args(arguments).args(pages).output() {
         Ok(lint) => {
-            assert!(lint.status.success() && lint.stdout.is_empty(), "{}", String::from_utf8_lossy(&lint.stdout));
+            let said = [lint.stdout, lint.stderr].concat();
+            assert!(lint.status.success() && said.is_empty(), "{}", String::from_utf8_lossy(&said));
         }
         // Past the capture of the test's output: nobody is to believe that it was checked.
         Err(error) => std::io::stderr()
-            .write_all(format!("\nNOT CHECKED: man/ with mandoc -Tlint: cannot run mandoc: {error}\n").as_bytes())
+            .write_all(format!("\nNOT CHECKED: man/ with {program}: cannot run it: {error}\n").as_bytes())
             .unwrap(),
     }
+}
+
+#[test]
+fn man_pages_are_clean_for_mandoc() {
+    check_man_pages_with("mandoc", &["-Tlint"]);
+}
+
+/// `-z` checks without printing the pages.
+#[test]
+fn man_pages_are_clean_for_groff() {
+    check_man_pages_with("groff", &["-man", "-ww", "-Tutf8", "-z"]);
 }
 
 #[test]

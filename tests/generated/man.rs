@@ -88,7 +88,8 @@ fn option(arg: &Arg) -> String {
     }
     entry.push('\n');
     let mut help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
-    if !arg.get_default_values().is_empty() && !arg.is_hide_default_value_set() {
+    let shows_default = arg.get_action().takes_values() && !arg.is_hide_default_value_set();
+    if shows_default && !arg.get_default_values().is_empty() {
         let _ = write!(help, " [default: {}]", arg.get_default_values()[0].display());
     }
     for (line, place) in help.lines().zip(0..) {
@@ -121,7 +122,8 @@ fn examples(body: &str) -> String {
     let mut lines = body.lines().peekable();
     while let Some(command) = lines.next() {
         let words = command.split_whitespace().map(escape).collect::<Vec<_>>().join("\\ ");
-        let _ = write!(page, ".PP\n\\fB{}\\fR\n", break_long(&words));
+        // A command that is longer than the line cannot be adjusted, and groff warns of it.
+        let _ = write!(page, ".PP\n.nf\n\\fB{}\\fR\n.fi\n", break_long(&words));
         let mut what = String::new();
         while let Some(line) = lines.next_if(|line| line.starts_with("      ")) {
             let _ = write!(what, "{} ", line.trim());
