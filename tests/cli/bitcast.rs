@@ -196,3 +196,12 @@ fn what_has_no_bits_of_fixed_width_is_refused() {
     assert_eq!(typed, "60  0 0111 100  1.5 = 3*2^-1  normal\n");
     assert_eq!(bench.run("bitcast x.npy --bits --to e4m3 --range 60..61").stdout, typed);
 }
+
+/// As it is said and written, though the real part is the lower half of the bits in the file.
+#[test]
+fn the_digits_of_a_complex_number_are_those_of_its_real_part_then_of_its_imaginary_part() {
+    let bench = Bench::new();
+    let floats = [1.5_f32, -2.0].iter().flat_map(|part| part.to_le_bytes()).collect::<Vec<u8>>();
+    bench.write("c.npy", &npy("'<c8'", "(1,)", &floats));
+    bench.run("bitcast c.npy --hex").expect(0, "0  3fc00000c0000000\n", "");
+}

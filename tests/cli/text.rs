@@ -227,3 +227,15 @@ fn wide_texts_are_transposed_whole() {
         }
     }
 }
+
+#[test]
+fn a_power_of_two_reads_back_from_its_text_if_it_is_rounded_to_the_nearest() {
+    let bench = Bench::new();
+    let codes: Vec<u8> = (0..=255).collect();
+    bench.write("x.npy", &npy("'|V1'", "(256,)", &codes));
+    bench.run("cast x.npy --from e8m0 --to string -o t.pb -q").expect(0, "", "");
+    bench.run("cast t.pb --to e8m0 --round-mode nearest -o near.npy -q").expect(0, "", "");
+    assert_eq!(npy_data(&bench.read("near.npy")), codes);
+    bench.run("cast t.pb --to e8m0 -o up.npy -q").expect(0, "", "");
+    assert_ne!(npy_data(&bench.read("up.npy")), codes);
+}
