@@ -130,10 +130,16 @@ fn what_cannot_be_read_gives_nothing() {
     for input in ["broken.safetensors", "broken.npy", "empty.pb", "folder", "missing.npy", "--to"] {
         assert_eq!(completed(&bench, &format!("tcast bitcast {input} --tensor ")), [""; 0], "{input}");
     }
-    // A name that no line of an answer can hold, and no terminal should see.
-    let header = r#"{"a\u001b[31m\nb":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
-    bench.write("hostile.safetensors", &safetensors(header, &[0; 4]));
-    assert_eq!(completed(&bench, "tcast bitcast hostile.safetensors --tensor "), [""; 0]);
+    // Names that no line of an answer can hold, or that a terminal would show as others.
+    for name in [r"a\u001b[31m\nb", r"a\u202eb", r"a\u200bb"] {
+        let header = format!(r#"{{"{name}":{{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}}}"#);
+        bench.write("hostile.safetensors", &safetensors(&header, &[0; 4]));
+        for flag in ["--tensor ", "--include ", "--rule ", "--rename "] {
+            assert_eq!(completed(&bench, &format!("tcast bitcast hostile.safetensors {flag}")), [""; 0], "{name}");
+        }
+    }
+    bench.write("a\u{202e}b.npy", &npy_f32(&[1.0]));
+    assert_eq!(completed(&bench, "tcast inspect a"), [""; 0]);
     assert_eq!(completed(&bench, "tcast"), [""; 0]);
     assert_eq!(completed(&bench, "tcast quux "), completed(&bench, "tcast "));
 }

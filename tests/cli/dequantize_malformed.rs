@@ -44,3 +44,40 @@ fn a_malformed_checkpoint_is_refused_before_anything_is_written() {
     }
     assert_eq!(wanted.len(), said.len(), "a line for each case");
 }
+
+/// What `dequantize` says of a checkpoint with another `quantization_config`.
+#[track_caller]
+fn expect_of_config(block: &str, wanted: &str) {
+    let bench = Bench::with_checkpoint("llama-fp8", "q");
+    bench.write("q/config.json", format!("{{\"quantization_config\": {block}}}").as_bytes());
+    bench.run("dequantize q -n").expect(1, "", &format!("tcast: error: q/config.json: {wanted}\n"));
+}
+
+#[test]
+fn a_value_that_no_parser_takes_is_named() {
+    let config = |size: &str| format!(r#"{{"quant_method": "fp8", "weight_block_size": {size}}}"#);
+    let digits = "9".repeat(400);
+    expect_of_config(&config(&format!("[{digits}, 128]")), "its weight_block_size cannot be read: number out of range");
+    let deep = format!("{}{}", "[".repeat(999), "]".repeat(999));
+    expect_of_config(&config(&deep), "its weight_block_size cannot be read: recursion limit exceeded");
+    expect_of_config("[1]", "its quantization_config is not an object");
+}
+
+#[test]
+fn more_patterns_than_are_tried_are_not_called_unreadable() {
+    let listed = |count: usize, entry: &dyn Fn(usize) -> String| (0..count).map(entry).collect::<Vec<_>>().join(", ");
+    let most = "has more than 1000 patterns of modules, the most that tcast reads";
+    let group = |at| {
+        let weights = r#"{"num_bits": 8, "type": "float", "strategy": "channel"}"#;
+        format!(r#""group_{at}": {{"weights": {weights}, "targets": ["re:.*layers\\.{at}\\..*"]}}"#)
+    };
+    let config = format!(r#""format": "float-quantized", "config_groups": {{{}}}"#, listed(5000, &group));
+    expect_of_config(&format!(r#"{{"quant_method": "compressed-tensors", {config}}}"#), most);
+    let config = listed(1001, &|at| format!(r#""-:.*layers\\.{at}\\..*": {{}}"#));
+    let config = format!(r#"{{"quant_method": "gptq", "bits": 4, "group_size": 128, "dynamic": {{{config}}}}}"#);
+    expect_of_config(&config, most);
+    let config = listed(1001, &|at| format!(r#"".*layers\\.{at}\\..*": {{"bits": 16}}"#));
+    let config =
+        format!(r#"{{"quant_method": "auto-round", "bits": 4, "group_size": 128, "extra_config": {{{config}}}}}"#);
+    expect_of_config(&config, most);
+}

@@ -1,6 +1,6 @@
 //! ONNX models: what is in them, and how tensors come out of them.
 
-use crate::common::onnx::{field, initializer, model, node};
+use crate::common::onnx::{field, initializer, model, node, number};
 use crate::common::{Bench, fixture};
 use std::fs;
 
@@ -96,6 +96,49 @@ fn a_model_whose_data_is_missing_is_listed_and_not_converted() {
                    copy or download it too: 'm.onnx' refers to it\n";
     assert_eq!((listed.code, &*listed.stderr), (Some(1), message));
     bench.run("cast m.onnx --to f16 -o m.safetensors").expect(1, "", message);
+}
+
+#[test]
+fn external_data_whose_location_names_a_folder_is_refused() {
+    let bench = Bench::new();
+    bench.write("d.bin", &[0; 8]);
+    for (location, is_refused) in [("d.bin/", true), ("d.bin/.", true), ("d.bin//", true), ("./d.bin", false)] {
+        let entry = [field(1, b"location"), field(2, location.as_bytes())].concat();
+        let tensor = [&number(1, 2)[..], &number(2, 1), &field(8, b"w"), &field(13, &entry), &number(14, 1)].concat();
+        bench.write("t.pb", &tensor);
+        bench.write("m.onnx", &model(&field(5, &tensor)));
+        for input in ["t.pb", "m.onnx"] {
+            let outcome = bench.run(&format!("cast {input} --to f16 -o out.npy -f -q"));
+            if is_refused {
+                let message = format!("{input}: tensor 'w': its external data '{location}' is not a file");
+                outcome.expect(1, "", &format!("tcast: error: {message}\n"));
+            } else {
+                outcome.expect(0, "", "");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_error_about_the_fields_of_a_tensor_names_the_tensor() {
+    let bench = Bench::new();
+    let segment = field(3, &[number(1, 0), number(2, 2)].concat());
+    let tensor = [&number(1, 2)[..], &number(2, 1), &segment, &field(8, b"w"), &field(9, &[0; 8])].concat();
+    let said = |input: &str, name: &str| {
+        let message = format!("{input}: tensor '{name}': is one segment of a tensor, which no ONNX library reads");
+        bench.run(&format!("inspect {input}")).expect(1, "", &format!("tcast: error: {message}\n"));
+    };
+    bench.write("t.pb", &tensor);
+    said("t.pb", "w");
+    bench.write("initializer.onnx", &model(&field(5, &tensor)));
+    said("initializer.onnx", "w");
+    bench.write("sparse.onnx", &model(&field(15, &field(1, &tensor))));
+    said("sparse.onnx", "w");
+    // The output of a Constant node names the tensor, whatever its own name is.
+    let value = [field(1, b"value"), field(5, &tensor), vec![0xa0, 1, 4]].concat();
+    let constant = field(1, &[field(2, b"out"), field(4, b"Constant"), field(5, &value)].concat());
+    bench.write("constant.onnx", &model(&constant));
+    said("constant.onnx", "out");
 }
 
 #[test]

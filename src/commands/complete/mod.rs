@@ -16,7 +16,7 @@ use crate::container::{by_extension, checkpoint};
 use crate::dtype::Dtype;
 use crate::operator::{bitcast, cast, promote};
 use crate::quant::SCHEMES;
-use crate::text::as_glob;
+use crate::text::{as_glob, visible};
 use clap::{Arg, Command, CommandFactory};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate as Candidate, PathCompleter, complete as engine};
 use line::CommandLine;
@@ -80,8 +80,8 @@ fn candidates(words: Vec<OsString>) -> Vec<(String, String)> {
     let (at, folder) = (earlier.len(), env::current_dir().ok());
     let found = engine(&mut command, words, at, folder.as_deref()).unwrap_or_default();
     let found = found.iter().filter_map(|candidate| {
-        // Lines of the answer and terminals cannot hold others.
-        let value = candidate.get_value().to_str().filter(|value| !value.contains(char::is_control))?;
+        // Lines of the answer cannot hold others, and they would look like something else.
+        let value = candidate.get_value().to_str().filter(|value| visible(value) == **value)?;
         let help = candidate.get_help().map(ToString::to_string).unwrap_or_default();
         Some((value.to_owned(), help.lines().next().unwrap_or_default().replace('\t', " ")))
     });

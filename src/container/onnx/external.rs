@@ -93,6 +93,10 @@ impl External {
             let of = if links == LinkRule::Never { "tensor" } else { "model" };
             return Err(refuse(&format!("is not in the {of}'s folder, and is never read")));
         }
+        // The components of a path leave out what makes it that of a folder.
+        if matches!(self.location.rsplit('/').next(), Some("" | ".")) {
+            return Err(refuse("is not a file"));
+        }
         let folder = directory_of(owner);
         let path = owner.parent().unwrap_or(Path::new("")).join(location);
         let failed = |error: io::Error| {

@@ -78,7 +78,9 @@ impl Format for Onnx {
     fn read(&self, file: &MappedFile, _threads: usize) -> Result<Contents> {
         let message = Message::read(file, 0..file.len());
         let message = message.and_then(|message| message.head().map(|_| message));
-        let message = message.map_err(|error| diagnose(file).unwrap_or(error))?;
+        let message = message.map_err(|error| {
+            diagnose(file).unwrap_or_else(|| error.in_tensor(&Message::name_in(file, 0..file.len())))
+        })?;
         let mut externals = Externals::new(file.path(), LinkRule::Never);
         let name = message.name.clone();
         let (tensor, metadata) = message.into_tensor(file, &mut externals).map_err(|error| error.in_tensor(&name))?;
@@ -213,6 +215,13 @@ impl Message {
             message.metadata.insert(0, (DOC_NAME.to_owned(), doc));
         }
         Ok(message)
+    }
+
+    /// The name in a message that cannot be read; empty if it has none.
+    fn name_in(file: &[u8], range: Range<usize>) -> String {
+        let fields = MessageFields::new(file, range).map_while(Result::ok);
+        let names = fields.filter_map(|field| if let (NAME, Value::Bytes(range)) = field { Some(range) } else { None });
+        names.last().and_then(|range| text(file, range, "its name").ok()).unwrap_or_default()
     }
 
     /// Type and shape.

@@ -278,18 +278,12 @@ fn packed(block: &ConfigObject, patterns: &[String], layout: &'static str, claim
             (Some(text), _) => (true, text),
             (None, text) => (false, text.unwrap_or(entry)),
         };
-        let Some(found) = pattern(text).filter(|_| rules.len() < groups::MOST_PATTERNS) else {
-            return Err(unreadable("dynamic", entry));
-        };
+        let found = pattern(text, ("dynamic", entry, rules.len() + 1))?;
         let claim = if is_out { None } else { Some(overridden(&claim, &own, layout, entry)?) };
         rules.push(ClaimRule { patterns: vec![found], claim, ..ClaimRule::default() });
     }
     rules.push(ClaimRule { is_for_others: true, claim: Some(claim), ..ClaimRule::default() });
     Ok(rules)
-}
-
-fn unreadable(key: &str, entry: &str) -> Error {
-    Error::new(format!("its {key} has a pattern that tcast cannot read: '{}'", shorten(entry)))
 }
 
 /// A claim with some numbers of its own.
@@ -330,8 +324,7 @@ fn auto_round(block: &ConfigObject, patterns: &[String]) -> Result<Vec<ClaimRule
         let mut rule = ClaimRule { claim, ..ClaimRule::default() };
         if module.contains(SPECIAL) {
             count += 1;
-            let found = pattern(&format!(".*(?:{module})")).filter(|_| count <= groups::MOST_PATTERNS);
-            rule.patterns.extend(Some(found.ok_or_else(|| unreadable("extra_config", module))?));
+            rule.patterns.push(pattern(&format!(".*(?:{module})"), ("extra_config", module, count))?);
         } else {
             rule.names.push(module.clone());
         }

@@ -20,9 +20,6 @@ pub(super) struct ClaimRule {
     pub(super) claim: Option<Claim>,
 }
 
-/// The most patterns that are tried.
-pub(super) const MOST_PATTERNS: usize = 1000;
-
 /// Whether a layout of compressed-tensors stores numbers of this type and width.
 fn stores(layout: &Layout, kind: &str, bits: u64) -> bool {
     let dtype = match layout.codes.values {
@@ -61,12 +58,8 @@ pub(super) fn compressed_tensors(block: &ConfigObject) -> Result<Vec<ClaimRule>>
             match target.strip_prefix("re:") {
                 Some(text) => {
                     patterns += 1;
-                    let Some(found) = pattern(text).filter(|_| patterns <= MOST_PATTERNS) else {
-                        let message =
-                            format!("its config group '{}' has a target that tcast cannot read", shorten(name));
-                        return Err(Error::new(format!("{message}: '{}'", shorten(target))));
-                    };
-                    rule.patterns.push(found);
+                    rule.patterns
+                        .push(pattern(text, (&format!("config group '{}'", shorten(name)), target, patterns))?);
                 }
                 None => rule.names.push(target.to_owned()),
             }

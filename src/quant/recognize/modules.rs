@@ -1,5 +1,7 @@
 //! Lists of modules in configs, each matched as its engine does.
 
+use crate::error::{Error, Result};
+use crate::text::shorten;
 use regex::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
 use std::collections::HashSet;
 
@@ -37,9 +39,19 @@ pub(super) struct ModuleList {
 /// nothing.
 const MOST: usize = 1 << 20;
 
-/// A regular expression anchored at the start.
-pub(super) fn pattern(text: &str) -> Option<Regex> {
-    RegexBuilder::new(&anchored(text)).size_limit(MOST).build().ok()
+/// A regular expression anchored at the start: that of an entry of a part of a config, whose patterns are numbered from 1.
+pub(super) fn pattern(text: &str, (part, entry, number): (&str, &str, usize)) -> Result<Regex> {
+    /// The most patterns that are tried.
+    const MOST_PATTERNS: usize = 1000;
+    if number > MOST_PATTERNS {
+        return Err(Error::new(format!(
+            "has more than {MOST_PATTERNS} patterns of modules, the most that tcast reads"
+        )));
+    }
+    RegexBuilder::new(&anchored(text))
+        .size_limit(MOST)
+        .build()
+        .map_err(|_| Error::new(format!("its {part} has a pattern that tcast cannot read: '{}'", shorten(entry))))
 }
 
 fn anchored(text: &str) -> String {

@@ -59,9 +59,7 @@ impl Statement {
             if text.len() > MOST {
                 return Err(in_file(Error::new("says more of the quantization than 16 MiB")));
             }
-            let Ok(Value::Object(block)) = serde_json::from_str(text) else {
-                return Err(in_file(Error::new("its quantization_config is not an object")));
-            };
+            let block = object_of(text, if key.is_empty() { "quantization" } else { key }).map_err(in_file)?;
             found.push(Self { file, key, block, patterns: patterns(text) });
             Ok(())
         };
@@ -132,6 +130,22 @@ impl Statement {
     pub(super) fn name(&self) -> String {
         if self.key.is_empty() { self.file.to_owned() } else { format!("its {}", self.key) }
     }
+}
+
+/// The members of a description. Fails if it is not an object, or if a value has no form that the parser takes, such as a
+/// number out of range.
+fn object_of(text: &str, key: &str) -> Result<Map<String, Value>> {
+    match serde_json::from_str(text) {
+        Ok(Value::Object(block)) => return Ok(block),
+        Ok(_) => return Err(Error::new(format!("its {key} is not an object"))),
+        Err(_) => {}
+    }
+    let all = members(text).unwrap_or_default();
+    let unread = all.iter().find_map(|(name, value)| Some((name, serde_json::from_str::<Value>(value.get()).err()?)));
+    let Some((name, error)) = unread else { return Err(Error::new(format!("its {key} is not an object"))) };
+    let why = error.to_string();
+    let why = why.split(" at line ").next().unwrap_or_default();
+    Err(Error::new(format!("its {} cannot be read: {why}", shorten(name))))
 }
 
 /// [`Statement::patterns`] of a description.

@@ -66,7 +66,7 @@ impl Visitor for List<'_> {
                     }
                 }
                 let [values, indices] = parts;
-                let values = Message::read(self.file, values.unwrap_or_default())?;
+                let values = self.message(values.unwrap_or_default(), name.as_deref())?;
                 let name = match name.unwrap_or_else(|| values.name.clone()) {
                     name if name.is_empty() => return Err(Error::new("a sparse initializer has no name")),
                     name => Some(name),
@@ -78,8 +78,7 @@ impl Visitor for List<'_> {
                 self.add(&found, indices.map(|(tensor, _)| tensor), name, ".indices");
             }
             Holder::Initializer | Holder::Constant | Holder::Attribute => {
-                let message = Message::read(self.file, found.message.body.clone())
-                    .map_err(|error| error.in_tensor(name.as_deref().unwrap_or_default()))?;
+                let message = self.message(found.message.body.clone(), name.as_deref())?;
                 let name = match name.unwrap_or_else(|| message.name.clone()) {
                     name if name.is_empty() => return Err(Error::new("an initializer has no name")),
                     name => Some(name),
@@ -99,6 +98,12 @@ impl List<'_> {
     fn define(&mut self, graph: usize, name: Range<usize>) {
         let known = self.definitions.entry(&self.file[name]).or_insert(Some(graph));
         *known = known.filter(|known| *known == graph);
+    }
+
+    /// The message of a tensor. An error names the tensor, by its name as a value if it has one.
+    fn message(&self, body: Range<usize>, name: Option<&str>) -> Result<Message> {
+        Message::read(self.file, body.clone())
+            .map_err(|error| error.in_tensor(name.unwrap_or(&Message::name_in(self.file, body))))
     }
 
     fn text(&self, name: Range<usize>) -> Result<String> {
