@@ -14,12 +14,12 @@ fn main() -> ExitCode {
     }
     let arguments = cli::join_saturate(std::env::args_os());
     commands::choose_color(cli::color(&arguments));
-    match Cli::try_parse_from(arguments) {
+    match Cli::try_parse_from(&arguments) {
         Ok(cli) => {
             let code = commands::run(&cli).unwrap_or_else(|error| commands::fail(&error));
             commands::end_interrupts();
             code
         }
-        Err(error) => commands::usage(error),
+        Err(error) => commands::usage(error, &arguments),
     }
 }

@@ -78,6 +78,17 @@ pub(crate) fn quoted_word(word: &str) -> String {
     in_quotes(word.as_bytes())
 }
 
+/// Words as a command for a POSIX shell, which quotes only those that need it.
+pub(crate) fn command_line(words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> String {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_./=:,+@%".contains(byte);
+    let word = |word: &OsStr| match word.to_str().filter(|text| !text.is_empty() && text.bytes().all(|b| is_plain(&b)))
+    {
+        Some(text) => text.to_owned(),
+        None => in_quotes(word.as_encoded_bytes()),
+    };
+    words.into_iter().map(|text| word(text.as_ref())).collect::<Vec<_>>().join(" ")
+}
+
 /// A flag with its value, quoted for a POSIX shell; for clap, a value that begins with a dash follows an equals sign.
 #[must_use]
 #[doc(hidden)] // for tests

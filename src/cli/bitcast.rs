@@ -129,7 +129,10 @@ impl std::str::FromStr for Position {
         let bare = bare.strip_prefix('[').and_then(|bare| bare.strip_suffix(']')).unwrap_or(bare);
         let numbers: Result<Vec<u64>, _> = bare.split(',').map(|number| number.trim().parse()).collect();
         match numbers.map_err(|_| {
-            format!("'{}' is not an element: an index is 203, coordinates are 17,203", text.escape_debug())
+            format!(
+                "'{}' is not an element: an index is 203, coordinates are 17,203, and 0..5 is a range",
+                text.escape_debug()
+            )
         })?[..]
         {
             [index] => Ok(Self::Index(index)),

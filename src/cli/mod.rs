@@ -179,9 +179,14 @@ pub struct FileArgs {
     pub quiet: bool,
 
     /// Threads to use [default: the number of cores]
-    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024),
+    #[arg(short = 'j', long, value_name = "N", value_parser = threads,
           hide_short_help = true)]
     pub threads: Option<u16>,
+}
+
+fn threads(text: &str) -> Result<u16, String> {
+    let number = text.parse().ok().filter(|number| (1..=1024).contains(number));
+    number.ok_or_else(|| "a number from 1 to 1024; without this flag, tcast uses all cores".to_owned())
 }
 
 /// Which tensors are converted.
@@ -238,7 +243,7 @@ pub struct ViewArgs {
     pub json: bool,
 
     /// Threads to use [default: the number of cores]
-    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(short = 'j', long, value_name = "N", value_parser = threads)]
     pub threads: Option<u16>,
 }
 

@@ -25,8 +25,13 @@ pub(super) fn print_error(error: &Error) {
         print_message(&format!("  {REMEDY}{}{REMEDY:#}", visible(&remedy)));
     }
     if let Some(alternative) = alternative(error) {
-        print_message(&format!("  {}", visible(&alternative)));
+        print_alternative(&alternative);
     }
+}
+
+/// Prints what helps besides a remedy.
+pub(super) fn print_alternative(text: &str) {
+    print_message(&format!("  {}", visible(text)));
 }
 
 pub(super) fn warn(message: &str) {

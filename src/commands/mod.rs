@@ -1,12 +1,14 @@
 //! The subcommands, and what they share. `messages` prints, `remedies` turns errors into commands to paste and exit
-//! codes, `usage` speaks for clap, and `interrupts` handles signals.
+//! codes, `usage` speaks for clap with what `correct` finds, and `interrupts` handles signals.
 
 mod bitcast;
 mod cast;
 mod complete;
+mod correct;
 mod dequantize;
 mod diff;
 mod finish;
+mod foreign;
 mod inspect;
 mod interrupts;
 mod messages;

@@ -7,6 +7,7 @@ use super::run::{job_of_shards, options, value_name, value_names, write_recoded}
 use super::unmatched::propose;
 use super::{check_hash, check_matched, finish, no_effect, open_model, threads};
 use crate::cli::QuantizeArgs;
+use crate::container::by_extension;
 use crate::error::{Error, Kind, Result};
 use crate::job::{FailOn, Job, Misfit, QuantizeRequest, Quantizing, SchemeRule, layout_of};
 use crate::operator::Operator;
@@ -162,6 +163,17 @@ fn check(args: &QuantizeArgs) -> Result<()> {
         return Err(no_effect("--partial-blocks", "only fp8-block in compressed-tensors has partial blocks"));
     }
     Ok(())
+}
+
+/// Refuses options that no model can have together; an ONNX model has no layouts.
+pub(super) fn check_options(args: &QuantizeArgs) -> Result<()> {
+    if args.shards.finish.is_some() {
+        return Ok(());
+    }
+    check(args)?;
+    let is_model =
+        args.model.as_deref().and_then(by_extension).is_some_and(|found| found.format_info().is_changed_only);
+    if is_model { Ok(()) } else { check_layout(args) }
 }
 
 /// Refuses a layout that one of the schemes does not have.

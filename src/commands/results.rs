@@ -4,7 +4,7 @@ use super::messages::{note, print, print_error, print_json, print_message};
 use super::report_file::ReportFile;
 use crate::cli::FileArgs;
 use crate::container::checkpoint::{CONFIG, Checkpoint};
-use crate::dtype::Dtype;
+use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Result};
 use crate::io::output::{self, is_standard_output};
 use crate::job::{self, Job, Written};
@@ -80,7 +80,7 @@ pub(super) fn show(
     (source, output, written): (&Checkpoint, &Path, Written),
     begin: Instant,
     report_file: Option<ReportFile>,
-    plain_float8: Option<Dtype>,
+    unscaled: Option<Dtype>,
 ) -> Result<()> {
     let (args, job) = (task.file, &task.job);
     let (finished, all, was_complete) = (written.finished, written.all, written.was_complete);
@@ -114,7 +114,7 @@ pub(super) fn show(
     if args.dry_run {
         print_space(output, report.space());
     }
-    plain_float8.into_iter().for_each(note_plain_float8);
+    unscaled.into_iter().for_each(|to| note_unscaled(to, report.flushes_most(), task.inputs));
     task.notes.iter().for_each(|text| note(text));
     if task.config.is_some() && !args.dry_run && job.partition.is_none() && !output.join(CONFIG).exists() {
         note(if output.is_dir() {
@@ -144,8 +144,23 @@ pub(super) fn already_complete(path: &Path) -> String {
     format!("already complete: {}", path_text(path))
 }
 
-/// Says who can use float8 weights without scales.
-fn note_plain_float8(to: Dtype) {
+/// Says who can use weights without scales, and which command writes scales.
+fn note_unscaled(to: Dtype, flushes_most: bool, inputs: &[PathBuf]) {
+    if !to.is_float8() {
+        let scheme = match (to.class(), to.bits()) {
+            (Class::Int { .. }, 9..) if !flushes_most => return, // of whole numbers, for all that is known
+            (Class::Int { .. }, 5..) => "int8",
+            (Class::Int { .. }, _) => "int4",
+            (_, 6) => "mxfp6",
+            _ => "nvfp4",
+        };
+        let most = if flushes_most { ", and most values became 0" } else { "" };
+        let command = match inputs {
+            [model] if model.is_dir() => format!("tcast quantize {} --scheme {scheme}", quoted(model)),
+            _ => "tcast quantize".to_owned(),
+        };
+        return note(&format!("the {to} weights have no scales{most}. With scales: {command}"));
+    }
     let more = match to {
         Dtype::Float8E4M3FN | Dtype::Float8E5M2 => "ComfyUI and other tools that read plain float8 load such a file. ",
         _ => "",
@@ -172,8 +187,10 @@ pub(super) struct Several {
     complete: usize,
     skipped: usize,
     failures: Vec<Error>,
-    /// The type of weights in one of them that become float8 without scales.
-    plain_float8: Option<Dtype>,
+    /// The type of weights in one of them that become narrow without scales.
+    unscaled: Option<Dtype>,
+    /// Whether most values of one of them became zero.
+    flushes_most: bool,
     bytes_in: u64,
     bytes_out: u64,
     /// Bytes that they take on the disk while they are written.
@@ -181,8 +198,8 @@ pub(super) struct Several {
 }
 
 impl Several {
-    pub(super) fn new(plain_float8: Option<Dtype>) -> Self {
-        Self { plain_float8, ..Self::default() }
+    pub(super) fn new(unscaled: Option<Dtype>) -> Self {
+        Self { unscaled, ..Self::default() }
     }
 
     pub(super) fn add(
@@ -235,6 +252,7 @@ impl Several {
             return Ok(());
         }
         self.done += 1;
+        self.flushes_most |= report.flushes_most();
         self.bytes_in += report.bytes_in;
         self.bytes_out += report.bytes_out();
         self.space += report.space();
@@ -274,7 +292,8 @@ impl Several {
             if let (true, Some(output)) = (args.dry_run, &args.output) {
                 print_space(output, self.space);
             }
-            self.plain_float8.filter(|_| self.done > 0).into_iter().for_each(note_plain_float8);
+            let unscaled = self.unscaled.filter(|_| self.done > 0);
+            unscaled.into_iter().for_each(|to| note_unscaled(to, self.flushes_most, task.inputs));
         }
         if failed == 0 {
             return reported;

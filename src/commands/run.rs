@@ -126,14 +126,14 @@ fn write(task: &Task, mut prepared: Prepared, start: Instant) -> Result<()> {
         ReportFile::new(path, (replace, job.partition.is_some()), &outputs, &mut prepared.files)
     });
     let mut report_file = report_file.transpose()?;
-    let plain_float8 = if args.quiet { None } else { prepared.plain_float8(job) };
+    let unscaled = if args.quiet { None } else { prepared.unscaled(job) };
     if !is_several {
         return prepared.run(job, &console, |source, output, written| {
             let Some(written) = written? else { return show_skipped(task, source, output) };
-            show(task, (source, output, written), start, report_file.take(), plain_float8)
+            show(task, (source, output, written), start, report_file.take(), unscaled)
         });
     }
-    let mut several = Several::new(plain_float8);
+    let mut several = Several::new(unscaled);
     let mut begin = start;
     prepared.run(job, &console, |source, output, written| {
         let done = several.add(task, (source, output, written), begin);
@@ -146,7 +146,8 @@ fn write(task: &Task, mut prepared: Prepared, start: Instant) -> Result<()> {
 /// The error for a missing input, which may be meant as the output.
 fn may_be_output(error: Error, task: &Task, input: &Path) -> Error {
     let is_last = task.inputs.len() > 1 && task.inputs.last().is_some_and(|last| last == input);
-    let is_meant = is_last && task.file.output.is_none() && container::by_extension(input).is_some();
+    let is_folder = || task.inputs[0].is_dir() && input.extension().is_none();
+    let is_meant = is_last && task.file.output.is_none() && (container::by_extension(input).is_some() || is_folder());
     if is_meant && !input.exists() {
         return error.remedy(format!("-o {}, if it is the output", quoted(input)));
     }

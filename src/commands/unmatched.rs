@@ -37,8 +37,16 @@ pub(super) fn unmatched(selection: &Selection, names: &[&str]) -> Vec<Error> {
 pub(super) fn propose(flag: &str, pattern: &Pattern, target: &str, names: &[&str]) -> String {
     const ALLOW: &str = "--allow-unmatched accepts it";
     let text = pattern.text();
+    let count = |text: &str| {
+        let pattern = text.parse::<Pattern>().ok();
+        pattern.map_or(0, |pattern| names.iter().filter(|name| pattern.matches(name)).count())
+    };
+    if let Some(glob) = glob_of_regex(text).filter(|glob| count(glob) > 0) {
+        let argument = flag_with(flag, &format!("{glob}{target}"));
+        return format!("a pattern is a glob, not a regular expression: {argument} matches {}", count(&glob));
+    }
     let wider = format!("*{text}*");
-    let found = wider.parse::<Pattern>().map_or(0, |wider| names.iter().filter(|name| wider.matches(name)).count());
+    let found = count(&wider);
     if found > 0 {
         let argument = flag_with(flag, &format!("{wider}{target}"));
         return format!("a pattern matches the whole name: {argument} matches {found}");
@@ -48,6 +56,45 @@ pub(super) fn propose(flag: &str, pattern: &Pattern, target: &str, names: &[&str
         [] => format!("there {} {}; {ALLOW}", is(names.len() as u64), first_few(names, FEW)),
         near => format!("similar: {}; {ALLOW}", first_few(near, FEW)),
     }
+}
+
+/// The glob for a simple regular expression; `None` if the text does not look like one.
+fn glob_of_regex(text: &str) -> Option<String> {
+    const SIGNS: [&str; 7] = ["\\", ".+", "|", "[0-9]+", "(?", "\\d", ")*"];
+    let body = text.strip_prefix("re:").unwrap_or(text);
+    let is_regex = body.len() < text.len()
+        || body.starts_with(['^', '('])
+        || body.starts_with(".*")
+        || body.ends_with('$')
+        || SIGNS.iter().any(|sign| body.contains(sign));
+    let (start, end) = (body.starts_with('^'), body.ends_with('$'));
+    let mut glob = body.trim_start_matches('^').trim_end_matches('$').to_owned();
+    for (regex, glob_part) in [
+        ("[0-9]+", "*"),
+        (r"\d+", "*"),
+        (r"\d", "?"),
+        (r"\w+", "*"),
+        (r"[^.]+", "*"),
+        (r"[^.]*", "*"),
+        (".*?", "*"),
+        (".*", "*"),
+        (".+", "*"),
+        (r"\.", "."),
+        (r"\_", "_"),
+        ("(?:", "{"),
+        ("(", "{"),
+        (")", "}"),
+        ("|", ","),
+    ] {
+        glob = glob.replace(regex, glob_part);
+    }
+    if !start && !glob.starts_with('*') {
+        glob.insert(0, '*');
+    }
+    if !end && !glob.ends_with('*') {
+        glob.push('*');
+    }
+    is_regex.then_some(glob)
 }
 
 /// The names most similar to a pattern, as a whole or in a run of parts of the same number.

@@ -1,37 +1,34 @@
 //! Help, version and usage errors: clap's, in the style and with the words of this program.
 
+use super::correct::{advice, corrected, is_quantized, is_similar, scheme_in, similar_flag, word};
 use super::fail;
-use super::messages::{print_message, printed};
-use crate::cli::OVERVIEW;
+use super::messages::{print_alternative, print_message, printed};
+use crate::cli::{Cli, OVERVIEW};
+use crate::dtype::Dtype;
 use crate::error::Error;
-use crate::text::{quoted, visible};
+use crate::quant::SCHEMES;
+use crate::text::{command_line, shorten, visible};
+use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 
-/// Words of other tools for our flags and subcommands.
-const OTHER_WORDS: &[(&str, &str)] = &[
-    ("convert", "cast"),
-    ("requantize", "quantize"),
-    ("compress", "quantize"),
-    ("view", "bitcast"),
-    ("hex", "bitcast"),
-    ("info", "inspect"),
-    ("list", "inspect"),
-    ("ls", "inspect"),
-    ("show", "inspect"),
-    ("stats", "inspect"),
-    ("compare", "diff"),
-    ("--dtype", "--to"),
-    ("--type", "--to"),
-];
-
-/// Prints help and version on standard output, and usage errors in the program's own style.
+/// Prints help and version on standard output, and usage errors in the program's own style: with the command that was
+/// meant, if that is clear.
 #[must_use]
-pub fn usage(mut error: clap::Error) -> ExitCode {
-    if let Some(mistake) = stray_file(&error) {
-        return fail(&mistake.into());
+pub fn usage(mut error: clap::Error, arguments: &[OsString]) -> ExitCode {
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        print_message(OVERVIEW); // nothing was asked for, so nothing goes to standard output
+        return ExitCode::from(error.exit_code() as u8);
     }
-    suggest(&mut error);
+    if !error.use_stderr() {
+        return printed(error.print()).map_or_else(|full| fail(&full.into()), |()| ExitCode::SUCCESS);
+    }
+    let lines = corrected(&error, arguments);
+    let known = known(&error, arguments);
+    let advice = advice(&error, arguments);
+    leave_bad_tips(&mut error, arguments);
     // Typed words are shown, but must not be commands to the terminal.
     let words = error.context().filter_map(|(kind, value)| match value {
         ContextValue::String(word) => Some((kind, ContextValue::String(visible(word)))),
@@ -40,42 +37,104 @@ pub fn usage(mut error: clap::Error) -> ExitCode {
     for (kind, word) in words.collect::<Vec<_>>() {
         error.insert(kind, word);
     }
-    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        print_message(OVERVIEW); // nothing was asked for, so nothing goes to standard output
-    } else if error.use_stderr() {
+    let commands: Vec<String> = lines.iter().map(|line| command(line)).collect();
+    let Some(remedy) = commands.first().map(String::as_str).or(advice).or(known.as_ref().map(|known| known.remedy))
+    else {
         print_message(format!("tcast: {}", error.render().ansi()).trim_end());
-    } else if let Err(full) = printed(error.print()) {
-        return fail(&full.into());
+        return ExitCode::from(error.exit_code() as u8);
+    };
+    let text = error.render().to_string();
+    let (head, _) = text.split_once("\n\n").unwrap_or((&text, ""));
+    let mut head = head.strip_prefix("error: ").unwrap_or(head).lines().map(|line| line.trim().to_owned());
+    let (first, details) = (head.next().unwrap_or_default(), head.collect());
+    let told = match known.as_ref().map(|known| &known.message) {
+        Some(message) => Error::usage(message.clone()),
+        None => Error::usage(first).with_details(details),
+    };
+    let code = fail(&told.remedy(remedy).into());
+    match (&commands[..], known.and_then(|known| known.more)) {
+        (_, Some(more)) => print_alternative(&more),
+        ([_, second, ..], None) => {
+            let is_for_engines = second.starts_with("tcast quantize") && !remedy.starts_with("tcast quantize");
+            print_alternative(&format!(
+                "or{} {second}",
+                if is_for_engines { ", with scales, for engines:" } else { "" }
+            ));
+        }
+        _ => {}
     }
-    ExitCode::from(error.exit_code() as u8)
+    code
 }
 
-/// The error for a file name in a position without one.
-fn stray_file(error: &clap::Error) -> Option<Error> {
-    let names_a_file = |word: &str| !word.starts_with('-') && crate::container::by_extension(word.as_ref()).is_some();
-    let word = |kind| match error.get(kind) {
-        Some(ContextValue::String(word)) if names_a_file(word) => Some(word),
-        _ => None,
+fn command(line: &[OsString]) -> String {
+    command_line([OsString::from("tcast")].iter().chain(line.iter().skip(1)))
+}
+
+/// An error that clap describes less well.
+struct Known {
+    message: String,
+    /// What helps, if there is no command.
+    remedy: &'static str,
+    /// What else is possible.
+    more: Option<String>,
+}
+
+fn known(error: &clap::Error, arguments: &[OsString]) -> Option<Known> {
+    let subcommand = arguments.get(1).and_then(|word| word.to_str()).unwrap_or_default();
+    let missing = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::Strings(missing)) if error.kind() == ErrorKind::MissingRequiredArgument => &missing[..],
+        _ => &[],
     };
-    match error.kind() {
-        ErrorKind::InvalidSubcommand => word(ContextKind::InvalidSubcommand).map(|file| {
-            let remedy = format!("tcast cast {} --to DTYPE", quoted(file.as_ref()));
-            Error::usage(format!("'{file}' is not a subcommand")).remedy(remedy)
-        }),
-        _ => None,
+    let of = |message: &str, remedy, more| Some(Known { message: message.to_owned(), remedy, more });
+    match (subcommand, missing) {
+        ("quantize", [scheme]) if scheme.starts_with("--scheme") => {
+            let schemes: Vec<&str> = SCHEMES.iter().map(|scheme| scheme.name).collect();
+            let schemes = format!("the schemes are {}", schemes.join(", "));
+            if arguments.iter().skip(2).any(|word| Path::new(word).exists() && is_quantized(word.as_ref())) {
+                let remedy =
+                    "add --layout LAYOUT to keep its values in another layout, or --scheme to quantize it again";
+                return of("the model is quantized already: --layout or --scheme is missing", remedy, Some(schemes));
+            }
+            let more = format!("{schemes}; --layout without --scheme changes the layout of a quantized model");
+            let more = Some(more);
+            of("--scheme is missing: it says what the weights become", "add --scheme SCHEME", more)
+        }
+        ("cast", [to]) if to.starts_with("--to") => {
+            let has_type = arguments.iter().any(|word| word.to_str().is_some_and(|word| word.parse::<Dtype>().is_ok()));
+            let more = (!has_type).then(|| "or to another type: tcast cast --help lists all".to_owned());
+            of("--to <DTYPE> is missing: the type to convert to", "add --to DTYPE", more)
+        }
+        _ => {
+            let value = word(error, ContextKind::InvalidValue)?;
+            let is_to = word(error, ContextKind::InvalidArg)?.starts_with("--to");
+            let scheme = scheme_in(value).filter(|_| is_to && value.parse::<Dtype>().is_err());
+            let is_ambiguous = || value.parse::<Dtype>().is_err_and(|error| error.to_string().contains("could be"));
+            scheme.filter(|_| !is_ambiguous())?;
+            let message = format!(
+                "invalid value '{}' for '--to <DTYPE>': it is a scheme of quantization, not a type",
+                shorten(value)
+            );
+            of(&message, "tcast quantize writes such weights with their scales", None)
+        }
     }
 }
 
-/// Makes a message about an unknown word name ours.
-fn suggest(error: &mut clap::Error) {
-    let our = |word: &ContextValue| {
-        let found = OTHER_WORDS.iter().find(|(other, _)| matches!(word, ContextValue::String(word) if word == other));
-        found.map(|(_, our)| (*our).to_owned())
-    };
-    if let Some(command) = error.get(ContextKind::InvalidSubcommand).and_then(our) {
-        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(vec![command]));
-    } else if let Some(flag) = error.get(ContextKind::InvalidArg).and_then(our) {
-        error.insert(ContextKind::SuggestedArg, ContextValue::String(flag));
+/// Removes clap's tips that could lead astray: flags and values that only look a little alike, and flags that destroy.
+fn leave_bad_tips(error: &mut clap::Error, arguments: &[OsString]) {
+    let command = Cli::command();
+    let subcommand = arguments.iter().skip(1).find_map(|word| command.find_subcommand(word.to_str()?));
+    let near = word(error, ContextKind::InvalidArg).zip(subcommand);
+    let near = near.and_then(|(typed, subcommand)| similar_flag(subcommand, typed));
+    if error.remove(ContextKind::SuggestedArg).is_some()
+        && let Some(near) = near
+    {
+        error.insert(ContextKind::SuggestedArg, ContextValue::String(near));
+    }
+    let typed = word(error, ContextKind::InvalidValue).map(str::to_owned);
+    if let (Some(typed), Some(ContextValue::String(value))) = (typed, error.get(ContextKind::SuggestedValue))
+        && !is_similar(&typed, value)
+    {
+        error.remove(ContextKind::SuggestedValue);
     }
     // clap proposes to pass an unknown flag as a value: our values do not begin with a dash.
     if let Some(ContextValue::StyledStrs(mut tips)) = error.remove(ContextKind::Suggested) {

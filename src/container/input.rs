@@ -4,7 +4,9 @@ use super::tensor::{Data, Tensor};
 use super::{CONTAINERS, Container, by_extension, known_formats, npz};
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
+use crate::io::output::directory_of;
 use crate::text::quoted;
+use std::fs;
 use std::path::Path;
 
 /// Whether an output is deflated after it is written: an archive of arrays, made from one with a deflated member.
@@ -116,11 +118,8 @@ pub(crate) fn probe_on(threads: usize, path: &Path) -> Result<Input> {
         return Err(in_file(Error::new("the file is empty")));
     }
     let by_content = CONTAINERS.iter().find(|container| container.recognises(&file));
-    let container = match (by_content, foreign_format(&file)) {
-        (Some(container), _) => {
-            check_name(path, container.format_info().extension)?;
-            *container
-        }
+    let container = match (by_content, foreign_format(&file, path)) {
+        (Some(container), _) => *container,
         (None, Some((what, remedy))) => return Err(in_file(Error::new(what).remedy(remedy))),
         (None, None) => by_extension(path).ok_or_else(|| {
             in_file(
@@ -130,6 +129,7 @@ pub(crate) fn probe_on(threads: usize, path: &Path) -> Result<Input> {
         })?,
     };
     let mut contents = container.read(&file, threads).map_err(in_file)?;
+    check_name(path, container.format_info().extension)?; // not before: a zip archive may hold something else
     let files = std::iter::once(file).chain(contents.beside.drain(..)).collect();
     let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     Ok(Input { container, contents, files, stem })
@@ -141,7 +141,10 @@ fn check_name(path: &Path, extension: &str) -> Result<()> {
         Some(named) if named != extension => {
             let message = format!("is a .{extension} file by its content, and named as a .{named} file");
             let name = path.with_extension(extension);
-            Err(Error::new(message).in_file(path).remedy(format!("mv -n {} {}", quoted(path), quoted(&name))))
+            Err(Error::new(message).in_file(path).remedy(match fs::symlink_metadata(&name) {
+                Ok(_) => format!("give it a free name that ends in .{extension}"),
+                Err(_) => format!("mv -n {} {}", quoted(path), quoted(&name)),
+            }))
         }
         _ => Ok(()),
     }
@@ -152,20 +155,28 @@ pub(super) const PICKLE: &str =
     "load it where you trust it and save it again, with safetensors.torch.save_file or numpy.save";
 
 /// Files that people mistake for tensor files, by their first bytes: what each is, and what helps.
-fn foreign_format(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
+fn foreign_format(bytes: &[u8], path: &Path) -> Option<(&'static str, String)> {
+    const GZIP: &str = "is compressed with gzip";
+    const LFS: &str = "is a git-lfs pointer, not the file itself";
     const FORMATS: &[(&[u8], &str, &str)] = &[
         (b"\x80\x02", "is a Python pickle (an old PyTorch checkpoint), which can run code and is never opened", PICKLE),
         (b"\x80\x04", "is a Python pickle, which can run code and is never opened", PICKLE),
         (b"\x80\x05", "is a Python pickle, which can run code and is never opened", PICKLE),
         (b"GGUF", "is a GGUF file, which tcast does not read", "read it with gguf.GGUFReader and save the tensors"),
         (b"\x89HDF", "is an HDF5 file, which tcast does not read", "read it with h5py and save it with numpy.save"),
-        (b"\x1f\x8b", "is compressed with gzip", "gunzip it first"),
-        (b"version https://git-lfs", "is a git-lfs pointer, not the file itself", "git lfs pull"),
+        (b"\x1f\x8b", GZIP, "gunzip it first"),
+        (b"version https://git-lfs", LFS, ""),
         (b"<!DOCTYPE", "is an HTML page, not a tensor file", "download the file itself"),
         (b"<html", "is an HTML page, not a tensor file", "download the file itself"),
         (b"{", "is JSON, not a tensor file", "give the .safetensors file that it describes"),
     ];
     // A safetensors header of 640 bytes begins like a pickle, except for the zeros of its length.
     let is_length = bytes.get(2..8) == Some(&[0; 6]);
-    FORMATS.iter().find(|(magic, ..)| bytes.starts_with(magic) && !is_length).map(|(_, what, remedy)| (*what, *remedy))
+    let (_, what, remedy) = FORMATS.iter().find(|(magic, ..)| bytes.starts_with(magic) && !is_length)?;
+    let remedy = match *what {
+        LFS => format!("git -C {} lfs pull", quoted(directory_of(path))),
+        GZIP if path.extension().is_some_and(|extension| extension == "gz") => format!("gunzip -k {}", quoted(path)),
+        _ => (*remedy).to_owned(),
+    };
+    Some((what, remedy))
 }

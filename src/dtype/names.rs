@@ -42,6 +42,14 @@ pub struct UnknownDtype {
     ambiguous: bool,
 }
 
+impl UnknownDtype {
+    /// The type that the spelling is close to, if there is only one.
+    #[cfg(feature = "cli")]
+    pub(crate) fn only_candidate(&self) -> Option<Dtype> {
+        if let [only] = self.candidates[..] { Some(only) } else { None }
+    }
+}
+
 impl fmt::Display for UnknownDtype {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = self.candidates.iter().map(|dtype| dtype.name()).collect();

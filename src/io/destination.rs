@@ -146,8 +146,30 @@ pub(crate) fn check_folder(output: &Path) -> Result<()> {
     if folder.is_dir() {
         return Ok(());
     }
+    let taken = |message: &str, wanted| Err(Error::new(message).in_file(output).of(error::Kind::Taken(wanted)));
+    if let Some((_, address)) = output.to_str().and_then(|text| text.split_once("://")) {
+        let name = Path::new(address).file_name().map_or("output".into(), PathBuf::from);
+        return taken("is an address, and tcast writes only files of this machine", error::Wanted::At(name));
+    }
+    if let Some(home) = in_home(output) {
+        return taken(
+            "the output's directory does not exist: a shell expands ~ only outside of quotes",
+            error::Wanted::At(home),
+        );
+    }
+    if let Some(file) = folder.ancestors().find(|path| fs::symlink_metadata(path).is_ok()).filter(|path| !path.is_dir())
+    {
+        return taken(&format!("{} is not a directory", quoted(file)), error::Wanted::Any);
+    }
     let error = Error::new("the output's directory does not exist").in_file(output);
     Err(error.remedy(format!("mkdir -p {}", quoted(folder))))
+}
+
+/// `~/x`, as a shell expands it, if no folder has that name.
+pub(crate) fn in_home(path: &Path) -> Option<PathBuf> {
+    let inner = path.strip_prefix("~").ok().filter(|_| !Path::new("~").exists())?;
+    let home = std::env::home_dir().filter(|home| home.is_dir())?;
+    Some(home.join(inner))
 }
 
 /// Bytes that are available on the disk of a folder, or of the nearest one above that exists. `None` if the file system

@@ -1,12 +1,12 @@
 //! Plans an output, and finds what a user needs to know before it is made: codes that are not values, names and
-//! metadata that the format cannot hold, plain float8.
+//! metadata that the format cannot hold, weights without scales.
 
 use super::Job;
 use super::observer::{Notice, Observer};
 use super::place::{self, Route};
 use crate::container::checkpoint::Checkpoint;
 use crate::container::{self, Container, FormatInfo, Metadata};
-use crate::dtype::Dtype;
+use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::operator::Operator;
 use crate::plan::{Codes, Draft, ModelOptions, Plan, Request, Spread, Step};
@@ -81,12 +81,15 @@ pub(super) fn check_model_options(job: &Job, route: &Route, container: &dyn Cont
     }
 }
 
-/// The type of the first weight that becomes float8.
-pub(super) fn plain_float8(plan: &Plan) -> Option<Dtype> {
+/// The type of the first weight that becomes an integer, or a float of at most 8 bits: engines expect scales then.
+pub(super) fn unscaled(plan: &Plan) -> Option<Dtype> {
     let is_weight =
         |step: &&Step| step.is_converted() && step.source().shape.len() >= 2 && step.dtypes().0.is_floating();
     let mut weights = plan.steps.iter().filter(is_weight).map(|step| step.dtypes().1);
-    weights.find(|to| to.is_float8())
+    weights.find(|to| match to.class() {
+        Class::Int { .. } => true,
+        _ => to.is_floating() && to.bits() <= 8,
+    })
 }
 
 /// Refuses to name an output after a type that none of its tensors gets.

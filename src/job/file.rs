@@ -54,10 +54,10 @@ impl<'a> FileOutput<'a> {
         self.plan.source_bytes()
     }
 
-    /// The type of the first weight that becomes plain float8 in a .safetensors file.
-    pub(super) fn plain_float8(&self) -> Option<Dtype> {
+    /// The type of the first weight that becomes narrow in a .safetensors file, without a scale.
+    pub(super) fn unscaled(&self) -> Option<Dtype> {
         let is_shard = self.container.format_info().extension == container::SHARDS.format_info().extension;
-        if is_shard { check::plain_float8(&self.plan) } else { None }
+        if is_shard { check::unscaled(&self.plan) } else { None }
     }
 
     pub(super) fn dry_run(&self, output: &Path) -> FileReport<'a> {

@@ -142,12 +142,12 @@ impl<'a> Ready<'a> {
         matches!(self, Self::Folder(folder) if folder.is_done())
     }
 
-    /// The type of the first weight that becomes plain float8 in a .safetensors file.
-    fn plain_float8(&self) -> Option<Dtype> {
+    /// The type of the first weight that becomes narrow in a .safetensors file, without a scale.
+    fn unscaled(&self) -> Option<Dtype> {
         match self {
             Self::Skip => None,
-            Self::File(file) => file.plain_float8(),
-            Self::Folder(folder) => folder.plans.iter().find_map(check::plain_float8),
+            Self::File(file) => file.unscaled(),
+            Self::Folder(folder) => folder.plans.iter().find_map(check::unscaled),
         }
     }
 
@@ -213,10 +213,10 @@ impl<'a> Prepared<'a> {
         self.outputs.iter().all(|(_, ready)| ready.is_done())
     }
 
-    /// The type of the first weight that a cast makes plain float8, without scales, in a .safetensors file.
-    pub(crate) fn plain_float8(&self, job: &Job) -> Option<Dtype> {
+    /// The type of the first weight that a cast makes narrow in a .safetensors file, without a scale.
+    pub(crate) fn unscaled(&self, job: &Job) -> Option<Dtype> {
         let is_cast = matches!(job.operator, Operator::Cast(_)) && !job.force_codes;
-        self.outputs.iter().filter(|_| is_cast).find_map(|(_, ready)| ready.plain_float8())
+        self.outputs.iter().filter(|_| is_cast).find_map(|(_, ready)| ready.unscaled())
     }
 
     /// Converts, writes and publishes. `each` receives every input with its output, and what happened to it: `None` if

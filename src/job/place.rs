@@ -200,7 +200,8 @@ fn beside_input(input: &Path, output: PathBuf) -> Result<PathBuf> {
     Ok(output)
 }
 
-/// Refuses a file that a loader would mistake for a part of the checkpoint in its folder.
+/// Refuses a file that a loader would mistake for a part of the checkpoint in its folder. The place that the error
+/// proposes is free.
 fn check_joins_none(folder: &Path, output: &Path) -> Result<()> {
     let is_shard = output.extension() == Some(container::SHARDS.format_info().extension.as_ref());
     let Some(other) = description(folder).filter(|_| is_shard && !output.exists()) else { return Ok(()) };
@@ -209,6 +210,9 @@ fn check_joins_none(folder: &Path, output: &Path) -> Result<()> {
         Some(_) => folder.with_file_name(name),
         None => folder.join("..").join(name),
     };
+    let numbered = (2..).map(|number: u32| with_type(&elsewhere, &number.to_string()));
+    let is_free = |path: &PathBuf| fs::symlink_metadata(path).is_err();
+    let elsewhere = std::iter::once(elsewhere.clone()).chain(numbered).find(is_free).unwrap_or_default();
     let message =
         format!("{} describes the folder, and a second .safetensors file would make it ambiguous", shorten(&other));
     Err(Error::new(message).of(Kind::Taken(Wanted::At(elsewhere))))

@@ -10,7 +10,7 @@ pub use crate::job::{FileReport, TensorReport};
 pub use html::{ExponentSpread, page};
 
 use crate::error::Error;
-use crate::kernel::Counts;
+use crate::kernel::{Counts, Loss};
 use crate::text::shorten;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
@@ -130,6 +130,12 @@ impl Report<'_> {
 
     fn total(&self) -> Counts {
         self.files.iter().map(FileReport::counts).sum()
+    }
+
+    /// Whether most values that were converted became zero.
+    pub(crate) fn flushes_most(&self) -> bool {
+        let values: u64 = self.converted().map(TensorReport::elements).sum();
+        self.total()[Loss::Flushed] > values / 2
     }
 
     /// The JSON document without the tensors.

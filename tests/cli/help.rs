@@ -126,15 +126,15 @@ fn every_example_of_the_help_works() {
 fn a_typo_gets_what_was_meant() {
     let bench = Bench::with("weights_f32.npy", "x.npy");
     let cases = [
-        ("casts x.npy", "'cast'"),
-        ("inspct x.npy", "'inspect'"),
-        ("convert x.npy", "'cast'"),
-        ("ls x.npy", "'inspect'"),
-        ("cast x.npy --dtype f16", "'--to'"),
-        ("--to f16 cast x.npy", "'cast --to' exists"),
-        ("cast x.npy --to f16 --outptu y.npy", "'--output'"),
-        ("cast x.npy --to f16 --saturat", "'--saturate'"),
-        ("cast x.npy --to f16 --out-of-range saturat", "'saturate'"),
+        ("casts x.npy", "  tcast cast x.npy --to bfloat16\n"),
+        ("inspct x.npy", "  tcast inspect x.npy\n"),
+        ("convert x.npy", "  tcast cast x.npy --to bfloat16\n"),
+        ("ls x.npy", "  tcast inspect x.npy\n"),
+        ("cast x.npy --dtype f16", "  tcast cast x.npy --to f16\n"),
+        ("--to f16 cast x.npy", "  tcast cast --to f16 x.npy\n"),
+        ("cast x.npy --to f16 --outptu y.npy", "  tcast cast x.npy --to f16 --output y.npy\n"),
+        ("cast x.npy --to f16 --saturat", "  tcast cast x.npy --to f16 --saturate\n"),
+        ("cast x.npy --to i8 --out-of-range saturat", "  tcast cast x.npy --to i8 --out-of-range saturate\n"),
         ("cast x.npy --to flaot16", "similar: float16"),
         ("cast x.npy --to bfloat", "similar: bfloat16"),
     ];

@@ -20,6 +20,7 @@ mod foreign;
 mod help;
 mod inspect;
 mod many;
+mod mistakes;
 mod onnx_casts;
 mod onnx_models;
 mod onnx_quantize;

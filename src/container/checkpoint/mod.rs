@@ -7,6 +7,7 @@
 
 mod disagreements;
 mod index;
+mod missing;
 mod names;
 mod side_files;
 mod unfinished;
@@ -20,7 +21,7 @@ pub use side_files::{
 };
 pub(crate) use unfinished::{StoredPath, without_end, without_manifest};
 
-use super::{Input, SHARDS, Tensor, known_formats, probe_on};
+use super::{Input, SHARDS, Tensor, probe_on};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::io::map::MappedFile;
@@ -28,7 +29,8 @@ use crate::io::open::{Links, read_regular};
 use crate::io::output::directory_of;
 use crate::text::{quoted, shorten};
 use disagreements::{Disagreements, compare, repetitions, unnamed};
-use names::{file_names, find_index, folders_of_shards, is_shard, suggest_name, texts};
+use missing::{explain, without_shards};
+use names::{file_names, find_index, is_shard, texts};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
@@ -171,23 +173,26 @@ fn newest_to_repeat(checkpoint: &Checkpoint) -> Option<&Path> {
 /// files can be read, an unfinished conversion is in the folder, the name of a shard is not text, or the index is
 /// broken or names a shard outside.
 pub fn probe(path: &Path, threads: usize) -> Result<Checkpoint> {
+    let found = find(path, threads).map_err(|error| explain(error, path))?;
+    Ok(Checkpoint { path: path.to_owned(), ..found })
+}
+
+fn find(path: &Path, threads: usize) -> Result<Checkpoint> {
     let is_of_index = path.file_name().is_some_and(|name| is_index(&name.to_string_lossy()));
-    let found = if path.is_dir() {
+    if path.is_dir() {
         let in_folder = |error: Error| error.in_file(path);
         unfinished::refuse(path)?;
         let files = texts(file_names(path).map_err(in_folder)?).map_err(in_folder)?;
         match find_index(&files).map_err(in_folder)? {
-            Some(index) => open_indexed(path, &index, threads)?,
-            None => open_all_of(path, files, threads)?,
+            Some(index) => open_indexed(path, &index, threads),
+            None => open_all_of(path, files, threads),
         }
     } else if is_of_index {
         unfinished::refuse(directory_of(path))?;
-        open_indexed(directory_of(path), &path.file_name().unwrap_or_default().to_string_lossy(), threads)?
+        open_indexed(directory_of(path), &path.file_name().unwrap_or_default().to_string_lossy(), threads)
     } else {
-        let shard = probe_on(threads, path).map_err(|error| suggest_name(error, path))?;
-        Checkpoint { shards: vec![shard], ..Checkpoint::default() }
-    };
-    Ok(Checkpoint { path: path.to_owned(), ..found })
+        Ok(Checkpoint { shards: vec![probe_on(threads, path)?], ..Checkpoint::default() })
+    }
 }
 
 /// Reads a small file that describes others.
@@ -219,13 +224,7 @@ pub fn beside(shard: &Path) -> Result<(Vec<String>, Option<String>)> {
 fn open_all_of(folder: &Path, files: Vec<String>, threads: usize) -> Result<Checkpoint> {
     let names: Vec<String> = files.into_iter().filter(|name| is_shard(folder, name)).collect();
     if names.is_empty() {
-        let error = Error::new("is a folder without .safetensors files").in_file(folder);
-        let inner = folders_of_shards(folder);
-        return Err(error.remedy(if inner.is_empty() {
-            format!("give a {} file, or a folder of shards", known_formats())
-        } else {
-            format!("give a folder in it that has such files: {}", inner.join(", "))
-        }));
+        return Err(without_shards(folder));
     }
     let (shards, broken) = open_shards(folder, names, threads, |error, _| error)?;
     let disagreements = repetitions(shards.iter()).told();

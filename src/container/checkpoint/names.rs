@@ -1,13 +1,12 @@
-//! The files of a folder by their names: shards, the index, and what a missing file may be.
+//! The files of a folder by their names: shards and the index.
 
 use super::index::{INDEX, WITHOUT_INDEX, is_index};
 use super::side_files::CONFIG;
 use crate::error::{Error, Result};
-use crate::io::output::directory_of;
 use crate::text::{path_text, quoted, shorten};
 use std::ffi::OsString;
 use std::fs;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 /// Whether this is the name of a shard, in upper or lower case.
 pub fn is_shard_name(name: &str) -> bool {
@@ -35,11 +34,29 @@ pub(super) fn file_names(folder: &Path) -> Result<Vec<OsString>> {
     Ok(names)
 }
 
-/// The folders in a folder that have shards, quoted, as in a pipeline of diffusers; at most eight.
+/// The nearest folders below a folder that have shards, quoted, as in a pipeline of diffusers or in the cache of
+/// Hugging Face; at most eight.
 pub(super) fn folders_of_shards(folder: &Path) -> Vec<String> {
-    let names = file_names(folder).unwrap_or_default().into_iter();
-    let folders = names.map(|name| folder.join(name)).filter(|path| path.is_dir());
-    folders.filter(|path| has_shards(path)).map(|path| quoted(&path)).take(8).collect()
+    /// How deep they are, and how many folders are looked at.
+    const MOST: (usize, usize) = (4, 2_000);
+    let mut level = vec![folder.to_owned()];
+    let mut left = MOST.1;
+    for _ in 0..MOST.0 {
+        let is_hidden = |name: &OsString| name.as_encoded_bytes().starts_with(b".");
+        let names = |folder: &PathBuf| file_names(folder).unwrap_or_default().into_iter();
+        let inner = level.iter().flat_map(|folder| {
+            names(folder).filter(|name| !is_hidden(name)).map(|name| folder.join(name)).filter(|path| path.is_dir())
+        });
+        let inner: Vec<PathBuf> = inner.take(left).collect();
+        left -= inner.len();
+        let found: Vec<String> =
+            inner.iter().filter(|path| has_shards(path)).map(|path| quoted(path)).take(8).collect();
+        if !found.is_empty() {
+            return found;
+        }
+        level = inner;
+    }
+    Vec::new()
 }
 
 /// Names as text. A name that is not text cannot be in an index. It must not name a shard, which would be left out.
@@ -81,19 +98,4 @@ pub fn is_plain(name: &str) -> bool {
 pub fn description(folder: &Path) -> Option<String> {
     let names = file_names(folder).unwrap_or_default().into_iter().filter_map(|name| name.into_string().ok());
     names.into_iter().find(|name| is_index(name) || name == CONFIG)
-}
-
-/// Adds the most similar name in the folder, if there is one, to an error about a missing file.
-pub(super) fn suggest_name(error: Error, path: &Path) -> Error {
-    /// The most entries of a folder that are considered.
-    const MOST: usize = 2_000;
-    let missing = || matches!(fs::symlink_metadata(path), Err(error) if error.kind() == std::io::ErrorKind::NotFound);
-    let Some(name) = path.file_name().and_then(|name| name.to_str()).filter(|_| missing()) else { return error };
-    let entries = fs::read_dir(directory_of(path)).into_iter().flatten().flatten().take(MOST);
-    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    let near = names.map(|found| (strsim::jaro_winkler(name, &found), found)).filter(|(score, _)| *score > 0.9);
-    match near.max_by(|a, b| a.0.total_cmp(&b.0).then_with(|| b.1.cmp(&a.1))) {
-        Some((_, found)) => error.remedy(format!("is it {}?", quoted(&path.with_file_name(found)))),
-        None => error,
-    }
 }

@@ -1,0 +1,368 @@
+//! Words of other tools: subcommands, flags, schemes and layouts by their names elsewhere, and what tcast calls them.
+
+/// What to write in place of a flag that a subcommand lacks.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Ours {
+    /// This flag, with the same value.
+    Flag(&'static str),
+    /// These words, without a value.
+    Words(&'static [&'static str]),
+    /// The value alone, which is an input.
+    Input,
+    /// Nothing: tcast does so anyway.
+    Nothing,
+    /// Nothing, nor the value: tcast finds it out.
+    NoValue,
+    /// Nothing that tcast can choose: this says why, and names flags of the subcommand.
+    Advice(&'static str),
+}
+
+use Ours::{Advice, Flag, Input, NoValue, Nothing, Words};
+
+type Row = (&'static [&'static str], Ours);
+
+/// Words of other tools for subcommands.
+pub(super) const SUBCOMMANDS: &[(&[&str], &str)] = &[
+    (&["convert", "to", "export", "split", "merge", "shard"], "cast"),
+    (&["quant", "requantize", "compress", "encode"], "quantize"),
+    (&["dequant", "decompress", "decode", "unquantize"], "dequantize"),
+    (&["view", "hex", "hexdump", "bits", "dump", "print", "reinterpret"], "bitcast"),
+    (&["info", "list", "ls", "show", "stats", "summary", "describe", "head", "keys"], "inspect"),
+    (&["compare", "cmp", "check", "verify"], "diff"),
+    (&["unify", "common", "align"], "promote"),
+];
+
+/// Of all subcommands that write files.
+const WRITING: &[Row] = &[
+    (
+        &[
+            "--out",
+            "--outfile",
+            "--out-file",
+            "--output-file",
+            "--output-path",
+            "--output-name",
+            "--output-dir",
+            "--out-dir",
+            "--outdir",
+            "--dst",
+            "--dest",
+            "--destination",
+            "--save",
+            "--save-path",
+            "--save-dir",
+            "--save-directory",
+            "--export-path",
+        ],
+        Flag("--output"),
+    ),
+    // Whoever writes one of these asks for it.
+    (&["--overwrite", "--replace", "--clobber", "--overwrite-output", "--allow-overwrite"], Flag("--force")),
+    (&["--no-clobber", "--no-overwrite", "--exist-ok", "--keep-existing"], Flag("--skip-existing")),
+    (&["--dryrun", "--simulate", "--what-if", "--preview", "--plan"], Flag("--dry-run")),
+    (&["--silent", "--no-progress", "--no-progress-bar"], Flag("--quiet")),
+    (&["--verbose", "-v", "--progress", "--yes", "-y", "--assume-yes", "--no-confirm"], Nothing),
+    (&["--low-memory", "--low-cpu-mem-usage", "--lazy", "--mmap", "--safe-serialization", "--cpu"], Nothing),
+    (&["--device", "--device-map"], NoValue),
+    (&["--in-place", "--inplace"], Advice("tcast never writes over an input: name the output with -o")),
+];
+
+/// Of all subcommands.
+const COMMON: &[Row] = &[
+    (
+        &["--workers", "--num-workers", "--max-workers", "--jobs", "--num-threads", "--nproc", "--cores", "--cpus"],
+        Flag("--threads"),
+    ),
+    (&["--input", "-i", "--in", "--infile", "--input-path", "--input-file", "--src", "--source", "--file"], Input),
+    (&["--model", "-m", "--model-path", "--model-dir", "--model-id", "--checkpoint", "--path"], Input),
+];
+
+/// Of subcommands that convert folders of shards.
+const SHARDS: &[Row] = &[
+    (&["--shard-size", "--max-shard", "--split-size", "--split-max-size", "--max-size"], Flag("--max-shard-size")),
+    (&["--continue", "--restart", "--resume-download"], Flag("--resume")),
+    (&["--checksum", "--checksums", "--sha256"], Flag("--hash")),
+    (&["--html", "--report-file", "--log-file"], Flag("--report")),
+];
+
+const PATTERNS: &[Row] = &[
+    (
+        &[
+            "--ignore",
+            "--ignored-layers",
+            "--ignore-layers",
+            "--skip",
+            "--skip-layers",
+            "--skip-modules",
+            "--exclude-layers",
+            "--exclude-modules",
+            "--modules-to-not-convert",
+            "--keep",
+            "--keep-layers",
+            "--without",
+        ],
+        Advice("--exclude '*NAME*' leaves tensors out"),
+    ),
+    (
+        &["--only", "--filter", "--select", "--layers", "--modules", "--tensors", "--match", "--pattern", "--grep"],
+        Advice("--include '*NAME*' chooses tensors"),
+    ),
+];
+
+const TO: &[Row] = &[
+    (
+        &[
+            "--dtype",
+            "--type",
+            "-t",
+            "-d",
+            "--target",
+            "--target-dtype",
+            "--target-type",
+            "--output-dtype",
+            "--out-dtype",
+            "--outtype",
+            "--out-type",
+            "--torch-dtype",
+            "--precision",
+            "--as",
+            "--convert-to",
+        ],
+        Flag("--to"),
+    ),
+    (&["--half", "--fp16", "--float16", "--f16"], Words(&["--to", "float16"])),
+    (&["--bf16", "--bfloat16"], Words(&["--to", "bfloat16"])),
+    (&["--fp32", "--float32", "--f32", "--float"], Words(&["--to", "float32"])),
+];
+
+const CAST: &[Row] = &[
+    (&["--format", "--scheme", "--quant", "--quantize", "--quantization", "--ftype"], Flag("--to")),
+    (&["--double", "--fp64", "--float64"], Words(&["--to", "float64"])),
+    (&["--fp8", "--float8", "--e4m3"], Words(&["--to", "float8e4m3fn"])),
+    (&["--int8"], Words(&["--to", "int8"])),
+    (&["--overflow"], Flag("--out-of-range")),
+    (&["--clip", "--clamp"], Words(&["--out-of-range", "saturate"])),
+    (&["--statistics", "--metrics", "--errors"], Flag("--stats")),
+    (&["--layout", "--group-size"], Advice("tcast quantize writes codes and scales; a cast of --to has no scales")),
+];
+
+const QUANTIZE: &[Row] = &[
+    (
+        &[
+            "--to",
+            "--dtype",
+            "--type",
+            "-t",
+            "--quant",
+            "--quantize",
+            "--quantization",
+            "--quant-type",
+            "--qtype",
+            "--qformat",
+            "--quant-format",
+            "--preset",
+            "--recipe",
+            "--precision",
+            "--weight-dtype",
+            "--ftype",
+            "--method",
+            "--outtype",
+        ],
+        Flag("--scheme"),
+    ),
+    (&["--format"], Flag("--scheme")),
+    (&["--format", "--backend", "--engine", "--export-format", "--quant-method", "--storage"], Flag("--layout")),
+    (&["--fp8", "--float8"], Words(&["--scheme", "fp8"])),
+    (&["--int8", "--load-in-8bit"], Words(&["--scheme", "int8"])),
+    (&["--int4", "--load-in-4bit"], Words(&["--scheme", "int4"])),
+    (&["--nvfp4"], Words(&["--scheme", "nvfp4"])),
+    (&["--mxfp4"], Words(&["--scheme", "mxfp4"])),
+    (&["--groupsize", "--blocksize", "--block-size", "--q-group-size"], Flag("--group-size")),
+    (&["--mse", "--optimize"], Words(&["--search", "mse"])),
+    (&["--all"], Advice("--rule '*NAME*=SCHEME' quantizes weights that tcast copies by default")),
+    (&["--bits", "--wbits", "--w-bits"], Advice("a scheme names the bits: --scheme int4, int8, nvfp4, mxfp6, fp8")),
+    (&["--calibration", "--dataset", "--calib-size", "--num-samples"], NoValue),
+];
+
+const DEQUANTIZE: &[Row] = &[(&["--scheme", "--layout", "--method", "--quant-method", "--from-scheme"], NoValue)];
+
+const BITCAST: &[Row] = &[
+    (&["--slice", "--index", "--elements", "--rows", "--indices"], Flag("--range")),
+    (&["--name", "--key"], Flag("--tensor")),
+    (&["--binary", "--bin"], Flag("--bits")),
+    (&["--hexdump", "-x"], Flag("--hex")),
+];
+
+const PROMOTE: &[Row] = &[
+    (
+        &["--to", "--dtype", "--type"],
+        Advice("tcast promote finds the type itself; tcast cast --to DTYPE converts to a type"),
+    ),
+    (&["--name", "--key"], Flag("--tensor")),
+];
+
+const INSPECT: &[Row] = &[
+    (&["--statistics", "--histogram", "--hist", "--summary"], Flag("--stats")),
+    (&["--verbose", "-v", "-l", "--list", "--tensors", "--names", "--shapes", "--metadata", "--header"], Nothing),
+    (
+        &["--filter", "--grep", "--only", "--name", "--match", "--pattern", "--layers"],
+        Advice("--include '*NAME*' chooses tensors"),
+    ),
+    (&["--ignore", "--skip"], Advice("--exclude '*NAME*' leaves tensors out")),
+    (&["--silent"], Flag("--quiet")),
+];
+
+const DIFF: &[Row] = &[
+    (
+        &["--atol", "--abs", "--abs-tol", "--absolute-tolerance", "--tol", "--eps", "--epsilon", "--threshold"],
+        Flag("--tolerance"),
+    ),
+    (&["--rel", "--rel-tol", "--relative-tolerance", "--reltol"], Flag("--rtol")),
+    (&["--silent", "--brief", "-s"], Flag("--quiet")),
+    (&["--verbose", "-v", "--stats", "--equal-nan", "--values"], Nothing),
+    (
+        &["--filter", "--only", "--name", "--match", "--pattern", "--layers"],
+        Advice("--include '*NAME*' chooses tensors"),
+    ),
+    (&["--ignore", "--skip"], Advice("--exclude '*NAME*' leaves tensors out")),
+];
+
+/// The rows for each subcommand.
+const FLAGS: &[(&str, &[&[Row]])] = &[
+    ("cast", &[TO, CAST, PATTERNS, SHARDS, WRITING, COMMON]),
+    ("dequantize", &[TO, DEQUANTIZE, PATTERNS, SHARDS, WRITING, COMMON]),
+    ("quantize", &[QUANTIZE, PATTERNS, SHARDS, WRITING, COMMON]),
+    ("bitcast", &[TO, BITCAST, PATTERNS, WRITING, COMMON]),
+    ("promote", &[PROMOTE, WRITING, COMMON]),
+    ("inspect", &[INSPECT, COMMON]),
+    ("diff", &[DIFF, COMMON]),
+];
+
+/// What a subcommand has in place of a flag, which is in lower case and has no `_`.
+pub(super) fn flags(subcommand: &str, typed: &str) -> impl Iterator<Item = Ours> {
+    rows(subcommand).filter(move |(words, _)| words.contains(&typed)).map(|(_, ours)| *ours)
+}
+
+fn rows(subcommand: &str) -> impl Iterator<Item = &'static Row> {
+    let tables = FLAGS.iter().find(|(name, _)| *name == subcommand).map(|(_, tables)| tables.iter());
+    tables.into_iter().flatten().flat_map(|table| table.iter())
+}
+
+/// Values of other tools for values of a flag; an empty one says that a scheme needs no such flag.
+const VALUES: &[(&str, &[&str], &[&str])] = &[
+    (
+        "--scheme",
+        &["fp8-dynamic", "fp8-per-channel", "float8", "float8e4m3fn", "fp8-e4m3", "f8-e4m3", "e4m3", "w8a8-fp8"],
+        &["fp8"],
+    ),
+    ("--scheme", &["fp8-static", "fp8-per-tensor"], &["fp8-tensor"]),
+    ("--scheme", &["fp8-blockwise", "block-fp8", "deepseek", "fp8-128"], &["fp8-block"]),
+    ("--scheme", &["int8-dynamic", "w8a8-int8", "8bit", "8-bit", "q8", "smoothquant"], &["int8"]),
+    ("--scheme", &["gptq", "4bit", "4-bit", "int4-sym", "w4", "q4"], &["int4"]),
+    ("--scheme", &["awq"], &["int4-asym"]),
+    ("--scheme", &["fp4", "float4", "w4a4"], &["nvfp4", "mxfp4"]),
+    (
+        "--layout",
+        &["vllm", "sglang", "transformers", "hf", "hugging-face", "safetensors", "auto", "default"],
+        &["", "compressed-tensors"],
+    ),
+    (
+        "--layout",
+        &["llm-compressor", "llmcompressor", "ct", "compressed", "compressed-tensor", "neuralmagic"],
+        &["compressed-tensors"],
+    ),
+    (
+        "--layout",
+        &[
+            "tensorrt",
+            "tensorrt-llm",
+            "tensorrtllm",
+            "trt",
+            "trt-llm",
+            "trtllm",
+            "nvidia",
+            "model-optimizer",
+            "model-opt",
+        ],
+        &["modelopt"],
+    ),
+    ("--layout", &["comfy", "comfy-ui"], &["comfyui"]),
+    ("--layout", &["deepseek"], &["huggingface"]),
+    ("--layout", &["gptoss", "openai"], &["gpt-oss"]),
+    ("--out-of-range", &["clamp", "clip"], &["saturate"]),
+    ("--to", &["fp8", "float8", "f8"], &["float8e4m3fn"]),
+];
+
+/// What could be meant by a value of a flag.
+pub(super) fn values(flag: &str, typed: &str) -> &'static [&'static str] {
+    let typed = plain(typed);
+    let row = VALUES.iter().find(|(of, words, _)| *of == flag && words.contains(&&*typed));
+    row.map_or(&[], |(_, _, ours)| ours)
+}
+
+/// A word in lower case with hyphens.
+pub(super) fn plain(word: &str) -> String {
+    word.to_lowercase().replace('_', "-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Cli;
+    use clap::{Command, CommandFactory};
+
+    fn has(command: &Command, flag: &str) -> bool {
+        let is_it = |arg: &clap::Arg| match flag.strip_prefix("--") {
+            Some(long) => arg.get_long() == Some(long),
+            None => arg.get_short() == flag.chars().nth(1),
+        };
+        flag == "--help" || flag == "-h" || command.get_arguments().any(is_it)
+    }
+
+    #[test]
+    fn every_flag_of_the_tables_exists_and_no_word_in_its_place_does() {
+        let command = Cli::command();
+        for (name, _) in FLAGS {
+            let subcommand = command.find_subcommand(name).expect("the tables name subcommands");
+            for (words, ours) in rows(name) {
+                let named: Vec<&str> = match ours {
+                    Flag(flag) => vec![flag],
+                    Words(words) => words.iter().filter(|word| word.starts_with('-')).copied().collect(),
+                    Advice(text) => {
+                        // Words after the name of another subcommand are about that one.
+                        let text = text.split("; tcast ").next().unwrap();
+                        text.split([' ', ',']).filter(|word| word.starts_with('-')).collect()
+                    }
+                    Input | Nothing | NoValue => Vec::new(),
+                };
+                assert!(named.iter().all(|flag| has(subcommand, flag)), "{name}: {words:?} -> {ours:?}");
+                let stale = words.iter().find(|word| has(subcommand, word));
+                assert_eq!(stale, None, "{name} has this flag itself");
+                assert!(words.iter().all(|word| plain(word) == **word), "{words:?}");
+            }
+        }
+        for subcommand in command.get_subcommands() {
+            assert!(FLAGS.iter().any(|(name, _)| *name == subcommand.get_name()), "{}", subcommand.get_name());
+        }
+        for (words, ours) in SUBCOMMANDS {
+            assert!(command.find_subcommand(ours).is_some(), "{ours}");
+            assert!(words.iter().all(|word| command.find_subcommand(word).is_none()), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn every_value_of_the_tables_is_one_of_its_flag() {
+        let command = Cli::command();
+        for (flag, _, ours) in VALUES {
+            let arg = |subcommand: &Command| {
+                subcommand.get_arguments().find(|arg| arg.get_long() == flag.strip_prefix("--")).cloned()
+            };
+            let arg = command.get_subcommands().find_map(arg).unwrap_or_else(|| panic!("{flag}"));
+            let known = arg.get_possible_values();
+            for value in ours.iter().filter(|value| !value.is_empty()) {
+                let is_known = known.iter().any(|known| known.matches(value, true));
+                assert!(is_known || value.parse::<crate::dtype::Dtype>().is_ok(), "{flag} {value}");
+            }
+        }
+    }
+}

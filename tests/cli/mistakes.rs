@@ -1,0 +1,335 @@
+//! Mistakes on the command line, and inputs that are not what they should be: each message says what was meant, and every
+//! command in it works when it is pasted.
+#![cfg(unix)]
+
+use crate::common::{Bench, Outcome, npy_f32, safetensors, shard, zip};
+use std::fs;
+use std::process::Command;
+
+/// A folder with a file of each kind.
+fn bench() -> Bench {
+    let bench = Bench::with("model.safetensors", "model.safetensors");
+    bench.write("x.npy", &npy_f32(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]));
+    bench.write("w.npy", &npy_f32(&[1.0, 2.0]));
+    bench.add_checkpoint("llama-tiny-bf16", "llama");
+    bench.add_checkpoint("llama-fp8", "tiny-fp8");
+    bench
+}
+
+/// Runs a line of shell in which `tcast` is the program, and so does whoever pastes it.
+fn paste(bench: &Bench, line: &str) -> Outcome {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("tcast() {{ \"$program\" \"$@\"; }}\n{line}")]);
+    command.env("program", assert_cmd::cargo::cargo_bin!("tcast")).current_dir(bench.path(""));
+    let output = command.output().unwrap();
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    Outcome { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) }
+}
+
+/// The lines of a message that follow the error.
+#[track_caller]
+fn told(bench: &Bench, line: &str, code: i32) -> Vec<String> {
+    let outcome = paste(bench, &format!("tcast {line}"));
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(code), ""), "{line}: {outcome:?}");
+    assert!(outcome.stderr.starts_with("tcast: error: "), "{line}: {outcome:?}");
+    outcome.stderr.lines().skip(1).map(|line| line.trim().to_owned()).collect()
+}
+
+/// Checks that a wrong line is answered with this command, and that the command works.
+#[track_caller]
+fn meant(line: &str, command: &str) {
+    let bench = bench();
+    let told = told(&bench, line, 2);
+    assert!(told.iter().any(|told| told == command), "{line}: {told:#?}");
+    let outcome = paste(&bench, command);
+    assert_eq!(outcome.code, Some(0), "{command}: {outcome:?}");
+}
+
+#[test]
+fn a_flag_of_another_tool_is_answered_with_the_command_that_was_meant() {
+    for (line, command) in [
+        ("quantize llama --dtype fp8", "tcast quantize llama --scheme fp8"),
+        ("quantize llama --to fp8", "tcast quantize llama --scheme fp8"),
+        ("quantize llama --to=int4 --output_dir q", "tcast quantize llama --scheme=int4 --output q"),
+        ("quantize llama --format fp8", "tcast quantize llama --scheme fp8"),
+        ("quantize tiny-fp8 --format modelopt", "tcast quantize tiny-fp8 --layout modelopt"),
+        ("quantize --model llama --qformat nvfp4", "tcast quantize llama --scheme nvfp4"),
+        ("cast x.npy --dtype f16", "tcast cast x.npy --to f16"),
+        ("cast x.npy --half", "tcast cast x.npy --to float16"),
+        ("cast x.npy --fp8", "tcast cast x.npy --to float8e4m3fn"),
+        ("cast x.npy --dtype fp8", "tcast cast x.npy --to float8e4m3fn"),
+        ("cast x.npy --to f16 --verbose", "tcast cast x.npy --to f16"),
+        ("cast x.npy --to f16 --num_workers=2", "tcast cast x.npy --to f16 --threads=2"),
+        ("cast x.npy -to f16", "tcast cast x.npy --to f16"),
+        ("cast x.npy \u{2013}to f16", "tcast cast x.npy --to f16"),
+        ("cast x.npy --to f16 --outptu y.npy", "tcast cast x.npy --to f16 --output y.npy"),
+        ("--to f16 cast x.npy", "tcast cast --to f16 x.npy"),
+        ("convert x.npy --type bf16", "tcast cast x.npy --to bf16"),
+        ("x.npy --to f16", "tcast cast x.npy --to f16"),
+        ("llama --to f16", "tcast cast llama --to f16"),
+        ("x.npy", "tcast inspect x.npy"),
+        ("ls x.npy", "tcast inspect x.npy"),
+        ("inspct 'x.npy'", "tcast inspect x.npy"),
+        ("dequantize tiny-fp8 --dtype bf16", "tcast dequantize tiny-fp8 --to bf16"),
+        ("dequantize tiny-fp8 --scheme fp8", "tcast dequantize tiny-fp8"),
+        ("diff x.npy x.npy --atol 1e-3", "tcast diff x.npy x.npy --tolerance 1e-3"),
+        ("diff x.npy x.npy --brief", "tcast diff x.npy x.npy --quiet"),
+        ("bitcast x.npy --hex --slice 1..2", "tcast bitcast x.npy --hex --range 1..2"),
+    ] {
+        meant(line, command);
+    }
+}
+
+#[test]
+fn no_typing_error_leads_to_a_flag_that_destroys() {
+    let bench = bench();
+    let force = |line: &str| told(&bench, line, 2).iter().any(|line| line.contains("--force"));
+    for line in
+        ["quantize llama --ignore x --scheme fp8", "cast x.npy --to f16 --forse", "cast x.npy --to f16 --force-code"]
+    {
+        assert!(!force(line), "{line}");
+    }
+    // Whoever asks for it is told.
+    meant("cast x.npy --to f16 --overwrite", "tcast cast x.npy --to f16 --force");
+    assert_eq!(
+        told(&bench, "cast x.npy --to f16 --in-place", 2),
+        ["tcast never writes over an input: name the output with -o"]
+    );
+    let advice = ["--exclude '*NAME*' leaves tensors out"];
+    assert_eq!(told(&bench, "quantize llama --ignore lm_head --scheme fp8", 2), advice);
+}
+
+#[test]
+fn a_type_that_is_a_scheme_is_answered_with_both_commands() {
+    let bench = bench();
+    let engines = "or, with scales, for engines: tcast quantize model.safetensors --scheme fp8";
+    let commands = ["tcast cast model.safetensors --to float8e4m3fn", engines];
+    assert_eq!(told(&bench, "cast model.safetensors --to fp8", 2), commands);
+    for command in ["tcast cast llama --to float8e4m3fn", "tcast quantize llama --scheme fp8"] {
+        paste(&bench, &format!("{command} -q")).expect(0, "", "");
+    }
+    // An array is no model.
+    assert_eq!(told(&bench, "cast x.npy --to fp8", 2), ["tcast cast x.npy --to float8e4m3fn"]);
+    for (scheme, name) in [("nvfp4", "nvfp4"), ("mxfp4", "mxfp4"), ("W4A16", "int4"), ("fp8-dynamic", "fp8")] {
+        meant(&format!("cast llama --to {scheme} -o out"), &format!("tcast quantize llama --scheme {name} -o out"));
+    }
+}
+
+#[test]
+fn a_cast_that_leaves_mostly_zeros_names_the_command_that_writes_scales() {
+    for (to, scheme) in [("int8", "int8"), ("int4", "int4"), ("fp4", "nvfp4"), ("int32", "int8")] {
+        let bench = bench();
+        let outcome = bench.run(&format!("cast llama --to {to} -o out"));
+        let (_, note) = outcome.stderr.rsplit_once(" weights have no scales").unwrap_or_else(|| panic!("{outcome:?}"));
+        let command = format!("tcast quantize 'llama' --scheme {scheme}");
+        assert_eq!((outcome.code, note), (Some(0), &*format!(", and most values became 0. With scales: {command}\n")));
+        paste(&bench, &format!("{command} -q")).expect(0, "", "");
+    }
+    let bench = bench();
+    let outcome = bench.run("cast llama model.safetensors --to int4 -o out");
+    let note = "the int4 weights have no scales, and most values became 0. With scales: tcast quantize\n";
+    assert!(outcome.code == Some(0) && outcome.stderr.ends_with(note), "{outcome:?}");
+    // Whole numbers that int32 holds are no loss.
+    bench.write("i.safetensors", &shard(&[("w", 3.0, 20)]));
+    let outcome = bench.run("cast i.safetensors --to int32 -o o.safetensors");
+    assert!(outcome.code == Some(0) && !outcome.stderr.contains("note"), "{outcome:?}");
+}
+
+#[test]
+fn a_type_a_scheme_or_an_output_without_its_flag_gets_the_flag() {
+    for (line, command) in [
+        ("cast model.safetensors bf16", "tcast cast model.safetensors --to bf16"),
+        ("cast x.npy f16 -o y.npy", "tcast cast x.npy --to f16 -o y.npy"),
+        ("quantize llama fp8", "tcast quantize llama --scheme fp8"),
+        ("quantize llama out --scheme fp8", "tcast quantize llama -o out --scheme fp8"),
+        ("dequantize tiny-fp8 'o ut'", "tcast dequantize tiny-fp8 -o 'o ut'"),
+        ("promote x.npy w.npy out", "tcast promote x.npy w.npy -o out"),
+        ("quantize llama", "tcast quantize llama --scheme fp8"),
+        ("cast x.npy", "tcast cast x.npy --to bfloat16"),
+    ] {
+        meant(line, command);
+    }
+    let bench = bench();
+    let all = told(&bench, "quantize llama", 2).concat();
+    assert!(all.contains("nvfp4") && all.contains("--layout without --scheme changes"), "{all}");
+    let quantized = told(&bench, "quantize tiny-fp8", 2).concat();
+    assert!(quantized.contains("add --layout LAYOUT to keep its values in another layout"), "{quantized}");
+    let missing = told(&bench, "cast llama llama-f16 --to f16", 1);
+    assert_eq!(missing[0], "-o 'llama-f16', if it is the output");
+    paste(&bench, "tcast cast llama --to f16 -q -o 'llama-f16'").expect(0, "", "");
+}
+
+#[test]
+fn values_by_the_names_of_other_tools_are_answered_with_ours() {
+    for (line, command) in [
+        ("quantize llama --scheme FP8-dynamic", "tcast quantize llama --scheme fp8"),
+        ("quantize llama --scheme awq", "tcast quantize llama --scheme int4-asym"),
+        ("quantize llama --scheme fp8 --layout vllm", "tcast quantize llama --scheme fp8"),
+        ("quantize llama --scheme fp8 --layout=sglang", "tcast quantize llama --scheme fp8"),
+        ("quantize llama --scheme fp8-block --layout hf", "tcast quantize llama --scheme fp8-block"),
+        (
+            "quantize llama --scheme nvfp4 --layout TensorRT-LLM",
+            "tcast quantize llama --scheme nvfp4 --layout modelopt",
+        ),
+        ("quantize tiny-fp8 --layout vllm", "tcast quantize tiny-fp8 --layout compressed-tensors"),
+        ("cast x.npy --to flaot16", "tcast cast x.npy --to float16"),
+        ("cast x.npy --to int8 --out-of-range clip", "tcast cast x.npy --to int8 --out-of-range saturate"),
+        ("cast x.npy --to f16 -j many", "tcast cast x.npy --to f16"),
+        ("cast x.npy --to f16 --threads=0", "tcast cast x.npy --to f16"),
+        ("bitcast x.npy --hex --range 0:5", "tcast bitcast x.npy --hex --range 0..5"),
+    ] {
+        meant(line, command);
+    }
+    let bench = bench();
+    // No layout is like this one.
+    let all = told(&bench, "quantize llama --scheme fp8 --layout gguf", 2).concat();
+    assert!(all.contains("[possible values: compressed-tensors,") && !all.contains("tip"), "{all}");
+    // A layout that cannot store the scheme is not proposed.
+    let all = told(&bench, "quantize llama --scheme int4 --layout tensorrt", 2).concat();
+    assert!(!all.contains("tcast quantize"), "{all}");
+}
+
+#[test]
+fn a_proposed_output_is_free_and_on_this_machine() {
+    let bench = bench();
+    let outcome = bench.run("cast model.safetensors --to f16 -o llama");
+    let remedy = "\n  name an output elsewhere: -o 'model.2.safetensors'\n";
+    assert!(outcome.code == Some(1) && outcome.stderr.ends_with(remedy), "{outcome:?}");
+    paste(&bench, "tcast cast model.safetensors --to f16 -q -o 'model.2.safetensors'").expect(0, "", "");
+    for (output, elsewhere) in [("s3://b/y.npy", "y.npy"), ("https://h/z.npy", "z.npy")] {
+        bench.run(&format!("cast x.npy --to f16 -o {output}")).expect(
+            1,
+            "",
+            &format!(
+                "tcast: error: {output}: is an address, and tcast writes only files of this machine\n  \
+                 name an output elsewhere: -o '{elsewhere}'\n"
+            ),
+        );
+        paste(&bench, &format!("tcast cast x.npy --to f16 -q -o '{elsewhere}'")).expect(0, "", "");
+    }
+    let home = bench.path("home");
+    fs::create_dir(&home).unwrap();
+    let mut command = bench.command();
+    let output = command.env("HOME", &home).args(["cast", "x.npy", "--to", "f16", "-o", "~/y.npy"]).output().unwrap();
+    let remedy = format!("\n  name an output elsewhere: -o '{}'\n", home.join("y.npy").display());
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && stderr.ends_with(&remedy) && !stderr.contains("mkdir"), "{stderr}");
+    bench.run("cast x.npy --to f16 -o w.npy/y.npy").expect(
+        1,
+        "",
+        "tcast: error: w.npy/y.npy: cannot write: not a directory\n",
+    );
+    assert!(!bench.path("~").exists());
+}
+
+#[test]
+fn a_file_of_another_format_is_renamed_only_to_what_it_is() {
+    let bench = bench();
+    bench.write("pt.safetensors", &zip(&[("archive/data.pkl", b"x")], false));
+    bench.run("inspect pt.safetensors").expect(
+        1,
+        "",
+        "tcast: error: pt.safetensors: is a PyTorch checkpoint, a pickle in a zip archive, which can run code and is never \
+         opened\n  load it where you trust it and save it again, with safetensors.torch.save_file or numpy.save\n",
+    );
+    fs::copy(bench.path("x.npy"), bench.path("y.safetensors")).unwrap();
+    let remedy = told(&bench, "inspect y.safetensors", 1);
+    assert_eq!(remedy, ["mv -n 'y.safetensors' 'y.npy'"]);
+    // The name is taken.
+    fs::copy(bench.path("x.npy"), bench.path("x.safetensors")).unwrap();
+    assert_eq!(told(&bench, "inspect x.safetensors", 1), ["give it a free name that ends in .npy"]);
+    paste(&bench, &remedy[0]).expect(0, "", "");
+    assert_eq!(paste(&bench, "tcast inspect y.npy").code, Some(0));
+    // JSON beside shards describes them.
+    assert_eq!(told(&bench, "inspect llama/config.json", 1), ["give its folder: 'llama'"]);
+}
+
+#[test]
+fn a_missing_input_is_answered_with_what_exists() {
+    let bench = bench();
+    bench.write("gg.safetensors", &safetensors("{}", b""));
+    for (line, remedy) in [
+        ("inspect ./llma", "is it './llama'?"),
+        ("inspect llma/model.safetensors.index.json", "is it 'llama/model.safetensors.index.json'?"),
+        ("cast model.safetensor --to f16", "is it 'model.safetensors'?"),
+        ("cast model --to f16", "is it 'model.safetensors'?"),
+        ("cast w.npz --to f16", "is it 'w.npy'?"),
+        (
+            "inspect org/Name-3.2-1B",
+            "if it is a model on Hugging Face: hf download 'org/Name-3.2-1B' --local-dir 'Name-3.2-1B'",
+        ),
+        ("inspect hf://org/name", "hf download 'org/name' --local-dir 'name'"),
+    ] {
+        assert_eq!(told(&bench, line, 1), [remedy], "{line}");
+    }
+    assert_eq!(told(&bench, "inspect other.safetensor", 1), [""; 0]);
+    let address = "https://example.org/x.npy";
+    let what = "is an address, and tcast reads only files of this machine";
+    bench.run(&format!("inspect {address}")).expect(
+        1,
+        "",
+        &format!("tcast: error: {address}: {what}\n  curl -LO '{address}'\n"),
+    );
+}
+
+#[test]
+fn a_folder_without_shards_says_what_is_in_it() {
+    let bench = bench();
+    for folder in ["bins", "ggufs", "onnxs", "npys", "empty", "models--org--x/snapshots/abc", "models--org--x/refs"] {
+        fs::create_dir_all(bench.path(folder)).unwrap();
+    }
+    bench.write("bins/config.json", b"{}");
+    bench.write("bins/pytorch_model.bin", &zip(&[("archive/data.pkl", b"x")], false));
+    bench.write("ggufs/m.gguf", b"GGUF\x03\0\0\0");
+    fs::copy(crate::common::fixture("onnx_models/basic_pitch_nmp.onnx"), bench.path("onnxs/model.onnx")).unwrap();
+    for name in ["x.npy", "w.npy"] {
+        fs::copy(bench.path(name), bench.path(&format!("npys/{name}"))).unwrap();
+    }
+    fs::copy(bench.path("model.safetensors"), bench.path("models--org--x/snapshots/abc/model.safetensors")).unwrap();
+    let what = "is a folder without .safetensors files";
+    let pickle = "load it where you trust it and save it again, with safetensors.torch.save_file or numpy.save";
+    for (folder, error, remedy) in [
+        (
+            "bins",
+            "; pytorch_model.bin is a PyTorch checkpoint, a pickle in a zip archive, which can run code and is never opened",
+            pickle,
+        ),
+        (
+            "ggufs",
+            "; m.gguf is a GGUF file, which tcast does not read",
+            "read it with gguf.GGUFReader and save the tensors",
+        ),
+        ("onnxs", "", "give the file in it: 'onnxs/model.onnx'"),
+        ("npys", "", "give files in it: 'npys/w.npy' 'npys/x.npy'"),
+        ("empty", "", "give a .npy, .npz, .safetensors, .pb or .onnx file, or a folder of shards"),
+        ("models--org--x", "", "give a folder in it that has such files: 'models--org--x/snapshots/abc'"),
+    ] {
+        bench.run(&format!("inspect {folder}")).expect(
+            1,
+            "",
+            &format!("tcast: error: {folder}: {what}{error}\n  {remedy}\n"),
+        );
+    }
+    paste(&bench, "tcast cast 'npys/w.npy' 'npys/x.npy' --to f16 -q").expect(0, "", "");
+    assert_eq!(paste(&bench, "tcast inspect 'models--org--x/snapshots/abc'").code, Some(0));
+}
+
+#[test]
+fn a_regular_expression_is_answered_with_the_pattern_that_matches() {
+    let bench = bench();
+    for (pattern, glob, count) in [
+        ("^model.*", "model*", 12),
+        (".*norm.*", "*norm*", 2),
+        ("re:.*norm.*", "*norm*", 2),
+        (r"model\.norm\.weight$", "*model.norm.weight", 1),
+        ("(norm|embed)", "*{norm,embed}*", 3),
+    ] {
+        let line = format!("cast model.safetensors --to f16 -o o.safetensors --exclude '{pattern}'");
+        let told = told(&bench, &line, 2);
+        let remedy = format!("a pattern is a glob, not a regular expression: --exclude '{glob}' matches {count}");
+        assert_eq!(told, [remedy], "{pattern}");
+        let outcome =
+            paste(&bench, &format!("tcast cast model.safetensors --to f16 -n --exclude '{glob}' -o o.safetensors"));
+        assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    }
+}
