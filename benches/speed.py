@@ -13,8 +13,13 @@ is warm, except in the jobs "cold and flushed", "shards, cold and flushed" and "
 next run. Then it fills and frees as much memory as a run may need, because a virtual machine gets memory slowly from its host.
 With --sync, tcast flushes to the disk; the limit never does. The job "slow disk" needs root and cgroups of version 1.
 
---gib is the size of the float32 input; inputs of other types and quantized weights have the same number of elements. --python names a Python. The job float32 -> float8e4m3fn also runs those of torch, numpy with ml_dtypes,
-and onnxruntime that it has installed. --docs writes the tables of docs/performance.md and of the README.
+The job "libraries" needs --python PYTHON. It converts float32 to float8e4m3fn with tcast and with those of torch, numpy with
+ml_dtypes, and onnxruntime that PYTHON has installed. A library takes its time within the process, after the imports: reading,
+converting and writing, and flushing with --sync, as tcast does. tcast and the limit are timed as whole processes. The start of
+each program is measured on its own: tcast --version, the imports of a library, and the limit with an empty output.
+
+--gib is the size of the float32 input; inputs of other types and quantized weights have the same number of elements.
+--docs writes the tables of the jobs that ran: that of "libraries" to the README, that of all others to docs/performance.md.
 """
 import argparse, mmap, os, re, shlex, shutil, statistics, struct, subprocess, sys, tempfile, threading, time
 
@@ -32,27 +37,31 @@ ENCODES = ["bfloat16 -> fp8", "bfloat16 -> fp8-block", "bfloat16 -> int4", "bflo
 # Quantized weights whose codes move to another layout.
 MOVES = ["block FP8 -> compressed-tensors", "NVFP4 -> modelopt"]
 OTHERS = ["bitcast", "inspect --stats", "diff", "tiny tensors", "a million tensors", "cold and flushed", "shards, cold and flushed",
-          "slow disk", "start-up"]
+          "slow disk", "start-up", "libraries"]
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TCAST = os.path.join(ROOT, os.environ.get("CARGO_TARGET_DIR", "target"), "release", "tcast")
 
-PEERS = {
-    "torch": """
-import sys, torch
+# The imports of a library, and its work.
+LIBRARIES = {
+    "torch": ("""
+import torch
 from safetensors.torch import load_file, save_file
+""", """
 tensors = load_file(sys.argv[1])
 save_file({name: tensor.to(torch.float8_e4m3fn) for name, tensor in tensors.items()}, sys.argv[2])
-""",
-    "numpy + ml_dtypes": """
-import sys, numpy, ml_dtypes
+"""),
+    "numpy + ml_dtypes": ("""
+import numpy, ml_dtypes
 from safetensors.numpy import load_file, save_file
+""", """
 tensors = load_file(sys.argv[1])
 save_file({name: tensor.astype(ml_dtypes.float8_e4m3fn).view(numpy.uint8) for name, tensor in tensors.items()}, sys.argv[2])
-""",
-    "ONNX Runtime": """
-import sys, numpy, onnxruntime
+"""),
+    "ONNX Runtime": ("""
+import numpy, onnxruntime
 from onnx import TensorProto, helper
 from safetensors.numpy import load_file, save_file
+""", """
 node = helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT8E4M3FN)
 x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, None])
 y = helper.make_tensor_value_info("y", TensorProto.FLOAT8E4M3FN, [None, None])
@@ -61,16 +70,30 @@ session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CP
 def cast(tensor):
     return session.run_with_ort_values(["y"], {"x": onnxruntime.OrtValue.ortvalue_from_numpy(tensor)})[0].numpy().view(numpy.uint8)
 save_file({name: cast(tensor) for name, tensor in load_file(sys.argv[1]).items()}, sys.argv[2])
-""",
+"""),
 }
+FLUSH = """
+with open(sys.argv[2], "rb") as output:
+    os.fsync(output.fileno())
+"""
 
 
-def table_of_peers(job, gib, seconds):
-    """The README's table: seconds, and how many times those of tcast."""
-    names = {"limit": "reading the input and writing constant bytes, 2 threads", "tcast": f"tcast, {os.cpu_count()} threads", "tcast -j1": "tcast, 1 thread"}
-    rows = [f"| {names.get(name, name)} | {time:.2f} s | {time / seconds['tcast']:.1f} |"
+class Library(list):
+    """A command that prints the seconds of its work, which begins after the imports."""
+
+    def __init__(self, python, name, source, output, flushes):
+        imports, work = LIBRARIES[name]
+        script = f"import os, sys, time\n{imports}\nbegin = time.perf_counter()\n{work}{FLUSH if flushes else ''}\nprint(time.perf_counter() - begin)"
+        super().__init__([python, "-c", script, source, output])
+        self.start = [python, "-c", imports]
+
+
+def table_of_libraries(gib, seconds, starts):
+    """The README's table: the time of the job, how many times that of tcast, and the start of the program."""
+    names = {"limit": "reading the input and writing constant bytes, 2 threads", "tcast": "tcast, 2 threads", "tcast -j1": "tcast, 1 thread"}
+    rows = [f"| {names.get(name, name)} | {time:.2f} s | {time / seconds['tcast']:.1f} | {starts[name]:.3f} s |"
             for name, time in sorted(seconds.items(), key=lambda entry: entry[1])]
-    return "\n".join([f"| {job}, {gib} GiB | time | relative to tcast |", "|---|---|---|", *rows])
+    return "\n".join([f"| {CASTS[0][0]} -> {CASTS[0][1]}, {gib} GiB | job | relative to tcast | start |", "|---|---|---|---|", *rows])
 
 
 def make_checkpoint(path, mib, tensors):
@@ -168,8 +191,9 @@ def drop_caches():
 
 def run(command):
     """Seconds, seconds of all processors in the program and in the system, and the peak of anonymous memory in MiB, from /proc."""
+    is_library = isinstance(command, Library)
     start = time.perf_counter()
-    process = subprocess.Popen(command, shell=isinstance(command, str), stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(command, shell=isinstance(command, str), stdout=subprocess.PIPE if is_library else subprocess.DEVNULL)
     peak, is_over = 0, threading.Event()
 
     def watch():
@@ -190,12 +214,15 @@ def run(command):
     watcher.join()
     if code:
         sys.exit(f"failed: {command}")
+    if is_library:
+        with process.stdout as printed:
+            seconds = float(printed.read())
     return seconds, usage.ru_utime, usage.ru_stime, peak / 1024
 
 
 class Bench:
     def __init__(self, args, folder):
-        self.args, self.folder, self.rows, self.peers_table = args, folder, [], None
+        self.args, self.folder, self.rows, self.table_of_libraries = args, folder, [], None
         self.output = os.path.join(folder, "out.safetensors")
         self.sync = [] if args.sync else ["--no-sync"]
 
@@ -209,8 +236,8 @@ class Bench:
                 subprocess.run(cast, check=True)
         return path
 
-    def compare(self, job, contenders, before=lambda: None):
-        """Runs all in turn, each after `before`, and compares the others with the first contender."""
+    def measure(self, contenders, before=lambda: None):
+        """Runs all in turn, each after `before`; the results of the rounds by the name of the contender."""
         results = {name: [] for name in contenders}
         for attempt in range(self.args.rounds + 1):
             for name in list(contenders)[:: 1 if attempt % 2 else -1]:
@@ -221,6 +248,11 @@ class Bench:
                 if attempt > 0:  # the first round warms the page cache
                     results[name].append(result)
         self.remove_output()
+        return results
+
+    def compare(self, job, contenders, before=lambda: None):
+        """Compares the others with the first contender."""
+        results = self.measure(contenders, before)
         seconds, program, system = ({name: statistics.median(run[at] for run in runs) for name, runs in results.items()} for at in (0, 1, 2))
         peaks = {name: max(run[3] for run in runs) for name, runs in results.items()}
         first, *others = contenders
@@ -232,7 +264,6 @@ class Bench:
         row = [job, f"{first} {seconds[first]:.3f} s", ", ".join(map(ratio, others)), more, f"{memory:.0f}"]
         self.rows.append(f"| {' | '.join(row)} |")
         print(self.rows[-1], flush=True)
-        return seconds
 
     def remove_output(self):
         if os.path.isdir(self.output):
@@ -243,24 +274,40 @@ class Bench:
     def cast(self, source, dtype):
         return [TCAST, "cast", source, "--to", dtype, "-o", self.output, "-q", "--all"] + self.sync
 
-    def against_limit(self, job, source, command, peers={}, reads_twice=False):
-        """Compares a command with the limit, with two threads, where the peers take part, and with one. Returns seconds."""
+    def against_limit(self, job, source, command, reads_twice=False):
+        """Compares a command with the limit, with two threads and with one."""
         subprocess.run(command, check=True)
         size = os.path.getsize(self.output)
         os.remove(self.output)
-        all_seconds = {}
-        for threads, others in ((1, {}), (2, peers)):
+        for threads in (1, 2):
             limit = self.limit(source, size, threads)
+            contenders = {"limit": limit, "tcast": [*command, f"-j{threads}"]}
             if reads_twice:
-                others = {"limit after a first reading": f"{shlex.join(self.limit(source, 0, threads))} && {shlex.join(limit)}", **others}
-            contenders = {"limit": limit, "tcast": [*command, f"-j{threads}"], **others}
-            all_seconds[threads] = self.compare(f"{job}, {threads} thread{'s' * (threads > 1)}", contenders)
-        return {"tcast -j1": all_seconds[1]["tcast"], **all_seconds[2]}
+                contenders["limit after a first reading"] = f"{shlex.join(self.limit(source, 0, threads))} && {shlex.join(limit)}"
+            self.compare(f"{job}, {threads} thread{'s' * (threads > 1)}", contenders)
 
-    def peers(self):
-        modules = {"torch": "torch", "numpy + ml_dtypes": "ml_dtypes", "ONNX Runtime": "onnxruntime"}
-        has = lambda module: subprocess.run([self.args.python, "-c", f"import {module}, safetensors"], stderr=subprocess.DEVNULL).returncode == 0
-        return [name for name, module in modules.items() if self.args.python and has(module)]
+    def libraries(self):
+        """Compares the work of tcast and of the libraries that are installed, and the start of each program, in the same rounds."""
+        source, command = self.source(CASTS[0][0]), self.cast(self.source(CASTS[0][0]), CASTS[0][1])
+        libraries = {name: Library(self.args.python, name, source, self.output, self.args.sync) for name in LIBRARIES}
+        has = lambda library: subprocess.run(library.start, stderr=subprocess.DEVNULL).returncode == 0
+        libraries = {name: library for name, library in libraries.items() if has(library)}
+        size = os.path.getsize(source) // 4
+        work = {"limit": self.limit(source, size, 2), "tcast": [*command, "-j2"], "tcast -j1": [*command, "-j1"], **libraries}
+        version, empty = [TCAST, "--version"], self.limit(self.small(), 0, 2)
+        starts = {"limit": empty, "tcast": version, "tcast -j1": version, **{name: library.start for name, library in libraries.items()}}
+        results = self.measure({**{(name, "work"): command for name, command in work.items()}, **{(name, "start"): command for name, command in starts.items()}})
+        median = lambda part: {name: statistics.median(run[0] for run in runs) for (name, of), runs in results.items() if of == part}
+        self.table_of_libraries = table_of_libraries(self.args.gib, median("work"), median("start"))
+        print(f"\n{self.table_of_libraries}\n", flush=True)
+
+    def small(self):
+        """A file of one small tensor."""
+        path = os.path.join(self.folder, "small.safetensors")
+        with open(path, "wb") as file:
+            header = b'{"x":{"dtype":"F32","shape":[16,16],"data_offsets":[0,1024]}}   '
+            file.write(struct.pack("<Q", len(header)) + header + bytes(1024))
+        return path
 
     def limit(self, source, size, threads):
         """A command that reads every byte of a file and writes `size` bytes, with `threads` threads."""
@@ -336,11 +383,7 @@ class Bench:
         elif "->" in job:
             source, target = job.split(" -> ")
             path = self.source(source)
-            names = self.peers() if (source, target) == CASTS[0] else ()
-            peers = {name: [self.args.python, "-c", PEERS[name], path, self.output] for name in names}
-            seconds = self.against_limit(job, path, self.cast(path, target), peers)
-            if peers:
-                self.peers_table = table_of_peers(job, self.args.gib, seconds)
+            self.against_limit(job, path, self.cast(path, target))
         elif job == "bitcast":
             source = self.source("float32")
             self.against_limit(job, source, [TCAST, "bitcast", source, "--to", "int32", "-o", self.output, "-q"] + self.sync)
@@ -377,12 +420,13 @@ class Bench:
                 begin()
                 self.flushed(f"{job}: 200 MiB/s to read, 100 MiB/s to write", [source], self.cast(source, "bfloat16"))
             self.output = os.path.join(self.folder, "out.safetensors")
+        elif job == "libraries":
+            if self.args.python:
+                self.libraries()
+            else:
+                print("skipped: libraries: name a Python that has them with --python", file=sys.stderr)
         else:
-            small = os.path.join(self.folder, "small.safetensors")
-            with open(small, "wb") as file:
-                header = b'{"x":{"dtype":"F32","shape":[16,16],"data_offsets":[0,1024]}}   '
-                file.write(struct.pack("<Q", len(header)) + header + bytes(1024))
-            self.compare(job, {"true": ["true"], "tcast": self.cast(small, "float8e4m3fn")})
+            self.compare(job, {"true": ["true"], "tcast": self.cast(self.small(), "float8e4m3fn")})
 
 
 def main():
@@ -392,7 +436,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--jobs", nargs="+", choices=jobs, default=jobs, metavar="NAME", help=f"some of {', '.join(jobs)}")
     parser.add_argument("--dir", help="a folder for the files (default: a temporary one)")
-    parser.add_argument("--python", help="a Python with the other libraries; without it, the script does not run them")
+    parser.add_argument("--python", help="a Python with the libraries of the job \"libraries\"")
     parser.add_argument("--sync", action="store_true", help="flush outputs to the disk")
     parser.add_argument("--docs", action="store_true", help="write the tables of docs/performance.md and of the README")
     args = parser.parse_args()
@@ -400,16 +444,18 @@ def main():
     head = (f"{args.gib} GiB of float32 and the same number of elements of other types, {os.cpu_count()} cores, page cache warm, "
             f"{'synced' if args.sync else 'not synced'}, medians of {args.rounds}:\n\n"
             "| job | reference | time (and processor time) relative to the reference | more processor seconds: in the program, in the system | memory in MiB |\n|---|---|---|---|---|\n")
-    print(head, end="")
+    if args.jobs != ["libraries"]:
+        print(head, end="")
     with tempfile.TemporaryDirectory(dir=args.dir) as folder:
         bench = Bench(args, folder)
         for job in args.jobs:
             drop_caches()
             bench.run(job)
     if args.docs:
-        write_table("docs/performance.md", head + "\n".join(bench.rows))
-        if bench.peers_table:
-            write_table("README.md", bench.peers_table)
+        if bench.rows:
+            write_table("docs/performance.md", head + "\n".join(bench.rows))
+        if bench.table_of_libraries:
+            write_table("README.md", bench.table_of_libraries)
 
 
 def write_table(page, table):

@@ -2,7 +2,7 @@
 # Copies the files that the examples of README.md and docs/ use into a new folder: docs/examples.sh FOLDER
 set -eu
 fixtures=$(cd "$(dirname "$0")/../fixtures" && pwd -P)
-mkdir "$1"
+mkdir "${1:?usage: docs/examples.sh FOLDER}"
 cd "$1"
 cp "$fixtures/model.safetensors" model.safetensors
 cp "$fixtures/weights_f32.npy" x.npy

@@ -282,6 +282,17 @@ fn the_readme_is_no_longer_than_a_landing_page() {
     assert!(lines <= 250, "{lines} lines: move details to docs/");
 }
 
+/// The imports of a library take longer than its work, and are not part of a conversion.
+#[test]
+fn the_table_of_speed_has_the_start_of_each_program_in_a_column_of_its_own() {
+    let page = fs::read_to_string(root().join("README.md")).unwrap();
+    let (_, rest) = page.split_once("<!-- speed -->\n\n").unwrap();
+    let (table, _) = rest.split_once("\n\n<!-- end -->").unwrap();
+    let rows: Vec<Vec<&str>> = table.lines().map(|row| row.trim_matches('|').split(" | ").collect()).collect();
+    assert_eq!(rows[0][1..], ["job", "relative to tcast", "start "], "{table}");
+    assert!(rows.len() > 4 && rows[2..].iter().all(|row| row.len() == 4 && row[3].ends_with(" s ")), "{table}");
+}
+
 /// The job scripts of a section of `docs/checkpoints.md`.
 fn jobs(section: &str) -> Vec<String> {
     let page = fs::read_to_string(root().join("docs/checkpoints.md")).unwrap();
