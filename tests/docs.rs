@@ -126,16 +126,16 @@ fn commands<'a>(block: &Block<'a>) -> Vec<(&'a str, &'a str)> {
 
 /// Runs blocks in one shell, as a reader types them, and adds what is wrong to the failures; the number of commands.
 fn run(page: &str, blocks: &[Block<'_>], bench: &Bench, start: &str, failures: &mut Vec<String>) -> usize {
-    let (mut script, mut all) = ("exec 2>&1; set -o pipefail\n".to_owned(), Vec::new());
+    let (mut script, mut all) = (vec!["exec 2>&1; set -o pipefail\n".to_owned()], Vec::new());
     for block in blocks {
         for (command, shown) in commands(block) {
             // A script ends where a command of it fails, and its shell too.
             let (on, off) = if block.info == "console" { ("", "") } else { ("set -e\n", "set +e\n") };
-            script += &format!("{on}{command}\n{off}code=$?; printf '\\0%s\\0' $code; (exit $code)\n");
+            script.push(format!("{on}{command}\n{off}code=$?; printf '\\0%s\\0' $code; (exit $code)\n"));
             all.push((command, shown));
         }
     }
-    let printed = printed(&shell(bench, start).args(["-c", &script]).output().unwrap());
+    let printed = printed(&shell(bench, start).args(["-c", &script.concat()]).output().unwrap());
     let last = printed.rsplit('\0').next().unwrap_or_default();
     let mut parts = printed.split('\0');
     for (at, (command, shown)) in all.iter().enumerate() {
