@@ -10,7 +10,7 @@ pub struct ModelArgs {
     ///
     /// Each tensor that is stored in another type needs a node, which takes about 100 bytes. A tensor that a --rule names
     /// is stored in its type, whatever its size.
-    #[arg(long, value_name = "COUNT", help_heading = "ONNX models", hide_short_help = true)]
+    #[arg(long, value_name = "COUNT", value_parser = count, help_heading = "ONNX models", hide_short_help = true)]
     pub min_elements: Option<u64>,
 
     /// ONNX models: store the elements of initializers in a file beside the model, OUT.data
@@ -26,6 +26,10 @@ pub struct ModelArgs {
     /// The error names the operator that prevents it, if there is one.
     #[arg(long, help_heading = "ONNX models", hide_short_help = true)]
     pub raise_opset: bool,
+}
+
+fn count(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "not a whole number, 0 or more".to_owned())
 }
 
 impl ModelArgs {

@@ -5,7 +5,7 @@
 //! adds a flag that replaces or damages files, unless a word was typed that asks for this.
 
 use super::foreign::{self, Ours};
-use super::quantize;
+use super::{dequantize, quantize};
 use crate::cli::{self, Cli, Command as Subcommand};
 use crate::container::{by_extension, checkpoint};
 use crate::dtype::Dtype;
@@ -13,7 +13,7 @@ use crate::quant::Scheme;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory, Parser};
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// How similar a proposed name must be to what was typed, from 0 to 1.
 const SIMILAR: f64 = 0.9;
@@ -46,8 +46,13 @@ fn accepted(line: Line, mistakes: usize) -> Option<Line> {
 
 /// Whether the options fit together, as far as that is clear without the input.
 fn is_possible(cli: &Cli) -> bool {
-    let Subcommand::Quantize(args) = &cli.command else { return true };
-    args.model.as_deref().is_none_or(can_be_model) && quantize::check_options(args).is_ok()
+    match &cli.command {
+        Subcommand::Quantize(args) => {
+            args.model.as_deref().is_none_or(can_be_model) && quantize::check_options(args).is_ok()
+        }
+        Subcommand::Dequantize(args) => dequantize::check(args).is_ok(),
+        _ => true,
+    }
 }
 
 fn can_be_model(path: &Path) -> bool {
@@ -173,6 +178,9 @@ fn dashes(typed: &Typed) -> Vec<Line> {
 /// In place of an unknown subcommand.
 fn subcommand(typed: &Typed, name: &str, error: &clap::Error) -> Vec<Line> {
     let Some(at) = typed.find(name) else { return Vec::new() };
+    if name == "tcast" {
+        return vec![typed.replaced(at, 1, [""; 0])];
+    }
     if let Some((_, ours)) = foreign::SUBCOMMANDS.iter().find(|(words, _)| words.contains(&&*foreign::plain(name))) {
         return vec![typed.replaced(at, 1, [*ours])];
     }
@@ -185,9 +193,11 @@ fn subcommand(typed: &Typed, name: &str, error: &clap::Error) -> Vec<Line> {
     }
 }
 
-/// The line with a subcommand in front.
+/// The line with a subcommand in front, one that needs no other change if there is one.
 fn begun(typed: &Typed) -> Vec<Line> {
-    ["cast", "quantize", "inspect", "diff", "bitcast"].map(|name| typed.replaced(1, 0, [name])).into()
+    let lines = ["cast", "quantize", "inspect", "diff", "bitcast"].map(|name| typed.replaced(1, 0, [name]));
+    let whole = lines.iter().find(|line| accepted((*line).clone(), 0).is_some()).cloned();
+    whole.map_or_else(|| lines.into(), |line| vec![line])
 }
 
 /// In place of a flag that the subcommand lacks.
@@ -237,6 +247,10 @@ fn flag(typed: &Typed, argument: &str) -> Vec<Line> {
 pub(super) fn advice(error: &clap::Error, line: &[OsString]) -> Option<&'static str> {
     let typed = Typed::new(line);
     let flag = foreign::plain(word(error, ContextKind::InvalidArg)?);
+    if error.kind() == ErrorKind::UnknownArgument && !flag.starts_with('-') {
+        let is_model = ["quantize", "dequantize"].contains(&typed.name());
+        return is_model.then_some("give one model at a time; -o names the output");
+    }
     foreign::flags(typed.name(), &flag).find_map(|ours| if let Ours::Advice(text) = ours { Some(text) } else { None })
 }
 
@@ -266,15 +280,26 @@ fn missing(typed: &Typed, error: &clap::Error) -> Vec<Line> {
     let is_new = |word: &str| !Path::new(word).exists();
     if is_missing("--to") {
         let dtype = typed.words().skip(1).find(|(_, word)| word.parse::<Dtype>().is_ok() && is_new(word));
-        return match dtype {
-            Some((at, word)) => vec![typed.replaced(at, 1, ["--to", word])],
-            None if typed.name() == "cast" => vec![typed.with(["--to", "bfloat16"])],
-            None => Vec::new(),
+        let holds_one = |path: &str| by_extension(path.as_ref()).is_some_and(|found| found.format_info().holds_one);
+        return match (dtype, typed.name()) {
+            (Some((at, word)), _) => {
+                // `to f16`
+                let is_joint = |word: &OsString| ["to", "as", "into"].iter().any(|joint| word == joint);
+                let joint = usize::from(is_joint(&typed.line[at - 1]) && !Path::new(&typed.line[at - 1]).exists());
+                vec![typed.replaced(at - joint, 1 + joint, ["--to", word])]
+            }
+            (None, "cast") => vec![typed.with(["--to", "bfloat16"])],
+            (None, "bitcast") if typed.words().all(|(_, word)| holds_one(word)) => vec![typed.with(["--bits"])],
+            _ => Vec::new(),
         };
     }
     if is_missing("--output") {
         let output = typed.words().skip(1).last().filter(|(_, word)| is_new(word));
-        return output.map(|(at, word)| typed.replaced(at, 1, ["-o", word])).into_iter().collect();
+        return match output {
+            Some((at, word)) => vec![typed.replaced(at, 1, ["-o", word])],
+            None if is_new("common") => vec![typed.with(["-o", "common"])],
+            None => Vec::new(),
+        };
     }
     if is_missing("--scheme") && !typed.words().next().is_some_and(|(_, model)| is_quantized(model.as_ref())) {
         return vec![typed.with(["--scheme", "fp8"])];
@@ -306,6 +331,17 @@ fn values(typed: &Typed, flag: &str, value: &str, error: &clap::Error) -> Vec<Li
     let hyphens = [value.replace('_', "-"), value.replace('-', "_")];
     match flag {
         "--threads" => lines.push(without()),
+        "--max-shard-size" if value.ends_with(['K', 'M', 'G', 'T', 'k', 'm', 'g', 't']) => {
+            lines.push(set(&format!("{value}B")));
+        }
+        // A file, or a format.
+        "--to" if by_extension(value.as_ref()).is_some() => lines.push(typed.replaced(at, count, ["-o", value])),
+        "--to" if typed.name() == "cast" && by_extension(format!("x.{value}").as_ref()).is_some() => {
+            let output = typed.words().next().map(|(_, input)| Path::new(input).with_extension(value.to_lowercase()));
+            let output = output.filter(|output| !output.exists() && !typed.has_typed(&["-o", "--output"]));
+            let words = |output: PathBuf| ["--rule".into(), "*=keep".into(), "-o".into(), output.into_os_string()];
+            lines.extend(output.map(|output| typed.replaced(at, count, words(output))));
+        }
         "--range" => lines.push(set(&value.replace(':', ".."))),
         "--scheme" => lines.extend(hyphens.iter().filter_map(|name| Scheme::find(name)).map(|scheme| set(scheme.name))),
         "--to" | "--from" => {

@@ -112,7 +112,7 @@ fn describe_padding<'a>(decoded: impl Iterator<Item = &'a FoundWeight>) -> Optio
     ))
 }
 
-fn check(args: &DequantizeArgs) -> Result<()> {
+pub(super) fn check(args: &DequantizeArgs) -> Result<()> {
     if args.file.from.is_some() {
         return Err(no_effect("--from", "the layout says what the codes are"));
     }

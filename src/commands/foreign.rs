@@ -23,7 +23,7 @@ type Row = (&'static [&'static str], Ours);
 
 /// Words of other tools for subcommands.
 pub(super) const SUBCOMMANDS: &[(&[&str], &str)] = &[
-    (&["convert", "to", "export", "split", "merge", "shard"], "cast"),
+    (&["convert", "to"], "cast"),
     (&["quant", "requantize", "compress", "encode"], "quantize"),
     (&["dequant", "decompress", "decode", "unquantize"], "dequantize"),
     (&["view", "hex", "hexdump", "bits", "dump", "print", "reinterpret"], "bitcast"),
@@ -141,6 +141,7 @@ const CAST: &[Row] = &[
     (&["--fp8", "--float8", "--e4m3"], Words(&["--to", "float8e4m3fn"])),
     (&["--int8"], Words(&["--to", "int8"])),
     (&["--overflow"], Flag("--out-of-range")),
+    (&["--tensor", "--name"], Advice("--include 'NAME' chooses a tensor")),
     (&["--clip", "--clamp"], Words(&["--out-of-range", "saturate"])),
     (&["--statistics", "--metrics", "--errors"], Flag("--stats")),
     (&["--layout", "--group-size"], Advice("tcast quantize writes codes and scales; a cast of --to has no scales")),
@@ -153,6 +154,7 @@ const QUANTIZE: &[Row] = &[
             "--dtype",
             "--type",
             "-t",
+            "-s",
             "--quant",
             "--quantize",
             "--quantization",

@@ -114,7 +114,9 @@ pub(super) fn show(
     if args.dry_run {
         print_space(output, report.space());
     }
-    unscaled.into_iter().for_each(|to| note_unscaled(to, report.flushes_most(), task.inputs));
+    if let Some(to) = unscaled {
+        note_unscaled(to, report.flushes_most(), task.inputs);
+    }
     task.notes.iter().for_each(|text| note(text));
     if task.config.is_some() && !args.dry_run && job.partition.is_none() && !output.join(CONFIG).exists() {
         note(if output.is_dir() {
@@ -292,8 +294,9 @@ impl Several {
             if let (true, Some(output)) = (args.dry_run, &args.output) {
                 print_space(output, self.space);
             }
-            let unscaled = self.unscaled.filter(|_| self.done > 0);
-            unscaled.into_iter().for_each(|to| note_unscaled(to, self.flushes_most, task.inputs));
+            if let Some(to) = self.unscaled.filter(|_| self.done > 0) {
+                note_unscaled(to, self.flushes_most, task.inputs);
+            }
         }
         if failed == 0 {
             return reported;

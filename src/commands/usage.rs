@@ -4,6 +4,7 @@ use super::correct::{advice, corrected, is_quantized, is_similar, scheme_in, sim
 use super::fail;
 use super::messages::{print_alternative, print_message, printed};
 use crate::cli::{Cli, OVERVIEW};
+use crate::container::by_extension;
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::quant::SCHEMES;
@@ -101,21 +102,34 @@ fn known(error: &clap::Error, arguments: &[OsString]) -> Option<Known> {
         }
         ("cast", [to]) if to.starts_with("--to") => {
             let has_type = arguments.iter().any(|word| word.to_str().is_some_and(|word| word.parse::<Dtype>().is_ok()));
-            let more = (!has_type).then(|| "or to another type: tcast cast --help lists all".to_owned());
+            let more = (!has_type).then(|| {
+                "or to another type: tcast cast --help lists them; --rule '*=keep' changes the format alone".to_owned()
+            });
             of("--to <DTYPE> is missing: the type to convert to", "add --to DTYPE", more)
         }
         _ => {
-            let value = word(error, ContextKind::InvalidValue)?;
-            let is_to = word(error, ContextKind::InvalidArg)?.starts_with("--to");
-            let scheme = scheme_in(value).filter(|_| is_to && value.parse::<Dtype>().is_err());
-            let is_ambiguous = || value.parse::<Dtype>().is_err_and(|error| error.to_string().contains("could be"));
-            scheme.filter(|_| !is_ambiguous())?;
-            let message = format!(
-                "invalid value '{}' for '--to <DTYPE>': it is a scheme of quantization, not a type",
-                shorten(value)
-            );
-            of(&message, "tcast quantize writes such weights with their scales", None)
+            let is_to = word(error, ContextKind::InvalidArg)?.starts_with("--to ");
+            let value = word(error, ContextKind::InvalidValue).filter(|_| is_to)?;
+            let (what, remedy) = no_type(subcommand, value)?;
+            of(&format!("invalid value '{}' for '--to <DTYPE>': {what}", shorten(value)), remedy, None)
         }
+    }
+}
+
+/// What a value is if it is no type, and what helps if there is no command.
+fn no_type(subcommand: &str, value: &str) -> Option<(&'static str, &'static str)> {
+    let is_ambiguous = value.parse::<Dtype>().is_err_and(|unknown| unknown.to_string().contains("could be"));
+    if subcommand == "dequantize" {
+        let remedy = "decode to one of these; tcast cast converts the result";
+        Some(("weights are decoded to bfloat16, float16 or float32", remedy))
+    } else if by_extension(value.as_ref()).is_some() {
+        Some(("it is a file, not a type", "name the output with -o"))
+    } else if by_extension(format!("x.{value}").as_ref()).is_some() {
+        Some(("it is a file format, not a type", "the extension of the output selects the format: -o"))
+    } else {
+        let what = "it is a scheme of quantization, not a type";
+        let remedy = "tcast quantize writes such weights with their scales";
+        scheme_in(value).filter(|_| !is_ambiguous).map(|_| (what, remedy))
     }
 }
 

@@ -43,10 +43,16 @@ pub struct UnknownDtype {
 }
 
 impl UnknownDtype {
-    /// The type that the spelling is close to, if there is only one.
+    /// The type that was meant, if only one is similar, or only one is a slip away.
     #[cfg(feature = "cli")]
     pub(crate) fn only_candidate(&self) -> Option<Dtype> {
-        if let [only] = self.candidates[..] { Some(only) } else { None }
+        let typed = plain(&self.spelling.to_lowercase());
+        let is_near = |dtype: &&Dtype| !self.ambiguous && strsim::osa_distance(&typed, dtype.name()) == 1;
+        let near: Vec<Dtype> = self.candidates.iter().filter(is_near).copied().collect();
+        match (&self.candidates[..], &near[..]) {
+            ([only], _) | (_, [only]) => Some(*only),
+            _ => None,
+        }
     }
 }
 

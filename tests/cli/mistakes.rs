@@ -146,6 +146,13 @@ fn a_type_a_scheme_or_an_output_without_its_flag_gets_the_flag() {
         ("promote x.npy w.npy out", "tcast promote x.npy w.npy -o out"),
         ("quantize llama", "tcast quantize llama --scheme fp8"),
         ("cast x.npy", "tcast cast x.npy --to bfloat16"),
+        ("cast x.npy to f16", "tcast cast x.npy --to f16"),
+        ("cast x.npy --to npz", "tcast cast x.npy --rule '*=keep' -o x.npz"),
+        ("cast x.npy --to y.npy", "tcast cast x.npy -o y.npy --to bfloat16"),
+        ("cast llama --to f16 --max-shard-size 5G", "tcast cast llama --to f16 --max-shard-size 5GB"),
+        ("promote x.npy w.npy", "tcast promote x.npy w.npy -o common"),
+        ("bitcast x.npy", "tcast bitcast x.npy --bits"),
+        ("tcast cast x.npy --to f16", "tcast cast x.npy --to f16"),
     ] {
         meant(line, command);
     }
@@ -153,6 +160,10 @@ fn a_type_a_scheme_or_an_output_without_its_flag_gets_the_flag() {
     let all = told(&bench, "quantize llama", 2).concat();
     assert!(all.contains("nvfp4") && all.contains("--layout without --scheme changes"), "{all}");
     let quantized = told(&bench, "quantize tiny-fp8", 2).concat();
+    let models = told(&bench, "quantize llama tiny-fp8 --scheme fp8", 2);
+    assert_eq!(models, ["give one model at a time; -o names the output"]);
+    let types = told(&bench, "dequantize tiny-fp8 --to fp8", 2);
+    assert_eq!(types, ["decode to one of these; tcast cast converts the result"]);
     assert!(quantized.contains("add --layout LAYOUT to keep its values in another layout"), "{quantized}");
     let missing = told(&bench, "cast llama llama-f16 --to f16", 1);
     assert_eq!(missing[0], "-o 'llama-f16', if it is the output");
