@@ -98,7 +98,7 @@ pub(crate) fn prepare<'a>(job: &Job, inputs: &[JobInput<'a, '_>], observer: &dyn
     };
     let mut files = Files::default();
     inputs.iter().try_for_each(|input| input.source.files().map(|paths| files.read(paths)))?;
-    let routes = all_of(inputs, job.publish, observer, |input| place::route(job, *input, folder))?;
+    let routes = all_of(inputs, job.publish, observer, |input| place::route(job, *input, folder, inputs.len() == 1))?;
     let ready = all_of(&routes, job.publish, observer, |route| match Ready::new(job, route, &mut files, observer) {
         Err(error) if job.existing == IfExists::Skip && error.is_existing() && is_output(&route.output) => {
             Ok(Ready::Skip)
@@ -269,7 +269,7 @@ impl<'a> Prepared<'a> {
 }
 
 /// Raises the limit of open files as far as possible: every input stays open, so that what was checked is what is read.
-fn raise_file_limit() {
+pub(crate) fn raise_file_limit() {
     #[cfg(unix)]
     {
         use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

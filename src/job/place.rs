@@ -9,6 +9,7 @@ use crate::io::identity::Files;
 use crate::io::output::{descriptor, directory_of, is_standard_output};
 use crate::operator::Operator;
 use crate::text::shorten;
+use std::env;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -67,9 +68,14 @@ fn folder_of_all<'a>(output: &'a Path, inputs: &[JobInput]) -> Result<Option<&'a
     Ok(Some(output))
 }
 
-/// Where the output of an input goes; `folder` is the folder of all outputs.
-pub(super) fn route<'a, 's>(job: &Job, input: JobInput<'a, 's>, folder: Option<&Path>) -> Result<Route<'a, 's>> {
-    let output = output_path(job, input.source, folder)?;
+/// Where the output of an input, which may be the only one, goes; `folder` is the folder of all outputs.
+pub(super) fn route<'a, 's>(
+    job: &Job,
+    input: JobInput<'a, 's>,
+    folder: Option<&Path>,
+    is_only: bool,
+) -> Result<Route<'a, 's>> {
+    let output = output_path(job, input.source, folder, is_only)?;
     Ok(Route { input, output, is_named: folder.is_none() && job.output.is_some() })
 }
 
@@ -81,7 +87,7 @@ pub(super) fn data_file(output: &Path) -> Option<PathBuf> {
 }
 
 /// The output as named, or beside the input with the type in its name.
-fn output_path(job: &Job, source: &Checkpoint, folder: Option<&Path>) -> Result<PathBuf> {
+fn output_path(job: &Job, source: &Checkpoint, folder: Option<&Path>, is_only: bool) -> Result<PathBuf> {
     if let Some(folder) = folder {
         return name_in(folder, job, source);
     }
@@ -92,11 +98,48 @@ fn output_path(job: &Job, source: &Checkpoint, folder: Option<&Path>) -> Result<
         let error = Error::new("without a type the output has no name of its own");
         return Err(error.of(Kind::Unnamed(Wanted::Any)));
     };
-    match &source.folder {
-        Some(folder) => folder_with_type(folder, label),
-        None if job.max_shard_size.is_some() => folder_with_type(&source.path.with_extension(""), label),
-        None => beside_input(&source.path, with_type(&source.path, label)),
-    }
+    let output = match &source.folder {
+        Some(folder) => folder_with_type(folder, label)?,
+        None if job.max_shard_size.is_some() => folder_with_type(&source.path.with_extension(""), label)?,
+        None => with_type(&source.path, label),
+    };
+    check_outside_cache(&output, label, is_only).map_err(|error| error.in_file(&source.path))?;
+    let is_file = source.folder.is_none() && job.max_shard_size.is_none();
+    if is_file { beside_input(&source.path, output) } else { Ok(output) }
+}
+
+/// Refuses an output in a cache of Hugging Face, whose libraries remove what they did not download, and cannot read a
+/// cache that has a file beside the snapshots.
+fn check_outside_cache(output: &Path, label: &str, is_only: bool) -> Result<()> {
+    let folder = fs::canonicalize(directory_of(output)).unwrap_or_default();
+    let Some(repository) = cached_repository(&folder) else { return Ok(()) };
+    let name = repository.file_name().unwrap_or_default().to_string_lossy();
+    let mut name = OsString::from(name.rsplit("--").next().unwrap_or_default());
+    name.push("-");
+    // A snapshot is named by its hash.
+    let is_snapshot = folder == repository.join(SNAPSHOTS);
+    name.push(if is_snapshot { label.as_ref() } else { output.file_name().unwrap_or_default() });
+    let here = fs::canonicalize(".").unwrap_or_default();
+    let elsewhere = if cached_repository(&here).is_some() { env::home_dir() } else { Some(".".into()) };
+    let wanted = match elsewhere {
+        Some(folder) if is_only => Wanted::At(folder.join(name)),
+        _ => Wanted::Folder,
+    };
+    let message = "the output would be in a cache of Hugging Face, which removes what it did not download";
+    Err(Error::new(message).of(Kind::Taken(wanted)))
+}
+
+/// The folder in which a cache of Hugging Face has the revisions of a repository.
+const SNAPSHOTS: &str = "snapshots";
+
+/// The folder of the repository, such as `models--org--llama`, if a folder is in such a cache.
+fn cached_repository(folder: &Path) -> Option<&Path> {
+    const KINDS: [&str; 3] = ["models--", "datasets--", "spaces--"];
+    let is_repository = |folder: &&Path| {
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        KINDS.iter().any(|kind| name.starts_with(kind)) && folder.join(SNAPSHOTS).is_dir()
+    };
+    folder.ancestors().find(is_repository)
 }
 
 /// Whether an output is a folder of shards. Refuses a folder that is named like a file.

@@ -5,6 +5,7 @@
 mod common;
 
 mod bitcast;
+mod caches;
 mod cast;
 mod checkpoints;
 mod complete;
