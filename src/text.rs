@@ -1,5 +1,11 @@
 //! Text for people, shells and JSON: names, paths, sizes and numbers.
 
+#[cfg(feature = "cli")]
+mod terminal;
+
+#[cfg(feature = "cli")]
+pub(crate) use terminal::{columns, stderr_columns, stdout_columns, width, wrapped};
+
 use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
@@ -170,30 +176,6 @@ pub(crate) fn size(bytes: u64) -> String {
     format!("{value:.2} {}", UNITS[unit])
 }
 
-/// Rows in columns two spaces apart, each behind a margin of two; empty columns take no room. `right` lists the columns
-/// that are aligned to the right.
-pub(crate) fn columns<'a, const N: usize>(
-    rows: &'a [[String; N]],
-    right: &'a [usize],
-) -> impl Iterator<Item = String> + 'a {
-    let widths: [usize; N] = std::array::from_fn(|column| width(rows.iter().map(|row| &*row[column])));
-    rows.iter().map(move |row| {
-        let cells = row.iter().zip(widths).enumerate().filter(|(_, (_, width))| *width > 0);
-        let cells =
-            cells.map(
-                |(column, (cell, width))| {
-                    if right.contains(&column) { format!("  {cell:>width$}") } else { format!("  {cell:width$}") }
-                },
-            );
-        cells.collect::<String>().trim_end().to_owned()
-    })
-}
-
-/// The number of characters of the longest text.
-pub(crate) fn width<'a>(texts: impl Iterator<Item = &'a str>) -> usize {
-    texts.map(|text| text.chars().count()).max().unwrap_or(0)
-}
-
 pub(crate) fn share(part: u64, whole: u64) -> String {
     let percent = part as f64 / whole as f64 * 100.0;
     match part {
@@ -248,7 +230,7 @@ pub(crate) fn brief(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{as_glob, brief, columns, flag_with, json_text, quoted, visible};
+    use super::{as_glob, brief, flag_with, json_text, quoted, visible};
     use std::path::Path;
 
     #[test]
@@ -295,12 +277,6 @@ mod tests {
         assert_eq!(as_glob(&name), name);
         let name = format!("{name}?");
         assert_eq!(as_glob(&name), format!("{}*{}[?]", "\u{e9}".repeat(100), "\u{e9}".repeat(99)));
-    }
-
-    #[test]
-    fn columns_are_as_wide_as_their_cells_and_empty_ones_take_no_room() {
-        let rows = [["a", "", "10", ""], ["\u{e9}\u{e9}b", "", "9", "x"]].map(|row| row.map(str::to_owned));
-        assert_eq!(columns(&rows, &[2]).collect::<Vec<_>>(), ["  a    10", "  \u{e9}\u{e9}b   9  x"]);
     }
 
     #[test]

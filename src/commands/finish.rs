@@ -7,6 +7,7 @@ use crate::cli::FileArgs;
 use crate::error::Result;
 use crate::job::{self, Finished};
 use crate::report::Report;
+use crate::text::stderr_columns;
 use serde_json::{Map, Value};
 use std::path::Path;
 use std::time::Instant;
@@ -48,7 +49,7 @@ pub(super) fn run(command: &str, path: &Path, args: &FileArgs) -> Result<()> {
         let what = "is a complete checkpoint, without an unfinished conversion";
         // Nothing shows whether there were parts that were put together.
         print_message(&if report.is_published {
-            report.summary()
+            report.summary(stderr_columns())
         } else {
             format!("{} {what}", already_complete(path))
         });

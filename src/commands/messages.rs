@@ -3,26 +3,36 @@
 use super::remedies::{alternative, remedy};
 use crate::error::Error;
 use crate::io::temporaries;
-use crate::text::{counted, quoted, size, visible, write_json};
+use crate::text::{counted, quoted, size, stderr_columns, stdout_columns, visible, wrapped, write_json};
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-pub(super) const ERROR: Style = AnsiColor::Red.on_default().bold();
+const ERROR: Style = AnsiColor::Red.on_default().bold();
 const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 const REMEDY: Style = AnsiColor::Cyan.on_default();
 
-/// Prints a message on standard error, if somebody can read it.
+/// Prints a message on standard error, if somebody can read it. In a terminal, its lines end at words.
 pub(super) fn print_message(message: &str) {
-    let _ = writeln!(anstream::stderr(), "{message}");
+    print_line(&wrapped(message, stderr_columns()));
+}
+
+/// Prints a line like [`print_message`], but as it is: an end of line in a command could not be pasted.
+pub(super) fn print_line(line: &str) {
+    let _ = writeln!(anstream::stderr(), "{line}");
+}
+
+fn print_labelled(style: Style, label: &str, message: &str) {
+    let message = wrapped(&format!("tcast: {label} {message}"), stderr_columns());
+    print_line(&message.replacen(label, &format!("{style}{label}{style:#}"), 1));
 }
 
 pub(super) fn print_error(error: &Error) {
-    print_message(&format!("tcast: {ERROR}error:{ERROR:#} {error}"));
+    print_failure(&error.to_string());
     error.details().iter().for_each(|detail| print_message(&format!("  {}", visible(detail))));
     if let Some(remedy) = remedy(error) {
-        print_message(&format!("  {REMEDY}{}{REMEDY:#}", visible(&remedy)));
+        print_line(&format!("  {REMEDY}{}{REMEDY:#}", visible(&remedy)));
     }
     if let Some(alternative) = alternative(error) {
         print_alternative(&alternative);
@@ -31,15 +41,20 @@ pub(super) fn print_error(error: &Error) {
 
 /// Prints what helps besides a remedy.
 pub(super) fn print_alternative(text: &str) {
-    print_message(&format!("  {}", visible(text)));
+    print_line(&format!("  {}", visible(text)));
+}
+
+/// Says what failed.
+pub(super) fn print_failure(message: &str) {
+    print_labelled(ERROR, "error:", message);
 }
 
 pub(super) fn warn(message: &str) {
-    print_message(&format!("tcast: {WARNING}warning:{WARNING:#} {}", visible(message)));
+    print_labelled(WARNING, "warning:", &visible(message));
 }
 
 pub(super) fn note(message: &str) {
-    print_message(&format!("tcast: {REMEDY}note:{REMEDY:#} {}", visible(message)));
+    print_labelled(REMEDY, "note:", &visible(message));
 }
 
 pub(super) fn warn_of_abandoned(folder: &Path) {
@@ -52,12 +67,12 @@ pub(super) fn warn_of_abandoned(folder: &Path) {
     let files = counted(found.len() as u64, "temporary file");
     let bytes = size(found.iter().map(|(_, len)| len).sum());
     warn(&format!("{files} of runs that were killed, {bytes} in all, can be removed"));
-    print_message(&format!("  {REMEDY}rm {}{REMEDY:#}", visible(&names.join(" "))));
+    print_line(&format!("  {REMEDY}rm {}{REMEDY:#}", visible(&names.join(" "))));
 }
 
-/// Prints a result on standard output. A reader that has closed the pipe is not an error.
+/// Prints a result on standard output. A reader that has closed the pipe is not an error. In a terminal, lines end at words.
 pub(super) fn print(text: &str) -> Result<(), Error> {
-    printed(writeln!(anstream::stdout().lock(), "{text}"))
+    printed(writeln!(anstream::stdout().lock(), "{}", wrapped(text, stdout_columns())))
 }
 
 /// Prints a JSON document like [`print()`].

@@ -29,7 +29,7 @@ pub use interrupts::{end_interrupts, remove_temporaries_on_interrupt};
 pub use remedies::{alternative, exit_code, remedy};
 pub use usage::usage;
 
-use messages::{ERROR, print_error, print_message, warn};
+use messages::{print_error, print_failure, warn};
 use observer::Console;
 use remedies::Trouble;
 
@@ -71,7 +71,7 @@ pub fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
 pub fn fail(error: &anyhow::Error) -> ExitCode {
     match error.downcast_ref() {
         Some(error) => print_error(error),
-        None => print_message(&format!("tcast: {ERROR}error:{ERROR:#} {}", visible(&format!("{error:#}")))),
+        None => print_failure(&visible(&format!("{error:#}"))),
     }
     ExitCode::from(exit_code(error))
 }
@@ -133,8 +133,11 @@ fn check_matched(selection: &Selection, names: &[&str], is_allowed: bool, quiet:
 const MOST_NAMES: usize = 8;
 
 fn missing_tensor(sources: &[Checkpoint], name: &str) -> Error {
-    let names: Vec<&str> = sources.iter().flat_map(Checkpoint::names).collect();
-    let others = match &unmatched::near(name, &names)[..] {
+    missing_among(&sources.iter().flat_map(Checkpoint::names).collect::<Vec<_>>(), name)
+}
+
+fn missing_among(names: &[&str], name: &str) -> Error {
+    let others = match &unmatched::near(name, names)[..] {
         [] => format!("there {}: {}", is(names.len() as u64), first_few(names, MOST_NAMES)),
         near => format!("similar: {}", first_few(near, MOST_NAMES)),
     };

@@ -1,6 +1,6 @@
 //! What happened to the inputs of a conversion, in words and as JSON.
 
-use super::messages::{note, print, print_error, print_json, print_message};
+use super::messages::{note, print, print_error, print_json, print_line, print_message};
 use super::report_file::ReportFile;
 use crate::cli::FileArgs;
 use crate::container::checkpoint::{CONFIG, Checkpoint};
@@ -10,7 +10,7 @@ use crate::io::output::{self, is_standard_output};
 use crate::job::{self, Job, Written};
 use crate::report::{Report, several, unconverted};
 use crate::select::Selection;
-use crate::text::{path_text, quoted, size};
+use crate::text::{path_text, quoted, size, stderr_columns, stdout_columns};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::mem::ManuallyDrop;
@@ -98,7 +98,7 @@ pub(super) fn show(
     if args.json {
         print_json(&*report)?;
     } else if args.dry_run && !was_complete && refusal.is_none() {
-        print(&report.table())?;
+        print(&report.table(stdout_columns()))?;
     }
     if let Some(refusal) = refusal {
         return Err(refusal);
@@ -110,7 +110,7 @@ pub(super) fn show(
         print_message(&already_complete(output));
         return Ok(());
     }
-    print_message(&report.summary());
+    print_message(&report.summary(stderr_columns()));
     if args.dry_run {
         print_space(output, report.space());
     }
@@ -134,7 +134,7 @@ pub(super) fn show(
 /// Says how many shards of a folder are done, and how to complete it.
 fn print_finish(job: &Job, output: &Path, finished: usize, all: usize) {
     let when = if finished == all { "next" } else { "when all are done" };
-    print_message(&format!(
+    print_line(&format!(
         "shards done: {finished} of {all}; {when}: tcast {} --finish {}",
         job.operator.name(),
         quoted(output)
@@ -259,9 +259,9 @@ impl Several {
         self.bytes_out += report.bytes_out();
         self.space += report.space();
         if task.file.dry_run && !task.file.json {
-            print(&report.table())?;
+            print(&report.table(stdout_columns()))?;
         }
-        task.print_message(&report.line());
+        task.print_message(&report.line(stderr_columns()));
         Ok(())
     }
 

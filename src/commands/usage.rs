@@ -2,7 +2,7 @@
 
 use super::correct::{advice, corrected, is_quantized, is_similar, scheme_in, similar_flag, word};
 use super::fail;
-use super::messages::{print_alternative, print_message, printed};
+use super::messages::{print_alternative, print_line, print_message, printed};
 use crate::cli::{Cli, OVERVIEW};
 use crate::container::by_extension;
 use crate::dtype::Dtype;
@@ -41,7 +41,7 @@ pub fn usage(mut error: clap::Error, arguments: &[OsString]) -> ExitCode {
     let commands: Vec<String> = lines.iter().map(|line| command(line)).collect();
     let Some(remedy) = commands.first().map(String::as_str).or(advice).or(known.as_ref().map(|known| known.remedy))
     else {
-        print_message(format!("tcast: {}", error.render().ansi()).trim_end());
+        print_line(format!("tcast: {}", error.render().ansi()).trim_end());
         return ExitCode::from(error.exit_code() as u8);
     };
     let text = error.render().to_string();

@@ -1,7 +1,7 @@
 //! The program's progress: a bar on a terminal, otherwise an occasional line.
 
 use super::{Progress, Silent};
-use crate::text::size;
+use crate::text::{size, stderr_columns};
 use std::io::{IsTerminal, Write};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +22,7 @@ impl Bar {
     fn styled(bar: ProgressBar, what: impl Into<String>) -> Self {
         let what = what.into();
         let what = if what.is_empty() { what } else { what + "  " };
-        let columns = terminal_size::terminal_size_of(std::io::stderr()).map_or(80, |(width, _)| width.0.into());
+        let columns = stderr_columns().unwrap_or(80);
         let style = ProgressStyle::with_template(&template(columns, what.chars().count()));
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         bar.set_message(what);

@@ -50,17 +50,17 @@ impl Report<'_> {
         would.to_owned() + &actions.into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
 
-    /// A line for one input of several, and one for each kind of loss.
-    pub(crate) fn line(&self) -> String {
+    /// A line for one input of several, and one for each kind of loss. Tables fit a terminal of this many columns.
+    pub(crate) fn line(&self, terminal: Option<usize>) -> String {
         let (input, output) = (path_text(self.input), path_text(self.output));
         let (size_in, size_out) = (size(self.bytes_in), self.size_out());
-        let values = if self.time.is_some() || self.is_measured() { self.values() } else { String::new() };
+        let values = if self.time.is_some() || self.is_measured() { self.values(terminal) } else { String::new() };
         format!("{input} -> {output}: {}, {size_in} -> {size_out}{values}", self.heading())
     }
 
-    /// The summary, several lines.
+    /// The summary, several lines. Tables fit a terminal of this many columns.
     #[must_use]
-    pub fn summary(&self) -> String {
+    pub fn summary(&self, terminal: Option<usize>) -> String {
         let (all, mut text) = (self.tensors().count(), self.heading());
         let (size_in, size_out) = (size(self.bytes_in), self.size_out());
         let _ = write!(text, "\n{} -> {}", path_text(self.input), path_text(self.output));
@@ -80,7 +80,7 @@ impl Report<'_> {
                 if self.is_model() {
                     rows.retain(|row| row[3].contains("->")); // what is kept follows by its reasons
                 }
-                for line in lines(&rows[..rows.len().min(FEW_ROWS)]) {
+                for line in lines(&rows[..rows.len().min(FEW_ROWS)], terminal) {
                     let _ = write!(text, "\n{line}");
                 }
                 if rows.len() > FEW_ROWS {
@@ -94,16 +94,16 @@ impl Report<'_> {
             text += &self.requantized();
         }
         if self.time.is_some() || self.is_measured() {
-            text += &self.values();
+            text += &self.values(terminal);
         }
         text
     }
 
     /// What happened to the values, a line each, each after a line feed.
-    fn values(&self) -> String {
+    fn values(&self, terminal: Option<usize>) -> String {
         let mut text = String::new();
         if self.tensors().any(|tensor| tensor.accuracy.is_some()) {
-            let _ = write!(text, "\n{}", self.accuracy_table());
+            let _ = write!(text, "\n{}", self.accuracy_table(terminal));
         }
         let total = self.total();
         let values: u64 = self.converted().map(TensorReport::elements).sum();
@@ -187,10 +187,12 @@ impl Report<'_> {
         lines[..lines.len().min(FEW_ROWS)].concat() + &more
     }
 
-    /// A table of what would become what.
+    /// A table of what would become what. It fits a terminal of this many columns.
     #[must_use]
-    pub fn table(&self) -> String {
-        lines(&self.rows()).iter().map(|line| &line[2..]).collect::<Vec<_>>().join("\n")
+    pub fn table(&self, terminal: Option<usize>) -> String {
+        const MARGIN: usize = 2;
+        let lines = lines(&self.rows(), terminal.map(|columns| columns + MARGIN));
+        lines.iter().flat_map(|row| row.lines()).map(|line| &line[MARGIN..]).collect::<Vec<_>>().join("\n")
     }
 
     /// Tensors whose names differ by numbers only, as those of layers do, in a row each.
@@ -227,7 +229,7 @@ impl Report<'_> {
     }
 
     /// How far values are from those before, the noisiest tensors first.
-    fn accuracy_table(&self) -> String {
+    fn accuracy_table(&self, terminal: Option<usize>) -> String {
         let mut found: Vec<(&TensorReport, &Accuracy)> =
             self.tensors().filter_map(|tensor| Some((tensor, tensor.accuracy.as_deref()?))).collect();
         // What has no figure comes before what has no noise.
@@ -258,7 +260,7 @@ impl Report<'_> {
         let more = found.len().saturating_sub(FEW_ROWS);
         let more =
             if more > 0 { format!("\n  ... and {more} more, less noisy; --json has all") } else { String::new() };
-        columns(&rows, &[]).collect::<Vec<_>>().join("\n") + &more
+        columns(&rows, &[], terminal).collect::<Vec<_>>().join("\n") + &more
     }
 }
 
@@ -325,13 +327,13 @@ fn set_pattern(pattern: &mut String, name: &str) {
 }
 
 /// Rows in columns; the last two are sizes, before and after.
-fn lines(rows: &[[String; 6]]) -> Vec<String> {
+fn lines(rows: &[[String; 6]], terminal: Option<usize>) -> Vec<String> {
     let [wide_before, wide_after] = [4, 5].map(|column| width(rows.iter().map(|row| &*row[column])));
     let rows = rows.iter().map(|[name, count, shape, types, before, after]| {
         let sizes = format!("{before:>wide_before$} -> {after:>wide_after$}");
         [name, count, shape, types, &sizes].map(String::clone)
     });
-    columns(&rows.collect::<Vec<_>>(), &[]).collect()
+    columns(&rows.collect::<Vec<_>>(), &[], terminal).collect()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::measure::bits::RenderStyle;
 use crate::report::schema::ELEMENTS;
-use crate::text::json_text;
+use crate::text::{json_text, stdout_columns};
 use anstream::AutoStream;
 use serde_json::{Value, json};
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
@@ -56,7 +56,7 @@ impl ElementPrinter {
         more: &str,
         Range { start, end }: &Range<u64>,
     ) -> io::Result<Self> {
-        let width = terminal_size::terminal_size().map_or(80, |(width, _)| width.0.into());
+        let width = stdout_columns().unwrap_or(80);
         let index_width = end.saturating_sub(1).to_string().len();
         let style = RenderStyle { is_terminal: io::stdout().is_terminal(), index_width, width };
         let mut output = BufWriter::new(anstream::stdout().lock());

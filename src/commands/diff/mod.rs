@@ -14,7 +14,7 @@ use crate::plan;
 use crate::progress;
 use crate::read::{LogicalCheckpoint, Membership, ModelTensor};
 use crate::report::schema;
-use crate::text::{brief, columns, counted, is, path_text, shorten};
+use crate::text::{brief, columns, counted, is, path_text, shorten, stdout_columns};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt::Write as _;
@@ -263,7 +263,7 @@ impl<'a> DiffResult<'a> {
             Some([shorten(row.name), word, more])
         });
         let rows: Vec<[String; 3]> = rows.collect();
-        columns(&rows, &[]).map(|line| line + "\n").collect::<String>() + &self.summary()
+        columns(&rows, &[], stdout_columns()).map(|line| line + "\n").collect::<String>() + &self.summary()
     }
 
     /// What differs in a word or two, and details.

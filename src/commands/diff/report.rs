@@ -11,7 +11,7 @@ use crate::job::PartReport;
 use crate::measure::hash::of_tensor;
 use crate::progress;
 use crate::report::{TensorReport, schema};
-use crate::text::{columns, counted, is, shorten};
+use crate::text::{columns, counted, is, shorten, stdout_columns};
 use crate::threads::each;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -65,7 +65,7 @@ pub(super) fn check(report: &Path, args: &DiffArgs) -> Result<bool> {
             0 => format!("{tensors} {} as the report says", is(all as u64)),
             count => format!("{tensors}: {} as the report says, {count} not", all - count),
         };
-        print(&(columns(&rows, &[]).map(|line| line + "\n").collect::<String>() + &summary))?;
+        print(&(columns(&rows, &[], stdout_columns()).map(|line| line + "\n").collect::<String>() + &summary))?;
     }
     Ok(wrong.is_empty())
 }

@@ -14,7 +14,7 @@ use crate::progress;
 use crate::read::{LogicalCheckpoint, Membership, ModelTensor};
 use crate::report::{schema, serialize_with};
 use crate::select::Selection;
-use crate::text::{columns, counted, path_text, shorten, size, visible};
+use crate::text::{columns, counted, path_text, shorten, size, stdout_columns, visible};
 use row::InspectedTensor;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
@@ -217,7 +217,7 @@ impl<'a> Listing<'a> {
             .filter_map(|(_, stats)| stats.as_ref().ok()?.as_ref())
             .flat_map(|stats| stats.exponents.iter())
             .collect();
-        let width = terminal_size::terminal_size().map_or(80, |(width, _)| usize::from(width.0).clamp(60, 120));
+        let width = stdout_columns().map_or(80, |width| width.clamp(60, 120));
         let picture = distribution::draw(&all, width, true);
         if !picture.is_empty() {
             let _ = writeln!(text, "\n{picture}\n");
@@ -262,5 +262,5 @@ impl Serialize for Listing<'_> {
 
 /// Rows in columns; the fourth is a size.
 fn table(rows: &[[String; 5]]) -> String {
-    columns(rows, &[3]).map(|line| line + "\n").collect()
+    columns(rows, &[3], stdout_columns()).map(|line| line + "\n").collect()
 }
