@@ -1,6 +1,6 @@
 //! The arguments of `tcast inspect`.
 
-use super::{INPUT_NOTE, ViewArgs, one_input, with_note};
+use super::{INPUT_NOTE, ViewArgs, some_inputs, with_note};
 use crate::dtype::Dtype;
 use clap::Args;
 use std::path::PathBuf;
@@ -16,6 +16,9 @@ the shape of the weight, the bytes of all its parts, the layout, and bits per we
 or belong to no weight. --stats decodes such weights to the type that config.json names, else to bfloat16, as their library and \
 tcast dequantize do.
 
+With --include, --exclude or --tensor, tcast lists neither shards nor metadata. The JSON of several inputs is one document, \
+with the document of each in the list inputs.
+
 tcast reads only headers, unless you ask for --stats. The histogram shows how the values are distributed over powers of \
 two, and which of them a narrow type would lose.",
     after_help = "Example: tcast inspect model.safetensors --stats
@@ -25,8 +28,10 @@ two, and which of them a narrow type would lose.",
       lists the tensors
   tcast inspect model.safetensors --stats --include '*mlp*'
       statistics and histograms of some of them
-  tcast inspect arrays.npz --json
-      lists the tensors as JSON
+  tcast inspect model.safetensors --tensor model.norm.weight --stats
+      statistics of one tensor
+  tcast inspect x.npy arrays.npz --json
+      lists the tensors of two files as JSON
   tcast inspect .
       lists the index, the shards and the tensors of a folder
   tcast inspect llama-fp8 --parts
@@ -37,8 +42,8 @@ Exit codes:
 )]
 pub struct InspectArgs {
     /// What is looked at.
-    #[arg(help = one_input(), long_help = with_note(&one_input(), INPUT_NOTE))]
-    pub input: PathBuf,
+    #[arg(required = true, value_name = "INPUT", help = some_inputs(), long_help = with_note(&some_inputs(), INPUT_NOTE))]
+    pub inputs: Vec<PathBuf>,
 
     /// Show statistics and a histogram of exponents
     #[arg(long)]
@@ -53,6 +58,12 @@ pub struct InspectArgs {
     /// For elements whose type the file does not name. The type must have the same width.
     #[arg(long, value_name = "DTYPE", requires = "stats")]
     pub from: Option<Dtype>,
+
+    /// Only the tensor of this name; repeatable
+    ///
+    /// The name of a part of a quantized weight stands for the weight.
+    #[arg(long, value_name = "NAME")]
+    pub tensor: Vec<String>,
 
     /// Which tensors, and how they are shown.
     #[command(flatten)]

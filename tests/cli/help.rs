@@ -32,7 +32,7 @@ fn the_program_alone_says_what_it_can_do() {
 #[test]
 fn the_short_help_is_one_screen() {
     for (line, rows) in
-        [("-h", 24), ("cast -h", 40), ("bitcast -h", 36), ("promote -h", 36), ("quantize -h", 24), ("inspect -h", 24)]
+        [("-h", 24), ("cast -h", 40), ("bitcast -h", 36), ("promote -h", 36), ("quantize -h", 31), ("inspect -h", 25)]
     {
         let help = help(line);
         assert!(help.lines().count() <= rows, "{line}: {}\n{help}", help.lines().count());
@@ -40,6 +40,16 @@ fn the_short_help_is_one_screen() {
         // One line for each flag: an indented line is a flag, an argument, a subcommand or an example.
         let is_entry = |line: &str| line.len() - line.trim_start().len() <= 6 || line.contains("tcast ");
         assert!(help.lines().all(is_entry), "{line}: {help}");
+    }
+}
+
+#[test]
+fn the_short_help_of_quantize_has_the_flags_that_are_often_needed() {
+    let help = help("quantize -h");
+    for flag in
+        ["--scheme", "--layout", "--group-size", "--recover", "--report", "-o, --output", "-f, --force", "--json"]
+    {
+        assert!(help.lines().any(|line| line.trim_start().starts_with(flag)), "{flag}: {help}");
     }
 }
 
@@ -143,7 +153,7 @@ fn a_typo_gets_what_was_meant() {
         assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(2), ""), "{line}");
         assert!(outcome.stderr.contains(meant), "{line}: {}", outcome.stderr);
     }
-    let outcome = bench.run("inspect x.npy --tensor w");
+    let outcome = bench.run("diff x.npy x.npy --tensor w");
     assert!(outcome.code == Some(2) && !outcome.stderr.contains("tip:"), "no flag is a value: {}", outcome.stderr);
     assert_eq!(bench.files(), ["x.npy"]);
 }
@@ -155,8 +165,8 @@ fn what_was_typed_is_shown_and_is_no_command_to_the_terminal() {
     for line in [
         format!("x{title}"),
         format!("inspect x.npy --y{title}"),
-        format!("inspect x.npy y{title}"),
-        format!("inspect x.npy y{title}.npy"),
+        format!("diff x.npy x.npy y{title}"),
+        format!("diff x.npy x.npy y{title}.npy"),
         format!("cast x.npy --to f16{title}"),
         format!("cast x.npy --to f16 --round-mode {title}"),
         format!("cast x.npy --to f16 -j {title}"),

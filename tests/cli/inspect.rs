@@ -308,6 +308,67 @@ fn the_first_nan_and_inf_are_named_however_the_tensor_is_stored() {
 }
 
 #[test]
+fn several_inputs_are_listed_one_after_the_other() {
+    let bench = Bench::new();
+    bench.write("x.npy", &npy_f32(&[1.0, 2.0]));
+    bench.write("y.npy", &npy_f32(&[3.0]));
+    let [x, y] = [("x", 136), ("y", 132)].map(|(name, size)| {
+        let count = (size - 128) / 4;
+        format!("{name}.npy: npy, 1 tensor, {size} B\n  {name}  float32  [{count}]  {} B  <f4\n", 4 * count)
+    });
+    bench.run("inspect x.npy y.npy").expect(0, &format!("{x}\n{y}"), "");
+    // One that cannot be read does not hide the others.
+    let missing = "tcast: error: none.npy: cannot read: no such file or directory\n";
+    let failed = format!("{missing}tcast: error: 1 of 3 inputs failed\n");
+    bench.run("inspect x.npy none.npy y.npy").expect(1, &format!("{x}\n{y}"), &failed);
+    bench.run("inspect none.npy").expect(1, "", missing);
+    let report = json(&bench, "inspect x.npy y.npy --json");
+    assert_eq!((&report["schema"], &report["inputs"][1]), (&1.into(), &json(&bench, "inspect y.npy --json")));
+    let outcome = bench.run("inspect x.npy none.npy --json");
+    assert_eq!((outcome.code, outcome.stderr), (Some(1), failed.replace("of 3", "of 2")));
+    let report: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+    assert_eq!(report["inputs"][0]["tensors"][0]["name"], "x");
+    let error = "none.npy: cannot read: no such file or directory";
+    assert_eq!((&report["inputs"][1]["input"], &report["inputs"][1]["error"]), (&"none.npy".into(), &error.into()));
+}
+
+#[test]
+fn a_tensor_is_chosen_by_its_name() {
+    let header = r#"{"__metadata__":{"format":"pt"},
+        "a.weight":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},
+        "a.weigh":{"dtype":"F32","shape":[1],"data_offsets":[4,8]},
+        "*":{"dtype":"F32","shape":[1],"data_offsets":[8,12]}}"#;
+    let bench = Bench::with_checkpoint("llama-fp8", "q");
+    bench.write("m.safetensors", &safetensors(header, &[0; 12]));
+    bench.write("x.npy", &npy_f32(&[1.0]));
+    let size = bench.read("m.safetensors").len();
+    // What concerns the whole file is left out, and no name is a pattern.
+    let head = format!("m.safetensors: safetensors, 1 of 3 tensors, {size} B\n");
+    let row = |name: &str| format!("  {name}  float32  [1]  4 B  F32\n");
+    bench.run("inspect m.safetensors --tensor a.weight").expect(0, &format!("{head}{}", row("a.weight")), "");
+    bench.run("inspect m.safetensors --tensor *").expect(0, &format!("{head}{}", row("*")), "");
+    bench.run("inspect m.safetensors --include a.weigh").expect(0, &format!("{head}{}", row("a.weigh")), "");
+    let said = "there is no tensor 'a.wieght'\n  similar: a.weight, a.weigh\n";
+    let message = format!("tcast: error: m.safetensors: {said}");
+    bench.run("inspect m.safetensors --tensor a.wieght --tensor *").expect(1, "", &message);
+    bench.run("inspect m.safetensors x.npy --tensor a.wieght").expect(1, "", &format!("tcast: error: {said}"));
+    // A name in one of several inputs is enough.
+    let outcome = bench.run("inspect m.safetensors x.npy --tensor a.weight");
+    let x = "x.npy: npy, 0 of 1 tensor, 132 B\n";
+    outcome.expect(0, &format!("{head}{}\n{x}", row("a.weight")), "");
+    // The name of a part stands for its weight.
+    let weight = "model.layers.0.self_attn.q_proj.weight";
+    let [whole, part] = ["", "_scale_inv"].map(|part| bench.run(&format!("inspect q --tensor {weight}{part} --parts")));
+    assert_eq!((part.code, &*part.stderr, &part.stdout), (Some(0), "", &whole.stdout));
+    assert!(!whole.stdout.contains("\n  model-00001-of-00002.safetensors"), "{}", whole.stdout);
+    assert_eq!(whole.stdout.lines().count(), 4, "{}", whole.stdout);
+    let stats = json(&bench, &format!("inspect q --tensor {weight} --stats --json -q"));
+    assert_eq!(stats["tensors"].as_array().unwrap().len(), 1);
+    // Tensors refer to their files by number.
+    assert_eq!(stats["files"].as_array().unwrap().len(), 2);
+}
+
+#[test]
 fn every_field_of_the_document_is_described() {
     fn keys(value: &serde_json::Value, found: &mut std::collections::BTreeSet<String>) {
         match value {

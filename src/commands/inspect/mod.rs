@@ -1,13 +1,14 @@
-//! `tcast inspect`: lists what is in a file, or in a folder of shards.
+//! `tcast inspect`: lists what is in files, or in folders of shards.
 
 mod row;
 mod stats;
 
-use super::messages::{print, print_json, warn};
-use super::{check_matched, threads};
+use super::messages::{print, print_error, print_json, warn};
+use super::{check_matched, missing_among, threads};
 use crate::cli::InspectArgs;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::error::{Error, Result};
+use crate::job;
 use crate::measure::distribution::{self, Distribution, Histogram};
 use crate::plan;
 use crate::progress;
@@ -21,42 +22,118 @@ use serde_json::{Map, Value, json};
 use stats::line_of;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 
 pub(super) fn run(args: &InspectArgs) -> Result<()> {
-    let folder = checkpoint::probe(&args.input, threads(args.view.threads))?;
-    let selection = args.view.selection();
-    let model = LogicalCheckpoint::probe_parts(&folder);
-    let mut listing = Listing { args, folder: &folder, model: &model, selection: &selection, stats: Vec::new() };
-    if !args.quiet {
-        folder.disagreements.iter().for_each(|disagreement| warn(&disagreement.text));
+    let is_several = args.inputs.len() > 1;
+    if is_several {
+        job::raise_file_limit();
     }
-    let names: Vec<&str> = folder.names().chain(model.found.weights.iter().map(|weight| &*weight.name)).collect();
-    check_matched(&selection, &names, args.view.allow_unmatched, args.quiet)
-        .map_err(|error| error.in_file(&args.input))?;
-    if args.stats {
-        plan::check_from(folder.tensors().map(|(_, tensor)| tensor), args.from)
-            .map_err(|error| error.in_file(&args.input))?;
-        listing.stats = listing.measure();
-        folder.check_unchanged()?;
+    let probe = |input: &PathBuf| checkpoint::probe(input, threads(args.view.threads));
+    let folders: Vec<Result<Checkpoint>> = args.inputs.iter().map(probe).collect();
+    let models: Vec<Option<LogicalCheckpoint>> =
+        folders.iter().map(|folder| folder.as_ref().ok().map(LogicalCheckpoint::probe_parts)).collect();
+    let selection = Selection { only: args.tensor.clone(), ..args.view.selection() };
+    check(args, &selection, &models)
+        .map_err(|error| if is_several { error } else { error.in_file(&args.inputs[0]) })?;
+    let mut listings = Vec::new();
+    for (input, model) in args.inputs.iter().zip(&models) {
+        let listing = model.as_ref().map(|model| Listing::new(args, input, model, &selection)).transpose()?;
+        if let (Some(listing), false) = (&listing, args.view.json) {
+            let gap = if listings.iter().any(Option::is_some) { "\n" } else { "" };
+            print(&format!("{gap}{}", listing.text().trim_end()))?;
+        }
+        listings.push(listing);
     }
     if args.view.json {
-        print_json(&listing)?;
-    } else {
-        print(listing.text().trim_end())?;
+        print_documents(args, &listings, &folders)?;
     }
     // First everything that could be read is shown.
-    let failed = listing.stats.into_iter().find_map(Result::err);
-    drop(model);
+    let stats = listings.into_iter().map(|listing| listing?.stats.into_iter().find_map(Result::err));
+    let stats: Vec<Option<Error>> = stats.collect();
+    drop(models);
+    let failures = folders.into_iter().zip(stats).filter_map(|(folder, stats)| match folder {
+        Ok(folder) => unread(folder).or(stats),
+        Err(error) => Some(error),
+    });
+    let mut failures: Vec<Error> = failures.collect();
+    match (failures.len(), is_several) {
+        (0, _) => Ok(()),
+        (_, false) => Err(failures.swap_remove(0)),
+        (count, true) => {
+            failures.iter().for_each(print_error);
+            Err(job::summed_up(format!("{count} of {} inputs failed", args.inputs.len()), failures))
+        }
+    }
+}
+
+/// Warns of contradictions, and refuses names and types that do not fit the inputs.
+fn check(args: &InspectArgs, selection: &Selection, models: &[Option<LogicalCheckpoint>]) -> Result<()> {
+    let read = || models.iter().flatten();
+    if !args.quiet {
+        read().flat_map(|model| &model.source.disagreements).for_each(|disagreement| warn(&disagreement.text));
+    }
+    // A tensor may be in a file that could not be read.
+    if models.iter().all(Option::is_some) {
+        let names = read().flat_map(|model| {
+            let weights = model.found.weights.iter().map(|weight| &*weight.name);
+            model.source.names().chain(weights)
+        });
+        let names: Vec<&str> = names.collect();
+        check_matched(selection, &names, args.view.allow_unmatched, args.quiet)?;
+        if let Some(name) = args.tensor.iter().find(|name| !names.contains(&name.as_str())) {
+            return Err(missing_among(&names, name));
+        }
+    }
+    if args.stats {
+        plan::check_from(read().flat_map(|model| model.source.tensors()).map(|(_, tensor)| tensor), args.from)?;
+    }
+    Ok(())
+}
+
+/// The first part of a folder that cannot be read.
+fn unread(folder: Checkpoint) -> Option<Error> {
     // What a file says about its tensors may be wrong; what another file should hold must be there.
     let unreadable = folder.shards.into_iter().flat_map(|shard| {
         let path = shard.path().to_owned();
         shard.contents.unreadable.into_iter().map(move |error| error.in_file(&path))
     });
-    folder.broken.into_iter().chain(unreadable.filter(Error::is_io)).next().or(failed).map_or(Ok(()), Err)
+    folder.broken.into_iter().chain(unreadable.filter(Error::is_io)).next()
+}
+
+/// Prints the document of the only input, or one with those of several.
+fn print_documents(args: &InspectArgs, listings: &[Option<Listing>], folders: &[Result<Checkpoint>]) -> Result<()> {
+    #[derive(Serialize)]
+    struct Several<'a> {
+        schema: u32,
+        tcast: &'static str,
+        inputs: Vec<Inspected<'a>>,
+    }
+    #[derive(Serialize)]
+    #[serde(untagged)]
+    enum Inspected<'a> {
+        Listing(&'a Listing<'a>),
+        Failed(Value),
+    }
+    if let [listing] = listings {
+        return listing.as_ref().map_or(Ok(()), print_json);
+    }
+    let (schema, tcast) = (schema::INSPECTION, env!("CARGO_PKG_VERSION"));
+    let failed = |input: &PathBuf, folder: &Result<Checkpoint>| {
+        let error = folder.as_ref().err().map(ToString::to_string);
+        json!({ "schema": schema, "tcast": tcast, "input": input.to_string_lossy(), "error": error })
+    };
+    let documents =
+        listings.iter().zip(args.inputs.iter().zip(folders)).map(|(listing, (input, folder))| match listing {
+            Some(listing) => Inspected::Listing(listing),
+            None => Inspected::Failed(failed(input, folder)),
+        });
+    print_json(&Several { schema, tcast, inputs: documents.collect() })
 }
 
 struct Listing<'a> {
     args: &'a InspectArgs,
+    input: &'a Path,
     folder: &'a Checkpoint,
     model: &'a LogicalCheckpoint<'a>,
     selection: &'a Selection,
@@ -65,11 +142,47 @@ struct Listing<'a> {
 }
 
 impl<'a> Listing<'a> {
+    /// Reads all values if that is requested.
+    fn new(
+        args: &'a InspectArgs,
+        input: &'a Path,
+        model: &'a LogicalCheckpoint<'a>,
+        selection: &'a Selection,
+    ) -> Result<Self> {
+        let mut listing = Self { args, input, folder: model.source, model, selection, stats: Vec::new() };
+        if args.stats {
+            listing.stats = listing.measure();
+            model.source.check_unchanged()?;
+        }
+        Ok(listing)
+    }
+
+    /// All tensors of the model, each with its place among the stored ones.
+    fn all(&self) -> impl Iterator<Item = (usize, ModelTensor<'a>)> {
+        let own = |role: &Membership| *role != Membership::ActivationScale { is_part: true };
+        self.model.model_tensors().filter(move |(_, role, _)| own(role)).map(|(at, _, tensor)| (at, tensor))
+    }
+
     fn entries(&self) -> Vec<InspectedTensor<'a>> {
         let (model, from) = (self.model, self.args.from);
-        let own = model.model_tensors().filter(|(_, role, _)| *role != Membership::ActivationScale { is_part: true });
-        let selected = own.filter(|(_, _, tensor)| self.selection.selects(tensor.name()));
-        selected.map(|(at, _, tensor)| InspectedTensor::new(model, at, tensor, from)).collect()
+        let selected = self.all().filter(|(_, tensor)| self.is_selected(*tensor));
+        selected.map(|(at, tensor)| InspectedTensor::new(model, at, tensor, from)).collect()
+    }
+
+    /// Whether a tensor is wanted, or a part of it by its name.
+    fn is_selected(&self, tensor: ModelTensor) -> bool {
+        let is_part = |name: &String| match tensor {
+            ModelTensor::Weight(model, weight) => {
+                weight.parts.iter().any(|(_, at)| model.tensors[*at].name == name.as_str())
+            }
+            ModelTensor::Stored(..) => false,
+        };
+        self.selection.selects(tensor.name()) || self.args.tensor.iter().any(is_part)
+    }
+
+    /// Whether only some tensors are wanted, so that what concerns the whole file is left out.
+    fn is_filtered(&self) -> bool {
+        self.selection.has_patterns() || !self.selection.only.is_empty()
     }
 
     /// Reads all values.
@@ -124,7 +237,7 @@ impl<'a> Listing<'a> {
         let mut head = json!({
             "schema": schema::INSPECTION,
             "tcast": env!("CARGO_PKG_VERSION"),
-            "input": self.args.input.to_string_lossy(),
+            "input": self.input.to_string_lossy(),
             "index": self.folder.index.as_ref().map(|index| &index.name),
             "files": shards.collect::<Vec<_>>(),
             "tensors": null,
@@ -160,7 +273,7 @@ impl<'a> Listing<'a> {
             text += "totals\n";
             text += &table(&rows.collect::<Vec<_>>());
         }
-        for input in &self.folder.shards {
+        for input in self.folder.shards.iter().filter(|_| !self.is_filtered()) {
             let contents = &input.contents;
             for ignored in &contents.ignored {
                 let _ = writeln!(text, "not an array: {}", shorten(ignored));
@@ -191,7 +304,7 @@ impl<'a> Listing<'a> {
         let more = if all > FEW { format!("  ... and {} more\n", all - FEW) } else { String::new() };
         // If the folder cannot be read, there is nothing to say about it.
         let is_shard = self.folder.folder.is_none()
-            && checkpoint::beside(&self.args.input).is_ok_and(|(tensors, _)| !tensors.is_empty());
+            && checkpoint::beside(self.input).is_ok_and(|(tensors, _)| !tensors.is_empty());
         let others = if is_shard { ": the file is a shard, and missing parts may be in other shards" } else { "" };
         format!("problems of quantized weights{others}\n{}{more}", lines.collect::<String>())
     }
@@ -226,12 +339,13 @@ impl<'a> Listing<'a> {
     }
 
     fn head(&self, entries: &[InspectedTensor]) -> String {
-        let path = path_text(&self.args.input);
+        let path = path_text(self.input);
         let quantized = match entries.iter().filter(|entry| entry.layout().is_some()).count() {
             0 => String::new(),
             count => format!(" ({count} quantized)"),
         };
-        let tensors = counted(entries.len() as u64, "tensor") + &quantized;
+        let of = if self.is_filtered() { format!("{} of ", entries.len()) } else { String::new() };
+        let tensors = of + &counted(self.all().count() as u64, "tensor") + &quantized;
         if self.folder.folder.is_none() {
             let input = &self.folder.shards[0];
             return format!("{path}: {}, {tensors}, {}\n", input.container.format_info().extension, size(input.len()));
@@ -241,7 +355,7 @@ impl<'a> Listing<'a> {
         let index =
             self.folder.index.as_ref().map_or("no index".to_owned(), |index| format!("index {}", visible(&index.name)));
         let mut text = format!("{path}: {}, {index}, {tensors}, {all}\n", counted(shards.len() as u64, "shard"));
-        let rows = shards.iter().map(|input| {
+        let rows = shards.iter().filter(|_| !self.is_filtered()).map(|input| {
             let tensors = counted(input.contents.tensors.len() as u64, "tensor");
             let name = visible(&self.folder.shard_name(input));
             [name, tensors, String::new(), size(input.len()), String::new()]
