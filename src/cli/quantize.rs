@@ -15,10 +15,6 @@ use std::path::PathBuf;
 #[command(
     mut_args(of_finish),
     mut_arg("from", |from| from.hide(true)), // weights are floats
-    mut_arg("force", |force| force.hide_short_help(true)),
-    mut_arg("json", |json| json.hide_short_help(true)),
-    mut_arg("report", |report| report.hide_short_help(true)),
-    mut_arg("hash", |hash| hash), // which stays behind the former
     long_about = "Quantize the weights of a model: write codes and scales, and a config.json that engines load.
 
 tcast chooses the weights by their names, as vLLM, SGLang, transformers and TensorRT-LLM need them: embeddings, output \
@@ -62,8 +58,10 @@ pub struct QuantizeArgs {
     #[arg(long, value_name = "LAYOUT", value_parser = layout_parser(), hide_possible_values = true, ignore_case = true)]
     pub layout: Option<&'static str>,
 
-    /// Values that share a scale in int4, int4-asym and int8a16 [default: 128]
-    #[arg(long, value_name = "N", value_parser = group_size, hide_short_help = true)]
+    /// Values that share a scale [default: 128]
+    ///
+    /// For int4, int4-asym and int8a16; the groups of the other schemes have one size.
+    #[arg(long, value_name = "N", value_parser = group_size)]
     pub group_size: Option<u64>,
 
     /// How scales and codes are rounded
@@ -80,11 +78,11 @@ pub struct QuantizeArgs {
     #[arg(long, hide_short_help = true)]
     pub partial_blocks: bool,
 
-    /// Find the codes and scales that weights were decoded from
+    /// Find the codes and scales of decoded weights
     ///
-    /// A weight gets these if they decode to the same bits; other weights are quantized as usual. tcast reads each recovered
-    /// weight once more. The report lists them.
-    #[arg(long, requires = "scheme", hide_short_help = true)]
+    /// A weight gets those that it was decoded from if they decode to the same bits; other weights are quantized as usual.
+    /// tcast reads each recovered weight once more. The report lists them.
+    #[arg(long, requires = "scheme")]
     pub recover: bool,
 
     /// Fail, and write nothing, if a value could change

@@ -15,7 +15,7 @@ use crate::plan::ModelOptions;
 use crate::quant::{COMFYUI, EncodeOptions, FoundWeight, Group, ONNX, SCHEMES, ScaleChoice, Scheme, Unfit};
 use crate::read::LogicalCheckpoint;
 use crate::select::Selection;
-use crate::select::policy::Policy;
+use crate::select::policy::{Policy, is_of_diffusion};
 use crate::text::{counted, shorten};
 use serde_json::{Value, json};
 use std::time::Instant;
@@ -57,7 +57,7 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
     let task = Task {
         report: args.reports.report.as_deref(),
         config: quantizing.config.block.as_ref(),
-        notes: if model.is_model() { notes_on_misfits(args, &quantizing) } else { notes(args, &quantizing) },
+        notes: if model.is_model() { notes_on_misfits(args, &quantizing) } else { notes(args, &quantizing, &model) },
         ..Task::new(job, args.model.as_slice(), &args.file, selection)
     };
     let is_diffusion = args.layout_name() == COMFYUI;
@@ -238,8 +238,11 @@ fn warn_about_scales(args: &QuantizeArgs, left_out: &[String]) {
 }
 
 /// What engines may not load, and which weights could be quantized with other options.
-fn notes(args: &QuantizeArgs, quantizing: &Quantizing) -> Vec<String> {
+fn notes(args: &QuantizeArgs, quantizing: &Quantizing, model: &LogicalCheckpoint) -> Vec<String> {
     let mut notes = notes_on_misfits(args, quantizing);
+    if args.layout.is_none() && model.source.names().any(is_of_diffusion) {
+        notes.extend(args.scheme.and_then(of_diffusion));
+    }
     if let Some(first) = quantizing.embeddings.first() {
         notes.push(format!("few engines load quantized embeddings, such as {}", shorten(first)));
     }
@@ -276,6 +279,16 @@ fn of_engines(scheme: &str, layout: &str) -> Option<&'static str> {
         "mxfp6" => Some("mxfp6 needs compressed-tensors 0.20; vLLM 0.33 and SGLang 0.5.23 have older versions"),
         "int8" => Some("vLLM does not run int8 on GPUs of compute capability 10 and higher"),
         _ => None,
+    }
+}
+
+/// Which layout is for a diffusion model, if another one is the default of the scheme.
+fn of_diffusion(scheme: &Scheme) -> Option<String> {
+    let what = "the tensors are named as in a diffusion model, and ComfyUI loads such models";
+    match scheme.in_layout(Some(COMFYUI)) {
+        _ if scheme.layouts[0].name == COMFYUI => None,
+        Some(_) => Some(format!("{what} with --layout {COMFYUI}")),
+        None => Some(format!("{what} in other schemes, such as --scheme fp8 --layout {COMFYUI}")),
     }
 }
 

@@ -119,6 +119,19 @@ impl Keepers {
 static KEEPERS: LazyLock<Keepers> = LazyLock::new(|| Keepers::new(&[KEPT, GROUPS]));
 static DIFFUSION: LazyLock<Keepers> = LazyLock::new(|| Keepers::new(&[KEPT_IN_DIFFUSION, KEPT, GROUPS]));
 
+/// Whether a tensor is named as in a diffusion model: in files of its authors and of `ComfyUI`, or in those of diffusers.
+pub(crate) fn is_of_diffusion(name: &str) -> bool {
+    const PARTS: [&str; 6] = [
+        "double_blocks.",
+        "single_blocks.",
+        "joint_blocks.",
+        "transformer_blocks.",
+        "single_transformer_blocks.",
+        "down_blocks.",
+    ];
+    name.contains("diffusion_model.") || PARTS.iter().any(|part| name.starts_with(part))
+}
+
 /// What the policy knows about the model and about the engine that will load it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Policy {

@@ -384,3 +384,19 @@ fn a_quiet_run_writes_the_same_bytes_and_still_measures_what_is_asked_for() {
         assert!(refused.stderr.contains(" dB, below 200 dB"), "{}", refused.stderr);
     }
 }
+
+#[test]
+fn a_diffusion_model_gets_a_hint_at_the_layout_for_it() {
+    let hinted = |name: &str, line: &str| {
+        let outcome = bench_of(&[(name, "F16", 2, &[64, 128])], "{}").run(&format!("quantize m -n --scheme {line}"));
+        assert_eq!(outcome.code, Some(0), "{line}: {outcome:?}");
+        outcome.stderr.split_once("ComfyUI loads such models ").map(|(_, hint)| hint.trim_end().to_owned())
+    };
+    let unet = "model.diffusion_model.input_blocks.1.1.attn1.to_q.weight";
+    assert_eq!(hinted(unet, "fp8").as_deref(), Some("with --layout comfyui"));
+    assert_eq!(hinted(unet, "int4").as_deref(), Some("in other schemes, such as --scheme fp8 --layout comfyui"));
+    assert_eq!(
+        [hinted(unet, "fp8 --layout comfyui"), hinted("model.layers.0.mlp.up_proj.weight", "fp8")],
+        [None, None]
+    );
+}
