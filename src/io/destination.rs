@@ -94,12 +94,6 @@ impl Destination {
         directory_of(&self.file)
     }
 
-    /// The file that the path leads to, if it is in another folder than the path.
-    pub(crate) fn elsewhere(&self) -> Option<&Path> {
-        let [linked, given] = [&self.file, &self.path].map(|file| fs::canonicalize(directory_of(file)).ok());
-        (linked != given).then_some(&self.file)
-    }
-
     /// Discards everything, for conversions that are only measured.
     pub(crate) fn nowhere() -> Self {
         let path = Path::new(if cfg!(windows) { "NUL" } else { "/dev/null" });
@@ -121,6 +115,13 @@ impl Destination {
         }
         check_space(self.folder(), len).map_err(|error| error.in_file(&self.path))
     }
+}
+
+/// The file that a path leads to, if it is in another folder than the path.
+pub(crate) fn elsewhere(path: &Path) -> Option<PathBuf> {
+    let file = follow_links(path);
+    let [linked, given] = [&file, path].map(|file| fs::canonicalize(directory_of(file)).ok());
+    (linked != given).then_some(file)
 }
 
 pub(super) fn exists(path: &Path) -> Error {

@@ -14,7 +14,9 @@ use std::io;
 use std::path::Path;
 
 pub use super::destination::Destination;
-pub(crate) use super::destination::{available, check_folder, check_space, descriptor, in_home, is_standard_output};
+pub(crate) use super::destination::{
+    available, check_folder, check_space, descriptor, elsewhere, in_home, is_standard_output,
+};
 pub(crate) use super::naming::sync_folder;
 pub(crate) use super::path::directory_of;
 pub(crate) use super::temporaries::{

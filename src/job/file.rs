@@ -10,11 +10,12 @@ use crate::dtype::Dtype;
 use crate::engine::Detail;
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::identity::Files;
-use crate::io::output::{Destination, Output};
+use crate::io::output::{Destination, Output, elsewhere};
 use crate::io::sink::Divided;
 use crate::measure::hash;
 use crate::plan::{Plan, Spread};
 use crate::progress::Progress;
+use crate::text::quoted;
 use std::path::{Path, PathBuf};
 
 /// A file to be written, checked before any work.
@@ -176,9 +177,15 @@ fn find_data_place(
     if !first.keeps() {
         return refuse(first.path());
     }
-    if let Some(file) = first.elsewhere() {
+    let leads_elsewhere = |path: &Path| {
         let what = "is a link to another folder, and the elements of the model go to a file beside the model";
-        return Err(Error::new(what).in_file(first.path()).of(Kind::Taken(Wanted::At(file.to_owned()))));
+        Error::new(what).in_file(path)
+    };
+    if let Some(file) = elsewhere(first.path()) {
+        return Err(leads_elsewhere(first.path()).of(Kind::Taken(Wanted::At(file))));
+    }
+    if elsewhere(path).is_some() {
+        return Err(leads_elsewhere(path).remedy(format!("rm {}", quoted(path))).of(Kind::Taken(Wanted::File)));
     }
     let data = Destination::among(files, path, job.existing == IfExists::Replace).map_err(|error| {
         if job.existing != IfExists::Skip || !error.is_existing() {

@@ -1,7 +1,7 @@
 //! `tcast cast` from one ONNX model to another: what changes, what stays, and what is refused.
 
 use crate::common::onnx::{field, initializer, model, node, node_with, number};
-use crate::common::{Bench, Outcome, fixture};
+use crate::common::{Bench, Outcome, fixture, tree};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -409,6 +409,59 @@ fn a_model_and_its_data_are_not_separated_by_a_link() {
         std::fs::remove_file(bench.path("elsewhere/m.onnx")).unwrap();
         std::fs::remove_file(bench.path("new.onnx")).unwrap();
     }
+}
+
+#[cfg(unix)]
+#[test]
+fn the_data_of_a_model_stay_in_its_folder_whatever_has_their_name() {
+    use std::os::unix::fs::symlink;
+    let bench = Bench::new();
+    let weight = [vec![1 << 3, 32, 1 << 3, 32], number(2, 1), field(8, b"w"), field(9, &floats(&[0.5; 1024]))].concat();
+    bench.write("in.onnx", &model(&[field(5, &weight), node("MatMul", &["x", "w"], "y")].concat()));
+    fs::create_dir(bench.path("elsewhere")).unwrap();
+    bench.write("elsewhere/mine", b"mine");
+    bench.write("near", b"old");
+    let data = bench.path("out.onnx.data");
+    let line = "cast in.onnx --to f16 -o out.onnx --external-data -q";
+    for target in ["elsewhere/mine", "elsewhere/new", "../new"] {
+        symlink(target, &data).unwrap();
+        for force in ["", " --force", " --skip-existing", " --dry-run"] {
+            bench.run(&format!("{line}{force}")).expect(
+                1,
+                "",
+                "tcast: error: out.onnx.data: is a link to another folder, and the elements of the model go to a file \
+                 beside the model\n  rm 'out.onnx.data', or name another file with -o\n",
+            );
+        }
+        fs::remove_file(&data).unwrap();
+    }
+    assert_eq!(tree(&bench.path("elsewhere")).into_keys().collect::<Vec<_>>(), ["mine"]);
+    assert_eq!(bench.read("elsewhere/mine"), b"mine");
+    // A hard link gives a file another name, and the new data take that name alone.
+    fs::hard_link(bench.path("elsewhere/mine"), &data).unwrap();
+    bench.run(&format!("{line} --force")).expect(0, "", "");
+    assert_eq!(bench.read("elsewhere/mine"), b"mine");
+    bench.run("diff in.onnx out.onnx -q --tolerance 0.01").expect(0, "", "");
+    fs::remove_file(&data).unwrap();
+    // As with the model, a link that stays in the folder leads to the file.
+    symlink("near", &data).unwrap();
+    bench.run(&format!("{line} --force")).expect(0, "", "");
+    assert!(data.is_symlink() && bench.read("near").len() == 2048);
+    bench.run("diff in.onnx out.onnx -q --tolerance 0.01").expect(0, "", "");
+    fs::remove_file(&data).unwrap();
+    fs::remove_file(bench.path("out.onnx")).unwrap();
+    fs::create_dir(&data).unwrap();
+    let refused = |message: &str| {
+        let outcome = bench.run(&format!("{line} --force"));
+        assert!(outcome.code == Some(1) && outcome.stderr.starts_with(message), "{outcome:?}");
+        assert!(!bench.path("out.onnx").exists());
+    };
+    refused("tcast: error: out.onnx.data: the output is a directory\n");
+    fs::remove_dir(&data).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&data).status().unwrap().success());
+    refused(
+        "tcast: error: out.onnx.data: the elements of the model go to a file beside it, and it is not a file itself\n",
+    );
 }
 
 #[test]
