@@ -14,9 +14,11 @@ pub(super) fn set_exit_code(code: u8) {
 }
 
 /// Makes the signals that end a process first remove what is half written, and exit with code 130: SIGINT and SIGTERM,
-/// and, unless they are ignored, SIGQUIT, SIGUSR1, SIGUSR2, timers, the limit of computing time, and SIGHUP when a
-/// terminal closes. A SIGBUS, caused by an input that was cut short, becomes an ordinary error. A file beyond the size
-/// limit is then a write error, not a SIGXFSZ.
+/// and, unless they are ignored, SIGQUIT, SIGUSR1, SIGUSR2, timers, the limit of computing time, SIGHUP when a terminal
+/// closes, and on Linux those of power, descriptors, coprocessors and real time. A SIGBUS, caused by an input that was
+/// cut short, becomes an ordinary error. A file beyond the size limit is then a write error, not a SIGXFSZ.
+///
+/// The signals of faults, such as SIGSEGV, end the process at once: after a fault, no code can be relied on.
 pub fn remove_temporaries_on_interrupt() -> Result<(), Error> {
     #[cfg(unix)]
     {
@@ -30,7 +32,14 @@ pub fn remove_temporaries_on_interrupt() -> Result<(), Error> {
         let failed = |error: std::io::Error| Error::io("cannot listen to signals", &error);
         map::note_faults().map_err(failed)?;
         signal_hook::flag::register(SIGXFSZ, std::sync::Arc::default()).map_err(failed)?;
-        let others = [SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGHUP];
+        let mut others = vec![SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGHUP];
+        #[cfg(target_os = "linux")]
+        others.extend([libc::SIGIO, libc::SIGPWR].into_iter().chain(libc::SIGRTMIN()..=libc::SIGRTMAX()));
+        #[cfg(all(
+            target_os = "linux",
+            not(any(target_arch = "mips", target_arch = "mips64", target_arch = "sparc64"))
+        ))]
+        others.push(libc::SIGSTKFLT);
         let ignored = ignored_signals();
         // nohup ignores SIGHUP. Only Linux reveals that without unsafe code; elsewhere this signal is left alone.
         let is_handled = |signal: &i32| ignored.map_or(*signal != SIGHUP, |mask| mask >> (signal - 1) & 1 == 0);
