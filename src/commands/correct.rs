@@ -309,8 +309,7 @@ fn missing(typed: &Typed, error: &clap::Error) -> Vec<Line> {
 
 /// Whether the config of a model says that it is quantized.
 pub(super) fn is_quantized(model: &Path) -> bool {
-    let folder = if model.is_dir() { Some(model) } else { model.parent() };
-    folder.is_some_and(|folder| checkpoint::quantization(folder).is_ok_and(|method| method.is_some()))
+    checkpoint::probe(model, 1).is_ok_and(|found| found.quantization().is_ok_and(|method| method.is_some()))
 }
 
 /// In place of a value that a flag does not take.

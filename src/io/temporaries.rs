@@ -143,7 +143,19 @@ pub(super) fn lock() -> MutexGuard<'static, Temporaries> {
 /// Removes a file, or a folder that is empty or contains only what was made in it.
 fn remove(path: &Path) {
     let is_work = path.file_name().is_some_and(|name| name == WORK);
-    let _ = fs::remove_file(path).or_else(|_| if is_work { fs::remove_dir_all(path) } else { fs::remove_dir(path) });
+    if fs::remove_file(path).is_ok() || is_work && fs::remove_dir_all(path).is_ok() {
+        return;
+    }
+    if is_work {
+        // Too few files can be opened to look into it: this is what is in it at first.
+        for name in [LOCK, MANIFEST] {
+            let _ = fs::remove_file(path.join(name));
+        }
+        for name in [FILES, DONE] {
+            let _ = fs::remove_dir(path.join(name));
+        }
+    }
+    let _ = fs::remove_dir(path);
 }
 
 /// Creates a folder and those above it, unless they exist; not while [`remove_temporaries`] removes them.
@@ -172,6 +184,8 @@ pub(crate) const MANIFEST: &str = "manifest.json";
 pub(crate) const FILES: &str = "files";
 pub(crate) const DONE: &str = "done";
 pub(crate) const OLD: &str = "old";
+/// The file that the working run locks.
+pub(crate) const LOCK: &str = "lock";
 /// The record of what was done, once everything is in its place.
 pub(crate) const END: &str = "end.json";
 

@@ -2,7 +2,7 @@
 //! the codes would ruin the model silently.
 
 use super::source::known_dtype;
-use crate::container::checkpoint::{Checkpoint, beside, quantization};
+use crate::container::checkpoint::{Checkpoint, beside};
 use crate::container::{Input, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
@@ -42,10 +42,8 @@ impl Codes {
             return Ok(found);
         }
         let model = LogicalCheckpoint::probe(source);
-        let (others, quantization) = match &source.folder {
-            Some(folder) => (Vec::new(), quantization(folder)?),
-            None => beside(&source.path)?,
-        };
+        let others = if is_shard { beside(&source.path)? } else { Vec::new() };
+        let quantization = source.quantization()?;
         let name = |at: usize| model.tensors[at].name;
         let is_code = |at: &usize| can_be_codes(model.tensors[*at].dtype);
         let codes_at = |at: usize| (name(at).to_owned(), model.tensors[at].dtype);

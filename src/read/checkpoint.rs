@@ -1,7 +1,7 @@
 //! The tensors of a checkpoint as its model sees them: which stored tensors form quantized weights.
 
 use super::{SourceTensor, WeightSource};
-use crate::container::checkpoint::{CONFIG, Checkpoint, HF_QUANT_CONFIG, QUANTIZE_CONFIG, beside, read_side_file};
+use crate::container::checkpoint::{CONFIG, Checkpoint, HF_QUANT_CONFIG, QUANTIZE_CONFIG, beside};
 use crate::container::{Input, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -11,7 +11,6 @@ use crate::quant::{
 };
 use crate::text::quoted;
 use std::path::Path;
-use std::sync::OnceLock;
 
 /// A checkpoint with its quantized weights.
 pub(crate) struct LogicalCheckpoint<'a> {
@@ -21,11 +20,9 @@ pub(crate) struct LogicalCheckpoint<'a> {
     pub tensors: Vec<StoredTensor<'a>>,
     /// The shard of each tensor, and its index there.
     pub places: Vec<(usize, usize)>,
-    /// The text of `config.json`, after it was needed.
-    config: OnceLock<Option<String>>,
     /// The texts of the files that `ModelOpt` and GPTQ write beside it, if a tensor can be part of a weight.
-    pub hf_quant_config: Option<String>,
-    pub quantize_config: Option<String>,
+    pub hf_quant_config: Option<&'a str>,
+    pub quantize_config: Option<&'a str>,
     pub found: Recognized,
 }
 
@@ -86,8 +83,8 @@ impl<'a> LogicalCheckpoint<'a> {
                 places.push((at, number));
             }
         }
-        let (config, found) = (OnceLock::new(), Recognized::default());
-        let mut model = Self { source, tensors, places, config, hf_quant_config: None, quantize_config: None, found };
+        let found = Recognized::default();
+        let mut model = Self { source, tensors, places, hf_quant_config: None, quantize_config: None, found };
         if !model.is_model() && !model.tensors.iter().any(|tensor| can_be_part(tensor.dtype)) {
             model.found.plain = (0..model.tensors.len()).collect();
             return model;
@@ -133,7 +130,7 @@ impl<'a> LogicalCheckpoint<'a> {
     pub(crate) fn in_whole(&self, error: Error) -> Error {
         let is_alone = self.source.folder.is_none() && error.remedy_text().is_none();
         match beside(&self.source.path) {
-            Ok((others, _)) if is_alone && !others.is_empty() => {
+            Ok(others) if is_alone && !others.is_empty() => {
                 error.remedy(format!("give the folder of all shards: {}", quoted(self.source.config_folder())))
             }
             _ => error,
@@ -146,20 +143,12 @@ impl<'a> LogicalCheckpoint<'a> {
     }
 
     pub(crate) fn config(&self) -> Result<Option<&str>> {
-        if self.config.get().is_none() {
-            let _ = self.config.set(read_side_file(self.source.config_folder(), CONFIG)?);
-        }
-        Ok(self.known_config())
-    }
-
-    fn known_config(&self) -> Option<&str> {
-        self.config.get()?.as_deref()
+        self.source.side_file(CONFIG)
     }
 
     fn read_side_files(&mut self) -> Result<()> {
-        let folder = self.source.config_folder();
-        self.hf_quant_config = read_side_file(folder, HF_QUANT_CONFIG)?;
-        self.quantize_config = read_side_file(folder, QUANTIZE_CONFIG)?;
+        self.hf_quant_config = self.source.side_file(HF_QUANT_CONFIG)?;
+        self.quantize_config = self.source.side_file(QUANTIZE_CONFIG)?;
         Ok(())
     }
 
@@ -172,8 +161,8 @@ impl<'a> LogicalCheckpoint<'a> {
             tensors: &self.tensors,
             folder: self.source.config_folder(),
             config: self.config()?,
-            hf_quant_config: self.hf_quant_config.as_deref(),
-            quantize_config: self.quantize_config.as_deref(),
+            hf_quant_config: self.hf_quant_config,
+            quantize_config: self.quantize_config,
             metadata: &metadata,
             read: &|tensor| self.read_small(tensor),
         }))
@@ -219,7 +208,7 @@ impl<'a> LogicalCheckpoint<'a> {
 
     /// The type that weights are decoded to by default.
     pub(crate) fn default_target(&self) -> Dtype {
-        quant::default_target(self.known_config())
+        quant::default_target(self.source.read_text_of(CONFIG))
     }
 
     /// The type that a weight is decoded to by default: in an ONNX model that of its scale, as the nodes of the model do.

@@ -1,6 +1,6 @@
 //! What is in the folder that a conversion will be written into, and whether it may be.
 
-use super::files::{check_folders, exists, stray_above};
+use super::files::{check_folders, exists, find_name, stray_above};
 use super::{Manifest, Start, sum_at};
 use crate::container::sum_of;
 use crate::error::{Error, Kind, Result, Wanted};
@@ -41,7 +41,9 @@ fn find(folder: &Path) -> Result<FolderState> {
         return Err(error.of(Kind::Taken(Wanted::Any)));
     }
     let work = folder.join(WORK);
-    check_folders(&work)?;
+    if is_unfinished(folder)? {
+        check_folders(&work)?;
+    }
     if exists(&work.join(MANIFEST))? || exists(&work.join(END))? {
         return Ok(FolderState::Unfinished);
     }
@@ -85,7 +87,8 @@ pub(super) fn check_places(folder: &Path, manifest: &Manifest) -> Result<()> {
 }
 
 pub(crate) fn is_unfinished(folder: &Path) -> Result<bool> {
-    exists(&folder.join(WORK))
+    // An error is that of the folder, which may not be searched.
+    find_name(&folder.join(WORK)).map_err(|error| Error::io("cannot read", &error).in_file(folder))
 }
 
 /// How a folder differs from what a manifest says will be in it, in words; the content of shards is not compared.

@@ -15,10 +15,14 @@ use std::path::Path;
 
 /// Whether something has this name, including a link that leads nowhere.
 pub(super) fn exists(path: &Path) -> Result<bool> {
+    find_name(path).map_err(|error| Error::io("cannot read", &error).in_file(path))
+}
+
+pub(super) fn find_name(path: &Path) -> io::Result<bool> {
     match fs::symlink_metadata(path) {
         Ok(_) => Ok(true),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(false),
-        Err(error) => Err(Error::io("cannot read", &error).in_file(path)),
+        Err(error) => Err(error),
     }
 }
 

@@ -2,13 +2,11 @@
 
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::output::{directory_of, sync_folder, uninterrupted};
+use crate::io::temporaries::LOCK;
 use crate::text::quoted;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::Path;
-
-/// The name of the file in the work folder that is locked.
-pub(super) const LOCK: &str = "lock";
 
 /// The name of the work folder while it is removed.
 pub(super) const REMOVED: &str = ".tcast-done.tmp";
@@ -70,6 +68,17 @@ pub(super) fn lock(work: &Path, sharing: Sharing) -> Result<Option<File>> {
 }
 
 /// Whether a path still leads to an open file.
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+    let identity = |found: fs::Metadata| (found.dev(), found.ino());
+    match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        there => Ok(identity(there?) == identity(file.metadata()?)),
+    }
+}
+
+#[cfg(not(unix))]
 fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     let open = same_file::Handle::from_file(file.try_clone()?)?;
     match same_file::Handle::from_path(path) {

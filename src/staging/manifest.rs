@@ -3,6 +3,7 @@
 use super::Start;
 use super::files::sum_at;
 use crate::container::checkpoint::{StoredPath, is_index, is_inside, is_plain, is_shard_name};
+use crate::container::sum_of;
 use crate::error::{Error, Kind, Result};
 use crate::io::open::Links;
 use crate::io::output::is_own;
@@ -34,7 +35,8 @@ pub(crate) struct Manifest {
     pub side_files: Vec<ManifestSource>,
     /// The texts of the index, and of side files that are not copied unchanged.
     pub texts: BTreeMap<String, String>,
-    /// Files of an older checkpoint in the folder, which are removed when this one replaces it.
+    /// The files of the folder that may be replaced, because they were there when the work began. Only those that
+    /// [`super::older`] finds again are.
     pub replaced: Vec<String>,
 }
 
@@ -52,7 +54,22 @@ pub(crate) struct ManifestSource {
 }
 
 impl ManifestSource {
-    pub(crate) fn of(path: &Path, name: String, header: Option<&[u8]>) -> Result<Self> {
+    pub(crate) fn shard(path: &Path, name: String, header: &[u8]) -> Result<Self> {
+        Self::of(path, name).map(|found| Self { header: Some(sha256(header)), ..found })
+    }
+
+    /// A file whose `text` may have been read already: then the copy must be of this text.
+    pub(crate) fn side_file(path: &Path, text: Option<&str>, name: String) -> Result<Self> {
+        let found = Self::of(path, name)?;
+        let bytes = text.map_or(found.bytes, |text| text.len() as u64);
+        let sum = match text {
+            Some(text) => sum_of(text.as_bytes()).finalize(),
+            None => sum_at(path, bytes, Links::Follow, 1)?,
+        };
+        Ok(Self { bytes, sum: Some(sum), ..found })
+    }
+
+    fn of(path: &Path, name: String) -> Result<Self> {
         let failed = |error: std::io::Error| Error::io("cannot read", &error).in_file(path);
         let metadata = fs::metadata(path).map_err(failed)?;
         let (sign, modified) = match metadata.modified().map_err(failed)?.duration_since(UNIX_EPOCH) {
@@ -60,9 +77,7 @@ impl ManifestSource {
             Err(before) => ("-", before.duration()),
         };
         let modified = format!("{sign}{}.{:09}", modified.as_secs(), modified.subsec_nanos());
-        let bytes = metadata.len();
-        let sum = if header.is_none() { Some(sum_at(path, bytes, Links::Follow, 1)?) } else { None };
-        Ok(Self { file: name, bytes, modified, header: header.map(sha256), sum })
+        Ok(Self { file: name, bytes: metadata.len(), modified, header: None, sum: None })
     }
 }
 
@@ -111,10 +126,14 @@ impl Manifest {
             .or_else(|| other_input(&self.inputs, &now.inputs))
             .or_else(|| other_input(&self.side_files, &now.side_files))
             .or_else(|| (self.shards != now.shards).then(|| "the shards to write are others".to_owned()))
+            .or_else(|| (self.index != now.index).then(|| "the index has another name".to_owned()))
+            .or_else(|| self.other_text(now))
     }
 
     fn other_option(&self, now: &Self) -> Option<String> {
-        let (before, now) = (self.options.as_object()?, now.options.as_object()?);
+        let (Some(before), Some(now)) = (self.options.as_object(), now.options.as_object()) else {
+            return (self.options != now.options).then(|| "its options are not recorded".to_owned());
+        };
         let get = |options: &serde_json::Map<String, Value>, name: &str| match options.get(name) {
             None | Some(Value::Null) => "not given".to_owned(),
             Some(value) => value.to_string(),
@@ -124,6 +143,12 @@ impl Manifest {
         differing.next().map(|name| {
             format!("option '{name}' was {}, and is {} now", shorten(&get(before, name)), shorten(&get(now, name)))
         })
+    }
+
+    fn other_text(&self, now: &Self) -> Option<String> {
+        let mut names = self.texts.keys().chain(now.texts.keys());
+        let name = names.find(|name| self.texts.get(*name) != now.texts.get(*name))?;
+        Some(format!("its {} is not the one that is written now", shorten(name)))
     }
 
     /// Refuses to continue different work.
@@ -143,9 +168,14 @@ impl Manifest {
         let (side_files, shards) = (self.side_files.iter().map(|side| &side.file), self.shards.iter());
         let mut stray = (self.index.iter().filter(|name| !is_plain(name) || !is_index(name)))
             .chain(shards.map(|shard| &shard.file).filter(|name| !is_plain(name) || !is_shard_name(name)))
-            .chain(self.replaced.iter().filter(|name| !is_plain(name) || !is_index(name) && !is_shard_name(name)))
+            .chain(self.replaced.iter().filter(|name| {
+                (!is_plain(name) || !is_index(name) && !is_shard_name(name)) && self.files().all(|file| file != *name)
+            }))
             .chain(side_files.filter(|path| !is_inside(path)))
             .chain(self.texts.keys().filter(|path| !is_inside(path)));
+        if self.shards.is_empty() {
+            return Err(Error::new("names no shard"));
+        }
         let refuse = |name: &String| Err(Error::new(format!("names '{}', which is not in the folder", shorten(name))));
         stray.next().map_or(Ok(()), refuse)?;
         let mut seen = HashSet::new();

@@ -18,6 +18,7 @@ mod check;
 mod files;
 mod lock;
 mod manifest;
+mod older;
 mod open;
 mod place;
 mod records;
@@ -26,6 +27,7 @@ mod side_files;
 pub(crate) use check::{check, difference, is_unfinished};
 pub(crate) use files::sum_at;
 pub(crate) use manifest::{Manifest, ManifestShard, ManifestSource};
+pub(crate) use older::replaced;
 
 use crate::error::{Error, Result};
 use crate::io::output::{Destination, NewFolder, keep_at_interrupt, sync_folder};

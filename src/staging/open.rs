@@ -4,6 +4,7 @@ use super::files::{check_folders, exists, json, read};
 use super::lock::{Sharing, lock};
 use super::manifest::{Manifest, sha256};
 use super::place::recover;
+use super::records::check_records;
 use super::{End, Records, Staging, Start, check, clear, sync_name};
 use crate::container::checkpoint;
 use crate::error::{Error, Kind, Result, Wanted};
@@ -87,6 +88,7 @@ impl Staging {
                 remove_leftovers(&staging.work.join(folder));
             }
         }
+        staging.check_older()?;
         staging.before = staging.finished();
         if start == Start::Part || staging.before > 0 {
             staging.keep();
@@ -139,7 +141,11 @@ impl Staging {
     /// A checkpoint that is already in its place.
     fn at_end(folder: &Path, sync: bool) -> Result<Self> {
         let path = folder.join(WORK).join(END);
-        let checked = |end: End<Manifest, Records>| end.manifest.check_names().map(|()| end);
+        let checked = |end: End<Manifest, Records>| {
+            end.manifest.check_names()?;
+            check_records(&end)?;
+            Ok(end)
+        };
         let end = read(&path).and_then(checked);
         let End { manifest, done } = end.map_err(|error| error.in_file(&path).of(checkpoint::without_end(folder)))?;
         Ok(Self::begun(folder, manifest, Some(done), sync))
@@ -154,6 +160,6 @@ fn read_manifest(folder: &Path) -> Result<Manifest> {
 }
 
 /// The hash is computed only once, because the manifest is longer than everything else.
-fn hash(manifest: &Manifest) -> Result<String> {
+pub(super) fn hash(manifest: &Manifest) -> Result<String> {
     json(manifest).map(|text| sha256(&text))
 }

@@ -20,15 +20,17 @@
 //! | `end.json` | - | remove the work folder |
 
 use super::check::check_places;
-use super::files::exists;
-use super::lock::{LOCK, Sharing, lock, remove_work};
+use super::files::{exists, read};
+use super::lock::{Sharing, lock, remove_work};
 use super::manifest::sha256;
-use super::{Staging, sync_name};
+use super::open::hash;
+use super::{Staging, older, sync_name};
+use crate::container::checkpoint::is_index;
 use crate::error::{Error, Result};
-use crate::io::output::{Destination, WORK, create_folders, directory_of, is_own};
-use crate::io::temporaries::{DONE, END, FILES, Kept, MANIFEST, OLD, keep_after};
+use crate::io::output::{Destination, WORK, create_folders, directory_of};
+use crate::io::temporaries::{DONE, END, FILES, Kept, LOCK, MANIFEST, OLD, keep_after};
 use crate::text::{path_text, quoted, shorten};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -38,6 +40,7 @@ impl Staging {
     /// which folders are exchanged, an interrupt comes after all of it.
     pub(super) fn put_in_place(&mut self, kept: Kept) -> Result<()> {
         check_places(&self.folder, &self.manifest)?;
+        self.check_older()?;
         if let Some((aside, real)) = self.prepare_exchange()? {
             let exchanged = keep_after(Some(kept.clone()), || {
                 self.exchange(&aside, &real)?;
@@ -63,7 +66,10 @@ impl Staging {
         let (Some(aside), Ok(real)) = (aside(&self.folder), fs::canonicalize(&self.folder)) else { return Ok(None) };
         // A process whose current folder this is would end up in the old one, which is removed.
         let is_in_it = std::env::current_dir().is_ok_and(|here| here.starts_with(&real));
-        if is_begun || is_in_it || !is_alike(&real, &new).unwrap_or(false) {
+        // What another run has left, or somebody else has put there, must not become a part of the checkpoint.
+        let files = self.manifest.files().map(|file| self.staged(file)).collect();
+        let has_more = !holds_only(&files, &new).unwrap_or(false);
+        if is_begun || is_in_it || has_more || !is_alike(&real, &new).unwrap_or(false) {
             return Ok(None);
         }
         let inner = new.join(WORK);
@@ -95,6 +101,24 @@ impl Staging {
         Ok(())
     }
 
+    /// The files that the new ones replace, wherever they are now.
+    fn older(&self) -> Result<BTreeMap<String, PathBuf>> {
+        let mut moved = BTreeSet::new();
+        if self.is_moving()? {
+            for file in self.manifest.files() {
+                if !exists(&self.staged(file))? {
+                    moved.insert(self.folder.join(file));
+                }
+            }
+        }
+        older::known(&[self.work.join(OLD), self.folder.clone()], &self.manifest, |path| moved.contains(path))
+    }
+
+    /// Refuses to replace what was not in the folder when the work began.
+    pub(super) fn check_older(&self) -> Result<()> {
+        self.older().map(|_| ())
+    }
+
     /// Moves the files one by one.
     fn move_up(&self) -> Result<()> {
         let rename = |from: &Path, to: &Path| -> Result<()> {
@@ -105,14 +129,10 @@ impl Staging {
         };
         let old = self.work.join(OLD);
         create_folders(&old)?;
-        let new: BTreeSet<&String> = self.manifest.files().collect();
-        let mut before: Vec<&String> = self.manifest.replaced.iter().chain(new.iter().copied()).collect();
-        before.sort_by_key(|file| Some(*file) != self.manifest.index.as_ref());
-        for file in before {
-            let is_moved = new.contains(file) && !exists(&self.staged(file))?;
-            if !is_moved && exists(&self.folder.join(file))? {
-                rename(&self.folder.join(file), &old.join(file))?;
-            }
+        let mut before: Vec<(String, PathBuf)> = self.older()?.into_iter().collect();
+        before.sort_by_key(|(file, _)| !is_index(file));
+        for (file, path) in before.iter().filter(|(_, path)| !path.starts_with(&old)) {
+            rename(path, &old.join(file))?;
         }
         for file in self.manifest.files() {
             if exists(&self.staged(file))? {
@@ -126,6 +146,12 @@ impl Staging {
         self.write_json(Destination::within(&self.work.join(END)), &self.end())
     }
 
+    /// Whether a folder is the one that this output took the place of: it has the same manifest.
+    fn is_replaced(&self, aside: &Path) -> Result<bool> {
+        let path = aside.join(WORK).join(MANIFEST);
+        Ok(exists(&path)? && !is_staged(aside)? && hash(&read(&path)?)? == hash(&self.manifest)?)
+    }
+
     /// Removes the rest of the old folder, and then the work folder. An interrupt comes after that, and reports `kept`.
     pub(super) fn clean_up(&mut self, kept: Option<Kept>) -> Result<()> {
         keep_after(kept, || self.remove_old())
@@ -134,10 +160,16 @@ impl Staging {
     fn remove_old(&mut self) -> Result<()> {
         let failed = |error: io::Error| Error::cannot("write", &error).in_file(&self.folder);
         if let Some(aside) = aside(&self.folder).filter(|aside| exists(aside).unwrap_or(true)) {
-            if exists(&aside.join(WORK))? && !is_staged(&aside)? {
-                let known = self.manifest.files().chain(&self.manifest.replaced).map(PathBuf::from).collect();
+            if self.is_replaced(&aside)? {
+                let older = older::known(std::slice::from_ref(&aside), &self.manifest, |_| false)?;
+                // The indexes, which name the other files, are removed last.
+                for is_last in [false, true] {
+                    for (_, path) in older.iter().filter(|(name, _)| is_index(name) == is_last) {
+                        fs::remove_file(path).map_err(failed)?;
+                    }
+                }
                 let real = fs::canonicalize(&self.folder).map_err(failed)?;
-                move_over(&aside, &real, Path::new(""), &known)?;
+                move_over(&aside, &real, Path::new(""))?;
                 if self.sync {
                     sync_name(&aside)?; // what its work folder says about it holds until it is empty
                 }
@@ -157,13 +189,27 @@ impl Staging {
     }
 }
 
+/// Whether a folder and those in it hold only some files, and the work folder.
+fn holds_only(files: &BTreeSet<PathBuf>, folder: &Path) -> io::Result<bool> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let path = entry.path();
+        let is_known = entry.file_name() == WORK || files.contains(&path);
+        if !(is_known || entry.file_type()?.is_dir() && holds_only(files, &path)?) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// Finds what a run that was killed here has left beside the folder. Refuses an old checkpoint whose new one is gone.
 pub(super) fn recover(folder: &Path, work: &Path) -> Result<()> {
     let Some(aside) = aside(folder) else { return Ok(()) };
     let files = work.join(FILES);
     match (is_staged(&aside)?, exists(&work.join(END))?) {
         (false, true) => Ok(()), // the old checkpoint
-        (true, false) if !exists(&files)? => match fs::rename(&aside, &files) {
+        // Without a manifest, it is of work that was begun otherwise.
+        (true, false) if !exists(&files)? && exists(&work.join(MANIFEST))? => match fs::rename(&aside, &files) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(Error::cannot("write", &error).in_file(&aside))
             }
@@ -219,23 +265,18 @@ fn remove_old_work(aside: &Path) {
     }
 }
 
-/// Moves over what an old folder has besides the `known` files to be replaced, and removes those. What is moved was not
-/// written by tcast and may have no copy: it is flushed even if outputs are not.
-fn move_over(old: &Path, new: &Path, inner: &Path, known: &BTreeSet<PathBuf>) -> Result<()> {
+/// Moves over what an old folder still has besides the work folder: files of others, and what runs with outputs in this
+/// folder keep there. It may have no copy, so it is flushed even if outputs are not.
+fn move_over(old: &Path, new: &Path, inner: &Path) -> Result<()> {
     let failed = |error: io::Error| Error::io("cannot move", &error).in_file(old);
     let mut is_moved = false;
     for entry in fs::read_dir(old).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         let (name, from) = (entry.file_name(), entry.path());
-        let (to, inside) = (new.join(&name), inner.join(&name));
+        let to = new.join(&name);
         let is_folder = entry.file_type().map_err(failed)?.is_dir();
-        let is_ours = inner == Path::new("") && is_own(&name.to_string_lossy());
-        if is_ours && is_folder {
-            if name != WORK {
-                fs::remove_dir_all(&from).map_err(failed)?;
-            }
-        } else if is_ours || known.contains(&inside) && !is_folder {
-            fs::remove_file(&from).map_err(failed)?;
+        if inner == Path::new("") && name == WORK {
+            // It is removed when nothing else is left.
         } else if !exists(&to)? {
             if !is_moved {
                 // The new parent folder must exist afterwards, too.
@@ -246,7 +287,7 @@ fn move_over(old: &Path, new: &Path, inner: &Path, known: &BTreeSet<PathBuf>) ->
             is_moved = true;
             fs::rename(&from, &to).map_err(failed)?;
         } else if is_folder && fs::symlink_metadata(&to).is_ok_and(|found| found.is_dir()) {
-            move_over(&from, &to, &inside, known)?;
+            move_over(&from, &to, &inner.join(&name))?;
             fs::remove_dir(&from).map_err(failed)?;
         } else {
             let error = Error::new(format!("was in the old folder, and {} is there now", shorten(&path_text(to))));

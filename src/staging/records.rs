@@ -2,7 +2,8 @@
 
 use super::files::{is_there, read, sum_at, text};
 use super::manifest::{Manifest, ManifestShard};
-use super::{End, Staging};
+use super::open::hash;
+use super::{End, Records, Staging};
 use crate::error::{Error, Kind, Result};
 use crate::io::open::Links;
 use crate::io::output::Destination;
@@ -97,6 +98,18 @@ impl Staging {
     pub(super) fn end(&self) -> End<&Manifest, RecordFiles<'_>> {
         End { manifest: &self.manifest, done: RecordFiles(self) }
     }
+}
+
+/// Refuses a manifest that is not the one of the records beside it.
+pub(super) fn check_records(End { manifest, done }: &End<Manifest, Records>) -> Result<()> {
+    let hash = hash(manifest)?;
+    let is_of_it = |record: &RawValue| {
+        serde_json::from_str::<Record<IgnoredAny>>(record.get()).is_ok_and(|record| record.of == hash)
+    };
+    if manifest.shards.iter().all(|shard| done.get(&shard.file).is_some_and(|record| is_of_it(record))) {
+        return Ok(());
+    }
+    Err(Error::new("its manifest is not the one of its records"))
 }
 
 /// The records of all shards by name, which are read one after the other: those of many tensors are long.

@@ -20,6 +20,7 @@ mod folders;
 mod foreign;
 mod help;
 mod inspect;
+mod manifest;
 mod many;
 mod mistakes;
 mod onnx_casts;

@@ -32,6 +32,9 @@ pub const PROMISES: &[Promise] = &[
             ("tests/faults/races.rs", "a_link_in_the_place_of_external_data_is_never_followed"),
             ("tests/cli/onnx_models.rs", "links_to_the_data_of_a_model_are_followed_where_a_cache_keeps_both"),
             ("tests/cli/folders.rs", "a_side_file_that_is_a_link_out_of_the_checkpoint_is_refused"),
+            ("tests/cli/onnx_casts.rs", "the_data_of_a_model_stay_in_its_folder_whatever_has_their_name"),
+            ("tests/cli/manifest.rs", "replacing_a_folder_keeps_what_other_outputs_have_in_it"),
+            ("tests/faults/signals.rs", "an_outer_output_that_is_replaced_keeps_the_old_files_of_an_inner_one"),
         ],
     },
     Promise {
@@ -59,6 +62,9 @@ pub const PROMISES: &[Promise] = &[
             ("tests/cli/staging.rs", "links_pipes_and_devices_in_a_work_folder_are_not_followed_or_waited_for"),
             ("tests/cli/staging.rs", "a_staged_shard_that_was_damaged_is_done_again"),
             ("tests/cli/staging.rs", "finish_names_what_is_damaged_and_how_it_is_done_again"),
+            ("tests/cli/manifest.rs", "a_manifest_with_any_field_edited_is_refused_or_changes_no_byte"),
+            ("tests/cli/manifest.rs", "a_manifest_cannot_name_what_is_removed_for_the_new_checkpoint"),
+            ("tests/cli/manifest.rs", "what_others_put_among_the_new_files_does_not_become_a_part_of_the_checkpoint"),
         ],
     },
     Promise {
@@ -173,6 +179,7 @@ pub const PROMISES: &[Promise] = &[
         text: "If an input is truncated, written to or replaced during the run, the run fails without an output",
         tests: &[
             ("tests/faults/inputs.rs", "whatever_happens_to_an_input_is_reported_and_nothing_is_left"),
+            ("tests/faults/inputs.rs", "a_config_is_read_once_and_copied_only_if_it_is_what_was_read"),
             ("tests/faults/inputs.rs", "a_changed_input_is_noticed_whatever_its_time_and_its_name_say"),
             ("tests/faults/inputs.rs", "an_input_that_is_gone_and_could_not_be_kept_open_is_an_error"),
             ("tests/faults/inputs.rs", "an_input_cut_short_at_any_moment_is_an_error_or_came_too_late"),

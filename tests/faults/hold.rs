@@ -9,7 +9,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// A library loaded before the system's. The thread that makes call number `HOLD_AT` of the function `HOLD` waits until
-/// the folder `HOLD_IN` has a file `go`; other threads carry on. `BLIND` makes all memory look present, as it does where
+/// the folder `HOLD_IN` has a file `go`; other threads carry on. Of `open64`, calls for files named `HOLD_FILE` count. `BLIND` makes all memory look present, as it does where
 /// pages go away a moment later.
 const LIBRARY: &str = r#"
 #define _GNU_SOURCE
@@ -72,6 +72,8 @@ int open64(const char *path, int flags, ...) {
     va_start(more, flags);
     mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(more, mode_t) : 0;
     va_end(more);
+    const char *file = getenv("HOLD_FILE"), *last = strrchr(path, '/');
+    if (file && !strcmp(last ? last + 1 : path, file)) hold("open64");
     if (getenv("NO_UNNAMED") && (flags & O_TMPFILE) == O_TMPFILE) {
         errno = EOPNOTSUPP;
         return -1;
@@ -141,7 +143,7 @@ pub(super) struct Held {
     folder: TempDir,
 }
 
-/// Starts a run and waits until it makes a call, `pwrite64`, `madvise` or `fsync` of a file, for the time `at` (from 1). `None` where the
+/// Starts a run and waits until it makes a call, `pwrite64`, `madvise`, `open64` or `fsync` of a file, for the time `at` (from 1). `None` where the
 /// library cannot be built.
 #[track_caller]
 pub(super) fn hold(mut command: Command, call: &str, at: usize) -> Option<Held> {

@@ -1,7 +1,7 @@
 //! Inputs that change while they are read: cut short, written to, replaced, removed, and disks that do not give them.
 
 use super::hold::{Held, hold};
-use super::{Moments, number, numbers, outcome, sparse};
+use super::{Moments, has_strace, number, numbers, outcome, sparse, traced};
 use crate::common::promises::record;
 use crate::common::{Bench, Outcome, npy, shard};
 use std::fs::{self, File};
@@ -245,5 +245,53 @@ fn inputs_are_left_as_they_are() {
     ] {
         assert_eq!(bench.run(line).code, Some(0), "{line}");
         assert!(stamp("x.npy") == before, "{line}");
+    }
+}
+
+/// A folder whose config says nothing of codes, and one whose config describes them.
+#[test]
+fn a_config_is_read_once_and_copied_only_if_it_is_what_was_read() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("in")).unwrap();
+    bench.write("in/s.safetensors", &shard(&[("w", 1.5, 20)]));
+    // Read, and then copied.
+    for (subcommand, config) in [
+        ("cast in --to f16", "{\"dtype\": \"float16\", \"x\": 1}"),
+        ("bitcast in --to int32", "{\"dtype\": \"auto\", \"x\": 1}"),
+    ] {
+        bench.write("in/config.json", config.as_bytes());
+        let mut command = bench.command();
+        command.args(subcommand.split(' ')).args(["-o", "out", "-q", "-j1"]).env("HOLD_FILE", "config.json");
+        let Some(held) = hold(command, "open64", 2) else { return };
+        bench.write("new.json", config.replace('1', "2").as_bytes());
+        fs::rename(bench.path("new.json"), bench.path("in/config.json")).unwrap();
+        let message = "tcast: error: in/config.json: the file was changed during the work\n  \
+                       start again when nothing writes to it\n";
+        held.release().expect(1, "", message);
+        assert_eq!(bench.files(), ["in"], "{subcommand}");
+    }
+    if !has_strace("how often a config is read") {
+        return;
+    }
+    bench.write("in/config.json", b"{\"dtype\": \"float32\"}");
+    bench.add_checkpoint("llama-fp8", "fp8");
+    bench.add_checkpoint("llama-tiny-bf16", "llama");
+    for line in [
+        "cast in --to f16 -o a -q",
+        "dequantize fp8 -o c -q",
+        "dequantize fp8 -o c.safetensors -q",
+        "quantize llama --scheme fp8 -o d -q",
+        "quantize fp8 --layout modelopt -o e -q",
+        "inspect fp8 -q",
+        "inspect fp8/model-00001-of-00002.safetensors -q",
+    ] {
+        let said = outcome(traced(&bench, &["-e", "trace=openat"], line).output().unwrap());
+        assert!(said.code == Some(0), "{line}: {said:?}");
+        let trace = fs::read_to_string(bench.path("trace")).unwrap();
+        let reads = |name: &str| {
+            let is_read = |call: &&str| call.contains(&format!("/{name}\", O_RDONLY")) && !call.contains("/.tcast/");
+            trace.lines().filter(is_read).count()
+        };
+        assert!(reads("config.json") == 1 && reads("hf_quant_config.json") <= 1, "{line}: {trace}");
     }
 }

@@ -90,6 +90,20 @@ fn fail_each(bench: &Bench, line: &str, prepare: impl Fn(), check: impl Fn(&str,
 }
 
 #[test]
+fn a_folder_that_may_not_be_searched_is_named_itself() {
+    if !has_strace("a folder without permission") {
+        return;
+    }
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "in");
+    let flags = ["-P", "in/.tcast", "-e", "trace=statx", "-e", "inject=statx:error=EACCES"];
+    for line in ["inspect in", "cast in --to f16 -o out", "cast --finish in"] {
+        let said = outcome(traced(&bench, &flags, line).output().unwrap());
+        let message = "tcast: error: in: cannot read: permission denied\n";
+        assert_eq!((said.code, &*said.stdout, &*said.stderr), (Some(1), "", message), "{line}");
+    }
+}
+
+#[test]
 fn whatever_the_system_refuses_a_model_and_its_data_appear_both_or_not() {
     if !has_strace("system calls that fail") {
         return;

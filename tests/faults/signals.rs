@@ -125,7 +125,19 @@ fn heeded() -> Vec<&'static str> {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
     let ignored = u64::from_str_radix(ignored.trim(), 16).unwrap();
-    let maybe = [("HUP", 1), ("QUIT", 3), ("USR1", 10), ("USR2", 12), ("ALRM", 14), ("VTALRM", 26), ("PROF", 27)];
+    let maybe = [
+        ("HUP", 1),
+        ("QUIT", 3),
+        ("USR1", 10),
+        ("USR2", 12),
+        ("ALRM", 14),
+        ("VTALRM", 26),
+        ("PROF", 27),
+        ("IO", 29),
+        ("PWR", 30),
+        ("34", 34),
+        ("64", 64),
+    ];
     let is_heeded = |(name, number): &(&str, u32)| {
         let is_ignored = ignored >> (number - 1) & 1 == 1;
         if is_ignored {
@@ -273,6 +285,33 @@ fn an_old_checkpoint_without_its_new_one_is_found_before_anything_is_converted()
     assert!(said.code == Some(1) && said.stderr.contains(&message), "{said:?}");
     assert!(!bench.path("out/.tcast/done/0.json").exists());
     assert!(bench.path(&left).join("s.safetensors").exists());
+}
+
+#[test]
+fn an_outer_output_that_is_replaced_keeps_the_old_files_of_an_inner_one() {
+    if !has_strace("a run that is killed when folders are exchanged") {
+        return;
+    }
+    let bench = Bench::new();
+    fs::create_dir(bench.path("in")).unwrap();
+    bench.write("in/s.safetensors", &shard(&[("w", 1.5, 20)]));
+    let mine = |number: usize| format!("a/b/mine{number}.txt");
+    for output in ["a", "a/b"] {
+        bench.run(&format!("cast in --to f16 -o {output} -q")).expect(0, "", "");
+    }
+    (0..9).for_each(|number| bench.write(&mine(number), b"mine"));
+    bench.run("cast in --to bf16 -o whole -q").expect(0, "", "");
+    // Killed when the inner folder is new, and all that the old one had is beside it.
+    let flags = ["-e", "trace=?rename,renameat", "-e", "inject=?rename,renameat:signal=KILL:when=2"];
+    traced(&bench, &flags, "cast in --to bf16 -o a/b -f -q").output().unwrap();
+    assert!(!bench.path(&mine(0)).exists());
+    bench.run("cast in --to bf16 -o a -f -q").expect(0, "", "");
+    bench.run("cast --finish a/b -q").expect(0, "", "");
+    (0..9).for_each(|number| assert_eq!(bench.read(&mine(number)), b"mine"));
+    (0..9).for_each(|number| fs::remove_file(bench.path(&mine(number))).unwrap());
+    same(&tree(&bench.path("a/b")), &tree(&bench.path("whole")));
+    fs::remove_dir_all(bench.path("a/b")).unwrap();
+    same(&tree(&bench.path("a")), &tree(&bench.path("whole")));
 }
 
 #[test]

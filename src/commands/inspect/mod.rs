@@ -303,8 +303,8 @@ impl<'a> Listing<'a> {
         let lines = self.problems().take(FEW).map(|problem| format!("  {problem}\n"));
         let more = if all > FEW { format!("  ... and {} more\n", all - FEW) } else { String::new() };
         // If the folder cannot be read, there is nothing to say about it.
-        let is_shard = self.folder.folder.is_none()
-            && checkpoint::beside(self.input).is_ok_and(|(tensors, _)| !tensors.is_empty());
+        let is_shard =
+            self.folder.folder.is_none() && checkpoint::beside(self.input).is_ok_and(|tensors| !tensors.is_empty());
         let others = if is_shard { ": the file is a shard, and missing parts may be in other shards" } else { "" };
         format!("problems of quantized weights{others}\n{}{more}", lines.collect::<String>())
     }

@@ -16,9 +16,7 @@ pub use disagreements::Disagreement;
 pub use index::{INDEX, Index, index_in_place_of, index_text, is_index, shard_names, weight_map};
 pub(crate) use names::has_shards;
 pub use names::{description, is_plain, is_shard_name};
-pub use side_files::{
-    CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, SideFiles, config, is_inside, quantization, read_side_file, with_dtype,
-};
+pub use side_files::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, SideFiles, is_inside, with_dtype};
 pub(crate) use unfinished::{StoredPath, without_end, without_manifest};
 
 use super::{Input, SHARDS, Tensor, probe_on};
@@ -51,6 +49,7 @@ pub struct Checkpoint {
     pub broken: Vec<Error>,
     /// Where the index and the shards disagree, or the shards among themselves.
     pub disagreements: Vec<Disagreement>,
+    descriptions: side_files::Descriptions,
 }
 
 impl Checkpoint {
@@ -203,9 +202,8 @@ fn read_text(path: &Path) -> Result<String> {
     String::from_utf8(text).map_err(|_| Error::new("is not UTF-8 text"))
 }
 
-/// What a shard belongs to, according to the files beside it: the names of all tensors in an index that names the
-/// shard, and how the config says that the weights are quantized. Empty for a file that stands alone.
-pub fn beside(shard: &Path) -> Result<(Vec<String>, Option<String>)> {
+/// The names of all tensors in an index beside a shard that names the shard. Empty for a file that stands alone.
+pub fn beside(shard: &Path) -> Result<Vec<String>> {
     let folder = directory_of(shard);
     let name = shard.file_name().unwrap_or_default().to_string_lossy();
     let mut tensors = Vec::new();
@@ -218,7 +216,7 @@ pub fn beside(shard: &Path) -> Result<(Vec<String>, Option<String>)> {
             }
         }
     }
-    Ok((tensors, quantization(folder)?))
+    Ok(tensors)
 }
 
 fn open_all_of(folder: &Path, files: Vec<String>, threads: usize) -> Result<Checkpoint> {

@@ -1,6 +1,6 @@
 //! The files beside the shards of a checkpoint: config, tokenizer, chat template and others.
 
-use super::{is_index, is_shard_name, read_text};
+use super::{Checkpoint, is_index, is_shard_name, read_text};
 use crate::container::Input;
 use crate::container::json::{MapOnly, as_json, members};
 use crate::dtype::Dtype;
@@ -13,6 +13,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
+use std::sync::OnceLock;
 
 /// The file that describes a model.
 pub const CONFIG: &str = "config.json";
@@ -125,13 +126,40 @@ pub fn is_inside(path: &str) -> bool {
         && parts.all(|part| matches!(part, Component::Normal(name) if name.to_str().is_some_and(|name| !is_own(name))))
 }
 
-/// The config of a folder, if it has one. Refuses one that is no JSON object: it does not say how weights are stored.
-pub fn config(folder: &Path) -> Result<Option<String>> {
-    read_side_file(folder, CONFIG)
+/// The texts of the files that describe how weights are stored. Each is read at most once: a second time it could be
+/// another version.
+#[derive(Default)]
+pub(super) struct Descriptions([OnceLock<Option<String>>; 3]);
+
+impl Descriptions {
+    fn get(&self, name: &str) -> Option<&OnceLock<Option<String>>> {
+        [CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG].iter().position(|known| *known == name).map(|at| &self.0[at])
+    }
 }
 
-/// A JSON file that describes how the weights of a folder are stored, if the folder has it.
-pub fn read_side_file(folder: &Path, name: &str) -> Result<Option<String>> {
+impl Checkpoint {
+    /// The text of [`CONFIG`], [`HF_QUANT_CONFIG`] or [`QUANTIZE_CONFIG`], if the folder has it. Refuses one that is no
+    /// JSON object: it does not say how weights are stored.
+    pub(crate) fn side_file(&self, name: &str) -> Result<Option<&str>> {
+        let text = self.descriptions.get(name).expect("one of these files");
+        if text.get().is_none() {
+            let _ = text.set(read_side_file(self.config_folder(), name)?);
+        }
+        Ok(self.read_text_of(name))
+    }
+
+    /// The same, if it was read.
+    pub(crate) fn read_text_of(&self, name: &str) -> Option<&str> {
+        self.descriptions.get(name)?.get()?.as_deref()
+    }
+
+    /// How its weights are quantized, according to its config; `None` if that does not say that they are.
+    pub(crate) fn quantization(&self) -> Result<Option<String>> {
+        Ok(self.side_file(CONFIG)?.and_then(|config| quantization_of(&as_json(config))))
+    }
+}
+
+fn read_side_file(folder: &Path, name: &str) -> Result<Option<String>> {
     let path = folder.join(name);
     match fs::symlink_metadata(&path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -145,11 +173,6 @@ pub fn read_side_file(folder: &Path, name: &str) -> Result<Option<String>> {
             Err(error.remedy("correct it, or download it again: it says how the weights are stored"))
         }
     }
-}
-
-/// How the weights of a folder are quantized, according to its config; `None` if it does not say that they are.
-pub fn quantization(folder: &Path) -> Result<Option<String>> {
-    Ok(config(folder)?.and_then(|config| quantization_of(&as_json(&config))))
 }
 
 fn quantization_of(json: &str) -> Option<String> {

@@ -66,7 +66,7 @@ pub(super) fn refuse(folder: &Path) -> Result<()> {
     let work = folder.join(WORK);
     match fs::symlink_metadata(&work) {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(()),
-        Err(error) => Err(Error::io("cannot read", &error).in_file(&work)),
+        Err(error) => Err(Error::io("cannot read", &error).in_file(folder)),
         Ok(_) => {
             let error = Error::new(format!("an unfinished conversion is in it, in {WORK}")).in_file(folder);
             Err(error.of(interrupted(folder, state(&work))))

@@ -11,8 +11,8 @@ use super::place::Route;
 use super::{IfExists, Job, JobInput, Recoding};
 use crate::container::Input;
 use crate::container::checkpoint::{
-    CONFIG, Checkpoint, HF_QUANT_CONFIG, INDEX, QUANTIZE_CONFIG, SideFiles, StoredPath, config, index_in_place_of,
-    index_text, is_index, is_shard_name, shard_names, weight_map, with_dtype,
+    CONFIG, Checkpoint, HF_QUANT_CONFIG, INDEX, QUANTIZE_CONFIG, SideFiles, StoredPath, index_in_place_of, index_text,
+    shard_names, with_dtype,
 };
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::identity::{Files, is_within};
@@ -21,8 +21,6 @@ use crate::plan::{Plan, Spread, Step};
 use crate::staging::{self, Manifest, ManifestShard, ManifestSource, Start};
 use crate::text::{path_text, quoted, size};
 use std::collections::{BTreeMap, HashSet};
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 /// More side files than any checkpoint has.
@@ -75,10 +73,11 @@ impl<'a> FolderOutput<'a> {
         let changed = changed_side_files(job, source, recoding, &plans)?;
         side_files.kept.retain(|name| changed.get(&**name) != Some(&None));
         let changed = changed.into_iter().filter_map(|(name, text)| Some((name.to_owned(), text?)));
-        let side_file =
-            |name: String| ManifestSource::of(&source.folder.as_deref().unwrap_or(path).join(&name), name, None);
-        let replaced = if start == Start::Replace { replaced(path, &shards)? } else { Vec::new() };
-        let manifest = Manifest {
+        let side_file = |name: String| {
+            let path = source.folder.as_deref().unwrap_or(path).join(&name);
+            ManifestSource::side_file(&path, source.read_text_of(&name), name)
+        };
+        let mut manifest = Manifest {
             tcast: env!("CARGO_PKG_VERSION").to_owned(),
             operator: job.operator.name().to_owned(),
             options: job.options.clone(),
@@ -89,9 +88,10 @@ impl<'a> FolderOutput<'a> {
             texts: index_text.chain(changed).collect(),
             shards,
             index,
-            replaced,
+            replaced: Vec::new(),
         };
         if start == Start::Replace {
+            manifest.replaced = staging::replaced(path, &manifest)?;
             check_descriptions(path, &manifest)?;
         }
         let is_there = staging::check(path, start, &manifest)?;
@@ -144,12 +144,14 @@ fn changed_side_files(
     plans: &[Plan],
 ) -> Result<BTreeMap<&'static str, Option<String>>> {
     let mut changed = BTreeMap::new();
-    let Some(folder) = &source.folder else { return Ok(changed) };
+    if source.folder.is_none() {
+        return Ok(changed);
+    }
     changed.extend(recoding.into_iter().flat_map(|recoding| recoding.side_files.iter().cloned()));
     if !matches!(job.operator, Operator::Dequantize | Operator::Quantize) {
         let text = match changed.get(CONFIG) {
             Some(Some(text)) => with_most_used_dtype(text, plans),
-            _ => config(folder)?.and_then(|text| with_most_used_dtype(&text, plans)),
+            _ => source.side_file(CONFIG)?.and_then(|text| with_most_used_dtype(text, plans)),
         };
         changed.extend(text.map(|text| (CONFIG, Some(text))));
     }
@@ -210,51 +212,11 @@ fn with_most_used_dtype(config: &str, plans: &[Plan]) -> Option<String> {
 /// A file of the input, for later runs to compare.
 fn fingerprint(shard: &Input) -> Result<ManifestSource> {
     let name = shard.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
-    ManifestSource::of(shard.path(), name, Some(shard.header()))
+    ManifestSource::shard(shard.path(), name, shard.header())
 }
 
 /// Refuses a folder that is another output of the run, or in which a file of the input would be replaced or removed.
 fn check_files(folder: &Path, manifest: &Manifest, run: &mut Files) -> Result<()> {
     run.write(folder)?;
     manifest.files().chain(&manifest.replaced).try_for_each(|name| run.check_unread(&folder.join(name)))
-}
-
-/// The files of the checkpoint that is to be replaced: its indexes and their shards, or its only shard. Other weights are
-/// not touched, and would be mistaken for those of the new one.
-fn replaced(folder: &Path, shards: &[ManifestShard]) -> Result<Vec<String>> {
-    let failed = |error: io::Error| Error::io("cannot read", &error).in_file(folder);
-    let entries = match fs::read_dir(folder) {
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-            return Ok(Vec::new());
-        }
-        entries => entries.map_err(failed)?,
-    };
-    let mut there = Vec::new();
-    for entry in entries {
-        there.push(entry.map_err(failed)?.file_name().to_string_lossy().into_owned()); // tcast writes only names in UTF-8
-    }
-    let mut replaced: Vec<String> = there.iter().filter(|name| is_index(name)).cloned().collect();
-    let mut named = Vec::new();
-    for index in &replaced {
-        let map = weight_map(&folder.join(index));
-        let remedy = format!("rm {}", quoted(&folder.join(index)));
-        let in_the_way = |error: Error| error.remedy(remedy).of(Kind::Taken(Wanted::Folder));
-        named.extend(map.map_err(in_the_way)?.into_values().map(|shard| shard.to_string()));
-    }
-    let found: Vec<String> = there.into_iter().filter(|name| is_shard_name(name)).collect();
-    // Without an index, loaders read one file.
-    let is_only = replaced.is_empty() && found.len() == 1;
-    for name in found {
-        let is_whole = is_only && ["model.safetensors", "diffusion_pytorch_model.safetensors"].contains(&&*name);
-        if !is_whole && !named.contains(&name) && !shards.iter().any(|shard| shard.file == name) {
-            let path = folder.join(&name);
-            let remedy = format!("rm {}", quoted(&path));
-            let error =
-                Error::new("is not a shard of the checkpoint that is to be replaced, and would stay").in_file(&path);
-            return Err(error.remedy(remedy).of(Kind::Taken(Wanted::Folder)));
-        }
-        replaced.push(name);
-    }
-    replaced.sort();
-    Ok(replaced)
 }

@@ -1,0 +1,93 @@
+//! The files of an older checkpoint that a new one replaces. The folder itself shows which ones these are: what is
+//! recorded on the disk can forbid to replace a file, but never cause it.
+
+use super::Manifest;
+use super::files::{exists, stray_above};
+use crate::container::checkpoint::{is_index, is_shard_name, weight_map};
+use crate::error::{Error, Kind, Result, Wanted};
+use crate::io::output::WORK;
+use crate::io::temporaries::OLD;
+use crate::text::quoted;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The files that a new checkpoint would replace in a folder: its indexes and their shards, or its only shard, and all
+/// with the name of a new file. Refuses other shards: they are not touched, and would be mistaken for those of the new
+/// checkpoint.
+pub(crate) fn replaced(folder: &Path, manifest: &Manifest) -> Result<Vec<String>> {
+    let there = find(&[folder.join(WORK).join(OLD), folder.to_owned()], manifest, |_| false)?;
+    check_shards(&there, manifest)?;
+    Ok(there.into_keys().collect())
+}
+
+/// The same for a folder whose new files may partly be in their places, with the path of each file. Refuses a file that
+/// was not there when the work began.
+pub(super) fn known(
+    places: &[PathBuf],
+    manifest: &Manifest,
+    is_new: impl Fn(&Path) -> bool,
+) -> Result<BTreeMap<String, PathBuf>> {
+    let there = find(places, manifest, is_new)?;
+    if let Some((_, path)) = there.iter().find(|(name, _)| !manifest.replaced.contains(name)) {
+        let what =
+            "was not in the folder when the conversion began, and would be replaced, or be mistaken for a new file";
+        let error = Error::new(what).in_file(path);
+        return Err(error.remedy("move it elsewhere, and run the same command again"));
+    }
+    check_shards(&there, manifest)?;
+    Ok(there)
+}
+
+/// Indexes, shards, and files with the names of new ones, each in the first of some folders that has it.
+fn find(places: &[PathBuf], manifest: &Manifest, is_new: impl Fn(&Path) -> bool) -> Result<BTreeMap<String, PathBuf>> {
+    let mut there = BTreeMap::new();
+    for place in places {
+        let failed = |error: io::Error| Error::io("cannot read", &error).in_file(place);
+        let mut found = Vec::new();
+        match fs::read_dir(place) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => continue,
+            entries => {
+                for entry in entries.map_err(failed)? {
+                    let entry = entry.map_err(failed)?;
+                    // tcast writes only names in UTF-8
+                    found.push((entry.file_name().to_string_lossy().into_owned(), entry.path()));
+                }
+            }
+        }
+        found.retain(|(name, _)| is_index(name) || is_shard_name(name));
+        for file in manifest.files() {
+            let path = place.join(file);
+            if exists(&path)? && stray_above(place, &path).is_none() {
+                found.push((file.clone(), path));
+            }
+        }
+        for (name, path) in found {
+            if !is_new(&path) {
+                there.entry(name).or_insert(path);
+            }
+        }
+    }
+    Ok(there)
+}
+
+/// Refuses shards that belong to neither the older checkpoint nor the new one.
+fn check_shards(there: &BTreeMap<String, PathBuf>, manifest: &Manifest) -> Result<()> {
+    let mut named = Vec::new();
+    for (_, index) in there.iter().filter(|(name, _)| is_index(name)) {
+        let in_the_way = |error: Error| error.remedy(format!("rm {}", quoted(index))).of(Kind::Taken(Wanted::Folder));
+        named.extend(weight_map(index).map_err(in_the_way)?.into_values());
+    }
+    let mut shards = there.iter().filter(|(name, _)| is_shard_name(name));
+    // Without an index, loaders read one file.
+    let is_only = there.keys().filter(|name| is_index(name) || is_shard_name(name)).count() == 1;
+    let is_known = |name: &str| {
+        is_only && ["model.safetensors", "diffusion_pytorch_model.safetensors"].contains(&name)
+            || named.iter().any(|shard| **shard == *name)
+            || manifest.shards.iter().any(|shard| shard.file == name)
+    };
+    let Some((_, path)) = shards.find(|(name, _)| !is_known(name)) else { return Ok(()) };
+    let error = Error::new("is not a shard of the checkpoint that is to be replaced, and would stay").in_file(path);
+    Err(error.remedy(format!("rm {}", quoted(path))).of(Kind::Taken(Wanted::Folder)))
+}
