@@ -1,7 +1,7 @@
 //! What is being done in a folder, so that only the same work can continue there.
 
 use super::Start;
-use super::files::sum_at;
+use super::files::{json, sum_at};
 use crate::container::checkpoint::{StoredPath, is_index, is_inside, is_plain, is_shard_name};
 use crate::container::sum_of;
 use crate::error::{Error, Kind, Result};
@@ -94,6 +94,11 @@ pub(crate) struct ManifestShard {
 }
 
 impl Manifest {
+    /// Its hash, which is computed seldom: a manifest is longer than everything else.
+    pub(super) fn hash(&self) -> Result<String> {
+        json(self).map(|text| sha256(&text))
+    }
+
     /// The names of all files in the order in which they are moved to their places: what loaders read first is last.
     pub(crate) fn files(&self) -> impl Iterator<Item = &String> {
         let side_files = self.side_files.iter().map(|side| &side.file);

@@ -2,7 +2,7 @@
 
 use super::files::{check_folders, exists, json, read};
 use super::lock::{Sharing, lock};
-use super::manifest::{Manifest, sha256};
+use super::manifest::Manifest;
 use super::place::recover;
 use super::records::check_records;
 use super::{End, Records, Staging, Start, check, clear, sync_name};
@@ -81,7 +81,7 @@ impl Staging {
         begun.decide(&path)?;
         let manifest = read_manifest(folder)?;
         manifest.check_same(&begun.manifest, start).map_err(|error| error.in_file(folder))?;
-        let mut staging = Self { hash: hash(&manifest)?, manifest, ..begun };
+        let mut staging = Self { hash: manifest.hash()?, manifest, ..begun };
         if start == Start::Resume {
             // Nobody else is working.
             for folder in [FILES, DONE, ""] {
@@ -128,7 +128,7 @@ impl Staging {
             return Self::at_end(folder, sync);
         }
         let manifest = read_manifest(folder)?;
-        Ok(Self { hash: hash(&manifest)?, ..Self::begun(folder, manifest, None, sync) })
+        Ok(Self { hash: manifest.hash()?, ..Self::begun(folder, manifest, None, sync) })
     }
 
     fn begun(folder: &Path, manifest: Manifest, ended: Option<Records>, sync: bool) -> Self {
@@ -157,9 +157,4 @@ fn read_manifest(folder: &Path) -> Result<Manifest> {
     let path = folder.join(WORK).join(MANIFEST);
     let checked = |manifest: Manifest| manifest.check_names().map(|()| manifest);
     read(&path).and_then(checked).map_err(|error| error.in_file(&path).of(checkpoint::without_manifest(folder)))
-}
-
-/// The hash is computed only once, because the manifest is longer than everything else.
-pub(super) fn hash(manifest: &Manifest) -> Result<String> {
-    json(manifest).map(|text| sha256(&text))
 }

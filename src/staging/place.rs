@@ -22,8 +22,7 @@
 use super::check::check_places;
 use super::files::{exists, read};
 use super::lock::{Sharing, lock, remove_work};
-use super::manifest::sha256;
-use super::open::hash;
+use super::manifest::{Manifest, sha256};
 use super::{Staging, older, sync_name};
 use crate::container::checkpoint::is_index;
 use crate::error::{Error, Result};
@@ -149,7 +148,7 @@ impl Staging {
     /// Whether a folder is the one that this output took the place of: it has the same manifest.
     fn is_replaced(&self, aside: &Path) -> Result<bool> {
         let path = aside.join(WORK).join(MANIFEST);
-        Ok(exists(&path)? && !is_staged(aside)? && hash(&read(&path)?)? == hash(&self.manifest)?)
+        Ok(exists(&path)? && !is_staged(aside)? && read::<Manifest>(&path)?.hash()? == self.manifest.hash()?)
     }
 
     /// Removes the rest of the old folder, and then the work folder. An interrupt comes after that, and reports `kept`.

@@ -2,7 +2,6 @@
 
 use super::files::{is_there, read, sum_at, text};
 use super::manifest::{Manifest, ManifestShard};
-use super::open::hash;
 use super::{End, Records, Staging};
 use crate::error::{Error, Kind, Result};
 use crate::io::open::Links;
@@ -102,7 +101,7 @@ impl Staging {
 
 /// Refuses a manifest that is not the one of the records beside it.
 pub(super) fn check_records(End { manifest, done }: &End<Manifest, Records>) -> Result<()> {
-    let hash = hash(manifest)?;
+    let hash = manifest.hash()?;
     let is_of_it = |record: &RawValue| {
         serde_json::from_str::<Record<IgnoredAny>>(record.get()).is_ok_and(|record| record.of == hash)
     };

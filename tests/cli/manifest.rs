@@ -219,7 +219,9 @@ fn replacing_a_folder_keeps_what_other_outputs_have_in_it() {
     bench.run("cast whole --to bf16 -o old -q --no-sync").expect(0, "", "");
     fs::create_dir_all(bench.path("old/.tcast-0123456789abcdef.tmp/.tcast")).unwrap();
     let others = [".tcast-0123456789abcdef.tmp/.tcast/lock", ".tcast-0123456789abcdef.tmp/notes.txt", ".tcast-abc.tmp"];
-    others.iter().for_each(|name| bench.write(&format!("old/{name}"), b"theirs"));
+    for name in others {
+        bench.write(&format!("old/{name}"), b"theirs");
+    }
     bench.run(&format!("{LINE} -o old --force")).expect(0, "", "");
     let mut there = tree(&bench.path("old"));
     for name in others {
