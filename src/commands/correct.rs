@@ -21,20 +21,20 @@ const SIMILAR: f64 = 0.9;
 /// Flags that replace files or damage weights: no typing error leads to them.
 const DESTROYING: [&str; 2] = ["force", "force-codes"];
 
-type Line = Vec<OsString>;
+type Words = Vec<OsString>;
 
 /// The command line that was meant, and for a value that can mean two things another one; empty if that is not clear.
-pub(super) fn corrected(error: &clap::Error, arguments: &[OsString]) -> Vec<Line> {
+pub(super) fn corrected(error: &clap::Error, arguments: &[OsString]) -> Vec<Words> {
     const MISTAKES: usize = 4;
     let most = if matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation) { 2 } else { 1 };
     let lines = edits(error, arguments).into_iter().filter_map(|line| accepted(line, MISTAKES - 1));
-    let mut lines: Vec<Line> = lines.take(most).collect();
+    let mut lines: Vec<Words> = lines.take(most).collect();
     lines.dedup();
     lines
 }
 
 /// The line without its other mistakes, of which there are at most a few.
-fn accepted(line: Line, mistakes: usize) -> Option<Line> {
+fn accepted(line: Words, mistakes: usize) -> Option<Words> {
     match Cli::try_parse_from(cli::join_saturate(line.clone())) {
         Ok(cli) => is_possible(&cli).then_some(line),
         Err(error) if mistakes > 0 && error.use_stderr() => {
@@ -82,13 +82,13 @@ pub(super) fn word(error: &clap::Error, kind: ContextKind) -> Option<&str> {
 }
 
 /// The command line as [`edits`] sees it.
-struct Typed<'a> {
+struct TypedLine<'a> {
     line: &'a [OsString],
     /// Where the subcommand is, and what it takes.
     subcommand: Option<(usize, Command)>,
 }
 
-impl<'a> Typed<'a> {
+impl<'a> TypedLine<'a> {
     fn new(line: &'a [OsString]) -> Self {
         let command = Cli::command();
         let find = |word: &OsString| word.to_str().and_then(|word| command.find_subcommand(word)).cloned();
@@ -116,13 +116,13 @@ impl<'a> Typed<'a> {
     }
 
     /// The line with other words in place of `count` words.
-    fn replaced<W: Into<OsString>>(&self, at: usize, count: usize, words: impl IntoIterator<Item = W>) -> Line {
+    fn replaced<W: Into<OsString>>(&self, at: usize, count: usize, words: impl IntoIterator<Item = W>) -> Words {
         let after = &self.line[(at + count).min(self.line.len())..];
         let words = words.into_iter().map(Into::into);
         self.line[..at].iter().cloned().chain(words).chain(after.iter().cloned()).collect()
     }
 
-    fn with<const N: usize>(&self, words: [&str; N]) -> Line {
+    fn with<const N: usize>(&self, words: [&str; N]) -> Words {
         self.replaced(self.line.len(), 0, words)
     }
 
@@ -139,8 +139,8 @@ impl<'a> Typed<'a> {
 }
 
 /// The line with one mistake less: what this error could be corrected to.
-fn edits(error: &clap::Error, line: &[OsString]) -> Vec<Line> {
-    let typed = Typed::new(line);
+fn edits(error: &clap::Error, line: &[OsString]) -> Vec<Words> {
+    let typed = TypedLine::new(line);
     let dashes = dashes(&typed);
     if !dashes.is_empty() {
         return dashes;
@@ -167,7 +167,7 @@ fn edits(error: &clap::Error, line: &[OsString]) -> Vec<Line> {
 }
 
 /// Two hyphens for the dash that word processors and web pages make of them.
-fn dashes(typed: &Typed) -> Vec<Line> {
+fn dashes(typed: &TypedLine) -> Vec<Words> {
     let is_dash = |c| ['\u{2013}', '\u{2014}', '\u{2212}'].contains(&c);
     let dash = typed.words().find(|(_, word)| word.starts_with(is_dash) && !Path::new(word).exists());
     dash.map(|(at, word)| typed.replaced(at, 1, [format!("--{}", word.trim_start_matches(is_dash))]))
@@ -176,7 +176,7 @@ fn dashes(typed: &Typed) -> Vec<Line> {
 }
 
 /// In place of an unknown subcommand.
-fn subcommand(typed: &Typed, name: &str, error: &clap::Error) -> Vec<Line> {
+fn subcommand(typed: &TypedLine, name: &str, error: &clap::Error) -> Vec<Words> {
     let Some(at) = typed.find(name) else { return Vec::new() };
     if name == "tcast" {
         return vec![typed.replaced(at, 1, [""; 0])];
@@ -194,14 +194,14 @@ fn subcommand(typed: &Typed, name: &str, error: &clap::Error) -> Vec<Line> {
 }
 
 /// The line with a subcommand in front, one that needs no other change if there is one.
-fn begun(typed: &Typed) -> Vec<Line> {
+fn begun(typed: &TypedLine) -> Vec<Words> {
     let lines = ["cast", "quantize", "inspect", "diff", "bitcast"].map(|name| typed.replaced(1, 0, [name]));
     let whole = lines.iter().find(|line| accepted((*line).clone(), 0).is_some()).cloned();
     whole.map_or_else(|| lines.into(), |line| vec![line])
 }
 
 /// In place of a flag that the subcommand lacks.
-fn flag(typed: &Typed, argument: &str) -> Vec<Line> {
+fn flag(typed: &TypedLine, argument: &str) -> Vec<Words> {
     let is_it = |word: &str| {
         let flag = word.split('=').next().unwrap_or(word);
         flag == argument || !flag.starts_with("--") && flag.starts_with('-') && flag.contains(&argument[1..])
@@ -245,7 +245,7 @@ fn flag(typed: &Typed, argument: &str) -> Vec<Line> {
 
 /// The advice on a flag that the subcommand lacks.
 pub(super) fn advice(error: &clap::Error, line: &[OsString]) -> Option<&'static str> {
-    let typed = Typed::new(line);
+    let typed = TypedLine::new(line);
     let flag = foreign::plain(word(error, ContextKind::InvalidArg)?);
     if error.kind() == ErrorKind::UnknownArgument && !flag.starts_with('-') {
         let is_model = ["quantize", "dequantize"].contains(&typed.name());
@@ -255,7 +255,7 @@ pub(super) fn advice(error: &clap::Error, line: &[OsString]) -> Option<&'static 
 }
 
 /// What becomes of a word that the subcommand has no place for.
-fn stray(typed: &Typed, argument: &str) -> Vec<Line> {
+fn stray(typed: &TypedLine, argument: &str) -> Vec<Words> {
     let Some((_, command)) = &typed.subcommand else { return begun(typed) };
     let last = typed.words().filter(|(_, word)| *word == argument).last();
     let Some((at, word)) = last.filter(|(_, word)| !Path::new(word).exists()) else { return Vec::new() };
@@ -272,7 +272,7 @@ fn stray(typed: &Typed, argument: &str) -> Vec<Line> {
 }
 
 /// With what is missing, if it is there without its flag; otherwise an example.
-fn missing(typed: &Typed, error: &clap::Error) -> Vec<Line> {
+fn missing(typed: &TypedLine, error: &clap::Error) -> Vec<Words> {
     let is_missing = |flag: &str| match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::Strings(missing)) => missing.iter().any(|missing| missing.starts_with(flag)),
         _ => false,
@@ -313,7 +313,7 @@ pub(super) fn is_quantized(model: &Path) -> bool {
 }
 
 /// In place of a value that a flag does not take.
-fn values(typed: &Typed, flag: &str, value: &str, error: &clap::Error) -> Vec<Line> {
+fn values(typed: &TypedLine, flag: &str, value: &str, error: &clap::Error) -> Vec<Words> {
     let is_flag = |word: &OsString| word.to_str().is_some_and(|word| word.starts_with('-') && !word.contains('='));
     let apart = (2..typed.line.len()).find(|at| typed.line[*at] == value && is_flag(&typed.line[at - 1]));
     let joined = format!("{flag}={value}");
@@ -321,7 +321,7 @@ fn values(typed: &Typed, flag: &str, value: &str, error: &clap::Error) -> Vec<Li
     let Some((at, count)) = apart.map(|at| (at - 1, 2)).or_else(|| Some((joined()?, 1))) else { return Vec::new() };
     let set = |value: &str| typed.replaced(at, count, [flag, value]);
     let without = || typed.replaced(at, count, [""; 0]);
-    let mut lines: Vec<Line> = Vec::new();
+    let mut lines: Vec<Words> = Vec::new();
     let ours = foreign::values(flag, value).iter();
     if ours.clone().any(|ours| ours.is_empty()) && typed.has_typed(&["--scheme"]) {
         return vec![without()];

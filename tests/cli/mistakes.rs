@@ -265,11 +265,8 @@ fn a_missing_input_is_answered_with_what_exists() {
         ("cast model.safetensor --to f16", "is it 'model.safetensors'?"),
         ("cast model --to f16", "is it 'model.safetensors'?"),
         ("cast w.npz --to f16", "is it 'w.npy'?"),
-        (
-            "inspect org/Name-3.2-1B",
-            "if it is a model on Hugging Face: hf download 'org/Name-3.2-1B' --local-dir 'Name-3.2-1B'",
-        ),
-        ("inspect hf://org/name", "hf download 'org/name' --local-dir 'name'"),
+        ("inspect org/Name-3.2-1B", "if it is a model on Hugging Face: hf download 'org/Name-3.2-1B'"),
+        ("inspect hf://org/name", "hf download 'org/name'"),
     ] {
         assert_eq!(told(&bench, line, 1), [remedy], "{line}");
     }

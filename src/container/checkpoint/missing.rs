@@ -59,19 +59,17 @@ fn download(text: &str, kind: &str, address: &str) -> String {
         }
         ("http" | "https", _) => format!("curl -LO {whole}"),
         ("s3", [_, .., name]) if by_extension(name.as_ref()).is_some() => format!("aws s3 cp {whole} ."),
-        ("s3", [_, .., name]) => format!("aws s3 cp --recursive {whole} {}", quoted(name.as_ref())),
+        ("s3", [_, .., name]) => format!("aws s3 sync {whole} {}", quoted(name.as_ref())),
         ("gs", _) => format!("gcloud storage cp -r {whole} ."),
         ("file", _) => format!("give the path alone: {}", quoted(address.as_ref())),
         _ => "download it first".to_owned(),
     }
 }
 
-/// The command that downloads a model, or a file of it, from Hugging Face into a folder of its name.
+/// The command that downloads a model from Hugging Face, or a file of it, and prints where that is.
 fn from_hub(repository: &str, file: Option<&str>) -> String {
-    let folder = repository.rsplit('/').next().unwrap_or(repository);
-    let [repository, folder] = [repository, folder].map(|text| quoted(text.as_ref()));
-    let file = file.map(|file| quoted(file.as_ref()) + " ").unwrap_or_default();
-    format!("hf download {repository} {file}--local-dir {folder}")
+    let file = file.map(|file| format!(" {}", quoted(file.as_ref()))).unwrap_or_default();
+    format!("hf download {}{file}", quoted(repository.as_ref()))
 }
 
 /// Whether a path may be the name of a model on Hugging Face: `OWNER/NAME`, where no such folder is.
@@ -192,15 +190,15 @@ mod tests {
     #[test]
     fn an_address_comes_with_the_command_that_downloads_it() {
         for (address, command) in [
-            ("hf://org/x", "hf download 'org/x' --local-dir 'x'"),
-            ("https://huggingface.co/org/x", "hf download 'org/x' --local-dir 'x'"),
+            ("hf://org/x", "hf download 'org/x'"),
+            ("https://huggingface.co/org/x", "hf download 'org/x'"),
             (
                 "https://huggingface.co/org/x/resolve/main/a/b.safetensors?download=true",
-                "hf download 'org/x' 'a/b.safetensors' --local-dir 'x'",
+                "hf download 'org/x' 'a/b.safetensors'",
             ),
             ("https://example.org/it's.npy", r"curl -LO 'https://example.org/it'\''s.npy'"),
             ("s3://b/c/x.npy", "aws s3 cp 's3://b/c/x.npy' ."),
-            ("s3://b/llama", "aws s3 cp --recursive 's3://b/llama' 'llama'"),
+            ("s3://b/llama", "aws s3 sync 's3://b/llama' 'llama'"),
             ("gs://b/llama", "gcloud storage cp -r 'gs://b/llama' ."),
             ("ftp://b/llama", "download it first"),
             ("file:///tmp/x.npy", "give the path alone: '/tmp/x.npy'"),
