@@ -53,8 +53,8 @@ fn no_output_goes_into_a_cache_of_hugging_face_unless_it_is_named() {
     // A link elsewhere is no part of the cache.
     bench.run("cast mine --to f16 -q").expect(0, "", "");
     assert!(bench.path("mine-float16").is_dir());
-    bench.run(&format!("cast {snapshot} --to f16 -q -o {snapshot}/named")).expect(0, "", "");
-    assert!(bench.path(snapshot).join("named").is_dir());
+    bench.run(&format!("cast {snapshot} --to f16 -q -o {snapshot}-named")).expect(0, "", "");
+    assert!(bench.path(&format!("{snapshot}-named")).is_dir());
 }
 
 #[test]

@@ -104,7 +104,7 @@ fn unread(folder: Checkpoint) -> Option<Error> {
 /// Prints the document of the only input, or one with those of several.
 fn print_documents(args: &InspectArgs, listings: &[Option<Listing>], folders: &[Result<Checkpoint>]) -> Result<()> {
     #[derive(Serialize)]
-    struct Several<'a> {
+    struct Inspections<'a> {
         schema: u32,
         tcast: &'static str,
         inputs: Vec<Inspected<'a>>,
@@ -128,7 +128,7 @@ fn print_documents(args: &InspectArgs, listings: &[Option<Listing>], folders: &[
             Some(listing) => Inspected::Listing(listing),
             None => Inspected::Failed(failed(input, folder)),
         });
-    print_json(&Several { schema, tcast, inputs: documents.collect() })
+    print_json(&Inspections { schema, tcast, inputs: documents.collect() })
 }
 
 struct Listing<'a> {
