@@ -1,9 +1,11 @@
 //! Which tensors are converted, and to what: globs, rules and defaults.
 
+mod among;
 pub(crate) mod experts;
 mod kept;
 pub(crate) mod policy;
 
+pub(crate) use among::patterns_of;
 pub(crate) use kept::{GROUPS, KeptReason, protected};
 
 use crate::dtype::Dtype;

@@ -66,6 +66,10 @@ pub struct BitcastArgs {
     #[arg(long, value_name = "A..B")]
     pub range: Option<ElementRange>,
 
+    /// Convert a model that is quantized in a way that tcast does not decode
+    #[arg(long, hide_short_help = true)]
+    pub force_codes: bool,
+
     /// Which tensors are converted.
     #[command(flatten)]
     pub selection: SelectionArgs,

@@ -92,6 +92,12 @@ pub struct QuantizeArgs {
     #[arg(long, hide_short_help = true)]
     pub only_exact: bool,
 
+    /// Quantize the floats of a model that is quantized in a way that tcast does not decode
+    ///
+    /// For a model whose config.json is wrong: all of its tensors are taken for values.
+    #[arg(long, hide_short_help = true)]
+    pub force_codes: bool,
+
     /// With nvfp4, let engines quantize activations to 4 bits too; needs --input-global-scale
     #[arg(long, hide_short_help = true)]
     pub activations: bool,

@@ -8,6 +8,7 @@ use super::unmatched::propose;
 use super::{check_hash, check_matched, finish, no_effect, open_model, threads};
 use crate::cli::QuantizeArgs;
 use crate::container::by_extension;
+use crate::container::checkpoint::Checkpoint;
 use crate::error::{Error, Kind, Result};
 use crate::job::{FailOn, Job, Misfit, QuantizeRequest, Quantizing, SchemeRule, layout_of};
 use crate::operator::Operator;
@@ -28,7 +29,7 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
     check(args)?;
     let console = Console { is_quiet: args.file.quiet };
     let source = &open_model(args.model.as_ref(), threads(args.file.threads), &console)?;
-    let model = LogicalCheckpoint::open(source)?;
+    let model = open(args, source)?;
     check_model(args, &model)?;
     let selection = Selection { include: args.include.clone(), exclude: args.exclude.clone(), ..Selection::default() };
     check_patterns(args, &selection, &model)?;
@@ -63,6 +64,15 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
     let is_diffusion = args.layout_name() == COMFYUI;
     let written = write_recoded(&task, source, quantizing.recoding, start);
     written.map_err(|error| with_fused(error, &model, is_diffusion))
+}
+
+fn open<'a>(args: &QuantizeArgs, source: &'a Checkpoint) -> Result<LogicalCheckpoint<'a>> {
+    let probed = LogicalCheckpoint::probe(source);
+    match probed.found.is_undecoded {
+        true if args.force_codes => Ok(probed.into_values()),
+        true => LogicalCheckpoint::open(source).map_err(|error| error.of(Kind::Undecoded)),
+        false => LogicalCheckpoint::open(source),
+    }
 }
 
 fn request<'a>(args: &'a QuantizeArgs, selection: &'a Selection) -> QuantizeRequest<'a> {
@@ -100,6 +110,7 @@ fn options_in_effect(args: &QuantizeArgs, is_model: bool) -> Value {
         "arithmetic": value_name(&args.arithmetic),
         "search": value_name(&args.search),
         "partial_blocks": args.partial_blocks,
+        "force_codes": args.force_codes,
         "rules": args.rule.iter().map(SchemeRule::to_string).collect::<Vec<_>>(),
         "fail_on": value_names(&args.fail_on),
         "min_sqnr": args.min_sqnr,

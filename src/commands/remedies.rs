@@ -75,7 +75,8 @@ pub fn remedy(error: &Error) -> Option<String> {
         Kind::Plain => "tcast cast changes the type of plain weights, and tcast quantize quantizes them".to_owned(),
         Kind::Unstorable => "choose a scheme with --scheme, or another layout with --layout".to_owned(),
         Kind::Codes { model: Some(model), .. } => format!("tcast dequantize {}", quoted(model)),
-        Kind::Codes { globs, model: None } => without_codes(globs),
+        Kind::Codes { globs: Some(globs), model: None } => without_codes(globs),
+        Kind::Undecoded => "--force-codes treats all of its tensors as values".to_owned(),
         Kind::OfModel => {
             let model = quoted(error.path().unwrap_or(Path::new("MODEL.onnx")));
             format!("take its tensors out first: tcast cast {model} --to float32 --exclude '*' -o FILE.safetensors")
@@ -113,7 +114,7 @@ fn after(error: &Error) -> Option<String> {
 #[must_use]
 pub fn alternative(error: &Error) -> Option<String> {
     match error.kind() {
-        Kind::Codes { globs, model: Some(_) } => Some(format!("or {}", without_codes(globs))),
+        Kind::Codes { globs: Some(globs), model: Some(_) } => Some(format!("or {}", without_codes(globs))),
         Kind::Interrupted(work) => go_back(work),
         _ => None,
     }
@@ -121,7 +122,11 @@ pub fn alternative(error: &Error) -> Option<String> {
 
 /// How a cast is possible although there are codes.
 fn without_codes(globs: &[String]) -> String {
-    format!("leave all codes as they are with {}, or cast them as numbers with --force-codes", excluding(globs))
+    let force = "cast their codes as numbers with --force-codes";
+    match globs {
+        [] => force.replace("their codes", "the codes of quantized weights"),
+        globs => format!("leave the quantized weights as they are with {}, or {force}", excluding(globs)),
+    }
 }
 
 /// The flags that exclude what some patterns match, if they are short enough to paste.
@@ -165,7 +170,7 @@ mod tests {
     use super::*;
 
     fn of_codes(globs: &[String]) -> String {
-        remedy(&Error::new("holds codes").of(Kind::Codes { globs: globs.into(), model: None })).unwrap()
+        remedy(&Error::new("holds codes").of(Kind::Codes { globs: Some(globs.into()), model: None })).unwrap()
     }
 
     #[test]
@@ -173,12 +178,18 @@ mod tests {
         let flags = of_codes(&["*.x[*]y.w".to_owned(), "it's; ls.w".to_owned()]);
         assert!(flags.contains(r"--exclude '*.x[*]y.w' --exclude 'it'\''s; ls.w',"), "{flags}");
         let many: Vec<String> = (0..1000).map(|number| format!("name{number}")).collect();
-        let wanted = "leave all codes as they are with --exclude, or cast them as numbers with --force-codes";
+        let wanted = "leave the quantized weights as they are with --exclude, or cast their codes as numbers with \
+                      --force-codes";
         assert_eq!(of_codes(&many), wanted);
         let model = Some(Path::new("it's").into());
-        let error = Error::new("holds codes").of(Kind::Codes { globs: Box::default(), model });
+        let error = Error::new("holds codes").of(Kind::Codes { globs: Some(["x".to_owned()].into()), model });
         assert_eq!(remedy(&error).unwrap(), r"tcast dequantize 'it'\''s'");
-        assert!(alternative(&error).unwrap().starts_with("or leave all codes"));
+        assert!(
+            alternative(&error).unwrap().starts_with("or leave the quantized weights as they are with --exclude 'x',")
+        );
+        // Some commands do not take patterns.
+        let error = Error::new("holds codes").of(Kind::Codes { globs: None, model: None });
+        assert_eq!((remedy(&error), alternative(&error)), (None, None));
     }
 
     #[test]

@@ -56,11 +56,14 @@ pub enum Kind {
     Unstorable,
     /// The tensor holds the codes of a quantized weight, which are not values.
     Codes {
-        /// Patterns that match all codes of the input.
-        globs: Box<[String]>,
+        /// Patterns that match all parts of the input's quantized weights, and no other tensor; empty if tensors that are
+        /// cast would look like codes. `None` if the operator can neither leave codes out nor convert them.
+        globs: Option<Box<[String]>>,
         /// The file or folder whose weights can be decoded instead, if they can.
         model: Option<Box<Path>>,
     },
+    /// The model is quantized in a way that tcast does not decode, and could be converted as if all tensors held values.
+    Undecoded,
     /// A value is out of the range of an integer type, and the rule for such values is to fail.
     OutOfRange,
     /// It is impossible for an ONNX model, and possible for its tensors.

@@ -26,12 +26,14 @@ pub(super) fn plans<'a, T>(
     check: impl FnOnce() -> Result<T>,
 ) -> Result<(Vec<Plan<'a>>, T)> {
     let (source, selection, from) = (route.input.source, route.input.selection, route.input.from);
-    let takes_values = matches!(job.operator, Operator::Cast(_) | Operator::Promote(_));
     // ONNX models keep integers and scales, so their codes are never cast.
-    let codes = if takes_values && !job.force_codes && !container.format_info().is_changed_only {
-        Some(Codes::of(source)?)
-    } else {
-        None
+    let codes = match job.operator {
+        _ if job.force_codes || container.format_info().is_changed_only => None,
+        Operator::Cast(_) => Some(Codes::of(source)?),
+        Operator::Promote(_) => Some(Codes::of(source)?.without_patterns()),
+        Operator::BitCast => Some(Codes::undecoded_of(source)),
+        // These looked for codes before.
+        Operator::Quantize | Operator::Dequantize => None,
     };
     let (operator, fail_on) = (job.operator, &job.fail_on.conditions[..]);
     let weights = route.input.recoding.map(|recoding| &recoding.weights);

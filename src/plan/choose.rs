@@ -1,12 +1,12 @@
 //! What happens to each logical tensor: it is converted, decoded, copied or refused.
 
-use super::Request;
 use super::few::Few;
 use super::model;
 use super::names::{Logical, new_name, renamed};
 use super::quantized::{Quantization, SharedExtremes, TargetWeight, TensorIndex};
 use super::source::{check_from, known_dtype, opaque_form, source_form};
 use super::weights::{Fate, QuantizedWeight, Weights};
+use super::{Codes, Request};
 use crate::container::onnx::model::{Dequantization, Study, TensorRole};
 use crate::container::{Elements, Form, Input, NewTensor, Tensor, TextExtent};
 use crate::conversion;
@@ -148,6 +148,9 @@ pub(super) fn choose<'a>(request: &Request, inputs: &'a [Input], model: Option<&
                         (plain.target, plain.dtype) = (Err(reason), from.dtype());
                     }
                 }
+                if let Some(error) = request.codes.filter(|_| plain.target.is_ok()).and_then(Codes::undecoded) {
+                    return Err(error.in_file(inputs[input].path()));
+                }
                 if let (Some(reason), Err(kept)) = (reason, &mut plain.target) {
                     *kept = reason;
                 }
@@ -163,7 +166,22 @@ pub(super) fn choose<'a>(request: &Request, inputs: &'a [Input], model: Option<&
             }
         });
     }
+    check_codes(request, inputs, &chosen)?;
     Ok(chosen)
+}
+
+/// Refuses a cast of other tensors that leaves codes as they are although nobody asked for that.
+fn check_codes(request: &Request, inputs: &[Input], chosen: &[Chosen]) -> Result<()> {
+    let is_cast = || chosen.iter().any(|chosen| chosen.target.is_ok());
+    let Some(codes) = request.codes.filter(|_| is_cast()) else { return Ok(()) };
+    for chosen in chosen {
+        let (input, Err(kept)) = (&inputs[chosen.place.0], chosen.target) else { continue };
+        let name = input.name_of(chosen.sources[0].tensor);
+        if let Some(error) = codes.half_cast(name, kept, request.selection) {
+            return Err(error.in_tensor(name).in_file(input.path()));
+        }
+    }
+    Ok(())
 }
 
 fn folded<'s>(request: &Request, study: &'s Study) -> Vec<&'s Dequantization> {

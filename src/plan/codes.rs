@@ -1,24 +1,34 @@
 //! Tensors of codes in a checkpoint whose weights are quantized. Codes mean nothing without their scales. Casting only
-//! the codes would ruin the model silently.
+//! some of the tensors would ruin the model silently.
 
 use super::source::known_dtype;
 use crate::container::checkpoint::{Checkpoint, beside};
 use crate::container::{Input, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
-use crate::quant::{ONNX, Role, can_be_part, is_named_as_part, scale_names};
+use crate::quant::{
+    FoundWeight, ONNX, Role, can_be_part, is_activation_scale, is_named_as_part, may_be_quantized, scale_names,
+};
 use crate::read::{LogicalCheckpoint, Membership};
-use crate::select::{Candidate, KeptReason, Selection};
-use crate::text::{as_glob, shorten};
-use std::collections::{BTreeSet, HashMap, HashSet};
+use crate::select::{Candidate, KeptReason, Selection, patterns_of};
+use crate::text::shorten;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
 /// The tensors of a checkpoint that a cast must not treat as values.
-#[derive(Debug, Default)]
-pub struct Codes {
-    reasons: HashMap<String, String>,
+#[derive(Default)]
+pub struct Codes<'a> {
+    /// Why any conversion is refused: tcast does not decode the quantization, so any tensor may hold codes or scales.
+    undecoded: Option<Error>,
+    reasons: HashMap<&'a str, String>,
     /// Scales that are floats, with the name and the dtype of the codes that mean nothing without them as they are.
-    scales: HashMap<String, Option<(String, Option<Dtype>)>>,
+    scales: HashMap<&'a str, Option<(&'a str, Option<Dtype>)>>,
+    /// The scale of codes.
+    scale_of: HashMap<&'a str, String>,
+    /// All tensors that belong to quantized weights, also those that do not matter to values.
+    parts: HashSet<&'a str>,
+    /// The tensors, among which patterns find these; `None` if the operator takes no patterns.
+    source: Option<&'a Checkpoint>,
     /// The checkpoint to decode instead.
     model: Option<PathBuf>,
 }
@@ -29,60 +39,64 @@ fn can_be_codes(dtype: Option<Dtype>) -> bool {
     !dtype.is_some_and(|dtype| dtype.bits() > 8 && dtype.is_floating())
 }
 
-impl Codes {
+impl<'a> Codes<'a> {
     /// Finds them. Files beside a checkpoint are read only where it can have codes.
     ///
     /// # Errors
     /// When one of these files cannot be read.
-    pub fn of(source: &Checkpoint) -> Result<Self> {
-        let mut found = Self::default();
+    pub fn of(source: &'a Checkpoint) -> Result<Self> {
+        let mut found = Self { source: Some(source), ..Self::default() };
         let is_shard = source.folder.is_none();
-        let can_be_of_codes = |(shard, tensor): (&Input, &Tensor)| is_shard && is_named_as_part(shard.name_of(tensor));
-        if !source.tensors().any(|tensor| can_be_part(known_dtype(tensor.1, None)) || can_be_of_codes(tensor)) {
+        let can_be_of_codes = |(shard, tensor): (&Input, &Tensor)| {
+            let name = shard.name_of(tensor);
+            may_be_quantized(name, known_dtype(tensor, None)) || is_shard && is_named_as_part(name)
+        };
+        if !source.tensors().any(can_be_of_codes) {
+            found.undecoded =
+                LogicalCheckpoint::undecoded(source).and_then(|mut config| Some(config.problems.pop()?.error));
             return Ok(found);
         }
-        let model = LogicalCheckpoint::probe(source);
+        let mut model = LogicalCheckpoint::probe(source);
+        if model.found.is_undecoded {
+            found.undecoded = model.found.problems.pop().map(|problem| problem.error);
+            return Ok(found);
+        }
         let others = if is_shard { beside(&source.path)? } else { Vec::new() };
         let quantization = source.quantization()?;
         let name = |at: usize| model.tensors[at].name;
         let is_code = |at: &usize| can_be_codes(model.tensors[*at].dtype);
-        let codes_at = |at: usize| (name(at).to_owned(), model.tensors[at].dtype);
-        for weight in &model.found.weights {
-            let part = |wanted| weight.parts.iter().find(|(role, _)| *role == wanted).map(|(_, at)| *at);
-            let scale = part(Role::Scale).map_or("", name);
-            for &(role, at) in weight.parts.iter().filter(|(role, _)| *role != Role::Activation) {
-                if role == Role::Codes {
-                    found.add(name(at), format!("holds codes whose scales are in '{}'", shorten(scale)));
-                } else if !is_code(&at) {
-                    // Scales of an ONNX model are tensors of its graph, which a cast converts like others.
-                    let codes = part(Role::Codes).filter(|_| weight.layout.name != ONNX.name);
-                    found.scales.insert(name(at).to_owned(), codes.map(codes_at));
-                } else {
-                    let why = format!("holds the {} of '{}'", role.describe(), shorten(&weight.name));
-                    found.add(name(at), why);
-                }
-            }
+        let codes_at = |at: usize| (name(at), model.tensors[at].dtype);
+        model.found.weights.iter().for_each(|weight| found.add_weight(&model, weight));
+        for at in &model.found.markers {
+            found.add(name(*at), "holds no values: it says how weights are quantized".to_owned());
         }
+        found.parts.extend(model.found.activation_scales.iter().map(|at| name(*at)));
         for problem in &model.found.problems {
+            found.parts.extend(problem.tensors.iter().map(|at| name(*at)));
             // The codes of a weight that cannot be decoded come first.
+            if let Some(codes) = problem.tensors.first().filter(|codes| is_code(codes)) {
+                found.scale_of.insert(name(*codes), problem.tensors.get(1).map_or("", |at| name(*at)).to_owned());
+            }
             let codes = problem.tensors.first().filter(|_| problem.tensors.len() > 1);
             for at in &problem.tensors {
                 if is_code(at) || Some(at) == codes {
                     found.add(name(*at), problem.error.message().to_owned());
                 } else if let Some(codes) = codes {
-                    found.scales.insert(name(*at).to_owned(), Some(codes_at(*codes)));
+                    found.scales.insert(name(*at), Some(codes_at(*codes)));
                 }
             }
         }
         // Scales in other shards or of an unknown layout, and configs that tcast does not understand.
         let unknown = model.found.problems.iter().find(|problem| problem.tensors.is_empty());
-        let names = model.tensors.iter().map(|tensor| tensor.name).chain(others.iter().map(String::as_str));
-        let names: HashSet<&str> = names.collect();
+        let own: HashSet<&str> = model.tensors.iter().map(|tensor| tensor.name).collect();
+        let names: HashSet<&str> = own.iter().copied().chain(others.iter().map(String::as_str)).collect();
         let parts: HashSet<usize> =
             model.found.weights.iter().flat_map(|weight| &weight.parts).map(|part| part.1).collect();
         for (at, tensor) in model.tensors.iter().enumerate() {
             let is_elsewhere = !others.is_empty() && quantization.is_some() && !parts.contains(&at);
-            if is_elsewhere && !is_code(&at) && is_named_as_part(tensor.name) {
+            if is_elsewhere && is_activation_scale(tensor.name) {
+                found.parts.insert(tensor.name);
+            } else if is_elsewhere && !is_code(&at) && is_named_as_part(tensor.name) {
                 found.add(tensor.name, "holds scales of codes that are in another shard".to_owned());
             }
         }
@@ -92,7 +106,10 @@ impl Codes {
             }
             if let Some(scale) = scale_names(tensor.name).find(|scale| names.contains(scale.as_str())) {
                 found.add(tensor.name, format!("holds codes whose scales are in '{}'", shorten(&scale)));
-                found.scales.insert(scale, Some(codes_at(at)));
+                if let Some(own) = own.get(scale.as_str()) {
+                    found.scales.insert(own, Some(codes_at(at)));
+                }
+                found.scale_of.insert(tensor.name, scale);
             } else if let Some(problem) = unknown {
                 let method = quantization.as_ref().map(|method| shorten(method));
                 let why = match method {
@@ -103,6 +120,7 @@ impl Codes {
             }
         }
         found.scales.retain(|name, _| !found.reasons.contains_key(name));
+        found.parts.extend(found.reasons.keys().chain(found.scales.keys()));
         let is_readable = || model.memberships().iter().any(|membership| matches!(membership, Membership::Codes(_)));
         found.model = if others.is_empty() {
             (model.found.problems.is_empty() && is_readable()).then(|| source.path.clone())
@@ -112,30 +130,95 @@ impl Codes {
         Ok(found)
     }
 
-    fn add(&mut self, name: &str, why: String) {
-        self.reasons.entry(name.to_owned()).or_insert(why);
+    /// The parts of a weight that tcast decodes.
+    fn add_weight(&mut self, model: &LogicalCheckpoint<'a>, weight: &FoundWeight) {
+        let name = |at: usize| model.tensors[at].name;
+        let codes_at = |at: usize| (name(at), model.tensors[at].dtype);
+        let part = |wanted| weight.parts.iter().find(|(role, _)| *role == wanted).map(|(_, at)| *at);
+        let scale = part(Role::Scale).map_or("", name);
+        // Scales of an ONNX model are tensors of its graph, which a cast converts like others.
+        let is_onnx = weight.layout.name == ONNX.name;
+        for &(role, at) in &weight.parts {
+            if role == Role::Codes {
+                self.add(name(at), format!("holds codes whose scales are in '{}'", shorten(scale)));
+                if !is_onnx {
+                    self.scale_of.insert(name(at), scale.to_owned());
+                }
+            } else if role == Role::Activation {
+                self.parts.insert(name(at));
+            } else if !can_be_codes(model.tensors[at].dtype) {
+                let codes = part(Role::Codes).filter(|_| !is_onnx);
+                self.scales.insert(name(at), codes.map(codes_at));
+            } else {
+                let why = format!("holds the {} of '{}'", role.describe(), shorten(&weight.name));
+                self.add(name(at), why);
+            }
+        }
+    }
+
+    /// Only [`Codes::undecoded`]: moving bits ruins no codes, but nobody knows what the others are.
+    pub(crate) fn undecoded_of(source: &'a Checkpoint) -> Self {
+        let mut found = LogicalCheckpoint::probe(source).found;
+        let undecoded = found.problems.pop().filter(|_| found.is_undecoded).map(|problem| problem.error);
+        Self { undecoded, ..Self::default() }
+    }
+
+    /// The same for an operator that takes no patterns of names.
+    pub(crate) fn without_patterns(self) -> Self {
+        Self { source: None, ..self }
+    }
+
+    fn add(&mut self, name: &'a str, why: String) {
+        self.reasons.entry(name).or_insert(why);
+    }
+
+    /// The error for any conversion, if tcast does not decode the quantization.
+    pub(crate) fn undecoded(&self) -> Option<Error> {
+        let known = self.undecoded.as_ref()?;
+        let error = Error::new(known.message()).of(Kind::Undecoded);
+        let error = known.path().into_iter().fold(error, Error::in_file);
+        Some(known.remedy_text().into_iter().fold(error, Error::remedy))
     }
 
     /// The error for a cast of a tensor; `None` if it holds values.
     pub(crate) fn refusal(&self, name: &str, selection: &Selection) -> Option<Error> {
         if let Some(why) = self.reasons.get(name) {
-            return Some(self.error(format!("{why}; a cast would take them for values"), self.reasons.keys()));
+            return Some(self.error(format!("{why}; a cast would take them for values"), selection));
         }
         // Nobody has left out these codes by name: they stay because they are no floats, or have the type already.
         let (codes, dtype) = self.scales.get(name)?.as_ref()?;
         let candidate = Candidate { name: codes, dtype: *dtype, rank: 2, is_alone: false };
         let stay = match selection.target(&candidate) {
-            Ok(target) => Some(target) == *dtype && !can_be_codes(*dtype),
+            Ok(target) => Some(target) == *dtype,
             Err(reason) => reason == KeptReason::NotFloating,
         };
         stay.then(|| {
-            let message = format!("holds scales of the codes '{}'; a cast would change what they mean", shorten(codes));
-            self.error(message, self.scales.keys())
+            let codes = shorten(codes);
+            self.error(format!("holds scales of the codes '{codes}'; a cast would change what they mean"), selection)
         })
     }
 
-    fn error<'a>(&self, message: String, names: impl Iterator<Item = &'a String>) -> Error {
-        let (globs, model) = (globs(names).into_iter().collect(), self.model.clone().map(PathBuf::into_boxed_path));
+    /// The error if other tensors are cast and this one stays, for another reason than its name: half of the model would
+    /// be cast.
+    pub(crate) fn half_cast(&self, name: &str, kept: KeptReason, selection: &Selection) -> Option<Error> {
+        let scale =
+            self.scale_of.get(name).filter(|_| matches!(kept, KeptReason::NotFloating | KeptReason::Already))?;
+        // Who names the codes or their scale knows them.
+        if [name, scale].into_iter().any(|name| selection.rule(name).is_some() || !selection.selects(name)) {
+            return None;
+        }
+        let why = self.reasons.get(name)?;
+        Some(self.error(format!("{why}; a cast would change other tensors and leave them"), selection))
+    }
+
+    fn error(&self, message: String, selection: &Selection) -> Error {
+        // Other tensors of a narrow type, which have no scales, would contradict those that have.
+        let is_wide = selection.to.is_none_or(|to| to.bits() > 8);
+        let globs = self.source.map(|source| {
+            let names: Vec<&str> = source.names().filter(|_| is_wide).collect();
+            patterns_of(&names, |name| self.parts.contains(name)).into()
+        });
+        let model = self.model.clone().map(PathBuf::into_boxed_path);
         Error::new(message).of(Kind::Codes { globs, model })
     }
 
@@ -147,60 +230,5 @@ impl Codes {
     /// Whether a tensor holds the scales of others.
     pub(crate) fn is_scale(&self, name: &str) -> bool {
         self.scales.contains_key(name)
-    }
-}
-
-/// Patterns that match all these tensors. A few suffice, because models repeat the last parts of names in every layer.
-fn globs<'a>(names: impl Iterator<Item = &'a String>) -> BTreeSet<String> {
-    // `l.3.q.weight` ends in `q.weight`, and `l.3.weight` in `l.*.weight`.
-    let ending = |name: &String| {
-        let parts: Vec<&str> = name.split('.').collect();
-        let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
-        let before = parts[..parts.len() - 1].iter().rposition(|part| !is_number(part)).unwrap_or(0);
-        let star = |part: &&str| if is_number(part) { "*".to_owned() } else { as_glob(part) };
-        let ending = parts[before..].iter().map(star).collect::<Vec<_>>().join(".");
-        if before == 0 { ending } else { format!("*.{ending}") }
-    };
-    let endings: BTreeSet<String> = names.map(ending).collect();
-    let weight = |ending: &String| {
-        let name = ending.strip_prefix("*.")?.strip_suffix(".weight")?;
-        (!name.contains(['*', ','])).then(|| name.to_owned())
-    };
-    let weights: Vec<String> = endings.iter().filter_map(weight).collect();
-    let mut globs: BTreeSet<String> = endings.into_iter().filter(|ending| weight(ending).is_none()).collect();
-    globs.extend(match &weights[..] {
-        [] => None,
-        [only] => Some(format!("*.{only}.weight")),
-        several => Some(format!("*.{{{}}}.weight", several.join(","))),
-    });
-    globs
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The patterns that match these codes.
-    fn globs(names: &[&str]) -> Vec<String> {
-        let mut codes = Codes::default();
-        for name in names {
-            codes.add(name, "holds codes".to_owned());
-        }
-        let error = codes.refusal(names[0], &Selection::default()).unwrap();
-        assert_eq!(error.to_string(), "holds codes; a cast would take them for values");
-        let Kind::Codes { globs, model: None } = error.kind() else { panic!("{error:?}") };
-        globs.to_vec()
-    }
-
-    #[test]
-    fn a_pattern_takes_every_character_of_a_name_as_it_is() {
-        assert_eq!(globs(&["it's; ls.w", "l.0.x*y.w"]), ["*.x[*]y.w", "it's; ls.w"]);
-        assert_eq!(globs(&["l.0.a,b.weight", "l.0.c.weight"]), ["*.a,b.weight", "*.c.weight"]);
-    }
-
-    #[test]
-    fn the_patterns_match_all_codes() {
-        let names = ["l.0.q.weight", "l.1.q.weight", "l.0.k.weight", "m.3.weight", "head.weight"];
-        assert_eq!(globs(&names), ["*.{k,q}.weight", "head.weight", "m.*.weight"]);
     }
 }

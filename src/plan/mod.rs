@@ -58,7 +58,7 @@ pub struct Request<'a> {
     pub container: &'a dyn Container,
     /// Tensors of codes, which no cast may treat as values.
     #[doc(hidden)] // for the program
-    pub codes: Option<&'a Codes>,
+    pub codes: Option<&'a Codes<'a>>,
     #[doc(hidden)] // for the program
     pub weights: Option<&'a Weights>,
     /// The conditions that the caller refuses. In each tensor, the first element that meets one is recorded.

@@ -55,7 +55,8 @@ pub use layout::{
 pub use parts::{LinearAxis, Parameters, Part};
 pub use patterns::is_composite;
 pub use recognize::{
-    CheckpointInfo, FoundWeight, Problem, Recognized, StoredTensor, can_be_part, is_named_as_part, probe, scale_names,
+    CheckpointInfo, FoundWeight, Problem, Recognized, StoredTensor, can_be_part, is_activation_scale, is_named_as_part,
+    may_be_quantized, probe, scale_names,
 };
 pub use rules::{Encoding, ScaleRule, ScaleShape, SignRule, Ties};
 pub use scheme::{COMFYUI, CodeType, SCHEMES, Scheme, SchemeLayout, TargetGrid};

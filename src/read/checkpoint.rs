@@ -6,8 +6,8 @@ use crate::container::{Input, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::quant::{
-    self, Arithmetic, CheckpointInfo, Decoder, FoundWeight, ONNX, Problem, Recognized, Role, StoredTensor, can_be_part,
-    is_named_as_part,
+    self, Arithmetic, CheckpointInfo, Decoder, FoundWeight, ONNX, Problem, Recognized, Role, StoredTensor,
+    is_named_as_part, may_be_quantized,
 };
 use crate::text::quoted;
 use std::path::Path;
@@ -83,9 +83,9 @@ impl<'a> LogicalCheckpoint<'a> {
                 places.push((at, number));
             }
         }
-        let found = Recognized::default();
-        let mut model = Self { source, tensors, places, hf_quant_config: None, quantize_config: None, found };
-        if !model.is_model() && !model.tensors.iter().any(|tensor| can_be_part(tensor.dtype)) {
+        let mut model = Self { tensors, places, ..Self::without_tensors(source) };
+        if !model.is_model() && !model.tensors.iter().any(|tensor| may_be_quantized(tensor.name, tensor.dtype)) {
+            model.found = Self::undecoded(source).unwrap_or_default();
             model.found.plain = (0..model.tensors.len()).collect();
             return model;
         }
@@ -103,6 +103,26 @@ impl<'a> LogicalCheckpoint<'a> {
             },
         };
         model
+    }
+
+    fn without_tensors(source: &'a Checkpoint) -> Self {
+        let (tensors, places, found) = (Vec::new(), Vec::new(), Recognized::default());
+        Self { source, tensors, places, hf_quant_config: None, quantize_config: None, found }
+    }
+
+    /// The same checkpoint if every tensor holds values, whatever its config says.
+    pub(crate) fn into_values(self) -> Self {
+        let plain = (0..self.tensors.len()).collect();
+        Self { found: Recognized { plain, ..Recognized::default() }, ..self }
+    }
+
+    /// What recognition finds in the config of a folder of shards, or of one of its shards, if that describes a
+    /// quantization that tcast does not decode. Then wide floats may be scales whose codes are elsewhere.
+    pub(crate) fn undecoded(source: &'a Checkpoint) -> Option<Recognized> {
+        let is_of_model = source.folder.is_some() || beside(&source.path).is_ok_and(|names| !names.is_empty());
+        // A config that cannot be read does not matter to plain values.
+        let found = is_of_model.then(|| Self::without_tensors(source).recognize().ok())??;
+        found.is_undecoded.then_some(found)
     }
 
     /// [`LogicalCheckpoint::probe`], which also finds parts of weights whose codes are missing, for commands that show them.

@@ -52,7 +52,7 @@ fn a_config_that_cannot_be_parsed_is_an_error_and_no_guard_is_off() {
         for odd in ["[1]", "\"x\"", "false"] {
             bench.write("q/config.json", format!("{{\"quantization_config\":{odd}}}").as_bytes());
             let outcome = bench.run(&format!("cast {input} --to bf16 -o out.safetensors"));
-            let refused = "the model is quantized (of an unnamed method)";
+            let refused = "q/config.json: its quantization_config is not an object\n  --force-codes treats";
             assert!(outcome.code == Some(1) && outcome.stderr.contains(refused), "{odd}: {outcome:?}");
         }
         // Not needed where codes are meant as numbers.

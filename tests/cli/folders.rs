@@ -316,8 +316,8 @@ fn codes_with_scales_are_refused_unless_it_is_said_what_is_meant() {
         1,
         "",
         "tcast: error: m.safetensors: tensor 'l.0.q.weight': holds codes whose scales are in 'l.0.q.weight_scale_inv'; \
-         a cast would take them for values\n  tcast dequantize 'm.safetensors'\n  or leave all codes as they are with \
-         --exclude '*.q.weight', or cast them as numbers with --force-codes\n",
+         a cast would take them for values\n  tcast dequantize 'm.safetensors'\n  or leave the quantized weights as they \
+         are with --exclude '*.q.{weight,weight_scale_inv}', or cast their codes as numbers with --force-codes\n",
     );
     assert_eq!(bench.files(), ["m.safetensors"]);
     for flags in
@@ -351,8 +351,8 @@ fn scales_of_integer_codes_are_refused_unless_it_is_said_what_is_meant() {
         "l.0.norm.weight":{"dtype":"F32","shape":[1],"data_offsets":[12,16]}}"#;
     bench.write("m.safetensors", &safetensors(codes, &[0x38; 16]));
     let message = "tcast: error: m.safetensors: tensor 'l.0.q.SCB': holds scales of the codes 'l.0.q.weight'; a cast would \
-                   change what they mean\n  tcast dequantize 'm.safetensors'\n  or leave all codes as they are with \
-                   --exclude '*.q.SCB', or cast them as numbers with --force-codes\n";
+                   change what they mean\n  tcast dequantize 'm.safetensors'\n  or leave the quantized weights as they are \
+                   with --exclude '*.q.{SCB,weight}', or cast their codes as numbers with --force-codes\n";
     bench.run("cast m.safetensors --to bf16").expect(1, "", message);
     bench.run("cast m.safetensors --to f32 -o same.safetensors -q").expect(0, "", "");
     bench.run("cast m.safetensors --to bf16 --exclude *.q.SCB -o out.safetensors -q").expect(0, "", "");

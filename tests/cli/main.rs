@@ -40,3 +40,4 @@ mod several;
 mod staging;
 mod text;
 mod transcode;
+mod undecoded;

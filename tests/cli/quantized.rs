@@ -193,7 +193,7 @@ fn missing_and_orphaned_parts_are_named() {
     // A config that cannot be understood is a problem, and all tensors are shown.
     bench.write("q/config.json", b"{\"quantization_config\": {\"quant_method\": \"novel\"}}");
     let shown = text("inspect q");
-    assert!(shown.contains("3 tensors") && shown.contains("its quant_method is 'novel'"), "{shown}");
+    assert!(shown.contains("3 tensors") && shown.contains("the model is quantized with 'novel'"), "{shown}");
 }
 
 #[test]
@@ -301,8 +301,8 @@ fn zero_points_and_global_scales_are_part_of_the_bits() {
 fn a_cast_of_codes_is_refused_with_the_command_that_decodes_them() {
     let bench = quantized();
     let message = "tcast: error: q/model-00001-of-00002.safetensors: tensor 'm.weight': holds codes whose scales are in 'm.weight_scale_inv'; a cast would \
-                   take them for values\n  tcast dequantize 'q'\n  or leave all codes as they are with --exclude 'm.weight', \
-                   or cast them as numbers with --force-codes\n";
+                   take them for values\n  tcast dequantize 'q'\n  or leave the quantized weights as they are with --exclude \
+                   'm.weight' --exclude 'm.weight_scale_inv', or cast their codes as numbers with --force-codes\n";
     bench.run("cast q --to bf16 -o out").expect(1, "", message);
     // A shard alone: its scales are in another one, and the folder can be decoded.
     let outcome = bench.run("cast q/model-00001-of-00002.safetensors --to bf16 -o out.safetensors");

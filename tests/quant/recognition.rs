@@ -330,12 +330,12 @@ fn what_is_missing_or_contradicts_is_named() {
         ),
         (
             scale().config(r#"{"quant_method": "gguf"}"#),
-            "config.json: its quant_method is 'gguf' (blocks of llama.cpp in safetensors; convert the .gguf file with \
+            "config.json: the model is quantized with GGUF (blocks of llama.cpp in safetensors; convert the .gguf file with \
              llama.cpp's own tools), which tcast does not decode".to_owned(),
         ),
         (
             scale().config(r#"{"quant_method": "x\u001by"}"#),
-            "config.json: its quant_method is 'x\\u{1b}y', which tcast does not know".to_owned(),
+            "config.json: the model is quantized with 'x\\u{1b}y', which tcast does not decode".to_owned(),
         ),
         (
             int4.clone().config(r#"{"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemv"}"#),

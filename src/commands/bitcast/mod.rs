@@ -11,6 +11,7 @@ use crate::container::checkpoint::{self, Checkpoint};
 use crate::container::{Elements, Form, Input, Reader, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
+use crate::job::Job;
 use crate::kernel::{Kernel, Malformed, Storage};
 use crate::measure::bits::{bits_json, bits_row, codes, hex_json, hex_row, per_row};
 use crate::operator::{Operator, bitcast};
@@ -37,7 +38,7 @@ pub(super) fn run(args: &BitcastArgs) -> Result<()> {
     }
     let selection = Selection { all: true, ..selection(args.to, &args.selection) };
     let options = options(args.to, &args.file, &selection, json!({}));
-    let job = job(Operator::BitCast, args.to, (&args.file, None), options);
+    let job = Job { force_codes: args.force_codes, ..job(Operator::BitCast, args.to, (&args.file, None), options) };
     convert(&Task::new(job, &args.inputs, &args.file, selection), args.selection.allow_unmatched)
 }
 

@@ -16,7 +16,7 @@ pub use disagreements::Disagreement;
 pub use index::{INDEX, Index, index_in_place_of, index_text, is_index, shard_names, weight_map};
 pub(crate) use names::has_shards;
 pub use names::{description, is_plain, is_shard_name};
-pub use side_files::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, SideFiles, is_inside, with_dtype};
+pub use side_files::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, SideFiles, descriptions, is_inside, with_dtype};
 pub(crate) use unfinished::{StoredPath, without_end, without_manifest};
 
 use super::{Input, SHARDS, Tensor, probe_on};

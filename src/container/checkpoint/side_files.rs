@@ -8,7 +8,6 @@ use crate::error::{Error, Result};
 use crate::io::output::is_own;
 use crate::text::{quoted, shorten};
 use serde::de::IgnoredAny;
-use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
@@ -176,16 +175,33 @@ fn read_side_file(folder: &Path, name: &str) -> Result<Option<String>> {
 }
 
 fn quantization_of(json: &str) -> Option<String> {
-    let config = members(json)?;
-    // Multimodal models have it in the section of the quantized part.
-    let of = |config: &BTreeMap<Cow<str>, &RawValue>| {
-        // Any value except null says that the weights are quantized.
-        let found = config.get("quantization_config").map(|found| found.get()).filter(|found| *found != "null")?;
-        let method = members(found).and_then(|found| found.get("quant_method").map(|method| method.get()));
-        Some(method.and_then(|method| serde_json::from_str::<String>(method).ok()))
-    };
-    let found = of(&config).or_else(|| of(&members(config.get("text_config")?.get())?))?;
-    Some(found.unwrap_or_else(|| "of an unnamed method".to_owned()))
+    let (_, found) = descriptions(json).into_iter().next()?;
+    let method = members(found).and_then(|found| found.get("quant_method").map(|method| method.get()));
+    let method = method.and_then(|method| serde_json::from_str::<String>(method).ok());
+    Some(method.unwrap_or_else(|| "of an unnamed method".to_owned()))
+}
+
+/// What a config says of how weights are quantized, each with its key. Multimodal models have it in the section of the
+/// quantized part. A value that is null or empty says nothing; any other does.
+pub fn descriptions(json: &str) -> Vec<(&'static str, &str)> {
+    let outer = members(json).unwrap_or_default();
+    let inner = outer.get("text_config").and_then(|text| members(text.get())).unwrap_or_default();
+    let keys = [
+        (&outer, "quantization_config"),
+        (&outer, "compression_config"),
+        (&outer, "quantization"),
+        (&inner, "text_config.quantization_config"),
+        (&inner, "text_config.compression_config"),
+        (&inner, "text_config.quantization"),
+    ];
+    let is_said = |text: &str| text != "null" && members(text).is_none_or(|members| !members.is_empty());
+    let found = keys.into_iter().filter_map(|(members, name)| {
+        let key = name.strip_prefix("text_config.").unwrap_or(name);
+        let text = members.get(key)?.get();
+        // Some configs say with `false` or a word of their own what only MLX says with an object.
+        (is_said(text) && (key != "quantization" || text.starts_with('{'))).then_some((name, text))
+    });
+    found.collect()
 }
 
 /// Changes the `dtype` of a config, or `torch_dtype` as it used to be called, and no other byte. `None` if nothing
@@ -249,7 +265,15 @@ mod tests {
             assert_eq!(method(config).as_deref(), Some("fp8"), "{config}");
         }
         assert_eq!(method(r#"{"quantization_config": {"bits": 4}}"#).as_deref(), Some("of an unnamed method"));
-        for config in ["[]", "{}", r#"{"quantization_config": null}"#, r#"{"text_config": 1}"#] {
+        assert_eq!(method(r#"{"quantization": {"bits": 4}}"#).as_deref(), Some("of an unnamed method"));
+        for config in [
+            "[]",
+            "{}",
+            r#"{"quantization_config": null}"#,
+            r#"{"quantization_config": {}, "quantization": { }}"#,
+            r#"{"quantization": false}"#,
+            r#"{"text_config": 1}"#,
+        ] {
             assert_eq!(method(config), None, "{config}");
         }
     }

@@ -2,6 +2,8 @@
 //! without changing a value.
 
 use super::{Asked, CodedCandidate, Planner, StoredAs, Values, WeightCandidate, gpt_oss};
+use crate::container::as_json;
+use crate::container::checkpoint::descriptions;
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::plan::{CodedRows, TensorIndex, Unmoved, Weights};
@@ -210,12 +212,13 @@ impl Planner<'_> {
 
     /// The text of config.json without a description of how the input is quantized.
     pub(super) fn plain_config(&self, text: &str) -> Result<String> {
-        if self.source.found.weights.is_empty() {
+        let target = (!self.source.found.weights.is_empty()).then(|| self.source.default_target());
+        if target.is_none() && descriptions(&as_json(text)).is_empty() {
             return Ok(text.to_owned());
         }
         let (all, none) = (self.source.found.weights.iter().map(|weight| &*weight.module).collect(), HashSet::new());
         let modules = Modules { decoded: &all, left: &none, renamed: &HashMap::new() };
-        config_of(text, self.source.found.method.as_deref(), &modules, Some(self.source.default_target()))
+        config_of(text, self.source.found.method.as_deref(), &modules, target)
     }
 
     /// Leaves out what only describes how the input is quantized; returns the names of scales of activations.

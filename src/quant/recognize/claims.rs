@@ -8,7 +8,7 @@ use super::statements::Statement;
 use crate::container::checkpoint::{CONFIG, QUANTIZE_CONFIG};
 use crate::container::{as_json, members};
 use crate::error::{Error, Result};
-use crate::quant::method::QuantMethod;
+use crate::quant::method::{MLX, QuantMethod, undecoded_method};
 use crate::quant::{Group, Parameters, Role};
 use crate::text::shorten;
 use regex::Regex;
@@ -41,26 +41,6 @@ pub(super) struct Said<'a> {
     pub(super) claims: Vec<&'a Claim>,
 }
 
-/// Methods whose weights tcast does not decode, with what is known about them.
-const REFUSED: &[(&str, &str)] = &[
-    ("gguf", "blocks of llama.cpp in safetensors; convert the .gguf file with llama.cpp's own tools"),
-    ("fbgemm_fp8", "FP8 of fbgemm, with a scale for each row and a bound of activations"),
-    ("torchao", "tensor subclasses of torchao; let torchao dequantize them"),
-    ("hqq", "half-quadratic quantization, with zero points in floats"),
-    ("aqlm", "additive codebooks"),
-    ("vptq", "vector codebooks"),
-    ("quip", "lattice codebooks and rotations"),
-    ("spqr", "groups of 3 bits with sparse outliers"),
-    ("higgs", "Hadamard transforms and grids"),
-    ("bitnet", "ternary weights"),
-    ("eetq", "int8 in the order of a CUDA kernel"),
-    ("exl2", "mixed widths of ExLlamaV2"),
-    ("exl3", "trellis codes of ExLlamaV3"),
-    ("marlin", "int4 in the order of a CUDA kernel"),
-    ("fp_quant", "Hadamard transforms and FP4"),
-    ("nvfp4", "quantized by transformers while it loads; such checkpoints hold values"),
-];
-
 /// What makes a name in `extra_config` of auto-round a regular expression (vLLM `inc.py`).
 const SPECIAL: &[char] = &['*', '+', '?', '^', '$', '(', ')', '[', ']', '{', '}', '|', '\\'];
 
@@ -86,6 +66,9 @@ impl Claims {
         for other in others {
             let block = ConfigObject(&other.block);
             let method = method_of(&block, other.file).unwrap_or_default();
+            if !method.is_empty() && QuantMethod::find(&method).is_none() {
+                return Err(undecoded_method(&method).in_file(&source.folder.join(other.file)));
+            }
             let ignored = ignored(&block, &method).map_err(|error| error.in_file(&source.folder.join(other.file)))?;
             claims.also_ignored.push((other.name(), ignored));
         }
@@ -96,7 +79,7 @@ impl Claims {
         let method = method_of(block, file)?;
         let ignored = ignored(block, &method)?;
         let mut claims = Self { method: Some(method.clone()), ignored, ..Self::default() };
-        match QuantMethod::find(&method).ok_or_else(|| unknown(&method))? {
+        match QuantMethod::find(&method).ok_or_else(|| undecoded_method(&method))? {
             QuantMethod::FineGrained => {
                 claims.add(fine_grained(block, &method)?);
                 if block.text(&["expert_dtype"])? == Some("fp4") {
@@ -178,6 +161,7 @@ fn method_of(block: &ConfigObject, file: &str) -> Result<String> {
         None if block.is_true("load_in_4bit")? || block.is_true("load_in_8bit")? => "bitsandbytes".to_owned(),
         None if block.has("zero_point") || block.has("w_bit") => "awq".to_owned(),
         None if file == QUANTIZE_CONFIG => "gptq".to_owned(),
+        None if block.has("group_size") && block.has("bits") && !block.has("desc_act") => MLX.to_owned(),
         None => return Err(Error::new("its quantization_config does not name a quant_method")),
     })
 }
@@ -198,14 +182,6 @@ fn expert_dtype(config: &str) -> Option<Value> {
     let json = as_json(config);
     let value = members(&json)?.get("expert_dtype").and_then(|value| serde_json::from_str(value.get()).ok());
     value.filter(|value: &Value| !value.is_null())
-}
-
-fn unknown(method: &str) -> Error {
-    let known = REFUSED.iter().find(|(name, _)| *name == method);
-    Error::new(match known {
-        Some((_, what)) => format!("its quant_method is '{method}' ({what}), which tcast does not decode"),
-        None => format!("its quant_method is '{}', which tcast does not know", shorten(method)),
-    })
 }
 
 /// `fp8` and `mxfp8` of transformers.

@@ -20,19 +20,21 @@ pub use found::{CheckpointInfo, FoundWeight, Problem, Recognized, StoredTensor};
 
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
+use crate::quant::method::{check_decoded, may_be_undecoded};
 use crate::text::{counted, shorten};
 use claims::Claims;
 use comfy::Layers;
 use names::{Pair, pairs};
-pub use names::{is_named_as_part, scale_names};
+pub use names::{is_activation_scale, is_named_as_part, scale_names};
 use std::collections::HashSet;
 use weigh::Finder;
 
 /// Finds the quantized weights of a checkpoint and all contradictions, which [`Recognized::check`] refuses.
 pub fn probe(source: &CheckpointInfo) -> Recognized {
     let mut found = Recognized::default();
-    let read = Claims::read(source).and_then(|claims| Ok((claims, Layers::read(source)?)));
-    let (claims, layers) = match read {
+    let claims = Claims::read(source).and_then(|claims| check_decoded(source.tensors).map(|()| claims));
+    found.is_undecoded = claims.is_err();
+    let (claims, layers) = match claims.and_then(|claims| Ok((claims, Layers::read(source)?))) {
         Ok(read) => read,
         Err(error) => {
             found.problems.push(Problem { tensors: Vec::new(), error });
@@ -96,6 +98,12 @@ fn can_be_codes(tensor: &StoredTensor, pair: &Pair) -> bool {
 /// codes.
 pub fn can_be_part(dtype: Option<Dtype>) -> bool {
     dtype.is_none_or(|dtype| (1..=8).contains(&dtype.bits()) && dtype != Dtype::Bool || dtype == Dtype::Int32)
+}
+
+/// Whether a tensor of this name and dtype can be a part of a quantized weight, decoded by tcast or not, so that its config
+/// has to be read.
+pub fn may_be_quantized(name: &str, dtype: Option<Dtype>) -> bool {
+    can_be_part(dtype) || may_be_undecoded(name, dtype)
 }
 
 impl Recognized {

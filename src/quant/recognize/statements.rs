@@ -3,7 +3,7 @@
 //! Engines differ in which of them they read, so tcast refuses those that contradict each other.
 
 use super::found::CheckpointInfo;
-use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG};
+use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, descriptions};
 use crate::container::{as_json, members};
 use crate::error::{Error, Result};
 use crate::quant::method::QuantMethod;
@@ -72,16 +72,8 @@ impl Statement {
             found.ok_or_else(|| Error::new("is not a JSON object").in_file(&source.folder.join(file)))
         };
         if let Some(text) = source.config {
-            let outer = object(CONFIG, text)?;
-            let inner = outer.get("text_config").and_then(|text| object(CONFIG, text).ok()).unwrap_or_default();
-            for (members, key, name) in [
-                (&outer, "quantization_config", "quantization_config"),
-                (&outer, "compression_config", "compression_config"),
-                (&inner, "quantization_config", "text_config.quantization_config"),
-                (&inner, "compression_config", "text_config.compression_config"),
-            ] {
-                members.get(key).map_or(Ok(()), |text| add(CONFIG, name, text))?;
-            }
+            object(CONFIG, text)?;
+            descriptions(&as_json(text)).into_iter().try_for_each(|(name, text)| add(CONFIG, name, text))?;
         }
         if let Some(text) = source.hf_quant_config {
             let block = object(HF_QUANT_CONFIG, text)?.remove("quantization");
