@@ -34,6 +34,8 @@ pub struct Parameters {
     pub zeros_are_one_less: bool,
     /// The config says that the grid is symmetric. Engines then ignore zero points.
     pub is_symmetric: bool,
+    /// The config says that columns are in the order of their groups, whatever a group index says.
+    pub is_in_order: bool,
     /// bitsandbytes' `nested_blocksize`; 256 if not given.
     pub nested_group: Option<u64>,
     /// bitsandbytes' `nested_offset`.

@@ -119,7 +119,7 @@ fn ct(format: &str, weights: &str) -> String {
 const FP8: &str = r#"{"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": ["lm_head"]}"#;
 const GPTQ: &str = r#"{"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": true}"#;
 const AWQ: &str = r#"{"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm", "zero_point": true}"#;
-const BNB: &str = r#"{"quant_method": "bitsandbytes", "load_in_4bit": true}"#;
+const BNB: &str = r#"{"quant_method": "bitsandbytes", "load_in_4bit": true, "bnb_4bit_quant_type": "nf4"}"#;
 const NF4: &str = r#"{"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [8, 64], "nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": 0.5}"#;
 
 /// A checkpoint of each layout, and what is found in it.
@@ -145,6 +145,8 @@ fn checkpoints() -> Vec<(Checkpoint, &'static str, &'static str, &'static [u64])
     hf_quant.hf_quant_config = Some(r#"{"producer": {}, "quantization": {"quant_algo": "FP8"}}"#.to_owned());
     vec![
         (f8("l.0.q.weight_scale_inv", Float32, &[2, 3]).config(FP8), "hf-fp8", q, square),
+        // Words that libraries write, and that agree with the tensors; scales of ue8m0 may be stored as float32.
+        (f8("l.0.q.weight_scale_inv", Float32, &[2, 3]).config(r#"{"quant_method": "fp8", "weight_block_size": [128, 128], "fmt": "float8_e4m3fn", "scale_fmt": "ue8m0"}"#), "hf-fp8", q, square),
         (f8("l.0.q.weight_scale_inv", Bfloat16, &[2, 3]), "hf-fp8", q, square),
         (f8("l.0.q.weight_scale_inv", Float32, &[256, 4]).config(r#"{"quant_method": "fp8", "weight_block_size": [1, 100]}"#), "hf-fp8", q, square),
         (f8("l.0.q.scale", Float8E8M0, &[2, 3]), "hf-fp8", q, square),
@@ -172,6 +174,7 @@ fn checkpoints() -> Vec<(Checkpoint, &'static str, &'static str, &'static [u64])
         (f8("l.0.q.weight_scale", Float32, &[2, 1, 3, 1]).config(&modelopt("FP8_PB_WO")), "modelopt-fp8", q, square),
         (nibbles(Float8E4M3FN, 6).and(&[("l.0.q.weight_scale_2", Float32, &[]), ("l.0.q.input_scale", Float32, &[])]).config(&modelopt("NVFP4")), "modelopt-nvfp4", q, &[32, 96]),
         (nibbles(Uint8, 3).config(&modelopt("mxfp4")), "modelopt-mxfp4", q, &[32, 96]),
+        (nibbles(Float8E4M3FN, 6).and(&[("l.0.q.weight_scale_2", Float32, &[])]).config(r#"{"quant_method": "modelopt", "quant_algo": "NVFP4", "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"dynamic": false, "num_bits": 4, "type": "float", "group_size": 16}}}}"#), "modelopt-nvfp4", q, &[32, 96]),
         (f8("l.0.q.weight_scale", Uint8, &[256, 12]).config(&modelopt("MXFP8")), "modelopt-mxfp8", q, square),
         (nibbles(Float8E4M3FN, 6).and(&[("l.0.q.weight_scale_2", Float32, &[])]).config(r#"{"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": {"l.0.q": {"quant_algo": "NVFP4", "group_size": 16}, "l.0.k": {"quant_algo": "FP8"}}}"#), "modelopt-nvfp4", q, &[32, 96]),
         (f8("l.0.q.weight_scale", Float32, &[]).with_json("l.0.q.comfy_quant", r#"{"format": "float8_e4m3fn"}"#), "comfy-fp8", q, square),
@@ -187,6 +190,7 @@ fn checkpoints() -> Vec<(Checkpoint, &'static str, &'static str, &'static [u64])
         (Checkpoint::new(&[(q, Uint8, &[256, 1]), ("l.0.q.weight.absmax", Uint8, &[8]), ("l.0.q.weight.quant_map", Float32, &[16]), ("l.0.q.weight.nested_absmax", Float32, &[1]), ("l.0.q.weight.nested_quant_map", Float32, &[256])]).with_json("l.0.q.weight.quant_state.bitsandbytes__nf4", NF4).config(BNB), "bnb-4bit", q, &[8, 64]),
         (Checkpoint::new(&[(q, Int8, &[32, 96]), ("l.0.q.SCB", Float32, &[32])]).with_bytes("l.0.q.weight_format", Uint8, &[], &[0]), "bnb-int8", q, &[32, 96]),
         (Checkpoint::new(&[("l.0.q.weight._data", Int8, &[32, 96]), ("l.0.q.weight._scale", Float32, &[32, 1]), ("l.0.q.input_scale", Float32, &[])]), "quanto", q, &[32, 96]),
+        (Checkpoint::new(&[("l.0.q.weight._data", Int8, &[32, 96]), ("l.0.q.weight._scale", Float32, &[32, 1])]).config(r#"{"quant_method": "quanto", "weights": "int8"}"#), "quanto", q, &[32, 96]),
     ]
 }
 

@@ -160,8 +160,8 @@ impl DecodeGeometry {
         if block.contains(&0) {
             return Err(parts.error("it has a scale for a group of 0 elements".to_owned()));
         }
-        // With a group for each column, each scale has a group.
-        let indexed = self.group_index.and(match parts.layout.scale_order {
+        // Only if the config does not say how many columns share a scale.
+        let indexed = self.group_index.filter(|_| group.is_none()).and(match parts.layout.scale_order {
             ScaleOrder::Transposed => scale.shape.first(),
             _ => scale.shape.last(),
         });
@@ -236,7 +236,7 @@ impl DecodeGeometry {
                 [&weight.leading[..], &expected].concat()
             };
             let group = match self.block {
-                [rows, columns] if self.group_index.is_none() => format!(" in groups of {rows} x {columns}"),
+                [rows, columns] if self.group.is_some() => format!(" in groups of {rows} x {columns}"),
                 _ => String::new(),
             };
             let why = format!("'{}', a weight of {:?}{group},", codes.show(), self.shape);

@@ -8,15 +8,46 @@ use crate::error::{Error, Result};
 use std::ops::Range;
 
 impl Decoder {
-    /// Refuses a group index that names nonexistent groups, as [`Decoder::decode`] does for the columns that it decodes.
-    /// `bytes` are those of the part [`Decoder::group_index_part`].
+    /// Refuses a group index that names nonexistent groups, as [`Decoder::decode`] does for the columns that it decodes,
+    /// and one that contradicts the config. `bytes` are those of the part [`Decoder::group_index_part`].
     pub fn check_group_index(&self, bytes: &[u8]) -> Result<()> {
-        let Some(slot) = self.steps.geometry.group_index else { return Ok(()) };
+        let Steps { geometry, .. } = &self.steps;
+        let Some(slot) = geometry.group_index else { return Ok(()) };
         let index = GroupIndex { bytes, dtype: slot.dtype };
         let is_unused = self.is_unused(&index);
         (0..index.len()).try_for_each(|column| match index.get(column) {
             Some(-1) if is_unused => Ok(()),
             _ => self.group_of(&index, column).map(drop),
+        })?;
+        if is_unused || geometry.group.is_none() {
+            return Ok(());
+        }
+        let size = geometry.block[1];
+        let in_order = |column: usize| column as u64 / size;
+        let group = |column: usize| index.get(column).unwrap_or_default() as u64;
+        let Some(column) = (0..index.len()).find(|column| group(*column) != in_order(*column)) else { return Ok(()) };
+        if self.steps.is_in_order {
+            let message = format!(
+                "the group index puts column {column} into group {}, and the config says desc_act false, which puts it \
+                 into group {}",
+                group(column),
+                in_order(column)
+            );
+            let remedy = "if the group index is right, set \"desc_act\" to true in the config";
+            return Err(Error::new(message).remedy(remedy));
+        }
+        // Engines that sort the columns by their groups rely on the size of each.
+        let mut counts = vec![0_u64; geometry.grid[1] as usize];
+        (0..index.len()).for_each(|column| counts[group(column) as usize] += 1);
+        let expected = |group: usize| size.min(geometry.columns - group as u64 * size);
+        let wrong = counts.iter().enumerate().find(|(group, count)| **count != expected(*group));
+        wrong.map_or(Ok(()), |(group, count)| {
+            let message = format!(
+                "the group index puts {count} columns into group {group}, and the config says group_size {size}, which \
+                 puts {} into it",
+                expected(group)
+            );
+            Err(Error::new(message))
         })
     }
 

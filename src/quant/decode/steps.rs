@@ -83,6 +83,8 @@ pub(in crate::quant) struct Steps {
     pub(super) widening: CodeDecoding,
     pub(in crate::quant) scales: ScaleReader,
     pub(in crate::quant) zeros: ZeroPoints,
+    /// See [`Parameters::is_in_order`].
+    pub(super) is_in_order: bool,
     /// The global scale to float32.
     pub(super) global: Option<Kernel>,
     pub(super) scale_rounding: Option<Through>,
@@ -151,6 +153,7 @@ impl Steps {
                 dtype: geometry.codes.dtype,
                 is_symmetric: parameters.is_symmetric,
             },
+            is_in_order: parameters.is_in_order,
             global: geometry.global.and_then(|slot| cast(slot.dtype, Dtype::Float32)),
             scale_rounding: through(layout.scale_precision).and_then(Through::new),
             product_rounding: product.and_then(Through::new),

@@ -37,7 +37,11 @@ impl Decoder {
         let Steps { geometry, zeros, .. } = &self.steps;
         let [below, beside] = geometry.grid.map(|count| count as usize);
         let middle = if zeros.order == Zeros::Plain { 0.0 } else { (1_u32 << (geometry.bits - 1)) as f32 };
-        let key = if matches!(zeros.order, Zeros::Plain | Zeros::PackedDown) { "symmetric" } else { "sym" };
+        let correction = match zeros.order {
+            Zeros::Plain | Zeros::PackedDown => "\"symmetric\" to false",
+            Zeros::Awq => "\"zero_point\" to true (AWQ) or \"sym\" to false (auto-round)",
+            _ => "\"sym\" to false",
+        };
         let mut row = vec![[0; 4]; beside];
         for (matrix, at) in (0..geometry.matrices as usize).flat_map(|matrix| (0..below).map(move |at| (matrix, at))) {
             zeros.fetch(geometry, bytes, (matrix, at), 0..beside, &mut row);
@@ -45,7 +49,7 @@ impl Decoder {
                 let message = format!(
                     "holds the zero point {other}, and the config says that the grid is symmetric, where engines use {middle}"
                 );
-                let remedy = format!("if the zero points are right, set \"{key}\" to false in the config");
+                let remedy = format!("if the zero points are right, set {correction} in the config");
                 return Err(Error::new(message).remedy(remedy));
             }
         }

@@ -14,8 +14,10 @@ pub(super) struct Claim {
     pub(super) parameters: Parameters,
     /// Parts that the layout can omit but this weight needs.
     pub(super) needs: Vec<Role>,
-    /// The dtype of codes, if the config names it.
-    pub(super) codes: Option<Dtype>,
+    /// The dtypes that codes can have, if the config names one.
+    pub(super) codes: Vec<Dtype>,
+    /// bitsandbytes' type of codes, if the config names it.
+    pub(super) quant_type: Option<String>,
     pub(super) no_exponents: bool,
     /// The source and its words: "the config says ...".
     pub(super) said: String,

@@ -7,6 +7,7 @@ use super::modules::{Listed, MatchStyle, ModuleList, pattern};
 use super::statements::Statement;
 use crate::container::checkpoint::{CONFIG, QUANTIZE_CONFIG};
 use crate::container::{as_json, members};
+use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::quant::method::{MLX, QuantMethod, undecoded_method};
 use crate::quant::{Group, Parameters, Role};
@@ -66,10 +67,15 @@ impl Claims {
         for other in others {
             let block = ConfigObject(&other.block);
             let method = method_of(&block, other.file).unwrap_or_default();
-            if !method.is_empty() && QuantMethod::find(&method).is_none() {
-                return Err(undecoded_method(&method).in_file(&source.folder.join(other.file)));
+            let in_other = |error: Error| error.in_file(&source.folder.join(other.file));
+            let known = QuantMethod::find(&method);
+            if !method.is_empty() && known.is_none() {
+                return Err(in_other(undecoded_method(&method)));
             }
-            let ignored = ignored(&block, &method).map_err(|error| error.in_file(&source.folder.join(other.file)))?;
+            let ignored = ignored(&block, &method).map_err(in_other)?;
+            if known == Some(QuantMethod::ModelOpt) {
+                groups::modelopt(&block).map_err(in_other)?;
+            }
             claims.also_ignored.push((other.name(), ignored));
         }
         Ok(claims)
@@ -81,9 +87,12 @@ impl Claims {
         let mut claims = Self { method: Some(method.clone()), ignored, ..Self::default() };
         match QuantMethod::find(&method).ok_or_else(|| undecoded_method(&method))? {
             QuantMethod::FineGrained => {
-                claims.add(fine_grained(block, &method)?);
+                let claim = fine_grained(block, &method)?;
+                let no_exponents = claim.no_exponents;
+                claims.add(claim);
                 if block.text(&["expert_dtype"])? == Some("fp4") {
-                    claims.add(Claim::new(&["hf-fp4"], "the config says expert_dtype 'fp4'"));
+                    let claim = Claim::new(&["hf-fp4"], "the config says expert_dtype 'fp4'");
+                    claims.add(Claim { no_exponents, ..claim });
                 }
             }
             QuantMethod::CompressedTensors => claims.rules(groups::compressed_tensors(block)?),
@@ -96,9 +105,11 @@ impl Claims {
             QuantMethod::BitsAndBytes => {
                 let layout = if block.is_true("load_in_8bit")? { "bnb-int8" } else { "bnb-4bit" };
                 let width = if layout == "bnb-int8" { "load_in_8bit" } else { "load_in_4bit" };
-                claims.add(Claim::new(&[layout], &format!("the config says quant_method 'bitsandbytes', {width}")));
+                let claim = Claim::new(&[layout], &format!("the config says quant_method 'bitsandbytes', {width}"));
+                let quant_type = block.text(&["bnb_4bit_quant_type"])?.map(str::to_lowercase);
+                claims.add(Claim { quant_type, ..claim });
             }
-            QuantMethod::Quanto => claims.add(Claim::new(&["quanto"], "the config says quant_method 'quanto'")),
+            QuantMethod::Quanto => claims.add(quanto(block)?),
             QuantMethod::ModelOpt => claims.rules(groups::modelopt(block)?),
         }
         Ok(claims)
@@ -197,13 +208,35 @@ fn fine_grained(block: &ConfigObject, method: &str) -> Result<Claim> {
             Some(Group::Block([*rows, *columns]))
         }
     };
-    let said = match group {
+    let mut said = match group {
         Some(Group::Block(size)) => format!("the config says quant_method '{method}', weight_block_size {size:?}"),
         _ => format!("the config says quant_method '{method}'"),
     };
+    // 'e4m3', or 'float8_e4m3fn'; no library depends on other words.
+    let format = block.text(&["fmt"])?.unwrap_or_default();
+    let codes: Vec<Dtype> = format.parse().into_iter().collect();
+    if codes.iter().any(|dtype| *dtype != Dtype::Float8E4M3FN) {
+        said += &format!(", fmt '{}'", shorten(format));
+    }
     let parameters = Parameters { group, ..Parameters::default() };
     let no_exponents = block.text(&["scale_fmt"])? == Some("float");
-    Ok(Claim { parameters, no_exponents, ..Claim::new(&["hf-fp8"], &said) })
+    Ok(Claim { parameters, codes, no_exponents, ..Claim::new(&["hf-fp8"], &said) })
+}
+
+/// quanto of transformers ('int8'), or of optimum ('qint8').
+fn quanto(block: &ConfigObject) -> Result<Claim> {
+    let said = "the config says quant_method 'quanto'";
+    let Some(weights) = block.text(&["weights"])? else { return Ok(Claim::new(&["quanto"], said)) };
+    let said = format!("{said}, weights '{}'", shorten(weights));
+    let codes = match weights.strip_prefix('q').unwrap_or(weights) {
+        "float8" => vec![Dtype::Float8E4M3FN, Dtype::Float8E4M3FNUZ, Dtype::Float8E5M2],
+        "int2" | "int4" => return Err(Error::new(format!("{said}, which tcast does not decode"))),
+        name => match name.parse() {
+            Ok(dtype) => vec![dtype],
+            Err(_) => return Err(Error::new(format!("{said}, which tcast does not know"))),
+        },
+    };
+    Ok(Claim { codes, ..Claim::new(&["quanto"], &said) })
 }
 
 /// The width and the groups of int32 words.
@@ -227,11 +260,14 @@ fn gptq(block: &ConfigObject) -> Result<Claim> {
     let mut claim = integers(block, "gptq", &format!("{said}, checkpoint_format '{form}'"))?;
     claim.parameters.zeros_are_one_less = form == "gptq";
     claim.parameters.is_symmetric = block.is_true("sym")?;
-    // AutoGPTQ uses activation order by default.
-    if block.get("desc_act") != Some(&Value::Bool(false)) {
-        claim.needs.push(Role::GroupIndex);
-    }
+    set_order(&mut claim, block.flag("desc_act")?);
     Ok(claim)
+}
+
+/// Whether columns are quantized in the order of their activations: AutoGPTQ's default.
+fn set_order(claim: &mut Claim, desc_act: Option<bool>) {
+    claim.parameters.is_in_order = desc_act == Some(false);
+    claim.needs = if claim.parameters.is_in_order { Vec::new() } else { vec![Role::GroupIndex] };
 }
 
 fn awq(block: &ConfigObject) -> Result<Claim> {
@@ -243,7 +279,9 @@ fn awq(block: &ConfigObject) -> Result<Claim> {
         );
         return Err(Error::new(message));
     }
-    integers(block, "awq", "the config says quant_method 'awq', version 'gemm'")
+    let mut claim = integers(block, "awq", "the config says quant_method 'awq', version 'gemm'")?;
+    claim.parameters.is_symmetric = block.flag("zero_point")? == Some(false);
+    Ok(claim)
 }
 
 /// The claim about all modules, and those of `GPTQModel`'s `dynamic` about some.
@@ -273,6 +311,9 @@ fn overridden(claim: &Claim, own: &ConfigObject, layout: &'static str, entry: &s
     }
     if let Some(is_symmetric) = own.flag("sym")? {
         changed.parameters.is_symmetric = is_symmetric;
+    }
+    if let Some(desc_act) = own.flag("desc_act")? {
+        set_order(&mut changed, Some(desc_act));
     }
     changed.said = format!("the config says of '{}' that it is {layout}", shorten(entry));
     Ok(changed)

@@ -74,8 +74,8 @@ impl Layers {
         let who = format!("the metadata '{}'", CheckpointInfo::METADATA);
         let of_file = description.object.as_ref().map(|object| descriptions::comfy(object, &who)).transpose()?;
         if let (Some(one), Some(other)) = (&of_tensor, &of_file)
-            && (&one.layouts, one.codes, one.parameters.rotation)
-                != (&other.layouts, other.codes, other.parameters.rotation)
+            && (&one.layouts, &one.codes, one.parameters.rotation)
+                != (&other.layouts, &other.codes, other.parameters.rotation)
         {
             return Err(Error::new(format!("{}, and {}", one.said, other.said)));
         }

@@ -124,7 +124,7 @@ pub(super) fn comfy(object: &serde_json::Map<String, Value>, who: &str) -> Resul
         None => String::new(),
     };
     let mut claim = Claim::new(&[layout.name], &format!("{who} says format '{format}'{rotated}"));
-    claim.codes = (layout.formats.len() > 1).then(|| layout.codes.dtypes[at]);
+    claim.codes = layout.codes.dtypes.get(at).copied().filter(|_| layout.formats.len() > 1).into_iter().collect();
     claim.parameters.rotation = rotation;
     claim.parameters.has_full_precision = layer.is_true("full_precision_matrix_mult").map_err(of_who)?;
     Ok(claim)

@@ -4,7 +4,7 @@ use super::block::{Claim, ConfigObject};
 use super::modules::pattern;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::quant::{CodeValues, Group, LAYOUTS, Layout, Owner, Parameters, Role};
+use crate::quant::{CodeValues, Group, Groups, LAYOUTS, Layout, Owner, Parameters, Role, find};
 use crate::text::shorten;
 use regex::Regex;
 use serde_json::Value;
@@ -20,11 +20,11 @@ pub(super) struct ClaimRule {
     pub(super) claim: Option<Claim>,
 }
 
-/// Whether a layout of compressed-tensors stores numbers of this type and width.
+/// Whether a layout stores numbers of this type and width.
 fn stores(layout: &Layout, kind: &str, bits: u64) -> bool {
     let dtype = match layout.codes.values {
         CodeValues::Unsigned => return kind == "int",
-        CodeValues::Float(dtype) => dtype,
+        CodeValues::Float(dtype) | CodeValues::FloatWithoutNegativeZero(dtype) => dtype,
         _ => layout.codes.dtypes[0],
     };
     (kind, bits) == (if dtype == Dtype::Int8 { "int" } else { "float" }, dtype.bits().into())
@@ -43,6 +43,7 @@ pub(super) fn compressed_tensors(block: &ConfigObject) -> Result<Vec<ClaimRule>>
     if transforms.is_some_and(|groups| !groups.0.is_empty()) {
         return Err(Error::new("its transform_config rotates weights, which tcast does not undo"));
     }
+    check_format(block)?;
     let mut rules = Vec::new();
     let mut patterns = 0;
     for (name, group) in block.objects("config_groups")? {
@@ -69,6 +70,24 @@ pub(super) fn compressed_tensors(block: &ConfigObject) -> Result<Vec<ClaimRule>>
         rules.push(rule);
     }
     Ok(rules)
+}
+
+/// Refuses a format that no group has, if each names its own, which engines then use.
+fn check_format(block: &ConfigObject) -> Result<()> {
+    let Some(format) = block.text(&["format"])?.filter(|format| *format != "mixed-precision") else { return Ok(()) };
+    let mut first = None;
+    for (name, group) in block.objects("config_groups")? {
+        match group.text(&["format"])? {
+            _ if !group.has("weights") => {}
+            Some(own) if own != format => first = first.or(Some((name, own))),
+            _ => return Ok(()),
+        }
+    }
+    first.map_or(Ok(()), |(name, own)| {
+        let [name, own, format] = [name, own, format].map(shorten);
+        let message = format!("its format is '{format}', and that of its config group '{name}' is '{own}'");
+        Err(Error::new(message).remedy("correct the one that is wrong, or remove the first"))
+    })
 }
 
 fn group_claim(name: &str, format: Option<&str>, weights: &ConfigObject) -> Result<Claim> {
@@ -148,7 +167,36 @@ pub(super) fn modelopt(block: &ConfigObject) -> Result<Vec<ClaimRule>> {
         };
         rules.push(ClaimRule { is_for_others: true, claim, ..ClaimRule::default() });
     }
+    check_groups(block, &rules)?;
     Ok(rules)
+}
+
+/// Refuses config groups of `ModelOpt` that contradict the algorithm of their modules.
+fn check_groups(block: &ConfigObject, rules: &[ClaimRule]) -> Result<()> {
+    for (name, group) in block.objects("config_groups")? {
+        let (Some(weights), targets) = (group.inner("weights")?, group.texts(&["targets"])?) else { continue };
+        let is_meant = |rule: &&ClaimRule| {
+            let is_class = |target: &&str| target.starts_with(char::is_uppercase);
+            targets.iter().any(|target| rule.names.iter().any(|name| name == target))
+                || rule.is_for_others && (targets.is_empty() || targets.iter().any(|target| is_class(&target)))
+        };
+        for claim in rules.iter().filter(is_meant).filter_map(|rule| rule.claim.as_ref()) {
+            let Some(layout) = claim.layouts.first().and_then(|name| find(name)) else { continue };
+            let kind = weights.text(&["type"])?.unwrap_or("float");
+            let bits = weights.get("num_bits").and_then(Value::as_u64).filter(|bits| !stores(layout, kind, *bits));
+            let size = weights.get("group_size").and_then(Value::as_i64);
+            let size =
+                size.filter(|size| matches!(layout.groups, Groups::Fixed(fixed) if fixed != Group::of_size(*size)));
+            let other = match (bits, size) {
+                (Some(bits), _) => format!("num_bits {bits}, type '{}'", shorten(kind)),
+                (None, Some(size)) => format!("group_size {size}"),
+                (None, None) => continue,
+            };
+            let error = Error::new(format!("{}, and its config group '{}' says {other}", claim.said, shorten(name)));
+            return Err(error.remedy("correct the one that is wrong"));
+        }
+    }
+    Ok(())
 }
 
 /// What an algorithm of `ModelOpt` stores; `None` if it keeps weights as they are.
@@ -169,7 +217,13 @@ fn algorithm(algo: Option<&str>, group_size: Option<u64>) -> Result<Option<Claim
             return Err(Error::new(message));
         }
     };
-    let parameters = Parameters { group, ..Parameters::default() };
     let said = format!("the config says quant_algo '{}'", shorten(algo));
+    if let (Some(given), Some(Groups::Fixed(fixed))) = (group, find(layout).map(|layout| layout.groups))
+        && given != fixed
+    {
+        let error = Error::new(format!("{said}, which has a scale for {fixed}, and a group_size for {given}"));
+        return Err(error.remedy("correct the one that is wrong"));
+    }
+    let parameters = Parameters { group, ..Parameters::default() };
     Ok(Some(Claim { parameters, ..Claim::new(&[layout], &said) }))
 }

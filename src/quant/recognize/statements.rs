@@ -39,6 +39,8 @@ const FACTS: &[&[&str]] = &[
     &["scale_fmt"],
     &["expert_dtype"],
     &["sym"],
+    &["desc_act"],
+    &["zero_point"],
     &["load_in_4bit"],
     &["load_in_8bit"],
     &["config_groups"],

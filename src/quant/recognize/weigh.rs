@@ -219,6 +219,14 @@ impl Finder<'_> {
                 Role::Shape => parameters.shape = Some(descriptions::shape(self.source, index)?),
                 Role::Description if layout.codes.packing == Packing::Flat => {
                     parameters = descriptions::quant_state(self.source, index, is_nested())?;
+                    if let Some(claim) = claim
+                        && let Some(kind) = &claim.quant_type
+                        && !self.source.tensors[index].name.ends_with(&format!("__{kind}"))
+                    {
+                        let (name, kind) = (self.show(index), shorten(kind));
+                        let message = format!("'{name}' is its description, and the config says bnb_4bit_quant_type");
+                        return Err(Error::new(format!("{message} '{kind}'")));
+                    }
                 }
                 Role::Description if layout.global == Combination::Over127 => {
                     descriptions::check_rows(self.source, index)?;
@@ -277,24 +285,24 @@ impl Finder<'_> {
     /// Refuses parts whose dtypes contradict the claims, or are unknown.
     fn check_dtypes(&self, layout: &Layout, claim: Option<&Claim>, parts: &[(Role, usize)]) -> Result<()> {
         let Some(codes) = find(parts, Role::Codes) else { return Err(Error::new("it has no codes")) };
-        let wanted = match claim.and_then(|claim| claim.codes) {
-            None if layout.is_told_by_marker() => self
-                .layers
-                .marked(self.source, self.source.tensors[codes].name)
-                .zip(Some("the tensor scaled_fp8 says so")),
-            wanted => wanted.zip(claim.map(|claim| &*claim.said)),
+        let (wanted, said): (Vec<Dtype>, &str) = match claim {
+            Some(claim) if !claim.codes.is_empty() => (claim.codes.clone(), &claim.said),
+            _ if layout.is_told_by_marker() => {
+                let marked = self.layers.marked(self.source, self.source.tensors[codes].name);
+                (marked.into_iter().collect(), "the tensor scaled_fp8 says so")
+            }
+            _ => (Vec::new(), ""),
         };
-        if let (Some((wanted, said)), Some(dtype)) = (wanted, self.dtype(codes))
-            && wanted != dtype
-        {
+        if let Some(dtype) = self.dtype(codes).filter(|dtype| !wanted.is_empty() && !wanted.contains(dtype)) {
+            let wanted = wanted.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(" or ");
             return Err(Error::new(format!("'{}' is {dtype} and not {wanted}: {said}", self.show(codes))));
         }
         if let (Some(claim), Some(scale)) = (claim, find(parts, Role::Scale))
+            && let Some(dtype @ (Dtype::Uint8 | Dtype::Float8E8M0)) = self.dtype(scale)
             && claim.no_exponents
-            && self.dtype(scale) == Some(Dtype::Uint8)
         {
-            let message = format!("'{}' is uint8, which is exponents, and the config says scale_fmt", self.show(scale));
-            return Err(Error::new(format!("{message} 'float'")));
+            let message = format!("'{}' is {dtype}, which is exponents, and the config says", self.show(scale));
+            return Err(Error::new(format!("{message} scale_fmt 'float'")));
         }
         for (role, index) in parts {
             if self.dtype(*index).is_none() {
