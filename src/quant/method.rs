@@ -60,23 +60,20 @@ pub(super) struct UndecodedMethod {
     /// Its names in `quant_method`, in lower case.
     methods: &'static [&'static str],
     what: &'static str,
-    /// A program that decodes its weights.
-    decoder: Option<&'static str>,
     /// Tensors of codes that no other method has: the end of their names, their dtypes, and the end of the name of a tensor
     /// beside them.
     codes: &'static [(&'static str, &'static [Dtype], &'static str)],
 }
 
 const fn undecoded(name: &'static str, methods: &'static [&'static str], what: &'static str) -> UndecodedMethod {
-    UndecodedMethod { name, methods, what, decoder: None, codes: &[] }
+    UndecodedMethod { name, methods, what, codes: &[] }
 }
 
 /// The names are those in the sources of each library.
 static UNDECODED: &[UndecodedMethod] = &[
     UndecodedMethod {
         codes: &[(".weight", &[Uint32], ".scales")],
-        decoder: Some("mlx_lm.convert --dequantize"),
-        ..undecoded("MLX", &[MLX, "metal"], "groups with scales and biases, packed in words")
+        ..undecoded("MLX", &[MLX, "metal"], "groups packed in words; let mlx_lm.convert dequantize them")
     },
     UndecodedMethod {
         codes: &[("._weight_qdata", BYTES, "._weight_scale")],
@@ -159,12 +156,7 @@ pub(super) fn undecoded_method(name: &str) -> Error {
 impl UndecodedMethod {
     fn refusal(&self, evidence: &str) -> Error {
         let Self { name, what, .. } = self;
-        let error =
-            Error::new(format!("the model is quantized with {name} ({what}), which tcast does not decode{evidence}"));
-        match self.decoder {
-            Some(decoder) => error.remedy(format!("{decoder} decodes it")),
-            None => error,
-        }
+        Error::new(format!("the model is quantized with {name} ({what}), which tcast does not decode{evidence}"))
     }
 }
 
