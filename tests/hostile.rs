@@ -162,6 +162,18 @@ fn reports_and_indexes_take_memory_in_proportion_to_their_text() {
     assert_eq!(stderr, error);
 }
 
+/// Of a config, several copies are held.
+#[test]
+fn a_config_that_is_longer_than_any_is_refused_before_it_is_read() {
+    let bench = Bench::new();
+    std::fs::create_dir(bench.path("m")).unwrap();
+    bench.write("m/model.safetensors", &safetensors("{}", &[]));
+    std::fs::File::create(bench.path("m/config.json")).unwrap().set_len(1 << 40).unwrap();
+    let error = "tcast: error: m/config.json: has 1099511627776 bytes; at most 33554432 are read\n  \
+                 download it again: the config of a model has a few MiB at most\n";
+    bench.run("cast m --to f16 -o out").expect(1, "", error);
+}
+
 /// A listing is printed row by row, and the names of shards are not held for each tensor again.
 #[cfg(target_os = "linux")]
 #[test]

@@ -9,7 +9,7 @@ use crate::quant::{
     Arithmetic, CheckpointInfo, FoundWeight, Modules, Role, comfy_metadata_of, config_of, hf_quant_config_of,
     quantize_config_of,
 };
-use crate::read::{Decoders, LogicalCheckpoint};
+use crate::read::{DecodedValues, Decoders, LogicalCheckpoint};
 use crate::select::policy::{Policy, expert_sets, fused_sets};
 use crate::select::{KeptReason, Rename, Selection};
 use crate::text::shorten;
@@ -20,6 +20,8 @@ pub(crate) struct Recoding {
     pub(super) weights: Weights,
     /// Files beside the shards that get a new text, or are left out.
     pub(super) side_files: Vec<(&'static str, Option<String>)>,
+    /// The `quantization_config` of a quantized output that has no config.json.
+    pub(super) block: Option<String>,
     /// Scales of activations that are left out.
     pub(crate) left_out: Vec<String>,
     /// For each set that engines load as one module and that is partly decoded: a decoded weight, and a quantized one.
@@ -63,7 +65,8 @@ impl Recoding {
         }
         weights.reserve(selected.iter().map(|weight| weight.parts.len()).sum());
         let mut left_out = Vec::new();
-        let mut shared = Decoders::new(model, target, arithmetic, counts_inexact);
+        let values = DecodedValues::Rounded { target, arithmetic, is_watched: counts_inexact };
+        let mut shared = Decoders::new(model, values);
         for weight in &selected {
             for &(role, at) in &weight.parts {
                 match role {
@@ -100,7 +103,7 @@ impl Recoding {
             side_files(model, modules, target).map_err(in_file)
         })?;
         weights.rename(renaming.tensors);
-        Ok(Self { weights, side_files, left_out, divided })
+        Ok(Self { weights, side_files, block: None, left_out, divided })
     }
 
     /// What follows from new names of tensors in a quantized checkpoint of which nothing is decoded. `None` if nothing
@@ -122,7 +125,7 @@ impl Recoding {
             side_files(&model, modules, None).map_err(in_file)
         })?;
         weights.rename(renaming.tensors);
-        Ok(Some(Self { weights, side_files, left_out: Vec::new(), divided: Vec::new() }))
+        Ok(Some(Self { weights, side_files, block: None, left_out: Vec::new(), divided: Vec::new() }))
     }
 }
 

@@ -55,7 +55,7 @@ impl Role {
 pub type Names = &'static [(Role, &'static str)];
 
 /// The elements of the decoded weight that share a scale.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Group {
     /// A whole matrix.
     Tensor,

@@ -61,4 +61,4 @@ pub use recognize::{
 pub use rules::{Encoding, ScaleRule, ScaleShape, SignRule, Ties};
 pub use scheme::{COMFYUI, CodeType, SCHEMES, Scheme, SchemeLayout, TargetGrid};
 pub use table::{LAYOUTS, ONNX, find};
-pub use transcode::{Fidelity, RowMap, Transcoder};
+pub use transcode::{Fidelity, RowMap, SharedTables, Transcoder};

@@ -6,7 +6,7 @@ use super::table::find;
 use crate::dtype::Dtype::{self, Float4E2M1, Float6E2M3, Float8E4M3FN, Float8E8M0, Float32, Uint8};
 
 /// The values that a quantized weight can have: its codes, and the groups of elements that share a scale.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TargetGrid {
     pub codes: CodeType,
     /// The elements that share a scale.
@@ -15,7 +15,7 @@ pub struct TargetGrid {
     pub scale: Option<Dtype>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CodeType {
     /// A float of 8 bits or fewer.
     Float(Dtype),

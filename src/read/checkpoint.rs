@@ -184,20 +184,8 @@ impl<'a> LogicalCheckpoint<'a> {
             hf_quant_config: self.hf_quant_config,
             quantize_config: self.quantize_config,
             metadata: &metadata,
-            read: &|tensor| self.read_small(tensor),
+            read: &|tensor| self.stored(tensor).small(),
         }))
-    }
-
-    /// All bytes of a tensor that describes others.
-    fn read_small(&self, at: usize) -> Result<Vec<u8>> {
-        /// Descriptions are JSON of a few hundred bytes, or two numbers.
-        const MOST: u64 = 1 << 20;
-        let stored = self.stored(at);
-        let bytes = stored.elements.bytes(stored.tensor.count).filter(|bytes| *bytes <= MOST);
-        let bytes = bytes.ok_or_else(|| stored.error(Error::new("is too large for what describes a weight")))?;
-        let mut read = vec![0; bytes as usize];
-        stored.open()?.fill(&mut read).map_err(|error| stored.error(error))?;
-        Ok(read)
     }
 
     pub(crate) fn bytes(&self, at: usize) -> Result<&'a [u8]> {

@@ -12,36 +12,42 @@ const MOST: usize = 16;
 
 pub(crate) struct Decoders<'m, 'a> {
     model: &'m LogicalCheckpoint<'a>,
-    /// The type of the values; `None` for the default of each weight.
-    target: Option<Dtype>,
-    arithmetic: Arithmetic,
-    /// Whether they count the values that are not exact.
-    is_watched: bool,
+    values: DecodedValues,
     /// The decoders that were needed last, each with a weight that it is for.
     recent: VecDeque<(&'m FoundWeight, Arc<Decoder>)>,
 }
 
-impl<'m, 'a> Decoders<'m, 'a> {
-    pub(crate) fn new(
-        model: &'m LogicalCheckpoint<'a>,
+/// The values that decoders give.
+pub(crate) enum DecodedValues {
+    Rounded {
+        /// The type of the values; `None` for the default of each weight.
         target: Option<Dtype>,
         arithmetic: Arithmetic,
+        /// Whether the decoders count the values that are not exact.
         is_watched: bool,
-    ) -> Self {
-        Self { model, target, arithmetic, is_watched, recent: VecDeque::with_capacity(MOST) }
+    },
+    /// Exact ones in rows: see [`Decoder::of_rows`].
+    Rows,
+}
+
+impl<'m, 'a> Decoders<'m, 'a> {
+    pub(crate) fn new(model: &'m LogicalCheckpoint<'a>, values: DecodedValues) -> Self {
+        Self { model, values, recent: VecDeque::with_capacity(MOST) }
     }
 
     pub(crate) fn get(&mut self, weight: &'m FoundWeight) -> Result<Arc<Decoder>> {
         if let Some((_, decoder)) = self.recent.iter().find(|(known, _)| self.are_alike(known, weight)) {
             return Ok(Arc::clone(decoder));
         }
-        let target = self.target.unwrap_or_else(|| self.model.target_of(weight));
-        let make = |arithmetic| self.model.decoder(weight, target, arithmetic);
-        let mut decoder = make(self.arithmetic)?;
-        if self.is_watched {
-            decoder = decoder.watch(make(Arithmetic::Exact)?);
-        }
-        let decoder = Arc::new(decoder);
+        let decoder = Arc::new(match self.values {
+            DecodedValues::Rows => self.model.decoder_of_rows(weight)?,
+            DecodedValues::Rounded { target, arithmetic, is_watched } => {
+                let target = target.unwrap_or_else(|| self.model.target_of(weight));
+                let make = |arithmetic| self.model.decoder(weight, target, arithmetic);
+                let decoder = make(arithmetic)?;
+                if is_watched { decoder.watch(make(Arithmetic::Exact)?) } else { decoder }
+            }
+        });
         self.recent.truncate(MOST - 1);
         self.recent.push_front((weight, Arc::clone(&decoder)));
         Ok(decoder)

@@ -15,7 +15,7 @@ mod model;
 mod zip;
 
 pub(crate) use checkpoint::{LogicalCheckpoint, Membership, ModelTensor};
-pub(crate) use decoders::Decoders;
+pub(crate) use decoders::{DecodedValues, Decoders};
 pub(crate) use logical::{LogicalTensor, WeightSource, decode_values, read_values};
 pub(crate) use zip::{Piece, Zip};
 
@@ -87,6 +87,17 @@ impl<'a> SourceTensor<'a> {
     /// Whether its bytes can be read in any order and have no checksum: parts of weights are read like this.
     pub(crate) fn is_plain(&self) -> bool {
         self.mapped().is_some_and(|mapped| mapped.checksum.is_none())
+    }
+
+    /// All bytes of a tensor that describes others.
+    pub(crate) fn small(&self) -> Result<Vec<u8>> {
+        /// Descriptions are JSON of a few hundred bytes, or two numbers.
+        const MOST: u64 = 1 << 20;
+        let bytes = self.elements.bytes(self.tensor.count).filter(|bytes| *bytes <= MOST);
+        let bytes = bytes.ok_or_else(|| self.error(Error::new("is too large for what describes a weight")))?;
+        let mut read = vec![0; bytes as usize];
+        self.open()?.fill(&mut read).map_err(|error| self.error(error))?;
+        Ok(read)
     }
 
     pub(crate) fn open(&self) -> Result<Reader<'a>> {

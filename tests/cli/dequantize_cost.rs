@@ -100,11 +100,11 @@ fn a_row_that_is_longer_than_the_memory_is_inspected_compared_and_printed() {
     let fp8 = [(name("weight"), "F8_E4M3", vec![1, 12 << 20]), (name("weight_scale_inv"), "F32", vec![1, 12 << 13])];
     let gptq = [
         (name("qweight"), "I32", vec![3 << 19, 1]),
-        (name("scales"), "F16", vec![12 << 13, 1]),
-        (name("qzeros"), "I32", vec![12 << 13, 1]),
+        (name("scales"), "F16", vec![1, 1]),
+        (name("qzeros"), "I32", vec![1, 1]),
         (name("g_idx"), "I32", vec![12 << 20]),
     ];
-    let config = r#"{"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": true}"#;
+    let config = r#"{"quant_method": "gptq", "bits": 4, "group_size": -1, "desc_act": true}"#;
     let (last, end) = ((12 << 20) - 2, 12 << 20);
     for (config, tensors) in [(FP8, &fp8[..]), (config, &gptq)] {
         let bench = checkpoint(config, tensors);
@@ -136,6 +136,19 @@ fn many_small_weights_take_little_more_memory_than_as_many_plain_tensors() {
     ] {
         assert_eq!(within(&bench, 32, line), (Some(0), String::new()), "{line}");
     }
+}
+
+/// The tables of codes are larger than everything else that is kept of a weight: 38 KiB.
+#[test]
+fn many_small_weights_that_move_to_another_layout_share_their_tables() {
+    let mut tensors = Vec::new();
+    for at in 0..4000 {
+        tensors.push((format!("model.layers.{at}.mlp.up_proj.weight"), "F8_E4M3", vec![2, 16]));
+        tensors.push((format!("model.layers.{at}.mlp.up_proj.weight_scale_inv"), "F32", vec![1, 1]));
+    }
+    let bench = checkpoint(FP8, &tensors);
+    let line = "quantize q --layout compressed-tensors --partial-blocks -o out -q -j1 --no-sync";
+    assert_eq!(within(&bench, 24, line), (Some(0), String::new()));
 }
 
 /// A weight of 32 MiB in a data file, of which the disk holds nothing.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tcast::dtype::Dtype;
 use tcast::quant::{
     Arithmetic, CodeType, Decoder, EncodeOptions, EncodeTally, Encoder, Extremes, Fidelity, Group, Layout, Parameters,
-    Part, Role, RowMap, TargetGrid, Transcoder, find,
+    Part, Role, RowMap, SharedTables, TargetGrid, Transcoder, find,
 };
 
 use Dtype::{Bfloat16, Float4E2M1, Float6E2M3, Float8E4M3FN, Float8E8M0, Float32, Uint8};
@@ -136,7 +136,9 @@ impl Weight {
     fn settled(&self, to: Stored) -> Option<(Weight, Fidelity, EncodeTally)> {
         let encoder = to.encoder(self.encoder.shape());
         let parts = self.bytes();
-        let mut transcoder = Transcoder::new(self.decoder(), RowMap::ALL, Arc::clone(&encoder), &parts).unwrap()?;
+        let mut transcoder =
+            Transcoder::new(self.decoder(), RowMap::ALL, Arc::clone(&encoder), &parts, &SharedTables::default())
+                .unwrap()?;
         let exponent = transcoder.needs_exponent().then(|| transcoder.largest_exponent(&parts)).flatten();
         let fidelity = transcoder.settle(exponent, &parts)?;
         let mut moved: Vec<Vec<u8>> = encoder.parts().iter().map(|part| vec![0xa5; part.byte_len() as usize]).collect();
@@ -546,7 +548,9 @@ fn codes_of_fnuz_types_become_others_with_the_same_values() {
         let source: [&[u8]; 2] = [&codes, &scales];
         let encoder = CT_CHANNEL.encoder(&shape);
         let mut transcoder =
-            Transcoder::new(Arc::clone(&decoder), RowMap::ALL, Arc::clone(&encoder), &source).unwrap().unwrap();
+            Transcoder::new(Arc::clone(&decoder), RowMap::ALL, Arc::clone(&encoder), &source, &SharedTables::default())
+                .unwrap()
+                .unwrap();
         assert_eq!(transcoder.settle(None, &source), fits.then_some(Fidelity::Exact));
         if !fits {
             continue;

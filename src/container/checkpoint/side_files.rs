@@ -159,10 +159,16 @@ impl Checkpoint {
 }
 
 fn read_side_file(folder: &Path, name: &str) -> Result<Option<String>> {
+    /// The most bytes that are read, of which several copies are held. Lists of all modules of a model take a few MiB.
+    const MOST: u64 = 32 << 20;
     let path = folder.join(name);
     match fs::symlink_metadata(&path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         _ => {} // another error comes again
+    }
+    if let Some(len) = fs::metadata(&path).ok().map(|found| found.len()).filter(|len| *len > MOST) {
+        let error = Error::new(format!("has {len} bytes; at most {MOST} are read")).in_file(&path);
+        return Err(error.remedy("download it again: the config of a model has a few MiB at most"));
     }
     let text = read_text(&path).map_err(|error| error.in_file(&path).remedy(READABLE))?;
     match serde_json::from_str::<MapOnly<IgnoredAny>>(&as_json(&text)) {

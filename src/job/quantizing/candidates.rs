@@ -6,7 +6,7 @@ use crate::container::{Form, Input, Tensor};
 use crate::error::{Error, Result};
 use crate::plan::{TensorIndex, WeightValues, source_form};
 use crate::quant::{Grid, Group};
-use crate::read::Membership;
+use crate::read::{DecodedValues, Decoders, Membership};
 use crate::select::experts::{Expert, experts, unsplit_bank};
 use crate::select::policy::module_of;
 use crate::select::{KeptReason, Pattern, Selection};
@@ -17,6 +17,7 @@ impl Planner<'_> {
     pub(super) fn candidates(&self) -> Result<WeightCandidates> {
         let mut memberships = self.memberships.iter();
         let mut found = WeightCandidates { weights: Vec::new(), others: Vec::new() };
+        let mut decoders = Decoders::new(self.source, DecodedValues::Rows);
         // For each rule, whether it names a weight, and an error for the first other tensor that it names.
         let mut rules: Vec<(bool, Option<Error>)> = self.request.rules.iter().map(|_| (false, None)).collect();
         for (input, shard) in self.source.source.shards.iter().enumerate() {
@@ -25,8 +26,8 @@ impl Planner<'_> {
                 let in_place = |error: Error| error.in_tensor(name).in_file(shard.path());
                 match memberships.next() {
                     Some(Membership::Codes(weight)) => {
-                        let weights = self.coded_candidates(*weight, place, &mut rules).map_err(in_place)?;
-                        found.weights.extend(weights);
+                        let weights = self.coded_candidates(*weight, place, &mut rules, &mut decoders);
+                        found.weights.extend(weights.map_err(in_place)?);
                     }
                     Some(Membership::Plain) | None => {
                         let candidates = self.plain_candidates(place, (shard, tensor), &mut rules, &mut found);

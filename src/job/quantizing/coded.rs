@@ -1,6 +1,7 @@
 //! Weights that are quantized already: which rows become which new weights, and whether codes and scales can be moved
 //! without changing a value.
 
+use super::fit::KnownEncoders;
 use super::{Asked, CodedCandidate, Planner, StoredAs, Values, WeightCandidate, gpt_oss};
 use crate::container::as_json;
 use crate::container::checkpoint::descriptions;
@@ -9,9 +10,10 @@ use crate::error::{Error, Kind, Result};
 use crate::plan::{CodedRows, TensorIndex, Unmoved, Weights};
 use crate::quant::{
     Arithmetic, CheckpointInfo, CodeKind, CodeType, Decoder, EncodeOptions, Encoder, Fidelity, FoundWeight, Grid,
-    Group, Layout, Modules, Owner, Role, RowMap, SCHEMES, Scheme, TargetGrid, Transcoder, Unfit, config_of,
+    Group, Layout, Modules, Owner, Role, RowMap, SCHEMES, Scheme, SharedTables, TargetGrid, Transcoder, Unfit,
+    config_of,
 };
-use crate::read::{LogicalCheckpoint, Membership};
+use crate::read::{Decoders, LogicalCheckpoint, Membership};
 use crate::select::KeptReason;
 use crate::select::experts::{Expert, experts, gpt_oss_experts};
 use crate::select::policy::module_of;
@@ -63,7 +65,7 @@ fn same_grid(grid: &Grid, layout: &str) -> Option<StoredAs> {
     SCHEMES.iter().rev().filter_map(fit).max_by_key(|(rank, _)| *rank).map(|(_, stored)| stored)
 }
 
-impl Planner<'_> {
+impl<'a> Planner<'a> {
     /// How a weight with this grid is stored in another layout.
     pub(super) fn same_grid(&self, grid: &Grid) -> Result<StoredAs> {
         same_grid(grid, self.layout).ok_or_else(|| {
@@ -78,12 +80,13 @@ impl Planner<'_> {
         weight: usize,
         place: TensorIndex,
         rules: &mut [(bool, Option<Error>)],
+        decoders: &mut Decoders<'a, 'a>,
     ) -> Result<Vec<WeightCandidate>> {
         if self.layout == gpt_oss::NAME {
             return Err(Error::new("is quantized already, and tcast writes the layout gpt-oss from plain models only"));
         }
         let found = &self.source.found.weights[weight];
-        let decoder = Arc::new(self.source.decoder_of_rows(found)?);
+        let decoder = decoders.get(found)?;
         self.source.check_parts(&decoder, &LogicalCheckpoint::value_parts(found))?;
         let (name, shape) = (&found.name, decoder.shape().to_vec());
         let bank = match found.layout.owner {
@@ -141,21 +144,26 @@ impl Planner<'_> {
         })
     }
 
-    /// The encoders for a quantized weight: one for values that are computed, and one for scales of the old type.
-    pub(super) fn fit_coded(
+    /// The encoders for a quantized weight, which weights of one kind share: one for values that are computed, and one for scales of the old type.
+    pub(super) fn fit_coded<'s>(
         &self,
         stored: &StoredAs,
-        shape: &[u64],
+        shape: &'s [u64],
         candidate: &mut CodedCandidate,
+        known: &mut KnownEncoders<'s>,
     ) -> Result<Arc<Encoder>, Unfit> {
         let has_full_precision = self.source.found.weights[candidate.weight].parameters.has_full_precision;
         let options = EncodeOptions { arithmetic: Arithmetic::Exact, has_full_precision, ..self.request.options };
         let old = candidate.decoder.grid().scale;
-        let of_scale =
-            |scale: Dtype| StoredAs { grid: TargetGrid { scale: Some(scale), ..stored.grid }, ..stored.clone() };
-        let new = |scale| self.encoder(&of_scale(scale), shape, Dtype::Float64, options);
-        candidate.exact = new(scale_dtype(stored.layout.layout(), &stored.grid, old)).ok().map(Arc::new);
-        new(stored.grid.scale.unwrap_or(self.source.default_target())).map(Arc::new)
+        let mut new = |scale: Dtype| {
+            let grid = TargetGrid { scale: Some(scale), ..stored.grid };
+            let key = (stored.scheme.name, grid, shape, Dtype::Float64, has_full_precision);
+            let new =
+                || self.encoder(&StoredAs { grid, ..stored.clone() }, shape, Dtype::Float64, options).map(Arc::new);
+            known.entry(key).or_insert_with(new).clone()
+        };
+        candidate.exact = new(scale_dtype(stored.layout.layout(), &stored.grid, old)).ok();
+        new(stored.grid.scale.unwrap_or(self.source.default_target()))
     }
 
     /// How the values of each weight are made, in the order of the weights: `None` for those that are not quantized in
@@ -166,8 +174,8 @@ impl Planner<'_> {
         let is_coded = |at: &usize| weights[*at].coded().is_some();
         sets.retain(|set| set.iter().any(is_coded));
         let mut resolved: Vec<Option<Arc<CodedRows>>> = vec![None; weights.len()];
-        let all = &*weights;
-        let found = each(self.request.threads, sets.len(), |at| self.transcoders(all, &sets[at]));
+        let (all, tables) = (&*weights, SharedTables::default());
+        let found = each(self.request.threads, sets.len(), |at| self.transcoders(all, &sets[at], &tables));
         for (set, transcoders) in sets.into_iter().zip(found) {
             let transcoders: Vec<_> = match transcoders.map_err(|error| error.in_file(&self.source.source.path))? {
                 Ok(found) => found.into_iter().map(Ok).collect(),
@@ -264,7 +272,12 @@ impl Planner<'_> {
     }
 
     /// A transcoder for each weight of a set that shares a scale, or the reason why none is moved.
-    fn transcoders(&self, weights: &[WeightCandidate], set: &[usize]) -> Result<Result<Vec<Transcoder>, Unmoved>> {
+    fn transcoders(
+        &self,
+        weights: &[WeightCandidate],
+        set: &[usize],
+        tables: &SharedTables,
+    ) -> Result<Result<Vec<Transcoder>, Unmoved>> {
         let mut found = Vec::with_capacity(set.len());
         for at in set {
             let Some((coded, exact)) = weights[*at].coded().and_then(|coded| Some((coded, coded.exact.as_ref()?)))
@@ -273,7 +286,7 @@ impl Planner<'_> {
             };
             let parts = self.part_bytes(coded.weight)?;
             let (decoder, encoder) = (Arc::clone(&coded.decoder), Arc::clone(exact));
-            let Some(transcoder) = Transcoder::new(decoder, coded.rows, encoder, &parts)? else {
+            let Some(transcoder) = Transcoder::new(decoder, coded.rows, encoder, &parts, tables)? else {
                 return Ok(Err(Unmoved::NoGrid));
             };
             found.push((transcoder, parts));

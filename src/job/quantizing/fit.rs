@@ -3,26 +3,30 @@
 use super::{Misfit, Planner, StoredAs, Values, WeightCandidate};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
-use crate::quant::{CodeType, EncodeOptions, Encoder, Group, ScaleChoice, Unfit};
+use crate::quant::{CodeType, EncodeOptions, Encoder, Group, ScaleChoice, TargetGrid, Unfit};
 use crate::select::KeptReason;
 use crate::select::policy::{expert_sets, fused_sets};
 use crate::text::{as_glob, as_numbered_glob, first_few};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+/// The encoders that were made, or why there is none, by what they depend on: scheme, grid, shape and dtype of a weight,
+/// and whether it is multiplied in full precision.
+pub(super) type KnownEncoders<'k> =
+    HashMap<(&'static str, TargetGrid, &'k [u64], Dtype, bool), Result<Arc<Encoder>, Unfit>>;
+
 impl Planner<'_> {
     /// Makes the encoders, and keeps weights whose shape does not fit, which it returns. Refuses one that a rule names.
     pub(super) fn fit(&self, weights: &mut [WeightCandidate]) -> Result<Vec<Misfit>> {
-        type Key<'k> = (&'static str, &'k [u64], Dtype);
-        let mut known: HashMap<Key, Result<Arc<Encoder>, Unfit>> = HashMap::new();
+        let mut known = KnownEncoders::new();
         let mut misfits: Vec<Misfit> = Vec::new();
         for WeightCandidate { name, shape, dtype, stored, is_named, values, .. } in weights {
             let Ok(found) = stored else { continue };
             let is_coded = matches!(values, Values::Coded(_));
             let made = match values {
-                Values::Coded(coded) => self.fit_coded(found, shape, coded),
+                Values::Coded(coded) => self.fit_coded(found, shape, coded, &mut known),
                 Values::Stored(_) => known
-                    .entry((found.scheme.name, shape, *dtype))
+                    .entry((found.scheme.name, found.grid, shape, *dtype, false))
                     .or_insert_with(|| self.encoder(found, shape, *dtype, self.request.options).map(Arc::new))
                     .clone(),
             };

@@ -10,7 +10,7 @@ use crate::quant::{EncodeOptions, Encoder, EngineConfig, Group, LinearAxis, SCHE
 use crate::read::LogicalCheckpoint;
 use crate::select::KeptReason;
 use crate::text::shorten;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// The scheme as ONNX models store it.
@@ -39,6 +39,8 @@ impl Quantizing {
         study.find_uses(input)?;
         let (mut weights, mut others, mut misfits) = (Weights::default(), Vec::new(), Vec::new());
         let mut count = 0;
+        // Of the weights of one kind: an encoder is larger than most descriptions of a tensor.
+        let mut known: HashMap<_, Result<Arc<Encoder>, Unfit>> = HashMap::new();
         for (at, tensor) in input.contents.tensors.iter().enumerate() {
             let in_place = |error: Error| in_file(error.in_tensor(&tensor.name));
             let rule = request.rules.iter().find(|rule| rule.pattern.matches(&tensor.name));
@@ -65,9 +67,11 @@ impl Quantizing {
                     continue;
                 }
             };
-            match encoder(stored(scheme).map_err(in_file)?, usage, tensor, request) {
+            let layout = stored(scheme).map_err(in_file)?;
+            let kind = (scheme.name, usage, &tensor.shape[..], tensor.elements.dtype());
+            let made = known.entry(kind).or_insert_with(|| encoder(layout, usage, tensor, request).map(Arc::new));
+            match made.clone() {
                 Ok(encoder) => {
-                    let encoder = Arc::new(encoder);
                     let (name, values) = (tensor.name.clone(), WeightValues::Rows(0));
                     let mut target = TargetWeight { name, values, encoder, scheme, shared: None, recovery: None };
                     if target.encoder.needs_extremes() {
@@ -92,7 +96,8 @@ impl Quantizing {
         for (place, reason) in others {
             weights.keep(place, reason);
         }
-        let recoding = Recoding { weights, side_files: Vec::new(), left_out: Vec::new(), divided: Vec::new() };
+        let recoding =
+            Recoding { weights, side_files: Vec::new(), block: None, left_out: Vec::new(), divided: Vec::new() };
         let config = EngineConfig { block: None, hf_quant_config: None };
         Ok(Self { recoding, config, misfits, embeddings: Vec::new(), experts: BTreeSet::new() })
     }

@@ -257,7 +257,7 @@ pub(super) fn larger(first: u32, second: u32) -> u32 {
 }
 
 /// How numbers become codes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum CodeRounding {
     Float {
         float: Minifloat,

@@ -233,6 +233,11 @@ impl Encoder {
         }
     }
 
+    /// Whether another encoder has the same [`Self::code_of`] and [`Self::range_of_codes`].
+    pub(in crate::quant) fn has_codes_of(&self, other: &Self) -> bool {
+        self.rounding == other.rounding && self.geometry.parts[0].dtype == other.geometry.parts[0].dtype
+    }
+
     /// The largest number of a code, and the exponent of the smallest digit of all numbers.
     pub(in crate::quant) fn range_of_codes(&self) -> (f32, i32) {
         match self.rounding {

@@ -1,9 +1,10 @@
 //! Finds scales for which the groups of the new grid represent the same numbers.
 
 use super::super::encode::Encoder;
-use super::source::{Line, SourceGrid, SourceGroup, exponent_of, mantissa_of};
+use super::source::{Line, SourceGroup, exponent_of, mantissa_of};
 use super::{SEGMENT, Transcoder};
 use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The most powers of two by which codes can move.
 const FARTHEST: i32 = 24;
@@ -24,8 +25,35 @@ impl FoundScale {
     }
 }
 
+/// The tables of a model's weights: weights with the same kinds of codes share them, because tables are larger than most
+/// descriptions of a weight.
+#[derive(Default)]
+pub struct SharedTables(Mutex<Vec<Arc<Tables>>>);
+
+impl SharedTables {
+    /// The tables for codes of these numbers.
+    pub(super) fn get(&self, numbers: &[f32], is_integer: bool, encoder: &Arc<Encoder>) -> Arc<Tables> {
+        let is_for = |tables: &&Arc<Tables>| {
+            let same = tables.numbers.iter().map(|number| number.to_bits()).eq(numbers.iter().map(|it| it.to_bits()));
+            same && tables.is_integer == is_integer && tables.encoder.has_codes_of(encoder)
+        };
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(tables) = known.iter().find(is_for) {
+            return Arc::clone(tables);
+        }
+        let tables = Arc::new(Tables::new(numbers, is_integer, encoder));
+        known.push(Arc::clone(&tables));
+        tables
+    }
+}
+
 /// Tables from old codes to new ones.
 pub(super) struct Tables {
+    /// The number that each old code represents.
+    pub(super) numbers: Arc<[f32]>,
+    is_integer: bool,
+    /// An encoder that writes the new codes.
+    encoder: Arc<Encoder>,
     /// For each power of two by which codes move, from -24 to 24.
     moved: Vec<CodeTable>,
     /// For groups whose scale is 0: codes of 0, with the sign.
@@ -73,24 +101,25 @@ struct CodeExtent {
 }
 
 impl Tables {
-    pub(super) fn new(source: &SourceGrid, encoder: &Encoder) -> Self {
+    fn new(numbers: &[f32], is_integer: bool, encoder: &Arc<Encoder>) -> Self {
         let table = |factor: f64| {
             let mut codes = [None; 256];
-            for (code, number) in codes.iter_mut().zip(&source.numbers) {
-                *code = encoder.code_of((f64::from(*number) * factor) as f32, source.is_integer);
+            for (code, number) in codes.iter_mut().zip(numbers) {
+                *code = encoder.code_of((f64::from(*number) * factor) as f32, is_integer);
             }
-            let mut new = codes.iter().zip(0..=u8::MAX).take(source.numbers.len());
+            let mut new = codes.iter().zip(0..=u8::MAX).take(numbers.len());
             CodeTable {
                 is_identity: new.all(|(new, old)| *new == Some(old)),
                 new: codes.map(Option::unwrap_or_default),
                 codes,
             }
         };
-        let shifts = if source.is_integer { 0..=0 } else { -FARTHEST..=FARTHEST };
+        let shifts = if is_integer { 0..=0 } else { -FARTHEST..=FARTHEST };
         let moved: Vec<_> = shifts.map(|shift| table(2_f64.powi(shift))).collect();
-        let is_total = moved[moved.len() / 2].codes[..source.numbers.len()].iter().all(Option::is_some);
+        let is_total = moved[moved.len() / 2].codes[..numbers.len()].iter().all(Option::is_some);
         let (largest, digit) = encoder.range_of_codes();
-        Self { moved, nothing: table(0.0), is_total, largest, digit }
+        let (nothing, numbers, encoder) = (table(0.0), numbers.into(), Arc::clone(encoder));
+        Self { numbers, is_integer, encoder, moved, nothing, is_total, largest, digit }
     }
 
     /// Whether codes that do not move stay the same.

@@ -15,6 +15,7 @@ use super::decode::Decoder;
 use super::encode::{EncodeTally, Encoder, PartWriter};
 use super::layout::Combination;
 use crate::error::Result;
+pub use fit::SharedTables;
 use fit::{FoundScale, MovedCodes, Tables};
 use kept::{ScaleBuffers, ScaleBytes};
 use rescale::Rescaling;
@@ -48,15 +49,15 @@ impl RowMap {
 pub struct Transcoder {
     source: SourceGrid,
     encoder: Arc<Encoder>,
-    tables: Tables,
+    tables: Arc<Tables>,
     /// What the new layout stores as the global scale.
     global: f32,
     /// The effect of rounding the global scale, if it has no exact reciprocal.
-    rescaling: Option<Rescaling>,
+    rescaling: Option<Box<Rescaling>>,
     /// The scale of a weight that has only one.
     only: Option<FoundScale>,
     /// The new scales of stored bytes, if codes stay the same.
-    bytes: Option<ScaleBytes>,
+    bytes: Option<Box<ScaleBytes>>,
     /// Whether rows of codes that stay the same are stored in the same bytes.
     keeps_stored_rows: bool,
 }
@@ -72,11 +73,18 @@ pub enum Fidelity {
 
 impl Transcoder {
     /// A transcoder for the rows of a weight, if its layout, or the group index among its `parts`, does not rule out
-    /// that values stay the same.
-    pub fn new(decoder: Arc<Decoder>, rows: RowMap, encoder: Arc<Encoder>, parts: &[&[u8]]) -> Result<Option<Self>> {
+    /// that values stay the same. `shared` are the tables of the other weights of the model.
+    pub fn new(
+        decoder: Arc<Decoder>,
+        rows: RowMap,
+        encoder: Arc<Encoder>,
+        parts: &[&[u8]],
+        shared: &SharedTables,
+    ) -> Result<Option<Self>> {
         let keeps_blocks = encoder.layout().global.is_global() && decoder.steps.geometry.global.is_some();
-        let Some(source) = SourceGrid::new(decoder, rows, keeps_blocks, parts)? else { return Ok(None) };
-        let tables = Tables::new(&source, &encoder);
+        let Some(mut source) = SourceGrid::new(decoder, rows, keeps_blocks, parts)? else { return Ok(None) };
+        let tables = shared.get(&source.numbers, source.is_integer, &encoder);
+        source.numbers = Arc::clone(&tables.numbers);
         let (packing, bits) = source.packing();
         let keeps_stored_rows = tables.keeps_codes() && encoder.stores_rows_as(packing, bits);
         let (global, rescaling, only, bytes) = (1.0, None, None, None);
@@ -111,7 +119,7 @@ impl Transcoder {
             self.only = fit::only_scale(self, parts);
             self.only?;
         } else {
-            self.bytes = self.scale_bytes(parts);
+            self.bytes = self.scale_bytes(parts).map(Box::new);
             let (rows, height) = (self.encoder.rows() as usize, self.encoder.block_height());
             let mut bands = (0..rows).step_by(height).map(|row| row..(row + height).min(rows));
             let mut buffers = ScaleBuffers::default();
@@ -134,7 +142,7 @@ impl Transcoder {
     }
 
     /// The global scale in the new layout; `None` if no number fits.
-    fn global_scale(&self, exponent: Option<i32>, parts: &[&[u8]]) -> Option<(f32, Option<Rescaling>)> {
+    fn global_scale(&self, exponent: Option<i32>, parts: &[&[u8]]) -> Option<(f32, Option<Box<Rescaling>>)> {
         let is_divisor = self.encoder.layout().global == Combination::Divisor;
         if !self.encoder.layout().global.is_global() {
             return Some((1.0, None));
@@ -152,7 +160,7 @@ impl Transcoder {
         let reciprocal = Some(1.0 / global).filter(|reciprocal| reciprocal.is_normal())?;
         let is_exact = f64::from(reciprocal) * f64::from(global) == 1.0;
         let before = if was_divisor { 1.0 / f64::from(global) } else { global.into() };
-        let rescaling = || Rescaling::new(before, self.encoder.global_factor(reciprocal));
+        let rescaling = || Box::new(Rescaling::new(before, self.encoder.global_factor(reciprocal)));
         Some((reciprocal, (!is_exact).then(rescaling)))
     }
 

@@ -13,15 +13,32 @@ const GROUP: usize = 16;
 /// The magnitude of a code of E2M1 without its sign, times 2: 0, 1, 2, 3, 4, 6, 8 or 12.
 const DOUBLED: [u8; 8] = [0, 1, 2, 3, 4, 6, 8, 12];
 
+/// The block scales in units of 2^-9, which are integers below 2^18: E4M3 is an excerpt of float32 with another bias.
+static BLOCKS: [f64; 128] = {
+    let (mut blocks, mut code) = ([0.0; 128], 0);
+    while code < 128 {
+        blocks[code] = f32::from_bits((code as u32) << 20) as f64 * f64::from_bits((1023 + 129) << 52);
+        code += 1;
+    }
+    blocks
+};
+
+/// Their squares.
+static SQUARES: [f64; 128] = {
+    let (mut squares, mut code) = (BLOCKS, 0);
+    while code < 128 {
+        squares[code] *= BLOCKS[code];
+        code += 1;
+    }
+    squares
+};
+
 /// The effect of rounding a global scale on values.
 pub(super) struct Rescaling {
     /// The factor of a doubled magnitude of a code times a block scale in units of 2^-9.
     unit: f64,
     /// The change of each value, relative to the value.
     change: f64,
-    /// The block scales in units of 2^-9, which are integers below 2^18, and their squares.
-    blocks: [f64; 128],
-    squares: [f64; 128],
     /// For each block scale, a bit for each magnitude whose nearest bfloat16 changes.
     visible: [u8; 128],
     has_visible: bool,
@@ -30,11 +47,8 @@ pub(super) struct Rescaling {
 impl Rescaling {
     /// For products that were multiplied by the first number, and are multiplied by the second one now.
     pub(super) fn new(before: f64, after: f64) -> Self {
-        // E4M3 is an excerpt of float32 with another bias.
-        let blocks: [f64; 128] =
-            std::array::from_fn(|code| f64::from(f32::from_bits((code as u32) << 20)) * 2_f64.powi(129));
         let mut visible = [0; 128];
-        for (mask, block) in visible.iter_mut().zip(blocks) {
+        for (mask, block) in visible.iter_mut().zip(&BLOCKS) {
             for (at, doubled) in DOUBLED.iter().enumerate() {
                 let number = f64::from(*doubled) * block * 2_f64.powi(-10);
                 let is_visible =
@@ -45,8 +59,6 @@ impl Rescaling {
         Self {
             unit: before * 2_f64.powi(-10),
             change: after / before - 1.0,
-            blocks,
-            squares: blocks.map(|block| block * block),
             visible,
             has_visible: visible.iter().any(|mask| *mask != 0),
         }
@@ -73,7 +85,7 @@ impl Rescaling {
         // Codes of 0 count as nothing.
         let mut groups = [[0; GROUP / 2]; SEGMENT / GROUP];
         groups.as_flattened_mut()[..codes.len()].copy_from_slice(codes);
-        let sums = Isa::chosen().run(CountGroups { groups: &groups, blocks, squares: &self.squares });
+        let sums = Isa::chosen().run(CountGroups { groups: &groups, blocks, squares: &SQUARES });
         tally.changed += sums.nonzero;
         let squares = sums.squares * self.unit * self.unit;
         tally.take_errors(squares, squares * self.change * self.change);
@@ -89,12 +101,12 @@ impl Rescaling {
         }
         // The largest value matters only if it may be larger than those before.
         let error = |magnitude: f64| magnitude * self.unit * self.change.abs();
-        let most = self.blocks[usize::from(sums.largest_block & 127)];
+        let most = BLOCKS[usize::from(sums.largest_block & 127)];
         if tally.needs_place(error(12.0 * most), first) {
             let mut largest = (0.0, 0);
             for (at, (group, block)) in groups.enumerate() {
                 for (within, code) in codes_of(*group).into_iter().enumerate() {
-                    let magnitude = f64::from(DOUBLED[usize::from(code & 7)]) * self.blocks[usize::from(*block & 127)];
+                    let magnitude = f64::from(DOUBLED[usize::from(code & 7)]) * BLOCKS[usize::from(*block & 127)];
                     if magnitude > largest.0 {
                         largest = (magnitude, at * GROUP + within);
                     }
@@ -170,7 +182,6 @@ mod tests {
 
     #[test]
     fn sums_over_groups_are_those_of_single_codes_on_every_instruction_set() {
-        let rescaling = Rescaling::new(1.0 / 1234.5, f64::from(1.0_f32 / 1234.5));
         let mut next = random(1);
         let mut random = || next() as u8;
         for round in 0..200 {
@@ -182,13 +193,13 @@ mod tests {
                 for code in codes_of(*group) {
                     let number = u64::from(DOUBLED[usize::from(code & 7)]);
                     nonzero += u64::from(number != 0);
-                    squares += number * number * rescaling.squares[usize::from(*block)] as u64;
+                    squares += number * number * SQUARES[usize::from(*block)] as u64;
                 }
             }
             let largest_block = *blocks.iter().max().unwrap();
             let expected = GroupSums { nonzero, squares: squares as f64, largest_block };
             for isa in Isa::available() {
-                let work = CountGroups { groups: &groups, blocks: &blocks, squares: &rescaling.squares };
+                let work = CountGroups { groups: &groups, blocks: &blocks, squares: &SQUARES };
                 assert_eq!(isa.run(work), expected, "{isa:?}");
             }
         }

@@ -20,7 +20,7 @@ pub(super) struct SourceGrid {
     /// Rows and columns of a group.
     block: [usize; 2],
     /// The number that each code represents. Integers have their sign: the middle of their range is 0.
-    pub(super) numbers: Vec<f32>,
+    pub(super) numbers: Arc<[f32]>,
     pub(super) is_integer: bool,
     /// The number that is subtracted from stored zero points.
     centre: f32,
@@ -85,7 +85,7 @@ impl SourceGrid {
             CodeValues::Stored => matches!(geometry.codes.dtype.class(), Class::Int { .. }),
             _ => false,
         };
-        Ok(Some(Self { rows, keeps_blocks, block, numbers, is_integer, centre: less, decoder }))
+        Ok(Some(Self { rows, keeps_blocks, block, numbers: numbers.into(), is_integer, centre: less, decoder }))
     }
 
     pub(super) fn columns(&self) -> usize {

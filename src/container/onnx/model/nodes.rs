@@ -30,7 +30,7 @@ pub(super) enum NodeKind {
 }
 
 /// How an operator uses its second input, a weight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum WeightUse {
     /// As [inputs, outputs]: `MatMul` and Gemm.
     OutputsLast,
