@@ -66,6 +66,12 @@ pub fn remedy(error: &Error) -> Option<String> {
             let exclude = error.tensor().map(|name| flag_with("--exclude", &as_glob(name)));
             format!("copy it as it is with {}", exclude.as_deref().unwrap_or("--exclude NAME"))
         }
+        Kind::Misnamed(new) => {
+            // A tensor with '=' in its name cannot be renamed.
+            let old = error.tensor().filter(|old| !old.contains('='));
+            let rename = |old: &str| format!("rename it with {}", flag_with("--rename", &format!("{old}={new}")));
+            old.map(rename).unwrap_or_default()
+        }
         Kind::Excludable(globs) => format!("copy the weights as they are with {}", excluding(globs)),
         Kind::Decodable(globs) => {
             let weights = if globs.len() == 1 { "the weight" } else { "the weights" };

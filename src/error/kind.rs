@@ -44,6 +44,8 @@ pub enum Kind {
     Untyped(Box<[&'static str]>),
     /// The tensor cannot be converted, but could be copied.
     Unconvertible,
+    /// Readers of the output would misunderstand the tensor, because of its name. With this one they would not.
+    Misnamed(Box<str>),
     /// Tensors cannot be converted, but could be copied: those whose names match these patterns.
     Excludable(Box<[String]>),
     /// Weights cannot be quantized again, but could be decoded: those whose names match these patterns.

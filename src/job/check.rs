@@ -4,6 +4,7 @@
 use super::Job;
 use super::observer::{Notice, Observer};
 use super::place::{self, Route};
+use super::recognized::check_recognized;
 use crate::container::checkpoint::Checkpoint;
 use crate::container::{self, Container, FormatInfo, Metadata};
 use crate::dtype::{Class, Dtype};
@@ -51,6 +52,11 @@ pub(super) fn plans<'a, T>(
     let plans = draft.build(spread, &|bytes| measuring.advance(bytes)).map_err(in_file)?;
     drop(measuring);
     check_own_name(job, &plans).map_err(in_file)?;
+    if let (Operator::Quantize, Some(recoding)) = (operator, route.input.recoding)
+        && !container.format_info().is_changed_only
+    {
+        check_recognized(&plans, source, recoding).map_err(in_file)?;
+    }
     report_losses(source, container, observer);
     plans.iter().flat_map(|plan| &plan.notes).for_each(|note| observer.notice(Notice::Note(note)));
     if matches!(operator, Operator::Cast(_)) {

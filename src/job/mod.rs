@@ -16,6 +16,7 @@ mod outcome;
 mod partition;
 mod place;
 mod quantizing;
+mod recognized;
 mod renaming;
 
 pub use cancel::Cancel;

@@ -83,6 +83,11 @@ impl Weights {
         self.renames = Some(renames);
     }
 
+    /// Whether a metadata value is changed or removed.
+    pub(crate) fn changes(&self, key: &str) -> bool {
+        self.metadata.contains_key(key)
+    }
+
     /// Changes a metadata value, or removes it.
     pub fn change_metadata(&mut self, key: &str, value: Option<String>) {
         self.metadata.insert(key.to_owned(), value);

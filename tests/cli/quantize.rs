@@ -410,6 +410,36 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
     );
 }
 
+/// Readers take the parts of weights by their names, and look at all that config.json says.
+#[test]
+fn what_would_make_the_output_unreadable_is_refused_with_what_helps() {
+    let (matrix, scale): (&[u64], _) = (&[128, 128], "model.embed_tokens.weight_scale");
+    let weights = [("model.embed_tokens.weight", matrix), ("model.layers.0.self_attn.q_proj.weight", matrix)];
+    let bench = bench_with(&[&weights[..], &[(scale, &[128, 1])]].concat(), "{}");
+    let error = format!(
+        "tcast: error: m/model.safetensors: tensor '{scale}': tcast could not decode the output: belongs to \
+         'model.embed_tokens.weight', which is bfloat16 and not codes that it fits\n  "
+    );
+    let rename = format!("--rename {scale}={scale}.kept");
+    let remedy = format!("{error}rename it with --rename '{scale}={scale}.kept'\n");
+    for how in ["fp8", "int4 --dry-run", "nvfp4 --layout modelopt", "fp8 --layout comfyui", "mxfp8 -o out.safetensors"]
+    {
+        bench.run(&format!("quantize m --scheme {how}")).expect(1, "", &remedy);
+        assert_eq!(bench.files(), ["m"], "{how}");
+    }
+    bench.run(&format!("quantize m --scheme fp8 {rename} -o out -q")).expect(0, "", "");
+    bench.run("dequantize out -o plain -q").expect(0, "", "");
+    assert!(tensors(&bench.path("plain")).contains_key(&format!("{scale}.kept")));
+    let other = format!("{error}choose another new name for it\n").replace(&format!("'{scale}'"), "'scale'");
+    let bench = bench_with(&[&weights[..], &[("scale", &[128, 1])]].concat(), r#"{"expert_dtype": 9}"#);
+    bench.run(&format!("quantize m --scheme fp8 --rename scale={scale}")).expect(1, "", &other);
+    let error = "tcast: error: m/config.json: tcast could not decode the output with it: its expert_dtype is not text\n  \
+                 correct what is wrong, or remove it\n";
+    bench.run("quantize m --scheme fp8-block").expect(1, "", error);
+    bench.run("quantize m --scheme fp8 -o out -q").expect(0, "", ""); // a config that no reader looks at
+    bench.run("dequantize out -o plain -q").expect(0, "", "");
+}
+
 #[test]
 fn a_given_scale_of_activations_is_stored_beside_each_weight() {
     let bench = bench_with(&[("a.q_proj.weight", &[16, 64])], "{}");

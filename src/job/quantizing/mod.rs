@@ -18,6 +18,7 @@ mod sharing;
 
 pub(crate) use misfit::Misfit;
 use misfit::nothing_to_quantize;
+pub(super) use naming::{OTHER_NAME, name_instead_of};
 pub use rule::SchemeRule;
 
 use super::decoding::Recoding;
@@ -187,7 +188,8 @@ impl Quantizing {
         let experts = experts.map(|stored| (stored.scheme.name, stored.layout.name)).collect();
         let mut weights = planner.weights(plan, coded, recovered)?;
         let left_out = planner.leave_out(&mut weights);
-        let recoding = Recoding { weights, side_files, left_out, divided: Vec::new() };
+        let block = config.block.as_ref().filter(|_| text.is_none()).map(ToString::to_string);
+        let recoding = Recoding { weights, side_files, block, left_out, divided: Vec::new() };
         Ok(Self { recoding, config, misfits, embeddings, experts })
     }
 }

@@ -1,12 +1,20 @@
 //! The names of tensors in the output, and tensors whose names would make them parts of quantized weights.
 
 use super::{Planner, WeightCandidate, WeightCandidates, gpt_oss};
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::quant::{LAYOUTS, Role};
 use crate::read::Membership;
 use crate::select::policy::module_of;
 use crate::text::shorten;
 use std::collections::{BTreeSet, HashMap};
+
+/// The remedy for a new name that readers would misunderstand.
+pub(in crate::job) const OTHER_NAME: &str = "choose another new name for it";
+
+/// A name that readers do not misunderstand, for a tensor with one that they would.
+pub(in crate::job) fn name_instead_of(name: &str) -> String {
+    format!("{name}.kept")
+}
 
 impl Planner<'_> {
     pub(super) fn new_name<'n>(&'n self, name: &'n str) -> &'n str {
@@ -39,14 +47,18 @@ impl Planner<'_> {
             .collect();
         let all = self.source.source.tensors().zip(&self.memberships);
         for ((shard, tensor), _) in all.filter(|(_, membership)| **membership == Membership::Plain) {
-            let name = self.new_name(shard.name_of(tensor));
+            let old = shard.name_of(tensor);
+            let name = self.new_name(old);
             let weight = parts.iter().find_map(|suffix| quantized.get(name.strip_suffix(suffix)?));
             if let Some(weight) = weight {
                 let message = format!("has the name of a part of '{}', which is quantized", shorten(&weight.name));
-                let names = plan.weights.iter().map(|weight| &*weight.name);
-                let globs = self.policy.globs_together(&weight.name, names);
-                let kind = self.excludable(weight.coded().is_some(), globs);
-                return Err(Error::new(message).in_tensor(name).in_file(shard.path()).of(kind));
+                let error = Error::new(message).in_tensor(old).in_file(shard.path());
+                // Beside a weight that is not quantized, readers would misunderstand the name too.
+                return Err(if name == old {
+                    error.of(Kind::Misnamed(name_instead_of(name).into()))
+                } else {
+                    error.remedy(OTHER_NAME)
+                });
             }
         }
         Ok(())

@@ -71,6 +71,11 @@ impl EncodedPart {
     pub fn byte_len(&self) -> u64 {
         self.dtype.packed_bytes(self.shape.iter().product()).unwrap_or(u64::MAX)
     }
+
+    /// Its bytes, if they do not depend on the values of the weight.
+    pub(crate) fn fixed(&self) -> Option<&[u8]> {
+        self.fixed.as_deref()
+    }
 }
 
 /// The shape of a weight, and the parts that store it. Rows and columns are those of one matrix of the weight.

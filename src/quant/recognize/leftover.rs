@@ -58,8 +58,12 @@ pub(super) fn sort(finder: &Finder, is_used: &[bool], found: &mut Recognized) {
         } else if tensor.shape.len() >= 2 && is_narrow {
             let (_, module) = decoded(name.strip_suffix(".weight").unwrap_or(name), "");
             let said = finder.claims.on(&module);
+            let is_named = |layout: &Layout| {
+                let mut parts = layout.names.iter().copied().flatten();
+                name.ends_with(".weight") || parts.any(|(role, end)| *role == Role::Codes && name.ends_with(end))
+            };
             let is_claimed = said.claims.iter().any(|claim| {
-                let mut layouts = claim.layouts.iter().filter_map(|name| find(name));
+                let mut layouts = claim.layouts.iter().filter_map(|name| find(name)).filter(|layout| is_named(layout));
                 layouts.any(|layout| layout.codes.dtypes.iter().any(|dtype| Some(*dtype) == tensor.dtype))
             });
             let is_float = tensor.dtype.is_some_and(Dtype::is_floating);

@@ -1,0 +1,74 @@
+//! Looks at a planned output as its readers will: a name that the model has and a config that it came with can make the
+//! quantized weights of the output unreadable.
+
+use super::decoding::Recoding;
+use super::quantizing::{OTHER_NAME, name_instead_of};
+use crate::container::checkpoint::{CONFIG, Checkpoint};
+use crate::dtype::Dtype;
+use crate::error::{Error, Kind, Result};
+use crate::plan::{Operation, Plan, Step};
+use crate::quant::{CheckpointInfo, Problem, StoredTensor, is_named_as_part, probe};
+
+/// A tensor of the output: a result of a step, by its number among them.
+type Planned<'p, 'a> = (&'p Step<'a>, usize);
+
+/// Refuses a quantized output whose tensors and config would contradict each other.
+pub(super) fn check_recognized(plans: &[Plan], source: &Checkpoint, recoding: &Recoding) -> Result<()> {
+    let steps = || plans.iter().flat_map(|plan| &plan.steps);
+    let planned: Vec<Planned> = steps().flat_map(|step| (0..step.results.len()).map(move |at| (step, at))).collect();
+    let stored = |step: &Step, dtype: Dtype| match step.how {
+        Operation::Convert(_) => step.source().elements.dtype(), // which tcast may not know
+        Operation::Decode(_) | Operation::Encode(_) => Some(dtype),
+    };
+    let tensors = steps().flat_map(|step| step.new_tensors().map(move |new| (step, new)));
+    let tensors = tensors.map(|(step, (name, dtype, shape))| StoredTensor { name, dtype: stored(step, dtype), shape });
+    let tensors: Vec<StoredTensor> = tensors.collect();
+    let config = recoding.side_files.iter().find(|(name, _)| *name == CONFIG).and_then(|(_, text)| text.as_deref());
+    let block = recoding.block.as_ref().map(|block| format!("{{\"quantization_config\": {block}}}"));
+    let metadata = source.shards.iter().flat_map(|shard| shard.contents.metadata.iter().flatten());
+    let metadata = metadata.filter(|(key, _)| key == CheckpointInfo::METADATA && !recoding.weights.changes(key));
+    let metadata: Vec<&str> = metadata.map(|(_, text)| text.as_str()).collect();
+    let look = |tensors: &[StoredTensor]| {
+        probe(&CheckpointInfo {
+            tensors,
+            folder: source.config_folder(),
+            config: config.or(block.as_deref()),
+            hf_quant_config: None,
+            quantize_config: None,
+            metadata: &metadata,
+            read: &|at| small(planned[at]),
+        })
+    };
+    let problems = look(&tensors).problems;
+    let Some(Problem { tensors: concerned, error }) = problems.first() else { return Ok(()) };
+    let is_kept = |at: &&usize| matches!(planned[**at].0.how, Operation::Convert(_));
+    let is_stray = |at: &&usize| is_kept(at) && is_named_as_part(planned[**at].0.name());
+    let kept = concerned.iter().find(is_stray).or_else(|| concerned.iter().find(is_kept));
+    let Some(&at) = kept.or(concerned.first()) else {
+        let what = format!("tcast could not decode the output with it: {}", error.message());
+        let error = Error::new(what).in_file(error.path().unwrap_or(&source.path));
+        return Err(error.remedy("correct what is wrong, or remove it"));
+    };
+    let step = planned[at].0;
+    let what = format!("tcast could not decode the output: {}", error.message());
+    let error = Error::new(what).in_tensor(step.source_name()).in_file(step.sources[0].files[0].path());
+    if kept.is_none() {
+        return Err(error.of(Kind::Unconvertible));
+    }
+    if step.name() != step.source_name() {
+        return Err(error.remedy(OTHER_NAME));
+    }
+    let other = name_instead_of(step.name());
+    let mut renamed = tensors.clone();
+    renamed[at].name = &other;
+    let is_solved = !look(&renamed).problems.iter().any(|problem| problem.tensors.contains(&at));
+    let is_free = !tensors.iter().any(|tensor| tensor.name == other);
+    Err(error.of(if is_solved && is_free { Kind::Misnamed(other.into()) } else { Kind::Unstorable }))
+}
+
+/// The bytes of a tensor that describes others.
+fn small((step, at): Planned) -> Result<Vec<u8>> {
+    let Operation::Encode(weight) = &step.how else { return step.sources[0].small() };
+    let fixed = weight.rows.encoder.parts()[at].fixed();
+    fixed.map(<[u8]>::to_vec).ok_or_else(|| Error::new("depends on values").in_tensor(step.name()))
+}
