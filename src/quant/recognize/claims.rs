@@ -218,7 +218,7 @@ fn fine_grained(block: &ConfigObject, method: &str) -> Result<Claim> {
     let format = block.text(&["fmt"])?.unwrap_or_default();
     let codes: Vec<Dtype> = format.parse().into_iter().collect();
     if codes.iter().any(|dtype| *dtype != Dtype::Float8E4M3FN) {
-        said += &format!(", fmt '{}'", shorten(format));
+        said = format!("{said}, fmt '{}'", shorten(format));
     }
     let parameters = Parameters { group, ..Parameters::default() };
     let no_exponents = block.text(&["scale_fmt"])? == Some("float");
@@ -266,7 +266,7 @@ fn gptq(block: &ConfigObject) -> Result<Claim> {
     Ok(claim)
 }
 
-/// Whether columns are quantized in the order of their activations: AutoGPTQ's default.
+/// Whether columns are quantized in the order of their activations: `AutoGPTQ`'s default.
 fn set_order(claim: &mut Claim, desc_act: Option<bool>) {
     claim.parameters.is_in_order = desc_act == Some(false);
     claim.needs = if claim.parameters.is_in_order { Vec::new() } else { vec![Role::GroupIndex] };

@@ -178,7 +178,7 @@ fn check_groups(block: &ConfigObject, rules: &[ClaimRule]) -> Result<()> {
         let is_meant = |rule: &&ClaimRule| {
             let is_class = |target: &&str| target.starts_with(char::is_uppercase);
             targets.iter().any(|target| rule.names.iter().any(|name| name == target))
-                || rule.is_for_others && (targets.is_empty() || targets.iter().any(|target| is_class(&target)))
+                || rule.is_for_others && (targets.is_empty() || targets.iter().any(is_class))
         };
         for claim in rules.iter().filter(is_meant).filter_map(|rule| rule.claim.as_ref()) {
             let Some(layout) = claim.layouts.first().and_then(|name| find(name)) else { continue };
