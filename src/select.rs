@@ -2,6 +2,7 @@
 
 mod among;
 pub(crate) mod experts;
+pub(crate) mod heads;
 mod kept;
 pub(crate) mod policy;
 

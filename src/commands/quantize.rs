@@ -1,5 +1,6 @@
 //! `tcast quantize`: decides which weights are quantized; the rest is a conversion like any other.
 
+use super::engine_notes::engine_notes;
 use super::messages::warn;
 use super::observer::Console;
 use super::results::Task;
@@ -129,7 +130,7 @@ fn with_fused(error: Error, model: &LogicalCheckpoint, is_diffusion: bool) -> Er
     let is_part = |weight: &&FoundWeight| weight.parts.iter().any(|(_, at)| model.tensors[*at].name == tensor);
     let coded = model.found.weights.iter().find(is_part);
     let name = coded.map_or(tensor, |weight| &*weight.name);
-    let policy = Policy { layers: None, is_diffusion };
+    let policy = Policy { is_diffusion, ..Policy::default() };
     if coded.is_none() && policy.loaded_together(name).is_none() {
         return error;
     }
@@ -257,9 +258,7 @@ fn notes(args: &QuantizeArgs, quantizing: &Quantizing, model: &LogicalCheckpoint
     if let Some(first) = quantizing.embeddings.first() {
         notes.push(format!("few engines load quantized embeddings, such as {}", shorten(first)));
     }
-    notes.extend(args.schemes().filter_map(|scheme| of_engines(scheme.name, args.layout_name())).map(str::to_owned));
-    notes.extend(quantizing.experts.iter().filter_map(|&(scheme, layout)| of_experts(scheme, layout)));
-    notes.dedup();
+    notes.extend(engine_notes(quantizing));
     if args.input_global_scale.is_some() {
         notes
             .push("all activations have the same global scale; engines lose accuracy where it does not fit".to_owned());
@@ -281,18 +280,6 @@ fn notes_on_misfits(args: &QuantizeArgs, quantizing: &Quantizing) -> Vec<String>
     notes
 }
 
-/// What the documentation or the libraries of engines say against a scheme.
-fn of_engines(scheme: &str, layout: &str) -> Option<&'static str> {
-    if layout != "compressed-tensors" {
-        return None;
-    }
-    match scheme {
-        "mxfp6" => Some("mxfp6 needs compressed-tensors 0.20; vLLM 0.33 and SGLang 0.5.23 have older versions"),
-        "int8" => Some("vLLM does not run int8 on GPUs of compute capability 10 and higher"),
-        _ => None,
-    }
-}
-
 /// Which layout is for a diffusion model, if another one is the default of the scheme.
 fn of_diffusion(scheme: &Scheme) -> Option<String> {
     let what = "the tensors are named as in a diffusion model, and ComfyUI loads such models";
@@ -301,24 +288,6 @@ fn of_diffusion(scheme: &Scheme) -> Option<String> {
         Some(_) => Some(format!("{what} with --layout {COMFYUI}")),
         None => Some(format!("{what} in other schemes, such as --scheme fp8 --layout {COMFYUI}")),
     }
-}
-
-/// What transformers makes of experts in a scheme, if it does not decode them to their values.
-fn of_experts(scheme: &str, layout: &str) -> Option<String> {
-    if layout != "compressed-tensors" {
-        return None;
-    }
-    let instead = match scheme {
-        "nvfp4" => {
-            let what = "transformers 5.23 loads nvfp4 experts without their global scales, and computes wrong results";
-            return Some(what.to_owned());
-        }
-        "fp8-block" => "; it loads --layout huggingface",
-        "mxfp8" => "; it loads --layout mxfp8",
-        "int8" => "; it loads --scheme int8a16",
-        _ => return None,
-    };
-    Some(format!("transformers 5.23 does not load {scheme} experts in the layout {layout}{instead}"))
 }
 
 /// Says why weights of a shape are kept, and with which options they would not be.

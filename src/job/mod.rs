@@ -28,9 +28,9 @@ pub(crate) use observer::{Notice, Observer, ShardProgress};
 #[cfg(feature = "cli")]
 pub use outcome::Defect;
 pub(crate) use outcome::FailOn;
-#[cfg(feature = "cli")]
-pub(crate) use outcome::PartReport;
 pub use outcome::{FileReport, TensorReport};
+#[cfg(feature = "cli")]
+pub(crate) use outcome::{PartReport, QuantizedReport};
 pub use partition::Partition;
 pub use quantizing::SchemeRule;
 pub(crate) use quantizing::{Misfit, QuantizeRequest, Quantizing, layout_of};

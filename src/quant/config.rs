@@ -26,6 +26,11 @@ pub struct Modules<'a> {
 /// The dtype that a model computes in, according to its `config.json`: bfloat16 unless it names float32, bfloat16 or
 /// float16. Weights are decoded to it by default.
 pub fn default_target(config: Option<&str>) -> Dtype {
+    named_dtype(config).unwrap_or(Dtype::Bfloat16)
+}
+
+/// The same, or `None` if `config.json` names none of these types.
+pub fn named_dtype(config: Option<&str>) -> Option<Dtype> {
     let json = config.map(as_json).unwrap_or_default();
     let of = |json: &str| {
         let members = members(json)?;
@@ -36,7 +41,7 @@ pub fn default_target(config: Option<&str>) -> Dtype {
         named.filter(|dtype| dtype.is_weight())
     };
     let inner = || of(members(&json)?.get("text_config")?.get());
-    of(&json).or_else(inner).unwrap_or(Dtype::Bfloat16)
+    of(&json).or_else(inner)
 }
 
 /// `config.json` of a model whose weights were decoded to `target`, which is `None` if none were. It has no description

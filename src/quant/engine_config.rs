@@ -54,6 +54,8 @@ pub struct KeptModules<'a> {
     pub modules: Vec<&'a str>,
     /// Modules that hold a bank of experts: `x.experts`, whose experts engines call `x.experts.0` and so on.
     pub banks: Vec<Cow<'a, str>>,
+    /// Blocks that several layers share, by their names in a layer. Modules list only those of the first layer.
+    pub blocks: BTreeSet<&'a str>,
     /// Whether the model consists of several, so that engines have other names for modules: see
     /// [`is_composite`](super::is_composite).
     pub is_composite: bool,
@@ -106,10 +108,17 @@ impl EngineConfig {
     }
 }
 
-/// The entries for kept modules, sorted like the libraries sort them; `bank` gives that of a bank of experts.
-fn sorted(kept: &KeptModules, module: impl Fn(&str) -> String, bank: impl Fn(&str) -> String) -> BTreeSet<String> {
+/// The entries for kept modules, sorted like the libraries sort them; `bank` gives that of a bank of experts, and
+/// `block` that of a block that several layers share.
+fn sorted(
+    kept: &KeptModules,
+    module: impl Fn(&str) -> String,
+    bank: impl Fn(&str) -> String,
+    block: impl Fn(&str) -> String,
+) -> BTreeSet<String> {
     let banks = kept.banks.iter().map(|name| bank(name));
-    kept.modules.iter().map(|name| module(name)).chain(banks).collect()
+    let blocks = kept.blocks.iter().map(|name| block(name));
+    kept.modules.iter().map(|name| module(name)).chain(banks).chain(blocks).collect()
 }
 
 /// A `quantization_config` of compressed-tensors. A single group targets all linear layers that are not ignored.
@@ -134,7 +143,7 @@ fn compressed_tensors(groups: &[QuantizedGroup], kept: &KeptModules) -> Value {
         config_groups.insert(format!("group_{at}"), block);
     }
     let format = if let [only] = groups { format(only) } else { "mixed-precision" };
-    let mut ignore = sorted(kept, entry_of_compressed_tensors, all_experts);
+    let mut ignore = sorted(kept, entry_of_compressed_tensors, all_experts, |name| format!(r"re:.*\.{name}\..*"));
     if kept.is_composite {
         let patterns = ModulePatterns::new(groups.iter().flat_map(|group| group.modules.iter().copied()));
         ignore.extend(kept.modules.iter().filter_map(|module| patterns.ignored(module)));
@@ -227,7 +236,8 @@ fn activations_of(group: &QuantizedGroup) -> Value {
 fn fine_grained(group: &QuantizedGroup, kept: &KeptModules) -> Value {
     // transformers loads the experts of a bank as one module, however they are stored.
     let banks = kept.modules.iter().filter_map(|module| Some(expert_of(module)?.0.to_owned()));
-    let kept: BTreeSet<String> = sorted(kept, str::to_owned, str::to_owned).into_iter().chain(banks).collect();
+    let kept: BTreeSet<String> =
+        sorted(kept, str::to_owned, str::to_owned, |name| format!(r".*\.{name}")).into_iter().chain(banks).collect();
     if let Group::Neighbours(size) | Group::Block([1, size]) = group.grid.group {
         return json!({
             "activation_scheme": "dynamic",
@@ -265,7 +275,7 @@ fn gpt_oss(kept: &KeptModules) -> Value {
 /// The two descriptions that `ModelOpt` writes: the block of config.json, and the older `hf_quant_config.json`.
 fn modelopt(groups: &[QuantizedGroup], kept: &KeptModules) -> EngineConfig {
     let producer = json!({ "name": "modelopt", "version": "0.47.0" });
-    let ignore = sorted(kept, str::to_owned, |bank| format!("{bank}.*"));
+    let ignore = sorted(kept, str::to_owned, |bank| format!("{bank}.*"), |name| format!("*.{name}.*"));
     let mut block = json!({ "ignore": ignore, "producer": producer, "quant_method": "modelopt" });
     let mut older = json!({ "exclude_modules": ignore, "kv_cache_quant_algo": null });
     if let [group] = groups {

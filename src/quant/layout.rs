@@ -292,6 +292,16 @@ impl Layout {
         self.owner == Owner::ComfyUi
     }
 
+    /// Whether the library of another layout decodes the same codes and scales, of this dtype, to the same bits.
+    pub fn rounds_like(&self, other: &Self, scale: Dtype) -> bool {
+        let of_scale = |precision| match precision {
+            Precision::Scale if scale == Dtype::Float32 => Precision::Float32,
+            precision => precision,
+        };
+        let precisions = |layout: &Self| [layout.scale_precision, layout.product_precision].map(of_scale);
+        precisions(self) == precisions(other)
+    }
+
     /// Whether only a tensor `scaled_fp8` in the file identifies it (older models of `ComfyUI`).
     pub(super) fn is_told_by_marker(&self) -> bool {
         self.is_diffusion() && self.formats.is_empty()

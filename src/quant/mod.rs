@@ -41,7 +41,9 @@ mod scheme;
 mod table;
 mod transcode;
 
-pub use config::{Modules, comfy_metadata_of, config_of, default_target, hf_quant_config_of, quantize_config_of};
+pub use config::{
+    Modules, comfy_metadata_of, config_of, default_target, hf_quant_config_of, named_dtype, quantize_config_of,
+};
 pub use decode::{Arithmetic, CodeKind, DecodeTally, Decoder, Explanation, Grid, Occurrences};
 pub(crate) use encode::count_special;
 pub use encode::{

@@ -71,7 +71,7 @@ impl ModulePatterns {
 
     /// The names that transformers gives to some towers and projectors, whatever they are in the file.
     pub(super) fn towers(&self) -> impl Iterator<Item = String> {
-        let names = ["vision_tower", "multi_modal_projector"].into_iter().filter(|_| self.has_plain_towers);
+        let names = ["vision_tower", "projector"].into_iter().filter(|_| self.has_plain_towers);
         names.map(|name| format!(r"re:.*{name}(\..*)?$"))
     }
 

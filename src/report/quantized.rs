@@ -1,14 +1,25 @@
 //! The text of the report on quantized weights.
 
 use super::{Report, TensorReport};
+use crate::job::QuantizedReport;
 use crate::measure::quantized::{CodesOrigin, QuantizedAccuracy};
 use crate::operator::Operator;
+use crate::quant::LAYOUTS;
 use crate::select::KeptReason;
 use crate::text::{counted, first_few, shorten};
 use std::fmt::Write as _;
 
 /// The most names on a line.
 const FEW: usize = 5;
+
+/// The layouts between which a weight was moved without a change, if their libraries round its products differently.
+fn rounded_otherwise(weight: &QuantizedReport) -> Option<[&'static str; 2]> {
+    let find = |name: &str| LAYOUTS.iter().find(|layout| layout.name == name);
+    let (from, to) = (find(weight.source_layout.as_deref()?)?, find(&weight.layout)?);
+    let scale = weight.parts.iter().find(|part| part.name.contains("scale"))?;
+    let is_moved = weight.codes == Some(CodesOrigin::Exact);
+    (is_moved && !from.rounds_like(to, scale.dtype)).then_some([from.name, to.name])
+}
 
 impl Report<'_> {
     pub(super) fn is_quantized(&self) -> bool {
@@ -71,6 +82,12 @@ impl Report<'_> {
                 continue;
             }
             let _ = write!(text, "\n  {}: {what}", counted(weights.len() as u64, "weight"));
+            if let Some([from, to]) = weights.iter().find_map(|(_, quantized)| rounded_otherwise(quantized)) {
+                let _ = write!(
+                    text,
+                    "; the libraries of {from} and {to} round their products differently, and may decode other bits"
+                );
+            }
             let may_change = matches!(origin, CodesOrigin::Rescaled | CodesOrigin::Requantized);
             if !may_change || self.time.is_none() {
                 continue;
@@ -102,10 +119,15 @@ impl Report<'_> {
             Some(sqnr) => {
                 let _ = write!(text, "the lowest SQNR is {sqnr:.2} dB, of {}", shorten(&worst.name));
             }
-            None if self.converted().any(|tensor| tensor.layout.is_some()) => {
-                text.push_str("every value that is still quantized came through unchanged");
+            None => {
+                let is_part = self.converted().any(|tensor| tensor.layout.is_some());
+                let values = if is_part { "every value that is still quantized" } else { "every value" };
+                let is_moved = |(tensor, _): &(&TensorReport, _)| {
+                    tensor.quantized.as_deref().is_some_and(|weight| weight.codes == Some(CodesOrigin::Exact))
+                };
+                let exactly = if weights.iter().any(is_moved) { ", as the product of code and scale," } else { "" };
+                let _ = write!(text, "{values}{exactly} came through unchanged");
             }
-            None => text.push_str("every value came through unchanged"),
         }
         let sum = |count: fn(&QuantizedAccuracy) -> u64| weights.iter().map(|(_, accuracy)| count(accuracy)).sum();
         let (clipped, groups): (u64, u64) =

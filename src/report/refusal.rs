@@ -106,7 +106,7 @@ impl Report<'_> {
     fn together<'t>(&'t self, found: &[&'t TensorReport<'t>]) -> Vec<Vec<&'t TensorReport<'t>>> {
         let fused = |tensor: &TensorReport| {
             let is_diffusion = quant::find(&tensor.quantized.as_ref()?.layout).is_some_and(Layout::is_diffusion);
-            Policy { layers: None, is_diffusion }.loaded_together(&tensor.name)
+            Policy { is_diffusion, ..Policy::default() }.loaded_together(&tensor.name)
         };
         let mut sets: HashMap<LoadedSet, Vec<&TensorReport>> = HashMap::new();
         for tensor in self.tensors() {

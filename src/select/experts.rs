@@ -4,6 +4,7 @@
 //! without moving an element, but a transposed bank would be quantized along the wrong dimension. Only the sizes in
 //! config.json tell the two apart; a bank is refused if they do not.
 
+use super::heads::heads;
 use crate::container::{as_json, members};
 use crate::error::{Error, Result};
 
@@ -12,6 +13,8 @@ use crate::error::{Error, Result};
 pub(crate) struct Model {
     /// `model_type`; that of the language model if the config describes several models.
     pub kind: Option<String>,
+    /// `model_type` of the whole model.
+    pub whole: Option<String>,
     /// The number of layers, not counting multi-token prediction heads.
     pub layers: Option<u64>,
     hidden: Option<u64>,
@@ -28,6 +31,7 @@ impl Model {
         let number = |key: &str| find(key).and_then(|value| serde_json::from_str(value.get()).ok());
         Self {
             kind: find("model_type").and_then(|value| serde_json::from_str(value.get()).ok()),
+            whole: outer.get("model_type").and_then(|value| serde_json::from_str(value.get()).ok()),
             layers: number("num_hidden_layers"),
             hidden: number("hidden_size"),
             intermediate: number("moe_intermediate_size").or_else(|| number("intermediate_size")),
@@ -40,20 +44,15 @@ impl Model {
         self.kind.as_deref().is_some_and(|kind| TRANSPOSED.contains(&kind))
     }
 
-    /// The module of the output head. If it shares the weight of the embeddings, files do not contain it.
-    pub(crate) fn head(&self) -> &'static str {
-        match self.kind.as_deref() {
-            Some("whisper") => "proj_out",
-            Some("bert" | "deberta-v2" | "ernie") => "cls.predictions.decoder",
-            Some("roberta" | "xlm-roberta" | "xlm-roberta-xl" | "mpnet") => "lm_head.decoder",
-            Some("albert") => "predictions.decoder",
-            Some("distilbert") => "vocab_projector",
-            Some("electra") => "generator_lm_head",
-            Some("gpt_neox_japanese") => "embed_out",
-            Some("modernbert") => "decoder",
-            Some("xlnet") => "lm_loss",
-            _ => "lm_head",
-        }
+    /// The modules of the output heads. If they share the weight of the embeddings, files do not contain them.
+    pub(crate) fn heads(&self) -> &'static [&'static str] {
+        heads(self.kind.as_deref())
+    }
+
+    /// The name that engines give to a kept module whose class is a linear layer, if it is not the one in the file.
+    pub(crate) fn other_name(&self, module: &str) -> Option<String> {
+        let layer = module.strip_suffix("block_sparse_moe.gate").filter(|_| self.kind.as_deref() == Some("phimoe"))?;
+        Some(format!("{layer}mlp.router"))
     }
 
     fn is(&self, types: &[&str]) -> bool {

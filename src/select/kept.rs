@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 /// suffer most from narrow types and save the least space.
 pub(crate) const GROUPS: &[(KeptReason, &[&str])] = &[
     (KeptReason::Norm, &["*norm*", "*ln_*", "*.ln?.*"]),
-    // Embeddings of tokens, positions, times and labels; `shared` is that of T5 and BART.
+    // Embeddings of tokens, positions, times and labels; `shared` is that of T5 and BART, `w` that of CTRL.
     (
         KeptReason::Embedding,
         &[
@@ -24,7 +24,8 @@ pub(crate) const GROUPS: &[(KeptReason, &[&str])] = &[
             "*wte*",
             "*wpe*",
             "shared.weight",
-            "model.shared.weight",
+            "*.shared.weight",
+            "transformer.w.weight",
         ],
     ),
     (
@@ -70,12 +71,14 @@ pub(crate) enum KeptReason {
     Bias,
     /// A head that predicts several tokens.
     Draft,
-    /// A vision or audio tower.
+    /// A vision or audio tower, or what connects it to the language model.
     Tower,
     /// A small projection of linear attention.
     LinearAttention,
     /// The small projection of a sparse attention's indexer.
     Indexer,
+    /// Several layers share it.
+    Shared,
     /// Engines absorb it into other weights.
     Absorbed,
     /// An input, output or modulation layer of a diffusion model.
@@ -155,6 +158,7 @@ impl KeptReason {
             Self::Tower => "vision or audio",
             Self::LinearAttention => "small projections of linear attention",
             Self::Indexer => "small projections of indexers",
+            Self::Shared => "shared by several layers",
             Self::Absorbed => "kv_b_proj, which engines absorb",
             Self::Edge => "inputs, outputs and modulation of a diffusion model",
             Self::Encoder => "text encoders and autoencoders",

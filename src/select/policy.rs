@@ -3,6 +3,7 @@
 //!
 //! The name alone tells what a tensor is; vLLM, SGLang, transformers and TensorRT-LLM go by nothing else.
 
+use super::heads::is_head;
 use super::{GROUPS, KeptReason, matches_one};
 use crate::text::as_glob;
 use globset::GlobSet;
@@ -27,7 +28,14 @@ const KEPT: &[(KeptReason, &[&str])] = &[
             "*image_tower*",
             "*video_tower*",
             "*sam_model*",
+            // What connects a tower to the language model, or projects images and text into a common space.
             "*projector*",
+            "*connector*",
+            "*resampler*",
+            "*text_projection*",
+            "*language_projection*",
+            "*vision_adapter*",
+            "*merger.*",
             "*patch_merge*",
             "*aligner*",
             "*mlp_AR*",
@@ -54,7 +62,12 @@ const KEPT: &[(KeptReason, &[&str])] = &[
         ],
     ),
     (KeptReason::Indexer, &["*indexer.weights_proj.*"]),
+    (KeptReason::Shared, &["*.shared_transf.*", "*.shared_transformer.*"]),
 ];
+
+/// Blocks that several layers share: of Zamba and Zamba2. The file contains each once, as a part of its first layer.
+/// transformers gives their weights to the other layers, but not the scales.
+const SHARED: [&str; 2] = ["shared_transf", "shared_transformer"];
 
 /// Layers of diffusion models that `ComfyUI` and related tools keep: input, output and modulation layers, and the text
 /// encoders and autoencoders stored with the model.
@@ -139,6 +152,8 @@ pub(crate) struct Policy {
     pub layers: Option<u64>,
     /// Whether the layout is one of `ComfyUI`, which does not fuse modules.
     pub is_diffusion: bool,
+    /// The modules of output heads in this kind of model.
+    pub heads: &'static [&'static str],
 }
 
 impl Policy {
@@ -148,6 +163,9 @@ impl Policy {
         let keepers = if self.is_diffusion { &DIFFUSION } else { &KEEPERS };
         if let Some(reason) = keepers.reason(name) {
             return Some(reason);
+        }
+        if module_of(name).is_some_and(|module| is_head(self.heads, module)) {
+            return Some(KeptReason::Head);
         }
         if let (Some(layers), Some(layer)) = (self.layers, layer_of(name))
             && layer >= layers
@@ -197,6 +215,11 @@ pub(crate) fn module_of(name: &str) -> Option<&str> {
     name.strip_suffix(".weight")
 }
 
+/// The block that several layers share and that a module is in.
+pub(crate) fn shared_block(module: &str) -> Option<&'static str> {
+    SHARED.into_iter().find(|block| module.split('.').any(|part| part == *block))
+}
+
 /// The layer number in a name. Names in checkpoints of `DeepSeek` and Mistral begin with `layers.`.
 fn layer_of(name: &str) -> Option<u64> {
     let in_model = || name.split_once("model.layers.").map(|(_, rest)| rest);
@@ -237,7 +260,7 @@ fn sets_of<K: Eq + Hash>(keys: impl Iterator<Item = Option<K>>) -> Vec<Vec<usize
 mod tests {
     use super::*;
 
-    const POLICY: Policy = Policy { layers: Some(61), is_diffusion: false };
+    const POLICY: Policy = Policy { layers: Some(61), is_diffusion: false, heads: &[] };
 
     #[test]
     fn what_engines_build_without_quantization_is_kept_and_says_why() {
@@ -264,6 +287,18 @@ mod tests {
             ("model.audio_tower.layers.0.fc1.weight", KeptReason::Tower),
             ("model.sam_model.blocks.0.attn.qkv.weight", KeptReason::Tower),
             ("model.projector.layers.weight", KeptReason::Tower),
+            ("visual_projection.weight", KeptReason::Tower),
+            ("text_projection.weight", KeptReason::Tower),
+            ("language_projection.weight", KeptReason::Tower),
+            ("image_to_text_projection.dense.weight", KeptReason::Tower),
+            ("model.connector.modality_projection.proj.weight", KeptReason::Tower),
+            ("model.resampler_model.mlp.weight", KeptReason::Tower),
+            ("model.vision_adapter.fc1.weight", KeptReason::Tower),
+            ("model.merger.mlp.0.linear_1.weight", KeptReason::Tower),
+            ("model.layers.5.shared_transf.self_attn.q_proj.weight", KeptReason::Shared),
+            ("model.layers.5.shared_transformer.feed_forward.gate_up_proj.weight", KeptReason::Shared),
+            ("transformer.w.weight", KeptReason::Embedding),
+            ("led.shared.weight", KeptReason::Embedding),
             ("backbone.layers.2.mixer.gate.weight", KeptReason::Router),
             ("layers.12.gate.weight", KeptReason::Router),
             ("model.layers.0.mamba.x_proj.weight", KeptReason::LinearAttention),
@@ -287,6 +322,21 @@ mod tests {
         ] {
             assert_eq!(POLICY.reason(name, true), None, "{name}");
         }
+    }
+
+    #[test]
+    fn the_kind_of_model_says_which_other_modules_are_output_heads() {
+        let policy = Policy { heads: &["output_projection"], ..POLICY };
+        let name = "biogpt.output_projection.weight";
+        assert_eq!((policy.reason(name, false), POLICY.reason(name, false)), (Some(KeptReason::Head), None));
+        assert_eq!(policy.reason("layers.0.my_output_projection.weight", false), None);
+    }
+
+    #[test]
+    fn blocks_that_layers_share_are_told_by_whole_parts_of_names() {
+        assert_eq!(shared_block("model.layers.5.shared_transformer.self_attn.q_proj"), Some("shared_transformer"));
+        assert_eq!(shared_block("model.layers.5.shared_transf.self_attn.q_proj"), Some("shared_transf"));
+        assert_eq!(shared_block("model.layers.5.mlp.shared_expert.up_proj"), None);
     }
 
     #[test]

@@ -32,6 +32,7 @@ mod outputs;
 mod promote;
 mod quantize;
 mod quantize_choices;
+mod quantize_notes;
 mod quantize_recover;
 mod quantized;
 mod renames;

@@ -38,6 +38,30 @@ fn without_a_scheme_only_the_layout_changes() {
 }
 
 #[test]
+fn the_summary_says_where_libraries_round_the_same_products_to_other_bits() {
+    let bench = Bench::with_checkpoint("llama-fp8", "q");
+    for (layout, name, decodes_other_bits) in
+        [("modelopt", "modelopt-fp8", true), ("compressed-tensors", "ct-fp8", false)]
+    {
+        let outcome = bench.run(&format!("quantize q --layout {layout} -o {layout}"));
+        assert_eq!((outcome.code, &*outcome.stdout), (Some(0), ""), "{outcome:?}");
+        let exact = "\n  14 weights: exact, codes and scales are those of the input";
+        let rounded = format!(
+            "{exact}; the libraries of hf-fp8 and {name} round their products differently, and may decode other bits\n"
+        );
+        let line = if decodes_other_bits { rounded } else { format!("{exact}\n") };
+        assert!(outcome.stderr.contains(&line), "{outcome:?}");
+        // The claim is true of this checkpoint: the products are equal, and the decoded bits are not.
+        bench.run(&format!("diff q {layout}")).expect(0, "21 tensors are equal\n", "");
+        for folder in ["q", layout] {
+            bench.run(&format!("dequantize {folder} -o {folder}-values -f -q")).expect(0, "", "");
+        }
+        let outcome = bench.run(&format!("diff q-values {layout}-values"));
+        assert_eq!((outcome.code, &*outcome.stderr), (Some(i32::from(decodes_other_bits)), ""), "{outcome:?}");
+    }
+}
+
+#[test]
 fn a_layout_may_be_written_in_any_case() {
     let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
     bench.run("quantize m --scheme nvfp4 --layout comfyui -o c -q").expect(0, "", "");
@@ -251,10 +275,11 @@ fn a_summary_with_decoded_weights_does_not_call_every_value_unchanged() {
     let bench = Bench::with_checkpoint("llama-fp8", "q");
     let line = "quantize q --scheme fp8-block --layout modelopt";
     let outcome = bench.run(&format!("{line} -o all"));
-    assert!(outcome.stderr.contains("; every value came through unchanged\n"), "{}", outcome.stderr);
+    let unchanged = "; every value, as the product of code and scale, came through unchanged\n";
+    assert!(outcome.stderr.contains(unchanged), "{}", outcome.stderr);
     let outcome = bench.run(&format!("{line} --exclude *.0.mlp.down_proj.* -o some"));
     assert_eq!((outcome.code, &*outcome.stdout), (Some(0), ""), "{outcome:?}");
-    let unchanged = "; every value that is still quantized came through unchanged\n";
+    let unchanged = "; every value that is still quantized, as the product of code and scale, came through unchanged\n";
     assert!(outcome.stderr.contains(unchanged), "{}", outcome.stderr);
     let heading = "quantize 13 tensors to fp8-block, dequantize 1 tensor to bfloat16, copied 7: ";
     assert!(outcome.stderr.starts_with(heading), "{}", outcome.stderr);
@@ -267,7 +292,10 @@ fn the_page_says_for_each_weight_whether_its_codes_are_those_of_the_input() {
     let bench = Bench::with_checkpoint("llama-fp8", "q");
     bench.run("quantize q --layout modelopt --report exact.html -q -o exact").expect(0, "", "");
     let page = String::from_utf8(bench.read("exact.html")).unwrap();
-    assert!(page.contains("<li>14 weights: exact, codes and scales are those of the input</li>"), "{page}");
+    assert!(
+        page.contains("<li>14 weights: exact, codes and scales are those of the input; the libraries of "),
+        "{page}"
+    );
     assert_eq!(page.matches(">exact</td>").count(), 2 * 14, "{page}");
     bench.run("quantize q --scheme nvfp4 --report again.html -q -o again").expect(0, "", "");
     let page = String::from_utf8(bench.read("again.html")).unwrap();

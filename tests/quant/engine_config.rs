@@ -28,7 +28,7 @@ fn group(layout: &str, group: Group, bits: u32) -> QuantizedGroup<'static> {
 }
 
 fn config(groups: &[QuantizedGroup], kept: &[&str]) -> EngineConfig {
-    EngineConfig::new(groups, &KeptModules { modules: kept.to_vec(), banks: Vec::new(), is_composite: false }).unwrap()
+    EngineConfig::new(groups, &KeptModules { modules: kept.to_vec(), ..KeptModules::default() }).unwrap()
 }
 
 fn block(group: &QuantizedGroup, kept: &[&str]) -> Value {
@@ -145,8 +145,11 @@ fn several_schemes_name_their_modules_and_one_library_has_no_place_for_them() {
 
 #[test]
 fn banks_of_experts_that_are_kept_are_named_as_each_engine_looks_for_them() {
-    let kept =
-        KeptModules { modules: vec!["lm_head"], banks: vec!["model.layers.0.mlp.experts".into()], is_composite: false };
+    let kept = KeptModules {
+        modules: vec!["lm_head"],
+        banks: vec!["model.layers.0.mlp.experts".into()],
+        ..KeptModules::default()
+    };
     let of = |layout: &str, key: &str| {
         let block = EngineConfig::new(&[group(layout, Group::Block([128, 128]), 8)], &kept).unwrap().block.unwrap();
         block[key].clone()
@@ -167,6 +170,7 @@ fn modules_of_models_with_a_vision_tower_are_found_under_each_of_their_names() {
         modules: kept.collect(),
         banks: vec!["language_model.model.layers.1.mlp.experts".into()],
         is_composite: true,
+        ..KeptModules::default()
     };
     let [down, experts] = [layers(0, "mlp.down_proj"), layers(0, "mlp.experts.3.w1")];
     let names = |names: &[String]| names.iter().map(|name| name.clone().leak() as &str).collect::<Vec<_>>();
@@ -193,6 +197,7 @@ fn modules_of_models_with_a_vision_tower_are_found_under_each_of_their_names() {
         entries.iter().any(by)
     };
     assert!(matches(&ignore, "model.vision_tower.blocks.0.fc1") && matches(&ignore, "model.multi_modal_projector"));
+    assert!(matches(&ignore, "model.projector"));
     for before in ["language_model.model.", "model.language_model.", "model.", ""] {
         let found = |own: &str| [&ignore, &first, &second].map(|entries| matches(entries, &format!("{before}{own}")));
         assert_eq!(found("layers.1.mlp.gate"), [true, false, false], "{before}");

@@ -5,7 +5,8 @@ use crate::error::Result;
 use crate::quant::{EngineConfig, KeptModules, QuantizedGroup, is_composite};
 use crate::select::KeptReason;
 use crate::select::experts::{bank_of, unsplit_bank};
-use crate::select::policy::module_of;
+use crate::select::heads::is_head;
+use crate::select::policy::{module_of, shared_block};
 
 impl Planner<'_> {
     /// Lists the quantized groups, and the modules that are kept.
@@ -43,10 +44,13 @@ impl Planner<'_> {
             }
         }
         let stored = kept.modules.iter().chain(groups.iter().flat_map(|group| &group.modules));
-        let head = self.model.head();
-        if !stored.copied().any(|module| module.ends_with(head)) {
-            kept.modules.push(head);
-        }
+        let is_stored = |head: &&str| stored.clone().any(|module| is_head(&[head], module));
+        let tied: Vec<&str> = self.model.heads().iter().copied().filter(|head| !is_stored(head)).collect();
+        let quantized = || groups.iter().flat_map(|group| &group.modules).filter_map(|module| shared_block(module));
+        let blocks = kept.modules.iter().filter_map(|module| shared_block(module));
+        kept.blocks = blocks.filter(|block| !quantized().any(|other| other == *block)).collect();
+        let others: Vec<String> = kept.modules.iter().filter_map(|module| self.model.other_name(module)).collect();
+        kept.modules.extend(tied.into_iter().chain(others.iter().map(String::as_str)));
         kept.is_composite = self.source.config()?.is_some_and(is_composite);
         EngineConfig::new(&groups, &kept)
     }

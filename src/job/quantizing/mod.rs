@@ -28,7 +28,9 @@ use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::plan::{TensorIndex, WeightValues};
-use crate::quant::{COMFYUI, Decoder, EncodeOptions, Encoder, EngineConfig, RowMap, Scheme, SchemeLayout, TargetGrid};
+use crate::quant::{
+    COMFYUI, Decoder, EncodeOptions, Encoder, EngineConfig, RowMap, Scheme, SchemeLayout, TargetGrid, named_dtype,
+};
 use crate::read::{LogicalCheckpoint, Membership};
 use crate::select::experts::{Model, experts};
 use crate::select::policy::Policy;
@@ -67,8 +69,16 @@ pub(crate) struct Quantizing {
     pub(crate) misfits: Vec<Misfit>,
     /// Embeddings that a rule quantizes.
     pub(crate) embeddings: Vec<String>,
-    /// The schemes and layouts in which experts are stored one by one.
+    /// The schemes and layouts in which weights are stored.
+    pub(crate) stored: BTreeSet<(&'static str, &'static str)>,
+    /// Those in which experts are stored one by one.
     pub(crate) experts: BTreeSet<(&'static str, &'static str)>,
+    /// `model_type` of the whole model, and of its language model.
+    pub(crate) kinds: Vec<String>,
+    /// The type in which engines compute, unless they are told another one.
+    pub(crate) computes_in: Option<Dtype>,
+    /// Whether linear layers are kept that engines find by their names only.
+    pub(crate) has_kept_layers: bool,
 }
 
 /// A weight that could be quantized, and the decision about it.
@@ -148,7 +158,7 @@ impl Quantizing {
             Some(scheme) => layout_of(scheme, request.layout)?.name,
             None => request.layout.expect("there is a scheme or a layout"),
         };
-        let policy = Policy { layers: model.layers, is_diffusion: layout == COMFYUI };
+        let policy = Policy { layers: model.layers, is_diffusion: layout == COMFYUI, heads: model.heads() };
         let memberships = logical.memberships();
         coded::check_is_readable(logical, &memberships)?;
         if model.has_transposed_layers() {
@@ -183,14 +193,22 @@ impl Quantizing {
             weight.stored.is_ok() && planner.reason(&weight.name, false) == Some(KeptReason::Embedding)
         };
         let embeddings = plan.weights.iter().filter(is_embedding).map(|weight| weight.name.clone()).collect();
-        let experts = plan.weights.iter().filter(|weight| weight.name.contains(".experts."));
-        let experts = experts.filter_map(|weight| weight.stored.as_ref().ok());
-        let experts = experts.map(|stored| (stored.scheme.name, stored.layout.name)).collect();
+        let quantized = || plan.weights.iter().filter_map(|weight| Some((weight, weight.stored.as_ref().ok()?)));
+        let stored_as = |(_, stored): (_, &StoredAs)| (stored.scheme.name, stored.layout.name);
+        let stored = quantized().map(stored_as).collect();
+        let experts = quantized().filter(|(weight, _)| weight.name.contains(".experts.")).map(stored_as).collect();
+        let is_kept_layer = |weight: &WeightCandidate| {
+            let found_otherwise = [KeptReason::Head, KeptReason::Embedding, KeptReason::Router];
+            weight.shape.len() == 2 && weight.stored.as_ref().is_err_and(|reason| !found_otherwise.contains(reason))
+        };
+        let has_kept_layers = plan.weights.iter().any(is_kept_layer);
+        let computes_in = named_dtype(text).or_else(|| quantized().next().map(|(weight, _)| weight.dtype));
+        let kinds = model.whole.iter().chain(&model.kind).cloned().collect();
         let mut weights = planner.weights(plan, coded, recovered)?;
         let left_out = planner.leave_out(&mut weights);
         let block = config.block.as_ref().filter(|_| text.is_none()).map(ToString::to_string);
         let recoding = Recoding { weights, side_files, block, left_out, divided: Vec::new() };
-        Ok(Self { recoding, config, misfits, embeddings, experts })
+        Ok(Self { recoding, config, misfits, embeddings, stored, experts, kinds, computes_in, has_kept_layers })
     }
 }
 

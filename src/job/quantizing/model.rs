@@ -99,7 +99,17 @@ impl Quantizing {
         let recoding =
             Recoding { weights, side_files: Vec::new(), block: None, left_out: Vec::new(), divided: Vec::new() };
         let config = EngineConfig { block: None, hf_quant_config: None };
-        Ok(Self { recoding, config, misfits, embeddings: Vec::new(), experts: BTreeSet::new() })
+        Ok(Self {
+            recoding,
+            config,
+            misfits,
+            embeddings: Vec::new(),
+            stored: BTreeSet::new(),
+            experts: BTreeSet::new(),
+            kinds: Vec::new(),
+            computes_in: None,
+            has_kept_layers: false,
+        })
     }
 }
 

@@ -73,8 +73,8 @@ impl Claims {
                 return Err(in_other(undecoded_method(&method)));
             }
             let ignored = ignored(&block, &method).map_err(in_other)?;
-            let both_of_modelopt = known == Some(QuantMethod::ModelOpt)
-                && claims.method.as_deref().and_then(QuantMethod::find) == known;
+            let both_of_modelopt =
+                known == Some(QuantMethod::ModelOpt) && claims.method.as_deref().and_then(QuantMethod::find) == known;
             if both_of_modelopt {
                 groups::modelopt(&block).map_err(in_other)?;
             }

@@ -1,0 +1,190 @@
+//! Notes on what engines make of a quantized model, where the documentation or a trial shows that they do not run it.
+//!
+//! The notes about transformers hold for 5.23.0 with compressed-tensors 0.20.0. They depend on names and on the layout,
+//! so files that compressed-tensors itself writes are affected too. `tests/interop/transformers_quantizes.py` tries them.
+
+use crate::dtype::Dtype;
+use crate::job::Quantizing;
+use crate::quant::{CodeValues, Owner, Precision, Scheme};
+
+/// How transformers fails to load a kind of model.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Obstacle {
+    /// It initializes `weight` of each linear layer, which a layer of packed codes does not have.
+    NoWeight,
+    /// It divides or joins weights while it loads them, which packed codes do not allow.
+    Divided,
+    /// It has rules for weights of this model that exclude each other for every quantized model.
+    Conversion,
+    /// It has other names for the modules than the file, and config.json has those of the file.
+    Renamed,
+}
+
+/// Kinds of models (`model_type`) that transformers does not load in some schemes.
+const MODELS: &[(Obstacle, &[&str])] = &[
+    (
+        Obstacle::NoWeight,
+        &[
+            "bridgetower",
+            "clap",
+            "clipseg",
+            "data2vec-audio",
+            "dinov3_vit",
+            "falcon",
+            "falcon_mamba",
+            "gpt_bigcode",
+            "groupvit",
+            "ijepa",
+            "kosmos-2",
+            "longt5",
+            "mamba",
+            "mgp-str",
+            "mlcd_vision_model",
+            "modernbert",
+            "modernbert-decoder",
+            "modernvbert",
+            "mt5",
+            "nanochat",
+            "neomme",
+            "owlv2",
+            "owlvit",
+            "pix2struct",
+            "pop2piano",
+            "pvt",
+            "pvt_v2",
+            "recurrent_gemma",
+            "rwkv",
+            "siglip",
+            "siglip2",
+            "switch_transformers",
+            "t5",
+            "timesformer",
+            "udop",
+            "umt5",
+            "unispeech",
+            "vitdet",
+            "vjepa2",
+            "wav2vec2",
+            "wavlm",
+            "xclip",
+            "xlstm",
+        ],
+    ),
+    (
+        Obstacle::Divided,
+        &["bailing_hybrid", "gte", "hrm_text", "jina_embeddings_v3", "kimi_linear", "nomic_bert", "olmo_hybrid"],
+    ),
+    (Obstacle::Conversion, &["dinov2", "dinov2_with_registers"]),
+    (
+        Obstacle::Renamed,
+        &[
+            "audio-spectrogram-transformer",
+            "axk2",
+            "beit",
+            "cohere_asr",
+            "deepseek_v4",
+            "deit",
+            "hy_v3",
+            "hy_v4",
+            "ijepa",
+            "laguna",
+            "nemotron_h",
+            "segformer",
+            "swin",
+            "ultrabert",
+            "vit",
+            "vit_msn",
+        ],
+    ),
+];
+
+/// The argument with which transformers decodes all weights while it loads them.
+const DECODES: &str = "quantization_config=CompressedTensorsConfig(dequantize=True)";
+
+/// What engines may not load or run.
+pub(super) fn engine_notes(quantizing: &Quantizing) -> Vec<String> {
+    let mut notes = Vec::new();
+    for &(scheme, layout) in &quantizing.stored {
+        notes.extend(of_engines(scheme, layout).map(str::to_owned));
+        notes.extend(of_dtype(scheme, layout, quantizing.computes_in));
+    }
+    notes.extend(quantizing.experts.iter().filter_map(|&(scheme, layout)| of_experts(scheme, layout)));
+    for (obstacle, kinds) in MODELS {
+        let kind = quantizing.kinds.iter().find(|kind| kinds.contains(&kind.as_str()));
+        notes.extend(kind.and_then(|kind| of_model(*obstacle, kind, quantizing)));
+    }
+    notes
+}
+
+/// What the documentation or the libraries of engines say against a scheme.
+fn of_engines(scheme: &str, layout: &str) -> Option<&'static str> {
+    if layout != "compressed-tensors" {
+        return None;
+    }
+    match scheme {
+        "mxfp6" => Some("mxfp6 needs compressed-tensors 0.20; vLLM 0.33 and SGLang 0.5.23 have older versions"),
+        "int8" => Some("vLLM does not run int8 on GPUs of compute capability 10 and higher"),
+        _ => None,
+    }
+}
+
+/// compressed-tensors decodes some layouts to bfloat16, whatever the model computes in.
+fn of_dtype(scheme: &str, layout: &str, computes_in: Option<Dtype>) -> Option<String> {
+    let stored = Scheme::find(scheme)?.in_layout(Some(layout))?.layout();
+    let is_bfloat16 = stored.owner == Owner::CompressedTensors && stored.product_precision == Precision::Bfloat16;
+    let dtype = computes_in.filter(|dtype| is_bfloat16 && *dtype != Dtype::Bfloat16)?;
+    Some(format!(
+        "transformers 5.23 decodes {scheme} to bfloat16, and fails to compute with it in {dtype}: load the model with \
+         dtype=torch.bfloat16"
+    ))
+}
+
+/// What transformers makes of experts in a scheme, if it does not decode them to their values.
+fn of_experts(scheme: &str, layout: &str) -> Option<String> {
+    if layout != "compressed-tensors" {
+        return None;
+    }
+    let instead = match scheme {
+        "nvfp4" => {
+            let what = "transformers 5.23 loads nvfp4 experts without their global scales, and computes wrong results";
+            return Some(what.to_owned());
+        }
+        "fp8-block" => "; it loads --layout huggingface",
+        "mxfp8" => "; it loads --layout mxfp8",
+        "int8" => "; it loads --scheme int8a16",
+        _ => return None,
+    };
+    Some(format!("transformers 5.23 does not load {scheme} experts in the layout {layout}{instead}"))
+}
+
+/// What transformers makes of a kind of model.
+fn of_model(obstacle: Obstacle, kind: &str, quantizing: &Quantizing) -> Option<String> {
+    let stored = || {
+        let found = |&(scheme, layout): &(&str, &str)| Scheme::find(scheme)?.in_layout(Some(layout));
+        quantizing.stored.iter().filter_map(move |pair| Some((pair.0, found(pair)?.layout())))
+    };
+    let of_library = |owner: Owner| stored().any(|(_, layout)| layout.owner == owner);
+    let packed = || {
+        let is_packed = stored().find(|(_, layout)| layout.codes.values != CodeValues::Stored);
+        is_packed.filter(|_| of_library(Owner::CompressedTensors)).map(|(scheme, _)| scheme)
+    };
+    let is_mixed = quantizing.stored.len() > 1;
+    let what = match obstacle {
+        Obstacle::NoWeight if is_mixed => format!("does not load {} of '{kind}'; it loads --scheme fp8", packed()?),
+        Obstacle::NoWeight => {
+            format!("loads {} of '{kind}' only with {DECODES}; it loads --scheme fp8 without it", packed()?)
+        }
+        Obstacle::Divided => format!("does not load {} of '{kind}'; it loads --scheme fp8", packed()?),
+        Obstacle::Conversion if of_library(Owner::CompressedTensors) || of_library(Owner::FineGrained) => {
+            format!("loads no quantized '{kind}'; it loads what tcast dequantize makes of it")
+        }
+        Obstacle::Renamed if of_library(Owner::CompressedTensors) && is_mixed => {
+            format!("has other names for the modules of '{kind}', and finds none of them: choose one scheme for all")
+        }
+        Obstacle::Renamed if of_library(Owner::CompressedTensors) && quantizing.has_kept_layers => {
+            format!("has other names for the modules of '{kind}', and loads those that are kept only with {DECODES}")
+        }
+        Obstacle::Conversion | Obstacle::Renamed => return None,
+    };
+    Some(format!("transformers 5.23 {what}"))
+}

@@ -1,0 +1,151 @@
+//! What `tcast quantize` says and does about models that transformers loads only in part: the names of heads, blocks that
+//! layers share, and notes by kind of model.
+
+use super::quantize::{bench_with, config};
+use crate::common::{Bench, safetensors};
+use serde_json::json;
+use std::fs;
+
+const LAYER: (&str, &[u64]) = ("model.layers.0.mlp.up_proj.weight", &[128, 128]);
+const DECODES: &str = "quantization_config=CompressedTensorsConfig(dequantize=True)";
+
+/// Runs `tcast quantize` with some flags and returns the notes about transformers.
+#[track_caller]
+fn notes(bench: &Bench, flags: &str) -> Vec<String> {
+    let outcome = bench.run(&format!("quantize m {flags} -o out -f"));
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(0), ""), "{outcome:?}");
+    let notes = outcome.stderr.lines().filter_map(|line| line.strip_prefix("tcast: note: transformers 5.23 "));
+    notes.map(str::to_owned).collect()
+}
+
+#[test]
+fn heads_that_no_file_contains_are_listed_under_the_name_that_the_model_gives_them() {
+    for (kind, heads) in [
+        ("llama", json!(["lm_head"])),
+        ("biogpt", json!(["output_projection"])),
+        ("camembert", json!(["lm_head.decoder"])),
+        ("xlm", json!(["pred_layer.proj"])),
+        ("luke", json!(["entity_predictions.decoder", "lm_head.decoder"])),
+    ] {
+        let bench = bench_with(&[LAYER], &json!({ "model_type": kind }).to_string());
+        bench.run("quantize m --scheme fp8 -o out -q").expect(0, "", "");
+        assert_eq!(config(&bench, "out")["quantization_config"]["ignore"], heads, "{kind}");
+    }
+}
+
+#[test]
+fn a_head_in_the_file_is_kept_under_the_name_that_the_model_gives_it() {
+    let bench = bench_with(&[LAYER, ("output_projection.weight", &[128, 128])], r#"{"model_type": "biogpt"}"#);
+    let outcome = bench.run("quantize m --scheme fp8 -o out");
+    assert!(outcome.stderr.starts_with("quantize 1 tensor to fp8, copied 1: output heads (1)\n"), "{outcome:?}");
+    assert_eq!(config(&bench, "out")["quantization_config"]["ignore"], json!(["output_projection"]));
+}
+
+#[test]
+fn blocks_that_layers_share_are_kept_in_all_layers() {
+    let shared = ("model.layers.2.shared_transformer.self_attn.q_proj.weight", &[128, 128][..]);
+    let bench = bench_with(&[LAYER, shared], r#"{"model_type": "zamba2"}"#);
+    for (layout, key, pattern) in [
+        ("compressed-tensors", "ignore", r"re:.*\.shared_transformer\..*"),
+        ("huggingface", "modules_to_not_convert", r".*\.shared_transformer"),
+        ("modelopt", "ignore", "*.shared_transformer.*"),
+    ] {
+        let outcome = bench.run(&format!("quantize m --scheme fp8-block --layout {layout} -o out -f"));
+        let heading = "quantize 1 tensor to fp8-block, copied 1: shared by several layers (1)\n";
+        assert!(outcome.code == Some(0) && outcome.stderr.starts_with(heading), "{outcome:?}");
+        let ignored = config(&bench, "out")["quantization_config"][key].clone();
+        let ignored: Vec<&str> = ignored.as_array().unwrap().iter().map(|entry| entry.as_str().unwrap()).collect();
+        assert!(ignored.contains(&pattern) && ignored.contains(&shared.0.trim_end_matches(".weight")), "{ignored:?}");
+    }
+    // A rule quantizes them all the same, and then no pattern says otherwise.
+    bench.run("quantize m --scheme fp8 --rule *shared_transf*=fp8 -o out -f -q").expect(0, "", "");
+    assert_eq!(config(&bench, "out")["quantization_config"]["ignore"], json!(["lm_head"]));
+}
+
+#[test]
+fn the_router_of_phimoe_has_both_of_its_names_in_the_config() {
+    let router = ("model.layers.0.block_sparse_moe.gate.weight", &[4, 128][..]);
+    for (kind, names) in [
+        ("phimoe", json!(["lm_head", "model.layers.0.block_sparse_moe.gate", "model.layers.0.mlp.router"])),
+        ("mixtral", json!(["lm_head", "model.layers.0.block_sparse_moe.gate"])),
+    ] {
+        let bench = bench_with(&[LAYER, router], &json!({ "model_type": kind }).to_string());
+        bench.run("quantize m --scheme fp8 -o out -q").expect(0, "", "");
+        assert_eq!(config(&bench, "out")["quantization_config"]["ignore"], names, "{kind}");
+    }
+}
+
+#[test]
+fn a_note_says_which_kinds_of_models_transformers_does_not_load_in_a_scheme() {
+    let only = |scheme: &str, kind: &str| {
+        format!("loads {scheme} of '{kind}' only with {DECODES}; it loads --scheme fp8 without it")
+    };
+    for (kind, flags, note) in [
+        ("falcon", "--scheme int4", Some(only("int4", "falcon"))),
+        ("t5", "--scheme nvfp4", Some(only("nvfp4", "t5"))),
+        ("mamba", "--scheme mxfp4", Some(only("mxfp4", "mamba"))),
+        ("falcon", "--scheme fp8", None),
+        ("falcon", "--scheme nvfp4 --layout modelopt", None),
+        ("llama", "--scheme int4", None),
+        ("kimi_linear", "--scheme int4", Some("does not load int4 of 'kimi_linear'; it loads --scheme fp8".into())),
+        (
+            "dinov2",
+            "--scheme fp8-block",
+            Some("loads no quantized 'dinov2'; it loads what tcast dequantize makes of it".into()),
+        ),
+        ("dinov2", "--scheme fp8 --layout modelopt", None),
+    ] {
+        let bench = bench_with(&[LAYER], &json!({ "model_type": kind }).to_string());
+        assert_eq!(notes(&bench, flags), Vec::from_iter(note), "{kind} {flags}");
+    }
+    // The kind of the whole model counts too.
+    let config = r#"{"model_type": "siglip", "text_config": {"model_type": "siglip_text_model"}}"#;
+    assert_eq!(notes(&bench_with(&[LAYER], config), "--scheme int4"), [only("int4", "siglip")]);
+}
+
+#[test]
+fn a_note_says_where_transformers_does_not_find_modules_under_the_names_of_the_file() {
+    let name = |at: u64| format!("vit.encoder.layer.{at}.attention.attention.query.weight");
+    let (first, second) = (name(0), name(1));
+    let bench = bench_with(&[(&first, &[128, 128]), (&second, &[128, 128])], r#"{"model_type": "vit"}"#);
+    let what = "has other names for the modules of 'vit', and";
+    assert_eq!(notes(&bench, "--scheme fp8"), [""; 0]);
+    assert_eq!(
+        notes(&bench, "--scheme fp8 --exclude *.layer.0.*"),
+        [format!("{what} loads those that are kept only with {DECODES}")]
+    );
+    assert_eq!(
+        notes(&bench, "--scheme fp8 --rule *.layer.0.*=int8"),
+        [format!("{what} finds none of them: choose one scheme for all")]
+    );
+    assert_eq!(notes(&bench, "--scheme fp8 --layout modelopt --exclude *.layer.0.*"), [""; 0]);
+}
+
+#[test]
+fn a_note_says_that_some_schemes_are_decoded_to_bfloat16_whatever_the_model_computes_in() {
+    let of = |stored: &str, width: usize, config: &str| {
+        let bench = Bench::new();
+        fs::create_dir(bench.path("m")).unwrap();
+        let end = 128 * 128 * width;
+        let header = format!(r#"{{"{}":{{"dtype":"{stored}","shape":[128,128],"data_offsets":[0,{end}]}}}}"#, LAYER.0);
+        bench.write("m/model.safetensors", &safetensors(&header, &[0x3c].repeat(end)));
+        bench.write("m/config.json", config.as_bytes());
+        bench
+    };
+    let note = |scheme: &str, dtype: &str| {
+        format!(
+            "decodes {scheme} to bfloat16, and fails to compute with it in {dtype}: load the model with dtype=torch.bfloat16"
+        )
+    };
+    let half = of("F16", 2, "{}");
+    for scheme in ["nvfp4", "mxfp4", "mxfp6", "mxfp8"] {
+        let flags = format!("--scheme {scheme} --layout compressed-tensors");
+        assert_eq!(notes(&half, &flags), [note(scheme, "float16")], "{scheme}");
+    }
+    for flags in ["--scheme fp8", "--scheme int4", "--scheme nvfp4 --layout modelopt"] {
+        assert_eq!(notes(&half, flags), [""; 0], "{flags}");
+    }
+    assert_eq!(notes(&of("F32", 4, r#"{"dtype": "float32"}"#), "--scheme nvfp4"), [note("nvfp4", "float32")]);
+    // config.json decides, not the type of the weights.
+    assert_eq!(notes(&of("F32", 4, r#"{"dtype": "bfloat16"}"#), "--scheme nvfp4"), [""; 0]);
+}
