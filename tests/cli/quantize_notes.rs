@@ -58,8 +58,8 @@ fn blocks_that_layers_share_are_kept_in_all_layers() {
         assert!(ignored.contains(&pattern) && ignored.contains(&shared.0.trim_end_matches(".weight")), "{ignored:?}");
     }
     // A rule quantizes them all the same, and then no pattern says otherwise.
-    bench.run("quantize m --scheme fp8 --rule *shared_transf*=fp8 -o out -f -q").expect(0, "", "");
-    assert_eq!(config(&bench, "out")["quantization_config"]["ignore"], json!(["lm_head"]));
+    bench.run("quantize m --scheme fp8 --rule *shared_transf*=fp8 -o ruled -q").expect(0, "", "");
+    assert_eq!(config(&bench, "ruled")["quantization_config"]["ignore"], json!(["lm_head"]));
 }
 
 #[test]
