@@ -9,7 +9,7 @@ use crate::quant::{CodeValues, Owner, Precision, Scheme};
 
 /// How transformers fails to load a kind of model.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Obstacle {
+enum LoadProblem {
     /// It initializes `weight` of each linear layer, which a layer of packed codes does not have.
     NoWeight,
     /// It divides or joins weights while it loads them, which packed codes do not allow.
@@ -21,9 +21,9 @@ enum Obstacle {
 }
 
 /// Kinds of models (`model_type`) that transformers does not load in some schemes.
-const MODELS: &[(Obstacle, &[&str])] = &[
+const MODELS: &[(LoadProblem, &[&str])] = &[
     (
-        Obstacle::NoWeight,
+        LoadProblem::NoWeight,
         &[
             "bridgetower",
             "clap",
@@ -71,12 +71,12 @@ const MODELS: &[(Obstacle, &[&str])] = &[
         ],
     ),
     (
-        Obstacle::Divided,
+        LoadProblem::Divided,
         &["bailing_hybrid", "gte", "hrm_text", "jina_embeddings_v3", "kimi_linear", "nomic_bert", "olmo_hybrid"],
     ),
-    (Obstacle::Conversion, &["dinov2", "dinov2_with_registers"]),
+    (LoadProblem::Conversion, &["dinov2", "dinov2_with_registers"]),
     (
-        Obstacle::Renamed,
+        LoadProblem::Renamed,
         &[
             "audio-spectrogram-transformer",
             "axk2",
@@ -158,7 +158,7 @@ fn of_experts(scheme: &str, layout: &str) -> Option<String> {
 }
 
 /// What transformers makes of a kind of model.
-fn of_model(obstacle: Obstacle, kind: &str, quantizing: &Quantizing) -> Option<String> {
+fn of_model(obstacle: LoadProblem, kind: &str, quantizing: &Quantizing) -> Option<String> {
     let stored = || {
         let found = |&(scheme, layout): &(&str, &str)| Scheme::find(scheme)?.in_layout(Some(layout));
         quantizing.stored.iter().filter_map(move |pair| Some((pair.0, found(pair)?.layout())))
@@ -170,21 +170,21 @@ fn of_model(obstacle: Obstacle, kind: &str, quantizing: &Quantizing) -> Option<S
     };
     let is_mixed = quantizing.stored.len() > 1;
     let what = match obstacle {
-        Obstacle::NoWeight if is_mixed => format!("does not load {} of '{kind}'; it loads --scheme fp8", packed()?),
-        Obstacle::NoWeight => {
+        LoadProblem::NoWeight if is_mixed => format!("does not load {} of '{kind}'; it loads --scheme fp8", packed()?),
+        LoadProblem::NoWeight => {
             format!("loads {} of '{kind}' only with {DECODES}; it loads --scheme fp8 without it", packed()?)
         }
-        Obstacle::Divided => format!("does not load {} of '{kind}'; it loads --scheme fp8", packed()?),
-        Obstacle::Conversion if of_library(Owner::CompressedTensors) || of_library(Owner::FineGrained) => {
+        LoadProblem::Divided => format!("does not load {} of '{kind}'; it loads --scheme fp8", packed()?),
+        LoadProblem::Conversion if of_library(Owner::CompressedTensors) || of_library(Owner::FineGrained) => {
             format!("loads no quantized '{kind}'; it loads what tcast dequantize makes of it")
         }
-        Obstacle::Renamed if of_library(Owner::CompressedTensors) && is_mixed => {
+        LoadProblem::Renamed if of_library(Owner::CompressedTensors) && is_mixed => {
             format!("has other names for the modules of '{kind}', and finds none of them: choose one scheme for all")
         }
-        Obstacle::Renamed if of_library(Owner::CompressedTensors) && quantizing.has_kept_layers => {
+        LoadProblem::Renamed if of_library(Owner::CompressedTensors) && quantizing.has_kept_layers => {
             format!("has other names for the modules of '{kind}', and loads those that are kept only with {DECODES}")
         }
-        Obstacle::Conversion | Obstacle::Renamed => return None,
+        LoadProblem::Conversion | LoadProblem::Renamed => return None,
     };
     Some(format!("transformers 5.23 {what}"))
 }
