@@ -115,19 +115,16 @@ impl Report<'_> {
         let bits: f64 =
             weights.iter().map(|(tensor, accuracy)| tensor.elements() as f64 * accuracy.bits_per_weight).sum();
         let mut text = format!("\n  {:.2} bits per weight; ", bits / values);
-        match accuracy.sqnr_db {
-            Some(sqnr) => {
-                let _ = write!(text, "the lowest SQNR is {sqnr:.2} dB, of {}", shorten(&worst.name));
-            }
-            None => {
-                let is_part = self.converted().any(|tensor| tensor.layout.is_some());
-                let values = if is_part { "every value that is still quantized" } else { "every value" };
-                let is_moved = |(tensor, _): &(&TensorReport, _)| {
-                    tensor.quantized.as_deref().is_some_and(|weight| weight.codes == Some(CodesOrigin::Exact))
-                };
-                let exactly = if weights.iter().any(is_moved) { ", as the product of code and scale," } else { "" };
-                let _ = write!(text, "{values}{exactly} came through unchanged");
-            }
+        if let Some(sqnr) = accuracy.sqnr_db {
+            let _ = write!(text, "the lowest SQNR is {sqnr:.2} dB, of {}", shorten(&worst.name));
+        } else {
+            let is_part = self.converted().any(|tensor| tensor.layout.is_some());
+            let values = if is_part { "every value that is still quantized" } else { "every value" };
+            let is_moved = |(tensor, _): &(&TensorReport, _)| {
+                tensor.quantized.as_deref().is_some_and(|weight| weight.codes == Some(CodesOrigin::Exact))
+            };
+            let exactly = if weights.iter().any(is_moved) { ", as the product of code and scale," } else { "" };
+            let _ = write!(text, "{values}{exactly} came through unchanged");
         }
         let sum = |count: fn(&QuantizedAccuracy) -> u64| weights.iter().map(|(_, accuracy)| count(accuracy)).sum();
         let (clipped, groups): (u64, u64) =
