@@ -159,7 +159,7 @@ fn show(file: FileReport, path: &Path, bytes_in: u64) {
         time,
         is_published: true,
     };
-    for text in [report.summary(), report.table()] {
+    for text in [report.summary(None), report.table(None)] {
         assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
     }
     assert!(serde_json::to_value(&report).is_ok_and(|report| report.is_object()));

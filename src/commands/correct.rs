@@ -229,6 +229,11 @@ fn flag(typed: &TypedLine, argument: &str) -> Vec<Words> {
     let by = |ours| match ours {
         Ours::Flag(flag) => Some(typed.replaced(at, 1, named(flag))),
         Ours::Words(words) => Some(typed.replaced(at, 1, words)),
+        Ours::Pattern(flag) => {
+            let name = value.or_else(|| typed.line.get(at + 1)?.to_str())?;
+            let pattern = if name.contains('*') { name.to_owned() } else { format!("*{name}*") };
+            Some(typed.replaced(at, if value.is_none() { 2 } else { 1 }, [flag, &pattern]))
+        }
         Ours::Input => Some(typed.replaced(at, 1, value)),
         Ours::Nothing => Some(typed.replaced(at, 1, [""; 0])),
         Ours::NoValue => Some(typed.replaced(at, if value.is_none() { 2 } else { 1 }, [""; 0])),
@@ -288,7 +293,13 @@ fn missing(typed: &TypedLine, error: &clap::Error) -> Vec<Words> {
                 let joint = usize::from(is_joint(&typed.line[at - 1]) && !Path::new(&typed.line[at - 1]).exists());
                 vec![typed.replaced(at - joint, 1 + joint, ["--to", word])]
             }
-            (None, "cast") => vec![typed.with(["--to", "bfloat16"])],
+            (None, "cast") => {
+                let is_output = |word: &str| is_new(word) && by_extension(word.as_ref()).is_some();
+                let output = typed.words().skip(1).last().filter(|(_, word)| is_output(word));
+                let output = output.filter(|_| !typed.has_typed(&["-o", "--output"]));
+                let line = output.map_or_else(|| typed.line.to_vec(), |(at, word)| typed.replaced(at, 1, ["-o", word]));
+                vec![TypedLine::new(&line).with(["--to", "bfloat16"])]
+            }
             (None, "bitcast") if typed.words().all(|(_, word)| holds_one(word)) => vec![typed.with(["--bits"])],
             _ => Vec::new(),
         };

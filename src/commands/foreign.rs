@@ -7,6 +7,8 @@ pub(super) enum Ours {
     Flag(&'static str),
     /// These words, without a value.
     Words(&'static [&'static str]),
+    /// This flag, with a pattern that matches the value anywhere in a name.
+    Pattern(&'static str),
     /// The value alone, which is an input.
     Input,
     /// Nothing: tcast does so anyway.
@@ -17,7 +19,7 @@ pub(super) enum Ours {
     Advice(&'static str),
 }
 
-use Ours::{Advice, Flag, Input, NoValue, Nothing, Words};
+use Ours::{Advice, Flag, Input, NoValue, Nothing, Pattern, Words};
 
 type Row = (&'static [&'static str], Ours);
 
@@ -101,11 +103,11 @@ const PATTERNS: &[Row] = &[
             "--keep-layers",
             "--without",
         ],
-        Advice("--exclude '*NAME*' leaves tensors out"),
+        Pattern("--exclude"),
     ),
     (
         &["--only", "--filter", "--select", "--layers", "--modules", "--tensors", "--match", "--pattern", "--grep"],
-        Advice("--include '*NAME*' chooses tensors"),
+        Pattern("--include"),
     ),
 ];
 
@@ -182,7 +184,7 @@ const QUANTIZE: &[Row] = &[
     (&["--groupsize", "--blocksize", "--block-size", "--q-group-size"], Flag("--group-size")),
     (&["--mse", "--optimize"], Words(&["--search", "mse"])),
     (&["--all"], Advice("--rule '*NAME*=SCHEME' quantizes weights that tcast copies by default")),
-    (&["--bits", "--wbits", "--w-bits"], Advice("a scheme names the bits: --scheme int4, int8, nvfp4, mxfp6, fp8")),
+    (&["--bits", "--wbits", "--w-bits"], Flag("--scheme")),
     (&["--calibration", "--dataset", "--calib-size", "--num-samples"], NoValue),
 ];
 
@@ -196,21 +198,15 @@ const BITCAST: &[Row] = &[
 ];
 
 const PROMOTE: &[Row] = &[
-    (
-        &["--to", "--dtype", "--type"],
-        Advice("tcast promote finds the type itself; tcast cast --to DTYPE converts to a type"),
-    ),
+    (&["--to", "--dtype", "--type"], Advice("tcast promote finds the type itself, and tcast cast converts to a type")),
     (&["--name", "--key"], Flag("--tensor")),
 ];
 
 const INSPECT: &[Row] = &[
     (&["--statistics", "--histogram", "--hist", "--summary"], Flag("--stats")),
     (&["--verbose", "-v", "-l", "--list", "--tensors", "--names", "--shapes", "--metadata", "--header"], Nothing),
-    (
-        &["--filter", "--grep", "--only", "--name", "--match", "--pattern", "--layers"],
-        Advice("--include '*NAME*' chooses tensors"),
-    ),
-    (&["--ignore", "--skip"], Advice("--exclude '*NAME*' leaves tensors out")),
+    (&["--filter", "--grep", "--only", "--name", "--match", "--pattern", "--layers"], Pattern("--include")),
+    (&["--ignore", "--skip"], Pattern("--exclude")),
     (&["--silent"], Flag("--quiet")),
 ];
 
@@ -222,11 +218,8 @@ const DIFF: &[Row] = &[
     (&["--rel", "--rel-tol", "--relative-tolerance", "--reltol"], Flag("--rtol")),
     (&["--silent", "--brief", "-s"], Flag("--quiet")),
     (&["--verbose", "-v", "--stats", "--equal-nan", "--values"], Nothing),
-    (
-        &["--filter", "--only", "--name", "--match", "--pattern", "--layers"],
-        Advice("--include '*NAME*' chooses tensors"),
-    ),
-    (&["--ignore", "--skip"], Advice("--exclude '*NAME*' leaves tensors out")),
+    (&["--filter", "--only", "--name", "--match", "--pattern", "--layers"], Pattern("--include")),
+    (&["--ignore", "--skip"], Pattern("--exclude")),
 ];
 
 /// The rows for each subcommand.
@@ -257,6 +250,9 @@ const VALUES: &[(&str, &[&str], &[&str])] = &[
         &["fp8-dynamic", "fp8-per-channel", "float8", "float8e4m3fn", "fp8-e4m3", "f8-e4m3", "e4m3", "w8a8-fp8"],
         &["fp8"],
     ),
+    ("--scheme", &["4"], &["int4", "nvfp4"]),
+    ("--scheme", &["6"], &["mxfp6"]),
+    ("--scheme", &["8"], &["fp8", "int8"]),
     ("--scheme", &["fp8-static", "fp8-per-tensor"], &["fp8-tensor"]),
     ("--scheme", &["fp8-blockwise", "block-fp8", "deepseek", "fp8-128"], &["fp8-block"]),
     ("--scheme", &["int8-dynamic", "w8a8-int8", "8bit", "8-bit", "q8", "smoothquant"], &["int8"]),
@@ -328,7 +324,7 @@ mod tests {
             let subcommand = command.find_subcommand(name).expect("the tables name subcommands");
             for (words, ours) in rows(name) {
                 let named: Vec<&str> = match ours {
-                    Flag(flag) => vec![flag],
+                    Flag(flag) | Pattern(flag) => vec![flag],
                     Words(words) => words.iter().filter(|word| word.starts_with('-')).copied().collect(),
                     Advice(text) => {
                         // Words after the name of another subcommand are about that one.

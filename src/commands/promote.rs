@@ -46,6 +46,12 @@ pub(super) fn run(args: &PromoteArgs) -> Result<()> {
         |error, _| error,
     )?;
     plan::check_from(inputs.iter().flat_map(Checkpoint::tensors).map(|(_, tensor)| tensor), args.file.from)?;
+    if let (Some(folder), 2.., false) =
+        (inputs.iter().find(|input| input.folder.is_some()), inputs.len(), args.file.dry_run)
+    {
+        let error = Error::usage("a folder of shards is promoted alone").in_file(&folder.path);
+        return Err(error.remedy("leave the other inputs out, and name the tensors of the folder with --tensor"));
+    }
     let operands = operands(args, &inputs)?;
     let attributes = PromoteAttributes {
         is_unsafe: args.r#unsafe,
@@ -134,10 +140,6 @@ struct Promoted<'a> {
 fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -> Result<Vec<Promoted<'a>>> {
     let Some(output) = &args.file.output else { return Err(Error::usage("name the output with -o")) };
     check_standard_output(output, args.file.json)?;
-    if let (Some(folder), 2..) = (inputs.iter().find(|input| input.folder.is_some()), inputs.len()) {
-        let error = Error::usage("a folder of shards is promoted alone").in_file(&folder.path);
-        return Err(error.remedy("name the tensors in it with --tensor"));
-    }
     let attributes = cast::CastAttributes { saturate: args.saturate, ..cast::CastAttributes::default() };
     let (tensor, from, saturate) = (&args.tensor, args.file.from, args.saturate);
     let options = json!({ "to": decision.dtype, "tensor": tensor, "from": from, "saturate": saturate });

@@ -52,7 +52,7 @@ pub fn remedy(error: &Error) -> Option<String> {
             "add --force to replace it, or name another folder with -o".to_owned()
         }
         Kind::Exists(Wanted::Report) => "add --force to replace it, or name another file with --report".to_owned(),
-        Kind::Exists(Wanted::OtherReport) => elsewhere(&Wanted::OtherReport),
+        Kind::Exists(other @ (Wanted::OtherFolder | Wanted::OtherReport)) => elsewhere(other),
         Kind::Exists(_) => "add --force to replace it, or name another file with -o".to_owned(),
         Kind::Unfinished { can_resume: true } => "add --resume to continue it, or --force to start again".to_owned(),
         Kind::Interrupted(work) => go_on(work),
@@ -147,7 +147,7 @@ fn excluding(globs: &[String]) -> String {
 fn elsewhere(wanted: &Wanted) -> String {
     match wanted {
         Wanted::File => "name another file with -o".to_owned(),
-        Wanted::Folder => "name another folder with -o".to_owned(),
+        Wanted::Folder | Wanted::OtherFolder => "name another folder with -o".to_owned(),
         Wanted::FolderOrBeside => {
             "name another folder with -o, or leave -o out: then the type is in the names of the outputs".to_owned()
         }

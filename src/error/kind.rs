@@ -101,6 +101,8 @@ pub enum Wanted {
     Stream,
     /// A file for the report.
     Report,
+    /// Another folder, because this one holds files that cannot be replaced.
+    OtherFolder,
     /// Another file for the report, because others may need this one.
     OtherReport,
     /// A folder of shards.

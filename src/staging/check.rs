@@ -1,7 +1,7 @@
 //! What is in the folder that a conversion will be written into, and whether it may be.
 
 use super::files::{check_folders, exists, find_name, stray_above};
-use super::{Manifest, Start, sum_at};
+use super::{Manifest, Start, replaced, sum_at};
 use crate::container::sum_of;
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::open::Links;
@@ -63,6 +63,10 @@ pub(crate) fn check(folder: &Path, start: Start, manifest: &Manifest) -> Result<
     let (message, kind) = match (found, start) {
         (FolderState::Unfinished, Start::Anew) => {
             ("an unfinished conversion is in it", Kind::Unfinished { can_resume: manifest.can_resume() })
+        }
+        (FolderState::Other, Start::Anew) if replaced(folder, manifest).is_err() => {
+            let message = "the output exists already, and is not a checkpoint that can be replaced";
+            (message, Kind::Exists(Wanted::OtherFolder))
         }
         (FolderState::Other, Start::Anew) => ("the output exists already", Kind::Exists(Wanted::Folder)),
         _ => {

@@ -279,8 +279,8 @@ fn paste(bench: &Bench, to: &str, dtype: &str) {
     let (names, is_right) = weights(bench, "q");
     assert_eq!(weights(bench, "out"), (names.clone(), is_right), "{command}");
     if is_right {
-        let included: String = names.iter().map(|name| format!(" --include {name}")).collect();
-        let outcome = bench.run(&format!("diff q out -q{included}"));
+        let included = names.join(" --include ");
+        let outcome = bench.run(&format!("diff q out -q --include {included}"));
         assert_eq!((outcome.code, &*outcome.stderr), (Some(0), ""), "{command}: {outcome:?}");
         assert_eq!(bench.run("dequantize out -o values -n -q").code, Some(0), "{command}");
     }
