@@ -15,7 +15,7 @@ use clap::{Command, CommandFactory, Parser};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// How similar a proposed name must be to what was typed, from 0 to 1.
+/// The least similarity of a proposed name to the typed one, from 0 to 1.
 const SIMILAR: f64 = 0.9;
 
 /// Flags that replace files or damage weights: no typing error leads to them.
@@ -44,7 +44,7 @@ fn accepted(line: Words, mistakes: usize) -> Option<Words> {
     }
 }
 
-/// Whether the options fit together, as far as that is clear without the input.
+/// True if the options fit together, as far as that is clear without the input.
 fn is_possible(cli: &Cli) -> bool {
     match &cli.command {
         Subcommand::Quantize(args) => {
@@ -105,7 +105,7 @@ impl<'a> TypedLine<'a> {
         self.subcommand.as_ref().is_some_and(|(_, command)| command.get_arguments().any(is_it))
     }
 
-    /// Whether one of some flags was typed.
+    /// True if one of some flags was typed.
     fn has_typed(&self, flags: &[&str]) -> bool {
         let is_flag = |word: &str| {
             flags
@@ -259,7 +259,7 @@ pub(super) fn advice(error: &clap::Error, line: &[OsString]) -> Option<&'static 
     foreign::flags(typed.name(), &flag).find_map(|ours| if let Ours::Advice(text) = ours { Some(text) } else { None })
 }
 
-/// What becomes of a word that the subcommand has no place for.
+/// Gives a word that the subcommand has no place for its flag.
 fn stray(typed: &TypedLine, argument: &str) -> Vec<Words> {
     let Some((_, command)) = &typed.subcommand else { return begun(typed) };
     let last = typed.words().filter(|(_, word)| *word == argument).last();
@@ -318,7 +318,7 @@ fn missing(typed: &TypedLine, error: &clap::Error) -> Vec<Words> {
     Vec::new()
 }
 
-/// Whether the config of a model says that it is quantized.
+/// True if the config of a model says that it is quantized.
 pub(super) fn is_quantized(model: &Path) -> bool {
     checkpoint::probe(model, 1).is_ok_and(|found| found.quantization().is_ok_and(|method| method.is_some()))
 }

@@ -7,7 +7,7 @@ use crate::dtype::Dtype;
 use crate::job::Quantizing;
 use crate::quant::{CodeValues, Owner, Precision, Scheme};
 
-/// How transformers fails to load a kind of model.
+/// A reason why transformers does not load a kind of model.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LoadProblem {
     /// It initializes `weight` of each linear layer, which a layer of packed codes does not have.
@@ -101,7 +101,7 @@ const MODELS: &[(LoadProblem, &[&str])] = &[
 /// The argument with which transformers decodes all weights while it loads them.
 const DECODES: &str = "quantization_config=CompressedTensorsConfig(dequantize=True)";
 
-/// What engines may not load or run.
+/// Names what engines may not load or run.
 pub(super) fn engine_notes(quantizing: &Quantizing) -> Vec<String> {
     let mut notes = Vec::new();
     for &(scheme, layout) in &quantizing.stored {
@@ -116,7 +116,7 @@ pub(super) fn engine_notes(quantizing: &Quantizing) -> Vec<String> {
     notes
 }
 
-/// What the documentation or the libraries of engines say against a scheme.
+/// The objection of the documentation or the libraries of engines to a scheme.
 fn of_engines(scheme: &str, layout: &str) -> Option<&'static str> {
     if layout != "compressed-tensors" {
         return None;
@@ -139,7 +139,7 @@ fn of_dtype(scheme: &str, layout: &str, computes_in: Option<Dtype>) -> Option<St
     ))
 }
 
-/// What transformers makes of experts in a scheme, if it does not decode them to their values.
+/// The result of transformers for experts in a scheme, if it does not decode them to their values.
 fn of_experts(scheme: &str, layout: &str) -> Option<String> {
     if layout != "compressed-tensors" {
         return None;
@@ -157,7 +157,7 @@ fn of_experts(scheme: &str, layout: &str) -> Option<String> {
     Some(format!("transformers 5.23 does not load {scheme} experts in the layout {layout}{instead}"))
 }
 
-/// What transformers makes of a kind of model.
+/// The result of transformers for a kind of model.
 fn of_model(obstacle: LoadProblem, kind: &str, quantizing: &Quantizing) -> Option<String> {
     let stored = || {
         let found = |&(scheme, layout): &(&str, &str)| Scheme::find(scheme)?.in_layout(Some(layout));

@@ -1,6 +1,6 @@
 //! Words of other tools: subcommands, flags, schemes and layouts by their names elsewhere, and what tcast calls them.
 
-/// What to write in place of a flag that a subcommand lacks.
+/// The replacement for a flag that a subcommand lacks.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Ours {
     /// This flag, with the same value.
@@ -233,7 +233,7 @@ const FLAGS: &[(&str, &[&[Row]])] = &[
     ("diff", &[DIFF, COMMON]),
 ];
 
-/// What a subcommand has in place of a flag, which is in lower case and has no `_`.
+/// The replacements that a subcommand has for a flag, which is in lower case and has no `_`.
 pub(super) fn flags(subcommand: &str, typed: &str) -> impl Iterator<Item = Ours> {
     rows(subcommand).filter(move |(words, _)| words.contains(&typed)).map(|(_, ours)| *ours)
 }
@@ -291,7 +291,7 @@ const VALUES: &[(&str, &[&str], &[&str])] = &[
     ("--to", &["fp8", "float8", "f8"], &["float8e4m3fn"]),
 ];
 
-/// What could be meant by a value of a flag.
+/// The possible meanings of a value of a flag.
 pub(super) fn values(flag: &str, typed: &str) -> &'static [&'static str] {
     let typed = plain(typed);
     let row = VALUES.iter().find(|(of, words, _)| *of == flag && words.contains(&&*typed));

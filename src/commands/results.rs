@@ -191,7 +191,7 @@ pub(super) struct Several {
     failures: Vec<Error>,
     /// The type of weights in one of them that become narrow without scales.
     unscaled: Option<Dtype>,
-    /// Whether most values of one of them became zero.
+    /// True if most values of one of them became zero.
     flushes_most: bool,
     bytes_in: u64,
     bytes_out: u64,

@@ -74,9 +74,9 @@ fn command(line: &[OsString]) -> String {
 /// An error that clap describes less well.
 struct Known {
     message: String,
-    /// What helps, if there is no command.
+    /// The remedy if there is no command.
     remedy: &'static str,
-    /// What else is possible.
+    /// Another possibility.
     more: Option<String>,
 }
 
@@ -119,7 +119,7 @@ fn known(error: &clap::Error, arguments: &[OsString]) -> Option<Known> {
     }
 }
 
-/// What a value is if it is no type, and what helps if there is no command.
+/// Describes a value that is not a type, and the remedy if there is no command.
 fn no_type(subcommand: &str, value: &str) -> Option<(&'static str, &'static str)> {
     let is_ambiguous = value.parse::<Dtype>().is_err_and(|unknown| unknown.to_string().contains("could be"));
     if subcommand == "dequantize" {

@@ -83,7 +83,7 @@ impl Weights {
         self.renames = Some(renames);
     }
 
-    /// Whether a metadata value is changed or removed.
+    /// True if a metadata value is changed or removed.
     pub(crate) fn changes(&self, key: &str) -> bool {
         self.metadata.contains_key(key)
     }

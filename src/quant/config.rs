@@ -60,11 +60,9 @@ pub fn config_of(config: &str, method: Option<&str>, modules: &Modules, target: 
     let added = target.filter(|_| !has_dtype).map(|target| ("torch_dtype", format!("\"{target}\"")));
     let mut failed = None;
     let mut blocks = |key: &str, text: &str, _: &str| {
-        if key == "quantization" && text.starts_with('{') && modules.left.is_empty() {
-            return Edit::Remove;
-        }
+        let is_of_mlx = key == "quantization" && text.starts_with('{');
         let is_block = is_block(key);
-        if !is_block && key != "expert_dtype" {
+        if !is_block && !is_of_mlx && key != "expert_dtype" {
             return Edit::Keep;
         }
         let Some(method) = method.filter(|_| !modules.left.is_empty()) else { return Edit::Remove };

@@ -292,7 +292,7 @@ impl Layout {
         self.owner == Owner::ComfyUi
     }
 
-    /// Whether the library of another layout decodes the same codes and scales, of this dtype, to the same bits.
+    /// True if the library of another layout decodes the same codes and scales, of this dtype, to the same bits.
     pub fn rounds_like(&self, other: &Self, scale: Dtype) -> bool {
         let of_scale = |precision| match precision {
             Precision::Scale if scale == Dtype::Float32 => Precision::Float32,

@@ -160,7 +160,7 @@ impl UndecodedMethod {
     }
 }
 
-/// Whether a tensor may be codes of a method that tcast does not decode, by its name and dtype.
+/// True if a tensor may be codes of a method that tcast does not decode, by its name and dtype.
 pub(super) fn may_be_undecoded(name: &str, dtype: Option<Dtype>) -> bool {
     signatures(name, dtype).next().is_some()
 }

@@ -116,7 +116,7 @@ impl<'a> LogicalCheckpoint<'a> {
         Self { found: Recognized { plain, ..Recognized::default() }, ..self }
     }
 
-    /// What recognition finds in the config of a folder of shards, or of one of its shards, if that describes a
+    /// The result of recognition for the config of a folder of shards, or of one of its shards, if that describes a
     /// quantization that tcast does not decode. Then wide floats may be scales whose codes are elsewhere.
     pub(crate) fn undecoded(source: &'a Checkpoint) -> Option<Recognized> {
         let is_of_model = source.folder.is_some() || beside(&source.path).is_ok_and(|names| !names.is_empty());

@@ -23,7 +23,7 @@ pub(crate) enum DecodedValues {
         /// The type of the values; `None` for the default of each weight.
         target: Option<Dtype>,
         arithmetic: Arithmetic,
-        /// Whether the decoders count the values that are not exact.
+        /// True if the decoders count the values that are not exact.
         is_watched: bool,
     },
     /// Exact ones in rows: see [`Decoder::of_rows`].

@@ -132,7 +132,7 @@ impl Report<'_> {
         self.files.iter().map(FileReport::counts).sum()
     }
 
-    /// Whether most values that were converted became zero.
+    /// True if most values that were converted became zero.
     pub(crate) fn flushes_most(&self) -> bool {
         let values: u64 = self.converted().map(TensorReport::elements).sum();
         self.total()[Loss::Flushed] > values / 2

@@ -47,7 +47,7 @@ fn numbered(name: &str) -> String {
 /// The last parts of a name: `q` and `weight` of `l.3.q.weight`, `l.*` and `weight` of `l.3.weight`.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Ending {
-    /// Whether the name has more parts.
+    /// True if the name has more parts.
     has_more: bool,
     module: String,
     last: String,

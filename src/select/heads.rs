@@ -77,7 +77,7 @@ pub(crate) fn heads(kind: Option<&str>) -> &'static [&'static str] {
     row.map_or(&["lm_head"], |(names, _)| names)
 }
 
-/// Whether a module is one of these heads, whatever it is part of.
+/// True if a module is one of these heads, whatever it is part of.
 pub(crate) fn is_head(heads: &[&str], module: &str) -> bool {
     let is_part = |rest: &str| rest.is_empty() || rest.ends_with('.');
     heads.iter().any(|head| module.strip_suffix(head).is_some_and(is_part))

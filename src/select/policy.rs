@@ -132,7 +132,7 @@ impl Keepers {
 static KEEPERS: LazyLock<Keepers> = LazyLock::new(|| Keepers::new(&[KEPT, GROUPS]));
 static DIFFUSION: LazyLock<Keepers> = LazyLock::new(|| Keepers::new(&[KEPT_IN_DIFFUSION, KEPT, GROUPS]));
 
-/// Whether a tensor is named as in a diffusion model: in files of its authors and of `ComfyUI`, or in those of diffusers.
+/// True if a tensor is named as in a diffusion model: in files of its authors and of `ComfyUI`, or in those of diffusers.
 pub(crate) fn is_of_diffusion(name: &str) -> bool {
     const PARTS: [&str; 6] = [
         "double_blocks.",

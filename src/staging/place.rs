@@ -145,7 +145,7 @@ impl Staging {
         self.write_json(Destination::within(&self.work.join(END)), &self.end())
     }
 
-    /// Whether a folder is the one that this output took the place of: it has the same manifest.
+    /// True if a folder is the one that this output took the place of: it has the same manifest.
     fn is_replaced(&self, aside: &Path) -> Result<bool> {
         let path = aside.join(WORK).join(MANIFEST);
         Ok(exists(&path)? && !is_staged(aside)? && read::<Manifest>(&path)?.hash()? == self.manifest.hash()?)
@@ -188,7 +188,7 @@ impl Staging {
     }
 }
 
-/// Whether a folder and those in it hold only some files, and the work folder.
+/// True if a folder and those in it hold only some files, and the work folder.
 fn holds_only(files: &BTreeSet<PathBuf>, folder: &Path) -> io::Result<bool> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;

@@ -89,7 +89,7 @@ fn no_typing_error_leads_to_a_flag_that_destroys() {
     {
         assert!(!force(line), "{line}");
     }
-    // Whoever asks for it is told.
+    // A flag that asks to replace files leads to it.
     meant("cast x.npy --to f16 --overwrite", "tcast cast x.npy --to f16 --force");
     assert_eq!(
         told(&bench, "cast x.npy --to f16 --in-place", 2),

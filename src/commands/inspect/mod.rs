@@ -169,7 +169,7 @@ impl<'a> Listing<'a> {
         selected.map(|(at, tensor)| InspectedTensor::new(model, at, tensor, from)).collect()
     }
 
-    /// Whether a tensor is wanted, or a part of it by its name.
+    /// True if a tensor is wanted, or a part of it by its name.
     fn is_selected(&self, tensor: ModelTensor) -> bool {
         let is_part = |name: &String| match tensor {
             ModelTensor::Weight(model, weight) => {
@@ -180,7 +180,7 @@ impl<'a> Listing<'a> {
         self.selection.selects(tensor.name()) || self.args.tensor.iter().any(is_part)
     }
 
-    /// Whether only some tensors are wanted, so that what concerns the whole file is left out.
+    /// True if only some tensors are wanted, so that what concerns the whole file is left out.
     fn is_filtered(&self) -> bool {
         self.selection.has_patterns() || !self.selection.only.is_empty()
     }

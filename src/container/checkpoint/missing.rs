@@ -72,7 +72,7 @@ fn from_hub(repository: &str, file: Option<&str>) -> String {
     format!("hf download {}{file}", quoted(repository.as_ref()))
 }
 
-/// Whether a path may be the name of a model on Hugging Face: `OWNER/NAME`, where no such folder is.
+/// True if a path may be the name of a model on Hugging Face: `OWNER/NAME`, where no such folder is.
 fn is_repository(path: &Path) -> bool {
     let mut parts = path.components();
     let is_name = |part: Option<Component>| matches!(part, Some(Component::Normal(name)) if !name.as_encoded_bytes().starts_with(b"~"));
@@ -95,7 +95,7 @@ fn near(path: &Path) -> Option<PathBuf> {
     Some(other.map_or_else(|| path.with_file_name(&found), |folder| folder.join(&found)))
 }
 
-/// How much an existing name differs from a typed one; `None` if it is not similar. The stems decide: most files of a
+/// The distance of an existing name from a typed one; `None` if it is not similar. The stems decide: most files of a
 /// folder have the same extension. Files of another number are other shards.
 fn distance(typed: &str, found: &str) -> Option<usize> {
     let parts = |name: &str| match name.rsplit_once('.') {
@@ -122,7 +122,7 @@ fn distance(typed: &str, found: &str) -> Option<usize> {
 
 /// The error for a folder without shards: what is in it, and how to use that.
 pub(super) fn without_shards(folder: &Path) -> Error {
-    /// How many files are tried, and named.
+    /// The most files that are tried, and named.
     const FEW: usize = 8;
     /// Extensions of files that hold tensors in formats of other programs.
     const OTHERS: [&str; 11] = ["bin", "ckpt", "gguf", "ggml", "h5", "hdf5", "keras", "msgpack", "pickle", "pt", "pth"];

@@ -37,7 +37,7 @@ pub(super) fn file_names(folder: &Path) -> Result<Vec<OsString>> {
 /// The nearest folders below a folder that have shards, quoted, as in a pipeline of diffusers or in the cache of
 /// Hugging Face; at most eight.
 pub(super) fn folders_of_shards(folder: &Path) -> Vec<String> {
-    /// How deep they are, and how many folders are looked at.
+    /// The greatest depth, and the most folders that are searched.
     const MOST: (usize, usize) = (4, 2_000);
     let mut level = vec![folder.to_owned()];
     let mut left = MOST.1;

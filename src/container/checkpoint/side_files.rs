@@ -152,7 +152,7 @@ impl Checkpoint {
         self.descriptions.get(name)?.get()?.as_deref()
     }
 
-    /// How its weights are quantized, according to its config; `None` if that does not say that they are.
+    /// The method by which its weights are quantized, according to its config; `None` if that names none.
     pub(crate) fn quantization(&self) -> Result<Option<String>> {
         Ok(self.side_file(CONFIG)?.and_then(|config| quantization_of(&as_json(config))))
     }
@@ -187,7 +187,7 @@ fn quantization_of(json: &str) -> Option<String> {
     Some(method.unwrap_or_else(|| "of an unnamed method".to_owned()))
 }
 
-/// What a config says of how weights are quantized, each with its key. Multimodal models have it in the section of the
+/// The descriptions of quantized weights in a config, each with its key. Multimodal models have one in the section of the
 /// quantized part. A value that is null or empty says nothing; any other does.
 pub fn descriptions(json: &str) -> Vec<(&'static str, &str)> {
     let outer = members(json).unwrap_or_default();

@@ -71,13 +71,13 @@ pub(crate) struct Quantizing {
     pub(crate) embeddings: Vec<String>,
     /// The schemes and layouts in which weights are stored.
     pub(crate) stored: BTreeSet<(&'static str, &'static str)>,
-    /// Those in which experts are stored one by one.
+    /// The pairs in which experts are stored one by one.
     pub(crate) experts: BTreeSet<(&'static str, &'static str)>,
     /// `model_type` of the whole model, and of its language model.
     pub(crate) kinds: Vec<String>,
-    /// The type in which engines compute, unless they are told another one.
+    /// The type in which engines compute, unless an option names another one.
     pub(crate) computes_in: Option<Dtype>,
-    /// Whether linear layers are kept that engines find by their names only.
+    /// True if linear layers are kept that engines find by their names only.
     pub(crate) has_kept_layers: bool,
 }
 

@@ -233,7 +233,7 @@ impl Encoder {
         }
     }
 
-    /// Whether another encoder has the same [`Self::code_of`] and [`Self::range_of_codes`].
+    /// True if another encoder has the same [`Self::code_of`] and [`Self::range_of_codes`].
     pub(in crate::quant) fn has_codes_of(&self, other: &Self) -> bool {
         self.rounding == other.rounding && self.geometry.parts[0].dtype == other.geometry.parts[0].dtype
     }

@@ -266,7 +266,7 @@ fn gptq(block: &ConfigObject) -> Result<Claim> {
     Ok(claim)
 }
 
-/// Whether columns are quantized in the order of their activations: `AutoGPTQ`'s default.
+/// True if columns are quantized in the order of their activations: `AutoGPTQ`'s default.
 fn set_order(claim: &mut Claim, desc_act: Option<bool>) {
     claim.parameters.is_in_order = desc_act == Some(false);
     claim.needs = if claim.parameters.is_in_order { Vec::new() } else { vec![Role::GroupIndex] };

@@ -97,7 +97,7 @@ pub struct Recognized {
     pub codes_that_stay: Vec<usize>,
     /// In an ONNX model, the names of the values that Cast nodes make of a tensor, if no other node uses it.
     pub cast_names: HashMap<usize, Vec<String>>,
-    /// Whether the only problem is that a config or the tensors describe a quantization that tcast does not decode. Then any
+    /// True if the only problem is that a config or the tensors describe a quantization that tcast does not decode. Then any
     /// tensor may hold codes or scales.
     pub is_undecoded: bool,
     pub problems: Vec<Problem>,

@@ -20,7 +20,7 @@ pub(super) struct ClaimRule {
     pub(super) claim: Option<Claim>,
 }
 
-/// Whether a layout stores numbers of this type and width.
+/// True if a layout stores numbers of this type and width.
 fn stores(layout: &Layout, kind: &str, bits: u64) -> bool {
     let dtype = match layout.codes.values {
         CodeValues::Unsigned => return kind == "int",

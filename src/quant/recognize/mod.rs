@@ -100,7 +100,7 @@ pub fn can_be_part(dtype: Option<Dtype>) -> bool {
     dtype.is_none_or(|dtype| (1..=8).contains(&dtype.bits()) && dtype != Dtype::Bool || dtype == Dtype::Int32)
 }
 
-/// Whether a tensor of this name and dtype can be a part of a quantized weight, decoded by tcast or not, so that its config
+/// True if a tensor of this name and dtype can be a part of a quantized weight, decoded by tcast or not, so that its config
 /// has to be read.
 pub fn may_be_quantized(name: &str, dtype: Option<Dtype>) -> bool {
     can_be_part(dtype) || may_be_undecoded(name, dtype)

@@ -82,7 +82,7 @@ const ACTIVATION: &[&str] = &[
     ".kv_scale",
 ];
 
-/// Whether a tensor has the name of a scale of activations.
+/// True if a tensor has the name of a scale of activations.
 pub fn is_activation_scale(name: &str) -> bool {
     ACTIVATION.iter().any(|end| name.ends_with(end))
 }
