@@ -46,6 +46,7 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
     let job = Job {
         label: Some(args.scheme.map_or(args.layout_name(), |scheme| scheme.name)),
         model: args.model_options.options(),
+        force_codes: args.force_codes,
         fail_on: FailOn { defects: args.fail_on.clone(), min_sqnr_db: args.min_sqnr, ..FailOn::default() },
         ..job_of_shards(
             Operator::Quantize,
@@ -91,6 +92,7 @@ fn request<'a>(args: &'a QuantizeArgs, selection: &'a Selection) -> QuantizeRequ
         rules: &args.rule,
         renames: &args.rename,
         with_partial_blocks: args.partial_blocks,
+        force_codes: args.force_codes,
         only_exact: args.only_exact,
         recovers: args.recover,
         // The weights of new shards are not known yet.

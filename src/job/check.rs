@@ -53,7 +53,7 @@ pub(super) fn plans<'a, T>(
     drop(measuring);
     check_own_name(job, &plans).map_err(in_file)?;
     if let (Operator::Quantize, Some(recoding)) = (operator, route.input.recoding)
-        && !container.format_info().is_changed_only
+        && !(job.force_codes || container.format_info().is_changed_only)
     {
         check_recognized(&plans, source, recoding).map_err(in_file)?;
     }

@@ -123,7 +123,7 @@ fn a_weight_is_one_row_with_layout_grid_and_bits() {
     bench.run("inspect q").expect(0, text, "");
     let outcome = bench.run("inspect q --parts --include m.weight");
     assert_eq!((outcome.code, &*outcome.stderr), (Some(0), ""));
-    let rows: Vec<&str> = outcome.stdout.lines().skip(4).map(str::trim_end).collect();
+    let rows: Vec<&str> = outcome.stdout.lines().skip(2).map(str::trim_end).collect();
     let [codes, scales] = rows[..] else { panic!("{rows:?}") };
     assert!(
         codes.starts_with("    codes: m.weight ")

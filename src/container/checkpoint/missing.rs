@@ -18,7 +18,8 @@ pub(super) fn explain(error: Error, path: &Path) -> Error {
     let is_missing = matches!(fs::symlink_metadata(path), Err(error) if error.kind() == ErrorKind::NotFound);
     if !is_missing {
         let is_json = path.extension().is_some_and(|extension| extension == "json");
-        let describes = is_json && path.is_file() && has_shards(directory_of(path));
+        let is_unread = !matches!(error.kind(), Kind::Unfinished { .. } | Kind::Interrupted(_));
+        let describes = is_unread && is_json && path.is_file() && has_shards(directory_of(path));
         return if describes {
             error.remedy(format!("give its folder: {}", quoted(directory_of(path))))
         } else {

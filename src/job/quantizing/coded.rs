@@ -144,7 +144,8 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// The encoders for a quantized weight, which weights of one kind share: one for values that are computed, and one for scales of the old type.
+    /// The encoders for a quantized weight, which weights of one kind share: one for values that are computed, and one
+    /// for scales of the old type.
     pub(super) fn fit_coded<'s>(
         &self,
         stored: &StoredAs,
@@ -221,7 +222,7 @@ impl<'a> Planner<'a> {
     /// The text of config.json without a description of how the input is quantized.
     pub(super) fn plain_config(&self, text: &str) -> Result<String> {
         let target = (!self.source.found.weights.is_empty()).then(|| self.source.default_target());
-        if target.is_none() && descriptions(&as_json(text)).is_empty() {
+        if target.is_none() && (!self.request.force_codes || descriptions(&as_json(text)).is_empty()) {
             return Ok(text.to_owned());
         }
         let (all, none) = (self.source.found.weights.iter().map(|weight| &*weight.module).collect(), HashSet::new());
