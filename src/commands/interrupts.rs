@@ -32,18 +32,11 @@ pub fn remove_temporaries_on_interrupt() -> Result<(), Error> {
         let failed = |error: std::io::Error| Error::io("cannot listen to signals", &error);
         map::note_faults().map_err(failed)?;
         signal_hook::flag::register(SIGXFSZ, std::sync::Arc::default()).map_err(failed)?;
-        let mut others = vec![SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGHUP];
-        #[cfg(target_os = "linux")]
-        others.extend([libc::SIGIO, libc::SIGPWR].into_iter().chain(libc::SIGRTMIN()..=libc::SIGRTMAX()));
-        #[cfg(all(
-            target_os = "linux",
-            not(any(target_arch = "mips", target_arch = "mips64", target_arch = "sparc64"))
-        ))]
-        others.push(libc::SIGSTKFLT);
+        let others = [SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGHUP].into_iter().chain(of_linux());
         let ignored = ignored_signals();
         // nohup ignores SIGHUP. Only Linux reveals that without unsafe code; elsewhere this signal is left alone.
         let is_handled = |signal: &i32| ignored.map_or(*signal != SIGHUP, |mask| mask >> (signal - 1) & 1 == 0);
-        let handled = [SIGINT, SIGTERM, SIGXCPU, SIGBUS].into_iter().chain(others.into_iter().filter(is_handled));
+        let handled = [SIGINT, SIGTERM, SIGXCPU, SIGBUS].into_iter().chain(others.filter(is_handled));
         let mut signals = signal_hook::iterator::Signals::new(handled).map_err(failed)?;
         let listen = move || {
             for signal in signals.forever() {
@@ -64,6 +57,21 @@ pub fn remove_temporaries_on_interrupt() -> Result<(), Error> {
         std::thread::Builder::new().spawn(listen).map_err(failed)?;
     }
     Ok(())
+}
+
+/// Signals that end a process on Linux only: of descriptors, power, coprocessors and real time.
+#[cfg(target_os = "linux")]
+fn of_linux() -> Vec<i32> {
+    let mut signals = vec![libc::SIGIO, libc::SIGPWR];
+    #[cfg(not(any(target_arch = "mips", target_arch = "mips64", target_arch = "sparc64")))]
+    signals.push(libc::SIGSTKFLT);
+    signals.extend(libc::SIGRTMIN()..=libc::SIGRTMAX());
+    signals
+}
+
+#[cfg(all(unix, not(target_os = "linux")))]
+fn of_linux() -> [i32; 0] {
+    []
 }
 
 /// The signals that the process ignores from its start, as a mask; `None` if the system does not say.

@@ -92,7 +92,6 @@ fn request<'a>(args: &'a QuantizeArgs, selection: &'a Selection) -> QuantizeRequ
         rules: &args.rule,
         renames: &args.rename,
         with_partial_blocks: args.partial_blocks,
-        force_codes: args.force_codes,
         only_exact: args.only_exact,
         recovers: args.recover,
         // The weights of new shards are not known yet.

@@ -113,7 +113,7 @@ impl<'a> LogicalCheckpoint<'a> {
     /// The same checkpoint if every tensor holds values, whatever its config says.
     pub(crate) fn into_values(self) -> Self {
         let plain = (0..self.tensors.len()).collect();
-        Self { found: Recognized { plain, ..Recognized::default() }, ..self }
+        Self { found: Recognized { plain, is_undecoded: self.found.is_undecoded, ..Recognized::default() }, ..self }
     }
 
     /// The result of recognition for the config of a folder of shards, or of one of its shards, if that describes a

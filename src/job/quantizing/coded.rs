@@ -3,8 +3,6 @@
 
 use super::fit::KnownEncoders;
 use super::{Asked, CodedCandidate, Planner, StoredAs, Values, WeightCandidate, gpt_oss};
-use crate::container::as_json;
-use crate::container::checkpoint::descriptions;
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::plan::{CodedRows, TensorIndex, Unmoved, Weights};
@@ -222,7 +220,7 @@ impl<'a> Planner<'a> {
     /// The text of config.json without a description of how the input is quantized.
     pub(super) fn plain_config(&self, text: &str) -> Result<String> {
         let target = (!self.source.found.weights.is_empty()).then(|| self.source.default_target());
-        if target.is_none() && (!self.request.force_codes || descriptions(&as_json(text)).is_empty()) {
+        if target.is_none() && !self.source.found.is_undecoded {
             return Ok(text.to_owned());
         }
         let (all, none) = (self.source.found.weights.iter().map(|weight| &*weight.module).collect(), HashSet::new());

@@ -52,8 +52,6 @@ pub(crate) struct QuantizeRequest<'a> {
     /// New names of tensors. Engines see these; patterns match the old ones.
     pub renames: &'a [Rename],
     pub with_partial_blocks: bool,
-    /// True if all tensors hold values, whatever the config says.
-    pub force_codes: bool,
     /// Whether the values of quantized weights, and of weights that were decoded, must not change.
     pub only_exact: bool,
     /// Whether to search for the codes and scales from which plain weights were decoded.
