@@ -77,7 +77,8 @@ impl Error {
             Some(code) => io::Error::from_raw_os_error(code),
             None => io::Error::new(error.kind(), error.to_string()),
         };
-        Self::new(format!("{what}: {}", describe(error))).of(Kind::System).with_source(source)
+        let kind = if is_in_use(error) { Kind::InUse } else { Kind::System };
+        Self::new(format!("{what}: {}", describe(error))).of(kind).with_source(source)
     }
 
     /// An operating system error while making an output; `verb` says what failed.
@@ -86,6 +87,7 @@ impl Error {
         use io::ErrorKind::{InvalidFilename, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
         let failure = Self::io(&format!("cannot {verb}"), error);
         match error.kind() {
+            _ if is_in_use(error) => failure,
             StorageFull | QuotaExceeded => failure.of(Kind::NoSpace),
             PermissionDenied | ReadOnlyFilesystem => failure.of(Kind::Unwritable),
             InvalidFilename => failure.of(Kind::Taken(Wanted::Any)),
@@ -102,7 +104,7 @@ impl Error {
     /// Whether the system refused something that may succeed the next time.
     #[must_use]
     pub fn is_io(&self) -> bool {
-        matches!(self.kind(), Kind::System | Kind::NoSpace | Kind::Unwritable)
+        matches!(self.kind(), Kind::System | Kind::NoSpace | Kind::Unwritable | Kind::InUse)
     }
 
     /// Names the file, unless one is named already; an empty path (a file without a name) is ignored.
@@ -196,10 +198,21 @@ impl std::error::Error for Error {
     }
 }
 
-/// The system's message, without its "(os error 28)" and in lower case like all messages.
+/// True if the error says that another program holds the file. Windows then does not replace, move or remove it.
+#[must_use]
+pub(crate) fn is_in_use(error: &io::Error) -> bool {
+    /// `ERROR_SHARING_VIOLATION`, `ERROR_LOCK_VIOLATION` and `ERROR_USER_MAPPED_FILE`.
+    const HELD: [i32; 3] = [32, 33, 1224];
+    cfg!(windows) && error.raw_os_error().is_some_and(|code| HELD.contains(&code))
+}
+
+/// The system's message in the style of all messages: in lower case, and without a full stop and "(os error 28)".
 fn describe(error: &io::Error) -> String {
+    if is_in_use(error) {
+        return "it is in use by another program".to_owned();
+    }
     let text = error.to_string();
-    let text = text.split(" (os error").next().unwrap_or_default();
+    let text = text.split(" (os error").next().unwrap_or_default().trim_end_matches('.');
     let mut chars = text.chars();
     chars.next().map(|first| first.to_lowercase().chain(chars).collect()).unwrap_or_default()
 }

@@ -16,7 +16,7 @@ fn main() -> ExitCode {
     commands::choose_color(cli::color(&arguments));
     match Cli::try_parse_from(&arguments) {
         Ok(cli) => {
-            let code = commands::run(&cli).unwrap_or_else(|error| commands::fail(&error));
+            let code = commands::run(&cli.with_inputs_expanded()).unwrap_or_else(|error| commands::fail(&error));
             commands::end_interrupts();
             code
         }

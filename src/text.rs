@@ -1,14 +1,20 @@
 //! Text for people, shells and JSON: names, paths, sizes and numbers.
 
+mod shell;
 #[cfg(feature = "cli")]
 mod terminal;
+
+#[doc(hidden)] // for tests
+pub use shell::flag_with;
+pub(crate) use shell::{
+    CURL, TEMPORARY_FOLDER, command_line, make_folder, move_file, quoted, remove_files, remove_folder, replace_by_copy,
+};
 
 #[cfg(feature = "cli")]
 pub(crate) use terminal::{columns, stderr_columns, stdout_columns, width, wrapped};
 
 use std::ffi::OsStr;
 use std::io;
-use std::path::Path;
 
 /// Text with every misleading character escaped: what files and arguments contain never reaches a terminal as a
 /// command, and cannot look like something else.
@@ -71,60 +77,6 @@ pub(crate) fn write_json(writer: impl io::Write, value: &impl serde::Serialize) 
         }
     }
     value.serialize(&mut serde_json::Serializer::with_formatter(writer, Visible)).map_err(io::Error::from)
-}
-
-/// A path quoted for a POSIX shell, whatever bytes it has.
-pub(crate) fn quoted(path: &Path) -> String {
-    let bytes = path.as_os_str().as_encoded_bytes();
-    // With its folder in front, it is not an option.
-    if bytes.starts_with(b"-") { in_quotes(&[b"./", bytes].concat()) } else { in_quotes(bytes) }
-}
-
-pub(crate) fn quoted_word(word: &str) -> String {
-    in_quotes(word.as_bytes())
-}
-
-/// Words as a command for a POSIX shell, which quotes only those that need it.
-pub(crate) fn command_line(words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> String {
-    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_./=:,+@%".contains(byte);
-    let word = |word: &OsStr| match word.to_str().filter(|text| !text.is_empty() && text.bytes().all(|b| is_plain(&b)))
-    {
-        Some(text) => text.to_owned(),
-        None => in_quotes(word.as_encoded_bytes()),
-    };
-    words.into_iter().map(|text| word(text.as_ref())).collect::<Vec<_>>().join(" ")
-}
-
-/// A flag with its value, quoted for a POSIX shell; for clap, a value that begins with a dash follows an equals sign.
-#[must_use]
-#[doc(hidden)] // for tests
-pub fn flag_with(flag: &str, value: &str) -> String {
-    let joint = if value.starts_with('-') { '=' } else { ' ' };
-    format!("{flag}{joint}{}", quoted_word(value))
-}
-
-fn in_quotes(bytes: &[u8]) -> String {
-    if let Ok(text) = std::str::from_utf8(bytes)
-        && text.chars().all(is_shown)
-    {
-        return format!("'{}'", text.replace('\'', r"'\''"));
-    }
-    let mut quoted = String::from("$'");
-    for chunk in bytes.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            match c {
-                '\'' | '\\' => quoted.extend(['\\', c]),
-                _ if is_shown(c) => quoted.push(c),
-                _ => quoted += &octal(c.encode_utf8(&mut [0; 4]).as_bytes()),
-            }
-        }
-        quoted += &octal(chunk.invalid());
-    }
-    quoted + "'"
-}
-
-fn octal(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |digits, byte| digits + &format!("\\{byte:03o}"))
 }
 
 /// A pattern that matches a name, and nothing else unless the name is very long.
@@ -230,8 +182,7 @@ pub(crate) fn brief(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{as_glob, brief, flag_with, json_text, quoted, visible};
-    use std::path::Path;
+    use super::{as_glob, brief, json_text, visible};
 
     #[test]
     fn nothing_is_shown_that_is_not_what_it_seems() {
@@ -247,26 +198,6 @@ mod tests {
         for text in ["a 'b' \"c\" \\ ~", "\u{e9}e\u{301}\u{4e2d}\u{1f600}\u{fffd}"] {
             assert_eq!(visible(text), text);
             assert_eq!(json_text(&text), serde_json::to_string(text).unwrap());
-        }
-    }
-
-    #[test]
-    fn a_shell_takes_what_is_quoted_for_the_same_bytes() {
-        for (name, text) in [
-            ("it em", "'it em'"),
-            ("it's; touch PWN", r"'it'\''s; touch PWN'"),
-            ("-f", "'./-f'"),
-            ("a\n'\\b", r"$'a\012\'\\b'"),
-            ("x\u{202e}y", r"$'x\342\200\256y'"),
-        ] {
-            assert_eq!(quoted(Path::new(name)), text);
-        }
-        assert_eq!(flag_with("--rule", "a*=keep"), "--rule 'a*=keep'");
-        assert_eq!(flag_with("--rule", "-a*=keep"), "--rule='-a*=keep'");
-        #[cfg(unix)]
-        {
-            let name: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(b"b\xff\x80");
-            assert_eq!(quoted(name.as_ref()), r"$'b\377\200'");
         }
     }
 

@@ -7,13 +7,8 @@ use tcast::kernel::Isa;
 
 /// Runs a command line with an instruction set in the environment.
 fn run_on(bench: &Bench, isa: &str, line: &str) -> Outcome {
-    let done =
-        bench.command().env("TCAST_ISA", isa).args(line.split_whitespace()).output().expect("the program starts");
-    Outcome {
-        code: done.status.code(),
-        stdout: String::from_utf8(done.stdout).expect("text on stdout"),
-        stderr: String::from_utf8(done.stderr).expect("text on stderr"),
-    }
+    let command = &mut bench.command();
+    Outcome::of(&command.env("TCAST_ISA", isa).args(line.split_whitespace()).output().expect("the program starts"))
 }
 
 /// Numbers of every exponent and many mantissas, ties, zeros, infinities and NaN among them.

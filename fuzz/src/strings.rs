@@ -159,6 +159,9 @@ fn check_argument(text: &str) {
         let again = rule.to_string();
         assert_eq!(again.parse::<Rule>().expect("it was one before").to_string(), again);
     }
+    if cfg!(windows) {
+        return; // its shells have other quotes
+    }
     // The rule that messages propose means the tensor that they name.
     let proposed = flag_with("--rule", &rule_to_keep(text));
     let word = proposed.strip_prefix("--rule").and_then(|word| word.strip_prefix([' ', '='])).expect("it has the flag");

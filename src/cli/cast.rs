@@ -114,7 +114,7 @@ Examples:
   tcast cast x.npy w.npy --to bf16 -o half
       writes half/x.npy and half/w.npy; tcast checks all inputs before it writes,
       and continues with the others if one fails
-  tcast cast model.safetensors --to e4m3 --exclude '*norm*' --rule '*emb*=bf16'
+  tcast cast model.safetensors --to e4m3 --exclude \"*norm*\" --rule \"*emb*=bf16\"
       keeps the norms and sets another type for the embeddings
   tcast cast x.npy --to int8 --out-of-range saturate
       clamps values that int8 cannot hold; otherwise their low bits are kept

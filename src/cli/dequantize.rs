@@ -111,7 +111,7 @@ const EXAMPLES: &str = "Examples:
       names the type and the output
   tcast dequantize llama-fp8 -o values.safetensors
       merges the shards into one file
-  tcast dequantize llama-fp8 --exclude '*.mlp.*' -o llama-mixed
+  tcast dequantize llama-fp8 --exclude \"*.mlp.*\" -o llama-mixed
       leaves these weights quantized; config.json lists the modules that are not
   tcast dequantize quantized.onnx -o plain.onnx
       computes the DequantizeLinear nodes of weights

@@ -29,7 +29,7 @@ sides have them.",
     after_long_help = "Examples:
   tcast diff x.npy x.npy
       finds no difference, and exits with 0
-  tcast diff model.safetensors model.safetensors --include '*norm*' --json
+  tcast diff model.safetensors model.safetensors --include \"*norm*\" --json
       compares some of the tensors, and prints JSON
   tcast diff llama llama --tolerance 1e-3
       compares two folders of shards; small differences count as equal

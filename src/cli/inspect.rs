@@ -26,7 +26,7 @@ two, and which of them a narrow type would lose.",
     after_long_help = "Examples:
   tcast inspect model.safetensors
       lists the tensors
-  tcast inspect model.safetensors --stats --include '*mlp*'
+  tcast inspect model.safetensors --stats --include \"*mlp*\"
       statistics and histograms of some of them
   tcast inspect model.safetensors --tensor model.norm.weight --stats
       statistics of one tensor

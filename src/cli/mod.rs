@@ -24,6 +24,7 @@ pub use shards::{ShardArgs, Size};
 use crate::container::known_formats;
 use crate::dtype::Dtype;
 use crate::select::{Pattern, Rename, Rule, Selection};
+use crate::text::TEMPORARY_FOLDER;
 use clap::builder::{BoolishValueParser, TypedValueParser};
 use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -59,7 +60,7 @@ const EXAMPLES: &str = "Examples:
 Environment:
   TCAST_ISA=NAME  Use this instruction set: baseline, avx2 or avx512
                   [default: the best of the processor]
-  TMPDIR=FOLDER   Where tcast unpacks a compressed tensor to transpose it"))]
+  {:<14}  Where tcast unpacks a compressed tensor to transpose it", format!("{TEMPORARY_FOLDER}=FOLDER")))]
 pub struct Cli {
     /// Colours in messages
     ///
@@ -77,6 +78,38 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Cli {
+    /// Replaces each input that is a pattern, such as `*.npy`, by the files that match it. Only shells of Windows leave
+    /// that to the program. A pattern that matches nothing stays, and is reported as a missing file.
+    #[must_use]
+    pub fn with_inputs_expanded(mut self) -> Self {
+        let inputs = match &mut self.command {
+            Command::Cast(args) => &mut args.inputs,
+            Command::Bitcast(args) => &mut args.inputs,
+            Command::Promote(args) => &mut args.inputs,
+            Command::Inspect(args) => &mut args.inputs,
+            Command::Dequantize(_) | Command::Quantize(_) | Command::Diff(_) => return self,
+        };
+        *inputs = std::mem::take(inputs).into_iter().flat_map(matching).collect();
+        self
+    }
+}
+
+#[cfg(not(windows))]
+fn matching(path: PathBuf) -> Vec<PathBuf> {
+    vec![path]
+}
+
+/// The files that a path matches as a pattern of `*` and `?`, which no name has there, in the order of their names.
+#[cfg(windows)]
+fn matching(path: PathBuf) -> Vec<PathBuf> {
+    let Some(text) = path.to_str().filter(|text| text.contains(['*', '?'])) else { return vec![path] };
+    let pattern = text.replace('[', "[[]"); // which is only a character of a name
+    let options = glob::MatchOptions { case_sensitive: false, require_literal_leading_dot: true, ..Default::default() };
+    let found: Vec<PathBuf> = glob::glob_with(&pattern, options).into_iter().flatten().flatten().collect();
+    if found.is_empty() { vec![path] } else { found }
 }
 
 /// Joins a value to the `--saturate` before it, if it can be nothing else: its value is optional, so clap requires an

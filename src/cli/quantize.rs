@@ -231,7 +231,7 @@ const EXAMPLES: &str = "Examples:
       4 bits for TensorRT-LLM; vLLM and SGLang load it too
   tcast quantize llama --scheme fp8-block
       as DeepSeek publishes its models
-  tcast quantize llama --scheme int4 --rule '*.o_proj.*=int8a16' -o w4a16
+  tcast quantize llama --scheme int4 --rule \"*.o_proj.*=int8a16\" -o w4a16
       more bits for some weights
   tcast quantize tiny-fp8 --layout modelopt
       the same codes and scales in the layout of another engine

@@ -1,8 +1,13 @@
 //! What signals do: they remove what is half written, and end the process with a message.
 #![allow(clippy::exit, reason = "an interrupt ends the process from a thread of its own")]
 
+#[cfg(unix)]
+use super::messages::print_error;
+use super::messages::print_message;
+use super::observer::describe;
 use crate::error::Error;
 use crate::io::temporaries;
+use std::io::IsTerminal;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// The exit code if an input that is cut short ends the process.
@@ -16,47 +21,53 @@ pub(super) fn set_exit_code(code: u8) {
 /// Makes the signals that end a process first remove what is half written, and exit with code 130: SIGINT and SIGTERM,
 /// and, unless they are ignored, SIGQUIT, SIGUSR1, SIGUSR2, timers, the limit of computing time, SIGHUP when a terminal
 /// closes, and on Linux those of power, descriptors, coprocessors and real time. A SIGBUS, caused by an input that was
-/// cut short, becomes an ordinary error. A file beyond the size limit is then a write error, not a SIGXFSZ.
+/// cut short, becomes an ordinary error. A file beyond the size limit is then a write error, not a SIGXFSZ. On Windows,
+/// these are Ctrl-C, Ctrl-Break, and the end of the console or of the session.
 ///
 /// The signals of faults, such as SIGSEGV, end the process at once: after a fault, no code can be relied on.
+#[cfg(unix)]
 pub fn remove_temporaries_on_interrupt() -> Result<(), Error> {
-    #[cfg(unix)]
-    {
-        use super::messages::{print_error, print_message};
-        use super::observer::describe;
-        use crate::io::map;
-        use signal_hook::consts::{
-            SIGALRM, SIGBUS, SIGHUP, SIGINT, SIGPROF, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU, SIGXFSZ,
-        };
-        use std::io::IsTerminal;
-        let failed = |error: std::io::Error| Error::io("cannot listen to signals", &error);
-        map::note_faults().map_err(failed)?;
-        signal_hook::flag::register(SIGXFSZ, std::sync::Arc::default()).map_err(failed)?;
-        let others = [SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGHUP].into_iter().chain(of_linux());
-        let ignored = ignored_signals();
-        // nohup ignores SIGHUP. Only Linux reveals that without unsafe code; elsewhere this signal is left alone.
-        let is_handled = |signal: &i32| ignored.map_or(*signal != SIGHUP, |mask| mask >> (signal - 1) & 1 == 0);
-        let handled = [SIGINT, SIGTERM, SIGXCPU, SIGBUS].into_iter().chain(others.filter(is_handled));
-        let mut signals = signal_hook::iterator::Signals::new(handled).map_err(failed)?;
-        let listen = move || {
-            for signal in signals.forever() {
-                let Some(interrupt) = temporaries::remove_temporaries() else { continue };
-                if signal == SIGBUS {
-                    print_error(&map::fault());
-                    if let Some(kept) = &interrupt.kept {
-                        print_message(&format!("tcast: {}", describe(kept)));
-                    }
-                    std::process::exit(CUT_SHORT.load(Ordering::Relaxed).into());
-                }
-                let kept = interrupt.kept.as_ref().map_or("no output was written".to_owned(), describe);
-                let line_end = if std::io::stderr().is_terminal() { "\n" } else { "" }; // behind the terminal's own ^C
-                print_message(&format!("{line_end}tcast: interrupted, {kept}"));
-                std::process::exit(130);
-            }
-        };
-        std::thread::Builder::new().spawn(listen).map_err(failed)?;
-    }
+    use crate::io::map;
+    use signal_hook::consts::{
+        SIGALRM, SIGBUS, SIGHUP, SIGINT, SIGPROF, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU, SIGXFSZ,
+    };
+    let failed = |error: std::io::Error| Error::io("cannot listen to signals", &error);
+    map::note_faults().map_err(failed)?;
+    signal_hook::flag::register(SIGXFSZ, std::sync::Arc::default()).map_err(failed)?;
+    let others = [SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGHUP].into_iter().chain(of_linux());
+    let ignored = ignored_signals();
+    // nohup ignores SIGHUP. Only Linux reveals that without unsafe code; elsewhere this signal is left alone.
+    let is_handled = |signal: &i32| ignored.map_or(*signal != SIGHUP, |mask| mask >> (signal - 1) & 1 == 0);
+    let handled = [SIGINT, SIGTERM, SIGXCPU, SIGBUS].into_iter().chain(others.filter(is_handled));
+    let mut signals = signal_hook::iterator::Signals::new(handled).map_err(failed)?;
+    let listen = move || signals.forever().for_each(|signal| if signal == SIGBUS { end_cut_short() } else { end() });
+    std::thread::Builder::new().spawn(listen).map_err(failed)?;
     Ok(())
+}
+
+#[cfg(windows)]
+pub fn remove_temporaries_on_interrupt() -> Result<(), Error> {
+    ctrlc::set_handler(end).map_err(|error| Error::new(format!("cannot listen to interrupts: {error}")))
+}
+
+/// Removes what is half written, and ends the process, unless it ends by itself.
+fn end() {
+    let Some(interrupt) = temporaries::remove_temporaries() else { return };
+    let kept = interrupt.kept.as_ref().map_or("no output was written".to_owned(), describe);
+    let line_end = if std::io::stderr().is_terminal() { "\n" } else { "" }; // behind the terminal's own ^C
+    print_message(&format!("{line_end}tcast: interrupted, {kept}"));
+    std::process::exit(130);
+}
+
+/// The same, with the error of an input that was cut short.
+#[cfg(unix)]
+fn end_cut_short() {
+    let Some(interrupt) = temporaries::remove_temporaries() else { return };
+    print_error(&crate::io::map::fault());
+    if let Some(kept) = &interrupt.kept {
+        print_message(&format!("tcast: {}", describe(kept)));
+    }
+    std::process::exit(CUT_SHORT.load(Ordering::Relaxed).into());
 }
 
 /// Signals that end a process on Linux only: of descriptors, power, coprocessors and real time.

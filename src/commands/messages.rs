@@ -3,11 +3,11 @@
 use super::remedies::{alternative, remedy};
 use crate::error::Error;
 use crate::io::temporaries;
-use crate::text::{counted, quoted, size, stderr_columns, stdout_columns, visible, wrapped, write_json};
+use crate::text::{counted, remove_files, size, stderr_columns, stdout_columns, visible, wrapped, write_json};
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 use std::io::{BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 const WARNING: Style = AnsiColor::Yellow.on_default().bold();
@@ -63,11 +63,11 @@ pub(super) fn warn_of_abandoned(folder: &Path) {
     if found.is_empty() {
         return;
     }
-    let names: Vec<String> = found.iter().take(MOST).map(|(path, _)| quoted(path)).collect();
+    let paths: Vec<&PathBuf> = found.iter().take(MOST).map(|(path, _)| path).collect();
     let files = counted(found.len() as u64, "temporary file");
     let bytes = size(found.iter().map(|(_, len)| len).sum());
     warn(&format!("{files} of runs that were killed, {bytes} in all, can be removed"));
-    print_line(&format!("  {REMEDY}rm {}{REMEDY:#}", visible(&names.join(" "))));
+    print_line(&format!("  {REMEDY}{}{REMEDY:#}", visible(&remove_files(&paths))));
 }
 
 /// Prints a result on standard output. A reader that has closed the pipe is not an error. In a terminal, lines end at words.

@@ -59,6 +59,7 @@ pub fn remedy(error: &Error) -> Option<String> {
         Kind::Stale => "start again with --force".to_owned(),
         Kind::Taken(wanted) => elsewhere(wanted),
         Kind::Unnamed(wanted) => named(wanted),
+        Kind::InUse => "close the program that uses it, and run the same command again".to_owned(),
         Kind::NoSpace => "free some space, or name an output on another disk with -o".to_owned(),
         Kind::Unwritable => "name an output in a folder that you can write to, with -o".to_owned(),
         Kind::Untyped(candidates) => format!("say it with --from DTYPE: {}", candidates.join(", ")),
@@ -175,11 +176,13 @@ fn named(wanted: &Wanted) -> String {
 mod tests {
     use super::*;
 
+    #[cfg(unix)]
     fn of_codes(globs: &[String]) -> String {
         remedy(&Error::new("holds codes").of(Kind::Codes { globs: Some(globs.into()), model: None })).unwrap()
     }
 
     #[test]
+    #[cfg(unix)] // in its quotes
     fn all_codes_are_left_out_by_flags_that_a_shell_takes() {
         let flags = of_codes(&["*.x[*]y.w".to_owned(), "it's; ls.w".to_owned()]);
         assert!(flags.contains(r"--exclude '*.x[*]y.w' --exclude 'it'\''s; ls.w',"), "{flags}");

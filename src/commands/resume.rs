@@ -3,7 +3,7 @@
 use crate::cli::Cli;
 use crate::error::{InterruptedWork, WorkState};
 use crate::report::is_default;
-use crate::text::{flag_with, quoted};
+use crate::text::{flag_with, quoted, remove_folder};
 use clap::{Command, CommandFactory};
 use serde_json::{Map, Value};
 use std::path::Path;
@@ -13,7 +13,7 @@ use std::path::Path;
 pub(super) fn go_on(InterruptedWork { folder, work, has_older, keeps_older, state, .. }: &InterruptedWork) -> String {
     let begin_anew = || {
         let again = "run the tcast command that began it again with --force";
-        if *has_older || *keeps_older { again.to_owned() } else { format!("{again}, or rm -r {}", quoted(work)) }
+        if *has_older || *keeps_older { again.to_owned() } else { format!("{again}, or {}", remove_folder(work)) }
     };
     match state {
         WorkState::Done(operator) => {
@@ -27,8 +27,8 @@ pub(super) fn go_on(InterruptedWork { folder, work, has_older, keeps_older, stat
         WorkState::Unreadable => begin_anew(),
         WorkState::Placed => {
             format!(
-                "rm -r {}, and see with tcast inspect {} whether the checkpoint is whole",
-                quoted(work),
+                "{}, and see with tcast inspect {} whether the checkpoint is whole",
+                remove_folder(work),
                 quoted(folder)
             )
         }
@@ -37,7 +37,7 @@ pub(super) fn go_on(InterruptedWork { folder, work, has_older, keeps_older, stat
 
 /// How to drop the conversion where an older checkpoint is still in its place.
 pub(super) fn go_back(InterruptedWork { work, keeps_older, .. }: &InterruptedWork) -> Option<String> {
-    keeps_older.then(|| format!("or drop it, and keep the checkpoint that is there: rm -r {}", quoted(work)))
+    keeps_older.then(|| format!("or drop it, and keep the checkpoint that is there: {}", remove_folder(work)))
 }
 
 /// A subcommand that can continue what it began.

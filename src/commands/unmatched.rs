@@ -136,6 +136,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg(unix)] // in its quotes
     fn part_of_a_name_is_answered_with_the_pattern_that_matches() {
         let remedy = "a pattern matches the whole name: --exclude '*norm*' matches 1";
         expect(&excluding("norm"), &[("--exclude 'norm' matches no tensor", remedy)]);

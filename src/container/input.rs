@@ -5,7 +5,7 @@ use super::{CONTAINERS, Container, by_extension, known_formats, npz};
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::io::output::directory_of;
-use crate::text::quoted;
+use crate::text::{move_file, quoted};
 use std::fs;
 use std::path::Path;
 
@@ -143,7 +143,7 @@ fn check_name(path: &Path, extension: &str) -> Result<()> {
             let name = path.with_extension(extension);
             Err(Error::new(message).in_file(path).remedy(match fs::symlink_metadata(&name) {
                 Ok(_) => format!("give it a free name that ends in .{extension}"),
-                Err(_) => format!("mv -n {} {}", quoted(path), quoted(&name)),
+                Err(_) => move_file(path, &name),
             }))
         }
         _ => Ok(()),

@@ -4,6 +4,7 @@ use super::{Checksum, Data, Tensor, sum_of};
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::io::output::available;
+use crate::text::TEMPORARY_FOLDER;
 use std::fmt::Debug;
 use std::io::{self, BufRead, Read, Write};
 use std::ops::Range;
@@ -283,7 +284,7 @@ pub(crate) fn unpack(tensor: &Tensor, files: &[MappedFile], bytes: u64) -> Resul
 fn spool(stream: &mut dyn Stream, bytes: u64, why: &str) -> Result<MappedFile> {
     let failed = |error: io::Error| {
         Error::io(&format!("cannot unpack into a temporary file, {why}"), &error)
-            .remedy("set TMPDIR to a folder with enough space")
+            .remedy(format!("set {TEMPORARY_FOLDER} to a folder with enough space"))
     };
     if available(&std::env::temp_dir()).is_some_and(|available| available < bytes) {
         return Err(failed(io::ErrorKind::StorageFull.into()));

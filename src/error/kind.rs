@@ -13,6 +13,8 @@ pub enum Kind {
     Refused,
     /// The system refused something that may succeed the next time.
     System,
+    /// Another program holds the file.
+    InUse,
     /// The disk has no space for the output.
     NoSpace,
     /// The user may not write to the place of the output.

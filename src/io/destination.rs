@@ -1,9 +1,10 @@
 //! Where an output goes, checked before any work.
 
 use super::identity::Files;
-use super::path::{directory_of, follow_links, steps};
+use super::in_use::check_not_in_use;
+use super::path::{directory_of, ends_in_separator, follow_links, steps};
 use crate::error::{self, Error, Result};
-use crate::text::{quoted, size};
+use crate::text::{make_folder, quoted, size};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -44,8 +45,11 @@ impl Destination {
     /// [`Destination::new`]; the output must also differ from all other files of a run.
     pub(crate) fn among(files: &mut Files, path: &Path, replace: bool) -> Result<Self> {
         let refuse = |message: &str, remedy: &str| Err(Error::new(message).in_file(path).remedy(remedy));
-        if path.as_os_str().as_encoded_bytes().ends_with(b"/") {
+        if ends_in_separator(path) {
             return refuse("the output is named as a directory", "name a file in it");
+        }
+        if is_null(path) {
+            return Ok(Self { path: path.to_owned(), file: path.to_owned(), replace, kind: OutputKind::Device });
         }
         match descriptor(path) {
             Some(1) => {
@@ -72,6 +76,7 @@ impl Destination {
             return Err(exists(path));
         }
         check_folder(&file).map_err(|error| error.in_file(path))?;
+        check_not_in_use(&file).map_err(|error| Error::cannot("replace", &error).in_file(path))?;
         let kind =
             if existing.is_some_and(|existing| !existing.is_file()) { OutputKind::Device } else { OutputKind::File };
         Ok(Self { path: path.to_owned(), file, replace, kind })
@@ -163,7 +168,7 @@ pub(crate) fn check_folder(output: &Path) -> Result<()> {
         return taken(&format!("{} is not a directory", quoted(file)), error::Wanted::Any);
     }
     let error = Error::new("the output's directory does not exist").in_file(output);
-    Err(error.remedy(format!("mkdir -p {}", quoted(folder))))
+    Err(error.remedy(make_folder(folder)))
 }
 
 /// `~/x`, as a shell expands it, if no folder has that name.
@@ -194,6 +199,11 @@ pub(crate) fn descriptor(path: &Path) -> Option<u32> {
         file.file_name().filter(|_| is_open)?.to_str()?.parse().ok()
     };
     steps(path).find_map(|file| by_name(&file).or_else(|| by_number(&file)))
+}
+
+/// True for the device of Windows that discards everything, which is in every folder.
+fn is_null(path: &Path) -> bool {
+    cfg!(windows) && path.file_name().is_some_and(|name| name.eq_ignore_ascii_case("nul"))
 }
 
 /// Whether a path names standard output; `./-` is a file.

@@ -1,6 +1,7 @@
 //! Which file a path leads to, however it is spelled, so that no link hides that an output would replace an input.
 
 use super::path::{directory_of, follow_links};
+use super::temporaries::is_one_name;
 use crate::error::{Error, Result};
 use crate::text::{path_text, shorten};
 use std::collections::HashMap;
@@ -82,6 +83,8 @@ fn resolved(path: &Path) -> PathBuf {
 pub(crate) struct Files {
     read: HashMap<Identity, PathBuf>,
     written: HashMap<Identity, PathBuf>,
+    /// The written paths that do not exist yet, by their folder and their name in lower case.
+    new: HashMap<(Option<Box<Identity>>, String), Vec<PathBuf>>,
 }
 
 impl Files {
@@ -103,6 +106,18 @@ impl Files {
 
     fn add(&mut self, path: &Path, identity: Identity) -> Result<()> {
         self.check(path, &identity)?;
+        if let Identity::Free(folder, name) = &identity {
+            let alike = self.new.entry((folder.clone(), name.to_string_lossy().to_lowercase())).or_default();
+            let file_name = |path: &Path| follow_links(path).file_name().unwrap_or_default().to_owned();
+            let is_one = |before: &&PathBuf| {
+                let before = file_name(before);
+                before != *name && is_one_name(directory_of(&follow_links(path)), name, &before)
+            };
+            if let Some(before) = alike.iter().find(is_one) {
+                return Err(twice(path, before));
+            }
+            alike.push(path.to_owned());
+        }
         let before = self.written.insert(identity, path.to_owned());
         before.map_or(Ok(()), |before| Err(twice(path, &before)))
     }
@@ -130,6 +145,21 @@ impl Files {
         let name = if input == path { String::new() } else { format!(" ({})", show(input)) };
         Err(Error::new(format!("is a file of the input{name}, and would be replaced")).in_file(path))
     }
+}
+
+/// Refuses two new files of a folder whose names are one to the file system.
+pub(crate) fn check_apart<'a>(folder: &Path, names: impl Iterator<Item = &'a String>) -> Result<()> {
+    let mut known: HashMap<String, &String> = HashMap::new();
+    let flat = |name: &str| OsString::from(name.replace(['/', '\\'], "-")); // the names of files in inner folders
+    for name in names {
+        match known.insert(name.to_lowercase(), name) {
+            Some(before) if is_one_name(folder, &flat(name), &flat(before)) => {
+                return Err(twice(&folder.join(name), &folder.join(before)));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn twice(path: &Path, before: &Path) -> Error {

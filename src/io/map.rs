@@ -4,9 +4,10 @@
 //! * cut short before the pages are prefetched: [`MappedFile::prefetch`] fails;
 //! * cut short after that, or a failing disk: the system sends a SIGBUS, which `note_faults` makes reportable;
 //! * written to, or cut short within its last page, which then reads as zeros: [`MappedFile::check_unchanged`] asks the
-//!   open file, not its name.
+//!   open file, not its name. Windows lets nobody write to a file that is read.
 #![allow(unsafe_code, reason = "mapping a file is unsafe: another process could change the bytes")]
 
+use super::open::{Links, input_options};
 use crate::error::{Error, Kind, Result};
 use crate::text::size;
 use memmap2::Mmap;
@@ -113,7 +114,7 @@ impl OpenFile {
         #[cfg(unix)]
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
         #[cfg(not(unix))]
-        let limit = 1024_u64;
+        let limit = u64::MAX;
         let most = usize::try_from(limit / 4).unwrap_or(usize::MAX);
         let more = |kept: usize| (kept < most).then_some(kept + 1);
         KEPT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok().map(|_| Self(file))
@@ -135,10 +136,7 @@ impl MappedFile {
         let failed = |error: std::io::Error| Error::io("cannot read", &error).in_file(path);
         // Before opening, because opening a device can have side effects.
         check_kind(&std::fs::metadata(path).map_err(failed)?, path)?;
-        let mut options = File::options();
-        #[cfg(unix)] // a pipe that took the name since then would be waited for
-        std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
-        Self::opened(options.read(true).open(path).map_err(failed)?, path)
+        Self::opened(input_options(Links::Follow).open(path).map_err(failed)?, path)
     }
 
     pub(crate) fn opened(file: File, path: &Path) -> Result<Self> {
@@ -224,6 +222,9 @@ impl MappedFile {
     /// # Errors
     /// When its length or one of its times has changed, another file has its name, or this cannot be determined.
     pub fn check_unchanged(&self) -> Result<()> {
+        if cfg!(windows) {
+            return Ok(()); // while it is open, nobody else can write to it
+        }
         let named = match std::fs::metadata(&self.path) {
             Err(_) if self.path == Path::new("") => return Ok(()), // a temporary file of our own
             named => named.ok().map(|metadata| Stamp::of(&metadata)),

@@ -2,6 +2,7 @@
 
 mod destination;
 pub(crate) mod identity;
+pub(crate) mod in_use;
 pub mod map;
 mod naming;
 pub(crate) mod open;

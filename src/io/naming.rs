@@ -3,10 +3,13 @@
 //! On Linux a file can be created without a name (`O_TMPFILE`) and linked when it is complete: whatever kills the run,
 //! even SIGKILL or a power failure, nothing is left. Elsewhere it has a temporary name until then.
 
+use super::in_use;
+use std::borrow::Cow;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
-use std::path::Path;
-use tempfile::TempPath;
+use std::path::{Component, Path, PathBuf, Prefix};
+use tempfile::{PathPersistError, TempPath};
 
 /// An unnamed file in a folder; `None` if the system has no such files, or could not name them later.
 #[cfg(target_os = "linux")]
@@ -55,24 +58,70 @@ pub(super) fn has_no_links(error: &io::Error) -> bool {
 
 /// Gives a file its name; if `replace`, another file may have it. If that fails, the file is removed.
 pub(super) fn rename(file: TempPath, to: &Path, replace: bool) -> io::Result<()> {
+    let to = &*of_any_length(to)?;
     if replace {
-        return Ok(file.persist(to)?);
+        return persist(file, to);
     }
-    match file.persist_noclobber(to) {
+    match retried_with(file, |file| file.persist_noclobber(to)) {
         Ok(()) => Ok(()),
         Err(refused) if has_no_links(&refused.error) => rename_over_placeholder(refused.path, to),
         Err(refused) => Err(refused.error),
     }
 }
 
+/// Gives a file a name that another file may have.
+fn persist(file: TempPath, to: &Path) -> io::Result<()> {
+    retried_with(file, |file| file.persist(to)).map_err(|refused| {
+        // Windows also denies access to a file that another program holds.
+        let is_held = cfg!(windows) && refused.error.kind() == io::ErrorKind::PermissionDenied;
+        match in_use::check_not_in_use(to) {
+            Err(error) if is_held => error,
+            _ => refused.error,
+        }
+    })
+}
+
+/// Like [`in_use::retried`], for an operation that consumes the file unless it fails.
+fn retried_with(
+    file: TempPath,
+    make: impl Fn(TempPath) -> Result<(), PathPersistError>,
+) -> Result<(), PathPersistError> {
+    let mut file = Some(file);
+    let done = in_use::retried(|| {
+        make(file.take().expect("a failure gives it back")).map_err(|refused| {
+            file = Some(refused.path);
+            refused.error
+        })
+    });
+    done.map_err(|error| PathPersistError { error, path: file.expect("a failure gives it back") })
+}
+
+/// A path in the form in which Windows does not limit its length to 260 characters: absolute, behind `\\?\`. The
+/// standard library uses it; functions of the system that others call need it.
+pub(super) fn of_any_length(path: &Path) -> io::Result<Cow<'_, Path>> {
+    if !cfg!(windows) {
+        return Ok(path.into());
+    }
+    let path = std::path::absolute(path)?;
+    let mut parts = path.components();
+    let Some(Component::Prefix(prefix)) = parts.next() else { return Ok(path.into()) };
+    let mut long = match prefix.kind() {
+        Prefix::Disk(_) => OsString::from(r"\\?\"),
+        Prefix::UNC(..) => OsString::from(r"\\?\UNC"),
+        _ => return Ok(path.into()),
+    };
+    // The server of a network follows two backslashes, of which one stays.
+    let prefix = prefix.as_os_str().to_string_lossy();
+    long.push(if prefix.starts_with(r"\\") { &prefix[1..] } else { &prefix });
+    long.push(parts.as_path());
+    Ok(PathBuf::from(long).into())
+}
+
 /// Gives a file its name where the system has no rename that spares an existing file, and no links (vfat, some FUSE
 /// file systems): an empty new file takes the name first. For that moment the output exists and is empty.
 fn rename_over_placeholder(file: TempPath, to: &Path) -> io::Result<()> {
     close(File::create_new(to)?)?;
-    file.persist(to).map_err(|refused| {
-        let _ = fs::remove_file(to);
-        refused.error
-    })
+    persist(file, to).inspect_err(|_| drop(fs::remove_file(to)))
 }
 
 /// Closes a file: NFS and FUSE may report only then that a quota or a disk was full, and written data are lost.

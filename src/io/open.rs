@@ -1,8 +1,14 @@
 //! Files that describe others, and those of unfinished work: opened without waiting, and read only up to a limit.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::path::Path;
+
+/// True if the error says that nothing has the name: nothing can below a file, whose path Windows may call invalid.
+pub(crate) fn is_absent(error: &io::Error) -> bool {
+    let is_invalid = cfg!(windows) && error.kind() == io::ErrorKind::InvalidFilename;
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) || is_invalid
+}
 
 /// What happens to a symbolic link in place of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,16 +19,28 @@ pub(crate) enum Links {
     Refuse,
 }
 
-/// Opens a regular file for reading. It does not wait for a pipe or read a device.
-pub(crate) fn open_regular(path: &Path, links: Links) -> io::Result<File> {
-    let refuse = |what: &str| Err(io::Error::other(what));
+/// How an input is opened: without waiting for a pipe, and on Windows so that nobody can write to it meanwhile.
+pub(crate) fn input_options(links: Links) -> OpenOptions {
     let mut options = File::options();
     options.read(true);
     #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::custom_flags(
-        &mut options,
-        libc::O_NONBLOCK | if links == Links::Refuse { libc::O_NOFOLLOW } else { 0 },
-    );
+    {
+        let flags = libc::O_NONBLOCK | if links == Links::Refuse { libc::O_NOFOLLOW } else { 0 };
+        std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, flags);
+    }
+    #[cfg(windows)]
+    {
+        const SHARE_READ_AND_DELETE: u32 = 1 | 4;
+        std::os::windows::fs::OpenOptionsExt::share_mode(&mut options, SHARE_READ_AND_DELETE);
+    }
+    let _ = links;
+    options
+}
+
+/// Opens a regular file for reading. It does not wait for a pipe or read a device.
+pub(crate) fn open_regular(path: &Path, links: Links) -> io::Result<File> {
+    let refuse = |what: &str| Err(io::Error::other(what));
+    let options = input_options(links);
     if links == Links::Refuse && std::fs::symlink_metadata(path)?.is_symlink() {
         return refuse("it is a symbolic link, which is not followed");
     }

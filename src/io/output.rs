@@ -18,7 +18,7 @@ pub(crate) use super::destination::{
     available, check_folder, check_space, descriptor, elsewhere, in_home, is_standard_output,
 };
 pub(crate) use super::naming::sync_folder;
-pub(crate) use super::path::directory_of;
+pub(crate) use super::path::{directory_of, ends_in_separator};
 pub(crate) use super::temporaries::{
     NewFolder, WORK, create_folders, is_own, keep_at_interrupt, remove_leftovers, uninterrupted,
 };
@@ -123,7 +123,8 @@ impl Output {
     /// # Errors
     /// When the system cannot write them; or, without the file's name, when it cannot read them from their mapping.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        let written = if self.is_seekable {
+        let takes_offsets = self.is_seekable && !(cfg!(windows) && self.temporary.is_none()); // NUL takes none
+        let written = if takes_offsets {
             write_all_at(&self.file, offset, bytes)
         } else {
             io::Write::write_all(&mut &self.file, bytes)

@@ -21,3 +21,8 @@ pub(super) fn follow_links(path: &Path) -> PathBuf {
     }
     steps(path).last().unwrap_or_default()
 }
+
+/// True for a path that names a folder by a separator at its end.
+pub(crate) fn ends_in_separator(path: &Path) -> bool {
+    path.as_os_str().as_encoded_bytes().last().is_some_and(|last| std::path::is_separator(char::from(*last)))
+}

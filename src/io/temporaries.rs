@@ -1,8 +1,10 @@
 //! What a run creates for itself, temporary files and new folders, and removes again, at an interrupt too.
 
 use super::naming::{self, close};
+#[cfg(not(windows))]
 use super::open::{Links, open_regular};
 use crate::error::{Error, Result};
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -89,14 +91,12 @@ impl Drop for Run {
 }
 
 /// An interrupt in progress. While it lives, nothing is created and nothing takes its name.
-#[cfg_attr(not(unix), allow(dead_code, reason = "only signals ask for it"))]
 pub(crate) struct Interrupt {
     pub(crate) kept: Option<Kept>,
     _temporaries: MutexGuard<'static, Temporaries>,
 }
 
 /// Removes every temporary file, unless the process ends by itself.
-#[cfg_attr(not(unix), allow(dead_code, reason = "only signals ask for it"))]
 pub(crate) fn remove_temporaries() -> Option<Interrupt> {
     let temporaries = lock();
     if temporaries.is_over {
@@ -232,12 +232,17 @@ pub(super) struct Named(Option<TempPath>);
 
 impl Named {
     pub(super) fn create(folder: &Path) -> io::Result<(File, Self)> {
+        Self::with_suffix(folder, SUFFIX.as_ref())
+    }
+
+    fn with_suffix(folder: &Path, suffix: &OsStr) -> io::Result<(File, Self)> {
         let mut temporaries = lock();
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(PREFIX).suffix(SUFFIX);
-        #[cfg(unix)]
-        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666)); // less the umask
-        let (file, path) = builder.tempfile_in(folder)?.into_parts();
+        let folder = naming::of_any_length(folder)?;
+        let mut options = File::options();
+        options.read(true).write(true).create_new(true);
+        let create = |path: &Path| options.open(path);
+        let made = tempfile::Builder::new().prefix(PREFIX).suffix(suffix).make_in(folder, create)?;
+        let (file, path) = made.into_parts();
         if cfg!(unix) {
             let _ = file.try_lock(); // a file system without locks does without
         }
@@ -292,6 +297,15 @@ impl Drop for Named {
     }
 }
 
+/// Gives a file the name of a temporary one of a folder, which later runs call abandoned if it stays.
+pub(crate) fn move_to_temporary(file: &Path, folder: &Path) -> io::Result<PathBuf> {
+    let folder = naming::of_any_length(folder)?;
+    let rename =
+        |path: &Path| if path.exists() { Err(io::ErrorKind::AlreadyExists.into()) } else { fs::rename(file, path) };
+    let made = tempfile::Builder::new().prefix(PREFIX).suffix(SUFFIX).make_in(folder, rename)?;
+    made.into_temp_path().keep().map_err(|refused| refused.error)
+}
+
 /// Temporary files in a folder that no run holds any more, left by killed runs, and their lengths.
 pub(crate) fn abandoned(folder: &Path) -> Vec<(PathBuf, u64)> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -303,8 +317,32 @@ pub(crate) fn abandoned(folder: &Path) -> Vec<(PathBuf, u64)> {
 }
 
 /// The length of a file that nobody has locked; `None` if that is unknown.
+#[cfg(not(windows))]
 fn is_abandoned(path: &Path) -> Option<u64> {
     let file = open_regular(path, Links::Refuse).ok()?;
     file.try_lock_shared().ok()?;
     Some(file.metadata().ok()?.len())
+}
+
+/// The length of a file that nobody has open; `None` if that is unknown.
+#[cfg(windows)]
+fn is_abandoned(path: &Path) -> Option<u64> {
+    use std::os::windows::fs::OpenOptionsExt;
+    let is_file = fs::symlink_metadata(path).ok()?.is_file();
+    let alone = File::options().read(true).share_mode(0).open(path).ok()?;
+    is_file.then_some(alone.metadata().ok()?.len())
+}
+
+/// Asks a folder if two names are one to it, as names that differ in case are to most folders of Windows and macOS. A
+/// folder that does not exist yet is like the nearest one above it. True if the folder does not answer.
+pub(super) fn is_one_name(folder: &Path, one: &OsStr, other: &OsStr) -> bool {
+    let suffix = |name: &OsStr| [OsStr::new("-"), name, OsStr::new(SUFFIX)].iter().copied().collect::<OsString>();
+    let folder = folder.ancestors().find(|above| above.is_dir()).unwrap_or(Path::new("."));
+    let Ok((_file, named)) = Named::with_suffix(folder, &suffix(one)) else { return true };
+    let path = named.0.as_deref().unwrap_or(folder);
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let begin = name.len().saturating_sub(suffix(one).to_string_lossy().len());
+    let mut alike = OsString::from(&name[..begin]);
+    alike.push(suffix(other));
+    fs::symlink_metadata(path.with_file_name(alike)).is_ok()
 }

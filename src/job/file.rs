@@ -15,7 +15,7 @@ use crate::io::sink::Divided;
 use crate::measure::hash;
 use crate::plan::{Plan, Spread};
 use crate::progress::Progress;
-use crate::text::quoted;
+use crate::text::remove_files;
 use std::path::{Path, PathBuf};
 
 /// A file to be written, checked before any work.
@@ -185,7 +185,7 @@ fn find_data_place(
         return Err(leads_elsewhere(first.path()).of(Kind::Taken(Wanted::At(file))));
     }
     if elsewhere(path).is_some() {
-        return Err(leads_elsewhere(path).remedy(format!("rm {}", quoted(path))).of(Kind::Taken(Wanted::File)));
+        return Err(leads_elsewhere(path).remedy(remove_files(&[path])).of(Kind::Taken(Wanted::File)));
     }
     let data = Destination::among(files, path, job.existing == IfExists::Replace).map_err(|error| {
         if job.existing != IfExists::Skip || !error.is_existing() {

@@ -6,7 +6,7 @@ use crate::container::{self, Container, FormatInfo};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::identity::Files;
-use crate::io::output::{descriptor, directory_of, is_standard_output};
+use crate::io::output::{descriptor, directory_of, ends_in_separator, is_standard_output};
 use crate::operator::Operator;
 use crate::text::shorten;
 use std::env;
@@ -203,10 +203,10 @@ fn is_named_as_file(output: &Path) -> bool {
     !is_named_as_folder(output) && extension.is_some_and(|extension| FILES.contains(&&*extension))
 }
 
-/// Whether an output is a folder, or named as one by a slash at its end.
+/// Whether an output is a folder, or named as one by a separator at its end.
 fn is_named_as_folder(output: &Path) -> bool {
     let name = output.as_os_str().as_encoded_bytes();
-    name.ends_with(b"/") || name.ends_with(b"/.") || output.is_dir()
+    ends_in_separator(output) || name.ends_with(b"/.") || name.ends_with(br"\.") && cfg!(windows) || output.is_dir()
 }
 
 fn unknown_format(job: &Job, input: &JobInput, output: &Path) -> Error {

@@ -3,9 +3,9 @@
 use crate::container::sum_of;
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
-use crate::io::open::{Links, open_regular, read_regular};
+use crate::io::open::{Links, is_absent, open_regular, read_regular};
 use crate::io::temporaries::{DONE, FILES, OLD};
-use crate::text::{quoted, shorten};
+use crate::text::{remove_files, shorten};
 use crate::threads::each;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -21,7 +21,7 @@ pub(super) fn exists(path: &Path) -> Result<bool> {
 pub(super) fn find_name(path: &Path) -> io::Result<bool> {
     match fs::symlink_metadata(path) {
         Ok(_) => Ok(true),
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(false),
+        Err(error) if is_absent(&error) => Ok(false),
         Err(error) => Err(error),
     }
 }
@@ -44,7 +44,7 @@ pub(super) fn check_folders(work: &Path) -> Result<()> {
         if exists(&path)? && !fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir()) {
             let error =
                 Error::new("is a link or a file where tcast keeps a folder, and is not followed").in_file(&path);
-            return Err(error.remedy(format!("rm {}", quoted(&path))));
+            return Err(error.remedy(remove_files(&[&path])));
         }
     }
     Ok(())

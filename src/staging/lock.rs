@@ -1,9 +1,10 @@
 //! Who may work in a folder, and how the work folder is removed at the end.
 
 use crate::error::{Error, Kind, Result, Wanted};
+use crate::io::in_use::retried;
 use crate::io::output::{directory_of, sync_folder, uninterrupted};
-use crate::io::temporaries::LOCK;
-use crate::text::quoted;
+use crate::io::temporaries::{LOCK, OLD, move_to_temporary};
+use crate::text::remove_folder;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::Path;
@@ -20,12 +21,28 @@ pub(super) fn remove_work(work: &Path, sync: bool) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => removed,
     };
-    unless_gone(fs::remove_dir_all(&removed))?;
-    unless_gone(fs::rename(work, &removed))?;
+    unless_gone(retried(|| fs::remove_dir_all(&removed)))?;
+    if cfg!(windows) {
+        set_aside(&work.join(OLD), directory_of(work));
+    }
+    unless_gone(retried(|| fs::rename(work, &removed)))?;
     if sync {
         sync_folder(directory_of(work))?;
     }
-    unless_gone(fs::remove_dir_all(&removed))
+    unless_gone(retried(|| fs::remove_dir_all(&removed)))
+}
+
+/// Removes the files in a folder, by way of temporary names in `place`: Windows renames files that another program holds,
+/// if that program allows it, but keeps them until they are closed, and does not rename their folder.
+fn set_aside(folder: &Path, place: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if entry.file_type().is_ok_and(|found| found.is_dir()) {
+            set_aside(&path, place);
+        } else {
+            let _ = move_to_temporary(&path, place).and_then(fs::remove_file);
+        }
+    }
 }
 
 /// Who may work in a folder at the same time.
@@ -48,7 +65,7 @@ pub(super) fn lock(work: &Path, sharing: Sharing) -> Result<Option<File>> {
     let file = uninterrupted(|| options.open(&path)).map_err(|error| {
         let is_file = fs::symlink_metadata(&path).map_or(true, |found| found.is_file());
         let error = Error::cannot("write", &error).in_file(&path);
-        if is_file { error } else { error.remedy(format!("rm -r {}", quoted(&path))) }
+        if is_file { error } else { error.remedy(remove_folder(&path)) }
     })?;
     let locked = match sharing {
         Sharing::Alone => file.try_lock(),

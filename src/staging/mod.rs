@@ -94,10 +94,32 @@ pub(crate) struct Staging {
     is_new: bool,
     /// How many shards were complete when this run began.
     before: usize,
-    /// Folders to remove if no shard is finished, inner ones first; before the locks, as another run may then use them.
+    hold: Hold,
+}
+
+/// What a run has of a folder while it works there.
+#[derive(Debug, Default)]
+struct Hold {
+    /// Folders to remove if no shard is finished, inner ones first.
     made: Vec<NewFolder>,
     /// Nobody else works here while these files are open.
     locks: Vec<File>,
+}
+
+impl Hold {
+    /// Lets go of the locks before their folder is renamed or removed, where the system requires that.
+    fn let_go(&mut self) {
+        if cfg!(windows) {
+            self.locks.clear();
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.let_go();
+        self.made.clear(); // before the locks, because another run may then work in these folders
+    }
 }
 
 impl Staging {
@@ -177,13 +199,13 @@ impl Staging {
     /// From now on, the work is kept when the run fails or is interrupted.
     fn keep(&mut self) {
         let what = format!("finished shards are kept in {}", path_text(&self.work));
-        keep_at_interrupt(Kept::Shards { what, next: self.start.next() }, self.made.drain(..));
+        keep_at_interrupt(Kept::Shards { what, next: self.start.next() }, self.hold.made.drain(..));
     }
 
     /// What is kept after a failure: the work of earlier runs and other parts, and that of this run if the system
     /// failed. If the input or the options are at fault, a resumed run would fail in the same way, so everything that
     /// this run made is removed: `None`.
-    pub(crate) fn fail(self, error: &Error) -> Option<Kept> {
+    pub(crate) fn fail(mut self, error: &Error) -> Option<Kept> {
         let (finished, all) = (self.finished(), self.manifest.shards.len());
         let is_worth = error.is_io() && finished > 0 && self.manifest.can_resume();
         let is_worth = is_worth || self.is_moving().unwrap_or(true);
@@ -192,6 +214,7 @@ impl Staging {
             let what = format!("{finished} of {all} are done and kept in {folder}");
             return Some(Kept::Shards { what, next: self.start.next() });
         }
+        self.hold.let_go();
         clear(&self.work);
         let _ = fs::remove_dir_all(&self.work);
         if self.is_new {

@@ -5,9 +5,10 @@ use super::Manifest;
 use super::files::{exists, stray_above};
 use crate::container::checkpoint::{is_index, is_shard_name, weight_map};
 use crate::error::{Error, Kind, Result, Wanted};
+use crate::io::open::is_absent;
 use crate::io::output::WORK;
 use crate::io::temporaries::OLD;
-use crate::text::quoted;
+use crate::text::remove_files;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -47,7 +48,7 @@ fn find(places: &[PathBuf], manifest: &Manifest, is_new: impl Fn(&Path) -> bool)
         let failed = |error: io::Error| Error::io("cannot read", &error).in_file(place);
         let mut found = Vec::new();
         match fs::read_dir(place) {
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => continue,
+            Err(error) if is_absent(&error) => continue,
             entries => {
                 for entry in entries.map_err(failed)? {
                     let entry = entry.map_err(failed)?;
@@ -76,7 +77,7 @@ fn find(places: &[PathBuf], manifest: &Manifest, is_new: impl Fn(&Path) -> bool)
 fn check_shards(there: &BTreeMap<String, PathBuf>, manifest: &Manifest) -> Result<()> {
     let mut named = Vec::new();
     for (_, index) in there.iter().filter(|(name, _)| is_index(name)) {
-        let in_the_way = |error: Error| error.remedy(format!("rm {}", quoted(index))).of(Kind::Taken(Wanted::Folder));
+        let in_the_way = |error: Error| error.remedy(remove_files(&[index])).of(Kind::Taken(Wanted::Folder));
         named.extend(weight_map(index).map_err(in_the_way)?.into_values());
     }
     let mut shards = there.iter().filter(|(name, _)| is_shard_name(name));
@@ -89,5 +90,5 @@ fn check_shards(there: &BTreeMap<String, PathBuf>, manifest: &Manifest) -> Resul
     };
     let Some((_, path)) = shards.find(|(name, _)| !is_known(name)) else { return Ok(()) };
     let error = Error::new("is not a shard of the checkpoint that is to be replaced, and would stay").in_file(path);
-    Err(error.remedy(format!("rm {}", quoted(path))).of(Kind::Taken(Wanted::Folder)))
+    Err(error.remedy(remove_files(&[path])).of(Kind::Taken(Wanted::Folder)))
 }

@@ -5,7 +5,7 @@ use super::lock::{Sharing, lock};
 use super::manifest::Manifest;
 use super::place::recover;
 use super::records::check_records;
-use super::{End, Records, Staging, Start, check, clear, sync_name};
+use super::{End, Hold, Records, Staging, Start, check, clear, sync_name};
 use crate::container::checkpoint;
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::output::{Destination, NewFolder, WORK, create_folders, remove_leftovers};
@@ -31,37 +31,36 @@ impl Staging {
         check(folder, start, &manifest).and_then(free)?;
         let work = folder.join(WORK);
         let is_new = !folder.exists();
-        let mut made = Vec::new();
+        let mut hold = Hold::default();
         if start == Start::Part {
             create_folders(&work)?;
         }
         for path in [folder, &work] {
             // Another run may create it at the same moment: then it belongs to that run.
             match if path.exists() { Ok(None) } else { NewFolder::create(path).map(Some) } {
-                Ok(new) => made.extend(new),
+                Ok(new) => hold.made.extend(new),
                 Err(_) if path.is_dir() => {}
                 Err(error) => return Err(error),
             }
         }
-        made.reverse();
-        let lock = match lock(&work, if start == Start::Part { Sharing::Shared } else { Sharing::Alone }) {
-            Ok(lock) => lock,
+        hold.made.reverse();
+        match lock(&work, if start == Start::Part { Sharing::Shared } else { Sharing::Alone }) {
+            Ok(lock) => hold.locks.extend(lock),
             Err(error) => {
-                made.into_iter().for_each(NewFolder::keep);
+                hold.made.drain(..).for_each(NewFolder::keep);
                 return Err(error);
             }
-        };
-        let made = made; // it is dropped before the lock: afterwards, another run may work in these folders
+        }
         // Between the check and the lock, another run may have finished its work.
         check(folder, start, &manifest).and_then(free)?;
         recover(folder, &work)?;
         if exists(&work.join(END))? {
             let mut staging = Self::at_end(folder, sync)?;
-            staging.locks.extend(lock);
+            staging.hold.locks.append(&mut hold.locks);
             if start == Start::Replace {
                 staging.clean_up(None)?;
                 drop(staging);
-                made.into_iter().for_each(NewFolder::keep);
+                hold.made.drain(..).for_each(NewFolder::keep);
                 return Self::open(folder, manifest, start, sync, source);
             }
             staging.manifest.check_same(&manifest, start).map_err(|error| error.in_file(folder))?;
@@ -76,8 +75,7 @@ impl Staging {
             folder.parent().into_iter().chain([folder]).try_for_each(sync_name)?;
         }
         let path = work.join(MANIFEST);
-        let locks = lock.into_iter().collect();
-        let begun = Self { start, is_new, made, locks, ..Self::begun(folder, manifest, None, sync) };
+        let begun = Self { start, is_new, hold, ..Self::begun(folder, manifest, None, sync) };
         begun.decide(&path)?;
         let manifest = read_manifest(folder)?;
         manifest.check_same(&begun.manifest, start).map_err(|error| error.in_file(folder))?;
@@ -89,6 +87,7 @@ impl Staging {
             }
         }
         staging.check_older()?;
+        staging.check_apart()?;
         staging.before = staging.finished();
         if start == Start::Part || staging.before > 0 {
             staging.keep();
@@ -118,9 +117,9 @@ impl Staging {
             let error = Error::new("holds no unfinished conversion").in_file(folder);
             return Err(error.remedy("give the folder that the parts were written into"));
         }
-        let locks = lock(&work, Sharing::Alone)?.into_iter().collect();
+        let hold = Hold { made: Vec::new(), locks: lock(&work, Sharing::Alone)?.into_iter().collect() };
         recover(folder, &work)?;
-        Ok(Self { locks, ..Self::stored(folder, sync)? })
+        Ok(Self { hold, ..Self::stored(folder, sync)? })
     }
 
     pub(super) fn stored(folder: &Path, sync: bool) -> Result<Self> {
@@ -133,9 +132,9 @@ impl Staging {
 
     fn begun(folder: &Path, manifest: Manifest, ended: Option<Records>, sync: bool) -> Self {
         let work = folder.join(WORK);
-        let (start, is_new, before, made) = (Start::Part, false, 0, Vec::new());
+        let (start, is_new, before) = (Start::Part, false, 0);
         let (folder, hash) = (folder.to_owned(), String::new());
-        Self { folder, work, manifest, hash, ended, start, sync, is_new, before, locks: Vec::new(), made }
+        Self { folder, work, manifest, hash, ended, start, sync, is_new, before, hold: Hold::default() }
     }
 
     /// A checkpoint that is already in its place.

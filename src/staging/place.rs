@@ -26,9 +26,11 @@ use super::manifest::{Manifest, sha256};
 use super::{Staging, older, sync_name};
 use crate::container::checkpoint::is_index;
 use crate::error::{Error, Result};
+use crate::io::identity::check_apart;
+use crate::io::in_use::{check_not_in_use, retried};
 use crate::io::output::{Destination, WORK, create_folders, directory_of};
 use crate::io::temporaries::{DONE, END, FILES, Kept, LOCK, MANIFEST, OLD, keep_after};
-use crate::text::{path_text, quoted, shorten};
+use crate::text::{path_text, remove_folder, shorten};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
@@ -73,7 +75,7 @@ impl Staging {
         }
         let inner = new.join(WORK);
         create_folders(&inner)?;
-        self.locks.extend(lock(&inner, Sharing::Alone)?);
+        self.hold.locks.extend(lock(&inner, Sharing::Alone)?);
         self.write_json(Destination::within(&inner.join(END)), &self.end())?;
         if self.sync {
             let folders = self.manifest.files().flat_map(|file| Path::new(file).ancestors().skip(1));
@@ -113,9 +115,15 @@ impl Staging {
         older::known(&[self.work.join(OLD), self.folder.clone()], &self.manifest, |path| moved.contains(path))
     }
 
-    /// Refuses to replace what was not in the folder when the work began.
+    /// Refuses to replace what was not in the folder when the work began, or what another program holds.
     pub(super) fn check_older(&self) -> Result<()> {
-        self.older().map(|_| ())
+        let failed = |path: &Path, error: io::Error| Error::cannot("replace", &error).in_file(path);
+        self.older()?.values().try_for_each(|path| check_not_in_use(path).map_err(|error| failed(path, error)))
+    }
+
+    /// Refuses two files whose names are one to the file system of the folder.
+    pub(super) fn check_apart(&self) -> Result<()> {
+        check_apart(&self.work.join(FILES), self.manifest.files())
     }
 
     /// Moves the files one by one.
@@ -124,7 +132,7 @@ impl Staging {
             if let Some(folder) = to.parent() {
                 create_folders(folder)?;
             }
-            fs::rename(from, to).map_err(|error| Error::io("cannot put in place", &error).in_file(to))
+            retried(|| fs::rename(from, to)).map_err(|error| Error::io("cannot put in place", &error).in_file(to))
         };
         let old = self.work.join(OLD);
         create_folders(&old)?;
@@ -181,9 +189,7 @@ impl Staging {
                 aside.parent().map_or(Ok(()), sync_name)?; // only the work folder says what it was
             }
         }
-        if cfg!(windows) {
-            self.locks.clear(); // no folder with an open file in it is renamed there
-        }
+        self.hold.let_go();
         remove_work(&self.work, self.sync).map_err(failed)
     }
 }
@@ -244,7 +250,7 @@ fn remove_aside(aside: &Path) -> Result<()> {
     match removed {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             let error = Error::io("is in the way, and cannot be removed", &error).in_file(aside);
-            Err(error.remedy(format!("look into it, and then rm -r {}", quoted(aside))))
+            Err(error.remedy(format!("look into it, and then {}", remove_folder(aside))))
         }
         _ => Ok(()),
     }

@@ -122,16 +122,18 @@ fn pieces(line: &str) -> Vec<&str> {
         letters.next() == Some('-') && letters.next().is_some_and(|second| second == '-' || second.is_alphabetic())
     };
     let (mut pieces, mut start, mut word) = (Vec::new(), 0, 0);
-    let (mut in_quotes, mut before) = (false, ' ');
+    let (mut quote, mut before) = (None, ' ');
     for (at, letter) in line.char_indices() {
-        if letter == ' ' && before != ' ' && !in_quotes {
+        if letter == ' ' && before != ' ' && quote.is_none() {
             if !is_flag(&line[word..at]) && !is_flag(&line[at..]) {
                 pieces.push(&line[start..at]);
                 start = at;
             }
             word = at;
-        } else if letter == '\'' && (in_quotes || !before.is_alphanumeric()) {
-            in_quotes = !in_quotes; // otherwise, it is an apostrophe
+        } else if quote == Some(letter) {
+            quote = None;
+        } else if quote.is_none() && matches!(letter, '\'' | '"') && !before.is_alphanumeric() {
+            quote = Some(letter); // behind a letter, it is an apostrophe
         }
         before = letter;
     }

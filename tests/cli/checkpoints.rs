@@ -25,11 +25,7 @@ fn a_config_that_cannot_be_parsed_is_an_error_and_no_guard_is_off() {
         let outcome = bench.run(&format!("cast {input} --to bf16 -o out.safetensors"));
         assert!(outcome.code == Some(1) && outcome.stderr.contains(refused), "{outcome:?}");
         for (config, what) in [
-            (
-                &b"\xef\xbb\xbf{\"quantization_config\":{\"quant_method\":\"fp8\"}}"[..],
-                "malformed JSON: expected value",
-            ),
-            (b"{\"quantization_config\":{\"quant_method\":\"fp8\"},}", "malformed JSON: trailing comma"),
+            (&b"{\"quantization_config\":{\"quant_method\":\"fp8\"},}"[..], "malformed JSON: trailing comma"),
             (b"{\"quantization_config\":{\"quant_method\":\"fp8\"}", "malformed JSON: EOF"),
             (b"{\"a\": -NaN}", "malformed JSON: "),
             (b"\"\xff\"", "is not UTF-8 text"),

@@ -1,6 +1,6 @@
 //! `tcast cast` between containers, as its users see it.
 
-use crate::common::{Bench, external_tensor, npy, npy_f32, safetensors, zip};
+use crate::common::{Bench, as_on_linux, external_tensor, npy, npy_f32, safetensors, zip};
 use std::fs;
 
 const COPY: &str = "--to float32 --exclude * -q -f";
@@ -188,7 +188,7 @@ fn external_data_is_read_from_the_tensors_folder_only() {
     for location in ["../secret.bin", "weights/../../secret.bin", &absolute, ""].into_iter().chain(of_windows) {
         bench.write("model/x.pb", &file(location));
         let outcome = bench.run("cast model/x.pb --to f32 -o y.npy -q");
-        let message = format!("tensor 'x': its external data '{location}' is not in the tensor's folder");
+        let message = as_on_linux(&format!("tensor 'x': its external data '{location}' is not in the tensor's folder"));
         assert_eq!(outcome.code, Some(1));
         assert!(outcome.stderr.contains(&message), "{}", outcome.stderr);
     }

@@ -216,8 +216,11 @@ fn an_output_beside_the_input_may_go_through_a_parent() {
     bench.run("cast llama --to f16 -o dot/. -q").expect(0, "", "");
     bench.run("cast llama/model-00001-of-00003.safetensors --to f16 -o dots/. -q").expect(0, "", "");
     assert_eq!(bench.files(), ["dot", "dots", "llama", "new"]);
-    let message = "tcast: error: out/../r.json: the output's directory does not exist\n  mkdir -p 'out/..'\n";
-    bench.run("cast llama --to f16 -o out --report out/../r.json").expect(1, "", message);
+    if cfg!(unix) {
+        // Windows finds the parent of a folder that does not exist.
+        let message = "tcast: error: out/../r.json: the output's directory does not exist\n  mkdir -p 'out/..'\n";
+        bench.run("cast llama --to f16 -o out --report out/../r.json").expect(1, "", message);
+    }
 }
 
 #[test]
@@ -620,7 +623,8 @@ fn flags_for_folders_are_refused_where_a_file_is_written() {
     assert_eq!(tree(&bench.path("x-float16")).keys().collect::<Vec<_>>(), ["model.safetensors"]);
     bench.write("file", b"");
     let outcome = bench.run("cast x.npy --to f16 --max-shard-size 1GB -o file --force");
-    assert!(outcome.code == Some(1) && outcome.stderr.contains("file: is a file, and the output is a folder"));
+    let is_refused = outcome.code == Some(1) && outcome.stderr.contains("file: is a file, and the output is a folder");
+    assert!(is_refused, "{outcome:?}");
 }
 
 #[test]

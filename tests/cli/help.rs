@@ -123,7 +123,7 @@ fn every_example_of_the_help_works() {
         if example.starts_with("cast --finish") {
             bench.run("cast llama --to f16 -o llama-f16 --part 1/1 -q").expect(0, "", "");
         }
-        let words: Vec<String> = example.split_whitespace().map(|word| word.replace('\'', "")).collect();
+        let words: Vec<String> = example.split_whitespace().map(|word| word.replace(['\'', '"'], "")).collect();
         let outcome = bench.run_args(&words.iter().map(String::as_str).collect::<Vec<_>>());
         // A quantized checkpoint differs from its source.
         let code = i32::from(example == "diff llama llama-fp8");

@@ -42,3 +42,4 @@ mod staging;
 mod text;
 mod transcode;
 mod undecoded;
+mod windows;

@@ -303,7 +303,7 @@ fn an_existing_report_and_a_link_that_leads_nowhere_come_with_a_remedy() {
     bench.run("cast in --to f16 -o link").expect(
         1,
         "",
-        "tcast: error: link: is a link to a folder that does not exist\n  mkdir 'no where', or name another folder with -o\n",
+        "tcast: error: link: is a link to a folder that does not exist\n  mkdir -p 'no where', or name another folder with -o\n",
     );
     fs::create_dir(bench.path("no where")).unwrap();
     bench.run("cast in --to f16 -o link -q").expect(0, "", "");

@@ -1,6 +1,6 @@
 //! Work that goes on where another run ended: what is in a work folder counts only as far as it is what was written.
 
-use crate::common::{Bench, long_work, same, shard, tree};
+use crate::common::{Bench, Outcome, as_on_linux, long_work, same, shard, tree};
 use std::fs;
 
 const LLAMA: &str = "llama-tiny-bf16";
@@ -232,7 +232,7 @@ fn an_unfinished_folder_is_no_checkpoint_to_any_command() {
         "promote old --tensor model.norm.weight -o x",
     ] {
         let outcome = bench.run(line);
-        let is_told = outcome.stderr == format!("tcast: error: {error}");
+        let is_told = outcome.stderr == as_on_linux(&format!("tcast: error: {error}"));
         assert!(outcome.code != Some(0) && is_told && outcome.stdout.is_empty(), "{line}: {outcome:?}");
     }
     // Once a file of the old checkpoint may have been moved, nothing is offered that would lose it.
@@ -389,11 +389,10 @@ fn the_command_that_goes_on_is_the_same_in_any_folder() {
     let bench = begun();
     fs::create_dir(bench.path("below")).unwrap();
     let mut command = bench.command();
-    let outcome = command.current_dir(bench.path("below")).args(["inspect", "../out"]).output().unwrap();
-    let said = String::from_utf8(outcome.stderr).unwrap();
+    let outcome = Outcome::of(&command.current_dir(bench.path("below")).args(["inspect", "../out"]).output().unwrap());
     let llama = fs::canonicalize(bench.path("llama")).unwrap();
-    let remedy = format!("\n  tcast cast '{}' --to 'float16' -o '../out' --resume\n", llama.display());
-    assert!(outcome.status.code() == Some(1) && outcome.stdout.is_empty() && said.ends_with(&remedy), "{said}");
+    let remedy = as_on_linux(&format!("  tcast cast '{}' --to 'float16' -o '../out' --resume\n", llama.display()));
+    assert!(outcome.code == Some(1) && outcome.stdout.is_empty() && outcome.stderr.ends_with(&remedy), "{outcome:?}");
     // What the reports have as the input is still what the command had.
     bench.run("cast llama --to f16 -o out --part 2/2 -q").expect(0, "", "");
     let finish = bench.run("cast --finish out --json -q");

@@ -1,4 +1,5 @@
 //! Quantized checkpoints that tcast does not decode, and the flags that it proposes for those that it does.
+#![cfg_attr(not(unix), allow(dead_code, unused_imports, reason = "some tests need a shell"))]
 
 use crate::common::{Bench, fixture};
 use crate::dequantize::shard;

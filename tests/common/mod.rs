@@ -7,7 +7,7 @@ pub mod promises;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 /// A folder that goes with the test, and the program run in it.
 pub struct Bench {
@@ -98,20 +98,74 @@ impl Bench {
     }
 
     pub fn run_args(&self, args: &[&str]) -> Outcome {
-        let output = self.command().args(args).output().expect("the program starts");
-        Outcome {
-            code: output.status.code(),
-            stdout: String::from_utf8(output.stdout).expect("text on stdout"),
-            stderr: String::from_utf8(output.stderr).expect("text on stderr"),
-        }
+        let null = |arg: &&str| if cfg!(windows) && *arg == "/dev/null" { "NUL".to_owned() } else { (*arg).to_owned() };
+        Outcome::of(&self.command().args(args.iter().map(null)).output().expect("the program starts"))
     }
 }
 
+/// What was printed, as it is printed on Linux: tests state that.
+pub fn as_on_linux(text: &str) -> String {
+    if !cfg!(windows) {
+        return text.to_owned();
+    }
+    let messages = |text: &str| {
+        let same = [
+            ("the system cannot find the file specified", "no such file or directory"),
+            ("the system cannot find the path specified", "no such file or directory"),
+            ("file not found", "no such file or directory"), // of Wine, as the next
+            ("path not found", "no such file or directory"),
+            ("access is denied", "permission denied"),
+            ("access denied", "permission denied"),
+            ("set TMP to", "set TMPDIR to"),
+            ("NUL", "/dev/null"),
+        ];
+        same.iter().fold(text.to_owned(), |text, (windows, linux)| text.replace(windows, linux))
+    };
+    if text.starts_with(['{', '[']) && serde_json::from_str::<serde_json::Value>(text).is_ok() {
+        return messages(&text.replace(r"\\", "/")); // of paths
+    }
+    messages(&text.split_inclusive('\n').map(line_as_on_linux).collect::<String>())
+}
+
+/// A line with slashes in paths and, if it contains a command, with words in single quotes.
+fn line_as_on_linux(line: &str) -> String {
+    let programs = [("del ", "rm "), ("cmd /c rmdir /s /q ", "rm -r "), ("mkdir ", "mkdir -p "), ("move ", "mv -n ")];
+    let mut line = line.to_owned();
+    let is_command = |word: &str| line.starts_with("  ") && line.contains(&format!("{word}\""));
+    if let Some((windows, linux)) = programs.iter().find(|(windows, _)| is_command(windows)) {
+        line = line.replace(&format!("{windows}\""), &format!("{linux}\"")).replace("\", \"", "\" \"");
+    }
+    line = line.replace("curl.exe ", "curl ").replace(r"\\?\", "");
+    let commands = ["cast", "quantize", "dequantize", "bitcast", "promote", "inspect", "diff"];
+    let has_command = commands.iter().any(|command| line.contains(&format!("tcast {command} ")));
+    if has_command || line.starts_with("  ") && !line.contains("in the config") {
+        let quoted = |word: &regex::Captures<'_>| {
+            let text = word[1].replace("`$", "$").replace("``", "`").replace('\'', r"'\''");
+            format!("'{}'", text.strip_suffix(r"\\").map_or(text.clone(), |folder| format!("{folder}/")))
+        };
+        line = regex::Regex::new("\"([^\"]*)\"").unwrap().replace_all(&line, quoted).into_owned();
+    }
+    // A backslash separates names, unless it begins a character that is escaped.
+    let is_escape = |rest: &str| {
+        let is_byte = rest.len() > 2 && rest.starts_with('x') && rest[1..3].bytes().all(|b| b.is_ascii_hexdigit());
+        rest.starts_with("u{") || rest.starts_with("''") || is_byte
+    };
+    let slash = |(at, c): (usize, char)| if c == '\\' && !is_escape(&line[at + 1..]) { '/' } else { c };
+    line.char_indices().map(slash).collect()
+}
+
 impl Outcome {
+    /// What a finished run printed.
+    pub fn of(output: &Output) -> Self {
+        let text = |bytes: &[u8]| as_on_linux(std::str::from_utf8(bytes).expect("text"));
+        Self { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) }
+    }
+
     /// Checks exit code, standard output and standard error, to the letter.
     #[track_caller]
     pub fn expect(&self, code: i32, stdout: &str, stderr: &str) {
-        assert_eq!((self.code, self.stdout.as_str(), self.stderr.as_str()), (Some(code), stdout, stderr));
+        let expected = (Some(code), as_on_linux(stdout), as_on_linux(stderr));
+        assert_eq!((self.code, &*self.stdout, &*self.stderr), (expected.0, &*expected.1, &*expected.2));
     }
 }
 
@@ -186,8 +240,9 @@ pub fn check_hostile(file: &Path, allowed: &[i32], what: &str) {
     let limited = "ulimit -v 262144 && ulimit -t 60 && exec \"$0\" \"$@\"";
     for output in ["out.npz", "out.safetensors"] {
         let bench = Bench::new();
-        let emulated = emulated(); // an emulator has memory and time of its own
-        let mut command = emulated.unwrap_or_else(|| {
+        // An emulator has memory and time of its own, and Windows has no such limits.
+        let unlimited = emulated().or_else(|| cfg!(windows).then(|| bench.command()));
+        let mut command = unlimited.unwrap_or_else(|| {
             let mut command = Command::new("sh");
             command.args(["-c", limited]).arg(assert_cmd::cargo::cargo_bin!("tcast"));
             command

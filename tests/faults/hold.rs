@@ -1,6 +1,6 @@
 //! A program that is held at a known point: a test there does not depend on how fast the machine is.
 
-use super::{outcome, skip};
+use super::skip;
 use crate::common::Outcome;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -154,7 +154,7 @@ pub(super) fn hold(mut command: Command, call: &str, at: usize) -> Option<Held> 
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     while !folder.path().join("held").exists() {
         if let Some(status) = child.try_wait().unwrap() {
-            panic!("{status} before {call} {at}: {:?}", outcome(child.wait_with_output().unwrap()));
+            panic!("{status} before {call} {at}: {:?}", Outcome::of(&child.wait_with_output().unwrap()));
         }
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -165,12 +165,12 @@ impl Held {
     /// Lets the run go on, and waits for its end.
     pub(super) fn release(self) -> Outcome {
         std::fs::write(self.folder.path().join("go"), b"").unwrap();
-        outcome(self.child.wait_with_output().unwrap())
+        Outcome::of(&self.child.wait_with_output().unwrap())
     }
 
     /// Sends a signal while the thread is held, and waits for the end of the run.
     pub(super) fn signal(self, signal: &str) -> Outcome {
         assert!(Command::new("kill").args(["-s", signal, &self.child.id().to_string()]).status().unwrap().success());
-        outcome(self.child.wait_with_output().unwrap())
+        Outcome::of(&self.child.wait_with_output().unwrap())
     }
 }

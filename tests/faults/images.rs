@@ -1,7 +1,7 @@
 //! What a disk can hold after a power failure, modelled as in "All File Systems Are Not Created Equal" (Pillai et al.,
 //! OSDI 2014): what was flushed is there; of the rest some, in any order that keeps each name and each file consistent.
 
-use super::{calls, outcome, traced};
+use super::{Outcome, calls, traced};
 use crate::common::Bench;
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -165,7 +165,7 @@ pub(super) struct Recording {
 pub(super) fn record_changes(bench: &Bench, flags: &[&str], line: &str) -> Recording {
     let before = Disk::read(&bench.path(""));
     let flags = [&["-xx", "-s", "1000000", "-e", CALLS], flags].concat();
-    outcome(traced(bench, &flags, line).output().unwrap()).expect(0, "", "");
+    Outcome::of(&traced(bench, &flags, line).output().unwrap()).expect(0, "", "");
     let trace = String::from_utf8(bench.read("trace")).unwrap();
     fs::remove_file(bench.path("trace")).unwrap();
     let root = fs::canonicalize(bench.path("")).unwrap();

@@ -1,7 +1,7 @@
 //! Inputs that change while they are read: cut short, written to, replaced, removed, and disks that do not give them.
 
 use super::hold::{Held, hold};
-use super::{Moments, has_strace, number, numbers, outcome, sparse, traced};
+use super::{Moments, has_strace, number, numbers, sparse, traced};
 use crate::common::promises::record;
 use crate::common::{Bench, Outcome, npy, shard};
 use std::fs::{self, File};
@@ -32,7 +32,7 @@ fn while_it_waits(bench: &Bench, mut command: Command, meanwhile: impl FnOnce())
     reader.read_exact(&mut some).unwrap(); // more than the header: a piece is under way
     meanwhile();
     std::io::copy(&mut reader, &mut std::io::sink()).unwrap();
-    outcome(child.wait_with_output().unwrap())
+    Outcome::of(&child.wait_with_output().unwrap())
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn an_input_cut_short_at_any_moment_is_an_error_or_came_too_late() {
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         std::thread::sleep(moments.next());
         cut(&bench.path("x.safetensors"), 4096);
-        let said = outcome(child.wait_with_output().unwrap());
+        let said = Outcome::of(&child.wait_with_output().unwrap());
         moments.was_under_way(said.code != Some(0));
         match said.code {
             Some(0) => assert!(bench.read("out.safetensors") == bench.read("whole.safetensors")),
@@ -285,7 +285,7 @@ fn a_config_is_read_once_and_copied_only_if_it_is_what_was_read() {
         "inspect fp8 -q",
         "inspect fp8/model-00001-of-00002.safetensors -q",
     ] {
-        let said = outcome(traced(&bench, &["-e", "trace=openat"], line).output().unwrap());
+        let said = Outcome::of(&traced(&bench, &["-e", "trace=openat"], line).output().unwrap());
         assert!(said.code == Some(0), "{line}: {said:?}");
         let trace = fs::read_to_string(bench.path("trace")).unwrap();
         let reads = |name: &str| {

@@ -29,7 +29,7 @@ use common::{Bench, Outcome};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// A number from the environment, or the one for every day.
@@ -85,7 +85,8 @@ fn calls(trace: &str) -> Vec<(&str, String)> {
             if let Some(begin) = unfinished.remove(thread) {
                 calls.push((thread, format!("{begin}{end}")));
             }
-        } else {
+        } else if !call.contains("<detached ...>") {
+            // Of a thread that ends while strace attaches to it, the call is unknown.
             calls.push((thread, call.to_owned()));
         }
     }
@@ -96,16 +97,7 @@ fn calls(trace: &str) -> Vec<(&str, String)> {
 fn in_shell(bench: &Bench, shell: &str, line: &str) -> Outcome {
     let mut command = Command::new("sh");
     command.args(["-c", shell, "sh"]).arg(assert_cmd::cargo::cargo_bin!("tcast")).args(line.split(' '));
-    outcome(command.current_dir(bench.path("")).output().unwrap())
-}
-
-/// What a run printed, and its exit code.
-fn outcome(output: Output) -> Outcome {
-    Outcome {
-        code: output.status.code(),
-        stdout: String::from_utf8(output.stdout).unwrap(),
-        stderr: String::from_utf8(output.stderr).unwrap(),
-    }
+    Outcome::of(&command.current_dir(bench.path("")).output().unwrap())
 }
 
 /// What a file holds, if it is there.

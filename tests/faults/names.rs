@@ -1,6 +1,6 @@
 //! Names, modes and kinds of files that are rarely thought of.
 
-use super::{in_shell, numbers, outcome, skip};
+use super::{Outcome, in_shell, numbers, skip};
 use crate::common::promises::record;
 use crate::common::{Bench, fixture, tree};
 use std::ffi::{OsStr, OsString};
@@ -60,7 +60,8 @@ fn a_remedy_can_be_pasted_into_a_shell_whatever_the_names_are() {
     for name in names.iter().filter(|name| name.len() < 240) {
         let folder = bench.path("").join("deep").join(name);
         let output = std::path::Path::new("deep").join(name).join("out.npy");
-        let said = outcome(bench.command().args(["cast", "x.npy", "--to", "f16", "-o"]).arg(output).output().unwrap());
+        let said =
+            Outcome::of(&bench.command().args(["cast", "x.npy", "--to", "f16", "-o"]).arg(output).output().unwrap());
         assert!(said.code == Some(1) && !deceives(&said.stderr), "{said:?}");
         let remedy = said.stderr.lines().last().unwrap();
         assert!(remedy.starts_with("  mkdir -p "), "{said:?}");
@@ -91,27 +92,29 @@ fn any_name_that_a_file_can_have_is_read_and_written() {
         fs::copy(bench.path("x.npy"), bench.path("").join(&input)).unwrap();
         fs::create_dir(bench.path("").join(&folder)).unwrap();
         let output = bench.path("").join(&folder).join(&input);
-        let said = outcome(
-            bench.command().args(["cast", "--to", "f16", "-o"]).arg(&output).arg("--").arg(&input).output().unwrap(),
+        let said = Outcome::of(
+            &bench.command().args(["cast", "--to", "f16", "-o"]).arg(&output).arg("--").arg(&input).output().unwrap(),
         );
         assert_eq!((said.code, said.stdout.as_str()), (Some(0), ""), "{name:?}: {said:?}");
         // Nothing of a name reaches the terminal as a command to it.
         assert!(!deceives(&said.stderr), "{name:?}: {said:?}");
         assert!(fs::read(&output).unwrap() == wanted, "{name:?}");
         // An error shows it as well, and a report.
-        let refused =
-            outcome(bench.command().args(["cast", "--to", "f16", "-o"]).arg(&output).arg(&input).output().unwrap());
+        let refused = Outcome::of(
+            &bench.command().args(["cast", "--to", "f16", "-o"]).arg(&output).arg(&input).output().unwrap(),
+        );
         assert_eq!(refused.code, Some(4));
         assert!(!deceives(&refused.stderr), "{name:?}: {refused:?}");
         assert_eq!(refused.stderr.lines().count(), 2, "{name:?}: {refused:?}");
-        let json =
-            outcome(bench.command().args(["cast", "-n", "-q", "--json", "--to", "f32"]).arg(&input).output().unwrap());
+        let json = Outcome::of(
+            &bench.command().args(["cast", "-n", "-q", "--json", "--to", "f32"]).arg(&input).output().unwrap(),
+        );
         assert!(!deceives(&json.stdout), "{name:?}: {json:?}");
         if name.len() < 240 {
             assert!(serde_json::from_str::<serde_json::Value>(&json.stdout).is_ok(), "{name:?}: {json:?}");
         }
         // Beside the input, with the type in its name: too long for some.
-        let beside = outcome(bench.command().args(["cast", "--to", "f16", "-q"]).arg(&input).output().unwrap());
+        let beside = Outcome::of(&bench.command().args(["cast", "--to", "f16", "-q"]).arg(&input).output().unwrap());
         if name.len() < 240 {
             beside.expect(0, "", "");
             assert!(fs::read(bench.path("").join(with(name, ".float16.npy"))).unwrap() == wanted, "{name:?}");
@@ -141,7 +144,7 @@ fn a_folder_of_any_name_becomes_a_folder_of_any_name() {
         fs::rename(bench.path("in"), bench.path("").join(&input)).unwrap();
         let mut command = bench.command();
         command.args(["cast", "--to", "f16", "-q", "--no-sync", "-o"]).arg(&output).arg("--").arg(&input);
-        outcome(command.output().unwrap()).expect(0, "", "");
+        Outcome::of(&command.output().unwrap()).expect(0, "", "");
         assert!(tree(&bench.path("").join(&output)) == wanted, "{name:?}");
         fs::rename(bench.path("").join(&input), bench.path("in")).unwrap();
     }
@@ -282,7 +285,7 @@ fn what_is_no_plain_file_is_written_in_place_or_refused() {
     command.args("cast x.npy --to f16 -o pipe.npy -q".split(' ')).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().unwrap();
     drop(fs::File::open(bench.path("pipe.npy")).unwrap());
-    let said = outcome(child.wait_with_output().unwrap());
+    let said = Outcome::of(&child.wait_with_output().unwrap());
     said.expect(1, "", "tcast: error: pipe.npy: cannot write: broken pipe\n");
     // As inputs.
     for (input, wrong) in [

@@ -1,7 +1,7 @@
 //! How an output gets its name, where file systems differ, and what is left of runs that were killed.
 
 use super::hold::{hold, replace_calls};
-use super::{has_strace, leftovers, numbers, outcome, skip, sparse, traced};
+use super::{Outcome, has_strace, leftovers, numbers, skip, sparse, traced};
 use crate::common::promises::record;
 use crate::common::{Bench, shard, tree};
 use std::fs;
@@ -12,7 +12,7 @@ use std::process::Command;
 fn replaced(bench: &Bench, line: &str, variables: &[(&str, &str)]) -> Option<crate::common::Outcome> {
     let mut command = bench.command();
     command.args(line.split(' '));
-    Some(outcome(replace_calls(command, variables)?.output().unwrap()))
+    Some(Outcome::of(&replace_calls(command, variables)?.output().unwrap()))
 }
 
 /// Whether files can be made that have no name.
@@ -153,7 +153,7 @@ fn a_new_output_is_written_where_the_file_system_has_neither_links_nor_a_careful
         for answer in ["EINVAL", "EPERM", "EOPNOTSUPP"] {
             let inject = format!("inject=renameat2,link,linkat:error={answer}");
             let flags = ["-e", "trace=renameat2,link,linkat", "-e", &inject];
-            outcome(traced(&bench, &flags, "cast x.npy --to f16 -o y.npy -q").output().unwrap()).expect(0, "", "");
+            Outcome::of(&traced(&bench, &flags, "cast x.npy --to f16 -o y.npy -q").output().unwrap()).expect(0, "", "");
             assert!(bench.read("y.npy") == whole, "{answer}");
             fs::remove_file(bench.path("y.npy")).unwrap();
             fs::remove_file(bench.path("trace")).unwrap();

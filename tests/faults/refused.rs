@@ -1,6 +1,6 @@
 //! A system that refuses: each of its calls is made to fail, one at a time.
 
-use super::{calls, has_strace, leftovers, number, numbers, outcome, traced};
+use super::{Outcome, calls, has_strace, leftovers, number, numbers, traced};
 use crate::common::promises::record;
 use crate::common::{Bench, fixture, shard, tree};
 use std::collections::{BTreeMap, BTreeSet};
@@ -79,7 +79,7 @@ fn fail_each(bench: &Bench, line: &str, prepare: impl Fn(), check: impl Fn(&str,
             for answer in answers {
                 prepare();
                 let (trace, inject) = (format!("trace={call}"), format!("inject={call}:error={answer}:when={at}"));
-                let said = outcome(traced(bench, &["-e", &trace, "-e", &inject], line).output().unwrap());
+                let said = Outcome::of(&traced(bench, &["-e", &trace, "-e", &inject], line).output().unwrap());
                 let what = format!("{call} {at} of {own:?} answered with {answer}");
                 check(&what, &said);
                 tried += 1;
@@ -97,7 +97,7 @@ fn a_folder_that_may_not_be_searched_is_named_itself() {
     let bench = Bench::with_checkpoint("llama-tiny-bf16", "in");
     let flags = ["-P", "in/.tcast", "-e", "trace=statx", "-e", "inject=statx:error=EACCES"];
     for line in ["inspect in", "cast in --to f16 -o out", "cast --finish in"] {
-        let said = outcome(traced(&bench, &flags, line).output().unwrap());
+        let said = Outcome::of(&traced(&bench, &flags, line).output().unwrap());
         let message = "tcast: error: in: cannot read: permission denied\n";
         assert_eq!((said.code, &*said.stdout, &*said.stderr), (Some(1), "", message), "{line}");
     }
@@ -273,7 +273,7 @@ fn whatever_the_system_refuses_a_replaced_folder_is_old_or_new_or_can_be_finishe
     // A system without exchanges.
     prepare();
     let refuse = ["-e", "trace=renameat2", "-e", "inject=renameat2:error=EINVAL"];
-    outcome(traced(&bench, &refuse, line).output().unwrap()).expect(0, "", "");
+    Outcome::of(&traced(&bench, &refuse, line).output().unwrap()).expect(0, "", "");
     assert_eq!(fs::read(out.join("notes.txt")).unwrap(), b"mine");
     fs::remove_file(out.join("notes.txt")).unwrap();
     assert!(tree(&out) == wholes[1]);
@@ -305,7 +305,7 @@ fn a_read_that_fails_once_or_always_is_an_error_whatever_file_it_is_of() {
                     let inject = format!("inject={call}:error={answer}{when}");
                     let flags = ["-P", file, "-e", &format!("trace={call}"), "-e", &inject];
                     let line = format!("cast {input} --to bf16 -o out.safetensors");
-                    let said = outcome(traced(&bench, &flags, &line).output().unwrap());
+                    let said = Outcome::of(&traced(&bench, &flags, &line).output().unwrap());
                     let what = format!("{line}: {call} of {file} answered with {answer}{when}: {said:?}");
                     assert_eq!(said.code, Some(1), "{what}");
                     assert!(said.stderr.contains("tcast: error: q"), "{what}"); // strace has a word to say, too
@@ -333,7 +333,7 @@ fn a_side_file_that_the_disk_does_not_give_is_an_error_and_not_left_out() {
     let trace = String::from_utf8(bench.read("trace")).unwrap();
     let at = trace.lines().position(|line| line.contains("in/config.json")).unwrap() + 1;
     let inject = format!("inject=statx:error=EIO:when={at}");
-    let said = outcome(traced(&bench, &["-e", "trace=statx", "-e", &inject], line).output().unwrap());
+    let said = Outcome::of(&traced(&bench, &["-e", "trace=statx", "-e", &inject], line).output().unwrap());
     let message = "tcast: error: in/config.json: cannot read: input/output error
   make it a file that can be read, or download it again\n";
     said.expect(1, "", message);

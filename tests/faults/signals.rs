@@ -1,7 +1,7 @@
 //! Signals: SIGKILL at any moment, and those that ask the program to end.
 
 use super::hold::hold;
-use super::{Moments, has_strace, leftovers, number, numbers, outcome, skip, sparse, traced};
+use super::{Moments, Outcome, has_strace, leftovers, number, numbers, skip, sparse, traced};
 use crate::common::promises::record;
 use crate::common::{Bench, long_decoding, long_encoding, long_work, npy, same, shard, tree};
 use std::collections::BTreeMap;
@@ -258,7 +258,7 @@ fn an_interrupt_after_two_folders_are_exchanged_waits_until_the_old_one_is_gone(
     bench.run("cast old --to f16 -o out -q").expect(0, "", "");
     bench.run("cast new --to f16 -o whole -q").expect(0, "", "");
     let flags = ["-e", "trace=renameat2", "-e", "inject=renameat2:signal=INT:when=1"];
-    let said = outcome(traced(&bench, &flags, "cast new --to f16 -o out -f -q").output().unwrap());
+    let said = Outcome::of(&traced(&bench, &flags, "cast new --to f16 -o out -f -q").output().unwrap());
     let end = (said.code, said.stderr.as_str());
     assert!([(Some(0), ""), (Some(130), "tcast: interrupted, the output was complete\n")].contains(&end), "{said:?}");
     same(&tree(&bench.path("out")), &tree(&bench.path("whole")));
@@ -345,7 +345,7 @@ fn whoever_asks_a_run_to_end_finds_the_old_output_or_the_new_one() {
     while asked < times {
         let signal = signals[asked % signals.len()];
         bench.write("out.npy", &old);
-        let said = outcome(end(&bench, line, signal, moments.next()));
+        let said = Outcome::of(&end(&bench, line, signal, moments.next()));
         moments.was_under_way(said.code != Some(0));
         let there = bench.read("out.npy");
         assert_eq!(bench.files(), ["out.npy", "x.npy"], "{signal}: {said:?}");

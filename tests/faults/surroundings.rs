@@ -1,6 +1,6 @@
 //! Clocks, locales and environments as they are found on other machines.
 
-use super::{in_shell, numbers, outcome, skip};
+use super::{Outcome, in_shell, numbers, skip};
 use crate::common::promises::record;
 use crate::common::{Bench, tree};
 use std::fs::{self, File};
@@ -37,14 +37,14 @@ fn the_bytes_are_the_same_in_any_locale_and_time_zone() {
         command.args(line.split(' '));
         let pairs = setting.split(' ').filter_map(|pair| pair.split_once('='));
         command.envs(pairs);
-        let said = outcome(command.output().unwrap());
+        let said = Outcome::of(&command.output().unwrap());
         assert_eq!((said.code, said.stdout.as_str()), (Some(0), ""), "{setting}: {said:?}");
         assert_eq!(said.stderr.lines().next(), Some(&*words), "{setting}");
         assert!(bench.read("out.npz") == npz, "{setting}");
         assert!(serde_json::from_slice::<serde_json::Value>(&bench.read("out.json")).is_ok(), "{setting}");
     }
     let mut bare = bench.command();
-    assert_eq!(outcome(bare.env_clear().args(line.split(' ')).output().unwrap()).code, Some(0));
+    assert_eq!(Outcome::of(&bare.env_clear().args(line.split(' ')).output().unwrap()).code, Some(0));
     assert!(bench.read("out.npz") == npz);
     record("the_bytes_are_the_same_in_any_locale_and_time_zone", &format!("{} settings", settings.len() + 1));
 }
@@ -82,7 +82,7 @@ fn a_clock_that_stands_still_runs_back_or_is_before_1970_does_no_harm() {
         let with_clock = |line: &str| {
             let mut command = bench.command();
             command.env("LD_PRELOAD", bench.path("clock.so")).env("CLOCK", kind).args(line.split(' '));
-            outcome(command.output().unwrap())
+            Outcome::of(&command.output().unwrap())
         };
         let said = with_clock("cast in --to f16 -o out --json --no-sync");
         assert_eq!(said.code, Some(0), "{kind}: {said:?}");

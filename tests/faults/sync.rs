@@ -1,7 +1,7 @@
 //! What is flushed to the disk, and when: data before a name counts, the name before the run is over.
 
 use super::hold::{hold, replace_calls};
-use super::{calls, has_strace, numbers, outcome, traced};
+use super::{Outcome, calls, has_strace, numbers, traced};
 use crate::common::promises::record;
 use crate::common::{Bench, same, shard, tree};
 use std::fs;
@@ -169,7 +169,7 @@ fn a_flush_that_fails_is_an_error_of_its_shard_although_the_next_was_begun() {
     let line = "cast in --to f16 -o out -q -j1";
     let at = (FIRST_SHARD + 2).to_string(); // the record of the first shard comes between
     let Some(mut command) = replace_calls(bench.command(), &[("FSYNC_AT", &at)]) else { return };
-    let said = outcome(command.args(line.split(' ')).output().unwrap());
+    let said = Outcome::of(&command.args(line.split(' ')).output().unwrap());
     said.expect(
         1,
         "",
@@ -180,7 +180,7 @@ fn a_flush_that_fails_is_an_error_of_its_shard_although_the_next_was_begun() {
     same(&tree(&bench.path("out")), &tree(&bench.path("whole")));
     // A run that replaces a checkpoint is resumed without --force.
     let Some(mut command) = replace_calls(bench.command(), &[("FSYNC_AT", &at)]) else { return };
-    let said = outcome(command.args(line.split(' ')).arg("--force").output().unwrap());
+    let said = Outcome::of(&command.args(line.split(' ')).arg("--force").output().unwrap());
     let kept = "are done and kept in out/.tcast: the same command with --resume instead of --force continues it\n";
     assert!(said.code == Some(1) && said.stderr.contains(kept), "{said:?}");
     bench.run(&format!("{line} --resume")).expect(0, "", "");

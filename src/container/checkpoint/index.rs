@@ -1,6 +1,6 @@
 //! `model.safetensors.index.json`: which shard holds each tensor, as `transformers` reads and writes it.
 
-use super::read_text;
+use super::{read_text, without_byte_order_mark};
 use crate::container::json::{MapOnly, SharedValues, without_python_literals};
 use crate::error::{Error, Result};
 use crate::text::shorten;
@@ -47,7 +47,7 @@ struct Content {
 impl Index {
     pub(super) fn read(path: &Path) -> Result<Self> {
         let text = read_text(path).map_err(|error| error.remedy(WITHOUT_INDEX))?;
-        let json = without_python_literals(&text, |literal| format!("\"{LITERAL}{literal}\""));
+        let json = without_python_literals(without_byte_order_mark(&text), |literal| format!("\"{LITERAL}{literal}\""));
         let MapOnly(content) = serde_json::from_str::<MapOnly<Content>>(&json).map_err(|error| {
             let error = Error::new(format!("malformed index: {}", shorten(&error.to_string())));
             error.remedy("download the folder again")

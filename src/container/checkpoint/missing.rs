@@ -5,7 +5,7 @@ use super::names::{file_names, folders_of_shards, has_shards};
 use crate::container::{by_extension, known_formats, probe_on};
 use crate::error::{Error, Kind};
 use crate::io::output::{directory_of, in_home};
-use crate::text::quoted;
+use crate::text::{CURL, quoted};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
@@ -58,7 +58,7 @@ fn download(text: &str, kind: &str, address: &str) -> String {
             let file = file.as_deref().map(|file| file.split('?').next().unwrap_or(file));
             from_hub(&format!("{owner}/{name}"), file)
         }
-        ("http" | "https", _) => format!("curl -LO {whole}"),
+        ("http" | "https", _) => format!("{CURL} -LO {whole}"),
         ("s3", [_, .., name]) if by_extension(name.as_ref()).is_some() => format!("aws s3 cp {whole} ."),
         ("s3", [_, .., name]) => format!("aws s3 sync {whole} {}", quoted(name.as_ref())),
         ("gs", _) => format!("gcloud storage cp -r {whole} ."),
@@ -189,6 +189,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg(unix)] // in its quotes
     fn an_address_comes_with_the_command_that_downloads_it() {
         for (address, command) in [
             ("hf://org/x", "hf download 'org/x'"),

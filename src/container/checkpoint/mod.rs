@@ -25,7 +25,7 @@ use crate::error::{Error, Kind, Result};
 use crate::io::map::MappedFile;
 use crate::io::open::{Links, read_regular};
 use crate::io::output::directory_of;
-use crate::text::{quoted, shorten};
+use crate::text::{move_file, shorten};
 use disagreements::{Disagreements, compare, repetitions, unnamed};
 use missing::{explain, without_shards};
 use names::{file_names, find_index, is_shard, texts};
@@ -127,7 +127,7 @@ pub fn open(path: &Path, threads: usize) -> Result<Checkpoint> {
     }
     if let Some(fatal) = checkpoint.disagreements.iter().find(|disagreement| disagreement.is_fatal) {
         let folder = checkpoint.folder.as_deref().unwrap_or(path);
-        let move_out = |file: &Path| format!("mv -n {} {}", quoted(file), quoted(&folder.join("..")));
+        let move_out = |file: &Path| move_file(file, &folder.join(".."));
         let error = Error::new(&fatal.text).in_file(path);
         if let Some(index) = checkpoint.index.as_ref().filter(|_| fatal.is_index_short) {
             let move_out = move_out(&folder.join(&index.name));
@@ -200,6 +200,11 @@ fn read_text(path: &Path) -> Result<String> {
     const MOST: u64 = 100 << 20;
     let text = read_regular(path, MOST, Links::Follow).map_err(|error| Error::io("cannot read", &error))?;
     String::from_utf8(text).map_err(|_| Error::new("is not UTF-8 text"))
+}
+
+/// The text behind the mark with which some editors of Windows begin a file.
+fn without_byte_order_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
 /// The names of all tensors in an index beside a shard that names the shard. Empty for a file that stands alone.

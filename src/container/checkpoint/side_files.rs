@@ -1,12 +1,13 @@
 //! The files beside the shards of a checkpoint: config, tokenizer, chat template and others.
 
-use super::{Checkpoint, is_index, is_shard_name, read_text};
+use super::{Checkpoint, is_index, is_shard_name, read_text, without_byte_order_mark};
 use crate::container::Input;
 use crate::container::json::{MapOnly, as_json, members};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
+use crate::io::open::is_absent;
 use crate::io::output::is_own;
-use crate::text::{quoted, shorten};
+use crate::text::{replace_by_copy, shorten};
 use serde::de::IgnoredAny;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -98,9 +99,9 @@ impl SideFiles {
             let target = fs::canonicalize(&path).map_err(|error| Error::io("cannot read", &error).in_file(&path))?;
             let is_inside = fs::canonicalize(folder).is_ok_and(|folder| target.starts_with(folder));
             if !is_inside && !shards.iter().any(|shard| folder_of(shard.path()).as_deref() == target.parent()) {
-                let (link, copy) = (quoted(&path), quoted(&folder.join(format!("{file}.copy"))));
+                let copy = folder.join(format!("{file}.copy"));
                 let error = Error::new("is a symbolic link that leads out of the checkpoint, and is not followed");
-                let remedy = format!("if the model needs its target: cp {link} {copy} && mv {copy} {link}");
+                let remedy = format!("if the model needs its target: {}", replace_by_copy(&path, &copy));
                 return Err(error.in_file(&path).remedy(remedy));
             }
         }
@@ -110,10 +111,9 @@ impl SideFiles {
 
 /// Whether an entry is a file, or a link to one. A link may lead nowhere, and a file may have been removed just now.
 fn is_plain_file(entry: &fs::DirEntry) -> Result<bool> {
-    use std::io::ErrorKind::{NotADirectory, NotFound};
     match fs::metadata(entry.path()) {
         Ok(metadata) => Ok(metadata.is_file()),
-        Err(error) if matches!(error.kind(), NotFound | NotADirectory) => Ok(false),
+        Err(error) if is_absent(&error) => Ok(false),
         Err(error) => Err(Error::io("cannot read", &error).in_file(&entry.path()).remedy(READABLE)),
     }
 }
@@ -149,6 +149,11 @@ impl Checkpoint {
 
     /// The same, if it was read.
     pub(crate) fn read_text_of(&self, name: &str) -> Option<&str> {
+        self.whole_text_of(name).map(without_byte_order_mark)
+    }
+
+    /// The same with a byte order mark, if it has one.
+    pub(crate) fn whole_text_of(&self, name: &str) -> Option<&str> {
         self.descriptions.get(name)?.get()?.as_deref()
     }
 
@@ -171,7 +176,7 @@ fn read_side_file(folder: &Path, name: &str) -> Result<Option<String>> {
         return Err(error.remedy("download it again: the config of a model has a few MiB at most"));
     }
     let text = read_text(&path).map_err(|error| error.in_file(&path).remedy(READABLE))?;
-    match serde_json::from_str::<MapOnly<IgnoredAny>>(&as_json(&text)) {
+    match serde_json::from_str::<MapOnly<IgnoredAny>>(&as_json(without_byte_order_mark(&text))) {
         Ok(_) => Ok(Some(text)),
         Err(error) => {
             let error = Error::new(format!("malformed JSON: {}", shorten(&error.to_string()))).in_file(&path);

@@ -2,7 +2,7 @@
 
 use super::{file_names, is_shard_name};
 use crate::error::{Error, InterruptedWork, Kind, Result, WorkState};
-use crate::io::open::{Links, read_regular};
+use crate::io::open::{Links, is_absent, read_regular};
 use crate::io::temporaries::{DONE, END, MANIFEST, OLD, WORK};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
@@ -65,7 +65,7 @@ impl StoredPath {
 pub(super) fn refuse(folder: &Path) -> Result<()> {
     let work = folder.join(WORK);
     match fs::symlink_metadata(&work) {
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(()),
+        Err(error) if is_absent(&error) => Ok(()),
         Err(error) => Err(Error::io("cannot read", &error).in_file(folder)),
         Ok(_) => {
             let error = Error::new(format!("an unfinished conversion is in it, in {WORK}")).in_file(folder);

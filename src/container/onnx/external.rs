@@ -173,6 +173,7 @@ fn open_beneath(folder: &Path, location: &Path) -> io::Result<Option<File>> {
 /// The same where folders cannot be opened: the path is checked before and after.
 #[cfg(not(unix))]
 fn open_beneath(folder: &Path, location: &Path) -> io::Result<Option<File>> {
+    use crate::io::open::{Links, input_options};
     let has_link = || {
         let mut path = folder.to_owned();
         location.components().try_fold(false, |found, part| {
@@ -183,6 +184,6 @@ fn open_beneath(folder: &Path, location: &Path) -> io::Result<Option<File>> {
     if has_link()? {
         return Ok(None);
     }
-    let file = File::open(folder.join(location))?;
+    let file = input_options(Links::Follow).open(folder.join(location))?;
     Ok((!has_link()?).then_some(file))
 }

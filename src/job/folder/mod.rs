@@ -19,7 +19,7 @@ use crate::io::identity::{Files, is_within};
 use crate::operator::Operator;
 use crate::plan::{Plan, Spread, Step};
 use crate::staging::{self, Manifest, ManifestShard, ManifestSource, Start};
-use crate::text::{path_text, quoted, size};
+use crate::text::{path_text, remove_files, size};
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
@@ -75,7 +75,7 @@ impl<'a> FolderOutput<'a> {
         let changed = changed.into_iter().filter_map(|(name, text)| Some((name.to_owned(), text?)));
         let side_file = |name: String| {
             let path = source.folder.as_deref().unwrap_or(path).join(&name);
-            ManifestSource::side_file(&path, source.read_text_of(&name), name)
+            ManifestSource::side_file(&path, source.whole_text_of(&name), name)
         };
         let mut manifest = Manifest {
             tcast: env!("CARGO_PKG_VERSION").to_owned(),
@@ -172,7 +172,7 @@ fn check_descriptions(folder: &Path, manifest: &Manifest) -> Result<()> {
     for name in [HF_QUANT_CONFIG, QUANTIZE_CONFIG] {
         let path = folder.join(name);
         if manifest.files().all(|file| file != name) && path.try_exists().is_ok_and(|is_there| is_there) {
-            let remedy = format!("rm {}", quoted(&path));
+            let remedy = remove_files(&[&path]);
             let error = Error::new("describes the checkpoint that is to be replaced, and would stay").in_file(&path);
             return Err(error.remedy(remedy).of(Kind::Taken(Wanted::Folder)));
         }

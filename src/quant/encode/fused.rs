@@ -344,6 +344,8 @@ mod tests {
     }
 
     #[test]
+    // The program takes this path with AVX-512 only, and then the processor rounds. The tests call the C library.
+    #[cfg_attr(all(windows, target_env = "gnu"), ignore = "fmaf of mingw-w64 rounds wrongly")]
     fn quotients_with_corrections_are_those_of_divisions() {
         let mut next = random(1);
         let mut random = |bits: u32| next() as u32 & ((1 << bits) - 1);

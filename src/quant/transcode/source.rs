@@ -146,7 +146,7 @@ impl SourceGrid {
             let combined = if self.keeps_blocks {
                 scale
             } else if is_divisor {
-                Some(scale / global).filter(|found| found.mul_add(global, -scale) == 0.0).unwrap_or(f64::NAN)
+                if divides(global, scale) { scale / global } else { f64::NAN }
             } else {
                 scale * global // of 4 or 8 and 24 bits, so the product is exact
             };
@@ -242,4 +242,46 @@ pub(super) fn exponent_of(number: f64) -> Option<i32> {
 /// The number divided by the power of two at or below it.
 pub(super) fn mantissa_of(number: f64) -> f64 {
     f64::from_bits(number.to_bits() & ((1 << 52) - 1) | 1023 << 52)
+}
+
+/// True if the quotient of two finite numbers has no more bits than the dividend: then a division does not round it.
+fn divides(divisor: f64, dividend: f64) -> bool {
+    /// The significand without its trailing zeros.
+    fn odd_part(number: f64) -> u64 {
+        const FRACTION: u64 = (1 << 52) - 1;
+        let bits = number.to_bits();
+        let significand = bits & FRACTION | u64::from(number.is_normal()) << 52;
+        significand >> significand.trailing_zeros().min(63)
+    }
+    let are_finite = divisor.is_finite() && dividend.is_finite();
+    are_finite && divisor != 0.0 && odd_part(dividend).is_multiple_of(odd_part(divisor))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::divides;
+    use crate::random::random;
+
+    #[test]
+    fn an_exact_quotient_gives_the_dividend_back() {
+        for (divisor, dividend, exact) in [
+            (3.0, 6.0, true),
+            (3.0, 1.0, false),
+            (0.5, 7.0, true),
+            (-448.0, 7.0, true),
+            (5.0, 0.0, true),
+            (0.0, 1.0, false),
+            (f64::INFINITY, 1.0, false),
+            (1.0, f64::NAN, false),
+        ] {
+            assert_eq!(divides(divisor, dividend), exact, "{dividend} / {divisor}");
+        }
+        // Products of 24 bits and few more are exact, so their factors divide them.
+        let mut next = random(7);
+        for _ in 0..100_000 {
+            let [one, other] = [next(), next()].map(|bits| f64::from((bits >> 41) as u32 | 1));
+            assert!(divides(one, one * other));
+            assert!(!divides(3.0 * one, 3.0 * one * other + 1.0));
+        }
+    }
 }

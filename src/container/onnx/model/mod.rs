@@ -44,7 +44,7 @@ use super::{DATA_TYPE, MAX_PAIRS, Message};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
-use crate::text::{quoted, shorten};
+use crate::text::{move_file, shorten};
 use parts::{is_default_domain, model};
 
 /// The format of ONNX models.
@@ -111,7 +111,7 @@ impl OnnxModel {
         if Message::read(file, 0..file.len()).is_ok_and(|message| message.head().is_ok()) {
             let name = file.path().with_extension("pb");
             let error = Error::new("is an ONNX tensor (TensorProto), not a model");
-            return error.remedy(format!("mv -n {} {}", quoted(file.path()), quoted(&name)));
+            return error.remedy(move_file(file.path(), &name));
         }
         super::diagnose(file).unwrap_or(error)
     }

@@ -1,0 +1,189 @@
+//! Commands to paste into a shell. On Windows, both cmd.exe and PowerShell accept them; elsewhere, POSIX shells do.
+
+use super::is_shown;
+use std::ffi::OsStr;
+use std::path::Path;
+
+/// The shells that commands are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shell {
+    Posix,
+    Windows,
+}
+
+/// The shells of this system.
+const HERE: Shell = if cfg!(windows) { Shell::Windows } else { Shell::Posix };
+
+/// The environment variable that names the folder for temporary files.
+pub(crate) const TEMPORARY_FOLDER: &str = if cfg!(windows) { "TMP" } else { "TMPDIR" };
+
+/// The program that downloads a file; PowerShell has a command of its own named curl.
+pub(crate) const CURL: &str = if cfg!(windows) { "curl.exe" } else { "curl" };
+
+/// A path quoted for the shell, whatever bytes it has.
+pub(crate) fn quoted(path: &Path) -> String {
+    let bytes = path.as_os_str().as_encoded_bytes();
+    // With its folder in front, it is not an option.
+    if bytes.starts_with(b"-") { HERE.quote(&[b"./", bytes].concat()) } else { HERE.quote(bytes) }
+}
+
+/// Words as a command, which quotes only those that need it.
+pub(crate) fn command_line(words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> String {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || HERE.plain().contains(byte);
+    let word = |word: &OsStr| match word.to_str().filter(|text| !text.is_empty() && text.bytes().all(|b| is_plain(&b)))
+    {
+        Some(text) => text.to_owned(),
+        None => HERE.quote(word.as_encoded_bytes()),
+    };
+    words.into_iter().map(|text| word(text.as_ref())).collect::<Vec<_>>().join(" ")
+}
+
+/// A flag with its quoted value; for clap, a value that begins with a dash follows an equals sign.
+#[must_use]
+pub fn flag_with(flag: &str, value: &str) -> String {
+    let joint = if value.starts_with('-') { '=' } else { ' ' };
+    format!("{flag}{joint}{}", HERE.quote(value.as_bytes()))
+}
+
+/// The command that removes files.
+pub(crate) fn remove_files(paths: &[impl AsRef<Path>]) -> String {
+    let (command, between) = match HERE {
+        Shell::Posix => ("rm", " "),
+        Shell::Windows => ("del", ", "), // cmd.exe takes the comma for a space
+    };
+    format!("{command} {}", paths.iter().map(|path| quoted(path.as_ref())).collect::<Vec<_>>().join(between))
+}
+
+/// The command that removes a folder with everything in it.
+pub(crate) fn remove_folder(path: &Path) -> String {
+    match HERE {
+        Shell::Posix => format!("rm -r {}", quoted(path)),
+        Shell::Windows => format!("cmd /c rmdir /s /q {}", quoted(path)), // that of PowerShell has other flags
+    }
+}
+
+/// The command that makes a folder, and those above it.
+pub(crate) fn make_folder(path: &Path) -> String {
+    match HERE {
+        Shell::Posix => format!("mkdir -p {}", quoted(path)),
+        Shell::Windows => format!("mkdir {}", quoted(path)),
+    }
+}
+
+/// The command that moves a file to another name or folder, and replaces none.
+pub(crate) fn move_file(from: &Path, to: &Path) -> String {
+    let command = match HERE {
+        Shell::Posix => "mv -n",
+        Shell::Windows => "move", // cmd.exe asks first
+    };
+    format!("{command} {} {}", quoted(from), quoted(to))
+}
+
+/// The commands that put a copy of its target in the place of a link, by way of a free name.
+pub(crate) fn replace_by_copy(link: &Path, copy: &Path) -> String {
+    let [link, copy] = [link, copy].map(quoted);
+    match HERE {
+        Shell::Posix => format!("cp {link} {copy} && mv {copy} {link}"),
+        Shell::Windows => format!("copy {link} {copy}, then del {link}, and then move {copy} {link}"),
+    }
+}
+
+impl Shell {
+    /// The characters besides letters and digits that need no quotes.
+    fn plain(self) -> &'static [u8] {
+        match self {
+            Self::Posix => b"-_./=:,+@%",
+            Self::Windows => b"-_./\\:+",
+        }
+    }
+
+    fn quote(self, bytes: &[u8]) -> String {
+        match self {
+            Self::Posix => posix_quotes(bytes),
+            Self::Windows => windows_quotes(bytes),
+        }
+    }
+}
+
+fn posix_quotes(bytes: &[u8]) -> String {
+    if let Ok(text) = std::str::from_utf8(bytes)
+        && text.chars().all(is_shown)
+    {
+        return format!("'{}'", text.replace('\'', r"'\''"));
+    }
+    let mut quoted = String::from("$'");
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\'' | '\\' => quoted.extend(['\\', c]),
+                _ if is_shown(c) => quoted.push(c),
+                _ => quoted += &octal(c.encode_utf8(&mut [0; 4]).as_bytes()),
+            }
+        }
+        quoted += &octal(chunk.invalid());
+    }
+    quoted + "'"
+}
+
+fn octal(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |digits, byte| digits + &format!("\\{byte:03o}"))
+}
+
+/// Double quotes, the only ones that cmd.exe and PowerShell share. No file of Windows has a quote in its name; in a
+/// pattern, `?` stands for one, and for what cannot be typed. `$` and the backtick are escaped for PowerShell, which
+/// would run what they begin; cmd.exe takes the escape literally, and finds no such name.
+fn windows_quotes(bytes: &[u8]) -> String {
+    let mut quoted = String::from("\"");
+    for c in String::from_utf8_lossy(bytes).chars() {
+        match c {
+            '$' | '`' => quoted.extend(['`', c]),
+            '"' | '\u{201c}'..='\u{201e}' => quoted.push('?'), // PowerShell takes typographic quotes for the plain one
+            _ if !is_shown(c) => quoted.push('?'),
+            _ => quoted.push(c),
+        }
+    }
+    // A backslash would escape the quote that ends the word.
+    let ending = quoted.len() - quoted.trim_end_matches('\\').len();
+    quoted + &"\\".repeat(ending) + "\""
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Shell, posix_quotes};
+
+    #[test]
+    fn a_posix_shell_takes_what_is_quoted_for_the_same_bytes() {
+        for (name, text) in [
+            (&b"it em"[..], "'it em'"),
+            (b"it's; touch PWN", r"'it'\''s; touch PWN'"),
+            (b"a\n'\\b", r"$'a\012\'\\b'"),
+            ("x\u{202e}y".as_bytes(), r"$'x\342\200\256y'"),
+            (b"b\xff\x80", r"$'b\377\200'"),
+        ] {
+            assert_eq!(posix_quotes(name), text);
+        }
+    }
+
+    #[test]
+    fn no_shell_of_windows_runs_anything_in_what_is_quoted() {
+        for (name, text) in [
+            (r"C:\my files\x.npy", r#""C:\my files\x.npy""#),
+            (r"out\", r#""out\\""#),
+            ("$(calc)`n", "\"`$(calc)``n\""),
+            ("a\" & calc & \"b", "\"a? & calc & ?b\""),
+            ("a\u{201d}; calc", "\"a?; calc\""),
+            ("a\n\u{202e}b", "\"a??b\""),
+            ("it's", "\"it's\""),
+        ] {
+            assert_eq!(Shell::Windows.quote(name.as_bytes()), text);
+        }
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_name_that_begins_with_a_dash_is_no_flag() {
+        assert_eq!(super::quoted("-f".as_ref()), "'./-f'");
+        assert_eq!(super::flag_with("--rule", "a*=keep"), "--rule 'a*=keep'");
+        assert_eq!(super::flag_with("--rule", "-a*=keep"), "--rule='-a*=keep'");
+    }
+}
