@@ -1,93 +1,120 @@
-//! One call that converts a file.
+//! Conversion of a file by one call.
 
 use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::job::{
-    self, Cancel, DecodeOptions, IfExists, Job, JobInput, Never, Notice, Observer, Recoding, ShardProgress,
-    TensorReport,
+    self, Cancel, DecodeOptions, IfExists, Job, JobInput, Never, Notice, Observer, QuantizeRequest, Quantizing,
+    Recoding, ShardProgress, TensorReport,
 };
 use crate::kernel::Counts;
 use crate::operator::{Operator, cast::CastAttributes};
+use crate::plan::ModelOptions;
 use crate::progress::{Progress, Silent};
+use crate::quant::{EncodeOptions, SCHEMES, Scheme};
 use crate::read::LogicalCheckpoint;
 use crate::select::Selection;
+use crate::text::shorten;
 use std::num::NonZeroUsize;
 use std::path::Path;
 
-/// How [`convert`] works.
+/// Options of [`convert`].
 #[non_exhaustive]
 pub struct Options<'a> {
-    /// Which tensors are converted, and to what; the others are copied.
+    /// Selection of the tensors to convert, with their new types; the other tensors are copied.
     pub selection: Selection,
-    /// The attributes of ONNX Cast.
-    pub attributes: CastAttributes,
+    /// What happens to the selected tensors.
+    pub action: Action,
     /// Replace an existing output.
     pub replace: bool,
-    /// What happens to quantized weights.
-    pub quantized: QuantizedInput,
     /// Flush the output to the disk before it takes its name.
     pub sync: bool,
     /// Threads to use; `None` for all cores.
     pub threads: Option<NonZeroUsize>,
-    /// Is called with the bytes that are done.
+    /// Receives progress in input bytes.
     pub progress: &'a dyn Progress,
-    /// Is asked whether to go on.
+    /// Polled to stop the conversion early.
     pub cancel: &'a dyn Cancel,
 }
 
-/// What [`convert`] does with quantized weights.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum QuantizedInput {
-    /// Refuses to cast their codes.
-    #[default]
-    Refuse,
-    /// Decodes those that the selection includes, and copies all other tensors.
-    Decode,
-    /// Casts their codes as if they were values.
-    CastCodes,
+/// Treatment of the selected tensors by [`convert`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Action {
+    /// Casts values by the rules of ONNX Cast, and refuses to cast codes and scales of quantized weights: `tcast cast`.
+    Cast(CastAttributes),
+    /// Casts codes and scales of quantized weights, too, as if they were values: `tcast cast --force-codes`.
+    CastCodes(CastAttributes),
+    /// Decodes quantized weights to bfloat16, float16 or float32, and copies all other tensors: `tcast dequantize`.
+    Dequantize,
+    /// Quantizes weights, and copies all other tensors: `tcast quantize`.
+    Quantize(Quantize),
+}
+
+/// Options of [`Action::Quantize`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Quantize {
+    /// Name of the scheme, such as `fp8` or `nvfp4`, or an alias of vLLM.
+    pub scheme: String,
+    /// Name of the layout, such as `compressed-tensors`; `None` for the default of the scheme.
+    pub layout: Option<String>,
+    /// Values that share a scale, for schemes whose groups can have other sizes.
+    pub group_size: Option<u64>,
 }
 
 impl Options<'_> {
-    /// Converts every tensor of floats to `dtype`, as `tcast cast INPUT --to DTYPE` does.
+    /// Returns options that convert every tensor of floats to `dtype`, like `tcast cast INPUT --to DTYPE`.
     #[must_use]
     pub fn to(dtype: Dtype) -> Self {
+        let selection = Selection { to: Some(dtype), ..Selection::default() };
+        Self { selection, ..Self::of(Action::Cast(CastAttributes::default())) }
+    }
+
+    /// Returns options that decode quantized weights to `dtype`: bfloat16, float16 or float32. All other tensors are
+    /// copied, and `config.json` no longer describes the weights as quantized. This is `tcast dequantize INPUT --to DTYPE`.
+    #[must_use]
+    pub fn dequantize(dtype: Dtype) -> Self {
+        let selection = Selection { to: Some(dtype), ..Selection::default() };
+        Self { selection, ..Self::of(Action::Dequantize) }
+    }
+
+    /// Returns options that quantize weights with a scheme in its default layout, and write the `config.json` that engines
+    /// need. All other tensors are copied. This is `tcast quantize INPUT --scheme SCHEME`.
+    #[must_use]
+    pub fn quantize(scheme: &str) -> Self {
+        Self::of(Action::Quantize(Quantize { scheme: scheme.to_owned(), layout: None, group_size: None }))
+    }
+
+    fn of(action: Action) -> Self {
         Self {
-            selection: Selection { to: Some(dtype), ..Selection::default() },
-            attributes: CastAttributes::default(),
+            selection: Selection::default(),
+            action,
             replace: false,
-            quantized: QuantizedInput::Refuse,
             sync: true,
             threads: None,
             progress: &Silent,
             cancel: &Never,
         }
     }
-
-    /// Decodes quantized weights to `dtype`: bfloat16, float16 or float32. All other tensors are copied, and `config.json`
-    /// no longer describes the weights as quantized. This is `tcast dequantize INPUT --to DTYPE`.
-    #[must_use]
-    pub fn dequantize(dtype: Dtype) -> Self {
-        Self { quantized: QuantizedInput::Decode, ..Self::to(dtype) }
-    }
 }
 
-/// What became of a tensor.
+/// Outcome of the conversion for one tensor.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Converted {
-    /// Its name in the output.
+    /// Name in the output.
     pub name: String,
-    /// The type that it had.
+    /// Type in the input.
     pub from: Dtype,
-    /// The type that it has.
+    /// Type in the output.
     pub to: Dtype,
-    /// What happened to its values.
+    /// Counts of the losses of its values, and of source values that are not finite.
     pub counts: Counts,
 }
 
-/// Converts a tensor file, or a folder of shards, on all cores and without holding a tensor in memory, as the program does.
-/// The extension of an output file chooses its format. The output is there as a whole or not at all.
+/// Converts a tensor file, or a folder of shards, on all cores and without holding a tensor in memory, like the program.
+/// The extension of an output file selects its format. The output is complete or absent.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -115,20 +142,25 @@ pub struct Converted {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// As for the program, an output named `-` is standard output; `./-` is a file.
+/// As in the program, an output named `-` is standard output; `./-` is a file.
 ///
 /// # Errors
 /// When the input is not a tensor file, the output cannot hold a type or exists, reading or writing fails, a value breaks a
 /// rule, there are no weights to decode, or the work is cancelled.
 pub fn convert(input: impl AsRef<Path>, output: impl AsRef<Path>, options: &Options) -> Result<Vec<Converted>> {
-    options.attributes.check()?;
-    let is_decoded = options.quantized == QuantizedInput::Decode;
-    let operator = if is_decoded { Operator::Dequantize } else { Operator::Cast(options.attributes) };
+    let operator = match &options.action {
+        Action::Cast(attributes) | Action::CastCodes(attributes) => {
+            attributes.check()?;
+            Operator::Cast(*attributes)
+        }
+        Action::Dequantize => Operator::Dequantize,
+        Action::Quantize(_) => Operator::Quantize,
+    };
     let mut job = Job {
         output: Some(output.as_ref()),
         existing: if options.replace { IfExists::Replace } else { IfExists::Refuse },
         sync: options.sync,
-        force_codes: options.quantized == QuantizedInput::CastCodes,
+        force_codes: matches!(options.action, Action::CastCodes(_)),
         cancel: options.cancel,
         ..Job::new(operator)
     };
@@ -136,14 +168,14 @@ pub fn convert(input: impl AsRef<Path>, output: impl AsRef<Path>, options: &Opti
     let caller = Caller(options.progress);
     let inputs = [input.as_ref().to_owned()];
     let sources = job::open(&inputs, job.publish, job.threads, &caller, |error, _| error)?;
-    let recoding = if is_decoded {
-        Some(decoding(&sources[0], &options.selection)?)
-    } else {
-        Recoding::rename(&sources[0], &options.selection.renames)?
+    let recoding = match &options.action {
+        Action::Cast(_) | Action::CastCodes(_) => Recoding::rename(&sources[0], &options.selection.renames)?,
+        Action::Dequantize => Some(decoding(&sources[0], &options.selection)?),
+        Action::Quantize(quantize) => Some(encoding(&sources[0], quantize, &options.selection, &job, &caller)?),
     };
-    // What is not a weight is copied.
+    // The selection of weights to decode or quantize is part of the recoding; every other tensor is copied.
     let others = Selection { renames: options.selection.renames.clone(), ..Selection::default() };
-    let selection = if is_decoded { &others } else { &options.selection };
+    let selection = if matches!(operator, Operator::Cast(_)) { &options.selection } else { &others };
     let input = |source| JobInput { source, selection, from: None, recoding: recoding.as_ref() };
     let inputs: Vec<JobInput> = sources.iter().map(input).collect();
     let mut converted = Vec::new();
@@ -163,6 +195,46 @@ fn decoding(source: &Checkpoint, selection: &Selection) -> Result<Recoding> {
     Recoding::decode(&model, selection, DecodeOptions { target: selection.to, ..DecodeOptions::default() })
 }
 
+fn encoding(
+    source: &Checkpoint,
+    quantize: &Quantize,
+    selection: &Selection,
+    job: &Job,
+    caller: &Caller,
+) -> Result<Recoding> {
+    let unknown = |what: &str, name: &str, known: Vec<&str>| {
+        Error::usage(format!("unknown {what} '{}': it is one of {}", shorten(name), known.join(", ")))
+    };
+    let Quantize { scheme, layout, group_size } = quantize;
+    let scheme = Scheme::find(scheme)
+        .ok_or_else(|| unknown("scheme", scheme, SCHEMES.iter().map(|scheme| scheme.name).collect()))?;
+    let layouts = || scheme.layouts.iter().map(|stored| stored.name);
+    let layout = layout
+        .as_ref()
+        .map(|name| layouts().find(|known| known == name).ok_or_else(|| unknown("layout", name, layouts().collect())));
+    let request = QuantizeRequest {
+        scheme: Some(scheme),
+        layout: layout.transpose()?,
+        group_size: *group_size,
+        options: EncodeOptions::default(),
+        selection,
+        rules: &[],
+        renames: &selection.renames,
+        with_partial_blocks: false,
+        only_exact: false,
+        recovers: false,
+        partition: None,
+        threads: job.threads,
+    };
+    let model = LogicalCheckpoint::open(source)?;
+    let quantizing = if model.is_model() {
+        Quantizing::of_model(&model, &request, ModelOptions::MIN_ELEMENTS)?
+    } else {
+        Quantizing::new(&model, &request, caller)?
+    };
+    Ok(quantizing.recoding)
+}
+
 impl From<TensorReport<'_>> for Converted {
     fn from(tensor: TensorReport) -> Self {
         let counts = tensor.counts.map(|counts| *counts).unwrap_or_default();
@@ -170,7 +242,7 @@ impl From<TensorReport<'_>> for Converted {
     }
 }
 
-/// Tells the caller how far the conversion is.
+/// Reports the progress of the conversion to the caller.
 struct Caller<'a>(&'a dyn Progress);
 
 impl Progress for Caller<'_> {
@@ -183,7 +255,7 @@ impl Observer for Caller<'_> {
     fn notice(&self, _notice: Notice) {}
 
     fn progress(&self, what: &'static str, bytes: u64) -> Box<dyn Progress + '_> {
-        // What has a name of its own comes before or after the conversion.
+        // Steps with a name come before or after the conversion.
         if !what.is_empty() {
             return Box::new(Silent);
         }

@@ -1,12 +1,12 @@
 //! tcast converts tensors between number formats, bit for bit as ONNX Cast defines it.
 //!
-//! The program of this name does more than this crate shows: it quantizes checkpoints, compares files, and writes reports
-//! and statistics. A library leaves out the program's feature `cli`, and with it arguments, signals and terminal code:
+//! The program `tcast` does more than this crate exposes: it compares files, and writes reports and statistics. A library
+//! leaves out the program's feature `cli`, and with it arguments, signals and terminal code:
 //! `tcast = { version = "...", default-features = false }`.
 //!
 //! # Convert a buffer
 //!
-//! [`cast`] converts a slice to a slice of another element type, and counts what was lost:
+//! [`cast`] converts a slice to a slice of another element type, and counts the losses:
 //!
 //! ```
 //! use tcast::{kernel::{Loss, Rules}, slice::Float8E4M3FN};
@@ -19,38 +19,40 @@
 //! # Ok::<(), tcast::slice::CastError>(())
 //! ```
 //!
-//! Where types are known only at run time, a [`kernel::Kernel`] does the same from bytes to bytes: see
+//! If types are known only at run time, a [`kernel::Kernel`] does the same from bytes to bytes: see
 //! `examples/convert_in_memory.rs`.
 //!
-//! # Convert a file, or decode a quantized one
+//! # Convert, quantize or decode a file
 //!
 //! [`convert`](convert()) converts a tensor file, or a folder of shards, on all cores and without holding a tensor in
-//! memory. It decodes quantized weights too: those of compressed-tensors, `ModelOpt`, GPTQ, AWQ, bitsandbytes, `ComfyUI`,
-//! gpt-oss and ONNX.
+//! memory. It also quantizes weights, and decodes quantized weights of compressed-tensors, `ModelOpt`, GPTQ, AWQ,
+//! bitsandbytes, `ComfyUI`, gpt-oss and ONNX. [`tensors`] lists the tensors of a file or a folder.
 //!
 //! ```
 //! use tcast::{Options, convert, dtype::Dtype};
 //!
 //! # let folder = tempfile::tempdir()?;
-//! # let [half, decoded] = ["model.bf16.safetensors", "decoded"].map(|name| folder.path().join(name));
+//! # let [half, decoded, codes] = ["model.bf16.safetensors", "decoded", "codes"].map(|name| folder.path().join(name));
 //! # let model = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/model.safetensors");
 //! # let quantized = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/checkpoints/llama-fp8");
 //! convert(model, half, &Options::to(Dtype::Bfloat16))?;
-//! convert(quantized, decoded, &Options::dequantize(Dtype::Bfloat16))?;
+//! convert(quantized, &decoded, &Options::dequantize(Dtype::Bfloat16))?;
+//! convert(&decoded, &codes, &Options::quantize("nvfp4"))?;
+//! assert!(tcast::tensors(codes)?.iter().any(|tensor| tensor.layout.is_some()));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The steps can be taken one by one: [`container::open`] reads the headers, [`plan::build`] decides what becomes of each
-//! tensor and refuses what cannot be converted, and [`engine::run`] converts into an [`io::output::Output`], which takes
+//! The steps can be taken one by one: [`container::open`] reads the headers, [`plan::build`] decides how each tensor is
+//! converted and refuses unsupported conversions, and [`engine::run`] converts into an [`io::output::Output`], which takes
 //! its name when it is complete. See `examples/convert_file.rs`.
 //!
 //! # Conventions
 //!
 //! Lengths and offsets are in bytes where the name says so, and in elements otherwise; shapes are in elements, row-major.
 //! Bytes in memory are little endian unless a [`kernel::Storage`] says otherwise. Every error is an [`error::Error`], which
-//! names the file, the tensor and the cause; only [`cast`] has an error type of its own.
+//! names the file, the tensor and the cause; only [`cast`] has a separate error type.
 //!
-//! Modules and items that are hidden here serve the program and its tests, and may change at any time.
+//! Modules and items that are hidden here serve the program and its tests, and can change at any time.
 
 #![warn(clippy::unwrap_used)]
 #![cfg_attr(
@@ -92,12 +94,14 @@ pub mod text;
 mod conversion;
 mod convert;
 mod job;
+mod list;
 #[cfg(test)]
 mod random;
 mod read;
 mod staging;
 mod threads;
 
-pub use convert::{Converted, Options, QuantizedInput, convert};
+pub use convert::{Action, Converted, Options, Quantize, convert};
 pub use job::Cancel;
+pub use list::{TensorInfo, tensors};
 pub use slice::cast;

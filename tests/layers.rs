@@ -9,7 +9,7 @@ const LAYERS: &[&[&str]] = &[
     &["main"],
     &["commands"],
     &["cli"],
-    &["report", "convert"],
+    &["report", "convert", "list"],
     &["job"],
     &["engine"],
     &["measure"],

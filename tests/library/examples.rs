@@ -6,11 +6,15 @@ mod convert_file;
 #[path = "../../examples/convert_in_memory.rs"]
 #[allow(dead_code, unreachable_pub, reason = "an example has a main of its own")]
 mod convert_in_memory;
+#[path = "../../examples/quantize.rs"]
+#[allow(dead_code, unreachable_pub, reason = "an example has a main of its own")]
+mod quantize;
 
-use crate::common::{Bench, fixture, npy_data, npy_f32, safetensors};
+use crate::common::{Bench, fixture, npy_data, npy_f32, safetensors, same, tree};
 use tcast::dtype::Dtype;
 use tcast::error::Kind;
 use tcast::kernel::Loss;
+use tcast::operator::cast::CastAttributes;
 
 /// Where `target/` is elsewhere, as with `CARGO_TARGET_DIR`, and there is nothing but the fixtures.
 #[test]
@@ -96,7 +100,7 @@ fn one_call_converts_a_folder_of_shards_and_refuses_codes_as_the_program_does() 
     let refused = convert(&options).unwrap_err();
     assert!(matches!(refused.kind(), Kind::Codes { .. }) && refused.remedy_text().is_none(), "{refused}");
     let mut forced = tcast::Options::to(Dtype::Float16);
-    forced.quantized = tcast::QuantizedInput::CastCodes;
+    forced.action = tcast::Action::CastCodes(CastAttributes::default());
     assert_eq!(convert(&forced).unwrap().len(), 2);
 }
 
@@ -115,6 +119,50 @@ fn one_call_decodes_a_quantized_checkpoint_as_the_program_does() {
     let refused = convert("c", Dtype::Float64).unwrap_err();
     assert_eq!(refused.to_string(), "weights are decoded to bfloat16, float16 or float32, not to float64");
     assert!(!bench.path("c").exists());
+}
+
+#[test]
+fn one_call_quantizes_a_checkpoint_as_the_program_does() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "model");
+    let weights = quantize::quantize(&bench.path("model"), "nvfp4", &bench.path("a")).unwrap();
+    assert!(weights.len() == 28 && weights[0].ends_with("[128, 352]"), "{weights:?}");
+    bench.run("quantize model --scheme nvfp4 -o b -q").expect(0, "", "");
+    same(&tree(&bench.path("a")), &tree(&bench.path("b")));
+    let mut options = tcast::Options::quantize("W4A16");
+    let tcast::Action::Quantize(quantize) = &mut options.action else { panic!("it quantizes") };
+    quantize.group_size = Some(32);
+    tcast::convert(bench.path("model"), bench.path("c"), &options).unwrap();
+    bench.run("quantize model --scheme int4 --group-size 32 -o d -q").expect(0, "", "");
+    same(&tree(&bench.path("c")), &tree(&bench.path("d")));
+    for (scheme, layout, message) in [
+        ("fp9", None, "unknown scheme 'fp9': it is one of fp8,"),
+        ("int4", Some("comfyui"), "unknown layout 'comfyui': it is"),
+    ] {
+        let mut options = tcast::Options::quantize(scheme);
+        let tcast::Action::Quantize(quantize) = &mut options.action else { panic!("it quantizes") };
+        quantize.layout = layout.map(str::to_owned);
+        let refused = tcast::convert(bench.path("model"), bench.path("e"), &options).unwrap_err().to_string();
+        assert!(refused.starts_with(message), "{refused}");
+    }
+}
+
+#[test]
+fn tensors_are_those_that_the_program_lists() {
+    let bench = Bench::new();
+    for model in ["checkpoints/llama-fp8", "checkpoints/llama-tiny-bf16", "model.safetensors", "weights_f32.npy"] {
+        let listed = bench.command().args(["inspect", "--json"]).arg(fixture(model)).output().unwrap().stdout;
+        let listed: serde_json::Value = serde_json::from_slice(&listed).unwrap();
+        let rows = listed["tensors"].as_array().unwrap();
+        let tensors = tcast::tensors(fixture(model)).unwrap();
+        assert_eq!(tensors.len(), rows.len(), "{model}");
+        for (tensor, row) in tensors.iter().zip(rows) {
+            assert_eq!((row["name"].as_str(), &row["shape"]), (Some(&*tensor.name), &serde_json::json!(tensor.shape)));
+            assert_eq!(row["layout"].as_str(), tensor.layout, "{}", tensor.name);
+            assert_eq!(row["bytes"].as_u64(), Some(tensor.bytes), "{}", tensor.name);
+        }
+    }
+    let missing = tcast::tensors(bench.path("none.npy")).unwrap_err();
+    assert!(missing.to_string().contains("none.npy: cannot read"), "{missing}");
 }
 
 #[test]
