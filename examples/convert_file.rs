@@ -1,4 +1,4 @@
-//! Streams a tensor file into another: as `tcast cast INPUT --to DTYPE -o OUTPUT`, with a progress of its own.
+//! Streams a tensor file into another, like `tcast cast INPUT --to DTYPE -o OUTPUT`, with its own display of progress.
 //!
 //! `cargo run --release --example convert_file fixtures/model.safetensors bf16 model.bf16.safetensors`
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "an example shows what it does")]
@@ -16,10 +16,10 @@ use tcast::plan::{self, Request, Spread};
 use tcast::progress::Progress;
 use tcast::select::Selection;
 
-/// Tells every tenth part; threads advance it while they convert.
+/// Progress that prints each 10 %; called from all worker threads.
 #[derive(Debug, Default)]
 pub struct Tenths {
-    /// Bytes of input that are converted.
+    /// Number of input bytes converted so far.
     pub done: AtomicU64,
     total: u64,
 }
@@ -34,18 +34,18 @@ impl Progress for Tenths {
     }
 }
 
-/// Converts the floats of a file; everything else in it is copied.
+/// Converts the tensors of floats in a file; everything else in it is copied.
 ///
 /// # Errors
-/// When the input is no tensor file, the output cannot hold the type or exists, or reading or writing fails. The output
-/// is there as a whole or not at all.
+/// When the input is not a tensor file, the output cannot hold the type or exists, or reading or writing fails. The
+/// output is complete or absent.
 pub fn convert(input: &Path, to: Dtype, output: &Path) -> Result<(Vec<Outcome>, Tenths), Box<dyn Error>> {
     // Reads the header; the elements stay in the file, which is mapped.
     let inputs = [container::open(input)?];
     let container = container::by_extension(output).ok_or("the output's extension names no format")?;
     let selection = Selection { to: Some(to), ..Selection::default() };
     let request = Request::new(Operator::Cast(CastAttributes::default()), &selection, container);
-    // Whatever can be refused is refused here, before anything is written. One input and one output: one plan.
+    // Refuses every unsupported conversion before anything is written. One input and one output: one plan.
     let plan = plan::build(&request, &inputs, Spread::One, &|_| {})?.swap_remove(0);
     let destination = Destination::new(output, false, &[input])?;
     destination.check_space(plan.len)?;
@@ -53,7 +53,7 @@ pub fn convert(input: &Path, to: Dtype, output: &Path) -> Result<(Vec<Outcome>, 
     let progress = Tenths { total: plan.source_bytes(), ..Tenths::default() };
     let threads = std::thread::available_parallelism().map_or(1, Into::into);
     let outcomes = engine::run(&plan, &file, threads, Detail::Counts, &progress)?;
-    // Until now it lay under another name, which would have gone with `file`.
+    // Until now the output had a temporary name, under which it is removed when `file` is dropped.
     file.publish(true, None)?;
     for (tensor, outcome) in plan.steps.iter().zip(&outcomes) {
         let (before, after) = tensor.dtypes();

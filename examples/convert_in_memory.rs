@@ -1,4 +1,4 @@
-//! Converts a tensor in memory: float32 to float8e4m3fn and back, and what that costs.
+//! Converts a tensor in memory, from float32 to float8e4m3fn and back, and prints the losses.
 //!
 //! `cargo run --example convert_in_memory`
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
@@ -8,12 +8,12 @@ use tcast::dtype::Dtype;
 use tcast::kernel::{Counts, Kernel, Loss, Storage};
 use tcast::operator::cast::CastAttributes;
 
-/// So many elements as another type: their bytes, and what happened to the values.
+/// Converts `count` elements to another type. Returns their bytes, and the counts of losses.
 ///
 /// # Errors
-/// When ONNX Cast has no such pair of types, or the input is malformed.
+/// When ONNX Cast lacks this pair of types, or the input is malformed.
 pub fn convert(input: &[u8], count: usize, from: Dtype, to: Dtype) -> Result<(Vec<u8>, Counts), Box<dyn Error>> {
-    // Little endian, without gaps: what numpy and torch have in memory, types of fewer than 8 bits aside.
+    // Little endian, without gaps, like arrays of numpy and torch in memory, except types of fewer than 8 bits.
     let (source, target) = (Storage::packed(from), Storage::packed(to));
     let rules = CastAttributes::default().rules();
     let kernel = Kernel::cast(source, target, &rules).ok_or("ONNX Cast has no such pair")?;

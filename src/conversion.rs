@@ -1,7 +1,7 @@
 //! The conversion of one tensor's elements from their stored form to the form in the output.
 //!
-//! Numbers to numbers is a [`Kernel`], and any part of a tensor can be converted independently. If either side is text,
-//! elements are converted in sequence, in batches.
+//! A [`Kernel`] converts numbers to numbers, and any part of a tensor can be converted independently. If either side is
+//! text, elements are converted in sequence, in batches.
 
 mod text;
 
@@ -14,28 +14,28 @@ use crate::kernel::{Condition, Counts, First, Firsts, Kernel, Malformed, Parser,
 use std::sync::Arc;
 use text::{TextSource, print};
 
-/// Elements that are converted at a time from a stream: enough rows of a matrix that is being transposed.
+/// Number of elements converted at a time from a stream: enough rows of a matrix that is being transposed.
 const CHUNK: u64 = 1 << 20;
 
-/// What every cast watches for.
+/// Conditions that every cast watches for.
 const INPUTS: [Condition; 2] = [Condition::InputNan, Condition::InputInfinite];
 
-/// Receives a piece of a conversion: source, result, and elements so far.
+/// Receiver of a piece of a conversion: source, result, and number of elements so far.
 pub(crate) type PieceSink<'a> = dyn FnMut(&[u8], &[u8], u64) -> Result<()> + 'a;
 
 /// A conversion of a tensor's elements. Clones share the kernel and its tables.
 #[derive(Clone)]
 pub(crate) struct Conversion {
-    /// How the source's elements are stored.
+    /// Stored form of the source's elements.
     pub from: Form,
-    /// How the result's elements are stored.
+    /// Stored form of the result's elements.
     pub to: Form,
     how: Arc<Method>,
-    /// Conditions whose first element is to be found.
+    /// Conditions for which the first element is recorded.
     watched: Arc<[Condition]>,
 }
 
-/// What was found in some elements.
+/// Conditions met by some elements: their counts, and the first element for each.
 #[derive(Default)]
 pub(crate) struct Findings {
     pub counts: Counts,
@@ -44,18 +44,18 @@ pub(crate) struct Findings {
 
 enum Method {
     Numbers(Kernel),
-    /// To complex numbers: the kernel makes the parts.
+    /// Conversion to complex numbers: the kernel converts the parts.
     Complex(Kernel),
     Parse(TextForm, Parser),
     Print(TextSource, TextForm),
 }
 
-/// The elements of a tensor, as messages name them.
+/// Number and shape of a tensor's elements, for messages that name an element.
 #[derive(Clone, Copy)]
 pub(crate) struct NamedElements<'a> {
     pub count: u64,
     pub shape: &'a [u64],
-    /// Whether they come in column-major order.
+    /// True if the elements are in column-major order.
     pub fortran_order: bool,
 }
 
@@ -70,7 +70,7 @@ impl NamedElements<'_> {
 }
 
 impl Conversion {
-    /// The cast of values. `None` where ONNX Cast has no such pair, or the target is big-endian.
+    /// Returns the cast of values; `None` if ONNX Cast lacks this pair of types, or the target is big-endian.
     pub(crate) fn cast(from: Form, to: Form, rules: Rules) -> Option<Self> {
         let how = match (from, to) {
             (Form::Numbers(source), Form::Numbers(target)) => Method::Numbers(Kernel::cast(source, target, &rules)?),
@@ -80,7 +80,8 @@ impl Conversion {
         Some(Self { from, to, how: Arc::new(how), watched: Arc::new(INPUTS) })
     }
 
-    /// The same elements in another form. `None` for types of different widths, and for a big-endian target.
+    /// Returns the conversion to another form that keeps the bits of numbers, or the texts. `None` for types of
+    /// different widths, between numbers and text, and for a big-endian target.
     pub(crate) fn copy(from: Form, to: Form) -> Option<Self> {
         let how = match (from, to) {
             (Form::Numbers(source), Form::Numbers(target)) => Method::Numbers(Kernel::copy(source, target)?),
@@ -90,8 +91,8 @@ impl Conversion {
         Some(Self { from, to, how: Arc::new(how), watched: Arc::new([]) })
     }
 
-    /// To complex numbers, which ONNX Cast lacks: both parts of a complex source, or a real one and 0, by the rules of
-    /// a cast. `None` if the target is not complex or the source is text.
+    /// Returns the conversion to complex numbers, which ONNX Cast lacks: both parts of a complex source, or a real
+    /// number and 0, by the rules of a cast. `None` if the target is not complex or the source is text.
     pub(crate) fn to_complex(from: Form, to: Form, rules: Rules) -> Option<Self> {
         let (Form::Numbers(source), Form::Numbers(target)) = (from, to) else { return None };
         if target.dtype.part() == target.dtype {
@@ -102,18 +103,18 @@ impl Conversion {
         Some(Self { from, to, how: Arc::new(Method::Complex(kernel)), watched: Arc::new(INPUTS) })
     }
 
-    /// Also finds the first element of each of these conditions, besides NaN and Inf of the input.
+    /// Also finds the first element that meets each of these conditions, in addition to NaN and Inf in the input.
     pub(crate) fn watch(self, conditions: &[Condition]) -> Self {
         let watched = INPUTS.iter().chain(conditions.iter().filter(|condition| !INPUTS.contains(condition)));
         Self { watched: watched.copied().collect(), ..self }
     }
 
-    /// The kernel, if any part can be converted independently.
+    /// Returns the kernel, if any part can be converted independently.
     pub(crate) fn kernel(&self) -> Option<&Kernel> {
         if let Method::Numbers(kernel) = &*self.how { Some(kernel) } else { None }
     }
 
-    /// Converts `count` elements, starting at index `start`, numbers to numbers.
+    /// Converts `count` elements from index `start` on, numbers to numbers.
     pub(crate) fn convert(
         &self,
         elements: NamedElements,
@@ -177,8 +178,8 @@ impl Conversion {
         Ok(found)
     }
 
-    /// The first of `count` elements that meet the watched conditions, unless `known` has an earlier one; `start` is
-    /// the index of the first. Usually there are none, and nothing is done.
+    /// Returns the first of `count` elements that meets each watched condition, unless `known` has an earlier one;
+    /// `start` is the index of the first element. Usually no condition is met, and there is nothing to do.
     pub(crate) fn firsts(
         &self,
         kernel: &Kernel,
@@ -188,7 +189,7 @@ impl Conversion {
         input: &[u8],
         count: usize,
     ) -> Firsts {
-        /// Elements that are converted again at a time; whole bytes of every type.
+        /// Number of elements converted again at a time; they fill whole bytes in every type.
         const STEP: usize = 1024;
         let is_open =
             |condition: &Condition| counts[*condition] > 0 && known.of(*condition).is_none_or(|first| first.at > start);
@@ -218,7 +219,8 @@ impl Conversion {
     }
 }
 
-/// Runs a kernel over elements, from index `start` on. An error names the first that is malformed or breaks a rule.
+/// Runs a kernel over elements from index `start` on. An error names the first element that is malformed or breaks a
+/// rule.
 pub(crate) fn run_kernel(
     kernel: &Kernel,
     conversion: &Conversion,
@@ -244,7 +246,7 @@ pub(crate) fn run_kernel(
     Err(elements.out_of_range(index, &text_of(kernel.storages()[0], input, good), conversion.to.dtype()))
 }
 
-/// One of some numbers as text; empty for complex numbers.
+/// Returns the number at `index` as text; empty for complex numbers.
 fn text_of(storage: Storage, bytes: &[u8], index: usize) -> String {
     let Some(printer) = Printer::new(storage) else { return String::new() };
     let mut texts = Texts::default();
@@ -253,8 +255,8 @@ fn text_of(storage: Storage, bytes: &[u8], index: usize) -> String {
     if index < texts.len() { String::from_utf8_lossy(texts.get(index)).into_owned() } else { String::new() }
 }
 
-/// The first element for which a property holds in all prefixes that contain it. Elements that are run together start
-/// on a whole byte, so any prefix of them can be tried.
+/// Returns the index of the first element for which `is_bad` holds in all prefixes that contain it. Elements that are
+/// run together start on a whole byte, so any prefix of them can be tried.
 fn first_bad(count: usize, mut is_bad: impl FnMut(usize) -> bool) -> usize {
     let (mut good, mut bad) = (0, count);
     while bad - good > 1 {

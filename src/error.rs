@@ -1,4 +1,4 @@
-//! The one error type: which file, which tensor, and what is wrong.
+//! The error type of the crate, which names the file, the tensor and the problem.
 
 mod kind;
 
@@ -9,13 +9,13 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-/// The result type of this crate.
+/// Result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an operation was refused or failed.
+/// Error of an operation that was refused or that failed.
 ///
-/// Shown as `PATH: tensor 'NAME': what is wrong`. The [`Kind`] says what is wrong, so that callers can add what helps
-/// them; the remedy is advice for every caller.
+/// Displayed as `PATH: tensor 'NAME': MESSAGE`. The [`Kind`] classifies the problem, so that callers can add their own
+/// advice; the remedy is advice for every caller.
 #[derive(Debug)]
 pub struct Error {
     path: Option<Box<Path>>,
@@ -31,7 +31,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// `message` is in lower case and has no full stop.
+    /// Creates an error. `message` is in lower case and has no full stop.
     pub fn new(message: impl Into<String>) -> Self {
         Self {
             path: None,
@@ -45,31 +45,31 @@ impl Error {
         }
     }
 
-    /// The arguments contradict each other or the input.
+    /// Creates an error for arguments that contradict each other or the input.
     #[must_use]
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::new(message).of(Kind::Usage)
     }
 
-    /// The same error, of another kind.
+    /// Returns the same error with another kind.
     #[must_use]
     pub fn of(self, kind: Kind) -> Self {
         Self { kind: Some(Box::new(kind)), ..self }
     }
 
-    /// What is wrong, as far as a remedy depends on it.
+    /// Returns the kind of problem, as far as a remedy depends on it.
     #[must_use]
     pub fn kind(&self) -> &Kind {
         self.kind.as_deref().unwrap_or(&Kind::Refused)
     }
 
-    /// Whether the output exists.
+    /// True if the error says that the output exists.
     #[must_use]
     pub fn is_existing(&self) -> bool {
         matches!(self.kind(), Kind::Exists(_))
     }
 
-    /// An operating system error while doing `what`.
+    /// Creates the error for an operating system error while doing `what`.
     #[must_use]
     pub fn io(what: &str, error: &io::Error) -> Self {
         // Makes a copy of the system's error, because many callers only have a reference.
@@ -81,7 +81,7 @@ impl Error {
         Self::new(format!("{what}: {}", describe(error))).of(kind).with_source(source)
     }
 
-    /// An operating system error while making an output; `verb` says what failed.
+    /// Creates the error for an operating system error while making an output; `verb` names the failed action.
     #[must_use]
     pub(crate) fn cannot(verb: &str, error: &io::Error) -> Self {
         use io::ErrorKind::{InvalidFilename, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
@@ -95,13 +95,13 @@ impl Error {
         }
     }
 
-    /// The error that caused this one, which [`std::error::Error::source`] gives.
+    /// Sets the error that caused this one, which [`std::error::Error::source`] returns.
     #[must_use]
     pub(crate) fn with_source(self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
         Self { source: Some(Box::new(source)), ..self }
     }
 
-    /// Whether the system refused something that may succeed the next time.
+    /// True if the system refused an operation that may succeed the next time.
     #[must_use]
     pub fn is_io(&self) -> bool {
         matches!(self.kind(), Kind::System | Kind::NoSpace | Kind::Unwritable | Kind::InUse)
@@ -131,7 +131,7 @@ impl Error {
         Self { option: Some(option), ..self }
     }
 
-    /// An option that could be omitted.
+    /// Returns the option that could be omitted, if there is one.
     #[must_use]
     pub(crate) fn option(&self) -> Option<&'static str> {
         self.option
@@ -142,38 +142,38 @@ impl Error {
         Self { details: details.into(), ..self }
     }
 
-    /// The lines that follow the first.
+    /// Returns the lines that follow the first.
     #[must_use]
     pub fn details(&self) -> &[String] {
         &self.details
     }
 
-    /// The file, if one is named.
+    /// Returns the file, if one is named.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
 
-    /// What is wrong, without the place.
+    /// Returns the message, without file and tensor.
     #[must_use]
     pub(crate) fn message(&self) -> &str {
         &self.message
     }
 
-    /// The tensor, if one is named.
+    /// Returns the tensor, if one is named.
     #[must_use]
     pub fn tensor(&self) -> Option<&str> {
         self.tensor.as_deref()
     }
 
-    /// What helps every caller; the [`Kind`] covers what depends on the caller.
+    /// Sets the advice for every caller; the [`Kind`] covers advice that depends on the caller.
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into().into());
         self
     }
 
-    /// The remedy, if there is one.
+    /// Returns the remedy, if there is one.
     #[must_use]
     pub fn remedy_text(&self) -> Option<&str> {
         self.remedy.as_deref()
@@ -198,7 +198,7 @@ impl std::error::Error for Error {
     }
 }
 
-/// True if the error says that another program holds the file. Windows then does not replace, move or remove it.
+/// True if another program holds the file, according to the error. Windows then does not replace, move or remove it.
 #[must_use]
 pub(crate) fn is_in_use(error: &io::Error) -> bool {
     /// `ERROR_SHARING_VIOLATION`, `ERROR_LOCK_VIOLATION` and `ERROR_USER_MAPPED_FILE`.
@@ -206,7 +206,8 @@ pub(crate) fn is_in_use(error: &io::Error) -> bool {
     cfg!(windows) && error.raw_os_error().is_some_and(|code| HELD.contains(&code))
 }
 
-/// The system's message in the style of all messages: in lower case, and without a full stop and "(os error 28)".
+/// Formats the system's message in the style of all messages: in lower case, and without a full stop and "(os error
+/// 28)".
 fn describe(error: &io::Error) -> String {
     if is_in_use(error) {
         return "it is in use by another program".to_owned();

@@ -9,17 +9,17 @@ pub use terminal::Bar;
 #[cfg(feature = "cli")]
 pub(crate) use terminal::{Shards, shown};
 
-/// The engine calls this for every finished piece of work, from any thread.
+/// Receiver of a conversion's progress. The engine calls it for every finished piece of work, from any thread.
 pub trait Progress: Sync {
-    /// The total number of input bytes to convert. `tcast::convert` calls this before it starts; a caller that
+    /// Receives the total number of input bytes to convert. `tcast::convert` calls this before it starts; a caller that
     /// makes a plan knows the number from the plan.
     fn begin(&self, _bytes: u64) {}
 
-    /// The number of input bytes that were converted since the last call.
+    /// Receives the number of input bytes that were converted since the last call.
     fn advance(&self, bytes: u64);
 }
 
-/// Shows nothing.
+/// Progress receiver that shows nothing.
 pub struct Silent;
 
 impl Progress for Silent {

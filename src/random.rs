@@ -1,6 +1,6 @@
 //! Random numbers for tests.
 
-/// The numbers of `SplitMix64` for a seed.
+/// Returns the `SplitMix64` generator for a seed.
 pub(crate) fn random(seed: u64) -> impl FnMut() -> u64 {
     let mut state = seed;
     move || {

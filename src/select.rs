@@ -1,4 +1,4 @@
-//! Which tensors are converted, and to what: globs, rules and defaults.
+//! Choice of the tensors to convert, and of their new types: globs, rules and defaults.
 
 mod among;
 pub(crate) mod experts;
@@ -16,7 +16,7 @@ use globset::{Glob, GlobSet};
 use kept::PROTECTED_SET;
 use regex::Regex;
 
-/// The set of some of the program's own patterns.
+/// Compiles some of the program's own patterns to a set.
 fn matches_one<T: AsRef<str>>(patterns: impl Iterator<Item = T>) -> GlobSet {
     let globs = patterns.map(|text| Glob::new(text.as_ref()).expect("the list holds patterns"));
     GlobSet::new(globs).expect("the patterns are few and small")
@@ -40,7 +40,7 @@ impl std::str::FromStr for Pattern {
     }
 }
 
-/// The expression of a glob, which `globset` makes for bytes (`(?-u)`, `\xc3\xa9`), for characters.
+/// Translates the expression of a glob, which `globset` makes for bytes (`(?-u)`, `\xc3\xa9`), to one for characters.
 fn in_characters(regex: &str) -> String {
     let (mut text, mut rest) = (b"(?s)".to_vec(), regex.strip_prefix("(?-u)").unwrap_or(regex));
     while let Some((before, escape)) = rest.split_once('\\') {
@@ -90,7 +90,7 @@ impl std::fmt::Display for Rule {
 }
 
 impl Rule {
-    /// The type of the tensors that match; `None` to keep them.
+    /// Returns the type of the tensors that match; `None` to keep them.
     pub(crate) fn target(&self) -> Option<Dtype> {
         self.target
     }
@@ -113,7 +113,7 @@ impl std::str::FromStr for Rule {
     }
 }
 
-/// The rule that keeps one tensor.
+/// Returns the rule that keeps one tensor.
 #[must_use]
 #[doc(hidden)] // for tests
 pub fn rule_to_keep(name: &str) -> String {
@@ -147,7 +147,7 @@ impl std::str::FromStr for Rename {
     }
 }
 
-/// The arguments about which tensors become what.
+/// The arguments that choose tensors and their new types.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
     /// The target of tensors that no rule names.
@@ -156,13 +156,13 @@ pub struct Selection {
     pub include: Vec<Pattern>,
     /// Tensors that match one of these are not converted.
     pub exclude: Vec<Pattern>,
-    /// The first that matches decides, before `to`.
+    /// The first rule that matches decides, before `to`.
     pub rules: Vec<Rule>,
     /// Convert integers and bools to a floating `to` as well.
     pub all: bool,
     /// Keep norms, embeddings and the like, and tensors of fewer than two dimensions, except those that a rule names.
     pub protect: bool,
-    /// New names.
+    /// New names of tensors.
     pub renames: Vec<Rename>,
     /// Only tensors with these names are converted; all tensors if empty.
     pub only: Vec<String>,
@@ -176,17 +176,17 @@ pub(crate) struct Candidate<'a> {
     pub dtype: Option<Dtype>,
     /// The number of its dimensions.
     pub rank: usize,
-    /// Whether its file can hold only one tensor.
+    /// True if its file can hold only one tensor.
     pub is_alone: bool,
 }
 
 impl Selection {
-    /// Whether names decide about some tensors.
+    /// True if names decide about some tensors.
     pub(crate) fn has_patterns(&self) -> bool {
         !(self.include.is_empty() && self.exclude.is_empty() && self.rules.is_empty())
     }
 
-    /// The type that a tensor gets.
+    /// Returns the new type of a tensor, or the reason for keeping it.
     pub(crate) fn target(&self, tensor: &Candidate) -> Result<Dtype, KeptReason> {
         if !self.selects(tensor.name) {
             return Err(KeptReason::LeftOut);
@@ -198,19 +198,20 @@ impl Selection {
             return Err(KeptReason::LeftOut);
         }
         let to = self.to.ok_or(KeptReason::LeftOut)?;
-        // Like torch's `.to(dtype)` of a module: position ids and masks do not become floats, whatever else there is.
+        // Like torch's `.to(dtype)` of a module: position ids and masks do not become floats, regardless of other
+        // tensors.
         let stays = to.is_floating() && tensor.dtype.is_some_and(|source| !source.is_floating());
         if stays && !self.all && !tensor.is_alone { Err(KeptReason::NotFloating) } else { Ok(to) }
     }
 
-    /// The rule for a tensor.
+    /// Returns the rule for a tensor.
     #[must_use]
     #[doc(hidden)] // for tests
     pub fn rule(&self, name: &str) -> Option<&Rule> {
         self.rules.iter().find(|rule| rule.pattern.matches(name))
     }
 
-    /// Whether the globs choose a tensor.
+    /// True if globs and names choose a tensor.
     #[must_use]
     #[doc(hidden)] // for tests
     pub fn selects(&self, name: &str) -> bool {

@@ -32,13 +32,13 @@ use crate::kernel::{Counts, Kernel, Malformed, Rules, Storage, SubByteLayout};
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Elements that are converted at a time; a multiple of 8, so that packed ones start with a byte.
+/// Number of elements converted at a time; a multiple of 8, so that packed ones start on a whole byte.
 const CHUNK: usize = 1 << 16;
 
 /// Converts every element of `source` to the element of `target` with the same index, rounded once, as ONNX Cast
 /// defines it.
 ///
-/// It uses one thread: to use more, split both slices.
+/// This uses one thread: to use more, split both slices.
 ///
 /// ```
 /// use tcast::{kernel::{Loss, Rules}, slice::Float8E4M3FN};
@@ -82,7 +82,7 @@ where
     Ok(counts)
 }
 
-/// The first of some elements that the kernel refuses; there is one.
+/// Returns the index of the first element that the kernel refuses; there is one.
 fn first_refused(kernel: &Kernel, input: &[u8], count: usize) -> usize {
     let [from, to] = kernel.storages();
     let bytes = |storage: Storage, count: usize| storage.bytes(count as u64).unwrap_or_default() as usize;
@@ -97,22 +97,22 @@ fn first_refused(kernel: &Kernel, input: &[u8], count: usize) -> usize {
     start + (1..=len).find(|len| is_refused(start, *len)).map_or(0, |len| len - 1)
 }
 
-/// A type of elements in memory.
+/// Type of elements in memory.
 ///
 /// These are Rust's own numbers and `bool`, `f16` and `bf16` of the crate [`half`], and the types of this module for
 /// the other formats. Each of the latter is a byte with the element's bits at its low end.
 pub trait Element: sealed::SealedElement {
-    /// The type.
+    /// Data type of the elements.
     const DTYPE: Dtype;
 }
 
 /// Elements of fewer than 8 bits, which [`Packed`] holds without gaps.
 pub trait SubByte: Element {}
 
-/// What can be converted: a slice, an array or a `Vec` of an [`Element`], or [`Packed`] elements.
+/// Source of a conversion: a slice, an array or a `Vec` of an [`Element`], or [`Packed`] elements.
 pub trait Source: sealed::SealedSource {}
 
-/// What can be converted to: a slice, an array or a `Vec` of an [`Element`], or [`PackedMut`] elements.
+/// Target of a conversion: a slice, an array or a `Vec` of an [`Element`], or [`PackedMut`] elements.
 pub trait Target: sealed::SealedTarget {}
 
 impl<S: sealed::SealedSource + ?Sized> Source for S {}
@@ -144,12 +144,12 @@ mod sealed {
 
 use sealed::Run;
 
-/// How elements are stored in a slice.
+/// Returns the storage of elements in a slice.
 fn in_memory(dtype: Dtype) -> Storage {
     Storage { dtype, layout: SubByteLayout::PerByte, big_endian: cfg!(target_endian = "big") }
 }
 
-/// For elements of `N` bytes for which every bit pattern is valid.
+/// Fills elements of a type for which every bit pattern is valid.
 fn fill_plain<E: IntoBytes + FromBytes>(elements: &mut [E], run: Run) -> Result<Counts, Malformed> {
     let counts = run(elements.as_mut_bytes())?;
     if cfg!(target_endian = "big") && size_of::<E>() > 1 {
@@ -190,7 +190,7 @@ impl sealed::SealedElement for bool {
         elements.as_bytes()
     }
 
-    /// Not every byte is a valid bool, so the result goes through bytes.
+    /// Converts through a buffer of bytes, because not every byte is a valid bool.
     fn fill(elements: &mut [Self], run: Run) -> Result<Counts, Malformed> {
         let mut bytes = vec![0; elements.len()];
         let counts = run(&mut bytes)?;
@@ -202,20 +202,21 @@ impl sealed::SealedElement for bool {
 macro_rules! formats {
     ($($name:ident $(: $packed:ident)?),* $(,)?) => {
         $(
-            #[doc = concat!("An element of type [`Dtype::", stringify!($name), "`], as its bits; equal are those of equal bits.")]
+            #[doc = concat!("An element of type [`Dtype::", stringify!($name), "`], as its bits. Two elements are equal when their bits are.")]
             #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable)]
             #[repr(transparent)]
             pub struct $name(u8);
 
             impl $name {
-                /// The element with these bits. Excess bits are ignored for integers; for floats, the conversion
-                /// refuses them.
+                /// Returns the element with these bits. Excess bits are ignored for integers; for floats, the
+                /// conversion refuses them.
                 #[must_use]
                 pub const fn from_bits(bits: u8) -> Self {
                     Self(bits)
                 }
 
-                /// Its bits. A conversion extends the sign of negative integers below 8 bits, `from_bits` does not.
+                /// Returns the bits. A conversion extends the sign of negative integers below 8 bits, `from_bits` does
+                /// not.
                 #[must_use]
                 pub const fn to_bits(self) -> u8 {
                     self.0

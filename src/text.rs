@@ -16,25 +16,26 @@ pub(crate) use terminal::{columns, stderr_columns, stdout_columns, width, wrappe
 use std::ffi::OsStr;
 use std::io;
 
-/// Text with every misleading character escaped: what files and arguments contain never reaches a terminal as a
-/// command, and cannot look like something else.
+/// Escapes every misleading character: text from files and arguments never reaches a terminal as a command, and cannot
+/// look like something else.
 #[must_use]
 #[doc(hidden)] // for tests
 pub fn visible(text: &str) -> String {
     if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
-        return text.to_owned(); // as nearly all names
+        return text.to_owned(); // true of nearly all names
     }
     text.chars().map(|c| if is_shown(c) { c.to_string() } else { c.escape_debug().to_string() }).collect()
 }
 
-/// A path or file name, escaped like [`visible`], with bytes that are not UTF-8 as `\xff`.
+/// Escapes a path or file name like [`visible`], with bytes that are not UTF-8 as `\xff`.
 pub(crate) fn path_text(path: impl AsRef<OsStr>) -> String {
     let bytes = path.as_ref().as_encoded_bytes();
     let escaped = |bytes: &[u8]| bytes.iter().fold(String::new(), |text, byte| text + &format!("\\x{byte:02x}"));
     bytes.utf8_chunks().map(|chunk| visible(chunk.valid()) + &escaped(chunk.invalid())).collect()
 }
 
-/// Whether a character is shown as it is: it controls no terminal, ends no line, keeps the direction and has a width.
+/// True if a character is shown unescaped: it controls no terminal, ends no line, keeps the text direction and has a
+/// width.
 fn is_shown(c: char) -> bool {
     /// Joiners, variation selectors, and letters without a shape, which Unicode counts as printable.
     const UNSEEN: [std::ops::RangeInclusive<char>; 7] = [
@@ -51,14 +52,14 @@ fn is_shown(c: char) -> bool {
     c.is_ascii_graphic() || c == ' ' || is_printed() && !UNSEEN.iter().any(|range| range.contains(&c))
 }
 
-/// JSON with everything escaped that [`visible`] escapes.
+/// Serializes a value to JSON, and escapes everything that [`visible`] escapes.
 pub(crate) fn json_text(value: &impl serde::Serialize) -> String {
     let mut text = Vec::new();
     write_json(&mut text, value).expect("memory takes all, and keys are strings");
     String::from_utf8(text).expect("JSON is text")
 }
 
-/// Writes the JSON: as text, a report of a million tensors would take hundreds of megabytes.
+/// Writes the JSON of [`json_text`] without holding it: for a million tensors, a report takes hundreds of megabytes.
 pub(crate) fn write_json(writer: impl io::Write, value: &impl serde::Serialize) -> io::Result<()> {
     struct Visible;
     impl serde_json::ser::Formatter for Visible {
@@ -79,10 +80,10 @@ pub(crate) fn write_json(writer: impl io::Write, value: &impl serde::Serialize) 
     value.serialize(&mut serde_json::Serializer::with_formatter(writer, Visible)).map_err(io::Error::from)
 }
 
-/// A pattern that matches a name, and nothing else unless the name is very long.
+/// Returns a pattern that matches a name, and nothing else unless the name is very long.
 #[must_use]
 pub fn as_glob(name: &str) -> String {
-    let escape = |text: &str| globset::escape(text).replace('\\', r"[\]"); // which it leaves out
+    let escape = |text: &str| globset::escape(text).replace('\\', r"[\]"); // globset does not escape it
     let mut places = name.char_indices().map(|(place, _)| place);
     match (places.clone().nth(KEPT), places.clone().nth(2 * KEPT), places.nth_back(KEPT - 1)) {
         (Some(head), Some(_), Some(tail)) => format!("{}*{}", escape(&name[..head]), escape(&name[tail..])),
@@ -90,17 +91,17 @@ pub fn as_glob(name: &str) -> String {
     }
 }
 
-/// A pattern that matches a name with any numbers of layers and experts.
+/// Returns a pattern that matches a name with any numbers of layers and experts.
 pub(crate) fn as_numbered_glob(name: &str) -> String {
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let part = |part: &str| if is_number(part) { "*".to_owned() } else { as_glob(part) };
     name.split('.').map(part).collect::<Vec<_>>().join(".")
 }
 
-/// Characters kept at either end of a name that is too long.
+/// Number of characters kept at either end of a name that is too long.
 const KEPT: usize = 100;
 
-/// A name to show: escaped like [`visible`], and without the middle if it is very long.
+/// Shortens a name for display: escaped like [`visible`], and without the middle if it is very long.
 #[must_use]
 #[doc(hidden)] // for tests
 pub fn shorten(name: &str) -> String {
@@ -113,7 +114,7 @@ pub fn shorten(name: &str) -> String {
     format!("{}...{}", visible(&head), visible(&tail))
 }
 
-/// A number of bytes in a suitable unit.
+/// Formats a number of bytes in a suitable unit.
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if bytes < 1024 {
@@ -137,22 +138,22 @@ pub(crate) fn share(part: u64, whole: u64) -> String {
     }
 }
 
-/// `2^-3`.
+/// Formats a power of two: `2^-3`.
 pub(crate) fn power(exponent: i32) -> String {
     format!("2^{exponent}")
 }
 
-/// `1 tensor`, `2 tensors`.
+/// Formats a count and its noun: `1 tensor`, `2 tensors`.
 pub(crate) fn counted(count: u64, thing: &str) -> String {
     format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 
-/// The verb for a number of things.
+/// Returns the verb for a number of things.
 pub(crate) fn is(count: u64) -> &'static str {
     if count == 1 { "is" } else { "are" }
 }
 
-/// The first names of a list, and how many more there are: `a, b and 3 more`.
+/// Joins the first names of a list, and counts the others: `a, b and 3 more`.
 pub(crate) fn first_few(names: impl IntoIterator<Item = impl AsRef<str>>, most: usize) -> String {
     let mut names = names.into_iter();
     let first: Vec<String> = names.by_ref().take(most).map(|name| shorten(name.as_ref())).collect();
@@ -166,7 +167,7 @@ pub(crate) fn hex_digits(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |digits, byte| digits + &format!("{byte:02x}"))
 }
 
-/// A number with six significant digits.
+/// Formats a number with at most six significant digits; very large and small numbers have four and an exponent.
 pub(crate) fn brief(value: f64) -> String {
     let magnitude = value.abs();
     if magnitude == 0.0 {

@@ -1,4 +1,4 @@
-//! The same work on several threads, with its results in order.
+//! Work spread over several threads, with its results in order.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -7,17 +7,18 @@ use std::panic::resume_unwind;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 
-/// Results that may wait for an earlier one. A thread that is further ahead waits, so that memory stays bounded.
+/// Maximum number of results that wait for an earlier one. A thread that is further ahead waits, so that memory stays
+/// bounded.
 const AHEAD: u64 = 1024;
 
-/// How many threads can run at once.
+/// Returns the number of threads that can run at once.
 pub(crate) fn cores() -> usize {
     thread::available_parallelism().map_or(1, Into::into)
 }
 
 /// Calls `work` with each item on several threads, including this one, and passes the results to `merge` in the order
-/// of the items, until that breaks. Each thread has its own state; the states are returned in no particular order. If
-/// `work` fails, the error is that of the first failing item, whatever the number of threads, and the results of all
+/// of the items, until `merge` breaks. Each thread has its own state; the states are returned in no particular order.
+/// If `work` fails, the error comes from the first failing item, whatever the number of threads, and the results of all
 /// items before it have been merged.
 pub(crate) fn in_order<I, S: Send, R: Send, E: Send>(
     threads: u64,
@@ -60,9 +61,9 @@ pub(crate) fn each<T: Send>(threads: usize, count: usize, work: impl Fn(usize) -
     done
 }
 
-/// Makes something of each item, and finishes it on another thread while the next is made. Both happen in the order of
-/// the items. What was made waits until the one before it is finished, so there are at most two at a time. The error is
-/// that of the first item that fails; all items before it are finished.
+/// Calls `make` for each item, and finishes the result on another thread while the next is made. Both happen in the
+/// order of the items. A result waits until the one before it is finished, so there are at most two at a time. The
+/// error comes from the first item that fails; all items before it are finished.
 pub(crate) fn overlapped<I, T: Send, R: Send, E: Send>(
     items: impl Iterator<Item = I>,
     mut make: impl FnMut(I) -> Result<T, E>,
@@ -79,7 +80,7 @@ pub(crate) fn overlapped<I, T: Send, R: Send, E: Send>(
             match make(item) {
                 Ok(half) if other.is_ok() => {
                     if sender.send(half).is_err() {
-                        break; // an earlier one has failed
+                        break; // an earlier item has failed
                     }
                 }
                 Ok(half) => finished.push(finish(half)?), // the system gives no more threads
@@ -97,21 +98,21 @@ pub(crate) fn overlapped<I, T: Send, R: Send, E: Send>(
     })
 }
 
-/// Items still to be done, and results that wait for an earlier one.
+/// Remaining items, and results that wait for an earlier one.
 struct Queue<I, M, R, E> {
     items: I,
     merge: M,
     taken: u64,
     merged: u64,
     waiting: BTreeMap<u64, Result<R, E>>,
-    /// No more items are handed out.
+    /// True if no more items are handed out.
     is_over: bool,
     failure: Option<E>,
 }
 
 struct Shared<I, M, R, E> {
     queue: Mutex<Queue<I, M, R, E>>,
-    /// Results were merged, or no more items are handed out.
+    /// Signals that results were merged, or that no more items are handed out.
     moved: Condvar,
 }
 
@@ -126,9 +127,9 @@ impl<I: Iterator, M: FnMut(R) -> ControlFlow<()>, R, E> Shared<I, M, R, E> {
 
     fn put(&self, at: u64, result: Result<R, E>) {
         let queue = &mut *self.lock();
-        // Waking is a system call, and nobody waits otherwise.
+        // Waking is a system call, and no thread waits otherwise.
         let was_full = !queue.is_over && queue.taken - queue.merged >= AHEAD;
-        // Items are handed out in order, and those in progress are finished: the first failure is among them.
+        // Items are handed out in order, and items in progress are finished: the first failure is among them.
         queue.is_over |= result.is_err();
         queue.waiting.insert(at, result);
         while queue.failure.is_none()
@@ -140,7 +141,7 @@ impl<I: Iterator, M: FnMut(R) -> ControlFlow<()>, R, E> Shared<I, M, R, E> {
                 Ok(ControlFlow::Break(())) => {
                     queue.is_over = true;
                     queue.waiting.clear();
-                    queue.merged = u64::MAX; // what is behind it is not wanted
+                    queue.merged = u64::MAX; // later results are not needed
                 }
                 Err(error) => queue.failure = Some(error),
             }
@@ -157,7 +158,7 @@ impl<I, M, R, E> Shared<I, M, R, E> {
     }
 }
 
-/// Ends the other threads when one panics: they would wait for its result.
+/// Guard that ends the other threads when one panics: they would wait for its result.
 struct StopOnPanic<'a, I, M, R, E>(&'a Shared<I, M, R, E>);
 
 impl<I, M, R, E> Drop for StopOnPanic<'_, I, M, R, E> {

@@ -335,7 +335,7 @@ fn of_very_many_tensors_the_noisiest_have_rows() {
     let tensors: Vec<Value> = (0..10_001).map(|number| tensor(&format!("t{number}"), &figures(number))).collect();
     let file = serde_json::from_value(json!({ "file": "f", "bytes": 1, "tensors": tensors })).unwrap();
     let page = page_of(vec![file], json!({}), None, &[]);
-    let note = "<p>The table has 10,000 of 10,001 tensors, those with the most noise, or the largest share of lost values. A report \
+    let note = "<p>The table has 10,000 of 10,001 tensors, the ones with the most noise or the largest share of lost values. A report \
                 in JSON has all.</p>";
     assert!(page.contains(note) && !whole().contains("<p>The table has"));
     assert_eq!(page.matches("<tr data-place").count(), 10_000);

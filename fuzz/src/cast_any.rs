@@ -1,4 +1,4 @@
-//! Any file, any options: the whole way from the bytes to the output, as `tcast cast` goes it.
+//! Any file with any options: the whole way from the bytes to the output, as in `tcast cast`.
 
 use super::elements::{MOST, check_places, check_plan, write};
 use super::trial::{MIB, check_error, probe, within};
@@ -16,14 +16,14 @@ use tcast::progress::Silent;
 use tcast::report::{FileReport, Report, page};
 use tcast::select::{Pattern, Rule, Selection};
 
-/// Bytes at the end of the input that choose the options; before them stands the file.
+/// Number of bytes at the end of the input that choose the options; the file precedes them.
 const OPTIONS: usize = 16;
 
-/// Bytes that choose.
+/// Bytes that choose the options.
 struct Choices<'a>(std::slice::Iter<'a, u8>);
 
 impl Choices<'_> {
-    /// A number below `count`.
+    /// Returns a number below `count`.
     fn below(&mut self, count: usize) -> usize {
         usize::from(*self.0.next().expect("there are as many as choices")) % count
     }
@@ -32,7 +32,7 @@ impl Choices<'_> {
         items[self.below(items.len())]
     }
 
-    /// A type, or none.
+    /// Returns a type, or `None`.
     fn dtype(&mut self) -> Option<Dtype> {
         let all: Vec<Dtype> = Dtype::all().collect();
         let place = self.below(all.len() + 1);
@@ -40,7 +40,8 @@ impl Choices<'_> {
     }
 }
 
-/// What is written is as long as planned and is read again as what it is; what is refused says so, and leaves nothing.
+/// Checks that an output has the planned length and reads back with its types and shapes, and that a refused file gives
+/// an error and leaves no file.
 pub fn cast_any(bytes: &[u8]) {
     let Some((file, choices)) = bytes.split_last_chunk::<OPTIONS>() else { return };
     let mut choices = Choices(choices.iter());
@@ -61,7 +62,7 @@ pub fn cast_any(bytes: &[u8]) {
     within(64 * MIB + 256 * bytes.len(), || convert(&input, &mut choices));
 }
 
-/// What `inspect --stats` does.
+/// Computes the statistics of `inspect --stats`.
 fn inspect(input: &Input) {
     for tensor in &input.contents.tensors {
         let is_small = tensor.elements.bytes(tensor.count).is_some_and(|bytes| bytes <= MOST);
@@ -143,7 +144,7 @@ fn convert(input: &Input, choices: &mut Choices) {
     }
 }
 
-/// Reports can be made, and shown: no name in a file reaches a terminal as a command.
+/// Checks that reports can be made and shown: no name in a file reaches a terminal as a command.
 fn show(file: FileReport, path: &Path, bytes_in: u64) {
     let files = vec![file];
     let time = Some(Duration::from_millis(5));

@@ -1,4 +1,4 @@
-//! What describes a folder of shards: its index and its config.
+//! Index and config of a folder of shards.
 
 use super::elements::check_plan;
 use super::trial::{MIB, check_error, in_folder, within};
@@ -15,7 +15,7 @@ use tcast::operator::cast::CastAttributes;
 use tcast::plan::{self, Codes, Request, Spread};
 use tcast::select::Selection;
 
-/// The shards that are there, whatever the index says, and a file that is none.
+/// Shards that exist, whatever the index says, and a file that is not a shard.
 const FILES: [(&str, &str, usize); 3] = [
     ("a.safetensors", r#"{"x":{"dtype":"F16","shape":[2],"data_offsets":[0,4]}}"#, 4),
     (
@@ -26,8 +26,8 @@ const FILES: [(&str, &str, usize); 3] = [
     ("c.bin", "", 0),
 ];
 
-/// An index, and behind a NUL a config: nothing outside the folder is opened; what is taken becomes a plan, and an index
-/// that says what the first one did; a config keeps all but its type.
+/// Checks an index, followed by a NUL and a config: nothing outside the folder is opened; an accepted folder leads to a
+/// plan and an index with as many entries; a config keeps everything but its type.
 pub fn checkpoint_index(bytes: &[u8]) {
     let (index, config) = match bytes.iter().position(|byte| *byte == 0) {
         Some(end) => (&bytes[..end], &bytes[end + 1..]),
@@ -92,7 +92,7 @@ fn convert(found: &Checkpoint) {
 
 fn check_config(config: &str) {
     let Some(changed) = with_dtype(config, &BTreeMap::from([("float16", 1)])) else { return };
-    // A number too large for a float is JSON all the same.
+    // A number too large for a float is still valid JSON.
     let read = |text: &str| {
         let mut config: BTreeMap<String, Box<RawValue>> = serde_json::from_str(text).expect("an object");
         let types = ["dtype", "torch_dtype"].map(|key| config.remove(key).map(|value| value.get().to_owned()));

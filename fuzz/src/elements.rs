@@ -1,4 +1,4 @@
-//! The tensors of a file that was read: where they lie, what is in them, and that they can be written again.
+//! Tensors of a file that was read: their places, their elements, and writing them again.
 
 use super::trial::{check_error, in_folder};
 use std::fs;
@@ -17,10 +17,11 @@ use tcast::plan::{self, Plan, Request, Spread, Step};
 use tcast::progress::Silent;
 use tcast::select::Selection;
 
-/// Bytes of tensors that are read, and of outputs that are written: a small file can unpack to many more.
+/// Maximum number of bytes of a tensor that is read, or of an output that is written: a small file can unpack to many
+/// more.
 pub(crate) const MOST: u64 = 4 << 20;
 
-/// Every tensor has as many elements as its shape says, in bytes that the file has and that no other tensor has.
+/// Checks that every tensor has as many elements as its shape says, in bytes that the file has and no other tensor has.
 pub(crate) fn check_places(input: &Input) {
     let mut taken: Vec<&Range<usize>> = Vec::new();
     for tensor in &input.contents.tensors {
@@ -37,17 +38,17 @@ pub(crate) fn check_places(input: &Input) {
     assert!(taken.windows(2).all(|pair| pair[0].end <= pair[1].start), "{taken:?}");
 }
 
-/// The elements of a tensor, in the order of the file.
+/// Elements of a tensor, in the order of the file.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Values {
-    /// Little endian, one in a byte at the least, without what stands above it there.
+    /// Little endian, at least one byte for each element, without stray bits above it.
     Numbers(Dtype, Vec<u8>),
     Texts(Vec<Vec<u8>>),
-    /// The file does not say what they are.
+    /// Elements without a type in the file: their width in bytes, and the bytes.
     Untyped(u32, Vec<u8>),
-    /// They can only be copied.
+    /// Elements that can only be copied.
     Opaque(Vec<u8>),
-    /// There are more than a trial can read.
+    /// More elements than a trial can read.
     TooMany,
 }
 
@@ -87,14 +88,14 @@ pub(crate) fn values(tensor: &Tensor, input: &Input) -> Result<Values> {
     Ok(values)
 }
 
-/// Reads so many bytes in pieces of odd length, as no caller would.
+/// Reads this many bytes in pieces of odd length, as no caller would.
 fn fill(reader: &mut Reader, bytes: u64) -> Result<Vec<u8>> {
     let mut filled = vec![0; bytes as usize];
     filled.chunks_mut(4093).try_for_each(|piece| reader.fill(piece))?;
     Ok(filled)
 }
 
-/// A column-major tensor, read in row-major order, has each element where it belongs.
+/// Checks that a column-major tensor, read in row-major order, has each element in its place.
 fn check_transposed(tensor: &Tensor, input: &Input, bytes: &[u8]) {
     if !tensor.fortran_order {
         return;
@@ -104,7 +105,7 @@ fn check_transposed(tensor: &Tensor, input: &Input, bytes: &[u8]) {
         let bytes = fill(&mut reader, bytes.len() as u64)?;
         Ok((bytes, reader.finish()))
     });
-    // The checksum of what is compressed is looked at at once, not at the end.
+    // The checksum of compressed data is checked at once, not at the end.
     let Ok((transposed, _)) = transposed else {
         assert!(matches!(tensor.data, Data::Streamed(_)));
         return;
@@ -115,7 +116,7 @@ fn check_transposed(tensor: &Tensor, input: &Input, bytes: &[u8]) {
     }
 }
 
-/// What can be read can be written to a file of the same format, which then holds the same; what is damaged is refused.
+/// Checks that a sound file can be written again in the same format with the same content, and that damage is refused.
 pub(crate) fn check_written_again(input: &Input) {
     let before: Vec<_> = input.contents.tensors.iter().map(|tensor| values(tensor, input)).collect();
     before.iter().filter_map(|values| values.as_ref().err()).for_each(check_error);
@@ -130,7 +131,7 @@ pub(crate) fn check_written_again(input: &Input) {
         Ok(plans) => plans,
         Err(error) => {
             check_error(&error);
-            // In an archive a name takes more room where it is of another character set.
+            // In an archive, a name of another character set takes more room.
             let has_long_name =
                 input.contents.tensors.iter().any(|tensor| tensor.name.len() > usize::from(u16::MAX) - 4);
             assert!(!is_sound || has_long_name, "{error}");
@@ -153,14 +154,14 @@ pub(crate) fn check_written_again(input: &Input) {
         assert_eq!(after.fortran_order, tensor.fortran_order);
         assert_eq!(values(after, &again).expect("it was just written"), before.expect("all are sound"));
     }
-    // Of a message, the fields come in the order of their numbers.
+    // The fields of a message are in the order of their numbers.
     let sorted = |input: &Input| {
         let mut pairs = input.contents.metadata.clone().unwrap_or_default();
         pairs.sort();
         pairs
     };
     let added = match (&input.contents.metadata, container.format_info().metadata) {
-        // What tells a stored type needs metadata, and readers want a mark in any.
+        // A stored type is recorded in metadata, and readers need a mark in any metadata.
         (None, Metadata::Marked(name, value)) if again.contents.metadata.is_some() => {
             vec![(name.to_owned(), value.to_owned())]
         }
@@ -169,7 +170,7 @@ pub(crate) fn check_written_again(input: &Input) {
     assert_eq!(sorted(&again), added);
 }
 
-/// Headers and tensors fill the output without gaps, and each tensor has the room that it needs.
+/// Checks that headers and tensors fill the output without gaps, and that each tensor has the room that it needs.
 pub(crate) fn check_plan(plan: &Plan) {
     let literals = plan.literals.iter().map(|(start, bytes)| *start..start + bytes.len() as u64);
     let tensors = plan.steps.iter().map(Step::target);
@@ -186,7 +187,7 @@ pub(crate) fn check_plan(plan: &Plan) {
     }
 }
 
-/// Runs a plan; gives the output, opened, and what became of each tensor. What fails leaves nothing.
+/// Runs a plan. Returns the opened output, and the outcome for each tensor. Checks that a failure leaves no file.
 pub(crate) fn write(
     plan: &Plan,
     inputs: &[Input],

@@ -1,5 +1,5 @@
-//! What must hold for any bytes at all. The fuzz targets look for bytes for which it does not; `cargo test` runs the
-//! same checks on all that were found.
+//! Checks that must hold for any bytes at all. The fuzz targets search for bytes that break one; `cargo test` runs the
+//! same checks on all bytes that were found.
 
 mod cast_any;
 mod checkpoint;
@@ -16,7 +16,7 @@ pub use strings::string_parsing;
 
 use trial::{MIB, probe};
 
-/// Panics where something does not hold.
+/// Check that panics if something does not hold.
 pub type Check = fn(&[u8]);
 
 /// Every target, by the name that it has in `fuzz_targets` and in `fixtures/fuzz`.
@@ -33,18 +33,19 @@ pub static TARGETS: [(&str, Check); 10] = [
     ("cast_any", cast_any),
 ];
 
-/// A `.npy` file: read or refused in little memory; what is read is written again as the same.
+/// Checks a `.npy` file: it is read or refused in little memory, and a file that was read can be written again with the
+/// same content.
 pub fn npy_header(bytes: &[u8]) {
     read_and_write("npy", bytes);
 }
 
-/// A `.safetensors` file, as [`npy_header`].
+/// Checks a `.safetensors` file, like [`npy_header`].
 pub fn safetensors_header(bytes: &[u8]) {
     read_and_write("safetensors", bytes);
 }
 
-/// The JSON of a `.safetensors` header: what the reader of usual headers takes, the general reader takes too, and both read
-/// the same, with any number of threads.
+/// Checks the JSON of a `.safetensors` header: the general reader accepts all that the reader of usual headers accepts,
+/// and both read the same, with any number of threads.
 pub fn safetensors_readers(bytes: &[u8]) {
     let json = bytes.get(8..).filter(|json| json.starts_with(b"{")).unwrap_or(bytes); // a whole file, too
     let json = json.iter().rposition(|byte| *byte == b'}').map_or(json, |end| &json[..=end]);
@@ -57,12 +58,13 @@ pub fn safetensors_readers(bytes: &[u8]) {
     assert!(is_taken || all.iter().all(Option::is_none), "threads read what one does not");
 }
 
-/// An ONNX tensor, as [`npy_header`].
+/// Checks an ONNX tensor, like [`npy_header`].
 pub fn onnx_walk(bytes: &[u8]) {
     read_and_write("pb", bytes);
 }
 
-/// An ONNX model: read or refused in little memory, as is the model with narrower weights that is made of it.
+/// Checks an ONNX model: it is read or refused in little memory, as is the model with narrower weights that is made
+/// from it.
 pub fn onnx_model(bytes: &[u8]) {
     if let Some(input) = probe("onnx", bytes, 8 * MIB + 128 * bytes.len()) {
         elements::check_places(&input);
@@ -75,14 +77,14 @@ pub fn onnx_model(bytes: &[u8]) {
     }
 }
 
-/// A `.npz` archive, as [`npy_header`]; its members may be damaged, which is found when they are read.
+/// Checks a `.npz` archive, like [`npy_header`]; damage to its members is detected when they are read.
 pub fn zip_members(bytes: &[u8]) {
     read_and_write("npz", bytes);
 }
 
 fn read_and_write(extension: &str, bytes: &[u8]) {
-    // A record of a few bytes in the file is a tensor, a name or a pair of metadata in memory; a header of an array in
-    // an archive can be a MiB, whatever it is compressed to.
+    // A record of a few bytes in the file becomes a tensor, a name or a pair of metadata in memory; the header of an
+    // array in an archive can be a MiB, however well it is compressed.
     if let Some(input) = probe(extension, bytes, 8 * MIB + 128 * bytes.len()) {
         elements::check_places(&input);
         elements::check_written_again(&input);

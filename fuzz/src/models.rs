@@ -1,4 +1,4 @@
-//! Models that are made of models.
+//! Models that are made from other models.
 
 use super::elements::{MOST, Values, values, write};
 use super::trial::{check_error, within};
@@ -9,8 +9,8 @@ use tcast::operator::{Operator, cast::CastAttributes};
 use tcast::plan::{self, Request, Spread, Step};
 use tcast::select::Selection;
 
-/// A model with narrower weights is planned in little memory. It has as many tensors, in the same order; those that are
-/// kept have their values.
+/// Checks that a model with narrower weights is planned in little memory. It has as many tensors, in the same order;
+/// tensors that are kept have the same values.
 pub(crate) fn check_changed(input: &Input, limit: usize) {
     let selection = Selection { to: Some(Dtype::Float16), ..Selection::default() };
     let mut request = Request::new(Operator::Cast(CastAttributes::default()), &selection, input.container);

@@ -1,4 +1,4 @@
-//! A checkpoint with quantized weights: what its tensors and its config say.
+//! A checkpoint with quantized weights, which its tensors and its config describe.
 
 use super::trial::{MIB, check_error, in_folder, within};
 use std::fs;
@@ -8,8 +8,8 @@ use tcast::dtype::Dtype;
 use tcast::error::{Error, Result};
 use tcast::quant::{Arithmetic, CheckpointInfo, Decoder, StoredTensor, probe};
 
-/// A config, and behind a NUL a `.safetensors` file: every tensor has one role, what is wrong is said in a line, and a
-/// weight that is found can be decoded.
+/// Checks a config, followed by a NUL and a `.safetensors` file: every problem is reported in one line, and every
+/// recognized weight can be decoded.
 pub fn quantized_config(bytes: &[u8]) {
     let Some(end) = bytes.iter().position(|byte| *byte == 0) else { return };
     let Ok(config) = std::str::from_utf8(&bytes[..end]) else { return };
@@ -60,7 +60,7 @@ fn recognize(input: &Input, folder: &Path, config: &str) {
     }
 }
 
-/// The bytes of a tensor.
+/// Returns the bytes of a tensor.
 fn bytes_of(input: &Input, at: usize) -> Result<&[u8]> {
     match &input.contents.tensors[at].data {
         Data::Mapped { file, range, .. } => Ok(&input.files[*file][range.clone()]),

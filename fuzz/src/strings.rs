@@ -1,4 +1,4 @@
-//! Texts that become something: numbers, types, patterns, sizes.
+//! Parsing of texts: numbers, types, patterns, sizes.
 
 use super::trial::{MIB, within};
 use tcast::cli::{ElementRange, Partition, Position, Size, ToleranceArg};
@@ -8,11 +8,11 @@ use tcast::operator::cast::Opset;
 use tcast::select::{Pattern, Rename, Rule, Selection, rule_to_keep};
 use tcast::text::{flag_with, shorten, visible};
 
-/// Bytes of a pattern at most: they come from the command line, and not from files.
+/// Maximum length of a pattern in bytes: patterns come from the command line, and not from files.
 const PATTERN: usize = 256;
 
-/// Texts as elements of tensors: the first byte chooses their type, the second the rules, and NULs divide the rest. Where
-/// the highest bit of the second byte is set, the rest is one argument.
+/// Checks texts as elements of tensors: the first byte chooses their type, the second the rules, and NULs divide the
+/// rest. If the highest bit of the second byte is set, the rest is one argument.
 pub fn string_parsing(bytes: &[u8]) {
     let Some((&[dtype, options], rest)) = bytes.split_first_chunk() else { return };
     let dtypes: Vec<Dtype> = Dtype::all().collect();
@@ -32,7 +32,7 @@ pub fn string_parsing(bytes: &[u8]) {
     });
 }
 
-/// Texts are numbers or none, alone as among others, and the numbers are those that others read.
+/// Checks that each text is a number or not, alone as among others, and that Rust's own library reads the same numbers.
 fn check_numbers(bytes: &[u8], dtype: Dtype, rules: Rules) {
     let target = Storage::packed(dtype);
     let Some(parser) = Parser::new(target, &rules) else {
@@ -66,7 +66,7 @@ fn check_numbers(bytes: &[u8], dtype: Dtype, rules: Rules) {
     }
 }
 
-/// A number as Rust's own library reads it.
+/// Parses a number with Rust's own library.
 fn plain_number(text: &[u8]) -> Option<f64> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
@@ -97,7 +97,7 @@ fn check_number(text: &[u8], dtype: Dtype, rules: Rules, output: &[u8]) {
     }
 }
 
-/// Numbers become texts that are the same numbers.
+/// Checks that numbers become texts that are the same numbers.
 fn check_digits(bytes: &[u8], dtype: Dtype) {
     let storage = Storage::packed(dtype);
     let rules = Rules {
@@ -120,7 +120,7 @@ fn check_digits(bytes: &[u8], dtype: Dtype) {
     assert!(print(&again).iter().eq(texts.iter()), "{dtype}: {bytes:x?}");
 }
 
-/// What is taken shows itself as something that means the same.
+/// Checks that an accepted argument is shown as text with the same meaning.
 fn check_argument(text: &str) {
     assert!(!visible(text).contains(char::is_control));
     let short = shorten(text);
@@ -162,7 +162,7 @@ fn check_argument(text: &str) {
     if cfg!(windows) {
         return; // its shells have other quotes
     }
-    // The rule that messages propose means the tensor that they name.
+    // The rule that messages propose must match the tensor that they name.
     let proposed = flag_with("--rule", &rule_to_keep(text));
     let word = proposed.strip_prefix("--rule").and_then(|word| word.strip_prefix([' ', '='])).expect("it has the flag");
     let rule: Rule = unquoted(word).parse().unwrap_or_else(|error| panic!("{proposed}: {error}"));
@@ -170,7 +170,7 @@ fn check_argument(text: &str) {
     assert!(selection.rule(text).is_some(), "{proposed} does not match");
 }
 
-/// What a POSIX shell makes of a word in quotes, `'...'` or `$'...'`.
+/// Decodes a word in quotes, `'...'` or `$'...'`, like a POSIX shell.
 fn unquoted(word: &str) -> String {
     let inside = |start: &str| word.strip_prefix(start).and_then(|word| word.strip_suffix('\''));
     let Some(escaped) = inside("$'") else { return inside("'").expect("it is quoted").replace(r"'\''", "'") };

@@ -1,4 +1,4 @@
-//! One trial: a folder for its files, a limit for its memory, and what is asked of every error.
+//! One trial: a folder for its files, a limit for its memory, and checks of every error.
 
 use peak_alloc::PeakAlloc;
 use std::fs;
@@ -16,12 +16,12 @@ thread_local! {
     static FOLDER: TempDir = tempfile::tempdir().expect("a temporary folder");
 }
 
-/// Does `work` with a folder that is kept from trial to trial.
+/// Runs `work` with a folder that is kept from trial to trial.
 pub(crate) fn in_folder<T>(work: impl FnOnce(&Path) -> T) -> T {
     FOLDER.with(|folder| work(folder.path()))
 }
 
-/// Does `work`, which may hold so many bytes of memory at a time.
+/// Runs `work`, and checks that it holds at most `limit` bytes of memory at a time.
 pub(crate) fn within<T>(limit: usize, work: impl FnOnce() -> T) -> T {
     let before = ALLOCATOR.current_usage();
     ALLOCATOR.reset_peak_usage();
@@ -31,7 +31,7 @@ pub(crate) fn within<T>(limit: usize, work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Opens bytes as a file of some name; `None` where it is refused.
+/// Opens bytes as a file with this extension; `None` if it is refused.
 pub(crate) fn probe(extension: &str, bytes: &[u8], limit: usize) -> Option<Input> {
     in_folder(|folder| {
         let path = folder.join(format!("in.{extension}"));
@@ -40,7 +40,7 @@ pub(crate) fn probe(extension: &str, bytes: &[u8], limit: usize) -> Option<Input
     })
 }
 
-/// What is said is a line that can be shown, whatever stands in the file.
+/// Checks that the message is one line that can be shown, whatever the file contains.
 pub(crate) fn check_error(error: &Error) {
     const LONGEST: usize = 16 << 10;
     let text = error.to_string();

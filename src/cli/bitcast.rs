@@ -97,7 +97,7 @@ Exit codes:
   0 done, 1 failed or refused, 2 wrong usage, 4 the output exists,
   130 interrupted.";
 
-/// The types that share their width with others, a paragraph for each width.
+/// Lists the types that share their width with others, a paragraph for each width.
 fn same_widths() -> String {
     let widths: BTreeSet<u32> = Dtype::all().filter(|dtype| bitcast::takes(*dtype)).map(Dtype::bits).collect();
     let of = |width: u32| Dtype::all().filter(move |dtype| bitcast::takes(*dtype) && dtype.bits() == width);
@@ -112,7 +112,7 @@ pub struct ElementRange {
     pub start: Option<Position>,
     /// The end, exclusive; `None` for the end of the tensor.
     pub end: Option<Position>,
-    /// Whether only the first is meant.
+    /// True if only the first is meant.
     pub is_one: bool,
 }
 

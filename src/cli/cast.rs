@@ -18,7 +18,7 @@ use std::path::PathBuf;
 #[command(
     mut_args(of_finish),
     mut_arg("report", |report| report.long_help(with_note(REPORT, REPORT_NOTE))),
-    mut_arg("hash", |hash| hash), // which stays behind the former
+    mut_arg("hash", |hash| hash), // keeps it after the former
     long_about = "Convert the values of tensor files, or of folders of shards, to another type.
 
 Each value is rounded once, to nearest even, from its exact source value. The summary counts values that \
@@ -154,7 +154,7 @@ const FIGURES: &str = "Accuracy and reports";
 
 const REPORT_NOTE: &str = "The report includes the accuracy of --stats. An .html report is a page for a browser.";
 
-/// The types that a cast knows, from the table.
+/// Lists the types that a cast supports, from the table.
 fn types() -> String {
     let of = |wanted: fn(Dtype) -> bool| listed(Dtype::all().filter(move |dtype| wanted(*dtype)));
     let is_target = |dtype: Dtype| dtype.onnx_number().is_some() && dtype.class() != Class::Complex;
@@ -213,7 +213,7 @@ pub struct ValueArgs {
 }
 
 impl ValueEnum for Condition {
-    /// `nan` covers both values that became NaN and NaN that was lost.
+    /// Returns the conditions; `nan` covers both values that became NaN and NaN that was lost.
     fn value_variants<'a>() -> &'a [Self] {
         const {
             &[

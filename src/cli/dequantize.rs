@@ -122,7 +122,7 @@ Exit codes:
   0 done, 1 failed or refused, 2 wrong usage, 3 a loss that --fail-on forbids,
   4 the output exists, 130 interrupted.";
 
-/// The layouts that can be decoded, one per line, from the table.
+/// Lists the layouts that can be decoded, one per line, from the table.
 fn layouts() -> String {
     let lines = LAYOUTS.iter().map(|layout| hanging(&format!("  {:16} ", layout.name), layout.library));
     lines.collect::<Vec<_>>().join("\n")

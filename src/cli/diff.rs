@@ -109,12 +109,12 @@ pub struct DiffArgs {
     pub quiet: bool,
 }
 
-/// How much values may differ: finite, and not below 0.
+/// Maximum difference of values: finite, and not below 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ToleranceArg(pub f64);
 
 impl std::fmt::Display for ToleranceArg {
-    /// With an exponent instead of many zeros.
+    /// Writes the number with an exponent instead of many zeros.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(format!("{:?}", self.0).trim_end_matches(".0"))
     }

@@ -30,7 +30,7 @@ use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// What the program can do, for users who give no arguments.
+/// Overview of the program, for users who give no arguments.
 pub const OVERVIEW: &str = "\
 Convert tensor files between number formats, bit for bit as ONNX Cast does
 
@@ -81,7 +81,7 @@ pub struct Cli {
 }
 
 impl Cli {
-    /// Replaces each input that is a pattern, such as `*.npy`, by the files that match it. Only shells of Windows leave
+    /// Replaces each input that is a pattern, such as `*.npy`, by the files that match it. Only Windows shells leave
     /// that to the program. A pattern that matches nothing stays, and is reported as a missing file.
     #[must_use]
     pub fn with_inputs_expanded(mut self) -> Self {
@@ -102,18 +102,19 @@ fn matching(path: PathBuf) -> Vec<PathBuf> {
     vec![path]
 }
 
-/// The files that a path matches as a pattern of `*` and `?`, which no name has there, in the order of their names.
+/// Returns the files that match a path as a pattern of `*` and `?`, which names on Windows cannot contain, in the order
+/// of their names.
 #[cfg(windows)]
 fn matching(path: PathBuf) -> Vec<PathBuf> {
     let Some(text) = path.to_str().filter(|text| text.contains(['*', '?'])) else { return vec![path] };
-    let pattern = text.replace('[', "[[]"); // which is only a character of a name
+    let pattern = text.replace('[', "[[]"); // it is only a character of a name
     let options = glob::MatchOptions { case_sensitive: false, require_literal_leading_dot: true, ..Default::default() };
     let found: Vec<PathBuf> = glob::glob_with(&pattern, options).into_iter().flatten().flatten().collect();
     if found.is_empty() { vec![path] } else { found }
 }
 
-/// Joins a value to the `--saturate` before it, if it can be nothing else: its value is optional, so clap requires an
-/// `=`.
+/// Joins a value to the `--saturate` before it, if it can be nothing else: the value of this flag is optional, so clap
+/// requires an `=`.
 pub fn join_saturate(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut joined: Vec<OsString> = Vec::new();
     let mut only_files = false;
@@ -133,7 +134,7 @@ pub fn join_saturate(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsStr
     joined
 }
 
-/// The value of `--color`, which must be known before usage errors are printed.
+/// Returns the value of `--color`, which must be known before usage errors are printed.
 #[must_use]
 pub fn color(arguments: &[OsString]) -> ColorChoice {
     let arguments = arguments.iter().take_while(|argument| *argument != "--");
@@ -281,7 +282,7 @@ pub struct ViewArgs {
 }
 
 impl ViewArgs {
-    /// The tensors that the patterns select.
+    /// Returns the selection by these patterns.
     #[must_use]
     pub fn selection(&self) -> Selection {
         Selection { include: self.include.clone(), exclude: self.exclude.clone(), ..Selection::default() }
@@ -302,17 +303,17 @@ pub struct ReportArgs {
     pub hash: bool,
 }
 
-/// What one input may be.
+/// Describes one input.
 fn one_input() -> String {
     format!("A {} file, or a folder of shards", known_formats())
 }
 
-/// What several inputs may be.
+/// Describes several inputs.
 fn some_inputs() -> String {
     format!("{} files, or folders of shards", known_formats())
 }
 
-/// A long help that starts like the short one.
+/// Returns a long help that starts like the short one.
 fn with_note(text: &str, note: &str) -> String {
     format!("{text}\n\n{note}")
 }
@@ -323,12 +324,12 @@ const INPUT_NOTE: &str = "A .onnx file is an ONNX model, and a .pb file an ONNX 
 const SEVERAL_NOTE: &str =
     "Each of several inputs gets its own output, with its own name in the folder that -o names, or beside the input.";
 
-/// Text in the indented lines of a long help, which clap prints as they are.
+/// Wraps text in the indented lines of a long help, which clap prints unchanged.
 fn indented(text: &str) -> String {
     hanging(" ", text)
 }
 
-/// Text after a heading; all lines are indented like the first.
+/// Wraps text after a heading; all lines are indented like the first.
 fn hanging(head: &str, text: &str) -> String {
     const COLUMNS: usize = 80;
     let mut lines = vec![head.to_owned()];
@@ -343,12 +344,12 @@ fn hanging(head: &str, text: &str) -> String {
     lines.join("\n")
 }
 
-/// Types as a list in a sentence.
+/// Joins types as a list in a sentence.
 fn listed(dtypes: impl Iterator<Item = Dtype>) -> String {
     dtypes.map(Dtype::name).collect::<Vec<_>>().join(", ")
 }
 
-/// A long help that ends with the meanings of the values. Short help has no room for clap's list.
+/// Returns a long help that ends with the meanings of the values. Short help has no room for clap's list.
 fn with_values<T: ValueEnum>(text: &str) -> String {
     let values = T::value_variants().iter().filter_map(ValueEnum::to_possible_value);
     let lines = values.map(|value| format!("\n- {}: {}", value.get_name(), value.get_help().unwrap_or_default()));

@@ -33,7 +33,7 @@ fn count(text: &str) -> Result<u64, String> {
 }
 
 impl ModelArgs {
-    /// What the plan takes.
+    /// Returns the options for the plan.
     #[must_use]
     pub fn options(&self) -> ModelOptions<'static> {
         ModelOptions {

@@ -81,7 +81,7 @@ pub struct PromoteArgs {
     pub file: FileArgs,
 }
 
-/// The arguments about files in the words of a command that writes several.
+/// Rewords an argument about files for a command that writes several.
 fn of_outputs(arg: Arg) -> Arg {
     let output = "The folder to write to; with one input, the file";
     match arg.get_id().as_str() {

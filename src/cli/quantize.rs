@@ -161,12 +161,12 @@ pub struct QuantizeArgs {
 }
 
 impl QuantizeArgs {
-    /// The schemes of the rules, and that of all other weights.
+    /// Returns the schemes of the rules, and the scheme of all other weights.
     pub(crate) fn schemes(&self) -> impl Iterator<Item = &'static Scheme> {
         self.rule.iter().filter_map(SchemeRule::scheme).chain(self.scheme)
     }
 
-    /// The layout that was chosen, or the default of the scheme.
+    /// Returns the chosen layout, or the default of the scheme.
     pub(crate) fn layout_name(&self) -> &'static str {
         let default = self.scheme.map(|scheme| scheme.layouts[0].name);
         self.layout.or(default).expect("clap requires a scheme or a layout")
@@ -193,13 +193,13 @@ fn scheme_parser() -> impl TypedValueParser<Value = &'static Scheme> {
         .map(|name| Scheme::find(&name).expect("it is a possible value"))
 }
 
-/// Layouts as [`SCHEMES`] spells them, whatever case was typed.
+/// Parses a layout in any case, and returns it as [`SCHEMES`] spells it.
 fn layout_parser() -> impl TypedValueParser<Value = &'static str> {
     let named = |typed: &str| layouts().into_iter().find(|name| name.eq_ignore_ascii_case(typed));
     PossibleValuesParser::new(layouts()).map(move |typed| named(&typed).expect("it is a possible value"))
 }
 
-/// The names of all layouts, in the order of the schemes.
+/// Returns the names of all layouts, in the order of the schemes.
 fn layouts() -> Vec<&'static str> {
     let mut names: Vec<&str> = Vec::new();
     for layout in SCHEMES.iter().flat_map(|scheme| scheme.layouts) {
@@ -210,7 +210,7 @@ fn layouts() -> Vec<&'static str> {
     names
 }
 
-/// The schemes with their layouts, and examples.
+/// Lists the schemes with their layouts, and examples.
 fn examples() -> String {
     let scheme = |scheme: &Scheme| {
         let aliases = match scheme.aliases {

@@ -26,13 +26,13 @@ pub struct ShardArgs {
 }
 
 impl ShardArgs {
-    /// The most bytes of tensors in a shard.
+    /// Returns the maximum number of bytes of tensors in a shard.
     pub(crate) fn max_bytes(&self) -> Option<u64> {
         self.max_shard_size.map(|Size(bytes)| bytes)
     }
 }
 
-/// An argument of a command that has `--finish`: conflicts with it, unless it has an effect there too.
+/// Makes an argument of a command conflict with `--finish`, unless it has an effect there too.
 pub(super) fn of_finish(arg: Arg) -> Arg {
     match arg.get_id().as_str() {
         "finish" | "json" | "no_sync" | "quiet" | "threads" => arg,

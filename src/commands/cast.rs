@@ -1,4 +1,4 @@
-//! `tcast cast`: its attributes, and then a conversion like any other.
+//! `tcast cast`: reads its attributes, and then runs a conversion like any other.
 
 use super::results::Task;
 use super::run::{convert, job_of_shards, options, selection, value_name, value_names};
@@ -47,7 +47,7 @@ fn check_effects(args: &CastArgs) -> Result<()> {
     Err(error.remedy("leave --out-of-range out"))
 }
 
-/// What must not happen to a value.
+/// Returns the conditions that no value may meet.
 fn fail_on(args: &CastArgs) -> Vec<Condition> {
     let mut conditions = args.values.fail_on.clone();
     if conditions.contains(&Condition::Lost(Loss::Nan)) {
@@ -66,7 +66,7 @@ fn attributes(args: &CastArgs) -> CastAttributes {
     }
 }
 
-/// The attributes in effect, including defaults.
+/// Returns the attributes in effect, including defaults.
 fn attributes_in_effect(args: &CastArgs, attributes: CastAttributes) -> Value {
     let rules = attributes.rules();
     json!({

@@ -1,8 +1,8 @@
-//! The command line that was meant: arguments with mistakes, changed until clap accepts them.
+//! Corrections of a command line: arguments with mistakes, changed until clap accepts them.
 //!
 //! A mistake has few plausible corrections: a flag by its name in another tool, a value by another name, an output
 //! without `-o`, a type without `--to`. Each is tried, and only a command line that parses is proposed. No correction
-//! adds a flag that replaces or damages files, unless a word was typed that asks for this.
+//! adds a flag that replaces or damages files, unless a typed word asks for this.
 
 use super::foreign::{self, Ours};
 use super::{dequantize, quantize};
@@ -15,7 +15,7 @@ use clap::{Command, CommandFactory, Parser};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// The least similarity of a proposed name to the typed one, from 0 to 1.
+/// Minimum similarity of a proposed name to the typed one, from 0 to 1.
 const SIMILAR: f64 = 0.9;
 
 /// Flags that replace files or damage weights: no typing error leads to them.
@@ -23,7 +23,8 @@ const DESTROYING: [&str; 2] = ["force", "force-codes"];
 
 type Words = Vec<OsString>;
 
-/// The command line that was meant, and for a value that can mean two things another one; empty if that is not clear.
+/// Returns the corrected command line, and a second one for a value that can mean two things; empty if that is not
+/// clear.
 pub(super) fn corrected(error: &clap::Error, arguments: &[OsString]) -> Vec<Words> {
     const MISTAKES: usize = 4;
     let most = if matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation) { 2 } else { 1 };
@@ -33,7 +34,7 @@ pub(super) fn corrected(error: &clap::Error, arguments: &[OsString]) -> Vec<Word
     lines
 }
 
-/// The line without its other mistakes, of which there are at most a few.
+/// Returns the line without its other mistakes, of which there are at most `mistakes`.
 fn accepted(line: Words, mistakes: usize) -> Option<Words> {
     match Cli::try_parse_from(cli::join_saturate(line.clone())) {
         Ok(cli) => is_possible(&cli).then_some(line),
@@ -60,7 +61,7 @@ fn can_be_model(path: &Path) -> bool {
     path.is_dir() || extension.is_none_or(|extension| ["safetensors", "onnx"].contains(&extension))
 }
 
-/// The flag of a subcommand that clap proposes for an unknown one, if it is very similar and destroys nothing.
+/// Returns the flag of a subcommand that is most similar to an unknown one, if it is very similar and destroys nothing.
 pub(super) fn similar_flag(subcommand: &Command, typed: &str) -> Option<String> {
     let typed = typed.trim_start_matches('-');
     let longs = subcommand.get_arguments().filter_map(clap::Arg::get_long);
@@ -73,7 +74,7 @@ pub(super) fn is_similar(typed: &str, known: &str) -> bool {
     strsim::jaro_winkler(&foreign::plain(typed), known) > SIMILAR
 }
 
-/// A text in the context of an error.
+/// Returns a text in the context of an error.
 pub(super) fn word(error: &clap::Error, kind: ContextKind) -> Option<&str> {
     match error.get(kind) {
         Some(ContextValue::String(word)) => Some(word),
@@ -81,10 +82,10 @@ pub(super) fn word(error: &clap::Error, kind: ContextKind) -> Option<&str> {
     }
 }
 
-/// The command line as [`edits`] sees it.
+/// Command line with its subcommand.
 struct TypedLine<'a> {
     line: &'a [OsString],
-    /// Where the subcommand is, and what it takes.
+    /// Position and definition of the subcommand.
     subcommand: Option<(usize, Command)>,
 }
 
@@ -105,7 +106,7 @@ impl<'a> TypedLine<'a> {
         self.subcommand.as_ref().is_some_and(|(_, command)| command.get_arguments().any(is_it))
     }
 
-    /// True if one of some flags was typed.
+    /// True if one of these flags was typed.
     fn has_typed(&self, flags: &[&str]) -> bool {
         let is_flag = |word: &str| {
             flags
@@ -115,7 +116,7 @@ impl<'a> TypedLine<'a> {
         self.line.iter().any(|word| word.to_str().is_some_and(is_flag))
     }
 
-    /// The line with other words in place of `count` words.
+    /// Returns the line with other words in place of `count` words.
     fn replaced<W: Into<OsString>>(&self, at: usize, count: usize, words: impl IntoIterator<Item = W>) -> Words {
         let after = &self.line[(at + count).min(self.line.len())..];
         let words = words.into_iter().map(Into::into);
@@ -126,7 +127,7 @@ impl<'a> TypedLine<'a> {
         self.replaced(self.line.len(), 0, words)
     }
 
-    /// Words after the subcommand that are no flags, with their places.
+    /// Returns the words after the subcommand that are not flags, with their places.
     fn words(&self) -> impl Iterator<Item = (usize, &str)> {
         let first = self.subcommand.as_ref().map_or(1, |(at, _)| at + 1);
         let words = self.line.iter().enumerate().skip(first);
@@ -138,7 +139,7 @@ impl<'a> TypedLine<'a> {
     }
 }
 
-/// The line with one mistake less: what this error could be corrected to.
+/// Returns the lines with one mistake less: the possible corrections of this error.
 fn edits(error: &clap::Error, line: &[OsString]) -> Vec<Words> {
     let typed = TypedLine::new(line);
     let dashes = dashes(&typed);
@@ -166,7 +167,7 @@ fn edits(error: &clap::Error, line: &[OsString]) -> Vec<Words> {
     found.unwrap_or_default()
 }
 
-/// Two hyphens for the dash that word processors and web pages make of them.
+/// Corrects the dash that word processors and web pages make of two hyphens.
 fn dashes(typed: &TypedLine) -> Vec<Words> {
     let is_dash = |c| ['\u{2013}', '\u{2014}', '\u{2212}'].contains(&c);
     let dash = typed.words().find(|(_, word)| word.starts_with(is_dash) && !Path::new(word).exists());
@@ -175,7 +176,7 @@ fn dashes(typed: &TypedLine) -> Vec<Words> {
         .collect()
 }
 
-/// In place of an unknown subcommand.
+/// Corrects an unknown subcommand.
 fn subcommand(typed: &TypedLine, name: &str, error: &clap::Error) -> Vec<Words> {
     let Some(at) = typed.find(name) else { return Vec::new() };
     if name == "tcast" {
@@ -193,14 +194,14 @@ fn subcommand(typed: &TypedLine, name: &str, error: &clap::Error) -> Vec<Words> 
     }
 }
 
-/// The line with a subcommand in front, one that needs no other change if there is one.
+/// Returns the line with a subcommand in front: one that needs no other change, or several if there is none.
 fn begun(typed: &TypedLine) -> Vec<Words> {
     let lines = ["cast", "quantize", "inspect", "diff", "bitcast"].map(|name| typed.replaced(1, 0, [name]));
     let whole = lines.iter().find(|line| accepted((*line).clone(), 0).is_some()).cloned();
     whole.map_or_else(|| lines.into(), |line| vec![line])
 }
 
-/// In place of a flag that the subcommand lacks.
+/// Corrects a flag that the subcommand lacks.
 fn flag(typed: &TypedLine, argument: &str) -> Vec<Words> {
     let is_it = |word: &str| {
         let flag = word.split('=').next().unwrap_or(word);
@@ -248,7 +249,7 @@ fn flag(typed: &TypedLine, argument: &str) -> Vec<Words> {
     similar_flag(command, &flag).map(|flag| typed.replaced(at, 1, named(&flag))).into_iter().collect()
 }
 
-/// The advice on a flag that the subcommand lacks.
+/// Returns the advice on a flag that the subcommand lacks.
 pub(super) fn advice(error: &clap::Error, line: &[OsString]) -> Option<&'static str> {
     let typed = TypedLine::new(line);
     let flag = foreign::plain(word(error, ContextKind::InvalidArg)?);
@@ -259,7 +260,7 @@ pub(super) fn advice(error: &clap::Error, line: &[OsString]) -> Option<&'static 
     foreign::flags(typed.name(), &flag).find_map(|ours| if let Ours::Advice(text) = ours { Some(text) } else { None })
 }
 
-/// Gives a word that the subcommand has no place for its flag.
+/// Adds the flag for a word that the subcommand does not take without one.
 fn stray(typed: &TypedLine, argument: &str) -> Vec<Words> {
     let Some((_, command)) = &typed.subcommand else { return begun(typed) };
     let last = typed.words().filter(|(_, word)| *word == argument).last();
@@ -276,7 +277,7 @@ fn stray(typed: &TypedLine, argument: &str) -> Vec<Words> {
     Vec::new()
 }
 
-/// With what is missing, if it is there without its flag; otherwise an example.
+/// Adds the flag of a missing argument, if its value was typed without one; otherwise an example.
 fn missing(typed: &TypedLine, error: &clap::Error) -> Vec<Words> {
     let is_missing = |flag: &str| match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::Strings(missing)) => missing.iter().any(|missing| missing.starts_with(flag)),
@@ -323,7 +324,7 @@ pub(super) fn is_quantized(model: &Path) -> bool {
     checkpoint::probe(model, 1).is_ok_and(|found| found.quantization().is_ok_and(|method| method.is_some()))
 }
 
-/// In place of a value that a flag does not take.
+/// Corrects a value that a flag does not take.
 fn values(typed: &TypedLine, flag: &str, value: &str, error: &clap::Error) -> Vec<Words> {
     let is_flag = |word: &OsString| word.to_str().is_some_and(|word| word.starts_with('-') && !word.contains('='));
     let apart = (2..typed.line.len()).find(|at| typed.line[*at] == value && is_flag(&typed.line[at - 1]));
@@ -378,7 +379,7 @@ fn values(typed: &TypedLine, flag: &str, value: &str, error: &clap::Error) -> Ve
     lines
 }
 
-/// The scheme that a type is named for.
+/// Returns the scheme that a value for a type stands for.
 pub(super) fn scheme_in(value: &str) -> Option<&'static Scheme> {
     let value = foreign::plain(value);
     let foreign = || foreign::values("--scheme", &value).first().and_then(|name| Scheme::find(name));

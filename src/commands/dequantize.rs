@@ -1,4 +1,4 @@
-//! `tcast dequantize`: finds the quantized weights, and then a conversion like any other.
+//! `tcast dequantize`: finds the quantized weights, and then runs a conversion like any other.
 
 use super::messages::warn;
 use super::observer::Console;
@@ -75,7 +75,7 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
             options(target, &args.file, &wanted, more),
         )
     };
-    // Everything that is not a weight is copied.
+    // Tensors that are not weights are copied.
     let selection = Selection { renames: args.rename.clone(), ..Selection::default() };
     let task = Task {
         notes: divided.into_iter().chain(padded).chain(left).collect(),
@@ -85,7 +85,7 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
     write_recoded(&task, source, recoding, start)
 }
 
-/// What engines may do with a set of weights that is divided.
+/// Warns that engines may refuse a set of weights that is divided.
 fn describe_divided([decoded, left]: &[String; 2], sets: usize) -> String {
     let more = match sets as u64 - 1 {
         0 => String::new(),
@@ -98,7 +98,7 @@ fn describe_divided([decoded, left]: &[String; 2], sets: usize) -> String {
     )
 }
 
-/// Says which decoded weights may have more rows and columns than those of the model.
+/// Names decoded weights that may have more rows and columns than in the model.
 fn describe_padding<'a>(decoded: impl Iterator<Item = &'a FoundWeight>) -> Option<String> {
     let mut padded = decoded.filter(|weight| weight.layout.codes.padding > 1);
     let (first, others) = (padded.next()?, padded.count() as u64);

@@ -1,4 +1,4 @@
-//! Notes on what engines make of a quantized model, where the documentation or a trial shows that they do not run it.
+//! Notes about engines that do not run a quantized model, as documented or shown by a trial.
 //!
 //! The notes about transformers hold for 5.23.0 with compressed-tensors 0.20.0. They depend on names and on the layout,
 //! so files that compressed-tensors itself writes are affected too. `tests/interop/transformers_quantizes.py` tries them.
@@ -16,7 +16,7 @@ enum LoadProblem {
     Divided,
     /// It has rules for weights of this model that exclude each other for every quantized model.
     Conversion,
-    /// It has other names for the modules than the file, and config.json has those of the file.
+    /// It has other names for the modules than the file, and config.json has the names in the file.
     Renamed,
 }
 
@@ -98,10 +98,10 @@ const MODELS: &[(LoadProblem, &[&str])] = &[
     ),
 ];
 
-/// The argument with which transformers decodes all weights while it loads them.
+/// Argument with which transformers decodes all weights while it loads them.
 const DECODES: &str = "quantization_config=CompressedTensorsConfig(dequantize=True)";
 
-/// Names what engines may not load or run.
+/// Returns notes about weights that engines may not load or run.
 pub(super) fn engine_notes(quantizing: &Quantizing) -> Vec<String> {
     let mut notes = Vec::new();
     for &(scheme, layout) in &quantizing.stored {
@@ -116,7 +116,7 @@ pub(super) fn engine_notes(quantizing: &Quantizing) -> Vec<String> {
     notes
 }
 
-/// The objection of the documentation or the libraries of engines to a scheme.
+/// Returns the note about a scheme that engines do not run, by their documentation or their libraries.
 fn of_engines(scheme: &str, layout: &str) -> Option<&'static str> {
     if layout != "compressed-tensors" {
         return None;
@@ -128,7 +128,7 @@ fn of_engines(scheme: &str, layout: &str) -> Option<&'static str> {
     }
 }
 
-/// compressed-tensors decodes some layouts to bfloat16, whatever the model computes in.
+/// Returns the note about layouts that compressed-tensors decodes to bfloat16, whatever the model computes in.
 fn of_dtype(scheme: &str, layout: &str, computes_in: Option<Dtype>) -> Option<String> {
     let stored = Scheme::find(scheme)?.in_layout(Some(layout))?.layout();
     let is_bfloat16 = stored.owner == Owner::CompressedTensors && stored.product_precision == Precision::Bfloat16;
@@ -139,7 +139,7 @@ fn of_dtype(scheme: &str, layout: &str, computes_in: Option<Dtype>) -> Option<St
     ))
 }
 
-/// The result of transformers for experts in a scheme, if it does not decode them to their values.
+/// Returns the note about experts in a scheme that transformers does not decode to their values.
 fn of_experts(scheme: &str, layout: &str) -> Option<String> {
     if layout != "compressed-tensors" {
         return None;
@@ -157,7 +157,7 @@ fn of_experts(scheme: &str, layout: &str) -> Option<String> {
     Some(format!("transformers 5.23 does not load {scheme} experts in the layout {layout}{instead}"))
 }
 
-/// The result of transformers for a kind of model.
+/// Returns the note about a kind of model that transformers does not load.
 fn of_model(obstacle: LoadProblem, kind: &str, quantizing: &Quantizing) -> Option<String> {
     let stored = || {
         let found = |&(scheme, layout): &(&str, &str)| Scheme::find(scheme)?.in_layout(Some(layout));

@@ -47,7 +47,7 @@ pub(super) fn run(command: &str, path: &Path, args: &FileArgs) -> Result<()> {
     }
     if !args.quiet {
         let what = "is a complete checkpoint, without an unfinished conversion";
-        // Nothing shows whether there were parts that were put together.
+        // The folder does not show whether it was put together from parts.
         print_message(&if report.is_published {
             report.summary(stderr_columns())
         } else {

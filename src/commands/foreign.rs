@@ -1,4 +1,4 @@
-//! Words of other tools: subcommands, flags, schemes and layouts by their names elsewhere, and what tcast calls them.
+//! Words of other tools for subcommands, flags, schemes and layouts, and the words of tcast for them.
 
 /// The replacement for a flag that a subcommand lacks.
 #[derive(Clone, Copy, Debug)]
@@ -13,9 +13,9 @@ pub(super) enum Ours {
     Input,
     /// Nothing: tcast does so anyway.
     Nothing,
-    /// Nothing, nor the value: tcast finds it out.
+    /// Nothing, without the value: tcast determines it.
     NoValue,
-    /// Nothing that tcast can choose: this says why, and names flags of the subcommand.
+    /// No replacement: this says why, and names flags of the subcommand.
     Advice(&'static str),
 }
 
@@ -34,7 +34,7 @@ pub(super) const SUBCOMMANDS: &[(&[&str], &str)] = &[
     (&["unify", "common", "align"], "promote"),
 ];
 
-/// Of all subcommands that write files.
+/// Flags of all subcommands that write files.
 const WRITING: &[Row] = &[
     (
         &[
@@ -58,7 +58,7 @@ const WRITING: &[Row] = &[
         ],
         Flag("--output"),
     ),
-    // Whoever writes one of these asks for it.
+    // Each of these words asks for it.
     (&["--overwrite", "--replace", "--clobber", "--overwrite-output", "--allow-overwrite"], Flag("--force")),
     (&["--no-clobber", "--no-overwrite", "--exist-ok", "--keep-existing"], Flag("--skip-existing")),
     (&["--dryrun", "--simulate", "--what-if", "--preview", "--plan"], Flag("--dry-run")),
@@ -69,7 +69,7 @@ const WRITING: &[Row] = &[
     (&["--in-place", "--inplace"], Advice("tcast never writes over an input: name the output with -o")),
 ];
 
-/// Of all subcommands.
+/// Flags of all subcommands.
 const COMMON: &[Row] = &[
     (
         &["--workers", "--num-workers", "--max-workers", "--jobs", "--num-threads", "--nproc", "--cores", "--cpus"],
@@ -79,7 +79,7 @@ const COMMON: &[Row] = &[
     (&["--model", "-m", "--model-path", "--model-dir", "--model-id", "--checkpoint", "--path"], Input),
 ];
 
-/// Of subcommands that convert folders of shards.
+/// Flags of subcommands that convert folders of shards.
 const SHARDS: &[Row] = &[
     (&["--shard-size", "--max-shard", "--split-size", "--split-max-size", "--max-size"], Flag("--max-shard-size")),
     (&["--continue", "--restart", "--resume-download"], Flag("--resume")),
@@ -233,7 +233,7 @@ const FLAGS: &[(&str, &[&[Row]])] = &[
     ("diff", &[DIFF, COMMON]),
 ];
 
-/// The replacements that a subcommand has for a flag, which is in lower case and has no `_`.
+/// Returns the replacements of a subcommand for a flag, which is in lower case and has no `_`.
 pub(super) fn flags(subcommand: &str, typed: &str) -> impl Iterator<Item = Ours> {
     rows(subcommand).filter(move |(words, _)| words.contains(&typed)).map(|(_, ours)| *ours)
 }
@@ -243,7 +243,7 @@ fn rows(subcommand: &str) -> impl Iterator<Item = &'static Row> {
     tables.into_iter().flatten().flat_map(|table| table.iter())
 }
 
-/// Values of other tools for values of a flag; an empty one says that a scheme needs no such flag.
+/// Values of other tools for values of a flag; an empty value of tcast says that a scheme needs no such flag.
 const VALUES: &[(&str, &[&str], &[&str])] = &[
     (
         "--scheme",
@@ -291,14 +291,14 @@ const VALUES: &[(&str, &[&str], &[&str])] = &[
     ("--to", &["fp8", "float8", "f8"], &["float8e4m3fn"]),
 ];
 
-/// The possible meanings of a value of a flag.
+/// Returns the possible meanings of a value of a flag.
 pub(super) fn values(flag: &str, typed: &str) -> &'static [&'static str] {
     let typed = plain(typed);
     let row = VALUES.iter().find(|(of, words, _)| *of == flag && words.contains(&&*typed));
     row.map_or(&[], |(_, _, ours)| ours)
 }
 
-/// A word in lower case with hyphens.
+/// Converts a word to lower case with hyphens.
 pub(super) fn plain(word: &str) -> String {
     word.to_lowercase().replace('_', "-")
 }

@@ -1,4 +1,4 @@
-//! What signals do: they remove what is half written, and end the process with a message.
+//! Handling of signals: they remove half-written files, and end the process with a message.
 #![allow(clippy::exit, reason = "an interrupt ends the process from a thread of its own")]
 
 #[cfg(unix)]
@@ -10,19 +10,19 @@ use crate::io::temporaries;
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// The exit code if an input that is cut short ends the process.
+/// Exit code if a truncated input ends the process.
 static CUT_SHORT: AtomicU8 = AtomicU8::new(1);
 
-/// Chooses the exit code if an input that is cut short ends the process.
+/// Sets the exit code for a process that a truncated input ends.
 pub(super) fn set_exit_code(code: u8) {
     CUT_SHORT.store(code, Ordering::Relaxed);
 }
 
-/// Makes the signals that end a process first remove what is half written, and exit with code 130: SIGINT and SIGTERM,
-/// and, unless they are ignored, SIGQUIT, SIGUSR1, SIGUSR2, timers, the limit of computing time, SIGHUP when a terminal
-/// closes, and on Linux those of power, descriptors, coprocessors and real time. A SIGBUS, caused by an input that was
-/// cut short, becomes an ordinary error. A file beyond the size limit is then a write error, not a SIGXFSZ. On Windows,
-/// these are Ctrl-C, Ctrl-Break, and the end of the console or of the session.
+/// Makes the signals that end a process first remove half-written files, and exit with code 130: SIGINT, SIGTERM and
+/// SIGXCPU, and, unless they are ignored, SIGQUIT, SIGUSR1, SIGUSR2, the signals of timers, SIGHUP when a terminal
+/// closes, and on Linux the signals of power, descriptors, coprocessors and real time. A SIGBUS, caused by an input
+/// that was truncated, becomes an ordinary error. A file beyond the size limit is then a write error, not a SIGXFSZ. On
+/// Windows, these are Ctrl-C, Ctrl-Break, and the end of the console or of the session.
 ///
 /// The signals of faults, such as SIGSEGV, end the process at once: after a fault, no code can be relied on.
 #[cfg(unix)]
@@ -50,16 +50,16 @@ pub fn remove_temporaries_on_interrupt() -> Result<(), Error> {
     ctrlc::set_handler(end).map_err(|error| Error::new(format!("cannot listen to interrupts: {error}")))
 }
 
-/// Removes what is half written, and ends the process, unless it ends by itself.
+/// Removes half-written files, and ends the process, unless it ends by itself.
 fn end() {
     let Some(interrupt) = temporaries::remove_temporaries() else { return };
     let kept = interrupt.kept.as_ref().map_or("no output was written".to_owned(), describe);
-    let line_end = if std::io::stderr().is_terminal() { "\n" } else { "" }; // behind the terminal's own ^C
+    let line_end = if std::io::stderr().is_terminal() { "\n" } else { "" }; // after the terminal's ^C
     print_message(&format!("{line_end}tcast: interrupted, {kept}"));
     std::process::exit(130);
 }
 
-/// The same, with the error of an input that was cut short.
+/// Does the same, with the error for an input that was truncated.
 #[cfg(unix)]
 fn end_cut_short() {
     let Some(interrupt) = temporaries::remove_temporaries() else { return };
@@ -70,7 +70,7 @@ fn end_cut_short() {
     std::process::exit(CUT_SHORT.load(Ordering::Relaxed).into());
 }
 
-/// Signals that end a process on Linux only: of descriptors, power, coprocessors and real time.
+/// Returns the signals that end a process on Linux only: of descriptors, power, coprocessors and real time.
 #[cfg(target_os = "linux")]
 fn of_linux() -> Vec<i32> {
     let mut signals = vec![libc::SIGIO, libc::SIGPWR];
@@ -85,7 +85,7 @@ fn of_linux() -> [i32; 0] {
     []
 }
 
-/// The signals that the process ignores from its start, as a mask; `None` if the system does not say.
+/// Returns the signals that the process ignores from its start, as a mask; `None` if the system does not say.
 #[cfg(unix)]
 fn ignored_signals() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
@@ -93,7 +93,7 @@ fn ignored_signals() -> Option<u64> {
     u64::from_str_radix(mask.trim(), 16).ok()
 }
 
-/// The process ends by itself: from here on, interrupts are ignored.
+/// Ignores interrupts from here on, because the process ends by itself.
 pub fn end_interrupts() {
     temporaries::end_interrupts();
 }

@@ -1,4 +1,4 @@
-//! What a command prints: messages on standard error, and results on standard output.
+//! Output of a command: messages on standard error, and results on standard output.
 
 use super::remedies::{alternative, remedy};
 use crate::error::Error;
@@ -13,12 +13,12 @@ const ERROR: Style = AnsiColor::Red.on_default().bold();
 const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 const REMEDY: Style = AnsiColor::Cyan.on_default();
 
-/// Prints a message on standard error, if somebody can read it. In a terminal, its lines end at words.
+/// Prints a message on standard error, and ignores errors. In a terminal, its lines end at words.
 pub(super) fn print_message(message: &str) {
     print_line(&wrapped(message, stderr_columns()));
 }
 
-/// Prints a line like [`print_message`], but as it is: an end of line in a command could not be pasted.
+/// Prints a line like [`print_message`], but without line breaks: a command with a line break could not be pasted.
 pub(super) fn print_line(line: &str) {
     let _ = writeln!(anstream::stderr(), "{line}");
 }
@@ -39,12 +39,12 @@ pub(super) fn print_error(error: &Error) {
     }
 }
 
-/// Prints what helps besides a remedy.
+/// Prints an alternative to a remedy.
 pub(super) fn print_alternative(text: &str) {
     print_line(&format!("  {}", visible(text)));
 }
 
-/// Says what failed.
+/// Prints the message of an error.
 pub(super) fn print_failure(message: &str) {
     print_labelled(ERROR, "error:", message);
 }

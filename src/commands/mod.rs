@@ -1,5 +1,5 @@
-//! The subcommands, and what they share. `messages` prints, `remedies` turns errors into commands to paste and exit
-//! codes, `usage` speaks for clap with what `correct` finds, and `interrupts` handles signals.
+//! The subcommands, and their shared code. `messages` prints, `remedies` turns errors into commands to paste and exit
+//! codes, `usage` reports usage errors with the corrections of `correct`, and `interrupts` handles signals.
 
 mod bitcast;
 mod cast;
@@ -130,7 +130,7 @@ fn check_matched(selection: &Selection, names: &[&str], is_allowed: bool, quiet:
     Ok(())
 }
 
-/// The most names in a message.
+/// Maximum number of names in a message.
 const MOST_NAMES: usize = 8;
 
 fn missing_tensor(sources: &[Checkpoint], name: &str) -> Error {
@@ -145,17 +145,17 @@ fn missing_among(names: &[&str], name: &str) -> Error {
     Error::new(format!("there is no tensor '{}'", shorten(name))).remedy(others)
 }
 
-/// The error if an input does not have exactly one tensor, and one is needed.
+/// Returns the error for an input that does not have exactly one tensor, if one is needed.
 fn say_which(source: &Checkpoint) -> Error {
     let unreadable: usize = source.shards.iter().map(|shard| shard.contents.unreadable.len()).sum();
     let count = source.names().count() + unreadable;
-    let error = Error::usage(format!("holds {}: say which", counted(count as u64, "tensor")));
+    let error = Error::usage(format!("contains {}; choose one", counted(count as u64, "tensor")));
     // Only this form accepts a name that begins with a dash.
     let joint = if source.names().any(|name| name.starts_with('-')) { '=' } else { ' ' };
     error.remedy(format!("--tensor{joint}NAME, one of {}", first_few(source.names(), MOST_NAMES)))
 }
 
-/// The number of threads: as requested, or the number of cores.
+/// Returns the number of threads: as requested, or the number of cores.
 fn threads(asked: Option<u16>) -> usize {
     asked.map_or_else(cores, Into::into)
 }

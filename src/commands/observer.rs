@@ -1,4 +1,4 @@
-//! What a job reports on its way, on standard error: warnings and progress bars.
+//! Reports of a running job on standard error: warnings and progress bars.
 
 use super::messages::{print_error, print_message, warn, warn_of_abandoned};
 use crate::io::temporaries::{Kept, NextRun};
@@ -8,7 +8,7 @@ use crate::text::{as_glob, first_few, flag_with, path_text, shorten};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-/// Shows everything, or only errors.
+/// Observer that shows everything, or only errors.
 pub(super) struct Console {
     pub(super) is_quiet: bool,
 }
@@ -31,7 +31,7 @@ impl Observer for Console {
             Notice::Note(note) => warn(note),
             Notice::ScalesCast(names) => warn_of_scales(names),
             Notice::LeftOut(paths) => warn_of_left_out(paths),
-            Notice::DoneAgain(error) => warn(&format!("{error}; it is done again")),
+            Notice::DoneAgain(error) => warn(&format!("{error}; converting the shard again")),
             Notice::Refused(_) | Notice::Kept(_) => {}
         }
     }
@@ -51,7 +51,7 @@ impl ShardProgress for Shards {
     }
 }
 
-/// What is kept of a run that ended early, and how to continue.
+/// Describes what remains of a run that ended early, and how to continue.
 pub(super) fn describe(kept: &Kept) -> String {
     match kept {
         Kept::Outputs(what) => what.clone(),
@@ -79,7 +79,7 @@ fn warn_of_scales(names: &[&str]) {
     });
 }
 
-/// A few patterns that match all names by their ends; none if many would be needed.
+/// Returns a few patterns that match all names by their ends; none if many would be needed.
 fn endings(names: &[&str]) -> Vec<String> {
     const FEW: usize = 3;
     let parts: BTreeSet<&str> = names.iter().filter_map(|name| name.rsplit('.').next()).collect();
@@ -94,7 +94,7 @@ fn endings(names: &[&str]) -> Vec<String> {
     shared.find(['.', '_']).map(|start| glob(&shared[start..])).into_iter().collect()
 }
 
-/// Lists what is in the folder of the input and will not be in the output.
+/// Warns about files in the folder of the input that will not be in the output.
 fn warn_of_left_out(paths: &[PathBuf]) {
     let paths = first_few(paths.iter().map(path_text), 5);
     warn(&format!("left out, because they are weights in other formats or not regular files: {paths}"));

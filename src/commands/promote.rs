@@ -28,9 +28,9 @@ use std::time::{Duration, Instant};
 struct Operand<'a> {
     file: usize,
     tensor: &'a Tensor,
-    /// Its name, or that of its file.
+    /// Name of the tensor, or of its file.
     tensor_name: &'a str,
-    /// Its name in messages.
+    /// Name in messages.
     name: String,
     dtype: Dtype,
 }
@@ -88,12 +88,12 @@ pub(super) fn run(args: &PromoteArgs) -> Result<()> {
     Ok(())
 }
 
-/// The names of an input's tensors that take part; empty if it has only one, which always does.
+/// Returns the names of an input's tensors that take part; empty if it has only one, which always does.
 fn only(args: &PromoteArgs, input: &Checkpoint) -> Vec<String> {
     if input.tensors().count() == 1 { Vec::new() } else { args.tensor.clone() }
 }
 
-/// The tensors that take part: the only one of an input, or the named ones.
+/// Returns the tensors that take part: the only one of an input, or the named ones.
 fn operands<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint]) -> Result<Vec<Operand<'a>>> {
     let mut operands = Vec::new();
     let mut found = HashSet::new();
@@ -127,7 +127,7 @@ fn operands<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint]) -> Result<Vec<Oper
     }
 }
 
-/// The result for one input.
+/// Result for one input.
 struct Promoted<'a> {
     from: &'a Path,
     to: PathBuf,
@@ -170,7 +170,7 @@ fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -
     Ok(promoted)
 }
 
-/// The error with a remedy for codes, because no option of this command leaves them out.
+/// Adds a remedy for codes to an error, because no option of this command leaves them out.
 fn explain_codes(error: Error) -> Error {
     let remedy = match error.kind() {
         Kind::Codes { model: Some(model), .. } => format!("tcast dequantize {}", quoted(model)),
@@ -180,7 +180,7 @@ fn explain_codes(error: Error) -> Error {
     error.of(Kind::Refused).remedy(remedy)
 }
 
-/// The decision, its reason, and what each input could lose; then what the outputs lost.
+/// Returns the decision, its reason, and the possible losses of each input; then the losses in the outputs.
 fn document(args: &PromoteArgs, operands: &[Operand], decision: Decision, promoted: &[Promoted]) -> Value {
     let inputs = operands.iter().map(|operand| {
         json!({
@@ -223,12 +223,12 @@ fn document(args: &PromoteArgs, operands: &[Operand], decision: Decision, promot
     document
 }
 
-/// Outputs that existed and were kept.
+/// Returns the outputs that existed and were kept.
 fn skipped<'a>(promoted: &'a [Promoted]) -> impl Iterator<Item = &'a Path> {
     promoted.iter().filter(|output| output.files.is_none()).map(|output| &*output.to)
 }
 
-/// What became what, and how many values changed in each tensor.
+/// Describes each conversion, and the losses in each tensor.
 fn summary(decision: Decision, promoted: &[Promoted], time: Duration) -> String {
     let outputs = || promoted.iter().filter_map(|output| Some((output, output.files.as_deref()?)));
     let tensors = || outputs().flat_map(|(_, files)| files).flat_map(|file| &file.tensors);

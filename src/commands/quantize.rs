@@ -1,4 +1,4 @@
-//! `tcast quantize`: decides which weights are quantized; the rest is a conversion like any other.
+//! `tcast quantize`: chooses the weights to quantize; the rest is a conversion like any other.
 
 use super::engine_notes::engine_notes;
 use super::messages::warn;
@@ -100,7 +100,7 @@ fn request<'a>(args: &'a QuantizeArgs, selection: &'a Selection) -> QuantizeRequ
     }
 }
 
-/// The options in effect, including defaults.
+/// Returns the options in effect, including defaults.
 fn options_in_effect(args: &QuantizeArgs, is_model: bool) -> Value {
     json!({
         "scheme": args.scheme.map(|scheme| scheme.name),
@@ -123,8 +123,9 @@ fn options_in_effect(args: &QuantizeArgs, is_model: bool) -> Value {
     })
 }
 
-/// The error for a weight that could be left out, with the weights that engines fuse with it: they can only be left out
-/// together. Plain weights are then copied, and quantized ones, which the error names by one of their parts, are decoded.
+/// Completes the error for a weight that could be left out with the weights that engines fuse with it: they can only be
+/// left out together. Plain weights are then copied, and quantized ones, which the error names by one of their parts,
+/// are decoded.
 fn with_fused(error: Error, model: &LogicalCheckpoint, is_diffusion: bool) -> Error {
     let is_excludable = matches!(error.kind(), Kind::Unconvertible);
     let Some(tensor) = error.tensor().filter(|_| is_excludable) else { return error };
@@ -170,7 +171,7 @@ fn check(args: &QuantizeArgs) -> Result<()> {
         return Err(no_effect("--search mse", format!("{named} has no choice of scales")));
     }
     let layout = args.layout_name();
-    // Without a scheme, weights of fp8-block stay what they are.
+    // Without a scheme, weights of fp8-block stay unchanged.
     let stays = || args.scheme.is_none() && layout == "compressed-tensors";
     if args.partial_blocks && !stays() && !args.schemes().any(|scheme| scheme.has_partial_blocks(layout)) {
         return Err(no_effect("--partial-blocks", "only fp8-block in compressed-tensors has partial blocks"));
@@ -242,7 +243,7 @@ fn check_model(args: &QuantizeArgs, model: &LogicalCheckpoint) -> Result<()> {
     Ok(())
 }
 
-/// Names scales of activations that are left out.
+/// Warns about scales of activations that are left out.
 fn warn_about_scales(args: &QuantizeArgs, left_out: &[String]) {
     if let (Some(first), false) = (left_out.first(), args.file.quiet) {
         let scales = counted(left_out.len() as u64, "scale");
@@ -250,7 +251,7 @@ fn warn_about_scales(args: &QuantizeArgs, left_out: &[String]) {
     }
 }
 
-/// What engines may not load, and which weights could be quantized with other options.
+/// Returns notes about weights that engines may not load, and weights that other options would quantize.
 fn notes(args: &QuantizeArgs, quantizing: &Quantizing, model: &LogicalCheckpoint) -> Vec<String> {
     let mut notes = notes_on_misfits(args, quantizing);
     if args.layout.is_none() && model.source.names().any(is_of_diffusion) {
@@ -270,9 +271,9 @@ fn notes(args: &QuantizeArgs, quantizing: &Quantizing, model: &LogicalCheckpoint
     notes
 }
 
-/// Which weights could be quantized with other options.
+/// Returns notes about weights that other options would quantize.
 fn notes_on_misfits(args: &QuantizeArgs, quantizing: &Quantizing) -> Vec<String> {
-    /// The most shapes that are described.
+    /// Maximum number of shapes that are described.
     const FEW: usize = 3;
     let mut notes: Vec<String> = quantizing.misfits.iter().take(FEW).map(|misfit| of_misfit(args, misfit)).collect();
     if let Some(more) = quantizing.misfits.len().checked_sub(FEW).filter(|more| *more > 0) {
@@ -281,7 +282,7 @@ fn notes_on_misfits(args: &QuantizeArgs, quantizing: &Quantizing) -> Vec<String>
     notes
 }
 
-/// Which layout is for a diffusion model, if another one is the default of the scheme.
+/// Returns the note about the layout for diffusion models, if another one is the default of the scheme.
 fn of_diffusion(scheme: &Scheme) -> Option<String> {
     let what = "the tensors are named as in a diffusion model, and ComfyUI loads such models";
     match scheme.in_layout(Some(COMFYUI)) {
@@ -291,7 +292,7 @@ fn of_diffusion(scheme: &Scheme) -> Option<String> {
     }
 }
 
-/// Says why weights of a shape are kept, and with which options they would not be.
+/// Describes why weights of a shape are kept, and the options that would quantize them.
 fn of_misfit(args: &QuantizeArgs, misfit: &Misfit) -> String {
     let Misfit { why, scheme, shape, first, count } = misfit;
     let layout = args.layout_name();

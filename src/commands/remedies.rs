@@ -1,5 +1,5 @@
-//! What helps against an error, in terms of the program's flags, and its exit code. Modules below `commands` only say
-//! what is wrong, by a [`Kind`].
+//! Remedies for errors, in terms of the program's flags, and exit codes. Modules below `commands` only classify an
+//! error by a [`Kind`].
 
 use super::resume::{go_back, go_on};
 use crate::error::{Error, Kind, Wanted};
@@ -7,7 +7,7 @@ use crate::text::{as_glob, flag_with, quoted};
 use std::fmt;
 use std::path::Path;
 
-/// The context of errors of `diff`: 1 says that both could be read and are not equal.
+/// Context of errors of `diff`: exit code 1 says that both inputs could be read and are not equal.
 #[derive(Debug)]
 pub(super) struct Trouble;
 
@@ -21,7 +21,7 @@ impl fmt::Display for Trouble {
     }
 }
 
-/// The exit code for an error: that of its context, or of its kind.
+/// Returns the exit code for an error, by its context or its kind.
 #[must_use]
 pub fn exit_code(error: &anyhow::Error) -> u8 {
     if error.is::<Trouble>() { Trouble::EXIT_CODE } else { error.downcast_ref().map_or(1, code_of) }
@@ -41,7 +41,7 @@ fn code_of(error: &Error) -> u8 {
     }
 }
 
-/// What helps, if anything does.
+/// Returns the remedy for an error, if there is one.
 #[must_use]
 pub fn remedy(error: &Error) -> Option<String> {
     if let (Some(again), Some(more)) = (error.remedy_text(), after(error)) {
@@ -108,7 +108,7 @@ pub fn remedy(error: &Error) -> Option<String> {
     (!remedies.is_empty()).then(|| remedies.join(", or "))
 }
 
-/// What follows an error's own remedy.
+/// Returns the text that follows an error's own remedy.
 fn after(error: &Error) -> Option<String> {
     match error.kind() {
         Kind::Incomplete => Some(", and then --finish".to_owned()),
@@ -117,7 +117,7 @@ fn after(error: &Error) -> Option<String> {
     }
 }
 
-/// What helps besides the command of [`remedy`].
+/// Returns an alternative to the command of [`remedy`].
 #[must_use]
 pub fn alternative(error: &Error) -> Option<String> {
     match error.kind() {
@@ -127,7 +127,7 @@ pub fn alternative(error: &Error) -> Option<String> {
     }
 }
 
-/// How a cast is possible although there are codes.
+/// Describes how to cast in spite of codes.
 fn without_codes(globs: &[String]) -> String {
     let force = "cast their codes as numbers with --force-codes";
     match globs {
@@ -136,15 +136,15 @@ fn without_codes(globs: &[String]) -> String {
     }
 }
 
-/// The flags that exclude what some patterns match, if they are short enough to paste.
+/// Returns the flags that exclude the matches of some patterns, if they are short enough to paste.
 fn excluding(globs: &[String]) -> String {
-    /// The maximum length of these flags.
+    /// Maximum length of these flags.
     const MOST: usize = 2048;
     let flags = globs.iter().map(|glob| flag_with("--exclude", glob)).collect::<Vec<_>>().join(" ");
     if flags.len() > MOST { "--exclude".to_owned() } else { flags }
 }
 
-/// How to name another output.
+/// Proposes another output.
 fn elsewhere(wanted: &Wanted) -> String {
     match wanted {
         Wanted::File => "name another file with -o".to_owned(),
@@ -160,7 +160,7 @@ fn elsewhere(wanted: &Wanted) -> String {
     }
 }
 
-/// How to name an output.
+/// Proposes to name an output.
 fn named(wanted: &Wanted) -> String {
     match wanted {
         Wanted::File => "name a file with -o".to_owned(),

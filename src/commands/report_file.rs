@@ -16,19 +16,19 @@ use serde::Serialize;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Tensors whose exponents are shown: those with the most noise.
+/// Number of tensors whose exponents are shown: the ones with the most noise.
 const WORST: usize = 4;
 
-/// Where a report goes, and in which format.
+/// Destination and format of a report.
 pub(super) struct ReportFile {
     destination: Destination,
     is_page: bool,
 }
 
 impl ReportFile {
-    /// Checks that it can be written beside the other files of the run; `replace` allows an existing file. `is_part`:
-    /// the run is one part of a conversion. Refuses a file that exists, is a file of the run or in its output, has
-    /// another extension, or has no folder.
+    /// Checks that the report can be written together with the other files of the run; `replace` allows an existing
+    /// file. `is_part`: the run is one part of a conversion. Refuses a file that exists, is a file of the run or in its
+    /// output, has another extension, or has no folder.
     pub(super) fn new(
         path: &Path,
         (replace, is_part): (bool, bool),
@@ -71,7 +71,7 @@ impl ReportFile {
         self.write_with(args, is_published, |file| write_json(&mut *file, document).and_then(|()| writeln!(file)))
     }
 
-    /// `is_published`: the output has its name by now, so it stays whatever happens here.
+    /// Writes the report. `is_published`: the output has its name already, so it stays whatever happens here.
     fn write_with(
         self,
         args: &FileArgs,
@@ -97,7 +97,7 @@ impl ReportFile {
     }
 }
 
-/// The exponents of the noisiest tensors, before and after. Parts of a checkpoint cannot be read yet.
+/// Returns the exponents of the noisiest tensors, before and after. Parts of a checkpoint cannot be read yet.
 fn spreads(report: &Report, source: &Checkpoint, from: Option<Dtype>, threads: usize) -> Result<Vec<ExponentSpread>> {
     // An existing output may not be from this run, or the output is not a file.
     if !report.is_published || is_standard_output(report.output) {

@@ -1,4 +1,4 @@
-//! What happened to the inputs of a conversion, in words and as JSON.
+//! Results of a conversion for its inputs, as text and as JSON.
 
 use super::messages::{note, print, print_error, print_json, print_line, print_message};
 use super::report_file::ReportFile;
@@ -23,15 +23,15 @@ pub(super) struct Task<'a> {
     pub(super) inputs: &'a [PathBuf],
     pub(super) file: &'a FileArgs,
     pub(super) selection: Selection,
-    /// What config.json says of the quantized weights.
+    /// Description of the quantized weights in config.json.
     pub(super) config: Option<&'a Value>,
-    /// What else the user should know.
+    /// Further notes for the user.
     pub(super) notes: Vec<String>,
     pub(super) report: Option<&'a Path>,
 }
 
 impl<'a> Task<'a> {
-    /// A conversion without a config, notes and a report.
+    /// Creates a conversion without a config, notes and a report.
     pub(super) fn new(job: Job<'a>, inputs: &'a [PathBuf], file: &'a FileArgs, selection: Selection) -> Self {
         Self { job, inputs, file, selection, config: None, notes: Vec::new(), report: None }
     }
@@ -131,7 +131,7 @@ pub(super) fn show(
     Ok(())
 }
 
-/// Says how many shards of a folder are done, and how to complete it.
+/// Prints the number of finished shards of a folder, and the command that completes it.
 fn print_finish(job: &Job, output: &Path, finished: usize, all: usize) {
     let when = if finished == all { "next" } else { "when all are done" };
     print_line(&format!(
@@ -141,16 +141,16 @@ fn print_finish(job: &Job, output: &Path, finished: usize, all: usize) {
     ));
 }
 
-/// The message if there is nothing left to do.
+/// Returns the message if there is nothing left to do.
 pub(super) fn already_complete(path: &Path) -> String {
     format!("already complete: {}", path_text(path))
 }
 
-/// Says who can use weights without scales, and which command writes scales.
+/// Prints a note about tools that can use weights without scales, and the command that writes scales.
 fn note_unscaled(to: Dtype, flushes_most: bool, inputs: &[PathBuf]) {
     if !to.is_float8() {
         let scheme = match (to.class(), to.bits()) {
-            (Class::Int { .. }, 9..) if !flushes_most => return, // of whole numbers, for all that is known
+            (Class::Int { .. }, 9..) if !flushes_most => return, // they may be whole numbers
             (Class::Int { .. }, 5..) => "int8",
             (Class::Int { .. }, _) => "int4",
             (_, 6) => "mxfp6",
@@ -180,22 +180,22 @@ fn print_space(output: &Path, needed: u64) {
     }
 }
 
-/// What has happened to several inputs so far.
+/// Results for several inputs so far.
 #[derive(Default)]
 pub(super) struct Several {
     documents: Vec<Value>,
     done: usize,
-    /// Those that were already complete.
+    /// Number of inputs that were already complete.
     complete: usize,
     skipped: usize,
     failures: Vec<Error>,
-    /// The type of weights in one of them that become narrow without scales.
+    /// Type of weights in one of the inputs that become narrow without scales.
     unscaled: Option<Dtype>,
-    /// True if most values of one of them became zero.
+    /// True if most values of one of the outputs became zero.
     flushes_most: bool,
     bytes_in: u64,
     bytes_out: u64,
-    /// Bytes that they take on the disk while they are written.
+    /// Bytes that the outputs take on the disk while they are written.
     space: u64,
 }
 
@@ -243,7 +243,7 @@ impl Several {
         self.failures.push(error);
     }
 
-    /// Reports on one that is converted, possibly by an earlier run.
+    /// Reports on an input that was converted, possibly by an earlier run.
     fn add_converted(&mut self, task: &Task, report: &Report, was_complete: bool) -> Result<()> {
         if task.file.json || task.report.is_some() {
             self.documents.push(json!(report));
@@ -265,7 +265,7 @@ impl Several {
         Ok(())
     }
 
-    /// Reports on all of them. Fails if one has failed.
+    /// Reports on all inputs. Fails if one has failed.
     pub(super) fn finish(self, task: &Task, start: Instant, report_file: Option<ReportFile>) -> Result<()> {
         let (args, operator) = (task.file, task.job.operator.name());
         let time = (!args.dry_run).then(|| start.elapsed());

@@ -8,8 +8,8 @@ use clap::{Command, CommandFactory};
 use serde_json::{Map, Value};
 use std::path::Path;
 
-/// What helps where an unfinished conversion is found. Its records are as little to be trusted as any file: of the
-/// command, they give words in quotes only, behind subcommands and flags that there are.
+/// Returns the remedy for an unfinished conversion. Its records are as untrusted as any file: they only give quoted
+/// words of the command, after existing subcommands and flags.
 pub(super) fn go_on(InterruptedWork { folder, work, has_older, keeps_older, state, .. }: &InterruptedWork) -> String {
     let begin_anew = || {
         let again = "run the tcast command that began it again with --force";
@@ -35,12 +35,12 @@ pub(super) fn go_on(InterruptedWork { folder, work, has_older, keeps_older, stat
     }
 }
 
-/// How to drop the conversion where an older checkpoint is still in its place.
+/// Returns the command that drops the conversion, if an older checkpoint is still in its place.
 pub(super) fn go_back(InterruptedWork { work, keeps_older, .. }: &InterruptedWork) -> Option<String> {
     keeps_older.then(|| format!("or drop it, and keep the checkpoint that is there: {}", remove_folder(work)))
 }
 
-/// A subcommand that can continue what it began.
+/// Returns the subcommand with this name, if it can continue unfinished work.
 fn subcommand(operator: &str) -> Option<Command> {
     Cli::command().find_subcommand(operator).filter(|found| has_flag(found, "resume")).cloned()
 }
@@ -49,7 +49,7 @@ fn has_flag(subcommand: &Command, name: &str) -> bool {
     subcommand.get_arguments().any(|argument| argument.get_long() == Some(name))
 }
 
-/// The command that began it, without the output.
+/// Returns the command that began the conversion, without the output.
 fn command(operator: &str, input: &Path, options: &Map<String, Value>) -> Option<String> {
     let subcommand = subcommand(operator)?;
     let mut words = vec![format!("tcast {} {}", subcommand.get_name(), quoted(input))];

@@ -1,4 +1,4 @@
-//! What all commands that convert share: making a job of the arguments, and a report of the results.
+//! Shared code of all commands that convert: makes a job from the arguments, and a report from the results.
 
 use super::observer::Console;
 use super::report_file::ReportFile;
@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::slice;
 use std::time::Instant;
 
-/// The job for the arguments that all conversions share; there may be a file for the report.
+/// Returns the job for the arguments that all conversions share; `report` is the file for the report, if any.
 pub(super) fn job<'a>(
     operator: Operator,
     to: Option<Dtype>,
@@ -45,7 +45,7 @@ pub(super) fn job<'a>(
     }
 }
 
-/// The job for the arguments of commands that also write folders of shards and reports.
+/// Returns the job for the arguments of commands that also write folders of shards and reports.
 pub(super) fn job_of_shards<'a>(
     operator: Operator,
     to: Option<Dtype>,
@@ -61,15 +61,15 @@ pub(super) fn job_of_shards<'a>(
     }
 }
 
-/// Plans, runs and reports. Of several inputs, all are planned before the first is written; if one fails then, the
-/// others are still converted. With `allow_unmatched`, patterns may match nothing.
+/// Plans, runs and reports. All inputs are planned before the first is written; if one fails after that, the others are
+/// still converted. With `allow_unmatched`, patterns may match nothing.
 pub(super) fn convert(task: &Task, allow_unmatched: bool) -> Result<()> {
     let (job, args, start) = (&task.job, task.file, Instant::now());
     let console = Console { is_quiet: args.quiet };
     let open = |error, input: &Path| may_be_output(error, task, input);
     // Never dropped: the process ends soon, and the system takes back memory faster than tensor by tensor.
     let sources = ManuallyDrop::new(job::open(task.inputs, job.publish, job.threads, &console, open)?);
-    // Without patterns nobody asks for the names, of which there may be a million.
+    // Without patterns, the names are not needed, and there may be a million of them.
     let has_patterns = task.selection.has_patterns();
     let names: Vec<&str> = sources.iter().filter(|_| has_patterns).flat_map(Checkpoint::names).collect();
     let matched = check_matched(&task.selection, &names, allow_unmatched, args.quiet);
@@ -91,7 +91,7 @@ pub(super) fn convert(task: &Task, allow_unmatched: bool) -> Result<()> {
 pub(super) fn write_recoded(task: &Task, source: &Checkpoint, recoding: Recoding, start: Instant) -> Result<()> {
     let input = JobInput { source, selection: &task.selection, from: None, recoding: Some(&recoding) };
     let prepared = prepare(task, slice::from_ref(&input))?;
-    drop(recoding); // of many weights it takes as much memory as the report will
+    drop(recoding); // for many weights, it takes as much memory as the report will
     write(task, prepared, start)
 }
 
@@ -114,13 +114,13 @@ fn check_model_options(given: &ModelOptions, inputs: &[JobInput]) -> Result<()> 
     }
 }
 
-/// Runs and reports.
+/// Runs a prepared conversion, and reports on it.
 fn write(task: &Task, mut prepared: Prepared, start: Instant) -> Result<()> {
     let (job, args) = (&task.job, task.file);
     let console = Console { is_quiet: args.quiet };
     let is_several = prepared.outputs().nth(1).is_some();
     let report_file = task.report.filter(|_| prepared.has_work()).map(|path| {
-        // `--resume` writes it anew, and so does a part that was done before. That of another part is somebody else's.
+        // `--resume` replaces it, and so does a part that was done before. A report of another part stays.
         let replace = args.force || job.resume || job.partition.is_some() && prepared.is_done();
         let outputs: Vec<PathBuf> = prepared.outputs().map(Path::to_owned).collect();
         ReportFile::new(path, (replace, job.partition.is_some()), &outputs, &mut prepared.files)
@@ -143,7 +143,7 @@ fn write(task: &Task, mut prepared: Prepared, start: Instant) -> Result<()> {
     several.finish(task, start, report_file)
 }
 
-/// The error for a missing input, which may be meant as the output.
+/// Adds a remedy to the error for a missing input that may be meant as the output.
 fn may_be_output(error: Error, task: &Task, input: &Path) -> Error {
     let is_last = task.inputs.len() > 1 && task.inputs.last().is_some_and(|last| last == input);
     let is_folder = || task.inputs[0].is_dir() && input.extension().is_none();
@@ -154,7 +154,7 @@ fn may_be_output(error: Error, task: &Task, input: &Path) -> Error {
     error
 }
 
-/// Which tensors are converted, according to the arguments.
+/// Returns the selection of tensors, according to the arguments.
 pub(super) fn selection(to: Option<Dtype>, args: &SelectionArgs) -> Selection {
     let SelectionArgs { include, exclude, rule, rename, .. } = args;
     Selection {
@@ -167,8 +167,8 @@ pub(super) fn selection(to: Option<Dtype>, args: &SelectionArgs) -> Selection {
     }
 }
 
-/// Everything that influences the bytes of the outputs: for the report, and for later runs that continue. `more` are
-/// the options of the subcommand.
+/// Returns everything that influences the bytes of the outputs: for the report, and for later runs that continue.
+/// `more` are the options of the subcommand.
 pub(super) fn options(to: Option<Dtype>, file: &FileArgs, selection: &Selection, more: Value) -> Value {
     let Selection { include, exclude, rules, renames, .. } = selection;
     let mut options = json!({
@@ -185,7 +185,7 @@ pub(super) fn options(to: Option<Dtype>, file: &FileArgs, selection: &Selection,
     options
 }
 
-/// The word for a value on the command line.
+/// Returns the word for a value on the command line.
 pub(super) fn value_name<T: ValueEnum>(value: &T) -> String {
     let value = value.to_possible_value().expect("it was on the command line, or is a default");
     value.get_name().to_owned()

@@ -1,15 +1,15 @@
-//! Patterns that match no tensor, most likely by mistake, and proposals.
+//! Patterns that match no tensor, most likely by mistake, and proposals for them.
 
 use crate::error::Error;
 use crate::select::{Pattern, Selection};
 use crate::text::{first_few, flag_with, is, shorten};
 
-/// How many names a message proposes.
+/// Number of names that a message proposes.
 const FEW: usize = 3;
-/// How many names are compared with a pattern.
+/// Maximum number of names that are compared with a pattern.
 const MOST: usize = 100_000;
 
-/// An error for each `--include`, `--exclude` and `--rule` that has no effect on tensors with these names.
+/// Returns an error for each `--include`, `--exclude` and `--rule` that has no effect on tensors with these names.
 pub(super) fn unmatched(selection: &Selection, names: &[&str]) -> Vec<Error> {
     if names.is_empty() {
         return Vec::new(); // no pattern could match
@@ -33,7 +33,7 @@ pub(super) fn unmatched(selection: &Selection, names: &[&str]) -> Vec<Error> {
     include.chain(exclude).chain(rules).filter_map(describe).collect()
 }
 
-/// What to do about a pattern that matches nothing.
+/// Proposes a remedy for a pattern that matches nothing.
 pub(super) fn propose(flag: &str, pattern: &Pattern, target: &str, names: &[&str]) -> String {
     const ALLOW: &str = "--allow-unmatched accepts it";
     let text = pattern.text();
@@ -58,7 +58,7 @@ pub(super) fn propose(flag: &str, pattern: &Pattern, target: &str, names: &[&str
     }
 }
 
-/// The glob for a simple regular expression; `None` if the text does not look like one.
+/// Converts a simple regular expression to a glob; `None` if the text does not look like one.
 fn glob_of_regex(text: &str) -> Option<String> {
     const SIGNS: [&str; 7] = ["\\", ".+", "|", "[0-9]+", "(?", "\\d", ")*"];
     let body = text.strip_prefix("re:").unwrap_or(text);
@@ -97,7 +97,7 @@ fn glob_of_regex(text: &str) -> Option<String> {
     is_regex.then_some(glob)
 }
 
-/// The names most similar to a pattern, as a whole or in a run of parts of the same number.
+/// Returns the names most similar to a pattern, as a whole or in a run of the same number of parts.
 pub(super) fn near<'a>(pattern: &str, names: &[&'a str]) -> Vec<&'a str> {
     let wanted = pattern.trim_matches('*').trim_matches('.').to_lowercase();
     let length = wanted.split('.').count();

@@ -15,12 +15,12 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Prints help and version on standard output, and usage errors in the program's own style: with the command that was
-/// meant, if that is clear.
+/// Prints help and version on standard output, and usage errors in the program's own style: with the corrected command,
+/// if that is clear.
 #[must_use]
 pub fn usage(mut error: clap::Error, arguments: &[OsString]) -> ExitCode {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        print_message(OVERVIEW); // nothing was asked for, so nothing goes to standard output
+        print_message(OVERVIEW); // nothing was requested, so nothing goes to standard output
         return ExitCode::from(error.exit_code() as u8);
     }
     if !error.use_stderr() {
@@ -71,10 +71,10 @@ fn command(line: &[OsString]) -> String {
     command_line([OsString::from("tcast")].iter().chain(line.iter().skip(1)))
 }
 
-/// An error that clap describes less well.
+/// Better description of an error than clap's.
 struct Known {
     message: String,
-    /// The remedy if there is no command.
+    /// Remedy if there is no command.
     remedy: &'static str,
     /// Another possibility.
     more: Option<String>,
@@ -153,7 +153,7 @@ fn leave_bad_tips(error: &mut clap::Error, arguments: &[OsString]) {
     {
         error.remove(ContextKind::SuggestedValue);
     }
-    // clap proposes to pass an unknown flag as a value: our values do not begin with a dash.
+    // clap proposes to pass an unknown flag as a value: no value begins with a dash.
     if let Some(ContextValue::StyledStrs(mut tips)) = error.remove(ContextKind::Suggested) {
         tips.retain(|tip| !tip.to_string().starts_with("to pass '"));
         if !tips.is_empty() {

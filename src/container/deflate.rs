@@ -9,11 +9,11 @@ use flate2::Compression;
 use flate2::write::DeflateEncoder;
 use std::io::{self, Write};
 
-/// Bytes that are deflated at a time. The result does not depend on it otherwise.
+/// Number of bytes that are deflated at a time. It has no other effect on the result.
 const PIECE: u64 = 1 << 16;
 
-/// Writes an archive of stored members again with every member deflated; `done` receives the number of bytes read.
-/// Returns the length of the result, and those of its members.
+/// Rewrites an archive of stored members with every member deflated; `done` receives the number of bytes read. Returns
+/// the length of the result, and the deflated lengths of its members.
 pub(crate) fn deflate(archive: &MappedFile, output: &dyn Sink, done: &dyn Fn(u64)) -> Result<(u64, Vec<u64>)> {
     let mut directory = Vec::new();
     let mut lengths = Vec::new();
@@ -46,7 +46,7 @@ pub(crate) fn deflate(archive: &MappedFile, output: &dyn Sink, done: &dyn Fn(u64
     Ok((end + directory.len() as u64, lengths))
 }
 
-/// The error of the output that the compressor passed on.
+/// Recovers the error of the output that the compressor passed on.
 fn unwritten(error: io::Error) -> Error {
     error.downcast().unwrap_or_else(|error| Error::io("cannot deflate", &error))
 }

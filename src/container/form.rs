@@ -1,4 +1,4 @@
-//! What the elements of a stored tensor are, and how they are stored in bytes.
+//! Type of the elements of a stored tensor, and their storage in bytes.
 
 use super::npy;
 use super::onnx::protobuf;
@@ -7,7 +7,7 @@ use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::kernel::{Storage, Texts};
 
-/// What the elements of a tensor are, and how they are stored in bytes.
+/// Type of the elements of a tensor, and their storage in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Numbers, all of the same width.
@@ -26,7 +26,7 @@ impl Form {
         }
     }
 
-    /// Bytes that `count` elements take. `None` when the number does not fit in 64 bits, or depends on the texts.
+    /// Size of `count` elements in bytes. `None` if the number does not fit in 64 bits, or depends on the texts.
     #[must_use]
     pub fn bytes(self, count: u64) -> Option<u64> {
         match self {
@@ -36,19 +36,19 @@ impl Form {
     }
 }
 
-/// How the texts of a tensor are stored in bytes.
+/// Storage of the texts of a tensor in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextForm {
     /// numpy's `<U`: a fixed number of code points of 4 bytes each, padded with NULs.
     CodePoints {
-        /// Code points of every element.
+        /// Number of code points in every element.
         width: u32,
         /// Most significant byte first; only in sources.
         big_endian: bool,
     },
     /// numpy's `|S`: a fixed number of bytes without an encoding, padded with NULs.
     Bytes {
-        /// Bytes of every element.
+        /// Number of bytes in every element.
         width: u32,
     },
     /// Fields of a protobuf message, each a tag of one byte, a length and the text.
@@ -59,7 +59,7 @@ pub enum TextForm {
 }
 
 impl TextForm {
-    /// Bytes that `count` elements take. `None` when the number does not fit in 64 bits, or depends on the texts.
+    /// Size of `count` elements in bytes. `None` if the number does not fit in 64 bits, or depends on the texts.
     #[must_use]
     pub fn bytes(self, count: u64) -> Option<u64> {
         match self {
@@ -97,22 +97,23 @@ impl TextForm {
     }
 }
 
-/// The measures of a tensor's texts, without which no file can be laid out for them.
+/// Measures of a tensor's texts, which the layout of a file requires.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TextExtent {
-    /// Code points of the longest, if all texts are UTF-8.
+    /// Number of code points in the longest text, if all texts are UTF-8.
     pub longest_chars: u32,
     pub longest_bytes: u32,
-    /// Bytes of all texts as fields of a protobuf message.
+    /// Size in bytes of all texts as fields of a protobuf message.
     pub field_bytes: u64,
-    /// The texts are bytes without an encoding: they were so in the source, or one of them is not UTF-8.
+    /// True if the texts are bytes without an encoding: the source stores them in this way, or one of them is not
+    /// UTF-8.
     pub is_binary: bool,
     /// The first element that ends in a NUL, which a fixed width cannot distinguish from padding.
     pub first_with_final_nul: Option<u64>,
 }
 
 impl TextExtent {
-    /// Adds one more text, element `index`.
+    /// Adds the text of element `index`.
     pub fn add(&mut self, index: u64, text: &[u8]) {
         match std::str::from_utf8(text) {
             Ok(text) => self.longest_chars = self.longest_chars.max(text.chars().count() as u32),
@@ -130,7 +131,7 @@ impl TextExtent {
 mod tests {
     use super::*;
 
-    /// The most characters that are decoded at a time.
+    /// Number of characters that are decoded at a time.
     const LONG: usize = 256;
 
     fn read(form: TextForm, mut bytes: &[u8], count: usize) -> Result<Texts, TextError> {

@@ -9,7 +9,8 @@ use crate::text::{move_file, quoted};
 use std::fs;
 use std::path::Path;
 
-/// Whether an output is deflated after it is written: an archive of arrays, made from one with a deflated member.
+/// True if an output is deflated after it is written: an archive of arrays, made from an archive with a deflated
+/// member.
 pub(crate) fn is_deflated(input: &Input, target: &dyn Container) -> bool {
     let is_archive = |container: &dyn Container| container.format_info().extension == npz::Npz.format_info().extension;
     let is_streamed = |tensor: &Tensor| matches!(tensor.data, Data::Streamed(_));
@@ -35,13 +36,13 @@ impl Input {
         self.files[0].path()
     }
 
-    /// Length of the file, and of those that it refers to, in bytes.
+    /// Length in bytes of the file and of the files that it refers to.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.files.iter().map(|file| file.len() as u64).sum()
     }
 
-    /// Whether there are no bytes at all.
+    /// True if there are no bytes at all.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -55,7 +56,7 @@ impl Input {
         self.files.iter().try_for_each(MappedFile::check_unchanged)
     }
 
-    /// The bytes before the first tensor's; if no tensor is stored as plain bytes, the first few.
+    /// The bytes before the data of the first tensor; if no tensor is stored as plain bytes, the first 64 KiB.
     #[must_use]
     pub fn header(&self) -> &[u8] {
         const FEW: usize = 1 << 16;
@@ -77,15 +78,15 @@ impl Input {
 /// The contents of a file.
 #[derive(Debug, Default)]
 pub struct Contents {
-    /// In the order of the file's own list.
+    /// Tensors, in the order of the file's own list.
     pub tensors: Vec<Tensor>,
-    /// Names and values, in the order of the file; `None` where the file has no such section.
+    /// Names and values, in the order of the file; `None` if the file has no such section.
     pub metadata: Option<Vec<(String, String)>>,
-    /// Other files with tensors of this one.
+    /// Other files with tensors of this file.
     pub beside: Vec<MappedFile>,
-    /// Names of what the file contains besides tensors.
+    /// Names of the contents other than tensors.
     pub ignored: Vec<String>,
-    /// Why tensors cannot be read, in a file that is otherwise sound.
+    /// Errors of tensors that cannot be read, in a file that is otherwise sound.
     pub unreadable: Vec<Error>,
 }
 
@@ -102,10 +103,11 @@ pub fn open(path: &Path) -> Result<Input> {
 }
 
 /// Opens a file and reads its headers. The content determines the format. The extension does so only if the content is
-/// broken or ambiguous, as that of an ONNX tensor is.
+/// broken or ambiguous, as in an ONNX tensor.
 ///
 /// # Errors
-/// When the file cannot be read, its format is unknown, its content is broken, or its name is that of another format.
+/// When the file cannot be read, its format is unknown, its content is broken, or its extension belongs to another
+/// format.
 pub fn probe(path: &Path) -> Result<Input> {
     probe_on(1, path)
 }
@@ -129,13 +131,13 @@ pub(crate) fn probe_on(threads: usize, path: &Path) -> Result<Input> {
         })?,
     };
     let mut contents = container.read(&file, threads).map_err(in_file)?;
-    check_name(path, container.format_info().extension)?; // not before: a zip archive may hold something else
+    check_name(path, container.format_info().extension)?; // not before: a zip archive may hold other contents
     let files = std::iter::once(file).chain(contents.beside.drain(..)).collect();
     let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     Ok(Input { container, contents, files, stem })
 }
 
-/// Refuses a file with another format's name: a mix-up.
+/// Refuses a file with the extension of another format.
 fn check_name(path: &Path, extension: &str) -> Result<()> {
     match by_extension(path).map(|named| named.format_info().extension) {
         Some(named) if named != extension => {
@@ -150,11 +152,11 @@ fn check_name(path: &Path, extension: &str) -> Result<()> {
     }
 }
 
-/// What helps if an input is a pickle.
+/// Remedy for an input that is a pickle.
 pub(super) const PICKLE: &str =
     "load it where you trust it and save it again, with safetensors.torch.save_file or numpy.save";
 
-/// Files that people mistake for tensor files, by their first bytes: what each is, and what helps.
+/// Recognizes files that people mistake for tensor files by their first bytes. Returns a description and a remedy.
 fn foreign_format(bytes: &[u8], path: &Path) -> Option<(&'static str, String)> {
     const GZIP: &str = "is compressed with gzip";
     const LFS: &str = "is a git-lfs pointer, not the file itself";

@@ -1,5 +1,5 @@
-//! Stricter readers of JSON than serde derives, which refuse duplicate keys and values that are not objects, and a more
-//! lenient one for what Python writes.
+//! Readers of JSON that are stricter than the derived ones of serde, because they refuse duplicate keys and values that
+//! are not objects, and a more lenient reader for the output of Python.
 
 use crate::text::shorten;
 use serde::de::{self, MapAccess, Visitor, value::MapAccessDeserializer};
@@ -108,7 +108,7 @@ pub(super) fn without_python_literals(json: &str, replacement: impl Fn(&str) -> 
             literal.len()
         } else {
             in_string ^= next == '"';
-            // Skips a backslash with what it escapes, and a word as a whole: `-NaN` is none of these.
+            // Skips a backslash with the escaped character, and a word as a whole: `-NaN` is not a literal.
             let is_in_word = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
             let len = if in_string && next == '\\' {
                 next.len_utf8() + rest[1..].chars().next().map_or(0, char::len_utf8)
@@ -125,12 +125,14 @@ pub(super) fn without_python_literals(json: &str, replacement: impl Fn(&str) -> 
     Cow::Owned(changed)
 }
 
-/// The members of a JSON object as text; of duplicates the last, as in Python. `None` if the text is no object.
+/// Returns the members of a JSON object as text; the last of several duplicates counts, as in Python. `None` if the
+/// text is not an object.
 pub(crate) fn members(json: &str) -> Option<BTreeMap<Cow<'_, str>, &RawValue>> {
     serde_json::from_str(json).ok()
 }
 
-/// A config as JSON. Python's NaN and infinities become numbers of the same length, so that offsets stay valid.
+/// Converts a config to JSON. Python's NaN and infinities become numbers of the same length, so that offsets stay
+/// valid.
 pub(crate) fn as_json(config: &str) -> Cow<'_, str> {
     without_python_literals(config, |literal| format!("{:0<1$}", "0.", literal.len()))
 }

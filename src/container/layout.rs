@@ -1,4 +1,4 @@
-//! Where everything goes in a new file.
+//! Layout of a new file.
 
 use super::{Form, TextExtent};
 use crate::dtype::Dtype;
@@ -6,10 +6,10 @@ use crate::error::Error;
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// The tensors of a new file. No slice, because a million items would take more memory than what they are made from.
+/// The tensors of a new file. This is not a slice, because a million items would take more memory than their sources.
 #[doc(hidden)]
 pub trait NewTensors: Sync {
-    /// How many there are.
+    /// Number of tensors.
     fn count(&self) -> usize;
 
     fn get(&self, at: usize) -> NewTensor<'_>;
@@ -29,53 +29,53 @@ impl NewTensors for Vec<NewTensor<'_>> {
 #[derive(Clone, Debug)]
 #[doc(hidden)]
 pub struct NewTensor<'a> {
-    /// Its name; a format without names drops it.
+    /// Name of the tensor; a format without names drops it.
     pub name: Cow<'a, str>,
-    /// The type of its elements.
+    /// Type of the elements.
     pub dtype: Dtype,
     /// Lengths of the dimensions, outermost first.
     pub shape: &'a [u64],
     /// The number of elements, the product of the shape.
     pub count: u64,
-    /// Whether its elements will be in column-major order.
+    /// True if the elements will be in column-major order.
     pub fortran_order: bool,
-    /// For text, how long the texts are.
+    /// Measures of the texts, for elements of text.
     pub text: Option<Box<TextExtent>>,
     /// The format's name for a type that is not supported; the elements are then bytes.
     pub opaque: Option<&'a str>,
 }
 
-/// Where everything goes in a new file: literal bytes and tensors without gaps.
+/// Layout of a new file: literal bytes and tensors without gaps.
 #[derive(Debug)]
 #[doc(hidden)]
 pub struct FileLayout {
     /// Headers and other literal bytes with their offsets, in order.
     pub literals: Vec<(u64, Vec<u8>)>,
-    /// Where each tensor goes.
+    /// Place of each tensor.
     pub places: Vec<Placement>,
     /// Length of the file.
     pub len: u64,
 }
 
-/// Where a tensor goes in a new file, and how.
+/// Place and form of a tensor in a new file.
 #[derive(Clone, Debug)]
 #[doc(hidden)]
 pub struct Placement {
-    /// How its elements are stored.
+    /// Type and storage of the elements.
     pub form: Form,
-    /// The range of its bytes.
+    /// Range of the tensor's bytes.
     pub range: Range<u64>,
-    /// A checksum of them that has to be written as well.
+    /// Checksum of the bytes that must also be written.
     pub crc: Option<Box<PendingCrc>>,
 }
 
-/// A CRC-32 that is known once a tensor is written, and is part of the file.
+/// A CRC-32 that is part of the file, and that is computed while the tensor is written.
 #[derive(Clone, Debug)]
 #[doc(hidden)]
 pub struct PendingCrc {
-    /// The sum of the bytes before the tensor's.
+    /// Sum of the bytes before the tensor.
     pub before: crc32fast::Hasher,
-    /// Where the sum of all bytes is to be written, as 4 bytes, little endian.
+    /// Offsets at which the sum of all bytes must be written, as 4 bytes, little endian.
     pub offsets: [u64; 2],
 }
 

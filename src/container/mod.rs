@@ -1,4 +1,4 @@
-//! Tensor files: reading what is in one, and laying out a new one.
+//! Tensor files: reading the contents of a file, and laying out a new one.
 //!
 //! A file format is a file in this folder and a line in [`CONTAINERS`]. Reading looks only at headers and trusts
 //! nothing in them: every length is checked against the file before it is used. Writing lays out a file before any data
@@ -36,7 +36,7 @@ pub use safetensors::read_header_twice;
 pub(crate) use shape::{indices, position};
 pub(crate) use tensor::sum_of;
 pub use tensor::{Elements, Tensor};
-#[doc(hidden)] // what containers are made of, and what tests need
+#[doc(hidden)] // the parts of containers, and items that tests need
 pub use {
     layout::{FileLayout, NewTensor, NewTensors, PendingCrc, Placement},
     reader::{Stream, Streamed},
@@ -63,22 +63,22 @@ pub static SHARDS: &dyn Container = &safetensors::Safetensors;
 
 /// A file format that holds tensors: one of [`CONTAINERS`].
 pub trait Container: Format {
-    /// What is true of every file of the format.
+    /// Properties of every file of the format.
     fn format_info(&self) -> FormatInfo;
 
-    /// How the format stores a type, in its own words; `None` if it cannot.
+    /// Name of the stored form of a type in the format's own terms; `None` if the format cannot store the type.
     fn stores(&self, dtype: Dtype) -> Option<String>;
 }
 
-/// What a container does with bytes. Other crates cannot name it, so all containers are in this one.
+/// Byte-level interface of a container. Other crates cannot name it, so all containers are in this crate.
 mod format {
     use super::{Contents, FileLayout, MappedFile, NewTensors, Result};
 
     pub trait Format: Sync {
-        /// Whether a file that starts with these bytes has this format.
+        /// True if a file that starts with these bytes has this format.
         fn recognises(&self, bytes: &[u8]) -> bool;
 
-        /// Reads the headers of a whole file. Up to `threads` threads read what takes long.
+        /// Reads the headers of a whole file. Up to `threads` threads read parts that take long.
         ///
         /// # Errors
         /// When the bytes violate the format.
@@ -98,12 +98,13 @@ mod format {
 }
 
 impl dyn Container + '_ {
-    /// The error for a type that the format cannot hold; `are_several` says that the output has other tensors too.
+    /// Returns the error for a type that the format cannot hold; `are_several` is true if the output has other tensors
+    /// too.
     pub(crate) fn refusal(&self, dtype: Dtype, are_several: bool) -> Error {
         cannot_hold(self.format_info().extension, dtype, are_several)
     }
 
-    /// The tensor of a format that holds exactly one.
+    /// Returns the only tensor, for a format that holds exactly one.
     ///
     /// # Errors
     /// When there is none, or more than one.
@@ -120,7 +121,7 @@ impl dyn Container + '_ {
     }
 }
 
-/// What is true of every file of a format.
+/// Properties of every file of a format.
 #[allow(clippy::struct_excessive_bools, reason = "each is a property of its own")]
 #[derive(Clone, Copy, Debug)]
 pub struct FormatInfo {
@@ -132,13 +133,13 @@ pub struct FormatInfo {
     pub has_names: bool,
     /// Tensors can be in column-major order.
     pub has_fortran_order: bool,
-    /// Which metadata a file can hold.
+    /// Metadata that a file can hold.
     pub metadata: Metadata,
-    /// A file holds more than tensors, so it is only made from another one of the format.
+    /// A file holds more than tensors, so it can only be made from another file of the format.
     pub is_changed_only: bool,
 }
 
-/// Which metadata a format can hold.
+/// Metadata that a format can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metadata {
     /// None.
@@ -149,10 +150,10 @@ pub enum Metadata {
     Marked(&'static str, &'static str),
 }
 
-/// The container for a file name's extension.
+/// Returns the container for a file name's extension.
 #[must_use]
 pub fn by_extension(path: &Path) -> Option<&'static dyn Container> {
-    // A file named `.npz` has no extension, although one is meant.
+    // A file named `.npz` has no extension in the sense of `Path`, although the name is meant as one.
     let dotted = || path.file_name()?.to_str()?.strip_prefix('.');
     let extension = path.extension().map_or_else(dotted, |extension| extension.to_str())?.to_ascii_lowercase();
     CONTAINERS.iter().find(|container| container.format_info().extension == extension).copied()
@@ -163,7 +164,7 @@ pub(crate) fn known_formats() -> String {
     formats(|_| true)
 }
 
-/// The extensions of some formats; empty if there are none.
+/// Returns the extensions of the formats that satisfy `are_meant`; empty if there are none.
 pub(crate) fn formats(are_meant: impl Fn(&dyn Container) -> bool) -> String {
     let meant = CONTAINERS.iter().filter(|container| are_meant(**container));
     let extensions: Vec<String> = meant.map(|container| format!(".{}", container.format_info().extension)).collect();
@@ -173,13 +174,13 @@ pub(crate) fn formats(are_meant: impl Fn(&dyn Container) -> bool) -> String {
     }
 }
 
-/// The error for a type that a format cannot hold, with those that can.
+/// Returns the error for a type that a format cannot hold, with the formats that can.
 fn cannot_hold(extension: &str, dtype: Dtype, are_several: bool) -> Error {
     let error = Error::new(format!(".{extension} cannot hold {dtype}"));
     with_formats(error, are_several, &|other| other.stores(dtype).is_some())
 }
 
-/// Names the formats that hold one or several tensors, if some of them can hold these.
+/// Adds to an error the formats that can hold the tensors, one or several, if there are any.
 fn with_formats(error: Error, are_several: bool, can_hold: &dyn Fn(&dyn Container) -> bool) -> Error {
     let able = formats(|other| {
         let FormatInfo { is_changed_only, holds_one, .. } = other.format_info();

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::hash::{BuildHasher, Hash, RandomState};
 
-/// The hashes of names, added while the names are in the cache; only if two hashes are equal, all names are compared.
+/// The hashes of names, added while the names are in the cache. All names are compared only if two hashes are equal.
 pub(super) struct NameHashes {
     hashes: Vec<u64>,
     /// The random state that every hash starts from, so that a hostile file cannot choose names that collide.
@@ -11,12 +11,12 @@ pub(super) struct NameHashes {
 }
 
 impl NameHashes {
-    /// With room for about this many names.
+    /// Creates an empty set with room for about `count` names.
     pub(super) fn with_capacity(count: usize) -> Self {
         Self { hashes: Vec::with_capacity(count), start: RandomState::new().hash_one(0) }
     }
 
-    /// An empty set for about `count` names, whose hashes can be added to these.
+    /// Creates an empty set for about `count` names, whose hashes can be appended to these.
     pub(super) fn beside(&self, count: usize) -> Self {
         Self { hashes: Vec::with_capacity(count), ..*self }
     }
@@ -25,12 +25,12 @@ impl NameHashes {
         self.hashes.push(hash(self.start, name.as_bytes()));
     }
 
-    /// Adds names of [`NameHashes::beside`].
+    /// Appends the names of a set from [`NameHashes::beside`].
     pub(super) fn append(&mut self, mut others: Self) {
         self.hashes.append(&mut others.hashes);
     }
 
-    /// The first of the added names that is a duplicate.
+    /// Returns the first of the added names that is a duplicate.
     pub(super) fn repeated<N: Clone + Eq + Hash>(mut self, mut names: impl Iterator<Item = N>) -> Option<N> {
         self.keep_suspects();
         self.hashes.sort_unstable();
@@ -39,8 +39,8 @@ impl NameHashes {
         if has_collision { names.find(|name| !seen.insert(name.clone())) } else { None }
     }
 
-    /// Drops nearly all hashes that occur once: those that do not share their bit in a table. Sorting all of them would
-    /// take three times as long.
+    /// Drops nearly all hashes that occur once: the hashes that do not share their bit in a table. Sorting all of them
+    /// would take three times as long.
     fn keep_suspects(&mut self) {
         const BITS_PER_NAME: usize = 16;
         let slots = (self.hashes.len() * BITS_PER_NAME).next_power_of_two().max(64);
@@ -64,7 +64,7 @@ impl Default for NameHashes {
     }
 }
 
-/// Eight bytes per multiplication.
+/// Hashes eight bytes per multiplication.
 fn hash(start: u64, bytes: &[u8]) -> u64 {
     /// An odd number without a pattern in its bits.
     const FACTOR: u128 = 0x2d35_8dcc_aa6c_78a5;

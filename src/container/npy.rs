@@ -1,8 +1,8 @@
-//! `.npy`: one array behind a header that is a Python literal (numpy NEP 1).
+//! `.npy`: one array after a header that is a Python literal (numpy NEP 1).
 //!
-//! The header is read by our own parser for the few literals that numpy writes, with limits on size and depth. Types
-//! that numpy lacks are stored so that `np.load(f).view(ml_dtypes.X)` works and the type is not lost: a record of a
-//! single field named after the type; bfloat16 as `<V2`, which is what `np.save` itself writes.
+//! A dedicated parser reads the few literals that numpy writes in a header, with limits on size and depth. Types that
+//! numpy lacks are stored so that `np.load(f).view(ml_dtypes.X)` works and the type is not lost: a record of a single
+//! field named after the type; bfloat16 as `<V2`, as `np.save` itself writes it.
 
 mod descr;
 mod header;
@@ -60,7 +60,7 @@ impl Format for Npy {
         })?;
         tensor.data = Data::Mapped { file: 0, range: start..file.len(), checksum: None };
         if tensor.elements == Elements::Opaque {
-            return Err(tensor.refusal().remedy(other_type(&tensor.stored))); // there is nothing else to be converted
+            return Err(tensor.refusal().remedy(other_type(&tensor.stored))); // the file has nothing else to convert
         }
         Ok(Contents { tensors: vec![tensor], ..Contents::default() })
     }
@@ -114,7 +114,7 @@ pub(super) fn read_header(file_len: u64, fill: &mut dyn FnMut(&mut [u8]) -> Resu
     Ok((array, header_len))
 }
 
-/// The header of a new array and how its elements are stored.
+/// Returns the header of a new array and the form of its elements.
 pub(super) fn header_of(tensor: &NewTensor) -> Result<(Vec<u8>, Form)> {
     let in_tensor = |error: Error| error.in_tensor(&tensor.name);
     if tensor.shape.len() > MAX_RANK {
@@ -130,7 +130,7 @@ pub(super) fn header_of(tensor: &NewTensor) -> Result<(Vec<u8>, Form)> {
     Ok((write_header(&descr, tensor.fortran_order, tensor.shape), form))
 }
 
-/// How to save an array of an unsupported type in another one.
+/// Returns the remedy for an unsupported type: a way to save the array in another type.
 fn other_type(descr: &str) -> String {
     let code = descr.trim_start_matches(['<', '>', '|', '=']);
     match code.as_bytes() {
@@ -147,7 +147,7 @@ fn save_as(dtype: &str) -> String {
     format!("save it with numpy in a type that tcast reads: np.save(\"new.npy\", array.astype(\"{dtype}\"))")
 }
 
-/// All texts have the width of the longest, and numpy has no width of 0.
+/// Returns the `descr` and the form of texts. All texts have the width of the longest, and numpy has no width of 0.
 fn text_form(tensor: &NewTensor) -> Result<(String, Form)> {
     let text = tensor.text.as_deref().copied().unwrap_or_default();
     if let Some(index) = text.first_with_final_nul {
@@ -166,7 +166,8 @@ fn text_form(tensor: &NewTensor) -> Result<(String, Form)> {
     })
 }
 
-/// Every text takes as much space as the longest, so a small file could require much memory.
+/// Refuses texts that are too wide. Every text takes as much space as the longest, so a small file could require much
+/// memory.
 fn check_text_width(bytes: u64) -> Result<()> {
     if bytes > MAX_TEXT {
         return Err(Error::new(format!("texts of {bytes} bytes each; at most {MAX_TEXT} are read and written")));
@@ -174,7 +175,7 @@ fn check_text_width(bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// How numpy's formats store a type.
+/// Name of the stored form of a type in numpy's formats.
 pub(super) fn stores(dtype: Dtype) -> Option<String> {
     if dtype == Dtype::String {
         return Some("<U, |S".to_owned());

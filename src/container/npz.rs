@@ -1,8 +1,8 @@
 //! `.npz`: a zip archive of `.npy` members, as numpy's `savez` and `savez_compressed` write it.
 //!
-//! Members are read in place, deflated ones as a stream, never the archive as a whole. The layout is what `np.savez`
-//! writes, byte for byte: nothing is compressed, because every length must be known before the data. If the input was
-//! compressed, [`super::deflate()`] turns the result into what `np.savez_compressed` writes.
+//! Members are read in place, deflated ones as a stream; the archive is never read as a whole. The layout equals the
+//! output of `np.savez`, byte for byte: nothing is compressed, because every length must be known before the data. If
+//! the input was compressed, [`super::deflate()`] turns the result into the output of `np.savez_compressed`.
 
 use super::zip::{CRC_IN_CENTRAL, CRC_IN_LOCAL, NewMember, Unpacked, ZipMember, end_records, is_zip, members};
 use super::{
@@ -109,7 +109,7 @@ impl Format for Npz {
             let start = end + local.len() as u64;
             literals.push((end, local));
             end = start.checked_add(data).ok_or_else(too_long)?;
-            // The checksum is in the directory too, but the start of that is not known yet.
+            // The checksum is in the directory too, but the start of the directory is not known yet.
             let offsets = [entry.start + CRC_IN_LOCAL, directory.len() as u64 + CRC_IN_CENTRAL];
             places.push(Placement { form, range: start..end, crc: Some(Box::new(PendingCrc { before, offsets })) });
             directory.extend_from_slice(&entry.central_header());
@@ -124,12 +124,12 @@ impl Format for Npz {
     }
 }
 
-/// numpy's name of an array: the member's name without its extension.
+/// Returns numpy's name of an array: the member's name without its extension.
 fn array_name(member: &ZipMember) -> Option<&str> {
     member.name.strip_suffix(".npy")
 }
 
-/// The array in a member; `None` if numpy would not see one: neither by its name nor by its content.
+/// Returns the array in a member; `None` if numpy would not see one, neither by its name nor by its content.
 fn array_in(member: &ZipMember, file: &MappedFile) -> Result<Option<Tensor>> {
     let name = array_name(member);
     let mut start = vec![0; npy::MAGIC.len()];
@@ -144,7 +144,7 @@ fn array_in(member: &ZipMember, file: &MappedFile) -> Result<Option<Tensor>> {
     let mut bytes = Unpacked::new(member, file);
     let (array, header_len) = npy::read_header(member.size, &mut |buffer| bytes.fill(buffer))?;
     if array.count == 0 {
-        bytes.finish()?; // nobody will read it to its end
+        bytes.finish()?; // no other code will read it to its end
     }
     // An array that can only be copied includes its header.
     let skipped = if array.elements == Elements::Opaque { 0 } else { header_len };
@@ -162,7 +162,7 @@ fn array_in(member: &ZipMember, file: &MappedFile) -> Result<Option<Tensor>> {
 #[derive(Debug)]
 struct Deflated {
     member: ZipMember,
-    /// Unpacked bytes before the data.
+    /// Number of unpacked bytes before the data.
     header_len: usize,
 }
 

@@ -1,4 +1,4 @@
-//! A tensor's bytes from front to back, whether they are mapped, compressed, or to be transposed.
+//! Readers of a tensor's bytes from front to back, for mapped, compressed and transposed tensors.
 
 use super::{Checksum, Data, Tensor, sum_of};
 use crate::error::{Error, Result};
@@ -10,21 +10,21 @@ use std::io::{self, BufRead, Read, Write};
 use std::ops::Range;
 use std::sync::OnceLock;
 
-/// Bytes of a mapped file that are prefetched at a time.
+/// Number of bytes of a mapped file that are prefetched at a time.
 const WINDOW: usize = 1 << 20;
 
-/// Bytes that are compressed or encoded.
+/// Compressed or encoded bytes.
 pub trait Streamed: Debug + Send + Sync {
-    /// Starts reading them.
+    /// Starts reading the bytes.
     ///
     /// # Errors
-    /// When they are damaged at the start.
+    /// When the bytes are damaged at the start.
     fn open<'a>(&self, file: &'a MappedFile) -> Result<Box<dyn Stream + 'a>>;
 
-    /// Bytes that they take in the file.
+    /// Size in the file, in bytes.
     fn stored_len(&self) -> u64;
 
-    /// Where their decoded bytes go, if they can be read in any order from there.
+    /// Place for the decoded bytes, if they can be read in any order from there.
     fn unpacked(&self) -> Option<&OnceLock<MappedFile>> {
         None
     }
@@ -35,7 +35,7 @@ pub trait Stream {
     /// Fills all of `buffer` with the next bytes.
     ///
     /// # Errors
-    /// When there are not enough, or they are damaged.
+    /// When there are not enough bytes, or they are damaged.
     fn fill(&mut self, buffer: &mut [u8]) -> Result<()>;
 
     /// Skips the next bytes; [`Stream::finish`] is useless afterwards.
@@ -64,12 +64,12 @@ pub trait Stream {
 pub struct Reader<'a>(Box<dyn Stream + 'a>);
 
 impl<'a> Reader<'a> {
-    /// Starts with the first element. With `transposed`, a column-major tensor is read in row-major order.
+    /// Opens a reader at the first element. With `transposed`, a column-major tensor is read in row-major order.
     ///
     /// # Errors
     /// When the bytes are damaged, or the temporary file for transposing a compressed tensor cannot be written.
     pub fn open(tensor: &Tensor, files: &'a [MappedFile], transposed: bool) -> Result<Self> {
-        // Read it once in order before it is read in another one: disks are fast then, and a file cut short is noticed.
+        // Reading in order first is fast on disks, and detects a file that was cut short.
         if let (Data::Mapped { file, range, .. }, true) = (&tensor.data, transposed) {
             let mut window = FileWindow::new(&files[*file], range.clone());
             while !window.range.is_empty() {
@@ -113,7 +113,7 @@ impl<'a> Reader<'a> {
     /// Skips the next bytes, at once if they are mapped.
     ///
     /// # Errors
-    /// When they cannot be read.
+    /// When the bytes cannot be read.
     pub fn skip(&mut self, bytes: u64) -> Result<()> {
         self.0.skip(bytes)
     }
@@ -130,7 +130,7 @@ impl<'a> Reader<'a> {
 /// A range of a mapped file, prefetched window by window: a file cut short is an error, not a SIGBUS.
 pub(super) struct FileWindow<'a> {
     file: &'a MappedFile,
-    /// What is still to be read; the first `ready` bytes have been prefetched.
+    /// Unread range; the first `ready` bytes have been prefetched.
     range: Range<usize>,
     ready: usize,
 }
@@ -140,7 +140,7 @@ impl<'a> FileWindow<'a> {
         Self { file, range, ready: 0 }
     }
 
-    /// The next bytes, at least one unless all are read.
+    /// Returns the next bytes, at least one unless all are read.
     fn next(&mut self) -> Result<&'a [u8]> {
         if self.ready == 0 {
             self.ready = self.range.len().min(WINDOW);
@@ -223,7 +223,7 @@ impl Stream for MappedStream<'_> {
 struct Gathered<'a> {
     bytes: Bytes<'a>,
     gather: Gather,
-    /// Bytes so far.
+    /// Number of bytes read so far.
     next: u64,
     checksum: Option<Box<Checksum>>,
 }
@@ -270,7 +270,7 @@ impl Stream for Gathered<'_> {
     }
 }
 
-/// Decodes the `bytes` of a tensor into a temporary file, if they are stored in a way that allows this.
+/// Decodes the `bytes` bytes of a tensor into a temporary file, if their storage allows this.
 pub(crate) fn unpack(tensor: &Tensor, files: &[MappedFile], bytes: u64) -> Result<()> {
     if let Data::Streamed(streamed) = &tensor.data
         && let Some(unpacked) = streamed.unpacked().filter(|unpacked| unpacked.get().is_none())
@@ -304,9 +304,9 @@ fn spool(stream: &mut dyn Stream, bytes: u64, why: &str) -> Result<MappedFile> {
 
 /// Copies elements of a column-major tensor in row-major order.
 struct Gather {
-    /// Bytes of an element.
+    /// Size of an element in bytes.
     width: usize,
-    /// Lengths of all dimensions except the last, and how many elements separate consecutive indices.
+    /// Lengths of all dimensions except the last, and the number of elements between consecutive indices.
     rows: Vec<(u64, u64)>,
     /// The same for the last dimension.
     columns: u64,
@@ -314,7 +314,7 @@ struct Gather {
 }
 
 impl Gather {
-    /// For a tensor whose elements all have the same number of whole bytes.
+    /// Prepares the copy of a tensor whose elements all have the same number of whole bytes.
     fn new(tensor: &Tensor) -> Self {
         let width = tensor.elements.bytes(1).expect("formats with column-major order have elements of fixed width");
         let strides = tensor.shape.iter().scan(1, |stride, &length| {
@@ -383,12 +383,12 @@ impl Gather {
         }
     }
 
-    /// The offset in the source of an element, counted in row-major order.
+    /// Returns the offset in the source of an element, counted in row-major order.
     fn place(&self, element: u64) -> usize {
         (self.row_start(element / self.columns) + element % self.columns * self.column_stride) as usize
     }
 
-    /// The offset in the source of a row's first element.
+    /// Returns the offset in the source of a row's first element.
     fn row_start(&self, mut row: u64) -> u64 {
         let mut start = 0;
         for &(length, stride) in self.rows.iter().rev() {

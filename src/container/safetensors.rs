@@ -1,8 +1,8 @@
 //! `.safetensors`: a JSON header, then the tensors' bytes without gaps.
 //!
-//! It is stricter than the reference reader where that is silently wrong: a duplicate name is refused. Types that the
-//! format lacks are stored in others, and named in one JSON string under the metadata key [`KEY`]; the header's order
-//! and all other metadata are kept.
+//! This reader is stricter than the reference reader where the latter is silently wrong: it refuses a duplicate name.
+//! Types that the format lacks are stored in others, and named in one JSON string under the metadata key [`KEY`]; the
+//! header's order and all other metadata are kept.
 
 mod canonical;
 mod notes;
@@ -27,9 +27,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use write::{Places, write_header};
 
-/// The longest header, by the format's own rule.
+/// Maximum length of a header, by the format's own rule.
 const MAX_HEADER: u64 = 100_000_000;
-/// The key that is not a tensor's name.
+/// The header key of the metadata, the only one that is not a tensor's name.
 const METADATA: &str = "__metadata__";
 /// The metadata key for the library that the tensors belong to: loaders refuse metadata without it.
 const FORMAT: &str = "format";
@@ -130,7 +130,7 @@ impl Format for Safetensors {
     }
 }
 
-/// Length of the JSON header; the file is long enough for it.
+/// Returns the length of the JSON header, after checking that the file is long enough for it.
 fn header_length(bytes: &[u8]) -> Result<usize> {
     let length = bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
     let length = length.ok_or_else(|| Error::new("the file is too short for a safetensors header"))?;
@@ -157,9 +157,9 @@ fn read_general(json: &[u8]) -> Result<SafetensorsHeader> {
         .map_err(|error| Error::new(format!("malformed header: {}", shorten(&error.to_string()))))
 }
 
-/// What both readers of headers read from the same bytes, as text, so that fuzzing can compare them; the first is that
-/// of usual headers, with `threads` threads. `None` if it leaves the header to the other one, which may refuse it with
-/// an error.
+/// Returns the results of both header readers for the same bytes, as text, so that fuzzing can compare them. The first
+/// result is from the reader of usual headers, with `threads` threads. `None` if this reader leaves the header to the
+/// general one, which may refuse it with an error.
 #[doc(hidden)]
 #[must_use]
 pub fn read_header_twice(json: &[u8], threads: usize) -> Option<(String, Result<String>)> {
@@ -170,7 +170,7 @@ pub fn read_header_twice(json: &[u8], threads: usize) -> Option<(String, Result<
     Some((held(canonical::read_parts(json, threads)?), read_general(json).map(held)))
 }
 
-/// Refuses JSON that is nested deeper than readers of the format allow; serde has no limit for what it skips.
+/// Refuses JSON that is nested deeper than readers of the format allow; serde has no limit for skipped values.
 fn check_depth(json: &[u8]) -> Result<()> {
     const MAX_DEPTH: u32 = 128;
     let mut depth = 0_u32;
@@ -190,29 +190,29 @@ fn check_depth(json: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// The header as the file has it.
+/// The contents of a header.
 #[derive(Default)]
 struct SafetensorsHeader {
     metadata: Option<Vec<(String, String)>>,
-    /// As stored, without offsets yet: there may be thousands, and they are kept only once.
+    /// Tensors as stored, without offsets yet: there may be thousands, and they are kept only once.
     tensors: Vec<Tensor>,
-    /// Where the bytes of each start and end, relative to the end of the header.
+    /// Start and end of each tensor's bytes, relative to the end of the header.
     offsets: Vec<(u64, u64)>,
-    /// What is wrong with the first tensor that contradicts itself.
+    /// Error of the first tensor that contradicts itself.
     wrong: Option<Error>,
     names: NameHashes,
-    /// The type of the last tensor, which most tensors have.
+    /// Type of the last tensor; most tensors have the same.
     known: Option<StoredDtype>,
 }
 
 impl SafetensorsHeader {
-    /// Allocates memory for `count` tensors; what is not needed is never touched. The names can be added to `names`.
+    /// Allocates memory for `count` tensors; unneeded memory is never touched. The names can be appended to `names`.
     fn with_capacity(count: usize, names: &NameHashes) -> Self {
         let (tensors, offsets) = (large_buffer(count), Vec::with_capacity(count));
         Self { tensors, offsets, names: names.beside(count), ..Self::default() }
     }
 
-    /// Adds the entries that follow.
+    /// Appends the entries that follow.
     fn append(&mut self, mut next: Self) {
         self.metadata = self.metadata.take().or(next.metadata);
         self.tensors.append(&mut next.tensors);
@@ -264,7 +264,7 @@ impl<'de> Deserialize<'de> for SafetensorsHeader {
                         header.add(name, entry);
                     }
                 }
-                header.tensors.shrink_to_fit(); // they are kept while everything else happens
+                header.tensors.shrink_to_fit(); // they stay in memory during all later steps
                 Ok(header)
             }
         }
@@ -273,7 +273,7 @@ impl<'de> Deserialize<'de> for SafetensorsHeader {
 }
 
 impl HeaderEntry<'_> {
-    /// The stored tensor; its type and shape are checked against its size.
+    /// Returns the stored tensor, after checking its type and shape against its size.
     fn tensor(self, name: String, known: &mut Option<StoredDtype>) -> Result<Tensor> {
         let stored = self.stored(known).map_err(|error| error.in_tensor(&name));
         let (elements, stored, count) = stored?;
@@ -281,8 +281,8 @@ impl HeaderEntry<'_> {
         Ok(Tensor { name, shape: self.shape, count, elements, fortran_order: false, data, stored })
     }
 
-    /// The type, its name in the format, and the number of elements; for an unknown type, the number of bytes. `known` is the
-    /// type of the last tensor.
+    /// Returns the type, its name in the format, and the number of elements; for an unknown type, the number of bytes.
+    /// `known` is the type of the last tensor.
     fn stored(&self, known: &mut Option<StoredDtype>) -> Result<(Elements, Cow<'static, str>, u64)> {
         let (start, end) = self.data_offsets;
         let Some(held) = end.checked_sub(start) else {

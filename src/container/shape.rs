@@ -1,7 +1,7 @@
 //! The number of elements of a shape, and the coordinates of an element.
 
-/// The number of elements of a shape. `None` when the product of the nonzero lengths does not fit in 64 bits: other
-/// readers refuse such a shape, although a zero makes the tensor empty.
+/// Returns the number of elements of a shape. `None` if the product of the nonzero lengths does not fit in 64 bits:
+/// other readers refuse such a shape, although a zero makes the tensor empty.
 #[must_use]
 #[doc(hidden)] // for tests
 pub fn element_count(shape: &[u64]) -> Option<u64> {
@@ -10,12 +10,12 @@ pub fn element_count(shape: &[u64]) -> Option<u64> {
     Some(if shape.contains(&0) { 0 } else { extent })
 }
 
-/// `[1, 2]`: the coordinates of an element, given its index in the order of the file.
+/// Formats the coordinates of an element, `[1, 2]`, given its index in the order of the file.
 pub(crate) fn position(index: u64, shape: &[u64], fortran_order: bool) -> String {
     format!("{:?}", indices(index, shape, fortran_order))
 }
 
-/// The coordinates of an element, given its index in the order of the file.
+/// Returns the coordinates of an element, given its index in the order of the file.
 pub(crate) fn indices(mut index: u64, shape: &[u64], fortran_order: bool) -> Vec<u64> {
     let mut indices = vec![0; shape.len()];
     let mut dimensions: Vec<usize> = (0..shape.len()).collect();
@@ -29,7 +29,7 @@ pub(crate) fn indices(mut index: u64, shape: &[u64], fortran_order: bool) -> Vec
     indices
 }
 
-/// The index in row-major order of an element with this index in column-major order.
+/// Converts the index of an element in column-major order to its index in row-major order.
 #[must_use]
 #[doc(hidden)] // for tests
 pub fn row_major(index: u64, shape: &[u64]) -> u64 {

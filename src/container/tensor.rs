@@ -1,4 +1,4 @@
-//! A stored tensor: its name, shape and elements, and where its bytes are.
+//! A stored tensor: its name, shape and elements, and the location of its bytes.
 
 use super::Form;
 use super::reader::Streamed;
@@ -12,17 +12,17 @@ use std::sync::Arc;
 /// A tensor in a file.
 #[derive(Clone, Debug)]
 pub struct Tensor {
-    /// Empty if the file gives none.
+    /// Name; empty if the file gives none.
     pub name: String,
     /// Lengths of the dimensions, outermost first.
     pub shape: Vec<u64>,
     /// The number of elements, the product of the shape; for [`Elements::Opaque`], the number of bytes.
     pub count: u64,
-    /// What the elements are.
+    /// Type and storage of the elements.
     pub elements: Elements,
-    /// Column-major order; only if that differs from row-major.
+    /// True for column-major order, if it differs from row-major.
     pub fortran_order: bool,
-    /// Where its bytes are.
+    /// Location of the bytes.
     #[doc(hidden)]
     pub data: Data,
     /// The type as the file names it.
@@ -30,12 +30,12 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Whether its bytes are in another file than its name.
+    /// True if the bytes are in another file than the name.
     pub(super) fn is_beside(&self) -> bool {
         self.mapped_range().is_some_and(|(file, _)| file > 0)
     }
 
-    /// The file of its bytes and their range, if they are stored unchanged.
+    /// The file of the bytes and their range, if they are stored unchanged.
     pub(super) fn mapped_range(&self) -> Option<(usize, Range<usize>)> {
         if let Data::Mapped { file, range, .. } = &self.data { Some((*file, range.clone())) } else { None }
     }
@@ -59,29 +59,29 @@ impl Tensor {
     }
 }
 
-/// What the elements of a stored tensor are.
+/// Elements of a stored tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Elements {
-    /// Of a known type.
+    /// Elements of a known type.
     Typed(Form),
-    /// This many opaque bytes each: the file does not say what they mean.
+    /// Elements of this many opaque bytes each; the file does not give their meaning.
     Untyped(u32),
-    /// Of a type that tcast does not know: the bytes can only be copied within the format.
+    /// Elements of a type that tcast does not know: the bytes can only be copied within the format.
     Opaque,
 }
 
 impl Elements {
-    /// The type, if the file says it and tcast knows it.
+    /// The type, if the file gives it and tcast knows it.
     pub(crate) fn dtype(self) -> Option<Dtype> {
         if let Self::Typed(form) = self { Some(form.dtype()) } else { None }
     }
 
-    /// The type that the elements are copied as: plain bytes if their own is not known.
+    /// The type as which the elements are copied: plain bytes if their own type is unknown.
     pub(crate) fn stored_dtype(self) -> Dtype {
         self.dtype().unwrap_or(Dtype::Uint8)
     }
 
-    /// Bytes that `count` elements take. `None` when the number does not fit in 64 bits, or depends on the texts.
+    /// Size of `count` elements in bytes. `None` if the number does not fit in 64 bits, or depends on the texts.
     #[must_use]
     pub fn bytes(self, count: u64) -> Option<u64> {
         match self {
@@ -92,23 +92,23 @@ impl Elements {
     }
 }
 
-/// Where the bytes of a stored tensor are.
+/// Location of the bytes of a stored tensor.
 #[derive(Clone, Debug)]
 #[doc(hidden)]
 pub enum Data {
     /// Unchanged in a file.
     Mapped {
-        /// Which of [`Input::files`].
+        /// Index in [`Input::files`].
         file: usize,
         range: Range<usize>,
         checksum: Option<Box<Checksum>>,
     },
-    /// Compressed or encoded: they can only be read in sequence.
+    /// Compressed or encoded bytes, which can only be read in sequence.
     Streamed(Arc<dyn Streamed>),
 }
 
 impl Data {
-    /// Bytes that it takes in its file.
+    /// Size in the file, in bytes.
     #[must_use]
     pub fn stored_len(&self) -> u64 {
         match self {
@@ -122,17 +122,17 @@ impl Data {
 #[derive(Clone, Debug)]
 #[doc(hidden)]
 pub struct Checksum {
-    /// The sum of the bytes before the tensor's.
+    /// Sum of the bytes before the tensor.
     pub before: crc32fast::Hasher,
-    /// The sum of all bytes.
+    /// Sum of all bytes.
     pub expected: u32,
 }
 
 impl Checksum {
-    /// Compares it with the sum of the tensor's own bytes.
+    /// Compares the expected sum with the sum of all bytes; `bytes` is the sum of the tensor's own bytes.
     ///
     /// # Errors
-    /// When they differ: the file was damaged.
+    /// When the sums differ: the file was damaged.
     pub fn check(&self, bytes: &crc32fast::Hasher) -> Result<()> {
         let mut sum = self.before.clone();
         sum.combine(bytes);
@@ -140,7 +140,7 @@ impl Checksum {
     }
 }
 
-/// The CRC-32 of some bytes, which can be combined with that of others.
+/// Returns the CRC-32 of some bytes, which can be combined with the CRC-32 of others.
 pub(crate) fn sum_of(bytes: &[u8]) -> crc32fast::Hasher {
     let mut sum = crc32fast::Hasher::new();
     sum.update(bytes);

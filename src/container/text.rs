@@ -1,19 +1,19 @@
-//! Texts, which containers read one by one.
+//! Elements of text, which containers read one by one.
 
 use crate::error::Error;
 
-/// The most bytes that a stored text may have: a batch of texts is held in memory.
+/// Maximum size of a stored text in bytes: a batch of texts is held in memory.
 pub(crate) const MAX_TEXT: u64 = 16 << 20;
 
-/// Provides the next bytes of a source.
+/// Function that provides the next bytes of a source.
 pub(super) type Fill<'a> = dyn FnMut(&mut [u8]) -> Result<(), Error> + 'a;
 
-/// Why a text could not be read.
+/// Reason why a text could not be read.
 #[derive(Debug)]
 pub enum TextError {
-    /// What is wrong with the text itself.
+    /// The text itself is malformed, for this reason.
     Malformed(String),
-    /// Its bytes could not be read.
+    /// The bytes of the text could not be read.
     Source(Error),
 }
 

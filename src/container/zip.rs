@@ -1,6 +1,7 @@
 //! Zip archives, as far as numpy writes and reads them (PKWARE APPNOTE 6.3).
 //!
-//! The central directory decides: every member that it names must be where it says, before it, without overlaps.
+//! The central directory is authoritative: every member must be at the place that the directory gives, before the
+//! directory, and without overlaps.
 
 use super::reader::FileWindow;
 use super::{Checksum, Stream};
@@ -22,10 +23,10 @@ const CENTRAL_LEN: usize = 46;
 const END_LEN: usize = 22;
 const END_64_LEN: usize = 56;
 const LOCATOR_64_LEN: usize = 20;
-/// Placeholder for a number that is in the zip64 field, in 32 bits and in 16.
+/// Placeholders of 32 and 16 bits for a number that is in the zip64 field.
 const ELSEWHERE: u32 = u32::MAX;
 const ELSEWHERE_16: u16 = u16::MAX;
-/// The tag of that field.
+/// Tag of the zip64 field.
 const ZIP64: u16 = 1;
 /// Flags of a member.
 const ENCRYPTED: u16 = 1;
@@ -34,17 +35,17 @@ const UTF_8: u16 = 1 << 11;
 const STORED: u16 = 0;
 const DEFLATED: u16 = 8;
 
-/// A member, from the central directory.
+/// A member, as described by the central directory.
 #[derive(Clone, Debug)]
 pub(super) struct ZipMember {
     pub(super) name: String,
-    /// Its bytes in the archive.
+    /// Range of the member's bytes in the archive.
     pub(super) range: Range<usize>,
     pub(super) is_deflated: bool,
-    /// Why it cannot be read, as words that follow its name.
+    /// Reason why the member cannot be read, as words that follow its name.
     pub(super) obstacle: Option<String>,
     pub(super) crc32: u32,
-    /// Its length when unpacked.
+    /// Length of the unpacked member.
     pub(super) size: u64,
 }
 
@@ -52,7 +53,7 @@ fn malformed(what: &str) -> Error {
     Error::new(format!("malformed zip archive: {what}"))
 }
 
-/// Little endian numbers, taken from the front of a slice.
+/// Reads little endian numbers from the front of a slice.
 struct RecordFields<'a>(&'a [u8]);
 
 impl<'a> RecordFields<'a> {
@@ -69,12 +70,12 @@ impl<'a> RecordFields<'a> {
     }
 }
 
-/// Whether a file begins like an archive, including an empty one.
+/// True if a file begins like an archive, including an empty one.
 pub(super) fn is_zip(bytes: &[u8]) -> bool {
     bytes.starts_with(LOCAL) || bytes.starts_with(END)
 }
 
-/// Reads the central directory and checks that its members come before it, one after the other.
+/// Reads the central directory and checks that its members come before it, without overlaps.
 pub(super) fn members(file: &[u8]) -> Result<Vec<ZipMember>> {
     let directory = Directory::find(file)?;
     let mut fields = RecordFields(&file[directory.range.clone()]);
@@ -95,7 +96,7 @@ pub(super) fn members(file: &[u8]) -> Result<Vec<ZipMember>> {
     Ok(members)
 }
 
-/// The central directory: where it is and how many members it has.
+/// The central directory: its place and its number of members.
 struct Directory {
     range: Range<usize>,
     count: u64,
@@ -103,7 +104,7 @@ struct Directory {
 
 impl Directory {
     fn find(file: &[u8]) -> Result<Self> {
-        // The record is at the end, followed only by a comment of the given length.
+        // The end record is last, followed only by a comment of the given length.
         let earliest = file.len().saturating_sub(END_LEN + usize::from(u16::MAX));
         let is_end = |&at: &usize| {
             let record = &file[at..];
@@ -143,7 +144,8 @@ impl Directory {
     }
 }
 
-/// Reads one entry of the directory; `file` ends where the directory starts. Also returns the bytes that it covers.
+/// Reads one entry of the directory; `file` ends where the directory starts. Also returns the range of bytes that the
+/// member covers.
 fn read_member(fields: &mut RecordFields, file: &[u8]) -> Result<(ZipMember, Range<usize>)> {
     let record = fields.bytes(CENTRAL_LEN).map_err(|_| malformed("its directory has fewer members than it counts"))?;
     if !record.starts_with(CENTRAL) {
@@ -195,7 +197,7 @@ fn read_member(fields: &mut RecordFields, file: &[u8]) -> Result<(ZipMember, Ran
     Ok((ZipMember { name, range, is_deflated, obstacle, crc32, size }, span))
 }
 
-/// A name that is not marked as UTF-8 is in code page 437 (APPNOTE, appendix D).
+/// Decodes a name that is not marked as UTF-8: it is in code page 437 (APPNOTE, appendix D).
 fn cp437(name: &[u8]) -> String {
     const UPPER: &str = "ÇüéâäàåçêëèïîìÄÅÉæÆôöòûùÿÖÜ¢£¥₧ƒáíóúñÑªº¿⌐¬½¼¡«»░▒▓│┤╡╢╖╕╣║╗╝╜╛┐\
                          └┴┬├─┼╞╟╚╔╩╦╠═╬╧╨╤╥╙╘╒╓╫╪┘┌█▄▌▐▀αßΓπΣσµτΦΘΩδ∞φε∩≡±≥≤⌠⌡÷≈°∙·√ⁿ²■\u{a0}";
@@ -206,7 +208,7 @@ fn cp437(name: &[u8]) -> String {
     name.iter().map(decode).collect()
 }
 
-/// The range of a member's bytes, after its local header.
+/// Returns the range of a member's bytes, after its local header.
 fn data_range(file: &[u8], start: u64, packed: u64, name: &[u8]) -> Result<Range<usize>> {
     let outside = || malformed("a member lies outside the archive");
     let local = usize::try_from(start).ok().and_then(|start| file.get(start..)).ok_or_else(outside)?;
@@ -225,7 +227,7 @@ fn data_range(file: &[u8], start: u64, packed: u64, name: &[u8]) -> Result<Range
 /// The unpacked bytes of a member.
 pub(super) struct Unpacked<'a> {
     source: MemberSource<'a>,
-    /// The sum of the bytes so far.
+    /// Checksum of the bytes read so far.
     pub(super) sum: crc32fast::Hasher,
     expected: u32,
 }
@@ -277,32 +279,33 @@ fn damaged(error: io::Error) -> Error {
 pub(super) const CRC_IN_LOCAL: u64 = 14;
 pub(super) const CRC_IN_CENTRAL: u64 = 16;
 
-/// A member to be written.
+/// A member to write.
 pub(super) struct NewMember<'a> {
     pub(super) name: &'a str,
     pub(super) size: u64,
-    /// Its length when deflated; `None` if it is stored.
+    /// Length of the deflated member; `None` if it is stored.
     pub(super) deflated: Option<u64>,
-    /// Zero if it is not known yet.
+    /// Checksum; zero until it is computed.
     pub(super) crc32: u32,
-    /// The offset of its local header.
+    /// Offset of the local header.
     pub(super) start: u64,
 }
 
 impl NewMember<'_> {
-    /// Its bytes in the archive.
+    /// Size in the archive.
     fn packed(&self) -> u64 {
         self.deflated.unwrap_or(self.size)
     }
 
-    /// Flags, method, date and time (1980-01-01), and checksum, as both headers have them.
+    /// Fields that both headers share: flags, method, date and time (1980-01-01), and checksum.
     fn common(&self) -> Vec<u8> {
         let flags = if self.name.is_ascii() { 0 } else { UTF_8 };
         let method = if self.deflated.is_some() { DEFLATED } else { STORED };
         [&flags.to_le_bytes()[..], &method.to_le_bytes(), &[0, 0, 0x21, 0], &self.crc32.to_le_bytes()].concat()
     }
 
-    /// As Python's zipfile writes it with `force_zip64`, which numpy uses: the lengths are in the extra field.
+    /// Serializes the local header as Python's zipfile does with `force_zip64`, which numpy uses: the lengths are in
+    /// the extra field.
     pub(super) fn local_header(&self) -> Vec<u8> {
         let (name, lengths) = (self.name.as_bytes(), [self.name.len() as u16, 20].map(u16::to_le_bytes));
         let sizes = [self.size, self.packed()].map(u64::to_le_bytes);
@@ -310,7 +313,8 @@ impl NewMember<'_> {
         [LOCAL, &[45, 0], &self.common(), &[0xff; 8], lengths.as_flattened(), name, &extra].concat()
     }
 
-    /// Here a number is in the extra field only if it needs more than 32 bits.
+    /// Serializes the entry of the central directory. The lengths, or the offset, are in the extra field only if one of
+    /// them exceeds 2^31 - 1.
     pub(super) fn central_header(&self) -> Vec<u8> {
         let mut extra = Vec::new();
         let is_long = self.size.max(self.packed()) > u64::from(i32::MAX as u32);
@@ -339,7 +343,7 @@ impl NewMember<'_> {
     }
 }
 
-/// The records after the directory, which begins at `start`.
+/// Returns the records after the directory, which begins at `start`.
 pub(super) fn end_records(count: u64, length: u64, start: u64) -> Vec<u8> {
     let limit = u64::from(i32::MAX as u32);
     let is_long = count > u64::from(ELSEWHERE_16) || length > limit || start > limit;

@@ -7,12 +7,12 @@ use crate::error::{Error, Kind, Result};
 use crate::kernel::{Condition, First, Firsts, NotANumber, Parser, Printer, Storage, Texts};
 use crate::text::shorten;
 
-/// Texts that are held at a time, and the number of bytes after which a batch ends.
+/// Maximum number of texts in a batch. A batch also ends after `BATCH_BYTES` bytes.
 const BATCH: u64 = 1024;
 
 const BATCH_BYTES: usize = 1 << 20;
 
-/// Bytes of texts that are written at a time.
+/// Number of bytes of texts written at a time.
 const PIECE: usize = 1 << 20;
 
 /// The source of texts.
@@ -22,7 +22,7 @@ pub(super) enum TextSource {
 }
 
 impl TextSource {
-    /// `None` for complex numbers, which ONNX Cast lacks.
+    /// Creates the source of texts for a form; `None` for complex numbers, which ONNX Cast lacks.
     pub(super) fn new(form: Form) -> Option<Self> {
         Some(match form {
             Form::Numbers(storage) => Self::Numbers(storage, Printer::new(storage)?),
@@ -34,7 +34,7 @@ impl TextSource {
 /// The texts of a tensor's elements, batch by batch.
 struct Batches<'a> {
     source: &'a TextSource,
-    /// Elements before the batch.
+    /// Number of elements before the batch.
     index: u64,
     texts: Texts,
     scratch: Vec<u8>,
@@ -78,7 +78,7 @@ impl<'a> Batches<'a> {
     }
 }
 
-/// Determines how long a tensor's texts are or will be; `progress` receives the number of elements so far.
+/// Determines the lengths of a tensor's texts, present or future; `progress` receives the number of elements so far.
 pub(crate) fn measure(
     from: Form,
     elements: NamedElements,
@@ -107,7 +107,7 @@ pub(crate) fn measure(
     Ok(extent)
 }
 
-/// Numbers or text -> text.
+/// Converts numbers or text to text.
 pub(super) fn print(
     source: &TextSource,
     to: TextForm,
@@ -139,7 +139,7 @@ pub(super) fn print(
 }
 
 impl Conversion {
-    /// Text -> numbers.
+    /// Converts text to numbers.
     pub(super) fn parse(
         &self,
         from: TextForm,
@@ -178,7 +178,7 @@ impl Conversion {
     }
 }
 
-/// The first of some texts that meets each condition; `start` is the index of the first.
+/// Returns the first text that meets each condition; `start` is the index of the first text.
 fn first_texts(parser: &Parser, texts: &Texts, start: u64, mut wanted: Vec<Condition>, to: Form) -> Firsts {
     let mut firsts = Firsts::default();
     let mut output = vec![0; to.bytes(1).unwrap_or_default() as usize];

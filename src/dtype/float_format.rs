@@ -1,6 +1,6 @@
-//! A float format as data: the widths of its fields, its bias, and which codes are not numbers.
+//! A float format as data: the widths of its fields, its bias, and the codes that are infinite or NaN.
 
-/// Which codes of a float format are infinite or NaN.
+/// Set of codes of a float format that are infinite or NaN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Specials {
     /// The top exponent holds Inf and NaN (IEEE 754-2019, 3.4; also OCP OFP8 E5M2).
@@ -20,9 +20,9 @@ pub struct FloatFormat {
     pub exponent_bits: u32,
     /// Width of the mantissa field in bits, without the hidden bit.
     pub mantissa_bits: u32,
-    /// What is subtracted from the exponent field.
+    /// Number subtracted from the exponent field.
     pub bias: i32,
-    /// Which codes are not numbers.
+    /// Codes that are infinite or NaN.
     pub specials: Specials,
 }
 
@@ -51,7 +51,7 @@ impl FloatFormat {
 
     /// The code of a positive NaN (quiet, without payload).
     ///
-    /// Formats without NaN give their negative zero, as ONNX's node tests do.
+    /// Formats without NaN return their negative zero, as ONNX's node tests do.
     #[must_use]
     pub const fn nan(&self) -> u64 {
         match self.specials {
@@ -61,13 +61,13 @@ impl FloatFormat {
         }
     }
 
-    /// Whether every number of this format is one of `other`.
+    /// True if `other` contains every number of this format.
     #[must_use]
     pub const fn is_within(&self, other: &Self) -> bool {
         if self.mantissa_bits > other.mantissa_bits || self.min_subnormal_exponent() < other.min_subnormal_exponent() {
             return false;
         }
-        // The largest number in the other's bias and mantissa.
+        // The largest number, with the bias and mantissa width of `other`.
         let max = (self.max_finite() as i64) << (other.mantissa_bits - self.mantissa_bits);
         max + (((other.bias - self.bias) as i64) << other.mantissa_bits) <= other.max_finite() as i64
     }
@@ -84,8 +84,8 @@ impl FloatFormat {
         1 - self.bias
     }
 
-    /// The first exponents of numbers that become subnormal, normal and too large. Smaller numbers become zero, and so does
-    /// exactly half of the smallest number, which has the first exponent.
+    /// The exponents from which numbers become subnormal, normal and too large. Smaller numbers become zero, and so
+    /// does exactly half of the smallest number, which has the first of these exponents.
     pub(crate) const fn edges(&self) -> [i32; 3] {
         let max = (self.max_finite() >> self.mantissa_bits) as i32 - self.bias;
         [self.min_subnormal_exponent() - 1, self.min_normal_exponent(), max + 1]

@@ -1,7 +1,8 @@
-//! The dtype table: one row per element type, and nothing else in the program lists them.
+//! The dtype table: one row per element type. No other part of the program lists the types.
 //!
-//! Canonical names are ONNX's, with `float32` and `float64` for ONNX's `float` and `double`. The types after those of
-//! ONNX are `ml_dtypes`' own: files can hold them, but nothing is cast to them. A new dtype is a row of the table.
+//! Canonical names are ONNX's, with `float32` and `float64` for ONNX's `float` and `double`. The types after the ONNX
+//! types exist only in `ml_dtypes`: files can hold them, but nothing is cast to them. A new dtype is a row of the
+//! table.
 
 mod float_format;
 mod names;
@@ -12,7 +13,7 @@ pub use names::UnknownDtype;
 
 use std::fmt;
 
-/// What kind of number a dtype holds, and how its bits are read.
+/// Kind of number that a dtype holds, and the interpretation of its bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// One byte, zero or not zero.
@@ -44,7 +45,7 @@ struct DtypeRow {
     safetensors: Option<&'static str>,
     /// numpy's type code without byte order, where numpy itself has the type.
     numpy: Option<&'static str>,
-    /// The name `ml_dtypes` gives it: the field name that marks it in a .npy file.
+    /// The name in `ml_dtypes`: the field name that marks the type in a .npy file.
     ml_dtypes: Option<&'static str>,
     /// Further spellings, lower case, without `_` and `-`.
     aliases: &'static [&'static str],
@@ -59,7 +60,7 @@ const fn float(exponent_bits: u32, mantissa_bits: u32, bias: i32, specials: Spec
 
 use Specials::{Finite, Fn, Fnuz, Ieee};
 
-/// Makes [`Dtype`] and its table from one list, so that every variant has a row.
+/// Generates [`Dtype`] and its table from one list, so that every variant has a row.
 macro_rules! dtypes {
     ($($variant:ident { name: $name:literal, $($row:tt)* })*) => {
         /// An element type of a tensor.
@@ -162,31 +163,31 @@ impl Dtype {
         self.row().numpy
     }
 
-    /// The name `ml_dtypes` gives the type, where numpy itself lacks it.
+    /// The name in `ml_dtypes`, where numpy itself lacks the type.
     #[must_use]
     pub fn ml_dtypes_name(self) -> Option<&'static str> {
         self.row().ml_dtypes
     }
 
-    /// Whether values have a fraction: floats and E8M0, as torch's `is_floating_point`.
+    /// True for types with a fraction: floats and E8M0, as in torch's `is_floating_point`.
     #[must_use]
     pub fn is_floating(self) -> bool {
         matches!(self.class(), Class::Float(_) | Class::Scale)
     }
 
-    /// Whether this is one of the four float8 types that ONNX's `saturate` applies to.
+    /// True for the four float8 types that ONNX's `saturate` applies to.
     #[must_use]
     pub fn is_float8(self) -> bool {
         matches!(self.class(), Class::Float(_)) && self.bits() == 8 && self.onnx_number().is_some()
     }
 
-    /// Whether plain weights and their scales have this type: float32, bfloat16 or float16.
+    /// True for the types of plain weights and their scales: float32, bfloat16 and float16.
     pub(crate) fn is_weight(self) -> bool {
         matches!(self, Self::Float32 | Self::Bfloat16 | Self::Float16)
     }
 
-    /// Bytes that `count` elements take when packed without gaps, the last byte padded with zeros; `None` when the number
-    /// does not fit in 64 bits.
+    /// Size in bytes of `count` elements that are packed without gaps; the last byte is padded with zeros. `None` if
+    /// the number does not fit in 64 bits.
     #[must_use]
     pub fn packed_bytes(self, count: u64) -> Option<u64> {
         Some(count.checked_mul(u64::from(self.bits()))?.div_ceil(8))

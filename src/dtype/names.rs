@@ -1,14 +1,14 @@
-//! Every accepted spelling of a dtype, and suggestions for those that are not.
+//! Every accepted spelling of a dtype, and suggestions for unknown spellings.
 //!
 //! Accepted spellings: ONNX names and numbers (`FLOAT8E4M3FN`, `17`), numpy (`float32`, `f4`, `<i8`), torch
 //! (`torch.float8_e4m3fn`, `half`), safetensors (`F8_E4M3`), `OpenVINO` (`f8e4m3`), `ml_dtypes`, and short ones
 //! (`bf16`, `e4m3`), in any case, with or without `_` and `-`.
 //!
-//! Where libraries disagree: `i8` and `u4` count **bits**, as in safetensors, `OpenVINO` and ONNX; numpy's codes, which
-//! count bytes, need their byte-order mark (`<i8` is int64). `f4` is numpy's float32. safetensors' `F4` and the bare
-//! `f8` could mean two types each and are refused with both; so are `i1` and `u1`, since a byte can hold either.
-//! `float8_e4m3` is `ml_dtypes`' type with Inf, which ONNX lacks, while `F8_E4M3`, `f8e4m3`, `fp8_e4m3` and `e4m3` are
-//! what safetensors and `OpenVINO` mean by them: float8e4m3fn.
+//! Conflicts between libraries: `i8` and `u4` count **bits**, as in safetensors, `OpenVINO` and ONNX; numpy's codes,
+//! which count bytes, need their byte-order mark (`<i8` is int64). `f4` is numpy's float32. safetensors' `F4` and the
+//! bare `f8` could mean several types each; they are refused, and the error lists the types. `i1` and `u1` are refused
+//! too, because a byte can hold a value of either type. `float8_e4m3` is `ml_dtypes`' type with Inf, which ONNX lacks,
+//! while `F8_E4M3`, `f8e4m3`, `fp8_e4m3` and `e4m3` mean float8e4m3fn, as in safetensors and `OpenVINO`.
 
 use std::{fmt, str::FromStr};
 
@@ -43,7 +43,7 @@ pub struct UnknownDtype {
 }
 
 impl UnknownDtype {
-    /// The type that was meant, if only one is similar, or only one is a slip away.
+    /// The intended type, if exactly one candidate exists or exactly one is a single typing error away.
     #[cfg(feature = "cli")]
     pub(crate) fn only_candidate(&self) -> Option<Dtype> {
         let typed = plain(&self.spelling.to_lowercase());
@@ -61,7 +61,7 @@ impl fmt::Display for UnknownDtype {
         let names: Vec<&str> = self.candidates.iter().map(|dtype| dtype.name()).collect();
         let names = names.join(", ");
         match (self.ambiguous, names.is_empty()) {
-            (true, _) => write!(f, "'{}' could be {names}: say which", self.spelling.escape_debug()),
+            (true, _) => write!(f, "'{}' could be {names}; choose one", self.spelling.escape_debug()),
             (false, false) => write!(f, "unknown dtype '{}'; similar: {names}", self.spelling.escape_debug()),
             (false, true) => {
                 let all: Vec<&str> = onnx_rows().map(|row| row.name).collect();
@@ -82,7 +82,7 @@ impl FromStr for Dtype {
         let refused = |candidates, ambiguous| UnknownDtype { spelling: spelling.to_owned(), candidates, ambiguous };
         let ambiguous = |candidates: &[Dtype]| refused(candidates.to_vec(), true);
         let unknown = |near| refused(near, false);
-        // The one clash of two exact names that differ only in case.
+        // The only pair of exact names that differ only in case.
         if spelling == "F4" {
             return Err(ambiguous(&[Dtype::Float4E2M1, Dtype::Float32]));
         }
@@ -107,7 +107,8 @@ impl FromStr for Dtype {
 }
 
 impl Dtype {
-    /// Its common spellings: the canonical name first, then those of ONNX, safetensors and `ml_dtypes`, and short ones.
+    /// Common spellings: the canonical name first, then the names in ONNX, safetensors and `ml_dtypes`, and short
+    /// names.
     pub fn spellings(self) -> impl Iterator<Item = &'static str> {
         let row = self.row();
         let names = [Some(row.name), row.onnx.map(|(_, name)| name), safetensors(row), row.ml_dtypes];
@@ -120,7 +121,7 @@ fn safetensors(row: &DtypeRow) -> Option<&'static str> {
     row.safetensors.filter(|name| *name != "F4")
 }
 
-/// Without a library's prefix, `_` and `-`.
+/// Removes a library's prefix, `_` and `-`.
 fn plain(lower: &str) -> String {
     let name = lower.rsplit_once('.').map_or(lower, |(library, name)| {
         let known = ["torch", "np", "numpy", "jnp", "ml_dtypes", "mx", "onnx", "tensorproto", "onnx.tensorproto"];
@@ -129,7 +130,7 @@ fn plain(lower: &str) -> String {
     name.replace(['_', '-'], "")
 }
 
-/// Types to suggest: those that everything can be cast to.
+/// Rows of the types to suggest: the possible targets of a cast.
 fn onnx_rows() -> impl Iterator<Item = &'static DtypeRow> {
     TABLE.iter().filter(|row| row.onnx.is_some())
 }
@@ -140,7 +141,7 @@ fn row_spellings(row: &DtypeRow) -> impl Iterator<Item = String> {
     names.chain(row.aliases.iter().map(|&alias| alias.to_owned())).chain(row.onnx.map(|(number, _)| number.to_string()))
 }
 
-/// For `fp9` and the like: the types of that kind whose width is nearest.
+/// Returns the types of the same kind with the nearest width, for names such as `fp9`.
 fn near_width(plain: &str) -> Vec<Dtype> {
     let (kind, width) = plain.split_at(plain.find(|c: char| c.is_ascii_digit()).unwrap_or(plain.len()));
     let Ok(width) = width.parse::<u32>() else { return Vec::new() };
@@ -156,7 +157,7 @@ fn near_width(plain: &str) -> Vec<Dtype> {
     known.into_iter().filter(|dtype| Some(distance(*dtype)) == least).take(4).collect()
 }
 
-/// The types whose name or an alias is close to what was typed, the nearest first.
+/// Returns the types with a similar name or alias, the most similar first.
 fn near(plain: &str) -> Vec<Dtype> {
     let of_width = near_width(plain);
     if !of_width.is_empty() {
@@ -174,13 +175,13 @@ fn near(plain: &str) -> Vec<Dtype> {
     scored.into_iter().map(|(_, dtype)| dtype).collect()
 }
 
-/// How similar two names are, from 0 to 1: the program proposes names for misspelled ones.
+/// Similarity of two names, from 0 to 1. The program suggests names for misspelled ones.
 #[cfg(feature = "cli")]
 fn likeness(typed: &str, known: &str) -> f64 {
     strsim::jaro_winkler(typed, known)
 }
 
-/// The library proposes nothing.
+/// The library suggests nothing.
 #[cfg(not(feature = "cli"))]
 fn likeness(_typed: &str, _known: &str) -> f64 {
     0.0

@@ -1,14 +1,14 @@
-//! Which types hold all values of which others, computed from their formats.
+//! Containment of types: whether one type holds all values of another, computed from their formats.
 
 use super::{Class, Dtype, FloatFormat, Specials};
 
-/// What decides whether one set of floats contains another.
+/// Properties that decide whether one set of floats contains another.
 struct Extent {
     /// Digits after the first one.
     digits: u32,
-    /// The exponent of the smallest positive number.
+    /// Exponent of the smallest positive number.
     lowest: i32,
-    /// The largest number: its exponent, and its digits after the first as a fraction of 2^52.
+    /// Largest number: its exponent, and its digits after the first as a fraction of 2^52.
     highest: (i32, u64),
     has_infinity: bool,
     has_nan: bool,
@@ -27,7 +27,8 @@ impl Extent {
         }
     }
 
-    /// Integers as floats: at most this many digits, from 1 up; a signed type includes a power of two on one side.
+    /// Describes integers as floats: a limited number of digits, from 1 up. A signed type includes a power of two on
+    /// one side.
     fn of_int(bits: u32, signed: bool) -> Self {
         let digits = (bits - 1).saturating_sub(u32::from(signed));
         let fraction = if signed { 0 } else { (1_u128 << 52 >> digits).wrapping_neg() as u64 & ((1 << 52) - 1) };
@@ -35,7 +36,8 @@ impl Extent {
         Self { digits, lowest: 0, highest, has_infinity: false, has_nan: false }
     }
 
-    /// A float type holds the multiples of its smallest number with at most this many digits, up to the largest.
+    /// True if this set contains `other`, including Inf and NaN. A float type holds the multiples of its smallest
+    /// number that have at most `digits` digits after the first, up to the largest.
     fn holds(&self, other: &Self) -> bool {
         self.digits >= other.digits
             && self.lowest <= other.lowest
@@ -59,7 +61,7 @@ impl Dtype {
         }
     }
 
-    /// Whether every value of `other`, Inf and NaN among them, is one of this type's; the sign of a zero is ignored.
+    /// True if this type holds every value of `other`, including Inf and NaN; the sign of a zero is ignored.
     ///
     /// No other type holds strings, and no integer type holds a float.
     #[must_use]

@@ -13,7 +13,7 @@ use std::iter::from_fn;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// What a thread does next.
+/// Next work of a thread.
 pub(super) enum WorkItem {
     Scan(MemberRows),
     Write(Vec<PiecePart>),
@@ -27,18 +27,18 @@ pub(super) struct MemberRows {
     rows: Range<u64>,
 }
 
-/// The sets of weights whose largest magnitudes a plan needs and no earlier plan has found.
+/// Sets of weights whose largest magnitudes a plan needs and no earlier plan has found.
 pub(super) struct FirstPass<'p, 'a> {
     plan: &'p Plan<'a>,
     sets: Vec<SetScan<'p, 'a>>,
-    /// The index of each set, by its address.
+    /// Index of each set, by its address.
     indices: HashMap<usize, usize>,
 }
 
 /// The scan of a set.
 struct SetScan<'p, 'a> {
     set: &'p SharedExtremes<'a>,
-    /// What was found, and how many calls of [`FirstPass::scan`] are still to come.
+    /// Extremes found so far, and the number of calls of [`FirstPass::scan`] still to come.
     found: Mutex<(Extremes, usize)>,
     /// Set when all rows are scanned, or a scan has failed.
     is_over: OnceLock<()>,
@@ -50,7 +50,7 @@ impl<'p, 'a> FirstPass<'p, 'a> {
         for set in plan.steps.iter().filter_map(extremes_of).filter(|set| set.get().is_none()) {
             indices.entry(Arc::as_ptr(set).addr()).or_insert_with(|| {
                 let count = rows_of(sets.len(), set).count();
-                // Nobody would wake a thread that waits for a set without rows.
+                // No scan would wake a thread that waits for a set without rows.
                 let is_over = if count == 0 { OnceLock::from(()) } else { OnceLock::new() };
                 sets.push(SetScan { set, found: Mutex::new((Extremes::default(), count)), is_over });
                 sets.len() - 1
@@ -59,7 +59,7 @@ impl<'p, 'a> FirstPass<'p, 'a> {
         Self { plan, sets, indices }
     }
 
-    /// The pieces to write. Before each of them come all scans that it needs, and a few of the next.
+    /// Returns the pieces to write. Before each of them come all scans that it needs, and a few of the next scans.
     pub(super) fn work_items(
         &self,
         pieces: impl Iterator<Item = Vec<PiecePart>>,
@@ -98,7 +98,7 @@ impl<'p, 'a> FirstPass<'p, 'a> {
         Ok(())
     }
 
-    /// Waits until others have finished the scans that a piece needs. The error of one that has failed comes first.
+    /// Waits until other threads have finished the scans that a piece needs. The error of a failed scan comes first.
     pub(super) fn wait(&self, piece: &[PiecePart]) -> Result<()> {
         for set in self.needed(piece) {
             self.sets[set].is_over.wait();
@@ -136,12 +136,12 @@ fn interleave(
     })
 }
 
-/// The set whose largest magnitude a step needs.
+/// Returns the set whose largest magnitude a step needs.
 fn extremes_of<'s, 'a>(step: &'s Step<'a>) -> Option<&'s Arc<SharedExtremes<'a>>> {
     if let Operation::Encode(weight) = &step.how { weight.extremes.as_ref() } else { None }
 }
 
-/// All rows of a set, in pieces of about [`PIECE`] bytes.
+/// Returns all rows of a set, in pieces of about [`PIECE`] bytes.
 fn rows_of(set: usize, extremes: &SharedExtremes) -> impl Iterator<Item = MemberRows> {
     extremes
         .members
@@ -150,7 +150,7 @@ fn rows_of(set: usize, extremes: &SharedExtremes) -> impl Iterator<Item = Member
         .flat_map(move |(member, weight)| weight.row_pieces(PIECE).map(move |rows| MemberRows { set, member, rows }))
 }
 
-/// Wakes the threads that wait for a scan when its last part ends, or any part fails.
+/// Guard that wakes the threads that wait for a scan when its last part ends, or any part fails.
 struct EndOfWait<'s> {
     is_over: &'s OnceLock<()>,
     is_last: bool,

@@ -31,33 +31,33 @@ use worker::Worker;
 
 pub use crate::measure::accuracy::Accuracy;
 
-/// What is found out about each tensor.
+/// Detail of the outcome of each tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
     /// Nothing, which is faster if there are many small tensors.
     Nothing,
-    /// What happened to its values.
+    /// Counts of the losses of its values.
     Counts,
-    /// Also how near the results are to the source: every result is compared with it while both are in the cache.
+    /// Also the accuracy: every result is compared with its source while both are in the cache.
     Accuracy,
 }
 
-/// What happened to a tensor.
+/// Outcome of the conversion of a tensor.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// What happened to its values.
+    /// Counts of the losses of its values, and of source values that are not finite.
     pub counts: Counts,
-    /// The first elements that were NaN or infinite in the source, or met a condition that the plan watches.
+    /// First elements that were NaN or infinite in the source, or met a condition that the plan watches.
     pub firsts: Firsts,
-    /// How near the results are to the source, if requested, for conversions from numbers to numbers.
+    /// Accuracy of the results, if requested, for conversions from numbers to numbers.
     pub accuracy: Option<Box<Accuracy>>,
-    /// What it cost, if it was quantized.
+    /// Accuracy of the weight, if it was quantized.
     #[doc(hidden)] // for the program
     pub quantized: Option<Box<QuantizedAccuracy>>,
 }
 
-/// Converts everything and writes it to `output`; returns what happened to each tensor, in the order of the plan's
-/// steps, unless `detail` is [`Detail::Nothing`].
+/// Converts everything and writes it to `output`; returns the outcome of each tensor, in the order of the plan's steps,
+/// unless `detail` is [`Detail::Nothing`].
 ///
 /// # Errors
 /// When the output cannot be written, a source is damaged or changes meanwhile, an element is malformed, or a value
@@ -77,7 +77,7 @@ pub fn run(
         check_order(plan).map_err(|error| error.in_file(output.path()))?;
     }
     output.reserve(plan.len)?;
-    let is_long = plan.len / PIECE > threads as u64; // then there is no need to look at every tensor
+    let is_long = plan.len / PIECE > threads as u64; // then not every tensor must be examined
     let work_len = if is_long { plan.len } else { plan.len + plan.source_bytes() };
     // Only a file accepts pieces in any order.
     let threads = if output.is_seekable() { threads as u64 } else { 1 }.min(work_len / PIECE + 1);
@@ -144,26 +144,26 @@ fn check_order(plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// Compares the results of a step with their sources, if this is possible and wanted.
+/// Returns the comparer of a step's results with their sources, if this is possible and requested.
 fn comparer(step: &Step, detail: Detail) -> Option<Comparer> {
     let conversion = step.conversion()?;
     if detail == Detail::Accuracy && step.is_converted() { Comparer::new(conversion.from, conversion.to) } else { None }
 }
 
-/// What is known about the converted elements of a step. There may be a million steps, so rare findings are boxed and
-/// common ones are stored inline.
+/// Findings about the converted elements of a step. There may be a million steps, so rare findings are boxed and common
+/// ones are stored inline.
 #[derive(Default)]
 struct StepFindings {
     counts: Counts,
     firsts: Firsts,
     tally: Option<Box<accuracy::AccuracyTally>>,
     encoded: Option<Box<EncodeTally>>,
-    /// The checksums of the bytes of its sources, then of its results; empty if none has a checksum.
+    /// Checksums of the bytes of its sources, then of its results; empty if none has a checksum.
     sums: Box<[Hasher]>,
 }
 
 impl StepFindings {
-    /// Adds the findings of the elements that follow.
+    /// Adds the findings about the elements that follow.
     fn append(&mut self, next: Self) {
         self.counts += next.counts;
         self.firsts.merge(next.firsts);
@@ -181,7 +181,7 @@ impl StepFindings {
     }
 }
 
-/// A decoder's counts as losses.
+/// Converts a decoder's counts to counts of losses.
 fn counts_of(tally: &DecodeTally) -> Counts {
     let mut counts = Counts::default();
     (counts.input_nan, counts.input_infinite) = (tally.input_nan.count, tally.input_infinite.count);
@@ -192,13 +192,13 @@ fn counts_of(tally: &DecodeTally) -> Counts {
     counts
 }
 
-/// Whether a file holds a checksum of a source or a result.
+/// True if a file holds a checksum of a source or a result.
 fn has_checksum(step: &Step) -> bool {
     let mut mapped = step.sources.iter().filter_map(SourceTensor::mapped);
     mapped.any(|mapped| mapped.checksum.is_some()) || step.results.iter().any(|result| result.crc.is_some())
 }
 
-/// Checks the checksums of a step's sources, and writes those of its results.
+/// Checks the checksums of a step's sources, and writes the checksums of its results.
 fn settle_checksums(step: &Step, sums: &[Hasher], output: &dyn Sink) -> Result<()> {
     let empty = Hasher::new(); // a tensor without elements is in no piece
     let sum = |at: usize| sums.get(at).unwrap_or(&empty);

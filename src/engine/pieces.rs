@@ -1,4 +1,4 @@
-//! How the output is divided into pieces.
+//! Division of the output into pieces.
 
 use crate::container::Form;
 use crate::conversion::Conversion;
@@ -7,11 +7,11 @@ use crate::plan::{Operation, Plan, Step};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes of input or output, whichever is more, that a thread takes at a time: enough to make a system call for each
-/// worthwhile, few enough for the second-level cache.
+/// Number of bytes of input or output, whichever is more, that a thread takes at a time: enough to make a system call
+/// for each worthwhile, few enough for the second-level cache.
 pub(super) const PIECE: u64 = 1 << 20;
 
-/// What the output consists of: literals, copied bytes, and results of steps.
+/// Component of the output: a literal, copied bytes, or the results of a step.
 #[derive(Clone, Copy)]
 pub(super) enum Item {
     Literal(usize),
@@ -28,7 +28,7 @@ impl Item {
         }
     }
 
-    /// Elements; of a literal or copied bytes their number, of a weight that is quantized its rows.
+    /// Returns the number of units: bytes of literals and copies, rows of quantized weights, otherwise elements.
     fn count(self, plan: &Plan) -> u64 {
         match self {
             Self::Literal(at) => plan.literals[at].1.len() as u64,
@@ -43,7 +43,7 @@ impl Item {
     }
 }
 
-/// Some elements of a step, and possibly of those that follow it; or bytes of a literal.
+/// Some elements of a step, and possibly of the steps that follow it; or bytes of a literal or a copy.
 #[derive(Clone, Copy)]
 pub(super) struct PiecePart {
     pub item: Item,
@@ -60,7 +60,7 @@ impl PiecePart {
         self.start..self.end
     }
 
-    /// Its bytes in the output, where these lie in one place.
+    /// Returns its bytes in the output, which must be in one place.
     pub(super) fn target(&self, plan: &Plan) -> Range<u64> {
         let offset = self.item.offset(plan);
         let at = |unit| match self.item {
@@ -82,16 +82,16 @@ pub(super) fn bytes(form: Form, elements: u64) -> u64 {
 /// Divides the output into pieces, in the order of their offsets; each consists of adjacent parts.
 pub(super) struct Pieces<'a> {
     plan: &'a Plan<'a>,
-    /// Items with their numbers of elements. A step may stand for those that follow it too.
+    /// Items with their numbers of units. A step may also stand for the steps that follow it.
     order: Vec<(Item, u64)>,
     next: usize,
     element: u64,
-    /// Whether pieces may begin at any whole byte; otherwise they begin at blocks of a tensor.
+    /// True if pieces may begin at any whole byte; otherwise they begin at blocks of a tensor.
     is_free: bool,
 }
 
 impl<'a> Pieces<'a> {
-    /// With `joins`, small tensors that are converted alike become one: then nothing is found out about each of them.
+    /// With `joins`, adjacent tensors that are converted alike become one item, without findings about each of them.
     pub(super) fn new(plan: &'a Plan<'a>, is_free: bool, joins: bool) -> Self {
         let others = (0..plan.literals.len()).map(Item::Literal).chain((0..plan.copies.len()).map(Item::Copy));
         let mut order: Vec<(Item, u64)> = others.map(|item| (item, item.count(plan))).collect();
@@ -122,7 +122,8 @@ struct Neighbor<'s> {
 }
 
 impl<'s> Neighbor<'s> {
-    /// `None` if it has no elements or another way to its result, or ends within a byte.
+    /// Creates a neighbor; `None` for a step without elements, with a checksum, that ends within a byte, or that has
+    /// another way to its result.
     fn new(step: &'s Step) -> Option<Self> {
         let Operation::Convert(conversion) = &step.how else { return None };
         let mapped = step.sources[0].mapped().filter(|mapped| mapped.checksum.is_none() && !mapped.range.is_empty())?;
@@ -136,7 +137,7 @@ impl<'s> Neighbor<'s> {
         can_join.then(|| Self { conversion, file: mapped.file, source: mapped.range, target: step.target() })
     }
 
-    /// Whether its bytes follow those of another step, in the source and in the output, and are converted alike.
+    /// True if its bytes follow the bytes of another step, in the source and in the output, and are converted alike.
     fn follows(&self, other: &Self) -> bool {
         Arc::ptr_eq(self.conversion, other.conversion)
             && std::ptr::eq(self.file, other.file)
@@ -146,8 +147,8 @@ impl<'s> Neighbor<'s> {
 }
 
 impl Pieces<'_> {
-    /// `count` of an item's next elements, or a few less if they become narrower, so that they end with a page of the output:
-    /// no page is then written in two calls, and the next elements are aligned.
+    /// Returns `count`, or a few less if elements become narrower, so that an item's next elements end with a page of
+    /// the output: no page is then written in two calls, and the next elements are aligned.
     fn cut_at_page(&self, item: Item, count: u64) -> u64 {
         let (end, bits, unit) = match item {
             Item::Literal(_) | Item::Copy(_) => return count,
@@ -170,12 +171,12 @@ impl Pieces<'_> {
     }
 }
 
-/// How many elements of this width lie behind the last whole page before this offset; `None` if that is no multiple of
-/// `unit`.
+/// Returns the number of elements of this width after the last whole page before this offset; `None` if that is not a
+/// multiple of `unit`.
 fn elements_beyond_page(end: u64, bits: u64, unit: u64) -> Option<u64> {
     const PAGE: u64 = 1 << 12;
-    /// If pieces ended on multiples of this size, Linux would use large pages for them, which a virtual machine often
-    /// has to request from its host first.
+    /// Size of large pages. If pieces ended on multiples of it, Linux would use large pages for them, which a virtual
+    /// machine often has to request from its host first.
     const LARGE_PAGE: u64 = 1 << 16;
     let beyond = if (end / PAGE * PAGE).is_multiple_of(LARGE_PAGE) { end % PAGE + PAGE } else { end % PAGE };
     let elements = beyond * 8 / bits;

@@ -1,5 +1,5 @@
-//! Writing what was converted: one thread at a time, because a file system lets no more write to a file. A thread that
-//! finds another one writing leaves it its results, and converts the next piece meanwhile. Pieces that are only copied do
+//! Writing of results: one thread at a time, because a file system lets no more write to a file. A thread that finds
+//! another one writing leaves its results to it, and converts the next piece meanwhile. Pieces that are only copied do
 //! not come here: a thread writes each from where it is mapped.
 
 use crate::error::{Error, Kind, Result};
@@ -8,15 +8,15 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// How many results may wait. If writing is slower than converting, more would not help.
+/// Maximum number of results that wait. If writing is slower than converting, more would not help.
 const WAITING: usize = 2;
 
-/// What a piece becomes.
+/// Results of a piece.
 #[derive(Default)]
 pub(super) struct PieceResults {
-    /// At least as long as all runs.
+    /// Bytes of all runs, and possibly more.
     pub(super) bytes: Vec<u8>,
-    /// The offset in the output and the length of each run of bytes.
+    /// Offset in the output and length of each run of bytes.
     runs: Vec<(u64, usize)>,
 }
 
@@ -39,7 +39,7 @@ impl PieceResults {
         self.runs.clear();
     }
 
-    /// Hands the offset and the bytes of each run to a function.
+    /// Calls a function with the offset and the bytes of each run.
     fn each_run(&self, mut run: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
         let mut filled = 0;
         self.runs.iter().try_for_each(|(offset, len)| {
@@ -50,11 +50,11 @@ impl PieceResults {
     }
 }
 
-/// The results that wait for the thread that writes.
+/// Results that wait for the thread that writes.
 pub(super) struct WriteQueue<'a> {
     pub(super) output: &'a dyn Sink,
     state: Mutex<QueueState>,
-    /// Whenever fewer wait, and when nobody writes any longer.
+    /// Signals that fewer results wait, or that no thread writes any longer.
     changed: Condvar,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct WriteQueue<'a> {
 struct QueueState {
     is_writing: bool,
     waiting: VecDeque<PieceResults>,
-    /// Written, for further use.
+    /// Written results, for reuse.
     spare: Vec<PieceResults>,
 }
 
@@ -71,10 +71,10 @@ impl<'a> WriteQueue<'a> {
         Self { output, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Writes results, or leaves that to the thread that is writing. Gives empty ones for the next piece.
+    /// Writes results, or leaves that to the thread that is writing. Returns empty results for the next piece.
     ///
     /// # Errors
-    /// When it cannot write these, or others that wait.
+    /// When these results, or others that wait, cannot be written.
     pub(super) fn write(&self, results: PieceResults) -> Result<PieceResults> {
         results.each_run(|offset, bytes| self.output.prepare(offset, bytes))?;
         let full = |state: &mut QueueState| state.is_writing && state.waiting.len() == WAITING;
@@ -107,7 +107,7 @@ impl<'a> WriteQueue<'a> {
     }
 }
 
-/// While a thread writes. If it fails or panics, others do not wait for it.
+/// Guard of a thread that writes. If it fails or panics, others do not wait for it.
 struct Writing<'a>(&'a WriteQueue<'a>);
 
 impl Drop for Writing<'_> {
@@ -144,7 +144,7 @@ mod tests {
         }
     }
 
-    /// The bytes, and how many threads failed.
+    /// Returns the bytes, and the number of threads that failed.
     fn written(fails_at: u64) -> (Vec<u8>, usize) {
         const PIECES: usize = 500;
         let sink = Exclusive { is_busy: AtomicBool::new(false), bytes: Mutex::new(vec![0; 4 * PIECES]), fails_at };

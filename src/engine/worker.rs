@@ -1,4 +1,4 @@
-//! How a thread converts a piece.
+//! Conversion of a piece by a thread.
 
 use super::pieces::{Item, PIECE, PiecePart, bytes};
 use super::queue::{PieceResults, WriteQueue};
@@ -22,13 +22,13 @@ pub(super) struct Worker<'a> {
     detail: Detail,
     queue: &'a WriteQueue<'a>,
     results: PieceResults,
-    /// Values to quantize that are computed.
+    /// Computed values to quantize.
     pub(super) values: Vec<u8>,
     /// Bytes of a file that have been prefetched.
     ahead: Option<MappedBytes<'a>>,
-    /// The first elements that this thread has found in a step: its later pieces come after them.
+    /// First elements that this thread has found in a step: its later pieces come after them.
     known: (usize, Firsts),
-    /// The largest error that this thread has found in a step, and where.
+    /// Largest error that this thread has found in a step, and its position.
     largest_error: (usize, f64, Option<u64>),
 }
 
@@ -93,7 +93,7 @@ impl<'a> Worker<'a> {
         Ok(all)
     }
 
-    /// Copies some bytes of an input; returns how many.
+    /// Copies some bytes of an input; returns their number.
     fn copy(&mut self, at: usize, part: &PiecePart, is_alone: bool) -> Result<u64> {
         let (mapped, target) = (self.plan.copies[at].1.clone(), part.target(self.plan));
         let in_source = |error: Error| error.in_file(mapped.file.path());
@@ -107,7 +107,7 @@ impl<'a> Worker<'a> {
         Ok(source.len() as u64)
     }
 
-    /// Converts some elements; returns what was found, and how many bytes were read.
+    /// Converts some elements; returns the findings, and the number of bytes read.
     fn convert(
         &mut self,
         at: usize,
@@ -121,7 +121,7 @@ impl<'a> Worker<'a> {
         let source = self.source(&mapped, place(part.start)..place(part.end), !is_alone);
         let source = source.map_err(|error| self.blame(at, part, error))?;
         let mut found = StepFindings::default();
-        // Directly from the page cache of one file to that of the other.
+        // Written directly from the page cache of one file to the page cache of the other.
         let is_plain = kernel.is_plain_copy() && is_alone;
         let place = if is_plain { 0..0 } else { self.results.reserve(&target)? };
         if !is_plain {
@@ -146,14 +146,14 @@ impl<'a> Worker<'a> {
             found.sums = [sum_of(source), sum_of(result)].into();
         }
         if is_plain {
-            // Here the system reads the source, which may have been cut short.
+            // Here the system reads the source, which may have been truncated.
             let in_source = |error: Error| error.in_file(mapped.file.path());
             self.queue.output.put(target.start, source).map_err(in_source)?;
         }
         Ok((found, source.len() as u64))
     }
 
-    /// The error of the tensor that fails, of those that a part consists of.
+    /// Returns the error of the tensor that fails, among the tensors of a part.
     fn blame(&self, at: usize, part: &PiecePart, error: Error) -> Error {
         let mut start = 0;
         for step in &self.plan.steps[at..] {
@@ -183,7 +183,7 @@ impl<'a> Worker<'a> {
         self.plan.steps[at].error(error)
     }
 
-    /// Decodes some values of a quantized weight; returns as [`Self::convert`].
+    /// Decodes some values of a quantized weight; returns the same as [`Self::convert`].
     fn decode(
         &mut self,
         step: &Step,
@@ -218,7 +218,7 @@ impl<'a> Worker<'a> {
         Ok((found, read(part.end) - read(part.start)))
     }
 
-    /// Quantizes some rows of a weight; returns as [`Self::convert`].
+    /// Quantizes some rows of a weight; returns the same as [`Self::convert`].
     fn encode(&mut self, at: usize, part: &PiecePart, weight: &Quantization) -> Result<(StepFindings, u64)> {
         let step = &self.plan.steps[at];
         let encoder = &weight.rows.encoder;
@@ -239,7 +239,7 @@ impl<'a> Worker<'a> {
         }
         let mut tally = EncodeTally::default();
         tally.skips_errors = self.detail == Detail::Nothing;
-        // The place of an error takes time to find, and that of a smaller one does not matter.
+        // Finding the position of an error takes time, and the position of a smaller one does not matter.
         if self.largest_error.0 == at {
             (_, tally.max_error, tally.max_error_at) = self.largest_error;
         }
@@ -250,7 +250,8 @@ impl<'a> Worker<'a> {
         Ok((found, if weight.extremes.is_some() { read / 2 } else { read }))
     }
 
-    /// Some bytes of a source. Tiny tensors are adjacent there too, so the bytes that follow are prefetched with them.
+    /// Returns some bytes of a source. Tiny tensors are adjacent there too, so the bytes that follow are prefetched
+    /// with them.
     fn source(&mut self, mapped: &MappedBytes<'a>, range: Range<usize>, are_tiny: bool) -> Result<&'a [u8]> {
         let range = mapped.range.start + range.start..mapped.range.start + range.end;
         let contains = |ahead: &MappedBytes| {

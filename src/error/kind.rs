@@ -1,10 +1,10 @@
-//! Kinds of errors: what a caller needs to know to say what helps.
+//! Kinds of errors, by which a caller chooses its advice.
 
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 
-/// What is wrong, with what a remedy depends on. The program turns each kind into an exit code, and into the flags that
-/// help; other callers can match on it.
+/// Kind of an error, with the details that a remedy depends on. The program turns each kind into an exit code, and into
+/// flags that help; other callers can match on it.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub enum Kind {
@@ -27,12 +27,12 @@ pub enum Kind {
     Exists(Wanted),
     /// An unfinished conversion is in the folder of the output.
     Unfinished {
-        /// Whether the same command can continue it.
+        /// True if the same command can continue it.
         can_resume: bool,
     },
     /// An unfinished conversion is in a folder that should be a checkpoint.
     Interrupted(Box<InterruptedWork>),
-    /// Parts of a conversion are missing or damaged: it can be finished when they are done again.
+    /// Parts of a conversion are missing or damaged: it can be finished after they are converted again.
     Incomplete,
     /// The files of a checkpoint contradict each other.
     Inconsistent,
@@ -42,15 +42,15 @@ pub enum Kind {
     Taken(Wanted),
     /// The output has no name, or a name that it cannot have.
     Unnamed(Wanted),
-    /// The file does not say what its elements are. These types would be possible.
+    /// The file does not give the type of its elements. These types would be possible.
     Untyped(Box<[&'static str]>),
     /// The tensor cannot be converted, but could be copied.
     Unconvertible,
-    /// Readers of the output would misunderstand the tensor, because of its name. With this one they would not.
+    /// Readers of the output would misunderstand the tensor, because of its name. With this name they would not.
     Misnamed(Box<str>),
-    /// Tensors cannot be converted, but could be copied: those whose names match these patterns.
+    /// Tensors whose names match these patterns cannot be converted, but could be copied.
     Excludable(Box<[String]>),
-    /// Weights cannot be quantized again, but could be decoded: those whose names match these patterns.
+    /// Weights whose names match these patterns cannot be quantized again, but could be decoded.
     Decodable(Box<[String]>),
     /// The blocks at the edges of a weight are partial, and that is not allowed.
     PartialBlocks,
@@ -70,22 +70,22 @@ pub enum Kind {
     Undecoded,
     /// A value is out of the range of an integer type, and the rule for such values is to fail.
     OutOfRange,
-    /// It is impossible for an ONNX model, and possible for its tensors.
+    /// The operation is impossible for an ONNX model, and possible for its tensors.
     OfModel,
     /// An ONNX model imports too old a set of operators, and could import a later one.
     OldOpset,
     /// Inputs have no common type that is safe.
     Unsafe {
-        /// What would be converted to which type.
+        /// Types that would be converted, in words.
         conversion: Box<str>,
-        /// Whether another type can be chosen for uint64 with a signed integer.
+        /// True if another type can be chosen for uint64 with a signed integer.
         has_u64_target: bool,
     },
     /// Several inputs failed, each with its own error.
     Several(Box<[super::Error]>),
 }
 
-/// What the output should be instead.
+/// Output that is needed instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Wanted {
@@ -97,7 +97,7 @@ pub enum Wanted {
     Folder,
     /// A file, or a folder for several outputs.
     FileOrFolder,
-    /// A folder, or no name: an output beside its input has the type in its name.
+    /// A folder, or no name: an output next to its input has the type in its name.
     FolderOrBeside,
     /// Standard output, or a file.
     Stream,
@@ -113,23 +113,24 @@ pub enum Wanted {
     At(PathBuf),
 }
 
-/// An unfinished conversion, as its records describe it. Nobody has checked these.
+/// An unfinished conversion, as described by its records, which are not verified.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct InterruptedWork {
-    /// The folder of the output.
+    /// Folder of the output.
     pub folder: PathBuf,
-    /// The folder in it that holds the work.
+    /// Folder in it that holds the work.
     pub work: PathBuf,
-    /// Whether files of an older checkpoint may be in that.
+    /// True if files of an older checkpoint may be in the work folder.
     pub has_older: bool,
-    /// Whether an older checkpoint is in the folder, and no file of it was touched: it is complete again without `work`.
+    /// True if an older checkpoint is in the folder, and no file of it was touched: it is complete again without
+    /// `work`.
     pub keeps_older: bool,
-    /// How far it is.
+    /// State of the work.
     pub state: WorkState,
 }
 
-/// How far a conversion is.
+/// State of an unfinished conversion.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum WorkState {
@@ -137,11 +138,11 @@ pub enum WorkState {
     Done(String),
     /// Some shards are done.
     Begun {
-        /// The name of the operator.
+        /// Name of the operator.
         operator: String,
-        /// What is converted.
+        /// Path of the input.
         input: PathBuf,
-        /// The options, by their names.
+        /// Options, by their names.
         options: Map<String, Value>,
     },
     /// Its records cannot be read.

@@ -1,4 +1,4 @@
-//! Where an output goes, checked before any work.
+//! Destination of an output, checked before any work.
 
 use super::identity::Files;
 use super::in_use::check_not_in_use;
@@ -9,18 +9,18 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Where an output goes, checked before any work.
+/// Destination of an output, checked before any work.
 #[derive(Clone, Debug)]
 pub struct Destination {
-    /// The path as given.
+    /// Path as given.
     pub(super) path: PathBuf,
-    /// With symbolic links followed.
+    /// Path with symbolic links followed.
     pub(super) file: PathBuf,
     pub(super) replace: bool,
     pub(super) kind: OutputKind,
 }
 
-/// The kind of an output.
+/// Kind of an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OutputKind {
     /// A file that appears when it is complete.
@@ -42,7 +42,7 @@ impl Destination {
         Self::among(&mut files, path, replace)
     }
 
-    /// [`Destination::new`]; the output must also differ from all other files of a run.
+    /// Does the same as [`Destination::new`]; the output must also differ from all other files of a run.
     pub(crate) fn among(files: &mut Files, path: &Path, replace: bool) -> Result<Self> {
         let refuse = |message: &str, remedy: &str| Err(Error::new(message).in_file(path).remedy(remedy));
         if ends_in_separator(path) {
@@ -82,30 +82,30 @@ impl Destination {
         Ok(Self { path: path.to_owned(), file, replace, kind })
     }
 
-    /// The path as given.
+    /// Returns the path as given.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether written data stay there: a device or a pipe keeps nothing.
+    /// True if written data stay there: a device or a pipe keeps nothing.
     #[must_use]
     pub fn keeps(&self) -> bool {
         self.kind == OutputKind::File
     }
 
-    /// The folder of the output, if [`Destination::keeps`].
+    /// Returns the folder of the output, if [`Destination::keeps`].
     pub(crate) fn folder(&self) -> &Path {
         directory_of(&self.file)
     }
 
-    /// Discards everything, for conversions that are only measured.
+    /// Returns a destination that discards everything, for conversions that are only measured.
     pub(crate) fn nowhere() -> Self {
         let path = Path::new(if cfg!(windows) { "NUL" } else { "/dev/null" });
         Self { path: path.to_owned(), file: path.to_owned(), replace: true, kind: OutputKind::Device }
     }
 
-    /// A file in a folder of our own, which replaces anything of its name, even a link.
+    /// Returns the destination of a file in a folder that tcast owns; it replaces anything of its name, even a link.
     pub(crate) fn within(path: &Path) -> Self {
         Self { path: path.to_owned(), file: path.to_owned(), replace: true, kind: OutputKind::File }
     }
@@ -122,7 +122,7 @@ impl Destination {
     }
 }
 
-/// The file that a path leads to, if it is in another folder than the path.
+/// Returns the file that a path leads to, if it is in another folder than the path.
 pub(crate) fn elsewhere(path: &Path) -> Option<PathBuf> {
     let file = follow_links(path);
     let [linked, given] = [&file, path].map(|file| fs::canonicalize(directory_of(file)).ok());
@@ -141,7 +141,7 @@ pub(crate) fn check_space(folder: &Path, len: u64) -> Result<()> {
             let error = Error::new(format!("not enough disk space: {needed} are needed, {available} are available"));
             Err(error.of(error::Kind::NoSpace))
         }
-        _ => Ok(()), // a file system that does not say is found out by writing
+        _ => Ok(()), // if the file system does not say, writing shows it
     }
 }
 
@@ -171,15 +171,15 @@ pub(crate) fn check_folder(output: &Path) -> Result<()> {
     Err(error.remedy(make_folder(folder)))
 }
 
-/// `~/x`, as a shell expands it, if no folder has that name.
+/// Expands `~/x` like a shell, if no folder is named `~`.
 pub(crate) fn in_home(path: &Path) -> Option<PathBuf> {
     let inner = path.strip_prefix("~").ok().filter(|_| !Path::new("~").exists())?;
     let home = std::env::home_dir().filter(|home| home.is_dir())?;
     Some(home.join(inner))
 }
 
-/// Bytes that are available on the disk of a folder, or of the nearest one above that exists. `None` if the file system
-/// does not say, such as /proc and some network file systems, which have no space at all by their own account.
+/// Returns the bytes available on the disk of a folder, or of its nearest existing parent. `None` if the file system
+/// does not say, such as /proc and some network file systems, which report a total size of 0.
 pub(crate) fn available(folder: &Path) -> Option<u64> {
     let here = Path::new(".");
     let existing =
@@ -188,7 +188,7 @@ pub(crate) fn available(folder: &Path) -> Option<u64> {
     (space.total_space() > 0).then(|| space.available_space())
 }
 
-/// The file descriptor of this process that a path names: `-`, `/dev/stdout` and the like.
+/// Returns the file descriptor of this process that a path names: `-`, `/dev/stdout` and the like.
 pub(crate) fn descriptor(path: &Path) -> Option<u32> {
     const NAMES: [(&str, u32); 4] = [("-", 1), ("/dev/stdin", 0), ("/dev/stdout", 1), ("/dev/stderr", 2)];
     let own = format!("/proc/{}/fd", std::process::id());
@@ -201,17 +201,17 @@ pub(crate) fn descriptor(path: &Path) -> Option<u32> {
     steps(path).find_map(|file| by_name(&file).or_else(|| by_number(&file)))
 }
 
-/// True for the device of Windows that discards everything, which is in every folder.
+/// True if a path names the device of Windows that discards everything, which is in every folder.
 fn is_null(path: &Path) -> bool {
     cfg!(windows) && path.file_name().is_some_and(|name| name.eq_ignore_ascii_case("nul"))
 }
 
-/// Whether a path names standard output; `./-` is a file.
+/// True if a path names standard output; `./-` is a file.
 pub(crate) fn is_standard_output(path: &Path) -> bool {
     descriptor(path) == Some(1)
 }
 
-/// A new handle to standard output.
+/// Returns a new handle to standard output.
 pub(super) fn standard_output(path: &Path) -> Result<File> {
     #[cfg(unix)]
     let copied = std::os::fd::AsFd::as_fd(&io::stdout()).try_clone_to_owned();

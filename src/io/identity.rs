@@ -1,4 +1,5 @@
-//! Which file a path leads to, however it is spelled, so that no link hides that an output would replace an input.
+//! Identity of the file that a path leads to, however it is spelled: no link hides that an output would replace an
+//! input.
 
 use super::path::{directory_of, follow_links};
 use super::temporaries::is_one_name;
@@ -9,7 +10,7 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Component, Path, PathBuf};
 
-/// What a path leads to. Nothing is opened for this, so it does not wait for pipes or touch devices.
+/// Identity of the target of a path. Nothing is opened for this, so it does not wait for pipes or touch devices.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Identity {
     /// An existing file: its device and inode.
@@ -31,7 +32,7 @@ impl Identity {
         }
         match file.file_name() {
             Some(name) => Self::Free(Some(Box::new(Self::of(directory_of(&file)))), name.to_owned()),
-            None => Self::Free(None, file.into_os_string()), // `..` in what is not there
+            None => Self::Free(None, file.into_os_string()), // `..` in a missing folder
         }
     }
 
@@ -41,7 +42,8 @@ impl Identity {
         fs::metadata(file).ok().map(|found| Self::There(found.dev(), found.ino()))
     }
 
-    /// The identity of an open file, which may have no name; `None` if its contents cannot be lost, or it is unknown.
+    /// Returns the identity of an open file, which may have no name; `None` if its contents cannot be lost, or it is
+    /// unknown.
     fn of_open(file: &File) -> Option<Self> {
         #[cfg(unix)]
         if let Some(found) = file.metadata().ok().filter(fs::Metadata::is_file) {
@@ -58,13 +60,13 @@ impl Identity {
     }
 }
 
-/// Whether a path is that of a folder, or leads into it; neither has to exist.
+/// True if a path is a folder, or leads into it; neither has to exist.
 pub(crate) fn is_within(path: &Path, folder: &Path) -> bool {
     let folder = Identity::of(folder);
     resolved(&follow_links(path)).ancestors().any(|above| Identity::of(above) == folder)
 }
 
-/// A path without links and `..`. What does not exist yet will be made, in the nearest folder that exists.
+/// Resolves links and `..` in a path. A part that does not exist yet will be created in the nearest existing folder.
 fn resolved(path: &Path) -> PathBuf {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let canonical = |above: &Path| Some((fs::canonicalize(above).ok()?, path.strip_prefix(above).ok()?));
@@ -78,12 +80,12 @@ fn resolved(path: &Path) -> PathBuf {
     file
 }
 
-/// The files that a run reads and those that it will write. No file may be both, and none may be written twice.
+/// Files that a run reads, and files that it will write. No file may be both, and none may be written twice.
 #[derive(Debug, Default)]
 pub(crate) struct Files {
     read: HashMap<Identity, PathBuf>,
     written: HashMap<Identity, PathBuf>,
-    /// The written paths that do not exist yet, by their folder and their name in lower case.
+    /// Written paths that do not exist yet, by their folder and their name in lower case.
     new: HashMap<(Option<Box<Identity>>, String), Vec<PathBuf>>,
 }
 
@@ -147,7 +149,7 @@ impl Files {
     }
 }
 
-/// Refuses two new files of a folder whose names are one to the file system.
+/// Refuses two new files of a folder whose names are the same to the file system.
 pub(crate) fn check_apart<'a>(folder: &Path, names: impl Iterator<Item = &'a String>) -> Result<()> {
     let mut known: HashMap<String, &String> = HashMap::new();
     let flat = |name: &str| OsString::from(name.replace(['/', '\\'], "-")); // the names of files in inner folders

@@ -32,10 +32,10 @@ pub(crate) fn retried<T>(mut make: impl FnMut() -> io::Result<T>) -> io::Result<
 #[cfg(windows)]
 pub(crate) fn check_not_in_use(path: &Path) -> io::Result<()> {
     use std::os::windows::fs::OpenOptionsExt;
-    const DELETE: u32 = 0x0001_0000; // what a rename opens it for
+    const DELETE: u32 = 0x0001_0000; // the access of a rename
     match retried(|| std::fs::File::options().access_mode(DELETE).open(path)) {
         Err(error) if is_in_use(&error) => Err(error),
-        _ => Ok(()), // anything else is found out by the work
+        _ => Ok(()), // any other error appears during the work
     }
 }
 

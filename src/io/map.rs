@@ -1,10 +1,10 @@
 //! Memory-mapped inputs: the file's pages are the buffer, so a tensor is never copied.
 //!
 //! Another process can change a file while it is mapped. There is a guard for each case:
-//! * cut short before the pages are prefetched: [`MappedFile::prefetch`] fails;
-//! * cut short after that, or a failing disk: the system sends a SIGBUS, which `note_faults` makes reportable;
-//! * written to, or cut short within its last page, which then reads as zeros: [`MappedFile::check_unchanged`] asks the
-//!   open file, not its name. Windows lets nobody write to a file that is read.
+//! * truncated before the pages are prefetched: [`MappedFile::prefetch`] fails;
+//! * truncated after that, or a failing disk: the system sends a SIGBUS, which `note_faults` makes reportable;
+//! * written to, or truncated within its last page, which then reads as zeros: [`MappedFile::check_unchanged`] checks the
+//!   open file, and the file of its name. Windows lets no other program write to a file that is read.
 #![allow(unsafe_code, reason = "mapping a file is unsafe: another process could change the bytes")]
 
 use super::open::{Links, input_options};
@@ -39,7 +39,7 @@ pub(crate) fn large_buffer<T>(count: usize) -> Vec<T> {
     buffer
 }
 
-/// The address ranges of mapped files, and the paths that they were opened by.
+/// Address ranges of mapped files, and the paths that they were opened by.
 static MAPPED: Mutex<Vec<(Range<usize>, PathBuf)>> = Mutex::new(Vec::new());
 
 /// A file mapped read-only.
@@ -53,12 +53,12 @@ pub struct MappedFile {
     kept: Option<OpenFile>,
 }
 
-/// The state of a file when it was mapped; any change of its bytes changes this.
+/// State of a file when it was mapped; any change of its bytes changes this.
 #[derive(Debug)]
 struct Stamp {
     len: u64,
     modified: Option<SystemTime>,
-    /// The system sets this time at every change of bytes, attributes and names, and nobody can reset it.
+    /// The system sets this time at every change of bytes, attributes and names, and no program can reset it.
     #[cfg(unix)]
     changed: (i64, i64),
     #[cfg(unix)]
@@ -90,7 +90,7 @@ impl Stamp {
         return self.len == now.len && self.modified == now.modified;
     }
 
-    /// Whether the bytes may have changed. Adding or removing a file's name changes its times too, and is harmless.
+    /// True if the bytes may have changed. Adding or removing a file's name changes its times too, and is harmless.
     fn is_changed(&self, now: &Self, has_its_name: bool) -> bool {
         #[cfg(unix)]
         if has_its_name && self.links == now.links && self.changed != now.changed {
@@ -106,7 +106,7 @@ impl Stamp {
 #[derive(Debug)]
 struct OpenFile(File);
 
-/// How many files are kept open now.
+/// Number of files that are kept open now.
 static KEPT: AtomicUsize = AtomicUsize::new(0);
 
 impl OpenFile {
@@ -174,7 +174,7 @@ impl MappedFile {
         Ok(Self { path, map: Some(map), stamp, kept: None })
     }
 
-    /// The path it was opened by.
+    /// Returns the path that the file was opened by.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -199,13 +199,13 @@ impl MappedFile {
         Ok(())
     }
 
-    /// Makes the disk read what follows a large range, unless it is cached, to work while the range is processed.
+    /// Makes the disk read the bytes after a large range, unless they are cached, to work while the range is processed.
     #[cfg(target_os = "linux")]
     fn read_ahead(&self, map: &Mmap, range: &Range<usize>) {
-        /// A smaller range does not mean that the bytes behind it will be read.
+        /// Minimum length: a smaller range does not mean that the bytes after it will be read.
         const LARGE: usize = 1 << 18;
         const AHEAD: usize = 4 << 20;
-        /// The system ignores what exceeds the longest request of the disk.
+        /// Maximum length of a request: the system ignores bytes beyond the longest request of the disk.
         const REQUEST: usize = 1 << 19;
         let (start, end) = (range.end, map.len().min(range.end.saturating_add(AHEAD)));
         let Some(OpenFile(file)) = &self.kept else { return };
@@ -216,17 +216,17 @@ impl MappedFile {
         }
     }
 
-    /// Refuses a file that was changed since it was mapped: what was read may be from before or after. A file that is
-    /// removed or renamed keeps its bytes.
+    /// Refuses a file that was changed since it was mapped: bytes may have been read before or after the change. A file
+    /// that is removed or renamed keeps its bytes.
     ///
     /// # Errors
     /// When its length or one of its times has changed, another file has its name, or this cannot be determined.
     pub fn check_unchanged(&self) -> Result<()> {
         if cfg!(windows) {
-            return Ok(()); // while it is open, nobody else can write to it
+            return Ok(()); // while it is open, no other program can write to it
         }
         let named = match std::fs::metadata(&self.path) {
-            Err(_) if self.path == Path::new("") => return Ok(()), // a temporary file of our own
+            Err(_) if self.path == Path::new("") => return Ok(()), // a temporary file of this run
             named => named.ok().map(|metadata| Stamp::of(&metadata)),
         };
         let failed = |error: std::io::Error| Error::io("cannot read", &error).in_file(&self.path);
@@ -247,7 +247,7 @@ impl MappedFile {
     }
 }
 
-/// Whether the page cache has a byte of a file; true if the file system does not say.
+/// True if the page cache has a byte of a file, or the file system does not say.
 #[cfg(target_os = "linux")]
 fn is_cached(file: &File, at: usize) -> bool {
     use rustix::io::{Errno, IoSliceMut, ReadWriteFlags, preadv2};
@@ -280,19 +280,19 @@ fn mapped() -> std::sync::MutexGuard<'static, Vec<(Range<usize>, PathBuf)>> {
     MAPPED.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Whether the system's error says that reading the page would cause a SIGBUS.
+/// True if the system's error says that reading the page would cause a SIGBUS.
 pub(super) fn is_fault(error: &std::io::Error) -> bool {
-    /// The error number everywhere except on Windows, where a mapped file cannot be cut short.
+    /// Error number everywhere except on Windows, where a mapped file cannot be truncated.
     const EFAULT: i32 = 14;
     cfg!(unix) && error.raw_os_error() == Some(EFAULT)
 }
 
-/// The error for bytes that existed when the file was opened and cannot be read.
+/// Returns the error for bytes that existed when the file was opened and cannot be read.
 pub(crate) fn cut_short() -> Error {
     Error::new("the file was cut short, or could not be read, during the work").of(Kind::System)
 }
 
-/// The address whose access caused a SIGBUS.
+/// Address whose access caused a SIGBUS.
 #[cfg(all(unix, feature = "cli"))]
 static FAULT: AtomicUsize = AtomicUsize::new(0);
 
@@ -302,7 +302,7 @@ static FAULT: AtomicUsize = AtomicUsize::new(0);
 #[cfg(all(unix, feature = "cli"))]
 pub(crate) fn note_faults() -> std::io::Result<()> {
     extern "C" fn note(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-        // SAFETY: the system hands a valid siginfo to a handler installed with SA_SIGINFO; of a SIGBUS it has an
+        // SAFETY: the system hands a valid siginfo to a handler installed with SA_SIGINFO; for a SIGBUS it has an
         // address. An atomic store is all that happens, and that is allowed in a handler.
         let address = unsafe { (*info).si_addr() };
         FAULT.store(address.addr(), Ordering::Release);
@@ -317,7 +317,7 @@ pub(crate) fn note_faults() -> std::io::Result<()> {
     if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
-/// What caused a SIGBUS.
+/// Returns the error for a SIGBUS.
 #[cfg(all(unix, feature = "cli"))]
 pub(crate) fn fault() -> Error {
     let address = FAULT.load(Ordering::Acquire);
@@ -353,7 +353,7 @@ mod tests {
     #[test]
     fn what_follows_a_large_range_is_read_ahead() {
         const LEN: usize = 8 << 20;
-        // Beside the compiled program, because a temporary folder may be in memory.
+        // Next to the compiled program, because a temporary folder may be in memory.
         let folder = tempfile::tempdir_in(std::env::current_exe().unwrap().parent().unwrap()).unwrap();
         let path = folder.path().join("in");
         std::fs::write(&path, vec![7; LEN]).unwrap();

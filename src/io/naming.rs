@@ -1,4 +1,4 @@
-//! How a complete file gets its name, in one step if the file system has one.
+//! Naming of complete files, in one step if the file system has one.
 //!
 //! On Linux a file can be created without a name (`O_TMPFILE`) and linked when it is complete: whatever kills the run,
 //! even SIGKILL or a power failure, nothing is left. Elsewhere it has a temporary name until then.
@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf, Prefix};
 use tempfile::{PathPersistError, TempPath};
 
-/// An unnamed file in a folder; `None` if the system has no such files, or could not name them later.
+/// Creates an unnamed file in a folder; `None` if the system has no such files, or could not name them later.
 #[cfg(target_os = "linux")]
 pub(super) fn create_unnamed(folder: &Path) -> io::Result<Option<File>> {
     use std::os::unix::fs::OpenOptionsExt;
@@ -30,7 +30,7 @@ pub(super) fn create_unnamed(_: &Path) -> io::Result<Option<File>> {
     Ok(None)
 }
 
-/// The path of an open file that has none.
+/// Returns the path of an open file that has no name.
 #[cfg(target_os = "linux")]
 fn descriptor(file: &File) -> std::path::PathBuf {
     use std::os::fd::AsRawFd;
@@ -49,7 +49,7 @@ pub(super) fn link(_: &File, _: &Path) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Whether the error of a refused link could mean that the file system has no links.
+/// True if the error of a refused link could mean that the file system has no links.
 pub(super) fn has_no_links(error: &io::Error) -> bool {
     use io::ErrorKind::{AlreadyExists, NotADirectory, NotFound, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     let others = [AlreadyExists, NotADirectory, NotFound, QuotaExceeded, ReadOnlyFilesystem, StorageFull];
@@ -96,8 +96,8 @@ fn retried_with(
     done.map_err(|error| PathPersistError { error, path: file.expect("a failure gives it back") })
 }
 
-/// A path in the form in which Windows does not limit its length to 260 characters: absolute, behind `\\?\`. The
-/// standard library uses it; functions of the system that others call need it.
+/// Returns a path in the form in which Windows does not limit its length to 260 characters: absolute, after `\\?\`. The
+/// standard library uses this form; system functions that others call need it.
 pub(super) fn of_any_length(path: &Path) -> io::Result<Cow<'_, Path>> {
     if !cfg!(windows) {
         return Ok(path.into());
@@ -168,7 +168,7 @@ mod tests {
         let to = folder.path().join("out");
         rename_over_placeholder(temporary(), &to).unwrap();
         assert_eq!(fs::read(&to).unwrap(), b"whole");
-        // What appeared meanwhile stays, and nothing else does.
+        // A file that appeared meanwhile stays, and nothing else does.
         fs::write(&to, "mine").unwrap();
         assert_eq!(rename_over_placeholder(temporary(), &to).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(fs::read(&to).unwrap(), b"mine");

@@ -1,16 +1,17 @@
-//! Files that describe others, and those of unfinished work: opened without waiting, and read only up to a limit.
+//! Files that describe other files or unfinished work: opened without waiting, and read only up to a limit.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::path::Path;
 
-/// True if the error says that nothing has the name: nothing can below a file, whose path Windows may call invalid.
+/// True if the error says that nothing has the name. Nothing can exist below a file, whose path Windows may call
+/// invalid.
 pub(crate) fn is_absent(error: &io::Error) -> bool {
     let is_invalid = cfg!(windows) && error.kind() == io::ErrorKind::InvalidFilename;
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) || is_invalid
 }
 
-/// What happens to a symbolic link in place of a file.
+/// Treatment of a symbolic link in place of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Links {
     /// Its target is opened: caches use links.
@@ -19,7 +20,7 @@ pub(crate) enum Links {
     Refuse,
 }
 
-/// How an input is opened: without waiting for a pipe, and on Windows so that nobody can write to it meanwhile.
+/// Returns options to open an input without waiting for a pipe; on Windows, no other program can write to it meanwhile.
 pub(crate) fn input_options(links: Links) -> OpenOptions {
     let mut options = File::options();
     options.read(true);
@@ -37,7 +38,7 @@ pub(crate) fn input_options(links: Links) -> OpenOptions {
     options
 }
 
-/// Opens a regular file for reading. It does not wait for a pipe or read a device.
+/// Opens a regular file for reading, without waiting for a pipe or reading a device.
 pub(crate) fn open_regular(path: &Path, links: Links) -> io::Result<File> {
     let refuse = |what: &str| Err(io::Error::other(what));
     let options = input_options(links);

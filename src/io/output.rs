@@ -1,6 +1,6 @@
 //! Outputs that appear whole or not at all.
 //!
-//! Bytes go to an unnamed file, or to a temporary one beside the output, which takes the output's name only when it is
+//! Bytes go to an unnamed file, or to a temporary one next to the output, which takes the output's name only when it is
 //! complete and flushed. Devices and pipes have no name to take and are written in place; standard output, whatever it
 //! is connected to, is a stream.
 
@@ -49,7 +49,7 @@ impl Destination {
     }
 }
 
-/// An output until it is complete.
+/// Temporary file of an output until it is complete.
 #[derive(Debug)]
 enum Temporary {
     Unnamed,
@@ -64,18 +64,18 @@ pub struct Output {
     temporary: Option<Temporary>,
     destination: Destination,
     is_seekable: bool,
-    /// Whether the disk starts to write as soon as it can.
+    /// True if the disk starts to write as soon as it can.
     is_flushed_early: bool,
 }
 
 impl Output {
-    /// The path as given.
+    /// Returns the path as given.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.destination.path()
     }
 
-    /// Whether writes may come in any order; a pipe needs them in the order of their offsets.
+    /// True if writes may come in any order; a pipe needs them in the order of their offsets.
     #[must_use]
     pub fn is_seekable(&self) -> bool {
         self.is_seekable
@@ -87,12 +87,12 @@ impl Output {
         Self { is_flushed_early, ..self }
     }
 
-    /// Another file in the same folder, for bytes on their way to this one. It is removed when dropped.
+    /// Creates another file in the same folder, for bytes on their way to this one. It is removed when dropped.
     pub(crate) fn beside(&self) -> Result<Self> {
         self.destination.clone().create()
     }
 
-    /// The written data, to be read again, if [`Destination::keeps`].
+    /// Maps the written data to read them again, if [`Destination::keeps`].
     ///
     /// # Errors
     /// When it cannot be read.
@@ -101,7 +101,7 @@ impl Output {
     }
 
     /// Makes the disk reserve `len` bytes: a full disk is noticed before the work, the file is contiguous although
-    /// threads write it out of order, and writes are faster. If the system cannot reserve, the file is written without.
+    /// threads write it out of order, and writes are faster. A system that cannot reserve space is not an error.
     ///
     /// # Errors
     /// When there is not enough space, or the file would be too long.
@@ -121,7 +121,8 @@ impl Output {
     /// Writes all of `bytes` at `offset`.
     ///
     /// # Errors
-    /// When the system cannot write them; or, without the file's name, when it cannot read them from their mapping.
+    /// When the system cannot write them; or, in an error without the file's name, when it cannot read them from their
+    /// mapping.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let takes_offsets = self.is_seekable && !(cfg!(windows) && self.temporary.is_none()); // NUL takes none
         let written = if takes_offsets {
@@ -181,7 +182,7 @@ impl Output {
         if sync { sync_folder(place.folder()).map_err(|error| place.refused(&error)) } else { Ok(()) }
     }
 
-    /// The complete file under a temporary name; with `sync`, its data are on the disk.
+    /// Gives the complete file a temporary name; with `sync`, its data are on the disk.
     fn named(self, sync: bool) -> Result<Named> {
         let Self { file, temporary, destination, .. } = self;
         let flushed = if sync { file.sync_all() } else { Ok(()) };
@@ -203,7 +204,7 @@ impl Destination {
     fn name(&self, named: Named, kept: Option<&str>) -> io::Result<()> {
         let mut temporaries = temporaries::lock();
         let path = named.take(&mut temporaries);
-        naming::rename(path, &self.file, self.replace)?; // somebody else may have made one since the plan
+        naming::rename(path, &self.file, self.replace)?; // another program may have made one since the plan
         temporaries.keep(kept);
         Ok(())
     }
@@ -236,7 +237,7 @@ fn write_all_at(file: &File, offset: u64, bytes: &[u8]) -> io::Result<()> {
 /// Asks the system to write a range to the disk, and does not wait. The pages at its ends may still get other bytes, so they
 /// are left for the flush.
 fn start_flush(file: &File, offset: u64, len: u64) {
-    // Linux starts to write what it shall forget, and keeps what is not on the disk yet.
+    // Linux starts to write pages that it is asked to drop, and keeps pages that are not on the disk yet.
     #[cfg(target_os = "linux")]
     {
         use rustix::fs::{Advice, fadvise};
@@ -284,7 +285,7 @@ mod tests {
                 let mut is_over = false;
                 while !is_over {
                     is_over = publishing.is_finished();
-                    // What an interrupt does before it looks at what is there.
+                    // An interrupt takes this lock before it looks at the files.
                     let _temporaries = temporaries::lock();
                     assert_eq!(read(&model), read(&data));
                 }

@@ -1,4 +1,4 @@
-//! Targets of results: an output, an output with a checksum, or nothing, where existing data are compared.
+//! Targets of results: an output, an output with a checksum, or an existing file that is compared.
 
 use super::map::MappedFile;
 use super::output::Output;
@@ -8,12 +8,12 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// Accepts bytes at given offsets.
+/// Receiver of bytes at given offsets.
 pub trait Sink: Sync {
-    /// The path for messages.
+    /// Returns the path for messages.
     fn path(&self) -> &Path;
 
-    /// Whether writes may come in any order.
+    /// True if writes may come in any order.
     fn is_seekable(&self) -> bool {
         true
     }
@@ -26,7 +26,7 @@ pub trait Sink: Sync {
         Ok(())
     }
 
-    /// Does what threads can do side by side before one of them writes `bytes` at `offset`.
+    /// Does the work that threads can do in parallel before one of them writes `bytes` at `offset`.
     ///
     /// # Errors
     /// When they cannot be written.
@@ -43,7 +43,7 @@ pub trait Sink: Sync {
     /// Prepares and writes all of `bytes` at `offset`.
     ///
     /// # Errors
-    /// As the two steps.
+    /// When one of the two steps fails.
     fn put(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.prepare(offset, bytes)?;
         self.write_at(offset, bytes)
@@ -69,7 +69,7 @@ impl Write for Appended<'_> {
 }
 
 impl Output {
-    /// Writes it from front to back.
+    /// Writes the output from front to back.
     pub(crate) fn fill(&self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
         let mut buffered = BufWriter::with_capacity(1 << 20, Appended { output: self, end: 0 });
         let written = write(&mut buffered).and_then(|()| buffered.flush());
@@ -133,7 +133,7 @@ impl<'a> Summed<'a> {
         Self { output, pieces: Mutex::default() }
     }
 
-    /// The CRC-32 of everything written.
+    /// Computes the CRC-32 of everything written.
     pub(crate) fn sum(self) -> u32 {
         let mut pieces = self.pieces.into_inner().unwrap_or_else(PoisonError::into_inner);
         pieces.sort_unstable_by_key(|(offset, _)| *offset);

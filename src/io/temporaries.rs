@@ -1,4 +1,4 @@
-//! What a run creates for itself, temporary files and new folders, and removes again, at an interrupt too.
+//! Temporary files and new folders, which a run creates for itself and removes again, even at an interrupt.
 
 use super::naming::{self, close};
 #[cfg(not(windows))]
@@ -11,21 +11,21 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tempfile::TempPath;
 
-/// What exists now and is removed at an interrupt. It is locked while a file is created or takes its final name, so
-/// that [`remove_temporaries`] sees each file either whole or not at all.
+/// Files and folders that exist now and are removed at an interrupt. The list is locked while a file is created or
+/// takes its final name, so that [`remove_temporaries`] sees each file either whole or not at all.
 static TEMPORARIES: Mutex<Temporaries> =
     Mutex::new(Temporaries { paths: Vec::new(), kept: None, runs: 0, is_over: false });
 
-/// What is kept of a run that ends early, in a sentence.
+/// Sentence about what remains of a run that ends early.
 #[derive(Clone, Debug)]
 pub(crate) enum Kept {
     /// Outputs that are complete.
     Outputs(String),
-    /// Finished shards of a folder, which a later run continues with.
+    /// Finished shards of a folder, after which a later run continues.
     Shards {
         /// The sentence.
         what: String,
-        /// Which command continues.
+        /// Command that continues.
         next: NextRun,
     },
 }
@@ -46,18 +46,18 @@ pub(super) struct Temporaries {
     paths: Vec<PathBuf>,
     kept: Option<Kept>,
     runs: usize,
-    /// The process ends by itself, and signals are ignored.
+    /// True if the process ends by itself; signals are then ignored.
     is_over: bool,
 }
 
 impl Temporaries {
-    /// Leaves a folder where it is.
+    /// Lets a folder stay, and forgets it.
     fn forget(&mut self, folder: NewFolder) {
         self.unlist(&folder.0);
         std::mem::forget(folder);
     }
 
-    /// Changes what an interrupt reports as kept.
+    /// Changes the sentence that an interrupt reports.
     pub(super) fn keep(&mut self, what: Option<&str>) {
         if let Some(what) = what {
             self.kept = Some(Kept::Outputs(what.to_owned()));
@@ -69,7 +69,7 @@ impl Temporaries {
     }
 }
 
-/// A run of a command. What an earlier one kept does not concern it.
+/// A run of a command. Results that an earlier run kept do not concern it.
 #[derive(Debug)]
 pub(crate) struct Run(());
 
@@ -108,7 +108,7 @@ pub(crate) fn remove_temporaries() -> Option<Interrupt> {
     Some(Interrupt { kept: temporaries.kept.clone(), _temporaries: temporaries })
 }
 
-/// Sets what an interrupt reports as kept, at first nothing. The folders are kept from the same moment.
+/// Sets the sentence that an interrupt reports, initially none. The folders are kept from the same moment.
 pub(crate) fn keep_at_interrupt(what: Kept, folders: impl IntoIterator<Item = NewFolder>) {
     let mut temporaries = lock();
     for folder in folders {
@@ -117,7 +117,7 @@ pub(crate) fn keep_at_interrupt(what: Kept, folders: impl IntoIterator<Item = Ne
     temporaries.kept = Some(what);
 }
 
-/// Calls `make`, and sets what an interrupt reports as kept if that succeeds: an interrupt comes before both or after both.
+/// Calls `make`, and if that succeeds, sets the sentence that an interrupt reports: it comes before both or after both.
 pub(crate) fn keep_after<T, E>(what: Option<Kept>, make: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     let mut temporaries = lock();
     let value = make()?;
@@ -125,7 +125,7 @@ pub(crate) fn keep_after<T, E>(what: Option<Kept>, make: impl FnOnce() -> Result
     Ok(value)
 }
 
-/// The process ends by itself: from here on interrupts are ignored.
+/// Ignores interrupts from here on, because the process ends by itself.
 pub(crate) fn end_interrupts() {
     lock().is_over = true;
 }
@@ -140,14 +140,14 @@ pub(super) fn lock() -> MutexGuard<'static, Temporaries> {
     TEMPORARIES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Removes a file, or a folder that is empty or contains only what was made in it.
+/// Removes a file, an empty folder, or the work folder with its contents.
 fn remove(path: &Path) {
     let is_work = path.file_name().is_some_and(|name| name == WORK);
     if fs::remove_file(path).is_ok() || is_work && fs::remove_dir_all(path).is_ok() {
         return;
     }
     if is_work {
-        // Too few files can be opened to look into it: this is what is in it at first.
+        // If the process cannot open more files, it cannot list the folder: this is its initial content.
         for name in [LOCK, MANIFEST] {
             let _ = fs::remove_file(path.join(name));
         }
@@ -158,12 +158,12 @@ fn remove(path: &Path) {
     let _ = fs::remove_dir(path);
 }
 
-/// Creates a folder and those above it, unless they exist; not while [`remove_temporaries`] removes them.
+/// Creates a folder and its parents, unless they exist; not while [`remove_temporaries`] removes them.
 pub(crate) fn create_folders(path: &Path) -> Result<()> {
     uninterrupted(|| fs::create_dir_all(path)).map_err(|error| Error::cannot("make the folder", &error).in_file(path))
 }
 
-/// How the names of temporary files begin and end.
+/// Prefix and suffix of the names of temporary files.
 const PREFIX: &str = ".tcast-";
 const SUFFIX: &str = ".tmp";
 
@@ -176,20 +176,20 @@ pub(crate) fn remove_leftovers(folder: &Path) {
     }
 }
 
-/// The name of the work folder in an output folder; it is removed with everything in it.
+/// Name of the work folder in an output folder; it is removed with everything in it.
 pub(crate) const WORK: &str = ".tcast";
 
-/// The names of what is in a work folder, which the module `staging` describes.
+/// Names of files and folders in a work folder, which the module `staging` describes.
 pub(crate) const MANIFEST: &str = "manifest.json";
 pub(crate) const FILES: &str = "files";
 pub(crate) const DONE: &str = "done";
 pub(crate) const OLD: &str = "old";
-/// The file that the working run locks.
+/// File that the working run locks.
 pub(crate) const LOCK: &str = "lock";
-/// The record of what was done, once everything is in its place.
+/// Manifest and records of all shards, once everything is in its place.
 pub(crate) const END: &str = "end.json";
 
-/// Whether this is the name of something that this program creates for itself.
+/// True if the name is the work folder's, or a temporary file's.
 pub(crate) fn is_own(name: &str) -> bool {
     name == WORK || is_temporary(name)
 }
@@ -279,7 +279,7 @@ impl Named {
         }
     }
 
-    /// The path, for a caller that gives the file its final name while holding `temporaries`.
+    /// Returns the path, for a caller that gives the file its final name while holding `temporaries`.
     pub(super) fn take(mut self, temporaries: &mut Temporaries) -> TempPath {
         let path = self.0.take().expect("only this takes it");
         temporaries.unlist(&path);
@@ -297,7 +297,7 @@ impl Drop for Named {
     }
 }
 
-/// Gives a file the name of a temporary one of a folder, which later runs call abandoned if it stays.
+/// Gives a file a temporary name in a folder. Later runs report it as abandoned if it stays.
 pub(crate) fn move_to_temporary(file: &Path, folder: &Path) -> io::Result<PathBuf> {
     let folder = naming::of_any_length(folder)?;
     let rename =
@@ -306,7 +306,7 @@ pub(crate) fn move_to_temporary(file: &Path, folder: &Path) -> io::Result<PathBu
     made.into_temp_path().keep().map_err(|refused| refused.error)
 }
 
-/// Temporary files in a folder that no run holds any more, left by killed runs, and their lengths.
+/// Finds temporary files in a folder that no run holds any more, left by killed runs, and their lengths.
 pub(crate) fn abandoned(folder: &Path) -> Vec<(PathBuf, u64)> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let names = entries.filter(|entry| is_temporary(&entry.file_name().to_string_lossy()));
@@ -316,7 +316,7 @@ pub(crate) fn abandoned(folder: &Path) -> Vec<(PathBuf, u64)> {
     found.into_iter().map(|(len, path)| (path, len)).collect()
 }
 
-/// The length of a file that nobody has locked; `None` if that is unknown.
+/// Returns the length of a file that no program has locked; `None` if it is locked, or that is unknown.
 #[cfg(not(windows))]
 fn is_abandoned(path: &Path) -> Option<u64> {
     let file = open_regular(path, Links::Refuse).ok()?;
@@ -324,7 +324,7 @@ fn is_abandoned(path: &Path) -> Option<u64> {
     Some(file.metadata().ok()?.len())
 }
 
-/// The length of a file that nobody has open; `None` if that is unknown.
+/// Returns the length of a file that no program has open; `None` if it is open, or that is unknown.
 #[cfg(windows)]
 fn is_abandoned(path: &Path) -> Option<u64> {
     use std::os::windows::fs::OpenOptionsExt;
@@ -333,8 +333,8 @@ fn is_abandoned(path: &Path) -> Option<u64> {
     is_file.then_some(alone.metadata().ok()?.len())
 }
 
-/// Asks a folder if two names are one to it, as names that differ in case are to most folders of Windows and macOS. A
-/// folder that does not exist yet is like the nearest one above it. True if the folder does not answer.
+/// True if two names are the same to a folder, as names that differ in case are to most folders of Windows and macOS,
+/// or if the folder does not answer. A folder that does not exist yet is like its nearest existing parent.
 pub(super) fn is_one_name(folder: &Path, one: &OsStr, other: &OsStr) -> bool {
     let suffix = |name: &OsStr| [OsStr::new("-"), name, OsStr::new(SUFFIX)].iter().copied().collect::<OsString>();
     let folder = folder.ancestors().find(|above| above.is_dir()).unwrap_or(Path::new("."));

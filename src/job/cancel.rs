@@ -1,13 +1,13 @@
-//! Work that ends early because the caller wants that.
+//! Cancellation of work by the caller.
 
 use crate::error::{Error, Result};
 use crate::io::sink::Sink;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Says whether work should end early. Threads ask before each piece that they write.
+/// Source of cancellation. Threads check it before each piece that they write.
 pub trait Cancel: Sync {
-    /// Whether the work should end early.
+    /// True if the work should end early.
     fn is_cancelled(&self) -> bool;
 }
 
@@ -17,7 +17,7 @@ impl Cancel for AtomicBool {
     }
 }
 
-/// Nothing ends early.
+/// Never cancels.
 pub(crate) struct Never;
 
 impl Cancel for Never {
@@ -26,7 +26,7 @@ impl Cancel for Never {
     }
 }
 
-/// Refuses to write when the work is cancelled, which ends it.
+/// Sink that refuses to write when the work is cancelled, which ends the work.
 pub(super) struct Cancellable<'a> {
     pub(super) sink: &'a dyn Sink,
     pub(super) cancel: &'a dyn Cancel,

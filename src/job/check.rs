@@ -1,5 +1,5 @@
-//! Plans an output, and finds what a user needs to know before it is made: codes that are not values, names and
-//! metadata that the format cannot hold, weights without scales.
+//! Plans an output, and reports problems before it is written: codes that are not values, names and metadata that the
+//! format cannot hold, weights without scales.
 
 use super::Job;
 use super::observer::{Notice, Observer};
@@ -17,8 +17,8 @@ use std::cell::LazyCell;
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// Plans, showing progress if texts have to be read for it, and reports what will be lost. `check` is called after
-/// types that cannot be converted are refused, and before texts are read.
+/// Plans the outputs, with progress if texts have to be read, and reports losses. Calls `check` after refusing types
+/// that cannot be converted, and before reading texts.
 pub(super) fn plans<'a, T>(
     job: &Job,
     route: &Route<'a, '_>,
@@ -33,7 +33,7 @@ pub(super) fn plans<'a, T>(
         Operator::Cast(_) => Some(Codes::of(source)?),
         Operator::Promote(_) => Some(Codes::of(source)?.without_patterns()),
         Operator::BitCast => Some(Codes::undecoded_of(source)),
-        // These looked for codes before.
+        // These operators have searched for codes before.
         Operator::Quantize | Operator::Dequantize => None,
     };
     let (operator, fail_on) = (job.operator, &job.fail_on.conditions[..]);
@@ -47,7 +47,7 @@ pub(super) fn plans<'a, T>(
     let draft = Draft::new(&request, &source.shards).map_err(in_file)?;
     check_renames(source, container, selection).map_err(in_file)?;
     let checked = check()?;
-    // Only if there are texts, because a bar is drawn as soon as it exists.
+    // Created only if there are texts, because a bar is drawn as soon as it exists.
     let measuring = LazyCell::new(|| observer.progress("measuring the texts", source.bytes()));
     let plans = draft.build(spread, &|bytes| measuring.advance(bytes)).map_err(in_file)?;
     drop(measuring);
@@ -65,7 +65,7 @@ pub(super) fn plans<'a, T>(
     Ok((plans, checked))
 }
 
-/// The same for a folder of shards.
+/// Plans a folder of shards.
 pub(super) fn plans_of_shards<'a>(
     job: &Job,
     route: &Route<'a, '_>,
@@ -89,7 +89,8 @@ pub(super) fn check_model_options(job: &Job, route: &Route, container: &dyn Cont
     }
 }
 
-/// The type of the first weight that becomes an integer, or a float of at most 8 bits: engines expect scales then.
+/// Returns the new type of the first weight that becomes an integer, or a float of at most 8 bits: engines expect
+/// scales then.
 pub(super) fn unscaled(plan: &Plan) -> Option<Dtype> {
     let is_weight =
         |step: &&Step| step.is_converted() && step.source().shape.len() >= 2 && step.dtypes().0.is_floating();
@@ -129,12 +130,12 @@ fn check_renames(source: &Checkpoint, target: &dyn Container, selection: &Select
     Err(error.in_tensor(name).remedy(format!("name an output that ends in {formats}")).without("rename"))
 }
 
-/// Reports what the output will lack.
+/// Reports contents of the source that the output will lack.
 fn report_losses(source: &Checkpoint, target: &dyn Container, observer: &dyn Observer) {
     let FormatInfo { extension, metadata, .. } = target.format_info();
     for input in &source.shards {
         input.contents.ignored.iter().for_each(|name| observer.notice(Notice::NoArray(name)));
-        // The mark of a format and the versions of a model mean nothing in others, so they are no loss.
+        // The mark of a format and the versions of a model mean nothing in other formats, so they are no loss.
         let pairs = input.contents.metadata.iter().flatten();
         let is_mark = |name: &str| match input.container.format_info() {
             FormatInfo { metadata: Metadata::Marked(mark, _), .. } => mark == name,

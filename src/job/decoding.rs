@@ -1,4 +1,4 @@
-//! The quantized weights of an input, and what happens to them, for jobs that decode.
+//! Plans the decoding of the quantized weights of an input, and the new texts of its configs.
 
 use super::renaming::Renaming;
 use crate::container::checkpoint::{CONFIG, Checkpoint, HF_QUANT_CONFIG, QUANTIZE_CONFIG};
@@ -15,36 +15,36 @@ use crate::select::{KeptReason, Rename, Selection};
 use crate::text::shorten;
 use std::collections::{HashMap, HashSet};
 
-/// What a job needs to decode or to quantize weights.
+/// Data that a job needs to decode or quantize weights.
 pub(crate) struct Recoding {
     pub(super) weights: Weights,
-    /// Files beside the shards that get a new text, or are left out.
+    /// Files next to the shards with their new text; `None` if a file is left out.
     pub(super) side_files: Vec<(&'static str, Option<String>)>,
     /// The `quantization_config` of a quantized output that has no config.json.
     pub(super) block: Option<String>,
     /// Scales of activations that are left out.
     pub(crate) left_out: Vec<String>,
-    /// For each set that engines load as one module and that is partly decoded: a decoded weight, and a quantized one.
+    /// A decoded and a quantized weight of each set that engines load as one module and that is partly decoded.
     pub(crate) divided: Vec<[String; 2]>,
 }
 
-/// How many problems of a model without quantized weights are listed.
+/// Number of problems listed for a model without quantized weights.
 const FEW: usize = 5;
 
-/// How weights are decoded.
+/// Options for decoding weights.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct DecodeOptions {
     /// The type of the values; `None` for the default of each weight.
     pub(crate) target: Option<Dtype>,
     pub(crate) arithmetic: Arithmetic,
     pub(crate) keeps_activation_scales: bool,
-    /// Whether the values that are not exact are counted.
+    /// True if inexact values are counted.
     pub(crate) counts_inexact: bool,
 }
 
 impl Recoding {
-    /// Decides how the selected weights are decoded. Fails if there are none, a weight cannot be decoded, or its config
-    /// cannot express that others stay quantized.
+    /// Plans the decoding of the selected weights. Fails if the model has no quantized weights, a weight cannot be
+    /// decoded, or the config cannot express that other weights stay quantized.
     pub(crate) fn decode(model: &LogicalCheckpoint, selection: &Selection, options: DecodeOptions) -> Result<Self> {
         let DecodeOptions { target, arithmetic, keeps_activation_scales, counts_inexact } = options;
         let in_file = |error: Error| error.in_file(&model.source.path);
@@ -106,8 +106,8 @@ impl Recoding {
         Ok(Self { weights, side_files, block: None, left_out, divided })
     }
 
-    /// What follows from new names of tensors in a quantized checkpoint of which nothing is decoded. `None` if nothing
-    /// does.
+    /// Plans the changes that new names of tensors require in a quantized checkpoint of which nothing is decoded.
+    /// `None` if there are none.
     pub(crate) fn rename(source: &Checkpoint, renames: &[Rename]) -> Result<Option<Self>> {
         if renames.is_empty() || source.is_model() {
             return Ok(None);
@@ -142,7 +142,7 @@ fn check_shared(selected: &[&FoundWeight], left: &[&FoundWeight]) -> Result<()> 
 
 fn no_weights(model: &LogicalCheckpoint) -> Error {
     if !model.is_model() {
-        // Without codes, nothing was looked for. There may be scales.
+        // Without codes, recognition was skipped. There may be scales.
         let problems = model.recognize().unwrap_or_default().problems;
         let details: Vec<String> = problems.iter().take(FEW).map(|problem| problem.error.to_string()).collect();
         let error = Error::new("holds no quantized weights");
@@ -152,7 +152,7 @@ fn no_weights(model: &LogicalCheckpoint) -> Error {
     error.with_details(model.nodes_with_codes().collect())
 }
 
-/// See [`Recoding::divided`].
+/// Returns [`Recoding::divided`].
 fn divided(model: &LogicalCheckpoint, selection: &Selection) -> Vec<[String; 2]> {
     let weights = &model.found.weights;
     let is_diffusion = weights.iter().any(|weight| weight.layout.is_diffusion());
@@ -166,7 +166,8 @@ fn divided(model: &LogicalCheckpoint, selection: &Selection) -> Vec<[String; 2]>
     sets.filter_map(|set| Some([one(&set, true)?, one(&set, false)?])).collect()
 }
 
-/// The new texts of the files beside the shards. `target` is the type of the weights that were decoded, if there are any.
+/// Returns the new texts of the files next to the shards. `target` is the type of the decoded weights, if there are
+/// any.
 fn side_files(
     model: &LogicalCheckpoint,
     modules: &Modules,

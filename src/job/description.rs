@@ -17,13 +17,13 @@ use crate::threads::cores;
 use serde_json::Value;
 use std::path::Path;
 
-/// What to do with some inputs.
+/// A conversion of some inputs.
 #[allow(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub(crate) struct Job<'a> {
     pub(crate) operator: Operator,
-    /// Where the outputs go; if `None`, beside their inputs.
+    /// Path of the outputs; if `None`, they are written next to their inputs.
     pub(crate) output: Option<&'a Path>,
-    /// The dtype in the names of outputs that are written beside their inputs.
+    /// The dtype in the names of outputs that are written next to their inputs.
     pub(crate) to: Option<Dtype>,
     /// The word in these names instead of a dtype.
     pub(crate) label: Option<&'a str>,
@@ -34,7 +34,7 @@ pub(crate) struct Job<'a> {
     /// Flush each output to the disk before it takes its name.
     pub(crate) sync: bool,
     pub(crate) threads: usize,
-    /// The most bytes of tensors in a shard; if given, tensors are distributed over new shards.
+    /// Maximum bytes of tensors in a shard; if given, tensors are distributed over new shards.
     pub(crate) max_shard_size: Option<u64>,
     /// The share of the shards to write in this run.
     pub(crate) partition: Option<Partition>,
@@ -42,21 +42,21 @@ pub(crate) struct Job<'a> {
     pub(crate) resume: bool,
     /// Cast codes of quantized weights as if they were values.
     pub(crate) force_codes: bool,
-    /// How ONNX models are changed.
+    /// Options for ONNX models.
     pub(crate) model: ModelOptions<'a>,
     /// The changes to values that make the job fail.
     pub(crate) fail_on: FailOn,
     pub(crate) measures: Measures,
-    /// Whether the caller looks at what happened to each tensor of a file; if not, its report need not list them.
+    /// True if the caller uses the result of each tensor of a file; otherwise the report need not list the tensors.
     pub(crate) shows_tensors: bool,
     /// All options that affect the bytes of the output. A run can continue another one only if these are the same.
     pub(crate) options: Value,
-    /// Tells whether the job was cancelled.
+    /// Source of cancellation.
     pub(crate) cancel: &'a dyn Cancel,
 }
 
 impl Job<'_> {
-    /// A job that writes its outputs beside the inputs, on all cores, and replaces nothing.
+    /// Returns a job that writes its outputs next to the inputs, on all cores, and replaces nothing.
     pub(crate) fn new(operator: Operator) -> Self {
         Self {
             operator,
@@ -81,7 +81,7 @@ impl Job<'_> {
         }
     }
 
-    /// Whether the report of a file needs to list its tensors.
+    /// True if the report of a file needs to list its tensors.
     pub(super) fn lists_tensors(&self) -> bool {
         self.shows_tensors || self.measures.hash || !self.fail_on.is_empty()
     }
@@ -105,7 +105,7 @@ impl Job<'_> {
     }
 }
 
-/// What to do if an output already exists.
+/// Action if an output already exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IfExists {
     Refuse,
@@ -114,7 +114,7 @@ pub(crate) enum IfExists {
     Skip,
 }
 
-/// When outputs take their names.
+/// Time at which outputs take their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Publish {
     /// Each as soon as it is complete. If an input fails, the others are still converted.
@@ -123,7 +123,7 @@ pub(crate) enum Publish {
     Together,
 }
 
-/// What to measure besides the counts.
+/// Measurements in addition to the counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Measures {
     /// The errors of the results compared with their sources.
@@ -132,7 +132,7 @@ pub(crate) struct Measures {
     pub(crate) hash: bool,
 }
 
-/// An input, and what to do with its tensors.
+/// An input, and the choices for its tensors.
 #[derive(Clone, Copy)]
 pub(crate) struct JobInput<'a, 's> {
     pub(crate) source: &'a Checkpoint,

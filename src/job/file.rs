@@ -18,18 +18,18 @@ use crate::progress::Progress;
 use crate::text::remove_files;
 use std::path::{Path, PathBuf};
 
-/// A file to be written, checked before any work.
+/// A file to write, checked before any work.
 pub(super) struct FileOutput<'a> {
     /// `None` only in a dry run, if the folder for outputs does not exist yet.
     destination: Option<Destination>,
-    /// The destination of the second file, if there is one: the elements of an ONNX model.
+    /// The destination of the second file, if any: the elements of an ONNX model.
     data: Option<Destination>,
     plan: Plan<'a>,
     container: &'static dyn Container,
 }
 
 impl<'a> FileOutput<'a> {
-    /// Decides what will be in the file.
+    /// Plans the contents of the file.
     pub(super) fn new(job: &Job, route: &Route<'a, '_>, files: &mut Files, observer: &dyn Observer) -> Result<Self> {
         let Route { input, output, .. } = route;
         check_alone(job, route)?;
@@ -55,7 +55,7 @@ impl<'a> FileOutput<'a> {
         self.plan.source_bytes()
     }
 
-    /// The type of the first weight that becomes narrow in a .safetensors file, without a scale.
+    /// Returns the type of the first weight that becomes narrow in a .safetensors file, without a scale.
     pub(super) fn unscaled(&self) -> Option<Dtype> {
         let is_shard = self.container.format_info().extension == container::SHARDS.format_info().extension;
         if is_shard { check::unscaled(&self.plan) } else { None }
@@ -65,7 +65,7 @@ impl<'a> FileOutput<'a> {
         FileReport::new(output.to_string_lossy().into_owned(), &self.plan, None)
     }
 
-    /// Converts everything. In a dry run, the result is measured and discarded.
+    /// Converts all tensors. In a dry run, the result is measured and discarded.
     pub(super) fn write(
         mut self,
         job: &Job,
@@ -122,12 +122,12 @@ pub(super) struct WholeFile<'a> {
     /// The plan, if tensors are to be hashed.
     plan: Option<Plan<'a>>,
     report: FileReport<'a>,
-    /// Whether the job refuses one of its values.
+    /// True if the job refuses one of its values.
     is_refused: bool,
 }
 
 impl<'a> WholeFile<'a> {
-    /// Hashes and deflates it, if required.
+    /// Hashes and deflates the file, if required.
     pub(super) fn settle(&mut self, job: &Job, observer: &dyn Observer) -> Result<()> {
         if self.is_refused {
             return Ok(());
@@ -148,7 +148,8 @@ impl<'a> WholeFile<'a> {
         Ok(())
     }
 
-    /// Gives it its name, unless one of its values is refused. After that, the message of an interrupt says `kept`.
+    /// Gives the file its name, unless one of its values is refused. From then on, the message of an interrupt includes
+    /// `kept`.
     pub(super) fn publish(self, job: &Job, kept: &str) -> Result<Written<'a>> {
         if self.is_refused {
             return Ok(Written::file(self.report, 0));
@@ -162,7 +163,7 @@ impl<'a> WholeFile<'a> {
     }
 }
 
-/// The destination of the second file, beside that of the first.
+/// Returns the destination of the second file, next to the first.
 fn find_data_place(
     job: &Job,
     path: &Path,
@@ -206,7 +207,7 @@ fn check_alone(job: &Job, route: &Route) -> Result<()> {
         (None, false) => return Ok(()),
     };
     let error = Error::new(what).without(option).in_file(output);
-    // Only the tensors of a folder are divided without a size.
+    // Without a size, only the tensors of a folder are divided.
     Err(match place::container(job, route)?.format_info().extension {
         _ if input.source.folder.is_some() => error.of(Kind::Unnamed(Wanted::Folder)),
         "safetensors" => error.of(Kind::Unnamed(Wanted::Shards)),
@@ -214,7 +215,7 @@ fn check_alone(job: &Job, route: &Route) -> Result<()> {
     })
 }
 
-/// The destination of the output, if it is possible; `None` in a dry run whose folder does not exist yet.
+/// Returns the destination of the output, if it is possible; `None` in a dry run whose folder does not exist yet.
 fn find_place(job: &Job, route: &Route, files: &mut Files) -> Result<Option<Destination>> {
     let Route { output, is_named, .. } = route;
     if !is_named {

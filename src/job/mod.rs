@@ -1,7 +1,7 @@
 //! A job: inputs become outputs, each a file or a folder of shards.
 //!
-//! inputs -> [`open`] -> [`prepare`]: a destination for each output, a plan, and everything that can be refused ->
-//! [`Prepared::run`]: convert, write, publish -> what happened to each.
+//! inputs -> [`open`] -> [`prepare`]: a destination and a plan for each output, with all checks that need no conversion
+//! -> [`Prepared::run`]: convert, write, publish -> the result of each.
 //!
 //! A job prints nothing itself: results and errors go back to the caller, and notices to an [`Observer`].
 
@@ -51,12 +51,12 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Written<'a> {
     /// The output, or the requested shards.
     pub(crate) files: Vec<FileReport<'a>>,
-    /// How many of them were complete before.
+    /// Number of files that were complete before.
     pub(crate) before: usize,
-    /// How many shards of the folder are complete now, and how many there will be.
+    /// Number of complete shards of the folder; `all` is the final number.
     pub(crate) finished: usize,
     pub(crate) all: usize,
-    /// Whether everything was complete, and nothing was written.
+    /// True if everything was complete, and nothing was written.
     pub(crate) was_complete: bool,
 }
 
@@ -66,8 +66,8 @@ impl<'a> Written<'a> {
     }
 }
 
-/// Opens files and folders of shards. Depending on `publish`, the first error ends it, or all errors are collected.
-/// `explain` adds what the caller knows about an input to an error.
+/// Opens files and folders of shards. Depending on `publish`, stops at the first error or collects all errors.
+/// `explain` adds the caller's information about an input to an error.
 pub(crate) fn open(
     inputs: &[PathBuf],
     publish: Publish,
@@ -86,8 +86,9 @@ pub(crate) fn open(
     Ok(sources)
 }
 
-/// Decides where each output goes and what it will contain, and refuses what can be refused before anything is written.
-/// An output is refused if it exists, is an input, or cannot be there, if types do not fit, or if the disk has no space.
+/// Determines the place and the contents of each output, with all checks that are possible before anything is written.
+/// Refuses an output that exists, is an input, or cannot be at its place, types that do not fit, and a disk without
+/// enough space.
 pub(crate) fn prepare<'a>(job: &Job, inputs: &[JobInput<'a, '_>], observer: &dyn Observer) -> Result<Prepared<'a>> {
     let folder = place::folder_of_outputs(job, inputs)?;
     let made = match folder {
@@ -116,9 +117,9 @@ pub(crate) fn prepare<'a>(job: &Job, inputs: &[JobInput<'a, '_>], observer: &dyn
     })
 }
 
-/// What to do with an input, after everything that headers and names show was refused.
+/// The work for an input, after all checks that headers and names allow.
 enum Ready<'a> {
-    /// Nothing: the output exists.
+    /// No work: the output exists.
     Skip,
     File(FileOutput<'a>),
     Folder(FolderOutput<'a>),
@@ -138,12 +139,12 @@ impl<'a> Ready<'a> {
         if let Self::File(file) = self { Some(file) } else { None }
     }
 
-    /// Whether earlier runs have written everything that this run should write.
+    /// True if earlier runs have written everything that this run should write.
     fn is_done(&self) -> bool {
         matches!(self, Self::Folder(folder) if folder.is_done())
     }
 
-    /// The type of the first weight that becomes narrow in a .safetensors file, without a scale.
+    /// Returns the type of the first weight that becomes narrow in a .safetensors file, without a scale.
     fn unscaled(&self) -> Option<Dtype> {
         match self {
             Self::Skip => None,
@@ -152,7 +153,7 @@ impl<'a> Ready<'a> {
         }
     }
 
-    /// Carries out the plan; `None` if the output exists and is kept.
+    /// Runs the plan; returns `None` if the output exists and is kept.
     fn run(self, job: &Job, output: &Path, is_only: bool, observer: &dyn Observer) -> Result<Option<Written<'a>>> {
         let is_measured = job.measures.accuracy || !job.fail_on.is_empty();
         let written = match self {
@@ -175,15 +176,15 @@ impl<'a> Ready<'a> {
     }
 }
 
-/// What an interrupt reports after the first of several outputs.
+/// Message of an interrupt after the first of several outputs.
 const SOME: &str = "some outputs were complete";
 
-/// Whether something is an output that exists, and not just a folder of its name.
+/// True if an existing path is an output, and not just a folder of its name.
 fn is_output(path: &Path) -> bool {
     !path.is_dir() || has_shards(path)
 }
 
-/// `None` if another run has created the output meanwhile, and it should be kept.
+/// Returns `None` if another run has created the output in the meantime, and it should be kept.
 fn skipped<T>(job: &Job, written: Result<T>) -> Result<Option<T>> {
     match written {
         Err(error) if job.existing == IfExists::Skip && error.is_existing() => Ok(None),
@@ -193,7 +194,7 @@ fn skipped<T>(job: &Job, written: Result<T>) -> Result<Option<T>> {
 
 /// A job that is ready to run.
 pub(crate) struct Prepared<'a> {
-    /// The inputs with the destinations of their outputs, and what to do.
+    /// The inputs with the destinations of their outputs, and the work to do.
     outputs: Vec<((&'a Checkpoint, PathBuf), Ready<'a>)>,
     pub(crate) files: Files,
     _made: Option<NewFolder>,
@@ -204,24 +205,24 @@ impl<'a> Prepared<'a> {
         self.outputs.iter().map(|((_, output), _)| &**output)
     }
 
-    /// Whether there is an output that is not skipped.
+    /// True if there is an output that is not skipped.
     pub(crate) fn has_work(&self) -> bool {
         self.outputs.iter().any(|(_, ready)| !matches!(ready, Ready::Skip))
     }
 
-    /// Whether earlier runs have written everything that this run should write.
+    /// True if earlier runs have written everything that this run should write.
     pub(crate) fn is_done(&self) -> bool {
         self.outputs.iter().all(|(_, ready)| ready.is_done())
     }
 
-    /// The type of the first weight that a cast makes narrow in a .safetensors file, without a scale.
+    /// Returns the type of the first weight that a cast makes narrow in a .safetensors file, without a scale.
     pub(crate) fn unscaled(&self, job: &Job) -> Option<Dtype> {
         let is_cast = matches!(job.operator, Operator::Cast(_)) && !job.force_codes;
         self.outputs.iter().filter(|_| is_cast).find_map(|(_, ready)| ready.unscaled())
     }
 
-    /// Converts, writes and publishes. `each` receives every input with its output, and what happened to it: `None` if
-    /// the output exists and is kept. The error is that of `each`; if outputs are published together, the first error.
+    /// Converts, writes and publishes. `each` receives every input with its output and the result: `None` if the output
+    /// exists and is kept. Returns the error of `each` or, if outputs are published together, the first error.
     pub(crate) fn run(
         self,
         job: &Job,
@@ -240,7 +241,7 @@ impl<'a> Prepared<'a> {
         Ok(())
     }
 
-    /// The same if no output takes its name before all are complete.
+    /// Runs the job so that no output takes its name before all are complete.
     fn run_together(
         self,
         job: &Job,
@@ -269,18 +270,19 @@ impl<'a> Prepared<'a> {
     }
 }
 
-/// Raises the limit of open files as far as possible: every input stays open, so that what was checked is what is read.
+/// Raises the limit of open files as far as possible: every input stays open, so that the file that is read is the file
+/// that was checked.
 pub(crate) fn raise_file_limit() {
     #[cfg(unix)]
     {
         use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
         let limit = getrlimit(Resource::Nofile);
-        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }); // a lower limit may do
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }); // a lower limit may suffice
     }
 }
 
-/// Does something with each input. If each is published by itself, all errors are collected first, and nothing is done
-/// if there are any.
+/// Calls `what` for each input. If outputs are published one by one, collects all errors, and fails if there are any;
+/// otherwise stops at the first.
 fn all_of<'a, T, U>(
     inputs: &'a [T],
     publish: Publish,

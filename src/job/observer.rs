@@ -1,4 +1,4 @@
-//! What a job reports on its way: notices and progress.
+//! Reports of a running job: notices and progress.
 
 use crate::container::checkpoint::Disagreement;
 use crate::error::Error;
@@ -6,11 +6,11 @@ use crate::io::temporaries::Kept;
 use crate::progress::Progress;
 use std::path::{Path, PathBuf};
 
-/// Receives what a job reports before its results.
+/// Receiver of the reports of a job before its results.
 pub(crate) trait Observer {
     fn notice(&self, notice: Notice);
 
-    /// Shows how many of `bytes` bytes are done; `what` names the activity.
+    /// Starts a display of progress over `bytes` bytes; `what` names the activity.
     fn progress(&self, what: &'static str, bytes: u64) -> Box<dyn Progress + '_>;
 
     fn checkpoint(&self, bytes: u64) -> Box<dyn ShardProgress + '_>;
@@ -18,7 +18,7 @@ pub(crate) trait Observer {
 
 /// The progress of a checkpoint, shard by shard.
 pub(crate) trait ShardProgress {
-    /// Starts the next shard, whose bytes are included in those of the checkpoint.
+    /// Starts the next shard. Its bytes are included in the bytes of the checkpoint.
     fn shard(&self, what: String, bytes: u64) -> Box<dyn Progress + '_>;
 }
 
@@ -30,7 +30,7 @@ pub(crate) enum Notice<'a> {
     NoArray(&'a str),
     /// The output format, given by its extension, cannot hold the metadata of the input.
     NoMetadata(&'static str),
-    /// What is special about an output.
+    /// A remark about an output.
     Note(&'a str),
     /// Scales that lose precision while their codes stay the same, and that no rule names.
     ScalesCast(&'a [&'a str]),
@@ -38,10 +38,10 @@ pub(crate) enum Notice<'a> {
     LeftOut(&'a [PathBuf]),
     /// An output is about to be written into a folder.
     Begins(&'a Path),
-    /// A finished shard is damaged, and is done again.
+    /// A finished shard is damaged, and is converted again.
     DoneAgain(&'a Error),
     /// One of several inputs is refused or fails.
     Refused(&'a Error),
-    /// What an unfinished conversion leaves behind, and how to continue.
+    /// The remains of an unfinished conversion, and how to continue it.
     Kept(&'a Kept),
 }

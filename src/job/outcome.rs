@@ -1,4 +1,4 @@
-//! What happened to an output file and the tensors in it: the contents of a report, which later runs also read.
+//! Results for an output file and its tensors: the contents of a report, which later runs also read.
 
 use crate::container::{Elements, indices, row_major};
 use crate::dtype::Dtype;
@@ -18,11 +18,11 @@ use std::iter;
 /// Events that make a job fail.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FailOn {
-    /// What must not happen to a value.
+    /// Conditions that no value may meet.
     pub conditions: Vec<Condition>,
-    /// What must not happen to a weight that is quantized.
+    /// Defects that no quantized weight may have.
     pub defects: Vec<Defect>,
-    /// The minimum ratio of signal to noise of such a weight, in decibels.
+    /// The minimum signal-to-noise ratio of a quantized weight, in decibels.
     pub min_sqnr_db: Option<f64>,
 }
 
@@ -43,12 +43,12 @@ impl From<Vec<Condition>> for FailOn {
 }
 
 impl FailOn {
-    /// Whether everything is allowed.
+    /// True if everything is allowed.
     pub(crate) fn is_empty(&self) -> bool {
         self.conditions.is_empty() && self.defects.is_empty() && self.min_sqnr_db.is_none()
     }
 
-    /// Why a weight is refused, in words.
+    /// Returns the reasons why a weight is refused, in words.
     pub(crate) fn refuses(&self, figures: &QuantizedAccuracy) -> impl Iterator<Item = String> {
         let count = |defect| match defect {
             Defect::Clipped => (figures.clipped, "value", "beyond the codes of its group"),
@@ -61,7 +61,7 @@ impl FailOn {
     }
 }
 
-/// `value` with two decimals, or with more if it would not look smaller than `limit` otherwise.
+/// Formats `value` with two decimals, or with more if it would otherwise not look smaller than `limit`.
 fn text_below(value: f64, limit: f64) -> String {
     let text = |decimals: usize| format!("{value:.decimals$}");
     (2..17)
@@ -70,19 +70,19 @@ fn text_below(value: f64, limit: f64) -> String {
         .unwrap_or_else(|| value.to_string())
 }
 
-/// How a weight was quantized, and its accuracy.
+/// The quantization of a weight, and its accuracy.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct QuantizedReport {
     pub scheme: Box<str>,
-    /// How it is stored.
+    /// Its layout.
     pub layout: Box<str>,
-    /// How it was stored before, if it was quantized.
+    /// Its layout in the input, if it was quantized there.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub source_layout: Option<Box<str>>,
-    /// Whether its codes and scales were moved to another layout, so that no value changes.
+    /// True if its codes and scales were moved to another layout, so that no value changes.
     #[serde(rename = "exact")]
     pub is_exact: bool,
-    /// How its codes were made, if it was quantized before, or if tcast searched for the codes of its values.
+    /// The origin of its codes, if it was quantized before, or if tcast searched for the codes of its values.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub codes: Option<CodesOrigin>,
     /// The element for which no codes and scales were found, counted in row-major order.
@@ -136,11 +136,11 @@ impl QuantizedReport {
 pub struct FileReport<'a> {
     /// Its name; in a folder, its name there.
     pub file: String,
-    /// Its length; before deflation if that is still to be done.
+    /// Its length in bytes; before deflation, if it still has to be deflated.
     pub bytes: u64,
     /// Its tensors, in order.
     pub tensors: Vec<TensorReport<'a>>,
-    /// Whether it still has to be deflated.
+    /// True if it still has to be deflated.
     #[serde(skip)]
     pub(crate) will_be_deflated: bool,
 }
@@ -165,26 +165,26 @@ pub struct TensorReport<'a> {
     /// The layout of a quantized weight that was decoded.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub layout: Option<Cow<'a, str>>,
-    /// Whether the operator was applied; otherwise it was copied.
+    /// True if the operator was applied; otherwise it was copied.
     #[serde(rename = "cast")]
     pub is_converted: bool,
-    /// Why it was copied, if it was.
+    /// The reason for copying it, if it was copied.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) kept: Option<KeptReason>,
     /// Bytes that it took in its file.
     pub bytes_in: u64,
     /// Bytes that it takes now.
     pub bytes_out: u64,
-    /// What happened to its values; `None` if nothing has happened yet.
+    /// Counts of the losses of its values; `None` before the conversion.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub counts: Option<Box<Counts>>,
     /// The first elements that were NaN or infinite before, or met a refused condition.
     #[serde(rename = "first_at", skip_serializing_if = "Firsts::is_empty", default)]
     pub firsts: Firsts,
-    /// How near its values are to those before, if requested.
+    /// The accuracy of its values compared with the source, if requested.
     #[serde(rename = "figures", skip_serializing_if = "Option::is_none", default)]
     pub accuracy: Option<Box<Accuracy>>,
-    /// How it was quantized, if it was.
+    /// Its quantization, if it was quantized.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub quantized: Option<Box<QuantizedReport>>,
     /// SHA-256 of its bytes in the input, if requested.
@@ -196,7 +196,7 @@ pub struct TensorReport<'a> {
 }
 
 impl<'a> FileReport<'a> {
-    /// What will be done, or with `outcomes` what was done.
+    /// Reports the planned conversion or, with `outcomes`, the finished one.
     #[must_use]
     pub fn new(file: String, plan: &Plan<'a>, outcomes: Option<Vec<Outcome>>) -> Self {
         let outcomes = outcomes.into_iter().flatten().map(Some).chain(iter::repeat_with(|| None));
@@ -204,12 +204,12 @@ impl<'a> FileReport<'a> {
         Self { file, bytes: plan.len, tensors: tensors.collect(), will_be_deflated: plan.is_deflated }
     }
 
-    /// What was done, without its tensors.
+    /// Reports a finished conversion without its tensors.
     pub(super) fn without_tensors(file: String, plan: &Plan<'a>) -> Self {
         Self { file, bytes: plan.len, tensors: Vec::new(), will_be_deflated: plan.is_deflated }
     }
 
-    /// Sets the length of a file that was deflated, and those of its members.
+    /// Sets the lengths of a deflated file and of its members.
     pub(super) fn deflated(&mut self, (bytes, members): (u64, Vec<u64>)) {
         (self.bytes, self.will_be_deflated) = (bytes, false);
         for (tensor, bytes) in self.tensors.iter_mut().zip(members) {
@@ -229,12 +229,12 @@ impl<'a> FileReport<'a> {
         }
     }
 
-    /// Whether one of its values met a refused condition.
+    /// True if one of its values met a refused condition, or one of its weights has a refused defect.
     pub(crate) fn meets(&self, fail_on: &FailOn) -> bool {
         !fail_on.is_empty() && self.tensors.iter().any(|tensor| tensor.meets(fail_on))
     }
 
-    /// The losses of all tensors.
+    /// Sums the losses of all tensors.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.tensors.iter().filter_map(|tensor| tensor.counts.as_deref().copied()).sum()
@@ -295,20 +295,20 @@ impl<'a> TensorReport<'a> {
         }
     }
 
-    /// Whether it is or was text, which has no elements of a known size.
+    /// True if it is or was text, which has no elements of a known size.
     #[must_use]
     pub fn is_text(&self) -> bool {
         [self.from, self.to].contains(&Dtype::String)
     }
 
-    /// Whether it has measurements, if it holds numbers and was converted.
+    /// True if it has measurements, or needs none because it is text or was copied.
     #[must_use]
     pub fn is_measured(&self) -> bool {
         let can_be = self.is_converted && !self.is_text();
         self.accuracy.is_some() || !can_be
     }
 
-    /// Whether one of its values met a refused condition.
+    /// True if one of its values met a refused condition, or one of its weights has a refused defect.
     pub(crate) fn meets(&self, fail_on: &FailOn) -> bool {
         let counts = self.counts.as_ref();
         let figures = self.quantized_accuracy();
@@ -320,12 +320,12 @@ impl<'a> TensorReport<'a> {
         self.quantized.as_ref()?.accuracy.as_ref()
     }
 
-    /// The coordinates of an element, if it exists: recorded positions are not checked elsewhere.
+    /// Returns the coordinates of an element, if it exists: recorded positions are not checked elsewhere.
     pub(crate) fn indices(&self, element: u64) -> Option<Vec<u64>> {
         (element < self.elements()).then(|| indices(element, &self.shape, false))
     }
 
-    /// As JSON, with coordinates beside every position.
+    /// Converts the report to JSON, with coordinates next to every position.
     pub(crate) fn json(&self) -> Value {
         let mut value = json!(self);
         let indices = |at: u64| json!(self.indices(at));
@@ -347,7 +347,7 @@ impl<'a> TensorReport<'a> {
         value
     }
 
-    /// The number of elements, the product of the shape.
+    /// Returns the number of elements, the product of the shape.
     #[must_use]
     pub fn elements(&self) -> u64 {
         self.shape.iter().fold(1, |count: u64, length| count.saturating_mul(*length))

@@ -1,4 +1,4 @@
-//! Which shards a run writes, if several runs share the work.
+//! Choice of the shards that a run writes, if several runs share the work.
 
 use crate::container::Input;
 use crate::container::checkpoint::Checkpoint;
@@ -25,7 +25,7 @@ impl std::str::FromStr for Partition {
     }
 }
 
-/// The shards to write now, of shards of these sizes.
+/// Returns the shards that this run writes, given the sizes of all shards.
 pub(super) fn chosen(sizes: &[u64], partition: Option<Partition>) -> Vec<usize> {
     match partition {
         // If there are more parts than shards, the last have nothing to do.
@@ -37,13 +37,13 @@ pub(super) fn chosen(sizes: &[u64], partition: Option<Partition>) -> Vec<usize> 
     }
 }
 
-/// The sizes of the input's shards, which are known before it is decided what becomes of their tensors.
+/// Returns the sizes of the input's shards, which are available before the conversion is planned.
 pub(super) fn sizes_of(source: &Checkpoint) -> Vec<u64> {
     source.shards.iter().map(Input::len).collect()
 }
 
-/// The shards of each of several runs: the largest first, each to the run with the least work, so that all end at about
-/// the same time. This depends only on sizes, so every run computes the same.
+/// Distributes the shards over several runs: the largest first, each to the run with the least work, so that all runs
+/// end at about the same time. The result depends only on sizes, so every run computes the same.
 fn shares(sizes: &[u64], runs: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..sizes.len()).collect();
     order.sort_by_key(|&at| (Reverse(sizes[at]), at));

@@ -1,4 +1,4 @@
-//! Where outputs go: to the job's output, or beside their inputs; in a folder, under their inputs' names.
+//! Places of outputs: the job's output, or next to their inputs; in a folder, under the names of their inputs.
 
 use super::{Job, JobInput, Publish};
 use crate::container::checkpoint::{Checkpoint, description};
@@ -14,16 +14,17 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// An input, and where its output goes.
+/// An input, and the path of its output.
 pub(super) struct Route<'a, 's> {
     pub(super) input: JobInput<'a, 's>,
     pub(super) output: PathBuf,
-    /// Whether the output was named, so that its extension determines the format.
+    /// True if the output was named, so that its extension determines the format.
     pub(super) is_named: bool,
 }
 
-/// The folder in which outputs get their inputs' names: with several inputs the named one, with one file an existing
-/// folder, or a name that ends in a slash. Refuses an output for several inputs that is a file, or is named like one.
+/// Returns the folder in which outputs take the names of their inputs: with several inputs, the named output; with one
+/// file, an existing folder or a name that ends in a slash. Refuses an output for several inputs that is a file, or is
+/// named like one.
 pub(super) fn folder_of_outputs<'a>(job: &Job<'a>, inputs: &[JobInput]) -> Result<Option<&'a Path>> {
     let Some(output) = job.output else { return Ok(None) };
     if job.publish == Publish::Together {
@@ -45,7 +46,8 @@ pub(super) fn folder_of_outputs<'a>(job: &Job<'a>, inputs: &[JobInput]) -> Resul
     Ok(Some(output))
 }
 
-/// The same if outputs belong together: with one input, the output is a file if its extension names a format.
+/// Returns this folder for outputs that belong together. With one input, the output is a file if its extension names a
+/// format.
 fn folder_of_all<'a>(output: &'a Path, inputs: &[JobInput]) -> Result<Option<&'a Path>> {
     let is_stream = is_standard_output(output);
     match inputs {
@@ -68,7 +70,7 @@ fn folder_of_all<'a>(output: &'a Path, inputs: &[JobInput]) -> Result<Option<&'a
     Ok(Some(output))
 }
 
-/// Where the output of an input, which may be the only one, goes; `folder` is the folder of all outputs.
+/// Determines the path of an input's output. `folder` is the folder of all outputs; `is_only` if there is one input.
 pub(super) fn route<'a, 's>(
     job: &Job,
     input: JobInput<'a, 's>,
@@ -79,14 +81,15 @@ pub(super) fn route<'a, 's>(
     Ok(Route { input, output, is_named: folder.is_none() && job.output.is_some() })
 }
 
-/// `small.onnx` -> `small.onnx.data`: the file beside a model for the elements of its tensors; `None` beside a stream.
+/// `small.onnx` -> `small.onnx.data`: returns the file next to a model for the elements of its tensors; `None` for a
+/// stream.
 pub(super) fn data_file(output: &Path) -> Option<PathBuf> {
     let mut name = output.file_name().filter(|_| descriptor(output).is_none())?.to_owned();
     name.push(".data");
     Some(output.with_file_name(name))
 }
 
-/// The output as named, or beside the input with the type in its name.
+/// Returns the output as named, or a path next to the input with the type in its name.
 fn output_path(job: &Job, source: &Checkpoint, folder: Option<&Path>, is_only: bool) -> Result<PathBuf> {
     if let Some(folder) = folder {
         return name_in(folder, job, source);
@@ -108,15 +111,15 @@ fn output_path(job: &Job, source: &Checkpoint, folder: Option<&Path>, is_only: b
     if is_file { beside_input(&source.path, output) } else { Ok(output) }
 }
 
-/// Refuses an output in a cache of Hugging Face, whose libraries remove what they did not download, and cannot read a
-/// cache that has a file beside the snapshots.
+/// Refuses an output in a cache of Hugging Face, whose libraries remove files that they did not download, and cannot
+/// read a cache that has a file next to the snapshots.
 fn check_outside_cache(output: &Path, label: &str, is_only: bool) -> Result<()> {
     let folder = fs::canonicalize(directory_of(output)).unwrap_or_default();
     let Some(repository) = cached_repository(&folder) else { return Ok(()) };
     let name = repository.file_name().unwrap_or_default().to_string_lossy();
     let mut name = OsString::from(name.rsplit("--").next().unwrap_or_default());
     name.push("-");
-    // A snapshot is named by its hash.
+    // The name of a snapshot is its hash.
     let is_snapshot = folder == repository.join(SNAPSHOTS);
     name.push(if is_snapshot { label.as_ref() } else { output.file_name().unwrap_or_default() });
     let here = fs::canonicalize(".").unwrap_or_default();
@@ -129,10 +132,10 @@ fn check_outside_cache(output: &Path, label: &str, is_only: bool) -> Result<()> 
     Err(Error::new(message).of(Kind::Taken(wanted)))
 }
 
-/// The folder in which a cache of Hugging Face has the revisions of a repository.
+/// Name of the folder in which a cache of Hugging Face keeps the revisions of a repository.
 const SNAPSHOTS: &str = "snapshots";
 
-/// The folder of the repository, such as `models--org--llama`, if a folder is in such a cache.
+/// Returns the folder of the repository, such as `models--org--llama`, if a folder is in such a cache.
 fn cached_repository(folder: &Path) -> Option<&Path> {
     const KINDS: [&str; 3] = ["models--", "datasets--", "spaces--"];
     let is_repository = |folder: &&Path| {
@@ -142,7 +145,7 @@ fn cached_repository(folder: &Path) -> Option<&Path> {
     folder.ancestors().find(is_repository)
 }
 
-/// Whether an output is a folder of shards. Refuses a folder that is named like a file.
+/// True if an output is a folder of shards. Refuses a folder that is named like a file.
 pub(super) fn is_folder(job: &Job, route: &Route) -> Result<bool> {
     let Route { input, output, is_named } = route;
     let is_file = is_standard_output(output) || !output.is_dir() && container::by_extension(output).is_some();
@@ -160,7 +163,7 @@ pub(super) fn is_folder(job: &Job, route: &Route) -> Result<bool> {
     Ok(true)
 }
 
-/// The format of an output that is one file: that of its extension, or the input's.
+/// Returns the format of an output that is one file: the format of its extension, or of the input.
 pub(super) fn container(job: &Job, route: &Route) -> Result<&'static dyn Container> {
     let Route { input, output, is_named } = route;
     let source = input.source;
@@ -179,7 +182,7 @@ pub(super) fn container(job: &Job, route: &Route) -> Result<&'static dyn Contain
     }
 }
 
-/// Refuses an output named by tcast after its input, if that file exists. It can be the input's, or another output.
+/// Refuses an output that tcast named after its input, if that is a file of an input, or another output of the run.
 pub(super) fn check_own_place(job: &Job, output: &Path, files: &Files) -> Result<()> {
     let elsewhere = match (job.output, job.publish) {
         (None, _) => Wanted::FileOrFolder,
@@ -193,7 +196,8 @@ pub(super) fn check_own_place(job: &Job, output: &Path, files: &Files) -> Result
     })
 }
 
-/// Whether a new output is named like a file of weights, and not like a folder, as `llama-3.1` is in spite of its dot.
+/// True if a new output is named like a file of weights, and not like a folder: `llama-3.1` is a folder in spite of its
+/// dot.
 fn is_named_as_file(output: &Path) -> bool {
     const FILES: [&str; 23] = [
         "7z", "bin", "bz2", "ckpt", "csv", "gguf", "ggml", "gz", "h5", "hdf5", "json", "keras", "mat", "msgpack",
@@ -203,7 +207,7 @@ fn is_named_as_file(output: &Path) -> bool {
     !is_named_as_folder(output) && extension.is_some_and(|extension| FILES.contains(&&*extension))
 }
 
-/// Whether an output is a folder, or named as one by a separator at its end.
+/// True if an output is a folder, or named as one by a separator at its end.
 fn is_named_as_folder(output: &Path) -> bool {
     let name = output.as_os_str().as_encoded_bytes();
     ends_in_separator(output) || name.ends_with(b"/.") || name.ends_with(br"\.") && cfg!(windows) || output.is_dir()
@@ -213,7 +217,7 @@ fn unknown_format(job: &Job, input: &JobInput, output: &Path) -> Error {
     Error::new("tcast writes no format of this extension").in_file(output).remedy(other_format(job, input))
 }
 
-/// The remedy for an output in a format that cannot hold the tensors of an input.
+/// Returns the remedy for an output in a format that cannot hold the tensors of an input.
 fn other_format(job: &Job, input: &JobInput) -> String {
     let are_several = input.source.names().nth(1).is_some();
     let is_model = input.source.is_model() && !matches!(job.operator, Operator::Promote(_));
@@ -228,8 +232,8 @@ fn other_format(job: &Job, input: &JobInput) -> String {
     format!("name an output that ends in {formats}")
 }
 
-/// An output beside the input, if users keep files in that folder, and no loader would mistake the output for a part of
-/// the input's checkpoint.
+/// Returns an output next to the input. Refuses it in a system folder, for an input that is a stream, and if a loader
+/// would mistake the output for a part of the input's checkpoint.
 fn beside_input(input: &Path, output: PathBuf) -> Result<PathBuf> {
     const SYSTEM: [&str; 3] = ["/dev", "/proc", "/sys"];
     let folder = directory_of(input);
@@ -243,7 +247,7 @@ fn beside_input(input: &Path, output: PathBuf) -> Result<PathBuf> {
     Ok(output)
 }
 
-/// Refuses a file that a loader would mistake for a part of the checkpoint in its folder. The place that the error
+/// Refuses a file that a loader would mistake for a part of the checkpoint in its folder. The path that the error
 /// proposes is free.
 fn check_joins_none(folder: &Path, output: &Path) -> Result<()> {
     let is_shard = output.extension() == Some(container::SHARDS.format_info().extension.as_ref());
@@ -261,7 +265,7 @@ fn check_joins_none(folder: &Path, output: &Path) -> Result<()> {
     Err(Error::new(message).of(Kind::Taken(Wanted::At(elsewhere))))
 }
 
-/// An input's own name in the folder of outputs.
+/// Returns the path with the input's own name in the folder of outputs.
 fn name_in(folder: &Path, job: &Job, source: &Checkpoint) -> Result<PathBuf> {
     let nameless = || Error::usage("has no name for its output").in_file(&source.path).remedy("give it by its name");
     let name = match &source.folder {
@@ -286,7 +290,7 @@ fn with_type(input: &Path, dtype: &str) -> PathBuf {
     input.with_file_name(name)
 }
 
-/// A folder by its own name, even if it is given as `.` or the like.
+/// Returns a folder by its own name, even if it is given as `.` or the like.
 fn named(folder: &Path) -> Result<PathBuf> {
     match folder.file_name() {
         Some(_) => Ok(folder.to_owned()),
@@ -294,7 +298,7 @@ fn named(folder: &Path) -> Result<PathBuf> {
     }
 }
 
-/// `llama` -> `llama-TYPE`, beside it; uses the folder's own name if it is given as `.` or the like.
+/// `llama` -> `llama-TYPE`, next to it; uses the folder's own name if it is given as `.` or the like.
 fn folder_with_type(folder: &Path, dtype: &str) -> Result<PathBuf> {
     let named = named(folder)?;
     let Some(name) = named.file_name() else {

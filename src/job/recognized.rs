@@ -1,4 +1,4 @@
-//! Looks at a planned output as its readers will: a name that the model has and a config that it came with can make the
+//! Checks a planned output as its readers will see it: a name in the model, or a config that came with it, can make the
 //! quantized weights of the output unreadable.
 
 use super::decoding::Recoding;
@@ -9,7 +9,7 @@ use crate::error::{Error, Kind, Result};
 use crate::plan::{Operation, Plan, Step};
 use crate::quant::{CheckpointInfo, Problem, StoredTensor, is_named_as_part, probe};
 
-/// A tensor of the output: a result of a step, by its number among them.
+/// A tensor of the output: a step, and the index of one of its results.
 type Planned<'p, 'a> = (&'p Step<'a>, usize);
 
 /// Refuses a quantized output whose tensors and config would contradict each other.
@@ -66,7 +66,7 @@ pub(super) fn check_recognized(plans: &[Plan], source: &Checkpoint, recoding: &R
     Err(error.of(if is_solved && is_free { Kind::Misnamed(other.into()) } else { Kind::Unstorable }))
 }
 
-/// The bytes of a tensor that describes others.
+/// Returns the bytes of a tensor that describes others.
 fn small((step, at): Planned) -> Result<Vec<u8>> {
     let Operation::Encode(weight) = &step.how else { return step.sources[0].small() };
     let fixed = weight.rows.encoder.parts()[at].fixed();

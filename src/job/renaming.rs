@@ -1,4 +1,5 @@
-//! New names of weights in quantized checkpoints: the parts of a weight follow it, and configs list the new names.
+//! New names of weights in quantized checkpoints: the parts of a weight are renamed with it, and configs list the new
+//! names.
 
 use crate::error::{Error, Result};
 use crate::quant::{FoundWeight, Modules};
@@ -13,14 +14,14 @@ use std::collections::{HashMap, HashSet};
 pub(super) struct Renaming {
     /// The new names of tensors that are stored in the input, and of weights that are decoded.
     pub(super) tensors: Vec<Rename>,
-    /// The new names of modules by the old ones.
+    /// The new names of modules by old name.
     modules: HashMap<String, String>,
     /// The new names of modules whose matrices were not quantized before.
     plain: Vec<String>,
 }
 
 impl Renaming {
-    /// Finds what follows from these new names. `is_decoded` tells whether a weight becomes a plain tensor.
+    /// Derives all new names from the requested ones. `is_decoded` is true for a weight that becomes a plain tensor.
     pub(super) fn new(
         model: &LogicalCheckpoint,
         renames: &[Rename],
@@ -79,12 +80,12 @@ impl Renaming {
         Ok(found)
     }
 
-    /// The new names of some modules, or their own.
+    /// Returns the new names of some modules, or the old names of modules without a new one.
     fn names<'n>(&'n self, modules: impl Iterator<Item = &'n str>) -> HashSet<&'n str> {
         modules.map(|module| self.modules.get(module).map_or(module, String::as_str)).collect()
     }
 
-    /// Calls `what` with the modules of the output: of the weights that were decoded, and of those that stay quantized.
+    /// Calls `what` with the modules of the output: the modules of decoded weights, and of weights that stay quantized.
     pub(super) fn with_modules<'m, R>(
         &self,
         [decoded, left]: [&[&'m FoundWeight]; 2],

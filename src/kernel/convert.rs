@@ -12,8 +12,8 @@ use super::storage::{Storage, SubByteLayout};
 use super::tally::count_float32_specials;
 use crate::dtype::{Class, Dtype};
 
-/// A byte that holds one FP4 or FP6 element, or one integer of [`SubByteLayout::PerByteStrict`], has other bits above it,
-/// so its meaning is undefined.
+/// Error for a byte that holds one FP4 or FP6 element, or one integer of [`SubByteLayout::PerByteStrict`], and has
+/// other bits above it, so that its meaning is undefined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
@@ -26,7 +26,7 @@ impl std::fmt::Display for Malformed {
 impl std::error::Error for Malformed {}
 
 enum Lane {
-    /// The bits themselves, at most repacked or swapped.
+    /// The bits themselves, repacked or swapped if necessary.
     Codes,
     Float32(Decode, Encode),
     Float64(Decode, Encode),
@@ -38,7 +38,7 @@ pub struct Kernel {
     source: Storage,
     target: Storage,
     lane: Lane,
-    /// For a [`Lane::Float32`].
+    /// Only for a [`Lane::Float32`].
     pub(super) shortcut: Option<Shortcut>,
     refused: Option<Loss>,
 }
@@ -46,15 +46,15 @@ pub struct Kernel {
 impl Kernel {
     /// The cast from `source` to `target`.
     ///
-    /// Returns `None` where ONNX Cast has no such pair (complex, and targets that ONNX lacks), elements have no width
-    /// (string), or the target is big-endian.
+    /// Returns `None` if ONNX Cast has no such pair (complex, and targets that ONNX lacks), if elements have no width
+    /// (string), or if the target is big-endian.
     #[must_use]
     pub fn cast(source: Storage, target: Storage, rules: &Rules) -> Option<Self> {
         let decode = Decode::new(source.dtype)?;
         if target.swapped_bytes().is_some() {
             return None;
         }
-        // A float8 obeys the table even where the types are equal, and a bool becomes 0 or 1.
+        // A float8 follows the table even if the types are equal, and a bool becomes 0 or 1.
         if source.dtype == target.dtype && !source.dtype.is_float8() && source.dtype != Dtype::Bool {
             return Self::copy(source, target);
         }
@@ -78,7 +78,7 @@ impl Kernel {
         Some(Self { source, target, lane, shortcut, refused: refuses.then_some(Loss::Wrapped) })
     }
 
-    /// Copies the bits to another storage: equal dtypes, or dtypes of equal width.
+    /// The copy of the bits to another storage: between equal dtypes, or dtypes of equal width.
     ///
     /// Returns `None` for unequal widths, for strings, and for a big-endian target.
     #[must_use]
@@ -88,7 +88,7 @@ impl Kernel {
         fits.then_some(Self { source, target, lane: Lane::Codes, shortcut: None, refused: None })
     }
 
-    /// How the elements of the source and of the target are stored.
+    /// Storage of the source and of the target.
     pub(crate) fn storages(&self) -> [Storage; 2] {
         [self.source, self.target]
     }
@@ -99,7 +99,7 @@ impl Kernel {
         self.refused
     }
 
-    /// Whether the target's bytes equal the source's, so that no kernel is needed.
+    /// True if the bytes of target and source are equal, so that no kernel is needed.
     #[must_use]
     pub fn is_plain_copy(&self) -> bool {
         let same = self.source.is_per_byte() == self.target.is_per_byte() && self.source.swapped_bytes().is_none();
@@ -112,7 +112,7 @@ impl Kernel {
     /// [`Malformed`] when a byte that holds one element has other bits above it; `output` is then partly written.
     ///
     /// # Panics
-    /// When `input` or `output` is shorter than `count` elements take.
+    /// When `input` or `output` is too short for `count` elements.
     pub fn run(&self, input: &[u8], output: &mut [u8], count: usize) -> Result<Counts, Malformed> {
         self.run_on(Isa::chosen(), input, output, count)
     }
@@ -130,13 +130,14 @@ impl Kernel {
         isa.run(ConversionLoop { kernel: self, isa, input, output, count })
     }
 
-    /// Whether the loop that reads the source prefetches it. For other loops, this is done block by block.
+    /// True if the loop that reads the source prefetches it. For other loops, [`ConversionLoop`] prefetches block by
+    /// block.
     fn prefetches(&self) -> bool {
         let is_lane = matches!(self.lane, Lane::Float32(Decode::Float32, _) | Lane::Float64(Decode::Float64, _));
         is_lane || matches!(self.shortcut, Some(Shortcut::Narrow(_)))
     }
 
-    /// The elements of a block: 1 KiB of the source, or 4 KiB of one that the loop itself prefetches.
+    /// Number of elements in a block: 1 KiB of the source, or 4 KiB if the loop itself prefetches it.
     fn block(&self) -> usize {
         let bytes = if self.prefetches() { 4 * BLOCK } else { BLOCK };
         bytes / (self.source.dtype.bits().div_ceil(8) as usize)
@@ -201,7 +202,7 @@ impl Kernel {
     }
 }
 
-/// The blocks of a conversion.
+/// The loop over the blocks of a conversion.
 struct ConversionLoop<'a> {
     kernel: &'a Kernel,
     isa: Isa,
@@ -244,7 +245,7 @@ struct Scratch {
     codes: Vec<u8>,
 }
 
-/// A block's source bytes as little endian elements of whole bytes; converted into `scratch` unless they are that.
+/// Returns a block's source bytes as little endian elements of whole bytes, converted into `scratch` if necessary.
 #[inline(always)]
 fn load<'a>(source: &Storage, input: &'a [u8], scratch: &'a mut Vec<u8>, count: usize) -> Result<&'a [u8], Malformed> {
     let bits = source.dtype.bits();
@@ -258,7 +259,7 @@ fn load<'a>(source: &Storage, input: &'a [u8], scratch: &'a mut Vec<u8>, count: 
         let class = source.dtype.class();
         let is_strict = source.layout == SubByteLayout::PerByteStrict || matches!(class, Class::Float(_));
         let mask = (1 << bits) - 1;
-        // The sign, if there is one; subtracted once it is flipped, it extends itself.
+        // The sign bit, if there is one. Flipping it and then subtracting it extends the sign.
         let sign = if class == (Class::Int { signed: true }) { 1 << (bits - 1) } else { 0 };
         let mut is_dirty = false;
         for (code, byte) in codes.iter_mut().zip(input) {

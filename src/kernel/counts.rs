@@ -1,4 +1,4 @@
-//! Counts of what a conversion did to values.
+//! Counts of the losses of a conversion.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::ops::{AddAssign, Index, IndexMut};
 /// rounding it, E8M0 tests x itself. Losing the sign of a zero or a NaN, or a NaN's payload, does not count as a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// x, Inf included, lies beyond the target's range and y is the nearest end of that range.
+    /// x, which may be Inf, lies beyond the target's range and y is the nearest end of that range.
     Saturated,
     /// x is finite and y is infinite.
     Infinite,
@@ -22,9 +22,9 @@ pub enum Loss {
     NanLost,
     /// x is a number other than zero, y is zero, and x was in range: too small for a float, below 1 for an integer.
     Flushed,
-    /// x, NaN and Inf included, lies beyond the range of an integer type and y is made of its low bits.
+    /// x, which may be NaN or Inf, lies beyond the range of an integer type and y consists of its low bits.
     Wrapped,
-    /// y is not x: every kind above, and every rounded value. For bools, a byte other than 0 and 1 that became 1.
+    /// y differs from x: every kind above, and every rounded value. For bools, a byte other than 0 and 1 that became 1.
     Inexact,
 }
 
@@ -39,7 +39,7 @@ impl Loss {
         ["saturated", "infinite", "nan", "nan_lost", "flushed", "wrapped", "inexact"][self as usize]
     }
 
-    /// What happened, as words that follow a number of values.
+    /// Description of the loss, as words that follow a number of values.
     #[must_use]
     pub fn describe(self) -> &'static str {
         match self {
@@ -54,19 +54,19 @@ impl Loss {
     }
 }
 
-/// How many values met each [`Loss`], and how many were not finite to begin with. The sum does not depend on the order,
-/// so each thread counts on its own.
+/// Number of values with each [`Loss`], and number of source values that were not finite. The sum does not depend on
+/// the order, so each thread counts separately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     lost: [u64; Loss::ALL.len()],
-    /// NaNs in the source; what they become is counted separately.
+    /// Number of NaNs in the source; their results are counted separately.
     pub input_nan: u64,
-    /// Infinite values in the source; what they become is counted separately.
+    /// Number of infinite values in the source; their results are counted separately.
     pub input_infinite: u64,
 }
 
 impl Counts {
-    /// Whether every value stayed the same.
+    /// True if every value stayed the same.
     #[must_use]
     pub fn is_lossless(&self) -> bool {
         self.lost.iter().all(|&count| count == 0)
@@ -105,7 +105,7 @@ impl std::iter::Sum for Counts {
     }
 }
 
-/// What is counted: a loss, or what the source value was.
+/// A countable condition: a loss, or a special source value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
     /// A way in which results differ from their sources.
@@ -140,7 +140,7 @@ impl Condition {
         }
     }
 
-    /// What happened, as words that follow a number of values.
+    /// Description of the condition, as words that follow a number of values.
     #[must_use]
     pub fn describe(self) -> &'static str {
         match self {
@@ -165,9 +165,9 @@ impl Index<Condition> for Counts {
 /// An element that met a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct First {
-    /// Its index in row-major order.
+    /// Index of the element in row-major order.
     pub at: u64,
-    /// What it was and what it became, as text; empty in a report read from a file.
+    /// Source value and result, as text; empty in a report read from a file.
     pub values: [String; 2],
 }
 
@@ -182,13 +182,13 @@ impl Firsts {
         self.0.iter().find(|(known, _)| *known == condition).map(|(_, first)| first)
     }
 
-    /// Whether there is none.
+    /// True if there is no such element.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Adds an element; it counts only if no earlier one is known.
+    /// Adds an element, unless an earlier element for the condition is present.
     pub(crate) fn add(&mut self, condition: Condition, first: First) {
         match self.0.iter_mut().find(|(known, _)| *known == condition) {
             Some((_, known)) if known.at <= first.at => {}

@@ -17,9 +17,9 @@ pub(super) enum Magnitude<'a> {
 }
 
 impl<'a> NumericLiteral<'a> {
-    /// `[+-]`, then digits with at most one point, and optionally `[eE][+-]` and digits; or `inf`, `infinity` or `nan`
-    /// in any case. Surrounding spaces, tabs, line feeds, form feeds and carriage returns are ignored. `None` for
-    /// everything else.
+    /// Reads `[+-]`, then digits with at most one point, and optionally `[eE][+-]` and digits; or `inf`, `infinity` or
+    /// `nan` in any case. Surrounding spaces, tabs, line feeds, form feeds and carriage returns are ignored. Returns
+    /// `None` for everything else.
     pub(super) fn read(text: &'a [u8]) -> Option<Self> {
         let (negative, text) = signed(text.trim_ascii());
         let is = |word: &str| text.eq_ignore_ascii_case(word.as_bytes());
@@ -35,13 +35,14 @@ impl<'a> NumericLiteral<'a> {
 
 /// An exact non-negative number: 0.d₁d₂d₃... times ten to the power of `point`.
 ///
-/// The digits are those of the text, `head` before its point and `tail` after it, without leading and trailing zeros;
-/// zero has no digits.
+/// `head` and `tail` are the digits of the text before and after its point, without leading and trailing zeros; zero
+/// has no digits.
 #[derive(Clone, Copy)]
 pub(super) struct Decimal<'a> {
     head: &'a [u8],
     tail: &'a [u8],
-    /// How many digits come before the point; it counts zeros beyond the last digit, or before the first if negative.
+    /// Number of digits before the point. It includes zeros beyond the last digit; if negative, it counts zeros before
+    /// the first digit.
     pub(super) point: i64,
 }
 
@@ -74,7 +75,7 @@ impl<'a> Decimal<'a> {
         self.len() == 0
     }
 
-    /// How many digits there are.
+    /// Number of digits.
     pub(super) fn len(&self) -> usize {
         self.head.len() + self.tail.len()
     }
@@ -84,12 +85,12 @@ impl<'a> Decimal<'a> {
         self.head.iter().chain(self.tail).copied()
     }
 
-    /// The number truncated to an integer. The third result compares the rest to a half; `None` where there is no rest.
+    /// Truncates the number to an integer. The second result compares the rest to a half; `None` if there is no rest.
     pub(super) fn integer(&self) -> (Integer, Option<Ordering>) {
         let before = self.point.clamp(0, self.len() as i64) as usize;
         let mut integer = Integer::default();
         self.digits().take(before).for_each(|digit| integer.append(digit - b'0'));
-        // Zeros between the digits and the point: 64 leave none of the low bits, as 2^64 divides 10^64.
+        // Zeros between the digits and the point: 64 of them leave none of the low bits, because 2^64 divides 10^64.
         for _ in before as i64..self.point.min(before as i64 + 64) {
             integer.append(0);
         }
@@ -107,9 +108,9 @@ impl<'a> Decimal<'a> {
 /// A non-negative integer of any size.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Integer {
-    /// Its low 64 bits.
+    /// The low 64 bits.
     pub(super) low: u64,
-    /// Whether it has more.
+    /// True if there are more bits.
     pub(super) is_wide: bool,
 }
 
@@ -128,7 +129,7 @@ impl Integer {
     }
 }
 
-/// Whether a minus sign comes first, and the text after the sign, if any.
+/// Splits off the sign, if any: returns true for a minus sign, and the text after the sign.
 fn signed(text: &[u8]) -> (bool, &[u8]) {
     match text {
         [b'-', rest @ ..] => (true, rest),
@@ -137,12 +138,12 @@ fn signed(text: &[u8]) -> (bool, &[u8]) {
     }
 }
 
-/// The leading digits, and the rest.
+/// Splits a text into its leading digits and the rest.
 fn digits(text: &[u8]) -> (&[u8], &[u8]) {
     text.split_at(text.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len()))
 }
 
-/// The digits after the `e`, as 64 bits at most: no text has enough zeros to compensate for a larger number.
+/// Parses the exponent after the `e`, clamped to 64 bits: no text has enough zeros to compensate for a larger number.
 fn exponent(text: &[u8]) -> Option<i64> {
     let (negative, text) = signed(text);
     let (number, rest) = digits(text);
@@ -154,7 +155,7 @@ fn exponent(text: &[u8]) -> Option<i64> {
     Some(if negative { -number } else { number })
 }
 
-/// How many leading zeros there are, and the rest.
+/// Returns the number of leading zeros, and the rest.
 fn without_leading_zeros(digits: &[u8]) -> (i64, &[u8]) {
     let zeros = digits.iter().position(|&digit| digit != b'0').unwrap_or(digits.len());
     (zeros as i64, &digits[zeros..])

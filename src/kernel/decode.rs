@@ -11,17 +11,17 @@ use crate::dtype::{Class, Dtype, FloatFormat, Specials};
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-/// How the bytes of a source element become a number.
+/// Conversion of the bytes of a source element to a number.
 pub(super) enum Decode {
     Bool,
-    /// Two's complement or unsigned; types of fewer than 8 bits use a byte too, whose other bits are ignored.
+    /// Two's complement or unsigned; types of fewer than 8 bits also use a byte, whose other bits are ignored.
     Int {
         bits: u32,
         signed: bool,
     },
     /// E8M0: each code as float32 bits.
     Scale(&'static [u32; 256]),
-    /// Floats of 8 bits and fewer: likewise, and how codes that are numbers get there without a table.
+    /// Floats of 8 bits and fewer: likewise, and the constants that convert finite codes without a table.
     Narrow(&'static [u32; 256], Widening),
     Float16(Widening),
     Bfloat16,
@@ -29,7 +29,8 @@ pub(super) enum Decode {
     Float64,
 }
 
-/// The codes of all floats and scales of 8 bits and fewer as float32 bits. Models have kernels by the hundred thousand.
+/// The codes of all floats and scales of 8 bits and fewer as float32 bits. Kernels share them, because a model can need
+/// hundreds of thousands of kernels.
 static TABLES: LazyLock<HashMap<Dtype, [u32; 256]>> = LazyLock::new(|| {
     let decode = |dtype: Dtype| match dtype.class() {
         Class::Scale => Some(std::array::from_fn(|code| decode_scale(code as u8))),
@@ -47,7 +48,7 @@ fn table(dtype: Dtype) -> Option<&'static [u32; 256]> {
 }
 
 impl Decode {
-    /// `None` for complex and string, which these lanes do not hold.
+    /// Creates the decoder of a type. `None` for complex and string, which these lanes do not hold.
     pub(super) fn new(dtype: Dtype) -> Option<Self> {
         Some(match dtype.class() {
             Class::Bool => Self::Bool,
@@ -64,7 +65,7 @@ impl Decode {
         })
     }
 
-    /// Whether the float32 lane holds every value of this source exactly.
+    /// True if the float32 lane holds every value of this source exactly.
     pub(super) fn is_exact_in_float32(&self) -> bool {
         match self {
             Self::Int { bits, .. } => *bits <= 16,
@@ -77,7 +78,7 @@ impl Decode {
         matches!(self, Self::Bool | Self::Int { .. })
     }
 
-    /// The lane is `scratch`, or the source itself if that is float32 already.
+    /// Decodes all elements to float32. The lane is `scratch`, or the source itself if it already is float32.
     #[inline(always)]
     pub(super) fn to_float32<'a>(&self, bytes: &'a [u8], count: usize, scratch: &'a mut Vec<u8>) -> &'a [[u8; 4]] {
         if let Self::Float32 = self {
@@ -108,7 +109,7 @@ impl Decode {
         }
     }
 
-    /// As [`Self::to_float32`].
+    /// Decodes all elements to float64, as [`Self::to_float32`] does to float32.
     #[inline(always)]
     pub(super) fn to_float64<'a>(&self, bytes: &'a [u8], count: usize, scratch: &'a mut Vec<u8>) -> &'a [[u8; 8]] {
         if let Self::Float64 = self {
@@ -131,7 +132,7 @@ impl Decode {
         lane
     }
 
-    /// Only integer sources use this lane.
+    /// Decodes all elements of an integer source to 64 bits. Only integer sources use this lane.
     #[inline(always)]
     pub(super) fn to_integer(&self, bytes: &[u8], lane: &mut [[u8; 8]]) {
         match self {
@@ -149,14 +150,14 @@ fn load<const N: usize, T: LaneElement>(bytes: &[u8], lane: &mut [T::Bytes], dec
     }
 }
 
-/// [`load`] from a table, not compiled for wider instruction sets, whose gathers are slower on many processors.
+/// [`load`] from a table. It is not compiled for wider instruction sets, whose gathers are slower on many processors.
 #[inline(never)]
 fn look_up<T: LaneElement>(bytes: &[u8], lane: &mut [T::Bytes], decode: impl Fn([u8; 1]) -> T) {
     load(bytes, lane, decode);
 }
 
-/// A source format of 16 bits or fewer, as the constants that [`Widening::widen`] needs. Loops copy it: if a constant
-/// is behind a reference and only some elements need it, the compiler emits a gather, at a fifth of the speed.
+/// A source format of 16 bits or fewer, as the constants that [`Widening::widen`] needs. Loops copy it, because if a
+/// constant is behind a reference and only some elements need it, the compiler emits a gather, at a fifth of the speed.
 #[derive(Clone, Copy)]
 pub(super) struct Widening {
     /// Mantissa bits of float32 that the source lacks.
@@ -167,17 +168,17 @@ pub(super) struct Widening {
     unit: f32,
     min_normal: u32,
     sign: u32,
-    /// How many bits the target's sign bit is to the left of the source's.
+    /// Left shift that moves the sign bit to its place in the target.
     sign_shift: u32,
-    /// A code that is not a number is at least `special` after xor with `flip` and masking with `mask`.
+    /// A code that is infinite or NaN is at least `special` after xor with `flip` and masking with `mask`.
     mask: u16,
     flip: u16,
     special: u16,
 }
 
 impl Widening {
-    /// Writes floats of 8 bits or fewer as bfloat16, if all of them are numbers: the upper half of their float32 bits, as the
-    /// lower half is zero. Nothing is lost.
+    /// Writes floats of 8 bits or fewer as bfloat16, if all of them are finite: the upper half of their float32 bits,
+    /// because the lower half is zero. Nothing is lost.
     #[inline(always)]
     pub(super) fn fill_bfloat16(self, bytes: &[u8], result: &mut [u8]) -> Option<Counts> {
         if self.has_special(bytes, |[code]| code.into()) {
@@ -193,15 +194,15 @@ impl Widening {
         Some(Counts::default())
     }
 
-    /// The bfloat16 of a code with at most three mantissa bits that is a number, in a lane of 16 bits.
+    /// Converts a finite code with at most three mantissa bits to bfloat16, in a lane of 16 bits.
     #[inline(always)]
     fn widen_to_bfloat16(self, code: u16) -> u16 {
         let magnitude = code & (self.sign as u16 - 1);
         // 1. With the exponent field in place, read as a fixed-point number: for normal numbers, this is the result.
         let once = (magnitude << (self.shift - 16)) as i16;
         // 2. The mantissa of a subnormal number of up to three bits reaches the hidden bit after some doublings; its
-        //    exponent is smaller by their number. Lines through the powers of two have these values; they are the
-        //    pieces of a concave function, as the logarithm is one, and so the least of them is right.
+        //    exponent is smaller by their number. Lines through the powers of two have these values. They are pieces of
+        //    a concave function, like the logarithm, so the least of them is right.
         let (twice, four_times, eight_times) = (once * 2, once * 4, once * 8);
         let least = once.min(twice - 0x80).min(four_times - 0x100).min(eight_times - 0x180);
         // 3. There is no line through zero.
@@ -233,18 +234,19 @@ impl Widening {
         }
     }
 
-    /// Whether any of the codes is infinite or NaN.
+    /// True if any of the codes is infinite or NaN.
     #[inline(always)]
     fn has_special<const N: usize>(&self, bytes: &[u8], code: impl Fn([u8; N]) -> u16) -> bool {
         let is_special = |bytes: &[u8; N]| (code(*bytes) ^ self.flip) & self.mask >= self.special;
         bytes.as_chunks().0.iter().fold(false, |any, bytes| any | is_special(bytes))
     }
 
-    /// The float32 of a code that is a number, as its bits.
+    /// Converts a finite code to the bits of a float32.
     #[inline(always)]
     fn widen(&self, code: u32) -> u32 {
         let magnitude = (code & (self.sign - 1)) << self.shift;
-        // A subnormal is its mantissa in the low bits of the smallest normal number, less that number.
+        // A subnormal is the smallest normal number with the mantissa in its low bits, minus the smallest normal
+        // number.
         let subnormal = (f32::from_bits(self.unit.to_bits() + magnitude) - self.unit).to_bits();
         let is_subnormal = code & (self.sign - 1) < self.min_normal;
         let value = if is_subnormal { subnormal } else { magnitude + self.rebias };
@@ -252,7 +254,7 @@ impl Widening {
     }
 }
 
-/// One conversion for all integer types, so that the list of widths appears once.
+/// Conversion of all integer types, so that the list of widths appears once.
 trait FromInteger<T> {
     fn signed(&self, value: i64) -> T;
     fn unsigned(&self, value: u64) -> T;
@@ -329,7 +331,7 @@ fn load_integers<T: LaneElement>(
     }
 }
 
-/// float16 bits -> float32 bits, Inf and NaN too.
+/// float16 bits -> float32 bits, including Inf and NaN.
 #[inline(always)]
 fn decode_float16(half: u16, widening: Widening) -> u32 {
     let magnitude = half & 0x7fff;
@@ -347,7 +349,7 @@ fn decode_bfloat16(brain: u16) -> u32 {
     if bits & 0x7fff_ffff > 0x7f80_0000 { bits | 0x0040_0000 } else { bits }
 }
 
-/// E8M0 code -> float32 bits: 2^(code - 127), of which the first is a float32 subnormal.
+/// E8M0 code -> float32 bits: 2^(code - 127). The smallest is a float32 subnormal.
 fn decode_scale(code: u8) -> u32 {
     match code {
         0 => 0x0040_0000,

@@ -9,11 +9,11 @@ use super::rules::{OutOfRange, RoundMode, Rules};
 use super::tally::{COUNTED, LossTally, count_float32_specials, count_float64_specials, count_zeros, store};
 use crate::dtype::{Class, Dtype, Specials};
 
-/// How a number becomes the bytes of a target element.
+/// Conversion of a number to the bytes of a target element.
 pub(super) enum Encode {
     Bool,
     Int(IntTarget),
-    /// Floats of 16 bits and fewer; the `bool` says whether codes have two bytes.
+    /// Floats of 16 bits and fewer; the `bool` is true if codes have two bytes.
     Narrow(Rounding, bool),
     Scale(ScaleTarget),
     Float32,
@@ -23,12 +23,13 @@ pub(super) enum Encode {
 #[derive(Clone, Copy)]
 pub(super) struct ScaleTarget {
     saturate: bool,
-    /// What is added below the exponent before truncation; it implements rounding up and to nearest.
+    /// Number added below the exponent before truncation; it implements rounding up and to nearest.
     bump: u32,
 }
 
 impl Encode {
-    /// From `source` to `dtype`. `None` for complex, string, and types that ONNX lacks, for which it has no rules.
+    /// Creates the conversion from `source` to `dtype`. `None` for complex, string, and types that ONNX lacks, because
+    /// it has no rules for them.
     pub(super) fn new(source: Dtype, dtype: Dtype, rules: Rules) -> Option<Self> {
         dtype.onnx_number()?;
         Some(match dtype.class() {
@@ -67,7 +68,7 @@ impl Encode {
         })
     }
 
-    /// Integer targets of up to 32 bits can use the float32 lane; wider ones cannot.
+    /// Encodes the float32 lane. Integer targets of up to 32 bits can use this lane; wider ones cannot.
     #[inline(always)]
     pub(super) fn encode_float32(&self, lane: &[[u8; 4]], bytes: &mut [u8]) -> Counts {
         let mut counts = match self {
@@ -103,7 +104,7 @@ impl Encode {
         }
     }
 
-    /// From integers, `signed` or not: to integers, which keep the low bits, to bool and to float64.
+    /// Encodes integers, `signed` or not: to integers, which keep the low bits, to bool and to float64.
     #[inline(always)]
     pub(super) fn encode_integer(&self, lane: &[[u8; 8]], signed: bool, bytes: &mut [u8]) -> Counts {
         match self {
@@ -155,7 +156,7 @@ impl Encode {
     }
 }
 
-/// bool -> bool: 0 or 1, by the rule of all other bools. A byte that was neither counts as changed.
+/// bool -> bool: 0 or 1, by the rule for bool targets. A byte that was neither counts as changed.
 #[inline(always)]
 pub(super) fn bools(input: &[u8], bytes: &mut [u8]) -> Counts {
     let (mut tally, mut largest) = (LossTally::EMPTY, 0);
@@ -201,7 +202,7 @@ fn narrow<const N: usize>(
     if tally.largest > rounding.limit {
         return narrow_any(lane, bytes, rounding, code);
     }
-    // Nearly every block of weights has such numbers for targets of 8 bits, and none for wider ones.
+    // For targets of 8 bits, nearly every block of weights has numbers that become zero; for wider targets, none has.
     if tally.smallest <= rounding.zero {
         tally.flushed = count_zeros(lane, rounding.zero);
     }
@@ -276,7 +277,7 @@ fn float32_from_float64(lane: &[[u8; 8]], bytes: &mut [u8]) -> Counts {
     counts
 }
 
-/// float32 -> E8M0 (ONNX Cast-24's table): the exponent, rounded by the mantissa; a negative number is NaN.
+/// float32 -> E8M0 (ONNX Cast-24's table): the exponent, rounded by the mantissa; a negative number becomes NaN.
 #[inline(always)]
 fn scale(lane: &[[u8; 4]], bytes: &mut [u8], target: ScaleTarget) -> Counts {
     const MAX: u32 = 254 << 23; // 2^127

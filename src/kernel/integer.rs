@@ -3,7 +3,7 @@
 use super::counts::{Counts, Loss};
 use super::tally::{LossTally, count_float32_specials, count_float64_specials, store};
 
-/// An integer target type, and what happens to floats beyond its range.
+/// An integer target type, and the treatment of floats beyond its range.
 #[derive(Clone, Copy)]
 pub(super) struct IntTarget {
     pub(super) bits: u32,
@@ -11,7 +11,7 @@ pub(super) struct IntTarget {
     pub(super) saturate: bool,
     /// 4 and 2 bits: round to nearest even (ONNX's notes on int4 and int2); otherwise truncate.
     pub(super) to_nearest: bool,
-    /// All bits of an element.
+    /// Mask of all bits of an element.
     pub(super) mask: u64,
     /// The largest magnitudes of a negative and of a non-negative number.
     pub(super) negative_limit: u64,
@@ -25,7 +25,7 @@ impl IntTarget {
         Self { bits, signed, saturate, to_nearest: bits < 8, mask, negative_limit, positive_limit }
     }
 
-    /// Targets of up to 32 bits. Nearly all blocks are entirely in range, and take a fraction of the time.
+    /// Encodes targets of up to 32 bits. Nearly all blocks are entirely in range, and take a fraction of the time.
     #[inline(always)]
     pub(super) fn encode_float32(&self, lane: &[[u8; 4]], bytes: &mut [u8]) -> Counts {
         let in_range = match self.bits {
@@ -47,7 +47,7 @@ impl IntTarget {
         self.counts(&tally, specials)
     }
 
-    /// The counts, if all numbers fit in the target and in 23 bits.
+    /// Encodes all numbers, and returns the counts if all of them fit in the target and in 23 bits.
     #[inline(always)]
     fn in_range<const N: usize>(
         &self,
@@ -56,11 +56,12 @@ impl IntTarget {
         to_nearest: bool,
         code: impl Fn(i32) -> [u8; N],
     ) -> Option<Counts> {
-        /// From here on the last bit of a float32 is worth 1, so adding it rounds to the nearest integer, ties to even.
+        /// The number from which the last bit of a float32 is worth 1, so that adding it rounds to the nearest integer,
+        /// ties to even.
         const ONES: f32 = 8_388_608.0;
         // Values below 1, or not nearer to 1 than to 0, become 0.
         let zero = if to_nearest { 0.5_f32.to_bits() } else { 1.0_f32.to_bits() - 1 };
-        // The numbers in range, less the lowest, are those of `width` bits.
+        // A number is in range if it has at most `width` bits after subtraction of `lowest`.
         let width = self.bits.min(23);
         let lowest = if self.signed { -1 << (width - 1) } else { 0 };
         let tally = store(lane, bytes, |bits: u32, tally| {
@@ -92,7 +93,7 @@ impl IntTarget {
         self.counts(&tally, specials)
     }
 
-    /// The loop counts NaN as out of range.
+    /// Classifies the counts of the loop, which counts NaN as out of range.
     fn counts(&self, tally: &LossTally, specials: Counts) -> Counts {
         let mut counts = tally.counts();
         counts += specials;
@@ -107,7 +108,7 @@ impl IntTarget {
     }
 }
 
-/// A float of one lane -> an integer, with arithmetic of the lane's width.
+/// Float of one lane -> integer, with arithmetic of the lane's width.
 macro_rules! int_from_float {
     ($name:ident, $bits:ty, $width:literal, $mantissa_bits:literal, $bias:literal) => {
         #[inline(always)]
@@ -120,8 +121,9 @@ macro_rules! int_from_float {
             let exponent = (magnitude >> $mantissa_bits) as u32;
             let fraction = magnitude & (HIDDEN - 1);
             let mantissa = if exponent == 0 { 0 } else { fraction | HIDDEN }; // a subnormal is next to 0
-            // The value is mantissa * 2^left or mantissa * 2^-right; one of the two shifts is 0. Limiting `right`
-            // changes nothing: mantissa and half of the last place are shifted out before.
+            // The value is mantissa * 2^left or mantissa * 2^-right; one of the two shifts is 0. Limiting `right` has
+            // no effect on the result: at smaller distances, mantissa and half of the last place are already shifted
+            // out.
             let left = exponent.saturating_sub(UNIT);
             let right = UNIT.saturating_sub(exponent).min($width - 1);
             let whole = mantissa >> right;
@@ -130,7 +132,7 @@ macro_rules! int_from_float {
             let is_up = target.to_nearest & ((rest > half) | ((rest == half) & (right != 0) & (whole & 1 == 1)));
             let whole = whole + <$bits>::from(is_up);
             let is_finite = magnitude < INFINITY;
-            let is_lost = left >= $width; // no bit is left of it in the lane: 0 modulo the lane's width
+            let is_lost = left >= $width; // no bit of it remains in the lane: 0 modulo the lane's width
             let low = if is_lost | !is_finite { 0 } else { whole << (left & ($width - 1)) };
             let is_wide = left > $width - 1 - $mantissa_bits; // the shift may have cut bits off
             let limit = if negative { target.negative_limit } else { target.positive_limit } as $bits;

@@ -1,20 +1,20 @@
 //! One loop, compiled for several instruction sets and chosen at run time.
 //!
 //! Loops do not branch on values, so the compiler vectorises them, and a wider instruction set only has to be enabled.
-//! The one instruction that it does not find by itself is the table in a register: see `look_up`. Every set gives the same
-//! bits; tests force each of them.
+//! The only instruction that the compiler does not generate by itself is the table lookup in registers: see `look_up`.
+//! Every set gives the same bits; tests force each of them.
 #![allow(unsafe_code, reason = "a function compiled for an instruction set may only run where the set exists")]
 
 use std::hint::black_box;
 use std::sync::OnceLock;
 
-/// The result of [`Isa::chosen`], for as long as the process runs.
+/// The result of [`Isa::chosen`] for the life of the process.
 static CHOSEN: OnceLock<Isa> = OnceLock::new();
 
 /// An instruction set that the kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isa {
-    /// What every machine of the target architecture has.
+    /// Instructions that every machine of the target architecture has.
     Baseline,
     /// x86-64 with AVX2.
     Avx2,
@@ -23,7 +23,7 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// The sets this machine has, the best last.
+    /// The sets that this machine has, the best last.
     #[must_use]
     pub fn available() -> Vec<Self> {
         [Self::Baseline, Self::Avx2, Self::Avx512].into_iter().filter(|isa| isa.is_available()).collect()
@@ -45,7 +45,7 @@ impl Isa {
         }
     }
 
-    /// The set that kernels run on: the best one, unless [`Isa::choose`] was first.
+    /// The set that kernels run on: the best one, unless [`Isa::choose`] was called first.
     #[must_use]
     pub fn chosen() -> Self {
         *CHOSEN.get_or_init(Self::best)
@@ -79,11 +79,11 @@ impl Isa {
 
 /// A loop worth compiling for each instruction set.
 pub trait Loop {
-    /// Its result.
+    /// Result of the loop.
     type Result;
 
-    /// Runs it. This method, and everything in it that is to be vectorised, must be `#[inline(always)]`: only inlined
-    /// code is compiled for the instruction set.
+    /// Runs the loop. This method, and everything in it that is to be vectorised, must be `#[inline(always)]`: only
+    /// inlined code is compiled for the instruction set.
     fn run(self) -> Self::Result;
 }
 
@@ -96,7 +96,7 @@ impl Isa {
         assert!(self.is_available(), "this machine has no {self:?}");
         match self {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the assertion above has found the features that the function is compiled for.
+            // SAFETY: the assertion above has checked the features that the function is compiled for.
             Self::Avx512 => unsafe { avx512(work) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
@@ -106,26 +106,27 @@ impl Isa {
     }
 }
 
-/// 1, hidden from the compiler: a sum of it and of 0 is then added under a mask, which takes AVX-512 a step less.
+/// Returns 1, hidden from the compiler. Adding either it or 0 then becomes an addition under a mask, which saves a step
+/// with AVX-512.
 #[inline(always)]
 pub(crate) fn hidden_one<T: From<u8>>() -> T {
     black_box(T::from(1))
 }
 
-/// Asks for the cache lines of bytes that will soon be read.
+/// Prefetches the cache lines of bytes that will soon be read.
 #[inline(always)]
 pub(crate) fn prefetch(bytes: &[u8]) {
     prefetch_behind(bytes, 0);
 }
 
-/// Prefetches the cache lines `distance` bytes behind each of these. They need not be part of the slice: the next
+/// Prefetches the cache lines `distance` bytes after the lines of `items`. They need not be part of the slice: the next
 /// tensor usually follows.
 #[inline(always)]
 pub(crate) fn prefetch_behind<T>(items: &[T], distance: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     for line in items.chunks(64 / size_of::<T>()) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: it changes nothing but the cache, at any address.
+        // SAFETY: the instruction changes nothing but the cache, at any address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast::<i8>().wrapping_add(distance)) };
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]

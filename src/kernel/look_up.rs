@@ -1,4 +1,5 @@
-//! Tables in registers: an instruction that gives each of 32 codes its entry. The compiler does not find it by itself.
+//! Table lookup in registers: one instruction looks up the entries of 32 codes. The compiler does not generate it by
+//! itself.
 #![allow(unsafe_code, reason = "a function compiled for an instruction set may only run where the set exists")]
 
 use super::isa::Isa;
@@ -9,18 +10,19 @@ pub(crate) type Table = [[u8; 2]; 16];
 /// Entries of two bytes, for the magnitudes of codes of 8 bits with a sign.
 pub(crate) type Magnitudes = [[u8; 2]; 128];
 
-/// How the entries of tables follow from the first and the second of a pair of numbers.
+/// Derivation of table entries from the first or the second of a pair of numbers.
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only AVX-512 looks up"))]
 pub(crate) struct Derivation {
-    /// For the entries of two tables: the words of two pairs.
+    /// Index of the word in two pairs, for each entry of two tables.
     words: [u16; 32],
-    /// What is added to the word, and the bits of the sum that are kept.
+    /// Number added to the word, and mask of the bits of the sum that are kept.
     added: [u16; 32],
     kept: [u16; 32],
 }
 
 impl Derivation {
-    /// For each entry, whether it follows from the second number, what is added, and the bits that are kept.
+    /// Creates a derivation. Each of `entries` is true if the entry derives from the second number, followed by the
+    /// number to add and the mask of the bits to keep.
     pub(crate) fn new(entries: [(bool, u16, u16); 16]) -> Self {
         let entry = |at: usize| entries[at % 16];
         Self {
@@ -32,18 +34,19 @@ impl Derivation {
 }
 
 impl Isa {
-    /// Whether it has an instruction for [`Isa::look_up`]. Loads from a table in memory are not faster than arithmetic.
+    /// True if the set has an instruction for [`Isa::look_up`]. Loads from a table in memory are not faster than
+    /// arithmetic.
     pub(crate) fn can_look_up(self) -> bool {
         self == Self::Avx512
     }
 
-    /// Gives each code, whose lowest four bits count, the two bytes of its entry in a table. Each table is for `size` codes.
-    /// Panics if the machine lacks the instruction set, or this lacks the instruction.
+    /// Looks up the two-byte entry of each code by its lowest four bits. Each table is for `size` codes. Panics if the
+    /// machine lacks the instruction set, or the set lacks the instruction.
     #[inline(always)]
     pub(crate) fn look_up(self, codes: &[u8], tables: &[Table], size: usize, out: &mut [[u8; 2]]) {
         assert!(self.can_look_up() && self.is_available(), "this machine has no {self:?}");
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the assertion has found the features that the function is compiled for.
+        // SAFETY: the assertion has checked the features that the function is compiled for.
         unsafe {
             look_up_avx512(codes, tables, size, out);
         }
@@ -51,14 +54,14 @@ impl Isa {
         let _ = (codes, tables, size, out);
     }
 
-    /// Gives each code the two bytes of the entry of its lowest seven bits. The highest bit inverts that of the entry. Each
-    /// table is for `size` codes.
-    /// Panics if the machine lacks the instruction set, or this lacks the instruction.
+    /// Looks up the two-byte entry of each code by its lowest seven bits. The highest bit of the code inverts the
+    /// highest bit of the entry. Each table is for `size` codes. Panics if the machine lacks the instruction set, or
+    /// the set lacks the instruction.
     #[inline(always)]
     pub(crate) fn look_up_magnitudes(self, codes: &[u8], tables: &[Magnitudes], size: usize, out: &mut [[u8; 2]]) {
         assert!(self.can_look_up() && self.is_available(), "this machine has no {self:?}");
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the assertion has found the features that the function is compiled for.
+        // SAFETY: the assertion has checked the features that the function is compiled for.
         unsafe {
             look_up_magnitudes_avx512(codes, tables, size, out);
         }
@@ -66,13 +69,13 @@ impl Isa {
         let _ = (codes, tables, size, out);
     }
 
-    /// Writes the table of each pair of numbers, of which there are a multiple of 16.
-    /// Panics if the machine lacks the instruction set, or this lacks the instruction.
+    /// Writes the table of each pair of numbers. The number of pairs is a multiple of 16. Panics if the machine lacks
+    /// the instruction set, or the set lacks the instruction.
     #[inline(always)]
     pub(crate) fn derive(self, pairs: &[[[u8; 2]; 2]], derivation: &Derivation, tables: &mut [Table]) {
         assert!(self.can_look_up() && self.is_available(), "this machine has no {self:?}");
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the assertion has found the features that the function is compiled for.
+        // SAFETY: the assertion has checked the features that the function is compiled for.
         unsafe {
             derive_avx512(pairs, derivation, tables);
         }
@@ -81,7 +84,7 @@ impl Isa {
     }
 }
 
-/// 32 codes at a time. A table takes four registers: the instruction selects from two of them.
+/// Looks up 32 codes at a time. A table takes four registers: the instruction selects from two of them.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn look_up_magnitudes_avx512(codes: &[u8], tables: &[Magnitudes], size: usize, out: &mut [[u8; 2]]) {
@@ -114,7 +117,7 @@ fn look_up_magnitudes_avx512(codes: &[u8], tables: &[Magnitudes], size: usize, o
     }
 }
 
-/// 32 codes at a time, which are in one group or in two.
+/// Looks up 32 codes at a time, which are in one group or in two.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn look_up_avx512(codes: &[u8], tables: &[Table], size: usize, out: &mut [[u8; 2]]) {
@@ -124,7 +127,7 @@ fn look_up_avx512(codes: &[u8], tables: &[Table], size: usize, out: &mut [[u8; 2
         _mm512_storeu_si512,
     };
     const SIXTEENS: i64 = 0x0010_0010_0010_0010;
-    // The entry of each code, of 32 entries.
+    // Selects the entry of each code from 32 entries.
     let entries = |table: __m512i, codes: __m512i, out: &mut [[u8; 2]; 32]| {
         // SAFETY: `out` has the 64 bytes that are written.
         unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), _mm512_permutexvar_epi16(codes, table)) };
@@ -173,7 +176,7 @@ fn look_up_avx512(codes: &[u8], tables: &[Table], size: usize, out: &mut [[u8; 2
     }
 }
 
-/// 16 pairs at a time, and two tables at a time from them.
+/// Reads 16 pairs at a time, and derives two tables at a time from them.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn derive_avx512(pairs: &[[[u8; 2]; 2]], derivation: &Derivation, tables: &mut [Table]) {

@@ -1,4 +1,4 @@
-//! Bytes to bytes: one tensor's elements from a source type to a target type, with counts of what was lost.
+//! Bytes to bytes: converts one tensor's elements from a source type to a target type, and counts losses.
 //!
 //! There are N decoders and N encoders, not N x N conversions. An element goes through one of three lanes:
 //!
@@ -11,15 +11,15 @@
 //! block of at most 4 KiB of the source is decoded into the lane and encoded out of it while it is in the first-level
 //! cache. The code is written once; `isa.rs` compiles it for several instruction sets.
 //!
-//! Most blocks hold nothing special: no Inf, no NaN, nothing beyond the target's range. They are converted under that
-//! assumption, in half the steps, and the smallest and largest magnitude show afterwards whether it was right; if not,
-//! the block is converted again by the complete rules. Tests compare both with the same reference implementation, in
-//! blocks of either kind.
+//! Most blocks have no special values: no Inf, no NaN, nothing beyond the target's range. Each block is converted under
+//! that assumption, in half the steps. The smallest and largest magnitude show afterwards whether the assumption held;
+//! if not, the block is converted again by the complete rules. Tests compare both with the same reference
+//! implementation, in blocks of either kind.
 //!
-//! Between bfloat16, float16 and floats of 8 bits and fewer, such blocks take lanes of 16 bits, with half as many vectors
-//! (`shortcut.rs`). Blocks are prefetched: computing and reading then overlap.
+//! Between bfloat16, float16 and floats of 8 bits and fewer, such blocks pass through lanes of 16 bits, with half as
+//! many vectors (`shortcut.rs`). Blocks are prefetched, so that computing and reading overlap.
 //!
-//! `docs/experiments.md` lists what was tried, and how fast it was.
+//! `docs/experiments.md` lists the experiments and their speed.
 //!
 //! Text does not use the lanes: [`Printer`] widens a block and prints its numbers; [`Parser`] reads decimals and passes
 //! them to the lanes as float64 rounded to odd, so that a number is rounded once there too.

@@ -1,7 +1,7 @@
 //! bfloat16 and float16 to floats of 8 bits and fewer, in lanes of 16 bits: twice as many elements in a vector as in
 //! the float32 lane.
 //!
-//! A block in which a magnitude is beyond the range, infinite or NaN is left to the float32 lane.
+//! The float32 lane converts blocks in which a magnitude is beyond the range, infinite or NaN.
 
 use super::counts::{Counts, Loss};
 use super::isa::{hidden_one, prefetch_behind};
@@ -10,36 +10,36 @@ use super::round::Rounding;
 use super::tally::COUNTED;
 use crate::dtype::{Class, Dtype, FloatFormat};
 
-/// Bits below the last bit of a code, while it is rounded.
+/// Number of bits below the last bit of a code while it is rounded.
 const BELOW: u32 = 9;
 
-/// Elements that are rounded side by side: a vector of the widest instruction set.
+/// Number of elements that are rounded in parallel: a vector of the widest instruction set.
 const LANES: usize = 32;
 
-/// What a narrow source becomes, as the constants of the loop. With M mantissa bits of the target, `steps` is M + 2, and
-/// E is the exponent field of the target's smallest normal number in the source.
+/// Constants of the loop that converts a narrow source. With M mantissa bits of the target, `steps` is M + 2, and E is
+/// the exponent field of the target's smallest normal number in the source.
 #[derive(Clone, Copy)]
 pub(super) struct Narrowing {
     is_float16: bool,
-    /// Whether the target has the exponents of the source, so that a code is the upper half of it.
+    /// True if the target has the exponents of the source, so that a code is the upper half of the source.
     is_upper_half: bool,
     steps: u16,
     /// E - `steps`.
     first: u16,
-    /// E - 1, at its place in the source: where the line through normal numbers begins.
+    /// E - 1, shifted to the exponent field of the source: the start of the line through normal numbers.
     line: u16,
     /// The largest source magnitude that stays in range.
     limit: i16,
     sign: u16,
-    /// How far left the source's sign bit lies of the target's.
+    /// Right shift that moves the sign bit to its place in the target.
     sign_shift: u32,
-    /// The source magnitudes from which on a mantissa is doubled once more.
+    /// Source magnitudes from which a mantissa is doubled once more.
     doublings: [i16; 5],
     /// The code of -0, in formats that have none.
     lacks: Option<u8>,
 }
 
-/// Of a block, side by side. It has no more elements than a u16 counts.
+/// Sums of a block, one per vector lane. A u16 can count all elements of a block.
 struct NarrowSums {
     largest: [i16; LANES],
     inexact: [u16; LANES],
@@ -49,7 +49,8 @@ struct NarrowSums {
 }
 
 impl Narrowing {
-    /// `None` for other types, and where the exponents of the source do not reach far enough below those of the target.
+    /// Creates the constants. `None` for other types, and if the exponents of the source do not reach far enough below
+    /// the exponents of the target.
     pub(super) fn new(source: Dtype, target: Dtype, rounding: &Rounding) -> Option<Self> {
         let is_float16 = source == Dtype::Float16;
         let Class::Float(FloatFormat { mantissa_bits, bias, .. }) = target.class() else { return None };
@@ -61,7 +62,7 @@ impl Narrowing {
         let is_upper_half = is_float16 && (mantissa_bits, bias) == (2, source_bias);
         let exponent = u16::try_from(source_bias + 1 - bias).ok();
         let exponent = if is_upper_half { steps } else { exponent.filter(|exponent| *exponent >= steps)? };
-        // From float32; the limit is a normal number of the source.
+        // Converts the limit from float32; it is a normal number of the source.
         let limit = if is_float16 {
             (rounding.limit.saturating_sub(112 << 23) >> 13).min(0x7bff)
         } else {
@@ -84,11 +85,11 @@ impl Narrowing {
         })
     }
 
-    /// Writes a code per byte. `None` where the block needs the rules in full; `codes` may then hold anything.
-    /// `has_shifts` says whether the processor shifts each lane by a distance of its own.
+    /// Writes one code per byte. `None` if the block needs the complete rules; `codes` may then hold anything.
+    /// `has_shifts` is true if the processor can shift each lane by a different distance.
     #[inline(always)]
     pub(super) fn encode(self, bytes: &[u8], codes: &mut [u8], has_shifts: bool) -> Option<Counts> {
-        // Of float16's ten mantissa bits, three are rounded to odd: what is left decides every tie as before.
+        // Drops three of float16's ten mantissa bits by rounding to odd; the remaining bits decide every tie as before.
         let float16 = |magnitude: u16| magnitude >> 3 | u16::from(magnitude & 7 != 0);
         match (self.is_float16, has_shifts) {
             _ if self.is_upper_half => self.run(bytes, codes, |_, magnitude| magnitude << (BELOW - 8)),
@@ -99,7 +100,7 @@ impl Narrowing {
         }
     }
 
-    /// `code` gives the code of a magnitude, with BELOW bits below it.
+    /// Converts a block. `code` returns the code of a magnitude, with BELOW bits below it.
     #[inline(always)]
     fn run(self, bytes: &[u8], codes: &mut [u8], code: impl Fn(Self, u16) -> u16) -> Option<Counts> {
         let mut sums = NarrowSums { largest: [0; LANES], inexact: [0; LANES], flushed: [0; LANES], one: hidden_one() };
@@ -130,7 +131,7 @@ impl Narrowing {
         Some(counts)
     }
 
-    /// Gets and gives copies: the compiler knows that they do not overlap.
+    /// Takes and returns copies: the compiler knows that they do not overlap.
     #[inline(always)]
     fn round(self, elements: [[u8; 2]; LANES], code: &impl Fn(Self, u16) -> u16, sums: &mut NarrowSums) -> [u8; LANES] {
         let one = sums.one;
@@ -138,7 +139,7 @@ impl Narrowing {
         for at in 0..LANES {
             let bits = u16::from_le_bytes(elements[at]);
             let magnitude = bits & 0x7fff;
-            // Only signed numbers have a maximum in all instruction sets.
+            // Only signed numbers have a maximum instruction in all instruction sets.
             sums.largest[at] = sums.largest[at].max(magnitude as i16);
             let code = code(self, magnitude);
             sums.inexact[at] += if code & ((1 << BELOW) - 1) != 0 { one } else { 0 };
@@ -150,8 +151,9 @@ impl Narrowing {
         codes
     }
 
-    /// The code of a magnitude, given by exponent and seven mantissa bits, as in bfloat16. `align` gets the mantissa with its
-    /// hidden bit, which subnormal numbers lack; but their codes are 0 with it and without.
+    /// Returns the code of a magnitude that is given by exponent and seven mantissa bits, as in bfloat16. `align`
+    /// receives the mantissa with its hidden bit. Subnormal numbers have no hidden bit, but their codes are 0 with it
+    /// and without.
     #[inline(always)]
     fn code(self, number: u16, align: impl Fn(Self, u16, u16) -> u16) -> u16 {
         let mantissa = if number == 0 { 0 } else { number & 0x7f | 0x80 };
@@ -159,14 +161,16 @@ impl Narrowing {
         align(self, number, mantissa).max(number.saturating_sub(self.line) << self.steps)
     }
 
-    /// A mantissa shifted left by `steps`, and by one less for each exponent below that of the smallest normal number.
+    /// Shifts a mantissa left by `steps`, and by one less for each exponent below the exponent of the smallest normal
+    /// number.
     #[inline(always)]
     fn shifted(self, number: u16, mantissa: u16) -> u16 {
-        // The compiler then knows that no distance is beyond 15.
+        // The mask tells the compiler that no distance exceeds 15.
         mantissa << (number >> 7).saturating_sub(self.first).min(self.steps & 7)
     }
 
-    /// [`Self::shifted`] for processors that shift all lanes by the same distance: it doubles up to five times.
+    /// [`Self::shifted`] for processors that shift all lanes by the same distance: doubles the mantissa up to five
+    /// times.
     #[inline(always)]
     fn doubled(self, number: u16, mantissa: u16) -> u16 {
         let [one, two, three, four, five] = self.doublings;

@@ -1,22 +1,22 @@
-//! The float64 nearest to a decimal, and on which side of it the decimal is.
+//! The float64 nearest to a decimal, and the side of it on which the decimal lies.
 //!
-//! The side distinguishes an exact result from a rounded one, and is what rounding to odd needs. Short decimals, nearly
-//! all that occur, take one division of 128 bits. For the others the standard library finds the nearest float64, and
-//! the two are compared exactly, as integers of any size.
+//! The side distinguishes an exact result from a rounded one, and rounding to odd depends on it. Short decimals, which
+//! are nearly all decimals in practice, take one division of 128 bits. For the others the standard library finds the
+//! nearest float64, and the two are compared exactly, as integers of any size.
 
 use super::decimal::Decimal;
 use std::cmp::Ordering;
 use std::fmt::Write;
 
-/// How many digits of a decimal are significant.
+/// Number of digits of a decimal that are significant.
 ///
-/// Float64s, and the numbers halfway between two of them, have at most 768 significant digits. One that is not less
-/// than a decimal's first 800 digits is therefore a multiple of the unit of the 800th digit, and none lies strictly
-/// between those digits and the same plus one unit. A decimal of more digits does lie there, so any other number in
-/// that interval can replace it: its first 800 digits followed by a 1.
+/// Float64s, and the numbers halfway between two of them, have at most 768 significant digits. Such a number that is
+/// not less than a decimal's first 800 digits is therefore a multiple of the unit of the 800th digit, and none lies
+/// strictly between the first 800 digits and the same plus one unit. A decimal with more digits does lie there, so any
+/// other number in that interval can replace it: its first 800 digits followed by a 1.
 const KEPT: usize = 800;
 
-/// Buffers of a comparison, kept from one to the next.
+/// Buffers of a comparison, reused by the next one.
 #[derive(Default)]
 pub(super) struct NearestScratch {
     spelled: String,
@@ -24,7 +24,7 @@ pub(super) struct NearestScratch {
     right: Natural,
 }
 
-/// A non-negative float64 (Inf where the decimal is too large), and how the exact number compares to it.
+/// A non-negative float64 (Inf if the decimal is too large), and the order of the exact number relative to it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Nearest {
     pub(super) value: f64,
@@ -52,12 +52,13 @@ impl Nearest {
         Self::of_long(decimal, scratch)
     }
 
-    /// `digits * 10^power`, with `digits` not 0 and `power` between -27 and 27: 5^27 is the largest that fits in 64
-    /// bits. No such number is subnormal or too large.
+    /// Converts `digits * 10^power`, with `digits` not 0 and `power` between -27 and 27: 5^27 is the largest that fits
+    /// in 64 bits. No such number is subnormal or too large.
     fn of_short(digits: u64, power: i32) -> Self {
         let fives = u128::from(5_u64.pow(power.unsigned_abs()));
         let digits = u128::from(digits);
-        // As number * 2^exponent. A quotient of 128 bits and at most 63 has at least 65, of which 53 are kept.
+        // As number * 2^exponent. A number of 128 bits divided by one of at most 63 has at least 65 bits, of which 53
+        // are kept.
         let (number, exponent, is_cut) = if power >= 0 {
             (digits * fives, power, false)
         } else {
@@ -77,7 +78,7 @@ impl Nearest {
         Self { value: f64::from_bits((field << 52) + mantissa + u64::from(is_up)), side }
     }
 
-    /// Any decimal that is not zero and not far beyond either end of float64.
+    /// Converts any decimal that is not zero and not far beyond either end of the range of float64.
     fn of_long(decimal: &Decimal, scratch: &mut NearestScratch) -> Self {
         let NearestScratch { spelled, left, right } = scratch;
         spelled.clear();
@@ -94,8 +95,8 @@ impl Nearest {
         } else if value == f64::INFINITY {
             Ordering::Less
         } else {
-            // digits * 10^power against mantissa * 2^exponent: powers of five go to the side that they multiply, then
-            // powers of two.
+            // Compares digits * 10^power with mantissa * 2^exponent: powers of five multiply the side that they belong
+            // to, then powers of two do.
             let (mantissa, exponent) = parts(value);
             left.set_digits(&spelled.as_bytes()[..count]);
             right.set(mantissa);
@@ -108,8 +109,8 @@ impl Nearest {
         Self { value, side }
     }
 
-    /// The exact number rounded to odd: truncated to a float64 whose last bit is set if anything was cut off. A number
-    /// beyond the largest float64 becomes that one, which is odd; only zero becomes zero.
+    /// Returns the exact number rounded to odd: truncated to a float64 whose last bit is set if anything was cut off. A
+    /// number beyond the largest float64 becomes the largest, which is odd; only zero becomes zero.
     pub(super) fn to_odd(self) -> f64 {
         let bits = self.value.to_bits();
         f64::from_bits(match self.side {
@@ -120,7 +121,7 @@ impl Nearest {
     }
 }
 
-/// A positive finite float64 as `mantissa * 2^exponent`.
+/// Splits a positive finite float64 into `mantissa * 2^exponent`.
 fn parts(value: f64) -> (u64, i32) {
     let fraction = value.to_bits() & ((1 << 52) - 1);
     match (value.to_bits() >> 52) as i32 {
@@ -132,7 +133,7 @@ fn parts(value: f64) -> (u64, i32) {
 /// A non-negative integer of any size.
 #[derive(Default)]
 struct Natural {
-    /// The lowest 64 bits first; the last is not 0.
+    /// Groups of 64 bits, the lowest first; the last is not 0.
     limbs: Vec<u64>,
 }
 
@@ -199,7 +200,7 @@ mod tests {
         let mut seen = [0; 3];
         for power in -27..=27 {
             for step in 0..2000_u64 {
-                // Multiples of a power of 5 make the exact ones, powers of 2 with them the ties.
+                // Multiples of a power of 5 give exact results, and multiplied by powers of 2 they give ties.
                 let random = step.wrapping_mul(0x9e37_79b9_7f4a_7c15);
                 let ties = (random >> 10 | 1).wrapping_mul(5_u64.pow(step as u32 % 28));
                 let digits = [random >> (step % 60), ties][step as usize % 2] % 10_u64.pow(19);

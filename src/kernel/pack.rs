@@ -1,4 +1,4 @@
-//! Elements of 1, 2, 4 and 6 bits: packed as ONNX packs them, and one in a byte as numpy holds them.
+//! Elements of 1, 2, 4 and 6 bits: packed as in ONNX, and one per byte as in numpy.
 //!
 //! Packed: least significant bits first, in the order of the elements, without gaps, the last byte padded with
 //! zeros. For 6 bits that is `b0 = v0|v1<<6, b1 = v1>>2|v2<<4, b2 = v2>>4|v3<<2`.
@@ -16,7 +16,7 @@ pub(super) fn unpack(packed: &[u8], codes: &mut [u8], bits: u32) {
     }
 }
 
-/// Writes elements of `bits` bits packed; bits of a code above those must be zero.
+/// Packs elements of `bits` bits; the higher bits of a code must be zero.
 #[inline(always)]
 pub(super) fn pack(codes: &[u8], packed: &mut [u8], bits: u32) {
     match bits {
@@ -31,7 +31,7 @@ pub(super) fn pack(codes: &[u8], packed: &mut [u8], bits: u32) {
     }
 }
 
-/// `P` bytes hold `C` codes; a short last group is padded with zeros.
+/// Unpacks groups of `P` bytes that hold `C` codes; a short last group is padded with zeros.
 #[inline(always)]
 fn unpack_groups<const P: usize, const C: usize>(packed: &[u8], codes: &mut [u8], split: impl Fn([u8; P]) -> [u8; C]) {
     let (groups, rest) = packed.as_chunks::<P>();
@@ -74,7 +74,7 @@ mod tests {
             (4, &[7, 9, 3], &[0x97, 0x03]),
             (2, &[3, 1, 2, 0, 3], &[0x27, 0x03]),
             (2, &[2, 1, 3, 0, 1], &[0x36, 0x01]),
-            (1, &[1, 0, 0, 1, 1, 0, 0, 0, 1, 1], &[0x19, 0x03]), // not ONNX's, but by the same rule
+            (1, &[1, 0, 0, 1, 1, 0, 0, 0, 1, 1], &[0x19, 0x03]), // not from ONNX, but by the same rule
             (6, &[0x1f, 0x21, 0x08, 0x10, 0x14], &[0x5f, 0x88, 0x40, 0x14]),
         ];
         for (bits, codes, bytes) in cases {

@@ -12,7 +12,7 @@ use super::text::Texts;
 use crate::dtype::{Class, Dtype};
 use std::cmp::Ordering;
 
-/// A conversion of texts to the numbers that they spell.
+/// A conversion of texts to numbers.
 ///
 /// A number is a decimal with an optional sign, point and exponent, or `INF`, `INFINITY` or `NAN` in any case; bool
 /// also accepts `true` and `false`. Surrounding ASCII blanks are ignored; everything else, including an empty text, is
@@ -20,28 +20,28 @@ use std::cmp::Ordering;
 pub struct Parser {
     target: Storage,
     staged: Staged,
-    /// From the staged elements to the target's.
+    /// Conversion of staged elements to the target.
     finish: Kernel,
     refused: Option<Loss>,
 }
 
-/// What a text becomes first, one element at a time, in a buffer of one block.
+/// Intermediate form of a number, written one element at a time to a buffer of one block.
 enum Staged {
-    /// The nearest float64: the result itself.
+    /// The nearest float64, which is the result itself.
     Float64,
     /// A float64 rounded to odd, for the kernel to round (see `round.rs`). It has 53 bits, and no other float type
-    /// needs more than 24 and two; bool asks whether it is 0 or 1, which an inexact one never is.
+    /// needs more than 24 and two. For bool, only 0 and 1 are special, and an inexact number is never one of them.
     Odd,
-    /// The target's integer, at least one byte per element.
+    /// An integer of the target type, at least one byte per element.
     Int(IntTarget),
 }
 
-/// The text of this element of the batch is not a number of the target type.
+/// The index of an element in the batch whose text is not a number of the target type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotANumber(pub usize);
 
 impl Parser {
-    /// The parser for one type. `None` for complex, string and a big-endian target.
+    /// Creates the parser for one type. `None` for complex, string and a big-endian target.
     #[must_use]
     pub fn new(target: Storage, rules: &Rules) -> Option<Self> {
         let dtype = target.dtype;
@@ -72,7 +72,7 @@ impl Parser {
     /// [`NotANumber`] with the index of the first text that is not a number; `output` is then partly written.
     ///
     /// # Panics
-    /// When `output` is shorter than the elements take.
+    /// When `output` is too short for the elements.
     pub fn parse(&self, texts: &Texts, output: &mut [u8]) -> Result<Counts, NotANumber> {
         let mut counts = Counts::default();
         let mut scratch = NearestScratch::default();
@@ -108,7 +108,7 @@ impl Parser {
         }
     }
 
-    /// The staged bits of one number; counts what the following kernel cannot see.
+    /// Returns the staged bits of one number, and counts the properties that the following kernel cannot see.
     fn convert(&self, number: NumericLiteral, scratch: &mut NearestScratch, counts: &mut Counts) -> u64 {
         counts.input_nan += u64::from(matches!(number.magnitude, Magnitude::Nan));
         counts.input_infinite += u64::from(matches!(number.magnitude, Magnitude::Infinity));
@@ -129,7 +129,7 @@ impl Parser {
     }
 }
 
-/// The bits of an integer element, by the rules for floats of the same value.
+/// Returns the bits of an integer element, by the rules for floats of the same value.
 fn integer(negative: bool, magnitude: Magnitude, target: IntTarget, counts: &mut Counts) -> u64 {
     let limit = if negative { target.negative_limit } else { target.positive_limit };
     let (low, is_over, end) = match magnitude {

@@ -1,7 +1,7 @@
 //! Numbers to text: the shortest decimal digits that read back to the same number, without exponent.
 //!
-//! Of two texts that are equally short and equally near to the number, the one with the even last digit is written, as
-//! by numpy, Python and ONNX; Rust rounds such a number up.
+//! If two texts are equally short and equally near to the number, the result is the one with the even last digit, as in
+//! numpy, Python and ONNX; Rust rounds such a number up.
 
 use super::convert::{Kernel, Malformed};
 use super::lane::BLOCK;
@@ -15,8 +15,8 @@ use std::str::FromStr;
 /// A conversion of numbers to text.
 ///
 /// A float is written as the shortest digits that read back to the same float32 (float64 if that is the source;
-/// narrower types are widened to float32, `cast.md`, rule 8), never with an exponent, and without `.0`; also `-0`,
-/// `INF`, `-INF` and `NaN`, without a sign. Integers are decimal, bool is `1` or `0`.
+/// narrower types are widened to float32, `cast.md`, rule 8), never with an exponent, and without `.0`. The special
+/// values are `-0`, `INF`, `-INF`, and `NaN` without a sign. Integers are decimal; bool is `1` or `0`.
 pub struct Printer {
     source: Storage,
     widen: Kernel,
@@ -25,7 +25,7 @@ pub struct Printer {
 }
 
 impl Printer {
-    /// The printer for one type. `None` for complex and string.
+    /// Creates the printer for one type. `None` for complex and string.
     #[must_use]
     pub fn new(source: Storage) -> Option<Self> {
         let wide = match source.dtype.class() {
@@ -42,10 +42,10 @@ impl Printer {
     /// Appends the texts of `count` elements.
     ///
     /// # Errors
-    /// [`Malformed`] as [`Kernel::run`]; some texts may have been appended by then.
+    /// [`Malformed`], as for [`Kernel::run`]; some texts may have been appended before.
     ///
     /// # Panics
-    /// When `input` is shorter than `count` elements take.
+    /// When `input` is too short for `count` elements.
     pub fn print(&self, input: &[u8], count: usize, texts: &mut Texts) -> Result<(), Malformed> {
         let mut wide = [0; BLOCK * 8];
         for start in (0..count).step_by(BLOCK) {
@@ -68,7 +68,7 @@ fn each<const N: usize>(bytes: &[u8], print: impl FnMut([u8; N])) {
     bytes.as_chunks().0.iter().copied().for_each(print);
 }
 
-/// A type that decides which digits are the shortest.
+/// A float type, whose precision determines the shortest digits.
 pub(crate) trait Float: Copy + Display + FromStr + PartialEq + Into<f64> {}
 impl Float for f32 {}
 impl Float for f64 {}
@@ -88,7 +88,7 @@ fn push_float(texts: &mut Texts, float: impl Float) {
     }
 }
 
-/// A finite float as [`Printer`] writes it.
+/// Formats a finite float as [`Printer`] does.
 pub(crate) fn shortest(float: impl Float) -> String {
     let mut text = float.to_string();
     if let Some(digit) = even_digit(text.as_bytes(), float) {
@@ -98,11 +98,11 @@ pub(crate) fn shortest(float: impl Float) -> String {
     text
 }
 
-/// The last digit that a float's text should have, if another text is as short and as near and has an even digit there.
-/// `shown` is Rust's text: the shortest digits that read back, without exponent.
+/// Returns the even last digit of another text that is as short and as near as `shown`, if there is one. `shown` is
+/// Rust's text of the float: the shortest digits that read back, without exponent.
 ///
 /// A float with n binary places has n decimal places, and ends in 25 or 75 if n is at least 2. It lies halfway between
-/// two texts if they lack only its last place; the even one ends in 2 or in 8. This cannot happen to an integer: its
+/// two texts if they lack only its last place; the even text ends in 2 or 8. This cannot happen to an integer: its
 /// neighbours would be too far away.
 fn even_digit<T: Float>(shown: &[u8], float: T) -> Option<u8> {
     let even = match shown.last()? {
@@ -120,7 +120,7 @@ fn even_digit<T: Float>(shown: &[u8], float: T) -> Option<u8> {
     reads_back.then_some(even)
 }
 
-/// Bits behind the point of a finite number.
+/// Number of bits after the binary point of a finite number.
 fn binary_places(value: f64) -> usize {
     const MANTISSA: u32 = f64::MANTISSA_DIGITS - 1;
     let field = (value.abs().to_bits() >> MANTISSA) as u32;

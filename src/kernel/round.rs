@@ -1,23 +1,23 @@
-//! The only rounding: float32 bits to any float format of 16 bits or fewer, to nearest, ties to even.
+//! Rounding of float32 bits to any float format of 16 bits or fewer: to nearest, ties to even.
 //!
-//! The format is data ([`Rounding`]), the code has no branch on the value, and every shift distance is the same
-//! for all values, so the compiler turns the loop around [`Rounding::round`] into vector code for whatever
-//! instruction set it is compiled for.
+//! The format is data ([`Rounding`]), the code has no branch on the value, and every shift distance is the same for all
+//! values, so the compiler turns the loop around [`Rounding::round`] into vector code for any instruction set that it
+//! is compiled for.
 //!
 //! Sources wider than float32 arrive *rounded to odd* ([`narrow_to_odd`]): truncated, with the last bit set when
-//! anything was cut off. Rounding such a value to at most 22 significant bits gives what rounding the original once
-//! would have given (Boldo & Melquiond, "When double rounding is odd", 2005), and a truncated value can no longer look
+//! anything was cut off. Rounding such a value to at most 22 significant bits gives the same result as rounding the
+//! original once (Boldo & Melquiond, "When double rounding is odd", 2005), and a truncated value can no longer look
 //! exact.
 
 use crate::dtype::{FloatFormat, Specials};
 
-/// float32: where the exponent starts, its bias, and the bits below the sign.
+/// float32: the position of the exponent, its bias, and the bits below the sign.
 const MANTISSA_BITS: u32 = 23;
 const BIAS: i32 = 127;
 pub(super) const MAGNITUDE: u32 = 0x7fff_ffff;
 const INFINITY: u32 = 0x7f80_0000;
 
-/// What a value beyond the target's range becomes.
+/// Result for a value beyond the target's range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Overflow {
     Saturate,
@@ -52,7 +52,7 @@ pub(super) struct Rounding {
     aligner: f32,
     /// The same exponent field as an addend: see [`Rounding::round_in_range`].
     raise: u32,
-    /// The magnitudes that [`Rounding::round_in_range`] takes.
+    /// The largest magnitude that [`Rounding::round_in_range`] accepts.
     pub(super) limit: u32,
     /// The largest magnitude that rounds to zero: half of the smallest subnormal.
     pub(super) zero: u32,
@@ -62,21 +62,21 @@ pub(super) struct Rounding {
     overflow_code: u32,
     infinity_code: u32,
     nan_code: u32,
-    /// The bits of a source NaN's payload, once shifted, that the target keeps.
+    /// Mask of the bits of a source NaN's payload, once shifted, that the target keeps.
     payload: u32,
-    /// How far left the source's sign bit lies of the target's.
+    /// Right shift that moves the sign bit to its place in the target.
     sign_shift: u32,
     sign: u32,
-    /// One less than the smallest code that takes a sign; `u32::MAX` for all codes.
+    /// One less than the largest code that takes a sign; zero takes none. `u32::MAX` if all codes, including zero, do.
     signed_codes: u32,
     pub(super) overflow: Overflow,
     pub(super) on_infinity: Overflow,
     pub(super) has_nan: bool,
-    /// Whether every number of the source is a number of the target.
+    /// True if every number of the source is a number of the target.
     pub(super) is_exact: bool,
 }
 
-/// A rounded value and what happened to it; the flags are 0 or 1.
+/// A rounded value and its losses; the flags are 0 or 1.
 pub(super) struct Rounded {
     pub(super) code: u32,
     /// The source was finite and beyond the range.
@@ -90,7 +90,8 @@ pub(super) struct Rounded {
 }
 
 impl Rounding {
-    /// `overflow` is what finite values beyond the range become, `on_infinity` what Inf becomes.
+    /// Computes the constants. `overflow` is the result for finite values beyond the range, `on_infinity` the result
+    /// for Inf.
     pub(super) fn new(format: &FloatFormat, overflow: Overflow, on_infinity: Overflow, is_exact: bool) -> Self {
         let shift = MANTISSA_BITS - format.mantissa_bits;
         let sign = format.sign() as u32;
@@ -100,7 +101,7 @@ impl Rounding {
         let aligner =
             f32::from_bits(((format.min_subnormal_exponent() + MANTISSA_BITS as i32 + BIAS) as u32) << MANTISSA_BITS);
         let max_finite = format.max_finite() as u32;
-        // The last magnitude that rounds to the largest number: a tie does where that number is even.
+        // The largest magnitude that rounds to the largest number: a tie does if that number is even.
         let last = ((max_finite + rebias) << shift) + half_less_one + (1 - (max_finite & 1));
         Self {
             shift,
@@ -129,9 +130,9 @@ impl Rounding {
     }
 
     /// Rounds one float32 whose magnitude is at most `limit`, given as its bits, in half the steps of
-    /// [`Rounding::round`] and with the same result. Only the lower 16 bits of the code matter. The sign of a zero is
-    /// the source's. The second result says whether it is exact. Whether a block of elements was in range is checked
-    /// afterwards: see `LossTally`.
+    /// [`Rounding::round`] and with the same result. Only the lower 16 bits of the code matter. A zero keeps the sign
+    /// of the source. The second result is true if the code is exact. The range of a whole block is checked afterwards:
+    /// see `LossTally`.
     #[inline(always)]
     pub(super) fn round_in_range(&self, bits: u32) -> (u32, bool) {
         let magnitude = bits & MAGNITUDE;
@@ -142,7 +143,7 @@ impl Rounding {
         let raised = f32::from_bits(exponent + self.raise);
         let sum = f32::from_bits(magnitude) + raised;
         // 2. The exponent goes above the mantissa: 0 for the smallest normal numbers, because their hidden bit stands
-        //    for 1. The low bits of `raise` already contain what has to be subtracted for that. It is even, as the
+        //    for 1. The low bits of `raise` already contain the number to subtract for that. It is even, as the
         //    mantissa has at least one bit, so ties stay ties.
         let code = sum.to_bits().wrapping_add(exponent >> self.shift);
         // 3. The subtraction is exact: both are multiples of the same bit.
@@ -176,8 +177,8 @@ impl Rounding {
         let code = if is_over { self.overflow_code } else { code };
         let code = if is_infinite { self.infinity_code } else { code };
         let code = if is_nan { self.nan_code | ((magnitude >> self.shift) & self.payload) } else { code };
-        // 4. The sign. FNUZ formats have none on zero and NaN. In formats without NaN, `nan_code` is the sign
-        //    bit, so that xor gives what ONNX's node tests have: NaN -> -0, -NaN -> +0.
+        // 4. The sign. FNUZ formats have none on zero and NaN. In formats without NaN, `nan_code` is the sign bit, so
+        //    that xor gives the results of ONNX's node tests: NaN -> -0, -NaN -> +0.
         let sign = (bits >> self.sign_shift) & self.sign;
         let takes_sign = code.wrapping_sub(1) <= self.signed_codes;
         Rounded {
@@ -203,7 +204,7 @@ pub(super) fn narrow_to_odd(bits: u64) -> u32 {
     if value.is_nan() { narrow_nan(bits) } else { odd }
 }
 
-/// A float64 NaN as float32: the sign and the leading payload bits kept, quiet.
+/// Narrows a float64 NaN to a quiet float32 NaN; keeps the sign and the leading payload bits.
 #[inline(always)]
 pub(super) fn narrow_nan(bits: u64) -> u32 {
     ((bits >> 32) as u32 & 0x8000_0000) | 0x7fc0_0000 | ((bits >> 29) as u32 & 0x003f_ffff)

@@ -1,4 +1,4 @@
-//! What the types of a cast leave open.
+//! Rules of a cast that its types leave open.
 
 /// The rules that the types of a cast leave open, with the names of `cast.md` and ONNX Cast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,12 +9,12 @@ pub struct Rules {
     pub infinity_saturates_fnuz: bool,
     /// ONNX's `round_mode`, for E8M0 targets.
     pub round_mode: RoundMode,
-    /// What happens to a float beyond an integer's range.
+    /// Result for a float beyond an integer's range.
     pub out_of_range: OutOfRange,
 }
 
 impl Default for Rules {
-    /// Those of a cast without options: the defaults of Cast-23. A float beyond an integer's range wraps.
+    /// The rules of a cast without options: the defaults of Cast-23. A float beyond an integer's range wraps.
     fn default() -> Self {
         Self {
             saturate: true,
@@ -26,7 +26,7 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// For casts between types that lose nothing, or as little as possible.
+    /// Rules of casts that lose nothing, or as little as possible.
     pub(crate) const LOSSLESS: Self = Self {
         saturate: false,
         infinity_saturates_fnuz: false,
@@ -35,18 +35,18 @@ impl Rules {
     };
 }
 
-/// How E8M0 rounds to a power of two.
+/// Direction in which E8M0 rounds to a power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoundMode {
     /// To the next power of two upwards.
     Up,
     /// To the power of two below.
     Down,
-    /// To the nearest, a tie upwards.
+    /// To the nearest power of two, ties upwards.
     Nearest,
 }
 
-/// What happens to a float beyond an integer type's range, including NaN and Inf.
+/// Result for a float beyond an integer type's range, including NaN and Inf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutOfRange {
     /// The low bits of the integer; 0 for NaN and Inf.

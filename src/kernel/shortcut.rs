@@ -1,5 +1,5 @@
-//! Shorter ways than through float32, for blocks without special values, in lanes of 16 bits: twice as many elements in a
-//! vector.
+//! Faster conversions than through float32, for blocks without special values, in lanes of 16 bits: twice as many
+//! elements in a vector.
 
 use super::counts::Counts;
 use super::decode::{Decode, Widening};
@@ -28,11 +28,11 @@ impl Shortcut {
         }
     }
 
-    /// Writes all results. `None` where the block needs the rules in full; `result` may then hold anything.
+    /// Writes all results. `None` if the block needs the complete rules; `result` may then hold anything.
     #[inline(always)]
     pub(super) fn convert(self, bytes: &[u8], result: &mut [u8], isa: Isa) -> Option<Counts> {
         match self {
-            // Only AVX-512 shifts each lane of 16 bits by a distance of its own.
+            // Only AVX-512 can shift each lane of 16 bits by a different distance.
             Self::Narrow(narrowing) => narrowing.encode(bytes, result, isa == Isa::Avx512),
             Self::Half(half) => half.encode(bytes, result),
             Self::Widen(widening) => widening.fill_bfloat16(bytes, result),
@@ -84,7 +84,7 @@ mod tests {
                         taken.extend(bytes);
                     }
                 }
-                // The loops as they run: vectors, and what is left of them.
+                // Runs the complete loops: vectors, and the remaining elements.
                 let count = taken.len() / width;
                 assert!(!is_partial || count > if source == Dtype::Float16 { 63_000 } else { 8_000 }, "{count}");
                 let (mut results, mut expected) = (vec![0xee; count * result_width], vec![0xee; count * result_width]);

@@ -1,20 +1,20 @@
-//! How elements are stored in bytes.
+//! Storage of elements in bytes.
 
 use crate::dtype::{Class, Dtype};
 
-/// How the elements of a tensor are stored in bytes.
+/// Storage of the elements of a tensor in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Storage {
     /// The type of the elements.
     pub dtype: Dtype,
-    /// How types of fewer than 8 bits are laid out; irrelevant for types of whole bytes.
+    /// Layout of types of fewer than 8 bits; irrelevant for types of whole bytes.
     pub layout: SubByteLayout,
     /// Most significant byte first (numpy's `>f4`); complex numbers swap each part. Only sources can be big-endian:
     /// results are little endian.
     pub big_endian: bool,
 }
 
-/// How elements of fewer than 8 bits are laid out.
+/// Layout of elements of fewer than 8 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubByteLayout {
     /// Without gaps, least significant bits first, as in ONNX and safetensors.
@@ -22,7 +22,7 @@ pub enum SubByteLayout {
     /// One element per byte, as in numpy; signed integers extend their sign. The bits above an integer are ignored when
     /// it is read, as `ml_dtypes` does.
     PerByte,
-    /// As `PerByte`, but the bits above an integer must be zeros or its sign. For bytes that may hold something else.
+    /// As `PerByte`, but the bits above an integer must be zeros or its sign. For bytes that may hold other data.
     PerByteStrict,
 }
 
@@ -39,7 +39,7 @@ impl Storage {
         Self { dtype, layout: SubByteLayout::PerByte, big_endian: false }
     }
 
-    /// Bytes that `count` elements take. `None` when the number does not fit in 64 bits.
+    /// Size of `count` elements in bytes. `None` if the number does not fit in 64 bits.
     #[must_use]
     pub fn bytes(self, count: u64) -> Option<u64> {
         if self.is_per_byte() { Some(count) } else { self.dtype.packed_bytes(count) }
@@ -49,16 +49,17 @@ impl Storage {
         self.layout != SubByteLayout::Packed && self.dtype.bits() < 8
     }
 
-    /// How many bytes of a number have to be swapped, if any.
+    /// Number of bytes to reverse per number, if byte order must change.
     pub(super) fn swapped_bytes(self) -> Option<usize> {
         let parts = if self.dtype.class() == Class::Complex { 2 } else { 1 };
         let bytes = self.dtype.bits() as usize / 8 / parts;
         (self.big_endian && bytes > 1).then_some(bytes)
     }
 
-    /// Where element `index` starts, a multiple of 8 for packed elements. Beyond every slice if it does not fit.
+    /// Byte offset of element `index`, which is a multiple of 8 for packed elements. `usize::MAX`, beyond every slice,
+    /// if the offset does not fit.
     pub(super) fn offset(self, index: usize) -> usize {
-        // In 64 bits, as the bits of a large slice are more than 32 can count.
+        // Computed in 64 bits, because the number of bits in a large slice does not fit in 32.
         let bytes = self.bytes(index as u64).and_then(|bytes| usize::try_from(bytes).ok());
         bytes.unwrap_or(usize::MAX)
     }

@@ -1,13 +1,13 @@
-//! Counts of a block of results, taken while it is stored.
+//! Counts of a block of results, collected while the block is stored.
 
 use super::counts::{Counts, Loss};
 use super::isa::{hidden_one, prefetch_behind};
 use super::lane::{AHEAD, LaneElement};
 
-/// Off only in builds that measure what counting costs (`benches/counts.py`).
+/// False only in builds that measure the cost of counting (`benches/counts.py`).
 pub(super) const COUNTED: bool = cfg!(not(feature = "uncounted"));
 
-/// Counts of one block or of one element, before the target's rules name them.
+/// Counts of one block or of one element, before the target's rules classify them.
 #[derive(Clone, Copy)]
 pub(super) struct LossTally {
     pub(super) over: u32,
@@ -15,7 +15,7 @@ pub(super) struct LossTally {
     pub(super) was_nan: u32,
     pub(super) flushed: u32,
     pub(super) inexact: u32,
-    /// The smallest and the largest magnitude of float32, as bits; they show whether all are in range.
+    /// The smallest and the largest magnitude of float32, as bits; they show whether all elements are in range.
     pub(super) smallest: u32,
     pub(super) largest: u32,
     /// Bits that any element has set.
@@ -47,10 +47,10 @@ impl LossTally {
     }
 }
 
-/// How many elements are encoded side by side: a vector of the widest instruction set.
+/// Number of elements that are encoded in parallel: a vector of the widest instruction set.
 const LANES: usize = 16;
 
-/// Writes elements of `N` bytes; the bytes need no alignment. `encode` gets an empty tally for each.
+/// Writes elements of `N` bytes; the bytes need no alignment. `encode` receives an empty tally for each element.
 #[inline(always)]
 pub(super) fn store<const N: usize, T: LaneElement>(
     lane: &[T::Bytes],
@@ -68,7 +68,7 @@ pub(super) fn store<const N: usize, T: LaneElement>(
         (*bytes, tally) = encode(*value);
         total.add(tally);
     }
-    // Arrays of sums, so that nothing is added up before the end.
+    // Arrays of sums, one per lane, that are added up only at the end.
     let [mut over, mut was_infinite, mut was_nan, mut flushed, mut inexact, mut largest, mut seen] =
         [[0_u32; LANES]; 7];
     let mut smallest = [u32::MAX; LANES];
@@ -109,7 +109,7 @@ pub(super) fn store<const N: usize, T: LaneElement>(
     total
 }
 
-/// How many numbers of the lane are not zero and become zero, because their magnitude is at most `zero`.
+/// Counts the numbers of the lane that are not zero and become zero, because their magnitude is at most `zero`.
 #[inline(always)]
 pub(super) fn count_zeros(lane: &[[u8; 4]], zero: u32) -> u32 {
     if !COUNTED {
@@ -119,8 +119,8 @@ pub(super) fn count_zeros(lane: &[[u8; 4]], zero: u32) -> u32 {
     lane.iter().fold(0, |count, bytes| count + u32::from(magnitude(bytes).wrapping_sub(1) < zero))
 }
 
-/// Counts the NaN and Inf of a lane of floats; without the sign, their bits are at least `infinity`. Most blocks have
-/// none, and the largest magnitude shows that.
+/// Counts the NaN and Inf of a lane of floats; without the sign, their bits are at least `infinity`. A first pass skips
+/// blocks without them, which most are.
 #[inline(always)]
 pub(super) fn count_specials<T: LaneElement + Ord + std::ops::BitAnd<Output = T>>(
     lane: &[T::Bytes],

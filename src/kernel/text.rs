@@ -1,13 +1,13 @@
-//! Elements of type string: what a printer writes and a parser reads.
+//! Elements of type string: the output of a printer and the input of a parser.
 
 use std::fmt::Display;
 use std::io::Write;
 
-/// The texts of consecutive elements, concatenated: UTF-8, or whatever bytes the file holds.
+/// The texts of consecutive elements, concatenated: UTF-8, or any other bytes in the file.
 #[derive(Debug, Default)]
 pub struct Texts {
     bytes: Vec<u8>,
-    /// Where each text ends and the next starts.
+    /// End of each text, which is the start of the next.
     ends: Vec<usize>,
 }
 
@@ -24,7 +24,7 @@ impl Texts {
         self.ends.push(self.bytes.len());
     }
 
-    /// Appends what a value's `Display` prints.
+    /// Appends the output of a value's `Display`.
     pub(super) fn push_shown(&mut self, value: impl Display) {
         write!(self.bytes, "{value}").expect("a Vec takes all that is written");
         self.ends.push(self.bytes.len());
@@ -36,13 +36,13 @@ impl Texts {
         &mut self.bytes[start..]
     }
 
-    /// How many texts there are.
+    /// Number of texts.
     #[must_use]
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there is none.
+    /// True if there is no text.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
@@ -51,7 +51,7 @@ impl Texts {
     /// A text by its index.
     ///
     /// # Panics
-    /// When there are no more than `index` texts.
+    /// When `index` is not less than the number of texts.
     #[must_use]
     pub fn get(&self, index: usize) -> &[u8] {
         let start = if index == 0 { 0 } else { self.ends[index - 1] };

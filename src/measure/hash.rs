@@ -11,22 +11,22 @@ use crate::text::hex_digits;
 use crate::threads::each;
 use sha2::{Digest, Sha256};
 
-/// Bytes that are hashed at a time.
+/// Number of bytes hashed at a time.
 const PIECE: usize = 1 << 20;
 
-/// The form in which texts are hashed, because every container stores them differently.
+/// Form in which texts are hashed, because every container stores them differently.
 const HASHED_TEXTS: Form = Form::Texts(TextForm::Fields { tag: 0x32 });
 
-/// The hashes of one tensor, as hexadecimal digits.
+/// Hashes of one tensor, as hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hashes {
-    /// Of its bytes in the input; `None` if their number is unknown.
+    /// Hash of its bytes in the input; `None` if their number is unknown.
     pub source: Option<String>,
-    /// Of the bytes of each of its results in the output.
+    /// Hash of the bytes of each of its results in the output.
     pub targets: Vec<String>,
 }
 
-/// The hashes of all tensors of a plan, whose output is written; each thread takes one tensor at a time.
+/// Computes the hashes of all tensors of a plan whose output is written; each thread takes one tensor at a time.
 pub(crate) fn of(
     plan: &Plan,
     (output, data): (&MappedFile, Option<&MappedFile>),
@@ -64,7 +64,7 @@ pub(crate) fn of(
     Ok(hashes)
 }
 
-/// The hash of a tensor in a file; `None` if the number of its bytes is unknown.
+/// Computes the hash of a tensor in a file; `None` if the number of its bytes is unknown.
 pub(crate) fn of_tensor(tensor: &Tensor, files: &[MappedFile], progress: &dyn Progress) -> Result<Option<String>> {
     let source = SourceTensor { files, tensor, elements: tensor.elements, is_transposed: false };
     let form = source_form(tensor, None);

@@ -1,4 +1,5 @@
-//! What reads elements without writing any: accuracy, distribution, comparison, digests, and the bits of each element.
+//! Measurements, which read elements and write none: accuracy, distribution, comparison, digests, and the bits of each
+//! element.
 
 pub(crate) mod accuracy;
 #[cfg(feature = "cli")]

@@ -1,13 +1,13 @@
-//! A number of a tensor, and the difference of two.
+//! A number of a tensor, and the difference of two numbers.
 
 use crate::dtype::{Class, Dtype};
 
 /// A number of a tensor, exactly.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Number {
-    /// Of an integer type or bool.
+    /// Number of an integer type or bool.
     Integer(i128),
-    /// Of a float type, all of which float64 holds.
+    /// Number of a float type, all of which float64 holds.
     Float(f64),
 }
 
@@ -19,8 +19,8 @@ impl Number {
         }
     }
 
-    /// `other` less this one, rounded once, or not at all if float64 holds it: 0 exactly if they are equal. NaN equals
-    /// NaN, and the difference of NaN and any number is NaN.
+    /// Subtracts this number from `other`, rounded once, or not at all if float64 holds the difference: 0 exactly if
+    /// they are equal. NaN equals NaN, and the difference of NaN and any number is NaN.
     pub(crate) fn to(self, other: Self) -> f64 {
         /// Far beyond all integers, but small enough for the difference to fit in 128 bits.
         const BEYOND: f64 = 1e30;
@@ -43,17 +43,17 @@ impl Number {
     }
 }
 
-/// 2^exponent, for an exponent of at most 1023; 0 below the normal numbers.
+/// Returns 2^exponent, for an exponent of at most 1023; 0 below the normal numbers.
 pub(super) fn power_of_two(exponent: i32) -> f64 {
     f64::from_bits(((exponent + f64::MAX_EXP - 1).max(0) as u64) << (f64::MANTISSA_DIGITS - 1))
 }
 
-/// Whether float64 rounds some numbers of a type: those of integers of 64 bits.
+/// True if float64 rounds some numbers of a type: integers of 64 bits.
 pub(super) fn is_wide_integer(dtype: Dtype) -> bool {
     matches!(dtype.class(), Class::Int { .. }) && dtype.bits() == 64
 }
 
-/// The numbers of such a type from their little endian bytes.
+/// Returns the numbers of such a type from their little endian bytes.
 pub(super) fn integers(dtype: Dtype, bytes: &[u8]) -> Vec<Number> {
     let integer: fn([u8; 8]) -> i128 = match dtype.class() {
         Class::Int { signed: true } => |bytes| i64::from_le_bytes(bytes).into(),
@@ -62,7 +62,7 @@ pub(super) fn integers(dtype: Dtype, bytes: &[u8]) -> Vec<Number> {
     bytes.as_chunks().0.iter().map(|bytes| Number::Integer(integer(*bytes))).collect()
 }
 
-/// `to` less `from`, like [`Number::to`].
+/// Subtracts `from` from `to`, like [`Number::to`].
 pub(crate) fn difference(from: f64, to: f64) -> f64 {
     #[allow(clippy::float_cmp, reason = "equality is meant exactly")]
     let are_equal = (from == to) | (from.is_nan() & to.is_nan());

@@ -1,29 +1,29 @@
-//! What it costs a weight to be quantized.
+//! Accuracy of quantized weights.
 
 use crate::plan::{Recovery, WeightRows};
 use crate::quant::{EncodeTally, Fidelity, ScaleMatch};
 use serde::{Deserialize, Serialize};
 
-/// Where the codes of a weight come from.
+/// Origin of the codes of a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CodesOrigin {
-    /// They and the scales are those of the input.
+    /// Codes and scales of the input are kept.
     Exact,
-    /// They and the block scales are those of the input, and the global scale is rounded.
+    /// Codes and block scales of the input are kept, and the global scale is rounded.
     Rescaled,
-    /// The values of the input are decoded and quantized again.
+    /// Values of the input are decoded and quantized again.
     Requantized,
-    /// They and the scales are found in the values of the input, and decode to the same bits.
+    /// Codes and scales are found in the values of the input, and decode to the same bits.
     Recovered,
     /// The same, but some scales are one of many float32 scales that decode to the same bits.
     Equivalent,
-    /// None are found, and the values of the input are quantized.
+    /// No codes are found, and the values of the input are quantized.
     Quantized,
 }
 
 impl CodesOrigin {
-    /// `None` if the weight was not quantized before, and no codes were searched for its values.
+    /// Returns the origin; `None` if the weight was not quantized before, and no codes were searched for its values.
     pub(crate) fn of(rows: &WeightRows) -> Option<Self> {
         match rows.recovery {
             Some(Recovery::Found(_, _, ScaleMatch::Derived)) => return Some(Self::Recovered),
@@ -39,18 +39,18 @@ impl CodesOrigin {
     }
 }
 
-/// How far the codes and scales of a weight are from its values.
+/// Accuracy of the codes and scales of a weight, compared with its values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QuantizedAccuracy {
     /// Bits of codes, scales and everything else that is stored, for each value.
     pub bits_per_weight: f64,
-    /// Whether every value is its code times its scale.
+    /// True if every value is its code times its scale.
     pub is_exact: bool,
-    /// The ratio of signal to noise in decibels; `None` where there is no noise.
+    /// Ratio of signal to noise in decibels; `None` if there is no noise.
     pub sqnr_db: Option<f64>,
-    /// The largest difference between a value and its decoded code.
+    /// Largest difference between a value and its decoded code.
     pub max_abs_error: f64,
-    /// The first element that has it, counted in row-major order; `None` where there is no noise.
+    /// First element that has it, counted in row-major order; `None` if there is no noise.
     pub max_abs_error_at: Option<u64>,
     /// Values beyond the largest code of their group.
     pub clipped: u64,
@@ -65,7 +65,7 @@ pub struct QuantizedAccuracy {
 }
 
 impl QuantizedAccuracy {
-    /// What was counted when all of a weight was encoded.
+    /// Creates the accuracy from the counts of a whole weight.
     pub(crate) fn new(rows: &WeightRows, tally: &EncodeTally) -> Self {
         let origin = CodesOrigin::of(rows);
         Self {

@@ -3,12 +3,12 @@
 use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Result};
 
-/// Whether BitCast-26, its only version, accepts a type: all of ONNX's except text and float6.
+/// True if BitCast-26, the only version, accepts a type: all ONNX types except text and float6.
 pub(crate) fn takes(dtype: Dtype) -> bool {
     dtype.onnx_number().is_some() && dtype.class() != Class::String && dtype.bits() != 6
 }
 
-/// Refuses pairs that BitCast does not have: types that it does not accept, and types of different widths.
+/// Refuses pairs that BitCast does not support: types that it does not accept, and types of different widths.
 ///
 /// # Errors
 /// The error names the types that would work.

@@ -1,4 +1,5 @@
-//! ONNX Cast: its versions, which pairs of types each takes, and what its attributes mean for the kernels.
+//! ONNX Cast: its versions, the pairs of types that each version accepts, and the effect of its attributes on the
+//! kernels.
 
 use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Kind, Result};
@@ -7,9 +8,9 @@ use std::str::FromStr;
 
 /// A version of Cast.
 pub struct Version {
-    /// The opset that introduced it and gives it its name: Cast-19.
+    /// The opset that introduced the version and gives it its name: Cast-19.
     pub since: u32,
-    /// The types that the previous version lacks, for input and output alike.
+    /// Types that the previous version lacks, for both input and output.
     pub added: &'static [Dtype],
 }
 
@@ -31,10 +32,10 @@ pub static VERSIONS: [Version; 10] = {
     ]
 };
 
-/// The attributes besides `to`, each with the version that introduced it.
+/// The attributes other than `to`, each with the version that introduced it.
 pub static ATTRIBUTES: [(&str, u32); 2] = [("saturate", 19), ("round_mode", 24)];
 
-/// The version whose float8 table applies where no opset is chosen.
+/// The version whose float8 table applies if no opset is chosen.
 const DEFAULT_VERSION: u32 = 23;
 
 /// A version of ONNX's set of operators, from 1 to [`Opset::NEWEST`].
@@ -42,22 +43,22 @@ const DEFAULT_VERSION: u32 = 23;
 pub struct Opset(u32);
 
 impl Opset {
-    /// The newest that is known.
+    /// The newest known opset.
     pub const NEWEST: u32 = 28;
 
-    /// Its number.
+    /// The number of the opset.
     #[must_use]
     pub fn number(self) -> u32 {
         self.0
     }
 
-    /// The version of Cast in it: the newest that is not newer than the opset.
+    /// The version of Cast in the opset: the newest that is not newer than the opset.
     #[must_use]
     pub fn version(self) -> u32 {
         VERSIONS.iter().map(|version| version.since).take_while(|since| *since <= self.0).last().unwrap_or(1)
     }
 
-    /// Refuses what a later version introduced, or no version has.
+    /// Refuses a type or attribute that a later version introduced, or that no version has.
     fn require(self, what: &str, first: Option<u32>) -> Result<()> {
         let (version, first) = match first {
             Some(first) if first <= self.0 => return Ok(()),
@@ -73,7 +74,7 @@ impl FromStr for Opset {
     type Err = Error;
 
     /// # Errors
-    /// The error says which numbers exist.
+    /// The error names the valid numbers.
     fn from_str(text: &str) -> Result<Self> {
         let number = text.parse().ok().filter(|number| (1..=Self::NEWEST).contains(number));
         let refused = || Error::new(format!("an opset is a number from 1 to {}, the newest known", Self::NEWEST));
@@ -83,16 +84,16 @@ impl FromStr for Opset {
 
 /// The attributes of a cast, as ONNX names them, and one choice that ONNX leaves open.
 ///
-/// Attributes that are not given have their defaults, and no version can lack them.
+/// Attributes that are not given have their defaults; every version accepts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CastAttributes {
     /// float8 targets: clamp values beyond the range (default) or let them become infinite or NaN.
     pub saturate: Option<bool>,
-    /// float8e8m0 targets: where to round; the default is up.
+    /// float8e8m0 targets: the rounding direction; the default is up.
     pub round_mode: Option<RoundMode>,
-    /// Integer targets: what happens to a float beyond the range; ONNX leaves it undefined.
+    /// Integer targets: the result for a float beyond the range, which ONNX leaves undefined.
     pub out_of_range: OutOfRange,
-    /// Which version of Cast applies; without an opset, every type and attribute is accepted.
+    /// The opset that determines the version of Cast; without an opset, every type and attribute is accepted.
     pub opset: Option<Opset>,
 }
 
@@ -133,7 +134,7 @@ impl CastAttributes {
     }
 }
 
-/// Refuses pairs that Cast, or the chosen version of it, does not have.
+/// Refuses pairs that Cast, or its chosen version, does not support.
 ///
 /// # Errors
 /// When one of the types is complex, the version lacks it, or the target is not an ONNX type.
@@ -151,7 +152,7 @@ pub fn check(source: Dtype, target: Dtype, attributes: &CastAttributes) -> Resul
             opset.require(dtype.name(), first.map(|version| version.since))?;
         }
     }
-    // A type is copied to itself: this is how `--from` names it in a new file.
+    // A cast of a type to itself is a copy: this is how `--from` names a type in a new file.
     if target.onnx_number().is_none() && source != target {
         let error = Error::new(format!("ONNX Cast has no {target}"));
         return Err(match near(target) {

@@ -1,4 +1,4 @@
-//! The operators' rules for types and attributes, without bytes.
+//! The rules of the operators for types and attributes. No code here touches tensor data.
 
 pub mod bitcast;
 pub mod cast;
@@ -7,26 +7,26 @@ pub mod promote;
 use crate::dtype::Dtype;
 use crate::error::Result;
 
-/// What happens to the chosen tensors.
+/// Operation on the selected tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operator {
     /// ONNX Cast: the same values as another type.
     Cast(cast::CastAttributes),
     /// ONNX `BitCast`: the same bits as another type.
     BitCast,
-    /// `OpenVINO`'s `ConvertPromoteTypes` after its decision: the values of Cast, and those of complex types.
+    /// `OpenVINO`'s `ConvertPromoteTypes` after its decision: converts values as Cast does, and complex types too.
     Promote(cast::CastAttributes),
-    /// Quantized weights are decoded; all other tensors stay.
+    /// Decodes quantized weights; all other tensors stay unchanged.
     Dequantize,
-    /// Weights become codes and scales; all other tensors stay.
+    /// Turns weights into codes and scales; all other tensors stay unchanged.
     Quantize,
 }
 
 impl Operator {
-    /// Refuses pairs of types that the operator does not have.
+    /// Refuses pairs of types that the operator does not support.
     ///
     /// # Errors
-    /// The error says why, and what would work.
+    /// The error gives the reason and an alternative that works.
     pub fn check(&self, source: Dtype, target: Dtype) -> Result<()> {
         match self {
             Self::Cast(attributes) => cast::check(source, target, attributes),
@@ -36,8 +36,8 @@ impl Operator {
         }
     }
 
-    /// Whether every value stays the same when source and target have this type. Cast maps a float8 to itself by its
-    /// table, and a bool other than 0 and 1 to 1.
+    /// True if every value stays the same when source and target both have this type. Cast maps a float8 to itself by
+    /// its table, and a bool other than 0 and 1 to 1.
     pub(crate) fn keeps(&self, dtype: Dtype) -> bool {
         !matches!(self, Self::Cast(_)) || !dtype.is_float8() && dtype != Dtype::Bool
     }

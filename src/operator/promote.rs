@@ -4,10 +4,10 @@
 //!
 //! 1. equal types stay as they are;
 //! 2. complex numbers rank above floats, floats above integers, integers above bool. The highest rank decides: the
-//!    narrowest type of its kind that holds all values of each such input ([`Dtype::holds`]), preferably one of the
-//!    inputs. Real and complex numbers are decided on together;
-//! 3. no integer type holds uint64 and a signed one: `u64_target` is used;
-//! 4. safe mode refuses a type that no input has, and a float of less than twice an integer's bits.
+//!    result is the narrowest type of that kind that holds all values of each such input ([`Dtype::holds`]), preferably
+//!    the type of an input. Floats decide together with complex numbers;
+//! 3. no integer type holds both uint64 and a signed type: `u64_target` is used;
+//! 4. safe mode refuses a type that no input has, and a float with less than twice the bits of an integer input.
 //!
 //! All inputs are considered in one step, so their order does not matter.
 
@@ -15,23 +15,23 @@ use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Kind, Result};
 use crate::text::shorten;
 
-/// A tensor, as far as the rules are concerned.
+/// The properties of a tensor that the rules use.
 #[derive(Clone, Copy, Debug)]
 pub struct PromoteInput<'a> {
-    /// Its name in messages.
+    /// Name of the tensor in messages.
     pub name: &'a str,
-    /// Its type.
+    /// Type of the elements.
     pub dtype: Dtype,
-    /// Whether it has no dimensions.
+    /// True if the tensor has no dimensions.
     pub is_scalar: bool,
 }
 
 /// The attributes of the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PromoteAttributes {
-    /// `promote_unsafe`: accept types that lose values, or are wider than every input's.
+    /// `promote_unsafe`: accept types that lose values, or that are wider than the types of all inputs.
     pub is_unsafe: bool,
-    /// `pytorch_scalar_promotion`: scalars take the type of the others, unless their own is of a higher kind.
+    /// `pytorch_scalar_promotion`: scalars take the type of the other inputs, unless a scalar is of a higher kind.
     pub pytorch_scalar: bool,
     /// `u64_integer_promotion_target`: the type for uint64 with a signed integer; see [`check_u64_target`].
     pub u64_target: Dtype,
@@ -46,19 +46,19 @@ impl Default for PromoteAttributes {
 /// The rule that decided on a type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PromoteRule {
-    /// All inputs have it.
+    /// All inputs have the same type.
     Equal,
-    /// The others are bool.
+    /// The other inputs are bool.
     Bool,
-    /// The others are integers, or bool.
+    /// The other inputs are integers or bool.
     IntFloat,
-    /// Scalars of the same kind took the type of the others.
+    /// Scalars of the same kind take the type of the other inputs.
     Scalar,
     /// The narrowest signed integer that holds the signed and unsigned inputs.
     UnsignedSigned,
     /// uint64 together with a signed integer.
     U64Target,
-    /// One input's type holds the others'.
+    /// The type of one input holds the types of the others.
     Wider,
     /// The narrowest float that holds the inputs and that no input has.
     Floats,
@@ -87,13 +87,13 @@ impl PromoteRule {
 /// A common type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// What every input is converted to.
+    /// Type that every input is converted to.
     pub dtype: Dtype,
-    /// Why.
+    /// Rule that decided.
     pub rule: PromoteRule,
 }
 
-/// Kinds of numbers; the later of two decides.
+/// Kinds of numbers in ascending rank; the highest kind decides.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum NumberKind {
     Bool,
@@ -112,11 +112,11 @@ fn kind(dtype: Dtype) -> Option<NumberKind> {
     })
 }
 
-/// The type that all inputs are converted to.
+/// Finds the type that all inputs are converted to.
 ///
 /// # Errors
-/// The error names the first inputs that have no common type, or in safe mode none that keeps values and width; the
-/// remedy says what would work.
+/// The error names the first inputs that have no common type, or in safe mode no common type that keeps values and
+/// width. The remedy gives an alternative that works.
 pub fn promote(inputs: &[PromoteInput], attributes: &PromoteAttributes) -> Result<Decision> {
     let Some(first) = inputs.first() else { return Err(Error::usage("promote needs at least one input")) };
     if let Some(text) = inputs.iter().find(|input| input.dtype == Dtype::String) {
@@ -136,7 +136,7 @@ pub fn promote(inputs: &[PromoteInput], attributes: &PromoteAttributes) -> Resul
     Promotion::new(inputs, attributes, scalars, deciding).decide()
 }
 
-/// Refuses types that `u64_target` cannot be: text, E8M0, which has no zero, and types that ONNX lacks.
+/// Refuses types that are invalid for `u64_target`: text, E8M0 (it has no zero), and types that ONNX lacks.
 ///
 /// # Errors
 /// The error names the types that would work; it is a usage error.
@@ -150,14 +150,14 @@ pub fn check_u64_target(dtype: Dtype) -> Result<()> {
         .remedy(format!("use one of: {}", names.join(", "))))
 }
 
-/// The types that decide: those of the highest kind; with complex types, the floats too.
+/// Returns the types that decide: the types of the highest kind; with complex types, the floats too.
 fn deciding_types(inputs: &[&PromoteInput]) -> Vec<Dtype> {
     let lowest = inputs.iter().filter_map(|input| kind(input.dtype)).max().min(Some(NumberKind::Float));
     inputs.iter().map(|input| input.dtype).filter(|dtype| kind(*dtype) >= lowest).collect()
 }
 
-/// The narrowest type that holds all of these, which are of one kind or floats with complex numbers; preferably one of
-/// them, otherwise the first in the table, where float16 comes before bfloat16.
+/// Returns the narrowest type that holds all of `dtypes`, which are of one kind or floats with complex numbers. Of
+/// several, prefers a type in `dtypes`, then the first in the table, where float16 comes before bfloat16.
 fn join(dtypes: &[Dtype]) -> Option<Dtype> {
     let kind_of_all = dtypes.iter().map(|dtype| kind(*dtype)).max()?;
     Dtype::all()
@@ -166,12 +166,12 @@ fn join(dtypes: &[Dtype]) -> Option<Dtype> {
         .min_by_key(|common| (common.bits(), !dtypes.contains(common)))
 }
 
-/// Whether the rule for an integer that becomes a float, or a complex number, applies.
+/// True if an integer becomes a float or a complex number.
 fn is_integer_to_float(source: Dtype, target: Dtype) -> bool {
     kind(source) == Some(NumberKind::Int) && kind(target) >= Some(NumberKind::Float)
 }
 
-/// `int64 (A)`.
+/// Formats type and name: `int64 (A)`.
 fn typed(input: &PromoteInput) -> String {
     format!("{} ({})", input.dtype, shorten(input.name))
 }
@@ -180,25 +180,25 @@ fn refusal(one: &PromoteInput, other: &PromoteInput, why: &str) -> Error {
     Error::new(format!("cannot promote {} and {}: {why}", typed(one), typed(other)))
 }
 
-/// A conversion that safe mode refuses.
+/// The error kind of a conversion that safe mode refuses.
 fn lossy(conversion: String) -> Kind {
     Kind::Unsafe { conversion: conversion.into(), has_u64_target: false }
 }
 
-/// Inputs of several types, all of them ONNX's and none of them text.
+/// Inputs of several types, all of them ONNX types and none of them text.
 struct Promotion<'a> {
     inputs: &'a [PromoteInput<'a>],
     attributes: &'a PromoteAttributes,
-    /// The inputs that take the type of the others.
+    /// Inputs that take the type of the others.
     scalars: Vec<&'a PromoteInput<'a>>,
-    /// The others.
+    /// Inputs that are not in `scalars`.
     deciding: Vec<&'a PromoteInput<'a>>,
-    /// The types among them that decide.
+    /// Types of `deciding` that have the highest kind; see [`deciding_types`].
     dtypes: Vec<Dtype>,
 }
 
 impl<'a> Promotion<'a> {
-    /// Scalars decide together with the others if there are no others, or only others of lower kinds.
+    /// Scalars decide together with the other inputs if there are no others, or if the others are of lower kinds.
     fn new(
         inputs: &'a [PromoteInput<'a>],
         attributes: &'a PromoteAttributes,
@@ -217,7 +217,7 @@ impl<'a> Promotion<'a> {
     fn decide(&self) -> Result<Decision> {
         let is_safe = !self.attributes.is_unsafe;
         let Some(dtype) = join(&self.dtypes) else {
-            // Only uint64 with a signed integer has none.
+            // Only uint64 with a signed integer has no common type.
             let (dtype, rule) = (self.attributes.u64_target, PromoteRule::U64Target);
             return if is_safe { Err(self.no_integer()) } else { Ok(Decision { dtype, rule }) };
         };
@@ -264,7 +264,7 @@ impl<'a> Promotion<'a> {
         }
     }
 
-    /// The first deciding input whose type passes a test; one always does.
+    /// Returns the first deciding input whose type passes a test; there always is one.
     fn first(&self, test: impl Fn(Dtype) -> bool) -> &PromoteInput<'a> {
         self.deciding.iter().find(|input| test(input.dtype)).unwrap_or(&self.deciding[0])
     }
@@ -285,7 +285,8 @@ impl<'a> Promotion<'a> {
         refusal(one, other, "no integer type holds both").of(Kind::Unsafe { conversion, has_u64_target: true })
     }
 
-    /// The first two inputs whose common type no input has: otherwise one input would hold all.
+    /// Refuses the first two inputs whose common type no input has. They exist, because otherwise one input would hold
+    /// all.
     fn widens(&self, dtype: Dtype) -> Error {
         let inputs: Vec<_> = self.deciding.iter().filter(|input| self.dtypes.contains(&input.dtype)).collect();
         let pairs =
@@ -308,7 +309,7 @@ impl<'a> Promotion<'a> {
         let needs = if dtype.class() == Class::Complex { "its parts need" } else { "a float needs" };
         let (source, bits) = (input.dtype, input.dtype.bits());
         let why = format!("the common type {dtype} may not hold every {source} ({needs} 2 x {bits} bits)");
-        // One that holds all integers, so that it solves the whole problem.
+        // The suggested float holds all integer inputs, so that one cast is enough.
         let integers = self.inputs.iter().map(|input| input.dtype).filter(|source| is_integer_to_float(*source, dtype));
         let widest = integers.map(Dtype::bits).max().unwrap_or(bits);
         let floats =

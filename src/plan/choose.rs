@@ -1,4 +1,4 @@
-//! What happens to each logical tensor: it is converted, decoded, copied or refused.
+//! Decides what happens to each logical tensor: it is converted, decoded, quantized, copied or refused.
 
 use super::few::Few;
 use super::model;
@@ -21,34 +21,34 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A logical tensor, and what happens to it.
+/// A logical tensor, and the decision about it.
 pub(super) struct Chosen<'a> {
-    /// The tensor that it takes the place of.
+    /// The stored tensor that it replaces.
     pub place: TensorIndex,
     pub sources: Few<SourceTensor<'a>>,
     pub from: Origin<'a>,
-    /// The type to convert to, or why the tensor is copied.
+    /// The type to convert to, or the reason for copying the tensor.
     pub target: Result<Dtype, KeptReason>,
     pub name: Cow<'a, str>,
     /// Its type in the output.
     pub dtype: Dtype,
-    /// Whether its elements will be in column-major order.
+    /// True if its elements will be in column-major order.
     pub fortran_order: bool,
-    /// For text, how long the texts are.
+    /// For text, the lengths of the texts.
     text: Option<Box<TextExtent>>,
 }
 
-/// What a logical tensor is stored as.
+/// Stored form of a logical tensor.
 pub(super) enum Origin<'a> {
     Elements(Form),
     /// The parts of a quantized weight.
     Parts(Arc<Decoder>),
-    /// The values of a weight that is quantized.
+    /// The values of a weight to quantize.
     Values(Box<Quantization<'a>>),
 }
 
 impl<'a> Chosen<'a> {
-    /// Numbers in row-major order.
+    /// Creates a tensor of numbers in row-major order.
     fn new(
         place: TensorIndex,
         sources: Few<SourceTensor<'a>>,
@@ -60,7 +60,7 @@ impl<'a> Chosen<'a> {
         Self { place, sources, from, target, name, dtype, fortran_order: false, text: None }
     }
 
-    /// The number of elements, the product of the shape.
+    /// Returns the number of elements, the product of the shape.
     fn count(&self) -> u64 {
         match &self.from {
             Origin::Elements(_) => self.sources[0].tensor.count,
@@ -69,7 +69,7 @@ impl<'a> Chosen<'a> {
         }
     }
 
-    /// Its bytes in the output.
+    /// Returns its bytes in the output.
     pub(super) fn bytes(&self) -> u64 {
         match &self.from {
             Origin::Values(weight) => weight.rows.encoder.parts().iter().map(EncodedPart::byte_len).sum(),
@@ -77,7 +77,7 @@ impl<'a> Chosen<'a> {
         }
     }
 
-    /// The tensor for the output, if there is only one.
+    /// Returns the tensor for the output, if there is only one.
     pub(super) fn new_tensor(&self) -> NewTensor<'_> {
         let source = self.sources[0].tensor;
         let (shape, opaque) = match &self.from {
@@ -99,7 +99,7 @@ impl<'a> Chosen<'a> {
     }
 }
 
-/// Decides what happens to every tensor, and refuses what is impossible.
+/// Decides what happens to every tensor, and refuses impossible conversions.
 pub(super) fn choose<'a>(request: &Request, inputs: &'a [Input], model: Option<&Study>) -> Result<Vec<Chosen<'a>>> {
     let stored =
         || inputs.iter().enumerate().flat_map(|(at, input)| (0..input.contents.tensors.len()).map(move |t| (at, t)));
@@ -170,7 +170,7 @@ pub(super) fn choose<'a>(request: &Request, inputs: &'a [Input], model: Option<&
     Ok(chosen)
 }
 
-/// Refuses a cast of other tensors that leaves codes as they are although nobody asked for that.
+/// Refuses a cast of other tensors that leaves codes as they are although no option requests that.
 fn check_codes(request: &Request, inputs: &[Input], chosen: &[Chosen]) -> Result<()> {
     let is_cast = || chosen.iter().any(|chosen| chosen.target.is_ok());
     let Some(codes) = request.codes.filter(|_| is_cast()) else { return Ok(()) };
@@ -284,7 +284,8 @@ fn choose_weight<'a>(
     Ok(Chosen::new(place, sources, Origin::Parts(Arc::clone(&weight.decoder)), Ok(dtype), name, dtype))
 }
 
-/// `storable` holds the types that the output is known to store.
+/// Decides about a tensor that is not a weight to decode or quantize. `storable` caches the types that the output can
+/// store.
 fn choose_plain<'a>(
     request: &Request,
     inputs: &'a [Input],

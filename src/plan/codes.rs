@@ -18,29 +18,30 @@ use std::path::PathBuf;
 /// The tensors of a checkpoint that a cast must not treat as values.
 #[derive(Default)]
 pub struct Codes<'a> {
-    /// Why any conversion is refused: tcast does not decode the quantization, so any tensor may hold codes or scales.
+    /// The error of any conversion if tcast does not decode the quantization, because any tensor may then hold codes or
+    /// scales.
     undecoded: Option<Error>,
     reasons: HashMap<&'a str, String>,
-    /// Scales that are floats, with the name and the dtype of the codes that mean nothing without them as they are.
+    /// Scales that are floats, with the name and the dtype of the codes that need them unchanged.
     scales: HashMap<&'a str, Option<(&'a str, Option<Dtype>)>>,
-    /// The scale of codes.
+    /// The name of the scale of each tensor of codes.
     scale_of: HashMap<&'a str, String>,
-    /// All tensors that belong to quantized weights, also those that do not matter to values.
+    /// All tensors that belong to quantized weights, including tensors that do not affect values.
     parts: HashSet<&'a str>,
-    /// The tensors, among which patterns find these; `None` if the operator takes no patterns.
+    /// The checkpoint, to make patterns that match only these tensors; `None` if the operator takes no patterns.
     source: Option<&'a Checkpoint>,
     /// The checkpoint to decode instead.
     model: Option<PathBuf>,
 }
 
-/// Whether a tensor of this type can hold codes. Weights of wider floats beside a scale are values: the scale is that of
+/// True if a tensor of this type can hold codes. Weights of wider floats with a scale are values: the scale is for
 /// activations, or they were unpacked.
 fn can_be_codes(dtype: Option<Dtype>) -> bool {
     !dtype.is_some_and(|dtype| dtype.bits() > 8 && dtype.is_floating())
 }
 
 impl<'a> Codes<'a> {
-    /// Finds them. Files beside a checkpoint are read only where it can have codes.
+    /// Finds the codes of a checkpoint. Reads files next to it only if it can have codes.
     ///
     /// # Errors
     /// When one of these files cannot be read.
@@ -130,7 +131,7 @@ impl<'a> Codes<'a> {
         Ok(found)
     }
 
-    /// The parts of a weight that tcast decodes.
+    /// Adds the parts of a weight that tcast decodes.
     fn add_weight(&mut self, model: &LogicalCheckpoint<'a>, weight: &FoundWeight) {
         let name = |at: usize| model.tensors[at].name;
         let codes_at = |at: usize| (name(at), model.tensors[at].dtype);
@@ -156,14 +157,15 @@ impl<'a> Codes<'a> {
         }
     }
 
-    /// Only [`Codes::undecoded`]: moving bits ruins no codes, but nobody knows what the others are.
+    /// Finds only [`Codes::undecoded`]. Moving bits ruins no codes, but tensors of an undecoded quantization have
+    /// unknown roles.
     pub(crate) fn undecoded_of(source: &'a Checkpoint) -> Self {
         let mut found = LogicalCheckpoint::probe(source).found;
         let undecoded = found.problems.pop().filter(|_| found.is_undecoded).map(|problem| problem.error);
         Self { undecoded, ..Self::default() }
     }
 
-    /// The same for an operator that takes no patterns of names.
+    /// Adapts the codes to an operator that takes no patterns of names.
     pub(crate) fn without_patterns(self) -> Self {
         Self { source: None, ..self }
     }
@@ -172,7 +174,7 @@ impl<'a> Codes<'a> {
         self.reasons.entry(name).or_insert(why);
     }
 
-    /// The error for any conversion, if tcast does not decode the quantization.
+    /// Returns the error for any conversion, if tcast does not decode the quantization.
     pub(crate) fn undecoded(&self) -> Option<Error> {
         let known = self.undecoded.as_ref()?;
         let error = Error::new(known.message()).of(Kind::Undecoded);
@@ -180,12 +182,12 @@ impl<'a> Codes<'a> {
         Some(known.remedy_text().into_iter().fold(error, Error::remedy))
     }
 
-    /// The error for a cast of a tensor; `None` if it holds values.
+    /// Returns the error for a cast of a tensor; `None` if it holds values.
     pub(crate) fn refusal(&self, name: &str, selection: &Selection) -> Option<Error> {
         if let Some(why) = self.reasons.get(name) {
             return Some(self.error(format!("{why}; a cast would take them for values"), selection));
         }
-        // Nobody has left out these codes by name: they stay because they are no floats, or have the type already.
+        // No option leaves out these codes by name: they stay because they are not floats, or have the type already.
         let (codes, dtype) = self.scales.get(name)?.as_ref()?;
         let candidate = Candidate { name: codes, dtype: *dtype, rank: 2, is_alone: false };
         let stay = match selection.target(&candidate) {
@@ -198,12 +200,12 @@ impl<'a> Codes<'a> {
         })
     }
 
-    /// The error if other tensors are cast and this one stays, for another reason than its name: half of the model would
-    /// be cast.
+    /// Returns the error if other tensors are cast and this one stays, for another reason than its name: half of the
+    /// model would be cast.
     pub(crate) fn half_cast(&self, name: &str, kept: KeptReason, selection: &Selection) -> Option<Error> {
         let scale =
             self.scale_of.get(name).filter(|_| matches!(kept, KeptReason::NotFloating | KeptReason::Already))?;
-        // Who names the codes or their scale knows them.
+        // A user who names the codes or their scale knows about them.
         if [name, scale].into_iter().any(|name| selection.rule(name).is_some() || !selection.selects(name)) {
             return None;
         }
@@ -212,7 +214,7 @@ impl<'a> Codes<'a> {
     }
 
     fn error(&self, message: String, selection: &Selection) -> Error {
-        // Other tensors of a narrow type, which have no scales, would contradict those that have.
+        // Other tensors of a narrow type would have no scales, and contradict the tensors that have scales.
         let is_wide = selection.to.is_none_or(|to| to.bits() > 8);
         let globs = self.source.map(|source| {
             let names: Vec<&str> = source.names().filter(|_| is_wide).collect();
@@ -222,12 +224,12 @@ impl<'a> Codes<'a> {
         Error::new(message).of(Kind::Codes { globs, model })
     }
 
-    /// Whether any tensor holds the scales of others.
+    /// True if any tensor holds the scales of others.
     pub(crate) fn have_scales(&self) -> bool {
         !self.scales.is_empty()
     }
 
-    /// Whether a tensor holds the scales of others.
+    /// True if a tensor holds the scales of others.
     pub(crate) fn is_scale(&self, name: &str) -> bool {
         self.scales.contains_key(name)
     }

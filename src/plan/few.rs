@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::slice;
 
-/// One item or several. A single item is stored inline, which counts when there are a million tensors.
+/// One item or several. A single item is stored inline, which matters with a million tensors.
 #[derive(Clone)]
 pub(crate) enum Few<T> {
     One(T),

@@ -1,9 +1,9 @@
-//! Which output holds which tensors.
+//! Distribution of tensors over outputs.
 
 use super::Spread;
 use super::choose::Chosen;
 
-/// The tensors of each output file, in the order of the inputs.
+/// Returns the tensors of each output file, in the order of the inputs.
 pub(super) fn groups(chosen: Vec<Chosen>, inputs: usize, spread: Spread) -> Vec<Vec<Chosen>> {
     let mut groups: Vec<Vec<Chosen>> = Vec::new();
     match spread {

@@ -1,5 +1,6 @@
-//! What becomes what, and where it goes. Everything that headers reveal is refused here. Once a plan exists, only
-//! reading and writing can fail, besides damaged elements and values that the rules of the cast forbid.
+//! Plans of conversions: the operation for each tensor, and its place in the output. All problems that headers reveal
+//! are refused here. Once a plan exists, only reading and writing can fail, apart from damaged elements and values that
+//! the rules of the cast forbid.
 
 mod choose;
 mod codes;
@@ -45,14 +46,14 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What to do with the tensors of some files that belong together.
+/// Conversion to plan for the tensors of some files that belong together.
 #[non_exhaustive]
 pub struct Request<'a> {
-    /// What happens to the chosen tensors.
+    /// Operator for the chosen tensors.
     pub operator: Operator,
-    /// Which tensors are chosen, and what they become.
+    /// Choice of tensors, and their new types.
     pub selection: &'a Selection,
-    /// What untyped elements are.
+    /// Type of untyped elements.
     pub from: Option<Dtype>,
     /// The format of the outputs.
     pub container: &'a dyn Container,
@@ -63,14 +64,14 @@ pub struct Request<'a> {
     pub weights: Option<&'a Weights>,
     /// The conditions that the caller refuses. In each tensor, the first element that meets one is recorded.
     pub fail_on: &'a [Condition],
-    /// How ONNX models are changed.
+    /// Options for ONNX models.
     pub model: ModelOptions<'a>,
-    /// How many threads write a long header.
+    /// Number of threads that write a long header.
     pub threads: usize,
 }
 
 impl<'a> Request<'a> {
-    /// The operator on the selected tensors, and nothing else.
+    /// Requests the operator on the selected tensors, and nothing else.
     #[must_use]
     pub fn new(operator: Operator, selection: &'a Selection, container: &'a dyn Container) -> Self {
         Self {
@@ -87,19 +88,20 @@ impl<'a> Request<'a> {
     }
 }
 
-/// How tensors are distributed over output files.
+/// Distribution of tensors over output files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
     /// An output for each input.
     AsInputs,
     /// One output.
     One,
-    /// At most this many bytes of tensors in each output, in the order of the inputs; a larger tensor has its own.
+    /// At most this many bytes of tensors in each output, in the order of the inputs; a larger tensor has a separate
+    /// output.
     UpTo(u64),
 }
 
-/// Plans the conversion of files that belong together. `measured` receives the number of input bytes that had to be
-/// read for it, as for tensors that become text.
+/// Plans the conversion of files that belong together. `measured` receives the number of input bytes that were read for
+/// planning, for example for tensors that become text.
 ///
 /// # Errors
 /// When the operator lacks a pair of types, a tensor's type is unknown, an output cannot hold a result, or a cast would
@@ -113,17 +115,17 @@ pub fn build<'a>(
     Draft::new(request, inputs)?.build(spread, measured)
 }
 
-/// What happens to each tensor, before anything is laid out: to lay out texts, they have to be read.
+/// Decisions about each tensor, before anything is laid out: texts have to be read before they can be laid out.
 pub(crate) struct Draft<'r, 'a> {
     request: &'r Request<'r>,
     inputs: &'a [Input],
-    /// The model that is changed, if the output is one.
+    /// The ONNX model that is changed, if the output is one.
     model: Option<Study>,
     chosen: Vec<Chosen<'a>>,
 }
 
 impl<'r, 'a> Draft<'r, 'a> {
-    /// Decides, and refuses what can be refused without a layout.
+    /// Decides about each tensor, with all checks that need no layout.
     pub(crate) fn new(request: &'r Request<'r>, inputs: &'a [Input]) -> Result<Self> {
         let is_model = request.container.format_info().is_changed_only;
         let model = is_model.then(|| model::study(request, inputs)).transpose()?;
@@ -131,7 +133,7 @@ impl<'r, 'a> Draft<'r, 'a> {
         Ok(Self { request, inputs, model, chosen })
     }
 
-    /// Lays out the outputs, as [`build`].
+    /// Lays out the outputs, like [`build`].
     pub(crate) fn build(self, spread: Spread, measured: &dyn Fn(u64)) -> Result<Vec<Plan<'a>>> {
         let Self { request, inputs, model, mut chosen } = self;
         let mut conversions = Conversions { operator: request.operator, watched: request.fail_on, known: Vec::new() };
@@ -149,7 +151,7 @@ impl<'r, 'a> Draft<'r, 'a> {
                 }
             }
             if spread == Spread::AsInputs {
-                sources = vec![at]; // one without tensors too
+                sources = vec![at]; // even if it has no tensors
             } else if sources.is_empty() {
                 sources = (0..inputs.len()).collect(); // there are no tensors at all
             }
@@ -186,7 +188,7 @@ impl<'r, 'a> Draft<'r, 'a> {
     }
 }
 
-/// The step for a tensor, which takes the next place.
+/// Returns the step for a tensor, which takes the next place.
 fn step<'a>(
     chosen: Chosen<'a>,
     places: &mut impl Iterator<Item = Placement>,
@@ -218,7 +220,7 @@ fn step<'a>(
 /// The conversions of a plan: one of each kind, shared by all tensors.
 struct Conversions<'r> {
     operator: Operator,
-    /// What the caller refuses.
+    /// The conditions that the caller refuses.
     watched: &'r [Condition],
     known: Vec<(bool, Arc<Conversion>)>,
 }
@@ -247,8 +249,8 @@ impl Conversions<'_> {
     }
 }
 
-/// The metadata of an output, with the changes of [`Weights::metadata`]. Adds the keys that have several values to
-/// `differing`.
+/// Returns the metadata of an output, with the changes of [`Weights::metadata`]. Adds the keys that have several values
+/// to `differing`.
 fn metadata_of<'a>(
     request: &Request,
     sources: impl Iterator<Item = &'a Input>,
@@ -269,7 +271,8 @@ fn metadata_of<'a>(
     Some(pairs)
 }
 
-/// The metadata of all files that the tensors of an output come from; if they differ, the first file's.
+/// Merges the metadata of all files that the tensors of an output come from. If values differ, the first file's value
+/// is kept.
 fn merge_metadata<'a>(
     sources: impl Iterator<Item = &'a Input>,
     container: &dyn Container,
@@ -290,7 +293,7 @@ fn merge_metadata<'a>(
     merged
 }
 
-/// The metadata for the output: unchanged except for the mark of the old and the new format.
+/// Returns the metadata for the output: unchanged except for the marks of the old and the new format.
 fn metadata(input: &Input, container: &dyn Container) -> Option<Vec<(String, String)>> {
     let mut metadata = input.contents.metadata.clone()?;
     let (from, to) = (input.container.format_info().metadata, container.format_info().metadata);

@@ -1,4 +1,4 @@
-//! Which tensors of an ONNX model are stored in narrower types, and why others are kept.
+//! Choice of the tensors of an ONNX model that are stored in narrower types, and the reasons for keeping others.
 
 use super::Request;
 use crate::container::onnx::model::{Study, TensorRole};
@@ -13,11 +13,11 @@ use crate::select::KeptReason;
 pub struct ModelOptions<'a> {
     /// Tensors of fewer elements keep their type, because a Cast node takes bytes too.
     pub min_elements: u64,
-    /// Store the elements of large tensors in a file beside the model; otherwise only if the model would be too long.
+    /// Store the elements of large tensors in a file next to the model; otherwise only if the model would be too long.
     pub external_data: bool,
     /// Import a later set of operators if a type needs it and no operator of the model changes.
     pub raise_opset: bool,
-    /// The name of the file beside the model; `None` if there can be none.
+    /// The name of the file next to the model; `None` if there can be none.
     pub data_file: Option<&'a str>,
 }
 
@@ -31,7 +31,7 @@ impl ModelOptions<'_> {
     /// The default of [`ModelOptions::min_elements`].
     pub const MIN_ELEMENTS: u64 = 1024;
 
-    /// The first option that is given, in `snake_case`.
+    /// Returns the name of the first option that differs from its default, in `snake_case`.
     pub(crate) fn first_given(&self) -> Option<&'static str> {
         let options = [
             (self.min_elements != Self::MIN_ELEMENTS, "min_elements"),
@@ -42,7 +42,8 @@ impl ModelOptions<'_> {
     }
 }
 
-/// Studies the model that is changed. Fails if the operator is not a cast, or tensors would get new names.
+/// Studies the model that is changed. Fails if there are several inputs, the operator does not write ONNX models, or
+/// tensors would get new names.
 pub(super) fn study(request: &Request, inputs: &[Input]) -> Result<Study> {
     let [input] = inputs else { return Err(Error::new("an ONNX model is made from one model")) };
     if !matches!(request.operator, Operator::Cast(_) | Operator::Dequantize | Operator::Quantize) {
@@ -60,7 +61,7 @@ pub(super) fn study(request: &Request, inputs: &[Input]) -> Result<Study> {
     Ok(study)
 }
 
-/// Why a tensor of a model keeps its type, if it does.
+/// Returns the reason why a tensor of a model keeps its type, if it does.
 pub(super) fn kept(
     request: &Request,
     role: Option<TensorRole>,

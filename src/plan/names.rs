@@ -25,7 +25,7 @@ fn old_name<'a>(inputs: &'a [Input], input: usize, logical: Logical<'a, '_>) -> 
     }
 }
 
-/// The name of a tensor in the output, unless it is renamed.
+/// Returns the name of a tensor in the output, unless it is renamed.
 pub(super) fn new_name<'a>(
     inputs: &'a [Input],
     input: usize,
@@ -43,7 +43,7 @@ pub(super) fn new_name<'a>(
     }
 }
 
-/// The new names of renamed tensors, by their indices among all.
+/// Returns the new names of renamed tensors, by their indices among all tensors.
 pub(super) fn renamed<'a, 'r>(
     inputs: &'a [Input],
     all: impl Iterator<Item = (TensorIndex, Logical<'a, 'r>)>,

@@ -1,11 +1,11 @@
-//! The tensors of an output, of those that were chosen for it.
+//! List of the tensors of an output, for its format.
 
 use super::choose::{Chosen, Origin};
 use crate::container::{NewTensor, NewTensors};
 use crate::quant::EncodedPart;
 use std::borrow::Cow;
 
-/// The tensors of an output.
+/// The tensors of an output, made from the logical tensors chosen for it.
 pub(super) struct ChosenTensors<'s, 'a> {
     chosen: &'s [Chosen<'a>],
     /// All tensors, if some weights are stored as several.

@@ -1,4 +1,4 @@
-//! Weights to quantize: where their values come from, and the weights that they share a scale with.
+//! Weights to quantize: the sources of their values, and the weights with which they share a scale.
 
 use super::few::Few;
 use crate::dtype::Dtype;
@@ -36,16 +36,16 @@ pub struct TargetWeight {
 /// The result of a search for the codes and scales from which the values of a weight were decoded.
 #[derive(Clone)]
 pub enum Recovery {
-    /// They are found, and decode to the same values.
+    /// Codes and scales were found, and decode to the same values.
     Found(Arc<Recoverer>, SharedScale, ScaleMatch),
-    /// There are none for this element, counted in row-major order; `None` if the first values have more distinct
-    /// magnitudes than there are codes.
+    /// No codes and scales exist for this element, counted in row-major order; `None` if the first values have more
+    /// distinct magnitudes than there are codes.
     NotFound(Option<u64>),
-    /// There are some, but not for all weights that share its scale.
+    /// Codes and scales exist, but not for all weights that share its scale.
     NotShared,
 }
 
-/// What the values of a weight are made from.
+/// Source of the values of a weight.
 #[derive(Clone)]
 pub enum WeightValues {
     /// The rows of a stored tensor, from this one on.
@@ -64,17 +64,18 @@ pub struct CodedRows {
     pub decoder: Arc<Decoder>,
     /// The rows.
     pub rows: RowMap,
-    /// What moves its codes and scales, if they can be moved.
+    /// The transcoder that moves its codes and scales, if they can be moved.
     pub transcoder: Result<Transcoder, Unmoved>,
 }
 
-/// Why codes and scales of a weight are not moved.
+/// Reason why codes and scales of a weight are not moved.
 #[derive(Clone, Copy, Debug)]
 pub enum Unmoved {
-    /// The new layout has no codes and scales for all values, of it or of a weight that it shares a scale with. Whether it
-    /// keeps its values if it is quantized again is only known afterwards.
+    /// The new layout has no codes and scales for all values of the weight, or of a weight that shares its scale.
+    /// Quantizing it again may still keep its values, which only the result shows.
     NoGrid,
-    /// A scale, of it or of a weight that it shares a scale with, is NaN or infinite, and nothing may be quantized again.
+    /// A scale of the weight, or of a weight that shares its scale, is NaN or infinite, and nothing may be quantized
+    /// again.
     NotFinite,
     /// Weights that engines fuse have different global scales.
     UnequalGlobals,
@@ -90,20 +91,20 @@ impl TargetWeight {
         }
     }
 
-    /// Whether its codes and scales are moved or recovered, not computed.
+    /// True if its codes and scales are moved or recovered, not computed.
     #[must_use]
     pub fn has_scales(&self) -> bool {
         let is_moved = matches!(&self.values, WeightValues::Coded(coded) if coded.transcoder.is_ok());
         is_moved || matches!(self.recovery, Some(Recovery::Found(..)))
     }
 
-    /// The stored tensors that its values depend on; `place` is the tensor that it replaces.
+    /// Returns the stored tensors that its values depend on; `place` is the tensor that it replaces.
     pub(super) fn sources(&self, place: TensorIndex) -> Vec<TensorIndex> {
         if let WeightValues::Coded(coded) = &self.values { coded.parts.clone() } else { vec![place] }
     }
 }
 
-/// How a step quantizes a weight.
+/// Quantization of a weight in a step.
 pub(crate) struct Quantization<'a> {
     /// The name of the weight in the output: `x.weight`.
     pub name: String,
@@ -115,13 +116,13 @@ pub(crate) struct Quantization<'a> {
 }
 
 impl Quantization<'_> {
-    /// The names of the parts, in the order of [`Encoder::parts`].
+    /// Returns the names of the parts, in the order of [`Encoder::parts`].
     pub(crate) fn part_names(&self) -> impl Iterator<Item = String> {
         let stem = self.name.strip_suffix(".weight").unwrap_or(&self.name);
         self.rows.encoder.parts().iter().map(move |part| format!("{stem}{}", part.suffix))
     }
 
-    /// Writes some rows to the buffers of [`Encoder::part_ranges`]. `buffer` is for values.
+    /// Encodes some rows into the buffers of [`Encoder::part_ranges`]. `buffer` is for values.
     pub(crate) fn encode(
         &self,
         rows: Range<u64>,
@@ -146,7 +147,7 @@ impl Quantization<'_> {
     }
 }
 
-/// The values of a weight in the tensors that hold it.
+/// The rows of a weight, in the tensors that hold its values.
 #[derive(Clone)]
 pub(crate) struct WeightRows<'a> {
     /// The tensor with the values, or the parts of the quantized weight.
@@ -162,14 +163,14 @@ impl<'a> WeightRows<'a> {
         Self { sources: Few::One(source), values, encoder, recovery: None }
     }
 
-    /// All rows in pieces of about this many bytes of values, which can be encoded one by one.
+    /// Divides all rows into pieces of about this many bytes of values, which can be encoded one by one.
     pub(crate) fn row_pieces(&self, bytes: u64) -> impl Iterator<Item = Range<u64>> + use<> {
         let (all, alignment) = (self.encoder.rows(), self.encoder.row_alignment());
         let step = (bytes / self.encoder.row_bytes().max(1) / alignment).max(1) * alignment;
         (0..all).step_by(step as usize).map(move |start| start..all.min(start + step))
     }
 
-    /// The bytes of some rows of the weight, after reading them from the disk; `buffer` holds them if they are computed.
+    /// Reads some rows of the weight from the disk, and returns their bytes; `buffer` holds them if they are computed.
     pub(crate) fn read<'r>(&self, rows: Range<u64>, buffer: &'r mut Vec<u8>) -> Result<&'r [u8]>
     where
         'a: 'r,
@@ -201,7 +202,7 @@ impl<'a> WeightRows<'a> {
         }
     }
 
-    /// Some bytes of the tensor that holds the values.
+    /// Reads some bytes of the tensor that holds the values.
     fn stored(&self, range: Range<usize>) -> Result<&'a [u8]> {
         let source = &self.sources[0];
         let mapped = source.mapped().expect("the plan takes tensors that are mapped");
@@ -229,7 +230,8 @@ impl<'a> WeightRows<'a> {
         Ok(())
     }
 
-    /// The mapped bytes of all parts of a quantized weight. Only what the requested rows need is read from the disk.
+    /// Returns the mapped bytes of all parts of a quantized weight. Reads from the disk only the bytes that the
+    /// requested rows need.
     pub(crate) fn parts<'s>(&'s self, coded: &'s CodedRows, rows: &Range<u64>) -> Result<Vec<&'s [u8]>> {
         let last = rows.end.saturating_sub(1);
         let [start, end] = [coded.rows.row(rows.start), coded.rows.row(last) + 1];
@@ -237,18 +239,18 @@ impl<'a> WeightRows<'a> {
         read_values(&coded.decoder, &self.sources, start * columns..end * columns)
     }
 
-    /// What moves codes and scales, if they are moved.
+    /// Returns the transcoder with its rows, if codes and scales are moved.
     pub(crate) fn transcoder(&self) -> Option<(&Transcoder, &CodedRows)> {
         let WeightValues::Coded(coded) = &self.values else { return None };
         Some((coded.transcoder.as_ref().ok()?, coded))
     }
 
-    /// The layout of the quantized weight that it is made from.
+    /// Returns the layout of the quantized weight that it is made from.
     pub(crate) fn source_layout(&self) -> Option<&'static str> {
         if let WeightValues::Coded(coded) = &self.values { Some(coded.decoder.layout().name) } else { None }
     }
 
-    /// The bytes that some rows take in the files.
+    /// Returns the number of bytes that some rows take in the files.
     pub(crate) fn bytes(&self, rows: &Range<u64>) -> u64 {
         let count = rows.end - rows.start;
         match &self.values {
@@ -267,7 +269,8 @@ impl<'a> WeightRows<'a> {
         }
     }
 
-    /// The error for the first infinite or NaN element, given by its index in the weight: it says how many there are, and why.
+    /// Returns the error for the first infinite or NaN element, given by its index in the weight. It contains the
+    /// number of such elements, and the cause.
     pub(crate) fn special(&self, element: u64) -> Error {
         let columns = self.encoder.columns();
         let (row, column) = (element / columns, element % columns);
@@ -292,7 +295,7 @@ impl<'a> WeightRows<'a> {
         self.sources[0].error(error.of(Kind::Unconvertible))
     }
 
-    /// How many elements are infinite or NaN.
+    /// Counts the elements that are infinite or NaN.
     fn count_special(&self) -> Result<u64> {
         /// Bytes that are read at a time.
         const STEP: u64 = 1 << 20;
@@ -301,7 +304,7 @@ impl<'a> WeightRows<'a> {
             .try_fold(0, |count, rows| Ok(count + count_special(self.dtype(), self.read(rows, &mut buffer)?)))
     }
 
-    /// Why an element is infinite or NaN, if the weight is quantized.
+    /// Explains why an element is infinite or NaN, if the input weight is quantized.
     fn cause(&self, row: u64, column: u64) -> Result<String> {
         let WeightValues::Coded(coded) = &self.values else { return Ok(String::new()) };
         let parts = self.parts(coded, &(row..row + 1))?;
@@ -332,7 +335,7 @@ impl<'a> SharedExtremes<'a> {
         self.found.get()
     }
 
-    /// Stores what the first pass found.
+    /// Stores the result of the first pass.
     pub(crate) fn set(&self, extremes: Extremes) {
         let _ = self.found.set(extremes); // every pass finds the same
     }

@@ -16,7 +16,7 @@ use crate::select::{KeptReason, Rule};
 use crate::text::{shorten, size};
 use std::borrow::Cow;
 
-/// The most bytes of a model. protobuf libraries read fewer than 2 GiB, and 1 MiB is left free.
+/// Maximum bytes of a model. protobuf libraries read fewer than 2 GiB, and 1 MiB is left free.
 const MAX_MODEL: u64 = (1 << 31) - (1 << 20);
 
 pub(super) fn build<'a>(
@@ -52,7 +52,7 @@ pub(super) fn build<'a>(
     })
 }
 
-/// Says which rules name only tensors that a model keeps.
+/// Returns a note for each rule that names only tensors that the model keeps.
 fn rules_without_effect(request: &Request, chosen: &[Chosen]) -> Vec<String> {
     let said = |rule: &Rule| {
         rule.target()?;
@@ -67,7 +67,7 @@ fn rules_without_effect(request: &Request, chosen: &[Chosen]) -> Vec<String> {
     request.selection.rules.iter().filter_map(said).collect()
 }
 
-/// Lays out the model, with a second file for its elements if it is too long or the request wants one.
+/// Lays out the model, with a second file for its elements if it is too long or the request asks for one.
 fn lay_out<'c>(
     request: &Request<'c>,
     input: &Input,
@@ -101,7 +101,7 @@ fn lay_out<'c>(
     Ok(divided)
 }
 
-/// What happens to a tensor; `number` counts those in one place.
+/// Returns the step for a tensor; `number` counts the tensors in one place.
 fn step<'a>(
     chosen: Chosen<'a>,
     number: usize,
@@ -156,7 +156,7 @@ fn step<'a>(
     }
 }
 
-/// A tensor whose values are computed.
+/// Returns the step for a tensor whose values are computed.
 fn converted<'a>(sources: Few<SourceTensor<'a>>, results: Few<NewStored<'a>>, how: Operation<'a>) -> Step<'a> {
     Step { stays: false, sources, results, how, kept: None, fortran_order: false }
 }
@@ -188,7 +188,7 @@ fn changes<'c>(input: &Input, study: &Study, chosen: &'c [Chosen]) -> (Vec<Tenso
     (tensors, quantized)
 }
 
-/// The opset and the IR version that the model needs, if it has older ones.
+/// Returns the opset and the IR version that the model needs, if it has older ones.
 fn versions(
     request: &Request,
     input: &Input,
@@ -202,7 +202,7 @@ fn versions(
         let cast = chosen.iter().filter(is_cast);
         cast.filter_map(|chosen| chosen.target.ok().map(|to| (source_dtype(chosen), to)))
     };
-    // The opset to import instead, what needs it, and the opset that is imported.
+    // The opset to import instead, the type or scale that needs it, and the imported opset.
     let mut raised: Option<(u64, String, u64)> = None;
     let mut require = |what: String, wanted: u64, remedy: Option<&str>| {
         if raised.as_ref().is_some_and(|(known, ..)| *known >= wanted) {
@@ -260,10 +260,11 @@ fn source_dtype(chosen: &Chosen) -> Dtype {
     chosen.sources[0].elements.stored_dtype()
 }
 
-/// The remedy if users choose the type, as in a cast. The types of a scheme are fixed.
+/// Remedy if users choose the type, as in a cast. The types of a scheme are fixed.
 const OTHER_TYPE: Option<&str> = Some("float16 needs no later version");
 
-/// The error for what needs later versions than the model has; `remedy` helps without another version.
+/// Returns the error for a type or scale that needs later versions than the model has; `remedy` helps without another
+/// version.
 fn refused(needy: &str, wanted: u64, obstacle: Obstacle, remedy: Option<&str>) -> Error {
     const OWN_DOMAIN: &str = "if the operator is not one of ONNX, its nodes need a domain of their own";
     const CONVERTER: &str = "onnx.version_converter converts models to later opsets";

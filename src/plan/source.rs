@@ -1,4 +1,4 @@
-//! How the bytes of a tensor are read.
+//! Form in which the bytes of a tensor are read.
 
 use crate::container::{Elements, Form, FormatInfo, Tensor};
 use crate::dtype::{Class, Dtype};
@@ -6,7 +6,7 @@ use crate::error::{Error, Kind, Result};
 use crate::kernel::Storage;
 use crate::kernel::SubByteLayout::{PerByte, PerByteStrict};
 
-/// The type that decides whether a tensor is cast by default.
+/// Returns the type that decides whether a tensor is cast by default.
 pub(super) fn known_dtype(tensor: &Tensor, from: Option<Dtype>) -> Option<Dtype> {
     let reinterpreted = from.and_then(|from| reinterpreted(tensor, from));
     reinterpreted.map_or(tensor.elements.dtype(), |storage| Some(storage.dtype))
@@ -24,7 +24,7 @@ pub(crate) fn check_from<'a>(tensors: impl IntoIterator<Item = &'a Tensor>, from
     }
 }
 
-/// How to read a tensor's bytes; `from` is the type of untyped elements.
+/// Returns the form in which to read a tensor's bytes; `from` is the type of untyped elements.
 ///
 /// # Errors
 /// When the elements are untyped and `from` is missing or does not fit.
@@ -48,7 +48,8 @@ pub fn source_form(tensor: &Tensor, from: Option<Dtype>) -> Result<Form> {
     }
 }
 
-/// The form in which a tensor of an unsupported type is copied: bytes. Refuses to convert it, or another format.
+/// Returns the form in which a tensor of an unsupported type is copied: bytes. Refuses to convert it, or to copy it to
+/// another format.
 pub(super) fn opaque_form(tensor: &Tensor, is_selected: bool, formats: [&FormatInfo; 2]) -> Result<Form> {
     let [from, to] = formats.map(|facts| facts.extension);
     if is_selected {
@@ -61,7 +62,7 @@ pub(super) fn opaque_form(tensor: &Tensor, is_selected: bool, formats: [&FormatI
     Ok(Form::Numbers(Storage::per_byte(Dtype::Uint8)))
 }
 
-/// The storage of a tensor whose elements are opaque bytes or unsigned integers of `from`'s width.
+/// Returns the storage of a tensor whose elements are opaque bytes or unsigned integers of `from`'s width.
 fn reinterpreted(tensor: &Tensor, from: Dtype) -> Option<Storage> {
     match tensor.elements {
         Elements::Untyped(bytes) => fits(from, bytes).then(|| strict(Storage::per_byte(from))),
@@ -75,13 +76,14 @@ fn reinterpreted(tensor: &Tensor, from: Dtype) -> Option<Storage> {
     }
 }
 
-/// Bytes that may hold something else than one small integer each, such as two.
+/// Makes the storage of one small integer per byte strict, because the bytes may hold something else, such as two
+/// integers.
 fn strict(storage: Storage) -> Storage {
     let is_per_byte = storage.layout == PerByte && storage.dtype.bits() < 8;
     Storage { layout: if is_per_byte { PerByteStrict } else { storage.layout }, ..storage }
 }
 
-/// Whether an element of `dtype` takes `bytes` bytes if it has at least one byte.
+/// True if an element of `dtype` takes `bytes` bytes, given at least one whole byte per element.
 fn fits(dtype: Dtype, bytes: u32) -> bool {
     dtype.bits() != 0 && Storage::per_byte(dtype).bytes(1) == Some(bytes.into())
 }

@@ -1,4 +1,4 @@
-//! Steps: what a plan consists of.
+//! Plans and their steps.
 
 use super::few::Few;
 use super::quantized::Quantization;
@@ -21,38 +21,38 @@ pub struct Plan<'a> {
     /// Headers and other literal bytes with their offsets in the file, in order.
     #[doc(hidden)] // for tests
     pub literals: Vec<(u64, Vec<u8>)>,
-    /// In the order of the input.
+    /// Steps, in the order of the input.
     pub steps: Vec<Step<'a>>,
-    /// Bytes of an input with their offsets in the file, which are copied.
+    /// Bytes to copy from an input, with their offsets in the file.
     pub(crate) copies: Vec<(u64, MappedBytes<'a>)>,
     /// Length of the file in bytes.
     pub len: u64,
-    /// Where a second file begins, with the elements of an ONNX model.
+    /// Offset at which a second file begins, with the elements of an ONNX model.
     pub(crate) data_start: Option<u64>,
-    /// What the user needs to know about the output.
+    /// Notes for the user about the output.
     pub(crate) notes: Vec<String>,
-    /// Whether the caller deflates the file after it is written.
+    /// True if the caller deflates the file after it is written.
     pub(crate) is_deflated: bool,
 }
 
-/// What happens to one logical tensor: the stored tensors that are its parts, the output tensors made from them, and
-/// how. A plain tensor has one part.
+/// Work for one logical tensor: the stored tensors that are its parts, the output tensors made from them, and the
+/// operation. A plain tensor has one part.
 pub struct Step<'a> {
-    /// Whether its bytes are among those that [`Plan::copies`] contains.
+    /// True if [`Plan::copies`] contains its bytes.
     pub(crate) stays: bool,
     /// Its parts, at least one.
     pub(crate) sources: Few<SourceTensor<'a>>,
     /// The tensors to write, at least one.
     pub(crate) results: Few<NewStored<'a>>,
-    /// How the results' elements are made from the sources'.
+    /// The operation that makes the results from the sources.
     pub(crate) how: Operation<'a>,
-    /// Why it is copied; `None` if the operator is applied.
+    /// The reason for copying it; `None` if the operator is applied.
     pub(crate) kept: Option<KeptReason>,
-    /// Whether the elements of the result will be in column-major order.
+    /// True if the elements of the result will be in column-major order.
     pub(crate) fortran_order: bool,
 }
 
-/// How results are made from sources.
+/// Operation that makes results from sources.
 pub(crate) enum Operation<'a> {
     /// Element by element.
     Convert(Arc<Conversion>),
@@ -67,23 +67,24 @@ pub(crate) struct NewStored<'a> {
     /// Its name; empty in a format without names.
     pub name: Cow<'a, str>,
     pub range: Range<u64>,
-    /// A checksum of them that has to be written as well.
+    /// A checksum of the tensor that has to be written as well.
     pub crc: Option<Box<PendingCrc>>,
 }
 
 impl Plan<'_> {
-    /// Bytes that the file takes on the disk while it is written: if it is deflated later, there are two copies.
+    /// Returns the bytes that the file takes on the disk while it is written: if it is deflated later, there are two
+    /// copies.
     pub(crate) fn space(&self) -> u64 {
         if self.is_deflated { self.len.saturating_mul(2) } else { self.len }
     }
 
-    /// Bytes of all tensors, without headers.
+    /// Returns the bytes of all tensors, without headers.
     #[must_use]
     pub fn tensor_bytes(&self) -> u64 {
         self.steps.iter().map(Step::bytes_out).sum()
     }
 
-    /// Bytes that the tensors take in their files.
+    /// Returns the bytes that the tensors take in their files.
     #[must_use]
     pub fn source_bytes(&self) -> u64 {
         self.steps.iter().map(Step::bytes_in).sum()
@@ -113,13 +114,14 @@ impl Plan<'_> {
 }
 
 impl<'a> Step<'a> {
-    /// Its name in the output; empty in a format without names. A quantized weight has one besides those of its parts.
+    /// Returns its name in the output; empty in a format without names. A quantized weight has a name in addition to
+    /// the names of its parts.
     #[must_use]
     pub fn name(&self) -> &str {
         if let Operation::Encode(weight) = &self.how { &weight.name } else { &self.results[0].name }
     }
 
-    /// The tensors of the output: name, dtype and shape.
+    /// Returns the tensors of the output: name, dtype and shape.
     pub(crate) fn new_tensors(&self) -> impl Iterator<Item = (&str, Dtype, &[u64])> {
         let parts = match &self.how {
             Operation::Encode(weight) => weight.rows.encoder.parts(),
@@ -131,24 +133,24 @@ impl<'a> Step<'a> {
         })
     }
 
-    /// Whether the operator is applied; otherwise the tensor is copied.
+    /// True if the operator is applied; otherwise the tensor is copied.
     #[must_use]
     pub fn is_converted(&self) -> bool {
         self.kept.is_none()
     }
 
-    /// The stored tensor that holds its elements.
+    /// Returns the stored tensor that holds its elements.
     #[must_use]
     pub fn source(&self) -> &'a Tensor {
         self.sources[0].tensor
     }
 
-    /// Its name in the input; if it has none there, its name in the output.
+    /// Returns its name in the input; if it has none there, its name in the output.
     pub(crate) fn source_name(&self) -> &str {
         if self.source().name.is_empty() { self.name() } else { &self.source().name }
     }
 
-    /// The types of the elements before and after.
+    /// Returns the types of the elements before and after.
     #[must_use]
     pub fn dtypes(&self) -> (Dtype, Dtype) {
         match &self.how {
@@ -158,7 +160,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// How the results are stored.
+    /// Returns the form in which the results are stored.
     #[must_use]
     #[doc(hidden)] // for tests
     pub fn form(&self) -> Form {
@@ -168,7 +170,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Lengths of the dimensions of the result.
+    /// Returns the lengths of the dimensions of the result.
     #[must_use]
     pub fn shape(&self) -> &[u64] {
         match &self.how {
@@ -180,7 +182,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Elements of the result.
+    /// Returns the number of elements of the result.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.shape().iter().product()
@@ -190,14 +192,14 @@ impl<'a> Step<'a> {
         if let Operation::Convert(conversion) = &self.how { Some(conversion) } else { None }
     }
 
-    /// The range of the first result in the output file.
+    /// Returns the range of the first result in the output file.
     #[must_use]
     #[doc(hidden)] // for tests
     pub fn target(&self) -> Range<u64> {
         self.results[0].range.clone()
     }
 
-    /// Bytes that its parts take in their files.
+    /// Returns the bytes that its parts take in their files.
     #[must_use]
     pub fn bytes_in(&self) -> u64 {
         match &self.how {
@@ -207,7 +209,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Bytes that its results take.
+    /// Returns the bytes that its results take.
     #[must_use]
     pub fn bytes_out(&self) -> u64 {
         self.results.iter().map(|result| result.range.end - result.range.start).sum()
@@ -218,7 +220,8 @@ impl<'a> Step<'a> {
         self.sources[0].error(error.in_tensor(self.name()))
     }
 
-    /// How any part of the tensor can be made independently; `None` if elements can only be read in sequence.
+    /// Returns the operation that makes any part of the tensor independently; `None` if elements can only be read in
+    /// sequence.
     pub(crate) fn direct(&self) -> Option<Direct<'_, 'a>> {
         match &self.how {
             Operation::Convert(conversion) => {
@@ -230,7 +233,7 @@ impl<'a> Step<'a> {
     }
 }
 
-/// How any part of a tensor is made independently.
+/// Operation that makes any part of a tensor independently.
 pub(crate) enum Direct<'s, 'a> {
     /// Some elements, from these bytes.
     Convert(&'s Conversion, &'s Kernel, MappedBytes<'a>),
@@ -241,8 +244,8 @@ pub(crate) enum Direct<'s, 'a> {
 }
 
 impl<'s> Direct<'s, '_> {
-    /// The bits of an element in the source or the target, whichever is wider, and the number of elements at whose
-    /// multiples a piece may start; or the decoder, if only it knows where to divide.
+    /// Returns the bits of an element in the source or the target, whichever is wider; the number of elements at whose
+    /// multiples a piece may start; and the decoder, if only it knows where to divide.
     pub(crate) fn unit(&self) -> (u64, u64, Option<&'s Decoder>) {
         /// Packed types start on whole bytes and kernel blocks.
         const ELEMENTS: u64 = 1024;

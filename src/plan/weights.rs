@@ -14,7 +14,7 @@ pub struct Weights {
     pub(super) shared: Vec<Vec<(TensorIndex, TargetWeight)>>,
     /// Metadata of the files to change: the key, and the new value or `None` to remove it.
     pub(super) metadata: HashMap<String, Option<String>>,
-    /// The new names of tensors, in place of those of the selection.
+    /// The new names of tensors, in place of the names in the selection.
     pub(super) renames: Option<Vec<Rename>>,
 }
 
@@ -28,7 +28,7 @@ pub struct QuantizedWeight {
     pub decoder: Arc<Decoder>,
 }
 
-/// What to do with a stored tensor.
+/// Decision about a stored tensor.
 pub(super) enum Fate {
     LeftOut,
     /// Decode the weights whose first part it is.
@@ -78,7 +78,7 @@ impl Weights {
         self.tensors.insert(tensor, Fate::LeftOut);
     }
 
-    /// Gives tensors these names, whatever the selection says.
+    /// Gives tensors these names, regardless of the selection.
     pub(crate) fn rename(&mut self, renames: Vec<Rename>) {
         self.renames = Some(renames);
     }

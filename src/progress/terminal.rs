@@ -13,7 +13,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 pub struct Bar(ProgressBar);
 
 impl Bar {
-    /// A bar for `bytes` of input, with a word for the activity. It appears with the first bytes.
+    /// Creates a bar for `bytes` of input, with a word for the activity. It appears with the first bytes.
     #[must_use]
     pub fn new(what: &'static str, bytes: u64) -> Self {
         Self::styled(ProgressBar::with_draw_target(Some(bytes), target()), what)
@@ -30,12 +30,13 @@ impl Bar {
     }
 }
 
-/// A line that fits into `columns` columns, with a word of `word` characters: first the numbers become fewer, then the
-/// bar becomes shorter, then the word; the bar goes last. A line that does not fit would wrap and could not be redrawn.
+/// Returns the template of a line that fits into `columns` columns, with a word of `word` characters: first the numbers
+/// become fewer, then the bar becomes shorter, then the word; the bar goes last. A line that does not fit would wrap
+/// and could not be redrawn.
 fn template(columns: usize, word: usize) -> String {
     /// Columns of the shortest bar.
     const BAR: usize = 10;
-    // The minimum number of columns for each, and how many it takes.
+    // For each, the minimum number of columns, and the number that it takes.
     let figures = [
         (80, 58, " {percent:>3}%  {bytes} of {total_bytes}  {bytes_per_sec}  {eta} left"),
         (50, 17, " {percent:>3}%  {eta} left"),
@@ -54,7 +55,7 @@ fn target() -> ProgressDrawTarget {
     ProgressDrawTarget::stderr_with_hz(10)
 }
 
-/// A progress bar, or nothing if `quiet`.
+/// Returns a progress bar, lines if there is no terminal, or nothing if `quiet`.
 pub(crate) fn shown(what: &'static str, bytes: u64, quiet: bool) -> Box<dyn Progress> {
     match quiet {
         true => Box::new(Silent),
@@ -63,7 +64,7 @@ pub(crate) fn shown(what: &'static str, bytes: u64, quiet: bool) -> Box<dyn Prog
     }
 }
 
-/// A line on standard error every half minute, if that is not a terminal: for logs.
+/// Progress as a line on standard error every half minute, if that is not a terminal: for logs.
 pub(crate) struct Lines {
     what: String,
     bytes: u64,
@@ -121,12 +122,12 @@ impl Drop for Bar {
 pub(crate) enum Shards {
     Quiet,
     Bars(MultiProgress, Bar),
-    /// Of the whole checkpoint.
+    /// Lines for the whole checkpoint.
     Lines(Lines),
 }
 
 impl Shards {
-    /// For `bytes` of input.
+    /// Creates the bars for `bytes` of input.
     pub(crate) fn new(bytes: u64, quiet: bool) -> Self {
         if quiet {
             return Self::Quiet;
@@ -139,7 +140,7 @@ impl Shards {
         Self::Bars(bars, Bar::styled(whole, "checkpoint"))
     }
 
-    /// The next shard, of `bytes` of input.
+    /// Adds the next shard, of `bytes` of input.
     pub(crate) fn shard(&self, what: String, bytes: u64) -> Box<dyn Progress + '_> {
         match self {
             Self::Quiet => Box::new(Silent),
@@ -152,7 +153,7 @@ impl Shards {
     }
 }
 
-/// A shard whose progress prints no lines of its own.
+/// A shard whose progress prints no separate lines.
 struct Rest<'a>(&'a Lines);
 
 impl Progress for Rest<'_> {
@@ -224,7 +225,7 @@ mod tests {
         }
     }
 
-    /// What a terminal of `columns` shows when 3 of 4 GiB are done.
+    /// Returns the line that a terminal of `columns` shows when 3 of 4 GiB are done.
     fn line(columns: u16, word: &str) -> String {
         let terminal = Terminal(columns, Arc::default());
         let target = ProgressDrawTarget::term_like(Box::new(terminal.clone()));

@@ -1,6 +1,6 @@
 //! Rewrites `config.json`, and other descriptions of how weights are quantized, after weights were decoded.
 //!
-//! Everything that does not change keeps its bytes and its order.
+//! Unchanged parts keep their bytes and their order.
 
 use super::method::QuantMethod;
 use super::patterns::{ModulePatterns, entry_of_compressed_tensors, expert_of, is_composite};
@@ -19,17 +19,17 @@ pub struct Modules<'a> {
     pub decoded: &'a HashSet<&'a str>,
     /// Modules that stay quantized.
     pub left: &'a HashSet<&'a str>,
-    /// The new names of modules by the old ones; the other fields have the new ones.
+    /// New names of modules by old name; the other fields contain new names.
     pub renamed: &'a HashMap<String, String>,
 }
 
-/// The dtype that a model computes in, according to its `config.json`: bfloat16 unless it names float32, bfloat16 or
-/// float16. Weights are decoded to it by default.
+/// Returns the dtype that a model computes in, according to its `config.json`: bfloat16 unless it names float32,
+/// bfloat16 or float16. Weights are decoded to it by default.
 pub fn default_target(config: Option<&str>) -> Dtype {
     named_dtype(config).unwrap_or(Dtype::Bfloat16)
 }
 
-/// The same, or `None` if `config.json` names none of these types.
+/// Returns the dtype that `config.json` names, or `None` if it names none of these types.
 pub fn named_dtype(config: Option<&str>) -> Option<Dtype> {
     let json = config.map(as_json).unwrap_or_default();
     let of = |json: &str| {
@@ -44,9 +44,9 @@ pub fn named_dtype(config: Option<&str>) -> Option<Dtype> {
     of(&json).or_else(inner)
 }
 
-/// `config.json` of a model whose weights were decoded to `target`, which is `None` if none were. It has no description
-/// of the quantization or, if some weights stay quantized, one that lists the decoded modules among those that are not.
-/// `method` is the one that recognition found. Fails if its method cannot express which modules were decoded.
+/// Rewrites the `config.json` of a model whose weights were decoded to `target` (`None` if none were). The result
+/// describes no quantization or, if some weights stay quantized, lists the decoded modules as not quantized. `method`
+/// is the result of recognition. Fails if the method cannot express which modules were decoded.
 pub fn config_of(config: &str, method: Option<&str>, modules: &Modules, target: Option<Dtype>) -> Result<String> {
     let json = as_json(config);
     let names = members(&json).ok_or_else(|| Error::new("is not a JSON object"))?;
@@ -94,12 +94,12 @@ fn is_block(key: &str) -> bool {
     matches!(key, "quantization_config" | "compression_config")
 }
 
-/// Whether a member describes a part of the model, such as `text_config`.
+/// True if a member describes a part of the model, such as `text_config`.
 fn is_part(key: &str) -> bool {
     key.ends_with("_config") && !is_block(key)
 }
 
-/// The description of a part with edited members, and so the parts in it. `None` if it is not an object.
+/// Edits the members of a part's description, and of the parts in it. `None` if it is not an object.
 fn edit_part(text: &str, json: &str, edit: &mut dyn FnMut(&str, &str, &str) -> Edit) -> Option<String> {
     rewrite(text, json, &[], &mut |key, text, json| match key {
         _ if is_part(key) => edit_part(text, json, edit).map_or(Edit::Keep, Edit::Replace),
@@ -107,7 +107,7 @@ fn edit_part(text: &str, json: &str, edit: &mut dyn FnMut(&str, &str, &str) -> E
     })
 }
 
-/// `hf_quant_config.json` of a model whose weights were decoded; `None`, to drop it, if no weight stays quantized.
+/// Rewrites `hf_quant_config.json` after weights were decoded; `None`, to drop the file, if no weight stays quantized.
 pub fn hf_quant_config_of(text: &str, modules: &Modules) -> Result<Option<String>> {
     if modules.left.is_empty() {
         return Ok(None);
@@ -119,13 +119,13 @@ pub fn hf_quant_config_of(text: &str, modules: &Modules) -> Result<Option<String
     changed.map(Some).ok_or_else(|| Error::new("is not a JSON object"))
 }
 
-/// `quantize_config.json` of a model whose weights were decoded, as [`hf_quant_config_of`].
+/// Rewrites `quantize_config.json` after weights were decoded, like [`hf_quant_config_of`].
 pub fn quantize_config_of(text: &str, method: Option<&str>, modules: &Modules) -> Result<Option<String>> {
     let method = method.filter(|_| !modules.left.is_empty());
     method.map(|method| without(text, method, modules, false)).transpose()
 }
 
-/// `ComfyUI`'s description in the metadata of a file, without the layers that were decoded; `None` if none stays.
+/// Removes the decoded layers from `ComfyUI`'s description in a file's metadata; `None` if no layer stays quantized.
 pub fn comfy_metadata_of(text: &str, modules: &Modules) -> Option<String> {
     if modules.left.is_empty() {
         return None;
@@ -134,7 +134,7 @@ pub fn comfy_metadata_of(text: &str, modules: &Modules) -> Option<String> {
     with_new(&text, &as_json(&text), "layers", &|text, json| without_members(text, json, modules))
 }
 
-/// A `quantization_config` of the method of this name that lists the decoded modules among those that are not quantized.
+/// Adds the decoded modules to the modules that a `quantization_config` of the named method lists as not quantized.
 fn without(text: &str, name: &str, modules: &Modules, is_composite: bool) -> Result<String> {
     let text = &*renamed(text, modules);
     let json = &*as_json(text);
@@ -184,7 +184,7 @@ fn without(text: &str, name: &str, modules: &Modules, is_composite: bool) -> Res
     changed.ok_or_else(broken)
 }
 
-/// A description with the new names of modules in place of the old ones.
+/// Replaces the old names of modules in a description by the new ones.
 fn renamed<'a>(text: &'a str, modules: &Modules) -> Cow<'a, str> {
     if modules.renamed.is_empty() {
         return Cow::Borrowed(text);
@@ -206,7 +206,7 @@ fn renamed<'a>(text: &'a str, modules: &Modules) -> Cow<'a, str> {
     Cow::Owned(changed + rest)
 }
 
-/// The key in `dynamic` for a module that is not quantized.
+/// Returns the key in `dynamic` for a module that is not quantized.
 fn excluded_by_gptq(module: &str) -> String {
     format!("-:^{}$", regex::escape(module))
 }
@@ -217,7 +217,7 @@ fn sorted<'a>(modules: &Modules<'a>) -> Vec<&'a str> {
     names
 }
 
-/// The names that transformers uses for modules: a bank of experts is one module, whatever tensors it has.
+/// Returns the names that transformers uses for modules: a bank of experts is one module, however many tensors it has.
 fn around_banks<'a>(decoded: &[&'a str], modules: &Modules) -> Result<Vec<&'a str>> {
     let bank =
         |name: &str| name.rsplit_once('.').map(|(bank, _)| bank.len()).filter(|len| name[..*len].ends_with(".experts"));
@@ -232,7 +232,7 @@ fn around_banks<'a>(decoded: &[&'a str], modules: &Modules) -> Result<Vec<&'a st
         }
         entries.push(entry);
     }
-    // The experts of a bank are one module too if they are stored one by one.
+    // Experts that are stored one by one also form one module per bank.
     let left: HashSet<&str> = modules.left.iter().filter_map(|name| Some(expert_of(name)?.0)).collect();
     let banks = decoded.iter().filter_map(|name| Some(expert_of(name)?.0));
     entries.extend(banks.filter(|bank| !left.contains(bank)));
@@ -247,19 +247,19 @@ fn modelopt(text: &str, json: &str, key: &str, modules: &Modules) -> Option<Stri
     listed(&text, &as_json(&text), &[key], &sorted(modules))
 }
 
-/// An object with another value under this key, unless it stays.
+/// Replaces the value of this key in an object, unless `new` returns `None`.
 fn with_new(text: &str, json: &str, key: &str, new: &dyn Fn(&str, &str) -> Option<String>) -> Option<String> {
     rewrite(text, json, &[], &mut |name, text, json| {
         if name == key { new(text, json).map_or(Edit::Keep, Edit::Replace) } else { Edit::Keep }
     })
 }
 
-/// An object without the members named like decoded modules.
+/// Removes the members of an object that are named like decoded modules.
 fn without_members(text: &str, json: &str, modules: &Modules) -> Option<String> {
     rewrite(text, json, &[], &mut |key, _, _| if modules.decoded.contains(key) { Edit::Remove } else { Edit::Keep })
 }
 
-/// An object with more entries in the lists under these keys.
+/// Adds entries to the lists under these keys of an object.
 fn listed(text: &str, json: &str, keys: &[&str], entries: &[&str]) -> Option<String> {
     let names = members(json)?;
     let without_known = |list: Option<&&RawValue>| {
@@ -287,7 +287,7 @@ fn listed(text: &str, json: &str, keys: &[&str], entries: &[&str]) -> Option<Str
     })
 }
 
-/// An object with more members in the object under this key.
+/// Adds members to the inner object under this key.
 fn keyed(text: &str, json: &str, key: &str, entries: &[(String, String)]) -> Option<String> {
     let names = members(json)?;
     // GPTQModel takes the first pattern that matches, so new ones come before the others.
@@ -307,14 +307,14 @@ fn keyed(text: &str, json: &str, key: &str, entries: &[(String, String)]) -> Opt
     })
 }
 
-/// An object with one more member at the end. `None` if it is not an object.
+/// Adds a member at the end of an object, in place of a member with the same key. `None` if it is not an object.
 pub(super) fn add_member(text: &str, key: &str, value: &str) -> Option<String> {
     rewrite(text, &as_json(text), &[(key, value.to_owned())], &mut |found, _, _| {
         if found == key { Edit::Remove } else { Edit::Keep }
     })
 }
 
-/// What happens to a member.
+/// Edit of a member.
 enum Edit {
     Keep,
     Remove,
@@ -328,7 +328,7 @@ struct JsonMember<'a> {
     value: Range<usize>,
 }
 
-/// An object with some members changed and some added. `json` is the text with Python's literals replaced, of the same
+/// Changes members of an object and adds others. `json` is the text with Python's literals replaced, of the same
 /// length. `None` if it is not an object.
 fn rewrite(
     text: &str,
@@ -369,7 +369,7 @@ fn rewrite(
     Some(changed + &text[last..])
 }
 
-/// The members of an object, in order.
+/// Returns the members of an object, in order.
 fn scan(json: &str) -> Option<Vec<JsonMember<'_>>> {
     let skip = |at: usize| at + json[at..].len() - json[at..].trim_start().len();
     let mut at = skip(0);

@@ -1,8 +1,8 @@
 //! The description of a quantized checkpoint in `config.json` and `hf_quant_config.json`, from which engines learn how
 //! to load it.
 //!
-//! The blocks match those that compressed-tensors 0.20.0, transformers 5.23.0 and nvidia-modelopt 0.47.0 write,
-//! including their sorted keys. Inside a group, compressed-tensors refuses any key that it does not know.
+//! The blocks match the output of compressed-tensors 0.20.0, transformers 5.23.0 and nvidia-modelopt 0.47.0, including
+//! the sorted keys. Inside a group, compressed-tensors refuses any unknown key.
 
 use super::config::add_member;
 use super::layout::{CodeValues, Group, Layout, Owner};
@@ -24,11 +24,11 @@ pub struct QuantizedGroup<'a> {
     pub layout: &'static Layout,
     /// Their codes, groups and scales.
     pub grid: TargetGrid,
-    /// Whether a scale for the activations is stored too.
+    /// True if a scale for the activations is stored too.
     pub has_input_scale: bool,
     /// The names of their modules in the checkpoint.
     pub modules: Vec<&'a str>,
-    /// Those of these modules that are not linear layers to engines: output heads and embeddings.
+    /// The subset of these modules that engines do not treat as linear layers: output heads and embeddings.
     pub unlike_linear: Vec<&'a str>,
 }
 
@@ -37,12 +37,12 @@ impl QuantizedGroup<'_> {
         matches!(self.grid.codes, CodeType::Int { .. })
     }
 
-    /// Whether there are no zero points.
+    /// True if there are no zero points.
     fn is_symmetric(&self) -> bool {
         !matches!(self.grid.codes, CodeType::Int { symmetric: false, .. })
     }
 
-    /// Whether scales are powers of two.
+    /// True if scales are powers of two.
     fn has_exponents(&self) -> bool {
         matches!(self.grid.scale, Some(Dtype::Float8E8M0 | Dtype::Uint8))
     }
@@ -52,11 +52,11 @@ impl QuantizedGroup<'_> {
 pub struct KeptModules<'a> {
     /// Modules with a weight matrix, by their names in the checkpoint.
     pub modules: Vec<&'a str>,
-    /// Modules that hold a bank of experts: `x.experts`, whose experts engines call `x.experts.0` and so on.
+    /// Modules that hold a bank of experts, such as `x.experts`; engines call its experts `x.experts.0` and so on.
     pub banks: Vec<Cow<'a, str>>,
-    /// Blocks that several layers share, by their names in a layer. Modules list only those of the first layer.
+    /// Blocks that several layers share, by their names in a layer. `modules` lists only the blocks of the first layer.
     pub blocks: BTreeSet<&'a str>,
-    /// Whether the model consists of several, so that engines have other names for modules: see
+    /// True if the model consists of several models, so that engines use other names for modules: see
     /// [`is_composite`](super::is_composite).
     pub is_composite: bool,
 }
@@ -66,7 +66,7 @@ pub struct KeptModules<'a> {
 pub struct EngineConfig {
     /// `quantization_config` of config.json; `None` for layouts whose engine reads none (`ComfyUI`).
     pub block: Option<Value>,
-    /// `hf_quant_config.json`, which `ModelOpt` writes beside it.
+    /// `hf_quant_config.json`, which `ModelOpt` writes next to it.
     pub hf_quant_config: Option<Value>,
 }
 
@@ -92,8 +92,8 @@ impl EngineConfig {
         })
     }
 
-    /// The text of a config.json with the block added as its last member. All other bytes stay as they are. Fails if
-    /// `config` already has a `quantization_config`.
+    /// Returns the text of a config.json with the block added as its last member. All other bytes stay unchanged. Fails
+    /// if `config` already has a `quantization_config`.
     pub fn write_into(&self, config: &str) -> Result<String> {
         let json = as_json(config);
         let found = members(&json).ok_or_else(|| Error::new("is not a JSON object"))?;
@@ -108,8 +108,8 @@ impl EngineConfig {
     }
 }
 
-/// The entries for kept modules, sorted like the libraries sort them; `bank` gives that of a bank of experts, and
-/// `block` that of a block that several layers share.
+/// Returns the entries for kept modules, sorted as the libraries sort them. `module`, `bank` and `block` make the entry
+/// of a module, of a bank of experts, and of a block that several layers share.
 fn sorted(
     kept: &KeptModules,
     module: impl Fn(&str) -> String,
@@ -234,7 +234,7 @@ fn activations_of(group: &QuantizedGroup) -> Value {
 
 /// A `quantization_config` of transformers and `DeepSeek`: for blocks of float8, or groups of 32 with exponents.
 fn fine_grained(group: &QuantizedGroup, kept: &KeptModules) -> Value {
-    // transformers loads the experts of a bank as one module, however they are stored.
+    // transformers loads the experts of a bank as one module, regardless of their storage.
     let banks = kept.modules.iter().filter_map(|module| Some(expert_of(module)?.0.to_owned()));
     let kept: BTreeSet<String> =
         sorted(kept, str::to_owned, str::to_owned, |name| format!(r".*\.{name}")).into_iter().chain(banks).collect();

@@ -1,4 +1,5 @@
-//! A row of the table of layouts: how a library stores a quantized weight, and in which steps it computes the values.
+//! A row of the table of layouts: the storage of a quantized weight in a library, and the steps that compute its
+//! values.
 
 use super::rules::Encoding;
 use crate::dtype::Dtype;
@@ -9,7 +10,7 @@ use crate::text::shorten;
 pub enum Role {
     /// Narrow numbers that represent the values.
     Codes,
-    /// What codes are multiplied by: a number for each group of elements.
+    /// The factor of the codes: a number for each group of elements.
     Scale,
     /// The scale of the scales: a number for the tensor.
     GlobalScale,
@@ -19,7 +20,7 @@ pub enum Role {
     GroupIndex,
     /// The values of the 16 codes of bitsandbytes.
     CodeMap,
-    /// The scales of scales that are codes themselves (bitsandbytes), one for each 256 of them.
+    /// The scales of scales that are codes themselves (bitsandbytes), one for each 256 scales.
     NestedScale,
     /// The values of the 256 codes of such scales.
     NestedMap,
@@ -27,7 +28,7 @@ pub enum Role {
     Shape,
     /// JSON in bytes with more about the weight: bitsandbytes' `quant_state`, `ComfyUI`'s `comfy_quant`.
     Description,
-    /// The scale of activations, on which no value of the weight depends.
+    /// The scale of activations; no value of the weight depends on it.
     Activation,
 }
 
@@ -51,7 +52,7 @@ impl Role {
 }
 
 /// The names of one weight's parts: a common stem and a suffix for each. The parts that the layout needs always exist,
-/// others only if necessary.
+/// other parts only if necessary.
 pub type Names = &'static [(Role, &'static str)];
 
 /// The elements of the decoded weight that share a scale.
@@ -61,19 +62,20 @@ pub enum Group {
     Tensor,
     /// A row.
     Channel,
-    /// A rectangle of rows and columns; those at the edges may be partial.
+    /// A rectangle of rows and columns; rectangles at the edges may be partial.
     Block([u64; 2]),
     /// This many adjacent elements of a row.
     Neighbours(u64),
 }
 
 impl Group {
-    /// The group that a config means by a size along a row: a number that is not positive stands for the whole row.
+    /// Returns the group for a size along a row, as given in a config. A size that is not positive stands for the whole
+    /// row.
     pub(super) fn of_size(size: i64) -> Self {
         if size > 0 { Self::Neighbours(size as u64) } else { Self::Channel }
     }
 
-    /// Its rows and columns in a matrix of this shape.
+    /// Returns the rows and columns of the group in a matrix of this shape.
     pub(super) fn lengths(self, [rows, columns]: [u64; 2]) -> [u64; 2] {
         match self {
             Self::Tensor => [rows, columns],
@@ -106,7 +108,7 @@ pub enum GroupKind {
     Neighbours,
 }
 
-/// Which groups a layout can have.
+/// Groups that a layout can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Groups {
     /// Always this one.
@@ -116,10 +118,10 @@ pub enum Groups {
     Any(&'static [GroupKind]),
 }
 
-/// What a code represents.
+/// The value that a code represents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodeValues {
-    /// A number of the dtype of the stored tensor: a float of 8 bits, or int8.
+    /// A number of the dtype of the stored tensor: a float of 8 bits or int8; ONNX has more types.
     Stored,
     /// A float of fewer than 8 bits.
     Float(Dtype),
@@ -133,8 +135,8 @@ pub enum CodeValues {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packing {
-    /// Each row is a stream of bits, low bits of a byte first, padded to a multiple of this many bytes. Blocks of 16 bytes
-    /// are a dimension of their own: [.., rows, blocks, 16].
+    /// Each row is a stream of bits, low bits of a byte first, padded to a multiple of this many bytes. Blocks of 16
+    /// bytes are a separate dimension: [.., rows, blocks, 16].
     Rows(u64),
     /// Like `Rows(1)`, but the high four bits of a byte are the first of two codes (`ComfyUI`'s NVFP4).
     RowsHighFirst,
@@ -162,7 +164,7 @@ pub struct CodeStorage {
     pub padding: u64,
 }
 
-/// How 8-bit scales that are exponents are read: byte b is 2^(b-127), except for the first and the last.
+/// Interpretation of 8-bit scales that are exponents: byte b is 2^(b-127), except for the first and the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exponents {
     /// 0 is 2^-127, 255 is infinity: the result of shifting the byte into a float's exponent (compressed-tensors,
@@ -185,25 +187,27 @@ pub enum ScaleOrder {
     /// In tiles of 128 x 4, row-major; within a tile, (r, c) is byte 16 * (r % 32) + 4 * (r / 32) + c. Incomplete tiles
     /// are padded (cuBLAS; `ComfyUI`).
     Swizzled,
-    /// One for every group of codes of [`Packing::Flat`]; codes themselves with a [`Role::NestedScale`] (bitsandbytes).
+    /// One for every group of codes of [`Packing::Flat`]; with a [`Role::NestedScale`], scales are codes themselves
+    /// (bitsandbytes).
     Flat,
 }
 
-/// How the global scale modifies the scale.
+/// Effect of the global scale on the scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Combination {
-    /// There is none.
+    /// There is no global scale.
     Nothing,
-    /// They are multiplied.
+    /// The scale is multiplied by it.
     Multiplier,
     /// The scale is divided by it.
     Divisor,
-    /// There is none, and values are divided by 127 at the end (bitsandbytes' int8, whose scale is the largest value).
+    /// There is no global scale; values are divided by 127 at the end (bitsandbytes' int8, whose scale is the largest
+    /// value).
     Over127,
 }
 
 impl Combination {
-    /// Whether there is a global scale.
+    /// True if there is a global scale.
     pub fn is_global(self) -> bool {
         matches!(self, Self::Multiplier | Self::Divisor)
     }
@@ -211,9 +215,9 @@ impl Combination {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Zeros {
-    /// There are none: codes are numbers.
+    /// No zero points: codes are numbers.
     None,
-    /// As many as scales and of the codes' dtype, if the part exists; otherwise 0.
+    /// As many as scales, in the codes' dtype, if the part exists; otherwise 0.
     Plain,
     /// Packed like the codes of [`Packing::Rows`], but along each column; half of the range if the part is missing.
     PackedDown,
@@ -230,17 +234,17 @@ pub enum Zeros {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
     Float32,
-    /// bfloat16, whatever the target.
+    /// bfloat16, for every target.
     Bfloat16,
     /// The type of the stored scales.
     Scale,
     /// The type that the weight is decoded to.
     Target,
-    /// float32, and then the original type of the weight, [`super::Parameters::weight_dtype`].
+    /// float32, then the original type of the weight, [`super::Parameters::weight_dtype`].
     Weight,
 }
 
-/// Who defines a layout, and with it the config that describes it.
+/// The library or format that defines a layout, and with it the config that describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     CompressedTensors,
@@ -250,44 +254,44 @@ pub enum Owner {
     ModelOpt,
     /// `ComfyUI`, whose models are diffusion models.
     ComfyUi,
-    /// Others, whose layouts tcast only reads; and ONNX.
+    /// Other libraries, whose layouts tcast only reads; and ONNX.
     Other,
 }
 
-/// How one library stores quantized weights.
+/// Storage of quantized weights in one library.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Its name in tcast.
     pub name: &'static str,
-    /// The library, and how its config or documentation calls the layout.
+    /// The library, and the name of the layout in its config or documentation.
     pub library: &'static str,
     pub owner: Owner,
-    /// Its names in configs of compressed-tensors, the one to write first; in descriptions of `ComfyUI`, a name for each
-    /// dtype of codes.
+    /// Its names in configs of compressed-tensors, with the name to write first; in descriptions of `ComfyUI`, a name
+    /// for each dtype of codes.
     pub formats: &'static [&'static str],
-    /// Whether only a config identifies it: it has the width of codes, or says whether there are zero points.
+    /// True if only a config identifies it, because the config gives the width of codes or declares zero points.
     pub is_told_by_config: bool,
     pub names: &'static [Names],
     pub codes: CodeStorage,
-    /// Which elements share a scale.
+    /// The elements that share a scale.
     pub groups: Groups,
     pub scale_dtypes: &'static [Dtype],
-    /// How scales that are exponents are read.
+    /// Interpretation of scales that are exponents.
     pub exponents: Exponents,
     pub scale_order: ScaleOrder,
-    /// How the global scale changes them.
+    /// Effect of the global scale on the scales.
     pub global: Combination,
     pub zeros: Zeros,
-    /// What scales, the global scale and their product are rounded to: float32 or the target.
+    /// The type that scales, the global scale and their product are rounded to: float32 or the target.
     pub scale_precision: Precision,
-    /// What the product of code and scale is rounded to, before it is converted to the target.
+    /// The type that the product of code and scale is rounded to, before it is converted to the target.
     pub product_precision: Precision,
-    /// How values become codes and scales; `None` if tcast only reads the layout.
+    /// Conversion of values to codes and scales; `None` if tcast only reads the layout.
     pub encoding: Option<Encoding>,
 }
 
 impl Layout {
-    /// Whether it is for diffusion models.
+    /// True if it is for diffusion models.
     pub fn is_diffusion(&self) -> bool {
         self.owner == Owner::ComfyUi
     }
@@ -302,12 +306,12 @@ impl Layout {
         precisions(self) == precisions(other)
     }
 
-    /// Whether only a tensor `scaled_fp8` in the file identifies it (older models of `ComfyUI`).
+    /// True if only a tensor `scaled_fp8` in the file identifies it (older models of `ComfyUI`).
     pub(super) fn is_told_by_marker(&self) -> bool {
         self.is_diffusion() && self.formats.is_empty()
     }
 
-    /// The name of the part with a role, given the name of the codes.
+    /// Returns the name of the part with a role, given the name of the codes.
     pub(super) fn part_beside(&self, role: Role, codes: &str) -> Option<String> {
         let suffix = |names: Names, role| names.iter().find(|(known, _)| *known == role).map(|(_, suffix)| *suffix);
         let name = |names: &Names| {
@@ -316,7 +320,7 @@ impl Layout {
         self.names.iter().find_map(name)
     }
 
-    /// A missing part, with the name that it would have.
+    /// Describes a missing part, with its expected name.
     pub(super) fn describe_missing(&self, role: Role, codes: &str) -> String {
         let name =
             self.part_beside(role, codes).filter(|_| !codes.is_empty()).map(|name| format!(" '{}'", shorten(&name)));

@@ -1,4 +1,4 @@
-//! The methods of quantization: those whose configs tcast reads, and those that it only knows by their names and tensors.
+//! Quantization methods: methods whose configs tcast reads, and methods that it only recognizes by name and tensors.
 
 use super::recognize::StoredTensor;
 use crate::dtype::Dtype::{
@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::text::shorten;
 use std::collections::HashSet;
 
-/// Whose description of quantized weights a config has.
+/// The quantization method that a config describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QuantMethod {
     /// transformers and `DeepSeek`.
@@ -25,7 +25,7 @@ pub(super) enum QuantMethod {
 }
 
 impl QuantMethod {
-    /// The method of this name, which is in lower case; `None` if tcast does not decode its weights.
+    /// Finds the method with this name, given in lower case; `None` if tcast does not decode its weights.
     pub(super) fn find(name: &str) -> Option<Self> {
         Some(match name {
             "fp8" | "mxfp8" => Self::FineGrained,
@@ -41,27 +41,27 @@ impl QuantMethod {
         })
     }
 
-    /// The keys of lists of modules that are not quantized.
+    /// Returns the config keys that list the modules left unquantized.
     pub(super) fn ignored_keys(self) -> &'static [&'static str] {
         match self {
             Self::FineGrained | Self::Mxfp4 | Self::Awq | Self::Quanto => &["modules_to_not_convert", "ignored_layers"],
             Self::CompressedTensors => &["ignore"],
             Self::BitsAndBytes => &["llm_int8_skip_modules"],
             Self::ModelOpt => &["ignore", "exclude_modules"],
-            Self::Gptq | Self::AutoRound => &[], // `dynamic` and `extra_config` say more than a list
+            Self::Gptq | Self::AutoRound => &[], // `dynamic` and `extra_config` hold more than a list
         }
     }
 }
 
-/// A method whose weights tcast does not decode: how configs and tensors show it.
+/// A method whose weights tcast does not decode, and the names and tensors that identify it.
 pub(super) struct UndecodedMethod {
-    /// Its name for people.
+    /// Its name in messages.
     name: &'static str,
     /// Its names in `quant_method`, in lower case.
     methods: &'static [&'static str],
     what: &'static str,
-    /// Tensors of codes that no other method has: the end of their names, their dtypes, and the end of the name of a tensor
-    /// beside them.
+    /// Tensors of codes that no other method has: the suffix of their names, their dtypes, and the suffix of a
+    /// companion tensor.
     codes: &'static [(&'static str, &'static [Dtype], &'static str)],
 }
 
@@ -69,7 +69,7 @@ const fn undecoded(name: &'static str, methods: &'static [&'static str], what: &
     UndecodedMethod { name, methods, what, codes: &[] }
 }
 
-/// The names are those in the sources of each library.
+/// The methods that tcast does not decode. The names come from the source code of each library.
 static UNDECODED: &[UndecodedMethod] = &[
     UndecodedMethod {
         codes: &[(".weight", &[Uint32], ".scales")],
@@ -138,14 +138,14 @@ static UNDECODED: &[UndecodedMethod] = &[
     undecoded("NVFP4 of transformers", &["nvfp4"], "made while a model is loaded; such checkpoints hold values"),
 ];
 
-/// The name of the method of configs that only MLX writes, which do not name it.
+/// Method name for configs that only MLX writes; they do not name their method.
 pub(super) const MLX: &str = "mlx";
 
 const WORDS: &[Dtype] = &[Int16, Uint16, Int32, Uint32];
 const BYTES: &[Dtype] = &[Int8, Uint8, Uint4, Int4, Float8E4M3FN, Float8E5M2];
 const ANY: &[Dtype] = &[Int8, Uint8, Int16, Uint16, Int32, Uint32, Int64];
 
-/// Refuses weights of a method by its name in a config.
+/// Returns the error that refuses a method named in a config.
 pub(super) fn undecoded_method(name: &str) -> Error {
     match UNDECODED.iter().find(|method| method.methods.contains(&name)) {
         Some(method) => method.refusal(""),
@@ -165,7 +165,7 @@ pub(super) fn may_be_undecoded(name: &str, dtype: Option<Dtype>) -> bool {
     signatures(name, dtype).next().is_some()
 }
 
-/// The methods of which a tensor may be codes, and the name of the tensor that then lies beside it.
+/// Finds the methods whose codes a tensor may hold, each with the name of the companion tensor that the method stores.
 fn signatures(name: &str, dtype: Option<Dtype>) -> impl Iterator<Item = (&'static UndecodedMethod, String)> {
     let all = UNDECODED.iter().flat_map(|method| method.codes.iter().map(move |codes| (method, codes)));
     all.filter_map(move |(method, (end, dtypes, beside))| {
@@ -174,7 +174,7 @@ fn signatures(name: &str, dtype: Option<Dtype>) -> impl Iterator<Item = (&'stati
     })
 }
 
-/// Refuses weights of a method by the names and dtypes of its tensors, whatever a config says.
+/// Refuses weights of undecoded methods, identified by the names and dtypes of their tensors, regardless of the config.
 pub(super) fn check_decoded(tensors: &[StoredTensor]) -> Result<()> {
     let mut names = None;
     for StoredTensor { name, dtype, .. } in tensors {

@@ -1,16 +1,16 @@
 //! Quantized weights: how libraries store them, and the values that they represent.
 //!
 //! A quantized weight is stored as several tensors, its *parts*: codes, the scales that codes are multiplied by, and
-//! sometimes a global scale, zero points or tables. How one library stores and computes them is a [`Layout`], a row of
-//! the table [`LAYOUTS`]. Four folders work with it:
+//! sometimes a global scale, zero points or tables. A [`Layout`], a row of the table [`LAYOUTS`], describes how one
+//! library stores and computes them. Four folders use it:
 //!
 //! * `recognize` finds the weights of a checkpoint, by the names of tensors, configs and shapes ([`probe`]);
 //! * `decode` turns parts into values ([`Decoder`]);
-//! * `encode` turns values into parts, in a [`Scheme`] that users name ([`Encoder`]);
+//! * `encode` turns values into parts, in a [`Scheme`] that the user chooses ([`Encoder`]);
 //! * `transcode` moves codes and scales to another layout if no value changes ([`Transcoder`]).
 //!
-//! `config` rewrites `config.json` after weights were decoded, and `engine_config` writes what engines need after they were
-//! quantized. The steps of decoding:
+//! `config` rewrites `config.json` after weights are decoded. `engine_config` describes quantized weights for engines.
+//! The steps of decoding:
 //!
 //! 1. [`Decoder::new`] takes the layout, the parameters from its config ([`Parameters`]) and the [`Part`]s from the
 //!    headers, and checks all shapes and dtypes against each other.

@@ -13,7 +13,7 @@ pub struct Part<'a> {
     /// The tensor's name, for messages.
     pub name: &'a str,
     pub dtype: Dtype,
-    /// Its shape in elements; for packed tensors, that of the file.
+    /// Its shape in elements; for packed tensors, the shape in the file.
     pub shape: &'a [u64],
 }
 
@@ -22,19 +22,19 @@ pub struct Part<'a> {
 #[allow(clippy::struct_excessive_bools, reason = "each is a statement of a config, independent of the others")]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Parameters {
-    /// The shape of the weight if that of the codes does not determine it: `weight_shape` of compressed-tensors,
+    /// The shape of the weight if the shape of the codes does not determine it: `weight_shape` of compressed-tensors,
     /// `shape` of bitsandbytes' `quant_state`, or the model's shape of a padded `ComfyUI` weight.
     pub shape: Option<Vec<u64>>,
     /// The width of integer codes in int32 words.
     pub bits: Option<u32>,
     /// The elements that share a scale; for bitsandbytes, `blocksize` as [`Group::Neighbours`].
     pub group: Option<Group>,
-    /// Stored zero points are one less, modulo the range of codes: GPTQ's default `checkpoint_format` `gptq`, but not
-    /// `gptq_v2`.
+    /// True if stored zero points are one less, modulo the range of codes: GPTQ's default `checkpoint_format` `gptq`,
+    /// but not `gptq_v2`.
     pub zeros_are_one_less: bool,
-    /// The config says that the grid is symmetric. Engines then ignore zero points.
+    /// True if the config declares the grid symmetric. Engines then ignore zero points.
     pub is_symmetric: bool,
-    /// The config says that columns are in the order of their groups, whatever a group index says.
+    /// True if the config declares that columns are in the order of their groups, regardless of a group index.
     pub is_in_order: bool,
     /// bitsandbytes' `nested_blocksize`; 256 if not given.
     pub nested_group: Option<u64>,
@@ -42,34 +42,34 @@ pub struct Parameters {
     pub nested_offset: f32,
     /// `ComfyUI`'s `convrot_groupsize`, if the weight is rotated: 4, 16, 64, 256 or 1024.
     pub rotation: Option<u64>,
-    /// `ComfyUI` multiplies by the weight in full precision.
+    /// True if `ComfyUI` multiplies by the weight in full precision.
     pub has_full_precision: bool,
     /// The original type of the weight, if the library converts to it first: bitsandbytes' `dtype`.
     pub weight_dtype: Option<Dtype>,
-    /// Of ONNX's `DequantizeLinear`, the axis of the scales; `None` if there is one scale.
+    /// The axis of the scales of ONNX's `DequantizeLinear`; `None` if there is one scale.
     pub linear: Option<LinearAxis>,
     /// The bytes of parts that the file stores in another form, such as ONNX's `int32_data`.
     pub held: Vec<(Role, Arc<[u8]>)>,
 }
 
 impl Parameters {
-    /// The parameters of a `DequantizeLinear` node.
+    /// Returns the parameters of a `DequantizeLinear` node.
     #[must_use]
     pub fn linear(axis: Option<LinearAxis>) -> Self {
         Self { linear: axis, ..Self::default() }
     }
 }
 
-/// Where the groups of `DequantizeLinear` are.
+/// Position of the groups of `DequantizeLinear`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinearAxis {
-    /// The dimension that scales are along.
+    /// The dimension along which scales vary.
     pub axis: usize,
     /// The attribute `block_size`: the elements along the axis that share a scale; 0 if a scale is for a whole index.
     pub block_size: u64,
 }
 
-/// A part without its name, which the decoder keeps.
+/// A part without its name, as kept by the decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot {
     /// Its index among the parts.
@@ -109,7 +109,7 @@ impl<'a> Parts<'a> {
         Err(self.error(format!("the shape {:?} of '{}' is too large", part.shape, part.show())))
     }
 
-    /// The part with a role that the layout requires.
+    /// Returns the part with a role that the layout requires.
     pub(super) fn need(&self, role: Role) -> Result<(Slot, Part<'a>)> {
         let codes = self.parts.iter().find(|part| part.role == Role::Codes).map_or("", |codes| codes.name);
         let missing = || {
@@ -119,7 +119,7 @@ impl<'a> Parts<'a> {
         self.find(role)?.ok_or_else(missing)
     }
 
-    /// A part that must have one of these dtypes.
+    /// Returns the part if it has one of these dtypes, and an error otherwise.
     pub(super) fn typed(&self, (slot, part): (Slot, Part<'a>), dtypes: &[Dtype]) -> Result<(Slot, Part<'a>)> {
         if dtypes.contains(&part.dtype) {
             return Ok((slot, part));
@@ -139,13 +139,13 @@ impl<'a> Parts<'a> {
         Error::new(message).in_tensor(codes.map_or("", |codes| codes.name))
     }
 
-    /// The error for a part whose shape does not fit the codes.
+    /// Returns the error for a part whose shape does not fit the codes.
     pub(super) fn mismatch(&self, part: &Part, expected: &[u64], why: &str) -> Error {
         self.error(format!("'{}' has the shape {:?}, but {why} needs {expected:?}", part.show(), part.shape))
     }
 }
 
-/// Whether the product of a shape's lengths, ignoring zeros, can be counted in bits.
+/// True if the size of a shape, ignoring zero lengths, can be counted in bits.
 fn is_possible(shape: &[u64]) -> bool {
     let all = shape.iter().try_fold(1_u64, |product, length| product.checked_mul((*length).max(1)));
     all.is_some_and(|all| all < 1 << 56)

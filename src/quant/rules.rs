@@ -1,24 +1,24 @@
-//! The encoder's columns of the table of layouts: how each library chooses scales, and how it rounds codes.
+//! The encoder's columns of the table of layouts: the choice of scales and the rounding of codes in each library.
 
-/// How a library turns values into codes and scales.
+/// Conversion of values to codes and scales in a library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Encoding {
     pub scale: ScaleRule,
-    /// Which codes have the sign bit.
+    /// Codes that have the sign bit.
     pub sign: SignRule,
-    /// What a value halfway between two codes becomes.
+    /// Rounding of a value halfway between two codes.
     pub ties: Ties,
     pub scale_shape: ScaleShape,
 }
 
-/// How a library computes the scale of a group from `amax`, the largest magnitude, and by what it divides values. `T`
-/// is the dtype of the weight; steps without a dtype are in float32.
+/// Computation of a group's scale from `amax`, the largest magnitude, and the divisor of its values. `T` is the dtype
+/// of the weight; steps without a dtype are in float32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScaleRule {
     /// amax / largest code in T; a scale that is or rounds to 0 becomes the epsilon of T. Quotients are rounded to T
     /// (compressed-tensors, float8 and integers).
     Epsilon,
-    /// The reciprocal of (1 / amax) * largest code; values are multiplied by that product itself (transformers).
+    /// The reciprocal of (1 / amax) * largest code; values are multiplied by this product (transformers).
     Reciprocal,
     /// amax / largest code, with amax raised to the smallest normal number of T for rows and blocks. With one scale for
     /// the whole tensor, quotients are rounded to T (`ModelOpt`, float8).
@@ -38,24 +38,25 @@ pub enum ScaleRule {
     /// A power of two: the exponent of amax, plus 1 if its mantissa is at least 1.75 (1.9375 for E2M3), minus the
     /// exponent of the largest code, in T (compressed-tensors, MX).
     HalfStep,
-    /// A power of two: the exponent of amax minus that of the largest code (OCP MX 1.0, section 6.3).
+    /// A power of two: the exponent of amax minus the exponent of the largest code (OCP MX 1.0, section 6.3).
     Floor,
     /// The smallest power of two that is not below amax / largest code (`ModelOpt`, MX).
     Ceiling,
     /// Like `Ceiling`, but the byte 0 means a scale of 0 (`ComfyUI`, MXFP8).
     CeilingOrZero,
-    /// Of ONNX: amax / largest code for 8 bits, and 1 where that is subnormal; the value of the largest magnitude / -8 for
-    /// 4 bits without zero points; (highest - lowest) / 15 with them, a scale of 0 staying 0.
+    /// For 8 bits, amax / largest code, and 1 where that is subnormal (where it is 0, if scales are float16). For 4
+    /// bits, the value of the largest magnitude / -8 without zero points, and (highest - lowest) / 15 with them; a
+    /// scale of 0 stays 0 (ONNX).
     Linear,
 }
 
 impl ScaleRule {
-    /// Whether block scales are multiplied with a global scale.
+    /// True if block scales are combined with a global scale.
     pub fn is_global(self) -> bool {
         matches!(self, Self::GlobalDivisor | Self::GlobalMultiplier | Self::GlobalPadded)
     }
 
-    /// Whether scales can be searched for codes of this width, in groups that are parts of a row.
+    /// True if scales can be searched for codes of this width, in groups that are parts of a row.
     pub fn has_search(self, code_bits: u32) -> bool {
         match self {
             Self::GlobalDivisor | Self::GlobalMultiplier | Self::GlobalPadded => true,
@@ -65,13 +66,13 @@ impl ScaleRule {
         }
     }
 
-    /// Whether blocks at the edges of a weight may be partial.
+    /// True if blocks at the edges of a weight may be partial.
     pub fn has_partial_blocks(self) -> bool {
         self == Self::Epsilon
     }
 }
 
-/// Which float codes have the sign bit set.
+/// Float codes that have the sign bit set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SignRule {
     /// The codes of values with a sign, including -0.
@@ -82,7 +83,7 @@ pub enum SignRule {
     NotPositive,
 }
 
-/// What a value halfway between two codes becomes.
+/// Rounding of a value halfway between two codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ties {
     Even,

@@ -1,4 +1,4 @@
-//! Schemes: what users ask for, by the names of vLLM and llm-compressor, and the layouts that can store each.
+//! Schemes that users choose, with their names in vLLM and llm-compressor, and the layouts that can store each.
 
 use super::layout::{CodeValues, Group, GroupKind, Layout};
 use super::rules::ScaleRule;
@@ -21,7 +21,7 @@ pub enum CodeType {
     Float(Dtype),
     Int {
         bits: u32,
-        /// Whether there are no zero points.
+        /// True if there are no zero points.
         symmetric: bool,
     },
 }
@@ -35,7 +35,7 @@ impl CodeType {
     }
 }
 
-/// A scheme that stores a grid in a layout.
+/// A scheme in one of its layouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SchemeLayout {
     /// The name of the layout for users: the library or engine that reads it.
@@ -54,20 +54,20 @@ impl SchemeLayout {
     }
 }
 
-/// A way to quantize weights, as users ask for it.
+/// A way to quantize weights that users can choose.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Scheme {
     pub name: &'static str,
     /// Its names in vLLM and llm-compressor.
     pub aliases: &'static [&'static str],
-    /// Its grid in words.
+    /// Description of its grid.
     pub summary: &'static str,
     /// The layouts that can store it, the default first.
     pub layouts: &'static [SchemeLayout],
 }
 
 impl Scheme {
-    /// The scheme with this name or alias, in upper or lower case.
+    /// Finds the scheme with this name or alias, in upper or lower case.
     pub fn find(name: &str) -> Option<&'static Self> {
         let is_named = |scheme: &&Self| {
             let mut names = std::iter::once(&scheme.name).chain(scheme.aliases);
@@ -76,29 +76,29 @@ impl Scheme {
         SCHEMES.iter().find(is_named)
     }
 
-    /// Whether `--group-size` may change the groups: those of integers that are packed into words have any size.
+    /// True if `--group-size` may change the groups: groups of integers packed into words can have any size.
     pub fn has_group_size(&self) -> bool {
         self.layouts.iter().any(|stored| stored.layout().codes.values == CodeValues::Unsigned)
     }
 
-    /// Whether scales can be searched for its codes.
+    /// True if scales can be searched for its codes.
     pub fn has_search(&self) -> bool {
         let has_search = |stored: &SchemeLayout| stored.rule().has_search(stored.grid.codes.bits());
         self.layouts.iter().any(has_search)
     }
 
-    /// Whether it can have partial blocks in the layout of this name.
+    /// True if it can have partial blocks in the layout of this name.
     pub fn has_partial_blocks(&self, layout: &str) -> bool {
         let stored = self.in_layout(Some(layout));
         stored.is_some_and(|stored| stored.grid.group.kind() == GroupKind::Block && stored.rule().has_partial_blocks())
     }
 
-    /// The scheme in ONNX models.
+    /// Returns the scheme as stored in ONNX models.
     pub fn in_model(&self) -> Option<&'static SchemeLayout> {
         IN_MODELS.iter().find(|(scheme, _)| *scheme == self.name).map(|(_, stored)| stored)
     }
 
-    /// The scheme in the layout of this name, or in the default layout if the name is `None`. Returns `None` if the
+    /// Returns the scheme in the layout of this name, or in the default layout if the name is `None`; `None` if the
     /// layout cannot store the scheme.
     pub fn in_layout(&self, name: Option<&str>) -> Option<&'static SchemeLayout> {
         let mut layouts = self.layouts.iter();
@@ -129,7 +129,7 @@ const MODELOPT: &str = "modelopt";
 pub const COMFYUI: &str = "comfyui";
 const BLOCK: Group = Group::Block([128, 128]);
 
-/// How ONNX models store schemes, by their names. A channel is an output of a layer, and neighbours are its inputs.
+/// Schemes in ONNX models, by name. A channel is an output of a layer, and neighbours are its inputs.
 static IN_MODELS: &[(&str, SchemeLayout)] = &[
     ("fp8", stored("onnx", "onnx", float(Float8E4M3FN, Group::Channel, None))),
     ("int8", stored("onnx", "onnx", symmetric(8, Group::Channel, None))),

@@ -2,12 +2,12 @@
 //!
 //! Longer than 400 lines because it is one table.
 //!
-//! A new layout is a row. What its fields cannot express is one small function for a variant of [`Packing`],
-//! [`ScaleOrder`], [`Exponents`] or [`Zeros`].
+//! A new layout is a new row. If the fields cannot express it, it adds a variant of [`Packing`], [`ScaleOrder`],
+//! [`Exponents`] or [`Zeros`], with one small function.
 //!
-//! The rules are those of compressed-tensors 0.20.0, transformers 5.23.0, nvidia-modelopt 0.47.0 and comfy-kitchen
-//! 0.2.40, and were compared with these byte for byte. Those of `ComfyUI`'s int8, optimum-quanto 0.2.7, `AutoGPTQ`,
-//! `AutoAWQ` and bitsandbytes were taken from their sources.
+//! The rules follow compressed-tensors 0.20.0, transformers 5.23.0, nvidia-modelopt 0.47.0 and comfy-kitchen 0.2.40,
+//! and were compared with these libraries byte for byte. The rules of `ComfyUI`'s int8, optimum-quanto 0.2.7,
+//! `AutoGPTQ`, `AutoAWQ` and bitsandbytes come from their source code.
 
 use super::layout::{
     CodeStorage, CodeValues, Combination, Exponents, Group, GroupKind, Groups, Layout, Owner, Packing, Precision, Role,
@@ -26,12 +26,12 @@ pub fn find(name: &str) -> Option<&'static Layout> {
 const FLOATS: &[Dtype] = &[Float32, Bfloat16, Float16];
 const EXPONENTS: &[Dtype] = &[Uint8, Float8E8M0];
 
-/// One number per byte, as wide as its dtype.
+/// Storage of codes as numbers of the tensor's dtype.
 const fn bytes(dtypes: &'static [Dtype]) -> CodeStorage {
     CodeStorage { values: CodeValues::Stored, packing: Packing::Rows(1), dtypes, padding: 1 }
 }
 
-/// Unsigned codes, packed into words of 32 bits.
+/// Storage of unsigned codes, packed into words of 32 bits.
 const fn words(packing: Packing) -> CodeStorage {
     CodeStorage { values: CodeValues::Unsigned, packing, dtypes: &[Int32], padding: 1 }
 }
@@ -44,7 +44,7 @@ const NIBBLES: CodeStorage = CodeStorage {
     padding: 1,
 };
 
-/// A row from which most others differ in only a few fields: float8 with float32 products.
+/// The base of most rows, which differ from it in only a few fields: float8 with float32 products.
 const BASE: Layout = Layout {
     name: "",
     library: "",
@@ -64,12 +64,12 @@ const BASE: Layout = Layout {
     encoding: None,
 };
 
-/// Keeps the sign of zero, ties to even.
+/// Encoding that keeps the sign of zero and rounds ties to even.
 const fn encoding(scale: ScaleRule, scale_shape: ScaleShape) -> Encoding {
     Encoding { scale, sign: SignRule::Kept, ties: Ties::Even, scale_shape }
 }
 
-/// As [`encoding`], and -0 becomes 0.
+/// Like [`encoding`], but -0 becomes 0.
 const fn unsigned_zero(scale: ScaleRule, scale_shape: ScaleShape) -> Encoding {
     Encoding { sign: SignRule::Negative, ..encoding(scale, scale_shape) }
 }
@@ -132,7 +132,7 @@ const GPT_OSS: Layout = Layout {
     ..BASE
 };
 
-/// The initializers of an ONNX model that a `DequantizeLinear` node decodes: the graph says which, no names do.
+/// Layout of ONNX initializers that a `DequantizeLinear` node decodes. The graph identifies them; their names do not.
 pub static ONNX: Layout = Layout {
     name: "onnx",
     library: "ONNX: DequantizeLinear",
@@ -164,7 +164,7 @@ pub static ONNX: Layout = Layout {
     ..BASE
 };
 
-/// The weights of gpt-oss as they are stored, without transposing them: [.., out, in], as other layouts have them.
+/// Layout of gpt-oss weights as stored, without transposing them: [.., out, in], as in other layouts.
 pub(super) const GPT_OSS_ROWS: Layout = Layout {
     codes: CodeStorage { packing: Packing::Rows(16), ..GPT_OSS.codes },
     groups: Groups::Fixed(Group::Neighbours(32)),
@@ -240,7 +240,7 @@ pub static LAYOUTS: &[Layout] = &[
         encoding: Some(encoding(ScaleRule::Epsilon, ScaleShape::Matrix)),
         ..PACKED
     },
-    // `compressors/nvfp4/`: the product is bfloat16 whatever the target.
+    // `compressors/nvfp4/`: the product is bfloat16 for every target.
     Layout {
         name: "ct-nvfp4",
         library: "compressed-tensors, format nvfp4-pack-quantized",
@@ -441,7 +441,7 @@ pub static LAYOUTS: &[Layout] = &[
         codes: CodeStorage {
             values: CodeValues::Map,
             packing: Packing::Flat,
-            dtypes: &[Uint8, Int8, Bfloat16, Float16, Float32], // by `bnb_4bit_quant_storage`; bytes all the same
+            dtypes: &[Uint8, Int8, Bfloat16, Float16, Float32], // set by `bnb_4bit_quant_storage`; read as bytes
             padding: 1,
         },
         groups: Groups::Any(&[GroupKind::Neighbours]),
@@ -460,7 +460,7 @@ pub static LAYOUTS: &[Layout] = &[
         global: Combination::Over127,
         ..BASE
     },
-    // optimum-quanto `tensor/qbytes.py`: weights of 8 bits; those of 2 and 4 have another form.
+    // optimum-quanto `tensor/qbytes.py`: weights of 8 bits; weights of 2 and 4 bits have another form.
     Layout {
         name: "quanto",
         library: "quanto, weights qint8 or qfloat8",

@@ -1,4 +1,4 @@
-//! The tensors of a checkpoint as its model sees them: which stored tensors form quantized weights.
+//! The tensors of a checkpoint as its model sees them: stored tensors, and quantized weights that several of them form.
 
 use super::{SourceTensor, WeightSource};
 use crate::container::checkpoint::{CONFIG, Checkpoint, HF_QUANT_CONFIG, QUANTIZE_CONFIG, beside};
@@ -14,13 +14,13 @@ use std::path::Path;
 
 /// A checkpoint with its quantized weights.
 pub(crate) struct LogicalCheckpoint<'a> {
-    /// Where the tensors are stored.
+    /// The checkpoint that stores the tensors.
     pub source: &'a Checkpoint,
     /// All stored tensors; recognition refers to them by their indices here.
     pub tensors: Vec<StoredTensor<'a>>,
     /// The shard of each tensor, and its index there.
     pub places: Vec<(usize, usize)>,
-    /// The texts of the files that `ModelOpt` and GPTQ write beside it, if a tensor can be part of a weight.
+    /// The texts of the files that `ModelOpt` and GPTQ write next to it, if a tensor can be part of a weight.
     pub hf_quant_config: Option<&'a str>,
     pub quantize_config: Option<&'a str>,
     pub found: Recognized,
@@ -31,17 +31,18 @@ pub(crate) struct LogicalCheckpoint<'a> {
 pub(crate) enum Membership {
     /// A tensor of values, or of an unknown role.
     Plain,
-    /// The codes of the weight with this index; they represent the weight, and those that follow it and have the same codes.
+    /// The codes of the weight with this index. They represent this weight, and the weights that follow it and have the
+    /// same codes.
     Codes(usize),
     /// Another part of a weight, which its values depend on or which describes it.
     Part,
-    /// A scale of activations, and whether it is one of a weight's parts.
+    /// A scale of activations; `is_part` if it is one of a weight's parts.
     ActivationScale { is_part: bool },
-    /// A tensor that only says how others are stored.
+    /// A tensor that only describes how others are stored.
     Marker,
 }
 
-/// What a model has under one name.
+/// A tensor or weight that a model has under one name.
 #[derive(Clone, Copy)]
 pub(crate) enum ModelTensor<'a> {
     Stored(&'a Input, &'a Tensor),
@@ -110,14 +111,14 @@ impl<'a> LogicalCheckpoint<'a> {
         Self { source, tensors, places, hf_quant_config: None, quantize_config: None, found }
     }
 
-    /// The same checkpoint if every tensor holds values, whatever its config says.
+    /// Treats every tensor as values, regardless of the config.
     pub(crate) fn into_values(self) -> Self {
         let plain = (0..self.tensors.len()).collect();
         Self { found: Recognized { plain, is_undecoded: self.found.is_undecoded, ..Recognized::default() }, ..self }
     }
 
-    /// The result of recognition for the config of a folder of shards, or of one of its shards, if that describes a
-    /// quantization that tcast does not decode. Then wide floats may be scales whose codes are elsewhere.
+    /// Returns the result of recognition for the config of a folder of shards, or of one of its shards, if it describes
+    /// a quantization that tcast does not decode. Then wide floats may be scales whose codes are elsewhere.
     pub(crate) fn undecoded(source: &'a Checkpoint) -> Option<Recognized> {
         let is_of_model = source.folder.is_some() || beside(&source.path).is_ok_and(|names| !names.is_empty());
         // A config that cannot be read does not matter to plain values.
@@ -125,7 +126,8 @@ impl<'a> LogicalCheckpoint<'a> {
         found.is_undecoded.then_some(found)
     }
 
-    /// [`LogicalCheckpoint::probe`], which also finds parts of weights whose codes are missing, for commands that show them.
+    /// Does the same as [`LogicalCheckpoint::probe`], and also finds parts of weights whose codes are missing, for
+    /// commands that show them.
     pub(crate) fn probe_parts(source: &'a Checkpoint) -> Self {
         let mut model = Self::probe(source);
         let is_skipped = model.found.plain.len() == model.tensors.len() && model.found.problems.is_empty();
@@ -146,7 +148,7 @@ impl<'a> LogicalCheckpoint<'a> {
         Ok(model)
     }
 
-    /// The error with a remedy if the parts that a shard lacks may be in others.
+    /// Adds a remedy to the error if the parts that a shard lacks may be in others.
     pub(crate) fn in_whole(&self, error: Error) -> Error {
         let is_alone = self.source.folder.is_none() && error.remedy_text().is_none();
         match beside(&self.source.path) {
@@ -172,7 +174,7 @@ impl<'a> LogicalCheckpoint<'a> {
         Ok(())
     }
 
-    /// Looks at all tensors, also where no dtype is that of codes.
+    /// Runs recognition on all tensors, even if none of them has a dtype of codes.
     pub(crate) fn recognize(&self) -> Result<Recognized> {
         let pairs = self.source.shards.iter().flat_map(|shard| shard.contents.metadata.iter().flatten());
         let metadata: Vec<&str> =
@@ -194,7 +196,7 @@ impl<'a> LogicalCheckpoint<'a> {
         mapped.read(0..mapped.range.len()).map_err(|error| stored.error(error))
     }
 
-    /// All bytes of a part of a weight, of which codes, the largest part, may still have to be read from the disk.
+    /// Returns all bytes of a part of a weight. Codes, the largest part, may still have to be read from the disk.
     pub(crate) fn part(&self, role: Role, at: usize) -> Result<&'a [u8]> {
         match self.stored(at).mapped() {
             Some(mapped) if role == Role::Codes => Ok(&mapped.file[mapped.range]),
@@ -208,25 +210,27 @@ impl<'a> LogicalCheckpoint<'a> {
         (shard, &shard.contents.tensors[number])
     }
 
-    /// A tensor as it is stored, to be read.
+    /// Returns a stored tensor for reading.
     pub(crate) fn stored(&self, at: usize) -> SourceTensor<'a> {
         let (input, tensor) = self.file_tensor(at);
         SourceTensor { files: &input.files, tensor, elements: tensor.elements, is_transposed: false }
     }
 
-    /// The type that weights are decoded to by default.
+    /// Returns the type that weights are decoded to by default.
     pub(crate) fn default_target(&self) -> Dtype {
         quant::default_target(self.source.read_text_of(CONFIG))
     }
 
-    /// The type that a weight is decoded to by default: in an ONNX model that of its scale, as the nodes of the model do.
+    /// Returns the type that a weight is decoded to by default: in an ONNX model the type of its scale, as in the nodes
+    /// of the model.
     pub(crate) fn target_of(&self, weight: &FoundWeight) -> Dtype {
         let scale = weight.parts.iter().find(|(role, _)| *role == Role::Scale);
         let own = scale.and_then(|(_, at)| self.tensors[*at].dtype).filter(|_| weight.layout.name == ONNX.name);
         own.unwrap_or_else(|| self.default_target())
     }
 
-    /// The role of each stored tensor. The parts of a weight that cannot be read in any order are plain tensors.
+    /// Returns the role of each stored tensor. The parts of a weight that cannot be read in any order are plain
+    /// tensors.
     pub(crate) fn memberships(&self) -> Vec<Membership> {
         let mut all = vec![Membership::Plain; self.tensors.len()];
         for &at in &self.found.markers {
@@ -250,8 +254,8 @@ impl<'a> LogicalCheckpoint<'a> {
         all
     }
 
-    /// Weights instead of the tensors that are their codes, without their other parts; all other stored tensors, also the
-    /// scales of activations and markers. With the index and the role of the stored tensor.
+    /// Returns the tensors of the model, with the index and the role of the stored tensor: weights in place of their
+    /// codes, without their other parts, and all other stored tensors, including markers and scales of activations.
     pub(crate) fn model_tensors(&'a self) -> impl Iterator<Item = (usize, Membership, ModelTensor<'a>)> {
         self.memberships().into_iter().enumerate().flat_map(|(at, membership)| {
             let tensors = match membership {
@@ -268,25 +272,25 @@ impl<'a> LogicalCheckpoint<'a> {
         })
     }
 
-    /// The weights with the same codes as the one with an index, which is the first of them.
+    /// Returns the weights with the same codes as the weight with this index, which is the first of them.
     pub(crate) fn sharing(&self, number: usize) -> impl Iterator<Item = &FoundWeight> {
         let codes = |weight: &FoundWeight| weight.parts.iter().find(|(role, _)| *role == Role::Codes).copied();
         let weights = &self.found.weights[number..];
         weights.iter().take_while(move |weight| codes(weight) == codes(&weights[0]))
     }
 
-    /// Whether the parts of a weight can be read in any order.
+    /// True if the parts of a weight can be read in any order.
     fn is_readable(&self, weight: &FoundWeight) -> bool {
         let is_held = |role: Role| weight.parameters.held.iter().any(|(held, _)| *held == role);
         weight.parts.iter().all(|&(role, at)| is_held(role) || self.stored(at).is_plain())
     }
 
-    /// Whether it is an ONNX model.
+    /// True if it is an ONNX model.
     pub(crate) fn is_model(&self) -> bool {
         self.source.is_model()
     }
 
-    /// The parts that the values of a weight depend on, the codes first.
+    /// Returns the parts that the values of a weight depend on, the codes first.
     pub(crate) fn value_parts(weight: &FoundWeight) -> Vec<(Role, usize)> {
         let is_needed = |role: Role| !matches!(role, Role::Shape | Role::Description | Role::Activation);
         let mut parts: Vec<_> = weight.parts.iter().copied().filter(|(role, _)| is_needed(*role)).collect();
@@ -300,7 +304,7 @@ impl<'a> LogicalCheckpoint<'a> {
         decoder.map_err(|error| error.in_file(&self.source.path))
     }
 
-    /// The decoder of the exact values of a weight: see [`Decoder::of_rows`].
+    /// Returns the decoder of the exact values of a weight: see [`Decoder::of_rows`].
     pub(crate) fn decoder_of_rows(&self, weight: &FoundWeight) -> Result<Decoder> {
         let parts = FoundWeight { parts: Self::value_parts(weight), ..weight.clone() }.parts(&self.tensors);
         let decoder = Decoder::of_rows(weight.layout, &weight.parameters, &parts);
@@ -320,7 +324,7 @@ impl<'a> LogicalCheckpoint<'a> {
         check(decoder.symmetric_part(), Decoder::check_symmetric)
     }
 
-    /// A weight to be read. Its parts must be mapped.
+    /// Returns a weight for reading. Its parts must be mapped.
     pub(crate) fn weight(
         &self,
         weight: &FoundWeight,

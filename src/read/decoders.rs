@@ -7,17 +7,17 @@ use crate::quant::{Arithmetic, Decoder, FoundWeight, Role};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// How many decoders are remembered: more than the weights of a layer have shapes.
+/// Number of decoders that are cached: more than the distinct shapes of the weights in a layer.
 const MOST: usize = 16;
 
 pub(crate) struct Decoders<'m, 'a> {
     model: &'m LogicalCheckpoint<'a>,
     values: DecodedValues,
-    /// The decoders that were needed last, each with a weight that it is for.
+    /// The decoders that were made last, each with a weight that it decodes.
     recent: VecDeque<(&'m FoundWeight, Arc<Decoder>)>,
 }
 
-/// The values that decoders give.
+/// Kind of values that decoders return.
 pub(crate) enum DecodedValues {
     Rounded {
         /// The type of the values; `None` for the default of each weight.
@@ -26,7 +26,7 @@ pub(crate) enum DecodedValues {
         /// True if the decoders count the values that are not exact.
         is_watched: bool,
     },
-    /// Exact ones in rows: see [`Decoder::of_rows`].
+    /// Exact values in rows: see [`Decoder::of_rows`].
     Rows,
 }
 
@@ -53,7 +53,7 @@ impl<'m, 'a> Decoders<'m, 'a> {
         Ok(decoder)
     }
 
-    /// Whether two weights differ in their names and bytes only.
+    /// True if two weights differ only in their names and bytes.
     fn are_alike(&self, one: &FoundWeight, other: &FoundWeight) -> bool {
         let part = |&(role, at): &(Role, usize)| (role, self.model.tensors[at].dtype, self.model.tensors[at].shape);
         let FoundWeight { name: _, module: _, layout, parameters, shape, parts } = one;

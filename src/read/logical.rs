@@ -22,7 +22,8 @@ impl WeightSource<'_> {
         self.parts[0].error(error.in_tensor(&self.name))
     }
 
-    /// Some elements, which are decoded into `buffer` with those around them.
+    /// Decodes some elements into `buffer`, together with the elements around them; returns the bytes of the requested
+    /// ones.
     pub(super) fn decode<'b>(&self, elements: Range<u64>, buffer: &'b mut Vec<u8>) -> Result<&'b [u8]> {
         let (values, width) = (self.decoder.around(elements.clone()), u64::from(self.decoder.target().bits() / 8));
         buffer.resize(((values.end - values.start) * width) as usize, 0);
@@ -33,7 +34,8 @@ impl WeightSource<'_> {
     }
 }
 
-/// Decodes some values of the weight that these parts make, divided by [`Decoder::cut`]. The parts must be mapped.
+/// Decodes some values of the weight that consists of these parts. The values must be divided by [`Decoder::cut`], and
+/// the parts must be mapped.
 pub(crate) fn decode_values(
     decoder: &Decoder,
     parts: &[SourceTensor],
@@ -43,13 +45,14 @@ pub(crate) fn decode_values(
     decoder.decode_values(values.clone(), &read_values(decoder, parts, values)?, out)
 }
 
-/// The mapped bytes of all parts of a quantized weight. Only what the requested values need is read from the disk.
+/// Returns the mapped bytes of all parts of a quantized weight. Reads from the disk only the bytes that the requested
+/// values need.
 pub(crate) fn read_values<'d>(
     decoder: &'d Decoder,
     parts: &[SourceTensor<'d>],
     values: Range<u64>,
 ) -> Result<Vec<&'d [u8]>> {
-    // The parts of transposed layouts are needed as a whole for all values, and were read with the first.
+    // All values of transposed layouts need the whole parts, which were read with the first values.
     let before = values.start.checked_sub(1).map(|last| decoder.value_ranges(last..values.start));
     let is_read = |at: usize, range: &Range<u64>| {
         before.as_ref().is_some_and(|before| before[at].start <= range.start && range.end <= before[at].end)
@@ -101,13 +104,13 @@ impl<'a> LogicalTensor<'a> {
         }
     }
 
-    /// The indices of an element, counted in the order of reading.
+    /// Returns the indices of an element, counted in the order of reading.
     pub(crate) fn indices(&self, element: u64) -> Vec<u64> {
         let NamedElements { shape, fortran_order, .. } = self.named();
         indices(element, shape, fortran_order)
     }
 
-    /// The elements, as messages name them.
+    /// Returns the elements as messages name them.
     pub(crate) fn named(&self) -> NamedElements<'a> {
         match self {
             Self::Stored(stored) => stored.named(),

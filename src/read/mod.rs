@@ -1,10 +1,11 @@
 //! The reader that every command shares: tensors in pieces, by several threads, in order.
 //!
-//! A [`SourceTensor`] is a stored tensor with the file that holds it. A [`LogicalCheckpoint`] knows which stored tensors of a checkpoint
-//! make quantized weights. A [`LogicalTensor`] is either: elements as they are stored, or the values of a weight, which
-//! are decoded row by row. [`Zip`] reads some of them side by side; statistics and comparisons are its consumers. The
-//! engine, which reads many tensors and writes, takes its bytes from [`MappedBytes`] and [`decode_values`], and hashes come
-//! from [`SourceTensor::open`]. The order of results, and the first of several errors, are [`in_order`]'s.
+//! A [`SourceTensor`] is a stored tensor with the file that holds it. A [`LogicalCheckpoint`] knows which stored
+//! tensors of a checkpoint form quantized weights. A [`LogicalTensor`] is either: elements as they are stored, or the
+//! values of a weight, which are decoded row by row. [`Zip`] reads several of them side by side for statistics and
+//! comparisons. The engine, which reads many tensors and writes, takes its bytes from [`MappedBytes`] and
+//! [`decode_values`], and hashes come from [`SourceTensor::open`]. [`in_order`] determines the order of results, and
+//! the first of several errors.
 //!
 //! [`in_order`]: crate::threads::in_order
 
@@ -31,9 +32,9 @@ pub(crate) struct SourceTensor<'a> {
     /// The file, then the files with its external tensors: [`Input::files`](crate::container::Input).
     pub files: &'a [MappedFile],
     pub tensor: &'a Tensor,
-    /// What its elements are, `--from` included.
+    /// Type of its elements, with `--from` applied.
     pub elements: Elements,
-    /// Whether it is column-major and read in row-major order.
+    /// True if it is column-major and read in row-major order.
     pub is_transposed: bool,
 }
 
@@ -46,28 +47,28 @@ impl<'a> SourceTensor<'a> {
         self.elements.bytes(count).expect("the headers were checked against the file") as usize
     }
 
-    /// Bytes that the tensor takes in its file.
+    /// Returns the bytes that the tensor takes in its file.
     pub(crate) fn stored_len(&self) -> u64 {
         self.tensor.data.stored_len()
     }
 
-    /// Whether its elements are read in column-major order.
+    /// True if its elements are read in column-major order.
     pub(crate) fn fortran_order(&self) -> bool {
         self.tensor.fortran_order && !self.is_transposed
     }
 
-    /// The indices of an element, counted in the order of reading.
+    /// Returns the indices of an element, counted in the order of reading.
     pub(crate) fn indices(&self, element: u64) -> Vec<u64> {
         indices(element, &self.tensor.shape, self.fortran_order())
     }
 
-    /// The elements, as messages name them.
+    /// Returns the elements as messages name them.
     pub(crate) fn named(&self) -> conversion::NamedElements<'a> {
         let Tensor { count, ref shape, .. } = *self.tensor;
         conversion::NamedElements { count, shape, fortran_order: self.fortran_order() }
     }
 
-    /// Its bytes, if they can be read in any order.
+    /// Returns its bytes, if they can be read in any order.
     pub(crate) fn mapped(&self) -> Option<MappedBytes<'a>> {
         let (file, range, checksum) = match &self.tensor.data {
             Data::Mapped { file, range, checksum } => (&self.files[*file], range.clone(), checksum.as_deref()),
@@ -84,14 +85,14 @@ impl<'a> SourceTensor<'a> {
         unpack(self.tensor, self.files, self.bytes(self.tensor.count) as u64).map_err(|error| self.error(error))
     }
 
-    /// Whether its bytes can be read in any order and have no checksum: parts of weights are read like this.
+    /// True if its bytes can be read in any order and have no checksum, as parts of weights must.
     pub(crate) fn is_plain(&self) -> bool {
         self.mapped().is_some_and(|mapped| mapped.checksum.is_none())
     }
 
-    /// All bytes of a tensor that describes others.
+    /// Reads all bytes of a tensor that describes others.
     pub(crate) fn small(&self) -> Result<Vec<u8>> {
-        /// Descriptions are JSON of a few hundred bytes, or two numbers.
+        /// Maximum bytes of a description, which is JSON of a few hundred bytes, or two numbers.
         const MOST: u64 = 1 << 20;
         let bytes = self.elements.bytes(self.tensor.count).filter(|bytes| *bytes <= MOST);
         let bytes = bytes.ok_or_else(|| self.error(Error::new("is too large for what describes a weight")))?;
@@ -114,7 +115,7 @@ pub(crate) struct MappedBytes<'a> {
 }
 
 impl<'a> MappedBytes<'a> {
-    /// Some of them, read from the disk.
+    /// Reads some of the bytes from the disk.
     pub(crate) fn read(&self, part: Range<usize>) -> Result<&'a [u8]> {
         let place = self.range.start + part.start..self.range.start + part.end;
         self.file.prefetch(place.clone())?;
@@ -122,7 +123,7 @@ impl<'a> MappedBytes<'a> {
     }
 }
 
-/// How much of a tensor has been read, in bytes of its file, even if it is compressed.
+/// Progress of reading a tensor, in bytes of its file, even if it is compressed.
 pub(crate) struct Share {
     bytes: u64,
     elements: u64,
@@ -130,12 +131,12 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// For a tensor of which nothing has been read.
+    /// Creates the progress of a tensor of which nothing has been read.
     pub(crate) fn new(bytes: u64, elements: u64) -> Self {
         Self { bytes, elements: elements.max(1), reported: 0 }
     }
 
-    /// The bytes that were read since the last call, if `elements` are done now.
+    /// Returns the bytes that were read since the last call, if `elements` are done now.
     pub(crate) fn up_to(&mut self, elements: u64) -> u64 {
         let read = (u128::from(self.bytes) * u128::from(elements) / u128::from(self.elements)) as u64;
         let new = read.saturating_sub(self.reported);

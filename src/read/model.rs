@@ -1,4 +1,4 @@
-//! The quantized weights of an ONNX model: its graph says which tensors are codes, and not their names.
+//! The quantized weights of an ONNX model: its graph determines which tensors are codes, not their names.
 
 use super::LogicalCheckpoint;
 use crate::container::Input;
@@ -8,11 +8,11 @@ use crate::quant::{FoundWeight, LinearAxis, ONNX, Parameters, Problem, Recognize
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// The most bytes of parts that are held in memory, because the file has them as numbers of a variable length.
+/// Maximum bytes of parts that are held in memory, because the file stores them as numbers of a variable length.
 const MOST: u64 = 64 << 20;
 
 impl<'a> LogicalCheckpoint<'a> {
-    /// The weights that `DequantizeLinear` nodes decode.
+    /// Finds the weights that `DequantizeLinear` nodes decode.
     pub(super) fn recognize_model(&self, input: &'a Input) -> Result<Recognized> {
         let mut found = Recognized::default();
         let mut study = Study::of(input)?;
@@ -42,7 +42,7 @@ impl<'a> LogicalCheckpoint<'a> {
         Ok(found)
     }
 
-    /// The nodes of a model that keep their codes, in words.
+    /// Describes the nodes of a model that keep their codes.
     pub(crate) fn nodes_with_codes(&self) -> impl Iterator<Item = String> {
         let decoding = self.found.nodes_that_stay.iter().map(|(reason, count, node)| match count {
             1 => format!("node '{node}' (DequantizeLinear) stays: {reason}"),

@@ -15,20 +15,20 @@ pub(crate) struct Zip<'a, const N: usize> {
     pub count: u64,
     threads: u64,
     progress: &'a dyn Progress,
-    /// What was reported for each. A second reading of the tensors is not reported again.
+    /// Progress reported for each. A second reading of the tensors is not reported again.
     shares: [Share; N],
 }
 
 /// The same elements of each tensor, counted in the order of reading.
 pub(crate) struct Piece<'a, const N: usize> {
-    /// The first of them.
+    /// Index of the first of these elements.
     pub start: u64,
     pub count: usize,
     pub bytes: [&'a [u8]; N],
 }
 
 impl<'a, const N: usize> Piece<'a, N> {
-    /// The piece in blocks of at most `most` elements, a number that makes whole bytes.
+    /// Divides the piece into blocks of at most `most` elements, a number that makes whole bytes.
     pub(crate) fn blocks<'z>(
         &self,
         zip: &'z [LogicalTensor<'a>; N],
@@ -47,7 +47,7 @@ impl<'a, const N: usize> Piece<'a, N> {
 }
 
 impl<'a, const N: usize> Zip<'a, N> {
-    /// `count` is the number of elements of each, as in [`LogicalTensor::elements`].
+    /// Creates a reader of tensors with `count` elements each, as in [`LogicalTensor::elements`].
     pub(crate) fn new(sources: [LogicalTensor<'a>; N], count: u64, threads: usize, progress: &'a dyn Progress) -> Self {
         let shares = sources.each_ref().map(|source| Share::new(source.stored_len(), count));
         Self { sources, count, threads: threads as u64, progress, shares }
@@ -59,7 +59,7 @@ impl<'a, const N: usize> Zip<'a, N> {
 
     /// Passes pieces of `piece` elements (of quantized weights: about `piece`) to `look`, with a state for each thread,
     /// and its results to `merge`, in the order of the elements, until `merge` breaks. Returns the states. The error is
-    /// the first one, whatever the number of threads.
+    /// the first one, regardless of the number of threads.
     pub(crate) fn read<S: Send, T: Send>(
         &mut self,
         piece: u64,
@@ -172,14 +172,14 @@ impl<'a, const N: usize> Zip<'a, N> {
     }
 }
 
-/// What any part of a tensor can be read from, independently.
+/// Source from which any part of a tensor can be read independently.
 enum ParallelSource<'a> {
     Mapped(MappedBytes<'a>),
     Decoded(&'a WeightSource<'a>),
 }
 
 impl<'a> ParallelSource<'a> {
-    /// `None` if elements can only be read in sequence.
+    /// Returns `None` if elements can only be read in sequence.
     fn new(source: &LogicalTensor<'a>) -> Option<Self> {
         match source {
             LogicalTensor::Stored(stored) => stored.mapped().map(Self::Mapped),

@@ -1,7 +1,7 @@
 //! The report as a page: one file that opens anywhere, loads nothing from the network, and prints.
 //!
-//! All content is HTML written here; the script only sorts rows and finds tensors. Names come from files that anybody
-//! may have written, so they are escaped everywhere, and never appear in the script or the style.
+//! All content is HTML written here; the script only sorts rows and finds tensors. Names come from untrusted files, so
+//! they are escaped everywhere, and never appear in the script or the style.
 
 mod cell;
 mod spread;
@@ -19,11 +19,11 @@ use serde_json::Value;
 use std::fmt::Write as _;
 use words::{escape, percent, with_thousands};
 
-/// Nothing is loaded, and only the page's own code runs.
+/// Content security policy: nothing is loaded, and only the page's own code runs.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
 
-/// The report as one self-contained HTML page. The tensors of `spreads` are drawn below the table, in their order;
-/// unknown values are shown as a dash. Equal reports make equal pages.
+/// Returns the report as one self-contained HTML page. The tensors of `spreads` are drawn below the table, in their
+/// order; unknown values are shown as a dash. Equal reports make equal pages.
 #[must_use]
 pub fn page(report: &Report, spreads: &[ExponentSpread]) -> String {
     let title = report.output.file_name().unwrap_or(report.output.as_os_str());
@@ -53,7 +53,7 @@ pub fn page(report: &Report, spreads: &[ExponentSpread]) -> String {
     )
 }
 
-/// What was done to what, and the totals.
+/// Returns the header: the action, the paths, and the totals.
 fn head(report: &Report) -> String {
     let (all, converted) = (report.tensors().count(), report.converted().count());
     let [size_in, size_out] = [report.bytes_in, report.bytes_out()].map(words::bytes);
@@ -139,7 +139,7 @@ fn options(options: &Value) -> String {
     if rows.is_empty() { rows } else { format!("<dl class=\"options\">{rows}</dl>\n") }
 }
 
-/// What happened to the values of all tensors, in words.
+/// Describes the losses in all tensors.
 fn lost(report: &Report) -> String {
     if report.operator == Operator::BitCast.name() || report.tensors().all(|tensor| tensor.counts.is_none()) {
         return String::new();
@@ -168,21 +168,21 @@ fn lost(report: &Report) -> String {
     text
 }
 
-/// What happened to weights that were quantized: the lines of the summary.
+/// Describes the losses in quantized weights, with the lines of the summary.
 fn quantized(report: &Report) -> String {
     let lines = [report.requantized(), report.quantized_values()].concat();
     let mut items = String::new();
     for line in lines.lines().filter(|line| !line.is_empty()) {
         let _ = writeln!(items, "<li>{}</li>", escape(line.trim()));
     }
-    format!("<section>\n<h2>What became of the values</h2>\n<ul class=\"lost\">\n{items}</ul>\n</section>\n")
+    format!("<section>\n<h2>Losses</h2>\n<ul class=\"lost\">\n{items}</ul>\n</section>\n")
 }
 
-/// What the columns mean.
+/// Returns the legend of the columns.
 fn legend() -> String {
     format!(
         r"<footer>
-<details><summary>What the figures mean</summary>
+<details><summary>Meaning of the figures</summary>
 <dl>
 <dt>SQNR</dt><dd>Signal to quantization noise, 10 log₁₀(Σx² / Σ(y − x)²) with x a value before and y after; 6 dB correspond
 to one bit. “Exact”: no value changed. “No noise”: only Inf or NaN changed.</dd>

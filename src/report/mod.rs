@@ -1,4 +1,4 @@
-//! What a conversion did: as a summary for people, as JSON for scripts, and as a page.
+//! Report of a conversion: a summary for people, JSON for scripts, and a page.
 
 mod html;
 mod quantized;
@@ -19,27 +19,27 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::time::Duration;
 
-/// Output files, and what happened to their tensors.
+/// Output files, and the outcome for their tensors.
 pub struct Report<'a> {
     pub operator: &'a str,
     pub input: &'a Path,
     pub output: &'a Path,
-    /// The options that influence values, as JSON.
+    /// Options that influence values, as JSON.
     pub options: Value,
-    /// The `quantization_config` that engines look for in config.json, where weights were quantized.
+    /// `quantization_config` that engines look for in config.json, if weights were quantized.
     pub config: Option<&'a Value>,
     pub bytes_in: u64,
     /// The output, or the shards of it.
     pub files: Vec<FileReport<'a>>,
-    /// How many of the files existed before this run.
+    /// Number of the files that existed before this run.
     pub before: usize,
-    /// How long it took; `None` for a dry run.
+    /// Duration; `None` for a dry run.
     pub time: Option<Duration>,
-    /// Whether the output has its name: not after a dry run, if values are refused, or if there was nothing to do.
+    /// True if the output has its name: not after a dry run, if values are refused, or if there was nothing to do.
     pub is_published: bool,
 }
 
-/// Whether an option of a report has its default value.
+/// True if an option of a report has its default value.
 pub(crate) fn is_default(option: &str, value: &Value) -> bool {
     match (option, value) {
         ("saturate", value) => *value == Value::Bool(true),
@@ -54,7 +54,7 @@ pub(crate) fn is_default(option: &str, value: &Value) -> bool {
 }
 
 impl TensorReport<'_> {
-    /// The name of its original type, or of the layout in which it was quantized.
+    /// Returns the name of its original type, or of the layout in which it was quantized.
     fn type_name(&self) -> String {
         let recoded = self.quantized.as_ref().and_then(|quantized| quantized.source_layout.as_deref());
         let name = self.layout.as_deref().or(recoded).or(self.stored.as_deref());
@@ -65,13 +65,13 @@ impl TensorReport<'_> {
         self.quantized.as_ref().map_or(self.to.name(), |quantized| &quantized.scheme)
     }
 
-    /// The coordinates of an element as text, if it exists.
+    /// Returns the coordinates of an element as text, if it exists.
     fn place(&self, element: u64) -> Option<String> {
         self.indices(element).map(|indices| format!("{indices:?}"))
     }
 }
 
-/// The JSON document, tensor by tensor: as values in memory, a million of them would take gigabytes.
+/// Writes the JSON document tensor by tensor: as values in memory, a million tensors would take gigabytes.
 impl Serialize for Report<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let rows = self.files.iter().enumerate().flat_map(|(at, file)| {
@@ -85,7 +85,7 @@ impl Serialize for Report<'_> {
     }
 }
 
-/// A JSON document with one field's value replaced by a list, which is written row by row.
+/// Writes a JSON document with one field's value replaced by a list, which is written row by row.
 pub(crate) fn serialize_with<S: Serializer>(
     document: &Value,
     field: &str,
@@ -123,7 +123,7 @@ impl Report<'_> {
         self.files.iter().map(|file| file.bytes).sum()
     }
 
-    /// Bytes that the outputs take on the disk while they are written.
+    /// Returns the bytes that the outputs take on the disk while they are written.
     pub(crate) fn space(&self) -> u64 {
         self.files.iter().map(|file| if file.will_be_deflated { 2 * file.bytes } else { file.bytes }).sum()
     }
@@ -138,7 +138,7 @@ impl Report<'_> {
         self.total()[Loss::Flushed] > values / 2
     }
 
-    /// The JSON document without the tensors.
+    /// Returns the JSON document without the tensors.
     fn head(&self) -> Value {
         let converted = self.converted().count();
         let mut document = json!({
@@ -169,13 +169,14 @@ impl Report<'_> {
         document
     }
 
-    /// Whether values were examined; a dry run does so on request.
+    /// True if values were examined; a dry run does so on request.
     fn is_measured(&self) -> bool {
         self.tensors().any(|tensor| tensor.counts.is_some())
     }
 }
 
-/// The JSON document for an input that was not converted, with its error, or because its output existed and was kept.
+/// Returns the JSON document for an input that was not converted, with its error, or because its output existed and was
+/// kept.
 pub(crate) fn unconverted(operator: &str, input: &Path, output: &Path, error: Option<&Error>) -> Value {
     let (key, value) = error.map_or(("skipped", json!(true)), |error| ("error", json!(error.to_string())));
     json!({
@@ -188,7 +189,7 @@ pub(crate) fn unconverted(operator: &str, input: &Path, output: &Path, error: Op
     })
 }
 
-/// The JSON document of several inputs, with a document of each.
+/// Returns the JSON document of several inputs, with a document of each.
 pub(crate) fn several(operator: &str, inputs: &[Value], (before, after): (u64, u64), time: Option<Duration>) -> Value {
     let mut document = json!({
         "schema": schema::REPORT,

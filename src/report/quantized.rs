@@ -1,4 +1,4 @@
-//! The text of the report on quantized weights.
+//! Text of the report on quantized weights.
 
 use super::{Report, TensorReport};
 use crate::job::QuantizedReport;
@@ -9,10 +9,11 @@ use crate::select::KeptReason;
 use crate::text::{counted, first_few, shorten};
 use std::fmt::Write as _;
 
-/// The most names on a line.
+/// Maximum number of names on a line.
 const FEW: usize = 5;
 
-/// The layouts between which a weight was moved without a change, if their libraries round its products differently.
+/// Returns the layouts between which a weight was moved without a change, if their libraries round its products
+/// differently.
 fn rounded_otherwise(weight: &QuantizedReport) -> Option<[&'static str; 2]> {
     let find = |name: &str| LAYOUTS.iter().find(|layout| layout.name == name);
     let (from, to) = (find(weight.source_layout.as_deref()?)?, find(&weight.layout)?);
@@ -26,7 +27,7 @@ impl Report<'_> {
         self.operator == Operator::Quantize.name()
     }
 
-    /// Why tensors are copied, with the number of tensors for each reason.
+    /// Lists the reasons for which tensors are copied, with the number of tensors for each.
     pub(super) fn kept_reasons(&self) -> String {
         let mut counts: Vec<(KeptReason, usize)> = Vec::new();
         for reason in self.tensors().filter_map(|tensor| tensor.kept) {
@@ -40,7 +41,7 @@ impl Report<'_> {
         if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join(", ")) }
     }
 
-    /// The weights that are kept although an engine could load them quantized, one line per reason.
+    /// Lists the weights that are kept although an engine could load them quantized, one line per reason.
     pub(super) fn unfit(&self) -> String {
         let mut text = String::new();
         let of_weights =
@@ -56,7 +57,8 @@ impl Report<'_> {
         text
     }
 
-    /// Where the codes of weights come from that were quantized before or searched, as lines that each follow a line feed.
+    /// Describes the origin of codes of weights that were quantized before or searched, as lines that each follow a
+    /// line feed.
     pub(super) fn requantized(&self) -> String {
         let mut text = String::new();
         let decoded = self.converted().filter(|tensor| tensor.layout.is_some()).count() as u64;
@@ -104,7 +106,7 @@ impl Report<'_> {
         text
     }
 
-    /// The size and errors of all quantized weights, as lines that each follow a line feed.
+    /// Describes the size and errors of all quantized weights, as lines that each follow a line feed.
     pub(super) fn quantized_values(&self) -> String {
         let weights: Vec<(&TensorReport, &QuantizedAccuracy)> =
             self.tensors().filter_map(|tensor| Some((tensor, tensor.quantized_accuracy()?))).collect();

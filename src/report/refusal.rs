@@ -1,4 +1,4 @@
-//! What `--fail-on` refuses: every tensor concerned, with what was counted, and how to keep it from happening.
+//! Refusal by `--fail-on`: lists every tensor concerned, with its counts, and proposes remedies.
 
 use super::{Report, TensorReport};
 use crate::container::by_extension;
@@ -12,11 +12,11 @@ use crate::select::rule_to_keep;
 use crate::text::{as_glob, counted, flag_with, shorten};
 use std::collections::{HashMap, HashSet};
 
-/// Rules that a remedy spells out, unless the first set has more.
+/// Maximum number of rules in a remedy, unless the first set has more.
 const FEW: usize = 8;
 
 impl Report<'_> {
-    /// An error that lists each tensor with values that met one of some conditions; `None` where there is none.
+    /// Returns an error that lists each tensor with values that met one of some conditions; `None` if there is none.
     pub(crate) fn refusal(&self, fail_on: &FailOn) -> Option<Error> {
         if fail_on.is_empty() {
             return None;
@@ -58,12 +58,12 @@ impl Report<'_> {
         }
         let rule = |tensor: &TensorReport| {
             let name = tensor.renamed_from.as_deref().unwrap_or(&tensor.name);
-            // The one tensor of a format without names is called what its file is. Elsewhere, a name can be empty.
+            // The tensor of a format without names has the name of its file. Elsewhere, a name can be empty.
             let stem = self.input.file_stem().unwrap_or_default().to_string_lossy();
             let has_names = by_extension(self.input).is_some_and(|format| !format.format_info().holds_one);
             let name = if name.is_empty() && !has_names { &stem } else { name };
             if self.operator == Operator::Dequantize.name() {
-                return flag_with("--exclude", &as_glob(name)); // which has no rules
+                return flag_with("--exclude", &as_glob(name)); // dequantize has no rules
             }
             // One rule for all experts of a layer.
             let layer = name.split_once(".experts.").filter(|_| self.is_quantized());
@@ -102,7 +102,8 @@ impl Report<'_> {
         remedies.join(", or ")
     }
 
-    /// Sets of tensors that can only be kept together: those with quantized weights that engines fuse with them.
+    /// Returns sets of tensors that can only be kept together: each with the quantized weights that engines fuse with
+    /// it.
     fn together<'t>(&'t self, found: &[&'t TensorReport<'t>]) -> Vec<Vec<&'t TensorReport<'t>>> {
         let fused = |tensor: &TensorReport| {
             let is_diffusion = quant::find(&tensor.quantized.as_ref()?.layout).is_some_and(Layout::is_diffusion);
@@ -126,7 +127,7 @@ fn count(tensor: &TensorReport, condition: Condition) -> u64 {
     tensor.counts.as_ref().map_or(0, |counts| counts[condition])
 }
 
-/// What of it met each condition, and where first.
+/// Describes the values that met each condition, and the position of the first.
 fn lines(tensor: &TensorReport, fail_on: &FailOn) -> Vec<String> {
     let conditions = &fail_on.conditions;
     let quantized = tensor.quantized_accuracy().into_iter().flat_map(|figures| fail_on.refuses(figures));

@@ -1,14 +1,14 @@
 //! The versions of the JSON documents. A version changes when a field of its document changes its meaning or is removed.
 
-/// What `cast` and the other conversions report.
+/// Version of the report of `cast` and the other conversions.
 pub(crate) const REPORT: u32 = 1;
-/// What `promote` prints.
+/// Version of the document of `promote`.
 pub(crate) const PROMOTION: u32 = 1;
-/// What `inspect` prints.
+/// Version of the document of `inspect`.
 pub(crate) const INSPECTION: u32 = 1;
-/// What `diff` prints.
+/// Version of the document of `diff`.
 pub(crate) const DIFFERENCES: u32 = 1;
-/// What `diff --report` prints.
+/// Version of the document of `diff --report`.
 pub(crate) const REPORT_CHECK: u32 = 1;
-/// What `bitcast` prints with `--hex` or `--bits`.
+/// Version of the document of `bitcast` with `--hex` or `--bits`.
 pub(crate) const ELEMENTS: u32 = 1;

@@ -11,18 +11,18 @@ use crate::text::{brief, columns, counted, path_text, share, shorten, size, widt
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-/// Rows of the table that a summary shows; a dry run shows all.
+/// Number of rows of the table that a summary shows; a dry run shows all.
 const FEW_ROWS: usize = 30;
 
 impl Report<'_> {
-    /// The size of the outputs, in words.
+    /// Formats the size of the outputs.
     pub(super) fn size_out(&self) -> String {
         let is_deflated_later = self.files.iter().any(|file| file.will_be_deflated);
         let size = size(self.bytes_out());
         if is_deflated_later { format!("{size} before it is deflated") } else { size }
     }
 
-    /// What became of the tensors, in a few words.
+    /// Describes the outcome for the tensors, in a few words.
     fn heading(&self) -> String {
         let copied = self.tensors().count() - self.converted().count();
         let mut text = self.action();
@@ -33,7 +33,7 @@ impl Report<'_> {
         text
     }
 
-    /// What was converted, or would be.
+    /// Describes the conversion that was done, or would be.
     pub(super) fn action(&self) -> String {
         let would = if self.time.is_none() { "would " } else { "" };
         // Weights of a quantized input that are not quantized in the output.
@@ -50,7 +50,8 @@ impl Report<'_> {
         would.to_owned() + &actions.into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
 
-    /// A line for one input of several, and one for each kind of loss. Tables fit a terminal of this many columns.
+    /// Returns a line for one input of several, and one for each kind of loss. Tables fit a terminal of this many
+    /// columns.
     pub(crate) fn line(&self, terminal: Option<usize>) -> String {
         let (input, output) = (path_text(self.input), path_text(self.output));
         let (size_in, size_out) = (size(self.bytes_in), self.size_out());
@@ -58,7 +59,7 @@ impl Report<'_> {
         format!("{input} -> {output}: {}, {size_in} -> {size_out}{values}", self.heading())
     }
 
-    /// The summary, several lines. Tables fit a terminal of this many columns.
+    /// Returns the summary, several lines. Tables fit a terminal of this many columns.
     #[must_use]
     pub fn summary(&self, terminal: Option<usize>) -> String {
         let (all, mut text) = (self.tensors().count(), self.heading());
@@ -78,7 +79,7 @@ impl Report<'_> {
             if all > 1 {
                 let mut rows = self.rows();
                 if self.is_model() {
-                    rows.retain(|row| row[3].contains("->")); // what is kept follows by its reasons
+                    rows.retain(|row| row[3].contains("->")); // kept tensors follow by their reasons
                 }
                 for line in lines(&rows[..rows.len().min(FEW_ROWS)], terminal) {
                     let _ = write!(text, "\n{line}");
@@ -99,7 +100,7 @@ impl Report<'_> {
         text
     }
 
-    /// What happened to the values, a line each, each after a line feed.
+    /// Describes the losses, a line each, each after a line feed.
     fn values(&self, terminal: Option<usize>) -> String {
         let mut text = String::new();
         if self.tensors().any(|tensor| tensor.accuracy.is_some()) {
@@ -107,7 +108,8 @@ impl Report<'_> {
         }
         let total = self.total();
         let values: u64 = self.converted().map(TensorReport::elements).sum();
-        // Rounding is what a cast is for: inexact values are in the JSON, and said here only by the others.
+        // Rounding is the purpose of a cast: inexact values are counted in the JSON, and only other losses are listed
+        // here.
         for loss in Loss::ALL.into_iter().filter(|loss| *loss != Loss::Inexact && total[*loss] > 0) {
             let share = share(total[loss], values);
             let _ = write!(text, "\n  {} of {} {} ({share})", total[loss], counted(values, "value"), loss.describe());
@@ -134,12 +136,12 @@ impl Report<'_> {
         text
     }
 
-    /// Whether the output is an ONNX model, whose nodes use integers as shapes and indices.
+    /// True if the output is an ONNX model, whose nodes use integers as shapes and indices.
     fn is_model(&self) -> bool {
         by_extension(self.output).is_some_and(|format| format.format_info().is_changed_only)
     }
 
-    /// Why tensors are copied that nobody asked to be left out.
+    /// Lists the reasons for which tensors are copied that the user did not exclude.
     fn reasons(&self) -> String {
         if self.is_quantized() {
             return self.kept_reasons();
@@ -165,7 +167,7 @@ impl Report<'_> {
         if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join(", ")) }
     }
 
-    /// The tensors that had NaN or Inf before, a line each.
+    /// Lists the tensors that had NaN or Inf before, a line each.
     fn inputs(&self) -> String {
         let conditions = [(Condition::InputNan, "NaN"), (Condition::InputInfinite, "Inf")];
         let line = |tensor: &TensorReport| {
@@ -187,7 +189,7 @@ impl Report<'_> {
         lines[..lines.len().min(FEW_ROWS)].concat() + &more
     }
 
-    /// A table of what would become what. It fits a terminal of this many columns.
+    /// Returns a table of the types before and after. It fits a terminal of this many columns.
     #[must_use]
     pub fn table(&self, terminal: Option<usize>) -> String {
         const MARGIN: usize = 2;
@@ -195,7 +197,7 @@ impl Report<'_> {
         lines.iter().flat_map(|row| row.lines()).map(|line| &line[MARGIN..]).collect::<Vec<_>>().join("\n")
     }
 
-    /// Tensors whose names differ by numbers only, as those of layers do, in a row each.
+    /// Returns a row for each set of tensors whose names differ by numbers only, like names of layers.
     fn rows(&self) -> Vec<[String; 6]> {
         let mut groups: Vec<SummaryRow> = Vec::new();
         // There may be a million tensors of the same few patterns.
@@ -228,11 +230,11 @@ impl Report<'_> {
         groups.iter().map(row).collect()
     }
 
-    /// How far values are from those before, the noisiest tensors first.
+    /// Returns the table of the accuracy, the noisiest tensors first.
     fn accuracy_table(&self, terminal: Option<usize>) -> String {
         let mut found: Vec<(&TensorReport, &Accuracy)> =
             self.tensors().filter_map(|tensor| Some((tensor, tensor.accuracy.as_deref()?))).collect();
-        // What has no figure comes before what has no noise.
+        // Tensors without the figure come before tensors without noise.
         let sqnr = |accuracy: &Accuracy| accuracy.sqnr_db.unwrap_or(f64::MAX);
         found.sort_by(|(_, left), (_, right)| sqnr(left).total_cmp(&sqnr(right)));
         let row = |(tensor, accuracy): &(&TensorReport, &Accuracy)| {
@@ -264,13 +266,13 @@ impl Report<'_> {
     }
 }
 
-/// How many NaN and Inf came with the input; only what there is.
+/// Counts NaN and Inf in the input; leaves out a count of 0.
 pub(super) fn specials(total: &Counts, number: impl Fn(u64) -> String) -> String {
     let came = [(total.input_nan, "NaN"), (total.input_infinite, "Inf")].into_iter().filter(|(count, _)| *count > 0);
     came.map(|(count, what)| format!("{} {what}", number(count))).collect::<Vec<_>>().join(" and ")
 }
 
-/// The types of tensors now, each once, in the order of the tensors.
+/// Lists the new types of tensors, each once, in the order of the tensors.
 pub(super) fn names<'a>(tensors: impl Iterator<Item = &'a TensorReport<'a>>) -> String {
     let mut names: Vec<&str> = Vec::new();
     for tensor in tensors {
@@ -284,14 +286,14 @@ pub(super) fn names<'a>(tensors: impl Iterator<Item = &'a TensorReport<'a>>) -> 
 struct SummaryRow<'r> {
     first: &'r TensorReport<'r>,
     count: u64,
-    /// Whether all have the shape of the first.
+    /// True if all have the shape of the first.
     same_shape: bool,
     bytes_in: u64,
     bytes_out: u64,
 }
 
 impl SummaryRow<'_> {
-    /// Whether the same happened to a tensor whose name has the same pattern.
+    /// True if a tensor whose name has the same pattern had the same outcome.
     fn is_alike(&self, tensor: &TensorReport) -> bool {
         let what = |tensor: &TensorReport| (tensor.from, tensor.kept);
         what(self.first) == what(tensor)
@@ -307,14 +309,14 @@ impl SummaryRow<'_> {
     }
 }
 
-/// A tensor's name with a star for each part that is a number.
+/// Returns a tensor's name with a star for each part that is a number.
 fn pattern_of(name: &str) -> String {
     let mut pattern = String::new();
     set_pattern(&mut pattern, name);
     pattern
 }
 
-/// The same in place of an earlier pattern.
+/// Does the same in place of an earlier pattern.
 fn set_pattern(pattern: &mut String, name: &str) {
     pattern.clear();
     for (at, part) in name.split('.').enumerate() {
@@ -326,7 +328,7 @@ fn set_pattern(pattern: &mut String, name: &str) {
     }
 }
 
-/// Rows in columns; the last two are sizes, before and after.
+/// Aligns rows in columns; the last two are sizes, before and after.
 fn lines(rows: &[[String; 6]], terminal: Option<usize>) -> Vec<String> {
     let [wide_before, wide_after] = [4, 5].map(|column| width(rows.iter().map(|row| &*row[column])));
     let rows = rows.iter().map(|[name, count, shape, types, before, after]| {

@@ -4,12 +4,12 @@ use super::matches_one;
 use crate::text::as_glob;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Patterns that match all names for which `is_wanted` holds and none of the others. A few suffice where names repeat their
-/// last parts in every layer.
+/// Returns patterns that match all names for which `is_wanted` holds and no others. A few patterns suffice where names
+/// repeat their last parts in every layer.
 pub(crate) fn patterns_of(names: &[&str], is_wanted: impl Fn(&str) -> bool) -> Vec<String> {
     let (mut wanted, others): (Vec<&str>, Vec<&str>) = names.iter().partition(|name| is_wanted(name));
     let mut found = BTreeSet::new();
-    // The shortest that match none of the others. Its own name matches no other one.
+    // Takes the shortest patterns that match no other names. A pattern made of a whole name matches no other name.
     let levels: [fn(&str) -> String; 2] = [|name| Ending::of(name).glob(), numbered];
     for (level, glob) in levels.into_iter().enumerate() {
         let globs: BTreeSet<String> = wanted.iter().map(|name| glob(name)).collect();
@@ -34,12 +34,12 @@ fn is_number(part: &str) -> bool {
     part.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// A part of a name in a pattern.
+/// Converts a part of a name to a part of a pattern.
 fn starred(part: &str) -> String {
     if is_number(part) { "*".to_owned() } else { as_glob(part) }
 }
 
-/// A name with stars for the numbers of layers and experts.
+/// Replaces the numbers of layers and experts in a name by stars.
 fn numbered(name: &str) -> String {
     name.split('.').map(starred).collect::<Vec<_>>().join(".")
 }
@@ -68,7 +68,7 @@ impl Ending {
     }
 }
 
-/// The patterns of these endings. Those of several modules that have the same parts become one.
+/// Returns the patterns of these endings. Modules that have the same parts share a pattern.
 fn merged(endings: BTreeSet<Ending>) -> impl Iterator<Item = String> {
     let is_plain = |text: &str| !text.is_empty() && !text.contains(['*', ',', '[', '{']);
     let (plain, odd): (Vec<Ending>, Vec<Ending>) =
@@ -90,7 +90,7 @@ fn merged(endings: BTreeSet<Ending>) -> impl Iterator<Item = String> {
 mod tests {
     use super::*;
 
-    /// The patterns for the first names, which may match none of the others.
+    /// Returns the patterns for the first names, which may match none of the others.
     fn patterns(wanted: &[&str], others: &[&str]) -> Vec<String> {
         let found = patterns_of(&[wanted, others].concat(), |name| wanted.contains(&name));
         let set = matches_one(found.iter());

@@ -8,10 +8,10 @@ use super::heads::heads;
 use crate::container::{as_json, members};
 use crate::error::{Error, Result};
 
-/// What config.json says about a model's structure.
+/// Structure of a model according to config.json.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Model {
-    /// `model_type`; that of the language model if the config describes several models.
+    /// `model_type`; of the language model if the config describes several models.
     pub kind: Option<String>,
     /// `model_type` of the whole model.
     pub whole: Option<String>,
@@ -22,7 +22,7 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// Reads a config.json; what it does not say is `None`.
+    /// Reads a config.json; missing values are `None`.
     pub(crate) fn read(config: Option<&str>) -> Self {
         let json = config.map(as_json).unwrap_or_default();
         let Some(outer) = members(&json) else { return Self::default() };
@@ -38,18 +38,19 @@ impl Model {
         }
     }
 
-    /// Whether files of this kind of model store the matrices of linear layers as [in, out].
+    /// True if files of this kind of model store the matrices of linear layers as [in, out].
     pub(crate) fn has_transposed_layers(&self) -> bool {
         const TRANSPOSED: [&str; 3] = ["gpt2", "openai-gpt", "imagegpt"];
         self.kind.as_deref().is_some_and(|kind| TRANSPOSED.contains(&kind))
     }
 
-    /// The modules of the output heads. If they share the weight of the embeddings, files do not contain them.
+    /// Returns the modules of the output heads. If they share the weight of the embeddings, files do not contain them.
     pub(crate) fn heads(&self) -> &'static [&'static str] {
         heads(self.kind.as_deref())
     }
 
-    /// The name that engines give to a kept module whose class is a linear layer, if it is not the one in the file.
+    /// Returns the name that engines give to a kept module whose class is a linear layer, if it differs from the name
+    /// in the file.
     pub(crate) fn other_name(&self, module: &str) -> Option<String> {
         let layer = module.strip_suffix("block_sparse_moe.gate").filter(|_| self.kind.as_deref() == Some("phimoe"))?;
         Some(format!("{layer}mlp.router"))
@@ -67,13 +68,13 @@ pub(crate) struct Expert {
     pub name: String,
     /// Its first row, counted over all rows of the bank.
     pub first_row: u64,
-    /// The distance of its rows: 2 if those of two weights alternate.
+    /// The distance of its rows: 2 if the rows of two weights alternate.
     pub step: u64,
     pub shape: [u64; 2],
 }
 
-/// The weights of the experts in a bank, in the order of their rows. `None` if the tensor is not a bank. Fails if the
-/// kind of the bank is unknown, or nothing proves its orientation.
+/// Returns the weights of the experts in a bank, in the order of their rows. `None` if the tensor is not a bank. Fails
+/// if the kind of the bank is unknown, or nothing proves its orientation.
 pub(crate) fn experts(model: &Model, name: &str, shape: &[u64]) -> Option<Result<Vec<Expert>>> {
     let (bank, own) = bank_of(name)?;
     let &[count, rows, columns] = shape else { return None };
@@ -93,8 +94,8 @@ pub(crate) fn experts(model: &Model, name: &str, shape: &[u64]) -> Option<Result
     Some(Ok(split(bank, projections, [count, rows, columns], false)))
 }
 
-/// The weights of the experts in a bank of gpt-oss, as its codes are stored: [experts, out, in], where rows of gate and
-/// up alternate. `None` if the tensor is not such a bank. Fails if the kind of the bank is unknown.
+/// Returns the weights of the experts in a bank of gpt-oss, as its codes are stored: [experts, out, in], where rows of
+/// gate and up alternate. `None` if the tensor is not such a bank. Fails if the kind of the bank is unknown.
 pub(crate) fn gpt_oss_experts(name: &str, shape: &[u64]) -> Option<Result<Vec<Expert>>> {
     let (bank, own) = bank_of(name)?;
     let &[count, rows, columns] = shape else { return None };
@@ -106,7 +107,7 @@ pub(crate) fn gpt_oss_experts(name: &str, shape: &[u64]) -> Option<Result<Vec<Ex
     Some(Ok(split(bank, projections, [count, rows, columns], true)))
 }
 
-/// The weights of each expert in a bank. Those of the projections follow one another, or their rows alternate.
+/// Returns the weights of each expert in a bank. The projections follow one another, or their rows alternate.
 fn split(bank: &str, projections: &[&str], [count, rows, columns]: [u64; 3], is_interleaved: bool) -> Vec<Expert> {
     let each = rows / projections.len() as u64;
     let (distance, step) = if is_interleaved { (1, projections.len() as u64) } else { (each, 1) };
@@ -121,14 +122,14 @@ fn split(bank: &str, projections: &[&str], [count, rows, columns]: [u64; 3], is_
     (0..count).flat_map(of_expert).collect()
 }
 
-/// The name of the bank's module, and the name of the weight that the bank holds.
+/// Returns the name of the bank's module, and the name of the weight that the bank holds.
 pub(crate) fn bank_of(name: &str) -> Option<(&str, &str)> {
     let name = name.strip_suffix(".weight").unwrap_or(name);
     let (bank, own) = name.rsplit_once('.')?;
     (bank == "experts" || bank.ends_with(".experts")).then_some((bank, own))
 }
 
-/// What engines call the experts whose weights a tensor of Granite holds, which tcast does not split.
+/// Returns the engines' name for the experts whose weights a tensor of Granite holds, which tcast does not split.
 pub(crate) fn unsplit_bank(name: &str) -> Option<String> {
     let name = name.strip_suffix(".weight")?;
     let layer = name.strip_suffix(".input_linear").or_else(|| name.strip_suffix(".output_linear"))?;
@@ -139,9 +140,9 @@ fn unknown(why: &str) -> Error {
     Error::new(format!("is a bank of experts that cannot be divided: {why}"))
 }
 
-/// Checks that the sizes of a bank's matrix prove that it is [out, in]; the error says why they do not.
+/// Checks that the sizes of a bank's matrix prove that it is [out, in]. If they do not, the error contains the reason.
 fn check_lies_upright(model: &Model, own: &str, [rows, columns]: [u64; 2]) -> Result<(), String> {
-    /// Models whose banks are transposed in their files, whatever the sizes; gpt-oss also interleaves gate and up.
+    /// Models whose banks are transposed in their files, regardless of the sizes; gpt-oss also interleaves gate and up.
     const TRANSPOSED: [&str; 3] = ["qwen3_vl_moe", "llama4", "gpt_oss"];
     if model.is(&TRANSPOSED) {
         let model = model.kind.as_deref().unwrap_or_default();

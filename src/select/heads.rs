@@ -1,4 +1,4 @@
-//! The names of output heads that share the weight of the embeddings, by kind of model.
+//! Names of output heads that share the weight of the embeddings, by kind of model.
 //!
 //! Files do not contain such a weight, so only the kind of the model tells its name. Engines must know that it is not
 //! quantized, or they wait for its scales. `tests/interop/transformers_quantizes.py` compares the list with the classes of
@@ -71,7 +71,7 @@ const HEADS: &[(&[&str], &[&str])] = &[
     (&["vocab_projector"], &["distilbert"]),
 ];
 
-/// The modules of the output heads of a kind of model.
+/// Returns the modules of the output heads of a kind of model.
 pub(crate) fn heads(kind: Option<&str>) -> &'static [&'static str] {
     let row = HEADS.iter().find(|(_, kinds)| kind.is_some_and(|kind| kinds.contains(&kind)));
     row.map_or(&["lm_head"], |(names, _)| names)

@@ -1,4 +1,4 @@
-//! Why tensors are kept, and the names of those that suffer most from narrow types.
+//! Reasons for keeping tensors, and the names of tensors that suffer most from narrow types.
 
 use super::matches_one;
 use crate::container::onnx::model::TensorRole;
@@ -6,11 +6,11 @@ use globset::GlobSet;
 use serde::{Deserialize, Serialize};
 use std::sync::LazyLock;
 
-/// What `--protect` keeps, besides every tensor of fewer than two dimensions, and what is never quantized: tensors that
-/// suffer most from narrow types and save the least space.
+/// Tensors that `--protect` keeps, in addition to every tensor of fewer than two dimensions, and that are never
+/// quantized: they suffer most from narrow types and save the least space.
 pub(crate) const GROUPS: &[(KeptReason, &[&str])] = &[
     (KeptReason::Norm, &["*norm*", "*ln_*", "*.ln?.*"]),
-    // Embeddings of tokens, positions, times and labels; `shared` is that of T5 and BART, `w` that of CTRL.
+    // Embeddings of tokens, positions, times and labels; T5 and BART name theirs `shared`, CTRL names it `w`.
     (
         KeptReason::Embedding,
         &[
@@ -53,7 +53,7 @@ pub(crate) fn protected() -> impl Iterator<Item = &'static str> {
 
 pub(super) static PROTECTED_SET: LazyLock<GlobSet> = LazyLock::new(|| matches_one(protected()));
 
-/// Why a tensor is kept.
+/// Reason for keeping a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum KeptReason {
@@ -71,7 +71,7 @@ pub(crate) enum KeptReason {
     Bias,
     /// A head that predicts several tokens.
     Draft,
-    /// A vision or audio tower, or what connects it to the language model.
+    /// A vision or audio tower, or a module that connects it to the language model.
     Tower,
     /// A small projection of linear attention.
     LinearAttention,
@@ -95,7 +95,7 @@ pub(crate) enum KeptReason {
     Fused,
     /// It has too few elements to be worth a Cast node.
     Small,
-    /// The target is as wide as its type.
+    /// The target is at least as wide as its type.
     NotNarrower,
     /// It is not a weight of `MatMul`, Gemm or Conv, or other nodes use it too.
     NoWeight,

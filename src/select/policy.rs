@@ -1,7 +1,7 @@
-//! Which weights of a model are kept by default, because engines build their modules without quantization, and which
-//! modules an engine fuses into one.
+//! Weights of a model that are kept by default, because engines build their modules without quantization, and modules
+//! that an engine fuses into one.
 //!
-//! The name alone tells what a tensor is; vLLM, SGLang, transformers and TensorRT-LLM go by nothing else.
+//! The name alone identifies a tensor; vLLM, SGLang, transformers and TensorRT-LLM use nothing else.
 
 use super::heads::is_head;
 use super::{GROUPS, KeptReason, matches_one};
@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::LazyLock;
 
-/// Modules that engines build without quantization, besides [`GROUPS`].
+/// Modules that engines build without quantization, in addition to [`GROUPS`].
 const KEPT: &[(KeptReason, &[&str])] = &[
     // Multi-token prediction heads, which vLLM loads as a separate model.
     (KeptReason::Draft, &["*mtp*", "*eh_proj*", "*nextn*", "*eagle*", "*medusa*"]),
@@ -28,7 +28,7 @@ const KEPT: &[(KeptReason, &[&str])] = &[
             "*image_tower*",
             "*video_tower*",
             "*sam_model*",
-            // What connects a tower to the language model, or projects images and text into a common space.
+            // Modules that connect a tower to the language model, or project images and text into a common space.
             "*projector*",
             "*connector*",
             "*resampler*",
@@ -65,7 +65,7 @@ const KEPT: &[(KeptReason, &[&str])] = &[
     (KeptReason::Shared, &["*.shared_transf.*", "*.shared_transformer.*"]),
 ];
 
-/// Blocks that several layers share: of Zamba and Zamba2. The file contains each once, as a part of its first layer.
+/// Blocks of Zamba and Zamba2 that several layers share. The file contains each once, as a part of its first layer.
 /// transformers gives their weights to the other layers, but not the scales.
 const SHARED: [&str; 2] = ["shared_transf", "shared_transformer"];
 
@@ -123,7 +123,7 @@ impl Keepers {
         Self { set: matches_one(pairs().flat_map(|(_, patterns)| patterns.iter())), reasons }
     }
 
-    /// The first reason in the order of the lists.
+    /// Returns the first reason in the order of the lists.
     fn reason(&self, name: &str) -> Option<KeptReason> {
         self.set.matches(name).into_iter().min().map(|at| self.reasons[at])
     }
@@ -132,7 +132,7 @@ impl Keepers {
 static KEEPERS: LazyLock<Keepers> = LazyLock::new(|| Keepers::new(&[KEPT, GROUPS]));
 static DIFFUSION: LazyLock<Keepers> = LazyLock::new(|| Keepers::new(&[KEPT_IN_DIFFUSION, KEPT, GROUPS]));
 
-/// True if a tensor is named as in a diffusion model: in files of its authors and of `ComfyUI`, or in those of diffusers.
+/// True if a tensor is named as in a diffusion model: in files of its authors, of `ComfyUI`, or of diffusers.
 pub(crate) fn is_of_diffusion(name: &str) -> bool {
     const PARTS: [&str; 6] = [
         "double_blocks.",
@@ -145,20 +145,20 @@ pub(crate) fn is_of_diffusion(name: &str) -> bool {
     name.contains("diffusion_model.") || PARTS.iter().any(|part| name.starts_with(part))
 }
 
-/// What the policy knows about the model and about the engine that will load it.
+/// Properties of the model and of the engine that will load it, which determine the kept weights.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Policy {
     /// `num_hidden_layers` of config.json. Layers from this index on are multi-token prediction heads.
     pub layers: Option<u64>,
-    /// Whether the layout is one of `ComfyUI`, which does not fuse modules.
+    /// True if the layout is one of `ComfyUI`, which does not fuse modules.
     pub is_diffusion: bool,
     /// The modules of output heads in this kind of model.
     pub heads: &'static [&'static str],
 }
 
 impl Policy {
-    /// Why a weight is kept, judging by its name alone; `None` if it can be quantized. `has_four_bits` tells whether
-    /// its codes have 4 bits or fewer.
+    /// Returns the reason for keeping a weight, based on its name alone; `None` if it can be quantized. `has_four_bits`
+    /// is true if its codes have 4 bits or fewer.
     pub(crate) fn reason(&self, name: &str, has_four_bits: bool) -> Option<KeptReason> {
         let keepers = if self.is_diffusion { &DIFFUSION } else { &KEEPERS };
         if let Some(reason) = keepers.reason(name) {
@@ -177,7 +177,8 @@ impl Policy {
             .then_some(KeptReason::Absorbed)
     }
 
-    /// The weights that engines load as one module with this one, and that are quantized alike or not at all.
+    /// Returns the set of weights that engines load as one module with this one, and that are quantized alike or not at
+    /// all.
     pub(crate) fn loaded_together(&self, name: &str) -> Option<LoadedSet> {
         match name.split_once(".experts.").filter(|_| !self.is_diffusion) {
             Some((layer, _)) => Some(LoadedSet::Experts(layer.to_owned())),
@@ -185,7 +186,8 @@ impl Policy {
         }
     }
 
-    /// Patterns for a weight and those of some names that engines load with it: they can only be left out together.
+    /// Returns patterns for a weight and for the given names that engines load with it: they can only be left out
+    /// together.
     pub(crate) fn globs_together<'n>(&self, name: &str, names: impl Iterator<Item = &'n str>) -> Vec<String> {
         match self.loaded_together(name) {
             None => vec![as_glob(name)],
@@ -194,7 +196,7 @@ impl Policy {
         }
     }
 
-    /// A key that all modules fused with this one have in common; `None` if it is not fused.
+    /// Returns a key that all modules fused with this one have in common; `None` if it is not fused.
     pub(crate) fn fused_set(&self, module: &str) -> Option<String> {
         let (parent, own) = module.rsplit_once('.').unwrap_or(("", module));
         let set = FUSED.iter().find(|set| !self.is_diffusion && set.contains(&own))?;
@@ -205,42 +207,42 @@ impl Policy {
 /// Weights that engines load as one module.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) enum LoadedSet {
-    /// All experts of a layer, which has this name.
+    /// All experts of the layer with this name.
     Experts(String),
     Fused(String),
 }
 
-/// The name of the module of a weight: the part before `.weight`.
+/// Returns the name of the module of a weight: the part before `.weight`.
 pub(crate) fn module_of(name: &str) -> Option<&str> {
     name.strip_suffix(".weight")
 }
 
-/// The block that several layers share and that a module is in.
+/// Returns the block that several layers share and that contains a module.
 pub(crate) fn shared_block(module: &str) -> Option<&'static str> {
     SHARED.into_iter().find(|block| module.split('.').any(|part| part == *block))
 }
 
-/// The layer number in a name. Names in checkpoints of `DeepSeek` and Mistral begin with `layers.`.
+/// Returns the layer number in a name. Names in checkpoints of `DeepSeek` and Mistral begin with `layers.`.
 fn layer_of(name: &str) -> Option<u64> {
     let in_model = || name.split_once("model.layers.").map(|(_, rest)| rest);
     let rest = name.strip_prefix("layers.").or_else(in_model)?;
     rest.split('.').next()?.parse().ok()
 }
 
-/// The indices of the names that belong to the experts of each layer, which engines load as one module. Layers with a
-/// single name are left out.
+/// Returns the indices of the names that belong to the experts of each layer, which engines load as one module. Layers
+/// with a single name are left out.
 pub(crate) fn expert_sets<'a>(policy: &Policy, names: impl Iterator<Item = &'a str>) -> Vec<Vec<usize>> {
     let layer = |name: &'a str| name.split_once(".experts.").filter(|_| !policy.is_diffusion).map(|(layer, _)| layer);
     sets_of(names.map(layer))
 }
 
-/// The indices of the modules in each fused set, ordered by the first member. Modules that are not fused are left out,
-/// and so are sets with a single member.
+/// Returns the indices of the modules in each fused set, ordered by the first member. Modules that are not fused are
+/// left out, and so are sets with a single member.
 pub(crate) fn fused_sets<'a>(policy: &Policy, modules: impl Iterator<Item = &'a str>) -> Vec<Vec<usize>> {
     sets_of(modules.map(|module| policy.fused_set(module)))
 }
 
-/// The indices of the items with the same key, ordered by the first of them, where there are several.
+/// Returns the indices of the items with the same key, ordered by the first of them, if there are several.
 fn sets_of<K: Eq + Hash>(keys: impl Iterator<Item = Option<K>>) -> Vec<Vec<usize>> {
     let mut sets: Vec<Vec<usize>> = Vec::new();
     let mut places = HashMap::new();

@@ -1,38 +1,38 @@
-//! Why slices cannot be converted.
+//! Errors of conversions between slices.
 
 use crate::dtype::Dtype;
 use crate::kernel::Malformed;
 use std::fmt;
 
-/// Why slices cannot be converted.
+/// Error of a conversion between slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CastError {
     /// The slices have different lengths.
     Lengths {
-        /// Elements of the source.
+        /// Number of elements in the source.
         source: usize,
-        /// Elements of the target.
+        /// Number of elements in the target.
         target: usize,
     },
     /// ONNX Cast has no such pair of types.
     Unsupported {
-        /// The type of the source.
+        /// Type of the source.
         source: Dtype,
-        /// The type of the target.
+        /// Type of the target.
         target: Dtype,
     },
     /// A byte that holds one float4 or float6 has other bits set.
     Malformed {
-        /// The index of the element.
+        /// Index of the element.
         index: usize,
     },
     /// A value is beyond the target's range, and the rules are
     /// [`OutOfRange::Error`](crate::kernel::OutOfRange::Error).
     OutOfRange {
-        /// The index of the element.
+        /// Index of the element.
         index: usize,
-        /// The type of the target.
+        /// Type of the target.
         target: Dtype,
     },
 }

@@ -15,7 +15,7 @@ pub struct Packed<'a, E> {
 }
 
 impl<'a, E: SubByte> Packed<'a, E> {
-    /// The first `len` elements in `bytes`; `None` if there are fewer.
+    /// Takes the first `len` elements in `bytes`; `None` if there are fewer.
     #[must_use]
     pub fn new(bytes: &'a [u8], len: usize) -> Option<Self> {
         Some(Self { bytes: bytes.get(..packed_bytes::<E>(len)?)?, len, element: PhantomData })
@@ -31,7 +31,7 @@ pub struct PackedMut<'a, E> {
 }
 
 impl<'a, E: SubByte> PackedMut<'a, E> {
-    /// The first `len` elements in `bytes`; `None` if there is not enough space.
+    /// Takes the first `len` elements in `bytes`; `None` if there is not enough space.
     #[must_use]
     pub fn new(bytes: &'a mut [u8], len: usize) -> Option<Self> {
         Some(Self { bytes: bytes.get_mut(..packed_bytes::<E>(len)?)?, len, element: PhantomData })
@@ -42,7 +42,7 @@ fn packed_bytes<E: SubByte>(len: usize) -> Option<usize> {
     usize::try_from(E::DTYPE.packed_bytes(len as u64)?).ok()
 }
 
-/// The bytes of some elements; the first one starts at a byte.
+/// Returns the bytes of some elements; the first one starts at a byte.
 fn packed_range<E: SubByte>(range: &Range<usize>) -> Range<usize> {
     let at = |element| packed_bytes::<E>(element).unwrap_or(usize::MAX);
     at(range.start)..at(range.end)

@@ -1,4 +1,4 @@
-//! What is in the folder that a conversion will be written into, and whether it may be.
+//! Checks of the folder that a conversion will be written into.
 
 use super::files::{check_folders, exists, find_name, stray_above};
 use super::{Manifest, Start, replaced, sum_at};
@@ -12,7 +12,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// What is in a folder that will be written into.
+/// State of a folder that will be written into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FolderState {
     Nothing,
@@ -55,9 +55,9 @@ fn find(folder: &Path) -> Result<FolderState> {
     Ok(FolderState::Nothing)
 }
 
-/// Refuses a folder that a run may not write into. Returns whether something else is there, which may be what the run
-/// would write: then it is compared. Refuses a file, and a folder that is not empty or holds unfinished work, unless
-/// `start` allows it.
+/// Refuses a folder that a run may not write into: a file, and a folder that is not empty or holds unfinished work,
+/// unless `start` allows it. Returns true if the folder holds something else that the run does not replace. That may be
+/// what the run would write, so the caller compares it.
 pub(crate) fn check(folder: &Path, start: Start, manifest: &Manifest) -> Result<bool> {
     let found = find(folder)?;
     let (message, kind) = match (found, start) {
@@ -77,7 +77,8 @@ pub(crate) fn check(folder: &Path, start: Start, manifest: &Manifest) -> Result<
     Err(Error::new(message).of(kind).in_file(folder))
 }
 
-/// Refuses a folder in which something is where a file must go, or a link to a folder elsewhere.
+/// Refuses a folder in which a folder has the name of a file to be written, or a link or file is in place of its parent
+/// folder.
 pub(super) fn check_places(folder: &Path, manifest: &Manifest) -> Result<()> {
     for file in manifest.files() {
         let path = folder.join(file);
@@ -91,11 +92,11 @@ pub(super) fn check_places(folder: &Path, manifest: &Manifest) -> Result<()> {
 }
 
 pub(crate) fn is_unfinished(folder: &Path) -> Result<bool> {
-    // An error is that of the folder, which may not be searched.
+    // The error names the folder, which the process may not be allowed to search.
     find_name(&folder.join(WORK)).map_err(|error| Error::io("cannot read", &error).in_file(folder))
 }
 
-/// How a folder differs from what a manifest says will be in it, in words; the content of shards is not compared.
+/// Describes the first difference between a folder and its manifest, if any; the content of shards is not compared.
 pub(crate) fn difference(folder: &Path, manifest: &Manifest) -> Result<Option<String>> {
     let texts = manifest.texts.iter().map(|(file, text)| (file, text.len() as u64, sum_of(text.as_bytes()).finalize()));
     let side_files = manifest.copied().filter_map(|side| Some((&side.file, side.bytes, side.sum?)));

@@ -1,4 +1,4 @@
-//! Reads the work folder, which anybody may have made: it waits for nothing, follows no link and trusts no length.
+//! Reads the work folder, which any program may have made: never waits, follows no link and trusts no length.
 
 use crate::container::sum_of;
 use crate::error::{Error, Result};
@@ -13,7 +13,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Whether something has this name, including a link that leads nowhere.
+/// True if something has this name, including a link that leads nowhere.
 pub(super) fn exists(path: &Path) -> Result<bool> {
     find_name(path).map_err(|error| Error::io("cannot read", &error).in_file(path))
 }
@@ -26,12 +26,12 @@ pub(super) fn find_name(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Whether there is a regular file of this length.
+/// True if the path is a regular file of this length.
 pub(super) fn is_there(path: &Path, bytes: u64) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && found.len() == bytes)
 }
 
-/// Anything other than a folder, such as a link, on the way to a file in a folder.
+/// Returns the nearest parent of a path, below `root`, that is not a folder, such as a link.
 pub(super) fn stray_above<'a>(root: &Path, path: &'a Path) -> Option<&'a Path> {
     let is_stray = |above: &&Path| fs::symlink_metadata(above).is_ok_and(|found| !found.is_dir());
     path.ancestors().skip(1).take_while(|above| *above != root).find(is_stray)
@@ -50,14 +50,14 @@ pub(super) fn check_folders(work: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The text that a run of this program has written.
+/// Reads a text that a run of this program has written.
 pub(super) fn text(path: &Path) -> Result<Vec<u8>> {
-    /// A million tensors in one shard take less.
+    /// Maximum length in bytes; a million tensors in one shard take less.
     const MOST: u64 = 1 << 30;
     read_regular(path, MOST, Links::Refuse).map_err(|error| Error::io("cannot read", &error).in_file(path))
 }
 
-/// Reads what a run of this program has written.
+/// Reads JSON that a run of this program has written.
 pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
     serde_json::from_slice(&text(path)?).map_err(|error| {
         Error::new(format!("was not written by this version of tcast: {}", shorten(&error.to_string()))).in_file(path)
@@ -68,7 +68,7 @@ pub(super) fn json<T: Serialize>(value: &T) -> Result<Vec<u8>> {
     serde_json::to_vec(value).map_err(|error| Error::new(error.to_string()))
 }
 
-/// The CRC-32 of a file, which must be a regular file of this many bytes.
+/// Computes the CRC-32 of a file, which must be a regular file of this many bytes.
 pub(crate) fn sum_at(path: &Path, bytes: u64, links: Links, threads: usize) -> Result<u32> {
     const PIECE: usize = 4 << 20;
     let file = open_regular(path, links).map_err(|error| Error::io("cannot read", &error).in_file(path))?;

@@ -1,4 +1,4 @@
-//! Who may work in a folder, and how the work folder is removed at the end.
+//! Locks of the work folder, and its removal at the end.
 
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::in_use::retried;
@@ -9,12 +9,12 @@ use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::Path;
 
-/// The name of the work folder while it is removed.
+/// Name of the work folder during its removal.
 pub(super) const REMOVED: &str = ".tcast-done.tmp";
 
-/// Removes the work folder. The folder becomes a checkpoint in a single step: if a run is killed after it, the rest of
-/// the work does no harm. With `sync`, that step is on the disk before anything in the work folder is removed: half of
-/// a work folder would say neither that the checkpoint is complete nor how to complete it.
+/// Removes the work folder. A single step makes the folder a checkpoint: if a run is killed after it, the rest of the
+/// work folder does no harm. With `sync`, that step is on the disk before anything in the work folder is removed: half
+/// of a work folder would show neither that the checkpoint is complete nor how to complete it.
 pub(super) fn remove_work(work: &Path, sync: bool) -> io::Result<()> {
     let removed = work.with_file_name(REMOVED);
     let unless_gone = |removed: io::Result<()>| match removed {
@@ -45,22 +45,23 @@ fn set_aside(folder: &Path, place: &Path) {
     }
 }
 
-/// Who may work in a folder at the same time.
+/// Kind of lock on a work folder.
 #[derive(Clone, Copy)]
 pub(super) enum Sharing {
-    /// Nobody else.
+    /// No other run may work in the folder.
     Alone,
-    /// Others that share it too.
+    /// Other runs that share the folder may work in it too.
     Shared,
 }
 
-/// Locks out all others, or those who work alone. On a file system without locks, everybody may work.
+/// Locks out all other runs, or only runs that work alone. `None` on a file system without locks, where every run may
+/// work.
 pub(super) fn lock(work: &Path, sharing: Sharing) -> Result<Option<File>> {
     let path = work.join(LOCK);
     // Reading is required too: on NFS, a shared lock is a read lock.
     let mut options = File::options();
     options.create(true).truncate(false).read(true).write(true);
-    #[cfg(unix)] // a link would be written through, a pipe waited for
+    #[cfg(unix)] // does not write through a link, or wait for a pipe
     std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NOFOLLOW | libc::O_NONBLOCK);
     let file = uninterrupted(|| options.open(&path)).map_err(|error| {
         let is_file = fs::symlink_metadata(&path).map_or(true, |found| found.is_file());
@@ -71,7 +72,7 @@ pub(super) fn lock(work: &Path, sharing: Sharing) -> Result<Option<File>> {
         Sharing::Alone => file.try_lock(),
         Sharing::Shared => file.try_lock_shared(),
     };
-    // The previous holder may have removed it, and a third run may hold another file of its name.
+    // The previous holder may have removed the file, and a third run may hold a new file of the same name.
     let is_mine = match locked {
         Ok(()) => is_at(&file, &path).map_err(|error| Error::io("cannot read", &error).in_file(&path))?,
         Err(TryLockError::WouldBlock) => false,
@@ -84,7 +85,7 @@ pub(super) fn lock(work: &Path, sharing: Sharing) -> Result<Option<File>> {
     Err(error.remedy("wait until it is done").of(Kind::Taken(Wanted::Folder)))
 }
 
-/// Whether a path still leads to an open file.
+/// True if a path still leads to an open file.
 #[cfg(unix)]
 fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     use std::os::unix::fs::MetadataExt;

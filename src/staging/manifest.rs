@@ -1,4 +1,4 @@
-//! What is being done in a folder, so that only the same work can continue there.
+//! Manifest of the work in a folder, so that only the same work can continue there.
 
 use super::Start;
 use super::files::{json, sum_at};
@@ -16,27 +16,27 @@ use std::fs;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
-/// What a checkpoint consists of, and how it is made.
+/// Content of a checkpoint, and the options that it is made with.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Manifest {
-    /// The version that began it, since others may round differently.
+    /// Version of tcast that began the work, since other versions may round differently.
     pub tcast: String,
     pub operator: String,
     /// Every option that influences the bytes.
     pub options: Value,
-    /// The input folder or file, as the run that began it named it; another machine may name it differently.
+    /// Input folder or file, as named by the run that began the work; another machine may name it differently.
     pub input: String,
-    /// Its path on the machine that began it.
+    /// Path of the input on the machine that began the work.
     pub input_at: StoredPath,
     pub inputs: Vec<ManifestSource>,
     pub shards: Vec<ManifestShard>,
     pub index: Option<String>,
-    /// The side files, by their paths in the folder.
+    /// Side files, by their paths in the folder.
     pub side_files: Vec<ManifestSource>,
-    /// The texts of the index, and of side files that are not copied unchanged.
+    /// Texts of the index, and of side files that are not copied unchanged.
     pub texts: BTreeMap<String, String>,
-    /// The files of the folder that may be replaced, because they were there when the work began. Only those that
-    /// [`super::older`] finds again are.
+    /// Files of the folder that may be replaced, because they were there when the work began. A file is replaced only
+    /// if [`super::older`] finds it again.
     pub replaced: Vec<String>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Manifest {
 pub(crate) struct ManifestSource {
     pub file: String,
     pub bytes: u64,
-    /// When it was last modified: seconds since 1970, with nine decimals.
+    /// Time of the last modification: seconds since 1970, with nine decimals.
     pub modified: String,
     /// SHA-256 of the bytes before the tensors, as hexadecimal digits; `None` for a side file.
     pub header: Option<String>,
@@ -58,7 +58,7 @@ impl ManifestSource {
         Self::of(path, name).map(|found| Self { header: Some(sha256(header)), ..found })
     }
 
-    /// A file whose `text` may have been read already: then the copy must be of this text.
+    /// Describes a side file. If its `text` was read already, the copy must contain this text.
     pub(crate) fn side_file(path: &Path, text: Option<&str>, name: String) -> Result<Self> {
         let found = Self::of(path, name)?;
         let bytes = text.map_or(found.bytes, |text| text.len() as u64);
@@ -81,7 +81,7 @@ impl ManifestSource {
     }
 }
 
-/// The hash of some bytes, as hexadecimal digits.
+/// Computes the SHA-256 of some bytes, as hexadecimal digits.
 pub(super) fn sha256(bytes: &[u8]) -> String {
     hex_digits(&Sha256::digest(bytes))
 }
@@ -94,15 +94,16 @@ pub(crate) struct ManifestShard {
 }
 
 impl Manifest {
-    /// Its hash, which is computed seldom: a manifest is longer than everything else.
+    /// Computes the hash of the manifest. This is seldom done, because a manifest is longer than everything else.
     pub(super) fn hash(&self) -> Result<String> {
         json(self).map(|text| sha256(&text))
     }
 
-    /// The names of all files in the order in which they are moved to their places: what loaders read first is last.
+    /// Returns the names of all files in the order in which they are moved to their places: loaders read the last one
+    /// first.
     pub(crate) fn files(&self) -> impl Iterator<Item = &String> {
         let side_files = self.side_files.iter().map(|side| &side.file);
-        // The ones that the input does not have.
+        // Files that the input does not have.
         let is_new = |name: &&String| {
             !self.side_files.iter().any(|side| side.file == **name) && self.index.as_ref() != Some(*name)
         };
@@ -110,17 +111,17 @@ impl Manifest {
         side_files.chain(self.shards.iter().map(|shard| &shard.file)).chain(&self.index)
     }
 
-    /// The side files that are copied unchanged.
+    /// Returns the side files that are copied unchanged.
     pub(super) fn copied(&self) -> impl Iterator<Item = &ManifestSource> {
         self.side_files.iter().filter(|side| !self.texts.contains_key(&side.file))
     }
 
-    /// Whether another run can go on with it, which `bitcast` and `promote` cannot.
+    /// True if another run can continue the work; false for `bitcast` and `promote`.
     pub(super) fn can_resume(&self) -> bool {
         !["bitcast", "promote"].contains(&&*self.operator)
     }
 
-    /// How the earlier work differs from this work, in words.
+    /// Describes the first difference between the earlier work and this work.
     fn difference(&self, now: &Self) -> Option<String> {
         let differ = |what: &str, before: &str, now: &str| {
             (before != now).then(|| format!("{what} was {}, and is {} now", shorten(before), shorten(now)))
@@ -159,7 +160,7 @@ impl Manifest {
     /// Refuses to continue different work.
     pub(super) fn check_same(&self, now: &Self, start: Start) -> Result<()> {
         let Some(difference) = self.difference(now) else { return Ok(()) };
-        let error = Error::new(format!("the conversion in it was begun otherwise: {difference}"));
+        let error = Error::new(format!("the conversion in it has other options or inputs: {difference}"));
         Err(if start == Start::Part {
             error.remedy("give all parts the same input and options, or begin anew in another folder")
         } else {
@@ -191,7 +192,7 @@ impl Manifest {
     }
 }
 
-/// Which of some files has changed, in words.
+/// Describes the first file that has changed.
 fn other_input(before: &[ManifestSource], now: &[ManifestSource]) -> Option<String> {
     if let Some((before, now)) = before.iter().zip(now).find(|(before, now)| before != now) {
         let file = shorten(&before.file);

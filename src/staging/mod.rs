@@ -1,18 +1,18 @@
 //! A folder into which a checkpoint is written, shard by shard, by one run or by several on several machines.
 //!
-//! Until it is complete, the folder contains only our work folder, `WORK`, and no loader mistakes it for a
+//! Until the checkpoint is complete, the folder contains only the work folder, `WORK`, and no loader mistakes it for a
 //! checkpoint. The work folder contains
 //!
-//! * `manifest.json`: what the checkpoint consists of, and how it is made; the first run writes it, and others must
-//!   agree with it,
+//! * `manifest.json`: content of the checkpoint, and options that it is made with; the first run writes it, and other runs
+//!   must agree with it,
 //! * `files/`: side files, index and shards, each under its name as soon as it is complete and on the disk,
-//! * `done/`: for each such shard, what was done and a checksum of what was written, so that it counts in a later run,
-//! * `old/`: the files of the checkpoint that is replaced, while the new ones take their places,
-//! * `end.json`: the manifest, and what was done with all shards, once everything is in its place,
+//! * `done/`: for each such shard, a record with a checksum of its bytes, so that it counts in a later run,
+//! * `old/`: files of the checkpoint that is replaced, while the new ones take their places,
+//! * `end.json`: the manifest, and the records of all shards, once everything is in its place,
 //! * `lock`: held by the working run.
 //!
 //! The last step moves `files/` to its place: see [`place`]. No command accepts a folder with a `WORK` in it as a
-//! checkpoint, and at any moment a resumed run can determine how far the work is.
+//! checkpoint, and at any moment a resumed run can determine the state of the work.
 
 mod check;
 mod files;
@@ -41,24 +41,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-/// Bytes that are copied at a time.
+/// Number of bytes copied at a time.
 const PIECE: usize = 1 << 20;
 
-/// How a run relates to earlier and concurrent ones.
+/// Relation of a run to earlier and concurrent runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Start {
-    /// It begins; the folder must be empty.
+    /// Begins the work; the folder must be empty.
     Anew,
-    /// It begins, whatever is there.
+    /// Begins the work, whatever is in the folder.
     Replace,
-    /// It continues where another one ended.
+    /// Continues where another run ended.
     Resume,
-    /// It does its part beside others, which may be working now, and continues its own part.
+    /// Converts one part, while other runs may convert other parts, and continues its own part.
     Part,
 }
 
 impl Start {
-    /// How another run continues the work of one that began like this.
+    /// Returns the kind of run that continues the work of a run that began like this.
     fn next(self) -> NextRun {
         match self {
             Self::Part => NextRun::Same,
@@ -68,7 +68,7 @@ impl Start {
     }
 }
 
-/// What was done, once everything is in its place.
+/// Content of `end.json`, which is written once everything is in its place.
 #[derive(Debug, Serialize, Deserialize)]
 struct End<M, R> {
     manifest: M,
@@ -83,31 +83,31 @@ pub(crate) struct Staging {
     folder: PathBuf,
     work: PathBuf,
     manifest: Manifest,
-    /// The hash of the manifest, which every record contains.
+    /// Hash of the manifest, which every record contains.
     hash: String,
-    /// What was done with all shards, if everything is in its place.
+    /// Records of all shards, if everything is in its place.
     ended: Option<Records>,
     start: Start,
-    /// Whether everything is on the disk before it counts.
+    /// True if everything is on the disk before it counts.
     sync: bool,
-    /// Whether this run created the folder.
+    /// True if this run created the folder.
     is_new: bool,
-    /// How many shards were complete when this run began.
+    /// Number of shards that were complete when this run began.
     before: usize,
     hold: Hold,
 }
 
-/// What a run has of a folder while it works there.
+/// Folders and locks of a run while it works in a folder.
 #[derive(Debug, Default)]
 struct Hold {
     /// Folders to remove if no shard is finished, inner ones first.
     made: Vec<NewFolder>,
-    /// Nobody else works here while these files are open.
+    /// Lock files; the locks last while these files are open.
     locks: Vec<File>,
 }
 
 impl Hold {
-    /// Lets go of the locks before their folder is renamed or removed, where the system requires that.
+    /// Releases the locks before their folder is renamed or removed, where the system requires that.
     fn let_go(&mut self) {
         if cfg!(windows) {
             self.locks.clear();
@@ -127,12 +127,12 @@ impl Staging {
         &self.manifest
     }
 
-    /// The folder to be written.
+    /// Returns the folder to be written.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The destination of a shard.
+    /// Returns the destination of a shard.
     pub(crate) fn place(&self, file: &str) -> Destination {
         Destination::within(&self.staged(file))
     }
@@ -141,13 +141,13 @@ impl Staging {
         self.work.join(FILES).join(file)
     }
 
-    /// Where a file is now: in the work folder, or already moved to its place.
+    /// Returns the current path of a file: in the work folder, or already moved to its place.
     fn place_of(&self, file: &str) -> Result<PathBuf> {
         let (staged, moved) = (self.staged(file), self.folder.join(file));
         Ok(if self.ended.is_some() || !exists(&staged)? && self.is_moving()? { moved } else { staged })
     }
 
-    /// Whether files were being moved to their places one by one.
+    /// True if files were being moved to their places one by one.
     fn is_moving(&self) -> Result<bool> {
         exists(&self.work.join(OLD))
     }
@@ -166,12 +166,12 @@ impl Staging {
         output.publish(self.sync, None)
     }
 
-    /// Whether everything is in its place, and only the work folder has to be removed.
+    /// True if everything is in its place, and only the work folder has to be removed.
     pub(crate) fn is_ended(&self) -> bool {
         self.ended.is_some()
     }
 
-    /// Moves everything to its place and removes the work folder. If it fails, another run can do it.
+    /// Moves everything to its place and removes the work folder. If this fails, another run can do it.
     pub(crate) fn finish(mut self) -> Result<()> {
         let kept = Kept::Outputs("the output was complete".to_owned());
         if self.ended.is_some() {
@@ -196,15 +196,15 @@ impl Staging {
         folders.iter().try_for_each(|path| sync_name(path))
     }
 
-    /// From now on, the work is kept when the run fails or is interrupted.
+    /// Keeps the work from now on if the run is interrupted or fails, unless [`Self::fail`] removes it.
     fn keep(&mut self) {
         let what = format!("finished shards are kept in {}", path_text(&self.work));
         keep_at_interrupt(Kept::Shards { what, next: self.start.next() }, self.hold.made.drain(..));
     }
 
-    /// What is kept after a failure: the work of earlier runs and other parts, and that of this run if the system
-    /// failed. If the input or the options are at fault, a resumed run would fail in the same way, so everything that
-    /// this run made is removed: `None`.
+    /// Returns the work that is kept after a failure: the work of earlier runs and other parts, and the work of this
+    /// run if the system failed. If the input or the options are at fault, a resumed run would fail in the same way, so
+    /// everything that this run made is removed: `None`.
     pub(crate) fn fail(mut self, error: &Error) -> Option<Kept> {
         let (finished, all) = (self.finished(), self.manifest.shards.len());
         let is_worth = error.is_io() && finished > 0 && self.manifest.can_resume();
@@ -224,7 +224,7 @@ impl Staging {
     }
 }
 
-/// Whether earlier runs have done some shards, according to their records.
+/// True if earlier runs have finished all these shards, according to their records.
 pub(crate) fn are_done<'a>(folder: &Path, mut shards: impl Iterator<Item = &'a ManifestShard>) -> bool {
     Staging::stored(folder, false).is_ok_and(|stored| shards.all(|shard| stored.done::<IgnoredAny>(shard).is_some()))
 }
@@ -233,14 +233,14 @@ fn sync_name(folder: &Path) -> Result<()> {
     sync_folder(folder).map_err(|error| Error::cannot("write", &error).in_file(folder))
 }
 
-/// Removes what was done, the manifest last, which says what the rest is. Files of an older checkpoint stay.
+/// Removes records, finished files, and last the manifest, which describes them. Files of an older checkpoint stay.
 fn clear(work: &Path) {
     let _ = fs::remove_dir_all(work.join(DONE));
     let _ = fs::remove_dir_all(work.join(FILES));
     let _ = fs::remove_file(work.join(MANIFEST));
 }
 
-/// Removes what a run that was killed at the very end has left in a finished folder.
+/// Removes the remains of a run that was killed at the very end from a finished folder.
 pub(crate) fn remove_rest(folder: &Path) {
     let _ = fs::remove_dir_all(folder.join(lock::REMOVED));
 }

@@ -1,5 +1,5 @@
-//! The files of an older checkpoint that a new one replaces. The folder itself shows which ones these are: what is
-//! recorded on the disk can forbid to replace a file, but never cause it.
+//! Files of an older checkpoint that a new one replaces. The folder itself shows which files these are: a record on the
+//! disk can forbid to replace a file, but never cause it.
 
 use super::Manifest;
 use super::files::{exists, stray_above};
@@ -14,17 +14,17 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The files that a new checkpoint would replace in a folder: its indexes and their shards, or its only shard, and all
-/// with the name of a new file. Refuses other shards: they are not touched, and would be mistaken for those of the new
-/// checkpoint.
+/// Returns the files that a new checkpoint would replace in a folder: its indexes and their shards, or its only shard,
+/// and all files with the name of a new file. Refuses other shards: they would stay, and be mistaken for shards of the
+/// new checkpoint.
 pub(crate) fn replaced(folder: &Path, manifest: &Manifest) -> Result<Vec<String>> {
     let there = find(&[folder.join(WORK).join(OLD), folder.to_owned()], manifest, |_| false)?;
     check_shards(&there, manifest)?;
     Ok(there.into_keys().collect())
 }
 
-/// The same for a folder whose new files may partly be in their places, with the path of each file. Refuses a file that
-/// was not there when the work began.
+/// Returns the same files with their paths, for a folder whose new files may partly be in their places. Refuses a file
+/// that was not there when the work began.
 pub(super) fn known(
     places: &[PathBuf],
     manifest: &Manifest,
@@ -41,7 +41,7 @@ pub(super) fn known(
     Ok(there)
 }
 
-/// Indexes, shards, and files with the names of new ones, each in the first of some folders that has it.
+/// Finds indexes, shards, and files with the names of new ones, each in the first of the folders that has it.
 fn find(places: &[PathBuf], manifest: &Manifest, is_new: impl Fn(&Path) -> bool) -> Result<BTreeMap<String, PathBuf>> {
     let mut there = BTreeMap::new();
     for place in places {

@@ -1,4 +1,4 @@
-//! How work on a folder begins, or continues where other runs have ended.
+//! Begins work on a folder, or continues where other runs have ended.
 
 use super::files::{check_folders, exists, json, read};
 use super::lock::{Sharing, lock};
@@ -14,7 +14,8 @@ use crate::io::temporaries::{DONE, END, FILES, MANIFEST};
 use std::path::Path;
 
 impl Staging {
-    /// Begins to work on a folder. With `sync`, everything is flushed before it counts. `source` has the side files.
+    /// Begins or continues work on a folder. With `sync`, everything is flushed before it counts. `source` has the side
+    /// files.
     pub(crate) fn open(
         folder: &Path,
         manifest: Manifest,
@@ -81,7 +82,7 @@ impl Staging {
         manifest.check_same(&begun.manifest, start).map_err(|error| error.in_file(folder))?;
         let mut staging = Self { hash: manifest.hash()?, manifest, ..begun };
         if start == Start::Resume {
-            // Nobody else is working.
+            // No other run is working.
             for folder in [FILES, DONE, ""] {
                 remove_leftovers(&staging.work.join(folder));
             }
@@ -104,11 +105,11 @@ impl Staging {
         self.manifest.check_names().map_err(|error| error.in_file(&self.folder))?;
         let text = json(&self.manifest)?;
         let outcome = Destination::new(path, false, &[]).and_then(|destination| self.write(destination, &text));
-        // Another part may have been faster.
+        // Another part may have written it first.
         outcome.or_else(|error| if exists(path)? { Ok(()) } else { Err(error) })
     }
 
-    /// Opens the work of runs that have ended. Fails if there are none, or one of them is still running.
+    /// Opens the work of runs that have ended. Fails if there is no such work, or a run is still working.
     pub(crate) fn reopen(folder: &Path, sync: bool) -> Result<Self> {
         let work = folder.join(WORK);
         let path = work.join(MANIFEST);
@@ -137,7 +138,7 @@ impl Staging {
         Self { folder, work, manifest, hash, ended, start, sync, is_new, before, hold: Hold::default() }
     }
 
-    /// A checkpoint that is already in its place.
+    /// Opens a checkpoint that is already in its place.
     fn at_end(folder: &Path, sync: bool) -> Result<Self> {
         let path = folder.join(WORK).join(END);
         let checked = |end: End<Manifest, Records>| {
@@ -151,7 +152,7 @@ impl Staging {
     }
 }
 
-/// The manifest of earlier work; if it cannot be read, the error says how to begin again.
+/// Reads the manifest of earlier work; if that fails, the error says how to begin again.
 fn read_manifest(folder: &Path) -> Result<Manifest> {
     let path = folder.join(WORK).join(MANIFEST);
     let checked = |manifest: Manifest| manifest.check_names().map(|()| manifest);

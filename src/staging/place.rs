@@ -1,21 +1,21 @@
 //! The last step: a new folder replaces the existing one.
 //!
-//! If the system can exchange two folders (Linux and macOS, on most file systems), `files/` becomes a folder beside the
-//! output, under a name of our own, and the two exchange their names. At every moment the output is either the old or
-//! the new folder, complete. The new one has a [`WORK`] with [`END`] in it until everything that the old one had
-//! besides the old checkpoint was moved over and the old one is removed.
+//! If the system can exchange two folders (Linux and macOS, on most file systems), `files/` becomes a folder next to
+//! the output, under a reserved name, and the two folders exchange their names. At every moment the output is either
+//! the old or the new folder, complete. The new one has a [`WORK`] with [`END`] in it until everything in the old
+//! folder that is not part of the old checkpoint was moved over, and the old folder is removed.
 //!
-//! If it cannot, or the output must remain the same folder (a mount point, the current folder, one with an owner or
-//! attributes of its own), the old files are moved to `old/` and the new ones to their places, the index last.
-//! Meanwhile, [`WORK`] shows everybody that this is not a checkpoint.
+//! If it cannot, or the output must remain the same folder (a mount point, the current folder, or a folder with a
+//! different owner or attributes), the old files are moved to `old/` and the new ones to their places, the index last.
+//! Meanwhile, [`WORK`] shows that this is not a checkpoint.
 //!
-//! Every state that a crash can leave is in this table, with its next step:
+//! This table has every state that a crash can leave, and the next step:
 //!
-//! | in the output | beside it | what comes next |
+//! | in the output | next to it | next step |
 //! |---|---|---|
 //! | `files/` whole, `old/` missing | - | exchange, or move |
 //! | no `files/` | new | back to `files/` |
-//! | `end.json` | old | move what is not ours, remove the old one |
+//! | `end.json` | old | move other files over, remove the old folder |
 //! | `old/`, some of `files/` | - | move the rest |
 //! | `end.json` | - | remove the work folder |
 
@@ -37,8 +37,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 impl Staging {
-    /// Moves everything to its place, and records this in [`END`] of the work folder. Then cleans up. From the moment at
-    /// which folders are exchanged, an interrupt comes after all of it.
+    /// Moves everything to its place, records this in [`END`] of the work folder, and cleans up. Once the folders are
+    /// exchanged, an interrupt waits until all of this is done.
     pub(super) fn put_in_place(&mut self, kept: Kept) -> Result<()> {
         check_places(&self.folder, &self.manifest)?;
         self.check_older()?;
@@ -57,7 +57,8 @@ impl Staging {
         self.clean_up(Some(kept))
     }
 
-    /// Prepares to exchange the whole folder; returns the name beside it, and its own, or `None` if this is impossible.
+    /// Prepares to exchange the whole folder. Returns the path next to the output and the real path of the output, or
+    /// `None` if this is impossible.
     fn prepare_exchange(&mut self) -> Result<Option<(PathBuf, PathBuf)>> {
         let new = self.work.join(FILES);
         let mut is_begun = exists(&self.work.join(OLD))?;
@@ -65,9 +66,9 @@ impl Staging {
             is_begun |= !exists(&self.staged(file))?;
         }
         let (Some(aside), Ok(real)) = (aside(&self.folder), fs::canonicalize(&self.folder)) else { return Ok(None) };
-        // A process whose current folder this is would end up in the old one, which is removed.
+        // A process with this current folder would end up in the old one, which is removed.
         let is_in_it = std::env::current_dir().is_ok_and(|here| here.starts_with(&real));
-        // What another run has left, or somebody else has put there, must not become a part of the checkpoint.
+        // Files that another run has left, or another program has put there, must not become a part of the checkpoint.
         let files = self.manifest.files().map(|file| self.staged(file)).collect();
         let has_more = !holds_only(&files, &new).unwrap_or(false);
         if is_begun || is_in_it || has_more || !is_alike(&real, &new).unwrap_or(false) {
@@ -102,7 +103,7 @@ impl Staging {
         Ok(())
     }
 
-    /// The files that the new ones replace, wherever they are now.
+    /// Returns the files that the new ones replace, wherever they are now.
     fn older(&self) -> Result<BTreeMap<String, PathBuf>> {
         let mut moved = BTreeSet::new();
         if self.is_moving()? {
@@ -115,13 +116,13 @@ impl Staging {
         older::known(&[self.work.join(OLD), self.folder.clone()], &self.manifest, |path| moved.contains(path))
     }
 
-    /// Refuses to replace what was not in the folder when the work began, or what another program holds.
+    /// Refuses to replace a file that was not in the folder when the work began, or that another program holds.
     pub(super) fn check_older(&self) -> Result<()> {
         let failed = |path: &Path, error: io::Error| Error::cannot("replace", &error).in_file(path);
         self.older()?.values().try_for_each(|path| check_not_in_use(path).map_err(|error| failed(path, error)))
     }
 
-    /// Refuses two files whose names are one to the file system of the folder.
+    /// Refuses two files with names that are the same for the file system of the folder.
     pub(super) fn check_apart(&self) -> Result<()> {
         check_apart(&self.work.join(FILES), self.manifest.files())
     }
@@ -144,7 +145,7 @@ impl Staging {
         for file in self.manifest.files() {
             if exists(&self.staged(file))? {
                 if self.manifest.index.as_ref() == Some(file) {
-                    self.sync_names()?; // with the index all the rest counts
+                    self.sync_names()?; // the index makes all the rest count
                 }
                 rename(&self.staged(file), &self.folder.join(file))?;
             }
@@ -153,13 +154,13 @@ impl Staging {
         self.write_json(Destination::within(&self.work.join(END)), &self.end())
     }
 
-    /// True if a folder is the one that this output took the place of: it has the same manifest.
+    /// True if a folder is the one that this output replaced: it has the same manifest.
     fn is_replaced(&self, aside: &Path) -> Result<bool> {
         let path = aside.join(WORK).join(MANIFEST);
         Ok(exists(&path)? && !is_staged(aside)? && read::<Manifest>(&path)?.hash()? == self.manifest.hash()?)
     }
 
-    /// Removes the rest of the old folder, and then the work folder. An interrupt comes after that, and reports `kept`.
+    /// Removes the rest of the old folder, and then the work folder. An interrupt waits until then, and reports `kept`.
     pub(super) fn clean_up(&mut self, kept: Option<Kept>) -> Result<()> {
         keep_after(kept, || self.remove_old())
     }
@@ -169,7 +170,7 @@ impl Staging {
         if let Some(aside) = aside(&self.folder).filter(|aside| exists(aside).unwrap_or(true)) {
             if self.is_replaced(&aside)? {
                 let older = older::known(std::slice::from_ref(&aside), &self.manifest, |_| false)?;
-                // The indexes, which name the other files, are removed last.
+                // Indexes, which name the other files, are removed last.
                 for is_last in [false, true] {
                     for (_, path) in older.iter().filter(|(name, _)| is_index(name) == is_last) {
                         fs::remove_file(path).map_err(failed)?;
@@ -178,7 +179,7 @@ impl Staging {
                 let real = fs::canonicalize(&self.folder).map_err(failed)?;
                 move_over(&aside, &real, Path::new(""))?;
                 if self.sync {
-                    sync_name(&aside)?; // what its work folder says about it holds until it is empty
+                    sync_name(&aside)?; // its work folder describes it correctly until it is empty
                 }
                 fs::remove_dir_all(aside.join(WORK)).map_err(failed)?;
                 fs::remove_dir(&aside).map_err(failed)?;
@@ -186,7 +187,7 @@ impl Staging {
                 remove_aside(&aside)?;
             }
             if self.sync {
-                aside.parent().map_or(Ok(()), sync_name)?; // only the work folder says what it was
+                aside.parent().map_or(Ok(()), sync_name)?; // only the work folder identifies it
             }
         }
         self.hold.let_go();
@@ -194,7 +195,7 @@ impl Staging {
     }
 }
 
-/// True if a folder and those in it hold only some files, and the work folder.
+/// True if a folder and its subfolders hold only these files, and the work folder.
 fn holds_only(files: &BTreeSet<PathBuf>, folder: &Path) -> io::Result<bool> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
@@ -207,13 +208,14 @@ fn holds_only(files: &BTreeSet<PathBuf>, folder: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Finds what a run that was killed here has left beside the folder. Refuses an old checkpoint whose new one is gone.
+/// Recovers the folder that a run that was killed here has left next to the output. Refuses an old checkpoint whose new
+/// one is gone.
 pub(super) fn recover(folder: &Path, work: &Path) -> Result<()> {
     let Some(aside) = aside(folder) else { return Ok(()) };
     let files = work.join(FILES);
     match (is_staged(&aside)?, exists(&work.join(END))?) {
         (false, true) => Ok(()), // the old checkpoint
-        // Without a manifest, it is of work that was begun otherwise.
+        // Without a manifest, the folder belongs to different work.
         (true, false) if !exists(&files)? && exists(&work.join(MANIFEST))? => match fs::rename(&aside, &files) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(Error::cannot("write", &error).in_file(&aside))
@@ -224,21 +226,21 @@ pub(super) fn recover(folder: &Path, work: &Path) -> Result<()> {
     }
 }
 
-/// The name beside a folder under which it exchanges places with the new one: always the same, to be found again.
+/// Returns the path next to a folder at which it exchanges places with the new one: always the same, to be found again.
 fn aside(folder: &Path) -> Option<PathBuf> {
     let real = fs::canonicalize(folder).ok()?;
     let name = sha256(real.file_name()?.as_encoded_bytes());
     Some(real.with_file_name(format!(".tcast-{}.tmp", &name[..16])))
 }
 
-/// Whether a folder is one of ours that was to become an output.
+/// True if tcast made the folder to become an output.
 fn is_staged(aside: &Path) -> Result<bool> {
     exists(&aside.join(WORK).join(END))
 }
 
-/// Removes what a run has left beside the folder: an output that never reached its place, or an empty folder.
+/// Removes the remains of a run next to the folder: an output that never reached its place, or an empty folder.
 fn remove_aside(aside: &Path) -> Result<()> {
-    // What is absent is not removed, because a read-only parent refuses that too.
+    // A folder that is absent is not removed, because a read-only parent refuses that too.
     let removed = match is_staged(aside)? {
         true => fs::remove_dir_all(aside),
         false if exists(aside)? => {
@@ -256,8 +258,8 @@ fn remove_aside(aside: &Path) -> Result<()> {
     }
 }
 
-/// Removes what a run that was killed while it removed the old folder has left of the work folder in it. Before that, it
-/// removed or moved over everything else.
+/// Removes the rest of the work folder in an old folder, after a run was killed while it removed that folder. Before
+/// that, the run removed or moved over everything else.
 fn remove_old_work(aside: &Path) {
     let is_work = |entry: io::Result<fs::DirEntry>| entry.is_ok_and(|entry| entry.file_name() == WORK);
     if fs::read_dir(aside).is_ok_and(|mut entries| entries.all(is_work)) {
@@ -270,8 +272,8 @@ fn remove_old_work(aside: &Path) {
     }
 }
 
-/// Moves over what an old folder still has besides the work folder: files of others, and what runs with outputs in this
-/// folder keep there. It may have no copy, so it is flushed even if outputs are not.
+/// Moves over the rest of an old folder, except the work folder: files of other programs, and files of runs with
+/// outputs in this folder. They may have no copy, so they are flushed even if outputs are not.
 fn move_over(old: &Path, new: &Path, inner: &Path) -> Result<()> {
     let failed = |error: io::Error| Error::io("cannot move", &error).in_file(old);
     let mut is_moved = false;
@@ -302,7 +304,7 @@ fn move_over(old: &Path, new: &Path, inner: &Path) -> Result<()> {
     if is_moved { sync_name(new).and_then(|()| sync_name(old)) } else { Ok(()) }
 }
 
-/// Whether the system does not support the operation here, rather than having failed.
+/// True if the system does not support the operation here, false if the operation failed.
 fn is_refusal(error: &io::Error) -> bool {
     use io::ErrorKind::{
         CrossesDevices, InvalidInput, PermissionDenied, ReadOnlyFilesystem, ResourceBusy, Unsupported,
@@ -324,7 +326,7 @@ fn exchange(_: &Path, _: &Path) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Gives a new folder the permissions of the old one. False if it would have another owner or other attributes.
+/// Gives a new folder the permissions of the old one. Returns false if it would have another owner or other attributes.
 #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
 fn is_alike(old: &Path, new: &Path) -> io::Result<bool> {
     use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! What was done with each shard: one file each, so that finished shards count in a later run.
+//! Records of finished shards, one file for each, so that finished shards count in a later run.
 
 use super::files::{is_there, read, sum_at, text};
 use super::manifest::{Manifest, ManifestShard};
@@ -14,18 +14,18 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 use std::path::PathBuf;
 
-/// What was done with a shard.
+/// Record of a finished shard.
 #[derive(Serialize, Deserialize)]
 struct Record<T> {
-    /// The hash of the manifest: records of another one do not count.
+    /// Hash of the manifest; records with another hash do not count.
     of: String,
-    /// The CRC-32 of the shard.
+    /// CRC-32 of the shard.
     sum: u32,
     done: T,
 }
 
 impl Staging {
-    /// The record of a shard, if the shard is there. [`Self::verify`] checks its bytes.
+    /// Returns the record of a shard, if the shard is there. [`Self::verify`] checks its bytes.
     pub(crate) fn done<T: DeserializeOwned>(&self, shard: &ManifestShard) -> Option<T> {
         self.record_of(shard).map(|record| record.done)
     }
@@ -34,13 +34,13 @@ impl Staging {
         if let Some(done) = &self.ended {
             return serde_json::from_str(done.get(&shard.file)?.get()).ok();
         }
-        // An unreadable record does not count: the work is done again.
+        // An unreadable record does not count: the shard is converted again.
         let record: Record<T> = read(&self.record_path(&shard.file)).ok()?;
         let is_there = self.place_of(&shard.file).is_ok_and(|path| is_there(&path, shard.bytes));
         (is_there && record.of == self.hash).then_some(record)
     }
 
-    /// Reads a finished shard, and compares it with its record.
+    /// Reads a finished shard, and compares its checksum with its record.
     pub(crate) fn verify(&self, shard: &ManifestShard, threads: usize) -> Result<()> {
         let path = self.place_of(&shard.file)?;
         let wanted = self.record_of::<IgnoredAny>(shard).map(|record| record.sum);
@@ -50,7 +50,8 @@ impl Staging {
         Ok(())
     }
 
-    /// Records that a shard is complete, with the checksum of what was written: it is kept whatever happens.
+    /// Records that a shard is complete, with the checksum of its bytes. From then on, an interrupt keeps work that can
+    /// be resumed.
     pub(crate) fn record<T: Serialize>(&mut self, shard: &str, sum: u32, done: &T) -> Result<()> {
         let record = Record { of: self.hash.clone(), sum, done };
         self.write_json(Destination::within(&self.record_path(shard)), &record)?;
@@ -60,13 +61,14 @@ impl Staging {
         Ok(())
     }
 
-    /// Named by the shard's number, since the shard's name may have the maximum length.
+    /// Returns the path of a shard's record. It contains the shard's number, since the shard's name may have the
+    /// maximum length.
     fn record_path(&self, shard: &str) -> PathBuf {
         let number = self.manifest.shards.iter().position(|known| known.file == shard).unwrap_or_default();
         self.work.join(DONE).join(format!("{number}.json"))
     }
 
-    /// How many shards are complete.
+    /// Counts the complete shards.
     pub(crate) fn finished(&self) -> usize {
         self.manifest.shards.iter().filter(|shard| self.done::<IgnoredAny>(shard).is_some()).count()
     }
@@ -93,13 +95,13 @@ impl Staging {
         Ok(())
     }
 
-    /// What was done, once everything is in its place.
+    /// Returns the content of `end.json`, which is written once everything is in its place.
     pub(super) fn end(&self) -> End<&Manifest, RecordFiles<'_>> {
         End { manifest: &self.manifest, done: RecordFiles(self) }
     }
 }
 
-/// Refuses a manifest that is not the one of the records beside it.
+/// Refuses a manifest that does not belong to the records stored with it.
 pub(super) fn check_records(End { manifest, done }: &End<Manifest, Records>) -> Result<()> {
     let hash = manifest.hash()?;
     let is_of_it = |record: &RawValue| {
@@ -111,7 +113,7 @@ pub(super) fn check_records(End { manifest, done }: &End<Manifest, Records>) -> 
     Err(Error::new("its manifest is not the one of its records"))
 }
 
-/// The records of all shards by name, which are read one after the other: those of many tensors are long.
+/// Records of all shards by name. Serializing reads them one at a time, because a record can be large.
 pub(super) struct RecordFiles<'a>(&'a Staging);
 
 impl Serialize for RecordFiles<'_> {

@@ -1,4 +1,4 @@
-//! The files beside the shards: copied from the source, or made anew.
+//! Side files, which are stored next to the shards: copied from the source, or newly made.
 
 use super::Staging;
 use super::files::{stray_above, sum_at};
@@ -11,7 +11,7 @@ use crate::io::output::create_folders;
 use std::path::Path;
 
 impl Staging {
-    /// Copies missing side files, and writes those that are made anew.
+    /// Copies side files that are missing or damaged, and writes the newly made ones.
     pub(super) fn add_side_files(&self, source: Option<&Path>) -> Result<()> {
         for (file, text) in &self.manifest.texts {
             let is_same = |sum| sum == sum_of(text.as_bytes()).finalize();

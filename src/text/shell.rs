@@ -4,30 +4,30 @@ use super::is_shown;
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// The shells that commands are for.
+/// Kind of shell that commands are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shell {
     Posix,
     Windows,
 }
 
-/// The shells of this system.
+/// Kind of shell on this system.
 const HERE: Shell = if cfg!(windows) { Shell::Windows } else { Shell::Posix };
 
-/// The environment variable that names the folder for temporary files.
+/// Environment variable that names the folder for temporary files.
 pub(crate) const TEMPORARY_FOLDER: &str = if cfg!(windows) { "TMP" } else { "TMPDIR" };
 
-/// The program that downloads a file; PowerShell has a command of its own named curl.
+/// Program that downloads a file; PowerShell has a different command named curl.
 pub(crate) const CURL: &str = if cfg!(windows) { "curl.exe" } else { "curl" };
 
-/// A path quoted for the shell, whatever bytes it has.
+/// Quotes a path for the shell, whatever bytes it has.
 pub(crate) fn quoted(path: &Path) -> String {
     let bytes = path.as_os_str().as_encoded_bytes();
     // With its folder in front, it is not an option.
     if bytes.starts_with(b"-") { HERE.quote(&[b"./", bytes].concat()) } else { HERE.quote(bytes) }
 }
 
-/// Words as a command, which quotes only those that need it.
+/// Joins words to a command, and quotes only words that need it.
 pub(crate) fn command_line(words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> String {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || HERE.plain().contains(byte);
     let word = |word: &OsStr| match word.to_str().filter(|text| !text.is_empty() && text.bytes().all(|b| is_plain(&b)))
@@ -38,14 +38,14 @@ pub(crate) fn command_line(words: impl IntoIterator<Item = impl AsRef<OsStr>>) -
     words.into_iter().map(|text| word(text.as_ref())).collect::<Vec<_>>().join(" ")
 }
 
-/// A flag with its quoted value; for clap, a value that begins with a dash follows an equals sign.
+/// Returns a flag with its quoted value; for clap, a value that begins with a dash follows an equals sign.
 #[must_use]
 pub fn flag_with(flag: &str, value: &str) -> String {
     let joint = if value.starts_with('-') { '=' } else { ' ' };
     format!("{flag}{joint}{}", HERE.quote(value.as_bytes()))
 }
 
-/// The command that removes files.
+/// Returns the command that removes files.
 pub(crate) fn remove_files(paths: &[impl AsRef<Path>]) -> String {
     let (command, between) = match HERE {
         Shell::Posix => ("rm", " "),
@@ -54,15 +54,15 @@ pub(crate) fn remove_files(paths: &[impl AsRef<Path>]) -> String {
     format!("{command} {}", paths.iter().map(|path| quoted(path.as_ref())).collect::<Vec<_>>().join(between))
 }
 
-/// The command that removes a folder with everything in it.
+/// Returns the command that removes a folder with everything in it.
 pub(crate) fn remove_folder(path: &Path) -> String {
     match HERE {
         Shell::Posix => format!("rm -r {}", quoted(path)),
-        Shell::Windows => format!("cmd /c rmdir /s /q {}", quoted(path)), // that of PowerShell has other flags
+        Shell::Windows => format!("cmd /c rmdir /s /q {}", quoted(path)), // rmdir of PowerShell has other flags
     }
 }
 
-/// The command that makes a folder, and those above it.
+/// Returns the command that makes a folder and its parents.
 pub(crate) fn make_folder(path: &Path) -> String {
     match HERE {
         Shell::Posix => format!("mkdir -p {}", quoted(path)),
@@ -70,7 +70,7 @@ pub(crate) fn make_folder(path: &Path) -> String {
     }
 }
 
-/// The command that moves a file to another name or folder, and replaces none.
+/// Returns the command that moves a file to another name or folder, and replaces none.
 pub(crate) fn move_file(from: &Path, to: &Path) -> String {
     let command = match HERE {
         Shell::Posix => "mv -n",
@@ -79,7 +79,7 @@ pub(crate) fn move_file(from: &Path, to: &Path) -> String {
     format!("{command} {} {}", quoted(from), quoted(to))
 }
 
-/// The commands that put a copy of its target in the place of a link, by way of a free name.
+/// Returns the commands that replace a link by a copy of its target, by way of a free name.
 pub(crate) fn replace_by_copy(link: &Path, copy: &Path) -> String {
     let [link, copy] = [link, copy].map(quoted);
     match HERE {
@@ -89,7 +89,7 @@ pub(crate) fn replace_by_copy(link: &Path, copy: &Path) -> String {
 }
 
 impl Shell {
-    /// The characters besides letters and digits that need no quotes.
+    /// Returns the characters, in addition to letters and digits, that need no quotes.
     fn plain(self) -> &'static [u8] {
         match self {
             Self::Posix => b"-_./=:,+@%",
@@ -129,9 +129,9 @@ fn octal(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |digits, byte| digits + &format!("\\{byte:03o}"))
 }
 
-/// Double quotes, the only ones that cmd.exe and PowerShell share. No file of Windows has a quote in its name; in a
-/// pattern, `?` stands for one, and for what cannot be typed. `$` and the backtick are escaped for PowerShell, which
-/// would run what they begin; cmd.exe takes the escape literally, and finds no such name.
+/// Encloses text in double quotes, the only ones that cmd.exe and PowerShell share. No file of Windows has a quote in
+/// its name; in a pattern, `?` stands for a quote, and for characters that cannot be typed. `$` and the backtick are
+/// escaped for PowerShell, which would evaluate them; cmd.exe takes the escape literally, and finds no such name.
 fn windows_quotes(bytes: &[u8]) -> String {
     let mut quoted = String::from("\"");
     for c in String::from_utf8_lossy(bytes).chars() {

@@ -4,19 +4,19 @@ use std::io;
 use std::ops::Range;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// Columns of standard output; `None` if it is not a terminal.
+/// Returns the columns of standard output; `None` if it is not a terminal.
 pub(crate) fn stdout_columns() -> Option<usize> {
     terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| width.0.into())
 }
 
-/// Columns of standard error; `None` if it is not a terminal.
+/// Returns the columns of standard error; `None` if it is not a terminal.
 pub(crate) fn stderr_columns() -> Option<usize> {
     terminal_size::terminal_size_of(io::stderr()).map(|(width, _)| width.0.into())
 }
 
-/// Rows in columns two spaces apart, each behind a margin of two; empty columns take no room. `right` lists the columns
-/// that are aligned to the right. In a terminal of this many columns, the first cell loses its middle if the row is too
-/// long, and if that is not enough, the last cells follow in a second line.
+/// Aligns rows in columns two spaces apart, each after a margin of two; empty columns take no room. `right` lists the
+/// columns that are aligned to the right. In a terminal of this many columns, the first cell loses its middle if the
+/// row is too long, and if that is not enough, the last cells follow in a second line.
 pub(crate) fn columns<'a, const N: usize>(
     rows: &'a [[String; N]],
     right: &'a [usize],
@@ -39,12 +39,12 @@ pub(crate) fn columns<'a, const N: usize>(
     })
 }
 
-/// The columns by which a second line is indented.
+/// Number of columns by which a second line is indented.
 const INDENT: usize = 4;
 
 /// Shortens the first column so that rows fit. Returns the column that begins a second line, or the number of columns.
 fn fit(widths: &mut [usize], terminal: usize) -> usize {
-    /// The least that is left of a name; less of it would be that of other layers too.
+    /// Minimum columns of a shortened name; with fewer, it could be the name of other layers too.
     const SHORTEST: usize = 34;
     let shortest = widths[0].min(SHORTEST);
     let taken = |columns: &[usize]| columns.iter().filter(|width| **width > 0).map(|width| width + 2).sum::<usize>();
@@ -62,12 +62,12 @@ fn fit(widths: &mut [usize], terminal: usize) -> usize {
     second
 }
 
-/// The columns of the widest text.
+/// Returns the columns of the widest text.
 pub(crate) fn width<'a>(texts: impl Iterator<Item = &'a str>) -> usize {
     texts.map(UnicodeWidthStr::width).max().unwrap_or(0)
 }
 
-/// Text of at most this many columns: the middle is left out if necessary.
+/// Shortens text to at most this many columns: the middle is left out if necessary.
 fn elided(text: &str, columns: usize) -> String {
     const GAP: &str = "...";
     if text.width() <= columns {
@@ -87,8 +87,8 @@ fn elided(text: &str, columns: usize) -> String {
     format!("{}{GAP}{}", &text[..head], &text[text.len() - tail..])
 }
 
-/// Text whose lines end at words in a terminal of this many columns. What a shell should take as one piece is not
-/// divided: quoted words, and flags with their values and with the word before them.
+/// Wraps text at words for a terminal of this many columns. Text that a shell should take as one piece is not divided:
+/// quoted words, and flags with their values and with the word before them.
 pub(crate) fn wrapped(text: &str, terminal: Option<usize>) -> String {
     let Some(columns) = terminal else { return text.to_owned() };
     text.split('\n').map(|line| wrapped_line(line, columns)).collect::<Vec<_>>().join("\n")
@@ -103,7 +103,7 @@ fn wrapped_line(line: &str, columns: usize) -> String {
     let (mut text, mut taken) = (String::new(), 0);
     for piece in pieces(line) {
         let word = piece.trim_start_matches(' ');
-        // The end of a line would not help a word that no line can hold.
+        // A line break would not help a word that no line can hold.
         if taken + piece.width() > columns && indent.len() + word.width() <= columns {
             text.extend(["\n", &indent, word]);
             taken = indent.len() + word.width();
@@ -115,7 +115,7 @@ fn wrapped_line(line: &str, columns: usize) -> String {
     text
 }
 
-/// The pieces of a line that are not divided, each with the blanks before it.
+/// Returns the pieces of a line that are not divided, each with the blanks before it.
 fn pieces(line: &str) -> Vec<&str> {
     let is_flag = |text: &str| {
         let mut letters = text.trim_start_matches(' ').trim_start_matches(['(', ',']).chars();
@@ -133,7 +133,7 @@ fn pieces(line: &str) -> Vec<&str> {
         } else if quote == Some(letter) {
             quote = None;
         } else if quote.is_none() && matches!(letter, '\'' | '"') && !before.is_alphanumeric() {
-            quote = Some(letter); // behind a letter, it is an apostrophe
+            quote = Some(letter); // after a letter, it is an apostrophe
         }
         before = letter;
     }
@@ -189,7 +189,7 @@ mod tests {
             "  model.norm.weight\n      bfloat16  [128]           256 B",
         ];
         assert_eq!(table(&ROWS, &[3], Some(60)), wanted);
-        // If they are too long for a line, as many as fit stay behind the name.
+        // If they are too long for a line, as many as fit stay after the name.
         let stored = "stored ".repeat(9);
         let [name, dtype, shape, size] = ROWS[0];
         let wanted =

@@ -103,7 +103,7 @@ fn one_tensor_of_several_is_to_be_named() {
     bench.run("bitcast m.safetensors --hex").expect(
         2,
         "",
-        "tcast: error: m.safetensors: holds 2 tensors: say which\n  --tensor NAME, one of a, b\n",
+        "tcast: error: m.safetensors: contains 2 tensors; choose one\n  --tensor NAME, one of a, b\n",
     );
     bench.run("bitcast m.safetensors --hex --tensor b").expect(0, "0  ff\n", "");
     bench.run("bitcast m.safetensors --hex --tensor c").expect(

@@ -444,7 +444,7 @@ fn wrong_usage_exits_with_2() {
         ("cast x.npy --to float8e4m4", "unknown dtype 'float8e4m4'; similar: float8e4m3fn"),
         (
             "cast x.npy --to fp8",
-            "'fp8' could be float8e4m3fn, float8e5m2, float8e4m3fnuz, float8e5m2fnuz, float8e8m0: say which",
+            "'fp8' could be float8e4m3fn, float8e5m2, float8e4m3fnuz, float8e5m2fnuz, float8e8m0; choose one",
         ),
         ("cast x.npy", "--to <DTYPE> is missing"),
         ("cast x.npy --to f16 --saturate=maybe", "invalid value 'maybe' for '--saturate[=<BOOL>]'"),

@@ -500,7 +500,7 @@ fn remedies_name_a_tensor_so_that_the_program_takes_them() {
     let outcome = bench.run("cast x.npz --to int8 -o z.npz --fail-on inexact");
     assert!(outcome.code == Some(3) && outcome.stderr.contains("--rule='-n=keep' --rule 'w=keep'"), "{outcome:?}");
     bench.run("cast x.npz --to int8 -o z.npz --fail-on inexact -q --rule=-n=keep --rule w=keep").expect(0, "", "");
-    let message = "tcast: error: x.npz: holds 2 tensors: say which\n  --tensor=NAME, one of -n, w\n";
+    let message = "tcast: error: x.npz: contains 2 tensors; choose one\n  --tensor=NAME, one of -n, w\n";
     bench.run("bitcast x.npz --hex").expect(2, "", message);
     bench.run("bitcast x.npz --hex --tensor=-n").expect(0, "0  3fc00000\n", "");
 }

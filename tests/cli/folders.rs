@@ -461,8 +461,7 @@ fn parts_in_any_order_make_what_one_run_makes() {
     let outcome = bench.run("cast --finish parts");
     assert!(outcome.code == Some(1) && outcome.stderr.contains("shards are not there yet, "), "{outcome:?}");
     let outcome = bench.run("cast llama --to e4m3 --max-shard-size 200KB -o parts --part 1/3");
-    let message =
-        "parts: the conversion in it was begun otherwise: option 'to' was \"float8e5m2\", and is \"float8e4m3fn\" now";
+    let message = "parts: the conversion in it has other options or inputs: option 'to' was \"float8e5m2\", and is \"float8e4m3fn\" now";
     assert!(outcome.code == Some(1) && outcome.stderr.contains(message), "{outcome:?}");
     // A part that is run again does nothing anew, and another division of the work does what is missing.
     bench.run(&format!("{cast} --part 3/3 -q")).expect(0, "", "");
@@ -523,7 +522,7 @@ fn a_resume_that_is_not_the_same_is_refused_with_the_difference() {
     let refused = |line: &str, difference: &str| {
         let outcome = bench.run(line);
         let message = format!(
-            "tcast: error: out: the conversion in it was begun otherwise: {difference}\n  \
+            "tcast: error: out: the conversion in it has other options or inputs: {difference}\n  \
             give the same input and options, or start again with --force\n"
         );
         outcome.expect(1, "", &message);
@@ -648,7 +647,7 @@ fn promote_and_bitcast_and_a_look_at_bits_take_folders() {
     same(&tree(&bench.path("back")), &tree(&fixture("checkpoints").join(LLAMA)));
     bench.run("bitcast llama --hex --tensor model.norm.weight --range 0..2").expect(0, "0  3f7d 3ef4\n", "");
     let outcome = bench.run("bitcast llama --hex");
-    assert!(outcome.code == Some(2) && outcome.stderr.contains("holds 38 tensors: say which"), "{outcome:?}");
+    assert!(outcome.code == Some(2) && outcome.stderr.contains("contains 38 tensors; choose one"), "{outcome:?}");
 }
 
 /// Data of its own, without mapped files: as much for a hundred shards as for one of their size.
@@ -823,7 +822,7 @@ fn a_side_file_that_changed_is_no_resume() {
     bench.write("llama/tokenizer.json", b"{}");
     let refused = |difference: &str| {
         let outcome = bench.run("cast llama --to f16 -o out --resume");
-        let message = format!("tcast: error: out: the conversion in it was begun otherwise: {difference}");
+        let message = format!("tcast: error: out: the conversion in it has other options or inputs: {difference}");
         assert!(outcome.code == Some(1) && outcome.stderr.starts_with(&message), "{outcome:?}");
     };
     refused("tokenizer.json was not in the input");

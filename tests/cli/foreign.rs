@@ -142,6 +142,10 @@ fn i1_and_u1_are_refused_with_both_meanings() {
     for (spelling, meanings) in [("i1", "int1, int8"), ("u1", "uint1, uint8")] {
         let outcome = Bench::new().run(&format!("cast x.npy --to {spelling}"));
         assert_eq!(outcome.code, Some(2));
-        assert!(outcome.stderr.contains(&format!("'{spelling}' could be {meanings}: say which")), "{}", outcome.stderr);
+        assert!(
+            outcome.stderr.contains(&format!("'{spelling}' could be {meanings}; choose one")),
+            "{}",
+            outcome.stderr
+        );
     }
 }

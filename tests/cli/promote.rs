@@ -117,7 +117,7 @@ fn tensors_of_one_file_are_brought_to_one_type_and_the_others_copied() {
     let bench = Bench::new();
     bench.write("m.safetensors", &safetensors(header, &[0, 0, 0x80, 0x3f, 0x80, 0x3f, 0x80, 0x3f]));
     let outcome = bench.run("promote m.safetensors -o out.safetensors");
-    assert!(outcome.code == Some(2) && outcome.stderr.contains("holds 3 tensors: say which"), "{outcome:?}");
+    assert!(outcome.code == Some(2) && outcome.stderr.contains("contains 3 tensors; choose one"), "{outcome:?}");
     let outcome = bench.run("promote m.safetensors --tensor a --tensor b -o out.safetensors --json -q");
     let report: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
     let types: Vec<_> =

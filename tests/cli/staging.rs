@@ -93,7 +93,8 @@ fn a_staged_shard_that_was_damaged_is_done_again() {
             bench.write(&text, &vec![b' '; len]);
         }
         let outcome = bench.run(&format!("cast llama --to f16 -o out{flag}"));
-        let warning = format!("tcast: warning: {path}: is damaged: its checksum is wrong; it is done again\n");
+        let warning =
+            format!("tcast: warning: {path}: is damaged: its checksum is wrong; converting the shard again\n");
         assert!(outcome.code == Some(0) && outcome.stderr.starts_with(&warning), "{outcome:?}");
     }
     same(&tree(&bench.path("out")), &tree(&bench.path("whole")));

@@ -24,7 +24,7 @@ use serde_json::json;
 use std::ops::Range;
 use std::slice;
 
-/// Elements that are read at a time: a multiple that lets packed types start on whole bytes.
+/// Number of elements read at a time: a multiple that lets packed types start on whole bytes.
 const CHUNK: u64 = 1024;
 
 pub(super) fn run(args: &BitcastArgs) -> Result<()> {
@@ -49,7 +49,7 @@ fn show(args: &BitcastArgs) -> Result<()> {
     let mut source = checkpoint::probe(path, threads(args.file.threads))?;
     let is_there = |name: &String| source.names().any(|known| known == name);
     if !source.broken.is_empty() && !args.tensor.as_ref().is_some_and(is_there) {
-        return Err(source.broken.swap_remove(0)); // it may be in there
+        return Err(source.broken.swap_remove(0)); // the tensor may be in it
     }
     if args.bits && args.to.is_none() && args.file.from.is_none() {
         let model = LogicalCheckpoint::probe(&source);
@@ -82,7 +82,7 @@ fn show(args: &BitcastArgs) -> Result<()> {
     printed.or_else(|failure| failure.result(in_tensor))
 }
 
-/// The named tensor, or the only one.
+/// Returns the named tensor, or the only one.
 fn choose<'a>(source: &'a Checkpoint, name: Option<&str>) -> Result<(&'a Input, &'a Tensor)> {
     let tensors: Vec<_> = source.tensors().collect();
     match (name, &tensors[..]) {
@@ -97,7 +97,7 @@ fn choose<'a>(source: &'a Checkpoint, name: Option<&str>) -> Result<(&'a Input, 
 }
 
 fn range_of(args: &BitcastArgs, count: u64, shape: &[u64]) -> Result<Range<u64>> {
-    /// How many elements a message proposes to print.
+    /// Number of elements that a message proposes to print.
     const FEW: u64 = 16;
     let Some(range) = &args.range else { return Ok(0..count) };
     let index = |position: &Position, is_end| index_of(position, shape, is_end);
@@ -119,7 +119,7 @@ fn range_of(args: &BitcastArgs, count: u64, shape: &[u64]) -> Result<Range<u64>>
     Ok(start..end)
 }
 
-/// The index of an element in row-major order. An end may be just after the last element of a row.
+/// Returns the index of an element in row-major order. An end may be just after the last element of a row.
 fn index_of(position: &Position, shape: &[u64], is_end: bool) -> Result<u64> {
     let coordinates = match position {
         Position::Index(index) => return Ok(*index),
@@ -173,11 +173,11 @@ fn print(
     Ok(printer.end()?)
 }
 
-/// Elements in row-major order, little endian, with at least one byte each.
+/// Reader of elements in row-major order, little endian, with at least one byte each.
 struct ElementReader<'a> {
     /// `None` after everything was read.
     reader: Option<Reader<'a>>,
-    /// Whether all elements are wanted, so that a checksum can be checked.
+    /// True if all elements are read, so that a checksum can be checked.
     is_whole: bool,
     storage: Storage,
     kernel: Kernel,

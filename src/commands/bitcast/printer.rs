@@ -10,16 +10,16 @@ use serde_json::{Value, json};
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 use std::ops::Range;
 
-/// The standard output, with what is printed about a tensor.
+/// Printer of a tensor's elements on standard output.
 pub(super) struct ElementPrinter {
     output: BufWriter<AutoStream<StdoutLock<'static>>>,
     pub(super) style: RenderStyle,
     pub(super) is_json: bool,
-    /// What separates the next element of the document from the one before.
+    /// Separator before the next element of the document.
     comma: &'static str,
 }
 
-/// Why printing ended early.
+/// Error that ended printing early.
 pub(super) enum Failure {
     Input(Error),
     Output(io::Error),
@@ -38,7 +38,7 @@ impl From<io::Error> for Failure {
 }
 
 impl Failure {
-    /// The result of the command: a reader of a pipe that has seen enough is no error.
+    /// Returns the result of the command: a reader that closes the pipe early is not an error.
     pub(super) fn result(self, in_tensor: impl FnOnce(Error) -> Error) -> Result<()> {
         match self {
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

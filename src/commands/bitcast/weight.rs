@@ -1,4 +1,4 @@
-//! `tcast bitcast --bits` of a quantized weight: how each value is computed.
+//! `tcast bitcast --bits` of a quantized weight: explains the computation of each value.
 
 use super::printer::{ElementPrinter, Failure};
 use super::range_of;
@@ -8,10 +8,10 @@ use crate::measure::bits::{explanation_json, explanation_row};
 use crate::quant::{Arithmetic, FoundWeight};
 use crate::read::{LogicalCheckpoint, Membership, read_values};
 
-/// Values of a row that are explained at a time.
+/// Number of values of a row that are explained at a time.
 const AT_ONCE: u64 = 1 << 14;
 
-/// The quantized weight with a name, or the only one if there are no other tensors.
+/// Returns the quantized weight with this name, or the only one if there are no other tensors.
 pub(super) fn find<'a>(model: &'a LogicalCheckpoint, name: Option<&str>) -> Option<&'a FoundWeight> {
     let memberships = model.memberships();
     let first = |membership: &Membership| if let Membership::Codes(number) = membership { Some(*number) } else { None };

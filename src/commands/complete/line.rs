@@ -1,13 +1,13 @@
 //! A line of bash up to the cursor, split into words.
 
-/// The words of a line without their quotes, and how the last one is typed.
+/// Words of a line without their quotes, and the state of the last one.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct CommandLine {
-    /// The last one is being typed; it can be empty.
+    /// Words of the line; the last one is being typed, and can be empty.
     pub(super) words: Vec<String>,
-    /// The start of the part of the last word that bash replaces.
+    /// Start of the part of the last word that bash replaces.
     part: usize,
-    /// The quote that is open at the end.
+    /// Quote that is open at the end.
     quote: Option<char>,
 }
 
@@ -45,7 +45,8 @@ impl CommandLine {
         found
     }
 
-    /// What bash has to insert to make this the last word, quoted like the rest. `None` if that is impossible.
+    /// Returns the text that bash must insert to make this the last word, quoted like the rest. `None` if that is
+    /// impossible.
     pub(super) fn insertion(&self, word: &str) -> Option<String> {
         let typed = self.words.last()?.get(..self.part)?;
         let part = word.strip_prefix(typed)?;

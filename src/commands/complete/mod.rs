@@ -1,10 +1,10 @@
-//! Shell completion: which words could be at the cursor.
+//! Shell completion: candidates for the word at the cursor.
 //!
-//! `TCAST_COMPLETE=fish tcast -- tcast cast mod` prints what `mod` could become, one word per line with a tab and a
-//! description; the scripts in `completions/` pass that on. `TCAST_COMPLETE=fish tcast` prints the script. clap's
+//! `TCAST_COMPLETE=fish tcast -- tcast cast mod` prints the completions of `mod`, one word per line with a tab and a
+//! description; the scripts in `completions/` pass them on. `TCAST_COMPLETE=fish tcast` prints the script. clap's
 //! engine knows subcommands and flags; their values are completed by the value's name, so that a new flag with a
-//! `DTYPE` needs nothing here. We have our own scripts, because clap's lose what follows an `=` in bash, insert names
-//! with blanks as two words, and do nothing at the first Tab in zsh.
+//! `DTYPE` needs nothing here. The scripts of clap are not used, because they lose the text after an `=` in bash,
+//! insert names with blanks as two words, and do nothing at the first Tab in zsh.
 //!
 //! Nothing here may fail, wait or print anything else: a file that cannot be read has no tensors.
 
@@ -26,7 +26,8 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// If this names a shell, the program completes a command line for it instead of running one.
+/// Environment variable with the name of a shell: the program then completes a command line for it instead of running
+/// one.
 pub const VARIABLE: &str = "TCAST_COMPLETE";
 
 const SCRIPTS: [(&str, &str); 5] = [
@@ -37,7 +38,7 @@ const SCRIPTS: [(&str, &str); 5] = [
     ("powershell", include_str!("../../../completions/tcast.ps1")),
 ];
 
-/// Answers a shell: with its script, or with what the last word after `--` could become.
+/// Answers a shell: with its script, or with the completions of the last word after `--`.
 #[must_use]
 pub fn complete(shell: &OsStr) -> ExitCode {
     let Some((shell, script)) = SCRIPTS.iter().find(|(name, _)| shell == *name) else {
@@ -56,14 +57,14 @@ pub fn complete(shell: &OsStr) -> ExitCode {
         (shell, Some(last)) => {
             let text = last.to_string_lossy().into_owned();
             match shell {
-                "fish" => *last = CommandLine::parse(&text, "").words.pop().unwrap_or_default().into(), // it leaves quotes in
+                "fish" => *last = CommandLine::parse(&text, "").words.pop().unwrap_or_default().into(), // fish keeps quotes
                 "powershell" => *last = text.strip_prefix('=').unwrap_or(&text).into(),
                 _ => {}
             }
             lines(candidates(words))
         }
     };
-    let _ = std::io::Write::write_all(&mut std::io::stdout(), answer.as_bytes()); // nobody waits for it any longer
+    let _ = std::io::Write::write_all(&mut std::io::stdout(), answer.as_bytes()); // the reader may be gone
     ExitCode::SUCCESS
 }
 
@@ -72,7 +73,7 @@ fn lines(found: impl IntoIterator<Item = (String, String)>) -> String {
     lines.concat()
 }
 
-/// What the last word could become, with descriptions.
+/// Returns the completions of the last word, with descriptions.
 fn candidates(words: Vec<OsString>) -> Vec<(String, String)> {
     let Some((last, earlier)) = words.split_last() else { return Vec::new() };
     let asks_for_flags = last.to_string_lossy().starts_with('-');
@@ -80,7 +81,7 @@ fn candidates(words: Vec<OsString>) -> Vec<(String, String)> {
     let (at, folder) = (earlier.len(), env::current_dir().ok());
     let found = engine(&mut command, words, at, folder.as_deref()).unwrap_or_default();
     let found = found.iter().filter_map(|candidate| {
-        // Lines of the answer cannot hold others, and they would look like something else.
+        // Other values would not fit into a line of the answer, or would look like something else.
         let value = candidate.get_value().to_str().filter(|value| visible(value) == **value)?;
         let help = candidate.get_help().map(ToString::to_string).unwrap_or_default();
         Some((value.to_owned(), help.lines().next().unwrap_or_default().replace('\t', " ")))
@@ -94,7 +95,7 @@ fn candidates(words: Vec<OsString>) -> Vec<(String, String)> {
     found
 }
 
-/// The command line with a completer for every value that the engine does not know.
+/// Adds a completer for every value that the engine does not know.
 fn with_completers(command: Command, last: &OsStr, earlier: &[OsString]) -> Command {
     command.mut_subcommands(|subcommand| {
         let name = subcommand.get_name().to_owned();
@@ -131,22 +132,22 @@ fn completer(subcommand: &str, arg: &Arg, last: &OsStr, earlier: &[OsString]) ->
             file.extension().is_some_and(|extension| extension == "json" || extension == "html")
         }))),
         "OUT" => Some(ArgValueCompleter::new(PathCompleter::dir())),
-        // The value of such a flag always follows an =, but the engine would also offer it as a word of its own.
+        // The value of such a flag always follows an =, but the engine would also offer it as a separate word.
         "BOOL" if !last.to_string_lossy().contains('=') => Some(ArgValueCompleter::new(|_: &OsStr| Vec::new())),
         "N" if id == "opset" => Some(ArgValueCompleter::new(|current: &OsStr| {
             let versions = cast::VERSIONS.iter().map(|version| version.since.to_string());
             versions.filter(|number| number.starts_with(&*current.to_string_lossy())).map(Candidate::new).collect()
         })),
-        _ => None, // choices of one list, any file, or what only the user knows
+        _ => None, // choices of one list, any file, or values that only the user knows
     }
 }
 
-/// Files of a kind, and the folders that lead to them.
+/// Completes files of a kind, and the folders that lead to them.
 fn files_that(are_wanted: fn(&Path) -> bool) -> PathCompleter {
     PathCompleter::file().filter(move |path| path.is_file() && are_wanted(path))
 }
 
-/// Rules: names of tensors before the `=`, and then targets that start like this, or `keep`.
+/// Completes rules: names of tensors before the `=`, and then targets that start like this, or `keep`.
 fn rules(
     earlier: Vec<OsString>,
     targets: impl Fn(&str) -> Vec<Candidate> + Send + Sync + 'static,
@@ -162,7 +163,7 @@ fn rules(
     })
 }
 
-/// Names of types that start like this; if none does, other spellings.
+/// Returns the names of types that start like this; if none does, other spellings.
 fn dtypes(start: &str, takes: fn(Dtype) -> bool) -> Vec<Candidate> {
     let wanted = || Dtype::all().filter(|dtype| takes(*dtype));
     let names = wanted().map(Dtype::name).filter(|name| name.starts_with(start));
@@ -181,7 +182,7 @@ fn tensors_of(earlier: Vec<OsString>, word: fn(&str) -> String) -> ArgValueCompl
     ArgValueCompleter::new(move |current: &OsStr| tensors(&current.to_string_lossy(), &earlier, word))
 }
 
-/// The words for tensors, in all files and folders named before, that start like this.
+/// Returns the words for tensors that start like this, in all files and folders named before.
 fn tensors(start: &str, earlier: &[OsString], word: fn(&str) -> String) -> Vec<Candidate> {
     let mut seen = HashSet::new();
     let mut found = Vec::new();
@@ -195,7 +196,7 @@ fn tensors(start: &str, earlier: &[OsString], word: fn(&str) -> String) -> Vec<C
     found
 }
 
-/// The path that a word denotes: shells pass words as typed, with `~` for the home directory.
+/// Returns the path that a word denotes: shells pass words as typed, with `~` for the home directory.
 fn path(word: &OsStr) -> PathBuf {
     let path = Path::new(word);
     match (path.strip_prefix("~"), env::home_dir()) {

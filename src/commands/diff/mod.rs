@@ -1,4 +1,4 @@
-//! `tcast diff`: how two files or folders of shards differ.
+//! `tcast diff`: compares two files or folders of shards.
 
 mod report;
 
@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-/// The exit code: 0 when everything is equal, otherwise 1.
+/// Compares two inputs. The exit code is 0 when everything is equal, otherwise 1.
 pub(super) fn run(args: &DiffArgs) -> Result<ExitCode> {
     diff(args).map(|is_equal| ExitCode::from(u8::from(!is_equal)))
 }
@@ -47,11 +47,11 @@ fn diff(args: &DiffArgs) -> Result<bool> {
         print(&comparison.text())?;
     }
     let is_equal = comparison.is_equal();
-    // First everything that could be read is shown.
+    // Everything that could be read is shown before an error.
     comparison.outcomes.into_iter().find_map(Result::err).map_or(Ok(is_equal), Err)
 }
 
-/// How much values may differ; `None` if not given.
+/// Returns the tolerance for differences of values; `None` if not given.
 fn tolerance(args: &DiffArgs) -> Option<compare::Tolerance> {
     let given = args.tolerance.or(args.rtol);
     given.map(|_| compare::Tolerance {
@@ -80,9 +80,9 @@ fn print_problems(model: &LogicalCheckpoint) {
 #[derive(Clone, Copy)]
 struct SideTensor<'a> {
     tensor: ModelTensor<'a>,
-    /// Whether the other side may lack it: scales of activations are not values of the model.
+    /// True if the other side may lack it: scales of activations are not values of the model.
     is_optional: bool,
-    /// The names of what Cast nodes of an ONNX model make of it.
+    /// Names of the outputs of Cast nodes that convert it, in an ONNX model.
     cast_names: &'a [String],
 }
 
@@ -95,7 +95,7 @@ fn tensors_of<'a>(model: &'a LogicalCheckpoint<'a>) -> Vec<SideTensor<'a>> {
     model.model_tensors().filter(|(_, membership, _)| *membership != Membership::Marker).map(side).collect()
 }
 
-/// The chosen tensors, in the order of A; then those that only B has.
+/// Returns the chosen tensors, in the order of A; then the tensors that only B has.
 fn matched<'a>(models: &'a [LogicalCheckpoint<'a>; 2], args: &DiffArgs) -> Result<Vec<DiffRow<'a>>> {
     let rows = pairs(models.each_ref().map(tensors_of));
     let selection = args.view.selection();
@@ -109,8 +109,8 @@ fn matched<'a>(models: &'a [LogicalCheckpoint<'a>; 2], args: &DiffArgs) -> Resul
     Ok(chosen)
 }
 
-/// The tensors of both sides, by their names. `tcast cast` stores the `w` of a model as `w_float16`, and a Cast node makes
-/// `w` of it, so tensors that are left are paired by such names.
+/// Pairs the tensors of both sides by their names. `tcast cast` stores the `w` of a model as `w_float16`, and a Cast
+/// node converts it to `w`, so the remaining tensors are paired by such names.
 fn pairs<'a>([in_a, in_b]: [Vec<SideTensor<'a>>; 2]) -> Vec<DiffRow<'a>> {
     let only = |tensors: &[SideTensor<'a>]| {
         let mut needed = tensors.iter().filter(|one| !one.is_optional).map(|one| one.tensor);
@@ -144,12 +144,12 @@ fn pairs<'a>([in_a, in_b]: [Vec<SideTensor<'a>>; 2]) -> Vec<DiffRow<'a>> {
 struct DiffResult<'a> {
     args: &'a DiffArgs,
     rows: Vec<DiffRow<'a>>,
-    /// The result for each row.
+    /// Result for each row.
     outcomes: Vec<Result<Comparison>>,
 }
 
 impl<'a> DiffResult<'a> {
-    /// Reads all values.
+    /// Reads and compares all values.
     fn new(args: &'a DiffArgs, rows: Vec<DiffRow<'a>>) -> Self {
         let bytes = rows.iter().filter_map(|row| match row.sides {
             [Some(a), Some(b)] if a.shape() == b.shape() => Some(a.stored_len() + b.stored_len()),
@@ -230,7 +230,7 @@ impl<'a> DiffResult<'a> {
         value
     }
 
-    /// The type of a tensor, considering `--from`, or the type that a weight is decoded to; `None` if unknown.
+    /// Returns the type of a tensor, considering `--from`, or the type that a weight is decoded to; `None` if unknown.
     fn dtype(&self, row: &DiffRow, tensor: ModelTensor) -> Option<Dtype> {
         match tensor {
             ModelTensor::Stored(_, tensor) => plan::source_form(tensor, self.args.from).ok().map(Form::dtype),
@@ -241,7 +241,7 @@ impl<'a> DiffResult<'a> {
         }
     }
 
-    /// The type of a tensor in words, or how a weight is quantized.
+    /// Returns the name of a tensor's type, or the layout of a quantized weight.
     fn type_name(&self, tensor: ModelTensor) -> String {
         match tensor {
             ModelTensor::Weight(_, weight) => weight.layout.name.to_owned(),
@@ -252,7 +252,7 @@ impl<'a> DiffResult<'a> {
         }
     }
 
-    /// What differs, one line each, and a summary.
+    /// Lists the differences, one line each, and a summary.
     fn text(&self) -> String {
         let rows = self.rows.iter().zip(&self.outcomes).filter_map(|(row, outcome)| {
             let [word, more] = match outcome {
@@ -266,7 +266,7 @@ impl<'a> DiffResult<'a> {
         columns(&rows, &[], stdout_columns()).map(|line| line + "\n").collect::<String>() + &self.summary()
     }
 
-    /// What differs in a word or two, and details.
+    /// Describes a difference in a word or two, and details.
     fn difference(&self, row: &DiffRow, outcome: &Comparison) -> [String; 2] {
         let [a, b] = row.sides;
         let described = |tensor: Option<ModelTensor>| {
@@ -324,7 +324,7 @@ impl<'a> DiffResult<'a> {
     }
 }
 
-/// The accuracy, with coordinates beside every position.
+/// Returns the accuracy, with coordinates in addition to every position.
 fn accuracy_json(outcome: &Comparison) -> Option<Value> {
     let mut accuracy = json!(outcome.accuracy.as_ref()?);
     let [absolute, relative] = &outcome.largest_at;
@@ -333,7 +333,7 @@ fn accuracy_json(outcome: &Comparison) -> Option<Value> {
     Some(accuracy)
 }
 
-/// How much differs, where first, and by how much.
+/// Describes the number of differing elements, the first one, and the largest errors.
 fn told(outcome: &Comparison, row: &DiffRow, with_bits: bool) -> String {
     let count = row.sides[0].map_or(0, |tensor| tensor.shape().iter().product());
     let mut text = format!("{} of {count}", outcome.differing);

@@ -1,4 +1,4 @@
-//! `tcast diff --report`: whether files still contain what a report says was written.
+//! `tcast diff --report`: checks that files still contain the tensors of a report.
 
 use super::super::messages::{print, print_json};
 use super::super::threads;
@@ -20,7 +20,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-/// The parts of a report that matter.
+/// Parts of a report that the check needs.
 #[derive(Deserialize)]
 struct Recorded {
     schema: u32,
@@ -36,7 +36,7 @@ struct SeveralInputs {
 
 const REMEDY: &str = "make one with tcast cast --hash --report FILE.json";
 
-/// A tensor's name, and what is wrong with it; `None` if nothing is.
+/// Name of a tensor, and the problem with it; `None` if there is none.
 type CheckedTensor = (String, Option<String>);
 
 pub(super) fn check(report: &Path, args: &DiffArgs) -> Result<bool> {
@@ -94,7 +94,7 @@ fn read(path: &Path) -> Result<Recorded> {
     Ok(recorded)
 }
 
-/// The tensors that one of a report is stored as: several if it was quantized.
+/// Returns the stored tensors for a tensor of a report: several if it was quantized.
 fn stored_tensors(tensor: TensorReport<'static>) -> Vec<TensorReport<'static>> {
     let Some(quantized) = &tensor.quantized else { return vec![tensor] };
     let part = |part: &PartReport| TensorReport {
@@ -108,7 +108,7 @@ fn stored_tensors(tensor: TensorReport<'static>) -> Vec<TensorReport<'static>> {
     quantized.parts.iter().map(part).collect()
 }
 
-/// What is wrong with each tensor of the report, and then additional tensors.
+/// Describes the problem with each tensor of the report, and then lists additional tensors.
 fn compare(recorded: &Recorded, source: &Checkpoint, args: &DiffArgs) -> Result<Vec<CheckedTensor>> {
     // A single tensor matches under any name: a .npy file's tensor is named after the file.
     let only = if let [only] = &recorded.tensors[..] { Some(&*only.name) } else { None };

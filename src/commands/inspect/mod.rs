@@ -1,4 +1,4 @@
-//! `tcast inspect`: lists what is in files, or in folders of shards.
+//! `tcast inspect`: lists the contents of files, or of folders of shards.
 
 mod row;
 mod stats;
@@ -48,7 +48,7 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
     if args.view.json {
         print_documents(args, &listings, &folders)?;
     }
-    // First everything that could be read is shown.
+    // Everything that could be read is shown before an error.
     let stats = listings.into_iter().map(|listing| listing?.stats.into_iter().find_map(Result::err));
     let stats: Vec<Option<Error>> = stats.collect();
     drop(models);
@@ -91,9 +91,9 @@ fn check(args: &InspectArgs, selection: &Selection, models: &[Option<LogicalChec
     Ok(())
 }
 
-/// The first part of a folder that cannot be read.
+/// Returns the first error of a folder that could not be read in full.
 fn unread(folder: Checkpoint) -> Option<Error> {
-    // What a file says about its tensors may be wrong; what another file should hold must be there.
+    // A file may describe its tensors wrongly; but data that another file should hold must be there.
     let unreadable = folder.shards.into_iter().flat_map(|shard| {
         let path = shard.path().to_owned();
         shard.contents.unreadable.into_iter().map(move |error| error.in_file(&path))
@@ -101,7 +101,7 @@ fn unread(folder: Checkpoint) -> Option<Error> {
     folder.broken.into_iter().chain(unreadable.filter(Error::is_io)).next()
 }
 
-/// Prints the document of the only input, or one with those of several.
+/// Prints the document of the only input, or one with the documents of several.
 fn print_documents(args: &InspectArgs, listings: &[Option<Listing>], folders: &[Result<Checkpoint>]) -> Result<()> {
     #[derive(Serialize)]
     struct Inspections<'a> {
@@ -137,7 +137,8 @@ struct Listing<'a> {
     folder: &'a Checkpoint,
     model: &'a LogicalCheckpoint<'a>,
     selection: &'a Selection,
-    /// For each entry; `None` if it has no numbers, or the file does not say what they are. Empty if not requested.
+    /// Statistics of each entry; `None` if it has no numbers, or the file does not give their type. Empty if not
+    /// requested.
     stats: Vec<Result<Option<Distribution>>>,
 }
 
@@ -157,7 +158,7 @@ impl<'a> Listing<'a> {
         Ok(listing)
     }
 
-    /// All tensors of the model, each with its place among the stored ones.
+    /// Returns all tensors of the model, each with its place among the stored ones.
     fn all(&self) -> impl Iterator<Item = (usize, ModelTensor<'a>)> {
         let own = |role: &Membership| *role != Membership::ActivationScale { is_part: true };
         self.model.model_tensors().filter(move |(_, role, _)| own(role)).map(|(at, _, tensor)| (at, tensor))
@@ -169,7 +170,7 @@ impl<'a> Listing<'a> {
         selected.map(|(at, tensor)| InspectedTensor::new(model, at, tensor, from)).collect()
     }
 
-    /// True if a tensor is wanted, or a part of it by its name.
+    /// True if a tensor is selected, or a part of it by its name.
     fn is_selected(&self, tensor: ModelTensor) -> bool {
         let is_part = |name: &String| match tensor {
             ModelTensor::Weight(model, weight) => {
@@ -180,12 +181,12 @@ impl<'a> Listing<'a> {
         self.selection.selects(tensor.name()) || self.args.tensor.iter().any(is_part)
     }
 
-    /// True if only some tensors are wanted, so that what concerns the whole file is left out.
+    /// True if only some tensors are selected; information about the whole file is then left out.
     fn is_filtered(&self) -> bool {
         self.selection.has_patterns() || !self.selection.only.is_empty()
     }
 
-    /// Reads all values.
+    /// Computes the statistics of all entries.
     fn measure(&self) -> Vec<Result<Option<Distribution>>> {
         let entries = self.entries();
         let bytes = entries.iter().map(|entry| entry.tensor.stored_len()).sum();
@@ -202,7 +203,7 @@ impl<'a> Listing<'a> {
         self.folder.broken.iter().chain(self.folder.shards.iter().flat_map(|input| &input.contents.unreadable))
     }
 
-    /// Tensors, elements and bytes of each type, and of each grid of each layout.
+    /// Counts tensors, elements and bytes of each type, and of each grid of each layout.
     fn totals(entries: &[InspectedTensor]) -> BTreeMap<(String, Option<&'static str>), [u64; 3]> {
         let mut totals: BTreeMap<_, [u64; 3]> = BTreeMap::new();
         for entry in entries {
@@ -214,7 +215,7 @@ impl<'a> Listing<'a> {
         totals
     }
 
-    /// The JSON document without the tensors.
+    /// Returns the JSON document without the tensors.
     fn json_head(&self, entries: &[InspectedTensor]) -> Value {
         let totals = Self::totals(entries).into_iter().map(|((dtype, layout), [tensors, elements, bytes])| {
             let mut total = json!({ "dtype": dtype, "tensors": tensors, "elements": elements, "bytes": bytes });
@@ -292,9 +293,9 @@ impl<'a> Listing<'a> {
         text + &self.distributions(&entries)
     }
 
-    /// The problems with quantized weights, one line each.
+    /// Lists the problems with quantized weights, one line each.
     fn problems_text(&self) -> String {
-        /// How many lines people read.
+        /// Maximum number of lines.
         const FEW: usize = 20;
         let all = self.model.found.problems.len();
         if all == 0 {
@@ -365,7 +366,7 @@ impl<'a> Listing<'a> {
     }
 }
 
-/// The JSON document, tensor by tensor: as values in memory, a million of them would take gigabytes.
+/// Writes the JSON document tensor by tensor: as values in memory, a million tensors would take gigabytes.
 impl Serialize for Listing<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let entries = self.entries();
@@ -374,7 +375,7 @@ impl Serialize for Listing<'_> {
     }
 }
 
-/// Rows in columns; the fourth is a size.
+/// Aligns rows in columns; the fourth is a size.
 fn table(rows: &[[String; 5]]) -> String {
     columns(rows, &[3], stdout_columns()).map(|line| line + "\n").collect()
 }

@@ -1,4 +1,4 @@
-//! A tensor of a listing: what is said of it in a row and in JSON.
+//! A tensor of a listing, as a row and as JSON.
 
 use super::stats::stats_json;
 use crate::container::{Form, Tensor};
@@ -14,14 +14,14 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-/// A tensor with its place among those that are stored, of a quantized weight that of the codes.
+/// Tensor with its place among the stored tensors; a quantized weight has the place of its codes.
 pub(super) struct InspectedTensor<'a> {
     pub(super) model: &'a LogicalCheckpoint<'a>,
     pub(super) at: usize,
     pub(super) tensor: ModelTensor<'a>,
-    /// What its elements are, according to `--from` too; `None` where that is not known, and of quantized weights.
+    /// Form of its elements, considering `--from`; `None` if unknown, and for quantized weights.
     pub(super) form: Option<Form>,
-    /// Of a quantized weight.
+    /// Grid of a quantized weight.
     pub(super) grid: Option<Grid>,
 }
 
@@ -39,7 +39,7 @@ impl<'a> InspectedTensor<'a> {
         Self { model, at, tensor, form, grid }
     }
 
-    /// The type, or the grid.
+    /// Returns the type, or the grid.
     pub(super) fn dtype(&self) -> String {
         match (self.tensor, &self.grid) {
             (_, Some(grid)) => grid.to_string(),
@@ -50,16 +50,16 @@ impl<'a> InspectedTensor<'a> {
         }
     }
 
-    /// How a quantized weight is stored.
+    /// Returns the layout of a quantized weight.
     pub(super) fn layout(&self) -> Option<&'static str> {
         if let ModelTensor::Weight(_, weight) = self.tensor { Some(weight.layout.name) } else { None }
     }
 
     pub(super) fn count(&self) -> u64 {
-        self.tensor.shape().iter().product() // which was checked when the file was read
+        self.tensor.shape().iter().product() // checked when the file was read
     }
 
-    /// Bytes of the elements, as they are where nothing is compressed; of all parts.
+    /// Returns the uncompressed bytes of the elements; for a quantized weight, of all its parts.
     pub(super) fn bytes(&self) -> u64 {
         match self.tensor {
             ModelTensor::Stored(_, tensor) => bytes_of(tensor),
@@ -73,7 +73,7 @@ impl<'a> InspectedTensor<'a> {
         self.layout().is_some() || self.form.is_some_and(|form| form.dtype().is_floating())
     }
 
-    /// Its figures; `None` where it has no numbers, or the file does not say what they are.
+    /// Computes its statistics; `None` if it has no numbers, or the file does not give their type.
     pub(super) fn measure(&self, threads: usize, progress: &dyn Progress) -> Result<Option<Distribution>> {
         match (self.tensor, self.form) {
             (ModelTensor::Weight(model, weight), _) => {
@@ -99,7 +99,7 @@ impl<'a> InspectedTensor<'a> {
         [shorten(self.tensor.name()), self.dtype(), shape + order, size(self.bytes()), stored]
     }
 
-    /// `hf-fp8, 8.03 bits per weight`, and in which files, where there are several.
+    /// Describes the storage: `hf-fp8, 8.03 bits per weight`, and the files, if there are several.
     fn how_stored(&self, weight: &FoundWeight) -> String {
         let mut text = weight.layout.name.to_owned();
         if let Some(bits) = self.bits_per_weight() {

@@ -33,7 +33,7 @@ pub(super) fn stats_json(stats: &Distribution, shape: &[u64]) -> Value {
     })
 }
 
-/// Statistics in lines of 80 columns.
+/// Formats statistics in lines of 80 columns.
 pub(super) fn line_of(stats: &Distribution, shape: &[u64]) -> String {
     let number = |number: Option<Number>| match number {
         Some(Number::Float(value)) => brief(value),

@@ -1,4 +1,4 @@
-//! Where an index and the shards of a checkpoint disagree, or the shards among themselves.
+//! Disagreements between an index and the shards of a checkpoint, or among the shards.
 
 use super::index::WeightMap;
 use crate::container::{Input, probe};
@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// The most disagreements that are listed.
+/// Maximum number of disagreements that are listed.
 const TOLD: usize = 10;
 
 /// A contradiction between the files of a folder.
@@ -15,9 +15,9 @@ const TOLD: usize = 10;
 pub struct Disagreement {
     /// A sentence that describes it; the last of many counts the others.
     pub text: String,
-    /// Whether it leaves open which tensors the checkpoint has. Such a checkpoint can be shown but not converted.
+    /// True if the set of tensors is ambiguous. Such a checkpoint can be shown but not converted.
     pub is_fatal: bool,
-    /// Whether the index leaves out a shard of its own, whose tensors would be lost.
+    /// True if the index leaves out one of its own shards, whose tensors would be lost.
     pub(super) is_index_short: bool,
 }
 
@@ -31,9 +31,9 @@ impl Disagreement {
     }
 }
 
-/// A shard in the folder that the index does not name. Loaders leave such a file out, as tcast does: it can be the rest of
-/// an older checkpoint, or the same model in another format. If its number continues those of the shards that the index
-/// names, the index is incomplete, unless the shard has no tensors: no index can name such a shard.
+/// Describes a shard in the folder that the index does not name. Loaders leave such a file out, and so does tcast: it
+/// can be the rest of an older checkpoint, or the same model in another format. If the file is numbered like the shards
+/// that the index names, the index is incomplete, unless the shard has no tensors: no index can name such a shard.
 pub(super) fn unnamed(folder: &Path, file: &str, named: &BTreeSet<&str>) -> Disagreement {
     let is_of_set = set_of(file).is_some_and(|set| named.iter().any(|other| set_of(other) == Some(set)));
     let name = shorten(file);
@@ -46,15 +46,15 @@ pub(super) fn unnamed(folder: &Path, file: &str, named: &BTreeSet<&str>) -> Disa
     }
 }
 
-/// What the names of the shards of a checkpoint have in common: the model and the number of shards, of
-/// `model-00001-of-00002.safetensors`.
+/// Returns the parts that the names of the shards of a checkpoint have in common: the model and the number of shards,
+/// in `model-00001-of-00002.safetensors`.
 fn set_of(file: &str) -> Option<(&str, &str)> {
     let (start, count) = file.rsplit_once("-of-")?;
     let model = start.trim_end_matches(|digit: char| digit.is_ascii_digit());
     (model.len() < start.len()).then_some((model, count))
 }
 
-/// What the index lists and the shards do not hold, and the reverse, for shards that could be opened.
+/// Finds tensors that the index lists and the shards do not hold, and the reverse, for shards that could be opened.
 pub(super) fn compare(map: &WeightMap, shards: &[Input], found: &mut Disagreements) {
     let files: Vec<Cow<str>> =
         shards.iter().map(|shard| shard.path().file_name().unwrap_or_default().to_string_lossy()).collect();
@@ -79,7 +79,7 @@ pub(super) fn compare(map: &WeightMap, shards: &[Input], found: &mut Disagreemen
     }
 }
 
-/// Tensors that are in more than one shard.
+/// Finds tensors that are in more than one shard.
 pub(super) fn repetitions<'a>(shards: impl Iterator<Item = &'a Input>) -> Disagreements {
     let mut homes: BTreeMap<&str, &Path> = BTreeMap::new();
     let mut found = Disagreements::default();
@@ -95,7 +95,8 @@ pub(super) fn repetitions<'a>(shards: impl Iterator<Item = &'a Input>) -> Disagr
     found
 }
 
-/// The first disagreements, the fatal ones before the others, and their number: an index can list a million tensors.
+/// The first disagreements, the fatal ones before the others, and the number of all: an index can list a million
+/// tensors.
 #[derive(Default)]
 pub(super) struct Disagreements {
     fatal: Vec<Disagreement>,

@@ -1,4 +1,4 @@
-//! `model.safetensors.index.json`: which shard holds each tensor, as `transformers` reads and writes it.
+//! `model.safetensors.index.json`: the shard of each tensor, as `transformers` reads and writes it.
 
 use super::{read_text, without_byte_order_mark};
 use crate::container::json::{MapOnly, SharedValues, without_python_literals};
@@ -17,7 +17,7 @@ const INFIX: &str = ".safetensors.index.";
 /// The usual name of an index; a variant's name is part of it (`model.safetensors.index.fp16.json`).
 pub const INDEX: &str = "model.safetensors.index.json";
 
-/// What to do if an index is unusable.
+/// Remedy for an unusable index.
 pub(super) const WITHOUT_INDEX: &str = "give the .safetensors files one by one";
 
 pub struct Index {
@@ -33,7 +33,7 @@ pub(super) type WeightMap = BTreeMap<Box<str>, Arc<str>>;
 /// Marks a string that replaces a Python literal while the text is JSON.
 const LITERAL: char = '\u{f8ff}';
 
-/// The metadata of an index are its totals; as values they take 50 times the memory of their text.
+/// Maximum length of the metadata, which are totals: as parsed values, they take 50 times the memory of their text.
 const MOST_METADATA: usize = 1 << 20;
 
 /// The parts of an index that matter; everything else is ignored.
@@ -63,7 +63,7 @@ impl Index {
     }
 }
 
-/// The shard of each tensor, from an index file.
+/// Reads the shard of each tensor from an index file.
 pub fn weight_map(path: &Path) -> Result<WeightMap> {
     Index::read(path).map(|index| index.weight_map).map_err(|error| error.in_file(path))
 }
@@ -72,7 +72,7 @@ pub fn is_index(name: &str) -> bool {
     name.contains(INFIX) && Path::new(name).extension().is_some_and(|extension| extension == "json")
 }
 
-/// The text of an index in the style of `transformers` 5: keys sorted, two spaces, everything that is not ASCII
+/// Returns the text of an index in the style of `transformers` 5: sorted keys, two spaces, non-ASCII characters
 /// escaped. `bytes` and `elements` are totals of all tensors; other metadata are kept.
 pub fn index_text(
     metadata: &Map<String, Value>,
@@ -101,7 +101,7 @@ pub fn index_text(
     ascii + "\n"
 }
 
-/// The name of the index of shards that replace the only one. Loaders put a variant behind `index`:
+/// Returns the name of the index of shards that replace a single shard. Loaders put a variant after `index`:
 /// `model.safetensors.index.fp16.json` for `model.fp16.safetensors`.
 pub fn index_in_place_of(shard: &str) -> String {
     let stem = shard.strip_suffix(".safetensors").unwrap_or(shard);
@@ -111,9 +111,9 @@ pub fn index_in_place_of(shard: &str) -> String {
     }
 }
 
-/// Names for `count` shards in the style of `transformers`, from the name of their index: `model.safetensors` for one
-/// shard, `model-00001-of-00002.safetensors` for several, `model.fp16-00001-of-00002.safetensors` for the index of a
-/// variant.
+/// Returns names for `count` shards in the style of `transformers`, from the name of their index: `model.safetensors`
+/// for one shard, `model-00001-of-00002.safetensors` for several, `model.fp16-00001-of-00002.safetensors` for the index
+/// of a variant.
 pub fn shard_names(index: &str, count: usize) -> Vec<String> {
     let (model, variant) = index.split_once(INFIX).unwrap_or(("model", "json"));
     let variant = variant.strip_suffix("json").unwrap_or_default().trim_end_matches('.');

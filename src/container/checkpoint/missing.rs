@@ -1,5 +1,5 @@
-//! What helps if an input is not there, or holds no shards: the name that was meant, what is there instead, or how to
-//! download it.
+//! Remedies for an input that does not exist or holds no shards: the intended name, the existing alternatives, or the
+//! command that downloads it.
 
 use super::names::{file_names, folders_of_shards, has_shards};
 use crate::container::{by_extension, known_formats, probe_on};
@@ -10,10 +10,11 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 
-/// The most entries of a folder that are considered.
+/// Maximum number of folder entries that are considered.
 const MOST: usize = 2_000;
 
-/// Adds to an error about an input what its path alone says: where a missing one is, and what a file of JSON describes.
+/// Adds to an error about an input the remedy that follows from its path alone: the place of a missing input, or the
+/// folder that a JSON file describes.
 pub(super) fn explain(error: Error, path: &Path) -> Error {
     let is_missing = matches!(fs::symlink_metadata(path), Err(error) if error.kind() == ErrorKind::NotFound);
     if !is_missing {
@@ -43,7 +44,7 @@ pub(super) fn explain(error: Error, path: &Path) -> Error {
     }
 }
 
-/// The command that downloads an address.
+/// Returns the command that downloads an address.
 fn download(text: &str, kind: &str, address: &str) -> String {
     let whole = quoted(Path::new(text));
     let parts: Vec<&str> = address.split('/').filter(|part| !part.is_empty()).collect();
@@ -67,13 +68,13 @@ fn download(text: &str, kind: &str, address: &str) -> String {
     }
 }
 
-/// The command that downloads a model from Hugging Face, or a file of it, and prints where that is.
+/// Returns the command that downloads a model from Hugging Face, or one of its files, and prints the local path.
 fn from_hub(repository: &str, file: Option<&str>) -> String {
     let file = file.map(|file| format!(" {}", quoted(file.as_ref()))).unwrap_or_default();
     format!("hf download {}{file}", quoted(repository.as_ref()))
 }
 
-/// True if a path may be the name of a model on Hugging Face: `OWNER/NAME`, where no such folder is.
+/// True if a path may be the name of a model on Hugging Face: `OWNER/NAME`, if there is no folder `OWNER`.
 fn is_repository(path: &Path) -> bool {
     let mut parts = path.components();
     let is_name = |part: Option<Component>| matches!(part, Some(Component::Normal(name)) if !name.as_encoded_bytes().starts_with(b"~"));
@@ -81,7 +82,8 @@ fn is_repository(path: &Path) -> bool {
     is_pair && by_extension(path).is_none() && !directory_of(path).exists()
 }
 
-/// The path of an existing file or folder whose name is most similar, in the same folder or in one of a similar name.
+/// Returns the path of the existing file or folder with the most similar name, in the same folder or in a folder with a
+/// similar name.
 fn near(path: &Path) -> Option<PathBuf> {
     let name = path.file_name()?.to_str()?;
     let folder = directory_of(path);
@@ -96,8 +98,8 @@ fn near(path: &Path) -> Option<PathBuf> {
     Some(other.map_or_else(|| path.with_file_name(&found), |folder| folder.join(&found)))
 }
 
-/// The distance of an existing name from a typed one; `None` if it is not similar. The stems decide: most files of a
-/// folder have the same extension. Files of another number are other shards.
+/// Returns the distance of an existing name from a typed one; `None` if it is not similar. The stems decide, because
+/// most files of a folder have the same extension. Files with another number are other shards.
 fn distance(typed: &str, found: &str) -> Option<usize> {
     let parts = |name: &str| match name.rsplit_once('.') {
         Some((stem, extension)) if !stem.is_empty() && extension.starts_with(|c: char| c.is_ascii_alphabetic()) => {
@@ -115,15 +117,15 @@ fn distance(typed: &str, found: &str) -> Option<usize> {
         (None, None) => true,
         _ => false,
     };
-    // Another format of the same name, or an extension that was left out.
+    // Another format with the same name, or an omitted extension.
     let is_other_format = changes == 0 && found_end.is_some() && by_extension(found.as_ref()).is_some();
     let is_similar = changes <= most && digits(&typed_stem) == digits(&found_stem) && (is_same_end || is_other_format);
     is_similar.then_some(2 * changes + usize::from(typed_end != found_end))
 }
 
-/// The error for a folder without shards: what is in it, and how to use that.
+/// Returns the error for a folder without shards, with the usable contents of the folder as the remedy.
 pub(super) fn without_shards(folder: &Path) -> Error {
-    /// The most files that are tried, and named.
+    /// Maximum number of files that are tried and named.
     const FEW: usize = 8;
     /// Extensions of files that hold tensors in formats of other programs.
     const OTHERS: [&str; 11] = ["bin", "ckpt", "gguf", "ggml", "h5", "hdf5", "keras", "msgpack", "pickle", "pt", "pth"];
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    #[cfg(unix)] // in its quotes
+    #[cfg(unix)] // with the quotes of its shells
     fn an_address_comes_with_the_command_that_downloads_it() {
         for (address, command) in [
             ("hf://org/x", "hf download 'org/x'"),

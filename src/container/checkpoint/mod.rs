@@ -1,9 +1,9 @@
 //! The input of a command: a tensor file, or a folder of `.safetensors` shards, with or without an index that names
 //! them.
 //!
-//! The index decides, in the format of `transformers`: `{"metadata": {...}, "weight_map": {tensor: shard}}`. Names of
-//! shards are never computed, and none may lead out of the folder; a shard may be a link, as in the caches of Hugging
-//! Face. Without an index, every `.safetensors` file of the folder is a shard.
+//! The index is authoritative, in the format of `transformers`: `{"metadata": {...}, "weight_map": {tensor: shard}}`.
+//! Names of shards are never computed, and none may lead out of the folder; a shard may be a link, as in the caches of
+//! Hugging Face. Without an index, every `.safetensors` file of the folder is a shard.
 
 mod disagreements;
 mod index;
@@ -45,15 +45,15 @@ pub struct Checkpoint {
     pub index: Option<Index>,
     /// The shards in the order of their names, or the single file.
     pub shards: Vec<Input>,
-    /// Why shards could not be opened. If a single file cannot be opened, that is an error.
+    /// Errors of shards that could not be opened. A single file that cannot be opened is an error instead.
     pub broken: Vec<Error>,
-    /// Where the index and the shards disagree, or the shards among themselves.
+    /// Disagreements between the index and the shards, or among the shards.
     pub disagreements: Vec<Disagreement>,
     descriptions: side_files::Descriptions,
 }
 
 impl Checkpoint {
-    /// Whether it is an ONNX model.
+    /// True if the checkpoint is an ONNX model.
     pub(crate) fn is_model(&self) -> bool {
         self.shards.iter().any(|shard| shard.container.format_info().is_changed_only)
     }
@@ -71,12 +71,13 @@ impl Checkpoint {
         self.shards.iter().flat_map(|shard| &shard.files).map(MappedFile::path)
     }
 
-    /// The folder of its `config.json`: its own, or that of its file.
+    /// The folder of the `config.json`: the folder of the shards, or of the single file.
     pub(crate) fn config_folder(&self) -> &Path {
         self.folder.as_deref().unwrap_or_else(|| directory_of(&self.path))
     }
 
-    /// Every file that its conversion may read, and everything else in its folder: none of these may be an output.
+    /// Returns every file that the conversion may read, and all other files in the folder: none of these may be an
+    /// output.
     pub fn files(&self) -> Result<Vec<PathBuf>> {
         let mut files: Vec<PathBuf> = self.paths().map(Path::to_owned).collect();
         if let Some(folder) = &self.folder {
@@ -85,7 +86,7 @@ impl Checkpoint {
             let names = names.into_iter().map(PathBuf::from).chain(kept.into_iter().map(PathBuf::from)).chain(left_out);
             files.extend(names.map(|name| folder.join(name)));
         } else {
-            // These files say whether the tensors of a shard are codes.
+            // These files determine whether the tensors of a shard are codes.
             let folder = self.config_folder();
             let names = file_names(folder).unwrap_or_else(|_| vec![CONFIG.into(), INDEX.into()]);
             let configs = [CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG];
@@ -113,7 +114,7 @@ impl Checkpoint {
     }
 }
 
-/// Opens a checkpoint that can be converted: every tensor can be read, and it is clear which tensors there are. Up to
+/// Opens a checkpoint that can be converted: every tensor can be read, and the set of tensors is unambiguous. Up to
 /// `threads` threads read a long header.
 pub fn open(path: &Path, threads: usize) -> Result<Checkpoint> {
     let mut checkpoint = probe(path, threads)?;
@@ -148,7 +149,7 @@ pub fn open(path: &Path, threads: usize) -> Result<Checkpoint> {
     Ok(checkpoint)
 }
 
-/// A shard with the name that tcast gives to the cast of another one, `model.TYPE.safetensors`.
+/// Returns a shard with the name that tcast gives to the cast of another one, `model.TYPE.safetensors`.
 fn output_among(checkpoint: &Checkpoint) -> Option<&Path> {
     let is_output = |path: &Path| {
         let (stem, dtype) = path.file_stem()?.to_str()?.rsplit_once('.')?;
@@ -159,7 +160,8 @@ fn output_among(checkpoint: &Checkpoint) -> Option<&Path> {
     checkpoint.shards.iter().map(Input::path).find(|path| is_output(path).is_some())
 }
 
-/// The most recent shard of a folder without an index, most likely an output, if the others have no duplicate tensors.
+/// Returns the most recent shard of a folder without an index, most likely an output, if the others have no duplicate
+/// tensors.
 fn newest_to_repeat(checkpoint: &Checkpoint) -> Option<&Path> {
     let modified = |shard: &&Input| fs::metadata(shard.path()).and_then(|found| found.modified()).ok();
     let newest = checkpoint.shards.iter().max_by_key(modified).filter(|_| checkpoint.index.is_none())?;
@@ -168,9 +170,9 @@ fn newest_to_repeat(checkpoint: &Checkpoint) -> Option<&Path> {
     (is_newer && repetitions(others()).all == 0).then_some(newest.path())
 }
 
-/// Opens a file, or every shard of a folder, given by its own path or by that of an index in it. Fails if none of the
-/// files can be read, an unfinished conversion is in the folder, the name of a shard is not text, or the index is
-/// broken or names a shard outside.
+/// Opens a file, or every shard of a folder, given by its own path or by the path of an index in it. Fails if none of
+/// the files can be read, an unfinished conversion is in the folder, the name of a shard is not text, or the index is
+/// broken or names a shard outside the folder.
 pub fn probe(path: &Path, threads: usize) -> Result<Checkpoint> {
     let found = find(path, threads).map_err(|error| explain(error, path))?;
     Ok(Checkpoint { path: path.to_owned(), ..found })
@@ -196,18 +198,19 @@ fn find(path: &Path, threads: usize) -> Result<Checkpoint> {
 
 /// Reads a small file that describes others.
 fn read_text(path: &Path) -> Result<String> {
-    /// Indexes of the largest models have a few MiB.
+    /// Maximum length; indexes of the largest models have a few MiB.
     const MOST: u64 = 100 << 20;
     let text = read_regular(path, MOST, Links::Follow).map_err(|error| Error::io("cannot read", &error))?;
     String::from_utf8(text).map_err(|_| Error::new("is not UTF-8 text"))
 }
 
-/// The text behind the mark with which some editors of Windows begin a file.
+/// Returns the text after the byte order mark with which some Windows editors begin a file.
 fn without_byte_order_mark(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
-/// The names of all tensors in an index beside a shard that names the shard. Empty for a file that stands alone.
+/// Returns the names of all tensors in the indexes next to a shard that name the shard. Empty for a file without such
+/// an index.
 pub fn beside(shard: &Path) -> Result<Vec<String>> {
     let folder = directory_of(shard);
     let name = shard.file_name().unwrap_or_default().to_string_lossy();
@@ -269,7 +272,7 @@ fn open_indexed(folder: &Path, index: &str, threads: usize) -> Result<Checkpoint
     Ok(Checkpoint { folder, index: Some(index), shards, broken, disagreements, ..Checkpoint::default() })
 }
 
-/// Opens shards: returns those that can be read, and why the others cannot, as `explain` words it.
+/// Opens shards: returns the readable ones, and the errors of the others, as worded by `explain`.
 fn open_shards(
     folder: &Path,
     names: Vec<String>,

@@ -8,23 +8,23 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// Whether this is the name of a shard, in upper or lower case.
+/// True if a name is the name of a shard, in upper or lower case.
 pub fn is_shard_name(name: &str) -> bool {
     name.to_ascii_lowercase().ends_with(".safetensors")
 }
 
-/// Whether this is the name of a shard in the folder; a folder is not a shard.
+/// True if a name is the name of a shard in the folder; a folder is not a shard.
 pub(super) fn is_shard(folder: &Path, name: &str) -> bool {
     is_shard_name(name) && !folder.join(name).is_dir()
 }
 
-/// Whether a folder has a shard.
+/// True if a folder has a shard.
 pub(crate) fn has_shards(folder: &Path) -> bool {
     let is_one = |name: &OsString| name.to_str().is_some_and(|name| is_shard(folder, name));
     file_names(folder).is_ok_and(|names| names.iter().any(is_one))
 }
 
-/// The names of the files and folders in a folder, sorted.
+/// Returns the names of the files and folders in a folder, sorted.
 pub(super) fn file_names(folder: &Path) -> Result<Vec<OsString>> {
     let failed = |error: std::io::Error| Error::io("cannot read", &error);
     let entries = fs::read_dir(folder).map_err(failed)?;
@@ -34,10 +34,10 @@ pub(super) fn file_names(folder: &Path) -> Result<Vec<OsString>> {
     Ok(names)
 }
 
-/// The nearest folders below a folder that have shards, quoted, as in a pipeline of diffusers or in the cache of
-/// Hugging Face; at most eight.
+/// Returns the nearest folders below a folder that have shards, quoted, as in a pipeline of diffusers or in the cache
+/// of Hugging Face; at most eight.
 pub(super) fn folders_of_shards(folder: &Path) -> Vec<String> {
-    /// The greatest depth, and the most folders that are searched.
+    /// Maximum depth, and maximum number of folders that are searched.
     const MOST: (usize, usize) = (4, 2_000);
     let mut level = vec![folder.to_owned()];
     let mut left = MOST.1;
@@ -59,7 +59,8 @@ pub(super) fn folders_of_shards(folder: &Path) -> Vec<String> {
     Vec::new()
 }
 
-/// Names as text. A name that is not text cannot be in an index. It must not name a shard, which would be left out.
+/// Converts names to text. Drops names that are not text, which cannot be in an index; refuses such a name of a shard,
+/// which would be left out.
 pub(super) fn texts(names: Vec<OsString>) -> Result<Vec<String>> {
     let text = |name: OsString| match name.into_string() {
         Ok(name) => Some(Ok(name)),
@@ -86,7 +87,7 @@ pub(super) fn find_index(files: &[String]) -> Result<Option<String>> {
     }
 }
 
-/// Whether a name is that of a file directly in the folder.
+/// True if a name denotes a file directly in the folder.
 pub fn is_plain(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     let is_one = matches!((parts.next(), parts.next()), (Some(Component::Normal(only)), None) if only == name);
@@ -94,7 +95,7 @@ pub fn is_plain(name: &str) -> bool {
     is_one && !name.contains('\0') && !(cfg!(windows) && name.contains(':'))
 }
 
-/// The name of a file that makes the `.safetensors` files of a folder a checkpoint: an index or a config.
+/// Returns the name of a file that makes the `.safetensors` files of a folder a checkpoint: an index or a config.
 pub fn description(folder: &Path) -> Option<String> {
     let names = file_names(folder).unwrap_or_default().into_iter().filter_map(|name| name.into_string().ok());
     names.into_iter().find(|name| is_index(name) || name == CONFIG)

@@ -1,4 +1,4 @@
-//! The files beside the shards of a checkpoint: config, tokenizer, chat template and others.
+//! The files next to the shards of a checkpoint: config, tokenizer, chat template and others.
 
 use super::{Checkpoint, is_index, is_shard_name, read_text, without_byte_order_mark};
 use crate::container::Input;
@@ -17,13 +17,13 @@ use std::sync::OnceLock;
 
 /// The file that describes a model.
 pub const CONFIG: &str = "config.json";
-/// `ModelOpt`'s description of a quantized checkpoint, beside its config.
+/// `ModelOpt`'s description of a quantized checkpoint, next to its config.
 pub const HF_QUANT_CONFIG: &str = "hf_quant_config.json";
 /// GPTQ's description of a quantized checkpoint.
 pub const QUANTIZE_CONFIG: &str = "quantize_config.json";
-/// What to do about a file that cannot be read.
+/// Remedy for a file that cannot be read.
 const READABLE: &str = "make it a file that can be read, or download it again";
-/// Endings of names of weights in some format: those of the original model, which the result no longer is.
+/// Name endings of weight files. Such files hold the weights of the original model, not of the result.
 const WEIGHTS: &[&str] = &[
     ".safetensors",
     ".bin",
@@ -46,14 +46,14 @@ const WEIGHTS: &[&str] = &[
 /// The files of a folder that are not its shards, as sorted paths relative to it.
 #[derive(Debug, Default)]
 pub struct SideFiles {
-    /// Files that belong to the model whatever its types are.
+    /// Files that belong to the model regardless of its types.
     pub kept: Vec<String>,
     /// Weights in other formats, entries that are not files, and names that are not text.
     pub left_out: Vec<PathBuf>,
 }
 
 impl SideFiles {
-    /// Searches a folder and its subfolders; it skips hidden folders, which belong to tools, and shards and indexes.
+    /// Searches a folder and its subfolders; skips hidden folders, which belong to tools, and shards and indexes.
     pub fn of(folder: &Path) -> Result<Self> {
         let mut found = Self::default();
         let mut folders = vec![PathBuf::new()];
@@ -64,15 +64,15 @@ impl SideFiles {
                 let entry = entry.map_err(failed)?;
                 let name = entry.file_name().to_string_lossy().into_owned();
                 let inside = inner.join(entry.file_name());
-                // A link to a folder may lead anywhere; a link to a file is what caches use.
+                // A link to a folder may lead anywhere; caches use links to files.
                 if entry.file_type().map_err(failed)?.is_dir() {
                     if !name.starts_with('.') {
                         folders.push(inside);
                     }
                 } else if is_index(&name) || inner.as_os_str().is_empty() && is_shard_name(&name) {
-                    // tcast writes it anew, or reports already that the index lacks it.
+                    // tcast writes a new one, or already reports that the index lacks it.
                 } else if is_own(&name) {
-                    // It belongs to an unfinished conversion into the folder.
+                    // The entry belongs to an unfinished conversion into the folder.
                 } else if let Some(path) = inside.to_str()
                     && is_plain_file(&entry)?
                     && !WEIGHTS.iter().any(|end| name.to_ascii_lowercase().ends_with(end))
@@ -109,7 +109,7 @@ impl SideFiles {
     }
 }
 
-/// Whether an entry is a file, or a link to one. A link may lead nowhere, and a file may have been removed just now.
+/// True if an entry is a file, or a link to one. A link may lead nowhere, and a file may have just been removed.
 fn is_plain_file(entry: &fs::DirEntry) -> Result<bool> {
     match fs::metadata(entry.path()) {
         Ok(metadata) => Ok(metadata.is_file()),
@@ -118,15 +118,16 @@ fn is_plain_file(entry: &fs::DirEntry) -> Result<bool> {
     }
 }
 
-/// Whether a path can be that of a side file: in the folder, and not made by this program for itself.
+/// True if a path can belong to a side file: it is in the folder, and no part is a name that this program creates for
+/// itself.
 pub fn is_inside(path: &str) -> bool {
     let mut parts = Path::new(path).components();
     !path.is_empty()
         && parts.all(|part| matches!(part, Component::Normal(name) if name.to_str().is_some_and(|name| !is_own(name))))
 }
 
-/// The texts of the files that describe how weights are stored. Each is read at most once: a second time it could be
-/// another version.
+/// The texts of the files that describe the storage of weights. Each file is read at most once, because a second read
+/// could return another version.
 #[derive(Default)]
 pub(super) struct Descriptions([OnceLock<Option<String>>; 3]);
 
@@ -137,8 +138,8 @@ impl Descriptions {
 }
 
 impl Checkpoint {
-    /// The text of [`CONFIG`], [`HF_QUANT_CONFIG`] or [`QUANTIZE_CONFIG`], if the folder has it. Refuses one that is no
-    /// JSON object: it does not say how weights are stored.
+    /// The text of [`CONFIG`], [`HF_QUANT_CONFIG`] or [`QUANTIZE_CONFIG`], if the folder has it. Refuses a text that is
+    /// not a JSON object, because it does not describe the storage of weights.
     pub(crate) fn side_file(&self, name: &str) -> Result<Option<&str>> {
         let text = self.descriptions.get(name).expect("one of these files");
         if text.get().is_none() {
@@ -147,29 +148,29 @@ impl Checkpoint {
         Ok(self.read_text_of(name))
     }
 
-    /// The same, if it was read.
+    /// The text of one of these files, if [`Self::side_file`] has read it.
     pub(crate) fn read_text_of(&self, name: &str) -> Option<&str> {
         self.whole_text_of(name).map(without_byte_order_mark)
     }
 
-    /// The same with a byte order mark, if it has one.
+    /// The same text with its byte order mark, if it has one.
     pub(crate) fn whole_text_of(&self, name: &str) -> Option<&str> {
         self.descriptions.get(name)?.get()?.as_deref()
     }
 
-    /// The method by which its weights are quantized, according to its config; `None` if that names none.
+    /// The quantization method of the weights according to the config; `None` if the config describes none.
     pub(crate) fn quantization(&self) -> Result<Option<String>> {
         Ok(self.side_file(CONFIG)?.and_then(|config| quantization_of(&as_json(config))))
     }
 }
 
 fn read_side_file(folder: &Path, name: &str) -> Result<Option<String>> {
-    /// The most bytes that are read, of which several copies are held. Lists of all modules of a model take a few MiB.
+    /// Maximum length; several copies of the text are held. Lists of all modules of a model take a few MiB.
     const MOST: u64 = 32 << 20;
     let path = folder.join(name);
     match fs::symlink_metadata(&path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        _ => {} // another error comes again
+        _ => {} // any other error recurs below
     }
     if let Some(len) = fs::metadata(&path).ok().map(|found| found.len()).filter(|len| *len > MOST) {
         let error = Error::new(format!("has {len} bytes; at most {MOST} are read")).in_file(&path);
@@ -192,8 +193,8 @@ fn quantization_of(json: &str) -> Option<String> {
     Some(method.unwrap_or_else(|| "of an unnamed method".to_owned()))
 }
 
-/// The descriptions of quantized weights in a config, each with its key. Multimodal models have one in the section of the
-/// quantized part. A value that is null or empty says nothing; any other does.
+/// Returns the descriptions of quantized weights in a config, each with its key. Multimodal models have one in the
+/// section of the quantized part. A value that is null or empty is not a description; any other is.
 pub fn descriptions(json: &str) -> Vec<(&'static str, &str)> {
     let outer = members(json).unwrap_or_default();
     let inner = outer.get("text_config").and_then(|text| members(text.get())).unwrap_or_default();
@@ -209,17 +210,18 @@ pub fn descriptions(json: &str) -> Vec<(&'static str, &str)> {
     let found = keys.into_iter().filter_map(|(members, name)| {
         let key = name.strip_prefix("text_config.").unwrap_or(name);
         let text = members.get(key)?.get();
-        // Some configs say with `false` or a word of their own what only MLX says with an object.
+        // Under this key, only MLX has an object; some other configs have `false` or their own word.
         (is_said(text) && (key != "quantization" || text.starts_with('{'))).then_some((name, text))
     });
     found.collect()
 }
 
-/// Changes the `dtype` of a config, or `torch_dtype` as it used to be called, and no other byte. `None` if nothing
-/// changes: the config names no dtype, or this one.
+/// Changes the `dtype` of a config, or its former name `torch_dtype`, and no other byte. `None` if nothing changes: the
+/// config names no dtype, or the same one.
 ///
-/// torch computes in four types, and `transformers` cannot load a model whose config names another: `elements` says how
-/// many weights have each type, and the most frequent of the four is taken. If there is none, the old dtype stays.
+/// torch computes in four types, and `transformers` cannot load a model whose config names another: `elements` is the
+/// number of elements of each type, and the most frequent of the four types is chosen. If none of the four occurs, the
+/// old dtype stays.
 pub fn with_dtype(config: &str, elements: &BTreeMap<&'static str, u64>) -> Option<String> {
     const COMPUTED_IN: [Dtype; 4] = [Dtype::Float32, Dtype::Bfloat16, Dtype::Float16, Dtype::Float64];
     let count = |dtype: &Dtype| elements.get(dtype.name()).copied().unwrap_or(0);
@@ -227,7 +229,7 @@ pub fn with_dtype(config: &str, elements: &BTreeMap<&'static str, u64>) -> Optio
     let json = as_json(config);
     let members = members(&json)?;
     let mut changed = config.to_owned();
-    // From the end, so that earlier offsets stay valid.
+    // Replaces from the end, so that earlier offsets stay valid.
     let mut values: Vec<&str> =
         ["dtype", "torch_dtype"].iter().filter_map(|key| Some(members.get(*key)?.get())).collect();
     values.sort_by_key(|value| std::cmp::Reverse(value.as_ptr()));

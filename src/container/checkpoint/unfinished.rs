@@ -1,4 +1,4 @@
-//! A folder with an unfinished conversion in it is not a checkpoint, whatever else it contains.
+//! A folder with an unfinished conversion in it is not a checkpoint, regardless of its other contents.
 
 use super::{file_names, is_shard_name};
 use crate::error::{Error, InterruptedWork, Kind, Result, WorkState};
@@ -13,7 +13,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// The members of a manifest that are read here; the module `staging` writes it.
+/// The members of a manifest that this module reads; the module `staging` writes it.
 #[derive(Deserialize)]
 struct Begun {
     operator: String,
@@ -42,7 +42,7 @@ pub(crate) enum StoredPath {
 }
 
 impl StoredPath {
-    /// A path that is valid in any folder.
+    /// Stores a path in a form that is valid in any folder.
     pub(crate) fn absolute(path: &Path) -> Self {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         match path.into_os_string().into_string() {
@@ -74,7 +74,7 @@ pub(super) fn refuse(folder: &Path) -> Result<()> {
     }
 }
 
-/// The progress of the work according to its records, which are not trusted.
+/// Returns the progress of the work according to its records, which are not trusted.
 fn state(work: &Path) -> WorkState {
     let end = work.join(END);
     if fs::symlink_metadata(&end).is_ok() {
@@ -93,26 +93,26 @@ fn interrupted(folder: &Path, state: WorkState) -> Kind {
     let is_missing =
         |path: &Path| matches!(fs::symlink_metadata(path), Err(error) if error.kind() == ErrorKind::NotFound);
     let has_older = !is_missing(&work.join(OLD));
-    // Until `old` is made, an older checkpoint is where it was, and no file of the new one is beside it.
+    // Until `old` exists, an older checkpoint is in its place, and no file of the new one is next to it.
     let is_untouched = !has_older && !matches!(state, WorkState::Placed) && is_missing(&work.join(END));
     let names = if is_untouched { file_names(folder).unwrap_or_default() } else { Vec::new() };
     let keeps_older = names.iter().any(|name| is_shard_name(&name.to_string_lossy()));
     Kind::Interrupted(Box::new(InterruptedWork { folder: folder.to_owned(), work, has_older, keeps_older, state }))
 }
 
-/// What a file of the work folder holds; `None` where it cannot be read.
+/// Reads a file of the work folder; `None` if it cannot be read.
 fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
-    /// The longest record that is read.
+    /// Maximum length of a record.
     const MOST: u64 = 1 << 30;
     serde_json::from_slice(&read_regular(path, MOST, Links::Refuse).ok()?).ok()
 }
 
-/// Unfinished work that cannot continue, because its records cannot be read.
+/// Describes unfinished work that cannot continue, because its records cannot be read.
 pub(crate) fn without_manifest(folder: &Path) -> Kind {
     interrupted(folder, WorkState::Unreadable)
 }
 
-/// Unfinished work whose files are all in place, but whose record of that cannot be read.
+/// Describes unfinished work whose files are all in place, but whose final record cannot be read.
 pub(crate) fn without_end(folder: &Path) -> Kind {
     interrupted(folder, WorkState::Placed)
 }

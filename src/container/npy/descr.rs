@@ -6,7 +6,7 @@ use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Result};
 use crate::kernel::Storage;
 
-/// The longest name of a type that is read: numpy's own are shorter, but leading zeros can make any of them long.
+/// Maximum length of the name of a type: numpy's own names are shorter, but leading zeros can make any of them long.
 const MAX_CODE: usize = 32;
 
 pub(super) fn elements_of(descr: &PythonLiteral) -> Result<Elements> {
@@ -31,7 +31,7 @@ pub(super) fn elements_of(descr: &PythonLiteral) -> Result<Elements> {
     }
 }
 
-/// A numpy type code: byte order, kind, bytes.
+/// Reads a numpy type code: byte order, kind, bytes.
 fn elements_of_code(code: &str) -> Option<Elements> {
     if code.len() > MAX_CODE {
         return None;
@@ -41,7 +41,7 @@ fn elements_of_code(code: &str) -> Option<Elements> {
     let typed = |dtype| Some(numbers(Storage { big_endian, ..Storage::per_byte(dtype) }));
     match plain {
         "V2" => typed(Dtype::Bfloat16),
-        "f1" => typed(Dtype::Float8E5M2), // what np.save makes of ml_dtypes.float8_e5m2
+        "f1" => typed(Dtype::Float8E5M2), // as np.save writes ml_dtypes.float8_e5m2
         "?" => typed(Dtype::Bool),
         _ => {
             if let Some(dtype) = Dtype::all().find(|dtype| dtype.numpy_code() == Some(plain)) {
@@ -64,7 +64,7 @@ fn numbers(storage: Storage) -> Elements {
     Elements::Typed(Form::Numbers(storage))
 }
 
-/// A record of one field: `name` is a dtype's, `base` is opaque or an integer of the same width.
+/// Reads a record of one field: `name` is the name of a dtype, `base` is opaque or an integer of the same width.
 fn tagged(name: &str, base: &str) -> Option<Elements> {
     /// The spellings of onnx 1.17 and 1.18.
     const ONNX: &[(&str, Dtype)] = &[
@@ -85,7 +85,7 @@ fn tagged(name: &str, base: &str) -> Option<Elements> {
     (storage.bytes(1) == Some(width.into())).then_some(numbers(storage))
 }
 
-/// The `descr` of a dtype of numbers, as Python source.
+/// Returns the `descr` of a numeric dtype, as Python source.
 pub(super) fn descr_of(dtype: Dtype) -> Option<String> {
     if let Some(code) = dtype.numpy_code() {
         return Some(format!("'{}{code}'", if dtype.bits() == 8 { '|' } else { '<' }));

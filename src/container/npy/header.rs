@@ -4,14 +4,14 @@ use super::MAGIC;
 use crate::error::{Error, Result};
 use crate::text::shorten;
 
-/// The longest header that is read; numpy itself stops at 10,000 characters by default.
+/// Maximum length of a header; numpy's own default is 10,000 characters.
 const MAX_HEADER: usize = 1 << 20;
 
-/// The most literals in a header; each takes 16 times the memory of its text, and an array in an archive can have a
-/// header of a MiB compressed to almost nothing.
+/// Maximum number of literals in a header. Each takes 16 times the memory of its text, and an array in an archive can
+/// have a header of a MiB that is compressed to almost nothing.
 const MAX_LITERALS: usize = 1 << 14;
 
-/// The header's text and where the data starts.
+/// Reads the header. Returns its text and the offset of the data.
 pub(super) fn header_text(file_len: u64, fill: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> Result<(String, usize)> {
     let cut_short = || Error::new("the file ends inside its header");
     let mut start = [0; 8];
@@ -97,7 +97,7 @@ impl NpyHeader {
     }
 }
 
-/// The Python literals that a header is made of.
+/// The Python literals that occur in a header.
 #[derive(Debug)]
 pub(super) enum PythonLiteral {
     Text(String),
@@ -108,7 +108,7 @@ pub(super) enum PythonLiteral {
 }
 
 impl PythonLiteral {
-    /// The strings in it, as far as a supported `descr` has any.
+    /// Returns the strings in the literal, separated by spaces; a supported `descr` contains nothing else.
     pub(super) fn text(&self) -> String {
         let join = |items: &[Self]| items.iter().map(Self::text).collect::<Vec<_>>().join(" ");
         match self {
@@ -121,7 +121,7 @@ impl PythonLiteral {
 
 struct LiteralParser<'a> {
     rest: &'a str,
-    /// How many more literals may be read.
+    /// Number of literals that may still be read.
     left: usize,
 }
 
@@ -143,7 +143,7 @@ impl LiteralParser<'_> {
     }
 
     fn literal(&mut self, depth: u32) -> Result<PythonLiteral> {
-        /// A record's field is a tuple in a list; nothing that is supported is nested deeper.
+        /// Maximum nesting: a record's field is a tuple in a list, and no supported literal is nested deeper.
         const MAX_DEPTH: u32 = 4;
         if depth > MAX_DEPTH {
             return Err(Error::new("malformed header: brackets are nested too deep"));
@@ -175,7 +175,7 @@ impl LiteralParser<'_> {
             "True" => PythonLiteral::Bool(true),
             "False" => PythonLiteral::Bool(false),
             _ => {
-                let digits = word.strip_suffix('L').unwrap_or(word); // Python 2 wrote long integers so
+                let digits = word.strip_suffix('L').unwrap_or(word); // Python 2 wrote this suffix for long integers
                 let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
                 let is_plain = is_number && (digits == "0" || !digits.starts_with('0'));
                 if !is_plain {
@@ -205,8 +205,8 @@ impl LiteralParser<'_> {
     }
 }
 
-/// The header exactly as numpy writes it: space for the first length to grow to 21 digits, then spaces (at least one)
-/// up to a multiple of 64 bytes, then a newline.
+/// Returns the header exactly as numpy writes it: space for the first length to grow to 21 digits, then spaces (at
+/// least one) up to a multiple of 64 bytes, then a newline.
 pub(super) fn write_header(descr: &str, fortran_order: bool, shape: &[u64]) -> Vec<u8> {
     const ALIGNMENT: usize = 64;
     const GROWTH_DIGITS: usize = 21;

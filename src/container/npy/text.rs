@@ -2,10 +2,11 @@
 
 use super::super::text::{Fill, TextError, read_bytes};
 
-/// Code points that are decoded at a time.
+/// Number of code points that are decoded at a time.
 const CHUNK: usize = 256;
 
-/// Reads `<U`. NULs are appended only once something follows them, so memory is that of the text and not of its width.
+/// Reads `<U`. NULs are appended only when another character follows them, so that memory depends on the text and not
+/// on its width.
 pub(in super::super) fn read_code_points(
     width: u32,
     big_endian: bool,
@@ -43,7 +44,7 @@ pub(in super::super) fn read_padded(width: u32, fill: &mut Fill, text: &mut Vec<
     Ok(())
 }
 
-/// Appends `<U`.
+/// Appends a text as `<U`.
 pub(in super::super) fn write_code_points(width: u32, text: &[u8], output: &mut Vec<u8>) {
     let end = output.len() + 4 * width as usize;
     for char in String::from_utf8_lossy(text).chars() {
@@ -52,7 +53,7 @@ pub(in super::super) fn write_code_points(width: u32, text: &[u8], output: &mut 
     output.resize(end, 0);
 }
 
-/// Appends `|S`.
+/// Appends a text as `|S`.
 pub(in super::super) fn write_padded(width: u32, text: &[u8], output: &mut Vec<u8>) {
     let end = output.len() + width as usize;
     output.extend_from_slice(text);

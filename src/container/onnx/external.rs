@@ -1,4 +1,4 @@
-//! Elements in another file beside the message.
+//! Elements in another file, next to the file of the message.
 
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
@@ -10,12 +10,12 @@ use std::io;
 use std::ops::Range;
 use std::path::{Component, Path};
 
-/// Which symbolic links to data are followed.
+/// Rule for following symbolic links to data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LinkRule {
     Never,
-    /// Those that stay in the folder of the file, or in the folder that the file's own link leads to: in caches of
-    /// Hugging Face, a model and its data are links into one folder.
+    /// Follows links that stay in the folder of the file, or in the folder that the file's own link leads to: in caches
+    /// of Hugging Face, a model and its data are links into one folder.
     Beside,
 }
 
@@ -34,8 +34,8 @@ impl<'a> Externals<'a> {
         Self { owner, links, known: HashMap::new(), files: Vec::new() }
     }
 
-    /// Where the `wanted` bytes are that the entries of `external_data` describe: the index in `Input::files`, and the
-    /// range. The entry `checksum` is ignored, because no library checks it.
+    /// Locates the `wanted` bytes that the entries of `external_data` describe: returns the index in `Input::files`,
+    /// and the range. The entry `checksum` is ignored, because no library checks it.
     pub(super) fn find(&mut self, entries: &[(String, String)], wanted: u64) -> Result<(usize, Range<usize>)> {
         let external = External::new(entries)?;
         let file = if let Some(known) = self.known.get(&external.location) {
@@ -59,7 +59,7 @@ impl<'a> Externals<'a> {
     }
 }
 
-/// Where elements are in another file.
+/// Location of elements in another file.
 struct External {
     location: String,
     offset: u64,
@@ -93,7 +93,7 @@ impl External {
             let of = if links == LinkRule::Never { "tensor" } else { "model" };
             return Err(refuse(&format!("is not in the {of}'s folder, and is never read")));
         }
-        // The components of a path leave out what makes it that of a folder.
+        // The components of a path omit the ending that marks a folder.
         if matches!(self.location.rsplit('/').next(), Some("" | ".")) {
             return Err(refuse("is not a file"));
         }
@@ -118,7 +118,8 @@ impl External {
         MappedFile::opened(file, &path)
     }
 
-    /// The range of the bytes in a file of `len` bytes. Without a length, these are the `wanted` ones, or all.
+    /// Returns the range of the bytes in a file of `len` bytes. Without a length, it has `wanted` bytes, or reaches the
+    /// end of the file.
     fn range(&self, len: u64, wanted: Option<u64>) -> Result<Range<usize>> {
         let length = self.length.or(wanted);
         let end = length.map_or(Some(len), |length| self.offset.checked_add(length));
@@ -143,11 +144,11 @@ fn follow(owner: &Path, link: &Path) -> io::Result<Option<File>> {
 }
 
 /// Opens a file below a folder; `None` if there is a link on the way. Folders are opened one by one and none is named
-/// twice, so that nobody can replace a checked one by a link.
+/// twice, so that no other program can replace a checked folder by a link.
 #[cfg(unix)]
 fn open_beneath(folder: &Path, location: &Path) -> io::Result<Option<File>> {
     use rustix::fs::{AtFlags, FileType, Mode, OFlags, open, openat, statat};
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK; // a pipe would be waited for
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK; // so that opening a pipe does not wait
     // Traversing a folder needs fewer permissions than reading it.
     #[cfg(target_os = "linux")]
     let is_folder = OFlags::DIRECTORY | OFlags::PATH;
@@ -170,7 +171,7 @@ fn open_beneath(folder: &Path, location: &Path) -> io::Result<Option<File>> {
     Ok(Some(at.into()))
 }
 
-/// The same where folders cannot be opened: the path is checked before and after.
+/// Opens a file below a folder, on systems where folders cannot be opened: the path is checked before and after.
 #[cfg(not(unix))]
 fn open_beneath(folder: &Path, location: &Path) -> io::Result<Option<File>> {
     use crate::io::open::{Links, input_options};

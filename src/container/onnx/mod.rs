@@ -1,7 +1,7 @@
 //! `.pb`: one ONNX `TensorProto`, a protobuf message (onnx.proto3, IR version 14).
 //!
 //! Its elements are in `raw_data`, in one of six typed fields, or in another file of the same folder. The message is
-//! walked, never held in memory. Written tensors have `raw_data`, or `string_data` for text.
+//! traversed, and never held in memory. Written tensors have `raw_data`, or `string_data` for text.
 
 mod external;
 pub(crate) mod model;
@@ -42,11 +42,11 @@ const METADATA_PROPS: u64 = 16;
 const TEXT_TAG: u8 = (STRING_DATA << 3) as u8 | 2;
 /// The metadata name for `doc_string`.
 const DOC_NAME: &str = "doc_string";
-/// More dimensions than anybody needs; a message full of them is refused before it takes memory.
+/// Maximum number of dimensions, more than any tensor needs; a message full of them is refused before it takes memory.
 const MAX_RANK: usize = 1024;
-/// Like [`MAX_RANK`], for pairs of metadata and of external data: one takes only two bytes.
+/// Maximum number of pairs of metadata and of external data, as [`MAX_RANK`]: a pair takes only two bytes.
 const MAX_PAIRS: usize = 1 << 16;
-/// No protobuf message may be longer.
+/// Maximum length of a protobuf message.
 const MAX_MESSAGE: u64 = i32::MAX as u64;
 
 /// The ONNX tensor format.
@@ -161,7 +161,7 @@ impl Message {
     /// Reads the complete message in `range`.
     fn read(file: &[u8], range: Range<usize>) -> Result<Self> {
         let mut message = Self { range: range.clone(), ..Self::default() };
-        let mut doc = None; // of several the last one counts
+        let mut doc = None; // the last of several counts
         for field in MessageFields::new(file, range) {
             if message.dims.len() > MAX_RANK {
                 return Err(Error::new(format!("more than {MAX_RANK} dimensions")));
@@ -217,14 +217,14 @@ impl Message {
         Ok(message)
     }
 
-    /// The name in a message that cannot be read; empty if it has none.
+    /// Returns the name in a message that cannot be read; empty if it has none.
     fn name_in(file: &[u8], range: Range<usize>) -> String {
         let fields = MessageFields::new(file, range).map_while(Result::ok);
         let names = fields.filter_map(|field| if let (NAME, Value::Bytes(range)) = field { Some(range) } else { None });
         names.last().and_then(|range| text(file, range, "its name").ok()).unwrap_or_default()
     }
 
-    /// Type and shape.
+    /// Returns type and shape.
     fn head(&self) -> Result<(Dtype, Vec<u64>)> {
         if self.data_type == 0 {
             return Err(Error::new("the tensor's data_type is UNDEFINED"));
@@ -239,7 +239,7 @@ impl Message {
         }
     }
 
-    /// The tensor, and its metadata. `externals` opens the files with elements outside of the message.
+    /// Returns the tensor and its metadata. `externals` opens the files with elements outside of the message.
     fn into_tensor(self, file: &MappedFile, externals: &mut Externals) -> Result<(Tensor, Vec<(String, String)>)> {
         let (dtype, shape) = self.head()?;
         let count =
@@ -255,7 +255,7 @@ impl Message {
         Ok((tensor, self.metadata))
     }
 
-    /// Where the elements are, and their form.
+    /// Returns the form of the elements and their location.
     fn data(&self, file: &MappedFile, dtype: Dtype, count: u64, externals: &mut Externals) -> Result<(Elements, Data)> {
         let packed = Storage::packed(dtype);
         let numbers = |storage| Elements::Typed(Form::Numbers(storage));
@@ -301,7 +301,7 @@ fn text(file: &[u8], range: Range<usize>, what: &str) -> Result<String> {
     String::from_utf8(file[range].to_vec()).map_err(|_| Error::new(format!("{what} is not UTF-8")))
 }
 
-/// A `StringStringEntryProto`.
+/// Reads a `StringStringEntryProto`.
 fn pair(file: &[u8], range: Range<usize>) -> Result<(String, String)> {
     let (mut key, mut value) = (String::new(), String::new());
     for field in MessageFields::new(file, range) {
@@ -321,7 +321,7 @@ fn write_pair(output: &mut Vec<u8>, field: u64, key: &str, value: &str) {
     write_bytes(output, field, &pair);
 }
 
-/// Says what a message is instead of a tensor, judging by the kinds of its fields.
+/// Identifies a message that is not a tensor by the kinds of its fields.
 fn diagnose(file: &[u8]) -> Option<Error> {
     let mut seen = [[false; 6]; 21];
     for field in MessageFields::new(file, 0..file.len()).map_while(Result::ok) {

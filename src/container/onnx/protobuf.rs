@@ -1,4 +1,4 @@
-//! The protobuf wire format, as far as a message of plain fields needs it.
+//! The part of the protobuf wire format that a message of plain fields needs.
 
 use super::super::text::{Fill, TextError, read_bytes};
 use crate::error::{Error, Result};
@@ -53,13 +53,13 @@ impl<'a> MessageFields<'a> {
         })
     }
 
-    /// Where the next field starts.
+    /// Offset of the next field.
     fn offset(&self) -> usize {
         self.end - self.rest.len()
     }
 
     fn read(&mut self) -> Result<(u64, Value)> {
-        /// The largest number that a field can have.
+        /// Largest number of a field.
         const MAX_FIELD: u64 = (1 << 29) - 1;
         let tag = take_varint(&mut self.rest)?;
         let number = tag >> 3;
@@ -106,7 +106,7 @@ impl Iterator for MessageFields<'_> {
     }
 }
 
-/// A protobuf varint and how many of the bytes it takes.
+/// Returns a protobuf varint and the number of bytes that it takes.
 fn varint(mut value: u64) -> ([u8; 10], u8) {
     let mut bytes = [0; 10];
     let mut length = 0;
@@ -142,7 +142,7 @@ pub(super) fn write_bytes(output: &mut Vec<u8>, field: u64, bytes: &[u8]) {
     output.extend_from_slice(bytes);
 }
 
-/// Bytes of a text as a field of its own, whose tag takes one byte.
+/// Size in bytes of a text as a separate field, whose tag takes one byte.
 pub(in super::super) fn text_bytes(length: u64) -> u64 {
     1 + u64::from(varint(length).1) + length
 }
@@ -153,7 +153,7 @@ pub(in super::super) fn write_text(tag: u8, text: &[u8], output: &mut Vec<u8>) {
     output.extend_from_slice(text);
 }
 
-/// Reads a text as a field of its own, with a tag of one byte.
+/// Reads a text as a separate field, with a tag of one byte.
 pub(in super::super) fn read_text(fill: &mut Fill, text: &mut Vec<u8>) -> Result<(), TextError> {
     fill(&mut [0])?; // the tag
     let length = read_varint(fill)?;

@@ -1,6 +1,7 @@
 //! Elements in a typed field: floats as they are, integers as varints, texts one by one.
 //!
-//! Packed or one by one, in one piece or in several: protobuf allows all of these, so a reader must accept all.
+//! Values can be packed or single, in one piece or in several: protobuf allows all of these, so a reader must accept
+//! them.
 
 use super::super::{Data, Elements, Form, Stream, Streamed, TextForm};
 use super::protobuf::{MessageFields, Value, take_varint, write_varint};
@@ -20,13 +21,13 @@ struct Typed {
     /// Floats have a fixed width, so the file has them in their final form.
     is_float: bool,
     dtype: Dtype,
-    /// Bytes of a value once decoded; 0 for text.
+    /// Size of a decoded value in bytes; 0 for text.
     width: u8,
     message: Range<usize>,
 }
 
-/// Where the `count` elements in a typed field are, and their form. Fails if it is not the field for the type, or does
-/// not hold `count` elements.
+/// Returns the form and the location of the `count` elements in a typed field. Fails if it is not the field for the
+/// type, or does not hold `count` elements.
 pub(super) fn elements(
     (file, message): (&MappedFile, Range<usize>),
     dtype: Dtype,
@@ -54,7 +55,7 @@ pub(super) fn elements(
     Ok((Elements::Typed(form), typed.data(range)))
 }
 
-/// The numbers in a field of an attribute: how many there are, their form, and where they are.
+/// Returns the count, the form and the location of the numbers in a field of an attribute.
 pub(super) fn numbers(
     (file, message): (&MappedFile, Range<usize>),
     (field, label): (u64, &'static str),
@@ -66,7 +67,7 @@ pub(super) fn numbers(
     Ok((count, Elements::Typed(Form::Numbers(Storage::packed(dtype))), typed.data(range)))
 }
 
-/// The typed field of a dtype, and the bytes of one of its values once decoded.
+/// Returns the typed field of a dtype, and the size in bytes of one of its decoded values.
 fn field_of(dtype: Dtype) -> (u64, u8) {
     match dtype {
         Dtype::Float32 | Dtype::Complex64 => (FLOAT_DATA, 4),
@@ -91,7 +92,7 @@ pub(super) fn name_of(field: u64) -> &'static str {
 }
 
 impl Typed {
-    /// Where the values are; `range` is that of contiguous floats.
+    /// Returns the location of the values; `range` is the range of contiguous floats.
     fn data(self, range: Option<Range<usize>>) -> Data {
         match range {
             Some(range) => Data::Mapped { file: 0, range, checksum: None },
@@ -99,7 +100,7 @@ impl Typed {
         }
     }
 
-    /// How many values the field holds, and their range if they are contiguous floats.
+    /// Returns the number of values in the field, and their range if they are contiguous floats.
     fn count(&self, file: &[u8]) -> Result<(u64, Option<Range<usize>>)> {
         let wrong = |what: &str| Err(Error::new(format!("its {} {what}", self.label)));
         let mut count = 0_u64;
@@ -161,12 +162,12 @@ struct TypedValues<'a> {
     typed: Typed,
     file: &'a [u8],
     fields: MessageFields<'a>,
-    /// Varints still to be decoded.
+    /// Varints that are not decoded yet.
     numbers: &'a [u8],
-    /// Bytes to return, in reverse order; then those of `rest`, which need no conversion.
+    /// Bytes to return, in reverse order; then the bytes of `rest`, which need no conversion.
     head: Vec<u8>,
     rest: &'a [u8],
-    /// Numbers so far.
+    /// Number of numbers so far.
     index: u64,
 }
 
@@ -235,7 +236,7 @@ impl Stream for TypedValues<'_> {
     }
 
     fn finish(&mut self) -> Result<()> {
-        // The values were counted when the header was read; bytes that end within one were not.
+        // The values were counted when the header was read; bytes that end within a value were not.
         let left = self.fields.by_ref().filter_map(Result::ok);
         let is_left =
             |(number, value)| number == self.typed.field && !matches!(value, Value::Bytes(range) if range.is_empty());

@@ -1,5 +1,5 @@
-//! Headers as nearly all programs write them, read without a general parser of JSON: three times as fast, which counts
-//! when there are a hundred thousand tensors.
+//! A reader of headers as nearly all programs write them, without a general parser of JSON: three times as fast, which
+//! matters for a hundred thousand tensors.
 
 use super::{HeaderEntry, METADATA, SafetensorsHeader};
 use crate::container::json::StringPairs;
@@ -8,24 +8,24 @@ use crate::threads;
 use std::borrow::Cow;
 
 /// Reads a header whose entries look like `"NAME":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}`, with or without
-/// a space after each comma and colon. `None` if anything looks different: then the header is valid JSON in
-/// another form, or wrong, and the general parser tells which.
+/// a space after each comma and colon. `None` if anything looks different: then the header is valid JSON in another
+/// form, or wrong, and the general parser determines which.
 ///
-/// Several threads read a part each of a long header.
+/// Several threads read one part each of a long header.
 pub(super) fn read(json: &[u8], threads: usize) -> Option<SafetensorsHeader> {
     let parts = threads.min(json.len() / PART);
-    // A name or the metadata may contain what looks like the end of an entry.
+    // A name or the metadata may contain text that looks like the end of an entry.
     let in_parts = if parts > 1 { read_parts(json, parts) } else { None };
     in_parts.or_else(|| read_parts(json, 1))
 }
 
-/// Bytes of a header that are worth a thread.
+/// Minimum number of header bytes for each thread.
 const PART: usize = 1 << 20;
 
 pub(super) fn read_parts(json: &[u8], count: usize) -> Option<SafetensorsHeader> {
     let (parts, names) = (divide(json.strip_prefix(b"{")?, count), NameHashes::default());
     let read = |at: usize| {
-        // The others will be added to the first.
+        // The other parts will be appended to the first.
         let len = if at == 0 { json.len() } else { parts[at].len() };
         read_part(parts[at], SafetensorsHeader::with_capacity(len / ENTRY, &names))
     };
@@ -43,7 +43,7 @@ pub(super) fn read_parts(json: &[u8], count: usize) -> Option<SafetensorsHeader>
     whole.rest.strip_prefix('}')?.bytes().all(is_padding).then_some(whole.header)
 }
 
-/// Divides a header behind what looks like the end of an entry. Whether it is one shows when the part before is read.
+/// Divides a header after text that looks like the end of an entry. Reading the part before shows whether it is one.
 fn divide(json: &[u8], count: usize) -> Vec<&[u8]> {
     const END: &[u8] = b"]},";
     let (mut parts, mut rest) = (Vec::new(), json);
@@ -63,7 +63,7 @@ fn divide(json: &[u8], count: usize) -> Vec<&[u8]> {
 struct HeaderPart<'a> {
     header: SafetensorsHeader,
     has_metadata: bool,
-    /// What follows the last entry and the comma behind it.
+    /// Text after the last entry and its comma.
     rest: &'a str,
 }
 
@@ -93,13 +93,13 @@ fn read_part(json: &[u8], mut header: SafetensorsHeader) -> Option<HeaderPart<'_
 /// The approximate length of a usual entry, from which the number of tensors is estimated.
 const ENTRY: usize = 90;
 
-/// What is left of a header.
+/// The unread rest of a header.
 struct Cursor<'a> {
     rest: &'a str,
 }
 
 impl<'a> Cursor<'a> {
-    /// Takes ASCII text. Its length is known to the compiler, so that no function compares bytes.
+    /// Takes ASCII text. The compiler knows its length, so that no function compares bytes.
     fn take<const N: usize>(&mut self, literal: &[u8; N]) -> Option<()> {
         if self.rest.as_bytes().first_chunk()? != literal {
             return None;
@@ -124,7 +124,7 @@ impl<'a> Cursor<'a> {
         let _ = self.take(b" ");
     }
 
-    /// A string without escapes.
+    /// Reads a string without escapes.
     fn string(&mut self) -> Option<&'a str> {
         self.take(b"\"")?;
         let end = self.rest.bytes().position(|byte| matches!(byte, b'"' | b'\\' | ..0x20))?;
@@ -163,7 +163,7 @@ impl<'a> Cursor<'a> {
             }
         }
         self.take(b"]")?;
-        Some(numbers[..count].to_vec()) // without room for more
+        Some(numbers[..count].to_vec()) // without spare capacity
     }
 
     fn entry(&mut self) -> Option<HeaderEntry<'a>> {
@@ -192,7 +192,7 @@ mod tests {
 
     const COMPACT: &str = r#"{"__metadata__":{"format":"pt","x":"a\"\u00e9"},"a.0":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"é":{"dtype":"NEW","shape":[],"data_offsets":[24,28]}}  "#;
 
-    /// Everything that a header holds, as text.
+    /// Formats everything that a header holds.
     fn held(header: &SafetensorsHeader) -> String {
         let SafetensorsHeader { metadata, tensors, offsets, wrong, names: _, known: _ } = header;
         format!("{metadata:?} {tensors:?} {offsets:?} {wrong:?}")

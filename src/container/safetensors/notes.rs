@@ -1,4 +1,4 @@
-//! Types that the format lacks: what they are stored as, and the note in the metadata that says what they are.
+//! Types that the format lacks: their stored form, and the note in the metadata that names the type.
 
 use super::{FORMAT, KEY};
 use crate::container::{Elements, Form, NewTensor, Tensor, cannot_hold, element_count, too_long};
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 
-/// The value of the metadata key [`KEY`]: the true types of tensors that are stored as something else.
+/// The value of the metadata key [`KEY`]: the true types of tensors that are stored in another form.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Notes {
     pub(super) tensors: BTreeMap<String, Note>,
@@ -24,19 +24,19 @@ pub(super) struct Note {
     store: Store,
 }
 
-/// How a type that the format lacks is stored.
+/// Stored form of a type that the format lacks.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Store {
     /// As U8: elements of 1, 2, 4 and 6 bits, least significant bits first.
     PackedLsb,
-    /// As U8, code by code: float8 types that the format has no name for.
+    /// As U8, code by code: float8 types for which the format has no name.
     Raw8,
     /// As F64 with a last dimension of 2: complex128.
     RealImag,
 }
 
-/// Removes the notes from the metadata: every file gets new ones.
+/// Removes the notes from the metadata and returns them; every file gets new ones.
 pub(super) fn take_notes(metadata: &mut Option<Vec<(String, String)>>) -> Result<BTreeMap<String, Note>> {
     let Some(pairs) = metadata else { return Ok(BTreeMap::new()) };
     let Some(at) = pairs.iter().position(|(key, _)| key == KEY) else { return Ok(BTreeMap::new()) };
@@ -51,7 +51,7 @@ pub(super) fn take_notes(metadata: &mut Option<Vec<(String, String)>>) -> Result
     Ok(notes.tensors)
 }
 
-/// The metadata including the notes, if there are any.
+/// Returns the metadata including the notes, if there are any.
 pub(super) fn with_notes(
     metadata: Option<&[(String, String)]>,
     notes: &Notes,
@@ -70,8 +70,8 @@ pub(super) fn with_notes(
 }
 
 impl Note {
-    /// Changes a stored tensor of `bytes` bytes to what the note says. Tools that rewrite tensors keep old notes: a
-    /// note that does not fit the stored tensor is refused.
+    /// Gives a stored tensor of `bytes` bytes the type and shape of the note. Tools that rewrite tensors keep old
+    /// notes, so a note that does not fit the stored tensor is refused.
     pub(super) fn apply(&self, tensor: &mut Tensor, bytes: u64) -> Result<()> {
         let stale = || {
             Error::new(format!("metadata '{KEY}' does not fit the stored tensor, which was changed since"))
@@ -96,16 +96,16 @@ impl Note {
     }
 }
 
-/// A tensor as it is stored.
+/// The stored form of a tensor.
 pub(super) struct StoredForm<'a> {
     pub(super) dtype: Cow<'a, str>,
     pub(super) shape: Cow<'a, [u64]>,
     pub(super) bytes: u64,
-    /// The alignment of its offset, for readers that view the bytes in place.
+    /// Alignment of the offset, for readers that view the bytes in place.
     pub(super) alignment: u64,
 }
 
-/// How a tensor is stored, with a note if that hides its type.
+/// Returns the stored form of a tensor, with a note if the form hides the type.
 pub(super) fn store<'a>(tensor: &NewTensor<'a>) -> Result<(StoredForm<'a>, Option<Note>)> {
     let (dtype, shape) = (tensor.dtype, tensor.shape);
     if let Some(name) = tensor.opaque {
@@ -144,7 +144,7 @@ pub(super) fn store<'a>(tensor: &NewTensor<'a>) -> Result<(StoredForm<'a>, Optio
     Ok((stored(packed.into(), 1), note(store)))
 }
 
-/// Which type replaces a type: always, or when its elements do not fill bytes.
+/// Returns the substitute for a type, which applies always, or when the elements do not fill bytes.
 pub(super) fn substitute(dtype: Dtype) -> Option<(&'static str, Store)> {
     match dtype.bits() {
         128 => Some(("F64", Store::RealImag)),

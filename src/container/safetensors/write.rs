@@ -1,4 +1,4 @@
-//! Writes headers: where each tensor goes, and the JSON that says so.
+//! Writes headers: the place of each tensor, and the JSON that describes it.
 
 use super::METADATA;
 use super::notes::{ALWAYS_JSON, StoredForm, json, store};
@@ -11,7 +11,7 @@ use crate::threads;
 use serde::Serialize;
 use std::ops::Range;
 
-/// Where each tensor's bytes go after the header: in the order of the header, unless that would misalign one.
+/// Places of the tensors' bytes after the header: in the order of the header, unless that would misalign a tensor.
 pub(super) struct Places {
     all: Vec<Placement>,
     end: u64,
@@ -32,7 +32,7 @@ impl Places {
         Ok(())
     }
 
-    /// The places. If one would be misaligned, wider types come first, as in the reference writer.
+    /// Returns the places. If a tensor would be misaligned, wider types come first, as in the reference writer.
     pub(super) fn finish(mut self, tensors: &dyn NewTensors) -> Result<Vec<Placement>> {
         if self.are_aligned {
             return Ok(self.all);
@@ -51,14 +51,15 @@ impl Places {
     }
 }
 
-/// The length and the JSON, padded with spaces to a multiple of 8, in parts with their offsets: each thread writes one.
+/// Returns the length and the JSON, padded with spaces to a multiple of 8, in parts with their offsets: each thread
+/// writes one part.
 pub(super) fn write_header(
     tensors: &dyn NewTensors,
     places: &[Placement],
     metadata: Option<&[(String, String)]>,
     threads: usize,
 ) -> Result<Vec<(u64, Vec<u8>)>> {
-    /// The number of tensors that are worth a thread.
+    /// Minimum number of tensors for each thread.
     const PART: usize = 1 << 14;
     let (count, parts) = (places.len(), threads.min(places.len() / PART).max(1));
     let range = |at: usize| count * at / parts..count * (at + 1) / parts;
@@ -100,7 +101,7 @@ fn write_entries<'a>(
     tensors: impl Iterator<Item = (NewTensor<'a>, &'a Range<u64>)>,
 ) -> Result<()> {
     for (tensor, range) in tensors {
-        let (StoredForm { dtype, shape, .. }, _) = store(&tensor)?; // again, because keeping them takes longer
+        let (StoredForm { dtype, shape, .. }, _) = store(&tensor)?; // computed again, because keeping them takes longer
         push_json(header, &*tensor.name);
         header.extend_from_slice(br#":{"dtype":"#);
         push_json(header, &*dtype);

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// The result of completing a folder.
 pub(crate) enum Finished {
-    /// It is a complete checkpoint without an unfinished conversion.
+    /// The folder is a complete checkpoint without an unfinished conversion.
     Already { bytes: u64, shards: usize },
     Now {
         operator: String,
@@ -23,7 +23,7 @@ pub(crate) enum Finished {
     },
 }
 
-/// Moves the shards to their places, once all of them are there and intact.
+/// Moves the shards to their places if all of them exist and are intact.
 pub(crate) fn finish(path: &Path, sync: bool, threads: usize) -> Result<Finished> {
     if !staging::is_unfinished(path)?
         && let Ok(there) = checkpoint::open(path, threads)

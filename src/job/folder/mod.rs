@@ -1,4 +1,4 @@
-//! A folder of shards that a job writes: this module decides on its contents, and [`mod@write`] writes it.
+//! A folder of shards that a job writes: this module plans its contents, and [`mod@write`] writes it.
 
 mod finish;
 mod write;
@@ -23,17 +23,17 @@ use crate::text::{path_text, remove_files, size};
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
-/// More side files than any checkpoint has.
+/// Number of side files above which the job reports that they are copied; no usual checkpoint has so many.
 const MANY: usize = 1000;
 
-/// A folder to be written, checked before any work.
+/// A folder to write, checked before any work.
 pub(super) struct FolderOutput<'a> {
     path: PathBuf,
     start: Start,
     manifest: Manifest,
     /// The folder of the side files.
     source: Option<PathBuf>,
-    /// Whether something exists already, which may be the result of the same job.
+    /// True if something exists already, which may be the result of the same job.
     is_there: bool,
     /// The shards that this run writes.
     chosen: Vec<usize>,
@@ -41,7 +41,7 @@ pub(super) struct FolderOutput<'a> {
 }
 
 impl<'a> FolderOutput<'a> {
-    /// Decides what will be in the folder. Refuses a folder that is not empty, is the input's own folder, or is in it.
+    /// Plans the contents of the folder. Refuses a folder that is not empty, is the input's own folder, or is in it.
     pub(super) fn new(
         job: &Job,
         &Route { input: JobInput { source, recoding, .. }, output: ref path, .. }: &Route<'a, '_>,
@@ -111,16 +111,16 @@ impl<'a> FolderOutput<'a> {
         Ok(Self { path, start, manifest, source: source.folder.clone(), is_there, chosen, plans })
     }
 
-    /// Whether earlier runs have done everything that this run should do.
+    /// True if earlier runs have completed all work of this run.
     pub(super) fn is_done(&self) -> bool {
         let chosen = self.chosen.iter().map(|&at| &self.manifest.shards[at]);
         self.is_there || staging::are_done(&self.path, chosen)
     }
 }
 
-/// The shards that the folder will have, and the name of their index, if there is one.
+/// Returns the shards that the folder will have, and the name of their index, if there is one.
 fn shards_and_index(source: &Checkpoint, plans: &[Plan], spread: Spread) -> (Vec<ManifestShard>, Option<String>) {
-    // diffusers calls the file of a model otherwise than transformers.
+    // diffusers and transformers use different names for the file of a model.
     let own_index = match (&source.folder, &source.shards[..]) {
         (Some(_), [only]) => Some(source.shard_name(only)).filter(|name| !name.contains("-of-")),
         _ => None,
@@ -136,7 +136,7 @@ fn shards_and_index(source: &Checkpoint, plans: &[Plan], spread: Spread) -> (Vec
     (names.into_iter().zip(plans).map(shard).collect(), has_index.then(|| index.to_owned()))
 }
 
-/// The side files that are not copied as they are: their new texts, or `None` for those that are left out.
+/// Returns the side files that are not copied unchanged: their new texts, or `None` if a file is left out.
 fn changed_side_files(
     job: &Job,
     source: &Checkpoint,
@@ -158,7 +158,7 @@ fn changed_side_files(
     Ok(changed)
 }
 
-/// Refuses a name that two tensors of the output would have, in whichever shards.
+/// Refuses duplicate names of tensors in the output, across all shards.
 fn check_names(plans: &[Plan]) -> Result<()> {
     let mut seen = HashSet::new();
     match plans.iter().flat_map(Plan::names).find(|name| !seen.insert(*name)) {
@@ -167,7 +167,8 @@ fn check_names(plans: &[Plan]) -> Result<()> {
     }
 }
 
-/// Refuses descriptions of quantized weights that would stay beside a new checkpoint: they would describe that one.
+/// Refuses descriptions of quantized weights that would stay next to a new checkpoint, because readers would apply them
+/// to it.
 fn check_descriptions(folder: &Path, manifest: &Manifest) -> Result<()> {
     for name in [HF_QUANT_CONFIG, QUANTIZE_CONFIG] {
         let path = folder.join(name);
@@ -200,7 +201,7 @@ fn index_of(source: &Checkpoint, plans: &[Plan], shards: &[ManifestShard]) -> St
     index_text(&metadata, &weight_map, bytes, elements)
 }
 
-/// The config with the type that most weights have now, if that changes it.
+/// Returns the config with the type that most elements have now; `None` if that changes nothing.
 fn with_most_used_dtype(config: &str, plans: &[Plan]) -> Option<String> {
     let mut elements: BTreeMap<&'static str, u64> = BTreeMap::new();
     for tensor in plans.iter().flat_map(|plan| &plan.steps) {
@@ -209,7 +210,7 @@ fn with_most_used_dtype(config: &str, plans: &[Plan]) -> Option<String> {
     with_dtype(config, &elements)
 }
 
-/// A file of the input, for later runs to compare.
+/// Returns the fingerprint of an input file, for later runs to compare.
 fn fingerprint(shard: &Input) -> Result<ManifestSource> {
     let name = shard.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
     ManifestSource::shard(shard.path(), name, shard.header())

@@ -26,7 +26,7 @@ impl<'a> FolderOutput<'a> {
         self.chosen.iter().map(report).collect()
     }
 
-    /// What would be written by this run, and what would happen to the values.
+    /// Converts without writing, and reports the shards that this run would write, with the losses of their values.
     pub(in crate::job) fn measure(&self, job: &Job, observer: &dyn Observer) -> Result<Vec<FileReport<'a>>> {
         let Self { plans, chosen, .. } = self;
         let progress = observer.checkpoint(chosen.iter().map(|&at| plans[at].source_bytes()).sum());
@@ -40,8 +40,8 @@ impl<'a> FolderOutput<'a> {
         chosen.iter().map(measure).collect()
     }
 
-    /// Writes the shards, or this run's part of them. Shards of earlier runs count as written. If the run does all of
-    /// them, the folder is then complete. If it fails, complete shards are kept.
+    /// Writes the shards, or this run's part of them. Shards of earlier runs count as written. If the run covers all
+    /// shards, the folder is then complete. If it fails, complete shards are kept.
     pub(in crate::job) fn write(self, job: &Job, observer: &dyn Observer) -> Result<Written<'a>> {
         if self.is_there {
             return self.compare(job, observer);
@@ -60,7 +60,7 @@ impl<'a> FolderOutput<'a> {
         let (finished, all) = (staging.finished(), plans.len());
         drop(plans); // for many tensors they take as much memory as the last step
         if files.iter().any(|file| file.meets(&job.fail_on)) {
-            // The caller has the whole report and shows what was found.
+            // The caller has the whole report and shows the losses.
             let _ = staging.fail(&Error::new("a loss").of(Kind::Loss));
         } else if job.partition.is_none() {
             staging.finish()?;
@@ -101,7 +101,7 @@ impl<'a> FolderOutput<'a> {
     }
 }
 
-/// Describes a tensor in an existing folder that differs from what would be written there.
+/// Describes a tensor in an existing folder that differs from the tensor to write there.
 fn other_tensor(there: &Checkpoint, plans: &[Plan]) -> Option<String> {
     let mut found: BTreeMap<&str, &Tensor> = there.tensors().map(|(_, tensor)| (&*tensor.name, tensor)).collect();
     for (name, dtype, shape) in plans.iter().flat_map(|plan| &plan.steps).flat_map(Step::new_tensors) {
@@ -128,9 +128,9 @@ struct ShardWork<'a, 'b> {
 }
 
 impl<'a> ShardWork<'a, '_> {
-    /// Converts the requested shards; returns them, and how many of them were complete before.
+    /// Converts the requested shards; returns their reports, and the number of shards that were complete before.
     fn convert(&mut self, chosen: &[usize]) -> Result<(Vec<FileReport<'a>>, usize)> {
-        // Shards that were done without the requested measures are done again.
+        // Shards that were converted without the requested measurements are converted again.
         let Measures { accuracy, hash } = self.job.measures;
         let is_measured = |report: &FileReport| {
             let mut tensors = report.tensors.iter();
@@ -183,7 +183,7 @@ struct ConvertedShard<'a> {
     output: Option<(Output, u32)>,
 }
 
-/// Converts a shard, and describes it to `progress`. Ends early if `has_failed`: then another error is reported.
+/// Converts a shard, with progress. Ends early if `has_failed` is set, because another error is then reported.
 fn convert_shard<'a>(
     plan: &mut Plan<'a>,
     name: &str,

@@ -1,4 +1,4 @@
-//! Which tensors are weights that could be quantized, and what the options and the policy say about each.
+//! Finds the tensors that are weights and could be quantized, and applies the options and the policy to each.
 
 use super::misfit::no_weight;
 use super::{Asked, Planner, StoredAs, Values, WeightCandidate, WeightCandidates, gpt_oss, layout_of};
@@ -13,12 +13,12 @@ use crate::select::{KeptReason, Pattern, Selection};
 use crate::text::shorten;
 
 impl Planner<'_> {
-    /// Decides by names, dtypes and ranks.
+    /// Finds the candidates by names, dtypes and ranks.
     pub(super) fn candidates(&self) -> Result<WeightCandidates> {
         let mut memberships = self.memberships.iter();
         let mut found = WeightCandidates { weights: Vec::new(), others: Vec::new() };
         let mut decoders = Decoders::new(self.source, DecodedValues::Rows);
-        // For each rule, whether it names a weight, and an error for the first other tensor that it names.
+        // For each rule: true if it names a weight, and an error for the first other tensor that it names.
         let mut rules: Vec<(bool, Option<Error>)> = self.request.rules.iter().map(|_| (false, None)).collect();
         for (input, shard) in self.source.source.shards.iter().enumerate() {
             for (at, tensor) in shard.contents.tensors.iter().enumerate() {
@@ -43,7 +43,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Decides about a tensor that is not quantized: it is a weight, or a bank of several, or none.
+    /// Adds a tensor that is not quantized: as a weight, as the weights of a bank, or as another tensor.
     fn plain_candidates(
         &self,
         place: TensorIndex,
@@ -119,13 +119,13 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Why engines need a weight as it is, judging by its name in the output.
+    /// Returns the reason why engines need a weight unquantized, according to its name in the output.
     pub(super) fn reason(&self, name: &str, has_four_bits: bool) -> Option<KeptReason> {
         self.policy.reason(self.new_name(name), has_four_bits)
     }
 
-    /// What the options ask for a weight, or for all experts of a bank. Options that ask for different things are
-    /// refused, because engines load the experts of a bank as one module.
+    /// Returns what the options request for a weight, or for all experts of a bank. Refuses options that treat the
+    /// experts of a bank differently, because engines load them as one module.
     pub(super) fn asked_of(
         &self,
         name: &str,
@@ -149,7 +149,7 @@ impl Planner<'_> {
         Ok(asked)
     }
 
-    /// What the options ask for a weight with these names.
+    /// Returns what the options request for a weight with these names.
     pub(super) fn asked(&self, names: &[&str], coded: Option<&Grid>) -> Result<Asked> {
         let is_one =
             |patterns: &[Pattern]| patterns.iter().any(|pattern| names.iter().any(|name| pattern.matches(name)));

@@ -1,4 +1,4 @@
-//! Weights that are quantized already: which rows become which new weights, and whether codes and scales can be moved
+//! Weights that are quantized already: maps their rows to new weights, and checks if codes and scales can be moved
 //! without changing a value.
 
 use super::fit::KnownEncoders;
@@ -20,7 +20,7 @@ use crate::threads::each;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// The most names in a message.
+/// Maximum number of names in a message.
 const FEW: usize = 5;
 
 /// Refuses quantized weights whose parts cannot be read in any order.
@@ -32,7 +32,7 @@ pub(super) fn check_is_readable(model: &LogicalCheckpoint, memberships: &[Member
     Err(error.in_file(&model.source.path))
 }
 
-/// The scheme that has the same codes and groups in a layout; `None` if there is none.
+/// Returns the scheme that has the same codes and groups in a layout; `None` if there is none.
 fn same_grid(grid: &Grid, layout: &str) -> Option<StoredAs> {
     let is_same_codes = |codes: CodeType| match (grid.codes, codes) {
         (CodeKind::Dtype(Dtype::Int8), CodeType::Int { bits: 8, symmetric }) => symmetric != grid.has_zero_points,
@@ -52,19 +52,19 @@ fn same_grid(grid: &Grid, layout: &str) -> Option<StoredAs> {
         if !is_same && is_sized {
             target.group = group;
         }
-        // Prefers schemes whose scales are of the same kind, then those with the same groups in every layout.
+        // Prefers schemes whose scales are of the same kind, then schemes with the same groups in their first layout.
         let rank = (
             has_exponents(stored.grid.scale) == has_exponents(Some(grid.scale)),
             plain(scheme.layouts[0].grid.group) == group,
         );
         (is_same || is_sized).then_some((rank, StoredAs { scheme, layout: stored, grid: target, encoder: None }))
     };
-    // The first of several with the same rank.
+    // Takes the first of several schemes with the same rank.
     SCHEMES.iter().rev().filter_map(fit).max_by_key(|(rank, _)| *rank).map(|(_, stored)| stored)
 }
 
 impl<'a> Planner<'a> {
-    /// How a weight with this grid is stored in another layout.
+    /// Returns the scheme and grid for a weight with this grid in the new layout.
     pub(super) fn same_grid(&self, grid: &Grid) -> Result<StoredAs> {
         same_grid(grid, self.layout).ok_or_else(|| {
             let message = format!("no scheme of the layout {} has its codes and groups ({grid})", self.layout);
@@ -72,7 +72,7 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// What becomes of a quantized weight, or of the experts in a bank.
+    /// Returns the candidates for a quantized weight: the weight, or the experts in a bank.
     pub(super) fn coded_candidates(
         &self,
         weight: usize,
@@ -91,7 +91,7 @@ impl<'a> Planner<'a> {
             Owner::GptOss => gpt_oss_experts(name, &shape),
             _ => experts(self.model, name, &shape),
         };
-        // Without a scheme the grid decides, and to know it, zero points have to be read.
+        // Without a scheme, the grid decides, and determining it requires the zero points.
         let grid = match self.request.scheme {
             Some(_) => decoder.grid(),
             None => decoder.plain_grid(&self.part_bytes(weight)?),
@@ -101,7 +101,7 @@ impl<'a> Planner<'a> {
         if let Some(rule) = rule {
             rules[rule].0 = true;
         }
-        // Without a scheme, the weights stay what they are.
+        // Without a scheme, the policy keeps no weight: all stay quantized.
         let has_few_bits = asked.as_ref().is_ok_and(|stored| stored.grid.codes.bits() <= 4);
         let reason = self.request.scheme.and_then(|_| self.reason(name, has_few_bits)).filter(|_| !is_named);
         let stored = reason.map_or(asked, Err);
@@ -142,8 +142,8 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// The encoders for a quantized weight, which weights of one kind share: one for values that are computed, and one
-    /// for scales of the old type.
+    /// Makes the encoders for a quantized weight: one for computed values, and one for scales of the old type. Weights
+    /// of one kind share them.
     pub(super) fn fit_coded<'s>(
         &self,
         stored: &StoredAs,
@@ -165,8 +165,8 @@ impl<'a> Planner<'a> {
         new(stored.grid.scale.unwrap_or(self.source.default_target()))
     }
 
-    /// How the values of each weight are made, in the order of the weights: `None` for those that are not quantized in
-    /// the input, or not in the output. Fails if a value would change and must not.
+    /// Decides how the values of each weight are made, in the order of the weights: `None` if a weight is not quantized
+    /// in the input, or not in the output. Fails if a value would change and must not.
     pub(super) fn resolve(&self, weights: &mut [WeightCandidate]) -> Result<Vec<Option<Arc<CodedRows>>>> {
         // Weights that share a scalar scale are moved together, or not at all.
         let mut sets = self.scale_sets(weights);
@@ -207,17 +207,17 @@ impl<'a> Planner<'a> {
         Ok(resolved)
     }
 
-    /// Whether the model stays as it is quantized, except for its layout.
+    /// True if only the layout of the model changes, and not its quantization.
     fn changes_layout_only(&self) -> bool {
         self.request.scheme.is_none() && self.request.rules.is_empty()
     }
 
-    /// Whether no quantized weight may be decoded.
+    /// True if no quantized weight may be decoded.
     pub(super) fn keeps_values(&self) -> bool {
         self.changes_layout_only() || self.request.only_exact && !self.request.recovers
     }
 
-    /// The text of config.json without a description of how the input is quantized.
+    /// Returns the text of config.json without the description of the input's quantization.
     pub(super) fn plain_config(&self, text: &str) -> Result<String> {
         let target = (!self.source.found.weights.is_empty()).then(|| self.source.default_target());
         if target.is_none() && !self.source.found.is_undecoded {
@@ -228,7 +228,8 @@ impl<'a> Planner<'a> {
         config_of(text, self.source.found.method.as_deref(), &modules, target)
     }
 
-    /// Leaves out what only describes how the input is quantized; returns the names of scales of activations.
+    /// Leaves out tensors and metadata that only describe the input's quantization; returns the names of scales of
+    /// activations.
     pub(super) fn leave_out(&self, weights: &mut Weights) -> Vec<String> {
         let mut names = Vec::new();
         if self.source.found.weights.is_empty() {
@@ -258,19 +259,19 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The parts that the values of a weight depend on.
+    /// Returns the places of the parts that the values of a weight depend on.
     pub(super) fn places(&self, weight: usize) -> Vec<TensorIndex> {
         let parts = LogicalCheckpoint::value_parts(&self.source.found.weights[weight]);
         parts.into_iter().map(|(_, at)| self.source.places[at]).collect()
     }
 
-    /// The bytes of the parts that the values of a weight depend on.
+    /// Returns the bytes of the parts that the values of a weight depend on.
     fn part_bytes(&self, weight: usize) -> Result<Vec<&[u8]>> {
         let parts = LogicalCheckpoint::value_parts(&self.source.found.weights[weight]);
         parts.into_iter().map(|(role, at)| self.source.part(role, at)).collect()
     }
 
-    /// A transcoder for each weight of a set that shares a scale, or the reason why none is moved.
+    /// Makes a transcoder for each weight of a set that shares a scale, or returns the reason why none is moved.
     fn transcoders(
         &self,
         weights: &[WeightCandidate],
@@ -304,7 +305,7 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// The type of scales that are moved: the same as before, if the layout stores it.
+/// Returns the type of moved scales: the same as before, if the layout stores it.
 fn scale_dtype(layout: &Layout, grid: &TargetGrid, old: Dtype) -> Dtype {
     match grid.scale {
         None if old.is_weight() => old,
@@ -338,7 +339,7 @@ fn check_is_exact(weights: &[WeightCandidate], resolved: &[Option<Arc<CodedRows>
     refuse_some("not every weight can keep its codes and scales: no output was written", details)
 }
 
-/// Fails with a line for each of the first weights, if there are lines.
+/// Fails if there are details, with the first few of them.
 pub(super) fn refuse_some(message: &str, mut details: Vec<String>) -> Result<()> {
     if details.is_empty() {
         return Ok(());
@@ -352,7 +353,7 @@ pub(super) fn refuse_some(message: &str, mut details: Vec<String>) -> Result<()>
 }
 
 impl WeightCandidate {
-    /// How its values are quantized in the input, if they are, and stay quantized.
+    /// Returns its rows in the input, if it is quantized both there and in the output.
     pub(super) fn coded(&self) -> Option<&CodedCandidate> {
         if let (Ok(_), Values::Coded(coded)) = (&self.stored, &self.values) { Some(coded) } else { None }
     }
@@ -362,7 +363,7 @@ impl WeightCandidate {
     }
 }
 
-/// The decoder for a weight that will not be quantized any more.
+/// Returns the decoder for a quantized weight that the output does not keep quantized.
 pub(super) fn library_decoder(source: &LogicalCheckpoint, weight: usize) -> Result<Arc<Decoder>> {
     let found = &source.found.weights[weight];
     source.decoder(found, source.default_target(), Arithmetic::Library).map(Arc::new)

@@ -9,7 +9,7 @@ use crate::select::heads::is_head;
 use crate::select::policy::{module_of, shared_block};
 
 impl Planner<'_> {
-    /// Lists the quantized groups, and the modules that are kept.
+    /// Lists the quantized groups, and the kept modules.
     pub(super) fn config(&self, plan: &WeightCandidates) -> Result<EngineConfig> {
         let mut groups: Vec<QuantizedGroup> = Vec::new();
         let mut kept = KeptModules::default();

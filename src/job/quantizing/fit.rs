@@ -10,13 +10,14 @@ use crate::text::{as_glob, as_numbered_glob, first_few};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-/// The encoders that were made, or why there is none, by what they depend on: scheme, grid, shape and dtype of a weight,
-/// and whether it is multiplied in full precision.
+/// Encoders, or the reason why there is none, by the properties that determine them: scheme, grid, shape and dtype of a
+/// weight, and whether it is multiplied in full precision.
 pub(super) type KnownEncoders<'k> =
     HashMap<(&'static str, TargetGrid, &'k [u64], Dtype, bool), Result<Arc<Encoder>, Unfit>>;
 
 impl Planner<'_> {
-    /// Makes the encoders, and keeps weights whose shape does not fit, which it returns. Refuses one that a rule names.
+    /// Makes the encoders. Keeps weights whose shape does not fit, and returns them. Refuses such a weight if a rule
+    /// names it, or if it must stay quantized.
     pub(super) fn fit(&self, weights: &mut [WeightCandidate]) -> Result<Vec<Misfit>> {
         let mut known = KnownEncoders::new();
         let mut misfits: Vec<Misfit> = Vec::new();
@@ -56,7 +57,7 @@ impl Planner<'_> {
         Ok(misfits)
     }
 
-    /// The encoder for weights of this shape, if engines load the result.
+    /// Makes the encoder for weights of this shape; fails if engines would not load the result.
     pub(super) fn encoder(
         &self,
         found: &StoredAs,
@@ -67,7 +68,7 @@ impl Planner<'_> {
         if let [.., rows, columns] = *shape {
             let multiples = match (found.grid.group, found.grid.codes) {
                 (Group::Block(block), _) if !self.request.with_partial_blocks => block,
-                // vLLM reads words of 8 zero points of 4 bits.
+                // vLLM reads zero points in words of 32 bits: 8 of 4 bits each.
                 (_, CodeType::Int { bits, symmetric: false }) => [u64::from(32 / bits), 1],
                 _ => [1, 1],
             };
@@ -86,13 +87,13 @@ impl Planner<'_> {
         }
     }
 
-    /// Keeps modules that engines fuse if their schemes would differ. Refuses options that ask for such a difference.
+    /// Keeps modules that engines fuse if their schemes would differ. Refuses options that request such a difference.
     pub(super) fn check_fused(&self, weights: &mut [WeightCandidate]) -> Result<()> {
         let fused = fused_sets(&self.policy, weights.iter().map(|weight| self.module(weight)));
         let experts = expert_sets(&self.policy, weights.iter().map(|weight| self.new_name(&weight.name)));
         let sets: Vec<Vec<usize>> = fused.into_iter().chain(experts).collect();
         for (place, set) in sets.iter().enumerate() {
-            // A shared scale is stored in the type of the weights, so that must be equal too.
+            // A shared scale is stored in the type of the weights, so their types must be equal too.
             let scheme =
                 |at: usize| weights[at].stored.as_ref().ok().map(|stored| (stored.scheme.name, weights[at].dtype));
             let is_mixed = |set: &[usize]| set.iter().any(|at| scheme(*at) != scheme(set[0]));

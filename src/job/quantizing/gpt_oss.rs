@@ -7,8 +7,9 @@ use crate::select::experts::bank_of;
 pub(super) const NAME: &str = "gpt-oss";
 
 impl Planner<'_> {
-    /// The shape of a bank with [out, in] as the last dimensions; plain models of gpt-oss store each matrix transposed.
-    /// `None` if the tensor is not a bank. Fails if the model is not gpt-oss: its banks may be stored in another way.
+    /// Returns the shape of a bank with [out, in] as the last dimensions; plain models of gpt-oss store each matrix
+    /// transposed. `None` if the tensor is not a bank. Fails if the model is not gpt-oss: its banks may be stored in
+    /// another way.
     pub(super) fn gpt_oss_bank(&self, name: &str, shape: &[u64]) -> Result<Option<[u64; 3]>> {
         let (Some((_, "gate_up_proj" | "down_proj")), &[experts, rows, columns]) = (bank_of(name), shape) else {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! Weights that are kept because their shape does not fit the groups of the scheme, and errors about what is kept.
+//! Weights that are kept because their shape does not fit the groups of the scheme, and errors about kept weights.
 
 use super::{Planner, StoredAs, WeightCandidates};
 use crate::dtype::Dtype;
@@ -20,7 +20,7 @@ pub(crate) struct Misfit {
 }
 
 impl Misfit {
-    /// Counts a weight with those that do not fit for the same reason.
+    /// Counts a weight together with the weights that do not fit for the same reason.
     pub(super) fn count(all: &mut Vec<Self>, why: &Unfit, scheme: &'static Scheme, name: &str, shape: &[u64]) {
         if let Some(known) =
             all.iter_mut().find(|known| known.why == *why && known.scheme == scheme && known.shape == shape)
@@ -33,7 +33,7 @@ impl Misfit {
     }
 }
 
-/// The error of a rule for a tensor that is not a weight matrix.
+/// Returns the error of a rule for a tensor that is not a weight matrix.
 pub(super) fn no_weight(stored: &StoredAs, shape: &[u64], dtype: Dtype) -> Error {
     let why = if dtype.is_weight() {
         format!("its shape {shape:?} is not that of a weight matrix")
@@ -43,7 +43,7 @@ pub(super) fn no_weight(stored: &StoredAs, shape: &[u64], dtype: Dtype) -> Error
     Error::new(format!("a rule quantizes it to {}, and {why}", stored.scheme.name)).of(Kind::Unconvertible)
 }
 
-/// An error that says why all weights are kept.
+/// Returns an error with the reasons why all weights are kept.
 pub(super) fn nothing_to_quantize(plan: &WeightCandidates, misfits: &[Misfit]) -> Error {
     let reasons = plan.weights.iter().filter_map(|weight| weight.stored.as_ref().err().copied());
     let error = nothing_of_model(reasons.chain(plan.others.iter().map(|(_, reason)| *reason)), misfits);
@@ -51,7 +51,7 @@ pub(super) fn nothing_to_quantize(plan: &WeightCandidates, misfits: &[Misfit]) -
     if misfits.iter().all(|misfit| misfit.why == Unfit::Empty) { error } else { error.of(Kind::Unstorable) }
 }
 
-/// The same for an ONNX model.
+/// Returns an error with the number of tensors that are kept for each reason.
 pub(super) fn nothing_of_model(reasons: impl Iterator<Item = KeptReason>, misfits: &[Misfit]) -> Error {
     let mut counts: Vec<(KeptReason, u64)> = Vec::new();
     for reason in reasons {
@@ -73,8 +73,8 @@ pub(super) fn nothing_of_model(reasons: impl Iterator<Item = KeptReason>, misfit
 }
 
 impl Planner<'_> {
-    /// The kind of an error about weights that options could leave out, given by patterns: plain ones are then copied.
-    /// Quantized ones are decoded, unless no value may change.
+    /// Returns the kind of an error about weights that options could leave out, given by patterns: plain weights are
+    /// then copied. Quantized weights are decoded, unless no value may change.
     pub(super) fn excludable(&self, are_coded: bool, globs: Vec<String>) -> Kind {
         match are_coded {
             false => Kind::Excludable(globs.into()),
@@ -83,7 +83,7 @@ impl Planner<'_> {
         }
     }
 
-    /// The same for a bank of experts, which can only be left out as a whole.
+    /// Returns this kind for a bank of experts, which can only be left out as a whole.
     pub(super) fn whole_bank(&self, are_coded: bool, name: &str) -> Kind {
         let bank = bank_of(name).map_or(name, |(bank, _)| bank);
         self.excludable(are_coded, vec![as_numbered_glob(bank) + ".*"])

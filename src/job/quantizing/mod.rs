@@ -1,8 +1,9 @@
 //! Decides which weights of an input are quantized, and how.
 //!
-//! `candidates` finds the weights and asks options and policy; `coded` does so for weights that are quantized already. `fit`
-//! makes the encoders and keeps what does not fit, `recovering` looks for the codes that values were decoded from,
-//! `sharing` finds the weights that share a scale, and `config` writes the config. `model` decides for ONNX models.
+//! `candidates` finds the weights and applies options and policy; `coded` does the same for weights that are quantized
+//! already. `fit` makes the encoders and keeps weights that do not fit, `recovering` searches for the codes from which
+//! values were decoded, `sharing` finds the weights that share a scale, and `config` writes the config. `model` decides
+//! for ONNX models.
 
 mod candidates;
 mod coded;
@@ -39,7 +40,7 @@ use crate::text::shorten;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// What the user asks for.
+/// Request of the user.
 pub(crate) struct QuantizeRequest<'a> {
     /// The scheme of weights that match no rule; `None` if weights keep their grid, and only the layout changes.
     pub scheme: Option<&'static Scheme>,
@@ -52,16 +53,16 @@ pub(crate) struct QuantizeRequest<'a> {
     /// New names of tensors. Engines see these; patterns match the old ones.
     pub renames: &'a [Rename],
     pub with_partial_blocks: bool,
-    /// Whether the values of quantized weights, and of weights that were decoded, must not change.
+    /// True if the values of quantized weights, and of weights that were decoded, must not change.
     pub only_exact: bool,
-    /// Whether to search for the codes and scales from which plain weights were decoded.
+    /// True to search for the codes and scales from which plain weights were decoded.
     pub recovers: bool,
     /// The shards that this run writes. Only their weights are searched.
     pub partition: Option<Partition>,
     pub threads: usize,
 }
 
-/// What a job needs to quantize weights, and the config that engines need to load the result.
+/// Data that a job needs to quantize weights, and the config that engines need to load the result.
 pub(crate) struct Quantizing {
     pub(crate) recoding: Recoding,
     pub(crate) config: EngineConfig,
@@ -71,13 +72,13 @@ pub(crate) struct Quantizing {
     pub(crate) embeddings: Vec<String>,
     /// The schemes and layouts in which weights are stored.
     pub(crate) stored: BTreeSet<(&'static str, &'static str)>,
-    /// The pairs in which experts are stored one by one.
+    /// The schemes and layouts in which experts are stored one by one.
     pub(crate) experts: BTreeSet<(&'static str, &'static str)>,
     /// `model_type` of the whole model, and of its language model.
     pub(crate) kinds: Vec<String>,
     /// The type in which engines compute, unless an option names another one.
     pub(crate) computes_in: Option<Dtype>,
-    /// True if linear layers are kept that engines find by their names only.
+    /// True if linear layers are kept that engines identify only by their names.
     pub(crate) has_kept_layers: bool,
 }
 
@@ -88,13 +89,13 @@ struct WeightCandidate {
     values: Values,
     shape: Vec<u64>,
     dtype: Dtype,
-    /// How it will be stored, or why it is kept.
+    /// Its scheme and layout in the output, or the reason for keeping it.
     stored: Result<StoredAs, KeptReason>,
-    /// Whether the options decide about it by name, rather than the policy.
+    /// True if the options decide about it by name, rather than the policy.
     is_named: bool,
 }
 
-/// What the values of a weight are made from.
+/// Source of the values of a weight.
 enum Values {
     Stored(WeightValues),
     Coded(CodedCandidate),
@@ -110,7 +111,7 @@ struct CodedCandidate {
     exact: Option<Arc<Encoder>>,
 }
 
-/// What the options ask for a weight.
+/// Request of the options for a weight.
 struct Asked {
     stored: Result<StoredAs, KeptReason>,
     rule: Option<usize>,
@@ -125,7 +126,7 @@ struct StoredAs {
 }
 
 impl Quantizing {
-    /// The names that patterns can match: the names of all tensors and of the experts in banks.
+    /// Returns the names that patterns can match: the names of all tensors and of the experts in banks.
     pub(crate) fn names(source: &LogicalCheckpoint) -> Result<Vec<String>> {
         let model = Model::read(source.config()?);
         let mut names: Vec<String> = Vec::new();

@@ -1,4 +1,5 @@
-//! Decides which weights of an ONNX model are quantized, and how. Its graph says what they are; names do not matter.
+//! Decides which weights of an ONNX model are quantized, and how. The graph determines their roles; names do not
+//! matter.
 
 use super::super::decoding::Recoding;
 use super::{Misfit, QuantizeRequest, Quantizing, misfit};
@@ -13,7 +14,7 @@ use crate::text::shorten;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// The scheme as ONNX models store it.
+/// Returns the layout of a scheme in ONNX models.
 fn stored(scheme: &'static Scheme) -> Result<&'static SchemeLayout> {
     scheme.in_model().ok_or_else(|| {
         let known: Vec<&str> = SCHEMES.iter().filter(|scheme| scheme.in_model().is_some()).map(|it| it.name).collect();
@@ -39,7 +40,7 @@ impl Quantizing {
         study.find_uses(input)?;
         let (mut weights, mut others, mut misfits) = (Weights::default(), Vec::new(), Vec::new());
         let mut count = 0;
-        // Of the weights of one kind: an encoder is larger than most descriptions of a tensor.
+        // Weights of one kind share an encoder, because it is larger than most descriptions of a tensor.
         let mut known: HashMap<_, Result<Arc<Encoder>, Unfit>> = HashMap::new();
         for (at, tensor) in input.contents.tensors.iter().enumerate() {
             let in_place = |error: Error| in_file(error.in_tensor(&tensor.name));
@@ -113,7 +114,7 @@ impl Quantizing {
     }
 }
 
-/// How nodes use a tensor that can be quantized, or why it cannot be.
+/// Returns the use of a tensor by nodes, or the reason why it cannot be quantized.
 fn check(study: &Study, at: usize, tensor: &Tensor) -> Result<WeightUse, KeptReason> {
     match tensor.elements.dtype() {
         Some(dtype) if dtype.is_weight() => {}
@@ -137,7 +138,7 @@ fn encoder(
 ) -> Result<Encoder, Unfit> {
     let grid = stored.grid;
     let shape = &tensor.shape[..];
-    // ONNX Runtime's tools put blocks into matrices only.
+    // ONNX Runtime's tools use blocks only in matrices.
     let is_matrix = shape.len() == 2 && usage != WeightUse::Kernel;
     let has_blocks = matches!(grid.group, Group::Neighbours(_));
     if shape.len() < 2 || has_blocks && !is_matrix {

@@ -1,4 +1,4 @@
-//! The names of tensors in the output, and tensors whose names would make them parts of quantized weights.
+//! Names of tensors in the output, and checks for names that would make tensors parts of quantized weights.
 
 use super::{Planner, WeightCandidate, WeightCandidates, gpt_oss};
 use crate::error::{Error, Kind, Result};
@@ -11,7 +11,7 @@ use std::collections::{BTreeSet, HashMap};
 /// The remedy for a new name that readers would misunderstand.
 pub(in crate::job) const OTHER_NAME: &str = "choose another new name for it";
 
-/// A name that readers do not misunderstand, for a tensor with one that they would.
+/// Returns an unambiguous name, for a tensor with a name that readers would misunderstand.
 pub(in crate::job) fn name_instead_of(name: &str) -> String {
     format!("{name}.kept")
 }
@@ -21,12 +21,12 @@ impl Planner<'_> {
         self.renames.get(name).copied().unwrap_or(name)
     }
 
-    /// The module of a weight in the output; empty if its name is not that of a module's weight.
+    /// Returns the module of a weight in the output; empty if its name does not end in `.weight`.
     pub(super) fn module<'n>(&'n self, weight: &'n WeightCandidate) -> &'n str {
         module_of(self.new_name(&weight.name)).unwrap_or_default()
     }
 
-    /// Refuses names that readers would misunderstand: of quantized weights, and of tensors beside them.
+    /// Refuses names that readers would misunderstand, of quantized weights and of tensors next to them.
     pub(super) fn check_names(&self, plan: &WeightCandidates) -> Result<()> {
         let mut quantized: HashMap<&str, &WeightCandidate> = HashMap::new();
         for weight in plan.weights.iter().filter(|weight| weight.stored.is_ok()) {
@@ -53,7 +53,7 @@ impl Planner<'_> {
             if let Some(weight) = weight {
                 let message = format!("has the name of a part of '{}', which is quantized", shorten(&weight.name));
                 let error = Error::new(message).in_tensor(old).in_file(shard.path());
-                // Beside a weight that is not quantized, readers would misunderstand the name too.
+                // Next to a weight that is not quantized, readers would misunderstand the name too.
                 return Err(if name == old {
                     error.of(Kind::Misnamed(name_instead_of(name).into()))
                 } else {

@@ -1,8 +1,8 @@
 //! Finds the codes and scales of plain weights that were decoded from the scheme to which they are quantized.
 //!
-//! The decision is about whole weights, and about all weights that share a scale, so it is made before anything is
-//! written. Weights that were never quantized fail within the first of their groups; others are read once more. A run that
-//! writes some of the shards searches only their weights, and those that share a scale with them.
+//! The decision covers whole weights, and all weights that share a scale, so it is made before anything is written.
+//! Weights that were never quantized fail within the first of their groups; others are read once more. A run that
+//! writes some of the shards searches only the weights in these shards, and weights that share a scale with them.
 
 use super::coded::refuse_some;
 use super::{Planner, StoredAs, Values, WeightCandidate};
@@ -22,15 +22,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Bytes of values that a thread takes at a time.
 const PIECE: u64 = 1 << 20;
 
-/// Weights for which the same candidate is tried at a time.
+/// Weights that try the same candidate at a time.
 struct RecoverySet<'a> {
     members: Vec<Member<'a>>,
-    /// Candidates to be tried, the next one last: the index of the recoverer, and the scale that all members share.
+    /// The remaining candidates, the next one last: the index of the recoverer, and the scale that all members share.
     left: Vec<(usize, SharedScale)>,
     found: Option<(usize, SharedScale)>,
-    /// Whether a scale was found that another weight of the family does not share.
+    /// True if a scale was found that another weight of the family does not share.
     is_refused: bool,
-    /// How the scales that were found relate to the values.
+    /// Relation of the recovered scales to the values.
     matched: ScaleMatch,
 }
 
@@ -51,8 +51,8 @@ struct MemberPiece {
 }
 
 impl Planner<'_> {
-    /// Finds the codes and scales of each plain weight that is to be quantized; `None` for all others. Fails if a
-    /// weight is not recovered and must be.
+    /// Finds the codes and scales of each plain weight to quantize; `None` for all others. Fails if a weight must be
+    /// recovered and is not.
     pub(super) fn recover(
         &self,
         weights: &mut [WeightCandidate],
@@ -113,7 +113,8 @@ impl Planner<'_> {
         Ok(all)
     }
 
-    /// A weight to search, if it is quantized from plain values. Weights with the same encoder share recoverers.
+    /// Returns a weight to search, if it is quantized from plain values. Weights with the same encoder share
+    /// recoverers.
     fn member(
         &self,
         weight: usize,
@@ -132,7 +133,7 @@ impl Planner<'_> {
         Some(Member { weight, rows, recoverers: recoverers.clone(), misfit: None })
     }
 
-    /// One recoverer for each type that the values of a weight may have had before they were quantized.
+    /// Makes a recoverer for each type that the values of a weight may have had before they were quantized.
     fn recoverers(
         &self,
         candidate: &WeightCandidate,
@@ -141,7 +142,7 @@ impl Planner<'_> {
     ) -> Vec<Arc<Recoverer>> {
         let options = self.request.options;
         let recoverer = |encoder, origin| Arc::new(Recoverer::new(encoder, origin, options.arithmetic));
-        // Values of narrower weights that were decoded to a wider type; their scales are as narrow.
+        // Values of narrower weights may have been decoded to a wider type; their scales are then narrow too.
         let narrower: &[Dtype] = match candidate.dtype {
             Dtype::Bfloat16 => &[],
             Dtype::Float16 => &[Dtype::Bfloat16],
@@ -261,13 +262,14 @@ impl<'a> RecoverySet<'a> {
         self.members[0].rows.encoder.needs_extremes()
     }
 
-    /// Whether the types or shapes of its parts depend on what is found: every run needs these, for the index.
+    /// True if the types or shapes of its parts depend on the result of the search: every run needs these, for the
+    /// index.
     fn determines_parts(&self) -> bool {
         let mut pairs = self.members.iter().flat_map(|member| member.recoverers.windows(2));
         pairs.any(|pair| pair[0].encoder().parts() != pair[1].encoder().parts())
     }
 
-    /// Lists what is tried, given the largest magnitude of all members.
+    /// Lists the candidates, given the largest magnitude of all members.
     fn prepare(&mut self, largest: f32) {
         for (number, recoverer) in self.members[0].recoverers.iter().enumerate() {
             self.left.extend(recoverer.shared_scales(largest).into_iter().map(|shared| (number, shared)));
@@ -275,7 +277,7 @@ impl<'a> RecoverySet<'a> {
         self.left.reverse();
     }
 
-    /// What is tried next; `None` if the search is over.
+    /// Returns the next candidate; `None` if the search is over.
     fn next(&mut self) -> Option<(usize, SharedScale)> {
         if self.found.is_some() { None } else { self.left.pop() }
     }
@@ -287,7 +289,7 @@ fn bytes(sets: &[RecoverySet], is_open: impl Fn(usize) -> bool) -> u64 {
     encoders.map(|encoder| encoder.rows() * encoder.row_bytes()).sum()
 }
 
-/// The rows to search, set by set. Sets that have failed by then are skipped; `skip` receives their bytes.
+/// Returns the rows to search, set by set. Skips sets that have failed in the meantime; `skip` receives their bytes.
 fn pieces<'s, 'a>(
     sets: &'s [RecoverySet<'a>],
     is_open: impl Fn(usize) -> bool + Copy + Send,

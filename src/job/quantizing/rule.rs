@@ -35,7 +35,7 @@ impl std::fmt::Display for SchemeRule {
 }
 
 impl SchemeRule {
-    /// The scheme for weights that match; `None` if the rule keeps them.
+    /// Returns the scheme for weights that match; `None` if the rule keeps them.
     #[must_use]
     pub fn scheme(&self) -> Option<&'static Scheme> {
         self.scheme

@@ -8,7 +8,8 @@ use crate::select::policy::fused_sets;
 use std::sync::Arc;
 
 impl Planner<'_> {
-    /// The sets of weights that engines fuse and whose scale is a single number, and then every other weight alone.
+    /// Returns the sets of weights that engines fuse and whose scale is a single number, followed by every other weight
+    /// alone.
     pub(super) fn scale_sets(&self, weights: &[WeightCandidate]) -> Vec<Vec<usize>> {
         let is_scalar = |at: &usize| weights[*at].encoder().is_some_and(Encoder::needs_extremes);
         let mut sets = fused_sets(&self.policy, weights.iter().map(|weight| self.module(weight)));
@@ -19,7 +20,7 @@ impl Planner<'_> {
         sets
     }
 
-    /// The decisions in the form that the plan needs.
+    /// Converts the decisions to the form that the plan needs.
     pub(super) fn weights(
         &self,
         found: WeightCandidates,
@@ -37,7 +38,7 @@ impl Planner<'_> {
                 Err(reason) => {
                     match &weight.values {
                         Values::Stored(_) => weights.keep(weight.place, *reason),
-                        // A quantized weight of the old layout cannot stay beside the config of the new one.
+                        // A quantized weight of the old layout cannot stay next to the config of the new one.
                         Values::Coded(coded) => weights.add(QuantizedWeight {
                             name: weight.name.clone(),
                             parts: self.places(coded.weight),

@@ -16,7 +16,7 @@ pub(super) struct Sums {
     pub(super) max_rel: f64,
 }
 
-/// Elements of a tensor: sources, results and errors.
+/// Sources, results and errors of elements of a tensor.
 #[derive(Clone, Copy)]
 pub(super) struct ComparedBlock<'a> {
     pub(super) sources: &'a [f64],
@@ -30,7 +30,7 @@ impl ComparedBlock<'_> {
         pairs.map(|((x, y), error)| (*x, *y, *error))
     }
 
-    /// The sums of all elements, divided by powers of two; the largest errors are never divided.
+    /// Computes the sums of all elements, divided by powers of two; the largest errors are never divided.
     pub(super) fn sums(&self, exponents: [i32; 3]) -> Sums {
         let mut lanes = [Sums::default(); LANES];
         let parts = self.sources.chunks(LANES).zip(self.results.chunks(LANES)).zip(self.errors.chunks(LANES));
@@ -65,7 +65,7 @@ impl ComparedBlock<'_> {
         }
     }
 
-    /// The exponents of the largest source, result and error.
+    /// Returns the exponents of the largest source, result and error.
     pub(super) fn exponents(&self) -> [i32; 3] {
         let finite = || self.iter().filter(|(x, y, _)| are_finite(*x, *y));
         let exponent = |of: fn((f64, f64, f64)) -> f64| {

@@ -6,25 +6,26 @@ use crate::dtype::Dtype;
 use crate::kernel::{Kernel, Loss, Rules, Storage};
 use crate::measure::number::{Number, integers, is_wide_integer};
 
-/// Widens elements to float64, which holds all types of at most 32 bits and all floats; 64-bit integers are rounded.
+/// Widener of elements to float64, which holds all types of at most 32 bits and all floats; 64-bit integers are
+/// rounded.
 struct Widener {
     kernel: Kernel,
     storage: Storage,
-    /// To little endian, for 64-bit integers.
+    /// Conversion to little endian, for 64-bit integers.
     integer: Option<Kernel>,
     bytes: Vec<u8>,
     values: Vec<f64>,
 }
 
 impl Widener {
-    /// `None` for complex numbers and text.
+    /// Creates a widener; `None` for complex numbers and text.
     fn new(storage: Storage) -> Option<Self> {
         let widen = |to| Kernel::cast(storage, Storage::packed(to), &Rules::LOSSLESS);
         let integer = if is_wide_integer(storage.dtype) { Some(widen(storage.dtype)?) } else { None };
         Some(Self { kernel: widen(Dtype::Float64)?, storage, integer, bytes: Vec::new(), values: Vec::new() })
     }
 
-    /// Widens `count` elements; malformed ones become NaN. Returns whether one was rounded.
+    /// Widens `count` elements; malformed ones become NaN. Returns true if one was rounded.
     fn widen(&mut self, input: &[u8], count: usize) -> bool {
         self.bytes.resize(count * 8, 0);
         let counts = self.kernel.run(input, &mut self.bytes, count);
@@ -34,7 +35,7 @@ impl Widener {
         self.integer.is_some() && counts.is_ok_and(|counts| counts[Loss::Inexact] > 0)
     }
 
-    /// The elements of the last call, exactly.
+    /// Returns the elements of the last call, exactly.
     fn exact(&mut self, input: &[u8]) -> Vec<Number> {
         let Some(kernel) = &self.integer else {
             return self.values.iter().copied().map(Number::Float).collect();
@@ -55,15 +56,15 @@ pub(crate) struct Comparer {
 }
 
 impl Comparer {
-    /// `None` if one side is text or complex.
+    /// Creates a comparer; `None` if one side is text or complex.
     pub(crate) fn new(from: Form, to: Form) -> Option<Self> {
         let (Form::Numbers(from), Form::Numbers(to)) = (from, to) else { return None };
         Some(Self { from: Widener::new(from)?, to: Widener::new(to)? })
     }
 
-    /// The tally of some elements; `start` is the index of the first.
+    /// Tallies some elements; `start` is the index of the first.
     pub(crate) fn tally(&mut self, start: u64, source: &[u8], result: &[u8], count: usize) -> AccuracyTally {
-        /// Whole blocks, which are whole bytes of every type.
+        /// Number of elements at a time: whole blocks, which are whole bytes of every type.
         const STEP: usize = 8 * BLOCK;
         let mut tally = AccuracyTally::default();
         for first in (0..count).step_by(STEP) {

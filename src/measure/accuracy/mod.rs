@@ -1,10 +1,10 @@
-//! How near results are to their sources: errors, signal to noise, direction.
+//! Accuracy of results, compared with their sources: errors, signal to noise, direction.
 //!
-//! Values come as float64, block by block. The sums of a block are added in a fixed order of lanes, and blocks in the
-//! order of the elements, so that all results are identical to the bit for any number of threads.
+//! Values are processed as float64, block by block. The sums of a block are added in a fixed order of lanes, and blocks
+//! in the order of the elements, so that all results are identical to the bit for any number of threads.
 //!
 //! Squares can be too large or too small for float64. A block of such values is divided by powers of two before it is
-//! squared, and sums have an exponent of their own, so that nothing overflows between a block and the result.
+//! squared, and sums have a separate exponent, so that nothing overflows between a block and the result.
 
 mod block;
 mod comparer;
@@ -19,16 +19,16 @@ use json::{decibels, number};
 use serde::{Deserialize, Serialize};
 use sum::UnboundedSum;
 
-/// Elements of a block: few enough for the first-level cache as float64.
+/// Number of elements in a block: few enough for the first-level cache as float64.
 pub(crate) const BLOCK: usize = 1 << 10;
-/// Sums that are computed side by side, as in vectors.
+/// Number of sums that are computed in parallel, as in vectors.
 const LANES: usize = 8;
 
-/// How near the results of one tensor are to their sources. Elements whose source or result is infinite or NaN count
-/// only in the first field.
+/// Accuracy of the results of one tensor, compared with their sources. Elements whose source or result is infinite or
+/// NaN count only in the first field.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Accuracy {
-    /// Whether every value stayed the same, including infinities and NaN. 0 equals -0, and NaN equals NaN.
+    /// True if every value stayed the same, including infinities and NaN. 0 equals -0, and NaN equals NaN.
     pub is_exact: bool,
     pub compared: u64,
     /// The largest |y - x|, where x is the source and y the result.
@@ -58,7 +58,7 @@ struct Largest {
 }
 
 impl Largest {
-    /// Elements must come in order.
+    /// Adds a number; elements must come in order.
     fn add(&mut self, other: Self) {
         if other.at.is_some() && (self.at.is_none() || other.value > self.value) {
             *self = other;
@@ -70,7 +70,7 @@ impl Largest {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AccuracyTally {
     compared: u64,
-    /// Elements whose values differ.
+    /// Number of elements whose values differ.
     changed: u64,
     error: UnboundedSum,
     squared_error: UnboundedSum,
@@ -155,7 +155,7 @@ impl AccuracyTally {
         self.max_rel.add(next.max_rel);
     }
 
-    /// The result for everything that was added.
+    /// Returns the result for everything that was added.
     pub(crate) fn accuracy(&self) -> Accuracy {
         let Self { squared_source: signal, squared_error: noise, .. } = *self;
         let lengths = [signal, self.squared_result].map(UnboundedSum::sqrt);

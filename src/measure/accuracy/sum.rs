@@ -10,7 +10,7 @@ pub(super) struct UnboundedSum {
 }
 
 impl UnboundedSum {
-    /// A finite value, times 2 to the power of `exponent`.
+    /// Creates a sum from a finite value, times 2 to the power of `exponent`.
     pub(super) fn new(value: f64, exponent: i32) -> Self {
         if value == 0.0 {
             return Self::default();
@@ -19,8 +19,8 @@ impl UnboundedSum {
         Self { value: times_power_of_two(value, -binade), exponent: exponent + binade }
     }
 
-    /// Adds as float64 would if its exponents had no bounds: what the smaller number loses when it is aligned is far
-    /// below the last bit of the sum.
+    /// Adds as float64 would if its exponents had no bounds: the bits that the smaller number loses when it is aligned
+    /// are far below the last bit of the sum.
     pub(super) fn add(&mut self, other: Self) {
         let (large, small) = match () {
             () if self.value == 0.0 => (other, *self),
@@ -31,7 +31,7 @@ impl UnboundedSum {
         *self = Self::new(large.value + times_power_of_two(small.value, distance), large.exponent);
     }
 
-    /// The square root of a non-negative sum.
+    /// Computes the square root of a non-negative sum.
     pub(super) fn sqrt(self) -> Self {
         let odd = self.exponent.rem_euclid(2);
         Self::new((self.value * f64::from(1 << odd)).sqrt(), (self.exponent - odd) / 2)
@@ -49,7 +49,7 @@ impl UnboundedSum {
     }
 }
 
-/// floor(log2|value|) of a finite nonzero number.
+/// Computes floor(log2|value|) of a finite nonzero number.
 pub(super) fn exponent_of(value: f64) -> i32 {
     const MANTISSA: i32 = f64::MANTISSA_DIGITS as i32 - 1;
     let magnitude = value.abs().to_bits();
@@ -59,7 +59,7 @@ pub(super) fn exponent_of(value: f64) -> i32 {
     }
 }
 
-/// `value` times 2 to the power of `exponent`, in steps: no float64 is a power of two beyond its own range.
+/// Computes `value` times 2 to the power of `exponent`, in steps: no float64 is a power of two beyond its own range.
 pub(super) fn times_power_of_two(value: f64, exponent: i32) -> f64 {
     const STEP: i32 = 1000;
     let whole = (exponent / STEP).clamp(-3, 3);

@@ -1,4 +1,4 @@
-//! What the bits of an element are and mean: the text of `tcast bitcast --hex` and `--bits`.
+//! Bits of an element and their meaning: the text of `tcast bitcast --hex` and `--bits`.
 //!
 //! An element is given as its code: the low [`Dtype::bits`] bits of a number of 128, with a complex number's real part
 //! in the lower half, as in little-endian memory. Higher bits are ignored. A complex number is two floats, not one
@@ -29,7 +29,7 @@ pub enum BitField {
     Integer,
 }
 
-/// What kind of value a code represents.
+/// Kind of value that a code represents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueKind {
     /// A float's zero, of either sign.
@@ -53,7 +53,7 @@ pub enum ValueKind {
 }
 
 impl ValueKind {
-    /// The name in rows and JSON.
+    /// Returns the name in rows and JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Zero => "zero",
@@ -70,7 +70,7 @@ impl ValueKind {
     }
 }
 
-/// What a code means, in words.
+/// Meaning of a code, in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meaning {
     pub kind: ValueKind,
@@ -82,7 +82,7 @@ pub struct Meaning {
     pub payload: Option<u64>,
 }
 
-/// The codes of elements stored as [`crate::kernel::Storage::per_byte`].
+/// Returns the codes of elements stored as [`crate::kernel::Storage::per_byte`].
 pub fn codes(dtype: Dtype, bytes: &[u8]) -> impl Iterator<Item = u128> {
     bytes.chunks_exact(bytes_of(dtype)).map(move |bytes| {
         let code = bytes.iter().rev().fold(0, |code, byte| code << 8 | u128::from(*byte));
@@ -90,18 +90,18 @@ pub fn codes(dtype: Dtype, bytes: &[u8]) -> impl Iterator<Item = u128> {
     })
 }
 
-/// The code in hexadecimal, as wide as its type, highest digit first. A complex number's real part comes first.
+/// Formats the code in hexadecimal, as wide as its type, highest digit first. A complex number's real part comes first.
 pub fn hex(dtype: Dtype, code: u128) -> String {
     let digit = |(dtype, code): (Dtype, u128)| format!("{code:0width$x}", width = dtype.bits().div_ceil(4) as usize);
     numbers(dtype, code).into_iter().map(digit).collect()
 }
 
-/// How many elements a row of `--hex` has: 16 bytes of them, or 16 elements if several would fit in a byte.
+/// Returns the number of elements in a row of `--hex`: 16 bytes of them, or 16 elements if several would fit in a byte.
 pub fn per_row(dtype: Dtype) -> usize {
     16 / bytes_of(dtype)
 }
 
-/// The binary digits of a code by field, most significant first; a complex number's real part first.
+/// Returns the binary digits of a code by field, most significant first; a complex number's real part first.
 pub fn parts(dtype: Dtype, code: u128) -> Vec<(BitField, String)> {
     numbers(dtype, code).into_iter().flat_map(|(dtype, code)| parts_of_number(dtype, code)).collect()
 }
@@ -183,7 +183,7 @@ fn float(dtype: Dtype, format: &FloatFormat, code: u64) -> Meaning {
     finite(dtype, kind, number, integer, exponent)
 }
 
-/// The meaning of `number`, whose magnitude is `integer` times 2 to the `exponent`; digits as in
+/// Returns the meaning of `number`, whose magnitude is `integer` times 2 to the `exponent`; digits as in
 /// [`crate::kernel::Printer`].
 fn finite(dtype: Dtype, kind: ValueKind, number: f64, integer: u64, exponent: i32) -> Meaning {
     let value = if dtype == Dtype::Float64 { shortest(number) } else { shortest(number as f32) };
@@ -211,7 +211,7 @@ fn plain(kind: ValueKind, value: impl Into<String>) -> Meaning {
     Meaning { kind, value: value.into(), exact: None, payload: None }
 }
 
-/// The real and the imaginary part of a complex number.
+/// Returns the real and the imaginary part of a complex number; `None` for other types.
 fn halves(dtype: Dtype, code: u128) -> Option<[(Dtype, u128); 2]> {
     let part = dtype.part();
     if part == dtype {
@@ -220,7 +220,7 @@ fn halves(dtype: Dtype, code: u128) -> Option<[(Dtype, u128); 2]> {
     Some([code, code >> part.bits()].map(|code| (part, low_bits(part, code))))
 }
 
-/// The one or two numbers that an element consists of.
+/// Returns the one or two numbers that an element consists of.
 fn numbers(dtype: Dtype, code: u128) -> Vec<(Dtype, u128)> {
     halves(dtype, code).map_or_else(|| vec![(dtype, low_bits(dtype, code))], Vec::from)
 }

@@ -6,10 +6,10 @@ use anstyle::{AnsiColor, Style as Colour};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Where rows are printed.
+/// Output style of rows.
 #[derive(Clone, Copy, Debug)]
 pub struct RenderStyle {
-    /// Whether for people: with colours, and in columns. For scripts, rows have neither.
+    /// True for people: with colours, and in columns. For scripts, rows have neither.
     pub is_terminal: bool,
     /// Digits of the last index.
     pub index_width: usize,
@@ -19,7 +19,7 @@ pub struct RenderStyle {
 
 const DIM: Colour = Colour::new().dimmed();
 
-/// A row of `--hex`: the index of the first element, and the codes.
+/// Formats a row of `--hex`: the index of the first element, and the codes.
 ///
 /// On a terminal, their values follow between bars, like the text of `hexdump -C`, if full rows of the type fit; only a
 /// row of unusually long integers then has none.
@@ -39,10 +39,10 @@ pub fn hex_row(dtype: Dtype, first_index: u64, elements: &[u128], style: &Render
     if columns <= style.width { format!("{row}{codes:codes_width$}  |{values}|") } else { row + &codes }
 }
 
-/// Characters of a brief float, and of common integers.
+/// Maximum number of characters of a brief float, and of common integers.
 const FITTING: usize = 8;
 
-/// The width of brief values of a type, except large integers and extreme float64s.
+/// Returns the width of brief values of a type, except large integers and extreme float64s.
 fn brief_width(dtype: Dtype) -> usize {
     match dtype.class() {
         Class::Complex => FITTING + "+".len() + FITTING + "i".len(),
@@ -53,7 +53,7 @@ fn brief_width(dtype: Dtype) -> usize {
     }
 }
 
-/// A value with floats of about 8 characters, which fits beside the codes. `--bits` has all digits.
+/// Formats a value, with floats of about 8 characters, to fit next to the codes. `--bits` has all digits.
 fn brief(dtype: Dtype, code: u128) -> String {
     if let Some(halves) = halves(dtype, code) {
         let [real, imaginary] = halves.map(|(dtype, code)| brief(dtype, code));
@@ -71,7 +71,7 @@ fn brief(dtype: Dtype, code: u128) -> String {
     format!("{number:.1e}")
 }
 
-/// A row of `--bits`: the index, the fields of the code, the value, its exact form, and its kind.
+/// Formats a row of `--bits`: the index, the fields of the code, the value, its exact form, and its kind.
 ///
 /// On a terminal, sign, exponent and mantissa have different colours, and the kinds are aligned in a column.
 pub fn bits_row(dtype: Dtype, element_index: u64, code: u128, style: &RenderStyle) -> String {
@@ -95,13 +95,13 @@ pub fn bits_row(dtype: Dtype, element_index: u64, code: u128, style: &RenderStyl
     format!("{index}  {digits}  {what:column$}  {kind}")
 }
 
-/// `{"index": 0, "bits": "3fc00000"}`.
+/// Returns `{"index": 0, "bits": "3fc00000"}`.
 pub fn hex_json(dtype: Dtype, index: u64, code: u128) -> Value {
     json!({ "index": index, "bits": hex(dtype, code) })
 }
 
-/// [`hex_json`] with everything that a row of `--bits` has. A complex number has `real` and `imaginary` instead of
-/// `parts`.
+/// Returns [`hex_json`] with everything that a row of `--bits` has. A complex number has `real` and `imaginary` instead
+/// of `parts`.
 pub fn bits_json(dtype: Dtype, index: u64, code: u128) -> Value {
     let mut value = number_json(dtype, code);
     value["index"] = json!(index);
@@ -131,7 +131,7 @@ pub(super) fn index(index: u64, style: &RenderStyle) -> String {
     if style.is_terminal { format!("{DIM}{index:width$}{DIM:#}") } else { index.to_string() }
 }
 
-/// The value, and its exact form or payload.
+/// Formats the value, and its exact form or payload.
 fn statement(dtype: Dtype, code: u128, meaning: &Meaning) -> String {
     let value = &meaning.value;
     match (&meaning.exact, meaning.payload) {
@@ -142,7 +142,8 @@ fn statement(dtype: Dtype, code: u128, meaning: &Meaning) -> String {
     }
 }
 
-/// The length of statements, except floats with many zeros after the point, too rare and too long to shift all others.
+/// Returns the length of statements, except floats with many zeros after the point, too rare and too long to shift all
+/// others.
 fn statement_width(dtype: Dtype) -> usize {
     match dtype.class() {
         Class::Bool => "false".len(),
@@ -155,13 +156,13 @@ fn statement_width(dtype: Dtype) -> usize {
     }
 }
 
-/// Digits in the colour of their field, if there are colours.
+/// Formats digits in the colour of their field, if there are colours.
 pub(super) fn colored(part: BitField, digits: &str, style: &RenderStyle) -> String {
     let colour = colour(part);
     if style.is_terminal { format!("{colour}{digits}{colour:#}") } else { digits.to_owned() }
 }
 
-/// Colours that are legible on dark and light backgrounds.
+/// Returns a colour that is legible on dark and light backgrounds.
 fn colour(part: BitField) -> Colour {
     match part {
         BitField::Sign => AnsiColor::Red.on_default(),

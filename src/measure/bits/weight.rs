@@ -1,4 +1,4 @@
-//! Values of quantized weights: the code, and how it becomes a value.
+//! Values of quantized weights: the code, and the computation of the value.
 
 use super::render::{RenderStyle, colored, index};
 use super::{BitField, hex, meaning, parts};
@@ -8,7 +8,7 @@ use crate::quant::{CodeKind, Explanation};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// A row: the index, the bits of the code, and the product that gives the value: `(11 - 8) * 0.5 = 1.5`.
+/// Formats a row: the index, the bits of the code, and the product that gives the value: `(11 - 8) * 0.5 = 1.5`.
 pub fn explanation_row(
     codes: CodeKind,
     target: Dtype,
@@ -32,7 +32,7 @@ pub fn explanation_row(
     format!("{}  {}  {number} * {scale}{global} = {value}", index(element_index, style), bits.join(" "))
 }
 
-/// The contents of [`explanation_row`] as JSON.
+/// Returns the contents of [`explanation_row`] as JSON.
 pub fn explanation_json(codes: CodeKind, target: Dtype, index: u64, explanation: &Explanation) -> Value {
     let bits = fields(codes, explanation.code);
     let width: usize = bits.iter().map(|(_, digits)| digits.len()).sum();
@@ -55,7 +55,7 @@ pub fn explanation_json(codes: CodeKind, target: Dtype, index: u64, explanation:
     value
 }
 
-/// The binary digits of a code by field.
+/// Returns the binary digits of a code by field.
 fn fields(codes: CodeKind, code: u32) -> Vec<(BitField, String)> {
     let digits = |bits: u32| vec![(BitField::Integer, format!("{code:0width$b}", width = bits as usize))];
     match codes {
@@ -65,7 +65,7 @@ fn fields(codes: CodeKind, code: u32) -> Vec<(BitField, String)> {
     }
 }
 
-/// The number that a code represents.
+/// Formats the number that a code represents.
 fn code(codes: CodeKind, explanation: &Explanation) -> String {
     match codes {
         CodeKind::Dtype(dtype) => meaning(dtype, explanation.code.into()).value,
@@ -73,7 +73,7 @@ fn code(codes: CodeKind, explanation: &Explanation) -> String {
     }
 }
 
-/// A float32, or a power of two beyond its range.
+/// Formats a float32, or a power of two beyond its range.
 fn float(number: f64) -> String {
     match number {
         _ if number.is_nan() => "NaN".to_owned(),

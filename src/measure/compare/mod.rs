@@ -1,4 +1,4 @@
-//! Compares two tensors: whether bits and values are equal, where they first differ, and by how much.
+//! Compares two tensors: equality of bits and values, the first difference, and the errors.
 //!
 //! Tensors of one type are compared byte by byte, at the speed of reading. Only if that finds a difference, or the
 //! types differ, are values compared: widened to float64 block by block, and 64-bit integers exactly where float64
@@ -23,16 +23,16 @@ use serde::Serialize;
 type FileTensor<'a> = (&'a Input, &'a Tensor);
 
 pub(crate) struct CompareOptions<'a> {
-    /// What untyped elements are.
+    /// Type of untyped elements.
     pub from: Option<Dtype>,
-    /// How much values may differ; `None` if bits and types count too.
+    /// Maximum difference of values; `None` if bits and types count too.
     pub tolerance: Option<Tolerance>,
     pub threads: usize,
     /// Receives the bytes of both sides.
     pub progress: &'a dyn Progress,
 }
 
-/// How much a value of B may differ from that of A: `absolute + relative * |A|`.
+/// Maximum difference of a value of B from the value of A: `absolute + relative * |A|`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Tolerance {
     pub absolute: f64,
@@ -76,7 +76,7 @@ impl Status {
         Self::OnlyInB,
     ];
 
-    /// Whether it is one of two tensors that are equal, or equal within the tolerance.
+    /// True if the tensors are equal, or equal within the tolerance.
     pub(crate) fn is_equal(self) -> bool {
         matches!(self, Self::Equal | Self::WithinTolerance)
     }
@@ -86,18 +86,18 @@ impl Status {
 #[derive(Clone, Debug)]
 pub(crate) struct Comparison {
     pub status: Status,
-    /// How many elements differ by more than the tolerance; if none does, how many have different bits.
+    /// Number of elements that differ by more than the tolerance; if none does, of elements with different bits.
     pub differing: u64,
-    /// The first of them.
+    /// First of these elements.
     pub first: Option<Difference>,
-    /// How far B is from A, if numbers differ. Sums of squares of 64-bit integers use the nearest float64.
+    /// Accuracy of B compared with A, if numbers differ. Sums of squares of 64-bit integers use the nearest float64.
     pub accuracy: Option<Accuracy>,
-    /// The indices of the elements with the largest absolute and the largest relative error.
+    /// Indices of the elements with the largest absolute and the largest relative error.
     pub largest_at: [Option<Vec<u64>>; 2],
 }
 
 impl Comparison {
-    /// A result without details.
+    /// Creates a result without details.
     pub(crate) fn of(status: Status) -> Self {
         Self { status, differing: 0, first: None, accuracy: None, largest_at: [None, None] }
     }
@@ -113,15 +113,15 @@ pub(crate) struct Difference {
 /// An element as text.
 #[derive(Clone, Debug)]
 pub(crate) struct Shown {
-    /// Its value; for opaque bytes, those.
+    /// Value; for opaque bytes, the bytes.
     pub value: String,
-    /// Its bits in hexadecimal; text has none.
+    /// Bits in hexadecimal; text has none.
     pub bits: Option<String>,
 }
 
-/// Compares two tensors. A quantized weight is decoded: compared with a tensor of floats of up to 32 bits, to its type
-/// and as its library does; otherwise to float32 without intermediate rounding. The error about a damaged tensor also
-/// says where it differs from the other.
+/// Compares two tensors. A quantized weight is decoded: if the other is a tensor of floats of up to 32 bits, to that
+/// type as its library does; otherwise to float32 without intermediate rounding. The error about a damaged tensor also
+/// names the first difference from the other tensor.
 pub(crate) fn of(tensors: [ModelTensor; 2], options: &CompareOptions) -> Result<Comparison> {
     if tensors[0].shape() != tensors[1].shape() {
         return Ok(Comparison::of(Status::ShapesDiffer));
@@ -167,7 +167,7 @@ pub(crate) fn of(tensors: [ModelTensor; 2], options: &CompareOptions) -> Result<
     }
 }
 
-/// The type and arithmetic that quantized weights are decoded with.
+/// Returns the type and arithmetic that quantized weights are decoded with.
 pub(crate) fn decoding(tensors: [ModelTensor; 2], from: Option<Dtype>) -> (Dtype, Arithmetic) {
     let stored = tensors.into_iter().find_map(|tensor| match tensor {
         ModelTensor::Stored(_, tensor) => plan::source_form(tensor, from).ok().map(Form::dtype),
@@ -179,7 +179,7 @@ pub(crate) fn decoding(tensors: [ModelTensor; 2], from: Option<Dtype>) -> (Dtype
     }
 }
 
-/// Whether two weights are stored identically: then nothing has to be decoded.
+/// True if two weights are stored identically, so that nothing has to be decoded.
 fn are_same_parts(weights: [(&LogicalCheckpoint, &FoundWeight); 2], options: &CompareOptions) -> Result<bool> {
     let [(_, a), (_, b)] = weights;
     if a.layout != b.layout || a.parameters != b.parameters {

@@ -12,9 +12,10 @@ use crate::read::{LogicalTensor, Piece, Zip};
 use crate::text::hex_digits;
 use std::ops::ControlFlow;
 
-/// Bytes of a side in a piece when bits are compared.
+/// Number of bytes of a side in a piece when bits are compared.
 const PIECE: u64 = 1 << 20;
-/// Elements of a piece when values are compared: the same number for every type, so that results do not depend on it.
+/// Number of elements in a piece when values are compared: the same for every type, so that results do not depend on
+/// it.
 const VALUES: u64 = 1 << 17;
 
 pub(super) fn compare(mut zip: Zip<2>, tolerance: Option<Tolerance>) -> Result<Comparison> {
@@ -34,7 +35,7 @@ pub(super) fn compare(mut zip: Zip<2>, tolerance: Option<Tolerance>) -> Result<C
         ControlFlow::Continue(())
     };
     let read = zip.read(piece, || (), |(), piece| look.at(piece), append);
-    // Knowing where a file is damaged helps to repair it.
+    // The position of the first difference helps to repair a damaged file.
     let first = [&seen.beyond, &seen.unequal, &seen.bits].into_iter().find_map(|spots| spots.first.as_ref());
     read.map_err(|error| match first {
         Some((element, [a, b])) if error.remedy_text().is_none() => {
@@ -46,29 +47,30 @@ pub(super) fn compare(mut zip: Zip<2>, tolerance: Option<Tolerance>) -> Result<C
     Ok(look.outcome(seen))
 }
 
-/// Whether all bits of two tensors are equal, and their types.
+/// True if the types and all bits of two tensors are equal.
 pub(super) fn are_equal(mut zip: Zip<2>) -> Result<bool> {
     BitComparison::new(&zip.sources).map_or(Ok(false), |bits| bits.are_all_equal(&mut zip))
 }
 
-/// Elements of a piece when bits are compared.
+/// Returns the number of elements in a piece when bits are compared.
 fn piece_of_bits(sides: &[LogicalTensor; 2]) -> u64 {
     // Packed elements start on whole bytes, and 8 of them end on one.
     let width = sides.iter().map(|side| side.bytes(8).div_ceil(8) as u64).max().unwrap_or(1);
     (PIECE / width.max(1)).max(1)
 }
 
-/// How bits are compared: as stored if both are stored alike, otherwise little endian with a byte or more per element.
+/// Comparison of bits: as stored if both sides are stored alike, otherwise little endian with a byte or more per
+/// element.
 struct BitComparison {
     are_alike: bool,
-    /// The conversion of each side to that; `None` if none is needed or the bytes are opaque.
+    /// Conversion of each side to that form; `None` if none is needed or the bytes are opaque.
     ordered: Option<[Conversion; 2]>,
-    /// Bytes of an element after that.
+    /// Bytes of an element in that form.
     width: usize,
 }
 
 impl BitComparison {
-    /// `None` for different types.
+    /// Creates the comparison; `None` for different types.
     fn new(sides: &[LogicalTensor; 2]) -> Option<Self> {
         let [a, b] = sides.each_ref().map(storage);
         let (Some(a), Some(b)) = (a, b) else {
@@ -87,7 +89,7 @@ impl BitComparison {
         Some(Self { are_alike, ordered: Some([order(a)?, order(b)?]), width })
     }
 
-    /// Reads both until a piece differs.
+    /// Reads both sides until a piece differs; true if none does.
     fn are_all_equal(&self, zip: &mut Zip<2>) -> Result<bool> {
         let sides = zip.sources;
         let mut are_equal = true;
@@ -144,7 +146,7 @@ impl BitComparison {
     }
 }
 
-/// Elements with some property: how many, and the first one with the elements of both sides.
+/// Elements with some property: their number, and the first one with the elements of both sides.
 #[derive(Default)]
 struct Spots {
     count: u64,
@@ -182,7 +184,7 @@ fn shown(side: &LogicalTensor, bytes: &[u8], at: usize) -> Shown {
     Shown { value: meaning(storage.dtype, code).value, bits: Some(hex(storage.dtype, code)) }
 }
 
-/// What was found in some elements.
+/// Differences found in some elements.
 #[derive(Default)]
 struct Seen {
     /// Elements whose bits differ.

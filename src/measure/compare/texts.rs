@@ -1,4 +1,4 @@
-//! Texts, one after the other: equal texts are equal, however they are stored.
+//! Comparison of texts, one after the other: equal texts are equal, however they are stored.
 
 use super::{Comparison, Difference, Shown, Status};
 use crate::container::{Elements, Form, Reader, TextError, TextForm, position};
@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::kernel::Texts;
 use crate::read::{SourceTensor, Zip};
 
-/// Texts between two progress reports.
+/// Number of texts between two progress reports.
 const BATCH: u64 = 1024;
 
 pub(super) fn compare(mut zip: Zip<2>, sources: [SourceTensor; 2]) -> Result<Comparison> {

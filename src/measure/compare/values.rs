@@ -9,7 +9,7 @@ use crate::measure::number::{Number, difference, integers, is_wide_integer};
 use crate::operator::cast::CastAttributes;
 use crate::read::{LogicalTensor, Piece};
 
-/// How the elements of a side are stored; `None` for opaque bytes.
+/// Returns the storage of a side's elements; `None` for opaque bytes.
 pub(super) fn storage(side: &LogicalTensor) -> Option<Storage> {
     match side.elements() {
         Elements::Typed(Form::Numbers(storage)) => Some(storage),
@@ -17,7 +17,7 @@ pub(super) fn storage(side: &LogicalTensor) -> Option<Storage> {
     }
 }
 
-/// Converts `count` elements of a side, starting at index `start`.
+/// Converts `count` elements of a side from index `start` on.
 pub(super) fn convert(
     how: &Conversion,
     side: &LogicalTensor,
@@ -29,7 +29,7 @@ pub(super) fn convert(
     how.convert(side.named(), start, input, count, output).map_err(|error| side.error(error))
 }
 
-/// Converts the elements of both sides to comparable numbers.
+/// Conversion of the elements of both sides to comparable numbers.
 pub(super) struct ValuePairs {
     sides: [SideConversion; 2],
     /// Numbers per element: 2 if one of the types is complex.
@@ -39,20 +39,20 @@ pub(super) struct ValuePairs {
 /// A block of both sides as float64.
 pub(super) struct Float64Block {
     pub(super) values: [Vec<f64>; 2],
-    /// Whether none was rounded.
+    /// True if none was rounded.
     are_exact: bool,
 }
 
 struct SideConversion {
     float: Conversion,
-    /// To little endian, for 64-bit integers.
+    /// Conversion to little endian, for 64-bit integers.
     integer: Option<Conversion>,
     /// Numbers per element, without the imaginary part of a real number.
     parts: usize,
 }
 
 impl ValuePairs {
-    /// `None` for opaque bytes.
+    /// Creates the conversion; `None` for opaque bytes.
     pub(super) fn new(sides: &[LogicalTensor; 2]) -> Option<Self> {
         let [a, b] = sides.each_ref().map(storage);
         let sides = [SideConversion::new(a?)?, SideConversion::new(b?)?];
@@ -60,7 +60,7 @@ impl ValuePairs {
         Some(Self { sides, per_element })
     }
 
-    /// Both sides as float64, and the index of the first number.
+    /// Returns both sides as float64, and the index of the first number.
     pub(super) fn floats(&self, sides: &[LogicalTensor; 2], block: &Piece<2>) -> Result<(u64, Float64Block)> {
         let mut floats = Float64Block { values: [Vec::new(), Vec::new()], are_exact: true };
         for (at, widening) in self.sides.iter().enumerate() {
@@ -75,7 +75,7 @@ impl ValuePairs {
         Ok((block.start * self.per_element as u64, floats))
     }
 
-    /// What has to be added to the numbers of A to get those of B: 0 exactly where equal, NaN where only one is NaN.
+    /// Subtracts the numbers of A from the numbers of B: 0 exactly where they are equal, NaN where only one is NaN.
     pub(super) fn differences(
         &self,
         sides: &[LogicalTensor; 2],
@@ -101,7 +101,7 @@ impl ValuePairs {
         Ok(self.spread(widening, integers(conversion.to.dtype(), &wide), Number::Integer(0)))
     }
 
-    /// Real numbers compared with complex ones get an imaginary part.
+    /// Adds an imaginary part to real numbers that are compared with complex ones.
     fn spread<T: Copy>(&self, widening: &SideConversion, numbers: Vec<T>, zero: T) -> Vec<T> {
         if widening.parts == self.per_element {
             return numbers;

@@ -1,4 +1,4 @@
-//! A histogram drawn for a terminal, with the ranges of the narrow formats beside it.
+//! A histogram drawn for a terminal, with the ranges of the narrow formats next to it.
 
 use super::Histogram;
 use crate::dtype::{Class, Dtype, FloatFormat};
@@ -6,22 +6,22 @@ use crate::text::{power, share};
 use anstyle::{AnsiColor, Style};
 use std::fmt::Write as _;
 
-/// The formats that are drawn, with names that fit above a line.
+/// Formats that are drawn, with names that fit above a line.
 const FORMATS: [(Dtype, &str); 4] =
     [(Dtype::Float16, "f16"), (Dtype::Float8E4M3FN, "e4m3"), (Dtype::Float8E5M2, "e5m2"), (Dtype::Float4E2M1, "e2m1")];
 
-/// The number of rows above which exponents are merged.
+/// Number of rows above which exponents are merged.
 const ROWS: i32 = 24;
 
 /// Width of a format's column.
 const LINE: usize = 5;
 
 /// Draws one bar for each exponent, the largest on top, in lines of at most `width` characters if that is enough for a
-/// bar. Columns beside the bars show, for each narrow format, what happens to such numbers; a table below has the
-/// totals. Empty if the histogram is.
+/// bar. Columns next to the bars show, for each narrow format, what happens to such numbers; a table below has the
+/// totals. The text is empty if the histogram is.
 ///
-/// If there are more than 24 exponents, those beyond all formats are merged, and if necessary the others in pairs. A
-/// number that is exactly half of a format's smallest, and so becomes zero, is drawn like a larger one: the histogram
+/// If there are more than 24 exponents, exponents beyond all formats are merged, and if necessary the others in pairs.
+/// A number that is exactly half of a format's smallest, and so becomes zero, is drawn like a larger one: the histogram
 /// cannot distinguish them.
 pub fn draw(histogram: &Histogram, width: usize, colour: bool) -> String {
     let rows = rows(histogram);
@@ -83,7 +83,7 @@ impl HistogramRow {
     }
 }
 
-/// From the largest exponent to the smallest.
+/// Returns the rows, from the largest exponent to the smallest.
 fn rows(histogram: &Histogram) -> Vec<HistogramRow> {
     let Some(((low, _), (high, _))) = histogram.iter().next().zip(histogram.iter().next_back()) else {
         return Vec::new();
@@ -119,7 +119,7 @@ fn rows(histogram: &Histogram) -> Vec<HistogramRow> {
 struct FormatRange {
     /// See [`FloatFormat::edges`].
     edges: [i32; 3],
-    /// The largest number, which does not reach the end of its binade.
+    /// Largest number, which does not reach the end of its binade.
     largest: f64,
 }
 
@@ -132,10 +132,10 @@ impl FormatRange {
         Self { edges, largest: mantissa as f64 * f64::powi(2.0, edges[2] - 1 - mantissa_bits as i32) }
     }
 
-    /// What happens to numbers with these exponents; mixed cases are drawn in halves.
+    /// Returns the mark for numbers with these exponents; mixed cases are drawn in halves.
     fn mark(&self, low: i32, high: i32) -> (char, Style) {
         let [green, yellow, red] = [AnsiColor::Green, AnsiColor::Yellow, AnsiColor::Red].map(AnsiColor::on_default);
-        let [rounded, normal, beyond] = self.edges; // rounded: not all lost, up to the smallest number
+        let [rounded, normal, beyond] = self.edges; // rounded: up to the smallest number, except exactly half of it
         match (low, high) {
             _ if low >= beyond => ('▲', red),
             _ if high >= beyond - 1 => ('╻', yellow),
@@ -147,7 +147,8 @@ impl FormatRange {
         }
     }
 
-    /// The share of numbers beyond the largest; an upper bound if some numbers have the same exponent as the largest.
+    /// Returns the share of numbers beyond the largest; an upper bound if some numbers have the same exponent as the
+    /// largest.
     fn beyond(&self, histogram: &Histogram, total: u64) -> String {
         let least = histogram.within(self.edges[2]..i32::MAX);
         let most = histogram.within(self.edges[2] - 1..i32::MAX);
@@ -159,7 +160,7 @@ impl FormatRange {
 /// Width of a share.
 const SHARE: usize = 7;
 
-/// A bar in eighths of a character; every nonzero bar is visible.
+/// Draws a bar in eighths of a character; every nonzero bar is visible.
 fn bar(count: u64, most: u64, width: usize) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let eighths = (u128::from(count) * width as u128 * 8 / u128::from(most.max(1))) as usize;

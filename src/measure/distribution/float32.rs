@@ -1,13 +1,13 @@
-//! The loops for float32, and for narrower floats widened to it: blocks into counts and exact sums.
+//! Loops for float32, and for narrower floats widened to it, from blocks to counts and exact sums.
 //!
 //! A block is 1024 numbers. The compiler vectorises these loops for each instruction set, and every set gives the same
 //! bits:
 //!
-//! * **Exponents** are counted one after the other, from the largest down, by comparing all of the block's with each. With
-//!   AVX-512, 64 are compared at a time, and the numbers of a block rarely have more than some 15.
-//! * **Exponents of other blocks**, and on other processors, are counted in pairs: those of two numbers are the index of
-//!   one of 65,536 counters, of which a tensor's numbers need some hundreds. So there is one addition per two numbers,
-//!   which no vector instructions accelerate, and no exponent is more expensive than another.
+//! * **Exponents** are counted one after the other, from the largest down, by comparing all exponents of the block with
+//!   each. With AVX-512, 64 are compared at a time, and the numbers of a block rarely have more than some 15.
+//! * **Exponents of other blocks**, and on other processors, are counted in pairs: the exponents of two numbers are the
+//!   index of one of 65,536 counters, of which a tensor's numbers need some hundreds. So there is one addition per two
+//!   numbers, which no vector instructions accelerate, and no exponent is more expensive than another.
 //! * **The sum** is exact in any order. Numbers of 23 adjacent exponents are multiples of the smallest one's last
 //!   digit, and 128 of them add up to less than 2^53 of it, which float64 holds. Most blocks have no more exponents
 //!   than that; others are passed over again for each further 23.
@@ -16,7 +16,7 @@
 //! A block with Inf, NaN or a float32 subnormal is processed one number at a time, as are the numbers after the last
 //! whole block. Tests compare the two.
 //!
-//! `docs/experiments.md` lists what else was tried.
+//! `docs/experiments.md` lists the alternatives that were tried.
 
 #![allow(clippy::inline_always, reason = "only what is inlined is compiled for an instruction set")]
 
@@ -25,21 +25,21 @@ use super::sum::{LANES, LOWEST, MANTISSA, Sum};
 use super::tally::{Beside, FloatFields, Repeat, Tally};
 use crate::kernel::{Isa, Loop, hidden_one, prefetch_behind};
 
-/// Numbers in a row: a row is a few vectors, and columns are processed down the rows.
+/// Number of numbers in a row: a row is a few vectors, and columns are processed down the rows.
 const ROW: usize = 128;
 const ROWS: usize = 8;
 type FloatBlock = [[[u8; 4]; ROW]; ROWS];
 
-/// The exponent fields of every two rows of a block, a pair for each column.
+/// Exponent fields of every two rows of a block, a pair for each column.
 type Pairs = [[[u8; 2]; ROW]; ROWS / 2];
 
-/// The blocks that can be counted in pairs before a counter of 32 bits overflows.
+/// Number of blocks that can be counted in pairs before a counter of 32 bits overflows.
 const MOST_BLOCKS: u32 = u32::MAX / (ROW * ROWS / 2) as u32;
 
-/// Exponents whose numbers are summed together: 24 bits, 22 exponents apart, 2^7 times, are 53 bits.
+/// Number of exponents whose numbers are summed together: 24 bits, 22 exponents apart, 2^7 times, are 53 bits.
 const WINDOW: u8 = 23;
 
-/// The most exponents that are compared: comparing them takes no longer than counting pairs.
+/// Maximum number of exponents that are compared: comparing them takes no longer than counting pairs.
 const FEW: u8 = 24;
 
 /// The exponent field of Inf and NaN.
@@ -47,12 +47,12 @@ const SPECIAL: u8 = 255;
 const FIELDS: FloatFields = FloatFields { lowest: LOWEST, mantissa: MANTISSA, special: SPECIAL as usize };
 
 pub(super) struct Float32Tally {
-    /// Numbers by exponent field, except those in pairs.
+    /// Counts of numbers by exponent field, except numbers in pairs.
     counts: [u64; 256],
-    /// How often two numbers with these exponent fields occurred together, the second's in the upper 8 bits; empty
-    /// until there is a block. In 32 bits, because twice as many fit in the first cache.
+    /// Counts of two numbers with these exponent fields together, the second field in the upper 8 bits; empty until
+    /// there is a block. In 32 bits, because twice as many fit in the first-level cache.
     pairs: Vec<u32>,
-    /// Blocks in pairs.
+    /// Number of blocks in pairs.
     blocks: u32,
     /// The range of exponent fields in pairs, except 0.
     met: (u8, u8),
@@ -154,7 +154,7 @@ impl Float32Tally {
         }
     }
 
-    /// Moves the counts of pairs to those of numbers.
+    /// Moves the counts of pairs to the counts of numbers.
     fn settle_pairs(&mut self) {
         // Empty rows are skipped: looking through them takes longer than a small tensor.
         let rows = (0..=u8::MAX).zip(self.pairs.as_chunks_mut::<256>().0);
@@ -168,7 +168,7 @@ impl Float32Tally {
         self.blocks = 0;
     }
 
-    /// Moves the counts of pairs and columns to where they belong.
+    /// Moves the counts of pairs to the counts of numbers, and the extremes of columns to `beside`.
     fn settle(&mut self) {
         self.settle_pairs();
         for (min, max) in self.min.into_iter().zip(self.max) {
@@ -213,7 +213,7 @@ impl Repeat<4> for Float32Tally {
     }
 }
 
-/// Processes blocks with one instruction set.
+/// Loop over blocks with one instruction set.
 struct DistributionLoop<'a> {
     floats: &'a mut Float32Tally,
     blocks: &'a [FloatBlock],
@@ -258,7 +258,7 @@ fn count_equal(fields: &[u8], field: u8) -> u64 {
     lanes.iter().map(|count| u64::from(*count)).sum()
 }
 
-/// The smallest exponent field, the smallest nonzero one (or 0 if there is none), and the largest.
+/// Returns the smallest exponent field, the smallest nonzero one (or 0 if there is none), and the largest.
 #[inline(always)]
 fn reach(fields: &[u8]) -> (u8, u8, u8) {
     let (mut least, mut low, mut high) = (u8::MAX, u8::MAX, 0);
@@ -276,7 +276,7 @@ fn has_subnormal(block: &FloatBlock) -> bool {
     block.as_flattened().iter().fold(false, |any, number| any | is_subnormal(number))
 }
 
-/// Sums of numbers after applying `keep`.
+/// Computes sums of numbers after applying `keep`.
 #[inline(always)]
 fn sums(block: &FloatBlock, keep: impl Fn(f32) -> f32) -> [f64; LANES] {
     let mut columns = [0.0; ROW];
@@ -294,7 +294,7 @@ fn sums(block: &FloatBlock, keep: impl Fn(f32) -> f32) -> [f64; LANES] {
     lanes
 }
 
-/// For numbers that are all finite.
+/// Updates the extremes with numbers that are all finite.
 #[inline(always)]
 fn find_extremes(block: &FloatBlock, min: &mut [f32; ROW], max: &mut [f32; ROW]) {
     for (at, (min, max)) in min.iter_mut().zip(max).enumerate() {
@@ -306,7 +306,7 @@ fn find_extremes(block: &FloatBlock, min: &mut [f32; ROW], max: &mut [f32; ROW])
     }
 }
 
-/// The smallest number with an exponent field; 0 is that of zero.
+/// Returns the smallest number with an exponent field; field 0 is the field of zero.
 fn smallest(field: u8) -> f32 {
     f32::from_bits(u32::from(field) << MANTISSA)
 }
@@ -349,7 +349,7 @@ mod tests {
             numbers[1500] = other;
             check(&numbers);
         }
-        // All exponents except those of zero, subnormals, Inf and NaN.
+        // All exponents except the fields of zero, subnormals, Inf and NaN.
         check(&random.iter().map(|bits| bits & 0x807f_ffff | ((bits >> 7) % 254 + 1) << MANTISSA).collect::<Vec<_>>());
         for all in [0, 1 << 31, 0x3f80_0000, 0x7f7f_ffff, 0xff7f_ffff, 0x0080_0000, 1, 0x7fc0_0000] {
             check(&vec![all; COUNT]);

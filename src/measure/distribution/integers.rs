@@ -1,11 +1,11 @@
-//! The loop for integers, widened to 64 bits: into counts and exact sums.
+//! Loop for integers, widened to 64 bits, into counts and exact sums.
 
 use super::Distribution;
 use super::tally::{Repeat, Tally};
 use crate::measure::number::Number;
 
 pub(super) struct IntegerTally<const SIGNED: bool> {
-    /// Zeros, then the numbers with each exponent.
+    /// Counts of zeros, then of the numbers with each exponent.
     counts: [u64; 65],
     sum: i128,
     min: i128,

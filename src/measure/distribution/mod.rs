@@ -1,7 +1,7 @@
 //! The distribution of a tensor's values: extremes, mean, special values, and a histogram of exponents.
 //!
-//! A tensor is read once, in pieces that threads take from one counter. The kernels widen floats to float32, float64
-//! excepted, and integers to 64 bits, so that one loop serves each of the three; large tensors of types of 16 bits and
+//! A tensor is read once, in pieces that threads take from one counter. The kernels widen floats except float64 to
+//! float32, and integers to 64 bits, so that one loop serves each of the three; large tensors of types of 16 bits and
 //! fewer are counted word by word and widened afterwards. Only counts and exact sums are kept, which do not depend on
 //! the order: all results are identical to the bit for any number of threads and any instruction set.
 
@@ -32,13 +32,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tally::{BLOCK, FEW, FewFloats, Float64Tally, Repeat, Tally};
 use words::{WordCounts, elements_per_word};
 
-/// Bytes of input that a thread takes at a time, whole [`BLOCK`]s of every type.
+/// Number of bytes of input that a thread takes at a time, whole [`BLOCK`]s of every type.
 const PIECE: u64 = 1 << 20;
 
-/// How the values of one tensor are distributed. A complex number counts as two numbers, its real and its imaginary part.
+/// Distribution of one tensor's values. A complex number counts as two numbers, its real and its imaginary part.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Distribution {
-    /// How many numbers there are, including NaN and Inf.
+    /// Count of all numbers, including NaN and Inf.
     pub count: u64,
     /// The smallest finite number; `None` if there is none. -0 is shown as 0.
     pub min: Option<Number>,
@@ -63,17 +63,17 @@ pub struct Distribution {
     pub exponents: Histogram,
 }
 
-/// How many finite nonzero numbers have each binary exponent, floor(log2|x|).
+/// Counts of finite nonzero numbers by binary exponent, floor(log2|x|).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Histogram(BTreeMap<i32, u64>);
 
 impl Histogram {
-    /// The exponents that occur, ascending, and how many numbers have each.
+    /// Returns the exponents that occur, ascending, and the count of numbers for each.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (i32, u64)> {
         self.0.iter().map(|(&exponent, &count)| (exponent, count))
     }
 
-    /// How many numbers have an exponent in a range.
+    /// Counts the numbers with an exponent in a range.
     pub fn within(&self, exponents: Range<i32>) -> u64 {
         if exponents.is_empty() { 0 } else { self.0.range(exponents).map(|(_, count)| count).sum() }
     }
@@ -94,7 +94,7 @@ impl FromIterator<(i32, u64)> for Histogram {
     }
 }
 
-/// The distribution of a tensor of this form. `None` for text. An error names the first malformed element.
+/// Computes the distribution of a tensor of this form. `None` for text. An error names the first malformed element.
 pub fn of(
     tensor: &Tensor,
     form: Form,
@@ -115,7 +115,7 @@ pub(crate) fn of_weight(weight: &WeightSource, threads: usize, progress: &dyn Pr
     measure(LogicalTensor::Weight(weight), from, 1, threads, progress)
 }
 
-/// The distribution of a tensor whose elements have `parts` real numbers each.
+/// Computes the distribution of a tensor whose elements have `parts` real numbers each.
 fn measure(
     source: LogicalTensor,
     from: Storage,
@@ -156,7 +156,7 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// [`Work::run`] for narrow types, counting words if there are many.
+    /// Does the same as [`Work::run`] for narrow types, counting words if there are many.
     fn run_narrow<const WIDTH: usize, T: Repeat<WIDTH>>(&self, lane: Dtype) -> Result<Distribution> {
         let Some(per_word) = elements_per_word(self.from, self.count) else {
             return self.run::<T>(lane);
@@ -189,7 +189,8 @@ impl Work<'_> {
         Ok(tally.distribution())
     }
 
-    /// The first NaN and the first Inf, if wanted. Few tensors have any, and only those are read once more.
+    /// Finds the first NaN and the first Inf, if wanted. Few tensors have any, and only such tensors are read once
+    /// more.
     fn first_specials(&self, wanted: [bool; 2]) -> Result<[Option<u64>; 2]> {
         let conversion = self.conversion(Dtype::Float64);
         let firsts = [0, 1].map(|at| AtomicU64::new(if wanted[at] { u64::MAX } else { 0 }));

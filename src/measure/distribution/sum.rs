@@ -4,7 +4,7 @@
 
 use crate::measure::number::power_of_two;
 
-/// Lanes of a block's sum: 128 numbers each.
+/// Number of lanes of a block's sum: 128 numbers each.
 pub(super) const LANES: usize = 8;
 
 /// Bits of a float32's mantissa.
@@ -40,7 +40,7 @@ impl Sum {
         }
     }
 
-    /// The sum as exponents and factors: the same for equal sums, however they were computed.
+    /// Returns the sum as exponents and factors: the same for equal sums, however they were computed.
     pub(super) fn terms(mut self) -> Vec<(i32, i128)> {
         self.carry();
         // All digits get the sign of the sum, so that they do not cancel each other.

@@ -1,4 +1,4 @@
-//! The loops for 64-bit numbers, into counts and exact sums.
+//! Loops for float64s, into counts and exact sums, and parts that all loops share.
 
 use super::Distribution;
 use crate::measure::number::{Number, power_of_two};
@@ -12,7 +12,7 @@ pub(super) trait Tally: Default + Send {
     /// Adds another tally.
     fn merge(&mut self, other: Self);
 
-    /// The distribution, without subnormals, which only a caller that knows the type can count.
+    /// Returns the distribution, without subnormals, which only a caller that knows the type can count.
     fn distribution(self) -> Distribution;
 }
 
@@ -35,9 +35,9 @@ const FLOAT64: FloatFields = FloatFields { lowest: -1074, mantissa: MANTISSA, sp
 
 /// Bits of a float64's mantissa.
 const MANTISSA: u32 = 52;
-/// The sign and the exponent of a float64 together: this many values.
+/// Number of values of a float64's sign and exponent together.
 const BINS: usize = 1 << 12;
-/// Where the bins of negative numbers begin.
+/// First bin of negative numbers.
 const NEGATIVE: usize = BINS / 2;
 /// The bin of Inf and NaN.
 const SPECIAL: usize = NEGATIVE - 1;
@@ -56,29 +56,30 @@ impl ExponentBin {
     }
 }
 
-/// The same for a few numbers, with one addition for each: the lower half of the mantissas in the second, the upper
-/// half in the first, and the count from bit [`COUNT`] on.
+/// [`ExponentBin`] for a few numbers, with one addition for each part: the lower half of the mantissas in the second,
+/// the upper half in the first, and the count from bit [`COUNT`] on.
 type SmallBin = [u64; 2];
 
 const HALF: u32 = MANTISSA / 2;
 const COUNT: u32 = 44;
-/// Numbers that a [`SmallBin`] takes.
+/// Number of numbers that a [`SmallBin`] takes.
 const ROOM: usize = 1 << (COUNT - HALF);
 
-/// Numbers of a block: few enough for the second-level cache.
+/// Number of numbers in a block: few enough for the second-level cache.
 pub(super) const BLOCK: usize = 1 << 13;
 
-/// Adjacent numbers often have the same exponent: they go to different bins in turn, so that no addition waits.
+/// Number of bins for an exponent. Adjacent numbers often have the same exponent: they go to different bins in turn, so
+/// that no addition waits.
 const WAYS: usize = 4;
 
-/// Extremes that are found side by side, as in vectors.
+/// Number of extremes that are found in parallel, as in vectors.
 const LANES: usize = 8;
 
 pub(super) struct Float64Tally {
     small_bins: Vec<[SmallBin; WAYS]>,
-    /// Numbers in the small bins.
+    /// Number of numbers in the small bins.
     in_small_bins: usize,
-    /// All others, as of the last time that the small bins were emptied.
+    /// All other numbers, as of the last time that the small bins were emptied.
     bins: Vec<ExponentBin>,
     min: [f64; LANES],
     max: [f64; LANES],
@@ -120,7 +121,7 @@ impl Float64Tally {
         }
     }
 
-    /// A number that changes when Inf, NaN or a float64 subnormal is counted.
+    /// Returns a number that changes when Inf, NaN or a float64 subnormal is counted.
     fn unusual(&self) -> u64 {
         let mantissas = |[high, low]: &SmallBin| (high & ((1 << COUNT) - 1)).wrapping_add(*low);
         [0, NEGATIVE].into_iter().fold(0, |seen: u64, sign| {
@@ -130,7 +131,7 @@ impl Float64Tally {
         })
     }
 
-    /// For numbers that are all finite.
+    /// Updates the extremes with numbers that are all finite.
     fn find_extremes(&mut self, block: &[u8]) {
         let (mut min, mut max) = (self.min, self.max);
         let (groups, rest) = block.as_chunks::<{ 8 * LANES }>();
@@ -196,16 +197,16 @@ impl Tally for Float64Tally {
     }
 }
 
-/// The tally of at most [`FEW`] float64s, with only the bins in use: [`Float64Tally`] has too many to clear and scan
-/// for a bias or a scale, of which a model has thousands.
+/// Tally of at most [`FEW`] float64s, with only the bins in use: [`Float64Tally`] has too many to clear and scan for a
+/// bias or a scale, of which a model has thousands.
 #[derive(Default)]
 pub(super) struct FewFloats {
-    /// By exponent, for numbers of either sign.
+    /// Bins by exponent, for numbers of either sign.
     bins: BTreeMap<usize, [ExponentBin; 2]>,
     beside: Beside,
 }
 
-/// The number up to which [`FewFloats`] is faster.
+/// Count of numbers up to which [`FewFloats`] is faster.
 pub(super) const FEW: u64 = 1 << 10;
 
 impl Tally for FewFloats {
@@ -232,7 +233,7 @@ impl Tally for FewFloats {
     }
 }
 
-/// The distribution of float64s, from the numbers of either sign for each exponent field in use, ascending.
+/// Returns the distribution of float64s, from the numbers of either sign for each exponent field in use, ascending.
 fn distribution(beside: Beside, bins: Vec<(usize, [ExponentBin; 2])>) -> Distribution {
     let counts: Vec<_> = bins.iter().map(|(field, [plus, minus])| (*field, plus.count + minus.count)).collect();
     let terms = bins.into_iter().filter(|(field, _)| *field != SPECIAL).map(|(field, bins)| {
@@ -243,13 +244,13 @@ fn distribution(beside: Beside, bins: Vec<(usize, [ExponentBin; 2])>) -> Distrib
     beside.distribution(&FLOAT64, &counts, &terms.collect::<Vec<_>>())
 }
 
-/// What counts of exponents and sums do not show about floats.
+/// Figures about floats that counts of exponents and sums do not show.
 pub(super) struct Beside {
     min: f64,
     max: f64,
     plus_infinite: u64,
     minus_infinite: u64,
-    /// Subnormals, which share the exponent field of zero: how many have each exponent, from the lowest.
+    /// Counts of subnormals, which share the exponent field of zero, by exponent, from the lowest.
     subnormals: [u64; MANTISSA as usize],
 }
 
@@ -300,7 +301,7 @@ impl Beside {
         }
     }
 
-    /// The distribution, given the numbers of each exponent field and the terms of their sum, both ascending.
+    /// Returns the distribution, given the counts for each exponent field and the terms of their sum, both ascending.
     pub(super) fn distribution(
         self,
         fields: &FloatFields,
@@ -336,7 +337,7 @@ impl Beside {
     }
 }
 
-/// The sum of `factor * 2^exponent` over ascending exponents, divided by `count`.
+/// Computes the sum of `factor * 2^exponent` over ascending exponents, divided by `count`.
 ///
 /// The terms are exact. The rounding error of each addition is added at the end (Neumaier), in units of the largest
 /// term, so that nothing overflows on the way to a mean that does not.

@@ -1,16 +1,16 @@
 //! Counts of 16-bit words, for types so narrow that there are not many words.
 //!
-//! A word is one number of 16 bits, two of 8, or four of 4. What each represents is determined once, at the end: a
-//! number of 16 bits costs 0.5 ns on any instruction set, one of 8 bits half of that, and the rest nothing.
+//! A word is one number of 16 bits, two of 8, or four of 4. The numbers in each word are determined once, at the end: a
+//! number of 16 bits costs 0.5 ns on any instruction set, a number of 8 bits half of that, and the rest nothing.
 
 use super::tally::Repeat;
 use crate::kernel::{Kernel, Storage, SubByteLayout};
 use std::ops::RangeInclusive;
 
-/// How many elements make this faster than widening; not more, as 64-bit counters take a third longer.
+/// Numbers of elements that make this faster than widening; not more, as 64-bit counters take a third longer.
 const MANY: RangeInclusive<u64> = 1 << 18..=u32::MAX as u64;
 
-/// How often each word occurs.
+/// Number of occurrences of each word.
 pub(super) struct WordCounts(Vec<u32>);
 
 impl Default for WordCounts {
@@ -24,7 +24,7 @@ impl WordCounts {
         let counts: &mut [u32; 1 << 16] = self.0.as_mut_slice().try_into().expect("a counter for each word");
         let (groups, rest) = words.as_chunks::<8>();
         for group in groups {
-            // One load for four words: a processor has few load ports beside all its additions to memory.
+            // One load for four words: a processor has few load ports in addition to all its additions to memory.
             let group = u64::from_le_bytes(*group);
             for at in 0..4 {
                 counts[(group >> (16 * at)) as usize & 0xffff] += 1;
@@ -60,7 +60,8 @@ impl WordCounts {
     }
 }
 
-/// How many elements a word has. `None` if words are not whole elements, or not every word is valid.
+/// Returns the number of elements in a word. `None` if words are not whole elements, not every word is valid, or there
+/// are too few or too many elements.
 pub(super) fn elements_per_word(storage: Storage, count: u64) -> Option<usize> {
     let bits = storage.dtype.bits() as usize;
     let is_whole = match storage.layout {

@@ -1,4 +1,4 @@
-//! Buffers for the segments of a row of a quantized weight, with the scales of many of them.
+//! Buffers for the segments of a row of a quantized weight, with the scales of many segments.
 
 use super::super::layout::{Combination, Zeros};
 use super::casts::run;
@@ -9,10 +9,10 @@ use super::steps::{Arithmetic, Steps};
 use std::num::FpCategory;
 use std::ops::Range;
 
-/// Values that pass through the lanes at a time, a multiple of the units of codes and rotations.
+/// Number of values that pass through the lanes at a time, a multiple of the units of codes and rotations.
 pub(super) const SEGMENT: usize = 1024;
 
-/// Groups whose scales are fetched at a time.
+/// Number of groups whose scales are fetched at a time.
 const FETCHED: usize = 2048;
 
 /// Buffers for the codes and each lane of a segment.
@@ -26,11 +26,11 @@ pub(super) struct DecodeBuffers {
     pub(super) groups: Vec<[u8; 4]>,
     pub(super) zeros: Vec<[u8; 4]>,
     pub(super) fetched: Option<GroupRange>,
-    /// How many times scales have been fetched, and whether these are ordinary: see [`fused::are_ordinary`].
+    /// Number of fetches so far, and true if the fetched scales are ordinary: see [`fused::are_ordinary`].
     pub(super) fetches: u64,
     pub(super) are_ordinary: bool,
-    /// Whether one of these scales is 0, infinite or NaN although the stored one is another kind of number, and the
-    /// stored ones for this case.
+    /// True if one of these scales is 0, infinite or NaN although the stored scale is another kind of number; and the
+    /// stored scales for this case.
     pub(super) is_changed: bool,
     pub(super) stored: Vec<[u8; 4]>,
     /// The global scale of their matrix.
@@ -67,8 +67,8 @@ impl DecodeBuffers {
         }
     }
 
-    /// Fetches the scales and zero points of these groups of a row of groups, and of as many of the following
-    /// ones as fit, unless they are here already. `all` is the end of the groups that will be needed.
+    /// Fetches the scales and zero points of these groups of a row of groups, and of as many following groups as fit,
+    /// unless they are already in the buffers. `all` is the end of the groups that will be needed.
     #[inline(always)]
     pub(super) fn fetch(
         &mut self,
@@ -101,7 +101,7 @@ impl DecodeBuffers {
         self.fetches += 1;
     }
 
-    /// Fetches the stored scales of groups that have been fetched, and compares them.
+    /// Fetches the stored scales of the fetched groups. True if a scale in use has become 0, infinite or NaN.
     #[inline(never)]
     fn has_changed(&mut self, steps: &Steps, parts: &[&[u8]], place: &GroupRange) -> bool {
         let stored = &mut self.stored[..place.groups.len()];
@@ -114,13 +114,13 @@ impl DecodeBuffers {
     }
 }
 
-/// Whether scales that are multiplied may be others than the stored ones.
+/// True if scales in use can differ from the stored scales.
 fn can_change(steps: &Steps) -> bool {
     let is_combined = matches!(steps.layout.global, Combination::Multiplier | Combination::Divisor);
     steps.arithmetic == Arithmetic::Library && (is_combined || steps.scale_rounding.is_some())
 }
 
-/// Whether no scale is 0, infinite or NaN.
+/// True if no scale is 0, infinite or NaN.
 #[inline(always)]
 fn are_regular(scales: &Float32Lane) -> bool {
     let mut all = true;
@@ -131,7 +131,7 @@ fn are_regular(scales: &Float32Lane) -> bool {
     all
 }
 
-/// The global scale of a matrix; 1 where there is none.
+/// Returns the global scale of a matrix, or 1 if there is none.
 #[inline(always)]
 pub(in crate::quant) fn global_scale(steps: &Steps, parts: &[&[u8]], matrix: usize, scratch: &mut [u8]) -> f32 {
     let (Some(slot), Some(kernel)) = (steps.geometry.global, &steps.global) else { return 1.0 };
@@ -171,7 +171,7 @@ mod tests {
     use crate::dtype::Dtype;
     use crate::quant::{Decoder, Parameters, Part, Role, find};
 
-    /// The values of NVFP4 weights of 3 rows.
+    /// Decodes an NVFP4 weight of 3 rows.
     fn decode(codes: &[u8], scales: &[u8]) -> Vec<u8> {
         let columns = codes.len() as u64 * 2 / 3;
         let [code_shape, scale_shape] = [[3, columns / 2], [3, columns / 16]];
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn scales_of_long_rows_are_those_of_their_columns() {
-        // Segments at the beginning, the end, and across the groups that are fetched together.
+        // Segments at the beginning, the end, and across groups that are fetched together.
         let columns = 16 * FETCHED * 2 + SEGMENT + 16;
         let codes: Vec<u8> = (0..3 * columns / 2).map(|at| ((at * 37) >> 3) as u8).collect();
         let scales: Vec<u8> = (0..3 * columns / 16).map(|at| 0x10 + ((at * 29) >> 2) as u8 % 0x60).collect();

@@ -4,12 +4,12 @@ use super::lanes::Float32Lane;
 use crate::dtype::Dtype;
 use crate::kernel::{Kernel, Rules, Storage};
 
-/// A cast between floats that keeps as much as possible.
+/// Returns a cast between floats that keeps as much as possible.
 pub(super) fn cast(source: Dtype, target: Dtype) -> Option<Kernel> {
     Kernel::cast(Storage::packed(source), Storage::packed(target), &Rules::LOSSLESS)
 }
 
-/// Runs a kernel over numbers of whole bytes, none of which is malformed.
+/// Runs a kernel over numbers of whole bytes, which cannot be malformed.
 #[inline(always)]
 pub(super) fn run(kernel: &Kernel, input: &[u8], output: &mut [u8], count: usize) {
     let _ = kernel.run(input, output, count);
@@ -22,7 +22,7 @@ pub(super) struct Through {
 }
 
 impl Through {
-    /// `None` if nothing is rounded.
+    /// Creates the rounding to `dtype`; `None` if nothing is rounded.
     pub(super) fn new(dtype: Dtype) -> Option<Self> {
         let is_wide = dtype == Dtype::Float32;
         (!is_wide).then(|| Some(Self { narrow: cast(Dtype::Float32, dtype)?, widen: cast(dtype, Dtype::Float32)? }))?

@@ -1,4 +1,4 @@
-//! Unpacks codes of every packing to one per byte.
+//! Unpacks codes of every packing to one code per byte.
 
 use super::super::layout::Packing;
 use crate::kernel::prefetch;
@@ -7,7 +7,7 @@ use std::ops::Range;
 /// Codes of one row of a matrix.
 #[derive(Clone, Copy)]
 pub(in crate::quant) struct CodeWindow<'a> {
-    /// The stored bytes of the matrix; for [`Packing::Flat`] and [`Packing::Stream`], of the tensor.
+    /// The stored bytes of the matrix, or of the tensor for [`Packing::Flat`] and [`Packing::Stream`].
     pub(in crate::quant) bytes: &'a [u8],
     /// Bytes from one stored row to the next.
     pub(in crate::quant) stride: usize,
@@ -20,17 +20,17 @@ pub(in crate::quant) struct CodeWindow<'a> {
     pub(in crate::quant) width: usize,
 }
 
-/// The nibble of a word with the code of each of its eight columns (AWQ).
+/// For each of eight columns, the nibble of a word that holds its code (AWQ).
 pub(super) const AWQ_NIBBLES: [u32; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 impl<'a> CodeWindow<'a> {
-    /// Whether codes take whole bytes, so that they need not be unpacked.
+    /// True if codes take whole bytes, so that they need no unpacking.
     #[inline(always)]
     pub(super) fn is_plain(&self) -> bool {
         self.bits >= 8
     }
 
-    /// The codes, if they are plain and not transposed.
+    /// Returns the codes, which must be plain and not transposed.
     #[inline(always)]
     pub(super) fn plain(&self) -> &'a [u8] {
         let bytes = self.bits / 8;
@@ -39,7 +39,7 @@ impl<'a> CodeWindow<'a> {
 }
 
 impl Packing {
-    /// The number of rows to which the codes of a 32-bit word belong, if the transpose is stored.
+    /// Returns the number of rows to which the codes of a 32-bit word belong, if the transpose is stored.
     fn rows_of_word(self) -> Option<usize> {
         match self {
             Self::Rows(_) | Self::RowsHighFirst | Self::Flat | Self::Stream => None,
@@ -48,20 +48,20 @@ impl Packing {
         }
     }
 
-    /// How many rows share cache lines.
+    /// Returns the number of rows that share cache lines.
     pub(super) fn line_rows(self) -> usize {
         self.rows_of_word().map_or(1, |rows| if rows == 1 { 64 } else { 128 })
     }
 
-    /// The most rows to decode at a time. Stored rows of gpt-oss are short and lie on different pages. Reading two
-    /// cache lines of each halves the number of page accesses.
+    /// Returns the largest number of rows to decode at a time. Stored rows of gpt-oss are short and on different pages.
+    /// Reading two cache lines of each halves the number of page accesses.
     pub(super) fn tile_rows(self) -> usize {
         self.line_rows() * if self == Self::TransposedBlocks { 2 } else { 1 }
     }
 
-    /// How many columns to decode at a time. A tile fits into the second-level cache, and has many columns, because
-    /// scales are fetched once for each row of a tile. For gpt-oss they belong to columns, and are fetched once for all
-    /// rows.
+    /// Returns the number of columns to decode at a time. A tile fits into the second-level cache, and has many
+    /// columns, because scales are fetched once for each row of a tile. For gpt-oss, scales belong to columns and are
+    /// fetched once for all rows.
     pub(super) fn tile_columns(self) -> usize {
         match self {
             Self::TransposedBlocks => 1 << 10,
@@ -81,7 +81,8 @@ impl Packing {
         }
     }
 
-    /// As [`Packing::unpack`], for codes that are not plain; if the transpose is stored, the window is that of a [`TransposedTile`].
+    /// Like [`Packing::unpack`], for codes that are not plain. If the transpose is stored, the window refers to a
+    /// [`TransposedTile`].
     #[inline(always)]
     pub(super) fn unpack_row(self, window: &CodeWindow, out: &mut [u8]) {
         let row = || &window.bytes[window.row * window.stride..][window.column * window.bits / 8..window.stride];
@@ -97,8 +98,8 @@ impl Packing {
     }
 }
 
-/// Codes of some rows and columns of a matrix whose transpose is stored. A line has the words of a row, which are as in
-/// [`Packing::Rows`], or words of one column each, with codes of eight rows, whose bytes are [`split`].
+/// Codes of some rows and columns of a matrix whose transpose is stored. A line holds either the words of a row, as in
+/// [`Packing::Rows`], or words of one column each with codes of eight rows, whose bytes are [`split`].
 #[derive(Default)]
 pub(super) struct TransposedTile {
     lines: Vec<u8>,
@@ -107,8 +108,8 @@ pub(super) struct TransposedTile {
 }
 
 impl TransposedTile {
-    /// Transposes the words of a window and of the rows that follow; returns where the codes of the window are now. `None` if
-    /// the transpose is not stored.
+    /// Transposes the words of a window and of the rows that follow. Returns the window of the same codes in the tile;
+    /// `None` if the transpose is not stored.
     #[inline(always)]
     pub(super) fn read(&mut self, packing: Packing, window: &CodeWindow, rows: usize) -> Option<CodeWindow<'_>> {
         let rows_of_word = packing.rows_of_word()?;
@@ -139,7 +140,7 @@ impl TransposedTile {
     }
 }
 
-/// Writes words of 32 bits of some stored rows, as lines of the transpose; if possible four by four, which the compiler
+/// Writes words of 32 bits of some stored rows as lines of the transpose, four by four if possible, which the compiler
 /// turns into shuffles.
 #[inline(always)]
 fn transpose(window: &CodeWindow, rows: Range<usize>, words: Range<usize>, stride: usize, out: &mut [u8]) {
@@ -180,7 +181,7 @@ fn split(words: &[u8], line: &mut [u8]) {
     }
 }
 
-/// Pairs of codes; the last byte may hold one. Words of 16 bits take fewer instructions than bytes.
+/// Unpacks pairs of codes; the last byte may hold one. Words of 16 bits take fewer instructions than bytes.
 #[inline(always)]
 fn nibbles(bytes: &[u8], out: &mut [u8], high_first: bool) {
     let (pairs, last) = out.as_chunks_mut::<2>();
@@ -197,7 +198,7 @@ fn nibbles(bytes: &[u8], out: &mut [u8], high_first: bool) {
     }
 }
 
-/// A stream of bits, low bits of a byte first: eight codes of n bits take n bytes.
+/// Unpacks a stream of bits, low bits of a byte first: eight codes of n bits take n bytes.
 #[inline(always)]
 fn stream(bytes: &[u8], out: &mut [u8], bits: usize) {
     match bits {
@@ -225,7 +226,8 @@ fn stream_of<const BITS: usize>(bytes: &[u8], out: &mut [u8]) {
     }
 }
 
-/// Eight codes: the upper half of the bits moves to the upper half of the result, and so do the halves of each half.
+/// Unpacks eight codes: the upper half of the bits moves to the upper half of the result, and so do the halves of each
+/// half.
 #[inline(always)]
 fn spread<const BITS: usize>(bytes: &[u8; BITS]) -> [u8; 8] {
     let mut word = [0; 8];
@@ -249,7 +251,7 @@ fn flat(window: &CodeWindow, out: &mut [u8]) {
     nibbles(&window.bytes[start.div_ceil(2)..], out, true);
 }
 
-/// A row may start within a byte.
+/// Unpacks codes of [`Packing::Stream`], where a row may start within a byte.
 #[inline(always)]
 fn through_rows(window: &CodeWindow, out: &mut [u8]) {
     let mask = ((1_u16 << window.bits) - 1) as u8;
@@ -267,7 +269,7 @@ fn through_rows(window: &CodeWindow, out: &mut [u8]) {
     }
 }
 
-/// The codes of one of the eight rows of a line of [`split`] words.
+/// Unpacks the codes of one of the eight rows of a line of [`split`] words.
 #[inline(always)]
 fn nibbles_of_planes(window: &CodeWindow, nibble: usize, out: &mut [u8]) {
     let line = &window.bytes[window.row / 8 * window.stride..];

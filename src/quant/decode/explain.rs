@@ -1,4 +1,4 @@
-//! What a quantized weight consists of, for commands that show it: its grid, and the code and scale of single values.
+//! Contents of a quantized weight, for commands that show them: its grid, and the code and scale of single values.
 
 use super::super::layout::{CodeValues, Combination, Group, Layout, Packing, Zeros};
 use super::super::recognize::{FoundWeight, StoredTensor};
@@ -40,16 +40,16 @@ impl fmt::Display for CodeKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
     pub codes: CodeKind,
-    /// Which elements share a scale; `None` if only the group index says.
+    /// The elements that share a scale; `None` if only the group index determines them.
     pub group: Option<Group>,
-    /// Whether each column names its group.
+    /// True if each column names its group.
     pub is_indexed: bool,
     pub scale: Dtype,
     pub global_scale: Option<Dtype>,
     pub has_zero_points: bool,
 }
 
-/// `float8e4m3fn, 128 x 128`.
+/// Writes a grid as in `float8e4m3fn, 128 x 128`.
 impl fmt::Display for Grid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.codes)?;
@@ -85,13 +85,13 @@ impl Grid {
 }
 
 impl FoundWeight {
-    /// Which values the weight can have.
+    /// Returns the grid of values that the weight can have.
     pub fn grid(&self, tensors: &[StoredTensor]) -> Result<Grid> {
         Ok(Grid::new(self.layout, &DecodeGeometry::new(self.layout, &self.parameters, &self.parts(tensors))?))
     }
 }
 
-/// A value of a quantized weight, and how it is computed.
+/// A value of a quantized weight, and the numbers that it is computed from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
     /// The bits of the code.
@@ -100,23 +100,23 @@ pub struct Explanation {
     pub number: f32,
     /// The code that represents 0.
     pub zero_point: Option<f32>,
-    /// The factor of the number, from which the zero point was subtracted.
+    /// The factor of the number, after the zero point is subtracted.
     pub scale: f64,
-    /// The scale of the scale, and whether the scale is divided by it.
+    /// The scale of the scale, and true if the scale is divided by it.
     pub global_scale: Option<(f32, bool)>,
     /// The bits of the decoded value.
     pub value: u32,
 }
 
 impl Decoder {
-    /// Which values the weight can have.
+    /// Returns the grid of values that the weight can have.
     #[must_use]
     pub fn grid(&self) -> Grid {
         Grid::new(self.steps.layout, &self.steps.geometry)
     }
 
-    /// The same, but if all zero points are the middle of the range, there are none: symmetric GPTQ stores them.
-    /// `parts` are the bytes that [`Decoder::decode`] takes.
+    /// Like [`Decoder::grid`], but without zero points if all of them are the middle of the range: symmetric GPTQ
+    /// stores such zero points. `parts` are the bytes that [`Decoder::decode`] takes.
     #[must_use]
     pub fn plain_grid(&self, parts: &[&[u8]]) -> Grid {
         let (steps, geometry, grid) = (&self.steps, &self.steps.geometry, self.grid());
@@ -139,7 +139,7 @@ impl Decoder {
         self.steps.geometry.bits
     }
 
-    /// How the values of some columns of a row are computed, from the bytes that [`Decoder::decode`] takes.
+    /// Explains the values of some columns of a row, from the bytes that [`Decoder::decode`] takes.
     pub fn explain(&self, row: u64, columns: Range<u64>, parts: &[&[u8]]) -> Result<Vec<Explanation>> {
         let (steps, geometry) = (&self.steps, &self.steps.geometry);
         let first = row * geometry.columns;

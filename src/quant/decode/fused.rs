@@ -14,20 +14,20 @@ use crate::kernel::Isa;
 /// The smallest magnitude of a code.
 const SMALLEST: f32 = 1.0 / 512.0;
 
-/// How the fused loop interprets codes.
+/// Interpretation of codes by the fused loop.
 #[derive(Clone, Copy)]
 pub(super) enum Fused {
-    /// Floats, and the magnitude of the code that is NaN.
+    /// Floats, with the magnitude of the code for NaN.
     Floats(SmallFloat, u8),
-    /// Unsigned integers less a number, or less zero points.
+    /// Unsigned integers, minus a number or zero points.
     Unsigned(i32),
-    /// Two's complement of 8 bits, less zero points if there are any.
+    /// Two's complement of 8 bits, minus zero points if there are any.
     Signed,
     /// Entries of a map.
     Map,
 }
 
-/// How products are rounded: to the first type, and written as the second, if that differs.
+/// Types of products: they are rounded to the first type and written as the second.
 #[derive(Clone, Copy)]
 pub(super) struct Products {
     pub(super) rounded: Dtype,
@@ -35,12 +35,13 @@ pub(super) struct Products {
 }
 
 impl Products {
-    /// They stay float32 for further steps.
+    /// Products that stay float32 for further steps.
     pub(super) const PLAIN: Self = Self { rounded: Dtype::Float32, written: Dtype::Float32 };
 }
 
-/// Whether no product with these scales can become infinite or NaN in the narrowest intermediate type, or 0 although its
-/// code is not 0 (the smallest is 2^-9, none is above 510). If products are float16, also whether [`float16`] computes them.
+/// True if no product with these scales can become infinite or NaN in the narrowest intermediate type, or 0 although
+/// its code is not 0 (the smallest code is 2^-9, and none is above 510). If products are float16, [`float16`] must also
+/// be able to compute them.
 #[inline(always)]
 pub(super) fn are_ordinary(scales: &Float32Lane, narrowest: Dtype, products: Products) -> bool {
     let is_float16 = products.rounded == Dtype::Float16;
@@ -60,13 +61,13 @@ pub(super) fn are_ordinary(scales: &Float32Lane, narrowest: Dtype, products: Pro
 }
 
 impl Fused {
-    /// For float8e4m3fn.
+    /// Returns the interpretation of float8e4m3fn.
     pub(super) fn e4m3() -> Option<Self> {
         let Class::Float(format) = Dtype::Float8E4M3FN.class() else { return None };
         Some(Self::Floats(SmallFloat::new(format, true), format.nan() as u8))
     }
 
-    /// The tables for segments of `columns` values; numbers are multiplied by `factor`.
+    /// Creates the tables for segments of `columns` values; numbers are multiplied by `factor`.
     pub(super) fn results(
         self,
         isa: Isa,
@@ -96,7 +97,7 @@ impl Fused {
         }
     }
 
-    /// Whether [`Fused::multiply`] computes the products of these codes and scales.
+    /// True if [`Fused::multiply`] can compute the products of these codes and scales.
     #[inline(always)]
     fn takes(self, codes: &[u8], groups: &SegmentGroups, narrowest: Dtype, products: Products) -> bool {
         let is_near_one = |bytes: &[u8; 4]| {
@@ -119,7 +120,7 @@ impl Fused {
         all && (!matches!(self, Self::Map) || groups.map.iter().all(is_near_one))
     }
 
-    /// Writes products. Returns false if codes or scales need the general method. The contents of the output are then
+    /// Writes products. Returns false if codes or scales need the general method; the contents of the output are then
     /// unspecified.
     #[inline(always)]
     pub(super) fn multiply(
@@ -205,8 +206,8 @@ impl Fused {
     }
 }
 
-/// Group by group, so that scale and zero point of a group are loop constants; common sizes have loops of a fixed
-/// length.
+/// Writes products group by group, so that scale and zero point of a group are loop constants. Common sizes have loops
+/// of a fixed length.
 #[inline(always)]
 fn products<const W: usize>(
     codes: &[u8],
@@ -284,19 +285,20 @@ pub(in crate::quant) fn to_bfloat16(value: f32) -> f32 {
     f32::from_bits(bits.wrapping_add(0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
 }
 
-/// The product of an integer of up to 9 bits and a positive float16, to the nearest float16, ties to even, if that is normal.
+/// Returns the product of an integer of up to 9 bits and a positive float16, rounded to the nearest float16, ties to
+/// even, if that is normal.
 ///
-/// 1. The product p has at most 20 significant bits. Both factors of 2^13 and 2^13 + 1 times the scale are exact.
-/// 2. The sum of p and p * 2^13 is rounded to 24 bits, which are 2^13 times as large as those of p: p loses all but 11 bits.
-///    If the sum reaches the next power of two, p is so near to it that 11 bits are that power too.
-/// 3. In a tie, the last bit of the sum is that of p, because p * 2^13 has zeros there.
+/// 1. The product p has at most 20 significant bits. Both factors, 2^13 and 2^13 + 1 times the scale, are exact.
+/// 2. The sum of p and p * 2^13 is rounded to 24 bits, so p loses all but 11 bits. If the sum reaches the next power of
+///    two, p is so near to a power of two that rounding it to 11 bits gives that power too.
+/// 3. In a tie, the last bit of the sum is the bit of p at this position, because p * 2^13 has zeros there.
 /// 4. The difference is exact.
 #[inline(always)]
 fn float16(number: f32, scale: f32) -> f32 {
     number * (scale * 8193.0) - number * (scale * 8192.0)
 }
 
-/// A normal float16 or 0, as its bytes.
+/// Returns the bytes of a normal float16 or 0.
 #[inline(always)]
 fn narrow(value: f32) -> [u8; 2] {
     const REBIAS: u32 = 112 << 23;

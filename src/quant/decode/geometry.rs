@@ -1,5 +1,6 @@
-//! Where the codes, scales and zero points of a stored weight are: from the shapes of its parts, which are checked
-//! against each other before a byte is read. `encode/geometry.rs` is the counterpart for weights that are written.
+//! Positions of the codes, scales and zero points of a stored weight, derived from the shapes of its parts. The shapes
+//! are checked against each other before a byte is read. `encode/geometry.rs` is the counterpart for weights that are
+//! written.
 
 use super::super::layout::{CodeValues, Group, GroupKind, Groups, Layout, Packing, Role, ScaleOrder, Zeros};
 use super::super::parts::{Parameters, Part, Parts, Slot};
@@ -9,7 +10,8 @@ use crate::dtype::Dtype;
 use crate::error::Result;
 use std::ops::Range;
 
-/// The shape of a weight, and where its parts store each row. Rows and columns are those of one matrix of the weight.
+/// The shape of a weight, and the position of each row in its parts. Rows and columns refer to one matrix of the
+/// weight.
 #[derive(Clone, Debug)]
 pub(in crate::quant) struct DecodeGeometry {
     pub(in crate::quant) shape: Vec<u64>,
@@ -22,11 +24,11 @@ pub(in crate::quant) struct DecodeGeometry {
     /// Bytes from one stored row of codes to the next, and from one matrix to the next.
     pub(in crate::quant) stride: u64,
     pub(in crate::quant) matrix_bytes: u64,
-    /// Which elements share a scale; `None` if only the group index says.
+    /// The elements that share a scale; `None` if only the group index determines them.
     pub(in crate::quant) group: Option<Group>,
     /// Rows and columns of a group.
     pub(in crate::quant) block: [u64; 2],
-    /// Groups vertically and horizontally in a matrix.
+    /// Number of groups in a matrix, vertically and horizontally.
     pub(in crate::quant) grid: [u64; 2],
     /// Scales per matrix; 0 if all matrices share them.
     pub(in crate::quant) matrix_scales: u64,
@@ -41,7 +43,7 @@ pub(in crate::quant) struct DecodeGeometry {
     pub(in crate::quant) group_index: Option<Slot>,
     pub(in crate::quant) map: Option<Slot>,
     pub(in crate::quant) nested: Option<[Slot; 2]>,
-    /// Scales that share a nested scale.
+    /// Number of scales that share a nested scale.
     pub(in crate::quant) nested_group: u64,
 }
 
@@ -109,7 +111,7 @@ impl DecodeGeometry {
         Ok(geometry)
     }
 
-    /// The codes of some columns of a row of a matrix. The first column is a multiple of 32.
+    /// Returns the codes of some columns of a row of a matrix. The first column is a multiple of 32.
     #[inline(always)]
     pub(in crate::quant) fn window<'a>(
         &self,
@@ -138,7 +140,7 @@ impl DecodeGeometry {
         self.matrices * self.rows
     }
 
-    /// Which elements share a scale, from the config or from unambiguous shapes.
+    /// Determines the elements that share a scale, from the config or from unambiguous shapes.
     fn set_groups(&mut self, parts: &Parts, parameters: &Parameters, weight: &WeightShape, scale: &Part) -> Result<()> {
         let blocks = |group: Group| group.lengths([self.rows.max(1), self.columns.max(1)]);
         let group = match (parts.layout.groups, parameters.group) {
@@ -160,7 +162,7 @@ impl DecodeGeometry {
         if block.contains(&0) {
             return Err(parts.error("it has a scale for a group of 0 elements".to_owned()));
         }
-        // Only if the config does not say how many columns share a scale.
+        // Only if the config does not give the number of columns that share a scale.
         let indexed = self.group_index.filter(|_| group.is_none()).and(match parts.layout.scale_order {
             ScaleOrder::Transposed => scale.shape.first(),
             _ => scale.shape.last(),

@@ -8,8 +8,8 @@ use crate::error::{Error, Result};
 use std::ops::Range;
 
 impl Decoder {
-    /// Refuses a group index that names nonexistent groups, as [`Decoder::decode`] does for the columns that it decodes,
-    /// and one that contradicts the config. `bytes` are those of the part [`Decoder::group_index_part`].
+    /// Refuses a group index that names nonexistent groups, as [`Decoder::decode`] does for the columns that it
+    /// decodes, or that contradicts the config. `bytes` are the bytes of the part [`Decoder::group_index_part`].
     pub fn check_group_index(&self, bytes: &[u8]) -> Result<()> {
         let Steps { geometry, .. } = &self.steps;
         let Some(slot) = geometry.group_index else { return Ok(()) };
@@ -36,7 +36,7 @@ impl Decoder {
             let remedy = "if the group index is right, set \"desc_act\" to true in the config";
             return Err(Error::new(message).remedy(remedy));
         }
-        // Engines that sort the columns by their groups rely on the size of each.
+        // Engines that sort the columns by their groups rely on the size of each group.
         let mut counts = vec![0_u64; geometry.grid[1] as usize];
         (0..index.len()).for_each(|column| counts[group(column) as usize] += 1);
         let expected = |group: usize| size.min(geometry.columns - group as u64 * size);
@@ -51,13 +51,13 @@ impl Decoder {
         })
     }
 
-    /// The index of the part that says which group each column is in, if there is one.
+    /// The index of the part with the group of each column, if there is one.
     #[must_use]
     pub fn group_index_part(&self) -> Option<usize> {
         self.steps.geometry.group_index.map(|slot| slot.index)
     }
 
-    /// The groups of some columns. `None` if groups are contiguous.
+    /// Returns the groups of some columns; `None` if groups are contiguous.
     pub(in crate::quant) fn group_index(&self, parts: &[&[u8]], columns: Range<usize>) -> Result<Option<Vec<u32>>> {
         let Some(slot) = self.steps.geometry.group_index else { return Ok(None) };
         let index = GroupIndex { bytes: parts[slot.index], dtype: slot.dtype };
@@ -67,7 +67,7 @@ impl Decoder {
         columns.map(|column| self.group_of(&index, column)).collect::<Result<Vec<u32>>>().map(Some)
     }
 
-    /// Whether the columns are in order: compressed-tensors then writes -1 for each.
+    /// True if the columns are in order: compressed-tensors then writes -1 for each.
     fn is_unused(&self, index: &GroupIndex) -> bool {
         let Steps { geometry, layout, .. } = &self.steps;
         let are_contiguous = geometry.columns.div_ceil(geometry.block[1]) == geometry.grid[1];

@@ -50,7 +50,7 @@ impl SmallFloat {
     }
 }
 
-/// Codes of a float of fewer than 8 bits without Inf and NaN.
+/// Widens codes of a float of fewer than 8 bits without Inf and NaN.
 #[inline(always)]
 pub(super) fn widen_floats(codes: &[u8], lane: &mut Float32Lane, floats: SmallFloat) {
     for (value, code) in lane.iter_mut().zip(codes) {
@@ -58,7 +58,7 @@ pub(super) fn widen_floats(codes: &[u8], lane: &mut Float32Lane, floats: SmallFl
     }
 }
 
-/// Unsigned codes minus a number.
+/// Widens unsigned codes, minus a number.
 #[inline(always)]
 pub(super) fn widen_integers(codes: &[u8], lane: &mut Float32Lane, zero: i32) {
     for (value, code) in lane.iter_mut().zip(codes) {
@@ -66,7 +66,7 @@ pub(super) fn widen_integers(codes: &[u8], lane: &mut Float32Lane, zero: i32) {
     }
 }
 
-/// Codes that index a table.
+/// Looks up codes in a table.
 #[inline(always)]
 pub(super) fn look_up(codes: &[u8], lane: &mut Float32Lane, table: &[[u8; 4]; 16]) {
     for (value, code) in lane.iter_mut().zip(codes) {
@@ -81,7 +81,7 @@ pub(super) fn subtract(lane: &mut Float32Lane, zeros: &Float32Lane) {
     }
 }
 
-/// Gives each element its group's value; the first group has only `size - skip` elements left.
+/// Gives each element the value of its group; the first group has only `size - skip` elements left.
 #[inline(always)]
 pub(super) fn expand(groups: &Float32Lane, size: usize, skip: usize, lane: &mut Float32Lane) {
     match (size, skip) {
@@ -109,7 +109,7 @@ fn expand_by<const N: usize>(groups: &Float32Lane, lane: &mut Float32Lane) {
     }
 }
 
-/// Gives each element the value of the group that its column names.
+/// Gives each element the value of the group named by its column.
 #[inline(always)]
 pub(super) fn expand_indexed(groups: &Float32Lane, index: &[u32], lane: &mut Float32Lane) {
     for (value, group) in lane.iter_mut().zip(index) {
@@ -117,7 +117,7 @@ pub(super) fn expand_indexed(groups: &Float32Lane, index: &[u32], lane: &mut Flo
     }
 }
 
-/// One product per element, times `factor`, in float32.
+/// Writes one product per element, times `factor`, in float32.
 #[inline(always)]
 pub(super) fn multiply(codes: &Float32Lane, scales: &Float32Lane, factor: f32, out: &mut Float32Lane) {
     for ((out, code), scale) in out.iter_mut().zip(codes).zip(scales) {
@@ -134,8 +134,8 @@ pub(super) fn multiply_all(lane: &mut Float32Lane, factor: f32) {
     }
 }
 
-/// [`multiply`] including the global scale, in float64: products of these types are exact there, and a quotient has
-/// enough digits that rounding it again gives the correctly rounded result.
+/// Like [`multiply`], with the global scale, in float64: products of these types are exact, and a quotient has enough
+/// digits that rounding it again gives the correctly rounded result.
 #[inline(always)]
 pub(super) fn multiply_exactly(
     codes: &Float32Lane,
@@ -157,7 +157,7 @@ pub(super) fn multiply_exactly(
     }
 }
 
-/// How many values are 0 although code and scale are not; the values' bytes are those of their chunks.
+/// Counts the values that are 0 although code and scale are not. `values` holds the bytes of each value.
 #[inline(always)]
 pub(super) fn count_flushed<const N: usize>(codes: &Float32Lane, scales: &Float32Lane, values: &[[u8; N]]) -> u64 {
     let is_zero = |bytes: &[u8; 4]| f32::from_le_bytes(*bytes) == 0.0;

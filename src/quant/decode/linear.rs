@@ -1,9 +1,9 @@
-//! The shapes of ONNX's `DequantizeLinear` (opset 10 to 28): codes of any rank, and scales for the tensor, for each index of an
-//! axis, or for blocks along it.
+//! The shapes of ONNX's `DequantizeLinear` (opset 10 to 28): codes of any rank, and scales for the tensor, for each
+//! index of an axis, or for blocks along it.
 //!
 //! With an axis, a tensor is matrices of [length of the axis, product of the lengths behind it]: a scale for each index
-//! is a row of such a matrix, and a block is some rows of a column. Nothing is behind the last axis. There a row holds
-//! the values along the axis, and a block is some neighbours.
+//! is a row of such a matrix, and a block is some rows of a column. Nothing is behind the last axis. With that axis, a
+//! row holds the values along it, and a block is some neighbours.
 
 use super::super::layout::{Group, Role};
 use super::super::parts::{LinearAxis, Parts};
@@ -12,13 +12,13 @@ use super::lanes::SmallFloat;
 use crate::dtype::{Class, Dtype, Specials};
 use crate::error::Result;
 
-/// The products of the lengths before an axis, of the axis, and behind it.
+/// Returns the product of the lengths before an axis, the length of the axis, and the product of the lengths behind it.
 fn around(shape: &[u64], axis: usize) -> [u64; 3] {
     [shape[..axis].iter().product(), shape[axis], shape[axis + 1..].iter().product()]
 }
 
 impl LinearAxis {
-    /// Matrices, rows and columns of a tensor with scales along an axis, and the group of a scale.
+    /// Returns the matrices, rows and columns of a tensor with scales along an axis, and the group of a scale.
     pub(in crate::quant) fn view(self, shape: &[u64]) -> ([u64; 3], Group) {
         let [before, along, behind] = around(shape, self.axis);
         match (self.axis + 1 == shape.len(), self.block_size) {
@@ -41,7 +41,7 @@ impl LinearAxis {
 }
 
 impl DecodeGeometry {
-    /// Where everything is in a tensor of `DequantizeLinear`.
+    /// Determines the geometry of a tensor of `DequantizeLinear`.
     pub(super) fn linear(parts: &Parts, axis: Option<LinearAxis>) -> Result<Self> {
         let layout = parts.layout;
         parts.check_shapes(None)?;
@@ -103,7 +103,7 @@ impl DecodeGeometry {
     }
 }
 
-/// Makes codes of fewer than 8 bits, one per byte, numbers of 8 bits: signed ones extend their sign.
+/// Converts codes of fewer than 8 bits, one per byte, to numbers of 8 bits: extends the sign of signed codes.
 #[inline(always)]
 pub(super) fn extend_signs(codes: &mut [u8], dtype: Dtype) {
     let spare = 8 - dtype.bits().min(8);
@@ -114,7 +114,7 @@ pub(super) fn extend_signs(codes: &mut [u8], dtype: Dtype) {
     }
 }
 
-/// The number at an index of a stream.
+/// Returns the number at an index of a stream.
 #[inline(always)]
 pub(super) fn number_at(bytes: &[u8], dtype: Dtype, at: usize) -> f32 {
     let bits = dtype.bits();

@@ -1,8 +1,8 @@
 //! The decoder of all layouts: the stored bytes of the parts become values.
 //!
-//! [`Decoder::new`] determines the geometry (`geometry`; `linear` for ONNX) and the arithmetic (`steps`) of a weight once.
-//! [`Decoder::decode`] then walks over the rows (`rows`): `codes` unpacks codes, `scales` and `zeros` fetch what belongs to
-//! their groups, and `fused` with `tables`, or `lanes`, multiply.
+//! [`Decoder::new`] determines the geometry (`geometry`; `linear` for ONNX) and the arithmetic (`steps`) of a weight
+//! once. [`Decoder::decode`] then walks over the rows (`rows`): `codes` unpacks codes, `scales` and `zeros` fetch the
+//! scales and zero points of their groups, and `fused` with `tables`, or `lanes`, multiply.
 
 pub(super) mod buffers;
 mod casts;
@@ -42,10 +42,10 @@ use std::sync::Arc;
 use steps::Steps;
 use tables::Results;
 
-/// Rows of more bytes of values than this are divided.
+/// Maximum size of an undivided row, in bytes of values.
 const LONGEST: u64 = 4 << 20;
 
-/// Longer rows are divided at multiples of this number of columns.
+/// Number of columns at whose multiples longer rows are divided.
 const SPAN: u64 = 64 * SEGMENT as u64;
 
 /// Turns the stored bytes of a weight into its values.
@@ -59,7 +59,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// A decoder for the weight with these `parts`, to `target`: float32, bfloat16 or float16.
+    /// Creates a decoder for the weight with these `parts`, to `target`: float32, bfloat16 or float16.
     ///
     /// Parts whose roles the layout lacks are ignored if no value depends on them (shape, description, activation
     /// scale), and are errors otherwise. Fails if a part is missing, duplicated, or of a dtype or shape that
@@ -82,15 +82,15 @@ impl Decoder {
         Ok(Self { steps, part_bytes: parts.iter().map(bytes).collect(), held, exact: None })
     }
 
-    /// The same decoder, which also counts the values that are not the exact product: `exact` is the decoder of the same
-    /// weight with [`Arithmetic::Exact`].
+    /// Returns the same decoder, which also counts the values that differ from the exact product: `exact` is the
+    /// decoder of the same weight with [`Arithmetic::Exact`].
     #[must_use]
     pub fn watch(self, exact: Self) -> Self {
         Self { exact: Some(Box::new(exact)), ..self }
     }
 
-    /// A decoder of the exact values as float64, with [out, in] as the last dimensions. It differs from others for
-    /// gpt-oss, whose library transposes the stored matrices. Its counts are all 0.
+    /// Creates a decoder of the exact values as float64, with [out, in] as the last dimensions. It differs from others
+    /// for gpt-oss, whose library transposes the stored matrices. Its counts are all 0.
     pub fn of_rows(layout: &'static Layout, parameters: &Parameters, parts: &[Part]) -> Result<Self> {
         let (target, arithmetic) = (Dtype::Float64, Arithmetic::Exact);
         if layout.codes.packing != Packing::TransposedBlocks {
@@ -105,7 +105,7 @@ impl Decoder {
         self.held.get(part)?.as_deref()
     }
 
-    /// How the weight is stored.
+    /// The layout in which the weight is stored.
     #[must_use]
     pub fn layout(&self) -> &'static Layout {
         self.steps.layout
@@ -117,13 +117,13 @@ impl Decoder {
         &self.steps.geometry.shape
     }
 
-    /// The rows of the weight: the product of all its lengths except the last.
+    /// The number of rows of the weight: the product of all its lengths except the last.
     #[must_use]
     pub fn rows(&self) -> u64 {
         self.steps.geometry.all_rows()
     }
 
-    /// The values of a row.
+    /// The number of values in a row.
     #[must_use]
     pub fn columns(&self) -> u64 {
         self.steps.geometry.columns
@@ -141,14 +141,15 @@ impl Decoder {
         self.steps.geometry.columns * u64::from(self.steps.target.bits() / 8)
     }
 
-    /// Ranges of rows that start at multiples of this read the parts most efficiently; any range gives the same bytes.
+    /// The alignment of rows for efficient reading: ranges that start at its multiples read the parts most efficiently.
+    /// Any range gives the same bytes.
     #[must_use]
     pub fn row_alignment(&self) -> u64 {
         self.steps.layout.codes.packing.line_rows() as u64
     }
 
-    /// A number of values near `wanted`, at whose multiples the weight can be divided: whole rows, unless a row takes
-    /// more than [`LONGEST`] bytes. It is a multiple of 8.
+    /// Returns a number of values near `wanted` at whose multiples the weight can be divided: whole rows, unless a row
+    /// takes more than [`LONGEST`] bytes. It is a multiple of 8.
     #[must_use]
     pub fn piece(&self, wanted: u64) -> u64 {
         let (columns, row) = (self.columns().max(1), self.row_bytes());
@@ -162,8 +163,9 @@ impl Decoder {
         (wanted / unit).max(1).saturating_mul(unit)
     }
 
-    /// Where to divide the values, which are counted in row-major order: the last possible position between `start` and
-    /// `wanted`; if there is none, the first after `wanted`. Rows of more than [`LONGEST`] bytes are divided.
+    /// Returns the position at which to divide the values, counted in row-major order: the last possible position
+    /// between `start` and `wanted`, or the first after `wanted` if there is none. Rows of more than [`LONGEST`] bytes
+    /// are divided.
     #[must_use]
     pub fn cut(&self, start: u64, wanted: u64) -> u64 {
         let (columns, all) = (self.columns(), self.rows() * self.columns());
@@ -188,7 +190,7 @@ impl Decoder {
         if before > start { before } else { after.min(all) }
     }
 
-    /// The smallest range around these values that can be decoded by itself: whole rows, unless they are long.
+    /// Returns the smallest range around these values that can be decoded separately: whole rows, unless they are long.
     #[must_use]
     pub fn around(&self, values: Range<u64>) -> Range<u64> {
         let columns = self.columns();
@@ -198,7 +200,7 @@ impl Decoder {
         before(values.start)..after(values.end)
     }
 
-    /// As [`Decoder::decode`], for values that are counted in row-major order and divided by [`Decoder::cut`].
+    /// Like [`Decoder::decode`], for values that are counted in row-major order and divided by [`Decoder::cut`].
     pub fn decode_values(&self, values: Range<u64>, parts: &[&[u8]], out: &mut [u8]) -> Result<DecodeTally> {
         let (columns, width) = (self.columns().max(1), u64::from(self.target().bits() / 8));
         let mut tally = DecodeTally::default();
@@ -222,7 +224,7 @@ impl Decoder {
         Ok(tally)
     }
 
-    /// The bytes of each part that these values need: [`Decoder::part_ranges`] for values.
+    /// Returns the byte range of each part that these values need: [`Decoder::part_ranges`] for values.
     #[must_use]
     pub fn value_ranges(&self, values: Range<u64>) -> Vec<Range<u64>> {
         let (geometry, columns) = (&self.steps.geometry, self.columns().max(1));
@@ -240,7 +242,7 @@ impl Decoder {
         ranges
     }
 
-    /// The bytes of each part that these rows need, in the order of the parts: to read them ahead.
+    /// Returns the byte range of each part that these rows need, in the order of the parts, for reading ahead.
     #[must_use]
     pub fn part_ranges(&self, rows: Range<u64>) -> Vec<Range<u64>> {
         let geometry = &self.steps.geometry;
@@ -274,15 +276,14 @@ impl Decoder {
         ranges
     }
 
-    /// Decodes a range of rows from the whole stored bytes of each part, in the order of the parts and little endian,
-    /// to `out`, also little endian. Fails if the group index names a group that does not exist. Panics if the number of
-    /// parts is wrong, the bytes of a part do not match its shape, the rows are out of range, or the length of `out` is
-    /// wrong.
+    /// Decodes a range of rows to `out`. `parts` holds all stored bytes of each part, in the order of the parts. Both
+    /// are little endian. Fails if the group index names a group that does not exist. Panics if the number of parts is
+    /// wrong, the bytes of a part do not match its shape, the rows are out of range, or the length of `out` is wrong.
     pub fn decode(&self, rows: Range<u64>, parts: &[&[u8]], out: &mut [u8]) -> Result<DecodeTally> {
         self.decode_on(Isa::chosen(), rows, parts, out)
     }
 
-    /// [`Decoder::decode`] with one of the instruction sets of [`Isa::available`]: for tests.
+    /// Like [`Decoder::decode`], with one of the instruction sets of [`Isa::available`], for tests.
     pub fn decode_on(&self, isa: Isa, rows: Range<u64>, parts: &[&[u8]], out: &mut [u8]) -> Result<DecodeTally> {
         let lengths = parts.iter().map(|bytes| bytes.len() as u64);
         assert!(lengths.eq(self.part_bytes.iter().copied()), "each part has the bytes of its shape");

@@ -28,7 +28,7 @@ pub(super) fn rotate(values: &mut [[u8; 8]], size: usize) {
     }
 }
 
-/// Rotates float32 values by way of `wide`, which has the same length.
+/// Rotates float32 values, with `wide` as a buffer of the same length.
 pub(super) fn rotate_float32s(values: &mut [[u8; 4]], wide: &mut [[u8; 8]], size: usize) {
     wide.iter_mut().zip(&*values).for_each(|(wide, value)| {
         *wide = f64::from(f32::from_le_bytes(*value)).to_le_bytes();

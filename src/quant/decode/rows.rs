@@ -1,4 +1,4 @@
-//! The rows of one call: a tile of codes, and then each of its rows in segments that fit into the first-level cache.
+//! Decodes the rows of one call: a tile of codes, then each row in segments that fit into the first-level cache.
 
 use super::super::layout::{Combination, ScaleOrder};
 use super::buffers::DecodeBuffers;
@@ -16,14 +16,14 @@ use crate::dtype::Dtype;
 use crate::kernel::{Kernel, Loop, prefetch_behind};
 use std::ops::Range;
 
-/// How many bytes ahead codes of whole bytes are prefetched, as in the kernels.
+/// Distance in bytes at which codes of whole bytes are prefetched, as in the kernels.
 const AHEAD: usize = 4096;
 
-/// What becomes of the values.
+/// Destination of the values.
 pub(super) enum RowOutput<'a> {
-    /// They are written here.
+    /// The buffer to write values to.
     Values(&'a mut [u8]),
-    /// They are compared with exact products, after a conversion to float32.
+    /// The values to compare with exact products, after a conversion to float32.
     Inexact(&'a [u8], &'a Kernel),
 }
 
@@ -89,30 +89,30 @@ impl Loop for RowDecoder<'_> {
     }
 }
 
-/// Where a segment of codes is.
+/// Position of a segment of codes.
 struct SegmentPlace {
-    /// Among the columns of the call.
+    /// Range among the columns of the call.
     columns: Range<usize>,
-    /// Among the groups that have been fetched.
+    /// Range among the fetched groups.
     groups: Range<usize>,
-    /// Elements of a group, and how many of the first are before the segment.
+    /// Elements of a group, and the number of elements of the first group before the segment.
     size: usize,
     skip: usize,
-    /// Among the bytes of the output.
+    /// Range among the bytes of the output.
     bytes: Range<usize>,
     /// The index of its first element in the weight.
     first: u64,
 }
 
 impl SegmentPlace {
-    /// Its zero points, if there are any.
+    /// Returns its zero points, if there are any.
     #[inline(always)]
     fn zeros<'a>(&self, fetched: &'a Float32Lane) -> &'a Float32Lane {
         if fetched.is_empty() { fetched } else { &fetched[self.groups.clone()] }
     }
 }
 
-/// The numbers that codes represent, minus their centre.
+/// Writes the numbers that codes represent, minus their centre.
 #[inline(always)]
 pub(in crate::quant) fn widen(steps: &Steps, codes: &[u8], map: &[[u8; 4]; 16], lane: &mut Float32Lane) {
     match &steps.widening {
@@ -127,8 +127,8 @@ pub(in crate::quant) fn widen(steps: &Steps, codes: &[u8], map: &[[u8; 4]; 16], 
 }
 
 impl RowDecoder<'_> {
-    /// Decodes codes, starting at a column of a row of a matrix; `row` is counted through all matrices. Codes of the same row
-    /// up to the column `end` follow.
+    /// Decodes codes, starting at a column of a row of a matrix. `row` is counted through all matrices. Codes of the
+    /// same row up to the column `end` follow.
     #[inline(always)]
     fn segment(
         &mut self,
@@ -139,7 +139,7 @@ impl RowDecoder<'_> {
     ) -> DecodeTally {
         let Self { steps, parts, index, buffers, range, columns: decoded, .. } = self;
         let Steps { layout, geometry, .. } = steps;
-        // 1. The groups of these columns, and how many elements of the first come before them.
+        // 1. The groups of these columns, and the number of elements of the first group before them.
         let width = geometry.columns as usize;
         let (below, size) = (within / geometry.block[0] as usize, geometry.block[1] as usize);
         let first = if layout.scale_order == ScaleOrder::Flat { row * width + column } else { column };
@@ -147,7 +147,7 @@ impl RowDecoder<'_> {
             Some(_) => (0..geometry.grid[1] as usize, 0),
             None => (first / size..(first + columns).div_ceil(size), first % size),
         };
-        // 2. Their scales and zero points, fetched for many segments at a time: rows of a block have the same.
+        // 2. Their scales and zero points, fetched for many segments at a time: rows of a block share them.
         let count = groups.len();
         let all = if layout.scale_order == ScaleOrder::Flat {
             geometry.scale.count as usize
@@ -166,7 +166,7 @@ impl RowDecoder<'_> {
             bytes: start * bytes..(start + columns) * bytes,
             first: row as u64 * geometry.columns + column as u64,
         };
-        // 3. Ordinary numbers take the short way.
+        // 3. Ordinary numbers take the short path.
         if self.multiply_fused(codes, &segment) {
             return DecodeTally::default();
         }
@@ -230,7 +230,7 @@ impl RowDecoder<'_> {
         widen(steps, codes, map, lane);
         if !zeros_of.is_empty() {
             spread(zeros_of, scales);
-            lanes::subtract(lane, scales); // which is exact
+            lanes::subtract(lane, scales); // exact
         }
         spread(scales_of, scales);
         // Products, and their roundings.
@@ -269,7 +269,7 @@ impl RowDecoder<'_> {
     }
 }
 
-/// What happened to values that start at this element of the weight, made of these codes and scales.
+/// Counts special and flushed values, which start at this element of the weight and come from these codes and scales.
 #[inline(always)]
 fn tally_of(
     steps: &Steps,
@@ -295,7 +295,7 @@ fn tally_of(
     tally
 }
 
-/// The remaining steps from products to the target.
+/// Performs the remaining steps from products to the target.
 #[inline(always)]
 fn finish(steps: &Steps, products: &mut Float32Lane, scratch: &mut [u8], out: &mut [u8]) {
     if steps.layout.global == Combination::Over127 {
@@ -307,7 +307,7 @@ fn finish(steps: &Steps, products: &mut Float32Lane, scratch: &mut [u8], out: &m
     run(&steps.encode, products.as_flattened(), out, products.len());
 }
 
-/// Whether any value is infinite or NaN.
+/// True if any value is infinite or NaN.
 #[inline(always)]
 fn has_special(out: &[u8], target: Dtype) -> bool {
     // No closures, which might not be compiled for the instruction set.
@@ -325,8 +325,8 @@ fn has_special(out: &[u8], target: Dtype) -> bool {
     any
 }
 
-/// Counts the values that are not these numbers; `at` is the index of the first element. A NaN that stays NaN does not
-/// count.
+/// Counts the values that differ from the exact numbers; `at` is the index of the first element. A NaN that stays NaN
+/// does not count.
 #[inline(never)]
 fn count_inexact(values: &Float32Lane, exact: &[[u8; 8]], at: u64) -> DecodeTally {
     let mut tally = DecodeTally::default();

@@ -7,18 +7,18 @@ use crate::dtype::Dtype;
 use crate::kernel::Kernel;
 use std::ops::Range;
 
-/// How stored scales are converted to numbers.
+/// Conversion of stored scales to numbers.
 pub(in crate::quant) enum ScaleReader {
     /// Floats.
     Numbers(Kernel),
-    /// Bytes that are powers of two: the float32 bits of the first and last, and what is subtracted from the others.
+    /// Bytes that are powers of two: the float32 bits of the first and last, and the number subtracted from the others.
     Exponents { first: u32, last: u32, less: u32 },
-    /// Codes of a map, with scales of their own and an offset (bitsandbytes).
+    /// Codes of a map, with separate scales and an offset (bitsandbytes).
     Nested { group: usize, offset: f32 },
 }
 
 impl ScaleReader {
-    /// `None` for a dtype that is not a number.
+    /// Creates the reader; `None` for a dtype that is not a number.
     pub(super) fn new(layout: &Layout, geometry: &DecodeGeometry, offset: f32) -> Option<Self> {
         let dtype = geometry.scale.dtype;
         if geometry.nested.is_some() {
@@ -33,13 +33,13 @@ impl ScaleReader {
         cast(dtype, Dtype::Float32).map(Self::Numbers)
     }
 
-    /// What the scales have to be multiplied by: 2 if they are half of their real values, otherwise 1.
+    /// Returns the factor of the scales: 2 if they are half of their real values, otherwise 1.
     pub(in crate::quant) fn factor(&self) -> f32 {
         if matches!(self, Self::Exponents { less: 1, .. }) { 2.0 } else { 1.0 }
     }
 }
 
-/// The first and the last byte: see [`Exponents`].
+/// Returns the reader of exponents by a rule: see [`Exponents`].
 fn exponents(rule: Exponents, dtype: Dtype) -> ScaleReader {
     const TINY: u32 = 0x0040_0000; // 2^-127
     let (infinity, nan) = (f32::INFINITY.to_bits(), f32::NAN.to_bits());
@@ -59,12 +59,12 @@ pub(in crate::quant) struct GroupRange {
     pub(in crate::quant) matrix: usize,
     /// The row of groups.
     pub(in crate::quant) below: usize,
-    /// The groups; for [`ScaleOrder::Flat`], of the whole weight.
+    /// The groups; for [`ScaleOrder::Flat`], counted through the whole weight.
     pub(in crate::quant) groups: Range<usize>,
 }
 
 impl GroupRange {
-    /// Whether these groups of a row of groups are among them.
+    /// True if these groups of a row of groups are in the range.
     #[inline(always)]
     pub(super) fn contains(&self, matrix: usize, below: usize, groups: &Range<usize>) -> bool {
         (self.matrix, self.below) == (matrix, below)
@@ -74,7 +74,7 @@ impl GroupRange {
 }
 
 impl ScaleReader {
-    /// Writes the scales of some groups from the stored `bytes`; `raw` is a buffer for the stored ones.
+    /// Writes the scales of some groups from the stored `parts`; `raw` is a buffer for stored scales.
     #[inline(always)]
     pub(in crate::quant) fn fetch(
         &self,
@@ -111,7 +111,7 @@ impl ScaleReader {
     }
 }
 
-/// The stored bytes of the scales of some groups, in the order of the groups; `raw` is a buffer for them.
+/// Returns the stored bytes of the scales of some groups, in the order of the groups; `raw` is a buffer for them.
 #[inline(always)]
 pub(in crate::quant) fn stored_scales<'a>(
     geometry: &DecodeGeometry,
@@ -142,7 +142,7 @@ pub(in crate::quant) fn stored_scales<'a>(
     &stored[..len]
 }
 
-/// The offset of a row's first scale in row-major tiles of 128 x 4: see [`ScaleOrder::Swizzled`].
+/// Returns the offset of a row's first scale in row-major tiles of 128 x 4: see [`ScaleOrder::Swizzled`].
 pub(in crate::quant) fn swizzled_line(row: usize, columns: usize) -> usize {
     512 * (row / 128 * (columns / 4)) + 16 * (row % 32) + 4 * (row % 128 / 32)
 }

@@ -2,7 +2,7 @@
 
 use super::lanes::Float32Lane;
 
-/// The scales that were fetched together, for several segments.
+/// Scales fetched together, for several segments.
 #[derive(Clone, Copy)]
 pub(super) struct FetchedScales<'a> {
     pub(super) scales: &'a Float32Lane,
@@ -10,7 +10,7 @@ pub(super) struct FetchedScales<'a> {
     pub(super) first: usize,
     /// The number of this fetch, from 1.
     pub(super) fetch: u64,
-    /// Whether all of them are ordinary: see [`are_ordinary`](super::fused::are_ordinary).
+    /// True if all of them are ordinary: see [`are_ordinary`](super::fused::are_ordinary).
     pub(super) are_ordinary: bool,
 }
 
@@ -19,18 +19,18 @@ pub(super) struct SegmentGroups<'a> {
     pub(super) scales: &'a Float32Lane,
     /// `None` if the scales are not in the order of their groups.
     pub(super) fetched: Option<FetchedScales<'a>>,
-    /// Empty if there are none.
+    /// Zero points; empty if there are none.
     pub(super) zeros: &'a Float32Lane,
-    /// Elements of a group, and how many of the first are before the segment.
+    /// Elements of a group, and the number of elements of the first group before the segment.
     pub(super) size: usize,
     pub(super) skip: usize,
-    /// What floats have to be multiplied by: see [`ScaleReader::factor`](super::scales::ScaleReader::factor).
+    /// The factor of floats: see [`ScaleReader::factor`](super::scales::ScaleReader::factor).
     pub(super) factor: f32,
     /// The numbers of the codes of [`Fused::Map`](super::fused::Fused::Map).
     pub(super) map: &'a [[u8; 4]; 16],
 }
 
-/// Scales and zero points; `zero` if there are no zero points.
+/// Returns pairs of scale and zero point, with `zero` if there are no zero points.
 #[inline(always)]
 pub(super) fn factors<'a>(groups: &'a SegmentGroups, zero: f32) -> impl Iterator<Item = (f32, f32)> + use<'a> {
     let zeros = groups.zeros.iter().map(|zero| f32::from_le_bytes(*zero)).chain(std::iter::repeat(zero));

@@ -1,4 +1,4 @@
-//! How each value of a weight is computed, determined once.
+//! The steps that compute each value of a weight, determined once.
 
 use super::super::layout::{CodeValues, Combination, Layout, Precision, Zeros};
 use super::super::parts::{Parameters, Part};
@@ -27,7 +27,7 @@ pub enum Arithmetic {
     Exact,
 }
 
-/// How the general loops interpret codes.
+/// Interpretation of codes by the general loops.
 pub(super) enum CodeDecoding {
     /// Numbers of 8 bits.
     Kernel(Kernel),
@@ -38,7 +38,7 @@ pub(super) enum CodeDecoding {
 }
 
 impl CodeDecoding {
-    /// `None` if there are no such codes.
+    /// Chooses the interpretation; `None` if there are no such codes.
     fn new(values: CodeValues, geometry: &DecodeGeometry) -> Option<Self> {
         let dtype = geometry.codes.dtype;
         Some(match values {
@@ -59,7 +59,7 @@ impl CodeDecoding {
         })
     }
 
-    /// The loop that decodes such codes of this dtype in one step, if there is one.
+    /// Returns the loop that decodes such codes of this dtype in one step, if there is one.
     fn fused(&self, dtype: Dtype, has_zeros: bool) -> Option<Fused> {
         match (self, dtype) {
             (Self::Kernel(_), Dtype::Int8 | Dtype::Int4 | Dtype::Int2) => Some(Fused::Signed),
@@ -85,17 +85,17 @@ pub(in crate::quant) struct Steps {
     pub(in crate::quant) zeros: ZeroPoints,
     /// See [`Parameters::is_in_order`].
     pub(super) is_in_order: bool,
-    /// The global scale to float32.
+    /// Conversion of the global scale to float32.
     pub(super) global: Option<Kernel>,
     pub(super) scale_rounding: Option<Through>,
     pub(super) product_rounding: Option<Through>,
     /// The target or the type that products are rounded to, whichever has the smaller range.
     pub(super) narrowest: Dtype,
-    /// From the last lane to the target.
+    /// Conversion from the last lane to the target.
     pub(super) encode: Kernel,
     /// The fast method, if possible.
     pub(super) fused: Option<Fused>,
-    /// The products that it writes; if there are none, further steps follow.
+    /// The products that it writes; `None` if further steps follow.
     pub(super) products: Option<Products>,
 }
 

@@ -1,5 +1,5 @@
-//! Results that are computed once for all codes of a group, and looked up in registers: results of two bytes, with
-//! instruction sets that can do that.
+//! Results computed once for all codes of a group, and looked up in registers: results of two bytes, on instruction
+//! sets with such look-ups.
 
 use super::segment::{FetchedScales, SegmentGroups, factors};
 use crate::kernel::{Derivation, Isa, Magnitudes, Table};
@@ -9,7 +9,7 @@ const ONE: u16 = 127 << 7;
 
 /// The tables of a weight.
 pub(super) enum Results {
-    /// It has none.
+    /// No tables.
     None,
     /// For codes of at most 4 bits.
     Short(Box<ShortResults>),
@@ -22,41 +22,42 @@ pub(super) struct ShortResults {
     isa: Isa,
     /// The numbers that the codes represent.
     numbers: [f32; 16],
-    /// How bfloat16 products follow from those of 1 and 1.5, if each number is one of these times a power of two, or 0.
+    /// Derives all bfloat16 products from the products of 1 and 1.5; `None` unless every magnitude is 0, 2^k or
+    /// 1.5*2^k.
     multiples: Option<Derivation>,
     powers: ScalePowers,
-    /// The numbers as bfloat16, if all of them are.
+    /// The numbers as bfloat16, if all of them are bfloat16 numbers.
     exact: Option<[Table; 1]>,
     /// For each group of a segment, the products of 1 and 1.5, and of all numbers.
     products: Vec<[[u8; 2]; 2]>,
     tables: Vec<Table>,
 }
 
-/// What multiplies bfloat16 numbers by scales that are powers of two, if it is added.
+/// Numbers to add to the bits of bfloat16 numbers, to multiply them by scales that are powers of two.
 #[derive(Default)]
 struct ScalePowers {
-    /// For each scale that has been fetched.
+    /// The number for each fetched scale.
     added: Vec<u16>,
-    /// The fetch that they belong to, and whether all scales are such powers.
+    /// The fetch that they belong to, and true if all scales are such powers.
     fetch: u64,
     are_exact: bool,
 }
 
-/// The products of the magnitudes, for each group that has been fetched.
+/// The products of the magnitudes, for each fetched group.
 pub(super) struct LongResults {
     isa: Isa,
     numbers: [f32; 128],
     powers: ScalePowers,
     /// The numbers as bfloat16.
     exact: [Magnitudes; 1],
-    /// None if groups are small.
+    /// Empty if groups are small, or too many are side by side.
     tables: Vec<Magnitudes>,
     /// The fetch that they belong to.
     fetch: u64,
 }
 
 impl Results {
-    /// The smallest groups for which tables of 16 products are faster.
+    /// Smallest group size for which tables of 16 products are faster.
     const LEAST: usize = 16;
 
     /// Writes products. Returns false if another method is faster.
@@ -91,7 +92,7 @@ impl Results {
         }
     }
 
-    /// Writes bfloat16 products by adding exponents, if all scales are powers of two. Returns false if they are not, or if
+    /// Writes bfloat16 products by adding exponents, if all scales are powers of two. Returns false otherwise, or if
     /// another method is faster.
     #[inline(always)]
     pub(super) fn add_exponents(&mut self, codes: &[u8], groups: &SegmentGroups, out: &mut [u8]) -> bool {
@@ -117,7 +118,7 @@ impl Results {
 }
 
 impl ShortResults {
-    /// For the numbers of codes, and segments of `columns` values.
+    /// Creates tables for the numbers of codes, and segments of `columns` values.
     pub(super) fn new(isa: Isa, number: impl Fn(usize) -> f32, are_floats: bool, columns: usize) -> Self {
         let numbers = std::array::from_fn(number);
         let most = (columns / Results::LEAST + 2).next_multiple_of(16);
@@ -132,7 +133,7 @@ impl ShortResults {
         }
     }
 
-    /// The products of the groups of a segment.
+    /// Returns the products of the groups of a segment.
     #[inline(always)]
     fn tables<const W: usize>(
         &mut self,
@@ -162,12 +163,12 @@ impl ShortResults {
 }
 
 impl LongResults {
-    /// The smallest groups for which tables are faster, and the most groups side by side: their tables fit into the
-    /// second-level cache.
+    /// Smallest group size for which tables are faster, and largest number of groups side by side whose tables fit into
+    /// the second-level cache.
     const LEAST: u64 = 512;
     const MOST: u64 = 256;
 
-    /// For the numbers of codes, and groups of `group` values, `beside` of which are side by side.
+    /// Creates tables for the numbers of codes, and groups of `group` values, `beside` of them side by side.
     pub(super) fn new(isa: Isa, number: impl Fn(usize) -> f32, group: u64, beside: u64) -> Self {
         let numbers = std::array::from_fn(number);
         let count = if group >= Self::LEAST && beside <= Self::MOST { beside as usize } else { 0 };
@@ -175,7 +176,7 @@ impl LongResults {
         Self { isa, numbers, powers, exact, tables: vec![[[0; 2]; 128]; count], fetch: 0 }
     }
 
-    /// The products of the groups of a segment, and of the groups that follow.
+    /// Returns the products of the groups of a segment, and of the groups that follow.
     #[inline(always)]
     fn tables<const W: usize>(
         &mut self,
@@ -195,7 +196,7 @@ impl LongResults {
 }
 
 impl ScalePowers {
-    /// Computes what to add for scales, unless it has. Returns whether all of them are powers of two, with which no
+    /// Computes the numbers to add for a new fetch of scales. True if all scales are powers of two with which no
     /// product of a code below 2^9 reaches 2^128.
     #[inline(always)]
     fn fetch(&mut self, fetched: &FetchedScales) -> bool {
@@ -255,7 +256,7 @@ fn raise(number: [u8; 2], power: u16) -> [u8; 2] {
     number.wrapping_add(if number & 0x7fff == 0 { 0 } else { power }).to_le_bytes()
 }
 
-/// See [`ShortResults::multiples`]. The scale is not 0, and all products are normal.
+/// Returns [`ShortResults::multiples`], for scales other than 0 and normal products.
 fn multiples(numbers: &[f32; 16]) -> Option<Derivation> {
     let is_multiple = |number: &f32| number.to_bits() & 0x003f_ffff == 0;
     let entry = |number: f32| {
@@ -267,7 +268,7 @@ fn multiples(numbers: &[f32; 16]) -> Option<Derivation> {
     numbers.iter().all(is_multiple).then(|| Derivation::new(numbers.map(entry)))
 }
 
-/// Whether all numbers are bfloat16 numbers.
+/// True if all numbers are bfloat16 numbers.
 #[inline(always)]
 fn are_exact(numbers: &[f32]) -> bool {
     let mut all = true;
@@ -277,7 +278,7 @@ fn are_exact(numbers: &[f32]) -> bool {
     all
 }
 
-/// A bfloat16 number, or a float32 number without its lower half.
+/// Returns the bytes of a bfloat16 number, or of a float32 number without its lower half.
 #[inline(always)]
 pub(super) fn upper_half(value: f32) -> [u8; 2] {
     ((value.to_bits() >> 16) as u16).to_le_bytes()

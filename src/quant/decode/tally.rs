@@ -2,23 +2,23 @@
 
 use std::ops::AddAssign;
 
-/// How many values of a weight are not what their code, scale and global scale say, and which are not finite. What counts are
-/// the stored scales: a library may round them before it multiplies. Sums do not depend on the order, so each thread counts
-/// on its own.
+/// Counts of decoded values that differ from code x scale x global scale, and of values that are not finite. Stored
+/// scales are the reference: a library may round them before it multiplies. Sums do not depend on the order, so each
+/// thread counts separately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DecodeTally {
     /// Values that are NaN although none of their factors is: products of 0 and infinity.
     pub nan: Occurrences,
-    /// Values that are NaN, as a factor is.
+    /// Values that are NaN because a factor is.
     pub input_nan: Occurrences,
     /// Values that are infinite although their factors are finite: the product is beyond the range of the target, or of an
     /// intermediate type.
     pub infinite: Occurrences,
-    /// Values that are infinite, as a factor is.
+    /// Values that are infinite because a factor is.
     pub input_infinite: Occurrences,
     /// Values that are 0 although no factor is; not counted for rotated weights.
     pub flushed: u64,
-    /// Values that are not the exact product; counted only by [`super::Decoder::watch`].
+    /// Values that differ from the exact product; counted only by [`super::Decoder::watch`].
     pub inexact: Occurrences,
 }
 
@@ -26,12 +26,12 @@ pub struct DecodeTally {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Occurrences {
     pub count: u64,
-    /// The first, counted in row-major order through the whole weight.
+    /// Index of the first, counted in row-major order through the whole weight.
     pub first: Option<u64>,
 }
 
 impl Occurrences {
-    /// Counts the value at `at`, which is after those counted before.
+    /// Counts the value at `at`, which follows all values counted before.
     pub fn add(&mut self, at: u64) {
         self.count += 1;
         self.first.get_or_insert(at);

@@ -1,11 +1,11 @@
-//! The weight that codes represent: its shape, and where its rows are in the codes.
+//! The weight that codes represent: its shape, and the position of its rows in the codes.
 
 use super::super::layout::{CodeValues, Packing};
 use super::super::parts::{Parameters, Part, Parts};
 use crate::dtype::Dtype;
 use crate::error::Result;
 
-/// The codes, and the weight that they represent.
+/// The shape of the weight, and the position of its rows in the codes.
 pub(super) struct WeightShape {
     pub(super) shape: Vec<u64>,
     /// Dimensions before the last two.
@@ -85,7 +85,7 @@ impl WeightShape {
         Ok(Self { shape, leading: leading.to_vec(), rows, columns, stride, matrix_bytes })
     }
 
-    /// For a single stream, whose shape only the description has.
+    /// Determines the shape of a weight stored as one stream, which only the description gives.
     fn flat(parts: &Parts, given: Option<&[u64]>, codes: &Part) -> Result<Self> {
         let Some([leading @ .., columns]) = given else {
             return Err(parts.error("the shape of the weight is not known".to_owned()));
@@ -104,7 +104,7 @@ impl WeightShape {
     }
 }
 
-/// The columns of a weight whose rows have `width` stored elements.
+/// Returns the number of columns of a weight whose rows have `width` stored elements.
 fn columns(parts: &Parts, given: Option<&[u64]>, codes: &Part, width: u64, bits: u32) -> Result<u64> {
     let stored_bits = width * u64::from(codes.dtype.bits());
     if !stored_bits.is_multiple_of(8) {

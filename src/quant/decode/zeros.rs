@@ -11,27 +11,27 @@ use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 use std::ops::Range;
 
-/// How zero points are read.
+/// Reader of stored zero points.
 pub(in crate::quant) struct ZeroPoints {
     pub(in crate::quant) order: Zeros,
-    /// What is added to the stored number, modulo the range of codes.
+    /// Number added to the stored number, modulo the range of codes.
     pub(super) more: u32,
-    /// Of [`Zeros::Plain`]: their dtype to float32.
+    /// Conversion to float32, for [`Zeros::Plain`].
     pub(super) kernel: Option<Kernel>,
-    /// Of [`Zeros::Stream`]: their dtype.
+    /// The dtype of zero points, for [`Zeros::Stream`].
     pub(super) dtype: Dtype,
     /// See [`super::super::parts::Parameters::is_symmetric`].
     pub(super) is_symmetric: bool,
 }
 
 impl Decoder {
-    /// The index of the part with zero points, if the config says that they are those of a symmetric grid.
+    /// The index of the part with zero points, if the config declares the grid symmetric.
     #[must_use]
     pub fn symmetric_part(&self) -> Option<usize> {
         self.steps.geometry.zero.filter(|_| self.steps.zeros.is_symmetric).map(|slot| slot.index)
     }
 
-    /// Refuses zero points that are not those of a symmetric grid. `bytes` are those of the part
+    /// Refuses zero points that contradict a symmetric grid. `bytes` are the bytes of the part
     /// [`Decoder::symmetric_part`].
     pub fn check_symmetric(&self, bytes: &[u8]) -> Result<()> {
         let Steps { geometry, zeros, .. } = &self.steps;

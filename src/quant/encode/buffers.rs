@@ -5,16 +5,16 @@ use super::rounding::power_of_two;
 use super::scale::{ChosenScales, WIDTH};
 use crate::kernel::Loop;
 
-/// Values that are encoded together, and whose errors are summed in float32.
+/// Number of values that are encoded together, with errors summed in float32.
 const SEGMENT: usize = 1024;
-/// The same if errors are not summed: the work for each segment is then a smaller part of the time.
+/// Like [`SEGMENT`], if errors are not summed: the fixed work for each segment then takes a smaller part of the time.
 const LONG_SEGMENT: usize = 4096;
 
 /// Scratch space for each lane of a segment, and for the groups of a tile.
 pub(super) struct EncodeBuffers {
-    /// Values that are encoded together.
+    /// Number of values that are encoded together.
     pub(super) segment: usize,
-    /// Groups of a tile: those that fit into a segment; a group longer than a segment is a tile of its own.
+    /// Number of groups in a tile: as many as fit into a segment. A group longer than a segment is a separate tile.
     pub(super) groups: usize,
     pub(super) values: Vec<f32>,
     pub(super) numbers: Vec<f32>,
@@ -23,7 +23,7 @@ pub(super) struct EncodeBuffers {
     /// Multiples of the scales, then errors.
     pub(super) multiples: Vec<f32>,
     pub(super) codes: Vec<u8>,
-    /// Up to a multiple of [`WIDTH`].
+    /// Padded to a multiple of [`WIDTH`].
     pub(super) amax: Vec<u32>,
     /// As long as `amax`.
     pub(super) bounds: Vec<[f32; 2]>,
@@ -33,22 +33,23 @@ pub(super) struct EncodeBuffers {
     /// Factors or their reciprocals.
     factors: Vec<f32>,
     pub(super) unit: f32,
-    /// Whether all scales are 0.
+    /// True if all scales are 0.
     pub(super) has_no_scales: bool,
-    /// Whether all scales are of a size for which [`super::fused`] is exact.
+    /// True if [`super::fused`] is exact for scales of these sizes.
     pub(super) is_ordinary: bool,
-    /// Whether no scale is above 1.
+    /// True if no scale is above 1.
     pub(super) is_at_most_one: bool,
     /// The largest magnitude of a number to round.
     pub(super) most: f32,
-    /// Factors, zero points and such scales of every [`LANES`] values, or of each value if groups have one column.
+    /// Factors, zero points and `scales` for every [`LANES`] values, or for each value if groups have one column.
     pub(super) spread: [Vec<f32>; 3],
-    /// Stored values, and zeros up to a multiple of [`LANES`].
+    /// Stored values, padded with zeros to a multiple of [`LANES`].
     pub(super) padded: Vec<u8>,
 }
 
 impl EncodeBuffers {
-    /// For groups of `rows` x `beside` values in rows of `columns` values; a stored value takes `width` bytes.
+    /// Creates buffers for groups of `rows` x `beside` values in rows of `columns` values; a stored value takes `width`
+    /// bytes.
     pub(super) fn new([rows, beside]: [usize; 2], columns: usize, width: usize, is_measured: bool) -> Self {
         // All rows of a tile should stay in the second-level cache.
         let segment = if is_measured || rows > 1 { SEGMENT } else { LONG_SEGMENT };
@@ -78,7 +79,7 @@ impl EncodeBuffers {
         }
     }
 
-    /// Makes the lanes of `count` values, which few segments need.
+    /// Allocates the lanes for `count` values, which few segments need.
     pub(super) fn make_lanes(&mut self, count: usize) {
         for lane in [&mut self.values, &mut self.numbers, &mut self.lane, &mut self.multiples] {
             lane.resize(count.max(lane.len()), 0.0);
@@ -97,7 +98,7 @@ pub(super) struct SpreadScales<'a> {
     pub(super) buffers: &'a mut EncodeBuffers,
     pub(super) count: usize,
     pub(super) size: usize,
-    /// Whether values are divided by their scales: then [`super::fused`] reads reciprocals.
+    /// True if values are divided by their scales: [`super::fused`] then reads reciprocals.
     pub(super) is_divided: bool,
 }
 
@@ -107,8 +108,8 @@ impl Loop for SpreadScales<'_> {
     #[inline(always)]
     fn run(self) {
         let Self { buffers, count, size, is_divided } = self;
-        // Errors are divided by a power of two near the largest scale: the squares of tiny errors would underflow.
-        // The bits of magnitudes are ordered like them.
+        // Errors are divided by a power of two near the largest scale: the squares of tiny errors would underflow. The
+        // bits of magnitudes are ordered like the magnitudes.
         let (mut largest, mut least) = (0, i32::MAX);
         for scale in &buffers.chosen.scale[..count] {
             let bits = scale.abs().to_bits() as i32;

@@ -5,7 +5,7 @@ use super::rounding::{Minifloat, WeightType, ceil_log2, power_of_two, to_bfloat1
 use super::scale::GroupScale;
 use crate::dtype::Dtype;
 
-/// How a value becomes the number that is rounded to a code. `factor` and `wide` are those of [`GroupScale`].
+/// Conversion of a value to the number that is rounded to a code. `factor` and `wide` are fields of [`GroupScale`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Quotient {
     /// value / factor, in float32.
@@ -17,22 +17,23 @@ pub(super) enum Quotient {
     Exact,
 }
 
-/// What all groups of a weight have in common: how scales are chosen, and how values become numbers to round.
+/// The properties that all groups of a weight share: the choice of scales, and the conversion of values to numbers to
+/// round.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chooser {
     pub(super) rule: ScaleRule,
     pub(super) is_exact: bool,
-    /// The dtype of the weight, in which the library computes; float32 for exact arithmetic.
+    /// The dtype of the weight, which the library computes in; float32 for exact arithmetic.
     pub(super) weight: WeightType,
-    /// The largest code, by which amax is divided.
+    /// The largest code, the divisor of amax.
     pub(super) largest: f32,
     /// The exponent of the largest code.
     pub(super) largest_exponent: i32,
     /// The dtype of stored scales.
     pub(super) stored: Dtype,
-    /// Whether the whole tensor has one scale.
+    /// True if the whole tensor has one scale.
     pub(super) is_tensor: bool,
-    /// Whether the codes are E2M3: see [`ScaleRule::HalfStep`].
+    /// True if the codes are E2M3: see [`ScaleRule::HalfStep`].
     pub(super) has_three_bits: bool,
     /// The width of integer codes with zero points; `None` for all other codes.
     pub(super) zero_bits: Option<u32>,
@@ -46,7 +47,8 @@ pub(super) struct Chooser {
 const MOST: f32 = 2688.0;
 
 impl Chooser {
-    /// How values become numbers to round, and to which type the library rounds these numbers first.
+    /// Returns the conversion of values to numbers to round, and the type to which the library rounds these numbers
+    /// first.
     pub(super) fn quotient(&self, keeps_sign: bool) -> (Quotient, WeightType) {
         let divides = if self.is_exact { Quotient::Exact } else { Quotient::Divide };
         let multiplies = if self.is_exact { Quotient::Exact } else { Quotient::Multiply };
@@ -63,8 +65,8 @@ impl Chooser {
             | ScaleRule::GlobalDivisor
             | ScaleRule::GlobalMultiplier
             | ScaleRule::GlobalPadded => (divides, WeightType::Float32),
-            // Multiplying by a power of two is exact, unless the product is much too small for a code but 0. Whether it is
-            // 0 matters for its sign only.
+            // Multiplying by a power of two is exact, unless the product is much too small for a code other than 0.
+            // Rounding such a product to 0 only affects the sign.
             ScaleRule::HalfStep if keeps_sign => (Quotient::Multiply, WeightType::Float32),
             ScaleRule::HalfStep => (Quotient::Multiply, self.weight),
             ScaleRule::Floor | ScaleRule::Ceiling | ScaleRule::CeilingOrZero => {
@@ -73,7 +75,8 @@ impl Chooser {
         }
     }
 
-    /// The global scale for the largest magnitude of all tensors that share it; 1 if the layout has no global scale.
+    /// Returns the global scale for the largest magnitude of all tensors that share it; 1 if the layout has no global
+    /// scale.
     pub(super) fn global(&self, amax: f64) -> f32 {
         let round = |value: f32| self.weight.round(value);
         match self.rule {
@@ -90,14 +93,14 @@ impl Chooser {
                 // For a float32, this is the quotient in float32.
                 let quotient = (amax / f64::from(MOST)) as f32;
                 let global = if self.rule == ScaleRule::GlobalPadded { round(quotient) } else { quotient };
-                // For a tensor of zeros the libraries write NaNs; tcast takes 1.
+                // For a tensor of zeros, the libraries write NaNs; tcast uses 1.
                 if global > 0.0 { global } else { 1.0 }
             }
             _ => 1.0,
         }
     }
 
-    /// The scale of one group, by its largest magnitude and its lowest and highest value.
+    /// Chooses the scale of one group from its largest magnitude and its lowest and highest value.
     #[inline(always)]
     pub(super) fn one(&self, amax: f32, bounds: [f32; 2], global: f32) -> GroupScale {
         match self.zero_bits {
@@ -110,7 +113,7 @@ impl Chooser {
         }
     }
 
-    /// The scale of a group without zero points.
+    /// Chooses the scale of a group without zero points.
     #[inline(always)]
     pub(super) fn scale_of(&self, amax: f32, global: f32) -> GroupScale {
         match self.rule {
@@ -165,7 +168,7 @@ impl Chooser {
         GroupScale::number(if is_zero { self.least_step() } else { scale }, is_zero & (amax > 0.0))
     }
 
-    /// The scale of groups of zeros: epsilon of the dtype of stored scales.
+    /// Returns the scale of groups of zeros: epsilon of the dtype of stored scales.
     #[inline(always)]
     pub(super) fn least_step(&self) -> f32 {
         WeightType::new(self.stored).unwrap_or(self.weight).epsilon()
@@ -182,7 +185,7 @@ impl Chooser {
         self.with_zero(scale, round(least - round(low / scale)), [least, least + codes], high > low)
     }
 
-    /// A scale with a zero point, which is rounded and bounded here.
+    /// Makes a scale with a zero point, which is rounded and bounded here.
     #[inline(always)]
     pub(super) fn with_zero(&self, scale: f32, zero: f32, [least, most]: [f32; 2], is_some: bool) -> GroupScale {
         // A group of zeros gives 0 / 0, for which the zero point is 0.
@@ -195,7 +198,7 @@ impl Chooser {
     fn reciprocal(&self, amax: f32) -> GroupScale {
         let is_ideal = self.stored == Dtype::Bfloat16;
         let forward = 1.0 / amax * self.largest;
-        // False for a block of zeros, and for one so small that the library writes zeros and NaNs.
+        // False for a block of zeros, and for a block so small that the library writes zeros and NaNs.
         let is_ordinary = (amax > 0.0) & (is_ideal | (forward < f32::INFINITY));
         let inverse = 1.0 / forward;
         match self.stored {
@@ -225,7 +228,7 @@ impl Chooser {
         GroupScale::number(if is_zero { 1.0 } else { scale }, (amax > 0.0) & ((amax < least) | (scale == 0.0)))
     }
 
-    /// Below this, all groups have the same scale ([`ScaleRule::Bounded`]).
+    /// Returns the magnitude below which all groups have the same scale ([`ScaleRule::Bounded`]).
     #[inline(always)]
     pub(super) fn least_magnitude(&self) -> f32 {
         if self.is_tensor { 0.0 } else { self.weight.tiny() }
@@ -258,7 +261,7 @@ impl Chooser {
         self.padded(self.e4m3.round(amax / 6.0 / global), amax > 0.0, global)
     }
 
-    /// The scale for a block scale, given as E4M3 code and number, by [`ScaleRule::GlobalDivisor`].
+    /// Makes the scale for a block scale, given as E4M3 code and number, by [`ScaleRule::GlobalDivisor`].
     #[inline(always)]
     pub(super) fn divided(&self, (code, value): (u32, f32), is_some: bool, global: f32) -> GroupScale {
         let is_zero = code == 0;
@@ -266,7 +269,7 @@ impl Chooser {
         GroupScale { is_underflow: is_zero & is_some, ..self.of_block(code, value, global) }
     }
 
-    /// The same by [`ScaleRule::GlobalMultiplier`]; `is_zero` is whether the number was 0 before it was rounded.
+    /// Makes the scale by [`ScaleRule::GlobalMultiplier`]; `is_zero` is true if the number was 0 before rounding.
     #[inline(always)]
     pub(super) fn multiplied(&self, block: (u32, f32), is_zero: bool, is_some: bool, global: f32) -> GroupScale {
         const LEAST: f32 = 1.0 / 512.0;
@@ -276,7 +279,7 @@ impl Chooser {
         GroupScale { is_underflow: is_small & is_some, ..self.of_block(code, value, global) }
     }
 
-    /// The same by [`ScaleRule::GlobalPadded`].
+    /// Makes the scale by [`ScaleRule::GlobalPadded`].
     #[inline(always)]
     pub(super) fn padded(&self, (code, value): (u32, f32), is_some: bool, global: f32) -> GroupScale {
         let scale = self.of_block(code, value, global);
@@ -302,7 +305,7 @@ impl Chooser {
         GroupScale::exponent(exponent.max(least), scale.is_underflow)
     }
 
-    /// The scale of an integer grid as if the values were smaller by the factor `part`.
+    /// Chooses the scale of an integer grid as if the values were smaller by the factor `part`.
     #[inline(always)]
     pub(super) fn shrunk(&self, amax: f32, bounds: [f32; 2], part: f32) -> GroupScale {
         let round = |value: f32| self.weight.round(value * part);
@@ -326,8 +329,8 @@ impl Chooser {
         GroupScale::exponent(if is_one { 0 } else { exponent }, (is_one | is_small) & (amax > 0.0))
     }
 
-    /// The exponent of the smallest power of two that is not below amax / largest code; -127 if amax is 0, and -150 if
-    /// the quotient underflows to 0.
+    /// Returns the exponent of the smallest power of two that is not below amax / largest code; -127 if amax is 0, and
+    /// -150 if the quotient underflows to 0.
     #[inline(always)]
     fn exponent_above(&self, amax: f32) -> i32 {
         let ratio = amax / self.largest;

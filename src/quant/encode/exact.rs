@@ -7,8 +7,8 @@ use super::scale::GroupScale;
 use crate::dtype::Dtype;
 
 impl Chooser {
-    /// The scale of a group with this largest magnitude. `bounds` are its lowest and its highest value; they matter only
-    /// if codes have zero points.
+    /// Returns the scale of a group with this largest magnitude. `bounds` are its lowest and its highest value; they
+    /// matter only if codes have zero points.
     #[inline(always)]
     pub(super) fn exact(&self, amax: f64, bounds: [f64; 2], global: f32) -> GroupScale {
         let is_some = amax > 0.0;
@@ -49,7 +49,7 @@ impl Chooser {
             (ScaleRule::GlobalPadded, _) => {
                 self.padded(self.e4m3.round(to_odd(amax / (6.0 * f64::from(global)))), is_some, global)
             }
-            // The thresholds of these rules are float32 numbers, and rounding to odd keeps values on their sides.
+            // The thresholds of these rules are float32 numbers, and rounding to odd does not move values across them.
             (ScaleRule::HalfStep, _) => self.half_step(to_odd(amax)),
             (ScaleRule::Floor, _) => self.floor(to_odd(amax)),
             (ScaleRule::Ceiling, _) => GroupScale::raised(above(), is_some),

@@ -1,4 +1,4 @@
-//! The largest magnitudes of values, which some scales need before anything is encoded.
+//! The largest magnitudes of values, which some scales need before encoding starts.
 
 use super::rounding::{WeightType, from_float16};
 use crate::dtype::Dtype;
@@ -8,7 +8,7 @@ use crate::dtype::Dtype;
 /// The extremes of pieces of a tensor, or of tensors that share a scale, can be [merged](Extremes::merge) in any order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Extremes {
-    /// The largest magnitude: infinite if an element is infinite, NaN if one is NaN.
+    /// The largest magnitude: infinite if an element is infinite, NaN if one is NaN. For float64, NaN in both cases.
     pub largest: f64,
     /// The first infinite or NaN element, by its index in row-major order.
     pub first_special: Option<u64>,
@@ -28,7 +28,7 @@ impl Extremes {
         Self::with_largest(weight, bytes, start, crate::kernel::Isa::chosen().run(Scan { weight, bytes }))
     }
 
-    /// For values of which `largest` has the bits of the largest magnitude.
+    /// Makes the extremes of values whose largest magnitude has the bits `largest`.
     pub(super) fn with_largest(weight: WeightType, bytes: &[u8], start: u64, largest: u32) -> Self {
         let is_finite = largest < INFINITY;
         let width = weight.bytes() as u64;
@@ -44,7 +44,7 @@ impl Extremes {
         Self { largest: if first_special.is_some() { f64::NAN } else { largest }, first_special, columns: Vec::new() }
     }
 
-    /// Combines these extremes with those of another piece or tensor.
+    /// Combines these extremes with the extremes of another piece or tensor.
     pub fn merge(&mut self, other: &Self) {
         // Magnitudes are ordered like their bits, with NaN last.
         self.largest = f64::from_bits(self.largest.to_bits().max(other.largest.to_bits()));
@@ -54,7 +54,7 @@ impl Extremes {
     }
 }
 
-/// Whether a float64 can be encoded. From 2^128 on, it is infinite as a float32, as the products of the libraries are.
+/// True if a float64 can be encoded. From 2^128 on, it is infinite as a float32, like the products of the libraries.
 #[inline(always)]
 pub(super) fn is_finite(value: f64) -> bool {
     const LIMIT: f64 = f64::from_bits((1023 + 128) << 52);
@@ -78,7 +78,7 @@ impl crate::kernel::Loop for Scan<'_> {
 /// The bits of infinity as float32; larger bit patterns without a sign are NaN.
 pub(super) const INFINITY: u32 = 0x7f80_0000;
 
-/// The largest magnitude as the bits of a float32.
+/// Returns the largest magnitude as the bits of a float32.
 #[inline(always)]
 pub(super) fn largest(weight: WeightType, bytes: &[u8]) -> u32 {
     let (mut narrow, mut wide) = (0, 0);
@@ -100,7 +100,7 @@ pub(super) fn largest(weight: WeightType, bytes: &[u8]) -> u32 {
     }
 }
 
-/// How many stored values are infinite or NaN, of the types of [`Extremes::of`].
+/// Counts the stored values that are infinite or NaN, for the types of [`Extremes::of`].
 pub(crate) fn count_special(source: Dtype, bytes: &[u8]) -> u64 {
     let is_special = |value: &&[u8]| match WeightType::new(source) {
         Some(weight) => largest(weight, value) >= INFINITY,
@@ -109,7 +109,7 @@ pub(crate) fn count_special(source: Dtype, bytes: &[u8]) -> u64 {
     bytes.chunks_exact(source.bits() as usize / 8).filter(is_special).count() as u64
 }
 
-/// The byte offset of the first value that is not finite.
+/// Returns the byte offset of the first value that is not finite.
 pub(super) fn first_special(weight: WeightType, bytes: &[u8]) -> Option<usize> {
     let width = weight.bytes();
     let mut elements = bytes.chunks_exact(width);

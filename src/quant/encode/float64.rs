@@ -1,8 +1,8 @@
-//! Encodes float64 values with exact arithmetic: those of weights that were quantized before, whose products of codes
+//! Encodes float64 values with exact arithmetic: values of weights that were quantized before, whose products of codes
 //! and float32 scales have more digits than a float32.
 //!
-//! A scale is the quotient of the largest magnitude and the largest code, and a code that of value and stored scale. Each
-//! quotient is computed in float64 and rounded once. Errors are differences of float64 numbers.
+//! A scale is the quotient of the largest magnitude and the largest code. A code is the quotient of value and stored
+//! scale. Each quotient is computed in float64 and rounded once. Errors are differences of float64 numbers.
 
 use super::super::rules::ScaleRule;
 use super::Encoder;
@@ -17,12 +17,12 @@ use super::tally::EncodeTally;
 use crate::kernel::Loop;
 use std::ops::Range;
 
-/// Values that are encoded together.
+/// Number of values that are encoded together.
 const SEGMENT: usize = 1024;
-/// Partial sums that are kept side by side, so that the loop vectorizes.
+/// Number of partial sums that are kept side by side, so that the loop vectorizes.
 const LANES: usize = 8;
-/// How far apart, relative to their size, two equal numbers can be after a division by a global scale: each of up to four
-/// roundings to float64 adds half a unit in the last place.
+/// Maximum difference, relative to their size, of two equal numbers after a division by a global scale: each of up to
+/// four roundings to float64 adds half a unit in the last place.
 const QUOTIENT_ERROR: f64 = 2.0 * f64::EPSILON;
 
 /// The rows of one call.
@@ -145,7 +145,7 @@ impl Float64Rows<'_, '_> {
             for (value, bytes) in values.iter_mut().zip(&self.row(matrix, row)[start..end]) {
                 *value = f64::from_le_bytes(*bytes);
             }
-            // 1. Codes: group by group, for a group may be longer than a segment or begin within one.
+            // 1. Codes, group by group, because a group may be longer than a segment or begin within a segment.
             let groups = || {
                 let starts = std::iter::once(start).chain((start / size + 1..).map(move |group| group * size));
                 starts.take_while(move |at| *at < end).map(move |at| {

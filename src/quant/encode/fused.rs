@@ -1,17 +1,19 @@
-//! Codes and errors of a segment in one pass over its values, for the quotients of the libraries.
+//! Computes codes and errors of a segment in one pass over its values, for the quotients of the libraries.
 //!
-//! The loops of `lanes` do the same one step after the other, each over the whole segment, and take exact quotients and
-//! groups of any size too. Here a value stays in a register from its stored bytes to its code and its error. A division
-//! then costs little: the processor does the other steps of earlier values meanwhile.
+//! The loops of `lanes` do the same one step after the other, each over the whole segment, and also take exact
+//! quotients and groups of any size. Here a value stays in a register from its stored bytes to its code and its error.
+//! A division then costs little: the processor does the other steps of earlier values meanwhile.
 
 use super::super::rules::{SignRule, Ties};
 use super::choose::Quotient;
 use super::lanes::{CodeRounding, Division, LANES, PartialSums, RAISED, larger};
-use super::rounding::{Minifloat, WeightType, from_float16, to_bfloat16, to_float16, untied_to_bfloat16};
+use super::rounding::{
+    Minifloat, WeightType, from_float16, round_half_away, to_bfloat16, to_float16, untied_to_bfloat16,
+};
 use crate::kernel::{Isa, Loop, prefetch};
 
 /// A segment of one row. [`LANES`] values share a group, with an item in `factors`, `zeros` and `scales`; or each value
-/// has a group of its own.
+/// is a separate group.
 #[derive(Clone, Copy)]
 pub(super) struct FusedSegment<'a> {
     pub(super) weight: WeightType,
@@ -22,17 +24,17 @@ pub(super) struct FusedSegment<'a> {
     pub(super) factors: &'a [f32],
     pub(super) zeros: &'a [f32],
     pub(super) scales: &'a [f32],
-    /// Whether each value has a group of its own: scales then run along columns.
+    /// True if each value is a separate group: scales then run along columns.
     pub(super) has_columns: bool,
     /// The bytes to prefetch meanwhile, at most the length of the segment.
     pub(super) ahead: &'a [u8],
-    /// Whether values may be beyond the codes of floats by half a step or more.
+    /// True if values may be beyond the codes of floats by half a step or more.
     pub(super) is_clipped: bool,
-    /// Whether errors are summed; if not, the sums are 0.
+    /// True if errors are summed; otherwise the sums are 0.
     pub(super) is_measured: bool,
 }
 
-/// What a value is divided or multiplied by: the fields of its group.
+/// The numbers of a group that its values are divided or multiplied by.
 #[derive(Clone, Copy)]
 struct GroupFactors {
     factor: f32,
@@ -45,13 +47,14 @@ struct RoundedCode {
     code: u32,
     /// The value, or its magnitude.
     value: f32,
-    /// What the code stands for, as a multiple of the scale: with a sign if the value has one.
+    /// The number that the code stands for, as a multiple of the scale, with a sign if `value` has one.
     multiple: f32,
     is_clipped: bool,
 }
 
 impl FusedSegment<'_> {
-    /// Writes the code of each value. `None` for combinations that no layout has, to keep the number of loops small.
+    /// Writes the code of each value. Returns `None` for combinations that no layout has, to keep the number of loops
+    /// small.
     pub(super) fn encode(self, isa: Isa, rounding: &CodeRounding, codes: &mut [u8]) -> Option<PartialSums> {
         match self.weight {
             WeightType::Float32 => {
@@ -68,8 +71,8 @@ impl FusedSegment<'_> {
         }
     }
 
-    /// Chooses the loop. `narrow` rounds to the dtype of the weight, and `narrow_untied` numbers that are no ties: a
-    /// quotient of two numbers of a type is none unless it is subnormal, and then its code is 0.
+    /// Chooses the loop. `narrow` rounds to the dtype of the weight, and `narrow_untied` does so for numbers that are
+    /// not ties: a quotient of two numbers of a type is not a tie unless it is subnormal, and then its code is 0.
     fn read<const W: usize>(
         self,
         isa: Isa,
@@ -88,7 +91,7 @@ impl FusedSegment<'_> {
         // A value that is 0, or becomes 0, has no sign.
         let is_negative = |value: f32, number: f32| value.is_sign_negative() & (number > 0.0);
         let times = |value: f32, group: GroupFactors| value * group.factor;
-        // As macros: each loop has types of its own. The closures own their constants, which then stay in registers.
+        // Macros, because each loop has separate types. The closures own their constants, which then stay in registers.
         macro_rules! run {
             ($is_counted:expr, $encode:expr) => {{
                 let (values, encode) = (self.bytes.as_chunks().0, $encode);
@@ -173,7 +176,7 @@ impl FusedSegment<'_> {
         Some(sums)
     }
 
-    /// The same for values that have a group each, as ONNX divides them.
+    /// Like [`Self::read`], for values that are separate groups, with the quotients of ONNX.
     fn read_columns<const W: usize>(
         self,
         isa: Isa,
@@ -218,10 +221,10 @@ impl FusedSegment<'_> {
     }
 }
 
-/// The quotient of a value and its scale, as a division gives it, in less time where the processor multiplies and
-/// adds with one rounding. The first correction leaves an error below a unit in the last place; the second then rounds
-/// correctly, as the reciprocal does (Markstein 1990). Remainders are exact unless the quotient is far
-/// below the smallest code.
+/// Returns the quotient of a value and its scale, with the bits of a division, in less time where the processor
+/// multiplies and adds with one rounding. The first correction leaves an error below a unit in the last place; the
+/// second then rounds correctly, because the reciprocal is rounded correctly (Markstein 1990). Remainders are exact
+/// unless the quotient is far below the smallest code.
 #[inline(always)]
 fn divided(value: f32, group: GroupFactors) -> f32 {
     let mut quotient = value * group.factor;
@@ -231,7 +234,8 @@ fn divided(value: f32, group: GroupFactors) -> f32 {
     quotient
 }
 
-/// The loop, with the steps of one layout. [`LANES`] values belong to `GROUPS` groups: 1 or [`LANES`].
+/// The loop over the values of a segment, with the steps of one layout. [`LANES`] values belong to `GROUPS` groups: 1
+/// or [`LANES`].
 struct FusedLoop<'a, const IS_MEASURED: bool, const IS_COUNTED: bool, const GROUPS: usize, const W: usize, R, E> {
     segment: FusedSegment<'a>,
     /// The stored values.
@@ -287,7 +291,7 @@ where
     }
 }
 
-/// Rounds the magnitude `number` to a code; `value` is the value behind it.
+/// Rounds the magnitude `number` to a code; `value` is the original value.
 #[inline(always)]
 fn to_float(
     float: Minifloat,
@@ -305,10 +309,10 @@ fn to_float(
     }
 }
 
-/// The quotient is rounded first, halves away from zero; then the zero point is added.
+/// Rounds the quotient first, halves away from zero; then adds the zero point.
 #[inline(always)]
 fn away_from_zero(value: f32, group: GroupFactors, bounds: [f32; 2], offset: u8) -> RoundedCode {
-    let number = (value * group.factor).round() + group.zero;
+    let number = round_half_away(value * group.factor) + group.zero;
     let rounded = to_integer(value, number, bounds, offset);
     RoundedCode { multiple: rounded.multiple - group.zero, ..rounded }
 }
@@ -331,7 +335,7 @@ mod tests {
     use super::*;
     use crate::random::random;
 
-    /// Numbers of a type by their significands and exponents, of which the first have all bits.
+    /// Compares products with reciprocals and quotients, for all significands of `bits` bits.
     fn check(bits: u32, narrow: impl Fn(f32) -> f32, narrow_untied: impl Fn(f32) -> f32) {
         let number = |significand: u32, exponent: i32| (significand as f32) * 2_f32.powi(exponent);
         let significands = 1 << (bits - 1)..1 << bits;
@@ -350,7 +354,8 @@ mod tests {
         let mut next = random(1);
         let mut random = |bits: u32| next() as u32 & ((1 << bits) - 1);
         for round in 0..1 << 21 {
-            // Scales of the sizes that the loop takes; values of few and of all bits, from far below a code to the last one.
+            // Scales of the sizes that the loop takes; values of few and of all bits, from far below a code to the last
+            // one.
             let scale = f32::from_bits((47 + random(16) % 121) << 23 | random(23));
             let number = f32::from_bits((107 + random(16) % 29) << 23 | random(23));
             let value = match round % 4 {

@@ -1,4 +1,4 @@
-//! Which tensors store a weight, and the byte ranges of its rows in them.
+//! The tensors that store a weight, and the byte ranges of its rows in them.
 
 use super::super::layout::{CodeValues, Combination, Group, Layout, Packing, Role, ScaleOrder};
 use super::super::rules::ScaleShape;
@@ -7,12 +7,12 @@ use crate::dtype::Dtype;
 use std::fmt;
 use std::ops::Range;
 
-/// Why a grid cannot take a weight.
+/// Reason why a grid cannot take a weight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unfit {
     /// Its dtype is not float32, bfloat16 or float16.
     Source(Dtype),
-    /// Its shape is not that of a matrix, nor of a bank of matrices if the layout stores banks.
+    /// It is not a matrix, nor a bank of matrices if the layout stores banks.
     Dimensions(Vec<u64>),
     /// It has no elements.
     Empty,
@@ -20,17 +20,17 @@ pub enum Unfit {
     Columns {
         /// Values per row.
         columns: u64,
-        /// What they must be a multiple of.
+        /// The required divisor.
         multiple: u64,
     },
     /// The number of its rows is not a multiple of the block height.
     Rows {
         rows: u64,
-        /// What they must be a multiple of.
+        /// The required divisor.
         multiple: u64,
     },
-    /// Its scales cannot be searched: only those of NVFP4, MXFP4 and integers below 8 bits can, if a group is part of a
-    /// row.
+    /// Its scales cannot be searched: a search takes NVFP4, MXFP4 and integers below 8 bits, in groups that are parts
+    /// of a row.
     Search,
     /// The layout cannot store these codes and groups.
     Grid,
@@ -58,7 +58,7 @@ impl fmt::Display for Unfit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EncodedPart {
     pub role: Role,
-    /// The suffix that its name adds to the name of the module.
+    /// The suffix of its name after the name of the module.
     pub suffix: &'static str,
     pub dtype: Dtype,
     pub shape: Vec<u64>,
@@ -78,7 +78,7 @@ impl EncodedPart {
     }
 }
 
-/// The shape of a weight, and the parts that store it. Rows and columns are those of one matrix of the weight.
+/// The shape of a weight, and the parts that store it. Rows and columns refer to one matrix of the weight.
 #[derive(Clone, Debug)]
 pub(super) struct EncodeGeometry {
     pub(super) shape: Vec<u64>,
@@ -94,11 +94,11 @@ pub(super) struct EncodeGeometry {
     pub(super) block: [u64; 2],
     /// Rows and columns of groups in a matrix.
     pub(super) grid: [u64; 2],
-    /// Whether all groups share one scale.
+    /// True if all groups share one scale.
     pub(super) is_tensor: bool,
-    /// Whether each column has a scale.
+    /// True if each column has a scale.
     pub(super) has_column_scales: bool,
-    /// Whether codes and zero points are a stream through all rows.
+    /// True if codes and zero points are a stream through all rows.
     pub(super) is_stream: bool,
     /// The padded rows and columns of a swizzled scale.
     pub(super) swizzled: Option<[u64; 2]>,
@@ -181,7 +181,7 @@ impl EncodeGeometry {
         Ok(this)
     }
 
-    /// Adds the parts besides codes and scales.
+    /// Adds the parts other than codes and scales.
     fn add_others(&mut self, layout: &'static Layout, grid: &TargetGrid) -> Result<(), Unfit> {
         let encoding = layout.encoding.ok_or(Unfit::Grid)?;
         let is_packed = layout.codes.values == CodeValues::Unsigned;
@@ -214,7 +214,8 @@ impl EncodeGeometry {
         Ok(())
     }
 
-    /// Adds the scale of activations, if weights have a global scale too: it is stored in the same sense.
+    /// Adds the scale of activations if weights have a global scale. It is stored in the same form, as a divisor or a
+    /// multiplier.
     pub(super) fn add_input_scale(&mut self, layout: &'static Layout, scale: f32) -> Result<(), Unfit> {
         let Some(global) = self.parts.iter().find(|part| part.role == Role::GlobalScale) else { return Ok(()) };
         let shape = global.shape.clone();
@@ -222,7 +223,7 @@ impl EncodeGeometry {
         self.add(layout, Role::Activation, Dtype::Float32, shape, Some(stored.to_le_bytes().to_vec()))
     }
 
-    /// Adds to the description of `ComfyUI` that it multiplies in full precision.
+    /// Adds multiplication in full precision to the description of `ComfyUI`.
     pub(super) fn describe_full_precision(&mut self) {
         let description = self.parts.iter_mut().find(|part| part.role == Role::Description);
         let Some(EncodedPart { fixed: Some(text), shape, .. }) = description else { return };
@@ -249,7 +250,7 @@ impl EncodeGeometry {
         self.matrices * self.rows
     }
 
-    /// The rows of groups that a range of rows consists of.
+    /// Splits a range of rows into its rows of groups.
     pub(super) fn bands(&self, rows: &Range<u64>) -> impl Iterator<Item = Band> + use<> {
         let (height, below) = (self.rows as usize, self.block[0] as usize);
         let (mut row, end) = (rows.start as usize, rows.end as usize);
@@ -264,7 +265,7 @@ impl EncodeGeometry {
         })
     }
 
-    /// Where some columns of a row of a matrix are among the elements of a range of rows.
+    /// Returns the position of some columns of a row of a matrix among the elements of a range of rows.
     #[inline(always)]
     pub(super) fn source_range(
         &self,
@@ -277,12 +278,12 @@ impl EncodeGeometry {
         start + columns.start..start + columns.end
     }
 
-    /// The index of an element in the whole weight.
+    /// Returns the index of an element in the whole weight.
     pub(super) fn element(&self, matrix: usize, row: usize, column: usize) -> u64 {
         (matrix as u64 * self.rows + row as u64) * self.columns + column as u64
     }
 
-    /// The number of rows that ranges of rows must start at a multiple of.
+    /// Returns the number of rows at whose multiples ranges of rows must start.
     pub(super) fn row_alignment(&self) -> u64 {
         if self.is_stream {
             return self.stream_alignment();
@@ -295,11 +296,11 @@ impl EncodeGeometry {
             // This many zero points of a column fill whole words.
             alignment = 32 >> self.bits.trailing_zeros();
         }
-        // Rows of groups start anew in each matrix. If that breaks the alignment, ranges hold whole matrices.
+        // Rows of groups restart in each matrix. If that breaks the alignment, ranges hold whole matrices.
         if self.matrices > 1 && !self.rows.is_multiple_of(alignment) { self.rows } else { alignment }
     }
 
-    /// The byte range of rows within each part. Bytes that belong to no row come with the first.
+    /// Returns the byte range of rows within each part. Bytes that belong to no row come with the first row.
     pub(super) fn part_ranges(&self, rows: &Range<u64>) -> Vec<Range<u64>> {
         // The first row of groups that starts at this row or below it.
         let below = |row: u64, height: u64, count: u64| row / self.rows * count + (row % self.rows).div_ceil(height);
@@ -364,7 +365,7 @@ fn check_groups(layout: &Layout, grid: &TargetGrid, block: [u64; 2], [rows, colu
     Ok(())
 }
 
-/// The dtype of stored codes, and the bytes per stored row.
+/// Returns the dtype of stored codes, and the bytes per stored row.
 fn code_rows(layout: &Layout, grid: &TargetGrid, columns: u64) -> Result<(Dtype, u64), Unfit> {
     let word = match layout.codes.packing {
         Packing::Rows(word) => word,

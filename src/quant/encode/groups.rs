@@ -12,9 +12,9 @@ pub(super) struct Choose<'a> {
     pub(super) chooser: &'a Chooser,
     /// One for each group, padded to whole chunks of [`WIDTH`].
     pub(super) amax: &'a [u32],
-    /// How many groups there are.
+    /// Number of groups.
     pub(super) count: usize,
-    /// Of [`ScaleRule::Linear`], with the length of `amax`.
+    /// For [`ScaleRule::Linear`], with the length of `amax`.
     pub(super) bounds: &'a [[f32; 2]],
     pub(super) global: f32,
     pub(super) out: &'a mut ChosenScales,
@@ -34,11 +34,11 @@ impl Loop for Choose<'_> {
             }
             return;
         }
-        // A loop for each rule and type, as macros: a closure might not be compiled for the chosen instruction set. Each
-        // fills arrays, of which the compiler knows that they do not overlap.
+        // A loop for each rule and type, as macros: a closure might not be compiled for the chosen instruction set.
+        // Each fills arrays, which the compiler knows do not overlap.
         macro_rules! fill {
             ($groups:expr, $group:ident => $scale:expr) => {
-                // The last chunk is padded with groups whose scales nobody reads.
+                // The last chunk is padded with groups whose scales are never read.
                 for (chunk, groups) in $groups.as_chunks::<WIDTH>().0.iter().enumerate() {
                     let (groups, mut lanes) = (*groups, ScaleLanes::default());
                     for at in 0..WIDTH {
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn scales_of_onnx_are_the_same_side_by_side_and_one_by_one() {
-        // Of zeros, tiny, ordinary and large numbers, and of both signs.
+        // Zeros, tiny, ordinary and large numbers, of both signs.
         let numbers = [0.0_f32, -0.0, 1e-45, 3e-39, 1e-7, 0.3, 1.0, 7.5, 8.0, 65504.0, 3e38];
         let bounds: Vec<[f32; 2]> = numbers
             .iter()

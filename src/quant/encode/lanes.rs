@@ -1,11 +1,11 @@
 //! Loops over the values of one row. Each is written so that the compiler vectorizes it.
 //!
-//! Longer than 400 lines because each step is a loop of its own.
+//! Longer than 400 lines because each step is a separate loop.
 
 use super::super::rules::{SignRule, Ties};
 use super::choose::Quotient;
 use super::extremes::largest;
-use super::rounding::{Minifloat, WeightType, from_float16, to_bfloat16, to_float16, to_odd};
+use super::rounding::{Minifloat, WeightType, from_float16, round_half_away, to_bfloat16, to_float16, to_odd};
 use crate::kernel::Loop;
 use std::hint::black_box;
 
@@ -37,7 +37,8 @@ pub(super) fn number(weight: WeightType, bytes: &[u8]) -> f32 {
     value[0]
 }
 
-/// The lowest and the highest of some stored values, none of which is NaN. `values` is scratch space as long as they are.
+/// Finds the lowest and the highest of some stored values, none of which is NaN. `values` is scratch space of the same
+/// length.
 pub(super) struct Bounds<'a> {
     pub(super) weight: WeightType,
     pub(super) bytes: &'a [u8],
@@ -71,15 +72,15 @@ pub(super) fn bounds(lane: &[f32]) -> [f32; 2] {
     [number(low), number(high)]
 }
 
-/// How the values of a weight become numbers to round.
+/// Conversion of the values of a weight to numbers to round.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Division {
     pub(super) quotient: Quotient,
     /// The type to which the library rounds quotients.
     pub(super) rounding: WeightType,
-    /// Whether zero points are added.
+    /// True if zero points are added.
     pub(super) has_zeros: bool,
-    /// Whether quotients are rounded to integers before that, halves away from zero.
+    /// True if quotients are first rounded to integers, halves away from zero.
     pub(super) rounds_away: bool,
 }
 
@@ -153,7 +154,7 @@ pub(super) fn divide(values: &[f32], divisors: &Divisors, division: Division, la
     round_all(out, division.rounding);
     if division.rounds_away {
         for number in out.iter_mut() {
-            *number = number.round();
+            *number = round_half_away(*number);
         }
     }
     if division.has_zeros {
@@ -182,8 +183,8 @@ pub(super) fn round_all(numbers: &mut [f32], dtype: WeightType) {
     }
 }
 
-/// Raises each `amax`, the bits of a float32, to the largest magnitude of its group of `size` values. Gives the largest of
-/// them.
+/// Raises each `amax`, the bits of a float32, to the largest magnitude of its group of `size` values. Returns the
+/// largest of them.
 pub(super) struct LargestOfGroups<'a> {
     pub(super) weight: WeightType,
     pub(super) bytes: &'a [u8],
@@ -256,7 +257,7 @@ pub(super) fn larger(first: u32, second: u32) -> u32 {
     if first as i32 > second as i32 { first } else { second }
 }
 
-/// How numbers become codes.
+/// Rounding of numbers to codes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum CodeRounding {
     Float {
@@ -264,7 +265,7 @@ pub(super) enum CodeRounding {
         sign: SignRule,
         ties: Ties,
     },
-    /// The lowest and the highest code, and the offset that is added to a code when it is stored.
+    /// The lowest and the highest code, and the offset added to stored codes.
     Int {
         low: f32,
         high: f32,
@@ -272,11 +273,11 @@ pub(super) enum CodeRounding {
     },
 }
 
-/// 1.5 * 2^23: its last bit is worth 1, so that adding it rounds to an integer, whose bits are the low bits of the sum.
+/// 1.5 * 2^23. Its last bit is worth 1, so adding it rounds to an integer, whose bits are the low bits of the sum.
 pub(super) const RAISED: f32 = 12_582_912.0;
 
 /// Rounds numbers to codes, and writes the numbers that the codes stand for to `multiples`: multiples of the scale,
-/// before the zero point is subtracted. Returns how many numbers lie beyond the codes by more than half a step.
+/// before the zero point is subtracted. Returns the count of numbers beyond the codes by more than half a step.
 #[inline(always)]
 pub(super) fn round(rounding: &CodeRounding, numbers: &[f32], codes: &mut [u8], multiples: &mut [f32]) -> u32 {
     match *rounding {
@@ -324,7 +325,7 @@ fn floats(
     clipped
 }
 
-/// Partial sums that are kept side by side, so that the loop vectorizes.
+/// Number of partial sums that are kept side by side, so that the loop vectorizes.
 pub(super) const LANES: usize = 16;
 
 /// Sums of squares below this may lack squares that are 0 in float32.
@@ -338,7 +339,7 @@ pub(super) struct PartialSums {
     pub(super) noise: [f32; LANES],
     /// The bits of the largest magnitudes, which are ordered like the magnitudes.
     pub(super) largest: [u32; LANES],
-    /// How many values are beyond the codes by more than half a step.
+    /// Number of values beyond the codes by more than half a step.
     pub(super) clipped: [u32; LANES],
 }
 
@@ -382,13 +383,13 @@ impl PartialSums {
 }
 
 impl ErrorSums {
-    /// Whether the squares were neither too small nor too large for float32.
+    /// True if the squares were neither too small nor too large for float32.
     pub(super) fn is_complete(&self) -> bool {
         self.signal >= VANISHING && self.noise >= VANISHING && self.largest.is_finite()
     }
 }
 
-/// A sum in a fixed order: each number of the first half and its counterpart in the second, and so on.
+/// Sums in a fixed order: each number of the first half and its counterpart in the second, and so on.
 #[inline(always)]
 fn sum(mut lanes: [f64; LANES]) -> f64 {
     let mut half = LANES;
@@ -401,7 +402,7 @@ fn sum(mut lanes: [f64; LANES]) -> f64 {
     lanes[0]
 }
 
-/// The sum of squares in float64.
+/// Returns the sum of squares in float64.
 pub(super) fn sum_of_squares(numbers: impl Iterator<Item = f64>) -> f64 {
     numbers.map(|number| number * number).sum()
 }
@@ -415,7 +416,7 @@ pub(super) struct ErrorSums {
     pub(super) clipped: u32,
 }
 
-/// Packs codes, which come one per byte, into `bits` bits each; the unused bits of the last byte are 0.
+/// Packs codes of one byte into `bits` bits each; the unused bits of the last byte are 0.
 pub(super) struct Pack<'a> {
     pub(super) codes: &'a [u8],
     pub(super) bits: u32,

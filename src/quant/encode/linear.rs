@@ -1,6 +1,6 @@
 //! The encodings that ONNX's `DequantizeLinear` decodes, as ONNX Runtime's tools write them: integers of 8 bits per
-//! channel as `quantize_static`, integers of 4 bits in blocks as `MatMulNBitsQuantizer`. No tool of ONNX Runtime has
-//! scales of float8 for channels: they are amax / 448, and codes are those of `QuantizeLinear`.
+//! channel like `quantize_static`, integers of 4 bits in blocks like `MatMulNBitsQuantizer`. No tool of ONNX Runtime
+//! has scales of float8 for channels: they are amax / 448, with the codes of `QuantizeLinear`.
 
 use super::super::layout::{Layout, Role};
 use super::super::parts::LinearAxis;
@@ -9,14 +9,14 @@ use super::choose::Chooser;
 use super::extremes::Extremes;
 use super::geometry::{EncodeGeometry, EncodedPart, Unfit};
 use super::lanes::{self, larger};
-use super::rounding::{WeightType, from_float16};
+use super::rounding::{WeightType, from_float16, round_half_away};
 use super::scale::GroupScale;
 use super::{EncodeOptions, Encoder};
 use crate::dtype::Dtype;
 use crate::kernel::{Isa, Loop};
 
 impl Encoder {
-    /// An encoder for a tensor of an ONNX model with scales along an axis.
+    /// Creates an encoder for a tensor of an ONNX model with scales along an axis.
     pub fn linear(
         layout: &'static Layout,
         grid: &TargetGrid,
@@ -36,8 +36,7 @@ impl Encoder {
         self.axis
     }
 
-    /// Whether the scale of each column depends on all of its values: then the extremes are those of
-    /// [`Extremes::of_columns`].
+    /// True if the scale of each column depends on all of its values: [`Extremes::of_columns`] then gives the extremes.
     #[must_use]
     pub fn has_column_scales(&self) -> bool {
         self.geometry.has_column_scales
@@ -45,7 +44,7 @@ impl Encoder {
 }
 
 impl Extremes {
-    /// The extremes of each column, of whole rows of `columns` values.
+    /// Scans whole rows of `columns` values for the extremes of each column.
     #[must_use]
     pub fn of_columns(source: Dtype, bytes: &[u8], start: u64, columns: u64) -> Self {
         let weight = WeightType::new(source).expect("weights are float32, bfloat16 or float16");
@@ -79,7 +78,7 @@ impl Loop for ScanColumns<'_> {
     }
 }
 
-/// `read` gives a stored value as the bits of a float32.
+/// Returns the largest magnitude of each column. `read` returns a stored value as the bits of a float32.
 #[inline(always)]
 fn largest_of_columns<const W: usize>(bytes: &[u8], columns: usize, read: impl Fn([u8; W]) -> u32) -> Vec<u32> {
     let mut largest = vec![0; columns];
@@ -92,7 +91,7 @@ fn largest_of_columns<const W: usize>(bytes: &[u8], columns: usize, read: impl F
 }
 
 impl EncodeGeometry {
-    /// For a tensor of the shape `shape`, with scales along an axis.
+    /// Determines the geometry of a tensor of the shape `shape`, with scales along an axis.
     pub(super) fn linear(
         layout: &'static Layout,
         grid: &TargetGrid,
@@ -142,7 +141,7 @@ impl EncodeGeometry {
         })
     }
 
-    /// The rows at which a stream of codes, and one of zero points, are on whole bytes.
+    /// Returns the alignment of rows at which the streams of codes and of zero points are on whole bytes.
     pub(super) fn stream_alignment(&self) -> u64 {
         let is_odd = |length: u64| !(length * u64::from(self.bits)).is_multiple_of(8);
         let height = if self.has_column_scales { 1 } else { self.block[0] };
@@ -151,7 +150,8 @@ impl EncodeGeometry {
     }
 }
 
-/// The codes of some columns of a row in a stream of 4 bits, whose bytes are 0 before; `start` is the place of the first.
+/// Stores the codes of some columns of a row in a stream of 4 bits, whose bytes must be 0 before; `start` is the
+/// position of the first code.
 #[inline(always)]
 pub(super) fn store_nibbles(codes: impl Iterator<Item = u8>, start: usize, out: &mut [u8]) {
     for (at, code) in (start..).zip(codes) {
@@ -160,7 +160,8 @@ pub(super) fn store_nibbles(codes: impl Iterator<Item = u8>, start: usize, out: 
 }
 
 impl Chooser {
-    /// A scale for the magnitudes of a group, which is 1 where it would be subnormal: with it, all codes are 0.
+    /// Chooses a scale for the magnitudes of a group: 1 where it would be subnormal (in float16, where it would be 0).
+    /// All codes are then 0.
     #[inline(always)]
     pub(super) fn linear(&self, amax: f32) -> GroupScale {
         let wide = f64::from(amax) / f64::from(self.largest);
@@ -169,7 +170,7 @@ impl Chooser {
         GroupScale::number(if is_small { 1.0 } else { scale }, is_small & (amax > 0.0))
     }
 
-    /// A scale for integers of 4 bits, the lowest of which stands for the value of the largest magnitude.
+    /// Chooses a scale for integers of 4 bits, the lowest of which stands for the value of the largest magnitude.
     #[inline(always)]
     pub(super) fn linear_signed(&self, [low, high]: [f32; 2]) -> GroupScale {
         let value = if high.abs() > low.abs() { high } else { low };
@@ -177,19 +178,19 @@ impl Chooser {
         GroupScale { factor: reciprocal(scale), ..GroupScale::number(scale, (scale == 0.0) & (value != 0.0)) }
     }
 
-    /// A scale and a zero point for integers of 4 bits.
+    /// Chooses a scale and a zero point for integers of 4 bits.
     #[inline(always)]
     pub(super) fn linear_shifted(&self, [low, high]: [f32; 2]) -> GroupScale {
         let (low, high) = (low.min(0.0), high.max(0.0));
         let scale = (high - low) / 15.0;
         let zero = if scale == 0.0 { low } else { 0.0 - low / scale };
         let stored = self.store(scale);
-        let zero = zero.clamp(0.0, 15.0).round();
+        let zero = round_half_away(zero.clamp(0.0, 15.0));
         GroupScale { factor: reciprocal(stored), zero, ..GroupScale::number(stored, (stored == 0.0) & (high > low)) }
     }
 }
 
-/// The factor of values; 0 for a scale of 0, whose codes are all 0.
+/// Returns the factor of values; 0 for a scale of 0, whose codes are all 0.
 #[inline(always)]
 fn reciprocal(scale: f32) -> f32 {
     if scale == 0.0 { 0.0 } else { 1.0 / scale }

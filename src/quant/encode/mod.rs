@@ -2,11 +2,11 @@
 //! writes them.
 //!
 //! A group's largest magnitude chooses its scale ([`ScaleRule`](super::ScaleRule)), values are divided by it, and the
-//! quotients are rounded to codes. Layouts differ only in how they choose scales and in how they round.
+//! quotients are rounded to codes. Layouts differ only in the choice of scales and in rounding.
 //!
 //! Some libraries write NaNs for finite weights: for a tensor of zeros, or for a block so small that the reciprocal of
-//! its scale overflows. The encoder stores a scale of 1 and codes of 0 there. It counts the group as underflowed unless
-//! all of its values are 0.
+//! its scale overflows. The encoder stores a scale of 1 and codes of 0 in these cases. It counts the group as
+//! underflowed unless all of its values are 0.
 
 mod buffers;
 mod choose;
@@ -52,7 +52,7 @@ use rows::EncodeRows;
 use search::ScaleSearch;
 use std::ops::Range;
 
-/// How the encoder chooses scales.
+/// The choice of scales by the encoder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum ScaleChoice {
@@ -67,20 +67,20 @@ pub enum ScaleChoice {
     Mse,
 }
 
-/// How codes and scales are computed.
+/// Options for the computation of codes and scales.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EncodeOptions {
     /// With [`Arithmetic::Exact`], a scale is the exact quotient of the largest magnitude and the largest code, and a
     /// code is the exact quotient of value and stored scale; each is rounded once. Scales that are powers of two follow
     /// the rule of the layout either way.
     pub arithmetic: Arithmetic,
-    /// Whether -0 keeps its sign in float8 codes of compressed-tensors: `model_free_ptq` of llm-compressor keeps it,
+    /// True if -0 keeps its sign in float8 codes of compressed-tensors: `model_free_ptq` of llm-compressor keeps it,
     /// its `oneshot` does not.
     pub keeps_negative_zero: bool,
     pub scale: ScaleChoice,
-    /// The global scale of 4-bit activations, 2688 / their largest magnitude, to store beside NVFP4 weights.
+    /// The global scale of 4-bit activations, 2688 / their largest magnitude, to store with NVFP4 weights.
     pub input_global_scale: Option<f32>,
-    /// Whether the description of `ComfyUI` asks for multiplication in full precision.
+    /// True if the description of `ComfyUI` asks for multiplication in full precision.
     pub has_full_precision: bool,
 }
 
@@ -96,13 +96,13 @@ impl Default for EncodeOptions {
     }
 }
 
-/// How the values of a segment become codes.
+/// Loop that converts the values of a segment to codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SegmentLoop {
     Steps,
-    /// In one loop, with their errors: see [`fused`].
+    /// One loop, which also computes the errors: see [`fused`].
     Fused,
-    /// The same, but in lanes of 16 bits where nobody asks for errors: see [`narrow`].
+    /// Like `Fused`, but in lanes of 16 bits if errors are not needed: see [`narrow`].
     Narrow,
 }
 
@@ -113,8 +113,8 @@ fn minifloat(dtype: Dtype) -> Result<Minifloat, Unfit> {
     }
 }
 
-/// How quotients become codes, which are stored as this dtype; the largest quotient, and the width of zero points, if
-/// there are any.
+/// Returns the rounding of quotients to codes, which are stored as `stored`, with the largest quotient, and the width
+/// of zero points, if there are any.
 fn code_rounding(
     encoding: Encoding,
     codes: CodeType,
@@ -157,18 +157,18 @@ pub struct Encoder {
     rounding: CodeRounding,
     packing: Packing,
     segments: SegmentLoop,
-    /// Whether many values may be beyond the codes.
+    /// True if many values may be beyond the codes.
     is_clipped: bool,
     search: Option<ScaleSearch>,
     float16: Minifloat,
     is_float64: bool,
-    /// Of a tensor of an ONNX model.
+    /// The axis of the scales in a tensor of an ONNX model.
     axis: Option<LinearAxis>,
 }
 
 impl Encoder {
-    /// An encoder for weights of the shape `[.., rows, columns]` and the dtype `source`: float32, bfloat16 or float16, or
-    /// float64 with exact arithmetic.
+    /// Creates an encoder for weights of the shape `[.., rows, columns]` and the dtype `source`: float32, bfloat16 or
+    /// float16, or float64 with exact arithmetic.
     pub fn new(
         layout: &'static Layout,
         grid: &TargetGrid,
@@ -284,7 +284,7 @@ impl Encoder {
         self.geometry.all_rows()
     }
 
-    /// Values of a row.
+    /// The number of values in a row.
     #[must_use]
     pub fn columns(&self) -> u64 {
         self.geometry.columns
@@ -303,21 +303,22 @@ impl Encoder {
         8.0 * bytes as f64 / (self.rows() * self.geometry.columns) as f64
     }
 
-    /// Whether scales depend on the largest magnitude of the whole tensor or of all tensors that share a scale. If so,
-    /// [`Encoder::encode`] needs that magnitude.
+    /// True if scales depend on the largest magnitude of the whole tensor or of all tensors that share a scale.
+    /// [`Encoder::encode`] then needs that magnitude.
     #[must_use]
     pub fn needs_extremes(&self) -> bool {
         self.chooser.rule.is_global() || self.geometry.is_tensor || self.geometry.has_column_scales
     }
 
-    /// A range of rows to encode must start at a multiple of this, and end at a multiple or after the last row.
+    /// The alignment of ranges of rows to encode: they must start at a multiple of it, and end at a multiple or after
+    /// the last row.
     #[must_use]
     pub fn row_alignment(&self) -> u64 {
         self.geometry.row_alignment()
     }
 
-    /// The byte range within each part that encoding these rows writes. Ranges of rows that together cover the weight
-    /// also cover all parts: bytes that belong to no row come with the first row, padding comes with the last.
+    /// Returns the byte range within each part that encoding these rows writes. Ranges of rows that together cover the
+    /// weight also cover all parts: bytes that belong to no row come with the first row, padding with the last row.
     #[must_use]
     pub fn part_ranges(&self, rows: Range<u64>) -> Vec<Range<u64>> {
         self.geometry.part_ranges(&rows)
@@ -340,7 +341,7 @@ impl Encoder {
         self.encode_on(Isa::chosen(), rows, source, extremes, outputs, tally);
     }
 
-    /// Does the same as [`Encoder::encode`] with one of the instruction sets of [`Isa::available`]: for tests.
+    /// Like [`Encoder::encode`], with one of the instruction sets of [`Isa::available`], for tests.
     pub fn encode_on(
         &self,
         isa: Isa,

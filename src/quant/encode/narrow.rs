@@ -1,21 +1,21 @@
-//! bfloat16 to float4e2m1 with scales that are powers of two, in lanes of 16 bits: twice as many values in a vector as in
-//! float32, and less to do for each.
+//! Converts bfloat16 to float4e2m1 with scales that are powers of two, in lanes of 16 bits: a vector holds twice as
+//! many values as in float32, and each takes fewer steps.
 //!
 //! The bits of magnitudes are ordered like the magnitudes, and a scale only moves the exponent. So the code of a value
-//! follows from how far its bits are above those of its scale, as integers.
+//! follows from the integer difference between its bits and the bits of its scale.
 
 use crate::kernel::{Loop, prefetch};
 
-/// Values of a group.
+/// Number of values in a group.
 pub(super) const GROUP: usize = 32;
 
-/// Groups of a row, none of whose scales is beyond 2^-80 or 2^80. -0 keeps its sign only if `KEEPS_ZERO`.
+/// Groups of a row, whose scales are all between 2^-80 and 2^80. -0 keeps its sign only if `KEEPS_ZERO`.
 pub(super) struct NarrowGroups<'a, const KEEPS_ZERO: bool> {
     /// The stored values.
     pub(super) bytes: &'a [u8],
     /// The exponent of each group's scale, with a bias of 127.
     pub(super) exponents: &'a [u32],
-    /// What is prefetched meanwhile.
+    /// The bytes to prefetch meanwhile.
     pub(super) ahead: &'a [u8],
     /// Two codes per byte, the first in the low bits.
     pub(super) out: &'a mut [u8],
@@ -34,7 +34,7 @@ impl<const KEEPS_ZERO: bool> Loop for NarrowGroups<'_, KEEPS_ZERO> {
             let half = ((*exponent as i16) << 7) - (1 << 7);
             for at in 0..GROUP {
                 let bits = u16::from_le_bytes(values[at]);
-                // The upper bit is that of numbers below 0, and of 0.
+                // The upper bit is set for numbers below 0, and for 0.
                 let below = if KEEPS_ZERO { bits } else { 0x8000_u16.wrapping_sub(bits) };
                 codes[at] = (code(bits & 0x7fff, half) | (bits & below) >> 12 & 8) as u8;
             }
@@ -49,7 +49,8 @@ impl<const KEEPS_ZERO: bool> Loop for NarrowGroups<'_, KEEPS_ZERO> {
     }
 }
 
-/// The code of a magnitude, to nearest, ties to even, and saturating; `half` has the bits of half the scale.
+/// Returns the code of a magnitude, rounded to nearest, ties to even, saturating; `half` has the bits of half the
+/// scale.
 #[inline(always)]
 fn code(magnitude: u16, half: i16) -> u16 {
     /// In multiples of the scale.
@@ -58,7 +59,7 @@ fn code(magnitude: u16, half: i16) -> u16 {
     let above = (magnitude as i16).wrapping_sub(half);
     // From the scale on, a code is a binary digit of the mantissa and the exponent above it.
     let normal = above.wrapping_add(31 + (above >> 6 & 1)) >> 6;
-    // Below it, ties are at 1/4, which becomes 0, and 3/4, which becomes 1.
+    // Below the scale, ties are at 1/4, which becomes 0, and 3/4, which becomes 1.
     let subnormal = i16::from(above > QUARTER) + i16::from(above >= THREE_QUARTERS);
     let code = if normal > subnormal { normal } else { subnormal };
     (if code < 7 { code } else { 7 }) as u16

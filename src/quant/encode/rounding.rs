@@ -4,7 +4,7 @@ pub(super) use super::super::decode::to_bfloat16;
 
 use crate::dtype::{Dtype, FloatFormat};
 
-/// The dtype of a weight, in which the library computes.
+/// The dtype of a weight, which the library computes in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WeightType {
     Float32,
@@ -13,7 +13,7 @@ pub(super) enum WeightType {
 }
 
 impl WeightType {
-    /// `None` for a dtype that the encoder does not read.
+    /// Converts a dtype; `None` if the encoder does not read it.
     pub(super) fn new(dtype: Dtype) -> Option<Self> {
         match dtype {
             Dtype::Float32 => Some(Self::Float32),
@@ -37,7 +37,7 @@ impl WeightType {
         if self == Self::Float32 { 4 } else { 2 }
     }
 
-    /// The distance from 1 to the next number: `finfo(T).eps`.
+    /// Returns the distance from 1 to the next number: `finfo(T).eps`.
     pub(super) fn epsilon(self) -> f32 {
         power_of_two(match self {
             Self::Float32 => -23,
@@ -46,19 +46,27 @@ impl WeightType {
         })
     }
 
-    /// The smallest normal number: `finfo(T).tiny`.
+    /// Returns the smallest normal number: `finfo(T).tiny`.
     pub(super) fn tiny(self) -> f32 {
         power_of_two(if self == Self::Float16 { -14 } else { -126 })
     }
 }
 
-/// 2^exponent, from 2^-126 to 2^127.
+/// Returns 2^exponent, from 2^-126 to 2^127.
 #[inline(always)]
 pub(super) fn power_of_two(exponent: i32) -> f32 {
     f32::from_bits(((exponent + 127) as u32) << 23)
 }
 
-/// The same for numbers that are no ties.
+/// Rounds to the nearest integer, halves away from zero, as [`f32::round`] does. That one calls the C library where the
+/// processor has no instruction for it, and the library of mingw-w64 rounds 0.49999997 to 1.
+#[inline(always)]
+pub(super) fn round_half_away(number: f32) -> f32 {
+    const BELOW_HALF: f32 = 0.5_f32.next_down();
+    (number.abs() + BELOW_HALF).trunc().copysign(number)
+}
+
+/// Like [`to_bfloat16`], for numbers that are not ties.
 #[inline(always)]
 pub(super) fn untied_to_bfloat16(value: f32) -> f32 {
     f32::from_bits(value.to_bits().wrapping_add(0x8000) & 0xffff_0000)
@@ -96,7 +104,7 @@ pub(super) fn to_odd(value: f64) -> f32 {
     f32::from_bits(cut | u32::from(back != value))
 }
 
-/// The bfloat16 nearest to a float64, ties to even.
+/// Returns the bfloat16 nearest to a float64, ties to even.
 pub(in crate::quant) fn nearest_bfloat16(value: f64) -> f32 {
     to_bfloat16(to_odd(value))
 }
@@ -104,7 +112,7 @@ pub(in crate::quant) fn nearest_bfloat16(value: f64) -> f32 {
 /// The constants for rounding to a float of 16 bits or fewer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Minifloat {
-    /// How many mantissa bits fewer it has than float32.
+    /// Mantissa bits of float32 minus mantissa bits of this type.
     shift: u32,
     /// Added to an exponent field: see [`Minifloat::round`].
     raise: u32,
@@ -127,26 +135,27 @@ impl Minifloat {
         Self { largest, limit: largest + (largest - below) / 2.0, ..float }
     }
 
-    /// The number that a code without sign stands for.
+    /// Returns the number that a code without sign stands for.
     #[inline(always)]
     pub(super) fn number(self, code: u32) -> f32 {
         // The multiplication corrects the exponent, and normalizes numbers that are subnormal in the small type.
         f32::from_bits(code << self.shift) * f32::from_bits(self.min_normal + (126 << 23))
     }
 
-    /// The code of a magnitude, without sign, and the number it stands for: nearest, ties to even, saturating.
+    /// Rounds a magnitude to the nearest code, ties to even, saturating. Returns the code without sign, and the number
+    /// that it stands for.
     #[inline(always)]
     pub(super) fn round(self, magnitude: f32) -> (u32, f32) {
         self.round_in_range(self.bounded(magnitude))
     }
 
-    /// At most the largest number, which NaN becomes too: `min` would take further steps for it.
+    /// Bounds a magnitude by the largest number, which NaN becomes too: `min` would take further steps for NaN.
     #[inline(always)]
     fn bounded(self, magnitude: f32) -> f32 {
         if magnitude < self.largest { magnitude } else { self.largest }
     }
 
-    /// [`Minifloat::round`] of a magnitude below `limit`.
+    /// Like [`Minifloat::round`], for a magnitude below `limit`.
     #[inline(always)]
     pub(super) fn round_in_range(self, magnitude: f32) -> (u32, f32) {
         // A power of two whose last bit is worth as much as the last bit of the result: the same for all subnormals. Some
@@ -159,13 +168,13 @@ impl Minifloat {
         (code, sum - raised)
     }
 
-    /// The exponent of the smallest positive number.
+    /// Returns the exponent of the smallest positive number.
     pub(super) fn lowest_exponent(self) -> i32 {
         (self.min_normal >> 23) as i32 - 127 - (23 - self.shift as i32)
     }
 
-    /// The exponent field of a magnitude, at least that of the smallest normal number. Both are below 2^31, and only
-    /// signed integers have a maximum in all instruction sets.
+    /// Returns the exponent field of a magnitude, at least the field of the smallest normal number. Both are below
+    /// 2^31, and only signed integers have a maximum in all instruction sets.
     #[inline(always)]
     fn exponent(self, magnitude: f32) -> u32 {
         let (exponent, least) = ((magnitude.to_bits() & 0x7f80_0000) as i32, self.min_normal as i32);
@@ -184,11 +193,12 @@ impl Minifloat {
     }
 }
 
-/// `ceil(log2(value))` of a positive number, as the libraries compute it. They round the logarithm to float32, so
+/// Computes `ceil(log2(value))` of a positive number as the libraries do. They round the logarithm to float32, so
 /// numbers a few units in the last place above 2^k still give k.
 #[inline(always)]
 pub(super) fn ceil_log2(value: f32) -> i32 {
-    // How many units above 2^k still give k, by floor(log2|k|): ln 2 times half of the last bit of k as a float32.
+    // Number of units above 2^k that still give k, by floor(log2|k|): ln 2 times half of the last bit of k as a
+    // float32.
     const UNITS: [u32; 8] = [0, 0, 1, 2, 5, 11, 22, 44];
     // No float32 is subnormal as a float64.
     let bits = f64::from(value).to_bits();
@@ -202,7 +212,7 @@ pub(super) fn ceil_log2(value: f32) -> i32 {
     exponent + i32::from(units > near)
 }
 
-/// `ceil(log2(value))` of a positive number, exactly.
+/// Computes `ceil(log2(value))` of a positive number exactly.
 #[inline(always)]
 pub(super) fn exact_ceil_log2(value: f64) -> i32 {
     let bits = value.to_bits();
@@ -221,6 +231,19 @@ mod tests {
         let specials = (0..1 << 16).map(|high: u32| f32::from_bits(high << 16 | (high & 3) << 14));
         let random = std::iter::repeat_with(move || f32::from_bits(next() as u32));
         specials.chain(random.take(1 << 20)).filter(|value| !value.is_nan())
+    }
+
+    #[test]
+    fn halves_are_rounded_away_from_zero() {
+        let halves = (0..1 << 12).map(|number: u32| number as f32 + 0.5);
+        let near = halves.flat_map(|half| [half.next_down(), half, half.next_up()]);
+        let numbers = (0..=u32::MAX >> 8).map(|high| f32::from_bits(high << 8 | high & 0xff));
+        for number in near.chain(numbers).flat_map(|number| [number, -number]) {
+            let below = f64::from(number.abs()).floor();
+            let exact = (below + f64::from(f64::from(number.abs()) - below >= 0.5)).copysign(number.into());
+            let rounded = round_half_away(number);
+            assert!(f64::from(rounded) == exact || rounded.is_nan() && number.is_nan(), "{number:e}");
+        }
     }
 
     #[test]

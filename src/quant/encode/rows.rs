@@ -19,7 +19,7 @@ use super::{Encoder, SegmentLoop};
 use crate::kernel::{Isa, Loop};
 use std::ops::Range;
 
-/// How many bytes ahead the input is prefetched if nothing says how far.
+/// Default distance in bytes at which the input is prefetched.
 const AHEAD: usize = 4 << 10;
 
 /// The rows of one call.
@@ -29,7 +29,7 @@ pub(super) struct EncodeRows<'a, 'o> {
     pub(super) rows: Range<u64>,
     pub(super) source: &'a [u8],
     pub(super) amax: f32,
-    /// The largest magnitude of each column, as bits, where each has a scale.
+    /// The largest magnitude of each column, as bits, if each column has a scale.
     pub(super) columns: &'a [u32],
     pub(super) global: f32,
     pub(super) writer: PartWriter<'a, 'o>,
@@ -102,7 +102,8 @@ impl<'a> EncodeRows<'a, '_> {
         &self.source[range.start * width..range.end * width]
     }
 
-    /// The bytes `distance` after the start of a segment: as long as the segment, or shorter at the end of the source.
+    /// Returns the bytes `distance` after the start of a segment: as long as the segment, or shorter at the end of the
+    /// source.
     fn ahead(&self, segment: &[u8], distance: usize) -> &'a [u8] {
         let start = segment.as_ptr().addr() - self.source.as_ptr().addr() + distance;
         let end = (start + segment.len()).min(self.source.len());
@@ -195,7 +196,7 @@ impl<'a> EncodeRows<'a, '_> {
         let Encoder { geometry, weight, width, .. } = self.encoder;
         let size = geometry.block[1] as usize;
         let step = if size > buffers.segment { buffers.segment } else { tile.columns.len() };
-        // The distance to the values to prefetch: those of the next row or tile, or a bit further ahead.
+        // The distance to the values to prefetch: the values of the next row or tile, or a bit further ahead.
         let tile_bytes = tile.columns.len() * width;
         let ahead = match geometry.block {
             _ if geometry.is_tensor => AHEAD,
@@ -212,7 +213,7 @@ impl<'a> EncodeRows<'a, '_> {
             let source = self.stored(tile.matrix, row, columns.clone());
             // 1. Codes, and sums of errors.
             if buffers.has_no_scales {
-                // Codes of 0: the errors are the values, whose squares must not overflow.
+                // All codes are 0: the errors are the values, whose squares must not overflow.
                 buffers.set_unit(f32::from_bits(largest(*weight, source)));
             }
             let fused = self.encode_fused(tile.matrix, row, &columns, self.ahead(source, ahead), buffers);
@@ -322,13 +323,13 @@ impl<'a> EncodeRows<'a, '_> {
         Some(ErrorSums::default())
     }
 
-    /// The same step by step, for groups of any size, and for exact quotients.
+    /// Encodes a segment step by step, for groups of any size, and for exact quotients.
     fn encode_in_steps(&self, source: &[u8], buffers: &mut EncodeBuffers, size: usize) -> ErrorSums {
         buffers.make_lanes(source.len() / self.encoder.width);
         self.isa.run(SegmentInSteps { encoder: self.encoder, source, buffers, size, is_measured: true }).total()
     }
 
-    /// The error of each value of a segment, where errors or their squares are too small or too large for float32.
+    /// Returns the error of each value of a segment, for errors or squares too small or too large for float32.
     #[inline(never)]
     fn errors_in_float64(
         &self,
@@ -345,14 +346,14 @@ impl<'a> EncodeRows<'a, '_> {
     }
 }
 
-/// Codes and errors of a segment, step by step.
+/// Computes codes and errors of a segment, step by step.
 struct SegmentInSteps<'a> {
     encoder: &'a Encoder,
     source: &'a [u8],
     buffers: &'a mut EncodeBuffers,
-    /// Values of a group.
+    /// Number of values in a group.
     size: usize,
-    /// Whether errors are summed; they then take the place of the multiples of scales that the codes stand for.
+    /// True if errors are summed; they then replace the multiples of scales that the codes stand for.
     is_measured: bool,
 }
 

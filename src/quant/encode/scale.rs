@@ -1,11 +1,11 @@
-//! The scale of a group, and those of many groups side by side.
+//! The scale of a group, and the scales of many groups side by side.
 
 /// The scale of one group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GroupScale {
-    /// The number by which codes are multiplied when they are decoded.
+    /// The factor of codes when they are decoded.
     pub(super) scale: f32,
-    /// The stored bits: of a float32 if scales are stored as floats of 16 or 32 bits, otherwise the stored byte.
+    /// The bits of a float32 if scales are stored as floats of 16 or 32 bits, otherwise the stored byte.
     pub(super) stored: u32,
     /// See [`super::choose::Quotient`].
     pub(super) factor: f32,
@@ -16,7 +16,7 @@ pub(super) struct GroupScale {
     pub(super) is_underflow: bool,
 }
 
-/// Groups whose scales are chosen at a time.
+/// Number of groups whose scales are chosen at a time.
 pub(super) const WIDTH: usize = 16;
 
 /// Scales of [`WIDTH`] groups, without the fields of exact arithmetic.
@@ -86,7 +86,7 @@ impl ChosenScales {
         self.is_underflow[at] = scale.is_underflow.into();
     }
 
-    /// Stored scales and zero points of the first groups.
+    /// Returns the stored scales and zero points of the first groups.
     #[inline(always)]
     pub(super) fn stored_with_zeros(&self, groups: usize) -> impl Iterator<Item = (u32, f32)> + Clone {
         self.stored[..groups].iter().copied().zip(self.zero[..groups].iter().copied())
@@ -98,7 +98,7 @@ impl ChosenScales {
         u64::from(self.is_underflow[..groups].iter().sum::<u32>())
     }
 
-    /// Takes the scales of the groups from `WIDTH * chunk` on; exact arithmetic does not use them.
+    /// Copies the scales of the groups from `WIDTH * chunk` on; exact arithmetic does not use this.
     #[inline(always)]
     pub(super) fn take(&mut self, chunk: usize, lanes: &ScaleLanes) {
         let groups = WIDTH * chunk..WIDTH * (chunk + 1);
@@ -111,13 +111,13 @@ impl ChosenScales {
 }
 
 impl GroupScale {
-    /// A scale that is stored as a float, and by which values are divided.
+    /// Makes a scale that is stored as a float, the divisor of values.
     #[inline(always)]
     pub(super) fn number(scale: f32, is_underflow: bool) -> Self {
         Self { scale, stored: scale.to_bits(), factor: scale, wide: scale.into(), zero: 0.0, is_underflow }
     }
 
-    /// A power of two: stored as its exponent with a bias of 127, and applied as its reciprocal.
+    /// Makes a scale that is a power of two: stored as its exponent with a bias of 127, and applied as its reciprocal.
     #[inline(always)]
     pub(super) fn exponent(exponent: i32, is_underflow: bool) -> Self {
         let byte = (exponent + 127).clamp(0, 254);
@@ -127,13 +127,13 @@ impl GroupScale {
         Self { scale, stored: byte as u32, factor, wide: scale.into(), zero: 0.0, is_underflow }
     }
 
-    /// [`GroupScale::exponent`] by [`ScaleRule::Ceiling`](super::super::ScaleRule::Ceiling).
+    /// Like [`GroupScale::exponent`], by [`ScaleRule::Ceiling`](super::super::ScaleRule::Ceiling).
     #[inline(always)]
     pub(super) fn raised(exponent: i32, is_some: bool) -> Self {
         Self::exponent(exponent, (exponent < -127) & is_some)
     }
 
-    /// The same by [`ScaleRule::CeilingOrZero`](super::super::ScaleRule::CeilingOrZero).
+    /// Like [`GroupScale::exponent`], by [`ScaleRule::CeilingOrZero`](super::super::ScaleRule::CeilingOrZero).
     #[inline(always)]
     pub(super) fn raised_or_zero(exponent: i32, is_some: bool) -> Self {
         let chosen = Self::exponent(exponent, false);

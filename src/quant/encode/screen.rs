@@ -1,23 +1,23 @@
-//! Which of many scales may have the least squared error in a group.
+//! Screens many scales for those that may have the least squared error in a group.
 //!
-//! The errors are computed in float32, for [`BATCH`] scales side by side. They are near enough to the exact ones that the
-//! best scale is among those whose error is hardly above the least. Only these need exact errors.
+//! The errors are computed in float32, for [`BATCH`] scales side by side. They are so near to the exact errors that the
+//! error of the best scale is hardly above the least. Only scales with such errors need exact errors.
 
 use super::choose::Chooser;
 use super::lanes::{self, CodeRounding, Division, RAISED};
 use super::rounding::{Minifloat, WeightType, power_of_two, to_bfloat16, to_float16};
 use super::scale::GroupScale;
 
-/// Scales that are tried at a time.
+/// Number of scales that are tried at a time.
 const BATCH: usize = 16;
-/// Values that are widened at a time.
+/// Number of values that are widened at a time.
 const PIECE: usize = 16;
-/// No group has more scales.
+/// Largest number of scales of a group.
 const MOST: usize = 128;
-/// Groups of more values are not screened: their sums of squares are not precise in float32.
+/// Largest number of values of a screened group: longer sums of squares are not precise in float32.
 const LONGEST: usize = 1024;
 
-/// One group, and how its values become codes.
+/// One group, and the conversion of its values to codes.
 #[derive(Clone, Copy)]
 pub(super) struct SearchGroup<'a> {
     pub(super) weight: WeightType,
@@ -38,7 +38,7 @@ pub(super) struct Screened {
     limit: f32,
 }
 
-/// Scales, and the reciprocals by which values are multiplied.
+/// Scales, and the reciprocals that values are multiplied by.
 #[derive(Clone, Copy)]
 struct Batch {
     scales: [f32; BATCH],
@@ -47,7 +47,7 @@ struct Batch {
 }
 
 impl Screened {
-    /// Screens the scales that `candidate` returns for the numbers below `count`. `is_last` says whether the error of
+    /// Screens the scales that `candidate` returns for the numbers below `count`. `is_last` is true if the error of
     /// clipped values grows with each scale after this one.
     #[inline(always)]
     pub(super) fn new(
@@ -96,7 +96,7 @@ impl Screened {
         this
     }
 
-    /// Whether the scale of this number may be the best.
+    /// True if the scale with this number may be the best.
     #[inline(always)]
     pub(super) fn is_likely(&self, step: usize) -> bool {
         self.errors[step] <= self.limit
@@ -104,7 +104,7 @@ impl Screened {
 }
 
 impl Batch {
-    /// The squared error of a group with each scale.
+    /// Computes the squared error of a group with each scale.
     #[inline(always)]
     fn errors(&self, group: &SearchGroup) -> [f32; BATCH] {
         match (*group.rounding, group.division.rounding) {
@@ -146,7 +146,7 @@ impl Batch {
     }
 }
 
-/// The number of the nearest code.
+/// Returns the number of the nearest code.
 #[inline(always)]
 fn float_of(float: Minifloat, number: f32) -> f32 {
     float.round(number.abs()).1.copysign(number)

@@ -7,9 +7,9 @@ use super::scale::GroupScale;
 use super::screen::{Screened, SearchGroup};
 use crate::kernel::Loop;
 
-/// Values that are encoded together.
+/// Number of values that are encoded together.
 const PIECE: usize = 16;
-/// Partial sums that are kept side by side.
+/// Number of partial sums that are kept side by side.
 const LANES: usize = 8;
 
 /// Tries scales for groups of values.
@@ -36,19 +36,20 @@ impl Loop for FindScale<'_> {
 }
 
 impl ScaleSearch {
-    /// `None` for rules whose scales are not searched.
+    /// Creates the search; `None` for rules whose scales are not searched.
     pub(super) fn new(chooser: &Chooser, code_bits: u32) -> Option<Self> {
         let is_known = chooser.rule.has_search(code_bits) && !chooser.is_tensor;
         is_known.then(|| Self { blocks: std::array::from_fn(|code| chooser.e4m3.number(code as u32)) })
     }
 
-    /// The scale with the least error; of two equally good scales, the larger. `chosen` if all values are 0.
+    /// Returns the scale with the least error; of two equally good scales, the larger. Returns `chosen` if all values
+    /// are 0.
     #[inline(always)]
     pub(super) fn best(&self, group: &SearchGroup, chosen: GroupScale) -> GroupScale {
         self.best_of(group, chosen, true)
     }
 
-    /// [`ScaleSearch::best`], with screening or without, which finds the same.
+    /// Like [`ScaleSearch::best`], with or without screening; the result is the same.
     #[inline(always)]
     fn best_of(&self, group: &SearchGroup, chosen: GroupScale, is_screened: bool) -> GroupScale {
         let SearchGroup { chooser, amax, global, .. } = *group;
@@ -57,9 +58,9 @@ impl ScaleSearch {
         }
         let block = |code: usize| chooser.of_block(code as u32, self.blocks[code], global);
         let is_block = chooser.rule.is_global();
-        // The largest scales come first, so that the larger of two equally good ones wins.
+        // The largest scales come first, so that the larger of two equally good scales wins.
         let count = match chooser.rule {
-            // E4M3 scales downwards, from the largest for which a code other than 0 is possible.
+            // E4M3 scales downwards, from the largest scale for which a code other than 0 is possible.
             _ if is_block => {
                 let is_possible =
                     |block: &f32| f64::from(chooser.of_block(0, *block, global).scale) <= 4.0 * f64::from(amax);
@@ -74,7 +75,7 @@ impl ScaleSearch {
             ScaleRule::Epsilon => chooser.shrunk(amax, group.bounds, (100 - step) as f32 / 100.0),
             _ => chooser.moved(&chosen, 1 - step as i32),
         };
-        // Clipping the largest value alone costs this, and smaller scales cost more yet.
+        // The error of clipping the largest value alone; smaller scales have larger errors.
         let cut = |scale: &GroupScale| f64::from(amax) - 6.0 * f64::from(scale.scale);
         let screened = Screened::new(group, count, candidate, |scale| is_block && cut(scale) > 0.0);
         let (mut best, mut least) = (chosen, f64::INFINITY);
@@ -95,15 +96,15 @@ impl ScaleSearch {
     }
 }
 
-/// The squared error of a group in float64. Each value is always added to the same partial sum, so that the result is
-/// the same for every instruction set.
+/// Computes the squared error of a group in float64. Each value is always added to the same partial sum, so that the
+/// result is the same for every instruction set.
 #[inline(always)]
 fn error_of(group: &SearchGroup, scale: &GroupScale) -> f64 {
     let width = group.weight.bytes();
     let mut sums = [0.0; LANES];
     let factor = if group.chooser.is_exact { scale.wide } else { f64::from(scale.scale) };
     for bytes in group.bytes.chunks(PIECE * width) {
-        // Loops of a fixed length; a value that is missing is 0, and so is its error.
+        // Loops of a fixed length; a missing value is 0, and so is its error.
         let mut stored = [0; 4 * PIECE];
         stored[..bytes.len()].copy_from_slice(bytes);
         let (mut values, mut numbers, mut multiples, mut codes) =
@@ -157,7 +158,7 @@ mod tests {
                     let encoder = encoder.as_ref().unwrap();
                     let size = encoder.geometry.block[1] as usize;
                     for round in 0..300 {
-                        // Values as those of weights, few different ones, halves of a step, and a single large one.
+                        // Values like weights, few distinct values, halves of a step, and a single large value.
                         let unit = [0.02, 1.0, 3.0e-4, 7.0][round % 4];
                         let value = |at: usize, random: &mut dyn FnMut(u64) -> u64| match round % 5 {
                             0 => random(25) as f32 * 0.25 - 3.0,

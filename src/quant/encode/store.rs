@@ -14,12 +14,13 @@ pub(in crate::quant) struct PartWriter<'a, 'o> {
     encoder: &'a Encoder,
     isa: Isa,
     outputs: &'a mut [&'o mut [u8]],
-    /// Where in its part each buffer begins.
+    /// The offset of each buffer in its part.
     starts: Vec<usize>,
 }
 
 impl<'a, 'o> PartWriter<'a, 'o> {
-    /// Fills the buffers with zeros where necessary, and writes the parts that do not depend on values, and the global scale.
+    /// Fills the buffers with zeros where necessary. Writes the global scale and the parts that do not depend on
+    /// values.
     pub(in crate::quant) fn new(
         encoder: &'a Encoder,
         rows: &Range<u64>,
@@ -44,7 +45,7 @@ impl<'a, 'o> PartWriter<'a, 'o> {
         Self { encoder, isa: Isa::chosen(), outputs, starts }
     }
 
-    /// The same on another instruction set.
+    /// Returns the same writer for another instruction set.
     pub(super) fn on(self, isa: Isa) -> Self {
         Self { isa, ..self }
     }
@@ -54,8 +55,8 @@ impl<'a, 'o> PartWriter<'a, 'o> {
         self.store(std::iter::once(scale), [0, 0]);
     }
 
-    /// Stores the scales and zero points of groups of a matrix: those from the group `first` on in the row of groups
-    /// that begins at `row`.
+    /// Stores the scales and zero points of groups of a matrix, from the group `first` on in the row of groups that
+    /// begins at `row`.
     pub(in crate::quant) fn store_scales(
         &mut self,
         matrix: usize,
@@ -97,7 +98,7 @@ impl<'a, 'o> PartWriter<'a, 'o> {
         }
     }
 
-    /// Stores scales and plain zero points from these places of their buffers on.
+    /// Stores scales and plain zero points from these positions of their buffers on.
     fn store(&mut self, groups: impl Iterator<Item = (u32, f32)> + Clone, [scale, zero]: [usize; 2]) {
         let Encoder { geometry, float16, chooser, .. } = self.encoder;
         let out = &mut self.outputs[1][scale..];
@@ -153,7 +154,7 @@ impl<'a, 'o> PartWriter<'a, 'o> {
         }
     }
 
-    /// The place of the codes of some columns of a row of a matrix, where rows of codes are whole bytes.
+    /// Returns the buffer of the codes of some columns of a row of a matrix, where rows of codes are whole bytes.
     pub(super) fn row_codes(&mut self, matrix: usize, row: usize, columns: Range<usize>) -> &mut [u8] {
         let geometry = &self.encoder.geometry;
         let (bits, stride) = (geometry.bits as usize, geometry.stride as usize);
@@ -173,9 +174,9 @@ impl PartWriter<'_, '_> {
     }
 }
 
-/// For transcoders and recoverers, which find codes and scales by other means.
+/// Methods for transcoders and recoverers, which find codes and scales by other means.
 impl Encoder {
-    /// Whether rows of codes with this packing, of `bits` bits, are stored in the same bytes.
+    /// True if rows of codes with this packing, of `bits` bits, are stored in the same bytes.
     pub(in crate::quant) fn stores_rows_as(&self, packing: Packing, bits: u32) -> bool {
         let is_same = match (packing, self.packing) {
             (Packing::Rows(_), Packing::Rows(_)) => true,
@@ -187,12 +188,12 @@ impl Encoder {
             && (self.geometry.columns * u64::from(bits)).is_multiple_of(8)
     }
 
-    /// Whether scales are bytes, and there are no zero points.
+    /// True if scales are bytes, and there are no zero points.
     pub(in crate::quant) fn has_byte_scales(&self) -> bool {
         self.geometry.parts[1].dtype.bits() == 8 && self.chooser.zero_bits.is_none() && !self.geometry.is_stream
     }
 
-    /// Whether the whole weight has one scale.
+    /// True if the whole weight has one scale.
     pub(in crate::quant) fn has_one_scale(&self) -> bool {
         self.geometry.is_tensor
     }
@@ -209,18 +210,18 @@ impl Encoder {
         self.geometry.rows as usize
     }
 
-    /// The factor of block scales that a stored global scale stands for.
+    /// Returns the factor of block scales that a stored global scale stands for.
     pub(in crate::quant) fn global_factor(&self, global: f32) -> f64 {
         if self.layout.global == Combination::Divisor { 1.0 / f64::from(global) } else { global.into() }
     }
 
-    /// The stored code of a number; `None` if no code represents it. Integers are those without their zero points.
+    /// Returns the stored code of a number; `None` if no code represents it. Integers do not include their zero points.
     pub(in crate::quant) fn code_of(&self, number: f32, is_integer: bool) -> Option<u8> {
         match self.rounding {
             CodeRounding::Float { float, .. } if !is_integer => {
                 let sign = if number.is_sign_negative() { float.sign } else { 0 };
                 if number.is_nan() {
-                    // The only type with a NaN among those that are written and have 8 bits; others have none.
+                    // The only type with a NaN among the written types of 8 bits.
                     return (self.geometry.parts[0].dtype == Dtype::Float8E4M3FN).then_some(0x7f | sign);
                 }
                 let (code, value) = float.round(number.abs());
@@ -238,7 +239,7 @@ impl Encoder {
         self.rounding == other.rounding && self.geometry.parts[0].dtype == other.geometry.parts[0].dtype
     }
 
-    /// The largest number of a code, and the exponent of the smallest digit of all numbers.
+    /// Returns the largest number of a code, and the exponent of the smallest digit of all numbers.
     pub(in crate::quant) fn range_of_codes(&self) -> (f32, i32) {
         match self.rounding {
             CodeRounding::Float { float, .. } => (float.largest, float.lowest_exponent()),
@@ -246,8 +247,8 @@ impl Encoder {
         }
     }
 
-    /// How a scale and a zero point are stored; `None` if they cannot be. With `global`, the scale is the product of the
-    /// stored scale and this global scale.
+    /// Returns the stored form of a scale and a zero point; `None` if they cannot be stored. With `global`, the scale
+    /// is the product of the stored scale and this global scale.
     pub(in crate::quant) fn stored_scale(&self, scale: f64, zero: f32, global: Option<f32>) -> Option<(u32, f32)> {
         let is_zero_allowed = match self.chooser.zero_bits {
             Some(bits) => zero.fract() == 0.0 && (-(1 << (bits - 1))..1 << (bits - 1)).contains(&(zero as i32)),

@@ -1,7 +1,7 @@
 //! The errors of encoding, counted while values are encoded.
 
-/// How far codes are from the values they stand for. Adding tallies gives the same bits in any order, so threads and
-/// pieces can count separately.
+/// Errors of codes against the values that they stand for. Adding tallies gives the same bits in any order, so threads
+/// and pieces can count separately.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EncodeTally {
     pub values: u64,
@@ -12,27 +12,27 @@ pub struct EncodeTally {
     pub underflowed_groups: u64,
     /// Infinite and NaN values. The codes of their groups are meaningless.
     pub special: u64,
-    /// The first of them, by its index in row-major order in the whole weight.
+    /// The first infinite or NaN value, by its index in row-major order in the whole weight.
     pub first_special: Option<u64>,
     /// The largest |y - x|, where x is the value and y its code times its scale.
     pub max_error: f64,
     /// The index of the first value with that error.
     pub max_error_at: Option<u64>,
-    /// Values that differ from those before: counted only if these are float64, or codes are moved.
+    /// Values that differ from the source values: counted only if these are float64, or codes are moved.
     pub changed: u64,
-    /// Those of them whose nearest bfloat16 differs: counted only where a global scale is rounded.
+    /// Changed values whose nearest bfloat16 differs: counted only where a global scale is rounded.
     pub changed_bfloat16: u64,
     /// The sum of x^2.
     pub(super) signal: ExactSum,
     /// The sum of (y - x)^2.
     pub(super) noise: ExactSum,
-    /// Whether errors and clipped values may be left out, because nobody will look at them.
+    /// True if errors and clipped values need not be counted, because they are not reported.
     pub(crate) skips_errors: bool,
 }
 
 impl EncodeTally {
-    /// The signal-to-noise ratio in decibels, 10 log10(sum of x^2 / sum of (y - x)^2). Infinite if there is no noise,
-    /// negative infinity if a value or an error is infinite or NaN, `None` if nothing was encoded.
+    /// Returns the signal-to-noise ratio in decibels, 10 log10(sum of x^2 / sum of (y - x)^2). Infinite if there is no
+    /// noise, negative infinity if a value or an error is infinite or NaN, `None` if nothing was encoded.
     #[must_use]
     pub fn sqnr_db(&self) -> Option<f64> {
         let [signal, noise] = [&self.signal, &self.noise].map(ExactSum::log10);
@@ -44,7 +44,7 @@ impl EncodeTally {
         }
     }
 
-    /// Whether every value equals its code times its scale, within the precision of float32.
+    /// True if every value equals its code times its scale, within the precision of float32.
     #[must_use]
     pub fn is_exact(&self) -> bool {
         self.noise == ExactSum::default()
@@ -61,8 +61,8 @@ impl EncodeTally {
         self.noise.add(noise);
     }
 
-    /// Whether the largest error of some values is the largest so far, and which it is matters; `first` is the index of
-    /// the first of them.
+    /// True if the largest error of some values is the largest so far, so that its index is needed; `first` is the
+    /// index of the first of these values.
     pub(in crate::quant) fn needs_place(&self, error: f64, first: u64) -> bool {
         let is_first = || self.max_error_at.is_none_or(|at| first < at);
         error.is_finite() && error > 0.0 && (error > self.max_error || error == self.max_error && is_first())
@@ -93,22 +93,22 @@ impl std::ops::AddAssign<&Self> for EncodeTally {
     }
 }
 
-/// Fraction bits of a sum, and its 64-bit words.
+/// Number of fraction bits of a sum, and number of its 64-bit words.
 const FRACTION: i32 = 384;
 const WORDS: usize = 11;
 
 /// A sum of squares in fixed point, with 320 integer bits and 384 fraction bits. It is exact, so the order of its terms
-/// does not matter; the bits of a term below that are cut off.
+/// does not matter; lower bits of a term are cut off.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct ExactSum {
     /// The least significant word first.
     words: [u64; WORDS],
-    /// Whether a term was infinite or NaN.
+    /// True if a term was infinite or NaN.
     is_infinite: bool,
 }
 
 impl ExactSum {
-    /// Adds a number. An infinite or NaN number makes the sum infinite; a negative one adds nothing.
+    /// Adds a number. An infinite or NaN number makes the sum infinite; a negative number adds nothing.
     pub(super) fn add(&mut self, value: f64) {
         let bits = value.to_bits();
         let field = (bits >> 52) as i32;
@@ -141,7 +141,7 @@ impl ExactSum {
         }
     }
 
-    /// `None` for a sum of 0.
+    /// Returns the decimal logarithm; `None` for a sum of 0.
     fn log10(&self) -> Option<f64> {
         if self.is_infinite {
             return Some(f64::INFINITY);

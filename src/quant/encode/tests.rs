@@ -1,10 +1,10 @@
-//! All ways to encode give the same bytes and errors.
+//! Tests that all ways to encode give the same bytes and errors.
 
 use super::super::scheme::SCHEMES;
 use super::*;
 use crate::random::random;
 
-/// Weights of ordinary size, and among them zeros of both signs, subnormal numbers and large ones.
+/// Returns weights of ordinary size, with zeros of both signs, subnormal numbers and large numbers among them.
 fn weights(dtype: Dtype, count: usize) -> Vec<u8> {
     let mut next = random(1);
     let mut random = || next() as u32 >> 8;
@@ -34,7 +34,7 @@ fn weights(dtype: Dtype, count: usize) -> Vec<u8> {
     bytes
 }
 
-/// Multiples of 1/2 from -8 to 8, whose quotients by a scale of 1 are ties.
+/// Returns multiples of 1/2 from -8 to 8; odd multiples are ties with a scale of 1.
 fn halves(dtype: Dtype, count: usize) -> Vec<u8> {
     let numbers = (0..count).map(|at| ((at * 7919 + at / 50) % 33) as f32 / 2.0 - 8.0);
     match dtype {
@@ -99,7 +99,7 @@ fn codes_are_the_same_whether_or_not_anybody_asks_for_errors() {
             let size = if at < 4608 { 0.02 } else { 50.0 };
             (((at * 7919 + at / 50) % 255) as f32 / 127.0 - 1.0) * size * [1.0, -0.0, 0.3, 0.0, 0.9][at % 5]
         };
-        // The segments of blocks are as long either way.
+        // The segments of blocks have the same length in both cases.
         if matches!(stored.grid.group, Group::Block(_)) {
             continue;
         }
@@ -163,7 +163,7 @@ fn errors_far_below_the_largest_scale_of_a_segment_are_summed() {
     let stored = stored.find(|stored| stored.layout().name == "ct-mxfp4").unwrap();
     let encoder =
         Encoder::new(stored.layout(), &stored.grid, &[1, 64], Dtype::Float32, EncodeOptions::default()).unwrap();
-    // A group whose values are codes times 2^120, and one with numbers between codes.
+    // A group whose values are codes times 2^120, and a group with numbers between codes.
     let number = |at: usize| if at < 32 { 6.0 * 2_f32.powi(120) } else { [6.0, 5.0][at % 2] * 2_f32.powi(-30) };
     let source: Vec<u8> = (0..64).flat_map(|at| number(at).to_le_bytes()).collect();
     let mut parts: Vec<Vec<u8>> = encoder.parts().iter().map(|part| vec![0; part.byte_len() as usize]).collect();

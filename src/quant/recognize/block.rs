@@ -1,4 +1,4 @@
-//! The `quantization_config` of a model as JSON, and what one entry of it says about a weight.
+//! JSON of a model's `quantization_config`, and the claim of one of its entries about a weight.
 
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -7,19 +7,19 @@ use crate::text::shorten;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 
-/// What is said about a weight.
+/// Claim of a config or description about a weight.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Claim {
     pub(super) layouts: Vec<&'static str>,
     pub(super) parameters: Parameters,
     /// Parts that the layout can omit but this weight needs.
     pub(super) needs: Vec<Role>,
-    /// The dtypes that codes can have, if the config names one.
+    /// Possible dtypes of the codes, if the config names one.
     pub(super) codes: Vec<Dtype>,
     /// bitsandbytes' type of codes, if the config names it.
     pub(super) quant_type: Option<String>,
     pub(super) no_exponents: bool,
-    /// The source and its words: "the config says ...".
+    /// Source and wording of the claim: "the config says ...".
     pub(super) said: String,
 }
 
@@ -41,8 +41,8 @@ impl<'a> ConfigObject<'a> {
         self.get(key).is_some_and(|value| !value.is_null())
     }
 
-    /// What is under the first of these keys that is not null. A value of another type is an error: a default in its place
-    /// would be a guess.
+    /// Reads the value of the first of these keys that is not null. A value of another type is an error: a default in
+    /// its place would be a guess.
     fn typed<T>(&self, keys: &[&str], what: &str, read: impl Fn(&'a Value) -> Option<T>) -> Result<Option<T>> {
         let Some(key) = keys.iter().find(|key| self.has(key)) else { return Ok(None) };
         let found = self.get(key).and_then(read);
@@ -95,7 +95,7 @@ impl<'a> ConfigObject<'a> {
         objects.iter().map(object).collect()
     }
 
-    /// [`Self::objects`] in this order of their names.
+    /// Returns [`Self::objects`] in the order of `names`.
     pub(super) fn ordered(&self, key: &str, names: &[String]) -> Result<Vec<(&'a String, ConfigObject<'a>)>> {
         let places: HashMap<_, _> = names.iter().zip(0..).collect();
         let mut objects = self.objects(key)?;

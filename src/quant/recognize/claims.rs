@@ -1,4 +1,4 @@
-//! What the config of a checkpoint says about its weights.
+//! Claims of a checkpoint's config about its weights.
 
 use super::block::{Claim, ConfigObject};
 use super::found::CheckpointInfo;
@@ -16,14 +16,14 @@ use regex::Regex;
 use serde_json::Value;
 use std::collections::HashMap;
 
-/// Everything that a config says.
+/// All claims of the configs of a checkpoint.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     /// The method, if a config names one.
     pub(super) method: Option<String>,
     /// Modules that are not quantized.
     ignored: ModuleList,
-    /// The same according to other descriptions, with their names.
+    /// Modules that are not quantized according to other descriptions, with the names of these descriptions.
     also_ignored: Vec<(String, ModuleList)>,
     /// All claims, which the other fields refer to by index.
     all: Vec<Claim>,
@@ -34,15 +34,15 @@ pub(super) struct Claims {
     others: Vec<usize>,
 }
 
-/// What it says about one module.
+/// Claims about one module.
 pub(super) struct Said<'a> {
-    /// The entry that says that it is not quantized.
+    /// The entry that lists it as not quantized.
     pub(super) ignored: Option<Listed>,
-    /// The possible claims otherwise.
+    /// The claims that may apply if it is quantized.
     pub(super) claims: Vec<&'a Claim>,
 }
 
-/// What makes a name in `extra_config` of auto-round a regular expression (vLLM `inc.py`).
+/// Characters that make a name in `extra_config` of auto-round a regular expression (vLLM `inc.py`).
 const SPECIAL: &[char] = &['*', '+', '?', '^', '$', '(', ')', '[', ']', '{', '}', '|', '\\'];
 
 impl Claims {
@@ -136,7 +136,7 @@ impl Claims {
         }
     }
 
-    /// Another description that says that a module is not quantized, with its entry.
+    /// Returns another description that lists a module as not quantized, with its entry.
     pub(super) fn also_ignored(&self, module: &str) -> Option<(&str, String)> {
         self.also_ignored.iter().find_map(|(name, list)| match list.find(module) {
             Some(Listed::Firmly(entry)) => Some((&**name, entry)),
@@ -144,7 +144,7 @@ impl Claims {
         })
     }
 
-    /// What it says about a module; nothing if there is no config.
+    /// Returns the claims about a module; none if there is no config.
     pub(super) fn on(&self, module: &str) -> Said<'_> {
         let around = module.match_indices('.').rev().map(|(at, _)| &module[..at]);
         let named = std::iter::once(module).chain(around).find_map(|name| self.named.get_key_value(name));
@@ -165,7 +165,7 @@ impl Claims {
     }
 }
 
-/// How a description says that weights are quantized.
+/// Returns the quantization method that a description names or implies.
 fn method_of(block: &ConfigObject, file: &str) -> Result<String> {
     Ok(match block.text(&["quant_method"])? {
         Some(method) => method.to_lowercase(),
@@ -179,7 +179,7 @@ fn method_of(block: &ConfigObject, file: &str) -> Result<String> {
     })
 }
 
-/// The modules that a description lists as not quantized.
+/// Returns the modules that a description lists as not quantized.
 fn ignored(block: &ConfigObject, method: &str) -> Result<ModuleList> {
     let Some(method) = QuantMethod::find(method) else { return Ok(ModuleList::default()) };
     let style = match method {
@@ -190,14 +190,14 @@ fn ignored(block: &ConfigObject, method: &str) -> Result<ModuleList> {
     Ok(ModuleList::new(&block.texts(method.ignored_keys())?, style))
 }
 
-/// The type of experts that `config.json` names outside of its `quantization_config`, where vLLM reads it.
+/// Returns the type of experts that `config.json` names outside its `quantization_config`, where vLLM reads it.
 fn expert_dtype(config: &str) -> Option<Value> {
     let json = as_json(config);
     let value = members(&json)?.get("expert_dtype").and_then(|value| serde_json::from_str(value.get()).ok());
     value.filter(|value: &Value| !value.is_null())
 }
 
-/// `fp8` and `mxfp8` of transformers.
+/// Reads the claim of `fp8` or `mxfp8` of transformers.
 fn fine_grained(block: &ConfigObject, method: &str) -> Result<Claim> {
     let group = match block.get("weight_block_size") {
         None => None,
@@ -214,7 +214,7 @@ fn fine_grained(block: &ConfigObject, method: &str) -> Result<Claim> {
         Some(Group::Block(size)) => format!("the config says quant_method '{method}', weight_block_size {size:?}"),
         _ => format!("the config says quant_method '{method}'"),
     };
-    // 'e4m3', or 'float8_e4m3fn'; no library depends on other words.
+    // 'e4m3', or 'float8_e4m3fn'; no library depends on other values.
     let format = block.text(&["fmt"])?.unwrap_or_default();
     let codes: Vec<Dtype> = format.parse().into_iter().collect();
     if codes.iter().any(|dtype| *dtype != Dtype::Float8E4M3FN) {
@@ -225,7 +225,7 @@ fn fine_grained(block: &ConfigObject, method: &str) -> Result<Claim> {
     Ok(Claim { parameters, codes, no_exponents, ..Claim::new(&["hf-fp8"], &said) })
 }
 
-/// quanto of transformers ('int8'), or of optimum ('qint8').
+/// Reads the claim of quanto, of transformers ('int8') or of optimum ('qint8').
 fn quanto(block: &ConfigObject) -> Result<Claim> {
     let said = "the config says quant_method 'quanto'";
     let Some(weights) = block.text(&["weights"])? else { return Ok(Claim::new(&["quanto"], said)) };
@@ -241,7 +241,7 @@ fn quanto(block: &ConfigObject) -> Result<Claim> {
     Ok(Claim { codes, ..Claim::new(&["quanto"], &said) })
 }
 
-/// The width and the groups of int32 words.
+/// Reads the width and the groups of codes in int32 words.
 fn integers(block: &ConfigObject, layout: &'static str, said: &str) -> Result<Claim> {
     let Some(bits) = block.number(&["bits", "w_bit"])? else {
         return Err(Error::new(format!("{said}, and not how many bits")));
@@ -266,7 +266,8 @@ fn gptq(block: &ConfigObject) -> Result<Claim> {
     Ok(claim)
 }
 
-/// True if columns are quantized in the order of their activations: `AutoGPTQ`'s default.
+/// Sets the order of the columns: by default in the order of their activations, as in `AutoGPTQ`, which requires a
+/// group index; as stored if `desc_act` is false.
 fn set_order(claim: &mut Claim, desc_act: Option<bool>) {
     claim.parameters.is_in_order = desc_act == Some(false);
     claim.needs = if claim.parameters.is_in_order { Vec::new() } else { vec![Role::GroupIndex] };
@@ -286,7 +287,7 @@ fn awq(block: &ConfigObject) -> Result<Claim> {
     Ok(claim)
 }
 
-/// The claim about all modules, and those of `GPTQModel`'s `dynamic` about some.
+/// Returns the claim about all modules, and the claims of `GPTQModel`'s `dynamic` about some of them.
 fn packed(block: &ConfigObject, patterns: &[String], layout: &'static str, claim: Claim) -> Result<Vec<ClaimRule>> {
     let mut rules = Vec::new();
     for (entry, own) in block.ordered("dynamic", patterns)? {
@@ -302,7 +303,7 @@ fn packed(block: &ConfigObject, patterns: &[String], layout: &'static str, claim
     Ok(rules)
 }
 
-/// A claim with some numbers of its own.
+/// Copies a claim, with the values that an entry overrides.
 fn overridden(claim: &Claim, own: &ConfigObject, layout: &'static str, entry: &str) -> Result<Claim> {
     let mut changed = claim.clone();
     if let Some(bits) = own.number(&["bits"])? {
@@ -321,8 +322,8 @@ fn overridden(claim: &Claim, own: &ConfigObject, layout: &'static str, entry: &s
     Ok(changed)
 }
 
-/// `auto-round`, which uses the formats of others. Its `extra_config` has names and, with one of the characters of
-/// [`SPECIAL`], regular expressions that engines search for.
+/// Reads the claims of `auto-round`, which uses the formats of other libraries. The keys of its `extra_config` are
+/// names or, with one of the characters of [`SPECIAL`], regular expressions that engines search for.
 fn auto_round(block: &ConfigObject, patterns: &[String]) -> Result<Vec<ClaimRule>> {
     let packing = block.text(&["packing_format"])?.unwrap_or("auto_round:auto_gptq");
     let (layout, mut claim) = match packing.rsplit(':').next().unwrap_or_default() {

@@ -1,4 +1,4 @@
-//! What `ComfyUI` says about the layers of a file: in its metadata, and in a tensor for each.
+//! `ComfyUI`'s descriptions of the layers of a file: in its metadata, and in one tensor per layer.
 
 use super::block::Claim;
 use super::descriptions;
@@ -16,7 +16,7 @@ const FORMAT_VERSION: &str = "1.0";
 #[derive(Debug, Default)]
 pub(super) struct Layers {
     described: HashMap<String, Description>,
-    /// The tensors `scaled_fp8` of older files.
+    /// The `scaled_fp8` tensors of older files.
     pub(super) markers: Vec<usize>,
 }
 
@@ -67,7 +67,7 @@ impl Layers {
         self.described.keys()
     }
 
-    /// What is said about a layer.
+    /// Returns the claim about a layer. Fails if metadata and tensor contradict each other.
     pub(super) fn on(&self, source: &CheckpointInfo, layer: &str) -> Result<Option<Claim>> {
         let Some(description) = self.described.get(layer) else { return Ok(None) };
         let of_tensor = description.tensor.map(|index| descriptions::comfy_tensor(source, index)).transpose()?;
@@ -82,12 +82,12 @@ impl Layers {
         Ok(of_tensor.or(of_file))
     }
 
-    /// What a tensor `comfy_quant` says, if it can be read.
+    /// Returns the claim of a `comfy_quant` tensor, if it can be read.
     pub(super) fn claim(&self, source: &CheckpointInfo, name: &str) -> Option<Claim> {
         self.on(source, name.strip_suffix(".comfy_quant")?).ok()?
     }
 
-    /// The marker of a file, for the layers with its prefix.
+    /// Returns the marker of a file whose prefix matches the name of a layer.
     fn marker<'a>(&self, source: &CheckpointInfo<'a>, name: &str) -> Option<StoredTensor<'a>> {
         let mut markers = self.markers.iter().map(|index| source.tensors[*index]);
         markers.find(|marker| {
@@ -96,12 +96,12 @@ impl Layers {
         })
     }
 
-    /// Whether the marker of a file says that this layer is multiplied in full precision.
+    /// True if the marker of a file says that this layer is multiplied in full precision.
     pub(super) fn has_full_precision(&self, source: &CheckpointInfo, name: &str) -> bool {
         self.marker(source, name).is_some_and(|marker| *marker.shape == [2])
     }
 
-    /// The dtype of codes according to the marker of a file.
+    /// Returns the dtype of codes according to the marker of a file.
     pub(super) fn marked(&self, source: &CheckpointInfo, name: &str) -> Option<Dtype> {
         self.marker(source, name)?.dtype.map(|dtype| if dtype == Dtype::Float32 { Dtype::Float8E4M3FN } else { dtype })
     }

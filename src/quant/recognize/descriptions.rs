@@ -1,4 +1,4 @@
-//! Tensors of a few bytes that describe others.
+//! Small tensors that describe other tensors.
 
 use super::block::{Claim, ConfigObject};
 use super::found::CheckpointInfo;
@@ -8,7 +8,7 @@ use crate::quant::{Group, LAYOUTS, Layout, Owner, Parameters};
 use crate::text::shorten;
 use serde_json::Value;
 
-/// The longest description that is read; real ones have a few hundred bytes.
+/// Maximum length of a description in bytes; real ones have a few hundred.
 const MOST: u64 = 64 << 10;
 
 fn bytes(source: &CheckpointInfo, index: usize) -> Result<Vec<u8>> {
@@ -21,7 +21,7 @@ fn bytes(source: &CheckpointInfo, index: usize) -> Result<Vec<u8>> {
     }
 }
 
-/// JSON in the bytes of a tensor.
+/// Reads a JSON object from the bytes of a tensor.
 fn object(source: &CheckpointInfo, index: usize) -> Result<serde_json::Map<String, Value>> {
     let name = shorten(source.tensors[index].name);
     if source.tensors[index].dtype != Some(Dtype::Uint8) {
@@ -33,7 +33,7 @@ fn object(source: &CheckpointInfo, index: usize) -> Result<serde_json::Map<Strin
     }
 }
 
-/// `weight_shape` of compressed-tensors.
+/// Reads `weight_shape` of compressed-tensors.
 pub(super) fn shape(source: &CheckpointInfo, index: usize) -> Result<Vec<u64>> {
     let tensor = &source.tensors[index];
     let numbers = match tensor.dtype {
@@ -51,7 +51,7 @@ pub(super) fn shape(source: &CheckpointInfo, index: usize) -> Result<Vec<u64>> {
         .ok_or_else(|| Error::new(format!("'{}' does not hold a shape", shorten(tensor.name))))
 }
 
-/// bitsandbytes' `quant_state`; `is_nested` if the scales are codes too.
+/// Reads bitsandbytes' `quant_state`; `is_nested` if the scales are quantized too.
 pub(super) fn quant_state(source: &CheckpointInfo, index: usize, is_nested: bool) -> Result<Parameters> {
     let name = source.tensors[index].name;
     let object = object(source, index)?;
@@ -88,7 +88,8 @@ fn state(state: &ConfigObject, name: &str, is_nested: bool) -> Result<Parameters
     Ok(Parameters { nested_group: Some(nested_group), nested_offset, ..plain })
 }
 
-/// bitsandbytes' `weight_format`: 0 for plain rows, other numbers for the orders of old GPU kernels.
+/// Checks bitsandbytes' `weight_format`: 0 means plain rows. Other numbers mean the orders of old GPU kernels, and are
+/// refused.
 pub(super) fn check_rows(source: &CheckpointInfo, index: usize) -> Result<()> {
     if bytes(source, index)?.iter().all(|byte| *byte == 0) {
         return Ok(());
@@ -97,12 +98,12 @@ pub(super) fn check_rows(source: &CheckpointInfo, index: usize) -> Result<()> {
     Err(Error::new(format!("'{}' {message}", shorten(source.tensors[index].name))))
 }
 
-/// `ComfyUI`'s `comfy_quant` tensor.
+/// Reads the claim of a `comfy_quant` tensor of `ComfyUI`.
 pub(super) fn comfy_tensor(source: &CheckpointInfo, index: usize) -> Result<Claim> {
     comfy(&object(source, index)?, &format!("'{}'", shorten(source.tensors[index].name)))
 }
 
-/// What `ComfyUI` says about a layer.
+/// Returns the claim of `ComfyUI`'s description of a layer.
 pub(super) fn comfy(object: &serde_json::Map<String, Value>, who: &str) -> Result<Claim> {
     let layer = ConfigObject(object);
     let of_who = |error: Error| Error::new(format!("{who}: {error}"));
@@ -130,7 +131,8 @@ pub(super) fn comfy(object: &serde_json::Map<String, Value>, who: &str) -> Resul
     Ok(claim)
 }
 
-/// The columns that `ComfyUI` rotates together, if it does; a layer says so itself or under `params`.
+/// Returns the number of columns that `ComfyUI` rotates together, if it does. The description gives it directly or
+/// under `params`.
 fn rotation(layer: &ConfigObject) -> Result<Option<u64>> {
     let inner = layer.inner("params")?;
     let places = [Some(layer), inner.as_ref()];
@@ -145,7 +147,7 @@ fn rotation(layer: &ConfigObject) -> Result<Option<u64>> {
     }
 }
 
-/// What is said once, or twice alike.
+/// Returns the value given in one or both places; an error if they differ.
 fn same<T: PartialEq>(key: &str, one: Option<T>, other: Option<T>) -> Result<Option<T>> {
     match (one, other) {
         (Some(one), Some(other)) if one != other => Err(Error::new(format!("it says two values of {key}"))),

@@ -16,7 +16,7 @@ pub struct StoredTensor<'a> {
     pub shape: &'a [u64],
 }
 
-/// What is known about a checkpoint before it is decoded.
+/// Information about a checkpoint before it is decoded.
 pub struct CheckpointInfo<'a> {
     /// The tensors of all its shards. Results refer to them by their indices here.
     pub tensors: &'a [StoredTensor<'a>],
@@ -46,16 +46,16 @@ pub struct FoundWeight {
     /// The name of its module, as in the lists of configs.
     pub module: String,
     pub layout: &'static Layout,
-    /// What config and descriptions say about it.
+    /// Its parameters according to config and descriptions.
     pub parameters: Parameters,
     pub shape: Vec<u64>,
-    /// All tensors that belong to it, including those that no value depends on: their roles, and their indices among
-    /// the tensors of the [`CheckpointInfo`].
+    /// Roles and indices of all tensors that belong to it, including tensors that no value depends on. The indices
+    /// refer to [`CheckpointInfo::tensors`].
     pub parts: Vec<(Role, usize)>,
 }
 
 impl FoundWeight {
-    /// The parts for [`crate::quant::Decoder::new`].
+    /// Returns the parts for [`crate::quant::Decoder::new`].
     pub fn parts<'a>(&self, tensors: &[StoredTensor<'a>]) -> Vec<Part<'a>> {
         let part = |&(role, index): &(Role, usize)| {
             let StoredTensor { name, dtype, shape } = tensors[index];
@@ -68,7 +68,7 @@ impl FoundWeight {
 /// A contradiction.
 #[derive(Debug)]
 pub struct Problem {
-    /// The indices of the tensors concerned; empty if it is the config itself.
+    /// Indices of the tensors concerned; empty if the problem is in the config itself.
     pub tensors: Vec<usize>,
     pub error: Error,
 }
@@ -76,26 +76,26 @@ pub struct Problem {
 /// The role of each tensor of a checkpoint: a part of one weight, or in one of the lists.
 #[derive(Debug, Default)]
 pub struct Recognized {
-    /// How the weights are quantized, as named by the config; `None` if no config says so.
+    /// Quantization method according to the config; `None` if no config describes a quantization.
     pub method: Option<String>,
     /// The quantized weights, in the order of their codes.
     pub weights: Vec<FoundWeight>,
-    /// Scales of activations: those of [`FoundWeight::parts`], and those of caches of keys and values.
+    /// Scales of activations: the ones in [`FoundWeight::parts`], and the scales of key and value caches.
     pub activation_scales: Vec<usize>,
-    /// Tensors that only say how others are stored, besides those in [`FoundWeight::parts`].
+    /// Tensors that only describe how others are stored, in addition to the ones in [`FoundWeight::parts`].
     pub markers: Vec<usize>,
     /// Scales and the like without codes, and codes without scales. There is a problem for each.
     pub orphans: Vec<usize>,
     /// All other tensors: values.
     pub plain: Vec<usize>,
-    /// In an ONNX model, the operators that compute with codes themselves, and how many nodes have each.
+    /// In an ONNX model, the operators that compute directly with codes, and the number of nodes of each.
     pub left: Vec<(String, u64)>,
-    /// In an ONNX model, the `DequantizeLinear` nodes that cannot be computed although their codes are stored: why, how
-    /// many, and one of them.
+    /// In an ONNX model, the `DequantizeLinear` nodes that cannot be computed although their codes are stored: the
+    /// reason, their number, and one of them.
     pub nodes_that_stay: Vec<(&'static str, u64, String)>,
     /// The codes of these nodes.
     pub codes_that_stay: Vec<usize>,
-    /// In an ONNX model, the names of the values that Cast nodes make of a tensor, if no other node uses it.
+    /// In an ONNX model, the names of the values that Cast nodes make from a tensor that no other node uses.
     pub cast_names: HashMap<usize, Vec<String>>,
     /// True if the only problem is that a config or the tensors describe a quantization that tcast does not decode. Then any
     /// tensor may hold codes or scales.

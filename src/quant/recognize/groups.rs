@@ -1,4 +1,4 @@
-//! Configs that differ between modules: those of compressed-tensors and `ModelOpt`.
+//! Configs of compressed-tensors and `ModelOpt`, which can differ between modules.
 
 use super::block::{Claim, ConfigObject};
 use super::modules::pattern;
@@ -14,9 +14,9 @@ use serde_json::Value;
 pub(super) struct ClaimRule {
     pub(super) names: Vec<String>,
     pub(super) patterns: Vec<Regex>,
-    /// All modules that no other rule names.
+    /// True if the rule also applies to all modules that no other rule names.
     pub(super) is_for_others: bool,
-    /// `None`: they are not quantized.
+    /// `None` if the modules are not quantized.
     pub(super) claim: Option<Claim>,
 }
 
@@ -64,7 +64,7 @@ pub(super) fn compressed_tensors(block: &ConfigObject) -> Result<Vec<ClaimRule>>
                 }
                 None => rule.names.push(target.to_owned()),
             }
-            // A class of modules: the tensors do not show the class of theirs.
+            // A class of modules: tensors do not show the class of their module.
             rule.is_for_others |= target.starts_with(char::is_uppercase);
         }
         rules.push(rule);
@@ -72,7 +72,7 @@ pub(super) fn compressed_tensors(block: &ConfigObject) -> Result<Vec<ClaimRule>>
     Ok(rules)
 }
 
-/// Refuses a format that no group has, if each names its own, which engines then use.
+/// Refuses a format that no group has if each group names its own, because engines then use the formats of the groups.
 fn check_format(block: &ConfigObject) -> Result<()> {
     let Some(format) = block.text(&["format"])?.filter(|format| *format != "mixed-precision") else { return Ok(()) };
     let mut first = None;
@@ -129,7 +129,7 @@ fn group_claim(name: &str, format: Option<&str>, weights: &ConfigObject) -> Resu
         claim.needs.push(Role::ZeroPoint);
     }
     let is_ordered = match weights.get("actorder") {
-        Some(Value::Bool(is_ordered)) => *is_ordered, // of older versions
+        Some(Value::Bool(is_ordered)) => *is_ordered, // in older versions
         _ => weights.text(&["actorder"])?.is_some_and(|order| order.eq_ignore_ascii_case("group")),
     };
     if is_ordered {
@@ -138,7 +138,7 @@ fn group_claim(name: &str, format: Option<&str>, weights: &ConfigObject) -> Resu
     Ok(claim)
 }
 
-/// `[128, 128]` or `"128x128"`.
+/// Parses a block structure: `[128, 128]` or `"128x128"`.
 fn structure(value: Option<&Value>) -> Option<Group> {
     let numbers: Vec<u64> = match value? {
         Value::Array(numbers) => numbers.iter().map(Value::as_u64).collect::<Option<_>>()?,
@@ -199,7 +199,7 @@ fn check_groups(block: &ConfigObject, rules: &[ClaimRule]) -> Result<()> {
     Ok(())
 }
 
-/// What an algorithm of `ModelOpt` stores; `None` if it keeps weights as they are.
+/// Returns the claim of an algorithm of `ModelOpt`; `None` without an algorithm, which keeps weights as they are.
 fn algorithm(algo: Option<&str>, group_size: Option<u64>) -> Result<Option<Claim>> {
     let Some(algo) = algo else { return Ok(None) };
     let (layout, group) = match algo.to_ascii_uppercase().as_str() {

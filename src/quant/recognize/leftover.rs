@@ -11,7 +11,7 @@ use crate::quant::{Layout, Names, Role, find};
 use crate::text::shorten;
 use std::collections::HashSet;
 
-/// The most problems that are kept.
+/// Maximum number of recorded problems.
 const MOST: usize = 1000;
 
 impl Recognized {
@@ -45,7 +45,7 @@ pub(super) fn sort(finder: &Finder, is_used: &[bool], found: &mut Recognized) {
             match stray {
                 Stray::Codes => missing_scale(name, None),
                 Stray::PartOf(codes) => match finder.places.get(&*codes) {
-                    // The description of the codes is right; what is missing is their scale.
+                    // The description of the codes is right; only their scale is missing.
                     Some(&index) if name.ends_with(".comfy_quant") && tensors[index].dtype.is_some_and(is_code) => {
                         missing_scale(tensors[index].name, finder.layers.claim(finder.source, name).as_ref())
                     }
@@ -98,12 +98,12 @@ pub(super) fn sort(finder: &Finder, is_used: &[bool], found: &mut Recognized) {
     }
 }
 
-/// Whether tensors of a dtype can be codes although nothing else says so.
+/// True if tensors of a dtype can be codes even without other evidence.
 fn is_code(dtype: Dtype) -> bool {
     dtype.bits() <= 8 && dtype != Dtype::Bool
 }
 
-/// Parts of layouts whose names other tensors can have too.
+/// Identifies parts of layouts by their dtype, because other tensors can have the same names.
 fn stray_by_dtype(name: &str, dtype: Option<Dtype>) -> Option<Stray> {
     let (end, codes) = match dtype? {
         Dtype::Float8E8M0 => (".scale", ".weight"),
@@ -124,7 +124,8 @@ fn missing_scale(name: &str, claim: Option<&Claim>) -> Error {
     Error::new(format!("holds codes, and their scales{expected} are missing{said}")).in_tensor(name)
 }
 
-/// A tensor without the codes that it belongs to: those of this name, or as in the layout that the config names.
+/// Returns the error for a tensor without matching codes. These are expected under the name `codes`, or under their
+/// name in the layout that the config names.
 fn orphan(finder: &Finder, name: &str, codes: String) -> Error {
     let said = finder.claims.on(codes.strip_suffix(".weight").unwrap_or(&codes));
     let is_said = |(layout, _): &(&Layout, Names)| said.claims.iter().any(|claim| claim.layouts.contains(&layout.name));

@@ -1,8 +1,8 @@
-//! Which tensors of a checkpoint form quantized weights, and in which layout.
+//! Recognition of quantized weights: the tensors of a checkpoint that form each weight, and its layout.
 //!
-//! [`probe`] looks at names, dtypes and shapes of all tensors, and at configs and descriptions. All of them have to
-//! agree: a contradiction is an error that names both sides. It is a pure function except for the few tensors whose
-//! content it needs, which it reads through [`CheckpointInfo::read`].
+//! [`probe`] examines names, dtypes and shapes of all tensors, and configs and descriptions. All of them have to agree:
+//! a contradiction is an error that names both sides. It is a pure function except for the few tensors whose content it
+//! needs, which it reads through [`CheckpointInfo::read`].
 
 mod block;
 mod claims;
@@ -87,27 +87,28 @@ pub fn probe(source: &CheckpointInfo) -> Recognized {
     found
 }
 
-/// Whether a tensor of this dtype can be the codes for a scale, or is named as codes.
+/// True if a tensor of this dtype can be the codes for a scale, or is named as codes.
 fn can_be_codes(tensor: &StoredTensor, pair: &Pair) -> bool {
     let is_plain_name = matches!(pair.family.codes, "" | ".weight");
     let dtypes = pair.family.rows.iter().flat_map(|(layout, _)| layout.codes.dtypes);
     !is_plain_name || dtypes.clone().any(|dtype| tensor.dtype == Some(*dtype))
 }
 
-/// Whether a tensor of this dtype can be a part of a quantized weight that plain values cannot be: codes, or words of
-/// codes.
+/// True if a tensor of this dtype can be codes, or words of codes, of a quantized weight: parts that differ from plain
+/// values.
 pub fn can_be_part(dtype: Option<Dtype>) -> bool {
     dtype.is_none_or(|dtype| (1..=8).contains(&dtype.bits()) && dtype != Dtype::Bool || dtype == Dtype::Int32)
 }
 
-/// True if a tensor of this name and dtype can be a part of a quantized weight, decoded by tcast or not, so that its config
-/// has to be read.
+/// True if a tensor of this name and dtype can be a part of a quantized weight, decoded by tcast or not, so that its
+/// config has to be read.
 pub fn may_be_quantized(name: &str, dtype: Option<Dtype>) -> bool {
     can_be_part(dtype) || may_be_undecoded(name, dtype)
 }
 
 impl Recognized {
-    /// Refuses contradictions. The error is the first of the [`Recognized::problems`], with the number of others.
+    /// Refuses contradictions. The error is the first of the [`Recognized::problems`], with the number of further
+    /// problems.
     pub fn check(mut self) -> Result<Self> {
         match self.problems.len() {
             0 => Ok(self),

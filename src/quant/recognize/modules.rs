@@ -5,24 +5,26 @@ use crate::text::shorten;
 use regex::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
 use std::collections::HashSet;
 
-/// How the entries of a list match.
+/// Way in which the entries of a list match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MatchStyle {
     /// compressed-tensors: the whole name, or `re:` and a regular expression anchored at the start.
     Prefixed,
-    /// transformers: a name, that of an enclosing module, the end of a name, or a regular expression anchored at the
-    /// start.
+    /// transformers: a name, the name of an enclosing module, the end of a name, or a regular expression anchored at
+    /// the start.
     Transformers,
     /// `ModelOpt`: Python's fnmatch.
     Globs,
 }
 
-/// What an entry says about a module.
+/// Match of an entry with a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Listed {
-    /// It is the module's name, or a pattern for it.
+    /// The entry is the module's name, a pattern for it or, with [`MatchStyle::Transformers`], the name of an enclosing
+    /// module.
     Firmly(String),
-    /// It is the end of the name, or the name of an enclosing module. Not all engines consider this a match.
+    /// The entry is the end of the name or, with [`MatchStyle::Globs`], the name of an enclosing module. Not all
+    /// engines consider this a match.
     Loosely(String),
 }
 
@@ -35,13 +37,14 @@ pub(super) struct ModuleList {
     style: Option<MatchStyle>,
 }
 
-/// The size limit of compiled patterns. Larger ones, and those with unsupported features (such as look-around), match
-/// nothing.
+/// Size limit of compiled patterns. In a list, larger patterns and patterns with unsupported features (such as
+/// look-around) match nothing.
 const MOST: usize = 1 << 20;
 
-/// A regular expression anchored at the start: that of an entry of a part of a config, whose patterns are numbered from 1.
+/// Compiles an entry of a part of a config to a regular expression anchored at the start. The patterns of a part are
+/// numbered from 1.
 pub(super) fn pattern(text: &str, (part, entry, number): (&str, &str, usize)) -> Result<Regex> {
-    /// The most patterns that are tried.
+    /// Maximum number of patterns in a part.
     const MOST_PATTERNS: usize = 1000;
     if number > MOST_PATTERNS {
         return Err(Error::new(format!(
@@ -110,7 +113,7 @@ impl ModuleList {
     }
 }
 
-/// fnmatch as a regular expression.
+/// Translates an fnmatch pattern to a regular expression.
 fn glob(text: &str) -> String {
     let mut expression = "^(?s:".to_owned();
     let mut rest = text;

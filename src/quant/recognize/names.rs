@@ -1,4 +1,4 @@
-//! The names of weights' parts in all layouts.
+//! Names of the parts of weights in all layouts.
 
 use crate::quant::{LAYOUTS, Layout, Names, Role};
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 pub(super) struct Family {
     /// The suffix of codes.
     pub(super) codes: &'static str,
-    /// The suffix of scales, which replaces that of codes.
+    /// The suffix of scales, which replaces the suffix of codes.
     pub(super) scale: &'static str,
     pub(super) rows: Vec<(&'static Layout, Names)>,
 }
@@ -35,7 +35,7 @@ pub(super) struct Pair<'a> {
     pub(super) scale: usize,
 }
 
-/// The scale tensors that, by their names, may belong to these codes. A valid checkpoint has exactly one.
+/// Returns the scale tensors whose names match these codes. A valid checkpoint has exactly one.
 pub(super) fn pairs<'a>(name: &'a str, places: &HashMap<&str, usize>) -> Vec<Pair<'a>> {
     let mut found = Vec::<Pair>::new();
     for family in FAMILIES.iter() {
@@ -48,7 +48,7 @@ pub(super) fn pairs<'a>(name: &'a str, places: &HashMap<&str, usize>) -> Vec<Pai
     found
 }
 
-/// The names that the scales of a tensor may have if it holds codes, in known layouts and in others.
+/// Returns the names that the scales of a tensor may have if it holds codes, in known layouts and in others.
 pub fn scale_names(name: &str) -> impl Iterator<Item = String> {
     let scale = |family: &Family| Some(format!("{}{}", name.strip_suffix(family.codes)?, family.scale));
     FAMILIES.iter().filter_map(scale).chain(std::iter::once(format!("{name}_scale")))
@@ -87,7 +87,8 @@ pub fn is_activation_scale(name: &str) -> bool {
     ACTIVATION.iter().any(|end| name.ends_with(end))
 }
 
-/// Names that identify a tensor as a part of a quantized weight, and the name of its codes; empty if it is the codes.
+/// Suffixes that identify a tensor as a part of a quantized weight, with the suffix of its codes. The latter is empty
+/// if the tensor is the codes itself or, for a scale, if its codes have no suffix.
 const TELLING: &[(&str, &str)] = &[
     (".weight_packed", ""),
     (".qweight", ""),
@@ -120,14 +121,14 @@ const TELLING: &[(&str, &str)] = &[
     (".weight._shift", ".weight._data"),
 ];
 
-/// What a tensor without a weight is, according to its name.
+/// Kind of a tensor that belongs to no weight, according to its name.
 pub(super) enum Stray {
     Codes,
-    /// It belongs to codes of this name.
+    /// Part of the codes with this name.
     PartOf(String),
 }
 
-/// What a tensor without a weight is; `None` if the name says nothing.
+/// Returns the kind of a tensor that belongs to no weight; `None` if its name does not show it.
 pub(super) fn stray(name: &str) -> Option<Stray> {
     let (end, codes) = TELLING.iter().find(|(end, _)| name.ends_with(end))?;
     let stem = &name[..name.len() - end.len()];
@@ -138,12 +139,12 @@ pub(super) fn stray(name: &str) -> Option<Stray> {
     })
 }
 
-/// Whether only parts of quantized weights have such a name.
+/// True if only parts of quantized weights have such a name.
 pub fn is_named_as_part(name: &str) -> bool {
     stray(name).is_some()
 }
 
-/// A name without its numbers: what all layers have in common.
+/// Removes the numbers from a name: the rest is common to all layers.
 pub(super) fn kind(name: &str) -> String {
     let is_number = |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     name.split('.').map(|part| if is_number(&part) { "" } else { part }).collect::<Vec<_>>().join(".")

@@ -1,6 +1,6 @@
-//! The descriptions of how the weights of a checkpoint are quantized: in `config.json`, and in files beside it.
+//! Descriptions of the quantization of a checkpoint: in `config.json`, and in files next to it.
 //!
-//! Engines differ in which of them they read, so tcast refuses those that contradict each other.
+//! Engines differ in which description they read, so tcast refuses descriptions that contradict each other.
 
 use super::found::CheckpointInfo;
 use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, descriptions};
@@ -11,7 +11,7 @@ use crate::text::shorten;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 
-/// A description.
+/// A description of the quantization.
 pub(super) struct Statement {
     pub(super) file: &'static str,
     /// Its key in `config.json`; empty in other files.
@@ -21,13 +21,13 @@ pub(super) struct Statement {
     pub(super) patterns: Vec<String>,
 }
 
-/// A key, and the value for it.
+/// A key and its value.
 type Fact<'a> = (&'static str, &'a Value);
 
-/// The longest block that is read: those that list every module of a large model have a few MiB.
+/// Maximum length of a block in bytes. Blocks that list every module of a large model have a few MiB.
 const MOST: usize = 16 << 20;
 
-/// Keys that mean the same, with values on which decoded bytes depend.
+/// Sets of synonymous keys with values that affect decoded bytes.
 const FACTS: &[&[&str]] = &[
     &["quant_method"],
     &["quant_algo"],
@@ -50,7 +50,7 @@ const FACTS: &[&[&str]] = &[
 ];
 
 impl Statement {
-    /// The descriptions of a checkpoint, the one that counts first.
+    /// Reads the descriptions of a checkpoint, the decisive one first.
     pub(super) fn read(source: &CheckpointInfo) -> Result<Vec<Self>> {
         let mut found = Vec::new();
         let mut add = |file: &'static str, key: &'static str, text: &str| {
@@ -96,7 +96,7 @@ impl Statement {
                 return Err(self.contradicted(&own, other, &others));
             }
         }
-        // Only the algorithm tells the method of ModelOpt's own file.
+        // ModelOpt's own file shows its method only by the algorithm.
         if let (Some(method), Some(algorithm)) = (self.fact(&["quant_method"]), other.fact(&["quant_algo"]))
             && !self.block.contains_key("quant_algo")
             && let (Value::String(known), Value::String(named)) = (plain(method.1), plain(algorithm.1))
@@ -108,7 +108,7 @@ impl Statement {
         Ok(())
     }
 
-    /// What is said under one of these keys.
+    /// Returns the first of these keys that is not null, with its value.
     fn fact(&self, keys: &[&'static str]) -> Option<Fact<'_>> {
         let key = keys.iter().find(|key| self.block.get(**key).is_some_and(|value| !value.is_null()))?;
         Some((key, &self.block[*key]))
@@ -120,14 +120,14 @@ impl Statement {
         Error::new(message).remedy("correct the one that is wrong, or remove it")
     }
 
-    /// What it is called in messages about the file of another.
+    /// Returns its name for messages about the file of another description.
     pub(super) fn name(&self) -> String {
         if self.key.is_empty() { self.file.to_owned() } else { format!("its {}", self.key) }
     }
 }
 
-/// The members of a description. Fails if it is not an object, or if a value has no form that the parser takes, such as a
-/// number out of range.
+/// Parses the members of a description. Fails if it is not an object, or if the parser cannot represent a value, such
+/// as a number out of range.
 fn object_of(text: &str, key: &str) -> Result<Map<String, Value>> {
     match serde_json::from_str(text) {
         Ok(Value::Object(block)) => return Ok(block),
@@ -142,16 +142,16 @@ fn object_of(text: &str, key: &str) -> Result<Map<String, Value>> {
     Err(Error::new(format!("its {} cannot be read: {why}", shorten(name))))
 }
 
-/// [`Statement::patterns`] of a description.
+/// Returns [`Statement::patterns`] of a description.
 fn patterns(text: &str) -> Vec<String> {
     let all = members(text).unwrap_or_default();
     let inner = ["dynamic", "extra_config"].iter().filter_map(|key| members(all.get(*key)?.get()));
     let mut inner: Vec<_> = inner.flatten().collect();
-    inner.sort_by_key(|(_, value)| value.get().as_ptr()); // where the text has it
+    inner.sort_by_key(|(_, value)| value.get().as_ptr()); // position in the text
     inner.into_iter().map(|(name, _)| name.into_owned()).collect()
 }
 
-/// A value without what does not distinguish it from equal ones: nulls and capitals.
+/// Normalizes a value for comparison: removes nulls of objects, and converts text to lowercase.
 fn plain(value: &Value) -> Value {
     match value {
         Value::String(text) => Value::String(text.to_lowercase()),

@@ -1,4 +1,4 @@
-//! One weight: finds the layout on which its parts, its config and its description agree.
+//! Finds the layout of one weight on which its parts, its config and its description agree.
 
 use super::block::Claim;
 use super::claims::Claims;
@@ -14,7 +14,7 @@ use crate::quant::{Combination, Group, Layout, Names, Owner, Packing, Parameters
 use crate::text::shorten;
 use std::collections::HashMap;
 
-/// What is needed to find all weights of a checkpoint.
+/// Data for finding all weights of a checkpoint.
 pub(super) struct Finder<'a> {
     pub(super) source: &'a CheckpointInfo<'a>,
     pub(super) places: HashMap<&'a str, usize>,
@@ -42,7 +42,7 @@ impl Finder<'_> {
         self.source.tensors[index].dtype
     }
 
-    /// The existing parts of a weight with these names.
+    /// Returns the existing parts of a weight with these names.
     pub(super) fn parts(&self, stem: &str, names: Names) -> Vec<(Role, usize)> {
         let place = |(role, suffix): &(Role, &str)| Some((*role, *self.places.get(&*format!("{stem}{suffix}"))?));
         names.iter().filter_map(place).collect()
@@ -62,7 +62,7 @@ impl Finder<'_> {
         found.map_err(in_codes)
     }
 
-    /// The layout on which everything agrees.
+    /// Finds the layout on which config, description and tensors agree.
     fn candidate<'b>(
         &'b self,
         codes: usize,
@@ -115,7 +115,7 @@ impl Finder<'_> {
         Ok((candidate, described))
     }
 
-    /// The candidates whose codes and scales have suitable dtypes.
+    /// Returns the candidates whose codes and scales have suitable dtypes.
     fn fitting<'b>(
         &self,
         codes: usize,
@@ -151,11 +151,12 @@ impl Finder<'_> {
         Ok(candidates)
     }
 
-    /// The only one of several candidates that the shapes allow.
+    /// Chooses the only one of several candidates that the shapes allow.
     fn choose<'b>(&self, codes: usize, pair: &Pair, candidates: &[LayoutCandidate<'b>]) -> Result<LayoutCandidate<'b>> {
         let find = |name: &str| candidates.iter().copied().find(|candidate| candidate.layout.name == name);
         let scale = self.source.tensors[pair.scale].shape;
-        // Both layouts have the same values, computed by other steps. ModelOpt's scales have no dimensions of 1.
+        // Both layouts have the same values, computed by other steps. ModelOpt stores one scale as a scalar, scales of
+        // rows as [rows], and scales of blocks as [_, 1, _, 1].
         if let (Some(theirs), Some(other)) = (find("modelopt-fp8"), find("ct-fp8")) {
             let is_theirs = matches!(scale, [] | [_, 1, _, 1]) || matches!(scale, [rows] if *rows != 1);
             return Ok(if is_theirs { theirs } else { other });
@@ -179,7 +180,7 @@ impl Finder<'_> {
         Err(Error::new(message).remedy(NO_CONFIG))
     }
 
-    /// Refuses what neither a config nor the tensors determine.
+    /// Refuses a layout that neither a config nor the tensors determine.
     fn check_told(&self, codes: usize, pair: &Pair, layout: &Layout) -> Result<()> {
         if layout.is_told_by_config {
             let message = format!("it is stored as by {}, and there is no config to say the rest", layout.library);
@@ -201,7 +202,7 @@ impl Finder<'_> {
         Ok(())
     }
 
-    /// What config, description and small parts say about it.
+    /// Collects the parameters from config, description and small parts.
     fn parameters(
         &self,
         candidate: &LayoutCandidate,
@@ -243,7 +244,7 @@ impl Finder<'_> {
         Ok(parameters)
     }
 
-    /// The shape of a padded weight, whose bias shows the number of rows.
+    /// Returns the shape of a padded weight, whose bias shows the number of rows.
     fn unpadded(&self, layout: &Layout, parts: &[(Role, usize)], stem: &str) -> Option<Vec<u64>> {
         let bias = self.source.tensors[*self.places.get(&*format!("{stem}.bias"))?].shape;
         let codes = &self.source.tensors[find(parts, Role::Codes)?];
@@ -338,8 +339,8 @@ impl Finder<'_> {
         let geometry = DecodeGeometry::new(layout, parameters, &weight.parts(self.source.tensors))?;
         let [below, beside] = geometry.block;
         let is_in_rows = layout.scale_order == ScaleOrder::Rows && geometry.group_index.is_none();
-        // transformers and DeepSeek have partial blocks at the edges, whatever the size of a block. Other libraries refuse
-        // such weights too.
+        // transformers and DeepSeek have partial blocks at the edges, for any size of a block. Other libraries also
+        // refuse such weights.
         let has_partial = layout.owner == Owner::FineGrained && matches!(geometry.group, Some(Group::Block(_)));
         if is_in_rows && below == 1 && geometry.columns % beside != 0 && !has_partial {
             let columns = geometry.columns;
@@ -349,7 +350,7 @@ impl Finder<'_> {
     }
 }
 
-/// The index of the part with a role.
+/// Returns the index of the part with a role.
 fn find(parts: &[(Role, usize)], wanted: Role) -> Option<usize> {
     parts.iter().find(|(role, _)| *role == wanted).map(|(_, index)| *index)
 }
@@ -359,7 +360,7 @@ fn missing(layout: &Layout, role: Role, tensors: &[StoredTensor], parts: &[(Role
     layout.describe_missing(role, codes)
 }
 
-/// Whether a layout can be identified without a config.
+/// True if a layout can be identified without a config.
 fn is_told_by_tensors(layout: &Layout, pair: &Pair) -> bool {
     let is_of_vllm = layout.owner == Owner::FineGrained && pair.family.scale == ".weight_scale";
     !is_of_vllm && (!layout.is_diffusion() || layout.is_told_by_marker())

@@ -6,7 +6,7 @@ use super::{SEGMENT, Transcoder};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The most powers of two by which codes can move.
+/// Largest number of powers of two by which codes can move.
 const FARTHEST: i32 = 24;
 
 /// The scale of a group of the new grid.
@@ -14,7 +14,7 @@ const FARTHEST: i32 = 24;
 pub(super) struct FoundScale {
     /// The stored bits, and the zero point.
     pub(super) chosen: (u32, f32),
-    /// The number that it represents, with the global scale if [`SourceGrid::keeps_blocks`] is false.
+    /// The number that it represents, with the global scale if [`super::source::SourceGrid::keeps_blocks`] is false.
     pub(super) scale: f64,
 }
 
@@ -31,7 +31,7 @@ impl FoundScale {
 pub struct SharedTables(Mutex<Vec<Arc<Tables>>>);
 
 impl SharedTables {
-    /// The tables for codes of these numbers.
+    /// Returns the tables for codes of these numbers.
     pub(super) fn get(&self, numbers: &[f32], is_integer: bool, encoder: &Arc<Encoder>) -> Arc<Tables> {
         let is_for = |tables: &&Arc<Tables>| {
             let same = tables.numbers.iter().map(|number| number.to_bits()).eq(numbers.iter().map(|it| it.to_bits()));
@@ -58,7 +58,7 @@ pub(super) struct Tables {
     moved: Vec<CodeTable>,
     /// For groups whose scale is 0: codes of 0, with the sign.
     nothing: CodeTable,
-    /// Whether codes that do not move have new ones.
+    /// True if all codes that do not move have new codes.
     pub(super) is_total: bool,
     /// The largest number of the new codes.
     largest: f32,
@@ -66,12 +66,12 @@ pub(super) struct Tables {
     digit: i32,
 }
 
-/// The new code for each old one; `None` if there is none.
+/// The new code for each old code; `None` if there is none.
 struct CodeTable {
     codes: [Option<u8>; 256],
-    /// The same with 0 for `None`.
+    /// `codes`, with 0 for `None`.
     new: [u8; 256],
-    /// Whether all codes stay the same.
+    /// True if all codes stay the same.
     is_identity: bool,
 }
 
@@ -87,13 +87,13 @@ impl CodeTable {
 
 /// New codes of a row.
 pub(super) enum MovedCodes<'a> {
-    /// As they are stored, all of the row: see [`Transcoder::keeps_stored_rows`].
+    /// The stored bytes of the whole row: see [`Transcoder::keeps_stored_rows`].
     Stored(&'a [u8]),
-    /// One per byte.
+    /// One code per byte.
     Unpacked(&'a [u8]),
 }
 
-/// The numbers of the codes in a group.
+/// The range of the numbers of the codes in a group.
 struct CodeExtent {
     largest: f32,
     /// The exponent of the smallest digit that is not 0.
@@ -122,7 +122,7 @@ impl Tables {
         Self { numbers, is_integer, encoder, moved, nothing, is_total, largest, digit }
     }
 
-    /// Whether codes that do not move stay the same.
+    /// True if codes that do not move stay the same.
     pub(super) fn keeps_codes(&self) -> bool {
         self.shift(0).is_some_and(|table| table.is_identity)
     }
@@ -138,7 +138,7 @@ impl Tables {
         self.moved.get(usize::try_from(shift + self.moved.len() as i32 / 2).ok()?)
     }
 
-    /// The table for a group and its new scale.
+    /// Returns the table for a group and its new scale.
     fn between(&self, old: f64, new: f64) -> Option<&CodeTable> {
         if old == 0.0 {
             return Some(&self.nothing); // the new scale may not be 0
@@ -158,7 +158,7 @@ struct GroupPart {
 }
 
 impl Transcoder {
-    /// The scales of a row of groups; `None` if a group has none.
+    /// Finds the scales of a row of groups; `None` if a group has none.
     pub(super) fn found(&self, rows: Range<usize>, parts: &[&[u8]]) -> Option<Vec<FoundScale>> {
         let (columns, width) = (self.source.columns(), self.encoder.block_width());
         let lines = self.source.lines(rows, parts);
@@ -199,7 +199,7 @@ impl Transcoder {
         self.group_of(&cells.collect::<Vec<_>>(), parts)
     }
 
-    /// The scale of a group, judging by the codes that occur in it.
+    /// Finds the scale of a group from the codes that occur in it.
     fn group_of(&self, cells: &[GroupPart], parts: &[&[u8]]) -> Option<FoundScale> {
         let mut seen = Vec::with_capacity(cells.len());
         for cell in cells {
@@ -239,7 +239,7 @@ impl Transcoder {
         if live.iter().any(|(scale, _)| mantissa_of(*scale) != mantissa_of(*first)) {
             return None;
         }
-        // The scale is `first`, moved by a power of two: between what the largest number and the smallest digit allow.
+        // The scale is `first` times a power of two that the largest number and the smallest digit allow.
         let mut range = [i32::MIN, i32::MAX];
         for (scale, extent) in &live {
             let exponent = exponent_of(*scale)?;
@@ -251,7 +251,7 @@ impl Transcoder {
         (range[0]..=range[1]).find_map(|exponent| self.stored(at(exponent), 0.0).filter(serves))
     }
 
-    /// The largest number and the smallest digit of some codes; `None` if all are 0 or NaN.
+    /// Returns the largest number and the smallest digit of some codes; `None` if all are 0 or NaN.
     fn extent(&self, seen: &[bool; 256]) -> Option<CodeExtent> {
         let numbers = self.source.numbers.iter().zip(seen);
         let numbers = numbers.filter(|(number, seen)| **seen && **number != 0.0 && !number.is_nan());
@@ -271,7 +271,7 @@ impl Transcoder {
         chosen.map(|chosen| FoundScale { chosen, scale })
     }
 
-    /// The smallest block scale in units of the global scale.
+    /// Returns the smallest block scale, 2^-9, times the global scale.
     fn least(&self) -> f64 {
         self.encoder.global_factor(self.global) / 512.0
     }

@@ -1,4 +1,4 @@
-//! Weights whose codes stay the same, and whose scales are bytes: a table of new scales is made once.
+//! Moves weights whose codes stay the same and whose scales are bytes, with one table of new scales.
 
 use super::{SEGMENT, Transcoder};
 use crate::quant::encode::{EncodeTally, PartWriter};
@@ -7,11 +7,11 @@ use std::ops::RangeInclusive;
 /// The new scale for each stored byte.
 pub(super) struct ScaleBytes {
     new: [u8; 256],
-    /// The bytes that have one: the longest run of them.
+    /// The longest run of bytes that have a new scale.
     fitting: RangeInclusive<u8>,
-    /// Whether they all stay the same.
+    /// True if all of them stay the same.
     is_identity: bool,
-    /// New groups in an old one.
+    /// Number of new groups in an old group.
     repeat: usize,
 }
 
@@ -23,7 +23,7 @@ pub(super) struct ScaleBuffers {
 }
 
 impl Transcoder {
-    /// `None` if scales are not bytes, or codes or groups do not stay the same.
+    /// Makes the table; `None` if scales are not bytes, or codes or groups do not stay the same.
     pub(super) fn scale_bytes(&self, parts: &[&[u8]]) -> Option<ScaleBytes> {
         let (width, new_width) = (self.source.width(), self.encoder.block_width());
         let numbers = self.source.numbers_of_bytes(parts)?;
@@ -53,7 +53,7 @@ impl Transcoder {
     fn kept<'a>(&self, row: usize, parts: &[&'a [u8]], raw: &'a mut Vec<u8>) -> Option<(&ScaleBytes, &'a [u8])> {
         let bytes = self.bytes.as_ref()?;
         let scales = self.source.scale_bytes(row, parts, raw);
-        // No closures: with them the compiler would not use vectors.
+        // No closures, because the compiler would then not use vectors.
         let (mut least, mut most) = (u8::MAX, 0);
         for scale in scales {
             (least, most) = (least.min(*scale), most.max(*scale));
@@ -61,12 +61,13 @@ impl Transcoder {
         (least >= *bytes.fitting.start() && most <= *bytes.fitting.end()).then_some((bytes, scales))
     }
 
-    /// Whether [`Transcoder::keep_row`] will keep a row.
+    /// True if [`Transcoder::keep_row`] will keep a row.
     pub(super) fn keeps_row(&self, row: usize, parts: &[&[u8]], buffers: &mut ScaleBuffers) -> bool {
         self.kept(row, parts, &mut buffers.raw).is_some()
     }
 
-    /// Writes a row whose scales all have new ones, with the same codes. For others, returns false and writes nothing.
+    /// Writes a row whose scales all have new scales, with the same codes. For other rows, returns false and writes
+    /// nothing.
     pub(super) fn keep_row(
         &self,
         row: usize,

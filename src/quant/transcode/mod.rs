@@ -1,10 +1,11 @@
-//! Moves a quantized weight to another layout without changing a code: codes and scales are rearranged, not computed.
+//! Moves a quantized weight to another layout without quantizing it again: codes and scales are rearranged, or moved by
+//! powers of two.
 //!
 //! Values are products of codes and scales. A weight can be moved if every group of the new grid has a scale for which
 //! all of its products are the same real numbers as before. Most pairs of layouts only differ in names, packing, order
-//! and types of the same numbers. In the others, scales are powers of two (MXFP4 to NVFP4, MXFP4 to blocks of float8):
-//! codes then move by a power of two, which is exact if no bit is lost. Only a global scale that has no exact reciprocal
-//! changes values: see [`rescale`].
+//! and types of the same numbers. In the other pairs, scales are powers of two (MXFP4 to NVFP4, MXFP4 to blocks of
+//! float8): codes then move by a power of two, which is exact if no bit is lost. Only a global scale that has no exact
+//! reciprocal changes values: see [`rescale`].
 
 mod fit;
 mod kept;
@@ -23,15 +24,15 @@ use source::SourceGrid;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Values that are moved at a time.
+/// Number of values that are moved at a time.
 const SEGMENT: usize = 1024;
 
-/// The rows of a quantized weight that a new weight consists of: row r is row `first` + r * `step` of the source, all
-/// of whose matrices are counted.
+/// The rows of a quantized weight that a new weight consists of: row r is row `first` + r * `step` of the source,
+/// counted through all its matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowMap {
     pub first: u64,
-    /// The distance of one row to the next: 2 for gate and up of gpt-oss, which alternate.
+    /// The distance from one row to the next: 2 for gate and up of gpt-oss, which alternate.
     pub step: u64,
 }
 
@@ -39,7 +40,7 @@ impl RowMap {
     /// The rows in their order.
     pub const ALL: Self = Self { first: 0, step: 1 };
 
-    /// The row of the source.
+    /// Returns the row of the source.
     pub fn row(self, row: u64) -> u64 {
         self.first + row * self.step
     }
@@ -50,19 +51,19 @@ pub struct Transcoder {
     source: SourceGrid,
     encoder: Arc<Encoder>,
     tables: Arc<Tables>,
-    /// What the new layout stores as the global scale.
+    /// The stored global scale of the new layout.
     global: f32,
     /// The effect of rounding the global scale, if it has no exact reciprocal.
     rescaling: Option<Box<Rescaling>>,
-    /// The scale of a weight that has only one.
+    /// The scale of a weight that has only one scale.
     only: Option<FoundScale>,
     /// The new scales of stored bytes, if codes stay the same.
     bytes: Option<Box<ScaleBytes>>,
-    /// Whether rows of codes that stay the same are stored in the same bytes.
+    /// True if rows of codes that stay the same are stored in the same bytes.
     keeps_stored_rows: bool,
 }
 
-/// Whether values of a weight change when it is moved.
+/// Effect of a move on the values of a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fidelity {
     /// No value changes.
@@ -72,8 +73,8 @@ pub enum Fidelity {
 }
 
 impl Transcoder {
-    /// A transcoder for the rows of a weight, if its layout, or the group index among its `parts`, does not rule out
-    /// that values stay the same. `shared` are the tables of the other weights of the model.
+    /// Creates a transcoder for the rows of a weight; `None` if its layout, or the group index among its `parts`, rules
+    /// out unchanged values. `shared` holds the tables of the other weights of the model.
     pub fn new(
         decoder: Arc<Decoder>,
         rows: RowMap,
@@ -91,18 +92,18 @@ impl Transcoder {
         Ok(Some(Self { source, encoder, tables, global, rescaling, only, bytes, keeps_stored_rows }))
     }
 
-    /// Whether the new layout has a global scale and the old one has none. The weights that share it then need the
+    /// True if the new layout has a global scale and the old layout has none. The weights that share it then need the
     /// largest of their [`Transcoder::largest_exponent`].
     pub fn needs_exponent(&self) -> bool {
         self.encoder.layout().global.is_global() && !self.source.keeps_blocks
     }
 
-    /// The largest exponent of the scales of codes other than 0; `None` if all are 0.
+    /// Returns the largest exponent of the scales of codes other than 0; `None` if all codes are 0.
     pub fn largest_exponent(&self, parts: &[&[u8]]) -> Option<i32> {
         (0..self.encoder.rows() as usize).fold(None, |largest, row| self.source.largest_exponent(row, parts, largest))
     }
 
-    /// Whether a scale is NaN or infinite; no such weight can be moved.
+    /// True if a scale is NaN or infinite; such a weight cannot be moved.
     pub fn has_special_scale(&self, parts: &[&[u8]]) -> bool {
         let special = |row: usize| {
             let lines = self.source.lines(row..row + 1, parts);
@@ -111,8 +112,8 @@ impl Transcoder {
         (0..self.encoder.rows() as usize).any(special)
     }
 
-    /// Whether values stay the same; `None` if the weight cannot be moved. If [`Transcoder::needs_exponent`], `exponent` is
-    /// the largest one of all weights that share a global scale.
+    /// Determines the fidelity of the move; `None` if the weight cannot be moved. If [`Transcoder::needs_exponent`],
+    /// `exponent` is the largest exponent of all weights that share a global scale.
     pub fn settle(&mut self, exponent: Option<i32>, parts: &[&[u8]]) -> Option<Fidelity> {
         (self.global, self.rescaling) = self.global_scale(exponent, parts)?;
         if self.encoder.has_one_scale() {
@@ -136,12 +137,12 @@ impl Transcoder {
         self.global
     }
 
-    /// Whether values stay the same, after [`Transcoder::settle`].
+    /// The fidelity of the move, after [`Transcoder::settle`].
     pub fn fidelity(&self) -> Fidelity {
         if self.rescaling.is_some() { Fidelity::Rescaled } else { Fidelity::Exact }
     }
 
-    /// The global scale in the new layout; `None` if no number fits.
+    /// Determines the global scale in the new layout; `None` if no number fits.
     fn global_scale(&self, exponent: Option<i32>, parts: &[&[u8]]) -> Option<(f32, Option<Box<Rescaling>>)> {
         let is_divisor = self.encoder.layout().global == Combination::Divisor;
         if !self.encoder.layout().global.is_global() {

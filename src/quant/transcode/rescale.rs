@@ -1,4 +1,5 @@
-//! A global scale that has no exact reciprocal: it is rounded once, and every value changes by the same factor.
+//! Transcoding with a global scale that has no exact reciprocal: it is rounded once, and every value changes by the
+//! same factor.
 //!
 //! NVFP4 stores the global scale as a divisor in compressed-tensors and as a multiplier in other layouts. The float32
 //! nearest to the reciprocal differs from it by less than 2^-24 of itself, and codes and block scales stay the same.
@@ -7,7 +8,7 @@ use super::super::encode::{EncodeTally, nearest_bfloat16};
 use super::SEGMENT;
 use crate::kernel::{Isa, Loop};
 
-/// Codes of a group.
+/// Number of codes in a group.
 const GROUP: usize = 16;
 
 /// The magnitude of a code of E2M1 without its sign, times 2: 0, 1, 2, 3, 4, 6, 8 or 12.
@@ -23,7 +24,7 @@ static BLOCKS: [f64; 128] = {
     blocks
 };
 
-/// Their squares.
+/// The squares of the block scales.
 static SQUARES: [f64; 128] = {
     let (mut squares, mut code) = (BLOCKS, 0);
     while code < 128 {
@@ -45,7 +46,7 @@ pub(super) struct Rescaling {
 }
 
 impl Rescaling {
-    /// For products that were multiplied by the first number, and are multiplied by the second one now.
+    /// Describes products whose factor changes from `before` to `after`.
     pub(super) fn new(before: f64, after: f64) -> Self {
         let mut visible = [0; 128];
         for (mask, block) in visible.iter_mut().zip(&BLOCKS) {
@@ -64,7 +65,7 @@ impl Rescaling {
         }
     }
 
-    /// As [`Self::count_stored`], for one code per byte: packing them takes less code than another method to count.
+    /// Like [`Self::count_stored`], for one code per byte: packing them takes less code than a second way to count.
     pub(super) fn count(&self, codes: &[u8], blocks: &[u8], first: u64, tally: &mut EncodeTally) {
         if tally.skips_errors {
             return;
@@ -76,13 +77,13 @@ impl Rescaling {
         self.count_stored(&packed[..codes.len().div_ceil(2)], blocks, first, tally);
     }
 
-    /// Records up to [`SEGMENT`] codes, two per byte, with the scales of their groups, if errors are to be recorded; `first` is
-    /// the index of the first code in the weight.
+    /// Records the errors of up to [`SEGMENT`] codes, two per byte, with the scales of their groups, unless the tally
+    /// skips errors; `first` is the index of the first code in the weight.
     pub(super) fn count_stored(&self, codes: &[u8], blocks: &[u8], first: u64, tally: &mut EncodeTally) {
         if tally.skips_errors {
             return;
         }
-        // Codes of 0 count as nothing.
+        // Codes of 0 do not count.
         let mut groups = [[0; GROUP / 2]; SEGMENT / GROUP];
         groups.as_flattened_mut()[..codes.len()].copy_from_slice(codes);
         let sums = Isa::chosen().run(CountGroups { groups: &groups, blocks, squares: &SQUARES });
@@ -99,7 +100,7 @@ impl Rescaling {
                 }
             }
         }
-        // The largest value matters only if it may be larger than those before.
+        // The largest error matters only if it may be larger than all errors before.
         let error = |magnitude: f64| magnitude * self.unit * self.change.abs();
         let most = BLOCKS[usize::from(sums.largest_block & 127)];
         if tally.needs_place(error(12.0 * most), first) {
@@ -134,7 +135,8 @@ struct CountGroups<'a> {
 struct GroupSums {
     /// Codes other than 0.
     nonzero: u64,
-    /// The sum of the squares of doubled magnitudes times the squares of block scales: integers, all sums of which are exact.
+    /// The sum of the squares of doubled magnitudes times the squares of block scales: integers, whose sums are all
+    /// exact.
     squares: f64,
     largest_block: u8,
 }

@@ -15,21 +15,21 @@ use std::sync::Arc;
 pub(super) struct SourceGrid {
     decoder: Arc<Decoder>,
     rows: RowMap,
-    /// Whether scales are those of blocks, without the global scale: the new layout stores the same ones.
+    /// True if scales are block scales without the global scale, because the new layout stores the same block scales.
     pub(super) keeps_blocks: bool,
     /// Rows and columns of a group.
     block: [usize; 2],
     /// The number that each code represents. Integers have their sign: the middle of their range is 0.
     pub(super) numbers: Arc<[f32]>,
     pub(super) is_integer: bool,
-    /// The number that is subtracted from stored zero points.
+    /// The number subtracted from stored zero points.
     centre: f32,
 }
 
-/// What the codes of a group are multiplied by, and their zero point.
+/// The factor of the codes of a group, and their zero point.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct SourceGroup {
-    /// NaN if the product of scale and global scale is not a float64.
+    /// NaN if scales are divided by the global scale and the quotient is not a float64.
     pub(super) scale: f64,
     pub(super) zero: f32,
 }
@@ -41,7 +41,7 @@ pub(super) struct Line {
 }
 
 impl SourceGrid {
-    /// `None` if values are not products of a code and the scale of a contiguous group.
+    /// Reads the grid; `None` if values are not products of a code and the scale of a contiguous group.
     pub(super) fn new(
         decoder: Arc<Decoder>,
         rows: RowMap,
@@ -73,7 +73,7 @@ impl SourceGrid {
         let codes: Vec<u8> = (0..=255_u8).take(1 << geometry.bits).collect();
         let mut numbers = vec![[0; 4]; codes.len()];
         widen(steps, &codes, &[[0; 4]; 16], &mut numbers);
-        // Centered codes are shifted by widening, others only by their zero point.
+        // Centered codes are shifted by widening, other codes only by their zero point.
         let is_shifted = layout.codes.values == CodeValues::Unsigned && geometry.zero.is_some();
         let less = if is_shifted { half as f32 } else { 0.0 };
         let mut numbers: Vec<f32> = numbers.into_iter().map(|number| f32::from_le_bytes(number) - less).collect();
@@ -96,13 +96,14 @@ impl SourceGrid {
         self.block[1]
     }
 
-    /// The matrix of a row, and the row in it.
+    /// Returns the matrix of a row, and the row in it.
     fn place(&self, row: usize) -> (usize, usize) {
         let (row, rows) = (self.rows.row(row as u64), self.decoder.steps.geometry.rows);
         ((row / rows) as usize, (row % rows) as usize)
     }
 
-    /// The global scale of the first `rows` rows, and whether scales are divided by it; `None` if these have several.
+    /// Returns the global scale of the first `rows` rows, and true if scales are divided by it; `None` if the rows have
+    /// several, or one that is not positive and finite.
     pub(super) fn global(&self, rows: u64, parts: &[&[u8]]) -> Option<(f32, bool)> {
         let steps = &self.decoder.steps;
         let of = |row: u64| global_scale(steps, parts, self.place(row as usize).0, &mut [0; 4]);
@@ -155,7 +156,7 @@ impl SourceGrid {
         scales.into_iter().zip(zeros).map(group).collect()
     }
 
-    /// The number of each byte, if groups are parts of a row and their scales are bytes.
+    /// Returns the scale that each byte stands for, if groups are parts of a row and their scales are bytes.
     pub(super) fn numbers_of_bytes(&self, parts: &[&[u8]]) -> Option<[f64; 256]> {
         let (steps, geometry) = (&self.decoder.steps, &self.decoder.steps.geometry);
         let has_others = geometry.zero.is_some() || geometry.global.is_some() && !self.keeps_blocks;
@@ -172,7 +173,7 @@ impl SourceGrid {
         Some(scales.map(|scale| f64::from(f32::from_le_bytes(scale)) * factor))
     }
 
-    /// The scales of a row, which are bytes; `raw` is a buffer for them.
+    /// Returns the scales of a row, which are bytes; `raw` is a buffer for them.
     pub(super) fn scale_bytes<'a>(&self, row: usize, parts: &[&'a [u8]], raw: &'a mut Vec<u8>) -> &'a [u8] {
         let (steps, geometry) = (&self.decoder.steps, &self.decoder.steps.geometry);
         let ((matrix, below), groups) = (self.place(row), 0..geometry.grid[1] as usize);
@@ -184,7 +185,7 @@ impl SourceGrid {
         (self.decoder.steps.layout.codes.packing, self.decoder.steps.geometry.bits)
     }
 
-    /// The stored codes of a row, whose columns take whole bytes.
+    /// Returns the stored codes of a row, whose columns take whole bytes.
     pub(super) fn stored_codes<'a>(&self, row: usize, parts: &[&'a [u8]]) -> &'a [u8] {
         let geometry = &self.decoder.steps.geometry;
         let (matrix, within) = self.place(row);
@@ -200,7 +201,7 @@ impl SourceGrid {
         packing.unpack(&geometry.window(packing, parts, [matrix, within], columns), out);
     }
 
-    /// Which codes occur in some columns of a row.
+    /// Marks the codes that occur in some columns of a row.
     pub(super) fn mark(&self, row: usize, columns: Range<usize>, parts: &[&[u8]], seen: &mut [bool; 256]) {
         let mut buffer = [0; super::SEGMENT];
         let mut start = columns.start / 32 * 32;
@@ -215,13 +216,13 @@ impl SourceGrid {
         }
     }
 
-    /// The largest exponent of the scales of a row whose codes are not all 0, and of `so_far`.
+    /// Returns the maximum of `so_far` and the exponents of the scales of a row whose codes are not all 0.
     pub(super) fn largest_exponent(&self, row: usize, parts: &[&[u8]], so_far: Option<i32>) -> Option<i32> {
         let mut largest = so_far;
         for (group, at) in self.lines(row..row + 1, parts).pop()?.groups.iter().zip(0..) {
             let exponent = exponent_of(group.scale);
             if exponent <= largest {
-                continue; // whatever the codes are
+                continue; // for any codes
             }
             let columns = at * self.width()..((at + 1) * self.width()).min(self.columns());
             let mut seen = [false; 256];
@@ -234,19 +235,19 @@ impl SourceGrid {
     }
 }
 
-/// The exponent of a positive finite number, which is normal as float64; `None` for others.
+/// Returns the exponent of a positive finite number, which is normal as float64; `None` for other numbers.
 pub(super) fn exponent_of(number: f64) -> Option<i32> {
     (number > 0.0 && number < f64::INFINITY).then(|| (number.to_bits() >> 52) as i32 - 1023)
 }
 
-/// The number divided by the power of two at or below it.
+/// Returns the number divided by the power of two at or below it.
 pub(super) fn mantissa_of(number: f64) -> f64 {
     f64::from_bits(number.to_bits() & ((1 << 52) - 1) | 1023 << 52)
 }
 
-/// True if the quotient of two finite numbers has no more bits than the dividend: then a division does not round it.
+/// True if the quotient of two finite numbers has no more bits than the dividend, so that a division does not round it.
 fn divides(divisor: f64, dividend: f64) -> bool {
-    /// The significand without its trailing zeros.
+    /// Returns the significand without its trailing zeros.
     fn odd_part(number: f64) -> u64 {
         const FRACTION: u64 = (1 << 52) - 1;
         let bits = number.to_bits();
@@ -276,7 +277,7 @@ mod tests {
         ] {
             assert_eq!(divides(divisor, dividend), exact, "{dividend} / {divisor}");
         }
-        // Products of 24 bits and few more are exact, so their factors divide them.
+        // Products of numbers of 24 bits are exact, so their factors divide them.
         let mut next = random(7);
         for _ in 0..100_000 {
             let [one, other] = [next(), next()].map(|bits| f64::from((bits >> 41) as u32 | 1));

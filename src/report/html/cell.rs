@@ -3,7 +3,7 @@
 use super::words::{percent, with_thousands};
 use std::fmt::Write as _;
 
-/// An empty cell is shown as a dash, and comes last in every order.
+/// A cell, which is shown as a dash if it is empty, and then comes last in every order.
 #[derive(Default)]
 pub(super) struct Cell {
     pub(super) html: String,
@@ -11,7 +11,7 @@ pub(super) struct Cell {
     title: String,
     /// The number to sort by.
     pub(super) key: Option<f64>,
-    /// The length of its bar, from 0 to 1.
+    /// Length of its bar, from 0 to 1.
     pub(super) bar: Option<f64>,
 }
 

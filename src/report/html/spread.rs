@@ -7,14 +7,14 @@ use crate::measure::distribution::Histogram;
 use crate::text::power;
 use std::fmt::Write as _;
 
-/// How many bars fit side by side on a phone.
+/// Number of bars that fit side by side on a phone.
 const BINS: i32 = 40;
-/// How few numbers may share a bar with all beyond them, however many others there are.
+/// Number of numbers that may always share a bar with all beyond them, however many others there are.
 const FEW: u64 = 2;
-/// The maximum number of labels below the bars.
+/// Maximum number of labels below the bars.
 const LABELS: usize = 7;
 
-/// The exponents of a tensor before and after.
+/// Exponents of a tensor before and after.
 pub struct ExponentSpread {
     /// The tensor's name in the output.
     pub name: String,
@@ -32,7 +32,7 @@ struct SpreadBar {
     after: u64,
 }
 
-/// The section of all spreads; empty if there are none.
+/// Returns the section of all spreads; empty if there are none.
 pub(super) fn spreads(report: &Report, spreads: &[ExponentSpread]) -> String {
     if spreads.is_empty() {
         return String::new();
@@ -67,9 +67,9 @@ fn title(spread: &ExponentSpread, to: Option<Dtype>) -> String {
     format!(r#"<span class="name">{name}</span><small>{before} numbers before, {after} after{to}</small>"#)
 }
 
-/// Bars of equal width, from the smallest exponents to the largest. If there are too many exponents for a bar each, the
-/// first and the last bar take the thin tails: at most one number in a thousand, so that an outlier does not squeeze
-/// the others.
+/// Returns bars of equal width, from the smallest exponents to the largest. If there are too many exponents for a bar
+/// each, the first and the last bar take the thin tails: at most one number in a thousand, so that an outlier does not
+/// squeeze the others.
 fn bins(spread: &ExponentSpread, reach: Option<&DtypeRange>) -> Vec<SpreadBar> {
     let both: Histogram = spread.before.iter().chain(spread.after.iter()).collect();
     let Some(((lowest, _), (highest, _))) = both.iter().next().zip(both.iter().next_back()) else { return Vec::new() };
@@ -97,7 +97,7 @@ fn bins(spread: &ExponentSpread, reach: Option<&DtypeRange>) -> Vec<SpreadBar> {
     bounds.windows(2).map(bin).collect()
 }
 
-/// A type, and the first exponents of all kinds of numbers except zero.
+/// Type, and the first exponents of all kinds of numbers except zero.
 struct DtypeRange(Dtype, [i32; 3]);
 
 impl DtypeRange {
@@ -105,7 +105,7 @@ impl DtypeRange {
         if let Class::Float(format) = dtype.class() { Some(Self(dtype, format.edges())) } else { None }
     }
 
-    /// A word, and its meaning.
+    /// Returns a word for the kind of numbers in a bar, and its meaning.
     fn kind(&self, bin: &SpreadBar) -> (&'static str, String) {
         let Self(dtype, [rounded, normal, beyond]) = *self;
         match bin {
@@ -147,7 +147,7 @@ fn draw(text: &mut String, bins: &[SpreadBar], reach: Option<&DtypeRange>) {
     text.push_str("</tbody></table>\n</details>\n");
 }
 
-/// Below the bars, how the type represents such numbers: a line with the bars' labels, and a legend.
+/// Draws the kinds of such numbers in the type below the bars: a line with the bars' labels, and a legend.
 fn draw_reach(text: &mut String, bins: &[SpreadBar], reach: &DtypeRange) {
     let kind = |bin: &SpreadBar| reach.kind(bin);
     let (mut line, mut kinds) = (String::new(), String::new());

@@ -13,10 +13,10 @@ use serde_json::json;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-/// The kinds of loss that are worse than rounding.
+/// Kinds of loss that are worse than rounding.
 const LOST: [Loss; 6] = [Loss::Saturated, Loss::Infinite, Loss::Nan, Loss::NanLost, Loss::Flushed, Loss::Wrapped];
 
-/// The most rows: a browser takes seconds to show more.
+/// Maximum number of rows: a browser takes seconds to show more.
 const MOST: usize = 10_000;
 
 struct Column<'a> {
@@ -33,7 +33,7 @@ fn column<'a>(title: &'static str, note: &str, order: Order, cell: CellOf<'a>) -
     Column { title, note: note.to_owned(), order, cell }
 }
 
-/// The position of an element that `find` chooses.
+/// Makes a column with the position of an element that `find` chooses.
 fn position<'a>(title: &'static str, find: impl Fn(&TensorReport) -> Option<u64> + 'a) -> Column<'a> {
     let cell = move |tensor: &TensorReport| {
         let element = find(tensor)?;
@@ -42,7 +42,7 @@ fn position<'a>(title: &'static str, find: impl Fn(&TensorReport) -> Option<u64>
     column(title, "position", Order::Smallest, Box::new(move |_, tensor| cell(tensor).unwrap_or_default()))
 }
 
-/// How a column sorts rows when its heading is first pressed.
+/// Order of rows when a column's heading is first pressed.
 #[derive(Clone, Copy, PartialEq)]
 enum Order {
     /// As text, with numbers in it compared as numbers.
@@ -62,7 +62,7 @@ pub(super) fn table(report: &Report, spreads: &[ExponentSpread]) -> String {
     let mut text = String::from("<section>\n<h2 id=\"tensors\">Tensors</h2>\n");
     if all > MOST {
         let [shown, all] = [MOST, all].map(|count| with_thousands(count as u64));
-        let which = "those with the most noise, or the largest share of lost values";
+        let which = "the ones with the most noise or the largest share of lost values";
         let _ = writeln!(text, "<p>The table has {shown} of {all} tensors, {which}. A report in JSON has all.</p>");
     }
     if copied > 0 {
@@ -107,7 +107,8 @@ fn rows<'a>(report: &'a Report) -> impl Iterator<Item = (&'a FileReport<'a>, &'a
     report.files.iter().flat_map(|file| file.tensors.iter().map(move |tensor| (file, tensor)))
 }
 
-/// Rows with their positions in the file. Without accuracy, those with the largest share of lost values come first.
+/// Returns rows with their positions in the file. Without accuracy, rows with the largest share of lost values come
+/// first.
 fn noisiest_first<'a>(report: &'a Report) -> Vec<(usize, (&'a FileReport<'a>, &'a TensorReport<'a>))> {
     let mut sorted: Vec<_> = rows(report).enumerate().collect();
     sorted.sort_by(|(_, (_, left)), (_, (_, right))| {
@@ -122,7 +123,7 @@ fn noisiest_first<'a>(report: &'a Report) -> Vec<(usize, (&'a FileReport<'a>, &'
     sorted
 }
 
-/// Widths of the columns, for the browser: to find them itself, it would lay out every row before showing one.
+/// Returns widths of the columns, for the browser: to find them itself, it would lay out every row before showing one.
 fn widths(report: &Report, columns: &[Column]) -> String {
     let mut text = String::from("var(--name)");
     for (at, Column { title, note, cell, .. }) in columns.iter().enumerate().skip(1) {
@@ -139,11 +140,11 @@ fn widths(report: &Report, columns: &[Column]) -> String {
     text
 }
 
-/// The columns with rules of their own, which the page's style knows too.
+/// Columns with separate rules, which the page's style has too.
 const BECAME: usize = 1;
 const SQNR: usize = 2;
 
-/// The most important columns come first.
+/// Returns the columns, the most important ones first.
 fn columns<'a>(report: &'a Report, spreads: &'a [ExponentSpread]) -> Vec<Column<'a>> {
     let accuracy = report.tensors().filter_map(|tensor| tensor.accuracy.as_ref());
     let clearest = accuracy.filter_map(|accuracy| accuracy.sqnr_db).filter(|db| db.is_finite()).fold(0.0, f64::max);
@@ -202,7 +203,7 @@ fn columns<'a>(report: &'a Report, spreads: &'a [ExponentSpread]) -> Vec<Column<
     columns
 }
 
-/// The columns about weights that were quantized.
+/// Returns the columns about weights that were quantized.
 fn of_weights<'a>(report: &Report) -> Vec<Column<'a>> {
     let mut columns = Vec::new();
     if report.tensors().any(|tensor| origin(tensor).is_some()) {
@@ -240,7 +241,7 @@ fn of_weights<'a>(report: &Report) -> Vec<Column<'a>> {
     columns
 }
 
-/// A cell of the accuracy, if any tensor has it.
+/// Makes a cell from the accuracy, if a tensor has it.
 fn of_accuracy<'a>(cell: impl Fn(&Accuracy) -> Cell + 'a) -> CellOf<'a> {
     Box::new(move |_, tensor| {
         let accuracy = tensor.accuracy.as_deref().filter(|accuracy| accuracy.compared > 0);
@@ -248,14 +249,14 @@ fn of_accuracy<'a>(cell: impl Fn(&Accuracy) -> Cell + 'a) -> CellOf<'a> {
     })
 }
 
-/// The columns of a largest error, which is given with the element that has it.
+/// Returns the columns of a largest error, and of the element that has it.
 fn of_error<'a>(title: &'static str, note: &str, of: fn(&Accuracy) -> (f64, Option<u64>)) -> [Column<'a>; 2] {
     let find = move |tensor: &TensorReport| tensor.accuracy.as_deref().map(of).filter(|found| found.0 > 0.0)?.1;
     let largest = of_accuracy(move |accuracy| error(of(accuracy).0));
     [column(title, note, Order::Largest, largest), position("at", find)]
 }
 
-/// The ratio of signal to noise, of a weight that was quantized too.
+/// Makes a cell with the ratio of signal to noise, also for a weight that was quantized.
 fn sqnr_of<'a>(clearest: f64) -> CellOf<'a> {
     let others = of_accuracy(move |accuracy| sqnr(accuracy, clearest));
     Box::new(move |file, tensor| match tensor.quantized_accuracy() {
@@ -265,22 +266,22 @@ fn sqnr_of<'a>(clearest: f64) -> CellOf<'a> {
     })
 }
 
-/// A cell about a weight that was quantized.
+/// Makes a cell about a weight that was quantized.
 fn of_quantized<'a>(cell: impl Fn(&QuantizedAccuracy) -> Cell + 'a) -> CellOf<'a> {
     Box::new(move |_, tensor| tensor.quantized_accuracy().map(&cell).unwrap_or_default())
 }
 
-/// Where the codes of a weight come from that was quantized before.
+/// Returns the origin of a weight's codes, if it was quantized before or searched for codes.
 fn origin(tensor: &TensorReport) -> Option<CodesOrigin> {
     tensor.quantized.as_ref()?.codes
 }
 
-/// A number of things, if there are any.
+/// Makes a cell with a number, empty if it is 0.
 fn count(number: u64) -> Cell {
     if number == 0 { Cell::default() } else { Cell::number(with_thousands(number), number as f64) }
 }
 
-/// A cell that shows a share of the elements.
+/// Makes a cell that shows a share of the elements.
 fn of_counts<'a>(count: impl Fn(&Counts) -> u64 + 'a) -> CellOf<'a> {
     Box::new(move |_, tensor| {
         let counts = tensor.counts.as_ref().filter(|_| tensor.quantized.is_none());
@@ -319,7 +320,7 @@ fn sqnr(accuracy: &Accuracy, clearest: f64) -> Cell {
     }
 }
 
-/// The ratio of signal to noise; infinite without noise.
+/// Returns the ratio of signal to noise; infinite without noise.
 fn noise(tensor: &TensorReport) -> Option<f64> {
     if let Some(accuracy) = tensor.quantized_accuracy() {
         return Some(accuracy.sqnr_db.unwrap_or(f64::INFINITY));
@@ -327,7 +328,7 @@ fn noise(tensor: &TensorReport) -> Option<f64> {
     sqnr(tensor.accuracy.as_deref().filter(|accuracy| accuracy.compared > 0)?, 1.0).key
 }
 
-/// How many values were lost, and of how many; `None` if unknown, or if there are none.
+/// Returns the number of lost values, and of all values; `None` if unknown, or if there are no values.
 fn lost(tensor: &TensorReport) -> Option<(u64, u64)> {
     let (counts, all) = (tensor.counts.as_ref().filter(|_| tensor.quantized.is_none())?, tensor.elements());
     (all > 0).then(|| (LOST.into_iter().map(|loss| counts[loss]).sum(), all))
@@ -337,7 +338,7 @@ fn error(error: f64) -> Cell {
     if error.is_nan() { Cell::default() } else { Cell::number(significant(error, 4), error) }
 }
 
-/// The columns of a condition: the share of the values that met it, and the first of them if known.
+/// Returns the columns of a condition: the share of the values that met it, and the first of them if known.
 fn of_condition<'a>(report: &Report, title: &'static str, condition: Condition) -> Vec<Column<'a>> {
     let mut columns = Vec::new();
     if report.total()[condition] > 0 {

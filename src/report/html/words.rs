@@ -3,7 +3,7 @@
 use crate::report::TensorReport;
 use crate::text::{shorten, size};
 
-/// Text escaped for HTML, in an element or in a quoted attribute.
+/// Escapes text for HTML, in an element or in a quoted attribute.
 pub(super) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -19,22 +19,22 @@ pub(super) fn escape(text: &str) -> String {
     escaped
 }
 
-/// A tensor's name, or a note that its format has no names. Lines may break after dots.
+/// Formats a tensor's name, or a note that its format has no names. Lines may break after dots.
 pub(super) fn name(tensor: &TensorReport) -> String {
     if tensor.name.is_empty() { "<i>unnamed</i>".to_owned() } else { broken(&tensor.name) }
 }
 
-/// A name, with places to break it.
+/// Formats a name, with places to break it.
 pub(super) fn broken(name: &str) -> String {
     escape(&shorten(name)).replace('.', ".<wbr>").replace('/', "/<wbr>")
 }
 
-/// A number of bytes, on one line.
+/// Formats a number of bytes, on one line.
 pub(super) fn bytes(count: u64) -> String {
     size(count).replace(' ', "\u{a0}")
 }
 
-/// A number with commas between thousands.
+/// Formats a number with commas between thousands.
 pub(super) fn with_thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -47,7 +47,7 @@ pub(super) fn with_thousands(number: u64) -> String {
     text
 }
 
-/// A number with this many significant digits; tiny and huge ones have an exponent.
+/// Formats a number with this many significant digits; tiny and huge ones have an exponent.
 pub(super) fn significant(value: f64, digits: i32) -> String {
     let magnitude = value.abs().log10().floor();
     match value {
@@ -61,7 +61,7 @@ pub(super) fn significant(value: f64, digits: i32) -> String {
     }
 }
 
-/// A part of a whole in percent: 0% and 100% only if exact.
+/// Formats a part of a whole in percent: 0% and 100% only if exact.
 pub(super) fn percent(part: u64, whole: u64) -> String {
     let percent = part as f64 / whole as f64 * 100.0;
     match part {

@@ -1,8 +1,8 @@
 //! A model whose tensors are stored in other types.
 //!
-//! An initializer `w` becomes `w_float16`, and a Cast node in front of the graph's nodes makes `w` of it again, in its
-//! old type. A Constant node gets the new name for its output, and the Cast node follows it. So whatever refers to the
-//! value, in this graph or in one within, stays as it is, and no value or node of the model has the new name.
+//! An initializer `w` becomes `w_float16`, and a Cast node before the graph's other nodes restores `w` in its old type.
+//! A Constant node gets the new name for its output, and the Cast node follows it. Therefore all references to the
+//! value, in this graph or in a nested one, stay as they are. No other value or node of the model has the new name.
 
 use super::super::super::{Form, Input, Tensor, too_long};
 use super::super::protobuf::{MessageFields, Value, write_head};
@@ -22,7 +22,7 @@ use crate::kernel::Storage;
 use crate::text::shorten;
 use std::ops::Range;
 
-/// What becomes of a model.
+/// The planned change of a model.
 #[derive(Debug, Default)]
 pub(crate) struct Change<'a> {
     pub tensors: Vec<TensorChange>,
@@ -34,31 +34,31 @@ pub(crate) struct Change<'a> {
     pub data_file: Option<&'a str>,
 }
 
-/// What becomes of a tensor.
+/// The planned change of a tensor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum TensorChange {
     #[default]
     Stays,
-    /// It is stored in another type, and a Cast node gives it its type back.
+    /// The tensor is stored in another type, and a Cast node restores its old type.
     Cast(Dtype),
-    /// Its values in this type come in the place of codes, and of the nodes that decode them: the index in
-    /// [`Study::dequantizations`], where more values of the same codes follow, which become new initializers.
+    /// Values in this type replace the codes and the nodes that decode them. The index is in
+    /// [`Study::dequantizations`], where more values of the same codes can follow; these become new initializers.
     Decoded(usize, Dtype),
-    /// It is stored as codes, and nodes decode them: the index in [`Change::quantized`].
+    /// The tensor is stored as codes that nodes decode: the index in [`Change::quantized`].
     Quantized(usize),
-    /// No node uses it any more.
+    /// The tensor is removed, because no node uses it any more.
     Goes,
 }
 
-/// Why the operator set or the IR version that a type needs is impossible.
+/// Reason why a model cannot have the operator set or the IR version that a type needs.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Obstacle {
-    /// The model imports too old a set. It could be raised if no operator is named here: name of the node, its type, and
-    /// what prevents it.
+    /// The model imports too old a set. Without `broken`, the set could be raised; `broken` holds the name of a node,
+    /// its type, and the change that prevents this.
     Opset { imported: u64, broken: Option<(String, String, Break)> },
     /// The model imports no operators of the default domain.
     NoOpset,
-    /// The model imports too old a set, and its functions import sets of their own, which would have to be raised with it.
+    /// The model imports too old a set, and its functions import separate sets, which would have to be raised with it.
     Functions { imported: u64 },
     /// In IR versions up to 3, initializers are constants although they are inputs of the graph.
     OldIr { version: u64 },
@@ -71,7 +71,7 @@ impl Study {
         self.header.imports.iter().rev().find(|(_, domain, _)| is_default(domain)).map(|(.., version)| *version)
     }
 
-    /// Why the model does not import the operator set `wanted`; `None` if it does.
+    /// Returns the reason why the model does not import the operator set `wanted` or a later one; `None` if it does.
     pub(crate) fn obstacle(&self, file: &[u8], wanted: u64) -> Option<Obstacle> {
         let Some(imported) = self.opset(file) else { return Some(Obstacle::NoOpset) };
         if imported >= wanted {
@@ -91,14 +91,15 @@ impl Study {
         Some(Obstacle::Opset { imported, broken })
     }
 
-    /// Whether all initializers have to be inputs, so that there can be no new ones.
+    /// Returns an obstacle if the IR version is so old that all initializers have to be inputs, so that there can be no
+    /// new ones.
     pub(crate) fn old_ir(&self) -> Option<Obstacle> {
         let version = self.header.ir_version.as_ref().map_or(0, |(_, version)| *version);
         (version <= 3).then_some(Obstacle::OldIr { version })
     }
 
-    /// The IR version for a type, if the model has an older one. Fails if raising it would change the meaning of the
-    /// model.
+    /// Returns the IR version for a type, if the model has an older one. Fails if raising it would change the meaning
+    /// of the model.
     pub(crate) fn ir_version_for(&self, dtype: Dtype) -> Result<Option<u64>, Obstacle> {
         let version = self.header.ir_version.as_ref().map_or(0, |(_, version)| *version);
         let wanted = opsets::ir_version(dtype);
@@ -143,7 +144,8 @@ impl Study {
             placed.forms.push((Form::Numbers(target), 0..len));
             let data = match (moves, fate) {
                 (false, _) => Stored::Within,
-                // Codes of the same elements differ with the axis of the scales, and values of the same codes with the scales.
+                // These are not shared: codes of the same elements depend on the axis of the scales, and values of the
+                // same codes depend on the scales.
                 (true, TensorChange::Quantized(_) | TensorChange::Decoded(..)) => {
                     Stored::Beside(placed.beside(None, len))
                 }
@@ -259,7 +261,7 @@ impl Study {
         Ok(())
     }
 
-    /// Inserts the node that makes the old value of a tensor, and gives a Constant node a new name for its output.
+    /// Inserts the node that restores the old value of a tensor, and renames the output of a Constant node.
     fn insert_cast(
         &self,
         edits: &mut Edits,
@@ -324,11 +326,11 @@ impl Study {
     }
 }
 
-/// Where elements are stored.
+/// Location of stored elements.
 #[derive(Clone, Copy)]
 enum Stored {
     /// In the message.
     Within,
-    /// In the file beside the model, at this offset.
+    /// In the file next to the model, at this offset.
     Beside(u64),
 }

@@ -1,4 +1,4 @@
-//! The nodes that decode codes: they are inserted with scales in front of the users of a weight, or folded into values.
+//! The nodes that decode codes: they are inserted with scales before the users of a weight, or folded into values.
 
 use super::super::super::Form;
 use super::super::protobuf::{MessageFields, Value, write_bytes, write_head, write_number};
@@ -13,18 +13,18 @@ use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::kernel::Storage;
 
-/// How a tensor is stored as codes.
+/// Storage of a tensor as codes.
 #[derive(Debug)]
 pub(crate) struct QuantizedTensor<'a> {
     /// The type and the shape of the codes, of the scales, and of the zero points if there are any.
     pub parts: Vec<(Dtype, &'a [u64])>,
     pub axis: usize,
-    /// 0 if there are no blocks.
+    /// Number of elements in a block; 0 if there are no blocks.
     pub block_size: u64,
 }
 
 impl Study {
-    /// Inserts the scales of a tensor, and a node for each of its users that decodes it.
+    /// Inserts the scales of a tensor, and a decoding node for each of its users.
     pub(super) fn insert_decoding(
         &self,
         edits: &mut Edits,
@@ -56,21 +56,21 @@ impl Study {
         }
     }
 
-    /// The end of an initializer, or of the Constant node that holds a tensor, and the message around it.
+    /// Returns the end of an initializer, or of the Constant node that holds a tensor, and the enclosing message.
     pub(super) fn end(&self, place: &Place) -> (usize, Option<usize>) {
         let holder = if place.holder == Holder::Constant { self.constant(place) } else { place.message };
         let Enclosed { frame, parent } = &self.frames[holder];
         (frame.body.end, *parent)
     }
 
-    /// The message of the Constant node that holds a tensor.
+    /// Returns the message of the Constant node that holds a tensor.
     pub(super) fn constant(&self, place: &Place) -> usize {
         // The tensor is in an attribute, which is in the node.
         let parent = |message: usize| self.frames[message].parent.expect("a node is in a graph");
         parent(parent(place.message))
     }
 
-    /// Gives a Constant node a new name for its output.
+    /// Renames the output of a Constant node.
     pub(super) fn rename_output(&self, edits: &mut Edits, place: &Place, name: &str) -> Result<()> {
         self.rename(edits, self.constant(place), (node::OUTPUT, 0), name)
     }
@@ -130,7 +130,7 @@ pub(super) enum NodeValue {
     Text(&'static str),
 }
 
-/// A node, as a field of a graph.
+/// Serializes a node as a field of a graph.
 pub(super) fn node_field(
     op_type: &str,
     inputs: &[impl AsRef<str>],
@@ -163,12 +163,12 @@ pub(super) fn node_field(
     bytes_field(graph::NODE, &new)
 }
 
-/// The name of the value that another node decodes from the codes with a name; `number` counts from 1.
+/// Returns the name of the value that a further node decodes from the codes `name`; `number` counts from 1.
 pub(super) fn copy_of(name: &str, number: usize) -> String {
     format!("{name}_copy_{number}")
 }
 
-/// Places for the scales and zero points of a tensor, and their initializers.
+/// Adds places for the scales and zero points of a tensor, and returns their initializers.
 pub(super) fn new_parts(
     placed: &mut Placed,
     quantized: &QuantizedTensor,
@@ -208,7 +208,7 @@ pub(super) fn new_initializer(
     vec![New::Bytes(start), New::Elements(at, len)]
 }
 
-/// The fields of a tensor whose elements are in another file.
+/// Serializes the fields of a tensor whose elements are in another file.
 pub(super) fn external(data_file: &str, offset: u64, len: u64) -> Vec<u8> {
     let mut fields = Vec::new();
     write_pair(&mut fields, EXTERNAL_DATA, "location", data_file);

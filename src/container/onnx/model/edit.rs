@@ -1,5 +1,5 @@
-//! Changes of a file of nested messages: ranges of bytes are replaced, the lengths of the messages around them follow,
-//! and everything else is copied.
+//! Changes of a file of nested messages: replaces ranges of bytes, adjusts the lengths of the enclosing messages, and
+//! copies everything else.
 
 use super::super::protobuf::{MessageFields, Value, take_varint, write_bytes, write_number, write_varint};
 use super::frames::Enclosed;
@@ -12,7 +12,7 @@ use std::ops::Range;
 #[derive(Clone, Debug)]
 pub(super) enum New {
     Bytes(Vec<u8>),
-    /// The elements at a place: its index, and their length.
+    /// The elements at a place: the index of the place, and the length of the elements.
     Elements(usize, u64),
 }
 
@@ -24,10 +24,10 @@ pub(super) enum FilePart {
     New(New),
 }
 
-/// Returns the replacement of a field; `None` to copy it.
+/// Function that returns the replacement of a field; `None` to copy it.
 pub(super) type FieldChange<'a> = dyn Fn(u64, &Value) -> Result<Option<Vec<u8>>> + 'a;
 
-/// The body of a small message, with other fields in the place of some.
+/// Returns the body of a small message with some fields replaced.
 pub(super) fn rebuilt(file: &[u8], body: &Range<usize>, change: &FieldChange) -> Result<Vec<u8>> {
     let mut new = Vec::new();
     for field in MessageFields::new(file, body.clone()).with_ranges() {
@@ -52,11 +52,11 @@ pub(super) fn number_field(field: u64, number: u64) -> Vec<u8> {
     new
 }
 
-/// Some changes of a file.
+/// A list of changes of a file.
 pub(super) struct Edits<'a> {
     pub(super) file: &'a [u8],
     frames: &'a [Enclosed],
-    /// The range that is replaced, the innermost message around it, and its replacement.
+    /// The replaced range, the innermost enclosing message, and the replacement.
     all: Vec<(Range<usize>, Option<usize>, Vec<New>)>,
 }
 

@@ -1,32 +1,32 @@
-//! The messages that enclose what a walk found.
+//! The messages that enclose the items of a walk.
 
 use super::parts::Frame;
 use std::collections::HashMap;
 
-/// A message, and the one that it is in.
+/// A message, and the index of the enclosing message.
 pub(super) struct Enclosed {
     pub frame: Frame,
     pub parent: Option<usize>,
 }
 
-/// The messages around what was found, the outer ones first.
+/// The messages that enclose the items of a walk, the outer ones first.
 #[derive(Default)]
 pub(super) struct Frames {
     pub all: Vec<Enclosed>,
-    /// The innermost messages so far, as indexes of `all`.
+    /// The most recent enclosing messages from the outermost, as indices in `all`.
     stack: Vec<usize>,
     /// The messages of an earlier walk, by their starts.
     known: HashMap<usize, usize>,
 }
 
 impl Frames {
-    /// For another walk over the same model.
+    /// Creates the collection for another walk over the same model.
     pub(super) fn reopened(all: Vec<Enclosed>) -> Self {
         let known = all.iter().enumerate().map(|(at, enclosed)| (enclosed.frame.start, at)).collect();
         Self { all, stack: Vec::new(), known }
     }
 
-    /// The index of the innermost of some messages.
+    /// Returns the index of the innermost of some messages, and adds the missing ones.
     pub(super) fn enclose(&mut self, enclosing: &[Frame]) -> usize {
         let is_same = |&(depth, frame): &(usize, &Frame)| {
             self.stack.get(depth).is_some_and(|&known| self.all[known].frame == *frame)

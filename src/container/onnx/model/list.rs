@@ -12,7 +12,7 @@ use crate::io::map::MappedFile;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-/// More tensors than any model has; a file full of empty ones is refused before it takes memory.
+/// Maximum number of tensors, more than any model has; a file full of empty ones is refused before it takes memory.
 const MAX_TENSORS: usize = 1 << 20;
 
 /// Lists the tensors of a model. Refuses names that are missing or appear twice.
@@ -30,9 +30,9 @@ pub(super) fn list(file: &MappedFile) -> Result<Contents> {
 struct List<'a> {
     file: &'a MappedFile,
     externals: Externals<'a>,
-    /// The graph of each tensor, and whether its name is that of a value.
+    /// The graph of each tensor; true if its name is the name of a value.
     places: Vec<(usize, bool)>,
-    /// The graph that defines a value as an input or the output of a node; `None` if several do.
+    /// The graph that defines a value as an input or the output of a node; `None` if several graphs do.
     definitions: HashMap<&'a [u8], Option<usize>>,
     contents: Contents,
 }
@@ -100,7 +100,7 @@ impl List<'_> {
         *known = known.filter(|known| *known == graph);
     }
 
-    /// The message of a tensor. An error names the tensor, by its name as a value if it has one.
+    /// Reads the message of a tensor. An error names the tensor, by its name as a value if it has one.
     fn message(&self, body: Range<usize>, name: Option<&str>) -> Result<Message> {
         Message::read(self.file, body.clone())
             .map_err(|error| error.in_tensor(name.unwrap_or(&Message::name_in(self.file, body))))
@@ -110,7 +110,7 @@ impl List<'_> {
         super::super::text(self.file, name, "the name of a value")
     }
 
-    /// Adds a tensor, or why it cannot be read.
+    /// Adds a tensor, or the error if it cannot be read.
     fn add(&mut self, found: &Found, tensor: Result<Tensor>, name: Option<String>, suffix: &str) {
         let mut name = name.unwrap_or_default();
         name.push_str(suffix);
@@ -137,8 +137,8 @@ fn numbers(file: &MappedFile, message: &Frame, (field, label): (u64, &'static st
     Ok(Tensor { name: String::new(), shape, count, elements, fortran_order: false, data, stored })
 }
 
-/// Makes all names unique: if several graphs have a value of one name, the path to its graph comes before it. A value counts
-/// wherever it comes from, so that a tensor keeps its path when another one is stored under a new name.
+/// Makes all names unique: if several graphs have a value of one name, the path to the graph precedes the name. A value
+/// counts regardless of its origin, so that a tensor keeps its path when another one is stored under a new name.
 fn name_all(
     tensors: &mut [Tensor],
     places: &[(usize, bool)],

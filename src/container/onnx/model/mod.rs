@@ -1,22 +1,21 @@
 //! `.onnx`: an ONNX model (`ModelProto`, onnx.proto3, IR version 14): a graph of nodes, and its tensors.
 //!
-//! A model is a protobuf message of messages. [`walk`] goes through it once, in linear time and at most 100 messages
-//! deep as protobuf does, and passes tensors over by their lengths. [`list`] makes the list of *places* that hold
-//! tensors: initializers and Constant nodes of the main graph, of graphs in attributes (If, Loop, Scan), of functions
-//! and of training, sparse tensors, and attributes of other nodes. A tensor has the name of its value. If several graphs
-//! have a value of this name, the path to the graph comes before it: `If_0.then_branch/k`.
+//! A model is a protobuf message of messages. [`walk`] traverses it once, in linear time and at most 100 messages deep,
+//! as protobuf does, and skips tensors by their lengths. [`list`] lists the *places* that hold tensors: initializers
+//! and Constant nodes of the main graph, of graphs in attributes (If, Loop, Scan), of functions and of training, sparse
+//! tensors, and attributes of other nodes. A tensor has the name of its value. If several graphs have a value of this
+//! name, the path to the graph precedes it: `If_0.then_branch/k`.
 //!
 //! A model is not made from tensors, because tensors do not determine a graph. It is *changed*: [`study`] finds the
 //! role of each tensor (a weight, the default of an input, a scale, a shape or an index) and the messages around it.
-//! [`change`] makes a list of edits, each a range of bytes within a message and what comes in its place: new elements,
-//! names, types and Cast nodes. [`edit`] lets the lengths of the enclosing messages follow. The result is a sequence of
-//! ranges of the old file, which are copied byte for byte, literal bytes, and elements that the engine converts. With
-//! external data, the elements of large initializers go into a second file, which starts where the model ends in the
-//! plan.
+//! [`change`] lists the edits; each replaces a range of bytes within a message by new elements, names, types or Cast
+//! nodes. [`edit`] adjusts the lengths of the enclosing messages. The result is a sequence of ranges of the old file,
+//! which are copied byte for byte, literal bytes, and elements that the engine converts. With external data, the
+//! elements of large initializers go into a second file, which starts at the end of the model in the plan.
 //!
-//! For quantized weights, [`nodes`] finds who uses which tensors, and [`uses`] which of them `DequantizeLinear` nodes decode
-//! and which are weights of a multiplication. [`decoding`] inserts such nodes, with initializers for the scales, or folds
-//! them into values.
+//! For quantized weights, [`nodes`] finds the nodes that use each tensor. [`uses`] finds the tensors that
+//! `DequantizeLinear` nodes decode, and the weights of multiplications. [`decoding`] inserts such nodes, with
+//! initializers for the scales, or folds them into values.
 
 mod change;
 mod decoding;
@@ -68,7 +67,7 @@ impl Container for OnnxModel {
 }
 
 impl Format for OnnxModel {
-    /// A model has a graph, and no number where a tensor has its type.
+    /// True for a message that has a graph, and no number in the field that holds the type of a tensor.
     fn recognises(&self, bytes: &[u8]) -> bool {
         const FEW: usize = 10_000;
         let fields = MessageFields::new(bytes, 0..bytes.len()).map_while(Result::ok).take(FEW);
@@ -103,7 +102,7 @@ impl Format for OnnxModel {
 }
 
 impl OnnxModel {
-    /// Says what a file is if it is not a model.
+    /// Identifies a file that is not a model.
     fn explain(&self, file: &MappedFile, error: Error) -> Error {
         if self.recognises(file) {
             return error;
@@ -117,7 +116,7 @@ impl OnnxModel {
     }
 }
 
-/// The metadata of a model: its own fields, then the pairs of `metadata_props`.
+/// Reads the metadata of a model: its own fields, then the pairs of `metadata_props`.
 fn metadata(file: &[u8]) -> Result<Vec<(String, String)>> {
     let (mut pairs, mut imports) = (Vec::new(), Vec::new());
     for field in MessageFields::new(file, 0..file.len()) {

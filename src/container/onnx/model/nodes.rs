@@ -1,4 +1,4 @@
-//! The nodes that use tensors: which of them decode codes, and which take a tensor as their weight.
+//! The nodes that use tensors, including nodes that decode codes and nodes that have a tensor as their weight.
 
 use super::super::protobuf::{MessageFields, Value};
 use super::frames::Frames;
@@ -9,16 +9,16 @@ use crate::error::Result;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
-/// A node with an input that is a tensor, or what another node decodes.
+/// A node with an input that is a tensor, or a value that another node decodes.
 pub(super) struct ModelNode {
-    /// Its message in [`Study::frames`](super::study::Study::frames).
+    /// Index of its message in [`Study::frames`](super::study::Study::frames).
     pub frame: usize,
     pub kind: NodeKind,
-    /// Its inputs: the fields in the file, and what they are.
+    /// Its inputs: the ranges of their names in the file, and their values.
     pub inputs: Vec<(Range<usize>, Option<NamedValue>)>,
 }
 
-/// What a node does with its inputs.
+/// Operation of a node on its inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NodeKind {
     /// `DequantizeLinear`, by its index in [`Uses::decoding`].
@@ -29,7 +29,7 @@ pub(super) enum NodeKind {
     Other,
 }
 
-/// How an operator uses its second input, a weight.
+/// Use of the second input of an operator, a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum WeightUse {
     /// As [inputs, outputs]: `MatMul` and Gemm.
@@ -48,7 +48,7 @@ pub(super) enum NamedValue {
     Decoded(usize),
 }
 
-/// An input of a node: the index of the node in [`Uses::nodes`], and that of the input.
+/// An input of a node: the index of the node in [`Uses::nodes`], and the index of the input.
 pub(super) type NodeInput = (usize, usize);
 
 /// A `DequantizeLinear` node.
@@ -60,9 +60,9 @@ pub(super) struct DecodingNode {
     pub node: Option<usize>,
     /// The nodes that use its output.
     pub users: Vec<NodeInput>,
-    /// Its axis, block size and type of the output.
+    /// Its axis, its block size and the type of its output.
     pub attributes: [i64; 3],
-    /// How messages name it.
+    /// Its name in messages.
     pub label: String,
 }
 
@@ -73,7 +73,7 @@ pub(super) struct CastValue {
     pub name: Range<usize>,
 }
 
-/// Who uses which tensors.
+/// The uses of tensors by nodes.
 #[derive(Default)]
 pub(super) struct Uses {
     pub nodes: Vec<ModelNode>,
@@ -83,18 +83,19 @@ pub(super) struct Uses {
     pub casts: Vec<CastValue>,
     /// Outputs of graphs.
     pub outputs: HashSet<NamedValue>,
-    /// How many nodes compute with codes, by operator.
+    /// Number of nodes that compute with codes, by operator.
     pub quantized: BTreeMap<String, u64>,
 }
 
-/// What `DequantizeLinear` nodes with the same scales make of a tensor of codes.
+/// The value that `DequantizeLinear` nodes with the same scales compute from a tensor of codes.
 #[derive(Debug)]
 pub(crate) struct Dequantization {
     /// The indices of the tensors.
     pub codes: usize,
     pub scale: usize,
     pub zero_point: Option<usize>,
-    /// The axis of the scales, and the elements of a block along it, or 0; an axis that does not exist is beyond all.
+    /// The axis of the scales, and the number of elements of a block along it, or 0. A nonexistent axis is beyond all
+    /// axes.
     pub axis: Option<(usize, u64)>,
     /// The name of the value.
     pub name: String,
@@ -116,14 +117,15 @@ pub(crate) struct Undecoded {
 pub(super) struct UseFinder<'a> {
     file: &'a [u8],
     values: HashMap<(usize, &'a [u8]), NamedValue>,
-    /// The tensors behind the outputs of Cast nodes.
+    /// The source tensors of the outputs of Cast nodes.
     casts: HashMap<(usize, &'a [u8]), usize>,
     frames: Frames,
     uses: Uses,
 }
 
 impl<'a> UseFinder<'a> {
-    /// For a model with these values; `decoding` are the outputs of its `DequantizeLinear` nodes and their graphs.
+    /// Creates the finder for a model with these values; `decoding` holds the outputs of its `DequantizeLinear` nodes
+    /// and their graphs.
     pub(super) fn new(
         file: &'a [u8],
         tensors: impl Iterator<Item = (usize, (usize, Range<usize>))>,
@@ -150,13 +152,13 @@ impl<'a> UseFinder<'a> {
         (self.frames, self.uses)
     }
 
-    /// The value with a name, as a graph sees it.
+    /// Returns the value that a name denotes in a graph.
     fn value(&self, context: &Context, graph: usize, name: &Range<usize>) -> Option<NamedValue> {
         let name = &self.file[name.clone()];
         ancestors(&context.graphs, graph).find_map(|graph| self.values.get(&(graph, name)).copied())
     }
 
-    /// Remembers the output of a Cast node if a tensor is behind its input.
+    /// Records the output of a Cast node if its input comes from a tensor.
     fn cast(&mut self, context: &Context, graph: usize, node: &Node) {
         let ([input, ..], [output, ..]) = (&*node.inputs, &*node.outputs) else { return };
         let name = &self.file[input.clone()];
@@ -239,7 +241,7 @@ impl Visitor for UseFinder<'_> {
     }
 }
 
-/// Whether an operator computes with codes itself.
+/// True if an operator itself computes with codes.
 fn computes_with_codes(op: &[u8], domain: &[u8]) -> bool {
     let Ok(op) = std::str::from_utf8(op) else { return false };
     match domain {
@@ -257,7 +259,7 @@ fn computes_with_codes(op: &[u8], domain: &[u8]) -> bool {
     }
 }
 
-/// Integer attributes of a node, or their defaults.
+/// Returns integer attributes of a node, or their defaults.
 pub(super) fn integers<const N: usize>(file: &[u8], body: &Range<usize>, wanted: [(&str, i64); N]) -> [i64; N] {
     let mut found = wanted.map(|(_, default)| default);
     for field in MessageFields::new(file, body.clone()).map_while(Result::ok) {

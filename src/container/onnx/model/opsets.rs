@@ -1,4 +1,4 @@
-//! Which operators change when a model imports a later operator set.
+//! Operators that change when a model imports a later operator set.
 
 use crate::dtype::Dtype;
 
@@ -6,11 +6,11 @@ use crate::dtype::Dtype;
 const OLDEST: u64 = 1;
 const NEWEST: u64 = 28;
 
-/// Every operator of the default domain, and the operator sets that break nodes of it: an input, output or
-/// attribute moves or disappears, a default changes, or the same signature means something else (Softmax 13 flattens,
-/// `Resize` 11 counts coordinates from another point, `RoiAlign` 16, Split 18, `AveragePool` 19, `GroupNormalization` 21;
-/// `PRelu` 7 takes the slopes of channels for those of the last dimension).
-/// `tests/interop/onnx_models.py` compares this list with the schemas of the onnx package.
+/// Every operator of the default domain, and the operator sets that break nodes of it: an input, output or attribute
+/// moves or disappears, a default changes, or the same signature gets another meaning (Softmax 13 no longer flattens,
+/// `Resize` 11 counts coordinates from another point, `RoiAlign` 16, Split 18, `AveragePool` 19, `GroupNormalization`
+/// 21; `PRelu` 7 applies slopes of channels to the last dimension). `tests/interop/onnx_models.py` compares this list
+/// with the schemas of the onnx package.
 const OPERATORS: &str = "Abs 6, Acos, Acosh, Add 6 7, AffineGrid, And 7, ArgMax, ArgMin, Asin, Asinh, Atan, Atanh, Attention, AveragePool \
     19, BatchNormalization 6 7 9 14, Bernoulli, BitCast, BitShift, BitwiseAnd, BitwiseNot, BitwiseOr, BitwiseXor, \
     BlackmanWindow, Cast 6, CastLike, CausalConvWithState, Ceil 6, Celu, CenterCropPad, Clip 6 11, Col2Im, Compress, \
@@ -35,16 +35,17 @@ const OPERATORS: &str = "Abs 6, Acos, Acosh, Add 6 7, AffineGrid, And 7, ArgMax,
     TensorScatter, TfIdfVectorizer, ThresholdedRelu, Tile 6, TopK 10, Transpose, Trilu, Unique, Unsqueeze 13, \
     Upsample 7 9 10, Where, Xor 7";
 
-/// What keeps nodes of an operator from a later operator set.
+/// Reason why nodes of an operator cannot use a later operator set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Break {
-    /// tcast does not know the operator, or not in the operator set that the model imports.
+    /// The operator, or the operator set that the model imports, is unknown to tcast.
     Unknown,
-    /// They mean something else from this operator set on.
+    /// The meaning of the nodes changes from this operator set on.
     From(u64),
 }
 
-/// What keeps nodes of an operator in the operator set `from` from the later one `to`.
+/// Returns the reason why nodes of an operator in the operator set `from` cannot use the later set `to`; `None` if they
+/// can.
 pub(super) fn breaks(operator: &[u8], from: u64, to: u64) -> Option<Break> {
     let found = OPERATORS.split(',').map(str::trim).find_map(|row| {
         let mut words = row.split(' ');
@@ -55,7 +56,7 @@ pub(super) fn breaks(operator: &[u8], from: u64, to: u64) -> Option<Break> {
     first.map(Break::From)
 }
 
-/// The IR version that introduced a type; 0 for types that every version has.
+/// Returns the IR version that introduced a type; 0 for types that every version has.
 pub(super) fn ir_version(dtype: Dtype) -> u64 {
     match dtype {
         dtype if dtype.is_float8() => 9,

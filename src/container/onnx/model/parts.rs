@@ -1,10 +1,10 @@
-//! What a model consists of: the fields of its messages, and what a walk over them finds.
+//! The parts of a model: the fields of its messages, and the items that a walk over them finds.
 
 use crate::dtype::Dtype;
 use crate::error::Result;
 use std::ops::Range;
 
-/// The longest part of a path that names a graph.
+/// Maximum length of one part of a path that names a graph.
 const MAX_LABEL: usize = 48;
 
 /// Fields of `ModelProto`.
@@ -62,7 +62,7 @@ pub(super) mod attribute {
     pub(in super::super) const SPARSE_TENSORS: u64 = 23;
 }
 
-/// A message with its tag and length, and without.
+/// A message: `start` is the position of its tag and length, `body` the range of its contents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Frame {
     pub start: usize,
@@ -75,12 +75,12 @@ pub(super) struct Graph {
     /// The graph with the node that has this graph as an attribute.
     pub parent: Option<usize>,
     pub part: ModelPart,
-    /// How paths name it; empty for the main graph.
+    /// Its name in paths; empty for the main graph.
     pub label: Box<str>,
 }
 
 impl Graph {
-    /// Whether it is the graph of the model. Functions and training can come before it in the file.
+    /// True if it is the graph of the model. Functions and training can come before it in the file.
     pub(super) fn is_main(&self) -> bool {
         self.part == ModelPart::Main && self.parent.is_none()
     }
@@ -108,7 +108,7 @@ pub(super) struct Node {
     pub number: u64,
 }
 
-/// What holds a tensor.
+/// Kind of place that holds a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Holder {
     Initializer,
@@ -127,11 +127,11 @@ pub(super) enum Holder {
 pub(super) struct Found {
     pub graph: usize,
     pub holder: Holder,
-    /// The tensor's message, or that of the attribute.
+    /// The message of the tensor, or of the attribute.
     pub message: Frame,
     /// The value that a Constant node defines.
     pub output: Option<Range<usize>>,
-    /// How to name it if it has no name: by its node and attribute.
+    /// Label for a tensor without a name: its node and attribute.
     pub label: Option<String>,
 }
 
@@ -149,7 +149,7 @@ pub(super) enum NameUse {
     Other,
 }
 
-/// Receives what a walk finds.
+/// Receives the items that a walk finds.
 pub(super) trait Visitor {
     fn node(&mut self, _context: &Context, _graph: usize, _node: &Node) {}
 
@@ -165,10 +165,10 @@ pub(super) trait Visitor {
     fn tensor(&mut self, context: &Context, found: Found) -> Result<()>;
 }
 
-/// What encloses the current message.
+/// Surroundings of the current message.
 pub(super) struct Context<'a> {
     pub file: &'a [u8],
-    /// From the outermost message; a field of the model is enclosed by none.
+    /// Enclosing messages, outermost first; empty for a field of the model.
     pub enclosing: Vec<Frame>,
     /// All graphs so far, in the order of their starts.
     pub graphs: Vec<Graph>,
@@ -181,19 +181,19 @@ pub(super) struct Header {
     pub ir_version: Option<(Range<usize>, u64)>,
     /// Imports of operator sets: the message, the domain and the version.
     pub imports: Vec<(Frame, Range<usize>, u64)>,
-    /// Whether a function imports operators of the default domain.
+    /// True if a function imports operators of the default domain.
     pub has_functions: bool,
     /// All graphs, in the order of their starts.
     pub graphs: Vec<Graph>,
 }
 
-/// Whether this is the name of the default domain of operators.
+/// True if this is the name of the default domain of operators.
 pub(super) fn is_default_domain(domain: &[u8]) -> bool {
     domain.is_empty() || domain == b"ai.onnx"
 }
 
-/// Whether tcast inserted a node that gives a stored tensor its type back: it has the name of the tensor, and so does the
-/// first of several.
+/// True if tcast inserted a node to restore the type of a stored tensor. Such a node has the name of the tensor;
+/// further nodes for the same tensor add `_copy_` and a number.
 pub(super) fn is_inserted(file: &[u8], node: &Node) -> bool {
     let op = &file[node.op_type.clone()];
     let is_one = matches!(op, b"Cast" | b"DequantizeLinear") && is_default_domain(&file[node.domain.clone()]);
@@ -207,7 +207,8 @@ pub(super) fn is_inserted(file: &[u8], node: &Node) -> bool {
     }
 }
 
-/// The number at the end of a name like those under which tcast stores tensors: 3 of `w_float16_3`, and 0 of `w_float16`.
+/// Returns the number at the end of a name of the form that tcast gives to stored tensors: 3 for `w_float16_3`, and 0
+/// for `w_float16`.
 pub(super) fn stored_number(name: &[u8]) -> Option<u32> {
     let mut parts = name.rsplitn(3, |&byte| byte == b'_');
     let last = parts.next().unwrap_or_default();
@@ -220,7 +221,7 @@ pub(super) fn stored_number(name: &[u8]) -> Option<u32> {
 }
 
 impl Context<'_> {
-    /// How messages and paths name a node: by its name, or by its type and its number in the graph.
+    /// Returns the label of a node in messages and paths: its name, or its type and its number in the graph.
     pub(super) fn node_label(&self, node: &Node) -> String {
         match self.label(&node.name) {
             name if name.is_empty() => format!("{}_{}", self.label(&node.op_type), node.number),
@@ -228,14 +229,14 @@ impl Context<'_> {
         }
     }
 
-    /// A name in the file, as far as it fits into a label.
+    /// Returns a name in the file, truncated to the length of a label.
     pub(super) fn label(&self, name: &Range<usize>) -> String {
         let text = String::from_utf8_lossy(&self.file[name.start..name.end.min(name.start + 4 * MAX_LABEL)]);
         text.chars().take(MAX_LABEL).collect()
     }
 }
 
-/// `If_0.then_branch`: the path to a graph; empty for the main graph. `None` if it is too long.
+/// Returns the path to a graph, such as `If_0.then_branch`; empty for the main graph. `None` if it is too long.
 fn path(graphs: &[Graph], graph: usize) -> Option<String> {
     const MAX_PATH: usize = 256;
     let mut labels: Vec<&str> = Vec::new();
@@ -251,7 +252,7 @@ fn path(graphs: &[Graph], graph: usize) -> Option<String> {
     Some(labels.join("/"))
 }
 
-/// The path to a graph in front of the name of a value, with a slash.
+/// Returns the path to a graph with a slash, as the prefix of a value's name.
 pub(super) fn prefix(graphs: &[Graph], graph: usize) -> String {
     match path(graphs, graph) {
         Some(path) if path.is_empty() => path,
@@ -260,7 +261,7 @@ pub(super) fn prefix(graphs: &[Graph], graph: usize) -> String {
     }
 }
 
-/// A graph, and those that enclose it.
+/// Returns a graph and the graphs that enclose it.
 pub(super) fn ancestors(graphs: &[Graph], graph: usize) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(graph), |&graph| graphs[graph].parent)
 }

@@ -1,4 +1,4 @@
-//! Where everything goes in a changed model.
+//! Layout of a changed model.
 
 use super::super::super::{FileLayout, Form, Placement, Tensor, too_long};
 use super::edit::{FilePart, New};
@@ -7,40 +7,40 @@ use crate::error::Result;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// ONNX Runtime maps external data in pages.
+/// Alignment of external data, which ONNX Runtime maps in pages.
 const ALIGNMENT: u64 = 4096;
-/// Smaller tensors stay in the model, as with `onnx.save`.
+/// Size in bytes below which a tensor stays in the model, as with `onnx.save`.
 pub(super) const SMALL: u64 = 1024;
-/// Where everything goes in the changed model.
+/// Layout of the changed model.
 #[derive(Debug)]
 pub(crate) struct ModelLayout {
     /// Literals and the length. The file with the elements follows the model.
     pub layout: FileLayout,
-    /// For each tensor its index in `layout.places`; `None` if it stays where it is.
+    /// Index of each tensor in `layout.places`; `None` if it stays in its place.
     pub places: Vec<Option<usize>>,
     /// Ranges of the old file with their offsets.
     pub copies: Vec<(u64, Range<usize>)>,
-    /// Where the file with the elements starts.
+    /// Start of the file with the elements.
     pub data_start: Option<u64>,
 }
 
 /// The tensors that get new places.
 #[derive(Default)]
 pub(super) struct Placed {
-    /// For each tensor of the model its index in `forms`.
+    /// Index of each tensor of the model in `forms`.
     pub index: Vec<Option<usize>>,
-    /// Forms and lengths, and offsets in the file beside the model.
+    /// Forms and lengths, and offsets in the file next to the model.
     pub forms: Vec<(Form, Range<u64>)>,
     is_beside: Vec<usize>,
-    /// The end of the file beside the model.
+    /// End of the file next to the model.
     end: u64,
-    /// Tensors that share elements share them in the output.
+    /// Offsets of stored elements: tensors that share elements share them in the output too.
     known: HashMap<(usize, usize, Dtype, u64, Dtype), u64>,
 }
 
 impl Placed {
-    /// A place in the file beside the model for the last tensor. `stored` are the elements that it is made from and its
-    /// type, if tensors with the same ones may share it.
+    /// Assigns the last tensor a place in the file next to the model, and returns its offset. `stored` holds the source
+    /// elements and the target type, if tensors with the same elements and type may share the place.
     pub(super) fn beside(&mut self, stored: Option<(&Tensor, Dtype)>, len: u64) -> u64 {
         let start = self.end.next_multiple_of(ALIGNMENT);
         let offset = stored.and_then(|(tensor, target)| {
@@ -55,7 +55,7 @@ impl Placed {
         offset
     }
 
-    /// Lays out the parts of the model, and after it the file beside it.
+    /// Lays out the parts of the model, followed by the file next to it.
     pub(super) fn lay_out(self, pieces: Vec<FilePart>) -> Result<ModelLayout> {
         let Self { index, forms, is_beside, end, .. } = self;
         let mut places: Vec<Placement> =

@@ -1,4 +1,4 @@
-//! Studies a model before it is changed: finds the place of each tensor, and what its nodes use it for.
+//! Studies a model before it is changed: finds the place of each tensor, and its role in the nodes that use it.
 
 use super::super::super::{Input, Tensor};
 use super::super::NAME;
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-/// What a tensor of a model is, if it is not a plain weight.
+/// Role of a tensor of a model that is not a plain weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum TensorRole {
@@ -42,7 +42,7 @@ pub(crate) enum TensorRole {
     Shadowing,
 }
 
-/// Where a tensor is.
+/// Place of a tensor.
 pub(super) struct Place {
     pub holder: Holder,
     pub graph: usize,
@@ -73,9 +73,9 @@ pub(crate) struct Study {
     pub(super) ambiguous: HashSet<Vec<u8>>,
     /// A number that makes the names of [`Study::stored_name`] unique.
     fresh: u32,
-    /// The first node of each type of the default domain: its name.
+    /// The name of the first node of each type of the default domain.
     pub(super) operators: HashMap<Vec<u8>, String>,
-    /// The first node that casts to a float8 type of FNUZ, with saturation: its name, and its operator.
+    /// The name and the operator of the first node that casts to a FNUZ float8 type with saturation.
     pub(super) fnuz_cast: Option<(String, &'static str)>,
     /// The outputs of `DequantizeLinear` nodes, with their graphs.
     pub(super) decoded: Vec<(usize, Range<usize>)>,
@@ -89,7 +89,7 @@ pub(crate) struct Study {
 }
 
 impl Study {
-    /// Studies a model that was read.
+    /// Studies the model in an input.
     pub(crate) fn of(input: &Input) -> Result<Self> {
         let file: &[u8] = &input.files[0];
         let mut scout = Scout { file, ..Scout::default() };
@@ -107,7 +107,7 @@ impl Study {
         };
         for place in places.iter_mut().filter(|place| place.role.is_none()) {
             let name = &file[place.name.clone()];
-            // Up to IR version 3, every initializer is an input, and a constant all the same.
+            // Up to IR version 3, every initializer is an input and nevertheless a constant.
             let input = inputs.get(&(place.graph, name)).copied();
             place.input = input.flatten().filter(|_| matches!(header.ir_version, Some((_, 1..=3))));
             place.role = if input.is_some() && place.input.is_none() {
@@ -143,23 +143,24 @@ impl Study {
         })
     }
 
-    /// Whether a tensor is also an input of the graph, as all are up to IR version 3.
+    /// True if a tensor is also an input of the graph, as all initializers are up to IR version 3.
     pub(crate) fn is_input(&self, tensor: usize) -> bool {
         self.places[tensor].input.is_some()
     }
 
-    /// What a tensor is for a target type, if it is not a plain weight.
+    /// Returns the role of a tensor for a target type, if it is not a plain weight.
     pub(crate) fn role_for(&self, tensor: usize, to: Dtype) -> Option<TensorRole> {
         let is_constant = self.places[tensor].holder == Holder::Constant && to.bits() == 6;
         if is_constant { Some(TensorRole::Constant) } else { self.role(tensor) }
     }
 
-    /// What a tensor is, if it is not a plain weight.
+    /// Returns the role of a tensor, if it is not a plain weight.
     pub(crate) fn role(&self, tensor: usize) -> Option<TensorRole> {
         self.places[tensor].role
     }
 
-    /// `w_float16`: the name under which a tensor is stored in another type. No value and no node of the model ends so.
+    /// Returns the name under which a tensor is stored in another type: `w_float16`. No name of a value or node of the
+    /// model ends in this way.
     pub(crate) fn stored_name(&self, name: &str, dtype: Dtype) -> String {
         if self.fresh == 0 { format!("{name}_{dtype}") } else { format!("{name}_{dtype}_{}", self.fresh) }
     }
@@ -171,29 +172,29 @@ struct Scout<'a> {
     places: Vec<Place>,
     frames: Frames,
     first_nodes: Vec<FirstNode>,
-    /// What the nodes use a value for, if that protects it.
+    /// The role of a value in the nodes that use it, if this role protects the value.
     uses: HashMap<&'a [u8], TensorRole>,
-    /// The inputs of graphs, those of the main graph with their messages.
+    /// The inputs of graphs, with their messages in the main graph.
     inputs: HashMap<(usize, &'a [u8]), Option<usize>>,
     /// The graphs that define a name.
     definitions: HashMap<&'a [u8], Vec<usize>>,
     /// The outputs of nodes and the initializers, with their graphs.
     made: HashSet<(usize, &'a [u8])>,
-    /// The first of them that its graph defines twice, which no ONNX library runs.
+    /// The first name in `made` that its graph defines twice; no ONNX library runs such a graph.
     repeated: Option<&'a [u8]>,
-    /// Numbers at the end of names like those that new values get.
+    /// Numbers at the end of names that have the form of new values' names.
     taken: HashSet<u32>,
     operators: HashMap<Vec<u8>, String>,
     fnuz_cast: Option<(String, &'static str)>,
     /// The first `CastLike` node with saturation.
     cast_like: Option<String>,
-    /// Whether a value has a type of [`FNUZ`].
+    /// True if a value has a type of [`FNUZ`].
     has_fnuz: bool,
     decoded: Vec<(usize, Range<usize>)>,
 }
 
 impl Scout<'_> {
-    /// Remembers the number of a name like `w_float16_3`, or `w_int8_3_scale`.
+    /// Records the number of a name like `w_float16_3`, or `w_int8_3_scale`.
     fn take(&mut self, name: &[u8]) {
         let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
         let number = &name[..name.len() - digits];
@@ -208,7 +209,7 @@ impl Scout<'_> {
         }
     }
 
-    /// Defines the output of a node, or an initializer.
+    /// Records the definition of an output of a node, or of an initializer.
     fn make(&mut self, graph: usize, name: Range<usize>) {
         let bytes = &self.file[name.clone()];
         if !bytes.is_empty() && !self.made.insert((graph, bytes)) {
@@ -219,7 +220,7 @@ impl Scout<'_> {
 
     fn protect(&mut self, name: Range<usize>, role: TensorRole) {
         let known = self.uses.entry(&self.file[name]).or_insert(role);
-        // A rule can overrule a parameter only.
+        // Another role can only replace `Parameter`.
         if *known == TensorRole::Parameter {
             *known = role;
         }
@@ -230,7 +231,8 @@ impl Visitor for Scout<'_> {
     fn node(&mut self, context: &Context, graph: usize, node: &Node) {
         if self.first_nodes.len() <= graph {
             let parent = self.frames.enclose(&context.enclosing);
-            // Graphs that ended without a node have no entry, and those that enclose this one have theirs.
+            // Graphs that have ended, and graphs that enclose this one, already have entries. Only a function can lack
+            // one, if a default of its attributes precedes its nodes; no node is inserted into functions.
             self.first_nodes.resize(graph, FirstNode { position: 0, parent });
             self.first_nodes.push(FirstNode { position: node.frame_start, parent });
         }
@@ -250,7 +252,7 @@ impl Visitor for Scout<'_> {
             self.operators.insert(op.to_vec(), context.node_label(node));
         }
         if is_default_domain(domain) {
-            let wanted = [("to", 0), ("output_dtype", 0), ("saturate", 1)]; // of Cast, of QuantizeLinear
+            let wanted = [("to", 0), ("output_dtype", 0), ("saturate", 1)]; // attributes of Cast and of QuantizeLinear
             let [to, output, saturate] = integers(file, &node.body, wanted);
             self.has_fnuz |= is_fnuz(to) || is_fnuz(output);
             match op {
@@ -334,15 +336,15 @@ impl Visitor for Scout<'_> {
     }
 }
 
-/// The types to which a cast changed in opset 24.
+/// Target types whose casts changed in opset 24.
 const FNUZ: [Dtype; 2] = [Dtype::Float8E4M3FNUZ, Dtype::Float8E5M2FNUZ];
 
-/// Whether this is the ONNX number of a type of [`FNUZ`].
+/// True if this is the ONNX number of a type of [`FNUZ`].
 fn is_fnuz(number: i64) -> bool {
     FNUZ.iter().any(|dtype| dtype.onnx_number().is_some_and(|own| i64::from(own) == number))
 }
 
-/// What an operator uses an input for, if it is not a plain weight.
+/// Returns the role of an operator's input, if it is not a plain weight.
 fn role_of_input(op: &[u8], domain: &[u8], input: usize) -> Option<TensorRole> {
     let op = std::str::from_utf8(op).ok()?;
     if domain == b"com.microsoft" {

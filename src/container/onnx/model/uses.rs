@@ -1,4 +1,4 @@
-//! Who uses which tensors of a model, and which of them are decoded.
+//! The uses of the tensors of a model, and the tensors that are decoded.
 
 use super::super::super::Input;
 use super::decoding::copy_of;
@@ -14,8 +14,8 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 impl Study {
-    /// Finds out who uses which tensors. An unreadable tensor has a place and is in no list, so that the places cannot be
-    /// matched to the list: then no tensor is decoded.
+    /// Finds the uses of all tensors. An unreadable tensor has a place but is not in the list of tensors, so that the
+    /// places cannot be matched to the list: in this case, no tensor is decoded.
     pub(crate) fn find_uses(&mut self, input: &Input) -> Result<()> {
         let file: &[u8] = &input.files[0];
         let is_value = |place: &Place| place.role != Some(TensorRole::Sparse);
@@ -40,7 +40,8 @@ impl Study {
         Ok(())
     }
 
-    /// What `DequantizeLinear` nodes make of a tensor of codes; the nodes, and why each one stays, if one of them does.
+    /// Returns the values that `DequantizeLinear` nodes compute from a tensor of codes. If one of the nodes stays,
+    /// returns all of them with the reasons instead.
     fn decoded_values(&self, input: &Input, codes: usize) -> Result<Vec<Dequantization>, Vec<Undecoded>> {
         let uses = &self.uses.of_tensors[codes];
         let decoding = |&(at, slot): &NodeInput| match self.uses.nodes[at].kind {
@@ -60,7 +61,7 @@ impl Study {
         })
     }
 
-    /// Says why a tensor of codes cannot be replaced by values, if it cannot.
+    /// Checks that values can replace a tensor of codes; otherwise returns the reason.
     fn check_codes(&self, codes: usize, is_decoded_only: bool) -> Result<(), &'static str> {
         let place = &self.places[codes];
         match place.role {
@@ -73,7 +74,8 @@ impl Study {
         }
     }
 
-    /// The values of a tensor of codes, one for each combination of scales; or the first node that cannot be computed.
+    /// Returns the values of a tensor of codes, one for each combination of scales, or the first node that cannot be
+    /// computed.
     fn group(
         &self,
         input: &Input,
@@ -92,7 +94,7 @@ impl Study {
         // One of the values can have the name of the codes.
         let mut is_name_free = true;
         for (number, one) in found.iter_mut().enumerate() {
-            // The output of a graph keeps its name, so it comes first, and there can be one only.
+            // The output of a graph keeps its name, so it comes first, and there can be only one.
             let is_fixed = |at: &usize| self.uses.outputs.contains(&NamedValue::Decoded(*at));
             one.nodes.sort_by_key(|at| !is_fixed(at));
             if let Some(second) = one.nodes.iter().skip(1).find(|at| is_fixed(at)) {
@@ -118,7 +120,7 @@ impl Study {
         Ok(found)
     }
 
-    /// What a node makes of a tensor of codes; or why that cannot be computed.
+    /// Returns the value that a node computes from a tensor of codes, or the reason why it cannot be computed.
     fn dequantization(&self, input: &Input, codes: usize, decoding: usize) -> Result<Dequantization, &'static str> {
         let tensors = &input.contents.tensors;
         let DecodingNode { node, attributes: [axis, block_size, output_type], .. } = self.uses.decoding[decoding];
@@ -144,7 +146,8 @@ impl Study {
         Ok(Dequantization { codes, scale, zero_point, axis, name: String::new(), nodes: vec![decoding] })
     }
 
-    /// The nodes that stay although their codes are stored, by the reason: how many, and one of them.
+    /// Returns the reasons why nodes stay although their codes are stored, each with the number of nodes and the label
+    /// of one of them.
     pub(crate) fn nodes_that_stay(&self) -> Vec<(&'static str, u64, &str)> {
         let mut found: Vec<(&'static str, u64, &str)> = Vec::new();
         for Undecoded { node, reason, .. } in &self.undecoded {
@@ -156,7 +159,8 @@ impl Study {
         found
     }
 
-    /// The values that Cast nodes make of tensors that no other node uses: the tensor, the graph and the name.
+    /// Returns the values that Cast nodes compute from tensors that no other node uses: the tensor, the graph and the
+    /// name.
     pub(crate) fn cast_values(&self, input: &Input) -> Vec<(usize, usize, String)> {
         let is_only_cast = |tensor: usize| match self.uses.of_tensors[tensor][..] {
             [(node, _)] => self.uses.nodes[node].kind == NodeKind::Casts && !self.is_output(tensor),
@@ -171,19 +175,19 @@ impl Study {
         casts.filter_map(|cast| Some((cast.tensor, cast.graph, name(cast)?))).collect()
     }
 
-    /// The graph of the tensor of codes.
+    /// Returns the graph of the tensor of codes.
     pub(crate) fn graph_of(&self, decoded: &Dequantization) -> usize {
         self.places[decoded.codes].graph
     }
 
-    /// The name of a value, with the path to its graph if other graphs have a value of this name.
+    /// Returns the name of a value, with the path to its graph if other graphs have a value of this name.
     pub(crate) fn unique_name(&self, graph: usize, name: &str) -> String {
         let path =
             if self.ambiguous.contains(name.as_bytes()) { prefix(&self.header.graphs, graph) } else { String::new() };
         path + name
     }
 
-    /// The parts of decoded tensors that other nodes use too.
+    /// Returns the scales and zero points of decoded tensors that other nodes use too.
     pub(crate) fn parts_of_others(&self, decoded: &[&Dequantization]) -> HashSet<usize> {
         let nodes: HashSet<usize> = decoded.iter().flat_map(|found| &found.nodes).copied().collect();
         let is_gone = |&(at, _): &NodeInput| matches!(self.uses.nodes[at].kind, NodeKind::Decodes(decoding) if nodes.contains(&decoding));
@@ -191,12 +195,12 @@ impl Study {
         parts.filter(|part| self.is_output(*part) || !self.uses.of_tensors[*part].iter().all(is_gone)).collect()
     }
 
-    /// How many nodes compute with codes, by operator.
+    /// Returns the number of nodes that compute with codes, by operator.
     pub(crate) fn quantized_operators(&self) -> impl Iterator<Item = (&str, u64)> {
         self.uses.quantized.iter().map(|(operator, count)| (&**operator, *count))
     }
 
-    /// How nodes use a tensor as their weight; `None` if others use it too, or differently.
+    /// Returns the use of a tensor as the weight of nodes; `None` if other nodes use it too, or if the uses differ.
     pub(crate) fn weight_use(&self, tensor: usize) -> Option<WeightUse> {
         if !self.is_constant(tensor) || self.is_output(tensor) {
             return None;

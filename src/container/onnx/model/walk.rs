@@ -1,6 +1,6 @@
 //! The walk over a model: every graph, node and tensor, in the order of the file.
 //!
-//! It takes time linear in the number of fields, skips the contents of tensors, and holds only the messages that
+//! The walk takes time linear in the number of fields, skips the contents of tensors, and holds only the messages that
 //! enclose the current one.
 
 use super::super::protobuf::{MessageFields, Value};
@@ -11,7 +11,7 @@ use super::parts::{
 use crate::error::{Error, Result};
 use std::ops::Range;
 
-/// protobuf reads no deeper messages, and neither does any ONNX library.
+/// Maximum nesting of messages: protobuf reads no deeper messages, and neither does any ONNX library.
 const MAX_DEPTH: usize = 100;
 pub(super) fn walk(file: &[u8], visitor: &mut dyn Visitor) -> Result<Header> {
     let mut walk = Walk { context: Context { file, enclosing: Vec::new(), graphs: Vec::new() }, visitor };
@@ -48,7 +48,7 @@ pub(super) fn walk(file: &[u8], visitor: &mut dyn Visitor) -> Result<Header> {
     if has_graph { Ok(header) } else { Err(Error::new("is not an ONNX model: it has no graph")) }
 }
 
-/// An `OperatorSetIdProto`.
+/// Reads the domain and the version in an `OperatorSetIdProto`.
 pub(super) fn import(file: &[u8], body: &Range<usize>) -> Result<(Range<usize>, u64)> {
     let (mut domain, mut version) = (0..0, 0);
     for field in MessageFields::new(file, body.clone()) {
@@ -61,7 +61,7 @@ pub(super) fn import(file: &[u8], body: &Range<usize>) -> Result<(Range<usize>, 
     Ok((domain, version))
 }
 
-/// The fields of bytes in a message, as messages.
+/// Returns the fields of bytes in a message, as messages.
 fn messages(file: &[u8], body: Range<usize>) -> impl Iterator<Item = Result<(u64, Frame)>> {
     MessageFields::new(file, body).with_ranges().filter_map(|field| match field {
         Ok((range, field, Value::Bytes(body))) => Some(Ok((field, Frame { start: range.start, body }))),
@@ -117,7 +117,7 @@ impl Walk<'_, '_> {
         })
     }
 
-    /// The name of a `ValueInfoProto`, and its type.
+    /// Visits the name of a `ValueInfoProto`, and its type.
     fn named(&mut self, graph: usize, usage: NameUse, frame: Frame) -> Result<()> {
         self.within(frame, |walk, body| {
             for field in MessageFields::new(walk.context.file, body) {
@@ -131,7 +131,7 @@ impl Walk<'_, '_> {
         })
     }
 
-    /// The dtype in a `TypeProto`: `elem_type` is field 1 of its field 1, `tensor_type`.
+    /// Visits the dtype in a `TypeProto`: `elem_type` is field 1 of its field 1, `tensor_type`.
     fn tensor_type(&mut self, body: Range<usize>) {
         for field in MessageFields::new(self.context.file, body).map_while(Result::ok) {
             let (1, Value::Bytes(body)) = field else { continue };
@@ -143,7 +143,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// The scales and zero points of a `TensorAnnotation`.
+    /// Visits the scales and zero points of a `TensorAnnotation`.
     fn annotation(&mut self, graph: usize, body: &Range<usize>) -> Result<()> {
         for field in MessageFields::new(self.context.file, body.clone()) {
             if let (2, Value::Bytes(pair)) = field? {
@@ -153,7 +153,7 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// A name in a `StringStringEntryProto`: the key is field 1, the value field 2.
+    /// Visits a name in a `StringStringEntryProto`: the key is field 1, the value field 2.
     fn pair(&mut self, graph: usize, usage: NameUse, which: u64, body: &Range<usize>) -> Result<()> {
         for field in MessageFields::new(self.context.file, body.clone()) {
             match field? {
@@ -176,7 +176,7 @@ impl Walk<'_, '_> {
                             format!("training_info_{number}.{}", ["initialization", "algorithm"][field as usize - 1]);
                         walk.graph(frame, None, ModelPart::Training, &label)?;
                     }
-                    // Initializers of the main graph are named in the keys.
+                    // The keys name initializers of the main graph.
                     3 | 4 => walk.pair(0, NameUse::Trained, 1, &frame.body)?,
                     _ => {}
                 }
@@ -185,7 +185,7 @@ impl Walk<'_, '_> {
         })
     }
 
-    /// Whether it uses operators of the default domain.
+    /// Walks over a function. Returns true if it uses operators of the default domain.
     fn function(&mut self, frame: Frame, number: u64) -> Result<bool> {
         let (mut name, mut domain, mut is_default) = (0..0, 0..0, false);
         let file = self.context.file;
@@ -226,7 +226,7 @@ impl Walk<'_, '_> {
         Ok(is_default)
     }
 
-    /// Whether the node counts: nodes that tcast inserted do not, so that paths stay the same.
+    /// Walks over a node. Returns true if it counts: nodes that tcast inserted do not, so that paths stay the same.
     fn node(&mut self, frame: Frame, graph: usize, number: u64) -> Result<bool> {
         let file = self.context.file;
         let mut found = Node { frame_start: frame.start, body: frame.body.clone(), number, ..Node::default() };
@@ -253,7 +253,7 @@ impl Walk<'_, '_> {
         })
     }
 
-    /// An attribute of a node, or a default of a function's attribute.
+    /// Walks over an attribute of a node, or a default of a function's attribute.
     fn attribute(&mut self, frame: Frame, graph: usize, owner: &str, node: &Node) -> Result<()> {
         let file = self.context.file;
         let is_constant = &file[node.op_type.clone()] == b"Constant" && is_default_domain(&file[node.domain.clone()]);

@@ -1,7 +1,7 @@
 //! The scales that values may have been decoded with, the most likely first, judging by their largest magnitude.
 //!
-//! A library computed the scale from the largest magnitude of the original values, which is unknown. What is known is the
-//! value of the largest code, so the scale is among the few numbers near that value divided by the largest code.
+//! A library computed the scale from the largest magnitude of the original values, which is unknown. The value of the
+//! largest code is known, so the scale is among the few numbers near that value divided by the largest code.
 
 use super::super::super::layout::Exponents;
 use super::super::super::rules::ScaleRule;
@@ -9,13 +9,13 @@ use super::super::choose::Chooser;
 use super::super::rounding::{Minifloat, WeightType, from_float16};
 use crate::dtype::Dtype;
 
-/// The scale of a group as it is stored (see `GroupScale::stored`), and its zero point.
+/// The stored scale of a group (see `GroupScale::stored`), and its zero point.
 pub(super) type StoredScale = (u32, f32);
 
-/// Numbers on either side of a quotient that are tried.
+/// Number of candidates on either side of a quotient.
 const AROUND: i32 = 3;
 
-/// How to find the scales of groups.
+/// Candidates for the scales of groups.
 pub(super) struct ScaleCandidates {
     /// Computes scales from a largest magnitude, as the library does. Its `weight` is the type of the original values.
     pub(super) chooser: Chooser,
@@ -24,10 +24,10 @@ pub(super) struct ScaleCandidates {
     kind: CandidateKind,
 }
 
-/// What scales are derived from.
+/// The source of candidates.
 enum CandidateKind {
-    /// The scale of the rule, as if the largest magnitude of the original were one of the numbers around that of the
-    /// values; then the numbers around the quotient with the largest code.
+    /// The scale of the rule for each number around the largest magnitude of the values, as the largest magnitude of
+    /// the original; then the numbers around the quotient with the largest code.
     RuleAndQuotients,
     /// The numbers around the quotients with these codes.
     Quotients(Vec<f32>),
@@ -38,13 +38,13 @@ enum CandidateKind {
 }
 
 impl ScaleCandidates {
-    /// For scales that a rule chose. `half` is half the number of codes if these are integers.
+    /// Creates candidates for scales that a rule chose. `half` is half the number of codes if these are integers.
     pub(super) fn new(chooser: Chooser, exponents: Exponents, float16: Minifloat, half: Option<f32>) -> Self {
         let kind = match (chooser.rule, half) {
             _ if matches!(chooser.stored, Dtype::Float8E8M0 | Dtype::Uint8) => CandidateKind::Exponents,
             (rule, _) if rule.is_global() => CandidateKind::Blocks,
             (ScaleRule::Epsilon, Some(half)) => {
-                // The distance of the lowest and the highest code, or the magnitude of one of them.
+                // The distance between the lowest and the highest code, or the magnitude of one of them.
                 let all = 2.0 * half;
                 let codes = if chooser.zero_bits.is_some() {
                     vec![all - 1.0, all - 2.0, all, all - 3.0]
@@ -59,7 +59,7 @@ impl ScaleCandidates {
         Self { chooser, exponents, float16, kind }
     }
 
-    /// The scale as the decoder reads it.
+    /// Returns the scale as the decoder reads it.
     #[inline(always)]
     pub(super) fn number(&self, stored: u32) -> f32 {
         match self.chooser.stored {
@@ -71,7 +71,8 @@ impl ScaleCandidates {
         }
     }
 
-    /// The first scale that passes the test for a group with this largest magnitude, or with zero points these bounds.
+    /// Returns the first scale that passes the test for a group with this largest magnitude, or these bounds with zero
+    /// points.
     #[inline(always)]
     pub(super) fn find(
         &self,
@@ -100,8 +101,8 @@ impl ScaleCandidates {
             }
             CandidateKind::Exponents => {
                 let (rule, _) = self.by_rule(top, global);
-                // The scales of ModelOpt's MXFP4 are large enough for codes above 3. If the largest is 3, the rule finds
-                // half of the scale from it, and all codes are doubled: hardly by chance.
+                // The scales of ModelOpt's MXFP4 are large enough for codes above 3. If the largest code is 3, the rule
+                // finds half of the scale, and all codes are doubled, which hardly happens by chance.
                 let is_three = self.chooser.rule == ScaleRule::Ceiling
                     && self.chooser.largest == 6.0
                     && top.to_bits() & 0x7f_ffff == 0x40_0000;
@@ -120,7 +121,7 @@ impl ScaleCandidates {
         }
     }
 
-    /// Global scales of weights with this largest magnitude.
+    /// Returns candidates for the global scale of weights with this largest magnitude.
     pub(super) fn globals(&self, top: f32) -> Vec<f32> {
         let mut globals: Vec<f32> = Vec::new();
         let by_rule = self.around(top).map(|top| self.chooser.global(top.into()));
@@ -129,12 +130,12 @@ impl ScaleCandidates {
                 globals.push(global);
             }
         }
-        // Without a value other than 0, the first is that of the library.
+        // If all values are 0, the library uses the first.
         globals.truncate(if top == 0.0 { 1 } else { usize::MAX });
         globals
     }
 
-    /// The zero point that the library computes for a group with this scale and lowest value; 0 if there is none.
+    /// Returns the library's zero point for a group with this scale and lowest value; 0 if there is none.
     #[inline(always)]
     fn zero_point(&self, low: f32, scale: f32) -> f32 {
         let Some(bits) = self.chooser.zero_bits else { return 0.0 };
@@ -142,14 +143,14 @@ impl ScaleCandidates {
         self.chooser.with_zero(scale, round(-half - round(low / scale)), [-half, half - 1.0], true).zero
     }
 
-    /// The scale that the library chooses.
+    /// Returns the scale that the library chooses.
     #[inline(always)]
     fn by_rule(&self, top: f32, global: f32) -> StoredScale {
         let scale = self.chooser.one(top, [0.0, top], global);
         (scale.stored, scale.zero)
     }
 
-    /// The numbers of the type of the original values around a number, the nearest first.
+    /// Returns the numbers around a number in the type of the original values, the nearest first.
     #[inline(always)]
     fn around(&self, number: f32) -> impl Iterator<Item = f32> + use<> {
         let (origin, float16) = (self.chooser.weight, self.float16);

@@ -30,26 +30,27 @@ pub struct Recoverer {
     redecoding: Redecoding,
 }
 
-/// What all groups of a weight share, and weights that engines fuse with it: the global scale, or the only scale.
+/// The scale shared by all groups of a weight, and by weights that engines fuse with it: the global scale, or the only
+/// scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SharedScale {
     global: f32,
     only: Option<StoredScale>,
 }
 
-/// What is known of the scales that were found.
+/// Certainty of recovered scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScaleMatch {
     /// They follow from the values and the rule of the library.
     Derived,
-    /// Some are one of many float32 scales that decode to the same values.
+    /// Some are among many float32 scales that decode to the same values.
     Equivalent,
 }
 
 impl Recoverer {
-    /// A recoverer for the weights that `encoder` takes. `origin` is the type of the values that were quantized: that
-    /// of the encoder's source, or bfloat16 if values were decoded to a wider type. `arithmetic` is that of the
-    /// decoder. Panics if the origin is not float32, bfloat16 or float16.
+    /// Creates a recoverer for the weights that `encoder` takes. `origin` is the type of the quantized values: the type
+    /// of the encoder's source, or bfloat16 if values were decoded to a wider type. `arithmetic` is the arithmetic of
+    /// the decoder. Panics if the origin is not float32, bfloat16 or float16.
     #[must_use]
     pub fn new(encoder: Arc<Encoder>, origin: Dtype, arithmetic: Arithmetic) -> Self {
         let Encoder { layout, geometry, chooser, rounding, float16, .. } = &*encoder;
@@ -69,8 +70,8 @@ impl Recoverer {
         &self.encoder
     }
 
-    /// What all groups may share if the largest magnitude of all weights that share a scale is `largest`. It matters only
-    /// if [`Encoder::needs_extremes`].
+    /// Returns candidates for the shared scale if the largest magnitude of all weights that share it is `largest`.
+    /// `largest` matters only if [`Encoder::needs_extremes`].
     #[must_use]
     pub fn shared_scales(&self, largest: f32) -> Vec<SharedScale> {
         let is_global = self.encoder.layout.global != Combination::Nothing;
@@ -93,8 +94,8 @@ impl Recoverer {
         scales
     }
 
-    /// Whether the first values of a weight could come from codes, judging by the number of distinct magnitudes. If
-    /// not, no pass over the whole weight is needed. `source` holds whole rows.
+    /// True if the first values of a weight could come from codes, judging by the number of distinct magnitudes.
+    /// Otherwise no pass over the whole weight is needed. `source` holds whole rows.
     #[must_use]
     pub fn may_fit(&self, source: &[u8]) -> bool {
         /// Enough to have more values than there are codes.
@@ -113,9 +114,9 @@ impl Recoverer {
         })
     }
 
-    /// Whether all groups of some rows have scales, and what kind of scales; otherwise an element for which no scale
-    /// was found. `rows` and `source` are those of [`Encoder::encode`]. The error is the index of the element, in
-    /// row-major order in the whole weight.
+    /// Checks that all groups of some rows have scales, and returns the kind of scales. `rows` and `source` are as in
+    /// [`Encoder::encode`]. The error is the index of an element without a scale, in row-major order in the whole
+    /// weight.
     pub fn check(&self, rows: Range<u64>, source: &[u8], shared: &SharedScale) -> Result<ScaleMatch, u64> {
         self.run(Isa::chosen(), rows, source, shared, None)
     }
@@ -165,11 +166,11 @@ struct RecoverRows<'a, 'o> {
     shared: SharedScale,
     writer: Option<PartWriter<'a, 'o>>,
     segment: Segment,
-    /// The scales that were found.
+    /// The kind of scales so far.
     matched: ScaleMatch,
 }
 
-/// The values of a group, or those of them that are among the rows of the call.
+/// The values of a group that are among the rows of the call.
 struct RecoverGroup {
     matrix: usize,
     rows: Range<usize>,
@@ -197,7 +198,7 @@ impl Loop for RecoverRows<'_, '_> {
 }
 
 impl<'a> RecoverRows<'a, '_> {
-    /// Finds the scale of a group, the one with this index in its row of groups, and stores it and the codes.
+    /// Finds the scale of the group with this index in its row of groups, and stores it and the codes.
     #[inline(always)]
     fn group(&mut self, group: &RecoverGroup, at: usize) -> Result<(), u64> {
         let found = match self.shared.only {
@@ -246,7 +247,7 @@ impl<'a> RecoverRows<'a, '_> {
         found.or_else(|| self.equivalent(group, f32::from_bits(top))).ok_or(furthest)
     }
 
-    /// A float32 scale from the middle of a range: all scales in the range decode to the same values.
+    /// Returns a float32 scale from the middle of a range: all scales in the range decode to the same values.
     #[inline(never)]
     fn equivalent(&mut self, group: &RecoverGroup, top: f32) -> Option<StoredScale> {
         let Recoverer { encoder, candidates, redecoding } = self.recoverer;
@@ -272,7 +273,7 @@ impl<'a> RecoverRows<'a, '_> {
         Some((scale, 0.0))
     }
 
-    /// Whether all values of a group are codes times this scale; stores the codes if wanted.
+    /// Checks that all values of a group are codes times this scale; stores the codes if wanted.
     #[inline(always)]
     fn fit(&mut self, group: &RecoverGroup, (stored, zero): StoredScale, is_stored: bool) -> Result<(), u64> {
         let Recoverer { encoder, candidates, redecoding } = self.recoverer;

@@ -7,14 +7,14 @@ use super::super::lanes::{self, CodeRounding};
 use super::super::rounding::{WeightType, to_odd};
 use crate::dtype::Dtype;
 
-/// Values that are tried together.
+/// Number of values that are tried together.
 pub(super) const SEGMENT: usize = 256;
 
-/// How codes become values: the steps of the decoder.
+/// Conversion of codes to values: the steps of the decoder.
 pub(super) struct Redecoding {
     is_exact: bool,
     global: Combination,
-    /// What scales are rounded to, then products, then values.
+    /// The types that scales, products and values are rounded to.
     scale: WeightType,
     product: WeightType,
     target: WeightType,
@@ -24,10 +24,10 @@ pub(super) struct Redecoding {
     nothing: f32,
 }
 
-/// What the codes of a group are multiplied by, and their zero point.
+/// The factor of the codes of a group, and their zero point.
 #[derive(Clone, Copy)]
 pub(super) struct Factor {
-    /// Scale and global scale combined as the library does; with exact arithmetic only near to that.
+    /// Scale and global scale, combined as in the library; an approximation with exact arithmetic.
     combined: f32,
     /// The factors and the divisor of exact arithmetic.
     exact: [f64; 3],
@@ -49,7 +49,7 @@ impl Segment {
 }
 
 impl Redecoding {
-    /// Steps for codes that are rounded so, and scales that are stored as `stored`.
+    /// Determines the steps for codes with this rounding, and scales stored as `stored`.
     pub(super) fn new(
         layout: &Layout,
         rounding: CodeRounding,
@@ -65,7 +65,7 @@ impl Redecoding {
             Precision::Target => target,
         };
         let rounding = match rounding {
-            // The sign of a code is that of the value, and codes are found by rounding to the nearest.
+            // A code has the sign of its value, and the nearest code is sought.
             CodeRounding::Float { float, .. } => CodeRounding::Float { float, sign: SignRule::Kept, ties: Ties::Even },
             integers @ CodeRounding::Int { .. } => integers,
         };
@@ -103,8 +103,7 @@ impl Redecoding {
         Factor { combined, exact, zero }
     }
 
-    /// Finds the codes of the first `count` values of a segment. Returns whether the decoder makes the same values from
-    /// them.
+    /// Finds the codes of the first `count` values of a segment. True if the decoder makes the same values from them.
     #[inline(always)]
     pub(super) fn fit(&self, factor: &Factor, segment: &mut Segment, count: usize) -> bool {
         self.find_codes(factor, segment, count);
@@ -141,7 +140,7 @@ impl Redecoding {
         }
     }
 
-    /// Decodes the codes that were found, and compares the results with the values.
+    /// Decodes the codes of a segment. True if the results equal the values.
     #[inline(always)]
     fn decode(&self, factor: &Factor, segment: &mut Segment, count: usize) -> bool {
         let (values, multiples) = (&segment.values[..count], &mut segment.multiples[..count]);
@@ -166,8 +165,9 @@ impl Redecoding {
         differing == 0
     }
 
-    /// Narrows the range of scales with which the codes of the first `count` values of a segment decode to these values;
-    /// `factor` is near to such a scale. Returns whether the range is not empty. The bounds are not exact.
+    /// Narrows the range of scales with which the codes of the first `count` values of a segment decode to these
+    /// values; `factor` is near to such a scale. Returns false if the range is empty or not finite, or values are
+    /// float16. The bounds are not exact.
     pub(super) fn narrow(&self, factor: &Factor, segment: &mut Segment, count: usize, range: &mut [f64; 2]) -> bool {
         // The distance to the next value, in units of the last bit of a float32.
         let step = match self.target {
@@ -192,12 +192,12 @@ impl Redecoding {
         true
     }
 
-    /// Whether the library multiplies codes by scales as they are stored.
+    /// True if the library multiplies codes by scales as stored.
     pub(super) fn has_wide_scales(&self) -> bool {
         self.is_exact || (self.scale, self.product) == (WeightType::Float32, WeightType::Float32)
     }
 
-    /// The first of the values that [`Self::fit`] did not find.
+    /// Returns the index of the first value for which [`Self::fit`] found no code.
     #[inline(never)]
     pub(super) fn misfit(segment: &Segment) -> usize {
         let mut pairs = segment.values.iter().zip(&segment.multiples);
