@@ -16,6 +16,8 @@ const WAITING: usize = 2;
 pub(super) struct PieceResults {
     /// Bytes of all runs, and possibly more.
     pub(super) bytes: Vec<u8>,
+    /// Number of bytes of all runs.
+    filled: usize,
     /// Offset in the output and length of each run of bytes.
     runs: Vec<(u64, usize)>,
 }
@@ -23,20 +25,23 @@ pub(super) struct PieceResults {
 impl PieceResults {
     /// Adds bytes for this range of the output; returns their place.
     pub(super) fn reserve(&mut self, target: &Range<u64>) -> Result<Range<usize>> {
-        let (filled, len) = (self.runs.iter().map(|(_, len)| len).sum::<usize>(), (target.end - target.start) as usize);
+        let len = (target.end - target.start) as usize;
+        let place = self.filled..self.filled + len;
         match self.runs.last_mut() {
             Some((offset, before)) if *offset + *before as u64 == target.start => *before += len,
             _ => self.runs.push((target.start, len)),
         }
-        if let Some(more) = (filled + len).checked_sub(self.bytes.len()) {
+        if let Some(more) = place.end.checked_sub(self.bytes.len()) {
             self.bytes.try_reserve(more).map_err(|_| Error::new("out of memory").of(Kind::System))?;
-            self.bytes.resize(filled + len, 0);
+            self.bytes.resize(place.end, 0);
         }
-        Ok(filled..filled + len)
+        self.filled = place.end;
+        Ok(place)
     }
 
     pub(super) fn clear(&mut self) {
         self.runs.clear();
+        self.filled = 0;
     }
 
     /// Calls a function with the offset and the bytes of each run.
