@@ -137,6 +137,22 @@ mod in_use {
     }
 
     #[test]
+    fn an_output_that_is_held_for_a_moment_is_waited_for() {
+        let bench = Bench::new();
+        bench.write("x.npy", &npy_f32(&[1.0]));
+        bench.write("y.npy", b"old");
+        let held = File::options().read(true).share_mode(SHARE_READ).open(bench.path("y.npy")).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                std::thread::sleep(std::time::Duration::from_millis(500));
+                drop(held);
+            });
+            bench.run("cast x.npy --to f16 -o y.npy --force -q").expect(0, "", "");
+        });
+        assert_eq!(bench.files(), ["x.npy", "y.npy"]);
+    }
+
+    #[test]
     fn a_checkpoint_in_use_is_refused_before_the_work() {
         let bench = Bench::with_checkpoint("llama-tiny-bf16", "in");
         bench.run("cast in --to f16 -q -o out").expect(0, "", "");
