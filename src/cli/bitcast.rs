@@ -29,7 +29,7 @@ like any other tensor.",
 {EXAMPLES}", same_widths())
 )]
 pub struct BitcastArgs {
-    /// What is converted or printed.
+    /// Inputs to convert or print.
     #[arg(required = true, value_name = "INPUT", help = some_inputs(),
           long_help = with_note(&some_inputs(), &format!("{INPUT_NOTE} {SEVERAL_NOTE}")))]
     pub inputs: Vec<PathBuf>,
@@ -70,7 +70,7 @@ pub struct BitcastArgs {
     #[arg(long, hide_short_help = true)]
     pub force_codes: bool,
 
-    /// Which tensors are converted.
+    /// Selection of tensors.
     #[command(flatten)]
     pub selection: SelectionArgs,
 
@@ -91,7 +91,7 @@ const EXAMPLES: &str = "Examples:
   tcast bitcast codes.npy --bits --from float8e4m3fn --range 0..16
       reads opaque bytes as float8
   tcast bitcast x.npy --bits --to int32 --json
-      prints the bits as those of another type, as JSON
+      prints the bits as bits of another type, as JSON
 
 Exit codes:
   0 done, 1 failed or refused, 2 wrong usage, 4 the output exists,

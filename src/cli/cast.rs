@@ -34,7 +34,7 @@ only on the input and the options.",
 {CHOICES}", indented(&types()))
 )]
 pub struct CastArgs {
-    /// What is converted.
+    /// Inputs to convert.
     #[arg(required_unless_present = "finish", value_name = "INPUT", help = some_inputs(),
           long_help = with_note(&some_inputs(), &format!("{INPUT_NOTE} {SEVERAL_NOTE}")))]
     pub inputs: Vec<PathBuf>,
@@ -57,15 +57,15 @@ pub struct CastArgs {
     #[arg(long, help_heading = "Which tensors", hide_short_help = true)]
     pub force_codes: bool,
 
-    /// How ONNX models are changed.
+    /// Options for ONNX models.
     #[command(flatten)]
     pub model: ModelArgs,
 
-    /// Which tensors are converted.
+    /// Selection of tensors.
     #[command(flatten)]
     pub selection: SelectionArgs,
 
-    /// How values are converted.
+    /// Conversion options.
     #[command(flatten)]
     pub values: ValueArgs,
 
@@ -75,11 +75,11 @@ pub struct CastArgs {
     #[arg(long, help_heading = FIGURES)]
     pub stats: bool,
 
-    /// What is reported.
+    /// Report options.
     #[command(flatten, next_help_heading = FIGURES)]
     pub reports: ReportArgs,
 
-    /// How a checkpoint is written.
+    /// Options for writing checkpoints.
     #[command(flatten)]
     pub shards: ShardArgs,
 
@@ -174,7 +174,7 @@ fn protect_help() -> String {
     )
 }
 
-/// How values are converted.
+/// Conversion options.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Values")]
 pub struct ValueArgs {
@@ -189,7 +189,7 @@ pub struct ValueArgs {
     #[arg(long, conflicts_with = "saturate", hide_short_help = true)]
     pub no_saturate: bool,
 
-    /// How to round to float8e8m0 [default: up]
+    /// Rounding to float8e8m0 [default: up]
     #[arg(long, value_name = "MODE", hide_short_help = true, hide_possible_values = true,
           long_help = with_values::<RoundMode>("How to round to float8e8m0 [default: up]"))]
     pub round_mode: Option<RoundMode>,

@@ -32,7 +32,7 @@ their values in their place. Other quantized nodes stay.",
 {EXAMPLES}", layouts())
 )]
 pub struct DequantizeArgs {
-    /// What is decoded.
+    /// Model to decode.
     #[arg(
         required_unless_present = "finish",
         value_name = "MODEL",
@@ -42,13 +42,13 @@ pub struct DequantizeArgs {
     )]
     pub model: Option<PathBuf>,
 
-    /// The type of the values: bf16, f16 or f32 [default: that of config.json, else bf16]
+    /// The type of the values: bf16, f16 or f32 [default: the type in config.json, else bf16]
     ///
     /// The default for ONNX models is the type of the scales, which an output that is a model always has.
     #[arg(long, value_name = "DTYPE")]
     pub to: Option<Dtype>,
 
-    /// How products of codes and scales are rounded
+    /// Rounding of products of codes and scales
     #[arg(long, value_enum, default_value = "library", hide_short_help = true)]
     pub arithmetic: Arithmetic,
 
@@ -85,17 +85,17 @@ pub struct DequantizeArgs {
     )]
     pub fail_on: Vec<Condition>,
 
-    /// What is reported.
+    /// Report options.
     #[command(flatten, next_help_heading = "Reports")]
     pub reports: ReportArgs,
 
-    /// ONNX models: store the elements of initializers in a file beside the model, OUT.data
+    /// ONNX models: store the elements of initializers in a file next to the model, OUT.data
     ///
     /// A model of more than 2047 MiB always has such a file, because protobuf messages are limited to 2 GiB.
     #[arg(long, help_heading = "ONNX models", hide_short_help = true)]
     pub external_data: bool,
 
-    /// How a checkpoint is written.
+    /// Options for writing checkpoints.
     #[command(flatten)]
     pub shards: ShardArgs,
 

@@ -15,7 +15,7 @@ metadata, nor how tensors are stored: byte order, row-major or column-major, pac
 
 Two tensors are equal if type, shape and bits match. tcast compares values of different types exactly, without rounding. \
 NaN equals NaN and 0 equals -0 as values, but not as bits; with --tolerance or --rtol, only values count. If values differ, \
-the errors are those of B relative to A: the largest absolute and relative error, and the signal-to-noise ratio (SQNR). The \
+tcast shows the errors of B relative to A: the largest absolute and relative error, and the signal-to-noise ratio (SQNR). The \
 first difference is the first in storage order. If one of the tensors is column-major, it is the first in row-major order.
 
 A weight that is stored as codes and scales is one tensor, and tcast compares its values. If the other tensor is bfloat16, \
@@ -56,7 +56,7 @@ JSON:
     differing: how many elements differ by more than the tolerance; if none does,
       how many differ in bits
     first_difference: null, or index, a, b, bits_a and bits_b
-    figures: null, or those of cast --stats, with B as the result
+    figures: null, or the figures of cast --stats, with B as the result
   With --report, the document has schema, tcast, a, report (the path of the report),
   is_equal, and tensors. Each of these has its name, and in wrong what is wrong with
   it, or null.
@@ -66,7 +66,7 @@ Exit codes:
   130 interrupted."
 )]
 pub struct DiffArgs {
-    /// What is looked at.
+    /// Inputs to examine.
     #[arg(help = one_input(), long_help = with_note(&one_input(), INPUT_NOTE))]
     pub a: PathBuf,
 
@@ -88,7 +88,7 @@ pub struct DiffArgs {
 
     /// Values with |A - B| <= T + R * |A| count as equal
     ///
-    /// T is that of --tolerance, or 0. NaN and Inf must be equal.
+    /// T is the value of --tolerance, or 0. NaN and Inf must be equal.
     #[arg(long, value_name = "R", allow_negative_numbers = true)]
     pub rtol: Option<ToleranceArg>,
 
@@ -98,7 +98,7 @@ pub struct DiffArgs {
     #[arg(long, value_name = "DTYPE")]
     pub from: Option<Dtype>,
 
-    /// Which tensors, and how they are shown.
+    /// Selection and presentation of tensors.
     #[command(flatten)]
     pub view: ViewArgs,
 

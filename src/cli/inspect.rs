@@ -41,7 +41,7 @@ Exit codes:
   0 done, 1 failed or refused, 2 wrong usage, 130 interrupted."
 )]
 pub struct InspectArgs {
-    /// What is looked at.
+    /// Inputs to examine.
     #[arg(required = true, value_name = "INPUT", help = some_inputs(), long_help = with_note(&some_inputs(), INPUT_NOTE))]
     pub inputs: Vec<PathBuf>,
 
@@ -65,7 +65,7 @@ pub struct InspectArgs {
     #[arg(long, value_name = "NAME")]
     pub tensor: Vec<String>,
 
-    /// Which tensors, and how they are shown.
+    /// Selection and presentation of tensors.
     #[command(flatten)]
     pub view: ViewArgs,
 

@@ -75,7 +75,7 @@ pub struct Cli {
     )]
     pub color: ColorChoice,
 
-    /// What to do.
+    /// Subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -151,7 +151,7 @@ pub fn color(arguments: &[OsString]) -> ColorChoice {
     choice.unwrap_or(ColorChoice::Auto)
 }
 
-/// What to do.
+/// Subcommand.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Convert the values of a file or a folder of shards to another type
@@ -177,7 +177,7 @@ pub enum Command {
 pub struct FileArgs {
     /// Where to write; the extension selects the format
     ///
-    /// Without it, the output is beside INPUT and has its name with the type in it. `-` is standard output. If a reader closes
+    /// Without it, the output is next to INPUT and has its name with the type in it. `-` is standard output. If a reader closes
     /// the pipe early, tcast exits with code 1, because the reader did not get all of the output.
     #[arg(short, long, value_name = "PATH")]
     pub output: Option<PathBuf>,
@@ -223,7 +223,7 @@ fn threads(text: &str) -> Result<u16, String> {
     number.ok_or_else(|| "a number from 1 to 1024; without this flag, tcast uses all cores".to_owned())
 }
 
-/// Which tensors are converted.
+/// Selection of tensors.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Which tensors")]
 pub struct SelectionArgs {
@@ -255,7 +255,7 @@ pub struct SelectionArgs {
     pub rename: Vec<Rename>,
 }
 
-/// Which tensors are looked at, and how the result is shown; shared by `inspect` and `diff`.
+/// Selection of tensors and presentation of the result; shared by `inspect` and `diff`.
 #[derive(Args, Debug)]
 pub struct ViewArgs {
     /// Only tensors whose name matches; repeatable
@@ -291,7 +291,7 @@ impl ViewArgs {
 
 const REPORT: &str = "Write the report to a file: .html or .json";
 
-/// What is reported besides the summary; the command says under which heading.
+/// Report options besides the summary; the command chooses their heading.
 #[derive(Args, Debug)]
 pub struct ReportArgs {
     /// Where the report is written.
@@ -322,7 +322,7 @@ const INPUT_NOTE: &str = "A .onnx file is an ONNX model, and a .pb file an ONNX 
                           with or without an index.";
 
 const SEVERAL_NOTE: &str =
-    "Each of several inputs gets its own output, with its own name in the folder that -o names, or beside the input.";
+    "Each of several inputs gets its own output, with its own name in the folder that -o names, or next to the input.";
 
 /// Wraps text in the indented lines of a long help, which clap prints unchanged.
 fn indented(text: &str) -> String {

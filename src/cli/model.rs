@@ -3,7 +3,7 @@
 use crate::plan::ModelOptions;
 use clap::Args;
 
-/// How ONNX models are changed.
+/// Options for ONNX models.
 #[derive(Args, Debug)]
 pub struct ModelArgs {
     /// ONNX models: keep tensors of fewer elements [default: 1024]
@@ -13,7 +13,7 @@ pub struct ModelArgs {
     #[arg(long, value_name = "COUNT", value_parser = count, help_heading = "ONNX models", hide_short_help = true)]
     pub min_elements: Option<u64>,
 
-    /// ONNX models: store the elements of initializers in a file beside the model, OUT.data
+    /// ONNX models: store the elements of initializers in a file next to the model, OUT.data
     ///
     /// A model of more than 2047 MiB always has such a file, because protobuf messages are limited to 2 GiB.
     #[arg(long, help_heading = "ONNX models", hide_short_help = true)]

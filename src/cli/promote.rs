@@ -37,7 +37,7 @@ Exit codes:
   130 interrupted."
 )]
 pub struct PromoteArgs {
-    /// What gets the common type.
+    /// Inputs that get the common type.
     #[arg(required = true, value_name = "INPUT", help = format!("{} files", known_formats()),
           long_help = with_note(&format!("{} files", known_formats()), "Their tensors get one type. With --tensor also \
                                 one folder of .safetensors shards."))]
@@ -64,7 +64,7 @@ pub struct PromoteArgs {
     )]
     pub u64_target: Dtype,
 
-    /// Which tensor, where a file has several; repeatable
+    /// Tensor to use, where a file has several; repeatable
     ///
     /// The others are copied.
     #[arg(long, value_name = "NAME")]

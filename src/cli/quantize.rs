@@ -31,7 +31,7 @@ DequantizeLinear nodes that give them their type back. It finds the weights by t
     after_long_help = examples()
 )]
 pub struct QuantizeArgs {
-    /// What is quantized.
+    /// Model to quantize.
     #[arg(
         required_unless_present = "finish",
         value_name = "MODEL",
@@ -64,11 +64,11 @@ pub struct QuantizeArgs {
     #[arg(long, value_name = "N", value_parser = group_size)]
     pub group_size: Option<u64>,
 
-    /// How scales and codes are rounded
+    /// Rounding of scales and codes
     #[arg(long, value_enum, default_value = "library", hide_short_help = true)]
     pub arithmetic: Arithmetic,
 
-    /// How the scale of a group is chosen in nvfp4, mxfp4, int4 and int4-asym
+    /// Choice of the scale of a group in nvfp4, mxfp4, int4 and int4-asym
     #[arg(long, value_enum, default_value = "amax", hide_short_help = true)]
     pub search: ScaleChoice,
 
@@ -143,15 +143,15 @@ pub struct QuantizeArgs {
     #[arg(long, value_name = "DB", value_parser = decibels, help_heading = "Reports", hide_short_help = true)]
     pub min_sqnr: Option<f64>,
 
-    /// What is reported.
+    /// Report options.
     #[command(flatten, next_help_heading = "Reports")]
     pub reports: ReportArgs,
 
-    /// How ONNX models are changed.
+    /// Options for ONNX models.
     #[command(flatten)]
     pub model_options: ModelArgs,
 
-    /// How a checkpoint is written.
+    /// Options for writing checkpoints.
     #[command(flatten)]
     pub shards: ShardArgs,
 

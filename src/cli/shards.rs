@@ -4,7 +4,7 @@ use crate::job::Partition;
 use clap::{Arg, Args};
 use std::path::PathBuf;
 
-/// How a checkpoint is written. A command applies `of_finish` to all its arguments.
+/// Options for writing checkpoints. A command applies `of_finish` to all its arguments.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Folders of shards")]
 pub struct ShardArgs {
