@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tcast::container;
 use tcast::dtype::Dtype;
-use tcast::engine::{self, Detail, Outcome};
+use tcast::engine::{self, Outcome, RunOptions};
 use tcast::io::output::Destination;
 use tcast::kernel::Loss;
 use tcast::operator::{Operator, cast::CastAttributes};
@@ -51,8 +51,8 @@ pub fn convert(input: &Path, to: Dtype, output: &Path) -> Result<(Vec<Outcome>, 
     destination.check_space(plan.len)?;
     let file = destination.create()?;
     let progress = Tenths { total: plan.source_bytes(), ..Tenths::default() };
-    let threads = std::thread::available_parallelism().map_or(1, Into::into);
-    let outcomes = engine::run(&plan, &file, threads, Detail::Counts, &progress)?;
+    let options = RunOptions { progress: &progress, ..RunOptions::default() };
+    let outcomes = engine::run(&plan, &file, &options)?;
     // Until now the output had a temporary name, under which it is removed when `file` is dropped.
     file.publish(true, None)?;
     for (tensor, outcome) in plan.steps.iter().zip(&outcomes) {

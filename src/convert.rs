@@ -168,7 +168,7 @@ pub fn convert(input: impl AsRef<Path>, output: impl AsRef<Path>, options: &Opti
     let caller = Caller(options.progress);
     let inputs = [input.as_ref().to_owned()];
     let sources = job::open(&inputs, job.publish, job.threads, &caller, |error, _| error)?;
-    let recoding = match &options.action {
+    let mut recoding = match &options.action {
         Action::Cast(_) | Action::CastCodes(_) => Recoding::rename(&sources[0], &options.selection.renames)?,
         Action::Dequantize => Some(decoding(&sources[0], &options.selection)?),
         Action::Quantize(quantize) => Some(encoding(&sources[0], quantize, &options.selection, &job, &caller)?),
@@ -176,10 +176,10 @@ pub fn convert(input: impl AsRef<Path>, output: impl AsRef<Path>, options: &Opti
     // The selection of weights to decode or quantize is part of the recoding; every other tensor is copied.
     let others = Selection { renames: options.selection.renames.clone(), ..Selection::default() };
     let selection = if matches!(operator, Operator::Cast(_)) { &options.selection } else { &others };
-    let input = |source| JobInput { source, selection, from: None, recoding: recoding.as_ref() };
-    let inputs: Vec<JobInput> = sources.iter().map(input).collect();
+    let input = |source| JobInput { source, selection, from: None, recoding: recoding.take() };
+    let inputs = sources.iter().map(input).collect();
     let mut converted = Vec::new();
-    job::prepare(&job, &inputs, &caller)?.run(&job, &caller, |_, _, written| {
+    job::prepare(&job, inputs, &caller)?.run(&job, &caller, |_, _, written| {
         let files = written?.into_iter().flat_map(|written| written.files);
         converted.extend(files.flat_map(|file| file.tensors).map(Converted::from));
         Ok(())
@@ -187,7 +187,7 @@ pub fn convert(input: impl AsRef<Path>, output: impl AsRef<Path>, options: &Opti
     Ok(converted)
 }
 
-fn decoding(source: &Checkpoint, selection: &Selection) -> Result<Recoding> {
+fn decoding<'a>(source: &'a Checkpoint, selection: &Selection) -> Result<Recoding<'a>> {
     if let Some(to) = selection.to.filter(|to| !to.is_weight()) {
         return Err(Error::new(format!("weights are decoded to bfloat16, float16 or float32, not to {to}")));
     }
@@ -195,13 +195,13 @@ fn decoding(source: &Checkpoint, selection: &Selection) -> Result<Recoding> {
     Recoding::decode(&model, selection, DecodeOptions { target: selection.to, ..DecodeOptions::default() })
 }
 
-fn encoding(
-    source: &Checkpoint,
+fn encoding<'a>(
+    source: &'a Checkpoint,
     quantize: &Quantize,
     selection: &Selection,
     job: &Job,
     caller: &Caller,
-) -> Result<Recoding> {
+) -> Result<Recoding<'a>> {
     let unknown = |what: &str, name: &str, known: Vec<&str>| {
         Error::usage(format!("unknown {what} '{}': it is one of {}", shorten(name), known.join(", ")))
     };

@@ -1,8 +1,12 @@
-//! Progress of a conversion.
+//! Progress and cancellation of a conversion, and its reports before the results.
 
+mod cancel;
+mod observer;
 #[cfg(feature = "cli")]
 mod terminal;
 
+pub use cancel::{Cancel, Never};
+pub(crate) use observer::{Notice, Observer, ShardProgress};
 #[cfg(feature = "cli")]
 #[doc(hidden)] // for the program
 pub use terminal::Bar;

@@ -8,13 +8,13 @@ use tcast::container::{
     self, Data, Elements, Form, Input, Metadata, Reader, Tensor, TextError, element_count, row_major,
 };
 use tcast::dtype::Dtype;
-use tcast::engine::{self, Detail};
+use tcast::engine::{self, Detail, RunOptions};
 use tcast::error::{Error, Result};
 use tcast::io::output::Destination;
 use tcast::kernel::{Kernel, Storage, Texts};
 use tcast::operator::Operator;
 use tcast::plan::{self, Plan, Request, Spread, Step};
-use tcast::progress::Silent;
+
 use tcast::select::Selection;
 
 /// Maximum number of bytes of a tensor that is read, or of an output that is written: a small file can unpack to many
@@ -198,7 +198,11 @@ pub(crate) fn write(
         let path = folder.join(format!("out.{extension}"));
         let file =
             Destination::new(&path, true, &[inputs[0].path()]).and_then(Destination::create).expect("a new file");
-        let outcomes = match engine::run(plan, &file, threads, Detail::Accuracy, &Silent) {
+        let outcomes = match engine::run(
+            plan,
+            &file,
+            &RunOptions { threads, detail: Detail::Accuracy, ..RunOptions::default() },
+        ) {
             Ok(outcomes) => outcomes,
             Err(error) => {
                 drop(file);

@@ -162,7 +162,7 @@ fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -
     let job_inputs: Vec<JobInput> = inputs.iter().zip(&selections).map(job_input).collect();
     let console = Console { is_quiet: args.file.quiet };
     let mut promoted = Vec::new();
-    job::prepare(&job, &job_inputs, &console).map_err(explain_codes)?.run(&job, &console, |source, to, written| {
+    job::prepare(&job, job_inputs, &console).map_err(explain_codes)?.run(&job, &console, |source, to, written| {
         let files = written?.map(|written| written.files);
         promoted.push(Promoted { from: &source.path, to: to.to_owned(), bytes_in: source.bytes(), files });
         Ok(())

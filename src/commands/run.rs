@@ -18,7 +18,6 @@ use clap::ValueEnum;
 use serde_json::{Value, json};
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
-use std::slice;
 use std::time::Instant;
 
 /// Returns the job for the arguments that all conversions share; `report` is the file for the report, if any.
@@ -75,30 +74,29 @@ pub(super) fn convert(task: &Task, allow_unmatched: bool) -> Result<()> {
     let matched = check_matched(&task.selection, &names, allow_unmatched, args.quiet);
     let is_several = sources.len() > 1;
     matched.map_err(|error| if is_several { error } else { error.in_file(&task.inputs[0]) })?;
-    let renamed = sources.iter().map(|source| Recoding::rename(source, &task.selection.renames));
-    let renamed = renamed.collect::<Result<Vec<_>>>()?;
-    let inputs = sources.iter().zip(&renamed).map(|(source, recoding)| JobInput {
-        source,
-        selection: &task.selection,
-        from: args.from,
-        recoding: recoding.as_ref(),
-    });
-    let inputs: Vec<JobInput> = inputs.collect();
-    write(task, prepare(task, &inputs)?, start)
+    let input = |source| {
+        let recoding = Recoding::rename(source, &task.selection.renames)?;
+        Ok(JobInput { source, selection: &task.selection, from: args.from, recoding })
+    };
+    let inputs = sources.iter().map(input).collect::<Result<_>>()?;
+    write(task, prepare(task, inputs)?, start)
 }
 
 /// Plans, runs and reports on an input whose weights are decoded or quantized.
-pub(super) fn write_recoded(task: &Task, source: &Checkpoint, recoding: Recoding, start: Instant) -> Result<()> {
-    let input = JobInput { source, selection: &task.selection, from: None, recoding: Some(&recoding) };
-    let prepared = prepare(task, slice::from_ref(&input))?;
-    drop(recoding); // for many weights, it takes as much memory as the report will
-    write(task, prepared, start)
+pub(super) fn write_recoded<'a>(
+    task: &Task,
+    source: &'a Checkpoint,
+    recoding: Recoding<'a>,
+    start: Instant,
+) -> Result<()> {
+    let input = JobInput { source, selection: &task.selection, from: None, recoding: Some(recoding) };
+    write(task, prepare(task, vec![input])?, start)
 }
 
-fn prepare<'a>(task: &Task, inputs: &[JobInput<'a, '_>]) -> Result<Prepared<'a>> {
+fn prepare<'a>(task: &Task, inputs: Vec<JobInput<'a, '_>>) -> Result<Prepared<'a>> {
     let (job, args) = (&task.job, task.file);
-    check_model_options(&job.model, inputs)?;
-    if let (Some(output), [_]) = (job.output, inputs) {
+    check_model_options(&job.model, &inputs)?;
+    if let (Some(output), [_]) = (job.output, &inputs[..]) {
         check_standard_output(output, args.json && !args.dry_run)?;
     }
     job::prepare(job, inputs, &Console { is_quiet: args.quiet })

@@ -48,6 +48,7 @@ pub use {
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
+use crate::kernel::Storage;
 use format::Format;
 use input::PICKLE;
 use layout::too_long;
@@ -68,6 +69,11 @@ pub trait Container: Format {
 
     /// Name of the stored form of a type in the format's own terms; `None` if the format cannot store the type.
     fn stores(&self, dtype: Dtype) -> Option<String>;
+
+    /// Form in which the format stores the elements of a type. The width of texts is 0, because it depends on the texts.
+    fn form(&self, dtype: Dtype) -> Form {
+        Form::Numbers(Storage::packed(dtype))
+    }
 }
 
 /// Byte-level interface of a container. Other crates cannot name it, so all containers are in this crate.

@@ -43,6 +43,10 @@ impl Container for Npy {
     fn stores(&self, dtype: Dtype) -> Option<String> {
         stores(dtype)
     }
+
+    fn form(&self, dtype: Dtype) -> Form {
+        form(dtype)
+    }
 }
 
 impl Format for Npy {
@@ -125,7 +129,7 @@ pub(super) fn header_of(tensor: &NewTensor) -> Result<(Vec<u8>, Form)> {
         text_form(tensor).map_err(in_tensor)?
     } else {
         let descr = descr_of(tensor.dtype).ok_or_else(|| in_tensor(cannot_hold("npy", tensor.dtype, false)))?;
-        (descr, Form::Numbers(Storage::per_byte(tensor.dtype)))
+        (descr, form(tensor.dtype))
     };
     Ok((write_header(&descr, tensor.fortran_order, tensor.shape), form))
 }
@@ -173,6 +177,14 @@ fn check_text_width(bytes: u64) -> Result<()> {
         return Err(Error::new(format!("texts of {bytes} bytes each; at most {MAX_TEXT} are read and written")));
     }
     Ok(())
+}
+
+/// Form in which numpy's formats store a type.
+pub(super) fn form(dtype: Dtype) -> Form {
+    match dtype {
+        Dtype::String => Form::Texts(TextForm::CodePoints { width: 0, big_endian: false }),
+        _ => Form::Numbers(Storage::per_byte(dtype)),
+    }
 }
 
 /// Name of the stored form of a type in numpy's formats.

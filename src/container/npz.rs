@@ -12,7 +12,6 @@ use super::{
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
-use crate::kernel::Storage;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -33,6 +32,10 @@ impl Container for Npz {
 
     fn stores(&self, dtype: Dtype) -> Option<String> {
         npy::stores(dtype)
+    }
+
+    fn form(&self, dtype: Dtype) -> Form {
+        npy::form(dtype)
     }
 }
 
@@ -98,7 +101,7 @@ impl Format for Npz {
             }
             // An array that is copied includes its header.
             let (array, form) = match tensor.opaque {
-                Some(_) => (Vec::new(), Form::Numbers(Storage::per_byte(tensor.dtype))),
+                Some(_) => (Vec::new(), npy::form(tensor.dtype)),
                 None => npy::header_of(&tensor)?,
             };
             let data = form.bytes(tensor.count).ok_or_else(too_long)?;

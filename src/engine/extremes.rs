@@ -5,7 +5,7 @@
 
 use super::pieces::{Item, PIECE, PiecePart};
 use crate::error::{Error, Result};
-use crate::plan::{Operation, Plan, SharedExtremes, Step};
+use crate::plan::{CodesSource, Operation, Plan, SharedExtremes, Step};
 use crate::progress::Progress;
 use crate::quant::Extremes;
 use std::collections::HashMap;
@@ -138,7 +138,8 @@ fn interleave(
 
 /// Returns the set whose largest magnitude a step needs.
 fn extremes_of<'s, 'a>(step: &'s Step<'a>) -> Option<&'s Arc<SharedExtremes<'a>>> {
-    if let Operation::Encode(weight) = &step.how { weight.extremes.as_ref() } else { None }
+    let Operation::Encode(weight) = &step.how else { return None };
+    if let CodesSource::Values { extremes, .. } = &weight.codes { extremes.as_ref() } else { None }
 }
 
 /// Returns all rows of a set, in pieces of about [`PIECE`] bytes.

@@ -18,10 +18,10 @@ use crate::kernel::{Counts, Firsts, Loss};
 use crate::measure::accuracy::{self, Comparer};
 use crate::measure::quantized::QuantizedAccuracy;
 use crate::plan::{Operation, Plan, Step};
-use crate::progress::Progress;
+use crate::progress::{Cancel, Never, Progress, Silent};
 use crate::quant::{DecodeTally, EncodeTally};
 use crate::read::SourceTensor;
-use crate::threads::in_order;
+use crate::threads::{cores, in_order};
 use crc32fast::Hasher;
 use extremes::{FirstPass, WorkItem};
 use pieces::{Item, PIECE, PiecePart, Pieces};
@@ -56,6 +56,24 @@ pub struct Outcome {
     pub quantized: Option<Box<QuantizedAccuracy>>,
 }
 
+/// Options of [`run`].
+pub struct RunOptions<'a> {
+    /// Number of threads.
+    pub threads: usize,
+    /// Detail of the outcomes.
+    pub detail: Detail,
+    /// Receives the number of input bytes that are done.
+    pub progress: &'a dyn Progress,
+    /// Ends the work early, with an error.
+    pub cancel: &'a dyn Cancel,
+}
+
+impl Default for RunOptions<'_> {
+    fn default() -> Self {
+        Self { threads: cores(), detail: Detail::Counts, progress: &Silent, cancel: &Never }
+    }
+}
+
 /// Converts everything and writes it to `output`; returns the outcome of each tensor, in the order of the plan's steps,
 /// unless `detail` is [`Detail::Nothing`].
 ///
@@ -69,10 +87,9 @@ pub struct Outcome {
 pub fn run(
     plan: &Plan,
     output: &dyn Sink,
-    threads: usize,
-    detail: Detail,
-    progress: &dyn Progress,
+    &RunOptions { threads, detail, progress, cancel }: &RunOptions,
 ) -> Result<Vec<Outcome>> {
+    let check = || if cancel.is_cancelled() { Err(Error::new("cancelled").in_file(output.path())) } else { Ok(()) };
     if !output.is_seekable() {
         check_order(plan).map_err(|error| error.in_file(output.path()))?;
     }
@@ -84,19 +101,20 @@ pub fn run(
     let first_pass = FirstPass::new(plan);
     let queue = WriteQueue::new(output);
     let worker = || Worker::new(plan, &queue, detail, progress);
-    let work = |worker: &mut Worker, item: WorkItem| match item {
-        WorkItem::Scan(rows) => {
-            first_pass.scan(rows, &mut worker.values, progress)?;
-            Ok(Vec::new())
-        }
-        WorkItem::Write(piece) => {
-            first_pass.wait(&piece)?;
-            match piece[..] {
-                [PiecePart { item: Item::Step(at), .. }] if plan.steps[at].direct().is_none() => {
-                    Ok(vec![worker.stream(at)?])
-                }
-                _ => worker.assemble(&piece),
+    let work = |worker: &mut Worker, item: WorkItem| {
+        check()?;
+        let piece = match item {
+            WorkItem::Scan(rows) => {
+                return first_pass.scan(rows, &mut worker.values, progress).map(|()| Vec::new());
             }
+            WorkItem::Write(piece) => piece,
+        };
+        first_pass.wait(&piece)?;
+        match piece[..] {
+            [PiecePart { item: Item::Step(at), .. }] if plan.steps[at].direct().is_none() => {
+                worker.stream(at, &check).map(|findings| vec![findings])
+            }
+            _ => worker.assemble(&piece),
         }
     };
     let is_kept = detail != Detail::Nothing || plan.steps.iter().any(has_checksum);
@@ -113,6 +131,7 @@ pub fn run(
         settle_checksums(step, &found.sums, output)?;
     }
     plan.check_unchanged()?;
+    check()?;
     if detail == Detail::Nothing {
         return Ok(Vec::new());
     }
@@ -121,9 +140,7 @@ pub fn run(
         let StepFindings { counts, firsts, tally, encoded, .. } = found;
         let accuracy = comparer(step, detail).map(|_| Box::new(tally.unwrap_or_default().accuracy()));
         let quantized = match &step.how {
-            Operation::Encode(weight) => {
-                Some(Box::new(QuantizedAccuracy::new(&weight.rows, &encoded.unwrap_or_default())))
-            }
+            Operation::Encode(weight) => Some(Box::new(QuantizedAccuracy::new(weight, &encoded.unwrap_or_default()))),
             Operation::Convert(_) | Operation::Decode(_) => None,
         };
         Outcome { counts, firsts, accuracy, quantized }

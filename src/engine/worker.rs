@@ -247,7 +247,7 @@ impl<'a> Worker<'a> {
         self.largest_error = (at, tally.max_error, tally.max_error_at);
         let read = weight.rows.bytes(&part.rows());
         let found = StepFindings { encoded: Some(Box::new(tally)), ..StepFindings::default() };
-        Ok((found, if weight.extremes.is_some() { read / 2 } else { read }))
+        Ok((found, if weight.has_first_pass() { read / 2 } else { read }))
     }
 
     /// Returns some bytes of a source. Tiny tensors are adjacent there too, so the bytes that follow are prefetched
@@ -267,7 +267,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Converts a tensor that can only be read in sequence.
-    pub(super) fn stream(&mut self, at: usize) -> Result<(usize, StepFindings)> {
+    pub(super) fn stream(&mut self, at: usize, check: &dyn Fn() -> Result<()>) -> Result<(usize, StepFindings)> {
         let step = &self.plan.steps[at];
         let (source, conversion) = (&step.sources[0], step.conversion().expect("rows can be decoded alone"));
         let mut offset = step.target().start;
@@ -281,6 +281,7 @@ impl<'a> Worker<'a> {
                 tally.append(&comparer.tally(done, source, bytes, (elements - done) as usize));
             }
             done = elements;
+            check()?;
             self.queue.output.put(offset, bytes)?;
             offset += bytes.len() as u64;
             if has_crc {

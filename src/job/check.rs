@@ -2,7 +2,6 @@
 //! format cannot hold, weights without scales.
 
 use super::Job;
-use super::observer::{Notice, Observer};
 use super::place::{self, Route};
 use super::recognized::check_recognized;
 use crate::container::checkpoint::Checkpoint;
@@ -11,6 +10,7 @@ use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::operator::Operator;
 use crate::plan::{Codes, Draft, ModelOptions, Plan, Request, Spread, Step};
+use crate::progress::{Notice, Observer};
 use crate::select::Selection;
 use crate::text::first_few;
 use std::cell::LazyCell;
@@ -21,10 +21,10 @@ use std::path::Path;
 /// that cannot be converted, and before reading texts.
 pub(super) fn plans<'a, T>(
     job: &Job,
-    route: &Route<'a, '_>,
+    route: &mut Route<'a, '_>,
     (container, spread): (&dyn Container, Spread),
     observer: &dyn Observer,
-    check: impl FnOnce() -> Result<T>,
+    check: impl FnOnce(&Route) -> Result<T>,
 ) -> Result<(Vec<Plan<'a>>, T)> {
     let (source, selection, from) = (route.input.source, route.input.selection, route.input.from);
     // ONNX models keep integers and scales, so their codes are never cast.
@@ -37,22 +37,22 @@ pub(super) fn plans<'a, T>(
         Operator::Quantize | Operator::Dequantize => None,
     };
     let (operator, fail_on) = (job.operator, &job.fail_on.conditions[..]);
-    let weights = route.input.recoding.map(|recoding| &recoding.weights);
     let data_file = place::data_file(&route.output);
     let data_name = data_file.as_deref().and_then(Path::file_name).and_then(OsStr::to_str);
     let model = ModelOptions { data_file: data_name, ..job.model };
     let (codes, threads) = (codes.as_ref(), job.threads);
-    let request = Request { operator, selection, from, container, codes, weights, fail_on, model, threads };
+    let request = Request { operator, selection, from, container, codes, fail_on, model, threads };
     let in_file = |error: Error| error.in_file(&source.path);
-    let draft = Draft::new(&request, &source.shards).map_err(in_file)?;
+    let weights = route.input.recoding.as_mut().map(|recoding| &mut recoding.weights);
+    let draft = Draft::new(&request, &source.shards, weights).map_err(in_file)?;
     check_renames(source, container, selection).map_err(in_file)?;
-    let checked = check()?;
+    let checked = check(route)?;
     // Created only if there are texts, because a bar is drawn as soon as it exists.
     let measuring = LazyCell::new(|| observer.progress("measuring the texts", source.bytes()));
     let plans = draft.build(spread, &|bytes| measuring.advance(bytes)).map_err(in_file)?;
     drop(measuring);
     check_own_name(job, &plans).map_err(in_file)?;
-    if let (Operator::Quantize, Some(recoding)) = (operator, route.input.recoding)
+    if let (Operator::Quantize, Some(recoding)) = (operator, &route.input.recoding)
         && !(job.force_codes || container.format_info().is_changed_only)
     {
         check_recognized(&plans, source, recoding).map_err(in_file)?;
@@ -68,12 +68,12 @@ pub(super) fn plans<'a, T>(
 /// Plans a folder of shards.
 pub(super) fn plans_of_shards<'a>(
     job: &Job,
-    route: &Route<'a, '_>,
+    route: &mut Route<'a, '_>,
     observer: &dyn Observer,
 ) -> Result<(Vec<Plan<'a>>, Spread)> {
     check_model_options(job, route, container::SHARDS)?;
     let spread = job.max_shard_size.map_or(Spread::AsInputs, Spread::UpTo);
-    let (plans, ()) = plans(job, route, (container::SHARDS, spread), observer, || Ok(()))?;
+    let (plans, ()) = plans(job, route, (container::SHARDS, spread), observer, |_| Ok(()))?;
     Ok((plans, spread))
 }
 

@@ -1,17 +1,12 @@
 //! The description of a job.
 
-use super::cancel::{Cancel, Cancellable, Never};
-use super::decoding::Recoding;
 use super::outcome::FailOn;
-use super::partition::Partition;
 use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
-use crate::engine::{self, Detail, Outcome};
-use crate::error::Result;
-use crate::io::sink::Sink;
+use crate::engine::{Detail, RunOptions};
 use crate::operator::Operator;
-use crate::plan::{ModelOptions, Plan};
-use crate::progress::Progress;
+use crate::plan::{ModelOptions, Partition, Recoding};
+use crate::progress::{Cancel, Never, Progress};
 use crate::select::Selection;
 use crate::threads::cores;
 use serde_json::Value;
@@ -86,22 +81,10 @@ impl Job<'_> {
         self.shows_tensors || self.measures.hash || !self.fail_on.is_empty()
     }
 
-    pub(super) fn detail(&self) -> Detail {
-        if self.measures.accuracy { Detail::Accuracy } else { Detail::Counts }
-    }
-
-    /// Runs a plan and writes its output to a sink, until it is done or the job is cancelled.
-    pub(super) fn convert(
-        &self,
-        plan: &Plan,
-        sink: &dyn Sink,
-        detail: Detail,
-        progress: &dyn Progress,
-    ) -> Result<Vec<Outcome>> {
-        let sink = Cancellable { sink, cancel: self.cancel };
-        let outcomes = engine::run(plan, &sink, self.threads, detail, progress)?;
-        sink.check()?;
-        Ok(outcomes)
+    /// Returns how the job runs its plans.
+    pub(super) fn run_options<'r>(&'r self, progress: &'r dyn Progress) -> RunOptions<'r> {
+        let detail = if self.measures.accuracy { Detail::Accuracy } else { Detail::Counts };
+        RunOptions { threads: self.threads, detail, progress, cancel: self.cancel }
     }
 }
 
@@ -133,11 +116,10 @@ pub(crate) struct Measures {
 }
 
 /// An input, and the choices for its tensors.
-#[derive(Clone, Copy)]
 pub(crate) struct JobInput<'a, 's> {
     pub(crate) source: &'a Checkpoint,
     pub(crate) selection: &'s Selection,
     /// The dtype of untyped elements.
     pub(crate) from: Option<Dtype>,
-    pub(crate) recoding: Option<&'s Recoding>,
+    pub(crate) recoding: Option<Recoding<'a>>,
 }

@@ -1,20 +1,19 @@
 //! A file that a job writes: planned, written, deflated, published.
 
 use super::check::{self, check_model_options, plans};
-use super::observer::{Notice, Observer};
 use super::outcome::FileReport;
 use super::place::{self, Route};
 use super::{IfExists, Job, Publish, Written};
 use crate::container::{self, Container};
 use crate::dtype::Dtype;
-use crate::engine::Detail;
+use crate::engine::{self, Detail};
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::identity::Files;
 use crate::io::output::{Destination, Output, elsewhere};
 use crate::io::sink::Divided;
 use crate::measure::hash;
 use crate::plan::{Plan, Spread};
-use crate::progress::Progress;
+use crate::progress::{Notice, Observer, Progress};
 use crate::text::remove_files;
 use std::path::{Path, PathBuf};
 
@@ -30,18 +29,22 @@ pub(super) struct FileOutput<'a> {
 
 impl<'a> FileOutput<'a> {
     /// Plans the contents of the file.
-    pub(super) fn new(job: &Job, route: &Route<'a, '_>, files: &mut Files, observer: &dyn Observer) -> Result<Self> {
-        let Route { input, output, .. } = route;
+    pub(super) fn new(
+        job: &Job,
+        route: &mut Route<'a, '_>,
+        files: &mut Files,
+        observer: &dyn Observer,
+    ) -> Result<Self> {
         check_alone(job, route)?;
         let container = place::container(job, route)?;
         check_model_options(job, route, container)?;
-        let find_place = || find_place(job, route, files);
+        let find_place = |route: &Route| find_place(job, route, files);
         let (mut plans, destination) = plans(job, route, (container, Spread::One), observer, find_place)?;
         let mut plan = plans.swap_remove(0);
         // A pipe or device cannot be read again.
         let keeps = destination.as_ref().is_none_or(Destination::keeps);
-        plan.is_deflated = keeps && container::is_deflated(&input.source.shards[0], container);
-        let data = match (plan.data_start, place::data_file(output)) {
+        plan.is_deflated = keeps && container::is_deflated(&route.input.source.shards[0], container);
+        let data = match (plan.data_start, place::data_file(&route.output)) {
             (Some(_), Some(path)) => find_data_place(job, &path, destination.as_ref(), files)?,
             _ => None,
         };
@@ -84,12 +87,15 @@ impl<'a> FileOutput<'a> {
         let stored = (self.plan.is_deflated && !job.dry_run).then(|| file.beside()).transpose()?;
         let target = stored.as_ref().unwrap_or(&file);
         let lists_tensors = job.lists_tensors();
-        let detail = if lists_tensors { job.detail() } else { Detail::Nothing };
+        let mut options = job.run_options(progress);
+        if !lists_tensors {
+            options.detail = Detail::Nothing;
+        }
         let outcomes = match (&data, self.plan.data_start) {
             (Some(data), Some(start)) => {
-                job.convert(&self.plan, &Divided { first: target, second: data, start }, detail, progress)
+                engine::run(&self.plan, &Divided { first: target, second: data, start }, &options)
             }
-            _ => job.convert(&self.plan, target, detail, progress),
+            _ => engine::run(&self.plan, target, &options),
         }?;
         (self.plan.literals, self.plan.copies) = (Vec::new(), Vec::new()); // for many tensors these take as much memory as the report will
         let name = output.to_string_lossy().into_owned();

@@ -5,35 +5,27 @@
 //!
 //! A job prints nothing itself: results and errors go back to the caller, and notices to an [`Observer`].
 
-mod cancel;
 mod check;
-mod decoding;
 mod description;
 mod file;
 mod folder;
-mod observer;
 mod outcome;
-mod partition;
 mod place;
-mod quantizing;
 mod recognized;
-mod renaming;
 
-pub use cancel::Cancel;
-pub(crate) use cancel::Never;
-pub(crate) use decoding::{DecodeOptions, Recoding};
+pub(crate) use crate::plan::{DecodeOptions, Misfit, QuantizeRequest, Quantizing, Recoding, layout_of};
+pub use crate::plan::{Partition, SchemeRule};
+pub use crate::progress::Cancel;
+pub(crate) use crate::progress::Never;
+pub(crate) use crate::progress::{Notice, Observer, ShardProgress};
 pub(crate) use description::{IfExists, Job, JobInput, Measures, Publish};
 pub(crate) use folder::{Finished, finish};
-pub(crate) use observer::{Notice, Observer, ShardProgress};
 #[cfg(feature = "cli")]
 pub use outcome::Defect;
 pub(crate) use outcome::FailOn;
 pub use outcome::{FileReport, TensorReport};
 #[cfg(feature = "cli")]
 pub(crate) use outcome::{PartReport, QuantizedReport};
-pub use partition::Partition;
-pub use quantizing::SchemeRule;
-pub(crate) use quantizing::{Misfit, QuantizeRequest, Quantizing, layout_of};
 
 use crate::container::checkpoint::{self, Checkpoint, has_shards};
 use crate::dtype::Dtype;
@@ -89,8 +81,9 @@ pub(crate) fn open(
 /// Determines the place and the contents of each output, with all checks that are possible before anything is written.
 /// Refuses an output that exists, is an input, or cannot be at its place, types that do not fit, and a disk without
 /// enough space.
-pub(crate) fn prepare<'a>(job: &Job, inputs: &[JobInput<'a, '_>], observer: &dyn Observer) -> Result<Prepared<'a>> {
-    let folder = place::folder_of_outputs(job, inputs)?;
+pub(crate) fn prepare<'a>(job: &Job, inputs: Vec<JobInput<'a, '_>>, observer: &dyn Observer) -> Result<Prepared<'a>> {
+    let folder = place::folder_of_outputs(job, &inputs)?;
+    let is_only = inputs.len() == 1;
     let made = match folder {
         Some(folder) if !job.dry_run && !folder.exists() => {
             output::check_folder(folder)?;
@@ -100,21 +93,20 @@ pub(crate) fn prepare<'a>(job: &Job, inputs: &[JobInput<'a, '_>], observer: &dyn
     };
     let mut files = Files::default();
     inputs.iter().try_for_each(|input| input.source.files().map(|paths| files.read(paths)))?;
-    let routes = all_of(inputs, job.publish, observer, |input| place::route(job, *input, folder, inputs.len() == 1))?;
-    let ready = all_of(&routes, job.publish, observer, |route| match Ready::new(job, route, &mut files, observer) {
-        Err(error) if job.existing == IfExists::Skip && error.is_existing() && is_output(&route.output) => {
-            Ok(Ready::Skip)
-        }
-        ready => ready,
+    let routes = all_of(inputs, job.publish, observer, |input| place::route(job, input, folder, is_only))?;
+    let outputs = all_of(routes, job.publish, observer, |mut route| {
+        let ready = match Ready::new(job, &mut route, &mut files, observer) {
+            Err(error) if job.existing == IfExists::Skip && error.is_existing() && is_output(&route.output) => {
+                Ready::Skip
+            }
+            ready => ready?,
+        };
+        Ok(((route.input.source, route.output), ready))
     })?;
     if job.publish == Publish::Together {
-        file::check_space_of_all(ready.iter().filter_map(Ready::file))?;
+        file::check_space_of_all(outputs.iter().filter_map(|(_, ready)| ready.file()))?;
     }
-    Ok(Prepared {
-        outputs: routes.into_iter().map(|route| (route.input.source, route.output)).zip(ready).collect(),
-        files,
-        _made: made,
-    })
+    Ok(Prepared { outputs, files, _made: made })
 }
 
 /// The work for an input, after all checks that headers and names allow.
@@ -126,7 +118,7 @@ enum Ready<'a> {
 }
 
 impl<'a> Ready<'a> {
-    fn new(job: &Job, route: &Route<'a, '_>, files: &mut Files, observer: &dyn Observer) -> Result<Self> {
+    fn new(job: &Job, route: &mut Route<'a, '_>, files: &mut Files, observer: &dyn Observer) -> Result<Self> {
         if place::is_folder(job, route)? {
             let (plans, spread) = check::plans_of_shards(job, route, observer)?;
             let output = FolderOutput::new(job, route, (plans, spread), files, observer);
@@ -283,14 +275,16 @@ pub(crate) fn raise_file_limit() {
 
 /// Calls `what` for each input. If outputs are published one by one, collects all errors, and fails if there are any;
 /// otherwise stops at the first.
-fn all_of<'a, T, U>(
-    inputs: &'a [T],
+fn all_of<T, U>(
+    inputs: impl IntoIterator<Item = T, IntoIter: ExactSizeIterator>,
     publish: Publish,
     observer: &dyn Observer,
-    mut what: impl FnMut(&'a T) -> Result<U>,
+    mut what: impl FnMut(T) -> Result<U>,
 ) -> Result<Vec<U>> {
-    if inputs.len() == 1 || publish == Publish::Together {
-        return inputs.iter().map(what).collect();
+    let inputs = inputs.into_iter();
+    let all = inputs.len();
+    if all == 1 || publish == Publish::Together {
+        return inputs.map(what).collect();
     }
     let (mut done, mut refused) = (Vec::new(), Vec::new());
     for input in inputs {
@@ -305,7 +299,7 @@ fn all_of<'a, T, U>(
     if refused.is_empty() {
         return Ok(done);
     }
-    let (count, all) = (refused.len(), inputs.len());
+    let count = refused.len();
     let what = format!("{count} of {all} inputs {} refused, nothing was written", is(count as u64));
     Err(summed_up(what, refused))
 }

@@ -7,7 +7,7 @@ use crate::kernel::{Condition, Counts, Firsts};
 use crate::measure::accuracy::Accuracy;
 use crate::measure::hash::Hashes;
 use crate::measure::quantized::{CodesOrigin, QuantizedAccuracy};
-use crate::plan::{Operation, Plan, Quantization, Recovery, Step};
+use crate::plan::{CodesSource, Operation, Plan, Quantization, Step, Unrecovered};
 use crate::select::KeptReason;
 use crate::text::counted;
 use serde::{Deserialize, Serialize};
@@ -114,16 +114,16 @@ impl QuantizedReport {
             shape: shape.to_vec(),
             sha256: None,
         };
-        let codes = CodesOrigin::of(&weight.rows);
+        let codes = CodesOrigin::of(weight);
         Self {
             scheme: weight.scheme.name.into(),
             layout: weight.rows.encoder.layout().name.into(),
-            source_layout: weight.rows.source_layout().map(Into::into),
+            source_layout: weight.rows.decoder().map(|decoder| decoder.layout().name.into()),
             is_exact: codes == Some(CodesOrigin::Exact),
             codes,
-            unrecovered_at: match weight.rows.recovery {
-                Some(Recovery::NotFound(element)) => element,
-                Some(Recovery::Found(..) | Recovery::NotShared) | None => None,
+            unrecovered_at: match weight.codes {
+                CodesSource::Values { unrecovered: Some(Unrecovered::NotFound(element)), .. } => element,
+                _ => None,
             },
             parts: step.new_tensors().map(part).collect(),
             accuracy: accuracy.map(|accuracy| *accuracy),

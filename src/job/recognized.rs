@@ -1,12 +1,10 @@
 //! Checks a planned output as its readers will see it: a name in the model, or a config that came with it, can make the
 //! quantized weights of the output unreadable.
 
-use super::decoding::Recoding;
-use super::quantizing::{OTHER_NAME, name_instead_of};
 use crate::container::checkpoint::{CONFIG, Checkpoint};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
-use crate::plan::{Operation, Plan, Step};
+use crate::plan::{OTHER_NAME, Operation, Plan, Recoding, Step, name_instead_of};
 use crate::quant::{CheckpointInfo, Problem, StoredTensor, is_named_as_part, probe};
 
 /// A tensor of the output: a step, and the index of one of its results.

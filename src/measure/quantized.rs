@@ -1,6 +1,6 @@
 //! Accuracy of quantized weights.
 
-use crate::plan::{Recovery, WeightRows};
+use crate::plan::{CodesSource, Quantization};
 use crate::quant::{EncodeTally, Fidelity, ScaleMatch};
 use serde::{Deserialize, Serialize};
 
@@ -24,17 +24,16 @@ pub enum CodesOrigin {
 
 impl CodesOrigin {
     /// Returns the origin; `None` if the weight was not quantized before, and no codes were searched for its values.
-    pub(crate) fn of(rows: &WeightRows) -> Option<Self> {
-        match rows.recovery {
-            Some(Recovery::Found(_, _, ScaleMatch::Derived)) => return Some(Self::Recovered),
-            Some(Recovery::Found(_, _, ScaleMatch::Equivalent)) => return Some(Self::Equivalent),
-            Some(Recovery::NotFound(_) | Recovery::NotShared) => return Some(Self::Quantized),
-            None => rows.source_layout()?,
-        };
-        Some(match rows.transcoder().map(|(transcoder, _)| transcoder.fidelity()) {
-            Some(Fidelity::Exact) => Self::Exact,
-            Some(Fidelity::Rescaled) => Self::Rescaled,
-            None => Self::Requantized,
+    pub(crate) fn of(weight: &Quantization) -> Option<Self> {
+        Some(match &weight.codes {
+            CodesSource::Recovered(_, _, ScaleMatch::Derived) => Self::Recovered,
+            CodesSource::Recovered(_, _, ScaleMatch::Equivalent) => Self::Equivalent,
+            CodesSource::Values { unrecovered: Some(_), .. } => Self::Quantized,
+            CodesSource::Values { .. } => weight.rows.decoder().map(|_| Self::Requantized)?,
+            CodesSource::Moved(transcoder) => match transcoder.fidelity() {
+                Fidelity::Exact => Self::Exact,
+                Fidelity::Rescaled => Self::Rescaled,
+            },
         })
     }
 }
@@ -66,10 +65,10 @@ pub struct QuantizedAccuracy {
 
 impl QuantizedAccuracy {
     /// Creates the accuracy from the counts of a whole weight.
-    pub(crate) fn new(rows: &WeightRows, tally: &EncodeTally) -> Self {
-        let origin = CodesOrigin::of(rows);
+    pub(crate) fn new(weight: &Quantization, tally: &EncodeTally) -> Self {
+        let origin = CodesOrigin::of(weight);
         Self {
-            bits_per_weight: rows.encoder.bits_per_value(),
+            bits_per_weight: weight.rows.encoder.bits_per_value(),
             is_exact: tally.is_exact(),
             sqnr_db: tally.sqnr_db().filter(|decibels| *decibels < f64::INFINITY),
             max_abs_error: tally.max_error,

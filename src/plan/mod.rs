@@ -2,32 +2,35 @@
 //! are refused here. Once a plan exists, only reading and writing can fail, apart from damaged elements and values that
 //! the rules of the cast forbid.
 
-mod choose;
+mod cast;
 mod codes;
+mod dequantize;
+mod draft;
 mod few;
-mod groups;
 mod model;
-mod names;
-mod outputs;
-mod quantized;
+mod partition;
+mod quantization;
+mod quantize;
+mod renaming;
 mod rewrite;
-mod source;
 mod step;
 mod weights;
 
+pub(crate) use cast::check_from;
+#[doc(hidden)] // for tests
+pub use cast::source_form;
 #[doc(hidden)] // for the program
 pub use codes::Codes;
+pub(crate) use dequantize::{DecodeOptions, Recoding};
 pub use model::ModelOptions;
-#[doc(hidden)] // for the program
-pub use quantized::{CodedRows, Recovery, TargetWeight, TensorIndex, Unmoved, WeightValues};
-pub(crate) use quantized::{Quantization, SharedExtremes, WeightRows};
-pub(crate) use source::check_from;
-#[doc(hidden)] // for tests
-pub use source::source_form;
+pub use partition::Partition;
+pub(crate) use partition::{chosen_shards, shard_sizes};
+pub(crate) use quantization::{CodesSource, Quantization, SharedExtremes, Unrecovered};
+pub use quantize::SchemeRule;
+pub(crate) use quantize::{Misfit, OTHER_NAME, QuantizeRequest, Quantizing, layout_of, name_instead_of};
 pub(crate) use step::{Direct, NewStored, Operation};
 pub use step::{Plan, Step};
-#[doc(hidden)] // for the program
-pub use weights::{QuantizedWeight, Weights};
+pub(crate) use weights::Weights;
 
 use crate::container::onnx::model::Study;
 use crate::container::{Container, Form, Input, Metadata, Placement};
@@ -38,11 +41,7 @@ use crate::kernel::Condition;
 use crate::operator::Operator;
 use crate::select::Selection;
 use crate::text::shorten;
-use choose::{Chosen, Origin, choose, measure_texts};
-use few::Few;
-use groups::groups;
-use outputs::ChosenTensors;
-use std::borrow::Cow;
+use draft::{DraftStep, Results, measure_texts};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -60,8 +59,6 @@ pub struct Request<'a> {
     /// Tensors of codes, which no cast may treat as values.
     #[doc(hidden)] // for the program
     pub codes: Option<&'a Codes<'a>>,
-    #[doc(hidden)] // for the program
-    pub weights: Option<&'a Weights>,
     /// The conditions that the caller refuses. In each tensor, the first element that meets one is recorded.
     pub fail_on: &'a [Condition],
     /// Options for ONNX models.
@@ -80,7 +77,6 @@ impl<'a> Request<'a> {
             from: None,
             container,
             codes: None,
-            weights: None,
             fail_on: &[],
             model: ModelOptions::default(),
             threads: 1,
@@ -112,42 +108,51 @@ pub fn build<'a>(
     spread: Spread,
     measured: &dyn Fn(u64),
 ) -> Result<Vec<Plan<'a>>> {
-    Draft::new(request, inputs)?.build(spread, measured)
+    Draft::new(request, inputs, None)?.build(spread, measured)
 }
 
-/// Decisions about each tensor, before anything is laid out: texts have to be read before they can be laid out.
+/// The steps of all outputs, before anything is laid out: texts have to be read before they can be laid out.
 pub(crate) struct Draft<'r, 'a> {
     request: &'r Request<'r>,
     inputs: &'a [Input],
     /// The ONNX model that is changed, if the output is one.
     model: Option<Study>,
-    chosen: Vec<Chosen<'a>>,
+    steps: Vec<DraftStep<'a>>,
+    conversions: Conversions<'r>,
+    /// Changes to the metadata of the outputs.
+    metadata: HashMap<String, Option<String>>,
 }
 
 impl<'r, 'a> Draft<'r, 'a> {
-    /// Decides about each tensor, with all checks that need no layout.
-    pub(crate) fn new(request: &'r Request<'r>, inputs: &'a [Input]) -> Result<Self> {
+    /// Makes the steps, with all checks that need no layout. `weights` are the decisions of a planner of weights.
+    pub(crate) fn new(
+        request: &'r Request<'r>,
+        inputs: &'a [Input],
+        weights: Option<&mut Weights<'a>>,
+    ) -> Result<Self> {
         let is_model = request.container.format_info().is_changed_only;
-        let model = is_model.then(|| model::study(request, inputs)).transpose()?;
-        let chosen = choose(request, inputs, model.as_ref())?;
-        Ok(Self { request, inputs, model, chosen })
+        let model = is_model.then(|| model::study(request, inputs, weights.is_some())).transpose()?;
+        let mut conversions = Conversions { operator: request.operator, watched: request.fail_on, known: Vec::new() };
+        let mut none = Weights::default();
+        let weights = weights.unwrap_or(&mut none);
+        let steps = draft::steps(request, inputs, model.as_ref(), weights, &mut conversions)?;
+        Ok(Self { request, inputs, model, steps, conversions, metadata: weights.metadata.clone() })
     }
 
     /// Lays out the outputs, like [`build`].
     pub(crate) fn build(self, spread: Spread, measured: &dyn Fn(u64)) -> Result<Vec<Plan<'a>>> {
-        let Self { request, inputs, model, mut chosen } = self;
-        let mut conversions = Conversions { operator: request.operator, watched: request.fail_on, known: Vec::new() };
+        let Self { request, inputs, model, mut steps, mut conversions, metadata } = self;
         if let Some(study) = &model {
-            return Ok(vec![rewrite::build(request, &inputs[0], study, chosen, &mut conversions)?]);
+            return Ok(vec![rewrite::build(request, &inputs[0], study, steps, &mut conversions)?]);
         }
-        measure_texts(&mut chosen, measured)?;
+        measure_texts(&mut steps, measured)?;
         let mut plans = Vec::new();
         let mut differing = Vec::new();
-        for (at, group) in groups(chosen, inputs.len(), spread).into_iter().enumerate() {
+        for (at, group) in groups(steps, inputs.len(), spread).into_iter().enumerate() {
             let mut sources: Vec<usize> = Vec::new();
-            for chosen in &group {
-                if sources.last() != Some(&chosen.place.0) {
-                    sources.push(chosen.place.0);
+            for draft in &group {
+                if sources.last() != Some(&draft.place.0) {
+                    sources.push(draft.place.0);
                 }
             }
             if spread == Spread::AsInputs {
@@ -155,12 +160,12 @@ impl<'r, 'a> Draft<'r, 'a> {
             } else if sources.is_empty() {
                 sources = (0..inputs.len()).collect(); // there are no tensors at all
             }
-            let metadata = metadata_of(request, sources.iter().map(|input| &inputs[*input]), &mut differing);
-            let layout =
-                request.container.lay_out(&ChosenTensors::new(&group), metadata.as_deref(), request.threads)?;
+            let sources = sources.iter().map(|input| &inputs[*input]);
+            let metadata = metadata_of(request.container, sources, &metadata, &mut differing);
+            let layout = request.container.lay_out(&Results::of(&group), metadata.as_deref(), request.threads)?;
             let mut places = layout.places.into_iter();
             // The steps reuse the memory of `group`.
-            let steps = group.into_iter().map(|chosen| step(chosen, &mut places, &mut conversions));
+            let steps = group.into_iter().map(|draft| place(draft.step, &mut places, &mut conversions));
             let steps = steps.collect::<Result<Vec<Step>>>()?;
             plans.push(Plan {
                 steps,
@@ -188,33 +193,52 @@ impl<'r, 'a> Draft<'r, 'a> {
     }
 }
 
-/// Returns the step for a tensor, which takes the next place.
-fn step<'a>(
-    chosen: Chosen<'a>,
+/// Gives the results of a step the next places.
+fn place<'a>(
+    mut step: Step<'a>,
     places: &mut impl Iterator<Item = Placement>,
     conversions: &mut Conversions,
 ) -> Result<Step<'a>> {
-    let Chosen { sources, from, target, fortran_order, name, .. } = chosen;
-    let mut form = None;
-    let mut result = |name| {
+    for result in step.results.iter_mut() {
         let place = places.next().expect("every new tensor has a place");
-        form = Some(place.form);
-        NewStored { name, range: place.range, crc: place.crc }
-    };
-    let results = match &from {
-        Origin::Values(weight) => Few::Several(weight.part_names().map(Cow::Owned).map(result).collect()),
-        Origin::Elements(_) | Origin::Parts(_) => Few::One(result(name)),
-    };
-    let how = match from {
-        Origin::Parts(decoder) => Operation::Decode(decoder),
-        Origin::Values(weight) => Operation::Encode(weight),
-        Origin::Elements(from) => {
-            let to = form.expect("it has a result");
-            let conversion = conversions.get(from, to, target.is_ok());
-            Operation::Convert(conversion.map_err(|error| error.in_tensor(&results[0].name))?)
+        (result.range, result.crc) = (place.range, place.crc);
+        if let Operation::Convert(conversion) = &mut step.how
+            && conversion.to != place.form
+        {
+            let completed = conversions.get(conversion.from, place.form, step.kept.is_none());
+            *conversion = completed.map_err(|error| error.in_tensor(&result.name))?;
         }
-    };
-    Ok(Step { stays: false, sources, results, how, kept: target.err(), fortran_order })
+    }
+    Ok(step)
+}
+
+/// Returns the steps of each output file, in the order of the inputs.
+fn groups(steps: Vec<DraftStep>, inputs: usize, spread: Spread) -> Vec<Vec<DraftStep>> {
+    let mut groups: Vec<Vec<DraftStep>> = Vec::new();
+    match spread {
+        Spread::One => groups.push(steps),
+        Spread::AsInputs if inputs == 1 => groups.push(steps),
+        Spread::AsInputs => {
+            groups.resize_with(inputs, Vec::new);
+            for step in steps {
+                groups[step.place.0].push(step);
+            }
+        }
+        Spread::UpTo(limit) => {
+            groups.push(Vec::new());
+            let mut filled = 0_u64;
+            for step in steps {
+                let bytes = step.bytes();
+                filled = filled.saturating_add(bytes);
+                if filled > limit && groups.last().is_some_and(|group| !group.is_empty()) {
+                    filled = bytes;
+                    groups.push(Vec::new());
+                }
+                groups.last_mut().expect("there is one from the start").push(step);
+            }
+        }
+    }
+    groups
 }
 
 /// The conversions of a plan: one of each kind, shared by all tensors.
@@ -249,25 +273,24 @@ impl Conversions<'_> {
     }
 }
 
-/// Returns the metadata of an output, with the changes of [`Weights::metadata`]. Adds the keys that have several values
-/// to `differing`.
+/// Returns the metadata of an output, with changed values: `None` removes one. Adds the keys that have several values to
+/// `differing`.
 fn metadata_of<'a>(
-    request: &Request,
+    container: &dyn Container,
     sources: impl Iterator<Item = &'a Input>,
+    changes: &HashMap<String, Option<String>>,
     differing: &mut Vec<String>,
 ) -> Option<Vec<(String, String)>> {
-    let mut pairs = merge_metadata(sources, request.container, differing)?;
-    if let Some(weights) = request.weights {
-        differing.retain(|key| !weights.metadata.contains_key(key));
-        pairs.retain_mut(|(key, value)| match weights.metadata.get(key) {
-            Some(Some(new)) => {
-                value.clone_from(new);
-                true
-            }
-            Some(None) => false,
-            None => true,
-        });
-    }
+    let mut pairs = merge_metadata(sources, container, differing)?;
+    differing.retain(|key| !changes.contains_key(key));
+    pairs.retain_mut(|(key, value)| match changes.get(key) {
+        Some(Some(new)) => {
+            value.clone_from(new);
+            true
+        }
+        Some(None) => false,
+        None => true,
+    });
     Some(pairs)
 }
 

@@ -44,7 +44,7 @@ impl ModelOptions<'_> {
 
 /// Studies the model that is changed. Fails if there are several inputs, the operator does not write ONNX models, or
 /// tensors would get new names.
-pub(super) fn study(request: &Request, inputs: &[Input]) -> Result<Study> {
+pub(super) fn study(request: &Request, inputs: &[Input], has_weights: bool) -> Result<Study> {
     let [input] = inputs else { return Err(Error::new("an ONNX model is made from one model")) };
     if !matches!(request.operator, Operator::Cast(_) | Operator::Dequantize | Operator::Quantize) {
         let error = Error::new(format!("{} does not write ONNX models", request.operator.name()));
@@ -55,7 +55,7 @@ pub(super) fn study(request: &Request, inputs: &[Input]) -> Result<Study> {
         return Err(error.in_tensor(&rename.old).without("rename"));
     }
     let mut study = Study::of(input)?;
-    if request.weights.is_some() {
+    if has_weights {
         study.find_uses(input)?;
     }
     Ok(study)

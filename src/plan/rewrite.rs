@@ -1,8 +1,7 @@
 //! The plan for an ONNX model whose weights are stored in narrower types.
 
-use super::choose::{Chosen, Origin};
-use super::few::Few;
-use super::{Conversions, NewStored, Operation, Plan, Request, Step};
+use super::draft::DraftStep;
+use super::{Conversions, Operation, Plan, Request, Step};
 use crate::container::Input;
 use crate::container::onnx::model::{
     Break, Change, Dequantization, ModelLayout, Obstacle, QuantizedTensor, Study, TensorChange,
@@ -10,8 +9,8 @@ use crate::container::onnx::model::{
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::operator::cast::VERSIONS;
-use crate::quant::{EncodedPart, LinearAxis};
-use crate::read::{MappedBytes, SourceTensor};
+use crate::quant::LinearAxis;
+use crate::read::MappedBytes;
 use crate::select::{KeptReason, Rule};
 use crate::text::{shorten, size};
 use std::borrow::Cow;
@@ -23,20 +22,19 @@ pub(super) fn build<'a>(
     request: &Request,
     input: &'a Input,
     study: &Study,
-    chosen: Vec<Chosen<'a>>,
+    drafts: Vec<DraftStep<'a>>,
     conversions: &mut Conversions,
 ) -> Result<Plan<'a>> {
-    let (tensors, quantized) = changes(input, study, &chosen);
-    let mut notes = rules_without_effect(request, &chosen);
-    let (opset, ir_version) = versions(request, input, study, &chosen, &mut notes)?;
+    let (tensors, quantized) = changes(input, study, &drafts);
+    let mut notes = rules_without_effect(request, &drafts);
+    let (opset, ir_version) = versions(request, input, study, &drafts, &mut notes)?;
     let mut change = Change { tensors, quantized, opset, ir_version, data_file: None };
     let layout = lay_out(request, input, study, &mut change, &mut notes)?;
     // Several weights with the same codes follow each other, and so do their places.
     let mut last = (usize::MAX, 0);
-    let steps = chosen.into_iter().map(|chosen| {
-        let at = chosen.place.1;
+    let steps = drafts.into_iter().map(|DraftStep { place: (_, at), step, .. }| {
         last = (at, if last.0 == at { last.1 + 1 } else { 0 });
-        step(chosen, last.1, study, &layout, conversions)
+        place(step, last, study, &layout, conversions)
     });
     let steps = steps.collect::<Result<_>>()?;
     let ModelLayout { layout, copies, data_start, .. } = layout;
@@ -53,12 +51,13 @@ pub(super) fn build<'a>(
 }
 
 /// Returns a note for each rule that names only tensors that the model keeps.
-fn rules_without_effect(request: &Request, chosen: &[Chosen]) -> Vec<String> {
+fn rules_without_effect(request: &Request, drafts: &[DraftStep]) -> Vec<String> {
     let said = |rule: &Rule| {
         rule.target()?;
-        let mut named = chosen.iter().filter(|tensor| rule.pattern.matches(&tensor.name)).peekable();
-        let reason = named.peek()?.target.err()?;
-        let is_kept = |tensor: &Chosen| matches!(tensor.target, Err(KeptReason::Role(_) | KeptReason::NotFloating));
+        let steps = drafts.iter().map(|draft| &draft.step);
+        let mut named = steps.filter(|step| rule.pattern.matches(step.name())).peekable();
+        let reason = named.peek()?.kept?;
+        let is_kept = |step: &Step| matches!(step.kept, Some(KeptReason::Role(_) | KeptReason::NotFloating));
         let rule = shorten(rule.pattern.text());
         named
             .all(is_kept)
@@ -101,88 +100,73 @@ fn lay_out<'c>(
     Ok(divided)
 }
 
-/// Returns the step for a tensor; `number` counts the tensors in one place.
-fn step<'a>(
-    chosen: Chosen<'a>,
-    number: usize,
+/// Gives the results of a step their places. Tensors of one index and several numbers have the same codes.
+fn place<'a>(
+    mut step: Step<'a>,
+    (at, number): (usize, usize),
     study: &Study,
     ModelLayout { layout, places, .. }: &ModelLayout,
     conversions: &mut Conversions,
 ) -> Result<Step<'a>> {
-    let Chosen { place: (_, at), sources, from, target, name, .. } = chosen;
-    let place = places[at].map(|place| layout.places[place + number].clone());
-    match from {
-        Origin::Elements(from) => {
-            let to = place.as_ref().map_or(from, |place| place.form);
-            let conversion = conversions.get(from, to, target.is_ok());
-            let conversion = conversion.map_err(|error| error.in_tensor(&name))?;
-            let name = match target {
-                Ok(to) => Cow::Owned(study.stored_name(&name, to)),
-                Err(_) => name,
-            };
-            let range = place.as_ref().map_or(0..sources[0].stored_len(), |place| place.range.clone());
-            Ok(Step {
-                stays: place.is_none(),
-                sources,
-                results: Few::One(NewStored { name, range, crc: None }),
-                how: Operation::Convert(conversion),
-                kept: target.err(),
-                fortran_order: false,
-            })
+    let place = places[at].map(|first| &layout.places[first + number..]);
+    match &mut step.how {
+        Operation::Convert(conversion) => {
+            if let Some([place, ..]) = place
+                && conversion.to != place.form
+            {
+                let completed = conversions.get(conversion.from, place.form, step.kept.is_none());
+                *conversion = completed.map_err(|error| error.in_tensor(&step.results[0].name))?;
+            }
+            if let Ok(to) = step.new_dtype() {
+                step.results[0].name = Cow::Owned(study.stored_name(&step.results[0].name, to));
+            }
         }
-        Origin::Parts(decoder) => {
-            let (own, to) = (sources[1].elements.stored_dtype(), decoder.target());
+        Operation::Decode(decoder) => {
+            let (own, to) = (step.sources[1].elements.stored_dtype(), decoder.target());
             if own != to {
                 let error = Error::new(format!("the nodes of the model compute with {own}, and not with {to}"));
                 let remedy = "name an output that ends in .safetensors";
-                return Err(error.in_tensor(&name).remedy(remedy).without("to"));
+                return Err(error.in_tensor(step.name()).remedy(remedy).without("to"));
             }
-            let range = place.expect("what is decoded gets a new place").range;
-            let results = Few::One(NewStored { name, range, crc: None });
-            Ok(converted(sources, results, Operation::Decode(decoder)))
         }
-        Origin::Values(weight) => {
-            let first = places[at].expect("what is quantized gets new places");
+        Operation::Encode(weight) => {
             let parts = weight.rows.encoder.parts();
-            let stored = study.stored_name(&sources[0].tensor.name, parts[0].dtype);
-            let new = |(number, part): (usize, &EncodedPart)| NewStored {
-                name: Cow::Owned(format!("{stored}{}", part.suffix)),
-                range: layout.places[first + number].range.clone(),
-                crc: None,
-            };
-            let results = Few::Several(parts.iter().enumerate().map(new).collect());
-            Ok(converted(sources, results, Operation::Encode(weight)))
+            let stored = study.stored_name(&step.sources[0].tensor.name, parts[0].dtype);
+            for (result, part) in step.results.iter_mut().zip(parts) {
+                result.name = Cow::Owned(format!("{stored}{}", part.suffix));
+            }
         }
     }
+    step.stays = place.is_none();
+    let unchanged = 0..step.sources[0].stored_len();
+    for (number, result) in step.results.iter_mut().enumerate() {
+        result.range = place.map_or(unchanged.clone(), |places| places[number].range.clone());
+    }
+    Ok(step)
 }
 
-/// Returns the step for a tensor whose values are computed.
-fn converted<'a>(sources: Few<SourceTensor<'a>>, results: Few<NewStored<'a>>, how: Operation<'a>) -> Step<'a> {
-    Step { stays: false, sources, results, how, kept: None, fortran_order: false }
-}
-
-fn changes<'c>(input: &Input, study: &Study, chosen: &'c [Chosen]) -> (Vec<TensorChange>, Vec<QuantizedTensor<'c>>) {
+fn changes<'c>(input: &Input, study: &Study, drafts: &'c [DraftStep]) -> (Vec<TensorChange>, Vec<QuantizedTensor<'c>>) {
     let mut quantized = Vec::new();
     let mut tensors = vec![TensorChange::Goes; input.contents.tensors.len()];
-    for chosen in chosen {
-        if matches!(tensors[chosen.place.1], TensorChange::Decoded(..)) {
+    for &DraftStep { place: (_, at), ref step, .. } in drafts {
+        if matches!(tensors[at], TensorChange::Decoded(..)) {
             continue;
         }
-        tensors[chosen.place.1] = match (&chosen.from, chosen.target) {
+        tensors[at] = match (&step.how, step.new_dtype()) {
             (_, Err(_)) => TensorChange::Stays,
-            (Origin::Parts(_), Ok(to)) => {
-                let is_it = |found: &Dequantization| found.codes == chosen.place.1;
+            (Operation::Decode(_), Ok(to)) => {
+                let is_it = |found: &Dequantization| found.codes == at;
                 let number = study.dequantizations.iter().position(is_it).expect("the graph says what is decoded");
                 TensorChange::Decoded(number, to)
             }
-            (Origin::Values(weight), Ok(_)) => {
+            (Operation::Encode(weight), Ok(_)) => {
                 let encoder = &weight.rows.encoder;
                 let parts = encoder.parts().iter().map(|part| (part.dtype, &part.shape[..])).collect();
                 let LinearAxis { axis, block_size } = encoder.axis().expect("the encoder is one for models");
                 quantized.push(QuantizedTensor { parts, axis, block_size });
                 TensorChange::Quantized(quantized.len() - 1)
             }
-            (Origin::Elements(_), Ok(to)) => TensorChange::Cast(to),
+            (Operation::Convert(_), Ok(to)) => TensorChange::Cast(to),
         };
     }
     (tensors, quantized)
@@ -193,14 +177,14 @@ fn versions(
     request: &Request,
     input: &Input,
     study: &Study,
-    chosen: &[Chosen],
+    drafts: &[DraftStep],
     notes: &mut Vec<String>,
 ) -> Result<(Option<u64>, Option<u64>)> {
     let since = |dtype: Dtype| VERSIONS.iter().find(|version| version.added.contains(&dtype)).map_or(0, |it| it.since);
-    let is_cast = |chosen: &&Chosen| matches!(chosen.from, Origin::Elements(_));
+    let steps = || drafts.iter().map(|draft| &draft.step);
     let converted = || {
-        let cast = chosen.iter().filter(is_cast);
-        cast.filter_map(|chosen| chosen.target.ok().map(|to| (source_dtype(chosen), to)))
+        let cast = steps().filter(|step| matches!(step.how, Operation::Convert(_)) && step.is_converted());
+        cast.map(Step::dtypes)
     };
     // The opset to import instead, the type or scale that needs it, and the imported opset.
     let mut raised: Option<(u64, String, u64)> = None;
@@ -221,10 +205,9 @@ fn versions(
     if let Some(dtype) = types.max_by_key(|dtype| since(*dtype)) {
         require(dtype.to_string(), since(dtype).into(), OTHER_TYPE)?;
     }
-    for chosen in chosen {
-        let (Origin::Values(weight), Ok(codes)) = (&chosen.from, chosen.target) else { continue };
+    for step in steps() {
+        let (Operation::Encode(weight), (scales, codes)) = (&step.how, step.dtypes()) else { continue };
         let is_blocked = weight.rows.encoder.axis().is_some_and(|axis| axis.block_size > 0);
-        let scales = source_dtype(chosen);
         let (what, wanted) = match codes {
             codes if is_blocked || codes.bits() < 8 => (codes.to_string(), 21),
             codes if codes.is_float8() => (codes.to_string(), 19),
@@ -240,12 +223,11 @@ fn versions(
         notes.push(format!("the model now imports opset {opset} instead of {imported}, for {what}"));
     }
     let mut ir_version = None;
-    let types = converted().map(|(_, to)| to).chain(chosen.iter().filter_map(|chosen| chosen.target.ok()));
-    for to in types {
+    for to in converted().map(|(_, to)| to).chain(steps().filter_map(|step| step.new_dtype().ok())) {
         match study.ir_version_for(to) {
             Ok(wanted) => ir_version = ir_version.max(wanted),
             Err(obstacle) => {
-                let is_quantized = chosen.iter().any(|chosen| matches!(chosen.from, Origin::Values(_)));
+                let is_quantized = steps().any(|step| matches!(step.how, Operation::Encode(_)));
                 return Err(refused(to.name(), 0, obstacle, OTHER_TYPE.filter(|_| !is_quantized)));
             }
         }
@@ -254,10 +236,6 @@ fn versions(
         notes.push(format!("the model now has IR version {version}, which its types need"));
     }
     Ok((raised.map(|(opset, ..)| opset), ir_version))
-}
-
-fn source_dtype(chosen: &Chosen) -> Dtype {
-    chosen.sources[0].elements.stored_dtype()
 }
 
 /// Remedy if users choose the type, as in a cast. The types of a scheme are fixed.

@@ -1,7 +1,7 @@
 //! Plans and their steps.
 
 use super::few::Few;
-use super::quantized::Quantization;
+use super::quantization::Quantization;
 use crate::container::{Form, PendingCrc, Tensor};
 use crate::conversion::Conversion;
 use crate::dtype::Dtype;
@@ -35,8 +35,10 @@ pub struct Plan<'a> {
     pub(crate) is_deflated: bool,
 }
 
-/// Work for one logical tensor: the stored tensors that are its parts, the output tensors made from them, and the
+/// Work for one tensor of the model: the stored tensors that are its parts, the output tensors made from them, and the
 /// operation. A plain tensor has one part.
+///
+/// A planner makes a step once. The layout of the output then gives the results their places.
 pub struct Step<'a> {
     /// True if [`Plan::copies`] contains its bytes.
     pub(crate) stays: bool,
@@ -66,9 +68,16 @@ pub(crate) enum Operation<'a> {
 pub(crate) struct NewStored<'a> {
     /// Its name; empty in a format without names.
     pub name: Cow<'a, str>,
+    /// Its bytes in the output; empty before the layout.
     pub range: Range<u64>,
     /// A checksum of the tensor that has to be written as well.
     pub crc: Option<Box<PendingCrc>>,
+}
+
+impl<'a> NewStored<'a> {
+    fn unplaced(name: Cow<'a, str>) -> Self {
+        Self { name, range: 0..0, crc: None }
+    }
 }
 
 impl Plan<'_> {
@@ -114,6 +123,52 @@ impl Plan<'_> {
 }
 
 impl<'a> Step<'a> {
+    /// Creates the step for a tensor that is converted, or copied for the given reason.
+    pub(super) fn convert(
+        source: SourceTensor<'a>,
+        name: Cow<'a, str>,
+        conversion: Arc<Conversion>,
+        kept: Option<KeptReason>,
+    ) -> Self {
+        Self::new(Few::One(source), Few::One(NewStored::unplaced(name)), Operation::Convert(conversion), kept)
+    }
+
+    /// Creates the step that decodes a quantized weight from its parts.
+    pub(super) fn decode(name: String, parts: Few<SourceTensor<'a>>, decoder: Arc<Decoder>) -> Self {
+        Self::new(parts, Few::One(NewStored::unplaced(name.into())), Operation::Decode(decoder), None)
+    }
+
+    /// Creates the step that quantizes a weight.
+    pub(super) fn encode(weight: Quantization<'a>) -> Self {
+        let results = weight.part_names().map(|name| NewStored::unplaced(name.into())).collect();
+        Self::new(weight.rows.sources.clone(), results, Operation::Encode(Box::new(weight)), None)
+    }
+
+    fn new(
+        sources: Few<SourceTensor<'a>>,
+        results: Few<NewStored<'a>>,
+        how: Operation<'a>,
+        kept: Option<KeptReason>,
+    ) -> Self {
+        Self { stays: false, sources, results, how, kept, fortran_order: false }
+    }
+
+    /// Changes its name in the output, and the names of its parts.
+    pub(super) fn rename(&mut self, name: String) {
+        match &mut self.how {
+            Operation::Encode(weight) => {
+                weight.name = name;
+                self.results = weight.part_names().map(|name| NewStored::unplaced(name.into())).collect();
+            }
+            Operation::Convert(_) | Operation::Decode(_) => self.results[0].name = name.into(),
+        }
+    }
+
+    /// Returns the type of the results, or the reason for copying the tensor.
+    pub(super) fn new_dtype(&self) -> Result<Dtype, KeptReason> {
+        self.kept.map_or(Ok(self.dtypes().1), Err)
+    }
+
     /// Returns its name in the output; empty in a format without names. A quantized weight has a name in addition to
     /// the names of its parts.
     #[must_use]
@@ -186,6 +241,11 @@ impl<'a> Step<'a> {
     #[must_use]
     pub fn count(&self) -> u64 {
         self.shape().iter().product()
+    }
+
+    /// Returns the number of elements before an operation that keeps their number; of opaque elements, of their bytes.
+    pub(super) fn source_count(&self) -> u64 {
+        if let Operation::Convert(_) = self.how { self.source().count } else { self.count() }
     }
 
     pub(crate) fn conversion(&self) -> Option<&Conversion> {

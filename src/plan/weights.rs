@@ -1,95 +1,88 @@
-//! The weights of a model that a plan decodes or quantizes.
+//! Decisions of a planner of weights, which the plan of an output follows.
 
-use super::quantized::{TargetWeight, TensorIndex};
-use crate::quant::Decoder;
+use super::quantization::TensorIndex;
+use super::step::Step;
+use crate::quant::{Decoder, FoundWeight};
+use crate::read::LogicalCheckpoint;
 use crate::select::{KeptReason, Rename};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The weights to decode or to quantize, by the stored tensors that hold them.
+/// Decisions about the tensors of a model whose weights are decoded or quantized. All other tensors are cast or copied.
 #[derive(Default)]
-pub struct Weights {
-    pub(super) tensors: HashMap<TensorIndex, Fate>,
-    /// The weights that share a scale; [`Weights::share`] returns the index of a set.
-    pub(super) shared: Vec<Vec<(TensorIndex, TargetWeight)>>,
+pub(crate) struct Weights<'a> {
+    treatments: HashMap<TensorIndex, Treatment<'a>>,
     /// Metadata of the files to change: the key, and the new value or `None` to remove it.
     pub(super) metadata: HashMap<String, Option<String>>,
     /// The new names of tensors, in place of the names in the selection.
     pub(super) renames: Option<Vec<Rename>>,
 }
 
-/// A quantized weight to decode.
-pub struct QuantizedWeight {
-    /// The name of the decoded tensor.
-    pub name: String,
-    /// Its parts, in the order of the decoder. The decoded tensor takes the place of the first.
-    pub parts: Vec<TensorIndex>,
-    /// Its decoder.
-    pub decoder: Arc<Decoder>,
-}
-
-/// Decision about a stored tensor.
-pub(super) enum Fate {
-    LeftOut,
-    /// Decode the weights whose first part it is.
-    Decoded(Vec<QuantizedWeight>),
-    /// Quantize the weights that it holds one after another.
-    Quantized(Vec<TargetWeight>),
-    /// Copy it.
+/// Treatment of a stored tensor.
+pub(super) enum Treatment<'a> {
+    /// It is not in the output.
+    Dropped,
+    /// It is copied.
     Kept(KeptReason),
+    /// These steps make the tensors that take its place: the weights whose first part it is, or the weights that it holds
+    /// one after another.
+    Replaced(Vec<Step<'a>>),
 }
 
-impl Weights {
+impl<'a> Weights<'a> {
     /// Reserves memory for this many more stored tensors.
-    pub(crate) fn reserve(&mut self, tensors: usize) {
-        self.tensors.reserve(tensors);
+    pub(super) fn reserve(&mut self, tensors: usize) {
+        self.treatments.reserve(tensors);
     }
 
-    /// Adds a weight to decode.
-    ///
-    /// # Panics
-    /// When it has no parts.
-    pub fn add(&mut self, weight: QuantizedWeight) {
-        self.tensors.extend(weight.parts[1..].iter().map(|part| (*part, Fate::LeftOut)));
-        match self.tensors.entry(weight.parts[0]).or_insert(Fate::LeftOut) {
-            Fate::Decoded(weights) => weights.push(weight),
-            other => *other = Fate::Decoded(vec![weight]),
+    /// Adds a step that takes the place of a stored tensor, after earlier steps in that place.
+    pub(super) fn replace(&mut self, place: TensorIndex, step: Step<'a>) {
+        match self.treatments.entry(place).or_insert(Treatment::Dropped) {
+            Treatment::Replaced(steps) => steps.push(step),
+            other => *other = Treatment::Replaced(vec![step]),
         }
     }
 
-    /// Adds the weights to quantize that a tensor holds, in the order of their rows.
-    pub fn quantize(&mut self, tensor: TensorIndex, weights: Vec<TargetWeight>) {
-        self.tensors.insert(tensor, Fate::Quantized(weights));
-    }
-
-    /// Makes some weights share a scale; returns the number for [`TargetWeight::shared`].
-    pub fn share(&mut self, weights: Vec<(TensorIndex, TargetWeight)>) -> usize {
-        self.shared.push(weights);
-        self.shared.len() - 1
+    /// Decodes a weight. The decoded tensor takes the place of the codes, and the other parts are left out.
+    pub(super) fn decode(&mut self, model: &LogicalCheckpoint<'a>, weight: &FoundWeight, decoder: Arc<Decoder>) {
+        let parts = LogicalCheckpoint::value_parts(weight);
+        parts[1..].iter().for_each(|(_, part)| self.leave_out(model.places[*part]));
+        let sources = parts.iter().map(|(_, part)| model.stored(*part)).collect();
+        self.replace(model.places[parts[0].1], Step::decode(weight.name.clone(), sources, decoder));
     }
 
     /// Copies a tensor, and records why.
-    pub(crate) fn keep(&mut self, tensor: TensorIndex, reason: KeptReason) {
-        self.tensors.insert(tensor, Fate::Kept(reason));
+    pub(super) fn keep(&mut self, tensor: TensorIndex, reason: KeptReason) {
+        self.treatments.insert(tensor, Treatment::Kept(reason));
     }
 
-    /// Drops a tensor that decoded weights do not need.
-    pub fn leave_out(&mut self, tensor: TensorIndex) {
-        self.tensors.insert(tensor, Fate::LeftOut);
+    /// Leaves a tensor out that the output does not need.
+    pub(super) fn leave_out(&mut self, tensor: TensorIndex) {
+        self.treatments.insert(tensor, Treatment::Dropped);
+    }
+
+    /// Returns the treatment of a tensor, once.
+    pub(super) fn take(&mut self, tensor: TensorIndex) -> Option<Treatment<'a>> {
+        self.treatments.remove(&tensor)
+    }
+
+    /// True if a stored tensor is replaced by decoded weights.
+    pub(super) fn decodes(&self, tensor: TensorIndex) -> bool {
+        matches!(self.treatments.get(&tensor), Some(Treatment::Replaced(_)))
     }
 
     /// Gives tensors these names, regardless of the selection.
-    pub(crate) fn rename(&mut self, renames: Vec<Rename>) {
+    pub(super) fn rename(&mut self, renames: Vec<Rename>) {
         self.renames = Some(renames);
+    }
+
+    /// Changes a metadata value, or removes it.
+    pub(super) fn change_metadata(&mut self, key: &str, value: Option<String>) {
+        self.metadata.insert(key.to_owned(), value);
     }
 
     /// True if a metadata value is changed or removed.
     pub(crate) fn changes(&self, key: &str) -> bool {
         self.metadata.contains_key(key)
-    }
-
-    /// Changes a metadata value, or removes it.
-    pub fn change_metadata(&mut self, key: &str, value: Option<String>) {
-        self.metadata.insert(key.to_owned(), value);
     }
 }

@@ -67,6 +67,18 @@ impl Container for Onnx {
     fn stores(&self, dtype: Dtype) -> Option<String> {
         dtype.onnx_name().map(str::to_owned)
     }
+
+    fn form(&self, dtype: Dtype) -> Form {
+        form(dtype)
+    }
+}
+
+/// Form in which a `TensorProto` of tcast stores a type.
+fn form(dtype: Dtype) -> Form {
+    match dtype {
+        Dtype::String => Form::Texts(TextForm::Fields { tag: TEXT_TAG }),
+        _ => Form::Numbers(Storage::packed(dtype)),
+    }
 }
 
 impl Format for Onnx {
@@ -112,15 +124,15 @@ impl Format for Onnx {
             write_bytes(&mut name, NAME, tensor.name.as_bytes());
         }
         let mut tail = Vec::new();
-        let (form, data) = if tensor.dtype == Dtype::String {
+        let form = form(tensor.dtype);
+        let data = if tensor.dtype == Dtype::String {
             tail = name; // fields are written in the order of their numbers
-            (Form::Texts(TextForm::Fields { tag: TEXT_TAG }), tensor.text.as_ref().map_or(0, |text| text.field_bytes))
+            tensor.text.as_ref().map_or(0, |text| text.field_bytes)
         } else {
-            let storage = Storage::packed(tensor.dtype);
-            let data = storage.bytes(tensor.count).ok_or_else(too_long)?;
+            let data = form.bytes(tensor.count).ok_or_else(too_long)?;
             head.append(&mut name);
             write_head(&mut head, RAW_DATA, data);
-            (Form::Numbers(storage), data)
+            data
         };
         for (key, value) in metadata.into_iter().flatten() {
             if key == DOC_NAME {

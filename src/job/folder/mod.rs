@@ -5,10 +5,8 @@ mod write;
 
 pub(crate) use finish::{Finished, finish};
 
-use super::observer::{Notice, Observer};
-use super::partition::{chosen, sizes_of};
 use super::place::Route;
-use super::{IfExists, Job, JobInput, Recoding};
+use super::{IfExists, Job, JobInput};
 use crate::container::Input;
 use crate::container::checkpoint::{
     CONFIG, Checkpoint, HF_QUANT_CONFIG, INDEX, QUANTIZE_CONFIG, SideFiles, StoredPath, index_in_place_of, index_text,
@@ -17,7 +15,8 @@ use crate::container::checkpoint::{
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::identity::{Files, is_within};
 use crate::operator::Operator;
-use crate::plan::{Plan, Spread, Step};
+use crate::plan::{Plan, Recoding, Spread, Step, chosen_shards, shard_sizes};
+use crate::progress::{Notice, Observer};
 use crate::staging::{self, Manifest, ManifestShard, ManifestSource, Start};
 use crate::text::{path_text, remove_files, size};
 use std::collections::{BTreeMap, HashSet};
@@ -44,7 +43,7 @@ impl<'a> FolderOutput<'a> {
     /// Plans the contents of the folder. Refuses a folder that is not empty, is the input's own folder, or is in it.
     pub(super) fn new(
         job: &Job,
-        &Route { input: JobInput { source, recoding, .. }, output: ref path, .. }: &Route<'a, '_>,
+        &Route { input: JobInput { source, ref recoding, .. }, output: ref path, .. }: &Route<'a, '_>,
         (plans, spread): (Vec<Plan<'a>>, Spread),
         files: &mut Files,
         observer: &dyn Observer,
@@ -60,7 +59,7 @@ impl<'a> FolderOutput<'a> {
         }
         check_names(&plans)?;
         let sizes = match spread {
-            Spread::AsInputs => sizes_of(source),
+            Spread::AsInputs => shard_sizes(source),
             Spread::One | Spread::UpTo(_) => plans.iter().map(|plan| plan.source_bytes() + plan.len).collect(),
         };
         let mut side_files = match &source.folder {
@@ -70,7 +69,7 @@ impl<'a> FolderOutput<'a> {
         side_files.check_links(source.config_folder(), &source.shards)?;
         let (shards, index) = shards_and_index(source, &plans, spread);
         let index_text = index.clone().into_iter().map(|name| (name, index_of(source, &plans, &shards)));
-        let changed = changed_side_files(job, source, recoding, &plans)?;
+        let changed = changed_side_files(job, source, recoding.as_ref(), &plans)?;
         side_files.kept.retain(|name| changed.get(&**name) != Some(&None));
         let changed = changed.into_iter().filter_map(|(name, text)| Some((name.to_owned(), text?)));
         let side_file = |name: String| {
@@ -107,7 +106,7 @@ impl<'a> FolderOutput<'a> {
                 path_text(&source.path)
             )));
         }
-        let (path, chosen) = (path.to_owned(), chosen(&sizes, job.partition));
+        let (path, chosen) = (path.to_owned(), chosen_shards(&sizes, job.partition));
         Ok(Self { path, start, manifest, source: source.folder.clone(), is_there, chosen, plans })
     }
 

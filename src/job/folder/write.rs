@@ -3,17 +3,16 @@
 use super::FolderOutput;
 use crate::container::Tensor;
 use crate::container::checkpoint::{self, Checkpoint};
+use crate::engine::{self, RunOptions};
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::map::MappedFile;
 use crate::io::output::{Destination, Output, check_space};
 use crate::io::sink::{ExistingFile, Summed};
-use crate::job::cancel::Cancellable;
-use crate::job::observer::{Notice, Observer, ShardProgress};
 use crate::job::outcome::FileReport;
 use crate::job::{Job, Measures, Written};
 use crate::measure::hash;
 use crate::plan::{Plan, Step};
-use crate::progress::Silent;
+use crate::progress::{Notice, Observer, ShardProgress, Silent};
 use crate::staging::{self, ManifestShard, Staging};
 use crate::text::shorten;
 use crate::threads::overlapped;
@@ -34,7 +33,7 @@ impl<'a> FolderOutput<'a> {
             let (plan, name) = (&plans[at], &self.manifest.shards[at].file);
             let progress = progress.shard(format!("{}/{} {}", at + 1, plans.len(), shorten(name)), plan.source_bytes());
             let nowhere = Destination::nowhere().create()?;
-            let outcomes = job.convert(plan, &nowhere, job.detail(), &*progress)?;
+            let outcomes = engine::run(plan, &nowhere, &job.run_options(&*progress))?;
             Ok(FileReport::new(name.clone(), plan, Some(outcomes)))
         };
         chosen.iter().map(measure).collect()
@@ -86,7 +85,7 @@ impl<'a> FolderOutput<'a> {
             let file = MappedFile::open(&self.path.join(name))?;
             let progress = progress.shard(format!("comparing {}", shorten(name)), plan.source_bytes());
             let Job { threads, measures, .. } = *job;
-            let outcomes = job.convert(plan, &ExistingFile(&file), job.detail(), &*progress)?;
+            let outcomes = engine::run(plan, &ExistingFile(&file), &job.run_options(&*progress))?;
             plan.literals = Vec::new();
             let mut report = FileReport::new(name.clone(), plan, Some(outcomes));
             if measures.hash {
@@ -196,7 +195,8 @@ fn convert_shard<'a>(
     let progress = progress.shard(what, plan.source_bytes());
     let Job { threads, measures, ref fail_on, .. } = *job;
     let summed = Summed::new(&output);
-    let outcomes = job.convert(plan, &Cancellable { sink: &summed, cancel: has_failed }, job.detail(), &*progress)?;
+    let options = RunOptions { cancel: &[job.cancel, has_failed], ..job.run_options(&*progress) };
+    let outcomes = engine::run(plan, &summed, &options)?;
     let sum = summed.sum();
     plan.literals = Vec::new(); // for many tensors these take as much memory as the report will
     let mut report = FileReport::new(name.to_owned(), plan, Some(outcomes));

@@ -37,7 +37,7 @@ pub(crate) use opsets::Break;
 pub(crate) use placed::ModelLayout;
 pub(crate) use study::{Study, TensorRole};
 
-use super::super::{Container, Contents, FileLayout, Format, FormatInfo, Metadata, NewTensors};
+use super::super::{Container, Contents, FileLayout, Form, Format, FormatInfo, Metadata, NewTensors};
 use super::protobuf::{MessageFields, Value};
 use super::{DATA_TYPE, MAX_PAIRS, Message};
 use crate::dtype::Dtype;
@@ -63,6 +63,10 @@ impl Container for OnnxModel {
 
     fn stores(&self, dtype: Dtype) -> Option<String> {
         dtype.onnx_name().map(str::to_owned)
+    }
+
+    fn form(&self, dtype: Dtype) -> Form {
+        super::form(dtype)
     }
 }
 

@@ -1,12 +1,14 @@
 //! Decides which weights of an ONNX model are quantized, and how. The graph determines their roles; names do not
 //! matter.
 
-use super::super::decoding::Recoding;
 use super::{Misfit, QuantizeRequest, Quantizing, misfit};
 use crate::container::Tensor;
 use crate::container::onnx::model::{Study, TensorRole, WeightUse};
 use crate::error::{Error, Result};
-use crate::plan::{TargetWeight, WeightValues, Weights};
+use crate::plan::dequantize::Recoding;
+use crate::plan::few::Few;
+use crate::plan::quantization::{CodesSource, Quantization, SharedExtremes, WeightRows, WeightValues};
+use crate::plan::{Step, Weights};
 use crate::quant::{EncodeOptions, Encoder, EngineConfig, Group, LinearAxis, SCHEMES, Scheme, SchemeLayout, Unfit};
 use crate::read::LogicalCheckpoint;
 use crate::select::KeptReason;
@@ -23,10 +25,14 @@ fn stored(scheme: &'static Scheme) -> Result<&'static SchemeLayout> {
     })
 }
 
-impl Quantizing {
+impl<'a> Quantizing<'a> {
     /// Decides for an ONNX model; tensors of fewer elements than `min_elements` are kept. Fails if no weight would be
     /// quantized, ONNX has no such scheme, or a rule names a tensor that cannot be quantized.
-    pub(crate) fn of_model(logical: &LogicalCheckpoint, request: &QuantizeRequest, min_elements: u64) -> Result<Self> {
+    pub(crate) fn of_model(
+        logical: &LogicalCheckpoint<'a>,
+        request: &QuantizeRequest,
+        min_elements: u64,
+    ) -> Result<Self> {
         let source = logical.source;
         let in_file = |error: Error| error.in_file(&source.path);
         if let Some(layout) = request.layout.filter(|layout| *layout != "onnx") {
@@ -73,12 +79,13 @@ impl Quantizing {
             let made = known.entry(kind).or_insert_with(|| encoder(layout, usage, tensor, request).map(Arc::new));
             match made.clone() {
                 Ok(encoder) => {
-                    let (name, values) = (tensor.name.clone(), WeightValues::Rows(0));
-                    let mut target = TargetWeight { name, values, encoder, scheme, shared: None, recovery: None };
-                    if target.encoder.needs_extremes() {
-                        target.shared = Some(weights.share(vec![((0, at), target.clone())]));
-                    }
-                    weights.quantize((0, at), vec![target]);
+                    let needs_extremes = encoder.needs_extremes();
+                    let sources = Few::One(logical.stored(at));
+                    let rows = WeightRows { sources, values: WeightValues::Rows(0), encoder };
+                    let extremes = needs_extremes.then(|| Arc::new(SharedExtremes::new(vec![rows.clone()])));
+                    let codes = CodesSource::Values { extremes, unrecovered: None };
+                    let weight = Quantization { name: tensor.name.clone(), rows, scheme, codes };
+                    weights.replace((0, at), Step::encode(weight));
                     count += 1;
                 }
                 Err(why) if is_named => {

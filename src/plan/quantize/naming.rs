@@ -9,14 +9,14 @@ use crate::text::shorten;
 use std::collections::{BTreeSet, HashMap};
 
 /// The remedy for a new name that readers would misunderstand.
-pub(in crate::job) const OTHER_NAME: &str = "choose another new name for it";
+pub(crate) const OTHER_NAME: &str = "choose another new name for it";
 
 /// Returns an unambiguous name, for a tensor with a name that readers would misunderstand.
-pub(in crate::job) fn name_instead_of(name: &str) -> String {
+pub(crate) fn name_instead_of(name: &str) -> String {
     format!("{name}.kept")
 }
 
-impl Planner<'_> {
+impl Planner<'_, '_> {
     pub(super) fn new_name<'n>(&'n self, name: &'n str) -> &'n str {
         self.renames.get(name).copied().unwrap_or(name)
     }

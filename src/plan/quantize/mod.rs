@@ -1,8 +1,8 @@
 //! Decides which weights of an input are quantized, and how.
 //!
 //! `candidates` finds the weights and applies options and policy; `coded` does the same for weights that are quantized
-//! already. `fit` makes the encoders and keeps weights that do not fit, `recovering` searches for the codes from which
-//! values were decoded, `sharing` finds the weights that share a scale, and `config` writes the config. `model` decides
+//! already. `fit` makes the encoders and keeps weights that do not fit, `recover` searches for the codes from which
+//! values were decoded, `steps` makes the steps, and `config` writes the config. `model` decides
 //! for ONNX models.
 
 mod candidates;
@@ -13,22 +13,22 @@ mod gpt_oss;
 mod misfit;
 mod model;
 mod naming;
-mod recovering;
+mod recover;
 mod rule;
-mod sharing;
+mod steps;
 
 pub(crate) use misfit::Misfit;
 use misfit::nothing_to_quantize;
-pub(super) use naming::{OTHER_NAME, name_instead_of};
+pub(crate) use naming::{OTHER_NAME, name_instead_of};
 pub use rule::SchemeRule;
 
-use super::decoding::Recoding;
-use super::observer::Observer;
+use super::dequantize::Recoding;
 use super::partition::Partition;
+use super::quantization::{CodesSource, TensorIndex, WeightValues};
 use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::plan::{TensorIndex, WeightValues};
+use crate::progress::Observer;
 use crate::quant::{
     COMFYUI, Decoder, EncodeOptions, Encoder, EngineConfig, RowMap, Scheme, SchemeLayout, TargetGrid, named_dtype,
 };
@@ -63,8 +63,8 @@ pub(crate) struct QuantizeRequest<'a> {
 }
 
 /// Data that a job needs to quantize weights, and the config that engines need to load the result.
-pub(crate) struct Quantizing {
-    pub(crate) recoding: Recoding,
+pub(crate) struct Quantizing<'a> {
+    pub(crate) recoding: Recoding<'a>,
     pub(crate) config: EngineConfig,
     /// Weights that are kept because of their shape.
     pub(crate) misfits: Vec<Misfit>,
@@ -83,32 +83,21 @@ pub(crate) struct Quantizing {
 }
 
 /// A weight that could be quantized, and the decision about it.
-struct WeightCandidate {
+struct WeightCandidate<'a> {
     place: TensorIndex,
     name: String,
-    values: Values,
+    /// Its index among the quantized weights of the input; `None` if it is not quantized there.
+    weight: Option<usize>,
+    values: WeightValues,
     shape: Vec<u64>,
     dtype: Dtype,
     /// Its scheme and layout in the output, or the reason for keeping it.
     stored: Result<StoredAs, KeptReason>,
     /// True if the options decide about it by name, rather than the policy.
     is_named: bool,
-}
-
-/// Source of the values of a weight.
-enum Values {
-    Stored(WeightValues),
-    Coded(CodedCandidate),
-}
-
-/// Rows of a quantized weight that could be quantized again.
-struct CodedCandidate {
-    /// Its index among the weights of the input.
-    weight: usize,
-    decoder: Arc<Decoder>,
-    rows: RowMap,
-    /// The encoder for its codes and scales, if values do not change.
+    /// The encoder for the codes and scales of the input, if no value changes.
     exact: Option<Arc<Encoder>>,
+    codes: CodesSource<'a>,
 }
 
 /// Request of the options for a weight.
@@ -125,7 +114,22 @@ struct StoredAs {
     encoder: Option<Arc<Encoder>>,
 }
 
-impl Quantizing {
+impl WeightCandidate<'_> {
+    /// Returns the decoder and the rows of the input's weight, if it is quantized both there and in the output.
+    fn coded(&self) -> Option<(&Arc<Decoder>, RowMap)> {
+        match &self.values {
+            WeightValues::Coded(decoder, rows) if self.stored.is_ok() => Some((decoder, *rows)),
+            _ => None,
+        }
+    }
+
+    /// Returns its encoder, if it is quantized and fits.
+    fn encoder(&self) -> Option<&Encoder> {
+        self.stored.as_ref().ok()?.encoder.as_deref()
+    }
+}
+
+impl<'a> Quantizing<'a> {
     /// Returns the names that patterns can match: the names of all tensors and of the experts in banks.
     pub(crate) fn names(source: &LogicalCheckpoint) -> Result<Vec<String>> {
         let model = Model::read(source.config()?);
@@ -150,7 +154,11 @@ impl Quantizing {
     /// Decides which weights are quantized, and how. Fails if no weight would be quantized, the layout lacks a scheme,
     /// nothing proves the orientation of a bank of experts, modules that engines fuse would differ, or the config
     /// cannot describe the result.
-    pub(crate) fn new(logical: &LogicalCheckpoint, request: &QuantizeRequest, observer: &dyn Observer) -> Result<Self> {
+    pub(crate) fn new(
+        logical: &LogicalCheckpoint<'a>,
+        request: &QuantizeRequest,
+        observer: &dyn Observer,
+    ) -> Result<Self> {
         let source = logical.source;
         let in_file = |error: Error| error.in_file(&source.path);
         let text = logical.config()?;
@@ -177,8 +185,8 @@ impl Quantizing {
             return Err(in_file(nothing_to_quantize(&plan, &misfits)));
         }
         planner.check_names(&plan).map_err(in_file)?;
-        let coded = planner.resolve(&mut plan.weights).map_err(in_file)?;
-        let recovered = planner.recover(&mut plan.weights, observer).map_err(in_file)?;
+        planner.resolve(&mut plan.weights).map_err(in_file)?;
+        planner.recover(&mut plan.weights, observer).map_err(in_file)?;
         let config = planner.config(&plan).map_err(in_file)?;
         let mut side_files = Vec::new();
         if let Some(text) = text {
@@ -205,7 +213,7 @@ impl Quantizing {
         let has_kept_layers = plan.weights.iter().any(is_kept_layer);
         let computes_in = named_dtype(text).or_else(|| quantized().next().map(|(weight, _)| weight.dtype));
         let kinds = model.whole.iter().chain(&model.kind).cloned().collect();
-        let mut weights = planner.weights(plan, coded, recovered)?;
+        let mut weights = planner.weights(plan)?;
         let left_out = planner.leave_out(&mut weights);
         let block = config.block.as_ref().filter(|_| text.is_none()).map(ToString::to_string);
         let recoding = Recoding { weights, side_files, block, left_out, divided: Vec::new() };
@@ -223,19 +231,19 @@ pub(crate) fn layout_of(scheme: &'static Scheme, name: Option<&str>) -> Result<&
 }
 
 /// All tensors of a checkpoint.
-struct WeightCandidates {
-    weights: Vec<WeightCandidate>,
+struct WeightCandidates<'a> {
+    weights: Vec<WeightCandidate<'a>>,
     /// Tensors that are not weight matrices.
     others: Vec<(TensorIndex, KeptReason)>,
 }
 
-struct Planner<'a> {
-    request: &'a QuantizeRequest<'a>,
+struct Planner<'p, 'a> {
+    request: &'p QuantizeRequest<'p>,
     policy: Policy,
-    model: &'a Model,
+    model: &'p Model,
     layout: &'static str,
     /// The new name of each tensor that has one.
-    renames: HashMap<&'a str, &'a str>,
-    source: &'a LogicalCheckpoint<'a>,
+    renames: HashMap<&'p str, &'p str>,
+    source: &'p LogicalCheckpoint<'a>,
     memberships: Vec<Membership>,
 }

@@ -1,10 +1,11 @@
 //! Finds the tensors that are weights and could be quantized, and applies the options and the policy to each.
 
 use super::misfit::no_weight;
-use super::{Asked, Planner, StoredAs, Values, WeightCandidate, WeightCandidates, gpt_oss, layout_of};
+use super::{Asked, Planner, StoredAs, WeightCandidate, WeightCandidates, gpt_oss, layout_of};
 use crate::container::{Form, Input, Tensor};
 use crate::error::{Error, Result};
-use crate::plan::{TensorIndex, WeightValues, source_form};
+use crate::plan::quantization::{CodesSource, TensorIndex, WeightValues};
+use crate::plan::source_form;
 use crate::quant::{Grid, Group};
 use crate::read::{DecodedValues, Decoders, Membership};
 use crate::select::experts::{Expert, experts, unsplit_bank};
@@ -12,9 +13,9 @@ use crate::select::policy::module_of;
 use crate::select::{KeptReason, Pattern, Selection};
 use crate::text::shorten;
 
-impl Planner<'_> {
+impl<'p, 'a> Planner<'p, 'a> {
     /// Finds the candidates by names, dtypes and ranks.
-    pub(super) fn candidates(&self) -> Result<WeightCandidates> {
+    pub(super) fn candidates(&self) -> Result<WeightCandidates<'a>> {
         let mut memberships = self.memberships.iter();
         let mut found = WeightCandidates { weights: Vec::new(), others: Vec::new() };
         let mut decoders = Decoders::new(self.source, DecodedValues::Rows);
@@ -49,7 +50,7 @@ impl Planner<'_> {
         place: TensorIndex,
         (shard, tensor): (&Input, &Tensor),
         rules: &mut [(bool, Option<Error>)],
-        found: &mut WeightCandidates,
+        found: &mut WeightCandidates<'a>,
     ) -> Result<()> {
         let (name, shape) = (shard.name_of(tensor), &tensor.shape[..]);
         let Ok(dtype) = source_form(tensor, None).map(Form::dtype) else {
@@ -89,11 +90,14 @@ impl Planner<'_> {
         let one = |name: &str, values, shape: &[u64]| WeightCandidate {
             place,
             name: name.to_owned(),
-            values: Values::Stored(values),
+            weight: None,
+            values,
             shape: shape.to_vec(),
             dtype,
             stored: stored.clone(),
             is_named,
+            exact: None,
+            codes: CodesSource::COMPUTED,
         };
         if let Some(shape) = whole {
             found.weights.push(one(name, WeightValues::Columns, &shape));

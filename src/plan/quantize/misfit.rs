@@ -72,7 +72,7 @@ pub(super) fn nothing_of_model(reasons: impl Iterator<Item = KeptReason>, misfit
     Error::new("no weight would be quantized").with_details(details.collect())
 }
 
-impl Planner<'_> {
+impl Planner<'_, '_> {
     /// Returns the kind of an error about weights that options could leave out, given by patterns: plain weights are
     /// then copied. Quantized weights are decoded, unless no value may change.
     pub(super) fn excludable(&self, are_coded: bool, globs: Vec<String>) -> Kind {

@@ -6,7 +6,7 @@ use crate::select::experts::bank_of;
 
 pub(super) const NAME: &str = "gpt-oss";
 
-impl Planner<'_> {
+impl Planner<'_, '_> {
     /// Returns the shape of a bank with [out, in] as the last dimensions; plain models of gpt-oss store each matrix
     /// transposed. `None` if the tensor is not a bank. Fails if the model is not gpt-oss: its banks may be stored in
     /// another way.

@@ -8,7 +8,7 @@ use crate::select::experts::{bank_of, unsplit_bank};
 use crate::select::heads::is_head;
 use crate::select::policy::{module_of, shared_block};
 
-impl Planner<'_> {
+impl Planner<'_, '_> {
     /// Lists the quantized groups, and the kept modules.
     pub(super) fn config(&self, plan: &WeightCandidates) -> Result<EngineConfig> {
         let mut groups: Vec<QuantizedGroup> = Vec::new();

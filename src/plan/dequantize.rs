@@ -1,10 +1,10 @@
 //! Plans the decoding of the quantized weights of an input, and the new texts of its configs.
 
 use super::renaming::Renaming;
+use super::weights::Weights;
 use crate::container::checkpoint::{CONFIG, Checkpoint, HF_QUANT_CONFIG, QUANTIZE_CONFIG};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
-use crate::plan::{QuantizedWeight, Weights};
 use crate::quant::{
     Arithmetic, CheckpointInfo, FoundWeight, Modules, Role, comfy_metadata_of, config_of, hf_quant_config_of,
     quantize_config_of,
@@ -16,12 +16,12 @@ use crate::text::shorten;
 use std::collections::{HashMap, HashSet};
 
 /// Data that a job needs to decode or quantize weights.
-pub(crate) struct Recoding {
-    pub(super) weights: Weights,
+pub(crate) struct Recoding<'a> {
+    pub(crate) weights: Weights<'a>,
     /// Files next to the shards with their new text; `None` if a file is left out.
-    pub(super) side_files: Vec<(&'static str, Option<String>)>,
+    pub(crate) side_files: Vec<(&'static str, Option<String>)>,
     /// The `quantization_config` of a quantized output that has no config.json.
-    pub(super) block: Option<String>,
+    pub(crate) block: Option<String>,
     /// Scales of activations that are left out.
     pub(crate) left_out: Vec<String>,
     /// A decoded and a quantized weight of each set that engines load as one module and that is partly decoded.
@@ -42,10 +42,10 @@ pub(crate) struct DecodeOptions {
     pub(crate) counts_inexact: bool,
 }
 
-impl Recoding {
+impl<'a> Recoding<'a> {
     /// Plans the decoding of the selected weights. Fails if the model has no quantized weights, a weight cannot be
     /// decoded, or the config cannot express that other weights stay quantized.
-    pub(crate) fn decode(model: &LogicalCheckpoint, selection: &Selection, options: DecodeOptions) -> Result<Self> {
+    pub(crate) fn decode(model: &LogicalCheckpoint<'a>, selection: &Selection, options: DecodeOptions) -> Result<Self> {
         let DecodeOptions { target, arithmetic, keeps_activation_scales, counts_inexact } = options;
         let in_file = |error: Error| error.in_file(&model.source.path);
         let (selected, left): (Vec<&FoundWeight>, Vec<&FoundWeight>) =
@@ -81,8 +81,7 @@ impl Recoding {
             let decoder = shared.get(weight)?;
             let parts = LogicalCheckpoint::value_parts(weight);
             model.check_parts(&decoder, &parts)?;
-            let parts = parts.into_iter().map(|(_, at)| model.places[at]).collect();
-            weights.add(QuantizedWeight { name: weight.name.clone(), parts, decoder });
+            weights.decode(model, weight, decoder);
         }
         if left.is_empty() {
             for &at in &model.found.markers {
@@ -108,7 +107,7 @@ impl Recoding {
 
     /// Plans the changes that new names of tensors require in a quantized checkpoint of which nothing is decoded.
     /// `None` if there are none.
-    pub(crate) fn rename(source: &Checkpoint, renames: &[Rename]) -> Result<Option<Self>> {
+    pub(crate) fn rename(source: &'a Checkpoint, renames: &[Rename]) -> Result<Option<Self>> {
         if renames.is_empty() || source.is_model() {
             return Ok(None);
         }

@@ -5,12 +5,12 @@
 //! writes some of the shards searches only the weights in these shards, and weights that share a scale with them.
 
 use super::coded::refuse_some;
-use super::{Planner, StoredAs, Values, WeightCandidate};
+use super::{Planner, StoredAs, WeightCandidate};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::job::observer::Observer;
-use crate::job::partition::{chosen, sizes_of};
-use crate::plan::{Recovery, WeightRows};
+use crate::plan::partition::{chosen_shards, shard_sizes};
+use crate::plan::quantization::{CodesSource, Unrecovered, WeightRows};
+use crate::progress::Observer;
 use crate::quant::{Encoder, Extremes, Recoverer, ScaleMatch, SharedScale, TargetGrid};
 use crate::text::shorten;
 use crate::threads::in_order;
@@ -50,17 +50,12 @@ struct MemberPiece {
     rows: Range<u64>,
 }
 
-impl Planner<'_> {
-    /// Finds the codes and scales of each plain weight to quantize; `None` for all others. Fails if a weight must be
-    /// recovered and is not.
-    pub(super) fn recover(
-        &self,
-        weights: &mut [WeightCandidate],
-        observer: &dyn Observer,
-    ) -> Result<Vec<Option<Recovery>>> {
-        let mut all: Vec<Option<Recovery>> = weights.iter().map(|_| None).collect();
+impl<'a> Planner<'_, 'a> {
+    /// Finds the codes and scales of plain weights to quantize, if that is requested. Fails if a weight must be recovered
+    /// and is not.
+    pub(super) fn recover(&self, weights: &mut [WeightCandidate], observer: &dyn Observer) -> Result<()> {
         if !self.request.recovers {
-            return Ok(all);
+            return Ok(());
         }
         // Weights that share a scalar scale first try a common one.
         let families = self.scale_sets(weights);
@@ -69,7 +64,7 @@ impl Planner<'_> {
             family.iter().map(|at| self.member(*at, &weights[*at], &mut known)).collect()
         };
         let mut sets: Vec<RecoverySet> = families.iter().filter_map(&mut members).map(RecoverySet::new).collect();
-        let chosen = chosen(&sizes_of(self.source.source), self.request.partition);
+        let chosen = chosen_shards(&shard_sizes(self.source.source), self.request.partition);
         let is_chosen = |member: &Member| chosen.contains(&weights[member.weight].place.0);
         sets.retain(|set| set.determines_parts() || set.members.iter().any(is_chosen));
         self.search(&mut sets, observer)?;
@@ -94,23 +89,21 @@ impl Planner<'_> {
         done.append(&mut alone);
         for RecoverySet { members, found, is_refused, matched, .. } in done {
             for Member { weight, recoverers, misfit, .. } in members {
-                all[weight] = Some(match found {
+                let unrecovered = |why| CodesSource::Values { extremes: None, unrecovered: Some(why) };
+                weights[weight].codes = match found {
                     Some((number, scale)) => {
                         let recoverer = Arc::clone(&recoverers[number]);
                         if let Ok(stored) = &mut weights[weight].stored {
                             stored.encoder = Some(Arc::clone(recoverer.encoder()));
                         }
-                        Recovery::Found(recoverer, scale, matched)
+                        CodesSource::Recovered(recoverer, scale, matched)
                     }
-                    None if is_refused => Recovery::NotShared,
-                    None => Recovery::NotFound(misfit),
-                });
+                    None if is_refused => unrecovered(Unrecovered::NotShared),
+                    None => unrecovered(Unrecovered::NotFound(misfit)),
+                };
             }
         }
-        if self.request.only_exact {
-            check_is_recovered(weights, &all)?;
-        }
-        Ok(all)
+        if self.request.only_exact { check_is_recovered(weights) } else { Ok(()) }
     }
 
     /// Returns a weight to search, if it is quantized from plain values. Weights with the same encoder share
@@ -120,16 +113,13 @@ impl Planner<'_> {
         weight: usize,
         candidate: &WeightCandidate,
         known: &mut HashMap<*const Encoder, Vec<Arc<Recoverer>>>,
-    ) -> Option<Member<'_>> {
-        let (Ok(stored), Values::Stored(values)) = (&candidate.stored, &candidate.values) else { return None };
-        let place = self.source.places.binary_search(&candidate.place).ok()?;
-        let source = self.source.stored(place);
+    ) -> Option<Member<'a>> {
+        let (Ok(stored), None) = (&candidate.stored, candidate.weight) else { return None };
         // The plan refuses tensors that are not mapped.
-        source.mapped().filter(|mapped| mapped.checksum.is_none())?;
-        let encoder = stored.encoder.as_ref()?;
-        let recoverers =
-            known.entry(Arc::as_ptr(encoder)).or_insert_with(|| self.recoverers(candidate, stored, encoder));
-        let rows = WeightRows::of_stored(source, values.clone(), Arc::clone(encoder));
+        let rows = self.rows(candidate).filter(|rows| rows.sources[0].is_plain())?;
+        let recoverers = known
+            .entry(Arc::as_ptr(&rows.encoder))
+            .or_insert_with(|| self.recoverers(candidate, stored, &rows.encoder));
         Some(Member { weight, rows, recoverers: recoverers.clone(), misfit: None })
     }
 
@@ -311,9 +301,9 @@ fn pieces<'s, 'a>(
     })
 }
 
-fn check_is_recovered(weights: &[WeightCandidate], recovered: &[Option<Recovery>]) -> Result<()> {
-    let failed = weights.iter().zip(recovered).filter_map(|(weight, recovery)| match recovery {
-        Some(Recovery::NotFound(element)) => {
+fn check_is_recovered(weights: &[WeightCandidate]) -> Result<()> {
+    let failed = weights.iter().filter_map(|weight| match weight.codes {
+        CodesSource::Values { unrecovered: Some(Unrecovered::NotFound(element)), .. } => {
             let columns = weight.shape.last().copied().unwrap_or(1).max(1);
             let place =
                 element.map(|element| format!(", from element {:?} on", [element / columns, element % columns]));
@@ -321,7 +311,7 @@ fn check_is_recovered(weights: &[WeightCandidate], recovered: &[Option<Recovery>
             let (name, place) = (shorten(&weight.name), place.unwrap_or_default());
             Some(format!("{name}: no codes and scales of {scheme} decode to its values{place}"))
         }
-        Some(Recovery::NotShared) => Some(format!(
+        CodesSource::Values { unrecovered: Some(Unrecovered::NotShared), .. } => Some(format!(
             "{}: its values can be recovered, but not those of a weight that shares its scale",
             shorten(&weight.name)
         )),

@@ -1,9 +1,9 @@
 //! Reports of a running job: notices and progress.
 
+use super::Progress;
 use crate::container::checkpoint::Disagreement;
 use crate::error::Error;
 use crate::io::temporaries::Kept;
-use crate::progress::Progress;
 use std::path::{Path, PathBuf};
 
 /// Receiver of the reports of a job before its results.

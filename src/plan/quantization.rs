@@ -1,4 +1,4 @@
-//! Weights to quantize: the sources of their values, and the weights with which they share a scale.
+//! Quantization of a weight in a plan: where its values come from, and how its codes and scales are made.
 
 use super::few::Few;
 use crate::dtype::Dtype;
@@ -13,96 +13,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 /// A tensor of the inputs: the index of the input, and the tensor's index in it.
-pub type TensorIndex = (usize, usize);
-
-/// A weight to write as codes and scales.
-#[derive(Clone)]
-pub struct TargetWeight {
-    /// Its name, `x.weight`.
-    pub name: String,
-    /// Its values.
-    pub values: WeightValues,
-    /// Its encoder.
-    pub encoder: Arc<Encoder>,
-    /// The scheme that the user asked for.
-    pub scheme: &'static Scheme,
-    /// The set of weights whose largest magnitude determines its scale, by the number that
-    /// `Weights::share` returned.
-    pub shared: Option<usize>,
-    /// The result of the search for the codes and scales from which its values were decoded; `None` without a search.
-    pub recovery: Option<Recovery>,
-}
-
-/// The result of a search for the codes and scales from which the values of a weight were decoded.
-#[derive(Clone)]
-pub enum Recovery {
-    /// Codes and scales were found, and decode to the same values.
-    Found(Arc<Recoverer>, SharedScale, ScaleMatch),
-    /// No codes and scales exist for this element, counted in row-major order; `None` if the first values have more
-    /// distinct magnitudes than there are codes.
-    NotFound(Option<u64>),
-    /// Codes and scales exist, but not for all weights that share its scale.
-    NotShared,
-}
-
-/// Source of the values of a weight.
-#[derive(Clone)]
-pub enum WeightValues {
-    /// The rows of a stored tensor, from this one on.
-    Rows(u64),
-    /// The columns of all matrices of a stored tensor: each matrix is transposed.
-    Columns,
-    /// A quantized weight.
-    Coded(Arc<CodedRows>),
-}
-
-/// Rows of a quantized weight.
-pub struct CodedRows {
-    /// Its parts, in the order of the decoder.
-    pub parts: Vec<TensorIndex>,
-    /// Its decoder, to float64.
-    pub decoder: Arc<Decoder>,
-    /// The rows.
-    pub rows: RowMap,
-    /// The transcoder that moves its codes and scales, if they can be moved.
-    pub transcoder: Result<Transcoder, Unmoved>,
-}
-
-/// Reason why codes and scales of a weight are not moved.
-#[derive(Clone, Copy, Debug)]
-pub enum Unmoved {
-    /// The new layout has no codes and scales for all values of the weight, or of a weight that shares its scale.
-    /// Quantizing it again may still keep its values, which only the result shows.
-    NoGrid,
-    /// A scale of the weight, or of a weight that shares its scale, is NaN or infinite, and nothing may be quantized
-    /// again.
-    NotFinite,
-    /// Weights that engines fuse have different global scales.
-    UnequalGlobals,
-}
-
-impl TargetWeight {
-    pub(super) fn rows<'a>(&self, sources: Few<SourceTensor<'a>>) -> WeightRows<'a> {
-        WeightRows {
-            sources,
-            values: self.values.clone(),
-            encoder: Arc::clone(&self.encoder),
-            recovery: self.recovery.clone(),
-        }
-    }
-
-    /// True if its codes and scales are moved or recovered, not computed.
-    #[must_use]
-    pub fn has_scales(&self) -> bool {
-        let is_moved = matches!(&self.values, WeightValues::Coded(coded) if coded.transcoder.is_ok());
-        is_moved || matches!(self.recovery, Some(Recovery::Found(..)))
-    }
-
-    /// Returns the stored tensors that its values depend on; `place` is the tensor that it replaces.
-    pub(super) fn sources(&self, place: TensorIndex) -> Vec<TensorIndex> {
-        if let WeightValues::Coded(coded) = &self.values { coded.parts.clone() } else { vec![place] }
-    }
-}
+pub(crate) type TensorIndex = (usize, usize);
 
 /// Quantization of a weight in a step.
 pub(crate) struct Quantization<'a> {
@@ -111,8 +22,38 @@ pub(crate) struct Quantization<'a> {
     pub rows: WeightRows<'a>,
     /// The scheme that the user asked for.
     pub scheme: &'static Scheme,
-    /// The largest magnitude of whole tensors, if the scale depends on it.
-    pub extremes: Option<Arc<SharedExtremes<'a>>>,
+    pub codes: CodesSource<'a>,
+}
+
+/// Source of the codes and scales of a weight.
+#[derive(Clone)]
+pub(crate) enum CodesSource<'a> {
+    /// They are computed from the values.
+    Values {
+        /// The largest magnitude of whole tensors, if the scale depends on it.
+        extremes: Option<Arc<SharedExtremes<'a>>>,
+        /// The result of the search for the codes from which the values were decoded; `None` without a search.
+        unrecovered: Option<Unrecovered>,
+    },
+    /// They are found in the values, which were decoded from them.
+    Recovered(Arc<Recoverer>, SharedScale, ScaleMatch),
+    /// They are moved from the layout of the input.
+    Moved(Arc<Transcoder>),
+}
+
+/// Reason why no codes and scales were found from which the values of a weight were decoded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Unrecovered {
+    /// No codes and scales exist for this element, counted in row-major order; `None` if the first values have more
+    /// distinct magnitudes than there are codes.
+    NotFound(Option<u64>),
+    /// Codes and scales exist, but not for all weights that share its scale.
+    NotShared,
+}
+
+impl CodesSource<'_> {
+    /// Codes and scales that are computed from values, with a scale for each weight.
+    pub(crate) const COMPUTED: Self = Self::Values { extremes: None, unrecovered: None };
 }
 
 impl Quantization<'_> {
@@ -120,6 +61,11 @@ impl Quantization<'_> {
     pub(crate) fn part_names(&self) -> impl Iterator<Item = String> {
         let stem = self.name.strip_suffix(".weight").unwrap_or(&self.name);
         self.rows.encoder.parts().iter().map(move |part| format!("{stem}{}", part.suffix))
+    }
+
+    /// True if a first pass has to find the largest magnitude of whole tensors.
+    pub(crate) fn has_first_pass(&self) -> bool {
+        matches!(self.codes, CodesSource::Values { extremes: Some(_), .. })
     }
 
     /// Encodes some rows into the buffers of [`Encoder::part_ranges`]. `buffer` is for values.
@@ -130,21 +76,37 @@ impl Quantization<'_> {
         outputs: &mut [&mut [u8]],
         tally: &mut EncodeTally,
     ) -> Result<()> {
-        if let Some((transcoder, coded)) = self.rows.transcoder() {
-            let parts = self.rows.parts(coded, &rows)?;
-            transcoder.transcode(rows, &parts, outputs, tally);
-            return Ok(());
+        match &self.codes {
+            CodesSource::Moved(transcoder) => {
+                let parts = self.rows.parts(&rows)?;
+                transcoder.transcode(rows, &parts, outputs, tally);
+                Ok(())
+            }
+            CodesSource::Recovered(recoverer, shared, _) => {
+                let values = self.rows.read(rows.clone(), buffer)?;
+                let recovered = recoverer.encode(rows, values, shared, outputs, tally);
+                recovered.map_err(|_| self.rows.sources[0].error(Error::new("changed while it was read")))
+            }
+            CodesSource::Values { extremes, .. } => {
+                let values = self.rows.read(rows.clone(), buffer)?;
+                let unneeded = Extremes::default();
+                let extremes = extremes.as_ref().map_or(&unneeded, |set| set.get().expect("the first pass is over"));
+                self.rows.encoder.encode(rows, values, extremes, outputs, tally);
+                tally.first_special.map_or(Ok(()), |element| Err(self.rows.special(element)))
+            }
         }
-        let source = self.rows.read(rows.clone(), buffer)?;
-        if let Some(Recovery::Found(recoverer, shared, _)) = &self.rows.recovery {
-            let found = recoverer.encode(rows, source, shared, outputs, tally);
-            return found.map_err(|_| self.rows.sources[0].error(Error::new("changed while it was read")));
-        }
-        let unneeded = Extremes::default();
-        let extremes = self.extremes.as_ref().map_or(&unneeded, |set| set.get().expect("the first pass is over"));
-        self.rows.encoder.encode(rows, source, extremes, outputs, tally);
-        tally.first_special.map_or(Ok(()), |element| Err(self.rows.special(element)))
     }
+}
+
+/// Source of the values of a weight.
+#[derive(Clone)]
+pub(crate) enum WeightValues {
+    /// The rows of a stored tensor, from this one on.
+    Rows(u64),
+    /// The columns of all matrices of a stored tensor: each matrix is transposed.
+    Columns,
+    /// Rows of a quantized weight, which the decoder turns into float64.
+    Coded(Arc<Decoder>, RowMap),
 }
 
 /// The rows of a weight, in the tensors that hold its values.
@@ -154,15 +116,9 @@ pub(crate) struct WeightRows<'a> {
     pub sources: Few<SourceTensor<'a>>,
     pub values: WeightValues,
     pub encoder: Arc<Encoder>,
-    /// As in [`TargetWeight::recovery`].
-    pub recovery: Option<Recovery>,
 }
 
 impl<'a> WeightRows<'a> {
-    pub(crate) fn of_stored(source: SourceTensor<'a>, values: WeightValues, encoder: Arc<Encoder>) -> Self {
-        Self { sources: Few::One(source), values, encoder, recovery: None }
-    }
-
     /// Divides all rows into pieces of about this many bytes of values, which can be encoded one by one.
     pub(crate) fn row_pieces(&self, bytes: u64) -> impl Iterator<Item = Range<u64>> + use<> {
         let (all, alignment) = (self.encoder.rows(), self.encoder.row_alignment());
@@ -186,15 +142,15 @@ impl<'a> WeightRows<'a> {
                 self.transpose(rows, buffer)?;
                 Ok(buffer)
             }
-            WeightValues::Coded(coded) => {
+            WeightValues::Coded(decoder, map) => {
                 buffer.resize(((rows.end - rows.start) * row_bytes) as usize, 0);
-                let parts = self.parts(coded, &rows)?;
-                if coded.rows.step == 1 {
-                    coded.decoder.decode(coded.rows.row(rows.start)..coded.rows.row(rows.end), &parts, buffer)?;
+                let parts = self.parts(&rows)?;
+                if map.step == 1 {
+                    decoder.decode(map.row(rows.start)..map.row(rows.end), &parts, buffer)?;
                 } else {
                     for (row, out) in rows.zip(buffer.chunks_exact_mut(row_bytes as usize)) {
-                        let row = coded.rows.row(row);
-                        coded.decoder.decode(row..row + 1, &parts, out)?;
+                        let row = map.row(row);
+                        decoder.decode(row..row + 1, &parts, out)?;
                     }
                 }
                 Ok(buffer)
@@ -230,43 +186,29 @@ impl<'a> WeightRows<'a> {
         Ok(())
     }
 
-    /// Returns the mapped bytes of all parts of a quantized weight. Reads from the disk only the bytes that the
-    /// requested rows need.
-    pub(crate) fn parts<'s>(&'s self, coded: &'s CodedRows, rows: &Range<u64>) -> Result<Vec<&'s [u8]>> {
-        let last = rows.end.saturating_sub(1);
-        let [start, end] = [coded.rows.row(rows.start), coded.rows.row(last) + 1];
-        let columns = coded.decoder.columns();
-        read_values(&coded.decoder, &self.sources, start * columns..end * columns)
+    /// Returns the mapped bytes of all parts of a quantized weight; none of a weight that is not quantized. Reads from
+    /// the disk only the bytes that the requested rows need.
+    pub(crate) fn parts(&self, rows: &Range<u64>) -> Result<Vec<&[u8]>> {
+        let WeightValues::Coded(decoder, map) = &self.values else { return Ok(Vec::new()) };
+        let [start, end] = [map.row(rows.start), map.row(rows.end.saturating_sub(1)) + 1];
+        read_values(decoder, &self.sources, start * decoder.columns()..end * decoder.columns())
     }
 
-    /// Returns the transcoder with its rows, if codes and scales are moved.
-    pub(crate) fn transcoder(&self) -> Option<(&Transcoder, &CodedRows)> {
-        let WeightValues::Coded(coded) = &self.values else { return None };
-        Some((coded.transcoder.as_ref().ok()?, coded))
-    }
-
-    /// Returns the layout of the quantized weight that it is made from.
-    pub(crate) fn source_layout(&self) -> Option<&'static str> {
-        if let WeightValues::Coded(coded) = &self.values { Some(coded.decoder.layout().name) } else { None }
+    /// Returns the decoder of the quantized weight that it is made from.
+    pub(crate) fn decoder(&self) -> Option<&Decoder> {
+        if let WeightValues::Coded(decoder, _) = &self.values { Some(decoder) } else { None }
     }
 
     /// Returns the number of bytes that some rows take in the files.
     pub(crate) fn bytes(&self, rows: &Range<u64>) -> u64 {
         let count = rows.end - rows.start;
-        match &self.values {
-            WeightValues::Rows(_) | WeightValues::Columns => count * self.encoder.row_bytes(),
-            WeightValues::Coded(coded) => {
-                let all: u64 = self.sources.iter().map(SourceTensor::stored_len).sum();
-                (u128::from(all) * u128::from(count) / u128::from(coded.decoder.rows().max(1))) as u64
-            }
-        }
+        let Some(decoder) = self.decoder() else { return count * self.encoder.row_bytes() };
+        let all: u64 = self.sources.iter().map(SourceTensor::stored_len).sum();
+        (u128::from(all) * u128::from(count) / u128::from(decoder.rows().max(1))) as u64
     }
 
     pub(crate) fn dtype(&self) -> Dtype {
-        match &self.values {
-            WeightValues::Rows(_) | WeightValues::Columns => self.sources[0].tensor.elements.stored_dtype(),
-            WeightValues::Coded(coded) => coded.decoder.target(),
-        }
+        self.decoder().map_or(self.sources[0].tensor.elements.stored_dtype(), Decoder::target)
     }
 
     /// Returns the error for the first infinite or NaN element, given by its index in the weight. It contains the
@@ -278,9 +220,8 @@ impl<'a> WeightRows<'a> {
         let indices = match &self.values {
             WeightValues::Rows(first) => self.sources[0].indices((first + row) * columns + column),
             WeightValues::Columns => vec![row / rows, column, row % rows],
-            WeightValues::Coded(coded) => {
-                let source = coded.rows.row(row) * columns + column;
-                crate::container::indices(source, coded.decoder.shape(), false)
+            WeightValues::Coded(decoder, map) => {
+                crate::container::indices(map.row(row) * columns + column, decoder.shape(), false)
             }
         };
         let found = self.count_special().and_then(|count| Ok((count, self.cause(row, column)?)));
@@ -306,15 +247,15 @@ impl<'a> WeightRows<'a> {
 
     /// Explains why an element is infinite or NaN, if the input weight is quantized.
     fn cause(&self, row: u64, column: u64) -> Result<String> {
-        let WeightValues::Coded(coded) = &self.values else { return Ok(String::new()) };
-        let parts = self.parts(coded, &(row..row + 1))?;
-        let explained = coded.decoder.explain(coded.rows.row(row), column..column + 1, &parts)?;
+        let WeightValues::Coded(decoder, map) = &self.values else { return Ok(String::new()) };
+        let parts = self.parts(&(row..row + 1))?;
+        let explained = decoder.explain(map.row(row), column..column + 1, &parts)?;
         let Some(Explanation { number, scale, global_scale, .. }) = explained.first() else { return Ok(String::new()) };
         if !number.is_finite() {
             return Ok(format!(", whose code is {}", if number.is_nan() { "NaN" } else { "infinite" }));
         }
         let named = |part: usize| format!("'{}'", shorten(&self.sources[part].tensor.name));
-        let scales = coded.decoder.scale_parts().map(named).collect::<Vec<_>>().join(" or ");
+        let scales = decoder.scale_parts().map(named).collect::<Vec<_>>().join(" or ");
         let is_nan = scale.is_nan() || global_scale.is_some_and(|(scale, _)| scale.is_nan());
         Ok(format!(", whose scale in {scales} is {}", if is_nan { "NaN" } else { "infinite or too large" }))
     }

@@ -1,8 +1,9 @@
 //! Makes the encoders, and keeps weights that do not fit, or that engines fuse with such weights.
 
-use super::{Misfit, Planner, StoredAs, Values, WeightCandidate};
+use super::{Misfit, Planner, StoredAs, WeightCandidate};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
+use crate::plan::quantization::WeightValues;
 use crate::quant::{CodeType, EncodeOptions, Encoder, Group, ScaleChoice, TargetGrid, Unfit};
 use crate::select::KeptReason;
 use crate::select::policy::{expert_sets, fused_sets};
@@ -15,24 +16,27 @@ use std::sync::Arc;
 pub(super) type KnownEncoders<'k> =
     HashMap<(&'static str, TargetGrid, &'k [u64], Dtype, bool), Result<Arc<Encoder>, Unfit>>;
 
-impl Planner<'_> {
+impl Planner<'_, '_> {
     /// Makes the encoders. Keeps weights whose shape does not fit, and returns them. Refuses such a weight if a rule
     /// names it, or if it must stay quantized.
     pub(super) fn fit(&self, weights: &mut [WeightCandidate]) -> Result<Vec<Misfit>> {
         let mut known = KnownEncoders::new();
         let mut misfits: Vec<Misfit> = Vec::new();
-        for WeightCandidate { name, shape, dtype, stored, is_named, values, .. } in weights {
+        for WeightCandidate { name, shape, dtype, stored, is_named, weight, values, exact, .. } in weights {
             let Ok(found) = stored else { continue };
-            let is_coded = matches!(values, Values::Coded(_));
-            let made = match values {
-                Values::Coded(coded) => self.fit_coded(found, shape, coded, &mut known),
-                Values::Stored(_) => known
+            let is_coded = weight.is_some();
+            let made = match (&*values, *weight) {
+                (WeightValues::Coded(decoder, _), Some(weight)) => {
+                    self.fit_coded(found, shape, (weight, decoder), &mut known)
+                }
+                _ => known
                     .entry((found.scheme.name, found.grid, shape, *dtype, false))
                     .or_insert_with(|| self.encoder(found, shape, *dtype, self.request.options).map(Arc::new))
-                    .clone(),
+                    .clone()
+                    .map(|encoder| (encoder, None)),
             };
             match made {
-                Ok(encoder) => found.encoder = Some(encoder),
+                Ok((encoder, of_codes)) => (found.encoder, *exact) = (Some(encoder), of_codes),
                 Err(why) if *is_named || is_coded && self.request.scheme.is_none() => {
                     let scheme = found.scheme.name;
                     let message = if is_coded {

@@ -2,10 +2,11 @@
 //! without changing a value.
 
 use super::fit::KnownEncoders;
-use super::{Asked, CodedCandidate, Planner, StoredAs, Values, WeightCandidate, gpt_oss};
+use super::{Asked, Planner, StoredAs, WeightCandidate, gpt_oss};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
-use crate::plan::{CodedRows, TensorIndex, Unmoved, Weights};
+use crate::plan::Weights;
+use crate::plan::quantization::{CodesSource, TensorIndex, WeightValues};
 use crate::quant::{
     Arithmetic, CheckpointInfo, CodeKind, CodeType, Decoder, EncodeOptions, Encoder, Fidelity, FoundWeight, Grid,
     Group, Layout, Modules, Owner, Role, RowMap, SCHEMES, Scheme, SharedTables, TargetGrid, Transcoder, Unfit,
@@ -63,7 +64,7 @@ fn same_grid(grid: &Grid, layout: &str) -> Option<StoredAs> {
     SCHEMES.iter().rev().filter_map(fit).max_by_key(|(rank, _)| *rank).map(|(_, stored)| stored)
 }
 
-impl<'a> Planner<'a> {
+impl<'p, 'a> Planner<'p, 'a> {
     /// Returns the scheme and grid for a weight with this grid in the new layout.
     pub(super) fn same_grid(&self, grid: &Grid) -> Result<StoredAs> {
         same_grid(grid, self.layout).ok_or_else(|| {
@@ -78,8 +79,8 @@ impl<'a> Planner<'a> {
         weight: usize,
         place: TensorIndex,
         rules: &mut [(bool, Option<Error>)],
-        decoders: &mut Decoders<'a, 'a>,
-    ) -> Result<Vec<WeightCandidate>> {
+        decoders: &mut Decoders<'p, 'a>,
+    ) -> Result<Vec<WeightCandidate<'a>>> {
         if self.layout == gpt_oss::NAME {
             return Err(Error::new("is quantized already, and tcast writes the layout gpt-oss from plain models only"));
         }
@@ -108,11 +109,14 @@ impl<'a> Planner<'a> {
         let candidate = |name: &str, rows, shape: &[u64], stored: &Result<StoredAs, KeptReason>| WeightCandidate {
             place,
             name: name.to_owned(),
+            weight: Some(weight),
+            values: WeightValues::Coded(Arc::clone(&decoder), rows),
             shape: shape.to_vec(),
             dtype: Dtype::Float64,
             stored: stored.clone(),
             is_named,
-            values: Values::Coded(CodedCandidate { weight, decoder: Arc::clone(&decoder), rows, exact: None }),
+            exact: None,
+            codes: CodesSource::COMPUTED,
         };
         let (all, bias) = (RowMap::ALL, format!("{name}_bias"));
         Ok(match (bank, &stored) {
@@ -142,18 +146,17 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// Makes the encoders for a quantized weight: one for computed values, and one for scales of the old type. Weights
+    /// Makes the encoders for a quantized weight: for computed values, and for scales of the old type if they fit. Weights
     /// of one kind share them.
     pub(super) fn fit_coded<'s>(
         &self,
         stored: &StoredAs,
         shape: &'s [u64],
-        candidate: &mut CodedCandidate,
+        (weight, decoder): (usize, &Decoder),
         known: &mut KnownEncoders<'s>,
-    ) -> Result<Arc<Encoder>, Unfit> {
-        let has_full_precision = self.source.found.weights[candidate.weight].parameters.has_full_precision;
+    ) -> Result<(Arc<Encoder>, Option<Arc<Encoder>>), Unfit> {
+        let has_full_precision = self.source.found.weights[weight].parameters.has_full_precision;
         let options = EncodeOptions { arithmetic: Arithmetic::Exact, has_full_precision, ..self.request.options };
-        let old = candidate.decoder.grid().scale;
         let mut new = |scale: Dtype| {
             let grid = TargetGrid { scale: Some(scale), ..stored.grid };
             let key = (stored.scheme.name, grid, shape, Dtype::Float64, has_full_precision);
@@ -161,50 +164,45 @@ impl<'a> Planner<'a> {
                 || self.encoder(&StoredAs { grid, ..stored.clone() }, shape, Dtype::Float64, options).map(Arc::new);
             known.entry(key).or_insert_with(new).clone()
         };
-        candidate.exact = new(scale_dtype(stored.layout.layout(), &stored.grid, old)).ok();
-        new(stored.grid.scale.unwrap_or(self.source.default_target()))
+        let exact = new(scale_dtype(stored.layout.layout(), &stored.grid, decoder.grid().scale)).ok();
+        Ok((new(stored.grid.scale.unwrap_or(self.source.default_target()))?, exact))
     }
 
-    /// Decides how the values of each weight are made, in the order of the weights: `None` if a weight is not quantized
-    /// in the input, or not in the output. Fails if a value would change and must not.
-    pub(super) fn resolve(&self, weights: &mut [WeightCandidate]) -> Result<Vec<Option<Arc<CodedRows>>>> {
+    /// Moves codes and scales of quantized weights if possible; the values of the others are quantized again. Fails if a
+    /// value would change and must not.
+    pub(super) fn resolve(&self, weights: &mut [WeightCandidate]) -> Result<()> {
         // Weights that share a scalar scale are moved together, or not at all.
         let mut sets = self.scale_sets(weights);
         let is_coded = |at: &usize| weights[*at].coded().is_some();
         sets.retain(|set| set.iter().any(is_coded));
-        let mut resolved: Vec<Option<Arc<CodedRows>>> = vec![None; weights.len()];
+        let mut moves: Vec<Option<Result<Arc<Transcoder>, Unmoved>>> = vec![None; weights.len()];
         let (all, tables) = (&*weights, SharedTables::default());
-        let found = each(self.request.threads, sets.len(), |at| self.transcoders(all, &sets[at], &tables));
-        for (set, transcoders) in sets.into_iter().zip(found) {
-            let transcoders: Vec<_> = match transcoders.map_err(|error| error.in_file(&self.source.source.path))? {
-                Ok(found) => found.into_iter().map(Ok).collect(),
-                Err(why) => set.iter().map(|_| Err(why)).collect(),
-            };
-            for (at, transcoder) in set.into_iter().zip(transcoders) {
-                resolved[at] = all[at].coded().map(|coded| Arc::new(self.rows(coded, transcoder)));
+        let transcoders = each(self.request.threads, sets.len(), |at| self.transcoders(all, &sets[at], &tables));
+        for (set, transcoders) in sets.into_iter().zip(transcoders) {
+            match transcoders.map_err(|error| error.in_file(&self.source.source.path))? {
+                Ok(found) => set.into_iter().zip(found).for_each(|(at, found)| moves[at] = Some(Ok(Arc::new(found)))),
+                Err(why) => set.into_iter().filter(is_coded).for_each(|at| moves[at] = Some(Err(why))),
             }
         }
         if self.changes_layout_only() {
-            let is_special = |rows: &Arc<CodedRows>| matches!(rows.transcoder, Err(Unmoved::NotFinite));
-            let (all, special) =
-                (resolved.iter().flatten().count(), resolved.iter().flatten().filter(|it| is_special(it)).count());
-            check_is_exact(weights, &resolved, Fidelity::Rescaled).map_err(|error| match special {
+            let special = moves.iter().filter(|moved| matches!(moved, Some(Err(Unmoved::NotFinite)))).count();
+            check_is_exact(weights, &moves, Fidelity::Rescaled).map_err(|error| match special {
                 0 => error.remedy("choose a scheme to quantize these weights again"),
-                _ if special == all => error,
+                _ if special == moves.iter().flatten().count() => error,
                 _ => error
                     .remedy("choose a scheme, and leave out the weights whose scale is not finite: these are decoded"),
             })?;
         }
         if self.request.only_exact && !self.request.recovers {
-            check_is_exact(weights, &resolved, Fidelity::Exact).map_err(|error| error.without("only_exact"))?;
+            check_is_exact(weights, &moves, Fidelity::Exact).map_err(|error| error.without("only_exact"))?;
         }
-        for (weight, resolved) in weights.iter_mut().zip(&resolved) {
-            let is_moved = resolved.as_ref().is_some_and(|rows| rows.transcoder.is_ok());
-            if let (true, Ok(stored), Values::Coded(coded)) = (is_moved, &mut weight.stored, &weight.values) {
-                stored.encoder.clone_from(&coded.exact);
+        for (weight, moved) in weights.iter_mut().zip(moves) {
+            if let (Some(Ok(transcoder)), Ok(stored)) = (moved, &mut weight.stored) {
+                stored.encoder.clone_from(&weight.exact);
+                weight.codes = CodesSource::Moved(transcoder);
             }
         }
-        Ok(resolved)
+        Ok(())
     }
 
     /// True if only the layout of the model changes, and not its quantization.
@@ -250,15 +248,6 @@ impl<'a> Planner<'a> {
         names
     }
 
-    fn rows(&self, coded: &CodedCandidate, transcoder: Result<Transcoder, Unmoved>) -> CodedRows {
-        CodedRows {
-            parts: self.places(coded.weight),
-            decoder: Arc::clone(&coded.decoder),
-            rows: coded.rows,
-            transcoder,
-        }
-    }
-
     /// Returns the places of the parts that the values of a weight depend on.
     pub(super) fn places(&self, weight: usize) -> Vec<TensorIndex> {
         let parts = LogicalCheckpoint::value_parts(&self.source.found.weights[weight]);
@@ -280,15 +269,14 @@ impl<'a> Planner<'a> {
     ) -> Result<Result<Vec<Transcoder>, Unmoved>> {
         let mut found = Vec::with_capacity(set.len());
         for at in set {
-            let Some((coded, exact)) = weights[*at].coded().and_then(|coded| Some((coded, coded.exact.as_ref()?)))
+            let weight = &weights[*at];
+            let (Some((decoder, rows)), Some(exact), Some(number)) = (weight.coded(), &weight.exact, weight.weight)
             else {
                 return Ok(Err(Unmoved::NoGrid));
             };
-            let parts = self.part_bytes(coded.weight)?;
-            let (decoder, encoder) = (Arc::clone(&coded.decoder), Arc::clone(exact));
-            let Some(transcoder) = Transcoder::new(decoder, coded.rows, encoder, &parts, tables)? else {
-                return Ok(Err(Unmoved::NoGrid));
-            };
+            let parts = self.part_bytes(number)?;
+            let new = Transcoder::new(Arc::clone(decoder), rows, Arc::clone(exact), &parts, tables)?;
+            let Some(transcoder) = new else { return Ok(Err(Unmoved::NoGrid)) };
             found.push((transcoder, parts));
         }
         let exponents = found.iter().filter(|(transcoder, _)| transcoder.needs_exponent());
@@ -316,26 +304,43 @@ fn scale_dtype(layout: &Layout, grid: &TargetGrid, old: Dtype) -> Dtype {
     }
 }
 
+/// Reason why codes and scales of a weight are not moved.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Unmoved {
+    /// The new layout has no codes and scales for all values of the weight, or of a weight that shares its scale.
+    /// Quantizing it again may still keep its values, which only the result shows.
+    NoGrid,
+    /// A scale of the weight, or of a weight that shares its scale, is NaN or infinite, and nothing may be quantized
+    /// again.
+    NotFinite,
+    /// Weights that engines fuse have different global scales.
+    UnequalGlobals,
+}
+
 /// Refuses weights that are not moved, or whose values would change more than allowed.
-fn check_is_exact(weights: &[WeightCandidate], resolved: &[Option<Arc<CodedRows>>], allowed: Fidelity) -> Result<()> {
-    let changes = |(weight, rows): (&WeightCandidate, &Option<Arc<CodedRows>>)| {
-        let why = match (&weight.values, &weight.stored, rows) {
-            (_, Ok(stored), Some(rows)) => match &rows.transcoder {
-                Ok(found) if [Fidelity::Exact, allowed].contains(&found.fidelity()) => return None,
-                Ok(_) => "its global scale has no exact reciprocal".to_owned(),
-                Err(Unmoved::NoGrid) => format!("its codes and scales cannot be moved to {}", stored.scheme.name),
-                Err(Unmoved::NotFinite) => "a scale is NaN or infinite".to_owned(),
-                Err(Unmoved::UnequalGlobals) => {
-                    "its global scale differs from those of the weights that engines fuse with it".to_owned()
-                }
-            },
-            (_, Ok(_), None) => "is not quantized in the input".to_owned(),
-            (Values::Coded(_), Err(reason), _) => format!("would be decoded ({})", reason.describe()),
-            (Values::Stored(_), Err(_), _) => return None,
+fn check_is_exact(
+    weights: &[WeightCandidate],
+    moves: &[Option<Result<Arc<Transcoder>, Unmoved>>],
+    allowed: Fidelity,
+) -> Result<()> {
+    let changes = |(weight, moved): (&WeightCandidate, &Option<Result<Arc<Transcoder>, Unmoved>>)| {
+        let why = match (&weight.stored, moved) {
+            (Ok(_), Some(Ok(moved))) if [Fidelity::Exact, allowed].contains(&moved.fidelity()) => return None,
+            (Ok(_), Some(Ok(_))) => "its global scale has no exact reciprocal".to_owned(),
+            (Ok(stored), Some(Err(Unmoved::NoGrid))) => {
+                format!("its codes and scales cannot be moved to {}", stored.scheme.name)
+            }
+            (Ok(_), Some(Err(Unmoved::NotFinite))) => "a scale is NaN or infinite".to_owned(),
+            (Ok(_), Some(Err(Unmoved::UnequalGlobals))) => {
+                "its global scale differs from those of the weights that engines fuse with it".to_owned()
+            }
+            (Ok(_), None) => "is not quantized in the input".to_owned(),
+            (Err(reason), _) if weight.weight.is_some() => format!("would be decoded ({})", reason.describe()),
+            (Err(_), _) => return None,
         };
         Some(format!("{}: {why}", shorten(&weight.name)))
     };
-    let details = weights.iter().zip(resolved).filter_map(changes).collect();
+    let details = weights.iter().zip(moves).filter_map(changes).collect();
     refuse_some("not every weight can keep its codes and scales: no output was written", details)
 }
 
@@ -350,21 +355,4 @@ pub(super) fn refuse_some(message: &str, mut details: Vec<String>) -> Result<()>
         details.push(format!("and {} more", count - FEW));
     }
     Err(Error::new(message).with_details(details))
-}
-
-impl WeightCandidate {
-    /// Returns its rows in the input, if it is quantized both there and in the output.
-    pub(super) fn coded(&self) -> Option<&CodedCandidate> {
-        if let (Ok(_), Values::Coded(coded)) = (&self.stored, &self.values) { Some(coded) } else { None }
-    }
-
-    pub(super) fn encoder(&self) -> Option<&Encoder> {
-        self.stored.as_ref().ok()?.encoder.as_deref()
-    }
-}
-
-/// Returns the decoder for a quantized weight that the output does not keep quantized.
-pub(super) fn library_decoder(source: &LogicalCheckpoint, weight: usize) -> Result<Arc<Decoder>> {
-    let found = &source.found.weights[weight];
-    source.decoder(found, source.default_target(), Arithmetic::Library).map(Arc::new)
 }

@@ -26,7 +26,7 @@ impl std::str::FromStr for Partition {
 }
 
 /// Returns the shards that this run writes, given the sizes of all shards.
-pub(super) fn chosen(sizes: &[u64], partition: Option<Partition>) -> Vec<usize> {
+pub(crate) fn chosen_shards(sizes: &[u64], partition: Option<Partition>) -> Vec<usize> {
     match partition {
         // If there are more parts than shards, the last have nothing to do.
         Some(Partition { number, of }) => {
@@ -38,7 +38,7 @@ pub(super) fn chosen(sizes: &[u64], partition: Option<Partition>) -> Vec<usize> 
 }
 
 /// Returns the sizes of the input's shards, which are available before the conversion is planned.
-pub(super) fn sizes_of(source: &Checkpoint) -> Vec<u64> {
+pub(crate) fn shard_sizes(source: &Checkpoint) -> Vec<u64> {
     source.shards.iter().map(Input::len).collect()
 }
 

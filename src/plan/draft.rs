@@ -1,0 +1,232 @@
+//! Steps for all tensors of an output, before their places are known: planners of weights have made some, all other
+//! tensors are cast or copied.
+
+use super::cast::{Cast, check_from};
+use super::quantization::TensorIndex;
+use super::step::{Operation, Step};
+use super::weights::{Treatment, Weights};
+use super::{Conversions, Request};
+use crate::container::onnx::model::{Dequantization, Study, TensorRole};
+use crate::container::{Elements, Input, NewTensor, NewTensors, TextExtent};
+use crate::conversion;
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::io::map::large_buffer;
+use crate::operator::Operator;
+use crate::quant::{EncodedPart, ONNX};
+use crate::read::Share;
+use crate::select::{KeptReason, Rename};
+use crate::text::shorten;
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+
+/// A step, and what the layout of its output has to know.
+pub(super) struct DraftStep<'a> {
+    /// The stored tensor whose place its results take.
+    pub place: TensorIndex,
+    pub step: Step<'a>,
+    /// For text, the lengths of the texts.
+    text: Option<Box<TextExtent>>,
+}
+
+impl DraftStep<'_> {
+    /// Returns the bytes of its results in the output.
+    pub(super) fn bytes(&self) -> u64 {
+        match &self.step.how {
+            Operation::Encode(weight) => weight.rows.encoder.parts().iter().map(EncodedPart::byte_len).sum(),
+            Operation::Convert(_) | Operation::Decode(_) => {
+                self.step.dtypes().1.packed_bytes(self.step.source_count()).unwrap_or(u64::MAX)
+            }
+        }
+    }
+
+    /// Returns one of its results, for the format of the output.
+    fn new_tensor(&self, result: usize) -> NewTensor<'_> {
+        let Self { step, text, .. } = self;
+        let source = step.source();
+        let (dtype, shape, count) = match &step.how {
+            Operation::Encode(weight) => {
+                let EncodedPart { dtype, shape, .. } = &weight.rows.encoder.parts()[result];
+                (*dtype, &shape[..], shape.iter().product())
+            }
+            Operation::Convert(_) | Operation::Decode(_) => (step.dtypes().1, step.shape(), step.source_count()),
+        };
+        let is_opaque = source.elements == Elements::Opaque && matches!(step.how, Operation::Convert(_));
+        NewTensor {
+            name: Cow::Borrowed(&step.results[result].name),
+            dtype,
+            shape,
+            count,
+            fortran_order: step.fortran_order,
+            text: text.clone(),
+            opaque: is_opaque.then_some(&*source.stored),
+        }
+    }
+}
+
+/// The tensors of an output: the results of its steps.
+pub(super) struct Results<'s, 'a> {
+    steps: &'s [DraftStep<'a>],
+    /// The step and the number of each result, if some steps have several.
+    places: Vec<(usize, usize)>,
+}
+
+impl<'s, 'a> Results<'s, 'a> {
+    pub(super) fn of(steps: &'s [DraftStep<'a>]) -> Self {
+        let of_step = |(at, draft): (usize, &DraftStep)| (0..draft.step.results.len()).map(move |result| (at, result));
+        let has_parts = steps.iter().any(|draft| draft.step.results.len() > 1);
+        let places = if has_parts { steps.iter().enumerate().flat_map(of_step).collect() } else { Vec::new() };
+        Self { steps, places }
+    }
+}
+
+impl NewTensors for Results<'_, '_> {
+    fn count(&self) -> usize {
+        if self.places.is_empty() { self.steps.len() } else { self.places.len() }
+    }
+
+    fn get(&self, at: usize) -> NewTensor<'_> {
+        let (step, result) = if self.places.is_empty() { (at, 0) } else { self.places[at] };
+        self.steps[step].new_tensor(result)
+    }
+}
+
+/// Makes the steps for all tensors, in the order of the inputs, and refuses impossible conversions.
+pub(super) fn steps<'r, 'a>(
+    request: &Request<'r>,
+    inputs: &'a [Input],
+    model: Option<&Study>,
+    weights: &mut Weights<'a>,
+    conversions: &mut Conversions<'r>,
+) -> Result<Vec<DraftStep<'a>>> {
+    let stored =
+        || inputs.iter().enumerate().flat_map(|(at, input)| (0..input.contents.tensors.len()).map(move |t| (at, t)));
+    let tensor = |(input, at): TensorIndex| &inputs[input].contents.tensors[at];
+    check_from(stored().map(tensor), request.from)?;
+    let needed = model.map(|study| {
+        let is_folded = |folded: &&Dequantization| weights.decodes((0, folded.codes));
+        let folded: Vec<&Dequantization> = study.dequantizations.iter().filter(is_folded).collect();
+        study.parts_of_others(&folded)
+    });
+    let needed = needed.unwrap_or_default();
+    let role_of = |at| model.and_then(|study| study.role(at)).filter(|role| *role == TensorRole::Scale);
+    let mut cast = Cast::new(request, inputs, model, conversions);
+    let mut steps = large_buffer(stored().count());
+    for place in stored() {
+        let reason = match weights.take(place) {
+            Some(Treatment::Replaced(new)) => {
+                for step in new {
+                    check_weight(request, &step)?;
+                    steps.push(DraftStep { place, step, text: None });
+                }
+                continue;
+            }
+            Some(Treatment::Dropped) if !needed.contains(&place.1) => continue,
+            Some(Treatment::Dropped) => Some(KeptReason::Role(TensorRole::Scale)),
+            Some(Treatment::Kept(reason)) => Some(reason),
+            None if matches!(request.operator, Operator::Dequantize) => {
+                Some(role_of(place.1).map_or(KeptReason::Unquantized, KeptReason::Role))
+            }
+            None => None,
+        };
+        steps.push(DraftStep { place, step: cast.step(place, reason)?, text: None });
+    }
+    rename(inputs, &mut steps, weights.renames.as_ref().unwrap_or(&request.selection.renames))?;
+    check_codes(request, inputs, &steps)?;
+    Ok(steps)
+}
+
+/// Refuses a cast of other tensors that leaves codes as they are although no option requests that.
+fn check_codes(request: &Request, inputs: &[Input], steps: &[DraftStep]) -> Result<()> {
+    let is_cast = || steps.iter().any(|draft| draft.step.is_converted());
+    let Some(codes) = request.codes.filter(|_| is_cast()) else { return Ok(()) };
+    for DraftStep { place, step, .. } in steps {
+        let (input, Some(kept)) = (&inputs[place.0], step.kept) else { continue };
+        let name = input.name_of(step.source());
+        if let Some(error) = codes.half_cast(name, kept, request.selection) {
+            return Err(error.in_tensor(name).in_file(input.path()));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses to decode or quantize a weight that cannot be read in pieces, or that the output cannot store.
+fn check_weight(request: &Request, step: &Step) -> Result<()> {
+    let container = request.container;
+    let held = |part: usize| matches!(&step.how, Operation::Decode(decoder) if decoder.held(part).is_some());
+    for (_, source) in step.sources.iter().enumerate().filter(|(part, _)| !held(*part)) {
+        source.unpack()?;
+        if !source.is_plain() {
+            let message = "quantized weights are read from and made of .safetensors files only";
+            return Err(source.error(Error::new(message)));
+        }
+    }
+    let refuse = |error: Error| Err(step.sources[0].error(error));
+    if let Operation::Encode(weight) = &step.how
+        && !container.format_info().is_changed_only
+    {
+        if weight.rows.encoder.layout().name == ONNX.name {
+            let error = Error::new("the weights of an ONNX model are quantized in an ONNX model");
+            return refuse(error.remedy("name an output that ends in .onnx"));
+        }
+        if container.format_info().extension != "safetensors" {
+            let error = Error::new("engines read quantized weights from .safetensors files only");
+            return refuse(error.remedy("name a .safetensors file or a folder"));
+        }
+    }
+    let mut dtypes = step.new_tensors().map(|(_, dtype, _)| dtype);
+    match dtypes.find(|dtype| container.stores(*dtype).is_none()) {
+        Some(dtype) => refuse(container.refusal(dtype, true)),
+        None => Ok(()),
+    }
+}
+
+/// Gives tensors their new names. Refuses names that no tensor has, and two tensors of one name.
+fn rename(inputs: &[Input], steps: &mut [DraftStep], renames: &[Rename]) -> Result<()> {
+    if renames.is_empty() {
+        return Ok(()); // containers refuse duplicate names
+    }
+    let old_name = |draft: &DraftStep| match draft.step.how {
+        Operation::Convert(_) => inputs[draft.place.0].name_of(draft.step.source()).to_owned(),
+        Operation::Decode(_) | Operation::Encode(_) => draft.step.name().to_owned(),
+    };
+    let mut names: Vec<String> = steps.iter().map(old_name).collect();
+    let places: HashMap<String, usize> = names.iter().cloned().zip(0..).collect();
+    let mut renamed = HashSet::new();
+    for Rename { old, new } in renames {
+        let place = places.get(old);
+        let &place = place.ok_or_else(|| {
+            let error = Error::usage(format!("there is no tensor '{}' to rename", shorten(old)));
+            if new.contains('=') {
+                error.remedy("the old name ends at the first '=': a tensor with '=' in its name cannot be renamed")
+            } else {
+                error
+            }
+        })?;
+        if !renamed.insert(place) {
+            return Err(Error::new("is renamed twice").in_tensor(old));
+        }
+        names[place].clone_from(new);
+    }
+    let mut seen = HashSet::new();
+    if let Some(clash) = names.iter().find(|name| !seen.insert(name.as_str())) {
+        return Err(Error::new("two tensors would have this name").in_tensor(clash));
+    }
+    for place in renamed {
+        steps[place].step.rename(std::mem::take(&mut names[place]));
+    }
+    Ok(())
+}
+
+/// Measures the texts to be written. No file can be laid out without their lengths.
+pub(super) fn measure_texts(steps: &mut [DraftStep], measured: &dyn Fn(u64)) -> Result<()> {
+    for DraftStep { step, text, .. } in steps.iter_mut().filter(|draft| draft.step.dtypes().1 == Dtype::String) {
+        let (source, Some(conversion)) = (&step.sources[0], step.conversion()) else { continue };
+        let mut share = Share::new(source.stored_len(), source.tensor.count);
+        let progress = &mut |elements| measured(share.up_to(elements));
+        let extent =
+            source.open().and_then(|reader| conversion::measure(conversion.from, source.named(), reader, progress));
+        *text = Some(Box::new(extent.map_err(|error| source.error(error))?));
+    }
+    Ok(())
+}

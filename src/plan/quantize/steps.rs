@@ -1,0 +1,81 @@
+//! Finds the weights that share a scale, and passes the decisions to the plan.
+
+use super::{Planner, StoredAs, WeightCandidate, WeightCandidates};
+use crate::error::Result;
+use crate::plan::few::Few;
+use crate::plan::quantization::{CodesSource, Quantization, SharedExtremes, TensorIndex, WeightRows};
+use crate::plan::{Step, Weights};
+use crate::quant::{Arithmetic, Encoder};
+use crate::read::LogicalCheckpoint;
+use crate::select::policy::fused_sets;
+use std::sync::Arc;
+
+impl<'a> Planner<'_, 'a> {
+    /// Returns the sets of weights that engines fuse and whose scale is a single number, followed by every other weight
+    /// alone.
+    pub(super) fn scale_sets(&self, weights: &[WeightCandidate]) -> Vec<Vec<usize>> {
+        let is_scalar = |at: &usize| weights[*at].encoder().is_some_and(Encoder::needs_extremes);
+        let mut sets = fused_sets(&self.policy, weights.iter().map(|weight| self.module(weight)));
+        sets.retain(|set| set.iter().all(is_scalar));
+        let mut is_in_set = vec![false; weights.len()];
+        sets.iter().flatten().for_each(|at| is_in_set[*at] = true);
+        sets.extend((0..weights.len()).filter(|at| !is_in_set[*at]).map(|at| vec![at]));
+        sets
+    }
+
+    /// Makes the steps for all weights.
+    pub(super) fn weights(&self, found: WeightCandidates<'a>) -> Result<Weights<'a>> {
+        let mut weights = Weights::default();
+        for (place, reason) in found.others {
+            weights.keep(place, reason);
+        }
+        let mut candidates = found.weights;
+        let rows: Vec<Option<WeightRows>> = candidates.iter().map(|candidate| self.rows(candidate)).collect();
+        for set in self.scale_sets(&candidates) {
+            let members = || set.iter().filter_map(|at| rows[*at].as_ref());
+            let is_computed = |at: &usize| matches!(candidates[*at].codes, CodesSource::Values { .. });
+            if !members().next().is_some_and(|rows| rows.encoder.needs_extremes()) || !set.iter().all(is_computed) {
+                continue;
+            }
+            let shared = Arc::new(SharedExtremes::new(members().cloned().collect()));
+            for at in set {
+                if let CodesSource::Values { extremes, .. } = &mut candidates[at].codes {
+                    *extremes = Some(Arc::clone(&shared));
+                }
+            }
+        }
+        for (candidate, rows) in candidates.into_iter().zip(rows) {
+            let WeightCandidate { place, name, weight, stored, codes, .. } = candidate;
+            match (stored, rows, weight) {
+                (Ok(StoredAs { scheme, .. }), Some(rows), _) => {
+                    let parts = weight.map(|weight| self.places(weight)).unwrap_or_default();
+                    parts.iter().skip(1).for_each(|part| weights.leave_out(*part));
+                    weights.replace(place, Step::encode(Quantization { name, rows, scheme, codes }));
+                }
+                (Err(reason), _, None) => weights.keep(place, reason),
+                // A quantized weight of the old layout cannot stay next to the config of the new one.
+                (_, _, Some(weight)) => {
+                    let found = &self.source.found.weights[weight];
+                    let decoder = self.source.decoder(found, self.source.default_target(), Arithmetic::Library)?;
+                    weights.decode(self.source, found, Arc::new(decoder));
+                }
+                (Ok(_), None, None) => unreachable!("weights that do not fit are kept"),
+            }
+        }
+        Ok(weights)
+    }
+
+    /// Returns the rows of a weight that is quantized.
+    pub(super) fn rows(&self, candidate: &WeightCandidate) -> Option<WeightRows<'a>> {
+        let encoder = Arc::clone(candidate.stored.as_ref().ok()?.encoder.as_ref()?);
+        let stored = |place: &TensorIndex| self.source.places.binary_search(place).ok();
+        let sources = match candidate.weight {
+            Some(weight) => {
+                let parts = LogicalCheckpoint::value_parts(&self.source.found.weights[weight]);
+                parts.into_iter().map(|(_, at)| self.source.stored(at)).collect()
+            }
+            None => Few::One(self.source.stored(stored(&candidate.place)?)),
+        };
+        Some(WeightRows { sources, values: candidate.values.clone(), encoder })
+    }
+}
