@@ -65,13 +65,13 @@ impl DraftStep<'_> {
 }
 
 /// The tensors of an output: the results of its steps.
-pub(super) struct Results<'s, 'a> {
+pub(super) struct PlannedTensors<'s, 'a> {
     steps: &'s [DraftStep<'a>],
     /// The step and the number of each result, if some steps have several.
     places: Vec<(usize, usize)>,
 }
 
-impl<'s, 'a> Results<'s, 'a> {
+impl<'s, 'a> PlannedTensors<'s, 'a> {
     pub(super) fn of(steps: &'s [DraftStep<'a>]) -> Self {
         let of_step = |(at, draft): (usize, &DraftStep)| (0..draft.step.results.len()).map(move |result| (at, result));
         let has_parts = steps.iter().any(|draft| draft.step.results.len() > 1);
@@ -80,7 +80,7 @@ impl<'s, 'a> Results<'s, 'a> {
     }
 }
 
-impl NewTensors for Results<'_, '_> {
+impl NewTensors for PlannedTensors<'_, '_> {
     fn count(&self) -> usize {
         if self.places.is_empty() { self.steps.len() } else { self.places.len() }
     }

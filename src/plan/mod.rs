@@ -41,7 +41,7 @@ use crate::kernel::Condition;
 use crate::operator::Operator;
 use crate::select::Selection;
 use crate::text::shorten;
-use draft::{DraftStep, Results, measure_texts};
+use draft::{DraftStep, PlannedTensors, measure_texts};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -162,7 +162,8 @@ impl<'r, 'a> Draft<'r, 'a> {
             }
             let sources = sources.iter().map(|input| &inputs[*input]);
             let metadata = metadata_of(request.container, sources, &metadata, &mut differing);
-            let layout = request.container.lay_out(&Results::of(&group), metadata.as_deref(), request.threads)?;
+            let layout =
+                request.container.lay_out(&PlannedTensors::of(&group), metadata.as_deref(), request.threads)?;
             let mut places = layout.places.into_iter();
             // The steps reuse the memory of `group`.
             let steps = group.into_iter().map(|draft| place(draft.step, &mut places, &mut conversions));

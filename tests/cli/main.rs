@@ -13,7 +13,6 @@ mod containers;
 mod cost;
 mod dequantize;
 mod dequantize_cost;
-mod dequantize_libraries;
 mod dequantize_malformed;
 mod diff;
 mod folders;

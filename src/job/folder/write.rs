@@ -12,7 +12,7 @@ use crate::job::outcome::FileReport;
 use crate::job::{Job, Measures, Written};
 use crate::measure::hash;
 use crate::plan::{Plan, Step};
-use crate::progress::{Notice, Observer, ShardProgress, Silent};
+use crate::progress::{Notice, Observer, Progress, Silent};
 use crate::staging::{self, ManifestShard, Staging};
 use crate::text::shorten;
 use crate::threads::overlapped;
@@ -45,17 +45,15 @@ impl<'a> FolderOutput<'a> {
         if self.is_there {
             return self.compare(job, observer);
         }
-        let shards = self.manifest.shards.clone();
-        let staging = Staging::open(&self.path, self.manifest, self.start, job.sync, self.source.as_deref())?;
-        let mut work = ShardWork { staging, plans: self.plans, shards, job, observer };
-        let (files, before) = match work.convert(&self.chosen) {
+        let Self { path, start, manifest, source, chosen, mut plans, .. } = self;
+        let mut staging = Staging::open(&path, manifest, start, job.sync, source.as_deref())?;
+        let (files, before) = match convert(&mut staging, &mut plans, &chosen, job, observer) {
             Ok(done) => done,
             Err(error) => {
-                work.staging.fail(&error).iter().for_each(|kept| observer.notice(Notice::Kept(kept)));
+                staging.fail(&error).iter().for_each(|kept| observer.notice(Notice::Kept(kept)));
                 return Err(error);
             }
         };
-        let ShardWork { staging, plans, .. } = work;
         let (finished, all) = (staging.finished(), plans.len());
         drop(plans); // for many tensors they take as much memory as the last step
         if files.iter().any(|file| file.meets(&job.fail_on)) {
@@ -117,61 +115,64 @@ fn other_tensor(there: &Checkpoint, plans: &[Plan]) -> Option<String> {
     found.keys().next().map(|name| format!("tensor '{}' would not be there", shorten(name)))
 }
 
-/// Shards being written.
-struct ShardWork<'a, 'b> {
-    staging: Staging,
-    plans: Vec<Plan<'a>>,
-    shards: Vec<ManifestShard>,
-    job: &'b Job<'b>,
-    observer: &'b dyn Observer,
+/// Converts the requested shards; returns their reports, and the number of shards that were complete before.
+fn convert<'a>(
+    staging: &mut Staging,
+    plans: &mut [Plan<'a>],
+    chosen: &[usize],
+    job: &Job,
+    observer: &dyn Observer,
+) -> Result<(Vec<FileReport<'a>>, usize)> {
+    let shards = staging.manifest().shards.clone();
+    let mut done: Vec<Option<FileReport>> = Vec::new();
+    for &at in chosen {
+        done.push(recorded(staging, &shards[at], job, observer)?);
+    }
+    let missing: Vec<usize> = chosen.iter().zip(&done).filter(|(_, done)| done.is_none()).map(|(&at, _)| at).collect();
+    let folder = staging.folder().to_owned();
+    let needed = missing.iter().map(|&at| plans[at].len).sum();
+    check_space(&folder, needed).map_err(|error| error.in_file(&folder))?;
+    let progress = observer.checkpoint(missing.iter().map(|&at| plans[at].source_bytes()).sum());
+    let before = chosen.len() - missing.len();
+    let places: Vec<_> = missing.into_iter().map(|at| (at, staging.place(&shards[at].file))).collect();
+    let has_failed = AtomicBool::new(false);
+    // While a shard is flushed, the next one is converted.
+    let convert = |(at, place): (usize, Destination)| {
+        let (name, all, plan) = (&shards[at].file, shards.len(), &mut plans[at]);
+        let progress = progress.shard(format!("{}/{all} {}", at + 1, shorten(name)), plan.source_bytes());
+        convert_shard(plan, name, place, job, &*progress, &has_failed)
+    };
+    let publish = |shard: ConvertedShard<'a>| {
+        let published = shard.publish(staging, job.sync);
+        published.inspect_err(|_| has_failed.store(true, Ordering::Relaxed))
+    };
+    let mut published = overlapped(places.into_iter(), convert, publish)?.into_iter();
+    let files = done.into_iter().filter_map(|done| done.or_else(|| published.next())).collect();
+    Ok((files, before))
 }
 
-impl<'a> ShardWork<'a, '_> {
-    /// Converts the requested shards; returns their reports, and the number of shards that were complete before.
-    fn convert(&mut self, chosen: &[usize]) -> Result<(Vec<FileReport<'a>>, usize)> {
-        // Shards that were converted without the requested measurements are converted again.
-        let Measures { accuracy, hash } = self.job.measures;
-        let is_measured = |report: &FileReport| {
-            let mut tensors = report.tensors.iter();
-            tensors.all(|tensor| (!hash || tensor.sha256_out.is_some()) && (!accuracy || tensor.is_measured()))
-        };
-        let mut done: Vec<Option<FileReport>> = Vec::new();
-        for shard in chosen.iter().map(|&at| &self.shards[at]) {
-            let is_ended = self.staging.is_ended();
-            let recorded = self.staging.done(shard).filter(|report| is_ended || is_measured(report));
-            let verified = if recorded.is_some() { self.staging.verify(shard, self.job.threads) } else { Ok(()) };
-            match verified {
-                Ok(()) => done.push(recorded),
-                Err(error) if is_ended => return Err(error.of(Kind::Stale)),
-                Err(error) => {
-                    self.observer.notice(Notice::DoneAgain(&error));
-                    done.push(None);
-                }
-            }
+/// Returns the report of a shard that an earlier run has completed; `None` if it has to be converted, perhaps again.
+fn recorded(
+    staging: &Staging,
+    shard: &ManifestShard,
+    job: &Job,
+    observer: &dyn Observer,
+) -> Result<Option<FileReport<'static>>> {
+    // Shards that were converted without the requested measurements are converted again.
+    let Measures { accuracy, hash } = job.measures;
+    let is_measured = |report: &FileReport| {
+        let mut tensors = report.tensors.iter();
+        tensors.all(|tensor| (!hash || tensor.sha256_out.is_some()) && (!accuracy || tensor.is_measured()))
+    };
+    let is_ended = staging.is_ended();
+    let Some(report) = staging.done(shard).filter(|report| is_ended || is_measured(report)) else { return Ok(None) };
+    match staging.verify(shard, job.threads) {
+        Ok(()) => Ok(Some(report)),
+        Err(error) if is_ended => Err(error.of(Kind::Stale)),
+        Err(error) => {
+            observer.notice(Notice::DoneAgain(&error));
+            Ok(None)
         }
-        let missing = || chosen.iter().zip(&done).filter(|(_, done)| done.is_none()).map(|(&at, _)| at);
-        let folder = self.staging.folder().to_owned();
-        check_space(&folder, missing().map(|at| self.plans[at].len).sum()).map_err(|error| error.in_file(&folder))?;
-        let total = missing().map(|at| self.plans[at].source_bytes()).sum();
-        let observer = self.observer;
-        let progress = observer.checkpoint(total);
-        let before = chosen.len() - missing().count();
-        let places: Vec<_> = missing().map(|at| (at, self.staging.place(&self.shards[at].file))).collect();
-        let Self { staging, plans, shards, job, .. } = self;
-        let has_failed = AtomicBool::new(false);
-        // While a shard is flushed, the next one is converted.
-        let convert = |(at, place): (usize, Destination)| {
-            let name = &shards[at].file;
-            let progress = (format!("{}/{} {}", at + 1, plans.len(), shorten(name)), &*progress);
-            convert_shard(&mut plans[at], name, place, job, progress, &has_failed)
-        };
-        let publish = |shard: ConvertedShard<'a>| {
-            let published = shard.publish(staging, job.sync);
-            published.inspect_err(|_| has_failed.store(true, Ordering::Relaxed))
-        };
-        let mut published = overlapped(places.into_iter(), convert, publish)?.into_iter();
-        let files = done.into_iter().filter_map(|done| done.or_else(|| published.next())).collect();
-        Ok((files, before))
     }
 }
 
@@ -188,14 +189,13 @@ fn convert_shard<'a>(
     name: &str,
     place: Destination,
     job: &Job,
-    (what, progress): (String, &dyn ShardProgress),
+    progress: &dyn Progress,
     has_failed: &AtomicBool,
 ) -> Result<ConvertedShard<'a>> {
     let output = place.create()?.flushed_early(job.sync);
-    let progress = progress.shard(what, plan.source_bytes());
     let Job { threads, measures, ref fail_on, .. } = *job;
     let summed = Summed::new(&output);
-    let options = RunOptions { cancel: &[job.cancel, has_failed], ..job.run_options(&*progress) };
+    let options = RunOptions { cancel: &[job.cancel, has_failed], ..job.run_options(progress) };
     let outcomes = engine::run(plan, &summed, &options)?;
     let sum = summed.sum();
     plan.literals = Vec::new(); // for many tensors these take as much memory as the report will

@@ -1,17 +1,18 @@
 //! Finds the tensors that are weights and could be quantized, and applies the options and the policy to each.
 
 use super::misfit::no_weight;
-use super::{Asked, Planner, StoredAs, WeightCandidate, WeightCandidates, gpt_oss, layout_of};
+use super::{Choice, Planner, Target, WeightCandidate, WeightCandidates, gpt_oss, layout_of};
 use crate::container::{Form, Input, Tensor};
 use crate::error::{Error, Result};
 use crate::plan::quantization::{CodesSource, TensorIndex, WeightValues};
 use crate::plan::source_form;
-use crate::quant::{Grid, Group};
+use crate::quant::{Grid, Group, RowMap};
 use crate::read::{DecodedValues, Decoders, Membership};
 use crate::select::experts::{Expert, experts, unsplit_bank};
 use crate::select::policy::module_of;
 use crate::select::{KeptReason, Pattern, Selection};
 use crate::text::shorten;
+use std::sync::Arc;
 
 impl<'p, 'a> Planner<'p, 'a> {
     /// Finds the candidates by names, dtypes and ranks.
@@ -59,9 +60,9 @@ impl<'p, 'a> Planner<'p, 'a> {
         };
         let whole = self.gpt_oss_bank(name, shape)?;
         let bank = if whole.is_some() { None } else { experts(self.model, name, shape) };
-        let Asked { stored: asked, rule } = self.asked_of(name, bank.as_ref(), None)?;
-        let is_named = rule.is_some() || matches!(asked, Err(KeptReason::LeftOut));
-        let reason = self.reason(name, asked.as_ref().is_ok_and(|stored| stored.grid.codes.bits() <= 4));
+        let Choice { stored: chosen, rule } = self.choice_for(name, bank.as_ref(), None)?;
+        let is_named = rule.is_some() || matches!(chosen, Err(KeptReason::LeftOut));
+        let reason = self.reason(name, chosen.as_ref().is_ok_and(|stored| stored.grid.codes.bits() <= 4));
         let is_matrix = shape.len() == 2 && module_of(name).is_some();
         let is_unsplit = unsplit_bank(name).is_some() && shape.len() == 3;
         let cannot = if !dtype.is_weight() {
@@ -77,50 +78,72 @@ impl<'p, 'a> Planner<'p, 'a> {
         } else {
             Some(reason.unwrap_or(KeptReason::NoMatrix))
         };
-        if let (Some(rule), Ok(stored)) = (rule, &asked) {
+        if let (Some(rule), Ok(stored)) = (rule, &chosen) {
             let (is_met, error) = &mut rules[rule];
             *is_met |= cannot.is_none();
             error.get_or_insert_with(|| no_weight(stored, shape, dtype).in_tensor(name).in_file(shard.path()));
         }
-        let stored = match (cannot, reason, asked) {
+        let stored = match (cannot, reason, chosen) {
             (Some(reason), _, _) => Err(reason),
             (None, Some(reason), Ok(_) | Err(KeptReason::Unquantized)) if !is_named => Err(reason),
-            (None, _, asked) => asked,
+            (None, _, chosen) => chosen,
         };
-        let one = |name: &str, values, shape: &[u64]| WeightCandidate {
+        let values = if whole.is_some() { WeightValues::Columns } else { WeightValues::Rows(0) };
+        let candidate = WeightCandidate {
             place,
             name: name.to_owned(),
             weight: None,
             values,
-            shape: shape.to_vec(),
+            shape: whole.map_or(shape.to_vec(), Vec::from),
             dtype,
-            stored: stored.clone(),
+            stored,
             is_named,
             exact: None,
             codes: CodesSource::COMPUTED,
         };
-        if let Some(shape) = whole {
-            found.weights.push(one(name, WeightValues::Columns, &shape));
-            return Ok(());
-        }
-        match (bank, &stored) {
-            (Some(Err(error)), Ok(_)) => return Err(error.of(self.whole_bank(false, name))),
-            (Some(Ok(_)), Ok(_)) if self.policy.is_diffusion => {
-                let error = Error::new("is a bank of experts, which the layout cannot store");
-                return Err(error.of(self.whole_bank(false, name)));
-            }
-            (Some(Ok(bank)), Ok(_)) => {
-                let of_bank = |expert: &Expert| one(&expert.name, WeightValues::Rows(expert.first_row), &expert.shape);
-                found.weights.extend(bank.iter().map(of_bank));
-            }
-            // A bank that is kept is not split.
-            (Some(_), Err(_)) => found.weights.push(one(name, WeightValues::Rows(0), shape)),
-            (None, _) if is_matrix || is_unsplit => found.weights.push(one(name, WeightValues::Rows(0), shape)),
-            (None, stored) => {
-                found.others.push((place, stored.as_ref().err().copied().unwrap_or(KeptReason::NoMatrix)));
-            }
+        if whole.is_none() && bank.is_none() && !is_matrix && !is_unsplit {
+            found.others.push((place, candidate.stored.err().unwrap_or(KeptReason::NoMatrix)));
+        } else {
+            found.weights.extend(self.divided(candidate, bank)?);
         }
         Ok(())
+    }
+
+    /// Divides a bank that is quantized into its experts, which engines load one by one.
+    pub(super) fn divided(
+        &self,
+        whole: WeightCandidate<'a>,
+        bank: Option<Result<Vec<Expert>>>,
+    ) -> Result<Vec<WeightCandidate<'a>>> {
+        let Some(bank) = bank.filter(|_| whole.stored.is_ok()) else { return Ok(vec![whole]) };
+        let are_coded = whole.weight.is_some();
+        let refuse = |error: Error| error.of(self.whole_bank(are_coded, &whole.name));
+        let experts = bank.map_err(refuse)?;
+        if self.policy.is_diffusion {
+            return Err(refuse(Error::new("is a bank of experts, which the layout cannot store")));
+        }
+        let bias = format!("{}_bias", whole.name);
+        if are_coded && self.source.tensors.iter().any(|tensor| tensor.name == bias) {
+            let message = format!(
+                "is a bank of experts that engines load one by one, and its bias '{}' is a bank as well, which tcast does \
+                 not divide",
+                shorten(&bias)
+            );
+            let remedy = "decode the model first: other weights of it can then be quantized, without its experts";
+            return Err(Error::new(message).remedy(remedy));
+        }
+        let of_expert = |expert: &Expert| WeightCandidate {
+            name: expert.name.clone(),
+            shape: expert.shape.to_vec(),
+            values: match &whole.values {
+                WeightValues::Coded(decoder, _) => {
+                    WeightValues::Coded(Arc::clone(decoder), RowMap { first: expert.first_row, step: expert.step })
+                }
+                WeightValues::Rows(_) | WeightValues::Columns => WeightValues::Rows(expert.first_row),
+            },
+            ..whole.clone()
+        };
+        Ok(experts.iter().map(of_expert).collect())
     }
 
     /// Returns the reason why engines need a weight unquantized, according to its name in the output.
@@ -130,19 +153,19 @@ impl<'p, 'a> Planner<'p, 'a> {
 
     /// Returns what the options request for a weight, or for all experts of a bank. Refuses options that treat the
     /// experts of a bank differently, because engines load them as one module.
-    pub(super) fn asked_of(
+    pub(super) fn choice_for(
         &self,
         name: &str,
         bank: Option<&Result<Vec<Expert>>>,
         coded: Option<&Grid>,
-    ) -> Result<Asked> {
+    ) -> Result<Choice> {
         let Some(Ok([first, others @ ..])) = bank.map(Result::as_deref) else {
-            return self.asked(&[name], coded);
+            return self.choice(&[name], coded);
         };
-        let asked = self.asked(&[name, &first.name], coded)?;
+        let chosen = self.choice(&[name, &first.name], coded)?;
         for expert in others {
-            let own = self.asked(&[name, &expert.name], coded)?;
-            if (own.rule, own.stored.is_ok()) != (asked.rule, asked.stored.is_ok()) {
+            let own = self.choice(&[name, &expert.name], coded)?;
+            if (own.rule, own.stored.is_ok()) != (chosen.rule, chosen.stored.is_ok()) {
                 let message = format!(
                     "engines load its experts together, and the options treat '{}' differently",
                     shorten(&expert.name)
@@ -150,29 +173,29 @@ impl<'p, 'a> Planner<'p, 'a> {
                 return Err(Error::new(message).of(self.whole_bank(coded.is_some(), name)));
             }
         }
-        Ok(asked)
+        Ok(chosen)
     }
 
     /// Returns what the options request for a weight with these names.
-    pub(super) fn asked(&self, names: &[&str], coded: Option<&Grid>) -> Result<Asked> {
+    pub(super) fn choice(&self, names: &[&str], coded: Option<&Grid>) -> Result<Choice> {
         let is_one =
             |patterns: &[Pattern]| patterns.iter().any(|pattern| names.iter().any(|name| pattern.matches(name)));
         let Selection { include, exclude, .. } = self.request.selection;
         if !include.is_empty() && !is_one(include) || is_one(exclude) {
-            return Ok(Asked { stored: Err(KeptReason::LeftOut), rule: None });
+            return Ok(Choice { stored: Err(KeptReason::LeftOut), rule: None });
         }
         let rule = self.request.rules.iter().position(|rule| rule.matches_one(names));
         let scheme = match rule.map(|rule| self.request.rules[rule].scheme) {
-            Some(None) => return Ok(Asked { stored: Err(KeptReason::LeftOut), rule }),
+            Some(None) => return Ok(Choice { stored: Err(KeptReason::LeftOut), rule }),
             Some(Some(scheme)) => scheme,
             // The model leaves them unquantized on purpose.
             None if coded.is_none() && !self.source.found.weights.is_empty() => {
-                return Ok(Asked { stored: Err(KeptReason::Unquantized), rule });
+                return Ok(Choice { stored: Err(KeptReason::Unquantized), rule });
             }
             None => match (self.request.scheme, coded) {
                 (Some(scheme), _) => scheme,
-                (None, None) => return Ok(Asked { stored: Err(KeptReason::Unquantized), rule }),
-                (None, Some(grid)) => return Ok(Asked { stored: Ok(self.same_grid(grid)?), rule }),
+                (None, None) => return Ok(Choice { stored: Err(KeptReason::Unquantized), rule }),
+                (None, Some(grid)) => return Ok(Choice { stored: Ok(self.same_grid(grid)?), rule }),
             },
         };
         let layout = layout_of(scheme, Some(self.layout))?;
@@ -180,6 +203,6 @@ impl<'p, 'a> Planner<'p, 'a> {
         if let (Some(size), true) = (self.request.group_size, scheme.has_group_size()) {
             grid.group = Group::Neighbours(size);
         }
-        Ok(Asked { stored: Ok(StoredAs { scheme, layout, grid, encoder: None }), rule })
+        Ok(Choice { stored: Ok(Target { scheme, layout, grid, encoder: None }), rule })
     }
 }

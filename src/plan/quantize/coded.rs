@@ -2,7 +2,7 @@
 //! without changing a value.
 
 use super::fit::KnownEncoders;
-use super::{Asked, Planner, StoredAs, WeightCandidate, gpt_oss};
+use super::{Choice, Planner, Target, WeightCandidate, gpt_oss};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::plan::Weights;
@@ -14,7 +14,7 @@ use crate::quant::{
 };
 use crate::read::{Decoders, LogicalCheckpoint, Membership};
 use crate::select::KeptReason;
-use crate::select::experts::{Expert, experts, gpt_oss_experts};
+use crate::select::experts::{experts, gpt_oss_experts};
 use crate::select::policy::module_of;
 use crate::text::shorten;
 use crate::threads::each;
@@ -34,7 +34,7 @@ pub(super) fn check_is_readable(model: &LogicalCheckpoint, memberships: &[Member
 }
 
 /// Returns the scheme that has the same codes and groups in a layout; `None` if there is none.
-fn same_grid(grid: &Grid, layout: &str) -> Option<StoredAs> {
+fn same_grid(grid: &Grid, layout: &str) -> Option<Target> {
     let is_same_codes = |codes: CodeType| match (grid.codes, codes) {
         (CodeKind::Dtype(Dtype::Int8), CodeType::Int { bits: 8, symmetric }) => symmetric != grid.has_zero_points,
         (CodeKind::Dtype(dtype), CodeType::Float(own)) => dtype == own,
@@ -58,7 +58,7 @@ fn same_grid(grid: &Grid, layout: &str) -> Option<StoredAs> {
             has_exponents(stored.grid.scale) == has_exponents(Some(grid.scale)),
             plain(scheme.layouts[0].grid.group) == group,
         );
-        (is_same || is_sized).then_some((rank, StoredAs { scheme, layout: stored, grid: target, encoder: None }))
+        (is_same || is_sized).then_some((rank, Target { scheme, layout: stored, grid: target, encoder: None }))
     };
     // Takes the first of several schemes with the same rank.
     SCHEMES.iter().rev().filter_map(fit).max_by_key(|(rank, _)| *rank).map(|(_, stored)| stored)
@@ -66,7 +66,7 @@ fn same_grid(grid: &Grid, layout: &str) -> Option<StoredAs> {
 
 impl<'p, 'a> Planner<'p, 'a> {
     /// Returns the scheme and grid for a weight with this grid in the new layout.
-    pub(super) fn same_grid(&self, grid: &Grid) -> Result<StoredAs> {
+    pub(super) fn same_grid(&self, grid: &Grid) -> Result<Target> {
         same_grid(grid, self.layout).ok_or_else(|| {
             let message = format!("no scheme of the layout {} has its codes and groups ({grid})", self.layout);
             Error::new(message).of(Kind::Unstorable)
@@ -97,60 +97,37 @@ impl<'p, 'a> Planner<'p, 'a> {
             Some(_) => decoder.grid(),
             None => decoder.plain_grid(&self.part_bytes(weight)?),
         };
-        let Asked { stored: asked, rule } = self.asked_of(name, bank.as_ref(), Some(&grid))?;
-        let is_named = rule.is_some() || asked.is_err();
+        let Choice { stored: chosen, rule } = self.choice_for(name, bank.as_ref(), Some(&grid))?;
+        let is_named = rule.is_some() || chosen.is_err();
         if let Some(rule) = rule {
             rules[rule].0 = true;
         }
         // Without a scheme, the policy keeps no weight: all stay quantized.
-        let has_few_bits = asked.as_ref().is_ok_and(|stored| stored.grid.codes.bits() <= 4);
+        let has_few_bits = chosen.as_ref().is_ok_and(|stored| stored.grid.codes.bits() <= 4);
         let reason = self.request.scheme.and_then(|_| self.reason(name, has_few_bits)).filter(|_| !is_named);
-        let stored = reason.map_or(asked, Err);
-        let candidate = |name: &str, rows, shape: &[u64], stored: &Result<StoredAs, KeptReason>| WeightCandidate {
+        let stored = reason.map_or(chosen, Err);
+        let is_matrix = shape.len() == 2 && module_of(name).is_some();
+        let stored = if bank.is_some() || is_matrix { stored } else { stored.and(Err(KeptReason::NoMatrix)) };
+        let candidate = WeightCandidate {
             place,
-            name: name.to_owned(),
+            name: name.clone(),
             weight: Some(weight),
-            values: WeightValues::Coded(Arc::clone(&decoder), rows),
-            shape: shape.to_vec(),
+            values: WeightValues::Coded(decoder, RowMap::ALL),
+            shape,
             dtype: Dtype::Float64,
-            stored: stored.clone(),
+            stored,
             is_named,
             exact: None,
             codes: CodesSource::COMPUTED,
         };
-        let (all, bias) = (RowMap::ALL, format!("{name}_bias"));
-        Ok(match (bank, &stored) {
-            (_, Err(_)) => vec![candidate(name, all, &shape, &stored)],
-            (Some(Err(error)), Ok(_)) => return Err(error.of(self.whole_bank(true, name))),
-            (Some(Ok(_)), Ok(_)) if self.policy.is_diffusion => {
-                let error = Error::new("is a bank of experts, which the layout cannot store");
-                return Err(error.of(self.whole_bank(true, name)));
-            }
-            (Some(Ok(_)), Ok(_)) if self.source.tensors.iter().any(|tensor| tensor.name == bias) => {
-                let message = format!(
-                    "is a bank of experts that engines load one by one, and its bias '{}' is a bank as well, which tcast \
-                     does not divide",
-                    shorten(&bias)
-                );
-                let remedy = "decode the model first: other weights of it can then be quantized, without its experts";
-                return Err(Error::new(message).remedy(remedy));
-            }
-            (Some(Ok(bank)), Ok(_)) => {
-                let rows = |expert: &Expert| RowMap { first: expert.first_row, step: expert.step };
-                bank.iter().map(|expert| candidate(&expert.name, rows(expert), &expert.shape, &stored)).collect()
-            }
-            (None, Ok(_)) if shape.len() == 2 && module_of(name).is_some() => {
-                vec![candidate(name, all, &shape, &stored)]
-            }
-            (None, Ok(_)) => vec![candidate(name, all, &shape, &Err(KeptReason::NoMatrix))],
-        })
+        self.divided(candidate, bank)
     }
 
     /// Makes the encoders for a quantized weight: for computed values, and for scales of the old type if they fit. Weights
     /// of one kind share them.
     pub(super) fn fit_coded<'s>(
         &self,
-        stored: &StoredAs,
+        stored: &Target,
         shape: &'s [u64],
         (weight, decoder): (usize, &Decoder),
         known: &mut KnownEncoders<'s>,
@@ -160,8 +137,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         let mut new = |scale: Dtype| {
             let grid = TargetGrid { scale: Some(scale), ..stored.grid };
             let key = (stored.scheme.name, grid, shape, Dtype::Float64, has_full_precision);
-            let new =
-                || self.encoder(&StoredAs { grid, ..stored.clone() }, shape, Dtype::Float64, options).map(Arc::new);
+            let new = || self.encoder(&Target { grid, ..stored.clone() }, shape, Dtype::Float64, options).map(Arc::new);
             known.entry(key).or_insert_with(new).clone()
         };
         let exact = new(scale_dtype(stored.layout.layout(), &stored.grid, decoder.grid().scale)).ok();
@@ -282,9 +258,9 @@ impl<'p, 'a> Planner<'p, 'a> {
         let exponents = found.iter().filter(|(transcoder, _)| transcoder.needs_exponent());
         let exponent = exponents.filter_map(|(transcoder, parts)| transcoder.largest_exponent(parts)).max();
         if !found.iter_mut().all(|(transcoder, parts)| transcoder.settle(exponent, parts).is_some()) {
-            let is_asked = self.keeps_values();
+            let keeps_values = self.keeps_values();
             let has_special = || found.iter().any(|(transcoder, parts)| transcoder.has_special_scale(parts));
-            return Ok(Err(if is_asked && has_special() { Unmoved::NotFinite } else { Unmoved::NoGrid }));
+            return Ok(Err(if keeps_values && has_special() { Unmoved::NotFinite } else { Unmoved::NoGrid }));
         }
         let transcoders: Vec<Transcoder> = found.into_iter().map(|(transcoder, _)| transcoder).collect();
         // Engines read one global scale for the whole set, and would multiply some codes by another weight's scale.
