@@ -9,8 +9,8 @@ pub(super) mod protobuf;
 mod typed;
 
 use super::{
-    Container, Contents, Data, Elements, FileLayout, Form, Format, FormatInfo, Metadata, NewTensors, Placement, Tensor,
-    TextForm, element_count, too_long,
+    Container, Contents, Data, Elements, FileLayout, Form, FormatInfo, Metadata, NewTensors, Placement, Tensor,
+    TextForm, element_count, only_tensor, too_long,
 };
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -61,15 +61,14 @@ impl Container for Onnx {
             has_fortran_order: false,
             metadata: Metadata::Plain,
             is_changed_only: false,
+            shards: None,
         }
     }
 
     fn stores(&self, dtype: Dtype) -> Option<String> {
         dtype.onnx_name().map(str::to_owned)
     }
-}
 
-impl Format for Onnx {
     /// A message begins with any of its fields, so the content does not identify it.
     fn recognises(&self, _bytes: &[u8]) -> bool {
         false
@@ -94,7 +93,7 @@ impl Format for Onnx {
         metadata: Option<&[(String, String)]>,
         _threads: usize,
     ) -> Result<FileLayout> {
-        let tensor = (self as &dyn Container).only(tensors)?;
+        let tensor = only_tensor(tensors, "pb")?;
         let mut head = Vec::new();
         for &length in tensor.shape {
             if i64::try_from(length).is_err() {
@@ -102,10 +101,8 @@ impl Format for Onnx {
             }
             write_number(&mut head, DIMS, length);
         }
-        let data_type = tensor
-            .dtype
-            .onnx_number()
-            .ok_or_else(|| (self as &dyn Container).refusal(tensor.dtype, false).in_tensor(&tensor.name))?;
+        let data_type =
+            tensor.dtype.onnx_number().ok_or_else(|| self.refusal(tensor.dtype, false).in_tensor(&tensor.name))?;
         write_number(&mut head, DATA_TYPE, data_type.into());
         let mut name = Vec::new();
         if !tensor.name.is_empty() {

@@ -2,11 +2,15 @@
 //!
 //! Members are read in place, deflated ones as a stream; the archive is never read as a whole. The layout equals the
 //! output of `np.savez`, byte for byte: nothing is compressed, because every length must be known before the data. If
-//! the input was compressed, [`super::deflate()`] turns the result into the output of `np.savez_compressed`.
+//! the input was compressed, [`deflate()`] turns the result into the output of `np.savez_compressed`.
+
+mod deflate;
+
+pub(crate) use deflate::deflate;
 
 use super::zip::{CRC_IN_CENTRAL, CRC_IN_LOCAL, NewMember, Unpacked, ZipMember, end_records, is_zip, members};
 use super::{
-    Checksum, Container, Contents, Data, Elements, FileLayout, Form, Format, FormatInfo, Metadata, NewTensors, PICKLE,
+    Checksum, Container, Contents, Data, Elements, FileLayout, Form, FormatInfo, Metadata, NewTensors, PICKLE,
     PendingCrc, Placement, Stream, Streamed, Tensor, npy, sum_of, too_long,
 };
 use crate::dtype::Dtype;
@@ -28,15 +32,14 @@ impl Container for Npz {
             has_fortran_order: true,
             metadata: Metadata::None,
             is_changed_only: false,
+            shards: None,
         }
     }
 
     fn stores(&self, dtype: Dtype) -> Option<String> {
         npy::stores(dtype)
     }
-}
 
-impl Format for Npz {
     fn recognises(&self, bytes: &[u8]) -> bool {
         is_zip(bytes)
     }

@@ -1,7 +1,7 @@
 //! Deflates the members of an archive that was written with stored members.
 
-use super::Stream;
-use super::zip::{NewMember, Unpacked, ZipMember, end_records, members};
+use super::super::Stream;
+use super::super::zip::{NewMember, Unpacked, ZipMember, end_records, members};
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::io::sink::{Appended, Sink};
