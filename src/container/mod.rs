@@ -7,6 +7,7 @@
 #[doc(hidden)] // for the program and the tests
 #[allow(clippy::must_use_candidate, reason = "for users of the crate only")]
 pub mod checkpoint;
+mod gather;
 mod input;
 mod json;
 mod layout;
