@@ -1,7 +1,7 @@
 //! Reports of a running job on standard error: warnings and progress bars.
 
 use super::messages::{print_error, print_message, warn, warn_of_abandoned};
-use crate::io::temporaries::{Kept, NextRun};
+use crate::io::temporaries::{Kept, Start};
 use crate::job::{Notice, Observer, ShardProgress};
 use crate::progress::{self, Progress, Shards};
 use crate::text::{as_glob, first_few, flag_with, path_text, shorten};
@@ -55,11 +55,11 @@ impl ShardProgress for Shards {
 pub(super) fn describe(kept: &Kept) -> String {
     match kept {
         Kept::Outputs(what) => what.clone(),
-        Kept::Shards { what, next } => {
-            let how = match next {
-                NextRun::Same => "",
-                NextRun::Resumed => " with --resume",
-                NextRun::ResumedWithoutReplacing => " with --resume instead of --force",
+        Kept::Shards { what, start } => {
+            let how = match start {
+                Start::Part => "", // a part continues its own work
+                Start::Anew | Start::Resume => " with --resume",
+                Start::Replace => " with --resume instead of --force",
             };
             format!("{what}: the same command{how} continues it")
         }

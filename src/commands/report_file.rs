@@ -91,9 +91,7 @@ impl ReportFile {
     }
 
     fn create(self, args: &FileArgs, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
-        let file = self.destination.create()?;
-        file.fill(write)?;
-        file.publish(!args.no_sync, None)
+        self.destination.write(!args.no_sync, write)
     }
 }
 

@@ -7,8 +7,7 @@
 #[doc(hidden)] // for the program and the tests
 #[allow(clippy::must_use_candidate, reason = "for users of the crate only")]
 pub mod checkpoint;
-mod deflate;
-mod form;
+mod gather;
 mod input;
 mod json;
 mod layout;
@@ -23,19 +22,19 @@ mod tensor;
 mod text;
 mod zip;
 
-pub(crate) use deflate::deflate;
-pub(crate) use form::TextExtent;
-pub use form::{Form, TextForm};
 pub use input::{Contents, Input, open, probe};
 pub(crate) use input::{is_deflated, probe_on};
 pub(crate) use json::{as_json, members};
+pub(crate) use npz::deflate;
 pub use reader::Reader;
 pub(crate) use reader::unpack;
 #[doc(hidden)] // for fuzzing
 pub use safetensors::read_header_twice;
 pub(crate) use shape::{indices, position};
 pub(crate) use tensor::sum_of;
-pub use tensor::{Elements, Tensor};
+pub use tensor::{Elements, Form, Tensor};
+pub(crate) use text::TextExtent;
+pub use text::TextForm;
 #[doc(hidden)] // the parts of containers, and items that tests need
 pub use {
     layout::{FileLayout, NewTensor, NewTensors, PendingCrc, Placement},
@@ -49,7 +48,6 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::kernel::Storage;
-use format::Format;
 use input::PICKLE;
 use layout::too_long;
 use std::path::Path;
@@ -63,7 +61,7 @@ pub static CONTAINERS: &[&dyn Container] =
 pub static SHARDS: &dyn Container = &safetensors::Safetensors;
 
 /// A file format that holds tensors: one of [`CONTAINERS`].
-pub trait Container: Format {
+pub trait Container: Sync {
     /// Properties of every file of the format.
     fn format_info(&self) -> FormatInfo;
 
@@ -74,57 +72,46 @@ pub trait Container: Format {
     fn form(&self, dtype: Dtype) -> Form {
         Form::Numbers(Storage::packed(dtype))
     }
-}
 
-/// Byte-level interface of a container. Other crates cannot name it, so all containers are in this crate.
-mod format {
-    use super::{Contents, FileLayout, MappedFile, NewTensors, Result};
+    /// True if a file that starts with these bytes has this format.
+    fn recognises(&self, bytes: &[u8]) -> bool;
 
-    pub trait Format: Sync {
-        /// True if a file that starts with these bytes has this format.
-        fn recognises(&self, bytes: &[u8]) -> bool;
-
-        /// Reads the headers of a whole file. Up to `threads` threads read parts that take long.
-        ///
-        /// # Errors
-        /// When the bytes violate the format.
-        fn read(&self, file: &MappedFile, threads: usize) -> Result<Contents>;
-
-        /// Lays out a file that will hold `tensors` in this order, and writes its header on up to `threads` threads.
-        ///
-        /// # Errors
-        /// When the format cannot hold them.
-        fn lay_out(
-            &self,
-            tensors: &dyn NewTensors,
-            metadata: Option<&[(String, String)]>,
-            threads: usize,
-        ) -> Result<FileLayout>;
-    }
-}
-
-impl dyn Container + '_ {
-    /// Returns the error for a type that the format cannot hold; `are_several` is true if the output has other tensors
-    /// too.
-    pub(crate) fn refusal(&self, dtype: Dtype, are_several: bool) -> Error {
-        cannot_hold(self.format_info().extension, dtype, are_several)
-    }
-
-    /// Returns the only tensor, for a format that holds exactly one.
+    /// Reads the headers of a whole file. Up to `threads` threads read parts that take long.
     ///
     /// # Errors
-    /// When there is none, or more than one.
-    fn only<'a>(&self, tensors: &'a dyn NewTensors) -> Result<NewTensor<'a>> {
-        if tensors.count() == 1 {
-            return Ok(tensors.get(0));
-        }
-        let extension = self.format_info().extension;
-        let error = Error::new(format!("a .{extension} file holds one tensor, there are {}", tensors.count()));
-        Err(with_formats(error, true, &|other| {
-            (0..tensors.count())
-                .all(|at| tensors.get(at).opaque.is_some() || other.stores(tensors.get(at).dtype).is_some())
-        }))
+    /// When the bytes violate the format.
+    fn read(&self, file: &MappedFile, threads: usize) -> Result<Contents>;
+
+    /// Lays out a file that will hold `tensors` in this order, and writes its header on up to `threads` threads.
+    ///
+    /// # Errors
+    /// When the format cannot hold them.
+    #[doc(hidden)]
+    fn lay_out(
+        &self,
+        tensors: &dyn NewTensors,
+        metadata: Option<&[(String, String)]>,
+        threads: usize,
+    ) -> Result<FileLayout>;
+
+    /// Returns the error for a type that the format cannot hold; `are_several` is true if the output has other tensors
+    /// too.
+    #[doc(hidden)]
+    fn refusal(&self, dtype: Dtype, are_several: bool) -> Error {
+        let error = Error::new(format!(".{} cannot hold {dtype}", self.format_info().extension));
+        with_formats(error, are_several, &|other| other.stores(dtype).is_some())
     }
+}
+
+/// Returns the only tensor, for a format that holds exactly one.
+fn only_tensor<'a>(tensors: &'a dyn NewTensors, extension: &str) -> Result<NewTensor<'a>> {
+    if tensors.count() == 1 {
+        return Ok(tensors.get(0));
+    }
+    let error = Error::new(format!("a .{extension} file holds one tensor, there are {}", tensors.count()));
+    Err(with_formats(error, true, &|other| {
+        (0..tensors.count()).all(|at| tensors.get(at).opaque.is_some() || other.stores(tensors.get(at).dtype).is_some())
+    }))
 }
 
 /// Properties of every file of a format.
@@ -143,6 +130,8 @@ pub struct FormatInfo {
     pub metadata: Metadata,
     /// A file holds more than tensors, so it can only be made from another file of the format.
     pub is_changed_only: bool,
+    /// Extension of the shards, if a checkpoint can be a folder of files of this format.
+    pub shards: Option<&'static str>,
 }
 
 /// Metadata that a format can hold.
@@ -178,12 +167,6 @@ pub(crate) fn formats(are_meant: impl Fn(&dyn Container) -> bool) -> String {
         Some((last, others @ [_, ..])) => format!("{} or {last}", others.join(", ")),
         _ => extensions.concat(),
     }
-}
-
-/// Returns the error for a type that a format cannot hold, with the formats that can.
-fn cannot_hold(extension: &str, dtype: Dtype, are_several: bool) -> Error {
-    let error = Error::new(format!(".{extension} cannot hold {dtype}"));
-    with_formats(error, are_several, &|other| other.stores(dtype).is_some())
 }
 
 /// Adds to an error the formats that can hold the tensors, one or several, if there are any.

@@ -32,29 +32,10 @@ impl NameHashes {
 
     /// Returns the first of the added names that is a duplicate.
     pub(super) fn repeated<N: Clone + Eq + Hash>(mut self, mut names: impl Iterator<Item = N>) -> Option<N> {
-        self.keep_suspects();
         self.hashes.sort_unstable();
         let has_collision = self.hashes.windows(2).any(|pair| pair[0] == pair[1]);
         let mut seen = HashSet::new();
         if has_collision { names.find(|name| !seen.insert(name.clone())) } else { None }
-    }
-
-    /// Drops nearly all hashes that occur once: the hashes that do not share their bit in a table. Sorting all of them
-    /// would take three times as long.
-    fn keep_suspects(&mut self) {
-        const BITS_PER_NAME: usize = 16;
-        let slots = (self.hashes.len() * BITS_PER_NAME).next_power_of_two().max(64);
-        let place = |hash: u64| (hash as usize % slots / 64, 1_u64 << (hash % 64));
-        let (mut taken, mut shared) = (vec![0; slots / 64], vec![0; slots / 64]);
-        for &hash in &self.hashes {
-            let (at, bit) = place(hash);
-            shared[at] |= taken[at] & bit;
-            taken[at] |= bit;
-        }
-        self.hashes.retain(|&hash| {
-            let (at, bit) = place(hash);
-            shared[at] & bit != 0
-        });
     }
 }
 
@@ -101,27 +82,10 @@ mod tests {
     }
 
     #[test]
-    fn only_hashes_that_share_a_bit_are_sorted() {
-        let mut names = NameHashes::default();
-        (0..100_000).for_each(|at| names.add(&format!("layers.{}.weight", at % 99_999)));
-        let repeated = names.hashes[0];
-        names.keep_suspects();
-        assert_eq!(names.hashes.iter().filter(|hash| **hash == repeated).count(), 2);
-        assert!(names.hashes.len() < 20_000, "{}", names.hashes.len());
-    }
-
-    #[test]
     fn a_collision_of_hashes_is_no_repetition() {
         let mut names = NameHashes::default();
         names.add("a");
         names.hashes.push(names.hashes[0]);
         assert_eq!(names.repeated(["a", "b"].into_iter()), None);
-    }
-
-    #[test]
-    fn names_that_differ_in_a_digit_spread_over_the_table() {
-        let slots: HashSet<u64> =
-            (0..100_000).map(|at| hash(1, format!("layers.{at}.weight").as_bytes()) & 0x1_ffff).collect();
-        assert!(slots.len() > 65_000, "{}", slots.len()); // of 131,072, the number that random hashes take
     }
 }

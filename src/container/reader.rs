@@ -1,10 +1,12 @@
 //! Readers of a tensor's bytes from front to back, for mapped, compressed and transposed tensors.
 
-use super::{Checksum, Data, Tensor, sum_of};
+use super::gather::{Bytes, Gathered};
+use super::{Checksum, Data, Tensor};
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::io::output::available;
-use crate::text::TEMPORARY_FOLDER;
+use crate::text::{TEMPORARY_FOLDER, shorten};
+use flate2::bufread::DeflateDecoder;
 use std::fmt::Debug;
 use std::io::{self, BufRead, Read, Write};
 use std::ops::Range;
@@ -43,14 +45,7 @@ pub trait Stream {
     /// # Errors
     /// As [`Stream::fill`].
     fn skip(&mut self, bytes: u64) -> Result<()> {
-        let mut passed = vec![0; bytes.min(WINDOW as u64) as usize];
-        let mut left = bytes;
-        while left > 0 {
-            let now = left.min(WINDOW as u64) as usize;
-            self.fill(&mut passed[..now])?;
-            left -= now as u64;
-        }
-        Ok(())
+        each_window(self, bytes, |_| Ok(()))
     }
 
     /// Checks after the last byte that nothing follows, and the checksum if there is one.
@@ -58,6 +53,23 @@ pub trait Stream {
     /// # Errors
     /// When something follows, or the bytes are damaged.
     fn finish(&mut self) -> Result<()>;
+}
+
+/// Reads the next bytes window by window.
+fn each_window<S: Stream + ?Sized>(
+    stream: &mut S,
+    bytes: u64,
+    mut done: impl FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    let mut window = vec![0; bytes.min(WINDOW as u64) as usize];
+    let mut left = bytes;
+    while left > 0 {
+        let taken = &mut window[..left.min(WINDOW as u64) as usize];
+        stream.fill(taken)?;
+        done(taken)?;
+        left -= taken.len() as u64;
+    }
+    Ok(())
 }
 
 /// Reads a tensor's elements in order.
@@ -84,19 +96,17 @@ impl<'a> Reader<'a> {
     pub(crate) fn open_at_once(tensor: &Tensor, files: &'a [MappedFile], transposed: bool) -> Result<Self> {
         let stream: Box<dyn Stream + 'a> = match (&tensor.data, transposed) {
             (Data::Mapped { file, range, checksum }, false) => {
-                let sum = checksum.clone().map(|checksum| (checksum, crc32fast::Hasher::new()));
-                Box::new(MappedStream { window: FileWindow::new(&files[*file], range.clone()), sum })
+                Box::new(RangeStream::new(&files[*file], range.clone(), false, checksum.clone()))
             }
             (Data::Mapped { file, range, checksum }, true) => {
                 let bytes = Bytes::Borrowed(&files[*file][range.clone()]);
-                Box::new(Gathered { bytes, gather: Gather::new(tensor), next: 0, checksum: checksum.clone() })
+                Box::new(Gathered::new(tensor, bytes, checksum.clone()))
             }
             (Data::Streamed(streamed), false) => streamed.open(&files[0])?,
             (Data::Streamed(streamed), true) => {
-                let gather = Gather::new(tensor);
-                let (bytes, why) = (tensor.count * gather.width as u64, "to bring it into row-major order");
-                let spooled = spool(&mut *streamed.open(&files[0])?, bytes, why)?;
-                Box::new(Gathered { bytes: Bytes::Spooled(spooled), gather, next: 0, checksum: None })
+                let bytes = tensor.elements.bytes(tensor.count).expect("elements of column-major tensors have a width");
+                let spooled = spool(&mut *streamed.open(&files[0])?, bytes, "to bring it into row-major order")?;
+                Box::new(Gathered::new(tensor, Bytes::Spooled(spooled), None))
             }
         };
         Ok(Self(stream))
@@ -128,7 +138,7 @@ impl<'a> Reader<'a> {
 }
 
 /// A range of a mapped file, prefetched window by window: a file cut short is an error, not a SIGBUS.
-pub(super) struct FileWindow<'a> {
+struct FileWindow<'a> {
     file: &'a MappedFile,
     /// Unread range; the first `ready` bytes have been prefetched.
     range: Range<usize>,
@@ -136,7 +146,7 @@ pub(super) struct FileWindow<'a> {
 }
 
 impl<'a> FileWindow<'a> {
-    pub(super) fn new(file: &'a MappedFile, range: Range<usize>) -> Self {
+    fn new(file: &'a MappedFile, range: Range<usize>) -> Self {
         Self { file, range, ready: 0 }
     }
 
@@ -154,7 +164,7 @@ impl<'a> FileWindow<'a> {
         self.ready -= bytes;
     }
 
-    pub(super) fn fill(&mut self, mut buffer: &mut [u8]) -> Result<()> {
+    fn fill(&mut self, mut buffer: &mut [u8]) -> Result<()> {
         while !buffer.is_empty() {
             let next = self.next()?;
             let taken = next.len().min(buffer.len());
@@ -188,14 +198,40 @@ impl BufRead for FileWindow<'_> {
     }
 }
 
-struct MappedStream<'a> {
-    window: FileWindow<'a>,
-    sum: Option<(Box<Checksum>, crc32fast::Hasher)>,
+/// The bytes in a range of a file, unpacked if they are deflated, with their checksum.
+pub(super) struct RangeStream<'a> {
+    source: RangeSource<'a>,
+    /// The expected checksum, and the sum of the bytes read so far.
+    pub(super) sum: Option<(Box<Checksum>, crc32fast::Hasher)>,
 }
 
-impl Stream for MappedStream<'_> {
+enum RangeSource<'a> {
+    Stored(FileWindow<'a>),
+    Deflated(DeflateDecoder<FileWindow<'a>>),
+}
+
+impl<'a> RangeStream<'a> {
+    pub(super) fn new(
+        file: &'a MappedFile,
+        range: Range<usize>,
+        is_deflated: bool,
+        checksum: Option<Box<Checksum>>,
+    ) -> Self {
+        let window = FileWindow::new(file, range);
+        let source = match is_deflated {
+            true => RangeSource::Deflated(DeflateDecoder::new(window)),
+            false => RangeSource::Stored(window),
+        };
+        Self { source, sum: checksum.map(|checksum| (checksum, crc32fast::Hasher::new())) }
+    }
+}
+
+impl Stream for RangeStream<'_> {
     fn fill(&mut self, buffer: &mut [u8]) -> Result<()> {
-        self.window.fill(buffer)?;
+        match &mut self.source {
+            RangeSource::Stored(window) => window.fill(buffer)?,
+            RangeSource::Deflated(decoder) => decoder.read_exact(buffer).map_err(damaged)?,
+        }
         if let Some((_, sum)) = &mut self.sum {
             sum.update(buffer);
         }
@@ -203,71 +239,34 @@ impl Stream for MappedStream<'_> {
     }
 
     fn skip(&mut self, bytes: u64) -> Result<()> {
-        if bytes > self.window.range.len() as u64 {
+        let RangeSource::Stored(window) = &mut self.source else {
+            return each_window(self, bytes, |_| Ok(()));
+        };
+        if bytes > window.range.len() as u64 {
             return Err(Error::new("the data ends too early"));
         }
         if bytes > 0 {
-            self.window.range.start += bytes as usize;
-            self.window.ready = 0;
+            window.range.start += bytes as usize;
+            window.ready = 0;
             self.sum = None;
         }
         Ok(())
     }
 
     fn finish(&mut self) -> Result<()> {
+        if let RangeSource::Deflated(decoder) = &mut self.source
+            && decoder.read(&mut [0]).map_err(damaged)? > 0
+        {
+            return Err(Error::new("is damaged: it unpacks to more bytes than the archive says"));
+        }
         self.sum.as_ref().map_or(Ok(()), |(checksum, sum)| checksum.check(sum))
     }
 }
 
-/// A column-major tensor in row-major order.
-struct Gathered<'a> {
-    bytes: Bytes<'a>,
-    gather: Gather,
-    /// Number of bytes read so far.
-    next: u64,
-    checksum: Option<Box<Checksum>>,
-}
-
-enum Bytes<'a> {
-    Borrowed(&'a [u8]),
-    Spooled(MappedFile),
-}
-
-impl Stream for Gathered<'_> {
-    fn fill(&mut self, buffer: &mut [u8]) -> Result<()> {
-        let bytes = match &self.bytes {
-            Bytes::Borrowed(bytes) => bytes,
-            Bytes::Spooled(file) => &**file,
-        };
-        let width = self.gather.width;
-        let mut buffer = buffer;
-        while !buffer.is_empty() {
-            let (element, inside) = (self.next / width as u64, (self.next % width as u64) as usize);
-            let whole = if inside == 0 { buffer.len() / width * width } else { 0 };
-            let taken = if whole > 0 { whole } else { buffer.len().min(width - inside) };
-            let (now, later) = std::mem::take(&mut buffer).split_at_mut(taken);
-            if whole > 0 {
-                self.gather.copy(bytes, element, now);
-            } else {
-                // A part of one wide text.
-                let at = self.gather.place(element) * width + inside;
-                now.copy_from_slice(&bytes[at..at + taken]);
-            }
-            buffer = later;
-            self.next += taken as u64;
-        }
-        Ok(())
-    }
-
-    fn skip(&mut self, bytes: u64) -> Result<()> {
-        self.next += bytes;
-        Ok(())
-    }
-
-    fn finish(&mut self) -> Result<()> {
-        let Bytes::Borrowed(bytes) = self.bytes else { return Ok(()) };
-        self.checksum.as_ref().map_or(Ok(()), |checksum| checksum.check(&sum_of(bytes)))
-    }
+/// An error of the decompressor, or of the file that it reads.
+fn damaged(error: io::Error) -> Error {
+    let text = shorten(&error.to_string());
+    error.downcast().unwrap_or_else(|_| Error::new(format!("is damaged: it cannot be unpacked: {text}")))
 }
 
 /// Decodes the `bytes` bytes of a tensor into a temporary file, if their storage allows this.
@@ -290,111 +289,7 @@ fn spool(stream: &mut dyn Stream, bytes: u64, why: &str) -> Result<MappedFile> {
         return Err(failed(io::ErrorKind::StorageFull.into()));
     }
     let mut file = tempfile::tempfile().map_err(failed)?;
-    let mut buffer = vec![0; WINDOW];
-    let mut left = bytes;
-    while left > 0 {
-        let taken = left.min(WINDOW as u64) as usize;
-        stream.fill(&mut buffer[..taken])?;
-        file.write_all(&buffer[..taken]).map_err(failed)?;
-        left -= taken as u64;
-    }
+    each_window(stream, bytes, |window| file.write_all(window).map_err(failed))?;
     stream.finish()?;
     MappedFile::of(&file).map_err(failed)
-}
-
-/// Copies elements of a column-major tensor in row-major order.
-struct Gather {
-    /// Size of an element in bytes.
-    width: usize,
-    /// Lengths of all dimensions except the last, and the number of elements between consecutive indices.
-    rows: Vec<(u64, u64)>,
-    /// The same for the last dimension.
-    columns: u64,
-    column_stride: u64,
-}
-
-impl Gather {
-    /// Prepares the copy of a tensor whose elements all have the same number of whole bytes.
-    fn new(tensor: &Tensor) -> Self {
-        let width = tensor.elements.bytes(1).expect("formats with column-major order have elements of fixed width");
-        let strides = tensor.shape.iter().scan(1, |stride, &length| {
-            let this = *stride;
-            *stride *= length;
-            Some((length, this))
-        });
-        let mut rows: Vec<(u64, u64)> = strides.collect();
-        let (columns, column_stride) = rows.pop().expect("one number alone is in either order");
-        Self { width: width as usize, rows, columns, column_stride }
-    }
-
-    /// Copies elements starting at `first`, counted in row-major order, until `output` is full.
-    fn copy(&self, bytes: &[u8], first: u64, output: &mut [u8]) {
-        match self.width {
-            1 => self.copy_wide::<1>(bytes, first, output),
-            2 => self.copy_wide::<2>(bytes, first, output),
-            4 => self.copy_wide::<4>(bytes, first, output),
-            8 => self.copy_wide::<8>(bytes, first, output),
-            16 => self.copy_wide::<16>(bytes, first, output),
-            width => {
-                let count = (output.len() / width) as u64;
-                self.pairs(first, count, |from, to| {
-                    output[to * width..][..width].copy_from_slice(&bytes[from * width..][..width]);
-                });
-            }
-        }
-    }
-
-    fn copy_wide<const N: usize>(&self, bytes: &[u8], first: u64, output: &mut [u8]) {
-        let (from_all, to_all) = (bytes.as_chunks::<N>().0, output.as_chunks_mut::<N>().0);
-        self.pairs(first, to_all.len() as u64, |from, to| to_all[to] = from_all[from]);
-    }
-
-    /// Calls `copy` with the offsets in source and result of `count` elements.
-    ///
-    /// The rows are visited in tiles, column by column: in a matrix, a tile's part of a column is contiguous, so each
-    /// page and cache line of the source is visited once per tile instead of once per row.
-    fn pairs(&self, first: u64, count: u64, mut copy: impl FnMut(usize, usize)) {
-        const TILE: u64 = 64;
-        let end = first + count;
-        let mut next = first;
-        while next < end {
-            let (row, column) = (next / self.columns, next % self.columns);
-            let whole = (end - next) / self.columns;
-            // A partial row at either end, whole rows in between.
-            let (rows, to) = if column > 0 || whole == 0 {
-                (1, self.columns.min(column + end - next))
-            } else {
-                (whole.min(TILE), self.columns)
-            };
-            let mut starts = [0; TILE as usize];
-            let starts = &mut starts[..rows as usize];
-            for (row, start) in (row..).zip(&mut *starts) {
-                *start = self.row_start(row);
-            }
-            for column_now in column..to {
-                let shift = column_now * self.column_stride;
-                let mut place = next - first + column_now - column;
-                for start in &*starts {
-                    copy((start + shift) as usize, place as usize);
-                    place += self.columns;
-                }
-            }
-            next += rows * (to - column);
-        }
-    }
-
-    /// Returns the offset in the source of an element, counted in row-major order.
-    fn place(&self, element: u64) -> usize {
-        (self.row_start(element / self.columns) + element % self.columns * self.column_stride) as usize
-    }
-
-    /// Returns the offset in the source of a row's first element.
-    fn row_start(&self, mut row: u64) -> u64 {
-        let mut start = 0;
-        for &(length, stride) in self.rows.iter().rev() {
-            start += row % length * stride;
-            row /= length;
-        }
-        start
-    }
 }

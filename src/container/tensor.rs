@@ -1,9 +1,10 @@
 //! A stored tensor: its name, shape and elements, and the location of its bytes.
 
-use super::Form;
 use super::reader::Streamed;
+use super::text::TextForm;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
+use crate::kernel::Storage;
 use crate::text::shorten;
 use std::borrow::Cow;
 use std::ops::Range;
@@ -88,6 +89,35 @@ impl Elements {
             Self::Typed(form) => form.bytes(count),
             Self::Untyped(bytes) => count.checked_mul(bytes.into()),
             Self::Opaque => Some(count),
+        }
+    }
+}
+
+/// Type of the elements of a tensor, and their storage in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Numbers, all of the same width.
+    Numbers(Storage),
+    /// Texts.
+    Texts(TextForm),
+}
+
+impl Form {
+    /// The type of the elements.
+    #[must_use]
+    pub fn dtype(self) -> Dtype {
+        match self {
+            Self::Numbers(storage) => storage.dtype,
+            Self::Texts(_) => Dtype::String,
+        }
+    }
+
+    /// Size of `count` elements in bytes. `None` if the number does not fit in 64 bits, or depends on the texts.
+    #[must_use]
+    pub fn bytes(self, count: u64) -> Option<u64> {
+        match self {
+            Self::Numbers(storage) => storage.bytes(count),
+            Self::Texts(form) => form.bytes(count),
         }
     }
 }

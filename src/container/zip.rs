@@ -3,13 +3,10 @@
 //! The central directory is authoritative: every member must be at the place that the directory gives, before the
 //! directory, and without overlaps.
 
-use super::reader::FileWindow;
-use super::{Checksum, Stream};
+use super::Checksum;
+use super::reader::RangeStream;
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
-use crate::text::shorten;
-use flate2::bufread::DeflateDecoder;
-use std::io::{self, Read};
 use std::ops::Range;
 
 /// Signatures of the records.
@@ -224,55 +221,12 @@ fn data_range(file: &[u8], start: u64, packed: u64, name: &[u8]) -> Result<Range
     Ok(begin as usize..end as usize)
 }
 
-/// The unpacked bytes of a member.
-pub(super) struct Unpacked<'a> {
-    source: MemberSource<'a>,
-    /// Checksum of the bytes read so far.
-    pub(super) sum: crc32fast::Hasher,
-    expected: u32,
-}
-
-enum MemberSource<'a> {
-    Stored(FileWindow<'a>),
-    Deflated(DeflateDecoder<FileWindow<'a>>),
-}
-
-impl<'a> Unpacked<'a> {
-    pub(super) fn new(member: &ZipMember, file: &'a MappedFile) -> Self {
-        let window = FileWindow::new(file, member.range.clone());
-        let source = if member.is_deflated {
-            MemberSource::Deflated(DeflateDecoder::new(window))
-        } else {
-            MemberSource::Stored(window)
-        };
-        Self { source, sum: crc32fast::Hasher::new(), expected: member.crc32 }
+impl ZipMember {
+    /// Opens the unpacked bytes of the member.
+    pub(super) fn open<'a>(&self, file: &'a MappedFile) -> RangeStream<'a> {
+        let checksum = Checksum { before: crc32fast::Hasher::new(), expected: self.crc32 };
+        RangeStream::new(file, self.range.clone(), self.is_deflated, Some(Box::new(checksum)))
     }
-}
-
-impl Stream for Unpacked<'_> {
-    fn fill(&mut self, buffer: &mut [u8]) -> Result<()> {
-        match &mut self.source {
-            MemberSource::Stored(window) => window.fill(buffer)?,
-            MemberSource::Deflated(decoder) => decoder.read_exact(buffer).map_err(damaged)?,
-        }
-        self.sum.update(buffer);
-        Ok(())
-    }
-
-    fn finish(&mut self) -> Result<()> {
-        if let MemberSource::Deflated(decoder) = &mut self.source
-            && decoder.read(&mut [0]).map_err(damaged)? > 0
-        {
-            return Err(Error::new("is damaged: it unpacks to more bytes than the archive says"));
-        }
-        Checksum { before: crc32fast::Hasher::new(), expected: self.expected }.check(&self.sum)
-    }
-}
-
-/// An error of the decompressor, or of the file that it reads.
-fn damaged(error: io::Error) -> Error {
-    let text = shorten(&error.to_string());
-    error.downcast().unwrap_or_else(|_| Error::new(format!("is damaged: it cannot be unpacked: {text}")))
 }
 
 /// The offset of the checksum in either header of a member.

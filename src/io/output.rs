@@ -7,11 +7,14 @@
 use super::destination::{OutputKind, exists, standard_output};
 use super::map::{MappedFile, cut_short, is_fault};
 use super::naming::{self, close};
+use super::sink::{Appended, Sink};
 use super::temporaries::{self, Named};
 use crate::error::{Error, Result};
+use crc32fast::Hasher;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, BufWriter, Write};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 pub use super::destination::Destination;
 pub(crate) use super::destination::{
@@ -45,7 +48,22 @@ impl Destination {
                 (file, Some(temporary), true)
             }
         };
-        Ok(Output { file, temporary, destination: self, is_seekable, is_flushed_early: false })
+        Ok(Output { file, temporary, destination: self, is_seekable, is_flushed_early: false, sums: None, rest: None })
+    }
+
+    /// Makes a whole output, which `write` writes from front to back.
+    pub(crate) fn write(self, sync: bool, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
+        let output = self.create()?;
+        let mut buffered = BufWriter::with_capacity(1 << 20, Appended { output: &output, end: 0 });
+        let written = write(&mut buffered).and_then(|()| buffered.flush());
+        drop(buffered);
+        written.map_err(|error| error.downcast().unwrap_or_else(|error| Error::cannot("write", &error)))?;
+        output.publish(sync, None)
+    }
+
+    fn refused(&self, error: &io::Error) -> Error {
+        let is_taken = self.kind == OutputKind::File && error.kind() == io::ErrorKind::AlreadyExists;
+        if is_taken { exists(&self.path) } else { Error::cannot("write", error).in_file(&self.path) }
     }
 }
 
@@ -66,30 +84,48 @@ pub struct Output {
     is_seekable: bool,
     /// True if the disk starts to write as soon as it can.
     is_flushed_early: bool,
+    /// Checksums of the pieces written so far, with their offsets; `None` if no checksum is needed.
+    sums: Option<Mutex<Vec<(u64, Hasher)>>>,
+    /// Second file of the output, and the offset at which it begins.
+    rest: Option<(u64, Box<Output>)>,
 }
 
 impl Output {
-    /// Returns the path as given.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        self.destination.path()
-    }
-
-    /// True if writes may come in any order; a pipe needs them in the order of their offsets.
-    #[must_use]
-    pub fn is_seekable(&self) -> bool {
-        self.is_seekable
-    }
-
     /// Makes the system write everything to the disk as soon as it receives it, because the output will be flushed: reading,
     /// converting and writing overlap, and little is left for the flush.
     pub(crate) fn flushed_early(self, is_flushed_early: bool) -> Self {
         Self { is_flushed_early, ..self }
     }
 
+    /// Computes a checksum of everything that is written. Every byte must be written once.
+    pub(crate) fn summed(self) -> Self {
+        Self { sums: Some(Mutex::default()), ..self }
+    }
+
+    /// Divides the output into two files: bytes at offset `start` and later go to the second.
+    pub(crate) fn continued(self, start: u64, rest: Self) -> Self {
+        Self { rest: Some((start, Box::new(rest))), ..self }
+    }
+
+    /// Returns the second file of the output.
+    pub(crate) fn rest(&self) -> Option<&Self> {
+        self.rest.as_ref().map(|(_, rest)| &**rest)
+    }
+
     /// Creates another file in the same folder, for bytes on their way to this one. It is removed when dropped.
     pub(crate) fn beside(&self) -> Result<Self> {
         self.destination.clone().create()
+    }
+
+    /// Computes the CRC-32 of everything written, if the output is [`Self::summed`].
+    pub(crate) fn sum(&self) -> u32 {
+        let mut sum = Hasher::new();
+        if let Some(sums) = &self.sums {
+            let mut pieces = lock(sums);
+            pieces.sort_unstable_by_key(|(offset, _)| *offset);
+            pieces.iter().for_each(|(_, piece)| sum.combine(piece));
+        }
+        sum.finalize()
     }
 
     /// Maps the written data to read them again, if [`Destination::keeps`].
@@ -100,14 +136,102 @@ impl Output {
         MappedFile::of(&self.file).map_err(|error| Error::io("cannot read", &error).in_file(self.path()))
     }
 
-    /// Makes the disk reserve `len` bytes: a full disk is noticed before the work, the file is contiguous although
-    /// threads write it out of order, and writes are faster. A system that cannot reserve space is not an error.
+    /// Gives the complete output its name; with `sync`, data and name are on the disk afterwards. An interrupt finds both
+    /// files of an output or neither, and reports `kept` once they have their names. The second file comes first, because
+    /// the first refers to it.
     ///
     /// # Errors
-    /// When there is not enough space, or the file would be too long.
-    pub fn reserve(&self, len: u64) -> Result<()> {
+    /// When flushing, closing or renaming fails; nothing is left then.
+    pub fn publish(mut self, sync: bool, kept: Option<&str>) -> Result<()> {
+        let place = self.destination.clone();
+        let failed = |error: io::Error| place.refused(&error);
+        let rest = match self.rest.take() {
+            Some((_, rest)) => Some((rest.destination.clone(), rest.named(sync)?)),
+            None => None,
+        };
+        let named = match &self.temporary {
+            None => return close(self.file).map_err(failed),
+            Some(Temporary::Unnamed) if rest.is_none() => self.link(sync, kept).map_err(failed)?,
+            Some(_) => Some(self.named(sync)?),
+        };
+        if let Some(named) = named {
+            let mut temporaries = temporaries::lock();
+            let mut rename = |named: Named, place: &Destination| {
+                let renamed = naming::rename(named.take(&mut temporaries), &place.file, place.replace);
+                renamed.map_err(|error| place.refused(&error)) // another program may have made one since the plan
+            };
+            let mut new = None;
+            if let Some((place, named)) = rest {
+                new = Some(place.file.clone()).filter(|file| !file.exists());
+                rename(named, &place)?;
+            }
+            rename(named, &place).inspect_err(|_| {
+                let _ = new.map(fs::remove_file);
+            })?;
+            temporaries.keep(kept);
+        }
+        if sync { sync_folder(place.folder()).map_err(failed) } else { Ok(()) }
+    }
+
+    /// Links an unnamed file to its name. Gives it a temporary name if the name is taken by a file that is replaced, or the
+    /// system refuses the link after all.
+    fn link(self, sync: bool, kept: Option<&str>) -> io::Result<Option<Named>> {
+        let Self { file, destination: place, .. } = self;
+        if sync {
+            file.sync_all()?;
+        }
+        // Closing a duplicate reports a full disk before the name is given.
+        close(file.try_clone()?)?;
+        let mut temporaries = temporaries::lock();
+        match naming::link(&file, &place.file) {
+            Ok(()) => {
+                close(file).inspect_err(|_| drop(fs::remove_file(&place.file)))?;
+                temporaries.keep(kept);
+                return Ok(None);
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && place.replace => {}
+            Err(error) if naming::has_no_links(&error) => {}
+            Err(error) => return Err(error),
+        }
+        drop(temporaries);
+        Named::of(file, place.folder(), sync).map(Some)
+    }
+
+    /// Gives the complete file a temporary name; with `sync`, its data are on the disk.
+    fn named(self, sync: bool) -> Result<Named> {
+        let Self { file, temporary, destination, .. } = self;
+        let flushed = if sync { file.sync_all() } else { Ok(()) };
+        let named = flushed.and_then(|()| match temporary {
+            Some(Temporary::Named(named)) => close(file).map(|()| named), // Windows renames no open file
+            Some(Temporary::Unnamed) => Named::of(file, destination.folder(), sync),
+            None => Err(io::ErrorKind::Unsupported.into()), // a device
+        });
+        named.map_err(|error| destination.refused(&error))
+    }
+
+    fn failed(&self, error: &io::Error) -> Error {
+        Error::cannot("write", error).in_file(self.path())
+    }
+}
+
+impl Sink for Output {
+    fn path(&self) -> &Path {
+        self.destination.path()
+    }
+
+    fn is_seekable(&self) -> bool {
+        self.is_seekable
+    }
+
+    /// Makes the disk reserve `len` bytes: a full disk is noticed before the work, the file is contiguous although
+    /// threads write it out of order, and writes are faster. A system that cannot reserve space is not an error.
+    fn reserve(&self, mut len: u64) -> Result<()> {
         if self.temporary.is_none() {
             return Ok(());
+        }
+        if let Some((start, rest)) = &self.rest {
+            rest.reserve(len - start)?;
+            len = *start;
         }
         let Err(error) = fs4::FileExt::allocate(&self.file, len) else { return Ok(()) };
         match error.kind() {
@@ -118,115 +242,37 @@ impl Output {
         }
     }
 
-    /// Writes all of `bytes` at `offset`.
-    ///
-    /// # Errors
-    /// When the system cannot write them; or, in an error without the file's name, when it cannot read them from their
-    /// mapping.
-    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+    fn prepare(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        if let Some(sums) = &self.sums {
+            let mut sum = Hasher::new();
+            sum.update(bytes);
+            lock(sums).push((offset, sum));
+        }
+        Ok(())
+    }
+
+    /// An error of a mapping that the bytes come from does not name the file.
+    fn write_at(&self, offset: u64, mut bytes: &[u8]) -> Result<()> {
+        if let Some((start, rest)) = &self.rest {
+            let later;
+            (bytes, later) = bytes.split_at(start.saturating_sub(offset).min(bytes.len() as u64) as usize);
+            if !later.is_empty() {
+                rest.write_at(offset + bytes.len() as u64 - start, later)?;
+            }
+        }
         let takes_offsets = self.is_seekable && !(cfg!(windows) && self.temporary.is_none()); // NUL takes none
-        let written = if takes_offsets {
-            write_all_at(&self.file, offset, bytes)
-        } else {
-            io::Write::write_all(&mut &self.file, bytes)
-        };
+        let written =
+            if takes_offsets { write_all_at(&self.file, offset, bytes) } else { (&self.file).write_all(bytes) };
         written.map_err(|error| if is_fault(&error) { cut_short() } else { self.failed(&error) })?;
         if self.is_flushed_early && self.temporary.is_some() {
             start_flush(&self.file, offset, bytes.len() as u64);
         }
         Ok(())
     }
-
-    fn failed(&self, error: &io::Error) -> Error {
-        Error::cannot("write", error).in_file(self.path())
-    }
-
-    /// Gives the complete output its name; with `sync`, data and name are on the disk afterwards. From the moment that
-    /// the output has its name, an interrupt reports `kept`.
-    ///
-    /// # Errors
-    /// When flushing, closing or renaming fails; nothing is left then.
-    pub fn publish(self, sync: bool, kept: Option<&str>) -> Result<()> {
-        let Self { file, temporary, destination, .. } = self;
-        let failed = |error: io::Error| destination.refused(&error);
-        let Some(temporary) = temporary else { return close(file).map_err(failed) };
-        if sync {
-            file.sync_all().map_err(failed)?;
-        }
-        match temporary {
-            Temporary::Named(named) => close(file).and_then(|()| destination.name(named, kept)), // Windows renames no open file
-            Temporary::Unnamed => destination.name_unnamed(file, sync, kept),
-        }
-        .map_err(failed)?;
-        if sync { sync_folder(destination.folder()).map_err(failed) } else { Ok(()) }
-    }
-
-    /// Gives two complete files in a folder their names: `data`, and then this output, which refers to it. An interrupt comes
-    /// before both or after both.
-    pub(crate) fn publish_with(self, data: Self, sync: bool, kept: &str) -> Result<()> {
-        let (place, data_place) = (self.destination.clone(), data.destination.clone());
-        let (named, named_data) = (self.named(sync)?, data.named(sync)?);
-        let is_new = !data_place.file.exists();
-        let mut temporaries = temporaries::lock();
-        let data = named_data.take(&mut temporaries);
-        let file = named.take(&mut temporaries);
-        naming::rename(data, &data_place.file, data_place.replace).map_err(|error| data_place.refused(&error))?;
-        naming::rename(file, &place.file, place.replace).map_err(|error| {
-            if is_new {
-                let _ = fs::remove_file(&data_place.file);
-            }
-            place.refused(&error)
-        })?;
-        temporaries.keep(Some(kept));
-        drop(temporaries);
-        if sync { sync_folder(place.folder()).map_err(|error| place.refused(&error)) } else { Ok(()) }
-    }
-
-    /// Gives the complete file a temporary name; with `sync`, its data are on the disk.
-    fn named(self, sync: bool) -> Result<Named> {
-        let Self { file, temporary, destination, .. } = self;
-        let flushed = if sync { file.sync_all() } else { Ok(()) };
-        let named = flushed.and_then(|()| match temporary {
-            Some(Temporary::Named(named)) => close(file).map(|()| named),
-            Some(Temporary::Unnamed) => Named::of(file, destination.folder(), sync),
-            None => Err(io::ErrorKind::Unsupported.into()), // a device
-        });
-        named.map_err(|error| destination.refused(&error))
-    }
 }
 
-impl Destination {
-    fn refused(&self, error: &io::Error) -> Error {
-        let is_taken = self.kind == OutputKind::File && error.kind() == io::ErrorKind::AlreadyExists;
-        if is_taken { exists(&self.path) } else { Error::cannot("write", error).in_file(&self.path) }
-    }
-
-    fn name(&self, named: Named, kept: Option<&str>) -> io::Result<()> {
-        let mut temporaries = temporaries::lock();
-        let path = named.take(&mut temporaries);
-        naming::rename(path, &self.file, self.replace)?; // another program may have made one since the plan
-        temporaries.keep(kept);
-        Ok(())
-    }
-
-    /// Links an unnamed file, or renames it if that is refused after all.
-    fn name_unnamed(&self, file: File, sync: bool, kept: Option<&str>) -> io::Result<()> {
-        // Closing a duplicate reports a full disk before the name is given.
-        close(file.try_clone()?)?;
-        let mut temporaries = temporaries::lock();
-        match naming::link(&file, &self.file) {
-            Ok(()) => {
-                close(file).inspect_err(|_| drop(fs::remove_file(&self.file)))?;
-                temporaries.keep(kept);
-                return Ok(());
-            }
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && self.replace => {}
-            Err(error) if naming::has_no_links(&error) => {}
-            Err(error) => return Err(error),
-        }
-        drop(temporaries);
-        self.name(Named::of(file, self.folder(), sync)?, kept)
-    }
+fn lock(sums: &Mutex<Vec<(u64, Hasher)>>) -> std::sync::MutexGuard<'_, Vec<(u64, Hasher)>> {
+    sums.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(unix)]
@@ -281,7 +327,7 @@ mod tests {
                 output
             });
             std::thread::scope(|scope| {
-                let publishing = scope.spawn(|| output.publish_with(beside, false, "both"));
+                let publishing = scope.spawn(|| output.continued(1, beside).publish(false, Some("both")));
                 let mut is_over = false;
                 while !is_over {
                     is_over = publishing.is_finished();
@@ -302,7 +348,7 @@ mod tests {
         let [output, beside] =
             [&model, &data].map(|path| Destination::new(path, false, &[]).unwrap().create().unwrap());
         fs::write(&model, "mine").unwrap();
-        let error = output.publish_with(beside, true, "both").unwrap_err();
+        let error = output.continued(1, beside).publish(true, Some("both")).unwrap_err();
         assert!(error.is_existing() && error.to_string().contains("m.onnx: "), "{error}");
         assert_eq!(fs::read(&model).unwrap(), b"mine");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);

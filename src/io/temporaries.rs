@@ -25,20 +25,22 @@ pub(crate) enum Kept {
     Shards {
         /// The sentence.
         what: String,
-        /// Command that continues.
-        next: NextRun,
+        /// How the run began.
+        start: Start,
     },
 }
 
-/// The run that continues an unfinished one.
+/// Relation of a run that writes a folder to earlier and concurrent runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NextRun {
-    /// The same command: a part continues its own work.
-    Same,
-    /// The same command, which has to resume.
-    Resumed,
-    /// The same command, which has to resume, and no longer to replace an existing output.
-    ResumedWithoutReplacing,
+pub(crate) enum Start {
+    /// Begins the work; the folder must be empty.
+    Anew,
+    /// Begins the work, whatever is in the folder.
+    Replace,
+    /// Continues where another run ended.
+    Resume,
+    /// Converts one part, while other runs may convert other parts, and continues its own part.
+    Part,
 }
 
 pub(super) struct Temporaries {

@@ -10,7 +10,6 @@ use crate::engine::{self, Detail};
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::identity::Files;
 use crate::io::output::{Destination, Output, elsewhere};
-use crate::io::sink::Divided;
 use crate::measure::hash;
 use crate::plan::{Plan, Spread};
 use crate::progress::{Notice, Observer, Progress};
@@ -81,8 +80,10 @@ impl<'a> FileOutput<'a> {
             observer.notice(Notice::Begins(destination.folder()));
         }
         let create = |place: Destination| Ok(place.create()?.flushed_early(job.sync));
-        let file = create(destination)?;
-        let data = self.data.filter(|_| !job.dry_run).map(create).transpose()?;
+        let mut file = create(destination)?;
+        if let (Some(data), Some(start)) = (self.data.filter(|_| !job.dry_run), self.plan.data_start) {
+            file = file.continued(start, create(data)?);
+        }
         // An archive that will be deflated is first written without compression.
         let stored = (self.plan.is_deflated && !job.dry_run).then(|| file.beside()).transpose()?;
         let target = stored.as_ref().unwrap_or(&file);
@@ -91,12 +92,7 @@ impl<'a> FileOutput<'a> {
         if !lists_tensors {
             options.detail = Detail::Nothing;
         }
-        let outcomes = match (&data, self.plan.data_start) {
-            (Some(data), Some(start)) => {
-                engine::run(&self.plan, &Divided { first: target, second: data, start }, &options)
-            }
-            _ => engine::run(&self.plan, target, &options),
-        }?;
+        let outcomes = engine::run(&self.plan, target, &options)?;
         (self.plan.literals, self.plan.copies) = (Vec::new(), Vec::new()); // for many tensors these take as much memory as the report will
         let name = output.to_string_lossy().into_owned();
         let report = if lists_tensors {
@@ -106,7 +102,7 @@ impl<'a> FileOutput<'a> {
         };
         let is_refused = report.meets(&job.fail_on);
         let plan = Some(self.plan).filter(|_| job.measures.hash && !is_refused);
-        Ok(WholeFile { path: output.to_owned(), file, data, stored, plan, report, is_refused })
+        Ok(WholeFile { path: output.to_owned(), file, stored, plan, report, is_refused })
     }
 }
 
@@ -121,8 +117,6 @@ pub(super) fn check_space_of_all<'b>(files: impl Iterator<Item = &'b FileOutput<
 pub(super) struct WholeFile<'a> {
     path: PathBuf,
     file: Output,
-    /// The second file.
-    data: Option<Output>,
     /// The archive to be deflated into the file.
     stored: Option<Output>,
     /// The plan, if tensors are to be hashed.
@@ -142,7 +136,7 @@ impl<'a> WholeFile<'a> {
         if let Some(plan) = self.plan.take() {
             let progress = observer.progress("hashing", plan.source_bytes() + plan.tensor_bytes());
             let written = stored.as_ref().unwrap_or(&self.file).read_again()?;
-            let data = self.data.as_ref().map(Output::read_again).transpose()?;
+            let data = self.file.rest().map(Output::read_again).transpose()?;
             self.report.add_hashes(hash::of(&plan, (&written, data.as_ref()), job.threads, &*progress)?);
         }
         if let Some(stored) = stored {
@@ -160,11 +154,7 @@ impl<'a> WholeFile<'a> {
         if self.is_refused {
             return Ok(Written::file(self.report, 0));
         }
-        match self.data {
-            None => self.file.publish(job.sync, Some(kept))?,
-            // The data file comes first, because a model must never refer to data that do not exist.
-            Some(data) => self.file.publish_with(data, job.sync, kept)?,
-        }
+        self.file.publish(job.sync, Some(kept))?;
         Ok(Written::file(self.report, 1))
     }
 }

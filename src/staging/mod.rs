@@ -24,6 +24,7 @@ mod place;
 mod records;
 mod side_files;
 
+pub(crate) use crate::io::temporaries::Start;
 pub(crate) use check::{check, difference, is_unfinished};
 pub(crate) use files::sum_at;
 pub(crate) use manifest::{Manifest, ManifestShard, ManifestSource};
@@ -31,7 +32,7 @@ pub(crate) use older::replaced;
 
 use crate::error::{Error, Result};
 use crate::io::output::{Destination, NewFolder, keep_at_interrupt, sync_folder};
-use crate::io::temporaries::{DONE, FILES, Kept, MANIFEST, NextRun, OLD};
+use crate::io::temporaries::{DONE, FILES, Kept, MANIFEST, OLD};
 use crate::text::{counted, path_text, write_json};
 use files::exists;
 use serde::de::IgnoredAny;
@@ -40,33 +41,6 @@ use serde_json::value::RawValue;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-
-/// Number of bytes copied at a time.
-const PIECE: usize = 1 << 20;
-
-/// Relation of a run to earlier and concurrent runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Start {
-    /// Begins the work; the folder must be empty.
-    Anew,
-    /// Begins the work, whatever is in the folder.
-    Replace,
-    /// Continues where another run ended.
-    Resume,
-    /// Converts one part, while other runs may convert other parts, and continues its own part.
-    Part,
-}
-
-impl Start {
-    /// Returns the kind of run that continues the work of a run that began like this.
-    fn next(self) -> NextRun {
-        match self {
-            Self::Part => NextRun::Same,
-            Self::Anew | Self::Resume => NextRun::Resumed,
-            Self::Replace => NextRun::ResumedWithoutReplacing,
-        }
-    }
-}
 
 /// Content of `end.json`, which is written once everything is in its place.
 #[derive(Debug, Serialize, Deserialize)]
@@ -153,17 +127,11 @@ impl Staging {
     }
 
     fn write(&self, destination: Destination, content: &[u8]) -> Result<()> {
-        let output = destination.create()?;
-        for (place, piece) in (0..).zip(content.chunks(PIECE)) {
-            output.write_at(place * PIECE as u64, piece)?;
-        }
-        output.publish(self.sync, None)
+        destination.write(self.sync, |file| file.write_all(content))
     }
 
     fn write_json<T: Serialize>(&self, destination: Destination, document: &T) -> Result<()> {
-        let output = destination.create()?;
-        output.fill(|file| write_json(file, document))?;
-        output.publish(self.sync, None)
+        destination.write(self.sync, |file| write_json(file, document))
     }
 
     /// True if everything is in its place, and only the work folder has to be removed.
@@ -199,7 +167,7 @@ impl Staging {
     /// Keeps the work from now on if the run is interrupted or fails, unless [`Self::fail`] removes it.
     fn keep(&mut self) {
         let what = format!("finished shards are kept in {}", path_text(&self.work));
-        keep_at_interrupt(Kept::Shards { what, next: self.start.next() }, self.hold.made.drain(..));
+        keep_at_interrupt(Kept::Shards { what, start: self.start }, self.hold.made.drain(..));
     }
 
     /// Returns the work that is kept after a failure: the work of earlier runs and other parts, and the work of this
@@ -212,7 +180,7 @@ impl Staging {
         if self.start == Start::Part || self.before > 0 || is_worth {
             let (all, folder) = (counted(all as u64, "shard"), path_text(&self.work));
             let what = format!("{finished} of {all} are done and kept in {folder}");
-            return Some(Kept::Shards { what, next: self.start.next() });
+            return Some(Kept::Shards { what, start: self.start });
         }
         self.hold.let_go();
         clear(&self.work);

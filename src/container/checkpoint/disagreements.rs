@@ -7,9 +7,6 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Maximum number of disagreements that are listed.
-const TOLD: usize = 10;
-
 /// A contradiction between the files of a folder.
 #[derive(Debug)]
 pub struct Disagreement {
@@ -21,28 +18,100 @@ pub struct Disagreement {
     pub(super) is_index_short: bool,
 }
 
-impl Disagreement {
-    pub(super) fn fatal(text: String) -> Self {
-        Self { text, is_fatal: true, is_index_short: false }
-    }
-
-    pub(super) fn mild(text: String) -> Self {
-        Self { text, is_fatal: false, is_index_short: false }
-    }
+/// The first disagreements, the fatal ones before the others, and the number of all: an index can list a million
+/// tensors.
+#[derive(Default)]
+pub(super) struct Disagreements {
+    first: Vec<Disagreement>,
+    pub(super) all: usize,
 }
 
-/// Describes a shard in the folder that the index does not name. Loaders leave such a file out, and so does tcast: it
-/// can be the rest of an older checkpoint, or the same model in another format. If the file is numbered like the shards
-/// that the index names, the index is incomplete, unless the shard has no tensors: no index can name such a shard.
-pub(super) fn unnamed(folder: &Path, file: &str, named: &BTreeSet<&str>) -> Disagreement {
-    let is_of_set = set_of(file).is_some_and(|set| named.iter().any(|other| set_of(other) == Some(set)));
-    let name = shorten(file);
-    let has_tensors = || probe(&folder.join(file)).map_or(true, |shard| !shard.contents.tensors.is_empty());
-    if is_of_set && has_tensors() {
-        let text = format!("the index leaves out {name}, which is numbered as one of its shards");
-        Disagreement { is_index_short: true, ..Disagreement::fatal(text) }
-    } else {
-        Disagreement::mild(format!("{name} is not in the index, and is left out"))
+impl Disagreements {
+    /// Adds a disagreement that makes the set of tensors ambiguous.
+    pub(super) fn fatal(&mut self, text: String) {
+        self.add(Disagreement { text, is_fatal: true, is_index_short: false });
+    }
+
+    /// Adds a disagreement that loses nothing.
+    fn harmless(&mut self, text: String) {
+        self.add(Disagreement { text, is_fatal: false, is_index_short: false });
+    }
+
+    fn add(&mut self, disagreement: Disagreement) {
+        /// Maximum number of disagreements that are listed.
+        const MOST: usize = 10;
+        let fatal = self.first.partition_point(|before| before.is_fatal);
+        self.first.insert(if disagreement.is_fatal { fatal } else { self.first.len() }, disagreement);
+        self.first.truncate(MOST);
+        self.all += 1;
+    }
+
+    pub(super) fn into_list(mut self) -> Vec<Disagreement> {
+        let more = self.all - self.first.len();
+        if more > 0 {
+            let text = format!("... and {more} more");
+            self.first.push(Disagreement { text, is_fatal: false, is_index_short: false });
+        }
+        self.first
+    }
+
+    /// Adds a shard in the folder that the index does not name. Loaders leave such a file out, and so does tcast: it
+    /// can be the rest of an older checkpoint, or the same model in another format. If the file is numbered like the
+    /// shards that the index names, the index is incomplete, unless the shard has no tensors: no index can name such a
+    /// shard.
+    pub(super) fn unnamed(&mut self, folder: &Path, file: &str, named: &BTreeSet<&str>) {
+        let is_of_set = set_of(file).is_some_and(|set| named.iter().any(|other| set_of(other) == Some(set)));
+        let name = shorten(file);
+        let has_tensors = || probe(&folder.join(file)).map_or(true, |shard| !shard.contents.tensors.is_empty());
+        if is_of_set && has_tensors() {
+            let text = format!("the index leaves out {name}, which is numbered as one of its shards");
+            self.add(Disagreement { text, is_fatal: true, is_index_short: true });
+        } else {
+            self.harmless(format!("{name} is not in the index, and is left out"));
+        }
+    }
+
+    /// Adds the tensors that the index lists and the shards do not hold, and the reverse, for shards that could be
+    /// opened.
+    pub(super) fn compare(&mut self, map: &WeightMap, shards: &[Input]) {
+        let files: Vec<Cow<str>> =
+            shards.iter().map(|shard| shard.path().file_name().unwrap_or_default().to_string_lossy()).collect();
+        let tensors = shards
+            .iter()
+            .zip(&files)
+            .flat_map(|(shard, file)| shard.contents.tensors.iter().map(move |tensor| (tensor.name.as_str(), &**file)));
+        let held: BTreeSet<(&str, &str)> = tensors.collect();
+        for (tensor, shard) in map {
+            if files.iter().any(|file| *file == **shard) && !held.contains(&(&**tensor, &**shard)) {
+                let (tensor, shard) = (shorten(tensor), shorten(shard));
+                self.fatal(format!("the index has '{tensor}' in {shard}, which does not hold it"));
+            }
+        }
+        for (tensor, shard) in held {
+            let home = map.get(tensor);
+            if home.is_none_or(|home| **home != *shard) {
+                let (shard, tensor) = (shorten(shard), shorten(tensor));
+                let text = format!("{shard} holds '{tensor}', which the index does not have there");
+                // A tensor that the index lists elsewhere is a duplicate; one that it does not list is simply kept.
+                if home.is_some() { self.fatal(text) } else { self.harmless(text) }
+            }
+        }
+    }
+
+    /// Finds tensors that are in more than one shard.
+    pub(super) fn among<'a>(shards: impl Iterator<Item = &'a Input>) -> Self {
+        let mut homes: BTreeMap<&str, &Path> = BTreeMap::new();
+        let mut found = Self::default();
+        let name = |path: &Path| shorten(&path_text(path.file_name().unwrap_or_default()));
+        for shard in shards {
+            for tensor in &shard.contents.tensors {
+                if let Some(before) = homes.insert(&tensor.name, shard.path()) {
+                    let (tensor, before, now) = (shorten(&tensor.name), name(before), name(shard.path()));
+                    found.fatal(format!("'{tensor}' is in {before} and in {now}"));
+                }
+            }
+        }
+        found
     }
 }
 
@@ -52,75 +121,4 @@ fn set_of(file: &str) -> Option<(&str, &str)> {
     let (start, count) = file.rsplit_once("-of-")?;
     let model = start.trim_end_matches(|digit: char| digit.is_ascii_digit());
     (model.len() < start.len()).then_some((model, count))
-}
-
-/// Finds tensors that the index lists and the shards do not hold, and the reverse, for shards that could be opened.
-pub(super) fn compare(map: &WeightMap, shards: &[Input], found: &mut Disagreements) {
-    let files: Vec<Cow<str>> =
-        shards.iter().map(|shard| shard.path().file_name().unwrap_or_default().to_string_lossy()).collect();
-    let tensors = shards
-        .iter()
-        .zip(&files)
-        .flat_map(|(shard, file)| shard.contents.tensors.iter().map(move |tensor| (tensor.name.as_str(), &**file)));
-    let held: BTreeSet<(&str, &str)> = tensors.collect();
-    for (tensor, shard) in map {
-        if files.iter().any(|file| *file == **shard) && !held.contains(&(&**tensor, &**shard)) {
-            let (tensor, shard) = (shorten(tensor), shorten(shard));
-            found.add(Disagreement::fatal(format!("the index has '{tensor}' in {shard}, which does not hold it")));
-        }
-    }
-    for (tensor, shard) in held {
-        let home = map.get(tensor);
-        if home.is_none_or(|home| **home != *shard) {
-            let text = format!("{} holds '{}', which the index does not have there", shorten(shard), shorten(tensor));
-            // A tensor that the index lists elsewhere is a duplicate; one that it does not list is simply kept.
-            found.add(if home.is_some() { Disagreement::fatal(text) } else { Disagreement::mild(text) });
-        }
-    }
-}
-
-/// Finds tensors that are in more than one shard.
-pub(super) fn repetitions<'a>(shards: impl Iterator<Item = &'a Input>) -> Disagreements {
-    let mut homes: BTreeMap<&str, &Path> = BTreeMap::new();
-    let mut found = Disagreements::default();
-    let name = |path: &Path| shorten(&path_text(path.file_name().unwrap_or_default()));
-    for shard in shards {
-        for tensor in &shard.contents.tensors {
-            if let Some(before) = homes.insert(&tensor.name, shard.path()) {
-                let (tensor, before, now) = (shorten(&tensor.name), name(before), name(shard.path()));
-                found.add(Disagreement::fatal(format!("'{tensor}' is in {before} and in {now}")));
-            }
-        }
-    }
-    found
-}
-
-/// The first disagreements, the fatal ones before the others, and the number of all: an index can list a million
-/// tensors.
-#[derive(Default)]
-pub(super) struct Disagreements {
-    fatal: Vec<Disagreement>,
-    mild: Vec<Disagreement>,
-    pub(super) all: usize,
-}
-
-impl Disagreements {
-    pub(super) fn add(&mut self, disagreement: Disagreement) {
-        self.all += 1;
-        let alike = if disagreement.is_fatal { &mut self.fatal } else { &mut self.mild };
-        if alike.len() < TOLD {
-            alike.push(disagreement);
-        }
-    }
-
-    pub(super) fn told(self) -> Vec<Disagreement> {
-        let mut told = self.fatal;
-        told.extend(self.mild);
-        told.truncate(TOLD);
-        let more = self.all - told.len();
-        if more > 0 {
-            told.push(Disagreement::mild(format!("... and {more} more")));
-        }
-        told
-    }
 }

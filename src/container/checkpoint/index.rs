@@ -46,6 +46,10 @@ struct Content {
 
 impl Index {
     pub(super) fn read(path: &Path) -> Result<Self> {
+        Self::parse(path).map_err(|error| error.in_file(path))
+    }
+
+    fn parse(path: &Path) -> Result<Self> {
         let text = read_text(path).map_err(|error| error.remedy(WITHOUT_INDEX))?;
         let json = without_python_literals(without_byte_order_mark(&text), |literal| format!("\"{LITERAL}{literal}\""));
         let MapOnly(content) = serde_json::from_str::<MapOnly<Content>>(&json).map_err(|error| {
@@ -65,11 +69,7 @@ impl Index {
 
 /// Reads the shard of each tensor from an index file.
 pub fn weight_map(path: &Path) -> Result<WeightMap> {
-    Index::read(path).map(|index| index.weight_map).map_err(|error| error.in_file(path))
-}
-
-pub fn is_index(name: &str) -> bool {
-    name.contains(INFIX) && Path::new(name).extension().is_some_and(|extension| extension == "json")
+    Index::read(path).map(|index| index.weight_map)
 }
 
 /// Returns the text of an index in the style of `transformers` 5: sorted keys, two spaces, non-ASCII characters

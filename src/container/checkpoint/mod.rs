@@ -1,9 +1,8 @@
-//! The input of a command: a tensor file, or a folder of `.safetensors` shards, with or without an index that names
-//! them.
+//! The input of a command: a tensor file, or a folder of shards, with or without an index that names them.
 //!
 //! The index is authoritative, in the format of `transformers`: `{"metadata": {...}, "weight_map": {tensor: shard}}`.
 //! Names of shards are never computed, and none may lead out of the folder; a shard may be a link, as in the caches of
-//! Hugging Face. Without an index, every `.safetensors` file of the folder is a shard.
+//! Hugging Face. Without an index, every file of the folder in the format of shards is a shard.
 
 mod disagreements;
 mod index;
@@ -13,9 +12,9 @@ mod side_files;
 mod unfinished;
 
 pub use disagreements::Disagreement;
-pub use index::{INDEX, Index, index_in_place_of, index_text, is_index, shard_names, weight_map};
+pub use index::{INDEX, Index, index_in_place_of, index_text, shard_names, weight_map};
 pub(crate) use names::has_shards;
-pub use names::{description, is_plain, is_shard_name};
+pub use names::{description, is_index, is_plain, is_shard_name};
 pub use side_files::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, SideFiles, descriptions, is_inside, with_dtype};
 pub(crate) use unfinished::{StoredPath, without_end, without_manifest};
 
@@ -26,9 +25,9 @@ use crate::io::map::MappedFile;
 use crate::io::open::{Links, read_regular};
 use crate::io::output::directory_of;
 use crate::text::{move_file, shorten};
-use disagreements::{Disagreements, compare, repetitions, unnamed};
+use disagreements::Disagreements;
 use missing::{explain, without_shards};
-use names::{file_names, find_index, is_shard, texts};
+use names::{ShardFolder, file_names, is_shard};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
@@ -167,7 +166,7 @@ fn newest_to_repeat(checkpoint: &Checkpoint) -> Option<&Path> {
     let newest = checkpoint.shards.iter().max_by_key(modified).filter(|_| checkpoint.index.is_none())?;
     let others = || checkpoint.shards.iter().filter(|shard| shard.path() != newest.path());
     let is_newer = others().all(|other| modified(&other) < modified(&newest));
-    (is_newer && repetitions(others()).all == 0).then_some(newest.path())
+    (is_newer && Disagreements::among(others()).all == 0).then_some(newest.path())
 }
 
 /// Opens a file, or every shard of a folder, given by its own path or by the path of an index in it. Fails if none of
@@ -179,21 +178,19 @@ pub fn probe(path: &Path, threads: usize) -> Result<Checkpoint> {
 }
 
 fn find(path: &Path, threads: usize) -> Result<Checkpoint> {
-    let is_of_index = path.file_name().is_some_and(|name| is_index(&name.to_string_lossy()));
-    if path.is_dir() {
-        let in_folder = |error: Error| error.in_file(path);
-        unfinished::refuse(path)?;
-        let files = texts(file_names(path).map_err(in_folder)?).map_err(in_folder)?;
-        match find_index(&files).map_err(in_folder)? {
-            Some(index) => open_indexed(path, &index, threads),
-            None => open_all_of(path, files, threads),
-        }
-    } else if is_of_index {
-        unfinished::refuse(directory_of(path))?;
-        open_indexed(directory_of(path), &path.file_name().unwrap_or_default().to_string_lossy(), threads)
-    } else {
-        Ok(Checkpoint { shards: vec![probe_on(threads, path)?], ..Checkpoint::default() })
-    }
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let folder = match path.is_dir() {
+        true => path,
+        false if is_index(&name) => directory_of(path),
+        false => return Ok(Checkpoint { shards: vec![probe_on(threads, path)?], ..Checkpoint::default() }),
+    };
+    unfinished::refuse(folder)?;
+    let files = ShardFolder::read(folder, if folder == path { None } else { Some(&name) })?;
+    let checkpoint = match &files.index {
+        Some(index) => open_indexed(&files, Index::read(&folder.join(index))?, threads),
+        None => open_all_of(&files, threads),
+    }?;
+    Ok(Checkpoint { folder: Some(folder.to_owned()), ..checkpoint })
 }
 
 /// Reads a small file that describes others.
@@ -227,63 +224,59 @@ pub fn beside(shard: &Path) -> Result<Vec<String>> {
     Ok(tensors)
 }
 
-fn open_all_of(folder: &Path, files: Vec<String>, threads: usize) -> Result<Checkpoint> {
-    let names: Vec<String> = files.into_iter().filter(|name| is_shard(folder, name)).collect();
-    if names.is_empty() {
-        return Err(without_shards(folder));
+fn open_all_of(files: &ShardFolder, threads: usize) -> Result<Checkpoint> {
+    if files.shards.is_empty() {
+        return Err(without_shards(files.folder));
     }
-    let (shards, broken) = open_shards(folder, names, threads, |error, _| error)?;
-    let disagreements = repetitions(shards.iter()).told();
-    Ok(Checkpoint { folder: Some(folder.to_owned()), shards, broken, disagreements, ..Checkpoint::default() })
+    let names = files.shards.iter().map(String::as_str);
+    let (shards, broken) = open_shards(files.folder, names, threads, |error, _| error)?;
+    let disagreements = Disagreements::among(shards.iter()).into_list();
+    Ok(Checkpoint { shards, broken, disagreements, ..Checkpoint::default() })
 }
 
-fn open_indexed(folder: &Path, index: &str, threads: usize) -> Result<Checkpoint> {
-    let path = folder.join(index);
-    let index = Index::read(&path).map_err(|error| error.in_file(&path))?;
-    let map = &index.weight_map;
+fn open_indexed(files: &ShardFolder, index: Index, threads: usize) -> Result<Checkpoint> {
+    let (folder, map) = (files.folder, &index.weight_map);
     let names: BTreeSet<&str> = map.values().map(|shard| &**shard).collect();
     let refusal = |message: &str, name: &str, remedy: &str| {
-        let error = Error::new(format!("names the shard '{}', which is {message}", shorten(name))).in_file(&path);
-        error.remedy(remedy)
+        let error = Error::new(format!("names the shard '{}', which is {message}", shorten(name)));
+        error.in_file(&folder.join(&index.name)).remedy(remedy)
     };
     if let Some(outside) = names.iter().find(|name| !is_plain(name)) {
         return Err(refusal("not in the folder", outside, "shards must be in the folder of their index"));
     }
-    if let Some(other) = names.iter().find(|name| !is_shard(folder, name)) {
-        return Err(refusal("no .safetensors file", other, "download the folder in the safetensors format"));
+    if let Some(other) = names.iter().find(|name| !is_shard(folder, files.extension, name)) {
+        let what = format!("no .{} file", files.extension);
+        return Err(refusal(&what, other, "download the folder in the safetensors format"));
     }
-    let in_folder = |error: Error| error.in_file(folder);
-    let files = texts(file_names(folder).map_err(in_folder)?).map_err(in_folder)?;
-    let others = files.iter().filter(|file| is_shard(folder, file) && !names.contains(file.as_str()));
     let missing = |error: Error, name: &str| match fs::symlink_metadata(folder.join(name)) {
         Err(gone) if gone.kind() == ErrorKind::NotFound => refusal("missing", name, "download the whole folder"),
         _ => error,
     };
-    let (shards, broken) =
-        open_shards(folder, names.iter().map(|name| (*name).to_owned()).collect(), threads, missing)?;
+    let (shards, broken) = open_shards(folder, names.iter().copied(), threads, missing)?;
     let mut found = Disagreements::default();
     if map.is_empty() {
-        found.add(Disagreement::fatal("the index names no tensor".to_owned()));
+        found.fatal("the index names no tensor".to_owned());
     }
-    compare(map, &shards, &mut found);
-    others.for_each(|file| found.add(unnamed(folder, file, &names)));
-    let disagreements = found.told();
-    let folder = Some(folder.to_owned());
-    Ok(Checkpoint { folder, index: Some(index), shards, broken, disagreements, ..Checkpoint::default() })
+    found.compare(map, &shards);
+    for file in files.shards.iter().filter(|file| !names.contains(file.as_str())) {
+        found.unnamed(folder, file, &names);
+    }
+    let disagreements = found.into_list();
+    Ok(Checkpoint { index: Some(index), shards, broken, disagreements, ..Checkpoint::default() })
 }
 
 /// Opens shards: returns the readable ones, and the errors of the others, as worded by `explain`.
-fn open_shards(
+fn open_shards<'a>(
     folder: &Path,
-    names: Vec<String>,
+    names: impl Iterator<Item = &'a str>,
     threads: usize,
     explain: impl Fn(Error, &str) -> Error,
 ) -> Result<(Vec<Input>, Vec<Error>)> {
     let (mut shards, mut broken) = (Vec::new(), Vec::new());
     for name in names {
-        match probe_on(threads, &folder.join(&name)) {
+        match probe_on(threads, &folder.join(name)) {
             Ok(shard) => shards.push(shard),
-            Err(error) => broken.push(explain(error, &name)),
+            Err(error) => broken.push(explain(error, name)),
         }
     }
     if shards.is_empty() && !broken.is_empty() {

@@ -1,27 +1,76 @@
 //! The files of a folder by their names: shards and the index.
 
-use super::index::{INDEX, WITHOUT_INDEX, is_index};
+use super::index::{INDEX, WITHOUT_INDEX};
 use super::side_files::CONFIG;
+use crate::container::{CONTAINERS, SHARDS};
 use crate::error::{Error, Result};
 use crate::text::{path_text, quoted, shorten};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
+/// Extensions of shards. A folder can hold a model in several formats: the first one counts.
+fn extensions() -> impl Iterator<Item = &'static str> {
+    CONTAINERS.iter().filter_map(|container| container.format_info().shards)
+}
+
+/// True if a name is the name of an index: `model.safetensors.index.json`, or `model.safetensors.index.fp16.json` for a
+/// variant.
+pub fn is_index(name: &str) -> bool {
+    extensions().any(|extension| is_index_of(extension, name))
+}
+
+fn is_index_of(extension: &str, name: &str) -> bool {
+    name.contains(&format!(".{extension}.index.")) && Path::new(name).extension().is_some_and(|end| end == "json")
+}
+
 /// True if a name is the name of a shard, in upper or lower case.
 pub fn is_shard_name(name: &str) -> bool {
-    name.to_ascii_lowercase().ends_with(".safetensors")
+    extensions().any(|extension| has_extension(extension, name))
+}
+
+fn has_extension(extension: &str, name: &str) -> bool {
+    name.to_ascii_lowercase().strip_suffix(extension).is_some_and(|stem| stem.ends_with('.'))
 }
 
 /// True if a name is the name of a shard in the folder; a folder is not a shard.
-pub(super) fn is_shard(folder: &Path, name: &str) -> bool {
-    is_shard_name(name) && !folder.join(name).is_dir()
+pub(super) fn is_shard(folder: &Path, extension: &str, name: &str) -> bool {
+    has_extension(extension, name) && !folder.join(name).is_dir()
 }
 
 /// True if a folder has a shard.
 pub(crate) fn has_shards(folder: &Path) -> bool {
-    let is_one = |name: &OsString| name.to_str().is_some_and(|name| is_shard(folder, name));
-    file_names(folder).is_ok_and(|names| names.iter().any(is_one))
+    let is_one = |name: &str| extensions().any(|extension| is_shard(folder, extension, name));
+    file_names(folder).is_ok_and(|names| names.iter().filter_map(|name| name.to_str()).any(is_one))
+}
+
+/// The shards of a folder, and the index that names them.
+pub(super) struct ShardFolder<'a> {
+    pub(super) folder: &'a Path,
+    /// The extension of the shards.
+    pub(super) extension: &'static str,
+    pub(super) index: Option<String>,
+    /// The names of all files with the extension, sorted.
+    pub(super) shards: Vec<String>,
+}
+
+impl<'a> ShardFolder<'a> {
+    /// Reads the names in a folder. `index` is the name of the index if the user gives it.
+    pub(super) fn read(folder: &'a Path, index: Option<&str>) -> Result<Self> {
+        let in_folder = |error: Error| error.in_file(folder);
+        let files = file_names(folder).and_then(texts).map_err(in_folder)?;
+        let mut candidates = extensions().filter(|extension| match index {
+            Some(index) => is_index_of(extension, index),
+            None => files.iter().any(|name| is_index_of(extension, name) || is_shard(folder, extension, name)),
+        });
+        let extension = candidates.next().unwrap_or(SHARDS.format_info().extension);
+        let index = match index {
+            Some(index) => Some(index.to_owned()),
+            None => find_index(extension, &files).map_err(in_folder)?,
+        };
+        let shards = files.into_iter().filter(|name| is_shard(folder, extension, name)).collect();
+        Ok(Self { folder, extension, index, shards })
+    }
 }
 
 /// Returns the names of the files and folders in a folder, sorted.
@@ -61,7 +110,7 @@ pub(super) fn folders_of_shards(folder: &Path) -> Vec<String> {
 
 /// Converts names to text. Drops names that are not text, which cannot be in an index; refuses such a name of a shard,
 /// which would be left out.
-pub(super) fn texts(names: Vec<OsString>) -> Result<Vec<String>> {
+fn texts(names: Vec<OsString>) -> Result<Vec<String>> {
     let text = |name: OsString| match name.into_string() {
         Ok(name) => Some(Ok(name)),
         Err(name) if is_shard_name(&name.to_string_lossy()) => {
@@ -74,17 +123,14 @@ pub(super) fn texts(names: Vec<OsString>) -> Result<Vec<String>> {
     names.into_iter().filter_map(text).collect()
 }
 
-pub(super) fn find_index(files: &[String]) -> Result<Option<String>> {
-    let found: Vec<&String> = files.iter().filter(|name| is_index(name)).collect();
-    match found[..] {
-        [] => Ok(None),
-        [only] => Ok(Some(only.clone())),
-        _ if found.iter().any(|name| *name == INDEX) => Ok(Some(INDEX.to_owned())),
-        _ => {
-            let error = Error::new(format!("has {} indexes, and none is named {INDEX}", found.len()));
-            Err(error.remedy(format!("give one of the indexes, or {WITHOUT_INDEX}")))
-        }
+fn find_index(extension: &str, files: &[String]) -> Result<Option<String>> {
+    let found: Vec<&String> = files.iter().filter(|name| is_index_of(extension, name)).collect();
+    let usual = found.iter().find(|name| **name == INDEX);
+    if found.len() > 1 && usual.is_none() {
+        let error = Error::new(format!("has {} indexes, and none is named {INDEX}", found.len()));
+        return Err(error.remedy(format!("give one of the indexes, or {WITHOUT_INDEX}")));
     }
+    Ok(usual.or(found.first()).map(|name| (*name).clone()))
 }
 
 /// True if a name denotes a file directly in the folder.

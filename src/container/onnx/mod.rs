@@ -9,8 +9,8 @@ pub(super) mod protobuf;
 mod typed;
 
 use super::{
-    Container, Contents, Data, Elements, FileLayout, Form, Format, FormatInfo, Metadata, NewTensors, Placement, Tensor,
-    TextForm, element_count, too_long,
+    Container, Contents, Data, Elements, FileLayout, Form, FormatInfo, Metadata, NewTensors, Placement, Tensor,
+    TextForm, element_count, only_tensor, too_long,
 };
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -61,6 +61,7 @@ impl Container for Onnx {
             has_fortran_order: false,
             metadata: Metadata::Plain,
             is_changed_only: false,
+            shards: None,
         }
     }
 
@@ -71,17 +72,7 @@ impl Container for Onnx {
     fn form(&self, dtype: Dtype) -> Form {
         form(dtype)
     }
-}
 
-/// Form in which a `TensorProto` of tcast stores a type.
-fn form(dtype: Dtype) -> Form {
-    match dtype {
-        Dtype::String => Form::Texts(TextForm::Fields { tag: TEXT_TAG }),
-        _ => Form::Numbers(Storage::packed(dtype)),
-    }
-}
-
-impl Format for Onnx {
     /// A message begins with any of its fields, so the content does not identify it.
     fn recognises(&self, _bytes: &[u8]) -> bool {
         false
@@ -106,7 +97,7 @@ impl Format for Onnx {
         metadata: Option<&[(String, String)]>,
         _threads: usize,
     ) -> Result<FileLayout> {
-        let tensor = (self as &dyn Container).only(tensors)?;
+        let tensor = only_tensor(tensors, "pb")?;
         let mut head = Vec::new();
         for &length in tensor.shape {
             if i64::try_from(length).is_err() {
@@ -114,10 +105,8 @@ impl Format for Onnx {
             }
             write_number(&mut head, DIMS, length);
         }
-        let data_type = tensor
-            .dtype
-            .onnx_number()
-            .ok_or_else(|| (self as &dyn Container).refusal(tensor.dtype, false).in_tensor(&tensor.name))?;
+        let data_type =
+            tensor.dtype.onnx_number().ok_or_else(|| self.refusal(tensor.dtype, false).in_tensor(&tensor.name))?;
         write_number(&mut head, DATA_TYPE, data_type.into());
         let mut name = Vec::new();
         if !tensor.name.is_empty() {
@@ -360,4 +349,12 @@ fn diagnose(file: &[u8]) -> Option<Error> {
         return None;
     };
     Some(Error::new(what).remedy(remedy))
+}
+
+/// Form in which a `TensorProto` of tcast stores a type.
+fn form(dtype: Dtype) -> Form {
+    match dtype {
+        Dtype::String => Form::Texts(TextForm::Fields { tag: TEXT_TAG }),
+        _ => Form::Numbers(Storage::packed(dtype)),
+    }
 }

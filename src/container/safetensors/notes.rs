@@ -1,7 +1,7 @@
 //! Types that the format lacks: their stored form, and the note in the metadata that names the type.
 
-use super::{FORMAT, KEY};
-use crate::container::{Elements, Form, NewTensor, Tensor, cannot_hold, element_count, too_long};
+use super::{FORMAT, KEY, Safetensors};
+use crate::container::{Container, Elements, Form, NewTensor, Tensor, element_count, too_long};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::kernel::Storage;
@@ -125,7 +125,7 @@ pub(super) fn store<'a>(tensor: &NewTensor<'a>) -> Result<(StoredForm<'a>, Optio
         let stored = StoredForm { dtype: name.into(), shape: shape.into(), bytes, alignment: (bits / 8).max(1) };
         return Ok((stored, None));
     }
-    let (dtype, store) = substitute(dtype).ok_or_else(|| cannot_hold("safetensors", dtype, true))?;
+    let (dtype, store) = substitute(dtype).ok_or_else(|| Safetensors.refusal(dtype, true))?;
     let stored = |shape: Cow<'a, [u64]>, alignment| StoredForm { dtype: dtype.into(), shape, bytes, alignment };
     match store {
         Store::RealImag => return Ok((stored([shape, &[2]].concat().into(), 8), note(store))),

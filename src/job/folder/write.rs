@@ -7,7 +7,7 @@ use crate::engine::{self, RunOptions};
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::map::MappedFile;
 use crate::io::output::{Destination, Output, check_space};
-use crate::io::sink::{ExistingFile, Summed};
+use crate::io::sink::ExistingFile;
 use crate::job::outcome::FileReport;
 use crate::job::{Job, Measures, Written};
 use crate::measure::hash;
@@ -179,8 +179,8 @@ fn recorded(
 /// A shard that is complete, but has no name yet.
 struct ConvertedShard<'a> {
     report: FileReport<'a>,
-    /// The output and its checksum; `None` if the job refuses one of its values.
-    output: Option<(Output, u32)>,
+    /// `None` if the job refuses one of its values.
+    output: Option<Output>,
 }
 
 /// Converts a shard, with progress. Ends early if `has_failed` is set, because another error is then reported.
@@ -192,12 +192,10 @@ fn convert_shard<'a>(
     progress: &dyn Progress,
     has_failed: &AtomicBool,
 ) -> Result<ConvertedShard<'a>> {
-    let output = place.create()?.flushed_early(job.sync);
+    let output = place.create()?.flushed_early(job.sync).summed();
     let Job { threads, measures, ref fail_on, .. } = *job;
-    let summed = Summed::new(&output);
     let options = RunOptions { cancel: &[job.cancel, has_failed], ..job.run_options(progress) };
-    let outcomes = engine::run(plan, &summed, &options)?;
-    let sum = summed.sum();
+    let outcomes = engine::run(plan, &output, &options)?;
     plan.literals = Vec::new(); // for many tensors these take as much memory as the report will
     let mut report = FileReport::new(name.to_owned(), plan, Some(outcomes));
     if report.meets(fail_on) {
@@ -207,14 +205,15 @@ fn convert_shard<'a>(
         let written = output.read_again()?;
         report.add_hashes(hash::of(plan, (&written, None), threads, &Silent)?);
     }
-    Ok(ConvertedShard { report, output: Some((output, sum)) })
+    Ok(ConvertedShard { report, output: Some(output) })
 }
 
 impl<'a> ConvertedShard<'a> {
     /// Gives the shard its name and records it.
     fn publish(self, staging: &mut Staging, sync: bool) -> Result<FileReport<'a>> {
         let Self { report, output } = self;
-        if let Some((output, sum)) = output {
+        if let Some(output) = output {
+            let sum = output.sum();
             output.publish(sync, None)?;
             staging.record(&report.file, sum, &report)?;
         }

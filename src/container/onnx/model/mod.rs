@@ -37,7 +37,7 @@ pub(crate) use opsets::Break;
 pub(crate) use placed::ModelLayout;
 pub(crate) use study::{Study, TensorRole};
 
-use super::super::{Container, Contents, FileLayout, Form, Format, FormatInfo, Metadata, NewTensors};
+use super::super::{Container, Contents, FileLayout, Form, FormatInfo, Metadata, NewTensors};
 use super::protobuf::{MessageFields, Value};
 use super::{DATA_TYPE, MAX_PAIRS, Message};
 use crate::dtype::Dtype;
@@ -58,6 +58,7 @@ impl Container for OnnxModel {
             has_fortran_order: false,
             metadata: Metadata::Plain,
             is_changed_only: true,
+            shards: None,
         }
     }
 
@@ -68,9 +69,7 @@ impl Container for OnnxModel {
     fn form(&self, dtype: Dtype) -> Form {
         super::form(dtype)
     }
-}
 
-impl Format for OnnxModel {
     /// True for a message that has a graph, and no number in the field that holds the type of a tensor.
     fn recognises(&self, bytes: &[u8]) -> bool {
         const FEW: usize = 10_000;

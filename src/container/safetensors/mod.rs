@@ -11,7 +11,7 @@ mod write;
 use super::json::{MapOnly, StringPairs};
 use super::names::NameHashes;
 use super::{
-    Container, Contents, Data, Elements, FileLayout, Form, Format, FormatInfo, Metadata, NewTensors, Placement, Tensor,
+    Container, Contents, Data, Elements, FileLayout, Form, FormatInfo, Metadata, NewTensors, Placement, Tensor,
     element_count, too_long,
 };
 use crate::dtype::Dtype;
@@ -48,6 +48,7 @@ impl Container for Safetensors {
             has_fortran_order: false,
             metadata: Metadata::Marked(FORMAT, "pt"),
             is_changed_only: false,
+            shards: Some("safetensors"),
         }
     }
 
@@ -63,9 +64,7 @@ impl Container for Safetensors {
             (native, other) => native.or(other),
         }
     }
-}
 
-impl Format for Safetensors {
     fn recognises(&self, bytes: &[u8]) -> bool {
         let first = bytes.iter().skip(8).take(4096).find(|byte| !byte.is_ascii_whitespace());
         header_length(bytes).is_ok() && first == Some(&b'{')

@@ -6,12 +6,11 @@
 
 mod descr;
 mod header;
-pub(super) mod text;
 
 use super::text::MAX_TEXT;
 use super::{
-    Container, Contents, Data, Elements, FileLayout, Form, Format, FormatInfo, Metadata, NewTensor, NewTensors,
-    Placement, Tensor, TextForm, cannot_hold, element_count, position, too_long,
+    Container, Contents, Data, Elements, FileLayout, Form, FormatInfo, Metadata, NewTensor, NewTensors, Placement,
+    Tensor, TextForm, element_count, only_tensor, position, too_long,
 };
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -37,6 +36,7 @@ impl Container for Npy {
             has_fortran_order: true,
             metadata: Metadata::None,
             is_changed_only: false,
+            shards: None,
         }
     }
 
@@ -47,9 +47,7 @@ impl Container for Npy {
     fn form(&self, dtype: Dtype) -> Form {
         form(dtype)
     }
-}
 
-impl Format for Npy {
     fn recognises(&self, bytes: &[u8]) -> bool {
         bytes.starts_with(MAGIC)
     }
@@ -75,7 +73,7 @@ impl Format for Npy {
         _metadata: Option<&[(String, String)]>,
         _threads: usize,
     ) -> Result<FileLayout> {
-        let tensor = (self as &dyn Container).only(tensors)?;
+        let tensor = only_tensor(tensors, "npy")?;
         let (header, form) = header_of(&tensor)?;
         let start = header.len() as u64;
         let len = form.bytes(tensor.count).and_then(|bytes| start.checked_add(bytes)).ok_or_else(too_long)?;
@@ -128,7 +126,7 @@ pub(super) fn header_of(tensor: &NewTensor) -> Result<(Vec<u8>, Form)> {
     let (descr, form) = if tensor.dtype == Dtype::String {
         text_form(tensor).map_err(in_tensor)?
     } else {
-        let descr = descr_of(tensor.dtype).ok_or_else(|| in_tensor(cannot_hold("npy", tensor.dtype, false)))?;
+        let descr = descr_of(tensor.dtype).ok_or_else(|| in_tensor(Npy.refusal(tensor.dtype, false)))?;
         (descr, form(tensor.dtype))
     };
     Ok((write_header(&descr, tensor.fortran_order, tensor.shape), form))

@@ -2,11 +2,15 @@
 //!
 //! Members are read in place, deflated ones as a stream; the archive is never read as a whole. The layout equals the
 //! output of `np.savez`, byte for byte: nothing is compressed, because every length must be known before the data. If
-//! the input was compressed, [`super::deflate()`] turns the result into the output of `np.savez_compressed`.
+//! the input was compressed, [`deflate()`] turns the result into the output of `np.savez_compressed`.
 
-use super::zip::{CRC_IN_CENTRAL, CRC_IN_LOCAL, NewMember, Unpacked, ZipMember, end_records, is_zip, members};
+mod deflate;
+
+pub(crate) use deflate::deflate;
+
+use super::zip::{CRC_IN_CENTRAL, CRC_IN_LOCAL, NewMember, ZipMember, end_records, is_zip, members};
 use super::{
-    Checksum, Container, Contents, Data, Elements, FileLayout, Form, Format, FormatInfo, Metadata, NewTensors, PICKLE,
+    Checksum, Container, Contents, Data, Elements, FileLayout, Form, FormatInfo, Metadata, NewTensors, PICKLE,
     PendingCrc, Placement, Stream, Streamed, Tensor, npy, sum_of, too_long,
 };
 use crate::dtype::Dtype;
@@ -27,6 +31,7 @@ impl Container for Npz {
             has_fortran_order: true,
             metadata: Metadata::None,
             is_changed_only: false,
+            shards: None,
         }
     }
 
@@ -37,9 +42,7 @@ impl Container for Npz {
     fn form(&self, dtype: Dtype) -> Form {
         npy::form(dtype)
     }
-}
 
-impl Format for Npz {
     fn recognises(&self, bytes: &[u8]) -> bool {
         is_zip(bytes)
     }
@@ -136,7 +139,7 @@ fn array_name(member: &ZipMember) -> Option<&str> {
 fn array_in(member: &ZipMember, file: &MappedFile) -> Result<Option<Tensor>> {
     let name = array_name(member);
     let mut start = vec![0; npy::MAGIC.len()];
-    let is_read = member.obstacle.is_none() && Unpacked::new(member, file).fill(&mut start).is_ok();
+    let is_read = member.obstacle.is_none() && member.open(file).fill(&mut start).is_ok();
     if name.is_none() && !(is_read && npy::Npy.recognises(&start)) {
         return Ok(None);
     }
@@ -144,7 +147,7 @@ fn array_in(member: &ZipMember, file: &MappedFile) -> Result<Option<Tensor>> {
         let error = Error::new(format!("{obstacle}; stored and deflated members are read"));
         return Err(error.remedy("unpack it with another program, such as 7z, and convert the .npy files"));
     }
-    let mut bytes = Unpacked::new(member, file);
+    let mut bytes = member.open(file);
     let (array, header_len) = npy::read_header(member.size, &mut |buffer| bytes.fill(buffer))?;
     if array.count == 0 {
         bytes.finish()?; // no other code will read it to its end
@@ -155,8 +158,11 @@ fn array_in(member: &ZipMember, file: &MappedFile) -> Result<Option<Tensor>> {
         Data::Streamed(Arc::new(Deflated { member: member.clone(), header_len: skipped }))
     } else {
         let range = member.range.start + skipped..member.range.end;
-        let before = if skipped == 0 { crc32fast::Hasher::new() } else { bytes.sum };
-        Data::Mapped { file: 0, range, checksum: Some(Box::new(Checksum { before, expected: member.crc32 })) }
+        let checksum = bytes.sum.map(|(checksum, header)| Checksum {
+            before: if skipped == 0 { checksum.before } else { header },
+            expected: checksum.expected,
+        });
+        Data::Mapped { file: 0, range, checksum: checksum.map(Box::new) }
     };
     Ok(Some(Tensor { name: name.unwrap_or(&member.name).to_owned(), data, ..array }))
 }
@@ -171,7 +177,7 @@ struct Deflated {
 
 impl Streamed for Deflated {
     fn open<'a>(&self, file: &'a MappedFile) -> Result<Box<dyn Stream + 'a>> {
-        let mut bytes = Unpacked::new(&self.member, file);
+        let mut bytes = self.member.open(file);
         bytes.fill(&mut vec![0; self.header_len])?;
         Ok(Box::new(bytes))
     }

@@ -1,7 +1,7 @@
 //! Deflates the members of an archive that was written with stored members.
 
-use super::Stream;
-use super::zip::{NewMember, Unpacked, ZipMember, end_records, members};
+use super::super::Stream;
+use super::super::zip::{NewMember, ZipMember, end_records, members};
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::io::sink::{Appended, Sink};
@@ -23,7 +23,7 @@ pub(crate) fn deflate(archive: &MappedFile, output: &dyn Sink, done: &dyn Fn(u64
         let mut new = NewMember { name, size: *size, deflated: Some(0), crc32: *crc32, start: end };
         let data = end + new.local_header().len() as u64;
         let mut encoder = DeflateEncoder::new(Appended { output, end: data }, Compression::new(6));
-        let mut bytes = Unpacked::new(&member, archive);
+        let mut bytes = member.open(archive);
         let mut piece = vec![0; PIECE as usize];
         let mut left = *size;
         while left > 0 {
