@@ -7,7 +7,7 @@ use super::quantized::{Quantization, SharedExtremes, TargetWeight, TensorIndex};
 use super::source::{check_from, known_dtype, opaque_form, source_form};
 use super::weights::{Fate, QuantizedWeight, Weights};
 use super::{Codes, Request};
-use crate::container::onnx::model::{Dequantization, Study, TensorRole};
+use crate::container::onnx::model::{Dequantization, ModelGraph, TensorRole};
 use crate::container::{Elements, Form, Input, NewTensor, Tensor, TextExtent};
 use crate::conversion;
 use crate::dtype::Dtype;
@@ -100,13 +100,17 @@ impl<'a> Chosen<'a> {
 }
 
 /// Decides what happens to every tensor, and refuses impossible conversions.
-pub(super) fn choose<'a>(request: &Request, inputs: &'a [Input], model: Option<&Study>) -> Result<Vec<Chosen<'a>>> {
+pub(super) fn choose<'a>(
+    request: &Request,
+    inputs: &'a [Input],
+    model: Option<&ModelGraph>,
+) -> Result<Vec<Chosen<'a>>> {
     let stored =
         || inputs.iter().enumerate().flat_map(|(at, input)| (0..input.contents.tensors.len()).map(move |t| (at, t)));
     let tensor = |(input, at): TensorIndex| &inputs[input].contents.tensors[at];
     check_from(stored().map(tensor), request.from)?;
-    let needed = model.map(|study| study.parts_of_others(&folded(request, study))).unwrap_or_default();
-    let is_scale = |at| model.is_some_and(|study| study.role(at) == Some(TensorRole::Scale));
+    let needed = model.map(|graph| graph.parts_of_others(&folded(request, graph))).unwrap_or_default();
+    let is_scale = |at| model.is_some_and(|graph| graph.role(at) == Some(TensorRole::Scale));
     let undecoded = |at| if is_scale(at) { KeptReason::Role(TensorRole::Scale) } else { KeptReason::Unquantized };
     let all = || {
         stored().flat_map(|place| {
@@ -140,9 +144,9 @@ pub(super) fn choose<'a>(request: &Request, inputs: &'a [Input], model: Option<&
             Logical::Plain(tensor, reason) => {
                 let in_place = |error: Error| error.in_tensor(&tensor.name).in_file(inputs[input].path());
                 let mut plain = choose_plain(request, inputs, place, tensor, name, &mut storable).map_err(in_place)?;
-                if let (Some(study), Ok(to), Origin::Elements(from)) = (model, plain.target, &plain.from) {
+                if let (Some(graph), Ok(to), Origin::Elements(from)) = (model, plain.target, &plain.from) {
                     let stored = (tensor, inputs[input].name_of(tensor));
-                    let kept = model::kept(request, study.role_for(place.1, to), stored, from.dtype(), to)
+                    let kept = model::kept(request, graph.role_for(place.1, to), stored, from.dtype(), to)
                         .map_err(in_place)?;
                     if let Some(reason) = kept {
                         (plain.target, plain.dtype) = (Err(reason), from.dtype());
@@ -184,12 +188,12 @@ fn check_codes(request: &Request, inputs: &[Input], chosen: &[Chosen]) -> Result
     Ok(())
 }
 
-fn folded<'s>(request: &Request, study: &'s Study) -> Vec<&'s Dequantization> {
+fn folded<'g>(request: &Request, graph: &'g ModelGraph) -> Vec<&'g Dequantization> {
     let is_folded = |found: &&Dequantization| {
         let fate = request.weights.and_then(|weights| weights.tensors.get(&(0, found.codes)));
         matches!(fate, Some(Fate::Decoded(_)))
     };
-    study.dequantizations.iter().filter(is_folded).collect()
+    graph.dequantizations.iter().filter(is_folded).collect()
 }
 
 fn stored_tensors<'a>(inputs: &'a [Input], places: &[TensorIndex]) -> Few<SourceTensor<'a>> {

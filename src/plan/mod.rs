@@ -29,7 +29,7 @@ pub use step::{Plan, Step};
 #[doc(hidden)] // for the program
 pub use weights::{QuantizedWeight, Weights};
 
-use crate::container::onnx::model::Study;
+use crate::container::onnx::model::ModelGraph;
 use crate::container::{Container, Form, Input, Metadata, Placement};
 use crate::conversion::Conversion;
 use crate::dtype::Dtype;
@@ -120,7 +120,7 @@ pub(crate) struct Draft<'r, 'a> {
     request: &'r Request<'r>,
     inputs: &'a [Input],
     /// The ONNX model that is changed, if the output is one.
-    model: Option<Study>,
+    model: Option<ModelGraph<'a>>,
     chosen: Vec<Chosen<'a>>,
 }
 
@@ -128,7 +128,7 @@ impl<'r, 'a> Draft<'r, 'a> {
     /// Decides about each tensor, with all checks that need no layout.
     pub(crate) fn new(request: &'r Request<'r>, inputs: &'a [Input]) -> Result<Self> {
         let is_model = request.container.format_info().is_changed_only;
-        let model = is_model.then(|| model::study(request, inputs)).transpose()?;
+        let model = is_model.then(|| model::graph(request, inputs)).transpose()?;
         let chosen = choose(request, inputs, model.as_ref())?;
         Ok(Self { request, inputs, model, chosen })
     }
@@ -137,8 +137,8 @@ impl<'r, 'a> Draft<'r, 'a> {
     pub(crate) fn build(self, spread: Spread, measured: &dyn Fn(u64)) -> Result<Vec<Plan<'a>>> {
         let Self { request, inputs, model, mut chosen } = self;
         let mut conversions = Conversions { operator: request.operator, watched: request.fail_on, known: Vec::new() };
-        if let Some(study) = &model {
-            return Ok(vec![rewrite::build(request, &inputs[0], study, chosen, &mut conversions)?]);
+        if let Some(graph) = &model {
+            return Ok(vec![rewrite::build(request, &inputs[0], graph, chosen, &mut conversions)?]);
         }
         measure_texts(&mut chosen, measured)?;
         let mut plans = Vec::new();

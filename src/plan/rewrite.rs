@@ -4,11 +4,9 @@ use super::choose::{Chosen, Origin};
 use super::few::Few;
 use super::{Conversions, NewStored, Operation, Plan, Request, Step};
 use crate::container::Input;
-use crate::container::onnx::model::{
-    Break, Change, Dequantization, ModelLayout, Obstacle, QuantizedTensor, Study, TensorChange,
-};
+use crate::container::onnx::model::{Change, ModelGraph, ModelLayout, QuantizedTensor, TensorChange};
 use crate::dtype::Dtype;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::operator::cast::VERSIONS;
 use crate::quant::{EncodedPart, LinearAxis};
 use crate::read::{MappedBytes, SourceTensor};
@@ -22,21 +20,21 @@ const MAX_MODEL: u64 = (1 << 31) - (1 << 20);
 pub(super) fn build<'a>(
     request: &Request,
     input: &'a Input,
-    study: &Study,
+    graph: &ModelGraph,
     chosen: Vec<Chosen<'a>>,
     conversions: &mut Conversions,
 ) -> Result<Plan<'a>> {
-    let (tensors, quantized) = changes(input, study, &chosen);
     let mut notes = rules_without_effect(request, &chosen);
-    let (opset, ir_version) = versions(request, input, study, &chosen, &mut notes)?;
-    let mut change = Change { tensors, quantized, opset, ir_version, data_file: None };
-    let layout = lay_out(request, input, study, &mut change, &mut notes)?;
+    let (opset, ir_version) = versions(request, graph, &chosen, &mut notes)?;
+    let tensors = changes(input.contents.tensors.len(), &chosen);
+    let mut change = Change { tensors, opset, ir_version, data_file: None };
+    let layout = lay_out(request, input, graph, &mut change, &mut notes)?;
     // Several weights with the same codes follow each other, and so do their places.
     let mut last = (usize::MAX, 0);
     let steps = chosen.into_iter().map(|chosen| {
         let at = chosen.place.1;
         last = (at, if last.0 == at { last.1 + 1 } else { 0 });
-        step(chosen, last.1, study, &layout, conversions)
+        step(chosen, last.1, graph, &layout, conversions)
     });
     let steps = steps.collect::<Result<_>>()?;
     let ModelLayout { layout, copies, data_start, .. } = layout;
@@ -71,11 +69,11 @@ fn rules_without_effect(request: &Request, chosen: &[Chosen]) -> Vec<String> {
 fn lay_out<'c>(
     request: &Request<'c>,
     input: &Input,
-    study: &Study,
+    graph: &ModelGraph,
     change: &mut Change<'c>,
     notes: &mut Vec<String>,
 ) -> Result<ModelLayout> {
-    let whole = study.lay_out(input, change)?;
+    let whole = graph.lay_out(input, change)?;
     let len = whole.layout.len;
     let is_long = len > MAX_MODEL;
     if !is_long && !request.model.external_data {
@@ -92,7 +90,7 @@ fn lay_out<'c>(
         let len = size(len);
         notes.push(format!("the elements of large tensors go to a second file: a model of {len} is too long"));
     }
-    let divided = study.lay_out(input, change)?;
+    let divided = graph.lay_out(input, change)?;
     let model_len = divided.data_start.unwrap_or(divided.layout.len);
     if model_len > MAX_MODEL {
         let what = "without its initializers, and protobuf messages are limited to 2 GiB";
@@ -105,7 +103,7 @@ fn lay_out<'c>(
 fn step<'a>(
     chosen: Chosen<'a>,
     number: usize,
-    study: &Study,
+    graph: &ModelGraph,
     ModelLayout { layout, places, .. }: &ModelLayout,
     conversions: &mut Conversions,
 ) -> Result<Step<'a>> {
@@ -117,7 +115,7 @@ fn step<'a>(
             let conversion = conversions.get(from, to, target.is_ok());
             let conversion = conversion.map_err(|error| error.in_tensor(&name))?;
             let name = match target {
-                Ok(to) => Cow::Owned(study.stored_name(&name, to)),
+                Ok(to) => Cow::Owned(graph.stored_name(&name, to)),
                 Err(_) => name,
             };
             let range = place.as_ref().map_or(0..sources[0].stored_len(), |place| place.range.clone());
@@ -144,7 +142,7 @@ fn step<'a>(
         Origin::Values(weight) => {
             let first = places[at].expect("what is quantized gets new places");
             let parts = weight.rows.encoder.parts();
-            let stored = study.stored_name(&sources[0].tensor.name, parts[0].dtype);
+            let stored = graph.stored_name(&sources[0].tensor.name, parts[0].dtype);
             let new = |(number, part): (usize, &EncodedPart)| NewStored {
                 name: Cow::Owned(format!("{stored}{}", part.suffix)),
                 range: layout.places[first + number].range.clone(),
@@ -161,94 +159,74 @@ fn converted<'a>(sources: Few<SourceTensor<'a>>, results: Few<NewStored<'a>>, ho
     Step { stays: false, sources, results, how, kept: None, fortran_order: false }
 }
 
-fn changes<'c>(input: &Input, study: &Study, chosen: &'c [Chosen]) -> (Vec<TensorChange>, Vec<QuantizedTensor<'c>>) {
-    let mut quantized = Vec::new();
-    let mut tensors = vec![TensorChange::Goes; input.contents.tensors.len()];
+/// Returns the change of each tensor of the model.
+fn changes<'c>(count: usize, chosen: &'c [Chosen]) -> Vec<TensorChange<'c>> {
+    let mut tensors: Vec<TensorChange> = std::iter::repeat_with(|| TensorChange::Goes).take(count).collect();
     for chosen in chosen {
-        if matches!(tensors[chosen.place.1], TensorChange::Decoded(..)) {
-            continue;
-        }
         tensors[chosen.place.1] = match (&chosen.from, chosen.target) {
             (_, Err(_)) => TensorChange::Stays,
-            (Origin::Parts(_), Ok(to)) => {
-                let is_it = |found: &Dequantization| found.codes == chosen.place.1;
-                let number = study.dequantizations.iter().position(is_it).expect("the graph says what is decoded");
-                TensorChange::Decoded(number, to)
-            }
+            (Origin::Parts(_), Ok(_)) => TensorChange::Decoded,
             (Origin::Values(weight), Ok(_)) => {
                 let encoder = &weight.rows.encoder;
                 let parts = encoder.parts().iter().map(|part| (part.dtype, &part.shape[..])).collect();
                 let LinearAxis { axis, block_size } = encoder.axis().expect("the encoder is one for models");
-                quantized.push(QuantizedTensor { parts, axis, block_size });
-                TensorChange::Quantized(quantized.len() - 1)
+                TensorChange::Quantized(QuantizedTensor { parts, axis, block_size })
             }
             (Origin::Elements(_), Ok(to)) => TensorChange::Cast(to),
         };
     }
-    (tensors, quantized)
+    tensors
 }
 
 /// Returns the opset and the IR version that the model needs, if it has older ones.
 fn versions(
     request: &Request,
-    input: &Input,
-    study: &Study,
+    graph: &ModelGraph,
     chosen: &[Chosen],
     notes: &mut Vec<String>,
 ) -> Result<(Option<u64>, Option<u64>)> {
+    /// Remedy if users choose the type, as in a cast. The types of a scheme are fixed.
+    const OTHER_TYPE: &str = "float16 needs no later version";
     let since = |dtype: Dtype| VERSIONS.iter().find(|version| version.added.contains(&dtype)).map_or(0, |it| it.since);
-    let is_cast = |chosen: &&Chosen| matches!(chosen.from, Origin::Elements(_));
-    let converted = || {
-        let cast = chosen.iter().filter(is_cast);
-        cast.filter_map(|chosen| chosen.target.ok().map(|to| (source_dtype(chosen), to)))
-    };
+    let converted = || chosen.iter().filter_map(|chosen| Some((chosen, chosen.target.ok()?)));
     // The opset to import instead, the type or scale that needs it, and the imported opset.
     let mut raised: Option<(u64, String, u64)> = None;
-    let mut require = |what: String, wanted: u64, remedy: Option<&str>| {
-        if raised.as_ref().is_some_and(|(known, ..)| *known >= wanted) {
-            return Ok(());
+    let mut require = |needy: String, wanted: u64, remedy: Option<&str>| {
+        if raised.as_ref().is_none_or(|(known, ..)| *known < wanted)
+            && let Some(imported) = graph.older_opset((&needy, wanted), remedy, request.model.raise_opset)?
+        {
+            raised = Some((wanted, needy, imported));
         }
-        match study.obstacle(&input.files[0], wanted) {
-            None => Ok(()),
-            Some(Obstacle::Opset { imported, broken: None }) if request.model.raise_opset => {
-                raised = Some((wanted, what, imported));
-                Ok(())
-            }
-            Some(obstacle) => Err(refused(&what, wanted, obstacle, remedy)),
-        }
+        Ok(())
     };
-    let types = converted().flat_map(|(from, to)| [from, to]);
+    let cast = converted().filter(|(chosen, _)| matches!(chosen.from, Origin::Elements(_)));
+    let types = cast.flat_map(|(chosen, to)| [source_dtype(chosen), to]);
     if let Some(dtype) = types.max_by_key(|dtype| since(*dtype)) {
-        require(dtype.to_string(), since(dtype).into(), OTHER_TYPE)?;
+        require(dtype.to_string(), since(dtype).into(), Some(OTHER_TYPE))?;
     }
-    for chosen in chosen {
-        let (Origin::Values(weight), Ok(codes)) = (&chosen.from, chosen.target) else { continue };
+    let mut is_quantized = false;
+    for (chosen, codes) in converted() {
+        let Origin::Values(weight) = &chosen.from else { continue };
+        is_quantized = true;
         let is_blocked = weight.rows.encoder.axis().is_some_and(|axis| axis.block_size > 0);
         let scales = source_dtype(chosen);
-        let (what, wanted) = match codes {
+        let (needy, wanted) = match codes {
             codes if is_blocked || codes.bits() < 8 => (codes.to_string(), 21),
             codes if codes.is_float8() => (codes.to_string(), 19),
             _ if scales != Dtype::Float32 => (format!("a scale of {scales}"), 19),
             _ => (codes.to_string(), 13),
         };
-        if let Some(obstacle) = study.old_ir() {
-            return Err(refused(&what, 0, obstacle, None));
-        }
-        require(what, wanted, None)?;
+        graph.check_new_initializers(&needy)?;
+        require(needy, wanted, None)?;
     }
     if let Some((opset, what, imported)) = &raised {
         notes.push(format!("the model now imports opset {opset} instead of {imported}, for {what}"));
     }
     let mut ir_version = None;
-    let types = converted().map(|(_, to)| to).chain(chosen.iter().filter_map(|chosen| chosen.target.ok()));
-    for to in types {
-        match study.ir_version_for(to) {
-            Ok(wanted) => ir_version = ir_version.max(wanted),
-            Err(obstacle) => {
-                let is_quantized = chosen.iter().any(|chosen| matches!(chosen.from, Origin::Values(_)));
-                return Err(refused(to.name(), 0, obstacle, OTHER_TYPE.filter(|_| !is_quantized)));
-            }
-        }
+    for (_, to) in converted() {
+        let later = graph.later_ir(to);
+        let later = later.map_err(|error| if is_quantized { error } else { error.remedy(OTHER_TYPE) })?;
+        ir_version = ir_version.max(later);
     }
     if let Some(version) = ir_version {
         notes.push(format!("the model now has IR version {version}, which its types need"));
@@ -258,49 +236,4 @@ fn versions(
 
 fn source_dtype(chosen: &Chosen) -> Dtype {
     chosen.sources[0].elements.stored_dtype()
-}
-
-/// Remedy if users choose the type, as in a cast. The types of a scheme are fixed.
-const OTHER_TYPE: Option<&str> = Some("float16 needs no later version");
-
-/// Returns the error for a type or scale that needs later versions than the model has; `remedy` helps without another
-/// version.
-fn refused(needy: &str, wanted: u64, obstacle: Obstacle, remedy: Option<&str>) -> Error {
-    const OWN_DOMAIN: &str = "if the operator is not one of ONNX, its nodes need a domain of their own";
-    const CONVERTER: &str = "onnx.version_converter converts models to later opsets";
-    const INLINER: &str = "onnx.inliner.inline_local_functions puts the nodes of functions into the graph";
-    let with_remedy = |error: Error| match remedy {
-        Some(remedy) => error.remedy(remedy),
-        None => error,
-    };
-    match obstacle {
-        Obstacle::Opset { imported, broken } => {
-            let what = format!("{needy} needs opset {wanted}, and the model imports {imported}");
-            match broken {
-                None => Error::new(what).of(Kind::OldOpset),
-                Some((node, operator, why)) => {
-                    let (why, advice) = match why {
-                        Break::From(first) => (format!("means something else from opset {first} on"), CONVERTER),
-                        Break::Unknown => ("is of an operator that tcast does not know".to_owned(), OWN_DOMAIN),
-                    };
-                    Error::new(format!("{what}: node '{node}' ({operator}) {why}"))
-                        .remedy(remedy.into_iter().chain([advice]).collect::<Vec<_>>().join("; "))
-                }
-            }
-        }
-        Obstacle::Functions { imported } => {
-            let what = format!(
-                "{needy} needs opset {wanted}, and the model imports {imported}: its functions import opsets of their own, \
-                 so tcast does not raise it"
-            );
-            Error::new(what).remedy(remedy.into_iter().chain([INLINER]).collect::<Vec<_>>().join("; "))
-        }
-        Obstacle::NoOpset => {
-            Error::new("the model imports no operators of the default domain, and Cast is one of them")
-                .remedy("name an output that ends in .safetensors")
-        }
-        Obstacle::OldIr { version } => with_remedy(Error::new(format!(
-            "{needy} needs a later IR version than {version}, in which callers could override the initializers"
-        ))),
-    }
 }
