@@ -4,7 +4,7 @@ use super::model;
 use super::quantization::TensorIndex;
 use super::step::Step;
 use super::{Codes, Conversions, Request};
-use crate::container::onnx::model::Study;
+use crate::container::onnx::model::ModelGraph;
 use crate::container::{Elements, Form, FormatInfo, Input, Tensor};
 use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Kind, Result};
@@ -20,7 +20,7 @@ pub(super) struct Cast<'p, 'r, 'a> {
     request: &'p Request<'r>,
     inputs: &'a [Input],
     /// The ONNX model that is changed, if the output is one.
-    model: Option<&'p Study>,
+    model: Option<&'p ModelGraph<'a>>,
     conversions: &'p mut Conversions<'r>,
     /// Types that the output is known to store.
     storable: Vec<Dtype>,
@@ -30,7 +30,7 @@ impl<'p, 'r, 'a> Cast<'p, 'r, 'a> {
     pub(super) fn new(
         request: &'p Request<'r>,
         inputs: &'a [Input],
-        model: Option<&'p Study>,
+        model: Option<&'p ModelGraph<'a>>,
         conversions: &'p mut Conversions<'r>,
     ) -> Self {
         Self { request, inputs, model, conversions, storable: Vec::new() }
@@ -98,8 +98,8 @@ impl<'p, 'r, 'a> Cast<'p, 'r, 'a> {
             }
             self.storable.push(dtype);
         }
-        if let (Some(study), Ok(to)) = (self.model, target) {
-            let role = study.role_for(place.1, to);
+        if let (Some(graph), Ok(to)) = (self.model, target) {
+            let role = graph.role_for(place.1, to);
             if let Some(reason) = model::kept(self.request, role, (tensor, name), form.dtype(), to)? {
                 target = Err(reason);
             }

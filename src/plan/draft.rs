@@ -6,7 +6,7 @@ use super::quantization::TensorIndex;
 use super::step::{Operation, Step};
 use super::weights::{Treatment, Weights};
 use super::{Conversions, Request};
-use crate::container::onnx::model::{Dequantization, Study, TensorRole};
+use crate::container::onnx::model::{Dequantization, ModelGraph, TensorRole};
 use crate::container::{Elements, Input, NewTensor, NewTensors, TextExtent};
 use crate::conversion;
 use crate::dtype::Dtype;
@@ -95,7 +95,7 @@ impl NewTensors for PlannedTensors<'_, '_> {
 pub(super) fn steps<'r, 'a>(
     request: &Request<'r>,
     inputs: &'a [Input],
-    model: Option<&Study>,
+    model: Option<&ModelGraph<'a>>,
     weights: &mut Weights<'a>,
     conversions: &mut Conversions<'r>,
 ) -> Result<Vec<DraftStep<'a>>> {
@@ -103,13 +103,13 @@ pub(super) fn steps<'r, 'a>(
         || inputs.iter().enumerate().flat_map(|(at, input)| (0..input.contents.tensors.len()).map(move |t| (at, t)));
     let tensor = |(input, at): TensorIndex| &inputs[input].contents.tensors[at];
     check_from(stored().map(tensor), request.from)?;
-    let needed = model.map(|study| {
+    let needed = model.map(|graph| {
         let is_folded = |folded: &&Dequantization| weights.decodes((0, folded.codes));
-        let folded: Vec<&Dequantization> = study.dequantizations.iter().filter(is_folded).collect();
-        study.parts_of_others(&folded)
+        let folded: Vec<&Dequantization> = graph.dequantizations.iter().filter(is_folded).collect();
+        graph.parts_of_others(&folded)
     });
     let needed = needed.unwrap_or_default();
-    let role_of = |at| model.and_then(|study| study.role(at)).filter(|role| *role == TensorRole::Scale);
+    let role_of = |at| model.and_then(|graph| graph.role(at)).filter(|role| *role == TensorRole::Scale);
     let mut cast = Cast::new(request, inputs, model, conversions);
     let mut steps = large_buffer(stored().count());
     for place in stored() {

@@ -32,7 +32,7 @@ pub(crate) use step::{Direct, NewStored, Operation};
 pub use step::{Plan, Step};
 pub(crate) use weights::Weights;
 
-use crate::container::onnx::model::Study;
+use crate::container::onnx::model::ModelGraph;
 use crate::container::{Container, Form, Input, Metadata, Placement};
 use crate::conversion::Conversion;
 use crate::dtype::Dtype;
@@ -116,7 +116,7 @@ pub(crate) struct Draft<'r, 'a> {
     request: &'r Request<'r>,
     inputs: &'a [Input],
     /// The ONNX model that is changed, if the output is one.
-    model: Option<Study>,
+    model: Option<ModelGraph<'a>>,
     steps: Vec<DraftStep<'a>>,
     conversions: Conversions<'r>,
     /// Changes to the metadata of the outputs.
@@ -131,7 +131,7 @@ impl<'r, 'a> Draft<'r, 'a> {
         weights: Option<&mut Weights<'a>>,
     ) -> Result<Self> {
         let is_model = request.container.format_info().is_changed_only;
-        let model = is_model.then(|| model::study(request, inputs, weights.is_some())).transpose()?;
+        let model = is_model.then(|| model::graph(request, inputs)).transpose()?;
         let mut conversions = Conversions { operator: request.operator, watched: request.fail_on, known: Vec::new() };
         let mut none = Weights::default();
         let weights = weights.unwrap_or(&mut none);
@@ -142,8 +142,8 @@ impl<'r, 'a> Draft<'r, 'a> {
     /// Lays out the outputs, like [`build`].
     pub(crate) fn build(self, spread: Spread, measured: &dyn Fn(u64)) -> Result<Vec<Plan<'a>>> {
         let Self { request, inputs, model, mut steps, mut conversions, metadata } = self;
-        if let Some(study) = &model {
-            return Ok(vec![rewrite::build(request, &inputs[0], study, steps, &mut conversions)?]);
+        if let Some(graph) = &model {
+            return Ok(vec![rewrite::build(request, &inputs[0], graph, steps, &mut conversions)?]);
         }
         measure_texts(&mut steps, measured)?;
         let mut plans = Vec::new();

@@ -1,7 +1,7 @@
 //! Choice of the tensors of an ONNX model that are stored in narrower types, and the reasons for keeping others.
 
 use super::Request;
-use crate::container::onnx::model::{Study, TensorRole};
+use crate::container::onnx::model::{ModelGraph, TensorRole};
 use crate::container::{Input, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
@@ -42,9 +42,9 @@ impl ModelOptions<'_> {
     }
 }
 
-/// Studies the model that is changed. Fails if there are several inputs, the operator does not write ONNX models, or
-/// tensors would get new names.
-pub(super) fn study(request: &Request, inputs: &[Input], has_weights: bool) -> Result<Study> {
+/// Reads the graph of the model that is changed. Fails if there are several inputs, the operator does not write ONNX
+/// models, or tensors would get new names.
+pub(super) fn graph<'a>(request: &Request, inputs: &'a [Input]) -> Result<ModelGraph<'a>> {
     let [input] = inputs else { return Err(Error::new("an ONNX model is made from one model")) };
     if !matches!(request.operator, Operator::Cast(_) | Operator::Dequantize | Operator::Quantize) {
         let error = Error::new(format!("{} does not write ONNX models", request.operator.name()));
@@ -54,11 +54,7 @@ pub(super) fn study(request: &Request, inputs: &[Input], has_weights: bool) -> R
         let error = Error::usage("cannot be renamed: the nodes of the model refer to it by its name");
         return Err(error.in_tensor(&rename.old).without("rename"));
     }
-    let mut study = Study::of(input)?;
-    if has_weights {
-        study.find_uses(input)?;
-    }
-    Ok(study)
+    ModelGraph::of(input)
 }
 
 /// Returns the reason why a tensor of a model keeps its type, if it does.

@@ -3,11 +3,9 @@
 use super::draft::DraftStep;
 use super::{Conversions, Operation, Plan, Request, Step};
 use crate::container::Input;
-use crate::container::onnx::model::{
-    Break, Change, Dequantization, ModelLayout, Obstacle, QuantizedTensor, Study, TensorChange,
-};
+use crate::container::onnx::model::{Change, ModelGraph, ModelLayout, QuantizedTensor, TensorChange};
 use crate::dtype::Dtype;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::operator::cast::VERSIONS;
 use crate::quant::LinearAxis;
 use crate::read::MappedBytes;
@@ -21,20 +19,20 @@ const MAX_MODEL: u64 = (1 << 31) - (1 << 20);
 pub(super) fn build<'a>(
     request: &Request,
     input: &'a Input,
-    study: &Study,
+    graph: &ModelGraph,
     drafts: Vec<DraftStep<'a>>,
     conversions: &mut Conversions,
 ) -> Result<Plan<'a>> {
-    let (tensors, quantized) = changes(input, study, &drafts);
     let mut notes = rules_without_effect(request, &drafts);
-    let (opset, ir_version) = versions(request, input, study, &drafts, &mut notes)?;
-    let mut change = Change { tensors, quantized, opset, ir_version, data_file: None };
-    let layout = lay_out(request, input, study, &mut change, &mut notes)?;
+    let (opset, ir_version) = versions(request, graph, &drafts, &mut notes)?;
+    let tensors = changes(input.contents.tensors.len(), &drafts);
+    let mut change = Change { tensors, opset, ir_version, data_file: None };
+    let layout = lay_out(request, input, graph, &mut change, &mut notes)?;
     // Several weights with the same codes follow each other, and so do their places.
     let mut last = (usize::MAX, 0);
     let steps = drafts.into_iter().map(|DraftStep { place: (_, at), step, .. }| {
         last = (at, if last.0 == at { last.1 + 1 } else { 0 });
-        place(step, last, study, &layout, conversions)
+        place(step, last, graph, &layout, conversions)
     });
     let steps = steps.collect::<Result<_>>()?;
     let ModelLayout { layout, copies, data_start, .. } = layout;
@@ -70,11 +68,11 @@ fn rules_without_effect(request: &Request, drafts: &[DraftStep]) -> Vec<String> 
 fn lay_out<'c>(
     request: &Request<'c>,
     input: &Input,
-    study: &Study,
+    graph: &ModelGraph,
     change: &mut Change<'c>,
     notes: &mut Vec<String>,
 ) -> Result<ModelLayout> {
-    let whole = study.lay_out(input, change)?;
+    let whole = graph.lay_out(input, change)?;
     let len = whole.layout.len;
     let is_long = len > MAX_MODEL;
     if !is_long && !request.model.external_data {
@@ -91,7 +89,7 @@ fn lay_out<'c>(
         let len = size(len);
         notes.push(format!("the elements of large tensors go to a second file: a model of {len} is too long"));
     }
-    let divided = study.lay_out(input, change)?;
+    let divided = graph.lay_out(input, change)?;
     let model_len = divided.data_start.unwrap_or(divided.layout.len);
     if model_len > MAX_MODEL {
         let what = "without its initializers, and protobuf messages are limited to 2 GiB";
@@ -104,7 +102,7 @@ fn lay_out<'c>(
 fn place<'a>(
     mut step: Step<'a>,
     (at, number): (usize, usize),
-    study: &Study,
+    graph: &ModelGraph,
     ModelLayout { layout, places, .. }: &ModelLayout,
     conversions: &mut Conversions,
 ) -> Result<Step<'a>> {
@@ -118,7 +116,7 @@ fn place<'a>(
                 *conversion = completed.map_err(|error| error.in_tensor(&step.results[0].name))?;
             }
             if let Ok(to) = step.new_dtype() {
-                step.results[0].name = Cow::Owned(study.stored_name(&step.results[0].name, to));
+                step.results[0].name = Cow::Owned(graph.stored_name(&step.results[0].name, to));
             }
         }
         Operation::Decode(decoder) => {
@@ -131,7 +129,7 @@ fn place<'a>(
         }
         Operation::Encode(weight) => {
             let parts = weight.rows.encoder.parts();
-            let stored = study.stored_name(&step.sources[0].tensor.name, parts[0].dtype);
+            let stored = graph.stored_name(&step.sources[0].tensor.name, parts[0].dtype);
             for (result, part) in step.results.iter_mut().zip(parts) {
                 result.name = Cow::Owned(format!("{stored}{}", part.suffix));
             }
@@ -145,140 +143,77 @@ fn place<'a>(
     Ok(step)
 }
 
-fn changes<'c>(input: &Input, study: &Study, drafts: &'c [DraftStep]) -> (Vec<TensorChange>, Vec<QuantizedTensor<'c>>) {
-    let mut quantized = Vec::new();
-    let mut tensors = vec![TensorChange::Goes; input.contents.tensors.len()];
-    for &DraftStep { place: (_, at), ref step, .. } in drafts {
-        if matches!(tensors[at], TensorChange::Decoded(..)) {
-            continue;
-        }
-        tensors[at] = match (&step.how, step.new_dtype()) {
+/// Returns the change of each tensor of the model.
+fn changes<'c>(count: usize, drafts: &'c [DraftStep]) -> Vec<TensorChange<'c>> {
+    let mut tensors: Vec<TensorChange> = std::iter::repeat_with(|| TensorChange::Goes).take(count).collect();
+    for DraftStep { place: (_, at), step, .. } in drafts {
+        tensors[*at] = match (&step.how, step.new_dtype()) {
             (_, Err(_)) => TensorChange::Stays,
-            (Operation::Decode(_), Ok(to)) => {
-                let is_it = |found: &Dequantization| found.codes == at;
-                let number = study.dequantizations.iter().position(is_it).expect("the graph says what is decoded");
-                TensorChange::Decoded(number, to)
-            }
+            (Operation::Decode(_), Ok(_)) => TensorChange::Decoded,
             (Operation::Encode(weight), Ok(_)) => {
                 let encoder = &weight.rows.encoder;
                 let parts = encoder.parts().iter().map(|part| (part.dtype, &part.shape[..])).collect();
                 let LinearAxis { axis, block_size } = encoder.axis().expect("the encoder is one for models");
-                quantized.push(QuantizedTensor { parts, axis, block_size });
-                TensorChange::Quantized(quantized.len() - 1)
+                TensorChange::Quantized(QuantizedTensor { parts, axis, block_size })
             }
             (Operation::Convert(_), Ok(to)) => TensorChange::Cast(to),
         };
     }
-    (tensors, quantized)
+    tensors
 }
 
 /// Returns the opset and the IR version that the model needs, if it has older ones.
 fn versions(
     request: &Request,
-    input: &Input,
-    study: &Study,
+    graph: &ModelGraph,
     drafts: &[DraftStep],
     notes: &mut Vec<String>,
 ) -> Result<(Option<u64>, Option<u64>)> {
+    /// Remedy if users choose the type, as in a cast. The types of a scheme are fixed.
+    const OTHER_TYPE: &str = "float16 needs no later version";
     let since = |dtype: Dtype| VERSIONS.iter().find(|version| version.added.contains(&dtype)).map_or(0, |it| it.since);
     let steps = || drafts.iter().map(|draft| &draft.step);
-    let converted = || {
-        let cast = steps().filter(|step| matches!(step.how, Operation::Convert(_)) && step.is_converted());
-        cast.map(Step::dtypes)
-    };
+    let converted = || steps().filter(|step| step.is_converted());
     // The opset to import instead, the type or scale that needs it, and the imported opset.
     let mut raised: Option<(u64, String, u64)> = None;
-    let mut require = |what: String, wanted: u64, remedy: Option<&str>| {
-        if raised.as_ref().is_some_and(|(known, ..)| *known >= wanted) {
-            return Ok(());
+    let mut require = |needy: String, wanted: u64, remedy: Option<&str>| {
+        if raised.as_ref().is_none_or(|(known, ..)| *known < wanted)
+            && let Some(imported) = graph.older_opset((&needy, wanted), remedy, request.model.raise_opset)?
+        {
+            raised = Some((wanted, needy, imported));
         }
-        match study.obstacle(&input.files[0], wanted) {
-            None => Ok(()),
-            Some(Obstacle::Opset { imported, broken: None }) if request.model.raise_opset => {
-                raised = Some((wanted, what, imported));
-                Ok(())
-            }
-            Some(obstacle) => Err(refused(&what, wanted, obstacle, remedy)),
-        }
+        Ok(())
     };
-    let types = converted().flat_map(|(from, to)| [from, to]);
+    let cast = converted().filter(|step| matches!(step.how, Operation::Convert(_)));
+    let types = cast.map(Step::dtypes).flat_map(|(from, to)| [from, to]);
     if let Some(dtype) = types.max_by_key(|dtype| since(*dtype)) {
-        require(dtype.to_string(), since(dtype).into(), OTHER_TYPE)?;
+        require(dtype.to_string(), since(dtype).into(), Some(OTHER_TYPE))?;
     }
-    for step in steps() {
+    let mut is_quantized = false;
+    for step in converted() {
         let (Operation::Encode(weight), (scales, codes)) = (&step.how, step.dtypes()) else { continue };
+        is_quantized = true;
         let is_blocked = weight.rows.encoder.axis().is_some_and(|axis| axis.block_size > 0);
-        let (what, wanted) = match codes {
+        let (needy, wanted) = match codes {
             codes if is_blocked || codes.bits() < 8 => (codes.to_string(), 21),
             codes if codes.is_float8() => (codes.to_string(), 19),
             _ if scales != Dtype::Float32 => (format!("a scale of {scales}"), 19),
             _ => (codes.to_string(), 13),
         };
-        if let Some(obstacle) = study.old_ir() {
-            return Err(refused(&what, 0, obstacle, None));
-        }
-        require(what, wanted, None)?;
+        graph.check_new_initializers(&needy)?;
+        require(needy, wanted, None)?;
     }
     if let Some((opset, what, imported)) = &raised {
         notes.push(format!("the model now imports opset {opset} instead of {imported}, for {what}"));
     }
     let mut ir_version = None;
-    for to in converted().map(|(_, to)| to).chain(steps().filter_map(|step| step.new_dtype().ok())) {
-        match study.ir_version_for(to) {
-            Ok(wanted) => ir_version = ir_version.max(wanted),
-            Err(obstacle) => {
-                let is_quantized = steps().any(|step| matches!(step.how, Operation::Encode(_)));
-                return Err(refused(to.name(), 0, obstacle, OTHER_TYPE.filter(|_| !is_quantized)));
-            }
-        }
+    for step in converted() {
+        let later = graph.later_ir(step.dtypes().1);
+        let later = later.map_err(|error| if is_quantized { error } else { error.remedy(OTHER_TYPE) })?;
+        ir_version = ir_version.max(later);
     }
     if let Some(version) = ir_version {
         notes.push(format!("the model now has IR version {version}, which its types need"));
     }
     Ok((raised.map(|(opset, ..)| opset), ir_version))
-}
-
-/// Remedy if users choose the type, as in a cast. The types of a scheme are fixed.
-const OTHER_TYPE: Option<&str> = Some("float16 needs no later version");
-
-/// Returns the error for a type or scale that needs later versions than the model has; `remedy` helps without another
-/// version.
-fn refused(needy: &str, wanted: u64, obstacle: Obstacle, remedy: Option<&str>) -> Error {
-    const OWN_DOMAIN: &str = "if the operator is not one of ONNX, its nodes need a domain of their own";
-    const CONVERTER: &str = "onnx.version_converter converts models to later opsets";
-    const INLINER: &str = "onnx.inliner.inline_local_functions puts the nodes of functions into the graph";
-    let with_remedy = |error: Error| match remedy {
-        Some(remedy) => error.remedy(remedy),
-        None => error,
-    };
-    match obstacle {
-        Obstacle::Opset { imported, broken } => {
-            let what = format!("{needy} needs opset {wanted}, and the model imports {imported}");
-            match broken {
-                None => Error::new(what).of(Kind::OldOpset),
-                Some((node, operator, why)) => {
-                    let (why, advice) = match why {
-                        Break::From(first) => (format!("means something else from opset {first} on"), CONVERTER),
-                        Break::Unknown => ("is of an operator that tcast does not know".to_owned(), OWN_DOMAIN),
-                    };
-                    Error::new(format!("{what}: node '{node}' ({operator}) {why}"))
-                        .remedy(remedy.into_iter().chain([advice]).collect::<Vec<_>>().join("; "))
-                }
-            }
-        }
-        Obstacle::Functions { imported } => {
-            let what = format!(
-                "{needy} needs opset {wanted}, and the model imports {imported}: its functions import opsets of their own, \
-                 so tcast does not raise it"
-            );
-            Error::new(what).remedy(remedy.into_iter().chain([INLINER]).collect::<Vec<_>>().join("; "))
-        }
-        Obstacle::NoOpset => {
-            Error::new("the model imports no operators of the default domain, and Cast is one of them")
-                .remedy("name an output that ends in .safetensors")
-        }
-        Obstacle::OldIr { version } => with_remedy(Error::new(format!(
-            "{needy} needs a later IR version than {version}, in which callers could override the initializers"
-        ))),
-    }
 }

@@ -2,7 +2,7 @@
 
 use super::LogicalCheckpoint;
 use crate::container::Input;
-use crate::container::onnx::model::{Dequantization, Study};
+use crate::container::onnx::model::{Dequantization, ModelGraph};
 use crate::error::{Error, Result};
 use crate::quant::{FoundWeight, LinearAxis, ONNX, Parameters, Problem, Recognized, Role};
 use std::collections::HashSet;
@@ -15,16 +15,14 @@ impl<'a> LogicalCheckpoint<'a> {
     /// Finds the weights that `DequantizeLinear` nodes decode.
     pub(super) fn recognize_model(&self, input: &'a Input) -> Result<Recognized> {
         let mut found = Recognized::default();
-        let mut study = Study::of(input)?;
-        study.find_uses(input)?;
-        let casts = study.cast_values(input);
-        for (tensor, graph, name) in &casts {
-            found.cast_names.entry(*tensor).or_default().push(study.unique_name(*graph, name));
+        let graph = ModelGraph::of(input)?;
+        if input.contents.unreadable.is_empty() {
+            let names = (0..self.tensors.len()).map(|at| (at, graph.cast_names(at)));
+            found.cast_names = names.filter(|(_, names)| !names.is_empty()).collect();
         }
         let (mut parts, mut left) = (HashSet::new(), MOST);
-        for folded in &study.dequantizations {
-            let name = study.unique_name(study.graph_of(folded), &folded.name);
-            let weight = self.folded_weight(folded, name, &mut left);
+        for folded in &graph.dequantizations {
+            let weight = self.folded_weight(folded, graph.decoded_name(folded), &mut left);
             let checked = weight.and_then(|weight| weight.grid(&self.tensors).map(|_| weight));
             match checked {
                 Ok(weight) => {
@@ -34,10 +32,9 @@ impl<'a> LogicalCheckpoint<'a> {
                 Err(error) => found.problems.push(Problem { tensors: vec![folded.codes], error }),
             }
         }
-        found.left = study.quantized_operators().map(|(operator, count)| (operator.to_owned(), count)).collect();
-        let stays = |(reason, count, node): (&'static str, u64, &str)| (reason, count, node.to_owned());
-        found.nodes_that_stay = study.nodes_that_stay().into_iter().map(stays).collect();
-        found.codes_that_stay = study.undecoded.iter().map(|node| node.codes).collect();
+        found.left = graph.quantized_operators().into_iter().collect();
+        found.nodes_that_stay = graph.nodes_that_stay();
+        found.codes_that_stay = graph.undecoded.iter().map(|node| node.codes).collect();
         found.plain = (0..self.tensors.len()).filter(|at| !parts.contains(at)).collect();
         Ok(found)
     }

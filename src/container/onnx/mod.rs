@@ -18,7 +18,7 @@ use crate::io::map::MappedFile;
 use crate::kernel::Storage;
 use crate::text::{counted, size};
 use external::{Externals, LinkRule};
-use protobuf::{MessageFields, Value, take_varint, write_bytes, write_head, write_number};
+use protobuf::{MessageFields, NewMessage, Value, take_varint};
 use std::ops::Range;
 
 /// Fields of `TensorProto`.
@@ -79,10 +79,10 @@ impl Container for Onnx {
     }
 
     fn read(&self, file: &MappedFile, _threads: usize) -> Result<Contents> {
-        let message = Message::read(file, 0..file.len());
+        let message = TensorMessage::read(file, 0..file.len());
         let message = message.and_then(|message| message.head().map(|_| message));
         let message = message.map_err(|error| {
-            diagnose(file).unwrap_or_else(|| error.in_tensor(&Message::name_in(file, 0..file.len())))
+            diagnose(file).unwrap_or_else(|| error.in_tensor(&TensorMessage::name_in(file, 0..file.len())))
         })?;
         let mut externals = Externals::new(file.path(), LinkRule::Never);
         let name = message.name.clone();
@@ -98,54 +98,46 @@ impl Container for Onnx {
         _threads: usize,
     ) -> Result<FileLayout> {
         let tensor = only_tensor(tensors, "pb")?;
-        let mut head = Vec::new();
+        let mut head = NewMessage::default();
         for &length in tensor.shape {
             if i64::try_from(length).is_err() {
                 return Err(Error::new(format!("a dimension of {length}; ONNX counts to 2^63")).in_tensor(&tensor.name));
             }
-            write_number(&mut head, DIMS, length);
+            head = head.number(DIMS, length);
         }
-        let data_type =
-            tensor.dtype.onnx_number().ok_or_else(|| self.refusal(tensor.dtype, false).in_tensor(&tensor.name))?;
-        write_number(&mut head, DATA_TYPE, data_type.into());
-        let mut name = Vec::new();
-        if !tensor.name.is_empty() {
-            write_bytes(&mut name, NAME, tensor.name.as_bytes());
-        }
-        let mut tail = Vec::new();
+        let refusal = || self.refusal(tensor.dtype, false).in_tensor(&tensor.name);
+        head = head.number(DATA_TYPE, tensor.dtype.onnx_number().ok_or_else(refusal)?.into());
+        let with_name =
+            |message: NewMessage| if tensor.name.is_empty() { message } else { message.text(NAME, &tensor.name) };
+        let mut tail = NewMessage::default();
         let form = form(tensor.dtype);
         let data = if tensor.dtype == Dtype::String {
-            tail = name; // fields are written in the order of their numbers
+            tail = with_name(tail); // fields are written in the order of their numbers
             tensor.text.as_ref().map_or(0, |text| text.field_bytes)
         } else {
             let data = form.bytes(tensor.count).ok_or_else(too_long)?;
-            head.append(&mut name);
-            write_head(&mut head, RAW_DATA, data);
+            head = with_name(head).head(RAW_DATA, data);
             data
         };
-        for (key, value) in metadata.into_iter().flatten() {
-            if key == DOC_NAME {
-                write_bytes(&mut tail, DOC_STRING, value.as_bytes());
-            }
-        }
-        for (key, value) in metadata.into_iter().flatten().filter(|(key, _)| key != DOC_NAME) {
-            write_pair(&mut tail, METADATA_PROPS, key, value);
-        }
-        let start = head.len() as u64;
+        let is_doc = |(key, _): &&(String, String)| key == DOC_NAME;
+        let (docs, pairs): (Vec<_>, Vec<_>) = metadata.into_iter().flatten().partition(is_doc);
+        tail = docs.into_iter().fold(tail, |tail, (_, doc)| tail.text(DOC_STRING, doc));
+        tail = pairs.into_iter().fold(tail, |tail, (key, value)| tail.pair(METADATA_PROPS, key, value));
+        let start = head.0.len() as u64;
         let end = start.checked_add(data).ok_or_else(too_long)?;
-        let len = end.checked_add(tail.len() as u64).ok_or_else(too_long)?;
+        let len = end.checked_add(tail.0.len() as u64).ok_or_else(too_long)?;
         if len > MAX_MESSAGE {
             let error = Error::new(format!("an ONNX tensor of {}; protobuf messages are limited to 2 GiB", size(len)));
             return Err(error.in_tensor(&tensor.name).remedy("name an output that ends in .safetensors or .npz"));
         }
         let places = vec![Placement { form, range: start..end, crc: None }];
-        Ok(FileLayout { literals: vec![(0, head), (end, tail)], places, len })
+        Ok(FileLayout { literals: vec![(0, head.0), (end, tail.0)], places, len })
     }
 }
 
-/// A tensor message without its elements.
+/// A `TensorProto` without its elements.
 #[derive(Default)]
-struct Message {
+struct TensorMessage {
     range: Range<usize>,
     dims: Vec<u64>,
     data_type: u64,
@@ -158,7 +150,7 @@ struct Message {
     metadata: Vec<(String, String)>,
 }
 
-impl Message {
+impl TensorMessage {
     /// Reads the complete message in `range`.
     fn read(file: &[u8], range: Range<usize>) -> Result<Self> {
         let mut message = Self { range: range.clone(), ..Self::default() };
@@ -186,9 +178,9 @@ impl Message {
                     return Err(Error::new("raw_data appears twice"));
                 }
                 (RAW_DATA, Value::Bytes(range)) => message.raw_data = Some(range),
-                (NAME, Value::Bytes(range)) => message.name = text(file, range, "its name")?,
+                (NAME, Value::Bytes(range)) => message.name = text(&file[range], "its name")?,
                 (DOC_STRING, Value::Bytes(range)) if !range.is_empty() => {
-                    doc = Some(text(file, range, "its doc_string")?);
+                    doc = Some(text(&file[range], "its doc_string")?);
                 }
                 (DATA_LOCATION, Value::Varint(location)) => message.is_external = location == 1,
                 (EXTERNAL_DATA, Value::Bytes(range)) => message.external.push(pair(file, range)?),
@@ -222,7 +214,7 @@ impl Message {
     fn name_in(file: &[u8], range: Range<usize>) -> String {
         let fields = MessageFields::new(file, range).map_while(Result::ok);
         let names = fields.filter_map(|field| if let (NAME, Value::Bytes(range)) = field { Some(range) } else { None });
-        names.last().and_then(|range| text(file, range, "its name").ok()).unwrap_or_default()
+        names.last().and_then(|range| text(&file[range], "its name").ok()).unwrap_or_default()
     }
 
     /// Returns type and shape.
@@ -247,8 +239,8 @@ impl Message {
             element_count(&shape).ok_or_else(|| Error::new("the shape asks for more elements than can be counted"))?;
         let (elements, data) = self.data(file, dtype, count, externals)?;
         let place = match self {
-            Message { is_external: true, .. } => "external_data",
-            Message { typed: Some(field), .. } => typed::name_of(field),
+            Self { is_external: true, .. } => "external_data",
+            Self { typed: Some(field), .. } => typed::name_of(field),
             _ => "raw_data",
         };
         let stored = format!("{} {place}", dtype.onnx_name().unwrap_or_default()).into();
@@ -298,8 +290,8 @@ fn check_size(held: u64, wanted: u64) -> Result<()> {
     Err(Error::new(format!("its shape asks for {wanted} bytes, there are {held}")))
 }
 
-fn text(file: &[u8], range: Range<usize>, what: &str) -> Result<String> {
-    String::from_utf8(file[range].to_vec()).map_err(|_| Error::new(format!("{what} is not UTF-8")))
+fn text(bytes: &[u8], what: &str) -> Result<String> {
+    String::from_utf8(bytes.to_vec()).map_err(|_| Error::new(format!("{what} is not UTF-8")))
 }
 
 /// Reads a `StringStringEntryProto`.
@@ -307,19 +299,12 @@ fn pair(file: &[u8], range: Range<usize>) -> Result<(String, String)> {
     let (mut key, mut value) = (String::new(), String::new());
     for field in MessageFields::new(file, range) {
         match field? {
-            (1, Value::Bytes(range)) => key = text(file, range, "a metadata name")?,
-            (2, Value::Bytes(range)) => value = text(file, range, "a metadata value")?,
+            (1, Value::Bytes(range)) => key = text(&file[range], "a metadata name")?,
+            (2, Value::Bytes(range)) => value = text(&file[range], "a metadata value")?,
             _ => {}
         }
     }
     Ok((key, value))
-}
-
-fn write_pair(output: &mut Vec<u8>, field: u64, key: &str, value: &str) {
-    let mut pair = Vec::new();
-    write_bytes(&mut pair, 1, key.as_bytes());
-    write_bytes(&mut pair, 2, value.as_bytes());
-    write_bytes(output, field, &pair);
 }
 
 /// Identifies a message that is not a tensor by the kinds of its fields.

@@ -126,20 +126,38 @@ pub(super) fn write_varint(output: &mut Vec<u8>, value: u64) {
     output.extend_from_slice(&bytes[..length.into()]);
 }
 
-pub(super) fn write_number(output: &mut Vec<u8>, field: u64, value: u64) {
-    write_varint(output, field << 3);
-    write_varint(output, value);
-}
+/// The fields of a new message, in the order in which they are added.
+#[derive(Default)]
+pub(super) struct NewMessage(pub Vec<u8>);
 
-/// Appends the tag and the length of a field; the bytes follow.
-pub(super) fn write_head(output: &mut Vec<u8>, field: u64, length: u64) {
-    write_varint(output, field << 3 | 2);
-    write_varint(output, length);
-}
+impl NewMessage {
+    pub(super) fn number(mut self, field: u64, value: u64) -> Self {
+        write_varint(&mut self.0, field << 3);
+        write_varint(&mut self.0, value);
+        self
+    }
 
-pub(super) fn write_bytes(output: &mut Vec<u8>, field: u64, bytes: &[u8]) {
-    write_head(output, field, bytes.len() as u64);
-    output.extend_from_slice(bytes);
+    /// Adds the tag and the length of a field; the bytes follow.
+    pub(super) fn head(mut self, field: u64, length: u64) -> Self {
+        write_varint(&mut self.0, field << 3 | 2);
+        write_varint(&mut self.0, length);
+        self
+    }
+
+    pub(super) fn bytes(self, field: u64, bytes: &[u8]) -> Self {
+        let mut message = self.head(field, bytes.len() as u64);
+        message.0.extend_from_slice(bytes);
+        message
+    }
+
+    pub(super) fn text(self, field: u64, text: &str) -> Self {
+        self.bytes(field, text.as_bytes())
+    }
+
+    /// Adds a `StringStringEntryProto`.
+    pub(super) fn pair(self, field: u64, key: &str, value: &str) -> Self {
+        self.bytes(field, &Self::default().text(1, key).text(2, value).0)
+    }
 }
 
 /// Size in bytes of a text as a separate field, whose tag takes one byte.

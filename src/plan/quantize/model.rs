@@ -3,7 +3,7 @@
 
 use super::{Misfit, QuantizeRequest, Quantizing, misfit};
 use crate::container::Tensor;
-use crate::container::onnx::model::{Study, TensorRole, WeightUse};
+use crate::container::onnx::model::{ModelGraph, TensorRole, WeightUse};
 use crate::error::{Error, Result};
 use crate::plan::dequantize::Recoding;
 use crate::plan::few::Few;
@@ -42,8 +42,7 @@ impl<'a> Quantizing<'a> {
         let schemes = request.rules.iter().filter_map(|rule| rule.scheme).chain(request.scheme);
         schemes.map(stored).collect::<Result<Vec<_>>>().map_err(in_file)?;
         let [input] = &source.shards[..] else { return Err(in_file(Error::new("is not one ONNX model"))) };
-        let mut study = Study::of(input)?;
-        study.find_uses(input)?;
+        let graph = ModelGraph::of(input)?;
         let (mut weights, mut others, mut misfits) = (Weights::default(), Vec::new(), Vec::new());
         let mut count = 0;
         // Weights of one kind share an encoder, because it is larger than most descriptions of a tensor.
@@ -57,7 +56,7 @@ impl<'a> Quantizing<'a> {
                 None => Err(KeptReason::LeftOut),
             };
             let is_named = rule.is_some() && scheme.is_ok();
-            let usage = check(&study, at, tensor);
+            let usage = check(&graph, at, tensor);
             let decided = scheme.and_then(|scheme| match usage {
                 Ok(_) if !is_named && tensor.count < min_elements => Err(KeptReason::Small),
                 usage => usage.map(|usage| (scheme, usage)),
@@ -122,19 +121,19 @@ impl<'a> Quantizing<'a> {
 }
 
 /// Returns the use of a tensor by nodes, or the reason why it cannot be quantized.
-fn check(study: &Study, at: usize, tensor: &Tensor) -> Result<WeightUse, KeptReason> {
+fn check(graph: &ModelGraph, at: usize, tensor: &Tensor) -> Result<WeightUse, KeptReason> {
     match tensor.elements.dtype() {
         Some(dtype) if dtype.is_weight() => {}
         Some(dtype) if dtype.is_floating() => return Err(KeptReason::OtherFloat),
         _ => return Err(KeptReason::NotFloating),
     }
-    if let Some(role) = study.role(at) {
+    if let Some(role) = graph.role(at) {
         return Err(KeptReason::Role(role));
     }
-    if study.is_input(at) {
+    if graph.is_input(at) {
         return Err(KeptReason::Role(TensorRole::GraphInput));
     }
-    study.weight_use(at).ok_or(KeptReason::NoWeight)
+    graph.weight_use(at).ok_or(KeptReason::NoWeight)
 }
 
 fn encoder(

@@ -3,30 +3,35 @@
 //! An initializer `w` becomes `w_float16`, and a Cast node before the graph's other nodes restores `w` in its old type.
 //! A Constant node gets the new name for its output, and the Cast node follows it. Therefore all references to the
 //! value, in this graph or in a nested one, stay as they are. No other value or node of the model has the new name.
+//! `DequantizeLinear` nodes decode a weight that is stored as codes, one node for each of its users; such nodes are
+//! removed if values replace their codes.
 
-use super::super::super::{Form, Input, Tensor, too_long};
-use super::super::protobuf::{MessageFields, Value, write_head};
+use super::super::super::{FileLayout, Form, Input, Placement, Tensor, too_long};
+use super::super::protobuf::{MessageFields, NewMessage, Value};
 use super::super::{
-    DATA_LOCATION, DATA_TYPE, DOUBLE_DATA, EXTERNAL_DATA, FLOAT_DATA, INT32_DATA, INT64_DATA, NAME, RAW_DATA,
+    DATA_LOCATION, DATA_TYPE, DIMS, DOUBLE_DATA, EXTERNAL_DATA, FLOAT_DATA, INT32_DATA, INT64_DATA, NAME, RAW_DATA,
     STRING_DATA, UINT64_DATA,
 };
-use super::decoding::{NodeValue, QuantizedTensor, copy_of, external, new_initializer, new_parts, node_field};
-use super::edit::{Edits, New, bytes_field, number_field, rebuilt};
-use super::opsets::{self, Break};
-use super::parts::{Holder, is_default_domain, model};
-use super::placed::{ModelLayout, Placed, SMALL};
-use super::study::{Place, Study, TensorRole};
+use super::edit::{Edits, New};
+use super::fields::{attribute, graph, model, node};
+use super::graph::{Holder, ModelGraph, TensorRole, copy_of, is_default_domain};
+use super::uses::{Dequantization, Use};
+use super::walk::FILE;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::kernel::Storage;
-use crate::text::shorten;
+use std::collections::HashMap;
 use std::ops::Range;
 
+/// Alignment of external data, which ONNX Runtime maps in pages.
+const ALIGNMENT: u64 = 4096;
+/// Size in bytes below which a tensor stays in the model, as with `onnx.save`.
+const SMALL: u64 = 1024;
+
 /// The planned change of a model.
-#[derive(Debug, Default)]
 pub(crate) struct Change<'a> {
-    pub tensors: Vec<TensorChange>,
-    pub quantized: Vec<QuantizedTensor<'a>>,
+    /// In the order of the tensors.
+    pub tensors: Vec<TensorChange<'a>>,
     /// The operator set of the default domain that the model must import, if it needs another one.
     pub opset: Option<u64>,
     pub ir_version: Option<u64>,
@@ -35,302 +40,355 @@ pub(crate) struct Change<'a> {
 }
 
 /// The planned change of a tensor.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum TensorChange {
-    #[default]
+pub(crate) enum TensorChange<'a> {
     Stays,
     /// The tensor is stored in another type, and a Cast node restores its old type.
     Cast(Dtype),
-    /// Values in this type replace the codes and the nodes that decode them. The index is in
-    /// [`Study::dequantizations`], where more values of the same codes can follow; these become new initializers.
-    Decoded(usize, Dtype),
-    /// The tensor is stored as codes that nodes decode: the index in [`Change::quantized`].
-    Quantized(usize),
+    /// Values replace the codes and the nodes that decode them. The first of several values of the same codes takes
+    /// their place, and the others become new initializers.
+    Decoded,
+    /// The tensor is stored as codes that nodes decode.
+    Quantized(QuantizedTensor<'a>),
     /// The tensor is removed, because no node uses it any more.
     Goes,
 }
 
-/// Reason why a model cannot have the operator set or the IR version that a type needs.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Obstacle {
-    /// The model imports too old a set. Without `broken`, the set could be raised; `broken` holds the name of a node,
-    /// its type, and the change that prevents this.
-    Opset { imported: u64, broken: Option<(String, String, Break)> },
-    /// The model imports no operators of the default domain.
-    NoOpset,
-    /// The model imports too old a set, and its functions import separate sets, which would have to be raised with it.
-    Functions { imported: u64 },
-    /// In IR versions up to 3, initializers are constants although they are inputs of the graph.
-    OldIr { version: u64 },
+/// Storage of a tensor as codes.
+pub(crate) struct QuantizedTensor<'a> {
+    /// The type and the shape of the codes, of the scales, and of the zero points if there are any.
+    pub parts: Vec<(Dtype, &'a [u64])>,
+    pub axis: usize,
+    /// Number of elements in a block; 0 if there are no blocks.
+    pub block_size: u64,
 }
 
-impl Study {
-    /// The version of the default operator set that the model imports.
-    pub(crate) fn opset(&self, file: &[u8]) -> Option<u64> {
-        let is_default = |domain: &Range<usize>| is_default_domain(&file[domain.clone()]);
-        self.header.imports.iter().rev().find(|(_, domain, _)| is_default(domain)).map(|(.., version)| *version)
-    }
+/// Layout of the changed model.
+pub(crate) struct ModelLayout {
+    /// Literals and the length. The file with the elements follows the model.
+    pub layout: FileLayout,
+    /// Index of the first place of each tensor in `layout.places`; `None` if it stays in its place.
+    pub places: Vec<Option<usize>>,
+    /// Ranges of the old file with their offsets.
+    pub copies: Vec<(u64, Range<usize>)>,
+    /// Start of the file with the elements.
+    pub data_start: Option<u64>,
+}
 
-    /// Returns the reason why the model does not import the operator set `wanted` or a later one; `None` if it does.
-    pub(crate) fn obstacle(&self, file: &[u8], wanted: u64) -> Option<Obstacle> {
-        let Some(imported) = self.opset(file) else { return Some(Obstacle::NoOpset) };
-        if imported >= wanted {
-            return None;
-        }
-        if self.header.has_functions {
-            return Some(Obstacle::Functions { imported });
-        }
-        let breaks = |(operator, name): (&Vec<u8>, &String)| {
-            let why = opsets::breaks(operator, imported, wanted)?;
-            Some((name.clone(), shorten(&String::from_utf8_lossy(operator)), why))
-        };
-        // With saturation, infinity becomes NaN in these types up to Cast-23, and the largest number from Cast-24 on.
-        let fnuz = self.fnuz_cast.iter().filter(|_| (imported + 1..=wanted).contains(&24));
-        let fnuz = fnuz.map(|(name, operator)| (name.clone(), (*operator).into(), Break::From(24)));
-        let broken = self.operators.iter().filter_map(breaks).chain(fnuz).min_by(|a, b| (a.2, &a.0).cmp(&(b.2, &b.0)));
-        Some(Obstacle::Opset { imported, broken })
-    }
+/// Elements that tensors with the same target type can share: their file and offset, the source type, the length of the
+/// target, and its type.
+type SharedElements = (usize, usize, Dtype, u64, Dtype);
 
-    /// Returns an obstacle if the IR version is so old that all initializers have to be inputs, so that there can be no
-    /// new ones.
-    pub(crate) fn old_ir(&self) -> Option<Obstacle> {
-        let version = self.header.ir_version.as_ref().map_or(0, |(_, version)| *version);
-        (version <= 3).then_some(Obstacle::OldIr { version })
-    }
+/// A changed model in the making.
+struct NewModel<'g, 'a> {
+    graph: &'g ModelGraph<'a>,
+    tensors: &'g [Tensor],
+    change: &'g Change<'g>,
+    edits: Edits<'g, 'a>,
+    places: Vec<Placement>,
+    /// The places in the file next to the model, whose ranges count from its start.
+    beside: Vec<usize>,
+    /// Length of this file.
+    data_len: u64,
+    /// Offsets in this file: tensors that share elements share them in the output too.
+    shared: HashMap<SharedElements, u64>,
+}
 
-    /// Returns the IR version for a type, if the model has an older one. Fails if raising it would change the meaning
-    /// of the model.
-    pub(crate) fn ir_version_for(&self, dtype: Dtype) -> Result<Option<u64>, Obstacle> {
-        let version = self.header.ir_version.as_ref().map_or(0, |(_, version)| *version);
-        let wanted = opsets::ir_version(dtype);
-        match version {
-            version if version >= wanted => Ok(None),
-            0..=3 => Err(Obstacle::OldIr { version }),
-            _ => Ok(Some(wanted)),
-        }
-    }
-
+impl ModelGraph<'_> {
     pub(crate) fn lay_out(&self, input: &Input, change: &Change) -> Result<ModelLayout> {
-        let mut edits = Edits::new(&input.files[0], &self.frames);
-        let mut placed = Placed::default();
-        for (at, (tensor, place)) in input.contents.tensors.iter().zip(&self.places).enumerate() {
-            let fate = change.tensors[at];
-            let to = match fate {
-                TensorChange::Goes => {
-                    placed.index.push(None);
-                    self.remove(&mut edits, place);
-                    continue;
-                }
-                TensorChange::Stays => None,
-                TensorChange::Cast(to) | TensorChange::Decoded(_, to) => Some(to),
-                TensorChange::Quantized(number) => Some(change.quantized[number].parts[0].0),
-            };
-            let target = Storage::packed(to.unwrap_or(tensor.elements.stored_dtype()));
-            let len = target.bytes(tensor.count).ok_or_else(too_long)?;
-            let is_beside = tensor.is_beside();
-            let moves = change.data_file.is_some()
-                && place.holder == Holder::Initializer
-                && len >= SMALL
-                && target.dtype != Dtype::String;
-            if to.is_none() && !is_beside && !moves {
-                placed.index.push(None);
-                continue;
-            }
-            if place.role == Some(TensorRole::Sparse) {
-                let error = Error::new("is a sparse tensor with external data, which tcast does not write");
-                return Err(error.in_tensor(&tensor.name));
-            }
-            placed.index.push(Some(placed.forms.len()));
-            placed.forms.push((Form::Numbers(target), 0..len));
-            let data = match (moves, fate) {
-                (false, _) => Stored::Within,
-                // These are not shared: codes of the same elements depend on the axis of the scales, and values of the
-                // same codes depend on the scales.
-                (true, TensorChange::Quantized(_) | TensorChange::Decoded(..)) => {
-                    Stored::Beside(placed.beside(None, len))
-                }
-                (true, _) => Stored::Beside(placed.beside(Some((tensor, target.dtype)), len)),
-            };
-            let name = match fate {
-                TensorChange::Cast(to) => Some(self.stored_name(&tensor.name, to)),
-                TensorChange::Quantized(_) => Some(self.stored_name(&tensor.name, target.dtype)),
-                TensorChange::Decoded(number, _) => Some(self.dequantizations[number].name.clone()),
-                TensorChange::Stays | TensorChange::Goes => None,
-            };
-            self.rewrite(
-                &mut edits,
-                place,
-                (placed.forms.len() - 1, len),
-                to,
-                name.as_deref(),
-                (data, change.data_file),
-            )?;
-            if let Some(name) = &name {
-                self.change_graph(&mut edits, &mut placed, (at, &input.contents.tensors), name, change)?;
-            }
+        let mut new = NewModel {
+            graph: self,
+            tensors: &input.contents.tensors,
+            change,
+            edits: Edits::new(self),
+            places: Vec::new(),
+            beside: Vec::new(),
+            data_len: 0,
+            shared: HashMap::new(),
+        };
+        let places = (0..change.tensors.len()).map(|at| new.change_tensor(at)).collect::<Result<_>>()?;
+        new.change_versions();
+        let NewModel { edits, places: mut new_places, beside, data_len, .. } = new;
+        let parts = edits.lay_out(&mut new_places)?;
+        for place in &beside {
+            let range = &mut new_places[*place].range;
+            *range = range.start + parts.len..range.end + parts.len;
         }
-        self.rewrite_versions(&mut edits, change)?;
-        placed.lay_out(edits.pieces()?)
+        let data_start = (!beside.is_empty()).then_some(parts.len);
+        let len = parts.len.checked_add(data_len).ok_or_else(too_long)?;
+        let layout = FileLayout { literals: parts.literals, places: new_places, len };
+        Ok(ModelLayout { layout, places, copies: parts.copies, data_start })
     }
+}
 
-    /// Changes the nodes around a tensor that has a new type and name.
-    fn change_graph(
-        &self,
-        edits: &mut Edits,
-        placed: &mut Placed,
-        (at, tensors): (usize, &[Tensor]),
-        name: &str,
-        change: &Change,
-    ) -> Result<()> {
-        let place = &self.places[at];
-        match change.tensors[at] {
-            TensorChange::Cast(to) => {
-                let opset = change.opset.or(self.opset(edits.file));
-                self.insert_cast(edits, place, name, (tensors[at].elements.stored_dtype(), opset))?;
-                if let Some(input) = place.input {
-                    self.rewrite_input(edits, input, (name, to))?;
-                }
+impl NewModel<'_, '_> {
+    /// Changes a tensor and the nodes around it, and returns its first place.
+    fn change_tensor(&mut self, at: usize) -> Result<Option<usize>> {
+        let (graph, tensor, change) = (self.graph, &self.tensors[at], &self.change.tensors[at]);
+        let (place, from) = (&graph.tensors[at], tensor.elements.stored_dtype());
+        let decoded = graph.dequantizations_of(at);
+        let scale_dtype = |decoded: &Dequantization| self.tensors[decoded.scale].elements.stored_dtype();
+        let (to, name) = match change {
+            TensorChange::Goes => {
+                self.edits.remove(self.holder(at));
+                return Ok(None);
             }
-            TensorChange::Quantized(number) => {
-                let quantized = &change.quantized[number];
-                let new = new_parts(placed, quantized, name, change.data_file);
-                self.insert_decoding(edits, (at, place), name, quantized, new);
-                if place.holder == Holder::Constant {
-                    self.rename_output(edits, place, name)?;
-                }
-                for (number, user) in (2..).zip(self.uses.of_tensors[at].iter().skip(1)) {
-                    self.rename_input(edits, *user, &copy_of(name, number))?;
-                }
+            TensorChange::Stays => (None, None),
+            TensorChange::Cast(to) => (Some(*to), Some(graph.stored_name(&tensor.name, *to))),
+            TensorChange::Quantized(new) => {
+                (Some(new.parts[0].0), Some(graph.stored_name(&tensor.name, new.parts[0].0)))
             }
-            TensorChange::Decoded(number, _) => {
-                if place.holder == Holder::Constant {
-                    self.rename_output(edits, place, name)?;
-                }
-                self.fold(edits, &self.dequantizations[number])?;
-                for more in self.dequantizations[number + 1..].iter().take_while(|more| more.codes == at) {
-                    let part = (tensors[more.scale].elements.stored_dtype(), &*tensors[at].shape);
-                    let new = new_initializer(placed, &more.name, part, change.data_file);
-                    let (end, parent) = self.end(place);
-                    edits.replace(end..end, parent, new);
-                    self.fold(edits, more)?;
+            TensorChange::Decoded => (Some(scale_dtype(&decoded[0])), Some(decoded[0].name.clone())),
+        };
+        let target = Storage::packed(to.unwrap_or(from));
+        let len = target.bytes(tensor.count).ok_or_else(too_long)?;
+        let may_move = place.holder == Holder::Initializer && target.dtype != Dtype::String;
+        let moves = may_move && self.goes_beside(len);
+        if to.is_none() && !tensor.is_beside() && !moves {
+            return Ok(None);
+        }
+        if place.role == Some(TensorRole::Sparse) {
+            let error = Error::new("is a sparse tensor with external data, which tcast does not write");
+            return Err(error.in_tensor(&tensor.name));
+        }
+        // Codes of the same elements depend on the axis of the scales, and values of the same codes on the scales.
+        let is_shared = matches!(change, TensorChange::Stays | TensorChange::Cast(_));
+        let stored = tensor.mapped_range().filter(|_| is_shared);
+        let stored = stored.map(|(file, range)| (file, range.start, from, len, target.dtype));
+        let (first, elements) = self.elements(target, len, moves, stored);
+        self.edits.replace_fields(place.frame, |field, _| match (field, to, &name) {
+            (DATA_TYPE, Some(to), _) => Some(NewMessage::default().number(DATA_TYPE, onnx_number(to)).0),
+            (NAME, _, Some(name)) if place.holder == Holder::Initializer => {
+                Some(NewMessage::default().text(NAME, name).0)
+            }
+            (
+                FLOAT_DATA | INT32_DATA | STRING_DATA | INT64_DATA | RAW_DATA | DOUBLE_DATA | UINT64_DATA
+                | EXTERNAL_DATA | DATA_LOCATION,
+                ..,
+            ) => Some(Vec::new()),
+            _ => None,
+        })?;
+        self.edits.insert(graph.body(place.frame).end, place.frame, elements);
+        let Some(name) = name else { return Ok(Some(first)) };
+        if let Holder::Constant(node) = place.holder {
+            self.rename(node, (node::OUTPUT, 0), &name)?;
+        }
+        match change {
+            TensorChange::Cast(to) => self.insert_cast(at, &name, from, *to)?,
+            TensorChange::Quantized(new) => self.insert_decoding(at, &name, new)?,
+            TensorChange::Decoded => {
+                for (number, one) in decoded.iter().enumerate() {
+                    if number > 0 {
+                        self.insert_initializer(at, &one.name, (scale_dtype(one), &tensor.shape));
+                    }
+                    self.fold(one)?;
                 }
             }
             TensorChange::Stays | TensorChange::Goes => {}
         }
-        Ok(())
+        Ok(Some(first))
     }
 
-    /// Stores a tensor's elements elsewhere, in another type or with another name.
-    fn rewrite(
-        &self,
-        edits: &mut Edits,
-        place: &Place,
-        (tensor, len): (usize, u64),
-        to: Option<Dtype>,
-        name: Option<&str>,
-        (data, data_file): (Stored, Option<&str>),
-    ) -> Result<()> {
-        let within = Some(place.message);
-        let body = self.frames[place.message].frame.body.clone();
-        for field in MessageFields::new(edits.file, body.clone()).with_ranges() {
-            let (range, field, _) = field?;
-            let new = match (field, to, name) {
-                (DATA_TYPE, Some(to), _) => {
-                    vec![New::Bytes(number_field(DATA_TYPE, to.onnx_number().unwrap_or_default().into()))]
-                }
-                (NAME, _, Some(name)) if place.holder == Holder::Initializer => {
-                    vec![New::Bytes(bytes_field(NAME, name.as_bytes()))]
-                }
-                (
-                    FLOAT_DATA | INT32_DATA | STRING_DATA | INT64_DATA | RAW_DATA | DOUBLE_DATA | UINT64_DATA
-                    | EXTERNAL_DATA | DATA_LOCATION,
-                    ..,
-                ) => Vec::new(),
-                _ => continue,
-            };
-            edits.replace(range, within, new);
-        }
-        let mut end = Vec::new();
-        let new = if let (Stored::Beside(offset), Some(data_file)) = (data, data_file) {
-            vec![New::Bytes(external(data_file, offset, len))]
-        } else {
-            write_head(&mut end, RAW_DATA, len);
-            vec![New::Bytes(end), New::Elements(tensor, len)]
-        };
-        edits.replace(body.end..body.end, within, new);
-        Ok(())
+    /// Returns the message of an initializer, or of the Constant node that holds a tensor.
+    fn holder(&self, at: usize) -> usize {
+        let place = &self.graph.tensors[at];
+        if let Holder::Constant(node) = place.holder { self.graph.nodes[node].frame } else { place.frame }
     }
 
-    /// Inserts the node that restores the old value of a tensor, and renames the output of a Constant node.
-    fn insert_cast(
-        &self,
-        edits: &mut Edits,
-        place: &Place,
-        name: &str,
-        (to, opset): (Dtype, Option<u64>),
-    ) -> Result<()> {
-        let is_text = opset.is_some_and(|opset| opset < 6); // Cast-1
-        let to = if is_text {
-            NodeValue::Text(to.onnx_name().unwrap_or_default())
-        } else {
-            NodeValue::Int(to.onnx_number().unwrap_or_default().into())
-        };
-        let output = edits.bytes(place.name.clone());
-        let cast = vec![New::Bytes(node_field("Cast", &[name], output, name, &[("to", to)]))];
-        if place.holder == Holder::Initializer {
-            let first = self.first_nodes[place.graph];
-            edits.replace(first.position..first.position, Some(first.parent), cast);
-            return Ok(());
-        }
-        self.rename_output(edits, place, name)?;
-        let constant = self.constant(place);
-        let end = self.frames[constant].frame.body.end;
-        edits.replace(end..end, self.frames[constant].parent, cast);
-        Ok(())
+    /// True if elements of this length go into the file next to the model.
+    fn goes_beside(&self, len: u64) -> bool {
+        self.change.data_file.is_some() && len >= SMALL
     }
 
-    /// Gives an input of the graph the new name and type.
-    fn rewrite_input(&self, edits: &mut Edits, input: usize, (name, to): (&str, Dtype)) -> Result<()> {
-        let body = self.frames[input].frame.body.clone();
-        let number = u64::from(to.onnx_number().unwrap_or_default());
-        let of_tensor = |field, _: &Value| Ok((field == 1).then(|| number_field(1, number)));
-        let of_type = |field, value: &Value| match (field, value) {
-            (1, Value::Bytes(tensor)) => Ok(Some(bytes_field(1, &rebuilt(edits.file, tensor, &of_tensor)?))),
-            _ => Ok(None),
-        };
-        let of_input = |field, value: &Value| match (field, value) {
-            (1, _) => Ok(Some(bytes_field(1, name.as_bytes()))),
-            (2, Value::Bytes(kind)) => Ok(Some(bytes_field(2, &rebuilt(edits.file, kind, &of_type)?))),
-            _ => Ok(None),
-        };
-        let new = rebuilt(edits.file, &body, &of_input)?;
-        edits.replace(body, Some(input), vec![New::Bytes(new)]);
-        Ok(())
-    }
-
-    fn rewrite_versions(&self, edits: &mut Edits, change: &Change) -> Result<()> {
-        if let (Some(wanted), Some((range, _))) = (change.ir_version, &self.header.ir_version) {
-            let new = number_field(model::IR_VERSION, wanted);
-            edits.replace(range.clone(), None, vec![New::Bytes(new)]);
-        }
-        let Some(wanted) = change.opset else { return Ok(()) };
-        for (frame, domain, _) in &self.header.imports {
-            if !is_default_domain(edits.bytes(domain.clone())) {
-                continue;
+    /// Adds a place, in the file next to the model if the elements move there. Returns it, and the fields of a tensor
+    /// that hold or describe its elements. Tensors with the same `stored` elements share their place in this file.
+    fn elements(
+        &mut self,
+        storage: Storage,
+        len: u64,
+        moves: bool,
+        stored: Option<SharedElements>,
+    ) -> (usize, Vec<New>) {
+        let place = self.places.len();
+        let mut range = 0..len;
+        let mut fields = NewMessage::default();
+        let mut elements = None;
+        if let Some(data_file) = self.change.data_file.filter(|_| moves) {
+            let start = self.data_len.next_multiple_of(ALIGNMENT);
+            let offset = stored.map_or(start, |stored| *self.shared.entry(stored).or_insert(start));
+            range = offset..offset + len;
+            self.data_len = self.data_len.max(range.end);
+            self.beside.push(place);
+            for (key, value) in [("location", data_file), ("offset", &offset.to_string()), ("length", &len.to_string())]
+            {
+                fields = fields.pair(EXTERNAL_DATA, key, value);
             }
-            let of_import = |field, _: &Value| Ok((field == 2).then(|| number_field(2, wanted)));
-            let new = bytes_field(model::OPSET_IMPORT, &rebuilt(edits.file, &frame.body, &of_import)?);
-            edits.replace(frame.start..frame.body.end, None, vec![New::Bytes(new)]);
+            fields = fields.number(DATA_LOCATION, 1);
+        } else {
+            fields = fields.head(RAW_DATA, len);
+            elements = Some(New::Elements { place, len });
+        }
+        self.places.push(Placement { form: Form::Numbers(storage), range, crc: None });
+        (place, std::iter::once(New::Bytes(fields.0)).chain(elements).collect())
+    }
+
+    /// Inserts an initializer after a tensor.
+    fn insert_initializer(&mut self, at: usize, name: &str, (dtype, shape): (Dtype, &[u64])) {
+        let storage = Storage::packed(dtype);
+        let len = storage.bytes(shape.iter().product()).unwrap_or(u64::MAX);
+        let (_, elements) = self.elements(storage, len, self.goes_beside(len), None);
+        let dims = shape.iter().fold(NewMessage::default(), |head, length| head.number(DIMS, *length));
+        let head = dims.number(DATA_TYPE, onnx_number(dtype)).text(NAME, name).0;
+        let len = head.len() as u64 + elements.iter().map(New::len).sum::<u64>();
+        let start = [NewMessage::default().head(graph::INITIALIZER, len).0, head].concat();
+        let end = self.graph.body(self.holder(at)).end;
+        let scope = self.graph.scopes[self.graph.tensors[at].scope].frame;
+        self.edits.insert(end, scope, std::iter::once(New::Bytes(start)).chain(elements));
+    }
+
+    /// Inserts nodes that restore the value of a tensor: before all nodes of the graph, or behind the Constant node that
+    /// holds the tensor.
+    fn insert_nodes(&mut self, at: usize, nodes: Vec<u8>) {
+        let place = &self.graph.tensors[at];
+        let scope = &self.graph.scopes[place.scope];
+        let position = match place.holder {
+            Holder::Constant(_) => self.graph.body(self.holder(at)).end,
+            _ => scope.first_node,
+        };
+        self.edits.insert(position, scope.frame, [New::Bytes(nodes)]);
+    }
+
+    /// Inserts the node that restores a tensor from its stored form. An input with its name gets the stored type.
+    fn insert_cast(&mut self, at: usize, name: &str, from: Dtype, to: Dtype) -> Result<()> {
+        let attribute = NewMessage::default().text(attribute::NAME, "to");
+        let opset = self.change.opset.or(self.graph.opset());
+        let attribute = if opset.is_some_and(|opset| opset < 6) {
+            // Cast-1
+            attribute.text(attribute::STRING, from.onnx_name().unwrap_or_default()).number(attribute::TYPE, 3)
+        } else {
+            attribute.number(attribute::INT, onnx_number(from)).number(attribute::TYPE, 2)
+        };
+        let cast = NewNode {
+            op_type: "Cast",
+            inputs: &[name],
+            output: self.graph.value_name(at),
+            name,
+            attributes: &[attribute],
+        };
+        self.insert_nodes(at, cast.field());
+        let Some(input) = self.graph.constant_input(at) else { return Ok(()) };
+        let number = NewMessage::default().number(1, onnx_number(to)).0;
+        let file = self.graph.file;
+        self.edits.replace_fields(input, |field, value| match (field, value) {
+            (1, _) => Some(NewMessage::default().text(1, name).0),
+            // The path to `elem_type`: `TypeProto`, `tensor_type`.
+            (2, Value::Bytes(body)) => Some(NewMessage::default().bytes(2, &replaced(file, body, &[1, 1], &number)).0),
+            _ => None,
+        })
+    }
+
+    /// Inserts the scales of a tensor, and a decoding node for each of its users.
+    fn insert_decoding(&mut self, at: usize, name: &str, new: &QuantizedTensor) -> Result<()> {
+        let suffixes = &["", "_scale", "_zero_point"][..new.parts.len()];
+        let inputs: Vec<String> = suffixes.iter().map(|suffix| format!("{name}{suffix}")).collect();
+        let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
+        let integer = |name, value| {
+            let attribute = NewMessage::default().text(attribute::NAME, name);
+            attribute.number(attribute::INT, value).number(attribute::TYPE, 2)
+        };
+        let mut attributes = vec![integer("axis", new.axis as u64)];
+        attributes.extend((new.block_size > 0).then(|| integer("block_size", new.block_size)));
+        let graph = self.graph;
+        let (mut nodes, users) = (Vec::new(), graph.tensor_uses(at));
+        for number in 1..=users.len().max(1) {
+            let copy = copy_of(name, number);
+            let (output, label) = if number == 1 { (graph.value_name(at), name) } else { (copy.as_bytes(), &*copy) };
+            let node =
+                NewNode { op_type: "DequantizeLinear", inputs: &inputs, output, name: label, attributes: &attributes };
+            nodes.extend(node.field());
+            if let Some(user) = users.get(number - 1).filter(|_| number > 1) {
+                self.rename_input(user, &copy)?;
+            }
+        }
+        self.insert_nodes(at, nodes);
+        for (part, name) in new.parts.iter().zip(inputs).skip(1) {
+            self.insert_initializer(at, name, *part);
         }
         Ok(())
+    }
+
+    /// Removes the nodes that decode a tensor. The users of their outputs use the values instead.
+    fn fold(&mut self, decoded: &Dequantization) -> Result<()> {
+        let graph = self.graph;
+        for &node in &decoded.nodes {
+            self.edits.remove(graph.nodes[node].frame);
+            if graph.node(node).output() != decoded.name.as_bytes() {
+                graph.output_uses(node).iter().try_for_each(|user| self.rename_input(user, &decoded.name))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn rename_input(&mut self, user: &Use, name: &str) -> Result<()> {
+        self.rename(user.node, (node::INPUT, user.slot), name)
+    }
+
+    /// Renames one of the inputs or outputs of a node.
+    fn rename(&mut self, node: usize, (which, slot): (u64, usize), name: &str) -> Result<()> {
+        let mut slots = 0..;
+        self.edits.replace_fields(self.graph.nodes[node].frame, |field, _| {
+            let is_slot = field == which && slots.next() == Some(slot);
+            is_slot.then(|| NewMessage::default().text(which, name).0)
+        })
+    }
+
+    fn change_versions(&mut self) {
+        if let (Some(wanted), Some((range, _))) = (self.change.ir_version, &self.graph.ir_version) {
+            let new = NewMessage::default().number(model::IR_VERSION, wanted).0;
+            self.edits.replace(range.clone(), FILE, new);
+        }
+        let Some(wanted) = self.change.opset else { return };
+        for import in self.graph.imports.iter().filter(|import| is_default_domain(import.domain)) {
+            let new = NewMessage::default().number(2, wanted).0;
+            self.edits.replace(import.range.clone(), import.frame, new);
+        }
     }
 }
 
-/// Location of stored elements.
-#[derive(Clone, Copy)]
-enum Stored {
-    /// In the message.
-    Within,
-    /// In the file next to the model, at this offset.
-    Beside(u64),
+/// A node to insert.
+struct NewNode<'n> {
+    op_type: &'static str,
+    inputs: &'n [&'n str],
+    output: &'n [u8],
+    name: &'n str,
+    attributes: &'n [NewMessage],
+}
+
+impl NewNode<'_> {
+    /// Serializes the node as a field of a graph.
+    fn field(&self) -> Vec<u8> {
+        let inputs = self.inputs.iter().fold(NewMessage::default(), |new, input| new.text(node::INPUT, input));
+        let new = inputs.bytes(node::OUTPUT, self.output).text(node::NAME, self.name);
+        let new = new.text(node::OP_TYPE, self.op_type);
+        let new = self.attributes.iter().fold(new, |new, attribute| new.bytes(node::ATTRIBUTE, &attribute.0));
+        NewMessage::default().bytes(graph::NODE, &new.0).0
+    }
+}
+
+fn onnx_number(dtype: Dtype) -> u64 {
+    dtype.onnx_number().unwrap_or_default().into()
+}
+
+/// Returns the body of a small message in which `new` replaces the field at the end of a path of nested messages.
+fn replaced(file: &[u8], body: Range<usize>, path: &[u64], new: &[u8]) -> Vec<u8> {
+    let mut copy = NewMessage::default();
+    for (range, field, value) in MessageFields::new(file, body).with_ranges().map_while(Result::ok) {
+        match (path, value) {
+            ([last], _) if *last == field => copy.0.extend_from_slice(new),
+            ([first, rest @ ..], Value::Bytes(body)) if *first == field => {
+                copy = copy.bytes(field, &replaced(file, body, rest, new));
+            }
+            _ => copy.0.extend_from_slice(&file[range]),
+        }
+    }
+    copy.0
 }

@@ -1,151 +1,154 @@
-//! Changes of a file of nested messages: replaces ranges of bytes, adjusts the lengths of the enclosing messages, and
-//! copies everything else.
+//! Edits of a file of nested messages: ranges of bytes are replaced, the lengths of the enclosing messages follow, and
+//! everything else is copied.
 
-use super::super::protobuf::{MessageFields, Value, take_varint, write_bytes, write_number, write_varint};
-use super::frames::Enclosed;
-use super::parts::Frame;
+use super::super::super::{Placement, too_long};
+use super::super::protobuf::{MessageFields, Value, take_varint, write_varint};
+use super::graph::{Frame, ModelGraph};
+use super::walk::FILE;
 use crate::error::Result;
 use std::cmp::Reverse;
 use std::ops::Range;
 
 /// The replacement of some bytes.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) enum New {
     Bytes(Vec<u8>),
-    /// The elements at a place: the index of the place, and the length of the elements.
-    Elements(usize, u64),
-}
-
-/// A part of the changed file.
-#[derive(Debug)]
-pub(super) enum FilePart {
-    /// Bytes of the old file.
-    Copied(Range<usize>),
-    New(New),
-}
-
-/// Function that returns the replacement of a field; `None` to copy it.
-pub(super) type FieldChange<'a> = dyn Fn(u64, &Value) -> Result<Option<Vec<u8>>> + 'a;
-
-/// Returns the body of a small message with some fields replaced.
-pub(super) fn rebuilt(file: &[u8], body: &Range<usize>, change: &FieldChange) -> Result<Vec<u8>> {
-    let mut new = Vec::new();
-    for field in MessageFields::new(file, body.clone()).with_ranges() {
-        let (range, field, value) = field?;
-        match change(field, &value)? {
-            Some(changed) => new.extend(changed),
-            None => new.extend_from_slice(&file[range]),
-        }
-    }
-    Ok(new)
-}
-
-pub(super) fn bytes_field(field: u64, bytes: &[u8]) -> Vec<u8> {
-    let mut new = Vec::new();
-    write_bytes(&mut new, field, bytes);
-    new
-}
-
-pub(super) fn number_field(field: u64, number: u64) -> Vec<u8> {
-    let mut new = Vec::new();
-    write_number(&mut new, field, number);
-    new
-}
-
-/// A list of changes of a file.
-pub(super) struct Edits<'a> {
-    pub(super) file: &'a [u8],
-    frames: &'a [Enclosed],
-    /// The replaced range, the innermost enclosing message, and the replacement.
-    all: Vec<(Range<usize>, Option<usize>, Vec<New>)>,
-}
-
-impl<'a> Edits<'a> {
-    pub(super) fn new(file: &'a [u8], frames: &'a [Enclosed]) -> Self {
-        Self { file, frames, all: Vec::new() }
-    }
-
-    pub(super) fn bytes(&self, range: Range<usize>) -> &'a [u8] {
-        &self.file[range]
-    }
-
-    /// Replaces a range within a message; `None` is the file itself.
-    pub(super) fn replace(&mut self, range: Range<usize>, within: Option<usize>, new: Vec<New>) {
-        // Adjacent fields that are removed form one range.
-        if let Some((last, last_within, known)) = self.all.last_mut()
-            && (known.is_empty() && new.is_empty() && *last_within == within && last.end == range.start)
-        {
-            last.end = range.end;
-            return;
-        }
-        self.all.push((range, within, new));
-    }
-
-    pub(super) fn pieces(mut self) -> Result<Vec<FilePart>> {
-        self.follow_lengths()?;
-        let depth = |mut frame: Option<usize>| {
-            let mut depth = 0;
-            while let Some(inner) = frame {
-                depth += 1;
-                frame = self.frames[inner].parent;
-            }
-            depth
-        };
-        // At the same position, insertions into the innermost message come first.
-        self.all.sort_by_cached_key(|(range, within, _)| (range.start, !range.is_empty(), Reverse(depth(*within))));
-        let mut pieces = Vec::new();
-        let mut copied = 0;
-        for (range, _, new) in self.all {
-            if copied < range.start {
-                pieces.push(FilePart::Copied(copied..range.start));
-            }
-            copied = range.end;
-            pieces.extend(new.into_iter().map(FilePart::New));
-        }
-        if copied < self.file.len() {
-            pieces.push(FilePart::Copied(copied..self.file.len()));
-        }
-        Ok(pieces)
-    }
-
-    /// Rewrites the lengths of all messages with changes in them.
-    fn follow_lengths(&mut self) -> Result<()> {
-        let mut growth = vec![0_i64; self.frames.len()];
-        let mut is_changed = vec![false; self.frames.len()];
-        for (range, within, new) in &self.all {
-            if let Some(within) = within {
-                let len: u64 = new.iter().map(New::len).sum();
-                growth[*within] += len as i64 - range.len() as i64;
-                is_changed[*within] = true;
-            }
-        }
-        // Inner messages come after outer ones.
-        for (at, Enclosed { frame: Frame { start, body }, parent }) in self.frames.iter().enumerate().rev() {
-            if !is_changed[at] {
-                continue;
-            }
-            let mut head = &self.file[*start..body.start];
-            let before = head;
-            take_varint(&mut head)?;
-            let mut new = before[..before.len() - head.len()].to_vec();
-            if growth[at] != 0 {
-                write_varint(&mut new, (body.len() as i64 + growth[at]) as u64);
-                if let Some(parent) = parent {
-                    growth[*parent] += growth[at] + new.len() as i64 - before.len() as i64;
-                    is_changed[*parent] = true;
-                }
-                self.all.push((*start..body.start, *parent, vec![New::Bytes(new)]));
-            }
-        }
-        Ok(())
-    }
+    /// The elements at a place of the new file.
+    Elements {
+        place: usize,
+        len: u64,
+    },
 }
 
 impl New {
     pub(super) fn len(&self) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes.len() as u64,
-            Self::Elements(_, len) => *len,
+            Self::Elements { len, .. } => *len,
         }
+    }
+}
+
+struct Edit {
+    range: Range<usize>,
+    /// The innermost message that encloses the range.
+    frame: usize,
+    new: New,
+}
+
+/// The edits of a model.
+pub(super) struct Edits<'g, 'a> {
+    graph: &'g ModelGraph<'a>,
+    all: Vec<Edit>,
+}
+
+/// The parts of the new file, with their offsets.
+#[derive(Default)]
+pub(super) struct Parts {
+    pub literals: Vec<(u64, Vec<u8>)>,
+    /// Ranges of the old file.
+    pub copies: Vec<(u64, Range<usize>)>,
+    pub len: u64,
+}
+
+impl<'g, 'a> Edits<'g, 'a> {
+    pub(super) fn new(graph: &'g ModelGraph<'a>) -> Self {
+        Self { graph, all: Vec::new() }
+    }
+
+    /// Replaces a range within a message.
+    pub(super) fn replace(&mut self, range: Range<usize>, frame: usize, new: Vec<u8>) {
+        // Adjacent fields that are removed form one range.
+        if let Some(Edit { range: last, frame: last_frame, new: New::Bytes(bytes) }) = self.all.last_mut()
+            && (bytes.is_empty() && new.is_empty() && *last_frame == frame && last.end == range.start)
+        {
+            last.end = range.end;
+            return;
+        }
+        self.all.push(Edit { range, frame, new: New::Bytes(new) });
+    }
+
+    /// Inserts bytes and elements into a message, after earlier insertions at this position.
+    pub(super) fn insert(&mut self, at: usize, frame: usize, new: impl IntoIterator<Item = New>) {
+        self.all.extend(new.into_iter().map(|new| Edit { range: at..at, frame, new }));
+    }
+
+    /// Removes a message.
+    pub(super) fn remove(&mut self, frame: usize) {
+        let Frame { start, body, parent, .. } = &self.graph.frames[frame];
+        self.replace(*start..body.end, *parent, Vec::new());
+    }
+
+    /// Replaces the fields of a message for which `change` returns new bytes.
+    pub(super) fn replace_fields(
+        &mut self,
+        frame: usize,
+        mut change: impl FnMut(u64, Value) -> Option<Vec<u8>>,
+    ) -> Result<()> {
+        for field in MessageFields::new(self.graph.file, self.graph.body(frame)).with_ranges() {
+            let (range, field, value) = field?;
+            if let Some(new) = change(field, value) {
+                self.replace(range, frame, new);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lays out the new file, and sets the ranges of the places in it.
+    pub(super) fn lay_out(mut self, places: &mut [Placement]) -> Result<Parts> {
+        self.follow_lengths()?;
+        // At the same position, insertions into the innermost message come first.
+        self.all.sort_by_key(|edit| (edit.range.start, !edit.range.is_empty(), Reverse(edit.frame)));
+        let (mut parts, mut copied) = (Parts::default(), 0);
+        let end = self.graph.file.len();
+        let last = Edit { range: end..end, frame: FILE, new: New::Bytes(Vec::new()) };
+        for Edit { range, new, .. } in self.all.into_iter().chain([last]) {
+            if copied < range.start {
+                parts.copies.push((parts.len, copied..range.start));
+                parts.advance((range.start - copied) as u64)?;
+            }
+            copied = range.end;
+            let (start, len) = (parts.len, new.len());
+            parts.advance(len)?;
+            match new {
+                New::Elements { place, .. } => places[place].range = start..parts.len,
+                New::Bytes(bytes) => match parts.literals.last_mut() {
+                    _ if bytes.is_empty() => {}
+                    Some((offset, last)) if *offset + last.len() as u64 == start => last.extend(bytes),
+                    _ => parts.literals.push((start, bytes)),
+                },
+            }
+        }
+        Ok(parts)
+    }
+
+    /// Rewrites the lengths of all messages whose contents grow or shrink.
+    fn follow_lengths(&mut self) -> Result<()> {
+        let frames = &self.graph.frames;
+        let mut growth = vec![0_i64; frames.len()];
+        for Edit { range, frame, new } in &self.all {
+            growth[*frame] += new.len() as i64 - range.len() as i64;
+        }
+        // Inner messages come after outer ones.
+        for (frame, Frame { start, body, parent, .. }) in frames.iter().enumerate().skip(1).rev() {
+            if growth[frame] == 0 {
+                continue;
+            }
+            let head = &self.graph.file[*start..body.start];
+            let mut length = head;
+            take_varint(&mut length)?;
+            let mut new = head[..head.len() - length.len()].to_vec();
+            write_varint(&mut new, (body.len() as i64 + growth[frame]) as u64);
+            growth[*parent] += growth[frame] + new.len() as i64 - head.len() as i64;
+            self.all.push(Edit { range: *start..body.start, frame: *parent, new: New::Bytes(new) });
+        }
+        Ok(())
+    }
+}
+
+impl Parts {
+    fn advance(&mut self, len: u64) -> Result<()> {
+        self.len = self.len.checked_add(len).ok_or_else(too_long)?;
+        Ok(())
     }
 }

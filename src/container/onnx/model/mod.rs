@@ -1,50 +1,44 @@
 //! `.onnx`: an ONNX model (`ModelProto`, onnx.proto3, IR version 14): a graph of nodes, and its tensors.
 //!
-//! A model is a protobuf message of messages. [`walk`] traverses it once, in linear time and at most 100 messages deep,
-//! as protobuf does, and skips tensors by their lengths. [`list`] lists the *places* that hold tensors: initializers
-//! and Constant nodes of the main graph, of graphs in attributes (If, Loop, Scan), of functions and of training, sparse
-//! tensors, and attributes of other nodes. A tensor has the name of its value. If several graphs have a value of this
-//! name, the path to the graph precedes it: `If_0.then_branch/k`.
+//! A model is a protobuf message of messages. [`walk`] reads its [`graph`] in one pass, in linear time and at most 100
+//! messages deep, as protobuf does, and skips tensors by their lengths. The graph has the *places* that hold tensors:
+//! initializers and Constant nodes of the main graph, of graphs in attributes (If, Loop, Scan), of functions and of
+//! training, sparse tensors, and attributes of other nodes. All else is a query of the graph. [`list`] reads the
+//! tensors. A tensor has the name of its value; if several graphs have a value of this name, the path to the graph
+//! precedes it: `If_0.then_branch/k`.
 //!
-//! A model is not made from tensors, because tensors do not determine a graph. It is *changed*: [`study`] finds the
-//! role of each tensor (a weight, the default of an input, a scale, a shape or an index) and the messages around it.
-//! [`change`] lists the edits; each replaces a range of bytes within a message by new elements, names, types or Cast
-//! nodes. [`edit`] adjusts the lengths of the enclosing messages. The result is a sequence of ranges of the old file,
-//! which are copied byte for byte, literal bytes, and elements that the engine converts. With external data, the
-//! elements of large initializers go into a second file, which starts at the end of the model in the plan.
-//!
-//! For quantized weights, [`nodes`] finds the nodes that use each tensor. [`uses`] finds the tensors that
-//! `DequantizeLinear` nodes decode, and the weights of multiplications. [`decoding`] inserts such nodes, with
-//! initializers for the scales, or folds them into values.
+//! A model is not made from tensors, because tensors do not determine a graph. It is *changed*: [`roles`] finds the role
+//! of each tensor (a weight, the default of an input, a scale, a shape or an index), [`uses`] the nodes that use it and
+//! the tensors that `DequantizeLinear` nodes decode, and [`opsets`] the version that the model must import. [`change`]
+//! lists the edits for new elements, names, types, and Cast or `DequantizeLinear` nodes. [`edit`] applies them, and
+//! adjusts the lengths of the enclosing messages. The result is a sequence of ranges of the old file, which are copied
+//! byte for byte, literal bytes, and elements that the engine converts. With external data, the elements of large
+//! initializers go into a second file, which starts at the end of the model in the plan.
 
 mod change;
-mod decoding;
 mod edit;
-mod frames;
+mod fields;
+mod graph;
 mod list;
-mod nodes;
 mod opsets;
-mod parts;
-mod placed;
-mod study;
+mod roles;
 mod uses;
 mod walk;
 
-pub(crate) use change::{Change, Obstacle, TensorChange};
-pub(crate) use decoding::QuantizedTensor;
-pub(crate) use nodes::{Dequantization, WeightUse};
-pub(crate) use opsets::Break;
-pub(crate) use placed::ModelLayout;
-pub(crate) use study::{Study, TensorRole};
+pub(crate) use change::{Change, ModelLayout, QuantizedTensor, TensorChange};
+pub(crate) use graph::{ModelGraph, TensorRole};
+pub(crate) use uses::{Dequantization, WeightUse};
 
 use super::super::{Container, Contents, FileLayout, Form, FormatInfo, Metadata, NewTensors};
 use super::protobuf::{MessageFields, Value};
-use super::{DATA_TYPE, MAX_PAIRS, Message};
+use super::{DATA_TYPE, MAX_PAIRS, TensorMessage};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::text::{move_file, shorten};
-use parts::{is_default_domain, model};
+use fields::model;
+use graph::is_default_domain;
+use std::collections::HashSet;
 
 /// The format of ONNX models.
 pub(in super::super) struct OnnxModel;
@@ -88,9 +82,12 @@ impl Container for OnnxModel {
     }
 
     fn read(&self, file: &MappedFile, _threads: usize) -> Result<Contents> {
-        let mut contents = list::list(file).map_err(|error| self.explain(file, error))?;
-        contents.metadata = Some(metadata(file)?);
-        Ok(contents)
+        let graph = ModelGraph::read(file);
+        let contents = graph.and_then(|graph| {
+            let contents = list::list(file, &graph)?;
+            Ok(Contents { metadata: Some(metadata(&graph)?), ..contents })
+        });
+        contents.map_err(|error| self.explain(file, error))
     }
 
     fn lay_out(
@@ -110,7 +107,7 @@ impl OnnxModel {
         if self.recognises(file) {
             return error;
         }
-        if Message::read(file, 0..file.len()).is_ok_and(|message| message.head().is_ok()) {
+        if TensorMessage::read(file, 0..file.len()).is_ok_and(|message| message.head().is_ok()) {
             let name = file.path().with_extension("pb");
             let error = Error::new("is an ONNX tensor (TensorProto), not a model");
             return error.remedy(move_file(file.path(), &name));
@@ -120,8 +117,8 @@ impl OnnxModel {
 }
 
 /// Reads the metadata of a model: its own fields, then the pairs of `metadata_props`.
-fn metadata(file: &[u8]) -> Result<Vec<(String, String)>> {
-    let (mut pairs, mut imports) = (Vec::new(), Vec::new());
+fn metadata(graph: &ModelGraph) -> Result<Vec<(String, String)>> {
+    let (file, mut pairs) = (graph.file, Vec::new());
     for field in MessageFields::new(file, 0..file.len()) {
         let (field, value) = field?;
         let name = match field {
@@ -138,24 +135,21 @@ fn metadata(file: &[u8]) -> Result<Vec<(String, String)>> {
             (2..=4 | 6, Value::Bytes(text)) if !text.is_empty() => {
                 pairs.push((name.to_owned(), String::from_utf8_lossy(&file[text]).into_owned()));
             }
-            (model::OPSET_IMPORT, Value::Bytes(body)) => {
-                let (domain, version) = walk::import(file, &body)?;
-                let domain = String::from_utf8_lossy(&file[domain]).into_owned();
-                let domain = if is_default_domain(domain.as_bytes()) { "ai.onnx" } else { &*shorten(&domain) };
-                imports.push(format!("{domain} {version}"));
-            }
             (model::METADATA_PROPS, Value::Bytes(body)) => pairs.push(super::pair(file, body)?),
             _ => {}
         }
-        if pairs.len().max(imports.len()) > MAX_PAIRS {
+        if pairs.len().max(graph.imports.len()) > MAX_PAIRS {
             return Err(Error::new(format!("more than {MAX_PAIRS} pairs of metadata")));
         }
     }
-    if !imports.is_empty() {
-        pairs.push(("opset_import".to_owned(), imports.join(", ")));
-    }
+    let import = |import: &graph::Import| match import.domain {
+        domain if is_default_domain(domain) => format!("ai.onnx {}", import.version),
+        domain => format!("{} {}", shorten(&String::from_utf8_lossy(domain)), import.version),
+    };
+    let imports: Vec<String> = graph.imports.iter().map(import).collect();
+    pairs.extend((!imports.is_empty()).then(|| ("opset_import".to_owned(), imports.join(", "))));
     // If a name has several values, the last one counts.
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = HashSet::new();
     pairs.reverse();
     pairs.retain(|(name, _)| seen.insert(name.clone()));
     pairs.reverse();

@@ -1,71 +1,143 @@
-//! The uses of the tensors of a model, and the tensors that are decoded.
+//! The uses of the tensors of a model, and the tensors that nodes decode.
 
 use super::super::super::Input;
-use super::decoding::copy_of;
-use super::frames::Frames;
-use super::nodes::{
-    CastValue, DecodingNode, Dequantization, NamedValue, NodeInput, NodeKind, Undecoded, UseFinder, WeightUse,
-};
-use super::parts::{Holder, prefix};
-use super::study::{Place, Study, TensorRole};
-use super::walk::walk;
+use super::graph::{Holder, ModelGraph, ModelPart, NodeFields, Origin, TensorRole, copy_of, is_default_domain, label};
 use crate::error::Result;
-use std::collections::HashSet;
-use std::ops::Range;
+use std::collections::{BTreeMap, HashSet};
+use std::str::from_utf8;
 
-impl Study {
-    /// Finds the uses of all tensors. An unreadable tensor has a place but is not in the list of tensors, so that the
-    /// places cannot be matched to the list: in this case, no tensor is decoded.
-    pub(crate) fn find_uses(&mut self, input: &Input) -> Result<()> {
-        let file: &[u8] = &input.files[0];
-        let is_value = |place: &Place| place.role != Some(TensorRole::Sparse);
-        let tensors = self.places.iter().enumerate().filter(|(_, place)| is_value(place));
-        let tensors = tensors.map(|(at, place)| (at, (place.graph, place.name.clone())));
-        let mut finder =
-            UseFinder::new(file, tensors, &self.decoded, Frames::reopened(std::mem::take(&mut self.frames)));
-        let found = walk(file, &mut finder);
-        let (frames, mut uses) = finder.into_found();
-        uses.of_tensors.resize(self.places.len(), Vec::new());
-        (self.frames, self.uses) = (frames.all, uses);
-        found?;
-        if !input.contents.unreadable.is_empty() {
-            return Ok(());
-        }
-        for codes in 0..self.places.len() {
-            match self.decoded_values(input, codes) {
-                Ok(found) => self.dequantizations.extend(found),
-                Err(reasons) => self.undecoded.extend(reasons),
-            }
-        }
-        Ok(())
+/// An input of a node, and the value that it uses: indices in [`ModelGraph::definitions`] and [`ModelGraph::nodes`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Use {
+    pub value: usize,
+    pub node: usize,
+    /// The index of the input.
+    pub slot: usize,
+}
+
+/// Use of the second input of an operator, a weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum WeightUse {
+    /// As [inputs, outputs]: `MatMul` and Gemm.
+    OutputsLast,
+    /// As [outputs, inputs]: Gemm with `transB`.
+    OutputsFirst,
+    /// As [outputs, inputs, ..]: Conv.
+    Kernel,
+}
+
+/// The value that `DequantizeLinear` nodes with the same scales compute from a tensor of codes.
+#[derive(Debug)]
+pub(crate) struct Dequantization {
+    /// The indices of the tensors.
+    pub codes: usize,
+    pub scale: usize,
+    pub zero_point: Option<usize>,
+    /// The axis of the scales, and the number of elements of a block along it, or 0. A nonexistent axis is beyond all
+    /// axes.
+    pub axis: Option<(usize, u64)>,
+    /// The name of the value.
+    pub name: String,
+    pub(super) nodes: Vec<usize>,
+}
+
+/// A `DequantizeLinear` node that is not computed although its codes are stored.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Undecoded {
+    /// The index of the tensor.
+    pub codes: usize,
+    pub(super) node: usize,
+    pub reason: &'static str,
+}
+
+impl ModelGraph<'_> {
+    /// Returns the uses of a value.
+    fn uses_of(&self, value: Option<usize>) -> &[Use] {
+        let Some(value) = value else { return &[] };
+        let start = self.uses.partition_point(|one| one.value < value);
+        let end = self.uses.partition_point(|one| one.value <= value);
+        &self.uses[start..end]
     }
 
-    /// Returns the values that `DequantizeLinear` nodes compute from a tensor of codes. If one of the nodes stays,
-    /// returns all of them with the reasons instead.
-    fn decoded_values(&self, input: &Input, codes: usize) -> Result<Vec<Dequantization>, Vec<Undecoded>> {
-        let uses = &self.uses.of_tensors[codes];
-        let decoding = |&(at, slot): &NodeInput| match self.uses.nodes[at].kind {
-            NodeKind::Decodes(decoding) if slot == 0 => Some(decoding),
+    /// Returns the value of a tensor; `None` for an attribute or a part of a sparse tensor.
+    fn tensor_value(&self, tensor: usize) -> Option<usize> {
+        let value = self.value(self.tensors[tensor].scope, self.value_name(tensor));
+        value.filter(|value| self.definitions[*value].origin == Origin::Tensor(tensor))
+    }
+
+    pub(super) fn tensor_uses(&self, tensor: usize) -> &[Use] {
+        self.uses_of(self.tensor_value(tensor))
+    }
+
+    fn output_value(&self, node: usize) -> Option<usize> {
+        self.value(self.nodes[node].scope, self.node(node).output())
+    }
+
+    /// Returns the uses of the first output of a node.
+    pub(super) fn output_uses(&self, node: usize) -> &[Use] {
+        self.uses_of(self.output_value(node))
+    }
+
+    /// True if a tensor is an output of a graph.
+    fn is_output(&self, tensor: usize) -> bool {
+        self.tensor_value(tensor).is_some_and(|value| self.output_values.contains(&value))
+    }
+
+    /// True if the first output of a node is an output of a graph.
+    fn makes_output(&self, node: usize) -> bool {
+        self.output_value(node).is_some_and(|value| self.output_values.contains(&value))
+    }
+
+    fn is_constant(&self, tensor: usize) -> bool {
+        matches!(self.tensors[tensor].holder, Holder::Initializer | Holder::Constant(_))
+            && !self.is_input(tensor)
+            && matches!(self.role(tensor), None | Some(TensorRole::Scale))
+    }
+
+    /// Returns the tensor of an input of a node, if it is a constant.
+    fn constant(&self, node: usize, name: &[u8]) -> Option<usize> {
+        match self.definitions[self.value(self.nodes[node].scope, name)?].origin {
+            Origin::Tensor(tensor) if self.is_constant(tensor) => Some(tensor),
             _ => None,
-        };
-        let nodes: Vec<usize> = uses.iter().filter_map(decoding).collect();
-        let grouped = self.check_codes(codes, nodes.len() == uses.len()).map_err(|reason| (None, reason));
-        let grouped = grouped.and_then(|()| self.group(input, codes, &nodes).map_err(|(at, why)| (Some(at), why)));
-        grouped.map_err(|(first, reason)| {
-            let stays = |at: usize| {
-                let reason =
-                    if first.is_none_or(|first| first == at) { reason } else { "a node with the same codes stays" };
-                Undecoded { codes, node: at, reason }
-            };
-            nodes.iter().map(|at| stays(*at)).collect()
-        })
+        }
+    }
+
+    /// Returns true if a node decodes the first of its inputs.
+    fn is_decoding(&self, one: &Use) -> bool {
+        let node = self.node(one.node);
+        one.slot == 0 && node.operator() == b"DequantizeLinear" && !node.output().is_empty()
+    }
+
+    /// Finds the values that `DequantizeLinear` nodes compute. An unreadable tensor has a place but is not in the list
+    /// of tensors, so that the places cannot be matched to the list: in this case, no tensor is decoded.
+    pub(super) fn find_dequantizations(&mut self, input: &Input) {
+        if !input.contents.unreadable.is_empty() {
+            return;
+        }
+        for codes in 0..self.tensors.len() {
+            let uses = self.tensor_uses(codes);
+            let nodes: Vec<usize> = uses.iter().filter(|one| self.is_decoding(one)).map(|one| one.node).collect();
+            if nodes.is_empty() {
+                continue;
+            }
+            let grouped = self.check_codes(codes, nodes.len() == uses.len()).map_err(|reason| (None, reason));
+            let grouped = grouped.and_then(|()| self.group(input, codes, &nodes).map_err(|(at, why)| (Some(at), why)));
+            match grouped {
+                Ok(found) => self.dequantizations.extend(found),
+                // If one of the nodes stays, all of them do.
+                Err((first, reason)) => self.undecoded.extend(nodes.into_iter().map(|node| {
+                    let is_first = first.is_none_or(|first| first == node);
+                    let reason = if is_first { reason } else { "a node with the same codes stays" };
+                    Undecoded { codes, node, reason }
+                })),
+            }
+        }
     }
 
     /// Checks that values can replace a tensor of codes; otherwise returns the reason.
     fn check_codes(&self, codes: usize, is_decoded_only: bool) -> Result<(), &'static str> {
-        let place = &self.places[codes];
-        match place.role {
-            _ if place.input.is_some() => Err("its codes are an input of the graph"),
+        match self.role(codes) {
+            _ if self.is_input(codes) => Err("its codes are an input of the graph"),
             Some(TensorRole::GraphInput) => Err("its codes are an input of the graph"),
             Some(TensorRole::Shadowing) => Err("a value of an outer graph has the name of its codes"),
             _ if self.is_output(codes) => Err("its codes are an output of a graph"),
@@ -83,8 +155,8 @@ impl Study {
         nodes: &[usize],
     ) -> Result<Vec<Dequantization>, (usize, &'static str)> {
         let mut found: Vec<Dequantization> = Vec::new();
-        for &at in nodes {
-            let one = self.dequantization(input, codes, at).map_err(|reason| (at, reason))?;
+        for &node in nodes {
+            let one = self.dequantization(input, codes, node).map_err(|reason| (node, reason))?;
             let parts = |one: &Dequantization| (one.scale, one.zero_point, one.axis);
             match found.iter_mut().find(|known| parts(known) == parts(&one)) {
                 Some(known) => known.nodes.extend(one.nodes),
@@ -93,47 +165,39 @@ impl Study {
         }
         // One of the values can have the name of the codes.
         let mut is_name_free = true;
+        let scope = self.tensors[codes].scope;
         for (number, one) in found.iter_mut().enumerate() {
             // The output of a graph keeps its name, so it comes first, and there can be only one.
-            let is_fixed = |at: &usize| self.uses.outputs.contains(&NamedValue::Decoded(*at));
-            one.nodes.sort_by_key(|at| !is_fixed(at));
-            if let Some(second) = one.nodes.iter().skip(1).find(|at| is_fixed(at)) {
+            one.nodes.sort_by_key(|node| !self.makes_output(*node));
+            if let Some(second) = one.nodes.iter().skip(1).find(|node| self.makes_output(**node)) {
                 return Err((*second, "another node makes the same output of a graph"));
             }
             let first = one.nodes[0];
-            let place = &self.places[codes];
-            let text = |name: &Range<usize>| {
-                let name = std::str::from_utf8(&input.files[0][name.clone()]);
-                name.map(str::to_owned).map_err(|_| (first, "a name is not UTF-8"))
-            };
-            one.name = if one.nodes.iter().all(|at| self.uses.decoding[*at].graph == place.graph) {
-                text(&self.uses.decoding[first].output)?
-            } else if is_fixed(&first) {
+            let text = |name| from_utf8(name).map_err(|_| (first, "a name is not UTF-8"));
+            one.name = if one.nodes.iter().all(|node| self.nodes[*node].scope == scope) {
+                text(self.node(first).output())?.to_owned()
+            } else if self.makes_output(first) {
                 return Err((first, "its codes are in an outer graph, and its output is one of the graph"));
             } else if std::mem::take(&mut is_name_free) {
-                text(&place.name)?
+                text(self.value_name(codes))?.to_owned()
             } else {
                 let scales = input.contents.tensors[one.scale].elements.stored_dtype();
-                copy_of(&self.stored_name(&text(&place.name)?, scales), number + 1)
+                copy_of(&self.stored_name(text(self.value_name(codes))?, scales), number + 1)
             };
         }
         Ok(found)
     }
 
     /// Returns the value that a node computes from a tensor of codes, or the reason why it cannot be computed.
-    fn dequantization(&self, input: &Input, codes: usize, decoding: usize) -> Result<Dequantization, &'static str> {
+    fn dequantization(&self, input: &Input, codes: usize, node: usize) -> Result<Dequantization, &'static str> {
         let tensors = &input.contents.tensors;
-        let DecodingNode { node, attributes: [axis, block_size, output_type], .. } = self.uses.decoding[decoding];
-        let inputs = node.map_or(&[][..], |node| &self.uses.nodes[node].inputs);
-        let constant = |slot: usize| match inputs.get(slot)?.1? {
-            NamedValue::Tensor(tensor) => Some(tensor).filter(|tensor| self.is_constant(*tensor)),
-            NamedValue::Decoded(_) => None,
-        };
-        let scale = constant(1).ok_or("its scale is not a constant")?;
-        let zero_point = match inputs.get(2) {
-            Some((name, _)) if !name.is_empty() => Some(constant(2).ok_or("its zero point is not a constant")?),
-            _ => None,
-        };
+        let inputs = self.node(node).inputs;
+        let scale = inputs.get(1).and_then(|name| self.constant(node, name)).ok_or("its scale is not a constant")?;
+        let zero_point = inputs.get(2).filter(|name| !name.is_empty());
+        let zero_point =
+            zero_point.map(|name| self.constant(node, name).ok_or("its zero point is not a constant")).transpose()?;
+        let [axis, block_size, output_type] =
+            self.integers(node, [("axis", 1), ("block_size", 0), ("output_dtype", 0)]);
         if output_type != 0 && tensors[scale].elements.stored_dtype().onnx_number().map(i64::from) != Some(output_type)
         {
             return Err("its output_dtype is not the type of its scale");
@@ -143,61 +207,71 @@ impl Study {
         let axis = usize::try_from(axis).unwrap_or(usize::MAX);
         let is_one = tensors[scale].count == 1 && tensors[scale].shape.len() <= 1;
         let axis = (block_size > 0 || !is_one).then_some((axis, block_size));
-        Ok(Dequantization { codes, scale, zero_point, axis, name: String::new(), nodes: vec![decoding] })
+        Ok(Dequantization { codes, scale, zero_point, axis, name: String::new(), nodes: vec![node] })
+    }
+
+    /// Returns the values of a tensor of codes.
+    pub(super) fn dequantizations_of(&self, codes: usize) -> &[Dequantization] {
+        let start = self.dequantizations.partition_point(|one| one.codes < codes);
+        let end = self.dequantizations.partition_point(|one| one.codes <= codes);
+        &self.dequantizations[start..end]
     }
 
     /// Returns the reasons why nodes stay although their codes are stored, each with the number of nodes and the label
     /// of one of them.
-    pub(crate) fn nodes_that_stay(&self) -> Vec<(&'static str, u64, &str)> {
-        let mut found: Vec<(&'static str, u64, &str)> = Vec::new();
+    pub(crate) fn nodes_that_stay(&self) -> Vec<(&'static str, u64, String)> {
+        let mut found: Vec<(&'static str, u64, String)> = Vec::new();
         for Undecoded { node, reason, .. } in &self.undecoded {
             match found.iter_mut().find(|(known, ..)| known == reason) {
                 Some((_, count, _)) => *count += 1,
-                None => found.push((reason, 1, &self.uses.decoding[*node].label)),
+                None => found.push((reason, 1, self.node_label(*node))),
             }
         }
         found
     }
 
-    /// Returns the values that Cast nodes compute from tensors that no other node uses: the tensor, the graph and the
-    /// name.
-    pub(crate) fn cast_values(&self, input: &Input) -> Vec<(usize, usize, String)> {
-        let is_only_cast = |tensor: usize| match self.uses.of_tensors[tensor][..] {
-            [(node, _)] => self.uses.nodes[node].kind == NodeKind::Casts && !self.is_output(tensor),
-            _ => false,
-        };
-        if !input.contents.unreadable.is_empty() {
+    /// Returns the names of the values that Cast nodes compute from a tensor that no other node uses.
+    pub(crate) fn cast_names(&self, tensor: usize) -> Vec<String> {
+        let [only] = self.tensor_uses(tensor) else { return Vec::new() };
+        let is_cast = |one: &&Use| one.slot == 0 && self.node(one.node).operator() == b"Cast";
+        let mut casts: Vec<usize> = Some(only).filter(is_cast).map(|one| one.node).into_iter().collect();
+        if self.is_output(tensor) {
             return Vec::new();
         }
-        let file: &[u8] = &input.files[0];
-        let casts = self.uses.casts.iter().filter(|cast| is_only_cast(cast.tensor));
-        let name = |cast: &CastValue| String::from_utf8(file[cast.name.clone()].to_vec()).ok();
-        casts.filter_map(|cast| Some((cast.tensor, cast.graph, name(cast)?))).collect()
+        let mut names = Vec::new();
+        while let Some(node) = casts.pop() {
+            casts.extend(self.output_uses(node).iter().filter(is_cast).map(|one| one.node));
+            if let Ok(name) = from_utf8(self.node(node).output()) {
+                names.push(self.unique_name(self.nodes[node].scope, name));
+            }
+        }
+        names
     }
 
-    /// Returns the graph of the tensor of codes.
-    pub(crate) fn graph_of(&self, decoded: &Dequantization) -> usize {
-        self.places[decoded.codes].graph
-    }
-
-    /// Returns the name of a value, with the path to its graph if other graphs have a value of this name.
-    pub(crate) fn unique_name(&self, graph: usize, name: &str) -> String {
-        let path =
-            if self.ambiguous.contains(name.as_bytes()) { prefix(&self.header.graphs, graph) } else { String::new() };
-        path + name
+    /// Returns the name of a decoded value, which no other value has.
+    pub(crate) fn decoded_name(&self, decoded: &Dequantization) -> String {
+        self.unique_name(self.tensors[decoded.codes].scope, &decoded.name)
     }
 
     /// Returns the scales and zero points of decoded tensors that other nodes use too.
     pub(crate) fn parts_of_others(&self, decoded: &[&Dequantization]) -> HashSet<usize> {
         let nodes: HashSet<usize> = decoded.iter().flat_map(|found| &found.nodes).copied().collect();
-        let is_gone = |&(at, _): &NodeInput| matches!(self.uses.nodes[at].kind, NodeKind::Decodes(decoding) if nodes.contains(&decoding));
         let parts = decoded.iter().flat_map(|found| [Some(found.scale), found.zero_point]).flatten();
-        parts.filter(|part| self.is_output(*part) || !self.uses.of_tensors[*part].iter().all(is_gone)).collect()
+        let is_needed =
+            |part: usize| self.is_output(part) || self.tensor_uses(part).iter().any(|one| !nodes.contains(&one.node));
+        parts.filter(|part| is_needed(*part)).collect()
     }
 
-    /// Returns the number of nodes that compute with codes, by operator.
-    pub(crate) fn quantized_operators(&self) -> impl Iterator<Item = (&str, u64)> {
-        self.uses.quantized.iter().map(|(operator, count)| (&**operator, *count))
+    /// Returns the operators that compute with codes, and the number of their nodes.
+    pub(crate) fn quantized_operators(&self) -> BTreeMap<String, u64> {
+        let mut operators = BTreeMap::new();
+        for (at, node) in self.nodes.iter().enumerate() {
+            let fields = self.node(at);
+            if self.scopes[node.scope].part == ModelPart::Main && computes_with_codes(&fields) {
+                *operators.entry(label(fields.op_type)).or_default() += 1;
+            }
+        }
+        operators
     }
 
     /// Returns the use of a tensor as the weight of nodes; `None` if other nodes use it too, or if the uses differ.
@@ -205,24 +279,37 @@ impl Study {
         if !self.is_constant(tensor) || self.is_output(tensor) {
             return None;
         }
-        let mut found = None;
-        for &(at, slot) in &self.uses.of_tensors[tensor] {
-            let NodeKind::Multiplies(usage) = self.uses.nodes[at].kind else { return None };
-            if slot != 1 || found.replace(usage).is_some_and(|known| known != usage) {
+        let mut usage = None;
+        for &Use { node, slot, .. } in self.tensor_uses(tensor) {
+            let own = match self.node(node).operator() {
+                b"MatMul" => WeightUse::OutputsLast,
+                b"Conv" => WeightUse::Kernel,
+                b"Gemm" if self.integers(node, [("transB", 0)]) == [0] => WeightUse::OutputsLast,
+                b"Gemm" => WeightUse::OutputsFirst,
+                _ => return None,
+            };
+            if slot != 1 || usage.replace(own).is_some_and(|known| known != own) {
                 return None;
             }
         }
-        found
+        usage
     }
+}
 
-    fn is_constant(&self, tensor: usize) -> bool {
-        let place = &self.places[tensor];
-        matches!(place.holder, Holder::Initializer | Holder::Constant)
-            && place.input.is_none()
-            && matches!(place.role, None | Some(TensorRole::Scale))
-    }
-
-    pub(super) fn is_output(&self, tensor: usize) -> bool {
-        self.uses.outputs.contains(&NamedValue::Tensor(tensor))
+/// True if the operator of a node itself computes with codes.
+fn computes_with_codes(node: &NodeFields) -> bool {
+    let Ok(op) = from_utf8(node.op_type) else { return false };
+    match node.domain {
+        b"com.microsoft" => {
+            op.starts_with("QLinear")
+                || op.starts_with("DynamicQuantize")
+                || matches!(
+                    op,
+                    "MatMulNBits" | "GatherBlockQuantized" | "MatMulIntegerToFloat" | "QAttention" | "QGemm" | "QMoE"
+                )
+        }
+        domain => {
+            is_default_domain(domain) && matches!(op, "QLinearConv" | "QLinearMatMul" | "MatMulInteger" | "ConvInteger")
+        }
     }
 }

@@ -1,0 +1,357 @@
+//! The graph of a model: its messages, nodes, tensors and values, and the uses of the values.
+//!
+//! [`walk`](super::walk) fills it in one pass over the file. Names are slices of the file, and the fields of a node are
+//! read where a query needs them, so that a model of many nodes takes little memory.
+
+use super::super::protobuf::{MessageFields, Value};
+use super::fields::{attribute, node};
+use super::uses::{Dequantization, Undecoded, Use};
+use crate::dtype::Dtype;
+use crate::error::Result;
+use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
+use std::ops::Range;
+
+/// Maximum length of one part of a path that names a graph.
+const MAX_LABEL: usize = 48;
+
+/// The graphs of a model, and everything in them that refers to tensors.
+#[derive(Default)]
+pub(crate) struct ModelGraph<'a> {
+    pub(super) file: &'a [u8],
+    /// The messages of graphs, nodes, tensors and inputs, each after the message that encloses it. The first one is the
+    /// file itself.
+    pub(super) frames: Vec<Frame>,
+    /// The range of the version in the file, and the version; the last one if there are several.
+    pub(super) ir_version: Option<(Range<usize>, u64)>,
+    pub(super) imports: Vec<Import<'a>>,
+    /// True if a function imports operators of the default domain.
+    pub(super) has_functions: bool,
+    pub(super) scopes: Vec<Scope>,
+    /// In the order of the file.
+    pub(super) nodes: Vec<Node>,
+    /// In the order of `Contents::tensors`.
+    pub(super) tensors: Vec<Place<'a>>,
+    /// The definitions of values, in order.
+    pub(super) definitions: Vec<Definition<'a>>,
+    /// The scopes and the names of the outputs of graphs.
+    pub(super) outputs: Vec<(usize, &'a [u8])>,
+    /// The scopes and the names of scales and zero points in annotations.
+    pub(super) annotated: Vec<(usize, &'a [u8])>,
+    /// The names of variables that training writes.
+    pub(super) trained: Vec<&'a [u8]>,
+    /// A number that makes the names of [`ModelGraph::stored_name`] unique.
+    pub(super) fresh: u32,
+    /// True if a value has one of the types [`FNUZ`](super::opsets::FNUZ).
+    pub(super) has_fnuz: bool,
+    /// In order; filled by [`ModelGraph::of`], as are the following fields.
+    pub(super) uses: Vec<Use>,
+    /// The values that are outputs of graphs.
+    pub(super) output_values: HashSet<usize>,
+    /// The values of tensors of codes that only `DequantizeLinear` nodes use, with constants as scale and zero point,
+    /// in the order of the tensors.
+    pub(crate) dequantizations: Vec<Dequantization>,
+    /// The other nodes whose codes are stored.
+    pub(crate) undecoded: Vec<Undecoded>,
+}
+
+/// A message in the file.
+pub(super) struct Frame {
+    /// Position of its tag and length.
+    pub start: usize,
+    pub body: Range<usize>,
+    /// The enclosing message.
+    pub parent: usize,
+    /// Number of enclosing messages.
+    pub depth: u8,
+}
+
+/// The import of a set of operators.
+pub(super) struct Import<'a> {
+    pub frame: usize,
+    pub domain: &'a [u8],
+    /// The range of the version in the file.
+    pub range: Range<usize>,
+    pub version: u64,
+}
+
+/// A scope of names: a graph, or the nodes of a function.
+pub(super) struct Scope {
+    pub frame: usize,
+    /// The scope that encloses it.
+    pub parent: Option<usize>,
+    pub part: ModelPart,
+    /// Its name in paths; empty for the main graph.
+    pub label: Box<str>,
+    /// Position at which a new node precedes all others.
+    pub first_node: usize,
+}
+
+/// A part of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ModelPart {
+    Main,
+    Function,
+    Training,
+}
+
+pub(super) struct Node {
+    pub frame: usize,
+    pub scope: usize,
+    /// Its number in its scope; nodes that tcast inserted do not count.
+    pub number: usize,
+}
+
+/// The fields of a node, without its attributes.
+#[derive(Default)]
+pub(super) struct NodeFields<'a> {
+    pub inputs: Vec<&'a [u8]>,
+    pub outputs: Vec<&'a [u8]>,
+    pub name: &'a [u8],
+    pub op_type: &'a [u8],
+    pub domain: &'a [u8],
+}
+
+/// The place of a tensor.
+pub(super) struct Place<'a> {
+    pub holder: Holder,
+    pub scope: usize,
+    /// The message of the tensor, or of the attribute that holds its numbers.
+    pub frame: usize,
+    pub name: PlaceName<'a>,
+    pub role: Option<TensorRole>,
+}
+
+/// The kind of place that holds a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Holder {
+    Initializer,
+    /// The attribute `value` of a Constant node.
+    Constant(usize),
+    /// Another attribute of a Constant node: the field of its numbers, and its name.
+    Numbers(u64, &'static str),
+    /// An attribute of any other node.
+    Attribute,
+    /// A sparse tensor, of which this is a part with this suffix.
+    Sparse(&'static str),
+}
+
+/// The name of a tensor.
+#[derive(Clone)]
+pub(super) enum PlaceName<'a> {
+    /// The name of its value.
+    Value(&'a [u8]),
+    /// The label of its node and attribute, if it is not a value.
+    Label(Box<str>),
+}
+
+/// The definition of a value. Its order is by name, so that a name and a scope find it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Definition<'a> {
+    pub name: &'a [u8],
+    pub scope: usize,
+    pub origin: Origin,
+}
+
+/// The origin of a value. An initializer follows the input whose default it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Origin {
+    /// An input of a graph; the message describes it.
+    Input(usize),
+    /// An initializer or the tensor of a Constant node.
+    Tensor(usize),
+    /// An output of another node.
+    Node(usize),
+}
+
+/// Role of a tensor of a model that is not a plain weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum TensorRole {
+    /// The default of a graph's input, whose type callers rely on.
+    GraphInput,
+    /// A scale or zero point.
+    Scale,
+    /// A shape, an index, a bound or a statistic, which engines need as a constant.
+    Parameter,
+    /// In the body of a function.
+    Function,
+    /// Training writes it, or it belongs to a graph of training.
+    Trained,
+    /// A list of numbers in a Constant node, which has one type.
+    List,
+    /// In a Constant node, and the target is a type that Constant lacks up to opset 28: float6.
+    Constant,
+    /// An attribute of another node, whose type is part of the meaning.
+    Attribute,
+    /// Part of a sparse tensor.
+    Sparse,
+    /// A value of an enclosing graph has this name too.
+    Shadowing,
+}
+
+impl Scope {
+    /// True if it is the graph of the model. Functions and training can come before it in the file.
+    pub(super) fn is_main(&self) -> bool {
+        self.part == ModelPart::Main && self.parent.is_none()
+    }
+}
+
+impl<'a> NodeFields<'a> {
+    pub(super) fn read(file: &'a [u8], body: Range<usize>) -> Result<Self> {
+        let mut fields = Self::default();
+        for field in MessageFields::new(file, body) {
+            let (field, Value::Bytes(text)) = field? else { continue };
+            let text = &file[text];
+            match field {
+                node::INPUT => fields.inputs.push(text),
+                node::OUTPUT => fields.outputs.push(text),
+                node::NAME => fields.name = text,
+                node::OP_TYPE => fields.op_type = text,
+                node::DOMAIN => fields.domain = text,
+                _ => {}
+            }
+        }
+        Ok(fields)
+    }
+
+    /// Returns the operator if it belongs to the default domain; otherwise an empty name.
+    pub(super) fn operator(&self) -> &'a [u8] {
+        if is_default_domain(self.domain) { self.op_type } else { b"" }
+    }
+
+    /// Returns the first output; an empty name if there is none.
+    pub(super) fn output(&self) -> &'a [u8] {
+        self.outputs.first().copied().unwrap_or_default()
+    }
+
+    /// True if tcast inserted the node to restore the type of a stored tensor. Such a node has the name of the tensor;
+    /// further nodes for the same tensor add `_copy_` and a number.
+    pub(super) fn is_inserted(&self) -> bool {
+        let stored = self.inputs.first().filter(|_| matches!(self.operator(), b"Cast" | b"DequantizeLinear"));
+        let is_number = |text: &[u8]| text.iter().all(u8::is_ascii_digit);
+        stored.is_some_and(|stored| match self.name.strip_prefix(*stored) {
+            Some(end) if end.is_empty() || end.strip_prefix(b"_copy_").is_some_and(is_number) => {
+                stored_number(stored).is_some()
+            }
+            _ => false,
+        })
+    }
+}
+
+impl<'a> ModelGraph<'a> {
+    pub(super) fn body(&self, frame: usize) -> Range<usize> {
+        self.frames[frame].body.clone()
+    }
+
+    /// Reads the fields of a node. The walk has checked them.
+    pub(super) fn node(&self, node: usize) -> NodeFields<'a> {
+        NodeFields::read(self.file, self.body(self.nodes[node].frame)).unwrap_or_default()
+    }
+
+    /// Returns the label of a node in messages and paths: its name, or its type and its number in the graph.
+    pub(super) fn node_label(&self, node: usize) -> String {
+        let fields = self.node(node);
+        match label(fields.name) {
+            name if name.is_empty() => format!("{}_{}", label(fields.op_type), self.nodes[node].number),
+            name => name,
+        }
+    }
+
+    /// Returns integer attributes of a node, or their defaults.
+    pub(super) fn integers<const N: usize>(&self, node: usize, wanted: [(&str, i64); N]) -> [i64; N] {
+        let mut numbers = wanted.map(|(_, default)| default);
+        for field in MessageFields::new(self.file, self.body(self.nodes[node].frame)).map_while(Result::ok) {
+            let (node::ATTRIBUTE, Value::Bytes(body)) = field else { continue };
+            let (mut name, mut number): (&[u8], _) = (b"", None);
+            for field in MessageFields::new(self.file, body).map_while(Result::ok) {
+                match field {
+                    (attribute::NAME, Value::Bytes(range)) => name = &self.file[range],
+                    (attribute::INT, Value::Varint(value)) => number = Some(value as i64),
+                    _ => {}
+                }
+            }
+            if let Some(at) = wanted.iter().position(|(wanted, _)| wanted.as_bytes() == name) {
+                numbers[at] = number.unwrap_or_default();
+            }
+        }
+        numbers
+    }
+
+    /// Returns a scope and the scopes that enclose it.
+    pub(super) fn ancestors(&self, scope: usize) -> impl Iterator<Item = usize> {
+        std::iter::successors(Some(scope), |&scope| self.scopes[scope].parent)
+    }
+
+    /// Returns the path to a scope with a slash, as the prefix of a value's name; empty for the main graph.
+    pub(super) fn prefix(&self, scope: usize) -> String {
+        const MAX_PATH: usize = 256;
+        let labels = self.ancestors(scope).map(|scope| &*self.scopes[scope].label).filter(|label| !label.is_empty());
+        let (mut path, mut length) = (Vec::new(), 0);
+        for label in labels {
+            length += label.len() + 1;
+            if length > MAX_PATH {
+                return format!("graph_{scope}/");
+            }
+            path.push(label);
+        }
+        path.iter().rev().flat_map(|label| [label, "/"]).collect()
+    }
+
+    /// Returns the value that a name denotes in a scope.
+    pub(super) fn value(&self, scope: usize, name: &[u8]) -> Option<usize> {
+        self.ancestors(scope).find_map(|scope| {
+            let end = self.definitions.partition_point(|value| (value.name, value.scope) <= (name, scope));
+            let is_of_name = |at: &usize| (self.definitions[*at].name, self.definitions[*at].scope) == (name, scope);
+            end.checked_sub(1).filter(is_of_name)
+        })
+    }
+
+    /// True if no other scope defines a value of this name.
+    pub(super) fn is_only_in(&self, scope: usize, name: &[u8]) -> bool {
+        let start = self.definitions.partition_point(|value| value.name < name);
+        let end = start + self.definitions[start..].partition_point(|value| value.name == name);
+        let of_name = &self.definitions[start..end];
+        [of_name.first(), of_name.last()].into_iter().flatten().all(|value| value.scope == scope)
+    }
+
+    /// Returns the name of a value, with the path to its scope if other scopes have a value of this name.
+    pub(crate) fn unique_name(&self, scope: usize, name: &str) -> String {
+        let path = if self.is_only_in(scope, name.as_bytes()) { String::new() } else { self.prefix(scope) };
+        path + name
+    }
+
+    /// Returns the name under which a tensor is stored in another type: `w_float16`. No name of a value or node of the
+    /// model ends in this way.
+    pub(crate) fn stored_name(&self, name: &str, dtype: Dtype) -> String {
+        if self.fresh == 0 { format!("{name}_{dtype}") } else { format!("{name}_{dtype}_{}", self.fresh) }
+    }
+}
+
+/// Returns a name, truncated to the length of a label.
+pub(super) fn label(name: &[u8]) -> String {
+    String::from_utf8_lossy(&name[..name.len().min(4 * MAX_LABEL)]).chars().take(MAX_LABEL).collect()
+}
+
+/// True if this is the name of the default domain of operators.
+pub(super) fn is_default_domain(domain: &[u8]) -> bool {
+    domain.is_empty() || domain == b"ai.onnx"
+}
+
+/// Returns the number at the end of a name of the form that tcast gives to stored tensors: 3 for `w_float16_3`, and 0
+/// for `w_float16`.
+pub(super) fn stored_number(name: &[u8]) -> Option<u32> {
+    let mut parts = name.rsplitn(3, |&byte| byte == b'_');
+    let last = parts.next().unwrap_or_default();
+    let is_dtype = |part: &[u8]| Dtype::all().any(|dtype| dtype.name().as_bytes() == part);
+    if is_dtype(last) {
+        return Some(0);
+    }
+    let number = std::str::from_utf8(last).ok().and_then(|number| number.parse().ok());
+    number.filter(|_| parts.next().is_some_and(is_dtype))
+}
+
+/// Returns the name of the value that a further node decodes from the codes `name`; `number` counts from 1.
+pub(super) fn copy_of(name: &str, number: usize) -> String {
+    format!("{name}_copy_{number}")
+}
