@@ -182,8 +182,8 @@ fn subcommand(typed: &TypedLine, name: &str, error: &clap::Error) -> Vec<Words> 
     if name == "tcast" {
         return vec![typed.replaced(at, 1, [""; 0])];
     }
-    if let Some((_, ours)) = foreign::SUBCOMMANDS.iter().find(|(words, _)| words.contains(&&*foreign::plain(name))) {
-        return vec![typed.replaced(at, 1, [*ours])];
+    if let Some(ours) = foreign::subcommand(name) {
+        return vec![typed.replaced(at, 1, [ours])];
     }
     if Path::new(name).exists() || by_extension(name.as_ref()).is_some() {
         return begun(typed);
@@ -229,7 +229,7 @@ fn flag(typed: &TypedLine, argument: &str) -> Vec<Words> {
     }
     let by = |ours| match ours {
         Ours::Flag(flag) => Some(typed.replaced(at, 1, named(flag))),
-        Ours::Words(words) => Some(typed.replaced(at, 1, words)),
+        Ours::Words(words) => Some(typed.replaced(at, 1, words.split(' '))),
         Ours::Pattern(flag) => {
             let name = value.or_else(|| typed.line.get(at + 1)?.to_str())?;
             let pattern = if name.contains('*') { name.to_owned() } else { format!("*{name}*") };

@@ -1,6 +1,7 @@
 //! A row of the table of layouts: the storage of a quantized weight in a library, and the steps that compute its
 //! values.
 
+use super::method::Method;
 use super::rules::Encoding;
 use crate::dtype::Dtype;
 use crate::text::shorten;
@@ -244,20 +245,6 @@ pub enum Precision {
     Weight,
 }
 
-/// The library or format that defines a layout, and with it the config that describes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
-    CompressedTensors,
-    /// transformers and `DeepSeek`, for float8 and float4.
-    FineGrained,
-    GptOss,
-    ModelOpt,
-    /// `ComfyUI`, whose models are diffusion models.
-    ComfyUi,
-    /// Other libraries, whose layouts tcast only reads; and ONNX.
-    Other,
-}
-
 /// Storage of quantized weights in one library.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Layout {
@@ -265,9 +252,8 @@ pub struct Layout {
     pub name: &'static str,
     /// The library, and the name of the layout in its config or documentation.
     pub library: &'static str,
-    pub owner: Owner,
-    /// Its names in configs of compressed-tensors, with the name to write first; in descriptions of `ComfyUI`, a name
-    /// for each dtype of codes.
+    pub method: Method,
+    /// Its names in configs, with the name to write first; in descriptions of `ComfyUI`, a name for each dtype of codes.
     pub formats: &'static [&'static str],
     /// True if only a config identifies it, because the config gives the width of codes or declares zero points.
     pub is_told_by_config: bool,
@@ -293,7 +279,7 @@ pub struct Layout {
 impl Layout {
     /// True if it is for diffusion models.
     pub fn is_diffusion(&self) -> bool {
-        self.owner == Owner::ComfyUi
+        self.method == Method::ComfyUi
     }
 
     /// True if the library of another layout decodes the same codes and scales, of this dtype, to the same bits.
