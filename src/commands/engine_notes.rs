@@ -5,7 +5,7 @@
 
 use crate::dtype::Dtype;
 use crate::job::Quantizing;
-use crate::quant::{CodeValues, Layout, Method, Precision, Scheme};
+use crate::quant::{CodeValues, Layout, Precision, QuantMethod, Scheme};
 use std::collections::BTreeSet;
 
 /// A reason why transformers does not load a kind of model.
@@ -43,11 +43,11 @@ const MODELS: &[(LoadProblem, &str)] = &[
 const DECODES: &str = "quantization_config=CompressedTensorsConfig(dequantize=True)";
 
 /// The name of a scheme, and the layout that stores it.
-type Stored = (&'static str, &'static Layout);
+type StoredScheme = (&'static str, &'static Layout);
 
 /// Returns notes about weights that engines may not load or run.
 pub(super) fn engine_notes(quantizing: &Quantizing) -> Vec<String> {
-    let resolved = |pairs: &BTreeSet<(&'static str, &'static str)>| -> Vec<Stored> {
+    let resolved = |pairs: &BTreeSet<(&'static str, &'static str)>| -> Vec<StoredScheme> {
         let stored = |&(scheme, name)| Some((scheme, Scheme::find(scheme)?.in_layout(Some(name))?.layout()));
         pairs.iter().filter_map(stored).collect()
     };
@@ -68,7 +68,7 @@ pub(super) fn engine_notes(quantizing: &Quantizing) -> Vec<String> {
 /// Returns the note about a scheme that engines do not run, by their documentation or their libraries.
 fn of_engines(scheme: &str, layout: &Layout) -> Option<&'static str> {
     match scheme {
-        _ if layout.method != Method::CompressedTensors => None,
+        _ if layout.method != QuantMethod::CompressedTensors => None,
         "mxfp6" => Some("mxfp6 needs compressed-tensors 0.20; vLLM 0.33 and SGLang 0.5.23 have older versions"),
         "int8" => Some("vLLM does not run int8 on GPUs of compute capability 10 and higher"),
         _ => None,
@@ -77,7 +77,8 @@ fn of_engines(scheme: &str, layout: &Layout) -> Option<&'static str> {
 
 /// Returns the note about layouts that compressed-tensors decodes to bfloat16, whatever the model computes in.
 fn of_dtype(scheme: &str, layout: &Layout, computes_in: Option<Dtype>) -> Option<String> {
-    let is_bfloat16 = layout.method == Method::CompressedTensors && layout.product_precision == Precision::Bfloat16;
+    let is_bfloat16 =
+        layout.method == QuantMethod::CompressedTensors && layout.product_precision == Precision::Bfloat16;
     let dtype = computes_in.filter(|dtype| is_bfloat16 && *dtype != Dtype::Bfloat16)?;
     Some(format!(
         "transformers 5.23 decodes {scheme} to bfloat16, and fails to compute with it in {dtype}: load the model with \
@@ -88,7 +89,7 @@ fn of_dtype(scheme: &str, layout: &Layout, computes_in: Option<Dtype>) -> Option
 /// Returns the note about experts in a scheme that transformers does not decode to their values.
 fn of_experts(scheme: &str, layout: &Layout) -> Option<String> {
     let instead = match scheme {
-        _ if layout.method != Method::CompressedTensors => return None,
+        _ if layout.method != QuantMethod::CompressedTensors => return None,
         "nvfp4" => {
             let what = "transformers 5.23 loads nvfp4 experts without their global scales, and computes wrong results";
             return Some(what.to_owned());
@@ -102,9 +103,9 @@ fn of_experts(scheme: &str, layout: &Layout) -> Option<String> {
 }
 
 /// Returns the note about a kind of model that transformers does not load.
-fn of_model(problem: LoadProblem, kind: &str, stored: &[Stored], has_kept_layers: bool) -> Option<String> {
-    let is_of = |method: Method| stored.iter().any(|(_, layout)| layout.method == method);
-    let (is_mixed, is_compressed) = (stored.len() > 1, is_of(Method::CompressedTensors));
+fn of_model(problem: LoadProblem, kind: &str, stored: &[StoredScheme], has_kept_layers: bool) -> Option<String> {
+    let is_of = |method: QuantMethod| stored.iter().any(|(_, layout)| layout.method == method);
+    let (is_mixed, is_compressed) = (stored.len() > 1, is_of(QuantMethod::CompressedTensors));
     let packed = || {
         let is_packed = stored.iter().find(|(_, layout)| layout.codes.values != CodeValues::Stored);
         is_packed.filter(|_| is_compressed).map(|(scheme, _)| scheme)
@@ -115,7 +116,7 @@ fn of_model(problem: LoadProblem, kind: &str, stored: &[Stored], has_kept_layers
             format!("loads {} of '{kind}' only with {DECODES}; it loads --scheme fp8 without it", packed()?)
         }
         LoadProblem::Divided => format!("does not load {} of '{kind}'; it loads --scheme fp8", packed()?),
-        LoadProblem::Conversion if is_compressed || is_of(Method::FineGrained) => {
+        LoadProblem::Conversion if is_compressed || is_of(QuantMethod::FineGrained) => {
             format!("loads no quantized '{kind}'; it loads what tcast dequantize makes of it")
         }
         LoadProblem::Renamed if is_compressed && is_mixed => {

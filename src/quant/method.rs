@@ -10,7 +10,7 @@ use std::collections::HashSet;
 
 /// The library or format that defines layouts, and the config that describes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
+pub enum QuantMethod {
     CompressedTensors,
     /// transformers and `DeepSeek`, for float8 and float4.
     FineGrained,

@@ -51,7 +51,7 @@ pub use layout::{
     CodeStorage, CodeValues, Combination, Exponents, Group, GroupKind, Groups, Layout, Names, Packing, Precision, Role,
     ScaleOrder, Zeros,
 };
-pub use method::Method;
+pub use method::QuantMethod;
 pub use parts::{LinearAxis, Parameters, Part};
 pub use recognize::{
     CheckpointInfo, FoundWeight, Problem, Recognized, StoredTensor, can_be_part, is_activation_scale, is_named_as_part,

@@ -13,7 +13,7 @@ use super::layout::{
     CodeStorage, CodeValues, Combination, Exponents, Group, GroupKind, Groups, Layout, Packing, Precision, Role,
     ScaleOrder, Zeros,
 };
-use super::method::Method;
+use super::method::QuantMethod;
 use super::rules::{Encoding, ScaleRule, ScaleShape, SignRule, Ties};
 use crate::dtype::Dtype::{
     self, Bfloat16, Float4E2M1, Float6E2M3, Float8E4M3FN, Float8E4M3FNUZ, Float8E5M2, Float8E5M2FNUZ, Float8E8M0,
@@ -49,9 +49,9 @@ const NIBBLES: CodeStorage = CodeStorage {
 const BASE: Layout = Layout {
     name: "",
     library: "",
-    method: Method::Onnx,
+    method: QuantMethod::Onnx,
     formats: &[],
-    is_told_by_config: false,
+    needs_config: false,
     names: &[],
     codes: bytes(&[Float8E4M3FN]),
     groups: Groups::Any(&[GroupKind::Tensor, GroupKind::Channel, GroupKind::Neighbours, GroupKind::Block]),
@@ -109,20 +109,20 @@ const COMFY: &[(Role, &str)] = &[
 ];
 
 /// A layout of compressed-tensors whose codes are packed.
-const PACKED: Layout = Layout { method: Method::CompressedTensors, names: &[COMPRESSED_TENSORS_PACKED], ..BASE };
+const PACKED: Layout = Layout { method: QuantMethod::CompressedTensors, names: &[COMPRESSED_TENSORS_PACKED], ..BASE };
 
 /// A layout of compressed-tensors whose codes are numbers.
 const PLAIN: Layout = Layout { names: &[COMPRESSED_TENSORS], ..PACKED };
 
-const OF_MODELOPT: Layout = Layout { method: Method::ModelOpt, names: &[MODELOPT], ..BASE };
+const OF_MODELOPT: Layout = Layout { method: QuantMethod::ModelOpt, names: &[MODELOPT], ..BASE };
 
-const OF_COMFY: Layout = Layout { method: Method::ComfyUi, names: &[COMFY], ..BASE };
+const OF_COMFY: Layout = Layout { method: QuantMethod::ComfyUi, names: &[COMFY], ..BASE };
 
 /// transformers `integrations/mxfp4.py`, `convert_moe_packed_tensors`
 const GPT_OSS: Layout = Layout {
     name: "gptoss-mxfp4",
     library: "gpt-oss, quant_method mxfp4",
-    method: Method::GptOss,
+    method: QuantMethod::GptOss,
     names: &[&[(Role::Codes, "_blocks"), (Role::Scale, "_scales")]],
     codes: CodeStorage { packing: Packing::TransposedBlocks, dtypes: &[Uint8], ..NIBBLES },
     groups: Groups::Fixed(Group::Block([32, 1])),
@@ -180,7 +180,7 @@ pub static LAYOUTS: &[Layout] = &[
         name: "hf-fp8",
         library: "transformers and DeepSeek, quant_method fp8 or mxfp8",
         formats: &["fp8", "mxfp8"],
-        method: Method::FineGrained,
+        method: QuantMethod::FineGrained,
         names: &[
             &[(Role::Codes, ".weight"), (Role::Scale, ".weight_scale_inv"), (Role::Activation, ".activation_scale")],
             &[(Role::Codes, ""), (Role::Scale, "_scale_inv"), (Role::Activation, "_activation_scale")], // 3-D experts
@@ -199,7 +199,7 @@ pub static LAYOUTS: &[Layout] = &[
         name: "hf-fp4",
         library: "DeepSeek-V4, expert_dtype fp4",
         formats: &["fp4"],
-        method: Method::FineGrained,
+        method: QuantMethod::FineGrained,
         names: &[
             &[(Role::Codes, ".weight"), (Role::Scale, ".scale")],
             &[(Role::Codes, ".weight"), (Role::Scale, ".weight_scale_inv")],
@@ -224,7 +224,7 @@ pub static LAYOUTS: &[Layout] = &[
         name: "ct-int8",
         library: "compressed-tensors, format int-quantized or naive-quantized",
         formats: &["int-quantized", "naive-quantized"],
-        is_told_by_config: true,
+        needs_config: true,
         codes: bytes(&[Int8]),
         zeros: Zeros::Plain,
         product_precision: Precision::Scale,
@@ -236,7 +236,7 @@ pub static LAYOUTS: &[Layout] = &[
         name: "ct-pack",
         library: "compressed-tensors, format pack-quantized",
         formats: &["pack-quantized"],
-        is_told_by_config: true,
+        needs_config: true,
         codes: words(Packing::Rows(4)),
         zeros: Zeros::PackedDown,
         product_precision: Precision::Scale,
@@ -405,8 +405,8 @@ pub static LAYOUTS: &[Layout] = &[
     Layout {
         name: "gptq",
         library: "GPTQ, quant_method gptq, checkpoint_format gptq or gptq_v2",
-        method: Method::Gptq,
-        is_told_by_config: true,
+        method: QuantMethod::Gptq,
+        needs_config: true,
         names: &[&[
             (Role::Codes, ".qweight"),
             (Role::Scale, ".scales"),
@@ -424,8 +424,8 @@ pub static LAYOUTS: &[Layout] = &[
     Layout {
         name: "awq",
         library: "AWQ, quant_method awq, version gemm",
-        method: Method::Awq,
-        is_told_by_config: true,
+        method: QuantMethod::Awq,
+        needs_config: true,
         names: &[&[(Role::Codes, ".qweight"), (Role::Scale, ".scales"), (Role::ZeroPoint, ".qzeros")]],
         codes: words(Packing::AwqWords),
         groups: Groups::Any(&[GroupKind::Channel, GroupKind::Neighbours]),
@@ -438,7 +438,7 @@ pub static LAYOUTS: &[Layout] = &[
     Layout {
         name: "bnb-4bit",
         library: "bitsandbytes, load_in_4bit, quant_type nf4 or fp4",
-        method: Method::BitsAndBytes,
+        method: QuantMethod::BitsAndBytes,
         formats: &["load_in_4bit"],
         names: &[&[
             (Role::Codes, ".weight"),
@@ -464,7 +464,7 @@ pub static LAYOUTS: &[Layout] = &[
     Layout {
         name: "bnb-int8",
         library: "bitsandbytes, load_in_8bit",
-        method: Method::BitsAndBytes,
+        method: QuantMethod::BitsAndBytes,
         formats: &["load_in_8bit"],
         names: &[&[(Role::Codes, ".weight"), (Role::Scale, ".SCB"), (Role::Description, ".weight_format")]],
         codes: bytes(&[Int8]),
@@ -477,7 +477,7 @@ pub static LAYOUTS: &[Layout] = &[
     Layout {
         name: "quanto",
         library: "quanto, weights qint8 or qfloat8",
-        method: Method::Quanto,
+        method: QuantMethod::Quanto,
         names: &[&[
             (Role::Codes, ".weight._data"),
             (Role::Scale, ".weight._scale"),

@@ -8,7 +8,7 @@ use crate::error::{Error, Kind, Result};
 use crate::plan::{CodedRows, TensorIndex, Unmoved, Weights};
 use crate::quant::{
     Arithmetic, CheckpointInfo, CodeKind, CodeType, Decoder, EncodeOptions, Encoder, Fidelity, FoundWeight, Grid,
-    Group, Layout, Method, Modules, Role, RowMap, SCHEMES, Scheme, SharedTables, TargetGrid, Transcoder, Unfit,
+    Group, Layout, Modules, QuantMethod, Role, RowMap, SCHEMES, Scheme, SharedTables, TargetGrid, Transcoder, Unfit,
     config_of,
 };
 use crate::read::{Decoders, LogicalCheckpoint, Membership};
@@ -88,7 +88,7 @@ impl<'a> Planner<'a> {
         self.source.check_parts(&decoder, &LogicalCheckpoint::value_parts(found))?;
         let (name, shape) = (&found.name, decoder.shape().to_vec());
         let bank = match found.layout.method {
-            Method::GptOss => gpt_oss_experts(name, &shape),
+            QuantMethod::GptOss => gpt_oss_experts(name, &shape),
             _ => experts(self.model, name, &shape),
         };
         // Without a scheme, the grid decides, and determining it requires the zero points.
@@ -311,7 +311,7 @@ fn scale_dtype(layout: &Layout, grid: &TargetGrid, old: Dtype) -> Dtype {
         None if old.is_weight() => old,
         None => Dtype::Float32,
         // transformers and DeepSeek read both; ModelOpt and ComfyUI want float32.
-        Some(Dtype::Float32) if layout.method == Method::FineGrained && old == Dtype::Bfloat16 => old,
+        Some(Dtype::Float32) if layout.method == QuantMethod::FineGrained && old == Dtype::Bfloat16 => old,
         Some(scale) => scale,
     }
 }

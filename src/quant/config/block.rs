@@ -7,7 +7,7 @@ use super::{ConfigFormat, find};
 use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, descriptions};
 use crate::container::{as_json, members};
 use crate::error::{Error, Result};
-use crate::quant::method::{MLX, Method};
+use crate::quant::method::{MLX, QuantMethod};
 use crate::quant::recognize::CheckpointInfo;
 use crate::text::shorten;
 use serde_json::{Map, Value};
@@ -142,7 +142,7 @@ impl Block {
         let keys = ["quant_method", "quant_algo"];
         let is_other = |method: &str| {
             let format = find(method).map(ConfigFormat::method);
-            !matches!(format, Some(Method::CompressedTensors | Method::ModelOpt))
+            !matches!(format, Some(QuantMethod::CompressedTensors | QuantMethod::ModelOpt))
         };
         if let (Some(Value::String(method)), Some(Value::String(algorithm))) =
             (self.members.get(keys[0]), other.members.get(keys[1]))

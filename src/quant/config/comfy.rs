@@ -5,7 +5,7 @@ use super::object::ConfigObject;
 use super::{Modules, WeightDescription, layouts_of};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::quant::method::Method;
+use crate::quant::method::QuantMethod;
 use crate::quant::recognize::CheckpointInfo;
 use crate::text::shorten;
 use serde_json::{Map, Value};
@@ -91,8 +91,8 @@ impl ComfyLayers {
         let mut markers = self.markers.iter().map(|index| source.tensors[*index]);
         let prefix = |name: &str| name.strip_suffix("scaled_fp8").is_some_and(|prefix| codes.starts_with(prefix));
         let marker = markers.find(|marker| prefix(marker.name))?;
-        let mut layouts = layouts_of(Method::ComfyUi, None);
-        layouts.retain(|layout| layout.is_told_by_marker());
+        let mut layouts = layouts_of(QuantMethod::ComfyUi, None);
+        layouts.retain(|layout| layout.has_marker());
         let dtype = marker.dtype.map(|dtype| if dtype == Dtype::Float32 { Dtype::Float8E4M3FN } else { dtype });
         let wording = format!("the tensor '{}' says {}", shorten(marker.name), dtype.map_or("float8", Dtype::name));
         let mut description = WeightDescription::new(layouts, wording);
@@ -109,7 +109,7 @@ fn describe(object: &Map<String, Value>, whose: &str) -> Result<WeightDescriptio
     let Some(format) = layer.text(&["format"]).map_err(in_source)? else {
         return Err(Error::new(format!("{whose} names no format")));
     };
-    let layouts = layouts_of(Method::ComfyUi, Some(format));
+    let layouts = layouts_of(QuantMethod::ComfyUi, Some(format));
     let Some(layout) = layouts.first().copied() else {
         let message = format!("{whose} says format '{}', which tcast does not decode", shorten(format));
         return Err(Error::new(message));
@@ -137,27 +137,16 @@ fn describe(object: &Map<String, Value>, whose: &str) -> Result<WeightDescriptio
 /// Returns the number of columns that `ComfyUI` rotates together, if it does. The description gives it directly or
 /// under `params`.
 fn rotation(layer: &ConfigObject) -> Result<Option<u64>> {
-    let inner = layer.inner("params")?;
-    let places = [Some(layer), inner.as_ref()];
-    let is_rotated = same("convrot", places, |place| place.flag("convrot"))?;
-    let size = same("convrot_groupsize", places, |place| place.number(&["convrot_groupsize"]))?;
-    match (is_rotated, size) {
-        (Some(true), None) => Err(Error::new("it says convrot, and no convrot_groupsize")),
-        (Some(true), size) => Ok(size),
-        _ => Ok(None),
-    }
-}
-
-/// Returns the value given in one or both places; an error if they differ.
-fn same<T: PartialEq>(
-    key: &str,
-    places: [Option<&ConfigObject>; 2],
-    read: impl Fn(&ConfigObject) -> Result<Option<T>>,
-) -> Result<Option<T>> {
-    let [one, other] = places.map(|place| place.map_or(Ok(None), &read));
-    match (one?, other?) {
-        (Some(one), Some(other)) if one != other => Err(Error::new(format!("it says two values of {key}"))),
-        (one, other) => Ok(one.or(other)),
+    let place = |key: &str| match layer.inner("params")?.filter(|inner| inner.has(key)) {
+        Some(inner) if layer.has(key) && layer.get(key) != inner.get(key) => {
+            Err(Error::new(format!("it says two values of {key}")))
+        }
+        inner => Ok(inner.unwrap_or(*layer)),
+    };
+    let is_rotated = place("convrot")?.is_true("convrot")?;
+    match place("convrot_groupsize")?.number(&["convrot_groupsize"])? {
+        None if is_rotated => Err(Error::new("it says convrot, and no convrot_groupsize")),
+        size => Ok(size.filter(|_| is_rotated)),
     }
 }
 

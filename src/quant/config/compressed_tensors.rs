@@ -10,8 +10,9 @@ use super::patterns::{ModulePatterns, all_experts, entry_of_compressed_tensors, 
 use super::{CheckpointConfig, ConfigFormat, Modules, WeightDescription, layouts_of, stores};
 use crate::error::{Error, Result};
 use crate::quant::layout::{CodeValues, Group, Role};
-use crate::quant::method::Method;
+use crate::quant::method::QuantMethod;
 use crate::quant::parts::Parameters;
+use crate::quant::scheme::CodeType;
 use crate::text::shorten;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeSet, HashSet};
@@ -21,7 +22,7 @@ use std::rc::Rc;
 const VERSION: &str = "0.20.0";
 
 pub(super) static FORMAT: ConfigFormat = ConfigFormat {
-    method: Method::CompressedTensors,
+    method: QuantMethod::CompressedTensors,
     names: &["compressed-tensors", "compressed_tensors"],
     ignored: &["ignore"],
     style: MatchStyle::Prefixed,
@@ -99,7 +100,7 @@ fn describe(name: &str, format: Option<&str>, weights: &ConfigObject) -> Result<
         None => format!("the config group '{name}' says {numbers}"),
     };
     let refused = |why: &str| Error::new(format!("{wording}, {why}"));
-    let mut layouts = layouts_of(Method::CompressedTensors, format);
+    let mut layouts = layouts_of(QuantMethod::CompressedTensors, format);
     let has_format = format.is_some() && !layouts.is_empty();
     layouts.retain(|layout| stores(layout, kind, bits));
     if layouts.is_empty() {
@@ -205,34 +206,38 @@ fn write(groups: &[QuantizedGroup], kept: &KeptModules) -> Result<EngineConfig> 
     Ok(EngineConfig { block: Some(block), hf_quant_config: None })
 }
 
-/// `QuantizationArgs` of the weights.
-fn weights_of(group: &QuantizedGroup) -> Value {
-    let has_global = group.layout.global.is_global();
-    let (strategy, group_size) = match group.grid.group {
-        Group::Tensor => ("tensor", None),
-        Group::Channel => ("channel", None),
-        Group::Block(_) => ("block", None),
-        Group::Neighbours(size) if has_global => ("tensor_group", Some(size)),
-        Group::Neighbours(size) => ("group", Some(size)),
-    };
-    let mut weights = json!({
-        "dynamic": false,
+/// `QuantizationArgs` of codes that the library stores or the engine makes (`dynamic`).
+fn arguments(group: &QuantizedGroup, is_dynamic: bool, (strategy, group_size): (&str, Option<u64>)) -> Value {
+    let mut arguments = json!({
+        "dynamic": is_dynamic,
         "group_size": group_size,
         "num_bits": group.grid.codes.bits(),
         "strategy": strategy,
-        "symmetric": group.is_symmetric(),
-        "type": group.number_type(),
+        "symmetric": true,
+        "type": if matches!(group.grid.codes, CodeType::Int { .. }) { "int" } else { "float" },
     });
+    if group.layout.global.is_global() {
+        arguments["scale_dtype"] = json!("torch.float8_e4m3fn");
+    } else if group.has_exponents() {
+        arguments["scale_dtype"] = json!("torch.uint8"); // vLLM does not recognize mxfp8 without it
+    }
+    arguments
+}
+
+fn weights_of(group: &QuantizedGroup) -> Value {
+    let strategy = match group.grid.group {
+        Group::Tensor => ("tensor", None),
+        Group::Channel => ("channel", None),
+        Group::Block(_) => ("block", None),
+        Group::Neighbours(size) if group.layout.global.is_global() => ("tensor_group", Some(size)),
+        Group::Neighbours(size) => ("group", Some(size)),
+    };
+    let mut weights = arguments(group, false, strategy);
     if let Group::Block(block) = group.grid.group {
         weights["block_structure"] = json!(block);
     }
-    if has_global {
-        weights["scale_dtype"] = json!("torch.float8_e4m3fn");
-    } else if group.has_exponents() {
-        weights["scale_dtype"] = json!("torch.uint8"); // vLLM does not recognize mxfp8 without it
-    }
-    if !group.is_symmetric() {
-        weights["zp_dtype"] = json!("torch.int8");
+    if let CodeType::Int { symmetric: false, .. } = group.grid.codes {
+        (weights["symmetric"], weights["zp_dtype"]) = (json!(false), json!("torch.int8"));
     }
     weights
 }
@@ -240,28 +245,17 @@ fn weights_of(group: &QuantizedGroup) -> Value {
 /// `QuantizationArgs` of the activations, which the engine quantizes at run time; null if it leaves them unquantized.
 fn activations_of(group: &QuantizedGroup) -> Value {
     if group.has_input_scale {
-        let mut arguments = weights_of(group);
-        (arguments["dynamic"], arguments["observer"]) = (json!("local"), json!("static_minmax"));
-        return arguments;
+        let mut activations = weights_of(group);
+        (activations["dynamic"], activations["observer"]) = (json!("local"), json!("static_minmax"));
+        return activations;
     }
     if group.layout.codes.values != CodeValues::Stored {
         return Value::Null; // packed: engines decode the weights
     }
-    let (strategy, group_size) = match group.grid.group {
+    let strategy = match group.grid.group {
         Group::Channel => ("token", None),
         Group::Tensor => ("tensor", None),
         Group::Block([_, size]) | Group::Neighbours(size) => ("group", Some(size)),
     };
-    let mut arguments = json!({
-        "dynamic": true,
-        "group_size": group_size,
-        "num_bits": 8,
-        "strategy": strategy,
-        "symmetric": true,
-        "type": group.number_type(),
-    });
-    if group.has_exponents() {
-        arguments["scale_dtype"] = json!("torch.uint8");
-    }
-    arguments
+    arguments(group, true, strategy)
 }

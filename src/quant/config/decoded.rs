@@ -79,40 +79,27 @@ const DTYPE_KEYS: [&str; 2] = ["dtype", "torch_dtype"];
 pub fn config_of(config: &str, method: Option<&str>, modules: &Modules, target: Option<Dtype>) -> Result<String> {
     let json = as_json(config);
     let names = members(&json).ok_or_else(not_object)?;
+    let has_dtype = |names: &BTreeMap<_, _>| DTYPE_KEYS.iter().any(|key| names.contains_key(*key));
     let inner = names.get("text_config").and_then(|inner| members(inner.get()));
-    let has_dtype = DTYPE_KEYS
-        .iter()
-        .any(|key| [Some(&names), inner.as_ref()].into_iter().flatten().any(|names| names.contains_key(*key)));
-    let computed_in: BTreeMap<&'static str, u64> = target.iter().map(|target| (target.name(), 1)).collect();
-    let added = target.filter(|_| !has_dtype).map(|target| ("torch_dtype", format!("\"{target}\"")));
+    let is_added = !has_dtype(&names) && !inner.is_some_and(|inner| has_dtype(&inner));
+    let added = target.filter(|_| is_added).map(|target| ("torch_dtype", format!("\"{target}\"")));
     let mut failed = None;
-    let mut blocks = |key: &str, text: &str| {
+    let changed = edit_part(config, added.as_slice(), &mut |key, text| {
         let is_of_mlx = key == "quantization" && text.starts_with('{');
-        let is_block = is_block(key);
-        if !is_block && !is_of_mlx && key != "expert_dtype" {
-            return Edit::Keep;
+        if !is_block(key) && !is_of_mlx && key != "expert_dtype" {
+            return Some(text.into());
         }
-        let Some(method) = method.filter(|_| !modules.left.is_empty()) else { return Edit::Remove };
-        if !is_block || text == "null" {
-            return Edit::Keep;
+        let method = method.filter(|_| !modules.left.is_empty())?;
+        if !is_block(key) || text == "null" {
+            return Some(text.into());
         }
-        match excluding(text, method, modules, is_composite(config)) {
-            Ok(text) => Edit::Replace(text),
-            Err(error) => {
-                failed = Some(error);
-                Edit::Keep
-            }
-        }
-    };
-    let changed = edited(config, added.as_slice(), &mut |key, text| match key {
-        _ if is_part(key) => edit_part(text, &mut blocks).map_or(Edit::Keep, |text| match key {
-            "text_config" => Edit::Replace(with_dtype(&text, &computed_in).unwrap_or(text)),
-            _ => Edit::Replace(text),
-        }),
-        _ => blocks(key, text),
+        let changed = excluding(text, method, modules, is_composite(config)).map_err(|error| failed = Some(error));
+        changed.ok().map(Cow::Owned)
     });
     failed.map_or(Ok(()), Err)?;
     let changed = changed.ok_or_else(not_object)?;
+    let computed_in: BTreeMap<&'static str, u64> = target.iter().map(|target| (target.name(), 1)).collect();
+    let changed = with_new(&changed, "text_config", &|text| with_dtype(text, &computed_in)).unwrap_or(changed);
     Ok(with_dtype(&changed, &computed_in).unwrap_or(changed))
 }
 
@@ -130,10 +117,9 @@ fn is_part(key: &str) -> bool {
 }
 
 /// Edits the members of a part's description, and of the parts in it. `None` if it is not an object.
-fn edit_part(text: &str, edit: &mut dyn FnMut(&str, &str) -> Edit) -> Option<String> {
-    edited(text, &[], &mut |key, text| match key {
-        _ if is_part(key) => edit_part(text, edit).map_or(Edit::Keep, Edit::Replace),
-        _ => edit(key, text),
+fn edit_part(text: &str, added: &[(&str, String)], edit: &mut Edit) -> Option<String> {
+    edited(text, added, &mut |key, text| {
+        if is_part(key) { Some(edit_part(text, &[], edit).map_or(text.into(), Cow::Owned)) } else { edit(key, text) }
     })
 }
 

@@ -10,7 +10,7 @@ use crate::container::{as_json, members};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::quant::layout::Layout;
-use crate::quant::scheme::{CodeType, TargetGrid};
+use crate::quant::scheme::TargetGrid;
 use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -30,16 +30,6 @@ pub struct QuantizedGroup<'a> {
 }
 
 impl QuantizedGroup<'_> {
-    /// Returns the type of its codes in configs.
-    pub(super) fn number_type(&self) -> &'static str {
-        if matches!(self.grid.codes, CodeType::Int { .. }) { "int" } else { "float" }
-    }
-
-    /// True if there are no zero points.
-    pub(super) fn is_symmetric(&self) -> bool {
-        !matches!(self.grid.codes, CodeType::Int { symmetric: false, .. })
-    }
-
     /// True if scales are powers of two.
     pub(super) fn has_exponents(&self) -> bool {
         matches!(self.grid.scale, Some(Dtype::Float8E8M0 | Dtype::Uint8))
@@ -104,7 +94,7 @@ impl EngineConfig {
             return Err(error.remedy("remove its quantization_config, and try again"));
         }
         let text = serde_json::to_string_pretty(block).expect("a JSON value is always text");
-        with_member(config, "quantization_config", &text.replace('\n', "\n  ")).ok_or_else(not_object)
+        with_member(config, "quantization_config", text.replace('\n', "\n  ")).ok_or_else(not_object)
     }
 }
 

@@ -6,7 +6,7 @@ use super::object::ConfigObject;
 use super::{CheckpointConfig, ConfigFormat, WeightDescription, layouts_of, transformers};
 use crate::error::{Error, Result};
 use crate::quant::layout::{Group, Role};
-use crate::quant::method::Method;
+use crate::quant::method::QuantMethod;
 use crate::text::shorten;
 use std::rc::Rc;
 
@@ -16,10 +16,10 @@ pub(super) static GPTQ: ConfigFormat = ConfigFormat {
         let entries = modules.sorted().into_iter().map(|module| (excluded_by_gptq(&module), "{}"));
         Ok(with_members(text, "dynamic", entries))
     },
-    ..transformers::format(Method::Gptq, &["gptq"], read_gptq, None)
+    ..transformers::format(QuantMethod::Gptq, &["gptq"], read_gptq, None)
 };
 
-pub(super) static AWQ: ConfigFormat = transformers::format(Method::Awq, &["awq"], read_awq, None);
+pub(super) static AWQ: ConfigFormat = transformers::format(QuantMethod::Awq, &["awq"], read_awq, None);
 
 pub(super) static AUTO_ROUND: ConfigFormat = ConfigFormat {
     ignored: &[], // `extra_config` holds more than a list
@@ -27,7 +27,7 @@ pub(super) static AUTO_ROUND: ConfigFormat = ConfigFormat {
         let entries = modules.sorted().into_iter().map(|module| (module, "{\"bits\": 16}"));
         Ok(with_members(text, "extra_config", entries))
     },
-    ..transformers::format(Method::AutoRound, &["auto-round", "intel/auto-round"], read_auto_round, None)
+    ..transformers::format(QuantMethod::AutoRound, &["auto-round", "intel/auto-round"], read_auto_round, None)
 };
 
 /// Returns the key in `dynamic` for a module that is not quantized.
@@ -36,7 +36,7 @@ pub(super) fn excluded_by_gptq(module: &str) -> String {
 }
 
 /// Reads the width and the groups of codes in int32 words.
-fn description(block: &ConfigObject, method: Method, wording: &str) -> Result<WeightDescription> {
+fn description(block: &ConfigObject, method: QuantMethod, wording: &str) -> Result<WeightDescription> {
     let Some(bits) = block.number(&["bits", "w_bit"])? else {
         return Err(Error::new(format!("{wording}, and not how many bits")));
     };
@@ -54,7 +54,7 @@ fn read_gptq(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> 
         return Err(Error::new(message));
     }
     let wording = format!("the config says quant_method 'gptq', checkpoint_format '{form}'");
-    let mut all = description(block, Method::Gptq, &wording)?;
+    let mut all = description(block, QuantMethod::Gptq, &wording)?;
     all.parameters.zeros_are_one_less = form == "gptq";
     all.parameters.is_symmetric = block.is_true("sym")?;
     set_order(&mut all, block.flag("desc_act")?);
@@ -77,7 +77,7 @@ fn read_awq(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
         );
         return Err(Error::new(message));
     }
-    let mut all = description(block, Method::Awq, "the config says quant_method 'awq', version 'gemm'")?;
+    let mut all = description(block, QuantMethod::Awq, "the config says quant_method 'awq', version 'gemm'")?;
     all.parameters.is_symmetric = block.flag("zero_point")? == Some(false);
     read_dynamic(block, config, all)
 }
@@ -122,15 +122,15 @@ fn read_auto_round(block: &ConfigObject, config: &mut CheckpointConfig) -> Resul
     const SPECIAL: &[char] = &['*', '+', '?', '^', '$', '(', ')', '[', ']', '{', '}', '|', '\\'];
     let packing = block.text(&["packing_format"])?.unwrap_or("auto_round:auto_gptq");
     let method = match packing.rsplit(':').next() {
-        Some("auto_gptq") => Method::Gptq,
-        Some("auto_awq") => Method::Awq,
+        Some("auto_gptq") => QuantMethod::Gptq,
+        Some("auto_awq") => QuantMethod::Awq,
         _ => {
             let message = format!("its packing_format is '{}', which tcast does not know", shorten(packing));
             return Err(Error::new(message));
         }
     };
     let mut all = description(block, method, &format!("the config says packing_format '{packing}'"))?;
-    all.parameters.zeros_are_one_less = method == Method::Gptq;
+    all.parameters.zeros_are_one_less = method == QuantMethod::Gptq;
     all.parameters.is_symmetric = block.is_true("sym")?;
     for (module, own) in block.objects("extra_config")? {
         let is_out = own.number(&["bits"])?.is_some_and(|bits| bits >= 16);

@@ -26,7 +26,7 @@ pub(super) use comfy::ComfyLayers;
 pub(super) use transformers::quant_state;
 
 use super::layout::{CodeValues, Layout, Role};
-use super::method::{Method, undecoded_method};
+use super::method::{QuantMethod, undecoded_method};
 use super::parts::Parameters;
 use super::recognize::CheckpointInfo;
 use super::table::LAYOUTS;
@@ -41,22 +41,22 @@ use std::rc::Rc;
 
 /// The config block of a method.
 struct ConfigFormat {
-    method: Method,
+    method: QuantMethod,
     /// Its names in `quant_method`, in lower case.
     names: &'static [&'static str],
     /// The keys of the lists of modules that are not quantized.
     ignored: &'static [&'static str],
     style: MatchStyle,
-    read: Reader,
+    read: ConfigReader,
     /// Adds decoded modules to those that are not quantized. The argument is true for a composite model. `None` if the
     /// text is not an object.
     exclude: fn(&str, &Modules, bool) -> Result<Option<String>>,
     /// Describes quantized weights; `None` if tcast does not quantize to the layouts of the method.
-    write: Option<Writer>,
+    write: Option<ConfigWriter>,
 }
 
-type Reader = fn(&ConfigObject, &mut CheckpointConfig) -> Result<()>;
-type Writer = fn(&[QuantizedGroup], &KeptModules) -> Result<EngineConfig>;
+type ConfigReader = fn(&ConfigObject, &mut CheckpointConfig) -> Result<()>;
+type ConfigWriter = fn(&[QuantizedGroup], &KeptModules) -> Result<EngineConfig>;
 
 static FORMATS: &[&ConfigFormat] = &[
     &transformers::FP8,
@@ -77,7 +77,7 @@ fn find(name: &str) -> Option<&'static ConfigFormat> {
 }
 
 impl ConfigFormat {
-    fn method(&self) -> Method {
+    fn method(&self) -> QuantMethod {
         self.method
     }
 
@@ -112,7 +112,7 @@ impl WeightDescription {
 }
 
 /// Returns the layouts of a method that configs call by this name; all of them without a name.
-fn layouts_of(method: Method, name: Option<&str>) -> Vec<&'static Layout> {
+fn layouts_of(method: QuantMethod, name: Option<&str>) -> Vec<&'static Layout> {
     let is_named = |layout: &&Layout| name.is_none_or(|name| layout.formats.contains(&name));
     LAYOUTS.iter().filter(|layout| layout.method == method).filter(is_named).collect()
 }
@@ -169,7 +169,7 @@ impl CheckpointConfig {
             None if method.is_empty() => ModuleList::default(),
             None => return Err(undecoded_method(&method)),
         };
-        let is_of_modelopt = |name: &str| find(name).is_some_and(|format| format.method == Method::ModelOpt);
+        let is_of_modelopt = |name: &str| find(name).is_some_and(|format| format.method == QuantMethod::ModelOpt);
         if is_of_modelopt(&method) && self.method.as_deref().is_some_and(is_of_modelopt) {
             Self::of(block)?; // for its errors
         }

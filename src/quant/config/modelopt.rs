@@ -8,14 +8,14 @@ use super::object::ConfigObject;
 use super::{CheckpointConfig, ConfigFormat, Modules, WeightDescription, layouts_of, stores};
 use crate::error::{Error, Result};
 use crate::quant::layout::{Group, Groups};
-use crate::quant::method::Method;
+use crate::quant::method::QuantMethod;
 use crate::quant::parts::Parameters;
 use crate::text::shorten;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::rc::Rc;
 
 pub(super) static FORMAT: ConfigFormat = ConfigFormat {
-    method: Method::ModelOpt,
+    method: QuantMethod::ModelOpt,
     names: &["modelopt"],
     ignored: &["ignore", "exclude_modules"],
     style: MatchStyle::Globs,
@@ -67,7 +67,7 @@ fn check_groups(block: &ConfigObject, config: &CheckpointConfig) -> Result<()> {
 /// Returns the description by an algorithm; `None` without an algorithm, which keeps weights as they are.
 fn describe(algorithm: Option<&str>, group_size: Option<u64>) -> Result<Option<WeightDescription>> {
     let Some(algorithm) = algorithm else { return Ok(None) };
-    let mut layouts = layouts_of(Method::ModelOpt, None);
+    let mut layouts = layouts_of(QuantMethod::ModelOpt, None);
     layouts.retain(|layout| layout.formats.iter().any(|format| format.eq_ignore_ascii_case(algorithm)));
     let Some(layout) = layouts.first() else {
         let message = format!("its quant_algo is '{}', which tcast does not decode", shorten(algorithm));
@@ -102,8 +102,8 @@ fn write(groups: &[QuantizedGroup], kept: &KeptModules) -> Result<EngineConfig> 
     let mut block = json!({ "ignore": ignore, "producer": producer, "quant_method": "modelopt" });
     let mut older = json!({ "exclude_modules": ignore, "kv_cache_quant_algo": null });
     if let [group] = groups {
-        let (algorithm, size) = algorithm_of(group);
-        if algorithm.ends_with("NVFP4") {
+        let layer = layer_of(group);
+        if group.layout.global.is_global() {
             let weights = json!({ "dynamic": false, "group_size": 16, "num_bits": 4, "type": "float" });
             let mut target = json!({ "targets": ["Linear"], "weights": weights });
             if group.has_input_scale {
@@ -111,17 +111,11 @@ fn write(groups: &[QuantizedGroup], kept: &KeptModules) -> Result<EngineConfig> 
             }
             block["config_groups"] = json!({ "group_0": target });
         }
-        (block["quant_algo"], older["quant_algo"]) = (json!(algorithm), json!(algorithm));
-        if let Some(size) = size {
-            older["group_size"] = json!(size);
-        }
+        block["quant_algo"] = layer["quant_algo"].clone();
+        layer.into_iter().for_each(|(key, value)| older[key] = value);
     } else {
         let layers = groups.iter().flat_map(|group| {
-            let (algorithm, size) = algorithm_of(group);
-            let mut layer = json!({ "quant_algo": algorithm });
-            if let Some(size) = size {
-                layer["group_size"] = json!(size);
-            }
+            let layer = Value::Object(layer_of(group));
             group.modules.iter().map(move |module| ((*module).to_owned(), layer.clone()))
         });
         let layers = Value::Object(layers.collect());
@@ -134,13 +128,15 @@ fn write(groups: &[QuantizedGroup], kept: &KeptModules) -> Result<EngineConfig> 
     Ok(EngineConfig { block: Some(block), hf_quant_config })
 }
 
-/// Returns the algorithm of a group, and its group size.
-fn algorithm_of(group: &QuantizedGroup) -> (&'static str, Option<u64>) {
-    match group.grid.group {
+/// Describes the modules of a group: the algorithm, and the size of groups along a row.
+fn layer_of(group: &QuantizedGroup) -> Map<String, Value> {
+    let (algorithm, size) = match group.grid.group {
         Group::Neighbours(size) if group.has_input_scale => ("NVFP4", Some(size)),
         Group::Neighbours(size) => (group.layout.formats[0], Some(size)),
         Group::Channel => ("FP8_PER_CHANNEL_PER_TOKEN", None),
         Group::Block([_, columns]) => ("FP8_PB_WO", Some(columns)),
         Group::Tensor => ("FP8", None),
-    }
+    };
+    let size = size.map(|size| ("group_size".to_owned(), json!(size)));
+    [("quant_algo".to_owned(), json!(algorithm))].into_iter().chain(size).collect()
 }

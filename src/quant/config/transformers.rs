@@ -5,25 +5,25 @@ use super::json::listed;
 use super::modules::MatchStyle;
 use super::object::ConfigObject;
 use super::patterns::expert_of;
-use super::{CheckpointConfig, ConfigFormat, Modules, Reader, WeightDescription, Writer, layouts_of};
+use super::{CheckpointConfig, ConfigFormat, ConfigReader, ConfigWriter, Modules, WeightDescription, layouts_of};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::quant::layout::Group;
-use crate::quant::method::Method;
+use crate::quant::method::QuantMethod;
 use crate::quant::parts::Parameters;
 use crate::text::shorten;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeSet, HashSet};
 
 /// `DeepSeek` has the same config.
-pub(super) static FP8: ConfigFormat = format(Method::FineGrained, &["fp8", "mxfp8"], read_fp8, Some(write_fp8));
-pub(super) static GPT_OSS: ConfigFormat = format(Method::GptOss, &["mxfp4"], read_gpt_oss, Some(write_gpt_oss));
+pub(super) static FP8: ConfigFormat = format(QuantMethod::FineGrained, &["fp8", "mxfp8"], read_fp8, Some(write_fp8));
+pub(super) static GPT_OSS: ConfigFormat = format(QuantMethod::GptOss, &["mxfp4"], read_gpt_oss, Some(write_gpt_oss));
 /// quanto of transformers (`int8`) or of optimum (`qint8`).
-pub(super) static QUANTO: ConfigFormat = format(Method::Quanto, &["quanto"], read_quanto, None);
+pub(super) static QUANTO: ConfigFormat = format(QuantMethod::Quanto, &["quanto"], read_quanto, None);
 pub(super) static BITSANDBYTES: ConfigFormat = ConfigFormat {
     ignored: &["llm_int8_skip_modules"],
     exclude: |text, modules, _| Ok(listed(text, BITSANDBYTES.ignored, &modules.sorted())),
-    ..format(Method::BitsAndBytes, &["bitsandbytes"], read_bitsandbytes, None)
+    ..format(QuantMethod::BitsAndBytes, &["bitsandbytes"], read_bitsandbytes, None)
 };
 
 /// The keys of the lists of modules that are not quantized.
@@ -31,10 +31,10 @@ const IGNORED: &[&str] = &["modules_to_not_convert", "ignored_layers"];
 
 /// Returns the format of a method whose modules transformers matches.
 pub(super) const fn format(
-    method: Method,
+    method: QuantMethod,
     names: &'static [&'static str],
-    read: Reader,
-    write: Option<Writer>,
+    read: ConfigReader,
+    write: Option<ConfigWriter>,
 ) -> ConfigFormat {
     ConfigFormat { method, names, ignored: IGNORED, style: MatchStyle::Transformers, read, exclude, write }
 }
@@ -79,11 +79,11 @@ fn read_fp8(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
     let wording = format!("the config says quant_method '{method}'{size}{fmt}");
     let parameters = Parameters { group, ..Parameters::default() };
     let no_exponents = block.text(&["scale_fmt"])? == Some("float");
-    let description = WeightDescription::new(layouts_of(Method::FineGrained, Some(method)), wording);
+    let description = WeightDescription::new(layouts_of(QuantMethod::FineGrained, Some(method)), wording);
     config.add_others(WeightDescription { parameters, codes, no_exponents, ..description });
     if block.text(&["expert_dtype"])? == Some("fp4") {
         let wording = "the config says expert_dtype 'fp4'";
-        let description = WeightDescription::new(layouts_of(Method::FineGrained, Some("fp4")), wording);
+        let description = WeightDescription::new(layouts_of(QuantMethod::FineGrained, Some("fp4")), wording);
         config.add_others(WeightDescription { no_exponents, ..description });
     }
     Ok(())
@@ -116,7 +116,7 @@ fn write_fp8(groups: &[QuantizedGroup], kept: &KeptModules) -> Result<EngineConf
 
 fn read_gpt_oss(_: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
     let wording = "the config says quant_method 'mxfp4'";
-    config.add_others(WeightDescription::new(layouts_of(Method::GptOss, None), wording));
+    config.add_others(WeightDescription::new(layouts_of(QuantMethod::GptOss, None), wording));
     Ok(())
 }
 
@@ -147,14 +147,17 @@ fn read_quanto(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()
             },
         }
     }
-    config.add_others(WeightDescription { codes, ..WeightDescription::new(layouts_of(Method::Quanto, None), wording) });
+    config.add_others(WeightDescription {
+        codes,
+        ..WeightDescription::new(layouts_of(QuantMethod::Quanto, None), wording)
+    });
     Ok(())
 }
 
 fn read_bitsandbytes(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
     let width = if block.is_true("load_in_8bit")? { "load_in_8bit" } else { "load_in_4bit" };
     let wording = format!("the config says quant_method 'bitsandbytes', {width}");
-    let description = WeightDescription::new(layouts_of(Method::BitsAndBytes, Some(width)), wording);
+    let description = WeightDescription::new(layouts_of(QuantMethod::BitsAndBytes, Some(width)), wording);
     let quant_type = block.text(&["bnb_4bit_quant_type"])?.map(str::to_lowercase);
     config.add_others(WeightDescription { quant_type, ..description });
     Ok(())

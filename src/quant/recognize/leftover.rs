@@ -1,6 +1,6 @@
 //! The tensors that belong to no weight: values, markers, scales of activations, and parts of incomplete weights.
 
-use super::found::{Problem, Recognized, StoredTensor};
+use super::checkpoint::{Problem, Recognized, StoredTensor};
 use super::names::{FAMILIES, Family, Stray, decoded, is_activation_scale, kind, stray};
 use super::weight::Evidence;
 use crate::dtype::Dtype;
@@ -12,37 +12,38 @@ use std::collections::HashSet;
 use std::rc::Rc;
 
 /// Sorts all unused tensors into the lists.
-pub(super) fn sort(evidence: &Evidence, is_used: &[bool], found: &mut Recognized) {
+pub(super) fn sort(evidence: &Evidence, is_used: &[bool], recognized: &mut Recognized) {
     let tensors = evidence.source.tensors;
     let parts = |wanted: Role| {
-        let parts = found.weights.iter().flat_map(|weight| &weight.parts);
+        let parts = recognized.weights.iter().flat_map(|weight| &weight.parts);
         parts.filter(move |(role, _)| *role == wanted).map(|(_, index)| *index)
     };
     let codes: HashSet<(String, Option<Dtype>)> =
         parts(Role::Codes).map(|index| (kind(tensors[index].name), tensors[index].dtype)).collect();
-    found.activation_scales = parts(Role::Activation).collect();
-    let is_quantized = evidence.config.method.is_some() || !found.weights.is_empty() || !found.orphans.is_empty();
+    recognized.activation_scales = parts(Role::Activation).collect();
+    let is_quantized =
+        evidence.config.method.is_some() || !recognized.weights.is_empty() || !recognized.orphans.is_empty();
     for (index, tensor) in tensors.iter().enumerate().filter(|(index, _)| !is_used[*index]) {
         if evidence.comfy.markers.contains(&index) {
-            found.markers.push(index);
+            recognized.markers.push(index);
         } else if is_quantized && is_activation_scale(tensor.name) {
-            found.activation_scales.push(index);
+            recognized.activation_scales.push(index);
         } else if let Some(error) = problem(evidence, &codes, tensor) {
-            found.orphans.push(index);
-            found.add(Problem { tensors: vec![index], error });
+            recognized.orphans.push(index);
+            recognized.add(Problem { tensors: vec![index], error });
         } else {
-            found.plain.push(index);
+            recognized.plain.push(index);
         }
     }
-    let modules: HashSet<&str> = found.weights.iter().map(|weight| &*weight.module).collect();
-    let orphans: HashSet<usize> = found.orphans.iter().copied().collect();
+    let modules: HashSet<&str> = recognized.weights.iter().map(|weight| &*weight.module).collect();
+    let orphans: HashSet<usize> = recognized.orphans.iter().copied().collect();
     let is_missing = |layer: &&String| {
         let weight = evidence.places.get(&*format!("{layer}.weight"));
         !modules.contains(&***layer) && !weight.is_some_and(|index| orphans.contains(index))
     };
     if let Some(layer) = evidence.comfy.names().filter(is_missing).min() {
         let message = format!("ComfyUI's description is of '{}', and there are no codes with scales", shorten(layer));
-        found.add(Problem { tensors: Vec::new(), error: Error::new(message) });
+        recognized.add(Problem { tensors: Vec::new(), error: Error::new(message) });
     }
 }
 

@@ -4,12 +4,12 @@
 //! a contradiction is an error that names both sides. It is a pure function except for the few tensors whose content it
 //! needs, which it reads through [`CheckpointInfo::read`].
 
-mod found;
+mod checkpoint;
 mod leftover;
 mod names;
 mod weight;
 
-pub use found::{CheckpointInfo, FoundWeight, Problem, Recognized, StoredTensor};
+pub use checkpoint::{CheckpointInfo, FoundWeight, Problem, Recognized, StoredTensor};
 
 use super::config::{CheckpointConfig, ComfyLayers};
 use crate::dtype::Dtype;
@@ -23,18 +23,18 @@ use weight::Evidence;
 
 /// Finds the quantized weights of a checkpoint and all contradictions, which [`Recognized::check`] refuses.
 pub fn probe(source: &CheckpointInfo) -> Recognized {
-    let mut found = Recognized::default();
+    let mut recognized = Recognized::default();
     let config = CheckpointConfig::read(source).and_then(|config| check_decoded(source.tensors).map(|()| config));
-    found.is_undecoded = config.is_err();
+    recognized.is_undecoded = config.is_err();
     let (config, comfy) = match config.and_then(|config| Ok((config, ComfyLayers::read(source)?))) {
         Ok(read) => read,
         Err(error) => {
-            found.problems.push(Problem { tensors: Vec::new(), error });
-            found.plain = (0..source.tensors.len()).collect();
-            return found;
+            recognized.problems.push(Problem { tensors: Vec::new(), error });
+            recognized.plain = (0..source.tensors.len()).collect();
+            return recognized;
         }
     };
-    found.method.clone_from(&config.method);
+    recognized.method.clone_from(&config.method);
     let places = source.tensors.iter().enumerate().map(|(index, tensor)| (tensor.name, index)).collect();
     let evidence = Evidence { source, places, config, comfy };
     let mut is_used = vec![false; source.tensors.len()];
@@ -60,7 +60,7 @@ pub fn probe(source: &CheckpointInfo) -> Recognized {
         match weight {
             Ok(weight) => {
                 weight.parts.iter().for_each(|(_, index)| is_used[*index] = true);
-                found.weights.push(weight);
+                recognized.weights.push(weight);
             }
             Err(error) => {
                 let rows = pairs[0].family.rows.iter();
@@ -68,14 +68,14 @@ pub fn probe(source: &CheckpointInfo) -> Recognized {
                 let parts = parts.chain(pairs.get(1).map(|other| other.scale));
                 let tensors: Vec<usize> =
                     parts.filter(|index| !std::mem::replace(&mut is_used[*index], true)).collect();
-                found.orphans.extend(&tensors);
-                found.add(Problem { tensors, error: error.in_tensor(tensor.name) });
+                recognized.orphans.extend(&tensors);
+                recognized.add(Problem { tensors, error: error.in_tensor(tensor.name) });
             }
         }
     }
-    found.weights.shrink_to_fit();
-    leftover::sort(&evidence, &is_used, &mut found);
-    found
+    recognized.weights.shrink_to_fit();
+    leftover::sort(&evidence, &is_used, &mut recognized);
+    recognized
 }
 
 /// True if a tensor of this dtype can be the codes for a scale, or is named as codes.

@@ -1,5 +1,6 @@
 //! Names of the parts of weights in all layouts.
 
+use crate::quant::layout::suffix;
 use crate::quant::{LAYOUTS, Layout, Names, Role};
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -16,7 +17,7 @@ pub(super) struct Family {
 pub(super) static FAMILIES: LazyLock<Vec<Family>> = LazyLock::new(|| {
     let mut families = Vec::<Family>::new();
     for (layout, names) in LAYOUTS.iter().flat_map(|layout| layout.names.iter().map(move |names| (layout, *names))) {
-        let [codes, scale] = [Role::Codes, Role::Scale].map(|role| suffix(names, role));
+        let [codes, scale] = [Role::Codes, Role::Scale].map(|role| suffix(names, role).unwrap_or_default());
         match families.iter_mut().find(|family| (family.codes, family.scale) == (codes, scale)) {
             Some(family) => family.rows.push((layout, names)),
             None => families.push(Family { codes, scale, rows: vec![(layout, names)] }),
@@ -26,10 +27,6 @@ pub(super) static FAMILIES: LazyLock<Vec<Family>> = LazyLock::new(|| {
     families.sort_by_key(|family| std::cmp::Reverse(family.codes.len()));
     families
 });
-
-fn suffix(names: Names, wanted: Role) -> &'static str {
-    names.iter().find(|(role, _)| *role == wanted).map_or("", |(_, suffix)| *suffix)
-}
 
 impl Family {
     /// Returns the name of the scales of these codes, if the codes have the suffix of the family.
@@ -52,15 +49,15 @@ pub(super) struct Pair<'a> {
 
 /// Returns the scale tensors whose names match these codes. A valid checkpoint has exactly one.
 pub(super) fn pairs<'a>(name: &'a str, places: &HashMap<&str, usize>) -> Vec<Pair<'a>> {
-    let mut found = Vec::<Pair>::new();
+    let mut pairs = Vec::<Pair>::new();
     for family in FAMILIES.iter() {
         let Some(stem) = name.strip_suffix(family.codes) else { continue };
         let Some(&scale) = places.get(&*format!("{stem}{}", family.scale)) else { continue };
-        if !found.iter().any(|other| other.scale == scale) {
-            found.push(Pair { stem, family, scale });
+        if !pairs.iter().any(|other| other.scale == scale) {
+            pairs.push(Pair { stem, family, scale });
         }
     }
-    found
+    pairs
 }
 
 /// Returns the names that the scales of a tensor may have if it holds codes, in known layouts and in others.
@@ -103,7 +100,7 @@ static PARTS: LazyLock<Vec<(&str, Option<&str>)>> = LazyLock::new(|| {
     for names in LAYOUTS.iter().flat_map(|layout| layout.names) {
         for (role, end) in names.iter().filter(|(role, end)| *role != Role::Activation && !COMMON.contains(end)) {
             if !all.iter().any(|(other, _)| other == end) {
-                all.push((end, (*role != Role::Codes).then(|| suffix(names, Role::Codes))));
+                all.push((end, suffix(names, Role::Codes).filter(|_| *role != Role::Codes)));
             }
         }
     }

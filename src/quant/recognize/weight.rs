@@ -1,12 +1,12 @@
 //! Finds the layout of one weight on which its parts, its config and its description agree.
 
-use super::found::{CheckpointInfo, FoundWeight};
+use super::checkpoint::{CheckpointInfo, FoundWeight};
 use super::names::{Pair, decoded};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::quant::config::{CheckpointConfig, ComfyLayers, WeightDescription, quant_state};
 use crate::quant::decode::geometry::DecodeGeometry;
-use crate::quant::{Combination, Group, Layout, Method, Names, Packing, Parameters, Role, ScaleOrder};
+use crate::quant::{Combination, Group, Layout, Names, Packing, Parameters, QuantMethod, Role, ScaleOrder};
 use crate::text::shorten;
 use std::collections::HashMap;
 
@@ -20,7 +20,7 @@ pub(super) struct Evidence<'a> {
 
 /// A possible layout of a weight, and the description that names it.
 #[derive(Clone, Copy)]
-struct Candidate<'a> {
+struct LayoutCandidate<'a> {
     layout: &'static Layout,
     names: Names,
     description: Option<&'a WeightDescription>,
@@ -53,7 +53,7 @@ impl Evidence<'_> {
             let message = format!("{source} says with '{entry}' that it is not quantized, and '{scale}' that it is");
             return Err(Error::new(message));
         }
-        let is_of_marker = pair.family.rows.iter().any(|(layout, _)| layout.is_told_by_marker());
+        let is_of_marker = pair.family.rows.iter().any(|(layout, _)| layout.has_marker());
         let of_comfy = match self.comfy.describe(self.source, pair.stem)? {
             None if is_of_marker => self.comfy.describe_marked(self.source, self.source.tensors[codes].name),
             description => description,
@@ -68,8 +68,8 @@ impl Evidence<'_> {
         let wording = descriptions.first().map(|description| &*description.wording).or(unnamed);
         let candidates = pair.family.rows.iter().filter_map(|&(layout, names)| {
             let description = descriptions.iter().copied().find(|description| description.layouts.contains(&layout));
-            let is_possible = description.is_some() || wording.is_none() && is_told_by_tensors(layout, pair);
-            is_possible.then_some(Candidate { layout, names, description })
+            let is_possible = description.is_some() || wording.is_none() && is_identified_by_tensors(layout, pair);
+            is_possible.then_some(LayoutCandidate { layout, names, description })
         });
         let candidates = self.fitting(codes, pair, candidates.collect(), wording.unwrap_or("there is no config"))?;
         let candidate = match candidates[..] {
@@ -77,14 +77,21 @@ impl Evidence<'_> {
             _ => self.choose(codes, pair, &candidates)?,
         };
         if wording.is_none() {
-            self.check_told(codes, pair, candidate.layout)?;
+            self.check_identified(codes, pair, candidate.layout)?;
         }
-        let mut parts = self.parts(pair.stem, candidate.names);
+        Ok(FoundWeight { name, module, ..self.in_layout(&candidate, pair.stem)? })
+    }
+
+    /// Returns the weight, without its names, if its parts fit a layout.
+    fn in_layout(&self, candidate: &LayoutCandidate, stem: &str) -> Result<FoundWeight> {
+        let LayoutCandidate { layout, names, description } = *candidate;
+        let mut parts = self.parts(stem, names);
         // Activation scales may have an unknown dtype.
         parts.retain(|(role, index)| *role != Role::Activation || self.dtype(*index).is_some());
-        let parameters = self.parameters(&candidate, &parts, pair.stem)?;
-        let weight = FoundWeight { name, module, layout: candidate.layout, parameters, shape: Vec::new(), parts };
-        let shape = self.check(&weight, candidate.description)?;
+        let parameters = self.parameters(candidate, &parts, stem)?;
+        let (name, module) = (String::new(), String::new());
+        let weight = FoundWeight { name, module, layout, parameters, shape: Vec::new(), parts };
+        let shape = self.check(&weight, description)?;
         Ok(FoundWeight { shape, ..weight })
     }
 
@@ -93,9 +100,9 @@ impl Evidence<'_> {
         &self,
         codes: usize,
         pair: &Pair,
-        mut candidates: Vec<Candidate<'b>>,
+        mut candidates: Vec<LayoutCandidate<'b>>,
         wording: &str,
-    ) -> Result<Vec<Candidate<'b>>> {
+    ) -> Result<Vec<LayoutCandidate<'b>>> {
         if candidates.is_empty() {
             let [codes, scale] = [codes, pair.scale].map(|index| self.show(index));
             let mut libraries: Vec<&str> = pair.family.rows.iter().map(|(layout, _)| layout.library).collect();
@@ -107,7 +114,7 @@ impl Evidence<'_> {
             let Some(dtype) = self.dtype(index) else {
                 return Err(Error::new(format!("unsupported dtype of '{}'", self.show(index))));
             };
-            let dtypes = |candidate: &Candidate| {
+            let dtypes = |candidate: &LayoutCandidate| {
                 if role == Role::Codes { candidate.layout.codes.dtypes } else { candidate.layout.scale_dtypes }
             };
             if !candidates.iter().any(|candidate| dtypes(candidate).contains(&dtype)) {
@@ -123,23 +130,16 @@ impl Evidence<'_> {
     }
 
     /// Chooses the only one of several candidates that the shapes allow.
-    fn choose<'b>(&self, codes: usize, pair: &Pair, candidates: &[Candidate<'b>]) -> Result<Candidate<'b>> {
-        let of = |method: Method| candidates.iter().copied().find(|candidate| candidate.layout.method == method);
+    fn choose<'b>(&self, codes: usize, pair: &Pair, candidates: &[LayoutCandidate<'b>]) -> Result<LayoutCandidate<'b>> {
+        let of = |method: QuantMethod| candidates.iter().copied().find(|candidate| candidate.layout.method == method);
         // Both layouts have the same values, computed by other steps. ModelOpt stores one scale as a scalar, scales of
         // rows as [rows], and scales of blocks as [_, 1, _, 1].
-        if let (Some(theirs), Some(other)) = (of(Method::ModelOpt), of(Method::CompressedTensors)) {
+        if let (Some(theirs), Some(other)) = (of(QuantMethod::ModelOpt), of(QuantMethod::CompressedTensors)) {
             let scale = self.source.tensors[pair.scale].shape;
             let is_theirs = matches!(scale, [] | [_, 1, _, 1]) || matches!(scale, [rows] if *rows != 1);
             return Ok(if is_theirs { theirs } else { other });
         }
-        let fits = |candidate: &&Candidate| {
-            let parts = self.parts(pair.stem, candidate.names);
-            let Ok(parameters) = self.parameters(candidate, &parts, pair.stem) else { return false };
-            let (layout, name) = (candidate.layout, String::new());
-            let weight = FoundWeight { name, module: String::new(), layout, parameters, shape: Vec::new(), parts };
-            self.check(&weight, candidate.description).is_ok()
-        };
-        let mut fitting = candidates.iter().filter(fits);
+        let mut fitting = candidates.iter().filter(|candidate| self.in_layout(candidate, pair.stem).is_ok());
         if let (Some(only), None) = (fitting.next(), fitting.next()) {
             return Ok(*only);
         }
@@ -151,9 +151,9 @@ impl Evidence<'_> {
     }
 
     /// Refuses a layout that neither a config nor the tensors determine.
-    fn check_told(&self, codes: usize, pair: &Pair, layout: &Layout) -> Result<()> {
+    fn check_identified(&self, codes: usize, pair: &Pair, layout: &Layout) -> Result<()> {
         let library = layout.library;
-        if layout.is_told_by_config {
+        if layout.needs_config {
             let message = format!("it is stored as by {library}, and there is no config to say the rest");
             return Err(Error::new(message).remedy(NO_CONFIG));
         }
@@ -175,8 +175,8 @@ impl Evidence<'_> {
     }
 
     /// Collects the parameters from description and small parts.
-    fn parameters(&self, candidate: &Candidate, parts: &[(Role, usize)], stem: &str) -> Result<Parameters> {
-        let Candidate { layout, description, .. } = *candidate;
+    fn parameters(&self, candidate: &LayoutCandidate, parts: &[(Role, usize)], stem: &str) -> Result<Parameters> {
+        let LayoutCandidate { layout, description, .. } = *candidate;
         let mut parameters = description.map(|description| description.parameters.clone()).unwrap_or_default();
         for &(role, index) in parts {
             match role {
@@ -252,7 +252,7 @@ impl Evidence<'_> {
         let is_in_rows = layout.scale_order == ScaleOrder::Rows && geometry.group_index.is_none();
         // transformers and DeepSeek have partial blocks at the edges, for any size of a block. Other libraries also
         // refuse such weights.
-        let has_partial = layout.method == Method::FineGrained && matches!(geometry.group, Some(Group::Block(_)));
+        let has_partial = layout.method == QuantMethod::FineGrained && matches!(geometry.group, Some(Group::Block(_)));
         if is_in_rows && rows == 1 && width % columns != 0 && !has_partial {
             return Err(Error::new(format!("its rows of {width} are not whole groups of {columns}")));
         }
@@ -320,7 +320,7 @@ fn find(parts: &[(Role, usize)], wanted: Role) -> Option<usize> {
 }
 
 /// True if a layout can be identified without a config.
-fn is_told_by_tensors(layout: &Layout, pair: &Pair) -> bool {
-    let is_of_vllm = layout.method == Method::FineGrained && pair.family.scale == ".weight_scale";
-    !is_of_vllm && (!layout.is_diffusion() || layout.is_told_by_marker())
+fn is_identified_by_tensors(layout: &Layout, pair: &Pair) -> bool {
+    let is_of_vllm = layout.method == QuantMethod::FineGrained && pair.family.scale == ".weight_scale";
+    !is_of_vllm && (!layout.is_diffusion() || layout.has_marker())
 }
