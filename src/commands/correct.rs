@@ -108,12 +108,8 @@ impl<'a> TypedLine<'a> {
 
     /// True if one of these flags was typed.
     fn has_typed(&self, flags: &[&str]) -> bool {
-        let is_flag = |word: &str| {
-            flags
-                .iter()
-                .any(|flag| word.strip_prefix(flag).is_some_and(|rest| rest.is_empty() || rest.starts_with('=')))
-        };
-        self.line.iter().any(|word| word.to_str().is_some_and(is_flag))
+        let name = |word: &'a OsString| word.to_str().and_then(|word| word.split('=').next());
+        self.line.iter().filter_map(name).any(|name| flags.contains(&name))
     }
 
     /// Returns the line with other words in place of `count` words.
@@ -127,6 +123,10 @@ impl<'a> TypedLine<'a> {
         self.replaced(self.line.len(), 0, words)
     }
 
+    fn without(&self, at: usize, count: usize) -> Words {
+        self.replaced(at, count, [""; 0])
+    }
+
     /// Returns the words after the subcommand that are not flags, with their places.
     fn words(&self) -> impl Iterator<Item = (usize, &str)> {
         let first = self.subcommand.as_ref().map_or(1, |(at, _)| at + 1);
@@ -134,63 +134,57 @@ impl<'a> TypedLine<'a> {
         words.filter_map(|(at, word)| Some((at, word.to_str()?))).filter(|(_, word)| !word.starts_with('-'))
     }
 
-    fn find(&self, wanted: &str) -> Option<usize> {
-        self.line.iter().skip(1).position(|word| word == wanted).map(|at| at + 1)
+    fn find(&self, is_wanted: impl Fn(&str) -> bool) -> Option<usize> {
+        (1..self.line.len()).find(|at| self.line[*at].to_str().is_some_and(&is_wanted))
     }
 }
 
 /// Returns the lines with one mistake less: the possible corrections of this error.
 fn edits(error: &clap::Error, line: &[OsString]) -> Vec<Words> {
     let typed = TypedLine::new(line);
-    let dashes = dashes(&typed);
-    if !dashes.is_empty() {
-        return dashes;
-    }
-    let found = match error.kind() {
-        ErrorKind::InvalidSubcommand => {
-            word(error, ContextKind::InvalidSubcommand).map(|name| subcommand(&typed, name, error))
-        }
-        ErrorKind::UnknownArgument => {
-            word(error, ContextKind::InvalidArg).map(|argument| match argument.strip_prefix('-') {
-                Some(_) => flag(&typed, argument),
-                None => stray(&typed, argument),
-            })
-        }
-        ErrorKind::MissingRequiredArgument => Some(missing(&typed, error)),
+    let of_kind = || match error.kind() {
+        ErrorKind::InvalidSubcommand => subcommand(&typed, word(error, ContextKind::InvalidSubcommand)?, error),
+        ErrorKind::UnknownArgument => match word(error, ContextKind::InvalidArg)? {
+            argument if argument.starts_with('-') => flag(&typed, argument),
+            argument => stray(&typed, argument),
+        },
+        ErrorKind::MissingRequiredArgument => missing(&typed, error),
         ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
-            let argument =
-                word(error, ContextKind::InvalidArg).and_then(|argument| argument.split([' ', '[', '=']).next());
-            argument.zip(word(error, ContextKind::InvalidValue)).map(|(flag, value)| values(&typed, flag, value, error))
+            let flag = word(error, ContextKind::InvalidArg)?.split([' ', '[', '=']).next()?;
+            values(&typed, flag, word(error, ContextKind::InvalidValue)?, error)
         }
         _ => None,
     };
-    found.unwrap_or_default()
+    dash(&typed).or_else(of_kind).unwrap_or_default()
 }
 
 /// Corrects the dash that word processors and web pages make of two hyphens.
-fn dashes(typed: &TypedLine) -> Vec<Words> {
+fn dash(typed: &TypedLine) -> Option<Vec<Words>> {
     let is_dash = |c| ['\u{2013}', '\u{2014}', '\u{2212}'].contains(&c);
-    let dash = typed.words().find(|(_, word)| word.starts_with(is_dash) && !Path::new(word).exists());
-    dash.map(|(at, word)| typed.replaced(at, 1, [format!("--{}", word.trim_start_matches(is_dash))]))
-        .into_iter()
-        .collect()
+    let (at, word) = typed.words().find(|(_, word)| word.starts_with(is_dash) && is_new(word))?;
+    Some(vec![typed.replaced(at, 1, [format!("--{}", word.trim_start_matches(is_dash))])])
+}
+
+/// True if no file has this name.
+fn is_new(word: &str) -> bool {
+    !Path::new(word).exists()
 }
 
 /// Corrects an unknown subcommand.
-fn subcommand(typed: &TypedLine, name: &str, error: &clap::Error) -> Vec<Words> {
-    let Some(at) = typed.find(name) else { return Vec::new() };
+fn subcommand(typed: &TypedLine, name: &str, error: &clap::Error) -> Option<Vec<Words>> {
+    let at = typed.find(|word| word == name)?;
     if name == "tcast" {
-        return vec![typed.replaced(at, 1, [""; 0])];
+        return Some(vec![typed.without(at, 1)]);
     }
-    if let Some((_, ours)) = foreign::SUBCOMMANDS.iter().find(|(words, _)| words.contains(&&*foreign::plain(name))) {
-        return vec![typed.replaced(at, 1, [*ours])];
+    if let Some(ours) = foreign::subcommand(name) {
+        return Some(vec![typed.replaced(at, 1, [ours])]);
     }
-    if Path::new(name).exists() || by_extension(name.as_ref()).is_some() {
-        return begun(typed);
+    if !is_new(name) || by_extension(name.as_ref()).is_some() {
+        return Some(begun(typed));
     }
     match error.get(ContextKind::SuggestedSubcommand) {
-        Some(ContextValue::Strings(names)) => names.iter().map(|name| typed.replaced(at, 1, [name])).collect(),
-        _ => Vec::new(),
+        Some(ContextValue::Strings(names)) => Some(names.iter().map(|name| typed.replaced(at, 1, [name])).collect()),
+        _ => None,
     }
 }
 
@@ -202,51 +196,47 @@ fn begun(typed: &TypedLine) -> Vec<Words> {
 }
 
 /// Corrects a flag that the subcommand lacks.
-fn flag(typed: &TypedLine, argument: &str) -> Vec<Words> {
-    let is_it = |word: &str| {
+fn flag(typed: &TypedLine, argument: &str) -> Option<Vec<Words>> {
+    let at = typed.find(|word| {
         let flag = word.split('=').next().unwrap_or(word);
         flag == argument || !flag.starts_with("--") && flag.starts_with('-') && flag.contains(&argument[1..])
-    };
-    let Some(at) = typed.line.iter().skip(1).position(|word| word.to_str().is_some_and(is_it)).map(|at| at + 1) else {
-        return Vec::new();
-    };
-    let Some((before, command)) = &typed.subcommand else { return begun(typed) };
+    })?;
+    let Some((before, command)) = &typed.subcommand else { return Some(begun(typed)) };
     if at < *before {
-        let mut line = typed.replaced(*before, 1, [""; 0]);
+        let mut line = typed.without(*before, 1);
         line.insert(1, typed.line[*before].clone());
-        return vec![line];
+        return Some(vec![line]);
     }
-    let word = typed.line[at].to_str().unwrap_or(argument);
+    let word = typed.line[at].to_str()?;
     let (flag, value) = word.split_once('=').map_or((word, None), |(flag, value)| (flag, Some(value)));
+    let count = if value.is_none() { 2 } else { 1 };
     let flag = foreign::plain(flag);
     let long = format!("--{}", flag.trim_start_matches('-'));
-    let named = |flag: &str| match value {
-        Some(value) => vec![format!("{flag}={value}")],
-        None => vec![flag.to_owned()],
+    let named = |flag: &str| {
+        let word = value.map_or_else(|| flag.to_owned(), |value| format!("{flag}={value}"));
+        typed.replaced(at, 1, [word])
     };
     if flag.len() > 2 && typed.has_flag(&long) {
-        return vec![typed.replaced(at, 1, named(&long))];
+        return Some(vec![named(&long)]);
     }
     let by = |ours| match ours {
-        Ours::Flag(flag) => Some(typed.replaced(at, 1, named(flag))),
-        Ours::Words(words) => Some(typed.replaced(at, 1, words)),
+        Ours::Flag(flag) => Some(named(flag)),
+        Ours::Words(words) => Some(typed.replaced(at, 1, words.split(' '))),
         Ours::Pattern(flag) => {
             let name = value.or_else(|| typed.line.get(at + 1)?.to_str())?;
             let pattern = if name.contains('*') { name.to_owned() } else { format!("*{name}*") };
-            Some(typed.replaced(at, if value.is_none() { 2 } else { 1 }, [flag, &pattern]))
+            Some(typed.replaced(at, count, [flag, &pattern]))
         }
         Ours::Input => Some(typed.replaced(at, 1, value)),
-        Ours::Nothing => Some(typed.replaced(at, 1, [""; 0])),
-        Ours::NoValue => Some(typed.replaced(at, if value.is_none() { 2 } else { 1 }, [""; 0])),
+        Ours::Nothing => Some(typed.without(at, 1)),
+        Ours::NoValue => Some(typed.without(at, count)),
         Ours::Advice(_) => None,
     };
-    let name = command.get_name();
-    let typed_flag = if flag.len() > 2 { &long } else { &flag };
-    let mut found = foreign::flags(name, typed_flag).peekable();
-    if found.peek().is_some() {
-        return found.filter_map(by).collect();
+    let mut ours = foreign::flags(command.get_name(), if flag.len() > 2 { &long } else { &flag }).peekable();
+    if ours.peek().is_some() {
+        return Some(ours.filter_map(by).collect());
     }
-    similar_flag(command, &flag).map(|flag| typed.replaced(at, 1, named(&flag))).into_iter().collect()
+    similar_flag(command, &flag).map(|flag| vec![named(&flag)])
 }
 
 /// Returns the advice on a flag that the subcommand lacks.
@@ -261,62 +251,62 @@ pub(super) fn advice(error: &clap::Error, line: &[OsString]) -> Option<&'static 
 }
 
 /// Adds the flag for a word that the subcommand does not take without one.
-fn stray(typed: &TypedLine, argument: &str) -> Vec<Words> {
-    let Some((_, command)) = &typed.subcommand else { return begun(typed) };
-    let last = typed.words().filter(|(_, word)| *word == argument).last();
-    let Some((at, word)) = last.filter(|(_, word)| !Path::new(word).exists()) else { return Vec::new() };
-    if typed.has_flag("--to") && !typed.has_typed(&["--to"]) && word.parse::<Dtype>().is_ok() {
-        return vec![typed.replaced(at, 1, ["--to", word])];
+fn stray(typed: &TypedLine, argument: &str) -> Option<Vec<Words>> {
+    if typed.subcommand.is_none() {
+        return Some(begun(typed));
     }
-    if command.get_name() == "quantize" && !typed.has_typed(&["--scheme"]) && Scheme::find(word).is_some() {
-        return vec![typed.replaced(at, 1, ["--scheme", word])];
-    }
-    if typed.has_flag("--output") && !typed.has_typed(&["--output", "-o"]) {
-        return vec![typed.replaced(at, 1, ["-o", word])];
-    }
-    Vec::new()
+    let (at, word) = typed.words().filter(|(_, word)| *word == argument).last().filter(|(_, word)| is_new(word))?;
+    let lacks = |flags: &[&str]| typed.has_flag(flags[0]) && !typed.has_typed(flags);
+    let flag = if lacks(&["--to"]) && word.parse::<Dtype>().is_ok() {
+        "--to"
+    } else if lacks(&["--scheme"]) && Scheme::find(word).is_some() {
+        "--scheme"
+    } else if lacks(&["--output", "-o"]) {
+        "-o"
+    } else {
+        return None;
+    };
+    Some(vec![typed.replaced(at, 1, [flag, word])])
 }
 
 /// Adds the flag of a missing argument, if its value was typed without one; otherwise an example.
-fn missing(typed: &TypedLine, error: &clap::Error) -> Vec<Words> {
+fn missing(typed: &TypedLine, error: &clap::Error) -> Option<Vec<Words>> {
     let is_missing = |flag: &str| match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::Strings(missing)) => missing.iter().any(|missing| missing.starts_with(flag)),
         _ => false,
     };
-    let is_new = |word: &str| !Path::new(word).exists();
-    if is_missing("--to") {
+    let last = typed.words().skip(1).last().filter(|(_, word)| is_new(word));
+    let line = if is_missing("--to") {
         let dtype = typed.words().skip(1).find(|(_, word)| word.parse::<Dtype>().is_ok() && is_new(word));
         let holds_one = |path: &str| by_extension(path.as_ref()).is_some_and(|found| found.format_info().holds_one);
-        return match (dtype, typed.name()) {
+        match (dtype, typed.name()) {
             (Some((at, word)), _) => {
                 // `to f16`
-                let is_joint = |word: &OsString| ["to", "as", "into"].iter().any(|joint| word == joint);
-                let joint = usize::from(is_joint(&typed.line[at - 1]) && !Path::new(&typed.line[at - 1]).exists());
-                vec![typed.replaced(at - joint, 1 + joint, ["--to", word])]
+                let before = typed.line[at - 1].to_str().filter(|word| ["to", "as", "into"].contains(word));
+                let joint = usize::from(before.is_some_and(is_new));
+                typed.replaced(at - joint, 1 + joint, ["--to", word])
             }
             (None, "cast") => {
-                let is_output = |word: &str| is_new(word) && by_extension(word.as_ref()).is_some();
-                let output = typed.words().skip(1).last().filter(|(_, word)| is_output(word));
+                let output = last.filter(|(_, word)| by_extension(word.as_ref()).is_some());
                 let output = output.filter(|_| !typed.has_typed(&["-o", "--output"]));
                 let line = output.map_or_else(|| typed.line.to_vec(), |(at, word)| typed.replaced(at, 1, ["-o", word]));
-                vec![TypedLine::new(&line).with(["--to", "bfloat16"])]
+                TypedLine::new(&line).with(["--to", "bfloat16"])
             }
-            (None, "bitcast") if typed.words().all(|(_, word)| holds_one(word)) => vec![typed.with(["--bits"])],
-            _ => Vec::new(),
-        };
-    }
-    if is_missing("--output") {
-        let output = typed.words().skip(1).last().filter(|(_, word)| is_new(word));
-        return match output {
-            Some((at, word)) => vec![typed.replaced(at, 1, ["-o", word])],
-            None if is_new("common") => vec![typed.with(["-o", "common"])],
-            None => Vec::new(),
-        };
-    }
-    if is_missing("--scheme") && !typed.words().next().is_some_and(|(_, model)| is_quantized(model.as_ref())) {
-        return vec![typed.with(["--scheme", "fp8"])];
-    }
-    Vec::new()
+            (None, "bitcast") if typed.words().all(|(_, word)| holds_one(word)) => typed.with(["--bits"]),
+            _ => return None,
+        }
+    } else if is_missing("--output") {
+        match last {
+            Some((at, word)) => typed.replaced(at, 1, ["-o", word]),
+            None if is_new("common") => typed.with(["-o", "common"]),
+            None => return None,
+        }
+    } else if is_missing("--scheme") && !typed.words().next().is_some_and(|(_, model)| is_quantized(model.as_ref())) {
+        typed.with(["--scheme", "fp8"])
+    } else {
+        return None;
+    };
+    Some(vec![line])
 }
 
 /// True if the config of a model says that it is quantized.
@@ -325,23 +315,21 @@ pub(super) fn is_quantized(model: &Path) -> bool {
 }
 
 /// Corrects a value that a flag does not take.
-fn values(typed: &TypedLine, flag: &str, value: &str, error: &clap::Error) -> Vec<Words> {
+fn values(typed: &TypedLine, flag: &str, value: &str, error: &clap::Error) -> Option<Vec<Words>> {
     let is_flag = |word: &OsString| word.to_str().is_some_and(|word| word.starts_with('-') && !word.contains('='));
     let apart = (2..typed.line.len()).find(|at| typed.line[*at] == value && is_flag(&typed.line[at - 1]));
-    let joined = format!("{flag}={value}");
-    let joined = || typed.line.iter().position(|word| *word == *joined);
-    let Some((at, count)) = apart.map(|at| (at - 1, 2)).or_else(|| Some((joined()?, 1))) else { return Vec::new() };
+    let joined = || typed.find(|word| word.split_once('=') == Some((flag, value)));
+    let (at, count) = apart.map(|at| (at - 1, 2)).or_else(|| Some((joined()?, 1)))?;
     let set = |value: &str| typed.replaced(at, count, [flag, value]);
-    let without = || typed.replaced(at, count, [""; 0]);
     let mut lines: Vec<Words> = Vec::new();
     let ours = foreign::values(flag, value).iter();
     if ours.clone().any(|ours| ours.is_empty()) && typed.has_typed(&["--scheme"]) {
-        return vec![without()];
+        return Some(vec![typed.without(at, count)]);
     }
     lines.extend(ours.filter(|ours| !ours.is_empty()).map(|ours| set(ours)));
     let hyphens = [value.replace('_', "-"), value.replace('-', "_")];
     match flag {
-        "--threads" => lines.push(without()),
+        "--threads" => lines.push(typed.without(at, count)),
         "--max-shard-size" if value.ends_with(['K', 'M', 'G', 'T', 'k', 'm', 'g', 't']) => {
             lines.push(set(&format!("{value}B")));
         }
@@ -376,7 +364,7 @@ fn values(typed: &TypedLine, flag: &str, value: &str, error: &clap::Error) -> Ve
     {
         lines.push(set(known));
     }
-    lines
+    Some(lines)
 }
 
 /// Returns the scheme that a value for a type stands for.

@@ -5,8 +5,8 @@
 pub(super) enum Ours {
     /// This flag, with the same value.
     Flag(&'static str),
-    /// These words, without a value.
-    Words(&'static [&'static str]),
+    /// These words, separated by spaces, without a value.
+    Words(&'static str),
     /// This flag, with a pattern that matches the value anywhere in a name.
     Pattern(&'static str),
     /// The value alone, which is an input.
@@ -21,205 +21,133 @@ pub(super) enum Ours {
 
 use Ours::{Advice, Flag, Input, NoValue, Nothing, Pattern, Words};
 
-type Row = (&'static [&'static str], Ours);
+/// Words of other tools, separated by spaces, and their replacement.
+type Row = (&'static str, Ours);
 
 /// Words of other tools for subcommands.
-pub(super) const SUBCOMMANDS: &[(&[&str], &str)] = &[
-    (&["convert", "to"], "cast"),
-    (&["quant", "requantize", "compress", "encode"], "quantize"),
-    (&["dequant", "decompress", "decode", "unquantize"], "dequantize"),
-    (&["view", "hex", "hexdump", "bits", "dump", "print", "reinterpret"], "bitcast"),
-    (&["info", "list", "ls", "show", "stats", "summary", "describe", "head", "keys"], "inspect"),
-    (&["compare", "cmp", "check", "verify"], "diff"),
-    (&["unify", "common", "align"], "promote"),
+const SUBCOMMANDS: &[(&str, &str)] = &[
+    ("convert to", "cast"),
+    ("quant requantize compress encode", "quantize"),
+    ("dequant decompress decode unquantize", "dequantize"),
+    ("view hex hexdump bits dump print reinterpret", "bitcast"),
+    ("info list ls show stats summary describe head keys", "inspect"),
+    ("compare cmp check verify", "diff"),
+    ("unify common align", "promote"),
 ];
 
 /// Flags of all subcommands that write files.
 const WRITING: &[Row] = &[
     (
-        &[
-            "--out",
-            "--outfile",
-            "--out-file",
-            "--output-file",
-            "--output-path",
-            "--output-name",
-            "--output-dir",
-            "--out-dir",
-            "--outdir",
-            "--dst",
-            "--dest",
-            "--destination",
-            "--save",
-            "--save-path",
-            "--save-dir",
-            "--save-directory",
-            "--export-path",
-        ],
+        "--out --outfile --out-file --output-file --output-path --output-name --output-dir --out-dir --outdir --dst --dest \
+         --destination --save --save-path --save-dir --save-directory --export-path",
         Flag("--output"),
     ),
     // Each of these words asks for it.
-    (&["--overwrite", "--replace", "--clobber", "--overwrite-output", "--allow-overwrite"], Flag("--force")),
-    (&["--no-clobber", "--no-overwrite", "--exist-ok", "--keep-existing"], Flag("--skip-existing")),
-    (&["--dryrun", "--simulate", "--what-if", "--preview", "--plan"], Flag("--dry-run")),
-    (&["--silent", "--no-progress", "--no-progress-bar"], Flag("--quiet")),
-    (&["--verbose", "-v", "--progress", "--yes", "-y", "--assume-yes", "--no-confirm"], Nothing),
-    (&["--low-memory", "--low-cpu-mem-usage", "--lazy", "--mmap", "--safe-serialization", "--cpu"], Nothing),
-    (&["--device", "--device-map"], NoValue),
-    (&["--in-place", "--inplace"], Advice("tcast never writes over an input: name the output with -o")),
+    ("--overwrite --replace --clobber --overwrite-output --allow-overwrite", Flag("--force")),
+    ("--no-clobber --no-overwrite --exist-ok --keep-existing", Flag("--skip-existing")),
+    ("--dryrun --simulate --what-if --preview --plan", Flag("--dry-run")),
+    ("--silent --no-progress --no-progress-bar", Flag("--quiet")),
+    ("--verbose -v --progress --yes -y --assume-yes --no-confirm", Nothing),
+    ("--low-memory --low-cpu-mem-usage --lazy --mmap --safe-serialization --cpu", Nothing),
+    ("--device --device-map", NoValue),
+    ("--in-place --inplace", Advice("tcast never writes over an input: name the output with -o")),
 ];
 
 /// Flags of all subcommands.
 const COMMON: &[Row] = &[
-    (
-        &["--workers", "--num-workers", "--max-workers", "--jobs", "--num-threads", "--nproc", "--cores", "--cpus"],
-        Flag("--threads"),
-    ),
-    (&["--input", "-i", "--in", "--infile", "--input-path", "--input-file", "--src", "--source", "--file"], Input),
-    (&["--model", "-m", "--model-path", "--model-dir", "--model-id", "--checkpoint", "--path"], Input),
+    ("--workers --num-workers --max-workers --jobs --num-threads --nproc --cores --cpus", Flag("--threads")),
+    ("--input -i --in --infile --input-path --input-file --src --source --file", Input),
+    ("--model -m --model-path --model-dir --model-id --checkpoint --path", Input),
 ];
 
 /// Flags of subcommands that convert folders of shards.
 const SHARDS: &[Row] = &[
-    (&["--shard-size", "--max-shard", "--split-size", "--split-max-size", "--max-size"], Flag("--max-shard-size")),
-    (&["--continue", "--restart", "--resume-download"], Flag("--resume")),
-    (&["--checksum", "--checksums", "--sha256"], Flag("--hash")),
-    (&["--html", "--report-file", "--log-file"], Flag("--report")),
+    ("--shard-size --max-shard --split-size --split-max-size --max-size", Flag("--max-shard-size")),
+    ("--continue --restart --resume-download", Flag("--resume")),
+    ("--checksum --checksums --sha256", Flag("--hash")),
+    ("--html --report-file --log-file", Flag("--report")),
 ];
 
+/// Flags of subcommands that select tensors.
 const PATTERNS: &[Row] = &[
     (
-        &[
-            "--ignore",
-            "--ignored-layers",
-            "--ignore-layers",
-            "--skip",
-            "--skip-layers",
-            "--skip-modules",
-            "--exclude-layers",
-            "--exclude-modules",
-            "--modules-to-not-convert",
-            "--keep",
-            "--keep-layers",
-            "--without",
-        ],
+        "--ignore --ignored-layers --ignore-layers --skip --skip-layers --skip-modules --exclude-layers --exclude-modules \
+         --modules-to-not-convert --keep --keep-layers --without",
         Pattern("--exclude"),
     ),
-    (
-        &["--only", "--filter", "--select", "--layers", "--modules", "--tensors", "--match", "--pattern", "--grep"],
-        Pattern("--include"),
-    ),
+    ("--only --filter --select --layers --modules --tensors --match --pattern --grep", Pattern("--include")),
 ];
 
 const TO: &[Row] = &[
     (
-        &[
-            "--dtype",
-            "--type",
-            "-t",
-            "-d",
-            "--target",
-            "--target-dtype",
-            "--target-type",
-            "--output-dtype",
-            "--out-dtype",
-            "--outtype",
-            "--out-type",
-            "--torch-dtype",
-            "--precision",
-            "--as",
-            "--convert-to",
-        ],
+        "--dtype --type -t -d --target --target-dtype --target-type --output-dtype --out-dtype --outtype --out-type \
+         --torch-dtype --precision --as --convert-to",
         Flag("--to"),
     ),
-    (&["--half", "--fp16", "--float16", "--f16"], Words(&["--to", "float16"])),
-    (&["--bf16", "--bfloat16"], Words(&["--to", "bfloat16"])),
-    (&["--fp32", "--float32", "--f32", "--float"], Words(&["--to", "float32"])),
+    ("--half --fp16 --float16 --f16", Words("--to float16")),
+    ("--bf16 --bfloat16", Words("--to bfloat16")),
+    ("--fp32 --float32 --f32 --float", Words("--to float32")),
 ];
 
 const CAST: &[Row] = &[
-    (&["--format", "--scheme", "--quant", "--quantize", "--quantization", "--ftype"], Flag("--to")),
-    (&["--double", "--fp64", "--float64"], Words(&["--to", "float64"])),
-    (&["--fp8", "--float8", "--e4m3"], Words(&["--to", "float8e4m3fn"])),
-    (&["--int8"], Words(&["--to", "int8"])),
-    (&["--overflow"], Flag("--out-of-range")),
-    (&["--tensor", "--name"], Advice("--include 'NAME' chooses a tensor")),
-    (&["--clip", "--clamp"], Words(&["--out-of-range", "saturate"])),
-    (&["--statistics", "--metrics", "--errors"], Flag("--stats")),
-    (&["--layout", "--group-size"], Advice("tcast quantize writes codes and scales; a cast of --to has no scales")),
+    ("--format --scheme --quant --quantize --quantization --ftype", Flag("--to")),
+    ("--double --fp64 --float64", Words("--to float64")),
+    ("--fp8 --float8 --e4m3", Words("--to float8e4m3fn")),
+    ("--int8", Words("--to int8")),
+    ("--overflow", Flag("--out-of-range")),
+    ("--tensor --name", Advice("--include 'NAME' chooses a tensor")),
+    ("--clip --clamp", Words("--out-of-range saturate")),
+    ("--statistics --metrics --errors", Flag("--stats")),
+    ("--layout --group-size", Advice("tcast quantize writes codes and scales; a cast of --to has no scales")),
 ];
 
 const QUANTIZE: &[Row] = &[
     (
-        &[
-            "--to",
-            "--dtype",
-            "--type",
-            "-t",
-            "-s",
-            "--quant",
-            "--quantize",
-            "--quantization",
-            "--quant-type",
-            "--qtype",
-            "--qformat",
-            "--quant-format",
-            "--preset",
-            "--recipe",
-            "--precision",
-            "--weight-dtype",
-            "--ftype",
-            "--method",
-            "--outtype",
-        ],
+        "--to --dtype --type -t -s --quant --quantize --quantization --quant-type --qtype --qformat --quant-format --preset \
+         --recipe --precision --weight-dtype --ftype --method --outtype",
         Flag("--scheme"),
     ),
-    (&["--format"], Flag("--scheme")),
-    (&["--format", "--backend", "--engine", "--export-format", "--quant-method", "--storage"], Flag("--layout")),
-    (&["--fp8", "--float8"], Words(&["--scheme", "fp8"])),
-    (&["--int8", "--load-in-8bit"], Words(&["--scheme", "int8"])),
-    (&["--int4", "--load-in-4bit"], Words(&["--scheme", "int4"])),
-    (&["--nvfp4"], Words(&["--scheme", "nvfp4"])),
-    (&["--mxfp4"], Words(&["--scheme", "mxfp4"])),
-    (&["--groupsize", "--blocksize", "--block-size", "--q-group-size"], Flag("--group-size")),
-    (&["--mse", "--optimize"], Words(&["--search", "mse"])),
-    (&["--all"], Advice("--rule '*NAME*=SCHEME' quantizes weights that tcast copies by default")),
-    (&["--bits", "--wbits", "--w-bits"], Flag("--scheme")),
-    (&["--calibration", "--dataset", "--calib-size", "--num-samples"], NoValue),
+    ("--format", Flag("--scheme")),
+    ("--format --backend --engine --export-format --quant-method --storage", Flag("--layout")),
+    ("--fp8 --float8", Words("--scheme fp8")),
+    ("--int8 --load-in-8bit", Words("--scheme int8")),
+    ("--int4 --load-in-4bit", Words("--scheme int4")),
+    ("--nvfp4", Words("--scheme nvfp4")),
+    ("--mxfp4", Words("--scheme mxfp4")),
+    ("--groupsize --blocksize --block-size --q-group-size", Flag("--group-size")),
+    ("--mse --optimize", Words("--search mse")),
+    ("--all", Advice("--rule '*NAME*=SCHEME' quantizes weights that tcast copies by default")),
+    ("--bits --wbits --w-bits", Flag("--scheme")),
+    ("--calibration --dataset --calib-size --num-samples", NoValue),
 ];
 
-const DEQUANTIZE: &[Row] = &[(&["--scheme", "--layout", "--method", "--quant-method", "--from-scheme"], NoValue)];
+const DEQUANTIZE: &[Row] = &[("--scheme --layout --method --quant-method --from-scheme", NoValue)];
 
 const BITCAST: &[Row] = &[
-    (&["--slice", "--index", "--elements", "--rows", "--indices"], Flag("--range")),
-    (&["--name", "--key"], Flag("--tensor")),
-    (&["--binary", "--bin"], Flag("--bits")),
-    (&["--hexdump", "-x"], Flag("--hex")),
+    ("--slice --index --elements --rows --indices", Flag("--range")),
+    ("--name --key", Flag("--tensor")),
+    ("--binary --bin", Flag("--bits")),
+    ("--hexdump -x", Flag("--hex")),
 ];
 
 const PROMOTE: &[Row] = &[
-    (&["--to", "--dtype", "--type"], Advice("tcast promote finds the type itself, and tcast cast converts to a type")),
-    (&["--name", "--key"], Flag("--tensor")),
+    ("--to --dtype --type", Advice("tcast promote finds the type itself, and tcast cast converts to a type")),
+    ("--name --key", Flag("--tensor")),
 ];
 
 const INSPECT: &[Row] = &[
-    (&["--statistics", "--histogram", "--hist", "--summary"], Flag("--stats")),
-    (&["--verbose", "-v", "-l", "--list", "--tensors", "--names", "--shapes", "--metadata", "--header"], Nothing),
-    (&["--filter", "--grep", "--only", "--name", "--match", "--pattern", "--layers"], Pattern("--include")),
-    (&["--ignore", "--skip"], Pattern("--exclude")),
-    (&["--silent"], Flag("--quiet")),
+    ("--statistics --histogram --hist --summary", Flag("--stats")),
+    ("--verbose -v -l --list --tensors --names --shapes --metadata --header", Nothing),
+    ("--name", Pattern("--include")),
+    ("--silent", Flag("--quiet")),
 ];
 
 const DIFF: &[Row] = &[
-    (
-        &["--atol", "--abs", "--abs-tol", "--absolute-tolerance", "--tol", "--eps", "--epsilon", "--threshold"],
-        Flag("--tolerance"),
-    ),
-    (&["--rel", "--rel-tol", "--relative-tolerance", "--reltol"], Flag("--rtol")),
-    (&["--silent", "--brief", "-s"], Flag("--quiet")),
-    (&["--verbose", "-v", "--stats", "--equal-nan", "--values"], Nothing),
-    (&["--filter", "--only", "--name", "--match", "--pattern", "--layers"], Pattern("--include")),
-    (&["--ignore", "--skip"], Pattern("--exclude")),
+    ("--atol --abs --abs-tol --absolute-tolerance --tol --eps --epsilon --threshold", Flag("--tolerance")),
+    ("--rel --rel-tol --relative-tolerance --reltol", Flag("--rtol")),
+    ("--silent --brief -s", Flag("--quiet")),
+    ("--verbose -v --stats --equal-nan --values", Nothing),
+    ("--name", Pattern("--include")),
 ];
 
 /// The rows for each subcommand.
@@ -229,13 +157,13 @@ const FLAGS: &[(&str, &[&[Row]])] = &[
     ("quantize", &[QUANTIZE, PATTERNS, SHARDS, WRITING, COMMON]),
     ("bitcast", &[TO, BITCAST, PATTERNS, WRITING, COMMON]),
     ("promote", &[PROMOTE, WRITING, COMMON]),
-    ("inspect", &[INSPECT, COMMON]),
-    ("diff", &[DIFF, COMMON]),
+    ("inspect", &[INSPECT, PATTERNS, COMMON]),
+    ("diff", &[DIFF, PATTERNS, COMMON]),
 ];
 
 /// Returns the replacements of a subcommand for a flag, which is in lower case and has no `_`.
 pub(super) fn flags(subcommand: &str, typed: &str) -> impl Iterator<Item = Ours> {
-    rows(subcommand).filter(move |(words, _)| words.contains(&typed)).map(|(_, ours)| *ours)
+    rows(subcommand).filter(move |(words, _)| has_word(words, typed)).map(|(_, ours)| *ours)
 }
 
 fn rows(subcommand: &str) -> impl Iterator<Item = &'static Row> {
@@ -243,58 +171,46 @@ fn rows(subcommand: &str) -> impl Iterator<Item = &'static Row> {
     tables.into_iter().flatten().flat_map(|table| table.iter())
 }
 
+fn has_word(words: &str, typed: &str) -> bool {
+    words.split(' ').any(|word| word == typed)
+}
+
+/// Returns the subcommand of tcast for a word of other tools.
+pub(super) fn subcommand(typed: &str) -> Option<&'static str> {
+    let typed = plain(typed);
+    SUBCOMMANDS.iter().find(|(words, _)| has_word(words, &typed)).map(|(_, ours)| *ours)
+}
+
 /// Values of other tools for values of a flag; an empty value of tcast says that a scheme needs no such flag.
-const VALUES: &[(&str, &[&str], &[&str])] = &[
-    (
-        "--scheme",
-        &["fp8-dynamic", "fp8-per-channel", "float8", "float8e4m3fn", "fp8-e4m3", "f8-e4m3", "e4m3", "w8a8-fp8"],
-        &["fp8"],
-    ),
-    ("--scheme", &["4"], &["int4", "nvfp4"]),
-    ("--scheme", &["6"], &["mxfp6"]),
-    ("--scheme", &["8"], &["fp8", "int8"]),
-    ("--scheme", &["fp8-static", "fp8-per-tensor"], &["fp8-tensor"]),
-    ("--scheme", &["fp8-blockwise", "block-fp8", "deepseek", "fp8-128"], &["fp8-block"]),
-    ("--scheme", &["int8-dynamic", "w8a8-int8", "8bit", "8-bit", "q8", "smoothquant"], &["int8"]),
-    ("--scheme", &["gptq", "4bit", "4-bit", "int4-sym", "w4", "q4"], &["int4"]),
-    ("--scheme", &["awq"], &["int4-asym"]),
-    ("--scheme", &["fp4", "float4", "w4a4"], &["nvfp4", "mxfp4"]),
+const VALUES: &[(&str, &str, &[&str])] = &[
+    ("--scheme", "fp8-dynamic fp8-per-channel float8 float8e4m3fn fp8-e4m3 f8-e4m3 e4m3 w8a8-fp8", &["fp8"]),
+    ("--scheme", "4", &["int4", "nvfp4"]),
+    ("--scheme", "6", &["mxfp6"]),
+    ("--scheme", "8", &["fp8", "int8"]),
+    ("--scheme", "fp8-static fp8-per-tensor", &["fp8-tensor"]),
+    ("--scheme", "fp8-blockwise block-fp8 deepseek fp8-128", &["fp8-block"]),
+    ("--scheme", "int8-dynamic w8a8-int8 8bit 8-bit q8 smoothquant", &["int8"]),
+    ("--scheme", "gptq 4bit 4-bit int4-sym w4 q4", &["int4"]),
+    ("--scheme", "awq", &["int4-asym"]),
+    ("--scheme", "fp4 float4 w4a4", &["nvfp4", "mxfp4"]),
+    ("--layout", "vllm sglang transformers hf hugging-face safetensors auto default", &["", "compressed-tensors"]),
+    ("--layout", "llm-compressor llmcompressor ct compressed compressed-tensor neuralmagic", &["compressed-tensors"]),
     (
         "--layout",
-        &["vllm", "sglang", "transformers", "hf", "hugging-face", "safetensors", "auto", "default"],
-        &["", "compressed-tensors"],
-    ),
-    (
-        "--layout",
-        &["llm-compressor", "llmcompressor", "ct", "compressed", "compressed-tensor", "neuralmagic"],
-        &["compressed-tensors"],
-    ),
-    (
-        "--layout",
-        &[
-            "tensorrt",
-            "tensorrt-llm",
-            "tensorrtllm",
-            "trt",
-            "trt-llm",
-            "trtllm",
-            "nvidia",
-            "model-optimizer",
-            "model-opt",
-        ],
+        "tensorrt tensorrt-llm tensorrtllm trt trt-llm trtllm nvidia model-optimizer model-opt",
         &["modelopt"],
     ),
-    ("--layout", &["comfy", "comfy-ui"], &["comfyui"]),
-    ("--layout", &["deepseek"], &["huggingface"]),
-    ("--layout", &["gptoss", "openai"], &["gpt-oss"]),
-    ("--out-of-range", &["clamp", "clip"], &["saturate"]),
-    ("--to", &["fp8", "float8", "f8"], &["float8e4m3fn"]),
+    ("--layout", "comfy comfy-ui", &["comfyui"]),
+    ("--layout", "deepseek", &["huggingface"]),
+    ("--layout", "gptoss openai", &["gpt-oss"]),
+    ("--out-of-range", "clamp clip", &["saturate"]),
+    ("--to", "fp8 float8 f8", &["float8e4m3fn"]),
 ];
 
 /// Returns the possible meanings of a value of a flag.
 pub(super) fn values(flag: &str, typed: &str) -> &'static [&'static str] {
     let typed = plain(typed);
-    let row = VALUES.iter().find(|(of, words, _)| *of == flag && words.contains(&&*typed));
+    let row = VALUES.iter().find(|(of, words, _)| *of == flag && has_word(words, &typed));
     row.map_or(&[], |(_, _, ours)| ours)
 }
 
@@ -325,7 +241,7 @@ mod tests {
             for (words, ours) in rows(name) {
                 let named: Vec<&str> = match ours {
                     Flag(flag) | Pattern(flag) => vec![flag],
-                    Words(words) => words.iter().filter(|word| word.starts_with('-')).copied().collect(),
+                    Words(words) => words.split(' ').filter(|word| word.starts_with('-')).collect(),
                     Advice(text) => {
                         // Words after the name of another subcommand are about that one.
                         let text = text.split("; tcast ").next().unwrap();
@@ -334,9 +250,9 @@ mod tests {
                     Input | Nothing | NoValue => Vec::new(),
                 };
                 assert!(named.iter().all(|flag| has(subcommand, flag)), "{name}: {words:?} -> {ours:?}");
-                let stale = words.iter().find(|word| has(subcommand, word));
+                let stale = words.split(' ').find(|word| has(subcommand, word));
                 assert_eq!(stale, None, "{name} has this flag itself");
-                assert!(words.iter().all(|word| plain(word) == **word), "{words:?}");
+                assert_eq!(plain(words), *words);
             }
         }
         for subcommand in command.get_subcommands() {
@@ -344,7 +260,7 @@ mod tests {
         }
         for (words, ours) in SUBCOMMANDS {
             assert!(command.find_subcommand(ours).is_some(), "{ours}");
-            assert!(words.iter().all(|word| command.find_subcommand(word).is_none()), "{words:?}");
+            assert!(words.split(' ').all(|word| command.find_subcommand(word).is_none()), "{words}");
         }
     }
 

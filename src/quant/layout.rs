@@ -1,6 +1,7 @@
 //! A row of the table of layouts: the storage of a quantized weight in a library, and the steps that compute its
 //! values.
 
+use super::method::QuantMethod;
 use super::rules::Encoding;
 use crate::dtype::Dtype;
 use crate::text::shorten;
@@ -54,6 +55,11 @@ impl Role {
 /// The names of one weight's parts: a common stem and a suffix for each. The parts that the layout needs always exist,
 /// other parts only if necessary.
 pub type Names = &'static [(Role, &'static str)];
+
+/// Returns the suffix of the part with a role.
+pub(super) fn suffix(names: Names, wanted: Role) -> Option<&'static str> {
+    names.iter().find(|(role, _)| *role == wanted).map(|(_, suffix)| *suffix)
+}
 
 /// The elements of the decoded weight that share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -244,20 +250,6 @@ pub enum Precision {
     Weight,
 }
 
-/// The library or format that defines a layout, and with it the config that describes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
-    CompressedTensors,
-    /// transformers and `DeepSeek`, for float8 and float4.
-    FineGrained,
-    GptOss,
-    ModelOpt,
-    /// `ComfyUI`, whose models are diffusion models.
-    ComfyUi,
-    /// Other libraries, whose layouts tcast only reads; and ONNX.
-    Other,
-}
-
 /// Storage of quantized weights in one library.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Layout {
@@ -265,12 +257,11 @@ pub struct Layout {
     pub name: &'static str,
     /// The library, and the name of the layout in its config or documentation.
     pub library: &'static str,
-    pub owner: Owner,
-    /// Its names in configs of compressed-tensors, with the name to write first; in descriptions of `ComfyUI`, a name
-    /// for each dtype of codes.
+    pub method: QuantMethod,
+    /// Its names in configs, with the name to write first; in descriptions of `ComfyUI`, a name for each dtype of codes.
     pub formats: &'static [&'static str],
     /// True if only a config identifies it, because the config gives the width of codes or declares zero points.
-    pub is_told_by_config: bool,
+    pub needs_config: bool,
     pub names: &'static [Names],
     pub codes: CodeStorage,
     /// The elements that share a scale.
@@ -293,7 +284,7 @@ pub struct Layout {
 impl Layout {
     /// True if it is for diffusion models.
     pub fn is_diffusion(&self) -> bool {
-        self.owner == Owner::ComfyUi
+        self.method == QuantMethod::ComfyUi
     }
 
     /// True if the library of another layout decodes the same codes and scales, of this dtype, to the same bits.
@@ -307,13 +298,12 @@ impl Layout {
     }
 
     /// True if only a tensor `scaled_fp8` in the file identifies it (older models of `ComfyUI`).
-    pub(super) fn is_told_by_marker(&self) -> bool {
+    pub(super) fn has_marker(&self) -> bool {
         self.is_diffusion() && self.formats.is_empty()
     }
 
     /// Returns the name of the part with a role, given the name of the codes.
     pub(super) fn part_beside(&self, role: Role, codes: &str) -> Option<String> {
-        let suffix = |names: Names, role| names.iter().find(|(known, _)| *known == role).map(|(_, suffix)| *suffix);
         let name = |names: &Names| {
             Some(format!("{}{}", codes.strip_suffix(suffix(names, Role::Codes)?)?, suffix(names, role)?))
         };

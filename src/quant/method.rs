@@ -1,4 +1,4 @@
-//! Quantization methods: methods whose configs tcast reads, and methods that it only recognizes by name and tensors.
+//! Quantization methods: methods that tcast decodes, and methods that it only recognizes by their names and tensors.
 
 use super::recognize::StoredTensor;
 use crate::dtype::Dtype::{
@@ -8,135 +8,47 @@ use crate::error::{Error, Result};
 use crate::text::shorten;
 use std::collections::HashSet;
 
-/// The quantization method that a config describes.
+/// The library or format that defines layouts, and the config that describes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum QuantMethod {
-    /// transformers and `DeepSeek`.
-    FineGrained,
+pub enum QuantMethod {
     CompressedTensors,
-    /// gpt-oss.
-    Mxfp4,
+    /// transformers and `DeepSeek`, for float8 and float4.
+    FineGrained,
+    GptOss,
+    ModelOpt,
     Gptq,
     Awq,
+    /// Stores the layouts of GPTQ and AWQ.
     AutoRound,
     BitsAndBytes,
     Quanto,
-    ModelOpt,
-}
-
-impl QuantMethod {
-    /// Finds the method with this name, given in lower case; `None` if tcast does not decode its weights.
-    pub(super) fn find(name: &str) -> Option<Self> {
-        Some(match name {
-            "fp8" | "mxfp8" => Self::FineGrained,
-            "compressed-tensors" | "compressed_tensors" => Self::CompressedTensors,
-            "mxfp4" => Self::Mxfp4,
-            "gptq" => Self::Gptq,
-            "awq" => Self::Awq,
-            "auto-round" | "intel/auto-round" => Self::AutoRound,
-            "bitsandbytes" => Self::BitsAndBytes,
-            "quanto" => Self::Quanto,
-            name if name.starts_with("modelopt") => Self::ModelOpt,
-            _ => return None,
-        })
-    }
-
-    /// Returns the config keys that list the modules left unquantized.
-    pub(super) fn ignored_keys(self) -> &'static [&'static str] {
-        match self {
-            Self::FineGrained | Self::Mxfp4 | Self::Awq | Self::Quanto => &["modules_to_not_convert", "ignored_layers"],
-            Self::CompressedTensors => &["ignore"],
-            Self::BitsAndBytes => &["llm_int8_skip_modules"],
-            Self::ModelOpt => &["ignore", "exclude_modules"],
-            Self::Gptq | Self::AutoRound => &[], // `dynamic` and `extra_config` hold more than a list
-        }
-    }
+    /// `ComfyUI`, whose models are diffusion models.
+    ComfyUi,
+    Onnx,
 }
 
 /// A method whose weights tcast does not decode, and the names and tensors that identify it.
-pub(super) struct UndecodedMethod {
+struct UndecodedMethod {
     /// Its name in messages.
     name: &'static str,
     /// Its names in `quant_method`, in lower case.
     methods: &'static [&'static str],
     what: &'static str,
-    /// Tensors of codes that no other method has: the suffix of their names, their dtypes, and the suffix of a
-    /// companion tensor.
-    codes: &'static [(&'static str, &'static [Dtype], &'static str)],
+    codes: &'static [Signature],
 }
 
-const fn undecoded(name: &'static str, methods: &'static [&'static str], what: &'static str) -> UndecodedMethod {
-    UndecodedMethod { name, methods, what, codes: &[] }
-}
+/// Tensors of codes that no other method has: the suffix of their names, their dtypes, and the suffix of a companion
+/// tensor.
+type Signature = (&'static str, &'static [Dtype], &'static str);
 
-/// The methods that tcast does not decode. The names come from the source code of each library.
-static UNDECODED: &[UndecodedMethod] = &[
-    UndecodedMethod {
-        codes: &[(".weight", &[Uint32], ".scales")],
-        ..undecoded("MLX", &[MLX, "metal"], "groups packed in words; let mlx_lm.convert dequantize them")
-    },
-    UndecodedMethod {
-        codes: &[("._weight_qdata", BYTES, "._weight_scale")],
-        ..undecoded("torchao", &["torchao"], "tensor subclasses of torchao; let torchao dequantize them")
-    },
-    UndecodedMethod {
-        codes: &[(".q_weight", WORDS, ".q_scale")],
-        ..undecoded("EXL2", &["exl2"], "mixed widths of ExLlamaV2")
-    },
-    UndecodedMethod {
-        codes: &[(".trellis", WORDS, ".suh"), (".trellis", WORDS, ".su")],
-        ..undecoded("EXL3", &["exl3"], "trellis codes of ExLlamaV3")
-    },
-    UndecodedMethod { codes: &[(".codes", ANY, ".codebooks")], ..undecoded("AQLM", &["aqlm"], "additive codebooks") },
-    UndecodedMethod {
-        codes: &[(".indices", ANY, ".centroids.weight")],
-        ..undecoded("VPTQ", &["vptq"], "vector codebooks")
-    },
-    UndecodedMethod {
-        codes: &[(".W_q", ANY, ".scale"), (".W_q", ANY, ".meta"), (".W_q", ANY, ".meta_scale")],
-        ..undecoded("HQQ", &["hqq"], "half-quadratic quantization, with zero points in floats")
-    },
-    UndecodedMethod {
-        codes: &[(".qweight", ANY, ".wscales")],
-        ..undecoded("Nunchaku", &["svdquant", "nunchaku"], "SVDQuant: 4 bits and a matrix of low rank")
-    },
-    UndecodedMethod {
-        codes: &[(".Qidxs", ANY, ".SU"), (".trellis", WORDS, ".SU")],
-        ..undecoded("QuIP", &["quip", "quip#", "qtip"], "lattice codebooks and rotations")
-    },
-    UndecodedMethod {
-        codes: &[(".dense_weights", ANY, ".row_offsets")],
-        ..undecoded("SpQR", &["spqr"], "groups of 3 bits with sparse outliers")
-    },
-    UndecodedMethod {
-        codes: &[(".qweight", ANY, ".forward_hadamard_matrix")],
-        ..undecoded("FP-Quant", &["fp_quant"], "Hadamard transforms and FP4")
-    },
-    UndecodedMethod {
-        codes: &[(".weight", WORDS, ".tables2")],
-        ..undecoded("HIGGS", &["higgs"], "Hadamard transforms and grids")
-    },
-    UndecodedMethod {
-        codes: &[(".weight", &[Int8], ".weight_scales")],
-        ..undecoded("EETQ", &["eetq"], "int8 in the order of a CUDA kernel")
-    },
-    UndecodedMethod {
-        codes: &[(".B", WORDS, ".s"), (".B", WORDS, ".s_channel")],
-        ..undecoded("Marlin", &["marlin", "qqq"], "int4 in the order of a CUDA kernel")
-    },
-    UndecodedMethod {
-        codes: &[(".qweight", WORDS, ".lookup_table")],
-        ..undecoded("SqueezeLLM", &["squeezellm"], "tables of each row, and sparse outliers")
-    },
-    undecoded(
-        "GGUF",
-        &["gguf"],
-        "blocks of llama.cpp in safetensors; convert the .gguf file with llama.cpp's own tools",
-    ),
-    undecoded("fbgemm", &["fbgemm_fp8"], "FP8 with a scale for each row and a bound of activations"),
-    undecoded("BitNet", &["bitnet"], "ternary weights"),
-    undecoded("NVFP4 of transformers", &["nvfp4"], "made while a model is loaded; such checkpoints hold values"),
-];
+const fn undecoded(
+    name: &'static str,
+    methods: &'static [&'static str],
+    what: &'static str,
+    codes: &'static [Signature],
+) -> UndecodedMethod {
+    UndecodedMethod { name, methods, what, codes }
+}
 
 /// Method name for configs that only MLX writes; they do not name their method.
 pub(super) const MLX: &str = "mlx";
@@ -144,6 +56,69 @@ pub(super) const MLX: &str = "mlx";
 const WORDS: &[Dtype] = &[Int16, Uint16, Int32, Uint32];
 const BYTES: &[Dtype] = &[Int8, Uint8, Uint4, Int4, Float8E4M3FN, Float8E5M2];
 const ANY: &[Dtype] = &[Int8, Uint8, Int16, Uint16, Int32, Uint32, Int64];
+
+const OF_MLX: &str = "groups packed in words; let mlx_lm.convert dequantize them";
+const OF_TORCHAO: &str = "tensor subclasses of torchao; let torchao dequantize them";
+const OF_GGUF: &str = "blocks of llama.cpp in safetensors; convert the .gguf file with llama.cpp's own tools";
+const OF_NVFP4: &str = "made while a model is loaded; such checkpoints hold values";
+
+/// The methods that tcast does not decode. The names come from the source code of each library.
+static UNDECODED: &[UndecodedMethod] = &[
+    undecoded("MLX", &[MLX, "metal"], OF_MLX, &[(".weight", &[Uint32], ".scales")]),
+    undecoded("torchao", &["torchao"], OF_TORCHAO, &[("._weight_qdata", BYTES, "._weight_scale")]),
+    undecoded("EXL2", &["exl2"], "mixed widths of ExLlamaV2", &[(".q_weight", WORDS, ".q_scale")]),
+    undecoded(
+        "EXL3",
+        &["exl3"],
+        "trellis codes of ExLlamaV3",
+        &[(".trellis", WORDS, ".suh"), (".trellis", WORDS, ".su")],
+    ),
+    undecoded("AQLM", &["aqlm"], "additive codebooks", &[(".codes", ANY, ".codebooks")]),
+    undecoded("VPTQ", &["vptq"], "vector codebooks", &[(".indices", ANY, ".centroids.weight")]),
+    undecoded(
+        "HQQ",
+        &["hqq"],
+        "half-quadratic quantization, with zero points in floats",
+        &[(".W_q", ANY, ".scale"), (".W_q", ANY, ".meta"), (".W_q", ANY, ".meta_scale")],
+    ),
+    undecoded(
+        "Nunchaku",
+        &["svdquant", "nunchaku"],
+        "SVDQuant: 4 bits and a matrix of low rank",
+        &[(".qweight", ANY, ".wscales")],
+    ),
+    undecoded(
+        "QuIP",
+        &["quip", "quip#", "qtip"],
+        "lattice codebooks and rotations",
+        &[(".Qidxs", ANY, ".SU"), (".trellis", WORDS, ".SU")],
+    ),
+    undecoded("SpQR", &["spqr"], "groups of 3 bits with sparse outliers", &[(".dense_weights", ANY, ".row_offsets")]),
+    undecoded(
+        "FP-Quant",
+        &["fp_quant"],
+        "Hadamard transforms and FP4",
+        &[(".qweight", ANY, ".forward_hadamard_matrix")],
+    ),
+    undecoded("HIGGS", &["higgs"], "Hadamard transforms and grids", &[(".weight", WORDS, ".tables2")]),
+    undecoded("EETQ", &["eetq"], "int8 in the order of a CUDA kernel", &[(".weight", &[Int8], ".weight_scales")]),
+    undecoded(
+        "Marlin",
+        &["marlin", "qqq"],
+        "int4 in the order of a CUDA kernel",
+        &[(".B", WORDS, ".s"), (".B", WORDS, ".s_channel")],
+    ),
+    undecoded(
+        "SqueezeLLM",
+        &["squeezellm"],
+        "tables of each row, and sparse outliers",
+        &[(".qweight", WORDS, ".lookup_table")],
+    ),
+    undecoded("GGUF", &["gguf"], OF_GGUF, &[]),
+    undecoded("fbgemm", &["fbgemm_fp8"], "FP8 with a scale for each row and a bound of activations", &[]),
+    undecoded("BitNet", &["bitnet"], "ternary weights", &[]),
+    undecoded("NVFP4 of transformers", &["nvfp4"], OF_NVFP4, &[]),
+];
 
 /// Returns the error that refuses a method named in a config.
 pub(super) fn undecoded_method(name: &str) -> Error {
@@ -168,9 +143,9 @@ pub(super) fn may_be_undecoded(name: &str, dtype: Option<Dtype>) -> bool {
 /// Finds the methods whose codes a tensor may hold, each with the name of the companion tensor that the method stores.
 fn signatures(name: &str, dtype: Option<Dtype>) -> impl Iterator<Item = (&'static UndecodedMethod, String)> {
     let all = UNDECODED.iter().flat_map(|method| method.codes.iter().map(move |codes| (method, codes)));
-    all.filter_map(move |(method, (end, dtypes, beside))| {
+    all.filter_map(move |(method, (end, dtypes, companion))| {
         let stem = name.strip_suffix(end).filter(|_| dtype.is_some_and(|dtype| dtypes.contains(&dtype)))?;
-        Some((method, format!("{stem}{beside}")))
+        Some((method, format!("{stem}{companion}")))
     })
 }
 
@@ -178,11 +153,11 @@ fn signatures(name: &str, dtype: Option<Dtype>) -> impl Iterator<Item = (&'stati
 pub(super) fn check_decoded(tensors: &[StoredTensor]) -> Result<()> {
     let mut names = None;
     for StoredTensor { name, dtype, .. } in tensors {
-        for (method, beside) in signatures(name, *dtype) {
+        for (method, companion) in signatures(name, *dtype) {
             let names: &HashSet<&str> = names.get_or_insert_with(|| tensors.iter().map(|tensor| tensor.name).collect());
-            if names.contains(&*beside) {
-                let [codes, beside] = [name, &*beside].map(shorten);
-                return Err(method.refusal(&format!(": '{codes}' and '{beside}' have the names of its tensors")));
+            if names.contains(&*companion) {
+                let [codes, companion] = [name, &*companion].map(shorten);
+                return Err(method.refusal(&format!(": '{codes}' and '{companion}' have the names of its tensors")));
             }
         }
     }

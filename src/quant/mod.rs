@@ -9,8 +9,7 @@
 //! * `encode` turns values into parts, in a [`Scheme`] that the user chooses ([`Encoder`]);
 //! * `transcode` moves codes and scales to another layout if no value changes ([`Transcoder`]).
 //!
-//! `config` rewrites `config.json` after weights are decoded. `engine_config` describes quantized weights for engines.
-//! The steps of decoding:
+//! `config` reads and writes the configs that describe quantized weights. The steps of decoding:
 //!
 //! 1. [`Decoder::new`] takes the layout, the parameters from its config ([`Parameters`]) and the [`Part`]s from the
 //!    headers, and checks all shapes and dtypes against each other.
@@ -30,11 +29,9 @@
 mod config;
 mod decode;
 mod encode;
-mod engine_config;
 mod layout;
 mod method;
 mod parts;
-mod patterns;
 mod recognize;
 mod rules;
 mod scheme;
@@ -42,20 +39,20 @@ mod table;
 mod transcode;
 
 pub use config::{
-    Modules, comfy_metadata_of, config_of, default_target, hf_quant_config_of, named_dtype, quantize_config_of,
+    EngineConfig, KeptModules, Modules, QuantizedGroup, comfy_metadata_of, config_of, default_target,
+    hf_quant_config_of, is_composite, named_dtype, quantize_config_of,
 };
 pub use decode::{Arithmetic, CodeKind, DecodeTally, Decoder, Explanation, Grid, Occurrences};
 pub(crate) use encode::count_special;
 pub use encode::{
     EncodeOptions, EncodeTally, EncodedPart, Encoder, Extremes, Recoverer, ScaleChoice, ScaleMatch, SharedScale, Unfit,
 };
-pub use engine_config::{EngineConfig, KeptModules, QuantizedGroup};
 pub use layout::{
-    CodeStorage, CodeValues, Combination, Exponents, Group, GroupKind, Groups, Layout, Names, Owner, Packing,
-    Precision, Role, ScaleOrder, Zeros,
+    CodeStorage, CodeValues, Combination, Exponents, Group, GroupKind, Groups, Layout, Names, Packing, Precision, Role,
+    ScaleOrder, Zeros,
 };
+pub use method::QuantMethod;
 pub use parts::{LinearAxis, Parameters, Part};
-pub use patterns::is_composite;
 pub use recognize::{
     CheckpointInfo, FoundWeight, Problem, Recognized, StoredTensor, can_be_part, is_activation_scale, is_named_as_part,
     may_be_quantized, probe, scale_names,

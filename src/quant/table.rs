@@ -10,9 +10,10 @@
 //! `AutoGPTQ`, `AutoAWQ` and bitsandbytes come from their source code.
 
 use super::layout::{
-    CodeStorage, CodeValues, Combination, Exponents, Group, GroupKind, Groups, Layout, Owner, Packing, Precision, Role,
+    CodeStorage, CodeValues, Combination, Exponents, Group, GroupKind, Groups, Layout, Packing, Precision, Role,
     ScaleOrder, Zeros,
 };
+use super::method::QuantMethod;
 use super::rules::{Encoding, ScaleRule, ScaleShape, SignRule, Ties};
 use crate::dtype::Dtype::{
     self, Bfloat16, Float4E2M1, Float6E2M3, Float8E4M3FN, Float8E4M3FNUZ, Float8E5M2, Float8E5M2FNUZ, Float8E8M0,
@@ -48,9 +49,9 @@ const NIBBLES: CodeStorage = CodeStorage {
 const BASE: Layout = Layout {
     name: "",
     library: "",
-    owner: Owner::Other,
+    method: QuantMethod::Onnx,
     formats: &[],
-    is_told_by_config: false,
+    needs_config: false,
     names: &[],
     codes: bytes(&[Float8E4M3FN]),
     groups: Groups::Any(&[GroupKind::Tensor, GroupKind::Channel, GroupKind::Neighbours, GroupKind::Block]),
@@ -108,20 +109,20 @@ const COMFY: &[(Role, &str)] = &[
 ];
 
 /// A layout of compressed-tensors whose codes are packed.
-const PACKED: Layout = Layout { owner: Owner::CompressedTensors, names: &[COMPRESSED_TENSORS_PACKED], ..BASE };
+const PACKED: Layout = Layout { method: QuantMethod::CompressedTensors, names: &[COMPRESSED_TENSORS_PACKED], ..BASE };
 
 /// A layout of compressed-tensors whose codes are numbers.
 const PLAIN: Layout = Layout { names: &[COMPRESSED_TENSORS], ..PACKED };
 
-const OF_MODELOPT: Layout = Layout { owner: Owner::ModelOpt, names: &[MODELOPT], ..BASE };
+const OF_MODELOPT: Layout = Layout { method: QuantMethod::ModelOpt, names: &[MODELOPT], ..BASE };
 
-const OF_COMFY: Layout = Layout { owner: Owner::ComfyUi, names: &[COMFY], ..BASE };
+const OF_COMFY: Layout = Layout { method: QuantMethod::ComfyUi, names: &[COMFY], ..BASE };
 
 /// transformers `integrations/mxfp4.py`, `convert_moe_packed_tensors`
 const GPT_OSS: Layout = Layout {
     name: "gptoss-mxfp4",
     library: "gpt-oss, quant_method mxfp4",
-    owner: Owner::GptOss,
+    method: QuantMethod::GptOss,
     names: &[&[(Role::Codes, "_blocks"), (Role::Scale, "_scales")]],
     codes: CodeStorage { packing: Packing::TransposedBlocks, dtypes: &[Uint8], ..NIBBLES },
     groups: Groups::Fixed(Group::Block([32, 1])),
@@ -178,7 +179,8 @@ pub static LAYOUTS: &[Layout] = &[
     Layout {
         name: "hf-fp8",
         library: "transformers and DeepSeek, quant_method fp8 or mxfp8",
-        owner: Owner::FineGrained,
+        formats: &["fp8", "mxfp8"],
+        method: QuantMethod::FineGrained,
         names: &[
             &[(Role::Codes, ".weight"), (Role::Scale, ".weight_scale_inv"), (Role::Activation, ".activation_scale")],
             &[(Role::Codes, ""), (Role::Scale, "_scale_inv"), (Role::Activation, "_activation_scale")], // 3-D experts
@@ -196,7 +198,8 @@ pub static LAYOUTS: &[Layout] = &[
     Layout {
         name: "hf-fp4",
         library: "DeepSeek-V4, expert_dtype fp4",
-        owner: Owner::FineGrained,
+        formats: &["fp4"],
+        method: QuantMethod::FineGrained,
         names: &[
             &[(Role::Codes, ".weight"), (Role::Scale, ".scale")],
             &[(Role::Codes, ".weight"), (Role::Scale, ".weight_scale_inv")],
@@ -221,7 +224,7 @@ pub static LAYOUTS: &[Layout] = &[
         name: "ct-int8",
         library: "compressed-tensors, format int-quantized or naive-quantized",
         formats: &["int-quantized", "naive-quantized"],
-        is_told_by_config: true,
+        needs_config: true,
         codes: bytes(&[Int8]),
         zeros: Zeros::Plain,
         product_precision: Precision::Scale,
@@ -233,7 +236,7 @@ pub static LAYOUTS: &[Layout] = &[
         name: "ct-pack",
         library: "compressed-tensors, format pack-quantized",
         formats: &["pack-quantized"],
-        is_told_by_config: true,
+        needs_config: true,
         codes: words(Packing::Rows(4)),
         zeros: Zeros::PackedDown,
         product_precision: Precision::Scale,
@@ -289,6 +292,7 @@ pub static LAYOUTS: &[Layout] = &[
     Layout {
         name: "modelopt-fp8",
         library: "ModelOpt, quant_algo FP8, FP8_PER_CHANNEL_PER_TOKEN or FP8_PB_WO",
+        formats: &["FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO"],
         scale_precision: Precision::Target,
         product_precision: Precision::Target,
         encoding: Some(encoding(ScaleRule::Bounded, ScaleShape::Squeezed)),
@@ -298,6 +302,7 @@ pub static LAYOUTS: &[Layout] = &[
     Layout {
         name: "modelopt-nvfp4",
         library: "ModelOpt, quant_algo NVFP4 or W4A16_NVFP4",
+        formats: &["W4A16_NVFP4", "NVFP4", "W4A8_NVFP4_FP8"],
         codes: CodeStorage { values: CodeValues::FloatWithoutNegativeZero(Float4E2M1), ..NIBBLES },
         groups: Groups::Fixed(Group::Neighbours(16)),
         scale_dtypes: &[Float8E4M3FN],
@@ -309,6 +314,7 @@ pub static LAYOUTS: &[Layout] = &[
     Layout {
         name: "modelopt-mxfp4",
         library: "ModelOpt, quant_algo mxfp4",
+        formats: &["mxfp4", "W4A8_MXFP4_FP8", "W4A16_MXFP4"],
         codes: NIBBLES,
         groups: Groups::Fixed(Group::Neighbours(32)),
         scale_dtypes: EXPONENTS,
@@ -322,6 +328,7 @@ pub static LAYOUTS: &[Layout] = &[
     Layout {
         name: "modelopt-mxfp8",
         library: "ModelOpt, quant_algo MXFP8",
+        formats: &["MXFP8"],
         groups: Groups::Fixed(Group::Neighbours(32)),
         scale_dtypes: EXPONENTS,
         encoding: Some(encoding(ScaleRule::Ceiling, ScaleShape::Squeezed)),
@@ -398,7 +405,8 @@ pub static LAYOUTS: &[Layout] = &[
     Layout {
         name: "gptq",
         library: "GPTQ, quant_method gptq, checkpoint_format gptq or gptq_v2",
-        is_told_by_config: true,
+        method: QuantMethod::Gptq,
+        needs_config: true,
         names: &[&[
             (Role::Codes, ".qweight"),
             (Role::Scale, ".scales"),
@@ -416,7 +424,8 @@ pub static LAYOUTS: &[Layout] = &[
     Layout {
         name: "awq",
         library: "AWQ, quant_method awq, version gemm",
-        is_told_by_config: true,
+        method: QuantMethod::Awq,
+        needs_config: true,
         names: &[&[(Role::Codes, ".qweight"), (Role::Scale, ".scales"), (Role::ZeroPoint, ".qzeros")]],
         codes: words(Packing::AwqWords),
         groups: Groups::Any(&[GroupKind::Channel, GroupKind::Neighbours]),
@@ -429,6 +438,8 @@ pub static LAYOUTS: &[Layout] = &[
     Layout {
         name: "bnb-4bit",
         library: "bitsandbytes, load_in_4bit, quant_type nf4 or fp4",
+        method: QuantMethod::BitsAndBytes,
+        formats: &["load_in_4bit"],
         names: &[&[
             (Role::Codes, ".weight"),
             (Role::Scale, ".weight.absmax"),
@@ -453,6 +464,8 @@ pub static LAYOUTS: &[Layout] = &[
     Layout {
         name: "bnb-int8",
         library: "bitsandbytes, load_in_8bit",
+        method: QuantMethod::BitsAndBytes,
+        formats: &["load_in_8bit"],
         names: &[&[(Role::Codes, ".weight"), (Role::Scale, ".SCB"), (Role::Description, ".weight_format")]],
         codes: bytes(&[Int8]),
         groups: Groups::Fixed(Group::Channel),
@@ -464,6 +477,7 @@ pub static LAYOUTS: &[Layout] = &[
     Layout {
         name: "quanto",
         library: "quanto, weights qint8 or qfloat8",
+        method: QuantMethod::Quanto,
         names: &[&[
             (Role::Codes, ".weight._data"),
             (Role::Scale, ".weight._scale"),

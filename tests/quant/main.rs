@@ -9,6 +9,7 @@ mod goldens;
 mod recognition;
 mod recover;
 mod reference;
+mod schemes;
 mod transcode;
 
 use std::collections::BTreeMap;

@@ -591,3 +591,72 @@ fn descriptions_that_say_the_same_in_other_words_do_not_contradict_each_other() 
     let contradicted = of(&tensor, modelopt, r#"{"quant_algo": "FP8", "exclude_modules": ["l.0.*"]}"#);
     assert!(contradicted.error().contains("hf_quant_config.json says with 'l.0.*' that it is not quantized"));
 }
+
+/// How the engine of a method reads the entry of a list of modules that are not quantized.
+#[derive(Debug, PartialEq)]
+enum Listed {
+    Not,
+    /// By some engines only: codes with scales are a weight, and others are values.
+    Loosely,
+    Firmly(String),
+}
+
+/// Looks for a module in the list of a config whose codes are float8.
+fn listed(config: &str, scale: (&str, Dtype, &[u64]), entries: &[&str], module: &str) -> Listed {
+    let config = config.replace("[]", &serde_json::to_string(entries).unwrap());
+    let (weight, scale_name) = (format!("{module}.weight"), format!("{module}.{}", scale.0));
+    let codes = Checkpoint::new(&[(&weight, Float8E4M3FN, &[8, 8])]).config(&config);
+    match codes.clone().and(&[(&scale_name, scale.1, scale.2)]).recognize() {
+        Err(error) => {
+            let error = error.to_string();
+            let entry =
+                error.split_once("says with '").and_then(|(_, rest)| rest.split_once("' that it is not quantized"));
+            Listed::Firmly(entry.unwrap_or_else(|| panic!("{error}")).0.to_owned())
+        }
+        Ok(_) if codes.probe().problems.is_empty() => Listed::Loosely,
+        Ok(_) => Listed::Not,
+    }
+}
+
+#[test]
+fn lists_match_as_their_engines_do() {
+    let firmly = |entry: &str| Listed::Firmly(entry.to_owned());
+    let prefixed = ct("float-quantized", r#""num_bits": 8, "type": "float", "strategy": "channel""#)
+        .replace(r#"["lm_head"]"#, "[]");
+    let entries = ["lm_head", "re:.*mlp.gate$", "re:(?!x).*", "re:model"];
+    for (module, wanted) in [
+        ("lm_head", firmly("lm_head")),
+        ("x.lm_head", Listed::Not),
+        ("lm_head.x", Listed::Not),
+        ("a.mlp.gate", firmly("re:.*mlp.gate$")),
+        ("a.mlp.gate_proj", Listed::Not),
+        ("model.x", firmly("re:model")), // re.match
+        ("a.model.x", Listed::Not),
+    ] {
+        assert_eq!(listed(&prefixed, ("weight_scale", Bfloat16, &[8, 1]), &entries, module), wanted, "{module}");
+    }
+    let transformers = r#"{"quant_method": "fp8", "weight_block_size": [8, 8], "modules_to_not_convert": []}"#;
+    let entries = ["lm_head", "model.layers.1", "model.layers.*.self_attn", "mlp.gate"];
+    for (module, wanted) in [
+        ("lm_head", firmly("lm_head")),
+        ("model.layers.1.q", firmly("model.layers.1")),
+        ("model.layers.10.q", Listed::Not),
+        ("model.layers.10.self_attn.q", firmly("model.layers.*.self_attn")),
+        ("x.0.mlp.gate", Listed::Loosely),
+    ] {
+        assert_eq!(listed(transformers, ("weight_scale_inv", Float32, &[1, 1]), &entries, module), wanted, "{module}");
+    }
+    let globs = r#"{"quant_method": "modelopt", "quant_algo": "FP8", "ignore": []}"#;
+    let entries = ["lm_head", "*vision*", "model.layers.[0-3].x", "a.?", "[!ab]b"];
+    for (module, wanted) in [
+        ("lm_head", firmly("lm_head")),
+        ("a.vision.b", firmly("*vision*")),
+        ("model.layers.2.x", firmly("model.layers.[0-3].x")),
+        ("model.layers.4.x", Listed::Not),
+        ("a.b", firmly("a.?")),
+        ("cb", firmly("[!ab]b")),
+        ("lm_head.x", Listed::Loosely),
+    ] {
+        assert_eq!(listed(globs, ("weight_scale", Float32, &[]), &entries, module), wanted, "{module}");
+    }
+}

@@ -9,7 +9,7 @@ use crate::plan::Weights;
 use crate::plan::quantization::{CodesSource, TensorIndex, WeightValues};
 use crate::quant::{
     Arithmetic, CheckpointInfo, CodeKind, CodeType, Decoder, EncodeOptions, Encoder, Fidelity, FoundWeight, Grid,
-    Group, Layout, Modules, Owner, Role, RowMap, SCHEMES, Scheme, SharedTables, TargetGrid, Transcoder, Unfit,
+    Group, Layout, Modules, QuantMethod, Role, RowMap, SCHEMES, Scheme, SharedTables, TargetGrid, Transcoder, Unfit,
     config_of,
 };
 use crate::read::{Decoders, LogicalCheckpoint, Membership};
@@ -88,8 +88,8 @@ impl<'p, 'a> Planner<'p, 'a> {
         let decoder = decoders.get(found)?;
         self.source.check_parts(&decoder, &LogicalCheckpoint::value_parts(found))?;
         let (name, shape) = (&found.name, decoder.shape().to_vec());
-        let bank = match found.layout.owner {
-            Owner::GptOss => gpt_oss_experts(name, &shape),
+        let bank = match found.layout.method {
+            QuantMethod::GptOss => gpt_oss_experts(name, &shape),
             _ => experts(self.model, name, &shape),
         };
         // Without a scheme, the grid decides, and determining it requires the zero points.
@@ -275,7 +275,7 @@ fn scale_dtype(layout: &Layout, grid: &TargetGrid, old: Dtype) -> Dtype {
         None if old.is_weight() => old,
         None => Dtype::Float32,
         // transformers and DeepSeek read both; ModelOpt and ComfyUI want float32.
-        Some(Dtype::Float32) if layout.owner == Owner::FineGrained && old == Dtype::Bfloat16 => old,
+        Some(Dtype::Float32) if layout.method == QuantMethod::FineGrained && old == Dtype::Bfloat16 => old,
         Some(scale) => scale,
     }
 }

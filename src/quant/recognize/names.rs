@@ -1,5 +1,6 @@
 //! Names of the parts of weights in all layouts.
 
+use crate::quant::layout::suffix;
 use crate::quant::{LAYOUTS, Layout, Names, Role};
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -16,8 +17,7 @@ pub(super) struct Family {
 pub(super) static FAMILIES: LazyLock<Vec<Family>> = LazyLock::new(|| {
     let mut families = Vec::<Family>::new();
     for (layout, names) in LAYOUTS.iter().flat_map(|layout| layout.names.iter().map(move |names| (layout, *names))) {
-        let suffix = |wanted: Role| names.iter().find(|(role, _)| *role == wanted).map_or("", |(_, suffix)| *suffix);
-        let (codes, scale) = (suffix(Role::Codes), suffix(Role::Scale));
+        let [codes, scale] = [Role::Codes, Role::Scale].map(|role| suffix(names, role).unwrap_or_default());
         match families.iter_mut().find(|family| (family.codes, family.scale) == (codes, scale)) {
             Some(family) => family.rows.push((layout, names)),
             None => families.push(Family { codes, scale, rows: vec![(layout, names)] }),
@@ -28,6 +28,18 @@ pub(super) static FAMILIES: LazyLock<Vec<Family>> = LazyLock::new(|| {
     families
 });
 
+impl Family {
+    /// Returns the name of the scales of these codes, if the codes have the suffix of the family.
+    pub(super) fn scale_of(&self, codes: &str) -> Option<String> {
+        Some(format!("{}{}", codes.strip_suffix(self.codes)?, self.scale))
+    }
+
+    /// Returns the name of the codes of these scales, if the scales have the suffix of the family.
+    pub(super) fn codes_of(&self, scale: &str) -> Option<String> {
+        Some(format!("{}{}", scale.strip_suffix(self.scale)?, self.codes))
+    }
+}
+
 /// Codes and scale that belong together according to their names.
 pub(super) struct Pair<'a> {
     pub(super) stem: &'a str,
@@ -37,89 +49,68 @@ pub(super) struct Pair<'a> {
 
 /// Returns the scale tensors whose names match these codes. A valid checkpoint has exactly one.
 pub(super) fn pairs<'a>(name: &'a str, places: &HashMap<&str, usize>) -> Vec<Pair<'a>> {
-    let mut found = Vec::<Pair>::new();
+    let mut pairs = Vec::<Pair>::new();
     for family in FAMILIES.iter() {
         let Some(stem) = name.strip_suffix(family.codes) else { continue };
         let Some(&scale) = places.get(&*format!("{stem}{}", family.scale)) else { continue };
-        if !found.iter().any(|other| other.scale == scale) {
-            found.push(Pair { stem, family, scale });
+        if !pairs.iter().any(|other| other.scale == scale) {
+            pairs.push(Pair { stem, family, scale });
         }
     }
-    found
+    pairs
 }
 
 /// Returns the names that the scales of a tensor may have if it holds codes, in known layouts and in others.
 pub fn scale_names(name: &str) -> impl Iterator<Item = String> {
-    let scale = |family: &Family| Some(format!("{}{}", name.strip_suffix(family.codes)?, family.scale));
-    FAMILIES.iter().filter_map(scale).chain(std::iter::once(format!("{name}_scale")))
+    FAMILIES.iter().filter_map(|family| family.scale_of(name)).chain(std::iter::once(format!("{name}_scale")))
 }
 
+/// Returns the names of the decoded tensor and of its module.
 pub(super) fn decoded(stem: &str, codes: &str) -> (String, String) {
     match codes {
-        ".weight" | ".weight_packed" | ".qweight" | ".weight._data" => (format!("{stem}.weight"), stem.to_owned()),
-        _ => (stem.to_owned(), stem.strip_suffix(".weight").unwrap_or(stem).to_owned()),
+        "" | "_blocks" | ".blocks" => (stem.to_owned(), stem.strip_suffix(".weight").unwrap_or(stem).to_owned()),
+        _ => (format!("{stem}.weight"), stem.to_owned()),
     }
 }
 
-/// Names of scales of activations, and of related tensors.
-const ACTIVATION: &[&str] = &[
-    ".input_scale",
-    ".input_global_scale",
-    ".input_zero_point",
-    ".output_scale",
-    ".output_zero_point",
-    ".activation_scale",
-    "_activation_scale",
-    ".qscale_act",
-    ".scale_input",
-    ".k_scale",
-    ".v_scale",
-    ".q_scale",
-    ".k_zero_point",
-    ".v_zero_point",
-    ".prob_scale",
-    ".prob_output_scale",
-    ".kv_scale",
-];
+/// Suffixes of parts of layouts that other tensors have too.
+const COMMON: &[&str] = &["", ".weight", ".scale", ".scales", "_scales", ".blocks", "_blocks"];
+
+/// Suffixes that only scales of activations and related tensors have.
+static ACTIVATIONS: LazyLock<Vec<&str>> = LazyLock::new(|| {
+    let others = [".output_zero_point", ".prob_scale", ".prob_output_scale", ".k_zero_point", ".v_zero_point"];
+    let caches = [".q_scale", ".k_scale", ".v_scale", ".kv_scale"];
+    let parts = LAYOUTS.iter().flat_map(|layout| layout.names).copied().flatten();
+    let of_layouts = parts.filter(|(role, _)| *role == Role::Activation).map(|(_, suffix)| *suffix);
+    let mut all: Vec<&str> = of_layouts.chain(others).chain(caches).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+});
+
+/// Suffixes that only parts of quantized weights have, with the suffix of their codes; `None` for codes.
+static PARTS: LazyLock<Vec<(&str, Option<&str>)>> = LazyLock::new(|| {
+    // The first three are parts of undecoded layouts.
+    let mut all = vec![
+        ("_weight_scale", Some("")),
+        ("_weight_scale_2", Some("")),
+        (".weight._shift", Some(".weight._data")),
+        (".weight_zero_point", Some(".weight_packed")),
+    ];
+    for names in LAYOUTS.iter().flat_map(|layout| layout.names) {
+        for (role, end) in names.iter().filter(|(role, end)| *role != Role::Activation && !COMMON.contains(end)) {
+            if !all.iter().any(|(other, _)| other == end) {
+                all.push((end, suffix(names, Role::Codes).filter(|_| *role != Role::Codes)));
+            }
+        }
+    }
+    all
+});
 
 /// True if a tensor has the name of a scale of activations.
 pub fn is_activation_scale(name: &str) -> bool {
-    ACTIVATION.iter().any(|end| name.ends_with(end))
+    ACTIVATIONS.iter().any(|end| name.ends_with(end))
 }
-
-/// Suffixes that identify a tensor as a part of a quantized weight, with the suffix of its codes. The latter is empty
-/// if the tensor is the codes itself or, for a scale, if its codes have no suffix.
-const TELLING: &[(&str, &str)] = &[
-    (".weight_packed", ""),
-    (".qweight", ""),
-    (".weight._data", ""),
-    (".weight_scale_inv", ".weight"),
-    ("_scale_inv", ""),
-    ("_scales_inv", ""),
-    (".weight_scale", ".weight"),
-    (".weight_scale_2", ".weight"),
-    ("_weight_scale", ""),
-    ("_weight_scale_2", ""),
-    (".weight_global_scale", ".weight_packed"),
-    (".weight_zero_point", ".weight_packed"),
-    (".weight_g_idx", ".weight_packed"),
-    (".weight_shape", ".weight_packed"),
-    (".qzeros", ".qweight"),
-    (".g_idx", ".qweight"),
-    (".qscale_weight", ".weight"),
-    (".scale_weight", ".weight"),
-    (".comfy_quant", ".weight"),
-    (".weight.absmax", ".weight"),
-    (".weight.quant_map", ".weight"),
-    (".weight.nested_absmax", ".weight"),
-    (".weight.nested_quant_map", ".weight"),
-    (".weight.quant_state.bitsandbytes__nf4", ".weight"),
-    (".weight.quant_state.bitsandbytes__fp4", ".weight"),
-    (".SCB", ".weight"),
-    (".weight_format", ".weight"),
-    (".weight._scale", ".weight._data"),
-    (".weight._shift", ".weight._data"),
-];
 
 /// Kind of a tensor that belongs to no weight, according to its name.
 pub(super) enum Stray {
@@ -130,13 +121,8 @@ pub(super) enum Stray {
 
 /// Returns the kind of a tensor that belongs to no weight; `None` if its name does not show it.
 pub(super) fn stray(name: &str) -> Option<Stray> {
-    let (end, codes) = TELLING.iter().find(|(end, _)| name.ends_with(end))?;
-    let stem = &name[..name.len() - end.len()];
-    Some(if codes.is_empty() && !end.contains("scale") {
-        Stray::Codes
-    } else {
-        Stray::PartOf(format!("{stem}{codes}"))
-    })
+    let (stem, codes) = PARTS.iter().find_map(|(end, codes)| Some((name.strip_suffix(end)?, codes)))?;
+    Some(codes.map_or(Stray::Codes, |codes| Stray::PartOf(format!("{stem}{codes}"))))
 }
 
 /// True if only parts of quantized weights have such a name.

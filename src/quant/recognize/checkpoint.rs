@@ -3,6 +3,8 @@
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::quant::{Layout, Parameters, Part, Role};
+use crate::text::{counted, shorten};
+use serde_json::{Map, Value};
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -36,6 +38,29 @@ pub struct CheckpointInfo<'a> {
 impl CheckpointInfo<'_> {
     /// The key of `ComfyUI`'s descriptions in the metadata of a file.
     pub const METADATA: &'static str = "_quantization_metadata";
+
+    /// Reads a tensor that describes others.
+    pub(in crate::quant) fn read_description(&self, index: usize) -> Result<Vec<u8>> {
+        /// Maximum length of a description in bytes; real ones have a few hundred.
+        const MOST: u64 = 64 << 10;
+        let tensor = &self.tensors[index];
+        let count = tensor.shape.iter().try_fold(1_u64, |product, length| product.checked_mul(*length));
+        let length = count.zip(tensor.dtype).and_then(|(count, dtype)| dtype.packed_bytes(count));
+        match length {
+            Some(length) if length <= MOST => (self.read)(index),
+            _ => Err(Error::new(format!("'{}' is too large to describe another", shorten(tensor.name)))),
+        }
+    }
+
+    /// Reads a tensor whose bytes are a JSON object.
+    pub(in crate::quant) fn read_object(&self, index: usize) -> Result<Map<String, Value>> {
+        let name = shorten(self.tensors[index].name);
+        if self.tensors[index].dtype != Some(Dtype::Uint8) {
+            return Err(Error::new(format!("'{name}' is not of uint8, and so no JSON text")));
+        }
+        let object = serde_json::from_slice(&self.read_description(index)?);
+        object.map_err(|_| Error::new(format!("'{name}' does not hold a JSON object")))
+    }
 }
 
 /// A quantized weight.
@@ -101,4 +126,27 @@ pub struct Recognized {
     /// tensor may hold codes or scales.
     pub is_undecoded: bool,
     pub problems: Vec<Problem>,
+}
+
+impl Recognized {
+    /// Adds a problem, unless there are very many.
+    pub(super) fn add(&mut self, problem: Problem) {
+        const MOST: usize = 1000;
+        if self.problems.len() < MOST {
+            self.problems.push(problem);
+        }
+    }
+
+    /// Refuses contradictions. The error is the first of the [`Recognized::problems`], with the number of further
+    /// problems.
+    pub fn check(mut self) -> Result<Self> {
+        match self.problems.len() {
+            0 => Ok(self),
+            count => {
+                let first = self.problems.swap_remove(0).error;
+                let more = (count > 1).then(|| format!("{} more like this", counted(count as u64 - 1, "problem")));
+                Err(Error::with_details(first, more.into_iter().collect()))
+            }
+        }
+    }
 }

@@ -1,0 +1,170 @@
+//! The blocks of configs that describe a quantization: in `config.json`, and in files next to it.
+//!
+//! Engines differ in which block they read, so tcast refuses blocks that contradict each other.
+
+use super::object::{ConfigObject, parse};
+use super::{ConfigFormat, find};
+use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, descriptions};
+use crate::container::{as_json, members};
+use crate::error::{Error, Result};
+use crate::quant::method::{MLX, QuantMethod};
+use crate::quant::recognize::CheckpointInfo;
+use crate::text::shorten;
+use serde_json::{Map, Value};
+use std::path::PathBuf;
+
+/// A block that describes a quantization.
+pub(super) struct Block {
+    file: &'static str,
+    path: PathBuf,
+    /// Its key in `config.json`; empty in other files.
+    key: &'static str,
+    members: Map<String, Value>,
+    /// The patterns of modules in `dynamic` or `extra_config`, as ordered in the file: the first that matches decides.
+    patterns: Vec<String>,
+}
+
+/// Maximum length of a block in bytes. Blocks that list every module of a large model have a few MiB.
+const MOST: usize = 16 << 20;
+
+/// Keys with values that affect decoded bytes; synonymous keys are separated by spaces.
+const FACTS: &str = "quant_method, quant_algo, bits w_bit, group_size q_group_size, weight_block_size, \
+    checkpoint_format format, packing_format, scale_fmt, expert_dtype, sym, desc_act, zero_point, load_in_4bit, \
+    load_in_8bit, config_groups, quantized_layers, dynamic, extra_config";
+
+impl Block {
+    /// Reads the blocks of a checkpoint, the decisive one first.
+    pub(super) fn read_all(source: &CheckpointInfo) -> Result<Vec<Self>> {
+        let mut blocks = Vec::new();
+        let mut add = |file: &'static str, key: &'static str, text: &str| {
+            if text != "null" {
+                let path = source.folder.join(file);
+                blocks.push(Self::read(file, &path, key, text).map_err(|error| error.in_file(&path))?);
+            }
+            Ok(())
+        };
+        let not_object = |file: &str| Error::new("is not a JSON object").in_file(&source.folder.join(file));
+        let mut expert_dtype = None;
+        if let Some(text) = source.config {
+            let json = as_json(text);
+            let outer = members(&json).ok_or_else(|| not_object(CONFIG))?;
+            expert_dtype = outer.get("expert_dtype").and_then(|value| serde_json::from_str(value.get()).ok());
+            descriptions(&json).into_iter().try_for_each(|(key, text)| add(CONFIG, key, text))?;
+        }
+        if let Some(text) = source.hf_quant_config {
+            let json = as_json(text);
+            let outer = members(&json).ok_or_else(|| not_object(HF_QUANT_CONFIG))?;
+            outer.get("quantization").map_or(Ok(()), |text| add(HF_QUANT_CONFIG, "", text.get()))?;
+        }
+        if let Some(text) = source.quantize_config {
+            add(QUANTIZE_CONFIG, "", &as_json(text))?;
+        }
+        let first = blocks.first_mut().filter(|first| first.file == CONFIG);
+        if let (Some(first), Some(outer)) = (first, expert_dtype.filter(|value: &Value| !value.is_null())) {
+            first.add_expert_dtype(&outer).map_err(|error| first.in_file(error))?;
+        }
+        if let [first, others @ ..] = &blocks[..] {
+            others.iter().try_for_each(|other| first.check_agrees(other)).map_err(|error| first.in_file(error))?;
+        }
+        Ok(blocks)
+    }
+
+    fn read(file: &'static str, path: &std::path::Path, key: &'static str, text: &str) -> Result<Self> {
+        if text.len() > MOST {
+            return Err(Error::new("says more of the quantization than 16 MiB"));
+        }
+        let all = members(text).unwrap_or_default();
+        let inner = ["dynamic", "extra_config"].iter().filter_map(|key| members(all.get(*key)?.get()));
+        let mut inner: Vec<_> = inner.flatten().collect();
+        inner.sort_by_key(|(_, value)| value.get().as_ptr()); // position in the text
+        let patterns = inner.into_iter().map(|(name, _)| name.into_owned()).collect();
+        let members = parse(text, if key.is_empty() { "quantization" } else { key })?;
+        Ok(Self { file, path: path.to_owned(), key, members, patterns })
+    }
+
+    /// Adds the type of experts that `config.json` names outside its `quantization_config`, where vLLM reads it.
+    fn add_expert_dtype(&mut self, outer: &Value) -> Result<()> {
+        let own = self.members.entry("expert_dtype").or_insert_with(|| outer.clone());
+        if own == outer {
+            return Ok(());
+        }
+        let [own, outer] = [&*own, outer].map(|dtype| shorten(&dtype.to_string()));
+        Err(Error::new(format!("its expert_dtype is {outer}, and that of its quantization_config is {own}")))
+    }
+
+    pub(super) fn object(&self) -> ConfigObject<'_> {
+        ConfigObject::in_order(&self.members, &self.patterns)
+    }
+
+    pub(super) fn in_file(&self, error: Error) -> Error {
+        error.in_file(&self.path)
+    }
+
+    /// Returns its name for messages about the file of another block.
+    pub(super) fn name(&self) -> String {
+        if self.key.is_empty() { self.file.to_owned() } else { format!("its {}", self.key) }
+    }
+
+    /// Returns the quantization method that it names or implies, in lower case.
+    pub(super) fn method(&self) -> Result<String> {
+        let block = self.object();
+        Ok(match block.text(&["quant_method"])? {
+            Some(method) => return Ok(method.to_lowercase()),
+            None if block.has("quant_algo") || block.has("quantized_layers") => "modelopt",
+            None if block.has("config_groups") => "compressed-tensors",
+            None if block.is_true("load_in_4bit")? || block.is_true("load_in_8bit")? => "bitsandbytes",
+            None if block.has("zero_point") || block.has("w_bit") => "awq",
+            None if self.file == QUANTIZE_CONFIG => "gptq",
+            None if block.has("group_size") && block.has("bits") && !block.has("desc_act") => MLX,
+            None => return Err(Error::new("its quantization_config does not name a quant_method")),
+        }
+        .to_owned())
+    }
+
+    /// Refuses another block that contradicts this one.
+    fn check_agrees(&self, other: &Self) -> Result<()> {
+        let contradicted = |[own, others]: [&str; 2]| {
+            let [own, others] = [(self, own), (other, others)].map(|(block, key)| {
+                format!("{} says {key} {}", block.name(), shorten(&block.members[key].to_string()))
+            });
+            let error = Error::new(format!("{own}, and {others}"));
+            Err(error.remedy("correct the one that is wrong, or remove it"))
+        };
+        for keys in FACTS.split(", ") {
+            let keys: Vec<&str> = keys.split(' ').collect();
+            if let (Some(own), Some(others)) = (self.object().first(&keys), other.object().first(&keys))
+                && plain(&self.members[own]) != plain(&other.members[others])
+            {
+                return contradicted([own, others]);
+            }
+        }
+        // ModelOpt's own file shows its method only by the algorithm.
+        let keys = ["quant_method", "quant_algo"];
+        let is_other = |method: &str| {
+            let format = find(method).map(ConfigFormat::method);
+            !matches!(format, Some(QuantMethod::CompressedTensors | QuantMethod::ModelOpt))
+        };
+        if let (Some(Value::String(method)), Some(Value::String(algorithm))) =
+            (self.members.get(keys[0]), other.members.get(keys[1]))
+            && !self.members.contains_key(keys[1])
+            && is_other(&method.to_lowercase())
+            && !algorithm.to_lowercase().contains(&method.to_lowercase())
+        {
+            return contradicted(keys);
+        }
+        Ok(())
+    }
+}
+
+/// Normalizes a value for comparison: removes nulls of objects, and converts text to lowercase.
+fn plain(value: &Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(text.to_lowercase()),
+        Value::Array(items) => Value::Array(items.iter().map(plain).collect()),
+        Value::Object(members) => {
+            let members = members.iter().filter(|(_, value)| !value.is_null());
+            Value::Object(members.map(|(key, value)| (key.clone(), plain(value))).collect())
+        }
+        other => other.clone(),
+    }
+}

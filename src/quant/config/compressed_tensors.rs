@@ -1,0 +1,261 @@
+//! The config of compressed-tensors, which can differ between modules.
+//!
+//! Inside a group, compressed-tensors refuses any unknown key.
+
+use super::engine::{EngineConfig, KeptModules, QuantizedGroup};
+use super::json::listed;
+use super::modules::{MatchStyle, pattern};
+use super::object::ConfigObject;
+use super::patterns::{ModulePatterns, all_experts, entry_of_compressed_tensors, pattern_of};
+use super::{CheckpointConfig, ConfigFormat, Modules, WeightDescription, layouts_of, stores};
+use crate::error::{Error, Result};
+use crate::quant::layout::{CodeValues, Group, Role};
+use crate::quant::method::QuantMethod;
+use crate::quant::parts::Parameters;
+use crate::quant::scheme::CodeType;
+use crate::text::shorten;
+use serde_json::{Map, Value, json};
+use std::collections::{BTreeSet, HashSet};
+use std::rc::Rc;
+
+/// The version of compressed-tensors that writes the same blocks. Engines ignore it.
+const VERSION: &str = "0.20.0";
+
+pub(super) static FORMAT: ConfigFormat = ConfigFormat {
+    method: QuantMethod::CompressedTensors,
+    names: &["compressed-tensors", "compressed_tensors"],
+    ignored: &["ignore"],
+    style: MatchStyle::Prefixed,
+    read,
+    exclude,
+    write: Some(write),
+};
+
+fn read(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
+    let sparsity = block.inner("sparsity_config")?.map(|config| config.text(&["format"])).transpose()?.flatten();
+    if let Some(format) = sparsity.filter(|format| *format != "dense") {
+        let message = format!("its weights are sparse ({}), which tcast does not decode", shorten(format));
+        return Err(Error::new(message));
+    }
+    if let Some(transforms) = block.inner("transform_config")?
+        && transforms.inner("config_groups")?.is_some_and(|groups| !groups.is_empty())
+    {
+        return Err(Error::new("its transform_config rotates weights, which tcast does not undo"));
+    }
+    check_format(block)?;
+    for (name, group) in block.objects("config_groups")? {
+        // Only activations are quantized.
+        let Some(weights) = group.inner("weights")? else { continue };
+        let format = group.text(&["format"])?.or(common_format(block)?);
+        if format == Some("dense") {
+            continue;
+        }
+        let description = Rc::new(describe(&shorten(name), format, &weights)?);
+        let mut is_for_others = false;
+        for target in group.texts(&["targets"])? {
+            // A class of modules: tensors do not show the class of their module.
+            is_for_others |= target.starts_with(char::is_uppercase);
+            let Some(text) = target.strip_prefix("re:") else {
+                config.named.insert(target.to_owned(), Some(Rc::clone(&description)));
+                continue;
+            };
+            let part = format!("config group '{}'", shorten(name));
+            let pattern = pattern(text, (&part, target, config.patterned.len() + 1))?;
+            config.patterned.push((pattern, Some(Rc::clone(&description))));
+        }
+        config.others.extend(is_for_others.then_some(description));
+    }
+    Ok(())
+}
+
+/// Returns the format of the groups that name none.
+fn common_format<'a>(block: &ConfigObject<'a>) -> Result<Option<&'a str>> {
+    Ok(block.text(&["format"])?.filter(|format| *format != "mixed-precision"))
+}
+
+/// Refuses a format that no group has if each group names its own, because engines then use the formats of the groups.
+fn check_format(block: &ConfigObject) -> Result<()> {
+    let Some(format) = common_format(block)? else { return Ok(()) };
+    let mut first = None;
+    for (name, group) in block.objects("config_groups")? {
+        match group.text(&["format"])? {
+            _ if !group.has("weights") => {}
+            Some(own) if own != format => first = first.or(Some((name, own))),
+            _ => return Ok(()),
+        }
+    }
+    first.map_or(Ok(()), |(name, own)| {
+        let [name, own, format] = [name, own, format].map(shorten);
+        let message = format!("its format is '{format}', and that of its config group '{name}' is '{own}'");
+        Err(Error::new(message).remedy("correct the one that is wrong, or remove the first"))
+    })
+}
+
+/// Reads the description of the weights of a group.
+fn describe(name: &str, format: Option<&str>, weights: &ConfigObject) -> Result<WeightDescription> {
+    let (kind, bits) = (weights.text(&["type"])?.unwrap_or("int"), weights.number(&["num_bits"])?.unwrap_or(8));
+    let numbers = format!("num_bits {bits}, type '{}'", shorten(kind));
+    let wording = match format {
+        Some(format) => format!("the config group '{name}' says format '{}'", shorten(format)),
+        None => format!("the config group '{name}' says {numbers}"),
+    };
+    let refused = |why: &str| Error::new(format!("{wording}, {why}"));
+    let mut layouts = layouts_of(QuantMethod::CompressedTensors, format);
+    let has_format = format.is_some() && !layouts.is_empty();
+    layouts.retain(|layout| stores(layout, kind, bits));
+    if layouts.is_empty() {
+        return Err(if has_format {
+            refused(&format!("and weights of {numbers}"))
+        } else {
+            refused("which tcast does not decode")
+        });
+    }
+    let sized = weights.integer(&["group_size"])?.map(Group::of_size);
+    let group = match weights.text(&["strategy"])? {
+        Some("tensor") => Some(Group::Tensor),
+        Some("channel") => Some(Group::Channel),
+        Some("group" | "tensor_group") => Some(sized.ok_or_else(|| refused("and no group_size"))?),
+        Some("block") => Some(
+            structure(weights.get("block_structure"))
+                .ok_or_else(|| refused("and a block_structure that is not two numbers"))?,
+        ),
+        Some(other) => return Err(refused(&format!("and the strategy '{}' of no weights", shorten(other)))),
+        None => sized,
+    };
+    let is_symmetric = weights.flag("symmetric")?.unwrap_or(true); // as in the library
+    let is_ordered = match weights.get("actorder") {
+        Some(Value::Bool(is_ordered)) => *is_ordered, // in older versions
+        _ => weights.text(&["actorder"])?.is_some_and(|order| order.eq_ignore_ascii_case("group")),
+    };
+    let needs = [(!is_symmetric, Role::ZeroPoint), (is_ordered, Role::GroupIndex)];
+    let needs = needs.into_iter().filter_map(|(is_needed, role)| is_needed.then_some(role)).collect();
+    let parameters = Parameters { group, bits: u32::try_from(bits).ok(), is_symmetric, ..Parameters::default() };
+    Ok(WeightDescription { parameters, needs, ..WeightDescription::new(layouts, wording) })
+}
+
+/// Parses a block structure: `[128, 128]` or `"128x128"`.
+fn structure(value: Option<&Value>) -> Option<Group> {
+    let numbers: Vec<u64> = match value? {
+        Value::Array(numbers) => numbers.iter().map(Value::as_u64).collect::<Option<_>>()?,
+        Value::String(text) => text.split('x').map(|number| number.trim().parse().ok()).collect::<Option<_>>()?,
+        _ => return None,
+    };
+    match numbers[..] {
+        [rows, columns] => Some(Group::Block([rows, columns])),
+        _ => None,
+    }
+}
+
+fn exclude(text: &str, modules: &Modules, is_composite: bool) -> Result<Option<String>> {
+    let left: HashSet<String> = modules.left.iter().map(|name| entry_of_compressed_tensors(name)).collect();
+    let decoded = modules.sorted();
+    let entry = |name: &String| {
+        let entry = entry_of_compressed_tensors(name);
+        if left.contains(&entry) { name.clone() } else { entry }
+    };
+    let mut entries: Vec<String> = decoded.iter().map(entry).collect();
+    if is_composite {
+        let patterns = ModulePatterns::new(modules.left.iter().copied());
+        entries.extend(decoded.iter().filter_map(|module| patterns.ignored(module)).collect::<BTreeSet<_>>());
+    }
+    entries.dedup();
+    Ok(listed(text, FORMAT.ignored, &entries))
+}
+
+/// Describes groups. A single group targets all linear layers that are not ignored. Several groups list their modules,
+/// because `TensorRT-LLM` refuses class names if there are several groups.
+fn write(groups: &[QuantizedGroup], kept: &KeptModules) -> Result<EngineConfig> {
+    let format = |group: &QuantizedGroup| group.layout.formats[0];
+    let mut config_groups = Map::new();
+    for (at, group) in groups.iter().enumerate() {
+        let (first, modules) =
+            if groups.len() == 1 { (Some("Linear"), &group.unlike_linear) } else { (None, &group.modules) };
+        let entry = if kept.is_composite { pattern_of } else { entry_of_compressed_tensors };
+        let mut seen = HashSet::new();
+        let targets = first.map(str::to_owned).into_iter().chain(modules.iter().map(|module| entry(module)));
+        let targets: Vec<String> = targets.filter(|entry| seen.insert(entry.clone())).collect();
+        let block = json!({
+            "format": format(group),
+            "input_activations": activations_of(group),
+            "output_activations": null,
+            "targets": targets,
+            "weights": weights_of(group),
+        });
+        config_groups.insert(format!("group_{at}"), block);
+    }
+    let format = if let [only] = groups { format(only) } else { "mixed-precision" };
+    let mut ignore = kept.entries(entry_of_compressed_tensors, all_experts, |name| format!(r"re:.*\.{name}\..*"));
+    if kept.is_composite {
+        let patterns = ModulePatterns::new(groups.iter().flat_map(|group| group.modules.iter().copied()));
+        ignore.extend(kept.modules.iter().filter_map(|module| patterns.ignored(module)));
+        ignore.extend(kept.banks.iter().filter_map(|bank| patterns.ignored_bank(bank)));
+        ignore.extend(patterns.towers());
+    }
+    let block = json!({
+        "config_groups": config_groups,
+        "format": format,
+        "global_compression_ratio": null,
+        "ignore": ignore,
+        "kv_cache_scheme": null,
+        "moe_sparsity_config": null,
+        "quant_method": "compressed-tensors",
+        "quantization_status": "compressed",
+        "transform_config": {},
+        "version": VERSION,
+    });
+    Ok(EngineConfig { block: Some(block), hf_quant_config: None })
+}
+
+/// `QuantizationArgs` of codes that the library stores or the engine makes (`dynamic`).
+fn arguments(group: &QuantizedGroup, is_dynamic: bool, (strategy, group_size): (&str, Option<u64>)) -> Value {
+    let mut arguments = json!({
+        "dynamic": is_dynamic,
+        "group_size": group_size,
+        "num_bits": group.grid.codes.bits(),
+        "strategy": strategy,
+        "symmetric": true,
+        "type": if matches!(group.grid.codes, CodeType::Int { .. }) { "int" } else { "float" },
+    });
+    if group.layout.global.is_global() {
+        arguments["scale_dtype"] = json!("torch.float8_e4m3fn");
+    } else if group.has_exponents() {
+        arguments["scale_dtype"] = json!("torch.uint8"); // vLLM does not recognize mxfp8 without it
+    }
+    arguments
+}
+
+fn weights_of(group: &QuantizedGroup) -> Value {
+    let strategy = match group.grid.group {
+        Group::Tensor => ("tensor", None),
+        Group::Channel => ("channel", None),
+        Group::Block(_) => ("block", None),
+        Group::Neighbours(size) if group.layout.global.is_global() => ("tensor_group", Some(size)),
+        Group::Neighbours(size) => ("group", Some(size)),
+    };
+    let mut weights = arguments(group, false, strategy);
+    if let Group::Block(block) = group.grid.group {
+        weights["block_structure"] = json!(block);
+    }
+    if let CodeType::Int { symmetric: false, .. } = group.grid.codes {
+        (weights["symmetric"], weights["zp_dtype"]) = (json!(false), json!("torch.int8"));
+    }
+    weights
+}
+
+/// `QuantizationArgs` of the activations, which the engine quantizes at run time; null if it leaves them unquantized.
+fn activations_of(group: &QuantizedGroup) -> Value {
+    if group.has_input_scale {
+        let mut activations = weights_of(group);
+        (activations["dynamic"], activations["observer"]) = (json!("local"), json!("static_minmax"));
+        return activations;
+    }
+    if group.layout.codes.values != CodeValues::Stored {
+        return Value::Null; // packed: engines decode the weights
+    }
+    let strategy = match group.grid.group {
+        Group::Channel => ("token", None),
+        Group::Tensor => ("tensor", None),
+        Group::Block([_, size]) | Group::Neighbours(size) => ("group", Some(size)),
+    };
+    arguments(group, true, strategy)
+}

@@ -1,0 +1,142 @@
+//! The config of `ModelOpt`, which can differ between modules: a block of config.json, and the older
+//! `hf_quant_config.json`.
+
+use super::engine::{EngineConfig, KeptModules, QuantizedGroup};
+use super::json::{listed, with_new, without_members};
+use super::modules::MatchStyle;
+use super::object::ConfigObject;
+use super::{CheckpointConfig, ConfigFormat, Modules, WeightDescription, layouts_of, stores};
+use crate::error::{Error, Result};
+use crate::quant::layout::{Group, Groups};
+use crate::quant::method::QuantMethod;
+use crate::quant::parts::Parameters;
+use crate::text::shorten;
+use serde_json::{Map, Value, json};
+use std::rc::Rc;
+
+pub(super) static FORMAT: ConfigFormat = ConfigFormat {
+    method: QuantMethod::ModelOpt,
+    names: &["modelopt"],
+    ignored: &["ignore", "exclude_modules"],
+    style: MatchStyle::Globs,
+    read,
+    exclude: |text, modules, _| Ok(excluding(text, "ignore", modules)),
+    write: Some(write),
+};
+
+fn read(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
+    for (name, layer) in block.objects("quantized_layers")? {
+        let description = describe(layer.text(&["quant_algo"])?, layer.number(&["group_size"])?)?;
+        config.named.insert(name.clone(), description.map(Rc::new));
+    }
+    let algorithm = block.text(&["quant_algo"])?;
+    if config.named.is_empty() || algorithm != Some("MIXED_PRECISION") {
+        if algorithm.is_none() && block.has("config_groups") {
+            return Err(Error::new("its quantization_config does not name a quant_algo"));
+        }
+        config.others.extend(describe(algorithm, block.number(&["group_size"])?)?.map(Rc::new));
+    }
+    check_groups(block, config)
+}
+
+/// Refuses config groups that contradict the algorithm of their modules.
+fn check_groups(block: &ConfigObject, config: &CheckpointConfig) -> Result<()> {
+    for (name, group) in block.objects("config_groups")? {
+        let (Some(weights), targets) = (group.inner("weights")?, group.texts(&["targets"])?) else { continue };
+        let is_class = |target: &&str| target.starts_with(char::is_uppercase);
+        let is_for_others = targets.is_empty() || targets.iter().any(is_class);
+        let named = targets.iter().filter_map(|target| config.named.get(*target)?.as_ref());
+        for description in named.chain(config.others.iter().filter(|_| is_for_others)) {
+            let Some(layout) = description.layouts.first() else { continue };
+            let kind = weights.text(&["type"])?.unwrap_or("float");
+            let bits = weights.get("num_bits").and_then(Value::as_u64).filter(|bits| !stores(layout, kind, *bits));
+            let is_other = |size: &i64| matches!(layout.groups, Groups::Fixed(fixed) if fixed != Group::of_size(*size));
+            let size = weights.get("group_size").and_then(Value::as_i64).filter(is_other);
+            let other = match (bits, size) {
+                (Some(bits), _) => format!("num_bits {bits}, type '{}'", shorten(kind)),
+                (None, Some(size)) => format!("group_size {size}"),
+                (None, None) => continue,
+            };
+            let message = format!("{}, and its config group '{}' says {other}", description.wording, shorten(name));
+            return Err(Error::new(message).remedy("correct the one that is wrong"));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the description by an algorithm; `None` without an algorithm, which keeps weights as they are.
+fn describe(algorithm: Option<&str>, group_size: Option<u64>) -> Result<Option<WeightDescription>> {
+    let Some(algorithm) = algorithm else { return Ok(None) };
+    let mut layouts = layouts_of(QuantMethod::ModelOpt, None);
+    layouts.retain(|layout| layout.formats.iter().any(|format| format.eq_ignore_ascii_case(algorithm)));
+    let Some(layout) = layouts.first() else {
+        let message = format!("its quant_algo is '{}', which tcast does not decode", shorten(algorithm));
+        return Err(Error::new(message));
+    };
+    let group = match algorithm.to_ascii_uppercase().as_str() {
+        "FP8" => Some(Group::Tensor),
+        "FP8_PER_CHANNEL_PER_TOKEN" => Some(Group::Channel),
+        "FP8_PB_WO" => Some(Group::Block([group_size.unwrap_or(128); 2])),
+        _ => group_size.map(Group::Neighbours),
+    };
+    let wording = format!("the config says quant_algo '{}'", shorten(algorithm));
+    if let (Some(given), Groups::Fixed(fixed)) = (group, layout.groups)
+        && given != fixed
+    {
+        let error = Error::new(format!("{wording}, which has a scale for {fixed}, and a group_size for {given}"));
+        return Err(error.remedy("correct the one that is wrong"));
+    }
+    let parameters = Parameters { group, ..Parameters::default() };
+    Ok(Some(WeightDescription { parameters, ..WeightDescription::new(layouts, wording) }))
+}
+
+/// Adds the decoded modules to the list `key` and removes their layers. `None` if the text is not an object.
+pub(super) fn excluding(text: &str, key: &str, modules: &Modules) -> Option<String> {
+    let text = with_new(text, "quantized_layers", &|text| without_members(text, modules.decoded))?;
+    listed(&text, &[key], &modules.sorted())
+}
+
+fn write(groups: &[QuantizedGroup], kept: &KeptModules) -> Result<EngineConfig> {
+    let producer = json!({ "name": "modelopt", "version": "0.47.0" });
+    let ignore = kept.entries(str::to_owned, |bank| format!("{bank}.*"), |name| format!("*.{name}.*"));
+    let mut block = json!({ "ignore": ignore, "producer": producer, "quant_method": "modelopt" });
+    let mut older = json!({ "exclude_modules": ignore, "kv_cache_quant_algo": null });
+    if let [group] = groups {
+        let layer = layer_of(group);
+        if group.layout.global.is_global() {
+            let weights = json!({ "dynamic": false, "group_size": 16, "num_bits": 4, "type": "float" });
+            let mut target = json!({ "targets": ["Linear"], "weights": weights });
+            if group.has_input_scale {
+                target["input_activations"] = weights;
+            }
+            block["config_groups"] = json!({ "group_0": target });
+        }
+        block["quant_algo"] = layer["quant_algo"].clone();
+        layer.into_iter().for_each(|(key, value)| older[key] = value);
+    } else {
+        let layers = groups.iter().flat_map(|group| {
+            let layer = Value::Object(layer_of(group));
+            group.modules.iter().map(move |module| ((*module).to_owned(), layer.clone()))
+        });
+        let layers = Value::Object(layers.collect());
+        for form in [&mut block, &mut older] {
+            form["quant_algo"] = json!("MIXED_PRECISION");
+            form["quantized_layers"] = layers.clone();
+        }
+    }
+    let hf_quant_config = Some(json!({ "producer": producer, "quantization": older }));
+    Ok(EngineConfig { block: Some(block), hf_quant_config })
+}
+
+/// Describes the modules of a group: the algorithm, and the size of groups along a row.
+fn layer_of(group: &QuantizedGroup) -> Map<String, Value> {
+    let (algorithm, size) = match group.grid.group {
+        Group::Neighbours(size) if group.has_input_scale => ("NVFP4", Some(size)),
+        Group::Neighbours(size) => (group.layout.formats[0], Some(size)),
+        Group::Channel => ("FP8_PER_CHANNEL_PER_TOKEN", None),
+        Group::Block([_, columns]) => ("FP8_PB_WO", Some(columns)),
+        Group::Tensor => ("FP8", None),
+    };
+    let size = size.map(|size| ("group_size".to_owned(), json!(size)));
+    [("quant_algo".to_owned(), json!(algorithm))].into_iter().chain(size).collect()
+}
