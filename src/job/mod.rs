@@ -21,18 +21,16 @@ mod renaming;
 
 pub use cancel::Cancel;
 pub(crate) use cancel::Never;
-pub(crate) use decoding::{DecodeOptions, Recoding};
-pub(crate) use description::{IfExists, Job, JobInput, Measures, Publish};
+pub(crate) use decoding::Recoding;
+pub use description::IfExists;
+pub(crate) use description::{Job, JobInput, Measures, Publish};
 pub(crate) use folder::{Finished, finish};
 pub(crate) use observer::{Notice, Observer, ShardProgress};
-#[cfg(feature = "cli")]
-pub use outcome::Defect;
 pub(crate) use outcome::FailOn;
 pub use outcome::{FileReport, TensorReport};
 #[cfg(feature = "cli")]
 pub(crate) use outcome::{PartReport, QuantizedReport};
 pub use partition::Partition;
-pub use quantizing::SchemeRule;
 pub(crate) use quantizing::{Misfit, QuantizeRequest, Quantizing, layout_of};
 
 use crate::container::checkpoint::{self, Checkpoint, has_shards};

@@ -17,7 +17,6 @@ mod weights;
 
 #[doc(hidden)] // for the program
 pub use codes::Codes;
-pub use model::ModelOptions;
 #[doc(hidden)] // for the program
 pub use quantized::{CodedRows, Recovery, TargetWeight, TensorIndex, Unmoved, WeightValues};
 pub(crate) use quantized::{Quantization, SharedExtremes, WeightRows};
@@ -36,6 +35,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::kernel::Condition;
 use crate::operator::Operator;
+use crate::options::ModelOptions;
 use crate::select::Selection;
 use crate::text::shorten;
 use choose::{Chosen, Origin, choose, measure_texts};
@@ -65,7 +65,9 @@ pub struct Request<'a> {
     /// The conditions that the caller refuses. In each tensor, the first element that meets one is recorded.
     pub fail_on: &'a [Condition],
     /// Options for ONNX models.
-    pub model: ModelOptions<'a>,
+    pub model: ModelOptions,
+    /// The name of the file next to a model that can hold its elements; `None` if there can be none.
+    pub data_file: Option<&'a str>,
     /// Number of threads that write a long header.
     pub threads: usize,
 }
@@ -83,6 +85,7 @@ impl<'a> Request<'a> {
             weights: None,
             fail_on: &[],
             model: ModelOptions::default(),
+            data_file: None,
             threads: 1,
         }
     }

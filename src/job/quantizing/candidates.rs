@@ -4,12 +4,13 @@ use super::misfit::no_weight;
 use super::{Asked, Planner, StoredAs, Values, WeightCandidate, WeightCandidates, gpt_oss, layout_of};
 use crate::container::{Form, Input, Tensor};
 use crate::error::{Error, Result};
+use crate::options::TensorOptions;
 use crate::plan::{TensorIndex, WeightValues, source_form};
 use crate::quant::{Grid, Group};
 use crate::read::{DecodedValues, Decoders, Membership};
 use crate::select::experts::{Expert, experts, unsplit_bank};
 use crate::select::policy::module_of;
-use crate::select::{KeptReason, Pattern, Selection};
+use crate::select::{KeptReason, Pattern};
 use crate::text::shorten;
 
 impl Planner<'_> {
@@ -19,7 +20,7 @@ impl Planner<'_> {
         let mut found = WeightCandidates { weights: Vec::new(), others: Vec::new() };
         let mut decoders = Decoders::new(self.source, DecodedValues::Rows);
         // For each rule: true if it names a weight, and an error for the first other tensor that it names.
-        let mut rules: Vec<(bool, Option<Error>)> = self.request.rules.iter().map(|_| (false, None)).collect();
+        let mut rules: Vec<(bool, Option<Error>)> = self.request.options.rule.iter().map(|_| (false, None)).collect();
         for (input, shard) in self.source.source.shards.iter().enumerate() {
             for (at, tensor) in shard.contents.tensors.iter().enumerate() {
                 let (place, name) = ((input, at), shard.name_of(tensor));
@@ -153,19 +154,19 @@ impl Planner<'_> {
     pub(super) fn asked(&self, names: &[&str], coded: Option<&Grid>) -> Result<Asked> {
         let is_one =
             |patterns: &[Pattern]| patterns.iter().any(|pattern| names.iter().any(|name| pattern.matches(name)));
-        let Selection { include, exclude, .. } = self.request.selection;
+        let TensorOptions { include, exclude, .. } = &self.request.options.tensors;
         if !include.is_empty() && !is_one(include) || is_one(exclude) {
             return Ok(Asked { stored: Err(KeptReason::LeftOut), rule: None });
         }
-        let rule = self.request.rules.iter().position(|rule| rule.matches_one(names));
-        let scheme = match rule.map(|rule| self.request.rules[rule].scheme) {
+        let rule = self.request.options.rule.iter().position(|rule| rule.matches_one(names));
+        let scheme = match rule.map(|rule| self.request.options.rule[rule].scheme) {
             Some(None) => return Ok(Asked { stored: Err(KeptReason::LeftOut), rule }),
             Some(Some(scheme)) => scheme,
             // The model leaves them unquantized on purpose.
             None if coded.is_none() && !self.source.found.weights.is_empty() => {
                 return Ok(Asked { stored: Err(KeptReason::Unquantized), rule });
             }
-            None => match (self.request.scheme, coded) {
+            None => match (self.request.options.scheme, coded) {
                 (Some(scheme), _) => scheme,
                 (None, None) => return Ok(Asked { stored: Err(KeptReason::Unquantized), rule }),
                 (None, Some(grid)) => return Ok(Asked { stored: Ok(self.same_grid(grid)?), rule }),
@@ -173,7 +174,7 @@ impl Planner<'_> {
         };
         let layout = layout_of(scheme, Some(self.layout))?;
         let mut grid = layout.grid;
-        if let (Some(size), true) = (self.request.group_size, scheme.has_group_size()) {
+        if let (Some(size), true) = (self.request.options.group_size, scheme.has_group_size()) {
             grid.group = Group::Neighbours(size);
         }
         Ok(Asked { stored: Ok(StoredAs { scheme, layout, grid, encoder: None }), rule })

@@ -92,7 +92,7 @@ impl<'a> Planner<'a> {
             _ => experts(self.model, name, &shape),
         };
         // Without a scheme, the grid decides, and determining it requires the zero points.
-        let grid = match self.request.scheme {
+        let grid = match self.request.options.scheme {
             Some(_) => decoder.grid(),
             None => decoder.plain_grid(&self.part_bytes(weight)?),
         };
@@ -103,7 +103,7 @@ impl<'a> Planner<'a> {
         }
         // Without a scheme, the policy keeps no weight: all stay quantized.
         let has_few_bits = asked.as_ref().is_ok_and(|stored| stored.grid.codes.bits() <= 4);
-        let reason = self.request.scheme.and_then(|_| self.reason(name, has_few_bits)).filter(|_| !is_named);
+        let reason = self.request.options.scheme.and_then(|_| self.reason(name, has_few_bits)).filter(|_| !is_named);
         let stored = reason.map_or(asked, Err);
         let candidate = |name: &str, rows, shape: &[u64], stored: &Result<StoredAs, KeptReason>| WeightCandidate {
             place,
@@ -152,7 +152,7 @@ impl<'a> Planner<'a> {
         known: &mut KnownEncoders<'s>,
     ) -> Result<Arc<Encoder>, Unfit> {
         let has_full_precision = self.source.found.weights[candidate.weight].parameters.has_full_precision;
-        let options = EncodeOptions { arithmetic: Arithmetic::Exact, has_full_precision, ..self.request.options };
+        let options = EncodeOptions { arithmetic: Arithmetic::Exact, has_full_precision, ..self.request.encoding() };
         let old = candidate.decoder.grid().scale;
         let mut new = |scale: Dtype| {
             let grid = TargetGrid { scale: Some(scale), ..stored.grid };
@@ -195,7 +195,7 @@ impl<'a> Planner<'a> {
                     .remedy("choose a scheme, and leave out the weights whose scale is not finite: these are decoded"),
             })?;
         }
-        if self.request.only_exact && !self.request.recovers {
+        if self.request.options.only_exact && !self.request.options.recover {
             check_is_exact(weights, &resolved, Fidelity::Exact).map_err(|error| error.without("only_exact"))?;
         }
         for (weight, resolved) in weights.iter_mut().zip(&resolved) {
@@ -209,12 +209,12 @@ impl<'a> Planner<'a> {
 
     /// True if only the layout of the model changes, and not its quantization.
     fn changes_layout_only(&self) -> bool {
-        self.request.scheme.is_none() && self.request.rules.is_empty()
+        self.request.options.scheme.is_none() && self.request.options.rule.is_empty()
     }
 
     /// True if no quantized weight may be decoded.
     pub(super) fn keeps_values(&self) -> bool {
-        self.changes_layout_only() || self.request.only_exact && !self.request.recovers
+        self.changes_layout_only() || self.request.options.only_exact && !self.request.options.recover
     }
 
     /// Returns the text of config.json without the description of the input's quantization.

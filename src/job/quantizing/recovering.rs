@@ -59,7 +59,7 @@ impl Planner<'_> {
         observer: &dyn Observer,
     ) -> Result<Vec<Option<Recovery>>> {
         let mut all: Vec<Option<Recovery>> = weights.iter().map(|_| None).collect();
-        if !self.request.recovers {
+        if !self.request.options.recover {
             return Ok(all);
         }
         // Weights that share a scalar scale first try a common one.
@@ -107,7 +107,7 @@ impl Planner<'_> {
                 });
             }
         }
-        if self.request.only_exact {
+        if self.request.options.only_exact {
             check_is_recovered(weights, &all)?;
         }
         Ok(all)
@@ -140,7 +140,7 @@ impl Planner<'_> {
         stored: &StoredAs,
         encoder: &Arc<Encoder>,
     ) -> Vec<Arc<Recoverer>> {
-        let options = self.request.options;
+        let options = self.request.encoding();
         let recoverer = |encoder, origin| Arc::new(Recoverer::new(encoder, origin, options.arithmetic));
         // Values of narrower weights may have been decoded to a wider type; their scales are then narrow too.
         let narrower: &[Dtype] = match candidate.dtype {
