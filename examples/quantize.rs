@@ -5,14 +5,15 @@
 
 use std::error::Error;
 use std::path::Path;
-use tcast::{Options, convert, tensors};
+use tcast::options::QuantizeOptions;
+use tcast::tensors;
 
 /// Quantizes a model, and returns the names of the quantized weights.
 ///
 /// # Errors
 /// When the scheme does not exist, the input is not a model, the output exists, or reading or writing fails.
 pub fn quantize(input: &Path, scheme: &str, output: &Path) -> Result<Vec<String>, Box<dyn Error>> {
-    convert(input, output, &Options::quantize(scheme))?;
+    tcast::quantize(input, output, &QuantizeOptions::scheme(scheme)?)?;
     let weights = tensors(output)?.into_iter().filter(|tensor| tensor.layout.is_some());
     Ok(weights.map(|tensor| format!("{} {:?}", tensor.name, tensor.shape)).collect())
 }

@@ -6,14 +6,14 @@
 //!
 //! # Convert a buffer
 //!
-//! [`cast`] converts a slice to a slice of another element type, and counts the losses:
+//! [`slice::cast`] converts a slice to a slice of another element type, and counts the losses:
 //!
 //! ```
-//! use tcast::{kernel::{Loss, Rules}, slice::Float8E4M3FN};
+//! use tcast::{kernel::Loss, slice::Float8E4M3FN};
 //!
 //! let weights = [0.1_f32, -2.5, 1000.0];
 //! let mut codes = [Float8E4M3FN::default(); 3];
-//! let counts = tcast::cast(&weights, &mut codes, &Rules::default())?;
+//! let counts = tcast::slice::cast(&weights, &mut codes)?;
 //! assert_eq!(codes.map(Float8E4M3FN::to_bits), [0x1d, 0xc2, 0x7e]);
 //! assert_eq!(counts[Loss::Saturated], 1); // 1000 became 448, the largest float8e4m3fn
 //! # Ok::<(), tcast::slice::CastError>(())
@@ -24,33 +24,34 @@
 //!
 //! # Convert, quantize or decode a file
 //!
-//! [`convert`](convert()) converts a tensor file, or a folder of shards, on all cores and without holding a tensor in
-//! memory. It also quantizes weights, and decodes quantized weights of compressed-tensors, `ModelOpt`, GPTQ, AWQ,
-//! bitsandbytes, `ComfyUI`, gpt-oss and ONNX. [`tensors`] lists the tensors of a file or a folder.
+//! [`cast`], [`quantize`] and [`dequantize`] convert a tensor file, or a folder of shards, on all cores and without holding
+//! a tensor in memory. They return the report that the program prints with `--json`. [`Settings`] adds progress and
+//! cancellation. Quantized weights can have the layouts of compressed-tensors, `ModelOpt`, GPTQ, AWQ, bitsandbytes,
+//! `ComfyUI`, gpt-oss and ONNX. [`tensors`] lists the tensors of a file or a folder.
 //!
 //! ```
-//! use tcast::{Options, convert, dtype::Dtype};
+//! use tcast::{dtype::Dtype, options::{CastOptions, DequantizeOptions, QuantizeOptions}};
 //!
 //! # let folder = tempfile::tempdir()?;
 //! # let [half, decoded, codes] = ["model.bf16.safetensors", "decoded", "codes"].map(|name| folder.path().join(name));
 //! # let model = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/model.safetensors");
 //! # let quantized = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/checkpoints/llama-fp8");
-//! convert(model, half, &Options::to(Dtype::Bfloat16))?;
-//! convert(quantized, &decoded, &Options::dequantize(Dtype::Bfloat16))?;
-//! convert(&decoded, &codes, &Options::quantize("nvfp4"))?;
+//! tcast::cast(model, half, &CastOptions::to(Dtype::Bfloat16))?;
+//! tcast::dequantize(quantized, &decoded, &DequantizeOptions::default())?;
+//! tcast::quantize(&decoded, &codes, &QuantizeOptions::scheme("nvfp4")?)?;
 //! assert!(tcast::tensors(codes)?.iter().any(|tensor| tensor.layout.is_some()));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! The steps can be taken one by one: [`container::open`] reads the headers, [`plan::build`] decides how each tensor is
 //! converted and refuses unsupported conversions, and [`engine::run`] converts into an [`io::output::Output`], which takes
-//! its name when it is complete. See `examples/convert_file.rs`.
+//! its name when it is complete.
 //!
 //! # Conventions
 //!
 //! Lengths and offsets are in bytes where the name says so, and in elements otherwise; shapes are in elements, row-major.
 //! Bytes in memory are little endian unless a [`kernel::Storage`] says otherwise. Every error is an [`error::Error`], which
-//! names the file, the tensor and the cause; only [`cast`] has a separate error type.
+//! names the file, the tensor and the cause; only [`slice::cast`] has a separate error type.
 //!
 //! Modules and items that are hidden here serve the program and its tests, and can change at any time.
 
@@ -67,6 +68,7 @@ pub mod error;
 pub mod io;
 pub mod kernel;
 pub mod operator;
+pub mod options;
 pub mod plan;
 pub mod progress;
 pub mod select;
@@ -85,7 +87,6 @@ pub mod measure;
 #[doc(hidden)]
 #[allow(clippy::must_use_candidate, reason = "for users of the crate only")]
 pub mod quant;
-#[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod report;
 #[doc(hidden)]
@@ -101,7 +102,9 @@ mod read;
 mod staging;
 mod threads;
 
-pub use convert::{Action, Converted, Options, Quantize, convert};
-pub use job::Cancel;
+pub use convert::{Settings, cast, dequantize, quantize};
+pub use job::{FileReport, IfExists, TensorReport};
 pub use list::{TensorInfo, tensors};
-pub use slice::cast;
+pub use progress::Cancel;
+pub use quant::Scheme;
+pub use report::Report;

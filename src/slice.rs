@@ -5,18 +5,18 @@
 //!
 //! // To bfloat16, and from there to float4, two elements in a byte.
 //! let mut halves = [half::bf16::ZERO; 4];
-//! tcast::cast(&[0.5_f32, -1.0, 2.25, 100.0], &mut halves, &Rules::default())?;
+//! tcast::slice::cast(&[0.5_f32, -1.0, 2.25, 100.0], &mut halves)?;
 //! assert_eq!(halves.map(half::bf16::to_f32), [0.5, -1.0, 2.25, 100.0]);
 //!
 //! let mut bytes = [0; 2];
 //! let mut packed = PackedMut::<Float4E2M1>::new(&mut bytes, 4).expect("two bytes hold four elements");
-//! let counts = tcast::cast(&halves, &mut packed, &Rules::default())?;
+//! let counts = tcast::slice::cast(&halves, &mut packed)?;
 //! assert_eq!(bytes, [0xa1, 0x74]);
 //! assert_eq!((counts[Loss::Saturated], counts[Loss::Inexact]), (1, 2)); // 100 became 6, and 2.25 became 2
 //!
 //! let mut back = [0.0_f32; 4];
 //! let packed = Packed::<Float4E2M1>::new(&bytes, 4).expect("as above");
-//! tcast::cast(&packed, &mut back, &Rules::default())?;
+//! tcast::slice::cast(&packed, &mut back)?;
 //! assert_eq!(back, [0.5, -1.0, 2.0, 6.0]);
 //! # Ok::<(), tcast::slice::CastError>(())
 //! ```
@@ -41,20 +41,32 @@ const CHUNK: usize = 1 << 16;
 /// This uses one thread: to use more, split both slices.
 ///
 /// ```
-/// use tcast::{kernel::{Loss, Rules}, slice::Float8E4M3FN};
+/// use tcast::{kernel::Loss, slice::Float8E4M3FN};
 ///
 /// let weights = [0.1_f32, -2.5, 1000.0];
 /// let mut codes = [Float8E4M3FN::default(); 3];
-/// let counts = tcast::cast(&weights, &mut codes, &Rules::default())?;
+/// let counts = tcast::slice::cast(&weights, &mut codes)?;
 /// assert_eq!(codes.map(Float8E4M3FN::to_bits), [0x1d, 0xc2, 0x7e]);
 /// assert_eq!(counts[Loss::Saturated], 1); // 1000 became 448
 /// # Ok::<(), tcast::slice::CastError>(())
 /// ```
 ///
 /// # Errors
-/// When the lengths differ, ONNX Cast lacks the target type, a byte that holds one float4 or float6 has other bits set, or
-/// a value is out of range and the rules forbid that. `target` is then partly written.
-pub fn cast<S, T>(source: &S, target: &mut T, rules: &Rules) -> Result<Counts, CastError>
+/// When the lengths differ, ONNX Cast lacks the target type, or a byte that holds one float4 or float6 has other bits set.
+/// `target` is then partly written.
+pub fn cast<S, T>(source: &S, target: &mut T) -> Result<Counts, CastError>
+where
+    S: Source + ?Sized,
+    T: Target + ?Sized,
+{
+    cast_by(source, target, &Rules::default())
+}
+
+/// Does the same as [`cast`] by other rules than those of Cast-23 without attributes.
+///
+/// # Errors
+/// As for [`cast`], and when a value is out of range and the rules forbid that.
+pub fn cast_by<S, T>(source: &S, target: &mut T, rules: &Rules) -> Result<Counts, CastError>
 where
     S: Source + ?Sized,
     T: Target + ?Sized,

@@ -61,7 +61,7 @@ fn attributes(flags: &str) -> CastAttributes {
         match flag {
             "--saturate" => attributes.saturate = Some(setting.parse().unwrap()),
             "--round-mode" => attributes.round_mode = Some(RoundMode::from_str(setting, false).unwrap()),
-            "--out-of-range" => attributes.out_of_range = OutOfRange::from_str(setting, false).unwrap(),
+            "--out-of-range" => attributes.out_of_range = Some(OutOfRange::from_str(setting, false).unwrap()),
             "--opset" => attributes.opset = Some(setting.parse().unwrap()),
             _ => panic!("{flag}: give the flag a line here"),
         }

@@ -46,12 +46,22 @@ fn files() -> Vec<FileReport<'static>> {
 }
 
 fn page_of(files: Vec<FileReport>, options: Value, time: Option<Duration>, spreads: &[ExponentSpread]) -> String {
+    page_by("cast", files, options, time, spreads)
+}
+
+fn page_by(
+    operator: &str,
+    files: Vec<FileReport>,
+    options: Value,
+    time: Option<Duration>,
+    spreads: &[ExponentSpread],
+) -> String {
     let (input, output) = (Path::new("in/<script>alert(2)</script>"), Path::new("out/'a' & \"b\""));
     let report = Report {
-        operator: "cast",
-        input,
-        output,
-        options,
+        operator: operator.to_owned(),
+        input: input.to_owned(),
+        output: output.to_owned(),
+        options: serde_json::from_value(options).unwrap(),
         config: None,
         bytes_in: 48_000_000,
         files,
@@ -270,8 +280,12 @@ fn only_options_that_were_given_are_shown() {
     let expected = "<div><dt>exclude</dt> <dd>&lt;/dd&gt;&lt;script&gt;*</dd></div>\
                     <div><dt>saturate</dt> <dd>false</dd></div><div><dt>to</dt> <dd>float8e4m3fn</dd></div>";
     assert_eq!(options, expected);
-    let defaults = json!({ "saturate": true, "all": false, "arithmetic": "library", "search": "amax" });
-    assert!(!page_of(files(), defaults, None, &[]).contains("class=\"options\""));
+    for (operator, defaults) in [
+        ("cast", json!({ "saturate": true, "all": false })),
+        ("quantize", json!({ "arithmetic": "library", "search": "amax" })),
+    ] {
+        assert!(!page_by(operator, files(), defaults, None, &[]).contains("class=\"options\""), "{operator}");
+    }
 }
 
 #[test]
@@ -315,14 +329,14 @@ fn an_outlier_does_not_squeeze_the_others() {
 
 #[test]
 fn nothing_at_all_is_a_page_too() {
-    let page = page_of(Vec::new(), Value::Null, None, &[]);
+    let page = page_of(Vec::new(), json!({}), None, &[]);
     assert!(page.contains("dry run") && page.contains("<h1>would cast no tensor</h1>"));
 }
 
 #[test]
 fn equal_reports_make_equal_pages_and_the_static_part_is_small() {
     assert_eq!(whole(), whole());
-    let page = page_of(Vec::new(), Value::Null, None, &[]);
+    let page = page_of(Vec::new(), json!({}), None, &[]);
     assert!(page.len() < 20_000, "{}", page.len());
 }
 

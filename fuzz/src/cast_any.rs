@@ -2,7 +2,6 @@
 
 use super::elements::{MOST, check_places, check_plan, write};
 use super::trial::{MIB, check_error, probe, within};
-use serde_json::json;
 use std::path::Path;
 use std::time::Duration;
 use tcast::container::{CONTAINERS, Elements, Form, Input, SHARDS};
@@ -83,7 +82,12 @@ fn convert(input: &Input, choices: &mut Choices) {
     let attributes = CastAttributes {
         saturate: choices.one_of(&[None, Some(true), Some(false)]),
         round_mode: choices.one_of(&[None, Some(RoundMode::Up), Some(RoundMode::Down), Some(RoundMode::Nearest)]),
-        out_of_range: choices.one_of(&[OutOfRange::Wrap, OutOfRange::Saturate, OutOfRange::Error]),
+        out_of_range: choices.one_of(&[
+            None,
+            Some(OutOfRange::Wrap),
+            Some(OutOfRange::Saturate),
+            Some(OutOfRange::Error),
+        ]),
         opset: choices.below(2 * Opset::NEWEST as usize).to_string().parse().ok(),
     };
     if let Err(error) = attributes.check() {
@@ -149,10 +153,10 @@ fn show(file: FileReport, path: &Path, bytes_in: u64) {
     let files = vec![file];
     let time = Some(Duration::from_millis(5));
     let report = Report {
-        operator: "cast",
-        input: path,
-        output: path,
-        options: json!({}),
+        operator: "cast".to_owned(),
+        input: path.to_owned(),
+        output: path.to_owned(),
+        options: tcast::options::RecordedOptions::default(),
         config: None,
         bytes_in,
         files,

@@ -1,10 +1,11 @@
 //! Parsing of texts: numbers, types, patterns, sizes.
 
 use super::trial::{MIB, within};
-use tcast::cli::{ElementRange, Partition, Position, Size, ToleranceArg};
+use tcast::cli::{ElementRange, Partition, Position, ToleranceArg};
 use tcast::dtype::{Class, Dtype};
 use tcast::kernel::{Loss, OutOfRange, Parser, Printer, RoundMode, Rules, Storage, Texts};
 use tcast::operator::cast::Opset;
+use tcast::options::Size;
 use tcast::select::{Pattern, Rename, Rule, Selection, rule_to_keep};
 use tcast::text::{flag_with, shorten, visible};
 

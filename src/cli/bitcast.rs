@@ -1,8 +1,9 @@
 //! The arguments of `tcast bitcast`.
 
-use super::{FileArgs, INPUT_NOTE, SEVERAL_NOTE, SelectionArgs, indented, listed, some_inputs, with_note};
+use super::{FileArgs, INPUT_NOTE, SEVERAL_NOTE, indented, listed, some_inputs, with_note};
 use crate::dtype::Dtype;
 use crate::operator::bitcast;
+use crate::options::BitcastOptions;
 use clap::Args;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -10,6 +11,7 @@ use std::path::PathBuf;
 /// The arguments of `tcast bitcast`.
 #[derive(Args, Debug)]
 #[command(
+    mut_arg("to", |to| to.required_unless_present_any(["rule", "hex", "bits"])),
     long_about = "Reinterpret the bits of elements as another type of the same width, or print them.
 
 With --to, tcast writes an output for each input, with the same shape and the same bits, including the payloads of NaNs. \
@@ -34,9 +36,9 @@ pub struct BitcastArgs {
           long_help = with_note(&some_inputs(), &format!("{INPUT_NOTE} {SEVERAL_NOTE}")))]
     pub inputs: Vec<PathBuf>,
 
-    /// The type to read the bits as
-    #[arg(long, value_name = "DTYPE", required_unless_present_any = ["rule", "hex", "bits"])]
-    pub to: Option<Dtype>,
+    /// Options of the operation.
+    #[command(flatten)]
+    pub options: BitcastOptions,
 
     /// Print the bits as hexadecimal digits
     ///
@@ -65,14 +67,6 @@ pub struct BitcastArgs {
     /// 17,203..17,210 is seven elements. A alone is one element.
     #[arg(long, value_name = "A..B")]
     pub range: Option<ElementRange>,
-
-    /// Convert a model that is quantized in a way that tcast does not decode
-    #[arg(long, hide_short_help = true)]
-    pub force_codes: bool,
-
-    /// Selection of tensors.
-    #[command(flatten)]
-    pub selection: SelectionArgs,
 
     /// Where the result goes.
     #[command(flatten)]

@@ -2,23 +2,21 @@
 
 use super::shards::of_finish;
 use super::{
-    FileArgs, INPUT_NOTE, ModelArgs, REPORT, ReportArgs, SEVERAL_NOTE, SelectionArgs, ShardArgs, indented, listed,
-    some_inputs, with_note, with_values,
+    FileArgs, INPUT_NOTE, REPORT, ReportArgs, SEVERAL_NOTE, ShardArgs, indented, listed, some_inputs, with_note,
+    with_values,
 };
 use crate::dtype::{Class, Dtype};
-use crate::kernel::{Condition, Loss, OutOfRange, RoundMode};
-use crate::operator::cast::Opset;
+use crate::kernel::{Condition, Loss};
+use crate::options::CastOptions;
 use crate::select::protected;
-use clap::{Args, ValueEnum, builder::BoolishValueParser};
+use clap::{Arg, Args, ValueEnum};
 use std::path::PathBuf;
 
 /// The arguments of `tcast cast`.
-#[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Args, Debug)]
 #[command(
+    mut_args(of_cast),
     mut_args(of_finish),
-    mut_arg("report", |report| report.long_help(with_note(REPORT, REPORT_NOTE))),
-    mut_arg("hash", |hash| hash), // keeps it after the former
     long_about = "Convert the values of tensor files, or of folders of shards, to another type.
 
 Each value is rounded once, to nearest even, from its exact source value. The summary counts values that \
@@ -39,44 +37,16 @@ pub struct CastArgs {
           long_help = with_note(&some_inputs(), &format!("{INPUT_NOTE} {SEVERAL_NOTE}")))]
     pub inputs: Vec<PathBuf>,
 
-    /// The type to convert to: float8e4m3fn, bf16, int8
-    ///
-    /// See Types below.
-    #[arg(long, value_name = "DTYPE", required_unless_present_any = ["rule", "finish"])]
-    pub to: Option<Dtype>,
-
-    /// Convert integers and bools to floats too
-    #[arg(long, requires = "to", help_heading = "Which tensors")]
-    pub all: bool,
-
-    /// Keep norms, embeddings, heads, routers, biases
-    #[arg(long, requires = "to", help_heading = "Which tensors", long_help = protect_help())]
-    pub protect: bool,
-
-    /// Cast the codes of weights that are quantized with scales, without their scales
-    #[arg(long, help_heading = "Which tensors", hide_short_help = true)]
-    pub force_codes: bool,
-
-    /// Options for ONNX models.
+    /// Options of the operation.
     #[command(flatten)]
-    pub model: ModelArgs,
+    pub options: CastOptions,
 
-    /// Selection of tensors.
-    #[command(flatten)]
-    pub selection: SelectionArgs,
-
-    /// Conversion options.
-    #[command(flatten)]
-    pub values: ValueArgs,
-
-    /// Compare results with sources: errors, SQNR
-    ///
-    /// For each tensor: the largest errors and their positions, mean error, SQNR, cosine similarity.
-    #[arg(long, help_heading = FIGURES)]
-    pub stats: bool,
+    /// The same as --saturate=false
+    #[arg(long, conflicts_with = "saturate", hide_short_help = true, help_heading = "Values")]
+    pub no_saturate: bool,
 
     /// Report options.
-    #[command(flatten, next_help_heading = FIGURES)]
+    #[command(flatten, next_help_heading = "Accuracy and reports")]
     pub reports: ReportArgs,
 
     /// Options for writing checkpoints.
@@ -150,8 +120,6 @@ Exit codes:
   0 done, 1 failed or refused, 2 wrong usage, 3 a loss that --fail-on forbids,
   4 the output exists, 130 interrupted.";
 
-const FIGURES: &str = "Accuracy and reports";
-
 const REPORT_NOTE: &str = "The report includes the accuracy of --stats. An .html report is a page for a browser.";
 
 /// Lists the types that a cast supports, from the table.
@@ -174,42 +142,37 @@ fn protect_help() -> String {
     )
 }
 
-/// Conversion options.
-#[derive(Args, Debug)]
-#[command(next_help_heading = "Values")]
-pub struct ValueArgs {
-    /// Clamp to the range of a float8 [default: true]
-    ///
-    /// With false, values beyond the range become infinite or NaN.
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
-          value_parser = BoolishValueParser::new(), hide_possible_values = true)]
-    pub saturate: Option<bool>,
+impl CastArgs {
+    /// Returns the options, with both ways to say that values do not saturate.
+    pub(crate) fn options(&self) -> CastOptions {
+        let mut options = self.options.clone();
+        options.attributes.saturate = options.attributes.saturate.or(self.no_saturate.then_some(false));
+        options
+    }
+}
 
-    /// The same as --saturate=false
-    #[arg(long, conflicts_with = "saturate", hide_short_help = true)]
-    pub no_saturate: bool,
-
-    /// Rounding to float8e8m0 [default: up]
-    #[arg(long, value_name = "MODE", hide_short_help = true, hide_possible_values = true,
-          long_help = with_values::<RoundMode>("How to round to float8e8m0 [default: up]"))]
-    pub round_mode: Option<RoundMode>,
-
-    /// Float beyond an integer: wrap, saturate, error
-    #[arg(long, value_name = "POLICY", hide_possible_values = true,
-          long_help = with_values::<OutOfRange>("What becomes of a float or a text that an integer type cannot hold \
-                                                 [default: wrap]; an integer always keeps its low bits"))]
-    pub out_of_range: Option<OutOfRange>,
-
-    /// Exit with 3 on a loss: saturated, flushed, ...
-    #[arg(long, value_name = "LIST", value_delimiter = ',', hide_possible_values = true,
-          long_help = with_values::<Condition>("Write nothing and exit with 3 if one of these happens to a value; repeatable, \
-                                                or separated by commas. tcast converts all tensors first, and lists \
-                                                every one that has such values"))]
-    pub fail_on: Vec<Condition>,
-
-    /// Cast by the rules of this opset, 1 to 28 [default: all types and attributes, by the rules of Cast-23]
-    #[arg(long, value_name = "N", hide_short_help = true)]
-    pub opset: Option<Opset>,
+/// Adds what only this command says about its options.
+fn of_cast(arg: Arg) -> Arg {
+    match arg.get_id().as_str() {
+        "to" => {
+            let text = arg.get_help().map(ToString::to_string).unwrap_or_default();
+            arg.required_unless_present_any(["rule", "finish"]).long_help(with_note(&text, "See Types below."))
+        }
+        "protect" => arg.long_help(protect_help()),
+        "report" => arg.long_help(with_note(REPORT, REPORT_NOTE)),
+        "round_mode" => with_values(arg, "How to round to float8e8m0 [default: up]"),
+        "out_of_range" => with_values(
+            arg,
+            "What becomes of a float or a text that an integer type cannot hold [default: wrap]; an integer always keeps \
+             its low bits",
+        ),
+        "fail_on" => with_values(
+            arg,
+            "Write nothing and exit with 3 if one of these happens to a value; repeatable, or separated by commas. tcast \
+             converts all tensors first, and lists every one that has such values",
+        ),
+        _ => arg,
+    }
 }
 
 impl ValueEnum for Condition {
@@ -247,35 +210,5 @@ impl ValueEnum for Condition {
             Self::InputInfinite => ("input-infinite", "the input contains Inf"),
         };
         Some(clap::builder::PossibleValue::new(name).help(what))
-    }
-}
-
-impl ValueEnum for RoundMode {
-    fn value_variants<'a>() -> &'a [Self] {
-        &[Self::Up, Self::Down, Self::Nearest]
-    }
-
-    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
-        Some(match self {
-            Self::Up => clap::builder::PossibleValue::new("up").help("the next power of two"),
-            Self::Down => clap::builder::PossibleValue::new("down").help("the power of two below"),
-            Self::Nearest => clap::builder::PossibleValue::new("nearest").help("the nearest power of two; ties go up"),
-        })
-    }
-}
-
-impl ValueEnum for OutOfRange {
-    fn value_variants<'a>() -> &'a [Self] {
-        &[Self::Wrap, Self::Saturate, Self::Error]
-    }
-
-    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
-        Some(match self {
-            Self::Wrap => clap::builder::PossibleValue::new("wrap").help("the low bits; NaN and Inf give 0"),
-            Self::Saturate => {
-                clap::builder::PossibleValue::new("saturate").help("the nearest number of the type; NaN gives 0")
-            }
-            Self::Error => clap::builder::PossibleValue::new("error").help("an error; nothing is written"),
-        })
     }
 }

@@ -1,19 +1,17 @@
 //! The arguments of `tcast dequantize`.
 
 use super::shards::of_finish;
-use super::{FileArgs, ReportArgs, ShardArgs, hanging};
-use crate::dtype::Dtype;
-use crate::kernel::Condition;
-use crate::quant::{Arithmetic, LAYOUTS};
-use crate::select::{Pattern, Rename};
-use clap::Args;
+use super::{FileArgs, ReportArgs, ShardArgs, hanging, with_note};
+use crate::options::DequantizeOptions;
+use crate::quant::LAYOUTS;
+use clap::{Arg, Args};
 use std::path::PathBuf;
 
 /// The arguments of `tcast dequantize`.
 #[derive(Args, Debug)]
 #[command(
+    mut_args(of_weights),
     mut_args(of_finish),
-    mut_arg("from", |from| from.hide(true)), // the types of codes are known
     long_about = "Decode quantized weights: write a checkpoint of values instead of codes and scales.
 
 tcast recognizes weights by the names, types and shapes of their tensors and by config.json. It decodes them with the \
@@ -42,58 +40,13 @@ pub struct DequantizeArgs {
     )]
     pub model: Option<PathBuf>,
 
-    /// The type of the values: bf16, f16 or f32 [default: the type in config.json, else bf16]
-    ///
-    /// The default for ONNX models is the type of the scales, which an output that is a model always has.
-    #[arg(long, value_name = "DTYPE")]
-    pub to: Option<Dtype>,
-
-    /// Rounding of products of codes and scales
-    #[arg(long, value_enum, default_value = "library", hide_short_help = true)]
-    pub arithmetic: Arithmetic,
-
-    /// Decode only weights whose name matches; repeatable
-    ///
-    /// The others stay quantized, with their scales, and config.json still says so.
-    #[arg(long, value_name = "GLOB", help_heading = "Which weights")]
-    pub include: Vec<Pattern>,
-
-    /// Leave weights quantized whose name matches; repeatable
-    #[arg(long, value_name = "GLOB", help_heading = "Which weights")]
-    pub exclude: Vec<Pattern>,
-
-    /// Do not fail if a pattern matches no weight
-    #[arg(long, help_heading = "Which weights", hide_short_help = true)]
-    pub allow_unmatched: bool,
-
-    /// Keep the scales of activations, which no value of a weight depends on
-    #[arg(long, help_heading = "Which weights", hide_short_help = true)]
-    pub keep_activation_scales: bool,
-
-    /// Another name for a tensor in the output; repeatable
-    #[arg(long, value_name = "OLD=NEW", help_heading = "Which weights", hide_short_help = true)]
-    pub rename: Vec<Rename>,
-
-    /// Fail, and write nothing, if one of these happens to a value; repeatable, or separated by commas
-    #[arg(
-        long,
-        value_enum,
-        value_name = "WHAT",
-        value_delimiter = ',',
-        help_heading = "Reports",
-        hide_short_help = true
-    )]
-    pub fail_on: Vec<Condition>,
+    /// Options of the operation.
+    #[command(flatten)]
+    pub options: DequantizeOptions,
 
     /// Report options.
     #[command(flatten, next_help_heading = "Reports")]
     pub reports: ReportArgs,
-
-    /// ONNX models: store the elements of initializers in a file next to the model, OUT.data
-    ///
-    /// A model of more than 2047 MiB always has such a file, because protobuf messages are limited to 2 GiB.
-    #[arg(long, help_heading = "ONNX models", hide_short_help = true)]
-    pub external_data: bool,
 
     /// Options for writing checkpoints.
     #[command(flatten)]
@@ -102,6 +55,21 @@ pub struct DequantizeArgs {
     /// Where the result goes.
     #[command(flatten)]
     pub file: FileArgs,
+}
+
+/// Adds what only this command says about its options.
+fn of_weights(arg: Arg) -> Arg {
+    match arg.get_id().as_str() {
+        "include" => {
+            let text = "Decode only weights whose name matches; repeatable";
+            let note = "The others stay quantized, with their scales, and config.json still says so.";
+            arg.help(text).long_help(with_note(text, note))
+        }
+        "exclude" => arg.help("Leave weights quantized if their name matches; repeatable"),
+        "allow_unmatched" => arg.help("Do not fail if a pattern matches no weight"),
+        "from" => arg.hide(true), // the types of codes are known
+        _ => arg,
+    }
 }
 
 const EXAMPLES: &str = "Examples:

@@ -5,28 +5,26 @@ mod cast;
 mod dequantize;
 mod diff;
 mod inspect;
-mod model;
 mod promote;
 mod quantize;
 mod shards;
 
-pub use crate::job::{Defect, Partition, SchemeRule};
+pub use crate::plan::Partition;
 pub use bitcast::{BitcastArgs, ElementRange, Position};
-pub use cast::{CastArgs, ValueArgs};
+pub use cast::CastArgs;
 pub use dequantize::DequantizeArgs;
 pub use diff::{DiffArgs, ToleranceArg};
 pub use inspect::InspectArgs;
-pub use model::ModelArgs;
 pub use promote::PromoteArgs;
 pub use quantize::QuantizeArgs;
-pub use shards::{ShardArgs, Size};
+pub use shards::ShardArgs;
 
 use crate::container::known_formats;
 use crate::dtype::Dtype;
-use crate::select::{Pattern, Rename, Rule, Selection};
+use crate::select::{Pattern, Selection};
 use crate::text::TEMPORARY_FOLDER;
 use clap::builder::{BoolishValueParser, TypedValueParser};
-use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum};
+use clap::{Arg, Args, ColorChoice, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -190,12 +188,6 @@ pub struct FileArgs {
     #[arg(long, conflicts_with = "force", hide_short_help = true)]
     pub skip_existing: bool,
 
-    /// Read opaque bytes (V1, u1, U8) as this type
-    ///
-    /// For elements whose type the file does not name. The type must have the same width.
-    #[arg(long, value_name = "DTYPE")]
-    pub from: Option<Dtype>,
-
     /// Show what would change, and write nothing
     #[arg(short = 'n', long)]
     pub dry_run: bool,
@@ -221,38 +213,6 @@ pub struct FileArgs {
 fn threads(text: &str) -> Result<u16, String> {
     let number = text.parse().ok().filter(|number| (1..=1024).contains(number));
     number.ok_or_else(|| "a number from 1 to 1024; without this flag, tcast uses all cores".to_owned())
-}
-
-/// Selection of tensors.
-#[derive(Args, Debug)]
-#[command(next_help_heading = "Which tensors")]
-pub struct SelectionArgs {
-    /// Only tensors whose name matches; repeatable
-    ///
-    /// The others are copied.
-    #[arg(long, value_name = "GLOB")]
-    pub include: Vec<Pattern>,
-
-    /// Skip tensors whose name matches; repeatable
-    #[arg(long, value_name = "GLOB")]
-    pub exclude: Vec<Pattern>,
-
-    /// Another type, or keep, for some tensors
-    ///
-    /// This includes integers. Repeatable; the first match wins, and takes precedence over --to. GLOB=keep leaves the
-    /// tensors as they are.
-    #[arg(long, value_name = "GLOB=DTYPE")]
-    pub rule: Vec<Rule>,
-
-    /// Do not fail if a pattern matches no tensor
-    ///
-    /// A warning names it.
-    #[arg(long, hide_short_help = true)]
-    pub allow_unmatched: bool,
-
-    /// Another name for a tensor in the output; repeatable
-    #[arg(long, value_name = "OLD=NEW", hide_short_help = true)]
-    pub rename: Vec<Rename>,
 }
 
 /// Selection of tensors and presentation of the result; shared by `inspect` and `diff`.
@@ -349,9 +309,11 @@ fn listed(dtypes: impl Iterator<Item = Dtype>) -> String {
     dtypes.map(Dtype::name).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns a long help that ends with the meanings of the values. Short help has no room for clap's list.
-fn with_values<T: ValueEnum>(text: &str) -> String {
-    let values = T::value_variants().iter().filter_map(ValueEnum::to_possible_value);
-    let lines = values.map(|value| format!("\n- {}: {}", value.get_name(), value.get_help().unwrap_or_default()));
-    format!("{text}\n{}", lines.collect::<String>())
+/// Returns an argument whose long help ends with the meanings of its values. Short help has no room for clap's list.
+fn with_values(arg: Arg, text: &str) -> Arg {
+    let values = arg.get_possible_values();
+    let lines =
+        values.iter().map(|value| format!("\n- {}: {}", value.get_name(), value.get_help().unwrap_or_default()));
+    let text = format!("{text}\n{}", lines.collect::<String>());
+    arg.long_help(text)
 }

@@ -2,8 +2,8 @@
 
 use super::{FileArgs, with_note};
 use crate::container::known_formats;
-use crate::dtype::Dtype;
-use clap::{Arg, Args, builder::BoolishValueParser};
+use crate::options::PromoteOptions;
+use clap::{Arg, Args};
 use std::path::PathBuf;
 
 /// The arguments of `tcast promote`.
@@ -43,38 +43,9 @@ pub struct PromoteArgs {
                                 one folder of .safetensors shards."))]
     pub inputs: Vec<PathBuf>,
 
-    /// Allow a type that loses values, or is wider
-    ///
-    /// Otherwise, tcast refuses a type that cannot hold all values of an input, or is wider than every input.
-    #[arg(long, help_heading = "The common type")]
-    pub r#unsafe: bool,
-
-    /// Give scalars the type of the others, as in torch
-    #[arg(long, help_heading = "The common type")]
-    pub pytorch_scalar: bool,
-
-    /// The type for uint64 with a signed integer, which --unsafe allows
-    #[arg(
-        long,
-        requires = "unsafe",
-        value_name = "DTYPE",
-        default_value = "float32",
-        hide_short_help = true,
-        help_heading = "The common type"
-    )]
-    pub u64_target: Dtype,
-
-    /// Tensor to use, where a file has several; repeatable
-    ///
-    /// The others are copied.
-    #[arg(long, value_name = "NAME")]
-    pub tensor: Vec<String>,
-
-    /// Clamp to the range of a float8; false: infinite or NaN instead [default: true]
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
-          value_parser = BoolishValueParser::new(), hide_possible_values = true, hide_short_help = true,
-          help_heading = "The common type")]
-    pub saturate: Option<bool>,
+    /// Options of the operation.
+    #[command(flatten)]
+    pub options: PromoteOptions,
 
     /// Where the results go.
     #[command(flatten)]

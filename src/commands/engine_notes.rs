@@ -4,7 +4,7 @@
 //! so files that compressed-tensors itself writes are affected too. `tests/interop/transformers_quantizes.py` tries them.
 
 use crate::dtype::Dtype;
-use crate::job::Quantizing;
+use crate::plan::Quantizing;
 use crate::quant::{CodeValues, Layout, Precision, QuantMethod, Scheme};
 use std::collections::BTreeSet;
 

@@ -8,7 +8,6 @@ use crate::error::Result;
 use crate::job::{self, Finished};
 use crate::report::Report;
 use crate::text::stderr_columns;
-use serde_json::{Map, Value};
 use std::path::Path;
 use std::time::Instant;
 
@@ -16,30 +15,17 @@ use std::time::Instant;
 pub(super) fn run(command: &str, path: &Path, args: &FileArgs) -> Result<()> {
     let start = Instant::now();
     let finished = job::finish(path, !args.no_sync, threads(args.threads))?;
-    let time = Some(start.elapsed());
-    let empty = Report {
-        operator: command,
-        input: path,
-        output: path,
-        options: Value::Object(Map::new()),
-        config: None,
-        bytes_in: 0,
-        files: Vec::new(),
-        before: 0,
-        time,
-        is_published: false,
-    };
+    let empty = Report { time: Some(start.elapsed()), ..Report::empty(command, path, path) };
     let report = match &finished {
         &Finished::Already { bytes, shards } => Report { bytes_in: bytes, before: shards, ..empty },
         Finished::Now { operator, options, input, bytes_in, files } => Report {
-            operator,
-            input,
             options: options.clone(),
             bytes_in: *bytes_in,
             files: files.clone(),
             before: files.len(),
             is_published: true,
-            ..empty
+            time: empty.time,
+            ..Report::empty(operator, input, path)
         },
     };
     if args.json {

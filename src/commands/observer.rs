@@ -2,8 +2,7 @@
 
 use super::messages::{print_error, print_message, warn, warn_of_abandoned};
 use crate::io::temporaries::{Kept, Start};
-use crate::job::{Notice, Observer, ShardProgress};
-use crate::progress::{self, Progress, Shards};
+use crate::progress::{self, Notice, Observer, Progress, ShardProgress, Shards};
 use crate::text::{as_glob, first_few, flag_with, path_text, shorten};
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -11,8 +11,9 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::job::{self, FileReport, Job, JobInput, Publish, TensorReport};
 use crate::kernel::{Counts, Loss};
-use crate::operator::promote::{self, Decision, PromoteAttributes};
+use crate::operator::promote::{self, Decision};
 use crate::operator::{Operator, cast};
+use crate::options::{PromoteOptions, RecordedOptions};
 use crate::plan;
 use crate::report::schema;
 use crate::select::Selection;
@@ -37,7 +38,7 @@ struct Operand<'a> {
 
 pub(super) fn run(args: &PromoteArgs) -> Result<()> {
     let start = Instant::now();
-    promote::check_u64_target(args.u64_target)?;
+    promote::check_u64_target(args.options.attributes.u64_target)?;
     let inputs = job::open(
         &args.inputs,
         Publish::Together,
@@ -45,7 +46,7 @@ pub(super) fn run(args: &PromoteArgs) -> Result<()> {
         &Console { is_quiet: args.file.quiet },
         |error, _| error,
     )?;
-    plan::check_from(inputs.iter().flat_map(Checkpoint::tensors).map(|(_, tensor)| tensor), args.file.from)?;
+    plan::check_from(inputs.iter().flat_map(Checkpoint::tensors).map(|(_, tensor)| tensor), args.options.from)?;
     if let (Some(folder), 2.., false) =
         (inputs.iter().find(|input| input.folder.is_some()), inputs.len(), args.file.dry_run)
     {
@@ -53,11 +54,6 @@ pub(super) fn run(args: &PromoteArgs) -> Result<()> {
         return Err(error.remedy("leave the other inputs out, and name the tensors of the folder with --tensor"));
     }
     let operands = operands(args, &inputs)?;
-    let attributes = PromoteAttributes {
-        is_unsafe: args.r#unsafe,
-        pytorch_scalar: args.pytorch_scalar,
-        u64_target: args.u64_target,
-    };
     let named: Vec<promote::PromoteInput> = operands
         .iter()
         .map(|operand| promote::PromoteInput {
@@ -66,8 +62,8 @@ pub(super) fn run(args: &PromoteArgs) -> Result<()> {
             is_scalar: operand.tensor.shape.is_empty(),
         })
         .collect();
-    let decision = promote::promote(&named, &attributes)?;
-    if args.saturate.is_some() && !decision.dtype.is_float8() && decision.dtype != Dtype::Float8E8M0 {
+    let decision = promote::promote(&named, &args.options.attributes)?;
+    if args.options.saturate.is_some() && !decision.dtype.is_float8() && decision.dtype != Dtype::Float8E8M0 {
         let error = Error::usage(format!("--saturate is for float8 types, and the common one is {}", decision.dtype));
         return Err(error.remedy("leave --saturate out"));
     }
@@ -90,7 +86,7 @@ pub(super) fn run(args: &PromoteArgs) -> Result<()> {
 
 /// Returns the names of an input's tensors that take part; empty if it has only one, which always does.
 fn only(args: &PromoteArgs, input: &Checkpoint) -> Vec<String> {
-    if input.tensors().count() == 1 { Vec::new() } else { args.tensor.clone() }
+    if input.tensors().count() == 1 { Vec::new() } else { args.options.tensor.clone() }
 }
 
 /// Returns the tensors that take part: the only one of an input, or the named ones.
@@ -106,7 +102,7 @@ fn operands<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint]) -> Result<Vec<Oper
                 continue;
             }
             let in_tensor = |error: Error| error.in_tensor(&tensor.name).in_file(shard.path());
-            let dtype = plan::source_form(tensor, args.file.from).map_err(in_tensor)?.dtype();
+            let dtype = plan::source_form(tensor, args.options.from).map_err(in_tensor)?.dtype();
             found.insert(tensor_name);
             let name = if inputs.len() == 1 { shorten(tensor_name) } else { shorten(&path_text(path)) };
             operands.push(Operand { file, tensor, tensor_name, name, dtype });
@@ -118,7 +114,7 @@ fn operands<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint]) -> Result<Vec<Oper
             return Err(missing_tensor(slice::from_ref(input), name).in_file(path));
         }
     }
-    match args.tensor.iter().find(|name| !found.contains(name.as_str())) {
+    match args.options.tensor.iter().find(|name| !found.contains(name.as_str())) {
         Some(missing) => {
             let error = missing_tensor(inputs, missing);
             Err(if let [only] = &args.inputs[..] { error.in_file(only) } else { error })
@@ -140,11 +136,12 @@ struct Promoted<'a> {
 fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -> Result<Vec<Promoted<'a>>> {
     let Some(output) = &args.file.output else { return Err(Error::usage("name the output with -o")) };
     check_standard_output(output, args.file.json)?;
-    let attributes = cast::CastAttributes { saturate: args.saturate, ..cast::CastAttributes::default() };
-    let (tensor, from, saturate) = (&args.tensor, args.file.from, args.saturate);
-    let options = json!({ "to": decision.dtype, "tensor": tensor, "from": from, "saturate": saturate });
-    let job =
-        Job { publish: Publish::Together, ..job(Operator::Promote(attributes), None, (&args.file, None), options) };
+    let attributes = cast::CastAttributes { saturate: args.options.saturate, ..cast::CastAttributes::default() };
+    let job = Job {
+        publish: Publish::Together,
+        options: RecordedOptions::of(&PromoteOptions { to: Some(decision.dtype), ..args.options.clone() }),
+        ..job(Operator::Promote(attributes), &args.file)
+    };
     let selection = |input| {
         let only = only(args, input);
         Selection { to: Some(decision.dtype), all: true, only, ..Selection::default() }
@@ -155,7 +152,7 @@ fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -
         JobInput {
             source,
             selection,
-            from: args.file.from.filter(|_| plan::check_from(tensors, args.file.from).is_ok()),
+            from: args.options.from.filter(|_| plan::check_from(tensors, args.options.from).is_ok()),
             recoding: None,
         }
     };
@@ -199,9 +196,9 @@ fn document(args: &PromoteArgs, operands: &[Operand], decision: Decision, promot
         "dry_run": args.file.dry_run,
         "dtype": decision.dtype.name(),
         "rule": decision.rule.name(),
-        "unsafe": args.r#unsafe,
-        "pytorch_scalar": args.pytorch_scalar,
-        "u64_target": args.u64_target.name(),
+        "unsafe": args.options.attributes.is_unsafe,
+        "pytorch_scalar": args.options.attributes.pytorch_scalar,
+        "u64_target": args.options.attributes.u64_target.name(),
         "inputs": inputs.collect::<Vec<_>>(),
     });
     if !args.file.dry_run {

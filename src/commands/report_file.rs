@@ -59,11 +59,17 @@ impl ReportFile {
         Ok(Self { destination, is_page })
     }
 
-    pub(super) fn write(self, report: &Report, source: &Checkpoint, args: &FileArgs) -> Result<()> {
+    /// Writes the report on an input; `from` is the type of its untyped elements.
+    pub(super) fn write(
+        self,
+        report: &Report,
+        (source, from): (&Checkpoint, Option<Dtype>),
+        args: &FileArgs,
+    ) -> Result<()> {
         if !self.is_page {
             return self.write_json(report, report.is_published, args);
         }
-        let text = page(report, &spreads(report, source, args.from, threads(args.threads))?);
+        let text = page(report, &spreads(report, source, from, threads(args.threads))?);
         self.write_with(args, report.is_published, |file| file.write_all(text.as_bytes()))
     }
 
@@ -98,10 +104,10 @@ impl ReportFile {
 /// Returns the exponents of the noisiest tensors, before and after. Parts of a checkpoint cannot be read yet.
 fn spreads(report: &Report, source: &Checkpoint, from: Option<Dtype>, threads: usize) -> Result<Vec<ExponentSpread>> {
     // An existing output may not be from this run, or the output is not a file.
-    if !report.is_published || is_standard_output(report.output) {
+    if !report.is_published || is_standard_output(&report.output) {
         return Ok(Vec::new());
     }
-    let Ok(output) = checkpoint::probe(report.output, 1) else { return Ok(Vec::new()) };
+    let Ok(output) = checkpoint::probe(&report.output, 1) else { return Ok(Vec::new()) };
     let noise = |tensor: &&TensorReport| {
         tensor.accuracy.as_ref().and_then(|accuracy| accuracy.sqnr_db).filter(|noise| noise.is_finite())
     };

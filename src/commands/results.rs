@@ -4,12 +4,12 @@ use super::messages::{note, print, print_error, print_json, print_line, print_me
 use super::report_file::ReportFile;
 use crate::cli::FileArgs;
 use crate::container::checkpoint::{CONFIG, Checkpoint};
+use crate::convert::FileConversion;
 use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Result};
 use crate::io::output::{self, is_standard_output};
 use crate::job::{self, Job, Written};
 use crate::report::{Report, several, unconverted};
-use crate::select::Selection;
 use crate::text::{path_text, quoted, size, stderr_columns, stdout_columns};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -17,25 +17,17 @@ use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// A conversion, according to the arguments.
+/// A conversion, and how its results are shown.
 pub(super) struct Task<'a> {
-    pub(super) job: Job<'a>,
+    pub(super) conversion: FileConversion<'a>,
     pub(super) inputs: &'a [PathBuf],
     pub(super) file: &'a FileArgs,
-    pub(super) selection: Selection,
-    /// Description of the quantized weights in config.json.
-    pub(super) config: Option<&'a Value>,
     /// Further notes for the user.
     pub(super) notes: Vec<String>,
     pub(super) report: Option<&'a Path>,
 }
 
-impl<'a> Task<'a> {
-    /// Creates a conversion without a config, notes and a report.
-    pub(super) fn new(job: Job<'a>, inputs: &'a [PathBuf], file: &'a FileArgs, selection: Selection) -> Self {
-        Self { job, inputs, file, selection, config: None, notes: Vec::new(), report: None }
-    }
-
+impl Task<'_> {
     fn print_message(&self, message: &str) {
         if !self.file.quiet {
             print_message(message);
@@ -47,29 +39,11 @@ impl<'a> Task<'a> {
     }
 }
 
-fn report<'a>(
-    task: &'a Task,
-    source: &'a Checkpoint,
-    output: &'a Path,
-    written: Written<'a>,
-    begin: Instant,
-) -> Report<'a> {
-    let (job, Written { files, before, .. }) = (&task.job, written);
-    let bytes_in = match job.partition {
-        Some(_) => files.iter().flat_map(|file| &file.tensors).map(|tensor| tensor.bytes_in).sum(),
-        None => source.bytes(),
-    };
-    let time = (!job.dry_run).then(|| begin.elapsed());
-    let (operator, input, options) = (job.operator.name(), &*source.path, job.options.clone());
-    let is_published = time.is_some() && !files.iter().any(|file| file.meets(&job.fail_on));
-    Report { operator, input, output, options, config: task.config, bytes_in, files, before, time, is_published }
-}
-
 /// Reports that the output of the only input exists, and is kept.
 pub(super) fn show_skipped(task: &Task, source: &Checkpoint, output: &Path) -> Result<()> {
     task.print_skipped(output);
     if task.file.json {
-        print_json(&unconverted(task.job.operator.name(), &source.path, output, None))?;
+        print_json(&unconverted(task.conversion.job.operator.name(), &source.path, output, None))?;
     }
     Ok(())
 }
@@ -82,13 +56,13 @@ pub(super) fn show(
     report_file: Option<ReportFile>,
     unscaled: Option<Dtype>,
 ) -> Result<()> {
-    let (args, job) = (task.file, &task.job);
+    let (args, job) = (task.file, &task.conversion.job);
     let (finished, all, was_complete) = (written.finished, written.all, written.was_complete);
     // Never dropped, like the inputs.
-    let report = ManuallyDrop::new(report(task, source, output, written, begin));
+    let report = ManuallyDrop::new(task.conversion.report(source, output, written, begin));
     let refusal = report.refusal(&job.fail_on);
     if let Some(file) = report_file
-        && let Err(error) = file.write(&report, source, args)
+        && let Err(error) = file.write(&report, (source, task.conversion.from), args)
     {
         if refusal.is_none() {
             return Err(error);
@@ -118,7 +92,7 @@ pub(super) fn show(
         note_unscaled(to, report.flushes_most(), task.inputs);
     }
     task.notes.iter().for_each(|text| note(text));
-    if task.config.is_some() && !args.dry_run && job.partition.is_none() && !output.join(CONFIG).exists() {
+    if task.conversion.config.is_some() && !args.dry_run && job.partition.is_none() && !output.join(CONFIG).exists() {
         note(if output.is_dir() {
             "there is no config.json: engines and tcast dequantize need one, with the quantization_config that --json prints"
         } else {
@@ -210,18 +184,18 @@ impl Several {
         (source, output, written): (&Checkpoint, &Path, Result<Option<Written>>),
         begin: Instant,
     ) -> Result<()> {
-        let operator = task.job.operator.name();
+        let operator = task.conversion.job.operator.name();
         match written {
             Ok(Some(written)) => {
                 let (was_complete, finished, all) = (written.was_complete, written.finished, written.all);
-                let report = report(task, source, output, written, begin);
-                if let Some(refusal) = report.refusal(&task.job.fail_on) {
+                let report = task.conversion.report(source, output, written, begin);
+                if let Some(refusal) = report.refusal(&task.conversion.job.fail_on) {
                     self.fail(refusal, json!(report));
                     return Ok(());
                 }
                 self.add_converted(task, &report, was_complete)?;
-                if task.job.partition.is_some() && !was_complete && !task.file.dry_run && !task.file.quiet {
-                    print_finish(&task.job, output, finished, all);
+                if task.conversion.job.partition.is_some() && !was_complete && !task.file.dry_run && !task.file.quiet {
+                    print_finish(&task.conversion.job, output, finished, all);
                 }
             }
             Ok(None) => {
@@ -250,7 +224,7 @@ impl Several {
         }
         if was_complete {
             self.complete += 1;
-            task.print_message(&already_complete(report.output));
+            task.print_message(&already_complete(&report.output));
             return Ok(());
         }
         self.done += 1;
@@ -267,7 +241,7 @@ impl Several {
 
     /// Reports on all inputs. Fails if one has failed.
     pub(super) fn finish(self, task: &Task, start: Instant, report_file: Option<ReportFile>) -> Result<()> {
-        let (args, operator) = (task.file, task.job.operator.name());
+        let (args, operator) = (task.file, task.conversion.job.operator.name());
         let time = (!args.dry_run).then(|| start.elapsed());
         let document = several(operator, &self.documents, (self.bytes_in, self.bytes_out), time);
         let is_published = !args.dry_run && self.done > 0;

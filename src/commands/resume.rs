@@ -1,11 +1,10 @@
 //! Commands that continue an unfinished conversion.
 
 use crate::cli::Cli;
-use crate::error::{InterruptedWork, WorkState};
-use crate::report::is_default;
+use crate::error::{InterruptedWork, RecordedOptions, WorkState};
 use crate::text::{flag_with, quoted, remove_folder};
 use clap::{Command, CommandFactory};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use std::path::Path;
 
 /// Returns the remedy for an unfinished conversion. Its records are as untrusted as any file: they only give quoted
@@ -50,32 +49,25 @@ fn has_flag(subcommand: &Command, name: &str) -> bool {
 }
 
 /// Returns the command that began the conversion, without the output.
-fn command(operator: &str, input: &Path, options: &Map<String, Value>) -> Option<String> {
+fn command(operator: &str, input: &Path, options: &RecordedOptions) -> Option<String> {
     let subcommand = subcommand(operator)?;
     let mut words = vec![format!("tcast {} {}", subcommand.get_name(), quoted(input))];
-    for (name, value) in options {
+    for (name, value) in options.given(operator) {
         // Rules and renames have one flag each.
-        let flag = name.replace('_', "-");
-        let flag = if has_flag(&subcommand, &flag) { &*flag } else { flag.trim_end_matches('s') };
-        if !has_flag(&subcommand, flag) && !is_default(name, value) {
-            return None;
-        }
-        let flag = format!("--{flag}");
-        let word = |value: &Value| match value {
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
-        };
-        match (name.as_str(), value) {
-            _ if is_default(name, value) => {}
-            ("saturate", Value::Bool(false)) => words.push("--no-saturate".to_owned()),
-            ("fail_on", Value::Array(items)) => {
-                let losses: Vec<&str> = items.iter().filter_map(Value::as_str).collect();
-                words.push(flag_with(&flag, &losses.join(",")));
+        let argument = |name: &str| subcommand.get_arguments().find(|argument| argument.get_id() == name);
+        let argument = argument(name).or_else(|| argument(name.trim_end_matches('s')))?;
+        let flag = format!("--{}", argument.get_long()?);
+        let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        match (value, argument.get_value_delimiter()) {
+            (Value::Bool(false), _) => words.push(flag.replace("--", "--no-")),
+            (Value::Bool(true), _) => words.push(flag),
+            (Value::Array(items), Some(delimiter)) => {
+                let items: Vec<String> = items.iter().map(word).collect();
+                words.push(flag_with(&flag, &items.join(&delimiter.to_string())));
             }
-            (_, Value::Bool(_)) => words.push(flag),
-            ("max_shard_size", bytes) => words.push(flag_with(&flag, &format!("{bytes}B"))),
-            (_, Value::Array(items)) => words.extend(items.iter().map(|item| flag_with(&flag, &word(item)))),
-            (_, value) => words.push(flag_with(&flag, &word(value))),
+            (Value::Array(items), None) => words.extend(items.iter().map(|item| flag_with(&flag, &word(item)))),
+            (bytes, _) if name == "max_shard_size" => words.push(flag_with(&flag, &format!("{bytes}B"))),
+            (value, _) => words.push(flag_with(&flag, &word(value))),
         }
     }
     Some(words.join(" "))

@@ -1,5 +1,6 @@
 //! Kinds of errors, by which a caller chooses its advice.
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 
@@ -130,6 +131,11 @@ pub struct InterruptedWork {
     pub state: WorkState,
 }
 
+/// The options in effect that influence the bytes of an output, by their names. The manifest of a folder and the report
+/// contain them, and a run continues another one only if these are the same.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RecordedOptions(pub(crate) Map<String, Value>);
+
 /// State of an unfinished conversion.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -142,8 +148,8 @@ pub enum WorkState {
         operator: String,
         /// Path of the input.
         input: PathBuf,
-        /// Options, by their names.
-        options: Map<String, Value>,
+        /// Its options.
+        options: RecordedOptions,
     },
     /// Its records cannot be read.
     Unreadable,

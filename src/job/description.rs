@@ -5,11 +5,11 @@ use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
 use crate::engine::{Detail, RunOptions};
 use crate::operator::Operator;
-use crate::plan::{ModelOptions, Partition, Recoding};
+use crate::options::{ModelOptions, RecordedOptions};
+use crate::plan::{Partition, Recoding};
 use crate::progress::{Cancel, Never, Progress};
 use crate::select::Selection;
 use crate::threads::cores;
-use serde_json::Value;
 use std::path::Path;
 
 /// A conversion of some inputs.
@@ -38,14 +38,14 @@ pub(crate) struct Job<'a> {
     /// Cast codes of quantized weights as if they were values.
     pub(crate) force_codes: bool,
     /// Options for ONNX models.
-    pub(crate) model: ModelOptions<'a>,
+    pub(crate) model: ModelOptions,
     /// The changes to values that make the job fail.
     pub(crate) fail_on: FailOn,
     pub(crate) measures: Measures,
     /// True if the caller uses the result of each tensor of a file; otherwise the report need not list the tensors.
     pub(crate) shows_tensors: bool,
     /// All options that affect the bytes of the output. A run can continue another one only if these are the same.
-    pub(crate) options: Value,
+    pub(crate) options: RecordedOptions,
     /// Source of cancellation.
     pub(crate) cancel: &'a dyn Cancel,
 }
@@ -71,7 +71,7 @@ impl Job<'_> {
             fail_on: FailOn::default(),
             measures: Measures::default(),
             shows_tensors: true,
-            options: Value::Null,
+            options: RecordedOptions::default(),
             cancel: &Never,
         }
     }
@@ -90,8 +90,10 @@ impl Job<'_> {
 
 /// Action if an output already exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum IfExists {
+pub enum IfExists {
+    /// Refuse to write it.
     Refuse,
+    /// Replace it.
     Replace,
     /// Leave it as it is.
     Skip,

@@ -13,15 +13,9 @@ mod outcome;
 mod place;
 mod recognized;
 
-pub(crate) use crate::plan::{DecodeOptions, Misfit, QuantizeRequest, Quantizing, Recoding, layout_of};
-pub use crate::plan::{Partition, SchemeRule};
-pub use crate::progress::Cancel;
-pub(crate) use crate::progress::Never;
-pub(crate) use crate::progress::{Notice, Observer, ShardProgress};
-pub(crate) use description::{IfExists, Job, JobInput, Measures, Publish};
+pub use description::IfExists;
+pub(crate) use description::{Job, JobInput, Measures, Publish};
 pub(crate) use folder::{Finished, finish};
-#[cfg(feature = "cli")]
-pub use outcome::Defect;
 pub(crate) use outcome::FailOn;
 pub use outcome::{FileReport, TensorReport};
 #[cfg(feature = "cli")]
@@ -34,6 +28,7 @@ use crate::io::identity::Files;
 use crate::io::output;
 use crate::io::temporaries::NewFolder;
 use crate::operator::Operator;
+use crate::progress::{Notice, Observer};
 use crate::text::is;
 use file::FileOutput;
 use folder::FolderOutput;

@@ -3,10 +3,11 @@
 use crate::container::{Elements, indices, row_major};
 use crate::dtype::Dtype;
 use crate::engine::Outcome;
-use crate::kernel::{Condition, Counts, Firsts};
+use crate::kernel::{Condition, Counts, Firsts, Loss};
 use crate::measure::accuracy::Accuracy;
 use crate::measure::hash::Hashes;
 use crate::measure::quantized::{CodesOrigin, QuantizedAccuracy};
+use crate::options::Defect;
 use crate::plan::{CodesSource, Operation, Plan, Quantization, Step, Unrecovered};
 use crate::select::KeptReason;
 use crate::text::counted;
@@ -26,18 +27,13 @@ pub(crate) struct FailOn {
     pub min_sqnr_db: Option<f64>,
 }
 
-/// A defect of a quantized weight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
-pub enum Defect {
-    /// Values beyond the largest code of their group by more than half a step
-    Clipped,
-    /// Groups whose scale is too small for its type
-    Underflowed,
-}
-
-impl From<Vec<Condition>> for FailOn {
-    fn from(conditions: Vec<Condition>) -> Self {
+impl From<&[Condition]> for FailOn {
+    /// Refuses values that meet one of these conditions. `nan` also stands for NaN that is lost.
+    fn from(given: &[Condition]) -> Self {
+        let mut conditions = given.to_vec();
+        if conditions.contains(&Condition::Lost(Loss::Nan)) {
+            conditions.push(Condition::Lost(Loss::NanLost));
+        }
         Self { conditions, ..Self::default() }
     }
 }
@@ -204,6 +200,12 @@ impl<'a> FileReport<'a> {
         Self { file, bytes: plan.len, tensors: tensors.collect(), will_be_deflated: plan.is_deflated }
     }
 
+    /// Copies the names of tensors, so that the report can outlive the input.
+    pub(crate) fn into_owned(self) -> FileReport<'static> {
+        let tensors = self.tensors.into_iter().map(TensorReport::into_owned).collect();
+        FileReport { file: self.file, bytes: self.bytes, tensors, will_be_deflated: self.will_be_deflated }
+    }
+
     /// Reports a finished conversion without its tensors.
     pub(super) fn without_tensors(file: String, plan: &Plan<'a>) -> Self {
         Self { file, bytes: plan.len, tensors: Vec::new(), will_be_deflated: plan.is_deflated }
@@ -292,6 +294,29 @@ impl<'a> TensorReport<'a> {
             },
             sha256_in: None,
             sha256_out: None,
+        }
+    }
+
+    fn into_owned(self) -> TensorReport<'static> {
+        let own = |name: Option<Cow<str>>| name.map(|name| Cow::Owned(name.into_owned()));
+        TensorReport {
+            name: Cow::Owned(self.name.into_owned()),
+            renamed_from: own(self.renamed_from),
+            shape: Cow::Owned(self.shape.into_owned()),
+            from: self.from,
+            to: self.to,
+            stored: own(self.stored),
+            layout: own(self.layout),
+            is_converted: self.is_converted,
+            kept: self.kept,
+            bytes_in: self.bytes_in,
+            bytes_out: self.bytes_out,
+            counts: self.counts,
+            firsts: self.firsts,
+            accuracy: self.accuracy,
+            quantized: self.quantized,
+            sha256_in: self.sha256_in,
+            sha256_out: self.sha256_out,
         }
     }
 

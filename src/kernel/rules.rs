@@ -1,5 +1,7 @@
 //! Rules of a cast that its types leave open.
 
+use serde::Serialize;
+
 /// The rules that the types of a cast leave open, with the names of `cast.md` and ONNX Cast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
@@ -19,8 +21,8 @@ impl Default for Rules {
         Self {
             saturate: true,
             infinity_saturates_fnuz: false,
-            round_mode: RoundMode::Up,
-            out_of_range: OutOfRange::Wrap,
+            round_mode: RoundMode::default(),
+            out_of_range: OutOfRange::default(),
         }
     }
 }
@@ -36,23 +38,30 @@ impl Rules {
 }
 
 /// Direction in which E8M0 rounds to a power of two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum RoundMode {
-    /// To the next power of two upwards.
+    /// the next power of two
+    #[default]
     Up,
-    /// To the power of two below.
+    /// the power of two below
     Down,
-    /// To the nearest power of two, ties upwards.
+    /// the nearest power of two; ties go up
     Nearest,
 }
 
-/// Result for a float beyond an integer type's range, including NaN and Inf.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Result for a float beyond an integer type's range, including NaN and Inf. With `Error`, a kernel wraps, and the caller
+/// must refuse: see [`Kernel::refuses`](super::Kernel::refuses).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum OutOfRange {
-    /// The low bits of the integer; 0 for NaN and Inf.
+    /// the low bits; NaN and Inf give 0
+    #[default]
     Wrap,
-    /// The nearest end of the range; 0 for NaN.
+    /// the nearest number of the type; NaN gives 0
     Saturate,
-    /// As [`OutOfRange::Wrap`], and the caller must refuse: see [`Kernel::refuses`](super::Kernel::refuses).
+    /// an error; nothing is written
     Error,
 }

@@ -4,6 +4,7 @@
 use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Kind, Result};
 use crate::kernel::{OutOfRange, RoundMode, Rules};
+use serde::{Serialize, Serializer};
 use std::str::FromStr;
 
 /// A version of Cast.
@@ -39,7 +40,7 @@ pub static ATTRIBUTES: [(&str, u32); 2] = [("saturate", 19), ("round_mode", 24)]
 const DEFAULT_VERSION: u32 = 23;
 
 /// A version of ONNX's set of operators, from 1 to [`Opset::NEWEST`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Opset(u32);
 
 impl Opset {
@@ -84,23 +85,58 @@ impl FromStr for Opset {
 
 /// The attributes of a cast, as ONNX names them, and one choice that ONNX leaves open.
 ///
-/// Attributes that are not given have their defaults; every version accepts them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Attributes that are not given have their defaults; every version accepts them. They are serialized with their values in
+/// effect.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "cli", derive(clap::Args))]
 pub struct CastAttributes {
-    /// float8 targets: clamp values beyond the range (default) or let them become infinite or NaN.
+    /// Clamp to the range of a float8 [default: true]
+    ///
+    /// With false, values beyond the range become infinite or NaN.
+    #[serde(serialize_with = "or_true")]
+    #[cfg_attr(
+        feature = "cli",
+        arg(
+            long,
+            value_name = "BOOL",
+            num_args = 0..=1,
+            require_equals = true,
+            default_missing_value = "true",
+            value_parser = clap::builder::BoolishValueParser::new(),
+            hide_possible_values = true
+        )
+    )]
     pub saturate: Option<bool>,
-    /// float8e8m0 targets: the rounding direction; the default is up.
+
+    /// How to round to float8e8m0 [default: up]
+    #[serde(serialize_with = "or_default")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "MODE", hide_short_help = true, hide_possible_values = true))]
     pub round_mode: Option<RoundMode>,
-    /// Integer targets: the result for a float beyond the range, which ONNX leaves undefined.
-    pub out_of_range: OutOfRange,
-    /// The opset that determines the version of Cast; without an opset, every type and attribute is accepted.
+
+    /// Float beyond an integer: wrap, saturate, error
+    ///
+    /// What becomes of a float or a text that an integer type cannot hold, which ONNX leaves undefined [default: wrap];
+    /// an integer always keeps its low bits.
+    #[serde(serialize_with = "or_default")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "POLICY", hide_possible_values = true))]
+    pub out_of_range: Option<OutOfRange>,
+
+    /// Cast by the rules of this opset, 1 to 28 [default: all types and attributes, by the rules of Cast-23]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "N", hide_short_help = true))]
     pub opset: Option<Opset>,
 }
 
-impl Default for CastAttributes {
-    fn default() -> Self {
-        Self { saturate: None, round_mode: None, out_of_range: OutOfRange::Wrap, opset: None }
-    }
+#[allow(clippy::ref_option, clippy::trivially_copy_pass_by_ref, reason = "serde passes the field")]
+fn or_true<S: Serializer>(value: &Option<bool>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_bool(value.unwrap_or(true))
+}
+
+#[allow(clippy::ref_option, reason = "serde passes the field")]
+fn or_default<T: Copy + Default + Serialize, S: Serializer>(
+    value: &Option<T>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    value.unwrap_or_default().serialize(serializer)
 }
 
 impl CastAttributes {
@@ -113,8 +149,8 @@ impl CastAttributes {
             saturate,
             // Cast-24 changed one row of the float8 table: Inf to a FNUZ type gives FLT_MAX, no longer NaN.
             infinity_saturates_fnuz: saturate && version >= 24,
-            round_mode: self.round_mode.unwrap_or(RoundMode::Up),
-            out_of_range: self.out_of_range,
+            round_mode: self.round_mode.unwrap_or_default(),
+            out_of_range: self.out_of_range.unwrap_or_default(),
         }
     }
 

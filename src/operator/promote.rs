@@ -26,14 +26,31 @@ pub struct PromoteInput<'a> {
     pub is_scalar: bool,
 }
 
-/// The attributes of the operator.
+/// The attributes of the operator: `promote_unsafe`, `pytorch_scalar_promotion` and `u64_integer_promotion_target`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "cli", derive(clap::Args))]
 pub struct PromoteAttributes {
-    /// `promote_unsafe`: accept types that lose values, or that are wider than the types of all inputs.
+    /// Allow a type that loses values, or is wider
+    ///
+    /// Otherwise, tcast refuses a type that cannot hold all values of an input, or is wider than every input.
+    #[cfg_attr(feature = "cli", arg(id = "unsafe", long))]
     pub is_unsafe: bool,
-    /// `pytorch_scalar_promotion`: scalars take the type of the other inputs, unless a scalar is of a higher kind.
+
+    /// Give scalars the type of the others, as in torch
+    #[cfg_attr(feature = "cli", arg(long))]
     pub pytorch_scalar: bool,
-    /// `u64_integer_promotion_target`: the type for uint64 with a signed integer; see [`check_u64_target`].
+
+    /// The type for uint64 with a signed integer, which --unsafe allows
+    #[cfg_attr(
+        feature = "cli",
+        arg(
+            long,
+            requires = "unsafe",
+            value_name = "DTYPE",
+            default_value_t = PromoteAttributes::default().u64_target,
+            hide_short_help = true
+        )
+    )]
     pub u64_target: Dtype,
 }
 

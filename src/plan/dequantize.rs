@@ -5,9 +5,9 @@ use super::weights::Weights;
 use crate::container::checkpoint::{CONFIG, Checkpoint, HF_QUANT_CONFIG, QUANTIZE_CONFIG};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
+use crate::options::DequantizeOptions;
 use crate::quant::{
-    Arithmetic, CheckpointInfo, FoundWeight, Modules, Role, comfy_metadata_of, config_of, hf_quant_config_of,
-    quantize_config_of,
+    CheckpointInfo, FoundWeight, Modules, Role, comfy_metadata_of, config_of, hf_quant_config_of, quantize_config_of,
 };
 use crate::read::{DecodedValues, Decoders, LogicalCheckpoint};
 use crate::select::policy::{Policy, expert_sets, fused_sets};
@@ -31,22 +31,12 @@ pub(crate) struct Recoding<'a> {
 /// Number of problems listed for a model without quantized weights.
 const FEW: usize = 5;
 
-/// Options for decoding weights.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct DecodeOptions {
-    /// The type of the values; `None` for the default of each weight.
-    pub(crate) target: Option<Dtype>,
-    pub(crate) arithmetic: Arithmetic,
-    pub(crate) keeps_activation_scales: bool,
-    /// True if inexact values are counted.
-    pub(crate) counts_inexact: bool,
-}
-
 impl<'a> Recoding<'a> {
     /// Plans the decoding of the selected weights. Fails if the model has no quantized weights, a weight cannot be
     /// decoded, or the config cannot express that other weights stay quantized.
-    pub(crate) fn decode(model: &LogicalCheckpoint<'a>, selection: &Selection, options: DecodeOptions) -> Result<Self> {
-        let DecodeOptions { target, arithmetic, keeps_activation_scales, counts_inexact } = options;
+    pub(crate) fn decode(model: &LogicalCheckpoint<'a>, options: &DequantizeOptions) -> Result<Self> {
+        let &DequantizeOptions { to: target, arithmetic, keep_activation_scales, .. } = options;
+        let selection = &options.tensors.selection();
         let in_file = |error: Error| error.in_file(&model.source.path);
         let (selected, left): (Vec<&FoundWeight>, Vec<&FoundWeight>) =
             model.found.weights.iter().partition(|weight| selection.selects(&weight.name));
@@ -65,13 +55,13 @@ impl<'a> Recoding<'a> {
         }
         weights.reserve(selected.iter().map(|weight| weight.parts.len()).sum());
         let mut left_out = Vec::new();
-        let values = DecodedValues::Rounded { target, arithmetic, is_watched: counts_inexact };
+        let values = DecodedValues::Rounded { target, arithmetic, is_watched: options.counts_inexact() };
         let mut shared = Decoders::new(model, values);
         for weight in &selected {
             for &(role, at) in &weight.parts {
                 match role {
                     Role::Shape | Role::Description => weights.leave_out(model.places[at]),
-                    Role::Activation if !keeps_activation_scales => {
+                    Role::Activation if !keep_activation_scales => {
                         weights.leave_out(model.places[at]);
                         left_out.push(model.tensors[at].name.to_owned());
                     }
@@ -87,7 +77,7 @@ impl<'a> Recoding<'a> {
             for &at in &model.found.markers {
                 weights.leave_out(model.places[at]);
             }
-            let caches = model.found.activation_scales.iter().filter(|_| !keeps_activation_scales);
+            let caches = model.found.activation_scales.iter().filter(|_| !keep_activation_scales);
             let of_weights: HashSet<usize> =
                 selected.iter().flat_map(|weight| &weight.parts).map(|(_, at)| *at).collect();
             for &at in caches.filter(|at| !of_weights.contains(at)) {

@@ -21,12 +21,10 @@ pub(crate) use cast::check_from;
 pub use cast::source_form;
 #[doc(hidden)] // for the program
 pub use codes::Codes;
-pub(crate) use dequantize::{DecodeOptions, Recoding};
-pub use model::ModelOptions;
+pub(crate) use dequantize::Recoding;
 pub use partition::Partition;
 pub(crate) use partition::{chosen_shards, shard_sizes};
 pub(crate) use quantization::{CodesSource, Quantization, SharedExtremes, Unrecovered};
-pub use quantize::SchemeRule;
 pub(crate) use quantize::{Misfit, OTHER_NAME, QuantizeRequest, Quantizing, layout_of, name_instead_of};
 pub(crate) use step::{Direct, NewStored, Operation};
 pub use step::{Plan, Step};
@@ -39,6 +37,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::kernel::Condition;
 use crate::operator::Operator;
+use crate::options::ModelOptions;
 use crate::select::Selection;
 use crate::text::shorten;
 use draft::{DraftStep, PlannedTensors, measure_texts};
@@ -62,7 +61,9 @@ pub struct Request<'a> {
     /// The conditions that the caller refuses. In each tensor, the first element that meets one is recorded.
     pub fail_on: &'a [Condition],
     /// Options for ONNX models.
-    pub model: ModelOptions<'a>,
+    pub model: ModelOptions,
+    /// The name of the file next to a model that can hold its elements; `None` if there can be none.
+    pub data_file: Option<&'a str>,
     /// Number of threads that write a long header.
     pub threads: usize,
 }
@@ -79,6 +80,7 @@ impl<'a> Request<'a> {
             codes: None,
             fail_on: &[],
             model: ModelOptions::default(),
+            data_file: None,
             threads: 1,
         }
     }

@@ -8,40 +8,6 @@ use crate::error::{Error, Kind, Result};
 use crate::operator::Operator;
 use crate::select::KeptReason;
 
-/// Options for models.
-#[derive(Clone, Copy, Debug)]
-pub struct ModelOptions<'a> {
-    /// Tensors of fewer elements keep their type, because a Cast node takes bytes too.
-    pub min_elements: u64,
-    /// Store the elements of large tensors in a file next to the model; otherwise only if the model would be too long.
-    pub external_data: bool,
-    /// Import a later set of operators if a type needs it and no operator of the model changes.
-    pub raise_opset: bool,
-    /// The name of the file next to the model; `None` if there can be none.
-    pub data_file: Option<&'a str>,
-}
-
-impl Default for ModelOptions<'_> {
-    fn default() -> Self {
-        Self { min_elements: Self::MIN_ELEMENTS, external_data: false, raise_opset: false, data_file: None }
-    }
-}
-
-impl ModelOptions<'_> {
-    /// The default of [`ModelOptions::min_elements`].
-    pub const MIN_ELEMENTS: u64 = 1024;
-
-    /// Returns the name of the first option that differs from its default, in `snake_case`.
-    pub(crate) fn first_given(&self) -> Option<&'static str> {
-        let options = [
-            (self.min_elements != Self::MIN_ELEMENTS, "min_elements"),
-            (self.external_data, "external_data"),
-            (self.raise_opset, "raise_opset"),
-        ];
-        options.into_iter().find(|(is_given, _)| *is_given).map(|(_, option)| option)
-    }
-}
-
 /// Reads the graph of the model that is changed. Fails if there are several inputs, the operator does not write ONNX
 /// models, or tensors would get new names.
 pub(super) fn graph<'a>(request: &Request, inputs: &'a [Input]) -> Result<ModelGraph<'a>> {

@@ -82,7 +82,7 @@ fn lay_out<'c>(
         let error = Error::new(format!("a model of {}; protobuf messages are limited to 2 GiB", size(len)));
         if is_long { error } else { Error::new("the elements go to a file beside the model") }
     };
-    let named = request.model.data_file.filter(|name| !name.contains(".."));
+    let named = request.data_file.filter(|name| !name.contains(".."));
     let remedy = "name an output file, in UTF-8 and without '..'";
     change.data_file = Some(named.ok_or_else(|| needed().remedy(remedy))?);
     if is_long && !request.model.external_data {

@@ -66,6 +66,12 @@ pub struct Scheme {
     pub layouts: &'static [SchemeLayout],
 }
 
+impl serde::Serialize for Scheme {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name)
+    }
+}
+
 impl Scheme {
     /// Finds the scheme with this name or alias, in upper or lower case.
     pub fn find(name: &str) -> Option<&'static Self> {

@@ -11,7 +11,7 @@ mod words;
 pub use spread::ExponentSpread;
 
 use super::summary::specials;
-use super::{Report, TensorReport, is_default};
+use super::{Report, TensorReport};
 use crate::kernel::Loss;
 use crate::operator::Operator;
 use crate::text::{path_text, shorten};
@@ -58,7 +58,7 @@ fn head(report: &Report) -> String {
     let (all, converted) = (report.tensors().count(), report.converted().count());
     let [size_in, size_out] = [report.bytes_in, report.bytes_out()].map(words::bytes);
     let mut text = format!("<header>\n<h1>{}", escape(&report.action()));
-    let [input, output] = [report.input, report.output].map(|path| escape(&path_text(path)));
+    let [input, output] = [&report.input, &report.output].map(|path| escape(&path_text(path)));
     let _ = writeln!(
         text,
         r#"</h1>
@@ -100,7 +100,7 @@ fn head(report: &Report) -> String {
         tile("Lowest SQNR", &format!("{decibels:.2} dB"), &name);
     }
     text.push_str("</dl>\n");
-    text.push_str(&options(&report.options));
+    text.push_str(&options(report));
     text.push_str("</header>\n");
     text
 }
@@ -114,7 +114,7 @@ fn worst<'a>(report: &'a Report) -> Option<(&'a TensorReport<'a>, f64)> {
     known.filter(|(_, decibels)| decibels.is_finite()).min_by(|(_, a), (_, b)| a.total_cmp(b))
 }
 
-fn options(options: &Value) -> String {
+fn options(report: &Report) -> String {
     let shown = |value: &Value| match value {
         Value::String(text) => text.clone(),
         Value::Array(items) => items
@@ -126,15 +126,13 @@ fn options(options: &Value) -> String {
         other => other.to_string(),
     };
     let mut rows = String::new();
-    for (name, value) in options.as_object().into_iter().flatten() {
-        if !is_default(name, value) {
-            let _ = write!(
-                rows,
-                "<div><dt>{}</dt> <dd>{}</dd></div>",
-                escape(&name.replace('_', " ")),
-                escape(&shorten(&shown(value)))
-            );
-        }
+    for (name, value) in report.options.given(&report.operator) {
+        let _ = write!(
+            rows,
+            "<div><dt>{}</dt> <dd>{}</dd></div>",
+            escape(&name.replace('_', " ")),
+            escape(&shorten(&shown(value)))
+        );
     }
     if rows.is_empty() { rows } else { format!("<dl class=\"options\">{rows}</dl>\n") }
 }

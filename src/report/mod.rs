@@ -1,33 +1,45 @@
 //! Report of a conversion: a summary for people, JSON for scripts, and a page.
 
+#[cfg(feature = "cli")]
 mod html;
+#[cfg(feature = "cli")]
 mod quantized;
+#[cfg(feature = "cli")]
 mod refusal;
 pub(crate) mod schema;
+#[cfg(feature = "cli")]
 mod summary;
 
 pub use crate::job::{FileReport, TensorReport};
+#[cfg(feature = "cli")]
 pub use html::{ExponentSpread, page};
 
-use crate::error::Error;
+use crate::error::{Error, RecordedOptions};
 use crate::kernel::{Counts, Loss};
 use crate::text::shorten;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use std::cell::RefCell;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Output files, and the outcome for their tensors.
+/// Report of a conversion: the output files, and the outcome for their tensors. Serialized, it is the JSON document of the
+/// program.
+#[derive(Clone, Debug)]
 pub struct Report<'a> {
-    pub operator: &'a str,
-    pub input: &'a Path,
-    pub output: &'a Path,
-    /// Options that influence values, as JSON.
-    pub options: Value,
+    /// Name of the operator: `cast`, `dequantize`, `quantize` or `bitcast`.
+    pub operator: String,
+    /// The input.
+    pub input: PathBuf,
+    /// The output.
+    pub output: PathBuf,
+    /// Options that influence values.
+    pub options: RecordedOptions,
     /// `quantization_config` that engines look for in config.json, if weights were quantized.
-    pub config: Option<&'a Value>,
+    #[doc(hidden)] // its type is not part of the interface
+    pub config: Option<Value>,
+    /// Number of bytes of the input.
     pub bytes_in: u64,
     /// The output, or the shards of it.
     pub files: Vec<FileReport<'a>>,
@@ -39,20 +51,7 @@ pub struct Report<'a> {
     pub is_published: bool,
 }
 
-/// True if an option of a report has its default value.
-pub(crate) fn is_default(option: &str, value: &Value) -> bool {
-    match (option, value) {
-        ("saturate", value) => *value == Value::Bool(true),
-        (_, Value::Null | Value::Bool(false)) => true,
-        (_, Value::Array(items)) => items.is_empty(),
-        ("round_mode", value) => value == "up",
-        ("out_of_range", value) => value == "wrap",
-        ("arithmetic", value) => value == "library",
-        ("search", value) => value == "amax",
-        _ => false,
-    }
-}
-
+#[cfg(feature = "cli")]
 impl TensorReport<'_> {
     /// Returns the name of its original type, or of the layout in which it was quantized.
     fn type_name(&self) -> String {
@@ -111,6 +110,30 @@ pub(crate) fn serialize_with<S: Serializer>(
 }
 
 impl Report<'_> {
+    /// Creates the report of a conversion without files.
+    pub(crate) fn empty(operator: &str, input: &Path, output: &Path) -> Self {
+        Self {
+            operator: operator.to_owned(),
+            input: input.to_owned(),
+            output: output.to_owned(),
+            options: RecordedOptions::default(),
+            config: None,
+            bytes_in: 0,
+            files: Vec::new(),
+            before: 0,
+            time: None,
+            is_published: false,
+        }
+    }
+
+    /// Copies the names of tensors, so that the report can outlive the input.
+    pub(crate) fn into_owned(self) -> Report<'static> {
+        let Self { operator, input, output, options, config, bytes_in, files, before, time, is_published } = self;
+        let files = files.into_iter().map(FileReport::into_owned).collect();
+        Report { operator, input, output, options, config, bytes_in, files, before, time, is_published }
+    }
+
+    /// Returns the tensors of all files.
     pub fn tensors(&self) -> impl Iterator<Item = &TensorReport<'_>> {
         self.files.iter().flat_map(|file| &file.tensors)
     }
@@ -157,7 +180,7 @@ impl Report<'_> {
             "bytes_in": self.bytes_in,
             "bytes_out": self.bytes_out(),
         });
-        if let Some(config) = self.config {
+        if let Some(config) = &self.config {
             document["quantization_config"] = config.clone();
         }
         if let Some(time) = &self.time {

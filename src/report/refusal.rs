@@ -35,7 +35,7 @@ impl Report<'_> {
         let details = found.iter().flat_map(|tensor| lines(tensor, fail_on)).collect();
         Some(
             Error::new(what)
-                .in_file(self.input)
+                .in_file(&self.input)
                 .with_details(details)
                 .remedy(self.remedy(&found, conditions))
                 .of(Kind::Loss),
@@ -60,7 +60,7 @@ impl Report<'_> {
             let name = tensor.renamed_from.as_deref().unwrap_or(&tensor.name);
             // The tensor of a format without names has the name of its file. Elsewhere, a name can be empty.
             let stem = self.input.file_stem().unwrap_or_default().to_string_lossy();
-            let has_names = by_extension(self.input).is_some_and(|format| !format.format_info().holds_one);
+            let has_names = by_extension(&self.input).is_some_and(|format| !format.format_info().holds_one);
             let name = if name.is_empty() && !has_names { &stem } else { name };
             if self.operator == Operator::Dequantize.name() {
                 return flag_with("--exclude", &as_glob(name)); // dequantize has no rules

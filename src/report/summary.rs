@@ -46,14 +46,14 @@ impl Report<'_> {
             let count = counted(tensors.len() as u64, "tensor");
             (!tensors.is_empty()).then(|| format!("{operator} {count} to {}", names(tensors.iter().copied())))
         };
-        let actions = [action(self.operator, &others), action(Operator::Dequantize.name(), &decoded)];
+        let actions = [action(&self.operator, &others), action(Operator::Dequantize.name(), &decoded)];
         would.to_owned() + &actions.into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
 
     /// Returns a line for one input of several, and one for each kind of loss. Tables fit a terminal of this many
     /// columns.
     pub(crate) fn line(&self, terminal: Option<usize>) -> String {
-        let (input, output) = (path_text(self.input), path_text(self.output));
+        let (input, output) = (path_text(&self.input), path_text(&self.output));
         let (size_in, size_out) = (size(self.bytes_in), self.size_out());
         let values = if self.time.is_some() || self.is_measured() { self.values(terminal) } else { String::new() };
         format!("{input} -> {output}: {}, {size_in} -> {size_out}{values}", self.heading())
@@ -64,7 +64,7 @@ impl Report<'_> {
     pub fn summary(&self, terminal: Option<usize>) -> String {
         let (all, mut text) = (self.tensors().count(), self.heading());
         let (size_in, size_out) = (size(self.bytes_in), self.size_out());
-        let _ = write!(text, "\n{} -> {}", path_text(self.input), path_text(self.output));
+        let _ = write!(text, "\n{} -> {}", path_text(&self.input), path_text(&self.output));
         if self.files.len() > 1 {
             let _ = write!(text, ", {} shards", self.files.len());
         }
@@ -138,7 +138,7 @@ impl Report<'_> {
 
     /// True if the output is an ONNX model, whose nodes use integers as shapes and indices.
     fn is_model(&self) -> bool {
-        by_extension(self.output).is_some_and(|format| format.format_info().is_changed_only)
+        by_extension(&self.output).is_some_and(|format| format.format_info().is_changed_only)
     }
 
     /// Lists the reasons for which tensors are copied that the user did not exclude.

@@ -7,9 +7,9 @@ use crate::container::sum_of;
 use crate::error::{Error, Kind, Result};
 use crate::io::open::Links;
 use crate::io::output::is_own;
+use crate::options::RecordedOptions;
 use crate::text::{hex_digits, shorten};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -23,7 +23,7 @@ pub(crate) struct Manifest {
     pub tcast: String,
     pub operator: String,
     /// Every option that influences the bytes.
-    pub options: Value,
+    pub options: RecordedOptions,
     /// Input folder or file, as named by the run that began the work; another machine may name it differently.
     pub input: String,
     /// Path of the input on the machine that began the work.
@@ -128,27 +128,12 @@ impl Manifest {
         };
         differ("tcast", &self.tcast, &now.tcast)
             .or_else(|| differ("the subcommand", &self.operator, &now.operator))
-            .or_else(|| self.other_option(now))
+            .or_else(|| self.options.difference(&now.options))
             .or_else(|| other_input(&self.inputs, &now.inputs))
             .or_else(|| other_input(&self.side_files, &now.side_files))
             .or_else(|| (self.shards != now.shards).then(|| "the shards to write are others".to_owned()))
             .or_else(|| (self.index != now.index).then(|| "the index has another name".to_owned()))
             .or_else(|| self.other_text(now))
-    }
-
-    fn other_option(&self, now: &Self) -> Option<String> {
-        let (Some(before), Some(now)) = (self.options.as_object(), now.options.as_object()) else {
-            return (self.options != now.options).then(|| "its options are not recorded".to_owned());
-        };
-        let get = |options: &serde_json::Map<String, Value>, name: &str| match options.get(name) {
-            None | Some(Value::Null) => "not given".to_owned(),
-            Some(value) => value.to_string(),
-        };
-        let names = before.keys().chain(now.keys());
-        let mut differing = names.filter(|name| get(before, name) != get(now, name));
-        differing.next().map(|name| {
-            format!("option '{name}' was {}, and is {} now", shorten(&get(before, name)), shorten(&get(now, name)))
-        })
     }
 
     fn other_text(&self, now: &Self) -> Option<String> {

@@ -72,12 +72,12 @@ fn flags_stand_under_their_headings() {
         flags.map(|(_, flag)| flag.split([' ', '[']).next().unwrap().to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(group("Options"), ["to", "help", "color"]);
-    let selection = ["all", "protect", "force-codes", "include", "exclude", "rule", "allow-unmatched", "rename"];
+    let selection = ["all", "protect", "force-codes", "rule", "include", "exclude", "allow-unmatched", "rename"];
     assert_eq!(group("Which tensors"), selection);
-    assert_eq!(group("Values"), ["saturate", "no-saturate", "round-mode", "out-of-range", "fail-on", "opset"]);
+    assert_eq!(group("Values"), ["saturate", "round-mode", "out-of-range", "opset", "fail-on", "no-saturate"]);
     assert_eq!(group("Accuracy and reports"), ["stats", "report", "hash"]);
     assert_eq!(group("Folders of shards"), ["max-shard-size", "resume", "part", "finish"]);
-    let file = ["output", "force", "skip-existing", "from", "dry-run", "json", "no-sync", "quiet", "threads"];
+    let file = ["output", "force", "skip-existing", "dry-run", "json", "no-sync", "quiet", "threads", "from"];
     assert_eq!(group("Input and output"), file);
     for choice in ["- wrap: the low bits", "- nearest: the nearest", "- flushed: "] {
         assert!(help.contains(choice), "{choice}: {help}");

@@ -1,10 +1,11 @@
-//! `tcast::convert` on files.
+//! `tcast::cast` on files.
 
 use std::error::Error as _;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tcast::Settings;
 use tcast::dtype::Dtype;
+use tcast::options::CastOptions;
 use tcast::progress::Progress;
-use tcast::{Options, convert};
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/model.safetensors");
 
@@ -23,9 +24,9 @@ fn work_that_is_cancelled_leaves_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("y.safetensors");
     let at_once = AtOnce::default();
-    let mut options = Options::to(Dtype::Bfloat16);
-    (options.progress, options.cancel) = (&at_once, &at_once.0);
-    let error = convert(MODEL, &output, &options).unwrap_err();
+    let mut settings = Settings::default();
+    (settings.progress, settings.cancel) = (&at_once, &at_once.0);
+    let error = settings.cast(MODEL, &output, &CastOptions::to(Dtype::Bfloat16)).unwrap_err();
     assert_eq!(error.to_string(), format!("{}: cancelled", output.display()));
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
 }
@@ -33,8 +34,8 @@ fn work_that_is_cancelled_leaves_no_file() {
 #[test]
 fn an_error_of_the_system_is_the_source_of_ours() {
     let folder = tempfile::tempdir().unwrap();
-    let options = Options::to(Dtype::Bfloat16);
-    let error = convert(folder.path().join("x.npy"), folder.path().join("y.npy"), &options).unwrap_err();
+    let options = CastOptions::to(Dtype::Bfloat16);
+    let error = tcast::cast(folder.path().join("x.npy"), folder.path().join("y.npy"), &options).unwrap_err();
     let source = error.source().and_then(|source| source.downcast_ref::<std::io::Error>());
     assert_eq!(source.map(std::io::Error::kind), Some(std::io::ErrorKind::NotFound));
 }

@@ -14,7 +14,7 @@ use crate::common::{Bench, fixture, npy_data, npy_f32, safetensors, same, tree};
 use tcast::dtype::Dtype;
 use tcast::error::Kind;
 use tcast::kernel::Loss;
-use tcast::operator::cast::CastAttributes;
+use tcast::options::{CastOptions, DequantizeOptions, QuantizeOptions};
 
 /// Where `target/` is elsewhere, as with `CARGO_TARGET_DIR`, and there is nothing but the fixtures.
 #[test]
@@ -55,29 +55,41 @@ fn a_tensor_in_memory_becomes_what_the_program_makes_of_it() {
 fn a_file_is_streamed_into_the_one_that_the_program_writes() {
     let bench = Bench::with("model.safetensors", "in.safetensors");
     let [input, output] = ["in.safetensors", "a.safetensors"].map(|name| bench.path(name));
-    let (outcomes, progress) = convert_file::convert(&input, Dtype::Bfloat16, &output).unwrap();
-    bench.run("cast in.safetensors --to bf16 -o b.safetensors -q").expect(0, "", "");
+    let (options, progress) = (CastOptions::to(Dtype::Bfloat16), convert_file::Bytes::default());
+    let mut settings = tcast::Settings::default();
+    settings.progress = &progress;
+    let report = settings.cast(&input, &output, &options).unwrap();
+    let printed = bench.run("cast in.safetensors --to bf16 -o b.safetensors -q --json").stdout;
     assert!(bench.read("a.safetensors") == bench.read("b.safetensors"));
-    assert_eq!(outcomes.len(), 12);
+    assert_eq!(report.tensors().count(), 12);
+    // The report is the one that the program prints.
+    let [mut ours, mut theirs] =
+        [serde_json::to_value(&report).unwrap(), serde_json::from_str::<serde_json::Value>(&printed).unwrap()];
+    for report in [&mut ours, &mut theirs] {
+        for field in ["seconds", "input", "output", "files"] {
+            assert!(report.as_object_mut().unwrap().remove(field).is_some(), "{field}");
+        }
+    }
+    assert_eq!(ours, theirs);
     let header = 8 + u64::from_le_bytes(bench.read("in.safetensors")[..8].try_into().unwrap());
-    assert_eq!(progress.done.into_inner(), bench.read("in.safetensors").len() as u64 - header);
+    assert_eq!(progress.0.into_inner(), bench.read("in.safetensors").len() as u64 - header);
     // What exists is never written over.
-    let refused = convert_file::convert(&input, Dtype::Bfloat16, &output).unwrap_err();
+    let refused = tcast::cast(&input, &output, &options).unwrap_err();
     assert!(refused.to_string().ends_with("a.safetensors: the output exists already"), "{refused}");
-    let refused = convert_file::convert(&input, Dtype::Bfloat16, &bench.path("x.txt")).unwrap_err();
-    assert_eq!(refused.to_string(), "the output's extension names no format");
+    let refused = tcast::cast(&input, bench.path("x.txt"), &options).unwrap_err();
+    assert!(refused.to_string().ends_with("x.txt: tcast writes no format of this extension"), "{refused}");
     assert_eq!(bench.files(), ["a.safetensors", "b.safetensors", "in.safetensors"]);
 }
 
 #[test]
 fn one_call_writes_the_file_that_the_program_writes() {
     let bench = Bench::with("model.safetensors", "in.safetensors");
-    let options = tcast::Options::to(Dtype::Float8E4M3FN);
-    let converted = tcast::convert(bench.path("in.safetensors"), bench.path("a.safetensors"), &options).unwrap();
+    let options = CastOptions::to(Dtype::Float8E4M3FN);
+    let converted = tcast::cast(bench.path("in.safetensors"), bench.path("a.safetensors"), &options).unwrap();
     bench.run("cast in.safetensors --to float8e4m3fn -o b.safetensors -q").expect(0, "", "");
     assert!(bench.read("a.safetensors") == bench.read("b.safetensors"));
-    assert_eq!(converted.len(), 12);
-    let refused = tcast::convert(bench.path("in.safetensors"), bench.path("a.safetensors"), &options).unwrap_err();
+    assert_eq!(converted.tensors().count(), 12);
+    let refused = tcast::cast(bench.path("in.safetensors"), bench.path("a.safetensors"), &options).unwrap_err();
     assert!(refused.is_existing(), "{refused}");
     assert_eq!(bench.files(), ["a.safetensors", "b.safetensors", "in.safetensors"]);
 }
@@ -85,8 +97,8 @@ fn one_call_writes_the_file_that_the_program_writes() {
 #[test]
 fn one_call_converts_a_folder_of_shards_and_refuses_codes_as_the_program_does() {
     let bench = Bench::with_checkpoint("llama-tiny-bf16", "llama");
-    let options = tcast::Options::to(Dtype::Float16);
-    tcast::convert(bench.path("llama"), bench.path("a"), &options).unwrap();
+    let options = CastOptions::to(Dtype::Float16);
+    tcast::cast(bench.path("llama"), bench.path("a"), &options).unwrap();
     bench.run("cast llama --to float16 -o b -q").expect(0, "", "");
     for file in std::fs::read_dir(bench.path("b")).unwrap() {
         let name = file.unwrap().file_name().into_string().unwrap();
@@ -94,23 +106,21 @@ fn one_call_converts_a_folder_of_shards_and_refuses_codes_as_the_program_does() 
     }
     let header = r#"{"w":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]},"w_scale":{"dtype":"F32","shape":[1],"data_offsets":[1,5]}}"#;
     bench.write("codes.safetensors", &safetensors(header, &[0; 5]));
-    let convert = |options: &tcast::Options| {
-        tcast::convert(bench.path("codes.safetensors"), bench.path("values.safetensors"), options)
-    };
+    let convert =
+        |options: &CastOptions| tcast::cast(bench.path("codes.safetensors"), bench.path("values.safetensors"), options);
     let refused = convert(&options).unwrap_err();
     assert!(matches!(refused.kind(), Kind::Codes { .. }) && refused.remedy_text().is_none(), "{refused}");
-    let mut forced = tcast::Options::to(Dtype::Float16);
-    forced.action = tcast::Action::CastCodes(CastAttributes::default());
-    assert_eq!(convert(&forced).unwrap().len(), 2);
+    let forced = CastOptions { force_codes: true, ..options };
+    assert_eq!(convert(&forced).unwrap().tensors().count(), 2);
 }
 
 #[test]
 fn one_call_decodes_a_quantized_checkpoint_as_the_program_does() {
     let bench = Bench::with_checkpoint("llama-fp8", "model");
     let convert =
-        |output: &str, to| tcast::convert(bench.path("model"), bench.path(output), &tcast::Options::dequantize(to));
+        |output: &str, to| tcast::dequantize(bench.path("model"), bench.path(output), &DequantizeOptions::to(to));
     let converted = convert("a", Dtype::Float16).unwrap();
-    assert!(converted.iter().any(|tensor| tensor.from == Dtype::Float8E4M3FN && tensor.to == Dtype::Float16));
+    assert!(converted.tensors().any(|tensor| tensor.from == Dtype::Float8E4M3FN && tensor.to == Dtype::Float16));
     bench.run("dequantize model --to float16 -o b -q").expect(0, "", "");
     for file in std::fs::read_dir(bench.path("b")).unwrap() {
         let name = file.unwrap().file_name().into_string().unwrap();
@@ -128,22 +138,18 @@ fn one_call_quantizes_a_checkpoint_as_the_program_does() {
     assert!(weights.len() == 28 && weights[0].ends_with("[128, 352]"), "{weights:?}");
     bench.run("quantize model --scheme nvfp4 -o b -q").expect(0, "", "");
     same(&tree(&bench.path("a")), &tree(&bench.path("b")));
-    let mut options = tcast::Options::quantize("W4A16");
-    let tcast::Action::Quantize(quantize) = &mut options.action else { panic!("it quantizes") };
-    quantize.group_size = Some(32);
-    tcast::convert(bench.path("model"), bench.path("c"), &options).unwrap();
+    let options = QuantizeOptions { group_size: Some(32), ..QuantizeOptions::scheme("W4A16").unwrap() };
+    tcast::quantize(bench.path("model"), bench.path("c"), &options).unwrap();
     bench.run("quantize model --scheme int4 --group-size 32 -o d -q").expect(0, "", "");
     same(&tree(&bench.path("c")), &tree(&bench.path("d")));
-    for (scheme, layout, message) in [
-        ("fp9", None, "unknown scheme 'fp9': it is one of fp8,"),
-        ("int4", Some("comfyui"), "unknown layout 'comfyui': it is"),
-    ] {
-        let mut options = tcast::Options::quantize(scheme);
-        let tcast::Action::Quantize(quantize) = &mut options.action else { panic!("it quantizes") };
-        quantize.layout = layout.map(str::to_owned);
-        let refused = tcast::convert(bench.path("model"), bench.path("e"), &options).unwrap_err().to_string();
-        assert!(refused.starts_with(message), "{refused}");
-    }
+    let refused = QuantizeOptions::scheme("fp9").unwrap_err().to_string();
+    assert!(refused.starts_with("unknown scheme 'fp9': it is one of fp8,"), "{refused}");
+    let options = QuantizeOptions { layout: Some("comfyui"), ..options };
+    let refused = tcast::quantize(bench.path("model"), bench.path("e"), &options).unwrap_err().to_string();
+    assert!(
+        refused.ends_with("the layout comfyui has no scheme int4, which is stored as compressed-tensors"),
+        "{refused}"
+    );
 }
 
 #[test]

@@ -1,10 +1,10 @@
-//! `tcast::cast` on slices of typed elements.
+//! `tcast::slice::cast` on slices of typed elements.
 
 use std::fmt::Debug;
-use tcast::cast;
 use tcast::dtype::Dtype;
 use tcast::kernel::{Kernel, Loss, OutOfRange, Rules, Storage};
 use tcast::operator::cast::CastAttributes;
+use tcast::slice::cast_by as cast;
 use tcast::slice::{
     CastError, Element, Float4E2M1, Float6E2M3, Float6E3M2, Float8E3M4, Float8E4M3, Float8E4M3B11FNUZ, Float8E4M3FN,
     Float8E4M3FNUZ, Float8E5M2, Float8E5M2FNUZ, Float8E8M0, Int1, Int2, Int4, Packed, PackedMut, Uint1, Uint2, Uint4,

@@ -4,25 +4,24 @@ mod printer;
 mod weight;
 
 use super::results::Task;
-use super::run::{convert, job, options, selection};
+use super::run::{convert, job, open};
 use super::{missing_tensor, say_which, threads};
 use crate::cli::{BitcastArgs, Position};
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::container::{Elements, Form, Input, Reader, Tensor};
+use crate::convert::FileConversion;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::job::Job;
 use crate::kernel::{Kernel, Malformed, Storage};
 use crate::measure::bits::{bits_json, bits_row, codes, hex_json, hex_row, per_row};
 use crate::operator::{Operator, bitcast};
 use crate::plan;
 use crate::read::LogicalCheckpoint;
-use crate::select::Selection;
 use crate::text::quoted;
 use printer::{ElementPrinter, Failure};
-use serde_json::json;
 use std::ops::Range;
 use std::slice;
+use std::time::Instant;
 
 /// Number of elements read at a time: a multiple that lets packed types start on whole bytes.
 const CHUNK: u64 = 1024;
@@ -36,10 +35,16 @@ pub(super) fn run(args: &BitcastArgs) -> Result<()> {
             Error::usage("--tensor and --range go with --hex and --bits").remedy("choose tensors with --include")
         );
     }
-    let selection = Selection { all: true, ..selection(args.to, &args.selection) };
-    let options = options(args.to, &args.file, &selection, json!({}));
-    let job = Job { force_codes: args.force_codes, ..job(Operator::BitCast, args.to, (&args.file, None), options) };
-    convert(&Task::new(job, &args.inputs, &args.file, selection), args.selection.allow_unmatched)
+    let start = Instant::now();
+    let (options, job) = (&args.options, job(Operator::BitCast, &args.file));
+    let allow_unmatched = options.tensors.allow_unmatched;
+    let sources = open(&args.inputs, (&job, &args.file), &options.selection(), allow_unmatched)?;
+    let conversion = FileConversion::bitcast(job, sources.iter(), options)?;
+    convert(
+        Task { conversion, inputs: &args.inputs, file: &args.file, notes: Vec::new(), report: None },
+        &sources,
+        start,
+    )
 }
 
 fn show(args: &BitcastArgs) -> Result<()> {
@@ -51,7 +56,7 @@ fn show(args: &BitcastArgs) -> Result<()> {
     if !source.broken.is_empty() && !args.tensor.as_ref().is_some_and(is_there) {
         return Err(source.broken.swap_remove(0)); // the tensor may be in it
     }
-    if args.bits && args.to.is_none() && args.file.from.is_none() {
+    if args.bits && args.options.to.is_none() && args.options.tensors.from.is_none() {
         let model = LogicalCheckpoint::probe(&source);
         if let Some(found) = weight::find(&model, args.tensor.as_deref()) {
             return weight::show(args, &model, found);
@@ -59,10 +64,11 @@ fn show(args: &BitcastArgs) -> Result<()> {
     }
     let in_file = |error: Error| error.in_file(path);
     let (input, tensor) = choose(&source, args.tensor.as_deref()).map_err(in_file)?;
-    plan::check_from([tensor], args.file.from).map_err(in_file)?;
+    plan::check_from([tensor], args.options.tensors.from).map_err(in_file)?;
     let in_tensor = |error: Error| error.in_tensor(&tensor.name).in_file(path);
     let is_untyped = matches!(tensor.elements, Elements::Untyped(_));
-    let form = plan::source_form(tensor, args.file.from.or(args.to.filter(|_| is_untyped))).map_err(in_tensor)?;
+    let form = plan::source_form(tensor, args.options.tensors.from.or(args.options.to.filter(|_| is_untyped)))
+        .map_err(in_tensor)?;
     let Form::Numbers(storage) = form else {
         // Among several tensors, a cast to floats leaves text as it is.
         let all = if input.container.format_info().holds_one { "" } else { " --all" };
@@ -71,7 +77,7 @@ fn show(args: &BitcastArgs) -> Result<()> {
                 .remedy(format!("tcast cast {} --to DTYPE{all} reads numbers from text", quoted(path))),
         ));
     };
-    let dtype = args.to.unwrap_or(storage.dtype);
+    let dtype = args.options.to.unwrap_or(storage.dtype);
     if dtype != storage.dtype {
         bitcast::check(storage.dtype, dtype).map_err(in_tensor)?;
     }

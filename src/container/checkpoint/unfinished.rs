@@ -1,12 +1,11 @@
 //! A folder with an unfinished conversion in it is not a checkpoint, regardless of its other contents.
 
 use super::{file_names, is_shard_name};
-use crate::error::{Error, InterruptedWork, Kind, Result, WorkState};
+use crate::error::{Error, InterruptedWork, Kind, RecordedOptions, Result, WorkState};
 use crate::io::open::{Links, is_absent, read_regular};
 use crate::io::temporaries::{DONE, END, MANIFEST, OLD, WORK};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 #[cfg(unix)]
 use std::ffi::OsStr;
 use std::fs;
@@ -18,7 +17,7 @@ use std::path::{Path, PathBuf};
 struct Begun {
     operator: String,
     input_at: StoredPath,
-    options: Map<String, Value>,
+    options: RecordedOptions,
     shards: Vec<IgnoredAny>,
 }
 

@@ -3,9 +3,9 @@
 use crate::container::checkpoint;
 use crate::error::{Kind, Result};
 use crate::job::outcome::FileReport;
+use crate::options::RecordedOptions;
 use crate::staging::{self, Manifest, Staging};
 use serde::de::IgnoredAny;
-use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 /// The result of completing a folder.
@@ -14,7 +14,7 @@ pub(crate) enum Finished {
     Already { bytes: u64, shards: usize },
     Now {
         operator: String,
-        options: Value,
+        options: RecordedOptions,
         /// The input, as the first run named it.
         input: PathBuf,
         bytes_in: u64,

@@ -4,13 +4,14 @@ use super::misfit::no_weight;
 use super::{Choice, Planner, Target, WeightCandidate, WeightCandidates, gpt_oss, layout_of};
 use crate::container::{Form, Input, Tensor};
 use crate::error::{Error, Result};
+use crate::options::TensorOptions;
 use crate::plan::quantization::{CodesSource, TensorIndex, WeightValues};
 use crate::plan::source_form;
 use crate::quant::{Grid, Group, RowMap};
 use crate::read::{DecodedValues, Decoders, Membership};
 use crate::select::experts::{Expert, experts, unsplit_bank};
 use crate::select::policy::module_of;
-use crate::select::{KeptReason, Pattern, Selection};
+use crate::select::{KeptReason, Pattern};
 use crate::text::shorten;
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         let mut found = WeightCandidates { weights: Vec::new(), others: Vec::new() };
         let mut decoders = Decoders::new(self.source, DecodedValues::Rows);
         // For each rule: true if it names a weight, and an error for the first other tensor that it names.
-        let mut rules: Vec<(bool, Option<Error>)> = self.request.rules.iter().map(|_| (false, None)).collect();
+        let mut rules: Vec<(bool, Option<Error>)> = self.request.options.rule.iter().map(|_| (false, None)).collect();
         for (input, shard) in self.source.source.shards.iter().enumerate() {
             for (at, tensor) in shard.contents.tensors.iter().enumerate() {
                 let (place, name) = ((input, at), shard.name_of(tensor));
@@ -180,19 +181,19 @@ impl<'p, 'a> Planner<'p, 'a> {
     pub(super) fn choice(&self, names: &[&str], coded: Option<&Grid>) -> Result<Choice> {
         let is_one =
             |patterns: &[Pattern]| patterns.iter().any(|pattern| names.iter().any(|name| pattern.matches(name)));
-        let Selection { include, exclude, .. } = self.request.selection;
+        let TensorOptions { include, exclude, .. } = &self.request.options.tensors;
         if !include.is_empty() && !is_one(include) || is_one(exclude) {
             return Ok(Choice { stored: Err(KeptReason::LeftOut), rule: None });
         }
-        let rule = self.request.rules.iter().position(|rule| rule.matches_one(names));
-        let scheme = match rule.map(|rule| self.request.rules[rule].scheme) {
+        let rule = self.request.options.rule.iter().position(|rule| rule.matches_one(names));
+        let scheme = match rule.map(|rule| self.request.options.rule[rule].scheme) {
             Some(None) => return Ok(Choice { stored: Err(KeptReason::LeftOut), rule }),
             Some(Some(scheme)) => scheme,
             // The model leaves them unquantized on purpose.
             None if coded.is_none() && !self.source.found.weights.is_empty() => {
                 return Ok(Choice { stored: Err(KeptReason::Unquantized), rule });
             }
-            None => match (self.request.scheme, coded) {
+            None => match (self.request.options.scheme, coded) {
                 (Some(scheme), _) => scheme,
                 (None, None) => return Ok(Choice { stored: Err(KeptReason::Unquantized), rule }),
                 (None, Some(grid)) => return Ok(Choice { stored: Ok(self.same_grid(grid)?), rule }),
@@ -200,7 +201,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         };
         let layout = layout_of(scheme, Some(self.layout))?;
         let mut grid = layout.grid;
-        if let (Some(size), true) = (self.request.group_size, scheme.has_group_size()) {
+        if let (Some(size), true) = (self.request.options.group_size, scheme.has_group_size()) {
             grid.group = Group::Neighbours(size);
         }
         Ok(Choice { stored: Ok(Target { scheme, layout, grid, encoder: None }), rule })

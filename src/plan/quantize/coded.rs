@@ -93,7 +93,7 @@ impl<'p, 'a> Planner<'p, 'a> {
             _ => experts(self.model, name, &shape),
         };
         // Without a scheme, the grid decides, and determining it requires the zero points.
-        let grid = match self.request.scheme {
+        let grid = match self.request.options.scheme {
             Some(_) => decoder.grid(),
             None => decoder.plain_grid(&self.part_bytes(weight)?),
         };
@@ -104,7 +104,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         }
         // Without a scheme, the policy keeps no weight: all stay quantized.
         let has_few_bits = chosen.as_ref().is_ok_and(|stored| stored.grid.codes.bits() <= 4);
-        let reason = self.request.scheme.and_then(|_| self.reason(name, has_few_bits)).filter(|_| !is_named);
+        let reason = self.request.options.scheme.and_then(|_| self.reason(name, has_few_bits)).filter(|_| !is_named);
         let stored = reason.map_or(chosen, Err);
         let is_matrix = shape.len() == 2 && module_of(name).is_some();
         let stored = if bank.is_some() || is_matrix { stored } else { stored.and(Err(KeptReason::NoMatrix)) };
@@ -133,7 +133,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         known: &mut KnownEncoders<'s>,
     ) -> Result<(Arc<Encoder>, Option<Arc<Encoder>>), Unfit> {
         let has_full_precision = self.source.found.weights[weight].parameters.has_full_precision;
-        let options = EncodeOptions { arithmetic: Arithmetic::Exact, has_full_precision, ..self.request.options };
+        let options = EncodeOptions { arithmetic: Arithmetic::Exact, has_full_precision, ..self.request.encoding() };
         let mut new = |scale: Dtype| {
             let grid = TargetGrid { scale: Some(scale), ..stored.grid };
             let key = (stored.scheme.name, grid, shape, Dtype::Float64, has_full_precision);
@@ -169,7 +169,7 @@ impl<'p, 'a> Planner<'p, 'a> {
                     .remedy("choose a scheme, and leave out the weights whose scale is not finite: these are decoded"),
             })?;
         }
-        if self.request.only_exact && !self.request.recovers {
+        if self.request.options.only_exact && !self.request.options.recover {
             check_is_exact(weights, &moves, Fidelity::Exact).map_err(|error| error.without("only_exact"))?;
         }
         for (weight, moved) in weights.iter_mut().zip(moves) {
@@ -183,12 +183,12 @@ impl<'p, 'a> Planner<'p, 'a> {
 
     /// True if only the layout of the model changes, and not its quantization.
     fn changes_layout_only(&self) -> bool {
-        self.request.scheme.is_none() && self.request.rules.is_empty()
+        self.request.options.scheme.is_none() && self.request.options.rule.is_empty()
     }
 
     /// True if no quantized weight may be decoded.
     pub(super) fn keeps_values(&self) -> bool {
-        self.changes_layout_only() || self.request.only_exact && !self.request.recovers
+        self.changes_layout_only() || self.request.options.only_exact && !self.request.options.recover
     }
 
     /// Returns the text of config.json without the description of the input's quantization.

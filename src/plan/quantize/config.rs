@@ -24,7 +24,7 @@ impl Planner<'_, '_> {
                         let (modules, unlike_linear) = (Vec::new(), Vec::new());
                         let grid = stored.grid;
                         let has_input_scale =
-                            layout.global.is_global() && self.request.options.input_global_scale.is_some();
+                            layout.global.is_global() && self.request.encoding().input_global_scale.is_some();
                         groups.push(QuantizedGroup { layout, grid, has_input_scale, modules, unlike_linear });
                         groups.len() - 1
                     });

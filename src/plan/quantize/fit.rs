@@ -31,13 +31,13 @@ impl Planner<'_, '_> {
                 }
                 _ => known
                     .entry((found.scheme.name, found.grid, shape, *dtype, false))
-                    .or_insert_with(|| self.encoder(found, shape, *dtype, self.request.options).map(Arc::new))
+                    .or_insert_with(|| self.encoder(found, shape, *dtype, self.request.encoding()).map(Arc::new))
                     .clone()
                     .map(|encoder| (encoder, None)),
             };
             match made {
                 Ok((encoder, of_codes)) => (found.encoder, *exact) = (Some(encoder), of_codes),
-                Err(why) if *is_named || is_coded && self.request.scheme.is_none() => {
+                Err(why) if *is_named || is_coded && self.request.options.scheme.is_none() => {
                     let scheme = found.scheme.name;
                     let message = if is_coded {
                         format!("cannot be stored as {scheme} in {}: {why}", self.layout)
@@ -71,7 +71,7 @@ impl Planner<'_, '_> {
     ) -> Result<Encoder, Unfit> {
         if let [.., rows, columns] = *shape {
             let multiples = match (found.grid.group, found.grid.codes) {
-                (Group::Block(block), _) if !self.request.with_partial_blocks => block,
+                (Group::Block(block), _) if !self.request.options.partial_blocks => block,
                 // vLLM reads zero points in words of 32 bits: 8 of 4 bits each.
                 (_, CodeType::Int { bits, symmetric: false }) => [u64::from(32 / bits), 1],
                 _ => [1, 1],

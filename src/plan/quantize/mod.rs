@@ -14,13 +14,11 @@ mod misfit;
 mod model;
 mod naming;
 mod recover;
-mod rule;
 mod steps;
 
 pub(crate) use misfit::Misfit;
 use misfit::nothing_to_quantize;
 pub(crate) use naming::{OTHER_NAME, name_instead_of};
-pub use rule::SchemeRule;
 
 use super::dequantize::Recoding;
 use super::partition::Partition;
@@ -28,38 +26,32 @@ use super::quantization::{CodesSource, TensorIndex, WeightValues};
 use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
+use crate::options::QuantizeOptions;
 use crate::progress::Observer;
 use crate::quant::{
     COMFYUI, Decoder, EncodeOptions, Encoder, EngineConfig, RowMap, Scheme, SchemeLayout, TargetGrid, named_dtype,
 };
 use crate::read::{LogicalCheckpoint, Membership};
+use crate::select::KeptReason;
 use crate::select::experts::{Model, experts};
 use crate::select::policy::Policy;
-use crate::select::{KeptReason, Rename, Selection};
 use crate::text::shorten;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Request of the user.
 pub(crate) struct QuantizeRequest<'a> {
-    /// The scheme of weights that match no rule; `None` if weights keep their grid, and only the layout changes.
-    pub scheme: Option<&'static Scheme>,
-    /// The layout of all weights; `None` for the default of the scheme.
-    pub layout: Option<&'static str>,
-    pub group_size: Option<u64>,
-    pub options: EncodeOptions,
-    pub selection: &'a Selection,
-    pub rules: &'a [SchemeRule],
-    /// New names of tensors. Engines see these; patterns match the old ones.
-    pub renames: &'a [Rename],
-    pub with_partial_blocks: bool,
-    /// True if the values of quantized weights, and of weights that were decoded, must not change.
-    pub only_exact: bool,
-    /// True to search for the codes and scales from which plain weights were decoded.
-    pub recovers: bool,
+    pub options: &'a QuantizeOptions,
     /// The shards that this run writes. Only their weights are searched.
     pub partition: Option<Partition>,
     pub threads: usize,
+}
+
+impl QuantizeRequest<'_> {
+    fn encoding(&self) -> EncodeOptions {
+        let QuantizeOptions { arithmetic, search, input_global_scale, .. } = *self.options;
+        EncodeOptions { arithmetic, scale: search, input_global_scale, ..EncodeOptions::default() }
+    }
 }
 
 /// Data that a job needs to quantize weights, and the config that engines need to load the result.
@@ -164,9 +156,9 @@ impl<'a> Quantizing<'a> {
         let in_file = |error: Error| error.in_file(&source.path);
         let text = logical.config()?;
         let model = Model::read(text);
-        let layout = match request.scheme {
-            Some(scheme) => layout_of(scheme, request.layout)?.name,
-            None => request.layout.expect("there is a scheme or a layout"),
+        let layout = match request.options.scheme {
+            Some(scheme) => layout_of(scheme, request.options.layout)?.name,
+            None => request.options.layout.expect("there is a scheme or a layout"),
         };
         let policy = Policy { layers: model.layers, is_diffusion: layout == COMFYUI, heads: model.heads() };
         let memberships = logical.memberships();
@@ -177,7 +169,7 @@ impl<'a> Quantizing<'a> {
                 "files of '{kind}' store the weights transposed, [in, out], and engines load quantized weights as [out, in]"
             ))));
         }
-        let renames = request.renames.iter().map(|rename| (&*rename.old, &*rename.new)).collect();
+        let renames = request.options.tensors.rename.iter().map(|rename| (&*rename.old, &*rename.new)).collect();
         let planner = Planner { request, policy, model: &model, layout, renames, source: logical, memberships };
         let mut plan = planner.candidates().map_err(in_file)?;
         let misfits = planner.fit(&mut plan.weights).map_err(in_file)?;

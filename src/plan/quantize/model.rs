@@ -26,39 +26,36 @@ fn stored(scheme: &'static Scheme) -> Result<&'static SchemeLayout> {
 }
 
 impl<'a> Quantizing<'a> {
-    /// Decides for an ONNX model; tensors of fewer elements than `min_elements` are kept. Fails if no weight would be
-    /// quantized, ONNX has no such scheme, or a rule names a tensor that cannot be quantized.
-    pub(crate) fn of_model(
-        logical: &LogicalCheckpoint<'a>,
-        request: &QuantizeRequest,
-        min_elements: u64,
-    ) -> Result<Self> {
+    /// Decides for an ONNX model. Fails if no weight would be quantized, ONNX has no such scheme, or a rule names a tensor
+    /// that cannot be quantized.
+    pub(crate) fn of_model(logical: &LogicalCheckpoint<'a>, request: &QuantizeRequest) -> Result<Self> {
         let source = logical.source;
         let in_file = |error: Error| error.in_file(&source.path);
-        if let Some(layout) = request.layout.filter(|layout| *layout != "onnx") {
+        if let Some(layout) = request.options.layout.filter(|layout| *layout != "onnx") {
             let error = Error::usage(format!("the layout {} is not one of ONNX models", shorten(layout)));
             return Err(in_file(error.without("layout")));
         }
-        let schemes = request.rules.iter().filter_map(|rule| rule.scheme).chain(request.scheme);
+        let schemes = request.options.rule.iter().filter_map(|rule| rule.scheme).chain(request.options.scheme);
         schemes.map(stored).collect::<Result<Vec<_>>>().map_err(in_file)?;
         let [input] = &source.shards[..] else { return Err(in_file(Error::new("is not one ONNX model"))) };
         let graph = ModelGraph::of(input)?;
+        let selection = request.options.tensors.selection();
         let (mut weights, mut others, mut misfits) = (Weights::default(), Vec::new(), Vec::new());
         let mut count = 0;
         // Weights of one kind share an encoder, because it is larger than most descriptions of a tensor.
         let mut known: HashMap<_, Result<Arc<Encoder>, Unfit>> = HashMap::new();
         for (at, tensor) in input.contents.tensors.iter().enumerate() {
             let in_place = |error: Error| in_file(error.in_tensor(&tensor.name));
-            let rule = request.rules.iter().find(|rule| rule.pattern.matches(&tensor.name));
+            let rule = request.options.rule.iter().find(|rule| rule.pattern.matches(&tensor.name));
             let scheme = match rule {
                 Some(rule) => rule.scheme.ok_or(KeptReason::LeftOut),
-                None if request.selection.selects(&tensor.name) => request.scheme.ok_or(KeptReason::Unquantized),
+                None if selection.selects(&tensor.name) => request.options.scheme.ok_or(KeptReason::Unquantized),
                 None => Err(KeptReason::LeftOut),
             };
             let is_named = rule.is_some() && scheme.is_ok();
             let usage = check(&graph, at, tensor);
             let decided = scheme.and_then(|scheme| match usage {
-                Ok(_) if !is_named && tensor.count < min_elements => Err(KeptReason::Small),
+                Ok(_) if !is_named && tensor.count < request.options.model.min_elements => Err(KeptReason::Small),
                 usage => usage.map(|usage| (scheme, usage)),
             });
             let (scheme, usage) = match decided {
@@ -152,13 +149,13 @@ fn encoder(
     }
     let axis = match (grid.group, usage) {
         (Group::Neighbours(size), usage) => {
-            let block_size = request.group_size.unwrap_or(size);
+            let block_size = request.options.group_size.unwrap_or(size);
             LinearAxis { axis: usize::from(usage == WeightUse::OutputsFirst), block_size }
         }
         (_, WeightUse::OutputsLast) => LinearAxis { axis: shape.len() - 1, block_size: 0 },
         (_, WeightUse::OutputsFirst | WeightUse::Kernel) => LinearAxis { axis: 0, block_size: 0 },
     };
     let dtype = tensor.elements.dtype().ok_or(Unfit::Grid)?;
-    let options = EncodeOptions { arithmetic: request.options.arithmetic, ..EncodeOptions::default() };
+    let options = EncodeOptions { arithmetic: request.encoding().arithmetic, ..EncodeOptions::default() };
     Encoder::linear(stored.layout(), &grid, (shape, axis), dtype, options)
 }

@@ -54,7 +54,7 @@ impl<'a> Planner<'_, 'a> {
     /// Finds the codes and scales of plain weights to quantize, if that is requested. Fails if a weight must be recovered
     /// and is not.
     pub(super) fn recover(&self, weights: &mut [WeightCandidate], observer: &dyn Observer) -> Result<()> {
-        if !self.request.recovers {
+        if !self.request.options.recover {
             return Ok(());
         }
         // Weights that share a scalar scale first try a common one.
@@ -103,7 +103,7 @@ impl<'a> Planner<'_, 'a> {
                 };
             }
         }
-        if self.request.only_exact { check_is_recovered(weights) } else { Ok(()) }
+        if self.request.options.only_exact { check_is_recovered(weights) } else { Ok(()) }
     }
 
     /// Returns a weight to search, if it is quantized from plain values. Weights with the same encoder share
@@ -125,7 +125,7 @@ impl<'a> Planner<'_, 'a> {
 
     /// Makes a recoverer for each type that the values of a weight may have had before they were quantized.
     fn recoverers(&self, candidate: &WeightCandidate, stored: &Target, encoder: &Arc<Encoder>) -> Vec<Arc<Recoverer>> {
-        let options = self.request.options;
+        let options = self.request.encoding();
         let recoverer = |encoder, origin| Arc::new(Recoverer::new(encoder, origin, options.arithmetic));
         // Values of narrower weights may have been decoded to a wider type; their scales are then narrow too.
         let narrower: &[Dtype] = match candidate.dtype {

@@ -13,7 +13,8 @@ use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 
 /// The steps in which values are computed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum Arithmetic {
     /// As the library of the layout rounds them: the same bytes

@@ -53,7 +53,8 @@ use search::ScaleSearch;
 use std::ops::Range;
 
 /// The choice of scales by the encoder.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum ScaleChoice {
     /// From the largest magnitude, as the library of the layout does

@@ -1,0 +1,187 @@
+//! A conversion whose options are decided for its inputs.
+
+use crate::container::checkpoint::Checkpoint;
+use crate::dtype::Dtype;
+use crate::error::{Error, Kind, Result};
+use crate::job::{self, FailOn, Job, JobInput, Measures, Prepared, Written};
+use crate::options::{
+    BitcastOptions, CastOptions, DequantizeOptions, ModelOptions, QuantizeOptions, RecordedOptions, Size, TensorOptions,
+};
+use crate::plan::{QuantizeRequest, Quantizing, Recoding};
+use crate::progress::Observer;
+use crate::quant::ONNX;
+use crate::read::LogicalCheckpoint;
+use crate::report::Report;
+use crate::select::Selection;
+use serde_json::Value;
+use std::path::Path;
+use std::time::Instant;
+
+/// A conversion of some inputs, with all choices for their tensors.
+pub(crate) struct FileConversion<'a> {
+    pub(crate) job: Job<'a>,
+    pub(crate) selection: Selection,
+    /// The type of untyped elements.
+    pub(crate) from: Option<Dtype>,
+    /// One for each input.
+    pub(crate) recodings: Vec<Option<Recoding<'a>>>,
+    /// Description of the quantized weights in config.json.
+    pub(crate) config: Option<Value>,
+}
+
+impl<'a> FileConversion<'a> {
+    /// Casts the selected tensors.
+    pub(crate) fn cast(
+        job: &Job<'a>,
+        sources: impl IntoIterator<Item = &'a Checkpoint>,
+        options: &CastOptions,
+    ) -> Result<Self> {
+        let renamed = |source: &'a Checkpoint| Recoding::rename(source, &options.tensors.rename);
+        let recodings = sources.into_iter().map(renamed).collect::<Result<_>>()?;
+        let job = Job {
+            to: options.to,
+            force_codes: options.force_codes,
+            model: options.model,
+            fail_on: FailOn::from(&*options.fail_on),
+            measures: Measures { accuracy: options.stats || job.measures.accuracy, ..job.measures },
+            max_shard_size: bytes(options.max_shard_size),
+            options: RecordedOptions::of(options),
+            ..*job
+        };
+        Ok(Self { job, selection: options.selection(), from: options.tensors.from, recodings, config: None })
+    }
+
+    /// Reinterprets the bits of the selected tensors.
+    pub(crate) fn bitcast(
+        job: Job<'a>,
+        sources: impl IntoIterator<Item = &'a Checkpoint>,
+        options: &BitcastOptions,
+    ) -> Result<Self> {
+        let renamed = |source: &'a Checkpoint| Recoding::rename(source, &options.tensors.rename);
+        let recodings = sources.into_iter().map(renamed).collect::<Result<_>>()?;
+        let job =
+            Job { to: options.to, force_codes: options.force_codes, options: RecordedOptions::of(options), ..job };
+        Ok(Self { job, selection: options.selection(), from: options.tensors.from, recodings, config: None })
+    }
+
+    /// Decodes the selected weights of a model, and copies all other tensors.
+    pub(crate) fn dequantize(
+        job: &Job<'a>,
+        model: &LogicalCheckpoint<'a>,
+        options: &DequantizeOptions,
+    ) -> Result<Self> {
+        let to = options.to.or_else(|| (!model.is_model()).then(|| model.default_target()));
+        let label = to.or_else(|| model.found.weights.first().map(|weight| model.target_of(weight)));
+        let options = &DequantizeOptions { to, ..options.clone() };
+        let recoding = Recoding::decode(model, options)?;
+        let job = Job {
+            to,
+            label: label.map(Dtype::name),
+            model: ModelOptions { external_data: options.external_data, ..ModelOptions::default() },
+            fail_on: FailOn::from(&*options.fail_on),
+            max_shard_size: bytes(options.max_shard_size),
+            options: RecordedOptions::of(options),
+            ..*job
+        };
+        Ok(Self::recoding(job, recoding, &options.tensors))
+    }
+
+    /// Quantizes weights as decided, and copies all other tensors.
+    pub(crate) fn quantize(
+        job: &Job<'a>,
+        model: &LogicalCheckpoint,
+        options: &QuantizeOptions,
+        quantizing: Quantizing<'a>,
+    ) -> Self {
+        let layout = options.layout_in_effect();
+        let layout_in_effect = if model.is_model() { Some(ONNX.name) } else { layout };
+        let job = Job {
+            label: options.scheme.map(|scheme| scheme.name).or(layout),
+            force_codes: options.force_codes,
+            model: options.model,
+            fail_on: FailOn { defects: options.fail_on.clone(), min_sqnr_db: options.min_sqnr, ..FailOn::default() },
+            max_shard_size: bytes(options.max_shard_size),
+            options: RecordedOptions::of(&QuantizeOptions { layout: layout_in_effect, ..options.clone() }),
+            ..*job
+        };
+        Self { config: quantizing.config.block, ..Self::recoding(job, quantizing.recoding, &options.tensors) }
+    }
+
+    /// The patterns of these operations choose weights for the recoding; every other tensor is copied.
+    fn recoding(job: Job<'a>, recoding: Recoding<'a>, tensors: &TensorOptions) -> Self {
+        Self { job, selection: tensors.new_names(), from: None, recodings: vec![Some(recoding)], config: None }
+    }
+
+    /// Plans the outputs.
+    pub(crate) fn prepare(&mut self, sources: &'a [Checkpoint], observer: &dyn Observer) -> Result<Prepared<'a>> {
+        let recodings = std::mem::take(&mut self.recodings);
+        let input = |(source, recoding)| JobInput { source, selection: &self.selection, from: self.from, recoding };
+        let inputs = sources.iter().zip(recodings).map(input).collect();
+        job::prepare(&self.job, inputs, observer)
+    }
+
+    /// Reports on an input that was converted.
+    pub(crate) fn report<'s>(
+        &self,
+        source: &Checkpoint,
+        output: &Path,
+        written: Written<'s>,
+        begin: Instant,
+    ) -> Report<'s> {
+        let (job, Written { files, before, .. }) = (&self.job, written);
+        let bytes_in = match job.partition {
+            Some(_) => files.iter().flat_map(|file| &file.tensors).map(|tensor| tensor.bytes_in).sum(),
+            None => source.bytes(),
+        };
+        let time = (!job.dry_run).then(|| begin.elapsed());
+        let is_published = time.is_some() && !files.iter().any(|file| file.meets(&job.fail_on));
+        Report { bytes_in, files, before, time, is_published, ..self.unwritten(source, output) }
+    }
+
+    /// Reports on an input whose output exists and is kept.
+    pub(super) fn unwritten<'s>(&self, source: &Checkpoint, output: &Path) -> Report<'s> {
+        Report {
+            options: self.job.options.clone(),
+            config: self.config.clone(),
+            ..Report::empty(self.job.operator.name(), &source.path, output)
+        }
+    }
+}
+
+fn bytes(size: Option<Size>) -> Option<u64> {
+    size.map(|Size(bytes)| bytes)
+}
+
+/// Refuses a type that weights are not decoded to.
+pub(crate) fn check_target(options: &DequantizeOptions) -> Result<()> {
+    match options.to.filter(|to| !to.is_weight()) {
+        Some(to) => {
+            let error = Error::usage(format!("weights are decoded to bfloat16, float16 or float32, not to {to}"));
+            Err(error.remedy("decode to one of these, and cast the result"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Opens a model whose weights are quantized. With `force_codes`, a quantization that tcast does not decode is ignored.
+pub(crate) fn open_to_quantize<'a>(source: &'a Checkpoint, options: &QuantizeOptions) -> Result<LogicalCheckpoint<'a>> {
+    let probed = LogicalCheckpoint::probe(source);
+    match probed.found.is_undecoded {
+        true if options.force_codes => Ok(probed.into_values()),
+        true => LogicalCheckpoint::open(source).map_err(|error| error.of(Kind::Undecoded)),
+        false => LogicalCheckpoint::open(source),
+    }
+}
+
+/// Decides how weights are quantized.
+pub(crate) fn quantizing<'a>(
+    model: &LogicalCheckpoint<'a>,
+    options: &QuantizeOptions,
+    job: &Job,
+    observer: &dyn Observer,
+) -> Result<Quantizing<'a>> {
+    // The weights of new shards are not known yet.
+    let partition = job.partition.filter(|_| options.max_shard_size.is_none());
+    let request = QuantizeRequest { options, partition, threads: job.threads };
+    if model.is_model() { Quantizing::of_model(model, &request) } else { Quantizing::new(model, &request, observer) }
+}

@@ -1,0 +1,43 @@
+//! Parsers of values on the command line.
+
+use crate::quant::{SCHEMES, Scheme};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+
+pub(super) fn scheme() -> impl TypedValueParser<Value = &'static Scheme> {
+    let value = |scheme: &Scheme| PossibleValue::new(scheme.name).aliases(scheme.aliases.to_vec()).help(scheme.summary);
+    PossibleValuesParser::new(SCHEMES.iter().map(value))
+        .map(|name| Scheme::find(&name).expect("it is a possible value"))
+}
+
+/// Parses a layout in any case, and returns it as [`SCHEMES`] spells it.
+pub(super) fn layout() -> impl TypedValueParser<Value = &'static str> {
+    let layouts = || {
+        let mut names: Vec<&str> = Vec::new();
+        for layout in SCHEMES.iter().flat_map(|scheme| scheme.layouts) {
+            if !names.contains(&layout.name) {
+                names.push(layout.name);
+            }
+        }
+        names
+    };
+    let named = move |typed: &str| layouts().into_iter().find(|name| name.eq_ignore_ascii_case(typed));
+    PossibleValuesParser::new(layouts()).map(move |typed| named(&typed).expect("it is a possible value"))
+}
+
+pub(super) fn group_size(text: &str) -> Result<u64, String> {
+    let size = text.parse().ok().filter(|size: &u64| (8..=65536).contains(size) && size.is_multiple_of(8));
+    size.ok_or_else(|| "not a multiple of 8 from 8 to 65536".to_owned())
+}
+
+pub(super) fn scale(text: &str) -> Result<f32, String> {
+    let is_usable = |scale: &f32| scale.is_normal() && *scale > 0.0 && (1.0 / scale).is_normal();
+    text.parse().ok().filter(is_usable).ok_or_else(|| "not a positive float32".to_owned())
+}
+
+pub(super) fn decibels(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|decibels: &f64| !decibels.is_nan()).ok_or_else(|| "not a number of decibels".to_owned())
+}
+
+pub(super) fn count(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "not a whole number, 0 or more".to_owned())
+}

@@ -1,0 +1,213 @@
+//! Options of `quantize`, and rules that choose a scheme by the name of a weight.
+
+#[cfg(feature = "cli")]
+use super::parsers;
+use super::shared::texts;
+use super::{Defect, ModelOptions, Size, TensorOptions};
+use crate::error::{Error, Result};
+use crate::quant::{Arithmetic, SCHEMES, ScaleChoice, Scheme};
+use crate::select::Pattern;
+use crate::text::shorten;
+use serde::Serialize;
+
+/// Options of `quantize`: makes codes and scales of weights, and copies all other tensors.
+#[allow(clippy::struct_excessive_bools, reason = "each is an option")]
+#[derive(Clone, Debug, Default, Serialize)]
+#[cfg_attr(feature = "cli", derive(clap::Args))]
+pub struct QuantizeOptions {
+    /// fp8, fp8-block, int8, int4, nvfp4, mxfp4 and others
+    ///
+    /// Without a scheme, --layout changes the layout of a quantized model and keeps its values.
+    #[cfg_attr(
+        feature = "cli",
+        arg(
+            long,
+            value_name = "SCHEME",
+            value_parser = parsers::scheme(),
+            hide_possible_values = true,
+            ignore_case = true
+        )
+    )]
+    pub scheme: Option<&'static Scheme>,
+
+    /// Storage format: modelopt, comfyui and others
+    #[cfg_attr(
+        feature = "cli",
+        arg(
+            long,
+            value_name = "LAYOUT",
+            value_parser = parsers::layout(),
+            hide_possible_values = true,
+            ignore_case = true
+        )
+    )]
+    pub layout: Option<&'static str>,
+
+    /// Values that share a scale [default: 128]
+    ///
+    /// For int4, int4-asym and int8a16; the groups of the other schemes have one size.
+    #[cfg_attr(feature = "cli", arg(long, value_name = "N", value_parser = parsers::group_size))]
+    pub group_size: Option<u64>,
+
+    /// Rounding of scales and codes
+    #[cfg_attr(feature = "cli", arg(long, value_enum, default_value_t, hide_short_help = true))]
+    pub arithmetic: Arithmetic,
+
+    /// Choice of the scale of a group in nvfp4, mxfp4, int4 and int4-asym
+    #[cfg_attr(feature = "cli", arg(long, value_enum, default_value_t, hide_short_help = true))]
+    pub search: ScaleChoice,
+
+    /// Also quantize weights whose last blocks are partial
+    ///
+    /// transformers and SGLang do not load such weights.
+    #[cfg_attr(feature = "cli", arg(long, hide_short_help = true))]
+    pub partial_blocks: bool,
+
+    /// Find the codes and scales of decoded weights
+    ///
+    /// A weight gets those that it was decoded from if they decode to the same bits; other weights are quantized as
+    /// usual. tcast reads each recovered weight once more. The report lists them.
+    #[cfg_attr(feature = "cli", arg(long, requires = "scheme"))]
+    pub recover: bool,
+
+    /// Fail, and write nothing, if a value could change
+    ///
+    /// That includes all weights that would be quantized again. For a model that is quantized already, and for
+    /// --recover. Without --scheme, it is always on.
+    #[cfg_attr(feature = "cli", arg(long, hide_short_help = true))]
+    pub only_exact: bool,
+
+    /// Quantize the floats of a model that is quantized in a way that tcast does not decode
+    ///
+    /// For a model whose config.json is wrong: all of its tensors are taken for values.
+    #[cfg_attr(feature = "cli", arg(long, hide_short_help = true))]
+    pub force_codes: bool,
+
+    /// With nvfp4, the global scale of all activations: 2688 / their measured largest magnitude
+    #[cfg_attr(
+        feature = "cli",
+        arg(long, value_name = "VALUE", value_parser = parsers::scale, hide_short_help = true)
+    )]
+    pub input_global_scale: Option<f32>,
+
+    /// Another scheme, or keep, for some weights
+    ///
+    /// Repeatable; the first match wins, and takes precedence over --scheme and over what tcast copies by default.
+    #[serde(rename = "rules", serialize_with = "texts")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "GLOB=SCHEME", help_heading = "Which weights"))]
+    pub rule: Vec<SchemeRule>,
+
+    /// Fail, and write nothing, if a weight has one of these; repeatable, or separated by commas
+    #[cfg_attr(
+        feature = "cli",
+        arg(
+            long,
+            value_enum,
+            value_name = "WHAT",
+            value_delimiter = ',',
+            help_heading = "Reports",
+            hide_short_help = true
+        )
+    )]
+    pub fail_on: Vec<Defect>,
+
+    /// Fail, and write nothing, if a weight has a lower signal-to-noise ratio, in decibels
+    #[cfg_attr(
+        feature = "cli",
+        arg(
+            long,
+            value_name = "DB",
+            value_parser = parsers::decibels,
+            help_heading = "Reports",
+            hide_short_help = true
+        )
+    )]
+    pub min_sqnr: Option<f64>,
+
+    /// Options for ONNX models.
+    #[serde(flatten)]
+    #[cfg_attr(feature = "cli", command(flatten))]
+    pub model: ModelOptions,
+
+    /// Write shards that each hold at most SIZE of tensors: 5GB, 500MB, 2GiB
+    #[cfg_attr(
+        feature = "cli",
+        arg(long, value_name = "SIZE", hide_short_help = true, help_heading = "Folders of shards")
+    )]
+    pub max_shard_size: Option<Size>,
+
+    /// Choice of weights.
+    #[serde(flatten)]
+    #[cfg_attr(feature = "cli", command(flatten, next_help_heading = "Which weights"))]
+    pub tensors: TensorOptions,
+}
+
+impl QuantizeOptions {
+    /// Returns options that quantize weights with a scheme in its default layout. The scheme has a name such as `nvfp4`, or
+    /// an alias of vLLM.
+    ///
+    /// # Errors
+    /// When there is no such scheme; the error lists all.
+    pub fn scheme(name: &str) -> Result<Self> {
+        let scheme = Scheme::find(name).ok_or_else(|| {
+            let names: Vec<&str> = SCHEMES.iter().map(|scheme| scheme.name).collect();
+            Error::usage(format!("unknown scheme '{}': it is one of {}", shorten(name), names.join(", ")))
+        })?;
+        Ok(Self { scheme: Some(scheme), ..Self::default() })
+    }
+
+    /// Returns the schemes of the rules, and the scheme of all other weights.
+    pub(crate) fn schemes(&self) -> impl Iterator<Item = &'static Scheme> {
+        self.rule.iter().filter_map(SchemeRule::scheme).chain(self.scheme)
+    }
+
+    /// Returns the chosen layout, or the default of the scheme; `None` if there is neither.
+    pub(crate) fn layout_in_effect(&self) -> Option<&'static str> {
+        self.layout.or_else(|| self.scheme.map(|scheme| scheme.layouts[0].name))
+    }
+}
+
+/// `GLOB=SCHEME` quantizes the weights that match to a scheme; `GLOB=keep` leaves them as they are.
+#[derive(Clone, Debug)]
+pub struct SchemeRule {
+    pub(crate) pattern: Pattern,
+    pub(crate) scheme: Option<&'static Scheme>,
+}
+
+impl std::str::FromStr for SchemeRule {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (pattern, scheme) =
+            text.rsplit_once('=').ok_or_else(|| Error::new("a rule is GLOB=SCHEME or GLOB=keep"))?;
+        let scheme = match scheme {
+            "keep" => None,
+            name => {
+                Some(Scheme::find(name).ok_or_else(|| Error::new(format!("there is no scheme '{}'", shorten(name))))?)
+            }
+        };
+        Ok(Self { pattern: pattern.parse()?, scheme })
+    }
+}
+
+impl std::fmt::Display for SchemeRule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}={}", self.pattern, self.scheme.map_or("keep", |scheme| scheme.name))
+    }
+}
+
+impl SchemeRule {
+    /// Returns the scheme for weights that match; `None` if the rule keeps them.
+    #[must_use]
+    pub fn scheme(&self) -> Option<&'static Scheme> {
+        self.scheme
+    }
+
+    pub(crate) fn pattern(&self) -> &Pattern {
+        &self.pattern
+    }
+
+    pub(crate) fn matches_one<T: AsRef<str>>(&self, names: &[T]) -> bool {
+        names.iter().any(|name| self.pattern.matches(name.as_ref()))
+    }
+}

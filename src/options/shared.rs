@@ -1,0 +1,173 @@
+//! Options that several operations have, and the way in which they are serialized.
+
+#[cfg(feature = "cli")]
+use super::parsers;
+use crate::dtype::Dtype;
+use crate::kernel::Condition;
+use crate::select::{Pattern, Rename, Selection};
+use serde::{Serialize, Serializer};
+use std::fmt::Display;
+
+/// Choice of tensors by their names, which patterns match.
+#[derive(Clone, Debug, Default, Serialize)]
+#[cfg_attr(feature = "cli", derive(clap::Args))]
+pub struct TensorOptions {
+    /// Only tensors whose name matches; repeatable
+    ///
+    /// The others are copied.
+    #[serde(serialize_with = "texts")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "GLOB"))]
+    pub include: Vec<Pattern>,
+
+    /// Skip tensors whose name matches; repeatable
+    #[serde(serialize_with = "texts")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "GLOB"))]
+    pub exclude: Vec<Pattern>,
+
+    /// Do not fail if a pattern matches no tensor
+    ///
+    /// A warning names it.
+    #[serde(skip)]
+    #[cfg_attr(feature = "cli", arg(long, hide_short_help = true))]
+    pub allow_unmatched: bool,
+
+    /// Another name for a tensor in the output; repeatable
+    #[serde(rename = "renames", serialize_with = "texts")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "OLD=NEW", hide_short_help = true))]
+    pub rename: Vec<Rename>,
+
+    /// Read opaque bytes (V1, u1, U8) as this type
+    ///
+    /// For elements whose type the file does not name. The type must have the same width.
+    #[cfg_attr(
+        feature = "cli",
+        arg(long, value_name = "DTYPE", help_heading = "Input and output", display_order = 500)
+    )]
+    pub from: Option<Dtype>,
+}
+
+impl TensorOptions {
+    /// Returns the selection of the tensors, with their new names and without new types.
+    pub(crate) fn selection(&self) -> Selection {
+        let Self { include, exclude, rename, .. } = self.clone();
+        Selection { include, exclude, renames: rename, ..Selection::default() }
+    }
+
+    /// Returns a selection that converts nothing: only names change.
+    pub(crate) fn new_names(&self) -> Selection {
+        Selection { renames: self.rename.clone(), ..Selection::default() }
+    }
+}
+
+/// Options for ONNX models.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = "ONNX models"))]
+pub struct ModelOptions {
+    /// ONNX models: keep tensors of fewer elements
+    ///
+    /// Each tensor that is stored in another type needs a node, which takes about 100 bytes. A tensor that a --rule
+    /// names is stored in its type, whatever its size.
+    #[serde(serialize_with = "unless_default")]
+    #[cfg_attr(
+        feature = "cli",
+        arg(
+            long,
+            value_name = "COUNT",
+            value_parser = parsers::count,
+            default_value_t = Self::default().min_elements,
+            hide_short_help = true
+        )
+    )]
+    pub min_elements: u64,
+
+    /// ONNX models: store the elements of initializers in a file next to the model, OUT.data
+    ///
+    /// A model of more than 2047 MiB always has such a file, because protobuf messages are limited to 2 GiB.
+    #[cfg_attr(feature = "cli", arg(long, hide_short_help = true))]
+    pub external_data: bool,
+
+    /// ONNX models: import a later opset if a type needs it and no operator of the model changes
+    ///
+    /// bfloat16 and integers with a scale for each channel need opset 13, the float8 types and scales of float16 and
+    /// bfloat16 19, blocks and types of 4 bits 21. The error names the operator that prevents it, if there is one.
+    #[cfg_attr(feature = "cli", arg(long, hide_short_help = true))]
+    pub raise_opset: bool,
+}
+
+impl Default for ModelOptions {
+    fn default() -> Self {
+        Self { min_elements: 1024, external_data: false, raise_opset: false }
+    }
+}
+
+impl ModelOptions {
+    /// Returns the name of the first option that differs from its default, in `snake_case`.
+    pub(crate) fn first_given(&self) -> Option<&'static str> {
+        let default = Self::default();
+        let options = [
+            (self.min_elements != default.min_elements, "min_elements"),
+            (self.external_data, "external_data"),
+            (self.raise_opset, "raise_opset"),
+        ];
+        options.into_iter().find(|(is_given, _)| *is_given).map(|(_, option)| option)
+    }
+}
+
+/// A defect of a quantized weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+pub enum Defect {
+    /// Values beyond the largest code of their group by more than half a step
+    Clipped,
+    /// Groups whose scale is too small for its type
+    Underflowed,
+}
+
+/// A number of bytes: `5GB`, `500MB`, `2GiB`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Size(pub u64);
+
+impl std::str::FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        const UNITS: [(&str, u64); 9] = [
+            ("KIB", 1 << 10),
+            ("MIB", 1 << 20),
+            ("GIB", 1 << 30),
+            ("TIB", 1 << 40),
+            ("KB", 1_000),
+            ("MB", 1_000_000),
+            ("GB", 1_000_000_000),
+            ("TB", 1_000_000_000_000),
+            ("B", 1),
+        ];
+        let upper = text.trim().to_ascii_uppercase();
+        let found = UNITS.iter().find_map(|(unit, factor)| Some((upper.strip_suffix(unit)?, factor)));
+        let size = found.and_then(|(number, factor)| number.trim_end().parse::<u64>().ok()?.checked_mul(*factor));
+        match size {
+            Some(0) | None if text.parse().is_ok_and(|number: u64| number > 0) => {
+                Err(format!("'{text}' has no unit: {text}GB, {text}MB, or {text}B for bytes"))
+            }
+            Some(0) | None => Err("a size is a whole number with a unit: 5GB, 500MB, 2GiB".to_owned()),
+            Some(size) => Ok(Self(size)),
+        }
+    }
+}
+
+pub(super) fn texts<T: Display, S: Serializer>(items: &[T], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(items.iter().map(T::to_string))
+}
+
+/// Serializes conditions by their names on the command line.
+pub(super) fn condition_names<S: Serializer>(conditions: &[Condition], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(conditions.iter().map(|condition| condition.name().replace('_', "-")))
+}
+
+/// Serializes the minimum number of elements, or nothing if it is the default.
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes the field")]
+fn unless_default<S: Serializer>(min_elements: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    let is_given = *min_elements != ModelOptions::default().min_elements;
+    is_given.then_some(*min_elements).serialize(serializer)
+}
