@@ -94,8 +94,7 @@ impl ComfyLayers {
         let mut layouts = layouts_of(QuantMethod::ComfyUi, None);
         layouts.retain(|layout| layout.has_marker());
         let dtype = marker.dtype.map(|dtype| if dtype == Dtype::Float32 { Dtype::Float8E4M3FN } else { dtype });
-        let wording = format!("the tensor '{}' says {}", shorten(marker.name), dtype.map_or("float8", Dtype::name));
-        let mut description = WeightDescription::new(layouts, wording);
+        let mut description = WeightDescription::new(layouts, "the tensor scaled_fp8 says so");
         description.codes.extend(dtype);
         description.parameters.has_full_precision = *marker.shape == [2];
         Some(description)

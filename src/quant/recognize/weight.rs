@@ -65,7 +65,8 @@ impl Evidence<'_> {
         let descriptions: Vec<&WeightDescription> =
             of_comfy.iter().chain(of_config.iter().map(|description| &**description)).collect();
         let unnamed = self.config.method.as_ref().map(|_| "the config does not name its module");
-        let wording = descriptions.first().map(|description| &*description.wording).or(unnamed);
+        let named = descriptions.first().filter(|description| !description.layouts[0].has_marker());
+        let wording = named.map(|description| &*description.wording).or(unnamed);
         let candidates = pair.family.rows.iter().filter_map(|&(layout, names)| {
             let description = descriptions.iter().copied().find(|description| description.layouts.contains(&layout));
             let is_possible = description.is_some() || wording.is_none() && is_identified_by_tensors(layout, pair);
