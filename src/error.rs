@@ -2,7 +2,7 @@
 
 mod kind;
 
-pub use kind::{InterruptedWork, Kind, RecordedOptions, Wanted, WorkState};
+pub use kind::{InterruptedWork, Kind, Obstacle, RecordedOptions, Wanted, WorkState};
 
 use crate::text::{path_text, shorten, visible};
 use std::fmt;
@@ -20,7 +20,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub struct Error {
     path: Option<Box<Path>>,
     tensor: Option<Box<str>>,
-    option: Option<&'static str>,
+    obstacle: Option<Box<Obstacle>>,
     message: Box<str>,
     /// Boxed, because every result contains an error.
     kind: Option<Box<Kind>>,
@@ -36,7 +36,7 @@ impl Error {
         Self {
             path: None,
             tensor: None,
-            option: None,
+            obstacle: None,
             message: message.into().into(),
             kind: None,
             details: Box::default(),
@@ -128,13 +128,19 @@ impl Error {
     /// Names an option, in `snake_case`, that is not needed and prevents the work.
     #[must_use]
     pub(crate) fn without(self, option: &'static str) -> Self {
-        Self { option: Some(option), ..self }
+        self.with_obstacle(Obstacle::Option(option))
     }
 
-    /// Returns the option that could be omitted, if there is one.
+    /// Sets what the user must change first.
     #[must_use]
-    pub(crate) fn option(&self) -> Option<&'static str> {
-        self.option
+    pub(crate) fn with_obstacle(self, obstacle: Obstacle) -> Self {
+        Self { obstacle: Some(Box::new(obstacle)), ..self }
+    }
+
+    /// Returns what the user must change first, if there is such a thing.
+    #[must_use]
+    pub fn obstacle(&self) -> Option<&Obstacle> {
+        self.obstacle.as_deref()
     }
 
     #[must_use]
