@@ -2,7 +2,7 @@
 //! error by a [`Kind`].
 
 use super::resume::{go_back, go_on};
-use crate::error::{Error, Kind, Obstacle, Wanted};
+use crate::error::{Blocker, Error, Kind, Wanted};
 use crate::text::{as_glob, flag_with, make_folder, quoted, remove_files, remove_folder};
 use std::fmt;
 use std::path::Path;
@@ -100,8 +100,8 @@ pub fn remedy(error: &Error) -> Option<String> {
         _ => String::new(),
     };
     let own = error.remedy_text().unwrap_or_default();
-    let clear = error.obstacle().map(clear).unwrap_or_default();
-    let is_option = matches!(error.obstacle(), Some(Obstacle::Option(_)));
+    let clear = error.blocker().map(clear).unwrap_or_default();
+    let is_option = matches!(error.blocker(), Some(Blocker::Option(_)));
     let remedies = if is_option { [own, &flags, &clear] } else { [own, &clear, &flags] };
     let mut remedies: Vec<&str> = remedies.into_iter().filter(|remedy| !remedy.is_empty()).collect();
     if matches!(error.kind(), Kind::Unsafe { .. }) {
@@ -111,13 +111,13 @@ pub fn remedy(error: &Error) -> Option<String> {
 }
 
 /// Describes how to change what prevents the work: with a command, or without an option.
-fn clear(obstacle: &Obstacle) -> String {
-    match obstacle {
-        Obstacle::File(path) => remove_files(&[path]),
-        Obstacle::Folder(path) => remove_folder(path),
-        Obstacle::Remains(path) => format!("look into it, and then {}", remove_folder(path)),
-        Obstacle::NoFolder(path) => make_folder(path),
-        Obstacle::Option(option) => format!("leave --{} out", option.replace('_', "-")),
+fn clear(blocker: &Blocker) -> String {
+    match blocker {
+        Blocker::File(path) => remove_files(&[path]),
+        Blocker::Folder(path) => remove_folder(path),
+        Blocker::Remains(path) => format!("look into it, and then {}", remove_folder(path)),
+        Blocker::NoFolder(path) => make_folder(path),
+        Blocker::Option(option) => format!("leave --{} out", option.replace('_', "-")),
     }
 }
 

@@ -89,7 +89,7 @@ pub enum Kind {
 /// Something that prevents the work until the user changes it.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Obstacle {
+pub enum Blocker {
     /// This file is in the way.
     File(PathBuf),
     /// This folder is in the way.

@@ -8,7 +8,7 @@ use super::{IfExists, Job, Publish, Written};
 use crate::container::{self, Container};
 use crate::dtype::Dtype;
 use crate::engine::Detail;
-use crate::error::{Error, Kind, Obstacle, Result, Wanted};
+use crate::error::{Blocker, Error, Kind, Result, Wanted};
 use crate::io::identity::Files;
 use crate::io::output::{Destination, Output, elsewhere};
 use crate::io::sink::Divided;
@@ -185,7 +185,7 @@ fn find_data_place(
         return Err(leads_elsewhere(first.path()).of(Kind::Taken(Wanted::At(file))));
     }
     if elsewhere(path).is_some() {
-        return Err(leads_elsewhere(path).with_obstacle(Obstacle::File(path.to_owned())).of(Kind::Taken(Wanted::File)));
+        return Err(leads_elsewhere(path).with_blocker(Blocker::File(path.to_owned())).of(Kind::Taken(Wanted::File)));
     }
     let data = Destination::among(files, path, job.existing == IfExists::Replace).map_err(|error| {
         if job.existing != IfExists::Skip || !error.is_existing() {

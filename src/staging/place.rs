@@ -25,7 +25,7 @@ use super::lock::{Sharing, lock, remove_work};
 use super::manifest::{Manifest, sha256};
 use super::{Staging, older, sync_name};
 use crate::container::checkpoint::is_index;
-use crate::error::{Error, Obstacle, Result};
+use crate::error::{Blocker, Error, Result};
 use crate::io::identity::check_apart;
 use crate::io::in_use::{check_not_in_use, retried};
 use crate::io::output::{Destination, WORK, create_folders, directory_of};
@@ -252,7 +252,7 @@ fn remove_aside(aside: &Path) -> Result<()> {
     match removed {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             let error = Error::io("is in the way, and cannot be removed", &error).in_file(aside);
-            Err(error.with_obstacle(Obstacle::Remains(aside.to_owned())))
+            Err(error.with_blocker(Blocker::Remains(aside.to_owned())))
         }
         _ => Ok(()),
     }

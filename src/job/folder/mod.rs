@@ -14,7 +14,7 @@ use crate::container::checkpoint::{
     CONFIG, Checkpoint, HF_QUANT_CONFIG, INDEX, QUANTIZE_CONFIG, SideFiles, StoredPath, index_in_place_of, index_text,
     shard_names, with_dtype,
 };
-use crate::error::{Error, Kind, Obstacle, Result, Wanted};
+use crate::error::{Blocker, Error, Kind, Result, Wanted};
 use crate::io::identity::{Files, is_within};
 use crate::operator::Operator;
 use crate::plan::{Plan, Spread, Step};
@@ -174,7 +174,7 @@ fn check_descriptions(folder: &Path, manifest: &Manifest) -> Result<()> {
         let path = folder.join(name);
         if manifest.files().all(|file| file != name) && path.try_exists().is_ok_and(|is_there| is_there) {
             let error = Error::new("describes the checkpoint that is to be replaced, and would stay").in_file(&path);
-            return Err(error.with_obstacle(Obstacle::File(path)).of(Kind::Taken(Wanted::Folder)));
+            return Err(error.with_blocker(Blocker::File(path)).of(Kind::Taken(Wanted::Folder)));
         }
     }
     Ok(())
