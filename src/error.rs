@@ -2,7 +2,7 @@
 
 mod kind;
 
-pub use kind::{InterruptedWork, Kind, RecordedOptions, Wanted, WorkState};
+pub use kind::{Blocker, InterruptedWork, Kind, RecordedOptions, Wanted, WorkState};
 
 use crate::text::{path_text, shorten, visible};
 use std::fmt;
@@ -20,7 +20,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub struct Error {
     path: Option<Box<Path>>,
     tensor: Option<Box<str>>,
-    option: Option<&'static str>,
+    blocker: Option<Box<Blocker>>,
     message: Box<str>,
     /// Boxed, because every result contains an error.
     kind: Option<Box<Kind>>,
@@ -36,7 +36,7 @@ impl Error {
         Self {
             path: None,
             tensor: None,
-            option: None,
+            blocker: None,
             message: message.into().into(),
             kind: None,
             details: Box::default(),
@@ -128,13 +128,19 @@ impl Error {
     /// Names an option, in `snake_case`, that is not needed and prevents the work.
     #[must_use]
     pub(crate) fn without(self, option: &'static str) -> Self {
-        Self { option: Some(option), ..self }
+        self.with_blocker(Blocker::Option(option))
     }
 
-    /// Returns the option that could be omitted, if there is one.
+    /// Sets what the user must change first.
     #[must_use]
-    pub(crate) fn option(&self) -> Option<&'static str> {
-        self.option
+    pub(crate) fn with_blocker(self, blocker: Blocker) -> Self {
+        Self { blocker: Some(Box::new(blocker)), ..self }
+    }
+
+    /// Returns what the user must change first, if there is such a thing.
+    #[must_use]
+    pub fn blocker(&self) -> Option<&Blocker> {
+        self.blocker.as_deref()
     }
 
     #[must_use]

@@ -74,9 +74,9 @@ pub struct DiffArgs {
     #[arg(required_unless_present = "report")]
     pub b: Option<PathBuf>,
 
-    /// Compare A with the report of cast --hash --report
+    /// Compare A with a report of cast --hash --report
     ///
-    /// Every tensor must be as it was written. See Reports below.
+    /// tcast lists the tensors that changed since the report was written. See Reports below.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["b", "tolerance", "rtol", "from", "include", "exclude"])]
     pub report: Option<PathBuf>,
 

@@ -175,8 +175,8 @@ pub enum Command {
 pub struct FileArgs {
     /// Where to write; the extension selects the format
     ///
-    /// Without it, the output is next to INPUT and has its name with the type in it. `-` is standard output. If a reader closes
-    /// the pipe early, tcast exits with code 1, because the reader did not get all of the output.
+    /// The default is an output next to INPUT, with the type in its name. `-` is standard output. If the reader of a pipe
+    /// closes it early, tcast exits with code 1, because the output is incomplete.
     #[arg(short, long, value_name = "PATH")]
     pub output: Option<PathBuf>,
 

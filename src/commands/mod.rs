@@ -16,6 +16,7 @@ mod messages;
 mod observer;
 mod promote;
 mod quantize;
+mod refusal;
 mod remedies;
 mod report_file;
 mod results;

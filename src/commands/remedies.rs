@@ -2,8 +2,8 @@
 //! error by a [`Kind`].
 
 use super::resume::{go_back, go_on};
-use crate::error::{Error, Kind, Wanted};
-use crate::text::{as_glob, flag_with, quoted};
+use crate::error::{Blocker, Error, Kind, Wanted};
+use crate::text::{as_glob, flag_with, make_folder, quoted, remove_files, remove_folder};
 use std::fmt;
 use std::path::Path;
 
@@ -99,13 +99,26 @@ pub fn remedy(error: &Error) -> Option<String> {
         }
         _ => String::new(),
     };
-    let leave = error.option().map(|option| format!("leave --{} out", option.replace('_', "-"))).unwrap_or_default();
-    let remedies = [error.remedy_text().unwrap_or_default(), &flags, &leave];
+    let own = error.remedy_text().unwrap_or_default();
+    let clear = error.blocker().map(clear).unwrap_or_default();
+    let is_option = matches!(error.blocker(), Some(Blocker::Option(_)));
+    let remedies = if is_option { [own, &flags, &clear] } else { [own, &clear, &flags] };
     let mut remedies: Vec<&str> = remedies.into_iter().filter(|remedy| !remedy.is_empty()).collect();
     if matches!(error.kind(), Kind::Unsafe { .. }) {
         remedies.sort_by_key(|remedy| *remedy != flags); // the shorter way first
     }
     (!remedies.is_empty()).then(|| remedies.join(", or "))
+}
+
+/// Describes how to change what prevents the work: with a command, or without an option.
+fn clear(blocker: &Blocker) -> String {
+    match blocker {
+        Blocker::File(path) => remove_files(&[path]),
+        Blocker::Folder(path) => remove_folder(path),
+        Blocker::Remains(path) => format!("look into it, and then {}", remove_folder(path)),
+        Blocker::NoFolder(path) => make_folder(path),
+        Blocker::Option(option) => format!("leave --{} out", option.replace('_', "-")),
+    }
 }
 
 /// Returns the text that follows an error's own remedy.

@@ -86,6 +86,22 @@ pub enum Kind {
     Several(Box<[super::Error]>),
 }
 
+/// Something that prevents the work until the user changes it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Blocker {
+    /// This file is in the way.
+    File(PathBuf),
+    /// This folder is in the way.
+    Folder(PathBuf),
+    /// This folder is in the way, and may hold files that have no copy.
+    Remains(PathBuf),
+    /// This folder is missing.
+    NoFolder(PathBuf),
+    /// This option, in `snake_case`, is not needed.
+    Option(&'static str),
+}
+
 /// Output that is needed instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -7,13 +7,12 @@ use super::{IfExists, Job, Publish, Written};
 use crate::container::{self, Container};
 use crate::dtype::Dtype;
 use crate::engine::{self, Detail};
-use crate::error::{Error, Kind, Result, Wanted};
+use crate::error::{Blocker, Error, Kind, Result, Wanted};
 use crate::io::identity::Files;
 use crate::io::output::{Destination, Output, elsewhere};
 use crate::measure::hash;
 use crate::plan::{Plan, Spread};
 use crate::progress::{Notice, Observer, Progress};
-use crate::text::remove_files;
 use std::path::{Path, PathBuf};
 
 /// A file to write, checked before any work.
@@ -182,7 +181,7 @@ fn find_data_place(
         return Err(leads_elsewhere(first.path()).of(Kind::Taken(Wanted::At(file))));
     }
     if elsewhere(path).is_some() {
-        return Err(leads_elsewhere(path).remedy(remove_files(&[path])).of(Kind::Taken(Wanted::File)));
+        return Err(leads_elsewhere(path).with_blocker(Blocker::File(path.to_owned())).of(Kind::Taken(Wanted::File)));
     }
     let data = Destination::among(files, path, job.existing == IfExists::Replace).map_err(|error| {
         if job.existing != IfExists::Skip || !error.is_existing() {

@@ -113,7 +113,7 @@ impl CastOptions {
 pub struct DequantizeOptions {
     /// The type of the values: bf16, f16 or f32 [default: the type in config.json, else bf16]
     ///
-    /// The default for ONNX models is the type of the scales, which an output that is a model always has.
+    /// For an ONNX model, the default is the type of the scales. If the output is a model too, its weights keep that type.
     #[cfg_attr(feature = "cli", arg(long, value_name = "DTYPE"))]
     pub to: Option<Dtype>,
 

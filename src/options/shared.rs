@@ -65,8 +65,7 @@ impl TensorOptions {
 pub struct ModelOptions {
     /// ONNX models: keep tensors of fewer elements
     ///
-    /// Each tensor that is stored in another type needs a node, which takes about 100 bytes. A tensor that a --rule
-    /// names is stored in its type, whatever its size.
+    /// Each tensor stored in another type needs a node of about 100 bytes. A --rule applies to tensors of any size.
     #[serde(serialize_with = "unless_default")]
     #[cfg_attr(
         feature = "cli",

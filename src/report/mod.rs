@@ -4,8 +4,6 @@
 mod html;
 #[cfg(feature = "cli")]
 mod quantized;
-#[cfg(feature = "cli")]
-mod refusal;
 pub(crate) mod schema;
 #[cfg(feature = "cli")]
 mod summary;
@@ -65,7 +63,7 @@ impl TensorReport<'_> {
     }
 
     /// Returns the coordinates of an element as text, if it exists.
-    fn place(&self, element: u64) -> Option<String> {
+    pub(crate) fn place(&self, element: u64) -> Option<String> {
         self.indices(element).map(|indices| format!("{indices:?}"))
     }
 }

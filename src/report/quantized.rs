@@ -23,7 +23,7 @@ fn rounded_otherwise(weight: &QuantizedReport) -> Option<[&'static str; 2]> {
 }
 
 impl Report<'_> {
-    pub(super) fn is_quantized(&self) -> bool {
+    pub(crate) fn is_quantized(&self) -> bool {
         self.operator == Operator::Quantize.name()
     }
 

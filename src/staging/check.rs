@@ -3,11 +3,11 @@
 use super::files::{check_folders, exists, find_name, stray_above};
 use super::{Manifest, Start, replaced, sum_at};
 use crate::container::sum_of;
-use crate::error::{Error, Kind, Result, Wanted};
+use crate::error::{Blocker, Error, Kind, Result, Wanted};
 use crate::io::open::Links;
 use crate::io::output::{WORK, check_folder, is_own};
 use crate::io::temporaries::{END, MANIFEST};
-use crate::text::{make_folder, shorten};
+use crate::text::shorten;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -29,7 +29,7 @@ fn find(folder: &Path) -> Result<FolderState> {
             let Some(target) = target else { return Err(failed(error)) };
             let target = folder.parent().unwrap_or(folder).join(target);
             let error = Error::new("is a link to a folder that does not exist").in_file(folder);
-            return Err(error.remedy(make_folder(&target)).of(Kind::Taken(Wanted::Folder)));
+            return Err(error.with_blocker(Blocker::NoFolder(target)).of(Kind::Taken(Wanted::Folder)));
         }
         Err(_) => {
             check_folder(folder)?;

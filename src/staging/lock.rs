@@ -1,10 +1,9 @@
 //! Locks of the work folder, and its removal at the end.
 
-use crate::error::{Error, Kind, Result, Wanted};
+use crate::error::{Blocker, Error, Kind, Result, Wanted};
 use crate::io::in_use::retried;
 use crate::io::output::{directory_of, sync_folder, uninterrupted};
 use crate::io::temporaries::{LOCK, OLD, move_to_temporary};
-use crate::text::remove_folder;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::Path;
@@ -66,7 +65,7 @@ pub(super) fn lock(work: &Path, sharing: Sharing) -> Result<Option<File>> {
     let file = uninterrupted(|| options.open(&path)).map_err(|error| {
         let is_file = fs::symlink_metadata(&path).map_or(true, |found| found.is_file());
         let error = Error::cannot("write", &error).in_file(&path);
-        if is_file { error } else { error.remedy(remove_folder(&path)) }
+        if is_file { error } else { error.with_blocker(Blocker::Folder(path.clone())) }
     })?;
     let locked = match sharing {
         Sharing::Alone => file.try_lock(),

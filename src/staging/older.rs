@@ -4,11 +4,10 @@
 use super::Manifest;
 use super::files::{exists, stray_above};
 use crate::container::checkpoint::{is_index, is_shard_name, weight_map};
-use crate::error::{Error, Kind, Result, Wanted};
+use crate::error::{Blocker, Error, Kind, Result, Wanted};
 use crate::io::open::is_absent;
 use crate::io::output::WORK;
 use crate::io::temporaries::OLD;
-use crate::text::remove_files;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -77,7 +76,8 @@ fn find(places: &[PathBuf], manifest: &Manifest, is_new: impl Fn(&Path) -> bool)
 fn check_shards(there: &BTreeMap<String, PathBuf>, manifest: &Manifest) -> Result<()> {
     let mut named = Vec::new();
     for (_, index) in there.iter().filter(|(name, _)| is_index(name)) {
-        let in_the_way = |error: Error| error.remedy(remove_files(&[index])).of(Kind::Taken(Wanted::Folder));
+        let in_the_way =
+            |error: Error| error.with_blocker(Blocker::File(index.clone())).of(Kind::Taken(Wanted::Folder));
         named.extend(weight_map(index).map_err(in_the_way)?.into_values());
     }
     let mut shards = there.iter().filter(|(name, _)| is_shard_name(name));
@@ -90,5 +90,5 @@ fn check_shards(there: &BTreeMap<String, PathBuf>, manifest: &Manifest) -> Resul
     };
     let Some((_, path)) = shards.find(|(name, _)| !is_known(name)) else { return Ok(()) };
     let error = Error::new("is not a shard of the checkpoint that is to be replaced, and would stay").in_file(path);
-    Err(error.remedy(remove_files(&[path])).of(Kind::Taken(Wanted::Folder)))
+    Err(error.with_blocker(Blocker::File(path.clone())).of(Kind::Taken(Wanted::Folder)))
 }

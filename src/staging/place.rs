@@ -25,12 +25,12 @@ use super::lock::{Sharing, lock, remove_work};
 use super::manifest::{Manifest, sha256};
 use super::{Staging, older, sync_name};
 use crate::container::checkpoint::is_index;
-use crate::error::{Error, Result};
+use crate::error::{Blocker, Error, Result};
 use crate::io::identity::check_apart;
 use crate::io::in_use::{check_not_in_use, retried};
 use crate::io::output::{Destination, WORK, create_folders, directory_of};
 use crate::io::temporaries::{DONE, END, FILES, Kept, LOCK, MANIFEST, OLD, keep_after};
-use crate::text::{path_text, remove_folder, shorten};
+use crate::text::{path_text, shorten};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
@@ -252,7 +252,7 @@ fn remove_aside(aside: &Path) -> Result<()> {
     match removed {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             let error = Error::io("is in the way, and cannot be removed", &error).in_file(aside);
-            Err(error.remedy(format!("look into it, and then {}", remove_folder(aside))))
+            Err(error.with_blocker(Blocker::Remains(aside.to_owned())))
         }
         _ => Ok(()),
     }

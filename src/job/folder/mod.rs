@@ -12,13 +12,13 @@ use crate::container::checkpoint::{
     CONFIG, Checkpoint, HF_QUANT_CONFIG, INDEX, QUANTIZE_CONFIG, SideFiles, StoredPath, index_in_place_of, index_text,
     shard_names, with_dtype,
 };
-use crate::error::{Error, Kind, Result, Wanted};
+use crate::error::{Blocker, Error, Kind, Result, Wanted};
 use crate::io::identity::{Files, is_within};
 use crate::operator::Operator;
 use crate::plan::{Plan, Recoding, Spread, Step, chosen_shards, shard_sizes};
 use crate::progress::{Notice, Observer};
 use crate::staging::{self, Manifest, ManifestShard, ManifestSource, Start};
-use crate::text::{path_text, remove_files, size};
+use crate::text::{path_text, size};
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
@@ -172,9 +172,8 @@ fn check_descriptions(folder: &Path, manifest: &Manifest) -> Result<()> {
     for name in [HF_QUANT_CONFIG, QUANTIZE_CONFIG] {
         let path = folder.join(name);
         if manifest.files().all(|file| file != name) && path.try_exists().is_ok_and(|is_there| is_there) {
-            let remedy = remove_files(&[&path]);
             let error = Error::new("describes the checkpoint that is to be replaced, and would stay").in_file(&path);
-            return Err(error.remedy(remedy).of(Kind::Taken(Wanted::Folder)));
+            return Err(error.with_blocker(Blocker::File(path)).of(Kind::Taken(Wanted::Folder)));
         }
     }
     Ok(())

@@ -1,12 +1,12 @@
 //! Refusal by `--fail-on`: lists every tensor concerned, with its counts, and proposes remedies.
 
-use super::{Report, TensorReport};
 use crate::container::by_extension;
 use crate::error::{Error, Kind};
 use crate::job::FailOn;
 use crate::kernel::{Condition, First, Loss};
 use crate::operator::Operator;
 use crate::quant::{self, Layout};
+use crate::report::{Report, TensorReport};
 use crate::select::policy::{LoadedSet, Policy};
 use crate::select::rule_to_keep;
 use crate::text::{as_glob, counted, flag_with, shorten};
@@ -17,7 +17,7 @@ const FEW: usize = 8;
 
 impl Report<'_> {
     /// Returns an error that lists each tensor with values that met one of some conditions; `None` if there is none.
-    pub(crate) fn refusal(&self, fail_on: &FailOn) -> Option<Error> {
+    pub(super) fn refusal(&self, fail_on: &FailOn) -> Option<Error> {
         if fail_on.is_empty() {
             return None;
         }
