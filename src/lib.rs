@@ -1,7 +1,7 @@
 //! tcast converts tensors between number formats, bit for bit as ONNX Cast defines it.
 //!
-//! The program `tcast` does more than this crate exposes: it compares files, and writes reports and statistics. A library
-//! leaves out the program's feature `cli`, and with it arguments, signals and terminal code:
+//! The program `tcast` does more than this crate exposes: it writes reports and statistics. A library leaves out the
+//! program's feature `cli`, and with it arguments, signals and terminal code:
 //! `tcast = { version = "...", default-features = false }`.
 //!
 //! # Convert a buffer
@@ -26,7 +26,8 @@
 //!
 //! [`convert`](convert()) converts a tensor file, or a folder of shards, on all cores and without holding a tensor in
 //! memory. It also quantizes weights, and decodes quantized weights of compressed-tensors, `ModelOpt`, GPTQ, AWQ,
-//! bitsandbytes, `ComfyUI`, gpt-oss and ONNX. [`tensors`] lists the tensors of a file or a folder.
+//! bitsandbytes, `ComfyUI`, gpt-oss and ONNX. [`tensors`] lists the tensors of a file or a folder, and [`diff`](diff()) compares
+//! two of them.
 //!
 //! ```
 //! use tcast::{Options, convert, dtype::Dtype};
@@ -104,4 +105,7 @@ mod threads;
 pub use convert::{Action, Converted, Options, Quantize, convert};
 pub use job::Cancel;
 pub use list::{TensorInfo, tensors};
+pub use measure::compare::{
+    Comparison, DiffFigures, DiffOptions, DiffReport, DiffStatus, FirstDifference, TensorDiff, diff,
+};
 pub use slice::cast;

@@ -1,5 +1,7 @@
 //! Report of a conversion: a summary for people, JSON for scripts, and a page.
 
+pub(crate) mod diff;
+pub(crate) mod distribution;
 mod html;
 mod quantized;
 mod refusal;
@@ -142,8 +144,6 @@ impl Report<'_> {
     fn head(&self) -> Value {
         let converted = self.converted().count();
         let mut document = json!({
-            "schema": schema::REPORT,
-            "tcast": env!("CARGO_PKG_VERSION"),
             "operator": self.operator,
             "input": self.input.to_string_lossy(),
             "output": self.output.to_string_lossy(),
@@ -166,7 +166,7 @@ impl Report<'_> {
         if self.time.is_some() || self.is_measured() {
             document["counts"] = json!(self.total());
         }
-        document
+        schema::document(schema::REPORT, document)
     }
 
     /// True if values were examined; a dry run does so on request.
@@ -179,27 +179,17 @@ impl Report<'_> {
 /// kept.
 pub(crate) fn unconverted(operator: &str, input: &Path, output: &Path, error: Option<&Error>) -> Value {
     let (key, value) = error.map_or(("skipped", json!(true)), |error| ("error", json!(error.to_string())));
-    json!({
-        "schema": schema::REPORT,
-        "tcast": env!("CARGO_PKG_VERSION"),
-        "operator": operator,
-        "input": input.to_string_lossy(),
-        "output": output.to_string_lossy(),
-        key: value,
-    })
+    let [input, output] = [input, output].map(Path::to_string_lossy);
+    schema::document(schema::REPORT, json!({ "operator": operator, "input": input, "output": output, key: value }))
 }
 
 /// Returns the JSON document of several inputs, with a document of each.
 pub(crate) fn several(operator: &str, inputs: &[Value], (before, after): (u64, u64), time: Option<Duration>) -> Value {
-    let mut document = json!({
-        "schema": schema::REPORT,
-        "tcast": env!("CARGO_PKG_VERSION"),
-        "operator": operator,
-        "dry_run": time.is_none(),
-        "inputs": inputs,
-        "bytes_in": before,
-        "bytes_out": after,
-    });
+    let is_dry = time.is_none();
+    let mut document = schema::document(
+        schema::REPORT,
+        json!({ "operator": operator, "dry_run": is_dry, "inputs": inputs, "bytes_in": before, "bytes_out": after }),
+    );
     if let Some(time) = time {
         document["seconds"] = json!(time.as_secs_f64());
     }
