@@ -1,7 +1,7 @@
 //! tcast converts tensors between number formats, bit for bit as ONNX Cast defines it.
 //!
-//! The program `tcast` does more than this crate exposes: it compares files, and writes reports and statistics. A library
-//! leaves out the program's feature `cli`, and with it arguments, signals and terminal code:
+//! The program `tcast` does more than this crate exposes: it writes reports and statistics. A library leaves out the
+//! program's feature `cli`, and with it arguments, signals and terminal code:
 //! `tcast = { version = "...", default-features = false }`.
 //!
 //! # Convert a buffer
@@ -27,7 +27,8 @@
 //! [`cast`], [`quantize`] and [`dequantize`] convert a tensor file, or a folder of shards, on all cores and without holding
 //! a tensor in memory. They return the report that the program prints with `--json`. [`Settings`] adds progress and
 //! cancellation. Quantized weights can have the layouts of compressed-tensors, `ModelOpt`, GPTQ, AWQ, bitsandbytes,
-//! `ComfyUI`, gpt-oss and ONNX. [`tensors`] lists the tensors of a file or a folder.
+//! `ComfyUI`, gpt-oss and ONNX. [`tensors`] lists the tensors of a file or a folder, and [`diff`](diff()) compares two of
+//! them.
 //!
 //! ```
 //! use tcast::{dtype::Dtype, options::{CastOptions, DequantizeOptions, QuantizeOptions}};
@@ -105,6 +106,9 @@ mod threads;
 pub use convert::{Settings, cast, dequantize, quantize};
 pub use job::{FileReport, IfExists, TensorReport};
 pub use list::{TensorInfo, tensors};
+pub use measure::compare::{
+    Comparison, DiffFigures, DiffOptions, DiffReport, DiffStatus, FirstDifference, TensorDiff, diff,
+};
 pub use progress::Cancel;
 pub use quant::Scheme;
 pub use report::Report;

@@ -8,9 +8,6 @@ mod terminal;
 pub use cancel::{Cancel, Never};
 pub(crate) use observer::{Notice, Observer, ShardProgress};
 #[cfg(feature = "cli")]
-#[doc(hidden)] // for the program
-pub use terminal::Bar;
-#[cfg(feature = "cli")]
 pub(crate) use terminal::{Shards, shown};
 
 /// Receiver of a conversion's progress. The engine calls it for every finished piece of work, from any thread.

@@ -22,29 +22,29 @@ impl Report<'_> {
             return None;
         }
         let conditions = &fail_on.conditions;
-        let found: Vec<&TensorReport> = self.tensors().filter(|tensor| tensor.meets(fail_on)).collect();
-        if found.is_empty() {
+        let refused: Vec<&TensorReport> = self.tensors().filter(|tensor| tensor.meets(fail_on)).collect();
+        if refused.is_empty() {
             return None;
         }
-        let verb = if found.len() == 1 { "has" } else { "have" };
+        let verb = if refused.len() == 1 { "has" } else { "have" };
         let what = format!(
             "{} {verb} {}: no output was written",
-            counted(found.len() as u64, "tensor"),
+            counted(refused.len() as u64, "tensor"),
             if self.is_quantized() { "more loss than is allowed" } else { "values that --fail-on refuses" }
         );
-        let details = found.iter().flat_map(|tensor| lines(tensor, fail_on)).collect();
+        let details = refused.iter().flat_map(|tensor| lines(tensor, fail_on)).collect();
         Some(
             Error::new(what)
                 .in_file(&self.input)
                 .with_details(details)
-                .remedy(self.remedy(&found, conditions))
+                .remedy(self.remedy(&refused, conditions))
                 .of(Kind::Loss),
         )
     }
 
-    fn remedy(&self, found: &[&TensorReport], conditions: &[Condition]) -> String {
+    fn remedy(&self, refused: &[&TensorReport], conditions: &[Condition]) -> String {
         let is_met = |wanted: &dyn Fn(&TensorReport, Condition) -> bool| {
-            found.iter().any(|tensor| {
+            refused.iter().any(|tensor| {
                 conditions.iter().any(|condition| count(tensor, *condition) > 0 && wanted(tensor, *condition))
             })
         };
@@ -71,7 +71,7 @@ impl Report<'_> {
             flag_with("--rule", &rule.unwrap_or_else(|| rule_to_keep(name)))
         };
         let (mut seen, mut shown, mut more) = (HashSet::new(), Vec::new(), "");
-        for set in self.together(found) {
+        for set in self.together(refused) {
             let mut rules: Vec<String> = set.into_iter().map(rule).collect();
             rules.retain(|one| seen.insert(one.clone()));
             if more.is_empty() && (shown.is_empty() || shown.len() + rules.len() <= FEW) {
@@ -85,7 +85,7 @@ impl Report<'_> {
         if !self.is_quantized() || quantized.any(|tensor| !seen.contains(&rule(tensor))) {
             let is_coded =
                 |tensor: &&TensorReport| tensor.quantized.as_ref().is_some_and(|it| it.source_layout.is_some());
-            let leave = match (found.iter().any(is_coded), found.len()) {
+            let leave = match (refused.iter().any(is_coded), refused.len()) {
                 (false, 1) => "leave the tensor as it is",
                 (false, _) => "leave the tensors as they are",
                 (true, 1) => "decode the tensor",
@@ -104,7 +104,7 @@ impl Report<'_> {
 
     /// Returns sets of tensors that can only be kept together: each with the quantized weights that engines fuse with
     /// it.
-    fn together<'t>(&'t self, found: &[&'t TensorReport<'t>]) -> Vec<Vec<&'t TensorReport<'t>>> {
+    fn together<'t>(&'t self, refused: &[&'t TensorReport<'t>]) -> Vec<Vec<&'t TensorReport<'t>>> {
         let fused = |tensor: &TensorReport| {
             let is_diffusion = quant::find(&tensor.quantized.as_ref()?.layout).is_some_and(Layout::is_diffusion);
             Policy { is_diffusion, ..Policy::default() }.loaded_together(&tensor.name)
@@ -119,7 +119,7 @@ impl Report<'_> {
             Some(set) => sets.remove(&set), // once
             None => Some(vec![*tensor]),
         };
-        found.iter().filter_map(take).collect()
+        refused.iter().filter_map(take).collect()
     }
 }
 

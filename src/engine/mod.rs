@@ -15,7 +15,8 @@ mod worker;
 use crate::error::{Error, Result};
 use crate::io::sink::Sink;
 use crate::kernel::{Counts, Firsts, Loss};
-use crate::measure::accuracy::{self, Comparer};
+use crate::measure::accuracy;
+use crate::measure::pairs::NumberPairs;
 use crate::measure::quantized::QuantizedAccuracy;
 use crate::plan::{Operation, Plan, Step};
 use crate::progress::{Cancel, Never, Progress, Silent};
@@ -162,9 +163,13 @@ fn check_order(plan: &Plan) -> Result<()> {
 }
 
 /// Returns the comparer of a step's results with their sources, if this is possible and requested.
-fn comparer(step: &Step, detail: Detail) -> Option<Comparer> {
+fn comparer(step: &Step, detail: Detail) -> Option<NumberPairs> {
     let conversion = step.conversion()?;
-    if detail == Detail::Accuracy && step.is_converted() { Comparer::new(conversion.from, conversion.to) } else { None }
+    if detail == Detail::Accuracy && step.is_converted() {
+        NumberPairs::of_cast(conversion.from, conversion.to)
+    } else {
+        None
+    }
 }
 
 /// Findings about the converted elements of a step. There may be a million steps, so rare findings are boxed and common

@@ -139,8 +139,8 @@ impl<'a> Worker<'a> {
             }
         }
         let result = if is_plain { source } else { &self.results.bytes[place] };
-        if let Some(mut comparer) = comparer(step, self.detail) {
-            found.tally = Some(Box::new(comparer.tally(part.start, source, result, part.count())));
+        if let Some(comparer) = comparer(step, self.detail) {
+            found.tally = Some(Box::new(comparer.tally(part.start, [source, result], part.count())));
         }
         if has_checksum(step) {
             found.sums = [sum_of(source), sum_of(result)].into();
@@ -273,12 +273,12 @@ impl<'a> Worker<'a> {
         let mut offset = step.target().start;
         let mut hasher = Hasher::new();
         let mut share = Share::new(source.stored_len(), source.tensor.count);
-        let (mut comparer, mut done) = (comparer(step, self.detail), 0);
+        let (comparer, mut done) = (comparer(step, self.detail), 0);
         let mut tally = comparer.as_ref().map(|_| Box::<accuracy::AccuracyTally>::default());
         let has_crc = step.results[0].crc.is_some();
         let mut sink = |source: &[u8], bytes: &[u8], elements: u64| {
-            if let (Some(comparer), Some(tally)) = (&mut comparer, &mut tally) {
-                tally.append(&comparer.tally(done, source, bytes, (elements - done) as usize));
+            if let (Some(comparer), Some(tally)) = (&comparer, &mut tally) {
+                tally.append(&comparer.tally(done, [source, bytes], (elements - done) as usize));
             }
             done = elements;
             check()?;

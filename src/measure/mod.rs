@@ -2,12 +2,11 @@
 //! element.
 
 pub(crate) mod accuracy;
-#[cfg(feature = "cli")]
 pub mod bits;
-#[cfg(feature = "cli")]
 pub(crate) mod compare;
 #[cfg(feature = "cli")]
 pub mod distribution;
 pub(crate) mod hash;
 pub mod number;
+pub(crate) mod pairs;
 pub(crate) mod quantized;

@@ -1,9 +1,11 @@
 //! A number of a tensor, and the difference of two numbers.
 
 use crate::dtype::{Class, Dtype};
+use serde::Serialize;
 
 /// A number of a tensor, exactly.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
 pub enum Number {
     /// Number of an integer type or bool.
     Integer(i128),

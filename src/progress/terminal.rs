@@ -9,17 +9,12 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// A bar on standard error with bytes, rate and time left; nothing if that is not a terminal.
-pub struct Bar(ProgressBar);
+/// A bar on standard error with bytes, rate and time left; nothing if that is not a terminal. It appears with the first
+/// bytes.
+struct Bar(ProgressBar);
 
 impl Bar {
-    /// Creates a bar for `bytes` of input, with a word for the activity. It appears with the first bytes.
-    #[must_use]
-    pub fn new(what: &'static str, bytes: u64) -> Self {
-        Self::styled(ProgressBar::with_draw_target(Some(bytes), target()), what)
-    }
-
-    fn styled(bar: ProgressBar, what: impl Into<String>) -> Self {
+    fn new(bar: ProgressBar, what: impl Into<String>) -> Self {
         let what = what.into();
         let what = if what.is_empty() { what } else { what + "  " };
         let columns = stderr_columns().unwrap_or(80);
@@ -59,15 +54,33 @@ fn target() -> ProgressDrawTarget {
 pub(crate) fn shown(what: &'static str, bytes: u64, quiet: bool) -> Box<dyn Progress> {
     match quiet {
         true => Box::new(Silent),
-        false if std::io::stderr().is_terminal() => Box::new(Bar::new(what, bytes)),
-        false => Box::new(Lines::new(what.to_owned(), bytes)),
+        false if std::io::stderr().is_terminal() => {
+            Box::new(Bar::new(ProgressBar::with_draw_target(Some(bytes), target()), what))
+        }
+        false => Box::new(Lines::new(what, bytes)),
+    }
+}
+
+impl Progress for Bar {
+    fn begin(&self, bytes: u64) {
+        self.0.set_length(bytes);
+    }
+
+    fn advance(&self, bytes: u64) {
+        self.0.inc(bytes);
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
     }
 }
 
 /// Progress as a line on standard error every half minute, if that is not a terminal: for logs.
-pub(crate) struct Lines {
-    what: String,
-    bytes: u64,
+struct Lines {
+    what: &'static str,
+    bytes: AtomicU64,
     done: AtomicU64,
     start: Instant,
     interval: Duration,
@@ -75,24 +88,30 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    fn new(what: String, bytes: u64) -> Self {
+    fn new(what: &'static str, bytes: u64) -> Self {
         // For tests, which do not wait for half a minute.
         let seconds = std::env::var("TCAST_PROGRESS_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
         let (start, interval) = (Instant::now(), Duration::from_secs(seconds.unwrap_or(30)));
-        Self { what, bytes, done: AtomicU64::new(0), start, interval, next: Mutex::new(start + interval) }
+        let next = Mutex::new(start + interval);
+        Self { what, bytes: bytes.into(), done: AtomicU64::new(0), start, interval, next }
     }
 
     fn line(&self, done: u64, seconds: f64) -> String {
-        let share = done as f64 / self.bytes.max(1) as f64;
+        let all = self.bytes.load(Ordering::Relaxed);
+        let share = done as f64 / all.max(1) as f64;
         let what = if self.what.is_empty() { String::new() } else { format!("{}: ", self.what) };
         let rate = size((done as f64 / seconds.max(1e-9)) as u64);
         let left = (seconds / share.max(1e-9) - seconds).max(0.0);
-        let (percent, done, all) = (share * 100.0, size(done), size(self.bytes));
+        let (percent, done, all) = (share * 100.0, size(done), size(all));
         format!("tcast: {what}{percent:.0}%, {done} of {all}, {rate}/s, {left:.0} s left")
     }
 }
 
 impl Progress for Lines {
+    fn begin(&self, bytes: u64) {
+        self.bytes.store(bytes, Ordering::Relaxed);
+    }
+
     fn advance(&self, bytes: u64) {
         let done = self.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
         // If another thread holds the lock, that one prints.
@@ -106,72 +125,40 @@ impl Progress for Lines {
     }
 }
 
-impl Progress for Bar {
-    fn advance(&self, bytes: u64) {
-        self.0.inc(bytes);
-    }
-}
-
-impl Drop for Bar {
-    fn drop(&mut self) {
-        self.0.finish_and_clear();
-    }
-}
-
-/// Two bars: a whole checkpoint, and below it the shard that is being converted.
-pub(crate) enum Shards {
-    Quiet,
-    Bars(MultiProgress, Bar),
-    /// Lines for the whole checkpoint.
-    Lines(Lines),
+/// The progress of a whole checkpoint; on a terminal, with a second bar for the shard that is being converted.
+pub(crate) struct Shards {
+    whole: Box<dyn Progress>,
+    bars: Option<MultiProgress>,
 }
 
 impl Shards {
-    /// Creates the bars for `bytes` of input.
+    /// Creates the progress for `bytes` of input.
     pub(crate) fn new(bytes: u64, quiet: bool) -> Self {
-        if quiet {
-            return Self::Quiet;
-        }
-        if !std::io::stderr().is_terminal() {
-            return Self::Lines(Lines::new("checkpoint".to_owned(), bytes));
+        if quiet || !std::io::stderr().is_terminal() {
+            return Self { whole: shown("checkpoint", bytes, quiet), bars: None };
         }
         let bars = MultiProgress::with_draw_target(target());
-        let whole = bars.add(ProgressBar::new(bytes));
-        Self::Bars(bars, Bar::styled(whole, "checkpoint"))
+        let whole = Box::new(Bar::new(bars.add(ProgressBar::new(bytes)), "checkpoint"));
+        Self { whole, bars: Some(bars) }
     }
 
     /// Adds the next shard, of `bytes` of input.
     pub(crate) fn shard(&self, what: String, bytes: u64) -> Box<dyn Progress + '_> {
-        match self {
-            Self::Quiet => Box::new(Silent),
-            Self::Lines(lines) => Box::new(Rest(lines)),
-            Self::Bars(bars, whole) => {
-                let shard = Bar::styled(bars.add(ProgressBar::new(bytes)), what);
-                Box::new(ShardBar { whole, shard })
-            }
-        }
-    }
-}
-
-/// A shard whose progress prints no separate lines.
-struct Rest<'a>(&'a Lines);
-
-impl Progress for Rest<'_> {
-    fn advance(&self, bytes: u64) {
-        self.0.advance(bytes);
+        let shard = self.bars.as_ref().map(|bars| Bar::new(bars.add(ProgressBar::new(bytes)), what));
+        Box::new(ShardBar { whole: &*self.whole, shard })
     }
 }
 
 /// A shard of a checkpoint.
 struct ShardBar<'a> {
-    whole: &'a Bar,
-    shard: Bar,
+    whole: &'a dyn Progress,
+    shard: Option<Bar>,
 }
 
 impl Progress for ShardBar<'_> {
     fn advance(&self, bytes: u64) {
         self.whole.advance(bytes);
-        self.shard.advance(bytes);
+        self.shard.iter().for_each(|shard| shard.advance(bytes));
     }
 }
 

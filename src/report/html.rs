@@ -1,7 +1,8 @@
 //! The report as a page: one file that opens anywhere, loads nothing from the network, and prints.
 //!
 //! All content is HTML written here; the script only sorts rows and finds tensors. Names come from untrusted files, so
-//! they are escaped everywhere, and never appear in the script or the style.
+//! they are escaped everywhere, and never appear in the script or the style. `page.html` is the template, with the legend of
+//! the columns; its policy lets a browser load nothing, and run only the page's own code.
 
 mod cell;
 mod spread;
@@ -19,38 +20,30 @@ use serde_json::Value;
 use std::fmt::Write as _;
 use words::{escape, percent, with_thousands};
 
-/// Content security policy: nothing is loaded, and only the page's own code runs.
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
-
 /// Returns the report as one self-contained HTML page. The tensors of `spreads` are drawn below the table, in their
 /// order; unknown values are shown as a dash. Equal reports make equal pages.
 #[must_use]
 pub fn page(report: &Report, spreads: &[ExponentSpread]) -> String {
     let title = report.output.file_name().unwrap_or(report.output.as_os_str());
-    let title = escape(&format!("{}: {}", report.operator, path_text(title)));
-    let (style, script) = (include_str!("page.css"), include_str!("page.js"));
     let main = [lost(report), table::table(report, spreads), spread::spreads(report, spreads)].concat();
-    let body = [head(report), format!("<main>\n{main}</main>\n"), legend()];
-    format!(
-        r#"<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{title}</title>
-<style>
-{style}</style>
-</head>
-<body>
-{}<script>
-{script}</script>
-</body>
-</html>
-"#,
-        body.concat()
-    )
+    let mut page = String::new();
+    for part in include_str!("page.html").split("{{") {
+        let Some((name, rest)) = part.split_once("}}") else {
+            page.push_str(part);
+            continue;
+        };
+        match name {
+            "title" => page += &escape(&format!("{}: {}", report.operator, path_text(title))),
+            "style" => page += include_str!("page.css"),
+            "header" => page += &head(report),
+            "main" => page += &main,
+            "version" => page += env!("CARGO_PKG_VERSION"),
+            "script" => page += include_str!("page.js"),
+            _ => unreachable!("the template has no other fields"),
+        }
+        page.push_str(rest);
+    }
+    page
 }
 
 /// Returns the header: the action, the paths, and the totals.
@@ -96,7 +89,7 @@ fn head(report: &Report) -> String {
         },
     );
     if let Some((tensor, decibels)) = worst(report) {
-        let name = format!(r#"<span class="name">{}</span>"#, words::name(tensor));
+        let name = format!(r#"<span class="name">{}</span>"#, words::name(&tensor.name));
         tile("Lowest SQNR", &format!("{decibels:.2} dB"), &name);
     }
     text.push_str("</dl>\n");
@@ -174,31 +167,4 @@ fn quantized(report: &Report) -> String {
         let _ = writeln!(items, "<li>{}</li>", escape(line.trim()));
     }
     format!("<section>\n<h2>Losses</h2>\n<ul class=\"lost\">\n{items}</ul>\n</section>\n")
-}
-
-/// Returns the legend of the columns.
-fn legend() -> String {
-    format!(
-        r"<footer>
-<details><summary>Meaning of the figures</summary>
-<dl>
-<dt>SQNR</dt><dd>Signal to quantization noise, 10 log₁₀(Σx² / Σ(y − x)²) with x a value before and y after; 6 dB correspond
-to one bit. “Exact”: no value changed. “No noise”: only Inf or NaN changed.</dd>
-<dt>Lost</dt><dd>Values that saturated, became infinite or NaN, were NaN and became zero, were flushed to zero, or wrapped; rounding alone is not
-counted here, but under “inexact”, as are all of these.</dd>
-<dt>Largest errors</dt><dd>|y − x|, and |y − x| / |x| where x is not zero, with the position of the first element that has
-it.</dd>
-<dt>Codes</dt><dd>Weights that were quantized before. “Exact”: codes and scales are those of the input. “Rescaled”: the same,
-but the global scale was rounded. “Requantized”: the values were decoded and quantized again. With --recover, “recovered”:
-codes and scales decode to the values of the input; “equivalent”: the same with float32 scales near the first ones;
-“quantized”: all other weights. “Changed” counts the values that differ.</dd>
-<dt>Cosine</dt><dd>Of the angle between all x and all y; 1 is the same direction.</dd>
-</dl>
-<p>Values that are infinite or NaN before or after are left out of all figures but the counts.</p>
-</details>
-<p>tcast {}</p>
-</footer>
-",
-        env!("CARGO_PKG_VERSION")
-    )
 }

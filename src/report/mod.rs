@@ -1,6 +1,10 @@
 //! Report of a conversion: a summary for people, JSON for scripts, and a page.
 
 #[cfg(feature = "cli")]
+pub(crate) mod diff;
+#[cfg(feature = "cli")]
+pub(crate) mod distribution;
+#[cfg(feature = "cli")]
 mod html;
 #[cfg(feature = "cli")]
 mod quantized;
@@ -163,8 +167,6 @@ impl Report<'_> {
     fn head(&self) -> Value {
         let converted = self.converted().count();
         let mut document = json!({
-            "schema": schema::REPORT,
-            "tcast": env!("CARGO_PKG_VERSION"),
             "operator": self.operator,
             "input": self.input.to_string_lossy(),
             "output": self.output.to_string_lossy(),
@@ -187,7 +189,7 @@ impl Report<'_> {
         if self.time.is_some() || self.is_measured() {
             document["counts"] = json!(self.total());
         }
-        document
+        schema::document(schema::REPORT, document)
     }
 
     /// True if values were examined; a dry run does so on request.
@@ -200,27 +202,17 @@ impl Report<'_> {
 /// kept.
 pub(crate) fn unconverted(operator: &str, input: &Path, output: &Path, error: Option<&Error>) -> Value {
     let (key, value) = error.map_or(("skipped", json!(true)), |error| ("error", json!(error.to_string())));
-    json!({
-        "schema": schema::REPORT,
-        "tcast": env!("CARGO_PKG_VERSION"),
-        "operator": operator,
-        "input": input.to_string_lossy(),
-        "output": output.to_string_lossy(),
-        key: value,
-    })
+    let [input, output] = [input, output].map(Path::to_string_lossy);
+    schema::document(schema::REPORT, json!({ "operator": operator, "input": input, "output": output, key: value }))
 }
 
 /// Returns the JSON document of several inputs, with a document of each.
 pub(crate) fn several(operator: &str, inputs: &[Value], (before, after): (u64, u64), time: Option<Duration>) -> Value {
-    let mut document = json!({
-        "schema": schema::REPORT,
-        "tcast": env!("CARGO_PKG_VERSION"),
-        "operator": operator,
-        "dry_run": time.is_none(),
-        "inputs": inputs,
-        "bytes_in": before,
-        "bytes_out": after,
-    });
+    let is_dry = time.is_none();
+    let mut document = schema::document(
+        schema::REPORT,
+        json!({ "operator": operator, "dry_run": is_dry, "inputs": inputs, "bytes_in": before, "bytes_out": after }),
+    );
     if let Some(time) = time {
         document["seconds"] = json!(time.as_secs_f64());
     }

@@ -98,9 +98,9 @@ impl Report<'_> {
             let sum = |count: fn(&QuantizedAccuracy) -> Option<u64>| -> u64 {
                 weights.iter().filter_map(|(_, quantized)| count(quantized.accuracy.as_ref()?)).sum()
             };
-            let _ = write!(text, ", {} of {} changed", sum(|found| found.changed), counted(values, "value"));
+            let _ = write!(text, ", {} of {} changed", sum(|accuracy| accuracy.changed), counted(values, "value"));
             if origin == CodesOrigin::Rescaled {
-                let _ = write!(text, ", {} of them also as bfloat16", sum(|found| found.changed_bfloat16));
+                let _ = write!(text, ", {} of them also as bfloat16", sum(|accuracy| accuracy.changed_bfloat16));
             }
         }
         text

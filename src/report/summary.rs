@@ -232,11 +232,11 @@ impl Report<'_> {
 
     /// Returns the table of the accuracy, the noisiest tensors first.
     fn accuracy_table(&self, terminal: Option<usize>) -> String {
-        let mut found: Vec<(&TensorReport, &Accuracy)> =
+        let mut measured: Vec<(&TensorReport, &Accuracy)> =
             self.tensors().filter_map(|tensor| Some((tensor, tensor.accuracy.as_deref()?))).collect();
         // Tensors without the figure come before tensors without noise.
         let sqnr = |accuracy: &Accuracy| accuracy.sqnr_db.unwrap_or(f64::MAX);
-        found.sort_by(|(_, left), (_, right)| sqnr(left).total_cmp(&sqnr(right)));
+        measured.sort_by(|(_, left), (_, right)| sqnr(left).total_cmp(&sqnr(right)));
         let row = |(tensor, accuracy): &(&TensorReport, &Accuracy)| {
             let error = |error: f64, at: Option<u64>| match at.filter(|_| error > 0.0).and_then(|at| tensor.place(at)) {
                 Some(place) => format!("{} at {place}", brief(error)),
@@ -258,8 +258,8 @@ impl Report<'_> {
             ]
         };
         let head = ["", "SQNR", "largest error", "largest relative", "mean error", "cosine"].map(str::to_owned);
-        let rows: Vec<[String; 6]> = std::iter::once(head).chain(found.iter().take(FEW_ROWS).map(row)).collect();
-        let more = found.len().saturating_sub(FEW_ROWS);
+        let rows: Vec<[String; 6]> = std::iter::once(head).chain(measured.iter().take(FEW_ROWS).map(row)).collect();
+        let more = measured.len().saturating_sub(FEW_ROWS);
         let more =
             if more > 0 { format!("\n  ... and {more} more, less noisy; --json has all") } else { String::new() };
         columns(&rows, &[], terminal).collect::<Vec<_>>().join("\n") + &more

@@ -6,6 +6,9 @@ mod convert_file;
 #[path = "../../examples/convert_in_memory.rs"]
 #[allow(dead_code, unreachable_pub, reason = "an example has a main of its own")]
 mod convert_in_memory;
+#[path = "../../examples/diff.rs"]
+#[allow(dead_code, unreachable_pub, reason = "an example has a main of its own")]
+mod diff;
 #[path = "../../examples/quantize.rs"]
 #[allow(dead_code, unreachable_pub, reason = "an example has a main of its own")]
 mod quantize;
@@ -150,6 +153,27 @@ fn one_call_quantizes_a_checkpoint_as_the_program_does() {
         refused.ends_with("the layout comfyui has no scheme int4, which is stored as compressed-tensors"),
         "{refused}"
     );
+}
+
+#[test]
+fn one_call_compares_two_checkpoints_as_the_program_does() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "model");
+    bench.run("quantize model --scheme fp8 -o codes -q").expect(0, "", "");
+    let [a, b] = ["model", "codes"].map(|name| bench.path(name));
+    let differing = diff::differing(&a, &b, 0.01).unwrap();
+    assert!(differing.len() == 28 && differing.iter().all(|line| line.ends_with(": ValuesDiffer")), "{differing:?}");
+    assert_eq!(diff::differing(&a, &b, 1e9).unwrap(), [""; 0]);
+    let mut options = tcast::DiffOptions::default();
+    options.rtol = Some(0.01);
+    let report = serde_json::to_value(tcast::diff(&a, &b, &options).unwrap()).unwrap();
+    let printed = bench.run("diff model codes --rtol 0.01 --json");
+    let printed: serde_json::Value = serde_json::from_str(&printed.stdout).unwrap();
+    for field in ["tensors", "counts", "is_equal", "rtol", "tolerance"] {
+        assert_eq!(report[field], printed[field], "{field}");
+    }
+    options.selection.exclude = vec!["*".parse().unwrap()];
+    let refused = tcast::diff(&a, &b, &options).unwrap_err();
+    assert_eq!(refused.to_string(), "the selection leaves no tensor");
 }
 
 #[test]

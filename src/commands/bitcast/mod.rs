@@ -18,7 +18,8 @@ use crate::operator::{Operator, bitcast};
 use crate::plan;
 use crate::read::LogicalCheckpoint;
 use crate::text::quoted;
-use printer::{ElementPrinter, Failure};
+use printer::{ElementPrinter, finish};
+use std::io;
 use std::ops::Range;
 use std::slice;
 use std::time::Instant;
@@ -58,8 +59,8 @@ fn show(args: &BitcastArgs) -> Result<()> {
     }
     if args.bits && args.options.to.is_none() && args.options.tensors.from.is_none() {
         let model = LogicalCheckpoint::probe(&source);
-        if let Some(found) = weight::find(&model, args.tensor.as_deref()) {
-            return weight::show(args, &model, found);
+        if let Some(weight) = weight::find(&model, args.tensor.as_deref()) {
+            return weight::show(args, &model, weight);
         }
     }
     let in_file = |error: Error| error.in_file(path);
@@ -84,8 +85,7 @@ fn show(args: &BitcastArgs) -> Result<()> {
     let range = range_of(args, tensor.count, &tensor.shape).map_err(in_tensor)?;
     let mut elements = ElementReader::open(input, tensor, storage, &range).map_err(in_tensor)?;
     let name = input.name_of(tensor);
-    let printed = print(args, (name, dtype, &tensor.shape), &range, &mut elements);
-    printed.or_else(|failure| failure.result(in_tensor))
+    finish(print(args, (name, dtype, &tensor.shape), &range, &mut elements), in_tensor)
 }
 
 /// Returns the named tensor, or the only one.
@@ -154,29 +154,27 @@ fn print(
     (name, dtype, shape): (&str, Dtype, &[u64]),
     range: &Range<u64>,
     elements: &mut ElementReader,
-) -> Result<(), Failure> {
+) -> io::Result<()> {
     let mut printer = ElementPrinter::begin(args.file.json, (name, dtype, shape), "", range)?;
-    let row_len = if args.hex { per_row(dtype) } else { 1 };
+    let row_len = if args.hex && !args.file.json { per_row(dtype) } else { 1 };
+    let json = if args.hex { hex_json } else { bits_json };
     let mut index = range.start;
     let mut pending = Vec::new();
-    while let Some(bytes) = elements.next()? {
+    while let Some(bytes) = elements.next().map_err(io::Error::other)? {
         pending.extend(codes(dtype, bytes));
         let is_last = index + pending.len() as u64 == range.end;
         let whole = if is_last { pending.len() } else { pending.len() / row_len * row_len };
-        for row in pending[..whole].chunks(row_len) {
-            if printer.is_json {
-                let element = if args.hex { hex_json } else { bits_json };
-                (index..).zip(row).try_for_each(|(index, &code)| printer.element(&element(dtype, index, code)))?;
-            } else if args.hex {
-                printer.row(&hex_row(dtype, index, row, &printer.style))?;
-            } else {
-                printer.row(&bits_row(dtype, index, row[0], &printer.style))?;
-            }
+        for row in pending.drain(..whole).collect::<Vec<u128>>().chunks(row_len) {
+            printer.element(
+                || json(dtype, index, row[0]),
+                |style| {
+                    if args.hex { hex_row(dtype, index, row, style) } else { bits_row(dtype, index, row[0], style) }
+                },
+            )?;
             index += row.len() as u64;
         }
-        pending.drain(..whole);
     }
-    Ok(printer.end()?)
+    printer.end()
 }
 
 /// Reader of elements in row-major order, little endian, with at least one byte each.

@@ -1,5 +1,6 @@
 //! Prints elements as they are read: as rows, or as a JSON document.
 
+use crate::commands::messages;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::measure::bits::RenderStyle;
@@ -13,39 +14,16 @@ use std::ops::Range;
 /// Printer of a tensor's elements on standard output.
 pub(super) struct ElementPrinter {
     output: BufWriter<AutoStream<StdoutLock<'static>>>,
-    pub(super) style: RenderStyle,
+    style: RenderStyle,
     pub(super) is_json: bool,
     /// Separator before the next element of the document.
     comma: &'static str,
 }
 
-/// Error that ended printing early.
-pub(super) enum Failure {
-    Input(Error),
-    Output(io::Error),
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self::Input(error)
-    }
-}
-
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        Self::Output(error)
-    }
-}
-
-impl Failure {
-    /// Returns the result of the command: a reader that closes the pipe early is not an error.
-    pub(super) fn result(self, in_tensor: impl FnOnce(Error) -> Error) -> Result<()> {
-        match self {
-            Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            Self::Output(error) => Err(Error::io("cannot write to standard output", &error)),
-            Self::Input(error) => Err(in_tensor(error)),
-        }
-    }
+/// Returns the result of the command. An error of the input is wrapped in one of the output.
+pub(super) fn finish(printed: io::Result<()>, in_tensor: impl FnOnce(Error) -> Error) -> Result<()> {
+    let Err(error) = printed else { return Ok(()) };
+    error.downcast().map_or_else(|error| messages::printed(Err(error)), |error| Err(in_tensor(error)))
 }
 
 impl ElementPrinter {
@@ -68,13 +46,16 @@ impl ElementPrinter {
         Ok(Self { output, style, is_json, comma: "" })
     }
 
-    pub(super) fn element(&mut self, element: &Value) -> io::Result<()> {
-        write!(self.output, "{}{element}", std::mem::replace(&mut self.comma, ","))
-    }
-
-    /// Prints a row for people.
-    pub(super) fn row(&mut self, row: &str) -> io::Result<()> {
-        writeln!(self.output, "{row}")
+    /// Prints an element in the document, or a row for people.
+    pub(super) fn element(
+        &mut self,
+        json: impl FnOnce() -> Value,
+        row: impl FnOnce(&RenderStyle) -> String,
+    ) -> io::Result<()> {
+        if self.is_json {
+            return write!(self.output, "{}{}", std::mem::replace(&mut self.comma, ","), json());
+        }
+        writeln!(self.output, "{}", row(&self.style))
     }
 
     /// Ends the document, if it is one.

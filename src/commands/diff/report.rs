@@ -15,7 +15,7 @@ use crate::text::{columns, counted, is, shorten, stdout_columns};
 use crate::threads::each;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -48,15 +48,13 @@ pub(super) fn check(report: &Path, args: &DiffArgs) -> Result<bool> {
         lines.iter().filter_map(|(name, wrong)| Some((name, wrong.as_ref()?))).collect();
     if args.view.json {
         let tensors = lines.iter().map(|(name, wrong)| json!({ "name": name, "wrong": wrong }));
-        let document: Value = json!({
-            "schema": schema::REPORT_CHECK,
-            "tcast": env!("CARGO_PKG_VERSION"),
+        let document = json!({
             "report": report.to_string_lossy(),
             "a": args.a.to_string_lossy(),
             "is_equal": wrong.is_empty(),
             "tensors": tensors.collect::<Vec<_>>(),
         });
-        print_json(&document)?;
+        print_json(&schema::document(schema::REPORT_CHECK, document))?;
     } else if !args.quiet {
         let rows: Vec<[String; 2]> = wrong.iter().map(|(name, wrong)| [shorten(name), (*wrong).clone()]).collect();
         let all = lines.len();
@@ -82,9 +80,9 @@ fn read(path: &Path) -> Result<Recorded> {
         }
         Error::new(format!("is not a report of tcast: {}", shorten(&error.to_string()))).remedy(REMEDY)
     })?;
-    let (found, known) = (recorded.schema, schema::REPORT);
-    if found != known {
-        return Err(Error::new(format!("is a report of version {found}; this tcast knows {known}")));
+    let (version, known) = (recorded.schema, schema::REPORT);
+    if version != known {
+        return Err(Error::new(format!("is a report of version {version}; this tcast knows {known}")));
     }
     recorded.tensors = recorded.tensors.into_iter().flat_map(stored_tensors).collect();
     if recorded.tensors.iter().any(|tensor| tensor.sha256_out.is_none()) {
@@ -114,11 +112,11 @@ fn compare(recorded: &Recorded, source: &Checkpoint, args: &DiffArgs) -> Result<
     let only = if let [only] = &recorded.tensors[..] { Some(&*only.name) } else { None };
     let only = only.filter(|_| source.tensors().count() == 1);
     let name = |tensor: &'_ Tensor| only.map_or_else(|| tensor.name.clone(), str::to_owned);
-    let found: HashMap<String, _> = source.tensors().map(|(input, tensor)| (name(tensor), (input, tensor))).collect();
-    let bytes = found.values().map(|(_, tensor)| tensor.data.stored_len()).sum();
+    let stored: HashMap<String, _> = source.tensors().map(|(input, tensor)| (name(tensor), (input, tensor))).collect();
+    let bytes = stored.values().map(|(_, tensor)| tensor.data.stored_len()).sum();
     let progress = progress::shown("hashing", bytes, args.quiet);
     let wrong = |tensor: &TensorReport| -> Result<Option<String>> {
-        let Some((input, there)) = found.get(&*tensor.name) else { return Ok(Some("is missing".to_owned())) };
+        let Some((input, there)) = stored.get(&*tensor.name) else { return Ok(Some("is missing".to_owned())) };
         if there.elements.stored_dtype() != tensor.to {
             return Ok(Some(format!("is {}, and was written as {}", there.type_name(), tensor.to)));
         }

@@ -1,7 +1,6 @@
 //! `tcast inspect`: lists the contents of files, or of folders of shards.
 
 mod row;
-mod stats;
 
 use super::messages::{print, print_error, print_json, warn};
 use super::{check_matched, missing_among, threads};
@@ -13,13 +12,12 @@ use crate::measure::distribution::{self, Distribution, Histogram};
 use crate::plan;
 use crate::progress;
 use crate::read::{LogicalCheckpoint, Membership, ModelTensor};
-use crate::report::{schema, serialize_with};
+use crate::report::{self, schema, serialize_with};
 use crate::select::Selection;
 use crate::text::{columns, counted, path_text, shorten, size, stdout_columns, visible};
 use row::InspectedTensor;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
-use stats::line_of;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -37,19 +35,38 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
     check(args, &selection, &models)
         .map_err(|error| if is_several { error } else { error.in_file(&args.inputs[0]) })?;
     let mut listings = Vec::new();
-    for (input, model) in args.inputs.iter().zip(&models) {
-        let listing = model.as_ref().map(|model| Listing::new(args, input, model, &selection)).transpose()?;
-        if let (Some(listing), false) = (&listing, args.view.json) {
-            let gap = if listings.iter().any(Option::is_some) { "\n" } else { "" };
-            print(&format!("{gap}{}", listing.text().trim_end()))?;
-        }
-        listings.push(listing);
+    for ((input, folder), model) in args.inputs.iter().zip(&folders).zip(&models) {
+        listings.push(match (model, folder) {
+            (Some(model), _) => {
+                let listing = Listing::new(args, input, model, &selection)?;
+                if !args.view.json {
+                    let gap =
+                        if listings.iter().any(|other| matches!(other, Inspected::Listing(_))) { "\n" } else { "" };
+                    print(&format!("{gap}{}", listing.text().trim_end()))?;
+                }
+                Inspected::Listing(listing)
+            }
+            (None, folder) => {
+                let error = folder.as_ref().err().map(ToString::to_string);
+                let document = json!({ "input": input.to_string_lossy(), "error": error });
+                Inspected::Failed(schema::document(schema::INSPECTION, document))
+            }
+        });
     }
-    if args.view.json {
-        print_documents(args, &listings, &folders)?;
+    match &listings[..] {
+        _ if !args.view.json => {}
+        [Inspected::Failed(_)] => {}
+        [listing] => print_json(listing)?,
+        inputs => {
+            let (schema, tcast) = (schema::INSPECTION, env!("CARGO_PKG_VERSION"));
+            print_json(&Inspections { schema, tcast, inputs })?;
+        }
     }
     // Everything that could be read is shown before an error.
-    let stats = listings.into_iter().map(|listing| listing?.stats.into_iter().find_map(Result::err));
+    let stats = listings.into_iter().map(|listing| match listing {
+        Inspected::Listing(listing) => listing.stats.into_iter().find_map(Result::err),
+        Inspected::Failed(_) => None,
+    });
     let stats: Vec<Option<Error>> = stats.collect();
     drop(models);
     let failures = folders.into_iter().zip(stats).filter_map(|(folder, stats)| match folder {
@@ -65,6 +82,22 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
             Err(job::summed_up(format!("{count} of {} inputs failed", args.inputs.len()), failures))
         }
     }
+}
+
+/// The document of several inputs.
+#[derive(Serialize)]
+struct Inspections<'a> {
+    schema: u32,
+    tcast: &'static str,
+    inputs: &'a [Inspected<'a>],
+}
+
+/// The document of an input.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Inspected<'a> {
+    Listing(Listing<'a>),
+    Failed(Value),
 }
 
 /// Warns of contradictions, and refuses names and types that do not fit the inputs.
@@ -101,40 +134,9 @@ fn unread(folder: Checkpoint) -> Option<Error> {
     folder.broken.into_iter().chain(unreadable.filter(Error::is_io)).next()
 }
 
-/// Prints the document of the only input, or one with the documents of several.
-fn print_documents(args: &InspectArgs, listings: &[Option<Listing>], folders: &[Result<Checkpoint>]) -> Result<()> {
-    #[derive(Serialize)]
-    struct Inspections<'a> {
-        schema: u32,
-        tcast: &'static str,
-        inputs: Vec<Inspected<'a>>,
-    }
-    #[derive(Serialize)]
-    #[serde(untagged)]
-    enum Inspected<'a> {
-        Listing(&'a Listing<'a>),
-        Failed(Value),
-    }
-    if let [listing] = listings {
-        return listing.as_ref().map_or(Ok(()), print_json);
-    }
-    let (schema, tcast) = (schema::INSPECTION, env!("CARGO_PKG_VERSION"));
-    let failed = |input: &PathBuf, folder: &Result<Checkpoint>| {
-        let error = folder.as_ref().err().map(ToString::to_string);
-        json!({ "schema": schema, "tcast": tcast, "input": input.to_string_lossy(), "error": error })
-    };
-    let documents =
-        listings.iter().zip(args.inputs.iter().zip(folders)).map(|(listing, (input, folder))| match listing {
-            Some(listing) => Inspected::Listing(listing),
-            None => Inspected::Failed(failed(input, folder)),
-        });
-    print_json(&Inspections { schema, tcast, inputs: documents.collect() })
-}
-
 struct Listing<'a> {
     args: &'a InspectArgs,
     input: &'a Path,
-    folder: &'a Checkpoint,
     model: &'a LogicalCheckpoint<'a>,
     selection: &'a Selection,
     /// Statistics of each entry; `None` if it has no numbers, or the file does not give their type. Empty if not
@@ -150,12 +152,16 @@ impl<'a> Listing<'a> {
         model: &'a LogicalCheckpoint<'a>,
         selection: &'a Selection,
     ) -> Result<Self> {
-        let mut listing = Self { args, input, folder: model.source, model, selection, stats: Vec::new() };
+        let mut listing = Self { args, input, model, selection, stats: Vec::new() };
         if args.stats {
             listing.stats = listing.measure();
             model.source.check_unchanged()?;
         }
         Ok(listing)
+    }
+
+    fn source(&self) -> &'a Checkpoint {
+        self.model.source
     }
 
     /// Returns all tensors of the model, each with its place among the stored ones.
@@ -200,7 +206,7 @@ impl<'a> Listing<'a> {
     }
 
     fn unreadable(&self) -> impl Iterator<Item = &'a Error> {
-        self.folder.broken.iter().chain(self.folder.shards.iter().flat_map(|input| &input.contents.unreadable))
+        self.source().broken.iter().chain(self.source().shards.iter().flat_map(|input| &input.contents.unreadable))
     }
 
     /// Counts tensors, elements and bytes of each type, and of each grid of each layout.
@@ -224,11 +230,11 @@ impl<'a> Listing<'a> {
             }
             total
         });
-        let shards = self.folder.shards.iter().map(|input| {
+        let shards = self.source().shards.iter().map(|input| {
             let metadata: Map<String, Value> =
                 input.contents.metadata.iter().flatten().map(|(key, value)| (key.clone(), json!(value))).collect();
             json!({
-                "file": self.folder.shard_name(input),
+                "file": self.source().shard_name(input),
                 "container": input.container.format_info().extension,
                 "bytes": input.len(),
                 "metadata": metadata,
@@ -236,15 +242,13 @@ impl<'a> Listing<'a> {
             })
         });
         let mut head = json!({
-            "schema": schema::INSPECTION,
-            "tcast": env!("CARGO_PKG_VERSION"),
             "input": self.input.to_string_lossy(),
-            "index": self.folder.index.as_ref().map(|index| &index.name),
+            "index": self.source().index.as_ref().map(|index| &index.name),
             "files": shards.collect::<Vec<_>>(),
             "tensors": null,
             "totals": totals.collect::<Vec<_>>(),
             "unreadable": self.unreadable().map(ToString::to_string).collect::<Vec<_>>(),
-            "disagreements": self.folder.disagreements.iter().map(|found| &found.text).collect::<Vec<_>>(),
+            "disagreements": self.source().disagreements.iter().map(|disagreement| &disagreement.text).collect::<Vec<_>>(),
         });
         let (problems, method) = (self.problems().collect::<Vec<_>>(), &self.model.found.method);
         if !problems.is_empty() {
@@ -253,7 +257,7 @@ impl<'a> Listing<'a> {
         if let Some(method) = method {
             head["quant_method"] = json!(method);
         }
-        head
+        schema::document(schema::INSPECTION, head)
     }
 
     fn text(&self) -> String {
@@ -274,14 +278,14 @@ impl<'a> Listing<'a> {
             text += "totals\n";
             text += &table(&rows.collect::<Vec<_>>());
         }
-        for input in self.folder.shards.iter().filter(|_| !self.is_filtered()) {
+        for input in self.source().shards.iter().filter(|_| !self.is_filtered()) {
             let contents = &input.contents;
             for ignored in &contents.ignored {
                 let _ = writeln!(text, "not an array: {}", shorten(ignored));
             }
             let Some(metadata) = contents.metadata.as_ref().filter(|metadata| !metadata.is_empty()) else { continue };
-            let of = if self.folder.shards.len() > 1 {
-                format!(" of {}", visible(&self.folder.shard_name(input)))
+            let of = if self.source().shards.len() > 1 {
+                format!(" of {}", visible(&self.source().shard_name(input)))
             } else {
                 String::new()
             };
@@ -305,7 +309,7 @@ impl<'a> Listing<'a> {
         let more = if all > FEW { format!("  ... and {} more\n", all - FEW) } else { String::new() };
         // If the folder cannot be read, there is nothing to say about it.
         let is_shard =
-            self.folder.folder.is_none() && checkpoint::beside(self.input).is_ok_and(|tensors| !tensors.is_empty());
+            self.source().folder.is_none() && checkpoint::beside(self.input).is_ok_and(|tensors| !tensors.is_empty());
         let others = if is_shard { ": the file is a shard, and missing parts may be in other shards" } else { "" };
         format!("problems of quantized weights{others}\n{}{more}", lines.collect::<String>())
     }
@@ -319,7 +323,7 @@ impl<'a> Listing<'a> {
             };
             let _ = writeln!(text, "{}{}", shorten(entry.tensor.name()), decoded);
             let _ = match stats {
-                Ok(Some(stats)) => writeln!(text, "{}", line_of(stats, entry.tensor.shape())),
+                Ok(Some(stats)) => writeln!(text, "{}", report::distribution::text(stats, entry.tensor.shape())),
                 Err(error) => writeln!(text, "  {error}"),
                 Ok(None) => writeln!(text, "  has no numeric values"),
             };
@@ -347,18 +351,21 @@ impl<'a> Listing<'a> {
         };
         let of = if self.is_filtered() { format!("{} of ", entries.len()) } else { String::new() };
         let tensors = of + &counted(self.all().count() as u64, "tensor") + &quantized;
-        if self.folder.folder.is_none() {
-            let input = &self.folder.shards[0];
+        if self.source().folder.is_none() {
+            let input = &self.source().shards[0];
             return format!("{path}: {}, {tensors}, {}\n", input.container.format_info().extension, size(input.len()));
         }
-        let shards = &self.folder.shards;
-        let all = size(self.folder.bytes());
-        let index =
-            self.folder.index.as_ref().map_or("no index".to_owned(), |index| format!("index {}", visible(&index.name)));
+        let shards = &self.source().shards;
+        let all = size(self.source().bytes());
+        let index = self
+            .source()
+            .index
+            .as_ref()
+            .map_or("no index".to_owned(), |index| format!("index {}", visible(&index.name)));
         let mut text = format!("{path}: {}, {index}, {tensors}, {all}\n", counted(shards.len() as u64, "shard"));
         let rows = shards.iter().filter(|_| !self.is_filtered()).map(|input| {
             let tensors = counted(input.contents.tensors.len() as u64, "tensor");
-            let name = visible(&self.folder.shard_name(input));
+            let name = visible(&self.source().shard_name(input));
             [name, tensors, String::new(), size(input.len()), String::new()]
         });
         text += &table(&rows.collect::<Vec<_>>());

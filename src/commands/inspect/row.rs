@@ -1,6 +1,5 @@
 //! A tensor of a listing, as a row and as JSON.
 
-use super::stats::stats_json;
 use crate::container::{Form, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -153,7 +152,7 @@ impl<'a> InspectedTensor<'a> {
         }
         match stats {
             Some(Ok(Some(stats))) => {
-                value["stats"] = stats_json(stats, self.tensor.shape());
+                value["stats"] = stats.json(self.tensor.shape());
                 if let ModelTensor::Weight(model, weight) = self.tensor {
                     value["decoded_to"] = json!(model.target_of(weight).name());
                 }

@@ -1,52 +1,31 @@
-//! Numbers that JSON lacks.
+//! A number that may be infinite or missing: JSON gets the text "Infinity", which other languages read as a number.
 
-/// A number that may be infinite: JSON gets the text "Infinity", which other languages read as a number.
-pub(super) mod number {
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    pub(super) const INFINITY: &str = "Infinity";
+const INFINITY: &str = "Infinity";
 
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    pub(super) enum Read {
-        Finite(f64),
-        Text(String),
-    }
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Figure {
+    Finite(f64),
+    Text(String),
+}
 
-    impl Read {
-        pub(crate) fn number<E: serde::de::Error>(self) -> Result<f64, E> {
-            match self {
-                Self::Finite(number) => Ok(number),
-                Self::Text(text) if text == INFINITY => Ok(f64::INFINITY),
-                Self::Text(text) => Err(E::custom(format!("'{text}' is not a number"))),
-            }
-        }
-    }
-
-    #[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
-    pub(crate) fn serialize<S: Serializer>(number: &f64, serializer: S) -> Result<S::Ok, S::Error> {
-        if number.is_infinite() { INFINITY.serialize(serializer) } else { number.serialize(serializer) }
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-        Read::deserialize(deserializer)?.number()
+pub(super) fn serialize<S: Serializer>(
+    figure: &(impl Into<Option<f64>> + Copy),
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match (*figure).into() {
+        Some(f64::INFINITY) => INFINITY.serialize(serializer),
+        number => number.serialize(serializer),
     }
 }
 
-/// The same for a number that may be missing.
-pub(super) mod decibels {
-    use super::number::{self, Read};
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    #[allow(clippy::ref_option, reason = "as serde calls it")]
-    pub(crate) fn serialize<S: Serializer>(decibels: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
-        match decibels {
-            Some(decibels) => number::serialize(decibels, serializer),
-            None => None::<f64>.serialize(serializer),
-        }
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
-        Option::<Read>::deserialize(deserializer)?.map(Read::number).transpose()
+pub(super) fn deserialize<'de, D: Deserializer<'de>, T: From<f64> + Default>(deserializer: D) -> Result<T, D::Error> {
+    match Option::deserialize(deserializer)? {
+        None => Ok(T::default()),
+        Some(Figure::Finite(number)) => Ok(number.into()),
+        Some(Figure::Text(text)) if text == INFINITY => Ok(f64::INFINITY.into()),
+        Some(Figure::Text(text)) => Err(serde::de::Error::custom(format!("'{text}' is not a number"))),
     }
 }

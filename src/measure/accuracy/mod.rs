@@ -6,18 +6,12 @@
 //! Squares can be too large or too small for float64. A block of such values is divided by powers of two before it is
 //! squared, and sums have a separate exponent, so that nothing overflows between a block and the result.
 
-mod block;
-mod comparer;
 mod json;
 mod sum;
 
-pub(crate) use comparer::Comparer;
-
-use crate::measure::number::difference;
-use block::{ComparedBlock, Sums, are_finite, relative};
-use json::{decibels, number};
 use serde::{Deserialize, Serialize};
-use sum::UnboundedSum;
+use std::array::from_fn;
+use sum::{UnboundedSum, exponent_of, times_power_of_two};
 
 /// Number of elements in a block: few enough for the first-level cache as float64.
 pub(crate) const BLOCK: usize = 1 << 10;
@@ -32,19 +26,19 @@ pub struct Accuracy {
     pub is_exact: bool,
     pub compared: u64,
     /// The largest |y - x|, where x is the source and y the result.
-    #[serde(with = "number")]
+    #[serde(with = "json")]
     pub max_abs_error: f64,
     /// The first element with this error, counted in row-major order; `None` if no element was compared.
     pub max_abs_error_at: Option<u64>,
     /// The largest |y - x| / |x| of all nonzero x; infinite if float64 has no such number.
-    #[serde(with = "number")]
+    #[serde(with = "json")]
     pub max_rel_error: f64,
     pub max_rel_error_at: Option<u64>,
     /// The mean of y - x.
     pub mean_error: Option<f64>,
     /// The ratio of signal to noise in decibels, 10 log10(sum of x^2 / sum of (y - x)^2): infinite without noise,
     /// `None` if there is noise but no signal, or nothing was compared.
-    #[serde(with = "decibels")]
+    #[serde(with = "json")]
     pub sqnr_db: Option<f64>,
     /// The cosine of the angle between all x and all y; `None` if one of these vectors has no length.
     pub cosine: Option<f64>,
@@ -66,99 +60,148 @@ impl Largest {
     }
 }
 
+/// Sources x, results y and errors y - x of some elements.
+type Block<'a> = [&'a [f64]; 3];
+
+/// Sums of errors, of squared errors, sources and results, and of products of source and result.
+type Sums<T> = [T; 5];
+
+/// Figures of some elements of a block.
+#[derive(Clone, Copy, Default)]
+struct LaneSums {
+    compared: f64,
+    changed: f64,
+    sums: Sums<f64>,
+    max_abs: f64,
+    max_rel: f64,
+}
+
+impl LaneSums {
+    /// Computes the figures of a block. Values are divided by powers of two before they are summed.
+    fn of_block(block: Block, exponents: [i32; 3]) -> Self {
+        let mut lanes = [Self::default(); LANES];
+        let [sources, results, errors] = block.map(|values| values.chunks(LANES));
+        for ((sources, results), errors) in sources.zip(results).zip(errors) {
+            let elements = lanes.iter_mut().zip(sources).zip(results).zip(errors);
+            if exponents == [0; 3] {
+                elements.for_each(|(((lane, x), y), error)| lane.add([*x, *y, *error], |values| values));
+            } else {
+                let divide = |values: [f64; 3]| from_fn(|at| times_power_of_two(values[at], -exponents[at]));
+                elements.for_each(|(((lane, x), y), error)| lane.add([*x, *y, *error], divide));
+            }
+        }
+        let sum = |of: &dyn Fn(&Self) -> f64| {
+            let lanes = lanes.each_ref().map(of);
+            let pair = |at: usize| lanes[2 * at] + lanes[2 * at + 1];
+            (pair(0) + pair(1)) + (pair(2) + pair(3))
+        };
+        let max = |of: fn(&Self) -> f64| lanes.iter().map(of).fold(0.0, f64::max);
+        Self {
+            compared: sum(&|lane| lane.compared),
+            changed: sum(&|lane| lane.changed),
+            sums: from_fn(|at| sum(&|lane| lane.sums[at])),
+            max_abs: max(|lane| lane.max_abs),
+            max_rel: max(|lane| lane.max_rel),
+        }
+    }
+
+    #[inline]
+    fn add(&mut self, [x, y, error]: [f64; 3], divide: impl Fn([f64; 3]) -> [f64; 3]) {
+        let is_counted = are_finite(x, y);
+        self.compared += if is_counted { 1.0 } else { 0.0 };
+        self.changed += if error == 0.0 { 0.0 } else { 1.0 };
+        let [x, y, error] = if is_counted { [x, y, error] } else { [0.0; 3] };
+        self.max_abs = self.max_abs.max(error.abs());
+        self.max_rel = self.max_rel.max(relative(x, error));
+        // A difference beyond float64 is clamped to the largest one.
+        let [x, y, error] = divide([x, y, error.clamp(f64::MIN, f64::MAX)]);
+        let terms = [error, error * error, x * x, y * y, x * y];
+        self.sums = from_fn(|at| self.sums[at] + terms[at]);
+    }
+}
+
+fn are_finite(x: f64, y: f64) -> bool {
+    x.is_finite() & y.is_finite()
+}
+
+fn relative(x: f64, error: f64) -> f64 {
+    if x == 0.0 { 0.0 } else { (error / x).abs() }
+}
+
+/// Returns the exponents of the largest finite source, result and error.
+fn exponents(block: Block) -> [i32; 3] {
+    let [sources, results, _] = block;
+    block.map(|values| {
+        let finite = values.iter().zip(sources.iter().zip(results)).filter(|(_, (x, y))| are_finite(**x, **y));
+        let largest = finite.fold(0.0, |largest: f64, (value, _)| largest.max(value.abs().min(f64::MAX)));
+        if largest == 0.0 { 0 } else { exponent_of(largest) }
+    })
+}
+
 /// The sums and extremes of some elements of a tensor.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AccuracyTally {
     compared: u64,
     /// Number of elements whose values differ.
     changed: u64,
-    error: UnboundedSum,
-    squared_error: UnboundedSum,
-    squared_source: UnboundedSum,
-    squared_result: UnboundedSum,
-    product: UnboundedSum,
+    sums: Sums<UnboundedSum>,
     max_abs: Largest,
     max_rel: Largest,
 }
 
 impl AccuracyTally {
-    /// Adds the next elements, starting at index `start`. `errors` are the differences between results and sources, if
-    /// float64 does not hold these exactly.
-    pub(crate) fn add(&mut self, start: u64, sources: &[f64], results: &[f64], errors: Option<&[f64]>) {
-        assert_eq!(sources.len(), results.len(), "every element has a result");
-        let mut buffer = [0.0; BLOCK];
-        for first in (0..sources.len()).step_by(BLOCK) {
-            let part = first..sources.len().min(first + BLOCK);
-            let (sources, results) = (&sources[part.clone()], &results[part.clone()]);
-            let errors = if let Some(errors) = errors {
-                &errors[part]
-            } else {
-                for ((error, &x), &y) in buffer.iter_mut().zip(sources).zip(results) {
-                    *error = difference(x, y);
-                }
-                &buffer[..sources.len()]
-            };
-            self.add_block(start + first as u64, ComparedBlock { sources, results, errors });
+    /// Adds the next elements: sources, results and errors, which are 0 exactly where both are equal. `start` is the
+    /// index of the first.
+    pub(crate) fn add(&mut self, start: u64, elements: [&[f64]; 3]) {
+        let [sources, results, errors] = elements.map(|values| values.chunks(BLOCK));
+        for (start, ((sources, results), errors)) in (start..).step_by(BLOCK).zip(sources.zip(results).zip(errors)) {
+            self.append(&self.of_block(start, [sources, results, errors]));
         }
     }
 
-    fn add_block(&mut self, start: u64, block: ComparedBlock) {
-        let sums = block.sums([0; 3]);
+    /// Tallies a block that follows the elements of this tally.
+    fn of_block(&self, start: u64, block: Block) -> Self {
+        let lane = LaneSums::of_block(block, [0; 3]);
         // The index of the block's largest matters only if it is the largest so far.
-        let largest = |so_far: Largest, found: f64, of: fn(f64, f64) -> f64| {
-            if so_far.at.is_some() && found <= so_far.value {
+        let largest = |so_far: Largest, value: f64, of: fn(f64, f64) -> f64| {
+            if so_far.at.is_some() && value <= so_far.value {
                 return Largest::default();
             }
-            let at = block.iter().position(|(x, y, error)| are_finite(x, y) && of(x, error) >= found);
-            Largest { value: found, at: at.map(|at| start + at as u64) }
-        };
-        let mut next = Self {
-            compared: sums.compared as u64,
-            changed: sums.changed as u64,
-            max_abs: largest(self.max_abs, sums.max_abs, |_, error| error.abs()),
-            max_rel: largest(self.max_rel, sums.max_rel, relative),
-            ..Self::default()
+            let [sources, results, errors] = block;
+            let mut elements = sources.iter().zip(results).zip(errors);
+            let at = elements.position(|((x, y), error)| are_finite(*x, *y) && of(*x, *error) >= value);
+            Largest { value, at: at.map(|at| start + at as u64) }
         };
         // Squares that underflow show in the sum, unless the sum is far above them.
         let is_sound = |sum: f64| sum.is_finite() && sum >= SOUND;
-        let is_plain = is_sound(sums.squared_source)
-            && is_sound(sums.squared_result)
-            && (is_sound(sums.squared_error) || sums.max_abs == 0.0);
-        if is_plain {
-            next.take(&sums, [0; 3]);
-        } else {
-            let exponents = block.exponents();
-            next.take(&block.sums(exponents), exponents);
+        let [_, noise, signal, result, _] = lane.sums;
+        let is_plain = is_sound(signal) && is_sound(result) && (is_sound(noise) || lane.max_abs == 0.0);
+        let exponents = if is_plain { [0; 3] } else { exponents(block) };
+        let sums = if is_plain { lane.sums } else { LaneSums::of_block(block, exponents).sums };
+        let [x, y, error] = exponents;
+        let exponents = [error, 2 * error, 2 * x, 2 * y, x + y];
+        Self {
+            compared: lane.compared as u64,
+            changed: lane.changed as u64,
+            sums: from_fn(|at| UnboundedSum::new(sums[at], exponents[at])),
+            max_abs: largest(self.max_abs, lane.max_abs, |_, error| error.abs()),
+            max_rel: largest(self.max_rel, lane.max_rel, relative),
         }
-        self.append(&next);
-    }
-
-    /// Adds the sums of a block whose sources, results and errors were divided by these powers of two.
-    fn take(&mut self, sums: &Sums, [source, result, error]: [i32; 3]) {
-        self.error = UnboundedSum::new(sums.error, error);
-        self.squared_error = UnboundedSum::new(sums.squared_error, 2 * error);
-        self.squared_source = UnboundedSum::new(sums.squared_source, 2 * source);
-        self.squared_result = UnboundedSum::new(sums.squared_result, 2 * result);
-        self.product = UnboundedSum::new(sums.product, source + result);
     }
 
     /// Adds the tally of the elements that follow.
     pub(crate) fn append(&mut self, next: &Self) {
         self.compared += next.compared;
         self.changed += next.changed;
-        self.error.add(next.error);
-        self.squared_error.add(next.squared_error);
-        self.squared_source.add(next.squared_source);
-        self.squared_result.add(next.squared_result);
-        self.product.add(next.product);
+        self.sums.iter_mut().zip(next.sums).for_each(|(sum, next)| sum.add(next));
         self.max_abs.add(next.max_abs);
         self.max_rel.add(next.max_rel);
     }
 
     /// Returns the result for everything that was added.
     pub(crate) fn accuracy(&self) -> Accuracy {
-        let Self { squared_source: signal, squared_error: noise, .. } = *self;
-        let lengths = [signal, self.squared_result].map(UnboundedSum::sqrt);
+        let [error, noise, signal, result, product] = self.sums;
+        let lengths = [signal, result].map(UnboundedSum::sqrt);
         let has_length = lengths.iter().all(|length| length.value > 0.0);
         let lengths = UnboundedSum::new(lengths[0].value * lengths[1].value, lengths[0].exponent + lengths[1].exponent);
         let sqnr_db = match (self.compared > 0, signal.value > 0.0, noise.value > 0.0) {
@@ -177,9 +220,9 @@ impl AccuracyTally {
             max_abs_error_at: self.max_abs.at,
             max_rel_error: self.max_rel.value,
             max_rel_error_at: self.max_rel.at,
-            mean_error: (self.compared > 0).then(|| self.error.over(compared)).filter(|mean| mean.is_finite()),
+            mean_error: (self.compared > 0).then(|| error.over(compared)).filter(|mean| mean.is_finite()),
             sqnr_db,
-            cosine: has_length.then(|| self.product.over(lengths).clamp(-1.0, 1.0)),
+            cosine: has_length.then(|| product.over(lengths).clamp(-1.0, 1.0)),
         }
     }
 }
@@ -190,15 +233,21 @@ const SOUND: f64 = f64::from_bits((1023 - 900) << 52);
 
 #[cfg(test)]
 mod tests {
-    use super::sum::times_power_of_two;
     use super::*;
+    use crate::measure::number::difference;
+
+    /// Adds elements to a tally, of which the first has an index.
+    fn add(tally: &mut AccuracyTally, start: u64, sources: &[f64], results: &[f64]) {
+        let errors: Vec<f64> = sources.iter().zip(results).map(|(x, y)| difference(*x, *y)).collect();
+        tally.add(start, [sources, results, &errors]);
+    }
 
     #[test]
     fn figures_are_those_of_their_definitions() {
         let sources = [1.0, -2.0, 0.0, f64::NAN, 4.0, 1.0];
         let results = [1.5, -2.0, 0.25, 1.0, 3.0, f64::INFINITY];
         let mut tally = AccuracyTally::default();
-        tally.add(10, &sources, &results, None);
+        add(&mut tally, 10, &sources, &results);
         let accuracy = tally.accuracy();
         assert_eq!((accuracy.compared, accuracy.max_abs_error, accuracy.max_abs_error_at), (4, 1.0, Some(14)));
         assert_eq!((accuracy.max_rel_error, accuracy.max_rel_error_at), (0.5, Some(10)));
@@ -212,7 +261,7 @@ mod tests {
     #[test]
     fn nothing_lost_has_no_noise() {
         let mut tally = AccuracyTally::default();
-        tally.add(0, &[0.0, 3.0], &[0.0, 3.0], None);
+        add(&mut tally, 0, &[0.0, 3.0], &[0.0, 3.0]);
         let accuracy = tally.accuracy();
         assert_eq!((accuracy.max_abs_error, accuracy.max_abs_error_at), (0.0, Some(0)));
         assert_eq!((accuracy.sqnr_db, accuracy.is_exact), (Some(f64::INFINITY), true));
@@ -225,12 +274,12 @@ mod tests {
         let sources: Vec<f64> = (0..5000).map(f64::from).collect();
         let results: Vec<f64> = (0..5000).map(|x| f64::from(x + i32::from(x % 1500 == 700))).collect();
         let mut whole = AccuracyTally::default();
-        whole.add(0, &sources, &results, None);
+        add(&mut whole, 0, &sources, &results);
         let mut parts = AccuracyTally::default();
         for start in (0..5000).step_by(2 * BLOCK) {
             let end = (start + 2 * BLOCK).min(5000);
             let mut part = AccuracyTally::default();
-            part.add(start as u64, &sources[start..end], &results[start..end], None);
+            add(&mut part, start as u64, &sources[start..end], &results[start..end]);
             parts.append(&part);
         }
         assert_eq!((whole.accuracy().max_abs_error_at, parts.accuracy().max_abs_error_at), (Some(700), Some(700)));
@@ -239,7 +288,7 @@ mod tests {
 
     fn accuracy_of(sources: &[f64], results: &[f64]) -> Accuracy {
         let mut tally = AccuracyTally::default();
-        tally.add(0, sources, results, None);
+        add(&mut tally, 0, sources, results);
         tally.accuracy()
     }
 

@@ -4,10 +4,14 @@
 //! in the lower half, as in little-endian memory. Higher bits are ignored. A complex number is two floats, not one
 //! number of twice the width, so its real part is always written first. Texts have no code: callers exclude them.
 
+#[cfg(feature = "cli")]
 mod render;
+#[cfg(feature = "cli")]
 mod weight;
 
+#[cfg(feature = "cli")]
 pub use render::{RenderStyle, bits_json, bits_row, hex_json, hex_row};
+#[cfg(feature = "cli")]
 pub use weight::{explanation_json, explanation_row};
 
 use crate::dtype::{Class, Dtype, FloatFormat, Specials};

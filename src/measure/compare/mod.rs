@@ -1,176 +1,222 @@
-//! Compares two tensors: equality of bits and values, the first difference, and the errors.
+//! Compares two inputs tensor by tensor: equality of bits and values, the first difference, and the errors.
 //!
 //! Tensors of one type are compared byte by byte, at the speed of reading. Only if that finds a difference, or the
 //! types differ, are values compared: widened to float64 block by block, and 64-bit integers exactly where float64
 //! would round them. Threads take pieces, and their results are merged in the order of the elements, so the result is
 //! identical to the bit for any number of threads.
 
+mod matching;
 mod numbers;
+mod report;
 mod texts;
-mod values;
 
-use crate::container::{Elements, Form, Input, Tensor};
+pub use report::{Comparison, DiffFigures, DiffReport, DiffStatus, FirstDifference, TensorDiff};
+
+use crate::container::checkpoint::{self, Checkpoint};
+use crate::container::{Elements, Form};
 use crate::dtype::Dtype;
-use crate::error::Result;
-use crate::measure::accuracy::Accuracy;
+use crate::error::{Error, Result};
 use crate::plan;
 use crate::progress::{Progress, Silent};
 use crate::quant::{Arithmetic, FoundWeight};
 use crate::read::{LogicalCheckpoint, LogicalTensor, ModelTensor, SourceTensor, Zip};
-use serde::Serialize;
+use crate::select::Selection;
+use crate::threads::cores;
+use matching::{TensorPair, pairs};
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::path::Path;
 
-/// A tensor, and its file.
-type FileTensor<'a> = (&'a Input, &'a Tensor);
-
-pub(crate) struct CompareOptions<'a> {
-    /// Type of untyped elements.
+/// Options of [`diff()`].
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct DiffOptions<'a> {
+    /// Selection of the tensors to compare.
+    pub selection: Selection,
+    /// Type of elements whose type the file does not name.
     pub from: Option<Dtype>,
-    /// Maximum difference of values; `None` if bits and types count too.
-    pub tolerance: Option<Tolerance>,
-    pub threads: usize,
+    /// Maximum absolute difference of values. With this or `rtol`, only values count, not bits and types.
+    pub tolerance: Option<f64>,
+    /// Maximum difference of values in proportion to the value of A; it is added to `tolerance`.
+    pub rtol: Option<f64>,
+    /// Threads to use; `None` for all cores.
+    pub threads: Option<NonZeroUsize>,
     /// Receives the bytes of both sides.
     pub progress: &'a dyn Progress,
 }
 
-/// Maximum difference of a value of B from the value of A: `absolute + relative * |A|`.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Tolerance {
-    pub absolute: f64,
-    pub relative: f64,
+impl Default for DiffOptions<'_> {
+    fn default() -> Self {
+        let selection = Selection::default();
+        Self { selection, from: None, tolerance: None, rtol: None, threads: None, progress: &Silent }
+    }
 }
 
-impl Tolerance {
-    fn accepts(self, difference: f64, number: f64) -> bool {
+impl DiffOptions<'_> {
+    fn has_tolerance(&self) -> bool {
+        self.tolerance.or(self.rtol).is_some()
+    }
+
+    /// True if a value of B may differ so much from a number of A.
+    fn accepts(&self, difference: f64, number: f64) -> bool {
+        let [absolute, relative] = [self.tolerance, self.rtol].map(Option::unwrap_or_default);
         // NaN and Inf must be equal; a tolerance times Inf would allow any difference.
-        difference == 0.0 || difference.is_finite() && difference.abs() <= self.absolute + self.relative * number.abs()
+        difference == 0.0 || difference.is_finite() && difference.abs() <= absolute + relative * number.abs()
+    }
+
+    fn threads(&self) -> usize {
+        self.threads.map_or_else(cores, Into::into)
     }
 }
 
-/// The result for two tensors, or for one without a counterpart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Status {
-    /// Type, shape and bits are equal.
-    Equal,
-    /// All values and the types are equal, but not the bits.
-    BitsDiffer,
-    /// There is a tolerance that no value exceeds; or all values are equal, but not the types.
-    WithinTolerance,
-    ValuesDiffer,
-    /// All values are equal, but not the types; or one holds text and the other numbers.
-    TypesDiffer,
-    ShapesDiffer,
-    OnlyInA,
-    OnlyInB,
-}
-
-impl Status {
-    pub(crate) const ALL: [Self; 8] = [
-        Self::Equal,
-        Self::BitsDiffer,
-        Self::WithinTolerance,
-        Self::ValuesDiffer,
-        Self::TypesDiffer,
-        Self::ShapesDiffer,
-        Self::OnlyInA,
-        Self::OnlyInB,
-    ];
-
-    /// True if the tensors are equal, or equal within the tolerance.
-    pub(crate) fn is_equal(self) -> bool {
-        matches!(self, Self::Equal | Self::WithinTolerance)
+impl TensorDiff {
+    fn new(pair: &TensorPair, options: &DiffOptions) -> Self {
+        let TensorPair { name, sides } = *pair;
+        let outcome = match sides {
+            [Some(a), Some(b)] => compare([a, b], options),
+            [_, None] => Ok(Comparison::of(DiffStatus::OnlyInA)),
+            [None, _] => Ok(Comparison::of(DiffStatus::OnlyInB)),
+        };
+        let (comparison, error) = match outcome {
+            Ok(comparison) => (comparison, None),
+            Err(error) => (Comparison::of(DiffStatus::Unreadable), Some(Box::new(error))),
+        };
+        let side = |side: Option<ModelTensor>| {
+            let Some(tensor) = side else { return (None, None, None, None) };
+            let shape = Some(tensor.shape().to_vec());
+            match tensor {
+                ModelTensor::Weight(_, weight) => {
+                    let dtype = decoding(sides.map(|side| side.unwrap_or(tensor)), options).0;
+                    (shape, Some(dtype), Some(weight.layout.name), None)
+                }
+                ModelTensor::Stored(_, stored) => match plan::source_form(stored, options.from) {
+                    Ok(form) => (shape, Some(form.dtype()), None, None),
+                    Err(_) => (shape, None, None, Some(stored.type_name().into())),
+                },
+            }
+        };
+        let [(shape_a, dtype_a, layout_a, unsupported_a), (shape_b, dtype_b, layout_b, unsupported_b)] =
+            sides.map(side);
+        let unsupported = [unsupported_a, unsupported_b];
+        let in_b = sides[1].map(ModelTensor::name).filter(|other| *other != name).map(str::to_owned);
+        let name = name.to_owned();
+        Self { name, in_b, shape_a, shape_b, dtype_a, dtype_b, layout_a, layout_b, comparison, error, unsupported }
     }
 }
 
-/// The result of comparing two tensors.
-#[derive(Clone, Debug)]
-pub(crate) struct Comparison {
-    pub status: Status,
-    /// Number of elements that differ by more than the tolerance; if none does, of elements with different bits.
-    pub differing: u64,
-    /// First of these elements.
-    pub first: Option<Difference>,
-    /// Accuracy of B compared with A, if numbers differ. Sums of squares of 64-bit integers use the nearest float64.
-    pub accuracy: Option<Accuracy>,
-    /// Indices of the elements with the largest absolute and the largest relative error.
-    pub largest_at: [Option<Vec<u64>>; 2],
+/// Compares the tensors of two files or folders of shards, in any formats, types and shards. Tensors are matched by name;
+/// two files of one tensor each are compared even if the names differ. This is `tcast diff`.
+///
+/// ```
+/// use tcast::{DiffOptions, Options, convert, diff, dtype::Dtype};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let half = folder.path().join("model.f16.safetensors");
+/// # let model = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/model.safetensors");
+/// convert(model, &half, &Options::to(Dtype::Float16))?;
+/// let mut options = DiffOptions::default();
+/// options.rtol = Some(1e-2);
+/// for tensor in diff(model, &half, &options)?.tensors {
+///     println!("{}: {:?}", tensor.name, tensor.comparison.status);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// When an input cannot be read or changes meanwhile, or the selection leaves no tensor. A tensor that cannot be read is no
+/// error: its status is [`DiffStatus::Unreadable`].
+pub fn diff(a: impl AsRef<Path>, b: impl AsRef<Path>, options: &DiffOptions) -> Result<DiffReport> {
+    diff_checked([a.as_ref(), b.as_ref()], options, |_, _| Ok(()))
 }
 
-impl Comparison {
-    /// Creates a result without details.
-    pub(crate) fn of(status: Status) -> Self {
-        Self { status, differing: 0, first: None, accuracy: None, largest_at: [None, None] }
+/// Does the same as [`diff()`]. Calls `check` with the inputs and the names of all tensors before it reads values.
+pub(crate) fn diff_checked(
+    paths: [&Path; 2],
+    options: &DiffOptions,
+    check: impl FnOnce(&[LogicalCheckpoint; 2], &[&str]) -> Result<()>,
+) -> Result<DiffReport> {
+    let open = |path| checkpoint::open(path, options.threads());
+    let sources = [open(paths[0])?, open(paths[1])?];
+    let stored = sources.iter().flat_map(Checkpoint::tensors).map(|(_, tensor)| tensor);
+    plan::check_from(stored, options.from)?;
+    let models = sources.each_ref().map(LogicalCheckpoint::probe_parts);
+    let mut pairs = pairs(&models);
+    check(&models, &pairs.iter().map(|pair| pair.name).collect::<Vec<_>>())?;
+    let is_empty = pairs.is_empty();
+    pairs.retain(|pair| options.selection.selects(pair.name));
+    if pairs.is_empty() && !is_empty {
+        return Err(Error::usage("the selection leaves no tensor"));
     }
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct Difference {
-    pub index: Vec<u64>,
-    /// The element in A and in B.
-    pub elements: [Shown; 2],
-}
-
-/// An element as text.
-#[derive(Clone, Debug)]
-pub(crate) struct Shown {
-    /// Value; for opaque bytes, the bytes.
-    pub value: String,
-    /// Bits in hexadecimal; text has none.
-    pub bits: Option<String>,
+    let bytes = pairs.iter().filter_map(|pair| match pair.sides {
+        [Some(a), Some(b)] if a.shape() == b.shape() => Some(a.stored_len() + b.stored_len()),
+        _ => None,
+    });
+    options.progress.begin(bytes.sum());
+    let tensors: Vec<_> = pairs.iter().map(|pair| TensorDiff::new(pair, options)).collect();
+    for source in &sources {
+        source.check_unchanged()?;
+    }
+    let mut counts = BTreeMap::from(DiffStatus::ALL.map(|status| (status, 0)));
+    for tensor in &tensors {
+        *counts.entry(tensor.comparison.status).or_default() += 1;
+    }
+    let is_equal = tensors.iter().all(|tensor| tensor.comparison.status.is_equal());
+    let [a, b] = paths.map(Path::to_owned);
+    Ok(DiffReport { a, b, tolerance: options.tolerance, rtol: options.rtol, is_equal, counts, tensors })
 }
 
 /// Compares two tensors. A quantized weight is decoded: if the other is a tensor of floats of up to 32 bits, to that
 /// type as its library does; otherwise to float32 without intermediate rounding. The error about a damaged tensor also
 /// names the first difference from the other tensor.
-pub(crate) fn of(tensors: [ModelTensor; 2], options: &CompareOptions) -> Result<Comparison> {
+fn compare(tensors: [ModelTensor; 2], options: &DiffOptions) -> Result<Comparison> {
     if tensors[0].shape() != tensors[1].shape() {
-        return Ok(Comparison::of(Status::ShapesDiffer));
+        return Ok(Comparison::of(DiffStatus::ShapesDiffer));
     }
-    let (decoded_to, arithmetic) = decoding(tensors, options.from);
-    match tensors {
-        [ModelTensor::Stored(input_a, a), ModelTensor::Stored(input_b, b)] => {
-            of_stored([(input_a, a), (input_b, b)], options)
-        }
-        [ModelTensor::Weight(model_a, a), ModelTensor::Weight(model_b, b)]
-            if are_same_parts([(model_a, a), (model_b, b)], options)? =>
-        {
-            options.progress.advance(tensors.iter().map(|tensor| tensor.stored_len()).sum());
-            Ok(Comparison::of(Status::Equal))
-        }
-        _ => {
-            let weight = |tensor| match tensor {
-                ModelTensor::Weight(model, weight) => model.weight(weight, decoded_to, arithmetic).map(Some),
-                ModelTensor::Stored(..) => Ok(None),
-            };
-            let weights = [weight(tensors[0])?, weight(tensors[1])?];
-            let mut logical = Vec::with_capacity(2);
-            for (tensor, weight) in tensors.into_iter().zip(&weights) {
-                logical.push(match (tensor, weight) {
-                    (ModelTensor::Stored(input, tensor), _) => {
-                        let form = plan::source_form(tensor, options.from);
-                        let form = form.map_err(|error| error.in_tensor(&tensor.name).in_file(input.path()))?;
-                        let (files, elements) = (&input.files[..], Elements::Typed(form));
-                        let is_transposed = tensor.fortran_order;
-                        LogicalTensor::Stored(SourceTensor { files, tensor, elements, is_transposed })
-                    }
-                    (_, Some(weight)) => LogicalTensor::Weight(weight),
-                    (_, None) => unreachable!("weights are made readable above"),
-                });
-            }
-            let sides = [logical[0], logical[1]];
-            if sides.iter().any(|side| matches!(side.elements(), Elements::Typed(Form::Texts(_)))) {
-                return Ok(Comparison::of(Status::TypesDiffer));
-            }
-            let zip = Zip::new(sides, sides[0].named().count, options.threads, options.progress);
-            numbers::compare(zip, options.tolerance)
-        }
+    if let [ModelTensor::Weight(model_a, a), ModelTensor::Weight(model_b, b)] = tensors
+        && are_same_parts([(model_a, a), (model_b, b)], options)?
+    {
+        options.progress.advance(tensors.iter().map(|tensor| tensor.stored_len()).sum());
+        return Ok(Comparison::of(DiffStatus::Equal));
+    }
+    let (decoded_to, arithmetic) = decoding(tensors, options);
+    let decoded = |tensor| match tensor {
+        ModelTensor::Weight(model, weight) => model.weight(weight, decoded_to, arithmetic).map(Some),
+        ModelTensor::Stored(..) => Ok(None),
+    };
+    let decoded = [decoded(tensors[0])?, decoded(tensors[1])?];
+    let is_column_major =
+        tensors.map(|tensor| matches!(tensor, ModelTensor::Stored(_, stored) if stored.fortran_order));
+    let untyped = tensors.map(|tensor| match tensor {
+        ModelTensor::Stored(_, stored) => Some(stored.elements).filter(|it| matches!(it, Elements::Untyped(_))),
+        ModelTensor::Weight(..) => None,
+    });
+    // Opaque bytes can be compared with the same kind of opaque bytes.
+    let are_opaque = options.from.is_none() && untyped[0].is_some() && untyped[0] == untyped[1];
+    let side = |at: usize| -> Result<LogicalTensor> {
+        let (input, tensor) = match (tensors[at], &decoded[at]) {
+            (_, Some(weight)) => return Ok(LogicalTensor::Weight(weight)),
+            (ModelTensor::Stored(input, tensor), None) => (input, tensor),
+            (ModelTensor::Weight(..), None) => unreachable!("weights are made readable above"),
+        };
+        let form = plan::source_form(tensor, options.from);
+        let elements = if are_opaque { Ok(tensor.elements) } else { form.map(Elements::Typed) };
+        let elements = elements.map_err(|error| error.in_tensor(&tensor.name).in_file(input.path()))?;
+        let is_transposed = is_column_major[at] && !is_column_major[1 - at];
+        Ok(LogicalTensor::Stored(SourceTensor { files: &input.files, tensor, elements, is_transposed }))
+    };
+    let sides = [side(0)?, side(1)?];
+    let zip = Zip::new(sides, sides[0].named().count, options.threads(), options.progress);
+    match sides.map(|side| matches!(side.elements(), Elements::Typed(Form::Texts(_)))) {
+        [true, true] => texts::compare(zip),
+        [false, false] => numbers::compare(zip, options),
+        _ => Ok(Comparison::of(DiffStatus::TypesDiffer)),
     }
 }
 
 /// Returns the type and arithmetic that quantized weights are decoded with.
-pub(crate) fn decoding(tensors: [ModelTensor; 2], from: Option<Dtype>) -> (Dtype, Arithmetic) {
+fn decoding(tensors: [ModelTensor; 2], options: &DiffOptions) -> (Dtype, Arithmetic) {
     let stored = tensors.into_iter().find_map(|tensor| match tensor {
-        ModelTensor::Stored(_, tensor) => plan::source_form(tensor, from).ok().map(Form::dtype),
+        ModelTensor::Stored(_, tensor) => plan::source_form(tensor, options.from).ok().map(Form::dtype),
         ModelTensor::Weight(..) => None,
     });
     match stored {
@@ -180,13 +226,10 @@ pub(crate) fn decoding(tensors: [ModelTensor; 2], from: Option<Dtype>) -> (Dtype
 }
 
 /// True if two weights are stored identically, so that nothing has to be decoded.
-fn are_same_parts(weights: [(&LogicalCheckpoint, &FoundWeight); 2], options: &CompareOptions) -> Result<bool> {
+fn are_same_parts(weights: [(&LogicalCheckpoint, &FoundWeight); 2], options: &DiffOptions) -> Result<bool> {
     let [(_, a), (_, b)] = weights;
-    if a.layout != b.layout || a.parameters != b.parameters {
-        return Ok(false);
-    }
     let parts = weights.map(|(_, weight)| LogicalCheckpoint::value_parts(weight));
-    if parts[0].len() != parts[1].len() {
+    if a.layout != b.layout || a.parameters != b.parameters || parts[0].len() != parts[1].len() {
         return Ok(false);
     }
     for ((role_a, a), (role_b, b)) in parts[0].iter().zip(&parts[1]) {
@@ -196,37 +239,10 @@ fn are_same_parts(weights: [(&LogicalCheckpoint, &FoundWeight); 2], options: &Co
         if role_a != role_b || !are_alike {
             return Ok(false);
         }
-        let zip = Zip::new(sources.map(LogicalTensor::Stored), tensor_a.count, options.threads, &Silent);
+        let zip = Zip::new(sources.map(LogicalTensor::Stored), tensor_a.count, options.threads(), &Silent);
         if !numbers::are_equal(zip)? {
             return Ok(false);
         }
     }
     Ok(true)
-}
-
-fn of_stored(tensors: [FileTensor; 2], options: &CompareOptions) -> Result<Comparison> {
-    let [a, b] = tensors.map(|(_, tensor)| tensor);
-    // Opaque bytes can be compared with the same kind of opaque bytes.
-    let are_opaque = a.elements == b.elements && matches!(a.elements, Elements::Untyped(_));
-    let side = |(input, tensor): FileTensor<'_>| -> Result<Elements> {
-        if are_opaque && options.from.is_none() {
-            return Ok(tensor.elements);
-        }
-        let form = plan::source_form(tensor, options.from);
-        form.map(Elements::Typed).map_err(|error| error.in_tensor(&tensor.name).in_file(input.path()))
-    };
-    let elements = [side(tensors[0])?, side(tensors[1])?];
-    let is_text = elements.map(|elements| matches!(elements, Elements::Typed(Form::Texts(_))));
-    let sources = [0, 1].map(|at| SourceTensor {
-        files: &tensors[at].0.files,
-        tensor: tensors[at].1,
-        elements: elements[at],
-        is_transposed: tensors[at].1.fortran_order && !tensors[1 - at].1.fortran_order,
-    });
-    let zip = || Zip::new(sources.map(LogicalTensor::Stored), a.count, options.threads, options.progress);
-    match is_text {
-        [true, true] => texts::compare(zip(), sources),
-        [false, false] => numbers::compare(zip(), options.tolerance),
-        _ => Ok(Comparison::of(Status::TypesDiffer)),
-    }
 }

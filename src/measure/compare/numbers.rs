@@ -1,13 +1,13 @@
 //! Numbers and opaque bytes: first the bits; if they differ, values and accuracy.
 
-use super::values::{ValuePairs, convert, storage};
-use super::{Comparison, Difference, Shown, Status, Tolerance};
-use crate::container::Form;
+use super::{Comparison, DiffFigures, DiffOptions, DiffStatus, FirstDifference};
+use crate::container::{Elements, Form};
 use crate::conversion::Conversion;
 use crate::error::Result;
 use crate::kernel::{Kernel, Storage};
 use crate::measure::accuracy::{AccuracyTally, BLOCK};
 use crate::measure::bits::{codes, hex, meaning};
+use crate::measure::pairs::{NumberBlock, NumberPairs};
 use crate::read::{LogicalTensor, Piece, Zip};
 use crate::text::hex_digits;
 use std::ops::ControlFlow;
@@ -18,33 +18,39 @@ const PIECE: u64 = 1 << 20;
 /// it.
 const VALUES: u64 = 1 << 17;
 
-pub(super) fn compare(mut zip: Zip<2>, tolerance: Option<Tolerance>) -> Result<Comparison> {
+/// Returns the storage of a side's elements; `None` for opaque bytes.
+fn storage(side: &LogicalTensor) -> Option<Storage> {
+    match side.elements() {
+        Elements::Typed(Form::Numbers(storage)) => Some(storage),
+        _ => None,
+    }
+}
+
+pub(super) fn compare(mut zip: Zip<2>, options: &DiffOptions) -> Result<Comparison> {
     let sides = zip.sources;
     let bits = BitComparison::new(&sides);
     if let Some(bits) = &bits
         && bits.are_all_equal(&mut zip)?
     {
-        return Ok(Comparison::of(Status::Equal));
+        return Ok(Comparison::of(DiffStatus::Equal));
     }
-    let values = ValuePairs::new(&sides);
-    let piece = if values.is_some() { VALUES } else { piece_of_bits(&sides) };
-    let look = Look { sides, bits, values, tolerance };
-    let mut seen = Seen::default();
+    let look = Look { sides, bits, values: NumberPairs::new(sides.each_ref().map(storage)), options };
+    let piece = if look.values.is_some() { VALUES } else { piece_of_bits(&sides) };
+    let mut differences = Differences::default();
     let append = |next| {
-        seen.append(next);
+        differences.append(next);
         ControlFlow::Continue(())
     };
-    let read = zip.read(piece, || (), |(), piece| look.at(piece), append);
+    let read = zip.read(piece, NumberBlock::default, |block, piece| look.at(piece, block), append);
     // The position of the first difference helps to repair a damaged file.
-    let first = [&seen.beyond, &seen.unequal, &seen.bits].into_iter().find_map(|spots| spots.first.as_ref());
-    read.map_err(|error| match first {
-        Some((element, [a, b])) if error.remedy_text().is_none() => {
-            let index = sides[0].indices(*element);
-            error.remedy(format!("the first difference is at {index:?}: {}, {}", a.value, b.value))
+    let Differences { beyond, unequal, bits, .. } = &differences;
+    read.map_err(|error| match [beyond, unequal, bits].into_iter().find_map(|spots| spots.first.as_deref()) {
+        Some(FirstDifference { index, a, b, .. }) if error.remedy_text().is_none() => {
+            error.remedy(format!("the first difference is at {index:?}: {a}, {b}"))
         }
         _ => error,
     })?;
-    Ok(look.outcome(seen))
+    Ok(look.comparison(differences))
 }
 
 /// True if the types and all bits of two tensors are equal.
@@ -122,42 +128,39 @@ impl BitComparison {
         buffers: &'a mut [Vec<u8>; 2],
     ) -> Result<[&'a [u8]; 2]> {
         let Some(ordered) = &self.ordered else { return Ok(block.bytes) };
-        for at in 0..2 {
-            convert(&ordered[at], &sides[at], block.start, block.bytes[at], block.count, &mut buffers[at])?;
+        for (at, side) in sides.iter().enumerate() {
+            let (bytes, count) = (block.bytes[at], block.count);
+            let converted = ordered[at].convert(side.named(), block.start, bytes, count, &mut buffers[at]);
+            converted.map_err(|error| side.error(error))?;
         }
         Ok(buffers.each_ref().map(Vec::as_slice))
     }
 
-    /// Calls `differs` with each element whose bits differ, counted from the start of a block.
-    fn differences(&self, sides: &[LogicalTensor; 2], block: &Piece<2>, mut differs: impl FnMut(usize)) -> Result<()> {
+    /// Returns the elements whose bits differ, counted from the start of a block.
+    fn differences(&self, sides: &[LogicalTensor; 2], block: &Piece<2>) -> Result<Vec<usize>> {
         let mut buffers = [Vec::new(), Vec::new()];
         let [a, b] = self.order(sides, block, &mut buffers)?;
-        let pairs = a.chunks_exact(self.width).zip(b.chunks_exact(self.width));
-        let mut found = false;
-        for (at, _) in pairs.enumerate().filter(|(_, (a, b))| a != b) {
-            differs(at);
-            found = true;
-        }
+        let pairs = a.chunks_exact(self.width).zip(b.chunks_exact(self.width)).enumerate();
+        let differing: Vec<usize> = pairs.filter(|(_, (a, b))| a != b).map(|(at, _)| at).collect();
         // Padding in the last byte of packed elements belongs to no element and is attributed to the last one.
-        if !found && self.are_alike {
-            differs(block.count - 1);
-        }
-        Ok(())
+        Ok(if differing.is_empty() && self.are_alike { vec![block.count - 1] } else { differing })
     }
 }
 
-/// Elements with some property: their number, and the first one with the elements of both sides.
+/// Elements that differ in some way: their number, and the first one.
 #[derive(Default)]
 struct Spots {
     count: u64,
-    first: Option<(u64, [Shown; 2])>,
+    first: Option<Box<FirstDifference>>,
 }
 
 impl Spots {
     fn add(&mut self, sides: &[LogicalTensor; 2], block: &Piece<2>, at: usize) {
         self.count += 1;
         self.first.get_or_insert_with(|| {
-            (block.start + at as u64, [0, 1].map(|side| shown(&sides[side], block.bytes[side], at)))
+            let [(a, bits_a), (b, bits_b)] = [0, 1].map(|side| element_text(&sides[side], block.bytes[side], at));
+            let index = sides[0].indices(block.start + at as u64);
+            Box::new(FirstDifference { index, a, b, bits_a: Some(bits_a), bits_b: Some(bits_b) })
         });
     }
 
@@ -167,11 +170,12 @@ impl Spots {
     }
 }
 
-fn shown(side: &LogicalTensor, bytes: &[u8], at: usize) -> Shown {
+/// Returns the value and the bits of an element.
+fn element_text(side: &LogicalTensor, bytes: &[u8], at: usize) -> (String, String) {
     let Some(storage) = storage(side) else {
         let opaque = &bytes[side.bytes(at as u64)..side.bytes(at as u64 + 1)];
         let digits = hex_digits(&opaque[..opaque.len().min(32)]);
-        return Shown { value: format!("bytes {digits}"), bits: Some(digits) };
+        return (format!("bytes {digits}"), digits);
     };
     // Packed elements are read from the start of a byte.
     let (start, target) = (at / 8 * 8, Storage::per_byte(storage.dtype));
@@ -181,12 +185,12 @@ fn shown(side: &LogicalTensor, bytes: &[u8], at: usize) -> Shown {
     // Excess bits are reported where the value is needed.
     let _ = kernel.map(|kernel| kernel.run(&bytes[side.bytes(start as u64)..], &mut ordered, count));
     let code = codes(storage.dtype, &ordered).last().unwrap_or_default();
-    Shown { value: meaning(storage.dtype, code).value, bits: Some(hex(storage.dtype, code)) }
+    (meaning(storage.dtype, code).value, hex(storage.dtype, code))
 }
 
-/// Differences found in some elements.
+/// Differences in some elements.
 #[derive(Default)]
-struct Seen {
+struct Differences {
     /// Elements whose bits differ.
     bits: Spots,
     /// Elements whose values differ.
@@ -196,7 +200,7 @@ struct Seen {
     tally: AccuracyTally,
 }
 
-impl Seen {
+impl Differences {
     fn append(&mut self, next: Self) {
         self.bits.append(next.bits);
         self.unequal.append(next.unequal);
@@ -210,69 +214,62 @@ struct Look<'a> {
     /// `None` for different types.
     bits: Option<BitComparison>,
     /// `None` for opaque bytes.
-    values: Option<ValuePairs>,
-    /// `None` if bits and types count.
-    tolerance: Option<Tolerance>,
+    values: Option<NumberPairs>,
+    options: &'a DiffOptions<'a>,
 }
 
 impl Look<'_> {
-    fn at(&self, piece: &Piece<2>) -> Result<Seen> {
-        let mut seen = Seen::default();
-        for block in piece.blocks(&self.sides, BLOCK) {
-            self.at_block(&block, &mut seen)?;
-        }
-        Ok(seen)
-    }
-
-    fn at_block(&self, block: &Piece<2>, seen: &mut Seen) -> Result<()> {
-        let sides = &self.sides;
-        let are_alike = self.bits.as_ref().is_some_and(|bits| bits.are_alike) && block.bytes[0] == block.bytes[1];
-        if let (Some(bits), false) = (&self.bits, are_alike) {
-            bits.differences(sides, block, |at| seen.bits.add(sides, block, at))?;
-        }
-        let Some(values) = &self.values else { return Ok(()) };
-        let (start, floats) = values.floats(sides, block)?;
-        let [a, b] = &floats.values;
-        let differences = if are_alike { vec![0.0; a.len()] } else { values.differences(sides, block, &floats)? };
-        seen.tally.add(start, a, b, Some(&differences));
-        if differences.iter().all(|difference| *difference == 0.0) {
-            return Ok(());
-        }
-        let per_element = values.per_element;
-        let elements = differences.chunks_exact(per_element).zip(a.chunks_exact(per_element));
-        for (at, (differences, numbers)) in elements.enumerate() {
-            if differences.iter().any(|difference| *difference != 0.0) {
-                seen.unequal.add(sides, block, at);
-                let mut pairs = differences.iter().zip(numbers);
-                let tolerance = self.tolerance.unwrap_or_default();
-                if pairs.any(|(difference, number)| !tolerance.accepts(*difference, *number)) {
-                    seen.beyond.add(sides, block, at);
+    fn at(&self, piece: &Piece<2>, numbers: &mut NumberBlock) -> Result<Differences> {
+        let (sides, mut all) = (&self.sides, Differences::default());
+        for block in piece.blocks(sides, BLOCK) {
+            let are_alike = self.bits.as_ref().is_some_and(|bits| bits.are_alike) && block.bytes[0] == block.bytes[1];
+            if let (Some(bits), false) = (&self.bits, are_alike) {
+                bits.differences(sides, &block)?.into_iter().for_each(|at| all.bits.add(sides, &block, at));
+            }
+            let Some(values) = &self.values else { continue };
+            let elements = sides.each_ref().map(LogicalTensor::named);
+            values.read(elements, &block, numbers, |side, error| sides[side].error(error))?;
+            let NumberBlock { start, values: [a, b], differences, .. } = &*numbers;
+            all.tally.add(*start, [a, b, differences]);
+            if differences.iter().all(|difference| *difference == 0.0) {
+                continue;
+            }
+            let each = values.per_element;
+            for (at, (differences, numbers)) in differences.chunks_exact(each).zip(a.chunks_exact(each)).enumerate() {
+                if differences.iter().any(|difference| *difference != 0.0) {
+                    all.unequal.add(sides, &block, at);
+                    let mut pairs = differences.iter().zip(numbers);
+                    if pairs.any(|(difference, number)| !self.options.accepts(*difference, *number)) {
+                        all.beyond.add(sides, &block, at);
+                    }
                 }
             }
         }
-        Ok(())
+        Ok(all)
     }
 
-    fn outcome(&self, seen: Seen) -> Comparison {
-        let Seen { bits, unequal, beyond, tally } = seen;
+    fn comparison(&self, all: Differences) -> Comparison {
+        let Differences { bits, unequal, beyond, tally } = all;
+        let has_unequal = unequal.count > 0;
         let (status, spots) = if self.values.is_none() || beyond.count > 0 {
-            (Status::ValuesDiffer, if self.values.is_none() { bits } else { beyond })
-        } else if unequal.count > 0 || self.tolerance.is_some() {
-            (Status::WithinTolerance, beyond)
+            (DiffStatus::ValuesDiffer, if self.values.is_none() { bits } else { beyond })
+        } else if has_unequal || self.options.has_tolerance() {
+            (DiffStatus::WithinTolerance, beyond)
         } else if self.bits.is_none() {
-            (Status::TypesDiffer, bits)
+            (DiffStatus::TypesDiffer, bits)
         } else {
-            (Status::BitsDiffer, bits)
+            (DiffStatus::BitsDiffer, bits)
         };
-        let first =
-            spots.first.map(|(element, elements)| Difference { index: self.sides[0].indices(element), elements });
-        let mut accuracy = tally.accuracy();
-        let values = self.values.as_ref().filter(|_| unequal.count > 0);
-        let per_element = values.map_or(1, |values| values.per_element as u64);
-        accuracy.max_abs_error_at = accuracy.max_abs_error_at.map(|at| at / per_element);
-        accuracy.max_rel_error_at = accuracy.max_rel_error_at.map(|at| at / per_element);
-        let largest_at = [accuracy.max_abs_error_at, accuracy.max_rel_error_at];
-        let largest_at = largest_at.map(|at| at.filter(|_| values.is_some()).map(|at| self.sides[0].indices(at)));
-        Comparison { status, differing: spots.count, first, accuracy: values.map(|_| accuracy), largest_at }
+        let figures = self.values.as_ref().filter(|_| has_unequal).map(|values| {
+            let mut accuracy = tally.accuracy();
+            let index = |at: &mut Option<u64>| {
+                *at = at.map(|at| at / values.per_element as u64);
+                at.map(|at| self.sides[0].indices(at))
+            };
+            let max_abs_error_index = index(&mut accuracy.max_abs_error_at);
+            let max_rel_error_index = index(&mut accuracy.max_rel_error_at);
+            Box::new(DiffFigures { accuracy, max_abs_error_index, max_rel_error_index })
+        });
+        Comparison { status, differing: Some(spots.count), first_difference: spots.first, figures }
     }
 }

@@ -1,53 +1,33 @@
 //! Comparison of texts, one after the other: equal texts are equal, however they are stored.
 
-use super::{Comparison, Difference, Shown, Status};
-use crate::container::{Elements, Form, Reader, TextError, TextForm, position};
+use super::{Comparison, DiffStatus, FirstDifference};
+use crate::container::{Elements, Form, Reader, TextError, position};
 use crate::error::{Error, Result};
 use crate::kernel::Texts;
-use crate::read::{SourceTensor, Zip};
+use crate::read::{LogicalTensor, SourceTensor, Zip};
 
 /// Number of texts between two progress reports.
 const BATCH: u64 = 1024;
 
-pub(super) fn compare(mut zip: Zip<2>, sources: [SourceTensor; 2]) -> Result<Comparison> {
-    let mut readers = [sources[0].open()?, sources[1].open()?];
-    let mut next = [Next::default(), Next::default()];
-    let (mut differing, mut first) = (0, None);
-    for index in 0..zip.count {
-        for ((source, reader), next) in sources.iter().zip(&mut readers).zip(&mut next) {
-            next.read(source, reader, index)?;
-        }
-        let [a, b] = next.each_ref().map(|next| next.texts.get(0));
-        if a != b {
-            differing += 1;
-            first.get_or_insert_with(|| Difference {
-                index: sources[0].indices(index),
-                elements: [a, b].map(|text| Shown { value: String::from_utf8_lossy(text).into_owned(), bits: None }),
-            });
-        }
-        if (index + 1) % BATCH == 0 || index + 1 == zip.count {
-            zip.advance(index + 1);
-        }
-    }
-    for (source, reader) in sources.iter().zip(readers) {
-        reader.finish().map_err(|error| source.error(error))?;
-    }
-    let status = if differing == 0 { Status::Equal } else { Status::ValuesDiffer };
-    Ok(Comparison { differing, first, ..Comparison::of(status) })
-}
-
-/// One text, and a buffer to read it.
-#[derive(Default)]
-struct Next {
+/// One of the tensors, and its next text.
+struct Side<'a> {
+    source: SourceTensor<'a>,
+    reader: Reader<'a>,
     texts: Texts,
     scratch: Vec<u8>,
 }
 
-impl Next {
-    fn read(&mut self, source: &SourceTensor, reader: &mut Reader, index: u64) -> Result<()> {
-        self.texts.clear();
-        let read = form(source).read(&mut |buffer| reader.fill(buffer), &mut self.scratch, &mut self.texts);
-        read.map_err(|error| {
+impl<'a> Side<'a> {
+    fn new(tensor: LogicalTensor<'a>) -> Result<Self> {
+        let LogicalTensor::Stored(source) = tensor else { unreachable!("weights hold numbers") };
+        Ok(Self { source, reader: source.open()?, texts: Texts::default(), scratch: Vec::new() })
+    }
+
+    fn read(&mut self, index: u64) -> Result<()> {
+        let Self { source, reader, texts, scratch } = self;
+        let Elements::Typed(Form::Texts(form)) = source.elements else { unreachable!("both are text") };
+        texts.clear();
+        form.read(&mut |buffer| reader.fill(buffer), scratch, texts).map_err(|error| {
             source.error(match error {
                 TextError::Source(error) => error,
                 TextError::Malformed(what) => {
@@ -59,9 +39,26 @@ impl Next {
     }
 }
 
-fn form(source: &SourceTensor) -> TextForm {
-    match source.elements {
-        Elements::Typed(Form::Texts(form)) => form,
-        _ => unreachable!("both are text"),
+pub(super) fn compare(mut zip: Zip<2>) -> Result<Comparison> {
+    let mut sides = [Side::new(zip.sources[0])?, Side::new(zip.sources[1])?];
+    let (mut differing, mut first_difference) = (0, None);
+    for index in 0..zip.count {
+        sides.iter_mut().try_for_each(|side| side.read(index))?;
+        let [a, b] = sides.each_ref().map(|side| side.texts.get(0));
+        if a != b {
+            differing += 1;
+            first_difference.get_or_insert_with(|| {
+                let [a, b] = [a, b].map(|text| String::from_utf8_lossy(text).into_owned());
+                Box::new(FirstDifference { index: sides[0].source.indices(index), a, b, bits_a: None, bits_b: None })
+            });
+        }
+        if (index + 1) % BATCH == 0 || index + 1 == zip.count {
+            zip.advance(index + 1);
+        }
     }
+    for Side { source, reader, .. } in sides {
+        reader.finish().map_err(|error| source.error(error))?;
+    }
+    let status = if differing == 0 { DiffStatus::Equal } else { DiffStatus::ValuesDiffer };
+    Ok(Comparison { differing: Some(differing), first_difference, ..Comparison::of(status) })
 }

@@ -21,8 +21,9 @@
 #![allow(clippy::inline_always, reason = "only what is inlined is compiled for an instruction set")]
 
 use super::Distribution;
-use super::sum::{LANES, LOWEST, MANTISSA, Sum};
-use super::tally::{Beside, FloatFields, Repeat, Tally};
+use super::sum::{LANES, MANTISSA, Sum};
+use super::tally::{FloatFigures, Repeat, Tally};
+use crate::dtype::{FloatFormat, Specials};
 use crate::kernel::{Isa, Loop, hidden_one, prefetch_behind};
 
 /// Number of numbers in a row: a row is a few vectors, and columns are processed down the rows.
@@ -44,7 +45,8 @@ const FEW: u8 = 24;
 
 /// The exponent field of Inf and NaN.
 const SPECIAL: u8 = 255;
-const FIELDS: FloatFields = FloatFields { lowest: LOWEST, mantissa: MANTISSA, special: SPECIAL as usize };
+const FLOAT32: FloatFormat =
+    FloatFormat { exponent_bits: 8, mantissa_bits: MANTISSA, bias: 127, specials: Specials::Ieee };
 
 pub(super) struct Float32Tally {
     /// Counts of numbers by exponent field, except numbers in pairs.
@@ -59,7 +61,7 @@ pub(super) struct Float32Tally {
     sum: Sum,
     min: [f32; ROW],
     max: [f32; ROW],
-    beside: Beside,
+    figures: FloatFigures,
 }
 
 impl Default for Float32Tally {
@@ -72,7 +74,7 @@ impl Default for Float32Tally {
             sum: Sum::default(),
             min: [f32::INFINITY; ROW],
             max: [f32::NEG_INFINITY; ROW],
-            beside: Beside::default(),
+            figures: FloatFigures::default(),
         }
     }
 }
@@ -168,11 +170,11 @@ impl Float32Tally {
         self.blocks = 0;
     }
 
-    /// Moves the counts of pairs to the counts of numbers, and the extremes of columns to `beside`.
+    /// Moves the counts of pairs to the counts of numbers, and the extremes of columns to `figures`.
     fn settle(&mut self) {
         self.settle_pairs();
         for (min, max) in self.min.into_iter().zip(self.max) {
-            self.beside.widen(min.into(), max.into());
+            self.figures.widen(min.into(), max.into());
         }
     }
 }
@@ -188,13 +190,13 @@ impl Tally for Float32Tally {
             *count += other;
         }
         self.sum.merge(&other.sum);
-        self.beside.merge(&other.beside);
+        self.figures.merge(&other.figures);
     }
 
     fn distribution(mut self) -> Distribution {
         self.settle();
         let counts: Vec<_> = self.counts.into_iter().enumerate().collect();
-        self.beside.distribution(&FIELDS, &counts, &self.sum.terms())
+        self.figures.distribution(&FLOAT32, &counts, &self.sum.terms())
     }
 }
 
@@ -204,7 +206,7 @@ impl Repeat<4> for Float32Tally {
         let bits = number.to_bits();
         let field = (bits >> MANTISSA) as u8;
         self.counts[usize::from(field)] += times;
-        self.beside.add_times(number.into(), number.is_subnormal().then_some((bits & i32::MAX as u32).into()), times);
+        self.figures.add_times(number.into(), number.is_subnormal().then_some((bits & i32::MAX as u32).into()), times);
         if number.is_finite() {
             let hidden = if field > 0 { 1 << MANTISSA } else { 0 };
             let units = i128::from(bits & ((1 << MANTISSA) - 1) | hidden) * i128::from(times);

@@ -14,7 +14,7 @@ mod words;
 
 pub use draw::draw;
 
-use crate::container::{Elements, Form, Tensor, row_major};
+use crate::container::{Elements, Form, Tensor, indices, row_major};
 use crate::conversion::{Conversion, NamedElements};
 use crate::dtype::{Class, Dtype};
 use crate::error::Result;
@@ -26,19 +26,22 @@ use crate::progress::{Progress, Silent};
 use crate::read::{LogicalTensor, Piece, SourceTensor, WeightSource, Zip};
 use float32::Float32Tally;
 use integers::IntegerTally;
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicU64, Ordering};
-use tally::{BLOCK, FEW, FewFloats, Float64Tally, Repeat, Tally};
+use tally::{BLOCK, Float64Tally, Repeat, Tally};
 use words::{WordCounts, elements_per_word};
 
 /// Number of bytes of input that a thread takes at a time, whole [`BLOCK`]s of every type.
 const PIECE: u64 = 1 << 20;
 
 /// Distribution of one tensor's values. A complex number counts as two numbers, its real and its imaginary part.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Distribution {
     /// Count of all numbers, including NaN and Inf.
+    #[serde(skip)]
     pub count: u64,
     /// The smallest finite number; `None` if there is none. -0 is shown as 0.
     pub min: Option<Number>,
@@ -57,10 +60,23 @@ pub struct Distribution {
     pub plus_infinite: u64,
     pub minus_infinite: u64,
     /// The first NaN, counted in row-major order.
+    #[serde(rename = "first_nan_at")]
     pub first_nan: Option<u64>,
+    #[serde(rename = "first_infinite_at")]
     pub first_infinite: Option<u64>,
     /// The exponents of all other numbers: finite, and not zero.
     pub exponents: Histogram,
+}
+
+impl Distribution {
+    /// Returns the distribution as JSON, with coordinates next to every position.
+    pub(crate) fn json(&self, shape: &[u64]) -> Value {
+        let mut value = json!(self);
+        for (name, at) in [("first_nan_index", self.first_nan), ("first_infinite_index", self.first_infinite)] {
+            value[name] = json!(at.map(|at| indices(at, shape, false)));
+        }
+        value
+    }
 }
 
 /// Counts of finite nonzero numbers by binary exponent, floor(log2|x|).
@@ -80,6 +96,13 @@ impl Histogram {
 
     pub fn total(&self) -> u64 {
         self.0.values().sum()
+    }
+}
+
+/// A histogram is a list of pairs: the exponent and the count.
+impl Serialize for Histogram {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(&self.0)
     }
 }
 
@@ -129,7 +152,6 @@ fn measure(
         Class::Int { signed: true } => work.run_narrow::<8, IntegerTally<true>>(Dtype::Int64),
         Class::Int { signed: false } | Class::Bool => work.run_narrow::<8, IntegerTally<false>>(Dtype::Uint64),
         _ if dtype != Dtype::Float64 => work.run_narrow::<4, Float32Tally>(Dtype::Float32),
-        _ if work.count <= FEW => work.run::<FewFloats>(dtype),
         _ => work.run::<Float64Tally>(dtype),
     }?;
     if let Class::Float(format) = dtype.class() {

@@ -1,8 +1,8 @@
 //! Loops for float64s, into counts and exact sums, and parts that all loops share.
 
 use super::Distribution;
+use crate::dtype::{FloatFormat, Specials};
 use crate::measure::number::{Number, power_of_two};
-use std::collections::BTreeMap;
 
 /// Counts and sums of some numbers of a tensor.
 pub(super) trait Tally: Default + Send {
@@ -21,18 +21,6 @@ pub(super) trait Repeat<const WIDTH: usize>: Tally {
     fn add_times(&mut self, number: [u8; WIDTH], times: u64);
 }
 
-/// The fields of a float type.
-pub(super) struct FloatFields {
-    /// The exponent of its smallest number.
-    pub(super) lowest: i32,
-    /// Bits of its mantissa.
-    pub(super) mantissa: u32,
-    /// The exponent field of Inf and NaN.
-    pub(super) special: usize,
-}
-
-const FLOAT64: FloatFields = FloatFields { lowest: -1074, mantissa: MANTISSA, special: SPECIAL };
-
 /// Bits of a float64's mantissa.
 const MANTISSA: u32 = 52;
 /// Number of values of a float64's sign and exponent together.
@@ -41,29 +29,12 @@ const BINS: usize = 1 << 12;
 const NEGATIVE: usize = BINS / 2;
 /// The bin of Inf and NaN.
 const SPECIAL: usize = NEGATIVE - 1;
+const FLOAT64: FloatFormat =
+    FloatFormat { exponent_bits: 11, mantissa_bits: MANTISSA, bias: 1023, specials: Specials::Ieee };
 
-/// Numbers of one sign and exponent: their count, and the sum of their mantissas without the hidden bit.
-#[derive(Clone, Copy, Default)]
-struct ExponentBin {
-    count: u64,
-    sum: u128,
-}
-
-impl ExponentBin {
-    fn add(&mut self, other: Self) {
-        self.count += other.count;
-        self.sum += other.sum;
-    }
-}
-
-/// [`ExponentBin`] for a few numbers, with one addition for each part: the lower half of the mantissas in the second,
-/// the upper half in the first, and the count from bit [`COUNT`] on.
-type SmallBin = [u64; 2];
-
-const HALF: u32 = MANTISSA / 2;
-const COUNT: u32 = 44;
-/// Number of numbers that a [`SmallBin`] takes.
-const ROOM: usize = 1 << (COUNT - HALF);
+/// Numbers of one sign and exponent: their count from this bit on, and below it the sum of their mantissas without the
+/// hidden bit. A thread can add 2^38 numbers, which are 2 TiB.
+const COUNT: u32 = 90;
 
 /// Number of numbers in a block: few enough for the second-level cache.
 pub(super) const BLOCK: usize = 1 << 13;
@@ -72,43 +43,42 @@ pub(super) const BLOCK: usize = 1 << 13;
 /// that no addition waits.
 const WAYS: usize = 4;
 
+/// Number of bins that are cleared, merged and read together. A bias or a scale, of which a model has thousands, uses only
+/// a few.
+const GROUP: usize = 1 << 6;
+
 /// Number of extremes that are found in parallel, as in vectors.
 const LANES: usize = 8;
 
 pub(super) struct Float64Tally {
-    small_bins: Vec<[SmallBin; WAYS]>,
-    /// Number of numbers in the small bins.
-    in_small_bins: usize,
-    /// All other numbers, as of the last time that the small bins were emptied.
-    bins: Vec<ExponentBin>,
+    bins: Vec<[u128; WAYS]>,
+    /// True for groups of bins in use.
+    is_used: [bool; BINS / GROUP],
     min: [f64; LANES],
     max: [f64; LANES],
-    beside: Beside,
+    figures: FloatFigures,
 }
 
 impl Default for Float64Tally {
     fn default() -> Self {
         Self {
-            small_bins: vec![[[0; 2]; WAYS]; BINS],
-            in_small_bins: 0,
-            bins: vec![ExponentBin::default(); BINS],
+            bins: vec![[0; WAYS]; BINS],
+            is_used: [false; BINS / GROUP],
             min: [f64::INFINITY; LANES],
             max: [f64::NEG_INFINITY; LANES],
-            beside: Beside::default(),
+            figures: FloatFigures::default(),
         }
     }
 }
 
 impl Float64Tally {
     fn count(&mut self, block: &[u8]) {
-        let bins: &mut [[SmallBin; WAYS]; BINS] =
-            self.small_bins.as_mut_slice().try_into().expect("a bin of each sort");
+        let bins: &mut [[u128; WAYS]; BINS] = self.bins.as_mut_slice().try_into().expect("a bin of each sort");
         let mut count = |way: usize, bytes: &[u8; 8]| {
             let number = u64::from_le_bytes(*bytes);
-            let mantissa = number & ((1 << MANTISSA) - 1);
-            let bin = &mut bins[(number >> MANTISSA) as usize][way];
-            bin[0] += (1 << COUNT) + (mantissa >> HALF);
-            bin[1] += mantissa & ((1 << HALF) - 1);
+            let place = (number >> MANTISSA) as usize;
+            bins[place][way] += (1 << COUNT) + u128::from(number & ((1 << MANTISSA) - 1));
+            self.is_used[place / GROUP] = true;
         };
         let (groups, rest) = block.as_chunks::<{ 8 * WAYS }>();
         for group in groups {
@@ -116,19 +86,19 @@ impl Float64Tally {
                 count(way, bytes);
             }
         }
-        for bytes in rest.as_chunks().0 {
-            count(0, bytes);
-        }
+        rest.as_chunks().0.iter().for_each(|bytes| count(0, bytes));
+    }
+
+    /// Returns the count of numbers of a sign and exponent, and the sum of their mantissas.
+    fn bin(&self, place: usize) -> (u64, i128) {
+        let sum = self.bins[place].iter().sum::<u128>();
+        ((sum >> COUNT) as u64, (sum & ((1 << COUNT) - 1)) as i128)
     }
 
     /// Returns a number that changes when Inf, NaN or a float64 subnormal is counted.
-    fn unusual(&self) -> u64 {
-        let mantissas = |[high, low]: &SmallBin| (high & ((1 << COUNT) - 1)).wrapping_add(*low);
-        [0, NEGATIVE].into_iter().fold(0, |seen: u64, sign| {
-            let special = self.small_bins[sign + SPECIAL].iter().map(|[high, _]| high >> COUNT);
-            let small = self.small_bins[sign].iter().map(mantissas);
-            special.chain(small).fold(seen, u64::wrapping_add)
-        })
+    fn unusual(&self) -> i128 {
+        let unusual = |sign| i128::from(self.bin(sign + SPECIAL).0).wrapping_add(self.bin(sign).1);
+        unusual(0).wrapping_add(unusual(NEGATIVE))
     }
 
     /// Updates the extremes with numbers that are all finite.
@@ -149,103 +119,62 @@ impl Float64Tally {
         }
         (self.min, self.max) = (min, max);
     }
+}
 
-    /// Empties the small bins.
-    fn settle(&mut self) {
-        self.in_small_bins = 0;
-        for (bin, ways) in self.bins.iter_mut().zip(&mut self.small_bins) {
-            for [high, low] in std::mem::take(ways) {
-                let sum = u128::from(high & ((1 << COUNT) - 1)) << HALF;
-                bin.add(ExponentBin { count: high >> COUNT, sum: sum + u128::from(low) });
-            }
-        }
-    }
+/// Returns the places of all bins of groups in use.
+fn places(is_used: &[bool; BINS / GROUP]) -> impl Iterator<Item = usize> {
+    (0..).step_by(GROUP).zip(is_used).filter(|(_, is_used)| **is_used).flat_map(|(start, _)| start..start + GROUP)
 }
 
 impl Tally for Float64Tally {
     fn add(&mut self, lane: &[u8]) {
         for block in lane.chunks(8 * BLOCK) {
-            if self.in_small_bins + BLOCK > ROOM {
-                self.settle();
-            }
-            self.in_small_bins += block.len() / 8;
             let unusual = self.unusual();
             self.count(block);
-            if self.unusual() == unusual { self.find_extremes(block) } else { self.beside.sort_out(block) }
+            if self.unusual() == unusual {
+                self.find_extremes(block);
+                continue;
+            }
+            for number in block.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes)) {
+                self.figures.add_times(number, number.is_subnormal().then(|| number.abs().to_bits()), 1);
+            }
         }
     }
 
-    fn merge(&mut self, mut other: Self) {
-        other.settle();
-        for (bin, other) in self.bins.iter_mut().zip(other.bins) {
-            bin.add(other);
+    fn merge(&mut self, other: Self) {
+        for place in places(&other.is_used) {
+            self.is_used[place / GROUP] = true;
+            self.bins[place].iter_mut().zip(other.bins[place]).for_each(|(bin, other)| *bin += other);
         }
         for place in 0..LANES {
             self.min[place] = self.min[place].min(other.min[place]);
             self.max[place] = self.max[place].max(other.max[place]);
         }
-        self.beside.merge(&other.beside);
+        self.figures.merge(&other.figures);
     }
 
     fn distribution(mut self) -> Distribution {
-        self.settle();
         for (min, max) in self.min.into_iter().zip(self.max) {
-            self.beside.widen(min, max);
+            self.figures.widen(min, max);
         }
-        let bins = (0..NEGATIVE).map(|field| (field, [self.bins[field], self.bins[NEGATIVE + field]]));
-        distribution(self.beside, bins.filter(|(_, [plus, minus])| plus.count + minus.count > 0).collect())
-    }
-}
-
-/// Tally of at most [`FEW`] float64s, with only the bins in use: [`Float64Tally`] has too many to clear and scan for a
-/// bias or a scale, of which a model has thousands.
-#[derive(Default)]
-pub(super) struct FewFloats {
-    /// Bins by exponent, for numbers of either sign.
-    bins: BTreeMap<usize, [ExponentBin; 2]>,
-    beside: Beside,
-}
-
-/// Count of numbers up to which [`FewFloats`] is faster.
-pub(super) const FEW: u64 = 1 << 10;
-
-impl Tally for FewFloats {
-    fn add(&mut self, lane: &[u8]) {
-        for number in lane.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)) {
-            let place = (number >> MANTISSA) as usize;
-            let one = ExponentBin { count: 1, sum: u128::from(number & ((1 << MANTISSA) - 1)) };
-            self.bins.entry(place % NEGATIVE).or_default()[place / NEGATIVE].add(one);
+        for group in 0..NEGATIVE / GROUP {
+            self.is_used[group] |= self.is_used[group + NEGATIVE / GROUP];
         }
-        self.beside.sort_out(lane);
-    }
-
-    fn merge(&mut self, other: Self) {
-        for (field, [plus, minus]) in other.bins {
-            let bins = self.bins.entry(field).or_default();
-            bins[0].add(plus);
-            bins[1].add(minus);
+        let (mut counts, mut terms) = (Vec::new(), Vec::new());
+        for field in places(&self.is_used).take_while(|field| *field < NEGATIVE) {
+            let [(plus, sum), (minus, minus_sum)] = [field, NEGATIVE + field].map(|place| self.bin(place));
+            counts.push((field, plus + minus));
+            let hidden = if field > 0 { (i128::from(plus) - i128::from(minus)) << MANTISSA } else { 0 };
+            if field != SPECIAL {
+                terms.push((FLOAT64.min_subnormal_exponent() + field.max(1) as i32 - 1, sum - minus_sum + hidden));
+            }
         }
-        self.beside.merge(&other.beside);
+        self.figures.distribution(&FLOAT64, &counts, &terms)
     }
-
-    fn distribution(self) -> Distribution {
-        distribution(self.beside, self.bins.into_iter().collect())
-    }
-}
-
-/// Returns the distribution of float64s, from the numbers of either sign for each exponent field in use, ascending.
-fn distribution(beside: Beside, bins: Vec<(usize, [ExponentBin; 2])>) -> Distribution {
-    let counts: Vec<_> = bins.iter().map(|(field, [plus, minus])| (*field, plus.count + minus.count)).collect();
-    let terms = bins.into_iter().filter(|(field, _)| *field != SPECIAL).map(|(field, bins)| {
-        let hidden = |bin: ExponentBin| if field > 0 { i128::from(bin.count) << MANTISSA } else { 0 };
-        let [plus, minus] = bins.map(|bin| bin.sum as i128 + hidden(bin));
-        (FLOAT64.lowest + field.max(1) as i32 - 1, plus - minus)
-    });
-    beside.distribution(&FLOAT64, &counts, &terms.collect::<Vec<_>>())
 }
 
 /// Figures about floats that counts of exponents and sums do not show.
-pub(super) struct Beside {
+pub(super) struct FloatFigures {
     min: f64,
     max: f64,
     plus_infinite: u64,
@@ -254,7 +183,7 @@ pub(super) struct Beside {
     subnormals: [u64; MANTISSA as usize],
 }
 
-impl Default for Beside {
+impl Default for FloatFigures {
     fn default() -> Self {
         Self {
             min: f64::INFINITY,
@@ -266,14 +195,7 @@ impl Default for Beside {
     }
 }
 
-impl Beside {
-    /// Processes each float64 individually.
-    fn sort_out(&mut self, block: &[u8]) {
-        for number in block.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes)) {
-            self.add_times(number, number.is_subnormal().then(|| number.abs().to_bits()), 1);
-        }
-    }
-
+impl FloatFigures {
     /// Adds a number, and its mantissa if it is subnormal in its own type.
     pub(super) fn add_times(&mut self, number: f64, subnormal: Option<u64>, times: u64) {
         if number.is_finite() {
@@ -304,19 +226,18 @@ impl Beside {
     /// Returns the distribution, given the counts for each exponent field and the terms of their sum, both ascending.
     pub(super) fn distribution(
         self,
-        fields: &FloatFields,
+        format: &FloatFormat,
         counts: &[(usize, u64)],
         terms: &[(i32, i128)],
     ) -> Distribution {
         let subnormals: u64 = self.subnormals.iter().sum();
         let infinite = self.plus_infinite + self.minus_infinite;
         let of = |wanted| counts.iter().filter(|(field, _)| *field == wanted).map(|(_, count)| count).sum::<u64>();
-        let (small, special) = (of(0), of(fields.special));
+        let special = (1 << format.exponent_bits) - 1;
         let count = counts.iter().map(|(_, count)| count).sum::<u64>();
-        let finite = count - special;
-        let normal = counts.iter().filter(|(field, _)| *field > 0 && *field < fields.special);
-        let exponents =
-            normal.map(|(field, count)| (fields.lowest + fields.mantissa as i32 + *field as i32 - 1, *count));
+        let finite = count - of(special);
+        let normal = counts.iter().filter(|(field, _)| *field > 0 && *field < special);
+        let exponents = normal.map(|(field, count)| (format.min_normal_exponent() + *field as i32 - 1, *count));
         // Adding 0 turns -0 into 0.
         let (min, max) = (self.min + 0.0, self.max + 0.0);
         let some = |number: f64| (finite > 0).then_some(Number::Float(number));
@@ -327,11 +248,11 @@ impl Beside {
             abs_max: some(max.max(-min)),
             // A value that was rounded up may be out of range.
             mean: (finite > 0).then(|| mean(terms, finite).clamp(min, max)),
-            zeros: small - subnormals,
-            nan: special - infinite,
+            zeros: of(0) - subnormals,
+            nan: of(special) - infinite,
             plus_infinite: self.plus_infinite,
             minus_infinite: self.minus_infinite,
-            exponents: (fields.lowest..).zip(self.subnormals).chain(exponents).collect(),
+            exponents: (format.min_subnormal_exponent()..).zip(self.subnormals).chain(exponents).collect(),
             ..Distribution::default()
         }
     }

@@ -1,7 +1,7 @@
 //! Draws the exponents of a tensor before and after, as bars one above the other.
 
 use super::Report;
-use super::words::{broken, with_thousands};
+use super::words::{name, with_thousands};
 use crate::dtype::{Class, Dtype};
 use crate::measure::distribution::Histogram;
 use crate::text::power;
@@ -61,7 +61,7 @@ zeros, infinities and NaN have none. For floats, the line below the bars says ho
 }
 
 fn title(spread: &ExponentSpread, to: Option<Dtype>) -> String {
-    let name = if spread.name.is_empty() { "<i>unnamed</i>".to_owned() } else { broken(&spread.name) };
+    let name = name(&spread.name);
     let to = to.map(|to| format!(" as {to}")).unwrap_or_default();
     let [before, after] = [&spread.before, &spread.after].map(|histogram| with_thousands(histogram.total()));
     format!(r#"<span class="name">{name}</span><small>{before} numbers before, {after} after{to}</small>"#)

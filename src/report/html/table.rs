@@ -19,27 +19,15 @@ const LOST: [Loss; 6] = [Loss::Saturated, Loss::Infinite, Loss::Nan, Loss::NanLo
 /// Maximum number of rows: a browser takes seconds to show more.
 const MOST: usize = 10_000;
 
+/// A tensor, and its file.
+type TableRow<'a> = (&'a FileReport<'a>, &'a TensorReport<'a>);
+
 struct Column<'a> {
     title: &'static str,
     /// A smaller note below the title.
     note: String,
     order: Order,
-    cell: CellOf<'a>,
-}
-
-type CellOf<'a> = Box<dyn Fn(&FileReport, &TensorReport) -> Cell + 'a>;
-
-fn column<'a>(title: &'static str, note: &str, order: Order, cell: CellOf<'a>) -> Column<'a> {
-    Column { title, note: note.to_owned(), order, cell }
-}
-
-/// Makes a column with the position of an element that `find` chooses.
-fn position<'a>(title: &'static str, find: impl Fn(&TensorReport) -> Option<u64> + 'a) -> Column<'a> {
-    let cell = move |tensor: &TensorReport| {
-        let element = find(tensor)?;
-        Some(Cell::number(tensor.place(element)?, element as f64))
-    };
-    column(title, "position", Order::Smallest, Box::new(move |_, tensor| cell(tensor).unwrap_or_default()))
+    cell: Box<dyn Fn(TableRow) -> Option<Cell> + 'a>,
 }
 
 /// Order of rows when a column's heading is first pressed.
@@ -51,6 +39,36 @@ enum Order {
     Smallest,
     /// Large numbers first.
     Largest,
+}
+
+impl<'a> Column<'a> {
+    fn new(title: &'static str, note: &str, order: Order, cell: impl Fn(&TensorReport) -> Option<Cell> + 'a) -> Self {
+        Self { title, note: note.to_owned(), order, cell: Box::new(move |(_, tensor)| cell(tensor)) }
+    }
+
+    fn text(title: &'static str, cell: impl Fn(&TensorReport) -> String + 'a) -> Self {
+        Self::new(title, "", Order::Text, move |tensor| Some(Cell::text(cell(tensor))))
+    }
+
+    /// Creates a column with the position of an element that `find` chooses.
+    fn position(title: &'static str, find: impl Fn(&TensorReport) -> Option<u64> + 'a) -> Self {
+        Self::new(title, "position", Order::Smallest, move |tensor| {
+            let element = find(tensor)?;
+            Some(Cell::number(tensor.place(element)?, element as f64))
+        })
+    }
+
+    /// Creates a column with a share of the elements.
+    fn share(title: &'static str, count: impl Fn(&Counts) -> u64 + 'a) -> Self {
+        Self::new(title, "of values", Order::Largest, move |tensor| {
+            Some(Cell::share(count(counts(tensor)?), tensor.elements()))
+        })
+    }
+
+    /// Creates a column about weights that were quantized.
+    fn quantized(title: &'static str, note: &str, cell: impl Fn(&QuantizedAccuracy) -> Option<Cell> + 'a) -> Self {
+        Self::new(title, note, Order::Largest, move |tensor| cell(tensor.quantized_accuracy()?))
+    }
 }
 
 pub(super) fn table(report: &Report, spreads: &[ExponentSpread]) -> String {
@@ -91,11 +109,12 @@ pub(super) fn table(report: &Report, spreads: &[ExponentSpread]) -> String {
         let _ = write!(text, r#"<th scope="col"{class}{sorted}>{title}{note}</th>"#);
     }
     text.push_str("</tr></thead>\n<tbody>\n");
-    for (place, (file, tensor)) in rows {
-        let class = if tensor.is_converted { "" } else { r#" class="copied""# };
+    for (place, row) in rows {
+        let class = if row.1.is_converted { "" } else { r#" class="copied""# };
         let _ = write!(text, r#"<tr data-place="{place}"{class}>"#);
         for (at, column) in columns.iter().enumerate() {
-            write_cell(&mut text, at == 0, column.order == Order::Text, &(column.cell)(file, tensor));
+            let cell = (column.cell)(row).unwrap_or_default();
+            write_cell(&mut text, at == 0, column.order == Order::Text, &cell);
         }
         text.push_str("</tr>\n");
     }
@@ -103,13 +122,13 @@ pub(super) fn table(report: &Report, spreads: &[ExponentSpread]) -> String {
     text
 }
 
-fn rows<'a>(report: &'a Report) -> impl Iterator<Item = (&'a FileReport<'a>, &'a TensorReport<'a>)> {
+fn rows<'a>(report: &'a Report) -> impl Iterator<Item = TableRow<'a>> {
     report.files.iter().flat_map(|file| file.tensors.iter().map(move |tensor| (file, tensor)))
 }
 
 /// Returns rows with their positions in the file. Without accuracy, rows with the largest share of lost values come
 /// first.
-fn noisiest_first<'a>(report: &'a Report) -> Vec<(usize, (&'a FileReport<'a>, &'a TensorReport<'a>))> {
+fn noisiest_first<'a>(report: &'a Report) -> Vec<(usize, TableRow<'a>)> {
     let mut sorted: Vec<_> = rows(report).enumerate().collect();
     sorted.sort_by(|(_, (_, left)), (_, (_, right))| {
         // NaN, for unknown noise, comes last in the total order.
@@ -127,9 +146,9 @@ fn noisiest_first<'a>(report: &'a Report) -> Vec<(usize, (&'a FileReport<'a>, &'
 fn widths(report: &Report, columns: &[Column]) -> String {
     let mut text = String::from("var(--name)");
     for (at, Column { title, note, cell, .. }) in columns.iter().enumerate().skip(1) {
-        let cells = || rows(report).map(|(file, tensor)| cell(file, tensor));
-        let wide =
-            cells().map(|cell| cell.html.chars().count() + usize::from(cell.html.contains('%'))).max().unwrap_or(0);
+        let cells = || rows(report).filter_map(cell);
+        let width = |cell: Cell| cell.html.chars().count() + usize::from(cell.html.contains('%'));
+        let wide = cells().map(width).max().unwrap_or(0);
         let bar = if cells().any(|cell| cell.bar.is_some()) { " + var(--bar)" } else { "" };
         // The title has an arrow after it was pressed; the note is smaller.
         let head = (title.chars().count() + 2).max(note.chars().count() * 4 / 5 + 1);
@@ -153,22 +172,16 @@ fn columns<'a>(report: &'a Report, spreads: &'a [ExponentSpread]) -> Vec<Column<
     let worst = worst.filter(|(lost, _)| *lost > 0);
     let of_worst = worst.map_or(String::new(), |(lost, all)| format!("full bar: {}", percent(lost, all)));
     let drawn: HashMap<&str, usize> = spreads.iter().enumerate().map(|(at, spread)| (&*spread.name, at)).collect();
-    let text = |title, cell| column(title, "", Order::Text, cell);
     let mut columns = vec![
-        text("tensor", Box::new(move |_, tensor| name(tensor, drawn.get(&*tensor.name)))),
-        text("became", Box::new(|_, tensor| types(tensor))),
-        column("SQNR", &of_clearest, Order::Smallest, sqnr_of(clearest)),
-        column(
-            "lost",
-            &of_worst,
-            Order::Largest,
-            Box::new(move |_, tensor| {
-                let Some((lost, all)) = lost(tensor) else { return Cell::default() };
-                // Every nonzero bar is visible.
-                let bar = worst.filter(|_| lost > 0).map(|worst| (ratio((lost, all)) / ratio(worst)).max(0.02));
-                Cell::share(lost, all).with_bar(bar.unwrap_or(0.0))
-            }),
-        ),
+        Column::text("tensor", move |tensor| name(tensor, drawn.get(&*tensor.name))),
+        Column::text("became", types),
+        Column::new("SQNR", &of_clearest, Order::Smallest, move |tensor| sqnr(tensor, clearest)),
+        Column::new("lost", &of_worst, Order::Largest, move |tensor| {
+            let (lost, all) = lost(tensor)?;
+            // Every nonzero bar is visible.
+            let bar = worst.filter(|_| lost > 0).map(|worst| (ratio((lost, all)) / ratio(worst)).max(0.02));
+            Some(Cell::share(lost, all).with_bar(bar.unwrap_or(0.0)))
+        }),
     ];
     for loss in LOST {
         let title = match loss {
@@ -184,21 +197,23 @@ fn columns<'a>(report: &'a Report, spreads: &'a [ExponentSpread]) -> Vec<Column<
     columns.extend(of_error("max error", "|y − x|", |accuracy| (accuracy.max_abs_error, accuracy.max_abs_error_at)));
     let relative = |accuracy: &Accuracy| (accuracy.max_rel_error, accuracy.max_rel_error_at);
     columns.extend(of_error("max rel. error", "|y − x| / |x|", relative));
+    let bytes = |count| Some(Cell::number(words::bytes(count), count as f64));
     columns.extend([
-        column("cosine", "", Order::Smallest, of_accuracy(cosine)),
-        column("inexact", "of values", Order::Largest, of_counts(|counts| counts[Loss::Inexact])),
-        text("shape", Box::new(|_, tensor| Cell::text(shorten(&format!("{:?}", tensor.shape))))),
-        column(
-            "values",
-            "",
-            Order::Largest,
-            Box::new(|_, tensor| Cell::number(with_thousands(tensor.elements()), tensor.elements() as f64)),
-        ),
-        column("before", "bytes", Order::Largest, Box::new(|_, tensor| bytes(tensor.bytes_in))),
-        column("after", "bytes", Order::Largest, Box::new(|_, tensor| bytes(tensor.bytes_out))),
+        Column::new("cosine", "", Order::Smallest, |tensor| {
+            let cosine = accuracy_of(tensor)?.cosine.filter(|cosine| !cosine.is_nan())?;
+            Some(Cell::number(format!("{cosine:.6}"), cosine))
+        }),
+        Column::share("inexact", |counts| counts[Loss::Inexact]),
+        Column::text("shape", |tensor| shorten(&format!("{:?}", tensor.shape))),
+        Column::new("values", "", Order::Largest, |tensor| {
+            Some(Cell::number(with_thousands(tensor.elements()), tensor.elements() as f64))
+        }),
+        Column::new("before", "bytes", Order::Largest, move |tensor| bytes(tensor.bytes_in)),
+        Column::new("after", "bytes", Order::Largest, move |tensor| bytes(tensor.bytes_out)),
     ]);
     if report.files.len() > 1 {
-        columns.push(text("file", Box::new(|file, _| Cell::text(escape(&shorten(&file.file))))));
+        let cell = Box::new(|(file, _): TableRow| Some(Cell::text(escape(&shorten(&file.file)))));
+        columns.push(Column { title: "file", note: String::new(), order: Order::Text, cell });
     }
     columns
 }
@@ -207,68 +222,49 @@ fn columns<'a>(report: &'a Report, spreads: &'a [ExponentSpread]) -> Vec<Column<
 fn of_weights<'a>(report: &Report) -> Vec<Column<'a>> {
     let mut columns = Vec::new();
     if report.tensors().any(|tensor| origin(tensor).is_some()) {
-        let changed = |accuracy: &QuantizedAccuracy| accuracy.changed.map(count).unwrap_or_default();
-        columns.extend([
-            column(
-                "codes",
-                "",
-                Order::Text,
-                Box::new(|_, tensor| Cell::text(json!(origin(tensor)).as_str().unwrap_or_default().to_owned())),
-            ),
-            column("changed", "values", Order::Largest, of_quantized(changed)),
-        ]);
+        let origin = |tensor: &TensorReport| json!(origin(tensor)).as_str().unwrap_or_default().to_owned();
+        columns.push(Column::text("codes", origin));
+        columns.push(Column::quantized("changed", "values", |accuracy| count(accuracy.changed?)));
     }
     if report.tensors().any(|tensor| tensor.quantized_accuracy().is_some()) {
+        let bits = |bits: f64| Some(Cell::number(format!("{bits:.2}"), bits));
         columns.extend([
-            column(
-                "bits",
-                "per weight",
-                Order::Largest,
-                of_quantized(|accuracy| {
-                    Cell::number(format!("{:.2}", accuracy.bits_per_weight), accuracy.bits_per_weight)
-                }),
-            ),
-            column("largest error", "|y − x|", Order::Largest, of_quantized(|accuracy| error(accuracy.max_abs_error))),
-            column("clipped", "values", Order::Largest, of_quantized(|accuracy| count(accuracy.clipped))),
-            column(
-                "underflowed",
-                "groups",
-                Order::Largest,
-                of_quantized(|accuracy| count(accuracy.underflowed_groups)),
-            ),
+            Column::quantized("bits", "per weight", move |accuracy| bits(accuracy.bits_per_weight)),
+            Column::quantized("largest error", "|y − x|", |accuracy| error(accuracy.max_abs_error)),
+            Column::quantized("clipped", "values", |accuracy| count(accuracy.clipped)),
+            Column::quantized("underflowed", "groups", |accuracy| count(accuracy.underflowed_groups)),
         ]);
     }
     columns
 }
 
-/// Makes a cell from the accuracy, if a tensor has it.
-fn of_accuracy<'a>(cell: impl Fn(&Accuracy) -> Cell + 'a) -> CellOf<'a> {
-    Box::new(move |_, tensor| {
-        let accuracy = tensor.accuracy.as_deref().filter(|accuracy| accuracy.compared > 0);
-        accuracy.map(&cell).unwrap_or_default()
-    })
-}
-
 /// Returns the columns of a largest error, and of the element that has it.
 fn of_error<'a>(title: &'static str, note: &str, of: fn(&Accuracy) -> (f64, Option<u64>)) -> [Column<'a>; 2] {
     let find = move |tensor: &TensorReport| tensor.accuracy.as_deref().map(of).filter(|found| found.0 > 0.0)?.1;
-    let largest = of_accuracy(move |accuracy| error(of(accuracy).0));
-    [column(title, note, Order::Largest, largest), position("at", find)]
+    let largest = move |tensor: &TensorReport| error(of(accuracy_of(tensor)?).0);
+    [Column::new(title, note, Order::Largest, largest), Column::position("at", find)]
 }
 
-/// Makes a cell with the ratio of signal to noise, also for a weight that was quantized.
-fn sqnr_of<'a>(clearest: f64) -> CellOf<'a> {
-    let others = of_accuracy(move |accuracy| sqnr(accuracy, clearest));
-    Box::new(move |file, tensor| match tensor.quantized_accuracy() {
-        Some(QuantizedAccuracy { is_exact: true, .. }) => Cell::number("exact".to_owned(), f64::INFINITY),
-        Some(accuracy) => accuracy.sqnr_db.map(|db| Cell::number(format!("{db:.2}"), db)).unwrap_or_default(),
-        None => others(file, tensor),
-    })
+/// Returns the columns of a condition: the share of the values that met it, and the first of them if known.
+fn of_condition<'a>(report: &Report, title: &'static str, condition: Condition) -> Vec<Column<'a>> {
+    let mut columns = Vec::new();
+    if report.total()[condition] > 0 {
+        columns.push(Column::share(title, move |counts| counts[condition]));
+    }
+    if report.tensors().any(|tensor| tensor.firsts.of(condition).is_some()) {
+        columns.push(Column::position("first at", move |tensor| Some(tensor.firsts.of(condition)?.at)));
+    }
+    columns
 }
 
-/// Makes a cell about a weight that was quantized.
-fn of_quantized<'a>(cell: impl Fn(&QuantizedAccuracy) -> Cell + 'a) -> CellOf<'a> {
-    Box::new(move |_, tensor| tensor.quantized_accuracy().map(&cell).unwrap_or_default())
+/// Returns the accuracy of a tensor of which elements were compared.
+fn accuracy_of<'t>(tensor: &'t TensorReport) -> Option<&'t Accuracy> {
+    tensor.accuracy.as_deref().filter(|accuracy| accuracy.compared > 0)
+}
+
+/// Returns the counts of losses, except of quantized weights.
+fn counts<'t>(tensor: &'t TensorReport) -> Option<&'t Counts> {
+    tensor.counts.as_deref().filter(|_| tensor.quantized.is_none())
 }
 
 /// Returns the origin of a weight's codes, if it was quantized before or searched for codes.
@@ -276,85 +272,62 @@ fn origin(tensor: &TensorReport) -> Option<CodesOrigin> {
     tensor.quantized.as_ref()?.codes
 }
 
-/// Makes a cell with a number, empty if it is 0.
-fn count(number: u64) -> Cell {
-    if number == 0 { Cell::default() } else { Cell::number(with_thousands(number), number as f64) }
+/// Makes a cell with a number, none if it is 0.
+fn count(number: u64) -> Option<Cell> {
+    (number > 0).then(|| Cell::number(with_thousands(number), number as f64))
 }
 
-/// Makes a cell that shows a share of the elements.
-fn of_counts<'a>(count: impl Fn(&Counts) -> u64 + 'a) -> CellOf<'a> {
-    Box::new(move |_, tensor| {
-        let counts = tensor.counts.as_ref().filter(|_| tensor.quantized.is_none());
-        counts.map(|counts| Cell::share(count(counts), tensor.elements())).unwrap_or_default()
-    })
+fn error(error: f64) -> Option<Cell> {
+    (!error.is_nan()).then(|| Cell::number(significant(error, 4), error))
 }
 
-fn name(tensor: &TensorReport, spread: Option<&usize>) -> Cell {
-    let mut html = words::name(tensor);
+fn name(tensor: &TensorReport, spread: Option<&usize>) -> String {
+    let mut html = words::name(&tensor.name);
     if let Some(at) = spread {
         html = format!(r##"<a href="#spread-{at}">{html}</a>"##);
     }
     if let Some(old) = &tensor.renamed_from {
         let _ = write!(html, "<small>was {}</small>", words::broken(old));
     }
-    Cell::text(html)
+    html
 }
 
-fn types(tensor: &TensorReport) -> Cell {
+fn types(tensor: &TensorReport) -> String {
     let from = escape(&tensor.type_name());
-    Cell::text(match tensor.kept {
+    match tensor.kept {
         _ if tensor.is_converted => format!("{from} → {}", tensor.new_type_name()),
         Some(KeptReason::Already) => format!("already {from}"),
         _ => format!("{from}, copied"),
-    })
+    }
 }
 
-fn sqnr(accuracy: &Accuracy, clearest: f64) -> Cell {
+/// Makes a cell with the ratio of signal to noise, also for a weight that was quantized.
+fn sqnr(tensor: &TensorReport, clearest: f64) -> Option<Cell> {
+    let exact = Cell::number("exact".to_owned(), f64::INFINITY);
+    if let Some(accuracy) = tensor.quantized_accuracy() {
+        let noisy = || accuracy.sqnr_db.map(|db| Cell::number(format!("{db:.2}"), db));
+        return if accuracy.is_exact { Some(exact) } else { noisy() };
+    }
+    let accuracy = accuracy_of(tensor)?;
     match accuracy.sqnr_db {
-        _ if accuracy.is_exact => Cell::number("exact".to_owned(), f64::INFINITY).with_bar(1.0),
-        Some(f64::INFINITY) => Cell::number("no noise".to_owned(), f64::MAX).with_bar(1.0),
-        Some(db) if db.is_nan() => Cell::default(),
-        Some(db) => Cell::number(if db.is_finite() { format!("{db:.2}") } else { significant(db, 4) }, db)
-            .with_bar(if db > 0.0 { db / clearest } else { 0.0 }),
-        None => Cell::default(),
+        _ if accuracy.is_exact => Some(exact.with_bar(1.0)),
+        Some(f64::INFINITY) => Some(Cell::number("no noise".to_owned(), f64::MAX).with_bar(1.0)),
+        Some(db) if db.is_nan() => None,
+        Some(db) => {
+            let text = if db.is_finite() { format!("{db:.2}") } else { significant(db, 4) };
+            Some(Cell::number(text, db).with_bar(if db > 0.0 { db / clearest } else { 0.0 }))
+        }
+        None => None,
     }
 }
 
 /// Returns the ratio of signal to noise; infinite without noise.
 fn noise(tensor: &TensorReport) -> Option<f64> {
-    if let Some(accuracy) = tensor.quantized_accuracy() {
-        return Some(accuracy.sqnr_db.unwrap_or(f64::INFINITY));
-    }
-    sqnr(tensor.accuracy.as_deref().filter(|accuracy| accuracy.compared > 0)?, 1.0).key
+    sqnr(tensor, 1.0)?.key
 }
 
 /// Returns the number of lost values, and of all values; `None` if unknown, or if there are no values.
 fn lost(tensor: &TensorReport) -> Option<(u64, u64)> {
-    let (counts, all) = (tensor.counts.as_ref().filter(|_| tensor.quantized.is_none())?, tensor.elements());
+    let (counts, all) = (counts(tensor)?, tensor.elements());
     (all > 0).then(|| (LOST.into_iter().map(|loss| counts[loss]).sum(), all))
-}
-
-fn error(error: f64) -> Cell {
-    if error.is_nan() { Cell::default() } else { Cell::number(significant(error, 4), error) }
-}
-
-/// Returns the columns of a condition: the share of the values that met it, and the first of them if known.
-fn of_condition<'a>(report: &Report, title: &'static str, condition: Condition) -> Vec<Column<'a>> {
-    let mut columns = Vec::new();
-    if report.total()[condition] > 0 {
-        columns.push(column(title, "of values", Order::Largest, of_counts(move |counts| counts[condition])));
-    }
-    if report.tensors().any(|tensor| tensor.firsts.of(condition).is_some()) {
-        columns.push(position("first at", move |tensor| Some(tensor.firsts.of(condition)?.at)));
-    }
-    columns
-}
-
-fn cosine(accuracy: &Accuracy) -> Cell {
-    let shown = |cosine| Cell::number(format!("{cosine:.6}"), cosine);
-    accuracy.cosine.filter(|cosine| !cosine.is_nan()).map(shown).unwrap_or_default()
-}
-
-fn bytes(count: u64) -> Cell {
-    Cell::number(words::bytes(count), count as f64)
 }

@@ -1,6 +1,5 @@
 //! Numbers and names for the page.
 
-use crate::report::TensorReport;
 use crate::text::{shorten, size};
 
 /// Escapes text for HTML, in an element or in a quoted attribute.
@@ -20,8 +19,8 @@ pub(super) fn escape(text: &str) -> String {
 }
 
 /// Formats a tensor's name, or a note that its format has no names. Lines may break after dots.
-pub(super) fn name(tensor: &TensorReport) -> String {
-    if tensor.name.is_empty() { "<i>unnamed</i>".to_owned() } else { broken(&tensor.name) }
+pub(super) fn name(name: &str) -> String {
+    if name.is_empty() { "<i>unnamed</i>".to_owned() } else { broken(name) }
 }
 
 /// Formats a name, with places to break it.
