@@ -7,7 +7,7 @@ use crate::container::{Input, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::quant::{
-    FoundWeight, ONNX, Role, can_be_part, is_activation_scale, is_named_as_part, may_be_quantized, scale_names,
+    FoundWeight, QuantMethod, Role, can_be_part, is_activation_scale, is_named_as_part, may_be_quantized, scale_names,
 };
 use crate::read::{LogicalCheckpoint, Membership};
 use crate::select::{Candidate, KeptReason, Selection, patterns_of};
@@ -138,7 +138,7 @@ impl<'a> Codes<'a> {
         let part = |wanted| weight.parts.iter().find(|(role, _)| *role == wanted).map(|(_, at)| *at);
         let scale = part(Role::Scale).map_or("", name);
         // Scales of an ONNX model are tensors of its graph, which a cast converts like others.
-        let is_onnx = weight.layout.name == ONNX.name;
+        let is_onnx = weight.layout.method == QuantMethod::Onnx;
         for &(role, at) in &weight.parts {
             if role == Role::Codes {
                 self.add(name(at), format!("holds codes whose scales are in '{}'", shorten(scale)));

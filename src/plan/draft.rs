@@ -13,7 +13,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::map::large_buffer;
 use crate::operator::Operator;
-use crate::quant::{EncodedPart, ONNX};
+use crate::quant::{EncodedPart, QuantMethod};
 use crate::read::Share;
 use crate::select::{KeptReason, Rename};
 use crate::text::shorten;
@@ -165,7 +165,7 @@ fn check_weight(request: &Request, step: &Step) -> Result<()> {
     if let Operation::Encode(weight) = &step.how
         && !container.format_info().is_changed_only
     {
-        if weight.rows.encoder.layout().name == ONNX.name {
+        if weight.rows.encoder.layout().method == QuantMethod::Onnx {
             let error = Error::new("the weights of an ONNX model are quantized in an ONNX model");
             return refuse(error.remedy("name an output that ends in .onnx"));
         }

@@ -6,7 +6,7 @@ use crate::container::{Input, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::quant::{
-    self, Arithmetic, CheckpointInfo, Decoder, FoundWeight, ONNX, Problem, Recognized, Role, StoredTensor,
+    self, Arithmetic, CheckpointInfo, Decoder, FoundWeight, Problem, QuantMethod, Recognized, Role, StoredTensor,
     is_named_as_part, may_be_quantized,
 };
 use crate::text::quoted;
@@ -225,7 +225,8 @@ impl<'a> LogicalCheckpoint<'a> {
     /// of the model.
     pub(crate) fn target_of(&self, weight: &FoundWeight) -> Dtype {
         let scale = weight.parts.iter().find(|(role, _)| *role == Role::Scale);
-        let own = scale.and_then(|(_, at)| self.tensors[*at].dtype).filter(|_| weight.layout.name == ONNX.name);
+        let own =
+            scale.and_then(|(_, at)| self.tensors[*at].dtype).filter(|_| weight.layout.method == QuantMethod::Onnx);
         own.unwrap_or_else(|| self.default_target())
     }
 
