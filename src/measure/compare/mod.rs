@@ -57,11 +57,9 @@ impl DiffOptions<'_> {
         self.tolerance.or(self.rtol).is_some()
     }
 
-    /// True if a value of B may differ so much from a number of A.
-    fn accepts(&self, difference: f64, number: f64) -> bool {
-        let [absolute, relative] = [self.tolerance, self.rtol].map(Option::unwrap_or_default);
-        // NaN and Inf must be equal; a tolerance times Inf would allow any difference.
-        difference == 0.0 || difference.is_finite() && difference.abs() <= absolute + relative * number.abs()
+    /// Returns the absolute and the relative tolerance.
+    fn tolerances(&self) -> [f64; 2] {
+        [self.tolerance, self.rtol].map(Option::unwrap_or_default)
     }
 
     fn threads(&self) -> usize {

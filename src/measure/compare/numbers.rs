@@ -155,19 +155,26 @@ struct Spots {
 }
 
 impl Spots {
+    #[inline]
     fn add(&mut self, sides: &[LogicalTensor; 2], block: &Piece<2>, at: usize) {
         self.count += 1;
-        self.first.get_or_insert_with(|| {
-            let [(a, bits_a), (b, bits_b)] = [0, 1].map(|side| element_text(&sides[side], block.bytes[side], at));
-            let index = sides[0].indices(block.start + at as u64);
-            Box::new(FirstDifference { index, a, b, bits_a: Some(bits_a), bits_b: Some(bits_b) })
-        });
+        if self.first.is_none() {
+            self.first = Some(Box::new(first_difference(sides, block, at)));
+        }
     }
 
     fn append(&mut self, next: Self) {
         self.count += next.count;
         self.first = self.first.take().or(next.first);
     }
+}
+
+/// Describes an element of a block. Few elements are described, and all that differ are counted.
+#[cold]
+fn first_difference(sides: &[LogicalTensor; 2], block: &Piece<2>, at: usize) -> FirstDifference {
+    let [(a, bits_a), (b, bits_b)] = [0, 1].map(|side| element_text(&sides[side], block.bytes[side], at));
+    let index = sides[0].indices(block.start + at as u64);
+    FirstDifference { index, a, b, bits_a: Some(bits_a), bits_b: Some(bits_b) }
 }
 
 /// Returns the value and the bits of an element.
@@ -209,6 +216,12 @@ impl Differences {
     }
 }
 
+/// True if a value of B may differ so much from a number of A.
+fn accepts([absolute, relative]: [f64; 2], difference: f64, number: f64) -> bool {
+    // NaN and Inf must be equal; a tolerance times Inf would allow any difference.
+    difference == 0.0 || difference.is_finite() && difference.abs() <= absolute + relative * number.abs()
+}
+
 struct Look<'a> {
     sides: [LogicalTensor<'a>; 2],
     /// `None` for different types.
@@ -221,6 +234,7 @@ struct Look<'a> {
 impl Look<'_> {
     fn at(&self, piece: &Piece<2>, numbers: &mut NumberBlock) -> Result<Differences> {
         let (sides, mut all) = (&self.sides, Differences::default());
+        let tolerances = self.options.tolerances();
         for block in piece.blocks(sides, BLOCK) {
             let are_alike = self.bits.as_ref().is_some_and(|bits| bits.are_alike) && block.bytes[0] == block.bytes[1];
             if let (Some(bits), false) = (&self.bits, are_alike) {
@@ -239,7 +253,7 @@ impl Look<'_> {
                 if differences.iter().any(|difference| *difference != 0.0) {
                     all.unequal.add(sides, &block, at);
                     let mut pairs = differences.iter().zip(numbers);
-                    if pairs.any(|(difference, number)| !self.options.accepts(*difference, *number)) {
+                    if pairs.any(|(difference, number)| !accepts(tolerances, *difference, *number)) {
                         all.beyond.add(sides, &block, at);
                     }
                 }
