@@ -2,7 +2,7 @@
 
 mod kind;
 
-pub use kind::{InterruptedWork, Kind, Wanted, WorkState};
+pub use kind::{Kind, Wanted};
 
 use crate::text::{path_text, shorten, visible};
 use std::fmt;
