@@ -2,7 +2,7 @@
 
 mod kind;
 
-pub use kind::{Blocker, InterruptedWork, Kind, RecordedOptions, Wanted, WorkState};
+pub use kind::{Blocker, Kind, Wanted};
 
 use crate::text::{path_text, shorten, visible};
 use std::fmt;

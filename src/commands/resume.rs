@@ -1,7 +1,8 @@
 //! Commands that continue an unfinished conversion.
 
 use crate::cli::Cli;
-use crate::error::{InterruptedWork, RecordedOptions, WorkState};
+use crate::options::RecordedOptions;
+use crate::staging::{InterruptedWork, WorkState};
 use crate::text::{flag_with, quoted, remove_folder};
 use clap::{Command, CommandFactory};
 use serde_json::Value;
@@ -9,7 +10,8 @@ use std::path::Path;
 
 /// Returns the remedy for an unfinished conversion. Its records are as untrusted as any file: they only give quoted
 /// words of the command, after existing subcommands and flags.
-pub(super) fn go_on(InterruptedWork { folder, work, has_older, keeps_older, state, .. }: &InterruptedWork) -> String {
+pub(super) fn go_on(folder: &Path) -> String {
+    let InterruptedWork { folder, work, has_older, keeps_older, state } = &InterruptedWork::of(folder);
     let begin_anew = || {
         let again = "run the tcast command that began it again with --force";
         if *has_older || *keeps_older { again.to_owned() } else { format!("{again}, or {}", remove_folder(work)) }
@@ -35,7 +37,8 @@ pub(super) fn go_on(InterruptedWork { folder, work, has_older, keeps_older, stat
 }
 
 /// Returns the command that drops the conversion, if an older checkpoint is still in its place.
-pub(super) fn go_back(InterruptedWork { work, keeps_older, .. }: &InterruptedWork) -> Option<String> {
+pub(super) fn go_back(folder: &Path) -> Option<String> {
+    let InterruptedWork { work, keeps_older, .. } = &InterruptedWork::of(folder);
     keeps_older.then(|| format!("or drop it, and keep the checkpoint that is there: {}", remove_folder(work)))
 }
 

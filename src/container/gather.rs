@@ -1,7 +1,6 @@
 //! Reads a column-major tensor in row-major order.
 
-use super::reader::Stream;
-use super::{Checksum, Tensor, sum_of};
+use super::{Checksum, Stream, Tensor, sum_of};
 use crate::error::Result;
 use crate::io::map::MappedFile;
 

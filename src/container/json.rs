@@ -2,6 +2,7 @@
 //! are not objects, and a more lenient reader for the output of Python.
 
 use crate::text::shorten;
+use regex::{Captures, Regex};
 use serde::de::{self, MapAccess, Visitor, value::MapAccessDeserializer};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -92,37 +93,16 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for MapOnly<T> {
 
 /// Replaces `NaN`, `Infinity` and `-Infinity`, which JSON lacks, and which Python's `json` writes and reads.
 pub(super) fn without_python_literals(json: &str, replacement: impl Fn(&str) -> String) -> Cow<'_, str> {
-    const LITERALS: [&str; 3] = ["NaN", "Infinity", "-Infinity"];
+    /// Strings and words, each as a whole: `-NaN` is not a literal.
+    const TOKENS: &str = r#"(?s)"(?:[^"\\]|\\.)*"?|[\w-]+"#;
     if !json.contains("NaN") && !json.contains("Infinity") {
         return Cow::Borrowed(json);
     }
-    let mut changed = String::with_capacity(json.len());
-    let (mut rest, mut in_string) = (json, false);
-    while let Some(next) = rest.chars().next() {
-        let literal = LITERALS.iter().find(|literal| {
-            let after = |text: &str| text.starts_with(|c: char| c.is_alphanumeric() || c == '_');
-            !in_string && rest.strip_prefix(**literal).is_some_and(|rest| !after(rest))
-        });
-        let len = if let Some(literal) = literal {
-            changed += &replacement(literal);
-            literal.len()
-        } else {
-            in_string ^= next == '"';
-            // Skips a backslash with the escaped character, and a word as a whole: `-NaN` is not a literal.
-            let is_in_word = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
-            let len = if in_string && next == '\\' {
-                next.len_utf8() + rest[1..].chars().next().map_or(0, char::len_utf8)
-            } else if !in_string && is_in_word(next) {
-                rest.find(|c: char| !is_in_word(c)).unwrap_or(rest.len())
-            } else {
-                next.len_utf8()
-            };
-            changed += &rest[..len];
-            len
-        };
-        rest = &rest[len..];
-    }
-    Cow::Owned(changed)
+    let tokens = Regex::new(TOKENS).expect("a valid pattern");
+    tokens.replace_all(json, |token: &Captures| match &token[0] {
+        literal @ ("NaN" | "Infinity" | "-Infinity") => replacement(literal),
+        other => other.to_owned(),
+    })
 }
 
 /// Returns the members of a JSON object as text; the last of several duplicates counts, as in Python. `None` if the

@@ -1,6 +1,6 @@
 //! Tensor files: reading the contents of a file, and laying out a new one.
 //!
-//! A file format is a file in this folder and a line in [`CONTAINERS`]. Reading looks only at headers and trusts
+//! A file format is a folder in this folder and a line in [`CONTAINERS`]. Reading looks only at headers and trusts
 //! nothing in them: every length is checked against the file before it is used. Writing lays out a file before any data
 //! exists, from names, dtypes and shapes.
 

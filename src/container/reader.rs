@@ -218,10 +218,8 @@ impl<'a> RangeStream<'a> {
         checksum: Option<Box<Checksum>>,
     ) -> Self {
         let window = FileWindow::new(file, range);
-        let source = match is_deflated {
-            true => RangeSource::Deflated(DeflateDecoder::new(window)),
-            false => RangeSource::Stored(window),
-        };
+        let source =
+            if is_deflated { RangeSource::Deflated(DeflateDecoder::new(window)) } else { RangeSource::Stored(window) };
         Self { source, sum: checksum.map(|checksum| (checksum, crc32fast::Hasher::new())) }
     }
 }

@@ -204,25 +204,4 @@ mod tests {
             assert!(!extent.is_binary && extent.first_with_final_nul.is_none());
         }
     }
-
-    #[test]
-    fn code_points_are_read_in_both_byte_orders_and_checked() {
-        let form = TextForm::CodePoints { width: 2, big_endian: true };
-        assert_eq!(read(form, &[0, 0, 0x65, 0xe5, 0, 0, 0, 0], 1).unwrap().get(0), "日".as_bytes());
-        let form = TextForm::CodePoints { width: 1, big_endian: false };
-        for code in [0xd800_u32, 0x0011_0000] {
-            assert!(matches!(read(form, &code.to_le_bytes(), 1), Err(TextError::Malformed(_))), "{code:#x}");
-        }
-    }
-
-    #[test]
-    fn final_nuls_are_noticed_where_they_would_be_lost() {
-        let mut extent = TextExtent::default();
-        for (index, text) in [b"a".as_slice(), b"a\0b", b"a\0", b"\0"].into_iter().enumerate() {
-            extent.add(index as u64, text);
-        }
-        assert_eq!(extent.first_with_final_nul, Some(2));
-        extent.add(4, b"\xff");
-        assert!(extent.is_binary);
-    }
 }

@@ -74,12 +74,12 @@ pub(super) fn is_zip(bytes: &[u8]) -> bool {
 
 /// Reads the central directory and checks that its members come before it, without overlaps.
 pub(super) fn members(file: &[u8]) -> Result<Vec<ZipMember>> {
-    let directory = Directory::find(file)?;
-    let mut fields = RecordFields(&file[directory.range.clone()]);
+    let (directory, count) = directory(file)?;
+    let mut fields = RecordFields(&file[directory.clone()]);
     let mut members = Vec::new();
     let mut spans = Vec::new();
-    for _ in 0..directory.count {
-        let (member, span) = read_member(&mut fields, &file[..directory.range.start])?;
+    for _ in 0..count {
+        let (member, span) = read_member(&mut fields, &file[..directory.start])?;
         spans.push(span);
         members.push(member);
     }
@@ -93,52 +93,45 @@ pub(super) fn members(file: &[u8]) -> Result<Vec<ZipMember>> {
     Ok(members)
 }
 
-/// The central directory: its place and its number of members.
-struct Directory {
-    range: Range<usize>,
-    count: u64,
-}
-
-impl Directory {
-    fn find(file: &[u8]) -> Result<Self> {
-        // The end record is last, followed only by a comment of the given length.
-        let earliest = file.len().saturating_sub(END_LEN + usize::from(u16::MAX));
-        let is_end = |&at: &usize| {
-            let record = &file[at..];
-            let comment = record.get(20..22).map(|length| usize::from(u16::from_le_bytes([length[0], length[1]])));
-            record.starts_with(END) && comment == Some(record.len().wrapping_sub(END_LEN))
-        };
-        let at = (earliest..=file.len().saturating_sub(END_LEN)).rev().find(is_end);
-        let at = at.ok_or_else(|| malformed("it has no directory at its end; was the file cut short?"))?;
-        let mut fields = RecordFields(&file[at + 4..]);
-        let disks = [fields.number::<2>()?, fields.number::<2>()?];
-        let counts = [fields.number::<2>()?, fields.number::<2>()?];
-        let (mut length, mut start) = (fields.number::<4>()?, fields.number::<4>()?);
-        let mut count = counts[1];
-        let mut end = at;
-        let locator = at.checked_sub(LOCATOR_64_LEN).filter(|&at| file[at..].starts_with(LOCATOR_64));
-        if let Some(locator) = locator {
-            let mut fields = RecordFields(&file[locator + 8..]);
-            let record = fields.number::<8>()?;
-            let expected = locator.checked_sub(END_64_LEN);
-            let record = expected.filter(|&at| at as u64 == record && file[at..].starts_with(END_64));
-            let record = record.ok_or_else(|| malformed("its zip64 record is not where it should be"))?;
-            let mut fields = RecordFields(&file[record + 24..]);
-            let counts = [fields.number::<8>()?, fields.number::<8>()?];
-            if counts[0] != counts[1] {
-                return Err(malformed("it is one of several parts"));
-            }
-            count = counts[1];
-            (length, start) = (fields.number::<8>()?, fields.number::<8>()?);
-            end = record;
-        } else if disks != [0, 0] || counts[0] != counts[1] {
+/// Finds the central directory. Returns its range and its number of members.
+fn directory(file: &[u8]) -> Result<(Range<usize>, u64)> {
+    // The end record is last, followed only by a comment of the given length.
+    let earliest = file.len().saturating_sub(END_LEN + usize::from(u16::MAX));
+    let is_end = |&at: &usize| {
+        let record = &file[at..];
+        let comment = record.get(20..22).map(|length| usize::from(u16::from_le_bytes([length[0], length[1]])));
+        record.starts_with(END) && comment == Some(record.len().wrapping_sub(END_LEN))
+    };
+    let at = (earliest..=file.len().saturating_sub(END_LEN)).rev().find(is_end);
+    let at = at.ok_or_else(|| malformed("it has no directory at its end; was the file cut short?"))?;
+    let mut fields = RecordFields(&file[at + 4..]);
+    let disks = [fields.number::<2>()?, fields.number::<2>()?];
+    let counts = [fields.number::<2>()?, fields.number::<2>()?];
+    let (mut length, mut start) = (fields.number::<4>()?, fields.number::<4>()?);
+    let mut count = counts[1];
+    let mut end = at;
+    let locator = at.checked_sub(LOCATOR_64_LEN).filter(|&at| file[at..].starts_with(LOCATOR_64));
+    if let Some(locator) = locator {
+        let mut fields = RecordFields(&file[locator + 8..]);
+        let record = fields.number::<8>()?;
+        let expected = locator.checked_sub(END_64_LEN);
+        let record = expected.filter(|&at| at as u64 == record && file[at..].starts_with(END_64));
+        let record = record.ok_or_else(|| malformed("its zip64 record is not where it should be"))?;
+        let mut fields = RecordFields(&file[record + 24..]);
+        let counts = [fields.number::<8>()?, fields.number::<8>()?];
+        if counts[0] != counts[1] {
             return Err(malformed("it is one of several parts"));
         }
-        if start.checked_add(length) != Some(end as u64) {
-            return Err(malformed("its directory is not where it should be; does something stand before the archive?"));
-        }
-        Ok(Self { range: start as usize..end, count })
+        count = counts[1];
+        (length, start) = (fields.number::<8>()?, fields.number::<8>()?);
+        end = record;
+    } else if disks != [0, 0] || counts[0] != counts[1] {
+        return Err(malformed("it is one of several parts"));
     }
+    if start.checked_add(length) != Some(end as u64) {
+        return Err(malformed("its directory is not where it should be; does something stand before the archive?"));
+    }
+    Ok((start as usize..end, count))
 }
 
 /// Reads one entry of the directory; `file` ends where the directory starts. Also returns the range of bytes that the

@@ -1,7 +1,5 @@
 //! Kinds of errors, by which a caller chooses its advice.
 
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 
 /// Kind of an error, with the details that a remedy depends on. The program turns each kind into an exit code, and into
@@ -31,8 +29,8 @@ pub enum Kind {
         /// True if the same command can continue it.
         can_resume: bool,
     },
-    /// An unfinished conversion is in a folder that should be a checkpoint.
-    Interrupted(Box<InterruptedWork>),
+    /// An unfinished conversion is in this folder, which should be a checkpoint.
+    Interrupted(PathBuf),
     /// Parts of a conversion are missing or damaged: it can be finished after they are converted again.
     Incomplete,
     /// The files of a checkpoint contradict each other.
@@ -128,47 +126,4 @@ pub enum Wanted {
     Shards,
     /// This file or folder.
     At(PathBuf),
-}
-
-/// An unfinished conversion, as described by its records, which are not verified.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct InterruptedWork {
-    /// Folder of the output.
-    pub folder: PathBuf,
-    /// Folder in it that holds the work.
-    pub work: PathBuf,
-    /// True if files of an older checkpoint may be in the work folder.
-    pub has_older: bool,
-    /// True if an older checkpoint is in the folder, and no file of it was touched: it is complete again without
-    /// `work`.
-    pub keeps_older: bool,
-    /// State of the work.
-    pub state: WorkState,
-}
-
-/// The options in effect that influence the bytes of an output, by their names. The manifest of a folder and the report
-/// contain them, and a run continues another one only if these are the same.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct RecordedOptions(pub(crate) Map<String, Value>);
-
-/// State of an unfinished conversion.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum WorkState {
-    /// All shards are done, by this operator.
-    Done(String),
-    /// Some shards are done.
-    Begun {
-        /// Name of the operator.
-        operator: String,
-        /// Path of the input.
-        input: PathBuf,
-        /// Its options.
-        options: RecordedOptions,
-    },
-    /// Its records cannot be read.
-    Unreadable,
-    /// All files are in their places, and the record of that cannot be read.
-    Placed,
 }

@@ -49,12 +49,12 @@ impl Destination {
             return refuse("the output is named as a directory", "name a file in it");
         }
         if is_null(path) {
-            return Ok(Self { path: path.to_owned(), file: path.to_owned(), replace, kind: OutputKind::Device });
+            return Ok(Self::at(path, OutputKind::Device));
         }
         match descriptor(path) {
             Some(1) => {
                 files.write_open(path, &standard_output(path)?).map_err(|error| error.remedy("name another file"))?;
-                return Ok(Self { path: path.to_owned(), file: path.to_owned(), replace, kind: OutputKind::Stream });
+                return Ok(Self::at(path, OutputKind::Stream));
             }
             Some(_) if fs::metadata(path).is_ok_and(|existing| existing.is_file()) => {
                 let error = Error::new("is a file that is open already, and has no name to take").in_file(path);
@@ -101,13 +101,16 @@ impl Destination {
 
     /// Returns a destination that discards everything, for conversions that are only measured.
     pub(crate) fn nowhere() -> Self {
-        let path = Path::new(if cfg!(windows) { "NUL" } else { "/dev/null" });
-        Self { path: path.to_owned(), file: path.to_owned(), replace: true, kind: OutputKind::Device }
+        Self::at(Path::new(if cfg!(windows) { "NUL" } else { "/dev/null" }), OutputKind::Device)
     }
 
     /// Returns the destination of a file in a folder that tcast owns; it replaces anything of its name, even a link.
     pub(crate) fn within(path: &Path) -> Self {
-        Self { path: path.to_owned(), file: path.to_owned(), replace: true, kind: OutputKind::File }
+        Self::at(path, OutputKind::File)
+    }
+
+    fn at(path: &Path, kind: OutputKind) -> Self {
+        Self { path: path.to_owned(), file: path.to_owned(), replace: true, kind }
     }
 
     /// Refuses an output of `len` bytes that does not fit on the disk.

@@ -7,7 +7,7 @@
 //!   open file, and the file of its name. Windows lets no other program write to a file that is read.
 #![allow(unsafe_code, reason = "mapping a file is unsafe: another process could change the bytes")]
 
-use super::open::{Links, input_options};
+use super::open::{Links, input_options, unreadable};
 use crate::error::{Error, Kind, Result};
 use crate::text::size;
 use memmap2::Mmap;
@@ -133,14 +133,14 @@ impl MappedFile {
     /// # Errors
     /// When it cannot be opened or mapped, or is not a regular file.
     pub fn open(path: &Path) -> Result<Self> {
-        let failed = |error: std::io::Error| Error::io("cannot read", &error).in_file(path);
+        let failed = unreadable(path);
         // Before opening, because opening a device can have side effects.
         check_kind(&std::fs::metadata(path).map_err(failed)?, path)?;
         Self::opened(input_options(Links::Follow).open(path).map_err(failed)?, path)
     }
 
     pub(crate) fn opened(file: File, path: &Path) -> Result<Self> {
-        let failed = |error: std::io::Error| Error::io("cannot read", &error).in_file(path);
+        let failed = unreadable(path);
         check_kind(&file.metadata().map_err(failed)?, path)?;
         let mut mapped = Self::map(&file, path).map_err(failed)?;
         mapped.kept = OpenFile::new(file);
@@ -229,7 +229,7 @@ impl MappedFile {
             Err(_) if self.path == Path::new("") => return Ok(()), // a temporary file of this run
             named => named.ok().map(|metadata| Stamp::of(&metadata)),
         };
-        let failed = |error: std::io::Error| Error::io("cannot read", &error).in_file(&self.path);
+        let failed = unreadable(&self.path);
         let kept = self.kept.as_ref().map(|kept| kept.0.metadata()).transpose().map_err(failed)?;
         let kept = kept.map(|metadata| Stamp::of(&metadata));
         if named.is_none() && kept.is_none() {

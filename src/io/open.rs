@@ -1,5 +1,6 @@
 //! Files that describe other files or unfinished work: opened without waiting, and read only up to a limit.
 
+use crate::error::Error;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::path::Path;
@@ -9,6 +10,16 @@ use std::path::Path;
 pub(crate) fn is_absent(error: &io::Error) -> bool {
     let is_invalid = cfg!(windows) && error.kind() == io::ErrorKind::InvalidFilename;
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) || is_invalid
+}
+
+/// Returns a function that describes an error of the system while reading a file or a folder.
+pub(crate) fn unreadable(path: &Path) -> impl Fn(io::Error) -> Error + Copy {
+    move |error| Error::io("cannot read", &error).in_file(path)
+}
+
+/// Returns a function that describes an error of the system while writing a file or a folder.
+pub(crate) fn unwritable(path: &Path) -> impl Fn(io::Error) -> Error + Copy {
+    move |error| Error::cannot("write", &error).in_file(path)
 }
 
 /// Treatment of a symbolic link in place of a file.

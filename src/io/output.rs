@@ -7,6 +7,7 @@
 use super::destination::{OutputKind, exists, standard_output};
 use super::map::{MappedFile, cut_short, is_fault};
 use super::naming::{self, close};
+use super::open::unreadable;
 use super::sink::{Appended, Sink};
 use super::temporaries::{self, Named};
 use crate::error::{Error, Result};
@@ -133,7 +134,7 @@ impl Output {
     /// # Errors
     /// When it cannot be read.
     pub fn read_again(&self) -> Result<MappedFile> {
-        MappedFile::of(&self.file).map_err(|error| Error::io("cannot read", &error).in_file(self.path()))
+        MappedFile::of(&self.file).map_err(unreadable(self.path()))
     }
 
     /// Gives the complete output its name; with `sync`, data and name are on the disk afterwards. An interrupt finds both

@@ -9,8 +9,8 @@ mod quantize;
 mod recorded;
 mod shared;
 
-pub use crate::error::RecordedOptions;
 pub use quantize::{QuantizeOptions, SchemeRule};
+pub use recorded::RecordedOptions;
 pub use shared::{Defect, ModelOptions, Size, TensorOptions};
 
 use crate::dtype::Dtype;

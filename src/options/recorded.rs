@@ -1,10 +1,14 @@
 //! The options in effect, by their names.
 
 use super::{BitcastOptions, CastOptions, DequantizeOptions, PromoteOptions, QuantizeOptions};
-use crate::error::RecordedOptions;
 use crate::text::shorten;
-use serde::Serialize;
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// The options in effect that influence the bytes of an output, by their names. The manifest of a folder and the report
+/// contain them, and a run continues another one only if these are the same.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RecordedOptions(pub(crate) Map<String, Value>);
 
 impl RecordedOptions {
     /// Records the options of an operation.

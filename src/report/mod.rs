@@ -16,8 +16,9 @@ pub use crate::job::{FileReport, TensorReport};
 #[cfg(feature = "cli")]
 pub use html::{ExponentSpread, page};
 
-use crate::error::{Error, RecordedOptions};
+use crate::error::Error;
 use crate::kernel::{Counts, Loss};
+use crate::options::RecordedOptions;
 use crate::text::shorten;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};

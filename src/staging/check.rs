@@ -2,9 +2,8 @@
 
 use super::files::{check_folders, exists, find_name, stray_above};
 use super::{Manifest, Start, replaced, sum_at};
-use crate::container::sum_of;
 use crate::error::{Blocker, Error, Kind, Result, Wanted};
-use crate::io::open::Links;
+use crate::io::open::{Links, unreadable};
 use crate::io::output::{WORK, check_folder, is_own};
 use crate::io::temporaries::{END, MANIFEST};
 use crate::text::shorten;
@@ -93,17 +92,15 @@ pub(super) fn check_places(folder: &Path, manifest: &Manifest) -> Result<()> {
 
 pub(crate) fn is_unfinished(folder: &Path) -> Result<bool> {
     // The error names the folder, which the process may not be allowed to search.
-    find_name(&folder.join(WORK)).map_err(|error| Error::io("cannot read", &error).in_file(folder))
+    find_name(&folder.join(WORK)).map_err(unreadable(folder))
 }
 
 /// Describes the first difference between a folder and its manifest, if any; the content of shards is not compared.
 pub(crate) fn difference(folder: &Path, manifest: &Manifest) -> Result<Option<String>> {
-    let texts = manifest.texts.iter().map(|(file, text)| (file, text.len() as u64, sum_of(text.as_bytes()).finalize()));
-    let side_files = manifest.copied().filter_map(|side| Some((&side.file, side.bytes, side.sum?)));
-    for (file, bytes, sum) in side_files.chain(texts) {
+    for (file, bytes, sum) in manifest.side_sums() {
         let path = folder.join(file);
         if !fs::metadata(&path).is_ok_and(|found| found.len() == bytes)
-            || sum_at(&path, bytes, Links::Follow, 1)? != sum
+            || Some(sum_at(&path, bytes, Links::Follow, 1)?) != sum
         {
             let what = if exists(&path)? { "holds something else" } else { "is missing" };
             return Ok(Some(format!("{} {what}", shorten(file))));

@@ -3,7 +3,7 @@
 use crate::container::sum_of;
 use crate::error::{Blocker, Error, Result};
 use crate::io::map::MappedFile;
-use crate::io::open::{Links, is_absent, open_regular, read_regular};
+use crate::io::open::{Links, is_absent, open_regular, read_regular, unreadable};
 use crate::io::temporaries::{DONE, FILES, OLD};
 use crate::text::shorten;
 use crate::threads::each;
@@ -15,7 +15,7 @@ use std::path::Path;
 
 /// True if something has this name, including a link that leads nowhere.
 pub(super) fn exists(path: &Path) -> Result<bool> {
-    find_name(path).map_err(|error| Error::io("cannot read", &error).in_file(path))
+    find_name(path).map_err(unreadable(path))
 }
 
 pub(super) fn find_name(path: &Path) -> io::Result<bool> {
@@ -54,7 +54,7 @@ pub(super) fn check_folders(work: &Path) -> Result<()> {
 pub(super) fn text(path: &Path) -> Result<Vec<u8>> {
     /// Maximum length in bytes; a million tensors in one shard take less.
     const MOST: u64 = 1 << 30;
-    read_regular(path, MOST, Links::Refuse).map_err(|error| Error::io("cannot read", &error).in_file(path))
+    read_regular(path, MOST, Links::Refuse).map_err(unreadable(path))
 }
 
 /// Reads JSON that a run of this program has written.
@@ -71,7 +71,7 @@ pub(super) fn json<T: Serialize>(value: &T) -> Result<Vec<u8>> {
 /// Computes the CRC-32 of a file, which must be a regular file of this many bytes.
 pub(crate) fn sum_at(path: &Path, bytes: u64, links: Links, threads: usize) -> Result<u32> {
     const PIECE: usize = 4 << 20;
-    let file = open_regular(path, links).map_err(|error| Error::io("cannot read", &error).in_file(path))?;
+    let file = open_regular(path, links).map_err(unreadable(path))?;
     let file = MappedFile::opened(file, path)?;
     if file.len() as u64 != bytes {
         return Err(Error::new(format!("has {} bytes in place of {bytes}", file.len())).in_file(path));

@@ -2,6 +2,7 @@
 
 use crate::error::{Blocker, Error, Kind, Result, Wanted};
 use crate::io::in_use::retried;
+use crate::io::open::unreadable;
 use crate::io::output::{directory_of, sync_folder, uninterrupted};
 use crate::io::temporaries::{LOCK, OLD, move_to_temporary};
 use std::fs::{self, File, TryLockError};
@@ -73,7 +74,7 @@ pub(super) fn lock(work: &Path, sharing: Sharing) -> Result<Option<File>> {
     };
     // The previous holder may have removed the file, and a third run may hold a new file of the same name.
     let is_mine = match locked {
-        Ok(()) => is_at(&file, &path).map_err(|error| Error::io("cannot read", &error).in_file(&path))?,
+        Ok(()) => is_at(&file, &path).map_err(unreadable(&path))?,
         Err(TryLockError::WouldBlock) => false,
         Err(TryLockError::Error(_)) => return Ok(None),
     };

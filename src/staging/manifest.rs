@@ -2,18 +2,20 @@
 
 use super::Start;
 use super::files::{json, sum_at};
-use crate::container::checkpoint::{StoredPath, is_index, is_inside, is_plain, is_shard_name};
+use crate::container::checkpoint::{is_index, is_inside, is_plain, is_shard_name};
 use crate::container::sum_of;
 use crate::error::{Error, Kind, Result};
-use crate::io::open::Links;
+use crate::io::open::{Links, unreadable};
 use crate::io::output::is_own;
 use crate::options::RecordedOptions;
 use crate::text::{hex_digits, shorten};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashSet};
+#[cfg(all(unix, feature = "cli"))]
+use std::ffi::OsStr;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 /// Content of a checkpoint, and the options that it is made with.
@@ -70,7 +72,7 @@ impl ManifestSource {
     }
 
     fn of(path: &Path, name: String) -> Result<Self> {
-        let failed = |error: std::io::Error| Error::io("cannot read", &error).in_file(path);
+        let failed = unreadable(path);
         let metadata = fs::metadata(path).map_err(failed)?;
         let (sign, modified) = match metadata.modified().map_err(failed)?.duration_since(UNIX_EPOCH) {
             Ok(since) => ("", since),
@@ -78,6 +80,36 @@ impl ManifestSource {
         };
         let modified = format!("{sign}{}.{:09}", modified.as_secs(), modified.subsec_nanos());
         Ok(Self { file: name, bytes: metadata.len(), modified, header: None, sum: None })
+    }
+}
+
+/// A path in JSON: text, or bytes if it is not text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum StoredPath {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+impl StoredPath {
+    /// Stores a path in a form that is valid in any folder.
+    pub(crate) fn absolute(path: &Path) -> Self {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        match path.into_os_string().into_string() {
+            Ok(text) => Self::Text(text),
+            Err(other) => Self::Bytes(other.as_encoded_bytes().to_owned()),
+        }
+    }
+
+    #[cfg(feature = "cli")] // for the command that continues the work
+    pub(super) fn path(&self) -> PathBuf {
+        match self {
+            Self::Text(text) => text.into(),
+            #[cfg(unix)]
+            Self::Bytes(bytes) => PathBuf::from(<OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(bytes)),
+            #[cfg(not(unix))]
+            Self::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned().into(),
+        }
     }
 }
 
@@ -114,6 +146,13 @@ impl Manifest {
     /// Returns the side files that are copied unchanged.
     pub(super) fn copied(&self) -> impl Iterator<Item = &ManifestSource> {
         self.side_files.iter().filter(|side| !self.texts.contains_key(&side.file))
+    }
+
+    /// Returns all files except shards, with their lengths and checksums.
+    pub(super) fn side_sums(&self) -> impl Iterator<Item = (&String, u64, Option<u32>)> {
+        let copied = self.copied().map(|side| (&side.file, side.bytes, side.sum));
+        let text = |(file, text): (_, &String)| (file, text.len() as u64, Some(sum_of(text.as_bytes()).finalize()));
+        copied.chain(self.texts.iter().map(text))
     }
 
     /// True if another run can continue the work; false for `bitcast` and `promote`.

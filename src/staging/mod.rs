@@ -22,18 +22,22 @@ mod older;
 mod open;
 mod place;
 mod records;
-mod side_files;
+#[cfg(feature = "cli")]
+mod state;
 
 pub(crate) use crate::io::temporaries::Start;
 pub(crate) use check::{check, difference, is_unfinished};
 pub(crate) use files::sum_at;
-pub(crate) use manifest::{Manifest, ManifestShard, ManifestSource};
+pub(crate) use manifest::{Manifest, ManifestShard, ManifestSource, StoredPath};
 pub(crate) use older::replaced;
+#[cfg(feature = "cli")]
+pub(crate) use state::{InterruptedWork, WorkState};
 
 use crate::error::{Error, Result};
+use crate::io::open::unwritable;
 use crate::io::output::{Destination, NewFolder, keep_at_interrupt, sync_folder};
 use crate::io::temporaries::{DONE, FILES, Kept, MANIFEST, OLD};
-use crate::text::{counted, path_text, write_json};
+use crate::text::{counted, path_text};
 use files::exists;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
@@ -126,14 +130,6 @@ impl Staging {
         exists(&self.work.join(OLD))
     }
 
-    fn write(&self, destination: Destination, content: &[u8]) -> Result<()> {
-        destination.write(self.sync, |file| file.write_all(content))
-    }
-
-    fn write_json<T: Serialize>(&self, destination: Destination, document: &T) -> Result<()> {
-        destination.write(self.sync, |file| write_json(file, document))
-    }
-
     /// True if everything is in its place, and only the work folder has to be removed.
     pub(crate) fn is_ended(&self) -> bool {
         self.ended.is_some()
@@ -150,18 +146,11 @@ impl Staging {
         self.put_in_place(kept)
     }
 
-    /// Flushes the folders that contain new files, and their parents.
-    fn sync_names(&self) -> Result<()> {
-        if !self.sync {
-            return Ok(());
-        }
-        let mut folders = BTreeSet::from([self.folder.clone()]);
-        folders.extend(self.folder.parent().map(Path::to_owned));
-        for file in self.manifest.files() {
-            let above = Path::new(file).ancestors().skip(1).filter(|above| *above != Path::new(""));
-            folders.extend(above.map(|above| self.folder.join(above)));
-        }
-        folders.iter().try_for_each(|path| sync_name(path))
+    /// Flushes the folders of all files below `root`, inner ones first.
+    fn sync_folders(&self, root: &Path) -> Result<()> {
+        let inner = self.manifest.files().flat_map(|file| Path::new(file).ancestors().skip(1));
+        let folders: BTreeSet<PathBuf> = inner.map(|inner| root.join(inner)).collect();
+        folders.iter().rev().filter(|_| self.sync).try_for_each(|folder| sync_name(folder))
     }
 
     /// Keeps the work from now on if the run is interrupted or fails, unless [`Self::fail`] removes it.
@@ -198,7 +187,7 @@ pub(crate) fn are_done<'a>(folder: &Path, mut shards: impl Iterator<Item = &'a M
 }
 
 fn sync_name(folder: &Path) -> Result<()> {
-    sync_folder(folder).map_err(|error| Error::cannot("write", &error).in_file(folder))
+    sync_folder(folder).map_err(unwritable(folder))
 }
 
 /// Removes records, finished files, and last the manifest, which describes them. Files of an older checkpoint stay.

@@ -5,12 +5,11 @@ use super::Manifest;
 use super::files::{exists, stray_above};
 use crate::container::checkpoint::{is_index, is_shard_name, weight_map};
 use crate::error::{Blocker, Error, Kind, Result, Wanted};
-use crate::io::open::is_absent;
+use crate::io::open::{is_absent, unreadable};
 use crate::io::output::WORK;
 use crate::io::temporaries::OLD;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 /// Returns the files that a new checkpoint would replace in a folder: its indexes and their shards, or its only shard,
@@ -44,7 +43,7 @@ pub(super) fn known(
 fn find(places: &[PathBuf], manifest: &Manifest, is_new: impl Fn(&Path) -> bool) -> Result<BTreeMap<String, PathBuf>> {
     let mut there = BTreeMap::new();
     for place in places {
-        let failed = |error: io::Error| Error::io("cannot read", &error).in_file(place);
+        let failed = unreadable(place);
         let mut found = Vec::new();
         match fs::read_dir(place) {
             Err(error) if is_absent(&error) => continue,

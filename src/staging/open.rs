@@ -4,13 +4,13 @@ use super::files::{check_folders, exists, json, read};
 use super::lock::{Sharing, lock};
 use super::manifest::Manifest;
 use super::place::recover;
-use super::records::check_records;
+use super::records::Record;
 use super::{End, Hold, Records, Staging, Start, check, clear, sync_name};
-use crate::container::checkpoint;
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::output::{Destination, NewFolder, WORK, create_folders, remove_leftovers};
 use crate::io::temporaries::{DONE, END, FILES, MANIFEST};
-
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
 use std::path::Path;
 
 impl Staging {
@@ -23,13 +23,7 @@ impl Staging {
         sync: bool,
         source: Option<&Path>,
     ) -> Result<Self> {
-        let free = |is_other: bool| {
-            let error = Error::new("another tcast has finished its work in it")
-                .in_file(folder)
-                .of(Kind::Exists(Wanted::Folder));
-            if is_other { Err(error) } else { Ok(()) }
-        };
-        check(folder, start, &manifest).and_then(free)?;
+        check_free(folder, start, &manifest)?;
         let work = folder.join(WORK);
         let is_new = !folder.exists();
         let mut hold = Hold::default();
@@ -53,34 +47,34 @@ impl Staging {
             }
         }
         // Between the check and the lock, another run may have finished its work.
-        check(folder, start, &manifest).and_then(free)?;
+        check_free(folder, start, &manifest)?;
         recover(folder, &work)?;
-        if exists(&work.join(END))? {
-            let mut staging = Self::at_end(folder, sync)?;
+        let is_ended = exists(&work.join(END))?;
+        if is_ended && start == Start::Replace {
+            let mut staging = Self::stored(folder, sync)?;
             staging.hold.locks.append(&mut hold.locks);
+            staging.clean_up(None)?;
+            drop(staging);
+            hold.made.drain(..).for_each(NewFolder::keep);
+            return Self::open(folder, manifest, start, sync, source);
+        }
+        if !is_ended {
             if start == Start::Replace {
-                staging.clean_up(None)?;
-                drop(staging);
-                hold.made.drain(..).for_each(NewFolder::keep);
-                return Self::open(folder, manifest, start, sync, source);
+                clear(&work);
             }
-            staging.manifest.check_same(&manifest, start).map_err(|error| error.in_file(folder))?;
+            create_folders(&work.join(FILES))?;
+            create_folders(&work.join(DONE))?;
+            if sync {
+                folder.parent().into_iter().chain([folder]).try_for_each(sync_name)?;
+            }
+            write_manifest(folder, &manifest, sync)?;
+        }
+        let staging = Self { hold, ..Self::stored(folder, sync)? };
+        staging.manifest.check_same(&manifest, start).map_err(|error| error.in_file(folder))?;
+        if is_ended {
             return Ok(staging);
         }
-        if start == Start::Replace {
-            clear(&work);
-        }
-        create_folders(&work.join(FILES))?;
-        create_folders(&work.join(DONE))?;
-        if sync {
-            folder.parent().into_iter().chain([folder]).try_for_each(sync_name)?;
-        }
-        let path = work.join(MANIFEST);
-        let begun = Self { start, is_new, hold, ..Self::begun(folder, manifest, None, sync) };
-        begun.decide(&path)?;
-        let manifest = read_manifest(folder)?;
-        manifest.check_same(&begun.manifest, start).map_err(|error| error.in_file(folder))?;
-        let mut staging = Self { hash: manifest.hash()?, manifest, ..begun };
+        let mut staging = Self { start, is_new, ..staging };
         if start == Start::Resume {
             // No other run is working.
             for folder in [FILES, DONE, ""] {
@@ -97,24 +91,11 @@ impl Staging {
         Ok(staging)
     }
 
-    /// Writes this run's manifest, unless there is one.
-    fn decide(&self, path: &Path) -> Result<()> {
-        if exists(path)? {
-            return Ok(());
-        }
-        self.manifest.check_names().map_err(|error| error.in_file(&self.folder))?;
-        let text = json(&self.manifest)?;
-        let outcome = Destination::new(path, false, &[]).and_then(|destination| self.write(destination, &text));
-        // Another part may have written it first.
-        outcome.or_else(|error| if exists(path)? { Ok(()) } else { Err(error) })
-    }
-
     /// Opens the work of runs that have ended. Fails if there is no such work, or a run is still working.
     pub(crate) fn reopen(folder: &Path, sync: bool) -> Result<Self> {
         let work = folder.join(WORK);
-        let path = work.join(MANIFEST);
         check_folders(&work)?;
-        if !exists(&path)? && !exists(&work.join(END))? {
+        if !exists(&work.join(MANIFEST))? && !exists(&work.join(END))? {
             let error = Error::new("holds no unfinished conversion").in_file(folder);
             return Err(error.remedy("give the folder that the parts were written into"));
         }
@@ -123,38 +104,57 @@ impl Staging {
         Ok(Self { hold, ..Self::stored(folder, sync)? })
     }
 
+    /// Reads the state of the work in a folder, for a run that has no lock yet.
     pub(super) fn stored(folder: &Path, sync: bool) -> Result<Self> {
-        if exists(&folder.join(WORK).join(END))? {
-            return Self::at_end(folder, sync);
-        }
-        let manifest = read_manifest(folder)?;
-        Ok(Self { hash: manifest.hash()?, ..Self::begun(folder, manifest, None, sync) })
-    }
-
-    fn begun(folder: &Path, manifest: Manifest, ended: Option<Records>, sync: bool) -> Self {
         let work = folder.join(WORK);
-        let (start, is_new, before) = (Start::Part, false, 0);
-        let (folder, hash) = (folder.to_owned(), String::new());
-        Self { folder, work, manifest, hash, ended, start, sync, is_new, before, hold: Hold::default() }
-    }
-
-    /// Opens a checkpoint that is already in its place.
-    fn at_end(folder: &Path, sync: bool) -> Result<Self> {
-        let path = folder.join(WORK).join(END);
-        let checked = |end: End<Manifest, Records>| {
-            end.manifest.check_names()?;
-            check_records(&end)?;
-            Ok(end)
+        let end = work.join(END);
+        let is_ended = exists(&end)?;
+        let path = if is_ended { end } else { work.join(MANIFEST) };
+        let stored = || {
+            let (manifest, ended): (Manifest, _) = if is_ended {
+                let End { manifest, done } = read::<End<_, Records>>(&path)?;
+                (manifest, Some(done))
+            } else {
+                (read(&path)?, None)
+            };
+            manifest.check_names()?;
+            let hash = manifest.hash()?;
+            let is_of_it = |record: &RawValue| {
+                serde_json::from_str::<Record<IgnoredAny>>(record.get()).is_ok_and(|record| record.of == hash)
+            };
+            if let Some(done) = &ended
+                && !manifest.shards.iter().all(|shard| done.get(&shard.file).is_some_and(|record| is_of_it(record)))
+            {
+                return Err(Error::new("its manifest is not the one of its records"));
+            }
+            Ok((manifest, hash, ended))
         };
-        let end = read(&path).and_then(checked);
-        let End { manifest, done } = end.map_err(|error| error.in_file(&path).of(checkpoint::without_end(folder)))?;
-        Ok(Self::begun(folder, manifest, Some(done), sync))
+        let (manifest, hash, ended) =
+            stored().map_err(|error| error.in_file(&path).of(Kind::Interrupted(folder.to_owned())))?;
+        let (folder, start, hold) = (folder.to_owned(), Start::Part, Hold::default());
+        Ok(Self { folder, work, manifest, hash, ended, start, sync, is_new: false, before: 0, hold })
     }
 }
 
-/// Reads the manifest of earlier work; if that fails, the error says how to begin again.
-fn read_manifest(folder: &Path) -> Result<Manifest> {
+/// Refuses a folder with something else than the work of this run.
+fn check_free(folder: &Path, start: Start, manifest: &Manifest) -> Result<()> {
+    if check(folder, start, manifest)? {
+        let error = Error::new("another tcast has finished its work in it").in_file(folder);
+        return Err(error.of(Kind::Exists(Wanted::Folder)));
+    }
+    Ok(())
+}
+
+/// Writes a manifest, unless there is one.
+fn write_manifest(folder: &Path, manifest: &Manifest, sync: bool) -> Result<()> {
     let path = folder.join(WORK).join(MANIFEST);
-    let checked = |manifest: Manifest| manifest.check_names().map(|()| manifest);
-    read(&path).and_then(checked).map_err(|error| error.in_file(&path).of(checkpoint::without_manifest(folder)))
+    if exists(&path)? {
+        return Ok(());
+    }
+    manifest.check_names().map_err(|error| error.in_file(folder))?;
+    let text = json(manifest)?;
+    let written = Destination::new(&path, false, &[])
+        .and_then(|destination| destination.write(sync, |file| file.write_all(&text)));
+    // Another part may have written it first.
+    written.or_else(|error| if exists(&path)? { Ok(()) } else { Err(error) })
 }

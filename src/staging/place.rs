@@ -28,7 +28,8 @@ use crate::container::checkpoint::is_index;
 use crate::error::{Blocker, Error, Result};
 use crate::io::identity::check_apart;
 use crate::io::in_use::{check_not_in_use, retried};
-use crate::io::output::{Destination, WORK, create_folders, directory_of};
+use crate::io::open::unwritable;
+use crate::io::output::{WORK, create_folders, directory_of};
 use crate::io::temporaries::{DONE, END, FILES, Kept, LOCK, MANIFEST, OLD, keep_after};
 use crate::text::{path_text, shorten};
 use std::collections::{BTreeMap, BTreeSet};
@@ -77,12 +78,8 @@ impl Staging {
         let inner = new.join(WORK);
         create_folders(&inner)?;
         self.hold.locks.extend(lock(&inner, Sharing::Alone)?);
-        self.write_json(Destination::within(&inner.join(END)), &self.end())?;
-        if self.sync {
-            let folders = self.manifest.files().flat_map(|file| Path::new(file).ancestors().skip(1));
-            let folders: BTreeSet<PathBuf> = folders.map(|inner| new.join(inner)).collect();
-            folders.iter().rev().try_for_each(|folder| sync_name(folder))?;
-        }
+        self.write_end(&inner)?;
+        self.sync_folders(&new)?;
         remove_aside(&aside)?;
         Ok(Some((aside, real)))
     }
@@ -145,13 +142,13 @@ impl Staging {
         for file in self.manifest.files() {
             if exists(&self.staged(file))? {
                 if self.manifest.index.as_ref() == Some(file) {
-                    self.sync_names()?; // the index makes all the rest count
+                    self.sync_folders(&self.folder)?; // the index makes all the rest count
                 }
                 rename(&self.staged(file), &self.folder.join(file))?;
             }
         }
-        self.sync_names()?;
-        self.write_json(Destination::within(&self.work.join(END)), &self.end())
+        self.sync_folders(&self.folder)?;
+        self.write_end(&self.work)
     }
 
     /// True if a folder is the one that this output replaced: it has the same manifest.
@@ -166,7 +163,7 @@ impl Staging {
     }
 
     fn remove_old(&mut self) -> Result<()> {
-        let failed = |error: io::Error| Error::cannot("write", &error).in_file(&self.folder);
+        let failed = unwritable(&self.folder);
         if let Some(aside) = aside(&self.folder).filter(|aside| exists(aside).unwrap_or(true)) {
             if self.is_replaced(&aside)? {
                 let older = older::known(std::slice::from_ref(&aside), &self.manifest, |_| false)?;
@@ -217,9 +214,7 @@ pub(super) fn recover(folder: &Path, work: &Path) -> Result<()> {
         (false, true) => Ok(()), // the old checkpoint
         // Without a manifest, the folder belongs to different work.
         (true, false) if !exists(&files)? && exists(&work.join(MANIFEST))? => match fs::rename(&aside, &files) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(Error::cannot("write", &error).in_file(&aside))
-            }
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(unwritable(&aside)(error)),
             _ => Ok(()), // another part was faster
         },
         _ => remove_aside(&aside),

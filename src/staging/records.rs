@@ -1,24 +1,27 @@
-//! Records of finished shards, one file for each, so that finished shards count in a later run.
+//! Finished files: the records of shards, one file for each, so that finished shards count in a later run; and the side
+//! files, which are copied from the source or newly made.
 
-use super::files::{is_there, read, sum_at, text};
-use super::manifest::{Manifest, ManifestShard};
-use super::{End, Records, Staging};
+use super::files::{is_there, read, stray_above, sum_at, text};
+use super::manifest::ManifestShard;
+use super::{End, Staging};
+use crate::container::sum_of;
 use crate::error::{Error, Kind, Result};
+use crate::io::map::MappedFile;
 use crate::io::open::Links;
-use crate::io::output::Destination;
-use crate::io::temporaries::DONE;
-use crate::text::{counted, shorten};
+use crate::io::output::{Destination, create_folders};
+use crate::io::temporaries::{DONE, END};
+use crate::text::{counted, shorten, write_json};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::ser::{Error as _, SerializeMap};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Record of a finished shard.
 #[derive(Serialize, Deserialize)]
-struct Record<T> {
+pub(super) struct Record<T> {
     /// Hash of the manifest; records with another hash do not count.
-    of: String,
+    pub(super) of: String,
     /// CRC-32 of the shard.
     sum: u32,
     done: T,
@@ -54,7 +57,8 @@ impl Staging {
     /// be resumed.
     pub(crate) fn record<T: Serialize>(&mut self, shard: &str, sum: u32, done: &T) -> Result<()> {
         let record = Record { of: self.hash.clone(), sum, done };
-        self.write_json(Destination::within(&self.record_path(shard)), &record)?;
+        let destination = Destination::within(&self.record_path(shard));
+        destination.write(self.sync, |file| write_json(file, &record))?;
         if self.manifest.can_resume() {
             self.keep();
         }
@@ -75,12 +79,13 @@ impl Staging {
 
     pub(super) fn check_complete(&self) -> Result<()> {
         let shards = &self.manifest.shards;
+        let missing = |error: Error| error.remedy("run one of the parts again").of(Kind::Incomplete);
         let is_missing = |shard: &&ManifestShard| self.record_of::<IgnoredAny>(shard).is_none();
-        let missing: Vec<&String> = shards.iter().filter(is_missing).map(|shard| &shard.file).collect();
-        if let Some(first) = missing.first() {
-            let (missing, all) = (missing.len(), shards.len());
+        let absent: Vec<&String> = shards.iter().filter(is_missing).map(|shard| &shard.file).collect();
+        if let Some(first) = absent.first() {
+            let (count, all) = (absent.len(), shards.len());
             let message = format!(
-                "{missing} of {} are not there yet, {} is the first",
+                "{count} of {} are not there yet, {} is the first",
                 counted(all as u64, "shard"),
                 shorten(first)
             );
@@ -89,32 +94,63 @@ impl Staging {
         }
         self.add_side_files(None)?;
         for side in self.manifest.copied() {
-            let again = |error: Error| error.remedy("run one of the parts again").of(Kind::Incomplete);
-            self.check_side_file(side).map_err(again)?;
+            if !self.has_file(&side.file, side.bytes, side.sum).map_err(missing)? {
+                let error = Error::new("is damaged: its checksum is wrong").in_file(&self.place_of(&side.file)?);
+                return Err(missing(error));
+            }
         }
         Ok(())
     }
 
-    /// Returns the content of `end.json`, which is written once everything is in its place.
-    pub(super) fn end(&self) -> End<&Manifest, RecordFiles<'_>> {
-        End { manifest: &self.manifest, done: RecordFiles(self) }
+    /// Copies side files that are missing or damaged, and writes the newly made ones.
+    pub(super) fn add_side_files(&self, source: Option<&Path>) -> Result<()> {
+        for (file, bytes, sum) in self.manifest.side_sums() {
+            if self.has_file(file, bytes, sum).unwrap_or(false) {
+                continue;
+            }
+            match (self.manifest.texts.get(file), source) {
+                (Some(text), _) => self.add(file, text.as_bytes())?,
+                (None, Some(source)) => {
+                    let content = MappedFile::open(&source.join(file))?;
+                    self.add(file, &content).map_err(|error| error.in_file(content.path()))?;
+                    content.check_unchanged()?;
+                    if sum.is_some_and(|sum| sum != sum_of(&content).finalize()) {
+                        let error = Error::new("the file was changed during the work").in_file(content.path());
+                        return Err(error.remedy("start again when nothing writes to it"));
+                    }
+                }
+                (None, None) => {}
+            }
+        }
+        Ok(())
     }
-}
 
-/// Refuses a manifest that does not belong to the records stored with it.
-pub(super) fn check_records(End { manifest, done }: &End<Manifest, Records>) -> Result<()> {
-    let hash = manifest.hash()?;
-    let is_of_it = |record: &RawValue| {
-        serde_json::from_str::<Record<IgnoredAny>>(record.get()).is_ok_and(|record| record.of == hash)
-    };
-    if manifest.shards.iter().all(|shard| done.get(&shard.file).is_some_and(|record| is_of_it(record))) {
-        return Ok(());
+    /// True if a finished file of this length has this checksum.
+    fn has_file(&self, file: &str, bytes: u64, sum: Option<u32>) -> Result<bool> {
+        let found = sum_at(&self.place_of(file)?, bytes, Links::Refuse, 1)?;
+        Ok(sum.is_none_or(|sum| sum == found))
     }
-    Err(Error::new("its manifest is not the one of its records"))
+
+    fn add(&self, file: &str, content: &[u8]) -> Result<()> {
+        let path = self.staged(file);
+        if let Some(stray) = stray_above(&self.work, &path) {
+            return Err(Error::new("is a link or a file where tcast keeps a folder").in_file(stray));
+        }
+        if let Some(folder) = path.parent() {
+            create_folders(folder)?;
+        }
+        self.place(file).write(self.sync, |file| file.write_all(content))
+    }
+
+    /// Writes [`END`] into a work folder, once everything is in its place.
+    pub(super) fn write_end(&self, work: &Path) -> Result<()> {
+        let end = End { manifest: &self.manifest, done: RecordFiles(self) };
+        Destination::within(&work.join(END)).write(self.sync, |file| write_json(file, &end))
+    }
 }
 
 /// Records of all shards by name. Serializing reads them one at a time, because a record can be large.
-pub(super) struct RecordFiles<'a>(&'a Staging);
+struct RecordFiles<'a>(&'a Staging);
 
 impl Serialize for RecordFiles<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -2,7 +2,7 @@
 //! command that downloads it.
 
 use super::names::{file_names, folders_of_shards, has_shards};
-use crate::container::{by_extension, known_formats, probe_on};
+use crate::container::{by_extension, formats, known_formats, probe_on};
 use crate::error::{Error, Kind};
 use crate::io::output::{directory_of, in_home};
 use crate::text::{CURL, quoted};
@@ -129,7 +129,7 @@ pub(super) fn without_shards(folder: &Path) -> Error {
     const FEW: usize = 8;
     /// Extensions of files that hold tensors in formats of other programs.
     const OTHERS: [&str; 11] = ["bin", "ckpt", "gguf", "ggml", "h5", "hdf5", "keras", "msgpack", "pickle", "pt", "pth"];
-    let what = "is a folder without .safetensors files";
+    let what = &*format!("is a folder without {} files", formats(|format| format.format_info().shards.is_some()));
     let error = |what: &str, remedy: String| Error::new(what).in_file(folder).remedy(remedy);
     let inner = folders_of_shards(folder);
     if !inner.is_empty() {

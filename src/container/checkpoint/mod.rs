@@ -9,21 +9,19 @@ mod index;
 mod missing;
 mod names;
 mod side_files;
-mod unfinished;
 
 pub use disagreements::Disagreement;
 pub use index::{INDEX, Index, index_in_place_of, index_text, shard_names, weight_map};
 pub(crate) use names::has_shards;
 pub use names::{description, is_index, is_plain, is_shard_name};
 pub use side_files::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, SideFiles, descriptions, is_inside, with_dtype};
-pub(crate) use unfinished::{StoredPath, without_end, without_manifest};
 
 use super::{Input, SHARDS, Tensor, probe_on};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::io::map::MappedFile;
-use crate::io::open::{Links, read_regular};
-use crate::io::output::directory_of;
+use crate::io::open::{Links, is_absent, read_regular, unreadable};
+use crate::io::output::{WORK, directory_of};
 use crate::text::{move_file, shorten};
 use disagreements::Disagreements;
 use missing::{explain, without_shards};
@@ -184,13 +182,25 @@ fn find(path: &Path, threads: usize) -> Result<Checkpoint> {
         false if is_index(&name) => directory_of(path),
         false => return Ok(Checkpoint { shards: vec![probe_on(threads, path)?], ..Checkpoint::default() }),
     };
-    unfinished::refuse(folder)?;
+    refuse_unfinished(folder)?;
     let files = ShardFolder::read(folder, if folder == path { None } else { Some(&name) })?;
     let checkpoint = match &files.index {
         Some(index) => open_indexed(&files, Index::read(&folder.join(index))?, threads),
         None => open_all_of(&files, threads),
     }?;
     Ok(Checkpoint { folder: Some(folder.to_owned()), ..checkpoint })
+}
+
+/// Refuses a folder with an unfinished conversion in it, regardless of its other contents.
+fn refuse_unfinished(folder: &Path) -> Result<()> {
+    match fs::symlink_metadata(folder.join(WORK)) {
+        Err(error) if is_absent(&error) => Ok(()),
+        Err(error) => Err(unreadable(folder)(error)),
+        Ok(_) => {
+            let error = Error::new(format!("an unfinished conversion is in it, in {WORK}")).in_file(folder);
+            Err(error.of(Kind::Interrupted(folder.to_owned())))
+        }
+    }
 }
 
 /// Reads a small file that describes others.

@@ -5,7 +5,7 @@ use crate::container::Input;
 use crate::container::json::{MapOnly, as_json, members};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::io::open::is_absent;
+use crate::io::open::{is_absent, unreadable};
 use crate::io::output::is_own;
 use crate::text::{replace_by_copy, shorten};
 use serde::de::IgnoredAny;
@@ -59,7 +59,7 @@ impl SideFiles {
         let mut folders = vec![PathBuf::new()];
         while let Some(inner) = folders.pop() {
             let path = folder.join(&inner);
-            let failed = |error: std::io::Error| Error::io("cannot read", &error).in_file(&path);
+            let failed = unreadable(&path);
             for entry in fs::read_dir(&path).map_err(failed)? {
                 let entry = entry.map_err(failed)?;
                 let name = entry.file_name().to_string_lossy().into_owned();
@@ -96,7 +96,7 @@ impl SideFiles {
             if !path.is_symlink() {
                 continue;
             }
-            let target = fs::canonicalize(&path).map_err(|error| Error::io("cannot read", &error).in_file(&path))?;
+            let target = fs::canonicalize(&path).map_err(unreadable(&path))?;
             let is_inside = fs::canonicalize(folder).is_ok_and(|folder| target.starts_with(folder));
             if !is_inside && !shards.iter().any(|shard| folder_of(shard.path()).as_deref() == target.parent()) {
                 let copy = folder.join(format!("{file}.copy"));

@@ -25,7 +25,7 @@ use serde::{Deserialize, Deserializer};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
-use write::{Places, write_header};
+use write::{align, write_header};
 
 /// Maximum length of a header, by the format's own rule.
 const MAX_HEADER: u64 = 100_000_000;
@@ -100,7 +100,8 @@ impl Container for Safetensors {
     ) -> Result<FileLayout> {
         let mut notes = Notes { tensors: BTreeMap::new(), version: 1 };
         let all = || (0..tensors.count()).map(|at| tensors.get(at));
-        let mut places = Places::with_capacity(tensors.count());
+        let mut places = Vec::with_capacity(tensors.count());
+        let (mut end, mut are_aligned) = (0_u64, true);
         let mut names = NameHashes::with_capacity(tensors.count());
         for tensor in all() {
             let refuse = |message: &str| Err(Error::new(message).in_tensor(&tensor.name));
@@ -110,18 +111,23 @@ impl Container for Safetensors {
             names.add(&tensor.name);
             let (stored, note) = store(&tensor).map_err(|error| error.in_tensor(&tensor.name))?;
             notes.tensors.extend(note.map(|note| (tensor.name.to_string(), note)));
-            places.add(tensor.dtype, &stored)?;
+            let start = end;
+            end = start.checked_add(stored.bytes).ok_or_else(too_long)?;
+            are_aligned &= start.is_multiple_of(stored.alignment);
+            let form = Form::Numbers(Storage::packed(tensor.dtype));
+            places.push(Placement { form, range: start..end, crc: None });
         }
         if let Some(name) = names.repeated(all().map(|tensor| tensor.name)) {
             return Err(Error::new("two tensors have this name").in_tensor(&name));
         }
-        let mut places = places.finish(tensors)?;
+        if !are_aligned {
+            align(&mut places, tensors)?;
+        }
         let literals = write_header(tensors, &places, with_notes(metadata, &notes)?.as_deref(), threads)?;
         let start = literals.last().map_or(0, |(offset, last)| offset + last.len() as u64);
         check_length("the output would have", start.saturating_sub(8))
             .map_err(|error| error.of(Kind::Unnamed(Wanted::Shards)))?;
-        let len = places.iter().map(|place| place.range.end).max().unwrap_or(0).checked_add(start);
-        let len = len.ok_or_else(too_long)?;
+        let len = end.checked_add(start).ok_or_else(too_long)?;
         for Placement { range, .. } in &mut places {
             *range = start + range.start..start + range.end;
         }

@@ -1,54 +1,27 @@
-//! Writes headers: the place of each tensor, and the JSON that describes it.
+//! Writes headers: the order of the tensors' bytes, and the JSON that describes it.
 
 use super::METADATA;
 use super::notes::{ALWAYS_JSON, StoredForm, json, store};
-use crate::container::{Form, NewTensor, NewTensors, Placement, too_long};
-use crate::dtype::Dtype;
+use crate::container::{NewTensor, NewTensors, Placement};
 use crate::error::Result;
 use crate::io::map::large_buffer;
-use crate::kernel::Storage;
 use crate::threads;
 use serde::Serialize;
 use std::ops::Range;
 
-/// Places of the tensors' bytes after the header: in the order of the header, unless that would misalign a tensor.
-pub(super) struct Places {
-    all: Vec<Placement>,
-    end: u64,
-    are_aligned: bool,
-}
-
-impl Places {
-    pub(super) fn with_capacity(count: usize) -> Self {
-        Self { all: Vec::with_capacity(count), end: 0, are_aligned: true }
+/// Moves wider types to the front, as the reference writer does, so that no tensor is misaligned.
+pub(super) fn align(places: &mut [Placement], tensors: &dyn NewTensors) -> Result<()> {
+    let alignment = |at| Ok(store(&tensors.get(at))?.0.alignment);
+    let alignments = (0..places.len()).map(alignment).collect::<Result<Vec<u64>>>()?;
+    let mut order: Vec<usize> = (0..places.len()).collect();
+    order.sort_by_key(|&at| std::cmp::Reverse(alignments[at]));
+    let mut end = 0;
+    for at in order {
+        let range = &mut places[at].range;
+        *range = end..end + (range.end - range.start); // their sum was checked
+        end = range.end;
     }
-
-    pub(super) fn add(&mut self, dtype: Dtype, stored: &StoredForm) -> Result<()> {
-        let start = self.end;
-        self.end = start.checked_add(stored.bytes).ok_or_else(too_long)?;
-        self.are_aligned &= start.is_multiple_of(stored.alignment);
-        let form = Form::Numbers(Storage::packed(dtype));
-        self.all.push(Placement { form, range: start..self.end, crc: None });
-        Ok(())
-    }
-
-    /// Returns the places. If a tensor would be misaligned, wider types come first, as in the reference writer.
-    pub(super) fn finish(mut self, tensors: &dyn NewTensors) -> Result<Vec<Placement>> {
-        if self.are_aligned {
-            return Ok(self.all);
-        }
-        let alignment = |at| Ok(store(&tensors.get(at))?.0.alignment);
-        let alignments = (0..tensors.count()).map(alignment).collect::<Result<Vec<u64>>>()?;
-        let mut order: Vec<usize> = (0..tensors.count()).collect();
-        order.sort_by_key(|&at| std::cmp::Reverse(alignments[at]));
-        let mut end = 0;
-        for at in order {
-            let range = &mut self.all[at].range;
-            *range = end..end + (range.end - range.start); // their sum was checked
-            end = range.end;
-        }
-        Ok(self.all)
-    }
+    Ok(())
 }
 
 /// Returns the length and the JSON, padded with spaces to a multiple of 8, in parts with their offsets: each thread

@@ -9,15 +9,15 @@ use super::place::Route;
 use super::{IfExists, Job, JobInput};
 use crate::container::Input;
 use crate::container::checkpoint::{
-    CONFIG, Checkpoint, HF_QUANT_CONFIG, INDEX, QUANTIZE_CONFIG, SideFiles, StoredPath, index_in_place_of, index_text,
-    shard_names, with_dtype,
+    CONFIG, Checkpoint, HF_QUANT_CONFIG, INDEX, QUANTIZE_CONFIG, SideFiles, index_in_place_of, index_text, shard_names,
+    with_dtype,
 };
 use crate::error::{Blocker, Error, Kind, Result, Wanted};
 use crate::io::identity::{Files, is_within};
 use crate::operator::Operator;
 use crate::plan::{Plan, Recoding, Spread, Step, chosen_shards, shard_sizes};
 use crate::progress::{Notice, Observer};
-use crate::staging::{self, Manifest, ManifestShard, ManifestSource, Start};
+use crate::staging::{self, Manifest, ManifestShard, ManifestSource, Start, StoredPath};
 use crate::text::{path_text, size};
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
