@@ -18,7 +18,7 @@ use crate::io::map::MappedFile;
 use crate::kernel::Storage;
 use crate::text::{counted, size};
 use external::{Externals, LinkRule};
-use protobuf::{MessageFields, NewMessage, Value, take_varint};
+use protobuf::{MessageFields, Value, take_varint};
 use std::ops::Range;
 
 /// Fields of `TensorProto`.
@@ -82,7 +82,8 @@ impl Container for Onnx {
         let message = TensorMessage::read(file, 0..file.len());
         let message = message.and_then(|message| message.head().map(|_| message));
         let message = message.map_err(|error| {
-            diagnose(file).unwrap_or_else(|| error.in_tensor(&TensorMessage::name_in(file, 0..file.len())))
+            let name = TensorMessage::name_in(file, 0..file.len());
+            diagnose(file).unwrap_or_else(|| error.in_tensor(std::str::from_utf8(name).unwrap_or_default()))
         })?;
         let mut externals = Externals::new(file.path(), LinkRule::Never);
         let name = message.name.clone();
@@ -98,40 +99,40 @@ impl Container for Onnx {
         _threads: usize,
     ) -> Result<FileLayout> {
         let tensor = only_tensor(tensors, "pb")?;
-        let mut head = NewMessage::default();
+        let mut head = Vec::new();
         for &length in tensor.shape {
             if i64::try_from(length).is_err() {
                 return Err(Error::new(format!("a dimension of {length}; ONNX counts to 2^63")).in_tensor(&tensor.name));
             }
-            head = head.number(DIMS, length);
+            head.extend(protobuf::number(DIMS, length));
         }
         let refusal = || self.refusal(tensor.dtype, false).in_tensor(&tensor.name);
-        head = head.number(DATA_TYPE, tensor.dtype.onnx_number().ok_or_else(refusal)?.into());
-        let with_name =
-            |message: NewMessage| if tensor.name.is_empty() { message } else { message.text(NAME, &tensor.name) };
-        let mut tail = NewMessage::default();
+        head.extend(protobuf::number(DATA_TYPE, tensor.dtype.onnx_number().ok_or_else(refusal)?.into()));
+        let name = if tensor.name.is_empty() { Vec::new() } else { protobuf::bytes(NAME, &*tensor.name) };
+        let mut tail = Vec::new();
         let form = form(tensor.dtype);
         let data = if tensor.dtype == Dtype::String {
-            tail = with_name(tail); // fields are written in the order of their numbers
+            tail = name; // fields are written in the order of their numbers
             tensor.text.as_ref().map_or(0, |text| text.field_bytes)
         } else {
             let data = form.bytes(tensor.count).ok_or_else(too_long)?;
-            head = with_name(head).head(RAW_DATA, data);
+            head.extend([name, protobuf::head(RAW_DATA, data)].concat());
             data
         };
-        let is_doc = |(key, _): &&(String, String)| key == DOC_NAME;
-        let (docs, pairs): (Vec<_>, Vec<_>) = metadata.into_iter().flatten().partition(is_doc);
-        tail = docs.into_iter().fold(tail, |tail, (_, doc)| tail.text(DOC_STRING, doc));
-        tail = pairs.into_iter().fold(tail, |tail, (key, value)| tail.pair(METADATA_PROPS, key, value));
-        let start = head.0.len() as u64;
+        let pairs = || metadata.into_iter().flatten();
+        let docs = pairs().filter(|(key, _)| key == DOC_NAME);
+        tail.extend(docs.flat_map(|(_, doc)| protobuf::bytes(DOC_STRING, doc)));
+        let others = pairs().filter(|(key, _)| key != DOC_NAME);
+        tail.extend(others.flat_map(|(key, value)| protobuf::pair(METADATA_PROPS, key, value)));
+        let start = head.len() as u64;
         let end = start.checked_add(data).ok_or_else(too_long)?;
-        let len = end.checked_add(tail.0.len() as u64).ok_or_else(too_long)?;
+        let len = end.checked_add(tail.len() as u64).ok_or_else(too_long)?;
         if len > MAX_MESSAGE {
             let error = Error::new(format!("an ONNX tensor of {}; protobuf messages are limited to 2 GiB", size(len)));
             return Err(error.in_tensor(&tensor.name).remedy("name an output that ends in .safetensors or .npz"));
         }
         let places = vec![Placement { form, range: start..end, crc: None }];
-        Ok(FileLayout { literals: vec![(0, head.0), (end, tail.0)], places, len })
+        Ok(FileLayout { literals: vec![(0, head), (end, tail)], places, len })
     }
 }
 
@@ -210,11 +211,12 @@ impl TensorMessage {
         Ok(message)
     }
 
-    /// Returns the name in a message that cannot be read; empty if it has none.
-    fn name_in(file: &[u8], range: Range<usize>) -> String {
+    /// Returns the name in a message, also if it cannot be read as a whole; empty if it has none.
+    fn name_in(file: &[u8], range: Range<usize>) -> &[u8] {
         let fields = MessageFields::new(file, range).map_while(Result::ok);
-        let names = fields.filter_map(|field| if let (NAME, Value::Bytes(range)) = field { Some(range) } else { None });
-        names.last().and_then(|range| text(&file[range], "its name").ok()).unwrap_or_default()
+        let names =
+            fields.filter_map(|field| if let (NAME, Value::Bytes(name)) = field { Some(&file[name]) } else { None });
+        names.last().unwrap_or_default()
     }
 
     /// Returns type and shape.
@@ -296,33 +298,23 @@ fn text(bytes: &[u8], what: &str) -> Result<String> {
 
 /// Reads a `StringStringEntryProto`.
 fn pair(file: &[u8], range: Range<usize>) -> Result<(String, String)> {
-    let (mut key, mut value) = (String::new(), String::new());
-    for field in MessageFields::new(file, range) {
-        match field? {
-            (1, Value::Bytes(range)) => key = text(&file[range], "a metadata name")?,
-            (2, Value::Bytes(range)) => value = text(&file[range], "a metadata value")?,
-            _ => {}
-        }
-    }
-    Ok((key, value))
+    let [key, value] = MessageFields::new(file, range).last([1, 2])?;
+    Ok((text(&file[key], "a metadata name")?, text(&file[value], "a metadata value")?))
 }
 
 /// Identifies a message that is not a tensor by the kinds of its fields.
 fn diagnose(file: &[u8]) -> Option<Error> {
-    let mut seen = [[false; 6]; 21];
-    for field in MessageFields::new(file, 0..file.len()).map_while(Result::ok) {
-        let kind = match field.1 {
-            Value::Varint(_) => 0,
-            Value::Fixed64(_) => 1,
-            Value::Bytes(_) => 2,
-            Value::Fixed32(_) => 5,
-        };
-        if let Some(kinds) = seen.get_mut(field.0 as usize) {
-            kinds[kind] = true;
+    let (mut numbers, mut bytes) = (0_u32, 0_u32);
+    for (field, value) in MessageFields::new(file, 0..file.len()).map_while(Result::ok) {
+        let bit = 1_u32.checked_shl(field as u32).unwrap_or_default();
+        match value {
+            Value::Varint(_) => numbers |= bit,
+            Value::Bytes(_) => bytes |= bit,
+            Value::Fixed(_) => {}
         }
     }
-    let is_number = |field: usize| seen[field][0];
-    let is_bytes = |field: usize| seen[field][2];
+    let is_number = |field: u32| numbers >> field & 1 == 1;
+    let is_bytes = |field: u32| bytes >> field & 1 == 1;
     let nested = "extract the tensors with onnx.numpy_helper.to_array(onnx.load(...).graph.initializer[i])";
     let (what, remedy) = if is_bytes(1) && is_bytes(2) && is_number(3) {
         ("is a sparse ONNX tensor (SparseTensorProto), not a dense one", "save it as a dense tensor")

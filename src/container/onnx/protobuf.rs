@@ -8,8 +8,8 @@ use std::ops::Range;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Value {
     Varint(u64),
-    Fixed32(Range<usize>),
-    Fixed64(Range<usize>),
+    /// The range of 4 or 8 bytes.
+    Fixed(Range<usize>),
     /// The range of a length-delimited field's bytes.
     Bytes(Range<usize>),
 }
@@ -53,6 +53,18 @@ impl<'a> MessageFields<'a> {
         })
     }
 
+    /// Returns the ranges of the last fields of bytes with these numbers; empty ranges if there are none.
+    pub(super) fn last<const N: usize>(self, numbers: [u64; N]) -> Result<[Range<usize>; N]> {
+        let mut ranges = [const { 0..0 }; N];
+        for field in self {
+            let (field, Value::Bytes(range)) = field? else { continue };
+            if let Some(at) = numbers.iter().position(|number| *number == field) {
+                ranges[at] = range;
+            }
+        }
+        Ok(ranges)
+    }
+
     /// Offset of the next field.
     fn offset(&self) -> usize {
         self.end - self.rest.len()
@@ -68,12 +80,12 @@ impl<'a> MessageFields<'a> {
         }
         let value = match tag & 7 {
             0 => Value::Varint(take_varint(&mut self.rest)?),
-            1 => Value::Fixed64(self.take(8)?),
+            1 => Value::Fixed(self.take(8)?),
             2 => {
                 let length = take_varint(&mut self.rest)?;
                 Value::Bytes(self.take(length)?)
             }
-            5 => Value::Fixed32(self.take(4)?),
+            5 => Value::Fixed(self.take(4)?),
             kind => return Err(corrupt(&format!("field {number} is of kind {kind}"))), // groups are obsolete
         };
         Ok((number, value))
@@ -126,38 +138,32 @@ pub(super) fn write_varint(output: &mut Vec<u8>, value: u64) {
     output.extend_from_slice(&bytes[..length.into()]);
 }
 
-/// The fields of a new message, in the order in which they are added.
-#[derive(Default)]
-pub(super) struct NewMessage(pub Vec<u8>);
-
-impl NewMessage {
-    pub(super) fn number(mut self, field: u64, value: u64) -> Self {
-        write_varint(&mut self.0, field << 3);
-        write_varint(&mut self.0, value);
-        self
+fn varints(values: [u64; 2]) -> Vec<u8> {
+    let mut output = Vec::new();
+    for value in values {
+        write_varint(&mut output, value);
     }
+    output
+}
 
-    /// Adds the tag and the length of a field; the bytes follow.
-    pub(super) fn head(mut self, field: u64, length: u64) -> Self {
-        write_varint(&mut self.0, field << 3 | 2);
-        write_varint(&mut self.0, length);
-        self
-    }
+/// Serializes a field that is a number.
+pub(super) fn number(field: u64, value: u64) -> Vec<u8> {
+    varints([field << 3, value])
+}
 
-    pub(super) fn bytes(self, field: u64, bytes: &[u8]) -> Self {
-        let mut message = self.head(field, bytes.len() as u64);
-        message.0.extend_from_slice(bytes);
-        message
-    }
+/// Serializes the tag and the length of a field; the bytes follow.
+pub(super) fn head(field: u64, length: u64) -> Vec<u8> {
+    varints([field << 3 | 2, length])
+}
 
-    pub(super) fn text(self, field: u64, text: &str) -> Self {
-        self.bytes(field, text.as_bytes())
-    }
+pub(super) fn bytes(field: u64, bytes: impl AsRef<[u8]>) -> Vec<u8> {
+    let bytes = bytes.as_ref();
+    [&head(field, bytes.len() as u64), bytes].concat()
+}
 
-    /// Adds a `StringStringEntryProto`.
-    pub(super) fn pair(self, field: u64, key: &str, value: &str) -> Self {
-        self.bytes(field, &Self::default().text(1, key).text(2, value).0)
-    }
+/// Serializes a `StringStringEntryProto`.
+pub(super) fn pair(field: u64, key: &str, value: &str) -> Vec<u8> {
+    bytes(field, [bytes(1, key), bytes(2, value)].concat())
 }
 
 /// Size in bytes of a text as a separate field, whose tag takes one byte.

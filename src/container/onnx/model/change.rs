@@ -7,16 +7,16 @@
 //! removed if values replace their codes.
 
 use super::super::super::{FileLayout, Form, Input, Placement, Tensor, too_long};
-use super::super::protobuf::{MessageFields, NewMessage, Value};
+use super::super::protobuf::{MessageFields, Value, bytes, head, number, pair};
 use super::super::{
     DATA_LOCATION, DATA_TYPE, DIMS, DOUBLE_DATA, EXTERNAL_DATA, FLOAT_DATA, INT32_DATA, INT64_DATA, NAME, RAW_DATA,
     STRING_DATA, UINT64_DATA,
 };
 use super::edit::{Edits, New};
 use super::fields::{attribute, graph, model, node};
-use super::graph::{Holder, ModelGraph, TensorRole, copy_of, is_default_domain};
+use super::graph::{Holder, ModelGraph, Place, TensorRole, copy_of, is_default_domain};
+use super::messages::{FILE, Kind};
 use super::uses::{Dequantization, Use};
-use super::walk::FILE;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::kernel::Storage;
@@ -62,6 +62,12 @@ pub(crate) struct QuantizedTensor<'a> {
     pub block_size: u64,
 }
 
+impl QuantizedTensor<'_> {
+    fn codes(&self) -> Dtype {
+        self.parts[0].0
+    }
+}
+
 /// Layout of the changed model.
 pub(crate) struct ModelLayout {
     /// Literals and the length. The file with the elements follows the model.
@@ -91,6 +97,10 @@ struct NewModel<'g, 'a> {
     data_len: u64,
     /// Offsets in this file: tensors that share elements share them in the output too.
     shared: HashMap<SharedElements, u64>,
+    /// The operator set that the changed model imports.
+    opset: Option<u64>,
+    /// The position before all nodes of a scope.
+    first_nodes: HashMap<usize, usize>,
 }
 
 impl ModelGraph<'_> {
@@ -104,6 +114,8 @@ impl ModelGraph<'_> {
             beside: Vec::new(),
             data_len: 0,
             shared: HashMap::new(),
+            opset: change.opset.or_else(|| self.opset()),
+            first_nodes: HashMap::new(),
         };
         let places = (0..change.tensors.len()).map(|at| new.change_tensor(at)).collect::<Result<_>>()?;
         new.change_versions();
@@ -129,14 +141,12 @@ impl NewModel<'_, '_> {
         let scale_dtype = |decoded: &Dequantization| self.tensors[decoded.scale].elements.stored_dtype();
         let (to, name) = match change {
             TensorChange::Goes => {
-                self.edits.remove(self.holder(at));
+                self.edits.remove(graph.holder(at));
                 return Ok(None);
             }
             TensorChange::Stays => (None, None),
             TensorChange::Cast(to) => (Some(*to), Some(graph.stored_name(&tensor.name, *to))),
-            TensorChange::Quantized(new) => {
-                (Some(new.parts[0].0), Some(graph.stored_name(&tensor.name, new.parts[0].0)))
-            }
+            TensorChange::Quantized(new) => (Some(new.codes()), Some(graph.stored_name(&tensor.name, new.codes()))),
             TensorChange::Decoded => (Some(scale_dtype(&decoded[0])), Some(decoded[0].name.clone())),
         };
         let target = Storage::packed(to.unwrap_or(from));
@@ -155,11 +165,9 @@ impl NewModel<'_, '_> {
         let stored = tensor.mapped_range().filter(|_| is_shared);
         let stored = stored.map(|(file, range)| (file, range.start, from, len, target.dtype));
         let (first, elements) = self.elements(target, len, moves, stored);
-        self.edits.replace_fields(place.frame, |field, _| match (field, to, &name) {
-            (DATA_TYPE, Some(to), _) => Some(NewMessage::default().number(DATA_TYPE, onnx_number(to)).0),
-            (NAME, _, Some(name)) if place.holder == Holder::Initializer => {
-                Some(NewMessage::default().text(NAME, name).0)
-            }
+        self.edits.replace_fields(place.message, |field, _| match (field, to, &name) {
+            (DATA_TYPE, Some(to), _) => Some(number(DATA_TYPE, onnx_number(to))),
+            (NAME, _, Some(name)) if place.holder == Holder::Initializer => Some(bytes(NAME, name)),
             (
                 FLOAT_DATA | INT32_DATA | STRING_DATA | INT64_DATA | RAW_DATA | DOUBLE_DATA | UINT64_DATA
                 | EXTERNAL_DATA | DATA_LOCATION,
@@ -167,10 +175,10 @@ impl NewModel<'_, '_> {
             ) => Some(Vec::new()),
             _ => None,
         })?;
-        self.edits.insert(graph.body(place.frame).end, place.frame, elements);
+        self.edits.insert(graph.body(place.message).end, place.message, elements);
         let Some(name) = name else { return Ok(Some(first)) };
-        if let Holder::Constant(node) = place.holder {
-            self.rename(node, (node::OUTPUT, 0), &name)?;
+        if place.holder == Holder::Constant {
+            self.rename(graph.holder(at), (node::OUTPUT, 0), &name)?;
         }
         match change {
             TensorChange::Cast(to) => self.insert_cast(at, &name, from, *to)?,
@@ -188,12 +196,6 @@ impl NewModel<'_, '_> {
         Ok(Some(first))
     }
 
-    /// Returns the message of an initializer, or of the Constant node that holds a tensor.
-    fn holder(&self, at: usize) -> usize {
-        let place = &self.graph.tensors[at];
-        if let Holder::Constant(node) = place.holder { self.graph.nodes[node].frame } else { place.frame }
-    }
-
     /// True if elements of this length go into the file next to the model.
     fn goes_beside(&self, len: u64) -> bool {
         self.change.data_file.is_some() && len >= SMALL
@@ -209,26 +211,21 @@ impl NewModel<'_, '_> {
         stored: Option<SharedElements>,
     ) -> (usize, Vec<New>) {
         let place = self.places.len();
-        let mut range = 0..len;
-        let mut fields = NewMessage::default();
-        let mut elements = None;
+        let (mut range, mut new) = (0..len, Vec::new());
         if let Some(data_file) = self.change.data_file.filter(|_| moves) {
             let start = self.data_len.next_multiple_of(ALIGNMENT);
             let offset = stored.map_or(start, |stored| *self.shared.entry(stored).or_insert(start));
             range = offset..offset + len;
             self.data_len = self.data_len.max(range.end);
             self.beside.push(place);
-            for (key, value) in [("location", data_file), ("offset", &offset.to_string()), ("length", &len.to_string())]
-            {
-                fields = fields.pair(EXTERNAL_DATA, key, value);
-            }
-            fields = fields.number(DATA_LOCATION, 1);
+            let pairs = [("location", data_file), ("offset", &offset.to_string()), ("length", &len.to_string())];
+            let fields = pairs.into_iter().flat_map(|(key, value)| pair(EXTERNAL_DATA, key, value));
+            new.push(New::Bytes(fields.chain(number(DATA_LOCATION, 1)).collect()));
         } else {
-            fields = fields.head(RAW_DATA, len);
-            elements = Some(New::Elements { place, len });
+            new.extend([New::Bytes(head(RAW_DATA, len)), New::Elements { place, len }]);
         }
         self.places.push(Placement { form: Form::Numbers(storage), range, crc: None });
-        (place, std::iter::once(New::Bytes(fields.0)).chain(elements).collect())
+        (place, new)
     }
 
     /// Inserts an initializer after a tensor.
@@ -236,52 +233,45 @@ impl NewModel<'_, '_> {
         let storage = Storage::packed(dtype);
         let len = storage.bytes(shape.iter().product()).unwrap_or(u64::MAX);
         let (_, elements) = self.elements(storage, len, self.goes_beside(len), None);
-        let dims = shape.iter().fold(NewMessage::default(), |head, length| head.number(DIMS, *length));
-        let head = dims.number(DATA_TYPE, onnx_number(dtype)).text(NAME, name).0;
-        let len = head.len() as u64 + elements.iter().map(New::len).sum::<u64>();
-        let start = [NewMessage::default().head(graph::INITIALIZER, len).0, head].concat();
-        let end = self.graph.body(self.holder(at)).end;
-        let scope = self.graph.scopes[self.graph.tensors[at].scope].frame;
-        self.edits.insert(end, scope, std::iter::once(New::Bytes(start)).chain(elements));
+        let dims = shape.iter().flat_map(|length| number(DIMS, *length)).collect();
+        let start = [dims, number(DATA_TYPE, onnx_number(dtype)), bytes(NAME, name)].concat();
+        let len = start.len() as u64 + elements.iter().map(New::len).sum::<u64>();
+        let start = New::Bytes([head(graph::INITIALIZER, len), start].concat());
+        let (position, scope) = (self.graph.body(self.graph.holder(at)).end, self.graph.tensors[at].scope);
+        self.edits.insert(position, scope, std::iter::once(start).chain(elements));
     }
 
     /// Inserts nodes that restore the value of a tensor: before all nodes of the graph, or behind the Constant node that
     /// holds the tensor.
     fn insert_nodes(&mut self, at: usize, nodes: Vec<u8>) {
-        let place = &self.graph.tensors[at];
-        let scope = &self.graph.scopes[place.scope];
-        let position = match place.holder {
-            Holder::Constant(_) => self.graph.body(self.holder(at)).end,
-            _ => scope.first_node,
+        let (graph, Place { holder, scope, .. }) = (self.graph, &self.graph.tensors[at]);
+        let position = if *holder == Holder::Constant {
+            graph.body(graph.holder(at)).end
+        } else {
+            *self.first_nodes.entry(*scope).or_insert_with(|| {
+                let mut nodes = graph.nodes().skip_while(|node| node < scope);
+                let first = nodes.find(|node| graph.messages[*node].parent == *scope);
+                first.map_or(graph.body(*scope).end, |first| graph.messages[first].start)
+            })
         };
-        self.edits.insert(position, scope.frame, [New::Bytes(nodes)]);
+        self.edits.insert(position, *scope, [New::Bytes(nodes)]);
     }
 
     /// Inserts the node that restores a tensor from its stored form. An input with its name gets the stored type.
     fn insert_cast(&mut self, at: usize, name: &str, from: Dtype, to: Dtype) -> Result<()> {
-        let attribute = NewMessage::default().text(attribute::NAME, "to");
-        let opset = self.change.opset.or(self.graph.opset());
-        let attribute = if opset.is_some_and(|opset| opset < 6) {
-            // Cast-1
-            attribute.text(attribute::STRING, from.onnx_name().unwrap_or_default()).number(attribute::TYPE, 3)
+        let value = if self.opset.is_some_and(|opset| opset < 6) {
+            let value = bytes(attribute::STRING, from.onnx_name().unwrap_or_default()); // Cast-1
+            [value, number(attribute::TYPE, 3)].concat()
         } else {
-            attribute.number(attribute::INT, onnx_number(from)).number(attribute::TYPE, 2)
+            integer(onnx_number(from))
         };
-        let cast = NewNode {
-            op_type: "Cast",
-            inputs: &[name],
-            output: self.graph.value_name(at),
-            name,
-            attributes: &[attribute],
-        };
-        self.insert_nodes(at, cast.field());
+        self.insert_nodes(at, new_node("Cast", &[name], self.graph.value_name(at), name, &[("to", value)]));
         let Some(input) = self.graph.constant_input(at) else { return Ok(()) };
-        let number = NewMessage::default().number(1, onnx_number(to)).0;
-        let file = self.graph.file;
+        let (file, of_elements) = (self.graph.file, number(1, onnx_number(to)));
         self.edits.replace_fields(input, |field, value| match (field, value) {
-            (1, _) => Some(NewMessage::default().text(1, name).0),
+            (1, _) => Some(bytes(1, name)),
             // The path to `elem_type`: `TypeProto`, `tensor_type`.
-            (2, Value::Bytes(body)) => Some(NewMessage::default().bytes(2, &replaced(file, body, &[1, 1], &number)).0),
+            (2, Value::Bytes(body)) => Some(bytes(2, replaced(file, body, &[1, 1], &of_elements))),
             _ => None,
         })
     }
@@ -291,20 +281,14 @@ impl NewModel<'_, '_> {
         let suffixes = &["", "_scale", "_zero_point"][..new.parts.len()];
         let inputs: Vec<String> = suffixes.iter().map(|suffix| format!("{name}{suffix}")).collect();
         let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
-        let integer = |name, value| {
-            let attribute = NewMessage::default().text(attribute::NAME, name);
-            attribute.number(attribute::INT, value).number(attribute::TYPE, 2)
-        };
-        let mut attributes = vec![integer("axis", new.axis as u64)];
-        attributes.extend((new.block_size > 0).then(|| integer("block_size", new.block_size)));
+        let mut attributes = vec![("axis", integer(new.axis as u64))];
+        attributes.extend((new.block_size > 0).then(|| ("block_size", integer(new.block_size))));
         let graph = self.graph;
         let (mut nodes, users) = (Vec::new(), graph.tensor_uses(at));
         for number in 1..=users.len().max(1) {
             let copy = copy_of(name, number);
             let (output, label) = if number == 1 { (graph.value_name(at), name) } else { (copy.as_bytes(), &*copy) };
-            let node =
-                NewNode { op_type: "DequantizeLinear", inputs: &inputs, output, name: label, attributes: &attributes };
-            nodes.extend(node.field());
+            nodes.extend(new_node("DequantizeLinear", &inputs, output, label, &attributes));
             if let Some(user) = users.get(number - 1).filter(|_| number > 1) {
                 self.rename_input(user, &copy)?;
             }
@@ -320,7 +304,7 @@ impl NewModel<'_, '_> {
     fn fold(&mut self, decoded: &Dequantization) -> Result<()> {
         let graph = self.graph;
         for &node in &decoded.nodes {
-            self.edits.remove(graph.nodes[node].frame);
+            self.edits.remove(node);
             if graph.node(node).output() != decoded.name.as_bytes() {
                 graph.output_uses(node).iter().try_for_each(|user| self.rename_input(user, &decoded.name))?;
             }
@@ -335,43 +319,36 @@ impl NewModel<'_, '_> {
     /// Renames one of the inputs or outputs of a node.
     fn rename(&mut self, node: usize, (which, slot): (u64, usize), name: &str) -> Result<()> {
         let mut slots = 0..;
-        self.edits.replace_fields(self.graph.nodes[node].frame, |field, _| {
+        self.edits.replace_fields(node, |field, _| {
             let is_slot = field == which && slots.next() == Some(slot);
-            is_slot.then(|| NewMessage::default().text(which, name).0)
+            is_slot.then(|| bytes(which, name))
         })
     }
 
     fn change_versions(&mut self) {
         if let (Some(wanted), Some((range, _))) = (self.change.ir_version, &self.graph.ir_version) {
-            let new = NewMessage::default().number(model::IR_VERSION, wanted).0;
-            self.edits.replace(range.clone(), FILE, new);
+            self.edits.replace(range.clone(), FILE, number(model::IR_VERSION, wanted));
         }
         let Some(wanted) = self.change.opset else { return };
-        for import in self.graph.imports.iter().filter(|import| is_default_domain(import.domain)) {
-            let new = NewMessage::default().number(2, wanted).0;
-            self.edits.replace(import.range.clone(), import.frame, new);
+        for import in self.graph.imports(Kind::Model).filter(|import| is_default_domain(import.domain)) {
+            self.edits.replace(import.range, import.message, number(2, wanted));
         }
     }
 }
 
-/// A node to insert.
-struct NewNode<'n> {
-    op_type: &'static str,
-    inputs: &'n [&'n str],
-    output: &'n [u8],
-    name: &'n str,
-    attributes: &'n [NewMessage],
+/// Serializes a node as a field of a graph.
+fn new_node(op_type: &str, inputs: &[&str], output: &[u8], name: &str, attributes: &[(&str, Vec<u8>)]) -> Vec<u8> {
+    let mut new: Vec<u8> = inputs.iter().flat_map(|input| bytes(node::INPUT, input)).collect();
+    new.extend([bytes(node::OUTPUT, output), bytes(node::NAME, name), bytes(node::OP_TYPE, op_type)].concat());
+    for (name, value) in attributes {
+        new.extend(bytes(node::ATTRIBUTE, [&*bytes(attribute::NAME, name), value].concat()));
+    }
+    bytes(graph::NODE, new)
 }
 
-impl NewNode<'_> {
-    /// Serializes the node as a field of a graph.
-    fn field(&self) -> Vec<u8> {
-        let inputs = self.inputs.iter().fold(NewMessage::default(), |new, input| new.text(node::INPUT, input));
-        let new = inputs.bytes(node::OUTPUT, self.output).text(node::NAME, self.name);
-        let new = new.text(node::OP_TYPE, self.op_type);
-        let new = self.attributes.iter().fold(new, |new, attribute| new.bytes(node::ATTRIBUTE, &attribute.0));
-        NewMessage::default().bytes(graph::NODE, &new.0).0
-    }
+/// Serializes the value and the type of an attribute that is an integer.
+fn integer(value: u64) -> Vec<u8> {
+    [number(attribute::INT, value), number(attribute::TYPE, 2)].concat()
 }
 
 fn onnx_number(dtype: Dtype) -> u64 {
@@ -380,15 +357,15 @@ fn onnx_number(dtype: Dtype) -> u64 {
 
 /// Returns the body of a small message in which `new` replaces the field at the end of a path of nested messages.
 fn replaced(file: &[u8], body: Range<usize>, path: &[u64], new: &[u8]) -> Vec<u8> {
-    let mut copy = NewMessage::default();
+    let mut copy = Vec::new();
     for (range, field, value) in MessageFields::new(file, body).with_ranges().map_while(Result::ok) {
         match (path, value) {
-            ([last], _) if *last == field => copy.0.extend_from_slice(new),
+            ([last], _) if *last == field => copy.extend_from_slice(new),
             ([first, rest @ ..], Value::Bytes(body)) if *first == field => {
-                copy = copy.bytes(field, &replaced(file, body, rest, new));
+                copy.extend(bytes(field, replaced(file, body, rest, new)));
             }
-            _ => copy.0.extend_from_slice(&file[range]),
+            _ => copy.extend_from_slice(&file[range]),
         }
     }
-    copy.0
+    copy
 }

@@ -3,8 +3,8 @@
 
 use super::super::super::{Placement, too_long};
 use super::super::protobuf::{MessageFields, Value, take_varint, write_varint};
-use super::graph::{Frame, ModelGraph};
-use super::walk::FILE;
+use super::graph::ModelGraph;
+use super::messages::{FILE, Message};
 use crate::error::Result;
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -32,7 +32,7 @@ impl New {
 struct Edit {
     range: Range<usize>,
     /// The innermost message that encloses the range.
-    frame: usize,
+    message: usize,
     new: New,
 }
 
@@ -57,38 +57,38 @@ impl<'g, 'a> Edits<'g, 'a> {
     }
 
     /// Replaces a range within a message.
-    pub(super) fn replace(&mut self, range: Range<usize>, frame: usize, new: Vec<u8>) {
+    pub(super) fn replace(&mut self, range: Range<usize>, message: usize, new: Vec<u8>) {
         // Adjacent fields that are removed form one range.
-        if let Some(Edit { range: last, frame: last_frame, new: New::Bytes(bytes) }) = self.all.last_mut()
-            && (bytes.is_empty() && new.is_empty() && *last_frame == frame && last.end == range.start)
+        if let Some(Edit { range: last, message: last_message, new: New::Bytes(bytes) }) = self.all.last_mut()
+            && (bytes.is_empty() && new.is_empty() && *last_message == message && last.end == range.start)
         {
             last.end = range.end;
             return;
         }
-        self.all.push(Edit { range, frame, new: New::Bytes(new) });
+        self.all.push(Edit { range, message, new: New::Bytes(new) });
     }
 
     /// Inserts bytes and elements into a message, after earlier insertions at this position.
-    pub(super) fn insert(&mut self, at: usize, frame: usize, new: impl IntoIterator<Item = New>) {
-        self.all.extend(new.into_iter().map(|new| Edit { range: at..at, frame, new }));
+    pub(super) fn insert(&mut self, at: usize, message: usize, new: impl IntoIterator<Item = New>) {
+        self.all.extend(new.into_iter().map(|new| Edit { range: at..at, message, new }));
     }
 
     /// Removes a message.
-    pub(super) fn remove(&mut self, frame: usize) {
-        let Frame { start, body, parent, .. } = &self.graph.frames[frame];
+    pub(super) fn remove(&mut self, message: usize) {
+        let Message { start, body, parent, .. } = &self.graph.messages[message];
         self.replace(*start..body.end, *parent, Vec::new());
     }
 
     /// Replaces the fields of a message for which `change` returns new bytes.
     pub(super) fn replace_fields(
         &mut self,
-        frame: usize,
+        message: usize,
         mut change: impl FnMut(u64, Value) -> Option<Vec<u8>>,
     ) -> Result<()> {
-        for field in MessageFields::new(self.graph.file, self.graph.body(frame)).with_ranges() {
+        for field in MessageFields::new(self.graph.file, self.graph.body(message)).with_ranges() {
             let (range, field, value) = field?;
             if let Some(new) = change(field, value) {
-                self.replace(range, frame, new);
+                self.replace(range, message, new);
             }
         }
         Ok(())
@@ -98,10 +98,10 @@ impl<'g, 'a> Edits<'g, 'a> {
     pub(super) fn lay_out(mut self, places: &mut [Placement]) -> Result<Parts> {
         self.follow_lengths()?;
         // At the same position, insertions into the innermost message come first.
-        self.all.sort_by_key(|edit| (edit.range.start, !edit.range.is_empty(), Reverse(edit.frame)));
+        self.all.sort_by_key(|edit| (edit.range.start, !edit.range.is_empty(), Reverse(edit.message)));
         let (mut parts, mut copied) = (Parts::default(), 0);
         let end = self.graph.file.len();
-        let last = Edit { range: end..end, frame: FILE, new: New::Bytes(Vec::new()) };
+        let last = Edit { range: end..end, message: FILE, new: New::Bytes(Vec::new()) };
         for Edit { range, new, .. } in self.all.into_iter().chain([last]) {
             if copied < range.start {
                 parts.copies.push((parts.len, copied..range.start));
@@ -124,23 +124,23 @@ impl<'g, 'a> Edits<'g, 'a> {
 
     /// Rewrites the lengths of all messages whose contents grow or shrink.
     fn follow_lengths(&mut self) -> Result<()> {
-        let frames = &self.graph.frames;
-        let mut growth = vec![0_i64; frames.len()];
-        for Edit { range, frame, new } in &self.all {
-            growth[*frame] += new.len() as i64 - range.len() as i64;
+        let messages = &self.graph.messages;
+        let mut growth = vec![0_i64; messages.len()];
+        for Edit { range, message, new } in &self.all {
+            growth[*message] += new.len() as i64 - range.len() as i64;
         }
         // Inner messages come after outer ones.
-        for (frame, Frame { start, body, parent, .. }) in frames.iter().enumerate().skip(1).rev() {
-            if growth[frame] == 0 {
+        for (message, Message { start, body, parent, .. }) in messages.iter().enumerate().skip(1).rev() {
+            if growth[message] == 0 {
                 continue;
             }
             let head = &self.graph.file[*start..body.start];
             let mut length = head;
             take_varint(&mut length)?;
             let mut new = head[..head.len() - length.len()].to_vec();
-            write_varint(&mut new, (body.len() as i64 + growth[frame]) as u64);
-            growth[*parent] += growth[frame] + new.len() as i64 - head.len() as i64;
-            self.all.push(Edit { range: *start..body.start, frame: *parent, new: New::Bytes(new) });
+            write_varint(&mut new, (body.len() as i64 + growth[message]) as u64);
+            growth[*parent] += growth[message] + new.len() as i64 - head.len() as i64;
+            self.all.push(Edit { range: *start..body.start, message: *parent, new: New::Bytes(new) });
         }
         Ok(())
     }

@@ -1,10 +1,11 @@
-//! The graph of a model: its messages, nodes, tensors and values, and the uses of the values.
+//! The graph of a model: its messages, tensors and values, and the uses of the values.
 //!
-//! [`walk`](super::walk) fills it in one pass over the file. Names are slices of the file, and the fields of a node are
-//! read where a query needs them, so that a model of many nodes takes little memory.
+//! A scope of names is the message of a graph or a function, a node its message. Names are slices of the file, and other
+//! fields are read where a query needs them, so that a model of many nodes takes little memory.
 
 use super::super::protobuf::{MessageFields, Value};
 use super::fields::{attribute, node};
+use super::messages::{FILE, Kind, Message};
 use super::uses::{Dequantization, Undecoded, Use};
 use crate::dtype::Dtype;
 use crate::error::Result;
@@ -12,34 +13,29 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::ops::Range;
 
-/// Maximum length of one part of a path that names a graph.
+/// Maximum length of one part of a path that names a scope.
 const MAX_LABEL: usize = 48;
 
 /// The graphs of a model, and everything in them that refers to tensors.
 #[derive(Default)]
 pub(crate) struct ModelGraph<'a> {
     pub(super) file: &'a [u8],
-    /// The messages of graphs, nodes, tensors and inputs, each after the message that encloses it. The first one is the
-    /// file itself.
-    pub(super) frames: Vec<Frame>,
+    /// The messages that matter, each after the message that encloses it. The first one is the file itself.
+    pub(super) messages: Vec<Message>,
+    /// The scopes and their labels in paths, in the order of the file.
+    pub(super) scopes: Vec<(usize, Box<str>)>,
+    /// The scope of the main graph.
+    pub(super) main: usize,
     /// The range of the version in the file, and the version; the last one if there are several.
     pub(super) ir_version: Option<(Range<usize>, u64)>,
-    pub(super) imports: Vec<Import<'a>>,
-    /// True if a function imports operators of the default domain.
-    pub(super) has_functions: bool,
-    pub(super) scopes: Vec<Scope>,
-    /// In the order of the file.
-    pub(super) nodes: Vec<Node>,
-    /// In the order of `Contents::tensors`.
+    /// In the order of the file and of `Contents::tensors`.
     pub(super) tensors: Vec<Place<'a>>,
-    /// The definitions of values, in order.
-    pub(super) definitions: Vec<Definition<'a>>,
+    /// In order, so that a name and a scope find a value.
+    pub(super) values: Vec<Definition<'a>>,
     /// The scopes and the names of the outputs of graphs.
     pub(super) outputs: Vec<(usize, &'a [u8])>,
-    /// The scopes and the names of scales and zero points in annotations.
-    pub(super) annotated: Vec<(usize, &'a [u8])>,
-    /// The names of variables that training writes.
-    pub(super) trained: Vec<&'a [u8]>,
+    /// The scopes and the names of values with a role that no node gives them.
+    pub(super) roles: Vec<(usize, &'a [u8], TensorRole)>,
     /// A number that makes the names of [`ModelGraph::stored_name`] unique.
     pub(super) fresh: u32,
     /// True if a value has one of the types [`FNUZ`](super::opsets::FNUZ).
@@ -55,53 +51,6 @@ pub(crate) struct ModelGraph<'a> {
     pub(crate) undecoded: Vec<Undecoded>,
 }
 
-/// A message in the file.
-pub(super) struct Frame {
-    /// Position of its tag and length.
-    pub start: usize,
-    pub body: Range<usize>,
-    /// The enclosing message.
-    pub parent: usize,
-    /// Number of enclosing messages.
-    pub depth: u8,
-}
-
-/// The import of a set of operators.
-pub(super) struct Import<'a> {
-    pub frame: usize,
-    pub domain: &'a [u8],
-    /// The range of the version in the file.
-    pub range: Range<usize>,
-    pub version: u64,
-}
-
-/// A scope of names: a graph, or the nodes of a function.
-pub(super) struct Scope {
-    pub frame: usize,
-    /// The scope that encloses it.
-    pub parent: Option<usize>,
-    pub part: ModelPart,
-    /// Its name in paths; empty for the main graph.
-    pub label: Box<str>,
-    /// Position at which a new node precedes all others.
-    pub first_node: usize,
-}
-
-/// A part of a model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ModelPart {
-    Main,
-    Function,
-    Training,
-}
-
-pub(super) struct Node {
-    pub frame: usize,
-    pub scope: usize,
-    /// Its number in its scope; nodes that tcast inserted do not count.
-    pub number: usize,
-}
-
 /// The fields of a node, without its attributes.
 #[derive(Default)]
 pub(super) struct NodeFields<'a> {
@@ -115,9 +64,9 @@ pub(super) struct NodeFields<'a> {
 /// The place of a tensor.
 pub(super) struct Place<'a> {
     pub holder: Holder,
+    /// Its message, or the attribute that holds its numbers.
+    pub message: usize,
     pub scope: usize,
-    /// The message of the tensor, or of the attribute that holds its numbers.
-    pub frame: usize,
     pub name: PlaceName<'a>,
     pub role: Option<TensorRole>,
 }
@@ -127,7 +76,7 @@ pub(super) struct Place<'a> {
 pub(super) enum Holder {
     Initializer,
     /// The attribute `value` of a Constant node.
-    Constant(usize),
+    Constant,
     /// Another attribute of a Constant node: the field of its numbers, and its name.
     Numbers(u64, &'static str),
     /// An attribute of any other node.
@@ -137,7 +86,6 @@ pub(super) enum Holder {
 }
 
 /// The name of a tensor.
-#[derive(Clone)]
 pub(super) enum PlaceName<'a> {
     /// The name of its value.
     Value(&'a [u8]),
@@ -145,23 +93,15 @@ pub(super) enum PlaceName<'a> {
     Label(Box<str>),
 }
 
-/// The definition of a value. Its order is by name, so that a name and a scope find it.
+/// The definition of a value.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Definition<'a> {
     pub name: &'a [u8],
     pub scope: usize,
-    pub origin: Origin,
-}
-
-/// The origin of a value. An initializer follows the input whose default it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Origin {
-    /// An input of a graph; the message describes it.
-    Input(usize),
-    /// An initializer or the tensor of a Constant node.
-    Tensor(usize),
-    /// An output of another node.
-    Node(usize),
+    /// False for an input of a graph. An initializer follows the input whose default it is.
+    pub is_made: bool,
+    /// The input, the initializer, or the node.
+    pub message: usize,
 }
 
 /// Role of a tensor of a model that is not a plain weight.
@@ -188,13 +128,6 @@ pub(crate) enum TensorRole {
     Sparse,
     /// A value of an enclosing graph has this name too.
     Shadowing,
-}
-
-impl Scope {
-    /// True if it is the graph of the model. Functions and training can come before it in the file.
-    pub(super) fn is_main(&self) -> bool {
-        self.part == ModelPart::Main && self.parent.is_none()
-    }
 }
 
 impl<'a> NodeFields<'a> {
@@ -240,20 +173,30 @@ impl<'a> NodeFields<'a> {
 }
 
 impl<'a> ModelGraph<'a> {
-    pub(super) fn body(&self, frame: usize) -> Range<usize> {
-        self.frames[frame].body.clone()
+    pub(super) fn body(&self, message: usize) -> Range<usize> {
+        self.messages[message].body.clone()
+    }
+
+    /// Returns the values of fields of bytes in a message that the walk has checked.
+    pub(super) fn bytes<const N: usize>(&self, message: usize, fields: [u64; N]) -> [&'a [u8]; N] {
+        let ranges = MessageFields::new(self.file, self.body(message)).last(fields);
+        ranges.map_or([b""; N], |ranges| ranges.map(|range| &self.file[range]))
     }
 
     /// Reads the fields of a node. The walk has checked them.
     pub(super) fn node(&self, node: usize) -> NodeFields<'a> {
-        NodeFields::read(self.file, self.body(self.nodes[node].frame)).unwrap_or_default()
+        NodeFields::read(self.file, self.body(node)).unwrap_or_default()
+    }
+
+    pub(super) fn nodes(&self) -> impl Iterator<Item = usize> {
+        (0..self.messages.len()).filter(|at| self.messages[*at].kind == Kind::Node)
     }
 
     /// Returns the label of a node in messages and paths: its name, or its type and its number in the graph.
     pub(super) fn node_label(&self, node: usize) -> String {
         let fields = self.node(node);
         match label(fields.name) {
-            name if name.is_empty() => format!("{}_{}", label(fields.op_type), self.nodes[node].number),
+            name if name.is_empty() => format!("{}_{}", label(fields.op_type), self.messages[node].number),
             name => name,
         }
     }
@@ -261,7 +204,7 @@ impl<'a> ModelGraph<'a> {
     /// Returns integer attributes of a node, or their defaults.
     pub(super) fn integers<const N: usize>(&self, node: usize, wanted: [(&str, i64); N]) -> [i64; N] {
         let mut numbers = wanted.map(|(_, default)| default);
-        for field in MessageFields::new(self.file, self.body(self.nodes[node].frame)).map_while(Result::ok) {
+        for field in MessageFields::new(self.file, self.body(node)).map_while(Result::ok) {
             let (node::ATTRIBUTE, Value::Bytes(body)) = field else { continue };
             let (mut name, mut number): (&[u8], _) = (b"", None);
             for field in MessageFields::new(self.file, body).map_while(Result::ok) {
@@ -278,41 +221,93 @@ impl<'a> ModelGraph<'a> {
         numbers
     }
 
+    /// Returns the innermost scope around a message. Graphs of training see the values of the main graph.
+    pub(super) fn scope_around(&self, mut message: usize) -> Option<usize> {
+        while message != FILE {
+            message = self.messages[message].parent;
+            match self.messages[message].kind {
+                Kind::Graph | Kind::Function => return Some(message),
+                Kind::Training => return Some(self.main),
+                _ => {}
+            }
+        }
+        None
+    }
+
     /// Returns a scope and the scopes that enclose it.
     pub(super) fn ancestors(&self, scope: usize) -> impl Iterator<Item = usize> {
-        std::iter::successors(Some(scope), |&scope| self.scopes[scope].parent)
+        std::iter::successors(Some(scope), |&scope| self.scope_around(scope))
+    }
+
+    /// Returns the part of the model that contains a message: a graph for the main graph, a function, or training.
+    pub(super) fn part(&self, mut message: usize) -> Kind {
+        while self.messages[message].parent != FILE {
+            message = self.messages[message].parent;
+        }
+        self.messages[message].kind
     }
 
     /// Returns the path to a scope with a slash, as the prefix of a value's name; empty for the main graph.
     pub(super) fn prefix(&self, scope: usize) -> String {
         const MAX_PATH: usize = 256;
-        let labels = self.ancestors(scope).map(|scope| &*self.scopes[scope].label).filter(|label| !label.is_empty());
-        let (mut path, mut length) = (Vec::new(), 0);
-        for label in labels {
-            length += label.len() + 1;
-            if length > MAX_PATH {
-                return format!("graph_{scope}/");
+        let mut path = String::new();
+        for scope in self.ancestors(scope) {
+            let at = self.scopes.partition_point(|(known, _)| *known < scope);
+            let label = &self.scopes[at].1;
+            if !label.is_empty() {
+                path = format!("{label}/{path}");
             }
-            path.push(label);
         }
-        path.iter().rev().flat_map(|label| [label, "/"]).collect()
+        if path.len() <= MAX_PATH {
+            path
+        } else {
+            format!("graph_{}/", self.scopes.partition_point(|(known, _)| *known < scope))
+        }
     }
 
     /// Returns the value that a name denotes in a scope.
     pub(super) fn value(&self, scope: usize, name: &[u8]) -> Option<usize> {
         self.ancestors(scope).find_map(|scope| {
-            let end = self.definitions.partition_point(|value| (value.name, value.scope) <= (name, scope));
-            let is_of_name = |at: &usize| (self.definitions[*at].name, self.definitions[*at].scope) == (name, scope);
+            let end = self.values.partition_point(|value| (value.name, value.scope) <= (name, scope));
+            let is_of_name = |at: &usize| (self.values[*at].name, self.values[*at].scope) == (name, scope);
             end.checked_sub(1).filter(is_of_name)
         })
     }
 
+    /// Returns the message of an initializer, or of the Constant node that holds a tensor.
+    pub(super) fn holder(&self, tensor: usize) -> usize {
+        let Place { holder, message, .. } = self.tensors[tensor];
+        let parent = |message: usize| self.messages[message].parent;
+        match holder {
+            Holder::Constant => parent(parent(message)),
+            Holder::Numbers(..) => parent(message),
+            _ => message,
+        }
+    }
+
+    /// Returns the tensor that a value is, if it is one.
+    pub(super) fn tensor_of(&self, value: usize) -> Option<usize> {
+        let message = self.values[value].message;
+        let tensor = self.tensors.partition_point(|place| place.message < message);
+        (tensor < self.tensors.len() && self.holder(tensor) == message).then_some(tensor)
+    }
+
+    /// Returns the value of a tensor; `None` for an attribute or a part of a sparse tensor.
+    pub(super) fn value_of(&self, tensor: usize) -> Option<usize> {
+        let value = self.value(self.tensors[tensor].scope, self.value_name(tensor));
+        value.filter(|value| self.values[*value].message == self.holder(tensor))
+    }
+
+    /// Returns the name of the value of a tensor; an empty name if it has no value.
+    pub(super) fn value_name(&self, tensor: usize) -> &'a [u8] {
+        if let PlaceName::Value(name) = self.tensors[tensor].name { name } else { b"" }
+    }
+
     /// True if no other scope defines a value of this name.
     pub(super) fn is_only_in(&self, scope: usize, name: &[u8]) -> bool {
-        let start = self.definitions.partition_point(|value| value.name < name);
-        let end = start + self.definitions[start..].partition_point(|value| value.name == name);
-        let of_name = &self.definitions[start..end];
-        [of_name.first(), of_name.last()].into_iter().flatten().all(|value| value.scope == scope)
+        let start = self.values.partition_point(|value| value.name < name);
+        let end = self.values.partition_point(|value| value.name <= name);
+        self.values[start..end].iter().all(|value| value.scope == scope)
     }
 
     /// Returns the name of a value, with the path to its scope if other scopes have a value of this name.

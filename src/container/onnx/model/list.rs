@@ -5,6 +5,7 @@ use super::super::external::{Externals, LinkRule};
 use super::super::{TensorMessage, text, typed};
 use super::fields::attribute;
 use super::graph::{Holder, ModelGraph, Place, PlaceName};
+use super::messages::Kind;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
@@ -16,7 +17,7 @@ pub(super) fn list(file: &MappedFile, graph: &ModelGraph) -> Result<Contents> {
     let mut externals = Externals::new(file.path(), LinkRule::Beside);
     let (mut contents, mut places) = (Contents::default(), Vec::new());
     for place in &graph.tensors {
-        let body = graph.body(place.frame);
+        let body = graph.body(place.message);
         let name = match &place.name {
             PlaceName::Value(name) => text(name, "the name of a value")?,
             PlaceName::Label(label) => label.to_string(),
@@ -42,6 +43,11 @@ pub(super) fn list(file: &MappedFile, graph: &ModelGraph) -> Result<Contents> {
                 places.push(place);
             }
             Err(error) => contents.unreadable.push(error.in_tensor(&name)),
+        }
+    }
+    for (at, _) in graph.messages.iter().enumerate().filter(|(_, message)| message.kind == Kind::SparseTensor) {
+        if graph.messages.iter().skip(at + 1).take(2).filter(|part| part.parent == at).count() < 2 {
+            contents.unreadable.push(Error::new("a sparse tensor lacks its values or its indices"));
         }
     }
     name_all(&mut contents.tensors, &places, graph)?;
@@ -77,7 +83,7 @@ fn name_all(tensors: &mut [Tensor], places: &[&Place], graph: &ModelGraph) -> Re
     let keeps = |(tensor, place): (&Tensor, &&Place)| {
         let is_only = || !is_value(place) || graph.is_only_in(place.scope, tensor.name.as_bytes());
         let is_unique = times[&*tensor.name] == 1 && is_only();
-        is_unique || is_value(place) && graph.scopes[place.scope].is_main()
+        is_unique || is_value(place) && place.scope == graph.main
     };
     let keeps: Vec<bool> = tensors.iter().zip(places).map(keeps).collect();
     let kept = tensors.iter().zip(&keeps).filter(|(_, keeps)| **keeps);

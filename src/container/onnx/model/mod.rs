@@ -1,10 +1,10 @@
 //! `.onnx`: an ONNX model (`ModelProto`, onnx.proto3, IR version 14): a graph of nodes, and its tensors.
 //!
-//! A model is a protobuf message of messages. [`walk`] reads its [`graph`] in one pass, in linear time and at most 100
-//! messages deep, as protobuf does, and skips tensors by their lengths. The graph has the *places* that hold tensors:
-//! initializers and Constant nodes of the main graph, of graphs in attributes (If, Loop, Scan), of functions and of
-//! training, sparse tensors, and attributes of other nodes. All else is a query of the graph. [`list`] reads the
-//! tensors. A tensor has the name of its value; if several graphs have a value of this name, the path to the graph
+//! A model is a protobuf message of messages. A walk finds the [`messages`] that matter, in linear time and at most 100
+//! deep, as protobuf does, and skips tensors by their lengths. The [`graph`] consists of these messages and of the
+//! [`values`] that they define. It has the *places* that hold tensors: initializers and Constant nodes of the main
+//! graph, of graphs in attributes (If, Loop, Scan), of functions and of training, sparse tensors, and attributes of
+//! other nodes. All else is a query of the graph. [`list`] reads the tensors. A tensor has the name of its value; if several graphs have a value of this name, the path to the graph
 //! precedes it: `If_0.then_branch/k`.
 //!
 //! A model is not made from tensors, because tensors do not determine a graph. It is *changed*: [`roles`] finds the role
@@ -20,10 +20,11 @@ mod edit;
 mod fields;
 mod graph;
 mod list;
+mod messages;
 mod opsets;
 mod roles;
 mod uses;
-mod walk;
+mod values;
 
 pub(crate) use change::{Change, ModelLayout, QuantizedTensor, TensorChange};
 pub(crate) use graph::{ModelGraph, TensorRole};
@@ -38,6 +39,8 @@ use crate::io::map::MappedFile;
 use crate::text::{move_file, shorten};
 use fields::model;
 use graph::is_default_domain;
+use messages::Kind;
+use opsets::Import;
 use std::collections::HashSet;
 
 /// The format of ONNX models.
@@ -138,15 +141,15 @@ fn metadata(graph: &ModelGraph) -> Result<Vec<(String, String)>> {
             (model::METADATA_PROPS, Value::Bytes(body)) => pairs.push(super::pair(file, body)?),
             _ => {}
         }
-        if pairs.len().max(graph.imports.len()) > MAX_PAIRS {
+        if pairs.len() > MAX_PAIRS {
             return Err(Error::new(format!("more than {MAX_PAIRS} pairs of metadata")));
         }
     }
-    let import = |import: &graph::Import| match import.domain {
-        domain if is_default_domain(domain) => format!("ai.onnx {}", import.version),
-        domain => format!("{} {}", shorten(&String::from_utf8_lossy(domain)), import.version),
+    let import = |Import { domain, version, .. }: Import| {
+        let domain = if is_default_domain(domain) { b"ai.onnx" } else { domain };
+        format!("{} {version}", shorten(&String::from_utf8_lossy(domain)))
     };
-    let imports: Vec<String> = graph.imports.iter().map(import).collect();
+    let imports: Vec<String> = graph.imports(Kind::Model).map(import).collect();
     pairs.extend((!imports.is_empty()).then(|| ("opset_import".to_owned(), imports.join(", "))));
     // If a name has several values, the last one counts.
     let mut seen = HashSet::new();

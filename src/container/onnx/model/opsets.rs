@@ -1,10 +1,13 @@
 //! The operator set and the IR version of a model, and the obstacles to later ones.
 
+use super::super::protobuf::{MessageFields, Value};
 use super::graph::{ModelGraph, is_default_domain};
+use super::messages::{Kind, Message};
 use crate::dtype::Dtype;
-use crate::error::{Error, Kind, Result};
+use crate::error::{self, Error, Result};
 use crate::text::shorten;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// The oldest operator set whose changes are in [`OPERATORS`].
 const OLDEST: u64 = 1;
@@ -51,11 +54,37 @@ enum Break {
     From(u64),
 }
 
+/// The import of a set of operators.
+pub(super) struct Import<'a> {
+    pub message: usize,
+    pub domain: &'a [u8],
+    /// The range of the version in the file.
+    pub range: Range<usize>,
+    pub version: u64,
+}
+
 impl ModelGraph<'_> {
     /// The version of the default operator set that the model imports.
     pub(super) fn opset(&self) -> Option<u64> {
-        let mut imports = self.imports.iter().rev();
-        imports.find(|import| is_default_domain(import.domain)).map(|import| import.version)
+        let imports = self.imports(Kind::Model).filter(|import| is_default_domain(import.domain));
+        imports.last().map(|import| import.version)
+    }
+
+    /// Returns the imports of the model itself, or of its functions.
+    pub(super) fn imports(&self, importer: Kind) -> impl Iterator<Item = Import<'_>> {
+        let is_import = move |message: &Message| {
+            message.kind == Kind::OperatorSet && self.messages[message.parent].kind == importer
+        };
+        self.messages.iter().enumerate().filter(move |(_, message)| is_import(message)).map(|(at, message)| {
+            let [domain] = self.bytes(at, [1]);
+            let mut import = Import { message: at, domain, range: 0..0, version: 0 };
+            for field in MessageFields::new(self.file, message.body.clone()).with_ranges().map_while(Result::ok) {
+                if let (range, 2, Value::Varint(version)) = field {
+                    (import.range, import.version) = (range, version);
+                }
+            }
+            import
+        })
     }
 
     /// Returns the operator set that the model imports, if `needy`, a type or a scale, needs the later set `wanted`.
@@ -77,7 +106,8 @@ impl ModelGraph<'_> {
             return Ok(None);
         }
         let what = format!("{needy} needs opset {wanted}, and the model imports {imported}");
-        let (why, advice) = if self.has_functions {
+        let has_functions = self.imports(Kind::Function).any(|import| is_default_domain(import.domain));
+        let (why, advice) = if has_functions {
             ("its functions import opsets of their own, so tcast does not raise it".to_owned(), INLINER)
         } else {
             match self.first_break(imported, wanted) {
@@ -88,7 +118,7 @@ impl ModelGraph<'_> {
                     (format!("{node} is of an operator that tcast does not know"), OWN_DOMAIN)
                 }
                 None if may_raise => return Ok(Some(imported)),
-                None => return Err(Error::new(what).of(Kind::OldOpset)),
+                None => return Err(Error::new(what).of(error::Kind::OldOpset)),
             }
         };
         let remedies: Vec<&str> = remedy.into_iter().chain([advice]).collect();
@@ -98,7 +128,7 @@ impl ModelGraph<'_> {
     /// Returns the first reason why the model cannot import a later operator set, with the node.
     fn first_break(&self, imported: u64, wanted: u64) -> Option<(Break, String)> {
         let mut operators: BTreeMap<&[u8], usize> = BTreeMap::new();
-        for at in 0..self.nodes.len() {
+        for at in self.nodes() {
             let node = self.node(at);
             if is_default_domain(node.domain) {
                 operators.entry(node.op_type).or_insert(at);
@@ -116,7 +146,7 @@ impl ModelGraph<'_> {
     /// value.
     fn fnuz_cast(&self) -> Option<usize> {
         let (mut like, mut has_fnuz) = (None, self.has_fnuz);
-        for at in (0..self.nodes.len()).filter(|at| is_default_domain(self.node(*at).domain)) {
+        for at in self.nodes().filter(|at| is_default_domain(self.node(*at).domain)) {
             let [to, output, saturate] = self.integers(at, [("to", 0), ("output_dtype", 0), ("saturate", 1)]);
             has_fnuz |= is_fnuz(to) || is_fnuz(output);
             match self.node(at).op_type {

@@ -1,9 +1,8 @@
 //! The roles of the tensors of a model, which follow from the nodes that use them.
 
 use super::super::super::Input;
-use super::graph::{
-    Definition, Holder, ModelGraph, ModelPart, NodeFields, Origin, PlaceName, TensorRole, is_default_domain,
-};
+use super::graph::{Definition, Holder, ModelGraph, NodeFields, TensorRole, is_default_domain};
+use super::messages::Kind;
 use super::opsets::is_fnuz;
 use super::uses::Use;
 use crate::dtype::Dtype;
@@ -15,8 +14,7 @@ impl<'a> ModelGraph<'a> {
     pub(crate) fn of(input: &'a Input) -> Result<Self> {
         let mut graph = Self::read(&input.files[0])?;
         let same = |pair: &&[Definition]| (pair[0].name, pair[0].scope) == (pair[1].name, pair[1].scope);
-        let is_input = |pair: &&[Definition]| matches!(pair[0].origin, Origin::Input(_));
-        if let Some(pair) = graph.definitions.windows(2).find(|pair| same(pair) && !is_input(pair)) {
+        if let Some(pair) = graph.values.windows(2).find(|pair| same(pair) && pair[0].is_made) {
             let name = shorten(&String::from_utf8_lossy(pair[0].name));
             let error = Error::new(format!("two nodes or initializers of a graph define the value '{name}'"));
             return Err(error.remedy("onnx.checker.check_model describes what is wrong with the model"));
@@ -36,14 +34,14 @@ impl<'a> ModelGraph<'a> {
 
     /// Returns the role of a tensor for a target type, if it is not a plain weight.
     pub(crate) fn role_for(&self, tensor: usize, to: Dtype) -> Option<TensorRole> {
-        let is_constant = matches!(self.tensors[tensor].holder, Holder::Constant(_)) && to.bits() == 6;
+        let is_constant = self.tensors[tensor].holder == Holder::Constant && to.bits() == 6;
         if is_constant { Some(TensorRole::Constant) } else { self.role(tensor) }
     }
 
     /// Returns the input of the graph with the name of an initializer, which gets the new name and type too. Up to IR
     /// version 3, every initializer is an input and nevertheless a constant.
     pub(super) fn constant_input(&self, tensor: usize) -> Option<usize> {
-        let is_main = self.scopes[self.tensors[tensor].scope].is_main();
+        let is_main = self.tensors[tensor].scope == self.main;
         self.input(tensor).filter(|_| is_main && (1..=3).contains(&self.ir_number()))
     }
 
@@ -54,51 +52,43 @@ impl<'a> ModelGraph<'a> {
 
     /// Returns the message of the input with the name of a tensor.
     fn input(&self, tensor: usize) -> Option<usize> {
-        let scope = self.tensors[tensor].scope;
-        let name = self.value_name(tensor);
-        let start = self.definitions.partition_point(|value| (value.name, value.scope) < (name, scope));
-        let value = self.definitions.get(start).filter(|value| (value.name, value.scope) == (name, scope))?;
-        if let Origin::Input(frame) = value.origin { Some(frame) } else { None }
-    }
-
-    /// Returns the name of the value of a tensor; an empty name if it has no value.
-    pub(super) fn value_name(&self, tensor: usize) -> &'a [u8] {
-        if let PlaceName::Value(name) = self.tensors[tensor].name { name } else { b"" }
+        let key = (self.value_name(tensor), self.tensors[tensor].scope);
+        let first = self.values.partition_point(|value| (value.name, value.scope) < key);
+        let input = self.values.get(first).filter(|value| (value.name, value.scope) == key && !value.is_made)?;
+        Some(input.message)
     }
 
     /// Finds the defaults of inputs, and the values with the name of a value of an enclosing graph.
     fn find_roles_of_names(&mut self) {
         for at in 0..self.tensors.len() {
-            let (scope, name) = (self.tensors[at].scope, self.value_name(at));
             if self.tensors[at].role.is_some() {
                 continue;
             }
-            let outer = self.scopes[scope].parent.and_then(|outer| self.value(outer, name));
+            let outer = || self.value(self.scope_around(self.tensors[at].scope)?, self.value_name(at));
             self.tensors[at].role = if self.input(at).is_some() && !self.is_input(at) {
                 Some(TensorRole::GraphInput)
             } else {
-                outer.map(|_| TensorRole::Shadowing)
+                outer().map(|_| TensorRole::Shadowing)
             };
         }
     }
 
     /// Finds the uses of all values in the main graph and its inner graphs, and the roles that uses give to tensors.
     fn find_uses(&mut self) {
-        for at in 0..self.nodes.len() {
-            let (node, scope) = (self.node(at), self.nodes[at].scope);
-            for (slot, name) in node.inputs.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
+        for at in 0..self.messages.len() {
+            if self.messages[at].kind != Kind::Node {
+                continue;
+            }
+            let (node, scope) = (self.node(at), self.messages[at].parent);
+            let is_main = self.part(at) == Kind::Graph;
+            for (slot, name) in node.inputs.iter().enumerate() {
                 let Some(value) = self.value(scope, name) else { continue };
                 self.protect(value, role_of_input(&node, slot));
-                if self.scopes[scope].part == ModelPart::Main {
-                    self.uses.push(Use { value, node: at, slot });
-                }
+                self.uses.extend(is_main.then_some(Use { value, node: at, slot }));
             }
         }
         self.uses.sort_unstable();
-        let main = self.scopes.iter().position(|scope| scope.is_main()).unwrap_or_default();
-        let scales = std::mem::take(&mut self.annotated).into_iter().map(|name| (name, TensorRole::Scale));
-        let trained = std::mem::take(&mut self.trained).into_iter().map(|name| ((main, name), TensorRole::Trained));
-        for ((scope, name), role) in scales.chain(trained) {
+        for (scope, name, role) in std::mem::take(&mut self.roles) {
             if let Some(value) = self.value(scope, name) {
                 self.protect(value, Some(role));
             }
@@ -109,7 +99,7 @@ impl<'a> ModelGraph<'a> {
 
     /// Gives a role to the tensor of a value. Another role can only replace [`TensorRole::Parameter`].
     fn protect(&mut self, value: usize, role: Option<TensorRole>) {
-        let Origin::Tensor(tensor) = self.definitions[value].origin else { return };
+        let Some(tensor) = self.tensor_of(value) else { return };
         let known = &mut self.tensors[tensor].role;
         if matches!(known, None | Some(TensorRole::Parameter)) {
             *known = role.or(*known);

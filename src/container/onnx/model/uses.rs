@@ -1,12 +1,12 @@
 //! The uses of the tensors of a model, and the tensors that nodes decode.
 
 use super::super::super::Input;
-use super::graph::{Holder, ModelGraph, ModelPart, NodeFields, Origin, TensorRole, copy_of, is_default_domain, label};
-use crate::error::Result;
+use super::graph::{Holder, ModelGraph, NodeFields, TensorRole, copy_of, is_default_domain, label};
+use super::messages::Kind;
 use std::collections::{BTreeMap, HashSet};
 use std::str::from_utf8;
 
-/// An input of a node, and the value that it uses: indices in [`ModelGraph::definitions`] and [`ModelGraph::nodes`].
+/// An input of a node, and the value that it uses, by its index in [`ModelGraph::values`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Use {
     pub value: usize,
@@ -59,18 +59,12 @@ impl ModelGraph<'_> {
         &self.uses[start..end]
     }
 
-    /// Returns the value of a tensor; `None` for an attribute or a part of a sparse tensor.
-    fn tensor_value(&self, tensor: usize) -> Option<usize> {
-        let value = self.value(self.tensors[tensor].scope, self.value_name(tensor));
-        value.filter(|value| self.definitions[*value].origin == Origin::Tensor(tensor))
-    }
-
     pub(super) fn tensor_uses(&self, tensor: usize) -> &[Use] {
-        self.uses_of(self.tensor_value(tensor))
+        self.uses_of(self.value_of(tensor))
     }
 
     fn output_value(&self, node: usize) -> Option<usize> {
-        self.value(self.nodes[node].scope, self.node(node).output())
+        self.value(self.messages[node].parent, self.node(node).output())
     }
 
     /// Returns the uses of the first output of a node.
@@ -80,7 +74,7 @@ impl ModelGraph<'_> {
 
     /// True if a tensor is an output of a graph.
     fn is_output(&self, tensor: usize) -> bool {
-        self.tensor_value(tensor).is_some_and(|value| self.output_values.contains(&value))
+        self.value_of(tensor).is_some_and(|value| self.output_values.contains(&value))
     }
 
     /// True if the first output of a node is an output of a graph.
@@ -89,17 +83,14 @@ impl ModelGraph<'_> {
     }
 
     fn is_constant(&self, tensor: usize) -> bool {
-        matches!(self.tensors[tensor].holder, Holder::Initializer | Holder::Constant(_))
+        matches!(self.tensors[tensor].holder, Holder::Initializer | Holder::Constant)
             && !self.is_input(tensor)
             && matches!(self.role(tensor), None | Some(TensorRole::Scale))
     }
 
     /// Returns the tensor of an input of a node, if it is a constant.
     fn constant(&self, node: usize, name: &[u8]) -> Option<usize> {
-        match self.definitions[self.value(self.nodes[node].scope, name)?].origin {
-            Origin::Tensor(tensor) if self.is_constant(tensor) => Some(tensor),
-            _ => None,
-        }
+        self.tensor_of(self.value(self.messages[node].parent, name)?).filter(|tensor| self.is_constant(*tensor))
     }
 
     /// Returns true if a node decodes the first of its inputs.
@@ -174,7 +165,7 @@ impl ModelGraph<'_> {
             }
             let first = one.nodes[0];
             let text = |name| from_utf8(name).map_err(|_| (first, "a name is not UTF-8"));
-            one.name = if one.nodes.iter().all(|node| self.nodes[*node].scope == scope) {
+            one.name = if one.nodes.iter().all(|node| self.messages[*node].parent == scope) {
                 text(self.node(first).output())?.to_owned()
             } else if self.makes_output(first) {
                 return Err((first, "its codes are in an outer graph, and its output is one of the graph"));
@@ -232,20 +223,24 @@ impl ModelGraph<'_> {
 
     /// Returns the names of the values that Cast nodes compute from a tensor that no other node uses.
     pub(crate) fn cast_names(&self, tensor: usize) -> Vec<String> {
-        let [only] = self.tensor_uses(tensor) else { return Vec::new() };
-        let is_cast = |one: &&Use| one.slot == 0 && self.node(one.node).operator() == b"Cast";
-        let mut casts: Vec<usize> = Some(only).filter(is_cast).map(|one| one.node).into_iter().collect();
-        if self.is_output(tensor) {
+        let uses = self.tensor_uses(tensor);
+        if uses.len() != 1 || self.is_output(tensor) {
             return Vec::new();
         }
-        let mut names = Vec::new();
-        while let Some(node) = casts.pop() {
-            casts.extend(self.output_uses(node).iter().filter(is_cast).map(|one| one.node));
-            if let Ok(name) = from_utf8(self.node(node).output()) {
-                names.push(self.unique_name(self.nodes[node].scope, name));
-            }
+        let is_cast = |one: &&Use| one.slot == 0 && self.node(one.node).operator() == b"Cast";
+        let casts = |uses: &[Use]| -> Vec<usize> { uses.iter().filter(is_cast).map(|one| one.node).collect() };
+        let mut nodes = casts(uses);
+        let mut at = 0;
+        while let Some(&node) = nodes.get(at) {
+            nodes.extend(casts(self.output_uses(node)));
+            at += 1;
         }
-        names
+        nodes.sort_unstable();
+        let name = |node: usize| {
+            let name = from_utf8(self.node(node).output()).ok()?;
+            Some(self.unique_name(self.messages[node].parent, name))
+        };
+        nodes.into_iter().filter_map(name).collect()
     }
 
     /// Returns the name of a decoded value, which no other value has.
@@ -265,10 +260,10 @@ impl ModelGraph<'_> {
     /// Returns the operators that compute with codes, and the number of their nodes.
     pub(crate) fn quantized_operators(&self) -> BTreeMap<String, u64> {
         let mut operators = BTreeMap::new();
-        for (at, node) in self.nodes.iter().enumerate() {
-            let fields = self.node(at);
-            if self.scopes[node.scope].part == ModelPart::Main && computes_with_codes(&fields) {
-                *operators.entry(label(fields.op_type)).or_default() += 1;
+        for at in self.nodes().filter(|at| self.part(*at) == Kind::Graph) {
+            let node = self.node(at);
+            if computes_with_codes(&node) {
+                *operators.entry(label(node.op_type)).or_default() += 1;
             }
         }
         operators
