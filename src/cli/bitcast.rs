@@ -107,7 +107,7 @@ pub struct ElementRange {
     /// The end, exclusive; `None` for the end of the tensor.
     pub end: Option<Position>,
     /// True if only the first is meant.
-    pub is_one: bool,
+    pub is_single: bool,
 }
 
 /// The position of an element: `203`, or `17,203` and `[17, 203]` as in statistics.
@@ -145,9 +145,9 @@ impl std::str::FromStr for ElementRange {
     fn from_str(text: &str) -> Result<Self, String> {
         let position = |text: &str| if text.trim().is_empty() { Ok(None) } else { text.parse().map(Some) };
         let Some((start, end)) = text.split_once("..") else {
-            return Ok(Self { start: Some(text.parse()?), end: None, is_one: true });
+            return Ok(Self { start: Some(text.parse()?), end: None, is_single: true });
         };
-        let range = Self { start: position(start)?, end: position(end)?, is_one: false };
+        let range = Self { start: position(start)?, end: position(end)?, is_single: false };
         match (&range.start, &range.end) {
             (Some(Position::Index(start)), Some(Position::Index(end))) if end < start => {
                 Err("the range ends before it starts".to_owned())

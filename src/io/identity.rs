@@ -111,11 +111,11 @@ impl Files {
         if let Identity::Free(folder, name) = &identity {
             let alike = self.new.entry((folder.clone(), name.to_string_lossy().to_lowercase())).or_default();
             let file_name = |path: &Path| follow_links(path).file_name().unwrap_or_default().to_owned();
-            let is_one = |before: &&PathBuf| {
+            let is_same_name = |before: &&PathBuf| {
                 let before = file_name(before);
                 before != *name && is_one_name(directory_of(&follow_links(path)), name, &before)
             };
-            if let Some(before) = alike.iter().find(is_one) {
+            if let Some(before) = alike.iter().find(is_same_name) {
                 return Err(twice(path, before));
             }
             alike.push(path.to_owned());

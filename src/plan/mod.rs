@@ -254,9 +254,9 @@ struct Conversions<'r> {
 
 impl Conversions<'_> {
     fn get(&mut self, from: Form, to: Form, is_converted: bool) -> Result<Arc<Conversion>> {
-        let is_it =
+        let is_same =
             |known: &&(bool, Arc<Conversion>)| known.0 == is_converted && known.1.from == from && known.1.to == to;
-        if let Some((_, known)) = self.known.iter().find(is_it) {
+        if let Some((_, known)) = self.known.iter().find(is_same) {
             return Ok(Arc::clone(known));
         }
         let conversion = match self.operator {

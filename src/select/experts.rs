@@ -88,7 +88,7 @@ pub(crate) fn experts(model: &Model, name: &str, shape: &[u64]) -> Option<Result
     if rows == 0 || columns == 0 {
         return Some(Err(unknown("its experts have no elements"))); // of which there could be any number
     }
-    if let Err(why) = check_lies_upright(model, own, [rows, columns]) {
+    if let Err(why) = check_orientation(model, own, [rows, columns]) {
         return Some(Err(unknown(&why)));
     }
     Some(Ok(split(bank, projections, [count, rows, columns], false)))
@@ -141,7 +141,7 @@ fn unknown(why: &str) -> Error {
 }
 
 /// Checks that the sizes of a bank's matrix prove that it is [out, in]. If they do not, the error contains the reason.
-fn check_lies_upright(model: &Model, own: &str, [rows, columns]: [u64; 2]) -> Result<(), String> {
+fn check_orientation(model: &Model, own: &str, [rows, columns]: [u64; 2]) -> Result<(), String> {
     /// Models whose banks are transposed in their files, regardless of the sizes; gpt-oss also interleaves gate and up.
     const TRANSPOSED: [&str; 3] = ["qwen3_vl_moe", "llama4", "gpt_oss"];
     if model.is(&TRANSPOSED) {

@@ -109,7 +109,7 @@ fn range_of(args: &BitcastArgs, count: u64, shape: &[u64]) -> Result<Range<u64>>
     let index = |position: &Position, is_end| index_of(position, shape, is_end);
     let start = range.start.as_ref().map_or(Ok(0), |start| index(start, false))?;
     let end = match &range.end {
-        _ if range.is_one => start.saturating_add(1),
+        _ if range.is_single => start.saturating_add(1),
         Some(end) => index(end, true)?,
         None => count.max(start),
     };

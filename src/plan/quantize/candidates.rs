@@ -179,10 +179,10 @@ impl<'p, 'a> Planner<'p, 'a> {
 
     /// Returns what the options request for a weight with these names.
     pub(super) fn choice(&self, names: &[&str], coded: Option<&Grid>) -> Result<Choice> {
-        let is_one =
+        let matches_any =
             |patterns: &[Pattern]| patterns.iter().any(|pattern| names.iter().any(|name| pattern.matches(name)));
         let TensorOptions { include, exclude, .. } = &self.request.options.tensors;
-        if !include.is_empty() && !is_one(include) || is_one(exclude) {
+        if !include.is_empty() && !matches_any(include) || matches_any(exclude) {
             return Ok(Choice { stored: Err(KeptReason::LeftOut), rule: None });
         }
         let rule = self.request.options.rule.iter().position(|rule| rule.matches_one(names));

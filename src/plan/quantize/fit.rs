@@ -101,21 +101,21 @@ impl Planner<'_, '_> {
             let scheme =
                 |at: usize| weights[at].stored.as_ref().ok().map(|stored| (stored.scheme.name, weights[at].dtype));
             let is_mixed = |set: &[usize]| set.iter().any(|at| scheme(*at) != scheme(set[0]));
-            let is_wish = |set: &[usize]| set.iter().any(|at| weights[*at].is_named);
+            let is_explicit = |set: &[usize]| set.iter().any(|at| weights[*at].is_named);
             if !is_mixed(set) {
                 continue;
             }
-            if is_wish(set) {
+            if is_explicit(set) {
                 let names = first_few(set.iter().map(|at| &weights[*at].name), 3);
                 let message = format!(
                     "engines fuse {names}: they can only be quantized together, from the same type to the same scheme, or \
                      kept together"
                 );
                 let error = Error::new(message).remedy("choose all of them");
-                let wishes = sets[place..].iter().filter(|set| is_mixed(set) && is_wish(set));
-                let wishes: HashSet<usize> = wishes.flatten().copied().collect();
+                let explicit = sets[place..].iter().filter(|set| is_mixed(set) && is_explicit(set));
+                let explicit: HashSet<usize> = explicit.flatten().copied().collect();
                 let quantized = (0..weights.len()).filter(|at| weights[*at].stored.is_ok());
-                let (left_out, others): (Vec<usize>, Vec<usize>) = quantized.partition(|at| wishes.contains(at));
+                let (left_out, others): (Vec<usize>, Vec<usize>) = quantized.partition(|at| explicit.contains(at));
                 let numbered = |at: &usize| as_numbered_glob(&weights[*at].name);
                 let others: HashSet<String> = others.iter().map(numbered).collect();
                 // A pattern for all layers, unless it matches weights that can stay quantized.

@@ -196,8 +196,8 @@ impl ModelGraph<'_> {
         let block_size = u64::try_from(block_size).map_err(|_| "its block_size is negative")?;
         let axis = if axis < 0 { axis + tensors[codes].shape.len() as i64 } else { axis };
         let axis = usize::try_from(axis).unwrap_or(usize::MAX);
-        let is_one = tensors[scale].count == 1 && tensors[scale].shape.len() <= 1;
-        let axis = (block_size > 0 || !is_one).then_some((axis, block_size));
+        let is_scalar = tensors[scale].count == 1 && tensors[scale].shape.len() <= 1;
+        let axis = (block_size > 0 || !is_scalar).then_some((axis, block_size));
         Ok(Dequantization { codes, scale, zero_point, axis, name: String::new(), nodes: vec![node] })
     }
 
