@@ -1,7 +1,7 @@
 //! Finds the tensors that are weights and could be quantized, and applies the options and the policy to each.
 
 use super::misfit::no_weight;
-use super::{Choice, Planner, Target, WeightCandidate, WeightCandidates, gpt_oss, layout_of};
+use super::{Choice, Planner, SchemeTarget, WeightCandidate, WeightCandidates, gpt_oss, layout_of};
 use crate::container::{Form, Input, Tensor};
 use crate::error::{Error, Result};
 use crate::options::TensorOptions;
@@ -204,6 +204,6 @@ impl<'p, 'a> Planner<'p, 'a> {
         if let (Some(size), true) = (self.request.options.group_size, scheme.has_group_size()) {
             grid.group = Group::Neighbours(size);
         }
-        Ok(Choice { stored: Ok(Target { scheme, layout, grid, encoder: None }), rule })
+        Ok(Choice { stored: Ok(SchemeTarget { scheme, layout, grid, encoder: None }), rule })
     }
 }

@@ -2,7 +2,7 @@
 //! without changing a value.
 
 use super::fit::KnownEncoders;
-use super::{Choice, Planner, Target, WeightCandidate, gpt_oss};
+use super::{Choice, Planner, SchemeTarget, WeightCandidate, gpt_oss};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::plan::Weights;
@@ -34,7 +34,7 @@ pub(super) fn check_is_readable(model: &LogicalCheckpoint, memberships: &[Member
 }
 
 /// Returns the scheme that has the same codes and groups in a layout; `None` if there is none.
-fn same_grid(grid: &Grid, layout: &str) -> Option<Target> {
+fn same_grid(grid: &Grid, layout: &str) -> Option<SchemeTarget> {
     let is_same_codes = |codes: CodeType| match (grid.codes, codes) {
         (CodeKind::Dtype(Dtype::Int8), CodeType::Int { bits: 8, symmetric }) => symmetric != grid.has_zero_points,
         (CodeKind::Dtype(dtype), CodeType::Float(own)) => dtype == own,
@@ -58,7 +58,7 @@ fn same_grid(grid: &Grid, layout: &str) -> Option<Target> {
             has_exponents(stored.grid.scale) == has_exponents(Some(grid.scale)),
             plain(scheme.layouts[0].grid.group) == group,
         );
-        (is_same || is_sized).then_some((rank, Target { scheme, layout: stored, grid: target, encoder: None }))
+        (is_same || is_sized).then_some((rank, SchemeTarget { scheme, layout: stored, grid: target, encoder: None }))
     };
     // Takes the first of several schemes with the same rank.
     SCHEMES.iter().rev().filter_map(fit).max_by_key(|(rank, _)| *rank).map(|(_, stored)| stored)
@@ -66,7 +66,7 @@ fn same_grid(grid: &Grid, layout: &str) -> Option<Target> {
 
 impl<'p, 'a> Planner<'p, 'a> {
     /// Returns the scheme and grid for a weight with this grid in the new layout.
-    pub(super) fn same_grid(&self, grid: &Grid) -> Result<Target> {
+    pub(super) fn same_grid(&self, grid: &Grid) -> Result<SchemeTarget> {
         same_grid(grid, self.layout).ok_or_else(|| {
             let message = format!("no scheme of the layout {} has its codes and groups ({grid})", self.layout);
             Error::new(message).of(Kind::Unstorable)
@@ -127,7 +127,7 @@ impl<'p, 'a> Planner<'p, 'a> {
     /// of one kind share them.
     pub(super) fn fit_coded<'s>(
         &self,
-        stored: &Target,
+        stored: &SchemeTarget,
         shape: &'s [u64],
         (weight, decoder): (usize, &Decoder),
         known: &mut KnownEncoders<'s>,
@@ -137,7 +137,8 @@ impl<'p, 'a> Planner<'p, 'a> {
         let mut new = |scale: Dtype| {
             let grid = TargetGrid { scale: Some(scale), ..stored.grid };
             let key = (stored.scheme.name, grid, shape, Dtype::Float64, has_full_precision);
-            let new = || self.encoder(&Target { grid, ..stored.clone() }, shape, Dtype::Float64, options).map(Arc::new);
+            let new =
+                || self.encoder(&SchemeTarget { grid, ..stored.clone() }, shape, Dtype::Float64, options).map(Arc::new);
             known.entry(key).or_insert_with(new).clone()
         };
         let exact = new(scale_dtype(stored.layout.layout(), &stored.grid, decoder.grid().scale)).ok();

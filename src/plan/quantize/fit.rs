@@ -1,6 +1,6 @@
 //! Makes the encoders, and keeps weights that do not fit, or that engines fuse with such weights.
 
-use super::{Misfit, Planner, Target, WeightCandidate};
+use super::{Misfit, Planner, SchemeTarget, WeightCandidate};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::plan::quantization::WeightValues;
@@ -64,7 +64,7 @@ impl Planner<'_, '_> {
     /// Makes the encoder for weights of this shape; fails if engines would not load the result.
     pub(super) fn encoder(
         &self,
-        found: &Target,
+        found: &SchemeTarget,
         shape: &[u64],
         dtype: Dtype,
         options: EncodeOptions,

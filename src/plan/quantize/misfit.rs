@@ -1,6 +1,6 @@
 //! Weights that are kept because their shape does not fit the groups of the scheme, and errors about kept weights.
 
-use super::{Planner, Target, WeightCandidates};
+use super::{Planner, SchemeTarget, WeightCandidates};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind};
 use crate::quant::{Scheme, Unfit};
@@ -34,7 +34,7 @@ impl Misfit {
 }
 
 /// Returns the error of a rule for a tensor that is not a weight matrix.
-pub(super) fn no_weight(stored: &Target, shape: &[u64], dtype: Dtype) -> Error {
+pub(super) fn no_weight(stored: &SchemeTarget, shape: &[u64], dtype: Dtype) -> Error {
     let why = if dtype.is_weight() {
         format!("its shape {shape:?} is not that of a weight matrix")
     } else {

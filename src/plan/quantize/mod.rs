@@ -85,7 +85,7 @@ struct WeightCandidate<'a> {
     shape: Vec<u64>,
     dtype: Dtype,
     /// Its scheme and layout in the output, or the reason for keeping it.
-    stored: Result<Target, KeptReason>,
+    stored: Result<SchemeTarget, KeptReason>,
     /// True if the options decide about it by name, rather than the policy.
     is_named: bool,
     /// The encoder for the codes and scales of the input, if no value changes.
@@ -95,12 +95,12 @@ struct WeightCandidate<'a> {
 
 /// Choice of the options for a weight, and the number of the rule that decides.
 struct Choice {
-    stored: Result<Target, KeptReason>,
+    stored: Result<SchemeTarget, KeptReason>,
     rule: Option<usize>,
 }
 
 #[derive(Clone)]
-struct Target {
+struct SchemeTarget {
     scheme: &'static Scheme,
     layout: &'static SchemeLayout,
     grid: TargetGrid,
@@ -196,7 +196,7 @@ impl<'a> Quantizing<'a> {
         };
         let embeddings = plan.weights.iter().filter(is_embedding).map(|weight| weight.name.clone()).collect();
         let quantized = || plan.weights.iter().filter_map(|weight| Some((weight, weight.stored.as_ref().ok()?)));
-        let stored_as = |(_, stored): (_, &Target)| (stored.scheme.name, stored.layout.name);
+        let stored_as = |(_, stored): (_, &SchemeTarget)| (stored.scheme.name, stored.layout.name);
         let stored = quantized().map(stored_as).collect();
         let experts = quantized().filter(|(weight, _)| weight.name.contains(".experts.")).map(stored_as).collect();
         let is_kept_layer = |weight: &WeightCandidate| {

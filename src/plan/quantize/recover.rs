@@ -5,7 +5,7 @@
 //! writes some of the shards searches only the weights in these shards, and weights that share a scale with them.
 
 use super::coded::refuse_some;
-use super::{Planner, Target, WeightCandidate};
+use super::{Planner, SchemeTarget, WeightCandidate};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::plan::partition::{chosen_shards, shard_sizes};
@@ -124,7 +124,12 @@ impl<'a> Planner<'_, 'a> {
     }
 
     /// Makes a recoverer for each type that the values of a weight may have had before they were quantized.
-    fn recoverers(&self, candidate: &WeightCandidate, stored: &Target, encoder: &Arc<Encoder>) -> Vec<Arc<Recoverer>> {
+    fn recoverers(
+        &self,
+        candidate: &WeightCandidate,
+        stored: &SchemeTarget,
+        encoder: &Arc<Encoder>,
+    ) -> Vec<Arc<Recoverer>> {
         let options = self.request.encoding();
         let recoverer = |encoder, origin| Arc::new(Recoverer::new(encoder, origin, options.arithmetic));
         // Values of narrower weights may have been decoded to a wider type; their scales are then narrow too.
@@ -135,7 +140,7 @@ impl<'a> Planner<'_, 'a> {
         };
         let of_narrower = |&origin: &Dtype| {
             let grid = TargetGrid { scale: stored.grid.scale.or(Some(origin)), ..stored.grid };
-            let narrow = Target { grid, ..stored.clone() };
+            let narrow = SchemeTarget { grid, ..stored.clone() };
             let narrow = self.encoder(&narrow, &candidate.shape, candidate.dtype, options).ok()?;
             Some(recoverer(Arc::new(narrow), origin))
         };

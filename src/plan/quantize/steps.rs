@@ -1,6 +1,6 @@
 //! Finds the weights that share a scale, and passes the decisions to the plan.
 
-use super::{Planner, Target, WeightCandidate, WeightCandidates};
+use super::{Planner, SchemeTarget, WeightCandidate, WeightCandidates};
 use crate::error::Result;
 use crate::plan::few::Few;
 use crate::plan::quantization::{CodesSource, Quantization, SharedExtremes, TensorIndex, WeightRows};
@@ -47,7 +47,7 @@ impl<'a> Planner<'_, 'a> {
         for (candidate, rows) in candidates.into_iter().zip(rows) {
             let WeightCandidate { place, name, weight, stored, codes, .. } = candidate;
             match (stored, rows, weight) {
-                (Ok(Target { scheme, .. }), Some(rows), _) => {
+                (Ok(SchemeTarget { scheme, .. }), Some(rows), _) => {
                     let parts = weight.map(|weight| self.places(weight)).unwrap_or_default();
                     parts.iter().skip(1).for_each(|part| weights.leave_out(*part));
                     weights.replace(place, Step::encode(Quantization { name, rows, scheme, codes }));

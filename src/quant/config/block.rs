@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use std::path::PathBuf;
 
 /// A block that describes a quantization.
-pub(super) struct Block {
+pub(super) struct ConfigBlock {
     file: &'static str,
     path: PathBuf,
     /// Its key in `config.json`; empty in other files.
@@ -32,7 +32,7 @@ const FACTS: &str = "quant_method, quant_algo, bits w_bit, group_size q_group_si
     checkpoint_format format, packing_format, scale_fmt, expert_dtype, sym, desc_act, zero_point, load_in_4bit, \
     load_in_8bit, config_groups, quantized_layers, dynamic, extra_config";
 
-impl Block {
+impl ConfigBlock {
     /// Reads the blocks of a checkpoint, the decisive one first.
     pub(super) fn read_all(source: &CheckpointInfo) -> Result<Vec<Self>> {
         let mut blocks = Vec::new();

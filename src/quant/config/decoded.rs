@@ -1,7 +1,7 @@
 //! Changes to `config.json`, and to other files that describe how weights are quantized, after weights were decoded.
 
 use super::integers::excluded_by_gptq;
-use super::json::{Edit, edited, with_new};
+use super::json::{ValueEdit, edited, with_new};
 use super::patterns::is_composite;
 use super::{find, modelopt};
 use crate::container::checkpoint::with_dtype;
@@ -117,7 +117,7 @@ fn is_part(key: &str) -> bool {
 }
 
 /// Edits the members of a part's description, and of the parts in it. `None` if it is not an object.
-fn edit_part(text: &str, added: &[(&str, String)], edit: &mut Edit) -> Option<String> {
+fn edit_part(text: &str, added: &[(&str, String)], edit: &mut ValueEdit) -> Option<String> {
     edited(text, added, &mut |key, text| {
         if is_part(key) { Some(edit_part(text, &[], edit).map_or(text.into(), Cow::Owned)) } else { edit(key, text) }
     })

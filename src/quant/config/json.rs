@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 /// Receives the key and the value of a member, and returns its new value; `None` removes the member.
-pub(super) type Edit<'e> = dyn for<'t> FnMut(&str, &'t str) -> Option<Cow<'t, str>> + 'e;
+pub(super) type ValueEdit<'e> = dyn for<'t> FnMut(&str, &'t str) -> Option<Cow<'t, str>> + 'e;
 
 /// A member of an object: its key, and the positions of key and value.
 struct JsonMember<'a> {
@@ -17,7 +17,7 @@ struct JsonMember<'a> {
 }
 
 /// Changes members of an object, and adds others at its end. `None` if the text is not an object.
-pub(super) fn edited(text: &str, added: &[(&str, String)], edit: &mut Edit) -> Option<String> {
+pub(super) fn edited(text: &str, added: &[(&str, String)], edit: &mut ValueEdit) -> Option<String> {
     let json = as_json(text);
     let members = scan(&json)?;
     let (Some(first), Some(last)) = (members.first(), members.last()) else {

@@ -32,7 +32,7 @@ use super::recognize::CheckpointInfo;
 use super::table::LAYOUTS;
 use crate::dtype::Dtype;
 use crate::error::Result;
-use block::Block;
+use block::ConfigBlock;
 use modules::{MatchStyle, ModuleList};
 use object::ConfigObject;
 use regex::Regex;
@@ -145,14 +145,14 @@ pub(super) struct CheckpointConfig {
 
 impl CheckpointConfig {
     pub(super) fn read(source: &CheckpointInfo) -> Result<Self> {
-        let blocks = Block::read_all(source)?;
+        let blocks = ConfigBlock::read_all(source)?;
         let Some((first, others)) = blocks.split_first() else { return Ok(Self::default()) };
         let mut config = Self::of(first).map_err(|error| first.in_file(error))?;
         others.iter().try_for_each(|other| config.add(other).map_err(|error| other.in_file(error)))?;
         Ok(config)
     }
 
-    fn of(block: &Block) -> Result<Self> {
+    fn of(block: &ConfigBlock) -> Result<Self> {
         let method = block.method()?;
         let format = find(&method).ok_or_else(|| undecoded_method(&method))?;
         let ignored = format.ignored(&block.object())?;
@@ -162,7 +162,7 @@ impl CheckpointConfig {
     }
 
     /// Adds the ignored modules of another block.
-    fn add(&mut self, block: &Block) -> Result<()> {
+    fn add(&mut self, block: &ConfigBlock) -> Result<()> {
         let method = block.method().unwrap_or_default();
         let ignored = match find(&method) {
             Some(format) => format.ignored(&block.object())?,

@@ -14,9 +14,8 @@ use super::super::{
 };
 use super::edit::{Edits, New};
 use super::fields::{attribute, graph, model, node};
-use super::graph::{Holder, ModelGraph, Place, TensorRole, copy_of, is_default_domain};
-use super::messages::{FILE, Kind};
-use super::uses::{Dequantization, Use};
+use super::graph::{Dequantization, Holder, ModelGraph, Place, TensorRole, Use, copy_of};
+use super::messages::{FILE, MessageKind, is_default_domain};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::kernel::Storage;
@@ -330,7 +329,7 @@ impl NewModel<'_, '_> {
             self.edits.replace(range.clone(), FILE, number(model::IR_VERSION, wanted));
         }
         let Some(wanted) = self.change.opset else { return };
-        for import in self.graph.imports(Kind::Model).filter(|import| is_default_domain(import.domain)) {
+        for import in self.graph.imports(MessageKind::Model).filter(|import| is_default_domain(import.domain)) {
             self.edits.replace(import.range, import.message, number(2, wanted));
         }
     }

@@ -44,7 +44,7 @@ pub(super) struct Edits<'g, 'a> {
 
 /// The parts of the new file, with their offsets.
 #[derive(Default)]
-pub(super) struct Parts {
+pub(super) struct EditedFile {
     pub literals: Vec<(u64, Vec<u8>)>,
     /// Ranges of the old file.
     pub copies: Vec<(u64, Range<usize>)>,
@@ -95,11 +95,11 @@ impl<'g, 'a> Edits<'g, 'a> {
     }
 
     /// Lays out the new file, and sets the ranges of the places in it.
-    pub(super) fn lay_out(mut self, places: &mut [Placement]) -> Result<Parts> {
+    pub(super) fn lay_out(mut self, places: &mut [Placement]) -> Result<EditedFile> {
         self.follow_lengths()?;
         // At the same position, insertions into the innermost message come first.
         self.all.sort_by_key(|edit| (edit.range.start, !edit.range.is_empty(), Reverse(edit.message)));
-        let (mut parts, mut copied) = (Parts::default(), 0);
+        let (mut parts, mut copied) = (EditedFile::default(), 0);
         let end = self.graph.file.len();
         let last = Edit { range: end..end, message: FILE, new: New::Bytes(Vec::new()) };
         for Edit { range, new, .. } in self.all.into_iter().chain([last]) {
@@ -146,7 +146,7 @@ impl<'g, 'a> Edits<'g, 'a> {
     }
 }
 
-impl Parts {
+impl EditedFile {
     fn advance(&mut self, len: u64) -> Result<()> {
         self.len = self.len.checked_add(len).ok_or_else(too_long)?;
         Ok(())

@@ -1,4 +1,4 @@
-//! The fields of the messages of a model that hold no messages. [`Kind`](super::messages::Kind) has the others.
+//! The fields of the messages of a model that hold no messages. [`MessageKind`](super::messages::MessageKind) has the others.
 
 /// Fields of `ModelProto`.
 pub(super) mod model {

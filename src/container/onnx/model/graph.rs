@@ -5,8 +5,7 @@
 
 use super::super::protobuf::{MessageFields, Value};
 use super::fields::{attribute, node};
-use super::messages::{FILE, Kind, Message};
-use super::uses::{Dequantization, Undecoded, Use};
+use super::messages::{FILE, Message, MessageKind, NodeFields};
 use crate::dtype::Dtype;
 use crate::error::Result;
 use serde::{Deserialize, Serialize};
@@ -51,14 +50,37 @@ pub(crate) struct ModelGraph<'a> {
     pub(crate) undecoded: Vec<Undecoded>,
 }
 
-/// The fields of a node, without its attributes.
-#[derive(Default)]
-pub(super) struct NodeFields<'a> {
-    pub inputs: Vec<&'a [u8]>,
-    pub outputs: Vec<&'a [u8]>,
-    pub name: &'a [u8],
-    pub op_type: &'a [u8],
-    pub domain: &'a [u8],
+/// An input of a node, and the value that it uses, by its index in [`ModelGraph::values`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Use {
+    pub value: usize,
+    pub node: usize,
+    /// The index of the input.
+    pub slot: usize,
+}
+
+/// The value that `DequantizeLinear` nodes with the same scales compute from a tensor of codes.
+#[derive(Debug)]
+pub(crate) struct Dequantization {
+    /// The indices of the tensors.
+    pub codes: usize,
+    pub scale: usize,
+    pub zero_point: Option<usize>,
+    /// The axis of the scales, and the number of elements of a block along it, or 0. A nonexistent axis is beyond all
+    /// axes.
+    pub axis: Option<(usize, u64)>,
+    /// The name of the value.
+    pub name: String,
+    pub(super) nodes: Vec<usize>,
+}
+
+/// A `DequantizeLinear` node that is not computed although its codes are stored.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Undecoded {
+    /// The index of the tensor.
+    pub codes: usize,
+    pub(super) node: usize,
+    pub reason: &'static str,
 }
 
 /// The place of a tensor.
@@ -130,48 +152,6 @@ pub(crate) enum TensorRole {
     Shadowing,
 }
 
-impl<'a> NodeFields<'a> {
-    pub(super) fn read(file: &'a [u8], body: Range<usize>) -> Result<Self> {
-        let mut fields = Self::default();
-        for field in MessageFields::new(file, body) {
-            let (field, Value::Bytes(text)) = field? else { continue };
-            let text = &file[text];
-            match field {
-                node::INPUT => fields.inputs.push(text),
-                node::OUTPUT => fields.outputs.push(text),
-                node::NAME => fields.name = text,
-                node::OP_TYPE => fields.op_type = text,
-                node::DOMAIN => fields.domain = text,
-                _ => {}
-            }
-        }
-        Ok(fields)
-    }
-
-    /// Returns the operator if it belongs to the default domain; otherwise an empty name.
-    pub(super) fn operator(&self) -> &'a [u8] {
-        if is_default_domain(self.domain) { self.op_type } else { b"" }
-    }
-
-    /// Returns the first output; an empty name if there is none.
-    pub(super) fn output(&self) -> &'a [u8] {
-        self.outputs.first().copied().unwrap_or_default()
-    }
-
-    /// True if tcast inserted the node to restore the type of a stored tensor. Such a node has the name of the tensor;
-    /// further nodes for the same tensor add `_copy_` and a number.
-    pub(super) fn is_inserted(&self) -> bool {
-        let stored = self.inputs.first().filter(|_| matches!(self.operator(), b"Cast" | b"DequantizeLinear"));
-        let is_number = |text: &[u8]| text.iter().all(u8::is_ascii_digit);
-        stored.is_some_and(|stored| match self.name.strip_prefix(*stored) {
-            Some(end) if end.is_empty() || end.strip_prefix(b"_copy_").is_some_and(is_number) => {
-                stored_number(stored).is_some()
-            }
-            _ => false,
-        })
-    }
-}
-
 impl<'a> ModelGraph<'a> {
     pub(super) fn body(&self, message: usize) -> Range<usize> {
         self.messages[message].body.clone()
@@ -189,7 +169,7 @@ impl<'a> ModelGraph<'a> {
     }
 
     pub(super) fn nodes(&self) -> impl Iterator<Item = usize> {
-        (0..self.messages.len()).filter(|at| self.messages[*at].kind == Kind::Node)
+        (0..self.messages.len()).filter(|at| self.messages[*at].kind == MessageKind::Node)
     }
 
     /// Returns the label of a node in messages and paths: its name, or its type and its number in the graph.
@@ -226,8 +206,8 @@ impl<'a> ModelGraph<'a> {
         while message != FILE {
             message = self.messages[message].parent;
             match self.messages[message].kind {
-                Kind::Graph | Kind::Function => return Some(message),
-                Kind::Training => return Some(self.main),
+                MessageKind::Graph | MessageKind::Function => return Some(message),
+                MessageKind::Training => return Some(self.main),
                 _ => {}
             }
         }
@@ -240,7 +220,7 @@ impl<'a> ModelGraph<'a> {
     }
 
     /// Returns the part of the model that contains a message: a graph for the main graph, a function, or training.
-    pub(super) fn part(&self, mut message: usize) -> Kind {
+    pub(super) fn part(&self, mut message: usize) -> MessageKind {
         while self.messages[message].parent != FILE {
             message = self.messages[message].parent;
         }
@@ -326,24 +306,6 @@ impl<'a> ModelGraph<'a> {
 /// Returns a name, truncated to the length of a label.
 pub(super) fn label(name: &[u8]) -> String {
     String::from_utf8_lossy(&name[..name.len().min(4 * MAX_LABEL)]).chars().take(MAX_LABEL).collect()
-}
-
-/// True if this is the name of the default domain of operators.
-pub(super) fn is_default_domain(domain: &[u8]) -> bool {
-    domain.is_empty() || domain == b"ai.onnx"
-}
-
-/// Returns the number at the end of a name of the form that tcast gives to stored tensors: 3 for `w_float16_3`, and 0
-/// for `w_float16`.
-pub(super) fn stored_number(name: &[u8]) -> Option<u32> {
-    let mut parts = name.rsplitn(3, |&byte| byte == b'_');
-    let last = parts.next().unwrap_or_default();
-    let is_dtype = |part: &[u8]| Dtype::all().any(|dtype| dtype.name().as_bytes() == part);
-    if is_dtype(last) {
-        return Some(0);
-    }
-    let number = std::str::from_utf8(last).ok().and_then(|number| number.parse().ok());
-    number.filter(|_| parts.next().is_some_and(is_dtype))
 }
 
 /// Returns the name of the value that a further node decodes from the codes `name`; `number` counts from 1.

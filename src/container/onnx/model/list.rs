@@ -5,7 +5,7 @@ use super::super::external::{Externals, LinkRule};
 use super::super::{TensorMessage, text, typed};
 use super::fields::attribute;
 use super::graph::{Holder, ModelGraph, Place, PlaceName};
-use super::messages::Kind;
+use super::messages::MessageKind;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
@@ -45,7 +45,7 @@ pub(super) fn list(file: &MappedFile, graph: &ModelGraph) -> Result<Contents> {
             Err(error) => contents.unreadable.push(error.in_tensor(&name)),
         }
     }
-    for (at, _) in graph.messages.iter().enumerate().filter(|(_, message)| message.kind == Kind::SparseTensor) {
+    for (at, _) in graph.messages.iter().enumerate().filter(|(_, message)| message.kind == MessageKind::SparseTensor) {
         if graph.messages.iter().skip(at + 1).take(2).filter(|part| part.parent == at).count() < 2 {
             contents.unreadable.push(Error::new("a sparse tensor lacks its values or its indices"));
         }

@@ -3,8 +3,8 @@
 //! The walk takes time linear in the number of fields, and skips the contents of tensors.
 
 use super::super::protobuf::{MessageFields, Value};
-use super::graph::NodeFields;
-use super::values::numbers_attribute;
+use super::fields::{attribute, node};
+use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ pub(super) const FILE: usize = 0;
 
 /// A message in the file.
 pub(super) struct Message {
-    pub kind: Kind,
+    pub kind: MessageKind,
     /// Its field in the enclosing message.
     pub field: u8,
     /// Number of enclosing messages.
@@ -35,9 +35,9 @@ pub(super) struct Message {
     pub body: Range<usize>,
 }
 
-/// Kind of a message.
+/// MessageKind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum MessageKind {
     Model,
     OperatorSet,
     Function,
@@ -57,7 +57,7 @@ pub(super) enum Kind {
     Annotation,
 }
 
-impl Kind {
+impl MessageKind {
     /// Returns the kind of the messages in a field; `None` if the field holds no message that matters.
     fn of_field(self, field: u64) -> Option<Self> {
         Some(match (self, field) {
@@ -80,8 +80,60 @@ impl Kind {
 
     /// True if its messages contain others.
     fn is_nested(self) -> bool {
-        use Kind::{Attribute, Function, Graph, Model, Node, SparseTensor, Training};
+        use MessageKind::{Attribute, Function, Graph, Model, Node, SparseTensor, Training};
         matches!(self, Model | Function | Training | Graph | Node | Attribute | SparseTensor)
+    }
+}
+
+/// The fields of a node, without its attributes.
+#[derive(Default)]
+pub(super) struct NodeFields<'a> {
+    pub inputs: Vec<&'a [u8]>,
+    pub outputs: Vec<&'a [u8]>,
+    pub name: &'a [u8],
+    pub op_type: &'a [u8],
+    pub domain: &'a [u8],
+}
+
+impl<'a> NodeFields<'a> {
+    pub(super) fn read(file: &'a [u8], body: Range<usize>) -> Result<Self> {
+        let mut fields = Self::default();
+        for field in MessageFields::new(file, body) {
+            let (field, Value::Bytes(text)) = field? else { continue };
+            let text = &file[text];
+            match field {
+                node::INPUT => fields.inputs.push(text),
+                node::OUTPUT => fields.outputs.push(text),
+                node::NAME => fields.name = text,
+                node::OP_TYPE => fields.op_type = text,
+                node::DOMAIN => fields.domain = text,
+                _ => {}
+            }
+        }
+        Ok(fields)
+    }
+
+    /// Returns the operator if it belongs to the default domain; otherwise an empty name.
+    pub(super) fn operator(&self) -> &'a [u8] {
+        if is_default_domain(self.domain) { self.op_type } else { b"" }
+    }
+
+    /// Returns the first output; an empty name if there is none.
+    pub(super) fn output(&self) -> &'a [u8] {
+        self.outputs.first().copied().unwrap_or_default()
+    }
+
+    /// True if tcast inserted the node to restore the type of a stored tensor. Such a node has the name of the tensor;
+    /// further nodes for the same tensor add `_copy_` and a number.
+    pub(super) fn is_inserted(&self) -> bool {
+        let stored = self.inputs.first().filter(|_| matches!(self.operator(), b"Cast" | b"DequantizeLinear"));
+        let is_number = |text: &[u8]| text.iter().all(u8::is_ascii_digit);
+        stored.is_some_and(|stored| match self.name.strip_prefix(*stored) {
+            Some(end) if end.is_empty() || end.strip_prefix(b"_copy_").is_some_and(is_number) => {
+                stored_number(stored).is_some()
+            }
+            _ => false,
+        })
     }
 }
 
@@ -95,7 +147,7 @@ impl Message {
 /// Returns the messages of a model, each after the message that encloses it. The first one is the file itself.
 pub(super) fn messages(file: &[u8]) -> Result<Vec<Message>> {
     let body = 0..file.len();
-    let model = Message { kind: Kind::Model, field: 0, depth: 0, number: 0, parent: FILE, start: 0, body };
+    let model = Message { kind: MessageKind::Model, field: 0, depth: 0, number: 0, parent: FILE, start: 0, body };
     let mut walk = Walk { file, messages: vec![model], tensors: 0 };
     walk.enter(FILE)?;
     Ok(walk.messages)
@@ -111,7 +163,7 @@ impl Walk<'_> {
     /// Adds the messages in a message.
     fn enter(&mut self, parent: usize) -> Result<()> {
         let Message { kind: outer, depth, ref body, .. } = self.messages[parent];
-        let mut numbers = [0; Kind::Annotation as usize + 1];
+        let mut numbers = [0; MessageKind::Annotation as usize + 1];
         for field in MessageFields::new(self.file, body.clone()).with_ranges() {
             let (range, field, Value::Bytes(body)) = field? else { continue };
             let Some(kind) = outer.of_field(field) else { continue };
@@ -119,7 +171,7 @@ impl Walk<'_> {
                 let what = format!("is not an ONNX model: its messages are nested more than {MAX_DEPTH} deep");
                 return Err(Error::new(what).remedy("no ONNX library reads such a file"));
             }
-            self.tensors += usize::from(kind == Kind::Tensor);
+            self.tensors += usize::from(kind == MessageKind::Tensor);
             let (tensors, messages) = (self.tensors, self.messages.len());
             for (count, limit, what) in [(tensors, MAX_TENSORS, "tensors"), (messages, MAX_MESSAGES, "messages")] {
                 if count > limit {
@@ -127,19 +179,43 @@ impl Walk<'_> {
                 }
             }
             let number = numbers[kind as usize];
-            let counts = kind != Kind::Node || !NodeFields::read(self.file, body.clone())?.is_inserted();
+            let counts = kind != MessageKind::Node || !NodeFields::read(self.file, body.clone())?.is_inserted();
             numbers[kind as usize] += u32::from(counts);
             let (depth, field, start) = (depth + 1, field as u8, range.start);
-            let has_numbers = kind == Kind::Attribute && numbers_attribute(self.file, body.clone())?.is_some();
+            let has_numbers = kind == MessageKind::Attribute && numbers_attribute(self.file, body.clone())?.is_some();
             self.messages.push(Message { kind, field, depth, number, parent, start, body });
             if kind.is_nested() {
                 self.enter(messages)?;
             }
             // Most attributes are numbers and texts.
-            if kind == Kind::Attribute && self.messages.len() == messages + 1 && !has_numbers {
+            if kind == MessageKind::Attribute && self.messages.len() == messages + 1 && !has_numbers {
                 self.messages.pop();
             }
         }
         Ok(())
     }
+}
+
+/// Returns the field and the name of an attribute that holds numbers, if it is an attribute of Constant nodes.
+pub(super) fn numbers_attribute(file: &[u8], body: Range<usize>) -> Result<Option<(u64, &'static str)>> {
+    let [name] = MessageFields::new(file, body).last([attribute::NAME])?;
+    Ok(attribute::NUMBERS.into_iter().find(|(_, number)| number.as_bytes() == &file[name.clone()]))
+}
+
+/// True if this is the name of the default domain of operators.
+pub(super) fn is_default_domain(domain: &[u8]) -> bool {
+    domain.is_empty() || domain == b"ai.onnx"
+}
+
+/// Returns the number at the end of a name of the form that tcast gives to stored tensors: 3 for `w_float16_3`, and 0
+/// for `w_float16`.
+pub(super) fn stored_number(name: &[u8]) -> Option<u32> {
+    let mut parts = name.rsplitn(3, |&byte| byte == b'_');
+    let last = parts.next().unwrap_or_default();
+    let is_dtype = |part: &[u8]| Dtype::all().any(|dtype| dtype.name().as_bytes() == part);
+    if is_dtype(last) {
+        return Some(0);
+    }
+    let number = std::str::from_utf8(last).ok().and_then(|number| number.parse().ok());
+    number.filter(|_| parts.next().is_some_and(is_dtype))
 }

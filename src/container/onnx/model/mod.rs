@@ -27,8 +27,8 @@ mod uses;
 mod values;
 
 pub(crate) use change::{Change, ModelLayout, QuantizedTensor, TensorChange};
-pub(crate) use graph::{ModelGraph, TensorRole};
-pub(crate) use uses::{Dequantization, WeightUse};
+pub(crate) use graph::{Dequantization, ModelGraph, TensorRole};
+pub(crate) use uses::WeightUse;
 
 use super::super::{Container, Contents, FileLayout, Form, FormatInfo, Metadata, NewTensors};
 use super::protobuf::{MessageFields, Value};
@@ -38,8 +38,8 @@ use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::text::{move_file, shorten};
 use fields::model;
-use graph::is_default_domain;
-use messages::Kind;
+use messages::MessageKind;
+use messages::is_default_domain;
 use opsets::Import;
 use std::collections::HashSet;
 
@@ -149,7 +149,7 @@ fn metadata(graph: &ModelGraph) -> Result<Vec<(String, String)>> {
         let domain = if is_default_domain(domain) { b"ai.onnx" } else { domain };
         format!("{} {version}", shorten(&String::from_utf8_lossy(domain)))
     };
-    let imports: Vec<String> = graph.imports(Kind::Model).map(import).collect();
+    let imports: Vec<String> = graph.imports(MessageKind::Model).map(import).collect();
     pairs.extend((!imports.is_empty()).then(|| ("opset_import".to_owned(), imports.join(", "))));
     // If a name has several values, the last one counts.
     let mut seen = HashSet::new();

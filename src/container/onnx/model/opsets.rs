@@ -1,8 +1,8 @@
 //! The operator set and the IR version of a model, and the obstacles to later ones.
 
 use super::super::protobuf::{MessageFields, Value};
-use super::graph::{ModelGraph, is_default_domain};
-use super::messages::{Kind, Message};
+use super::graph::ModelGraph;
+use super::messages::{Message, MessageKind, is_default_domain};
 use crate::dtype::Dtype;
 use crate::error::{self, Error, Result};
 use crate::text::shorten;
@@ -66,14 +66,14 @@ pub(super) struct Import<'a> {
 impl ModelGraph<'_> {
     /// The version of the default operator set that the model imports.
     pub(super) fn opset(&self) -> Option<u64> {
-        let imports = self.imports(Kind::Model).filter(|import| is_default_domain(import.domain));
+        let imports = self.imports(MessageKind::Model).filter(|import| is_default_domain(import.domain));
         imports.last().map(|import| import.version)
     }
 
     /// Returns the imports of the model itself, or of its functions.
-    pub(super) fn imports(&self, importer: Kind) -> impl Iterator<Item = Import<'_>> {
+    pub(super) fn imports(&self, importer: MessageKind) -> impl Iterator<Item = Import<'_>> {
         let is_import = move |message: &Message| {
-            message.kind == Kind::OperatorSet && self.messages[message.parent].kind == importer
+            message.kind == MessageKind::OperatorSet && self.messages[message.parent].kind == importer
         };
         self.messages.iter().enumerate().filter(move |(_, message)| is_import(message)).map(|(at, message)| {
             let [domain] = self.bytes(at, [1]);
@@ -106,7 +106,7 @@ impl ModelGraph<'_> {
             return Ok(None);
         }
         let what = format!("{needy} needs opset {wanted}, and the model imports {imported}");
-        let has_functions = self.imports(Kind::Function).any(|import| is_default_domain(import.domain));
+        let has_functions = self.imports(MessageKind::Function).any(|import| is_default_domain(import.domain));
         let (why, advice) = if has_functions {
             ("its functions import opsets of their own, so tcast does not raise it".to_owned(), INLINER)
         } else {

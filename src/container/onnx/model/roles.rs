@@ -1,10 +1,9 @@
 //! The roles of the tensors of a model, which follow from the nodes that use them.
 
 use super::super::super::Input;
-use super::graph::{Definition, Holder, ModelGraph, NodeFields, TensorRole, is_default_domain};
-use super::messages::Kind;
+use super::graph::{Definition, Holder, ModelGraph, TensorRole, Use};
+use super::messages::{MessageKind, NodeFields, is_default_domain};
 use super::opsets::is_fnuz;
-use super::uses::Use;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::text::shorten;
@@ -76,11 +75,11 @@ impl<'a> ModelGraph<'a> {
     /// Finds the uses of all values in the main graph and its inner graphs, and the roles that uses give to tensors.
     fn find_uses(&mut self) {
         for at in 0..self.messages.len() {
-            if self.messages[at].kind != Kind::Node {
+            if self.messages[at].kind != MessageKind::Node {
                 continue;
             }
             let (node, scope) = (self.node(at), self.messages[at].parent);
-            let is_main = self.part(at) == Kind::Graph;
+            let is_main = self.part(at) == MessageKind::Graph;
             for (slot, name) in node.inputs.iter().enumerate() {
                 let Some(value) = self.value(scope, name) else { continue };
                 self.protect(value, role_of_input(&node, slot));

@@ -1,19 +1,10 @@
 //! The uses of the tensors of a model, and the tensors that nodes decode.
 
 use super::super::super::Input;
-use super::graph::{Holder, ModelGraph, NodeFields, TensorRole, copy_of, is_default_domain, label};
-use super::messages::Kind;
+use super::graph::{Dequantization, Holder, ModelGraph, TensorRole, Undecoded, Use, copy_of, label};
+use super::messages::{MessageKind, NodeFields, is_default_domain};
 use std::collections::{BTreeMap, HashSet};
 use std::str::from_utf8;
-
-/// An input of a node, and the value that it uses, by its index in [`ModelGraph::values`].
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Use {
-    pub value: usize,
-    pub node: usize,
-    /// The index of the input.
-    pub slot: usize,
-}
 
 /// Use of the second input of an operator, a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,30 +15,6 @@ pub(crate) enum WeightUse {
     OutputsFirst,
     /// As [outputs, inputs, ..]: Conv.
     Kernel,
-}
-
-/// The value that `DequantizeLinear` nodes with the same scales compute from a tensor of codes.
-#[derive(Debug)]
-pub(crate) struct Dequantization {
-    /// The indices of the tensors.
-    pub codes: usize,
-    pub scale: usize,
-    pub zero_point: Option<usize>,
-    /// The axis of the scales, and the number of elements of a block along it, or 0. A nonexistent axis is beyond all
-    /// axes.
-    pub axis: Option<(usize, u64)>,
-    /// The name of the value.
-    pub name: String,
-    pub(super) nodes: Vec<usize>,
-}
-
-/// A `DequantizeLinear` node that is not computed although its codes are stored.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Undecoded {
-    /// The index of the tensor.
-    pub codes: usize,
-    pub(super) node: usize,
-    pub reason: &'static str,
 }
 
 impl ModelGraph<'_> {
@@ -260,7 +227,7 @@ impl ModelGraph<'_> {
     /// Returns the operators that compute with codes, and the number of their nodes.
     pub(crate) fn quantized_operators(&self) -> BTreeMap<String, u64> {
         let mut operators = BTreeMap::new();
-        for at in self.nodes().filter(|at| self.part(*at) == Kind::Graph) {
+        for at in self.nodes().filter(|at| self.part(*at) == MessageKind::Graph) {
             let node = self.node(at);
             if computes_with_codes(&node) {
                 *operators.entry(label(node.op_type)).or_default() += 1;

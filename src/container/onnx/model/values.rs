@@ -3,8 +3,8 @@
 use super::super::TensorMessage;
 use super::super::protobuf::{MessageFields, Value};
 use super::fields::{attribute, function, model};
-use super::graph::{Definition, Holder, ModelGraph, Place, PlaceName, TensorRole, label, stored_number};
-use super::messages::{FILE, Kind, Message, messages};
+use super::graph::{Definition, Holder, ModelGraph, Place, PlaceName, TensorRole, label};
+use super::messages::{FILE, Message, MessageKind, messages, numbers_attribute, stored_number};
 use super::opsets::is_fnuz;
 use crate::error::{Error, Result};
 use std::collections::{HashMap, HashSet};
@@ -15,7 +15,8 @@ impl<'a> ModelGraph<'a> {
     /// Walks over a model.
     pub(super) fn read(file: &'a [u8]) -> Result<Self> {
         let messages = messages(file)?;
-        let mut graphs = messages.iter().enumerate().filter(|(_, one)| one.kind == Kind::Graph && one.parent == FILE);
+        let mut graphs =
+            messages.iter().enumerate().filter(|(_, one)| one.kind == MessageKind::Graph && one.parent == FILE);
         let main = match (graphs.next(), graphs.next()) {
             (Some((main, _)), None) => main,
             (None, _) => return Err(Error::new("is not an ONNX model: it has no graph")),
@@ -29,11 +30,12 @@ impl<'a> ModelGraph<'a> {
                 graph.ir_version = Some((range, version));
             }
         }
-        let mut reader = Reader { graph, taken: HashSet::new(), constants: HashMap::new(), labels: HashMap::new() };
+        let mut reader =
+            ValueReader { graph, taken: HashSet::new(), constants: HashMap::new(), labels: HashMap::new() };
         for message in 0..reader.graph.messages.len() {
             reader.add(message)?;
         }
-        let Reader { mut graph, taken, .. } = reader;
+        let ValueReader { mut graph, taken, .. } = reader;
         graph.values.sort_unstable();
         graph.fresh = (0..=u32::MAX).find(|number| !taken.contains(number)).unwrap_or_default();
         Ok(graph)
@@ -41,7 +43,7 @@ impl<'a> ModelGraph<'a> {
 }
 
 /// A graph in the making.
-struct Reader<'a> {
+struct ValueReader<'a> {
     graph: ModelGraph<'a>,
     /// Numbers at the end of names that have the form of [`ModelGraph::stored_name`].
     taken: HashSet<u32>,
@@ -51,21 +53,21 @@ struct Reader<'a> {
     labels: HashMap<usize, Rc<str>>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ValueReader<'a> {
     /// Adds the tensors and values that a message defines.
     fn add(&mut self, at: usize) -> Result<()> {
         let (file, body) = (self.graph.file, self.graph.body(at));
         let Message { kind, field, parent, number, .. } = self.graph.messages[at];
         let outer = self.graph.messages[parent].kind;
-        if outer == Kind::Attribute && number > 0 && self.graph.messages[at].is_single_value() {
+        if outer == MessageKind::Attribute && number > 0 && self.graph.messages[at].is_single_value() {
             return Err(Error::new(format!("attribute '{}' has two values", self.label(parent))));
         }
         match kind {
-            Kind::Graph | Kind::Function => {
+            MessageKind::Graph | MessageKind::Function => {
                 let label = self.label(at);
                 self.graph.scopes.push((at, (*label).into()));
             }
-            Kind::Node => {
+            MessageKind::Node => {
                 let fields = self.graph.node(at);
                 fields.inputs.iter().chain(&fields.outputs).chain([&fields.name]).for_each(|name| self.take(name));
                 fields.outputs.iter().for_each(|output| self.define(output, true, at));
@@ -73,45 +75,45 @@ impl<'a> Reader<'a> {
                     self.constants.insert(at, fields.output());
                 }
             }
-            Kind::Attribute => {
+            MessageKind::Attribute => {
                 if let (Some((field, label)), Some(output)) =
                     (numbers_attribute(file, body)?, self.constants.get(&parent))
                 {
                     self.add_tensor(at, Holder::Numbers(field, label), PlaceName::Value(output));
                 }
             }
-            Kind::Tensor if outer == Kind::Graph => {
+            MessageKind::Tensor if outer == MessageKind::Graph => {
                 let name = TensorMessage::name_in(file, body);
                 self.take(name);
                 self.define(name, true, at);
                 self.add_tensor(at, Holder::Initializer, PlaceName::Value(name));
             }
-            Kind::Tensor if outer == Kind::SparseTensor => {
+            MessageKind::Tensor if outer == MessageKind::SparseTensor => {
                 let sparse = &self.graph.messages[parent];
                 let [values] = MessageFields::new(file, sparse.body.clone()).last([1])?;
                 let name = match self.graph.messages[sparse.parent].kind {
-                    Kind::Graph => PlaceName::Value(TensorMessage::name_in(file, values)),
+                    MessageKind::Graph => PlaceName::Value(TensorMessage::name_in(file, values)),
                     _ => self.name_in_attribute(parent),
                 };
                 self.add_tensor(at, Holder::Sparse(if field == 1 { ".values" } else { ".indices" }), name);
             }
-            Kind::Tensor => {
+            MessageKind::Tensor => {
                 let name = self.name_in_attribute(at);
                 let is_constant = matches!(name, PlaceName::Value(_));
                 self.add_tensor(at, if is_constant { Holder::Constant } else { Holder::Attribute }, name);
             }
-            Kind::Input | Kind::Output | Kind::Value => {
+            MessageKind::Input | MessageKind::Output | MessageKind::Value => {
                 let [name, of_type] = MessageFields::new(file, body).last([1, 2])?;
                 let name = &file[name];
                 self.take(name);
                 self.graph.has_fnuz |= element_type(file, of_type).is_some_and(is_fnuz);
                 match kind {
-                    Kind::Input => self.define(name, false, at),
-                    Kind::Output => self.graph.outputs.push((parent, name)),
+                    MessageKind::Input => self.define(name, false, at),
+                    MessageKind::Output => self.graph.outputs.push((parent, name)),
                     _ => {}
                 }
             }
-            Kind::Annotation => {
+            MessageKind::Annotation => {
                 for field in MessageFields::new(file, body) {
                     if let (2, Value::Bytes(pair)) = field? {
                         let [name] = MessageFields::new(file, pair).last([2])?;
@@ -119,11 +121,11 @@ impl<'a> Reader<'a> {
                     }
                 }
             }
-            Kind::Binding => {
+            MessageKind::Binding => {
                 let [name] = MessageFields::new(file, body).last([1])?;
                 self.give_role(self.graph.main, &file[name], TensorRole::Trained);
             }
-            Kind::Model | Kind::OperatorSet | Kind::Training | Kind::SparseTensor => {}
+            MessageKind::Model | MessageKind::OperatorSet | MessageKind::Training | MessageKind::SparseTensor => {}
         }
         Ok(())
     }
@@ -147,8 +149,8 @@ impl<'a> Reader<'a> {
     fn add_tensor(&mut self, message: usize, holder: Holder, name: PlaceName<'a>) {
         let role = match (holder, self.graph.part(message)) {
             (Holder::Sparse(_), _) => Some(TensorRole::Sparse),
-            (_, Kind::Function) => Some(TensorRole::Function),
-            (_, Kind::Training) => Some(TensorRole::Trained),
+            (_, MessageKind::Function) => Some(TensorRole::Function),
+            (_, MessageKind::Training) => Some(TensorRole::Trained),
             (Holder::Numbers(..), _) => Some(TensorRole::List),
             (Holder::Attribute, _) => Some(TensorRole::Attribute),
             (Holder::Initializer | Holder::Constant, _) => None,
@@ -174,8 +176,8 @@ impl<'a> Reader<'a> {
         }
         let Message { kind, field, parent, number, .. } = self.graph.messages[at];
         let label: Rc<str> = match (kind, self.graph.messages[parent].kind) {
-            (Kind::Node, _) => self.graph.node_label(at).into(),
-            (Kind::Function, _) => {
+            (MessageKind::Node, _) => self.graph.node_label(at).into(),
+            (MessageKind::Function, _) => {
                 let [name, domain] = self.graph.bytes(at, [function::NAME, function::DOMAIN]).map(label);
                 match (&*domain, &*name) {
                     (_, "") => format!("function_{number}").into(),
@@ -183,29 +185,23 @@ impl<'a> Reader<'a> {
                     (domain, name) => format!("{domain}::{name}").into(),
                 }
             }
-            (Kind::Attribute, _) => {
+            (MessageKind::Attribute, _) => {
                 let [name] = self.graph.bytes(at, [attribute::NAME]).map(label);
                 format!("{}.{name}", self.label(parent)).into()
             }
-            (_, Kind::Attribute) if self.graph.messages[at].is_single_value() => self.label(parent),
-            (_, Kind::Attribute) => format!("{}.{number}", self.label(parent)).into(),
-            (_, Kind::Training) => {
+            (_, MessageKind::Attribute) if self.graph.messages[at].is_single_value() => self.label(parent),
+            (_, MessageKind::Attribute) => format!("{}.{number}", self.label(parent)).into(),
+            (_, MessageKind::Training) => {
                 let graph = if field == 1 { "initialization" } else { "algorithm" };
                 format!("training_info_{}.{graph}", self.graph.messages[parent].number).into()
             }
             _ => "".into(),
         };
-        if matches!(kind, Kind::Node | Kind::Attribute) {
+        if matches!(kind, MessageKind::Node | MessageKind::Attribute) {
             self.labels.insert(at, Rc::clone(&label));
         }
         label
     }
-}
-
-/// Returns the field and the name of an attribute that holds numbers, if it is an attribute of Constant nodes.
-pub(super) fn numbers_attribute(file: &[u8], body: Range<usize>) -> Result<Option<(u64, &'static str)>> {
-    let [name] = MessageFields::new(file, body).last([attribute::NAME])?;
-    Ok(attribute::NUMBERS.into_iter().find(|(_, number)| number.as_bytes() == &file[name.clone()]))
 }
 
 /// Returns the number of the dtype in a `TypeProto`: `elem_type` is field 1 of its field 1, `tensor_type`.
