@@ -192,7 +192,7 @@ fn rename(inputs: &[Input], steps: &mut [DraftStep], renames: &[Rename]) -> Resu
     };
     let mut names: Vec<String> = steps.iter().map(old_name).collect();
     let places: HashMap<String, usize> = names.iter().cloned().zip(0..).collect();
-    let mut renamed = HashSet::new();
+    let mut changed = HashSet::new();
     for Rename { old, new } in renames {
         let place = places.get(old);
         let &place = place.ok_or_else(|| {
@@ -203,7 +203,7 @@ fn rename(inputs: &[Input], steps: &mut [DraftStep], renames: &[Rename]) -> Resu
                 error
             }
         })?;
-        if !renamed.insert(place) {
+        if !changed.insert(place) {
             return Err(Error::new("is renamed twice").in_tensor(old));
         }
         names[place].clone_from(new);
@@ -212,7 +212,7 @@ fn rename(inputs: &[Input], steps: &mut [DraftStep], renames: &[Rename]) -> Resu
     if let Some(clash) = names.iter().find(|name| !seen.insert(name.as_str())) {
         return Err(Error::new("two tensors would have this name").in_tensor(clash));
     }
-    for place in renamed {
+    for place in changed {
         steps[place].step.rename(std::mem::take(&mut names[place]));
     }
     Ok(())

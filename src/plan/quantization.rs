@@ -84,8 +84,8 @@ impl Quantization<'_> {
             }
             CodesSource::Recovered(recoverer, shared, _) => {
                 let values = self.rows.read(rows.clone(), buffer)?;
-                let recovered = recoverer.encode(rows, values, shared, outputs, tally);
-                recovered.map_err(|_| self.rows.sources[0].error(Error::new("changed while it was read")))
+                let encoded = recoverer.encode(rows, values, shared, outputs, tally);
+                encoded.map_err(|_| self.rows.sources[0].error(Error::new("changed while it was read")))
             }
             CodesSource::Values { extremes, .. } => {
                 let values = self.rows.read(rows.clone(), buffer)?;

@@ -15,7 +15,7 @@ use crate::select::{KeptReason, Pattern};
 use crate::text::shorten;
 use std::sync::Arc;
 
-impl<'p, 'a> Planner<'p, 'a> {
+impl<'a> Planner<'_, 'a> {
     /// Finds the candidates by names, dtypes and ranks.
     pub(super) fn candidates(&self) -> Result<WeightCandidates<'a>> {
         let mut memberships = self.memberships.iter();

@@ -302,7 +302,7 @@ fn check_is_exact(
 ) -> Result<()> {
     let changes = |(weight, moved): (&WeightCandidate, &Option<Result<Arc<Transcoder>, Unmoved>>)| {
         let why = match (&weight.stored, moved) {
-            (Ok(_), Some(Ok(moved))) if [Fidelity::Exact, allowed].contains(&moved.fidelity()) => return None,
+            (Ok(_), Some(Ok(exact))) if [Fidelity::Exact, allowed].contains(&exact.fidelity()) => return None,
             (Ok(_), Some(Ok(_))) => "its global scale has no exact reciprocal".to_owned(),
             (Ok(stored), Some(Err(Unmoved::NoGrid))) => {
                 format!("its codes and scales cannot be moved to {}", stored.scheme.name)

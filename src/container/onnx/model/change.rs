@@ -113,7 +113,7 @@ impl ModelGraph<'_> {
             beside: Vec::new(),
             data_len: 0,
             shared: HashMap::new(),
-            opset: change.opset.or_else(|| self.opset()),
+            opset: change.opset.or(self.opset),
             first_nodes: HashMap::new(),
         };
         let places = (0..change.tensors.len()).map(|at| new.change_tensor(at)).collect::<Result<_>>()?;

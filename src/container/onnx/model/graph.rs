@@ -27,6 +27,8 @@ pub(crate) struct ModelGraph<'a> {
     pub(super) main: usize,
     /// The range of the version in the file, and the version; the last one if there are several.
     pub(super) ir_version: Option<(Range<usize>, u64)>,
+    /// The version of the default operator set that the model imports.
+    pub(super) opset: Option<u64>,
     /// In the order of the file and of `Contents::tensors`.
     pub(super) tensors: Vec<Place<'a>>,
     /// In order, so that a name and a scope find a value.

@@ -35,7 +35,7 @@ pub(super) struct Message {
     pub body: Range<usize>,
 }
 
-/// MessageKind of a message.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageKind {
     Model,

@@ -64,12 +64,6 @@ pub(super) struct Import<'a> {
 }
 
 impl ModelGraph<'_> {
-    /// The version of the default operator set that the model imports.
-    pub(super) fn opset(&self) -> Option<u64> {
-        let imports = self.imports(MessageKind::Model).filter(|import| is_default_domain(import.domain));
-        imports.last().map(|import| import.version)
-    }
-
     /// Returns the imports of the model itself, or of its functions.
     pub(super) fn imports(&self, importer: MessageKind) -> impl Iterator<Item = Import<'_>> {
         let is_import = move |message: &Message| {
@@ -98,7 +92,7 @@ impl ModelGraph<'_> {
         const OWN_DOMAIN: &str = "if the operator is not one of ONNX, its nodes need a domain of their own";
         const CONVERTER: &str = "onnx.version_converter converts models to later opsets";
         const INLINER: &str = "onnx.inliner.inline_local_functions puts the nodes of functions into the graph";
-        let Some(imported) = self.opset() else {
+        let Some(imported) = self.opset else {
             let what = "the model imports no operators of the default domain, and Cast is one of them";
             return Err(Error::new(what).remedy("name an output that ends in .safetensors"));
         };

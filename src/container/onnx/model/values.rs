@@ -4,7 +4,7 @@ use super::super::TensorMessage;
 use super::super::protobuf::{MessageFields, Value};
 use super::fields::{attribute, function, model};
 use super::graph::{Definition, Holder, ModelGraph, Place, PlaceName, TensorRole, label};
-use super::messages::{FILE, Message, MessageKind, messages, numbers_attribute, stored_number};
+use super::messages::{FILE, Message, MessageKind, is_default_domain, messages, numbers_attribute, stored_number};
 use super::opsets::is_fnuz;
 use crate::error::{Error, Result};
 use std::collections::{HashMap, HashSet};
@@ -30,6 +30,8 @@ impl<'a> ModelGraph<'a> {
                 graph.ir_version = Some((range, version));
             }
         }
+        let imports = graph.imports(MessageKind::Model).filter(|import| is_default_domain(import.domain));
+        graph.opset = imports.last().map(|import| import.version);
         let mut reader =
             ValueReader { graph, taken: HashSet::new(), constants: HashMap::new(), labels: HashMap::new() };
         for message in 0..reader.graph.messages.len() {
