@@ -22,6 +22,7 @@ pub use cast::source_form;
 #[doc(hidden)] // for the program
 pub use codes::Codes;
 pub(crate) use dequantize::Recoding;
+#[doc(hidden)] // for the program
 pub use partition::Partition;
 pub(crate) use partition::{chosen_shards, shard_sizes};
 pub(crate) use quantization::{CodesSource, Quantization, SharedExtremes, Unrecovered};
