@@ -106,12 +106,12 @@ impl TensorDiff {
 /// two files of one tensor each are compared even if the names differ. This is `tcast diff`.
 ///
 /// ```
-/// use tcast::{DiffOptions, Options, convert, diff, dtype::Dtype};
+/// use tcast::{DiffOptions, cast, diff, dtype::Dtype, options::CastOptions};
 ///
 /// # let folder = tempfile::tempdir()?;
 /// # let half = folder.path().join("model.f16.safetensors");
 /// # let model = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/model.safetensors");
-/// convert(model, &half, &Options::to(Dtype::Float16))?;
+/// cast(model, &half, &CastOptions::to(Dtype::Float16))?;
 /// let mut options = DiffOptions::default();
 /// options.rtol = Some(1e-2);
 /// for tensor in diff(model, &half, &options)?.tensors {
