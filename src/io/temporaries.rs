@@ -25,7 +25,7 @@ pub(crate) enum Kept {
     Shards {
         /// The sentence.
         what: String,
-        /// How the run began.
+        /// Start of the run, which decides the options that continue it.
         start: Start,
     },
 }
