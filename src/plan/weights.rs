@@ -1,7 +1,7 @@
 //! Decisions of a planner of weights, which the plan of an output follows.
 
 use super::quantization::TensorIndex;
-use super::step::Step;
+use super::step::{Operation, Step};
 use crate::quant::{Decoder, FoundWeight};
 use crate::read::LogicalCheckpoint;
 use crate::select::{KeptReason, Rename};
@@ -68,7 +68,8 @@ impl<'a> Weights<'a> {
 
     /// True if a stored tensor is replaced by decoded weights.
     pub(super) fn decodes(&self, tensor: TensorIndex) -> bool {
-        matches!(self.treatments.get(&tensor), Some(Treatment::Replaced(_)))
+        let Some(Treatment::Replaced(steps)) = self.treatments.get(&tensor) else { return false };
+        steps.iter().any(|step| matches!(step.how, Operation::Decode(_)))
     }
 
     /// Gives tensors these names, regardless of the selection.
