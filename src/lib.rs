@@ -62,6 +62,8 @@
     allow(dead_code, unreachable_pub, unused_imports, reason = "the program uses more than the crate shows")
 )]
 
+#[doc(hidden)] // for the container and the tests
+pub mod blocks;
 pub mod container;
 pub mod dtype;
 pub mod engine;

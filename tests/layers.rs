@@ -19,6 +19,7 @@ const LAYERS: &[&[&str]] = &[
     &["options"],
     &["progress", "select", "conversion", "quant", "slice"],
     &["container", "operator"],
+    &["blocks"],
     &["kernel"],
     &["dtype", "io", "threads"],
     &["error"],

@@ -1,0 +1,31 @@
+//! How a tensor of a model is made of the matrices that a file stores.
+
+/// The order in which a tensor takes the rows of its one or two sources. A row is all of the last dimension, and sources
+/// with leading dimensions are several matrices, each of which is assembled for itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RowOrder {
+    /// The rows of the only source, in their order.
+    #[default]
+    Stored,
+    /// The rows of the only source, for this many attention heads: rows of the two halves of a head alternate in the
+    /// source, and are one after the other in the tensor. Row `h * d + k * d / 2 + i` of the tensor, with heads of d rows,
+    /// is row `h * d + 2 * i + k` of the source (llama.cpp's `permute`).
+    Heads(u64),
+    /// A row of the first source, then a row of the second, and so on.
+    Alternating,
+    /// All rows of a matrix of the first source, then all rows of the same matrix of the second.
+    Concatenated,
+}
+
+/// How a tensor is made of its sources: first their rows are put in order, then each matrix is transposed, then 1 is
+/// subtracted from each value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Assembly {
+    /// True if the matrices of the first source are transposed before the rows are put in order.
+    pub first_is_transposed: bool,
+    pub order: RowOrder,
+    /// True if each assembled matrix is transposed.
+    pub is_transposed: bool,
+    /// True if 1 is subtracted from each value, in float32.
+    pub is_less_one: bool,
+}
