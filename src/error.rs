@@ -2,7 +2,7 @@
 
 mod kind;
 
-pub use kind::{Blocker, Kind, Wanted};
+pub use kind::{Blocker, Intended, Kind, OutputRole, Wanted};
 
 use crate::text::{path_text, shorten, visible};
 use std::fmt;
@@ -66,7 +66,7 @@ impl Error {
     /// True if the error says that the output exists.
     #[must_use]
     pub fn is_existing(&self) -> bool {
-        matches!(self.kind(), Kind::Exists(_))
+        matches!(self.kind(), Kind::Exists { .. })
     }
 
     /// Creates the error for an operating system error while doing `what`.
@@ -135,6 +135,24 @@ impl Error {
     #[must_use]
     pub(crate) fn with_blocker(self, blocker: Blocker) -> Self {
         Self { blocker: Some(Box::new(blocker)), ..self }
+    }
+
+    /// Names the input that the user intended, which replaces other advice.
+    #[must_use]
+    pub(crate) fn intending(self, intended: Intended) -> Self {
+        Self { remedy: None, ..self.with_blocker(Blocker::Input(intended)) }
+    }
+
+    /// Takes over the advice of another error.
+    #[must_use]
+    pub(crate) fn advised_by(self, other: Self) -> Self {
+        Self { remedy: other.remedy, blocker: other.blocker, ..self }
+    }
+
+    /// True if the error contains advice of its own, in addition to its kind.
+    #[must_use]
+    pub(crate) fn has_advice(&self) -> bool {
+        self.remedy.is_some() || self.blocker.is_some()
     }
 
     /// Returns what the user must change first, if there is such a thing.

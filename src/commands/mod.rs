@@ -7,6 +7,7 @@ mod complete;
 mod correct;
 mod dequantize;
 mod diff;
+mod downloads;
 mod engine_notes;
 mod finish;
 mod foreign;

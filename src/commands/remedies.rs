@@ -1,11 +1,13 @@
 //! Remedies for errors, in terms of the program's flags, and exit codes. Modules below `commands` only classify an
 //! error by a [`Kind`].
 
+use super::downloads::{download, from_hub};
 use super::resume::{go_back, go_on};
-use crate::error::{Blocker, Error, Kind, Wanted};
-use crate::text::{as_glob, flag_with, make_folder, quoted, remove_files, remove_folder};
+use crate::error::{Blocker, Error, Intended, Kind, OutputRole, Wanted};
+use crate::io::output::directory_of;
+use crate::text::{as_glob, flag_with, make_folder, move_file, quoted, remove_files, remove_folder, replace_by_copy};
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Context of errors of `diff`: exit code 1 says that both inputs could be read and are not equal.
 #[derive(Debug)]
@@ -29,9 +31,9 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
 
 fn code_of(error: &Error) -> u8 {
     match error.kind() {
-        Kind::Usage | Kind::Unnamed(_) => 2,
+        Kind::Usage | Kind::Unnamed(_) | Kind::Undivided => 2,
         Kind::Loss => 3,
-        Kind::Exists(_) => 4,
+        Kind::Exists { .. } => 4,
         Kind::Several(errors) => {
             let mut codes = errors.iter().map(code_of);
             let first = codes.next().unwrap_or(1);
@@ -48,17 +50,24 @@ pub fn remedy(error: &Error) -> Option<String> {
         return Some(format!("{again}{more}"));
     }
     let flags = match error.kind() {
-        Kind::Exists(Wanted::Folder) | Kind::Unfinished { can_resume: false } => {
-            "add --force to replace it, or name another folder with -o".to_owned()
+        Kind::Exists { output, is_replaceable: true } => format!("add --force to replace it, or {}", another(*output)),
+        Kind::Exists { output, is_replaceable: false } => another(*output),
+        Kind::Unfinished { can_resume: false } => {
+            format!("add --force to replace it, or {}", another(OutputRole::Folder))
         }
-        Kind::Exists(Wanted::Report) => "add --force to replace it, or name another file with --report".to_owned(),
-        Kind::Exists(other @ (Wanted::OtherFolder | Wanted::OtherReport)) => elsewhere(other),
-        Kind::Exists(_) => "add --force to replace it, or name another file with -o".to_owned(),
         Kind::Unfinished { can_resume: true } => "add --resume to continue it, or --force to start again".to_owned(),
         Kind::Interrupted(work) => go_on(work),
         Kind::Stale => "start again with --force".to_owned(),
         Kind::Taken(wanted) => elsewhere(wanted),
+        Kind::Collision { is_in_folder: false, .. } => {
+            "name the output, or a folder for several outputs, with -o".to_owned()
+        }
+        Kind::Collision { has_typed_names: true, .. } => {
+            "name another folder with -o, or leave -o out: then the type is in the names of the outputs".to_owned()
+        }
+        Kind::Collision { .. } => another(OutputRole::Folder),
         Kind::Unnamed(wanted) => named(wanted),
+        Kind::Undivided => "add --max-shard-size, which divides the output into shards".to_owned(),
         Kind::InUse => "close the program that uses it, and run the same command again".to_owned(),
         Kind::NoSpace => "free some space, or name an output on another disk with -o".to_owned(),
         Kind::Unwritable => "name an output in a folder that you can write to, with -o".to_owned(),
@@ -118,7 +127,49 @@ fn clear(blocker: &Blocker) -> String {
         Blocker::Remains(path) => format!("look into it, and then {}", remove_folder(path)),
         Blocker::NoFolder(path) => make_folder(path),
         Blocker::Option(option) => format!("leave --{} out", option.replace('_', "-")),
+        Blocker::Input(intended) => give(intended),
+        Blocker::Extension { file, name } => move_file(file, name),
+        Blocker::Compressed(path) => format!("gunzip -k {}", quoted(path)),
+        Blocker::Pointer(path) => format!("git -C {} lfs pull", quoted(directory_of(path))),
+        Blocker::Link { link, copy } => format!("if the model needs its target: {}", replace_by_copy(link, copy)),
+        Blocker::Referrer(path) => format!("copy or download it too: {} refers to it", quoted(path)),
+        Blocker::ShortIndex(path) => {
+            let all = "download the index again, or move it to convert all .safetensors files of the folder";
+            format!("{all}: {}", move_out(path))
+        }
+        Blocker::Surplus { shard, is_output: true } => {
+            format!("tcast wrote one of them; move it: {}", move_out(shard))
+        }
+        Blocker::Surplus { shard, is_output: false } => {
+            let command = move_out(shard);
+            format!("if the newest one is an output, move it: {command}; if not, download the folder again")
+        }
     }
+}
+
+/// Returns the command that moves a file out of its folder.
+fn move_out(path: &Path) -> String {
+    move_file(path, &directory_of(path).join(".."))
+}
+
+/// Proposes the intended input.
+fn give(intended: &Intended) -> String {
+    match intended {
+        Intended::Described(folder) => format!("give its folder: {}", quoted(folder)),
+        Intended::Whole(folder) => format!("give the folder of all shards: {}", quoted(folder)),
+        Intended::Folders(folders) => format!("give a folder in it that has such files: {}", list(folders, ", ")),
+        Intended::Files(files) if files.len() == 1 => format!("give the file in it: {}", list(files, " ")),
+        Intended::Files(files) => format!("give files in it: {}", list(files, " ")),
+        Intended::Home(path) => format!("a shell expands ~ only outside of quotes: {}", quoted(path)),
+        Intended::Similar(path) => format!("is it {}?", quoted(path)),
+        Intended::Repository(name) => format!("if it is a model on Hugging Face: {}", from_hub(name, None)),
+        Intended::Address(address) => download(address),
+    }
+}
+
+/// Quotes and joins paths.
+fn list(paths: &[PathBuf], between: &str) -> String {
+    paths.iter().map(|path| quoted(path)).collect::<Vec<_>>().join(between)
 }
 
 /// Returns the text that follows an error's own remedy.
@@ -157,31 +208,35 @@ fn excluding(globs: &[String]) -> String {
     if flags.len() > MOST { "--exclude".to_owned() } else { flags }
 }
 
+/// Proposes another output in the same role.
+fn another(role: OutputRole) -> String {
+    match role {
+        OutputRole::File => "name another file with -o",
+        OutputRole::Folder => "name another folder with -o",
+        OutputRole::Report => "name another file with --report",
+    }
+    .to_owned()
+}
+
 /// Proposes another output.
 fn elsewhere(wanted: &Wanted) -> String {
     match wanted {
-        Wanted::File => "name another file with -o".to_owned(),
-        Wanted::Folder | Wanted::OtherFolder => "name another folder with -o".to_owned(),
-        Wanted::FolderOrBeside => {
-            "name another folder with -o, or leave -o out: then the type is in the names of the outputs".to_owned()
-        }
-        Wanted::FileOrFolder => "name the output, or a folder for several outputs, with -o".to_owned(),
-        Wanted::OtherReport => "name another file with --report".to_owned(),
+        Wanted::Role(role) => another(*role),
         Wanted::Stream => "write to standard output with -o -, and redirect that".to_owned(),
         Wanted::At(path) => format!("name an output elsewhere: -o {}", quoted(path)),
-        _ => "name another output with -o".to_owned(),
+        Wanted::Any => "name another output with -o".to_owned(),
     }
 }
 
 /// Proposes to name an output.
 fn named(wanted: &Wanted) -> String {
     match wanted {
-        Wanted::File => "name a file with -o".to_owned(),
-        Wanted::Folder => "name a folder with -o".to_owned(),
-        Wanted::Shards => "add --max-shard-size, which divides the output into shards".to_owned(),
+        Wanted::Role(OutputRole::File) => "name a file with -o".to_owned(),
+        Wanted::Role(OutputRole::Folder) => "name a folder with -o".to_owned(),
+        Wanted::Role(OutputRole::Report) => "name a file with --report".to_owned(),
         Wanted::Stream => "name the output: -o FILE, or -o - for standard output".to_owned(),
         Wanted::At(path) => format!("for a folder of that name: -o {}", quoted(path)),
-        _ => "name the output with -o".to_owned(),
+        Wanted::Any => "name the output with -o".to_owned(),
     }
 }
 
@@ -224,7 +279,7 @@ mod tests {
 
     #[test]
     fn several_errors_have_the_exit_code_that_they_have_in_common() {
-        let (usage, exists) = (|| Error::usage("x"), || Error::new("y").of(Kind::Exists(Wanted::File)));
+        let (usage, exists) = (|| Error::usage("x"), || Error::new("y").of(Kind::exists(OutputRole::File)));
         for (errors, code) in [
             (vec![usage(), usage()], 2),
             (vec![exists(), exists()], 4),

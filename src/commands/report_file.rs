@@ -4,7 +4,7 @@ use super::threads;
 use crate::cli::FileArgs;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::dtype::Dtype;
-use crate::error::{Error, Kind, Result, Wanted};
+use crate::error::{Error, Kind, OutputRole, Result, Wanted};
 use crate::io::identity::{Files, is_within};
 use crate::io::output::{Destination, is_standard_output};
 use crate::measure::distribution::{self, Histogram};
@@ -50,10 +50,10 @@ impl ReportFile {
             return Err(error.remedy("name another file with --report"));
         }
         let destination = Destination::among(run, path, replace);
-        let wanted = if is_part { Wanted::OtherReport } else { Wanted::Report };
         let destination = destination.map_err(|error| match error.kind() {
-            Kind::Exists(_) => error.of(Kind::Exists(wanted)),
-            Kind::Taken(_) => error.of(Kind::Taken(Wanted::OtherReport)),
+            // Other parts may need a report that exists.
+            Kind::Exists { .. } => error.of(Kind::Exists { output: OutputRole::Report, is_replaceable: !is_part }),
+            Kind::Taken(_) => error.of(Kind::Taken(Wanted::Role(OutputRole::Report))),
             _ => error,
         })?;
         Ok(Self { destination, is_page })

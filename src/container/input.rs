@@ -2,10 +2,8 @@
 
 use super::tensor::{Data, Tensor};
 use super::{CONTAINERS, Container, by_extension, known_formats, npz};
-use crate::error::{Error, Result};
+use crate::error::{Blocker, Error, Result};
 use crate::io::map::MappedFile;
-use crate::io::output::directory_of;
-use crate::text::{move_file, quoted};
 use std::fs;
 use std::path::Path;
 
@@ -122,7 +120,7 @@ pub(crate) fn probe_on(threads: usize, path: &Path) -> Result<Input> {
     let by_content = CONTAINERS.iter().find(|container| container.recognises(&file));
     let container = match (by_content, foreign_format(&file, path)) {
         (Some(container), _) => *container,
-        (None, Some((what, remedy))) => return Err(in_file(Error::new(what).remedy(remedy))),
+        (None, Some(foreign)) => return Err(in_file(foreign)),
         (None, None) => by_extension(path).ok_or_else(|| {
             in_file(
                 Error::new(format!("is not a recognized tensor file: {}", known_formats()))
@@ -143,10 +141,11 @@ fn check_name(path: &Path, extension: &str) -> Result<()> {
         Some(named) if named != extension => {
             let message = format!("is a .{extension} file by its content, and named as a .{named} file");
             let name = path.with_extension(extension);
-            Err(Error::new(message).in_file(path).remedy(match fs::symlink_metadata(&name) {
-                Ok(_) => format!("give it a free name that ends in .{extension}"),
-                Err(_) => move_file(path, &name),
-            }))
+            let error = Error::new(message).in_file(path);
+            Err(match fs::symlink_metadata(&name) {
+                Ok(_) => error.remedy(format!("give it a free name that ends in .{extension}")),
+                Err(_) => error.with_blocker(Blocker::Extension { file: path.to_owned(), name }),
+            })
         }
         _ => Ok(()),
     }
@@ -156,8 +155,8 @@ fn check_name(path: &Path, extension: &str) -> Result<()> {
 pub(super) const PICKLE: &str =
     "load it where you trust it and save it again, with safetensors.torch.save_file or numpy.save";
 
-/// Recognizes files that people mistake for tensor files by their first bytes. Returns a description and a remedy.
-fn foreign_format(bytes: &[u8], path: &Path) -> Option<(&'static str, String)> {
+/// Recognizes files that people mistake for tensor files by their first bytes. Returns the error.
+fn foreign_format(bytes: &[u8], path: &Path) -> Option<Error> {
     const GZIP: &str = "is compressed with gzip";
     const LFS: &str = "is a git-lfs pointer, not the file itself";
     const FORMATS: &[(&[u8], &str, &str)] = &[
@@ -175,10 +174,12 @@ fn foreign_format(bytes: &[u8], path: &Path) -> Option<(&'static str, String)> {
     // A safetensors header of 640 bytes begins like a pickle, except for the zeros of its length.
     let is_length = bytes.get(2..8) == Some(&[0; 6]);
     let (_, what, remedy) = FORMATS.iter().find(|(magic, ..)| bytes.starts_with(magic) && !is_length)?;
-    let remedy = match *what {
-        LFS => format!("git -C {} lfs pull", quoted(directory_of(path))),
-        GZIP if path.extension().is_some_and(|extension| extension == "gz") => format!("gunzip -k {}", quoted(path)),
-        _ => (*remedy).to_owned(),
-    };
-    Some((what, remedy))
+    let error = Error::new(*what);
+    Some(match *what {
+        LFS => error.with_blocker(Blocker::Pointer(path.to_owned())),
+        GZIP if path.extension().is_some_and(|extension| extension == "gz") => {
+            error.with_blocker(Blocker::Compressed(path.to_owned()))
+        }
+        _ => error.remedy(*remedy),
+    })
 }

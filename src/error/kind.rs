@@ -23,7 +23,12 @@ pub enum Kind {
     /// A loss happened that the caller forbids.
     Loss,
     /// The output exists already.
-    Exists(Wanted),
+    Exists {
+        /// What the output is.
+        output: OutputRole,
+        /// True if this command may replace it.
+        is_replaceable: bool,
+    },
     /// An unfinished conversion is in the folder of the output.
     Unfinished {
         /// True if the same command can continue it.
@@ -37,10 +42,19 @@ pub enum Kind {
     Inconsistent,
     /// The work in the output's folder cannot be continued.
     Stale,
-    /// Something else is where the output would be.
+    /// Something else is where the output would be. This output would be possible.
     Taken(Wanted),
-    /// The output has no name, or a name that it cannot have.
+    /// An output that is named after its input would replace a file of an input.
+    Collision {
+        /// True if the outputs go to a folder that the caller named.
+        is_in_folder: bool,
+        /// True if each output could also go next to its input, with the type in its name.
+        has_typed_names: bool,
+    },
+    /// The output has no name, or a name that it cannot have. This output would be possible.
     Unnamed(Wanted),
+    /// The output is one file, and must be divided into a folder of shards.
+    Undivided,
     /// The file does not give the type of its elements. These types would be possible.
     Untyped(Box<[&'static str]>),
     /// The tensor cannot be converted, but could be copied.
@@ -98,32 +112,95 @@ pub enum Blocker {
     NoFolder(PathBuf),
     /// This option, in `snake_case`, is not needed.
     Option(&'static str),
+    /// The path of the input is wrong.
+    Input(Intended),
+    /// A file has the extension of another format.
+    Extension {
+        /// The file.
+        file: PathBuf,
+        /// Free name with the extension of the file's format.
+        name: PathBuf,
+    },
+    /// This file is compressed with gzip.
+    Compressed(PathBuf),
+    /// This file is a pointer of git-lfs, and not the file itself.
+    Pointer(PathBuf),
+    /// A link leads out of the checkpoint.
+    Link {
+        /// The link.
+        link: PathBuf,
+        /// Name in the same folder for a copy of the link's target.
+        copy: PathBuf,
+    },
+    /// The missing file belongs to this one, which refers to it.
+    Referrer(PathBuf),
+    /// This index omits shards that are in its folder.
+    ShortIndex(PathBuf),
+    /// This shard repeats tensors of other shards.
+    Surplus {
+        /// The shard.
+        shard: PathBuf,
+        /// True if its name shows that it is an output; otherwise, it is only the newest shard.
+        is_output: bool,
+    },
 }
 
-/// Output that is needed instead.
+/// Input that the user intended, in place of a path that cannot be read.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Intended {
+    /// The folder that the given file describes.
+    Described(PathBuf),
+    /// The folder of all shards, of which the given file is one.
+    Whole(PathBuf),
+    /// One of these folders in the given folder.
+    Folders(Box<[PathBuf]>),
+    /// These files in the given folder.
+    Files(Box<[PathBuf]>),
+    /// This path in the home folder, for a `~` that no shell expanded.
+    Home(PathBuf),
+    /// An existing file or folder with a similar name.
+    Similar(PathBuf),
+    /// A model on Hugging Face, `OWNER/NAME`.
+    Repository(Box<str>),
+    /// The file or folder that this address leads to.
+    Address(Box<str>),
+}
+
+/// Role of an output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OutputRole {
+    /// A file of tensors.
+    File,
+    /// A folder of shards, or for several outputs.
+    Folder,
+    /// A file for the report.
+    Report,
+}
+
+/// Output that would be possible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Wanted {
     /// A file, or a folder.
     Any,
-    /// A file.
-    File,
-    /// A folder.
-    Folder,
-    /// A file, or a folder for several outputs.
-    FileOrFolder,
-    /// A folder, or no name: an output next to its input has the type in its name.
-    FolderOrBeside,
+    /// An output in this role.
+    Role(OutputRole),
     /// Standard output, or a file.
     Stream,
-    /// A file for the report.
-    Report,
-    /// Another folder, because this one holds files that cannot be replaced.
-    OtherFolder,
-    /// Another file for the report, because others may need this one.
-    OtherReport,
-    /// A folder of shards.
-    Shards,
     /// This file or folder.
     At(PathBuf),
+}
+
+impl Kind {
+    /// Returns the kind for an output that exists, and that the caller may allow to be replaced.
+    pub(crate) fn exists(output: OutputRole) -> Self {
+        Self::Exists { output, is_replaceable: true }
+    }
+}
+
+impl Wanted {
+    pub(crate) const FILE: Self = Self::Role(OutputRole::File);
+    pub(crate) const FOLDER: Self = Self::Role(OutputRole::Folder);
 }

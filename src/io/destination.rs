@@ -4,7 +4,7 @@ use super::identity::Files;
 use super::in_use::check_not_in_use;
 use super::path::{directory_of, ends_in_separator, follow_links, steps};
 use crate::error::{self, Error, Result};
-use crate::text::{make_folder, quoted, size};
+use crate::text::{quoted, size};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -133,7 +133,7 @@ pub(crate) fn elsewhere(path: &Path) -> Option<PathBuf> {
 }
 
 pub(super) fn exists(path: &Path) -> Error {
-    Error::new("the output exists already").of(error::Kind::Exists(error::Wanted::File)).in_file(path)
+    Error::new("the output exists already").of(error::Kind::exists(error::OutputRole::File)).in_file(path)
 }
 
 /// Refuses `len` bytes that do not fit on the disk of a folder.
@@ -171,7 +171,7 @@ pub(crate) fn check_folder(output: &Path) -> Result<()> {
         return taken(&format!("{} is not a directory", quoted(file)), error::Wanted::Any);
     }
     let error = Error::new("the output's directory does not exist").in_file(output);
-    Err(error.remedy(make_folder(folder)))
+    Err(error.with_blocker(error::Blocker::NoFolder(folder.to_owned())))
 }
 
 /// Expands `~/x` like a shell, if no folder is named `~`.

@@ -1,7 +1,7 @@
 //! Targets of results: an output, or an existing file that is compared.
 
 use super::map::MappedFile;
-use crate::error::{Error, Kind, Result, Wanted};
+use crate::error::{Error, Kind, OutputRole, Result};
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -82,7 +82,7 @@ impl Sink for ExistingFile<'_> {
             }
         }
         Err(Error::new("holds other bytes than this command writes")
-            .of(Kind::Exists(Wanted::Folder))
+            .of(Kind::exists(OutputRole::Folder))
             .in_file(self.path()))
     }
 

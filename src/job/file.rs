@@ -7,7 +7,7 @@ use super::{IfExists, Job, Publish, Written};
 use crate::container::{self, Container};
 use crate::dtype::Dtype;
 use crate::engine::{self, Detail};
-use crate::error::{Blocker, Error, Kind, Result, Wanted};
+use crate::error::{Blocker, Error, Kind, OutputRole, Result, Wanted};
 use crate::io::identity::Files;
 use crate::io::output::{Destination, Output, elsewhere};
 use crate::measure::hash;
@@ -181,14 +181,14 @@ fn find_data_place(
         return Err(leads_elsewhere(first.path()).of(Kind::Taken(Wanted::At(file))));
     }
     if elsewhere(path).is_some() {
-        return Err(leads_elsewhere(path).with_blocker(Blocker::File(path.to_owned())).of(Kind::Taken(Wanted::File)));
+        return Err(leads_elsewhere(path).with_blocker(Blocker::File(path.to_owned())).of(Kind::Taken(Wanted::FILE)));
     }
     let data = Destination::among(files, path, job.existing == IfExists::Replace).map_err(|error| {
         if job.existing != IfExists::Skip || !error.is_existing() {
             return error;
         }
         let error = Error::new("exists already, but the model that would refer to it does not").in_file(path);
-        error.remedy("remove it").of(Kind::Taken(Wanted::File))
+        error.remedy("remove it").of(Kind::Taken(Wanted::FILE))
     })?;
     if data.keeps() { Ok(Some(data)) } else { refuse(path) }
 }
@@ -204,8 +204,8 @@ fn check_alone(job: &Job, route: &Route) -> Result<()> {
     let error = Error::new(what).without(option).in_file(output);
     // Without a size, only the tensors of a folder are divided.
     Err(match place::container(job, route)?.format_info().extension {
-        _ if input.source.folder.is_some() => error.of(Kind::Unnamed(Wanted::Folder)),
-        "safetensors" => error.of(Kind::Unnamed(Wanted::Shards)),
+        _ if input.source.folder.is_some() => error.of(Kind::Unnamed(Wanted::FOLDER)),
+        "safetensors" => error.of(Kind::Undivided),
         _ => error.of(Kind::Usage),
     })
 }
@@ -218,12 +218,12 @@ fn find_place(job: &Job, route: &Route, files: &mut Files) -> Result<Option<Dest
     }
     let has_folder = output.parent().is_none_or(|folder| folder == Path::new("") || folder.exists());
     if job.dry_run && !has_folder && !is_named {
-        files.write(output).map_err(|error| error.of(Kind::Taken(Wanted::Folder)))?;
+        files.write(output).map_err(|error| error.of(Kind::Taken(Wanted::FOLDER)))?;
         return Ok(None);
     }
     let destination = Destination::among(files, output, job.existing == IfExists::Replace);
     let destination = destination.map_err(|error| match error.kind() {
-        Kind::Exists(_) if !is_named && job.output.is_some() => error.of(Kind::Exists(Wanted::Folder)),
+        Kind::Exists { .. } if !is_named && job.output.is_some() => error.of(Kind::exists(OutputRole::Folder)),
         _ => error,
     })?;
     if job.measures.hash && !destination.keeps() {

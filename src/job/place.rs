@@ -36,7 +36,7 @@ pub(super) fn folder_of_outputs<'a>(job: &Job<'a>, inputs: &[JobInput]) -> Resul
     }
     if output.exists() && !output.is_dir() || is_standard_output(output) {
         let error = Error::new("is not a folder, and the outputs of several inputs go into one").in_file(output);
-        return Err(error.of(Kind::Unnamed(Wanted::Folder)));
+        return Err(error.of(Kind::Unnamed(Wanted::FOLDER)));
     }
     let is_known = !is_named_as_folder(output) && container::by_extension(output).is_some();
     if is_known || is_named_as_file(output) {
@@ -59,13 +59,13 @@ fn folder_of_all<'a>(output: &'a Path, inputs: &[JobInput]) -> Result<Option<&'a
         }
         _ if is_stream => {
             let error = Error::new("several outputs cannot go to standard output").in_file(output);
-            return Err(error.of(Kind::Unnamed(Wanted::Folder)));
+            return Err(error.of(Kind::Unnamed(Wanted::FOLDER)));
         }
         _ => {}
     }
     if output.exists() && !output.is_dir() {
         let error = Error::new("is not a folder, and the outputs go into one").in_file(output);
-        return Err(error.of(Kind::Unnamed(Wanted::Folder)));
+        return Err(error.of(Kind::Unnamed(Wanted::FOLDER)));
     }
     Ok(Some(output))
 }
@@ -126,7 +126,7 @@ fn check_outside_cache(output: &Path, label: &str, is_only: bool) -> Result<()> 
     let elsewhere = if cached_repository(&here).is_some() { env::home_dir() } else { Some(".".into()) };
     let wanted = match elsewhere {
         Some(folder) if is_only => Wanted::At(folder.join(name)),
-        _ => Wanted::Folder,
+        _ => Wanted::FOLDER,
     };
     let message = "the output would be in a cache of Hugging Face, which removes what it did not download";
     Err(Error::new(message).of(Kind::Taken(wanted)))
@@ -158,7 +158,7 @@ pub(super) fn is_folder(job: &Job, route: &Route) -> Result<bool> {
     }
     if is_file {
         let error = Error::new("is one file, and shards of a limited size go into a folder").in_file(output);
-        return Err(error.of(Kind::Unnamed(Wanted::Folder)));
+        return Err(error.of(Kind::Unnamed(Wanted::FOLDER)));
     }
     Ok(true)
 }
@@ -184,12 +184,8 @@ pub(super) fn container(job: &Job, route: &Route) -> Result<&'static dyn Contain
 
 /// Refuses an output that tcast named after its input, if that is a file of an input, or another output of the run.
 pub(super) fn check_own_place(job: &Job, output: &Path, files: &Files) -> Result<()> {
-    let elsewhere = match (job.output, job.publish) {
-        (None, _) => Wanted::FileOrFolder,
-        (Some(_), Publish::Each) => Wanted::FolderOrBeside,
-        (Some(_), Publish::Together) => Wanted::Folder,
-    };
-    files.check_unread(output).map_err(|error| error.of(Kind::Taken(elsewhere)))?;
+    let (is_in_folder, has_typed_names) = (job.output.is_some(), job.publish == Publish::Each);
+    files.check_unread(output).map_err(|error| error.of(Kind::Collision { is_in_folder, has_typed_names }))?;
     files.check_unwritten(output).map_err(|error| match job.publish {
         Publish::Each => error.remedy("convert one of these inputs in a run of its own, to another place"),
         Publish::Together => error.remedy("rename one of the inputs"),

@@ -4,12 +4,11 @@ use super::{SourceTensor, WeightSource};
 use crate::container::checkpoint::{CONFIG, Checkpoint, HF_QUANT_CONFIG, QUANTIZE_CONFIG, beside};
 use crate::container::{Input, Tensor};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Error, Intended, Result};
 use crate::quant::{
     self, Arithmetic, CheckpointInfo, Decoder, FoundWeight, Problem, QuantMethod, Recognized, Role, StoredTensor,
     is_named_as_part, may_be_quantized,
 };
-use crate::text::quoted;
 use std::path::Path;
 
 /// A checkpoint with its quantized weights.
@@ -150,10 +149,10 @@ impl<'a> LogicalCheckpoint<'a> {
 
     /// Adds a remedy to the error if the parts that a shard lacks may be in others.
     pub(crate) fn in_whole(&self, error: Error) -> Error {
-        let is_alone = self.source.folder.is_none() && error.remedy_text().is_none();
+        let is_alone = self.source.folder.is_none() && !error.has_advice();
         match beside(&self.source.path) {
             Ok(others) if is_alone && !others.is_empty() => {
-                error.remedy(format!("give the folder of all shards: {}", quoted(self.source.config_folder())))
+                error.intending(Intended::Whole(self.source.config_folder().to_owned()))
             }
             _ => error,
         }

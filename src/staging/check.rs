@@ -2,7 +2,7 @@
 
 use super::files::{check_folders, exists, find_name, stray_above};
 use super::{Manifest, Start, replaced, sum_at};
-use crate::error::{Blocker, Error, Kind, Result, Wanted};
+use crate::error::{Blocker, Error, Kind, OutputRole, Result, Wanted};
 use crate::io::open::{Links, unreadable};
 use crate::io::output::{WORK, check_folder, is_own};
 use crate::io::temporaries::{END, MANIFEST};
@@ -28,7 +28,7 @@ fn find(folder: &Path) -> Result<FolderState> {
             let Some(target) = target else { return Err(failed(error)) };
             let target = folder.parent().unwrap_or(folder).join(target);
             let error = Error::new("is a link to a folder that does not exist").in_file(folder);
-            return Err(error.with_blocker(Blocker::NoFolder(target)).of(Kind::Taken(Wanted::Folder)));
+            return Err(error.with_blocker(Blocker::NoFolder(target)).of(Kind::Taken(Wanted::FOLDER)));
         }
         Err(_) => {
             check_folder(folder)?;
@@ -65,9 +65,9 @@ pub(crate) fn check(folder: &Path, start: Start, manifest: &Manifest) -> Result<
         }
         (FolderState::Other, Start::Anew) if replaced(folder, manifest).is_err() => {
             let message = "the output exists already, and is not a checkpoint that can be replaced";
-            (message, Kind::Exists(Wanted::OtherFolder))
+            (message, Kind::Exists { output: OutputRole::Folder, is_replaceable: false })
         }
-        (FolderState::Other, Start::Anew) => ("the output exists already", Kind::Exists(Wanted::Folder)),
+        (FolderState::Other, Start::Anew) => ("the output exists already", Kind::exists(OutputRole::Folder)),
         _ => {
             check_places(folder, manifest)?;
             return Ok(found == FolderState::Other && start != Start::Replace);
@@ -84,7 +84,7 @@ pub(super) fn check_places(folder: &Path, manifest: &Manifest) -> Result<()> {
         let is_taken = fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir());
         if let Some(stray) = stray_above(folder, &path).or(is_taken.then_some(&path)) {
             let error = Error::new(format!("is in the way of the output's '{}'", shorten(file))).in_file(stray);
-            return Err(error.remedy("remove it").of(Kind::Taken(Wanted::Folder)));
+            return Err(error.remedy("remove it").of(Kind::Taken(Wanted::FOLDER)));
         }
     }
     Ok(())

@@ -82,7 +82,7 @@ pub(super) fn lock(work: &Path, sharing: Sharing) -> Result<Option<File>> {
         return Ok(Some(file));
     }
     let error = Error::new("another tcast is at work in it").in_file(work.parent().unwrap_or(work));
-    Err(error.remedy("wait until it is done").of(Kind::Taken(Wanted::Folder)))
+    Err(error.remedy("wait until it is done").of(Kind::Taken(Wanted::FOLDER)))
 }
 
 /// True if a path still leads to an open file.

@@ -76,7 +76,7 @@ fn check_shards(there: &BTreeMap<String, PathBuf>, manifest: &Manifest) -> Resul
     let mut named = Vec::new();
     for (_, index) in there.iter().filter(|(name, _)| is_index(name)) {
         let in_the_way =
-            |error: Error| error.with_blocker(Blocker::File(index.clone())).of(Kind::Taken(Wanted::Folder));
+            |error: Error| error.with_blocker(Blocker::File(index.clone())).of(Kind::Taken(Wanted::FOLDER));
         named.extend(weight_map(index).map_err(in_the_way)?.into_values());
     }
     let mut shards = there.iter().filter(|(name, _)| is_shard_name(name));
@@ -89,5 +89,5 @@ fn check_shards(there: &BTreeMap<String, PathBuf>, manifest: &Manifest) -> Resul
     };
     let Some((_, path)) = shards.find(|(name, _)| !is_known(name)) else { return Ok(()) };
     let error = Error::new("is not a shard of the checkpoint that is to be replaced, and would stay").in_file(path);
-    Err(error.with_blocker(Blocker::File(path.clone())).of(Kind::Taken(Wanted::Folder)))
+    Err(error.with_blocker(Blocker::File(path.clone())).of(Kind::Taken(Wanted::FOLDER)))
 }

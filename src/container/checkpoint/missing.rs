@@ -1,11 +1,10 @@
-//! Remedies for an input that does not exist or holds no shards: the intended name, the existing alternatives, or the
-//! command that downloads it.
+//! What was intended by an input that does not exist or holds no shards: a similar name, the existing alternatives, or
+//! a download.
 
 use super::names::{file_names, folders_of_shards, has_shards};
 use crate::container::{by_extension, formats, known_formats, probe_on};
-use crate::error::{Error, Kind};
+use crate::error::{Error, Intended, Kind};
 use crate::io::output::{directory_of, in_home};
-use crate::text::{CURL, quoted};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
@@ -21,57 +20,21 @@ pub(super) fn explain(error: Error, path: &Path) -> Error {
         let is_json = path.extension().is_some_and(|extension| extension == "json");
         let is_unread = !matches!(error.kind(), Kind::Unfinished { .. } | Kind::Interrupted(_));
         let describes = is_unread && is_json && path.is_file() && has_shards(directory_of(path));
-        return if describes {
-            error.remedy(format!("give its folder: {}", quoted(directory_of(path))))
-        } else {
-            error
-        };
+        return if describes { error.intending(Intended::Described(directory_of(path).to_owned())) } else { error };
     }
     let text = path.to_str().unwrap_or_default();
-    if let Some((kind, address)) = text.split_once("://") {
+    if text.contains("://") {
         let error = Error::new("is an address, and tcast reads only files of this machine").of(Kind::System);
-        return error.in_file(path).remedy(download(text, kind, address));
+        return error.in_file(path).intending(Intended::Address(text.into()));
     }
     if let Some(home) = in_home(path) {
-        return error.remedy(format!("a shell expands ~ only outside of quotes: {}", quoted(&home)));
+        return error.intending(Intended::Home(home));
     }
     match near(path) {
-        Some(found) => error.remedy(format!("is it {}?", quoted(&found))),
-        None if is_repository(path) => {
-            error.remedy(format!("if it is a model on Hugging Face: {}", from_hub(text, None)))
-        }
+        Some(existing) => error.intending(Intended::Similar(existing)),
+        None if is_repository(path) => error.intending(Intended::Repository(text.into())),
         None => error,
     }
-}
-
-/// Returns the command that downloads an address.
-fn download(text: &str, kind: &str, address: &str) -> String {
-    let whole = quoted(Path::new(text));
-    let parts: Vec<&str> = address.split('/').filter(|part| !part.is_empty()).collect();
-    let is_model = |owner: &str| !["datasets", "spaces", "buckets", "api"].contains(&owner);
-    match (kind, &parts[..]) {
-        ("hf", [owner, name, ..]) if is_model(owner) => from_hub(&format!("{owner}/{name}"), None),
-        ("http" | "https", ["huggingface.co" | "hf.co", owner, name, rest @ ..]) if is_model(owner) => {
-            let file = match rest {
-                ["resolve" | "blob", _, file @ ..] if !file.is_empty() => Some(file.join("/")),
-                _ => None,
-            };
-            let file = file.as_deref().map(|file| file.split('?').next().unwrap_or(file));
-            from_hub(&format!("{owner}/{name}"), file)
-        }
-        ("http" | "https", _) => format!("{CURL} -LO {whole}"),
-        ("s3", [_, .., name]) if by_extension(name.as_ref()).is_some() => format!("aws s3 cp {whole} ."),
-        ("s3", [_, .., name]) => format!("aws s3 sync {whole} {}", quoted(name.as_ref())),
-        ("gs", _) => format!("gcloud storage cp -r {whole} ."),
-        ("file", _) => format!("give the path alone: {}", quoted(address.as_ref())),
-        _ => "download it first".to_owned(),
-    }
-}
-
-/// Returns the command that downloads a model from Hugging Face, or one of its files, and prints the local path.
-fn from_hub(repository: &str, file: Option<&str>) -> String {
-    let file = file.map(|file| format!(" {}", quoted(file.as_ref()))).unwrap_or_default();
-    format!("hf download {}{file}", quoted(repository.as_ref()))
 }
 
 /// True if a path may be the name of a model on Hugging Face: `OWNER/NAME`, if there is no folder `OWNER`.
@@ -130,10 +93,10 @@ pub(super) fn without_shards(folder: &Path) -> Error {
     /// Extensions of files that hold tensors in formats of other programs.
     const OTHERS: [&str; 11] = ["bin", "ckpt", "gguf", "ggml", "h5", "hdf5", "keras", "msgpack", "pickle", "pt", "pth"];
     let what = &*format!("is a folder without {} files", formats(|format| format.format_info().shards.is_some()));
-    let error = |what: &str, remedy: String| Error::new(what).in_file(folder).remedy(remedy);
+    let error = |what: &str| Error::new(what).in_file(folder);
     let inner = folders_of_shards(folder);
     if !inner.is_empty() {
-        return error(what, format!("give a folder in it that has such files: {}", inner.join(", ")));
+        return error(what).intending(Intended::Folders(inner.into()));
     }
     let is_other = |path: &Path| {
         let extension = path.extension().and_then(|extension| extension.to_str()).map(str::to_ascii_lowercase);
@@ -144,20 +107,22 @@ pub(super) fn without_shards(folder: &Path) -> Error {
     let (mut readable, mut refused) = (Vec::new(), None);
     for path in paths.take(FEW) {
         match probe_on(1, &path) {
-            Ok(_) => readable.push(quoted(&path)),
+            Ok(_) => readable.push(path),
             Err(error) => refused = refused.or(Some((path, error))),
         }
     }
     match (&readable[..], refused) {
-        ([], None) => error(what, format!("give a {} file, or a folder of shards", known_formats())),
+        ([], None) => error(what).remedy(format!("give a {} file, or a folder of shards", known_formats())),
         ([], Some((path, other))) => {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            let remedy = other.remedy_text().map(str::to_owned);
-            let remedy = remedy.unwrap_or_else(|| "download the model in the safetensors format".to_owned());
-            error(&format!("{what}; {name} {}", other.message()), remedy)
+            let error = error(&format!("{what}; {name} {}", other.message()));
+            if other.has_advice() {
+                error.advised_by(other)
+            } else {
+                error.remedy("download the model in the safetensors format")
+            }
         }
-        ([one], _) => error(what, format!("give the file in it: {one}")),
-        (several, _) => error(what, format!("give files in it: {}", several.join(" "))),
+        _ => error(what).intending(Intended::Files(readable.into())),
     }
 }
 
@@ -188,27 +153,5 @@ mod tests {
             assert_eq!(distance(typed, found), None, "{typed} {found}");
         }
         assert!(distance("model.safetensor", "model.safetensors") < distance("model.safetensor", "modal.safetensors"));
-    }
-
-    #[test]
-    #[cfg(unix)] // with the quotes of its shells
-    fn an_address_comes_with_the_command_that_downloads_it() {
-        for (address, command) in [
-            ("hf://org/x", "hf download 'org/x'"),
-            ("https://huggingface.co/org/x", "hf download 'org/x'"),
-            (
-                "https://huggingface.co/org/x/resolve/main/a/b.safetensors?download=true",
-                "hf download 'org/x' 'a/b.safetensors'",
-            ),
-            ("https://example.org/it's.npy", r"curl -LO 'https://example.org/it'\''s.npy'"),
-            ("s3://b/c/x.npy", "aws s3 cp 's3://b/c/x.npy' ."),
-            ("s3://b/llama", "aws s3 sync 's3://b/llama' 'llama'"),
-            ("gs://b/llama", "gcloud storage cp -r 'gs://b/llama' ."),
-            ("ftp://b/llama", "download it first"),
-            ("file:///tmp/x.npy", "give the path alone: '/tmp/x.npy'"),
-        ] {
-            let error = explain(Error::new("gone"), Path::new(address));
-            assert_eq!(error.remedy_text(), Some(command), "{address}");
-        }
     }
 }

@@ -18,11 +18,11 @@ pub use side_files::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, SideFiles, descri
 
 use super::{Input, SHARDS, Tensor, probe_on};
 use crate::dtype::Dtype;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Blocker, Error, Kind, Result};
 use crate::io::map::MappedFile;
 use crate::io::open::{Links, is_absent, read_regular, unreadable};
 use crate::io::output::{WORK, directory_of};
-use crate::text::{move_file, shorten};
+use crate::text::shorten;
 use disagreements::Disagreements;
 use missing::{explain, without_shards};
 use names::{ShardFolder, file_names, is_shard};
@@ -125,21 +125,14 @@ pub fn open(path: &Path, threads: usize) -> Result<Checkpoint> {
     }
     if let Some(fatal) = checkpoint.disagreements.iter().find(|disagreement| disagreement.is_fatal) {
         let folder = checkpoint.folder.as_deref().unwrap_or(path);
-        let move_out = |file: &Path| move_file(file, &folder.join(".."));
         let error = Error::new(&fatal.text).in_file(path);
         if let Some(index) = checkpoint.index.as_ref().filter(|_| fatal.is_index_short) {
-            let move_out = move_out(&folder.join(&index.name));
-            return Err(error.remedy(format!(
-                "download the index again, or move it to convert all .safetensors files of the folder: {move_out}"
-            )));
+            return Err(error.with_blocker(Blocker::ShortIndex(folder.join(&index.name))));
         }
-        let move_out = |shard: &Path| format!("move it: {}", move_out(shard));
+        let surplus = |shard: &Path, is_output| Blocker::Surplus { shard: shard.to_owned(), is_output };
         return Err(match (output_among(&checkpoint), newest_to_repeat(&checkpoint)) {
-            (Some(output), _) => error.remedy(format!("tcast wrote one of them; {}", move_out(output))),
-            (None, Some(newest)) => error.remedy(format!(
-                "if the newest one is an output, {}; if not, download the folder again",
-                move_out(newest)
-            )),
+            (Some(output), _) => error.with_blocker(surplus(output, true)),
+            (None, Some(newest)) => error.with_blocker(surplus(newest, false)),
             (None, None) => error.remedy("download the folder again").of(Kind::Inconsistent),
         });
     }

@@ -4,7 +4,7 @@ use super::index::{INDEX, WITHOUT_INDEX};
 use super::side_files::CONFIG;
 use crate::container::{CONTAINERS, SHARDS};
 use crate::error::{Error, Result};
-use crate::text::{path_text, quoted, shorten};
+use crate::text::{path_text, shorten};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -83,9 +83,9 @@ pub(super) fn file_names(folder: &Path) -> Result<Vec<OsString>> {
     Ok(names)
 }
 
-/// Returns the nearest folders below a folder that have shards, quoted, as in a pipeline of diffusers or in the cache
+/// Returns the nearest folders below a folder that have shards, as in a pipeline of diffusers or in the cache
 /// of Hugging Face; at most eight.
-pub(super) fn folders_of_shards(folder: &Path) -> Vec<String> {
+pub(super) fn folders_of_shards(folder: &Path) -> Vec<PathBuf> {
     /// Maximum depth, and maximum number of folders that are searched.
     const MOST: (usize, usize) = (4, 2_000);
     let mut level = vec![folder.to_owned()];
@@ -98,8 +98,7 @@ pub(super) fn folders_of_shards(folder: &Path) -> Vec<String> {
         });
         let inner: Vec<PathBuf> = inner.take(left).collect();
         left -= inner.len();
-        let found: Vec<String> =
-            inner.iter().filter(|path| has_shards(path)).map(|path| quoted(path)).take(8).collect();
+        let found: Vec<PathBuf> = inner.iter().filter(|path| has_shards(path)).take(8).cloned().collect();
         if !found.is_empty() {
             return found;
         }

@@ -4,10 +4,10 @@ use super::{Checkpoint, is_index, is_shard_name, read_text, without_byte_order_m
 use crate::container::Input;
 use crate::container::json::{MapOnly, as_json, members};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Blocker, Error, Result};
 use crate::io::open::{is_absent, unreadable};
 use crate::io::output::is_own;
-use crate::text::{replace_by_copy, shorten};
+use crate::text::shorten;
 use serde::de::IgnoredAny;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -101,8 +101,7 @@ impl SideFiles {
             if !is_inside && !shards.iter().any(|shard| folder_of(shard.path()).as_deref() == target.parent()) {
                 let copy = folder.join(format!("{file}.copy"));
                 let error = Error::new("is a symbolic link that leads out of the checkpoint, and is not followed");
-                let remedy = format!("if the model needs its target: {}", replace_by_copy(&path, &copy));
-                return Err(error.in_file(&path).remedy(remedy));
+                return Err(error.in_file(&path).with_blocker(Blocker::Link { link: path, copy }));
             }
         }
         Ok(())

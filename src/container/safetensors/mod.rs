@@ -15,7 +15,7 @@ use super::{
     element_count, too_long,
 };
 use crate::dtype::Dtype;
-use crate::error::{Error, Kind, Result, Wanted};
+use crate::error::{Error, Kind, Result};
 use crate::io::map::{MappedFile, large_buffer};
 use crate::kernel::Storage;
 use crate::text::shorten;
@@ -125,8 +125,7 @@ impl Container for Safetensors {
         }
         let literals = write_header(tensors, &places, with_notes(metadata, &notes)?.as_deref(), threads)?;
         let start = literals.last().map_or(0, |(offset, last)| offset + last.len() as u64);
-        check_length("the output would have", start.saturating_sub(8))
-            .map_err(|error| error.of(Kind::Unnamed(Wanted::Shards)))?;
+        check_length("the output would have", start.saturating_sub(8)).map_err(|error| error.of(Kind::Undivided))?;
         let len = end.checked_add(start).ok_or_else(too_long)?;
         for Placement { range, .. } in &mut places {
             *range = start + range.start..start + range.end;

@@ -94,7 +94,7 @@ impl<'a> FolderOutput<'a> {
             check_descriptions(path, &manifest)?;
         }
         let is_there = staging::check(path, start, &manifest)?;
-        check_files(path, &manifest, files).map_err(|error| error.of(Kind::Taken(Wanted::Folder)))?;
+        check_files(path, &manifest, files).map_err(|error| error.of(Kind::Taken(Wanted::FOLDER)))?;
         if !side_files.left_out.is_empty() {
             observer.notice(Notice::LeftOut(&side_files.left_out));
         }
@@ -173,7 +173,7 @@ fn check_descriptions(folder: &Path, manifest: &Manifest) -> Result<()> {
         let path = folder.join(name);
         if manifest.files().all(|file| file != name) && path.try_exists().is_ok_and(|is_there| is_there) {
             let error = Error::new("describes the checkpoint that is to be replaced, and would stay").in_file(&path);
-            return Err(error.with_blocker(Blocker::File(path)).of(Kind::Taken(Wanted::Folder)));
+            return Err(error.with_blocker(Blocker::File(path)).of(Kind::Taken(Wanted::FOLDER)));
         }
     }
     Ok(())
@@ -185,7 +185,7 @@ fn check_apart(output: &Path, input: &Path) -> Result<()> {
         return Ok(());
     }
     let what = if is_within(input, output) { "is the folder of the input" } else { "is in the folder of the input" };
-    Err(Error::new(format!("the output {what}")).in_file(output).of(Kind::Taken(Wanted::Folder)))
+    Err(Error::new(format!("the output {what}")).in_file(output).of(Kind::Taken(Wanted::FOLDER)))
 }
 
 fn index_of(source: &Checkpoint, plans: &[Plan], shards: &[ManifestShard]) -> String {

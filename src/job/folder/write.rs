@@ -4,7 +4,7 @@ use super::FolderOutput;
 use crate::container::Tensor;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::engine::{self, RunOptions};
-use crate::error::{Error, Kind, Result, Wanted};
+use crate::error::{Error, Kind, OutputRole, Result};
 use crate::io::map::MappedFile;
 use crate::io::output::{Destination, Output, check_space};
 use crate::io::sink::ExistingFile;
@@ -74,7 +74,7 @@ impl<'a> FolderOutput<'a> {
         };
         if let Some(other) = other {
             let what = format!("the output exists already, and is not what this command writes: {other}");
-            return Err(Error::new(what).of(Kind::Exists(Wanted::Folder)).in_file(&self.path));
+            return Err(Error::new(what).of(Kind::exists(OutputRole::Folder)).in_file(&self.path));
         }
         let progress = observer.checkpoint(self.chosen.iter().map(|&at| self.plans[at].source_bytes()).sum());
         let mut files = Vec::new();

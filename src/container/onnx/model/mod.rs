@@ -34,9 +34,9 @@ use super::super::{Container, Contents, FileLayout, Form, FormatInfo, Metadata, 
 use super::protobuf::{MessageFields, Value};
 use super::{DATA_TYPE, MAX_PAIRS, TensorMessage};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Blocker, Error, Result};
 use crate::io::map::MappedFile;
-use crate::text::{move_file, shorten};
+use crate::text::shorten;
 use fields::model;
 use messages::MessageKind;
 use messages::is_default_domain;
@@ -113,7 +113,7 @@ impl OnnxModel {
         if TensorMessage::read(file, 0..file.len()).is_ok_and(|message| message.head().is_ok()) {
             let name = file.path().with_extension("pb");
             let error = Error::new("is an ONNX tensor (TensorProto), not a model");
-            return error.remedy(move_file(file.path(), &name));
+            return error.with_blocker(Blocker::Extension { file: file.path().to_owned(), name });
         }
         super::diagnose(file).unwrap_or(error)
     }
