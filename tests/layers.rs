@@ -209,7 +209,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn modules_below_the_program_know_neither_flags_nor_commands() {
-    const PROGRAM: [&str; 4] = ["main", "commands", "cli", "report"];
+    const PROGRAM: [&str; 3] = ["main", "commands", "cli"];
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     // A subcommand is a file of `cli`.
     let subcommands: Vec<String> = files(&source.join("cli")).iter().map(|file| stem(file)).collect();
@@ -225,7 +225,8 @@ fn modules_below_the_program_know_neither_flags_nor_commands() {
     let mut seen = 0;
     for file in files(&source) {
         let name = name(&file, &source);
-        if PROGRAM.contains(&name.split(['/', '.']).next().unwrap()) {
+        // The page's variables of CSS begin like flags.
+        if PROGRAM.contains(&name.split(['/', '.']).next().unwrap()) || name.starts_with("report/html/") {
             continue;
         }
         let text = fs::read_to_string(&file).unwrap();

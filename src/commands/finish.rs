@@ -1,13 +1,12 @@
 //! `--finish`: completes a folder and reports on it.
 
 use super::messages::{print_json, print_message};
-use super::results::already_complete;
+use super::results::{already_complete, surroundings};
 use super::threads;
 use crate::cli::FileArgs;
 use crate::error::Result;
 use crate::job::{self, Finished};
 use crate::report::Report;
-use crate::text::stderr_columns;
 use std::path::Path;
 use std::time::Instant;
 
@@ -35,7 +34,7 @@ pub(super) fn run(command: &str, path: &Path, args: &FileArgs) -> Result<()> {
         let what = "is a complete checkpoint, without an unfinished conversion";
         // The folder does not show whether it was put together from parts.
         print_message(&if report.is_published {
-            report.summary(stderr_columns())
+            report.summary(surroundings())
         } else {
             format!("{} {what}", already_complete(path))
         });

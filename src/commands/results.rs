@@ -9,6 +9,7 @@ use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Result};
 use crate::io::output::{self, is_standard_output};
 use crate::job::{self, Job, Written};
+use crate::report::summary::Surroundings;
 use crate::report::{Report, several, unconverted};
 use crate::text::{path_text, quoted, size, stderr_columns, stdout_columns};
 use serde_json::{Value, json};
@@ -16,6 +17,17 @@ use std::fmt::Write as _;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+
+/// Returns the terminal of standard error, and the flags that a summary refers to.
+pub(super) fn surroundings() -> Surroundings {
+    Surroundings {
+        columns: stderr_columns(),
+        all_rows: "--dry-run",
+        all_tensors: "--json",
+        integers: "--all",
+        smallest: "--min-elements",
+    }
+}
 
 /// A conversion, and how its results are shown.
 pub(super) struct Task<'a> {
@@ -84,7 +96,7 @@ pub(super) fn show(
         print_message(&already_complete(output));
         return Ok(());
     }
-    print_message(&report.summary(stderr_columns()));
+    print_message(&report.summary(surroundings()));
     if args.dry_run {
         print_space(output, report.space());
     }
@@ -235,7 +247,7 @@ impl Several {
         if task.file.dry_run && !task.file.json {
             print(&report.table(stdout_columns()))?;
         }
-        task.print_message(&report.line(stderr_columns()));
+        task.print_message(&report.line(surroundings()));
         Ok(())
     }
 

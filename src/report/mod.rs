@@ -10,7 +10,7 @@ mod html;
 mod quantized;
 pub(crate) mod schema;
 #[cfg(feature = "cli")]
-mod summary;
+pub(crate) mod summary;
 
 pub use crate::job::{FileReport, TensorReport};
 #[cfg(feature = "cli")]

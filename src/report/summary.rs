@@ -14,6 +14,21 @@ use std::fmt::Write as _;
 /// Number of rows of the table that a summary shows; a dry run shows all.
 const FEW_ROWS: usize = 30;
 
+/// Surroundings of a summary: the terminal, and the options that the summary refers to.
+#[derive(Clone, Copy)]
+pub(crate) struct Surroundings {
+    /// Number of columns that tables must fit; `None` without a terminal.
+    pub(crate) columns: Option<usize>,
+    /// Option that shows all rows of the table.
+    pub(crate) all_rows: &'static str,
+    /// Option that prints the figures of all tensors.
+    pub(crate) all_tensors: &'static str,
+    /// Option that converts tensors of integers, too.
+    pub(crate) integers: &'static str,
+    /// Option with the size below which tensors are kept.
+    pub(crate) smallest: &'static str,
+}
+
 impl Report<'_> {
     /// Formats the size of the outputs.
     pub(super) fn size_out(&self) -> String {
@@ -23,12 +38,12 @@ impl Report<'_> {
     }
 
     /// Describes the outcome for the tensors, in a few words.
-    fn heading(&self) -> String {
+    fn heading(&self, around: Surroundings) -> String {
         let copied = self.tensors().count() - self.converted().count();
         let mut text = self.action();
         if copied > 0 {
             let verb = if self.time.is_none() { "copy" } else { "copied" };
-            let _ = write!(text, ", {verb} {copied}{}", self.reasons());
+            let _ = write!(text, ", {verb} {copied}{}", self.reasons(around));
         }
         text
     }
@@ -50,19 +65,18 @@ impl Report<'_> {
         would.to_owned() + &actions.into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
 
-    /// Returns a line for one input of several, and one for each kind of loss. Tables fit a terminal of this many
-    /// columns.
-    pub(crate) fn line(&self, terminal: Option<usize>) -> String {
+    /// Returns a line for one input of several, and one for each kind of loss.
+    pub(crate) fn line(&self, around: Surroundings) -> String {
         let (input, output) = (path_text(&self.input), path_text(&self.output));
         let (size_in, size_out) = (size(self.bytes_in), self.size_out());
-        let values = if self.time.is_some() || self.is_measured() { self.values(terminal) } else { String::new() };
-        format!("{input} -> {output}: {}, {size_in} -> {size_out}{values}", self.heading())
+        let values = if self.time.is_some() || self.is_measured() { self.values(around) } else { String::new() };
+        format!("{input} -> {output}: {}, {size_in} -> {size_out}{values}", self.heading(around))
     }
 
-    /// Returns the summary, several lines. Tables fit a terminal of this many columns.
+    /// Returns the summary, several lines.
     #[must_use]
-    pub fn summary(&self, terminal: Option<usize>) -> String {
-        let (all, mut text) = (self.tensors().count(), self.heading());
+    pub(crate) fn summary(&self, around: Surroundings) -> String {
+        let (all, mut text) = (self.tensors().count(), self.heading(around));
         let (size_in, size_out) = (size(self.bytes_in), self.size_out());
         let _ = write!(text, "\n{} -> {}", path_text(&self.input), path_text(&self.output));
         if self.files.len() > 1 {
@@ -81,12 +95,12 @@ impl Report<'_> {
                 if self.is_model() {
                     rows.retain(|row| row[3].contains("->")); // kept tensors follow by their reasons
                 }
-                for line in lines(&rows[..rows.len().min(FEW_ROWS)], terminal) {
+                for line in lines(&rows[..rows.len().min(FEW_ROWS)], around.columns) {
                     let _ = write!(text, "\n{line}");
                 }
                 if rows.len() > FEW_ROWS {
                     let more = counted((rows.len() - FEW_ROWS) as u64, "more row");
-                    let _ = write!(text, "\n  ... and {more}, which --dry-run shows");
+                    let _ = write!(text, "\n  ... and {more}, which {} shows", around.all_rows);
                 }
             }
         }
@@ -95,16 +109,16 @@ impl Report<'_> {
             text += &self.requantized();
         }
         if self.time.is_some() || self.is_measured() {
-            text += &self.values(terminal);
+            text += &self.values(around);
         }
         text
     }
 
     /// Describes the losses, a line each, each after a line feed.
-    fn values(&self, terminal: Option<usize>) -> String {
+    fn values(&self, around: Surroundings) -> String {
         let mut text = String::new();
         if self.tensors().any(|tensor| tensor.accuracy.is_some()) {
-            let _ = write!(text, "\n{}", self.accuracy_table(terminal));
+            let _ = write!(text, "\n{}", self.accuracy_table(around));
         }
         let total = self.total();
         let values: u64 = self.converted().map(TensorReport::elements).sum();
@@ -122,7 +136,7 @@ impl Report<'_> {
         }
         if total.input_nan + total.input_infinite > 0 {
             let _ = write!(text, "\n  {} came with the input", specials(&total, |count| count.to_string()));
-            text.push_str(&self.inputs());
+            text.push_str(&self.inputs(around));
         }
         if self.is_quantized() {
             text += &self.quantized_values();
@@ -142,7 +156,7 @@ impl Report<'_> {
     }
 
     /// Lists the reasons for which tensors are copied that the user did not exclude.
-    fn reasons(&self) -> String {
+    fn reasons(&self, around: Surroundings) -> String {
         if self.is_quantized() {
             return self.kept_reasons();
         }
@@ -153,13 +167,15 @@ impl Report<'_> {
             reasons.push(format!("{already} already {}", names(of(KeptReason::Already))));
         }
         if others > 0 {
-            let hint = if self.is_model() { "" } else { " (--all casts them)" };
+            let hint = if self.is_model() { String::new() } else { format!(" ({} casts them)", around.integers) };
             reasons.push(format!("{others} not floating{hint}"));
         }
         for reason in KeptReason::OF_MODELS {
             match of(reason).count() {
                 0 => {}
-                count if reason == KeptReason::Small => reasons.push(format!("{count} too small (--min-elements)")),
+                count if reason == KeptReason::Small => {
+                    reasons.push(format!("{count} too small ({})", around.smallest))
+                }
                 1 => reasons.push(format!("1 {}", reason.describe_one())),
                 count => reasons.push(format!("{count} {}", reason.describe())),
             }
@@ -168,7 +184,7 @@ impl Report<'_> {
     }
 
     /// Lists the tensors that had NaN or Inf before, a line each.
-    fn inputs(&self) -> String {
+    fn inputs(&self, around: Surroundings) -> String {
         let conditions = [(Condition::InputNan, "NaN"), (Condition::InputInfinite, "Inf")];
         let line = |tensor: &TensorReport| {
             let counts = tensor.counts.as_ref()?;
@@ -182,7 +198,7 @@ impl Report<'_> {
         let lines: Vec<String> = self.tensors().filter_map(line).collect();
         let more = lines.len().saturating_sub(FEW_ROWS);
         let more = if more > 0 {
-            format!("\n    ... and {}; --json has all", counted(more as u64, "more tensor"))
+            format!("\n    ... and {}; {} has all", counted(more as u64, "more tensor"), around.all_tensors)
         } else {
             String::new()
         };
@@ -231,7 +247,7 @@ impl Report<'_> {
     }
 
     /// Returns the table of the accuracy, the noisiest tensors first.
-    fn accuracy_table(&self, terminal: Option<usize>) -> String {
+    fn accuracy_table(&self, around: Surroundings) -> String {
         let mut measured: Vec<(&TensorReport, &Accuracy)> =
             self.tensors().filter_map(|tensor| Some((tensor, tensor.accuracy.as_deref()?))).collect();
         // Tensors without the figure come before tensors without noise.
@@ -260,9 +276,11 @@ impl Report<'_> {
         let head = ["", "SQNR", "largest error", "largest relative", "mean error", "cosine"].map(str::to_owned);
         let rows: Vec<[String; 6]> = std::iter::once(head).chain(measured.iter().take(FEW_ROWS).map(row)).collect();
         let more = measured.len().saturating_sub(FEW_ROWS);
-        let more =
-            if more > 0 { format!("\n  ... and {more} more, less noisy; --json has all") } else { String::new() };
-        columns(&rows, &[], terminal).collect::<Vec<_>>().join("\n") + &more
+        let more = match more {
+            0 => String::new(),
+            _ => format!("\n  ... and {more} more, less noisy; {} has all", around.all_tensors),
+        };
+        columns(&rows, &[], around.columns).collect::<Vec<_>>().join("\n") + &more
     }
 }
 
