@@ -57,10 +57,6 @@
 //! Modules and items that are hidden here serve the program and its tests, and can change at any time.
 
 #![warn(clippy::unwrap_used)]
-#![cfg_attr(
-    not(feature = "cli"),
-    allow(dead_code, unreachable_pub, unused_imports, reason = "the program uses more than the crate shows")
-)]
 
 #[doc(hidden)] // for the container and the tests
 pub mod blocks;

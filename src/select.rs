@@ -4,10 +4,14 @@ mod among;
 pub(crate) mod experts;
 pub(crate) mod heads;
 mod kept;
+#[cfg(feature = "cli")]
+pub(crate) mod loaded;
 pub(crate) mod policy;
 
 pub(crate) use among::patterns_of;
-pub(crate) use kept::{GROUPS, KeptReason, protected};
+#[cfg(feature = "cli")]
+pub(crate) use kept::protected;
+pub(crate) use kept::{GROUPS, KeptReason};
 
 use crate::dtype::Dtype;
 use crate::error::Error;
@@ -182,6 +186,7 @@ pub(crate) struct Candidate<'a> {
 
 impl Selection {
     /// True if names decide about some tensors.
+    #[cfg(feature = "cli")]
     pub(crate) fn has_patterns(&self) -> bool {
         !(self.include.is_empty() && self.exclude.is_empty() && self.rules.is_empty())
     }

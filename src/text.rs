@@ -1,15 +1,21 @@
 //! Text for people, shells and JSON: names, paths, sizes and numbers.
 
+#[cfg(feature = "cli")]
+mod figures;
 mod shell;
 #[cfg(feature = "cli")]
 mod terminal;
 
 #[doc(hidden)] // for tests
 pub use shell::flag_with;
-pub(crate) use shell::{
-    CURL, TEMPORARY_FOLDER, command_line, make_folder, move_file, quoted, remove_files, remove_folder, replace_by_copy,
-};
+pub(crate) use shell::{TEMPORARY_FOLDER, quoted};
 
+#[cfg(feature = "cli")]
+pub(crate) use figures::{brief, power, share};
+#[cfg(feature = "cli")]
+pub(crate) use shell::command::{
+    CURL, command_line, make_folder, move_file, remove_files, remove_folder, replace_by_copy,
+};
 #[cfg(feature = "cli")]
 pub(crate) use terminal::{columns, stderr_columns, stdout_columns, width, wrapped};
 
@@ -53,6 +59,7 @@ fn is_shown(c: char) -> bool {
 }
 
 /// Serializes a value to JSON, and escapes everything that [`visible`] escapes.
+#[cfg(feature = "cli")]
 pub(crate) fn json_text(value: &impl serde::Serialize) -> String {
     let mut text = Vec::new();
     write_json(&mut text, value).expect("memory takes all, and keys are strings");
@@ -129,20 +136,6 @@ pub(crate) fn size(bytes: u64) -> String {
     format!("{value:.2} {}", UNITS[unit])
 }
 
-pub(crate) fn share(part: u64, whole: u64) -> String {
-    let percent = part as f64 / whole as f64 * 100.0;
-    match part {
-        0 => "0%".to_owned(),
-        _ if percent < 0.01 => "< 0.01%".to_owned(),
-        _ => format!("{percent:.2}%"),
-    }
-}
-
-/// Formats a power of two: `2^-3`.
-pub(crate) fn power(exponent: i32) -> String {
-    format!("2^{exponent}")
-}
-
 /// Formats a count and its noun: `1 tensor`, `2 tensors`.
 pub(crate) fn counted(count: u64, thing: &str) -> String {
     format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
@@ -165,20 +158,6 @@ pub(crate) fn first_few(names: impl IntoIterator<Item = impl AsRef<str>>, most: 
 
 pub(crate) fn hex_digits(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |digits, byte| digits + &format!("{byte:02x}"))
-}
-
-/// Formats a number with at most six significant digits; very large and small numbers have four and an exponent.
-pub(crate) fn brief(value: f64) -> String {
-    let magnitude = value.abs();
-    if magnitude == 0.0 {
-        return "0".to_owned();
-    }
-    if !(1e-4..1e6).contains(&magnitude) {
-        return format!("{value:.3e}");
-    }
-    let decimals = (5 - magnitude.log10().floor() as i32).max(0) as usize;
-    let text = format!("{value:.decimals$}");
-    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
 #[cfg(test)]

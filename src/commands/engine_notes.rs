@@ -4,7 +4,7 @@
 //! so files that compressed-tensors itself writes are affected too. `tests/interop/transformers_quantizes.py` tries them.
 
 use crate::dtype::Dtype;
-use crate::plan::Quantizing;
+use crate::plan::QuantizePlan;
 use crate::quant::{CodeValues, Layout, Precision, QuantMethod, Scheme};
 use std::collections::BTreeSet;
 
@@ -46,21 +46,21 @@ const DECODES: &str = "quantization_config=CompressedTensorsConfig(dequantize=Tr
 type StoredScheme = (&'static str, &'static Layout);
 
 /// Returns notes about weights that engines may not load or run.
-pub(super) fn engine_notes(quantizing: &Quantizing) -> Vec<String> {
+pub(super) fn engine_notes(plan: &QuantizePlan) -> Vec<String> {
     let resolved = |pairs: &BTreeSet<(&'static str, &'static str)>| -> Vec<StoredScheme> {
         let stored = |&(scheme, name)| Some((scheme, Scheme::find(scheme)?.in_layout(Some(name))?.layout()));
         pairs.iter().filter_map(stored).collect()
     };
-    let stored = resolved(&quantizing.stored);
+    let stored = resolved(&plan.stored);
     let mut notes = Vec::new();
     for &(scheme, layout) in &stored {
         notes.extend(of_engines(scheme, layout).map(str::to_owned));
-        notes.extend(of_dtype(scheme, layout, quantizing.computes_in));
+        notes.extend(of_dtype(scheme, layout, plan.computes_in));
     }
-    notes.extend(resolved(&quantizing.experts).into_iter().filter_map(|(scheme, layout)| of_experts(scheme, layout)));
+    notes.extend(resolved(&plan.experts).into_iter().filter_map(|(scheme, layout)| of_experts(scheme, layout)));
     for (problem, kinds) in MODELS {
-        let kind = quantizing.kinds.iter().find(|kind| kinds.split(' ').any(|other| other == kind.as_str()));
-        notes.extend(kind.and_then(|kind| of_model(*problem, kind, &stored, quantizing.has_kept_layers)));
+        let kind = plan.kinds.iter().find(|kind| kinds.split(' ').any(|other| other == kind.as_str()));
+        notes.extend(kind.and_then(|kind| of_model(*problem, kind, &stored, plan.has_kept_layers)));
     }
     notes
 }

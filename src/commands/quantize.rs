@@ -9,14 +9,15 @@ use super::unmatched::propose;
 use super::{check_hash, check_matched, finish, no_effect, open_model, threads};
 use crate::cli::QuantizeArgs;
 use crate::container::by_extension;
-use crate::convert::{FileConversion, open_to_quantize, quantizing};
+use crate::convert::{FileConversion, open_to_quantize, plan_quantization};
 use crate::error::{Error, Kind, Result};
 use crate::operator::Operator;
 use crate::options::QuantizeOptions;
-use crate::plan::{Misfit, Quantizing, layout_of};
+use crate::plan::{Misfit, QuantizePlan, layout_of, matchable_names};
 use crate::quant::{COMFYUI, FoundWeight, Group, SCHEMES, ScaleChoice, Scheme, Unfit};
 use crate::read::LogicalCheckpoint;
-use crate::select::policy::{Policy, is_of_diffusion};
+use crate::select::loaded::is_of_diffusion;
+use crate::select::policy::Policy;
 use crate::text::{counted, shorten};
 use std::slice;
 use std::time::Instant;
@@ -33,12 +34,12 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
     check_model(options, &model)?;
     check_patterns(args, &model)?;
     let job = job_of_shards(Operator::Quantize, &args.file, &args.shards, &args.reports);
-    let quantizing = quantizing(&model, options, &job, &console)?;
-    warn_about_scales(args, &quantizing.recoding.left_out);
+    let plan = plan_quantization(&model, options, &job, &console)?;
+    warn_about_scales(args, &plan.recoding.left_out);
     let is_model = model.is_model();
     let task = Task {
-        notes: if is_model { notes_on_misfits(options, &quantizing) } else { notes(options, &quantizing, &model) },
-        conversion: FileConversion::quantize(&job, &model, options, quantizing),
+        notes: if is_model { notes_on_misfits(options, &plan) } else { notes(options, &plan, &model) },
+        conversion: FileConversion::quantize(&job, &model, options, plan),
         inputs: args.model.as_slice(),
         file: &args.file,
         report: args.reports.report.as_deref(),
@@ -71,7 +72,7 @@ fn with_fused(error: Error, model: &LogicalCheckpoint, is_diffusion: bool) -> Er
 }
 
 fn names(model: &LogicalCheckpoint) -> Result<Vec<String>> {
-    if model.is_model() { Ok(model.source.names().map(str::to_owned).collect()) } else { Quantizing::names(model) }
+    if model.is_model() { Ok(model.source.names().map(str::to_owned).collect()) } else { matchable_names(model) }
 }
 
 fn check(args: &QuantizeArgs) -> Result<()> {
@@ -182,15 +183,15 @@ fn warn_about_scales(args: &QuantizeArgs, left_out: &[String]) {
 }
 
 /// Returns notes about weights that engines may not load, and weights that other options would quantize.
-fn notes(options: &QuantizeOptions, quantizing: &Quantizing, model: &LogicalCheckpoint) -> Vec<String> {
-    let mut notes = notes_on_misfits(options, quantizing);
+fn notes(options: &QuantizeOptions, plan: &QuantizePlan, model: &LogicalCheckpoint) -> Vec<String> {
+    let mut notes = notes_on_misfits(options, plan);
     if options.layout.is_none() && model.source.names().any(is_of_diffusion) {
         notes.extend(options.scheme.and_then(of_diffusion));
     }
-    if let Some(first) = quantizing.embeddings.first() {
+    if let Some(first) = plan.embeddings.first() {
         notes.push(format!("few engines load quantized embeddings, such as {}", shorten(first)));
     }
-    notes.extend(engine_notes(quantizing));
+    notes.extend(engine_notes(plan));
     if options.input_global_scale.is_some() {
         notes
             .push("all activations have the same global scale; engines lose accuracy where it does not fit".to_owned());
@@ -202,11 +203,11 @@ fn notes(options: &QuantizeOptions, quantizing: &Quantizing, model: &LogicalChec
 }
 
 /// Returns notes about weights that other options would quantize.
-fn notes_on_misfits(options: &QuantizeOptions, quantizing: &Quantizing) -> Vec<String> {
+fn notes_on_misfits(options: &QuantizeOptions, plan: &QuantizePlan) -> Vec<String> {
     /// Maximum number of shapes that are described.
     const FEW: usize = 3;
-    let mut notes: Vec<String> = quantizing.misfits.iter().take(FEW).map(|misfit| of_misfit(options, misfit)).collect();
-    if let Some(more) = quantizing.misfits.len().checked_sub(FEW).filter(|more| *more > 0) {
+    let mut notes: Vec<String> = plan.misfits.iter().take(FEW).map(|misfit| of_misfit(options, misfit)).collect();
+    if let Some(more) = plan.misfits.len().checked_sub(FEW).filter(|more| *more > 0) {
         notes.push(format!("weights of {more} other shapes are not quantized either; --dry-run lists them"));
     }
     notes

@@ -5,9 +5,9 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::job::{self, FailOn, Job, JobInput, Measures, Prepared, Written};
 use crate::options::{
-    BitcastOptions, CastOptions, DequantizeOptions, ModelOptions, QuantizeOptions, RecordedOptions, Size, TensorOptions,
+    CastOptions, DequantizeOptions, ModelOptions, QuantizeOptions, RecordedOptions, Size, TensorOptions,
 };
-use crate::plan::{QuantizeRequest, Quantizing, Recoding};
+use crate::plan::{QuantizePlan, QuantizeRequest, Recoding};
 use crate::progress::Observer;
 use crate::quant::ONNX;
 use crate::read::LogicalCheckpoint;
@@ -52,10 +52,11 @@ impl<'a> FileConversion<'a> {
     }
 
     /// Reinterprets the bits of the selected tensors.
+    #[cfg(feature = "cli")]
     pub(crate) fn bitcast(
         job: Job<'a>,
         sources: impl IntoIterator<Item = &'a Checkpoint>,
-        options: &BitcastOptions,
+        options: &crate::options::BitcastOptions,
     ) -> Result<Self> {
         let renamed = |source: &'a Checkpoint| Recoding::rename(source, &options.tensors.rename);
         let recodings = sources.into_iter().map(renamed).collect::<Result<_>>()?;
@@ -91,7 +92,7 @@ impl<'a> FileConversion<'a> {
         job: &Job<'a>,
         model: &LogicalCheckpoint,
         options: &QuantizeOptions,
-        quantizing: Quantizing<'a>,
+        plan: QuantizePlan<'a>,
     ) -> Self {
         let layout = options.layout_in_effect();
         let layout_in_effect = if model.is_model() { Some(ONNX.name) } else { layout };
@@ -104,7 +105,7 @@ impl<'a> FileConversion<'a> {
             options: RecordedOptions::of(&QuantizeOptions { layout: layout_in_effect, ..options.clone() }),
             ..*job
         };
-        Self { config: quantizing.config.block, ..Self::recoding(job, quantizing.recoding, &options.tensors) }
+        Self { config: plan.config.block, ..Self::recoding(job, plan.recoding, &options.tensors) }
     }
 
     /// The patterns of these operations choose weights for the recoding; every other tensor is copied.
@@ -174,14 +175,18 @@ pub(crate) fn open_to_quantize<'a>(source: &'a Checkpoint, options: &QuantizeOpt
 }
 
 /// Decides how weights are quantized.
-pub(crate) fn quantizing<'a>(
+pub(crate) fn plan_quantization<'a>(
     model: &LogicalCheckpoint<'a>,
     options: &QuantizeOptions,
     job: &Job,
     observer: &dyn Observer,
-) -> Result<Quantizing<'a>> {
+) -> Result<QuantizePlan<'a>> {
     // The weights of new shards are not known yet.
     let partition = job.partition.filter(|_| options.max_shard_size.is_none());
     let request = QuantizeRequest { options, partition, threads: job.threads };
-    if model.is_model() { Quantizing::of_model(model, &request) } else { Quantizing::new(model, &request, observer) }
+    if model.is_model() {
+        QuantizePlan::of_model(model, &request)
+    } else {
+        QuantizePlan::new(model, &request, observer)
+    }
 }

@@ -2,7 +2,7 @@
 
 mod decided;
 
-pub(crate) use decided::{FileConversion, check_target, open_to_quantize, quantizing};
+pub(crate) use decided::{FileConversion, check_target, open_to_quantize, plan_quantization};
 
 use crate::container::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
@@ -163,8 +163,8 @@ impl Settings<'_> {
         }
         self.convert(Operator::Quantize, (input.as_ref(), output.as_ref()), |source, job, caller| {
             let model = open_to_quantize(source, options)?;
-            let quantizing = quantizing(&model, options, job, caller)?;
-            Ok(FileConversion::quantize(job, &model, options, quantizing))
+            let plan = plan_quantization(&model, options, job, caller)?;
+            Ok(FileConversion::quantize(job, &model, options, plan))
         })
     }
 

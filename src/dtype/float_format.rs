@@ -86,6 +86,7 @@ impl FloatFormat {
 
     /// The exponents from which numbers become subnormal, normal and too large. Smaller numbers become zero, and so
     /// does exactly half of the smallest number, which has the first of these exponents.
+    #[cfg(feature = "cli")]
     pub(crate) const fn edges(&self) -> [i32; 3] {
         let max = (self.max_finite() >> self.mantissa_bits) as i32 - self.bias;
         [self.min_subnormal_exponent() - 1, self.min_normal_exponent(), max + 1]

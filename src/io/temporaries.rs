@@ -1,8 +1,16 @@
 //! Temporary files and new folders, which a run creates for itself and removes again, even at an interrupt.
 
+#[cfg(feature = "cli")]
+mod abandoned;
+#[cfg(feature = "cli")]
+mod interrupt;
+
+#[cfg(feature = "cli")]
+pub(crate) use abandoned::abandoned;
+#[cfg(feature = "cli")]
+pub(crate) use interrupt::{Run, end_interrupts, remove_temporaries};
+
 use super::naming::{self, close};
-#[cfg(not(windows))]
-use super::open::{Links, open_regular};
 use crate::error::{Error, Result};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -12,12 +20,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tempfile::TempPath;
 
 /// Files and folders that exist now and are removed at an interrupt. The list is locked while a file is created or
-/// takes its final name, so that [`remove_temporaries`] sees each file either whole or not at all.
+/// takes its final name, so that an interrupt sees each file either whole or not at all.
 static TEMPORARIES: Mutex<Temporaries> =
     Mutex::new(Temporaries { paths: Vec::new(), kept: None, runs: 0, is_over: false });
 
 /// Sentence about what remains of a run that ends early.
 #[derive(Clone, Debug)]
+#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words it"))]
 pub(crate) enum Kept {
     /// Outputs that are complete.
     Outputs(String),
@@ -43,6 +52,7 @@ pub(crate) enum Start {
     Part,
 }
 
+#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program counts its runs, and ends interrupts"))]
 pub(super) struct Temporaries {
     /// Files and new folders, each before its contents.
     paths: Vec<PathBuf>,
@@ -71,45 +81,6 @@ impl Temporaries {
     }
 }
 
-/// A run of a command. Results that an earlier run kept do not concern it.
-#[derive(Debug)]
-pub(crate) struct Run(());
-
-impl Run {
-    pub(crate) fn begin() -> Self {
-        let mut temporaries = lock();
-        if temporaries.runs == 0 {
-            temporaries.kept = None;
-        }
-        temporaries.runs += 1;
-        Self(())
-    }
-}
-
-impl Drop for Run {
-    fn drop(&mut self) {
-        lock().runs -= 1;
-    }
-}
-
-/// An interrupt in progress. While it lives, nothing is created and nothing takes its name.
-pub(crate) struct Interrupt {
-    pub(crate) kept: Option<Kept>,
-    _temporaries: MutexGuard<'static, Temporaries>,
-}
-
-/// Removes every temporary file, unless the process ends by itself.
-pub(crate) fn remove_temporaries() -> Option<Interrupt> {
-    let temporaries = lock();
-    if temporaries.is_over {
-        return None;
-    }
-    for path in temporaries.paths.iter().rev() {
-        remove(path);
-    }
-    Some(Interrupt { kept: temporaries.kept.clone(), _temporaries: temporaries })
-}
-
 /// Sets the sentence that an interrupt reports, initially none. The folders are kept from the same moment.
 pub(crate) fn keep_at_interrupt(what: Kept, folders: impl IntoIterator<Item = NewFolder>) {
     let mut temporaries = lock();
@@ -125,11 +96,6 @@ pub(crate) fn keep_after<T, E>(what: Option<Kept>, make: impl FnOnce() -> Result
     let value = make()?;
     temporaries.kept = what.or(temporaries.kept.take());
     Ok(value)
-}
-
-/// Ignores interrupts from here on, because the process ends by itself.
-pub(crate) fn end_interrupts() {
-    lock().is_over = true;
 }
 
 /// Calls `make` before an interrupt removes things, or never.
@@ -306,33 +272,6 @@ pub(crate) fn move_to_temporary(file: &Path, folder: &Path) -> io::Result<PathBu
         |path: &Path| if path.exists() { Err(io::ErrorKind::AlreadyExists.into()) } else { fs::rename(file, path) };
     let made = tempfile::Builder::new().prefix(PREFIX).suffix(SUFFIX).make_in(folder, rename)?;
     made.into_temp_path().keep().map_err(|refused| refused.error)
-}
-
-/// Finds temporary files in a folder that no run holds any more, left by killed runs, and their lengths.
-pub(crate) fn abandoned(folder: &Path) -> Vec<(PathBuf, u64)> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let names = entries.filter(|entry| is_temporary(&entry.file_name().to_string_lossy()));
-    let mut found: Vec<_> =
-        names.map(|entry| entry.path()).filter_map(|path| Some((is_abandoned(&path)?, path))).collect();
-    found.sort_unstable_by(|left, right| left.1.cmp(&right.1));
-    found.into_iter().map(|(len, path)| (path, len)).collect()
-}
-
-/// Returns the length of a file that no program has locked; `None` if it is locked, or that is unknown.
-#[cfg(not(windows))]
-fn is_abandoned(path: &Path) -> Option<u64> {
-    let file = open_regular(path, Links::Refuse).ok()?;
-    file.try_lock_shared().ok()?;
-    Some(file.metadata().ok()?.len())
-}
-
-/// Returns the length of a file that no program has open; `None` if it is open, or that is unknown.
-#[cfg(windows)]
-fn is_abandoned(path: &Path) -> Option<u64> {
-    use std::os::windows::fs::OpenOptionsExt;
-    let is_file = fs::symlink_metadata(path).ok()?.is_file();
-    let alone = File::options().read(true).share_mode(0).open(path).ok()?;
-    is_file.then_some(alone.metadata().ok()?.len())
 }
 
 /// True if two names are the same to a folder, as names that differ in case are to most folders of Windows and macOS,

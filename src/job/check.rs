@@ -6,7 +6,6 @@ use super::place::{self, Route};
 use super::recognized::check_recognized;
 use crate::container::checkpoint::Checkpoint;
 use crate::container::{self, Container, FormatInfo, Metadata};
-use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::operator::Operator;
 use crate::plan::{Codes, Draft, Plan, Request, Spread, Step};
@@ -86,18 +85,6 @@ pub(super) fn check_model_options(job: &Job, route: &Route, container: &dyn Cont
         }
         _ => Ok(()),
     }
-}
-
-/// Returns the new type of the first weight that becomes an integer, or a float of at most 8 bits: engines expect
-/// scales then.
-pub(super) fn unscaled(plan: &Plan) -> Option<Dtype> {
-    let is_weight =
-        |step: &&Step| step.is_converted() && step.source().shape.len() >= 2 && step.dtypes().0.is_floating();
-    let mut weights = plan.steps.iter().filter(is_weight).map(|step| step.dtypes().1);
-    weights.find(|to| match to.class() {
-        Class::Int { .. } => true,
-        _ => to.is_floating() && to.bits() <= 8,
-    })
 }
 
 /// Refuses to name an output after a type that none of its tensors gets.

@@ -1,11 +1,12 @@
 //! A file that a job writes: planned, written, deflated, published.
 
-use super::check::{self, check_model_options, plans};
+use super::check::{check_model_options, plans};
 use super::outcome::FileReport;
 use super::place::{self, Route};
+#[cfg(feature = "cli")]
+use super::preview;
 use super::{IfExists, Job, Publish, Written};
 use crate::container::{self, Container};
-use crate::dtype::Dtype;
 use crate::engine::{self, Detail};
 use crate::error::{Blocker, Error, Kind, OutputRole, Result, Wanted};
 use crate::io::identity::Files;
@@ -22,6 +23,7 @@ pub(super) struct FileOutput<'a> {
     /// The destination of the second file, if any: the elements of an ONNX model.
     data: Option<Destination>,
     plan: Plan<'a>,
+    #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program warns about weights without scales"))]
     container: &'static dyn Container,
 }
 
@@ -57,9 +59,10 @@ impl<'a> FileOutput<'a> {
     }
 
     /// Returns the type of the first weight that becomes narrow in a .safetensors file, without a scale.
-    pub(super) fn unscaled(&self) -> Option<Dtype> {
+    #[cfg(feature = "cli")]
+    pub(super) fn unscaled(&self) -> Option<crate::dtype::Dtype> {
         let is_shard = self.container.format_info().extension == container::SHARDS.format_info().extension;
-        if is_shard { check::unscaled(&self.plan) } else { None }
+        if is_shard { preview::unscaled(&self.plan) } else { None }
     }
 
     pub(super) fn dry_run(&self, output: &Path) -> FileReport<'a> {

@@ -11,10 +11,13 @@ mod file;
 mod folder;
 mod outcome;
 mod place;
+#[cfg(feature = "cli")]
+mod preview;
 mod recognized;
 
 pub use description::IfExists;
 pub(crate) use description::{Job, JobInput, Measures, Publish};
+#[cfg(feature = "cli")]
 pub(crate) use folder::{Finished, finish};
 pub(crate) use outcome::FailOn;
 pub use outcome::{FileReport, TensorReport};
@@ -22,12 +25,10 @@ pub use outcome::{FileReport, TensorReport};
 pub(crate) use outcome::{PartReport, QuantizedReport};
 
 use crate::container::checkpoint::{self, Checkpoint, has_shards};
-use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::io::identity::Files;
 use crate::io::output;
 use crate::io::temporaries::NewFolder;
-use crate::operator::Operator;
 use crate::progress::{Notice, Observer};
 use crate::text::is;
 use file::FileOutput;
@@ -35,6 +36,7 @@ use folder::FolderOutput;
 use place::Route;
 use std::path::{Path, PathBuf};
 
+#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words it"))]
 pub(crate) struct Written<'a> {
     /// The output, or the requested shards.
     pub(crate) files: Vec<FileReport<'a>>,
@@ -126,20 +128,6 @@ impl<'a> Ready<'a> {
         if let Self::File(file) = self { Some(file) } else { None }
     }
 
-    /// True if earlier runs have written everything that this run should write.
-    fn is_done(&self) -> bool {
-        matches!(self, Self::Folder(folder) if folder.is_done())
-    }
-
-    /// Returns the type of the first weight that becomes narrow in a .safetensors file, without a scale.
-    fn unscaled(&self) -> Option<Dtype> {
-        match self {
-            Self::Skip => None,
-            Self::File(file) => file.unscaled(),
-            Self::Folder(folder) => folder.plans.iter().find_map(check::unscaled),
-        }
-    }
-
     /// Runs the plan; returns `None` if the output exists and is kept.
     fn run(self, job: &Job, output: &Path, is_only: bool, observer: &dyn Observer) -> Result<Option<Written<'a>>> {
         let is_measured = job.measures.accuracy || !job.fail_on.is_empty();
@@ -183,31 +171,12 @@ fn skipped<T>(job: &Job, written: Result<T>) -> Result<Option<T>> {
 pub(crate) struct Prepared<'a> {
     /// The inputs with the destinations of their outputs, and the work to do.
     outputs: Vec<((&'a Checkpoint, PathBuf), Ready<'a>)>,
+    #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program writes its report among them"))]
     pub(crate) files: Files,
     _made: Option<NewFolder>,
 }
 
 impl<'a> Prepared<'a> {
-    pub(crate) fn outputs(&self) -> impl Iterator<Item = &Path> {
-        self.outputs.iter().map(|((_, output), _)| &**output)
-    }
-
-    /// True if there is an output that is not skipped.
-    pub(crate) fn has_work(&self) -> bool {
-        self.outputs.iter().any(|(_, ready)| !matches!(ready, Ready::Skip))
-    }
-
-    /// True if earlier runs have written everything that this run should write.
-    pub(crate) fn is_done(&self) -> bool {
-        self.outputs.iter().all(|(_, ready)| ready.is_done())
-    }
-
-    /// Returns the type of the first weight that a cast makes narrow in a .safetensors file, without a scale.
-    pub(crate) fn unscaled(&self, job: &Job) -> Option<Dtype> {
-        let is_cast = matches!(job.operator, Operator::Cast(_)) && !job.force_codes;
-        self.outputs.iter().filter(|_| is_cast).find_map(|(_, ready)| ready.unscaled())
-    }
-
     /// Converts, writes and publishes. `each` receives every input with its output and the result: `None` if the output
     /// exists and is kept. Returns the error of `each` or, if outputs are published together, the first error.
     pub(crate) fn run(

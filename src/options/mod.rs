@@ -102,6 +102,7 @@ impl CastOptions {
     }
 
     /// Returns the types that tensors can get.
+    #[cfg(feature = "cli")]
     pub(crate) fn targets(&self) -> impl Iterator<Item = Dtype> {
         self.to.into_iter().chain(self.rule.iter().filter_map(Rule::target))
     }
@@ -191,6 +192,7 @@ pub struct BitcastOptions {
     pub tensors: TensorOptions,
 }
 
+#[cfg(feature = "cli")]
 impl BitcastOptions {
     pub(crate) fn selection(&self) -> Selection {
         Selection { to: self.to, rules: self.rule.clone(), all: true, ..self.tensors.selection() }

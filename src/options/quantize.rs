@@ -157,6 +157,7 @@ impl QuantizeOptions {
     }
 
     /// Returns the schemes of the rules, and the scheme of all other weights.
+    #[cfg(feature = "cli")]
     pub(crate) fn schemes(&self) -> impl Iterator<Item = &'static Scheme> {
         self.rule.iter().filter_map(SchemeRule::scheme).chain(self.scheme)
     }
@@ -203,6 +204,7 @@ impl SchemeRule {
         self.scheme
     }
 
+    #[cfg(feature = "cli")]
     pub(crate) fn pattern(&self) -> &Pattern {
         &self.pattern
     }

@@ -1,6 +1,5 @@
 //! The options in effect, by their names.
 
-use super::{BitcastOptions, CastOptions, DequantizeOptions, PromoteOptions, QuantizeOptions};
 use crate::text::shorten;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -23,13 +22,14 @@ impl RecordedOptions {
     }
 
     /// Returns the options that differ from the defaults of an operator.
+    #[cfg(feature = "cli")]
     pub(crate) fn given(&self, operator: &str) -> impl Iterator<Item = (&str, &Value)> {
         let defaults = match operator {
-            "cast" => Self::of(&CastOptions::default()),
-            "dequantize" => Self::of(&DequantizeOptions::default()),
-            "quantize" => Self::of(&QuantizeOptions::default()),
-            "bitcast" => Self::of(&BitcastOptions::default()),
-            "promote" => Self::of(&PromoteOptions::default()),
+            "cast" => Self::of(&super::CastOptions::default()),
+            "dequantize" => Self::of(&super::DequantizeOptions::default()),
+            "quantize" => Self::of(&super::QuantizeOptions::default()),
+            "bitcast" => Self::of(&super::BitcastOptions::default()),
+            "promote" => Self::of(&super::PromoteOptions::default()),
             _ => Self::default(),
         };
         let options = self.0.iter().map(|(name, value)| (&**name, value));

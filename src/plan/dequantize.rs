@@ -16,6 +16,7 @@ use crate::text::shorten;
 use std::collections::{HashMap, HashSet};
 
 /// Data that a job needs to decode or quantize weights.
+#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words the findings"))]
 pub(crate) struct Recoding<'a> {
     pub(crate) weights: Weights<'a>,
     /// Files next to the shards with their new text; `None` if a file is left out.

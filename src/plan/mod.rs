@@ -26,7 +26,9 @@ pub(crate) use dequantize::Recoding;
 pub use partition::Partition;
 pub(crate) use partition::{chosen_shards, shard_sizes};
 pub(crate) use quantization::{CodesSource, Quantization, SharedExtremes, Unrecovered};
-pub(crate) use quantize::{Misfit, OTHER_NAME, QuantizeRequest, Quantizing, layout_of, name_instead_of};
+#[cfg(feature = "cli")]
+pub(crate) use quantize::{Misfit, layout_of, matchable_names};
+pub(crate) use quantize::{OTHER_NAME, QuantizePlan, QuantizeRequest, name_instead_of};
 pub(crate) use step::{Direct, NewStored, Operation};
 pub use step::{Plan, Step};
 pub(crate) use weights::Weights;

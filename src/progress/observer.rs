@@ -23,6 +23,7 @@ pub(crate) trait ShardProgress {
 }
 
 /// Something that a user needs to know, but not an error.
+#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words it"))]
 pub(crate) enum Notice<'a> {
     /// The files of a checkpoint contradict each other.
     Disagreement(&'a Disagreement),

@@ -10,16 +10,18 @@ mod html;
 mod quantized;
 pub(crate) mod schema;
 #[cfg(feature = "cli")]
+mod several;
+#[cfg(feature = "cli")]
 pub(crate) mod summary;
 
 pub use crate::job::{FileReport, TensorReport};
 #[cfg(feature = "cli")]
 pub use html::{ExponentSpread, page};
+#[cfg(feature = "cli")]
+pub(crate) use several::{several, unconverted};
 
-use crate::error::Error;
-use crate::kernel::{Counts, Loss};
+use crate::kernel::Counts;
 use crate::options::RecordedOptions;
-use crate::text::shorten;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
@@ -60,7 +62,7 @@ impl TensorReport<'_> {
     fn type_name(&self) -> String {
         let recoded = self.quantized.as_ref().and_then(|quantized| quantized.source_layout.as_deref());
         let name = self.layout.as_deref().or(recoded).or(self.stored.as_deref());
-        name.map_or_else(|| self.from.to_string(), shorten)
+        name.map_or_else(|| self.from.to_string(), crate::text::shorten)
     }
 
     fn new_type_name(&self) -> &str {
@@ -149,19 +151,8 @@ impl Report<'_> {
         self.files.iter().map(|file| file.bytes).sum()
     }
 
-    /// Returns the bytes that the outputs take on the disk while they are written.
-    pub(crate) fn space(&self) -> u64 {
-        self.files.iter().map(|file| if file.will_be_deflated { 2 * file.bytes } else { file.bytes }).sum()
-    }
-
     fn total(&self) -> Counts {
         self.files.iter().map(FileReport::counts).sum()
-    }
-
-    /// True if most values that were converted became zero.
-    pub(crate) fn flushes_most(&self) -> bool {
-        let values: u64 = self.converted().map(TensorReport::elements).sum();
-        self.total()[Loss::Flushed] > values / 2
     }
 
     /// Returns the JSON document without the tensors.
@@ -197,25 +188,4 @@ impl Report<'_> {
     fn is_measured(&self) -> bool {
         self.tensors().any(|tensor| tensor.counts.is_some())
     }
-}
-
-/// Returns the JSON document for an input that was not converted, with its error, or because its output existed and was
-/// kept.
-pub(crate) fn unconverted(operator: &str, input: &Path, output: &Path, error: Option<&Error>) -> Value {
-    let (key, value) = error.map_or(("skipped", json!(true)), |error| ("error", json!(error.to_string())));
-    let [input, output] = [input, output].map(Path::to_string_lossy);
-    schema::document(schema::REPORT, json!({ "operator": operator, "input": input, "output": output, key: value }))
-}
-
-/// Returns the JSON document of several inputs, with a document of each.
-pub(crate) fn several(operator: &str, inputs: &[Value], (before, after): (u64, u64), time: Option<Duration>) -> Value {
-    let is_dry = time.is_none();
-    let mut document = schema::document(
-        schema::REPORT,
-        json!({ "operator": operator, "dry_run": is_dry, "inputs": inputs, "bytes_in": before, "bytes_out": after }),
-    );
-    if let Some(time) = time {
-        document["seconds"] = json!(time.as_secs_f64());
-    }
-    document
 }

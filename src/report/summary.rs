@@ -30,6 +30,17 @@ pub(crate) struct Surroundings {
 }
 
 impl Report<'_> {
+    /// Returns the bytes that the outputs take on the disk while they are written.
+    pub(crate) fn space(&self) -> u64 {
+        self.files.iter().map(|file| if file.will_be_deflated { 2 * file.bytes } else { file.bytes }).sum()
+    }
+
+    /// True if most values that were converted became zero.
+    pub(crate) fn flushes_most(&self) -> bool {
+        let values: u64 = self.converted().map(TensorReport::elements).sum();
+        self.total()[Loss::Flushed] > values / 2
+    }
+
     /// Formats the size of the outputs.
     pub(super) fn size_out(&self) -> String {
         let is_deflated_later = self.files.iter().any(|file| file.will_be_deflated);

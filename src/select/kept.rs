@@ -112,6 +112,7 @@ pub(crate) enum KeptReason {
 
 impl KeptReason {
     /// Reasons for which the tensors of ONNX models are kept.
+    #[cfg(feature = "cli")]
     pub(crate) const OF_MODELS: [Self; 13] = [
         Self::Small,
         Self::NotNarrower,
@@ -129,6 +130,7 @@ impl KeptReason {
     ];
 
     /// Describes one tensor that is kept for this reason.
+    #[cfg(feature = "cli")]
     pub(crate) fn describe_one(self) -> &'static str {
         match self {
             Self::Role(TensorRole::GraphInput) => "graph input",

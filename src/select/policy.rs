@@ -5,7 +5,6 @@
 
 use super::heads::is_head;
 use super::{GROUPS, KeptReason, matches_one};
-use crate::text::as_glob;
 use globset::GlobSet;
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -132,19 +131,6 @@ impl Keepers {
 static KEEPERS: LazyLock<Keepers> = LazyLock::new(|| Keepers::new(&[KEPT, GROUPS]));
 static DIFFUSION: LazyLock<Keepers> = LazyLock::new(|| Keepers::new(&[KEPT_IN_DIFFUSION, KEPT, GROUPS]));
 
-/// True if a tensor is named as in a diffusion model: in files of its authors, of `ComfyUI`, or of diffusers.
-pub(crate) fn is_of_diffusion(name: &str) -> bool {
-    const PARTS: [&str; 6] = [
-        "double_blocks.",
-        "single_blocks.",
-        "joint_blocks.",
-        "transformer_blocks.",
-        "single_transformer_blocks.",
-        "down_blocks.",
-    ];
-    name.contains("diffusion_model.") || PARTS.iter().any(|part| name.starts_with(part))
-}
-
 /// Properties of the model and of the engine that will load it, which determine the kept weights.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Policy {
@@ -177,39 +163,12 @@ impl Policy {
             .then_some(KeptReason::Absorbed)
     }
 
-    /// Returns the set of weights that engines load as one module with this one, and that are quantized alike or not at
-    /// all.
-    pub(crate) fn loaded_together(&self, name: &str) -> Option<LoadedSet> {
-        match name.split_once(".experts.").filter(|_| !self.is_diffusion) {
-            Some((layer, _)) => Some(LoadedSet::Experts(layer.to_owned())),
-            None => self.fused_set(module_of(name)?).map(LoadedSet::Fused),
-        }
-    }
-
-    /// Returns patterns for a weight and for the given names that engines load with it: they can only be left out
-    /// together.
-    pub(crate) fn globs_together<'n>(&self, name: &str, names: impl Iterator<Item = &'n str>) -> Vec<String> {
-        match self.loaded_together(name) {
-            None => vec![as_glob(name)],
-            Some(LoadedSet::Experts(layer)) => vec![as_glob(&layer) + ".experts.*"],
-            set => names.filter(|name| self.loaded_together(name) == set).map(as_glob).collect(),
-        }
-    }
-
     /// Returns a key that all modules fused with this one have in common; `None` if it is not fused.
     pub(crate) fn fused_set(&self, module: &str) -> Option<String> {
         let (parent, own) = module.rsplit_once('.').unwrap_or(("", module));
         let set = FUSED.iter().find(|set| !self.is_diffusion && set.contains(&own))?;
         Some(format!("{parent}.{}", set.join("+")))
     }
-}
-
-/// Weights that engines load as one module.
-#[derive(Debug, PartialEq, Eq, Hash)]
-pub(crate) enum LoadedSet {
-    /// All experts of the layer with this name.
-    Experts(String),
-    Fused(String),
 }
 
 /// Returns the name of the module of a weight: the part before `.weight`.

@@ -15,7 +15,9 @@ use std::collections::{BTreeMap, HashSet};
 #[cfg(all(unix, feature = "cli"))]
 use std::ffi::OsStr;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+#[cfg(feature = "cli")]
+use std::path::PathBuf;
 use std::time::UNIX_EPOCH;
 
 /// Content of a checkpoint, and the options that it is made with.

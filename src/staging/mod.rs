@@ -23,13 +23,19 @@ mod open;
 mod place;
 mod records;
 #[cfg(feature = "cli")]
+mod reopen;
+#[cfg(feature = "cli")]
 mod state;
 
 pub(crate) use crate::io::temporaries::Start;
-pub(crate) use check::{check, difference, is_unfinished};
+#[cfg(feature = "cli")]
+pub(crate) use check::is_unfinished;
+pub(crate) use check::{check, difference};
 pub(crate) use files::sum_at;
 pub(crate) use manifest::{Manifest, ManifestShard, ManifestSource, StoredPath};
 pub(crate) use older::replaced;
+#[cfg(feature = "cli")]
+pub(crate) use reopen::are_done;
 #[cfg(feature = "cli")]
 pub(crate) use state::{InterruptedWork, WorkState};
 
@@ -39,7 +45,6 @@ use crate::io::output::{Destination, NewFolder, keep_at_interrupt, sync_folder};
 use crate::io::temporaries::{DONE, FILES, Kept, MANIFEST, OLD};
 use crate::text::{counted, path_text};
 use files::exists;
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::collections::{BTreeMap, BTreeSet};
@@ -179,11 +184,6 @@ impl Staging {
         }
         None
     }
-}
-
-/// True if earlier runs have finished all these shards, according to their records.
-pub(crate) fn are_done<'a>(folder: &Path, mut shards: impl Iterator<Item = &'a ManifestShard>) -> bool {
-    Staging::stored(folder, false).is_ok_and(|stored| shards.all(|shard| stored.done::<IgnoredAny>(shard).is_some()))
 }
 
 fn sync_name(folder: &Path) -> Result<()> {

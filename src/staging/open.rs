@@ -1,6 +1,6 @@
 //! Begins work on a folder, or continues where other runs have ended.
 
-use super::files::{check_folders, exists, json, read};
+use super::files::{exists, json, read};
 use super::lock::{Sharing, lock};
 use super::manifest::Manifest;
 use super::place::recover;
@@ -89,19 +89,6 @@ impl Staging {
         }
         staging.add_side_files(source)?;
         Ok(staging)
-    }
-
-    /// Opens the work of runs that have ended. Fails if there is no such work, or a run is still working.
-    pub(crate) fn reopen(folder: &Path, sync: bool) -> Result<Self> {
-        let work = folder.join(WORK);
-        check_folders(&work)?;
-        if !exists(&work.join(MANIFEST))? && !exists(&work.join(END))? {
-            let error = Error::new("holds no unfinished conversion").in_file(folder);
-            return Err(error.remedy("give the folder that the parts were written into"));
-        }
-        let hold = Hold { made: Vec::new(), locks: lock(&work, Sharing::Alone)?.into_iter().collect() };
-        recover(folder, &work)?;
-        Ok(Self { hold, ..Self::stored(folder, sync)? })
     }
 
     /// Reads the state of the work in a folder, for a run that has no lock yet.

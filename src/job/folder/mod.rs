@@ -1,8 +1,10 @@
 //! A folder of shards that a job writes: this module plans its contents, and [`mod@write`] writes it.
 
+#[cfg(feature = "cli")]
 mod finish;
 mod write;
 
+#[cfg(feature = "cli")]
 pub(crate) use finish::{Finished, finish};
 
 use super::place::Route;
@@ -111,6 +113,7 @@ impl<'a> FolderOutput<'a> {
     }
 
     /// True if earlier runs have completed all work of this run.
+    #[cfg(feature = "cli")]
     pub(super) fn is_done(&self) -> bool {
         let chosen = self.chosen.iter().map(|&at| &self.manifest.shards[at]);
         self.is_there || staging::are_done(&self.path, chosen)

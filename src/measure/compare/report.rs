@@ -134,6 +134,7 @@ pub struct TensorDiff {
     pub error: Option<Box<Error>>,
     /// Names of types in A and B that tcast does not support.
     #[serde(skip)]
+    #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words it"))]
     pub(crate) unsupported: [Option<Box<str>>; 2],
 }
 

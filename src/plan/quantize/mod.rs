@@ -10,12 +10,16 @@ mod coded;
 mod config;
 mod fit;
 mod gpt_oss;
+#[cfg(feature = "cli")]
+mod matchable;
 mod misfit;
 mod model;
 mod naming;
 mod recover;
 mod steps;
 
+#[cfg(feature = "cli")]
+pub(crate) use matchable::matchable_names;
 pub(crate) use misfit::Misfit;
 use misfit::nothing_to_quantize;
 pub(crate) use naming::{OTHER_NAME, name_instead_of};
@@ -33,7 +37,7 @@ use crate::quant::{
 };
 use crate::read::{LogicalCheckpoint, Membership};
 use crate::select::KeptReason;
-use crate::select::experts::{Model, experts};
+use crate::select::experts::Model;
 use crate::select::policy::Policy;
 use crate::text::shorten;
 use std::collections::{BTreeSet, HashMap};
@@ -55,7 +59,8 @@ impl QuantizeRequest<'_> {
 }
 
 /// Data that a job needs to quantize weights, and the config that engines need to load the result.
-pub(crate) struct Quantizing<'a> {
+#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words the findings"))]
+pub(crate) struct QuantizePlan<'a> {
     pub(crate) recoding: Recoding<'a>,
     pub(crate) config: EngineConfig,
     /// Weights that are kept because of their shape.
@@ -122,28 +127,7 @@ impl WeightCandidate<'_> {
     }
 }
 
-impl<'a> Quantizing<'a> {
-    /// Returns the names that patterns can match: the names of all tensors and of the experts in banks.
-    pub(crate) fn names(source: &LogicalCheckpoint) -> Result<Vec<String>> {
-        let model = Model::read(source.config()?);
-        let mut names: Vec<String> = Vec::new();
-        for (tensor, membership) in source.tensors.iter().zip(source.memberships()) {
-            let (name, shape) = match membership {
-                Membership::Plain => (tensor.name, tensor.shape),
-                Membership::Codes(weight) => {
-                    let weight = &source.found.weights[weight];
-                    (&*weight.name, &weight.shape[..])
-                }
-                _ => continue,
-            };
-            names.push(name.to_owned());
-            if let Some(Ok(bank)) = experts(&model, name, shape) {
-                names.extend(bank.into_iter().map(|expert| expert.name));
-            }
-        }
-        Ok(names)
-    }
-
+impl<'a> QuantizePlan<'a> {
     /// Decides which weights are quantized, and how. Fails if no weight would be quantized, the layout lacks a scheme,
     /// nothing proves the orientation of a bank of experts, modules that engines fuse would differ, or the config
     /// cannot describe the result.

@@ -1,7 +1,7 @@
 //! Decides which weights of an ONNX model are quantized, and how. The graph determines their roles; names do not
 //! matter.
 
-use super::{Misfit, QuantizeRequest, Quantizing, misfit};
+use super::{Misfit, QuantizePlan, QuantizeRequest, misfit};
 use crate::container::Tensor;
 use crate::container::onnx::model::{ModelGraph, TensorRole, WeightUse};
 use crate::error::{Error, Result};
@@ -25,7 +25,7 @@ fn stored(scheme: &'static Scheme) -> Result<&'static SchemeLayout> {
     })
 }
 
-impl<'a> Quantizing<'a> {
+impl<'a> QuantizePlan<'a> {
     /// Decides for an ONNX model. Fails if no weight would be quantized, ONNX has no such scheme, or a rule names a tensor
     /// that cannot be quantized.
     pub(crate) fn of_model(logical: &LogicalCheckpoint<'a>, request: &QuantizeRequest) -> Result<Self> {

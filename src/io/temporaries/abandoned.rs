@@ -1,0 +1,36 @@
+//! Temporary files that killed runs have left.
+
+#[cfg(not(windows))]
+use super::super::open::{Links, open_regular};
+use super::is_temporary;
+use std::fs;
+#[cfg(windows)]
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// Finds temporary files in a folder that no run holds any more, left by killed runs, and their lengths.
+pub(crate) fn abandoned(folder: &Path) -> Vec<(PathBuf, u64)> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = entries.filter(|entry| is_temporary(&entry.file_name().to_string_lossy()));
+    let mut found: Vec<_> =
+        names.map(|entry| entry.path()).filter_map(|path| Some((is_abandoned(&path)?, path))).collect();
+    found.sort_unstable_by(|left, right| left.1.cmp(&right.1));
+    found.into_iter().map(|(len, path)| (path, len)).collect()
+}
+
+/// Returns the length of a file that no program has locked; `None` if it is locked, or that is unknown.
+#[cfg(not(windows))]
+fn is_abandoned(path: &Path) -> Option<u64> {
+    let file = open_regular(path, Links::Refuse).ok()?;
+    file.try_lock_shared().ok()?;
+    Some(file.metadata().ok()?.len())
+}
+
+/// Returns the length of a file that no program has open; `None` if it is open, or that is unknown.
+#[cfg(windows)]
+fn is_abandoned(path: &Path) -> Option<u64> {
+    use std::os::windows::fs::OpenOptionsExt;
+    let is_file = fs::symlink_metadata(path).ok()?.is_file();
+    let alone = File::options().read(true).share_mode(0).open(path).ok()?;
+    is_file.then_some(alone.metadata().ok()?.len())
+}

@@ -1,0 +1,57 @@
+//! What the program says about a job before it runs.
+
+use super::{Job, Prepared, Ready};
+use crate::dtype::{Class, Dtype};
+use crate::operator::Operator;
+use crate::plan::{Plan, Step};
+use std::path::Path;
+
+impl Prepared<'_> {
+    pub(crate) fn outputs(&self) -> impl Iterator<Item = &Path> {
+        self.outputs.iter().map(|((_, output), _)| &**output)
+    }
+
+    /// True if there is an output that is not skipped.
+    pub(crate) fn has_work(&self) -> bool {
+        self.outputs.iter().any(|(_, ready)| !matches!(ready, Ready::Skip))
+    }
+
+    /// True if earlier runs have written everything that this run should write.
+    pub(crate) fn is_done(&self) -> bool {
+        self.outputs.iter().all(|(_, ready)| ready.is_done())
+    }
+
+    /// Returns the type of the first weight that a cast makes narrow in a .safetensors file, without a scale.
+    pub(crate) fn unscaled(&self, job: &Job) -> Option<Dtype> {
+        let is_cast = matches!(job.operator, Operator::Cast(_)) && !job.force_codes;
+        self.outputs.iter().filter(|_| is_cast).find_map(|(_, ready)| ready.unscaled())
+    }
+}
+
+impl Ready<'_> {
+    /// True if earlier runs have written everything that this run should write.
+    fn is_done(&self) -> bool {
+        matches!(self, Self::Folder(folder) if folder.is_done())
+    }
+
+    /// Returns the type of the first weight that becomes narrow in a .safetensors file, without a scale.
+    fn unscaled(&self) -> Option<Dtype> {
+        match self {
+            Self::Skip => None,
+            Self::File(file) => file.unscaled(),
+            Self::Folder(folder) => folder.plans.iter().find_map(unscaled),
+        }
+    }
+}
+
+/// Returns the new type of the first weight that becomes an integer, or a float of at most 8 bits: engines expect
+/// scales then.
+pub(super) fn unscaled(plan: &Plan) -> Option<Dtype> {
+    let is_weight =
+        |step: &&Step| step.is_converted() && step.source().shape.len() >= 2 && step.dtypes().0.is_floating();
+    let mut weights = plan.steps.iter().filter(is_weight).map(|step| step.dtypes().1);
+    weights.find(|to| match to.class() {
+        Class::Int { .. } => true,
+        _ => to.is_floating() && to.bits() <= 8,
+    })
+}
