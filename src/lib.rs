@@ -101,6 +101,9 @@ mod read;
 mod staging;
 mod threads;
 
+/// The crate with the element types `f16` and `bf16`, in the version whose types [`slice`](mod@slice) converts.
+pub use half;
+
 pub use convert::{Settings, cast, dequantize, quantize};
 pub use job::{FileReport, IfExists, TensorReport};
 pub use list::{TensorInfo, tensors};

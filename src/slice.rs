@@ -1,12 +1,12 @@
 //! Conversion between slices, and the element types that Rust lacks.
 //!
 //! ```
-//! use tcast::{kernel::Rules, kernel::Loss, slice::{Float4E2M1, Packed, PackedMut}};
+//! use tcast::{half::bf16, kernel::Loss, slice::{Float4E2M1, Packed, PackedMut}};
 //!
 //! // To bfloat16, and from there to float4, two elements in a byte.
-//! let mut halves = [half::bf16::ZERO; 4];
+//! let mut halves = [bf16::ZERO; 4];
 //! tcast::slice::cast(&[0.5_f32, -1.0, 2.25, 100.0], &mut halves)?;
-//! assert_eq!(halves.map(half::bf16::to_f32), [0.5, -1.0, 2.25, 100.0]);
+//! assert_eq!(halves.map(bf16::to_f32), [0.5, -1.0, 2.25, 100.0]);
 //!
 //! let mut bytes = [0; 2];
 //! let mut packed = PackedMut::<Float4E2M1>::new(&mut bytes, 4).expect("two bytes hold four elements");
@@ -111,7 +111,7 @@ fn first_refused(kernel: &Kernel, input: &[u8], count: usize) -> usize {
 
 /// Type of elements in memory.
 ///
-/// These are Rust's own numbers and `bool`, `f16` and `bf16` of the crate [`half`], and the types of this module for
+/// These are Rust's own numbers and `bool`, `f16` and `bf16` of the crate [`half`](crate::half), and the types of this module for
 /// the other formats. Each of the latter is a byte with the element's bits at its low end.
 pub trait Element: sealed::SealedElement {
     /// Data type of the elements.

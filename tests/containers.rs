@@ -22,7 +22,7 @@ fn elements(bench: &Bench, file: &str, dtype: Dtype) -> (Vec<u64>, Vec<u8>) {
     let [tensor] = &input.contents.tensors[..] else { panic!("{file}: one tensor") };
     let Elements::Typed(Form::Numbers(storage)) = tensor.elements else { panic!("{file}: numbers") };
     assert_eq!(storage.dtype, dtype, "{file}");
-    let mut reader = Reader::open(tensor, &input.files, tensor.fortran_order).unwrap();
+    let mut reader = Reader::open_row_major(tensor, &input.files).unwrap();
     let mut bytes = vec![0; storage.bytes(tensor.count).unwrap() as usize];
     reader.fill(&mut bytes).unwrap();
     reader.finish().unwrap();
@@ -128,7 +128,7 @@ fn safetensors_headers_are_read_as_the_safetensors_crate_reads_them() {
                 assert_eq!((&ours_of.name, &ours_of.shape), (&name, &shape), "{}", path.display());
                 assert_eq!(ours_of.stored, view.dtype().to_string(), "{}: {name}", path.display());
                 let mut bytes = vec![0; view.data().len()];
-                let mut reader = Reader::open(ours_of, &ours.files, false).unwrap();
+                let mut reader = Reader::open(ours_of, &ours.files).unwrap();
                 reader.fill(&mut bytes).unwrap();
                 reader.finish().unwrap();
                 assert!(bytes == view.data(), "{}: {name}", path.display());

@@ -255,7 +255,7 @@ fn a_compressed_tensor_has_the_figures_of_its_bytes() {
         assert!(matches!(tensor.data, Data::Streamed(_)));
         let Elements::Typed(form @ Form::Numbers(storage)) = tensor.elements else { panic!("no numbers") };
         let mut bytes = vec![0; form.bytes(tensor.count).unwrap() as usize];
-        Reader::open(tensor, &input.files, false).unwrap().fill(&mut bytes).unwrap();
+        Reader::open(tensor, &input.files).unwrap().fill(&mut bytes).unwrap();
         let stats = distribution::of(tensor, form, &input.files, 2, &Silent).unwrap();
         assert_eq!(stats, Some(stats_of_bytes(storage, &bytes, tensor.count)));
     }

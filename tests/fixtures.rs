@@ -23,7 +23,7 @@ fn hex(bytes: &[u8]) -> String {
 /// The elements in row-major order: numbers little endian, one in a byte at the least, unsigned; texts each behind
 /// a length of 8 bytes.
 fn canonical(tensor: &Tensor, form: Form, files: &[MappedFile]) -> Vec<u8> {
-    let mut reader = Reader::open(tensor, files, tensor.fortran_order).unwrap();
+    let mut reader = Reader::open_row_major(tensor, files).unwrap();
     let mut elements = Vec::new();
     match form {
         Form::Texts(form) => {

@@ -12,7 +12,7 @@ use tcast::operator::Operator;
 use tcast::operator::cast::{CastAttributes, Opset};
 use tcast::plan::{self, Request, Spread};
 use tcast::progress::Silent;
-use tcast::report::{FileReport, Report, page};
+use tcast::report::{FileReport, Report, Surroundings, page};
 use tcast::select::{Pattern, Rule, Selection};
 
 /// Number of bytes at the end of the input that choose the options; the file precedes them.
@@ -164,7 +164,7 @@ fn show(file: FileReport, path: &Path, bytes_in: u64) {
         time,
         is_published: true,
     };
-    for text in [report.summary(None), report.table(None)] {
+    for text in [report.summary(Surroundings::default()), report.table(None)] {
         assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
     }
     assert!(serde_json::to_value(&report).is_ok_and(|report| report.is_object()));

@@ -57,7 +57,7 @@ pub(crate) fn values(tensor: &Tensor, input: &Input) -> Result<Values> {
     if tensor.elements.bytes(tensor.count).unwrap_or(tensor.count) > MOST {
         return Ok(Values::TooMany);
     }
-    let mut reader = Reader::open(tensor, &input.files, false)?;
+    let mut reader = Reader::open(tensor, &input.files)?;
     let values = match tensor.elements {
         Elements::Typed(Form::Texts(form)) => {
             let (mut texts, mut scratch) = (Texts::default(), Vec::new());
@@ -101,7 +101,7 @@ fn check_transposed(tensor: &Tensor, input: &Input, bytes: &[u8]) {
         return;
     }
     let width = bytes.len() / tensor.count as usize;
-    let transposed = Reader::open(tensor, &input.files, true).and_then(|mut reader| {
+    let transposed = Reader::open_row_major(tensor, &input.files).and_then(|mut reader| {
         let bytes = fill(&mut reader, bytes.len() as u64)?;
         Ok((bytes, reader.finish()))
     });
@@ -197,7 +197,7 @@ pub(crate) fn write(
     in_folder(|folder| {
         let path = folder.join(format!("out.{extension}"));
         let file =
-            Destination::new(&path, true, &[inputs[0].path()]).and_then(Destination::create).expect("a new file");
+            Destination::replacing(&path, &[inputs[0].path()]).and_then(Destination::create).expect("a new file");
         let outcomes = match engine::run(
             plan,
             &file,
@@ -214,7 +214,7 @@ pub(crate) fn write(
             }
         };
         assert_eq!(file.read_again().expect("it was just written").len() as u64, plan.len);
-        file.publish(false, None).expect("the folder is there");
+        file.publish().expect("the folder is there");
         let again = container::open(&path).unwrap_or_else(|error| panic!("what was written is refused: {error}"));
         fs::remove_file(&path).expect("it is there");
         Ok((again, outcomes))

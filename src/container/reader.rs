@@ -76,25 +76,37 @@ fn each_window<S: Stream + ?Sized>(
 pub struct Reader<'a>(Box<dyn Stream + 'a>);
 
 impl<'a> Reader<'a> {
-    /// Opens a reader at the first element. With `transposed`, a column-major tensor is read in row-major order.
+    /// Opens a reader at the first element; elements follow in the order of the file.
+    ///
+    /// # Errors
+    /// When the bytes are damaged.
+    pub fn open(tensor: &Tensor, files: &'a [MappedFile]) -> Result<Self> {
+        Self::new(tensor, files, false)
+    }
+
+    /// Opens a reader at the first element; elements follow in row-major order, even those of column-major tensors.
     ///
     /// # Errors
     /// When the bytes are damaged, or the temporary file for transposing a compressed tensor cannot be written.
-    pub fn open(tensor: &Tensor, files: &'a [MappedFile], transposed: bool) -> Result<Self> {
+    pub fn open_row_major(tensor: &Tensor, files: &'a [MappedFile]) -> Result<Self> {
         // Reading in order first is fast on disks, and detects a file that was cut short.
-        if let (Data::Mapped { file, range, .. }, true) = (&tensor.data, transposed) {
+        if let (Data::Mapped { file, range, .. }, true) = (&tensor.data, tensor.fortran_order) {
             let mut window = FileWindow::new(&files[*file], range.clone());
             while !window.range.is_empty() {
                 let bytes = window.next()?.len();
                 window.skip(bytes);
             }
         }
-        Self::open_at_once(tensor, files, transposed)
+        Self::open_at_once(tensor, files)
     }
 
-    /// [`Reader::open`] for callers that may need only a few elements: nothing is read ahead.
-    pub(crate) fn open_at_once(tensor: &Tensor, files: &'a [MappedFile], transposed: bool) -> Result<Self> {
-        let stream: Box<dyn Stream + 'a> = match (&tensor.data, transposed) {
+    /// [`Reader::open_row_major`] for callers that may need only a few elements: nothing is read ahead.
+    pub(crate) fn open_at_once(tensor: &Tensor, files: &'a [MappedFile]) -> Result<Self> {
+        Self::new(tensor, files, tensor.fortran_order)
+    }
+
+    fn new(tensor: &Tensor, files: &'a [MappedFile], is_transposed: bool) -> Result<Self> {
+        let stream: Box<dyn Stream + 'a> = match (&tensor.data, is_transposed) {
             (Data::Mapped { file, range, checksum }, false) => {
                 Box::new(RangeStream::new(&files[*file], range.clone(), false, checksum.clone()))
             }

@@ -32,17 +32,27 @@ pub(super) enum OutputKind {
 }
 
 impl Destination {
-    /// Checks that an output can be made at `path`; `replace` allows an existing file there.
+    /// Checks that a new output can be made at `path`.
     ///
     /// # Errors
     /// When the output exists, is a directory or one of the `inputs`, or its directory is missing.
-    pub fn new(path: &Path, replace: bool, inputs: &[&Path]) -> Result<Self> {
+    pub fn new(path: &Path, inputs: &[&Path]) -> Result<Self> {
         let mut files = Files::default();
         files.read(inputs);
-        Self::among(&mut files, path, replace)
+        Self::among(&mut files, path, false)
     }
 
-    /// Does the same as [`Destination::new`]; the output must also differ from all other files of a run.
+    /// Does the same as [`Destination::new`], and allows the output to replace an existing file.
+    ///
+    /// # Errors
+    /// As for [`Destination::new`], except that the output may exist.
+    pub fn replacing(path: &Path, inputs: &[&Path]) -> Result<Self> {
+        let mut files = Files::default();
+        files.read(inputs);
+        Self::among(&mut files, path, true)
+    }
+
+    /// Checks an output like [`Destination::new`]; `replace` allows an existing file at `path`, and the output must also differ from all other files of a run.
     pub(crate) fn among(files: &mut Files, path: &Path, replace: bool) -> Result<Self> {
         let refuse = |message: &str, remedy: &str| Err(Error::new(message).in_file(path).remedy(remedy));
         if ends_in_separator(path) {

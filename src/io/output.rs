@@ -59,7 +59,7 @@ impl Destination {
         let written = write(&mut buffered).and_then(|()| buffered.flush());
         drop(buffered);
         written.map_err(|error| error.downcast().unwrap_or_else(|error| Error::cannot("write", &error)))?;
-        output.publish(sync, None)
+        output.take_name(sync, None)
     }
 
     fn refused(&self, error: &io::Error) -> Error {
@@ -137,13 +137,26 @@ impl Output {
         MappedFile::of(&self.file).map_err(unreadable(self.path()))
     }
 
-    /// Gives the complete output its name; with `sync`, data and name are on the disk afterwards. An interrupt finds both
-    /// files of an output or neither, and reports `kept` once they have their names. The second file comes first, because
-    /// the first refers to it.
+    /// Gives the complete output its name.
+    ///
+    /// # Errors
+    /// When closing or renaming fails; nothing is left then.
+    pub fn publish(self) -> Result<()> {
+        self.take_name(false, None)
+    }
+
+    /// Gives the complete output its name, after which data and name are on the disk.
     ///
     /// # Errors
     /// When flushing, closing or renaming fails; nothing is left then.
-    pub fn publish(mut self, sync: bool, kept: Option<&str>) -> Result<()> {
+    pub fn publish_durably(self) -> Result<()> {
+        self.take_name(true, None)
+    }
+
+    /// Publishes the output; with `sync`, data and name are on the disk afterwards. An interrupt finds both files of an
+    /// output or neither, and reports `kept` once they have their names. The second file comes first, because the first
+    /// refers to it.
+    pub(crate) fn take_name(mut self, sync: bool, kept: Option<&str>) -> Result<()> {
         let place = self.destination.clone();
         let failed = |error: io::Error| place.refused(&error);
         let rest = match self.rest.take() {
@@ -323,12 +336,12 @@ mod tests {
         let read = |path: &Path| fs::read(path).unwrap_or_default();
         for round in 0..100_u8 {
             let [output, beside] = [&model, &data].map(|path| {
-                let output = Destination::new(path, true, &[]).unwrap().create().unwrap();
+                let output = Destination::replacing(path, &[]).unwrap().create().unwrap();
                 output.write_at(0, &[round]).unwrap();
                 output
             });
             std::thread::scope(|scope| {
-                let publishing = scope.spawn(|| output.continued(1, beside).publish(false, Some("both")));
+                let publishing = scope.spawn(|| output.continued(1, beside).take_name(false, Some("both")));
                 let mut is_over = false;
                 while !is_over {
                     is_over = publishing.is_finished();
@@ -346,10 +359,9 @@ mod tests {
     fn data_of_a_model_that_cannot_have_its_name_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         let [model, data] = ["m.onnx", "m.onnx.data"].map(|name| folder.path().join(name));
-        let [output, beside] =
-            [&model, &data].map(|path| Destination::new(path, false, &[]).unwrap().create().unwrap());
+        let [output, beside] = [&model, &data].map(|path| Destination::new(path, &[]).unwrap().create().unwrap());
         fs::write(&model, "mine").unwrap();
-        let error = output.continued(1, beside).publish(true, Some("both")).unwrap_err();
+        let error = output.continued(1, beside).take_name(true, Some("both")).unwrap_err();
         assert!(error.is_existing() && error.to_string().contains("m.onnx: "), "{error}");
         assert_eq!(fs::read(&model).unwrap(), b"mine");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
@@ -359,14 +371,14 @@ mod tests {
     fn an_output_that_is_flushed_early_holds_what_was_written_in_any_order() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("out");
-        let output = Destination::new(&path, false, &[]).unwrap().create().unwrap().flushed_early(true);
+        let output = Destination::new(&path, &[]).unwrap().create().unwrap().flushed_early(true);
         let bytes: Vec<u8> = (0..300_000_u32).flat_map(u32::to_le_bytes).collect();
         output.reserve(bytes.len() as u64).unwrap();
         for piece in [900_000..1_200_000, 0..10, 10..5000, 5000..900_000] {
             output.write_at(piece.start as u64, &bytes[piece]).unwrap();
         }
         assert_eq!(*output.read_again().unwrap(), bytes[..]);
-        output.publish(true, None).unwrap();
+        output.publish_durably().unwrap();
         assert_eq!(fs::read(&path).unwrap(), bytes);
     }
 
@@ -374,10 +386,10 @@ mod tests {
     fn an_output_that_another_run_has_made_meanwhile_is_left_alone_and_named_with_a_remedy() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("out");
-        let output = Destination::new(&path, false, &[]).unwrap().create().unwrap();
+        let output = Destination::new(&path, &[]).unwrap().create().unwrap();
         output.write_at(0, b"late").unwrap();
         fs::write(&path, "mine").unwrap();
-        let error = output.publish(false, None).unwrap_err();
+        let error = output.publish().unwrap_err();
         assert!(error.is_existing() && error.to_string().ends_with("out: the output exists already"), "{error}");
         assert_eq!(fs::read(&path).unwrap(), b"mine");
     }

@@ -156,7 +156,7 @@ impl<'a> WholeFile<'a> {
         if self.is_refused {
             return Ok(Written::file(self.report, 0));
         }
-        self.file.publish(job.sync, Some(kept))?;
+        self.file.take_name(job.sync, Some(kept))?;
         Ok(Written::file(self.report, 1))
     }
 }

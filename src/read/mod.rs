@@ -102,7 +102,8 @@ impl<'a> SourceTensor<'a> {
     }
 
     pub(crate) fn open(&self) -> Result<Reader<'a>> {
-        Reader::open(self.tensor, self.files, self.is_transposed).map_err(|error| self.error(error))
+        let open = if self.is_transposed { Reader::open_row_major } else { Reader::open };
+        open(self.tensor, self.files).map_err(|error| self.error(error))
     }
 }
 

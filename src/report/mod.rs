@@ -12,13 +12,15 @@ pub(crate) mod schema;
 #[cfg(feature = "cli")]
 mod several;
 #[cfg(feature = "cli")]
-pub(crate) mod summary;
+mod summary;
 
 pub use crate::job::{FileReport, TensorReport};
 #[cfg(feature = "cli")]
 pub use html::{ExponentSpread, page};
 #[cfg(feature = "cli")]
 pub(crate) use several::{several, unconverted};
+#[cfg(feature = "cli")]
+pub use summary::Surroundings;
 
 use crate::kernel::Counts;
 use crate::options::RecordedOptions;

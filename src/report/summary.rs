@@ -15,18 +15,18 @@ use std::fmt::Write as _;
 const FEW_ROWS: usize = 30;
 
 /// Surroundings of a summary: the terminal, and the options that the summary refers to.
-#[derive(Clone, Copy)]
-pub(crate) struct Surroundings {
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Surroundings {
     /// Number of columns that tables must fit; `None` without a terminal.
-    pub(crate) columns: Option<usize>,
+    pub columns: Option<usize>,
     /// Option that shows all rows of the table.
-    pub(crate) all_rows: &'static str,
+    pub all_rows: &'static str,
     /// Option that prints the figures of all tensors.
-    pub(crate) all_tensors: &'static str,
+    pub all_tensors: &'static str,
     /// Option that converts tensors of integers, too.
-    pub(crate) integers: &'static str,
+    pub integers: &'static str,
     /// Option with the size below which tensors are kept.
-    pub(crate) smallest: &'static str,
+    pub smallest: &'static str,
 }
 
 impl Report<'_> {
@@ -86,7 +86,7 @@ impl Report<'_> {
 
     /// Returns the summary, several lines.
     #[must_use]
-    pub(crate) fn summary(&self, around: Surroundings) -> String {
+    pub fn summary(&self, around: Surroundings) -> String {
         let (all, mut text) = (self.tensors().count(), self.heading(around));
         let (size_in, size_out) = (size(self.bytes_in), self.size_out());
         let _ = write!(text, "\n{} -> {}", path_text(&self.input), path_text(&self.output));
@@ -185,7 +185,7 @@ impl Report<'_> {
             match of(reason).count() {
                 0 => {}
                 count if reason == KeptReason::Small => {
-                    reasons.push(format!("{count} too small ({})", around.smallest))
+                    reasons.push(format!("{count} too small ({})", around.smallest));
                 }
                 1 => reasons.push(format!("1 {}", reason.describe_one())),
                 count => reasons.push(format!("{count} {}", reason.describe())),

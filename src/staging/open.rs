@@ -140,8 +140,8 @@ fn write_manifest(folder: &Path, manifest: &Manifest, sync: bool) -> Result<()> 
     }
     manifest.check_names().map_err(|error| error.in_file(folder))?;
     let text = json(manifest)?;
-    let written = Destination::new(&path, false, &[])
-        .and_then(|destination| destination.write(sync, |file| file.write_all(&text)));
+    let written =
+        Destination::new(&path, &[]).and_then(|destination| destination.write(sync, |file| file.write_all(&text)));
     // Another part may have written it first.
     written.or_else(|error| if exists(&path)? { Ok(()) } else { Err(error) })
 }

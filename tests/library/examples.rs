@@ -6,6 +6,9 @@ mod convert_file;
 #[path = "../../examples/convert_in_memory.rs"]
 #[allow(dead_code, unreachable_pub, reason = "an example has a main of its own")]
 mod convert_in_memory;
+#[path = "../../examples/dequantize.rs"]
+#[allow(dead_code, unreachable_pub, reason = "an example has a main of its own")]
+mod dequantize;
 #[path = "../../examples/diff.rs"]
 #[allow(dead_code, unreachable_pub, reason = "an example has a main of its own")]
 mod diff;
@@ -132,6 +135,17 @@ fn one_call_decodes_a_quantized_checkpoint_as_the_program_does() {
     let refused = convert("c", Dtype::Float64).unwrap_err();
     assert_eq!(refused.to_string(), "weights are decoded to bfloat16, float16 or float32, not to float64");
     assert!(!bench.path("c").exists());
+}
+
+#[test]
+fn a_model_is_decoded_to_the_type_of_choice_as_the_program_does() {
+    let bench = Bench::with_checkpoint("llama-fp8", "model");
+    let weights = dequantize::dequantize(&bench.path("model"), "fp16", &bench.path("a")).unwrap();
+    bench.run("dequantize model --to float16 -o b -q").expect(0, "", "");
+    same(&tree(&bench.path("a")), &tree(&bench.path("b")));
+    assert!(!weights.is_empty() && weights.iter().all(|weight| weight.contains(".weight ")), "{weights:?}");
+    let refused = dequantize::dequantize(&bench.path("a"), "fp16", &bench.path("c")).unwrap_err();
+    assert!(refused.to_string().contains("no quantized weights"), "{refused}");
 }
 
 #[test]

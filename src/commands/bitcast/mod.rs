@@ -197,7 +197,7 @@ impl<'a> ElementReader<'a> {
         let target = Storage::per_byte(storage.dtype);
         let kernel = Kernel::copy(storage, target).ok_or_else(|| Error::new("has elements without a width"))?;
         let is_whole = *range == (0..tensor.count);
-        let mut reader = Reader::open_at_once(tensor, &input.files, tensor.fortran_order)?;
+        let mut reader = Reader::open_at_once(tensor, &input.files)?;
         let next = range.start / CHUNK * CHUNK;
         reader.skip(storage.bytes(next).unwrap_or_default())?;
         let (input, output) = (Vec::new(), Vec::new());

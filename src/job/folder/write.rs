@@ -214,7 +214,7 @@ impl<'a> ConvertedShard<'a> {
         let Self { report, output } = self;
         if let Some(output) = output {
             let sum = output.sum();
-            output.publish(sync, None)?;
+            output.take_name(sync, None)?;
             staging.record(&report.file, sum, &report)?;
         }
         Ok(report)
