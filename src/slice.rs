@@ -111,7 +111,7 @@ fn first_refused(kernel: &Kernel, input: &[u8], count: usize) -> usize {
 
 /// Type of elements in memory.
 ///
-/// These are Rust's own numbers and `bool`, `f16` and `bf16` of the crate [`half`](crate::half), and the types of this module for
+/// These are Rust's own numbers and `bool`, `f16` and `bf16` of the crate [`half`], and the types of this module for
 /// the other formats. Each of the latter is a byte with the element's bits at its low end.
 pub trait Element: sealed::SealedElement {
     /// Data type of the elements.

@@ -160,11 +160,11 @@ fn of_cast(arg: Arg) -> Arg {
         }
         "protect" => arg.long_help(protect_help()),
         "report" => arg.long_help(with_note(REPORT, REPORT_NOTE)),
-        "round_mode" => with_values(arg, "How to round to float8e8m0 [default: up]"),
+        "round_mode" => with_values(arg, "Rounding to float8e8m0 [default: up]"),
         "out_of_range" => with_values(
             arg,
-            "What becomes of a float or a text that an integer type cannot hold [default: wrap]; an integer always keeps \
-             its low bits",
+            "Result for a float or a text that an integer type cannot hold [default: wrap]; an integer always keeps its \
+             low bits",
         ),
         "fail_on" => with_values(
             arg,

@@ -4,9 +4,7 @@ use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::job::{self, FailOn, Job, JobInput, Measures, Prepared, Written};
-use crate::options::{
-    CastOptions, DequantizeOptions, ModelOptions, QuantizeOptions, RecordedOptions, Size, TensorOptions,
-};
+use crate::options::{CastOptions, DequantizeOptions, ModelOptions, QuantizeOptions, RecordedOptions, TensorOptions};
 use crate::plan::{QuantizePlan, QuantizeRequest, Recoding};
 use crate::progress::Observer;
 use crate::quant::ONNX;
@@ -44,7 +42,7 @@ impl<'a> FileConversion<'a> {
             model: options.model,
             fail_on: FailOn::from(&*options.fail_on),
             measures: Measures { accuracy: options.stats || job.measures.accuracy, ..job.measures },
-            max_shard_size: bytes(options.max_shard_size),
+            max_shard_size: options.shards.max_bytes(),
             options: RecordedOptions::of(options),
             ..*job
         };
@@ -80,7 +78,7 @@ impl<'a> FileConversion<'a> {
             label: label.map(Dtype::name),
             model: ModelOptions { external_data: options.external_data, ..ModelOptions::default() },
             fail_on: FailOn::from(&*options.fail_on),
-            max_shard_size: bytes(options.max_shard_size),
+            max_shard_size: options.shards.max_bytes(),
             options: RecordedOptions::of(options),
             ..*job
         };
@@ -101,7 +99,7 @@ impl<'a> FileConversion<'a> {
             force_codes: options.force_codes,
             model: options.model,
             fail_on: FailOn { defects: options.fail_on.clone(), min_sqnr_db: options.min_sqnr, ..FailOn::default() },
-            max_shard_size: bytes(options.max_shard_size),
+            max_shard_size: options.shards.max_bytes(),
             options: RecordedOptions::of(&QuantizeOptions { layout: layout_in_effect, ..options.clone() }),
             ..*job
         };
@@ -149,10 +147,6 @@ impl<'a> FileConversion<'a> {
     }
 }
 
-fn bytes(size: Option<Size>) -> Option<u64> {
-    size.map(|Size(bytes)| bytes)
-}
-
 /// Refuses a type that weights are not decoded to.
 pub(crate) fn check_target(options: &DequantizeOptions) -> Result<()> {
     match options.to.filter(|to| !to.is_weight()) {
@@ -182,7 +176,7 @@ pub(crate) fn plan_quantization<'a>(
     observer: &dyn Observer,
 ) -> Result<QuantizePlan<'a>> {
     // The weights of new shards are not known yet.
-    let partition = job.partition.filter(|_| options.max_shard_size.is_none());
+    let partition = job.partition.filter(|_| options.shards.max_shard_size.is_none());
     let request = QuantizeRequest { options, partition, threads: job.threads };
     if model.is_model() {
         QuantizePlan::of_model(model, &request)

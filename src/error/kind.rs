@@ -24,7 +24,7 @@ pub enum Kind {
     Loss,
     /// The output exists already.
     Exists {
-        /// What the output is.
+        /// Role of the output.
         output: OutputRole,
         /// True if this command may replace it.
         is_replaceable: bool,

@@ -108,15 +108,15 @@ pub struct CastAttributes {
     )]
     pub saturate: Option<bool>,
 
-    /// How to round to float8e8m0 [default: up]
+    /// Rounding to float8e8m0 [default: up]
     #[serde(serialize_with = "or_default")]
     #[cfg_attr(feature = "cli", arg(long, value_name = "MODE", hide_short_help = true, hide_possible_values = true))]
     pub round_mode: Option<RoundMode>,
 
     /// Float beyond an integer: wrap, saturate, error
     ///
-    /// What becomes of a float or a text that an integer type cannot hold, which ONNX leaves undefined [default: wrap];
-    /// an integer always keeps its low bits.
+    /// Result for a float or a text that an integer type cannot hold, which ONNX leaves undefined [default: wrap]; an
+    /// integer always keeps its low bits.
     #[serde(serialize_with = "or_default")]
     #[cfg_attr(feature = "cli", arg(long, value_name = "POLICY", hide_possible_values = true))]
     pub out_of_range: Option<OutOfRange>,

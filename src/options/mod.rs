@@ -11,7 +11,7 @@ mod shared;
 
 pub use quantize::{QuantizeOptions, SchemeRule};
 pub use recorded::RecordedOptions;
-pub use shared::{Defect, ModelOptions, Size, TensorOptions};
+pub use shared::{Defect, ModelOptions, ShardOptions, Size, TensorOptions};
 
 use crate::dtype::Dtype;
 use crate::kernel::{Condition, Loss};
@@ -76,12 +76,10 @@ pub struct CastOptions {
     #[cfg_attr(feature = "cli", command(flatten))]
     pub model: ModelOptions,
 
-    /// Write shards that each hold at most SIZE of tensors: 5GB, 500MB, 2GiB
-    #[cfg_attr(
-        feature = "cli",
-        arg(long, value_name = "SIZE", hide_short_help = true, help_heading = "Folders of shards")
-    )]
-    pub max_shard_size: Option<Size>,
+    /// Sizes of shards.
+    #[serde(flatten)]
+    #[cfg_attr(feature = "cli", command(flatten))]
+    pub shards: ShardOptions,
 
     /// Choice of tensors.
     #[serde(flatten)]
@@ -140,12 +138,10 @@ pub struct DequantizeOptions {
     #[cfg_attr(feature = "cli", arg(long, help_heading = "ONNX models", hide_short_help = true))]
     pub external_data: bool,
 
-    /// Write shards that each hold at most SIZE of tensors: 5GB, 500MB, 2GiB
-    #[cfg_attr(
-        feature = "cli",
-        arg(long, value_name = "SIZE", hide_short_help = true, help_heading = "Folders of shards")
-    )]
-    pub max_shard_size: Option<Size>,
+    /// Sizes of shards.
+    #[serde(flatten)]
+    #[cfg_attr(feature = "cli", command(flatten))]
+    pub shards: ShardOptions,
 
     /// Choice of weights.
     #[serde(flatten)]

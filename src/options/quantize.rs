@@ -3,7 +3,7 @@
 #[cfg(feature = "cli")]
 use super::parsers;
 use super::shared::texts;
-use super::{Defect, ModelOptions, Size, TensorOptions};
+use super::{Defect, ModelOptions, ShardOptions, TensorOptions};
 use crate::error::{Error, Result};
 use crate::quant::{Arithmetic, SCHEMES, ScaleChoice, Scheme};
 use crate::select::Pattern;
@@ -129,12 +129,10 @@ pub struct QuantizeOptions {
     #[cfg_attr(feature = "cli", command(flatten))]
     pub model: ModelOptions,
 
-    /// Write shards that each hold at most SIZE of tensors: 5GB, 500MB, 2GiB
-    #[cfg_attr(
-        feature = "cli",
-        arg(long, value_name = "SIZE", hide_short_help = true, help_heading = "Folders of shards")
-    )]
-    pub max_shard_size: Option<Size>,
+    /// Sizes of shards.
+    #[serde(flatten)]
+    #[cfg_attr(feature = "cli", command(flatten))]
+    pub shards: ShardOptions,
 
     /// Choice of weights.
     #[serde(flatten)]

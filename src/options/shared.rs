@@ -112,6 +112,25 @@ impl ModelOptions {
     }
 }
 
+/// Options for folders of shards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "cli", derive(clap::Args))]
+pub struct ShardOptions {
+    /// Write shards that each hold at most SIZE of tensors: 5GB, 500MB, 2GiB
+    #[cfg_attr(
+        feature = "cli",
+        arg(long, value_name = "SIZE", hide_short_help = true, help_heading = "Folders of shards")
+    )]
+    pub max_shard_size: Option<Size>,
+}
+
+impl ShardOptions {
+    /// Returns the size in bytes, if one is given.
+    pub(crate) fn max_bytes(self) -> Option<u64> {
+        self.max_shard_size.map(|Size(bytes)| bytes)
+    }
+}
+
 /// A defect of a quantized weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]

@@ -110,6 +110,11 @@ pub(super) fn steps<'r, 'a>(
     });
     let needed = needed.unwrap_or_default();
     let role_of = |at| model.and_then(|graph| graph.role(at)).filter(|role| *role == TensorRole::Scale);
+    let renames = weights.renames.as_ref().unwrap_or(&request.selection.renames);
+    let new = match &renames[..] {
+        [] => Vec::new(), // containers refuse duplicate names
+        renames => new_names(stored().flat_map(|at| old_names(inputs, at, weights, &needed)).collect(), renames)?,
+    };
     let mut cast = Cast::new(request, inputs, model, conversions);
     let mut steps = large_buffer(stored().count());
     for place in stored() {
@@ -131,7 +136,9 @@ pub(super) fn steps<'r, 'a>(
         };
         steps.push(DraftStep { place, step: cast.step(place, reason)?, text: None });
     }
-    rename(inputs, &mut steps, weights.renames.as_ref().unwrap_or(&request.selection.renames))?;
+    for (at, name) in new {
+        steps[at].step.rename(name);
+    }
     check_codes(request, inputs, &steps)?;
     Ok(steps)
 }
@@ -181,16 +188,21 @@ fn check_weight(request: &Request, step: &Step) -> Result<()> {
     }
 }
 
-/// Gives tensors their new names. Refuses names that no tensor has, and two tensors of one name.
-fn rename(inputs: &[Input], steps: &mut [DraftStep], renames: &[Rename]) -> Result<()> {
-    if renames.is_empty() {
-        return Ok(()); // containers refuse duplicate names
+/// Returns the names of the tensors that take the place of a stored tensor, unless they are renamed.
+fn old_names(inputs: &[Input], place: TensorIndex, weights: &Weights, needed: &HashSet<usize>) -> Vec<String> {
+    match weights.treatment(place) {
+        Some(Treatment::Replaced(steps)) => steps.iter().map(|step| step.name().to_owned()).collect(),
+        Some(Treatment::Dropped) if !needed.contains(&place.1) => Vec::new(),
+        _ => {
+            let input = &inputs[place.0];
+            vec![input.name_of(&input.contents.tensors[place.1]).to_owned()]
+        }
     }
-    let old_name = |draft: &DraftStep| match draft.step.how {
-        Operation::Convert(_) => inputs[draft.place.0].name_of(draft.step.source()).to_owned(),
-        Operation::Decode(_) | Operation::Encode(_) => draft.step.name().to_owned(),
-    };
-    let mut names: Vec<String> = steps.iter().map(old_name).collect();
+}
+
+/// Returns the new names of renamed tensors, by the places of their steps. Refuses names that no tensor has, and two
+/// tensors of one name.
+fn new_names(mut names: Vec<String>, renames: &[Rename]) -> Result<Vec<(usize, String)>> {
     let places: HashMap<String, usize> = names.iter().cloned().zip(0..).collect();
     let mut changed = HashSet::new();
     for Rename { old, new } in renames {
@@ -212,10 +224,7 @@ fn rename(inputs: &[Input], steps: &mut [DraftStep], renames: &[Rename]) -> Resu
     if let Some(clash) = names.iter().find(|name| !seen.insert(name.as_str())) {
         return Err(Error::new("two tensors would have this name").in_tensor(clash));
     }
-    for place in changed {
-        steps[place].step.rename(std::mem::take(&mut names[place]));
-    }
-    Ok(())
+    Ok(changed.into_iter().map(|place| (place, std::mem::take(&mut names[place]))).collect())
 }
 
 /// Measures the texts to be written. No file can be laid out without their lengths.

@@ -61,6 +61,11 @@ impl<'a> Weights<'a> {
         self.treatments.insert(tensor, Treatment::Dropped);
     }
 
+    /// Returns the treatment of a tensor.
+    pub(super) fn treatment(&self, tensor: TensorIndex) -> Option<&Treatment<'a>> {
+        self.treatments.get(&tensor)
+    }
+
     /// Returns the treatment of a tensor, once.
     pub(super) fn take(&mut self, tensor: TensorIndex) -> Option<Treatment<'a>> {
         self.treatments.remove(&tensor)
