@@ -1,5 +1,5 @@
 //! Throughput of the kernels in cache: bytes of source per second, one core, for each instruction set; of the encoder and
-//! the decoder of quantized weights, in bytes of bfloat16; and of the figures of a tensor, with the best.
+//! the decoders of quantized weights and of blocks, in bytes of bfloat16; and of the figures of a tensor, with the best.
 //!
 //! `cargo bench --bench kernels`
 
@@ -7,6 +7,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
 use std::io::Write;
 use tcast::{
+    blocks::FORMATS,
     container::{Data, Elements, Form, Tensor},
     dtype::Dtype,
     io::map::MappedFile,
@@ -111,6 +112,27 @@ fn quantized(criterion: &mut Criterion) {
     }
 }
 
+/// Each block format to bfloat16.
+fn blocks(criterion: &mut Criterion) {
+    let mut values = vec![0; 2 * COUNT];
+    for format in FORMATS.iter().filter(|format| format.dtype.is_none()) {
+        // Random bytes, of which all pairs are ordinary numbers as float16.
+        let mut state = 1_u64;
+        let mut byte = || {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            0x20 | (state >> 59) as u8
+        };
+        let input: Vec<u8> = (0..format.size(COUNT as u64).expect("whole blocks")).map(|_| byte()).collect();
+        let mut group = criterion.benchmark_group(format!("decode {}", format.name));
+        group.throughput(Throughput::Bytes(values.len() as u64));
+        for isa in Isa::available() {
+            group.bench_function(format!("{isa:?}"), |bencher| {
+                bencher.iter(|| format.decode(isa, black_box(&input), None, Dtype::Bfloat16, &mut values));
+            });
+        }
+    }
+}
+
 /// Of some more elements: what is done once for a tensor is not what is to be seen.
 fn figures(criterion: &mut Criterion) {
     const COUNT: u64 = 1 << 24;
@@ -162,6 +184,6 @@ fn weights(source: Storage, count: usize) -> Vec<u8> {
 criterion_group! {
     name = benches;
     config = Criterion::default().sample_size(20).measurement_time(std::time::Duration::from_secs(1)).warm_up_time(std::time::Duration::from_millis(300));
-    targets = kernels, quantized, figures
+    targets = kernels, quantized, blocks, figures
 }
 criterion_main!(benches);

@@ -1,7 +1,7 @@
 //! How a tensor of a model is made of the matrices that a file stores.
 
-/// The order in which a tensor takes the rows of its one or two sources. A row is all of the last dimension, and sources
-/// with leading dimensions are several matrices, each of which is assembled for itself.
+/// The order in which a tensor takes the rows of its one or two sources. A row is all of the last dimension, or an element
+/// of it. Sources with more dimensions are several matrices, each of which is assembled for itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RowOrder {
     /// The rows of the only source, in their order.
@@ -19,11 +19,14 @@ pub enum RowOrder {
 
 /// How a tensor is made of its sources: first their rows are put in order, then each matrix is transposed, then 1 is
 /// subtracted from each value.
+#[allow(clippy::struct_excessive_bools, reason = "each is a step of its own")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Assembly {
     /// True if the matrices of the first source are transposed before the rows are put in order.
     pub first_is_transposed: bool,
     pub order: RowOrder,
+    /// True if a row is a single element: the last dimension of each source is the number of rows, as in biases.
+    pub rows_are_elements: bool,
     /// True if each assembled matrix is transposed.
     pub is_transposed: bool,
     /// True if 1 is subtracted from each value, in float32.

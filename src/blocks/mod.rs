@@ -3,12 +3,30 @@
 //! A block holds the codes and scales of a few adjacent elements of a row, and a row is a whole number of blocks. A format
 //! is a row of [`FORMATS`]: its number in files, its name, and the size of a block. Plain numbers are blocks of one
 //! element. Names, numbers and sizes are those of ggml 0.26.0 (`ggml.h`, `ggml-common.h`).
+//!
+//! `decode` has a layout for each format, and turns blocks into values; `explain` takes blocks apart.
+
+#![allow(
+    clippy::float_cmp,
+    clippy::inline_always,
+    clippy::needless_bitwise_bool,
+    reason = "a loop vectorizes when all of it is inlined and without branches; equality of floats is meant exactly"
+)]
 
 mod assembly;
+mod decode;
+mod explain;
 
 pub use assembly::{Assembly, RowOrder};
+pub use explain::{BlockGrid, BlockValue};
 
 use crate::dtype::Dtype;
+use crate::kernel::Isa;
+use decode::{
+    BlockCodec, BlockLayout, Codec, Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs, Iq4Nl, Iq4Xs, Mxfp4, Nvfp4, Q1_0,
+    Q2_0, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, Q8K, Tq1_0, Tq2_0,
+};
+use std::marker::PhantomData;
 
 /// A type of ggml.
 #[derive(Debug)]
@@ -23,6 +41,8 @@ pub struct BlockFormat {
     pub bytes: u64,
     /// The type of the elements, if they are plain numbers.
     pub dtype: Option<Dtype>,
+    /// The codec of blocks, if the elements are no plain numbers.
+    codec: Option<&'static dyn Codec>,
 }
 
 impl BlockFormat {
@@ -37,6 +57,33 @@ impl BlockFormat {
     pub fn size(&self, elements: u64) -> Option<u64> {
         elements.is_multiple_of(self.elements).then(|| (elements / self.elements).checked_mul(self.bytes))?
     }
+
+    /// Decodes whole blocks to little endian float32, bfloat16, float16 or float64.
+    ///
+    /// The first three are the float32 values of ggml, multiplied by `factor` in float32, and rounded once to the target,
+    /// to nearest even. float64 values are exact, multiplied by `factor` in float64. A plain number that float32 cannot
+    /// hold is rounded to it first; a cast by a [`Kernel`](crate::kernel::Kernel) rounds it once.
+    ///
+    /// Returns true if a result is infinite or NaN, or is 0 although the value without `factor` is not. There is only one
+    /// NaN, which is positive and quiet.
+    ///
+    /// # Panics
+    /// When `blocks` is not a whole number of blocks, `out` has another length than its values, or the target is another
+    /// type.
+    pub fn decode(&self, isa: Isa, blocks: &[u8], factor: Option<f32>, target: Dtype, out: &mut [u8]) -> bool {
+        let is_float = matches!(target, Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16 | Dtype::Float64);
+        assert!(is_float, "blocks are not decoded to {target}");
+        let elements = self.elements_in(blocks);
+        assert_eq!(out.len(), elements * target.bits() as usize / 8, "the output has another length");
+        decode::decode(self, isa, blocks, factor, target, out)
+    }
+
+    /// Returns the number of elements in whole blocks.
+    fn elements_in(&self, blocks: &[u8]) -> usize {
+        let bytes = self.bytes as usize;
+        assert!(blocks.len().is_multiple_of(bytes), "{} bytes are no whole blocks of {}", blocks.len(), self.name);
+        blocks.len() / bytes * self.elements as usize
+    }
 }
 
 /// Two formats are equal if they are the same row.
@@ -49,49 +96,56 @@ impl PartialEq for BlockFormat {
 impl Eq for BlockFormat {}
 
 const fn plain(id: u32, name: &'static str, bytes: u64, dtype: Dtype) -> BlockFormat {
-    BlockFormat { id, name, elements: 1, bytes, dtype: Some(dtype) }
+    BlockFormat { id, name, elements: 1, bytes, dtype: Some(dtype), codec: None }
 }
 
-const fn blocks(id: u32, name: &'static str, elements: u64, bytes: u64) -> BlockFormat {
-    BlockFormat { id, name, elements, bytes, dtype: None }
+/// Returns the row of blocks of type `B`, with `E` elements in `G` groups.
+const fn blocks<B: BlockLayout<E, G>, const E: usize, const G: usize>(
+    id: u32,
+    name: &'static str,
+    bytes: usize,
+) -> BlockFormat {
+    assert!(size_of::<B>() == bytes, "the fields of the type have another size");
+    let codec: &BlockCodec<B, E, G> = &BlockCodec(PhantomData);
+    BlockFormat { id, name, elements: E as u64, bytes: bytes as u64, dtype: None, codec: Some(codec) }
 }
 
 /// All formats. `Q8_K` and `Q8_1` exist only in the memory of ggml, but files could hold `Q8_K`.
 pub static FORMATS: &[BlockFormat] = &[
     plain(0, "F32", 4, Dtype::Float32),
     plain(1, "F16", 2, Dtype::Float16),
-    blocks(2, "Q4_0", 32, 18),
-    blocks(3, "Q4_1", 32, 20),
-    blocks(6, "Q5_0", 32, 22),
-    blocks(7, "Q5_1", 32, 24),
-    blocks(8, "Q8_0", 32, 34),
-    blocks(10, "Q2_K", 256, 84),
-    blocks(11, "Q3_K", 256, 110),
-    blocks(12, "Q4_K", 256, 144),
-    blocks(13, "Q5_K", 256, 176),
-    blocks(14, "Q6_K", 256, 210),
-    blocks(15, "Q8_K", 256, 292),
-    blocks(16, "IQ2_XXS", 256, 66),
-    blocks(17, "IQ2_XS", 256, 74),
-    blocks(18, "IQ3_XXS", 256, 98),
-    blocks(19, "IQ1_S", 256, 50),
-    blocks(20, "IQ4_NL", 32, 18),
-    blocks(21, "IQ3_S", 256, 110),
-    blocks(22, "IQ2_S", 256, 82),
-    blocks(23, "IQ4_XS", 256, 136),
+    blocks::<Q4_0, 32, 1>(2, "Q4_0", 18),
+    blocks::<Q4_1, 32, 1>(3, "Q4_1", 20),
+    blocks::<Q5_0, 32, 1>(6, "Q5_0", 22),
+    blocks::<Q5_1, 32, 1>(7, "Q5_1", 24),
+    blocks::<Q8_0, 32, 1>(8, "Q8_0", 34),
+    blocks::<Q2K, 256, 16>(10, "Q2_K", 84),
+    blocks::<Q3K, 256, 16>(11, "Q3_K", 110),
+    blocks::<Q4K, 256, 8>(12, "Q4_K", 144),
+    blocks::<Q5K, 256, 8>(13, "Q5_K", 176),
+    blocks::<Q6K, 256, 16>(14, "Q6_K", 210),
+    blocks::<Q8K, 256, 1>(15, "Q8_K", 292),
+    blocks::<Iq2Xxs, 256, 8>(16, "IQ2_XXS", 66),
+    blocks::<Iq2Xs, 256, 16>(17, "IQ2_XS", 74),
+    blocks::<Iq3Xxs, 256, 8>(18, "IQ3_XXS", 98),
+    blocks::<Iq1S, 256, 8>(19, "IQ1_S", 50),
+    blocks::<Iq4Nl, 32, 1>(20, "IQ4_NL", 18),
+    blocks::<Iq3S, 256, 8>(21, "IQ3_S", 110),
+    blocks::<Iq2S, 256, 16>(22, "IQ2_S", 82),
+    blocks::<Iq4Xs, 256, 8>(23, "IQ4_XS", 136),
     plain(24, "I8", 1, Dtype::Int8),
     plain(25, "I16", 2, Dtype::Int16),
     plain(26, "I32", 4, Dtype::Int32),
     plain(27, "I64", 8, Dtype::Int64),
     plain(28, "F64", 8, Dtype::Float64),
-    blocks(29, "IQ1_M", 256, 56),
+    blocks::<Iq1M, 256, 16>(29, "IQ1_M", 56),
     plain(30, "BF16", 2, Dtype::Bfloat16),
-    blocks(34, "TQ1_0", 256, 54),
-    blocks(35, "TQ2_0", 256, 66),
-    blocks(39, "MXFP4", 32, 17),
-    blocks(40, "NVFP4", 64, 36),
-    blocks(41, "Q1_0", 128, 18),
-    blocks(42, "Q2_0", 64, 18),
+    blocks::<Tq1_0, 256, 1>(34, "TQ1_0", 54),
+    blocks::<Tq2_0, 256, 1>(35, "TQ2_0", 66),
+    blocks::<Mxfp4, 32, 1>(39, "MXFP4", 17),
+    blocks::<Nvfp4, 64, 4>(40, "NVFP4", 36),
+    blocks::<Q1_0, 128, 1>(41, "Q1_0", 18),
+    blocks::<Q2_0, 64, 1>(42, "Q2_0", 18),
 ];
 
 /// Formats that ggml removed: the numbers and their names.

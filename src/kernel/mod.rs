@@ -65,3 +65,4 @@ pub(crate) use isa::hidden_one;
 pub(crate) use isa::{Loop, prefetch, prefetch_behind};
 pub(crate) use look_up::{Derivation, Magnitudes, Table};
 pub(crate) use print::shortest;
+pub(crate) use round::Rounding;

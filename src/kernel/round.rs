@@ -37,7 +37,7 @@ impl Overflow {
 
 /// A target format of 16 bits or fewer, as the constants that [`Rounding::round`] needs.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rounding {
+pub(crate) struct Rounding {
     /// Mantissa bits of float32 that the target lacks.
     shift: u32,
     /// The bits that `shift` drops.
@@ -53,9 +53,9 @@ pub(super) struct Rounding {
     /// The same exponent field as an addend: see [`Rounding::round_in_range`].
     raise: u32,
     /// The largest magnitude that [`Rounding::round_in_range`] accepts.
-    pub(super) limit: u32,
+    pub(crate) limit: u32,
     /// The largest magnitude that rounds to zero: half of the smallest subnormal.
-    pub(super) zero: u32,
+    pub(crate) zero: u32,
     /// The code of -0, in formats that have none.
     pub(super) lacks: Option<u8>,
     max_finite: u32,
@@ -134,7 +134,7 @@ impl Rounding {
     /// of the source. The second result is true if the code is exact. The range of a whole block is checked afterwards:
     /// see `LossTally`.
     #[inline(always)]
-    pub(super) fn round_in_range(&self, bits: u32) -> (u32, bool) {
+    pub(crate) fn round_in_range(&self, bits: u32) -> (u32, bool) {
         let magnitude = bits & MAGNITUDE;
         // 1. The power of two whose last mantissa bit, in float32, is worth the target's last bit at this magnitude;
         //    below the smallest normal number, the bit of the subnormals. Adding it makes the adder round to nearest

@@ -1,6 +1,7 @@
 //! What the tests of the program share: a folder of its own for each, and runs that keep all that was printed.
 #![allow(dead_code, unreachable_pub, reason = "each test file is a crate of its own and uses some of this")]
 
+pub mod gguf;
 pub mod onnx;
 pub mod promises;
 

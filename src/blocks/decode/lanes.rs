@@ -1,0 +1,184 @@
+//! Decodes any number of blocks to a target type, through lanes that fit into the first-level cache.
+
+use super::real::Real;
+use super::{BlockFormat, Codec, LANE};
+use crate::dtype::Dtype;
+use crate::kernel::{Isa, Kernel, Loop, Loss, Rounding, Rules, Storage, prefetch_behind};
+
+/// Distance in bytes by which blocks are prefetched.
+const AHEAD: usize = 4096;
+
+/// The decoder of values to a target type.
+struct Lanes<'a> {
+    isa: Isa,
+    source: BlockSource<'a>,
+    factor: Option<f32>,
+    /// The cast of float32 to a narrower target, and its rounding.
+    narrow: Option<(Kernel, Rounding)>,
+}
+
+/// The origin of values.
+enum BlockSource<'a> {
+    Blocks(&'a dyn Codec),
+    /// Plain numbers, which are cast to the type of the lane.
+    Plain(Kernel),
+}
+
+/// Decodes whole blocks: see [`BlockFormat::decode`].
+pub(in crate::blocks) fn decode(
+    format: &BlockFormat,
+    isa: Isa,
+    blocks: &[u8],
+    factor: Option<f32>,
+    target: Dtype,
+    out: &mut [u8],
+) -> bool {
+    let lane_type = if target == Dtype::Float64 { target } else { Dtype::Float32 };
+    let source = match format.codec {
+        Some(codec) => BlockSource::Blocks(codec),
+        None => BlockSource::Plain(cast(format.dtype.expect("other formats have a codec"), lane_type)),
+    };
+    let narrow = if target == lane_type {
+        None
+    } else {
+        let kernel = cast(lane_type, target);
+        let rounding = kernel.rounding().expect("the target is a float of 16 bits");
+        Some((kernel, rounding))
+    };
+    let lanes = Lanes { isa, source, factor, narrow };
+    let (width, count) = (target.bits() as usize / 8, LANE / format.elements as usize);
+    let mut is_unusual = false;
+    for (blocks, out) in blocks.chunks(count * format.bytes as usize).zip(out.chunks_mut(LANE * width)) {
+        prefetch_behind(blocks, AHEAD);
+        is_unusual |= match &lanes.narrow {
+            Some((kernel, rounding)) => lanes.narrow(kernel, rounding, blocks, out),
+            None if target == Dtype::Float64 => lanes.write_float64(blocks, out.as_chunks_mut().0),
+            None => lanes.write_float32(blocks, out.as_chunks_mut().0),
+        };
+    }
+    is_unusual
+}
+
+/// All methods return true if a result is infinite or NaN, or is 0 although its value is not.
+impl Lanes<'_> {
+    fn write_float64(&self, blocks: &[u8], values: &mut [[u8; 8]]) -> bool {
+        match &self.source {
+            BlockSource::Blocks(codec) => codec.decode_float64(self.isa, blocks, values),
+            BlockSource::Plain(kernel) => widen(kernel, self.isa, blocks, values.as_flattened_mut()),
+        }
+        finish::<f64>(self.isa, values, self.factor.map(f64::from))
+    }
+
+    fn write_float32(&self, blocks: &[u8], values: &mut [[u8; 4]]) -> bool {
+        self.decode_float32(blocks, values);
+        finish::<f32>(self.isa, values, self.factor)
+    }
+
+    fn decode_float32(&self, blocks: &[u8], values: &mut [[u8; 4]]) {
+        match &self.source {
+            BlockSource::Blocks(codec) => codec.decode_float32(self.isa, blocks, values),
+            BlockSource::Plain(kernel) => widen(kernel, self.isa, blocks, values.as_flattened_mut()),
+        }
+    }
+
+    fn narrow(&self, kernel: &Kernel, rounding: &Rounding, blocks: &[u8], out: &mut [u8]) -> bool {
+        let factor = self.factor.unwrap_or(1.0);
+        if let BlockSource::Blocks(codec) = &self.source
+            && kernel.storages()[1].dtype == Dtype::Bfloat16
+            && codec.decode_bfloat16(self.isa, blocks, factor, *rounding, out.as_chunks_mut().0)
+        {
+            return false;
+        }
+        let mut lane = [[0; 4]; LANE];
+        let lane = &mut lane[..out.len() / 2];
+        self.decode_float32(blocks, lane);
+        // Nearly all lanes have ordinary numbers only.
+        if self.isa.run(NarrowLoop { values: lane, factor, rounding: *rounding, out: out.as_chunks_mut().0 }) {
+            return false;
+        }
+        let is_unusual = finish(self.isa, lane, self.factor);
+        let counts = kernel.run_on(self.isa, lane.as_flattened(), out, lane.len()).unwrap_or_default();
+        is_unusual || counts[Loss::Infinite] + counts[Loss::Flushed] != 0
+    }
+}
+
+/// Casts all of `numbers`, which have whole bytes and so cannot be malformed.
+fn widen(kernel: &Kernel, isa: Isa, numbers: &[u8], values: &mut [u8]) {
+    let count = 8 * numbers.len() / kernel.storages()[0].dtype.bits() as usize;
+    let _ = kernel.run_on(isa, numbers, values, count);
+}
+
+fn cast(source: Dtype, target: Dtype) -> Kernel {
+    let [source, target] = [source, target].map(Storage::packed);
+    Kernel::cast(source, target, &Rules::LOSSLESS).expect("numbers can be cast to floats")
+}
+
+/// Multiplies values, and replaces each NaN by the only one that is written.
+fn finish<N: Real>(isa: Isa, values: &mut [N::Bytes], factor: Option<N>) -> bool {
+    let is_unusual = isa.run(FinishLoop { values, factor });
+    if is_unusual {
+        for bytes in values {
+            if N::from_bytes(*bytes).is_nan() {
+                *bytes = N::NAN.to_bytes();
+            }
+        }
+    }
+    is_unusual
+}
+
+/// The loop over values that are complete but for a factor.
+struct FinishLoop<'a, N: Real> {
+    values: &'a mut [N::Bytes],
+    factor: Option<N>,
+}
+
+impl<N: Real> Loop for FinishLoop<'_, N> {
+    type Result = bool;
+
+    #[inline(always)]
+    fn run(self) -> bool {
+        let mut marks = N::Bits::default();
+        if let Some(factor) = self.factor {
+            for bytes in self.values {
+                let value = N::from_bytes(*bytes);
+                let product = value * factor;
+                marks = marks | N::mark(value, product);
+                *bytes = product.to_bytes();
+            }
+        } else {
+            for bytes in self.values {
+                let value = N::from_bytes(*bytes);
+                marks = marks | N::mark(value, value);
+            }
+        }
+        N::is_marked(marks)
+    }
+}
+
+/// The loop that multiplies values and rounds them to floats of 16 bits. Returns false if a result could be infinite or
+/// NaN, or is 0 although its value is not; all results are then unspecified.
+struct NarrowLoop<'a> {
+    values: &'a [[u8; 4]],
+    factor: f32,
+    rounding: Rounding,
+    out: &'a mut [[u8; 2]],
+}
+
+impl Loop for NarrowLoop<'_> {
+    type Result = bool;
+
+    #[inline(always)]
+    fn run(self) -> bool {
+        // Magnitudes are signed integers, because all instruction sets can compare these.
+        let (mut largest, mut smallest) = (0, i32::MAX);
+        for (bytes, out) in self.values.iter().zip(self.out) {
+            let value = f32::from_le_bytes(*bytes);
+            let bits = (value * self.factor).to_bits();
+            let magnitude = (bits & 0x7fff_ffff) as i32;
+            largest = largest.max(magnitude);
+            smallest = smallest.min(if value == 0.0 { i32::MAX } else { magnitude });
+            *out = (self.rounding.round_in_range(bits).0 as u16).to_le_bytes();
+        }
+        largest as u32 <= self.rounding.limit && smallest as u32 > self.rounding.zero
+    }
+}
