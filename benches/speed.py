@@ -32,6 +32,16 @@ CASTS = [
 ]
 # Layouts of quantized weights, by the name of the job.
 DECODES = ["block FP8 -> bfloat16", "NVFP4 -> bfloat16", "W4A16 -> bfloat16", "GPTQ -> bfloat16", "gpt-oss -> bfloat16"]
+# Types of ggml: how a block is made of a scale from 0 to 1, a float16 number, and of random bytes; and the number of its values.
+BLOCKS = {
+    "Q8_0": (lambda scale, codes: scale + codes(32), 32),
+    "Q4_0": (lambda scale, codes: scale + codes(16), 32),
+    "Q4_K": (lambda scale, codes: scale + scale + codes(140), 256),
+    "Q6_K": (lambda scale, codes: codes(208) + scale, 256),
+    "MXFP4": (lambda scale, codes: bytes([100 + codes(1)[0] % 24]) + codes(16), 32),
+}
+NUMBERS = {"Q8_0": 8, "Q4_0": 2, "Q4_K": 12, "Q6_K": 14, "MXFP4": 39}
+GGUFS = [f"GGUF {name} -> bfloat16" for name in BLOCKS]
 # Schemes of `tcast quantize`.
 ENCODES = ["bfloat16 -> fp8", "bfloat16 -> fp8-block", "bfloat16 -> int4", "bfloat16 -> nvfp4", "bfloat16 -> mxfp4"]
 # Quantized weights whose codes move to another layout.
@@ -169,6 +179,29 @@ def make_quantized(folder, job, values):
                 length -= file.write(content[:length])
     with open(os.path.join(folder, "config.json"), "w") as file:
         json.dump({"torch_dtype": "bfloat16", "quantization_config": config}, file)
+
+
+def make_gguf(path, name, values):
+    """A GGUF file of weights of a type, with `values` values; codes and scales are ordinary and repeat."""
+    import random
+    if os.path.exists(path):
+        return
+    random.seed(1)
+    block, elements = BLOCKS[name]
+    rows, columns = 4096, 8192
+    content = b"".join(block(struct.pack("<e", 0.001 + random.random() / 100), random.randbytes) for _ in range(1 << 13))
+    repeats = rows * columns // elements >> 13
+    text = lambda text: struct.pack("<Q", len(text)) + text.encode()
+    tensors = range(values // (rows * columns))
+    header = b"GGUF" + struct.pack("<I2Q", 3, len(tensors), 1) + text("general.architecture") + struct.pack("<I", 8) + text("flux")
+    for index in tensors:
+        place = struct.pack("<I2QIQ", 2, columns, rows, NUMBERS[name], index * repeats * len(content))
+        header += text(f"layers.{index}.weight") + place
+    with open(path, "wb") as file:
+        file.write(header + bytes(-len(header) % 32))
+        for _ in tensors:
+            for _ in range(repeats):
+                file.write(content)
 
 
 def fill_and_free(size):
@@ -330,7 +363,12 @@ class Bench:
 
     def decode(self, job):
         """The limit against tcast, with one thread and with two."""
-        source = self.quantized(job)
+        if job in GGUFS:
+            name = job.split(" ")[1]
+            source = os.path.join(self.folder, f"{name}.gguf")
+            make_gguf(source, name, self.args.gib << 28)
+        else:
+            source = self.quantized(job)
         self.against_limit(job, source, [TCAST, "dequantize", source, "--to", "bfloat16", "-o", self.output, "-q"] + self.sync)
 
     def encode(self, job):
@@ -374,7 +412,7 @@ class Bench:
             self.compare(name, {"tcast, one giant": [*giant, f"-j{threads}"], f"tcast, {what}": [*many, f"-j{threads}"]})
 
     def run(self, job):
-        if job in DECODES:
+        if job in DECODES + GGUFS:
             self.decode(job)
         elif job in MOVES:
             self.move(job)
@@ -430,7 +468,7 @@ class Bench:
 
 
 def main():
-    jobs = [f"{source} -> {target}" for source, target in CASTS] + DECODES + ENCODES + MOVES + OTHERS
+    jobs = [f"{source} -> {target}" for source, target in CASTS] + DECODES + GGUFS + ENCODES + MOVES + OTHERS
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gib", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=5)

@@ -12,6 +12,8 @@ cp "$fixtures/onnx_models/basic_pitch_nmp.onnx" basic_pitch.onnx
 cp "$fixtures/onnx_models/ort_nbits.onnx" quantized.onnx
 cp -R "$fixtures/checkpoints/llama-tiny-bf16" llama
 cp -R "$fixtures/checkpoints/llama-fp8" tiny-fp8
+cp "$fixtures/gguf/tiny.gguf" tiny.gguf
+cp -R "$fixtures/gguf/tiny-llama" tiny-llama
 mkdir -p weights/more
 for name in "first layer" head more/bias; do
     cp "$fixtures/weights_f32.npy" "weights/$name.npy"

@@ -81,7 +81,7 @@ fn every_file_of_the_corpus_is_read_as_what_it_is() {
         let dtype: Dtype = dtype.parse().unwrap_or_else(|error| panic!("{error}"));
         let form = match tensor.elements {
             Elements::Typed(form) => form,
-            Elements::Opaque => panic!("{path} {name} is not supported"),
+            Elements::Opaque | Elements::Blocks(_) => panic!("{path} {name} is not supported"),
             Elements::Untyped(_) => Form::Numbers(Storage::per_byte(dtype)), // `<V1`: the file does not say
         };
         assert_eq!(form.dtype(), dtype, "{path} {name}");

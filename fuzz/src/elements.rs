@@ -82,6 +82,9 @@ pub(crate) fn values(tensor: &Tensor, input: &Input) -> Result<Values> {
             Values::Numbers(storage.dtype, plain)
         }
         Elements::Opaque => Values::Opaque(fill(&mut reader, tensor.count)?),
+        Elements::Blocks(format) => {
+            Values::Opaque(fill(&mut reader, format.size(tensor.count).expect("checked above"))?)
+        }
         Elements::Untyped(width) => Values::Untyped(width, fill(&mut reader, tensor.count * u64::from(width))?),
     };
     reader.finish()?;

@@ -4,6 +4,7 @@
 mod cast_any;
 mod checkpoint;
 mod elements;
+mod gguf;
 mod models;
 mod quantized;
 mod strings;
@@ -11,6 +12,7 @@ mod trial;
 
 pub use cast_any::cast_any;
 pub use checkpoint::checkpoint_index;
+pub use gguf::gguf_header;
 pub use quantized::quantized_config;
 pub use strings::string_parsing;
 
@@ -20,10 +22,11 @@ use trial::{MIB, probe};
 pub type Check = fn(&[u8]);
 
 /// Every target, by the name that it has in `fuzz_targets` and in `fixtures/fuzz`.
-pub static TARGETS: [(&str, Check); 10] = [
+pub static TARGETS: [(&str, Check); 11] = [
     ("npy_header", npy_header),
     ("safetensors_header", safetensors_header),
     ("safetensors_readers", safetensors_readers),
+    ("gguf_header", gguf_header),
     ("onnx_walk", onnx_walk),
     ("onnx_model", onnx_model),
     ("zip_members", zip_members),

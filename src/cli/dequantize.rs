@@ -34,9 +34,10 @@ pub struct DequantizeArgs {
     #[arg(
         required_unless_present = "finish",
         value_name = "MODEL",
-        help = "A .safetensors file, a folder of shards, or an ONNX model",
+        help = "A .safetensors or .gguf file, a folder of shards, or an ONNX model",
         long_help = "A .safetensors file, or a folder of shards with or without an index; config.json describes how \
-                       the weights are quantized. Or an ONNX model (.onnx) with DequantizeLinear nodes."
+                       the weights are quantized. Or a GGUF model (.gguf), of which any part may be named, or an ONNX \
+                       model (.onnx) with DequantizeLinear nodes."
     )]
     pub model: Option<PathBuf>,
 
@@ -81,6 +82,10 @@ const EXAMPLES: &str = "Examples:
       merges the shards into one file
   tcast dequantize llama-fp8 --exclude \"*.mlp.*\" -o llama-mixed
       leaves these weights quantized; config.json lists the modules that are not
+  tcast dequantize tiny.gguf
+      writes tiny.bfloat16.safetensors, with the names of the GGUF model
+  tcast dequantize tiny.gguf --names huggingface --config tiny-llama -o decoded
+      writes a checkpoint with the names of transformers, and the config of tiny-llama
   tcast dequantize quantized.onnx -o plain.onnx
       computes the DequantizeLinear nodes of weights
   tcast dequantize llama-fp8 --dry-run

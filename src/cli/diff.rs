@@ -1,6 +1,7 @@
 //! The arguments of `tcast diff`.
 
 use super::{INPUT_NOTE, ViewArgs, one_input, with_note};
+use crate::container::checkpoint::Naming;
 use crate::dtype::Dtype;
 use clap::Args;
 use std::path::PathBuf;
@@ -37,6 +38,8 @@ sides have them.",
       reads opaque bytes as float8
   tcast diff llama llama-fp8
       shows the errors of a quantized checkpoint
+  tcast diff tiny.gguf tiny-llama --names huggingface --tolerance 0.02
+      compares a GGUF model with the model that it was made from
 
 Reports:
   tcast cast model.safetensors --to f16 --hash --report r.json
@@ -91,6 +94,12 @@ pub struct DiffArgs {
     /// T is the value of --tolerance, or 0. NaN and Inf must be equal.
     #[arg(long, value_name = "R", allow_negative_numbers = true)]
     pub rtol: Option<ToleranceArg>,
+
+    /// GGUF models: the names of tensors, as in the file or as on Hugging Face
+    ///
+    /// With huggingface, a GGUF model can be compared with the model that it was made from.
+    #[arg(long, value_enum, default_value_t, hide_short_help = true)]
+    pub names: Naming,
 
     /// Read opaque bytes (V1, u1, U8) as this type
     ///

@@ -40,7 +40,7 @@ Convert tensor files between number formats, bit for bit as ONNX Cast does
   tcast inspect model.safetensors --stats         contents and statistics
   tcast diff before.npy after.npy                 how two files differ
 
-Files are .npy, .npz, .safetensors, ONNX (.onnx, .pb) and folders of shards.
+Files are .npy, .npz, .safetensors, .gguf, .onnx, .pb and folders of shards.
 The flags of a command: tcast cast -h; everything about it: tcast cast --help";
 
 const EXAMPLES: &str = "Examples:
@@ -265,12 +265,12 @@ pub struct ReportArgs {
 
 /// Describes one input.
 fn one_input() -> String {
-    format!("A {} file, or a folder of shards", known_formats())
+    format!("A {} file, or a folder", known_formats())
 }
 
 /// Describes several inputs.
 fn some_inputs() -> String {
-    format!("{} files, or folders of shards", known_formats())
+    format!("{} files, or folders", known_formats())
 }
 
 /// Returns a long help that starts like the short one.
@@ -279,7 +279,7 @@ fn with_note(text: &str, note: &str) -> String {
 }
 
 const INPUT_NOTE: &str = "A .onnx file is an ONNX model, and a .pb file an ONNX tensor. Shards are .safetensors files, \
-                          with or without an index.";
+                          with or without an index, or the .gguf files of a split model, of which any can be named.";
 
 const SEVERAL_NOTE: &str =
     "Each of several inputs gets its own output, with its own name in the folder that -o names, or next to the input.";

@@ -22,7 +22,8 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
     }
     check(args)?;
     let (options, quiet) = (&args.options, args.file.quiet);
-    let source = &open_model(args.model.as_ref(), threads(args.file.threads), &Console { is_quiet: quiet })?;
+    let console = Console { is_quiet: quiet };
+    let source = &open_model(args.model.as_ref(), &options.tensors, threads(args.file.threads), &console)?;
     let model = LogicalCheckpoint::open(source)?;
     if model.is_model() && options.keep_activation_scales {
         let error =
@@ -31,7 +32,8 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
     }
     let left: Vec<String> = model.nodes_with_codes().collect();
     let wanted = options.tensors.selection();
-    let names: Vec<&str> = model.found.weights.iter().map(|weight| &*weight.name).collect();
+    let plain = model.plain_weights();
+    let names: Vec<&str> = model.found.weights.iter().chain(&plain).map(|weight| &*weight.name).collect();
     check_matched(&wanted, &names, options.tensors.allow_unmatched, quiet)
         .map_err(|error| error.in_file(&source.path))?;
     let job = job_of_shards(Operator::Dequantize, &args.file, &args.shards, &args.reports);

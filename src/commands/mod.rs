@@ -43,6 +43,7 @@ use crate::io::output::is_standard_output;
 use crate::io::temporaries::Run;
 use crate::job;
 use crate::kernel::Isa;
+use crate::options::TensorOptions;
 use crate::select::Selection;
 use crate::text::{counted, first_few, is, path_text, shorten, visible};
 use crate::threads::cores;
@@ -113,9 +114,14 @@ fn check_standard_output(output: &Path, json: bool) -> Result<(), Error> {
     Ok(())
 }
 
-fn open_model(model: Option<&PathBuf>, threads: usize, observer: &Console) -> Result<Checkpoint, Error> {
+fn open_model(
+    model: Option<&PathBuf>,
+    tensors: &TensorOptions,
+    threads: usize,
+    observer: &Console,
+) -> Result<Checkpoint, Error> {
     let inputs = model.map(std::slice::from_ref).unwrap_or_default();
-    let mut opened = job::open(inputs, job::Publish::Together, threads, observer, |error, _| error)?;
+    let mut opened = job::open(inputs, &tensors.naming, (job::Publish::Together, threads), observer, |error, _| error)?;
     Ok(opened.pop().expect("clap requires a model"))
 }
 

@@ -1,9 +1,9 @@
 //! Reports of a running job on standard error: warnings and progress bars.
 
-use super::messages::{print_error, print_message, warn, warn_of_abandoned};
+use super::messages::{note, print_error, print_message, warn, warn_of_abandoned};
 use crate::io::temporaries::{Kept, Start};
 use crate::progress::{self, Notice, Observer, Progress, ShardProgress, Shards};
-use crate::text::{as_glob, first_few, flag_with, path_text, shorten};
+use crate::text::{as_glob, counted, first_few, flag_with, path_text, shorten};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -26,6 +26,10 @@ impl Observer for Console {
             Notice::NoArray(name) => warn(&format!("'{}' is not an array and is left out", shorten(name))),
             Notice::NoMetadata(extension) => {
                 warn(&format!("the metadata is left out: a .{extension} file has no place for it"));
+            }
+            Notice::NoLists(lists) => {
+                let names = first_few(lists.iter().map(|(key, _)| key), 3);
+                note(&format!("{} of the metadata left out: {names}", counted(lists.len() as u64, "list")));
             }
             Notice::Note(note) => warn(note),
             Notice::ScalesCast(names) => warn_of_scales(names),

@@ -29,7 +29,7 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
     }
     check(args)?;
     let (options, console) = (&args.options, Console { is_quiet: args.file.quiet });
-    let source = &open_model(args.model.as_ref(), threads(args.file.threads), &console)?;
+    let source = &open_model(args.model.as_ref(), &options.tensors, threads(args.file.threads), &console)?;
     let model = open_to_quantize(source, options)?;
     check_model(options, &model)?;
     check_patterns(args, &model)?;

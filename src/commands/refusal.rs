@@ -5,7 +5,7 @@ use crate::error::{Error, Kind};
 use crate::job::FailOn;
 use crate::kernel::{Condition, First, Loss};
 use crate::operator::Operator;
-use crate::quant::{self, Layout};
+use crate::quant::{self, GGUF, Layout};
 use crate::report::{Report, TensorReport};
 use crate::select::loaded::LoadedSet;
 use crate::select::policy::Policy;
@@ -81,9 +81,10 @@ impl Report<'_> {
                 more = " and one more for each";
             }
         }
-        // If no weight were quantized, that would be an error too.
+        // If no weight were quantized, that would be an error too. Weights in blocks cannot stay as they are.
         let mut quantized = self.tensors().filter(|tensor| tensor.quantized.is_some());
-        if !self.is_quantized() || quantized.any(|tensor| !seen.contains(&rule(tensor))) {
+        let can_stay = !refused.iter().any(|tensor| tensor.layout.as_deref() == Some(GGUF.name));
+        if can_stay && (!self.is_quantized() || quantized.any(|tensor| !seen.contains(&rule(tensor)))) {
             let is_coded =
                 |tensor: &&TensorReport| tensor.quantized.as_ref().is_some_and(|it| it.source_layout.is_some());
             let leave = match (refused.iter().any(is_coded), refused.len()) {

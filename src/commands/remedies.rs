@@ -93,6 +93,8 @@ pub fn remedy(error: &Error) -> Option<String> {
         Kind::Codes { model: Some(model), .. } => format!("tcast dequantize {}", quoted(model)),
         Kind::Codes { globs: Some(globs), model: None } => without_codes(globs),
         Kind::Undecoded => "--force-codes treats all of its tensors as values".to_owned(),
+        Kind::InBlocks => format!("decode the weights: tcast dequantize {}", quoted(error.path()?)),
+        Kind::Unmapped => "keep the names of the file with --names file".to_owned(),
         Kind::OfModel => {
             let model = quoted(error.path().unwrap_or(Path::new("MODEL.onnx")));
             format!("take its tensors out first: tcast cast {model} --to float32 --exclude '*' -o FILE.safetensors")

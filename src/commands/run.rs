@@ -1,16 +1,17 @@
 //! Shared code of all commands that convert: makes a job from the arguments, and runs it.
 
+use super::messages::note;
 use super::observer::Console;
 use super::report_file::ReportFile;
 use super::results::{Several, Task, show, show_skipped};
 use super::{check_matched, check_standard_output, threads};
 use crate::cli::{FileArgs, ReportArgs, ShardArgs};
 use crate::container;
-use crate::container::checkpoint::Checkpoint;
+use crate::container::checkpoint::{Checkpoint, Naming};
 use crate::error::{Error, Result};
 use crate::job::{self, IfExists, Job, Measures};
 use crate::operator::Operator;
-use crate::options::ModelOptions;
+use crate::options::{ModelOptions, TensorOptions};
 use crate::select::Selection;
 use crate::text::quoted;
 use std::mem::ManuallyDrop;
@@ -56,16 +57,16 @@ pub(super) fn open(
     inputs: &[PathBuf],
     (job, file): (&Job, &FileArgs),
     selection: &Selection,
-    allow_unmatched: bool,
+    tensors: &TensorOptions,
 ) -> Result<ManuallyDrop<Vec<Checkpoint>>> {
     let console = Console { is_quiet: file.quiet };
     let explain = |error, input: &Path| may_be_output(error, inputs, file, input);
     // Never dropped: the process ends soon, and the system takes back memory faster than tensor by tensor.
-    let sources = ManuallyDrop::new(job::open(inputs, job.publish, job.threads, &console, explain)?);
+    let sources = ManuallyDrop::new(job::open(inputs, &tensors.naming, (job.publish, job.threads), &console, explain)?);
     // Without patterns, the names are not needed, and there may be a million of them.
     let has_patterns = selection.has_patterns();
     let names: Vec<&str> = sources.iter().filter(|_| has_patterns).flat_map(Checkpoint::names).collect();
-    check_matched(selection, &names, allow_unmatched, file.quiet).map_err(|error| match inputs {
+    check_matched(selection, &names, tensors.allow_unmatched, file.quiet).map_err(|error| match inputs {
         [input] => error.in_file(input),
         _ => error,
     })?;
@@ -82,6 +83,10 @@ pub(super) fn convert<'a>(mut task: Task<'a>, sources: &'a [Checkpoint], start: 
         check_standard_output(output, args.json && !args.dry_run)?;
     }
     let mut prepared = task.conversion.prepare(sources, &console)?;
+    let lacks_config = |source: &Checkpoint| source.naming == Naming::HuggingFace && source.base.is_none();
+    if !args.quiet && sources.iter().any(lacks_config) {
+        note("the output has no config.json: --config FOLDER takes it from the original model");
+    }
     let (task, job) = (&task, &task.conversion.job);
     let report_file = task.report.filter(|_| prepared.has_work()).map(|path| {
         // `--resume` replaces it, and so does a part that was done before. A report of another part stays.

@@ -80,6 +80,8 @@ pub struct Contents {
     pub tensors: Vec<Tensor>,
     /// Names and values, in the order of the file; `None` if the file has no such section.
     pub metadata: Option<Vec<(String, String)>>,
+    /// Names of lists in the metadata, with their first elements: other formats cannot hold them.
+    pub lists: Vec<(String, String)>,
     /// Other files with tensors of this file.
     pub beside: Vec<MappedFile>,
     /// Names of the contents other than tensors.
@@ -163,7 +165,6 @@ fn foreign_format(bytes: &[u8], path: &Path) -> Option<Error> {
         (b"\x80\x02", "is a Python pickle (an old PyTorch checkpoint), which can run code and is never opened", PICKLE),
         (b"\x80\x04", "is a Python pickle, which can run code and is never opened", PICKLE),
         (b"\x80\x05", "is a Python pickle, which can run code and is never opened", PICKLE),
-        (b"GGUF", "is a GGUF file, which tcast does not read", "read it with gguf.GGUFReader and save the tensors"),
         (b"\x89HDF", "is an HDF5 file, which tcast does not read", "read it with h5py and save it with numpy.save"),
         (b"\x1f\x8b", GZIP, "gunzip it first"),
         (b"version https://git-lfs", LFS, ""),

@@ -8,6 +8,7 @@
 #[allow(clippy::must_use_candidate, reason = "for users of the crate only")]
 pub mod checkpoint;
 mod gather;
+pub(crate) mod gguf;
 mod input;
 mod json;
 mod layout;
@@ -54,7 +55,7 @@ use std::path::Path;
 
 /// Every container; the first that recognises a file's first bytes reads it.
 pub static CONTAINERS: &[&dyn Container] =
-    &[&npy::Npy, &npz::Npz, &safetensors::Safetensors, &onnx::Onnx, &onnx::model::OnnxModel];
+    &[&npy::Npy, &npz::Npz, &safetensors::Safetensors, &gguf::Gguf, &onnx::Onnx, &onnx::model::OnnxModel];
 
 /// The format of the shards of a checkpoint.
 #[doc(hidden)] // for tests
@@ -130,6 +131,8 @@ pub struct FormatInfo {
     pub metadata: Metadata,
     /// A file holds more than tensors, so it can only be made from another file of the format.
     pub is_changed_only: bool,
+    /// tcast reads files of the format, and writes none: outputs without a name are in the format of shards.
+    pub is_read_only: bool,
     /// Extension of the shards, if a checkpoint can be a folder of files of this format.
     pub shards: Option<&'static str>,
 }
@@ -172,8 +175,8 @@ pub(crate) fn formats(are_meant: impl Fn(&dyn Container) -> bool) -> String {
 /// Adds to an error the formats that can hold the tensors, one or several, if there are any.
 fn with_formats(error: Error, are_several: bool, can_hold: &dyn Fn(&dyn Container) -> bool) -> Error {
     let able = formats(|other| {
-        let FormatInfo { is_changed_only, holds_one, .. } = other.format_info();
-        can_hold(other) && !(is_changed_only || are_several && holds_one)
+        let FormatInfo { is_changed_only, is_read_only, holds_one, .. } = other.format_info();
+        can_hold(other) && !(is_changed_only || is_read_only || are_several && holds_one)
     });
     if able.is_empty() { error } else { error.remedy(format!("name an output that ends in {able}")) }
 }

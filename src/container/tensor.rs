@@ -2,8 +2,9 @@
 
 use super::reader::Streamed;
 use super::text::TextForm;
+use crate::blocks::BlockFormat;
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::kernel::Storage;
 use crate::text::shorten;
 use std::borrow::Cow;
@@ -44,12 +45,17 @@ impl Tensor {
     pub(crate) fn type_name(&self) -> Cow<'static, str> {
         match self.elements {
             Elements::Typed(form) => Cow::Borrowed(form.dtype().name()),
+            Elements::Blocks(format) => Cow::Borrowed(format.name),
             Elements::Untyped(bytes) => Cow::Owned(format!("{bytes}-byte opaque")),
             Elements::Opaque => Cow::Borrowed("unsupported"),
         }
     }
 
     pub(crate) fn refusal(&self) -> Error {
+        if let Elements::Blocks(format) = self.elements {
+            let what = format!("holds codes and scales in blocks of {}, and no values", format.name);
+            return Error::new(what).of(Kind::InBlocks);
+        }
         let code = self.stored.trim_start_matches(['<', '>', '|', '=']);
         let meaning = match code.strip_suffix(|c: char| c.is_ascii_digit()).unwrap_or(code) {
             "O" => " (Python objects in a pickle, which can run code and is never opened)",
@@ -65,6 +71,8 @@ impl Tensor {
 pub enum Elements {
     /// Elements of a known type.
     Typed(Form),
+    /// Elements in blocks, each with codes and scales: a quantized weight in one tensor.
+    Blocks(&'static BlockFormat),
     /// Elements of this many opaque bytes each; the file does not give their meaning.
     Untyped(u32),
     /// Elements of a type that tcast does not know: the bytes can only be copied within the format.
@@ -87,6 +95,7 @@ impl Elements {
     pub fn bytes(self, count: u64) -> Option<u64> {
         match self {
             Self::Typed(form) => form.bytes(count),
+            Self::Blocks(format) => format.size(count),
             Self::Untyped(bytes) => count.checked_mul(bytes.into()),
             Self::Opaque => Some(count),
         }

@@ -34,8 +34,12 @@ impl<'a> FileConversion<'a> {
         sources: impl IntoIterator<Item = &'a Checkpoint>,
         options: &CastOptions,
     ) -> Result<Self> {
-        let renamed = |source: &'a Checkpoint| Recoding::rename(source, &options.tensors.rename);
-        let recodings = sources.into_iter().map(renamed).collect::<Result<_>>()?;
+        let selection = options.selection();
+        let recoding = |source: &'a Checkpoint| match Recoding::assemble(source, &selection)? {
+            None => Recoding::rename(source, &options.tensors.rename),
+            assembled => Ok(assembled),
+        };
+        let recodings = sources.into_iter().map(recoding).collect::<Result<_>>()?;
         let job = Job {
             to: options.to,
             force_codes: options.force_codes,
@@ -46,7 +50,7 @@ impl<'a> FileConversion<'a> {
             options: RecordedOptions::of(options),
             ..*job
         };
-        Ok(Self { job, selection: options.selection(), from: options.tensors.from, recodings, config: None })
+        Ok(Self { job, selection, from: options.tensors.from, recodings, config: None })
     }
 
     /// Reinterprets the bits of the selected tensors.
@@ -56,7 +60,14 @@ impl<'a> FileConversion<'a> {
         sources: impl IntoIterator<Item = &'a Checkpoint>,
         options: &crate::options::BitcastOptions,
     ) -> Result<Self> {
-        let renamed = |source: &'a Checkpoint| Recoding::rename(source, &options.tensors.rename);
+        let renamed = |source: &'a Checkpoint| {
+            if let Some(tensor) = source.assembled.first() {
+                let error =
+                    Error::new("has its values in another order than the file, and tcast does not copy its bits");
+                return Err(error.of(Kind::Unmapped).in_tensor(&tensor.name).in_file(&source.path));
+            }
+            Recoding::rename(source, &options.tensors.rename)
+        };
         let recodings = sources.into_iter().map(renamed).collect::<Result<_>>()?;
         let job =
             Job { to: options.to, force_codes: options.force_codes, options: RecordedOptions::of(options), ..job };

@@ -8,7 +8,7 @@ use crate::container::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
 use crate::job::{self, IfExists, Job};
 use crate::operator::Operator;
-use crate::options::{CastOptions, DequantizeOptions, QuantizeOptions};
+use crate::options::{CastOptions, DequantizeOptions, NamingOptions, QuantizeOptions};
 use crate::progress::{Cancel, Never, Notice, Observer, Progress, ShardProgress, Silent};
 use crate::read::LogicalCheckpoint;
 use crate::report::Report;
@@ -127,7 +127,8 @@ impl Settings<'_> {
     ) -> Result<Report<'static>> {
         options.attributes.check()?;
         let operator = Operator::Cast(options.attributes);
-        self.convert(operator, (input.as_ref(), output.as_ref()), |source, job, _| {
+        let naming = &options.tensors.naming;
+        self.convert(operator, naming, (input.as_ref(), output.as_ref()), |source, job, _| {
             FileConversion::cast(job, [source], options)
         })
     }
@@ -143,7 +144,8 @@ impl Settings<'_> {
         options: &DequantizeOptions,
     ) -> Result<Report<'static>> {
         check_target(options)?;
-        self.convert(Operator::Dequantize, (input.as_ref(), output.as_ref()), |source, job, _| {
+        let naming = &options.tensors.naming;
+        self.convert(Operator::Dequantize, naming, (input.as_ref(), output.as_ref()), |source, job, _| {
             FileConversion::dequantize(job, &LogicalCheckpoint::open(source)?, options)
         })
     }
@@ -161,7 +163,8 @@ impl Settings<'_> {
         if options.layout_in_effect().is_none() {
             return Err(Error::usage("there is no scheme and no layout to quantize to"));
         }
-        self.convert(Operator::Quantize, (input.as_ref(), output.as_ref()), |source, job, caller| {
+        let naming = &options.tensors.naming;
+        self.convert(Operator::Quantize, naming, (input.as_ref(), output.as_ref()), |source, job, caller| {
             let model = open_to_quantize(source, options)?;
             let plan = plan_quantization(&model, options, job, caller)?;
             Ok(FileConversion::quantize(job, &model, options, plan))
@@ -171,6 +174,7 @@ impl Settings<'_> {
     fn convert(
         &self,
         operator: Operator,
+        naming: &NamingOptions,
         (input, output): (&Path, &Path),
         decide: impl for<'i> FnOnce(&'i Checkpoint, &Job<'i>, &Caller) -> Result<FileConversion<'i>>,
     ) -> Result<Report<'static>> {
@@ -184,7 +188,8 @@ impl Settings<'_> {
         };
         let job = Job { threads: self.threads.map_or(job.threads, Into::into), ..job };
         let caller = Caller(self.progress);
-        let sources = job::open(&[input.to_owned()], job.publish, job.threads, &caller, |error, _| error)?;
+        let inputs = [input.to_owned()];
+        let sources = job::open(&inputs, naming, (job.publish, job.threads), &caller, |error, _| error)?;
         let mut conversion = decide(&sources[0], &job, &caller)?;
         let prepared = conversion.prepare(&sources, &caller)?;
         let mut report = None;

@@ -81,6 +81,10 @@ pub enum Kind {
     },
     /// The model is quantized in a way that tcast does not decode, and could be converted as if all tensors held values.
     Undecoded,
+    /// The tensor consists of blocks with codes and scales, which can only be decoded or quantized again.
+    InBlocks,
+    /// The tensors of a model cannot be named as in Hugging Face, but could keep the names of the file.
+    Unmapped,
     /// A value is out of the range of an integer type, and the rule for such values is to fail.
     OutOfRange,
     /// The operation is impossible for an ONNX model, and possible for its tensors.

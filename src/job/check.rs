@@ -63,6 +63,9 @@ pub(super) fn plans<'a, T>(
     Ok((plans, checked))
 }
 
+/// Maximum bytes of a shard by default, as in transformers, if the input is not a folder of shards.
+const USUAL: u64 = 5_000_000_000;
+
 /// Plans a folder of shards.
 pub(super) fn plans_of_shards<'a>(
     job: &Job,
@@ -70,7 +73,12 @@ pub(super) fn plans_of_shards<'a>(
     observer: &dyn Observer,
 ) -> Result<(Vec<Plan<'a>>, Spread)> {
     check_model_options(job, route, container::SHARDS)?;
-    let spread = job.max_shard_size.map_or(Spread::AsInputs, Spread::UpTo);
+    let is_divided = route.input.source.folder.is_none();
+    let spread = match job.max_shard_size {
+        Some(most) => Spread::UpTo(most),
+        None if is_divided => Spread::UpTo(USUAL),
+        None => Spread::AsInputs,
+    };
     let (plans, ()) = plans(job, route, (container::SHARDS, spread), observer, |_| Ok(()))?;
     Ok((plans, spread))
 }
@@ -112,7 +120,10 @@ fn check_renames(source: &Checkpoint, target: &dyn Container, selection: &Select
     let is_renamed = |name| selection.renames.iter().any(|rename| rename.old == name);
     let Some(name) = source.names().find(|name| is_renamed(*name)) else { return Ok(()) };
     let error = Error::usage(format!("cannot be renamed: a .{extension} file has no place for a name"));
-    let formats = container::formats(|format| format.format_info().has_names && !format.format_info().is_changed_only);
+    let formats = container::formats(|format| {
+        let FormatInfo { has_names, is_changed_only, is_read_only, .. } = format.format_info();
+        has_names && !is_changed_only && !is_read_only
+    });
     Err(error.in_tensor(name).remedy(format!("name an output that ends in {formats}")).without("rename"))
 }
 
@@ -121,6 +132,9 @@ fn report_losses(source: &Checkpoint, target: &dyn Container, observer: &dyn Obs
     let FormatInfo { extension, metadata, .. } = target.format_info();
     for input in &source.shards {
         input.contents.ignored.iter().for_each(|name| observer.notice(Notice::NoArray(name)));
+        if !input.contents.lists.is_empty() {
+            observer.notice(Notice::NoLists(&input.contents.lists));
+        }
         // The mark of a format and the versions of a model mean nothing in other formats, so they are no loss.
         let pairs = input.contents.metadata.iter().flatten();
         let is_mark = |name: &str| match input.container.format_info() {

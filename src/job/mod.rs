@@ -29,6 +29,7 @@ use crate::error::{Error, Kind, Result};
 use crate::io::identity::Files;
 use crate::io::output;
 use crate::io::temporaries::NewFolder;
+use crate::options::NamingOptions;
 use crate::progress::{Notice, Observer};
 use crate::text::is;
 use file::FileOutput;
@@ -59,8 +60,8 @@ impl<'a> Written<'a> {
 /// `explain` adds the caller's information about an input to an error.
 pub(crate) fn open(
     inputs: &[PathBuf],
-    publish: Publish,
-    threads: usize,
+    naming: &NamingOptions,
+    (publish, threads): (Publish, usize),
     observer: &dyn Observer,
     explain: impl Fn(Error, &Path) -> Error,
 ) -> Result<Vec<Checkpoint>> {
@@ -68,7 +69,8 @@ pub(crate) fn open(
         raise_file_limit();
     }
     let sources = all_of(inputs, publish, observer, |input| {
-        checkpoint::open(input, threads).map_err(|error| explain(error, input))
+        let opened = checkpoint::open(input, threads).and_then(|source| naming.apply(source));
+        opened.map_err(|error| explain(error, input))
     })?;
     let disagreements = sources.iter().flat_map(|source| &source.disagreements);
     disagreements.for_each(|disagreement| observer.notice(Notice::Disagreement(disagreement)));

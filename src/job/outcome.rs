@@ -9,6 +9,7 @@ use crate::measure::hash::Hashes;
 use crate::measure::quantized::{CodesOrigin, QuantizedAccuracy};
 use crate::options::Defect;
 use crate::plan::{CodesSource, Operation, Plan, Quantization, Step, Unrecovered};
+use crate::quant::QuantMethod;
 use crate::select::KeptReason;
 use crate::text::counted;
 use serde::{Deserialize, Serialize};
@@ -272,7 +273,7 @@ impl<'a> TensorReport<'a> {
                 Operation::Convert(_) | Operation::Encode(_) => None,
                 Operation::Decode(decoder) => Some(Cow::Borrowed(decoder.layout().name)),
             },
-            stored: (source.elements == Elements::Opaque).then(|| Cow::Borrowed(&*source.stored)),
+            stored: has_type_of_file(step).then(|| Cow::Borrowed(&*source.stored)),
             is_converted: step.is_converted(),
             kept: step.kept,
             bytes_in: step.bytes_in(),
@@ -377,4 +378,15 @@ impl<'a> TensorReport<'a> {
     pub fn elements(&self) -> u64 {
         self.shape.iter().fold(1, |count: u64, length| count.saturating_mul(*length))
     }
+}
+
+/// True if only the name that the file gives to the type of a tensor describes its elements.
+fn has_type_of_file(step: &Step) -> bool {
+    let decoder = match &step.how {
+        Operation::Decode(decoder) => Some(&**decoder),
+        Operation::Encode(weight) => weight.rows.decoder(),
+        Operation::Convert(_) => None,
+    };
+    let is_of_blocks = decoder.is_some_and(|decoder| decoder.layout().method == QuantMethod::Gguf);
+    is_of_blocks || step.source().elements == Elements::Opaque
 }

@@ -31,7 +31,7 @@ pub(super) fn folder_of_outputs<'a>(job: &Job<'a>, inputs: &[JobInput]) -> Resul
         return folder_of_all(output, inputs);
     }
     if let [JobInput { source, .. }] = inputs {
-        let is_folder = source.folder.is_none() && job.max_shard_size.is_none() && is_named_as_folder(output);
+        let is_folder = !source.is_folder() && job.max_shard_size.is_none() && is_named_as_folder(output);
         return Ok(is_folder.then_some(output));
     }
     if output.exists() && !output.is_dir() || is_standard_output(output) {
@@ -53,7 +53,7 @@ fn folder_of_all<'a>(output: &'a Path, inputs: &[JobInput]) -> Result<Option<&'a
     match inputs {
         [JobInput { source, .. }] => {
             let is_file = is_stream || !output.is_dir() && container::by_extension(output).is_some();
-            if is_file || source.folder.is_some() {
+            if is_file || source.is_folder() {
                 return Ok(None);
             }
         }
@@ -103,11 +103,13 @@ fn output_path(job: &Job, source: &Checkpoint, folder: Option<&Path>, is_only: b
     };
     let output = match &source.folder {
         Some(folder) => folder_with_type(folder, label)?,
-        None if job.max_shard_size.is_some() => folder_with_type(&source.path.with_extension(""), label)?,
-        None => with_type(&source.path, label),
+        None if job.max_shard_size.is_some() || source.is_folder() => {
+            folder_with_type(&source.own_name().with_extension(""), label)?
+        }
+        None => with_type(&source.own_name(), label),
     };
     check_outside_cache(&output, label, is_only).map_err(|error| error.in_file(&source.path))?;
-    let is_file = source.folder.is_none() && job.max_shard_size.is_none();
+    let is_file = !source.is_folder() && job.max_shard_size.is_none();
     if is_file { beside_input(&source.path, output) } else { Ok(output) }
 }
 
@@ -149,7 +151,11 @@ fn cached_repository(folder: &Path) -> Option<&Path> {
 pub(super) fn is_folder(job: &Job, route: &Route) -> Result<bool> {
     let Route { input, output, is_named } = route;
     let is_file = is_standard_output(output) || !output.is_dir() && container::by_extension(output).is_some();
-    let is_folder = job.max_shard_size.is_some() || input.source.folder.is_some() && !is_file;
+    let is_folder = job.max_shard_size.is_some() || input.source.is_folder() && !is_file;
+    if !is_folder && input.source.base.is_some() {
+        let error = Error::new("is one file, which has no place for the config").in_file(output);
+        return Err(error.of(Kind::Unnamed(Wanted::FOLDER)));
+    }
     if !is_folder {
         return Ok(false);
     }
@@ -167,7 +173,7 @@ pub(super) fn is_folder(job: &Job, route: &Route) -> Result<bool> {
 pub(super) fn container(job: &Job, route: &Route) -> Result<&'static dyn Container> {
     let Route { input, output, is_named } = route;
     let source = input.source;
-    let given = source.shards[0].container;
+    let given = source.format_of_output();
     let extension = |container: &dyn Container| container.format_info().extension;
     match container::by_extension(output) {
         _ if !is_named => Ok(given),
@@ -176,6 +182,7 @@ pub(super) fn container(job: &Job, route: &Route) -> Result<&'static dyn Contain
                 format!("a .{} file is only made from another one: it holds more than tensors", extension(target));
             Err(Error::new(message).in_file(output).remedy(other_format(job, input)))
         }
+        Some(target) if target.format_info().is_read_only => Err(unknown_format(job, input, output)),
         Some(target) => Ok(target),
         None if output.extension().is_none() || output.extension() == source.path.extension() => Ok(given),
         None => Err(unknown_format(job, input, output)),
@@ -221,8 +228,8 @@ fn other_format(job: &Job, input: &JobInput) -> String {
         Operator::Quantize if is_model => ".onnx".to_owned(),
         Operator::Quantize => ".safetensors".to_owned(),
         _ => container::formats(|format| {
-            let FormatInfo { is_changed_only, holds_one, .. } = format.format_info();
-            !(is_changed_only && !is_model || are_several && holds_one)
+            let FormatInfo { is_changed_only, is_read_only, holds_one, .. } = format.format_info();
+            !(is_changed_only && !is_model || is_read_only || are_several && holds_one)
         }),
     };
     format!("name an output that ends in {formats}")
@@ -266,8 +273,8 @@ fn name_in(folder: &Path, job: &Job, source: &Checkpoint) -> Result<PathBuf> {
     let nameless = || Error::usage("has no name for its output").in_file(&source.path).remedy("give it by its name");
     let name = match &source.folder {
         Some(input) => named(input)?.file_name().map(OsString::from),
-        None if job.max_shard_size.is_some() => source.path.file_stem().map(OsString::from),
-        None => source.path.file_name().map(OsString::from),
+        None if job.max_shard_size.is_some() || source.is_folder() => source.own_name().file_stem().map(OsString::from),
+        None => source.own_name().file_name().map(OsString::from),
     };
     let output = folder.join(name.ok_or_else(nameless)?);
     check_joins_none(folder, &output).map_err(|error| error.in_file(&source.path))?;

@@ -9,9 +9,10 @@ mod quantize;
 mod recorded;
 mod shared;
 
+pub use crate::container::checkpoint::Naming;
 pub use quantize::{QuantizeOptions, SchemeRule};
 pub use recorded::RecordedOptions;
-pub use shared::{Defect, ModelOptions, ShardOptions, Size, TensorOptions};
+pub use shared::{Defect, ModelOptions, NamingOptions, ShardOptions, Size, TensorOptions};
 
 use crate::dtype::Dtype;
 use crate::kernel::{Condition, Loss};

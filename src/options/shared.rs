@@ -2,11 +2,14 @@
 
 #[cfg(feature = "cli")]
 use super::parsers;
+use crate::container::checkpoint::{Checkpoint, Naming};
 use crate::dtype::Dtype;
+use crate::error;
 use crate::kernel::Condition;
 use crate::select::{Pattern, Rename, Selection};
 use serde::{Serialize, Serializer};
 use std::fmt::Display;
+use std::path::PathBuf;
 
 /// Choice of tensors by their names, which patterns match.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -36,6 +39,11 @@ pub struct TensorOptions {
     #[cfg_attr(feature = "cli", arg(long, value_name = "OLD=NEW", hide_short_help = true))]
     pub rename: Vec<Rename>,
 
+    /// Names of the tensors of a GGUF model.
+    #[serde(flatten)]
+    #[cfg_attr(feature = "cli", command(flatten))]
+    pub naming: NamingOptions,
+
     /// Read opaque bytes (V1, u1, U8) as this type
     ///
     /// For elements whose type the file does not name. The type must have the same width.
@@ -57,6 +65,41 @@ impl TensorOptions {
     pub(crate) fn new_names(&self) -> Selection {
         Selection { renames: self.rename.clone(), ..Selection::default() }
     }
+}
+
+/// Names of the tensors of a GGUF model.
+#[derive(Clone, Debug, Default, Serialize)]
+#[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = "GGUF models"))]
+pub struct NamingOptions {
+    /// GGUF models: the names of tensors, as in the file or as on Hugging Face
+    ///
+    /// Names of Hugging Face come with its shapes: experts are separate, and rows of attention are in its order. The
+    /// output is a checkpoint folder.
+    #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "cli", arg(long, value_enum, default_value_t, hide_short_help = true))]
+    pub names: Naming,
+
+    /// GGUF models: the folder of the original model, for config.json, the tokenizer and other files of the output
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "path_as_text")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "FOLDER", hide_short_help = true))]
+    pub config: Option<PathBuf>,
+}
+
+impl NamingOptions {
+    /// Gives the tensors of a model their names.
+    pub(crate) fn apply(&self, source: Checkpoint) -> error::Result<Checkpoint> {
+        source.named(self.names, self.config.as_deref())
+    }
+}
+
+/// Serializes a path that need not be text.
+#[allow(clippy::ref_option, reason = "serde passes the field")]
+fn path_as_text<S: Serializer>(path: &Option<PathBuf>, serializer: S) -> Result<S::Ok, S::Error> {
+    path.as_ref().map(|path| path.to_string_lossy()).serialize(serializer)
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// Options for ONNX models.

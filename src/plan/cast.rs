@@ -4,8 +4,9 @@ use super::model;
 use super::quantization::TensorIndex;
 use super::step::Step;
 use super::{Codes, Conversions, Request};
+use crate::blocks::BlockFormat;
 use crate::container::onnx::model::ModelGraph;
-use crate::container::{Elements, Form, FormatInfo, Input, Tensor};
+use crate::container::{Container, Elements, Form, FormatInfo, Input, Tensor};
 use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Kind, Result};
 use crate::kernel::Storage;
@@ -71,6 +72,10 @@ impl<'p, 'r, 'a> Cast<'p, 'r, 'a> {
             let source = SourceTensor { files, tensor, elements: tensor.elements, is_transposed: false };
             return Ok((source, form, Err(KeptReason::LeftOut)));
         }
+        if let Elements::Blocks(format) = tensor.elements {
+            let refusal = codes.and_then(|codes| codes.refusal(name, selection));
+            return Err(refusal.unwrap_or_else(|| cannot_hold_blocks(container, format)));
+        }
         // A tensor that is copied keeps its stored type, if it has one.
         let is_untyped = matches!(tensor.elements, Elements::Untyped(_));
         let form = source_form(tensor, from.filter(|_| target.is_ok() || is_untyped))?;
@@ -109,6 +114,12 @@ impl<'p, 'r, 'a> Cast<'p, 'r, 'a> {
     }
 }
 
+/// Returns the error for a quantized weight in blocks that would be copied to another format.
+fn cannot_hold_blocks(container: &dyn Container, format: &BlockFormat) -> Error {
+    let (extension, name) = (container.format_info().extension, format.name);
+    Error::new(format!(".{extension} cannot hold blocks of {name}")).of(Kind::InBlocks)
+}
+
 /// Returns the type that decides whether a tensor is cast by default.
 pub(super) fn known_dtype(tensor: &Tensor, from: Option<Dtype>) -> Option<Dtype> {
     let reinterpreted = from.and_then(|from| reinterpreted(tensor, from));
@@ -136,7 +147,7 @@ pub fn source_form(tensor: &Tensor, from: Option<Dtype>) -> Result<Form> {
     match (reinterpreted, tensor.elements, from) {
         (Some(storage), ..) => Ok(Form::Numbers(storage)),
         (None, Elements::Typed(form), _) => Ok(form),
-        (None, Elements::Opaque, _) => Err(tensor.refusal()),
+        (None, Elements::Opaque | Elements::Blocks(_), _) => Err(tensor.refusal()),
         (None, Elements::Untyped(bytes), Some(from)) => {
             Err(Error::new(format!("{from} does not fit elements of {bytes} bytes")).without("from"))
         }
@@ -175,7 +186,7 @@ fn reinterpreted(tensor: &Tensor, from: Dtype) -> Option<Storage> {
             // Eight elements, because fewer packed ones can end within a byte.
             (is_opaque && from.bits() != 0 && reinterpreted.bytes(8) == storage.bytes(8)).then_some(reinterpreted)
         }
-        Elements::Typed(Form::Texts(_)) | Elements::Opaque => None,
+        Elements::Typed(Form::Texts(_)) | Elements::Blocks(_) | Elements::Opaque => None,
     }
 }
 

@@ -68,6 +68,9 @@ impl<'a> Codes<'a> {
         let is_code = |at: &usize| can_be_codes(model.tensors[*at].dtype);
         let codes_at = |at: usize| (name(at), model.tensors[at].dtype);
         model.found.weights.iter().for_each(|weight| found.add_weight(&model, weight));
+        if model.found.weights.iter().any(|weight| weight.parameters.blocks.is_some()) {
+            found.source = None; // no output can hold blocks, so there is no use in leaving them out
+        }
         for at in &model.found.markers {
             found.add(name(*at), "holds no values: it says how weights are quantized".to_owned());
         }
@@ -133,6 +136,9 @@ impl<'a> Codes<'a> {
 
     /// Adds the parts of a weight that tcast decodes.
     fn add_weight(&mut self, model: &LogicalCheckpoint<'a>, weight: &FoundWeight) {
+        if weight.has_plain_blocks() {
+            return;
+        }
         let name = |at: usize| model.tensors[at].name;
         let codes_at = |at: usize| (name(at), model.tensors[at].dtype);
         let part = |wanted| weight.parts.iter().find(|(role, _)| *role == wanted).map(|(_, at)| *at);
@@ -140,7 +146,9 @@ impl<'a> Codes<'a> {
         // Scales of an ONNX model are tensors of its graph, which a cast converts like others.
         let is_onnx = weight.layout.method == QuantMethod::Onnx;
         for &(role, at) in &weight.parts {
-            if role == Role::Codes {
+            if let (Role::Codes, Some(blocks)) = (role, &weight.parameters.blocks) {
+                self.add(name(at), format!("holds codes and scales, in blocks of {}", blocks.formats[0].name));
+            } else if role == Role::Codes {
                 self.add(name(at), format!("holds codes whose scales are in '{}'", shorten(scale)));
                 if !is_onnx {
                     self.scale_of.insert(name(at), scale.to_owned());

@@ -7,13 +7,15 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::options::DequantizeOptions;
 use crate::quant::{
-    CheckpointInfo, FoundWeight, Modules, Role, comfy_metadata_of, config_of, hf_quant_config_of, quantize_config_of,
+    Arithmetic, CheckpointInfo, FoundWeight, Modules, Role, comfy_metadata_of, config_of, hf_quant_config_of,
+    quantize_config_of,
 };
 use crate::read::{DecodedValues, Decoders, LogicalCheckpoint};
 use crate::select::policy::{Policy, expert_sets, fused_sets};
-use crate::select::{KeptReason, Rename, Selection};
+use crate::select::{Candidate, KeptReason, Rename, Selection};
 use crate::text::shorten;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 /// Data that a job needs to decode or quantize weights.
 #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words the findings"))]
@@ -41,10 +43,20 @@ impl<'a> Recoding<'a> {
         let in_file = |error: Error| error.in_file(&model.source.path);
         let (selected, left): (Vec<&FoundWeight>, Vec<&FoundWeight>) =
             model.found.weights.iter().partition(|weight| selection.selects(&weight.name));
-        if model.found.weights.is_empty() {
+        let (reordered, left): (Vec<&FoundWeight>, Vec<&FoundWeight>) =
+            left.into_iter().partition(|weight| weight.has_plain_blocks());
+        let plain = model.plain_weights();
+        if model.found.weights.is_empty() && plain.is_empty() {
             return Err(in_file(no_weights(model)));
         }
         check_shared(&selected, &left).map_err(in_file)?;
+        if let Some((weight, blocks)) =
+            left.iter().find_map(|weight| Some((weight, weight.parameters.blocks.as_ref()?)))
+        {
+            let format = blocks.formats[0].name;
+            let error = Error::new(format!("cannot stay as it is: tcast writes no blocks of {format}"));
+            return Err(in_file(error.in_tensor(&weight.name).remedy("decode all quantized weights")));
+        }
         let renaming = Renaming::new(model, &selection.renames, |weight| selection.selects(&weight.name));
         let renaming = renaming.map_err(in_file)?;
         let mut weights = Weights::default();
@@ -74,6 +86,20 @@ impl<'a> Recoding<'a> {
             model.check_parts(&decoder, &parts)?;
             weights.decode(model, weight, decoder);
         }
+        // The plain tensors of a GGUF model get the type of the others.
+        for weight in plain.iter().filter(|weight| selection.selects(&weight.name)) {
+            let decoder = shared.get(weight)?;
+            if model.tensors[weight.parts[0].1].dtype != Some(decoder.target()) {
+                weights.decode(model, weight, decoder);
+            }
+        }
+        for weight in reordered {
+            weights.decode(
+                model,
+                weight,
+                Arc::new(model.decoder(weight, model.own_type(weight), Arithmetic::Library)?),
+            );
+        }
         if left.is_empty() {
             for &at in &model.found.markers {
                 weights.leave_out(model.places[at]);
@@ -87,13 +113,41 @@ impl<'a> Recoding<'a> {
             }
         }
         let divided = divided(model, selection);
-        let target = (!selected.is_empty()).then(|| target.unwrap_or_else(|| model.default_target()));
+        let is_decoded = !selected.is_empty() || !plain.is_empty();
+        let target = is_decoded.then(|| target.unwrap_or_else(|| model.default_target()));
         let side_files = renaming.with_modules([&selected, &left], |modules| {
             change_metadata(&mut weights, model, modules);
             side_files(model, modules, target).map_err(in_file)
         })?;
         weights.rename(renaming.tensors);
         Ok(Self { weights, side_files, block: None, left_out, divided })
+    }
+
+    /// Plans a cast of tensors that are made of others because the names of a GGUF model changed, and a config without
+    /// the quantization of the original model. `None` if there are neither.
+    pub(crate) fn assemble(source: &'a Checkpoint, selection: &Selection) -> Result<Option<Self>> {
+        if source.assembled.is_empty() && source.base.is_none() {
+            return Ok(None);
+        }
+        let model = LogicalCheckpoint::open(source)?;
+        let in_file = |error: Error, name: &str| error.in_tensor(name).in_file(&source.path);
+        let mut weights = Weights::default();
+        for weight in model.found.weights.iter().filter(|weight| weight.has_plain_blocks()) {
+            let FoundWeight { name, shape, .. } = weight;
+            let stored = model.own_type(weight);
+            let candidate = Candidate { name, dtype: Some(stored), rank: shape.len(), is_alone: false };
+            let target = selection.target(&candidate).unwrap_or(stored);
+            if !target.is_weight() {
+                let error = Error::new(format!("its values change their order, and cannot become {target} at once"));
+                return Err(in_file(error.remedy("cast to bfloat16, float16 or float32, and cast the result"), name));
+            }
+            let decoder = model.decoder(weight, target, Arithmetic::Library).map_err(|error| in_file(error, name))?;
+            weights.decode(&model, weight, Arc::new(decoder));
+        }
+        let (none, no_names) = (HashSet::new(), HashMap::new());
+        let modules = Modules { decoded: &none, left: &none, renamed: &no_names };
+        let side_files = side_files(&model, &modules, None).map_err(|error| error.in_file(&source.path))?;
+        Ok(Some(Self { weights, side_files, block: None, left_out: Vec::new(), divided: Vec::new() }))
     }
 
     /// Plans the changes that new names of tensors require in a quantized checkpoint of which nothing is decoded.
@@ -167,6 +221,10 @@ fn side_files(
     let method = model.found.method.as_deref();
     if let Some(config) = model.config()? {
         files.push((CONFIG, Some(config_of(config, method, modules, target)?)));
+    }
+    if model.source.base.is_some() {
+        // They describe the weights of the original model.
+        files.extend([(HF_QUANT_CONFIG, None), (QUANTIZE_CONFIG, None)]);
     }
     if let Some(text) = &model.hf_quant_config {
         files.push((HF_QUANT_CONFIG, hf_quant_config_of(text, modules)?));

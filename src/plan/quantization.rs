@@ -145,7 +145,17 @@ impl<'a> WeightRows<'a> {
             WeightValues::Coded(decoder, map) => {
                 buffer.resize(((rows.end - rows.start) * row_bytes) as usize, 0);
                 let parts = self.parts(&rows)?;
-                if map.step == 1 {
+                let columns = self.encoder.columns();
+                if columns != decoder.columns() {
+                    // Rows that are not whole blocks: the decoder has others.
+                    let values = map.row(rows.start) * columns..map.row(rows.end) * columns;
+                    let whole = decoder.around(values.clone());
+                    let width = (row_bytes / columns) as usize;
+                    let mut around = vec![0; (whole.end - whole.start) as usize * width];
+                    decoder.decode_values(whole.clone(), &parts, &mut around)?;
+                    let before = (values.start - whole.start) as usize * width;
+                    buffer.copy_from_slice(&around[before..before + (values.end - values.start) as usize * width]);
+                } else if map.step == 1 {
                     decoder.decode(map.row(rows.start)..map.row(rows.end), &parts, buffer)?;
                 } else {
                     for (row, out) in rows.zip(buffer.chunks_exact_mut(row_bytes as usize)) {
@@ -191,7 +201,8 @@ impl<'a> WeightRows<'a> {
     pub(crate) fn parts(&self, rows: &Range<u64>) -> Result<Vec<&[u8]>> {
         let WeightValues::Coded(decoder, map) = &self.values else { return Ok(Vec::new()) };
         let [start, end] = [map.row(rows.start), map.row(rows.end.saturating_sub(1)) + 1];
-        read_values(decoder, &self.sources, start * decoder.columns()..end * decoder.columns())
+        let columns = self.encoder.columns();
+        read_values(decoder, &self.sources, start * columns..end * columns)
     }
 
     /// Returns the decoder of the quantized weight that it is made from.
@@ -203,8 +214,9 @@ impl<'a> WeightRows<'a> {
     pub(crate) fn bytes(&self, rows: &Range<u64>) -> u64 {
         let count = rows.end - rows.start;
         let Some(decoder) = self.decoder() else { return count * self.encoder.row_bytes() };
-        let all: u64 = self.sources.iter().map(SourceTensor::stored_len).sum();
-        (u128::from(all) * u128::from(count) / u128::from(decoder.rows().max(1))) as u64
+        let stored: u64 = self.sources.iter().map(SourceTensor::stored_len).sum();
+        let [count, all] = [count * self.encoder.columns(), (decoder.rows() * decoder.columns()).max(1)];
+        (u128::from(stored) * u128::from(count) / u128::from(all)) as u64
     }
 
     pub(crate) fn dtype(&self) -> Dtype {
@@ -249,7 +261,9 @@ impl<'a> WeightRows<'a> {
     fn cause(&self, row: u64, column: u64) -> Result<String> {
         let WeightValues::Coded(decoder, map) = &self.values else { return Ok(String::new()) };
         let parts = self.parts(&(row..row + 1))?;
-        let explained = decoder.explain(map.row(row), column..column + 1, &parts)?;
+        let element = map.row(row) * self.encoder.columns() + column;
+        let (row, column) = (element / decoder.columns(), element % decoder.columns());
+        let explained = decoder.explain(row, column..column + 1, &parts)?;
         let Some(Explanation { number, scale, global_scale, .. }) = explained.first() else { return Ok(String::new()) };
         if !number.is_finite() {
             return Ok(format!(", whose code is {}", if number.is_nan() { "NaN" } else { "infinite" }));

@@ -31,6 +31,8 @@ pub(crate) enum Notice<'a> {
     NoArray(&'a str),
     /// The output format, given by its extension, cannot hold the metadata of the input.
     NoMetadata(&'static str),
+    /// Lists in the metadata, with their first elements, are left out: metadata of other formats are texts.
+    NoLists(&'a [(String, String)]),
     /// A remark about an output.
     Note(&'a str),
     /// Scales that lose precision while their codes stay the same, and that no rule names.

@@ -11,6 +11,8 @@ use crate::text::shorten;
 pub enum Role {
     /// Narrow numbers that represent the values.
     Codes,
+    /// The codes of the second of two tensors that a weight is assembled from (GGUF).
+    OtherCodes,
     /// The factor of the codes: a number for each group of elements.
     Scale,
     /// The scale of the scales: a number for the tensor.
@@ -38,6 +40,7 @@ impl Role {
     pub fn describe(self) -> &'static str {
         match self {
             Self::Codes => "codes",
+            Self::OtherCodes => "other codes",
             Self::Scale => "scales",
             Self::GlobalScale => "global scale",
             Self::ZeroPoint => "zero points",
@@ -137,6 +140,8 @@ pub enum CodeValues {
     Unsigned,
     /// An entry of [`Role::CodeMap`].
     Map,
+    /// A number of the format in [`super::Parameters::blocks`], whose blocks hold codes and scales (GGUF).
+    Blocks,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -25,6 +25,8 @@ pub enum QuantMethod {
     /// `ComfyUI`, whose models are diffusion models.
     ComfyUi,
     Onnx,
+    /// llama.cpp, in GGUF files.
+    Gguf,
 }
 
 /// A method whose weights tcast does not decode, and the names and tensors that identify it.

@@ -42,7 +42,7 @@ pub use config::{
     EngineConfig, KeptModules, Modules, QuantizedGroup, comfy_metadata_of, config_of, default_target,
     hf_quant_config_of, is_composite, named_dtype, quantize_config_of,
 };
-pub use decode::{Arithmetic, CodeKind, DecodeTally, Decoder, Explanation, Grid, Occurrences};
+pub use decode::{Arithmetic, BlockParameters, CodeKind, DecodeTally, Decoder, Explanation, Grid, Occurrences};
 pub(crate) use encode::count_special;
 pub use encode::{
     EncodeOptions, EncodeTally, EncodedPart, Encoder, Extremes, Recoverer, ScaleChoice, ScaleMatch, SharedScale, Unfit,
@@ -59,5 +59,5 @@ pub use recognize::{
 };
 pub use rules::{Encoding, ScaleRule, ScaleShape, SignRule, Ties};
 pub use scheme::{COMFYUI, CodeType, SCHEMES, Scheme, SchemeLayout, TargetGrid};
-pub use table::{LAYOUTS, ONNX, find};
+pub use table::{GGUF, LAYOUTS, ONNX, find};
 pub use transcode::{Fidelity, RowMap, SharedTables, Transcoder};

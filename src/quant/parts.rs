@@ -1,5 +1,6 @@
 //! The parts of a weight, as described in file headers.
 
+use super::decode::BlockParameters;
 use super::layout::{Group, Layout, Role};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -48,6 +49,8 @@ pub struct Parameters {
     pub weight_dtype: Option<Dtype>,
     /// The axis of the scales of ONNX's `DequantizeLinear`; `None` if there is one scale.
     pub linear: Option<LinearAxis>,
+    /// The formats of blocks that hold codes and scales, and the way in which the weight is made of them (GGUF).
+    pub blocks: Option<BlockParameters>,
     /// The bytes of parts that the file stores in another form, such as ONNX's `int32_data`.
     pub held: Vec<(Role, Arc<[u8]>)>,
 }

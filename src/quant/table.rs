@@ -21,7 +21,7 @@ use crate::dtype::Dtype::{
 };
 
 pub fn find(name: &str) -> Option<&'static Layout> {
-    LAYOUTS.iter().chain([&ONNX]).find(|layout| layout.name == name)
+    LAYOUTS.iter().chain([&ONNX, &GGUF]).find(|layout| layout.name == name)
 }
 
 const FLOATS: &[Dtype] = &[Float32, Bfloat16, Float16];
@@ -162,6 +162,18 @@ pub static ONNX: Layout = Layout {
     zeros: Zeros::Stream,
     product_precision: Precision::Scale,
     encoding: Some(encoding(ScaleRule::Linear, ScaleShape::Matrix)),
+    ..BASE
+};
+
+/// Layout of weights in blocks, which hold their scales. The type of a tensor in a GGUF file identifies it.
+pub static GGUF: Layout = Layout {
+    name: "gguf",
+    library: "llama.cpp: ggml",
+    method: QuantMethod::Gguf,
+    names: &[&[(Role::Codes, ".weight"), (Role::GlobalScale, ".scale"), (Role::Activation, ".input_scale")]],
+    codes: CodeStorage { values: CodeValues::Blocks, ..bytes(&[Uint8]) },
+    scale_dtypes: &[],
+    global: Combination::Multiplier,
     ..BASE
 };
 

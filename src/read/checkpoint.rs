@@ -2,7 +2,7 @@
 
 use super::{SourceTensor, WeightSource};
 use crate::container::checkpoint::{CONFIG, Checkpoint, HF_QUANT_CONFIG, QUANTIZE_CONFIG, beside};
-use crate::container::{Input, Tensor};
+use crate::container::{Elements, Input, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Intended, Result};
 use crate::quant::{
@@ -78,12 +78,18 @@ impl<'a> LogicalCheckpoint<'a> {
         let (mut tensors, mut places) = (Vec::with_capacity(count), Vec::with_capacity(count));
         for (at, shard) in source.shards.iter().enumerate() {
             for (number, tensor) in shard.contents.tensors.iter().enumerate() {
-                let (name, dtype) = (shard.name_of(tensor), tensor.elements.dtype());
+                // The bytes of blocks, whose format is in the parameters of a weight.
+                let blocks = matches!(tensor.elements, Elements::Blocks(_)).then_some(Dtype::Uint8);
+                let (name, dtype) = (shard.name_of(tensor), tensor.elements.dtype().or(blocks));
                 tensors.push(StoredTensor { name, dtype, shape: &tensor.shape });
                 places.push((at, number));
             }
         }
         let mut model = Self { tensors, places, ..Self::without_tensors(source) };
+        if source.is_gguf() {
+            model.found = model.recognize_blocks();
+            return model;
+        }
         if !model.is_model() && !model.tensors.iter().any(|tensor| may_be_quantized(tensor.name, tensor.dtype)) {
             model.found = Self::undecoded(source).unwrap_or_default();
             model.found.plain = (0..model.tensors.len()).collect();
@@ -215,6 +221,11 @@ impl<'a> LogicalCheckpoint<'a> {
         SourceTensor { files: &input.files, tensor, elements: tensor.elements, is_transposed: false }
     }
 
+    /// True if there are quantized weights.
+    pub(crate) fn is_quantized(&self) -> bool {
+        self.found.weights.iter().any(|weight| !weight.has_plain_blocks())
+    }
+
     /// Returns the type that weights are decoded to by default.
     pub(crate) fn default_target(&self) -> Dtype {
         quant::default_target(self.source.read_text_of(CONFIG))
@@ -227,6 +238,12 @@ impl<'a> LogicalCheckpoint<'a> {
         let own =
             scale.and_then(|(_, at)| self.tensors[*at].dtype).filter(|_| weight.layout.method == QuantMethod::Onnx);
         own.unwrap_or_else(|| self.default_target())
+    }
+
+    /// Returns the type of a weight's values: the stored type of a weight that is not quantized.
+    pub(crate) fn own_type(&self, weight: &FoundWeight) -> Dtype {
+        let stored = weight.parts.first().and_then(|(_, at)| self.tensors[*at].dtype);
+        stored.filter(|_| weight.has_plain_blocks()).unwrap_or_else(|| self.default_target())
     }
 
     /// Returns the role of each stored tensor. The parts of a weight that cannot be read in any order are plain

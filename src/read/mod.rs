@@ -9,6 +9,7 @@
 //!
 //! [`in_order`]: crate::threads::in_order
 
+mod blocks;
 mod checkpoint;
 mod decoders;
 mod logical;

@@ -63,7 +63,7 @@ impl TensorReport<'_> {
     /// Returns the name of its original type, or of the layout in which it was quantized.
     fn type_name(&self) -> String {
         let recoded = self.quantized.as_ref().and_then(|quantized| quantized.source_layout.as_deref());
-        let name = self.layout.as_deref().or(recoded).or(self.stored.as_deref());
+        let name = self.stored.as_deref().or(self.layout.as_deref()).or(recoded);
         name.map_or_else(|| self.from.to_string(), crate::text::shorten)
     }
 

@@ -19,6 +19,7 @@ pub(crate) const GROUPS: &[(KeptReason, &[&str])] = &[
             "*embed_*",
             "*embedding*",
             "*_emb.*",
+            "*_embd.*",
             "*.emb.*",
             "emb.*",
             "*wte*",
@@ -43,7 +44,10 @@ pub(crate) const GROUPS: &[(KeptReason, &[&str])] = &[
             "cls.*",
         ],
     ),
-    (KeptReason::Router, &["*router*", "*mlp.gate.*", "*moe.gate.*", "*ffn.gate.*", "*shared_expert_gate.*"]),
+    (
+        KeptReason::Router,
+        &["*router*", "*mlp.gate.*", "*moe.gate.*", "*ffn.gate.*", "*ffn_gate_inp*", "*shared_expert_gate.*"],
+    ),
     (KeptReason::Bias, &["*bias*"]),
 ];
 

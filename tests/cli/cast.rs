@@ -500,7 +500,7 @@ fn bad_inputs_get_one_clear_error_each() {
         ("unknown.safetensors", "tensor 'a': unsupported dtype 'F7'\n  copy it as it is with --exclude 'a'"),
         (
             "folder.safetensors",
-            "is a folder without .safetensors files\n  give a .npy, .npz, .safetensors, .pb or .onnx file",
+            "is a folder without .safetensors files\n  give a .npy, .npz, .safetensors, .gguf, .pb or .onnx file",
         ),
         ("missing.npy", "cannot read: no such file or directory"),
         ("text.txt", "is not a recognized tensor file"),

@@ -17,6 +17,7 @@ mod dequantize_malformed;
 mod diff;
 mod folders;
 mod foreign;
+mod gguf;
 mod help;
 mod inspect;
 mod manifest;

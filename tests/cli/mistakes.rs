@@ -305,12 +305,12 @@ fn a_folder_without_shards_says_what_is_in_it() {
         ),
         (
             "ggufs",
-            "; m.gguf is a GGUF file, which tcast does not read",
-            "read it with gguf.GGUFReader and save the tensors",
+            "; m.gguf is cut short within its header; was the download complete?",
+            "download the model in the safetensors format",
         ),
         ("onnxs", "", "give the file in it: 'onnxs/model.onnx'"),
         ("npys", "", "give files in it: 'npys/w.npy' 'npys/x.npy'"),
-        ("empty", "", "give a .npy, .npz, .safetensors, .pb or .onnx file, or a folder of shards"),
+        ("empty", "", "give a .npy, .npz, .safetensors, .gguf, .pb or .onnx file, or a folder of shards"),
         ("models--org--x", "", "give a folder in it that has such files: 'models--org--x/snapshots/abc'"),
     ] {
         bench.run(&format!("inspect {folder}")).expect(

@@ -6,6 +6,7 @@
 #   tests/interop/run.sh --openvino OpenVINO promotes the same types; a minute more
 #   tests/interop/run.sh --transformers  whole checkpoints are loaded and decoded by transformers; with --torch's installation.
 #   tests/interop/run.sh --quantized  compressed-tensors and comfy-kitchen read what quantize writes; with --torch's installation.
+#   tests/interop/run.sh --gguf     gguf-py reads GGUF models; with --transformers and its installation, transformers loads them
 #   tests/interop/run.sh --models   ONNX Runtime computes with models that packages ship, before and after a cast; four minutes
 #   tests/interop/run.sh --install  installs the libraries and ends
 #                                   All switches can be given
@@ -19,6 +20,7 @@ with_torch=
 with_openvino=
 with_transformers=
 with_quantized=
+with_gguf=
 with_models=
 install_only=
 for switch in "$@"; do
@@ -27,9 +29,10 @@ for switch in "$@"; do
         --openvino) with_openvino=yes ;;
         --transformers) with_transformers=yes ;;
         --quantized) with_quantized=yes ;;
+        --gguf) with_gguf=yes ;;
         --models) with_models=yes ;;
         --install) install_only=yes ;;
-        *) echo "usage: $0 [--torch] [--openvino] [--transformers] [--quantized] [--models] [--install]" >&2; exit 2 ;;
+        *) echo "usage: $0 [--torch] [--openvino] [--transformers] [--quantized] [--gguf] [--models] [--install]" >&2; exit 2 ;;
     esac
 done
 
@@ -49,6 +52,8 @@ if [ -z "${PYTHON-}" ]; then
     [ -z "$with_torch" ] || install requirements-torch.txt
     [ -z "$with_transformers" ] || install requirements-transformers.txt
     [ -z "$with_openvino" ] || install requirements-openvino.txt
+    # Without the packages for what gguf-py downloads.
+    [ -z "$with_gguf" ] || install requirements-gguf.txt --no-deps
     # Without the packages that these would bring: the models are data.
     [ -z "$with_models" ] || install requirements-models.txt --no-deps
     if [ -n "$with_quantized" ]; then
@@ -76,4 +81,5 @@ export TCAST
 export PYTHONDONTWRITEBYTECODE=1
 exec "$PYTHON" tests/interop/main.py every_pair files corpus onnx_nodes onnx_models containers strings ${with_torch:+torch_reads} \
     ${with_openvino:+openvino_promotes} ${with_transformers:+transformers_loads transformers_dequantizes transformers_quantizes} \
-    ${with_quantized:+quantized_libraries}
+    ${with_quantized:+quantized_libraries} ${with_gguf:+gguf_models} \
+    ${with_gguf:+${with_transformers:+transformers_reads_gguf}}

@@ -87,7 +87,7 @@ fn world() -> Bench {
         bench.write(name, &zip(&pickle, false));
     }
     bench.write("old.ckpt", b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.");
-    let gguf = [&b"GGUF\x03\0\0\0"[..], &[0; 16]].concat();
+    let gguf = fs::read(fixture("gguf/tiny.gguf")).unwrap();
     bench.write("code.gguf", &gguf);
     let one = safetensors(r#"{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#, &[0; 8]);
     let folders: [(&str, &[File]); 8] = [

@@ -38,8 +38,7 @@ pub(super) fn run(args: &BitcastArgs) -> Result<()> {
     }
     let start = Instant::now();
     let (options, job) = (&args.options, job(Operator::BitCast, &args.file));
-    let allow_unmatched = options.tensors.allow_unmatched;
-    let sources = open(&args.inputs, (&job, &args.file), &options.selection(), allow_unmatched)?;
+    let sources = open(&args.inputs, (&job, &args.file), &options.selection(), &options.tensors)?;
     let conversion = FileConversion::bitcast(job, sources.iter(), options)?;
     convert(
         Task { conversion, inputs: &args.inputs, file: &args.file, notes: Vec::new(), report: None },
@@ -52,7 +51,8 @@ fn show(args: &BitcastArgs) -> Result<()> {
     let [path] = &args.inputs[..] else {
         return Err(Error::usage("--hex and --bits print one file").remedy("name one input"));
     };
-    let mut source = checkpoint::probe(path, threads(args.file.threads))?;
+    let source = checkpoint::probe(path, threads(args.file.threads))?;
+    let mut source = args.options.tensors.naming.apply(source)?;
     let is_there = |name: &String| source.names().any(|known| known == name);
     if !source.broken.is_empty() && !args.tensor.as_ref().is_some_and(is_there) {
         return Err(source.broken.swap_remove(0)); // the tensor may be in it

@@ -31,7 +31,8 @@ pub(super) fn show(args: &BitcastArgs, model: &LogicalCheckpoint, weight: &Found
 }
 
 fn print(args: &BitcastArgs, model: &LogicalCheckpoint, weight: &FoundWeight) -> io::Result<()> {
-    let source = model.weight(weight, model.target_of(weight), Arithmetic::Library).map_err(io::Error::other)?;
+    let target = if weight.has_plain_blocks() { model.own_type(weight) } else { model.target_of(weight) };
+    let source = model.weight(weight, target, Arithmetic::Library).map_err(io::Error::other)?;
     let decoder = &source.decoder;
     let codes = weight.grid(&model.tensors).map_err(io::Error::other)?.codes;
     let columns = decoder.columns();

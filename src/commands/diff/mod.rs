@@ -31,6 +31,7 @@ fn compare(paths: [&PathBuf; 2], args: &DiffArgs) -> Result<bool> {
     let options = DiffOptions {
         selection: args.view.selection(),
         from: args.from,
+        names: args.names,
         tolerance: args.tolerance.map(|tolerance| tolerance.0),
         rtol: args.rtol.map(|rtol| rtol.0),
         threads: NonZeroUsize::new(threads(args.view.threads)),

@@ -233,11 +233,14 @@ impl<'a> Listing<'a> {
         let shards = self.source().shards.iter().map(|input| {
             let metadata: Map<String, Value> =
                 input.contents.metadata.iter().flatten().map(|(key, value)| (key.clone(), json!(value))).collect();
+            let lists: Map<String, Value> =
+                input.contents.lists.iter().map(|(key, list)| (key.clone(), json!(list))).collect();
             json!({
                 "file": self.source().shard_name(input),
                 "container": input.container.format_info().extension,
                 "bytes": input.len(),
                 "metadata": metadata,
+                "lists": lists,
                 "ignored": input.contents.ignored,
             })
         });
@@ -283,7 +286,10 @@ impl<'a> Listing<'a> {
             for ignored in &contents.ignored {
                 let _ = writeln!(text, "not an array: {}", shorten(ignored));
             }
-            let Some(metadata) = contents.metadata.as_ref().filter(|metadata| !metadata.is_empty()) else { continue };
+            let metadata: Vec<_> = contents.metadata.iter().flatten().chain(&contents.lists).collect();
+            if metadata.is_empty() {
+                continue;
+            }
             let of = if self.source().shards.len() > 1 {
                 format!(" of {}", visible(&self.source().shard_name(input)))
             } else {
@@ -351,18 +357,17 @@ impl<'a> Listing<'a> {
         };
         let of = if self.is_filtered() { format!("{} of ", entries.len()) } else { String::new() };
         let tensors = of + &counted(self.all().count() as u64, "tensor") + &quantized;
-        if self.source().folder.is_none() {
-            let input = &self.source().shards[0];
+        if let (None, [input]) = (&self.source().folder, &self.source().shards[..]) {
             return format!("{path}: {}, {tensors}, {}\n", input.container.format_info().extension, size(input.len()));
         }
         let shards = &self.source().shards;
         let all = size(self.source().bytes());
-        let index = self
-            .source()
-            .index
-            .as_ref()
-            .map_or("no index".to_owned(), |index| format!("index {}", visible(&index.name)));
-        let mut text = format!("{path}: {}, {index}, {tensors}, {all}\n", counted(shards.len() as u64, "shard"));
+        let index = match &self.source().index {
+            Some(index) => format!(", index {}", visible(&index.name)),
+            None if self.source().folder.is_some() => ", no index".to_owned(),
+            None => String::new(),
+        };
+        let mut text = format!("{path}: {}{index}, {tensors}, {all}\n", counted(shards.len() as u64, "shard"));
         let rows = shards.iter().filter(|_| !self.is_filtered()).map(|input| {
             let tensors = counted(input.contents.tensors.len() as u64, "tensor");
             let name = visible(&self.source().shard_name(input));

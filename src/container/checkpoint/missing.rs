@@ -2,9 +2,12 @@
 //! a download.
 
 use super::names::{file_names, folders_of_shards, has_shards};
+use crate::container::gguf::{EXTENSION as GGUF, stem_of_part};
 use crate::container::{by_extension, formats, known_formats, probe_on};
 use crate::error::{Error, Intended, Kind};
 use crate::io::output::{directory_of, in_home};
+use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
@@ -104,8 +107,13 @@ pub(super) fn without_shards(folder: &Path) -> Error {
     };
     let paths = file_names(folder).unwrap_or_default().into_iter().map(|name| folder.join(name));
     let paths = paths.filter(|path| path.is_file() && (by_extension(path).is_some() || is_other(path)));
+    let mut models = HashSet::new();
+    let is_first = |path: &PathBuf| {
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        path.extension() != Some(OsStr::new(GGUF)) || models.insert(stem_of_part(&stem).to_owned())
+    };
     let (mut readable, mut refused) = (Vec::new(), None);
-    for path in paths.take(FEW) {
+    for path in paths.filter(is_first).take(FEW) {
         match probe_on(1, &path) {
             Ok(_) => readable.push(path),
             Err(error) => refused = refused.or(Some((path, error))),

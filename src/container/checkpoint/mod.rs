@@ -8,26 +8,29 @@ mod disagreements;
 mod index;
 mod missing;
 mod names;
+mod naming;
 mod side_files;
 
 pub use disagreements::Disagreement;
 pub use index::{INDEX, Index, index_in_place_of, index_text, shard_names, weight_map};
 pub(crate) use names::has_shards;
 pub use names::{description, is_index, is_plain, is_shard_name};
+pub use naming::{AssembledTensor, Naming};
 pub use side_files::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, SideFiles, descriptions, is_inside, with_dtype};
 
-use super::{Input, SHARDS, Tensor, probe_on};
+use super::gguf::{EXTENSION as GGUF, check_tensors, parts_of, remove_keys, stem_of_part};
+use super::{Container, Input, SHARDS, Tensor, probe_on};
 use crate::dtype::Dtype;
 use crate::error::{Blocker, Error, Kind, Result};
 use crate::io::map::MappedFile;
 use crate::io::open::{Links, is_absent, read_regular, unreadable};
 use crate::io::output::{WORK, directory_of};
-use crate::text::shorten;
+use crate::text::{path_text, shorten};
 use disagreements::Disagreements;
 use missing::{explain, without_shards};
 use names::{ShardFolder, file_names, is_shard};
-use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::collections::{BTreeSet, HashSet};
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -46,6 +49,12 @@ pub struct Checkpoint {
     pub broken: Vec<Error>,
     /// Disagreements between the index and the shards, or among the shards.
     pub disagreements: Vec<Disagreement>,
+    /// Tensors that are made of stored ones; only with [`Naming::HuggingFace`].
+    pub assembled: Vec<AssembledTensor>,
+    /// The kind of the names of its tensors.
+    pub naming: Naming,
+    /// The folder of the original model, whose config and other files belong to the tensors.
+    pub base: Option<PathBuf>,
     descriptions: side_files::Descriptions,
 }
 
@@ -55,12 +64,25 @@ impl Checkpoint {
         self.shards.iter().any(|shard| shard.container.format_info().is_changed_only)
     }
 
+    /// True if the checkpoint is a GGUF model.
+    pub(crate) fn is_gguf(&self) -> bool {
+        self.shards.first().is_some_and(|shard| shard.container.format_info().extension == GGUF)
+    }
+
     pub fn tensors(&self) -> impl Iterator<Item = (&Input, &Tensor)> {
         self.shards.iter().flat_map(|shard| shard.contents.tensors.iter().map(move |tensor| (shard, tensor)))
     }
 
+    /// The names of the model's tensors; those of stored tensors that others are made of are not among them.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.tensors().map(|(shard, tensor)| shard.name_of(tensor))
+        fn of_shard((at, shard): (usize, &Input)) -> impl Iterator<Item = ((usize, usize), &str)> {
+            let tensors = shard.contents.tensors.iter().enumerate();
+            tensors.map(move |(number, tensor)| ((at, number), shard.name_of(tensor)))
+        }
+        let parts: HashSet<(usize, usize)> = self.assembled.iter().flat_map(|tensor| &tensor.parts).copied().collect();
+        let stored = self.shards.iter().enumerate().flat_map(of_shard);
+        let own = stored.filter(move |(place, _)| !parts.contains(place)).map(|(_, name)| name);
+        own.chain(self.assembled.iter().map(|tensor| &*tensor.name))
     }
 
     /// All files that hold tensors, including external data.
@@ -68,16 +90,43 @@ impl Checkpoint {
         self.shards.iter().flat_map(|shard| &shard.files).map(MappedFile::path)
     }
 
+    /// The path that the names of outputs derive from: if no output has the format of a file, it has the extension of
+    /// another format, and the file may be a part of a model.
+    pub(crate) fn own_name(&self) -> PathBuf {
+        let is_read_only = self.shards.first().is_some_and(|shard| shard.container.format_info().is_read_only);
+        let name = self.path.file_name().and_then(OsStr::to_str).filter(|_| is_read_only);
+        let Some(name) = name else { return self.path.clone() };
+        let extension = self.format_of_output().format_info().extension;
+        let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
+        self.path.with_file_name(format!("{}.{extension}", stem_of_part(stem)))
+    }
+
+    /// The format of an output whose name does not determine one: the format of the input, unless no files are written in it.
+    pub(crate) fn format_of_output(&self) -> &'static dyn Container {
+        let own = self.shards[0].container;
+        if own.format_info().is_read_only { SHARDS } else { own }
+    }
+
     /// The folder of the `config.json`: the folder of the shards, or of the single file.
     pub(crate) fn config_folder(&self) -> &Path {
-        self.folder.as_deref().unwrap_or_else(|| directory_of(&self.path))
+        self.side_folder().unwrap_or_else(|| directory_of(&self.path))
+    }
+
+    /// The folder of the files that belong to the model besides its tensors, if there is one.
+    pub(crate) fn side_folder(&self) -> Option<&Path> {
+        self.base.as_deref().or(self.folder.as_deref())
+    }
+
+    /// True if outputs without a name are folders of shards.
+    pub(crate) fn is_folder(&self) -> bool {
+        self.folder.is_some() || self.naming == Naming::HuggingFace
     }
 
     /// Returns every file that the conversion may read, and all other files in the folder: none of these may be an
     /// output.
     pub fn files(&self) -> Result<Vec<PathBuf>> {
         let mut files: Vec<PathBuf> = self.paths().map(Path::to_owned).collect();
-        if let Some(folder) = &self.folder {
+        if let Some(folder) = self.side_folder() {
             let names = file_names(folder).map_err(|error| error.in_file(folder))?;
             let SideFiles { kept, left_out } = SideFiles::of(folder)?;
             let names = names.into_iter().map(PathBuf::from).chain(kept.into_iter().map(PathBuf::from)).chain(left_out);
@@ -130,6 +179,9 @@ pub fn open(path: &Path, threads: usize) -> Result<Checkpoint> {
             return Err(error.with_blocker(Blocker::ShortIndex(folder.join(&index.name))));
         }
         let surplus = |shard: &Path, is_output| Blocker::Surplus { shard: shard.to_owned(), is_output };
+        if checkpoint.is_gguf() {
+            return Err(error.remedy("download all parts again"));
+        }
         return Err(match (output_among(&checkpoint), newest_to_repeat(&checkpoint)) {
             (Some(output), _) => error.with_blocker(surplus(output, true)),
             (None, Some(newest)) => error.with_blocker(surplus(newest, false)),
@@ -173,7 +225,7 @@ fn find(path: &Path, threads: usize) -> Result<Checkpoint> {
     let folder = match path.is_dir() {
         true => path,
         false if is_index(&name) => directory_of(path),
-        false => return Ok(Checkpoint { shards: vec![probe_on(threads, path)?], ..Checkpoint::default() }),
+        false => return open_file(path, threads),
     };
     refuse_unfinished(folder)?;
     let files = ShardFolder::read(folder, if folder == path { None } else { Some(&name) })?;
@@ -182,6 +234,32 @@ fn find(path: &Path, threads: usize) -> Result<Checkpoint> {
         None => open_all_of(&files, threads),
     }?;
     Ok(Checkpoint { folder: Some(folder.to_owned()), ..checkpoint })
+}
+
+/// Opens a file, and the other parts of its model if the file says that there are some.
+fn open_file(path: &Path, threads: usize) -> Result<Checkpoint> {
+    let file = probe_on(threads, path)?;
+    let Some(parts) = parts_of(&file)? else {
+        return Ok(Checkpoint { shards: vec![file], ..Checkpoint::default() });
+    };
+    let mut shards = Vec::with_capacity(parts.len());
+    for part in &parts {
+        let shard = probe_on(threads, part).map_err(|error| match fs::symlink_metadata(part) {
+            Err(gone) if gone.kind() == ErrorKind::NotFound => {
+                error.remedy(format!("download all {} parts of the model", parts.len()))
+            }
+            _ => error,
+        })?;
+        if parts_of(&shard)?.as_ref() != Some(&parts) {
+            let error = Error::new(format!("is not of the same model as {}", path_text(path))).in_file(part);
+            return Err(error.remedy("download all parts again"));
+        }
+        shards.push(shard);
+    }
+    check_tensors(&shards)?;
+    shards.iter_mut().for_each(remove_keys);
+    let disagreements = Disagreements::among(shards.iter()).into_list();
+    Ok(Checkpoint { shards, disagreements, ..Checkpoint::default() })
 }
 
 /// Refuses a folder with an unfinished conversion in it, regardless of its other contents.

@@ -1,7 +1,6 @@
 //! The files next to the shards of a checkpoint: config, tokenizer, chat template and others.
 
 use super::{Checkpoint, is_index, is_shard_name, read_text, without_byte_order_mark};
-use crate::container::Input;
 use crate::container::json::{MapOnly, as_json, members};
 use crate::dtype::Dtype;
 use crate::error::{Blocker, Error, Result};
@@ -90,15 +89,22 @@ impl SideFiles {
 
     /// Refuses links that lead out of the folder, because the output would get a copy of any file of the system. In
     /// caches of Hugging Face, shards and side files are links into one folder.
-    pub fn check_links(&self, folder: &Path, shards: &[Input]) -> Result<()> {
+    pub fn check_links(&self, source: &Checkpoint) -> Result<()> {
+        let folder = source.config_folder();
         let folder_of = |path: &Path| fs::canonicalize(path).ok()?.parent().map(Path::to_owned);
+        let own = fs::canonicalize(folder).map_err(unreadable(folder))?;
+        // The folder of an original model may have no shards.
+        let snapshots = own.parent().filter(|parent| parent.ends_with("snapshots"));
+        let blobs = snapshots.and_then(Path::parent).map(|repository| repository.join("blobs"));
         for (file, path) in self.kept.iter().map(|file| (file, folder.join(file))) {
             if !path.is_symlink() {
                 continue;
             }
             let target = fs::canonicalize(&path).map_err(unreadable(&path))?;
-            let is_inside = fs::canonicalize(folder).is_ok_and(|folder| target.starts_with(folder));
-            if !is_inside && !shards.iter().any(|shard| folder_of(shard.path()).as_deref() == target.parent()) {
+            let is_beside = |place: Option<&Path>| place.is_some() && place == target.parent();
+            let is_of_cache = source.base.is_some() && is_beside(blobs.as_deref());
+            let is_beside_weights = || source.shards.iter().any(|shard| is_beside(folder_of(shard.path()).as_deref()));
+            if !target.starts_with(&own) && !is_of_cache && !is_beside_weights() {
                 let copy = folder.join(format!("{file}.copy"));
                 let error = Error::new("is a symbolic link that leads out of the checkpoint, and is not followed");
                 return Err(error.in_file(&path).with_blocker(Blocker::Link { link: path, copy }));

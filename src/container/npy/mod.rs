@@ -36,6 +36,7 @@ impl Container for Npy {
             has_fortran_order: true,
             metadata: Metadata::None,
             is_changed_only: false,
+            is_read_only: false,
             shards: None,
         }
     }

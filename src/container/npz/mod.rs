@@ -31,6 +31,7 @@ impl Container for Npz {
             has_fortran_order: true,
             metadata: Metadata::None,
             is_changed_only: false,
+            is_read_only: false,
             shards: None,
         }
     }

@@ -61,6 +61,7 @@ impl Container for Onnx {
             has_fortran_order: false,
             metadata: Metadata::Plain,
             is_changed_only: false,
+            is_read_only: false,
             shards: None,
         }
     }

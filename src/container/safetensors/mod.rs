@@ -48,6 +48,7 @@ impl Container for Safetensors {
             has_fortran_order: false,
             metadata: Metadata::Marked(FORMAT, "pt"),
             is_changed_only: false,
+            is_read_only: false,
             shards: Some("safetensors"),
         }
     }

@@ -56,7 +56,7 @@ impl<'a> FolderOutput<'a> {
             (None, false, IfExists::Replace) => Start::Replace,
             (None, false, _) => Start::Anew,
         };
-        if let Some(folder) = &source.folder {
+        if let Some(folder) = source.side_folder() {
             check_apart(path, folder)?;
         }
         check_names(&plans)?;
@@ -64,18 +64,18 @@ impl<'a> FolderOutput<'a> {
             Spread::AsInputs => shard_sizes(source),
             Spread::One | Spread::UpTo(_) => plans.iter().map(|plan| plan.source_bytes() + plan.len).collect(),
         };
-        let mut side_files = match &source.folder {
+        let mut side_files = match source.side_folder() {
             Some(folder) => SideFiles::of(folder)?,
             None => SideFiles::default(),
         };
-        side_files.check_links(source.config_folder(), &source.shards)?;
+        side_files.check_links(source)?;
         let (shards, index) = shards_and_index(source, &plans, spread);
         let index_text = index.clone().into_iter().map(|name| (name, index_of(source, &plans, &shards)));
         let changed = changed_side_files(job, source, recoding.as_ref(), &plans)?;
         side_files.kept.retain(|name| changed.get(&**name) != Some(&None));
         let changed = changed.into_iter().filter_map(|(name, text)| Some((name.to_owned(), text?)));
         let side_file = |name: String| {
-            let path = source.folder.as_deref().unwrap_or(path).join(&name);
+            let path = source.side_folder().unwrap_or(path).join(&name);
             ManifestSource::side_file(&path, source.whole_text_of(&name), name)
         };
         let mut manifest = Manifest {
@@ -109,7 +109,8 @@ impl<'a> FolderOutput<'a> {
             )));
         }
         let (path, chosen) = (path.to_owned(), chosen_shards(&sizes, job.partition));
-        Ok(Self { path, start, manifest, source: source.folder.clone(), is_there, chosen, plans })
+        let side_folder = source.side_folder().map(Path::to_owned);
+        Ok(Self { path, start, manifest, source: side_folder, is_there, chosen, plans })
     }
 
     /// True if earlier runs have completed all work of this run.
@@ -146,7 +147,7 @@ fn changed_side_files(
     plans: &[Plan],
 ) -> Result<BTreeMap<&'static str, Option<String>>> {
     let mut changed = BTreeMap::new();
-    if source.folder.is_none() {
+    if source.side_folder().is_none() {
         return Ok(changed);
     }
     changed.extend(recoding.into_iter().flat_map(|recoding| recoding.side_files.iter().cloned()));

@@ -16,7 +16,7 @@ pub fn explanation_row(
     explanation: &Explanation,
     style: &RenderStyle,
 ) -> String {
-    let bits = fields(codes, explanation.code).into_iter();
+    let bits = fields(codes, explanation).into_iter();
     let bits: Vec<String> = bits.map(|(field, digits)| colored(field, &digits, style)).collect();
     let number = code(codes, explanation);
     let number = match explanation.zero_point {
@@ -29,12 +29,17 @@ pub fn explanation_row(
         None => String::new(),
     };
     let (scale, value) = (float(explanation.scale), meaning(target, explanation.value.into()).value);
-    format!("{}  {}  {number} * {scale}{global} = {value}", index(element_index, style), bits.join(" "))
+    let offset = match explanation.offset {
+        Some(offset) if offset.is_sign_negative() => format!(" + {}", float(-offset)),
+        Some(offset) => format!(" - {}", float(offset)),
+        None => String::new(),
+    };
+    format!("{}  {}  {number} * {scale}{global}{offset} = {value}", index(element_index, style), bits.join(" "))
 }
 
 /// Returns the contents of [`explanation_row`] as JSON.
 pub fn explanation_json(codes: CodeKind, target: Dtype, index: u64, explanation: &Explanation) -> Value {
-    let bits = fields(codes, explanation.code);
+    let bits = fields(codes, explanation);
     let width: usize = bits.iter().map(|(_, digits)| digits.len()).sum();
     let mut value = json!({
         "index": index,
@@ -48,6 +53,9 @@ pub fn explanation_json(codes: CodeKind, target: Dtype, index: u64, explanation:
     if let Some(zero) = explanation.zero_point {
         value["zero_point"] = json!(float(zero.into()));
     }
+    if let Some(offset) = explanation.offset {
+        value["offset"] = json!(float(offset));
+    }
     if let Some((global, is_divisor)) = explanation.global_scale {
         value["global_scale"] = json!(float(global.into()));
         value["divides_by_global_scale"] = json!(is_divisor);
@@ -56,12 +64,12 @@ pub fn explanation_json(codes: CodeKind, target: Dtype, index: u64, explanation:
 }
 
 /// Returns the binary digits of a code by field.
-fn fields(codes: CodeKind, code: u32) -> Vec<(BitField, String)> {
-    let digits = |bits: u32| vec![(BitField::Integer, format!("{code:0width$b}", width = bits as usize))];
+fn fields(codes: CodeKind, &Explanation { code, code_bits, .. }: &Explanation) -> Vec<(BitField, String)> {
     match codes {
         CodeKind::Dtype(dtype) => parts(dtype, code.into()),
-        CodeKind::Centered(bits) | CodeKind::Shifted(bits) => digits(bits),
-        CodeKind::Map => digits(4),
+        CodeKind::Centered(_) | CodeKind::Shifted(_) | CodeKind::Map | CodeKind::Blocks(_) => {
+            vec![(BitField::Integer, format!("{code:0width$b}", width = code_bits as usize))]
+        }
     }
 }
 
@@ -69,7 +77,9 @@ fn fields(codes: CodeKind, code: u32) -> Vec<(BitField, String)> {
 fn code(codes: CodeKind, explanation: &Explanation) -> String {
     match codes {
         CodeKind::Dtype(dtype) => meaning(dtype, explanation.code.into()).value,
-        CodeKind::Centered(_) | CodeKind::Shifted(_) | CodeKind::Map => float(explanation.number.into()),
+        CodeKind::Centered(_) | CodeKind::Shifted(_) | CodeKind::Map | CodeKind::Blocks(_) => {
+            float(explanation.number.into())
+        }
     }
 }
 

@@ -12,7 +12,7 @@ mod texts;
 
 pub use report::{Comparison, DiffFigures, DiffReport, DiffStatus, FirstDifference, TensorDiff};
 
-use crate::container::checkpoint::{self, Checkpoint};
+use crate::container::checkpoint::{self, Checkpoint, Naming};
 use crate::container::{Elements, Form};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -35,6 +35,8 @@ pub struct DiffOptions<'a> {
     pub selection: Selection,
     /// Type of elements whose type the file does not name.
     pub from: Option<Dtype>,
+    /// Names of the tensors of GGUF models.
+    pub names: Naming,
     /// Maximum absolute difference of values. With this or `rtol`, only values count, not bits and types.
     pub tolerance: Option<f64>,
     /// Maximum difference of values in proportion to the value of A; it is added to `tolerance`.
@@ -48,7 +50,8 @@ pub struct DiffOptions<'a> {
 impl Default for DiffOptions<'_> {
     fn default() -> Self {
         let selection = Selection::default();
-        Self { selection, from: None, tolerance: None, rtol: None, threads: None, progress: &Silent }
+        let (from, names, tolerance, rtol) = (None, Naming::default(), None, None);
+        Self { selection, from, names, tolerance, rtol, threads: None, progress: &Silent }
     }
 }
 
@@ -133,7 +136,7 @@ pub(crate) fn diff_checked(
     options: &DiffOptions,
     check: impl FnOnce(&[LogicalCheckpoint; 2], &[&str]) -> Result<()>,
 ) -> Result<DiffReport> {
-    let open = |path| checkpoint::open(path, options.threads());
+    let open = |path| checkpoint::open(path, options.threads()).and_then(|source| source.named(options.names, None));
     let sources = [open(paths[0])?, open(paths[1])?];
     let stored = sources.iter().flat_map(Checkpoint::tensors).map(|(_, tensor)| tensor);
     plan::check_from(stored, options.from)?;
@@ -231,13 +234,21 @@ fn are_same_parts(weights: [(&LogicalCheckpoint, &FoundWeight); 2], options: &Di
         return Ok(false);
     }
     for ((role_a, a), (role_b, b)) in parts[0].iter().zip(&parts[1]) {
-        let sources = [weights[0].0.stored(*a), weights[1].0.stored(*b)];
+        let mut sources = [weights[0].0.stored(*a), weights[1].0.stored(*b)];
         let [tensor_a, tensor_b] = sources.map(|source| source.tensor);
         let are_alike = tensor_a.elements == tensor_b.elements && tensor_a.shape == tensor_b.shape;
         if role_a != role_b || !are_alike {
             return Ok(false);
         }
-        let zip = Zip::new(sources.map(LogicalTensor::Stored), tensor_a.count, options.threads(), &Silent);
+        let mut count = tensor_a.count;
+        if let Elements::Blocks(_) = tensor_a.elements {
+            // Elements of blocks have no bytes of their own.
+            count = tensor_a.data.stored_len();
+            for source in &mut sources {
+                source.elements = Elements::Opaque;
+            }
+        }
+        let zip = Zip::new(sources.map(LogicalTensor::Stored), count, options.threads(), &Silent);
         if !numbers::are_equal(zip)? {
             return Ok(false);
         }

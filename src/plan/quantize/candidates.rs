@@ -190,7 +190,7 @@ impl<'a> Planner<'_, 'a> {
             Some(None) => return Ok(Choice { stored: Err(KeptReason::LeftOut), rule }),
             Some(Some(scheme)) => scheme,
             // The model leaves them unquantized on purpose.
-            None if coded.is_none() && !self.source.found.weights.is_empty() => {
+            None if coded.is_none() && self.source.is_quantized() => {
                 return Ok(Choice { stored: Err(KeptReason::Unquantized), rule });
             }
             None => match (self.request.options.scheme, coded) {

@@ -85,7 +85,13 @@ impl<'p, 'a> Planner<'p, 'a> {
             return Err(Error::new("is quantized already, and tcast writes the layout gpt-oss from plain models only"));
         }
         let found = &self.source.found.weights[weight];
-        let decoder = decoders.get(found)?;
+        // The values of a plain weight are encoded in their own type, as those of other plain weights.
+        let decoder = if found.has_plain_blocks() {
+            Arc::new(self.source.decoder(found, self.source.own_type(found), Arithmetic::Library)?)
+        } else {
+            decoders.get(found)?
+        };
+        let dtype = decoder.target();
         self.source.check_parts(&decoder, &LogicalCheckpoint::value_parts(found))?;
         let (name, shape) = (&found.name, decoder.shape().to_vec());
         let bank = match found.layout.method {
@@ -114,7 +120,7 @@ impl<'p, 'a> Planner<'p, 'a> {
             weight: Some(weight),
             values: WeightValues::Coded(decoder, RowMap::ALL),
             shape,
-            dtype: Dtype::Float64,
+            dtype,
             stored,
             is_named,
             exact: None,
@@ -132,17 +138,19 @@ impl<'p, 'a> Planner<'p, 'a> {
         (weight, decoder): (usize, &Decoder),
         known: &mut KnownEncoders<'s>,
     ) -> Result<(Arc<Encoder>, Option<Arc<Encoder>>), Unfit> {
-        let has_full_precision = self.source.found.weights[weight].parameters.has_full_precision;
-        let options = EncodeOptions { arithmetic: Arithmetic::Exact, has_full_precision, ..self.request.encoding() };
+        let found = &self.source.found.weights[weight];
+        let has_full_precision = found.parameters.has_full_precision;
+        let own = self.request.encoding();
+        let arithmetic = if found.has_plain_blocks() { own.arithmetic } else { Arithmetic::Exact };
+        let (options, dtype) = (EncodeOptions { arithmetic, has_full_precision, ..own }, decoder.target());
         let mut new = |scale: Dtype| {
             let grid = TargetGrid { scale: Some(scale), ..stored.grid };
-            let key = (stored.scheme.name, grid, shape, Dtype::Float64, has_full_precision);
-            let new =
-                || self.encoder(&SchemeTarget { grid, ..stored.clone() }, shape, Dtype::Float64, options).map(Arc::new);
+            let key = (stored.scheme.name, grid, shape, dtype, has_full_precision);
+            let new = || self.encoder(&SchemeTarget { grid, ..stored.clone() }, shape, dtype, options).map(Arc::new);
             known.entry(key).or_insert_with(new).clone()
         };
         let exact = new(scale_dtype(stored.layout.layout(), &stored.grid, decoder.grid().scale)).ok();
-        Ok((new(stored.grid.scale.unwrap_or(self.source.default_target()))?, exact))
+        Ok((new(stored.grid.scale.unwrap_or(self.source.own_type(found)))?, exact))
     }
 
     /// Moves codes and scales of quantized weights if possible; the values of the others are quantized again. Fails if a
@@ -194,8 +202,8 @@ impl<'p, 'a> Planner<'p, 'a> {
 
     /// Returns the text of config.json without the description of the input's quantization.
     pub(super) fn plain_config(&self, text: &str) -> Result<String> {
-        let target = (!self.source.found.weights.is_empty()).then(|| self.source.default_target());
-        if target.is_none() && !self.source.found.is_undecoded {
+        let target = self.source.is_quantized().then(|| self.source.default_target());
+        if target.is_none() && !self.source.found.is_undecoded && self.source.source.base.is_none() {
             return Ok(text.to_owned());
         }
         let (all, none) = (self.source.found.weights.iter().map(|weight| &*weight.module).collect(), HashSet::new());

@@ -56,7 +56,7 @@ impl<'a> Planner<'_, 'a> {
                 // A quantized weight of the old layout cannot stay next to the config of the new one.
                 (_, _, Some(weight)) => {
                     let found = &self.source.found.weights[weight];
-                    let decoder = self.source.decoder(found, self.source.default_target(), Arithmetic::Library)?;
+                    let decoder = self.source.decoder(found, self.source.own_type(found), Arithmetic::Library)?;
                     weights.decode(self.source, found, Arc::new(decoder));
                 }
                 (Ok(_), None, None) => unreachable!("weights that do not fit are kept"),

@@ -1,13 +1,14 @@
 //! Contents of a quantized weight, for commands that show them: its grid, and the code and scale of single values.
 
-use super::super::layout::{CodeValues, Combination, Group, Layout, Packing, Zeros};
+use super::super::layout::{CodeValues, Combination, Group, Layout, Packing, Role, Zeros};
 use super::super::recognize::{FoundWeight, StoredTensor};
-use super::Decoder;
 use super::buffers::{SEGMENT, global_scale};
 use super::geometry::DecodeGeometry;
 use super::linear::extend_signs;
 use super::rows::widen;
 use super::scales::GroupRange;
+use super::{Decoder, Method};
+use crate::blocks::{BlockFormat, BlockGrid};
 use crate::dtype::Dtype;
 use crate::error::Result;
 use std::fmt;
@@ -23,6 +24,8 @@ pub enum CodeKind {
     Shifted(u32),
     /// Indices into a table of 16 values.
     Map,
+    /// The codes of a block format.
+    Blocks(&'static BlockFormat),
 }
 
 impl fmt::Display for CodeKind {
@@ -32,6 +35,7 @@ impl fmt::Display for CodeKind {
             Self::Centered(bits) => write!(f, "int{bits}"),
             Self::Shifted(bits) => write!(f, "uint{bits}"),
             Self::Map => f.write_str("map of 4 bits"),
+            Self::Blocks(format) => f.write_str(format.name),
         }
     }
 }
@@ -65,6 +69,40 @@ impl fmt::Display for Grid {
 }
 
 impl Grid {
+    /// Returns the grid of a block format, whose name says all; the tensor can have a scale.
+    fn of_blocks(format: &'static BlockFormat, has_global_scale: bool) -> Self {
+        let scale = match format.name {
+            "MXFP4" => Dtype::Float8E8M0,
+            "NVFP4" => Dtype::Float8E4M3FN,
+            "Q8_K" => Dtype::Float32,
+            _ => Dtype::Float16,
+        };
+        Self {
+            codes: CodeKind::Blocks(format),
+            group: None,
+            is_indexed: false,
+            scale,
+            global_scale: has_global_scale.then_some(Dtype::Float32),
+            has_zero_points: false,
+        }
+    }
+
+    /// Returns the grid of other layouts whose values are those of a block format; `None` if no layout has them.
+    fn like(format: &'static BlockFormat) -> Option<Self> {
+        let BlockGrid { group, code_bits, numbers, .. } = format.grid()?;
+        let middle = f32::from(1_u8 << (code_bits - 1));
+        let is_centered = numbers.iter().zip(0_u8..).all(|(number, code)| *number == f32::from(code) - middle);
+        let (codes, scale, global_scale) = match (format.name, is_centered) {
+            ("MXFP4", _) => (CodeKind::Dtype(Dtype::Float4E2M1), Dtype::Float8E8M0, None),
+            ("NVFP4", _) => (CodeKind::Dtype(Dtype::Float4E2M1), Dtype::Float8E4M3FN, Some(Dtype::Float32)),
+            ("Q8_0", _) => (CodeKind::Dtype(Dtype::Int8), Dtype::Float16, None),
+            (_, true) => (CodeKind::Centered(code_bits), Dtype::Float16, None),
+            _ => return None,
+        };
+        let group = Some(Group::Neighbours(group as u64));
+        Some(Self { codes, group, is_indexed: false, scale, global_scale, has_zero_points: false })
+    }
+
     fn new(layout: &Layout, geometry: &DecodeGeometry) -> Self {
         let codes = match layout.codes.values {
             CodeValues::Stored => CodeKind::Dtype(geometry.codes.dtype),
@@ -72,6 +110,7 @@ impl Grid {
             CodeValues::Unsigned if geometry.zero.is_none() => CodeKind::Centered(geometry.bits),
             CodeValues::Unsigned => CodeKind::Shifted(geometry.bits),
             CodeValues::Map => CodeKind::Map,
+            CodeValues::Blocks => unreachable!("blocks have no geometry"),
         };
         Self {
             codes,
@@ -87,6 +126,10 @@ impl Grid {
 impl FoundWeight {
     /// Returns the grid of values that the weight can have.
     pub fn grid(&self, tensors: &[StoredTensor]) -> Result<Grid> {
+        if let Some(blocks) = &self.parameters.blocks {
+            let has_global_scale = self.parts.iter().any(|(role, _)| *role == Role::GlobalScale);
+            return Ok(Grid::of_blocks(blocks.formats[0], has_global_scale));
+        }
         Ok(Grid::new(self.layout, &DecodeGeometry::new(self.layout, &self.parameters, &self.parts(tensors))?))
     }
 }
@@ -94,14 +137,17 @@ impl FoundWeight {
 /// A value of a quantized weight, and the numbers that it is computed from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
-    /// The bits of the code.
+    /// The bits of the code, and their number.
     pub code: u32,
+    pub code_bits: u32,
     /// The number that the code represents, including the zero point.
     pub number: f32,
     /// The code that represents 0.
     pub zero_point: Option<f32>,
     /// The factor of the number, after the zero point is subtracted.
     pub scale: f64,
+    /// The number subtracted at the end.
+    pub offset: Option<f64>,
     /// The scale of the scale, and true if the scale is divided by it.
     pub global_scale: Option<(f32, bool)>,
     /// The bits of the decoded value.
@@ -112,14 +158,25 @@ impl Decoder {
     /// Returns the grid of values that the weight can have.
     #[must_use]
     pub fn grid(&self) -> Grid {
-        Grid::new(self.steps.layout, &self.steps.geometry)
+        match &self.method {
+            Method::Grid(steps) => Grid::new(steps.layout, &steps.geometry),
+            Method::Blocks(blocks) => Grid::of_blocks(blocks.format(), blocks.factor.is_some()),
+        }
     }
 
-    /// Like [`Decoder::grid`], but without zero points if all of them are the middle of the range: symmetric GPTQ
-    /// stores such zero points. `parts` are the bytes that [`Decoder::decode`] takes.
+    /// Like [`Decoder::grid`], with two differences. A weight in blocks has the grid of a layout with separate scales, if
+    /// one has the same values. A grid has no zero points if all of them are the middle of the range, as symmetric GPTQ
+    /// stores them. `parts` are the bytes that [`Decoder::decode`] takes.
     #[must_use]
     pub fn plain_grid(&self, parts: &[&[u8]]) -> Grid {
-        let (steps, geometry, grid) = (&self.steps, &self.steps.geometry, self.grid());
+        let grid = self.grid();
+        let steps = match &self.method {
+            Method::Grid(steps) => steps,
+            Method::Blocks(blocks) => {
+                return blocks.only_source().and_then(|(_, format)| Grid::like(format)).unwrap_or(grid);
+            }
+        };
+        let geometry = &steps.geometry;
         let (CodeKind::Shifted(bits), Some(slot)) = (grid.codes, geometry.zero) else { return grid };
         let middle = ((1_u32 << (bits - 1)) as f32).to_le_bytes();
         let [below, beside] = geometry.grid.map(|count| count as usize);
@@ -133,21 +190,27 @@ impl Decoder {
         Grid { codes: CodeKind::Centered(bits), has_zero_points: false, ..grid }
     }
 
-    /// The bits of a code.
-    #[must_use]
-    pub fn code_bits(&self) -> u32 {
-        self.steps.geometry.bits
-    }
-
     /// Explains the values of some columns of a row, from the bytes that [`Decoder::decode`] takes.
     pub fn explain(&self, row: u64, columns: Range<u64>, parts: &[&[u8]]) -> Result<Vec<Explanation>> {
-        let (steps, geometry) = (&self.steps, &self.steps.geometry);
-        let first = row * geometry.columns;
+        let first = row * self.columns();
         let decoded = self.around(first + columns.start..first + columns.end);
-        let target_bytes = steps.target.bits() as usize / 8;
+        let target_bytes = self.target().bits() as usize / 8;
         let mut values = vec![0; (decoded.end - decoded.start) as usize * target_bytes];
         self.decode_values(decoded.clone(), parts, &mut values)?;
         let before = (decoded.start - first) as usize;
+        let value = |at: usize| {
+            let bytes = values[(at - before) * target_bytes..][..target_bytes].iter().rev();
+            bytes.fold(0, |bits, byte| bits << 8 | u32::from(*byte))
+        };
+        let steps = match &self.method {
+            Method::Grid(steps) => steps,
+            Method::Blocks(blocks) => {
+                let explain =
+                    |column| Explanation { value: value(column as usize), ..blocks.explain(row, column, parts) };
+                return Ok(columns.map(explain).collect());
+            }
+        };
+        let geometry = &steps.geometry;
         let index = self.group_index(parts, before..columns.end as usize)?;
         let map = geometry.map.and_then(|slot| parts[slot.index].as_chunks().0.first_chunk().copied());
         let packing = steps.layout.codes.packing;
@@ -192,7 +255,6 @@ impl Decoder {
                     steps.zeros.fetch(geometry, parts[slot.index], (matrix, below), place.groups, &mut zero);
                     f32::from_le_bytes(zero[0])
                 });
-                let value = values[(at - before) * target_bytes..][..target_bytes].iter().rev();
                 let number = f32::from_le_bytes(numbers[at - column]);
                 // Centered codes are already shifted by widening.
                 let centre = match steps.layout.codes.values {
@@ -201,11 +263,13 @@ impl Decoder {
                 };
                 all.push(Explanation {
                     code: bits_at(at - column),
+                    code_bits: geometry.bits,
                     number: centre.map_or(number, |centre| number + centre),
                     zero_point: zero_point.or(centre),
                     scale: f64::from(f32::from_le_bytes(scale[0])) * factor,
+                    offset: None,
                     global_scale: global,
-                    value: value.fold(0, |bits, byte| bits << 8 | u32::from(*byte)),
+                    value: value(at),
                 });
             }
         }

@@ -11,13 +11,14 @@ impl Decoder {
     /// Refuses a group index that names nonexistent groups, as [`Decoder::decode`] does for the columns that it
     /// decodes, or that contradicts the config. `bytes` are the bytes of the part [`Decoder::group_index_part`].
     pub fn check_group_index(&self, bytes: &[u8]) -> Result<()> {
-        let Steps { geometry, .. } = &self.steps;
+        let Some(steps) = self.steps() else { return Ok(()) };
+        let geometry = &steps.geometry;
         let Some(slot) = geometry.group_index else { return Ok(()) };
         let index = GroupIndex { bytes, dtype: slot.dtype };
-        let is_unused = self.is_unused(&index);
+        let is_unused = steps.is_unused(&index);
         (0..index.len()).try_for_each(|column| match index.get(column) {
             Some(-1) if is_unused => Ok(()),
-            _ => self.group_of(&index, column).map(drop),
+            _ => steps.group_of(&index, column).map(drop),
         })?;
         if is_unused || geometry.group.is_none() {
             return Ok(());
@@ -26,7 +27,7 @@ impl Decoder {
         let in_order = |column: usize| column as u64 / size;
         let group = |column: usize| index.get(column).unwrap_or_default() as u64;
         let Some(column) = (0..index.len()).find(|column| group(*column) != in_order(*column)) else { return Ok(()) };
-        if self.steps.is_in_order {
+        if steps.is_in_order {
             let message = format!(
                 "the group index puts column {column} into group {}, and the config says desc_act false, which puts it \
                  into group {}",
@@ -54,28 +55,31 @@ impl Decoder {
     /// The index of the part with the group of each column, if there is one.
     #[must_use]
     pub fn group_index_part(&self) -> Option<usize> {
-        self.steps.geometry.group_index.map(|slot| slot.index)
+        self.steps()?.geometry.group_index.map(|slot| slot.index)
     }
 
     /// Returns the groups of some columns; `None` if groups are contiguous.
     pub(in crate::quant) fn group_index(&self, parts: &[&[u8]], columns: Range<usize>) -> Result<Option<Vec<u32>>> {
-        let Some(slot) = self.steps.geometry.group_index else { return Ok(None) };
+        let Some(steps) = self.steps() else { return Ok(None) };
+        let Some(slot) = steps.geometry.group_index else { return Ok(None) };
         let index = GroupIndex { bytes: parts[slot.index], dtype: slot.dtype };
-        if self.is_unused(&index) {
+        if steps.is_unused(&index) {
             return Ok(None);
         }
-        columns.map(|column| self.group_of(&index, column)).collect::<Result<Vec<u32>>>().map(Some)
+        columns.map(|column| steps.group_of(&index, column)).collect::<Result<Vec<u32>>>().map(Some)
     }
+}
 
+impl Steps {
     /// True if the columns are in order: compressed-tensors then writes -1 for each.
     fn is_unused(&self, index: &GroupIndex) -> bool {
-        let Steps { geometry, layout, .. } = &self.steps;
+        let Self { geometry, layout, .. } = self;
         let are_contiguous = geometry.columns.div_ceil(geometry.block[1]) == geometry.grid[1];
         layout.zeros == Zeros::PackedDown && index.get(0) == Some(-1) && are_contiguous
     }
 
     fn group_of(&self, index: &GroupIndex, column: usize) -> Result<u32> {
-        let (group, groups) = (index.get(column).unwrap_or_default(), self.steps.geometry.grid[1]);
+        let (group, groups) = (index.get(column).unwrap_or_default(), self.geometry.grid[1]);
         let number = u32::try_from(group).ok().filter(|number| u64::from(*number) < groups);
         number.ok_or_else(|| {
             Error::new(format!("the group index puts column {column} into group {group}, and there are {groups}"))

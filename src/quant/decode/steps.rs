@@ -57,6 +57,7 @@ impl CodeDecoding {
             CodeValues::Unsigned if geometry.zero.is_none() => Self::Integers(1 << (geometry.bits - 1)),
             CodeValues::Unsigned => Self::Integers(0),
             CodeValues::Map => Self::Map,
+            CodeValues::Blocks => return None,
         })
     }
 

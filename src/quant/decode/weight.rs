@@ -22,6 +22,7 @@ pub(super) fn bits(parts: &Parts, parameters: &Parameters, stored: Dtype) -> Res
         (CodeValues::Stored, _) => return Ok(stored.bits()),
         (CodeValues::Float(dtype) | CodeValues::FloatWithoutNegativeZero(dtype), _) => return Ok(dtype.bits()),
         (CodeValues::Map, _) => return Ok(4),
+        (CodeValues::Blocks, _) => return Err(parts.error("the format of its blocks is not known".to_owned())),
         (CodeValues::Unsigned, Packing::AwqWords) => &[4],
         (CodeValues::Unsigned, Packing::TransposedWords) => &[2, 3, 4, 8],
         (CodeValues::Unsigned, _) => &[1, 2, 3, 4, 5, 6, 7, 8],

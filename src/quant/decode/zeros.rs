@@ -28,13 +28,14 @@ impl Decoder {
     /// The index of the part with zero points, if the config declares the grid symmetric.
     #[must_use]
     pub fn symmetric_part(&self) -> Option<usize> {
-        self.steps.geometry.zero.filter(|_| self.steps.zeros.is_symmetric).map(|slot| slot.index)
+        let steps = self.steps()?;
+        steps.geometry.zero.filter(|_| steps.zeros.is_symmetric).map(|slot| slot.index)
     }
 
     /// Refuses zero points that contradict a symmetric grid. `bytes` are the bytes of the part
     /// [`Decoder::symmetric_part`].
     pub fn check_symmetric(&self, bytes: &[u8]) -> Result<()> {
-        let Steps { geometry, zeros, .. } = &self.steps;
+        let Some(Steps { geometry, zeros, .. }) = self.steps() else { return Ok(()) };
         let [below, beside] = geometry.grid.map(|count| count as usize);
         let middle = if zeros.order == Zeros::Plain { 0.0 } else { (1_u32 << (geometry.bits - 1)) as f32 };
         let correction = match zeros.order {

@@ -254,10 +254,13 @@ impl Encoder {
             Some(bits) => zero.fract() == 0.0 && (-(1 << (bits - 1))..1 << (bits - 1)).contains(&(zero as i32)),
             None => zero == 0.0,
         };
-        if !is_zero_allowed || !(0.0..f64::INFINITY).contains(&scale) {
+        let dtype = self.geometry.parts[1].dtype;
+        // ggml's scales have the sign of the largest value.
+        let has_sign = dtype.is_weight();
+        if !is_zero_allowed || !scale.is_finite() || scale < 0.0 && !has_sign {
             return None;
         }
-        let stored = match self.geometry.parts[1].dtype {
+        let stored = match dtype {
             Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16 => {
                 let narrow = scale as f32;
                 (f64::from(narrow) == scale && self.chooser.store(narrow) == narrow).then(|| narrow.to_bits())?

@@ -90,6 +90,13 @@ impl FoundWeight {
     }
 }
 
+impl FoundWeight {
+    /// True if it is not quantized, and only made of plain tensors in another order.
+    pub fn has_plain_blocks(&self) -> bool {
+        self.parameters.blocks.as_ref().is_some_and(|blocks| blocks.formats.iter().all(|format| format.dtype.is_some()))
+    }
+}
+
 /// A contradiction.
 #[derive(Debug)]
 pub struct Problem {

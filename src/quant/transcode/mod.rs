@@ -82,12 +82,12 @@ impl Transcoder {
         parts: &[&[u8]],
         shared: &SharedTables,
     ) -> Result<Option<Self>> {
-        let keeps_blocks = encoder.layout().global.is_global() && decoder.steps.geometry.global.is_some();
+        let keeps_blocks = encoder.layout().global.is_global() && decoder.has_global_scale();
         let Some(mut source) = SourceGrid::new(decoder, rows, keeps_blocks, parts)? else { return Ok(None) };
         let tables = shared.get(&source.numbers, source.is_integer, &encoder);
         source.numbers = Arc::clone(&tables.numbers);
-        let (packing, bits) = source.packing();
-        let keeps_stored_rows = tables.keeps_codes() && encoder.stores_rows_as(packing, bits);
+        let stores_alike = |(packing, bits)| encoder.stores_rows_as(packing, bits);
+        let keeps_stored_rows = tables.keeps_codes() && source.packing().is_some_and(stores_alike);
         let (global, rescaling, only, bytes) = (1.0, None, None, None);
         Ok(Some(Self { source, encoder, tables, global, rescaling, only, bytes, keeps_stored_rows }))
     }

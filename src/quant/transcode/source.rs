@@ -1,11 +1,12 @@
 //! The codes and scales of a quantized weight as exact numbers.
 
-use super::super::decode::Decoder;
 use super::super::decode::buffers::global_scale;
 use super::super::decode::rows::widen;
 use super::super::decode::scales::{GroupRange, stored_scales};
+use super::super::decode::{BlockDecoder, Decoder, Method};
 use super::super::layout::{CodeValues, Combination, Packing, ScaleOrder, Zeros};
 use super::RowMap;
+use crate::blocks::BlockGrid;
 use crate::dtype::Class;
 use crate::error::Result;
 use std::ops::Range;
@@ -14,6 +15,8 @@ use std::sync::Arc;
 /// The grid of a quantized weight, some of whose rows become another weight.
 pub(super) struct SourceGrid {
     decoder: Arc<Decoder>,
+    /// The bits of a code.
+    bits: u32,
     rows: RowMap,
     /// True if scales are block scales without the global scale, because the new layout stores the same block scales.
     pub(super) keeps_blocks: bool,
@@ -48,8 +51,19 @@ impl SourceGrid {
         keeps_blocks: bool,
         parts: &[&[u8]],
     ) -> Result<Option<Self>> {
-        let (steps, geometry) = (&decoder.steps, &decoder.steps.geometry);
-        let layout = steps.layout;
+        let steps = match &decoder.method {
+            Method::Grid(steps) => steps,
+            Method::Blocks(blocks) => {
+                let Some(grid) = blocks.only_source().and_then(|(_, format)| format.grid()) else { return Ok(None) };
+                if decoder.shape().last() != Some(&decoder.columns()) {
+                    return Ok(None); // rows are not whole blocks
+                }
+                let BlockGrid { group, code_bits: bits, numbers, is_integer } = grid;
+                let (block, numbers) = ([1, group], numbers.into());
+                return Ok(Some(Self { rows, keeps_blocks, block, numbers, is_integer, centre: 0.0, bits, decoder }));
+            }
+        };
+        let (layout, geometry) = (steps.layout, &steps.geometry);
         let is_other = steps.rotation.is_some()
             || geometry.nested.is_some()
             || matches!(layout.codes.values, CodeValues::Map)
@@ -85,7 +99,8 @@ impl SourceGrid {
             CodeValues::Stored => matches!(geometry.codes.dtype.class(), Class::Int { .. }),
             _ => false,
         };
-        Ok(Some(Self { rows, keeps_blocks, block, numbers: numbers.into(), is_integer, centre: less, decoder }))
+        let (numbers, bits) = (numbers.into(), geometry.bits);
+        Ok(Some(Self { rows, keeps_blocks, block, numbers, is_integer, centre: less, bits, decoder }))
     }
 
     pub(super) fn columns(&self) -> usize {
@@ -98,20 +113,27 @@ impl SourceGrid {
 
     /// Returns the matrix of a row, and the row in it.
     fn place(&self, row: usize) -> (usize, usize) {
-        let (row, rows) = (self.rows.row(row as u64), self.decoder.steps.geometry.rows);
+        let (row, rows) = (self.rows.row(row as u64), self.decoder.matrix_rows());
         ((row / rows) as usize, (row % rows) as usize)
     }
 
     /// Returns the global scale of the first `rows` rows, and true if scales are divided by it; `None` if the rows have
     /// several, or one that is not positive and finite.
     pub(super) fn global(&self, rows: u64, parts: &[&[u8]]) -> Option<(f32, bool)> {
-        let steps = &self.decoder.steps;
-        let of = |row: u64| global_scale(steps, parts, self.place(row as usize).0, &mut [0; 4]);
+        let of = |row: u64| {
+            let (matrix, _) = self.place(row as usize);
+            match &self.decoder.method {
+                Method::Grid(steps) => global_scale(steps, parts, matrix, &mut [0; 4]),
+                Method::Blocks(blocks) => blocks.factor(matrix as u64, parts).unwrap_or(1.0),
+            }
+        };
         let first = of(0);
-        let is_one =
-            (0..rows).step_by(steps.geometry.rows as usize).chain(rows.checked_sub(1)).all(|row| of(row) == first);
+        let is_one = (0..rows)
+            .step_by(self.decoder.matrix_rows() as usize)
+            .chain(rows.checked_sub(1))
+            .all(|row| of(row) == first);
         let is_usable = first.is_finite() && first > 0.0;
-        (is_one && is_usable).then_some((first, steps.layout.global == Combination::Divisor))
+        (is_one && is_usable).then_some((first, self.decoder.layout().global == Combination::Divisor))
     }
 
     pub(super) fn lines(&self, rows: Range<usize>, parts: &[&[u8]]) -> Vec<Line> {
@@ -130,7 +152,11 @@ impl SourceGrid {
     }
 
     fn groups(&self, matrix: usize, below: usize, parts: &[&[u8]]) -> Vec<SourceGroup> {
-        let (steps, geometry) = (&self.decoder.steps, &self.decoder.steps.geometry);
+        let steps = match &self.decoder.method {
+            Method::Grid(steps) => steps,
+            Method::Blocks(blocks) => return self.groups_of_blocks(blocks, matrix, below, parts),
+        };
+        let geometry = &steps.geometry;
         let count = geometry.grid[1] as usize;
         let (mut scales, mut zeros) = (vec![[0; 4]; count], vec![self.centre.to_le_bytes(); count]);
         let mut raw = vec![0; 4 * count];
@@ -156,9 +182,18 @@ impl SourceGrid {
         scales.into_iter().zip(zeros).map(group).collect()
     }
 
+    fn groups_of_blocks(&self, blocks: &BlockDecoder, matrix: usize, row: usize, parts: &[&[u8]]) -> Vec<SourceGroup> {
+        let (format, row) = blocks.stored_row((matrix as u64 * blocks.rows) + row as u64, 0..blocks.columns, parts);
+        let mut scales = Vec::new();
+        format.scales(row, &mut scales);
+        let global = blocks.factor(matrix as u64, parts).filter(|_| !self.keeps_blocks).map_or(1.0, f64::from);
+        scales.into_iter().map(|scale| SourceGroup { scale: scale * global, zero: 0.0 }).collect()
+    }
+
     /// Returns the scale that each byte stands for, if groups are parts of a row and their scales are bytes.
     pub(super) fn numbers_of_bytes(&self, parts: &[&[u8]]) -> Option<[f64; 256]> {
-        let (steps, geometry) = (&self.decoder.steps, &self.decoder.steps.geometry);
+        let Method::Grid(steps) = &self.decoder.method else { return None };
+        let geometry = &steps.geometry;
         let has_others = geometry.zero.is_some() || geometry.global.is_some() && !self.keeps_blocks;
         if self.block[0] != 1 || geometry.scale.dtype.bits() != 8 || has_others {
             return None;
@@ -175,19 +210,23 @@ impl SourceGrid {
 
     /// Returns the scales of a row, which are bytes; `raw` is a buffer for them.
     pub(super) fn scale_bytes<'a>(&self, row: usize, parts: &[&'a [u8]], raw: &'a mut Vec<u8>) -> &'a [u8] {
-        let (steps, geometry) = (&self.decoder.steps, &self.decoder.steps.geometry);
+        let Method::Grid(steps) = &self.decoder.method else { return &[] };
+        let geometry = &steps.geometry;
         let ((matrix, below), groups) = (self.place(row), 0..geometry.grid[1] as usize);
         raw.resize(groups.len(), 0);
         stored_scales(geometry, steps.layout.scale_order, &GroupRange { matrix, below, groups }, parts, raw)
     }
 
-    pub(super) fn packing(&self) -> (Packing, u32) {
-        (self.decoder.steps.layout.codes.packing, self.decoder.steps.geometry.bits)
+    /// Returns the packing of codes, and their bits; `None` if rows hold more than codes.
+    pub(super) fn packing(&self) -> Option<(Packing, u32)> {
+        let Method::Grid(steps) = &self.decoder.method else { return None };
+        Some((steps.layout.codes.packing, self.bits))
     }
 
     /// Returns the stored codes of a row, whose columns take whole bytes.
     pub(super) fn stored_codes<'a>(&self, row: usize, parts: &[&'a [u8]]) -> &'a [u8] {
-        let geometry = &self.decoder.steps.geometry;
+        let Method::Grid(steps) = &self.decoder.method else { return &[] };
+        let geometry = &steps.geometry;
         let (matrix, within) = self.place(row);
         let start = matrix * geometry.matrix_bytes as usize + within * geometry.stride as usize;
         &parts[geometry.codes.index][start..start + self.columns() * geometry.bits as usize / 8]
@@ -195,8 +234,14 @@ impl SourceGrid {
 
     /// Unpacks the codes of some columns of a row; the first is a multiple of 32.
     pub(super) fn codes(&self, row: usize, columns: Range<usize>, parts: &[&[u8]], out: &mut [u8]) {
-        let (steps, geometry) = (&self.decoder.steps, &self.decoder.steps.geometry);
         let (matrix, within) = self.place(row);
+        let (steps, geometry) = match &self.decoder.method {
+            Method::Grid(steps) => (steps, &steps.geometry),
+            Method::Blocks(blocks) => {
+                let row = matrix as u64 * blocks.rows + within as u64;
+                return codes_of_blocks(blocks, row, columns, parts, out);
+            }
+        };
         let packing = steps.layout.codes.packing;
         packing.unpack(&geometry.window(packing, parts, [matrix, within], columns), out);
     }
@@ -233,6 +278,16 @@ impl SourceGrid {
         }
         largest
     }
+}
+
+/// Unpacks codes of a row, whose columns may begin and end within blocks.
+fn codes_of_blocks(blocks: &BlockDecoder, row: u64, columns: Range<usize>, parts: &[&[u8]], out: &mut [u8]) {
+    let mut codes = [0; 2 * super::SEGMENT];
+    let [start, end] = [columns.start, columns.end].map(|column| column as u64);
+    let (format, stored) = blocks.stored_row(row, start..end, parts);
+    let count = stored.len() / format.bytes as usize * format.elements as usize;
+    format.codes(stored, &mut codes[..count]);
+    out.copy_from_slice(&codes[columns.start % format.elements as usize..][..columns.len()]);
 }
 
 /// Returns the exponent of a positive finite number, which is normal as float64; `None` for other numbers.

@@ -55,6 +55,7 @@ impl Container for OnnxModel {
             has_fortran_order: false,
             metadata: Metadata::Plain,
             is_changed_only: true,
+            is_read_only: false,
             shards: None,
         }
     }

@@ -1,0 +1,132 @@
+//! The names of a model's tensors: those of its file, or those of Hugging Face, whose checkpoints also have other shapes
+//! and orders of rows.
+
+use super::{CONFIG, Checkpoint};
+use crate::blocks::Assembly;
+use crate::container::gguf::names::{MappedSource, MappedTensor, MetadataValue, to_hugging_face};
+use crate::container::json::{as_json, members};
+use crate::container::{Data, Tensor};
+use crate::error::{Error, Kind, Result};
+use std::path::Path;
+
+/// Kind of the names of tensors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+pub enum Naming {
+    /// The names in the file
+    #[default]
+    File,
+    /// The names of Hugging Face's transformers
+    #[cfg_attr(feature = "cli", value(name = "huggingface"))]
+    HuggingFace,
+}
+
+/// A tensor of the model that is made of stored tensors, whose values change their order.
+pub struct AssembledTensor {
+    pub name: String,
+    pub shape: Vec<u64>,
+    /// The shard of each stored tensor, and its index there.
+    pub parts: Vec<(usize, usize)>,
+    pub assembly: Assembly,
+}
+
+impl Checkpoint {
+    /// Gives the tensors of a GGUF model the names and shapes of Hugging Face, if these are requested; tensors of other
+    /// formats have them already. `base` is the folder of the original model.
+    ///
+    /// # Errors
+    /// When the architecture is not known, a tensor has no such name or is missing, or the folder cannot be read.
+    pub(crate) fn named(mut self, names: Naming, base: Option<&Path>) -> Result<Self> {
+        let is_gguf = self.is_gguf();
+        if let Some(base) = base {
+            if !is_gguf || names == Naming::File {
+                let message = "only a GGUF model with the names of Hugging Face takes the config of another folder";
+                return Err(Error::usage(message).in_file(&self.path).without("config"));
+            }
+            if !base.join(CONFIG).is_file() {
+                return Err(Error::new("is not a folder with a config.json").in_file(base));
+            }
+            self.base = Some(base.to_owned());
+        }
+        if is_gguf && names == Naming::HuggingFace {
+            self.naming = names;
+            self.use_names_of_hugging_face()?;
+        }
+        Ok(self)
+    }
+
+    fn use_names_of_hugging_face(&mut self) -> Result<()> {
+        for shard in &mut self.shards {
+            if !shard.contents.unreadable.is_empty() {
+                return Err(shard.contents.unreadable.swap_remove(0).in_file(shard.path()));
+            }
+        }
+        let model_type = match &self.base {
+            Some(_) => self.side_file(CONFIG)?.and_then(model_type),
+            None => None,
+        };
+        let Some(first) = self.shards.first() else { return Ok(()) };
+        let pairs = || first.contents.metadata.iter().flatten();
+        let value = |key: &str| pairs().find(|(name, _)| name == key).map(|(_, value)| &**value);
+        let in_file = |error: Error| error.in_file(&self.path);
+        let Some(architecture) = value("general.architecture") else {
+            let what = "does not name its architecture, which determines the names of Hugging Face";
+            return Err(in_file(Error::new(what).of(Kind::Unmapped)));
+        };
+        let places: Vec<(usize, usize)> = (self.shards.iter().enumerate())
+            .flat_map(|(shard, input)| (0..input.contents.tensors.len()).map(move |at| (shard, at)))
+            .collect();
+        let tensor = |at: usize| &self.shards[places[at].0].contents.tensors[places[at].1];
+        let tensors: Vec<(&str, &[u64])> =
+            (0..places.len()).map(|at| (&*tensor(at).name, &*tensor(at).shape)).collect();
+        let is_list = |key: &str| first.contents.lists.iter().any(|(name, _)| name == key);
+        let number = |key: &str| match value(key) {
+            Some(value) => Some(value.parse().map_or(MetadataValue::Other, MetadataValue::Integer)),
+            None => is_list(key).then_some(MetadataValue::Other),
+        };
+        let mapped = to_hugging_face(architecture, model_type.as_deref(), &number, &tensors).map_err(in_file)?;
+        let mut shards: Vec<Vec<Tensor>> = self.shards.iter().map(|_| Vec::new()).collect();
+        let mut assembled = Vec::new();
+        for MappedTensor { name, shape, source } in mapped {
+            match source {
+                MappedSource::Stored { tensor: at, matrix } => {
+                    let stored = matrix_of(tensor(at), matrix);
+                    shards[places[at].0].push(Tensor { name, shape, ..stored });
+                }
+                MappedSource::Assembled { tensors, assembly } => {
+                    let parts = tensors.into_iter().map(|at| {
+                        let shard = &mut shards[places[at].0];
+                        shard.push(tensor(at).clone());
+                        (places[at].0, shard.len() - 1)
+                    });
+                    assembled.push(AssembledTensor { name, shape, parts: parts.collect(), assembly });
+                }
+            }
+        }
+        for (shard, tensors) in self.shards.iter_mut().zip(shards) {
+            shard.contents.tensors = tensors;
+        }
+        self.assembled = assembled;
+        Ok(())
+    }
+}
+
+/// Returns one of several matrices of a tensor, or the tensor.
+fn matrix_of(tensor: &Tensor, matrix: Option<(u64, u64)>) -> Tensor {
+    let mut part = tensor.clone();
+    if let (Some((number, all)), Data::Mapped { range, .. }) = (matrix, &mut part.data) {
+        let len = range.len() / all as usize;
+        let start = range.start + len * number as usize;
+        *range = start..start + len;
+        part.count /= all;
+    }
+    part
+}
+
+/// Returns the `model_type` of a config.
+fn model_type(config: &str) -> Option<String> {
+    let json = as_json(config);
+    let text = members(&json)?.get("model_type")?.get().to_owned();
+    serde_json::from_str(&text).ok()
+}

@@ -1,0 +1,79 @@
+//! A tensor of a GGUF in the table of names.
+
+use super::table::{Alternatives, BIAS, ModelType, NameRow, Need, RowValues, SUFFIXES, WEIGHT};
+
+/// The place of a stored tensor in the table of names.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Located {
+    /// `None` for tensors outside of the layers.
+    pub layer: Option<u64>,
+    pub row: &'static NameRow,
+    /// Index in the names of the row.
+    pub at: usize,
+    /// Suffix of the tensor of a module; empty if the row has the whole name.
+    pub suffix: &'static str,
+}
+
+impl Located {
+    /// Returns the place of a stored tensor; `None` if the model type has no such tensor.
+    pub(super) fn find(model_type: &ModelType, name: &str) -> Option<Self> {
+        let Some(rest) = name.strip_prefix("blk.") else { return Self::among(model_type.model, None, name) };
+        let (number, rest) = rest.split_once('.')?;
+        let layer = number.parse().ok().filter(|layer: &u64| layer.to_string() == number)?;
+        all_rows(model_type.layer).find_map(|rows| Self::among(rows, Some(layer), rest))
+    }
+
+    fn among(rows: &'static [NameRow], layer: Option<u64>, name: &str) -> Option<Self> {
+        rows.iter().find_map(|row| {
+            row.stored.iter().enumerate().find_map(|(at, stored)| {
+                let rest = name.strip_prefix(stored)?;
+                let suffix = if row.is_tensor() { "" } else { SUFFIXES.into_iter().find(|suffix| *suffix == rest)? };
+                let is_found = rest == suffix && row.need(suffix) != Need::Never;
+                is_found.then_some(Self { layer, row, at, suffix })
+            })
+        })
+    }
+
+    /// The first tensor of a row: its weight, unless the row has whole names.
+    pub(super) fn first(layer: Option<u64>, row: &'static NameRow) -> Self {
+        Self { layer, row, at: 0, suffix: if row.is_tensor() { "" } else { WEIGHT } }
+    }
+
+    /// Returns the name in GGUF.
+    pub(super) fn stored(&self) -> String {
+        let prefix = self.layer.map(|layer| format!("blk.{layer}.")).unwrap_or_default();
+        format!("{prefix}{}{}", self.row.stored[self.at], self.suffix)
+    }
+
+    /// Returns the name in Hugging Face, in which `*` stands for the number of an expert.
+    pub(super) fn name(&self) -> String {
+        let prefix = self.layer.map(|layer| format!("model.layers.{layer}.")).unwrap_or_default();
+        format!("{prefix}{}{}", self.row.name, self.suffix)
+    }
+
+    /// True if the first dimension counts experts.
+    pub(super) fn is_of_experts(&self) -> bool {
+        self.row.stored[self.at].contains("_exps")
+    }
+
+    /// True if the tensor is a scale next to a weight.
+    pub(super) fn is_scale(&self) -> bool {
+        !["", WEIGHT, BIAS].contains(&self.suffix)
+    }
+}
+
+impl NameRow {
+    /// Returns whether the row has a tensor with a suffix.
+    pub(super) fn need(&self, suffix: &str) -> Need {
+        match suffix {
+            "" | WEIGHT => self.weight,
+            BIAS => self.bias,
+            _ if matches!(self.values, RowValues::Norm) => Need::Never,
+            _ => Need::Optional,
+        }
+    }
+}
+
+fn all_rows(layer: &'static [Alternatives]) -> impl Iterator<Item = &'static [NameRow]> {
+    layer.iter().copied().flatten().copied()
+}

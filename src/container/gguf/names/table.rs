@@ -1,0 +1,354 @@
+//! The names of model types in GGUF and in Hugging Face, as data.
+//!
+//! The rows are those of llama.cpp's converter (`gguf-py/gguf/tensor_mapping.py` and `convert_hf_to_gguf.py` of ggml
+//! 0.25.3), which was run on a small model of each type. They serve both directions. From GGUF, a tensor is found by
+//! [`NameRow::stored`]. To GGUF, it will be found by [`NameRow::name`], where `*` matches the number of an expert;
+//! [`NameRow::values`] is then undone: rows return to the order of the stored tensors, matrices are transposed back, 1 is
+//! added, and the experts are stacked.
+
+use crate::blocks::{Assembly, RowOrder};
+
+/// A type of model, by the `model_type` of its `config.json`.
+#[derive(Debug)]
+pub(super) struct ModelType {
+    pub name: &'static str,
+    /// `general.architecture`.
+    pub architecture: &'static str,
+    /// Tensors outside of the layers.
+    pub model: &'static [NameRow],
+    /// Tensors of each layer.
+    pub layer: &'static [Alternatives],
+    /// True if the rows of queries and keys have another order in GGUF, because llama.cpp rotates adjacent pairs where
+    /// transformers rotates halves.
+    pub permutes_heads: bool,
+    /// True if GGUF stores the weights of norms plus one.
+    pub adds_one_to_norms: bool,
+}
+
+/// Lists of rows, of which a layer has exactly one.
+pub(super) type Alternatives = &'static [&'static [NameRow]];
+
+/// A module with its tensors, or one tensor.
+#[derive(Debug)]
+pub(super) struct NameRow {
+    /// One name in GGUF, or two for a tensor that is made of two. The names of modules have no suffix: each of
+    /// [`SUFFIXES`] carries over. Other names have one, and are those of single tensors.
+    pub stored: &'static [&'static str],
+    /// The name in Hugging Face, with `*` for the number of an expert.
+    pub name: &'static str,
+    pub weight: Need,
+    pub bias: Need,
+    pub values: RowValues,
+}
+
+/// Suffixes of the tensors of a module. The last two are scales that ggml stores next to weights of type `NVFP4`.
+pub(super) const SUFFIXES: [&str; 4] = [WEIGHT, BIAS, ".scale", ".input_scale"];
+pub(super) const WEIGHT: &str = ".weight";
+pub(super) const BIAS: &str = ".bias";
+
+/// True if the model type has a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Need {
+    Always,
+    /// All layers have the tensor, or none.
+    Optional,
+    Never,
+}
+
+/// How the values of a tensor differ from those of the stored tensors.
+#[derive(Debug)]
+pub(super) enum RowValues {
+    Same,
+    /// Rows of attention heads, which some model types permute.
+    Heads(HeadCount),
+    /// A norm, to which some model types add one.
+    Norm,
+    /// A matrix for each expert, stacked in GGUF.
+    Experts,
+    Assembled(Assembly),
+    /// The same, and then the matrices are one: their rows follow each other.
+    Flattened(Assembly),
+}
+
+/// Key of a number of attention heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HeadCount {
+    Queries,
+    Keys,
+}
+
+/// Tensors that llama.cpp computes from the config: Hugging Face has no such tensors.
+pub(super) const GENERATED: [&str; 3] = ["rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"];
+
+impl NameRow {
+    /// A linear layer, which may have a bias.
+    const fn linear(stored: &'static [&'static str], name: &'static str) -> Self {
+        Self { stored, name, weight: Need::Always, bias: Need::Optional, values: RowValues::Same }
+    }
+
+    /// A linear layer without a bias.
+    const fn matrix(stored: &'static [&'static str], name: &'static str) -> Self {
+        Self { bias: Need::Never, ..Self::linear(stored, name) }
+    }
+
+    /// A norm without a bias.
+    const fn norm(stored: &'static [&'static str], name: &'static str) -> Self {
+        Self { bias: Need::Never, values: RowValues::Norm, ..Self::linear(stored, name) }
+    }
+
+    /// A stack of linear layers, one for each expert.
+    const fn experts(stored: &'static [&'static str], name: &'static str) -> Self {
+        Self { bias: Need::Never, values: RowValues::Experts, ..Self::linear(stored, name) }
+    }
+
+    /// A single tensor, whose names have their suffixes.
+    const fn tensor(stored: &'static [&'static str], name: &'static str, values: RowValues) -> Self {
+        Self { bias: Need::Never, values, ..Self::linear(stored, name) }
+    }
+
+    const fn of_heads(self, count: HeadCount) -> Self {
+        Self { values: RowValues::Heads(count), ..self }
+    }
+
+    const fn with_bias(self) -> Self {
+        Self { bias: Need::Always, ..self }
+    }
+
+    const fn optional(self) -> Self {
+        Self { weight: Need::Optional, ..self }
+    }
+
+    /// True if the row is a single tensor.
+    pub(super) fn is_tensor(&self) -> bool {
+        self.stored[0].contains('.')
+    }
+}
+
+const PLAIN: Assembly = Assembly {
+    first_is_transposed: false,
+    order: RowOrder::Stored,
+    is_transposed: false,
+    rows_are_elements: false,
+    is_less_one: false,
+};
+
+// Tensors outside of the layers. Without a head, its weight is that of the embedding.
+
+const EMBEDDING: NameRow = NameRow::matrix(&["token_embd"], "model.embed_tokens");
+const LAST_NORM: NameRow = NameRow::norm(&["output_norm"], "model.norm");
+const HEAD: NameRow = NameRow::matrix(&["output"], "lm_head").optional();
+const MODEL: &[NameRow] = &[EMBEDDING, LAST_NORM, HEAD];
+const MODEL_WITH_BIAS: &[NameRow] = &[EMBEDDING, LAST_NORM.with_bias(), HEAD];
+const PHI_MODEL: &[NameRow] =
+    &[EMBEDDING, NameRow::norm(&["output_norm"], "model.final_layernorm").with_bias(), HEAD.with_bias()];
+
+// Norms.
+
+const INPUT_NORM: NameRow = NameRow::norm(&["attn_norm"], "input_layernorm");
+const MLP_NORM: NameRow = NameRow::norm(&["ffn_norm"], "post_attention_layernorm");
+const AFTER_ATTENTION: NameRow = NameRow::norm(&["post_attention_norm"], "post_attention_layernorm");
+const AFTER_MLP: NameRow = NameRow::norm(&["post_ffw_norm"], "post_feedforward_layernorm");
+const NORMS: Alternatives = &[&[INPUT_NORM, MLP_NORM]];
+const NORMS_WITH_BIAS: Alternatives = &[&[INPUT_NORM.with_bias(), MLP_NORM.with_bias()]];
+/// The same norms, with llama.cpp's other name for the second.
+const RENAMED_NORMS: Alternatives = &[&[INPUT_NORM, AFTER_ATTENTION]];
+const NORMS_BEHIND: Alternatives = &[&[AFTER_ATTENTION, AFTER_MLP]];
+const GEMMA_NORMS: Alternatives =
+    &[&[INPUT_NORM, AFTER_ATTENTION, NameRow::norm(&["ffn_norm"], "pre_feedforward_layernorm"), AFTER_MLP]];
+const GLM_NORMS: Alternatives = &[&[
+    INPUT_NORM,
+    NameRow::norm(&["post_attention_norm"], "post_self_attn_layernorm"),
+    MLP_NORM,
+    NameRow::norm(&["post_ffw_norm"], "post_mlp_layernorm"),
+]];
+/// Models whose attention and MLP are parallel have no second norm.
+const STABLELM_NORMS: Alternatives = &[&[INPUT_NORM.with_bias(), MLP_NORM.with_bias().optional()]];
+const COHERE_NORMS: Alternatives = &[&[INPUT_NORM]];
+const PHI_NORMS: Alternatives = &[&[INPUT_NORM.with_bias()]];
+
+// Attention.
+
+const Q: NameRow = NameRow::linear(&["attn_q"], "self_attn.q_proj").of_heads(HeadCount::Queries);
+const K: NameRow = NameRow::linear(&["attn_k"], "self_attn.k_proj").of_heads(HeadCount::Keys);
+const V: NameRow = NameRow::linear(&["attn_v"], "self_attn.v_proj");
+const O: NameRow = NameRow::linear(&["attn_output"], "self_attn.o_proj");
+const ATTENTION: Alternatives = &[&[Q, K, V, O]];
+const ATTENTION_WITH_BIAS: Alternatives = &[&[Q.with_bias(), K.with_bias(), V.with_bias(), O]];
+const FUSED_ATTENTION: Alternatives = &[&[NameRow::linear(&["attn_qkv"], "self_attn.qkv_proj"), O]];
+const PHI_ATTENTION: Alternatives =
+    &[&[Q.with_bias(), K.with_bias(), V.with_bias(), NameRow::linear(&["attn_output"], "self_attn.dense").with_bias()]];
+const GPT_OSS_ATTENTION: Alternatives = &[&[
+    Q.with_bias(),
+    K.with_bias(),
+    V.with_bias(),
+    O.with_bias(),
+    NameRow::tensor(&["attn_sinks.weight"], "self_attn.sinks", RowValues::Same),
+]];
+const Q_NORM: NameRow = NameRow::norm(&["attn_q_norm"], "self_attn.q_norm");
+const K_NORM: NameRow = NameRow::norm(&["attn_k_norm"], "self_attn.k_norm");
+const QK_NORMS: Alternatives = &[&[Q_NORM, K_NORM]];
+const OPTIONAL_QK_NORMS: Alternatives = &[&[Q_NORM.optional(), K_NORM.optional()]];
+/// Attention of `deepseek2` but for the two parts with alternatives.
+const LATENT_ATTENTION: Alternatives = &[&[
+    NameRow::linear(&["attn_kv_a_mqa"], "self_attn.kv_a_proj_with_mqa"),
+    NameRow::norm(&["attn_kv_a_norm"], "self_attn.kv_a_layernorm"),
+    O,
+]];
+const LATENT_QUERIES: Alternatives = &[
+    &[
+        NameRow::linear(&["attn_q_a"], "self_attn.q_a_proj"),
+        NameRow::norm(&["attn_q_a_norm"], "self_attn.q_a_layernorm"),
+        NameRow::matrix(&["attn_q_b"], "self_attn.q_b_proj"),
+    ],
+    &[NameRow::matrix(&["attn_q"], "self_attn.q_proj")],
+];
+/// `kv_b_proj` [heads * (nope + v), rank] has, for each head, the rows of the keys, and then the rows of the values. GGUF
+/// stores the keys transposed, `attn_k_b` [heads, rank, nope], and the values as they are, `attn_v_b` [heads, v, rank].
+/// Files from before April 2025 have `attn_kv_b` instead.
+const LATENT_KEYS_AND_VALUES: Alternatives = &[
+    &[NameRow::tensor(
+        &["attn_k_b.weight", "attn_v_b.weight"],
+        "self_attn.kv_b_proj.weight",
+        RowValues::Flattened(Assembly { first_is_transposed: true, order: RowOrder::Concatenated, ..PLAIN }),
+    )],
+    &[NameRow::matrix(&["attn_kv_b"], "self_attn.kv_b_proj")],
+];
+
+// MLPs.
+
+const DOWN: NameRow = NameRow::linear(&["ffn_down"], "mlp.down_proj");
+const UP: NameRow = NameRow::linear(&["ffn_up"], "mlp.up_proj");
+const DENSE: &[NameRow] = &[NameRow::linear(&["ffn_gate"], "mlp.gate_proj"), UP, DOWN];
+const MLP: Alternatives = &[DENSE];
+const UNGATED_MLP: Alternatives = &[&[UP, DOWN]];
+const FUSED_MLP: Alternatives = &[&[NameRow::linear(&["ffn_up"], "mlp.gate_up_proj"), DOWN]];
+const STARCODER_MLP: Alternatives =
+    &[&[NameRow::linear(&["ffn_up"], "mlp.c_fc"), NameRow::linear(&["ffn_down"], "mlp.c_proj")]];
+const PHI_MLP: Alternatives =
+    &[&[NameRow::linear(&["ffn_up"], "mlp.fc1").with_bias(), NameRow::linear(&["ffn_down"], "mlp.fc2").with_bias()]];
+
+// Mixtures of experts. Some models have layers of either kind.
+
+const ROUTER: NameRow = NameRow::matrix(&["ffn_gate_inp"], "mlp.gate");
+const GATES: NameRow = NameRow::experts(&["ffn_gate_exps"], "mlp.experts.*.gate_proj");
+const UPS: NameRow = NameRow::experts(&["ffn_up_exps"], "mlp.experts.*.up_proj");
+const DOWNS: NameRow = NameRow::experts(&["ffn_down_exps"], "mlp.experts.*.down_proj");
+const SHARED_GATE: NameRow = NameRow::matrix(&["ffn_gate_shexp"], "mlp.shared_experts.gate_proj");
+const SHARED_UP: NameRow = NameRow::matrix(&["ffn_up_shexp"], "mlp.shared_experts.up_proj");
+const SHARED_DOWN: NameRow = NameRow::matrix(&["ffn_down_shexp"], "mlp.shared_experts.down_proj");
+const CORRECTION: NameRow = NameRow::tensor(&["exp_probs_b.bias"], "mlp.gate.e_score_correction_bias", RowValues::Same);
+const SPARSE: &[NameRow] = &[ROUTER, GATES, UPS, DOWNS];
+const EXPERTS: Alternatives = &[SPARSE];
+const QWEN3_MLP: Alternatives = &[SPARSE, DENSE];
+const QWEN2_MLP: Alternatives = &[
+    &[
+        ROUTER,
+        GATES,
+        UPS,
+        DOWNS,
+        NameRow::matrix(&["ffn_gate_inp_shexp"], "mlp.shared_expert_gate"),
+        NameRow::matrix(&["ffn_gate_shexp"], "mlp.shared_expert.gate_proj"),
+        NameRow::matrix(&["ffn_up_shexp"], "mlp.shared_expert.up_proj"),
+        NameRow::matrix(&["ffn_down_shexp"], "mlp.shared_expert.down_proj"),
+    ],
+    DENSE,
+];
+const DEEPSEEK2_MLP: Alternatives = &[&[ROUTER, GATES, UPS, DOWNS, SHARED_GATE, SHARED_UP, SHARED_DOWN], DENSE];
+const DEEPSEEK3_MLP: Alternatives =
+    &[&[ROUTER, CORRECTION, GATES, UPS, DOWNS, SHARED_GATE, SHARED_UP, SHARED_DOWN], DENSE];
+const MIXTRAL_EXPERTS: Alternatives = &[&[
+    NameRow::matrix(&["ffn_gate_inp"], "block_sparse_moe.gate"),
+    NameRow::experts(&["ffn_gate_exps"], "block_sparse_moe.experts.*.w1"),
+    NameRow::experts(&["ffn_down_exps"], "block_sparse_moe.experts.*.w2"),
+    NameRow::experts(&["ffn_up_exps"], "block_sparse_moe.experts.*.w3"),
+]];
+/// `input_linear` [E, 2 * f, in] has, for each expert, the rows of the gate, and then the rows of the up projection.
+const GRANITE_EXPERTS: Alternatives = &[&[
+    NameRow::matrix(&["ffn_gate_inp"], "block_sparse_moe.router.layer"),
+    NameRow::tensor(
+        &["ffn_gate_exps.weight", "ffn_up_exps.weight"],
+        "block_sparse_moe.input_linear.weight",
+        RowValues::Assembled(Assembly { order: RowOrder::Concatenated, ..PLAIN }),
+    ),
+    NameRow::matrix(&["ffn_down_exps"], "block_sparse_moe.output_linear"),
+]];
+/// `gate_up_proj` [E, in, 2 * f] has, for each expert, columns of the gate and the up projection in turn: the rows of the
+/// stored matrices alternate, and then the matrix is transposed. Elements of the biases alternate, too. `down_proj`
+/// [E, f, out] is transposed. The scales of these weights have no names, because two scales would belong to one tensor.
+const GPT_OSS_EXPERTS: Alternatives = &[&[
+    NameRow::linear(&["ffn_gate_inp"], "mlp.router").with_bias(),
+    NameRow::tensor(
+        &["ffn_gate_exps.weight", "ffn_up_exps.weight"],
+        "mlp.experts.gate_up_proj",
+        RowValues::Assembled(Assembly { order: RowOrder::Alternating, is_transposed: true, ..PLAIN }),
+    ),
+    NameRow::tensor(
+        &["ffn_gate_exps.bias", "ffn_up_exps.bias"],
+        "mlp.experts.gate_up_proj_bias",
+        RowValues::Assembled(Assembly { order: RowOrder::Alternating, rows_are_elements: true, ..PLAIN }),
+    ),
+    NameRow::tensor(
+        &["ffn_down_exps.weight"],
+        "mlp.experts.down_proj",
+        RowValues::Assembled(Assembly { is_transposed: true, ..PLAIN }),
+    ),
+    NameRow::tensor(&["ffn_down_exps.bias"], "mlp.experts.down_proj_bias", RowValues::Same),
+]];
+
+impl ModelType {
+    const fn new(name: &'static str, architecture: &'static str, layer: &'static [Alternatives]) -> Self {
+        Self { name, architecture, model: MODEL, layer, permutes_heads: false, adds_one_to_norms: false }
+    }
+
+    const fn with(self, model: &'static [NameRow]) -> Self {
+        Self { model, ..self }
+    }
+
+    const fn permuted(self) -> Self {
+        Self { permutes_heads: true, ..self }
+    }
+
+    const fn plus_one(self) -> Self {
+        Self { adds_one_to_norms: true, ..self }
+    }
+}
+
+/// Every model type, the plainest of an architecture first.
+pub(super) static MODEL_TYPES: &[ModelType] = &[
+    ModelType::new("llama", "llama", &[NORMS, ATTENTION, MLP]).permuted(),
+    ModelType::new("mistral", "llama", &[NORMS, ATTENTION, MLP]).permuted(),
+    ModelType::new("mixtral", "llama", &[NORMS, ATTENTION, MIXTRAL_EXPERTS]).permuted(),
+    ModelType::new("qwen2", "qwen2", &[NORMS, ATTENTION_WITH_BIAS, MLP]),
+    ModelType::new("qwen3", "qwen3", &[NORMS, ATTENTION, QK_NORMS, MLP]),
+    ModelType::new("qwen2_moe", "qwen2moe", &[NORMS, ATTENTION_WITH_BIAS, QWEN2_MLP]),
+    ModelType::new("qwen3_moe", "qwen3moe", &[NORMS, ATTENTION, QK_NORMS, QWEN3_MLP]),
+    ModelType::new("gemma2", "gemma2", &[GEMMA_NORMS, ATTENTION, MLP]).plus_one(),
+    ModelType::new("gemma3_text", "gemma3", &[GEMMA_NORMS, ATTENTION, QK_NORMS, MLP]).plus_one(),
+    ModelType::new("phi3", "phi3", &[NORMS, FUSED_ATTENTION, FUSED_MLP]),
+    ModelType::new("gpt_oss", "gpt-oss", &[RENAMED_NORMS, GPT_OSS_ATTENTION, GPT_OSS_EXPERTS]),
+    ModelType::new(
+        "deepseek_v2",
+        "deepseek2",
+        &[NORMS, LATENT_ATTENTION, LATENT_QUERIES, LATENT_KEYS_AND_VALUES, DEEPSEEK2_MLP],
+    ),
+    ModelType::new(
+        "deepseek_v3",
+        "deepseek2",
+        &[NORMS, LATENT_ATTENTION, LATENT_QUERIES, LATENT_KEYS_AND_VALUES, DEEPSEEK3_MLP],
+    ),
+    ModelType::new("glm4", "glm4", &[GLM_NORMS, ATTENTION, FUSED_MLP]),
+    ModelType::new("glm4_moe", "glm4moe", &[RENAMED_NORMS, ATTENTION, OPTIONAL_QK_NORMS, DEEPSEEK3_MLP]),
+    ModelType::new("starcoder2", "starcoder2", &[NORMS_WITH_BIAS, ATTENTION, STARCODER_MLP]).with(MODEL_WITH_BIAS),
+    ModelType::new("olmo2", "olmo2", &[NORMS_BEHIND, ATTENTION, QK_NORMS, MLP]),
+    ModelType::new("olmoe", "olmoe", &[NORMS, ATTENTION, QK_NORMS, EXPERTS]),
+    ModelType::new("granite", "granite", &[NORMS, ATTENTION, MLP]).permuted(),
+    ModelType::new("granitemoe", "granitemoe", &[NORMS, ATTENTION, GRANITE_EXPERTS]).permuted(),
+    ModelType::new("smollm3", "smollm3", &[NORMS, ATTENTION, MLP]).permuted(),
+    ModelType::new("cohere2", "cohere2", &[COHERE_NORMS, ATTENTION, MLP]),
+    ModelType::new("exaone4", "exaone4", &[NORMS_BEHIND, ATTENTION, QK_NORMS, MLP]),
+    ModelType::new("seed_oss", "seed_oss", &[RENAMED_NORMS, ATTENTION, MLP]),
+    ModelType::new("ernie4_5", "ernie4_5", &[NORMS, ATTENTION, MLP]),
+    ModelType::new("nemotron", "nemotron", &[NORMS_WITH_BIAS, ATTENTION, UNGATED_MLP]).with(MODEL_WITH_BIAS).plus_one(),
+    ModelType::new("phi", "phi2", &[PHI_NORMS, PHI_ATTENTION, PHI_MLP]).with(PHI_MODEL),
+    ModelType::new("stablelm", "stablelm", &[STABLELM_NORMS, ATTENTION, MLP]).with(MODEL_WITH_BIAS),
+];

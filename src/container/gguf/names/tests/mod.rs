@@ -1,0 +1,348 @@
+mod values;
+
+use super::*;
+use serde_json::Value as Json;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// A model of the fixture, which a test can change.
+struct FixtureModel {
+    model_type: String,
+    architecture: String,
+    metadata: BTreeMap<String, MetadataValue>,
+    tensors: Vec<(String, Vec<u64>)>,
+    wanted: BTreeMap<String, Vec<u64>>,
+}
+
+fn models() -> Vec<FixtureModel> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/gguf/maps.json");
+    let json: Json = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let shapes = |json: &Json| -> Vec<(String, Vec<u64>)> {
+        let tensors = json.as_object().unwrap().iter();
+        tensors.map(|(name, shape)| (name.clone(), serde_json::from_value(shape.clone()).unwrap())).collect()
+    };
+    let model = |(name, json): (&String, &Json)| {
+        let architecture = json["architecture"].as_str().unwrap();
+        let keys =
+            [("block_count", "layers"), ("attention.head_count", "heads"), ("attention.head_count_kv", "key_heads")];
+        let integer = |key| MetadataValue::Integer(json[key].as_u64().unwrap());
+        FixtureModel {
+            model_type: name.clone(),
+            architecture: architecture.to_owned(),
+            metadata: keys.map(|(key, field)| (format!("{architecture}.{key}"), integer(field))).into(),
+            tensors: shapes(&json["gguf"]),
+            wanted: shapes(&json["hf"]).into_iter().collect(),
+        }
+    };
+    json.as_object().unwrap().iter().map(model).collect()
+}
+
+fn model(name: &str) -> FixtureModel {
+    models().into_iter().find(|model| model.model_type == name).unwrap()
+}
+
+impl FixtureModel {
+    fn map_as(&self, model_type: Option<&str>) -> Result<Vec<MappedTensor>> {
+        let tensors: Vec<(&str, &[u64])> =
+            self.tensors.iter().map(|(name, shape)| (name.as_str(), shape.as_slice())).collect();
+        to_hugging_face(&self.architecture, model_type, &|key| self.metadata.get(key).copied(), &tensors)
+    }
+
+    fn map(&self) -> Vec<MappedTensor> {
+        self.map_as(Some(&self.model_type)).unwrap()
+    }
+
+    fn error(&self) -> String {
+        let error = self.map_as(Some(&self.model_type)).unwrap_err();
+        assert!(matches!(error.kind(), Kind::Unmapped), "{error}");
+        error.to_string()
+    }
+
+    fn set(mut self, key: &str, value: MetadataValue) -> Self {
+        self.metadata.insert(format!("{}.{key}", self.architecture), value);
+        self
+    }
+
+    fn without(mut self, names: &[&str]) -> Self {
+        let before = self.tensors.len();
+        self.tensors.retain(|(name, _)| !names.contains(&name.as_str()));
+        assert_eq!(self.tensors.len(), before - names.len());
+        self
+    }
+
+    fn with(mut self, name: &str, shape: &[u64]) -> Self {
+        self.tensors.retain(|(other, _)| other != name);
+        self.tensors.push((name.to_owned(), shape.to_vec()));
+        self
+    }
+}
+
+fn found<'a>(mapped: &'a [MappedTensor], name: &str) -> &'a MappedTensor {
+    mapped.iter().find(|tensor| tensor.name == name).unwrap_or_else(|| panic!("{name} is missing"))
+}
+
+#[test]
+fn all_28_model_types_have_the_names_and_shapes_of_their_checkpoints() {
+    let models = models();
+    assert_eq!(models.len(), 28);
+    assert_eq!(MODEL_TYPES.len(), 28);
+    for model in &models {
+        let mapped = model.map();
+        let named: BTreeMap<_, _> = mapped.iter().map(|tensor| (tensor.name.clone(), tensor.shape.clone())).collect();
+        assert_eq!(named, model.wanted, "{}", model.model_type);
+        assert_eq!(named.len(), mapped.len(), "{}", model.model_type);
+        // Without a model type, the tensors decide.
+        assert_eq!(model.map_as(None).unwrap(), mapped, "{}", model.model_type);
+    }
+}
+
+#[test]
+fn a_model_lacks_no_required_tensor_unnoticed() {
+    // The fixture has no model with such a tensor.
+    const OPTIONAL: [&str; 2] = ["output.weight", "output.bias"];
+    for mut model in models() {
+        for at in 0..model.tensors.len() {
+            let removed = model.tensors.remove(at);
+            if !OPTIONAL.contains(&removed.0.as_str()) {
+                let error = model.error();
+                let is_named = error.contains(&format!("tensor '{}': is missing", removed.0));
+                assert!(is_named, "{}: {} gives {error}", model.model_type, removed.0);
+            }
+            model.tensors.insert(at, removed);
+        }
+    }
+}
+
+#[test]
+fn results_have_the_order_of_the_stored_tensors() {
+    let mut model = model("mixtral");
+    model.tensors.reverse();
+    let mapped = model.map();
+    let at = |name: &str| mapped.iter().position(|tensor| tensor.name == name).unwrap();
+    assert_eq!(at("model.embed_tokens.weight"), 0);
+    let expert = |number| at(&format!("model.layers.1.block_sparse_moe.experts.{number}.w1.weight"));
+    assert!((1..4).all(|number| expert(number) == expert(0) + number));
+    let index = model.tensors.iter().position(|(name, _)| name == "blk.1.ffn_gate_exps.weight").unwrap();
+    assert_eq!(mapped[expert(2)].source, MappedSource::Stored { tensor: index, matrix: Some((2, 4)) });
+}
+
+#[test]
+fn generated_tensors_are_left_out() {
+    let plain = model("llama").map();
+    let mut model = model("llama").with("rope_freqs.weight", &[8]).with("rope_factors_long.weight", &[8]);
+    assert_eq!(model.map(), plain);
+    model.tensors.rotate_right(2);
+    let mapped = model.map();
+    assert!(matches!(&mapped[0].source, MappedSource::Assembled { tensors, .. } if *tensors == [2]));
+}
+
+#[test]
+fn a_head_and_tied_embeddings_are_both_accepted() {
+    let mapped = model("llama").without(&["output.weight"]).map();
+    assert!(mapped.iter().all(|tensor| tensor.name != "lm_head.weight"));
+    let error = model("phi").without(&["output.weight"]).error();
+    let wanted = "tensor 'output.weight': is missing, but 'output.bias' is there; in Hugging Face's phi it is \
+                  'lm_head.weight'";
+    assert_eq!(error, wanted);
+}
+
+#[test]
+fn queries_and_keys_of_llama_are_permuted_by_their_numbers_of_heads() {
+    let mapped = model("llama").with("blk.0.attn_q.bias", &[32]).with("blk.1.attn_q.bias", &[32]).map();
+    let assembly = |name: &str| match &found(&mapped, name).source {
+        MappedSource::Assembled { assembly, .. } => Some(*assembly),
+        MappedSource::Stored { .. } => None,
+    };
+    let heads = |count| Assembly { order: RowOrder::Heads(count), ..Assembly::default() };
+    assert_eq!(assembly("model.layers.0.self_attn.q_proj.weight"), Some(heads(4)));
+    assert_eq!(assembly("model.layers.0.self_attn.k_proj.weight"), Some(heads(2)));
+    assert_eq!(
+        assembly("model.layers.1.self_attn.q_proj.bias"),
+        Some(Assembly { rows_are_elements: true, ..heads(4) })
+    );
+    assert_eq!(assembly("model.layers.0.self_attn.v_proj.weight"), None);
+}
+
+#[test]
+fn one_is_subtracted_from_weights_of_norms_only() {
+    let less_one = |name: &str, tensor: &str| {
+        let mapped = model(name).map();
+        matches!(&found(&mapped, tensor).source, MappedSource::Assembled { assembly, .. } if assembly.is_less_one)
+    };
+    for name in ["gemma2", "gemma3_text", "nemotron"] {
+        assert!(less_one(name, "model.norm.weight"), "{name}");
+        assert!(less_one(name, "model.layers.0.input_layernorm.weight"), "{name}");
+        assert!(!less_one(name, "model.layers.0.self_attn.q_proj.weight"), "{name}");
+    }
+    assert!(less_one("gemma3_text", "model.layers.1.self_attn.k_norm.weight"));
+    assert!(!less_one("nemotron", "model.norm.bias"));
+    assert!(!less_one("qwen3", "model.norm.weight"));
+}
+
+#[test]
+fn scales_are_renamed_along_with_their_weights() {
+    let model = model("mixtral")
+        .with("blk.0.attn_q.scale", &[1])
+        .with("blk.0.attn_q.input_scale", &[1])
+        .with("blk.1.ffn_up_exps.scale", &[4]);
+    let mapped = model.map();
+    let tensors = model.tensors.len();
+    let scale = found(&mapped, "model.layers.0.self_attn.q_proj.scale");
+    assert_eq!(scale.source, MappedSource::Stored { tensor: tensors - 3, matrix: None });
+    assert_eq!(found(&mapped, "model.layers.0.self_attn.q_proj.input_scale").shape, [1]);
+    let scale = found(&mapped, "model.layers.1.block_sparse_moe.experts.3.w3.scale");
+    assert_eq!(scale.source, MappedSource::Stored { tensor: tensors - 1, matrix: Some((3, 4)) });
+    assert_eq!(scale.shape, [1]);
+    // Two scales cannot belong to one tensor.
+    let error = self::model("gpt_oss").with("blk.0.ffn_up_exps.scale", &[4]).error();
+    assert_eq!(error, "tensor 'blk.0.ffn_up_exps.scale': has no name in Hugging Face's gpt_oss");
+    let error = self::model("llama").with("blk.0.attn_norm.scale", &[1]).error();
+    assert_eq!(error, "tensor 'blk.0.attn_norm.scale': has no name in Hugging Face's llama");
+}
+
+#[test]
+fn the_alternatives_of_deepseek_are_read() {
+    let names = ["blk.0.attn_k_b.weight", "blk.0.attn_v_b.weight"];
+    let model = model("deepseek_v2").without(&names).with("blk.0.attn_kv_b.weight", &[128, 16]);
+    let mapped = model.map();
+    let source = MappedSource::Stored { tensor: model.tensors.len() - 1, matrix: None };
+    assert_eq!(found(&mapped, "model.layers.0.self_attn.kv_b_proj.weight").source, source);
+    let wanted = "tensor 'blk.0.attn_kv_b.weight': cannot be in the same layer as 'blk.0.attn_k_b.weight'";
+    assert_eq!(self::model("deepseek_v2").with("blk.0.attn_kv_b.weight", &[128, 16]).error(), wanted);
+
+    let names = ["blk.1.attn_q_a.weight", "blk.1.attn_q_a_norm.weight", "blk.1.attn_q_b.weight"];
+    let model = self::model("deepseek_v2").without(&names).with("blk.1.attn_q.weight", &[96, 32]);
+    assert_eq!(found(&model.map(), "model.layers.1.self_attn.q_proj.weight").shape, [96, 32]);
+}
+
+#[test]
+fn an_unknown_architecture_is_refused_with_the_others() {
+    let mut model = model("llama");
+    "bloom".clone_into(&mut model.architecture);
+    for model_type in [None, Some("bloom")] {
+        let error = model.map_as(model_type).unwrap_err().to_string();
+        let start = "tcast has no Hugging Face names for the architecture 'bloom', only for llama, qwen2, qwen3, ";
+        assert!(error.starts_with(start), "{error}");
+        assert_eq!(error.matches("llama").count(), 1);
+        assert_eq!(error.matches(", ").count(), 25);
+    }
+}
+
+#[test]
+fn a_model_type_of_another_architecture_is_refused() {
+    let error = model("llama").map_as(Some("qwen3")).unwrap_err().to_string();
+    let wanted = "the model type 'qwen3' does not fit the GGUF architecture 'llama' of llama, mistral, mixtral";
+    assert_eq!(error, wanted);
+    let error = model("mixtral").map_as(Some("mistral")).unwrap_err().to_string();
+    assert_eq!(error, "tensor 'blk.0.ffn_down_exps.weight': has no name in Hugging Face's mistral");
+}
+
+#[test]
+fn a_tensor_without_a_name_is_refused() {
+    let unnamed =
+        ["blk.0.nextn.eh_proj.weight", "blk.0.attn_q_norm.weight", "blk.00.attn_q.weight", "blk.+1.attn_q.bias"];
+    let unnamed = [&unnamed[..], &["attn_q.weight", "blk.0.output.weight", "blk.0.attn_norm.bias", "blk.0.attn_q"]];
+    for name in unnamed.concat() {
+        let wanted = format!("tensor '{name}': has no name in Hugging Face's llama");
+        assert_eq!(model("llama").with(name, &[32]).error(), wanted);
+    }
+}
+
+#[test]
+fn layers_are_those_of_the_metadata() {
+    let error = model("glm4_moe").set("block_count", MetadataValue::Integer(1)).error();
+    assert_eq!(error, "tensor 'blk.1.attn_k.weight': belongs to layer 1, but 'glm4moe.block_count' is 1");
+    // A layer that is missing ends the check, so that a huge number is no problem.
+    for layers in [3, u64::MAX] {
+        let error = model("llama").set("block_count", MetadataValue::Integer(layers)).error();
+        let wanted = "tensor 'blk.2.attn_norm.weight': is missing; in Hugging Face's llama it is \
+                      'model.layers.2.input_layernorm.weight'";
+        assert_eq!(error, wanted);
+    }
+    let mut model = model("llama");
+    model.metadata.remove("llama.block_count");
+    assert_eq!(model.error(), "the metadata has no 'llama.block_count'");
+    let error = self::model("llama").set("block_count", MetadataValue::Other).error();
+    assert_eq!(error, "'llama.block_count' of the metadata is not a single integer");
+}
+
+#[test]
+fn an_optional_tensor_is_in_all_layers_or_none() {
+    let complete = model("llama").with("blk.0.attn_o.bias", &[32]);
+    assert!(complete.error().contains("has no name"));
+    let error = model("llama").with("blk.1.attn_output.bias", &[32]).error();
+    let wanted = "tensor 'blk.0.attn_output.bias': is missing, but 'blk.1.attn_output.bias' is there; in Hugging Face's \
+                  llama it is 'model.layers.0.self_attn.o_proj.bias'";
+    assert_eq!(error, wanted);
+    model("llama").with("blk.0.attn_output.bias", &[32]).with("blk.1.attn_output.bias", &[32]).map();
+}
+
+#[test]
+fn numbers_of_heads_that_do_not_fit_are_refused() {
+    let integer = MetadataValue::Integer;
+    for heads in [0, 3, 32, 33, u64::MAX] {
+        let error = model("llama").set("attention.head_count", integer(heads)).error();
+        assert!(error.contains("'blk.0.attn_"), "{error}");
+        assert!(error.contains("is not that of") || error.contains("do not fit queries of"), "{error}");
+    }
+    let error = model("llama").set("attention.head_count_kv", integer(3)).error();
+    let wanted = "tensor 'blk.0.attn_k.weight': the shape [16, 32] is not that of 3 heads with pairs of rows \
+                  ('llama.attention.head_count_kv')";
+    assert_eq!(error, wanted);
+    let error = model("llama").set("attention.head_count_kv", integer(4)).error();
+    let wanted = "tensor 'blk.0.attn_k.weight': heads of 16 / 4 rows do not fit queries of 32 / 4 rows";
+    assert_eq!(error, wanted);
+    let error = model("llama").set("attention.head_count_kv", MetadataValue::Other).error();
+    assert!(error.ends_with("'llama.attention.head_count_kv' of the metadata is not a single integer"), "{error}");
+    let mut model = model("llama");
+    model.metadata.remove("llama.attention.head_count");
+    assert!(model.error().contains("the metadata has no 'llama.attention.head_count'"));
+    // Where nothing depends on them, they do not matter.
+    let mut model = self::model("qwen2");
+    model.metadata.retain(|key, _| key.ends_with("block_count"));
+    model.map();
+}
+
+#[test]
+fn numbers_of_experts_that_differ_are_refused() {
+    let error = model("mixtral").with("blk.0.ffn_up_exps.weight", &[3, 48, 32]).error();
+    assert!(error.ends_with("has 3 experts, but 'blk.0.ffn_down_exps.weight' has 4"), "{error}");
+    let error = model("qwen3_moe").set("expert_count", MetadataValue::Integer(8)).error();
+    assert!(error.ends_with("has 4 experts, but 'qwen3moe.expert_count' is 8"), "{error}");
+    let error = model("mixtral").with("blk.0.ffn_up_exps.scale", &[1]).error();
+    assert!(error.contains("'blk.0.ffn_up_exps.scale': has 1 experts"), "{error}");
+    let error = model("olmoe").with("blk.0.ffn_down_exps.weight", &[32, 48]).error();
+    assert!(error.contains("experts"), "{error}");
+    for count in [0, 4097, u64::MAX] {
+        let mut model = model("mixtral");
+        let stacks = model.tensors.iter_mut().filter(|(name, _)| name.contains("_exps"));
+        stacks.for_each(|(_, shape)| shape[0] = count);
+        let error = model.error();
+        assert!(error.ends_with(&format!("has {count} experts; the supported number is 1 to 4096")), "{error}");
+    }
+}
+
+#[test]
+fn shapes_that_form_no_tensor_are_refused() {
+    for (name, tensor, shape) in [
+        ("granitemoe", "blk.0.ffn_up_exps.weight", &[4, 48, 31][..]),
+        ("granitemoe", "blk.0.ffn_up_exps.weight", &[4, u64::MAX, 32]),
+        ("gpt_oss", "blk.0.ffn_up_exps.weight", &[4, 47, 32]),
+        ("gpt_oss", "blk.0.ffn_up_exps.bias", &[4, 47]),
+        ("gpt_oss", "blk.0.ffn_down_exps.weight", &[4, 32]),
+        ("deepseek_v3", "blk.0.attn_k_b.weight", &[64, 16]),
+        ("deepseek_v3", "blk.0.attn_v_b.weight", &[3, 16, 16]),
+        ("deepseek_v3", "blk.0.attn_v_b.weight", &[4, u64::MAX / 4, 16]),
+    ] {
+        let error = model(name).with(tensor, shape).error();
+        assert!(error.contains(" do not form Hugging Face's 'model.layers.0."), "{error}");
+    }
+    let error = model("mixtral").with("blk.0.ffn_up_exps.weight", &[4, 48]).error();
+    assert!(error.ends_with("the shape [4, 48] is not that of a stack of matrices"), "{error}");
+}
+
+#[test]
+fn models_with_mrope_are_refused() {
+    let error = model("glm4").set("rope.dimension_sections", MetadataValue::Other).error();
+    assert_eq!(error, "the rows of heads in glm4 models with M-RoPE have another order");
+}

@@ -1,0 +1,74 @@
+//! Models that are split over files, as `llama-gguf-split` names them: each file has a table of its own tensors.
+
+use super::EXTENSION;
+use crate::container::Input;
+use crate::error::{Error, Result};
+use std::path::PathBuf;
+
+/// The keys of a part: its number from 0, the number of parts, and the number of tensors in all parts.
+const NUMBER: &str = "split.no";
+const COUNT: &str = "split.count";
+const TENSORS: &str = "split.tensors.count";
+
+/// Returns the paths of all parts of a split model, in order, given one of them; `None` for a model in one file.
+///
+/// # Errors
+/// When the name of the file contradicts its keys.
+pub(in crate::container) fn parts_of(input: &Input) -> Result<Option<Vec<PathBuf>>> {
+    let is_gguf = input.container.format_info().extension == EXTENSION;
+    let Some(count) = key(input, COUNT).filter(|count| is_gguf && *count > 1) else { return Ok(None) };
+    let path = input.path();
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let number = key(input, NUMBER).map_or(1, |number| number.saturating_add(1));
+    if number > count {
+        return Err(Error::new(format!("is part {number} of {count} by its keys")).in_file(path));
+    }
+    let Some(stem) = name.strip_suffix(&suffix(number, count)) else {
+        let what =
+            format!("is part {number} of {count} by its keys, and its name does not end in {}", suffix(number, count));
+        return Err(Error::new(what).in_file(path).remedy("give it the name that it had when the model was split"));
+    };
+    if count > MOST {
+        return Err(Error::new(format!("is one of {count} parts; at most {MOST} are read")).in_file(path));
+    }
+    Ok(Some((1..=count).map(|number| path.with_file_name(format!("{stem}{}", suffix(number, count)))).collect()))
+}
+
+/// Returns a key that is a number.
+fn key(input: &Input, name: &str) -> Option<u64> {
+    let mut pairs = input.contents.metadata.iter().flatten();
+    pairs.find(|(key, _)| key == name).and_then(|(_, value)| value.parse().ok())
+}
+
+/// Refuses parts that do not have all tensors of the model.
+pub(in crate::container) fn check_tensors(parts: &[Input]) -> Result<()> {
+    let Some(all) = parts.first().and_then(|part| key(part, TENSORS)) else { return Ok(()) };
+    let count: usize = parts.iter().map(|part| part.contents.tensors.len() + part.contents.unreadable.len()).sum();
+    if count as u64 == all {
+        return Ok(());
+    }
+    let error = Error::new(format!("is of a model with {all} tensors by its keys, and the parts have {count}"));
+    Err(error.in_file(parts[0].path()).remedy("download all parts again"))
+}
+
+/// Removes the keys of a part, which do not describe the model.
+pub(in crate::container) fn remove_keys(part: &mut Input) {
+    if let Some(metadata) = &mut part.contents.metadata {
+        metadata.retain(|(key, _)| !key.starts_with("split."));
+    }
+}
+
+/// Maximum number of parts, which the five digits of the names allow.
+const MOST: u64 = 99_999;
+
+/// Returns the end of the name of a part.
+fn suffix(number: u64, count: u64) -> String {
+    format!("-{number:05}-of-{count:05}.gguf")
+}
+
+/// Returns the name of a model, given the name of a part without its extension.
+pub(in crate::container) fn stem_of_part(name: &str) -> &str {
+    let digits = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+    let stem = name.rsplit_once("-of-").filter(|(_, count)| digits(count)).and_then(|(rest, _)| rest.rsplit_once('-'));
+    stem.filter(|(_, number)| digits(number)).map_or(name, |(stem, _)| stem)
+}

@@ -1,0 +1,140 @@
+//! Counts special values of a weight in blocks, and explains single values.
+
+use super::rows::LineDecoder;
+use super::{BlockDecoder, SourceLine};
+use crate::blocks::BlockValue;
+use crate::dtype::Dtype;
+use crate::kernel::Isa;
+use crate::quant::decode::Explanation;
+use crate::quant::decode::casts::{cast, run};
+use crate::quant::decode::tally::DecodeTally;
+use std::ops::Range;
+
+impl BlockDecoder {
+    /// The bytes of a value, and the bits of infinity; `None` for exact values, which are not counted.
+    fn infinity(&self) -> Option<(usize, u32)> {
+        match self.target {
+            Dtype::Bfloat16 => Some((2, 0x7f80)),
+            Dtype::Float16 => Some((2, 0x7c00)),
+            Dtype::Float32 => Some((4, 0x7f80_0000)),
+            _ => None,
+        }
+    }
+
+    /// True if a value is not finite, or is 0 although its number in the lane is not.
+    pub(super) fn has_special(&self, lane: &[u8], out: &[u8]) -> bool {
+        let Some((width, infinity)) = self.infinity() else { return false };
+        let is_zero =
+            |number: &[u8]| number.iter().rev().enumerate().all(|(at, byte)| byte & !(u8::from(at == 0) << 7) == 0);
+        let numbers = lane.chunks_exact(self.lane.bits() as usize / 8);
+        out.chunks_exact(width).zip(numbers).any(|(value, number)| {
+            let magnitude = magnitude(value);
+            magnitude >= infinity || magnitude == 0 && !is_zero(number)
+        })
+    }
+
+    /// Counts special and flushed values of some columns of a row.
+    pub(super) fn count_row(
+        &self,
+        isa: Isa,
+        row: u64,
+        columns: &Range<u64>,
+        parts: &[&[u8]],
+        out: &[u8],
+        tally: &mut DecodeTally,
+    ) {
+        let Some((width, infinity)) = self.infinity() else { return };
+        LineDecoder::new(self, isa, parts, Dtype::Float64).each(row..row + 1, columns, |_, now, lane| {
+            let start = (now.start - columns.start) as usize * width;
+            let values = out[start..].chunks_exact(width).zip(lane.as_chunks::<8>().0);
+            for (column, (value, exact)) in now.clone().zip(values) {
+                let (magnitude, at) = (magnitude(value), row * self.columns + column);
+                if magnitude == 0 {
+                    tally.flushed += u64::from(f64::from_le_bytes(*exact) != 0.0);
+                } else if magnitude > infinity {
+                    let is_input = self.factors(row, column, parts).iter().any(|factor| factor.is_nan());
+                    (if is_input { &mut tally.input_nan } else { &mut tally.nan }).add(at);
+                } else if magnitude == infinity {
+                    let are_finite = self.factors(row, column, parts).iter().all(|factor| factor.is_finite());
+                    (if are_finite { &mut tally.infinite } else { &mut tally.input_infinite }).add(at);
+                }
+            }
+        });
+    }
+
+    /// Counts the values of a type that differ from the exact values.
+    pub(in crate::quant::decode) fn count_inexact(
+        &self,
+        isa: Isa,
+        rows: Range<u64>,
+        columns: &Range<u64>,
+        parts: &[&[u8]],
+        (values, dtype): (&[u8], Dtype),
+        tally: &mut DecodeTally,
+    ) {
+        let width = dtype.bits() as usize / 8;
+        let Some(widen) = cast(dtype, Dtype::Float64) else { return };
+        let mut lines = LineDecoder::new(self, isa, parts, Dtype::Float64);
+        let row_bytes = (columns.end - columns.start) as usize * width;
+        let (mut row, mut wide) = (rows.start, Vec::new());
+        while row < rows.end {
+            let end = self.end_of_tile(row, rows.end);
+            lines.each(row..end, columns, |row, now, lane| {
+                let place = (row - rows.start) as usize * row_bytes + (now.start - columns.start) as usize * width;
+                let count = (now.end - now.start) as usize;
+                wide.resize(count * 8, 0);
+                run(&widen, &values[place..place + count * width], &mut wide, count);
+                let numbers =
+                    |lane: &[u8]| lane.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect::<Vec<_>>();
+                let first = row * self.columns + now.start;
+                for (at, (value, exact)) in (first..).zip(numbers(&wide).into_iter().zip(numbers(lane))) {
+                    if value != exact && !exact.is_nan() {
+                        tally.inexact.add(at);
+                    }
+                }
+            });
+            row = end;
+        }
+    }
+
+    /// Returns the numbers that a value is computed from.
+    fn factors(&self, row: u64, column: u64, parts: &[&[u8]]) -> [f64; 4] {
+        let Explanation { number, scale, offset, global_scale, .. } = self.explain(row, column, parts);
+        [number.into(), scale, offset.unwrap_or(0.0), global_scale.map_or(1.0, |(scale, _)| scale.into())]
+    }
+
+    /// Explains a value, without its bits.
+    pub(in crate::quant::decode) fn explain(&self, row: u64, column: u64, parts: &[&[u8]]) -> Explanation {
+        let (row, column) = if self.assembly.is_transposed {
+            (row / self.rows * self.columns + column, row % self.rows)
+        } else {
+            (row, column)
+        };
+        let SourceLine { source, matrix, line, is_column } = self.line(row);
+        let source = &self.sources[source];
+        let (line, column) = if is_column { (column, line) } else { (line, column) };
+        let block = source.blocks([matrix, line], column..column + 1, parts);
+        let BlockValue { code, code_bits, number, scale, offset } =
+            source.format.explain(block, (column % source.format.elements) as usize);
+        let one = self.assembly.is_less_one.then_some(1.0);
+        let factor = self.factor(matrix, parts);
+        // 0 stays 0, so that an infinite factor gives no NaN.
+        let times_factor = |offset: f64| if offset == 0.0 { offset } else { offset * factor.map_or(1.0, f64::from) };
+        Explanation {
+            code,
+            code_bits,
+            number,
+            zero_point: None,
+            scale,
+            offset: offset.map(|offset| times_factor(offset) + one.unwrap_or(0.0)).or(one),
+            global_scale: factor.map(|factor| (factor, false)),
+            value: 0,
+        }
+    }
+}
+
+/// Returns the bits of a float without its sign.
+fn magnitude(value: &[u8]) -> u32 {
+    let bits = value.iter().rev().fold(0, |bits, byte| bits << 8 | u32::from(*byte));
+    bits & (u32::MAX >> (33 - 8 * value.len()))
+}

@@ -1,0 +1,190 @@
+//! Decodes rows of a weight in blocks.
+
+use super::{BlockDecoder, SourceLine};
+use crate::blocks::Assembly;
+use crate::dtype::Dtype;
+use crate::kernel::Isa;
+use crate::quant::decode::buffers::SEGMENT;
+use crate::quant::decode::casts::run;
+use crate::quant::decode::tally::DecodeTally;
+use std::ops::Range;
+
+/// Least number of rows of a tile.
+const TILE: u64 = 32;
+
+impl BlockDecoder {
+    /// Decodes whole rows, or columns of one row of which the first is a multiple of [`SEGMENT`].
+    pub(in crate::quant::decode) fn decode(
+        &self,
+        isa: Isa,
+        rows: Range<u64>,
+        columns: &Range<u64>,
+        parts: &[&[u8]],
+        out: &mut [u8],
+    ) -> DecodeTally {
+        let mut tally = DecodeTally::default();
+        let row_bytes = ((columns.end - columns.start) * u64::from(self.target.bits() / 8)) as usize;
+        let is_direct = self.lane == Dtype::Float32 && self.target != Dtype::Float64 && !self.assembly.is_less_one;
+        let mut lines = LineDecoder::new(self, isa, parts, self.lane);
+        let (mut row, mut out) = (rows.start, out);
+        while row < rows.end {
+            let end = if is_direct { self.end_of_run(row, rows.end) } else { self.end_of_tile(row, rows.end) };
+            let (now, rest) = out.split_at_mut((end - row) as usize * row_bytes);
+            if is_direct && !self.is_by_columns(row) {
+                self.decode_adjacent(isa, row..end, columns, parts, now, &mut tally);
+            } else {
+                lines.decode(row..end, columns, now, &mut tally);
+            }
+            (row, out) = (end, rest);
+        }
+        tally
+    }
+
+    /// True if a row of the weight is a column of a stored matrix.
+    fn is_by_columns(&self, row: u64) -> bool {
+        self.assembly.is_transposed || self.line(row).is_column
+    }
+
+    /// Returns the end of the rows from `row` on that are decoded together: all with the same scale, if they are adjacent.
+    fn end_of_run(&self, row: u64, end: u64) -> u64 {
+        if self.assembly != Assembly::default() {
+            return self.end_of_tile(row, end);
+        }
+        let is_of_matrix = self.factor.is_some_and(|(_, is_of_matrix)| is_of_matrix);
+        if is_of_matrix { ((row / self.rows + 1) * self.rows).min(end) } else { end }
+    }
+
+    /// Returns the end of the rows from `row` on that a tile holds.
+    pub(super) fn end_of_tile(&self, row: u64, end: u64) -> u64 {
+        if !self.is_by_columns(row) {
+            return row + 1;
+        }
+        let within = row % self.rows;
+        let height = if self.assembly.is_transposed { self.rows } else { self.sources[0].columns };
+        let unit = self.sources.iter().map(|source| source.format.elements).max().unwrap_or(1).max(TILE);
+        (row - within + ((within / unit + 1) * unit).min(height)).min(end)
+    }
+
+    /// Decodes values that are adjacent in a source.
+    fn decode_adjacent(
+        &self,
+        isa: Isa,
+        rows: Range<u64>,
+        columns: &Range<u64>,
+        parts: &[&[u8]],
+        out: &mut [u8],
+        tally: &mut DecodeTally,
+    ) {
+        let SourceLine { source, matrix, line, .. } = self.line(rows.start);
+        let (source, count) = (&self.sources[source], (rows.end - rows.start) * (columns.end - columns.start));
+        let blocks = source.blocks([matrix, line], columns.start..columns.start + count, parts);
+        if source.format.decode(isa, blocks, self.factor(matrix, parts), self.target, out) {
+            let row_bytes = out.len() / (rows.end - rows.start) as usize;
+            for (row, out) in rows.zip(out.chunks_exact(row_bytes)) {
+                self.count_row(isa, row, columns, parts, out, tally);
+            }
+        }
+    }
+}
+
+/// Decodes rows into lanes of float32 or float64.
+pub(super) struct LineDecoder<'a> {
+    decoder: &'a BlockDecoder,
+    isa: Isa,
+    parts: &'a [&'a [u8]],
+    lane: Dtype,
+    /// The values of the rows of a run, one row after the other.
+    tile: Vec<u8>,
+    /// Decoded blocks of one stored row, for a tile.
+    blocks: Vec<u8>,
+}
+
+impl<'a> LineDecoder<'a> {
+    pub(super) fn new(decoder: &'a BlockDecoder, isa: Isa, parts: &'a [&'a [u8]], lane: Dtype) -> Self {
+        Self { decoder, isa, parts, lane, tile: Vec::new(), blocks: Vec::new() }
+    }
+
+    /// Calls `done` with the lane of each row of a run, in pieces of [`SEGMENT`] columns.
+    pub(super) fn each(
+        &mut self,
+        rows: Range<u64>,
+        columns: &Range<u64>,
+        mut done: impl FnMut(u64, &Range<u64>, &[u8]),
+    ) {
+        for start in columns.clone().step_by(SEGMENT) {
+            let now = start..columns.end.min(start + SEGMENT as u64);
+            self.fill(rows.clone(), now.clone());
+            let width = (now.end - now.start) as usize * self.width();
+            for (row, lane) in rows.clone().zip(self.tile.chunks_exact_mut(width)) {
+                if self.decoder.assembly.is_less_one {
+                    subtract_one(lane, self.lane);
+                }
+                done(row, &now, lane);
+            }
+        }
+    }
+
+    fn width(&self) -> usize {
+        self.lane.bits() as usize / 8
+    }
+
+    fn decode(&mut self, rows: Range<u64>, columns: &Range<u64>, out: &mut [u8], tally: &mut DecodeTally) {
+        let Self { decoder, isa, parts, .. } = *self;
+        let width = decoder.target.bits() as usize / 8;
+        let row_bytes = (columns.end - columns.start) as usize * width;
+        self.each(rows.clone(), columns, |row, now, lane| {
+            let place = (row - rows.start) as usize * row_bytes + (now.start - columns.start) as usize * width;
+            let count = (now.end - now.start) as usize;
+            let out = &mut out[place..place + count * width];
+            run(&decoder.encode, lane, out, count);
+            if decoder.has_special(lane, out) {
+                decoder.count_row(isa, row, now, parts, out, tally);
+            }
+        });
+    }
+
+    /// Fills the tile with some columns of the rows of a run.
+    fn fill(&mut self, rows: Range<u64>, columns: Range<u64>) {
+        let Self { decoder, isa, parts, lane, .. } = *self;
+        let width = self.width();
+        let (height, count) = ((rows.end - rows.start) as usize, (columns.end - columns.start) as usize);
+        self.tile.resize(height * count * width, 0);
+        let decode = |SourceLine { source, matrix, line, .. }: SourceLine, columns: Range<u64>, out: &mut [u8]| {
+            let (source, factor) = (&decoder.sources[source], decoder.factor(matrix, parts));
+            source.format.decode(isa, source.blocks([matrix, line], columns, parts), factor, lane, out);
+        };
+        if !decoder.is_by_columns(rows.start) {
+            return decode(decoder.line(rows.start), columns, &mut self.tile);
+        }
+        let (matrix, within) = (rows.start / decoder.rows, rows.start % decoder.rows);
+        for (at, column) in columns.enumerate() {
+            // A column of the tile is a stored row.
+            let stored = if decoder.assembly.is_transposed {
+                decoder.line(matrix * decoder.columns + column)
+            } else {
+                SourceLine { line: column, ..decoder.line(rows.start) }
+            };
+            let elements = decoder.sources[stored.source].format.elements;
+            let (first, end) = (within / elements * elements, (within + height as u64).next_multiple_of(elements));
+            self.blocks.resize((end - first) as usize * width, 0);
+            decode(stored, first..end, &mut self.blocks);
+            let values = self.blocks.chunks_exact(width).skip((within - first) as usize).take(height);
+            for (row, value) in values.enumerate() {
+                self.tile[(row * count + at) * width..][..width].copy_from_slice(value);
+            }
+        }
+    }
+}
+
+/// Subtracts 1 from each value of a lane.
+fn subtract_one(lane: &mut [u8], dtype: Dtype) {
+    if dtype == Dtype::Float64 {
+        for value in lane.as_chunks_mut().0 {
+            *value = (f64::from_le_bytes(*value) - 1.0).to_le_bytes();
+        }
+    } else {
+        for value in lane.as_chunks_mut().0 {
+            *value = (f32::from_le_bytes(*value) - 1.0).to_le_bytes();
+        }
+    }
+}
