@@ -1,4 +1,4 @@
-//! How a tensor of a model is made of the matrices that a file stores.
+//! Assembles a tensor of a model from the matrices that a file stores.
 
 /// The order in which a tensor takes the rows of its one or two sources. A row is all of the last dimension, or an element
 /// of it. Sources with more dimensions are several matrices, each of which is assembled for itself.
@@ -17,8 +17,8 @@ pub enum RowOrder {
     Concatenated,
 }
 
-/// How a tensor is made of its sources: first their rows are put in order, then each matrix is transposed, then 1 is
-/// subtracted from each value.
+/// Makes a tensor of its sources: first their rows are put in order, then each matrix is transposed, then 1 is subtracted
+/// from each value.
 #[allow(clippy::struct_excessive_bools, reason = "each is a step of its own")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Assembly {
@@ -31,4 +31,22 @@ pub struct Assembly {
     pub is_transposed: bool,
     /// True if 1 is subtracted from each value, in float32.
     pub is_less_one: bool,
+}
+
+impl Assembly {
+    /// Returns the rows and columns of a matrix that is made of matrices with these rows and columns; `None` if they do not
+    /// fit together.
+    pub(crate) fn size(&self, sources: &[[u64; 2]]) -> Option<[u64; 2]> {
+        let turned = |[rows, columns]: [u64; 2], is_turned| if is_turned { [columns, rows] } else { [rows, columns] };
+        let (first, others) = sources.split_first()?;
+        let first = turned(*first, self.first_is_transposed);
+        let assembled = match (self.order, others) {
+            (RowOrder::Stored, []) => first,
+            (RowOrder::Heads(heads), []) if heads > 0 && first[0].is_multiple_of(heads.checked_mul(2)?) => first,
+            (RowOrder::Alternating, [second]) if first == *second => [first[0].checked_mul(2)?, first[1]],
+            (RowOrder::Concatenated, [second]) if first[1] == second[1] => [first[0].checked_add(second[0])?, first[1]],
+            _ => return None,
+        };
+        Some(turned(assembled, self.is_transposed))
+    }
 }

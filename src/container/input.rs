@@ -27,7 +27,23 @@ pub struct Input {
     stem: String,
 }
 
+impl Contents {
+    /// Returns a value of the metadata.
+    pub(crate) fn value(&self, name: &str) -> Option<&str> {
+        let mut pairs = self.metadata.iter().flatten();
+        pairs.find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+}
+
 impl Input {
+    /// Requires that all tensors can be read.
+    pub(crate) fn require_readable(&mut self) -> Result<()> {
+        if self.contents.unreadable.is_empty() {
+            return Ok(());
+        }
+        Err(self.contents.unreadable.swap_remove(0).in_file(self.path()))
+    }
+
     /// The path of the file as given.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -96,10 +112,8 @@ pub struct Contents {
 /// As [`probe`], and when a tensor is unreadable.
 pub fn open(path: &Path) -> Result<Input> {
     let mut input = probe(path)?;
-    if input.contents.unreadable.is_empty() {
-        return Ok(input);
-    }
-    Err(input.contents.unreadable.swap_remove(0).in_file(path))
+    input.require_readable()?;
+    Ok(input)
 }
 
 /// Opens a file and reads its headers. The content determines the format. The extension does so only if the content is

@@ -137,6 +137,13 @@ pub struct FormatInfo {
     pub shards: Option<&'static str>,
 }
 
+impl FormatInfo {
+    /// True if tcast makes files of the format from tensors alone.
+    pub(crate) fn can_be_made(&self) -> bool {
+        !self.is_changed_only && !self.is_read_only
+    }
+}
+
 /// Metadata that a format can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metadata {
@@ -175,8 +182,8 @@ pub(crate) fn formats(are_meant: impl Fn(&dyn Container) -> bool) -> String {
 /// Adds to an error the formats that can hold the tensors, one or several, if there are any.
 fn with_formats(error: Error, are_several: bool, can_hold: &dyn Fn(&dyn Container) -> bool) -> Error {
     let able = formats(|other| {
-        let FormatInfo { is_changed_only, is_read_only, holds_one, .. } = other.format_info();
-        can_hold(other) && !(is_changed_only || is_read_only || are_several && holds_one)
+        let info = other.format_info();
+        can_hold(other) && info.can_be_made() && !(are_several && info.holds_one)
     });
     if able.is_empty() { error } else { error.remedy(format!("name an output that ends in {able}")) }
 }

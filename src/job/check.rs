@@ -120,10 +120,7 @@ fn check_renames(source: &Checkpoint, target: &dyn Container, selection: &Select
     let is_renamed = |name| selection.renames.iter().any(|rename| rename.old == name);
     let Some(name) = source.names().find(|name| is_renamed(*name)) else { return Ok(()) };
     let error = Error::usage(format!("cannot be renamed: a .{extension} file has no place for a name"));
-    let formats = container::formats(|format| {
-        let FormatInfo { has_names, is_changed_only, is_read_only, .. } = format.format_info();
-        has_names && !is_changed_only && !is_read_only
-    });
+    let formats = container::formats(|format| format.format_info().has_names && format.format_info().can_be_made());
     Err(error.in_tensor(name).remedy(format!("name an output that ends in {formats}")).without("rename"))
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Job, JobInput, Publish};
 use crate::container::checkpoint::{Checkpoint, description};
-use crate::container::{self, Container, FormatInfo};
+use crate::container::{self, Container};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::identity::Files;
@@ -228,8 +228,8 @@ fn other_format(job: &Job, input: &JobInput) -> String {
         Operator::Quantize if is_model => ".onnx".to_owned(),
         Operator::Quantize => ".safetensors".to_owned(),
         _ => container::formats(|format| {
-            let FormatInfo { is_changed_only, is_read_only, holds_one, .. } = format.format_info();
-            !(is_changed_only && !is_model || is_read_only || are_several && holds_one)
+            let info = format.format_info();
+            (info.can_be_made() || is_model && info.is_changed_only) && !(are_several && info.holds_one)
         }),
     };
     format!("name an output that ends in {formats}")

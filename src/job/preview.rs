@@ -1,4 +1,4 @@
-//! What the program says about a job before it runs.
+//! Describes a job to the program before it runs.
 
 use super::{Job, Prepared, Ready};
 use crate::dtype::{Class, Dtype};

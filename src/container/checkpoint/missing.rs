@@ -1,5 +1,5 @@
-//! What was intended by an input that does not exist or holds no shards: a similar name, the existing alternatives, or
-//! a download.
+//! Finds the intended input if the given one does not exist or holds no shards: a similar name, an existing alternative,
+//! or a download.
 
 use super::names::{file_names, folders_of_shards, has_shards};
 use crate::container::gguf::{EXTENSION as GGUF, stem_of_part};

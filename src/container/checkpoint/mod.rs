@@ -167,11 +167,7 @@ pub fn open(path: &Path, threads: usize) -> Result<Checkpoint> {
     if !checkpoint.broken.is_empty() {
         return Err(checkpoint.broken.swap_remove(0));
     }
-    for shard in &mut checkpoint.shards {
-        if !shard.contents.unreadable.is_empty() {
-            return Err(shard.contents.unreadable.swap_remove(0).in_file(shard.path()));
-        }
-    }
+    checkpoint.shards.iter_mut().try_for_each(Input::require_readable)?;
     if let Some(fatal) = checkpoint.disagreements.iter().find(|disagreement| disagreement.is_fatal) {
         let folder = checkpoint.folder.as_deref().unwrap_or(path);
         let error = Error::new(&fatal.text).in_file(path);

@@ -5,7 +5,7 @@ use super::{CONFIG, Checkpoint};
 use crate::blocks::Assembly;
 use crate::container::gguf::names::{MappedSource, MappedTensor, MetadataValue, to_hugging_face};
 use crate::container::json::{as_json, members};
-use crate::container::{Data, Tensor};
+use crate::container::{Data, Input, Tensor};
 use crate::error::{Error, Kind, Result};
 use std::path::Path;
 
@@ -57,20 +57,14 @@ impl Checkpoint {
     }
 
     fn use_names_of_hugging_face(&mut self) -> Result<()> {
-        for shard in &mut self.shards {
-            if !shard.contents.unreadable.is_empty() {
-                return Err(shard.contents.unreadable.swap_remove(0).in_file(shard.path()));
-            }
-        }
+        self.shards.iter_mut().try_for_each(Input::require_readable)?;
         let model_type = match &self.base {
             Some(_) => self.side_file(CONFIG)?.and_then(model_type),
             None => None,
         };
         let Some(first) = self.shards.first() else { return Ok(()) };
-        let pairs = || first.contents.metadata.iter().flatten();
-        let value = |key: &str| pairs().find(|(name, _)| name == key).map(|(_, value)| &**value);
         let in_file = |error: Error| error.in_file(&self.path);
-        let Some(architecture) = value("general.architecture") else {
+        let Some(architecture) = first.contents.value("general.architecture") else {
             let what = "does not name its architecture, which determines the names of Hugging Face";
             return Err(in_file(Error::new(what).of(Kind::Unmapped)));
         };
@@ -81,7 +75,7 @@ impl Checkpoint {
         let tensors: Vec<(&str, &[u64])> =
             (0..places.len()).map(|at| (&*tensor(at).name, &*tensor(at).shape)).collect();
         let is_list = |key: &str| first.contents.lists.iter().any(|(name, _)| name == key);
-        let number = |key: &str| match value(key) {
+        let number = |key: &str| match first.contents.value(key) {
             Some(value) => Some(value.parse().map_or(MetadataValue::Other, MetadataValue::Integer)),
             None => is_list(key).then_some(MetadataValue::Other),
         };

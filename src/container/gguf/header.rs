@@ -6,7 +6,7 @@
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::text::{counted, shorten};
-use std::collections::HashMap;
+use std::collections::HashSet;
 
 /// Number of bytes that are read from the disk at a time.
 const WINDOW: usize = 1 << 20;
@@ -74,13 +74,13 @@ impl GgufHeader {
             return Err(Error::new(format!("has {count} {what}; at most {most} are read")));
         }
         let mut values: Vec<(String, GgufValue)> = Vec::new();
-        let mut known = HashMap::new();
-        for number in 0..keys {
+        let mut known = HashSet::new();
+        for _ in 0..keys {
             let name = bytes.text("the name of a key")?;
             let in_key = |error: Error| Error::new(format!("key '{}': {error}", shorten(&name)));
             let kind = bytes.u32()?;
             let value = bytes.value(kind).map_err(in_key)?;
-            if known.insert(name.clone(), number).is_some() {
+            if !known.insert(name.clone()) {
                 return Err(Error::new(format!("the key '{}' appears twice", shorten(&name))));
             }
             values.push((name, value));
@@ -191,27 +191,22 @@ impl<'a> HeaderCursor<'a> {
     fn list(&mut self) -> Result<GgufValue> {
         let (kind, count) = (self.u32()?, self.u64()?);
         self.check_count(count, width(kind).map_or(8, |width| width as u64), "element")?;
+        if (1..=u64::from(MAX_RANK)).contains(&count) && kind == 5 {
+            let numbers = self.take(4 * count as usize)?.as_chunks().0.iter();
+            return Ok(GgufValue::Integers(numbers.map(|bytes| i32::from_le_bytes(*bytes).into()).collect()));
+        }
         let start = self.at;
-        let mut integers = Vec::new();
         let mut first = Vec::new();
         for _ in 0..count.min(FEW) {
             if kind == LIST {
                 break;
             }
             match self.value(kind)? {
-                GgufValue::Integer(number) => {
-                    integers.extend(i64::try_from(number));
-                    first.push(number.to_string());
-                }
+                GgufValue::Integer(number) => first.push(number.to_string()),
                 GgufValue::Number(number) => first.push(number),
                 GgufValue::Text(text) => first.push(format!("'{}'", shorten(&text))),
                 GgufValue::Integers(_) | GgufValue::List(_) => {}
             }
-        }
-        if (1..=u64::from(MAX_RANK)).contains(&count) && kind == 5 {
-            self.at = start;
-            let numbers = self.take(4 * count as usize)?.as_chunks().0.iter();
-            return Ok(GgufValue::Integers(numbers.map(|bytes| i32::from_le_bytes(*bytes).into()).collect()));
         }
         self.at = start;
         self.skip_elements(kind, count, 1)?;

@@ -36,8 +36,7 @@ pub(in crate::container) fn parts_of(input: &Input) -> Result<Option<Vec<PathBuf
 
 /// Returns a key that is a number.
 fn key(input: &Input, name: &str) -> Option<u64> {
-    let mut pairs = input.contents.metadata.iter().flatten();
-    pairs.find(|(key, _)| key == name).and_then(|(_, value)| value.parse().ok())
+    input.contents.value(name)?.parse().ok()
 }
 
 /// Refuses parts that do not have all tensors of the model.

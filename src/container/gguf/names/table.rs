@@ -55,7 +55,7 @@ pub(super) enum Need {
     Never,
 }
 
-/// How the values of a tensor differ from those of the stored tensors.
+/// Relates the values of a tensor to those of the stored tensors.
 #[derive(Debug)]
 pub(super) enum RowValues {
     Same,

@@ -88,22 +88,6 @@ impl BlockPart {
     }
 }
 
-/// Returns the rows and columns of an assembled matrix; `None` if the sources do not fit together.
-fn assembled_size(assembly: &Assembly, sources: &[BlockPart]) -> Option<[u64; 2]> {
-    let &Assembly { first_is_transposed, order, is_transposed, .. } = assembly;
-    let size = |source: &BlockPart| [source.rows, source.columns];
-    let turned = |[rows, columns]: [u64; 2], is_turned: bool| if is_turned { [columns, rows] } else { [rows, columns] };
-    let first = turned(size(sources.first()?), first_is_transposed);
-    let assembled = match (sources.get(1).map(size), order) {
-        (None, RowOrder::Stored) => first,
-        (None, RowOrder::Heads(heads)) if heads > 0 && first[0].is_multiple_of(2 * heads) => first,
-        (Some(second), RowOrder::Alternating) if first == second => [2 * first[0], first[1]],
-        (Some(second), RowOrder::Concatenated) if first[1] == second[1] => [first[0] + second[0], first[1]],
-        _ => return None,
-    };
-    (!(is_transposed && first_is_transposed)).then_some(turned(assembled, is_transposed))
-}
-
 /// A row of an assembled matrix, before it is transposed: a row or a column of a matrix of a source.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct SourceLine {
@@ -131,7 +115,9 @@ impl BlockDecoder {
             .map(|((slot, part), format)| BlockPart::new((slot.index, part.shape), format, &assembly, count))
             .collect();
         let (matrices, sources): (Vec<u64>, Vec<BlockPart>) = sources.ok_or_else(unfit)?.into_iter().unzip();
-        let [rows, columns] = assembled_size(&assembly, &sources).ok_or_else(unfit)?;
+        let sizes: Vec<[u64; 2]> = sources.iter().map(|source| [source.rows, source.columns]).collect();
+        let size = assembly.size(&sizes).filter(|_| !(assembly.is_transposed && assembly.first_is_transposed));
+        let [rows, columns] = size.ok_or_else(unfit)?;
         let matrices = matrices.iter().all(|count| *count == matrices[0]).then_some(matrices[0]).ok_or_else(unfit)?;
         if matrices.checked_mul(rows).and_then(|all| all.checked_mul(columns)) != Some(count) {
             return Err(unfit());

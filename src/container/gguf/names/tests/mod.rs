@@ -346,3 +346,16 @@ fn models_with_mrope_are_refused() {
     let error = model("glm4").set("rope.dimension_sections", MetadataValue::Other).error();
     assert_eq!(error, "the rows of heads in glm4 models with M-RoPE have another order");
 }
+
+#[test]
+fn the_documentation_names_all_architectures_and_their_numbers() {
+    let read = |name| std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap();
+    let (guide, changes) = (read("docs/gguf.md"), read("CHANGELOG.md"));
+    for row in MODEL_TYPES {
+        assert!(guide.contains(&format!("`{}`", row.architecture)), "{}", row.architecture);
+    }
+    let formats = crate::blocks::FORMATS.iter().filter(|format| format.dtype.is_none()).count();
+    let changes = changes.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(changes.contains(&format!("for {} kinds of models", MODEL_TYPES.len())));
+    assert!(changes.contains(&format!("all {formats} block types")));
+}
