@@ -1,5 +1,6 @@
 //! Throughput of the kernels in cache: bytes of source per second, one core, for each instruction set; of the encoder and
-//! the decoders of quantized weights and of blocks, in bytes of bfloat16; and of the figures of a tensor, with the best.
+//! the decoders of quantized weights and of blocks, in bytes of bfloat16; of the encoders of blocks, in bytes of float32;
+//! and of the figures of a tensor, with the best.
 //!
 //! `cargo bench --bench kernels`
 
@@ -133,6 +134,33 @@ fn blocks(criterion: &mut Criterion) {
     }
 }
 
+/// float32 to each block format, without and with an importance matrix.
+fn encode_blocks(criterion: &mut Criterion) {
+    const COLUMNS: usize = 4096;
+    let mut state = 1_u64;
+    let mut number = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 40) as f32 / (1 << 24) as f32
+    };
+    let values: Vec<f32> = (0..1 << 16).map(|_| (0..12).map(|_| number()).sum::<f32>() - 6.0).collect();
+    let importance: Vec<f32> = (0..COLUMNS).map(|_| number() + 0.01).collect();
+    for format in FORMATS.iter().filter(|format| format.can_encode()) {
+        let mut out = vec![0; format.size(values.len() as u64).expect("whole blocks") as usize];
+        for (importance, with) in [(None, ""), (Some(&*importance), " with importance")] {
+            if importance.is_some() && !format.uses_importance() {
+                continue;
+            }
+            let mut group = criterion.benchmark_group(format!("encode {}{with}", format.name));
+            group.throughput(Throughput::Bytes(4 * values.len() as u64));
+            for isa in Isa::available() {
+                group.bench_function(format!("{isa:?}"), |bencher| {
+                    bencher.iter(|| format.encode(isa, black_box(&values), COLUMNS, importance, &mut out));
+                });
+            }
+        }
+    }
+}
+
 /// Of some more elements: what is done once for a tensor is not what is to be seen.
 fn figures(criterion: &mut Criterion) {
     const COUNT: u64 = 1 << 24;
@@ -184,6 +212,6 @@ fn weights(source: Storage, count: usize) -> Vec<u8> {
 criterion_group! {
     name = benches;
     config = Criterion::default().sample_size(20).measurement_time(std::time::Duration::from_secs(1)).warm_up_time(std::time::Duration::from_millis(300));
-    targets = kernels, quantized, blocks, figures
+    targets = kernels, quantized, blocks, encode_blocks, figures
 }
 criterion_main!(benches);

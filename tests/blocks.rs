@@ -2,6 +2,10 @@
 
 #![allow(clippy::float_cmp, reason = "equality of floats is meant exactly")]
 
+#[path = "common/gguf_reader.rs"]
+mod gguf_reader;
+
+use gguf_reader::tensors_of_gguf;
 use half::{bf16, f16};
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +23,7 @@ fn every_type_has_the_values_of_ggml() {
         let file = fixture(&format!("{name}.gguf"));
         let expected = fixture(&format!("{name}.expected.safetensors"));
         let expected = safetensors::SafeTensors::deserialize(&expected).unwrap();
-        for (tensor, id, blocks) in tensors_of_gguf(&file) {
+        for (tensor, id, _, blocks) in tensors_of_gguf(&file) {
             let format = BlockFormat::by_id(id).unwrap();
             let values = expected.tensor(&tensor).unwrap();
             let blocks = &blocks[..format.size(values.shape().iter().product::<usize>() as u64).unwrap() as usize];
@@ -355,67 +359,4 @@ fn random_bytes(seed: u64, count: usize) -> Vec<u8> {
 fn fixture(name: &str) -> Vec<u8> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures/gguf").join(name);
     fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-/// The name, type and data of each tensor, to the end of the file.
-fn tensors_of_gguf(file: &[u8]) -> Vec<(String, u32, &[u8])> {
-    let mut reader = GgufReader { file, at: 4 };
-    assert_eq!(reader.u32(), 3);
-    let (tensors, keys) = (reader.u64(), reader.u64());
-    let mut alignment = 32;
-    for _ in 0..keys {
-        let key = reader.string();
-        let kind = reader.u32();
-        let start = reader.at;
-        reader.skip(kind);
-        if key == "general.alignment" {
-            alignment = u32::from_le_bytes(file[start..reader.at].try_into().unwrap()) as usize;
-        }
-    }
-    let mut found = Vec::new();
-    for _ in 0..tensors {
-        let name = reader.string();
-        for _ in 0..reader.u32() {
-            reader.u64();
-        }
-        found.push((name, reader.u32(), reader.u64() as usize));
-    }
-    let start = reader.at.next_multiple_of(alignment);
-    found.into_iter().map(|(name, id, offset)| (name, id, &file[start + offset..])).collect()
-}
-
-struct GgufReader<'a> {
-    file: &'a [u8],
-    at: usize,
-}
-
-impl GgufReader<'_> {
-    fn u32(&mut self) -> u32 {
-        self.at += 4;
-        u32::from_le_bytes(self.file[self.at - 4..self.at].try_into().unwrap())
-    }
-
-    fn u64(&mut self) -> u64 {
-        u64::from(self.u32()) | u64::from(self.u32()) << 32
-    }
-
-    fn string(&mut self) -> String {
-        let length = self.u64() as usize;
-        self.at += length;
-        String::from_utf8(self.file[self.at - length..self.at].to_vec()).unwrap()
-    }
-
-    /// Skips a value of a type.
-    fn skip(&mut self, kind: u32) {
-        match kind {
-            8 => drop(self.string()),
-            9 => {
-                let (kind, count) = (self.u32(), self.u64());
-                for _ in 0..count {
-                    self.skip(kind);
-                }
-            }
-            _ => self.at += [1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8][kind as usize],
-        }
-    }
 }

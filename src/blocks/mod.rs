@@ -4,7 +4,8 @@
 //! is a row of [`FORMATS`]: its number in files, its name, and the size of a block. Plain numbers are blocks of one
 //! element. Names, numbers and sizes are those of ggml 0.26.0 (`ggml.h`, `ggml-common.h`).
 //!
-//! `decode` has a layout for each format, and turns blocks into values; `explain` takes blocks apart.
+//! `decode` has a layout for each format, and turns blocks into values; `encode` turns values into blocks; `explain` takes
+//! blocks apart.
 
 #![allow(
     clippy::float_cmp,
@@ -15,10 +16,14 @@
 
 mod assembly;
 mod decode;
+mod encode;
 mod explain;
+mod importance;
 
 pub use assembly::{Assembly, RowOrder};
+pub use encode::EncodeRefusal;
 pub use explain::{BlockGrid, BlockValue};
+pub use importance::ImportanceMatrix;
 
 use crate::dtype::Dtype;
 use crate::kernel::Isa;
@@ -26,6 +31,7 @@ use decode::{
     BlockCodec, BlockLayout, Codec, Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs, Iq4Nl, Iq4Xs, Mxfp4, Nvfp4, Q1_0,
     Q2_0, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, Q8K, Tq1_0, Tq2_0,
 };
+use encode::{BlockEncode, BlockEncoder, RowEncoder};
 use std::marker::PhantomData;
 
 /// A type of ggml.
@@ -43,6 +49,8 @@ pub struct BlockFormat {
     pub dtype: Option<Dtype>,
     /// The codec of blocks, if the elements are no plain numbers.
     codec: Option<&'static dyn Codec>,
+    /// The encoder of blocks, if there is one.
+    encoder: Option<&'static dyn RowEncoder>,
 }
 
 impl BlockFormat {
@@ -96,7 +104,7 @@ impl PartialEq for BlockFormat {
 impl Eq for BlockFormat {}
 
 const fn plain(id: u32, name: &'static str, bytes: u64, dtype: Dtype) -> BlockFormat {
-    BlockFormat { id, name, elements: 1, bytes, dtype: Some(dtype), codec: None }
+    BlockFormat { id, name, elements: 1, bytes, dtype: Some(dtype), codec: None, encoder: None }
 }
 
 /// Returns the row of blocks of type `B`, with `E` elements in `G` groups.
@@ -107,32 +115,42 @@ const fn blocks<B: BlockLayout<E, G>, const E: usize, const G: usize>(
 ) -> BlockFormat {
     assert!(size_of::<B>() == bytes, "the fields of the type have another size");
     let codec: &BlockCodec<B, E, G> = &BlockCodec(PhantomData);
-    BlockFormat { id, name, elements: E as u64, bytes: bytes as u64, dtype: None, codec: Some(codec) }
+    BlockFormat { id, name, elements: E as u64, bytes: bytes as u64, dtype: None, codec: Some(codec), encoder: None }
+}
+
+/// Returns the row of blocks that can also be encoded.
+const fn encoded<B: BlockLayout<E, G> + BlockEncode<E>, const E: usize, const G: usize>(
+    id: u32,
+    name: &'static str,
+    bytes: usize,
+) -> BlockFormat {
+    let encoder: &BlockEncoder<B, E> = &BlockEncoder(PhantomData);
+    BlockFormat { encoder: Some(encoder), ..blocks::<B, E, G>(id, name, bytes) }
 }
 
 /// All formats. `Q8_K` and `Q8_1` exist only in the memory of ggml, but files could hold `Q8_K`.
 pub static FORMATS: &[BlockFormat] = &[
     plain(0, "F32", 4, Dtype::Float32),
     plain(1, "F16", 2, Dtype::Float16),
-    blocks::<Q4_0, 32, 1>(2, "Q4_0", 18),
-    blocks::<Q4_1, 32, 1>(3, "Q4_1", 20),
-    blocks::<Q5_0, 32, 1>(6, "Q5_0", 22),
-    blocks::<Q5_1, 32, 1>(7, "Q5_1", 24),
-    blocks::<Q8_0, 32, 1>(8, "Q8_0", 34),
-    blocks::<Q2K, 256, 16>(10, "Q2_K", 84),
-    blocks::<Q3K, 256, 16>(11, "Q3_K", 110),
-    blocks::<Q4K, 256, 8>(12, "Q4_K", 144),
-    blocks::<Q5K, 256, 8>(13, "Q5_K", 176),
-    blocks::<Q6K, 256, 16>(14, "Q6_K", 210),
+    encoded::<Q4_0, 32, 1>(2, "Q4_0", 18),
+    encoded::<Q4_1, 32, 1>(3, "Q4_1", 20),
+    encoded::<Q5_0, 32, 1>(6, "Q5_0", 22),
+    encoded::<Q5_1, 32, 1>(7, "Q5_1", 24),
+    encoded::<Q8_0, 32, 1>(8, "Q8_0", 34),
+    encoded::<Q2K, 256, 16>(10, "Q2_K", 84),
+    encoded::<Q3K, 256, 16>(11, "Q3_K", 110),
+    encoded::<Q4K, 256, 8>(12, "Q4_K", 144),
+    encoded::<Q5K, 256, 8>(13, "Q5_K", 176),
+    encoded::<Q6K, 256, 16>(14, "Q6_K", 210),
     blocks::<Q8K, 256, 1>(15, "Q8_K", 292),
     blocks::<Iq2Xxs, 256, 8>(16, "IQ2_XXS", 66),
     blocks::<Iq2Xs, 256, 16>(17, "IQ2_XS", 74),
     blocks::<Iq3Xxs, 256, 8>(18, "IQ3_XXS", 98),
     blocks::<Iq1S, 256, 8>(19, "IQ1_S", 50),
-    blocks::<Iq4Nl, 32, 1>(20, "IQ4_NL", 18),
+    encoded::<Iq4Nl, 32, 1>(20, "IQ4_NL", 18),
     blocks::<Iq3S, 256, 8>(21, "IQ3_S", 110),
     blocks::<Iq2S, 256, 16>(22, "IQ2_S", 82),
-    blocks::<Iq4Xs, 256, 8>(23, "IQ4_XS", 136),
+    encoded::<Iq4Xs, 256, 8>(23, "IQ4_XS", 136),
     plain(24, "I8", 1, Dtype::Int8),
     plain(25, "I16", 2, Dtype::Int16),
     plain(26, "I32", 4, Dtype::Int32),
@@ -140,10 +158,10 @@ pub static FORMATS: &[BlockFormat] = &[
     plain(28, "F64", 8, Dtype::Float64),
     blocks::<Iq1M, 256, 16>(29, "IQ1_M", 56),
     plain(30, "BF16", 2, Dtype::Bfloat16),
-    blocks::<Tq1_0, 256, 1>(34, "TQ1_0", 54),
-    blocks::<Tq2_0, 256, 1>(35, "TQ2_0", 66),
-    blocks::<Mxfp4, 32, 1>(39, "MXFP4", 17),
-    blocks::<Nvfp4, 64, 4>(40, "NVFP4", 36),
+    encoded::<Tq1_0, 256, 1>(34, "TQ1_0", 54),
+    encoded::<Tq2_0, 256, 1>(35, "TQ2_0", 66),
+    encoded::<Mxfp4, 32, 1>(39, "MXFP4", 17),
+    encoded::<Nvfp4, 64, 4>(40, "NVFP4", 36),
     blocks::<Q1_0, 128, 1>(41, "Q1_0", 18),
     blocks::<Q2_0, 64, 1>(42, "Q2_0", 18),
 ];

@@ -2,14 +2,14 @@
 
 use super::BlockLayout;
 use super::unpack::nibbles;
-use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// float4e2m1 with a power of two as the scale.
-#[derive(Debug, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(in crate::blocks) struct Mxfp4 {
-    e: u8,
-    qs: [u8; 16],
+    pub(in crate::blocks) e: u8,
+    pub(in crate::blocks) qs: [u8; 16],
 }
 
 impl BlockLayout<32, 1> for Mxfp4 {
@@ -37,11 +37,11 @@ impl BlockLayout<32, 1> for Mxfp4 {
 }
 
 /// float4e2m1 with a scale for each 16 elements.
-#[derive(Debug, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(in crate::blocks) struct Nvfp4 {
-    d: [u8; 4],
-    qs: [[u8; 8]; 4],
+    pub(in crate::blocks) d: [u8; 4],
+    pub(in crate::blocks) qs: [[u8; 8]; 4],
 }
 
 impl BlockLayout<64, 4> for Nvfp4 {

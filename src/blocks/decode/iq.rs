@@ -4,14 +4,14 @@ use super::BlockLayout;
 use super::grid_tables::{IQ1, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS};
 use super::unpack::{ONES, half, negate, nibbles, pairs, signs};
 use zerocopy::little_endian::{U16, U32};
-use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Entries of a table, with one scale.
-#[derive(Debug, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(in crate::blocks) struct Iq4Nl {
-    d: U16,
-    qs: [u8; 16],
+    pub(in crate::blocks) d: U16,
+    pub(in crate::blocks) qs: [u8; 16],
 }
 
 impl BlockLayout<32, 1> for Iq4Nl {
@@ -35,13 +35,13 @@ impl BlockLayout<32, 1> for Iq4Nl {
 }
 
 /// Entries of the same table, with scales of 6 bits.
-#[derive(Debug, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(in crate::blocks) struct Iq4Xs {
-    d: U16,
-    scales_h: U16,
-    scales_l: [u8; 4],
-    qs: [[u8; 16]; 8],
+    pub(in crate::blocks) d: U16,
+    pub(in crate::blocks) scales_h: U16,
+    pub(in crate::blocks) scales_l: [u8; 4],
+    pub(in crate::blocks) qs: [[u8; 16]; 8],
 }
 
 impl BlockLayout<256, 8> for Iq4Xs {

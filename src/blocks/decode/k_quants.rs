@@ -3,17 +3,17 @@
 use super::BlockLayout;
 use super::unpack::{add_planes, half, nibbles};
 use zerocopy::little_endian::{F32, U16};
-use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Integers from 0 to 3.
-#[derive(Debug, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(in crate::blocks) struct Q2K {
     /// Scales in the low halves, offsets in the high halves.
-    scales: [u8; 16],
-    qs: [[u8; 32]; 2],
-    d: U16,
-    dmin: U16,
+    pub(in crate::blocks) scales: [u8; 16],
+    pub(in crate::blocks) qs: [[u8; 32]; 2],
+    pub(in crate::blocks) d: U16,
+    pub(in crate::blocks) dmin: U16,
 }
 
 impl BlockLayout<256, 16> for Q2K {
@@ -47,16 +47,16 @@ impl BlockLayout<256, 16> for Q2K {
 }
 
 /// Integers from -4 to 3, whose highest bits are in `hmask`.
-#[derive(Debug, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(in crate::blocks) struct Q3K {
-    hmask: [u8; 32],
-    qs: [[u8; 32]; 2],
+    pub(in crate::blocks) hmask: [u8; 32],
+    pub(in crate::blocks) qs: [[u8; 32]; 2],
     /// The four low bits of 16 scales, as in [`nibbles`].
-    scales_low: [u8; 8],
+    pub(in crate::blocks) scales_low: [u8; 8],
     /// Their two high bits.
-    scales_high: [u8; 4],
-    d: U16,
+    pub(in crate::blocks) scales_high: [u8; 4],
+    pub(in crate::blocks) d: U16,
 }
 
 impl BlockLayout<256, 16> for Q3K {
@@ -90,13 +90,13 @@ impl BlockLayout<256, 16> for Q3K {
 }
 
 /// Integers from 0 to 15.
-#[derive(Debug, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(in crate::blocks) struct Q4K {
-    d: U16,
-    dmin: U16,
-    scales: [u8; 12],
-    qs: [[u8; 32]; 4],
+    pub(in crate::blocks) d: U16,
+    pub(in crate::blocks) dmin: U16,
+    pub(in crate::blocks) scales: [u8; 12],
+    pub(in crate::blocks) qs: [[u8; 32]; 4],
 }
 
 impl BlockLayout<256, 8> for Q4K {
@@ -121,14 +121,14 @@ impl BlockLayout<256, 8> for Q4K {
 }
 
 /// Integers from 0 to 31, whose highest bits are in `qh`.
-#[derive(Debug, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(in crate::blocks) struct Q5K {
-    d: U16,
-    dmin: U16,
-    scales: [u8; 12],
-    qh: [u8; 32],
-    qs: [[u8; 32]; 4],
+    pub(in crate::blocks) d: U16,
+    pub(in crate::blocks) dmin: U16,
+    pub(in crate::blocks) scales: [u8; 12],
+    pub(in crate::blocks) qh: [u8; 32],
+    pub(in crate::blocks) qs: [[u8; 32]; 4],
 }
 
 impl BlockLayout<256, 8> for Q5K {
@@ -154,13 +154,13 @@ impl BlockLayout<256, 8> for Q5K {
 }
 
 /// Integers from -32 to 31: four low bits, and two high bits.
-#[derive(Debug, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(in crate::blocks) struct Q6K {
-    ql: [[u8; 64]; 2],
-    qh: [[u8; 32]; 2],
-    scales: [i8; 16],
-    d: U16,
+    pub(in crate::blocks) ql: [[u8; 64]; 2],
+    pub(in crate::blocks) qh: [[u8; 32]; 2],
+    pub(in crate::blocks) scales: [i8; 16],
+    pub(in crate::blocks) d: U16,
 }
 
 impl BlockLayout<256, 16> for Q6K {

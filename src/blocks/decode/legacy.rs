@@ -3,14 +3,14 @@
 use super::BlockLayout;
 use super::unpack::{half, nibbles, spread};
 use zerocopy::little_endian::U16;
-use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Integers from -8 to 7.
-#[derive(Debug, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(in crate::blocks) struct Q4_0 {
-    d: U16,
-    qs: [u8; 16],
+    pub(in crate::blocks) d: U16,
+    pub(in crate::blocks) qs: [u8; 16],
 }
 
 impl BlockLayout<32, 1> for Q4_0 {
@@ -34,12 +34,12 @@ impl BlockLayout<32, 1> for Q4_0 {
 }
 
 /// Integers from 0 to 15, and an offset.
-#[derive(Debug, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(in crate::blocks) struct Q4_1 {
-    d: U16,
-    m: U16,
-    qs: [u8; 16],
+    pub(in crate::blocks) d: U16,
+    pub(in crate::blocks) m: U16,
+    pub(in crate::blocks) qs: [u8; 16],
 }
 
 impl BlockLayout<32, 1> for Q4_1 {
@@ -62,12 +62,12 @@ impl BlockLayout<32, 1> for Q4_1 {
 }
 
 /// Integers from -16 to 15, whose highest bits are in `qh`.
-#[derive(Debug, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(in crate::blocks) struct Q5_0 {
-    d: U16,
-    qh: [u8; 4],
-    qs: [u8; 16],
+    pub(in crate::blocks) d: U16,
+    pub(in crate::blocks) qh: [u8; 4],
+    pub(in crate::blocks) qs: [u8; 16],
 }
 
 impl BlockLayout<32, 1> for Q5_0 {
@@ -91,13 +91,13 @@ impl BlockLayout<32, 1> for Q5_0 {
 }
 
 /// Integers from 0 to 31, and an offset.
-#[derive(Debug, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(in crate::blocks) struct Q5_1 {
-    d: U16,
-    m: U16,
-    qh: [u8; 4],
-    qs: [u8; 16],
+    pub(in crate::blocks) d: U16,
+    pub(in crate::blocks) m: U16,
+    pub(in crate::blocks) qh: [u8; 4],
+    pub(in crate::blocks) qs: [u8; 16],
 }
 
 impl BlockLayout<32, 1> for Q5_1 {
@@ -120,11 +120,11 @@ impl BlockLayout<32, 1> for Q5_1 {
 }
 
 /// Integers of 8 bits.
-#[derive(Debug, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(in crate::blocks) struct Q8_0 {
-    d: U16,
-    qs: [u8; 32],
+    pub(in crate::blocks) d: U16,
+    pub(in crate::blocks) qs: [u8; 32],
 }
 
 impl BlockLayout<32, 1> for Q8_0 {

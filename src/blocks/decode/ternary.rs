@@ -3,7 +3,7 @@
 use super::BlockLayout;
 use super::unpack::{add_planes, half, spread};
 use zerocopy::little_endian::U16;
-use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// The numbers -1 and 1.
 #[derive(Debug, FromBytes, Immutable, KnownLayout, Unaligned)]
@@ -67,14 +67,14 @@ impl BlockLayout<64, 1> for Q2_0 {
 }
 
 /// Integers from -1 to 1. A byte is the fraction 0.abcde of five ternary digits, rounded up.
-#[derive(Debug, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(in crate::blocks) struct Tq1_0 {
-    qs: [u8; 32],
-    more: [u8; 16],
+    pub(in crate::blocks) qs: [u8; 32],
+    pub(in crate::blocks) more: [u8; 16],
     /// Four digits in a byte.
-    qh: [u8; 4],
-    d: U16,
+    pub(in crate::blocks) qh: [u8; 4],
+    pub(in crate::blocks) d: U16,
 }
 
 impl BlockLayout<256, 1> for Tq1_0 {
@@ -115,11 +115,11 @@ fn digits<const N: usize>(mut bytes: [u8; N], codes: &mut [u8]) {
 }
 
 /// Integers from -1 to 2.
-#[derive(Debug, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(in crate::blocks) struct Tq2_0 {
-    qs: [[u8; 32]; 2],
-    d: U16,
+    pub(in crate::blocks) qs: [[u8; 32]; 2],
+    pub(in crate::blocks) d: U16,
 }
 
 impl BlockLayout<256, 1> for Tq2_0 {

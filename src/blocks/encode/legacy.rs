@@ -1,0 +1,284 @@
+//! Blocks of 32 elements with one scale.
+
+use super::super::decode::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
+use super::asymmetric::{AsymmetricFit, SearchAsymmetric, SearchRule};
+use super::lanes::{WIDTH, floor_of_small, inverse, is_finite, largest, low_byte, nearest_of_small, stored, to_half};
+use super::pack::{high_bits, nibbles};
+use super::symmetric::{SearchSymmetric, SymmetricFit};
+use super::weights::{GroupBatch, Weighing};
+use super::{BlockEncode, BlockPiece, Importance};
+use crate::kernel::{Isa, Loop};
+use zerocopy::little_endian::U16;
+
+/// Returns the first of the numbers with the largest magnitude of a block; +0 if all numbers are 0.
+#[inline(always)]
+fn largest_of_block(values: &[f32; 32]) -> f32 {
+    let (low, high) = bounds_of_block(values);
+    if -low == high {
+        return largest(values).1;
+    }
+    if -low > high { low } else { high }
+}
+
+/// Returns the least and the greatest number of a block. The sign of a zero is that of any zero.
+#[inline(always)]
+fn bounds_of_block(values: &[f32; 32]) -> (f32, f32) {
+    let [mut low, mut high] = [[0.0; 16]; 2];
+    for at in 0..16 {
+        let (first, second) = (values[at], values[at + 16]);
+        low[at] = if second < first { second } else { first };
+        high[at] = if second > first { second } else { first };
+    }
+    let mut half = 8;
+    while half > 0 {
+        for at in 0..half {
+            low[at] = if low[at + half] < low[at] { low[at + half] } else { low[at] };
+            high[at] = if high[at + half] > high[at] { high[at + half] } else { high[at] };
+        }
+        half /= 2;
+    }
+    (low[0], high[0])
+}
+
+/// The loop that encodes with a scale, without a search: codes of `most` / 2 and more stand for values from 0. Returns the
+/// scale of each block through `store`, with the codes.
+struct Symmetric<'a, B, S> {
+    values: &'a [[f32; 32]],
+    blocks: &'a mut [B],
+    /// 8 or 16.
+    bound: f32,
+    store: S,
+}
+
+impl<B, S: Fn(U16, &[u8; 32]) -> B> Loop for Symmetric<'_, B, S> {
+    type Result = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let (half_step, most) = (self.bound + 0.5, 2.0 * self.bound - 1.0);
+        for (values, block) in self.values.iter().zip(self.blocks) {
+            let largest = largest_of_block(values);
+            let scale = largest / -self.bound;
+            let factor = inverse(scale);
+            // ggml converts Inf and NaN to the code 0.
+            let (factor, half_step) = if factor.is_finite() { (factor, half_step) } else { (0.0, 0.0) };
+            let mut codes = [0; 32];
+            for at in 0..32 {
+                let code = floor_of_small(values[at] * factor + half_step);
+                codes[at] = low_byte(if code > most { most } else { code });
+            }
+            *block = (self.store)(stored(scale), &codes);
+        }
+    }
+}
+
+/// The loop that encodes with a scale and an offset, without a search.
+struct Asymmetric<'a, B, S> {
+    values: &'a [[f32; 32]],
+    blocks: &'a mut [B],
+    /// The largest code.
+    most: f32,
+    store: S,
+}
+
+impl<B, S: Fn(U16, U16, &[u8; 32]) -> B> Loop for Asymmetric<'_, B, S> {
+    type Result = ();
+
+    #[inline(always)]
+    fn run(self) {
+        for (values, block) in self.values.iter().zip(self.blocks) {
+            let (mut low, high) = bounds_of_block(values);
+            if low == 0.0 {
+                // The first zero, whose sign is stored.
+                low = values.iter().copied().find(|value| *value == 0.0).unwrap_or(low);
+            }
+            let scale = (high - low) / self.most;
+            let factor = inverse(scale);
+            // As above.
+            let factor = if factor.is_finite() { factor } else { 0.0 };
+            let mut codes = [0; 32];
+            for at in 0..32 {
+                let code = floor_of_small((values[at] - low) * factor + 0.5);
+                codes[at] = low_byte(if code > self.most { self.most } else { code });
+            }
+            *block = (self.store)(stored(scale), stored(low), &codes);
+        }
+    }
+}
+
+/// The loop that writes the codes of a search.
+struct SymmetricCodes<'a> {
+    fit: &'a SymmetricFit,
+    bound: f32,
+    values: &'a [[f32; 32]],
+    codes: &'a mut [[u8; 32]],
+}
+
+impl Loop for SymmetricCodes<'_> {
+    type Result = ();
+
+    #[inline(always)]
+    fn run(self) {
+        for (at, (values, codes)) in self.values.iter().zip(self.codes).enumerate() {
+            self.fit.codes(at, self.bound, values, codes);
+        }
+    }
+}
+
+/// The loop that writes the codes of a search.
+struct AsymmetricCodes<'a> {
+    fit: &'a AsymmetricFit,
+    most: f32,
+    values: &'a [[f32; 32]],
+    codes: &'a mut [[u8; 32]],
+}
+
+impl Loop for AsymmetricCodes<'_> {
+    type Result = ();
+
+    #[inline(always)]
+    fn run(self) {
+        for (at, (values, codes)) in self.values.iter().zip(self.codes).enumerate() {
+            self.fit.codes::<true>(at, self.most, values, codes);
+        }
+    }
+}
+
+/// Encodes blocks with a scale.
+#[inline(always)]
+fn symmetric<B>(
+    isa: Isa,
+    piece: &BlockPiece<'_, 32>,
+    bound: f32,
+    blocks: &mut [B],
+    store: impl Fn(U16, &[u8; 32]) -> B,
+) {
+    if piece.importance.is_none() {
+        isa.run(Symmetric { values: piece.values, blocks, bound, store });
+        return;
+    }
+    let batch = GroupBatch::<32>::collect(isa, piece, 0, Weighing::Importance, &piece.row_means);
+    let fit = isa.run(SearchSymmetric::<32, true> { batch: &batch, bound });
+    let mut codes = [[0; 32]; WIDTH];
+    isa.run(SymmetricCodes { fit: &fit, bound, values: piece.values, codes: &mut codes });
+    for (at, block) in blocks.iter_mut().enumerate() {
+        *block = store(stored(fit.scales[at]), &codes[at]);
+    }
+}
+
+/// Encodes blocks with a scale and an offset.
+#[inline(always)]
+fn asymmetric<B>(
+    isa: Isa,
+    piece: &BlockPiece<'_, 32>,
+    most: f32,
+    blocks: &mut [B],
+    store: impl Fn(U16, U16, &[u8; 32]) -> B,
+) {
+    if piece.importance.is_none() {
+        isa.run(Asymmetric { values: piece.values, blocks, most, store });
+        return;
+    }
+    let batch = GroupBatch::<32>::collect(isa, piece, 0, Weighing::Importance, &piece.row_means);
+    let rule = SearchRule::with_importance(most);
+    let fit = isa.run(SearchAsymmetric::<32, false, true> { batch: &batch, rule });
+    let mut codes = [[0; 32]; WIDTH];
+    isa.run(AsymmetricCodes { fit: &fit, most, values: piece.values, codes: &mut codes });
+    for (at, block) in blocks.iter_mut().enumerate() {
+        // Two negations, as in ggml, change nothing.
+        *block = store(stored(fit.scales[at]), stored(fit.lowest[at]), &codes[at]);
+    }
+}
+
+impl BlockEncode<32> for Q4_0 {
+    const IMPORTANCE: Importance = Importance::WithRowMeans;
+
+    fn encode(isa: Isa, piece: &BlockPiece<'_, 32>, blocks: &mut [Self]) {
+        symmetric(isa, piece, 8.0, blocks, |d, codes| Self { d, qs: nibbles(codes) });
+    }
+
+    fn is_finite(&self) -> bool {
+        is_finite(self.d)
+    }
+}
+
+impl BlockEncode<32> for Q5_0 {
+    const IMPORTANCE: Importance = Importance::WithRowMeans;
+
+    fn encode(isa: Isa, piece: &BlockPiece<'_, 32>, blocks: &mut [Self]) {
+        symmetric(isa, piece, 16.0, blocks, |d, codes| Self { d, qh: high_bits(codes), qs: nibbles(codes) });
+    }
+
+    fn is_finite(&self) -> bool {
+        is_finite(self.d)
+    }
+}
+
+impl BlockEncode<32> for Q4_1 {
+    const IMPORTANCE: Importance = Importance::WithRowMeans;
+
+    fn encode(isa: Isa, piece: &BlockPiece<'_, 32>, blocks: &mut [Self]) {
+        asymmetric(isa, piece, 15.0, blocks, |d, m, codes| Self { d, m, qs: nibbles(codes) });
+    }
+
+    fn is_finite(&self) -> bool {
+        is_finite(self.d) && is_finite(self.m)
+    }
+}
+
+impl BlockEncode<32> for Q5_1 {
+    const IMPORTANCE: Importance = Importance::WithRowMeans;
+
+    fn encode(isa: Isa, piece: &BlockPiece<'_, 32>, blocks: &mut [Self]) {
+        asymmetric(isa, piece, 31.0, blocks, |d, m, codes| Self { d, m, qh: high_bits(codes), qs: nibbles(codes) });
+    }
+
+    fn is_finite(&self) -> bool {
+        is_finite(self.d) && is_finite(self.m)
+    }
+}
+
+impl BlockEncode<32> for Q8_0 {
+    fn encode(isa: Isa, piece: &BlockPiece<'_, 32>, blocks: &mut [Self]) {
+        isa.run(EncodeQ8_0 { values: piece.values, blocks });
+    }
+
+    fn is_finite(&self) -> bool {
+        is_finite(self.d)
+    }
+}
+
+/// The loop that encodes `Q8_0`.
+struct EncodeQ8_0<'a> {
+    values: &'a [[f32; 32]],
+    blocks: &'a mut [Q8_0],
+}
+
+impl Loop for EncodeQ8_0<'_> {
+    type Result = ();
+
+    #[inline(always)]
+    fn run(self) {
+        for (values, block) in self.values.iter().zip(self.blocks) {
+            let mut most = 0_i32;
+            for value in values {
+                let magnitude = (value.to_bits() & 0x7fff_ffff) as i32;
+                most = if magnitude > most { magnitude } else { most };
+            }
+            let scale = f32::from_bits(most as u32) / 127.0;
+            let factor = inverse(scale);
+            // ggml converts Inf and NaN to the code 0.
+            let factor = if factor.is_finite() { factor } else { 0.0 };
+            let mut codes = [0; 32];
+            for at in 0..32 {
+                // Halves are rounded away from zero.
+                let number = values[at] * factor;
+                let magnitude = number.abs();
+                let nearest = nearest_of_small(magnitude);
+                let rounded = nearest + if magnitude - nearest >= 0.5 { 1.0 } else { 0.0 };
+                codes[at] = low_byte(rounded.copysign(number));
+            }
+            *block = Q8_0 { d: U16::new(to_half(scale)), qs: codes };
+        }
+    }
+}

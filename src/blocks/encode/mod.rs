@@ -1,0 +1,225 @@
+//! Numbers to blocks, with the bytes of ggml's `ggml_quantize_chunk`.
+//!
+//! The reference is ggml 0.26.0 (`ggml-quants.c`), compiled for x86-64 without fused multiplications. Every operation is
+//! rounded once to float32, in the order of that source, so all instruction sets give the same bytes.
+
+mod asymmetric;
+mod float;
+mod iq4;
+mod k_quants;
+mod lanes;
+mod legacy;
+mod pack;
+mod plain;
+mod scales;
+mod superblocks;
+mod symmetric;
+mod ternary;
+mod weights;
+
+use super::BlockFormat;
+use crate::kernel::Isa;
+use lanes::{GroupLane, WIDTH};
+use std::error::Error;
+use std::fmt;
+use std::marker::PhantomData;
+use zerocopy::{FromBytes, IntoBytes, KnownLayout, Unaligned};
+
+/// The reason why values have no encoding. ggml stops at the same values, or writes arbitrary codes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum EncodeRefusal {
+    /// A value is infinite or NaN.
+    Value {
+        /// Its index.
+        element: usize,
+        /// The value.
+        value: f32,
+    },
+    /// A weight of the importance matrix is infinite or NaN.
+    Importance {
+        /// Its index.
+        column: usize,
+        /// The weight.
+        weight: f32,
+    },
+    /// A scale or an offset is too large for its stored type, or NaN.
+    Scale {
+        /// The index of the first element of the block.
+        element: usize,
+    },
+    /// A value is too large for the type of plain numbers.
+    Overflow {
+        /// Its index.
+        element: usize,
+        /// The value.
+        value: f32,
+    },
+}
+
+impl fmt::Display for EncodeRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Value { element, value } => write!(f, "element {element} is {value}"),
+            Self::Importance { column, weight } => write!(f, "the importance of column {column} is {weight}"),
+            Self::Overflow { element, value } => write!(f, "element {element} is {value}, which is too large"),
+            Self::Scale { element } => write!(f, "the block that starts at element {element} has no finite scale"),
+        }
+    }
+}
+
+impl Error for EncodeRefusal {}
+
+impl BlockFormat {
+    /// True if [`BlockFormat::encode`] writes this format.
+    #[must_use]
+    pub fn can_encode(&self) -> bool {
+        self.encoder.is_some() || self.dtype.is_some_and(plain::can_encode)
+    }
+
+    /// True if an importance matrix changes what [`BlockFormat::encode`] writes.
+    #[must_use]
+    pub fn uses_importance(&self) -> bool {
+        self.encoder.is_some_and(RowEncoder::uses_importance)
+    }
+
+    /// Encodes whole rows of `columns` values, with the bytes of ggml. Rows can be encoded together or one by one.
+    ///
+    /// `importance` has a weight for each column, which formats without a search ignore.
+    ///
+    /// # Errors
+    /// If a value or a weight is infinite or NaN, or a value or a scale is too large for its stored type. `out` then holds
+    /// anything.
+    ///
+    /// # Panics
+    /// When the format cannot be encoded, `values` are no whole rows, a row is no whole number of blocks, or `importance` or
+    /// `out` has another length.
+    pub fn encode(
+        &self,
+        isa: Isa,
+        values: &[f32],
+        columns: usize,
+        importance: Option<&[f32]>,
+        out: &mut [u8],
+    ) -> Result<(), EncodeRefusal> {
+        let elements = self.elements as usize;
+        assert!(
+            columns > 0 && columns.is_multiple_of(elements) && values.len().is_multiple_of(columns),
+            "{} values are no rows of {columns} in {}",
+            values.len(),
+            self.name
+        );
+        assert_eq!(out.len(), values.len() / elements * self.bytes as usize, "the output has another length");
+        if let Some(weights) = importance {
+            assert_eq!(weights.len(), columns, "the importance matrix has another length");
+            if let Some(column) = lanes::first_not_finite(isa, weights) {
+                return Err(EncodeRefusal::Importance { column, weight: weights[column] });
+            }
+        }
+        if let Some(encoder) = self.encoder {
+            return encoder.encode(isa, values, columns, importance.filter(|_| encoder.uses_importance()), out);
+        }
+        let dtype = self.dtype.filter(|dtype| plain::can_encode(*dtype));
+        let dtype = dtype.unwrap_or_else(|| panic!("{} cannot be encoded", self.name));
+        if let Some(element) = lanes::first_not_finite(isa, values) {
+            return Err(EncodeRefusal::Value { element, value: values[element] });
+        }
+        plain::encode(isa, dtype, values, out)
+    }
+}
+
+/// An encoder of any number of rows.
+pub(super) trait RowEncoder: fmt::Debug + Sync {
+    fn uses_importance(&self) -> bool;
+    /// As [`BlockFormat::encode`], with arguments that match.
+    fn encode(
+        &self,
+        isa: Isa,
+        values: &[f32],
+        columns: usize,
+        importance: Option<&[f32]>,
+        out: &mut [u8],
+    ) -> Result<(), EncodeRefusal>;
+}
+
+/// The use that a format makes of an importance matrix.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Importance {
+    Ignored,
+    /// The weights of columns.
+    Columns,
+    /// The weights of columns, and the mean squares of rows.
+    WithRowMeans,
+}
+
+/// A block of `E` elements that can be encoded.
+pub(super) trait BlockEncode<const E: usize>: FromBytes + IntoBytes + KnownLayout + Unaligned + Sized {
+    const IMPORTANCE: Importance = Importance::Ignored;
+
+    /// Encodes one block for each block of the piece.
+    fn encode(isa: Isa, piece: &BlockPiece<'_, E>, blocks: &mut [Self]);
+
+    /// False if a scale or an offset is infinite or NaN.
+    fn is_finite(&self) -> bool;
+}
+
+/// Values of 1 to [`WIDTH`] blocks.
+pub(super) struct BlockPiece<'a, const E: usize> {
+    values: &'a [[f32; E]],
+    /// The weights of the columns of each block, with an importance matrix. Blocks beyond the last repeat the first.
+    importance: Option<[&'a [f32; E]; WIDTH]>,
+    /// The mean square of the row of each block, for [`Importance::WithRowMeans`].
+    row_means: GroupLane,
+}
+
+/// The encoder of blocks of type `B`.
+#[derive(Debug)]
+pub(super) struct BlockEncoder<B, const E: usize>(pub(super) PhantomData<B>);
+
+impl<B: BlockEncode<E> + fmt::Debug + Sync, const E: usize> RowEncoder for BlockEncoder<B, E> {
+    fn uses_importance(&self) -> bool {
+        B::IMPORTANCE != Importance::Ignored
+    }
+
+    fn encode(
+        &self,
+        isa: Isa,
+        values: &[f32],
+        columns: usize,
+        importance: Option<&[f32]>,
+        out: &mut [u8],
+    ) -> Result<(), EncodeRefusal> {
+        let row_means = match importance {
+            Some(_) if B::IMPORTANCE == Importance::WithRowMeans => {
+                let mut sums = weights::squares_of_rows(isa, values, columns);
+                for sum in &mut sums {
+                    *sum /= columns as f32;
+                }
+                sums
+            }
+            _ => Vec::new(),
+        };
+        let importance = importance.map(|weights| weights.as_chunks::<E>().0);
+        let blocks = <[B]>::mut_from_bytes(out).expect("a whole number of blocks");
+        let pieces = values.as_chunks::<E>().0.chunks(WIDTH).zip(blocks.chunks_mut(WIDTH));
+        for ((values, blocks), first) in pieces.zip((0..).step_by(WIDTH)) {
+            if let Some(element) = lanes::first_not_finite(isa, values.as_flattened()) {
+                let value = values.as_flattened()[element];
+                return Err(EncodeRefusal::Value { element: first * E + element, value });
+            }
+            let mut piece = BlockPiece { values, importance: None, row_means: [0.0; WIDTH] };
+            if let Some(weights) = importance {
+                let mut all = [&weights[first % weights.len()]; WIDTH];
+                for at in 0..values.len() {
+                    all[at] = &weights[(first + at) % weights.len()];
+                    piece.row_means[at] = row_means.get((first + at) / weights.len()).copied().unwrap_or(0.0);
+                }
+                piece.importance = Some(all);
+            }
+            B::encode(isa, &piece, blocks);
+            if let Some(at) = blocks.iter().position(|block| !block.is_finite()) {
+                return Err(EncodeRefusal::Scale { element: (first + at) * E });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,89 @@
+//! Blocks of the numbers -1, 0 and 1 with one scale.
+
+use super::super::decode::{Tq1_0, Tq2_0};
+use super::lanes::{inverse, is_finite, stored};
+use super::pack::planes;
+use super::{BlockEncode, BlockPiece};
+use crate::kernel::{Isa, Loop};
+
+/// The loop that encodes blocks. `store` gets the scale and the numbers plus 1.
+struct EncodeTernary<'a, B, S> {
+    values: &'a [[f32; 256]],
+    blocks: &'a mut [B],
+    store: S,
+}
+
+impl<B, S: Fn(f32, &[u8; 256]) -> B> Loop for EncodeTernary<'_, B, S> {
+    type Result = ();
+
+    #[inline(always)]
+    fn run(self) {
+        for (values, block) in self.values.iter().zip(self.blocks) {
+            let mut most = 0_i32;
+            for value in values {
+                let magnitude = (value.to_bits() & 0x7fff_ffff) as i32;
+                most = if magnitude > most { magnitude } else { most };
+            }
+            let scale = f32::from_bits(most as u32);
+            let factor = inverse(scale);
+            // ggml converts Inf and NaN to the number 0.
+            let factor = if factor.is_finite() { factor } else { 0.0 };
+            let mut codes = [0; 256];
+            for at in 0..256 {
+                // Halves are rounded away from zero.
+                let number = values[at] * factor;
+                codes[at] = 1 + u8::from(number >= 0.5) - u8::from(number <= -0.5);
+            }
+            *block = (self.store)(scale, &codes);
+        }
+    }
+}
+
+/// Packs the first digits of all bytes, then their second digits, and so on. A byte is a fraction of `DIGITS` ternary
+/// digits in units of 1/256, rounded up.
+#[inline(always)]
+fn digits<const N: usize, const DIGITS: usize>(codes: &[u8]) -> [u8; N] {
+    let mut sums = [0_u32; N];
+    for digit in 0..5 {
+        for at in 0..N {
+            sums[at] = sums[at] * 3 + if digit < DIGITS { u32::from(codes[digit * N + at]) } else { 0 };
+        }
+    }
+    sums.map(|sum| (sum * 256).div_ceil(243) as u8)
+}
+
+impl BlockEncode<256> for Tq1_0 {
+    fn encode(isa: Isa, piece: &BlockPiece<'_, 256>, blocks: &mut [Self]) {
+        isa.run(EncodeTernary {
+            values: piece.values,
+            blocks,
+            store: |scale, codes: &[u8; 256]| Self {
+                qs: digits::<32, 5>(&codes[..160]),
+                more: digits::<16, 5>(&codes[160..240]),
+                qh: digits::<4, 4>(&codes[240..]),
+                d: stored(scale),
+            },
+        });
+    }
+
+    fn is_finite(&self) -> bool {
+        is_finite(self.d)
+    }
+}
+
+impl BlockEncode<256> for Tq2_0 {
+    fn encode(isa: Isa, piece: &BlockPiece<'_, 256>, blocks: &mut [Self]) {
+        isa.run(EncodeTernary {
+            values: piece.values,
+            blocks,
+            store: |scale, codes: &[u8; 256]| Self {
+                qs: [planes::<2>(&codes[..128], 0), planes::<2>(&codes[128..], 0)],
+                d: stored(scale),
+            },
+        });
+    }
+
+    fn is_finite(&self) -> bool {
+        is_finite(self.d)
+    }
+}
