@@ -22,10 +22,20 @@ pub(super) fn check_complete(model_type: &'static ModelType, layers: u64, stored
     Ok(())
 }
 
+/// Returns an error whose remedy is to keep the names of the file.
+pub(super) fn unmapped(message: String) -> Error {
+    Error::new(message).of(Kind::Unmapped)
+}
+
+/// Returns the error for a model that rotates its heads in sections.
+pub(super) fn with_mrope(model_type: &ModelType) -> Error {
+    unmapped(format!("the rows of heads in {} models with M-RoPE have another order", model_type.architecture))
+}
+
 /// Returns the error for a tensor that a file lacks.
 pub(super) fn missing(located: &Located, model_type: &ModelType, why: &str) -> Error {
     let message = format!("is missing{why}; in Hugging Face's {} it is '{}'", model_type.name, located.name());
-    Error::new(message).of(Kind::Unmapped).in_tensor(&located.stored())
+    unmapped(message).in_tensor(&located.stored())
 }
 
 struct Completeness<'a> {
@@ -48,7 +58,7 @@ impl Completeness<'_> {
         match (present.next(), present.next()) {
             (Some((_, first)), Some((_, second))) => {
                 let message = format!("cannot be in the same layer as '{}'", first.stored());
-                Err(Error::new(message).of(Kind::Unmapped).in_tensor(&second.stored()))
+                Err(unmapped(message).in_tensor(&second.stored()))
             }
             (Some((rows, _)), None) => Ok(rows),
             (None, _) => Ok(alternatives[0]),

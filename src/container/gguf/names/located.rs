@@ -19,7 +19,7 @@ impl Located {
     pub(super) fn find(model_type: &ModelType, name: &str) -> Option<Self> {
         let Some(rest) = name.strip_prefix("blk.") else { return Self::among(model_type.model, None, name) };
         let (number, rest) = rest.split_once('.')?;
-        let layer = number.parse().ok().filter(|layer: &u64| layer.to_string() == number)?;
+        let layer = as_number(number)?;
         all_rows(model_type.layer).find_map(|rows| Self::among(rows, Some(layer), rest))
     }
 
@@ -31,6 +31,32 @@ impl Located {
                 let is_found = rest == suffix && row.need(suffix) != Need::Never;
                 is_found.then_some(Self { layer, row, at, suffix })
             })
+        })
+    }
+
+    /// Returns the place of a tensor that is named as in Hugging Face, and the number of its expert; `None` if the model
+    /// type has no such tensor. Scales have no place, because their names are not Hugging Face's.
+    pub(super) fn find_mapped(model_type: &ModelType, name: &str) -> Option<(Self, Option<u64>)> {
+        let layered = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.'));
+        let Some((number, rest)) = layered else { return Self::among_mapped(model_type.model, None, name) };
+        let layer = as_number(number)?;
+        all_rows(model_type.layer).find_map(|rows| Self::among_mapped(rows, Some(layer), rest))
+    }
+
+    fn among_mapped(rows: &'static [NameRow], layer: Option<u64>, name: &str) -> Option<(Self, Option<u64>)> {
+        rows.iter().find_map(|row| {
+            let (expert, rest) = match row.name.split_once('*') {
+                None => (None, name.strip_prefix(row.name)?),
+                Some((before, after)) => {
+                    let numbered = name.strip_prefix(before)?;
+                    let (number, rest) = numbered.split_at(numbered.find('.')?);
+                    (Some(as_number(number)?), rest.strip_prefix(after)?)
+                }
+            };
+            let suffix =
+                if row.is_tensor() { "" } else { [WEIGHT, BIAS].into_iter().find(|suffix| *suffix == rest)? };
+            let is_found = rest == suffix && row.need(suffix) != Need::Never;
+            is_found.then_some((Self { layer, row, at: 0, suffix }, expert))
         })
     }
 
@@ -72,6 +98,11 @@ impl NameRow {
             _ => Need::Optional,
         }
     }
+}
+
+/// Returns the number in a part of a name; `None` if it is not written in the usual way.
+fn as_number(text: &str) -> Option<u64> {
+    text.parse().ok().filter(|number: &u64| number.to_string() == text)
 }
 
 fn all_rows(layer: &'static [Alternatives]) -> impl Iterator<Item = &'static [NameRow]> {

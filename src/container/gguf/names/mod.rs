@@ -1,20 +1,28 @@
-//! The tensors of a GGUF as Hugging Face names them.
+//! The tensors of a GGUF as Hugging Face names them, and the reverse.
 //!
 //! Nothing is guessed: an unknown architecture or tensor is an error, and so is a missing weight.
 
 mod complete;
+mod experts;
 mod located;
 mod shapes;
 mod table;
 #[cfg(test)]
 mod tests;
+mod to_gguf;
+mod values;
 
 use crate::blocks::{Assembly, RowOrder};
-use crate::error::{Error, Kind, Result};
-use complete::{StoredNames, check_complete, missing};
+use crate::error::{Error, Result};
+use complete::{StoredNames, check_complete, missing, unmapped, with_mrope};
+use experts::ExpertCount;
 use located::Located;
-use shapes::{assembled_shape, flattened};
+use shapes::{assembled_shape, flattened, head_size};
 use table::{BIAS, GENERATED, HeadCount, MODEL_TYPES, ModelType, RowValues, WEIGHT};
+#[cfg_attr(not(test), expect(unused_imports, reason = "the container uses it when it writes models"))]
+pub(crate) use to_gguf::{GgufSource, GgufTensor, to_gguf};
+pub(crate) use values::MetadataValue;
+use values::ModelNumbers;
 
 /// A tensor of a model as Hugging Face names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,17 +42,6 @@ pub(crate) enum MappedSource {
     Assembled { tensors: Vec<usize>, assembly: Assembly },
 }
 
-/// A value of the metadata of a GGUF, as far as names depend on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MetadataValue {
-    Integer(u64),
-    /// An array, a text, or a number that is no such integer.
-    Other,
-}
-
-/// Maximum number of experts in a layer. It bounds the number of names, and is eight times llama.cpp's maximum.
-const MAX_EXPERTS: u64 = 4096;
-
 /// Maps all tensors of a GGUF, in their order, to those of Hugging Face. `model_type` is taken from `config.json`, if
 /// there is one; otherwise the tensors decide. `metadata` returns the value of a key. `tensors` has names, which are
 /// unique, and row-major shapes.
@@ -59,13 +56,13 @@ pub(crate) fn to_hugging_face(
 ) -> Result<Vec<MappedTensor>> {
     let model_type = choose_type(architecture, model_type, tensors)?;
     let stored = tensors.iter().enumerate().map(|(index, (name, _))| (*name, index)).collect();
-    let mut mapping = NameMapping { model_type, metadata, tensors, stored, experts: None };
+    let numbers = ModelNumbers { place: "the metadata", value: metadata };
+    let mut mapping = NameMapping { model_type, numbers, tensors, stored, experts: ExpertCount::default() };
     let located = mapping.locate()?;
-    if mapping.value("rope.dimension_sections").is_some() {
-        return Err(unmapped(format!("the rows of heads in {architecture} models with M-RoPE have another order")));
+    if mapping.numbers.has(&mapping.key("rope.dimension_sections")) {
+        return Err(with_mrope(model_type));
     }
-    let layers = mapping.integer("block_count")?;
-    let layers = layers.ok_or_else(|| unmapped(format!("the metadata has no '{}'", mapping.key("block_count"))))?;
+    let layers = mapping.numbers.need(&mapping.key("block_count"))?;
     // A wrong number of layers explains more than the tensors that are missing because of it.
     if let Some((index, outside)) = located.iter().find(|(_, located)| located.layer >= Some(layers)) {
         let key = mapping.key("block_count");
@@ -73,10 +70,7 @@ pub(crate) fn to_hugging_face(
         return Err(unmapped(format!("belongs to layer {layer}, but '{key}' is {layers}")).in_tensor(tensors[*index].0));
     }
     check_complete(model_type, layers, &mapping.stored)?;
-    mapping.experts = mapping.integer("expert_count")?.filter(|count| *count != 0).map(|count| {
-        let key = mapping.key("expert_count");
-        (count, format!("'{key}' is {count}"))
-    });
+    mapping.experts = ExpertCount::find(&mapping.numbers, &[&mapping.key("expert_count")])?;
     let mut mapped = Vec::with_capacity(tensors.len());
     for (index, located) in &located {
         mapping.map(*index, located, &mut mapped).map_err(|error| error.in_tensor(tensors[*index].0))?;
@@ -111,37 +105,18 @@ fn unknown_architecture(architecture: &str) -> Error {
     unmapped(format!("tcast has no Hugging Face names for the architecture '{architecture}', only for {names}"))
 }
 
-fn unmapped(message: String) -> Error {
-    Error::new(message).of(Kind::Unmapped)
-}
-
 /// A model whose tensors are being named.
 struct NameMapping<'a> {
     model_type: &'static ModelType,
-    metadata: &'a dyn Fn(&str) -> Option<MetadataValue>,
+    numbers: ModelNumbers<'a>,
     tensors: &'a [(&'a str, &'a [u64])],
     stored: StoredNames<'a>,
-    /// The number of experts as soon as it is known, and in words where it comes from.
-    experts: Option<(u64, String)>,
+    experts: ExpertCount,
 }
 
 impl NameMapping<'_> {
     fn key(&self, key: &str) -> String {
         format!("{}.{key}", self.model_type.architecture)
-    }
-
-    fn value(&self, key: &str) -> Option<MetadataValue> {
-        (self.metadata)(&self.key(key))
-    }
-
-    fn integer(&self, key: &str) -> Result<Option<u64>> {
-        match self.value(key) {
-            Some(MetadataValue::Integer(value)) => Ok(Some(value)),
-            Some(MetadataValue::Other) => {
-                Err(unmapped(format!("'{}' of the metadata is not a single integer", self.key(key))))
-            }
-            None => Ok(None),
-        }
     }
 
     /// Finds all tensors but the generated ones in the table.
@@ -163,7 +138,7 @@ impl NameMapping<'_> {
             return Err(missing(&weight, self.model_type, &format!(", but '{}' is there", located.stored())));
         }
         if located.is_of_experts() {
-            self.check_experts(index)?;
+            self.experts.check(shape.first().copied().unwrap_or_default(), self.tensors[index].0)?;
         }
         match &located.row.values {
             RowValues::Experts => return Self::split(index, located, shape, mapped),
@@ -215,44 +190,20 @@ impl NameMapping<'_> {
     /// Returns the number of heads whose rows are permuted. It is checked with all that depends on it, because a wrong
     /// number mixes rows of different heads.
     fn heads(&self, index: usize, located: &Located, count: HeadCount) -> Result<u64> {
-        let (queries_key, keys_key) = ("attention.head_count", "attention.head_count_kv");
-        let queries = self.integer(queries_key)?.ok_or_else(|| {
-            unmapped(format!("the metadata has no '{}', on which the order of the rows depends", self.key(queries_key)))
-        })?;
-        let keys = self.integer(keys_key)?.unwrap_or(queries);
+        let [queries_key, keys_key] = ["attention.head_count", "attention.head_count_kv"].map(|key| self.key(key));
+        let queries = self.numbers.need(&queries_key)?;
+        let keys = self.numbers.find(&keys_key)?.unwrap_or(queries);
         let (heads, key) = if count == HeadCount::Queries { (queries, queries_key) } else { (keys, keys_key) };
         let shape = self.tensors[index].1;
-        let has_dimensions = shape.len() == if located.suffix == BIAS { 1 } else { 2 };
-        let rows = shape.first().copied().unwrap_or_default();
-        let size = rows.checked_div(heads).unwrap_or_default();
-        if !has_dimensions || size == 0 || size % 2 != 0 || size * heads != rows {
-            let key = self.key(key);
-            return Err(unmapped(format!(
-                "the shape {shape:?} is not that of {heads} heads with pairs of rows ('{key}')"
-            )));
-        }
+        let size = head_size(shape, heads, located.suffix == BIAS, &key)?;
         // Queries and keys have heads of one size.
         let other = self.stored.get(format!("blk.{}.attn_q.weight", located.layer.unwrap_or_default()).as_str());
         let other_rows = other.and_then(|other| self.tensors[*other].1.first()).copied().unwrap_or_default();
         if other_rows.checked_div(queries) != Some(size) {
-            let message = format!("heads of {rows} / {heads} rows do not fit queries of {other_rows} / {queries} rows");
-            return Err(unmapped(message));
+            let heads = format!("heads of {} / {heads} rows", shape[0]);
+            return Err(unmapped(format!("{heads} do not fit queries of {other_rows} / {queries} rows")));
         }
         Ok(heads)
-    }
-
-    /// Checks that all layers have the same number of experts.
-    fn check_experts(&mut self, index: usize) -> Result<()> {
-        let (name, shape) = self.tensors[index];
-        let count = shape.first().copied().unwrap_or_default();
-        let (expected, origin) = self.experts.get_or_insert_with(|| (count, format!("'{name}' has {count}")));
-        if count != *expected {
-            return Err(unmapped(format!("has {count} experts, but {origin}")));
-        }
-        if count == 0 || count > MAX_EXPERTS {
-            return Err(unmapped(format!("has {count} experts; the supported number is 1 to {MAX_EXPERTS}")));
-        }
-        Ok(())
     }
 
     /// Adds a tensor for each expert of a stack. The scale of a matrix has one element.

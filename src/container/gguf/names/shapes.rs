@@ -1,6 +1,8 @@
 //! The shapes of assembled tensors.
 
-use crate::blocks::Assembly;
+use super::complete::unmapped;
+use crate::blocks::{Assembly, RowOrder};
+use crate::error::Result;
 
 /// Returns the shape of the tensor that is made of sources with these shapes; `None` if they do not fit.
 pub(super) fn assembled_shape(assembly: &Assembly, sources: &[&[u64]]) -> Option<Vec<u64>> {
@@ -31,4 +33,63 @@ fn matrices(shape: &[u64], rows_are_elements: bool) -> Option<(&[u64], [u64; 2])
     }
     let (rows, stack) = leading.split_last()?;
     Some((stack, [*rows, *last]))
+}
+
+/// Returns the number of rows of a head, which has pairs of rows. `key` names the number of heads.
+pub(super) fn head_size(shape: &[u64], heads: u64, is_bias: bool, key: &str) -> Result<u64> {
+    let has_dimensions = shape.len() == if is_bias { 1 } else { 2 };
+    let rows = shape.first().copied().unwrap_or_default();
+    let size = rows.checked_div(heads).unwrap_or_default();
+    if !has_dimensions || size == 0 || size % 2 != 0 || size * heads != rows {
+        let message = format!("the shape {shape:?} is not that of {heads} heads with pairs of rows ('{key}')");
+        return Err(unmapped(message));
+    }
+    Ok(size)
+}
+
+/// The way back from the shape of an assembled tensor to those of its sources.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ShapeDivision {
+    /// The shapes are equal.
+    None,
+    /// A stack of matrices, in which each of two sources has half of the rows.
+    Halves,
+    /// A flattened stack of this many matrices, with these numbers of rows from each source.
+    Of { stack: u64, first: u64, second: u64 },
+}
+
+impl ShapeDivision {
+    /// Returns the shape of a source of an assembled tensor; `None` if the tensor has another shape.
+    pub(super) fn source_shape(self, assembly: &Assembly, result: &[u64], at: usize) -> Option<Vec<u64>> {
+        let (stack, [mut rows, mut columns]) = match self {
+            Self::None => return Some(result.to_vec()),
+            Self::Halves => matrices(result, assembly.rows_are_elements)?,
+            Self::Of { .. } => matrices(result, false)?,
+        };
+        if assembly.is_transposed {
+            (rows, columns) = (columns, rows);
+        }
+        let is_of_two = matches!(assembly.order, RowOrder::Alternating | RowOrder::Concatenated);
+        let flattened;
+        let stack = match (self, stack) {
+            (Self::Of { stack: count, first, second }, []) => {
+                let all = first.checked_add(second)?.checked_mul(count)?;
+                (all == rows && first != 0 && second != 0).then_some(())?;
+                rows = if at == 0 { first } else { second };
+                flattened = [count];
+                &flattened[..]
+            }
+            (Self::Halves, [_]) => {
+                (!is_of_two || rows.is_multiple_of(2)).then_some(())?;
+                rows = if is_of_two { rows / 2 } else { rows };
+                stack
+            }
+            _ => return None,
+        };
+        if at == 0 && assembly.first_is_transposed {
+            (rows, columns) = (columns, rows);
+        }
+        let matrix = if assembly.rows_are_elements { vec![rows] } else { vec![rows, columns] };
+        Some([stack, &matrix].concat())
+    }
 }

@@ -2,9 +2,9 @@
 //!
 //! The rows are those of llama.cpp's converter (`gguf-py/gguf/tensor_mapping.py` and `convert_hf_to_gguf.py` of ggml
 //! 0.25.3), which was run on a small model of each type. They serve both directions. From GGUF, a tensor is found by
-//! [`NameRow::stored`]. To GGUF, it will be found by [`NameRow::name`], where `*` matches the number of an expert;
+//! [`NameRow::stored`]. To GGUF, it is found by [`NameRow::name`], where `*` matches the number of an expert;
 //! [`NameRow::values`] is then undone: rows return to the order of the stored tensors, matrices are transposed back, 1 is
-//! added, and the experts are stacked.
+//! added, and the experts are stacked. Of several rows with one name in Hugging Face, the first is that of new files.
 
 use crate::blocks::{Assembly, RowOrder};
 

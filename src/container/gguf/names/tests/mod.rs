@@ -1,6 +1,8 @@
+mod reverse;
 mod values;
 
 use super::*;
+use crate::error::Kind;
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
 use std::path::Path;
