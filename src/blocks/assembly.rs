@@ -50,3 +50,48 @@ impl Assembly {
         Some(turned(assembled, self.is_transposed))
     }
 }
+
+#[cfg(test)]
+impl Assembly {
+    /// Assembles sources with these shapes and values one by one.
+    pub(crate) fn assemble(&self, sources: &[(&[u64], Vec<i64>)]) -> Vec<i64> {
+        let matrices = |at: usize, is_transposed: bool| -> Vec<Vec<Vec<i64>>> {
+            let (shape, values) = &sources[at];
+            let width = if self.rows_are_elements { 1 } else { *shape.last().unwrap() as usize };
+            // A tensor of one dimension is a row.
+            let height = if self.rows_are_elements { shape.last() } else { shape.iter().rev().nth(1) };
+            let height = height.map_or(1, |height| *height as usize);
+            let rows: Vec<Vec<i64>> = values.chunks(width).map(<[i64]>::to_vec).collect();
+            let matrices = rows.chunks(height).map(<[Vec<i64>]>::to_vec);
+            matrices.map(|matrix| if is_transposed { transpose(&matrix) } else { matrix }).collect()
+        };
+        let firsts = matrices(0, self.first_is_transposed);
+        let seconds = if sources.len() > 1 { matrices(1, false) } else { vec![Vec::new(); firsts.len()] };
+        let mut values = Vec::new();
+        for (first, second) in firsts.iter().zip(&seconds) {
+            let mut rows = match self.order {
+                RowOrder::Stored => first.clone(),
+                RowOrder::Concatenated => [first.clone(), second.clone()].concat(),
+                RowOrder::Alternating => first.iter().zip(second).flat_map(|(a, b)| [a.clone(), b.clone()]).collect(),
+                RowOrder::Heads(heads) => {
+                    let size = first.len() / heads as usize;
+                    let source = |row: usize| {
+                        let (head, k, i) = (row / size, row % size / (size / 2), row % (size / 2));
+                        head * size + 2 * i + k
+                    };
+                    (0..first.len()).map(|row| first[source(row)].clone()).collect()
+                }
+            };
+            if self.is_transposed {
+                rows = transpose(&rows);
+            }
+            values.extend(rows.concat().into_iter().map(|value| value - i64::from(self.is_less_one)));
+        }
+        values
+    }
+}
+
+#[cfg(test)]
+fn transpose(matrix: &[Vec<i64>]) -> Vec<Vec<i64>> {
+    (0..matrix[0].len()).map(|column| matrix.iter().map(|row| row[column]).collect()).collect()
+}

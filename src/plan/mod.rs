@@ -7,6 +7,8 @@ mod codes;
 mod dequantize;
 mod draft;
 mod few;
+#[cfg_attr(not(test), expect(dead_code, reason = "nothing writes models of GGUF yet"))]
+mod gathered;
 mod model;
 mod partition;
 mod quantization;

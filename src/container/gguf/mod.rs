@@ -5,7 +5,7 @@
 //! again. A model may be split over files, `NAME-00001-of-00003.gguf`, which are shards.
 
 mod header;
-pub(super) mod names;
+pub(crate) mod names;
 mod split;
 
 pub(super) use split::{check_tensors, parts_of, remove_keys, stem_of_part};

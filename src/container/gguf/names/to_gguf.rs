@@ -34,6 +34,23 @@ pub(crate) enum GgufSource {
     },
 }
 
+impl GgufSource {
+    /// The indices, in the order in which the values follow each other.
+    #[cfg_attr(not(test), expect(dead_code, reason = "nothing writes models yet"))]
+    pub(crate) fn tensors(&self) -> &[usize] {
+        match self {
+            Self::Stored(tensor) | Self::Disassembled { tensor, .. } => std::slice::from_ref(tensor),
+            Self::Stacked(tensors) => tensors,
+        }
+    }
+
+    /// True if each value is one more than the stored value, in float32.
+    #[cfg_attr(not(test), expect(dead_code, reason = "nothing writes models yet"))]
+    pub(crate) fn adds_one(&self) -> bool {
+        matches!(self, Self::Disassembled { assembly, .. } if assembly.is_less_one)
+    }
+}
+
 /// Ends of the names of tensors that transformers computes, and that GGUF does not store.
 const COMPUTED: [&str; 3] = [".rotary_emb.inv_freq", ".attention.bias", ".masked_bias"];
 

@@ -1,47 +1,6 @@
 //! Assemblies, applied to positions instead of values.
 
-use super::{Assembly, FixtureModel, MappedSource, RowOrder, found, model};
-
-/// The values that an assembly makes of its sources, one by one.
-fn assemble(assembly: &Assembly, sources: &[(&[u64], Vec<i64>)]) -> Vec<i64> {
-    let matrices = |at: usize, is_transposed: bool| -> Vec<Vec<Vec<i64>>> {
-        let (shape, values) = &sources[at];
-        let width = if assembly.rows_are_elements { 1 } else { *shape.last().unwrap() as usize };
-        // A tensor of one dimension is a row.
-        let height = if assembly.rows_are_elements { shape.last() } else { shape.iter().rev().nth(1) };
-        let height = height.map_or(1, |height| *height as usize);
-        let rows: Vec<Vec<i64>> = values.chunks(width).map(<[i64]>::to_vec).collect();
-        let matrices = rows.chunks(height).map(<[Vec<i64>]>::to_vec);
-        matrices.map(|matrix| if is_transposed { transpose(&matrix) } else { matrix }).collect()
-    };
-    let firsts = matrices(0, assembly.first_is_transposed);
-    let seconds = if sources.len() > 1 { matrices(1, false) } else { vec![Vec::new(); firsts.len()] };
-    let mut values = Vec::new();
-    for (first, second) in firsts.iter().zip(&seconds) {
-        let mut rows = match assembly.order {
-            RowOrder::Stored => first.clone(),
-            RowOrder::Concatenated => [first.clone(), second.clone()].concat(),
-            RowOrder::Alternating => first.iter().zip(second).flat_map(|(a, b)| [a.clone(), b.clone()]).collect(),
-            RowOrder::Heads(heads) => {
-                let size = first.len() / heads as usize;
-                let source = |row: usize| {
-                    let (head, k, i) = (row / size, row % size / (size / 2), row % (size / 2));
-                    head * size + 2 * i + k
-                };
-                (0..first.len()).map(|row| first[source(row)].clone()).collect()
-            }
-        };
-        if assembly.is_transposed {
-            rows = transpose(&rows);
-        }
-        values.extend(rows.concat().into_iter().map(|value| value - i64::from(assembly.is_less_one)));
-    }
-    values
-}
-
-fn transpose(matrix: &[Vec<i64>]) -> Vec<Vec<i64>> {
-    (0..matrix[0].len()).map(|column| matrix.iter().map(|row| row[column]).collect()).collect()
-}
+use super::{FixtureModel, MappedSource, found, model};
 
 /// Checks that a tensor has its positions as values, if the stored tensors were made of it: `stored` returns the position
 /// for an element of a stored tensor, given by its name and indices.
@@ -62,7 +21,7 @@ fn check_values(model: &FixtureModel, name: &str, stored: &dyn Fn(&str, &[u64]) 
     };
     let sources: Vec<_> = tensors.iter().map(values).collect();
     let count = tensor.shape.iter().product::<u64>() as i64;
-    assert_eq!(assemble(assembly, &sources), (0..count).collect::<Vec<_>>(), "{name}");
+    assert_eq!(assembly.assemble(&sources), (0..count).collect::<Vec<_>>(), "{name}");
 }
 
 #[test]
