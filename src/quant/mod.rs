@@ -9,7 +9,8 @@
 //! * `encode` turns values into parts, in a [`Scheme`] that the user chooses ([`Encoder`]);
 //! * `transcode` moves codes and scales to another layout if no value changes ([`Transcoder`]).
 //!
-//! `config` reads and writes the configs that describe quantized weights. The steps of decoding:
+//! `config` reads and writes the configs that describe quantized weights, and [`gguf`] chooses the types of the tensors in
+//! a GGUF file. The steps of decoding:
 //!
 //! 1. [`Decoder::new`] takes the layout, the parameters from its config ([`Parameters`]) and the [`Part`]s from the
 //!    headers, and checks all shapes and dtypes against each other.
@@ -29,6 +30,7 @@
 mod config;
 mod decode;
 mod encode;
+pub mod gguf;
 mod layout;
 mod method;
 mod parts;
