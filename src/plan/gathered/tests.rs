@@ -141,7 +141,7 @@ fn assemblies_without_elements_have_nothing_to_gather() {
     for order in [RowOrder::Stored, RowOrder::Heads(2), RowOrder::Alternating, RowOrder::Concatenated] {
         for (at, [first_is_transposed, is_transposed]) in [(0, [true, false]), (1, [false, true]), (1, [false, false])]
         {
-            let assembly = Assembly { order, first_is_transposed, is_transposed, ..Assembly::default() };
+            let assembly = Assembly { first_is_transposed, order, is_transposed, ..Assembly::default() };
             for shape in [[2, 0, 8], [2, 8, 0], [0, 8, 8]] {
                 let source = GgufSource::Disassembled { tensor: 0, assembly, at };
                 let gathered = GatheredRows::new(&tensor(&shape, source), 0, 2);
@@ -175,7 +175,8 @@ fn all_28_model_types_have_the_values_of_their_gguf() {
     type Json = BTreeMap<String, serde_json::Value>;
     let shapes =
         |json: &serde_json::Value| -> BTreeMap<String, Vec<u64>> { serde_json::from_value(json.clone()).unwrap() };
-    let hash = |bytes: &[u8]| Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let hash =
+        |bytes: &[u8]| Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat();
     let models: Json = serde_json::from_str(include_str!("../../../fixtures/gguf/maps.json")).unwrap();
     assert_eq!(models.len(), 28);
     for (model_type, json) in models {
