@@ -13,11 +13,34 @@ use zerocopy::little_endian::U16;
 /// Returns the first of the numbers with the largest magnitude of a block; +0 if all numbers are 0.
 #[inline(always)]
 fn largest_of_block(values: &[f32; 32]) -> f32 {
-    let (low, high) = bounds_of_block(values);
-    if -low == high {
-        return largest(values).1;
+    // Magnitudes as integers: the compiler does not vectorize a maximum of floats.
+    let mut magnitude = 0_i32;
+    for value in values {
+        let bits = (value.to_bits() & 0x7fff_ffff) as i32;
+        magnitude = if bits > magnitude { bits } else { magnitude };
     }
-    if -low > high { low } else { high }
+    let (positive, negative) = (magnitude as u32, magnitude as u32 | 1 << 31);
+    let [mut has_positive, mut has_negative] = [0; 2];
+    for value in values {
+        has_positive |= u32::from(value.to_bits() == positive);
+    }
+    for value in values {
+        has_negative |= u32::from(value.to_bits() == negative);
+    }
+    if magnitude == 0 {
+        return 0.0;
+    }
+    if has_positive & has_negative != 0 {
+        return first_largest(values);
+    }
+    f32::from_bits(positive | has_negative << 31)
+}
+
+/// Returns the same one by one, for the rare blocks where two numbers of that magnitude have different signs.
+#[cold]
+#[inline(never)]
+fn first_largest(values: &[f32; 32]) -> f32 {
+    largest(values).1
 }
 
 /// Returns the least and the greatest number of a block. The sign of a zero is that of any zero.
@@ -55,19 +78,29 @@ impl<B, S: Fn(U16, &[u8; 32]) -> B> Loop for Symmetric<'_, B, S> {
 
     #[inline(always)]
     fn run(self) {
-        let (half_step, most) = (self.bound + 0.5, 2.0 * self.bound - 1.0);
-        for (values, block) in self.values.iter().zip(self.blocks) {
-            let largest = largest_of_block(values);
-            let scale = largest / -self.bound;
+        let mut scales = [0.0; WIDTH];
+        for (values, scale) in self.values.iter().zip(&mut scales) {
+            *scale = largest_of_block(values);
+        }
+        let (mut factors, mut half_steps, mut halves) = ([0.0; WIDTH], [0.0; WIDTH], [0; WIDTH]);
+        for at in 0..WIDTH {
+            let scale = scales[at] / -self.bound;
             let factor = inverse(scale);
             // ggml converts Inf and NaN to the code 0.
-            let (factor, half_step) = if factor.is_finite() { (factor, half_step) } else { (0.0, 0.0) };
+            let is_finite = factor.abs() < f32::INFINITY;
+            factors[at] = if is_finite { factor } else { 0.0 };
+            half_steps[at] = if is_finite { self.bound + 0.5 } else { 0.0 };
+            halves[at] = to_half(scale);
+        }
+        let most = 2.0 * self.bound - 1.0;
+        for (at, (values, block)) in self.values.iter().zip(self.blocks).enumerate() {
+            let (factor, half_step) = (factors[at], half_steps[at]);
             let mut codes = [0; 32];
             for at in 0..32 {
                 let code = floor_of_small(values[at] * factor + half_step);
                 codes[at] = low_byte(if code > most { most } else { code });
             }
-            *block = (self.store)(stored(scale), &codes);
+            *block = (self.store)(U16::new(halves[at]), &codes);
         }
     }
 }
