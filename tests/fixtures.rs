@@ -125,6 +125,7 @@ fn npy_headers_are_numpys_byte_for_byte() {
             if shape == "scalar" { vec![] } else { shape.split('x').map(|length| length.parse().unwrap()).collect() };
         let tensor = container::NewTensor {
             opaque: None,
+            blocks: None,
             name: "".into(),
             dtype: dtype.parse().unwrap_or_else(|error| panic!("{error}")),
             count: 0, // the header does not depend on it, and some of these have more elements than disks
@@ -132,7 +133,7 @@ fn npy_headers_are_numpys_byte_for_byte() {
             fortran_order: fortran_order == "true",
             text: None,
         };
-        let layout = npy.lay_out(&vec![tensor], None, 1).unwrap();
+        let layout = npy.lay_out(&vec![tensor], &container::NewMetadata::default(), 1).unwrap();
         let written = hex(&layout.literals[0].1);
         assert_eq!(written, *header, "{row:?}");
         checked += 1;

@@ -78,7 +78,7 @@ fn examples() -> String {
             [] => String::new(),
             aliases => format!(" ({})", aliases.join(", ")),
         };
-        let layouts: Vec<&str> = scheme.layouts.iter().map(|layout| layout.name).collect();
+        let layouts: Vec<&str> = scheme.layout_names().collect();
         format!("  {}{aliases}: {}\n      {}\n", scheme.name, scheme.summary, layouts.join(", "))
     };
     let schemes: String = SCHEMES.iter().map(scheme).collect();
@@ -98,6 +98,10 @@ const EXAMPLES: &str = "Examples:
       the same codes and scales in the layout of another engine
   tcast quantize model.onnx --scheme int8 -o small.onnx
       an ONNX model, for ONNX Runtime and other engines of such models
+  tcast quantize tiny-llama --scheme q8_0 --metadata-from tiny.gguf
+      a GGUF for llama.cpp, with the tokenizer and metadata of another one
+  tcast quantize tiny.gguf --scheme q5_1 -o small.gguf
+      a GGUF with another type; diffusion models in safetensors work too
   tcast quantize llama --scheme fp8 --dry-run
       shows each weight, what it becomes, and what is copied
 

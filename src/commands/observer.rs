@@ -31,7 +31,8 @@ impl Observer for Console {
                 let names = first_few(lists.iter().map(|(key, _)| key), 3);
                 note(&format!("{} of the metadata left out: {names}", counted(lists.len() as u64, "list")));
             }
-            Notice::Note(note) => warn(note),
+            Notice::Fact(fact) => note(fact),
+            Notice::Note(text) => warn(text),
             Notice::ScalesCast(names) => warn_of_scales(names),
             Notice::LeftOut(paths) => warn_of_left_out(paths),
             Notice::DoneAgain(error) => warn(&format!("{error}; converting the shard again")),

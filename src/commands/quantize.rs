@@ -14,7 +14,7 @@ use crate::error::{Error, Kind, Result};
 use crate::operator::Operator;
 use crate::options::QuantizeOptions;
 use crate::plan::{Misfit, QuantizePlan, layout_of, matchable_names};
-use crate::quant::{COMFYUI, FoundWeight, Group, SCHEMES, ScaleChoice, Scheme, Unfit};
+use crate::quant::{Arithmetic, COMFYUI, FoundWeight, GGUF, Group, SCHEMES, ScaleChoice, Scheme, Unfit};
 use crate::read::LogicalCheckpoint;
 use crate::select::loaded::is_of_diffusion;
 use crate::select::policy::Policy;
@@ -102,6 +102,26 @@ fn check(args: &QuantizeArgs) -> Result<()> {
         return Err(no_effect("--search mse", format!("{named} has no choice of scales")));
     }
     let layout = layout_name(options);
+    if options.is_gguf() {
+        let of_grids = [
+            (options.group_size.is_some(), "--group-size"),
+            (options.search != ScaleChoice::default(), "--search"),
+            (options.arithmetic != Arithmetic::default(), "--arithmetic"),
+            (options.partial_blocks, "--partial-blocks"),
+            (options.input_global_scale.is_some(), "--input-global-scale"),
+        ];
+        if let Some((_, option)) = of_grids.into_iter().find(|(is_given, _)| *is_given) {
+            return Err(no_effect(option, "the blocks of GGUF files have one form, and ggml's arithmetic"));
+        }
+        if options.recover {
+            let error = Error::usage("--recover finds codes with separate scales, and a GGUF file has blocks");
+            return Err(error.remedy("leave --recover out: --only-exact fails unless the blocks hold all values"));
+        }
+    } else if options.imatrix.is_some() || options.gguf.first_given().is_some() {
+        let option = if options.imatrix.is_some() { "imatrix" } else { options.gguf.first_given().unwrap_or_default() };
+        let error = Error::usage(format!("the layout {layout} is not gguf: an option has no effect"));
+        return Err(error.without(option));
+    }
     // Without a scheme, weights of fp8-block stay unchanged.
     let stays = || options.scheme.is_none() && layout == "compressed-tensors";
     if options.partial_blocks && !stays() && !options.schemes().any(|scheme| scheme.has_partial_blocks(layout)) {
@@ -123,10 +143,10 @@ pub(super) fn check_options(args: &QuantizeArgs) -> Result<()> {
 
 /// Refuses a layout that one of the schemes does not have.
 fn check_layout(options: &QuantizeOptions) -> Result<()> {
-    for scheme in options.schemes() {
+    for scheme in options.schemes().filter(|scheme| !scheme.layout_names().any(|name| name == layout_name(options))) {
         layout_of(scheme, Some(layout_name(options))).map_err(|error| {
-            let is_in_all = |name: &str| options.schemes().all(|other| other.in_layout(Some(name)).is_some());
-            let known = scheme.layouts.iter().map(|layout| layout.name).filter(|name| is_in_all(name));
+            let is_in_all = |name: &str| options.schemes().all(|other| other.layout_names().any(|own| own == name));
+            let known = scheme.layout_names().filter(|name| is_in_all(name));
             let known = known.map(|name| format!("--layout {name}"));
             match &known.collect::<Vec<String>>()[..] {
                 [] => {
@@ -167,7 +187,7 @@ fn check_model(options: &QuantizeOptions, model: &LogicalCheckpoint) -> Result<(
         let error = Error::usage("is not quantized: only the layout of a quantized model can change without a scheme");
         return Err(in_file(error).remedy("choose a scheme with --scheme"));
     }
-    if options.only_exact && !options.recover {
+    if options.only_exact && !options.recover && !options.is_gguf() {
         let error = Error::usage("is not quantized: --only-exact has no effect without --recover");
         return Err(in_file(error).remedy("leave --only-exact out"));
     }
@@ -217,7 +237,7 @@ fn notes_on_misfits(options: &QuantizeOptions, plan: &QuantizePlan) -> Vec<Strin
 fn of_diffusion(scheme: &Scheme) -> Option<String> {
     let what = "the tensors are named as in a diffusion model, and ComfyUI loads such models";
     match scheme.in_layout(Some(COMFYUI)) {
-        _ if scheme.layouts[0].name == COMFYUI => None,
+        _ if [COMFYUI, GGUF.name].contains(&scheme.default_layout()) => None,
         Some(_) => Some(format!("{what} with --layout {COMFYUI}")),
         None => Some(format!("{what} in other schemes, such as --scheme fp8 --layout {COMFYUI}")),
     }
@@ -249,6 +269,9 @@ fn of_misfit(options: &QuantizeOptions, misfit: &Misfit) -> String {
 }
 
 fn check_patterns(args: &QuantizeArgs, model: &LogicalCheckpoint) -> Result<()> {
+    if args.options.is_gguf() {
+        return Ok(()); // patterns also match the names that tensors get, which only the plan knows
+    }
     let (options, allow_unmatched) = (&args.options, args.options.tensors.allow_unmatched);
     let names = names(model)?;
     let names: Vec<&str> = names.iter().map(String::as_str).collect();

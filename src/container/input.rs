@@ -5,6 +5,7 @@ use super::{CONTAINERS, Container, by_extension, known_formats, npz};
 use crate::error::{Blocker, Error, Result};
 use crate::io::map::MappedFile;
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
 
 /// True if an output is deflated after it is written: an archive of arrays, made from an archive with a deflated
@@ -98,6 +99,8 @@ pub struct Contents {
     pub metadata: Option<Vec<(String, String)>>,
     /// Names of lists in the metadata, with their first elements: other formats cannot hold them.
     pub lists: Vec<(String, String)>,
+    /// Keys of a GGUF file, and the bytes of their values in the file, with their types.
+    pub(crate) keys: Vec<(String, Range<usize>)>,
     /// Other files with tensors of this file.
     pub beside: Vec<MappedFile>,
     /// Names of the contents other than tensors.

@@ -1,6 +1,8 @@
 //! Layout of a new file.
 
+use super::gguf::GgufKey;
 use super::{Form, TextExtent};
+use crate::blocks::BlockFormat;
 use crate::dtype::Dtype;
 use crate::error::Error;
 use std::borrow::Cow;
@@ -25,6 +27,16 @@ impl NewTensors for Vec<NewTensor<'_>> {
     }
 }
 
+/// Metadata of a new file.
+#[derive(Clone, Debug, Default)]
+#[doc(hidden)]
+pub struct NewMetadata {
+    /// Names and values; `None` for a file without such a section.
+    pub texts: Option<Vec<(String, String)>>,
+    /// The typed keys of a GGUF file, which other formats cannot hold.
+    pub keys: Vec<GgufKey>,
+}
+
 /// A tensor of a new file.
 #[derive(Clone, Debug)]
 #[doc(hidden)]
@@ -43,6 +55,8 @@ pub struct NewTensor<'a> {
     pub text: Option<Box<TextExtent>>,
     /// The format's name for a type that is not supported; the elements are then bytes.
     pub opaque: Option<&'a str>,
+    /// The format of the blocks that hold the elements, in a GGUF file.
+    pub blocks: Option<&'static BlockFormat>,
 }
 
 /// Layout of a new file: literal bytes and tensors without gaps.

@@ -23,6 +23,7 @@ mod tensor;
 mod text;
 mod zip;
 
+pub(crate) use gguf::{ARCHITECTURE, GgufKey, keys_of_part, part_names};
 pub use input::{Contents, Input, open, probe};
 pub(crate) use input::{is_deflated, probe_on};
 pub(crate) use json::{as_json, members};
@@ -38,7 +39,7 @@ pub(crate) use text::TextExtent;
 pub use text::TextForm;
 #[doc(hidden)] // the parts of containers, and items that tests need
 pub use {
-    layout::{FileLayout, NewTensor, NewTensors, PendingCrc, Placement},
+    layout::{FileLayout, NewMetadata, NewTensor, NewTensors, PendingCrc, Placement},
     reader::{Stream, Streamed},
     shape::{element_count, row_major},
     tensor::{Checksum, Data},
@@ -60,6 +61,9 @@ pub static CONTAINERS: &[&dyn Container] =
 /// The format of the shards of a checkpoint.
 #[doc(hidden)] // for tests
 pub static SHARDS: &dyn Container = &safetensors::Safetensors;
+
+/// The format of models in blocks.
+pub(crate) static GGUF: &dyn Container = &gguf::Gguf;
 
 /// A file format that holds tensors: one of [`CONTAINERS`].
 pub trait Container: Sync {
@@ -88,12 +92,7 @@ pub trait Container: Sync {
     /// # Errors
     /// When the format cannot hold them.
     #[doc(hidden)]
-    fn lay_out(
-        &self,
-        tensors: &dyn NewTensors,
-        metadata: Option<&[(String, String)]>,
-        threads: usize,
-    ) -> Result<FileLayout>;
+    fn lay_out(&self, tensors: &dyn NewTensors, metadata: &NewMetadata, threads: usize) -> Result<FileLayout>;
 
     /// Returns the error for a type that the format cannot hold; `are_several` is true if the output has other tensors
     /// too.
@@ -131,16 +130,17 @@ pub struct FormatInfo {
     pub metadata: Metadata,
     /// A file holds more than tensors, so it can only be made from another file of the format.
     pub is_changed_only: bool,
-    /// tcast reads files of the format, and writes none: outputs without a name are in the format of shards.
-    pub is_read_only: bool,
+    /// A file describes a model with more than tensors, so a planner decides its contents: outputs have the format only on
+    /// request, and are otherwise in the format of shards.
+    pub is_on_request: bool,
     /// Extension of the shards, if a checkpoint can be a folder of files of this format.
     pub shards: Option<&'static str>,
 }
 
 impl FormatInfo {
-    /// True if tcast makes files of the format from tensors alone.
+    /// True if tcast makes files of the format from any tensors.
     pub(crate) fn can_be_made(&self) -> bool {
-        !self.is_changed_only && !self.is_read_only
+        !self.is_changed_only && !self.is_on_request
     }
 }
 

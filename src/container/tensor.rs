@@ -38,7 +38,7 @@ impl Tensor {
     }
 
     /// The file of the bytes and their range, if they are stored unchanged.
-    pub(super) fn mapped_range(&self) -> Option<(usize, Range<usize>)> {
+    pub(crate) fn mapped_range(&self) -> Option<(usize, Range<usize>)> {
         if let Data::Mapped { file, range, .. } = &self.data { Some((*file, range.clone())) } else { None }
     }
 

@@ -1,13 +1,15 @@
 //! A conversion whose options are decided for its inputs.
 
 use crate::container::checkpoint::Checkpoint;
+use crate::container::{Container, GGUF, by_extension};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::job::{self, FailOn, Job, JobInput, Measures, Prepared, Written};
 use crate::options::{CastOptions, DequantizeOptions, ModelOptions, QuantizeOptions, RecordedOptions, TensorOptions};
-use crate::plan::{QuantizePlan, QuantizeRequest, Recoding};
+use crate::plan::{GgufRequest, QuantizePlan, QuantizeRequest, Recoding};
 use crate::progress::Observer;
-use crate::quant::ONNX;
+use crate::quant::gguf::GgufScheme;
+use crate::quant::{ONNX, Scheme};
 use crate::read::LogicalCheckpoint;
 use crate::report::Report;
 use crate::select::Selection;
@@ -35,13 +37,21 @@ impl<'a> FileConversion<'a> {
         options: &CastOptions,
     ) -> Result<Self> {
         let selection = options.selection();
-        let recoding = |source: &'a Checkpoint| match Recoding::assemble(source, &selection)? {
-            None => Recoding::rename(source, &options.tensors.rename),
-            assembled => Ok(assembled),
+        let is_gguf = |format: &&dyn Container| format.format_info().extension == GGUF.format_info().extension;
+        let format = job.output.and_then(by_extension).filter(is_gguf);
+        if let (None, Some(option)) = (format, options.gguf.first_given()) {
+            return Err(Error::usage("the output is not a GGUF file: an option has no effect").without(option));
+        }
+        let request = format.map(|_| gguf_cast(options)).transpose()?;
+        let recoding = |source: &'a Checkpoint| match (&request, Recoding::assemble(source, &selection)?) {
+            (Some(request), None) => Recoding::gguf(&LogicalCheckpoint::open(source)?, request).map(Some),
+            (None, None) => Recoding::rename(source, &options.tensors.rename),
+            (_, assembled) => Ok(assembled),
         };
         let recodings = sources.into_iter().map(recoding).collect::<Result<_>>()?;
         let job = Job {
             to: options.to,
+            format,
             force_codes: options.force_codes,
             model: options.model,
             fail_on: FailOn::from(&*options.fail_on),
@@ -107,9 +117,16 @@ impl<'a> FileConversion<'a> {
         let layout_in_effect = if model.is_model() { Some(ONNX.name) } else { layout };
         let job = Job {
             label: options.scheme.map(|scheme| scheme.name).or(layout),
+            format: options.is_gguf().then_some(GGUF),
             force_codes: options.force_codes,
             model: options.model,
-            fail_on: FailOn { defects: options.fail_on.clone(), min_sqnr_db: options.min_sqnr, ..FailOn::default() },
+            fail_on: FailOn {
+                defects: options.fail_on.clone(),
+                min_sqnr_db: options.min_sqnr,
+                // Blocks show only after they are made whether they hold the values.
+                changed: options.is_gguf() && (options.only_exact || options.scheme.is_none()),
+                ..FailOn::default()
+            },
             max_shard_size: options.shards.max_bytes(),
             options: RecordedOptions::of(&QuantizeOptions { layout: layout_in_effect, ..options.clone() }),
             ..*job
@@ -158,6 +175,34 @@ impl<'a> FileConversion<'a> {
     }
 }
 
+/// Returns the types of GGUF files that store a scheme.
+fn in_gguf(scheme: &'static Scheme) -> Result<&'static GgufScheme> {
+    scheme.in_gguf().ok_or_else(|| Error::usage(format!("GGUF files have no scheme {}", scheme.name)))
+}
+
+/// Returns the GGUF file that a cast makes.
+fn gguf_cast(options: &CastOptions) -> Result<GgufRequest<'_>> {
+    let scheme = |to: Dtype| match to {
+        Dtype::Float32 => Ok("f32"),
+        Dtype::Float16 => Ok("f16"),
+        Dtype::Bfloat16 => Ok("bf16"),
+        other => {
+            let error = Error::usage(format!("models in GGUF files are not cast to {other}"));
+            Err(error.remedy("cast to f32, f16 or bf16, and quantize to narrower types"))
+        }
+    };
+    let scheme = |to| scheme(to).map(|name| GgufScheme::find(name).expect("plain types have a scheme"));
+    let rules = options.rule.iter().map(|rule| Ok((&rule.pattern, rule.target().map(scheme).transpose()?)));
+    Ok(GgufRequest {
+        scheme: options.to.map(scheme).transpose()?,
+        rules: rules.collect::<Result<_>>()?,
+        tensors: &options.tensors,
+        options: &options.gguf,
+        imatrix: None,
+        is_cast: true,
+    })
+}
+
 /// Refuses a type that weights are not decoded to.
 pub(crate) fn check_target(options: &DequantizeOptions) -> Result<()> {
     match options.to.filter(|to| !to.is_weight()) {
@@ -191,6 +236,17 @@ pub(crate) fn plan_quantization<'a>(
     let request = QuantizeRequest { options, partition, threads: job.threads };
     if model.is_model() {
         QuantizePlan::of_model(model, &request)
+    } else if options.is_gguf() {
+        let rules = options.rule.iter().map(|rule| Ok((&rule.pattern, rule.scheme.map(in_gguf).transpose()?)));
+        let request = GgufRequest {
+            scheme: options.scheme.map(in_gguf).transpose()?,
+            rules: rules.collect::<Result<_>>()?,
+            tensors: &options.tensors,
+            options: &options.gguf,
+            imatrix: options.imatrix.as_deref(),
+            is_cast: false,
+        };
+        Ok(QuantizePlan { recoding: Recoding::gguf(model, &request)?, ..QuantizePlan::default() })
     } else {
         QuantizePlan::new(model, &request, observer)
     }

@@ -83,6 +83,12 @@ pub enum Kind {
     Undecoded,
     /// The tensor consists of blocks with codes and scales, which can only be decoded or quantized again.
     InBlocks,
+    /// A model has no metadata for a GGUF file, which another GGUF of it has.
+    NoKeys,
+    /// A scheme needs an importance matrix.
+    NoImportance,
+    /// The output would be a GGUF file, and the operation writes none.
+    NoGguf,
     /// The tensors of a model cannot be named as in Hugging Face, but could keep the names of the file.
     Unmapped,
     /// A value is out of the range of an integer type, and the rule for such values is to fail.

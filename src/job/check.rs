@@ -51,11 +51,12 @@ pub(super) fn plans<'a, T>(
     drop(measuring);
     check_own_name(job, &plans).map_err(in_file)?;
     if let (Operator::Quantize, Some(recoding)) = (operator, &route.input.recoding)
-        && !(job.force_codes || container.format_info().is_changed_only)
+        && !(job.force_codes || container.format_info().is_changed_only || job.format.is_some())
     {
         check_recognized(&plans, source, recoding).map_err(in_file)?;
     }
     report_losses(source, container, observer);
+    plans.iter().flat_map(|plan| &plan.facts).for_each(|fact| observer.notice(Notice::Fact(fact)));
     plans.iter().flat_map(|plan| &plan.notes).for_each(|note| observer.notice(Notice::Note(note)));
     if matches!(operator, Operator::Cast(_)) {
         report_scales(&plans, codes, selection, observer);
@@ -72,14 +73,15 @@ pub(super) fn plans_of_shards<'a>(
     route: &mut Route<'a, '_>,
     observer: &dyn Observer,
 ) -> Result<(Vec<Plan<'a>>, Spread)> {
-    check_model_options(job, route, container::SHARDS)?;
+    let container = job.format.unwrap_or(container::SHARDS);
+    check_model_options(job, route, container)?;
     let is_divided = route.input.source.folder.is_none();
     let spread = match job.max_shard_size {
         Some(most) => Spread::UpTo(most),
         None if is_divided => Spread::UpTo(USUAL),
         None => Spread::AsInputs,
     };
-    let (plans, ()) = plans(job, route, (container::SHARDS, spread), observer, |_| Ok(()))?;
+    let (plans, ()) = plans(job, route, (container, spread), observer, |_| Ok(()))?;
     Ok((plans, spread))
 }
 
@@ -129,7 +131,8 @@ fn report_losses(source: &Checkpoint, target: &dyn Container, observer: &dyn Obs
     let FormatInfo { extension, metadata, .. } = target.format_info();
     for input in &source.shards {
         input.contents.ignored.iter().for_each(|name| observer.notice(Notice::NoArray(name)));
-        if !input.contents.lists.is_empty() {
+        let is_same = input.container.format_info().extension == extension;
+        if !input.contents.lists.is_empty() && !is_same {
             observer.notice(Notice::NoLists(&input.contents.lists));
         }
         // The mark of a format and the versions of a model mean nothing in other formats, so they are no loss.

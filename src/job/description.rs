@@ -1,6 +1,7 @@
 //! The description of a job.
 
 use super::outcome::FailOn;
+use crate::container::Container;
 use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
 use crate::engine::{Detail, RunOptions};
@@ -22,6 +23,8 @@ pub(crate) struct Job<'a> {
     pub(crate) to: Option<Dtype>,
     /// The word in these names instead of a dtype.
     pub(crate) label: Option<&'a str>,
+    /// The format of the outputs, if the operation asks for one.
+    pub(crate) format: Option<&'static dyn Container>,
     pub(crate) existing: IfExists,
     pub(crate) publish: Publish,
     /// Write nothing.
@@ -58,6 +61,7 @@ impl Job<'_> {
             output: None,
             to: None,
             label: None,
+            format: None,
             existing: IfExists::Refuse,
             publish: Publish::Each,
             dry_run: false,

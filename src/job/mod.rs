@@ -92,6 +92,7 @@ pub(crate) fn prepare<'a>(job: &Job, inputs: Vec<JobInput<'a, '_>>, observer: &d
     };
     let mut files = Files::default();
     inputs.iter().try_for_each(|input| input.source.files().map(|paths| files.read(paths)))?;
+    files.read(inputs.iter().filter_map(|input| input.recoding.as_ref()).flat_map(|recoding| recoding.files.clone()));
     let routes = all_of(inputs, job.publish, observer, |input| place::route(job, input, folder, is_only))?;
     let outputs = all_of(routes, job.publish, observer, |mut route| {
         let ready = match Ready::new(job, &mut route, &mut files, observer) {

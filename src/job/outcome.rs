@@ -9,7 +9,7 @@ use crate::measure::hash::Hashes;
 use crate::measure::quantized::{CodesOrigin, QuantizedAccuracy};
 use crate::options::Defect;
 use crate::plan::{CodesSource, Operation, Plan, Quantization, Step, Unrecovered};
-use crate::quant::QuantMethod;
+use crate::quant::{EncodedPart, QuantMethod};
 use crate::select::KeptReason;
 use crate::text::counted;
 use serde::{Deserialize, Serialize};
@@ -26,6 +26,8 @@ pub(crate) struct FailOn {
     pub defects: Vec<Defect>,
     /// The minimum signal-to-noise ratio of a quantized weight, in decibels.
     pub min_sqnr_db: Option<f64>,
+    /// True if no value of a quantized weight may change.
+    pub changed: bool,
 }
 
 impl From<&[Condition]> for FailOn {
@@ -42,7 +44,7 @@ impl From<&[Condition]> for FailOn {
 impl FailOn {
     /// True if everything is allowed.
     pub(crate) fn is_empty(&self) -> bool {
-        self.conditions.is_empty() && self.defects.is_empty() && self.min_sqnr_db.is_none()
+        self.conditions.is_empty() && self.defects.is_empty() && self.min_sqnr_db.is_none() && !self.changed
     }
 
     /// Returns the reasons why a weight is refused, in words.
@@ -54,7 +56,9 @@ impl FailOn {
         let defects = self.defects.iter().map(move |defect| count(*defect)).filter(|(count, ..)| *count > 0);
         let defects = defects.map(|(count, what, how)| format!("{} {how}", counted(count, what)));
         let noise = self.min_sqnr_db.zip(figures.sqnr_db).filter(|(least, sqnr)| sqnr < least);
-        defects.chain(noise.map(|(least, sqnr)| format!("SQNR {} dB, below {least} dB", text_below(sqnr, least))))
+        let noise = noise.map(|(least, sqnr)| format!("SQNR {} dB, below {least} dB", text_below(sqnr, least)));
+        let is_changed = self.changed && (!figures.is_exact || figures.changed.is_some_and(|changed| changed > 0));
+        defects.chain(noise).chain(is_changed.then(|| "values that change".to_owned()))
     }
 }
 
@@ -98,6 +102,9 @@ pub struct PartReport {
     pub dtype: Dtype,
     /// Lengths of its dimensions.
     pub shape: Vec<u64>,
+    /// The name of ggml's type, in a GGUF file: the dtype is then that of its bytes.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub blocks: Option<Box<str>>,
     /// SHA-256 of its bytes, if requested.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub sha256: Option<Box<str>>,
@@ -105,15 +112,16 @@ pub struct PartReport {
 
 impl QuantizedReport {
     fn new(step: &Step, weight: &Quantization, accuracy: Option<Box<QuantizedAccuracy>>) -> Self {
-        let part = |(name, dtype, shape): (&str, Dtype, &[u64])| PartReport {
+        let part = |((name, dtype, shape), part): ((&str, Dtype, &[u64]), &EncodedPart)| PartReport {
             name: name.into(),
             dtype,
             shape: shape.to_vec(),
+            blocks: part.format.map(|format| format.name.into()),
             sha256: None,
         };
         let codes = CodesOrigin::of(weight);
         Self {
-            scheme: weight.scheme.name.into(),
+            scheme: weight.scheme.into(),
             layout: weight.rows.encoder.layout().name.into(),
             source_layout: weight.rows.decoder().map(|decoder| decoder.layout().name.into()),
             is_exact: codes == Some(CodesOrigin::Exact),
@@ -122,7 +130,7 @@ impl QuantizedReport {
                 CodesSource::Values { unrecovered: Some(Unrecovered::NotFound(element)), .. } => element,
                 _ => None,
             },
-            parts: step.new_tensors().map(part).collect(),
+            parts: step.new_tensors().zip(weight.rows.encoder.parts()).map(part).collect(),
             accuracy: accuracy.map(|accuracy| *accuracy),
         }
     }
@@ -290,8 +298,11 @@ impl<'a> TensorReport<'a> {
                 accuracy
             }),
             quantized: match &step.how {
-                Operation::Encode(weight) => Some(Box::new(QuantizedReport::new(step, weight, quantized))),
-                Operation::Convert(_) | Operation::Decode(_) => None,
+                // Plain numbers have no codes.
+                Operation::Encode(weight) if weight.rows.encoder.has_codes() => {
+                    Some(Box::new(QuantizedReport::new(step, weight, quantized)))
+                }
+                Operation::Encode(_) | Operation::Convert(_) | Operation::Decode(_) => None,
             },
             sha256_in: None,
             sha256_out: None,

@@ -31,7 +31,8 @@ pub(super) fn folder_of_outputs<'a>(job: &Job<'a>, inputs: &[JobInput]) -> Resul
         return folder_of_all(output, inputs);
     }
     if let [JobInput { source, .. }] = inputs {
-        let is_folder = !source.is_folder() && job.max_shard_size.is_none() && is_named_as_folder(output);
+        let is_file = !source.is_folder() || job.format.is_some();
+        let is_folder = is_file && job.max_shard_size.is_none() && is_named_as_folder(output);
         return Ok(is_folder.then_some(output));
     }
     if output.exists() && !output.is_dir() || is_standard_output(output) {
@@ -101,15 +102,14 @@ fn output_path(job: &Job, source: &Checkpoint, folder: Option<&Path>, is_only: b
         let error = Error::new("without a type the output has no name of its own");
         return Err(error.of(Kind::Unnamed(Wanted::Any)));
     };
+    let is_file = job.max_shard_size.is_none() && (!source.is_folder() || job.format.is_some());
     let output = match &source.folder {
+        Some(folder) if is_file => with_type(&file_of(job, &named(folder)?), label),
         Some(folder) => folder_with_type(folder, label)?,
-        None if job.max_shard_size.is_some() || source.is_folder() => {
-            folder_with_type(&source.own_name().with_extension(""), label)?
-        }
-        None => with_type(&source.own_name(), label),
+        None if is_file => with_type(&source.own_name(job.format), label),
+        None => folder_with_type(&source.own_name(job.format).with_extension(""), label)?,
     };
     check_outside_cache(&output, label, is_only).map_err(|error| error.in_file(&source.path))?;
-    let is_file = !source.is_folder() && job.max_shard_size.is_none();
     if is_file { beside_input(&source.path, output) } else { Ok(output) }
 }
 
@@ -151,7 +151,7 @@ fn cached_repository(folder: &Path) -> Option<&Path> {
 pub(super) fn is_folder(job: &Job, route: &Route) -> Result<bool> {
     let Route { input, output, is_named } = route;
     let is_file = is_standard_output(output) || !output.is_dir() && container::by_extension(output).is_some();
-    let is_folder = job.max_shard_size.is_some() || input.source.is_folder() && !is_file;
+    let is_folder = job.max_shard_size.is_some() || input.source.is_folder() && !is_file && job.format.is_none();
     if !is_folder && input.source.base.is_some() {
         let error = Error::new("is one file, which has no place for the config").in_file(output);
         return Err(error.of(Kind::Unnamed(Wanted::FOLDER)));
@@ -159,7 +159,7 @@ pub(super) fn is_folder(job: &Job, route: &Route) -> Result<bool> {
     if !is_folder {
         return Ok(false);
     }
-    if *is_named && is_named_as_file(output) {
+    if *is_named && !is_file && is_named_as_file(output) {
         return Err(unknown_format(job, input, output));
     }
     if is_file {
@@ -173,16 +173,22 @@ pub(super) fn is_folder(job: &Job, route: &Route) -> Result<bool> {
 pub(super) fn container(job: &Job, route: &Route) -> Result<&'static dyn Container> {
     let Route { input, output, is_named } = route;
     let source = input.source;
-    let given = source.format_of_output();
+    let given = job.format.unwrap_or(source.format_of_output());
     let extension = |container: &dyn Container| container.format_info().extension;
     match container::by_extension(output) {
         _ if !is_named => Ok(given),
+        Some(target) if job.format.is_some_and(|format| extension(format) != extension(target)) => {
+            let error = Error::new(format!("the output is a .{} file", extension(given))).in_file(output);
+            Err(error.remedy(format!("name an output that ends in .{}", extension(given))))
+        }
         Some(target) if target.format_info().is_changed_only && extension(target) != extension(given) => {
             let message =
                 format!("a .{} file is only made from another one: it holds more than tensors", extension(target));
             Err(Error::new(message).in_file(output).remedy(other_format(job, input)))
         }
-        Some(target) if target.format_info().is_read_only => Err(unknown_format(job, input, output)),
+        Some(target) if target.format_info().is_on_request && job.format.is_none() => {
+            Err(Error::new(format!("{} makes no .gguf files", job.operator.name())).in_file(output).of(Kind::NoGguf))
+        }
         Some(target) => Ok(target),
         None if output.extension().is_none() || output.extension() == source.path.extension() => Ok(given),
         None => Err(unknown_format(job, input, output)),
@@ -272,9 +278,14 @@ fn check_joins_none(folder: &Path, output: &Path) -> Result<()> {
 fn name_in(folder: &Path, job: &Job, source: &Checkpoint) -> Result<PathBuf> {
     let nameless = || Error::usage("has no name for its output").in_file(&source.path).remedy("give it by its name");
     let name = match &source.folder {
+        Some(input) if job.format.is_some() && job.max_shard_size.is_none() => {
+            file_of(job, &named(input)?).file_name().map(OsString::from)
+        }
         Some(input) => named(input)?.file_name().map(OsString::from),
-        None if job.max_shard_size.is_some() || source.is_folder() => source.own_name().file_stem().map(OsString::from),
-        None => source.own_name().file_name().map(OsString::from),
+        None if job.max_shard_size.is_some() || source.is_folder() => {
+            source.own_name(job.format).file_stem().map(OsString::from)
+        }
+        None => source.own_name(job.format).file_name().map(OsString::from),
     };
     let output = folder.join(name.ok_or_else(nameless)?);
     check_joins_none(folder, &output).map_err(|error| error.in_file(&source.path))?;
@@ -299,6 +310,14 @@ fn named(folder: &Path) -> Result<PathBuf> {
         Some(_) => Ok(folder.to_owned()),
         None => fs::canonicalize(folder).map_err(|error| Error::io("cannot read", &error).in_file(folder)),
     }
+}
+
+/// `llama` -> `llama.gguf`, in the format of the job.
+fn file_of(job: &Job, folder: &Path) -> PathBuf {
+    let mut name = folder.file_name().unwrap_or_default().to_owned();
+    name.push(".");
+    name.push(job.format.unwrap_or(container::SHARDS).format_info().extension);
+    folder.with_file_name(name)
 }
 
 /// `llama` -> `llama-TYPE`, next to it; uses the folder's own name if it is given as `.` or the like.

@@ -12,7 +12,7 @@ mod shared;
 pub use crate::container::checkpoint::Naming;
 pub use quantize::{QuantizeOptions, SchemeRule};
 pub use recorded::RecordedOptions;
-pub use shared::{Defect, ModelOptions, NamingOptions, ShardOptions, Size, TensorOptions};
+pub use shared::{Defect, GgufOptions, ModelOptions, NamingOptions, ShardOptions, Size, TensorOptions};
 
 use crate::dtype::Dtype;
 use crate::kernel::{Condition, Loss};
@@ -76,6 +76,11 @@ pub struct CastOptions {
     #[serde(flatten)]
     #[cfg_attr(feature = "cli", command(flatten))]
     pub model: ModelOptions,
+
+    /// Options for GGUF files that are made.
+    #[serde(flatten)]
+    #[cfg_attr(feature = "cli", command(flatten))]
+    pub gguf: GgufOptions,
 
     /// Sizes of shards.
     #[serde(flatten)]

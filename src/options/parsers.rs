@@ -2,20 +2,40 @@
 
 use crate::quant::{SCHEMES, Scheme};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Arg, Command};
+use std::ffi::OsStr;
 
+/// Returns the parser of the name of a scheme, in the spellings of [`Scheme::find`].
 pub(super) fn scheme() -> impl TypedValueParser<Value = &'static Scheme> {
-    let value = |scheme: &Scheme| PossibleValue::new(scheme.name).aliases(scheme.aliases.to_vec()).help(scheme.summary);
-    PossibleValuesParser::new(SCHEMES.iter().map(value))
-        .map(|name| Scheme::find(&name).expect("it is a possible value"))
+    SchemeParser
+}
+
+#[derive(Clone)]
+struct SchemeParser;
+
+impl TypedValueParser for SchemeParser {
+    type Value = &'static Scheme;
+
+    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<Self::Value, clap::Error> {
+        if let Some(scheme) = value.to_str().and_then(Scheme::find) {
+            return Ok(scheme);
+        }
+        let names = SCHEMES.iter().map(|scheme| scheme.name);
+        Err(PossibleValuesParser::new(names).parse_ref(command, arg, value).expect_err("no scheme has the name"))
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(SCHEMES.iter().map(|scheme| PossibleValue::new(scheme.name).help(scheme.summary))))
+    }
 }
 
 /// Parses a layout in any case, and returns it as [`SCHEMES`] spells it.
 pub(super) fn layout() -> impl TypedValueParser<Value = &'static str> {
     let layouts = || {
         let mut names: Vec<&str> = Vec::new();
-        for layout in SCHEMES.iter().flat_map(|scheme| scheme.layouts) {
-            if !names.contains(&layout.name) {
-                names.push(layout.name);
+        for layout in SCHEMES.iter().flat_map(Scheme::layout_names) {
+            if !names.contains(&layout) {
+                names.push(layout);
             }
         }
         names

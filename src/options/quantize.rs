@@ -2,20 +2,21 @@
 
 #[cfg(feature = "cli")]
 use super::parsers;
-use super::shared::texts;
-use super::{Defect, ModelOptions, ShardOptions, TensorOptions};
+use super::shared::{path_as_text, texts};
+use super::{Defect, GgufOptions, ModelOptions, ShardOptions, TensorOptions};
 use crate::error::{Error, Result};
-use crate::quant::{Arithmetic, SCHEMES, ScaleChoice, Scheme};
+use crate::quant::{Arithmetic, GGUF, SCHEMES, ScaleChoice, Scheme};
 use crate::select::Pattern;
 use crate::text::shorten;
 use serde::Serialize;
+use std::path::PathBuf;
 
 /// Options of `quantize`: makes codes and scales of weights, and copies all other tensors.
 #[allow(clippy::struct_excessive_bools, reason = "each is an option")]
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(feature = "cli", derive(clap::Args))]
 pub struct QuantizeOptions {
-    /// fp8, fp8-block, int8, int4, nvfp4, mxfp4 and others
+    /// fp8, fp8-block, int8, int4, nvfp4, q4_k_m and others
     ///
     /// Without a scheme, --layout changes the layout of a quantized model and keeps its values.
     #[cfg_attr(
@@ -28,9 +29,10 @@ pub struct QuantizeOptions {
             ignore_case = true
         )
     )]
+    #[allow(clippy::doc_markdown, reason = "the help shows the text as it is")]
     pub scheme: Option<&'static Scheme>,
 
-    /// Storage format: modelopt, comfyui and others
+    /// Storage format: modelopt, comfyui, gguf and others
     #[cfg_attr(
         feature = "cli",
         arg(
@@ -129,6 +131,19 @@ pub struct QuantizeOptions {
     #[cfg_attr(feature = "cli", command(flatten))]
     pub model: ModelOptions,
 
+    /// Options for GGUF files that are made.
+    #[serde(flatten)]
+    #[cfg_attr(feature = "cli", command(flatten))]
+    pub gguf: GgufOptions,
+
+    /// GGUF outputs: the importance of the columns of each weight, from llama-imatrix
+    ///
+    /// With it, all types but q8_0, mxfp4, nvfp4, tq1_0 and tq2_0 get codes that fit the important columns better.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "path_as_text")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "FILE", hide_short_help = true, help_heading = "GGUF models"))]
+    #[allow(clippy::doc_markdown, reason = "the help shows the text as it is")]
+    pub imatrix: Option<PathBuf>,
+
     /// Sizes of shards.
     #[serde(flatten)]
     #[cfg_attr(feature = "cli", command(flatten))]
@@ -160,9 +175,14 @@ impl QuantizeOptions {
         self.rule.iter().filter_map(SchemeRule::scheme).chain(self.scheme)
     }
 
+    /// True if the output is a GGUF file.
+    pub(crate) fn is_gguf(&self) -> bool {
+        self.layout_in_effect() == Some(GGUF.name)
+    }
+
     /// Returns the chosen layout, or the default of the scheme; `None` if there is neither.
     pub(crate) fn layout_in_effect(&self) -> Option<&'static str> {
-        self.layout.or_else(|| self.scheme.map(|scheme| scheme.layouts[0].name))
+        self.layout.or_else(|| self.scheme.map(Scheme::default_layout))
     }
 }
 

@@ -92,9 +92,34 @@ impl NamingOptions {
     }
 }
 
+/// Options for GGUF files that are made.
+#[derive(Clone, Debug, Default, Serialize)]
+#[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = "GGUF models"))]
+pub struct GgufOptions {
+    /// GGUF outputs: another GGUF of the same language model, whose metadata and tokenizer the output gets
+    ///
+    /// Any type of the model will do. A GGUF as the input has metadata itself, and a diffusion model needs none.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "path_as_text")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "GGUF", hide_short_help = true))]
+    pub metadata_from: Option<PathBuf>,
+
+    /// GGUF outputs: the architecture of a diffusion model, if its tensors do not show it: flux, wan, sdxl
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "NAME", hide_short_help = true))]
+    pub architecture: Option<String>,
+}
+
+impl GgufOptions {
+    /// Returns the name of the first option that is given, in `snake_case`.
+    pub(crate) fn first_given(&self) -> Option<&'static str> {
+        let options = [(self.metadata_from.is_some(), "metadata_from"), (self.architecture.is_some(), "architecture")];
+        options.into_iter().find(|(is_given, _)| *is_given).map(|(_, option)| option)
+    }
+}
+
 /// Serializes a path that need not be text.
 #[allow(clippy::ref_option, reason = "serde passes the field")]
-fn path_as_text<S: Serializer>(path: &Option<PathBuf>, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn path_as_text<S: Serializer>(path: &Option<PathBuf>, serializer: S) -> Result<S::Ok, S::Error> {
     path.as_ref().map(|path| path.to_string_lossy()).serialize(serializer)
 }
 

@@ -3,6 +3,7 @@
 use super::model;
 use super::quantization::TensorIndex;
 use super::step::Step;
+use super::weights::NewForm;
 use super::{Codes, Conversions, Request};
 use crate::blocks::BlockFormat;
 use crate::container::onnx::model::ModelGraph;
@@ -35,6 +36,32 @@ impl<'p, 'r, 'a> Cast<'p, 'r, 'a> {
         conversions: &'p mut Conversions<'r>,
     ) -> Self {
         Self { request, inputs, model, conversions, storable: Vec::new() }
+    }
+
+    /// Makes the step for a tensor with another name or shape.
+    pub(super) fn stored(
+        &mut self,
+        place: TensorIndex,
+        NewForm { name, shape, to, kept }: NewForm,
+    ) -> Result<Step<'a>> {
+        let input = &self.inputs[place.0];
+        let tensor = &input.contents.tensors[place.1];
+        let in_place = |error: Error| error.in_tensor(input.name_of(tensor)).in_file(input.path());
+        let form = source_form(tensor, None).map_err(in_place)?;
+        let source = SourceTensor {
+            files: &input.files,
+            tensor,
+            elements: tensor.elements,
+            is_transposed: tensor.fortran_order,
+        };
+        let target = to.unwrap_or(form.dtype());
+        if self.request.container.stores(target).is_none() {
+            return Err(in_place(self.request.container.refusal(target, true)));
+        }
+        let conversion = self.conversions.get(form, self.request.container.form(target), to.is_some());
+        let mut step = Step::convert(source, name.into(), conversion.map_err(in_place)?, kept);
+        step.new_shape = (shape != tensor.shape).then(|| shape.into());
+        Ok(step)
     }
 
     /// Makes the step for a tensor. If it is copied, `reason` takes precedence over the planner's own reason.

@@ -15,9 +15,11 @@ use crate::select::policy::{Policy, expert_sets, fused_sets};
 use crate::select::{Candidate, KeptReason, Rename, Selection};
 use crate::text::shorten;
 use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Data that a job needs to decode or quantize weights.
+#[derive(Default)]
 #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words the findings"))]
 pub(crate) struct Recoding<'a> {
     pub(crate) weights: Weights<'a>,
@@ -29,6 +31,8 @@ pub(crate) struct Recoding<'a> {
     pub(crate) left_out: Vec<String>,
     /// A decoded and a quantized weight of each set that engines load as one module and that is partly decoded.
     pub(crate) divided: Vec<[String; 2]>,
+    /// Other files that were read, which no output may replace.
+    pub(crate) files: Vec<PathBuf>,
 }
 
 /// Number of problems listed for a model without quantized weights.
@@ -120,7 +124,7 @@ impl<'a> Recoding<'a> {
             side_files(model, modules, target).map_err(in_file)
         })?;
         weights.rename(renaming.tensors);
-        Ok(Self { weights, side_files, block: None, left_out, divided })
+        Ok(Self { weights, side_files, left_out, divided, ..Self::default() })
     }
 
     /// Plans a cast of tensors that are made of others because the names of a GGUF model changed, and a config without
@@ -147,7 +151,7 @@ impl<'a> Recoding<'a> {
         let (none, no_names) = (HashSet::new(), HashMap::new());
         let modules = Modules { decoded: &none, left: &none, renamed: &no_names };
         let side_files = side_files(&model, &modules, None).map_err(|error| error.in_file(&source.path))?;
-        Ok(Some(Self { weights, side_files, block: None, left_out: Vec::new(), divided: Vec::new() }))
+        Ok(Some(Self { weights, side_files, ..Self::default() }))
     }
 
     /// Plans the changes that new names of tensors require in a quantized checkpoint of which nothing is decoded.
@@ -169,7 +173,7 @@ impl<'a> Recoding<'a> {
             side_files(&model, modules, None).map_err(in_file)
         })?;
         weights.rename(renaming.tensors);
-        Ok(Some(Self { weights, side_files, block: None, left_out: Vec::new(), divided: Vec::new() }))
+        Ok(Some(Self { weights, side_files, ..Self::default() }))
     }
 }
 

@@ -44,12 +44,12 @@ impl DraftStep<'_> {
     fn new_tensor(&self, result: usize) -> NewTensor<'_> {
         let Self { step, text, .. } = self;
         let source = step.source();
-        let (dtype, shape, count) = match &step.how {
+        let (dtype, shape, count, blocks) = match &step.how {
             Operation::Encode(weight) => {
-                let EncodedPart { dtype, shape, .. } = &weight.rows.encoder.parts()[result];
-                (*dtype, &shape[..], shape.iter().product())
+                let EncodedPart { dtype, shape, format, .. } = &weight.rows.encoder.parts()[result];
+                (*dtype, &shape[..], shape.iter().product(), *format)
             }
-            Operation::Convert(_) | Operation::Decode(_) => (step.dtypes().1, step.shape(), step.source_count()),
+            Operation::Convert(_) | Operation::Decode(_) => (step.dtypes().1, step.shape(), step.source_count(), None),
         };
         let is_opaque = source.elements == Elements::Opaque && matches!(step.how, Operation::Convert(_));
         NewTensor {
@@ -60,6 +60,7 @@ impl DraftStep<'_> {
             fortran_order: step.fortran_order,
             text: text.clone(),
             opaque: is_opaque.then_some(&*source.stored),
+            blocks,
         }
     }
 }
@@ -129,6 +130,10 @@ pub(super) fn steps<'r, 'a>(
             Some(Treatment::Dropped) if !needed.contains(&place.1) => continue,
             Some(Treatment::Dropped) => Some(KeptReason::Role(TensorRole::Scale)),
             Some(Treatment::Kept(reason)) => Some(reason),
+            Some(Treatment::Stored(new)) => {
+                steps.push(DraftStep { place, step: cast.stored(place, new)?, text: None });
+                continue;
+            }
             None if matches!(request.operator, Operator::Dequantize) => {
                 Some(role_of(place.1).map_or(KeptReason::Unquantized, KeptReason::Role))
             }
@@ -138,6 +143,9 @@ pub(super) fn steps<'r, 'a>(
     }
     for (at, name) in new {
         steps[at].step.rename(name);
+    }
+    if let Some(order) = weights.gguf.as_ref().and_then(|gguf| gguf.order) {
+        steps.sort_by(|one, other| order(one.step.name()).cmp(&order(other.step.name())));
     }
     check_codes(request, inputs, &steps)?;
     Ok(steps)
@@ -172,14 +180,20 @@ fn check_weight(request: &Request, step: &Step) -> Result<()> {
     if let Operation::Encode(weight) = &step.how
         && !container.format_info().is_changed_only
     {
-        if weight.rows.encoder.layout().method == QuantMethod::Onnx {
+        let method = weight.rows.encoder.layout().method;
+        if method == QuantMethod::Onnx {
             let error = Error::new("the weights of an ONNX model are quantized in an ONNX model");
             return refuse(error.remedy("name an output that ends in .onnx"));
         }
-        if container.format_info().extension != "safetensors" {
+        if method != QuantMethod::Gguf && container.format_info().extension != "safetensors" {
             let error = Error::new("engines read quantized weights from .safetensors files only");
             return refuse(error.remedy("name a .safetensors file or a folder"));
         }
+    }
+    if let Operation::Encode(weight) = &step.how
+        && weight.rows.encoder.grid().is_none()
+    {
+        return Ok(()); // the planner of GGUF files has chosen a format for them
     }
     let mut dtypes = step.new_tensors().map(|(_, dtype, _)| dtype);
     match dtypes.find(|dtype| container.stores(*dtype).is_none()) {
@@ -193,6 +207,7 @@ fn old_names(inputs: &[Input], place: TensorIndex, weights: &Weights, needed: &H
     match weights.treatment(place) {
         Some(Treatment::Replaced(steps)) => steps.iter().map(|step| step.name().to_owned()).collect(),
         Some(Treatment::Dropped) if !needed.contains(&place.1) => Vec::new(),
+        Some(Treatment::Stored(new)) => vec![new.name.clone()],
         _ => {
             let input = &inputs[place.0];
             vec![input.name_of(&input.contents.tensors[place.1]).to_owned()]

@@ -7,8 +7,8 @@ mod codes;
 mod dequantize;
 mod draft;
 mod few;
-#[cfg_attr(not(test), expect(dead_code, reason = "nothing writes models of GGUF yet"))]
 mod gathered;
+mod gguf;
 mod model;
 mod partition;
 mod quantization;
@@ -24,6 +24,7 @@ pub use cast::source_form;
 #[doc(hidden)] // for the program
 pub use codes::Codes;
 pub(crate) use dequantize::Recoding;
+pub(crate) use gguf::GgufRequest;
 #[doc(hidden)] // for the program
 pub use partition::Partition;
 pub(crate) use partition::{chosen_shards, shard_sizes};
@@ -33,14 +34,15 @@ pub(crate) use quantize::{Misfit, layout_of, matchable_names};
 pub(crate) use quantize::{OTHER_NAME, QuantizePlan, QuantizeRequest, name_instead_of};
 pub(crate) use step::{Direct, NewStored, Operation};
 pub use step::{Plan, Step};
+use weights::GgufContents;
 pub(crate) use weights::Weights;
 
 use crate::container::onnx::model::ModelGraph;
-use crate::container::{Container, Form, Input, Metadata, Placement};
+use crate::container::{Container, Form, GgufKey, Input, Metadata, NewMetadata, Placement, keys_of_part};
 use crate::conversion::Conversion;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::kernel::Condition;
+use crate::kernel::{Condition, Rules};
 use crate::operator::Operator;
 use crate::options::ModelOptions;
 use crate::select::Selection;
@@ -128,6 +130,10 @@ pub(crate) struct Draft<'r, 'a> {
     conversions: Conversions<'r>,
     /// Changes to the metadata of the outputs.
     metadata: HashMap<String, Option<String>>,
+    /// The keys of a GGUF file.
+    keys: Vec<GgufKey>,
+    facts: Vec<String>,
+    notes: Vec<String>,
 }
 
 impl<'r, 'a> Draft<'r, 'a> {
@@ -143,19 +149,24 @@ impl<'r, 'a> Draft<'r, 'a> {
         let mut none = Weights::default();
         let weights = weights.unwrap_or(&mut none);
         let steps = draft::steps(request, inputs, model.as_ref(), weights, &mut conversions)?;
-        Ok(Self { request, inputs, model, steps, conversions, metadata: weights.metadata.clone() })
+        let GgufContents { keys, facts, notes, .. } = weights.gguf.take().unwrap_or_default();
+        let metadata = weights.metadata.clone();
+        Ok(Self { request, inputs, model, steps, conversions, metadata, keys, facts, notes })
     }
 
     /// Lays out the outputs, like [`build`].
     pub(crate) fn build(self, spread: Spread, measured: &dyn Fn(u64)) -> Result<Vec<Plan<'a>>> {
-        let Self { request, inputs, model, mut steps, mut conversions, metadata } = self;
+        let Self { request, inputs, model, mut steps, mut conversions, metadata, keys, facts, notes } = self;
         if let Some(graph) = &model {
             return Ok(vec![rewrite::build(request, &inputs[0], graph, steps, &mut conversions)?]);
         }
         measure_texts(&mut steps, measured)?;
         let mut plans = Vec::new();
         let mut differing = Vec::new();
-        for (at, group) in groups(steps, inputs.len(), spread).into_iter().enumerate() {
+        let tensors = steps.iter().map(|draft| draft.step.results.len()).sum();
+        let groups = groups(steps, inputs.len(), spread);
+        let parts = groups.len();
+        for (at, group) in groups.into_iter().enumerate() {
             let mut sources: Vec<usize> = Vec::new();
             for draft in &group {
                 if sources.last() != Some(&draft.place.0) {
@@ -168,9 +179,9 @@ impl<'r, 'a> Draft<'r, 'a> {
                 sources = (0..inputs.len()).collect(); // there are no tensors at all
             }
             let sources = sources.iter().map(|input| &inputs[*input]);
-            let metadata = metadata_of(request.container, sources, &metadata, &mut differing);
-            let layout =
-                request.container.lay_out(&PlannedTensors::of(&group), metadata.as_deref(), request.threads)?;
+            let texts = metadata_of(request.container, sources, &metadata, &mut differing);
+            let metadata = NewMetadata { texts, keys: keys_of_part(&keys, (at, parts), tensors) };
+            let layout = request.container.lay_out(&PlannedTensors::of(&group), &metadata, request.threads)?;
             let mut places = layout.places.into_iter();
             // The steps reuse the memory of `group`.
             let steps = group.into_iter().map(|draft| place(draft.step, &mut places, &mut conversions));
@@ -181,6 +192,7 @@ impl<'r, 'a> Draft<'r, 'a> {
                 copies: Vec::new(),
                 len: layout.len,
                 data_start: None,
+                facts: Vec::new(),
                 notes: Vec::new(),
                 is_deflated: false,
             });
@@ -196,7 +208,10 @@ impl<'r, 'a> Draft<'r, 'a> {
                 "the inputs have different values of the metadata key '{key}': each output keeps that of its first input"
             )
         };
-        plans.iter_mut().take(1).for_each(|plan| plan.notes.extend(differing.iter().map(note)));
+        if let Some(plan) = plans.first_mut() {
+            plan.notes.extend(notes.into_iter().chain(differing.iter().map(note)));
+            plan.facts = facts;
+        }
         Ok(plans)
     }
 }
@@ -266,6 +281,8 @@ impl Conversions<'_> {
         }
         let conversion = match self.operator {
             Operator::Cast(attributes) if is_converted => Conversion::cast(from, to, attributes.rules()),
+            // The planner of GGUF files stores some tensors in another type of floats.
+            Operator::Quantize if is_converted => Conversion::cast(from, to, Rules::default()),
             Operator::Promote(attributes) if is_converted => {
                 let rules = attributes.rules();
                 Conversion::to_complex(from, to, rules).or_else(|| Conversion::cast(from, to, rules))

@@ -1,11 +1,13 @@
 //! Quantization of a weight in a plan: where its values come from, and how its codes and scales are made.
 
 use super::few::Few;
+use super::gathered::GatheredRows;
+use crate::blocks::EncodeRefusal;
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::quant::{
-    Decoder, EncodeTally, Encoder, Explanation, Extremes, Recoverer, RowMap, ScaleMatch, Scheme, SharedScale,
-    Transcoder, count_special,
+    Decoder, EncodeTally, Explanation, Extremes, Recoverer, RowMap, ScaleMatch, SharedScale, Transcoder, WeightEncoder,
+    count_special,
 };
 use crate::read::{SourceTensor, read_values};
 use crate::text::{is, shorten};
@@ -20,8 +22,8 @@ pub(crate) struct Quantization<'a> {
     /// The name of the weight in the output: `x.weight`.
     pub name: String,
     pub rows: WeightRows<'a>,
-    /// The scheme that the user asked for.
-    pub scheme: &'static Scheme,
+    /// The name of its scheme.
+    pub scheme: &'static str,
     pub codes: CodesSource<'a>,
 }
 
@@ -39,6 +41,8 @@ pub(crate) enum CodesSource<'a> {
     Recovered(Arc<Recoverer>, SharedScale, ScaleMatch),
     /// They are moved from the layout of the input.
     Moved(Arc<Transcoder>),
+    /// They are the blocks of the input, which has them in the same format.
+    Copied,
 }
 
 /// Reason why no codes and scales were found from which the values of a weight were decoded.
@@ -57,9 +61,10 @@ impl CodesSource<'_> {
 }
 
 impl Quantization<'_> {
-    /// Returns the names of the parts, in the order of [`Encoder::parts`].
+    /// Returns the names of the parts, in the order of [`WeightEncoder::parts`].
     pub(crate) fn part_names(&self) -> impl Iterator<Item = String> {
-        let stem = self.name.strip_suffix(".weight").unwrap_or(&self.name);
+        let has_suffixes = self.rows.encoder.grid().is_some();
+        let stem = self.name.strip_suffix(".weight").filter(|_| has_suffixes).unwrap_or(&self.name);
         self.rows.encoder.parts().iter().map(move |part| format!("{stem}{}", part.suffix))
     }
 
@@ -68,7 +73,7 @@ impl Quantization<'_> {
         matches!(self.codes, CodesSource::Values { extremes: Some(_), .. })
     }
 
-    /// Encodes some rows into the buffers of [`Encoder::part_ranges`]. `buffer` is for values.
+    /// Encodes some rows into the buffers of [`WeightEncoder::part_ranges`]. `buffer` is for values.
     pub(crate) fn encode(
         &self,
         rows: Range<u64>,
@@ -91,8 +96,18 @@ impl Quantization<'_> {
                 let values = self.rows.read(rows.clone(), buffer)?;
                 let unneeded = Extremes::default();
                 let extremes = extremes.as_ref().map_or(&unneeded, |set| set.get().expect("the first pass is over"));
-                self.rows.encoder.encode(rows, values, extremes, outputs, tally);
+                let first = rows.start * self.rows.encoder.columns();
+                let encoded = self.rows.encoder.encode(rows, values, extremes, outputs, tally);
+                encoded.map_err(|refusal| self.rows.refusal(refusal, first))?;
                 tally.first_special.map_or(Ok(()), |element| Err(self.rows.special(element)))
+            }
+            CodesSource::Copied => {
+                let [range] = &self.rows.encoder.part_ranges(rows.clone())[..] else {
+                    unreachable!("blocks are one part")
+                };
+                outputs[0].copy_from_slice(self.rows.stored(range.start as usize..range.end as usize)?);
+                tally.values += (rows.end - rows.start) * self.rows.encoder.columns();
+                Ok(())
             }
         }
     }
@@ -105,8 +120,10 @@ pub(crate) enum WeightValues {
     Rows(u64),
     /// The columns of all matrices of a stored tensor: each matrix is transposed.
     Columns,
-    /// Rows of a quantized weight, which the decoder turns into float64.
+    /// Rows of a quantized weight, which the decoder turns into float64, or into float32 for blocks.
     Coded(Arc<Decoder>, RowMap),
+    /// Rows that come from several tensors, or in another order.
+    Gathered(Arc<GatheredRows>),
 }
 
 /// The rows of a weight, in the tensors that hold its values.
@@ -115,7 +132,7 @@ pub(crate) struct WeightRows<'a> {
     /// The tensor with the values, or the parts of the quantized weight.
     pub sources: Few<SourceTensor<'a>>,
     pub values: WeightValues,
-    pub encoder: Arc<Encoder>,
+    pub encoder: WeightEncoder,
 }
 
 impl<'a> WeightRows<'a> {
@@ -140,6 +157,11 @@ impl<'a> WeightRows<'a> {
             WeightValues::Columns => {
                 buffer.resize(((rows.end - rows.start) * row_bytes) as usize, 0);
                 self.transpose(rows, buffer)?;
+                Ok(buffer)
+            }
+            WeightValues::Gathered(gathered) => {
+                buffer.resize(((rows.end - rows.start) * row_bytes) as usize, 0);
+                gathered.read(rows, &|source, range| self.stored_in(source, range), buffer)?;
                 Ok(buffer)
             }
             WeightValues::Coded(decoder, map) => {
@@ -170,7 +192,11 @@ impl<'a> WeightRows<'a> {
 
     /// Reads some bytes of the tensor that holds the values.
     fn stored(&self, range: Range<usize>) -> Result<&'a [u8]> {
-        let source = &self.sources[0];
+        self.stored_in(0, range)
+    }
+
+    fn stored_in(&self, source: usize, range: Range<usize>) -> Result<&'a [u8]> {
+        let source = &self.sources[source];
         let mapped = source.mapped().expect("the plan takes tensors that are mapped");
         mapped.read(range).map_err(|error| source.error(error))
     }
@@ -232,10 +258,15 @@ impl<'a> WeightRows<'a> {
         let indices = match &self.values {
             WeightValues::Rows(first) => self.sources[0].indices((first + row) * columns + column),
             WeightValues::Columns => vec![row / rows, column, row % rows],
+            WeightValues::Gathered(_) => crate::container::indices(element, self.encoder.shape(), false),
             WeightValues::Coded(decoder, map) => {
                 crate::container::indices(map.row(row) * columns + column, decoder.shape(), false)
             }
         };
+        if !self.dtype().is_weight() && self.dtype() != Dtype::Float64 {
+            let what = format!("element {indices:?} is infinite or NaN, which blocks cannot represent");
+            return self.sources[0].error(Error::new(what).of(Kind::Unconvertible));
+        }
         let found = self.count_special().and_then(|count| Ok((count, self.cause(row, column)?)));
         let (count, cause) = match found {
             Ok(found) => found,
@@ -246,6 +277,23 @@ impl<'a> WeightRows<'a> {
             "{count} of {all} elements {is} infinite or NaN, which codes and scales cannot represent: the first is {indices:?}{cause}"
         ));
         self.sources[0].error(error.of(Kind::Unconvertible))
+    }
+
+    /// Returns the error for values that have no blocks; `first` is the index of the first of them in the weight.
+    fn refusal(&self, refusal: EncodeRefusal, first: u64) -> Error {
+        let (what, element) = match refusal {
+            EncodeRefusal::Value { element, value } => (format!("is {value}"), element),
+            EncodeRefusal::Overflow { element, value } => (format!("is {value}, too large for the type"), element),
+            EncodeRefusal::Scale { element } => {
+                ("begins a block whose scale would be infinite or NaN".to_owned(), element)
+            }
+            EncodeRefusal::Importance { column, weight } => {
+                let what = format!("column {column} of the importance matrix is {weight}");
+                return self.sources[0].error(Error::new(what).of(Kind::Unconvertible));
+            }
+        };
+        let at = crate::container::indices(first + element as u64, self.encoder.shape(), false);
+        self.sources[0].error(Error::new(format!("element {at:?} {what}")).of(Kind::Unconvertible))
     }
 
     /// Counts the elements that are infinite or NaN.

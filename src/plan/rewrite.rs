@@ -43,6 +43,7 @@ pub(super) fn build<'a>(
         copies: copies.into_iter().map(copied).collect(),
         len: layout.len,
         data_start,
+        facts: Vec::new(),
         notes,
         is_deflated: false,
     })

@@ -29,6 +29,8 @@ pub struct Plan<'a> {
     pub len: u64,
     /// Offset at which a second file begins, with the elements of an ONNX model.
     pub(crate) data_start: Option<u64>,
+    /// Facts about the output for the user.
+    pub(crate) facts: Vec<String>,
     /// Notes for the user about the output.
     pub(crate) notes: Vec<String>,
     /// True if the caller deflates the file after it is written.
@@ -52,6 +54,8 @@ pub struct Step<'a> {
     pub(crate) kept: Option<KeptReason>,
     /// True if the elements of the result will be in column-major order.
     pub(crate) fortran_order: bool,
+    /// The shape of a tensor that is converted, if the result has another.
+    pub(super) new_shape: Option<Box<[u64]>>,
 }
 
 /// Operation that makes results from sources.
@@ -150,7 +154,7 @@ impl<'a> Step<'a> {
         how: Operation<'a>,
         kept: Option<KeptReason>,
     ) -> Self {
-        Self { stays: false, sources, results, how, kept, fortran_order: false }
+        Self { stays: false, sources, results, how, kept, fortran_order: false, new_shape: None }
     }
 
     /// Changes its name in the output, and the names of its parts.
@@ -229,7 +233,7 @@ impl<'a> Step<'a> {
     #[must_use]
     pub fn shape(&self) -> &[u64] {
         match &self.how {
-            Operation::Convert(_) => &self.source().shape,
+            Operation::Convert(_) => self.new_shape.as_deref().unwrap_or(&self.source().shape),
             Operation::Decode(decoder) => decoder.shape(),
             // In a model the tensor keeps its shape, and the encoder takes a matrix.
             Operation::Encode(weight) if weight.rows.encoder.axis().is_some() => &self.source().shape,

@@ -2,6 +2,8 @@
 
 use super::quantization::TensorIndex;
 use super::step::{Operation, Step};
+use crate::container::GgufKey;
+use crate::dtype::Dtype;
 use crate::quant::{Decoder, FoundWeight};
 use crate::read::LogicalCheckpoint;
 use crate::select::{KeptReason, Rename};
@@ -16,6 +18,24 @@ pub(crate) struct Weights<'a> {
     pub(super) metadata: HashMap<String, Option<String>>,
     /// The new names of tensors, in place of the names in the selection.
     pub(super) renames: Option<Vec<Rename>>,
+    /// The contents of a GGUF file besides the tensors, if the output is one.
+    pub(super) gguf: Option<GgufContents>,
+}
+
+/// Returns the place of a tensor in a file, by its name.
+pub(super) type TensorOrder = fn(&str) -> (Option<u64>, &str);
+
+/// The contents of a new GGUF file besides its tensors.
+#[derive(Clone, Default)]
+pub(super) struct GgufContents {
+    /// Keys with their values.
+    pub keys: Vec<GgufKey>,
+    /// Returns the order of tensors by their names, if it is not that of the input.
+    pub order: Option<TensorOrder>,
+    /// Facts about the model for the user.
+    pub facts: Vec<String>,
+    /// Warnings for the user.
+    pub notes: Vec<String>,
 }
 
 /// Treatment of a stored tensor.
@@ -24,9 +44,21 @@ pub(super) enum Treatment<'a> {
     Dropped,
     /// It is copied.
     Kept(KeptReason),
+    /// It is cast or copied, with another name or shape.
+    Stored(NewForm),
     /// These steps make the tensors that take its place: the weights whose first part it is, or the weights that it holds
     /// one after another.
     Replaced(Vec<Step<'a>>),
+}
+
+/// The form of a tensor that is cast or copied.
+pub(super) struct NewForm {
+    pub name: String,
+    pub shape: Vec<u64>,
+    /// The new type; `None` for the same one.
+    pub to: Option<Dtype>,
+    /// The reason for not quantizing the tensor, or for copying it.
+    pub kept: Option<KeptReason>,
 }
 
 impl<'a> Weights<'a> {
@@ -54,6 +86,11 @@ impl<'a> Weights<'a> {
     /// Copies a tensor, and records why.
     pub(super) fn keep(&mut self, tensor: TensorIndex, reason: KeptReason) {
         self.treatments.insert(tensor, Treatment::Kept(reason));
+    }
+
+    /// Casts or copies a tensor, with another name or shape.
+    pub(super) fn store(&mut self, tensor: TensorIndex, new: NewForm) {
+        self.treatments.insert(tensor, Treatment::Stored(new));
     }
 
     /// Leaves a tensor out that the output does not need.

@@ -35,6 +35,8 @@ pub(crate) enum Notice<'a> {
     NoLists(&'a [(String, String)]),
     /// A remark about an output.
     Note(&'a str),
+    /// A fact about the output, which is no reason for doubt.
+    Fact(&'a str),
     /// Scales that lose precision while their codes stay the same, and that no rule names.
     ScalesCast(&'a [&'a str]),
     /// Files of an input that are not in the output.

@@ -47,7 +47,8 @@ pub use config::{
 pub use decode::{Arithmetic, BlockParameters, CodeKind, DecodeTally, Decoder, Explanation, Grid, Occurrences};
 pub(crate) use encode::count_special;
 pub use encode::{
-    EncodeOptions, EncodeTally, EncodedPart, Encoder, Extremes, Recoverer, ScaleChoice, ScaleMatch, SharedScale, Unfit,
+    BlockWeightEncoder, EncodeOptions, EncodeTally, EncodedPart, Encoder, Extremes, Recoverer, ScaleChoice, ScaleMatch,
+    SharedScale, Unfit, WeightEncoder,
 };
 pub use layout::{
     CodeStorage, CodeValues, Combination, Exponents, Group, GroupKind, Groups, Layout, Names, Packing, Precision, Role,

@@ -1,8 +1,9 @@
 //! Schemes that users choose, with their names in vLLM and llm-compressor, and the layouts that can store each.
 
+use super::gguf::GgufScheme;
 use super::layout::{CodeValues, Group, GroupKind, Layout};
 use super::rules::ScaleRule;
-use super::table::find;
+use super::table::{GGUF, find};
 use crate::dtype::Dtype::{self, Float4E2M1, Float6E2M3, Float8E4M3FN, Float8E8M0, Float32, Uint8};
 
 /// The values that a quantized weight can have: its codes, and the groups of elements that share a scale.
@@ -62,7 +63,8 @@ pub struct Scheme {
     pub aliases: &'static [&'static str],
     /// Description of its grid.
     pub summary: &'static str,
-    /// The layouts that can store it, the default first.
+    /// The layouts with separate codes and scales that can store it, the default first. If there is none, GGUF files
+    /// store it: see [`GgufScheme`].
     pub layouts: &'static [SchemeLayout],
 }
 
@@ -73,13 +75,30 @@ impl serde::Serialize for Scheme {
 }
 
 impl Scheme {
-    /// Finds the scheme with this name or alias, in upper or lower case.
+    /// Finds the scheme with this name or alias, in upper or lower case; those of GGUF files also with other separators.
     pub fn find(name: &str) -> Option<&'static Self> {
-        let is_named = |scheme: &&Self| {
+        let is_named = |scheme: &&Self, name: &str| {
             let mut names = std::iter::once(&scheme.name).chain(scheme.aliases);
             names.any(|known| known.eq_ignore_ascii_case(name))
         };
-        SCHEMES.iter().find(is_named)
+        let in_gguf = || GgufScheme::find(name).and_then(|own| SCHEMES.iter().find(|scheme| scheme.name == own.name));
+        SCHEMES.iter().find(|scheme| is_named(scheme, name)).or_else(in_gguf)
+    }
+
+    /// The types of GGUF files that store it; `None` if they cannot.
+    pub fn in_gguf(&self) -> Option<&'static GgufScheme> {
+        GgufScheme::find(self.name)
+    }
+
+    /// The names of the layouts that can store it, the default first.
+    pub fn layout_names(&self) -> impl Iterator<Item = &'static str> {
+        let of_blocks = self.in_gguf().map(|_| GGUF.name);
+        self.layouts.iter().map(|layout| layout.name).chain(of_blocks)
+    }
+
+    /// The layout that stores it by default.
+    pub fn default_layout(&self) -> &'static str {
+        self.layout_names().next().expect("every scheme has a layout")
     }
 
     /// True if `--group-size` may change the groups: groups of integers packed into words can have any size.
@@ -126,6 +145,11 @@ const fn asymmetric(bits: u32, group: Group, scale: Option<Dtype>) -> TargetGrid
 
 const fn stored(name: &'static str, layout: &'static str, grid: TargetGrid) -> SchemeLayout {
     SchemeLayout { name, layout, grid }
+}
+
+/// Returns a scheme that only the layout [`GGUF`](super::GGUF) stores.
+const fn of_blocks(name: &'static str, summary: &'static str) -> Scheme {
+    Scheme { name, aliases: &[], summary, layouts: &[] }
 }
 
 const COMPRESSED_TENSORS: &str = "compressed-tensors";
@@ -244,4 +268,29 @@ pub static SCHEMES: &[Scheme] = &[
             stored(COMFYUI, "comfy-mxfp8", float(Float8E4M3FN, Group::Neighbours(32), Some(Float8E8M0))),
         ],
     },
+    of_blocks("f32", "float32"),
+    of_blocks("f16", "float16"),
+    of_blocks("bf16", "bfloat16"),
+    of_blocks("q8_0", "int8, a float16 scale for each 32 values"),
+    of_blocks("q4_0", "int4, a float16 scale for each 32 values"),
+    of_blocks("q4_1", "int4, a float16 scale and minimum for each 32 values"),
+    of_blocks("q5_0", "int5, a float16 scale for each 32 values"),
+    of_blocks("q5_1", "int5, a float16 scale and minimum for each 32 values"),
+    of_blocks("q2_k", "int2, scales and minima of 4 bits for each 16 values"),
+    of_blocks("q3_k", "int3, a scale of 6 bits for each 16 values"),
+    of_blocks("q4_k", "int4, scales and minima of 6 bits for each 32 values"),
+    of_blocks("q5_k", "int5, scales and minima of 6 bits for each 32 values"),
+    of_blocks("q6_k", "int6, a scale of 8 bits for each 16 values"),
+    of_blocks("iq4_nl", "4 bits, 16 values that are not evenly spaced, a float16 scale for each 32 values"),
+    of_blocks("iq4_xs", "the values of iq4_nl, a scale of 6 bits for each 32 values"),
+    of_blocks("tq1_0", "-1, 0 and 1 in 1.6 bits, a float16 scale for each 256 values"),
+    of_blocks("tq2_0", "-1, 0 and 1 in 2 bits, a float16 scale for each 256 values"),
+    of_blocks("q2_k_s", "q2_k, and q4_k for some weights; needs an importance matrix"),
+    of_blocks("q3_k_s", "q3_k, and q6_k for the output"),
+    of_blocks("q3_k_m", "q3_k, and q4_k to q6_k for some weights"),
+    of_blocks("q3_k_l", "q3_k, and q5_k and q6_k for some weights"),
+    of_blocks("q4_k_s", "q4_k, and q5_k and q6_k for some weights"),
+    of_blocks("q4_k_m", "q4_k, and q6_k for some weights"),
+    of_blocks("q5_k_s", "q5_k, and q6_k for the output"),
+    of_blocks("q5_k_m", "q5_k, and q6_k for some weights"),
 ];

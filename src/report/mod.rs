@@ -67,6 +67,11 @@ impl TensorReport<'_> {
         name.map_or_else(|| self.from.to_string(), crate::text::shorten)
     }
 
+    /// True if its elements have another type than in the input, whether it is quantized or not.
+    fn has_new_type(&self) -> bool {
+        self.from != self.to && self.stored.is_none()
+    }
+
     fn new_type_name(&self) -> &str {
         self.quantized.as_ref().map_or(self.to.name(), |quantized| &quantized.scheme)
     }

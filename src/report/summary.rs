@@ -248,6 +248,7 @@ impl Report<'_> {
             let shape = if same_shape { shorten(&format!("{:?}", first.shape)) } else { "[...]".to_owned() };
             let to = match first.kept {
                 None => format!("-> {}", first.new_type_name()),
+                Some(reason) if first.has_new_type() => format!("-> {}: {}", first.new_type_name(), reason.describe()),
                 Some(KeptReason::Already) => "already".to_owned(),
                 Some(reason) if self.is_quantized() => format!("kept: {}", reason.describe()),
                 Some(_) => "kept".to_owned(),

@@ -109,6 +109,8 @@ pub(crate) enum KeptReason {
     Unquantized,
     /// Nodes of an ONNX model that are not computed decode it.
     Codes,
+    /// llama.cpp or `ComfyUI-GGUF` needs it unquantized.
+    Library,
     /// It has this role in an ONNX model.
     #[serde(untagged)]
     Role(TensorRole),
@@ -188,6 +190,7 @@ impl KeptReason {
             Self::NoExpert => "not experts",
             Self::Unquantized => "not quantized in the input",
             Self::Codes => "codes of nodes that stay",
+            Self::Library => "unquantized in llama.cpp or ComfyUI-GGUF",
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Start;
 use super::files::{json, sum_at};
-use crate::container::checkpoint::{is_index, is_inside, is_plain, is_shard_name};
+use crate::container::checkpoint::{is_index, is_inside, is_plain, is_written_shard};
 use crate::container::sum_of;
 use crate::error::{Error, Kind, Result};
 use crate::io::open::{Links, unreadable};
@@ -199,9 +199,10 @@ impl Manifest {
         let is_plain = |name: &&String| is_plain(name) && !is_own(name);
         let (side_files, shards) = (self.side_files.iter().map(|side| &side.file), self.shards.iter());
         let mut stray = (self.index.iter().filter(|name| !is_plain(name) || !is_index(name)))
-            .chain(shards.map(|shard| &shard.file).filter(|name| !is_plain(name) || !is_shard_name(name)))
+            .chain(shards.map(|shard| &shard.file).filter(|name| !is_plain(name) || !is_written_shard(name)))
             .chain(self.replaced.iter().filter(|name| {
-                (!is_plain(name) || !is_index(name) && !is_shard_name(name)) && self.files().all(|file| file != *name)
+                (!is_plain(name) || !is_index(name) && !is_written_shard(name))
+                    && self.files().all(|file| file != *name)
             }))
             .chain(side_files.filter(|path| !is_inside(path)))
             .chain(self.texts.keys().filter(|path| !is_inside(path)));

@@ -3,7 +3,7 @@
 
 use super::Manifest;
 use super::files::{exists, stray_above};
-use crate::container::checkpoint::{is_index, is_shard_name, weight_map};
+use crate::container::checkpoint::{is_index, is_written_shard, weight_map};
 use crate::error::{Blocker, Error, Kind, Result, Wanted};
 use crate::io::open::{is_absent, unreadable};
 use crate::io::output::WORK;
@@ -55,7 +55,7 @@ fn find(places: &[PathBuf], manifest: &Manifest, is_new: impl Fn(&Path) -> bool)
                 }
             }
         }
-        found.retain(|(name, _)| is_index(name) || is_shard_name(name));
+        found.retain(|(name, _)| is_index(name) || is_written_shard(name));
         for file in manifest.files() {
             let path = place.join(file);
             if exists(&path)? && stray_above(place, &path).is_none() {
@@ -79,9 +79,9 @@ fn check_shards(there: &BTreeMap<String, PathBuf>, manifest: &Manifest) -> Resul
             |error: Error| error.with_blocker(Blocker::File(index.clone())).of(Kind::Taken(Wanted::FOLDER));
         named.extend(weight_map(index).map_err(in_the_way)?.into_values());
     }
-    let mut shards = there.iter().filter(|(name, _)| is_shard_name(name));
+    let mut shards = there.iter().filter(|(name, _)| is_written_shard(name));
     // Without an index, loaders read one file.
-    let is_only = there.keys().filter(|name| is_index(name) || is_shard_name(name)).count() == 1;
+    let is_only = there.keys().filter(|name| is_index(name) || is_written_shard(name)).count() == 1;
     let is_known = |name: &str| {
         is_only && ["model.safetensors", "diffusion_pytorch_model.safetensors"].contains(&name)
             || named.iter().any(|shard| **shard == *name)

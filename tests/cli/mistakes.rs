@@ -194,7 +194,7 @@ fn values_by_the_names_of_other_tools_are_answered_with_ours() {
     }
     let bench = bench();
     // No layout is like this one.
-    let all = told(&bench, "quantize llama --scheme fp8 --layout gguf", 2).concat();
+    let all = told(&bench, "quantize llama --scheme fp8 --layout exl2", 2).concat();
     assert!(all.contains("[possible values: compressed-tensors,") && !all.contains("tip"), "{all}");
     // A layout that cannot store the scheme is not proposed.
     let all = told(&bench, "quantize llama --scheme int4 --layout tensorrt", 2).concat();

@@ -69,6 +69,19 @@ impl fmt::Display for EncodeRefusal {
 
 impl Error for EncodeRefusal {}
 
+impl EncodeRefusal {
+    /// Returns the refusal of values that follow this many others.
+    #[must_use]
+    pub fn after(self, before: usize) -> Self {
+        match self {
+            Self::Value { element, value } => Self::Value { element: before + element, value },
+            Self::Scale { element } => Self::Scale { element: before + element },
+            Self::Overflow { element, value } => Self::Overflow { element: before + element, value },
+            Self::Importance { .. } => self,
+        }
+    }
+}
+
 impl BlockFormat {
     /// True if [`BlockFormat::encode`] writes this format.
     #[must_use]

@@ -14,7 +14,7 @@ mod side_files;
 pub use disagreements::Disagreement;
 pub use index::{INDEX, Index, index_in_place_of, index_text, shard_names, weight_map};
 pub(crate) use names::has_shards;
-pub use names::{description, is_index, is_plain, is_shard_name};
+pub use names::{description, is_index, is_plain, is_shard_name, is_written_shard};
 pub use naming::{AssembledTensor, Naming};
 pub use side_files::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, SideFiles, descriptions, is_inside, with_dtype};
 
@@ -90,21 +90,22 @@ impl Checkpoint {
         self.shards.iter().flat_map(|shard| &shard.files).map(MappedFile::path)
     }
 
-    /// The path that the names of outputs derive from: if no output has the format of a file, it has the extension of
-    /// another format, and the file may be a part of a model.
-    pub(crate) fn own_name(&self) -> PathBuf {
-        let is_read_only = self.shards.first().is_some_and(|shard| shard.container.format_info().is_read_only);
-        let name = self.path.file_name().and_then(OsStr::to_str).filter(|_| is_read_only);
+    /// The path that the names of outputs derive from: if their format is not that of the input, it has another extension,
+    /// and the file may be a part of a model.
+    pub(crate) fn own_name(&self, requested: Option<&dyn Container>) -> PathBuf {
+        let is_on_request = self.shards.first().is_some_and(|shard| shard.container.format_info().is_on_request);
+        let is_other = is_on_request || requested.is_some();
+        let name = self.path.file_name().and_then(OsStr::to_str).filter(|_| is_other);
         let Some(name) = name else { return self.path.clone() };
-        let extension = self.format_of_output().format_info().extension;
+        let extension = requested.unwrap_or(self.format_of_output()).format_info().extension;
         let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
         self.path.with_file_name(format!("{}.{extension}", stem_of_part(stem)))
     }
 
-    /// The format of an output whose name does not determine one: the format of the input, unless no files are written in it.
+    /// The format of an output that neither its name nor a request determines: the format of the input, or of shards.
     pub(crate) fn format_of_output(&self) -> &'static dyn Container {
         let own = self.shards[0].container;
-        if own.format_info().is_read_only { SHARDS } else { own }
+        if own.format_info().is_on_request { SHARDS } else { own }
     }
 
     /// The folder of the `config.json`: the folder of the shards, or of the single file.

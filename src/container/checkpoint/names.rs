@@ -2,7 +2,7 @@
 
 use super::index::{INDEX, WITHOUT_INDEX};
 use super::side_files::CONFIG;
-use crate::container::{CONTAINERS, SHARDS};
+use crate::container::{CONTAINERS, GGUF, SHARDS};
 use crate::error::{Error, Result};
 use crate::text::{path_text, shorten};
 use std::ffi::OsString;
@@ -27,6 +27,11 @@ fn is_index_of(extension: &str, name: &str) -> bool {
 /// True if a name is the name of a shard, in upper or lower case.
 pub fn is_shard_name(name: &str) -> bool {
     extensions().any(|extension| has_extension(extension, name))
+}
+
+/// True if a name is the name of a shard that tcast writes: a part of a GGUF model has no index that names it.
+pub fn is_written_shard(name: &str) -> bool {
+    is_shard_name(name) || has_extension(GGUF.format_info().extension, name)
 }
 
 fn has_extension(extension: &str, name: &str) -> bool {

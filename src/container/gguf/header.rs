@@ -7,13 +7,14 @@ use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::text::{counted, shorten};
 use std::collections::HashSet;
+use std::ops::Range;
 
 /// Number of bytes that are read from the disk at a time.
 const WINDOW: usize = 1 << 20;
 /// Maximum depth of lists in lists.
 const MAX_DEPTH: u32 = 4;
 /// Maximum number of dimensions: ggml has 4, and files for `ComfyUI` hold convolutions with 5.
-const MAX_RANK: u32 = 5;
+pub(super) const MAX_RANK: u32 = 5;
 /// Number of elements of a list that are shown.
 const FEW: u64 = 4;
 /// Maximum number of keys, and of tensors.
@@ -24,6 +25,8 @@ const MAX_TEXT: usize = 1 << 20;
 /// The contents of a header.
 pub(super) struct GgufHeader {
     pub(super) values: Vec<(String, GgufValue)>,
+    /// The bytes of each value, with the number of its type.
+    pub(super) ranges: Vec<Range<usize>>,
     pub(super) tensors: Vec<TableEntry>,
     /// Length of the header in bytes.
     pub(super) len: usize,
@@ -73,13 +76,15 @@ impl GgufHeader {
         if let Some(((count, what), most)) = counts.into_iter().find(|((count, _), most)| count > most) {
             return Err(Error::new(format!("has {count} {what}; at most {most} are read")));
         }
-        let mut values: Vec<(String, GgufValue)> = Vec::new();
+        let (mut values, mut ranges): (Vec<(String, GgufValue)>, Vec<Range<usize>>) = (Vec::new(), Vec::new());
         let mut known = HashSet::new();
         for _ in 0..keys {
             let name = bytes.text("the name of a key")?;
             let in_key = |error: Error| Error::new(format!("key '{}': {error}", shorten(&name)));
+            let start = bytes.at;
             let kind = bytes.u32()?;
             let value = bytes.value(kind).map_err(in_key)?;
+            ranges.push(start..bytes.at);
             if !known.insert(name.clone()) {
                 return Err(Error::new(format!("the key '{}' appears twice", shorten(&name))));
             }
@@ -89,7 +94,7 @@ impl GgufHeader {
         for _ in 0..tensors {
             entries.push(bytes.entry()?);
         }
-        Ok(Self { values, tensors: entries, len: bytes.at })
+        Ok(Self { values, ranges, tensors: entries, len: bytes.at })
     }
 }
 
@@ -261,8 +266,8 @@ impl<'a> HeaderCursor<'a> {
     }
 }
 
-const STRING: u32 = 8;
-const LIST: u32 = 9;
+pub(super) const STRING: u32 = 8;
+pub(super) const LIST: u32 = 9;
 
 /// Returns the bytes of a number of this type; `None` for texts, lists and unknown types.
 fn width(kind: u32) -> Option<usize> {

@@ -5,13 +5,20 @@
 //! again. A model may be split over files, `NAME-00001-of-00003.gguf`, which are shards.
 
 mod header;
+mod lists;
 pub(crate) mod names;
 mod split;
+mod write;
 
+pub(crate) use lists::{first_number, first_text, list_length};
 pub(super) use split::{check_tensors, parts_of, remove_keys, stem_of_part};
+pub(crate) use split::{keys_of_part, part_names};
+pub(crate) use write::GgufKey;
 
 use super::names::NameHashes;
-use super::{Container, Contents, Data, Elements, FileLayout, Form, FormatInfo, Metadata, NewTensors, Tensor};
+use super::{
+    Container, Contents, Data, Elements, FileLayout, Form, FormatInfo, Metadata, NewMetadata, NewTensors, Tensor,
+};
 use crate::blocks::{BlockFormat, FORMATS, REMOVED};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -26,6 +33,8 @@ use std::collections::HashMap;
 pub(super) const EXTENSION: &str = "gguf";
 /// The first bytes of a file.
 const MAGIC: &[u8] = b"GGUF";
+/// The key for the name of a model's architecture, which a file must have.
+pub(crate) const ARCHITECTURE: &str = "general.architecture";
 /// The key for the multiple at which tensors start.
 const ALIGNMENT: &str = "general.alignment";
 /// The start of a key for the shape of a tensor, if the table has another: tools for `ComfyUI` store convolutions as
@@ -44,7 +53,7 @@ impl Container for Gguf {
             has_fortran_order: false,
             metadata: Metadata::Plain,
             is_changed_only: false,
-            is_read_only: true,
+            is_on_request: true,
             shards: None,
         }
     }
@@ -59,7 +68,8 @@ impl Container for Gguf {
 
     fn read(&self, file: &MappedFile, _threads: usize) -> Result<Contents> {
         let header = GgufHeader::read(file)?;
-        let mut contents = Contents::default();
+        let keys = header.values.iter().map(|(name, _)| name.clone()).zip(header.ranges).collect();
+        let mut contents = Contents { keys, ..Contents::default() };
         let (mut pairs, mut alignment, mut shapes) = (Vec::new(), 32, HashMap::new());
         for (key, value) in header.values {
             if key == ALIGNMENT {
@@ -108,13 +118,8 @@ impl Container for Gguf {
         Ok(contents)
     }
 
-    fn lay_out(
-        &self,
-        _tensors: &dyn NewTensors,
-        _metadata: Option<&[(String, String)]>,
-        _threads: usize,
-    ) -> Result<FileLayout> {
-        Err(Error::new("tcast reads .gguf files, and does not write them"))
+    fn lay_out(&self, tensors: &dyn NewTensors, metadata: &NewMetadata, _threads: usize) -> Result<FileLayout> {
+        write::lay_out(tensors, metadata)
     }
 }
 

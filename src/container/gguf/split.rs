@@ -1,6 +1,6 @@
 //! Models that are split over files, as `llama-gguf-split` names them: each file has a table of its own tensors.
 
-use super::EXTENSION;
+use super::{EXTENSION, GgufKey};
 use crate::container::Input;
 use crate::error::{Error, Result};
 use std::path::PathBuf;
@@ -32,6 +32,27 @@ pub(in crate::container) fn parts_of(input: &Input) -> Result<Option<Vec<PathBuf
         return Err(Error::new(format!("is one of {count} parts; at most {MOST} are read")).in_file(path));
     }
     Ok(Some((1..=count).map(|number| path.with_file_name(format!("{stem}{}", suffix(number, count)))).collect()))
+}
+
+/// Returns the keys of a part of a new model, which has all keys of the model if it is the first. `tensors` is the number of
+/// tensors of the model.
+pub(crate) fn keys_of_part(keys: &[GgufKey], (at, parts): (usize, usize), tensors: usize) -> Vec<GgufKey> {
+    if parts < 2 {
+        return keys.to_vec();
+    }
+    let own = if at == 0 { keys } else { &[] };
+    let [number, count] = [at, parts].map(|number| u16::try_from(number).unwrap_or(u16::MAX));
+    let split = [
+        GgufKey::uint16(NUMBER, number),
+        GgufKey::uint16(COUNT, count),
+        GgufKey::int32(TENSORS, i32::try_from(tensors).unwrap_or(i32::MAX)),
+    ];
+    own.iter().cloned().chain(split).collect()
+}
+
+/// Returns the names of the parts of a model.
+pub(crate) fn part_names(model: &str, parts: usize) -> Vec<String> {
+    (1..=parts as u64).map(|number| format!("{model}{}", suffix(number, parts as u64))).collect()
 }
 
 /// Returns a key that is a number.

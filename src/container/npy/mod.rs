@@ -9,8 +9,8 @@ mod header;
 
 use super::text::MAX_TEXT;
 use super::{
-    Container, Contents, Data, Elements, FileLayout, Form, FormatInfo, Metadata, NewTensor, NewTensors, Placement,
-    Tensor, TextForm, element_count, only_tensor, position, too_long,
+    Container, Contents, Data, Elements, FileLayout, Form, FormatInfo, Metadata, NewMetadata, NewTensor, NewTensors,
+    Placement, Tensor, TextForm, element_count, only_tensor, position, too_long,
 };
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -36,7 +36,7 @@ impl Container for Npy {
             has_fortran_order: true,
             metadata: Metadata::None,
             is_changed_only: false,
-            is_read_only: false,
+            is_on_request: false,
             shards: None,
         }
     }
@@ -68,12 +68,7 @@ impl Container for Npy {
         Ok(Contents { tensors: vec![tensor], ..Contents::default() })
     }
 
-    fn lay_out(
-        &self,
-        tensors: &dyn NewTensors,
-        _metadata: Option<&[(String, String)]>,
-        _threads: usize,
-    ) -> Result<FileLayout> {
+    fn lay_out(&self, tensors: &dyn NewTensors, _metadata: &NewMetadata, _threads: usize) -> Result<FileLayout> {
         let tensor = only_tensor(tensors, "npy")?;
         let (header, form) = header_of(&tensor)?;
         let start = header.len() as u64;

@@ -10,8 +10,8 @@ pub(crate) use deflate::deflate;
 
 use super::zip::{CRC_IN_CENTRAL, CRC_IN_LOCAL, NewMember, ZipMember, end_records, is_zip, members};
 use super::{
-    Checksum, Container, Contents, Data, Elements, FileLayout, Form, FormatInfo, Metadata, NewTensors, PICKLE,
-    PendingCrc, Placement, Stream, Streamed, Tensor, npy, sum_of, too_long,
+    Checksum, Container, Contents, Data, Elements, FileLayout, Form, FormatInfo, Metadata, NewMetadata, NewTensors,
+    PICKLE, PendingCrc, Placement, Stream, Streamed, Tensor, npy, sum_of, too_long,
 };
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -31,7 +31,7 @@ impl Container for Npz {
             has_fortran_order: true,
             metadata: Metadata::None,
             is_changed_only: false,
-            is_read_only: false,
+            is_on_request: false,
             shards: None,
         }
     }
@@ -80,12 +80,7 @@ impl Container for Npz {
         Ok(contents)
     }
 
-    fn lay_out(
-        &self,
-        tensors: &dyn NewTensors,
-        _metadata: Option<&[(String, String)]>,
-        _threads: usize,
-    ) -> Result<FileLayout> {
+    fn lay_out(&self, tensors: &dyn NewTensors, _metadata: &NewMetadata, _threads: usize) -> Result<FileLayout> {
         let mut literals = Vec::with_capacity(tensors.count() + 1);
         let mut places = Vec::with_capacity(tensors.count());
         let mut directory = Vec::new();

@@ -9,8 +9,8 @@ pub(super) mod protobuf;
 mod typed;
 
 use super::{
-    Container, Contents, Data, Elements, FileLayout, Form, FormatInfo, Metadata, NewTensors, Placement, Tensor,
-    TextForm, element_count, only_tensor, too_long,
+    Container, Contents, Data, Elements, FileLayout, Form, FormatInfo, Metadata, NewMetadata, NewTensors, Placement,
+    Tensor, TextForm, element_count, only_tensor, too_long,
 };
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -61,7 +61,7 @@ impl Container for Onnx {
             has_fortran_order: false,
             metadata: Metadata::Plain,
             is_changed_only: false,
-            is_read_only: false,
+            is_on_request: false,
             shards: None,
         }
     }
@@ -93,12 +93,7 @@ impl Container for Onnx {
         Ok(Contents { tensors: vec![tensor], metadata, beside: externals.into_files(), ..Contents::default() })
     }
 
-    fn lay_out(
-        &self,
-        tensors: &dyn NewTensors,
-        metadata: Option<&[(String, String)]>,
-        _threads: usize,
-    ) -> Result<FileLayout> {
+    fn lay_out(&self, tensors: &dyn NewTensors, metadata: &NewMetadata, _threads: usize) -> Result<FileLayout> {
         let tensor = only_tensor(tensors, "pb")?;
         let mut head = Vec::new();
         for &length in tensor.shape {
@@ -120,7 +115,7 @@ impl Container for Onnx {
             head.extend([name, protobuf::head(RAW_DATA, data)].concat());
             data
         };
-        let pairs = || metadata.into_iter().flatten();
+        let pairs = || metadata.texts.iter().flatten();
         let docs = pairs().filter(|(key, _)| key == DOC_NAME);
         tail.extend(docs.flat_map(|(_, doc)| protobuf::bytes(DOC_STRING, doc)));
         let others = pairs().filter(|(key, _)| key != DOC_NAME);

@@ -11,8 +11,8 @@ mod write;
 use super::json::{MapOnly, StringPairs};
 use super::names::NameHashes;
 use super::{
-    Container, Contents, Data, Elements, FileLayout, Form, FormatInfo, Metadata, NewTensors, Placement, Tensor,
-    element_count, too_long,
+    Container, Contents, Data, Elements, FileLayout, Form, FormatInfo, Metadata, NewMetadata, NewTensors, Placement,
+    Tensor, element_count, too_long,
 };
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
@@ -48,7 +48,7 @@ impl Container for Safetensors {
             has_fortran_order: false,
             metadata: Metadata::Marked(FORMAT, "pt"),
             is_changed_only: false,
-            is_read_only: false,
+            is_on_request: false,
             shards: Some("safetensors"),
         }
     }
@@ -93,12 +93,7 @@ impl Container for Safetensors {
         Ok(Contents { tensors, metadata, ..Contents::default() })
     }
 
-    fn lay_out(
-        &self,
-        tensors: &dyn NewTensors,
-        metadata: Option<&[(String, String)]>,
-        threads: usize,
-    ) -> Result<FileLayout> {
+    fn lay_out(&self, tensors: &dyn NewTensors, metadata: &NewMetadata, threads: usize) -> Result<FileLayout> {
         let mut notes = Notes { tensors: BTreeMap::new(), version: 1 };
         let all = || (0..tensors.count()).map(|at| tensors.get(at));
         let mut places = Vec::with_capacity(tensors.count());
@@ -124,7 +119,8 @@ impl Container for Safetensors {
         if !are_aligned {
             align(&mut places, tensors)?;
         }
-        let literals = write_header(tensors, &places, with_notes(metadata, &notes)?.as_deref(), threads)?;
+        let literals =
+            write_header(tensors, &places, with_notes(metadata.texts.as_deref(), &notes)?.as_deref(), threads)?;
         let start = literals.last().map_or(0, |(offset, last)| offset + last.len() as u64);
         check_length("the output would have", start.saturating_sub(8)).map_err(|error| error.of(Kind::Undivided))?;
         let len = end.checked_add(start).ok_or_else(too_long)?;

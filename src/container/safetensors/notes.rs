@@ -80,7 +80,7 @@ impl Note {
         let dtype: Dtype = self.dtype.parse().map_err(|_| stale())?;
         let count = element_count(&self.shape).ok_or_else(stale)?;
         let (name, shape) = (Cow::default(), &self.shape[..]);
-        let new = NewTensor { name, dtype, shape, count, fortran_order: false, text: None, opaque: None };
+        let new = NewTensor { name, dtype, shape, count, fortran_order: false, text: None, opaque: None, blocks: None };
         let (expected, note) = store(&new).map_err(|_| stale())?;
         let fits = note.is_some_and(|note| note.store == self.store)
             && expected.dtype == tensor.stored

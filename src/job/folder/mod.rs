@@ -9,11 +9,11 @@ pub(crate) use finish::{Finished, finish};
 
 use super::place::Route;
 use super::{IfExists, Job, JobInput};
-use crate::container::Input;
 use crate::container::checkpoint::{
     CONFIG, Checkpoint, HF_QUANT_CONFIG, INDEX, QUANTIZE_CONFIG, SideFiles, index_in_place_of, index_text, shard_names,
     with_dtype,
 };
+use crate::container::{Input, part_names};
 use crate::error::{Blocker, Error, Kind, Result, Wanted};
 use crate::io::identity::{Files, is_within};
 use crate::operator::Operator;
@@ -65,11 +65,14 @@ impl<'a> FolderOutput<'a> {
             Spread::One | Spread::UpTo(_) => plans.iter().map(|plan| plan.source_bytes() + plan.len).collect(),
         };
         let mut side_files = match source.side_folder() {
-            Some(folder) => SideFiles::of(folder)?,
-            None => SideFiles::default(),
+            Some(folder) if job.format.is_none() => SideFiles::of(folder)?,
+            _ => SideFiles::default(), // a GGUF holds what others have in such files
         };
         side_files.check_links(source)?;
-        let (shards, index) = shards_and_index(source, &plans, spread);
+        let (shards, index) = match job.format {
+            None => shards_and_index(source, &plans, spread),
+            Some(_) => (parts(path, &plans), None),
+        };
         let index_text = index.clone().into_iter().map(|name| (name, index_of(source, &plans, &shards)));
         let changed = changed_side_files(job, source, recoding.as_ref(), &plans)?;
         side_files.kept.retain(|name| changed.get(&**name) != Some(&None));
@@ -139,6 +142,13 @@ fn shards_and_index(source: &Checkpoint, plans: &[Plan], spread: Spread) -> (Vec
     (names.into_iter().zip(plans).map(shard).collect(), has_index.then(|| index.to_owned()))
 }
 
+/// Returns the parts of a GGUF model, which have the name of their folder.
+fn parts(folder: &Path, plans: &[Plan]) -> Vec<ManifestShard> {
+    let model = folder.file_name().unwrap_or_default().to_string_lossy();
+    let names = part_names(&model, plans.len());
+    names.into_iter().zip(plans).map(|(file, plan)| ManifestShard { file, bytes: plan.len }).collect()
+}
+
 /// Returns the side files that are not copied unchanged: their new texts, or `None` if a file is left out.
 fn changed_side_files(
     job: &Job,
@@ -147,7 +157,7 @@ fn changed_side_files(
     plans: &[Plan],
 ) -> Result<BTreeMap<&'static str, Option<String>>> {
     let mut changed = BTreeMap::new();
-    if source.side_folder().is_none() {
+    if source.side_folder().is_none() || job.format.is_some() {
         return Ok(changed);
     }
     changed.extend(recoding.into_iter().flat_map(|recoding| recoding.side_files.iter().cloned()));

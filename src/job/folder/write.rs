@@ -67,7 +67,11 @@ impl<'a> FolderOutput<'a> {
 
     /// Converts again without writing, and compares with the existing output. A difference is an error.
     fn compare(mut self, job: &Job, observer: &dyn Observer) -> Result<Written<'a>> {
-        let there = checkpoint::probe(&self.path, job.threads)?;
+        let model = match job.format {
+            None => self.path.clone(),
+            Some(_) => self.path.join(&self.manifest.shards[0].file), // which leads to the other parts
+        };
+        let there = checkpoint::probe(&model, job.threads)?;
         let other = match other_tensor(&there, &self.plans) {
             None => staging::difference(&self.path, &self.manifest)?,
             other => other,

@@ -56,7 +56,7 @@ fn same_grid(grid: &Grid, layout: &str) -> Option<SchemeTarget> {
         // Prefers schemes whose scales are of the same kind, then schemes with the same groups in their first layout.
         let rank = (
             has_exponents(stored.grid.scale) == has_exponents(Some(grid.scale)),
-            plain(scheme.layouts[0].grid.group) == group,
+            scheme.layouts.first().is_some_and(|first| plain(first.grid.group) == group),
         );
         (is_same || is_sized).then_some((rank, SchemeTarget { scheme, layout: stored, grid: target, encoder: None }))
     };

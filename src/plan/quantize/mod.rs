@@ -59,6 +59,7 @@ impl QuantizeRequest<'_> {
 }
 
 /// Data that a job needs to quantize weights, and the config that engines need to load the result.
+#[derive(Default)]
 #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words the findings"))]
 pub(crate) struct QuantizePlan<'a> {
     pub(crate) recoding: Recoding<'a>,
@@ -193,14 +194,14 @@ impl<'a> QuantizePlan<'a> {
         let mut weights = planner.weights(plan)?;
         let left_out = planner.leave_out(&mut weights);
         let block = config.block.as_ref().filter(|_| text.is_none()).map(ToString::to_string);
-        let recoding = Recoding { weights, side_files, block, left_out, divided: Vec::new() };
+        let recoding = Recoding { weights, side_files, block, left_out, ..Recoding::default() };
         Ok(Self { recoding, config, misfits, embeddings, stored, experts, kinds, computes_in, has_kept_layers })
     }
 }
 
 pub(crate) fn layout_of(scheme: &'static Scheme, name: Option<&str>) -> Result<&'static SchemeLayout> {
     scheme.in_layout(name).ok_or_else(|| {
-        let known: Vec<&str> = scheme.layouts.iter().map(|layout| layout.name).collect();
+        let known: Vec<&str> = scheme.layout_names().collect();
         let name = name.unwrap_or_default();
         let message = format!("the layout {} has no scheme {}, which is stored as ", shorten(name), scheme.name);
         Error::usage(message + &known.join(", "))

@@ -9,11 +9,11 @@ use crate::plan::dequantize::Recoding;
 use crate::plan::few::Few;
 use crate::plan::quantization::{CodesSource, Quantization, SharedExtremes, WeightRows, WeightValues};
 use crate::plan::{Step, Weights};
-use crate::quant::{EncodeOptions, Encoder, EngineConfig, Group, LinearAxis, SCHEMES, Scheme, SchemeLayout, Unfit};
+use crate::quant::{EncodeOptions, Encoder, Group, LinearAxis, SCHEMES, Scheme, SchemeLayout, Unfit, WeightEncoder};
 use crate::read::LogicalCheckpoint;
 use crate::select::KeptReason;
 use crate::text::shorten;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Returns the layout of a scheme in ONNX models.
@@ -76,11 +76,12 @@ impl<'a> QuantizePlan<'a> {
             match made.clone() {
                 Ok(encoder) => {
                     let needs_extremes = encoder.needs_extremes();
+                    let encoder = WeightEncoder::Grid(encoder);
                     let sources = Few::One(logical.stored(at));
                     let rows = WeightRows { sources, values: WeightValues::Rows(0), encoder };
                     let extremes = needs_extremes.then(|| Arc::new(SharedExtremes::new(vec![rows.clone()])));
                     let codes = CodesSource::Values { extremes, unrecovered: None };
-                    let weight = Quantization { name: tensor.name.clone(), rows, scheme, codes };
+                    let weight = Quantization { name: tensor.name.clone(), rows, scheme: scheme.name, codes };
                     weights.replace((0, at), Step::encode(weight));
                     count += 1;
                 }
@@ -100,20 +101,8 @@ impl<'a> QuantizePlan<'a> {
         for (place, reason) in others {
             weights.keep(place, reason);
         }
-        let recoding =
-            Recoding { weights, side_files: Vec::new(), block: None, left_out: Vec::new(), divided: Vec::new() };
-        let config = EngineConfig { block: None, hf_quant_config: None };
-        Ok(Self {
-            recoding,
-            config,
-            misfits,
-            embeddings: Vec::new(),
-            stored: BTreeSet::new(),
-            experts: BTreeSet::new(),
-            kinds: Vec::new(),
-            computes_in: None,
-            has_kept_layers: false,
-        })
+        let recoding = Recoding { weights, ..Recoding::default() };
+        Ok(Self { recoding, misfits, ..Self::default() })
     }
 }
 

@@ -117,9 +117,9 @@ impl<'a> Planner<'_, 'a> {
         let (Ok(stored), None) = (&candidate.stored, candidate.weight) else { return None };
         // The plan refuses tensors that are not mapped.
         let rows = self.rows(candidate).filter(|rows| rows.sources[0].is_plain())?;
-        let recoverers = known
-            .entry(Arc::as_ptr(&rows.encoder))
-            .or_insert_with(|| self.recoverers(candidate, stored, &rows.encoder));
+        let encoder = stored.encoder.as_ref()?;
+        let recoverers =
+            known.entry(Arc::as_ptr(encoder)).or_insert_with(|| self.recoverers(candidate, stored, encoder));
         Some(Member { weight, rows, recoverers: recoverers.clone(), misfit: None })
     }
 

@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::plan::few::Few;
 use crate::plan::quantization::{CodesSource, Quantization, SharedExtremes, TensorIndex, WeightRows};
 use crate::plan::{Step, Weights};
-use crate::quant::{Arithmetic, Encoder};
+use crate::quant::{Arithmetic, Encoder, WeightEncoder};
 use crate::read::LogicalCheckpoint;
 use crate::select::policy::fused_sets;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ impl<'a> Planner<'_, 'a> {
                 (Ok(SchemeTarget { scheme, .. }), Some(rows), _) => {
                     let parts = weight.map(|weight| self.places(weight)).unwrap_or_default();
                     parts.iter().skip(1).for_each(|part| weights.leave_out(*part));
-                    weights.replace(place, Step::encode(Quantization { name, rows, scheme, codes }));
+                    weights.replace(place, Step::encode(Quantization { name, rows, scheme: scheme.name, codes }));
                 }
                 (Err(reason), _, None) => weights.keep(place, reason),
                 // A quantized weight of the old layout cannot stay next to the config of the new one.
@@ -67,7 +67,7 @@ impl<'a> Planner<'_, 'a> {
 
     /// Returns the rows of a weight that is quantized.
     pub(super) fn rows(&self, candidate: &WeightCandidate) -> Option<WeightRows<'a>> {
-        let encoder = Arc::clone(candidate.stored.as_ref().ok()?.encoder.as_ref()?);
+        let encoder = WeightEncoder::Grid(Arc::clone(candidate.stored.as_ref().ok()?.encoder.as_ref()?));
         let stored = |place: &TensorIndex| self.source.places.binary_search(place).ok();
         let sources = match candidate.weight {
             Some(weight) => {

@@ -174,6 +174,11 @@ impl Decoder {
         }
     }
 
+    /// True if the weight is one stored tensor of blocks, in the order of its values.
+    pub(crate) fn is_stored_in_order(&self) -> bool {
+        if let Method::Blocks(blocks) = &self.method { blocks.is_stored_in_order() } else { false }
+    }
+
     /// The number of values in a row.
     #[must_use]
     pub fn columns(&self) -> u64 {

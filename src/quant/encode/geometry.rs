@@ -3,6 +3,7 @@
 use super::super::layout::{CodeValues, Combination, Group, Layout, Packing, Role, ScaleOrder};
 use super::super::rules::ScaleShape;
 use super::super::scheme::{CodeType, TargetGrid};
+use crate::blocks::BlockFormat;
 use crate::dtype::Dtype;
 use std::fmt;
 use std::ops::Range;
@@ -60,8 +61,11 @@ pub struct EncodedPart {
     pub role: Role,
     /// The suffix of its name after the name of the module.
     pub suffix: &'static str,
+    /// Type of the elements; of blocks, the type of their bytes.
     pub dtype: Dtype,
     pub shape: Vec<u64>,
+    /// The format of the blocks, in a GGUF file.
+    pub format: Option<&'static BlockFormat>,
     /// Its bytes, if they do not depend on the values of the weight.
     pub(super) fixed: Option<Vec<u8>>,
 }
@@ -69,7 +73,8 @@ pub struct EncodedPart {
 impl EncodedPart {
     #[must_use]
     pub fn byte_len(&self) -> u64 {
-        self.dtype.packed_bytes(self.shape.iter().product()).unwrap_or(u64::MAX)
+        let count = self.shape.iter().product();
+        self.format.map_or(self.dtype.packed_bytes(count), |format| format.size(count)).unwrap_or(u64::MAX)
     }
 
     /// Its bytes, if they do not depend on the values of the weight.
@@ -242,7 +247,7 @@ impl EncodeGeometry {
     ) -> Result<(), Unfit> {
         let mut names = layout.names[0].iter();
         let (_, suffix) = names.find(|(known, _)| *known == role).ok_or(Unfit::Grid)?;
-        self.parts.push(EncodedPart { role, suffix, dtype, shape, fixed });
+        self.parts.push(EncodedPart { role, suffix, dtype, shape, format: None, fixed });
         Ok(())
     }
 

@@ -116,7 +116,7 @@ impl EncodeGeometry {
         if matrices != 1 || !layout.codes.dtypes.contains(&codes) || !layout.scale_dtypes.contains(&source) {
             return Err(Unfit::Grid);
         }
-        let part = |role, suffix, dtype, shape| EncodedPart { role, suffix, dtype, shape, fixed: None };
+        let part = |role, suffix, dtype, shape| EncodedPart { role, suffix, dtype, shape, format: None, fixed: None };
         let scales = axis.scales(shape);
         let mut parts =
             vec![part(Role::Codes, "", codes, shape.to_vec()), part(Role::Scale, "_scale", source, scales.clone())];

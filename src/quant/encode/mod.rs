@@ -8,6 +8,7 @@
 //! its scale overflows. The encoder stores a scale of 1 and codes of 0 in these cases. It counts the group as
 //! underflowed unless all of its values are 0.
 
+mod blocks;
 mod buffers;
 mod choose;
 mod exact;
@@ -27,7 +28,9 @@ mod screen;
 mod search;
 mod store;
 mod tally;
+mod weight;
 
+pub use blocks::BlockWeightEncoder;
 pub use extremes::Extremes;
 pub(crate) use extremes::count_special;
 pub use geometry::{EncodedPart, Unfit};
@@ -35,6 +38,7 @@ pub use recover::{Recoverer, ScaleMatch, SharedScale};
 pub(super) use rounding::nearest_bfloat16;
 pub(super) use store::PartWriter;
 pub use tally::EncodeTally;
+pub use weight::WeightEncoder;
 
 use super::decode::Arithmetic;
 use super::layout::{Group, Layout, Packing};
@@ -295,13 +299,6 @@ impl Encoder {
     #[must_use]
     pub fn row_bytes(&self) -> u64 {
         self.geometry.columns * self.width as u64
-    }
-
-    /// Stored bits per value, counting all parts: codes, scales, zero points and the rest.
-    #[must_use]
-    pub fn bits_per_value(&self) -> f64 {
-        let bytes: u64 = self.parts().iter().map(EncodedPart::byte_len).sum();
-        8.0 * bytes as f64 / (self.rows() * self.geometry.columns) as f64
     }
 
     /// True if scales depend on the largest magnitude of the whole tensor or of all tensors that share a scale.

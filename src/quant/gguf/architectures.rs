@@ -45,6 +45,11 @@ impl Architecture {
         ARCHITECTURES.iter().find(|architecture| architecture.name == name)
     }
 
+    /// The names of all architectures.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        ARCHITECTURES.iter().map(|architecture| architecture.name)
+    }
+
     /// Returns the first architecture whose tensors a model has.
     ///
     /// # Errors

@@ -111,7 +111,40 @@ enum LlamaRole {
 }
 
 const OUTPUT: &str = "output.weight";
-const EMBEDDINGS: [&str; 2] = ["token_embd.weight", "per_layer_token_embd.weight"];
+/// The embeddings of tokens.
+pub const EMBEDDING: &str = "token_embd.weight";
+const EMBEDDINGS: [&str; 2] = [EMBEDDING, "per_layer_token_embd.weight"];
+
+/// Ends of the names of weights that llama.cpp's converter stores as F32 (`convert_hf_to_gguf.py`, `prepare_tensors`).
+const FLOAT32_ENDS: &[&str] = &[
+    "_norm.weight",
+    "ffn_gate_inp.weight",
+    "ffn_gate_inp_shexp.weight",
+    "position_embd.weight",
+    "token_types.weight",
+    "ssm_conv1d.weight",
+    "shortconv.conv.weight",
+    "time_mix_first.weight",
+    "time_mix_w1.weight",
+    "time_mix_w2.weight",
+    "time_mix_decay_w1.weight",
+    "time_mix_decay_w2.weight",
+    "time_mix_lerp_fused.weight",
+    "indexer.proj.weight",
+    "altup_correct_coef.weight",
+    "altup_predict_coef.weight",
+];
+
+/// True if a tensor of this many dimensions is stored as F32 when it is not quantized, because llama.cpp computes with it in
+/// this type.
+pub fn is_float32(name: &str, rank: usize) -> bool {
+    rank < 2 || !name.ends_with(".weight") || FLOAT32_ENDS.iter().any(|end| name.ends_with(end))
+}
+
+/// True if the tensor has the embeddings of tokens, which importance matrices lack.
+pub fn is_embedding(name: &str) -> bool {
+    EMBEDDINGS.contains(&name)
+}
 
 /// Parts of names and the roles that they mean; the first one counts.
 const ROLES: &[(&str, LlamaRole)] = &[
@@ -131,7 +164,7 @@ impl LlamaRole {
         if name == OUTPUT {
             return Self::Output;
         }
-        if EMBEDDINGS.contains(&name) {
+        if is_embedding(name) {
             return Self::Embedding;
         }
         ROLES.iter().find(|(part, _)| name.contains(part)).map_or(Self::Other, |(_, role)| *role)
@@ -173,7 +206,7 @@ pub fn fit(wanted: &'static BlockFormat, columns: u64) -> TypeChoice {
 /// True if llama-quantize refuses to quantize a tensor to this type without importance weights. It never asks for those of
 /// embeddings and output, which importance matrices lack.
 pub fn needs_importance(scheme: &GgufScheme, name: &str, format: &BlockFormat) -> bool {
-    scheme.needs_importance() && format == scheme.format && name != OUTPUT && !EMBEDDINGS.contains(&name)
+    scheme.needs_importance() && format == scheme.format && name != OUTPUT && !is_embedding(name)
 }
 
 /// Chooses the types of all tensors of a model. Tensors are names and shapes in the order of [`place`].

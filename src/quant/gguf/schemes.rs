@@ -1,7 +1,10 @@
 //! The schemes that users choose for GGUF files.
 
 use super::mixes::{self, Mix};
-use super::{IQ4_NL, IQ4_XS, MXFP4, NVFP4, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, TQ1_0, TQ2_0};
+use super::{
+    BF16, F16, F32, IQ4_NL, IQ4_XS, MXFP4, NVFP4, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, TQ1_0,
+    TQ2_0,
+};
 use crate::blocks::BlockFormat;
 
 /// A way to quantize a model to a GGUF file.
@@ -55,6 +58,9 @@ const fn mix(name: &'static str, file_type: u32, format: &'static BlockFormat, m
 
 /// All schemes. The numbers are those of `llama_ftype` (llama.cpp, `include/llama.h`).
 pub static GGUF_SCHEMES: &[GgufScheme] = &[
+    pure("f32", Some(0), F32),
+    pure("f16", Some(1), F16),
+    pure("bf16", Some(32), BF16),
     pure("q4_0", Some(2), Q4_0),
     pure("q4_1", Some(3), Q4_1),
     pure("q5_0", Some(8), Q5_0),

@@ -295,7 +295,7 @@ fn name(tensor: &TensorReport, spread: Option<&usize>) -> String {
 fn types(tensor: &TensorReport) -> String {
     let from = escape(&tensor.type_name());
     match tensor.kept {
-        _ if tensor.is_converted => format!("{from} → {}", tensor.new_type_name()),
+        _ if tensor.is_converted || tensor.has_new_type() => format!("{from} → {}", tensor.new_type_name()),
         Some(KeptReason::Already) => format!("already {from}"),
         _ => format!("{from}, copied"),
     }

@@ -19,7 +19,6 @@ use experts::ExpertCount;
 use located::Located;
 use shapes::{assembled_shape, flattened, head_size};
 use table::{BIAS, GENERATED, HeadCount, MODEL_TYPES, ModelType, RowValues, WEIGHT};
-#[cfg_attr(not(test), expect(unused_imports, reason = "nothing writes models yet"))]
 pub(crate) use to_gguf::to_gguf;
 pub(crate) use to_gguf::{GgufSource, GgufTensor};
 pub(crate) use values::MetadataValue;

@@ -36,7 +36,6 @@ pub(crate) enum GgufSource {
 
 impl GgufSource {
     /// The indices, in the order in which the values follow each other.
-    #[cfg_attr(not(test), expect(dead_code, reason = "nothing writes models yet"))]
     pub(crate) fn tensors(&self) -> &[usize] {
         match self {
             Self::Stored(tensor) | Self::Disassembled { tensor, .. } => std::slice::from_ref(tensor),
@@ -45,7 +44,6 @@ impl GgufSource {
     }
 
     /// True if each value is one more than the stored value, in float32.
-    #[cfg_attr(not(test), expect(dead_code, reason = "nothing writes models yet"))]
     pub(crate) fn adds_one(&self) -> bool {
         matches!(self, Self::Disassembled { assembly, .. } if assembly.is_less_one)
     }
@@ -62,7 +60,6 @@ const EXPERT_COUNTS: [&str; 3] = ["num_experts", "num_local_experts", "n_routed_
 /// it is; null is no value. `tensors` has names, which are unique, and row-major shapes.
 ///
 /// A stack of experts has the place of the first of them.
-#[cfg_attr(not(test), expect(dead_code, reason = "nothing writes models yet"))]
 pub(crate) fn to_gguf(
     model_type: &str,
     config: &dyn Fn(&str) -> Option<MetadataValue>,

@@ -30,7 +30,7 @@ pub(crate) use change::{Change, ModelLayout, QuantizedTensor, TensorChange};
 pub(crate) use graph::{Dequantization, ModelGraph, TensorRole};
 pub(crate) use uses::WeightUse;
 
-use super::super::{Container, Contents, FileLayout, Form, FormatInfo, Metadata, NewTensors};
+use super::super::{Container, Contents, FileLayout, Form, FormatInfo, Metadata, NewMetadata, NewTensors};
 use super::protobuf::{MessageFields, Value};
 use super::{DATA_TYPE, MAX_PAIRS, TensorMessage};
 use crate::dtype::Dtype;
@@ -55,7 +55,7 @@ impl Container for OnnxModel {
             has_fortran_order: false,
             metadata: Metadata::Plain,
             is_changed_only: true,
-            is_read_only: false,
+            is_on_request: false,
             shards: None,
         }
     }
@@ -94,12 +94,7 @@ impl Container for OnnxModel {
         contents.map_err(|error| self.explain(file, error))
     }
 
-    fn lay_out(
-        &self,
-        _tensors: &dyn NewTensors,
-        _metadata: Option<&[(String, String)]>,
-        _threads: usize,
-    ) -> Result<FileLayout> {
+    fn lay_out(&self, _tensors: &dyn NewTensors, _metadata: &NewMetadata, _threads: usize) -> Result<FileLayout> {
         Err(Error::new("a .onnx file holds a graph, which can only come from another model")
             .remedy("name an output that ends in .safetensors"))
     }

@@ -158,6 +158,11 @@ impl BlockDecoder {
         is_plain.then(|| (self.sources[0].part, self.sources[0].format))
     }
 
+    /// True if the weight is one stored tensor, in the order of its values.
+    pub(super) fn is_stored_in_order(&self) -> bool {
+        self.assembly == Assembly::default()
+    }
+
     /// The number of rows that are best decoded together.
     pub(super) fn row_alignment(&self) -> u64 {
         let has_tiles = self.assembly.is_transposed || self.assembly.first_is_transposed;

@@ -1,0 +1,142 @@
+//! Lays out a new file: keys, the table of tensors, and the places of their bytes.
+
+use super::super::names::NameHashes;
+use super::super::{FileLayout, Form, NewTensor, NewTensors, Placement};
+use super::header::MAX_RANK;
+use super::{ALIGNMENT, Gguf, MAGIC};
+use crate::blocks::{BlockFormat, FORMATS};
+use crate::container::layout::too_long;
+use crate::container::{Container, NewMetadata};
+use crate::error::{Error, Result};
+use crate::kernel::Storage;
+
+/// Version of the files that tcast writes.
+const VERSION: u32 = 3;
+/// Multiple at which tensors start, unless a key names another.
+const DEFAULT_ALIGNMENT: u64 = 32;
+/// Maximum length of the name of a tensor in builds of ggml for `ComfyUI`; others have 63.
+const MAX_NAME: usize = 127;
+
+/// A key of a file, with its value as stored: the number of its type, then the value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[doc(hidden)]
+pub struct GgufKey {
+    pub name: String,
+    pub value: Vec<u8>,
+}
+
+impl GgufKey {
+    fn new(name: &str, kind: u32, value: &[u8]) -> Self {
+        Self { name: name.to_owned(), value: [&kind.to_le_bytes(), value].concat() }
+    }
+
+    pub(crate) fn uint16(name: &str, value: u16) -> Self {
+        Self::new(name, 2, &value.to_le_bytes())
+    }
+
+    pub(crate) fn uint32(name: &str, value: u32) -> Self {
+        Self::new(name, 4, &value.to_le_bytes())
+    }
+
+    pub(crate) fn int32(name: &str, value: i32) -> Self {
+        Self::new(name, 5, &value.to_le_bytes())
+    }
+
+    pub(crate) fn text(name: &str, value: &str) -> Self {
+        Self::new(name, 8, &[&(value.len() as u64).to_le_bytes(), value.as_bytes()].concat())
+    }
+
+    /// Returns a key whose value is a list of int32.
+    pub(crate) fn int32s(name: &str, values: &[i32]) -> Self {
+        let list = 5_u32.to_le_bytes().into_iter().chain((values.len() as u64).to_le_bytes());
+        let value: Vec<u8> = list.chain(values.iter().flat_map(|value| value.to_le_bytes())).collect();
+        Self::new(name, 9, &value)
+    }
+}
+
+/// Lays out a file with these tensors, in this order.
+pub(super) fn lay_out(tensors: &dyn NewTensors, metadata: &NewMetadata) -> Result<FileLayout> {
+    let keys = &metadata.keys;
+    let alignment = alignment_of(keys)?;
+    let mut header = Vec::new();
+    header.extend(MAGIC);
+    header.extend(VERSION.to_le_bytes());
+    header.extend((tensors.count() as u64).to_le_bytes());
+    header.extend((keys.len() as u64).to_le_bytes());
+    for GgufKey { name, value } in keys {
+        put_text(&mut header, name);
+        header.extend(value);
+    }
+    let mut places = Vec::with_capacity(tensors.count());
+    let mut names = NameHashes::with_capacity(tensors.count());
+    let mut end = 0_u64;
+    for tensor in (0..tensors.count()).map(|at| tensors.get(at)) {
+        names.add(&tensor.name);
+        let (format, bytes) = stored(&tensor).map_err(|error| error.in_tensor(&tensor.name))?;
+        let shape = if tensor.shape.is_empty() { &[1] } else { tensor.shape };
+        put_text(&mut header, &tensor.name);
+        header.extend((shape.len() as u32).to_le_bytes());
+        shape.iter().rev().for_each(|length| header.extend(length.to_le_bytes()));
+        header.extend(format.id.to_le_bytes());
+        header.extend(end.to_le_bytes());
+        let form = Form::Numbers(Storage::packed(tensor.dtype));
+        let next = end.checked_add(bytes).ok_or_else(too_long)?;
+        places.push(Placement { form, range: end..next, crc: None });
+        end = next.checked_next_multiple_of(alignment).ok_or_else(too_long)?;
+    }
+    if let Some(name) = names.repeated((0..tensors.count()).map(|at| tensors.get(at).name)) {
+        return Err(Error::new("two tensors have this name").in_tensor(&name));
+    }
+    let start = (header.len() as u64).next_multiple_of(alignment);
+    header.resize(start as usize, 0);
+    let len = start.checked_add(end).ok_or_else(too_long)?;
+    let mut literals = vec![(0, header)];
+    for Placement { range, .. } in &mut places {
+        *range = start + range.start..start + range.end;
+        let padding = (range.end - start).next_multiple_of(alignment) - (range.end - start);
+        if padding > 0 {
+            literals.push((range.end, vec![0; padding as usize]));
+        }
+    }
+    Ok(FileLayout { literals, places, len })
+}
+
+/// Returns the multiple at which tensors start.
+fn alignment_of(keys: &[GgufKey]) -> Result<u64> {
+    let Some(key) = keys.iter().find(|key| key.name == ALIGNMENT) else { return Ok(DEFAULT_ALIGNMENT) };
+    let number = match *key.value {
+        [4, 0, 0, 0, a, b, c, d] => Some(u64::from(u32::from_le_bytes([a, b, c, d]))),
+        _ => None,
+    };
+    // Between any two tensors there may be as many bytes, which are held in memory.
+    let number = number.filter(|number| number.is_power_of_two() && (8..=1 << 16).contains(number));
+    number.ok_or_else(|| Error::new(format!("the key {ALIGNMENT} is not a power of two from 8 to 65536")))
+}
+
+/// Returns the type and the size of a tensor.
+fn stored(tensor: &NewTensor) -> Result<(&'static BlockFormat, u64)> {
+    let refuse = |what: String| Err(Error::new(what));
+    let shape = tensor.shape;
+    if tensor.name.len() > MAX_NAME {
+        return refuse(format!("the name has {} bytes; a .gguf file allows {MAX_NAME}", tensor.name.len()));
+    }
+    if shape.len() as u64 > u64::from(MAX_RANK) {
+        return refuse(format!("{} dimensions; a .gguf file allows {MAX_RANK}", shape.len()));
+    }
+    if shape.contains(&0) {
+        return refuse(format!("its shape {shape:?} has no elements, which a .gguf file does not allow"));
+    }
+    let plain = || FORMATS.iter().find(|format| format.dtype == Some(tensor.dtype));
+    let format = tensor.blocks.or_else(plain).ok_or_else(|| Gguf.refusal(tensor.dtype, true))?;
+    let columns = shape.last().copied().unwrap_or(1);
+    let count = shape.iter().try_fold(1_u64, |count, length| count.checked_mul(*length)).ok_or_else(too_long)?;
+    match format.size(count).filter(|_| columns.is_multiple_of(format.elements)) {
+        Some(bytes) => Ok((format, bytes)),
+        None => refuse(format!("its rows of {columns} are not whole blocks of {}", format.name)),
+    }
+}
+
+fn put_text(header: &mut Vec<u8>, text: &str) {
+    header.extend((text.len() as u64).to_le_bytes());
+    header.extend(text.as_bytes());
+}

@@ -1,0 +1,189 @@
+//! The keys of a new GGUF file: those of another one, and those that describe its types.
+
+use super::importance::ImportanceFile;
+use crate::container::gguf::names::MetadataValue;
+use crate::container::gguf::{first_number, list_length};
+use crate::container::{self, ARCHITECTURE, GgufKey, Input};
+use crate::error::{Error, Kind, Result};
+use crate::text::shorten;
+use std::path::Path;
+
+/// The key for the version of ggml's block formats.
+const VERSION: &str = "general.quantization_version";
+/// The key for llama.cpp's number of a type or mix.
+const FILE_TYPE: &str = "general.file_type";
+/// The start of a key for the shape of a tensor whose table has another.
+const ORIGINAL_SHAPE: &str = "comfy.gguf.orig_shape.";
+/// The start of the keys of parts.
+const SPLIT: &str = "split.";
+/// The start of the keys about an importance matrix.
+const IMATRIX: &str = "quantize.imatrix.";
+/// The version of the formats that tcast writes.
+const CURRENT: u32 = 2;
+/// Maximum length of the texts about an importance matrix, as in llama.cpp.
+const MAX_TEXT: usize = 127;
+
+/// The facts about a language model that its types depend on: see [`LanguageModel`](crate::quant::gguf::language::LanguageModel).
+pub(super) struct OwnedFacts {
+    pub architecture: String,
+    pub layers: u64,
+    pub experts: u64,
+    pub heads: u64,
+    pub key_heads: u64,
+}
+
+/// A GGUF that has the keys of a new file.
+pub(super) enum KeySource<'a> {
+    /// The input.
+    Input(&'a Input),
+    /// Another file.
+    Donor(Box<Input>),
+}
+
+impl<'a> KeySource<'a> {
+    /// Takes the keys of the first file of the input.
+    pub(super) fn of(input: &'a Input) -> Self {
+        Self::Input(input)
+    }
+
+    /// Opens a file, which must be a GGUF, and the first of its parts if it is split.
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let input = container::probe(path)?;
+        if input.container.format_info().extension != container::GGUF.format_info().extension {
+            let error = Error::new("is not a GGUF file, from which metadata can be taken").in_file(path);
+            return Err(error.remedy("name a .gguf file of the same model, in any of its types"));
+        }
+        if input.contents.value("split.no").is_some_and(|number| number != "0") {
+            return Err(Error::new("is not the first part of its model, which has the metadata").in_file(path));
+        }
+        Ok(Self::Donor(Box::new(input)))
+    }
+
+    fn input(&self) -> &Input {
+        match self {
+            Self::Input(input) => input,
+            Self::Donor(input) => input,
+        }
+    }
+
+    fn error(&self, what: impl Into<String>) -> Error {
+        Error::new(what).in_file(self.input().path())
+    }
+
+    /// Returns the error for a file that describes another model.
+    pub(super) fn other_model(&self, what: &str) -> Error {
+        let error = self.error(format!("describes another model: it {what}"));
+        error.remedy("name a .gguf file of the same model, in any of its types")
+    }
+
+    pub(super) fn architecture(&self) -> Result<&str> {
+        let named = self.input().contents.value(ARCHITECTURE);
+        named.ok_or_else(|| {
+            let error = self.error(format!("has no {ARCHITECTURE}, which readers of GGUF files need"));
+            error.of(Kind::NoKeys)
+        })
+    }
+
+    /// Refuses a file that describes another model than one of this architecture and with this number of layers.
+    pub(super) fn check(&self, architecture: &str, layers: Option<MetadataValue>) -> Result<()> {
+        let own = self.architecture()?;
+        if own != architecture {
+            return Err(self.other_model(&format!("is of the architecture {}, not {architecture}", shorten(own))));
+        }
+        let count = self.number(&format!("{architecture}.block_count"));
+        match (layers, count) {
+            (Some(MetadataValue::Integer(layers)), Some(count)) if layers != count => {
+                Err(self.other_model(&format!("has {count} layers, not {layers}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns a key that is a number.
+    fn number(&self, key: &str) -> Option<u64> {
+        self.input().contents.value(key)?.parse().ok()
+    }
+
+    /// Returns the bytes of the value of a key, with its type.
+    fn bytes(&self, key: &str) -> Option<&[u8]> {
+        let (_, range) = self.input().contents.keys.iter().find(|(name, _)| name == key)?;
+        Some(&self.input().files[0][range.clone()])
+    }
+
+    /// Returns the number of tokens of the tokenizer.
+    pub(super) fn tokens(&self) -> Option<u64> {
+        list_length(self.bytes("tokenizer.ggml.tokens")?)
+    }
+
+    /// Returns the facts about a language model that its types depend on.
+    pub(super) fn facts(&self, architecture: &str) -> OwnedFacts {
+        let number = |key: &str| {
+            let key = format!("{architecture}.{key}");
+            // A list has a number for each layer, and that of the first one counts.
+            self.number(&key).or_else(|| first_number(self.bytes(&key)?))
+        };
+        let heads = number("attention.head_count").unwrap_or_default();
+        OwnedFacts {
+            architecture: architecture.to_owned(),
+            layers: number("block_count").unwrap_or_default(),
+            experts: number("expert_count").unwrap_or_default(),
+            heads,
+            key_heads: number("attention.head_count_kv").unwrap_or(heads),
+        }
+    }
+
+    /// True if the file gives the shape of a tensor, whose table has another.
+    pub(super) fn has_original_shape(&self, name: &str) -> bool {
+        let mut keys = self.input().contents.keys.iter();
+        keys.any(|(key, _)| key.strip_prefix(ORIGINAL_SHAPE) == Some(name))
+    }
+
+    /// Returns all keys but those about its own types and parts.
+    pub(super) fn keys(&self) -> Result<Vec<GgufKey>> {
+        let input = self.input();
+        let is_own = |key: &str| {
+            [SPLIT, IMATRIX].iter().any(|start| key.starts_with(start)) || [VERSION, FILE_TYPE].contains(&key)
+        };
+        let keys = input.contents.keys.iter().filter(|(key, _)| !is_own(key));
+        let key = |(name, range): &(String, std::ops::Range<usize>)| {
+            let file = &input.files[0];
+            file.prefetch(range.clone()).map_err(|error| error.in_file(input.path()))?;
+            Ok(GgufKey { name: name.clone(), value: file[range.clone()].to_vec() })
+        };
+        keys.map(key).collect()
+    }
+}
+
+/// Returns the keys of a diffusion model.
+pub(super) fn of_diffusion(architecture: &str) -> Vec<GgufKey> {
+    vec![GgufKey::text(ARCHITECTURE, architecture)]
+}
+
+/// Returns the key for the shape of a tensor whose table has another.
+pub(super) fn original_shape(name: &str, shape: &[u64]) -> GgufKey {
+    let lengths: Vec<i32> = shape.iter().map(|length| i32::try_from(*length).unwrap_or(i32::MAX)).collect();
+    GgufKey::int32s(&format!("{ORIGINAL_SHAPE}{name}"), &lengths)
+}
+
+/// Adds the keys about types to those of a model, as llama-quantize writes them.
+pub(super) fn finished(
+    mut keys: Vec<GgufKey>,
+    file_type: Option<u32>,
+    importance: Option<&ImportanceFile>,
+) -> Vec<GgufKey> {
+    keys.push(GgufKey::uint32(VERSION, CURRENT));
+    keys.extend(file_type.map(|number| GgufKey::uint32(FILE_TYPE, number)));
+    if let Some(importance) = importance {
+        let text = |name: &str, text: &str| {
+            let end = (0..=MAX_TEXT.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default();
+            GgufKey::text(&format!("{IMATRIX}{name}"), &text[..end])
+        };
+        keys.push(text("file", &importance.path.to_string_lossy()));
+        keys.extend(importance.dataset.as_deref().map(|dataset| text("dataset", dataset)));
+        let count = u32::try_from(importance.names().count()).unwrap_or(u32::MAX);
+        keys.push(GgufKey::uint32(&format!("{IMATRIX}entries_count"), count));
+        let chunks = importance.chunks.filter(|chunks| *chunks > 0);
+        keys.extend(chunks.map(|chunks| GgufKey::uint32(&format!("{IMATRIX}chunks_count"), chunks)));
+    }
+    keys
+}

@@ -1,0 +1,371 @@
+//! Plans a GGUF file: which tensors it has, their types, and its keys.
+//!
+//! `model` finds the tensors of the new file in a GGUF, in a language model of Hugging Face or in a diffusion model;
+//! `keys` makes its keys, and `importance` reads importance matrices. The types follow the rules of llama.cpp and
+//! `ComfyUI-GGUF` ([`crate::quant::gguf`]), unless options name others.
+
+mod importance;
+mod keys;
+mod model;
+
+use super::dequantize::Recoding;
+use super::few::Few;
+use super::quantization::{CodesSource, Quantization, WeightRows, WeightValues};
+use super::step::Step;
+use super::weights::{GgufContents, NewForm, Weights};
+use crate::blocks::{BlockFormat, FORMATS};
+use crate::dtype::Dtype;
+use crate::error::{Error, Kind, Result};
+use crate::options::{GgufOptions, TensorOptions};
+use crate::quant::gguf::{GgufScheme, KeptRule, TypeChoice, language};
+use crate::quant::{
+    Arithmetic, BlockWeightEncoder, CodeKind, FoundWeight, Grid, Group, Role, RowMap, Scheme, WeightEncoder,
+};
+use crate::read::{LogicalCheckpoint, SourceTensor};
+use crate::select::{KeptReason, Pattern};
+use crate::text::{counted, first_few, shorten};
+use importance::ImportanceFile;
+use model::{GgufModel, NewWeight, WeightOrigin};
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A GGUF file to plan.
+pub(crate) struct GgufRequest<'r> {
+    /// The scheme of the weights that no rule names; `None` if they keep their types.
+    pub scheme: Option<&'static GgufScheme>,
+    /// Patterns of names, and the scheme of the tensors that match, or `None` to keep them.
+    pub rules: Vec<(&'r Pattern, Option<&'static GgufScheme>)>,
+    pub tensors: &'r TensorOptions,
+    pub options: &'r GgufOptions,
+    /// The file with the importance of the columns of weights.
+    pub imatrix: Option<&'r Path>,
+    /// True if the weights become plain floats, and no codes may be decoded.
+    pub is_cast: bool,
+}
+
+/// Returns the format of plain numbers of a type.
+fn plain_format(dtype: Dtype) -> Option<&'static BlockFormat> {
+    FORMATS.iter().find(|format| format.dtype == Some(dtype))
+}
+
+/// The type of a tensor of the new file, and the reason if it is not the requested one.
+#[derive(Clone, Copy)]
+struct ChosenType {
+    /// `None` for the type that the tensor has.
+    format: Option<&'static BlockFormat>,
+    kept: Option<KeptReason>,
+    /// The requested format, if its rows are no whole blocks of it.
+    wanted: Option<&'static BlockFormat>,
+}
+
+impl<'a> Recoding<'a> {
+    /// Plans a GGUF file.
+    ///
+    /// # Errors
+    /// When the model is none that tcast can describe to the readers of GGUF files, a name has no counterpart there, or a
+    /// type is impossible.
+    pub(crate) fn gguf(logical: &LogicalCheckpoint<'a>, request: &GgufRequest) -> Result<Self> {
+        let in_file = |error: Error| error.in_file(&logical.source.path);
+        let model = GgufModel::new(logical, request.options).map_err(in_file)?;
+        let importance = request.imatrix.map(ImportanceFile::read).transpose()?;
+        let planner = GgufPlanner { logical, request, model: &model, importance: importance.as_ref() };
+        let chosen = planner.choose().map_err(in_file)?;
+        let mut weights = Weights::default();
+        let mut used: HashSet<usize> = HashSet::new();
+        let (facts, notes) = (model.facts.clone(), planner.notes(&chosen));
+        for (tensor, chosen) in model.tensors.iter().zip(&chosen) {
+            let added = planner.add(tensor, *chosen, &mut weights, &mut used);
+            added.map_err(|error| in_file(error.in_tensor(&tensor.source_name(logical))))?;
+        }
+        let unused = logical.places.iter().enumerate().filter(|(at, _)| !used.contains(at));
+        unused.for_each(|(_, place)| weights.leave_out(*place));
+        let file_type = request.scheme.map_or_else(|| model.file_type(logical), |scheme| scheme.file_type);
+        let keys = keys::finished(model.keys.clone(), file_type, importance.as_ref());
+        weights.gguf = Some(GgufContents { keys, order: model.order, facts, notes });
+        let files = request.options.metadata_from.iter().map(PathBuf::as_path).chain(request.imatrix);
+        let files = files.map(Path::to_owned).collect();
+        Ok(Self { weights, files, ..Self::default() })
+    }
+}
+
+struct GgufPlanner<'p, 'a> {
+    logical: &'p LogicalCheckpoint<'a>,
+    request: &'p GgufRequest<'p>,
+    model: &'p GgufModel,
+    importance: Option<&'p ImportanceFile>,
+}
+
+impl<'a> GgufPlanner<'_, 'a> {
+    /// Chooses the type of each tensor.
+    fn choose(&self) -> Result<Vec<ChosenType>> {
+        let GgufModel { tensors, rules, .. } = self.model;
+        let shapes: Vec<(&str, &[u64])> = tensors.iter().map(|tensor| (&*tensor.name, &*tensor.shape)).collect();
+        let choices = match self.request.scheme {
+            Some(scheme) => rules.choose(scheme, &shapes)?.into_iter().map(Some).collect(),
+            None => vec![None; tensors.len()],
+        };
+        let TensorOptions { include, exclude, .. } = self.request.tensors;
+        self.check_patterns()?;
+        let mut chosen = Vec::with_capacity(tensors.len());
+        for (tensor, choice) in tensors.iter().zip(choices) {
+            let old = tensor.source_name(self.logical);
+            let matches = |pattern: &Pattern| pattern.matches(&tensor.name) || pattern.matches(&old);
+            let is_left_out = !include.is_empty() && !include.iter().any(matches) || exclude.iter().any(matches);
+            let rule = self.request.rules.iter().find(|(pattern, _)| matches(pattern));
+            let kept = |reason| ChosenType { format: tensor.unquantized, kept: Some(reason), wanted: None };
+            chosen.push(match rule.map(|(_, scheme)| *scheme) {
+                _ if !tensor.is_floating => kept(KeptReason::NotFloating),
+                _ if tensor.is_wide => kept(KeptReason::OtherFloat),
+                _ if is_left_out => kept(KeptReason::LeftOut),
+                Some(None) => kept(KeptReason::LeftOut),
+                Some(Some(scheme)) => {
+                    let columns = tensor.shape.last().copied().unwrap_or(1);
+                    Self::typed(tensor, rules.fit(scheme.format, columns))
+                }
+                None => match choice {
+                    None => kept(KeptReason::Already),
+                    Some(TypeChoice::Kept(rule)) => kept(reason_of(rule, &tensor.name)),
+                    Some(choice) => Self::typed(tensor, choice),
+                },
+            });
+        }
+        Ok(chosen)
+    }
+
+    /// Refuses patterns that match no tensor, by its old or its new name.
+    fn check_patterns(&self) -> Result<()> {
+        let TensorOptions { include, exclude, allow_unmatched, .. } = self.request.tensors;
+        let rules = self.request.rules.iter().map(|(pattern, _)| ("rule", *pattern));
+        let all = include.iter().map(|pattern| ("include", pattern)).chain(exclude.iter().map(|it| ("exclude", it)));
+        let is_met = |pattern: &Pattern| {
+            let mut tensors = self.model.tensors.iter();
+            tensors.any(|tensor| pattern.matches(&tensor.name) || pattern.matches(&tensor.source_name(self.logical)))
+        };
+        let mut unmet = all.chain(rules).filter(|(_, pattern)| !is_met(pattern));
+        match unmet.next().filter(|_| !allow_unmatched) {
+            Some((option, pattern)) => {
+                let error = Error::usage(format!("the pattern '{pattern}' matches no tensor"));
+                Err(error.without(option))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the type of a tensor that is quantized.
+    fn typed(tensor: &NewWeight, choice: TypeChoice) -> ChosenType {
+        match choice {
+            TypeChoice::Kept(_) => ChosenType { format: tensor.unquantized, kept: None, wanted: None },
+            TypeChoice::Stored(format) => ChosenType { format: Some(format), kept: None, wanted: None },
+            TypeChoice::Fallback { wanted, stored } => {
+                ChosenType { format: Some(stored), kept: None, wanted: Some(wanted) }
+            }
+        }
+    }
+
+    /// Describes the weights whose type is not the requested one.
+    fn notes(&self, chosen: &[ChosenType]) -> Vec<String> {
+        let mut counts: BTreeMap<[&str; 2], Vec<&str>> = BTreeMap::new();
+        for (tensor, chosen) in self.model.tensors.iter().zip(chosen) {
+            if let (Some(wanted), Some(stored)) = (chosen.wanted, chosen.format) {
+                counts.entry([wanted.name, stored.name]).or_default().push(&tensor.name);
+            }
+        }
+        let note = |([wanted, stored], names): ([&str; 2], Vec<&str>)| {
+            let examples = first_few(names.iter().copied(), 2);
+            let (count, verb, their) = match names.len() {
+                1 => ("1 weight".to_owned(), "becomes", "its"),
+                many => (counted(many as u64, "weight"), "become", "their"),
+            };
+            format!("{count} {verb} {stored}, because {their} rows are not whole blocks of {wanted}: {examples}")
+        };
+        let mut notes: Vec<String> = counts.into_iter().map(note).collect();
+        if let Some(importance) = self.importance {
+            let names: HashSet<&str> = self.model.tensors.iter().map(|tensor| &*tensor.name).collect();
+            let unknown: Vec<&str> = importance.names().filter(|name| !names.contains(name)).collect();
+            if !unknown.is_empty() {
+                let entries = if unknown.len() == 1 { "entry" } else { "entries" };
+                notes.push(format!(
+                    "the importance matrix has {} {entries} for tensors that the model does not have, such as '{}'",
+                    unknown.len(),
+                    shorten(unknown[0])
+                ));
+            }
+        }
+        notes
+    }
+
+    /// Adds the step for a tensor of the new file. `used` receives the stored tensors that it needs.
+    fn add(
+        &self,
+        tensor: &NewWeight,
+        chosen: ChosenType,
+        weights: &mut Weights<'a>,
+        used: &mut HashSet<usize>,
+    ) -> Result<()> {
+        match &tensor.origin {
+            WeightOrigin::Stored(at) => {
+                used.insert(*at);
+                self.add_stored(tensor, *at, chosen, weights)
+            }
+            WeightOrigin::Coded(number) => {
+                let weight = &self.logical.found.weights[*number];
+                used.insert(weight.parts[0].1);
+                self.add_coded(tensor, weight, chosen, weights, used)
+            }
+            WeightOrigin::Gathered { sources, rows, adds_one } => {
+                used.extend(sources);
+                let stored = |at: &usize| self.logical.tensors[*at].dtype.filter(|dtype| dtype.is_weight());
+                let dtype = stored(&sources[0]).ok_or_else(|| {
+                    Error::new("is made of several tensors, which must be float32, bfloat16 or float16")
+                })?;
+                if sources.iter().any(|at| stored(at) != Some(dtype)) {
+                    return Err(Error::new("is made of several tensors, whose types differ"));
+                }
+                let format = chosen.format.or(plain_format(dtype)).expect("weights have a type");
+                let encoder = self.encoder(tensor, format, dtype)?.adding_one(*adds_one);
+                let values = WeightValues::Gathered(Arc::clone(rows));
+                let tensors = sources.iter().map(|at| self.logical.stored(*at)).collect();
+                let step = Self::encode(tensor, (tensors, values), encoder, CodesSource::COMPUTED, chosen.kept);
+                // The other experts of a stack are used, and have no place of their own.
+                sources[1..].iter().for_each(|at| weights.leave_out(self.logical.places[*at]));
+                weights.replace(self.logical.places[sources[0]], step);
+                Ok(())
+            }
+        }
+    }
+
+    fn add_stored(&self, tensor: &NewWeight, at: usize, chosen: ChosenType, weights: &mut Weights<'a>) -> Result<()> {
+        let (place, stored) = (self.logical.places[at], self.logical.tensors[at].dtype);
+        let to = match chosen.format {
+            Some(format) if format.dtype.is_none() => {
+                let dtype = stored.filter(|dtype| dtype.is_floating() && dtype.bits() <= 32);
+                let dtype = dtype.ok_or_else(|| Error::new(not_a_weight(stored)).of(Kind::Unconvertible))?;
+                let encoder = self.encoder(tensor, format, dtype)?;
+                let source = (Few::One(self.logical.stored(at)), WeightValues::Rows(0));
+                let step = Self::encode(tensor, source, encoder, CodesSource::COMPUTED, None);
+                weights.replace(place, step);
+                return Ok(());
+            }
+            Some(format) => format.dtype.filter(|dtype| Some(*dtype) != stored),
+            None => None,
+        };
+        let kept = chosen.kept.or_else(|| to.is_none().then_some(KeptReason::Already));
+        weights.store(place, NewForm { name: tensor.name.clone(), shape: tensor.shape.clone(), to, kept });
+        Ok(())
+    }
+
+    /// Adds a weight that is quantized in the input.
+    fn add_coded(
+        &self,
+        tensor: &NewWeight,
+        weight: &FoundWeight,
+        chosen: ChosenType,
+        weights: &mut Weights<'a>,
+        used: &mut HashSet<usize>,
+    ) -> Result<()> {
+        let parts = LogicalCheckpoint::value_parts(weight);
+        let place = self.logical.places[parts[0].1];
+        let own = weight.parameters.blocks.as_ref().map(|blocks| blocks.formats[0]);
+        if self.request.is_cast {
+            let what = "holds codes and scales, and no values";
+            return Err(Error::new(what).of(Kind::InBlocks));
+        }
+        let decoder = self.logical.decoder(weight, Dtype::Float32, Arithmetic::Library)?;
+        let format = match chosen.format.or(own) {
+            Some(format) => format,
+            None if self.request.scheme.is_none() => same_format(&decoder.grid())?,
+            None => plain_format(self.logical.default_target()).expect("weights are decoded to floats"),
+        };
+        self.logical.check_parts(&decoder, &parts)?;
+        let is_same = own == Some(format) && decoder.is_stored_in_order();
+        let sources = parts.iter().map(|(_, part)| self.logical.stored(*part)).collect();
+        for (role, part) in &weight.parts[1..] {
+            // Blocks that stay as they are keep the scales of their tensor.
+            if is_same && matches!(role, Role::GlobalScale | Role::Activation) {
+                used.insert(*part);
+                let stored = self.logical.tensors[*part];
+                let new = NewForm {
+                    name: stored.name.to_owned(),
+                    shape: stored.shape.to_vec(),
+                    to: None,
+                    kept: Some(KeptReason::Already),
+                };
+                weights.store(self.logical.places[*part], new);
+            }
+        }
+        let encoder = if is_same {
+            BlockWeightEncoder::copying(format, &tensor.shape)
+                .map_err(|why| Error::new(format!("cannot be copied: {why}")))?
+        } else {
+            self.encoder(tensor, format, Dtype::Float32)?
+        };
+        let codes = if is_same { CodesSource::Copied } else { CodesSource::COMPUTED };
+        let values = WeightValues::Coded(Arc::new(decoder), RowMap::ALL);
+        weights.replace(place, Self::encode(tensor, (sources, values), encoder, codes, None));
+        Ok(())
+    }
+
+    fn encoder(&self, tensor: &NewWeight, format: &'static BlockFormat, dtype: Dtype) -> Result<BlockWeightEncoder> {
+        let refuse = |why| Error::new(format!("cannot become {}: {why}", format.name)).of(Kind::Unconvertible);
+        let encoder = BlockWeightEncoder::new(format, &tensor.shape, dtype).map_err(refuse)?;
+        let weights = match self.importance.filter(|_| format.uses_importance()) {
+            Some(importance) => importance.of_tensor(&tensor.name, &tensor.shape)?,
+            None => None,
+        };
+        let scheme = self.request.scheme.filter(|_| weights.is_none());
+        if let Some(scheme) = scheme.filter(|scheme| language::needs_importance(scheme, &tensor.name, format)) {
+            let scheme = scheme.name;
+            let error = Error::new(format!("{scheme} needs the importance of its columns, which is not known"));
+            return Err(error.of(Kind::NoImportance));
+        }
+        Ok(encoder.with_importance(weights))
+    }
+
+    fn encode(
+        tensor: &NewWeight,
+        (sources, values): (Few<SourceTensor<'a>>, WeightValues),
+        encoder: BlockWeightEncoder,
+        codes: CodesSource<'a>,
+        kept: Option<KeptReason>,
+    ) -> Step<'a> {
+        let format = encoder.format().name;
+        let scheme = Scheme::find(format).map_or(format, |scheme| scheme.name);
+        let rows = WeightRows { sources, values, encoder: WeightEncoder::Blocks(Arc::new(encoder)) };
+        let mut step = Step::encode(Quantization { name: tensor.name.clone(), rows, scheme, codes });
+        step.kept = kept;
+        step
+    }
+}
+
+/// Returns the format that can hold the codes and scales of this grid; the result shows whether it does.
+fn same_format(grid: &Grid) -> Result<&'static BlockFormat> {
+    let name = match (grid.codes, grid.group) {
+        (CodeKind::Dtype(Dtype::Int8), _) if !grid.has_zero_points => "q8_0",
+        (CodeKind::Centered(4), _) => "q4_0",
+        (CodeKind::Dtype(Dtype::Float4E2M1), Some(Group::Neighbours(32))) => "mxfp4",
+        (CodeKind::Dtype(Dtype::Float4E2M1), Some(Group::Neighbours(16))) => "nvfp4",
+        _ => {
+            let error = Error::new(format!("no type of GGUF files has its codes and groups ({grid})"));
+            return Err(error.remedy("choose a scheme to quantize the weights again"));
+        }
+    };
+    Ok(GgufScheme::find(name).expect("the scheme is in the table").format)
+}
+
+/// Returns the reason for the report.
+fn reason_of(rule: KeptRule, name: &str) -> KeptReason {
+    match rule {
+        _ if name.ends_with("bias") => KeptReason::Bias,
+        _ if name.contains("norm") => KeptReason::Norm,
+        KeptRule::NotAWeight | KeptRule::Dimensions => KeptReason::NoMatrix,
+        KeptRule::Name(part) if part.contains("embd") => KeptReason::Embedding,
+        KeptRule::Name(part) if part.contains("gate_inp") => KeptReason::Router,
+        KeptRule::Name(_) => KeptReason::Library,
+    }
+}
+
+fn not_a_weight(stored: Option<Dtype>) -> String {
+    let dtype = stored.map_or("unknown", Dtype::name);
+    format!("its dtype is {dtype}, not float32, bfloat16 or float16")
+}

@@ -1,0 +1,376 @@
+//! The tensors of a new GGUF file, and the tensors of the input that they are made of.
+//!
+//! The input is a GGUF, whose tensors keep their names; a language model with the names of Hugging Face and the keys of
+//! another GGUF; or a diffusion model, which keeps its names without their prefix.
+
+use super::super::gathered::GatheredRows;
+use super::keys::{self, KeySource, OwnedFacts};
+use super::plain_format;
+use crate::blocks::BlockFormat;
+use crate::container::gguf::names::{GgufSource, MetadataValue, to_gguf};
+use crate::container::{ARCHITECTURE, GgufKey};
+use crate::dtype::Dtype;
+use crate::error::{Error, Kind, Result};
+use crate::options::{GgufOptions, Naming};
+use crate::plan::weights::TensorOrder;
+use crate::quant::gguf::diffusion::{self, DiffusionRefusal};
+use crate::quant::gguf::language::{self, LanguageModel};
+use crate::quant::gguf::{Architecture, GgufScheme, TypeChoice, Undetected, table_shape};
+use crate::read::{LogicalCheckpoint, Membership, ModelTensor};
+use crate::text::shorten;
+use serde_json::Value;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// The model that a new file describes.
+pub(super) struct GgufModel {
+    pub tensors: Vec<NewWeight>,
+    /// Its keys, without those about its types.
+    pub keys: Vec<GgufKey>,
+    pub rules: TypeRules,
+    /// Returns the order of a tensor in the file; `None` for the order of `tensors`.
+    pub order: Option<TensorOrder>,
+    pub facts: Vec<String>,
+}
+
+/// A tensor of a new file.
+pub(super) struct NewWeight {
+    pub name: String,
+    /// Row-major, as the table of tensors gives it.
+    pub shape: Vec<u64>,
+    pub origin: WeightOrigin,
+    /// False for integers, which are copied.
+    pub is_floating: bool,
+    /// True for float64, which is copied.
+    pub is_wide: bool,
+    /// The type if it is not quantized; `None` for the type that it has.
+    pub unquantized: Option<&'static BlockFormat>,
+}
+
+/// The origin of the values of a tensor, by indices of stored tensors.
+pub(super) enum WeightOrigin {
+    Stored(usize),
+    /// A weight that is quantized in the input, by its index among those.
+    Coded(usize),
+    /// The rows of one or several tensors in another order.
+    Gathered {
+        sources: Vec<usize>,
+        rows: Arc<GatheredRows>,
+        /// True if 1 is added to each value.
+        adds_one: bool,
+    },
+}
+
+/// The rules by which the types of tensors are chosen.
+pub(super) enum TypeRules {
+    /// Those of llama.cpp.
+    Language(OwnedFacts),
+    /// Those of `ComfyUI-GGUF`.
+    Diffusion(&'static Architecture),
+}
+
+impl TypeRules {
+    /// Chooses the type of each tensor.
+    pub(super) fn choose(&self, scheme: &GgufScheme, tensors: &[(&str, &[u64])]) -> Result<Vec<TypeChoice>> {
+        match self {
+            Self::Language(facts) => {
+                let OwnedFacts { ref architecture, layers, experts, heads, key_heads } = *facts;
+                let model = LanguageModel { architecture, layers, experts, heads, key_heads };
+                // The rules count weights in the order of the file.
+                let mut order: Vec<usize> = (0..tensors.len()).collect();
+                order.sort_by_key(|at| language::place(tensors[*at].0));
+                let ordered: Vec<(&str, &[u64])> = order.iter().map(|at| tensors[*at]).collect();
+                let choices = language::choose(scheme, &model, &ordered)?;
+                let mut by_place: Vec<(usize, TypeChoice)> = order.into_iter().zip(choices).collect();
+                by_place.sort_unstable_by_key(|(at, _)| *at);
+                Ok(by_place.into_iter().map(|(_, choice)| choice).collect())
+            }
+            Self::Diffusion(architecture) => architecture.choose(scheme, tensors).map_err(|refusal| {
+                let why = match refusal {
+                    DiffusionRefusal::NeedsImportance => "needs an importance matrix, which only language models have",
+                    DiffusionRefusal::IqType => "is a type that ComfyUI does not load",
+                };
+                Error::usage(format!("the scheme {} {why}", scheme.name)).remedy("choose q4_k_m or another scheme")
+            }),
+        }
+    }
+
+    /// Returns the type that is stored for a wanted one, in rows of this many columns.
+    pub(super) fn fit(&self, wanted: &'static BlockFormat, columns: u64) -> TypeChoice {
+        match self {
+            Self::Language(_) => language::fit(wanted, columns),
+            Self::Diffusion(_) => diffusion::fit(wanted, columns),
+        }
+    }
+}
+
+impl NewWeight {
+    /// Returns its name in the input, if one tensor has its values; otherwise its new name.
+    pub(super) fn source_name(&self, logical: &LogicalCheckpoint) -> String {
+        match &self.origin {
+            WeightOrigin::Stored(at) => logical.tensors[*at].name.to_owned(),
+            WeightOrigin::Coded(number) => logical.found.weights[*number].name.clone(),
+            WeightOrigin::Gathered { sources, .. } if sources.len() == 1 => logical.tensors[sources[0]].name.to_owned(),
+            WeightOrigin::Gathered { .. } => self.name.clone(),
+        }
+    }
+}
+
+/// A tensor of the input, and its origin.
+struct OldTensor<'m> {
+    name: &'m str,
+    shape: &'m [u64],
+    origin: WeightOrigin,
+    dtype: Option<Dtype>,
+}
+
+/// Returns the tensors of the input, without scales and other parts of weights.
+fn tensors_of<'m>(logical: &'m LogicalCheckpoint) -> Result<Vec<OldTensor<'m>>> {
+    let mut tensors = Vec::new();
+    for (at, membership, tensor) in logical.model_tensors() {
+        let (name, shape) = (tensor.name(), tensor.shape());
+        let origin = match (membership, tensor) {
+            (Membership::Codes(first), ModelTensor::Weight(_, weight)) => {
+                let mut all = logical.found.weights.iter().skip(first);
+                let number = first + all.position(|found| std::ptr::eq(found, weight)).unwrap_or_default();
+                WeightOrigin::Coded(number)
+            }
+            (Membership::Plain, _) => WeightOrigin::Stored(at),
+            _ => continue,
+        };
+        let dtype =
+            if let WeightOrigin::Stored(at) = origin { logical.tensors[at].dtype } else { Some(Dtype::Float32) };
+        if let WeightOrigin::Stored(at) = origin
+            && !logical.stored(at).is_plain()
+        {
+            return Err(Error::new("GGUF files are made from .safetensors and .gguf files").in_tensor(name));
+        }
+        tensors.push(OldTensor { name, shape, origin, dtype });
+    }
+    Ok(tensors)
+}
+
+impl GgufModel {
+    /// Returns llama.cpp's number for the type that most weights have; `None` if there is none.
+    pub(super) fn file_type(&self, logical: &LogicalCheckpoint) -> Option<u32> {
+        let mut counts: HashMap<&str, u64> = HashMap::new();
+        for tensor in self.tensors.iter().filter(|tensor| tensor.shape.len() > 1) {
+            let stored = match &tensor.origin {
+                WeightOrigin::Coded(number) => {
+                    logical.found.weights[*number].parameters.blocks.as_ref().map(|blocks| blocks.formats[0])
+                }
+                WeightOrigin::Stored(at) => logical.tensors[*at].dtype.and_then(plain_format),
+                WeightOrigin::Gathered { sources, .. } => logical.tensors[sources[0]].dtype.and_then(plain_format),
+            };
+            if let Some(format) = tensor.unquantized.or(stored) {
+                *counts.entry(format.name).or_default() += tensor.shape.iter().product::<u64>();
+            }
+        }
+        let (name, _) = counts.into_iter().max_by_key(|(name, count)| (*count, *name))?;
+        GgufScheme::find(name)?.file_type
+    }
+
+    pub(super) fn new(logical: &LogicalCheckpoint, options: &GgufOptions) -> Result<Self> {
+        let source = logical.source;
+        if source.is_gguf() {
+            if source.naming == Naming::HuggingFace {
+                let error = Error::usage("a GGUF file has its own names, and not those of Hugging Face");
+                return Err(error.without("names"));
+            }
+            if options.metadata_from.is_some() {
+                return Err(Error::usage("is a GGUF file, which has metadata").without("metadata_from"));
+            }
+            return Self::of_gguf(logical, options);
+        }
+        if logical.is_model() {
+            return Err(Error::new("is an ONNX model, from which no GGUF file is made"));
+        }
+        match &options.metadata_from {
+            Some(donor) => Self::of_language_model(logical, &KeySource::open(donor)?),
+            None => Self::of_diffusion_model(logical, options),
+        }
+    }
+
+    /// The model of a GGUF, with its keys.
+    fn of_gguf(logical: &LogicalCheckpoint, options: &GgufOptions) -> Result<Self> {
+        let source = KeySource::of(&logical.source.shards[0]);
+        let architecture = match &options.architecture {
+            Some(name) => name.clone(),
+            None => source.architecture()?.to_owned(),
+        };
+        let diffusion = Architecture::find(&architecture);
+        let tensors = tensors_of(logical)?.into_iter().map(|OldTensor { name, shape, origin, dtype }| {
+            let is_reshaped = source.has_original_shape(name);
+            let stored = diffusion.and_then(|architecture| architecture.reshaped(shape));
+            let rows: u64 = shape.iter().product::<u64>() / 256;
+            let shape = match (stored, diffusion) {
+                (Some(stored), _) if is_reshaped => stored.to_vec(),
+                _ if is_reshaped && shape.iter().product::<u64>().is_multiple_of(256) => vec![rows, 256],
+                (_, Some(architecture)) => architecture.table_shape(name, shape).to_vec(),
+                (_, None) => table_shape(shape, 1).to_vec(),
+            };
+            let is_floating = dtype.is_some_and(Dtype::is_floating);
+            let is_wide = dtype == Some(Dtype::Float64);
+            NewWeight { name: name.to_owned(), shape, origin, is_floating, is_wide, unquantized: None }
+        });
+        let rules = match diffusion {
+            Some(architecture) => TypeRules::Diffusion(architecture),
+            None => TypeRules::Language(source.facts(&architecture)),
+        };
+        let order = diffusion.is_none().then_some(language::place as TensorOrder);
+        let mut keys = source.keys()?;
+        if options.architecture.is_some() {
+            keys.retain(|key| key.name != ARCHITECTURE);
+            keys.insert(0, GgufKey::text(ARCHITECTURE, &architecture));
+        }
+        Ok(Self { tensors: tensors.collect(), keys, rules, order, facts: Vec::new() })
+    }
+
+    /// A language model of Hugging Face, with the keys of another GGUF of it.
+    fn of_language_model(logical: &LogicalCheckpoint, donor: &KeySource) -> Result<Self> {
+        let config = logical.config()?.and_then(|text| serde_json::from_str::<Value>(text).ok());
+        let Some(config) = config else {
+            return Err(Error::new("has no config.json, which names the kind of the model"));
+        };
+        let number = |key: &str| {
+            let value = config.get(key).filter(|value| !value.is_null())?;
+            Some(value.as_u64().map_or(MetadataValue::Other, MetadataValue::Integer))
+        };
+        let Some(model_type) = config.get("model_type").and_then(Value::as_str) else {
+            return Err(Error::new("has a config.json without a model_type"));
+        };
+        let mut old = tensors_of(logical)?;
+        let named: Vec<(&str, &[u64])> = old.iter().map(|tensor| (tensor.name, tensor.shape)).collect();
+        let (architecture, named) = to_gguf(model_type, &number, &named).map_err(|error| error.of(Kind::Refused))?;
+        donor.check(architecture, number("num_hidden_layers"))?;
+        let mut tensors = Vec::with_capacity(named.len());
+        for tensor in named {
+            let first = tensor.source.tensors()[0];
+            let dtype = old[first].dtype;
+            let is_floating = dtype.is_some_and(Dtype::is_floating);
+            let is_wide = dtype == Some(Dtype::Float64);
+            let mut shape = tensor.shape.clone();
+            let origin = match &tensor.source {
+                GgufSource::Stored(_) => std::mem::replace(&mut old[first].origin, WeightOrigin::Coded(usize::MAX)),
+                source => {
+                    let stored = source.tensors().iter().map(|at| match old[*at].origin {
+                        WeightOrigin::Stored(at) => Ok(at),
+                        _ => Err(Error::new("is quantized, and its values change their order")
+                            .in_tensor(old[*at].name)
+                            .of(Kind::InBlocks)),
+                    });
+                    let stored = stored.collect::<Result<Vec<usize>>>()?;
+                    let len = old[first].shape.iter().product();
+                    let width = dtype.map_or(4, |dtype| dtype.bits() as usize / 8);
+                    let rows = Arc::new(GatheredRows::new(&tensor, len, width));
+                    WeightOrigin::Gathered { sources: stored, rows, adds_one: tensor.source.adds_one() }
+                }
+            };
+            // The rows of tokens that the tokenizer does not have are cut, as llama.cpp's converter does for gemma3.
+            if let (true, Some(tokens)) = (tensor.name == language::EMBEDDING, donor.tokens()) {
+                if architecture == "gemma3" && shape[0] > tokens {
+                    shape[0] = tokens;
+                } else if shape[0] < tokens {
+                    return Err(donor.other_model(&format!("has {tokens} tokens, and the model {}", shape[0])));
+                }
+            }
+            let shape = table_shape(&shape, 1).to_vec();
+            let unquantized =
+                if language::is_float32(&tensor.name, shape.len()) { plain_format(Dtype::Float32) } else { None };
+            let unquantized = unquantized.filter(|_| is_floating);
+            tensors.push(NewWeight { name: tensor.name, shape, origin, is_floating, is_wide, unquantized });
+        }
+        let facts = donor.facts(architecture);
+        let order: TensorOrder = language::place;
+        let (keys, rules) = (donor.keys()?, TypeRules::Language(facts));
+        Ok(Self { tensors, keys, rules, order: Some(order), facts: Vec::new() })
+    }
+
+    /// A diffusion model, whose tensors keep their names.
+    fn of_diffusion_model(logical: &LogicalCheckpoint, options: &GgufOptions) -> Result<Self> {
+        let old = tensors_of(logical)?;
+        let names: Vec<&str> = old.iter().map(|tensor| tensor.name).collect();
+        let prefix = diffusion::prefix_of(&names);
+        let new_name = |name: &str| match prefix {
+            Some(prefix) => diffusion::without_prefix(name, prefix),
+            None => Some(name.to_owned()),
+        };
+        let renamed: Vec<(String, OldTensor)> =
+            old.into_iter().filter_map(|tensor| Some((new_name(tensor.name)?, tensor))).collect();
+        let all: HashSet<&str> = renamed.iter().map(|(name, _)| name.as_str()).collect();
+        let mut facts = Vec::new();
+        let architecture = if let Some(name) = &options.architecture {
+            Architecture::find(name).ok_or_else(|| unknown_architecture(name))?
+        } else {
+            let found = Architecture::detect(&all).map_err(undetected)?;
+            facts.push(format!("the tensors are those of {}, which becomes general.architecture", found.name));
+            found
+        };
+        if let Some(prefix) = prefix {
+            facts.push(format!("tensors lose the prefix '{prefix}', and those without it are left out"));
+        }
+        if let Some(name) = all.iter().find(|name| diffusion::refused_part(name).is_some()) {
+            let error = Error::new("has a name that ComfyUI does not load in a diffusion model").in_tensor(name);
+            return Err(error.remedy("give the diffusion model alone, with its original names"));
+        }
+        let mut keys = keys::of_diffusion(architecture.name);
+        let mut tensors = Vec::new();
+        for (name, OldTensor { shape, origin, dtype, .. }) in renamed {
+            if architecture.drops(&name) {
+                continue;
+            }
+            if shape.len() >= 5 && !architecture.has_five_dimensions {
+                let message =
+                    format!("has {} dimensions, which models of {} do not have", shape.len(), architecture.name);
+                return Err(Error::new(message).in_tensor(&name));
+            }
+            let is_floating = dtype.is_some_and(Dtype::is_floating);
+            let is_wide = dtype == Some(Dtype::Float64);
+            let unquantized = dtype.filter(|_| is_floating).map(|dtype| architecture.unquantized(&name, shape, dtype));
+            let stored = match architecture.reshaped(shape) {
+                Some(stored) => {
+                    keys.push(keys::original_shape(&name, shape));
+                    stored.to_vec()
+                }
+                None if shape.len() >= 5 => {
+                    keys.push(keys::original_shape(&name, shape));
+                    shape.to_vec()
+                }
+                None => architecture.table_shape(&name, shape).to_vec(),
+            };
+            tensors.push(NewWeight { name, shape: stored, origin, is_floating, is_wide, unquantized });
+        }
+        let shapes: Vec<(&str, &[u64])> = tensors.iter().map(|tensor| (&*tensor.name, &*tensor.shape)).collect();
+        let order = diffusion::file_order(&shapes);
+        let mut tensors: Vec<Option<NewWeight>> = tensors.into_iter().map(Some).collect();
+        let tensors = order.into_iter().filter_map(|at| tensors[at].take()).collect();
+        let rules = TypeRules::Diffusion(architecture);
+        Ok(Self { tensors, keys, rules, order: None, facts })
+    }
+}
+
+fn unknown_architecture(name: &str) -> Error {
+    let names: Vec<&str> = Architecture::names().collect();
+    let message = format!("tcast has no rules for the architecture '{}', only for {}", shorten(name), names.join(", "));
+    Error::usage(message)
+}
+
+fn undetected(why: Undetected) -> Error {
+    match why {
+        Undetected::Diffusers(architecture) => {
+            let what = format!(
+                "is a model of {} in the layout of Diffusers, whose names no reader of GGUF knows",
+                architecture.name
+            );
+            Error::new(what).remedy("convert the original checkpoint of the model")
+        }
+        Undetected::Unknown => {
+            let names: Vec<&str> = Architecture::names().collect();
+            let what = format!(
+                "is none of the diffusion models whose tensors tcast knows ({}), and has no keys for a GGUF file",
+                names.join(", ")
+            );
+            Error::new(what).of(Kind::NoKeys)
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Encodes the rows of a weight as blocks of ggml (GGUF), and measures the result.
+
+use super::super::layout::Role;
+use super::geometry::{EncodedPart, Unfit};
+use super::tally::EncodeTally;
+use crate::blocks::{BlockFormat, EncodeRefusal};
+use crate::dtype::Dtype;
+use crate::kernel::{Isa, Kernel, Loop, Rules, Storage};
+use std::ops::Range;
+use std::sync::Arc;
+use zerocopy::IntoBytes;
+
+/// Number of values that are encoded at a time, unless a row is longer: they stay in the second-level cache.
+const PIECE: usize = 1 << 14;
+
+/// Turns the values of a weight into blocks. Plain numbers are blocks of one element.
+pub struct BlockWeightEncoder {
+    format: &'static BlockFormat,
+    shape: Vec<u64>,
+    columns: u64,
+    /// Rows of a matrix.
+    matrix_rows: u64,
+    source: Dtype,
+    /// Conversion of the values to float32, which holds them exactly.
+    widen: Kernel,
+    /// The stored tensor.
+    part: [EncodedPart; 1],
+    /// A weight for each column of each matrix, from an importance matrix.
+    importance: Option<Arc<[f32]>>,
+    /// True if 1 is added to each value, in float32.
+    adds_one: bool,
+}
+
+impl BlockWeightEncoder {
+    /// Creates an encoder for weights of this shape, whose values are floats of 8 to 32 bits. A weight of one dimension
+    /// has one row.
+    pub fn new(format: &'static BlockFormat, shape: &[u64], source: Dtype) -> Result<Self, Unfit> {
+        let is_narrow = source.is_floating() && (8..=32).contains(&source.bits());
+        if !format.can_encode() || !is_narrow {
+            return Err(if format.can_encode() { Unfit::Source(source) } else { Unfit::Grid });
+        }
+        Self::with_source(format, shape, source)
+    }
+
+    fn with_source(format: &'static BlockFormat, shape: &[u64], source: Dtype) -> Result<Self, Unfit> {
+        let (columns, matrix_rows) = match *shape {
+            [.., rows, columns] => (columns, rows),
+            [columns] => (columns, 1),
+            [] => (1, 1),
+        };
+        let count = shape.iter().try_fold(1_u64, |product, length| product.checked_mul(*length));
+        match count.filter(|count| *count < 1 << 56) {
+            None => return Err(Unfit::Dimensions(shape.to_vec())),
+            Some(0) => return Err(Unfit::Empty),
+            Some(_) => {}
+        }
+        if !columns.is_multiple_of(format.elements) {
+            return Err(Unfit::Columns { columns, multiple: format.elements });
+        }
+        let [from, to] = [source, Dtype::Float32].map(Storage::packed);
+        let widen = Kernel::cast(from, to, &Rules::default()).ok_or(Unfit::Source(source))?;
+        let part = EncodedPart {
+            role: Role::Codes,
+            suffix: "",
+            dtype: format.dtype.unwrap_or(Dtype::Uint8),
+            shape: shape.to_vec(),
+            format: Some(format),
+            fixed: None,
+        };
+        let (shape, part) = (shape.to_vec(), [part]);
+        Ok(Self { format, shape, columns, matrix_rows, source, widen, part, importance: None, adds_one: false })
+    }
+
+    /// Describes blocks that are copied: nothing is encoded.
+    pub fn copying(format: &'static BlockFormat, shape: &[u64]) -> Result<Self, Unfit> {
+        Self::with_source(format, shape, Dtype::Float32)
+    }
+
+    /// Returns the same encoder, which gives each column of each matrix a weight.
+    #[must_use]
+    pub fn with_importance(self, importance: Option<Arc<[f32]>>) -> Self {
+        Self { importance: importance.filter(|_| self.format.uses_importance()), ..self }
+    }
+
+    /// Returns the same encoder, which adds 1 to each value if requested.
+    #[must_use]
+    pub fn adding_one(self, adds_one: bool) -> Self {
+        Self { adds_one, ..self }
+    }
+
+    /// The format of the blocks.
+    #[must_use]
+    pub fn format(&self) -> &'static BlockFormat {
+        self.format
+    }
+
+    pub(super) fn parts(&self) -> &[EncodedPart] {
+        &self.part
+    }
+
+    pub(super) fn shape(&self) -> &[u64] {
+        &self.shape
+    }
+
+    pub(super) fn rows(&self) -> u64 {
+        self.shape.iter().rev().skip(1).product()
+    }
+
+    pub(super) fn columns(&self) -> u64 {
+        self.columns
+    }
+
+    pub(super) fn row_bytes(&self) -> u64 {
+        self.columns * u64::from(self.source.bits() / 8)
+    }
+
+    pub(super) fn part_ranges(&self, rows: &Range<u64>) -> Vec<Range<u64>> {
+        let row = self.columns / self.format.elements * self.format.bytes;
+        let range = rows.start * row..rows.end * row;
+        Vec::from([range])
+    }
+
+    /// Encodes some rows: see [`WeightEncoder::encode`](super::WeightEncoder::encode).
+    ///
+    /// # Errors
+    /// When a scale is too large for its type, or a value for the type of plain numbers. Values that are infinite or NaN are
+    /// counted in the tally.
+    pub(super) fn encode(
+        &self,
+        isa: Isa,
+        rows: Range<u64>,
+        source: &[u8],
+        out: &mut [u8],
+        tally: &mut EncodeTally,
+    ) -> Result<(), EncodeRefusal> {
+        let (columns, width) = (self.columns as usize, self.source.bits() as usize / 8);
+        let out_row = columns / self.format.elements as usize * self.format.bytes as usize;
+        let step = (PIECE / columns).max(1) as u64;
+        let (mut values, mut decoded) = (Vec::new(), Vec::new());
+        let mut start = rows.start;
+        while start < rows.end {
+            // All rows of a piece belong to one matrix, which has its own importance.
+            let (matrix, within) = (start / self.matrix_rows, start % self.matrix_rows);
+            let end = rows.end.min(start + step).min(start - within + self.matrix_rows);
+            let [first, last] = [start, end].map(|row| (row - rows.start) as usize);
+            let count = (last - first) * columns;
+            values.resize(count, 0.0);
+            self.widened(isa, &source[first * columns * width..last * columns * width], &mut values);
+            let importance = self.importance.as_ref().map(|weights| &weights[matrix as usize * columns..][..columns]);
+            let blocks = &mut out[first * out_row..last * out_row];
+            match self.format.encode(isa, &values, columns, importance, blocks) {
+                Ok(()) => {}
+                Err(EncodeRefusal::Value { .. }) => {
+                    let special = |at: &usize| !values[*at].is_finite();
+                    let at = (0..count).find(special).expect("a value was refused");
+                    tally.special += (0..count).filter(special).count() as u64;
+                    let at = start * self.columns + at as u64;
+                    tally.first_special = tally.first_special.into_iter().chain([at]).min();
+                }
+                Err(refusal) => return Err(refusal.after(first * columns)),
+            }
+            tally.values += count as u64;
+            if !tally.skips_errors {
+                decoded.resize(4 * count, 0);
+                self.format.decode(isa, blocks, None, Dtype::Float32, &mut decoded);
+                for (at, (values, decoded)) in
+                    values.chunks_exact(columns).zip(decoded.as_chunks().0.chunks_exact(columns)).enumerate()
+                {
+                    let place = (start + at as u64) * self.columns;
+                    isa.run(RowErrors { values, decoded }).add_to(tally, place, values, decoded);
+                }
+            }
+            start = end;
+        }
+        Ok(())
+    }
+
+    fn widened(&self, isa: Isa, source: &[u8], values: &mut [f32]) {
+        let count = values.len();
+        let counts = self.widen.run_on(isa, source, values.as_mut_bytes(), count);
+        counts.expect("floats are never malformed");
+        if cfg!(target_endian = "big") {
+            for value in &mut *values {
+                *value = f32::from_bits(value.to_bits().swap_bytes());
+            }
+        }
+        if self.adds_one {
+            for value in values {
+                *value += 1.0;
+            }
+        }
+    }
+}
+
+/// Compares the values of a row with its blocks.
+struct RowErrors<'a> {
+    values: &'a [f32],
+    decoded: &'a [[u8; 4]],
+}
+
+/// Sums over a row, whose terms have a fixed order.
+struct RowSums {
+    signal: f64,
+    noise: f64,
+    largest: f32,
+    changed: u64,
+}
+
+/// Number of partial sums.
+const SUMS: usize = 8;
+
+impl Loop for RowErrors<'_> {
+    type Result = RowSums;
+
+    #[inline(always)]
+    fn run(self) -> RowSums {
+        let (mut signal, mut noise, mut largest, mut changed) =
+            ([0.0; SUMS], [0.0; SUMS], [0_u32; SUMS], [0_u32; SUMS]);
+        let mut add = |at: usize, value: f32, bytes: [u8; 4]| {
+            let decoded = f32::from_le_bytes(bytes);
+            let (value_wide, error) = (f64::from(value), f64::from(decoded) - f64::from(value));
+            signal[at] += value_wide * value_wide;
+            noise[at] += error * error;
+            // Magnitudes compare like their bits.
+            largest[at] = largest[at].max((error as f32).abs().to_bits());
+            changed[at] += u32::from(decoded.to_bits() != value.to_bits());
+        };
+        let (values, rest) = self.values.as_chunks::<SUMS>();
+        let (decoded, decoded_rest) = self.decoded.as_chunks::<SUMS>();
+        for (values, decoded) in values.iter().zip(decoded) {
+            for at in 0..SUMS {
+                add(at, values[at], decoded[at]);
+            }
+        }
+        for (at, (value, decoded)) in rest.iter().zip(decoded_rest).enumerate() {
+            add(at, *value, *decoded);
+        }
+        RowSums {
+            signal: signal.iter().sum(),
+            noise: noise.iter().sum(),
+            largest: f32::from_bits(largest.into_iter().max().unwrap_or_default()),
+            changed: changed.iter().map(|count| u64::from(*count)).sum(),
+        }
+    }
+}
+
+impl RowSums {
+    /// Adds the sums of a row that begins at this element.
+    fn add_to(&self, tally: &mut EncodeTally, first: u64, values: &[f32], decoded: &[[u8; 4]]) {
+        tally.take_errors(self.signal, self.noise);
+        tally.changed += self.changed;
+        let largest = f64::from(self.largest);
+        if tally.needs_place(largest, first) {
+            let error = |at: &usize| (f64::from(f32::from_le_bytes(decoded[*at])) - f64::from(values[*at])) as f32;
+            let place = (0..values.len()).find(|at| error(at).abs() == self.largest).map(|at| first + at as u64);
+            tally.take_error(largest, place);
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! The encoder of a weight, whatever its layout.
+
+use super::super::layout::Layout;
+use super::super::parts::LinearAxis;
+use super::super::table::GGUF;
+use super::Encoder;
+use super::blocks::BlockWeightEncoder;
+use super::extremes::Extremes;
+use super::geometry::EncodedPart;
+use super::tally::EncodeTally;
+use crate::blocks::EncodeRefusal;
+use crate::kernel::Isa;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Encoder of a weight. Clones share its tables.
+#[derive(Clone)]
+pub enum WeightEncoder {
+    /// Codes and scales are separate parts.
+    Grid(Arc<Encoder>),
+    /// Blocks hold codes and scales.
+    Blocks(Arc<BlockWeightEncoder>),
+}
+
+impl WeightEncoder {
+    /// The encoder of codes and scales as separate parts.
+    #[must_use]
+    pub fn grid(&self) -> Option<&Arc<Encoder>> {
+        if let Self::Grid(encoder) = self { Some(encoder) } else { None }
+    }
+
+    /// False if it writes plain numbers.
+    #[must_use]
+    pub fn has_codes(&self) -> bool {
+        if let Self::Blocks(encoder) = self { encoder.format().dtype.is_none() } else { true }
+    }
+
+    /// The layout that it writes.
+    #[must_use]
+    pub fn layout(&self) -> &'static Layout {
+        match self {
+            Self::Grid(encoder) => encoder.layout(),
+            Self::Blocks(_) => &GGUF,
+        }
+    }
+
+    /// The tensors that it writes.
+    #[must_use]
+    pub fn parts(&self) -> &[EncodedPart] {
+        match self {
+            Self::Grid(encoder) => encoder.parts(),
+            Self::Blocks(encoder) => encoder.parts(),
+        }
+    }
+
+    /// The shape of the weight.
+    #[must_use]
+    pub fn shape(&self) -> &[u64] {
+        match self {
+            Self::Grid(encoder) => encoder.shape(),
+            Self::Blocks(encoder) => encoder.shape(),
+        }
+    }
+
+    /// The number of rows: the product of all dimensions but the last.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        match self {
+            Self::Grid(encoder) => encoder.rows(),
+            Self::Blocks(encoder) => encoder.rows(),
+        }
+    }
+
+    /// The number of values in a row.
+    #[must_use]
+    pub fn columns(&self) -> u64 {
+        match self {
+            Self::Grid(encoder) => encoder.columns(),
+            Self::Blocks(encoder) => encoder.columns(),
+        }
+    }
+
+    /// Bytes of one row of source values.
+    #[must_use]
+    pub fn row_bytes(&self) -> u64 {
+        match self {
+            Self::Grid(encoder) => encoder.row_bytes(),
+            Self::Blocks(encoder) => encoder.row_bytes(),
+        }
+    }
+
+    /// Stored bits per value, counting all parts.
+    #[must_use]
+    pub fn bits_per_value(&self) -> f64 {
+        let bytes: u64 = self.parts().iter().map(EncodedPart::byte_len).sum();
+        8.0 * bytes as f64 / (self.rows() * self.columns()) as f64
+    }
+
+    /// True if scales depend on the largest magnitude of the whole tensor: see [`Encoder::needs_extremes`].
+    #[must_use]
+    pub fn needs_extremes(&self) -> bool {
+        self.grid().is_some_and(|encoder| encoder.needs_extremes())
+    }
+
+    /// True if the scale of each column depends on all of its values.
+    #[must_use]
+    pub fn has_column_scales(&self) -> bool {
+        self.grid().is_some_and(|encoder| encoder.has_column_scales())
+    }
+
+    /// The axis of the scales in a tensor of an ONNX model.
+    #[must_use]
+    pub fn axis(&self) -> Option<LinearAxis> {
+        self.grid()?.axis()
+    }
+
+    /// The alignment of ranges of rows to encode: see [`Encoder::row_alignment`].
+    #[must_use]
+    pub fn row_alignment(&self) -> u64 {
+        self.grid().map_or(1, |encoder| encoder.row_alignment())
+    }
+
+    /// Returns the byte range within each part that encoding these rows writes.
+    #[must_use]
+    pub fn part_ranges(&self, rows: Range<u64>) -> Vec<Range<u64>> {
+        match self {
+            Self::Grid(encoder) => encoder.part_ranges(rows),
+            Self::Blocks(encoder) => encoder.part_ranges(&rows),
+        }
+    }
+
+    /// Encodes a range of rows: see [`Encoder::encode`].
+    ///
+    /// # Errors
+    /// When values have no blocks: the element of the error counts from the first of these rows.
+    pub fn encode(
+        &self,
+        rows: Range<u64>,
+        source: &[u8],
+        extremes: &Extremes,
+        outputs: &mut [&mut [u8]],
+        tally: &mut EncodeTally,
+    ) -> Result<(), EncodeRefusal> {
+        match self {
+            Self::Grid(encoder) => {
+                encoder.encode(rows, source, extremes, outputs, tally);
+                Ok(())
+            }
+            Self::Blocks(encoder) => encoder.encode(Isa::chosen(), rows, source, outputs[0], tally),
+        }
+    }
+}
