@@ -106,5 +106,6 @@ const EXAMPLES: &str = "Examples:
       shows each weight, what it becomes, and what is copied
 
 Exit codes:
-  0 done, 1 failed or refused, 2 wrong usage, 3 a weight that --fail-on or
-  --min-sqnr forbids, 4 the output exists, 130 interrupted.";
+  0 done, 1 failed or refused, 2 wrong usage, 3 a weight that --fail-on,
+  --min-sqnr or, in a GGUF file, --only-exact forbids, 4 the output exists,
+  130 interrupted.";

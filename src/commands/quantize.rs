@@ -113,6 +113,12 @@ fn check(args: &QuantizeArgs) -> Result<()> {
         if let Some((_, option)) = of_grids.into_iter().find(|(is_given, _)| *is_given) {
             return Err(no_effect(option, "the blocks of GGUF files have one form, and ggml's arithmetic"));
         }
+        if !options.fail_on.is_empty() {
+            return Err(no_effect(
+                "--fail-on",
+                "tcast counts no such groups in blocks; --min-sqnr refuses a bad result",
+            ));
+        }
         if options.recover {
             let error = Error::usage("--recover finds codes with separate scales, and a GGUF file has blocks");
             return Err(error.remedy("leave --recover out: --only-exact fails unless the blocks hold all values"));

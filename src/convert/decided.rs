@@ -5,6 +5,7 @@ use crate::container::{Container, GGUF, by_extension};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::job::{self, FailOn, Job, JobInput, Measures, Prepared, Written};
+use crate::kernel::{Condition, Loss};
 use crate::options::{CastOptions, DequantizeOptions, ModelOptions, QuantizeOptions, RecordedOptions, TensorOptions};
 use crate::plan::{GgufRequest, QuantizePlan, QuantizeRequest, Recoding};
 use crate::progress::Observer;
@@ -43,10 +44,14 @@ impl<'a> FileConversion<'a> {
             return Err(Error::usage("the output is not a GGUF file: an option has no effect").without(option));
         }
         let request = format.map(|_| gguf_cast(options)).transpose()?;
-        let recoding = |source: &'a Checkpoint| match (&request, Recoding::assemble(source, &selection)?) {
-            (Some(request), None) => Recoding::gguf(&LogicalCheckpoint::open(source)?, request).map(Some),
-            (None, None) => Recoding::rename(source, &options.tensors.rename),
-            (_, assembled) => Ok(assembled),
+        let recoding = |source: &'a Checkpoint| {
+            if let Some(request) = &request {
+                return Recoding::gguf(&LogicalCheckpoint::open(source)?, request).map(Some);
+            }
+            match Recoding::assemble(source, &selection)? {
+                None => Recoding::rename(source, &options.tensors.rename),
+                assembled => Ok(assembled),
+            }
         };
         let recodings = sources.into_iter().map(recoding).collect::<Result<_>>()?;
         let job = Job {
@@ -121,11 +126,11 @@ impl<'a> FileConversion<'a> {
             force_codes: options.force_codes,
             model: options.model,
             fail_on: FailOn {
+                conditions: if options.is_gguf() { vec![Condition::Lost(Loss::Infinite)] } else { Vec::new() },
                 defects: options.fail_on.clone(),
                 min_sqnr_db: options.min_sqnr,
                 // Blocks show only after they are made whether they hold the values.
                 changed: options.is_gguf() && (options.only_exact || options.scheme.is_none()),
-                ..FailOn::default()
             },
             max_shard_size: options.shards.max_bytes(),
             options: RecordedOptions::of(&QuantizeOptions { layout: layout_in_effect, ..options.clone() }),
@@ -178,6 +183,16 @@ impl<'a> FileConversion<'a> {
 /// Returns the types of GGUF files that store a scheme.
 fn in_gguf(scheme: &'static Scheme) -> Result<&'static GgufScheme> {
     scheme.in_gguf().ok_or_else(|| Error::usage(format!("GGUF files have no scheme {}", scheme.name)))
+}
+
+/// Returns the type of GGUF files for a rule.
+fn type_in_gguf(scheme: &'static Scheme) -> Result<&'static GgufScheme> {
+    let found = in_gguf(scheme)?;
+    if found.is_mix() {
+        let error = Error::usage(format!("a rule gives tensors one type, and {} is a mix", scheme.name));
+        return Err(error.remedy(format!("name the type: {}", found.format.name.to_ascii_lowercase())));
+    }
+    Ok(found)
 }
 
 /// Returns the GGUF file that a cast makes.
@@ -237,7 +252,7 @@ pub(crate) fn plan_quantization<'a>(
     if model.is_model() {
         QuantizePlan::of_model(model, &request)
     } else if options.is_gguf() {
-        let rules = options.rule.iter().map(|rule| Ok((&rule.pattern, rule.scheme.map(in_gguf).transpose()?)));
+        let rules = options.rule.iter().map(|rule| Ok((&rule.pattern, rule.scheme.map(type_in_gguf).transpose()?)));
         let request = GgufRequest {
             scheme: options.scheme.map(in_gguf).transpose()?,
             rules: rules.collect::<Result<_>>()?,

@@ -1,6 +1,6 @@
 //! The description of a job.
 
-use super::outcome::FailOn;
+use super::fail_on::FailOn;
 use crate::container::Container;
 use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;

@@ -7,6 +7,7 @@
 
 mod check;
 mod description;
+mod fail_on;
 mod file;
 mod folder;
 mod outcome;
@@ -17,14 +18,14 @@ mod recognized;
 
 pub use description::IfExists;
 pub(crate) use description::{Job, JobInput, Measures, Publish};
+pub(crate) use fail_on::FailOn;
 #[cfg(feature = "cli")]
 pub(crate) use folder::{Finished, finish};
-pub(crate) use outcome::FailOn;
 pub use outcome::{FileReport, TensorReport};
 #[cfg(feature = "cli")]
 pub(crate) use outcome::{PartReport, QuantizedReport};
 
-use crate::container::checkpoint::{self, Checkpoint, has_shards};
+use crate::container::checkpoint::{self, Checkpoint, has_written_shards};
 use crate::error::{Error, Kind, Result};
 use crate::io::identity::Files;
 use crate::io::output;
@@ -159,7 +160,7 @@ const SOME: &str = "some outputs were complete";
 
 /// True if an existing path is an output, and not just a folder of its name.
 fn is_output(path: &Path) -> bool {
-    !path.is_dir() || has_shards(path)
+    !path.is_dir() || has_written_shards(path)
 }
 
 /// Returns `None` if another run has created the output in the meantime, and it should be kept.

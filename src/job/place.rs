@@ -231,6 +231,7 @@ fn other_format(job: &Job, input: &JobInput) -> String {
     let are_several = input.source.names().nth(1).is_some();
     let is_model = input.source.is_model() && !matches!(job.operator, Operator::Promote(_));
     let formats = match job.operator {
+        _ if job.format.is_some() => ".gguf".to_owned(),
         Operator::Quantize if is_model => ".onnx".to_owned(),
         Operator::Quantize => ".safetensors".to_owned(),
         _ => container::formats(|format| {

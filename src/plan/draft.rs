@@ -4,7 +4,7 @@
 use super::cast::{Cast, check_from};
 use super::quantization::TensorIndex;
 use super::step::{Operation, Step};
-use super::weights::{Treatment, Weights};
+use super::weights::{TensorOrder, Treatment, Weights};
 use super::{Conversions, Request};
 use crate::container::onnx::model::{Dequantization, ModelGraph, TensorRole};
 use crate::container::{Elements, Input, NewTensor, NewTensors, TextExtent};
@@ -144,8 +144,15 @@ pub(super) fn steps<'r, 'a>(
     for (at, name) in new {
         steps[at].step.rename(name);
     }
-    if let Some(order) = weights.gguf.as_ref().and_then(|gguf| gguf.order) {
-        steps.sort_by(|one, other| order(one.step.name()).cmp(&order(other.step.name())));
+    match weights.gguf.as_ref().and_then(|gguf| gguf.order.as_ref()) {
+        Some(TensorOrder::ByName(place)) => {
+            steps.sort_by(|one, other| place(one.step.name()).cmp(&place(other.step.name())));
+        }
+        Some(TensorOrder::Listed(names)) => {
+            let places: HashMap<&str, usize> = names.iter().map(String::as_str).zip(0..).collect();
+            steps.sort_by_key(|draft| places.get(draft.step.name()).copied().unwrap_or(usize::MAX));
+        }
+        None => {}
     }
     check_codes(request, inputs, &steps)?;
     Ok(steps)

@@ -317,7 +317,10 @@ impl<'a> WeightRows<'a> {
             return Ok(format!(", whose code is {}", if number.is_nan() { "NaN" } else { "infinite" }));
         }
         let named = |part: usize| format!("'{}'", shorten(&self.sources[part].tensor.name));
-        let scales = decoder.scale_parts().map(named).collect::<Vec<_>>().join(" or ");
+        let scales = match &decoder.scale_parts().map(named).collect::<Vec<_>>()[..] {
+            [] => "its block".to_owned(),
+            parts => parts.join(" or "),
+        };
         let is_nan = scale.is_nan() || global_scale.is_some_and(|(scale, _)| scale.is_nan());
         Ok(format!(", whose scale in {scales} is {}", if is_nan { "NaN" } else { "infinite or too large" }))
     }

@@ -22,15 +22,21 @@ pub(crate) struct Weights<'a> {
     pub(super) gguf: Option<GgufContents>,
 }
 
-/// Returns the place of a tensor in a file, by its name.
-pub(super) type TensorOrder = fn(&str) -> (Option<u64>, &str);
+/// Order of the tensors in a file.
+#[derive(Clone)]
+pub(super) enum TensorOrder {
+    /// By a place that follows from the name.
+    ByName(fn(&str) -> (Option<u64>, &str)),
+    /// As in this list of names.
+    Listed(Vec<String>),
+}
 
 /// The contents of a new GGUF file besides its tensors.
 #[derive(Clone, Default)]
 pub(super) struct GgufContents {
     /// Keys with their values.
     pub keys: Vec<GgufKey>,
-    /// Returns the order of tensors by their names, if it is not that of the input.
+    /// Order of the tensors, if it is not that of the input.
     pub order: Option<TensorOrder>,
     /// Facts about the model for the user.
     pub facts: Vec<String>,

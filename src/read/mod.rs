@@ -21,7 +21,7 @@ pub(crate) use decoders::{DecodedValues, Decoders};
 pub(crate) use logical::{LogicalTensor, WeightSource, decode_values, read_values};
 pub(crate) use zip::{Piece, Zip};
 
-use crate::container::{Checksum, Data, Elements, Reader, Tensor, indices, unpack};
+use crate::container::{Checksum, Data, Elements, Form, Reader, Tensor, indices, unpack};
 use crate::conversion;
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
@@ -86,9 +86,14 @@ impl<'a> SourceTensor<'a> {
         unpack(self.tensor, self.files, self.bytes(self.tensor.count) as u64).map_err(|error| self.error(error))
     }
 
-    /// True if its bytes can be read in any order and have no checksum, as parts of weights must.
+    /// True if its bytes can be read in any order, are little endian and in row-major order, and have no checksum, as parts
+    /// of weights must.
     pub(crate) fn is_plain(&self) -> bool {
-        self.mapped().is_some_and(|mapped| mapped.checksum.is_none())
+        let is_little = match self.elements {
+            Elements::Typed(Form::Numbers(storage)) => !storage.big_endian || storage.dtype.bits() <= 8,
+            _ => true,
+        };
+        is_little && !self.tensor.fortran_order && self.mapped().is_some_and(|mapped| mapped.checksum.is_none())
     }
 
     /// Reads all bytes of a tensor that describes others.

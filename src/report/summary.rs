@@ -132,7 +132,8 @@ impl Report<'_> {
             let _ = write!(text, "\n{}", self.accuracy_table(around));
         }
         let total = self.total();
-        let values: u64 = self.converted().map(TensorReport::elements).sum();
+        let values = self.tensors().filter(|tensor| tensor.is_converted || tensor.has_new_type());
+        let values: u64 = values.map(TensorReport::elements).sum();
         // Rounding is the purpose of a cast: inexact values are counted in the JSON, and only other losses are listed
         // here.
         for loss in Loss::ALL.into_iter().filter(|loss| *loss != Loss::Inexact && total[*loss] > 0) {

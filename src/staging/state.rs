@@ -1,7 +1,7 @@
 //! Unfinished work in a folder, for the command that continues it. The records are as untrusted as any file.
 
 use super::Staging;
-use crate::container::checkpoint::has_shards;
+use crate::container::checkpoint::has_written_shards;
 use crate::io::output::WORK;
 use crate::io::temporaries::{END, OLD};
 use crate::options::RecordedOptions;
@@ -53,7 +53,7 @@ impl InterruptedWork {
             Err(_) => WorkState::Unreadable,
         };
         // Until `old` exists, an older checkpoint is in its place, and no file of the new one is next to it.
-        let keeps_older = !has_older && !is_ended && has_shards(folder);
+        let keeps_older = !has_older && !is_ended && has_written_shards(folder);
         Self { folder: folder.to_owned(), work, has_older, keeps_older, state }
     }
 }

@@ -85,6 +85,11 @@ fn a_language_model_without_metadata_or_with_that_of_another_is_refused() {
   for a language model, take the metadata from any GGUF of it with --metadata-from FILE; for a diffusion model, name its architecture with --architecture
 ",
     );
+    bench.run("cast tiny.gguf --names huggingface --to bf16 -o o.gguf").expect(
+        2,
+        "",
+        "tcast: error: tiny.gguf: a GGUF file has its own names, and not those of Hugging Face\n  leave --names out\n",
+    );
     bench.write("qwen.gguf", &Gguf::of("qwen2").number("qwen2.block_count", 2).bytes());
     bench.write("deep.gguf", &Gguf::of("llama").number("llama.block_count", 3).bytes());
     let words: Vec<String> = (0..65).map(|word| format!("t{word}")).collect();
@@ -94,7 +99,7 @@ fn a_language_model_without_metadata_or_with_that_of_another_is_refused() {
     let remedy = "  name a .gguf file of the same model, in any of its types\n";
     for (donor, error) in [
         ("qwen.gguf", "describes another model: it is of the architecture qwen2, not llama"),
-        ("deep.gguf", "describes another model: it has 3 layers, not 2"),
+        ("deep.gguf", "describes another model: it has llama.block_count 3, and config.json has num_hidden_layers 2"),
         ("words.gguf", "describes another model: it has 65 tokens, and the model 64"),
         ("base/model.safetensors", "is not a GGUF file, from which metadata can be taken"),
     ] {

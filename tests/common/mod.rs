@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file is a crate of its own and uses some of this")]
 
 pub mod gguf;
+pub mod gguf_reader;
 pub mod onnx;
 pub mod promises;
 

@@ -13,7 +13,7 @@ mod side_files;
 
 pub use disagreements::Disagreement;
 pub use index::{INDEX, Index, index_in_place_of, index_text, shard_names, weight_map};
-pub(crate) use names::has_shards;
+pub(crate) use names::has_written_shards;
 pub use names::{description, is_index, is_plain, is_shard_name, is_written_shard};
 pub use naming::{AssembledTensor, Naming};
 pub use side_files::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, SideFiles, descriptions, is_inside, with_dtype};

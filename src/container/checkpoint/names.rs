@@ -49,6 +49,12 @@ pub(crate) fn has_shards(folder: &Path) -> bool {
     file_names(folder).is_ok_and(|names| names.iter().filter_map(|name| name.to_str()).any(is_one))
 }
 
+/// True if a folder has a shard that tcast writes.
+pub(crate) fn has_written_shards(folder: &Path) -> bool {
+    let is_one = |name: &str| is_written_shard(name) && !folder.join(name).is_dir();
+    file_names(folder).is_ok_and(|names| names.iter().filter_map(|name| name.to_str()).any(is_one))
+}
+
 /// The shards of a folder, and the index that names them.
 pub(super) struct ShardFolder<'a> {
     pub(super) folder: &'a Path,

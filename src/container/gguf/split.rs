@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use std::path::PathBuf;
 
 /// The keys of a part: its number from 0, the number of parts, and the number of tensors in all parts.
-const NUMBER: &str = "split.no";
+pub(super) const NUMBER: &str = "split.no";
 const COUNT: &str = "split.count";
 const TENSORS: &str = "split.tensors.count";
 

@@ -3,7 +3,8 @@
 use super::super::names::NameHashes;
 use super::super::{FileLayout, Form, NewTensor, NewTensors, Placement};
 use super::header::MAX_RANK;
-use super::{ALIGNMENT, Gguf, MAGIC};
+use super::split::NUMBER;
+use super::{ARCHITECTURE, Gguf, MAGIC};
 use crate::blocks::{BlockFormat, FORMATS};
 use crate::container::layout::too_long;
 use crate::container::{Container, NewMetadata};
@@ -12,8 +13,8 @@ use crate::kernel::Storage;
 
 /// Version of the files that tcast writes.
 const VERSION: u32 = 3;
-/// Multiple at which tensors start, unless a key names another.
-const DEFAULT_ALIGNMENT: u64 = 32;
+/// Multiple at which tensors start, because no key names another.
+const ALIGNMENT: u64 = 32;
 /// Maximum length of the name of a tensor in builds of ggml for `ComfyUI`; others have 63.
 const MAX_NAME: usize = 127;
 
@@ -57,7 +58,10 @@ impl GgufKey {
 /// Lays out a file with these tensors, in this order.
 pub(super) fn lay_out(tensors: &dyn NewTensors, metadata: &NewMetadata) -> Result<FileLayout> {
     let keys = &metadata.keys;
-    let alignment = alignment_of(keys)?;
+    // The other parts of a model have keys about parts only.
+    if !keys.iter().any(|key| key.name == ARCHITECTURE || key.name == NUMBER) {
+        return Err(Error::new(format!("a .gguf file needs the key {ARCHITECTURE}")));
+    }
     let mut header = Vec::new();
     header.extend(MAGIC);
     header.extend(VERSION.to_le_bytes());
@@ -82,35 +86,23 @@ pub(super) fn lay_out(tensors: &dyn NewTensors, metadata: &NewMetadata) -> Resul
         let form = Form::Numbers(Storage::packed(tensor.dtype));
         let next = end.checked_add(bytes).ok_or_else(too_long)?;
         places.push(Placement { form, range: end..next, crc: None });
-        end = next.checked_next_multiple_of(alignment).ok_or_else(too_long)?;
+        end = next.checked_next_multiple_of(ALIGNMENT).ok_or_else(too_long)?;
     }
     if let Some(name) = names.repeated((0..tensors.count()).map(|at| tensors.get(at).name)) {
         return Err(Error::new("two tensors have this name").in_tensor(&name));
     }
-    let start = (header.len() as u64).next_multiple_of(alignment);
+    let start = (header.len() as u64).next_multiple_of(ALIGNMENT);
     header.resize(start as usize, 0);
     let len = start.checked_add(end).ok_or_else(too_long)?;
     let mut literals = vec![(0, header)];
     for Placement { range, .. } in &mut places {
         *range = start + range.start..start + range.end;
-        let padding = (range.end - start).next_multiple_of(alignment) - (range.end - start);
+        let padding = (range.end - start).next_multiple_of(ALIGNMENT) - (range.end - start);
         if padding > 0 {
             literals.push((range.end, vec![0; padding as usize]));
         }
     }
     Ok(FileLayout { literals, places, len })
-}
-
-/// Returns the multiple at which tensors start.
-fn alignment_of(keys: &[GgufKey]) -> Result<u64> {
-    let Some(key) = keys.iter().find(|key| key.name == ALIGNMENT) else { return Ok(DEFAULT_ALIGNMENT) };
-    let number = match *key.value {
-        [4, 0, 0, 0, a, b, c, d] => Some(u64::from(u32::from_le_bytes([a, b, c, d]))),
-        _ => None,
-    };
-    // Between any two tensors there may be as many bytes, which are held in memory.
-    let number = number.filter(|number| number.is_power_of_two() && (8..=1 << 16).contains(number));
-    number.ok_or_else(|| Error::new(format!("the key {ALIGNMENT} is not a power of two from 8 to 65536")))
 }
 
 /// Returns the type and the size of a tensor.

@@ -81,13 +81,17 @@ impl<'a> FolderOutput<'a> {
             let path = source.side_folder().unwrap_or(path).join(&name);
             ManifestSource::side_file(&path, source.whole_text_of(&name), name)
         };
+        let others = recoding.iter().flat_map(|recoding| &recoding.files).map(|path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            ManifestSource::side_file(path, None, name)
+        });
         let mut manifest = Manifest {
             tcast: env!("CARGO_PKG_VERSION").to_owned(),
             operator: job.operator.name().to_owned(),
             options: job.options.clone(),
             input: source.path.to_string_lossy().into_owned(),
             input_at: StoredPath::absolute(&source.path),
-            inputs: source.shards.iter().map(fingerprint).collect::<Result<_>>()?,
+            inputs: source.shards.iter().map(fingerprint).chain(others).collect::<Result<_>>()?,
             side_files: side_files.kept.iter().cloned().map(side_file).collect::<Result<_>>()?,
             texts: index_text.chain(changed).collect(),
             shards,

@@ -80,6 +80,10 @@ impl ImportanceFile {
             [] => return Ok(None),
         };
         match self.matrix.weights(name, columns, matrices) {
+            Ok(Some(weights)) if weights.iter().any(|weight| *weight < 0.0) => {
+                let error = Error::new("the importance matrix has negative weights").in_tensor(name);
+                Err(error.in_file(&self.path))
+            }
             Ok(weights) => Ok(weights.map(Arc::from)),
             Err(_) if language::is_embedding(name) => Ok(None),
             Err(error) => Err(error.in_file(&self.path)),

@@ -12,6 +12,8 @@ use std::path::Path;
 const VERSION: &str = "general.quantization_version";
 /// The key for llama.cpp's number of a type or mix.
 const FILE_TYPE: &str = "general.file_type";
+/// The key for the multiple at which tensors start: files that tcast makes have the default.
+const ALIGNMENT: &str = "general.alignment";
 /// The start of a key for the shape of a tensor whose table has another.
 const ORIGINAL_SHAPE: &str = "comfy.gguf.orig_shape.";
 /// The start of the keys of parts.
@@ -84,19 +86,33 @@ impl<'a> KeySource<'a> {
         })
     }
 
-    /// Refuses a file that describes another model than one of this architecture and with this number of layers.
-    pub(super) fn check(&self, architecture: &str, layers: Option<MetadataValue>) -> Result<()> {
+    /// Refuses a file that describes another model than one of this architecture.
+    pub(super) fn check_architecture(&self, architecture: &str) -> Result<()> {
         let own = self.architecture()?;
-        if own != architecture {
-            return Err(self.other_model(&format!("is of the architecture {}, not {architecture}", shorten(own))));
+        if own == architecture {
+            return Ok(());
         }
-        let count = self.number(&format!("{architecture}.block_count"));
-        match (layers, count) {
-            (Some(MetadataValue::Integer(layers)), Some(count)) if layers != count => {
-                Err(self.other_model(&format!("has {count} layers, not {layers}")))
+        Err(self.other_model(&format!("is of the architecture {}, not {architecture}", shorten(own))))
+    }
+
+    /// Refuses a file whose numbers differ from those of a `config.json`.
+    pub(super) fn check_sizes(&self, architecture: &str, config: &dyn Fn(&str) -> Option<MetadataValue>) -> Result<()> {
+        const SIZES: [(&str, &str); 5] = [
+            ("num_hidden_layers", "block_count"),
+            ("hidden_size", "embedding_length"),
+            ("num_attention_heads", "attention.head_count"),
+            ("num_key_value_heads", "attention.head_count_kv"),
+            ("intermediate_size", "feed_forward_length"),
+        ];
+        for (of_config, key) in SIZES {
+            let key = format!("{architecture}.{key}");
+            if let (Some(MetadataValue::Integer(wanted)), Some(own)) = (config(of_config), self.number(&key))
+                && wanted != own
+            {
+                return Err(self.other_model(&format!("has {key} {own}, and config.json has {of_config} {wanted}")));
             }
-            _ => Ok(()),
         }
+        Ok(())
     }
 
     /// Returns a key that is a number.
@@ -142,7 +158,8 @@ impl<'a> KeySource<'a> {
     pub(super) fn keys(&self) -> Result<Vec<GgufKey>> {
         let input = self.input();
         let is_own = |key: &str| {
-            [SPLIT, IMATRIX].iter().any(|start| key.starts_with(start)) || [VERSION, FILE_TYPE].contains(&key)
+            [SPLIT, IMATRIX].iter().any(|start| key.starts_with(start))
+                || [VERSION, FILE_TYPE, ALIGNMENT].contains(&key)
         };
         let keys = input.contents.keys.iter().filter(|(key, _)| !is_own(key));
         let key = |(name, range): &(String, std::ops::Range<usize>)| {

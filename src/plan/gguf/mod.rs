@@ -82,7 +82,7 @@ impl<'a> Recoding<'a> {
         unused.for_each(|(_, place)| weights.leave_out(*place));
         let file_type = request.scheme.map_or_else(|| model.file_type(logical), |scheme| scheme.file_type);
         let keys = keys::finished(model.keys.clone(), file_type, importance.as_ref());
-        weights.gguf = Some(GgufContents { keys, order: model.order, facts, notes });
+        weights.gguf = Some(GgufContents { keys, order: model.order.clone(), facts, notes });
         let files = request.options.metadata_from.iter().map(PathBuf::as_path).chain(request.imatrix);
         let files = files.map(Path::to_owned).collect();
         Ok(Self { weights, files, ..Self::default() })
@@ -116,6 +116,10 @@ impl<'a> GgufPlanner<'_, 'a> {
             let kept = |reason| ChosenType { format: tensor.unquantized, kept: Some(reason), wanted: None };
             chosen.push(match rule.map(|(_, scheme)| *scheme) {
                 _ if !tensor.is_floating => kept(KeptReason::NotFloating),
+                Some(Some(_)) if tensor.is_wide => {
+                    let error = Error::new(not_a_weight(Some(Dtype::Float64)));
+                    return Err(error.of(Kind::Unconvertible).in_tensor(&old));
+                }
                 _ if tensor.is_wide => kept(KeptReason::OtherFloat),
                 _ if is_left_out => kept(KeptReason::LeftOut),
                 Some(None) => kept(KeptReason::LeftOut),
@@ -268,8 +272,8 @@ impl<'a> GgufPlanner<'_, 'a> {
         let place = self.logical.places[parts[0].1];
         let own = weight.parameters.blocks.as_ref().map(|blocks| blocks.formats[0]);
         if self.request.is_cast {
-            let what = "holds codes and scales, and no values";
-            return Err(Error::new(what).of(Kind::InBlocks));
+            let error = Error::new("holds codes and scales, and no values to cast");
+            return Err(error.remedy("quantize the model to f32, f16 or bf16, which decodes its weights"));
         }
         let decoder = self.logical.decoder(weight, Dtype::Float32, Arithmetic::Library)?;
         let format = match chosen.format.or(own) {

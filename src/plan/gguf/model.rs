@@ -17,7 +17,7 @@ use crate::quant::gguf::diffusion::{self, DiffusionRefusal};
 use crate::quant::gguf::language::{self, LanguageModel};
 use crate::quant::gguf::{Architecture, GgufScheme, TypeChoice, Undetected, table_shape};
 use crate::read::{LogicalCheckpoint, Membership, ModelTensor};
-use crate::text::shorten;
+use crate::text::{counted, shorten};
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub(super) struct GgufModel {
     /// Its keys, without those about its types.
     pub keys: Vec<GgufKey>,
     pub rules: TypeRules,
-    /// Returns the order of a tensor in the file; `None` for the order of `tensors`.
+    /// Order of the tensors in the file; `None` for the order of the input.
     pub order: Option<TensorOrder>,
     pub facts: Vec<String>,
 }
@@ -186,6 +186,9 @@ impl GgufModel {
             return Err(Error::new("is an ONNX model, from which no GGUF file is made"));
         }
         match &options.metadata_from {
+            Some(_) if options.architecture.is_some() => {
+                Err(Error::usage("the metadata of a GGUF names its architecture").without("architecture"))
+            }
             Some(donor) => Self::of_language_model(logical, &KeySource::open(donor)?),
             None => Self::of_diffusion_model(logical, options),
         }
@@ -195,17 +198,22 @@ impl GgufModel {
     fn of_gguf(logical: &LogicalCheckpoint, options: &GgufOptions) -> Result<Self> {
         let source = KeySource::of(&logical.source.shards[0]);
         let architecture = match &options.architecture {
-            Some(name) => name.clone(),
+            Some(_) if source.architecture().is_ok() => {
+                return Err(Error::usage("is a GGUF file, which names its architecture").without("architecture"));
+            }
+            Some(name) => Architecture::find(name).ok_or_else(|| unknown_architecture(name))?.name.to_owned(),
             None => source.architecture()?.to_owned(),
         };
         let diffusion = Architecture::find(&architecture);
         let tensors = tensors_of(logical)?.into_iter().map(|OldTensor { name, shape, origin, dtype }| {
             let is_reshaped = source.has_original_shape(name);
             let stored = diffusion.and_then(|architecture| architecture.reshaped(shape));
-            let rows: u64 = shape.iter().product::<u64>() / 256;
+            let count: u64 = shape.iter().product();
+            // The table has rows of 256, or of a block of 32.
+            let row = [256, 32].into_iter().find(|row| count.is_multiple_of(*row) && shape.len() < 5);
             let shape = match (stored, diffusion) {
                 (Some(stored), _) if is_reshaped => stored.to_vec(),
-                _ if is_reshaped && shape.iter().product::<u64>().is_multiple_of(256) => vec![rows, 256],
+                _ if is_reshaped && row.is_some() => row.map_or_else(Vec::new, |row| vec![count / row, row]),
                 (_, Some(architecture)) => architecture.table_shape(name, shape).to_vec(),
                 (_, None) => table_shape(shape, 1).to_vec(),
             };
@@ -217,7 +225,7 @@ impl GgufModel {
             Some(architecture) => TypeRules::Diffusion(architecture),
             None => TypeRules::Language(source.facts(&architecture)),
         };
-        let order = diffusion.is_none().then_some(language::place as TensorOrder);
+        let order = diffusion.is_none().then_some(TensorOrder::ByName(language::place));
         let mut keys = source.keys()?;
         if options.architecture.is_some() {
             keys.retain(|key| key.name != ARCHITECTURE);
@@ -242,8 +250,9 @@ impl GgufModel {
         let mut old = tensors_of(logical)?;
         let named: Vec<(&str, &[u64])> = old.iter().map(|tensor| (tensor.name, tensor.shape)).collect();
         let (architecture, named) = to_gguf(model_type, &number, &named).map_err(|error| error.of(Kind::Refused))?;
-        donor.check(architecture, number("num_hidden_layers"))?;
-        let mut tensors = Vec::with_capacity(named.len());
+        donor.check_architecture(architecture)?;
+        donor.check_sizes(architecture, &number)?;
+        let (mut tensors, mut facts) = (Vec::with_capacity(named.len()), Vec::new());
         for tensor in named {
             let first = tensor.source.tensors()[0];
             let dtype = old[first].dtype;
@@ -268,7 +277,9 @@ impl GgufModel {
             };
             // The rows of tokens that the tokenizer does not have are cut, as llama.cpp's converter does for gemma3.
             if let (true, Some(tokens)) = (tensor.name == language::EMBEDDING, donor.tokens()) {
-                if architecture == "gemma3" && shape[0] > tokens {
+                if architecture == "gemma3" && shape[0] > tokens && tokens > 0 {
+                    let cut = counted(shape[0] - tokens, "row");
+                    facts.push(format!("{cut} of {} are left out: the tokenizer has {tokens} tokens", tensor.name));
                     shape[0] = tokens;
                 } else if shape[0] < tokens {
                     return Err(donor.other_model(&format!("has {tokens} tokens, and the model {}", shape[0])));
@@ -280,10 +291,9 @@ impl GgufModel {
             let unquantized = unquantized.filter(|_| is_floating);
             tensors.push(NewWeight { name: tensor.name, shape, origin, is_floating, is_wide, unquantized });
         }
-        let facts = donor.facts(architecture);
-        let order: TensorOrder = language::place;
-        let (keys, rules) = (donor.keys()?, TypeRules::Language(facts));
-        Ok(Self { tensors, keys, rules, order: Some(order), facts: Vec::new() })
+        let order = TensorOrder::ByName(language::place);
+        let (keys, rules) = (donor.keys()?, TypeRules::Language(donor.facts(architecture)));
+        Ok(Self { tensors, keys, rules, order: Some(order), facts })
     }
 
     /// A diffusion model, whose tensors keep their names.
@@ -342,10 +352,11 @@ impl GgufModel {
         }
         let shapes: Vec<(&str, &[u64])> = tensors.iter().map(|tensor| (&*tensor.name, &*tensor.shape)).collect();
         let order = diffusion::file_order(&shapes);
+        let names = order.iter().map(|at| tensors[*at].name.clone()).collect();
         let mut tensors: Vec<Option<NewWeight>> = tensors.into_iter().map(Some).collect();
         let tensors = order.into_iter().filter_map(|at| tensors[at].take()).collect();
         let rules = TypeRules::Diffusion(architecture);
-        Ok(Self { tensors, keys, rules, order: None, facts })
+        Ok(Self { tensors, keys, rules, order: Some(TensorOrder::Listed(names)), facts })
     }
 }
 
