@@ -351,7 +351,7 @@ fn values(typed: &TypedLine, flag: &str, value: &str, error: &clap::Error) -> Op
     }
     if flag == "--to"
         && typed.name() == "cast"
-        && let Some(scheme) = scheme_in(value)
+        && let Some(scheme) = scheme_in(value).filter(|scheme| !scheme.layouts.is_empty())
         && let Some((place, _)) = typed.subcommand
     {
         let mut line = typed.replaced(at, count, ["--scheme", scheme.name]);

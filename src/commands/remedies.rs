@@ -94,10 +94,12 @@ pub fn remedy(error: &Error) -> Option<String> {
         Kind::Codes { globs: Some(globs), model: None } => without_codes(globs),
         Kind::Undecoded => "--force-codes treats all of its tensors as values".to_owned(),
         Kind::InBlocks => format!("decode the weights: tcast dequantize {}", quoted(error.path()?)),
-        Kind::NoKeys => "for a language model, take the metadata from any GGUF of it with --metadata-from FILE; for a \
-                         diffusion model, name its architecture with --architecture"
-            .to_owned(),
-        Kind::NoImportance => "add --imatrix FILE, or choose another scheme".to_owned(),
+        Kind::NoKeys => {
+            "for a language model, --metadata-from takes the metadata of any GGUF of it; for a diffusion model, \
+                         --architecture names its kind"
+                .to_owned()
+        }
+        Kind::NoImportance => "choose another scheme, or give an importance matrix with --imatrix".to_owned(),
         Kind::NoGguf => "make it with tcast quantize --layout gguf, or with tcast cast".to_owned(),
         Kind::Unmapped => "keep the names of the file with --names file".to_owned(),
         Kind::OfModel => {

@@ -137,7 +137,7 @@ fn mixes_choose_types_by_the_role_of_a_weight() {
         1,
         "",
         "tcast: error: m.gguf: tensor 'blk.0.ffn_down.weight': q2_k_s needs the importance of its columns, which is not known
-  add --imatrix FILE, or choose another scheme
+  choose another scheme, or give an importance matrix with --imatrix
 ",
     );
     assert_eq!(bench.files(), ["m.gguf", "o.gguf"]);

@@ -82,7 +82,7 @@ fn a_language_model_without_metadata_or_with_that_of_another_is_refused() {
         1,
         "",
         "tcast: error: base: is none of the diffusion models whose tensors tcast knows (flux, sd3, aura, hidream, cosmos, ltxv, hyvid, wan, sdxl, sd1, lumina2), and has no keys for a GGUF file
-  for a language model, take the metadata from any GGUF of it with --metadata-from FILE; for a diffusion model, name its architecture with --architecture
+  for a language model, --metadata-from takes the metadata of any GGUF of it; for a diffusion model, --architecture names its kind
 ",
     );
     bench.run("cast tiny.gguf --names huggingface --to bf16 -o o.gguf").expect(
@@ -297,7 +297,7 @@ fn an_architecture_can_be_named_and_what_comfyui_does_not_load_is_refused() {
     bench.write("plain.safetensors", &model(&[("a.weight", "F32", &[8, 256]), ("a.bias", "F32", &[8])]));
     let outcome = bench.run("quantize plain.safetensors --scheme q4_0 -o o.gguf");
     assert_eq!((outcome.code, &*outcome.stdout), (Some(1), ""));
-    assert!(outcome.stderr.ends_with("name its architecture with --architecture\n"), "{}", outcome.stderr);
+    assert!(outcome.stderr.ends_with("--architecture names its kind\n"), "{}", outcome.stderr);
     bench.run("quantize plain.safetensors --scheme q4_0 --architecture flux -o o.gguf -q").expect(0, "", "");
     assert_eq!(tensors(&bench.read("o.gguf")), named(&[("a.weight", Q4_0, &[8, 256]), ("a.bias", F32, &[8])]));
     bench.run("quantize plain.safetensors --scheme q4_0 --architecture llama -o x.gguf").expect(
