@@ -153,6 +153,47 @@ fn named(tensors: &[(&str, u32, &[u64])]) -> Vec<(String, u32, Vec<u64>)> {
     tensors.iter().map(|(name, id, shape)| ((*name).to_owned(), *id, shape.to_vec())).collect()
 }
 
+#[test]
+fn rows_of_tokens_that_the_tokenizer_lacks_are_cut() {
+    let bench = Bench::new();
+    std::fs::create_dir(bench.path("gemma")).unwrap();
+    let config = r#"{"model_type": "gemma3_text", "num_hidden_layers": 1, "num_attention_heads": 1,
+        "num_key_value_heads": 1, "hidden_size": 32, "intermediate_size": 32}"#;
+    bench.write("gemma/config.json", config.as_bytes());
+    let norms = ["input", "post_attention", "pre_feedforward", "post_feedforward"];
+    let norms = norms.map(|norm| format!("model.layers.0.{norm}_layernorm.weight"));
+    let attention = ["q", "k"].map(|norm| format!("model.layers.0.self_attn.{norm}_norm.weight"));
+    let matrices = ["self_attn.q", "self_attn.k", "self_attn.v", "self_attn.o", "mlp.gate", "mlp.up", "mlp.down"]
+        .map(|matrix| format!("model.layers.0.{matrix}_proj.weight"));
+    let mut all: Vec<(&str, &str, &[usize])> = vec![("model.norm.weight", "F32", &[32])];
+    all.extend(norms.iter().chain(&attention).map(|name| (&**name, "F32", &[32][..])));
+    all.extend(matrices.iter().map(|name| (&**name, "F32", &[32, 32][..])));
+    all.push(("model.embed_tokens.weight", "F32", &[40, 32]));
+    bench.write("gemma/model.safetensors", &model(&all));
+    let words: Vec<String> = (0..33).map(|word| format!("t{word}")).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    bench.write("donor.gguf", &Gguf::of("gemma3").texts("tokenizer.ggml.tokens", &words).bytes());
+    let cut = "tcast: note: 7 rows of token_embd.weight are left out: the tokenizer has 33 tokens\n";
+    for (command, id, bytes) in
+        [("cast gemma --to f32", F32, 4 * 32 * 33), ("quantize gemma --scheme q8_0", Q8_0, 34 * 33)]
+    {
+        let outcome = bench.run(&format!("{command} --metadata-from donor.gguf -o o.gguf -f --json"));
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+        assert!(outcome.stderr.starts_with(cut), "{}", outcome.stderr);
+        let report: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+        let rows = report["tensors"].as_array().unwrap();
+        let embedding = rows.iter().find(|tensor| tensor["name"] == "token_embd.weight").unwrap();
+        assert_eq!((&embedding["shape"], &embedding["bytes_out"]), (&serde_json::json!([33, 32]), &bytes.into()));
+        let file = bench.read("o.gguf");
+        let found = parts_of_gguf(&file).1.into_iter().find(|(name, ..)| name == "token_embd.weight").unwrap();
+        assert_eq!((found.1, &found.2[..]), (id, &[33, 32][..]));
+        if id == F32 {
+            let values: Vec<u8> = (0..32 * 33).flat_map(|at| ((at % 15) as f32 - 7.0).to_le_bytes()).collect();
+            assert!(found.3[..values.len()] == values);
+        }
+    }
+}
+
 /// The keys for original shapes, with their numbers.
 fn shapes(file: &[u8]) -> Vec<(String, Vec<i32>)> {
     let found = parts_of_gguf(file).0.into_iter().filter_map(|(name, value)| {

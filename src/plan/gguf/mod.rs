@@ -241,13 +241,15 @@ impl<'a> GgufPlanner<'_, 'a> {
 
     fn add_stored(&self, tensor: &NewWeight, at: usize, chosen: ChosenType, weights: &mut Weights<'a>) -> Result<()> {
         let (place, stored) = (self.logical.places[at], self.logical.tensors[at].dtype);
-        let to = match chosen.format {
-            Some(format) if format.dtype.is_none() => {
+        // Without its last rows, a tensor is not converted as a whole.
+        let is_cut = tensor.shape.iter().product::<u64>() < self.logical.file_tensor(at).1.count;
+        let to = match chosen.format.or(stored.and_then(plain_format)) {
+            Some(format) if format.dtype.is_none() || is_cut => {
                 let dtype = stored.filter(|dtype| dtype.is_floating() && dtype.bits() <= 32);
                 let dtype = dtype.ok_or_else(|| Error::new(not_a_weight(stored)).of(Kind::Unconvertible))?;
                 let encoder = self.encoder(tensor, format, dtype)?;
                 let source = (Few::One(self.logical.stored(at)), WeightValues::Rows(0));
-                let step = Self::encode(tensor, source, encoder, CodesSource::COMPUTED, None);
+                let step = Self::encode(tensor, source, encoder, CodesSource::COMPUTED, chosen.kept);
                 weights.replace(place, step);
                 return Ok(());
             }
