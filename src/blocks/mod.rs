@@ -60,6 +60,12 @@ impl BlockFormat {
         FORMATS.iter().find(|format| format.id == id)
     }
 
+    /// Returns the format of plain numbers of a type; `None` if ggml has none.
+    #[must_use]
+    pub fn plain(dtype: Dtype) -> Option<&'static Self> {
+        FORMATS.iter().find(|format| format.dtype == Some(dtype))
+    }
+
     /// Returns the bytes of a number of elements; `None` if they are no whole blocks, or too many.
     #[must_use]
     pub fn size(&self, elements: u64) -> Option<u64> {

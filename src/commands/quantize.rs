@@ -102,36 +102,40 @@ fn check(args: &QuantizeArgs) -> Result<()> {
         return Err(no_effect("--search mse", format!("{named} has no choice of scales")));
     }
     let layout = layout_name(options);
-    if options.is_gguf() {
-        let of_grids = [
-            (options.group_size.is_some(), "--group-size"),
-            (options.search != ScaleChoice::default(), "--search"),
-            (options.arithmetic != Arithmetic::default(), "--arithmetic"),
-            (options.partial_blocks, "--partial-blocks"),
-            (options.input_global_scale.is_some(), "--input-global-scale"),
-        ];
-        if let Some((_, option)) = of_grids.into_iter().find(|(is_given, _)| *is_given) {
-            return Err(no_effect(option, "the blocks of GGUF files have one form, and ggml's arithmetic"));
-        }
-        if !options.fail_on.is_empty() {
-            return Err(no_effect(
-                "--fail-on",
-                "tcast counts no such groups in blocks; --min-sqnr refuses a bad result",
-            ));
-        }
-        if options.recover {
-            let error = Error::usage("--recover finds codes with separate scales, and a GGUF file has blocks");
-            return Err(error.remedy("leave --recover out: --only-exact fails unless the blocks hold all values"));
-        }
-    } else if options.imatrix.is_some() || options.gguf.first_given().is_some() {
-        let option = if options.imatrix.is_some() { "imatrix" } else { options.gguf.first_given().unwrap_or_default() };
-        let error = Error::usage(format!("the layout {layout} is not gguf: an option has no effect"));
-        return Err(error.without(option));
-    }
+    check_gguf(options)?;
     // Without a scheme, weights of fp8-block stay unchanged.
     let stays = || options.scheme.is_none() && layout == "compressed-tensors";
     if options.partial_blocks && !stays() && !options.schemes().any(|scheme| scheme.has_partial_blocks(layout)) {
         return Err(no_effect("--partial-blocks", "only fp8-block in compressed-tensors has partial blocks"));
+    }
+    Ok(())
+}
+
+/// Refuses options that a GGUF file has no use for, and options that only a GGUF file has a use for.
+fn check_gguf(options: &QuantizeOptions) -> Result<()> {
+    if !options.is_gguf() {
+        let given = options.imatrix.is_some().then_some("imatrix").or(options.gguf.first_given());
+        return given.map_or(Ok(()), |option| {
+            let layout = layout_name(options);
+            Err(Error::usage(format!("the layout {layout} is not gguf: an option has no effect")).without(option))
+        });
+    }
+    let of_grids = [
+        (options.group_size.is_some(), "--group-size"),
+        (options.search != ScaleChoice::default(), "--search"),
+        (options.arithmetic != Arithmetic::default(), "--arithmetic"),
+        (options.partial_blocks, "--partial-blocks"),
+        (options.input_global_scale.is_some(), "--input-global-scale"),
+    ];
+    if let Some((_, option)) = of_grids.into_iter().find(|(is_given, _)| *is_given) {
+        return Err(no_effect(option, "the blocks of GGUF files have one form, and ggml's arithmetic"));
+    }
+    if !options.fail_on.is_empty() {
+        return Err(no_effect("--fail-on", "tcast counts no such groups in blocks; --min-sqnr refuses a bad result"));
+    }
+    if options.recover {
+        let error = Error::usage("--recover finds codes with separate scales, and a GGUF file has blocks");
+        return Err(error.remedy("leave --recover out: --only-exact fails unless the blocks hold all values"));
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! An input file: its format and its contents.
 
 use super::tensor::{Data, Tensor};
-use super::{CONTAINERS, Container, by_extension, known_formats, npz};
+use super::{CONTAINERS, Container, by_extension, gguf, known_formats, npz};
 use crate::error::{Blocker, Error, Result};
 use crate::io::map::MappedFile;
 use std::fs;
@@ -37,6 +37,11 @@ impl Contents {
 }
 
 impl Input {
+    /// True if it is a GGUF file.
+    pub(crate) fn is_gguf(&self) -> bool {
+        self.container.format_info().extension == gguf::EXTENSION
+    }
+
     /// Requires that all tensors can be read.
     pub(crate) fn require_readable(&mut self) -> Result<()> {
         if self.contents.unreadable.is_empty() {

@@ -38,7 +38,7 @@ use weights::GgufContents;
 pub(crate) use weights::Weights;
 
 use crate::container::onnx::model::ModelGraph;
-use crate::container::{Container, Form, GgufKey, Input, Metadata, NewMetadata, Placement, keys_of_part};
+use crate::container::{Container, Form, Input, Metadata, NewMetadata, Placement, keys_of_part};
 use crate::conversion::Conversion;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -130,10 +130,7 @@ pub(crate) struct Draft<'r, 'a> {
     conversions: Conversions<'r>,
     /// Changes to the metadata of the outputs.
     metadata: HashMap<String, Option<String>>,
-    /// The keys of a GGUF file.
-    keys: Vec<GgufKey>,
-    facts: Vec<String>,
-    notes: Vec<String>,
+    gguf: GgufContents,
 }
 
 impl<'r, 'a> Draft<'r, 'a> {
@@ -149,14 +146,14 @@ impl<'r, 'a> Draft<'r, 'a> {
         let mut none = Weights::default();
         let weights = weights.unwrap_or(&mut none);
         let steps = draft::steps(request, inputs, model.as_ref(), weights, &mut conversions)?;
-        let GgufContents { keys, facts, notes, .. } = weights.gguf.take().unwrap_or_default();
-        let metadata = weights.metadata.clone();
-        Ok(Self { request, inputs, model, steps, conversions, metadata, keys, facts, notes })
+        let gguf = weights.gguf.take().unwrap_or_default();
+        Ok(Self { request, inputs, model, steps, conversions, metadata: weights.metadata.clone(), gguf })
     }
 
     /// Lays out the outputs, like [`build`].
     pub(crate) fn build(self, spread: Spread, measured: &dyn Fn(u64)) -> Result<Vec<Plan<'a>>> {
-        let Self { request, inputs, model, mut steps, mut conversions, metadata, keys, facts, notes } = self;
+        let Self { request, inputs, model, mut steps, mut conversions, metadata, gguf } = self;
+        let GgufContents { mut keys, facts, notes, .. } = gguf;
         if let Some(graph) = &model {
             return Ok(vec![rewrite::build(request, &inputs[0], graph, steps, &mut conversions)?]);
         }
@@ -180,7 +177,7 @@ impl<'r, 'a> Draft<'r, 'a> {
             }
             let sources = sources.iter().map(|input| &inputs[*input]);
             let texts = metadata_of(request.container, sources, &metadata, &mut differing);
-            let metadata = NewMetadata { texts, keys: keys_of_part(&keys, (at, parts), tensors) };
+            let metadata = NewMetadata { texts, keys: keys_of_part(std::mem::take(&mut keys), (at, parts), tensors) };
             let layout = request.container.lay_out(&PlannedTensors::of(&group), &metadata, request.threads)?;
             let mut places = layout.places.into_iter();
             // The steps reuse the memory of `group`.

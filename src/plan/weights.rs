@@ -23,7 +23,6 @@ pub(crate) struct Weights<'a> {
 }
 
 /// Order of the tensors in a file.
-#[derive(Clone)]
 pub(super) enum TensorOrder {
     /// By a place that follows from the name.
     ByName(fn(&str) -> (Option<u64>, &str)),
@@ -32,7 +31,7 @@ pub(super) enum TensorOrder {
 }
 
 /// The contents of a new GGUF file besides its tensors.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub(super) struct GgufContents {
     /// Keys with their values.
     pub keys: Vec<GgufKey>,

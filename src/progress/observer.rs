@@ -35,7 +35,7 @@ pub(crate) enum Notice<'a> {
     NoLists(&'a [(String, String)]),
     /// A remark about an output.
     Note(&'a str),
-    /// A fact about the output, which is no reason for doubt.
+    /// Information about an output that needs no action.
     Fact(&'a str),
     /// Scales that lose precision while their codes stay the same, and that no rule names.
     ScalesCast(&'a [&'a str]),

@@ -294,3 +294,26 @@ pub static SCHEMES: &[Scheme] = &[
     of_blocks("q5_k_s", "q5_k, and q6_k for the output"),
     of_blocks("q5_k_m", "q5_k, and q6_k for some weights"),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::super::gguf::GGUF_SCHEMES;
+    use super::*;
+
+    #[test]
+    fn every_scheme_has_a_layout_and_every_type_of_gguf_files_has_a_scheme() {
+        for scheme in SCHEMES {
+            assert!(scheme.layout_names().next().is_some(), "{}", scheme.name);
+        }
+        for own in GGUF_SCHEMES {
+            assert!(Scheme::find(own.name).is_some_and(|scheme| scheme.name == own.name), "{}", own.name);
+        }
+    }
+
+    #[test]
+    fn only_names_of_gguf_files_are_free_in_their_separators() {
+        let found = |name| Scheme::find(name).map(|scheme| scheme.name);
+        assert_eq!(["Q4-K-M", "q4_k_m", "FP8_dynamic"].map(found), [Some("q4_k_m"), Some("q4_k_m"), Some("fp8")]);
+        assert_eq!(["FP8-dynamic", "fp8_block2"].map(found), [None, None]);
+    }
+}

@@ -1,7 +1,7 @@
 //! The quantized weights of a GGUF model: the type of a tensor says that it consists of blocks.
 
 use super::LogicalCheckpoint;
-use crate::blocks::{Assembly, BlockFormat, FORMATS};
+use crate::blocks::{Assembly, BlockFormat};
 use crate::container::Elements;
 use crate::container::checkpoint::AssembledTensor;
 use crate::dtype::Dtype;
@@ -64,10 +64,7 @@ impl LogicalCheckpoint<'_> {
     fn format(&self, at: usize) -> Option<&'static BlockFormat> {
         match self.file_tensor(at).1.elements {
             Elements::Blocks(format) => Some(format),
-            elements => {
-                let dtype = elements.dtype()?;
-                FORMATS.iter().find(|format| format.dtype == Some(dtype))
-            }
+            elements => BlockFormat::plain(elements.dtype()?),
         }
     }
 

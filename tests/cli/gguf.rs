@@ -349,7 +349,7 @@ fn a_quantized_gguf_model_is_quantized_again_from_the_values_of_ggml() {
 }
 
 /// A folder with the model of `fixtures/gguf`, and the model that it was made from.
-fn tiny() -> Bench {
+pub(crate) fn tiny() -> Bench {
     let bench = Bench::with("gguf/tiny.gguf", "tiny.gguf");
     std::fs::create_dir(bench.path("base")).unwrap();
     for file in ["config.json", "model.safetensors", "tokenizer_config.json"] {

@@ -1,20 +1,11 @@
 //! GGUF files of language models of Hugging Face and of diffusion models.
 
+use super::gguf::tiny;
 use crate::common::gguf::{F16, F32, Gguf, Q4_0, Q8_0};
 use crate::common::gguf_reader::parts_of_gguf;
-use crate::common::{Bench, fixture, safetensors};
+use crate::common::{Bench, safetensors};
 
 const BF16: u32 = 30;
-
-/// A folder with the model of `fixtures/gguf`, and the GGUF that was made of it.
-fn tiny() -> Bench {
-    let bench = Bench::with("gguf/tiny.gguf", "tiny.gguf");
-    std::fs::create_dir(bench.path("base")).unwrap();
-    for file in ["config.json", "model.safetensors", "tokenizer_config.json"] {
-        std::fs::copy(fixture("gguf/tiny-llama").join(file), bench.path("base").join(file)).unwrap();
-    }
-    bench
-}
 
 #[test]
 fn a_language_model_gets_the_metadata_of_another_gguf_of_it() {

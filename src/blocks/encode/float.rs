@@ -1,20 +1,10 @@
 //! Blocks of float4e2m1 with scales that are floats of 8 bits.
 
 use super::super::decode::{BlockLayout, Mxfp4, Nvfp4};
+use super::lanes::largest_magnitude;
 use super::pack::nibbles;
 use super::{BlockEncode, BlockPiece};
 use crate::kernel::{Isa, Loop};
-
-/// Returns the largest magnitude.
-#[inline(always)]
-fn magnitude<const N: usize>(values: &[f32; N]) -> f32 {
-    let mut most = 0_i32;
-    for value in values {
-        let magnitude = (value.to_bits() & 0x7fff_ffff) as i32;
-        most = if magnitude > most { magnitude } else { most };
-    }
-    f32::from_bits(most as u32)
-}
 
 /// Writes the codes whose numbers times the scale are nearest to values: of several, the one with the least magnitude. The
 /// scale belongs to doubled numbers. No code is the negative zero.
@@ -86,7 +76,7 @@ impl Loop for EncodeMxfp4<'_> {
     #[inline(always)]
     fn run(self) {
         for (values, block) in self.values.iter().zip(self.blocks) {
-            block.e = exponent(magnitude(values));
+            block.e = exponent(largest_magnitude(values));
             block.qs = nibbles(&codes(values, block.scales()[0]));
         }
     }
@@ -135,7 +125,7 @@ impl Loop for EncodeNvfp4<'_> {
         for (values, block) in self.values.iter().zip(self.blocks) {
             let groups = values.as_chunks::<16>().0;
             for (scale, values) in block.d.iter_mut().zip(groups) {
-                *scale = to_ue4m3(magnitude(values) / 6.0);
+                *scale = to_ue4m3(largest_magnitude(values) / 6.0);
             }
             let scales = block.scales();
             for ((bytes, values), scale) in block.qs.iter_mut().zip(groups).zip(scales) {

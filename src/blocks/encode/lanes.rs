@@ -180,11 +180,18 @@ impl Loop for AreFinite<'_> {
 
     #[inline(always)]
     fn run(self) -> bool {
-        let mut largest = 0;
-        for value in self.0 {
-            let magnitude = (value.to_bits() & 0x7fff_ffff) as i32;
-            largest = if magnitude > largest { magnitude } else { largest };
-        }
-        largest < 0x7f80_0000
+        largest_magnitude(self.0).is_finite()
     }
+}
+
+/// Returns the largest magnitude; NaN is larger than all numbers.
+#[inline(always)]
+pub(super) fn largest_magnitude(values: &[f32]) -> f32 {
+    // Magnitudes as integers: the compiler does not vectorize a maximum of floats.
+    let mut most = 0_i32;
+    for value in values {
+        let magnitude = (value.to_bits() & 0x7fff_ffff) as i32;
+        most = if magnitude > most { magnitude } else { most };
+    }
+    f32::from_bits(most as u32)
 }

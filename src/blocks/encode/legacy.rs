@@ -2,7 +2,9 @@
 
 use super::super::decode::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
 use super::asymmetric::{AsymmetricFit, SearchAsymmetric, SearchRule};
-use super::lanes::{WIDTH, floor_of_small, inverse, is_finite, largest, low_byte, nearest_of_small, stored, to_half};
+use super::lanes::{
+    WIDTH, floor_of_small, inverse, is_finite, largest, largest_magnitude, low_byte, nearest_of_small, stored, to_half,
+};
 use super::pack::{high_bits, nibbles};
 use super::symmetric::{SearchSymmetric, SymmetricFit};
 use super::weights::{GroupBatch, Weighing};
@@ -13,13 +15,8 @@ use zerocopy::little_endian::U16;
 /// Returns the first of the numbers with the largest magnitude of a block; +0 if all numbers are 0.
 #[inline(always)]
 fn largest_of_block(values: &[f32; 32]) -> f32 {
-    // Magnitudes as integers: the compiler does not vectorize a maximum of floats.
-    let mut magnitude = 0_i32;
-    for value in values {
-        let bits = (value.to_bits() & 0x7fff_ffff) as i32;
-        magnitude = if bits > magnitude { bits } else { magnitude };
-    }
-    let (positive, negative) = (magnitude as u32, magnitude as u32 | 1 << 31);
+    let magnitude = largest_magnitude(values).to_bits();
+    let (positive, negative) = (magnitude, magnitude | 1 << 31);
     let [mut has_positive, mut has_negative] = [0; 2];
     for value in values {
         has_positive |= u32::from(value.to_bits() == positive);
@@ -293,12 +290,7 @@ impl Loop for EncodeQ8_0<'_> {
     #[inline(always)]
     fn run(self) {
         for (values, block) in self.values.iter().zip(self.blocks) {
-            let mut most = 0_i32;
-            for value in values {
-                let magnitude = (value.to_bits() & 0x7fff_ffff) as i32;
-                most = if magnitude > most { magnitude } else { most };
-            }
-            let scale = f32::from_bits(most as u32) / 127.0;
+            let scale = largest_magnitude(values) / 127.0;
             let factor = inverse(scale);
             // ggml converts Inf and NaN to the code 0.
             let factor = if factor.is_finite() { factor } else { 0.0 };

@@ -1,7 +1,7 @@
 //! Blocks of the numbers -1, 0 and 1 with one scale.
 
 use super::super::decode::{Tq1_0, Tq2_0};
-use super::lanes::{inverse, is_finite, stored};
+use super::lanes::{inverse, is_finite, largest_magnitude, stored};
 use super::pack::planes;
 use super::{BlockEncode, BlockPiece};
 use crate::kernel::{Isa, Loop};
@@ -19,12 +19,7 @@ impl<B, S: Fn(f32, &[u8; 256]) -> B> Loop for EncodeTernary<'_, B, S> {
     #[inline(always)]
     fn run(self) {
         for (values, block) in self.values.iter().zip(self.blocks) {
-            let mut most = 0_i32;
-            for value in values {
-                let magnitude = (value.to_bits() & 0x7fff_ffff) as i32;
-                most = if magnitude > most { magnitude } else { most };
-            }
-            let scale = f32::from_bits(most as u32);
+            let scale = largest_magnitude(values);
             let factor = inverse(scale);
             // ggml converts Inf and NaN to the number 0.
             let factor = if factor.is_finite() { factor } else { 0.0 };

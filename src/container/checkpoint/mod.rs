@@ -18,7 +18,7 @@ pub use names::{description, is_index, is_plain, is_shard_name, is_written_shard
 pub use naming::{AssembledTensor, Naming};
 pub use side_files::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, SideFiles, descriptions, is_inside, with_dtype};
 
-use super::gguf::{EXTENSION as GGUF, check_tensors, parts_of, remove_keys, stem_of_part};
+use super::gguf::{check_tensors, parts_of, remove_keys, stem_of_part};
 use super::{Container, Input, SHARDS, Tensor, probe_on};
 use crate::dtype::Dtype;
 use crate::error::{Blocker, Error, Kind, Result};
@@ -66,7 +66,7 @@ impl Checkpoint {
 
     /// True if the checkpoint is a GGUF model.
     pub(crate) fn is_gguf(&self) -> bool {
-        self.shards.first().is_some_and(|shard| shard.container.format_info().extension == GGUF)
+        self.shards.first().is_some_and(Input::is_gguf)
     }
 
     pub fn tensors(&self) -> impl Iterator<Item = (&Input, &Tensor)> {

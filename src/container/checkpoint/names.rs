@@ -45,13 +45,17 @@ pub(super) fn is_shard(folder: &Path, extension: &str, name: &str) -> bool {
 
 /// True if a folder has a shard.
 pub(crate) fn has_shards(folder: &Path) -> bool {
-    let is_one = |name: &str| extensions().any(|extension| is_shard(folder, extension, name));
-    file_names(folder).is_ok_and(|names| names.iter().filter_map(|name| name.to_str()).any(is_one))
+    has_file(folder, is_shard_name)
 }
 
 /// True if a folder has a shard that tcast writes.
 pub(crate) fn has_written_shards(folder: &Path) -> bool {
-    let is_one = |name: &str| is_written_shard(name) && !folder.join(name).is_dir();
+    has_file(folder, is_written_shard)
+}
+
+/// True if a folder has a file with such a name.
+fn has_file(folder: &Path, is_meant: fn(&str) -> bool) -> bool {
+    let is_one = |name: &str| is_meant(name) && !folder.join(name).is_dir();
     file_names(folder).is_ok_and(|names| names.iter().filter_map(|name| name.to_str()).any(is_one))
 }
 

@@ -11,15 +11,15 @@ mod split;
 mod write;
 
 pub(crate) use lists::{first_number, first_text, list_length};
+pub(crate) use split::{NUMBER, SPLIT, keys_of_part, part_names};
 pub(super) use split::{check_tensors, parts_of, remove_keys, stem_of_part};
-pub(crate) use split::{keys_of_part, part_names};
 pub(crate) use write::GgufKey;
 
 use super::names::NameHashes;
 use super::{
     Container, Contents, Data, Elements, FileLayout, Form, FormatInfo, Metadata, NewMetadata, NewTensors, Tensor,
 };
-use crate::blocks::{BlockFormat, FORMATS, REMOVED};
+use crate::blocks::{BlockFormat, REMOVED};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
@@ -36,10 +36,10 @@ const MAGIC: &[u8] = b"GGUF";
 /// The key for the name of a model's architecture, which a file must have.
 pub(crate) const ARCHITECTURE: &str = "general.architecture";
 /// The key for the multiple at which tensors start.
-const ALIGNMENT: &str = "general.alignment";
+pub(crate) const ALIGNMENT: &str = "general.alignment";
 /// The start of a key for the shape of a tensor, if the table has another: tools for `ComfyUI` store convolutions as
 /// matrices.
-const ORIGINAL_SHAPE: &str = "comfy.gguf.orig_shape.";
+pub(crate) const ORIGINAL_SHAPE: &str = "comfy.gguf.orig_shape.";
 
 /// The `.gguf` format.
 pub(super) struct Gguf;
@@ -59,7 +59,7 @@ impl Container for Gguf {
     }
 
     fn stores(&self, dtype: Dtype) -> Option<String> {
-        FORMATS.iter().find(|format| format.dtype == Some(dtype)).map(|format| format.name.to_owned())
+        BlockFormat::plain(dtype).map(|format| format.name.to_owned())
     }
 
     fn recognises(&self, bytes: &[u8]) -> bool {

@@ -1,12 +1,14 @@
 //! Models that are split over files, as `llama-gguf-split` names them: each file has a table of its own tensors.
 
-use super::{EXTENSION, GgufKey};
+use super::GgufKey;
 use crate::container::Input;
 use crate::error::{Error, Result};
 use std::path::PathBuf;
 
+/// The start of the keys of a part.
+pub(crate) const SPLIT: &str = "split.";
 /// The keys of a part: its number from 0, the number of parts, and the number of tensors in all parts.
-pub(super) const NUMBER: &str = "split.no";
+pub(crate) const NUMBER: &str = "split.no";
 const COUNT: &str = "split.count";
 const TENSORS: &str = "split.tensors.count";
 
@@ -15,8 +17,7 @@ const TENSORS: &str = "split.tensors.count";
 /// # Errors
 /// When the name of the file contradicts its keys.
 pub(in crate::container) fn parts_of(input: &Input) -> Result<Option<Vec<PathBuf>>> {
-    let is_gguf = input.container.format_info().extension == EXTENSION;
-    let Some(count) = key(input, COUNT).filter(|count| is_gguf && *count > 1) else { return Ok(None) };
+    let Some(count) = key(input, COUNT).filter(|count| input.is_gguf() && *count > 1) else { return Ok(None) };
     let path = input.path();
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let number = key(input, NUMBER).map_or(1, |number| number.saturating_add(1));
@@ -34,20 +35,18 @@ pub(in crate::container) fn parts_of(input: &Input) -> Result<Option<Vec<PathBuf
     Ok(Some((1..=count).map(|number| path.with_file_name(format!("{stem}{}", suffix(number, count)))).collect()))
 }
 
-/// Returns the keys of a part of a new model, which has all keys of the model if it is the first. `tensors` is the number of
-/// tensors of the model.
-pub(crate) fn keys_of_part(keys: &[GgufKey], (at, parts): (usize, usize), tensors: usize) -> Vec<GgufKey> {
+/// Adds the keys of a part to its own, which the first part has. `tensors` is the number of tensors of the model.
+pub(crate) fn keys_of_part(mut own: Vec<GgufKey>, (at, parts): (usize, usize), tensors: usize) -> Vec<GgufKey> {
     if parts < 2 {
-        return keys.to_vec();
+        return own;
     }
-    let own = if at == 0 { keys } else { &[] };
     let [number, count] = [at, parts].map(|number| u16::try_from(number).unwrap_or(u16::MAX));
-    let split = [
+    own.extend([
         GgufKey::uint16(NUMBER, number),
         GgufKey::uint16(COUNT, count),
         GgufKey::int32(TENSORS, i32::try_from(tensors).unwrap_or(i32::MAX)),
-    ];
-    own.iter().cloned().chain(split).collect()
+    ]);
+    own
 }
 
 /// Returns the names of the parts of a model.
@@ -74,7 +73,7 @@ pub(in crate::container) fn check_tensors(parts: &[Input]) -> Result<()> {
 /// Removes the keys of a part, which do not describe the model.
 pub(in crate::container) fn remove_keys(part: &mut Input) {
     if let Some(metadata) = &mut part.contents.metadata {
-        metadata.retain(|(key, _)| !key.starts_with("split."));
+        metadata.retain(|(key, _)| !key.starts_with(SPLIT));
     }
 }
 

@@ -5,7 +5,7 @@ use super::super::{FileLayout, Form, NewTensor, NewTensors, Placement};
 use super::header::MAX_RANK;
 use super::split::NUMBER;
 use super::{ARCHITECTURE, Gguf, MAGIC};
-use crate::blocks::{BlockFormat, FORMATS};
+use crate::blocks::BlockFormat;
 use crate::container::layout::too_long;
 use crate::container::{Container, NewMetadata};
 use crate::error::{Error, Result};
@@ -118,8 +118,8 @@ fn stored(tensor: &NewTensor) -> Result<(&'static BlockFormat, u64)> {
     if shape.contains(&0) {
         return refuse(format!("its shape {shape:?} has no elements, which a .gguf file does not allow"));
     }
-    let plain = || FORMATS.iter().find(|format| format.dtype == Some(tensor.dtype));
-    let format = tensor.blocks.or_else(plain).ok_or_else(|| Gguf.refusal(tensor.dtype, true))?;
+    let format =
+        tensor.blocks.or_else(|| BlockFormat::plain(tensor.dtype)).ok_or_else(|| Gguf.refusal(tensor.dtype, true))?;
     let columns = shape.last().copied().unwrap_or(1);
     let count = shape.iter().try_fold(1_u64, |count, length| count.checked_mul(*length)).ok_or_else(too_long)?;
     match format.size(count).filter(|_| columns.is_multiple_of(format.elements)) {

@@ -2,84 +2,56 @@
 
 use super::importance::ImportanceFile;
 use crate::container::gguf::names::MetadataValue;
-use crate::container::gguf::{first_number, list_length};
+use crate::container::gguf::{ALIGNMENT, NUMBER, ORIGINAL_SHAPE, SPLIT, first_number, list_length};
 use crate::container::{self, ARCHITECTURE, GgufKey, Input};
 use crate::error::{Error, Kind, Result};
+use crate::quant::gguf::language::LanguageModel;
 use crate::text::shorten;
+use std::collections::HashSet;
 use std::path::Path;
 
 /// The key for the version of ggml's block formats.
 const VERSION: &str = "general.quantization_version";
 /// The key for llama.cpp's number of a type or mix.
 const FILE_TYPE: &str = "general.file_type";
-/// The key for the multiple at which tensors start: files that tcast makes have the default.
-const ALIGNMENT: &str = "general.alignment";
-/// The start of a key for the shape of a tensor whose table has another.
-const ORIGINAL_SHAPE: &str = "comfy.gguf.orig_shape.";
-/// The start of the keys of parts.
-const SPLIT: &str = "split.";
 /// The start of the keys about an importance matrix.
 const IMATRIX: &str = "quantize.imatrix.";
 /// The version of the formats that tcast writes.
 const CURRENT: u32 = 2;
+/// The remedy for a file that does not describe the model.
+const SAME_MODEL: &str = "name a .gguf file of the same model, in any of its types";
 /// Maximum length of the texts about an importance matrix, as in llama.cpp.
 const MAX_TEXT: usize = 127;
 
-/// The facts about a language model that its types depend on: see [`LanguageModel`](crate::quant::gguf::language::LanguageModel).
-pub(super) struct OwnedFacts {
-    pub architecture: String,
-    pub layers: u64,
-    pub experts: u64,
-    pub heads: u64,
-    pub key_heads: u64,
+/// Opens a file with the keys of a language model: a GGUF, and the first of its parts if it is split.
+pub(super) fn open(path: &Path) -> Result<Input> {
+    let input = container::probe(path)?;
+    if !input.is_gguf() {
+        let error = Error::new("is not a GGUF file, from which metadata can be taken").in_file(path);
+        return Err(error.remedy(SAME_MODEL));
+    }
+    if input.contents.value(NUMBER).is_some_and(|number| number != "0") {
+        return Err(Error::new("is not the first part of its model, which has the metadata").in_file(path));
+    }
+    Ok(input)
 }
 
-/// A GGUF that has the keys of a new file.
-pub(super) enum KeySource<'a> {
-    /// The input.
-    Input(&'a Input),
-    /// Another file.
-    Donor(Box<Input>),
-}
+/// A GGUF that has the keys of a new file: the input, or another one.
+pub(super) struct KeySource<'a>(pub &'a Input);
 
 impl<'a> KeySource<'a> {
-    /// Takes the keys of the first file of the input.
-    pub(super) fn of(input: &'a Input) -> Self {
-        Self::Input(input)
-    }
-
-    /// Opens a file, which must be a GGUF, and the first of its parts if it is split.
-    pub(super) fn open(path: &Path) -> Result<Self> {
-        let input = container::probe(path)?;
-        if input.container.format_info().extension != container::GGUF.format_info().extension {
-            let error = Error::new("is not a GGUF file, from which metadata can be taken").in_file(path);
-            return Err(error.remedy("name a .gguf file of the same model, in any of its types"));
-        }
-        if input.contents.value("split.no").is_some_and(|number| number != "0") {
-            return Err(Error::new("is not the first part of its model, which has the metadata").in_file(path));
-        }
-        Ok(Self::Donor(Box::new(input)))
-    }
-
-    fn input(&self) -> &Input {
-        match self {
-            Self::Input(input) => input,
-            Self::Donor(input) => input,
-        }
-    }
-
     fn error(&self, what: impl Into<String>) -> Error {
-        Error::new(what).in_file(self.input().path())
+        Error::new(what).in_file(self.0.path())
     }
 
     /// Returns the error for a file that describes another model.
     pub(super) fn other_model(&self, what: &str) -> Error {
         let error = self.error(format!("describes another model: it {what}"));
-        error.remedy("name a .gguf file of the same model, in any of its types")
+        error.remedy(SAME_MODEL)
     }
 
-    pub(super) fn architecture(&self) -> Result<&str> {
-        let named = self.input().contents.value(ARCHITECTURE);
+    pub(super) fn architecture(&self) -> Result<&'a str> {
+        let named = self.0.contents.value(ARCHITECTURE);
         named.ok_or_else(|| {
             let error = self.error(format!("has no {ARCHITECTURE}, which readers of GGUF files need"));
             error.of(Kind::NoKeys)
@@ -117,13 +89,13 @@ impl<'a> KeySource<'a> {
 
     /// Returns a key that is a number.
     fn number(&self, key: &str) -> Option<u64> {
-        self.input().contents.value(key)?.parse().ok()
+        self.0.contents.value(key)?.parse().ok()
     }
 
     /// Returns the bytes of the value of a key, with its type.
-    fn bytes(&self, key: &str) -> Option<&[u8]> {
-        let (_, range) = self.input().contents.keys.iter().find(|(name, _)| name == key)?;
-        Some(&self.input().files[0][range.clone()])
+    fn bytes(&self, key: &str) -> Option<&'a [u8]> {
+        let (_, range) = self.0.contents.keys.iter().find(|(name, _)| name == key)?;
+        Some(&self.0.files[0][range.clone()])
     }
 
     /// Returns the number of tokens of the tokenizer.
@@ -132,15 +104,15 @@ impl<'a> KeySource<'a> {
     }
 
     /// Returns the facts about a language model that its types depend on.
-    pub(super) fn facts(&self, architecture: &str) -> OwnedFacts {
+    pub(super) fn facts<'m>(&self, architecture: &'m str) -> LanguageModel<'m> {
         let number = |key: &str| {
             let key = format!("{architecture}.{key}");
             // A list has a number for each layer, and that of the first one counts.
             self.number(&key).or_else(|| first_number(self.bytes(&key)?))
         };
         let heads = number("attention.head_count").unwrap_or_default();
-        OwnedFacts {
-            architecture: architecture.to_owned(),
+        LanguageModel {
+            architecture,
             layers: number("block_count").unwrap_or_default(),
             experts: number("expert_count").unwrap_or_default(),
             heads,
@@ -148,15 +120,15 @@ impl<'a> KeySource<'a> {
         }
     }
 
-    /// True if the file gives the shape of a tensor, whose table has another.
-    pub(super) fn has_original_shape(&self, name: &str) -> bool {
-        let mut keys = self.input().contents.keys.iter();
-        keys.any(|(key, _)| key.strip_prefix(ORIGINAL_SHAPE) == Some(name))
+    /// Returns the names of the tensors whose shapes differ from those of the table.
+    pub(super) fn reshaped(&self) -> HashSet<&'a str> {
+        self.0.contents.keys.iter().filter_map(|(key, _)| key.strip_prefix(ORIGINAL_SHAPE)).collect()
     }
 
     /// Returns all keys but those about its own types and parts.
     pub(super) fn keys(&self) -> Result<Vec<GgufKey>> {
-        let input = self.input();
+        let input = self.0;
+        // Files that tcast makes have the default alignment.
         let is_own = |key: &str| {
             [SPLIT, IMATRIX].iter().any(|start| key.starts_with(start))
                 || [VERSION, FILE_TYPE, ALIGNMENT].contains(&key)

@@ -13,7 +13,7 @@ use super::few::Few;
 use super::quantization::{CodesSource, Quantization, WeightRows, WeightValues};
 use super::step::Step;
 use super::weights::{GgufContents, NewForm, Weights};
-use crate::blocks::{BlockFormat, FORMATS};
+use crate::blocks::BlockFormat;
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::options::{GgufOptions, TensorOptions};
@@ -44,11 +44,6 @@ pub(crate) struct GgufRequest<'r> {
     pub is_cast: bool,
 }
 
-/// Returns the format of plain numbers of a type.
-fn plain_format(dtype: Dtype) -> Option<&'static BlockFormat> {
-    FORMATS.iter().find(|format| format.dtype == Some(dtype))
-}
-
 /// The type of a tensor of the new file, and the reason if it is not the requested one.
 #[derive(Clone, Copy)]
 struct ChosenType {
@@ -63,8 +58,7 @@ impl<'a> Recoding<'a> {
     /// Plans a GGUF file.
     ///
     /// # Errors
-    /// When the model is none that tcast can describe to the readers of GGUF files, a name has no counterpart there, or a
-    /// type is impossible.
+    /// When tcast cannot describe the model to readers of GGUF files, a tensor has no name there, or a type is impossible.
     pub(crate) fn gguf(logical: &LogicalCheckpoint<'a>, request: &GgufRequest) -> Result<Self> {
         let in_file = |error: Error| error.in_file(&logical.source.path);
         let model = GgufModel::new(logical, request.options).map_err(in_file)?;
@@ -73,16 +67,17 @@ impl<'a> Recoding<'a> {
         let chosen = planner.choose().map_err(in_file)?;
         let mut weights = Weights::default();
         let mut used: HashSet<usize> = HashSet::new();
-        let (facts, notes) = (model.facts.clone(), planner.notes(&chosen));
+        let notes = planner.notes(&chosen);
         for (tensor, chosen) in model.tensors.iter().zip(&chosen) {
             let added = planner.add(tensor, *chosen, &mut weights, &mut used);
-            added.map_err(|error| in_file(error.in_tensor(&tensor.source_name(logical))))?;
+            added.map_err(|error| in_file(error.in_tensor(tensor.source_name(logical))))?;
         }
         let unused = logical.places.iter().enumerate().filter(|(at, _)| !used.contains(at));
         unused.for_each(|(_, place)| weights.leave_out(*place));
         let file_type = request.scheme.map_or_else(|| model.file_type(logical), |scheme| scheme.file_type);
-        let keys = keys::finished(model.keys.clone(), file_type, importance.as_ref());
-        weights.gguf = Some(GgufContents { keys, order: model.order.clone(), facts, notes });
+        let GgufModel { keys, order, facts, .. } = model;
+        let keys = keys::finished(keys, file_type, importance.as_ref());
+        weights.gguf = Some(GgufContents { keys, order, facts, notes });
         let files = request.options.metadata_from.iter().map(PathBuf::as_path).chain(request.imatrix);
         let files = files.map(Path::to_owned).collect();
         Ok(Self { weights, files, ..Self::default() })
@@ -92,7 +87,7 @@ impl<'a> Recoding<'a> {
 struct GgufPlanner<'p, 'a> {
     logical: &'p LogicalCheckpoint<'a>,
     request: &'p GgufRequest<'p>,
-    model: &'p GgufModel,
+    model: &'p GgufModel<'p>,
     importance: Option<&'p ImportanceFile>,
 }
 
@@ -110,28 +105,29 @@ impl<'a> GgufPlanner<'_, 'a> {
         let mut chosen = Vec::with_capacity(tensors.len());
         for (tensor, choice) in tensors.iter().zip(choices) {
             let old = tensor.source_name(self.logical);
-            let matches = |pattern: &Pattern| pattern.matches(&tensor.name) || pattern.matches(&old);
+            let matches = |pattern: &Pattern| pattern.matches(&tensor.name) || pattern.matches(old);
             let is_left_out = !include.is_empty() && !include.iter().any(matches) || exclude.iter().any(matches);
             let rule = self.request.rules.iter().find(|(pattern, _)| matches(pattern));
+            let is_wide = tensor.dtype == Some(Dtype::Float64);
             let kept = |reason| ChosenType { format: tensor.unquantized, kept: Some(reason), wanted: None };
-            chosen.push(match rule.map(|(_, scheme)| *scheme) {
-                _ if !tensor.is_floating => kept(KeptReason::NotFloating),
-                Some(Some(_)) if tensor.is_wide => {
-                    let error = Error::new(not_a_weight(Some(Dtype::Float64)));
-                    return Err(error.of(Kind::Unconvertible).in_tensor(&old));
+            let typed = |choice| match choice {
+                TypeChoice::Kept(rule) => kept(reason_of(rule, &tensor.name)),
+                TypeChoice::Stored(format) => ChosenType { format: Some(format), kept: None, wanted: None },
+                TypeChoice::Fallback { wanted, stored } => {
+                    ChosenType { format: Some(stored), kept: None, wanted: Some(wanted) }
                 }
-                _ if tensor.is_wide => kept(KeptReason::OtherFloat),
+            };
+            chosen.push(match rule.map(|(_, scheme)| *scheme) {
+                _ if !tensor.dtype.is_some_and(Dtype::is_floating) => kept(KeptReason::NotFloating),
+                Some(Some(_)) if is_wide => {
+                    let error = Error::new(not_a_weight(tensor.dtype));
+                    return Err(error.of(Kind::Unconvertible).in_tensor(old));
+                }
+                _ if is_wide => kept(KeptReason::OtherFloat),
                 _ if is_left_out => kept(KeptReason::LeftOut),
                 Some(None) => kept(KeptReason::LeftOut),
-                Some(Some(scheme)) => {
-                    let columns = tensor.shape.last().copied().unwrap_or(1);
-                    Self::typed(tensor, rules.fit(scheme.format, columns))
-                }
-                None => match choice {
-                    None => kept(KeptReason::Already),
-                    Some(TypeChoice::Kept(rule)) => kept(reason_of(rule, &tensor.name)),
-                    Some(choice) => Self::typed(tensor, choice),
-                },
+                Some(Some(scheme)) => typed(rules.fit(scheme.format, tensor.shape.last().copied().unwrap_or(1))),
+                None => choice.map_or_else(|| kept(KeptReason::Already), typed),
             });
         }
         Ok(chosen)
@@ -144,7 +140,7 @@ impl<'a> GgufPlanner<'_, 'a> {
         let all = include.iter().map(|pattern| ("include", pattern)).chain(exclude.iter().map(|it| ("exclude", it)));
         let is_met = |pattern: &Pattern| {
             let mut tensors = self.model.tensors.iter();
-            tensors.any(|tensor| pattern.matches(&tensor.name) || pattern.matches(&tensor.source_name(self.logical)))
+            tensors.any(|tensor| pattern.matches(&tensor.name) || pattern.matches(tensor.source_name(self.logical)))
         };
         let mut unmet = all.chain(rules).filter(|(_, pattern)| !is_met(pattern));
         match unmet.next().filter(|_| !allow_unmatched) {
@@ -153,17 +149,6 @@ impl<'a> GgufPlanner<'_, 'a> {
                 Err(error.without(option))
             }
             None => Ok(()),
-        }
-    }
-
-    /// Returns the type of a tensor that is quantized.
-    fn typed(tensor: &NewWeight, choice: TypeChoice) -> ChosenType {
-        match choice {
-            TypeChoice::Kept(_) => ChosenType { format: tensor.unquantized, kept: None, wanted: None },
-            TypeChoice::Stored(format) => ChosenType { format: Some(format), kept: None, wanted: None },
-            TypeChoice::Fallback { wanted, stored } => {
-                ChosenType { format: Some(stored), kept: None, wanted: Some(wanted) }
-            }
         }
     }
 
@@ -226,7 +211,7 @@ impl<'a> GgufPlanner<'_, 'a> {
                 if sources.iter().any(|at| stored(at) != Some(dtype)) {
                     return Err(Error::new("is made of several tensors, whose types differ"));
                 }
-                let format = chosen.format.or(plain_format(dtype)).expect("weights have a type");
+                let format = chosen.format.or(BlockFormat::plain(dtype)).expect("weights have a type");
                 let encoder = self.encoder(tensor, format, dtype)?.adding_one(*adds_one);
                 let values = WeightValues::Gathered(Arc::clone(rows));
                 let tensors = sources.iter().map(|at| self.logical.stored(*at)).collect();
@@ -243,7 +228,7 @@ impl<'a> GgufPlanner<'_, 'a> {
         let (place, stored) = (self.logical.places[at], self.logical.tensors[at].dtype);
         // Without its last rows, a tensor is not converted as a whole.
         let is_cut = tensor.shape.iter().product::<u64>() < self.logical.file_tensor(at).1.count;
-        let to = match chosen.format.or(stored.and_then(plain_format)) {
+        let to = match chosen.format.or(stored.and_then(BlockFormat::plain)) {
             Some(format) if format.dtype.is_none() || is_cut => {
                 let dtype = stored.filter(|dtype| dtype.is_floating() && dtype.bits() <= 32);
                 let dtype = dtype.ok_or_else(|| Error::new(not_a_weight(stored)).of(Kind::Unconvertible))?;
@@ -281,7 +266,7 @@ impl<'a> GgufPlanner<'_, 'a> {
         let format = match chosen.format.or(own) {
             Some(format) => format,
             None if self.request.scheme.is_none() => same_format(&decoder.grid())?,
-            None => plain_format(self.logical.default_target()).expect("weights are decoded to floats"),
+            None => BlockFormat::plain(self.logical.default_target()).expect("weights are decoded to floats"),
         };
         self.logical.check_parts(&decoder, &parts)?;
         let is_same = own == Some(format) && decoder.is_stored_in_order();
@@ -359,7 +344,7 @@ fn same_format(grid: &Grid) -> Result<&'static BlockFormat> {
     Ok(GgufScheme::find(name).expect("the scheme is in the table").format)
 }
 
-/// Returns the reason for the report.
+/// Returns the reason why a tensor is not quantized, in the words of the report.
 fn reason_of(rule: KeptRule, name: &str) -> KeptReason {
     match rule {
         _ if name.ends_with("bias") => KeptReason::Bias,

@@ -4,8 +4,7 @@
 //! another GGUF; or a diffusion model, which keeps its names without their prefix.
 
 use super::super::gathered::GatheredRows;
-use super::keys::{self, KeySource, OwnedFacts};
-use super::plain_format;
+use super::keys::{self, KeySource};
 use crate::blocks::BlockFormat;
 use crate::container::gguf::names::{GgufSource, MetadataValue, to_gguf};
 use crate::container::{ARCHITECTURE, GgufKey};
@@ -23,11 +22,11 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// The model that a new file describes.
-pub(super) struct GgufModel {
+pub(super) struct GgufModel<'m> {
     pub tensors: Vec<NewWeight>,
     /// Its keys, without those about its types.
     pub keys: Vec<GgufKey>,
-    pub rules: TypeRules,
+    pub rules: TypeRules<'m>,
     /// Order of the tensors in the file; `None` for the order of the input.
     pub order: Option<TensorOrder>,
     pub facts: Vec<String>,
@@ -39,15 +38,14 @@ pub(super) struct NewWeight {
     /// Row-major, as the table of tensors gives it.
     pub shape: Vec<u64>,
     pub origin: WeightOrigin,
-    /// False for integers, which are copied.
-    pub is_floating: bool,
-    /// True for float64, which is copied.
-    pub is_wide: bool,
+    /// The type of its values; `None` if tcast does not know it.
+    pub dtype: Option<Dtype>,
     /// The type if it is not quantized; `None` for the type that it has.
     pub unquantized: Option<&'static BlockFormat>,
 }
 
 /// The origin of the values of a tensor, by indices of stored tensors.
+#[derive(Clone)]
 pub(super) enum WeightOrigin {
     Stored(usize),
     /// A weight that is quantized in the input, by its index among those.
@@ -62,25 +60,23 @@ pub(super) enum WeightOrigin {
 }
 
 /// The rules by which the types of tensors are chosen.
-pub(super) enum TypeRules {
-    /// Those of llama.cpp.
-    Language(OwnedFacts),
-    /// Those of `ComfyUI-GGUF`.
+pub(super) enum TypeRules<'m> {
+    /// The rules of llama.cpp, for a model with these facts.
+    Language(LanguageModel<'m>),
+    /// The rules of `ComfyUI-GGUF`, for an architecture.
     Diffusion(&'static Architecture),
 }
 
-impl TypeRules {
+impl TypeRules<'_> {
     /// Chooses the type of each tensor.
     pub(super) fn choose(&self, scheme: &GgufScheme, tensors: &[(&str, &[u64])]) -> Result<Vec<TypeChoice>> {
         match self {
-            Self::Language(facts) => {
-                let OwnedFacts { ref architecture, layers, experts, heads, key_heads } = *facts;
-                let model = LanguageModel { architecture, layers, experts, heads, key_heads };
+            Self::Language(model) => {
                 // The rules count weights in the order of the file.
                 let mut order: Vec<usize> = (0..tensors.len()).collect();
                 order.sort_by_key(|at| language::place(tensors[*at].0));
                 let ordered: Vec<(&str, &[u64])> = order.iter().map(|at| tensors[*at]).collect();
-                let choices = language::choose(scheme, &model, &ordered)?;
+                let choices = language::choose(scheme, model, &ordered)?;
                 let mut by_place: Vec<(usize, TypeChoice)> = order.into_iter().zip(choices).collect();
                 by_place.sort_unstable_by_key(|(at, _)| *at);
                 Ok(by_place.into_iter().map(|(_, choice)| choice).collect())
@@ -106,12 +102,12 @@ impl TypeRules {
 
 impl NewWeight {
     /// Returns its name in the input, if one tensor has its values; otherwise its new name.
-    pub(super) fn source_name(&self, logical: &LogicalCheckpoint) -> String {
+    pub(super) fn source_name<'n>(&'n self, logical: &'n LogicalCheckpoint) -> &'n str {
         match &self.origin {
-            WeightOrigin::Stored(at) => logical.tensors[*at].name.to_owned(),
-            WeightOrigin::Coded(number) => logical.found.weights[*number].name.clone(),
-            WeightOrigin::Gathered { sources, .. } if sources.len() == 1 => logical.tensors[sources[0]].name.to_owned(),
-            WeightOrigin::Gathered { .. } => self.name.clone(),
+            WeightOrigin::Stored(at) => logical.tensors[*at].name,
+            WeightOrigin::Coded(number) => &logical.found.weights[*number].name,
+            WeightOrigin::Gathered { sources, .. } if sources.len() == 1 => logical.tensors[sources[0]].name,
+            WeightOrigin::Gathered { .. } => &self.name,
         }
     }
 }
@@ -150,7 +146,7 @@ fn tensors_of<'m>(logical: &'m LogicalCheckpoint) -> Result<Vec<OldTensor<'m>>> 
     Ok(tensors)
 }
 
-impl GgufModel {
+impl<'m> GgufModel<'m> {
     /// Returns llama.cpp's number for the type that most weights have; `None` if there is none.
     pub(super) fn file_type(&self, logical: &LogicalCheckpoint) -> Option<u32> {
         let mut counts: HashMap<&str, u64> = HashMap::new();
@@ -159,8 +155,10 @@ impl GgufModel {
                 WeightOrigin::Coded(number) => {
                     logical.found.weights[*number].parameters.blocks.as_ref().map(|blocks| blocks.formats[0])
                 }
-                WeightOrigin::Stored(at) => logical.tensors[*at].dtype.and_then(plain_format),
-                WeightOrigin::Gathered { sources, .. } => logical.tensors[sources[0]].dtype.and_then(plain_format),
+                WeightOrigin::Stored(at) => logical.tensors[*at].dtype.and_then(BlockFormat::plain),
+                WeightOrigin::Gathered { sources, .. } => {
+                    logical.tensors[sources[0]].dtype.and_then(BlockFormat::plain)
+                }
             };
             if let Some(format) = tensor.unquantized.or(stored) {
                 *counts.entry(format.name).or_default() += tensor.shape.iter().product::<u64>();
@@ -170,7 +168,7 @@ impl GgufModel {
         GgufScheme::find(name)?.file_type
     }
 
-    pub(super) fn new(logical: &LogicalCheckpoint, options: &GgufOptions) -> Result<Self> {
+    pub(super) fn new(logical: &'m LogicalCheckpoint, options: &GgufOptions) -> Result<Self> {
         let source = logical.source;
         if source.is_gguf() {
             if source.naming == Naming::HuggingFace {
@@ -189,24 +187,25 @@ impl GgufModel {
             Some(_) if options.architecture.is_some() => {
                 Err(Error::usage("the metadata of a GGUF names its architecture").without("architecture"))
             }
-            Some(donor) => Self::of_language_model(logical, &KeySource::open(donor)?),
+            Some(donor) => Self::of_language_model(logical, &KeySource(&keys::open(donor)?)),
             None => Self::of_diffusion_model(logical, options),
         }
     }
 
     /// The model of a GGUF, with its keys.
-    fn of_gguf(logical: &LogicalCheckpoint, options: &GgufOptions) -> Result<Self> {
-        let source = KeySource::of(&logical.source.shards[0]);
+    fn of_gguf(logical: &'m LogicalCheckpoint, options: &GgufOptions) -> Result<Self> {
+        let source = KeySource(&logical.source.shards[0]);
         let architecture = match &options.architecture {
             Some(_) if source.architecture().is_ok() => {
                 return Err(Error::usage("is a GGUF file, which names its architecture").without("architecture"));
             }
-            Some(name) => Architecture::find(name).ok_or_else(|| unknown_architecture(name))?.name.to_owned(),
-            None => source.architecture()?.to_owned(),
+            Some(name) => Architecture::find(name).ok_or_else(|| unknown_architecture(name))?.name,
+            None => source.architecture()?,
         };
-        let diffusion = Architecture::find(&architecture);
+        let diffusion = Architecture::find(architecture);
+        let reshaped = source.reshaped();
         let tensors = tensors_of(logical)?.into_iter().map(|OldTensor { name, shape, origin, dtype }| {
-            let is_reshaped = source.has_original_shape(name);
+            let is_reshaped = reshaped.contains(name);
             let stored = diffusion.and_then(|architecture| architecture.reshaped(shape));
             let count: u64 = shape.iter().product();
             // The table has rows of 256, or of a block of 32.
@@ -217,19 +216,17 @@ impl GgufModel {
                 (_, Some(architecture)) => architecture.table_shape(name, shape).to_vec(),
                 (_, None) => table_shape(shape, 1).to_vec(),
             };
-            let is_floating = dtype.is_some_and(Dtype::is_floating);
-            let is_wide = dtype == Some(Dtype::Float64);
-            NewWeight { name: name.to_owned(), shape, origin, is_floating, is_wide, unquantized: None }
+            NewWeight { name: name.to_owned(), shape, origin, dtype, unquantized: None }
         });
         let rules = match diffusion {
             Some(architecture) => TypeRules::Diffusion(architecture),
-            None => TypeRules::Language(source.facts(&architecture)),
+            None => TypeRules::Language(source.facts(architecture)),
         };
         let order = diffusion.is_none().then_some(TensorOrder::ByName(language::place));
         let mut keys = source.keys()?;
         if options.architecture.is_some() {
             keys.retain(|key| key.name != ARCHITECTURE);
-            keys.insert(0, GgufKey::text(ARCHITECTURE, &architecture));
+            keys.insert(0, GgufKey::text(ARCHITECTURE, architecture));
         }
         Ok(Self { tensors: tensors.collect(), keys, rules, order, facts: Vec::new() })
     }
@@ -247,7 +244,7 @@ impl GgufModel {
         let Some(model_type) = config.get("model_type").and_then(Value::as_str) else {
             return Err(Error::new("has a config.json without a model_type"));
         };
-        let mut old = tensors_of(logical)?;
+        let old = tensors_of(logical)?;
         let named: Vec<(&str, &[u64])> = old.iter().map(|tensor| (tensor.name, tensor.shape)).collect();
         let (architecture, named) = to_gguf(model_type, &number, &named).map_err(|error| error.of(Kind::Refused))?;
         donor.check_architecture(architecture)?;
@@ -256,11 +253,9 @@ impl GgufModel {
         for tensor in named {
             let first = tensor.source.tensors()[0];
             let dtype = old[first].dtype;
-            let is_floating = dtype.is_some_and(Dtype::is_floating);
-            let is_wide = dtype == Some(Dtype::Float64);
             let mut shape = tensor.shape.clone();
             let origin = match &tensor.source {
-                GgufSource::Stored(_) => std::mem::replace(&mut old[first].origin, WeightOrigin::Coded(usize::MAX)),
+                GgufSource::Stored(_) => old[first].origin.clone(),
                 source => {
                     let stored = source.tensors().iter().map(|at| match old[*at].origin {
                         WeightOrigin::Stored(at) => Ok(at),
@@ -286,10 +281,9 @@ impl GgufModel {
                 }
             }
             let shape = table_shape(&shape, 1).to_vec();
-            let unquantized =
-                if language::is_float32(&tensor.name, shape.len()) { plain_format(Dtype::Float32) } else { None };
-            let unquantized = unquantized.filter(|_| is_floating);
-            tensors.push(NewWeight { name: tensor.name, shape, origin, is_floating, is_wide, unquantized });
+            let is_float32 = language::is_float32(&tensor.name, shape.len()) && dtype.is_some_and(Dtype::is_floating);
+            let unquantized = if is_float32 { BlockFormat::plain(Dtype::Float32) } else { None };
+            tensors.push(NewWeight { name: tensor.name, shape, origin, dtype, unquantized });
         }
         let order = TensorOrder::ByName(language::place);
         let (keys, rules) = (donor.keys()?, TypeRules::Language(donor.facts(architecture)));
@@ -297,7 +291,7 @@ impl GgufModel {
     }
 
     /// A diffusion model, whose tensors keep their names.
-    fn of_diffusion_model(logical: &LogicalCheckpoint, options: &GgufOptions) -> Result<Self> {
+    fn of_diffusion_model(logical: &'m LogicalCheckpoint, options: &GgufOptions) -> Result<Self> {
         let old = tensors_of(logical)?;
         let names: Vec<&str> = old.iter().map(|tensor| tensor.name).collect();
         let prefix = diffusion::prefix_of(&names);
@@ -334,9 +328,8 @@ impl GgufModel {
                     format!("has {} dimensions, which models of {} do not have", shape.len(), architecture.name);
                 return Err(Error::new(message).in_tensor(&name));
             }
-            let is_floating = dtype.is_some_and(Dtype::is_floating);
-            let is_wide = dtype == Some(Dtype::Float64);
-            let unquantized = dtype.filter(|_| is_floating).map(|dtype| architecture.unquantized(&name, shape, dtype));
+            let unquantized =
+                dtype.filter(|dtype| dtype.is_floating()).map(|dtype| architecture.unquantized(&name, shape, dtype));
             let stored = match architecture.reshaped(shape) {
                 Some(stored) => {
                     keys.push(keys::original_shape(&name, shape));
@@ -348,7 +341,7 @@ impl GgufModel {
                 }
                 None => architecture.table_shape(&name, shape).to_vec(),
             };
-            tensors.push(NewWeight { name, shape: stored, origin, is_floating, is_wide, unquantized });
+            tensors.push(NewWeight { name, shape: stored, origin, dtype, unquantized });
         }
         let shapes: Vec<(&str, &[u64])> = tensors.iter().map(|tensor| (&*tensor.name, &*tensor.shape)).collect();
         let order = diffusion::file_order(&shapes);
