@@ -235,8 +235,9 @@ fn find_place(job: &Job, route: &Route, files: &mut Files) -> Result<Option<Dest
     }
     if !job.fail_on.is_empty() && !job.dry_run && !destination.keeps() {
         let what = "cannot be taken back, and values may be refused at the end: it is not a file";
-        let error = Error::new(what).in_file(output);
-        return Err(error.remedy("name a file").without("fail_on"));
+        let error = Error::new(what).in_file(output).remedy("name a file");
+        // A GGUF file never has values that became infinite, whatever the options are.
+        return Err(if job.format.is_some() { error } else { error.without("fail_on") });
     }
     Ok(Some(destination))
 }

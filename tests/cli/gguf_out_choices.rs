@@ -245,3 +245,14 @@ fn values_that_would_be_wrong_or_lost_are_refused() {
     outcome.expect(2, "", error);
     assert_eq!(bench.files(), ["f.weight.npy", "m.gguf"]);
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_device_is_refused_with_a_remedy_that_helps() {
+    let bench = bench();
+    bench.run("quantize m.gguf --scheme q8_0 -o /dev/full").expect(
+        1,
+        "",
+        "tcast: error: /dev/full: cannot be taken back, and values may be refused at the end: it is not a file\n  name a file\n",
+    );
+}
