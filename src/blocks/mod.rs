@@ -31,7 +31,7 @@ use decode::{
     BlockCodec, BlockLayout, Codec, Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs, Iq4Nl, Iq4Xs, Mxfp4, Nvfp4, Q1_0,
     Q2_0, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, Q8K, Tq1_0, Tq2_0,
 };
-use encode::{BlockEncode, BlockEncoder, RowEncoder};
+use encode::{BlockEncode, BlockEncoder, BlockFinder, GridBlock, GridFinder, RowEncoder};
 use std::marker::PhantomData;
 
 /// A type of ggml.
@@ -51,6 +51,8 @@ pub struct BlockFormat {
     codec: Option<&'static dyn Codec>,
     /// The encoder of blocks, if there is one.
     encoder: Option<&'static dyn RowEncoder>,
+    /// The search for blocks that decode to given values, if there is one.
+    finder: Option<&'static dyn BlockFinder>,
 }
 
 impl BlockFormat {
@@ -110,7 +112,7 @@ impl PartialEq for BlockFormat {
 impl Eq for BlockFormat {}
 
 const fn plain(id: u32, name: &'static str, bytes: u64, dtype: Dtype) -> BlockFormat {
-    BlockFormat { id, name, elements: 1, bytes, dtype: Some(dtype), codec: None, encoder: None }
+    BlockFormat { id, name, elements: 1, bytes, dtype: Some(dtype), codec: None, encoder: None, finder: None }
 }
 
 /// Returns the row of blocks of type `B`, with `E` elements in `G` groups.
@@ -121,7 +123,16 @@ const fn blocks<B: BlockLayout<E, G>, const E: usize, const G: usize>(
 ) -> BlockFormat {
     assert!(size_of::<B>() == bytes, "the fields of the type have another size");
     let codec: &BlockCodec<B, E, G> = &BlockCodec(PhantomData);
-    BlockFormat { id, name, elements: E as u64, bytes: bytes as u64, dtype: None, codec: Some(codec), encoder: None }
+    BlockFormat {
+        id,
+        name,
+        elements: E as u64,
+        bytes: bytes as u64,
+        dtype: None,
+        codec: Some(codec),
+        encoder: None,
+        finder: None,
+    }
 }
 
 /// Returns the row of blocks that can also be encoded.
@@ -134,15 +145,25 @@ const fn encoded<B: BlockLayout<E, G> + BlockEncode<E>, const E: usize, const G:
     BlockFormat { encoder: Some(encoder), ..blocks::<B, E, G>(id, name, bytes) }
 }
 
+/// Returns the row of blocks that can also be found in the values that they decode to.
+const fn found<B: GridBlock<E, G> + BlockEncode<E>, const E: usize, const G: usize>(
+    id: u32,
+    name: &'static str,
+    bytes: usize,
+) -> BlockFormat {
+    let finder: &GridFinder<B, E, G> = &GridFinder(PhantomData);
+    BlockFormat { finder: Some(finder), ..encoded::<B, E, G>(id, name, bytes) }
+}
+
 /// All formats. `Q8_K` and `Q8_1` exist only in the memory of ggml, but files could hold `Q8_K`.
 pub static FORMATS: &[BlockFormat] = &[
     plain(0, "F32", 4, Dtype::Float32),
     plain(1, "F16", 2, Dtype::Float16),
-    encoded::<Q4_0, 32, 1>(2, "Q4_0", 18),
+    found::<Q4_0, 32, 1>(2, "Q4_0", 18),
     encoded::<Q4_1, 32, 1>(3, "Q4_1", 20),
-    encoded::<Q5_0, 32, 1>(6, "Q5_0", 22),
+    found::<Q5_0, 32, 1>(6, "Q5_0", 22),
     encoded::<Q5_1, 32, 1>(7, "Q5_1", 24),
-    encoded::<Q8_0, 32, 1>(8, "Q8_0", 34),
+    found::<Q8_0, 32, 1>(8, "Q8_0", 34),
     encoded::<Q2K, 256, 16>(10, "Q2_K", 84),
     encoded::<Q3K, 256, 16>(11, "Q3_K", 110),
     encoded::<Q4K, 256, 8>(12, "Q4_K", 144),
@@ -153,7 +174,7 @@ pub static FORMATS: &[BlockFormat] = &[
     blocks::<Iq2Xs, 256, 16>(17, "IQ2_XS", 74),
     blocks::<Iq3Xxs, 256, 8>(18, "IQ3_XXS", 98),
     blocks::<Iq1S, 256, 8>(19, "IQ1_S", 50),
-    encoded::<Iq4Nl, 32, 1>(20, "IQ4_NL", 18),
+    found::<Iq4Nl, 32, 1>(20, "IQ4_NL", 18),
     blocks::<Iq3S, 256, 8>(21, "IQ3_S", 110),
     blocks::<Iq2S, 256, 16>(22, "IQ2_S", 82),
     encoded::<Iq4Xs, 256, 8>(23, "IQ4_XS", 136),
@@ -164,10 +185,10 @@ pub static FORMATS: &[BlockFormat] = &[
     plain(28, "F64", 8, Dtype::Float64),
     blocks::<Iq1M, 256, 16>(29, "IQ1_M", 56),
     plain(30, "BF16", 2, Dtype::Bfloat16),
-    encoded::<Tq1_0, 256, 1>(34, "TQ1_0", 54),
-    encoded::<Tq2_0, 256, 1>(35, "TQ2_0", 66),
-    encoded::<Mxfp4, 32, 1>(39, "MXFP4", 17),
-    encoded::<Nvfp4, 64, 4>(40, "NVFP4", 36),
+    found::<Tq1_0, 256, 1>(34, "TQ1_0", 54),
+    found::<Tq2_0, 256, 1>(35, "TQ2_0", 66),
+    found::<Mxfp4, 32, 1>(39, "MXFP4", 17),
+    found::<Nvfp4, 64, 4>(40, "NVFP4", 36),
     blocks::<Q1_0, 128, 1>(41, "Q1_0", 18),
     blocks::<Q2_0, 64, 1>(42, "Q2_0", 18),
 ];

@@ -133,10 +133,6 @@ fn check_gguf(options: &QuantizeOptions) -> Result<()> {
     if !options.fail_on.is_empty() {
         return Err(no_effect("--fail-on", "tcast counts no such groups in blocks; --min-sqnr refuses a bad result"));
     }
-    if options.recover {
-        let error = Error::usage("--recover finds codes with separate scales, and a GGUF file has blocks");
-        return Err(error.remedy("leave --recover out: --only-exact fails unless the blocks hold all values"));
-    }
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use crate::error::{Error, Kind, Result};
 use crate::job::{self, FailOn, Job, JobInput, Measures, Prepared, Written};
 use crate::kernel::{Condition, Loss};
 use crate::options::{CastOptions, DequantizeOptions, ModelOptions, QuantizeOptions, RecordedOptions, TensorOptions};
-use crate::plan::{GgufRequest, QuantizePlan, QuantizeRequest, Recoding};
+use crate::plan::{BlockSearch, GgufRequest, QuantizePlan, QuantizeRequest, Recoding};
 use crate::progress::Observer;
 use crate::quant::gguf::GgufScheme;
 use crate::quant::{ONNX, Scheme};
@@ -130,7 +130,7 @@ impl<'a> FileConversion<'a> {
                 defects: options.fail_on.clone(),
                 min_sqnr_db: options.min_sqnr,
                 // Blocks show only after they are made whether they hold the values.
-                changed: options.is_gguf() && (options.only_exact || options.scheme.is_none()),
+                changed: options.is_gguf() && keeps_values(options),
             },
             max_shard_size: options.shards.max_bytes(),
             options: RecordedOptions::of(&QuantizeOptions { layout: layout_in_effect, ..options.clone() }),
@@ -180,6 +180,11 @@ impl<'a> FileConversion<'a> {
     }
 }
 
+/// True if no value of a quantized weight may change.
+fn keeps_values(options: &QuantizeOptions) -> bool {
+    options.only_exact || options.scheme.is_none()
+}
+
 /// Returns the types of GGUF files that store a scheme.
 fn in_gguf(scheme: &'static Scheme) -> Result<&'static GgufScheme> {
     scheme.in_gguf().ok_or_else(|| Error::usage(format!("GGUF files have no scheme {}", scheme.name)))
@@ -214,6 +219,8 @@ fn gguf_cast(options: &CastOptions) -> Result<GgufRequest<'_>> {
         tensors: &options.tensors,
         options: &options.gguf,
         imatrix: None,
+        keeps_values: false,
+        search: None,
         is_cast: true,
     })
 }
@@ -259,6 +266,12 @@ pub(crate) fn plan_quantization<'a>(
             tensors: &options.tensors,
             options: &options.gguf,
             imatrix: options.imatrix.as_deref(),
+            keeps_values: keeps_values(options),
+            search: options.recover.then_some(BlockSearch {
+                must_find: options.only_exact,
+                threads: job.threads,
+                observer,
+            }),
             is_cast: false,
         };
         Ok(QuantizePlan { recoding: Recoding::gguf(model, &request)?, ..QuantizePlan::default() })

@@ -26,7 +26,7 @@ impl CodesOrigin {
     /// Returns the origin; `None` if the weight was not quantized before, and no codes were searched for its values.
     pub(crate) fn of(weight: &Quantization) -> Option<Self> {
         Some(match &weight.codes {
-            CodesSource::Recovered(_, _, ScaleMatch::Derived) => Self::Recovered,
+            CodesSource::Recovered(_, _, ScaleMatch::Derived) | CodesSource::RecoveredBlocks(_) => Self::Recovered,
             CodesSource::Recovered(_, _, ScaleMatch::Equivalent) => Self::Equivalent,
             CodesSource::Values { unrecovered: Some(_), .. } => Self::Quantized,
             CodesSource::Values { .. } => weight.rows.decoder().map(|_| Self::Requantized)?,

@@ -24,7 +24,7 @@ pub use cast::source_form;
 #[doc(hidden)] // for the program
 pub use codes::Codes;
 pub(crate) use dequantize::Recoding;
-pub(crate) use gguf::GgufRequest;
+pub(crate) use gguf::{BlockSearch, GgufRequest};
 #[doc(hidden)] // for the program
 pub use partition::Partition;
 pub(crate) use partition::{chosen_shards, shard_sizes};

@@ -6,8 +6,8 @@ use crate::blocks::EncodeRefusal;
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::quant::{
-    Decoder, EncodeTally, Explanation, Extremes, Recoverer, RowMap, ScaleMatch, SharedScale, Transcoder, WeightEncoder,
-    count_special,
+    BlockWeightEncoder, Decoder, EncodeTally, Explanation, Extremes, Recoverer, RowMap, ScaleMatch, SharedScale,
+    Transcoder, WeightEncoder, count_special,
 };
 use crate::read::{SourceTensor, read_values};
 use crate::text::{is, shorten};
@@ -39,6 +39,8 @@ pub(crate) enum CodesSource<'a> {
     },
     /// They are found in the values, which were decoded from them.
     Recovered(Arc<Recoverer>, SharedScale, ScaleMatch),
+    /// The same, in blocks.
+    RecoveredBlocks(Arc<BlockWeightEncoder>),
     /// They are moved from the layout of the input.
     Moved(Arc<Transcoder>),
     /// They are the blocks of the input, which has them in the same format.
@@ -90,7 +92,12 @@ impl Quantization<'_> {
             CodesSource::Recovered(recoverer, shared, _) => {
                 let values = self.rows.read(rows.clone(), buffer)?;
                 let encoded = recoverer.encode(rows, values, shared, outputs, tally);
-                encoded.map_err(|_| self.rows.sources[0].error(Error::new("changed while it was read")))
+                encoded.map_err(|_| self.rows.changed())
+            }
+            CodesSource::RecoveredBlocks(encoder) => {
+                let values = self.rows.read(rows.clone(), buffer)?;
+                tally.values += (rows.end - rows.start) * self.rows.encoder.columns();
+                encoder.recover(&rows, values, outputs[0]).map_err(|_| self.rows.changed())
             }
             CodesSource::Values { extremes, .. } => {
                 let values = self.rows.read(rows.clone(), buffer)?;
@@ -277,6 +284,11 @@ impl<'a> WeightRows<'a> {
             "{count} of {all} elements {is} infinite or NaN, which codes and scales cannot represent: the first is {indices:?}{cause}"
         ));
         self.sources[0].error(error.of(Kind::Unconvertible))
+    }
+
+    /// Returns the error for values in which codes were found before, and are not found again.
+    fn changed(&self) -> Error {
+        self.sources[0].error(Error::new("changed while it was read"))
     }
 
     /// Returns the error for values that have no blocks; `first` is the index of the first of them in the weight.

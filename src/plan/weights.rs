@@ -113,6 +113,17 @@ impl<'a> Weights<'a> {
         self.treatments.remove(&tensor)
     }
 
+    /// Returns the steps that take the places of stored tensors, in the order of these.
+    pub(super) fn steps_mut(&mut self) -> Vec<&mut Step<'a>> {
+        let mut treatments: Vec<_> = self.treatments.iter_mut().collect();
+        treatments.sort_unstable_by_key(|(place, _)| **place);
+        let steps = treatments.into_iter().filter_map(|(_, treatment)| match treatment {
+            Treatment::Replaced(steps) => Some(steps),
+            _ => None,
+        });
+        steps.flatten().collect()
+    }
+
     /// True if a stored tensor is replaced by decoded weights.
     pub(super) fn decodes(&self, tensor: TensorIndex) -> bool {
         let Some(Treatment::Replaced(steps)) = self.treatments.get(&tensor) else { return false };

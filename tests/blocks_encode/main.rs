@@ -3,6 +3,7 @@
 #![allow(clippy::float_cmp, reason = "equality of floats is meant exactly")]
 
 mod importance_matrices;
+mod recover;
 mod reference;
 
 use half::{bf16, f16};

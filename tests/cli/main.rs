@@ -21,6 +21,7 @@ mod gguf;
 mod gguf_out;
 mod gguf_out_choices;
 mod gguf_out_models;
+mod gguf_out_recover;
 mod help;
 mod inspect;
 mod manifest;

@@ -3,6 +3,7 @@
 use super::super::decode::{BlockLayout, Mxfp4, Nvfp4};
 use super::lanes::largest_magnitude;
 use super::pack::nibbles;
+use super::recover::{ExponentScale, GridBlock, Ue4m3Scale};
 use super::{BlockEncode, BlockPiece};
 use crate::kernel::{Isa, Loop};
 
@@ -53,6 +54,20 @@ fn exponent(magnitude: f32) -> u8 {
     (next - 1 + i32::from(is_rounded_up) - 2 + 127) as u8
 }
 
+impl GridBlock<32, 1> for Mxfp4 {
+    type Scale = ExponentScale;
+
+    #[inline(always)]
+    fn nearest(number: f32) -> u8 {
+        codes(&[number], 1.0)[0]
+    }
+
+    #[inline(always)]
+    fn assemble([e]: [u16; 1], codes: &[u8; 32]) -> Self {
+        Self { e: e as u8, qs: nibbles(codes) }
+    }
+}
+
 impl BlockEncode<32> for Mxfp4 {
     fn encode(isa: Isa, piece: &BlockPiece<'_, 32>, blocks: &mut [Self]) {
         isa.run(EncodeMxfp4 { values: piece.values, blocks });
@@ -98,6 +113,24 @@ fn to_ue4m3(value: f32) -> u8 {
     // A carry out of the mantissa increases the exponent.
     let code = ((exponent as u32) << 3 | bits >> 20 & 7) + (bits >> 19 & 1);
     if exponent >= 15 || code >= 15 << 3 { LARGEST } else { code as u8 }
+}
+
+impl GridBlock<64, 4> for Nvfp4 {
+    type Scale = Ue4m3Scale;
+
+    #[inline(always)]
+    fn nearest(number: f32) -> u8 {
+        codes(&[number], 1.0)[0]
+    }
+
+    #[inline(always)]
+    fn assemble(scales: [u16; 4], codes: &[u8; 64]) -> Self {
+        let mut qs = [[0; 8]; 4];
+        for (bytes, codes) in qs.iter_mut().zip(codes.as_chunks::<16>().0) {
+            *bytes = nibbles(codes);
+        }
+        Self { d: scales.map(|scale| scale as u8), qs }
+    }
 }
 
 impl BlockEncode<64> for Nvfp4 {

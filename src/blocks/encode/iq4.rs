@@ -1,8 +1,11 @@
 //! Blocks whose codes are entries of a table.
 
 use super::super::decode::{Iq4Nl, Iq4Xs};
-use super::lanes::{EPSILON, GroupLane, WIDTH, inverse, is_finite, largest, largest_of_lanes, nearest_int, stored};
+use super::lanes::{
+    EPSILON, GroupLane, WIDTH, inverse, is_finite, largest, largest_of_lanes, nearest_int, stored, to_half,
+};
 use super::pack::nibbles;
+use super::recover::{GridBlock, HalfScale};
 use super::weights::{GroupBatch, Weighing, squares_of_rows};
 use super::{BlockEncode, BlockPiece, Importance};
 use crate::kernel::{Isa, Loop};
@@ -142,6 +145,20 @@ fn spread<const E: usize>(isa: Isa, piece: &BlockPiece<'_, E>) -> GroupLane {
     spread
 }
 
+impl GridBlock<32, 1> for Iq4Nl {
+    type Scale = HalfScale;
+
+    #[inline(always)]
+    fn nearest(number: f32) -> u8 {
+        code(number)
+    }
+
+    #[inline(always)]
+    fn assemble([d]: [u16; 1], codes: &[u8; 32]) -> Self {
+        Self { d: U16::new(d), qs: nibbles(codes) }
+    }
+}
+
 impl BlockEncode<32> for Iq4Nl {
     const IMPORTANCE: Importance = Importance::Columns;
 
@@ -150,7 +167,7 @@ impl BlockEncode<32> for Iq4Nl {
         let mut codes = [[0; 32]; WIDTH];
         isa.run(EncodeEntries { values: piece.values, factors: &scales.map(inverse), codes: &mut codes });
         for ((block, codes), scale) in blocks.iter_mut().zip(&codes).zip(scales) {
-            *block = Self { d: stored(scale), qs: nibbles(codes) };
+            *block = Self::assemble([to_half(scale)], codes);
         }
     }
 

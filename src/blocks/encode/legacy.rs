@@ -3,9 +3,11 @@
 use super::super::decode::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
 use super::asymmetric::{AsymmetricFit, SearchAsymmetric, SearchRule};
 use super::lanes::{
-    WIDTH, floor_of_small, inverse, is_finite, largest, largest_magnitude, low_byte, nearest_of_small, stored, to_half,
+    WIDTH, floor_of_small, inverse, is_finite, largest, largest_magnitude, limit, low_byte, nearest_of_small, stored,
+    to_half,
 };
 use super::pack::{high_bits, nibbles};
+use super::recover::{GridBlock, HalfScale};
 use super::symmetric::{SearchSymmetric, SymmetricFit};
 use super::weights::{GroupBatch, Weighing};
 use super::{BlockEncode, BlockPiece, Importance};
@@ -60,17 +62,15 @@ fn bounds_of_block(values: &[f32; 32]) -> (f32, f32) {
     (low[0], high[0])
 }
 
-/// The loop that encodes with a scale, without a search: codes of `most` / 2 and more stand for values from 0. Returns the
-/// scale of each block through `store`, with the codes.
-struct Symmetric<'a, B, S> {
+/// The loop that encodes with a scale, without a search: codes of `most` / 2 and more stand for values from 0.
+struct Symmetric<'a, B> {
     values: &'a [[f32; 32]],
     blocks: &'a mut [B],
     /// 8 or 16.
     bound: f32,
-    store: S,
 }
 
-impl<B, S: Fn(U16, &[u8; 32]) -> B> Loop for Symmetric<'_, B, S> {
+impl<B: GridBlock<32, 1>> Loop for Symmetric<'_, B> {
     type Result = ();
 
     #[inline(always)]
@@ -97,7 +97,7 @@ impl<B, S: Fn(U16, &[u8; 32]) -> B> Loop for Symmetric<'_, B, S> {
                 let code = floor_of_small(values[at] * factor + half_step);
                 codes[at] = low_byte(if code > most { most } else { code });
             }
-            *block = (self.store)(U16::new(halves[at]), &codes);
+            *block = B::assemble([halves[at]], &codes);
         }
     }
 }
@@ -176,15 +176,9 @@ impl Loop for AsymmetricCodes<'_> {
 
 /// Encodes blocks with a scale.
 #[inline(always)]
-fn symmetric<B>(
-    isa: Isa,
-    piece: &BlockPiece<'_, 32>,
-    bound: f32,
-    blocks: &mut [B],
-    store: impl Fn(U16, &[u8; 32]) -> B,
-) {
+fn symmetric<B: GridBlock<32, 1>>(isa: Isa, piece: &BlockPiece<'_, 32>, bound: f32, blocks: &mut [B]) {
     if piece.importance.is_none() {
-        isa.run(Symmetric { values: piece.values, blocks, bound, store });
+        isa.run(Symmetric { values: piece.values, blocks, bound });
         return;
     }
     let batch = GroupBatch::<32>::collect(isa, piece, 0, Weighing::Importance, &piece.row_means);
@@ -192,7 +186,7 @@ fn symmetric<B>(
     let mut codes = [[0; 32]; WIDTH];
     isa.run(SymmetricCodes { fit: &fit, bound, values: piece.values, codes: &mut codes });
     for (at, block) in blocks.iter_mut().enumerate() {
-        *block = store(stored(fit.scales[at]), &codes[at]);
+        *block = B::assemble([to_half(fit.scales[at])], &codes[at]);
     }
 }
 
@@ -220,11 +214,25 @@ fn asymmetric<B>(
     }
 }
 
+impl GridBlock<32, 1> for Q4_0 {
+    type Scale = HalfScale;
+
+    #[inline(always)]
+    fn nearest(number: f32) -> u8 {
+        low_byte(nearest_of_small(limit(number, -8.0, 7.0)) + 8.0)
+    }
+
+    #[inline(always)]
+    fn assemble([d]: [u16; 1], codes: &[u8; 32]) -> Self {
+        Self { d: U16::new(d), qs: nibbles(codes) }
+    }
+}
+
 impl BlockEncode<32> for Q4_0 {
     const IMPORTANCE: Importance = Importance::WithRowMeans;
 
     fn encode(isa: Isa, piece: &BlockPiece<'_, 32>, blocks: &mut [Self]) {
-        symmetric(isa, piece, 8.0, blocks, |d, codes| Self { d, qs: nibbles(codes) });
+        symmetric(isa, piece, 8.0, blocks);
     }
 
     fn is_finite(&self) -> bool {
@@ -232,11 +240,25 @@ impl BlockEncode<32> for Q4_0 {
     }
 }
 
+impl GridBlock<32, 1> for Q5_0 {
+    type Scale = HalfScale;
+
+    #[inline(always)]
+    fn nearest(number: f32) -> u8 {
+        low_byte(nearest_of_small(limit(number, -16.0, 15.0)) + 16.0)
+    }
+
+    #[inline(always)]
+    fn assemble([d]: [u16; 1], codes: &[u8; 32]) -> Self {
+        Self { d: U16::new(d), qh: high_bits(codes), qs: nibbles(codes) }
+    }
+}
+
 impl BlockEncode<32> for Q5_0 {
     const IMPORTANCE: Importance = Importance::WithRowMeans;
 
     fn encode(isa: Isa, piece: &BlockPiece<'_, 32>, blocks: &mut [Self]) {
-        symmetric(isa, piece, 16.0, blocks, |d, codes| Self { d, qh: high_bits(codes), qs: nibbles(codes) });
+        symmetric(isa, piece, 16.0, blocks);
     }
 
     fn is_finite(&self) -> bool {
@@ -265,6 +287,20 @@ impl BlockEncode<32> for Q5_1 {
 
     fn is_finite(&self) -> bool {
         is_finite(self.d) && is_finite(self.m)
+    }
+}
+
+impl GridBlock<32, 1> for Q8_0 {
+    type Scale = HalfScale;
+
+    #[inline(always)]
+    fn nearest(number: f32) -> u8 {
+        low_byte(nearest_of_small(limit(number, -128.0, 127.0)))
+    }
+
+    #[inline(always)]
+    fn assemble([d]: [u16; 1], codes: &[u8; 32]) -> Self {
+        Self { d: U16::new(d), qs: *codes }
     }
 }
 
@@ -303,7 +339,7 @@ impl Loop for EncodeQ8_0<'_> {
                 let rounded = nearest + if magnitude - nearest >= 0.5 { 1.0 } else { 0.0 };
                 codes[at] = low_byte(rounded.copysign(number));
             }
-            *block = Q8_0 { d: U16::new(to_half(scale)), qs: codes };
+            *block = Q8_0::assemble([to_half(scale)], &codes);
         }
     }
 }

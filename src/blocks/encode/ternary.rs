@@ -1,19 +1,20 @@
 //! Blocks of the numbers -1, 0 and 1 with one scale.
 
 use super::super::decode::{Tq1_0, Tq2_0};
-use super::lanes::{inverse, is_finite, largest_magnitude, stored};
+use super::lanes::{inverse, is_finite, largest_magnitude, limit, low_byte, nearest_of_small, to_half};
 use super::pack::planes;
+use super::recover::{GridBlock, HalfScale};
 use super::{BlockEncode, BlockPiece};
 use crate::kernel::{Isa, Loop};
+use zerocopy::little_endian::U16;
 
-/// The loop that encodes blocks. `store` gets the scale and the numbers plus 1.
-struct EncodeTernary<'a, B, S> {
+/// The loop that encodes blocks. Codes are numbers plus 1.
+struct EncodeTernary<'a, B> {
     values: &'a [[f32; 256]],
     blocks: &'a mut [B],
-    store: S,
 }
 
-impl<B, S: Fn(f32, &[u8; 256]) -> B> Loop for EncodeTernary<'_, B, S> {
+impl<B: GridBlock<256, 1>> Loop for EncodeTernary<'_, B> {
     type Result = ();
 
     #[inline(always)]
@@ -29,7 +30,7 @@ impl<B, S: Fn(f32, &[u8; 256]) -> B> Loop for EncodeTernary<'_, B, S> {
                 let number = values[at] * factor;
                 codes[at] = 1 + u8::from(number >= 0.5) - u8::from(number <= -0.5);
             }
-            *block = (self.store)(scale, &codes);
+            *block = B::assemble([to_half(scale)], &codes);
         }
     }
 }
@@ -47,18 +48,28 @@ fn digits<const N: usize, const DIGITS: usize>(codes: &[u8]) -> [u8; N] {
     sums.map(|sum| (sum * 256).div_ceil(243) as u8)
 }
 
+impl GridBlock<256, 1> for Tq1_0 {
+    type Scale = HalfScale;
+
+    #[inline(always)]
+    fn nearest(number: f32) -> u8 {
+        low_byte(nearest_of_small(limit(number, -1.0, 1.0)) + 1.0)
+    }
+
+    #[inline(always)]
+    fn assemble([d]: [u16; 1], codes: &[u8; 256]) -> Self {
+        Self {
+            qs: digits::<32, 5>(&codes[..160]),
+            more: digits::<16, 5>(&codes[160..240]),
+            qh: digits::<4, 4>(&codes[240..]),
+            d: U16::new(d),
+        }
+    }
+}
+
 impl BlockEncode<256> for Tq1_0 {
     fn encode(isa: Isa, piece: &BlockPiece<'_, 256>, blocks: &mut [Self]) {
-        isa.run(EncodeTernary {
-            values: piece.values,
-            blocks,
-            store: |scale, codes: &[u8; 256]| Self {
-                qs: digits::<32, 5>(&codes[..160]),
-                more: digits::<16, 5>(&codes[160..240]),
-                qh: digits::<4, 4>(&codes[240..]),
-                d: stored(scale),
-            },
-        });
+        isa.run(EncodeTernary { values: piece.values, blocks });
     }
 
     fn is_finite(&self) -> bool {
@@ -66,16 +77,23 @@ impl BlockEncode<256> for Tq1_0 {
     }
 }
 
+impl GridBlock<256, 1> for Tq2_0 {
+    type Scale = HalfScale;
+
+    #[inline(always)]
+    fn nearest(number: f32) -> u8 {
+        low_byte(nearest_of_small(limit(number, -1.0, 2.0)) + 1.0)
+    }
+
+    #[inline(always)]
+    fn assemble([d]: [u16; 1], codes: &[u8; 256]) -> Self {
+        Self { qs: [planes::<2>(&codes[..128], 0), planes::<2>(&codes[128..], 0)], d: U16::new(d) }
+    }
+}
+
 impl BlockEncode<256> for Tq2_0 {
     fn encode(isa: Isa, piece: &BlockPiece<'_, 256>, blocks: &mut [Self]) {
-        isa.run(EncodeTernary {
-            values: piece.values,
-            blocks,
-            store: |scale, codes: &[u8; 256]| Self {
-                qs: [planes::<2>(&codes[..128], 0), planes::<2>(&codes[128..], 0)],
-                d: stored(scale),
-            },
-        });
+        isa.run(EncodeTernary { values: piece.values, blocks });
     }
 
     fn is_finite(&self) -> bool {

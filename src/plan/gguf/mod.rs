@@ -1,12 +1,13 @@
 //! Plans a GGUF file: which tensors it has, their types, and its keys.
 //!
 //! `model` finds the tensors of the new file in a GGUF, in a language model of Hugging Face or in a diffusion model;
-//! `keys` makes its keys, and `importance` reads importance matrices. The types follow the rules of llama.cpp and
+//! `keys` makes its keys, `importance` reads importance matrices, and `recover` finds the blocks of decoded weights. The types follow the rules of llama.cpp and
 //! `ComfyUI-GGUF` ([`crate::quant::gguf`]), unless options name others.
 
 mod importance;
 mod keys;
 mod model;
+mod recover;
 
 use super::dequantize::Recoding;
 use super::few::Few;
@@ -26,6 +27,7 @@ use crate::select::{KeptReason, Pattern};
 use crate::text::{counted, first_few, shorten};
 use importance::ImportanceFile;
 use model::{GgufModel, NewWeight, WeightOrigin};
+pub(crate) use recover::BlockSearch;
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,6 +42,10 @@ pub(crate) struct GgufRequest<'r> {
     pub options: &'r GgufOptions,
     /// The file with the importance of the columns of weights.
     pub imatrix: Option<&'r Path>,
+    /// True if a result in which a quantized weight changes is refused.
+    pub keeps_values: bool,
+    /// The search for the blocks from which weights were decoded, if it is requested.
+    pub search: Option<BlockSearch<'r>>,
     /// True if the weights become plain floats, and no codes may be decoded.
     pub is_cast: bool,
 }
@@ -74,6 +80,9 @@ impl<'a> Recoding<'a> {
         }
         let unused = logical.places.iter().enumerate().filter(|(at, _)| !used.contains(at));
         unused.for_each(|(_, place)| weights.leave_out(*place));
+        if let Some(search) = &request.search {
+            search.run(&mut weights).map_err(in_file)?;
+        }
         let file_type = request.scheme.map_or_else(|| model.file_type(logical), |scheme| scheme.file_type);
         let GgufModel { keys, order, facts, .. } = model;
         let keys = keys::finished(keys, file_type, importance.as_ref());
@@ -289,7 +298,7 @@ impl<'a> GgufPlanner<'_, 'a> {
             BlockWeightEncoder::copying(format, &tensor.shape)
                 .map_err(|why| Error::new(format!("cannot be copied: {why}")))?
         } else {
-            self.encoder(tensor, format, Dtype::Float32)?
+            self.encoder(tensor, format, Dtype::Float32)?.keeping_values(self.request.keeps_values)
         };
         let codes = if is_same { CodesSource::Copied } else { CodesSource::COMPUTED };
         let values = WeightValues::Coded(Arc::new(decoder), RowMap::ALL);

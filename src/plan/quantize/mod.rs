@@ -23,6 +23,7 @@ pub(crate) use matchable::matchable_names;
 pub(crate) use misfit::Misfit;
 use misfit::nothing_to_quantize;
 pub(crate) use naming::{OTHER_NAME, name_instead_of};
+pub(super) use recover::refuse_unrecovered;
 
 use super::dequantize::Recoding;
 use super::partition::Partition;

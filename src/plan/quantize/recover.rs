@@ -317,6 +317,11 @@ fn check_is_recovered(weights: &[WeightCandidate]) -> Result<()> {
         )),
         _ => None,
     });
+    refuse_unrecovered(failed.collect())
+}
+
+/// Fails if there are weights that must be recovered and are not; `failed` describes each.
+pub(in crate::plan) fn refuse_unrecovered(failed: Vec<String>) -> Result<()> {
     let error = "some weights cannot be recovered, which is not allowed: no output was written";
-    refuse_some(error, failed.collect()).map_err(|error| error.without("only_exact"))
+    refuse_some(error, failed).map_err(|error| error.without("only_exact"))
 }

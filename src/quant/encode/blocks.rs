@@ -29,6 +29,8 @@ pub struct BlockWeightEncoder {
     importance: Option<Arc<[f32]>>,
     /// True if 1 is added to each value, in float32.
     adds_one: bool,
+    /// True if blocks that hold all values take precedence over the blocks of ggml.
+    keeps_values: bool,
 }
 
 impl BlockWeightEncoder {
@@ -67,8 +69,18 @@ impl BlockWeightEncoder {
             format: Some(format),
             fixed: None,
         };
-        let (shape, part) = (shape.to_vec(), [part]);
-        Ok(Self { format, shape, columns, matrix_rows, source, widen, part, importance: None, adds_one: false })
+        Ok(Self {
+            format,
+            shape: shape.to_vec(),
+            columns,
+            matrix_rows,
+            source,
+            widen,
+            part: [part],
+            importance: None,
+            adds_one: false,
+            keeps_values: false,
+        })
     }
 
     /// Describes blocks that are copied: nothing is encoded.
@@ -86,6 +98,13 @@ impl BlockWeightEncoder {
     #[must_use]
     pub fn adding_one(self, adds_one: bool) -> Self {
         Self { adds_one, ..self }
+    }
+
+    /// Returns the same encoder, which prefers blocks that hold all values if requested. The bytes of other values then
+    /// depend on the rows that are encoded together.
+    #[must_use]
+    pub fn keeping_values(self, keeps_values: bool) -> Self {
+        Self { keeps_values, ..self }
     }
 
     /// The format of the blocks.
@@ -145,10 +164,15 @@ impl BlockWeightEncoder {
             let [first, last] = [start, end].map(|row| (row - rows.start) as usize);
             let count = (last - first) * columns;
             values.resize(count, 0.0);
-            self.widened(isa, &source[first * columns * width..last * columns * width], &mut values);
+            let source = &source[first * columns * width..last * columns * width];
+            self.widened(isa, source, &mut values);
             let importance = self.importance.as_ref().map(|weights| &weights[matrix as usize * columns..][..columns]);
             let blocks = &mut out[first * out_row..last * out_row];
-            match self.format.encode(isa, &values, columns, importance, blocks) {
+            let is_found = self.keeps_values
+                && self.can_recover()
+                && self.format.recover(isa, &values, (self.source, source), blocks).is_ok();
+            let encoded = if is_found { Ok(()) } else { self.format.encode(isa, &values, columns, importance, blocks) };
+            match encoded {
                 Ok(()) => {}
                 Err(EncodeRefusal::Value { .. }) => {
                     let special = |at: &usize| !values[*at].is_finite();
@@ -171,6 +195,30 @@ impl BlockWeightEncoder {
                 }
             }
             start = end;
+        }
+        Ok(())
+    }
+
+    /// True if [`BlockWeightEncoder::recover`] can find blocks.
+    #[must_use]
+    pub fn can_recover(&self) -> bool {
+        self.format.dtype.is_none() && self.source.is_weight() && !self.adds_one
+    }
+
+    /// Finds the blocks that some rows were decoded from, and writes them. The error is the index of the first value without
+    /// such a block, in row-major order in the whole weight.
+    pub fn recover(&self, rows: &Range<u64>, source: &[u8], out: &mut [u8]) -> Result<(), u64> {
+        let isa = Isa::chosen();
+        let width = self.source.bits() as usize / 8;
+        let [elements, bytes] = [self.format.elements, self.format.bytes].map(|number| number as usize);
+        let mut values = Vec::new();
+        let pieces = source.chunks(PIECE * width).zip(out.chunks_mut(PIECE / elements * bytes));
+        for (piece, (source, out)) in pieces.enumerate() {
+            values.resize(source.len() / width, 0.0);
+            self.widened(isa, source, &mut values);
+            let first = rows.start * self.columns + (piece * PIECE) as u64;
+            let found = self.format.recover(isa, &values, (self.source, source), out);
+            found.map_err(|element| first + element as u64)?;
         }
         Ok(())
     }
