@@ -1,5 +1,6 @@
 //! One call that lists the tensors of a file or of a folder of shards.
 
+use crate::container::ReadOptions;
 use crate::container::checkpoint;
 use crate::dtype::Dtype;
 use crate::error::Result;
@@ -37,7 +38,7 @@ pub struct TensorInfo {
 /// # Errors
 /// When the path cannot be read, or is neither a tensor file nor a folder of shards.
 pub fn tensors(path: impl AsRef<Path>) -> Result<Vec<TensorInfo>> {
-    let source = checkpoint::open(path.as_ref(), cores())?;
+    let source = checkpoint::open(path.as_ref(), &ReadOptions::on(cores()))?;
     let model = LogicalCheckpoint::probe(&source);
     let info = |(at, membership, tensor): (usize, Membership, ModelTensor)| {
         let (dtype, layout) = match tensor {

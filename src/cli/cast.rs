@@ -122,6 +122,9 @@ Exit codes:
 
 const REPORT_NOTE: &str = "The report includes the accuracy of --stats. An .html report is a page for a browser.";
 
+const TYPE_NOTE: &str =
+    "With an output in another format, and no type, only the format changes. See Types below for the names.";
+
 /// Lists the types that a cast supports, from the table.
 fn types() -> String {
     let of = |wanted: fn(Dtype) -> bool| listed(Dtype::all().filter(move |dtype| wanted(*dtype)));
@@ -156,7 +159,7 @@ fn of_cast(arg: Arg) -> Arg {
     match arg.get_id().as_str() {
         "to" => {
             let text = arg.get_help().map(ToString::to_string).unwrap_or_default();
-            arg.required_unless_present_any(["rule", "finish"]).long_help(with_note(&text, "See Types below."))
+            arg.required_unless_present_any(["rule", "finish", "output"]).long_help(with_note(&text, TYPE_NOTE))
         }
         "protect" => arg.long_help(protect_help()),
         "report" => arg.long_help(with_note(REPORT, REPORT_NOTE)),

@@ -2,7 +2,7 @@
 
 use super::{INPUT_NOTE, ViewArgs, some_inputs, with_note};
 use crate::dtype::Dtype;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
 /// The arguments of `tcast inspect`.
@@ -38,7 +38,8 @@ two, and which of them a narrow type would lose.",
       shows the codes and scales of the quantized weights
 
 Exit codes:
-  0 done, 1 failed or refused, 2 wrong usage, 130 interrupted."
+  0 done, 1 failed or refused, 2 wrong usage, 3 code that --fail-on forbids,
+  130 interrupted."
 )]
 pub struct InspectArgs {
     /// Inputs to examine.
@@ -65,6 +66,12 @@ pub struct InspectArgs {
     #[arg(long, value_name = "NAME")]
     pub tensor: Vec<String>,
 
+    /// Exit with 3 if a checkpoint of PyTorch names code that is not known to be harmless
+    ///
+    /// tcast never runs such code. Programs that unpickle the file would.
+    #[arg(long, value_name = "WHAT")]
+    pub fail_on: Vec<InspectCondition>,
+
     /// Selection and presentation of tensors.
     #[command(flatten)]
     pub view: ViewArgs,
@@ -72,4 +79,11 @@ pub struct InspectArgs {
     /// Print no progress and no warnings
     #[arg(short, long)]
     pub quiet: bool,
+}
+
+/// What `--fail-on` forbids in an input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum InspectCondition {
+    /// Names of code that is not known to be harmless
+    Code,
 }

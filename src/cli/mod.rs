@@ -14,7 +14,7 @@ pub use bitcast::{BitcastArgs, ElementRange, Position};
 pub use cast::CastArgs;
 pub use dequantize::DequantizeArgs;
 pub use diff::{DiffArgs, ToleranceArg};
-pub use inspect::InspectArgs;
+pub use inspect::{InspectArgs, InspectCondition};
 pub use promote::PromoteArgs;
 pub use quantize::QuantizeArgs;
 pub use shards::ShardArgs;
@@ -231,6 +231,12 @@ pub struct ViewArgs {
     /// A warning names it.
     #[arg(long, hide_short_help = true)]
     pub allow_unmatched: bool,
+
+    /// PyTorch checkpoints: only the tensors under these keys, joined by dots; . for all tensors
+    ///
+    /// Without it, tcast takes the tensors of the only dict under a usual key: state_dict, model, params, ...
+    #[arg(long, value_name = "KEY", hide_short_help = true)]
+    pub root: Option<String>,
 
     /// Print JSON
     #[arg(long)]

@@ -4,6 +4,8 @@ use super::results::Task;
 use super::run::{convert, job_of_shards, open};
 use super::{check_hash, finish};
 use crate::cli::CastArgs;
+use crate::container::checkpoint::Checkpoint;
+use crate::container::{WrittenFiles, by_extension};
 use crate::convert::FileConversion;
 use crate::dtype::Class;
 use crate::error::{Error, Result};
@@ -27,8 +29,31 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
     let job = job_of_shards(Operator::Cast(options.attributes), &args.file, &args.shards, &args.reports);
     let job = Job { measures: Measures { accuracy: report.is_some(), ..job.measures }, ..job };
     let sources = open(&args.inputs, (&job, &args.file), &options.selection(), &options.tensors)?;
+    check_change(&options, &job, &sources)?;
     let conversion = FileConversion::cast(&job, sources.iter(), &options)?;
     convert(Task { conversion, inputs: &args.inputs, file: &args.file, notes: Vec::new(), report }, &sources, start)
+}
+
+/// Refuses a cast without a type that would only copy a file.
+fn check_change(options: &CastOptions, job: &Job, sources: &[Checkpoint]) -> Result<()> {
+    let is_changed = options.targets().next().is_some()
+        || !options.rule.is_empty()
+        || !options.tensors.rename.is_empty()
+        || options.shards.max_shard_size.is_some();
+    let is_same = |source: &&Checkpoint| {
+        let format = job.output.and_then(by_extension).unwrap_or(source.format_of_output()).format_info();
+        source.folder.is_none()
+            && format.writing != WrittenFiles::Never
+            && format.extension == source.shards[0].container.format_info().extension
+    };
+    match sources.iter().find(is_same).filter(|_| !is_changed) {
+        Some(source) => {
+            let error =
+                Error::usage("the output would be a copy: it has the format of the input, and no type is given");
+            Err(error.in_file(&source.path).remedy("add --to DTYPE, or name an output in another format"))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Refuses a policy for integers without an integer target. Other targets ignore the attributes of Cast, as in ONNX.

@@ -7,6 +7,7 @@
 use super::foreign::{self, Ours};
 use super::{dequantize, quantize};
 use crate::cli::{self, Cli, Command as Subcommand};
+use crate::container::ReadOptions;
 use crate::container::{by_extension, checkpoint};
 use crate::dtype::Dtype;
 use crate::quant::Scheme;
@@ -311,7 +312,8 @@ fn missing(typed: &TypedLine, error: &clap::Error) -> Option<Vec<Words>> {
 
 /// True if the config of a model says that it is quantized.
 pub(super) fn is_quantized(model: &Path) -> bool {
-    checkpoint::probe(model, 1).is_ok_and(|found| found.quantization().is_ok_and(|method| method.is_some()))
+    checkpoint::probe(model, &ReadOptions::on(1))
+        .is_ok_and(|found| found.quantization().is_ok_and(|method| method.is_some()))
 }
 
 /// Corrects a value that a flag does not take.

@@ -1,11 +1,12 @@
 //! Reports of a running job on standard error: warnings and progress bars.
 
 use super::messages::{note, print_error, print_message, warn, warn_of_abandoned};
+use crate::container::{PickleFacts, RootInfo};
 use crate::io::temporaries::{Kept, Start};
 use crate::progress::{self, Notice, Observer, Progress, ShardProgress, Shards};
-use crate::text::{as_glob, counted, first_few, flag_with, path_text, shorten};
+use crate::text::{as_glob, counted, first_few, flag_with, path_text, shorten, size};
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Observer that shows everything, or only errors.
 pub(super) struct Console {
@@ -24,6 +25,8 @@ impl Observer for Console {
             Notice::Begins(folder) => warn_of_abandoned(folder),
             Notice::Disagreement(disagreement) => warn(&disagreement.text),
             Notice::NoArray(name) => warn(&format!("'{}' is not an array and is left out", shorten(name))),
+            Notice::Pickle(path, facts) => say_what_is_read(path, facts),
+            Notice::Unreadable(name) => warn(&format!("tensor '{}' cannot be read and is left out", shorten(name))),
             Notice::NoMetadata(extension) => {
                 warn(&format!("the metadata is left out: a .{extension} file has no place for it"));
             }
@@ -47,6 +50,40 @@ impl Observer for Console {
     fn checkpoint(&self, bytes: u64) -> Box<dyn ShardProgress + '_> {
         Box::new(Shards::new(bytes, self.is_quiet))
     }
+}
+
+/// Says which tensors of a checkpoint of PyTorch are read, if the file contains others too, and warns of code.
+fn say_what_is_read(path: &Path, facts: &PickleFacts) {
+    if !facts.suspicious.is_empty() {
+        warn_of_code(path, facts);
+    }
+    let path = path_text(path);
+    let names = |roots: &[&RootInfo]| first_few(roots.iter().map(|root| &root.key), 5);
+    match &facts.chosen {
+        _ if facts.is_requested => {}
+        Some(chosen) => {
+            let others: Vec<&RootInfo> = facts.roots.iter().filter(|root| root.key != *chosen).collect();
+            let rest = match others.iter().map(|root| root.bytes).sum() {
+                _ if others.is_empty() => String::new(),
+                bytes => format!(", and not {} ({})", names(&others), size(bytes)),
+            };
+            note(&format!("{path}: tcast reads the tensors under '{chosen}'{rest}; --root . reads all"));
+        }
+        None => {
+            let weights: Vec<&RootInfo> = facts.roots.iter().filter(|root| root.is_weights).collect();
+            if let [first, _, ..] = &weights[..] {
+                let one = flag_with("--root", &first.key);
+                note(&format!("{path}: tcast reads all tensors under {}; {one} reads only some", names(&weights)));
+            }
+        }
+    }
+}
+
+/// Warns of names of code that may do harm.
+pub(super) fn warn_of_code(path: &Path, facts: &PickleFacts) {
+    let names = first_few(&facts.suspicious, 5);
+    let path = path_text(path);
+    warn(&format!("{path} names {names}: tcast runs no code, but programs that unpickle the file would call it"));
 }
 
 impl ShardProgress for Shards {

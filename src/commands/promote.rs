@@ -13,7 +13,7 @@ use crate::job::{self, FileReport, Job, JobInput, Publish, TensorReport};
 use crate::kernel::{Counts, Loss};
 use crate::operator::promote::{self, Decision};
 use crate::operator::{Operator, cast};
-use crate::options::{NamingOptions, PromoteOptions, RecordedOptions};
+use crate::options::{PromoteOptions, RecordedOptions};
 use crate::plan;
 use crate::report::schema;
 use crate::select::Selection;
@@ -41,7 +41,7 @@ pub(super) fn run(args: &PromoteArgs) -> Result<()> {
     promote::check_u64_target(args.options.attributes.u64_target)?;
     let inputs = job::open(
         &args.inputs,
-        &NamingOptions::default(),
+        &args.options.tensors(),
         (Publish::Together, threads(args.file.threads)),
         &Console { is_quiet: args.file.quiet },
         |error, _| error,

@@ -143,7 +143,7 @@ pub(super) fn check_options(args: &QuantizeArgs) -> Result<()> {
     }
     check(args)?;
     let is_model =
-        args.model.as_deref().and_then(by_extension).is_some_and(|found| found.format_info().is_changed_only);
+        args.model.as_deref().and_then(by_extension).is_some_and(|found| found.format_info().is_changed_only());
     if is_model { Ok(()) } else { check_layout(&args.options) }
 }
 

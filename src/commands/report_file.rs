@@ -2,6 +2,7 @@
 
 use super::threads;
 use crate::cli::FileArgs;
+use crate::container::ReadOptions;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, OutputRole, Result, Wanted};
@@ -107,7 +108,7 @@ fn spreads(report: &Report, source: &Checkpoint, from: Option<Dtype>, threads: u
     if !report.is_published || is_standard_output(&report.output) {
         return Ok(Vec::new());
     }
-    let Ok(output) = checkpoint::probe(&report.output, 1) else { return Ok(Vec::new()) };
+    let Ok(output) = checkpoint::probe(&report.output, &ReadOptions::on(1)) else { return Ok(Vec::new()) };
     let noise = |tensor: &&TensorReport| {
         tensor.accuracy.as_ref().and_then(|accuracy| accuracy.sqnr_db).filter(|noise| noise.is_finite())
     };

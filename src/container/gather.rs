@@ -1,10 +1,10 @@
-//! Reads a column-major tensor in row-major order.
+//! Reads a tensor in row-major order that is stored in another one: in column-major order, or with any strides.
 
 use super::{Checksum, Stream, Tensor, sum_of};
 use crate::error::Result;
 use crate::io::map::MappedFile;
 
-/// A column-major tensor in row-major order.
+/// A tensor in row-major order.
 pub(super) struct Gathered<'a> {
     bytes: Bytes<'a>,
     gather: Gather,
@@ -17,6 +17,13 @@ impl<'a> Gathered<'a> {
     /// Starts with the first element of a tensor whose elements all have the same number of whole bytes.
     pub(super) fn new(tensor: &Tensor, bytes: Bytes<'a>, checksum: Option<Box<Checksum>>) -> Self {
         Self { bytes, gather: Gather::new(tensor), next: 0, checksum }
+    }
+
+    /// Starts with the first element of a tensor with elements of `width` bytes, and these lengths and strides of its
+    /// dimensions, in elements. The bytes begin with the first element.
+    pub(super) fn with_strides(bytes: &'a [u8], width: usize, dimensions: &[(u64, u64)]) -> Self {
+        let gather = Gather::with_strides(width, dimensions.to_vec());
+        Self { bytes: Bytes::Borrowed(bytes), gather, next: 0, checksum: None }
     }
 }
 
@@ -63,7 +70,7 @@ impl Stream for Gathered<'_> {
     }
 }
 
-/// Copies elements of a column-major tensor in row-major order.
+/// Copies elements in row-major order.
 struct Gather {
     /// Size of an element in bytes.
     width: usize,
@@ -75,7 +82,7 @@ struct Gather {
 }
 
 impl Gather {
-    /// Prepares the copy of a tensor whose elements all have the same number of whole bytes.
+    /// Prepares the copy of a column-major tensor whose elements all have the same number of whole bytes.
     fn new(tensor: &Tensor) -> Self {
         let width = tensor.elements.bytes(1).expect("formats with column-major order have elements of fixed width");
         let strides = tensor.shape.iter().scan(1, |stride, &length| {
@@ -83,9 +90,13 @@ impl Gather {
             *stride *= length;
             Some((length, this))
         });
-        let mut rows: Vec<(u64, u64)> = strides.collect();
-        let (columns, column_stride) = rows.pop().expect("one number alone is in either order");
-        Self { width: width as usize, rows, columns, column_stride }
+        Self::with_strides(width as usize, strides.collect())
+    }
+
+    /// Prepares the copy of a tensor with these lengths and strides of its dimensions, in elements.
+    fn with_strides(width: usize, mut rows: Vec<(u64, u64)>) -> Self {
+        let (columns, column_stride) = rows.pop().unwrap_or((1, 1));
+        Self { width, rows, columns, column_stride }
     }
 
     /// Copies elements starting at `first`, counted in row-major order, until `output` is full.

@@ -1,7 +1,7 @@
 //! An input file: its format and its contents.
 
 use super::tensor::{Data, Tensor};
-use super::{CONTAINERS, Container, by_extension, gguf, known_formats, npz};
+use super::{CONTAINERS, Container, PickleFacts, ReadOptions, WrittenFiles, by_extension, gguf, known_formats, npz};
 use crate::error::{Blocker, Error, Result};
 use crate::io::map::MappedFile;
 use std::fs;
@@ -112,6 +112,8 @@ pub struct Contents {
     pub ignored: Vec<String>,
     /// Errors of tensors that cannot be read, in a file that is otherwise sound.
     pub unreadable: Vec<Error>,
+    /// Facts about a checkpoint of PyTorch.
+    pub(crate) pickle: Option<Box<PickleFacts>>,
 }
 
 /// Opens a file and requires that all its tensors can be read.
@@ -131,11 +133,11 @@ pub fn open(path: &Path) -> Result<Input> {
 /// When the file cannot be read, its format is unknown, its content is broken, or its extension belongs to another
 /// format.
 pub fn probe(path: &Path) -> Result<Input> {
-    probe_on(1, path)
+    probe_with(&ReadOptions::on(1), path)
 }
 
-/// [`probe`], with up to `threads` threads for a long header.
-pub(crate) fn probe_on(threads: usize, path: &Path) -> Result<Input> {
+/// [`probe`], with options.
+pub(crate) fn probe_with(options: &ReadOptions, path: &Path) -> Result<Input> {
     let file = MappedFile::open(path)?;
     let in_file = |error: Error| error.in_file(path);
     if file.is_empty() {
@@ -152,7 +154,7 @@ pub(crate) fn probe_on(threads: usize, path: &Path) -> Result<Input> {
             )
         })?,
     };
-    let mut contents = container.read(&file, threads).map_err(in_file)?;
+    let mut contents = container.read(&file, options).map_err(in_file)?;
     check_name(path, container.format_info().extension)?; // not before: a zip archive may hold other contents
     let files = std::iter::once(file).chain(contents.beside.drain(..)).collect();
     let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -161,7 +163,10 @@ pub(crate) fn probe_on(threads: usize, path: &Path) -> Result<Input> {
 
 /// Refuses a file with the extension of another format.
 fn check_name(path: &Path, extension: &str) -> Result<()> {
-    match by_extension(path).map(|named| named.format_info().extension) {
+    // Programs give the extensions of PyTorch to files of other formats too.
+    let named =
+        by_extension(path).map(|named| named.format_info()).filter(|named| named.writing != WrittenFiles::Never);
+    match named.map(|named| named.extension) {
         Some(named) if named != extension => {
             let message = format!("is a .{extension} file by its content, and named as a .{named} file");
             let name = path.with_extension(extension);
@@ -176,17 +181,19 @@ fn check_name(path: &Path, extension: &str) -> Result<()> {
 }
 
 /// Remedy for an input that is a pickle.
-pub(super) const PICKLE: &str =
-    "load it where you trust it and save it again, with safetensors.torch.save_file or numpy.save";
+const PICKLE: &str = "load it where you trust it and save it again, with safetensors.torch.save_file or numpy.save";
 
 /// Recognizes files that people mistake for tensor files by their first bytes. Returns the error.
 fn foreign_format(bytes: &[u8], path: &Path) -> Option<Error> {
     const GZIP: &str = "is compressed with gzip";
+    const OTHER_PICKLE: &str = "is a Python pickle, and not one of torch.save; tcast does not read it";
+    const TAR: &str = "is a tar archive, as PyTorch wrote them before 0.1.10, which tcast does not read";
     const LFS: &str = "is a git-lfs pointer, not the file itself";
     const FORMATS: &[(&[u8], &str, &str)] = &[
-        (b"\x80\x02", "is a Python pickle (an old PyTorch checkpoint), which can run code and is never opened", PICKLE),
-        (b"\x80\x04", "is a Python pickle, which can run code and is never opened", PICKLE),
-        (b"\x80\x05", "is a Python pickle, which can run code and is never opened", PICKLE),
+        (b"\x80\x02", OTHER_PICKLE, PICKLE),
+        (b"\x80\x03", OTHER_PICKLE, PICKLE),
+        (b"\x80\x04", OTHER_PICKLE, PICKLE),
+        (b"\x80\x05", OTHER_PICKLE, PICKLE),
         (b"\x89HDF", "is an HDF5 file, which tcast does not read", "read it with h5py and save it with numpy.save"),
         (b"\x1f\x8b", GZIP, "gunzip it first"),
         (b"version https://git-lfs", LFS, ""),
@@ -194,6 +201,9 @@ fn foreign_format(bytes: &[u8], path: &Path) -> Option<Error> {
         (b"<html", "is an HTML page, not a tensor file", "download the file itself"),
         (b"{", "is JSON, not a tensor file", "give the .safetensors file that it describes"),
     ];
+    if bytes.get(257..262) == Some(b"ustar") {
+        return Some(Error::new(TAR).remedy("if it is a checkpoint, load it with PyTorch and save it again"));
+    }
     // A safetensors header of 640 bytes begins like a pickle, except for the zeros of its length.
     let is_length = bytes.get(2..8) == Some(&[0; 6]);
     let (_, what, remedy) = FORMATS.iter().find(|(magic, ..)| bytes.starts_with(magic) && !is_length)?;

@@ -1,7 +1,7 @@
 //! Tensor files: reading the contents of a file, and laying out a new one.
 //!
 //! A file format is a folder in this folder and a line in [`CONTAINERS`]. Reading looks only at headers and trusts
-//! nothing in them: every length is checked against the file before it is used. Writing lays out a file before any data
+//! nothing in them: every length is checked against the file before it is used. WrittenFiles lays out a file before any data
 //! exists, from names, dtypes and shapes.
 
 #[doc(hidden)] // for the program and the tests
@@ -16,6 +16,7 @@ mod names;
 mod npy;
 mod npz;
 pub(crate) mod onnx;
+mod pytorch;
 mod reader;
 mod safetensors;
 mod shape;
@@ -25,9 +26,10 @@ mod zip;
 
 pub(crate) use gguf::{ARCHITECTURE, GgufKey, keys_of_part, part_names};
 pub use input::{Contents, Input, open, probe};
-pub(crate) use input::{is_deflated, probe_on};
+pub(crate) use input::{is_deflated, probe_with};
 pub(crate) use json::{as_json, members};
 pub(crate) use npz::deflate;
+pub(crate) use pytorch::{PickleFacts, RootInfo};
 pub use reader::Reader;
 pub(crate) use reader::unpack;
 #[doc(hidden)] // for fuzzing
@@ -50,13 +52,19 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::kernel::Storage;
-use input::PICKLE;
 use layout::too_long;
 use std::path::Path;
 
 /// Every container; the first that recognises a file's first bytes reads it.
-pub static CONTAINERS: &[&dyn Container] =
-    &[&npy::Npy, &npz::Npz, &safetensors::Safetensors, &gguf::Gguf, &onnx::Onnx, &onnx::model::OnnxModel];
+pub static CONTAINERS: &[&dyn Container] = &[
+    &npy::Npy,
+    &pytorch::PyTorch,
+    &npz::Npz,
+    &safetensors::Safetensors,
+    &gguf::Gguf,
+    &onnx::Onnx,
+    &onnx::model::OnnxModel,
+];
 
 /// The format of the shards of a checkpoint.
 #[doc(hidden)] // for tests
@@ -64,6 +72,24 @@ pub static SHARDS: &dyn Container = &safetensors::Safetensors;
 
 /// The format of models in blocks.
 pub(crate) static GGUF: &dyn Container = &gguf::Gguf;
+
+/// How files are read.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadOptions<'a> {
+    /// Maximum number of threads for headers that take long.
+    pub threads: usize,
+    /// The keys that lead to the tensors of a PyTorch checkpoint, joined by dots; `.` for all tensors. `None` if the file
+    /// decides.
+    pub root: Option<&'a str>,
+}
+
+impl ReadOptions<'_> {
+    /// Options that leave all other decisions to the file.
+    #[must_use]
+    pub fn on(threads: usize) -> Self {
+        Self { threads, root: None }
+    }
+}
 
 /// A file format that holds tensors: one of [`CONTAINERS`].
 pub trait Container: Sync {
@@ -81,11 +107,11 @@ pub trait Container: Sync {
     /// True if a file that starts with these bytes has this format.
     fn recognises(&self, bytes: &[u8]) -> bool;
 
-    /// Reads the headers of a whole file. Up to `threads` threads read parts that take long.
+    /// Reads the headers of a whole file.
     ///
     /// # Errors
-    /// When the bytes violate the format.
-    fn read(&self, file: &MappedFile, threads: usize) -> Result<Contents>;
+    /// When the bytes violate the format, or the file has no tensors under the root of the options.
+    fn read(&self, file: &MappedFile, options: &ReadOptions) -> Result<Contents>;
 
     /// Lays out a file that will hold `tensors` in this order, and writes its header on up to `threads` threads.
     ///
@@ -115,11 +141,12 @@ fn only_tensor<'a>(tensors: &'a dyn NewTensors, extension: &str) -> Result<NewTe
 }
 
 /// Properties of every file of a format.
-#[allow(clippy::struct_excessive_bools, reason = "each is a property of its own")]
 #[derive(Clone, Copy, Debug)]
 pub struct FormatInfo {
     /// The file name extension, without the dot.
     pub extension: &'static str,
+    /// Other extensions of such files, which files of other formats may have too.
+    pub other_extensions: &'static [&'static str],
     /// A file holds exactly one tensor.
     pub holds_one: bool,
     /// Tensors have names.
@@ -128,19 +155,49 @@ pub struct FormatInfo {
     pub has_fortran_order: bool,
     /// Metadata that a file can hold.
     pub metadata: Metadata,
-    /// A file holds more than tensors, so it can only be made from another file of the format.
-    pub is_changed_only: bool,
-    /// A file describes a model with more than tensors, so a planner decides its contents: outputs have the format only on
-    /// request, and are otherwise in the format of shards.
-    pub is_on_request: bool,
-    /// Extension of the shards, if a checkpoint can be a folder of files of this format.
-    pub shards: Option<&'static str>,
+    /// Which files of the format tcast makes.
+    pub writing: WrittenFiles,
+    /// Names of the shards, if a checkpoint can be a folder of files of this format.
+    pub shards: Option<ShardNames>,
+}
+
+/// Which files of a format tcast makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WrittenFiles {
+    /// Files of any tensors.
+    Any,
+    /// Only changed files of the format, because they hold more than tensors.
+    Changed,
+    /// Files on request only, because they describe a model with more than tensors, so a planner decides their contents.
+    /// Other outputs are in the format of shards.
+    OnRequest,
+    /// None: outputs are in the format of shards.
+    Never,
+}
+
+/// Names of the shards in a folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardNames {
+    /// The extension.
+    pub extension: &'static str,
+    /// A text that the name contains before the extension.
+    pub part_of_stem: &'static str,
 }
 
 impl FormatInfo {
     /// True if tcast makes files of the format from any tensors.
     pub(crate) fn can_be_made(&self) -> bool {
-        !self.is_changed_only && !self.is_on_request
+        self.writing == WrittenFiles::Any
+    }
+
+    /// True if a file can only be made from another file of the format.
+    pub(crate) fn is_changed_only(&self) -> bool {
+        self.writing == WrittenFiles::Changed
+    }
+
+    /// True if an output without a format of its own has the format of its input.
+    pub(crate) fn is_kept(&self) -> bool {
+        matches!(self.writing, WrittenFiles::Any | WrittenFiles::Changed)
     }
 }
 
@@ -161,7 +218,8 @@ pub fn by_extension(path: &Path) -> Option<&'static dyn Container> {
     // A file named `.npz` has no extension in the sense of `Path`, although the name is meant as one.
     let dotted = || path.file_name()?.to_str()?.strip_prefix('.');
     let extension = path.extension().map_or_else(dotted, |extension| extension.to_str())?.to_ascii_lowercase();
-    CONTAINERS.iter().find(|container| container.format_info().extension == extension).copied()
+    let is_meant = |info: FormatInfo| info.extension == extension || info.other_extensions.contains(&&*extension);
+    CONTAINERS.iter().find(|container| is_meant(container.format_info())).copied()
 }
 
 /// `.npy, .npz or .pb`: the extensions of all containers.

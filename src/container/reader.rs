@@ -89,13 +89,8 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// When the bytes are damaged, or the temporary file for transposing a compressed tensor cannot be written.
     pub fn open_row_major(tensor: &Tensor, files: &'a [MappedFile]) -> Result<Self> {
-        // Reading in order first is fast on disks, and detects a file that was cut short.
         if let (Data::Mapped { file, range, .. }, true) = (&tensor.data, tensor.fortran_order) {
-            let mut window = FileWindow::new(&files[*file], range.clone());
-            while !window.range.is_empty() {
-                let bytes = window.next()?.len();
-                window.skip(bytes);
-            }
+            read_ahead(&files[*file], range)?;
         }
         Self::open_at_once(tensor, files)
     }
@@ -147,6 +142,17 @@ impl<'a> Reader<'a> {
     pub fn finish(mut self) -> Result<()> {
         self.0.finish()
     }
+}
+
+/// Reads a part of a file whose bytes are then gathered. Reading in order first is fast on disks, and detects a file that
+/// was cut short.
+pub(super) fn read_ahead(file: &MappedFile, range: &Range<usize>) -> Result<()> {
+    let mut window = FileWindow::new(file, range.clone());
+    while !window.range.is_empty() {
+        let bytes = window.next()?.len();
+        window.skip(bytes);
+    }
+    Ok(())
 }
 
 /// A range of a mapped file, prefetched window by window: a file cut short is an error, not a SIGBUS.

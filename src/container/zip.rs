@@ -93,6 +93,18 @@ pub(super) fn members(file: &[u8]) -> Result<Vec<ZipMember>> {
     Ok(members)
 }
 
+/// Returns the names in the central directory, without any check of the members; `None` if there is no directory.
+pub(super) fn member_names(file: &[u8]) -> Option<impl Iterator<Item = &[u8]>> {
+    let mut fields = RecordFields(&file[directory(file).ok()?.0]);
+    Some(std::iter::from_fn(move || {
+        let mut lengths = RecordFields(fields.bytes(CENTRAL_LEN).ok()?.get(28..)?);
+        let (name, extra, comment) = (lengths.number::<2>(), lengths.number::<2>(), lengths.number::<2>());
+        let name = fields.bytes(name.ok()? as usize).ok()?;
+        fields.bytes((extra.ok()? + comment.ok()?) as usize).ok()?;
+        Some(name)
+    }))
+}
+
 /// Finds the central directory. Returns its range and its number of members.
 fn directory(file: &[u8]) -> Result<(Range<usize>, u64)> {
     // The end record is last, followed only by a comment of the given length.

@@ -8,7 +8,7 @@ use crate::container::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
 use crate::job::{self, IfExists, Job};
 use crate::operator::Operator;
-use crate::options::{CastOptions, DequantizeOptions, NamingOptions, QuantizeOptions};
+use crate::options::{CastOptions, DequantizeOptions, QuantizeOptions, TensorOptions};
 use crate::progress::{Cancel, Never, Notice, Observer, Progress, ShardProgress, Silent};
 use crate::read::LogicalCheckpoint;
 use crate::report::Report;
@@ -127,8 +127,8 @@ impl Settings<'_> {
     ) -> Result<Report<'static>> {
         options.attributes.check()?;
         let operator = Operator::Cast(options.attributes);
-        let naming = &options.tensors.naming;
-        self.convert(operator, naming, (input.as_ref(), output.as_ref()), |source, job, _| {
+        let tensors = &options.tensors;
+        self.convert(operator, tensors, (input.as_ref(), output.as_ref()), |source, job, _| {
             FileConversion::cast(job, [source], options)
         })
     }
@@ -144,8 +144,8 @@ impl Settings<'_> {
         options: &DequantizeOptions,
     ) -> Result<Report<'static>> {
         check_target(options)?;
-        let naming = &options.tensors.naming;
-        self.convert(Operator::Dequantize, naming, (input.as_ref(), output.as_ref()), |source, job, _| {
+        let tensors = &options.tensors;
+        self.convert(Operator::Dequantize, tensors, (input.as_ref(), output.as_ref()), |source, job, _| {
             FileConversion::dequantize(job, &LogicalCheckpoint::open(source)?, options)
         })
     }
@@ -163,8 +163,8 @@ impl Settings<'_> {
         if options.layout_in_effect().is_none() {
             return Err(Error::usage("there is no scheme and no layout to quantize to"));
         }
-        let naming = &options.tensors.naming;
-        self.convert(Operator::Quantize, naming, (input.as_ref(), output.as_ref()), |source, job, caller| {
+        let tensors = &options.tensors;
+        self.convert(Operator::Quantize, tensors, (input.as_ref(), output.as_ref()), |source, job, caller| {
             let model = open_to_quantize(source, options)?;
             let plan = plan_quantization(&model, options, job, caller)?;
             Ok(FileConversion::quantize(job, &model, options, plan))
@@ -174,7 +174,7 @@ impl Settings<'_> {
     fn convert(
         &self,
         operator: Operator,
-        naming: &NamingOptions,
+        tensors: &TensorOptions,
         (input, output): (&Path, &Path),
         decide: impl for<'i> FnOnce(&'i Checkpoint, &Job<'i>, &Caller) -> Result<FileConversion<'i>>,
     ) -> Result<Report<'static>> {
@@ -189,7 +189,7 @@ impl Settings<'_> {
         let job = Job { threads: self.threads.map_or(job.threads, Into::into), ..job };
         let caller = Caller(self.progress);
         let inputs = [input.to_owned()];
-        let sources = job::open(&inputs, naming, (job.publish, job.threads), &caller, |error, _| error)?;
+        let sources = job::open(&inputs, tensors, (job.publish, job.threads), &caller, |error, _| error)?;
         let mut conversion = decide(&sources[0], &job, &caller)?;
         let prepared = conversion.prepare(&sources, &caller)?;
         let mut report = None;

@@ -4,6 +4,7 @@
 use super::Job;
 use super::place::{self, Route};
 use super::recognized::check_recognized;
+use crate::container::WrittenFiles;
 use crate::container::checkpoint::Checkpoint;
 use crate::container::{self, Container, FormatInfo, Metadata};
 use crate::error::{Error, Kind, Result, Wanted};
@@ -28,7 +29,7 @@ pub(super) fn plans<'a, T>(
     let (source, selection, from) = (route.input.source, route.input.selection, route.input.from);
     // ONNX models keep integers and scales, so their codes are never cast.
     let codes = match job.operator {
-        _ if job.force_codes || container.format_info().is_changed_only => None,
+        _ if job.force_codes || container.format_info().is_changed_only() => None,
         Operator::Cast(_) => Some(Codes::of(source)?),
         Operator::Promote(_) => Some(Codes::of(source)?.without_patterns()),
         Operator::BitCast => Some(Codes::undecoded_of(source)),
@@ -51,7 +52,7 @@ pub(super) fn plans<'a, T>(
     drop(measuring);
     check_own_name(job, &plans).map_err(in_file)?;
     if let (Operator::Quantize, Some(recoding)) = (operator, &route.input.recoding)
-        && !(job.force_codes || container.format_info().is_changed_only || job.format.is_some())
+        && !(job.force_codes || container.format_info().is_changed_only() || job.format.is_some())
     {
         check_recognized(&plans, source, recoding).map_err(in_file)?;
     }
@@ -89,7 +90,7 @@ pub(super) fn plans_of_shards<'a>(
 pub(super) fn check_model_options(job: &Job, route: &Route, container: &dyn Container) -> Result<()> {
     let is_possible = !matches!(job.operator, Operator::Quantize); // the plan says why it is not
     match job.model.first_given().filter(|_| is_possible) {
-        Some(option) if route.input.source.is_model() && !container.format_info().is_changed_only => {
+        Some(option) if route.input.source.is_model() && !container.format_info().is_changed_only() => {
             let error = Error::usage("the output is not an ONNX model: an option has no effect");
             Err(error.in_file(&route.output).without(option))
         }
@@ -139,7 +140,7 @@ fn report_losses(source: &Checkpoint, target: &dyn Container, observer: &dyn Obs
         let pairs = input.contents.metadata.iter().flatten();
         let is_mark = |name: &str| match input.container.format_info() {
             FormatInfo { metadata: Metadata::Marked(mark, _), .. } => mark == name,
-            FormatInfo { is_changed_only: true, .. } => ["ir_version", "opset_import"].contains(&name),
+            FormatInfo { writing: WrittenFiles::Changed, .. } => ["ir_version", "opset_import"].contains(&name),
             _ => false,
         };
         if metadata == Metadata::None && pairs.into_iter().any(|(name, _)| !is_mark(name)) {

@@ -30,7 +30,7 @@ use crate::error::{Error, Kind, Result};
 use crate::io::identity::Files;
 use crate::io::output;
 use crate::io::temporaries::NewFolder;
-use crate::options::NamingOptions;
+use crate::options::TensorOptions;
 use crate::progress::{Notice, Observer};
 use crate::text::is;
 use file::FileOutput;
@@ -61,7 +61,7 @@ impl<'a> Written<'a> {
 /// `explain` adds the caller's information about an input to an error.
 pub(crate) fn open(
     inputs: &[PathBuf],
-    naming: &NamingOptions,
+    tensors: &TensorOptions,
     (publish, threads): (Publish, usize),
     observer: &dyn Observer,
     explain: impl Fn(Error, &Path) -> Error,
@@ -70,11 +70,22 @@ pub(crate) fn open(
         raise_file_limit();
     }
     let sources = all_of(inputs, publish, observer, |input| {
-        let opened = checkpoint::open(input, threads).and_then(|source| naming.apply(source));
+        let naming = &tensors.naming;
+        let opened = naming.probe(input, threads).and_then(|mut source| {
+            for name in source.leave_out(|name| tensors.exclude.iter().any(|pattern| pattern.matches(name))) {
+                observer.notice(Notice::Unreadable(&name));
+            }
+            naming.apply(checkpoint::check(source)?)
+        });
         opened.map_err(|error| explain(error, input))
     })?;
     let disagreements = sources.iter().flat_map(|source| &source.disagreements);
     disagreements.for_each(|disagreement| observer.notice(Notice::Disagreement(disagreement)));
+    for shard in sources.iter().flat_map(|source| &source.shards) {
+        if let Some(facts) = &shard.contents.pickle {
+            observer.notice(Notice::Pickle(shard.path(), facts));
+        }
+    }
     Ok(sources)
 }
 

@@ -1,6 +1,7 @@
 //! Places of outputs: the job's output, or next to their inputs; in a folder, under the names of their inputs.
 
 use super::{Job, JobInput, Publish};
+use crate::container::WrittenFiles;
 use crate::container::checkpoint::{Checkpoint, description};
 use crate::container::{self, Container};
 use crate::dtype::Dtype;
@@ -181,12 +182,13 @@ pub(super) fn container(job: &Job, route: &Route) -> Result<&'static dyn Contain
             let error = Error::new(format!("the output is a .{} file", extension(given))).in_file(output);
             Err(error.remedy(format!("name an output that ends in .{}", extension(given))))
         }
-        Some(target) if target.format_info().is_changed_only && extension(target) != extension(given) => {
+        Some(target) if target.format_info().is_changed_only() && extension(target) != extension(given) => {
             let message =
                 format!("a .{} file is only made from another one: it holds more than tensors", extension(target));
             Err(Error::new(message).in_file(output).remedy(other_format(job, input)))
         }
-        Some(target) if target.format_info().is_on_request && job.format.is_none() => {
+        Some(target) if target.format_info().writing == WrittenFiles::Never => Err(unknown_format(job, input, output)),
+        Some(target) if target.format_info().writing == WrittenFiles::OnRequest && job.format.is_none() => {
             Err(Error::new(format!("{} makes no .gguf files", job.operator.name())).in_file(output).of(Kind::NoGguf))
         }
         Some(target) => Ok(target),
@@ -236,7 +238,7 @@ fn other_format(job: &Job, input: &JobInput) -> String {
         Operator::Quantize => ".safetensors".to_owned(),
         _ => container::formats(|format| {
             let info = format.format_info();
-            (info.can_be_made() || is_model && info.is_changed_only) && !(are_several && info.holds_one)
+            (info.can_be_made() || is_model && info.is_changed_only()) && !(are_several && info.holds_one)
         }),
     };
     format!("name an output that ends in {formats}")

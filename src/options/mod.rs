@@ -214,6 +214,13 @@ pub struct PromoteOptions {
     #[cfg_attr(feature = "cli", arg(skip))]
     pub to: Option<Dtype>,
 
+    /// PyTorch checkpoints: only the tensors under these keys, joined by dots; . for all tensors
+    ///
+    /// Without it, tcast takes the tensors of the only dict under a usual key: state_dict, model, params, ...
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "KEY", hide_short_help = true))]
+    pub root: Option<String>,
+
     /// Tensor to use, where a file has several; repeatable
     ///
     /// The others are copied.
@@ -245,4 +252,13 @@ pub struct PromoteOptions {
         arg(long, value_name = "DTYPE", help_heading = "Input and output", display_order = 500)
     )]
     pub from: Option<Dtype>,
+}
+
+#[cfg(feature = "cli")]
+impl PromoteOptions {
+    /// Returns how inputs are opened.
+    pub(crate) fn tensors(&self) -> TensorOptions {
+        let naming = NamingOptions { root: self.root.clone(), ..NamingOptions::default() };
+        TensorOptions { naming, ..TensorOptions::default() }
+    }
 }

@@ -2,14 +2,15 @@
 
 #[cfg(feature = "cli")]
 use super::parsers;
-use crate::container::checkpoint::{Checkpoint, Naming};
+use crate::container::ReadOptions;
+use crate::container::checkpoint::{self, Checkpoint, Naming};
 use crate::dtype::Dtype;
 use crate::error;
 use crate::kernel::Condition;
 use crate::select::{Pattern, Rename, Selection};
 use serde::{Serialize, Serializer};
 use std::fmt::Display;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Choice of tensors by their names, which patterns match.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -67,7 +68,7 @@ impl TensorOptions {
     }
 }
 
-/// Names of the tensors of a GGUF model.
+/// Names of the tensors of a GGUF model, and the root of a PyTorch checkpoint.
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = "GGUF models"))]
 pub struct NamingOptions {
@@ -83,12 +84,24 @@ pub struct NamingOptions {
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "path_as_text")]
     #[cfg_attr(feature = "cli", arg(long, value_name = "FOLDER", hide_short_help = true))]
     pub config: Option<PathBuf>,
+
+    /// PyTorch checkpoints: only the tensors under these keys, joined by dots; . for all tensors
+    ///
+    /// Without it, tcast takes the tensors of the only dict under a usual key: state_dict, model, params, ...
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "KEY", help_heading = "Which tensors", hide_short_help = true))]
+    pub root: Option<String>,
 }
 
 impl NamingOptions {
+    /// Opens a checkpoint, with the tensors of its root.
+    pub(crate) fn probe(&self, path: &Path, threads: usize) -> error::Result<Checkpoint> {
+        checkpoint::probe(path, &ReadOptions { threads, root: self.root.as_deref() })
+    }
+
     /// Gives the tensors of a model their names.
     pub(crate) fn apply(&self, source: Checkpoint) -> error::Result<Checkpoint> {
-        source.named(self.names, self.config.as_deref())
+        source.with_root(self.root.as_deref())?.named(self.names, self.config.as_deref())
     }
 }
 

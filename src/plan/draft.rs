@@ -185,7 +185,7 @@ fn check_weight(request: &Request, step: &Step) -> Result<()> {
     }
     let refuse = |error: Error| Err(step.sources[0].error(error));
     if let Operation::Encode(weight) = &step.how
-        && !container.format_info().is_changed_only
+        && !container.format_info().is_changed_only()
     {
         let method = weight.rows.encoder.layout().method;
         if method == QuantMethod::Onnx {

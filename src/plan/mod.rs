@@ -140,7 +140,7 @@ impl<'r, 'a> Draft<'r, 'a> {
         inputs: &'a [Input],
         weights: Option<&mut Weights<'a>>,
     ) -> Result<Self> {
-        let is_model = request.container.format_info().is_changed_only;
+        let is_model = request.container.format_info().is_changed_only();
         let model = is_model.then(|| model::graph(request, inputs)).transpose()?;
         let mut conversions = Conversions { operator: request.operator, watched: request.fail_on, known: Vec::new() };
         let mut none = Weights::default();

@@ -1,6 +1,7 @@
 //! Reports of a running job: notices and progress.
 
 use super::Progress;
+use crate::container::PickleFacts;
 use crate::container::checkpoint::Disagreement;
 use crate::error::Error;
 use crate::io::temporaries::Kept;
@@ -29,6 +30,10 @@ pub(crate) enum Notice<'a> {
     Disagreement(&'a Disagreement),
     /// A member of an archive is not an array, so it is left out.
     NoArray(&'a str),
+    /// An input, given by its path, is a checkpoint of PyTorch with these properties.
+    Pickle(&'a Path, &'a PickleFacts),
+    /// A tensor that cannot be read is excluded, so it is left out.
+    Unreadable(&'a str),
     /// The output format, given by its extension, cannot hold the metadata of the input.
     NoMetadata(&'static str),
     /// Lists in the metadata, with their first elements, are left out: metadata of other formats are texts.

@@ -95,7 +95,7 @@ impl<'a> LogicalCheckpoint<'a> {
             model.found.plain = (0..model.tensors.len()).collect();
             return model;
         }
-        let is_model = |shard: &&Input| shard.container.format_info().is_changed_only;
+        let is_model = |shard: &&Input| shard.container.format_info().is_changed_only();
         let recognized = match source.shards.iter().find(is_model) {
             Some(input) => model.recognize_model(input),
             None => model.read_side_files().and_then(|()| model.recognize()),

@@ -164,7 +164,7 @@ impl Report<'_> {
 
     /// True if the output is an ONNX model, whose nodes use integers as shapes and indices.
     fn is_model(&self) -> bool {
-        by_extension(&self.output).is_some_and(|format| format.format_info().is_changed_only)
+        by_extension(&self.output).is_some_and(|format| format.format_info().is_changed_only())
     }
 
     /// Lists the reasons for which tensors are copied that the user did not exclude.

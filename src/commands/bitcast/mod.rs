@@ -7,7 +7,7 @@ use super::results::Task;
 use super::run::{convert, job, open};
 use super::{missing_tensor, say_which, threads};
 use crate::cli::{BitcastArgs, Position};
-use crate::container::checkpoint::{self, Checkpoint};
+use crate::container::checkpoint::Checkpoint;
 use crate::container::{Elements, Form, Input, Reader, Tensor};
 use crate::convert::FileConversion;
 use crate::dtype::Dtype;
@@ -51,8 +51,8 @@ fn show(args: &BitcastArgs) -> Result<()> {
     let [path] = &args.inputs[..] else {
         return Err(Error::usage("--hex and --bits print one file").remedy("name one input"));
     };
-    let source = checkpoint::probe(path, threads(args.file.threads))?;
-    let mut source = args.options.tensors.naming.apply(source)?;
+    let naming = &args.options.tensors.naming;
+    let mut source = naming.apply(naming.probe(path, threads(args.file.threads))?)?;
     let is_there = |name: &String| source.names().any(|known| known == name);
     if !source.broken.is_empty() && !args.tensor.as_ref().is_some_and(is_there) {
         return Err(source.broken.swap_remove(0)); // the tensor may be in it

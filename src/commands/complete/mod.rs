@@ -12,6 +12,7 @@ mod line;
 
 use super::messages::print_message;
 use crate::cli::Cli;
+use crate::container::ReadOptions;
 use crate::container::{by_extension, checkpoint};
 use crate::dtype::Dtype;
 use crate::operator::{bitcast, cast, promote};
@@ -186,7 +187,8 @@ fn tensors_of(earlier: Vec<OsString>, word: fn(&str) -> String) -> ArgValueCompl
 fn tensors(start: &str, earlier: &[OsString], word: fn(&str) -> String) -> Vec<Candidate> {
     let mut seen = HashSet::new();
     let mut found = Vec::new();
-    for checkpoint in earlier.iter().skip(2).filter_map(|word| checkpoint::probe(&path(word), 1).ok()) {
+    for checkpoint in earlier.iter().skip(2).filter_map(|word| checkpoint::probe(&path(word), &ReadOptions::on(1)).ok())
+    {
         for word in checkpoint.names().map(word).filter(|word| word.starts_with(start)) {
             if seen.insert(word.clone()) {
                 found.push(Candidate::new(word));

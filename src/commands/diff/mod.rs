@@ -32,6 +32,7 @@ fn compare(paths: [&PathBuf; 2], args: &DiffArgs) -> Result<bool> {
         selection: args.view.selection(),
         from: args.from,
         names: args.names,
+        root: args.view.root.clone(),
         tolerance: args.tolerance.map(|tolerance| tolerance.0),
         rtol: args.rtol.map(|rtol| rtol.0),
         threads: NonZeroUsize::new(threads(args.view.threads)),

@@ -1,25 +1,26 @@
 //! `tcast inspect`: lists the contents of files, or of folders of shards.
 
+mod pickle;
 mod row;
+mod text;
 
 use super::messages::{print, print_error, print_json, warn};
 use super::{check_matched, missing_among, threads};
 use crate::cli::InspectArgs;
+use crate::container::ReadOptions;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::error::{Error, Result};
 use crate::job;
-use crate::measure::distribution::{self, Distribution, Histogram};
+use crate::measure::distribution::Distribution;
 use crate::plan;
 use crate::progress;
 use crate::read::{LogicalCheckpoint, Membership, ModelTensor};
-use crate::report::{self, schema, serialize_with};
+use crate::report::{schema, serialize_with};
 use crate::select::Selection;
-use crate::text::{columns, counted, path_text, shorten, size, stdout_columns, visible};
 use row::InspectedTensor;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 pub(super) fn run(args: &InspectArgs) -> Result<()> {
@@ -27,7 +28,10 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
     if is_several {
         job::raise_file_limit();
     }
-    let probe = |input: &PathBuf| checkpoint::probe(input, threads(args.view.threads));
+    let probe = |input: &PathBuf| {
+        let options = ReadOptions { threads: threads(args.view.threads), root: args.view.root.as_deref() };
+        checkpoint::probe(input, &options).and_then(|found| found.with_root(args.view.root.as_deref()))
+    };
     let folders: Vec<Result<Checkpoint>> = args.inputs.iter().map(probe).collect();
     let models: Vec<Option<LogicalCheckpoint>> =
         folders.iter().map(|folder| folder.as_ref().ok().map(LogicalCheckpoint::probe_parts)).collect();
@@ -68,12 +72,14 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
         Inspected::Failed(_) => None,
     });
     let stats: Vec<Option<Error>> = stats.collect();
+    let code = folders.iter().flatten().find_map(|folder| pickle::check_code(folder).err());
     drop(models);
     let failures = folders.into_iter().zip(stats).filter_map(|(folder, stats)| match folder {
         Ok(folder) => unread(folder).or(stats),
         Err(error) => Some(error),
     });
-    let mut failures: Vec<Error> = failures.collect();
+    let code = (!args.fail_on.is_empty()).then_some(code).flatten();
+    let mut failures: Vec<Error> = failures.chain(code).collect();
     match (failures.len(), is_several) {
         (0, _) => Ok(()),
         (_, false) => Err(failures.swap_remove(0)),
@@ -105,6 +111,7 @@ fn check(args: &InspectArgs, selection: &Selection, models: &[Option<LogicalChec
     let read = || models.iter().flatten();
     if !args.quiet {
         read().flat_map(|model| &model.source.disagreements).for_each(|disagreement| warn(&disagreement.text));
+        read().for_each(|model| pickle::warn_of_code(model.source));
     }
     // A tensor may be in a file that could not be read.
     if models.iter().all(Option::is_some) {
@@ -235,14 +242,18 @@ impl<'a> Listing<'a> {
                 input.contents.metadata.iter().flatten().map(|(key, value)| (key.clone(), json!(value))).collect();
             let lists: Map<String, Value> =
                 input.contents.lists.iter().map(|(key, list)| (key.clone(), json!(list))).collect();
-            json!({
+            let mut file = json!({
                 "file": self.source().shard_name(input),
                 "container": input.container.format_info().extension,
                 "bytes": input.len(),
                 "metadata": metadata,
                 "lists": lists,
                 "ignored": input.contents.ignored,
-            })
+            });
+            if let Some(facts) = &input.contents.pickle {
+                pickle::add_json(&mut file, facts);
+            }
+            file
         });
         let mut head = json!({
             "input": self.input.to_string_lossy(),
@@ -257,124 +268,13 @@ impl<'a> Listing<'a> {
         if !problems.is_empty() {
             head["problems"] = json!(problems);
         }
+        if let Some((globals, suspicious)) = pickle::globals(self.source()) {
+            (head["globals"], head["suspicious"]) = (globals, suspicious);
+        }
         if let Some(method) = method {
             head["quant_method"] = json!(method);
         }
         schema::document(schema::INSPECTION, head)
-    }
-
-    fn text(&self) -> String {
-        let entries = self.entries();
-        let mut text = self.head(&entries);
-        let parts = |entry: &InspectedTensor| if self.args.parts { entry.parts() } else { Vec::new() };
-        let rows = entries.iter().flat_map(|entry| std::iter::once(entry.cells()).chain(parts(entry)));
-        text += &table(&rows.collect::<Vec<_>>());
-        for error in self.unreadable() {
-            let _ = writeln!(text, "  {error}");
-        }
-        text += &self.problems_text();
-        if entries.len() > 1 {
-            let rows = Self::totals(&entries).into_iter().map(|((dtype, layout), [tensors, elements, bytes])| {
-                let tensors = counted(tensors, "tensor");
-                [dtype, tensors, counted(elements, "element"), size(bytes), layout.unwrap_or_default().to_owned()]
-            });
-            text += "totals\n";
-            text += &table(&rows.collect::<Vec<_>>());
-        }
-        for input in self.source().shards.iter().filter(|_| !self.is_filtered()) {
-            let contents = &input.contents;
-            for ignored in &contents.ignored {
-                let _ = writeln!(text, "not an array: {}", shorten(ignored));
-            }
-            let metadata: Vec<_> = contents.metadata.iter().flatten().chain(&contents.lists).collect();
-            if metadata.is_empty() {
-                continue;
-            }
-            let of = if self.source().shards.len() > 1 {
-                format!(" of {}", visible(&self.source().shard_name(input)))
-            } else {
-                String::new()
-            };
-            let _ = writeln!(text, "metadata{of}");
-            for (key, value) in metadata {
-                let _ = writeln!(text, "  {}: {}", shorten(key), shorten(value));
-            }
-        }
-        text + &self.distributions(&entries)
-    }
-
-    /// Lists the problems with quantized weights, one line each.
-    fn problems_text(&self) -> String {
-        /// Maximum number of lines.
-        const FEW: usize = 20;
-        let all = self.model.found.problems.len();
-        if all == 0 {
-            return String::new();
-        }
-        let lines = self.problems().take(FEW).map(|problem| format!("  {problem}\n"));
-        let more = if all > FEW { format!("  ... and {} more\n", all - FEW) } else { String::new() };
-        // If the folder cannot be read, there is nothing to say about it.
-        let is_shard =
-            self.source().folder.is_none() && checkpoint::beside(self.input).is_ok_and(|tensors| !tensors.is_empty());
-        let others = if is_shard { ": the file is a shard, and missing parts may be in other shards" } else { "" };
-        format!("problems of quantized weights{others}\n{}{more}", lines.collect::<String>())
-    }
-
-    fn distributions(&self, entries: &[InspectedTensor]) -> String {
-        let mut text = String::new();
-        for (entry, stats) in entries.iter().zip(&self.stats) {
-            let decoded = match entry.tensor {
-                ModelTensor::Weight(model, weight) => format!(" decoded to {}", model.target_of(weight)),
-                ModelTensor::Stored(..) => String::new(),
-            };
-            let _ = writeln!(text, "{}{}", shorten(entry.tensor.name()), decoded);
-            let _ = match stats {
-                Ok(Some(stats)) => writeln!(text, "{}", report::distribution::text(stats, entry.tensor.shape())),
-                Err(error) => writeln!(text, "  {error}"),
-                Ok(None) => writeln!(text, "  has no numeric values"),
-            };
-        }
-        // Position ids and masks say nothing about the range of weights.
-        let has_floats = entries.iter().any(InspectedTensor::is_float);
-        let chosen = entries.iter().zip(&self.stats).filter(|(entry, _)| !has_floats || entry.is_float());
-        let all: Histogram = chosen
-            .filter_map(|(_, stats)| stats.as_ref().ok()?.as_ref())
-            .flat_map(|stats| stats.exponents.iter())
-            .collect();
-        let width = stdout_columns().map_or(80, |width| width.clamp(60, 120));
-        let picture = distribution::draw(&all, width, true);
-        if !picture.is_empty() {
-            let _ = writeln!(text, "\n{picture}\n");
-        }
-        text
-    }
-
-    fn head(&self, entries: &[InspectedTensor]) -> String {
-        let path = path_text(self.input);
-        let quantized = match entries.iter().filter(|entry| entry.layout().is_some()).count() {
-            0 => String::new(),
-            count => format!(" ({count} quantized)"),
-        };
-        let of = if self.is_filtered() { format!("{} of ", entries.len()) } else { String::new() };
-        let tensors = of + &counted(self.all().count() as u64, "tensor") + &quantized;
-        if let (None, [input]) = (&self.source().folder, &self.source().shards[..]) {
-            return format!("{path}: {}, {tensors}, {}\n", input.container.format_info().extension, size(input.len()));
-        }
-        let shards = &self.source().shards;
-        let all = size(self.source().bytes());
-        let index = match &self.source().index {
-            Some(index) => format!(", index {}", visible(&index.name)),
-            None if self.source().folder.is_some() => ", no index".to_owned(),
-            None => String::new(),
-        };
-        let mut text = format!("{path}: {}{index}, {tensors}, {all}\n", counted(shards.len() as u64, "shard"));
-        let rows = shards.iter().filter(|_| !self.is_filtered()).map(|input| {
-            let tensors = counted(input.contents.tensors.len() as u64, "tensor");
-            let name = visible(&self.source().shard_name(input));
-            [name, tensors, String::new(), size(input.len()), String::new()]
-        });
-        text += &table(&rows.collect::<Vec<_>>());
-        text
     }
 }
 
@@ -385,9 +285,4 @@ impl Serialize for Listing<'_> {
         let rows = (0..).zip(&entries).map(|(at, entry)| entry.json(self.stats.get(at)));
         serialize_with(&self.json_head(&entries), "tensors", rows, serializer)
     }
-}
-
-/// Aligns rows in columns; the fourth is a size.
-fn table(rows: &[[String; 5]]) -> String {
-    columns(rows, &[3], stdout_columns()).map(|line| line + "\n").collect()
 }

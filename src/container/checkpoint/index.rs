@@ -101,6 +101,18 @@ pub fn index_text(
     ascii + "\n"
 }
 
+/// Returns the name of a shard, or of an index, of a checkpoint of PyTorch as a name for safetensors:
+/// `pytorch_model-00001-of-00002.bin` becomes `model-00001-of-00002.safetensors`. Other names stay.
+pub fn as_safetensors(name: &str) -> String {
+    let renamed = match name.split_once(".bin") {
+        Some((stem, "")) => format!("{stem}.safetensors"),
+        Some((stem, rest)) if rest.starts_with(".index.") => format!("{stem}.safetensors{rest}"),
+        _ => return name.to_owned(),
+    };
+    // diffusers keeps the name of its models: diffusion_pytorch_model.safetensors.
+    renamed.strip_prefix("pytorch_").map_or_else(|| renamed.clone(), str::to_owned)
+}
+
 /// Returns the name of the index of shards that replace a single shard. Loaders put a variant after `index`:
 /// `model.safetensors.index.fp16.json` for `model.fp16.safetensors`.
 pub fn index_in_place_of(shard: &str) -> String {
@@ -137,6 +149,21 @@ mod tests {
         assert_eq!(index_in_place_of("diffusion_pytorch_model.fp16.safetensors"), variant);
         assert_eq!(index_in_place_of("model.safetensors"), INDEX);
         assert_eq!(index_in_place_of("Llama-3.2-1B.safetensors"), "Llama-3.2-1B.safetensors.index.json");
+    }
+
+    #[test]
+    fn names_of_pytorch_become_names_of_safetensors() {
+        for (name, renamed) in [
+            ("pytorch_model.bin", "model.safetensors"),
+            ("pytorch_model-00001-of-00002.bin", "model-00001-of-00002.safetensors"),
+            ("pytorch_model.fp16.bin", "model.fp16.safetensors"),
+            ("pytorch_model.bin.index.json", INDEX),
+            ("pytorch_model.bin.index.fp16.json", "model.safetensors.index.fp16.json"),
+            ("diffusion_pytorch_model.bin", "diffusion_pytorch_model.safetensors"),
+            ("model.safetensors", "model.safetensors"),
+        ] {
+            assert_eq!(as_safetensors(name), renamed);
+        }
     }
 
     #[test]

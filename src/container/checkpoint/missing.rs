@@ -3,7 +3,7 @@
 
 use super::names::{file_names, folders_of_shards, has_shards};
 use crate::container::gguf::{EXTENSION as GGUF, stem_of_part};
-use crate::container::{by_extension, formats, known_formats, probe_on};
+use crate::container::{ReadOptions, by_extension, formats, known_formats, probe_with};
 use crate::error::{Error, Intended, Kind};
 use crate::io::output::{directory_of, in_home};
 use std::collections::HashSet;
@@ -114,7 +114,7 @@ pub(super) fn without_shards(folder: &Path) -> Error {
     };
     let (mut readable, mut refused) = (Vec::new(), None);
     for path in paths.filter(is_first).take(FEW) {
-        match probe_on(1, &path) {
+        match probe_with(&ReadOptions::on(1), &path) {
             Ok(_) => readable.push(path),
             Err(error) => refused = refused.or(Some((path, error))),
         }

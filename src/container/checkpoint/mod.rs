@@ -12,14 +12,14 @@ mod naming;
 mod side_files;
 
 pub use disagreements::Disagreement;
-pub use index::{INDEX, Index, index_in_place_of, index_text, shard_names, weight_map};
+pub use index::{INDEX, Index, as_safetensors, index_in_place_of, index_text, shard_names, weight_map};
 pub(crate) use names::has_written_shards;
 pub use names::{description, is_index, is_plain, is_shard_name, is_written_shard};
 pub use naming::{AssembledTensor, Naming};
 pub use side_files::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, SideFiles, descriptions, is_inside, with_dtype};
 
 use super::gguf::{check_tensors, parts_of, remove_keys, stem_of_part};
-use super::{Container, Input, SHARDS, Tensor, probe_on};
+use super::{Container, Input, ReadOptions, SHARDS, Tensor, probe_with};
 use crate::dtype::Dtype;
 use crate::error::{Blocker, Error, Kind, Result};
 use crate::io::map::MappedFile;
@@ -61,12 +61,25 @@ pub struct Checkpoint {
 impl Checkpoint {
     /// True if the checkpoint is an ONNX model.
     pub(crate) fn is_model(&self) -> bool {
-        self.shards.iter().any(|shard| shard.container.format_info().is_changed_only)
+        self.shards.iter().any(|shard| shard.container.format_info().is_changed_only())
     }
 
     /// True if the checkpoint is a GGUF model.
     pub(crate) fn is_gguf(&self) -> bool {
         self.shards.first().is_some_and(Input::is_gguf)
+    }
+
+    /// Leaves out the tensors that cannot be read and whose names match. Returns these names.
+    pub(crate) fn leave_out(&mut self, is_meant: impl Fn(&str) -> bool) -> Vec<String> {
+        let mut names = Vec::new();
+        for shard in &mut self.shards {
+            shard.contents.unreadable.retain(|error| {
+                let name = error.tensor().filter(|name| is_meant(name));
+                names.extend(name.map(str::to_owned));
+                name.is_none()
+            });
+        }
+        names
     }
 
     pub fn tensors(&self) -> impl Iterator<Item = (&Input, &Tensor)> {
@@ -93,8 +106,8 @@ impl Checkpoint {
     /// The path that the names of outputs derive from: if their format is not that of the input, it has another extension,
     /// and the file may be a part of a model.
     pub(crate) fn own_name(&self, requested: Option<&dyn Container>) -> PathBuf {
-        let is_on_request = self.shards.first().is_some_and(|shard| shard.container.format_info().is_on_request);
-        let is_other = is_on_request || requested.is_some();
+        let is_kept = self.shards.first().is_none_or(|shard| shard.container.format_info().is_kept());
+        let is_other = !is_kept || requested.is_some();
         let name = self.path.file_name().and_then(OsStr::to_str).filter(|_| is_other);
         let Some(name) = name else { return self.path.clone() };
         let extension = requested.unwrap_or(self.format_of_output()).format_info().extension;
@@ -105,7 +118,7 @@ impl Checkpoint {
     /// The format of an output that neither its name nor a request determines: the format of the input, or of shards.
     pub(crate) fn format_of_output(&self) -> &'static dyn Container {
         let own = self.shards[0].container;
-        if own.format_info().is_on_request { SHARDS } else { own }
+        if own.format_info().is_kept() { own } else { SHARDS }
     }
 
     /// The folder of the `config.json`: the folder of the shards, or of the single file.
@@ -161,10 +174,14 @@ impl Checkpoint {
     }
 }
 
-/// Opens a checkpoint that can be converted: every tensor can be read, and the set of tensors is unambiguous. Up to
-/// `threads` threads read a long header.
-pub fn open(path: &Path, threads: usize) -> Result<Checkpoint> {
-    let mut checkpoint = probe(path, threads)?;
+/// Opens a checkpoint that can be converted: see [`check`].
+pub fn open(path: &Path, options: &ReadOptions) -> Result<Checkpoint> {
+    check(probe(path, options)?)
+}
+
+/// Requires that every tensor of a checkpoint can be read, and that the set of tensors is unambiguous.
+pub fn check(mut checkpoint: Checkpoint) -> Result<Checkpoint> {
+    let path = &*checkpoint.path.clone();
     if !checkpoint.broken.is_empty() {
         return Err(checkpoint.broken.swap_remove(0));
     }
@@ -212,36 +229,36 @@ fn newest_to_repeat(checkpoint: &Checkpoint) -> Option<&Path> {
 /// Opens a file, or every shard of a folder, given by its own path or by the path of an index in it. Fails if none of
 /// the files can be read, an unfinished conversion is in the folder, the name of a shard is not text, or the index is
 /// broken or names a shard outside the folder.
-pub fn probe(path: &Path, threads: usize) -> Result<Checkpoint> {
-    let found = find(path, threads).map_err(|error| explain(error, path))?;
+pub fn probe(path: &Path, options: &ReadOptions) -> Result<Checkpoint> {
+    let found = find(path, options).map_err(|error| explain(error, path))?;
     Ok(Checkpoint { path: path.to_owned(), ..found })
 }
 
-fn find(path: &Path, threads: usize) -> Result<Checkpoint> {
+fn find(path: &Path, options: &ReadOptions) -> Result<Checkpoint> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let folder = match path.is_dir() {
         true => path,
         false if is_index(&name) => directory_of(path),
-        false => return open_file(path, threads),
+        false => return open_file(path, options),
     };
     refuse_unfinished(folder)?;
     let files = ShardFolder::read(folder, if folder == path { None } else { Some(&name) })?;
     let checkpoint = match &files.index {
-        Some(index) => open_indexed(&files, Index::read(&folder.join(index))?, threads),
-        None => open_all_of(&files, threads),
+        Some(index) => open_indexed(&files, Index::read(&folder.join(index))?, options),
+        None => open_all_of(&files, options),
     }?;
     Ok(Checkpoint { folder: Some(folder.to_owned()), ..checkpoint })
 }
 
 /// Opens a file, and the other parts of its model if the file says that there are some.
-fn open_file(path: &Path, threads: usize) -> Result<Checkpoint> {
-    let file = probe_on(threads, path)?;
+fn open_file(path: &Path, options: &ReadOptions) -> Result<Checkpoint> {
+    let file = probe_with(options, path)?;
     let Some(parts) = parts_of(&file)? else {
         return Ok(Checkpoint { shards: vec![file], ..Checkpoint::default() });
     };
     let mut shards = Vec::with_capacity(parts.len());
     for part in &parts {
-        let shard = probe_on(threads, part).map_err(|error| match fs::symlink_metadata(part) {
+        let shard = probe_with(options, part).map_err(|error| match fs::symlink_metadata(part) {
             Err(gone) if gone.kind() == ErrorKind::NotFound => {
                 error.remedy(format!("download all {} parts of the model", parts.len()))
             }
@@ -302,17 +319,17 @@ pub fn beside(shard: &Path) -> Result<Vec<String>> {
     Ok(tensors)
 }
 
-fn open_all_of(files: &ShardFolder, threads: usize) -> Result<Checkpoint> {
+fn open_all_of(files: &ShardFolder, options: &ReadOptions) -> Result<Checkpoint> {
     if files.shards.is_empty() {
         return Err(without_shards(files.folder));
     }
     let names = files.shards.iter().map(String::as_str);
-    let (shards, broken) = open_shards(files.folder, names, threads, |error, _| error)?;
+    let (shards, broken) = open_shards(files.folder, names, options, |error, _| error)?;
     let disagreements = Disagreements::among(shards.iter()).into_list();
     Ok(Checkpoint { shards, broken, disagreements, ..Checkpoint::default() })
 }
 
-fn open_indexed(files: &ShardFolder, index: Index, threads: usize) -> Result<Checkpoint> {
+fn open_indexed(files: &ShardFolder, index: Index, options: &ReadOptions) -> Result<Checkpoint> {
     let (folder, map) = (files.folder, &index.weight_map);
     let names: BTreeSet<&str> = map.values().map(|shard| &**shard).collect();
     let refusal = |message: &str, name: &str, remedy: &str| {
@@ -322,15 +339,15 @@ fn open_indexed(files: &ShardFolder, index: Index, threads: usize) -> Result<Che
     if let Some(outside) = names.iter().find(|name| !is_plain(name)) {
         return Err(refusal("not in the folder", outside, "shards must be in the folder of their index"));
     }
-    if let Some(other) = names.iter().find(|name| !is_shard(folder, files.extension, name)) {
-        let what = format!("no .{} file", files.extension);
+    if let Some(other) = names.iter().find(|name| !is_shard(folder, files.format, name)) {
+        let what = format!("no .{} file", files.format.extension);
         return Err(refusal(&what, other, "download the folder in the safetensors format"));
     }
     let missing = |error: Error, name: &str| match fs::symlink_metadata(folder.join(name)) {
         Err(gone) if gone.kind() == ErrorKind::NotFound => refusal("missing", name, "download the whole folder"),
         _ => error,
     };
-    let (shards, broken) = open_shards(folder, names.iter().copied(), threads, missing)?;
+    let (shards, broken) = open_shards(folder, names.iter().copied(), options, missing)?;
     let mut found = Disagreements::default();
     if map.is_empty() {
         found.fatal("the index names no tensor".to_owned());
@@ -347,12 +364,12 @@ fn open_indexed(files: &ShardFolder, index: Index, threads: usize) -> Result<Che
 fn open_shards<'a>(
     folder: &Path,
     names: impl Iterator<Item = &'a str>,
-    threads: usize,
+    options: &ReadOptions,
     explain: impl Fn(Error, &str) -> Error,
 ) -> Result<(Vec<Input>, Vec<Error>)> {
     let (mut shards, mut broken) = (Vec::new(), Vec::new());
     for name in names {
-        match probe_on(threads, &folder.join(name)) {
+        match probe_with(options, &folder.join(name)) {
             Ok(shard) => shards.push(shard),
             Err(error) => broken.push(explain(error, name)),
         }

@@ -2,36 +2,43 @@
 
 use super::index::{INDEX, WITHOUT_INDEX};
 use super::side_files::CONFIG;
-use crate::container::{CONTAINERS, GGUF, SHARDS};
+use crate::container::{CONTAINERS, GGUF, SHARDS, ShardNames};
 use crate::error::{Error, Result};
 use crate::text::{path_text, shorten};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// Extensions of shards. A folder can hold a model in several formats: the first one counts.
-fn extensions() -> impl Iterator<Item = &'static str> {
-    CONTAINERS.iter().filter_map(|container| container.format_info().shards)
+/// Formats of shards, with their names. A folder can hold a model in several formats: the first one counts.
+fn shard_formats() -> impl Iterator<Item = ShardNames> {
+    let others =
+        CONTAINERS.iter().filter(|container| container.format_info().extension != SHARDS.format_info().extension);
+    [&SHARDS].into_iter().chain(others).filter_map(|container| container.format_info().shards)
 }
 
 /// True if a name is the name of an index: `model.safetensors.index.json`, or `model.safetensors.index.fp16.json` for a
 /// variant.
 pub fn is_index(name: &str) -> bool {
-    extensions().any(|extension| is_index_of(extension, name))
+    shard_formats().any(|format| is_index_of(format, name))
 }
 
-fn is_index_of(extension: &str, name: &str) -> bool {
-    name.contains(&format!(".{extension}.index.")) && Path::new(name).extension().is_some_and(|end| end == "json")
+fn is_index_of(format: ShardNames, name: &str) -> bool {
+    name.contains(&format!(".{}.index.", format.extension))
+        && Path::new(name).extension().is_some_and(|end| end == "json")
 }
 
 /// True if a name is the name of a shard, in upper or lower case.
 pub fn is_shard_name(name: &str) -> bool {
-    extensions().any(|extension| has_extension(extension, name))
+    shard_formats().any(|format| is_shard_of(format, name))
 }
 
 /// True if a name is the name of a shard that tcast writes: a part of a GGUF model has no index that names it.
 pub fn is_written_shard(name: &str) -> bool {
-    is_shard_name(name) || has_extension(GGUF.format_info().extension, name)
+    [SHARDS, GGUF].iter().any(|container| has_extension(container.format_info().extension, name))
+}
+
+fn is_shard_of(format: ShardNames, name: &str) -> bool {
+    has_extension(format.extension, name) && name.contains(format.part_of_stem)
 }
 
 fn has_extension(extension: &str, name: &str) -> bool {
@@ -39,8 +46,8 @@ fn has_extension(extension: &str, name: &str) -> bool {
 }
 
 /// True if a name is the name of a shard in the folder; a folder is not a shard.
-pub(super) fn is_shard(folder: &Path, extension: &str, name: &str) -> bool {
-    has_extension(extension, name) && !folder.join(name).is_dir()
+pub(super) fn is_shard(folder: &Path, format: ShardNames, name: &str) -> bool {
+    is_shard_of(format, name) && !folder.join(name).is_dir()
 }
 
 /// True if a folder has a shard.
@@ -62,10 +69,10 @@ fn has_file(folder: &Path, is_meant: fn(&str) -> bool) -> bool {
 /// The shards of a folder, and the index that names them.
 pub(super) struct ShardFolder<'a> {
     pub(super) folder: &'a Path,
-    /// The extension of the shards.
-    pub(super) extension: &'static str,
+    /// The names of the shards.
+    pub(super) format: ShardNames,
     pub(super) index: Option<String>,
-    /// The names of all files with the extension, sorted.
+    /// The names of all shards, sorted.
     pub(super) shards: Vec<String>,
 }
 
@@ -74,17 +81,17 @@ impl<'a> ShardFolder<'a> {
     pub(super) fn read(folder: &'a Path, index: Option<&str>) -> Result<Self> {
         let in_folder = |error: Error| error.in_file(folder);
         let files = file_names(folder).and_then(texts).map_err(in_folder)?;
-        let mut candidates = extensions().filter(|extension| match index {
-            Some(index) => is_index_of(extension, index),
-            None => files.iter().any(|name| is_index_of(extension, name) || is_shard(folder, extension, name)),
+        let mut candidates = shard_formats().filter(|format| match index {
+            Some(index) => is_index_of(*format, index),
+            None => files.iter().any(|name| is_index_of(*format, name) || is_shard(folder, *format, name)),
         });
-        let extension = candidates.next().unwrap_or(SHARDS.format_info().extension);
+        let format = candidates.next().or_else(|| shard_formats().next()).expect("there are formats of shards");
         let index = match index {
             Some(index) => Some(index.to_owned()),
-            None => find_index(extension, &files).map_err(in_folder)?,
+            None => find_index(format, &files).map_err(in_folder)?,
         };
-        let shards = files.into_iter().filter(|name| is_shard(folder, extension, name)).collect();
-        Ok(Self { folder, extension, index, shards })
+        let shards = files.into_iter().filter(|name| is_shard(folder, format, name)).collect();
+        Ok(Self { folder, format, index, shards })
     }
 }
 
@@ -137,8 +144,8 @@ fn texts(names: Vec<OsString>) -> Result<Vec<String>> {
     names.into_iter().filter_map(text).collect()
 }
 
-fn find_index(extension: &str, files: &[String]) -> Result<Option<String>> {
-    let found: Vec<&String> = files.iter().filter(|name| is_index_of(extension, name)).collect();
+fn find_index(format: ShardNames, files: &[String]) -> Result<Option<String>> {
+    let found: Vec<&String> = files.iter().filter(|name| is_index_of(format, name)).collect();
     let usual = found.iter().find(|name| **name == INDEX);
     if found.len() > 1 && usual.is_none() {
         let error = Error::new(format!("has {} indexes, and none is named {INDEX}", found.len()));

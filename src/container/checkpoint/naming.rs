@@ -32,6 +32,18 @@ pub struct AssembledTensor {
 }
 
 impl Checkpoint {
+    /// Refuses a root for inputs that have none.
+    ///
+    /// # Errors
+    /// When no file is a checkpoint of PyTorch.
+    pub(crate) fn with_root(self, root: Option<&str>) -> Result<Self> {
+        if root.is_some() && self.shards.iter().all(|shard| shard.contents.pickle.is_none()) {
+            let error = Error::usage("is not a checkpoint of PyTorch, and only these have a root");
+            return Err(error.in_file(&self.path).without("root"));
+        }
+        Ok(self)
+    }
+
     /// Gives the tensors of a GGUF model the names and shapes of Hugging Face, if these are requested; tensors of other
     /// formats have them already. `base` is the folder of the original model.
     ///

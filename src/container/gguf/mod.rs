@@ -17,7 +17,8 @@ pub(crate) use write::GgufKey;
 
 use super::names::NameHashes;
 use super::{
-    Container, Contents, Data, Elements, FileLayout, Form, FormatInfo, Metadata, NewMetadata, NewTensors, Tensor,
+    Container, Contents, Data, Elements, FileLayout, Form, FormatInfo, Metadata, NewMetadata, NewTensors, ReadOptions,
+    Tensor, WrittenFiles,
 };
 use crate::blocks::{BlockFormat, REMOVED};
 use crate::dtype::Dtype;
@@ -48,12 +49,12 @@ impl Container for Gguf {
     fn format_info(&self) -> FormatInfo {
         FormatInfo {
             extension: EXTENSION,
+            other_extensions: &[],
             holds_one: false,
             has_names: true,
             has_fortran_order: false,
             metadata: Metadata::Plain,
-            is_changed_only: false,
-            is_on_request: true,
+            writing: WrittenFiles::OnRequest,
             shards: None,
         }
     }
@@ -66,7 +67,7 @@ impl Container for Gguf {
         bytes.starts_with(MAGIC)
     }
 
-    fn read(&self, file: &MappedFile, _threads: usize) -> Result<Contents> {
+    fn read(&self, file: &MappedFile, _options: &ReadOptions) -> Result<Contents> {
         let header = GgufHeader::read(file)?;
         let keys = header.values.iter().map(|(name, _)| name.clone()).zip(header.ranges).collect();
         let mut contents = Contents { keys, ..Contents::default() };

@@ -10,7 +10,7 @@ mod header;
 use super::text::MAX_TEXT;
 use super::{
     Container, Contents, Data, Elements, FileLayout, Form, FormatInfo, Metadata, NewMetadata, NewTensor, NewTensors,
-    Placement, Tensor, TextForm, element_count, only_tensor, position, too_long,
+    Placement, ReadOptions, Tensor, TextForm, WrittenFiles, element_count, only_tensor, position, too_long,
 };
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -31,12 +31,12 @@ impl Container for Npy {
     fn format_info(&self) -> FormatInfo {
         FormatInfo {
             extension: "npy",
+            other_extensions: &[],
             holds_one: true,
             has_names: false,
             has_fortran_order: true,
             metadata: Metadata::None,
-            is_changed_only: false,
-            is_on_request: false,
+            writing: WrittenFiles::Any,
             shards: None,
         }
     }
@@ -53,7 +53,7 @@ impl Container for Npy {
         bytes.starts_with(MAGIC)
     }
 
-    fn read(&self, file: &MappedFile, _threads: usize) -> Result<Contents> {
+    fn read(&self, file: &MappedFile, _options: &ReadOptions) -> Result<Contents> {
         let mut rest = &**file;
         let (mut tensor, start) = read_header(file.len() as u64, &mut |buffer| {
             let (now, later) = rest.split_at_checked(buffer.len()).ok_or_else(|| Error::new("the file ends"))?;

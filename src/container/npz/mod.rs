@@ -11,7 +11,7 @@ pub(crate) use deflate::deflate;
 use super::zip::{CRC_IN_CENTRAL, CRC_IN_LOCAL, NewMember, ZipMember, end_records, is_zip, members};
 use super::{
     Checksum, Container, Contents, Data, Elements, FileLayout, Form, FormatInfo, Metadata, NewMetadata, NewTensors,
-    PICKLE, PendingCrc, Placement, Stream, Streamed, Tensor, npy, sum_of, too_long,
+    PendingCrc, Placement, ReadOptions, Stream, Streamed, Tensor, WrittenFiles, npy, sum_of, too_long,
 };
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -26,12 +26,12 @@ impl Container for Npz {
     fn format_info(&self) -> FormatInfo {
         FormatInfo {
             extension: "npz",
+            other_extensions: &[],
             holds_one: false,
             has_names: true,
             has_fortran_order: true,
             metadata: Metadata::None,
-            is_changed_only: false,
-            is_on_request: false,
+            writing: WrittenFiles::Any,
             shards: None,
         }
     }
@@ -48,12 +48,8 @@ impl Container for Npz {
         is_zip(bytes)
     }
 
-    fn read(&self, file: &MappedFile, _threads: usize) -> Result<Contents> {
+    fn read(&self, file: &MappedFile, _options: &ReadOptions) -> Result<Contents> {
         let members = members(file)?;
-        if members.iter().any(|member| member.name == "data.pkl" || member.name.ends_with("/data.pkl")) {
-            let what = "is a PyTorch checkpoint, a pickle in a zip archive, which can run code and is never opened";
-            return Err(Error::new(what).remedy(PICKLE));
-        }
         let mut contents = Contents::default();
         let mut names = HashSet::new();
         for member in &members {

@@ -10,7 +10,7 @@ mod typed;
 
 use super::{
     Container, Contents, Data, Elements, FileLayout, Form, FormatInfo, Metadata, NewMetadata, NewTensors, Placement,
-    Tensor, TextForm, element_count, only_tensor, too_long,
+    ReadOptions, Tensor, TextForm, WrittenFiles, element_count, only_tensor, too_long,
 };
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -56,12 +56,12 @@ impl Container for Onnx {
     fn format_info(&self) -> FormatInfo {
         FormatInfo {
             extension: "pb",
+            other_extensions: &[],
             holds_one: true,
             has_names: true,
             has_fortran_order: false,
             metadata: Metadata::Plain,
-            is_changed_only: false,
-            is_on_request: false,
+            writing: WrittenFiles::Any,
             shards: None,
         }
     }
@@ -79,7 +79,7 @@ impl Container for Onnx {
         false
     }
 
-    fn read(&self, file: &MappedFile, _threads: usize) -> Result<Contents> {
+    fn read(&self, file: &MappedFile, _options: &ReadOptions) -> Result<Contents> {
         let message = TensorMessage::read(file, 0..file.len());
         let message = message.and_then(|message| message.head().map(|_| message));
         let message = message.map_err(|error| {

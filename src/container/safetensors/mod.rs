@@ -12,7 +12,7 @@ use super::json::{MapOnly, StringPairs};
 use super::names::NameHashes;
 use super::{
     Container, Contents, Data, Elements, FileLayout, Form, FormatInfo, Metadata, NewMetadata, NewTensors, Placement,
-    Tensor, element_count, too_long,
+    ReadOptions, ShardNames, Tensor, WrittenFiles, element_count, too_long,
 };
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
@@ -43,13 +43,13 @@ impl Container for Safetensors {
     fn format_info(&self) -> FormatInfo {
         FormatInfo {
             extension: "safetensors",
+            other_extensions: &[],
             holds_one: false,
             has_names: true,
             has_fortran_order: false,
             metadata: Metadata::Marked(FORMAT, "pt"),
-            is_changed_only: false,
-            is_on_request: false,
-            shards: Some("safetensors"),
+            writing: WrittenFiles::Any,
+            shards: Some(ShardNames { extension: "safetensors", part_of_stem: "" }),
         }
     }
 
@@ -71,11 +71,11 @@ impl Container for Safetensors {
         header_length(bytes).is_ok() && first == Some(&b'{')
     }
 
-    fn read(&self, bytes: &MappedFile, threads: usize) -> Result<Contents> {
+    fn read(&self, bytes: &MappedFile, options: &ReadOptions) -> Result<Contents> {
         let data_start = 8 + header_length(bytes)?;
         bytes.prefetch(0..data_start)?;
         let json = &bytes[8..data_start];
-        let header = canonical::read(json, threads).map_or_else(|| read_general(json), Ok)?;
+        let header = canonical::read(json, options.threads).map_or_else(|| read_general(json), Ok)?;
         let SafetensorsHeader { mut metadata, mut tensors, offsets, wrong, names, known: _ } = header;
         wrong.map_or(Ok(()), Err)?;
         if let Some(name) = names.repeated(tensors.iter().map(|tensor| &*tensor.name)) {

@@ -1,5 +1,6 @@
 //! Completes a folder into which several runs have written their parts.
 
+use crate::container::ReadOptions;
 use crate::container::checkpoint;
 use crate::error::{Kind, Result};
 use crate::job::outcome::FileReport;
@@ -26,7 +27,7 @@ pub(crate) enum Finished {
 /// Moves the shards to their places if all of them exist and are intact.
 pub(crate) fn finish(path: &Path, sync: bool, threads: usize) -> Result<Finished> {
     if !staging::is_unfinished(path)?
-        && let Ok(there) = checkpoint::open(path, threads)
+        && let Ok(there) = checkpoint::open(path, &ReadOptions::on(threads))
         && there.folder.is_some()
     {
         staging::remove_rest(path);

@@ -10,8 +10,8 @@ pub(crate) use finish::{Finished, finish};
 use super::place::Route;
 use super::{IfExists, Job, JobInput};
 use crate::container::checkpoint::{
-    CONFIG, Checkpoint, HF_QUANT_CONFIG, INDEX, QUANTIZE_CONFIG, SideFiles, index_in_place_of, index_text, shard_names,
-    with_dtype,
+    CONFIG, Checkpoint, HF_QUANT_CONFIG, INDEX, QUANTIZE_CONFIG, SideFiles, as_safetensors, index_in_place_of,
+    index_text, shard_names, with_dtype,
 };
 use crate::container::{Input, part_names};
 use crate::error::{Blocker, Error, Kind, Result, Wanted};
@@ -135,15 +135,16 @@ fn shards_and_index(source: &Checkpoint, plans: &[Plan], spread: Spread) -> (Vec
         (Some(_), [only]) => Some(source.shard_name(only)).filter(|name| !name.contains("-of-")),
         _ => None,
     };
-    let own_index = own_index.map(|name| index_in_place_of(&name));
-    let index = source.index.as_ref().map(|index| &*index.name).or(own_index.as_deref()).unwrap_or(INDEX);
+    let own_index = own_index.map(|name| index_in_place_of(&as_safetensors(&name)));
+    let index = source.index.as_ref().map(|index| as_safetensors(&index.name)).or(own_index);
+    let index = index.unwrap_or_else(|| INDEX.to_owned());
     let names = match spread {
-        Spread::AsInputs => source.shards.iter().map(|shard| source.shard_name(shard)).collect(),
-        Spread::One | Spread::UpTo(_) => shard_names(index, plans.len()),
+        Spread::AsInputs => source.shards.iter().map(|shard| as_safetensors(&source.shard_name(shard))).collect(),
+        Spread::One | Spread::UpTo(_) => shard_names(&index, plans.len()),
     };
     let has_index = plans.len() > 1 || spread == Spread::AsInputs && source.index.is_some();
     let shard = |(file, plan): (String, &Plan)| ManifestShard { file, bytes: plan.len };
-    (names.into_iter().zip(plans).map(shard).collect(), has_index.then(|| index.to_owned()))
+    (names.into_iter().zip(plans).map(shard).collect(), has_index.then_some(index))
 }
 
 /// Returns the parts of a GGUF model, which have the name of their folder.

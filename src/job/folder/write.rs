@@ -1,6 +1,7 @@
 //! Writes a folder of shards, or compares it with the existing one.
 
 use super::FolderOutput;
+use crate::container::ReadOptions;
 use crate::container::Tensor;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::engine::{self, RunOptions};
@@ -71,7 +72,7 @@ impl<'a> FolderOutput<'a> {
             None => self.path.clone(),
             Some(_) => self.path.join(&self.manifest.shards[0].file), // which leads to the other parts
         };
-        let there = checkpoint::probe(&model, job.threads)?;
+        let there = checkpoint::probe(&model, &ReadOptions::on(job.threads))?;
         let other = match other_tensor(&there, &self.plans) {
             None => staging::difference(&self.path, &self.manifest)?,
             other => other,

@@ -12,6 +12,7 @@ mod texts;
 
 pub use report::{Comparison, DiffFigures, DiffReport, DiffStatus, FirstDifference, TensorDiff};
 
+use crate::container::ReadOptions;
 use crate::container::checkpoint::{self, Checkpoint, Naming};
 use crate::container::{Elements, Form};
 use crate::dtype::Dtype;
@@ -37,6 +38,8 @@ pub struct DiffOptions<'a> {
     pub from: Option<Dtype>,
     /// Names of the tensors of GGUF models.
     pub names: Naming,
+    /// Keys that lead to the tensors of PyTorch checkpoints: see [`ReadOptions`].
+    pub root: Option<String>,
     /// Maximum absolute difference of values. With this or `rtol`, only values count, not bits and types.
     pub tolerance: Option<f64>,
     /// Maximum difference of values in proportion to the value of A; it is added to `tolerance`.
@@ -50,8 +53,8 @@ pub struct DiffOptions<'a> {
 impl Default for DiffOptions<'_> {
     fn default() -> Self {
         let selection = Selection::default();
-        let (from, names, tolerance, rtol) = (None, Naming::default(), None, None);
-        Self { selection, from, names, tolerance, rtol, threads: None, progress: &Silent }
+        let (from, names, root, tolerance, rtol) = (None, Naming::default(), None, None, None);
+        Self { selection, from, names, root, tolerance, rtol, threads: None, progress: &Silent }
     }
 }
 
@@ -136,7 +139,8 @@ pub(crate) fn diff_checked(
     options: &DiffOptions,
     check: impl FnOnce(&[LogicalCheckpoint; 2], &[&str]) -> Result<()>,
 ) -> Result<DiffReport> {
-    let open = |path| checkpoint::open(path, options.threads()).and_then(|source| source.named(options.names, None));
+    let reading = ReadOptions { threads: options.threads(), root: options.root.as_deref() };
+    let open = |path| checkpoint::open(path, &reading).and_then(|source| source.named(options.names, None));
     let sources = [open(paths[0])?, open(paths[1])?];
     let stored = sources.iter().flat_map(Checkpoint::tensors).map(|(_, tensor)| tensor);
     plan::check_from(stored, options.from)?;

@@ -30,7 +30,9 @@ pub(crate) use change::{Change, ModelLayout, QuantizedTensor, TensorChange};
 pub(crate) use graph::{Dequantization, ModelGraph, TensorRole};
 pub(crate) use uses::WeightUse;
 
-use super::super::{Container, Contents, FileLayout, Form, FormatInfo, Metadata, NewMetadata, NewTensors};
+use super::super::{
+    Container, Contents, FileLayout, Form, FormatInfo, Metadata, NewMetadata, NewTensors, ReadOptions, WrittenFiles,
+};
 use super::protobuf::{MessageFields, Value};
 use super::{DATA_TYPE, MAX_PAIRS, TensorMessage};
 use crate::dtype::Dtype;
@@ -50,12 +52,12 @@ impl Container for OnnxModel {
     fn format_info(&self) -> FormatInfo {
         FormatInfo {
             extension: "onnx",
+            other_extensions: &[],
             holds_one: false,
             has_names: true,
             has_fortran_order: false,
             metadata: Metadata::Plain,
-            is_changed_only: true,
-            is_on_request: false,
+            writing: WrittenFiles::Changed,
             shards: None,
         }
     }
@@ -85,7 +87,7 @@ impl Container for OnnxModel {
         has[1] && (has[0] || has[2])
     }
 
-    fn read(&self, file: &MappedFile, _threads: usize) -> Result<Contents> {
+    fn read(&self, file: &MappedFile, _options: &ReadOptions) -> Result<Contents> {
         let graph = ModelGraph::read(file);
         let contents = graph.and_then(|graph| {
             let contents = list::list(file, &graph)?;

@@ -1,0 +1,78 @@
+//! What a checkpoint of PyTorch contains besides tensors: the entries of its root, and the names of code.
+
+use super::meaning::is_harmless;
+use super::tree::RootEntry;
+use super::values::PickleValues;
+use crate::container::Tensor;
+use crate::error::{Error, Result};
+use crate::text::shorten;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Facts about a checkpoint of PyTorch.
+#[derive(Debug, Default)]
+pub(crate) struct PickleFacts {
+    /// `zip` or `legacy`.
+    pub(crate) form: &'static str,
+    /// Protocol of the pickle.
+    pub(crate) protocol: u8,
+    /// Entries of the root that contain tensors.
+    pub(crate) roots: Vec<RootInfo>,
+    /// The entry whose tensors are read; `None` if all are.
+    pub(crate) chosen: Option<String>,
+    /// True if the caller chose it.
+    pub(crate) is_requested: bool,
+    /// Names of classes and functions, and how often the pickle names each.
+    pub(crate) globals: BTreeMap<String, u64>,
+    /// Those of them that may do harm to other programs that load the file.
+    pub(crate) suspicious: Vec<String>,
+}
+
+/// An entry of the root, and its tensors.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct RootInfo {
+    pub(crate) key: String,
+    /// Number of tensors, with the ones that cannot be read.
+    pub(crate) tensors: u64,
+    /// Size of the tensors that can be read, in bytes.
+    pub(crate) bytes: u64,
+    /// True if it is a dict under one of the usual keys for weights.
+    #[serde(skip)]
+    pub(crate) is_weights: bool,
+}
+
+impl RootInfo {
+    pub(super) fn of(entry: &RootEntry, found: &[Result<Tensor>]) -> Self {
+        let found = &found[entry.tensors.clone()];
+        let bytes = found.iter().flatten().filter_map(|tensor| tensor.elements.bytes(tensor.count)).sum();
+        Self { key: entry.key.clone(), tensors: found.len() as u64, bytes, is_weights: entry.is_weights() }
+    }
+}
+
+impl PickleFacts {
+    /// Collects the names of code, and leaves the rest empty.
+    pub(super) fn of_code(values: &PickleValues) -> Self {
+        let mut globals: BTreeMap<String, u64> = BTreeMap::new();
+        let mut suspicious = Vec::new();
+        for name in 0..values.names.len() as u32 {
+            let count = globals.entry(values.full_name(name)).or_default();
+            *count += 1;
+            let (module, attribute) = values.code(name);
+            if *count == 1 && !is_harmless(module, attribute) {
+                suspicious.push(values.full_name(name));
+            }
+        }
+        suspicious.sort();
+        Self { globals, suspicious, ..Self::default() }
+    }
+}
+
+/// Returns the error for a root that has no tensors.
+pub(super) fn no_such_root(root: &str, roots: &[RootInfo]) -> Error {
+    let error = Error::new(format!("has no tensors under '{}'", shorten(root))).without("root");
+    if roots.is_empty() {
+        return error;
+    }
+    let names: Vec<String> = roots.iter().map(|root| format!("'{}'", shorten(&root.key))).collect();
+    error.remedy(format!("these have some: {}", names.join(", ")))
+}

@@ -1,0 +1,560 @@
+//! A machine for pickles that runs nothing: it builds data, and a call of a class or function is data too.
+//!
+//! The opcodes are those of Python's `pickletools`, protocols 0 to 5, without the ones that need another program:
+//! registered extensions, identifiers as lines, buffers outside of the file.
+
+use super::meaning::Meaning;
+use super::values::{Extent, PickleValue, PickleValues, StorageUse, TensorCall};
+use crate::error::{Error, Result};
+
+/// Maximum number of values on the stack. Python writes the elements of lists and dicts in groups of 1000.
+const MOST_ON_STACK: usize = 4_000_000;
+
+/// A pickle that was read.
+pub(super) struct Pickle<'a> {
+    pub(super) values: PickleValues<'a>,
+    pub(super) root: PickleValue,
+    /// Number of its bytes.
+    pub(super) len: usize,
+    pub(super) protocol: u8,
+}
+
+/// Reads the pickle at the start of some bytes.
+///
+/// # Errors
+/// When an opcode is unknown or misses its operands, or a limit is exceeded.
+pub(super) fn read(bytes: &[u8]) -> Result<Pickle<'_>> {
+    let bytes = &bytes[..bytes.len().min(u32::MAX as usize)];
+    let mut machine = Machine {
+        bytes,
+        at: 0,
+        stack: Vec::new(),
+        marks: Vec::new(),
+        memo: Memo::default(),
+        values: PickleValues::of(bytes),
+        protocol: 0,
+    };
+    let root = loop {
+        let start = machine.at;
+        match machine.step() {
+            Ok(None) => {}
+            Ok(Some(root)) => break root,
+            Err(error) => {
+                let what = error.message().trim_start_matches("malformed pickle: ").to_owned();
+                return Err(Error::new(format!("malformed pickle: {what}, at byte {start}")));
+            }
+        }
+    };
+    let Machine { at: len, values, protocol, .. } = machine;
+    Ok(Pickle { values, root, len, protocol })
+}
+
+fn malformed<T>(what: &str) -> Result<T> {
+    Err(Error::new(what))
+}
+
+/// PickleValues that the pickle refers to by number.
+#[derive(Default)]
+struct Memo {
+    slots: Vec<Option<PickleValue>>,
+    /// Number of slots that are filled.
+    filled: u32,
+}
+
+struct Machine<'a> {
+    bytes: &'a [u8],
+    /// The position of the next opcode or operand.
+    at: usize,
+    stack: Vec<PickleValue>,
+    /// Lengths of the stack at the marks.
+    marks: Vec<usize>,
+    memo: Memo,
+    values: PickleValues<'a>,
+    protocol: u8,
+}
+
+impl<'a> Machine<'a> {
+    /// Runs one opcode. Returns the result of the pickle at its end.
+    #[allow(clippy::too_many_lines, reason = "a table of opcodes")]
+    fn step(&mut self) -> Result<Option<PickleValue>> {
+        let [opcode] = self.array()?;
+        match opcode {
+            0x80 => {
+                [self.protocol] = self.array()?;
+                if self.protocol > 5 {
+                    return Err(Error::new(format!("it has the unknown protocol {}", self.protocol)));
+                }
+            }
+            0x95 => drop(self.array::<8>()?), // FRAME: a hint for readers of streams
+            b'.' => return self.pop().map(Some),
+            // Stack
+            b'(' => {
+                if self.marks.len() >= MOST_ON_STACK {
+                    return malformed("it has too many marks");
+                }
+                self.marks.push(self.stack.len());
+            }
+            b'0' => drop(self.pop()?),
+            b'1' => drop(self.pop_to_mark()?),
+            b'2' => self.push(self.top()?)?,
+            // Constants
+            b'N' => self.push(PickleValue::None)?,
+            0x88 => self.push(PickleValue::Bool(true))?,
+            0x89 => self.push(PickleValue::Bool(false))?,
+            b'I' => {
+                let value = match self.line()? {
+                    b"00" => PickleValue::Bool(false),
+                    b"01" => PickleValue::Bool(true),
+                    line => self.decimal(line)?,
+                };
+                self.push(value)?;
+            }
+            b'L' => {
+                let line = self.line()?;
+                let value = self.decimal(line.strip_suffix(b"L").unwrap_or(line))?;
+                self.push(value)?;
+            }
+            b'J' => {
+                let number = i32::from_le_bytes(self.array()?);
+                self.push(PickleValue::Int(number))?;
+            }
+            b'K' => {
+                let [number] = self.array()?;
+                self.push(PickleValue::Int(number.into()))?;
+            }
+            b'M' => {
+                let number = u16::from_le_bytes(self.array()?);
+                self.push(PickleValue::Int(number.into()))?;
+            }
+            0x8a => {
+                let [len] = self.array()?;
+                self.long(len.into())?;
+            }
+            0x8b => {
+                let len = i32::from_le_bytes(self.array()?);
+                self.long(u64::try_from(len).or_else(|_| malformed("an integer has a negative length"))?)?;
+            }
+            b'F' => {
+                self.line()?;
+                self.push(PickleValue::Other)?;
+            }
+            b'G' => {
+                self.array::<8>()?;
+                self.push(PickleValue::Other)?;
+            }
+            // Texts
+            b'S' | b'V' => self.text_line(opcode == b'S')?,
+            b'X' | b'T' => {
+                let len = u32::from_le_bytes(self.array()?);
+                self.text(len.into())?;
+            }
+            0x8c | b'U' => {
+                let [len] = self.array()?;
+                self.text(len.into())?;
+            }
+            0x8d => {
+                let len = u64::from_le_bytes(self.array()?);
+                self.text(len)?;
+            }
+            // Bytes
+            b'B' => {
+                let len = u32::from_le_bytes(self.array()?);
+                self.skip(len.into())?;
+            }
+            b'C' => {
+                let [len] = self.array()?;
+                self.skip(len.into())?;
+            }
+            0x8e | 0x96 => {
+                let len = u64::from_le_bytes(self.array()?);
+                self.skip(len)?;
+            }
+            // Tuples, lists, dicts and sets
+            b')' => self.tuple(0)?,
+            0x85 => self.tuple(1)?,
+            0x86 => self.tuple(2)?,
+            0x87 => self.tuple(3)?,
+            b't' => {
+                let values = self.pop_to_mark()?;
+                let tuple = self.values.add_tuple(&values)?;
+                self.push(tuple)?;
+            }
+            b']' => {
+                let list = self.values.add_list(Vec::new())?;
+                self.push(list)?;
+            }
+            b'l' => {
+                let values = self.pop_to_mark()?;
+                let list = self.values.add_list(values)?;
+                self.push(list)?;
+            }
+            b'a' => {
+                let value = self.pop()?;
+                self.append(&[value])?;
+            }
+            b'e' | 0x90 => {
+                let values = self.pop_to_mark()?;
+                self.append(&values)?;
+            }
+            b'}' => {
+                let dict = self.values.add_dict(PickleValue::None, Vec::new())?;
+                self.push(dict)?;
+            }
+            b'd' => {
+                let values = self.pop_to_mark()?;
+                let entries = pairs(&values)?;
+                let dict = self.values.add_dict(PickleValue::None, entries)?;
+                self.push(dict)?;
+            }
+            b's' => {
+                let value = self.pop()?;
+                let key = self.pop()?;
+                self.set(&[key, value])?;
+            }
+            b'u' => {
+                let values = self.pop_to_mark()?;
+                self.set(&values)?;
+            }
+            0x8f => self.set_of(Vec::new())?,
+            0x91 => {
+                let values = self.pop_to_mark()?;
+                self.set_of(values)?;
+            }
+            // Memo
+            b'p' | b'q' | b'r' | 0x94 => {
+                let slot = if opcode == 0x94 { self.memo.filled } else { self.slot(opcode)? };
+                self.memorize(slot)?;
+            }
+            b'g' | b'h' | b'j' => {
+                let slot = self.slot(opcode)? as usize;
+                match self.memo.slots.get(slot).copied().flatten() {
+                    Some(value) => self.push(value)?,
+                    None => return malformed("it refers to a value that it does not have"),
+                }
+            }
+            // Names of code, and calls, which are not made
+            b'c' | b'i' => {
+                let (module, name) = (self.line_extent()?, self.line_extent()?);
+                let name = self.values.add_name(module, name)?;
+                if opcode == b'c' {
+                    self.push(name)?;
+                } else {
+                    let arguments = self.pop_to_mark()?;
+                    self.call_with(name, &arguments)?;
+                }
+            }
+            0x93 => {
+                let (name, module) = (self.pop()?, self.pop()?);
+                let (Some(module), Some(name)) = (self.values.extent(module), self.values.extent(name)) else {
+                    return malformed("the name of a class is not text");
+                };
+                let name = self.values.add_name(module, name)?;
+                self.push(name)?;
+            }
+            b'R' | 0x81 => {
+                let arguments = self.pop()?;
+                let function = self.pop()?;
+                let result = self.call(function, arguments)?;
+                self.push(result)?;
+            }
+            0x92 => {
+                let (named, arguments, _class) = (self.pop()?, self.pop()?, self.pop()?);
+                let arguments = self.values.add_tuple(&[arguments, named])?;
+                let object = self.values.add_object(arguments)?;
+                self.push(object)?;
+            }
+            b'o' => {
+                let values = self.pop_to_mark()?;
+                let Some((class, arguments)) = values.split_first() else {
+                    return malformed("a call has no class");
+                };
+                self.call_with(*class, arguments)?;
+            }
+            b'b' => {
+                let state = self.pop()?;
+                match self.top()? {
+                    PickleValue::Object(at) => self.values.objects[at as usize].state = state,
+                    // Attributes of a Parameter, or `_metadata` of an OrderedDict.
+                    PickleValue::Dict(_) | PickleValue::Tensor(_) => {}
+                    _ => return malformed("it sets attributes of a value that has none"),
+                }
+            }
+            b'Q' => {
+                let identifier = self.pop()?;
+                let storage = self.storage(identifier)?;
+                self.push(storage)?;
+            }
+            _ => return Err(Error::new(format!("it has the opcode {opcode:#04x}, which no checkpoint has"))),
+        }
+        Ok(None)
+    }
+
+    // Operands
+
+    fn bytes(&mut self, len: u64) -> Result<&'a [u8]> {
+        let rest = &self.bytes[self.at..];
+        let len = usize::try_from(len).ok().filter(|len| *len <= rest.len());
+        let len = len.ok_or_else(|| Error::new("it ends too early"))?;
+        self.at += len;
+        Ok(&rest[..len])
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        Ok(*self.bytes(N as u64)?.as_array().expect("as many were read"))
+    }
+
+    fn skip(&mut self, len: u64) -> Result<()> {
+        self.bytes(len)?;
+        self.push(PickleValue::Other)
+    }
+
+    /// Returns the place of the rest of a line.
+    fn line_extent(&mut self) -> Result<Extent> {
+        let rest = &self.bytes[self.at..];
+        let len = rest.iter().position(|byte| *byte == b'\n').ok_or_else(|| Error::new("it ends too early"))?;
+        let start = self.at as u32;
+        self.at += len + 1;
+        Ok(start..start + len as u32)
+    }
+
+    fn line(&mut self) -> Result<&'a [u8]> {
+        let Extent { start, end } = self.line_extent()?;
+        Ok(&self.bytes[start as usize..end as usize])
+    }
+
+    /// Returns a decimal number.
+    fn decimal(&mut self, digits: &[u8]) -> Result<PickleValue> {
+        let unsigned = digits.strip_prefix(b"-").unwrap_or(digits);
+        if unsigned.is_empty() || !unsigned.iter().all(u8::is_ascii_digit) {
+            return malformed("a number has other characters than digits");
+        }
+        let number = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
+        number.map_or(Ok(PickleValue::Other), |number| self.values.add_long(number))
+    }
+
+    /// Pushes an integer of so many bytes in two's complement.
+    fn long(&mut self, len: u64) -> Result<()> {
+        let bytes = self.bytes(len)?;
+        let is_negative = bytes.last().is_some_and(|byte| *byte >= 0x80);
+        let mut number = [if is_negative { 0xff } else { 0 }; 8];
+        let value = if bytes.len() > 8 {
+            PickleValue::Other
+        } else {
+            number[..bytes.len()].copy_from_slice(bytes);
+            self.values.add_long(i64::from_le_bytes(number))?
+        };
+        self.push(value)
+    }
+
+    fn text(&mut self, len: u64) -> Result<()> {
+        self.bytes(len)?;
+        let end = self.at as u32;
+        let text = self.values.add_text(end - len as u32..end)?;
+        self.push(text)
+    }
+
+    /// Pushes a text in a line. Texts with escapes, which only protocol 0 has, are not needed.
+    fn text_line(&mut self, is_quoted: bool) -> Result<()> {
+        let mut extent = self.line_extent()?;
+        let text = &self.bytes[extent.start as usize..extent.end as usize];
+        if is_quoted {
+            match text {
+                [first @ (b'\'' | b'"'), .., last] if first == last => {}
+                _ => return malformed("a text has no quotes"),
+            }
+            extent = extent.start + 1..extent.end - 1;
+        }
+        let value = if text.contains(&b'\\') { PickleValue::Other } else { self.values.add_text(extent)? };
+        self.push(value)
+    }
+
+    fn slot(&mut self, opcode: u8) -> Result<u32> {
+        match opcode {
+            b'q' | b'h' => self.array().map(|[slot]| slot.into()),
+            b'r' | b'j' => self.array().map(u32::from_le_bytes),
+            _ => {
+                let line = self.line()?;
+                let slot = std::str::from_utf8(line).ok().and_then(|line| line.parse().ok());
+                slot.ok_or_else(|| Error::new("a reference is not a number"))
+            }
+        }
+    }
+
+    // Stack and memo
+
+    fn push(&mut self, value: PickleValue) -> Result<()> {
+        if self.stack.len() >= MOST_ON_STACK {
+            return malformed("it has too many values on its stack");
+        }
+        self.stack.push(value);
+        Ok(())
+    }
+
+    /// The length of the stack below which no value may be taken.
+    fn fence(&self) -> usize {
+        self.marks.last().copied().unwrap_or_default()
+    }
+
+    fn top(&self) -> Result<PickleValue> {
+        let top = self.stack.last().filter(|_| self.stack.len() > self.fence());
+        top.copied().ok_or_else(|| Error::new("it takes a value from an empty stack"))
+    }
+
+    fn pop(&mut self) -> Result<PickleValue> {
+        let top = self.top()?;
+        self.stack.pop();
+        Ok(top)
+    }
+
+    fn pop_to_mark(&mut self) -> Result<Vec<PickleValue>> {
+        let mark = self.marks.pop().ok_or_else(|| Error::new("it has no mark"))?;
+        Ok(self.stack.split_off(mark))
+    }
+
+    fn memorize(&mut self, slot: u32) -> Result<()> {
+        let (value, at) = (self.top()?, slot as usize);
+        // Python numbers them from 0, and each takes some bytes.
+        if at >= self.bytes.len() {
+            return malformed("a value has a number that is too large");
+        }
+        if at >= self.memo.slots.len() {
+            self.values.count(at + 1 - self.memo.slots.len())?;
+            self.memo.slots.resize(at + 1, None);
+        }
+        self.memo.filled += u32::from(self.memo.slots[at].is_none());
+        self.memo.slots[at] = Some(value);
+        Ok(())
+    }
+
+    // PickleValues
+
+    fn tuple(&mut self, len: usize) -> Result<()> {
+        let start = self.stack.len().checked_sub(len).filter(|start| *start >= self.fence());
+        let start = start.ok_or_else(|| Error::new("it takes a value from an empty stack"))?;
+        let tuple = self.values.add_tuple(&self.stack[start..])?;
+        self.stack.truncate(start);
+        self.push(tuple)
+    }
+
+    fn append(&mut self, values: &[PickleValue]) -> Result<()> {
+        let list = match self.top()? {
+            PickleValue::List(at) => at,
+            PickleValue::Object(at) => {
+                if self.values.objects[at as usize].elements == PickleValue::None {
+                    self.values.objects[at as usize].elements = self.values.add_list(Vec::new())?;
+                }
+                let PickleValue::List(list) = self.values.objects[at as usize].elements else {
+                    unreachable!("it is a list")
+                };
+                list
+            }
+            _ => return malformed("it appends to a value that is not a list"),
+        };
+        self.values.count(values.len())?;
+        self.values.lists[list as usize].extend_from_slice(values);
+        Ok(())
+    }
+
+    fn set(&mut self, values: &[PickleValue]) -> Result<()> {
+        let entries = pairs(values)?;
+        let dict = match self.top()? {
+            PickleValue::Dict(at) => at,
+            PickleValue::Object(at) => {
+                if self.values.objects[at as usize].entries == PickleValue::None {
+                    self.values.objects[at as usize].entries = self.values.add_dict(PickleValue::None, Vec::new())?;
+                }
+                let PickleValue::Dict(dict) = self.values.objects[at as usize].entries else {
+                    unreachable!("it is a dict")
+                };
+                dict
+            }
+            _ => return malformed("it sets entries of a value that is not a dict"),
+        };
+        self.values.count(entries.len())?;
+        self.values.dicts[dict as usize].entries.extend(entries);
+        Ok(())
+    }
+
+    fn set_of(&mut self, values: Vec<PickleValue>) -> Result<()> {
+        let object = self.values.add_object(PickleValue::None)?;
+        self.push(object)?;
+        self.append(&values)
+    }
+
+    fn call_with(&mut self, function: PickleValue, arguments: &[PickleValue]) -> Result<()> {
+        let arguments = self.values.add_tuple(arguments)?;
+        let result = self.call(function, arguments)?;
+        self.push(result)
+    }
+
+    /// Returns what stands for the result of a call.
+    fn call(&mut self, mut function: PickleValue, mut arguments: PickleValue) -> Result<PickleValue> {
+        loop {
+            let PickleValue::Name(name) = function else { return self.values.add_object(arguments) };
+            let meaning = self.values.names[name as usize].meaning;
+            let argument = |at: usize| self.values.sequence(arguments).and_then(|all| all.get(at)).copied();
+            match (meaning, argument(0)) {
+                (Meaning::Dict, pairs) => {
+                    let is_ordered = self.values.code(name).1 == b"OrderedDict";
+                    let pairs = pairs.filter(|_| is_ordered).unwrap_or(PickleValue::None);
+                    return self.values.add_dict(pairs, Vec::new());
+                }
+                (Meaning::Size, Some(size @ (PickleValue::Tuple(_) | PickleValue::List(_)))) => return Ok(size),
+                (Meaning::Wrapper, Some(tensor)) => return Ok(tensor),
+                (Meaning::Subclass, Some(inner)) => {
+                    let (class, inner_arguments) = (argument(1), argument(2));
+                    let is_plain = |class| match class {
+                        PickleValue::Name(at) => self.values.names[at as usize].meaning == Meaning::TensorClass,
+                        _ => false,
+                    };
+                    match (class, inner_arguments) {
+                        (Some(class), Some(inner_arguments)) if is_plain(class) => {
+                            (function, arguments) = (inner, inner_arguments);
+                        }
+                        (Some(PickleValue::Name(name)), Some(_)) => {
+                            let meaning = Meaning::NotPlain;
+                            return self.values.add_tensor(TensorCall { name, meaning, arguments });
+                        }
+                        _ => return malformed("a tensor is rebuilt without its class"),
+                    }
+                }
+                (Meaning::Tensor | Meaning::TypedTensor | Meaning::NotPlain, _) => {
+                    return self.values.add_tensor(TensorCall { name, meaning, arguments });
+                }
+                (Meaning::None | Meaning::TensorClass, _) => return self.values.add_object(arguments),
+                (Meaning::Size | Meaning::Wrapper | Meaning::Subclass, _) => {
+                    return malformed("a call misses its arguments");
+                }
+            }
+        }
+    }
+
+    /// Returns the storage of a persistent identifier: `('storage', class, key, location, elements)`, and in old files
+    /// the view that the storage is of another one.
+    fn storage(&mut self, identifier: PickleValue) -> Result<PickleValue> {
+        let values = &self.values;
+        let (class, key, location, count) = match values.sequence(identifier) {
+            Some(&[tag, PickleValue::Name(class), PickleValue::Text(key), location, count, ref view @ ..])
+                if values.text(tag) == Some(b"storage") =>
+            {
+                if !matches!(view, [] | [PickleValue::None]) {
+                    return malformed("a storage is a view of another one, as in files of PyTorch before 0.4");
+                }
+                (class, key, location, count)
+            }
+            _ => return malformed("a persistent identifier is not that of a storage"),
+        };
+        let count = values.integer(count).and_then(|count| u64::try_from(count).ok());
+        let count = count.ok_or_else(|| Error::new("a storage has no number of elements"))?;
+        let is_meta = values.text(location) == Some(b"meta");
+        self.values.add_storage(StorageUse { class, key, is_meta, count })
+    }
+}
+
+/// Returns keys with their values.
+fn pairs(values: &[PickleValue]) -> Result<Vec<(PickleValue, PickleValue)>> {
+    match values.as_chunks() {
+        (pairs, []) => Ok(pairs.iter().map(|[key, value]| (*key, *value)).collect()),
+        _ => malformed("a key has no value"),
+    }
+}

@@ -1,0 +1,204 @@
+//! Finds the tensors in the value of a pickle, and names them by the keys that lead to them.
+
+use super::values::{Dict, Object, PickleValue, PickleValues};
+use crate::error::{Error, Result};
+use crate::text::shorten;
+use std::ops::Range;
+
+/// Maximum depth of nested values.
+const DEEPEST: usize = 100;
+/// Maximum number of values that hold others, and tensors. A value is visited as often as the pickle refers to it, which a
+/// small file can do 2^40 times.
+const MOST_NODES: u32 = 1_000_000;
+/// Maximum number of values of any kind.
+const MOST_VISITS: u32 = 100_000_000;
+
+/// An entry of the dict that a file holds, if it contains tensors and is not one itself.
+#[derive(Debug)]
+pub(super) struct RootEntry {
+    pub(super) key: String,
+    /// True if it is a dict.
+    pub(super) is_dict: bool,
+    /// Range of its tensors in the order in which they were found.
+    pub(super) tensors: Range<usize>,
+}
+
+/// Keys under which training programs store the weights, next to other contents.
+const WEIGHTS: [&str; 10] =
+    ["state_dict", "model", "module", "model_state_dict", "params", "params_ema", "net", "generator", "weights", "ema"];
+
+impl RootEntry {
+    /// True if it is a dict under one of the usual keys for weights.
+    pub(super) fn is_weights(&self) -> bool {
+        self.is_dict && WEIGHTS.contains(&&*self.key)
+    }
+}
+
+/// Calls `found` with the name of each tensor and its number. Returns the entries of the root that contain tensors.
+pub(super) fn visit(
+    values: &PickleValues,
+    root: PickleValue,
+    found: &mut dyn FnMut(String, u32) -> Result<()>,
+) -> Result<Vec<RootEntry>> {
+    let mut walk = Walk { values, name: String::new(), unnamed: 0, nodes: 0, visits: 0, count: 0, found };
+    let mut entries = Vec::new();
+    if walk.is_container(root)? {
+        walk.container(root, &mut entries)?;
+    }
+    Ok(entries)
+}
+
+struct Walk<'v, 'a> {
+    values: &'v PickleValues<'a>,
+    /// The keys to the current value, joined by dots.
+    name: String,
+    /// Number of these keys that are neither texts nor integers.
+    unnamed: u32,
+    nodes: u32,
+    visits: u32,
+    /// Number of tensors so far.
+    count: usize,
+    found: &'v mut dyn FnMut(String, u32) -> Result<()>,
+}
+
+/// A key of a child.
+enum Key {
+    Value(PickleValue),
+    Index(usize),
+    /// A part of an object, which has no key.
+    Part,
+}
+
+/// A container whose children are visited.
+struct Frame {
+    value: PickleValue,
+    next: usize,
+    /// The name and the number of keys without a name of the parent.
+    name_len: usize,
+    unnamed: u32,
+}
+
+impl Walk<'_, '_> {
+    fn container(&mut self, root: PickleValue, entries: &mut Vec<RootEntry>) -> Result<()> {
+        let frame = |walk: &Self, value| Frame { value, next: 0, name_len: walk.name.len(), unnamed: walk.unnamed };
+        let mut frames = vec![frame(self, root)];
+        while let Some(parent) = frames.last_mut() {
+            let Some((key, child)) = self.child(parent.value, parent.next)? else {
+                self.leave(parent.name_len, parent.unnamed);
+                frames.pop();
+                if frames.len() == 1 && entries.last().is_some_and(|entry| entry.tensors.start == self.count) {
+                    entries.pop();
+                } else if let ([_], Some(entry)) = (&frames[..], entries.last_mut()) {
+                    entry.tensors.end = self.count;
+                }
+                continue;
+            };
+            parent.next += 1;
+            self.visits += 1;
+            if self.visits > MOST_VISITS {
+                return Err(Error::new(format!("malformed pickle: it has more than {MOST_VISITS} values")));
+            }
+            let inner = frame(self, child);
+            if !self.is_container(child)? {
+                continue;
+            }
+            self.enter(&key);
+            if let PickleValue::Tensor(number) = child {
+                self.add(number)?;
+                self.leave(inner.name_len, inner.unnamed);
+                continue;
+            }
+            if frames.len() > DEEPEST {
+                return Err(Error::new(format!("malformed pickle: it is nested more than {DEEPEST} levels deep")));
+            }
+            if frames.len() == 1 && matches!(root, PickleValue::Dict(_)) {
+                let (key, is_dict) = (self.name.clone(), matches!(child, PickleValue::Dict(_)));
+                entries.push(RootEntry { key, is_dict, tensors: self.count..self.count });
+            }
+            frames.push(inner);
+        }
+        Ok(())
+    }
+
+    /// True for values that contain others, and for tensors. Counts them.
+    fn is_container(&mut self, value: PickleValue) -> Result<bool> {
+        let is_one = matches!(
+            value,
+            PickleValue::Tuple(_)
+                | PickleValue::List(_)
+                | PickleValue::Dict(_)
+                | PickleValue::Object(_)
+                | PickleValue::Tensor(_)
+        );
+        self.nodes += u32::from(is_one);
+        if self.nodes > MOST_NODES {
+            return Err(Error::new(format!("malformed pickle: it has more than {MOST_NODES} nodes")));
+        }
+        Ok(is_one)
+    }
+
+    /// Returns a child of a container.
+    fn child(&self, value: PickleValue, at: usize) -> Result<Option<(Key, PickleValue)>> {
+        let values = self.values;
+        Ok(match value {
+            PickleValue::Tuple(_) | PickleValue::List(_) => {
+                values.sequence(value).and_then(|all| all.get(at)).map(|child| (Key::Index(at), *child))
+            }
+            PickleValue::Dict(dict) => {
+                let Dict { pairs, entries } = &values.dicts[dict as usize];
+                let pairs = values.sequence(*pairs).unwrap_or_default();
+                match pairs.get(at) {
+                    Some(pair) => match values.sequence(*pair) {
+                        Some([key, value]) => Some((Key::Value(*key), *value)),
+                        _ => return Err(Error::new("malformed pickle: an OrderedDict is not made of pairs")),
+                    },
+                    None => entries.get(at - pairs.len()).map(|(key, value)| (Key::Value(*key), *value)),
+                }
+            }
+            PickleValue::Object(object) => {
+                let Object { arguments, entries, elements, state } = values.objects[object as usize];
+                [arguments, entries, elements, state].get(at).map(|part| (Key::Part, *part))
+            }
+            // The only child of the root, if that is a tensor.
+            PickleValue::Tensor(_) => (at == 0).then_some((Key::Part, value)),
+            _ => None,
+        })
+    }
+
+    /// Adds a key to the name.
+    fn enter(&mut self, key: &Key) {
+        let text = match *key {
+            Key::Part => return,
+            Key::Index(at) => at.to_string(),
+            Key::Value(PickleValue::None) => "None".to_owned(),
+            Key::Value(PickleValue::Bool(is_true)) => if is_true { "True" } else { "False" }.to_owned(),
+            Key::Value(key) => {
+                let text = self.values.text(key).and_then(|text| std::str::from_utf8(text).ok()).map(str::to_owned);
+                text.or_else(|| self.values.integer(key).map(|number| number.to_string())).unwrap_or_else(|| {
+                    self.unnamed += 1;
+                    "?".to_owned()
+                })
+            }
+        };
+        if !self.name.is_empty() {
+            self.name.push('.');
+        }
+        self.name.push_str(&text);
+    }
+
+    /// Removes the last key from the name.
+    fn leave(&mut self, name_len: usize, unnamed: u32) {
+        self.name.truncate(name_len);
+        self.unnamed = unnamed;
+    }
+
+    fn add(&mut self, tensor: u32) -> Result<()> {
+        self.count += 1;
+        let name = if self.name.is_empty() { "tensor".to_owned() } else { self.name.clone() };
+        if self.unnamed > 0 {
+            let what = format!("the key of the tensor '{}' is neither text nor a number", shorten(&name));
+            return Err(Error::new(what));
+        }
+        (self.found)(name, tensor)
+    }
+}

@@ -1,0 +1,229 @@
+//! The values of a pickle, as data: a class or function is a name, and an object is its class, arguments and state.
+//!
+//! PickleValues refer to each other by their numbers in tables, so that deep structures are neither built nor dropped by
+//! recursion, and a checkpoint of 100,000 tensors takes few MiB.
+
+use super::meaning::Meaning;
+use crate::error::{Error, Result};
+use std::ops::Range;
+
+/// Maximum number of values in the tables. A tensor takes about 30.
+const MOST: u32 = 40_000_000;
+
+/// A value of a pickle. Numbers are places in the tables of [`PickleValues`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PickleValue {
+    None,
+    Bool(bool),
+    Int(i32),
+    /// An integer of more than 32 bits.
+    Long(u32),
+    Text(u32),
+    Tuple(u32),
+    List(u32),
+    Dict(u32),
+    /// The name of a class or function.
+    Name(u32),
+    Storage(u32),
+    Tensor(u32),
+    /// An object of a class without a meaning here.
+    Object(u32),
+    /// A value that never matters: a float, bytes, an integer of more than 64 bits.
+    Other,
+}
+
+/// A part of the pickle.
+pub(super) type Extent = Range<u32>;
+
+/// A dict.
+#[derive(Debug)]
+pub(super) struct Dict {
+    /// A list of pairs that it was made of.
+    pub(super) pairs: PickleValue,
+    pub(super) entries: Vec<(PickleValue, PickleValue)>,
+}
+
+/// A class or function that the pickle names.
+#[derive(Debug)]
+pub(super) struct CodeName {
+    module: Extent,
+    name: Extent,
+    pub(super) meaning: Meaning,
+}
+
+/// The arguments of a storage: a persistent identifier of `torch.save`.
+#[derive(Debug)]
+pub(super) struct StorageUse {
+    /// The name of its class, which is the type of its elements.
+    pub(super) class: u32,
+    pub(super) key: u32,
+    /// True if it is on the device `meta`, which has no bytes.
+    pub(super) is_meta: bool,
+    /// Number of elements.
+    pub(super) count: u64,
+}
+
+/// A call that rebuilds a tensor.
+#[derive(Debug)]
+pub(super) struct TensorCall {
+    /// The name of the function, or of the class of a tensor that is not plain.
+    pub(super) name: u32,
+    pub(super) meaning: Meaning,
+    pub(super) arguments: PickleValue,
+}
+
+/// An object of any class.
+#[derive(Debug)]
+pub(super) struct Object {
+    pub(super) arguments: PickleValue,
+    pub(super) state: PickleValue,
+    /// What it holds as a dict and as a list.
+    pub(super) entries: PickleValue,
+    pub(super) elements: PickleValue,
+}
+
+/// The tables of all values.
+#[derive(Debug, Default)]
+pub(super) struct PickleValues<'a> {
+    bytes: &'a [u8],
+    longs: Vec<i64>,
+    texts: Vec<Extent>,
+    tuples: Vec<Extent>,
+    /// The elements of all tuples.
+    elements: Vec<PickleValue>,
+    pub(super) lists: Vec<Vec<PickleValue>>,
+    pub(super) dicts: Vec<Dict>,
+    pub(super) names: Vec<CodeName>,
+    pub(super) storages: Vec<StorageUse>,
+    pub(super) tensors: Vec<TensorCall>,
+    pub(super) objects: Vec<Object>,
+    count: u32,
+}
+
+/// Appends to a table. Returns the place.
+fn push<T>(table: &mut Vec<T>, value: T) -> u32 {
+    table.push(value);
+    table.len() as u32 - 1 // all tables together have fewer than `MOST` entries
+}
+
+impl<'a> PickleValues<'a> {
+    pub(super) fn of(bytes: &'a [u8]) -> Self {
+        Self { bytes, ..Self::default() }
+    }
+
+    /// Counts values that are added. Refuses too many, which would take much memory.
+    pub(super) fn count(&mut self, added: usize) -> Result<()> {
+        let count = u32::try_from(added).ok().and_then(|added| self.count.checked_add(added));
+        self.count = count.filter(|count| *count <= MOST).ok_or_else(|| {
+            Error::new(format!("malformed pickle: it has more than {MOST} values, and no checkpoint has so many"))
+        })?;
+        Ok(())
+    }
+
+    pub(super) fn add_long(&mut self, number: i64) -> Result<PickleValue> {
+        if let Ok(number) = i32::try_from(number) {
+            return Ok(PickleValue::Int(number));
+        }
+        self.count(1)?;
+        Ok(PickleValue::Long(push(&mut self.longs, number)))
+    }
+
+    pub(super) fn add_text(&mut self, text: Extent) -> Result<PickleValue> {
+        self.count(1)?;
+        Ok(PickleValue::Text(push(&mut self.texts, text)))
+    }
+
+    pub(super) fn add_tuple(&mut self, values: &[PickleValue]) -> Result<PickleValue> {
+        self.count(1 + values.len())?;
+        let start = self.elements.len() as u32;
+        self.elements.extend_from_slice(values);
+        Ok(PickleValue::Tuple(push(&mut self.tuples, start..self.elements.len() as u32)))
+    }
+
+    pub(super) fn add_list(&mut self, values: Vec<PickleValue>) -> Result<PickleValue> {
+        self.count(1 + values.len())?;
+        Ok(PickleValue::List(push(&mut self.lists, values)))
+    }
+
+    pub(super) fn add_dict(
+        &mut self,
+        pairs: PickleValue,
+        entries: Vec<(PickleValue, PickleValue)>,
+    ) -> Result<PickleValue> {
+        self.count(1 + entries.len())?;
+        Ok(PickleValue::Dict(push(&mut self.dicts, Dict { pairs, entries })))
+    }
+
+    pub(super) fn add_name(&mut self, module: Extent, name: Extent) -> Result<PickleValue> {
+        self.count(1)?;
+        let meaning = Meaning::of(self.at(&module), self.at(&name));
+        Ok(PickleValue::Name(push(&mut self.names, CodeName { module, name, meaning })))
+    }
+
+    pub(super) fn add_storage(&mut self, storage: StorageUse) -> Result<PickleValue> {
+        self.count(1)?;
+        Ok(PickleValue::Storage(push(&mut self.storages, storage)))
+    }
+
+    pub(super) fn add_tensor(&mut self, tensor: TensorCall) -> Result<PickleValue> {
+        self.count(1)?;
+        Ok(PickleValue::Tensor(push(&mut self.tensors, tensor)))
+    }
+
+    pub(super) fn add_object(&mut self, arguments: PickleValue) -> Result<PickleValue> {
+        self.count(1)?;
+        let object =
+            Object { arguments, state: PickleValue::None, entries: PickleValue::None, elements: PickleValue::None };
+        Ok(PickleValue::Object(push(&mut self.objects, object)))
+    }
+
+    fn at(&self, extent: &Extent) -> &'a [u8] {
+        &self.bytes[extent.start as usize..extent.end as usize]
+    }
+
+    /// Returns a text, which need not be UTF-8; `None` for other values.
+    pub(super) fn text(&self, value: PickleValue) -> Option<&'a [u8]> {
+        if let PickleValue::Text(at) = value { Some(self.text_at(at)) } else { None }
+    }
+
+    pub(super) fn text_at(&self, at: u32) -> &'a [u8] {
+        self.at(&self.texts[at as usize])
+    }
+
+    /// Returns the place of a text in the pickle.
+    pub(super) fn extent(&self, value: PickleValue) -> Option<Extent> {
+        if let PickleValue::Text(at) = value { Some(self.texts[at as usize].clone()) } else { None }
+    }
+
+    pub(super) fn integer(&self, value: PickleValue) -> Option<i64> {
+        match value {
+            PickleValue::Int(number) => Some(number.into()),
+            PickleValue::Long(at) => Some(self.longs[at as usize]),
+            _ => None,
+        }
+    }
+
+    /// Returns the elements of a tuple or list.
+    pub(super) fn sequence(&self, value: PickleValue) -> Option<&[PickleValue]> {
+        match value {
+            PickleValue::Tuple(at) => {
+                let Range { start, end } = self.tuples[at as usize];
+                Some(&self.elements[start as usize..end as usize])
+            }
+            PickleValue::List(at) => Some(&self.lists[at as usize]),
+            _ => None,
+        }
+    }
+
+    /// Returns the module and the name of a class or function.
+    pub(super) fn code(&self, at: u32) -> (&'a [u8], &'a [u8]) {
+        let CodeName { module, name, .. } = &self.names[at as usize];
+        (self.at(module), self.at(name))
+    }
+
+    /// Returns the full name of a class or function for messages.
+    pub(super) fn full_name(&self, at: u32) -> String {
+        let (module, name) = self.code(at);
+        format!("{}.{}", String::from_utf8_lossy(module), String::from_utf8_lossy(name))
+    }
+}
