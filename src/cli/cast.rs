@@ -23,6 +23,7 @@ Each value is rounded once, to nearest even, from its exact source value. The su
 saturated, became infinite or NaN, were flushed to zero or wrapped. The output is complete or absent, and its bytes depend \
 only on the input and the options.",
     override_usage = "tcast cast [OPTIONS] <INPUT>... --to <DTYPE>
+       tcast cast [OPTIONS] <INPUT> -o <OUT>
        tcast cast --finish <OUT>",
     after_help = "Example: tcast cast model.safetensors --to float8e4m3fn
 --help has all flags and types, whole checkpoints, and more examples.",
@@ -108,6 +109,8 @@ Examples:
       and similar tensors
   tcast cast llama --to f16 -o llama.safetensors
       merges the shards into one file
+  tcast cast model.pt -o weights.safetensors
+      changes the format alone
   tcast cast model.safetensors --to f16 --max-shard-size 5GB -o llama-f16
       splits a file into shards
   tcast cast llama --to f16 -o llama-f16 --resume

@@ -34,8 +34,8 @@ pub struct DequantizeArgs {
     #[arg(
         required_unless_present = "finish",
         value_name = "MODEL",
-        help = "A .safetensors or .gguf file, a folder of shards, or an ONNX model",
-        long_help = "A .safetensors file, or a folder of shards with or without an index; config.json describes how \
+        help = "A .safetensors, .gguf or .pt file, a folder of shards, or an ONNX model",
+        long_help = "A .safetensors file or a checkpoint of PyTorch, or a folder of shards with or without an index; config.json describes how \
                        the weights are quantized. Or a GGUF model (.gguf), of which any part may be named, or an ONNX \
                        model (.onnx) with DequantizeLinear nodes."
     )]

@@ -36,6 +36,9 @@ two, and which of them a narrow type would lose.",
       lists the index, the shards and the tensors of a folder
   tcast inspect llama-fp8 --parts
       shows the codes and scales of the quantized weights
+  tcast inspect suspicious.pt --fail-on code
+      lists the names of code in a checkpoint of PyTorch; exits with 3 if one may
+      do harm
 
 Exit codes:
   0 done, 1 failed or refused, 2 wrong usage, 3 code that --fail-on forbids,

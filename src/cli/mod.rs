@@ -40,7 +40,8 @@ Convert tensor files between number formats, bit for bit as ONNX Cast does
   tcast inspect model.safetensors --stats         contents and statistics
   tcast diff before.npy after.npy                 how two files differ
 
-Files are .npy, .npz, .safetensors, .gguf, .onnx, .pb and folders of shards.
+Files are .npy, .npz, .safetensors, .gguf, .onnx, .pb, checkpoints of PyTorch
+(.pt, .pth, .bin) and folders of shards.
 The flags of a command: tcast cast -h; everything about it: tcast cast --help";
 
 const EXAMPLES: &str = "Examples:
@@ -284,8 +285,10 @@ fn with_note(text: &str, note: &str) -> String {
     format!("{text}\n\n{note}")
 }
 
-const INPUT_NOTE: &str = "A .onnx file is an ONNX model, and a .pb file an ONNX tensor. Shards are .safetensors files, \
-                          with or without an index, or the .gguf files of a split model, of which any can be named.";
+const INPUT_NOTE: &str = "A .onnx file is an ONNX model, and a .pb file an ONNX tensor. A .pt, .pth, .bin or .ckpt file is a \
+                          checkpoint of PyTorch, of which tcast runs nothing. Shards are .safetensors files or \
+                          pytorch_model*.bin files, with or without an index, or the .gguf files of a split model, of \
+                          which any can be named.";
 
 const SEVERAL_NOTE: &str =
     "Each of several inputs gets its own output, with its own name in the folder that -o names, or next to the input.";
