@@ -13,6 +13,8 @@ is warm, except in the jobs "cold and flushed", "shards, cold and flushed" and "
 next run. Then it fills and frees as much memory as a run may need, because a virtual machine gets memory slowly from its host.
 With --sync, tcast flushes to the disk; the limit never does. The job "slow disk" needs root and cgroups of version 1.
 
+The job "PyTorch -> safetensors" changes the format alone, and also runs cp, and torch with --python.
+
 The job "libraries" needs --python PYTHON. It converts float32 to float8e4m3fn with tcast and with those of torch, numpy with
 ml_dtypes, and onnxruntime that PYTHON has installed. A library takes its time within the process, after the imports: reading,
 converting and writing, and flushing with --sync, as tcast does. tcast and the limit are timed as whole processes. The start of
@@ -46,7 +48,7 @@ GGUFS = [f"GGUF {name} -> bfloat16" for name in BLOCKS]
 ENCODES = ["bfloat16 -> fp8", "bfloat16 -> fp8-block", "bfloat16 -> int4", "bfloat16 -> nvfp4", "bfloat16 -> mxfp4"]
 # Quantized weights whose codes move to another layout.
 MOVES = ["block FP8 -> compressed-tensors", "NVFP4 -> modelopt"]
-OTHERS = ["bitcast", "inspect --stats", "diff", "tiny tensors", "a million tensors", "cold and flushed", "shards, cold and flushed",
+OTHERS = ["PyTorch -> safetensors", "bitcast", "inspect --stats", "diff", "tiny tensors", "a million tensors", "cold and flushed", "shards, cold and flushed",
           "slow disk", "start-up", "libraries"]
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TCAST = os.path.join(ROOT, os.environ.get("CARGO_TARGET_DIR", "target"), "release", "tcast")
@@ -82,6 +84,13 @@ def cast(tensor):
 save_file({name: cast(tensor) for name, tensor in load_file(sys.argv[1]).items()}, sys.argv[2])
 """),
 }
+# The same for a checkpoint of PyTorch that becomes safetensors.
+LOADING = ("""
+import torch
+from safetensors.torch import save_file
+""", """
+save_file(torch.load(sys.argv[1]), sys.argv[2])
+""")
 FLUSH = """
 with open(sys.argv[2], "rb") as output:
     os.fsync(output.fileno())
@@ -91,11 +100,14 @@ with open(sys.argv[2], "rb") as output:
 class Library(list):
     """A command that prints the seconds of its work, which begins after the imports."""
 
-    def __init__(self, python, name, source, output, flushes):
-        imports, work = LIBRARIES[name]
+    def __init__(self, python, program, source, output, flushes):
+        imports, work = program
         script = f"import os, sys, time\n{imports}\nbegin = time.perf_counter()\n{work}{FLUSH if flushes else ''}\nprint(time.perf_counter() - begin)"
         super().__init__([python, "-c", script, source, output])
         self.start = [python, "-c", imports]
+
+    def is_installed(self):
+        return subprocess.run(self.start, stderr=subprocess.DEVNULL).returncode == 0
 
 
 def table_of_libraries(gib, seconds, starts):
@@ -124,6 +136,31 @@ def make_checkpoint(path, mib, tensors):
         left = size * tensors
         while left > 0:
             left -= file.write(block[:left])
+
+
+def make_pytorch(path, mib, tensors):
+    """The zip archive of torch.save, with the weights of `make_checkpoint`."""
+    import random, zipfile
+    if os.path.exists(path):
+        return
+    random.seed(1)
+    block = struct.pack(f"<{1 << 18}f", *(random.gauss(0, 0.02) for _ in range(1 << 18)))
+    rows, columns = (mib << 20) // tensors >> 14, 1 << 12
+    text = lambda text: b"X" + struct.pack("<I", len(text)) + text.encode()
+    number = lambda number: b"J" + struct.pack("<i", number)
+    pickle = b"\x80\x02}("
+    for index in range(tensors):
+        storage = text("storage") + b"ctorch\nFloatStorage\n" + text(str(index)) + text("cpu") + number(rows * columns)
+        shape = number(rows) + number(columns) + b"\x86" + number(columns) + b"K\x01\x86"
+        pickle += text(f"layers.{index}.weight") + b"ctorch._utils\n_rebuild_tensor_v2\n((" + storage + b"tQK\x00" + shape
+        pickle += b"\x89ccollections\nOrderedDict\n)RtR"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("model/data.pkl", pickle + b"u.")
+        archive.writestr("model/version", "3\n")
+        for index in range(tensors):
+            with archive.open(f"model/data/{index}", "w", force_zip64=True) as member:
+                for _ in range(rows * columns >> 18):
+                    member.write(block)
 
 
 def make_quantized(folder, job, values):
@@ -322,9 +359,8 @@ class Bench:
     def libraries(self):
         """Compares the work of tcast and of the libraries that are installed, and the start of each program, in the same rounds."""
         source, command = self.source(CASTS[0][0]), self.cast(self.source(CASTS[0][0]), CASTS[0][1])
-        libraries = {name: Library(self.args.python, name, source, self.output, self.args.sync) for name in LIBRARIES}
-        has = lambda library: subprocess.run(library.start, stderr=subprocess.DEVNULL).returncode == 0
-        libraries = {name: library for name, library in libraries.items() if has(library)}
+        libraries = {name: Library(self.args.python, program, source, self.output, self.args.sync) for name, program in LIBRARIES.items()}
+        libraries = {name: library for name, library in libraries.items() if library.is_installed()}
         size = os.path.getsize(source) // 4
         work = {"limit": self.limit(source, size, 2), "tcast": [*command, "-j2"], "tcast -j1": [*command, "-j1"], **libraries}
         version, empty = [TCAST, "--version"], self.limit(self.small(), 0, 2)
@@ -404,6 +440,17 @@ class Bench:
         self.compare(job, {"reading, then writing": f"{read} && {write}", "reading": read, "writing": write, "tcast": tcast}, forget)
         forget()
 
+    def pytorch(self, job):
+        """Compares the limit with cp, with tcast, and with torch if there is one."""
+        source = os.path.join(self.folder, "model.pt")
+        make_pytorch(source, self.args.gib << 10, 16)
+        torch = [Library(self.args.python, LOADING, source, self.output, self.args.sync)] if self.args.python else []
+        others = {"torch": library for library in torch if library.is_installed()}
+        for threads in (1, 2):
+            command = [TCAST, "cast", source, "-o", self.output, "-q", f"-j{threads}", *self.sync]
+            contenders = {"limit": self.limit(source, os.path.getsize(source), threads), "cp": ["cp", source, self.output]}
+            self.compare(f"{job}, {threads} thread{'s' * (threads > 1)}", {**contenders, **others, "tcast": command})
+
     def many(self, job, count, what):
         """Compares many tensors with one of the same size."""
         many, giant = (self.cast(self.source("float32", tensors, 1000), "float8e4m3fn") for tensors in (count, 1))
@@ -418,6 +465,8 @@ class Bench:
             self.move(job)
         elif job in ENCODES:
             self.encode(job)
+        elif job.startswith("PyTorch"):
+            self.pytorch(job)
         elif "->" in job:
             source, target = job.split(" -> ")
             path = self.source(source)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 
 import safetensors
 import safetensors.torch
@@ -81,6 +82,23 @@ def shards_in_another_division_are_the_same_model(path):
 
 
 @folder
+def shards_of_pytorch_are_the_same_model(path):
+    """Two pytorch_model-*.bin with their index, as transformers wrote them before safetensors."""
+    (path / "in").mkdir()
+    tensors = list(load(LLAMA).state_dict().items())
+    weight_map = {}
+    for at, part in enumerate((tensors[:10], tensors[10:]), 1):
+        name = f"pytorch_model-0000{at}-of-00002.bin"
+        torch.save(dict(part), path / "in" / name)
+        weight_map |= {tensor: name for tensor, _ in part}
+    index = {"metadata": {"total_size": 0}, "weight_map": weight_map}
+    (path / "in" / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    shutil.copy(LLAMA / "config.json", path / "in")
+    tcast(path / "in", "-o", path / "out")
+    assert torch.equal(logits(load(path / "out")), logits(load(LLAMA)))
+
+
+@folder
 def what_transformers_saves_is_read_and_its_index_is_ours(path):
     """save_pretrained with small shards; a cast to the same type writes the same index, and to float32 its like."""
     from transformers import AutoModelForCausalLM
@@ -117,6 +135,7 @@ def tests():
         float16_is_loaded_as_such,
         float8_with_norms_kept_is_loaded,
         shards_in_another_division_are_the_same_model,
+        shards_of_pytorch_are_the_same_model,
         what_transformers_saves_is_read_and_its_index_is_ours,
     ):
         yield test.__name__.replace("_", " "), test
