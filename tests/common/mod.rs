@@ -4,6 +4,7 @@
 pub mod gguf;
 pub mod gguf_reader;
 pub mod onnx;
+pub mod pickle;
 pub mod promises;
 
 use std::collections::BTreeMap;
