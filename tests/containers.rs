@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Bench, fixture};
-use tcast::container::{self, CONTAINERS, Elements, Form, Reader};
+use tcast::container::{self, CONTAINERS, Elements, Form, Reader, WrittenFiles};
 use tcast::dtype::{Class, Dtype};
 use tcast::kernel::{Kernel, Storage};
 
@@ -52,7 +52,7 @@ fn every_type_goes_through_every_pair_of_containers() {
         let written = CONTAINERS
             .iter()
             .map(|container| container.format_info())
-            .filter(|format| !(format.is_changed_only || format.is_on_request));
+            .filter(|format| format.writing == WrittenFiles::Any);
         let extensions: Vec<&str> = written.map(|format| format.extension).collect();
         for first in &extensions {
             bench.run(&format!("cast in.pb --to int8 --exclude * -o 1.{first} -q -f")).expect(0, "", "");
@@ -75,10 +75,7 @@ fn what_a_container_cannot_hold_is_refused_by_name_before_any_work() {
     bench.write("e3m4.npy", &common::npy("'float8_e3m4'", "(2,)", &[1, 2]));
     let mut refused = 0;
     for (file, dtype) in [("text.npy", Dtype::String), ("e3m4.npy", Dtype::Float8E3M4)] {
-        for container in CONTAINERS
-            .iter()
-            .filter(|container| !(container.format_info().is_changed_only || container.format_info().is_on_request))
-        {
+        for container in CONTAINERS.iter().filter(|container| container.format_info().writing == WrittenFiles::Any) {
             let out = format!("out.{}", container.format_info().extension);
             let outcome = bench.run(&format!("cast {file} --to int8 --exclude * -o {out} -q"));
             if container.stores(dtype).is_some() {

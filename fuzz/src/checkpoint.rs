@@ -7,8 +7,8 @@ use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use tcast::container::SHARDS;
 use tcast::container::checkpoint::{CONFIG, Checkpoint, INDEX, index_text, is_plain, open, probe, with_dtype};
+use tcast::container::{ReadOptions, SHARDS};
 use tcast::dtype::Dtype;
 use tcast::operator::Operator;
 use tcast::operator::cast::CastAttributes;
@@ -51,7 +51,7 @@ pub fn checkpoint_index(bytes: &[u8]) {
 }
 
 fn check_folder(folder: &Path) {
-    match probe(folder, 1) {
+    match probe(folder, &ReadOptions::on(1)) {
         Ok(found) => {
             for path in found.paths() {
                 let name = path.file_name().and_then(|name| name.to_str()).expect("a name that was text");
@@ -61,7 +61,7 @@ fn check_folder(folder: &Path) {
         }
         Err(error) => return check_error(&error),
     }
-    match open(folder, 1) {
+    match open(folder, &ReadOptions::on(1)) {
         Ok(found) => convert(&found),
         Err(error) => check_error(&error),
     }

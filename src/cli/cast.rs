@@ -2,14 +2,15 @@
 
 use super::shards::of_finish;
 use super::{
-    FileArgs, INPUT_NOTE, REPORT, ReportArgs, SEVERAL_NOTE, ShardArgs, indented, listed, some_inputs, with_note,
+    Cli, FileArgs, INPUT_NOTE, REPORT, ReportArgs, SEVERAL_NOTE, ShardArgs, indented, listed, some_inputs, with_note,
     with_values,
 };
 use crate::dtype::{Class, Dtype};
 use crate::kernel::{Condition, Loss};
 use crate::options::CastOptions;
 use crate::select::protected;
-use clap::{Arg, Args, ValueEnum};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, Args, CommandFactory, ValueEnum};
 use std::path::PathBuf;
 
 /// The arguments of `tcast cast`.
@@ -154,6 +155,18 @@ impl CastArgs {
         let mut options = self.options.clone();
         options.attributes.saturate = options.attributes.saturate.or(self.no_saturate.then_some(false));
         options
+    }
+
+    /// Refuses a type among the inputs. A cast to another format needs no type, so clap does not miss the flag.
+    pub(super) fn check_type(&self) -> Result<(), clap::Error> {
+        let is_type =
+            |input: &PathBuf| input.to_str().is_some_and(|word| word.parse::<Dtype>().is_ok()) && !input.exists();
+        if self.options().targets().next().is_some() || !self.inputs.iter().any(is_type) {
+            return Ok(());
+        }
+        let mut error = clap::Error::new(ErrorKind::MissingRequiredArgument).with_cmd(&Cli::command());
+        error.insert(ContextKind::InvalidArg, ContextValue::Strings(vec!["--to <DTYPE>".to_owned()]));
+        Err(error)
     }
 }
 

@@ -34,7 +34,7 @@ pub struct DequantizeArgs {
     #[arg(
         required_unless_present = "finish",
         value_name = "MODEL",
-        help = "A .safetensors, .gguf or .pt file, a folder of shards, or an ONNX model",
+        help = "A .safetensors, .gguf, .pt or .onnx file, or a folder of shards",
         long_help = "A .safetensors file or a checkpoint of PyTorch, or a folder of shards with or without an index; config.json describes how \
                        the weights are quantized. Or a GGUF model (.gguf), of which any part may be named, or an ONNX \
                        model (.onnx) with DequantizeLinear nodes."

@@ -69,10 +69,11 @@ pub struct InspectArgs {
     #[arg(long, value_name = "NAME")]
     pub tensor: Vec<String>,
 
-    /// Exit with 3 if a checkpoint of PyTorch names code that is not known to be harmless
+    /// Exit with 3 on names of code that may do harm: code
     ///
-    /// tcast never runs such code. Programs that unpickle the file would.
-    #[arg(long, value_name = "WHAT")]
+    /// These are the names in a checkpoint of PyTorch that are not known to be harmless. tcast never runs such code.
+    /// Programs that unpickle the file would.
+    #[arg(long, value_name = "WHAT", hide_possible_values = true)]
     pub fail_on: Vec<InspectCondition>,
 
     /// Selection and presentation of tensors.

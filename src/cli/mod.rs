@@ -40,8 +40,7 @@ Convert tensor files between number formats, bit for bit as ONNX Cast does
   tcast inspect model.safetensors --stats         contents and statistics
   tcast diff before.npy after.npy                 how two files differ
 
-Files are .npy, .npz, .safetensors, .gguf, .onnx, .pb, checkpoints of PyTorch
-(.pt, .pth, .bin) and folders of shards.
+Files are .npy, .npz, .safetensors, .gguf, .pt, .onnx, .pb, folders of shards.
 The flags of a command: tcast cast -h; everything about it: tcast cast --help";
 
 const EXAMPLES: &str = "Examples:
@@ -80,6 +79,17 @@ pub struct Cli {
 }
 
 impl Cli {
+    /// Refuses arguments whose mistake only shows when the files are known.
+    ///
+    /// # Errors
+    /// When a type has no flag.
+    pub fn checked(self) -> Result<Self, clap::Error> {
+        match &self.command {
+            Command::Cast(args) => args.check_type().map(|()| self),
+            _ => Ok(self),
+        }
+    }
+
     /// Replaces each input that is a pattern, such as `*.npy`, by the files that match it. Only Windows shells leave
     /// that to the program. A pattern that matches nothing stays, and is reported as a missing file.
     #[must_use]
@@ -277,7 +287,7 @@ fn one_input() -> String {
 
 /// Describes several inputs.
 fn some_inputs() -> String {
-    format!("{} files, or folders", known_formats())
+    format!("{} files, folders", known_formats())
 }
 
 /// Returns a long help that starts like the short one.

@@ -336,7 +336,14 @@ fn values(typed: &TypedLine, flag: &str, value: &str, error: &clap::Error) -> Op
             lines.push(set(&format!("{value}B")));
         }
         // A file, or a format.
-        "--to" if by_extension(value.as_ref()).is_some() => lines.push(typed.replaced(at, count, ["-o", value])),
+        "--to" if by_extension(value.as_ref()).is_some() => {
+            // A cast to another format needs no type.
+            let extension = |path: &str| by_extension(path.as_ref()).map(|found| found.format_info().extension);
+            let is_copy = typed.words().next().is_some_and(|(_, input)| extension(input) == extension(value));
+            let line = typed.replaced(at, count, ["-o", value]);
+            let is_typed = typed.name() != "cast" || !is_copy;
+            lines.push(if is_typed { line } else { TypedLine::new(&line).with(["--to", "bfloat16"]) });
+        }
         "--to" if typed.name() == "cast" && by_extension(format!("x.{value}").as_ref()).is_some() => {
             let output = typed.words().next().map(|(_, input)| Path::new(input).with_extension(value.to_lowercase()));
             let output = output.filter(|output| !output.exists() && !typed.has_typed(&["-o", "--output"]));

@@ -33,7 +33,8 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
     let left: Vec<String> = model.nodes_with_codes().collect();
     let wanted = options.tensors.selection();
     let plain = model.plain_weights();
-    let names: Vec<&str> = model.found.weights.iter().chain(&plain).map(|weight| &*weight.name).collect();
+    let weights = model.found.weights.iter().chain(&plain).map(|weight| &*weight.name);
+    let names: Vec<&str> = weights.chain(source.left_out.iter().map(String::as_str)).collect();
     check_matched(&wanted, &names, options.tensors.allow_unmatched, quiet)
         .map_err(|error| error.in_file(&source.path))?;
     let job = job_of_shards(Operator::Dequantize, &args.file, &args.shards, &args.reports);

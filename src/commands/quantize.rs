@@ -280,7 +280,7 @@ fn check_patterns(args: &QuantizeArgs, model: &LogicalCheckpoint) -> Result<()> 
     }
     let (options, allow_unmatched) = (&args.options, args.options.tensors.allow_unmatched);
     let names = names(model)?;
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let names: Vec<&str> = names.iter().chain(&model.source.left_out).map(String::as_str).collect();
     let path = &model.source.path;
     check_matched(&options.tensors.selection(), &names, allow_unmatched, args.file.quiet)
         .map_err(|error| error.in_file(path))?;

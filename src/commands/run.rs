@@ -65,7 +65,10 @@ pub(super) fn open(
     let sources = ManuallyDrop::new(job::open(inputs, tensors, (job.publish, job.threads), &console, explain)?);
     // Without patterns, the names are not needed, and there may be a million of them.
     let has_patterns = selection.has_patterns();
-    let names: Vec<&str> = sources.iter().filter(|_| has_patterns).flat_map(Checkpoint::names).collect();
+    let sources_with_names = sources.iter().filter(|_| has_patterns);
+    let names: Vec<&str> = sources_with_names
+        .flat_map(|source| source.names().chain(source.left_out.iter().map(String::as_str)))
+        .collect();
     check_matched(selection, &names, tensors.allow_unmatched, file.quiet).map_err(|error| match inputs {
         [input] => error.in_file(input),
         _ => error,

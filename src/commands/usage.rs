@@ -105,7 +105,7 @@ fn known(error: &clap::Error, arguments: &[OsString]) -> Option<Known> {
             let is_there =
                 |word: &OsString| Path::new(word).exists() || word.to_str().is_some_and(|word| word.starts_with('-'));
             let more = (!has_type && arguments.iter().skip(2).all(is_there)).then(|| {
-                "or to another type: tcast cast --help lists them; -o FILE alone changes the format".to_owned()
+                "or to another type: tcast cast --help lists them; an output in another format needs none".to_owned()
             });
             of("--to <DTYPE> is missing: the type to convert to", "add --to DTYPE", more)
         }

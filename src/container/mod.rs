@@ -1,7 +1,7 @@
 //! Tensor files: reading the contents of a file, and laying out a new one.
 //!
 //! A file format is a folder in this folder and a line in [`CONTAINERS`]. Reading looks only at headers and trusts
-//! nothing in them: every length is checked against the file before it is used. WrittenFiles lays out a file before any data
+//! nothing in them: every length is checked against the file before it is used. Writing lays out a file before any data
 //! exists, from names, dtypes and shapes.
 
 #[doc(hidden)] // for the program and the tests
@@ -182,6 +182,24 @@ pub struct ShardNames {
     pub extension: &'static str,
     /// A text that the name contains before the extension.
     pub part_of_stem: &'static str,
+}
+
+impl ShardNames {
+    /// True if a name is the name of a shard, in upper or lower case.
+    pub(crate) fn is_shard(&self, name: &str) -> bool {
+        has_extension(self.extension, name) && name.contains(self.part_of_stem)
+    }
+
+    /// True if a name is the name of an index: `model.safetensors.index.json`, or `model.safetensors.index.fp16.json` for a
+    /// variant.
+    pub(crate) fn is_index(&self, name: &str) -> bool {
+        name.contains(&format!(".{}.index.", self.extension))
+            && Path::new(name).extension().is_some_and(|end| end == "json")
+    }
+}
+
+fn has_extension(extension: &str, name: &str) -> bool {
+    name.to_ascii_lowercase().strip_suffix(extension).is_some_and(|stem| stem.ends_with('.'))
 }
 
 impl FormatInfo {

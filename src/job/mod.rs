@@ -72,9 +72,8 @@ pub(crate) fn open(
     let sources = all_of(inputs, publish, observer, |input| {
         let naming = &tensors.naming;
         let opened = naming.probe(input, threads).and_then(|mut source| {
-            for name in source.leave_out(|name| tensors.exclude.iter().any(|pattern| pattern.matches(name))) {
-                observer.notice(Notice::Unreadable(&name));
-            }
+            source.leave_out(|name| tensors.exclude.iter().any(|pattern| pattern.matches(name)));
+            source.left_out.iter().for_each(|name| observer.notice(Notice::Unreadable(name)));
             naming.apply(checkpoint::check(source)?)
         });
         opened.map_err(|error| explain(error, input))

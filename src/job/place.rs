@@ -40,7 +40,7 @@ pub(super) fn folder_of_outputs<'a>(job: &Job<'a>, inputs: &[JobInput]) -> Resul
         let error = Error::new("is not a folder, and the outputs of several inputs go into one").in_file(output);
         return Err(error.of(Kind::Unnamed(Wanted::FOLDER)));
     }
-    let is_known = !is_named_as_folder(output) && container::by_extension(output).is_some();
+    let is_known = !is_named_as_folder(output) && names_a_format(output);
     if is_known || is_named_as_file(output) {
         let error = Error::new("is named as a file, and the outputs of several inputs go into a folder");
         return Err(error.in_file(output).of(Kind::Unnamed(Wanted::At(output.join("")))));
@@ -54,7 +54,7 @@ fn folder_of_all<'a>(output: &'a Path, inputs: &[JobInput]) -> Result<Option<&'a
     let is_stream = is_standard_output(output);
     match inputs {
         [JobInput { source, .. }] => {
-            let is_file = is_stream || !output.is_dir() && container::by_extension(output).is_some();
+            let is_file = is_stream || !output.is_dir() && names_a_format(output);
             if is_file || source.is_folder() {
                 return Ok(None);
             }
@@ -151,7 +151,7 @@ fn cached_repository(folder: &Path) -> Option<&Path> {
 /// True if an output is a folder of shards. Refuses a folder that is named like a file.
 pub(super) fn is_folder(job: &Job, route: &Route) -> Result<bool> {
     let Route { input, output, is_named } = route;
-    let is_file = is_standard_output(output) || !output.is_dir() && container::by_extension(output).is_some();
+    let is_file = is_standard_output(output) || !output.is_dir() && names_a_format(output);
     let is_folder = job.max_shard_size.is_some() || input.source.is_folder() && !is_file && job.format.is_none();
     if !is_folder && input.source.base.is_some() {
         let error = Error::new("is one file, which has no place for the config").in_file(output);
@@ -205,6 +205,11 @@ pub(super) fn check_own_place(job: &Job, output: &Path, files: &Files) -> Result
         Publish::Each => error.remedy("convert one of these inputs in a run of its own, to another place"),
         Publish::Together => error.remedy("rename one of the inputs"),
     })
+}
+
+/// True if the extension of an output belongs to a format that tcast writes.
+fn names_a_format(output: &Path) -> bool {
+    container::by_extension(output).is_some_and(|format| format.format_info().writing != WrittenFiles::Never)
 }
 
 /// True if a new output is named like a file of weights, and not like a folder: `llama-3.1` is a folder in spite of its

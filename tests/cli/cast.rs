@@ -473,7 +473,7 @@ fn a_folder_of_folders_of_shards_is_an_error_that_names_them() {
         fs::copy(crate::common::fixture("model.safetensors"), bench.path(&format!("pipe/{folder}/model.safetensors")))
             .unwrap();
     }
-    let error = "tcast: error: pipe: is a folder without .safetensors files\n  \
+    let error = "tcast: error: pipe: is a folder without .safetensors or pytorch_model*.bin files\n  \
                  give a folder in it that has such files: 'pipe/text encoder', 'pipe/unet'\n";
     bench.run("cast pipe --to f16 -o out").expect(1, "", error);
     bench.run("cast pipe/unet --to f16 -o out -q").expect(0, "", "");
@@ -500,7 +500,7 @@ fn bad_inputs_get_one_clear_error_each() {
         ("unknown.safetensors", "tensor 'a': unsupported dtype 'F7'\n  copy it as it is with --exclude 'a'"),
         (
             "folder.safetensors",
-            "is a folder without .safetensors files\n  give a .npy, .npz, .safetensors, .gguf, .pb or .onnx file",
+            "is a folder without .safetensors or pytorch_model*.bin files\n  give a .npy, .pt, .npz, .safetensors, .gguf, .pb or .onnx file",
         ),
         ("missing.npy", "cannot read: no such file or directory"),
         ("text.txt", "is not a recognized tensor file"),

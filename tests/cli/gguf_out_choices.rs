@@ -234,7 +234,8 @@ fn values_that_would_be_wrong_or_lost_are_refused() {
     bench.run("quantize f.weight.npy --scheme q8_0 --architecture flux -o o.gguf").expect(
         1,
         "",
-        "tcast: error: f.weight.npy: tensor 'f.weight': GGUF files are made from .safetensors and .gguf files\n",
+        "tcast: error: f.weight.npy: tensor 'f.weight': GGUF files are made from .safetensors and .gguf files\n  \
+         cast the input to .safetensors first\n",
     );
     bench.write("m.gguf", &Gguf::of("flux").floats("x.weight", &[2, 32], [1e6; 64]).bytes());
     let outcome = bench.run("quantize m.gguf --scheme f16 -o o.gguf");

@@ -72,7 +72,8 @@ fn flags_stand_under_their_headings() {
         flags.map(|(_, flag)| flag.split([' ', '[']).next().unwrap().to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(group("Options"), ["to", "help", "color"]);
-    let selection = ["all", "protect", "force-codes", "rule", "include", "exclude", "allow-unmatched", "rename"];
+    let selection =
+        ["all", "protect", "force-codes", "rule", "include", "exclude", "allow-unmatched", "rename", "root"];
     assert_eq!(group("Which tensors"), selection);
     assert_eq!(group("Values"), ["saturate", "round-mode", "out-of-range", "opset", "fail-on", "no-saturate"]);
     assert_eq!(group("Accuracy and reports"), ["stats", "report", "hash"]);
@@ -111,6 +112,9 @@ fn every_example_of_the_help_works() {
         fs::copy(fixture("corpus/npz/deflated.npz"), bench.path("arrays.npz")).unwrap();
         fs::copy(fixture("onnx_models/basic_pitch_nmp.onnx"), bench.path("model.onnx")).unwrap();
         fs::copy(fixture("onnx_models/ort_nbits.onnx"), bench.path("quantized.onnx")).unwrap();
+        for name in ["model.pt", "suspicious.pt"] {
+            fs::copy(fixture("pytorch/state_dict.zip.pt"), bench.path(name)).unwrap();
+        }
         bench.add_checkpoint("llama-tiny-bf16", "llama");
         bench.add_checkpoint("llama-fp8", "llama-fp8");
         bench.add_checkpoint("llama-fp8", "tiny-fp8");

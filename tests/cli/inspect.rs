@@ -135,7 +135,10 @@ fn a_folder_is_listed_by_its_index() {
     assert!(outcome.stdout.starts_with(".: 2 shards, no index, 3 tensors, "), "{}", outcome.stdout);
     let empty = Bench::new();
     let outcome = empty.run("inspect .");
-    assert!(outcome.code == Some(1) && outcome.stderr.contains("a folder without .safetensors files"), "{outcome:?}");
+    assert!(
+        outcome.code == Some(1) && outcome.stderr.contains("a folder without .safetensors or pytorch_model*.bin files"),
+        "{outcome:?}"
+    );
 }
 
 #[test]

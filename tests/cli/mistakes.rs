@@ -2,7 +2,8 @@
 //! command in it works when it is pasted.
 #![cfg(unix)]
 
-use crate::common::{Bench, Outcome, npy_f32, safetensors, shard, zip};
+use crate::common::pickle::{checkpoint, floats};
+use crate::common::{Bench, Outcome, npy_f32, safetensors, shard};
 use std::fs;
 use std::process::Command;
 
@@ -237,12 +238,13 @@ fn a_proposed_output_is_free_and_on_this_machine() {
 #[test]
 fn a_file_of_another_format_is_renamed_only_to_what_it_is() {
     let bench = bench();
-    bench.write("pt.safetensors", &zip(&[("archive/data.pkl", b"x")], false));
+    bench.write("pt.safetensors", &checkpoint(&floats("0", &[1]), &[("0", &[0; 4])]));
     bench.run("inspect pt.safetensors").expect(
         1,
         "",
-        "tcast: error: pt.safetensors: is a PyTorch checkpoint, a pickle in a zip archive, which can run code and is never \
-         opened\n  load it where you trust it and save it again, with safetensors.torch.save_file or numpy.save\n",
+        "tcast: error: pt.safetensors: is a .pt file by its content, and named as a .safetensors file
+  mv -n 'pt.safetensors' 'pt.pt'
+",
     );
     fs::copy(bench.path("x.npy"), bench.path("y.safetensors")).unwrap();
     let remedy = told(&bench, "inspect y.safetensors", 1);
@@ -288,21 +290,17 @@ fn a_folder_without_shards_says_what_is_in_it() {
         fs::create_dir_all(bench.path(folder)).unwrap();
     }
     bench.write("bins/config.json", b"{}");
-    bench.write("bins/pytorch_model.bin", &zip(&[("archive/data.pkl", b"x")], false));
+    bench.write("bins/training_args.bin", b"\x80\x02}q\x00.");
     bench.write("ggufs/m.gguf", b"GGUF\x03\0\0\0");
     fs::copy(crate::common::fixture("onnx_models/basic_pitch_nmp.onnx"), bench.path("onnxs/model.onnx")).unwrap();
     for name in ["x.npy", "w.npy"] {
         fs::copy(bench.path(name), bench.path(&format!("npys/{name}"))).unwrap();
     }
     fs::copy(bench.path("model.safetensors"), bench.path("models--org--x/snapshots/abc/model.safetensors")).unwrap();
-    let what = "is a folder without .safetensors files";
+    let what = "is a folder without .safetensors or pytorch_model*.bin files";
     let pickle = "load it where you trust it and save it again, with safetensors.torch.save_file or numpy.save";
     for (folder, error, remedy) in [
-        (
-            "bins",
-            "; pytorch_model.bin is a PyTorch checkpoint, a pickle in a zip archive, which can run code and is never opened",
-            pickle,
-        ),
+        ("bins", "; training_args.bin is a Python pickle, and not one of torch.save; tcast does not read it", pickle),
         (
             "ggufs",
             "; m.gguf is cut short within its header; was the download complete?",
@@ -310,7 +308,7 @@ fn a_folder_without_shards_says_what_is_in_it() {
         ),
         ("onnxs", "", "give the file in it: 'onnxs/model.onnx'"),
         ("npys", "", "give files in it: 'npys/w.npy' 'npys/x.npy'"),
-        ("empty", "", "give a .npy, .npz, .safetensors, .gguf, .pb or .onnx file, or a folder of shards"),
+        ("empty", "", "give a .npy, .pt, .npz, .safetensors, .gguf, .pb or .onnx file, or a folder of shards"),
         ("models--org--x", "", "give a folder in it that has such files: 'models--org--x/snapshots/abc'"),
     ] {
         bench.run(&format!("inspect {folder}")).expect(

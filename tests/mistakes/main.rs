@@ -82,7 +82,7 @@ fn world() -> Bench {
     bench.write("short.npy", &npy_f32(&[1.0, 2.0])[..100]);
     bench.write("broken.safetensors", &bench.read("model.safetensors")[..2000]);
     bench.write("objects.npy", &npy("'|O'", "(2,)", b"\x80\x04K\x01."));
-    let pickle = [("net/data.pkl", &b"\x80\x02}q\x00."[..]), ("net/version", b"3\n")];
+    let pickle = [("net/data.pkl", &b"\x80\x02}q\x00."[..]), ("net/code/net.py", b""), ("net/version", b"3\n")];
     for name in ["net.pth", "net.npz"] {
         bench.write(name, &zip(&pickle, false));
     }

@@ -1,9 +1,9 @@
 //! Finds the intended input if the given one does not exist or holds no shards: a similar name, an existing alternative,
 //! or a download.
 
-use super::names::{file_names, folders_of_shards, has_shards};
+use super::names::{described_shards, file_names, folders_of_shards, has_shards};
 use crate::container::gguf::{EXTENSION as GGUF, stem_of_part};
-use crate::container::{ReadOptions, by_extension, formats, known_formats, probe_with};
+use crate::container::{ReadOptions, by_extension, known_formats, probe_with};
 use crate::error::{Error, Intended, Kind};
 use crate::io::output::{directory_of, in_home};
 use std::collections::HashSet;
@@ -95,7 +95,7 @@ pub(super) fn without_shards(folder: &Path) -> Error {
     const FEW: usize = 8;
     /// Extensions of files that hold tensors in formats of other programs.
     const OTHERS: [&str; 11] = ["bin", "ckpt", "gguf", "ggml", "h5", "hdf5", "keras", "msgpack", "pickle", "pt", "pth"];
-    let what = &*format!("is a folder without {} files", formats(|format| format.format_info().shards.is_some()));
+    let what = &*format!("is a folder without {} files", described_shards());
     let error = |what: &str| Error::new(what).in_file(folder);
     let inner = folders_of_shards(folder);
     if !inner.is_empty() {

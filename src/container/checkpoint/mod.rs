@@ -19,7 +19,7 @@ pub use naming::{AssembledTensor, Naming};
 pub use side_files::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, SideFiles, descriptions, is_inside, with_dtype};
 
 use super::gguf::{check_tensors, parts_of, remove_keys, stem_of_part};
-use super::{Container, Input, ReadOptions, SHARDS, Tensor, probe_with};
+use super::{Container, Input, ReadOptions, SHARDS, ShardNames, Tensor, probe_with};
 use crate::dtype::Dtype;
 use crate::error::{Blocker, Error, Kind, Result};
 use crate::io::map::MappedFile;
@@ -47,6 +47,8 @@ pub struct Checkpoint {
     pub shards: Vec<Input>,
     /// Errors of shards that could not be opened. A single file that cannot be opened is an error instead.
     pub broken: Vec<Error>,
+    /// Names of tensors that cannot be read, and that the caller excludes.
+    pub(crate) left_out: Vec<String>,
     /// Disagreements between the index and the shards, or among the shards.
     pub disagreements: Vec<Disagreement>,
     /// Tensors that are made of stored ones; only with [`Naming::HuggingFace`].
@@ -69,17 +71,15 @@ impl Checkpoint {
         self.shards.first().is_some_and(Input::is_gguf)
     }
 
-    /// Leaves out the tensors that cannot be read and whose names match. Returns these names.
-    pub(crate) fn leave_out(&mut self, is_meant: impl Fn(&str) -> bool) -> Vec<String> {
-        let mut names = Vec::new();
+    /// Leaves out the tensors that cannot be read and whose names match.
+    pub(crate) fn leave_out(&mut self, is_meant: impl Fn(&str) -> bool) {
         for shard in &mut self.shards {
             shard.contents.unreadable.retain(|error| {
                 let name = error.tensor().filter(|name| is_meant(name));
-                names.extend(name.map(str::to_owned));
+                self.left_out.extend(name.map(str::to_owned));
                 name.is_none()
             });
         }
-        names
     }
 
     pub fn tensors(&self) -> impl Iterator<Item = (&Input, &Tensor)> {
@@ -142,7 +142,7 @@ impl Checkpoint {
         let mut files: Vec<PathBuf> = self.paths().map(Path::to_owned).collect();
         if let Some(folder) = self.side_folder() {
             let names = file_names(folder).map_err(|error| error.in_file(folder))?;
-            let SideFiles { kept, left_out } = SideFiles::of(folder)?;
+            let SideFiles { kept, left_out } = SideFiles::of(folder, self.shard_names())?;
             let names = names.into_iter().map(PathBuf::from).chain(kept.into_iter().map(PathBuf::from)).chain(left_out);
             files.extend(names.map(|name| folder.join(name)));
         } else {
@@ -164,6 +164,12 @@ impl Checkpoint {
     /// Checks that no file was changed since it was read.
     pub fn check_unchanged(&self) -> Result<()> {
         self.shards.iter().try_for_each(Input::check_unchanged)
+    }
+
+    /// The names of its shards, or of the shards that tcast writes.
+    pub(crate) fn shard_names(&self) -> ShardNames {
+        let own = self.shards.first().and_then(|shard| shard.container.format_info().shards);
+        own.or(SHARDS.format_info().shards).expect("it is a format of shards")
     }
 
     /// The name of a shard in its folder; for a single file, its path as given.

@@ -2,7 +2,7 @@
 
 use super::index::{INDEX, WITHOUT_INDEX};
 use super::side_files::CONFIG;
-use crate::container::{CONTAINERS, GGUF, SHARDS, ShardNames};
+use crate::container::{CONTAINERS, GGUF, SHARDS, ShardNames, has_extension};
 use crate::error::{Error, Result};
 use crate::text::{path_text, shorten};
 use std::ffi::OsString;
@@ -16,20 +16,23 @@ fn shard_formats() -> impl Iterator<Item = ShardNames> {
     [&SHARDS].into_iter().chain(others).filter_map(|container| container.format_info().shards)
 }
 
-/// True if a name is the name of an index: `model.safetensors.index.json`, or `model.safetensors.index.fp16.json` for a
-/// variant.
-pub fn is_index(name: &str) -> bool {
-    shard_formats().any(|format| is_index_of(format, name))
+/// Describes the names of shards: `.safetensors or pytorch_model*.bin`.
+pub(super) fn described_shards() -> String {
+    let names = shard_formats().map(|ShardNames { extension, part_of_stem }| match part_of_stem {
+        "" => format!(".{extension}"),
+        part => format!("{part}*.{extension}"),
+    });
+    names.collect::<Vec<_>>().join(" or ")
 }
 
-fn is_index_of(format: ShardNames, name: &str) -> bool {
-    name.contains(&format!(".{}.index.", format.extension))
-        && Path::new(name).extension().is_some_and(|end| end == "json")
+/// True if a name is the name of an index.
+pub fn is_index(name: &str) -> bool {
+    shard_formats().any(|format| format.is_index(name))
 }
 
 /// True if a name is the name of a shard, in upper or lower case.
 pub fn is_shard_name(name: &str) -> bool {
-    shard_formats().any(|format| is_shard_of(format, name))
+    shard_formats().any(|format| format.is_shard(name))
 }
 
 /// True if a name is the name of a shard that tcast writes: a part of a GGUF model has no index that names it.
@@ -37,17 +40,9 @@ pub fn is_written_shard(name: &str) -> bool {
     [SHARDS, GGUF].iter().any(|container| has_extension(container.format_info().extension, name))
 }
 
-fn is_shard_of(format: ShardNames, name: &str) -> bool {
-    has_extension(format.extension, name) && name.contains(format.part_of_stem)
-}
-
-fn has_extension(extension: &str, name: &str) -> bool {
-    name.to_ascii_lowercase().strip_suffix(extension).is_some_and(|stem| stem.ends_with('.'))
-}
-
 /// True if a name is the name of a shard in the folder; a folder is not a shard.
 pub(super) fn is_shard(folder: &Path, format: ShardNames, name: &str) -> bool {
-    is_shard_of(format, name) && !folder.join(name).is_dir()
+    format.is_shard(name) && !folder.join(name).is_dir()
 }
 
 /// True if a folder has a shard.
@@ -82,8 +77,8 @@ impl<'a> ShardFolder<'a> {
         let in_folder = |error: Error| error.in_file(folder);
         let files = file_names(folder).and_then(texts).map_err(in_folder)?;
         let mut candidates = shard_formats().filter(|format| match index {
-            Some(index) => is_index_of(*format, index),
-            None => files.iter().any(|name| is_index_of(*format, name) || is_shard(folder, *format, name)),
+            Some(index) => format.is_index(index),
+            None => files.iter().any(|name| format.is_index(name) || is_shard(folder, *format, name)),
         });
         let format = candidates.next().or_else(|| shard_formats().next()).expect("there are formats of shards");
         let index = match index {
@@ -145,7 +140,7 @@ fn texts(names: Vec<OsString>) -> Result<Vec<String>> {
 }
 
 fn find_index(format: ShardNames, files: &[String]) -> Result<Option<String>> {
-    let found: Vec<&String> = files.iter().filter(|name| is_index_of(format, name)).collect();
+    let found: Vec<&String> = files.iter().filter(|name| format.is_index(name)).collect();
     let usual = found.iter().find(|name| **name == INDEX);
     if found.len() > 1 && usual.is_none() {
         let error = Error::new(format!("has {} indexes, and none is named {INDEX}", found.len()));

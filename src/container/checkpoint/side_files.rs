@@ -1,6 +1,7 @@
 //! The files next to the shards of a checkpoint: config, tokenizer, chat template and others.
 
-use super::{Checkpoint, is_index, is_shard_name, read_text, without_byte_order_mark};
+use super::{Checkpoint, read_text, without_byte_order_mark};
+use crate::container::ShardNames;
 use crate::container::json::{MapOnly, as_json, members};
 use crate::dtype::Dtype;
 use crate::error::{Blocker, Error, Result};
@@ -52,8 +53,9 @@ pub struct SideFiles {
 }
 
 impl SideFiles {
-    /// Searches a folder and its subfolders; skips hidden folders, which belong to tools, and shards and indexes.
-    pub fn of(folder: &Path) -> Result<Self> {
+    /// Searches a folder and its subfolders; skips hidden folders, which belong to tools, and shards and indexes of the
+    /// model's format.
+    pub fn of(folder: &Path, shards: ShardNames) -> Result<Self> {
         let mut found = Self::default();
         let mut folders = vec![PathBuf::new()];
         while let Some(inner) = folders.pop() {
@@ -68,7 +70,7 @@ impl SideFiles {
                     if !name.starts_with('.') {
                         folders.push(inside);
                     }
-                } else if is_index(&name) || inner.as_os_str().is_empty() && is_shard_name(&name) {
+                } else if shards.is_index(&name) || inner.as_os_str().is_empty() && shards.is_shard(&name) {
                     // tcast writes a new one, or already reports that the index lacks it.
                 } else if is_own(&name) {
                     // The entry belongs to an unfinished conversion into the folder.

@@ -9,6 +9,9 @@ use crate::text::shorten;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
+/// Maximum number of classes and functions that a file names. Checkpoints name a few dozen.
+const MOST_NAMES: usize = 10_000;
+
 /// Facts about a checkpoint of PyTorch.
 #[derive(Debug, Default)]
 pub(crate) struct PickleFacts {
@@ -50,20 +53,23 @@ impl RootInfo {
 }
 
 impl PickleFacts {
-    /// Collects the names of code, and leaves the rest empty.
-    pub(super) fn of_code(values: &PickleValues) -> Self {
-        let mut globals: BTreeMap<String, u64> = BTreeMap::new();
-        let mut suspicious = Vec::new();
+    /// Adds the names of code in a pickle.
+    pub(super) fn add_code(&mut self, values: &PickleValues) -> Result<()> {
         for name in 0..values.names.len() as u32 {
-            let count = globals.entry(values.full_name(name)).or_default();
+            let count = self.globals.entry(values.full_name(name)).or_default();
             *count += 1;
             let (module, attribute) = values.code(name);
             if *count == 1 && !is_harmless(module, attribute) {
-                suspicious.push(values.full_name(name));
+                self.suspicious.push(values.full_name(name));
+            }
+            if self.globals.len() > MOST_NAMES {
+                return Err(Error::new(format!(
+                    "malformed pickle: it names more than {MOST_NAMES} classes and functions"
+                )));
             }
         }
-        suspicious.sort();
-        Self { globals, suspicious, ..Self::default() }
+        self.suspicious.sort();
+        Ok(())
     }
 }
 

@@ -1,8 +1,8 @@
 //! The classes and functions that have a meaning in a checkpoint, and those that do no harm to programs that call them.
 
-/// Meaning of a call.
+/// CallMeaning of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Meaning {
+pub(super) enum CallMeaning {
     /// Makes a dict, of pairs if there are some.
     Dict,
     /// Makes a tuple of the elements of another.
@@ -24,27 +24,27 @@ pub(super) enum Meaning {
 }
 
 /// Modules and names with a meaning. A `*` at the end of a name stands for any letters.
-const MEANINGS: &[(&str, &str, Meaning)] = &[
-    ("collections", "OrderedDict", Meaning::Dict),
-    ("collections", "defaultdict", Meaning::Dict),
-    ("builtins", "dict", Meaning::Dict),
-    ("__builtin__", "dict", Meaning::Dict),
-    ("torch", "Size", Meaning::Size),
-    ("torch._utils", "_rebuild_tensor", Meaning::Tensor),
-    ("torch._utils", "_rebuild_tensor_v2", Meaning::Tensor),
-    ("torch._utils", "_rebuild_tensor_v3", Meaning::TypedTensor),
-    ("torch._utils", "_rebuild_parameter", Meaning::Wrapper),
-    ("torch._utils", "_rebuild_parameter_with_state", Meaning::Wrapper),
-    ("torch._utils", "_rebuild_device_tensor_from_cpu_tensor", Meaning::Wrapper),
-    ("torch._utils", "_rebuild_*", Meaning::NotPlain),
-    ("torch._tensor", "_rebuild_from_type_v2", Meaning::Subclass),
-    ("torch.nn.parameter", "Parameter", Meaning::TensorClass),
-    ("torch.nn.parameter", "Buffer", Meaning::TensorClass),
-    ("torch._tensor", "Tensor", Meaning::TensorClass),
-    ("torch", "Tensor", Meaning::TensorClass),
+const MEANINGS: &[(&str, &str, CallMeaning)] = &[
+    ("collections", "OrderedDict", CallMeaning::Dict),
+    ("collections", "defaultdict", CallMeaning::Dict),
+    ("builtins", "dict", CallMeaning::Dict),
+    ("__builtin__", "dict", CallMeaning::Dict),
+    ("torch", "Size", CallMeaning::Size),
+    ("torch._utils", "_rebuild_tensor", CallMeaning::Tensor),
+    ("torch._utils", "_rebuild_tensor_v2", CallMeaning::Tensor),
+    ("torch._utils", "_rebuild_tensor_v3", CallMeaning::TypedTensor),
+    ("torch._utils", "_rebuild_parameter", CallMeaning::Wrapper),
+    ("torch._utils", "_rebuild_parameter_with_state", CallMeaning::Wrapper),
+    ("torch._utils", "_rebuild_device_tensor_from_cpu_tensor", CallMeaning::Wrapper),
+    ("torch._utils", "_rebuild_*", CallMeaning::NotPlain),
+    ("torch._tensor", "_rebuild_from_type_v2", CallMeaning::Subclass),
+    ("torch.nn.parameter", "Parameter", CallMeaning::TensorClass),
+    ("torch.nn.parameter", "Buffer", CallMeaning::TensorClass),
+    ("torch._tensor", "Tensor", CallMeaning::TensorClass),
+    ("torch", "Tensor", CallMeaning::TensorClass),
 ];
 
-impl Meaning {
+impl CallMeaning {
     /// Returns the meaning of a class or function.
     pub(super) fn of(module: &[u8], name: &[u8]) -> Self {
         let found = MEANINGS.iter().find(|(in_module, pattern, _)| is_match((in_module, pattern), (module, name)));
@@ -52,7 +52,8 @@ impl Meaning {
     }
 }
 
-/// Modules and names that programs call without harm. A `*` at the end of either stands for any letters.
+/// Modules and names that programs call without harm. A `*` stands for any letters, and as a whole name for classes, whose
+/// names begin with a capital: their modules also have functions of other modules.
 ///
 /// A list of what is allowed cannot be complete, and a list of what is forbidden cannot be either; only the first is safe.
 const HARMLESS: &[(&str, &str)] = &[
@@ -130,8 +131,15 @@ pub(super) fn is_harmless(module: &[u8], name: &[u8]) -> bool {
     match module {
         b"builtins" | b"__builtin__" => is_builtin(),
         b"torch" if is_type() => true,
-        _ => HARMLESS.iter().any(|(modules, names)| is_match((modules, names), (module, name))),
+        _ => HARMLESS
+            .iter()
+            .any(|(modules, names)| is_match((modules, names), (module, name)) && (*names != "*" || is_class(name))),
     }
+}
+
+/// True if a name is the name of a class by Python's conventions.
+fn is_class(name: &[u8]) -> bool {
+    name.iter().find(|byte| **byte != b'_').is_some_and(u8::is_ascii_uppercase)
 }
 
 /// True if a module and a name match two patterns. A name with a dot is an attribute of a class, which can be anything.
@@ -166,6 +174,8 @@ mod tests {
             ("torch.nn.modules", "Module"),
             ("pathlib", "os.system.Path"),
             ("torchX", "Size"),
+            ("torch.nn.modules.module", "register_module_forward_hook"),
+            ("omegaconf._utils", "_"),
         ] {
             assert!(!is_harmless(module.as_bytes(), name.as_bytes()), "{module}.{name}");
         }

@@ -41,6 +41,10 @@ const PICKLE: &str = "data.pkl";
 const MAGIC: &[u8] = b"\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
 /// The second pickle: the version of the form.
 const VERSION: i32 = 1001;
+/// Memory for the descriptions of tensors: so much for any file, and so many times the length of its pickle. A pickle can
+/// refer to one tensor a million times.
+const LEAST_MEMORY: usize = 32 << 20;
+const MEMORY_PER_BYTE: usize = 16;
 /// The root that is everything.
 const ALL: &str = ".";
 
@@ -96,6 +100,8 @@ fn is_old(bytes: &[u8]) -> bool {
 struct TorchFile<'a> {
     form: &'static str,
     pickle: Pickle<'a>,
+    /// What all its pickles name.
+    facts: PickleFacts,
     storages: StorageTable,
 }
 
@@ -151,16 +157,22 @@ impl<'a> TorchFile<'a> {
                 return Err(Error::new(format!("has the unknown byte order '{other}'")));
             }
         };
-        Ok(Self { form: "zip", pickle: pickle::read(&file[pickle])?, storages })
+        let pickle = pickle::read(&file[pickle])?;
+        let mut facts = PickleFacts::default();
+        facts.add_code(&pickle.values)?;
+        Ok(Self { form: "zip", pickle, facts, storages })
     }
 
     /// Reads pickles of the magic number, the version and the system, the object, and the keys of the storages. Then come
     /// the storages: a number of elements, and the elements. They are little endian on all systems.
     fn in_old_form(file: &'a [u8]) -> Result<Self> {
         let mut at = 0;
+        let mut facts = PickleFacts::default();
+        // Other programs run the code of each.
         let mut next = || {
             let pickle = pickle::read(&file[at..])?;
             at += pickle.len;
+            facts.add_code(&pickle.values)?;
             Ok::<_, Error>(pickle)
         };
         next()?;
@@ -202,20 +214,26 @@ impl<'a> TorchFile<'a> {
                 )));
             }
         }
-        Ok(Self { form: "legacy", pickle, storages })
+        Ok(Self { form: "legacy", pickle, facts, storages })
     }
 
     /// Finds the tensors: all of them, or those under a root.
     fn contents(self, root: Option<&str>) -> Result<Contents> {
-        let Self { form, pickle: Pickle { values, root: object, protocol, .. }, storages } = self;
+        let Self { form, pickle: Pickle { values, root: object, protocol, len }, facts, storages } = self;
         // Formats with metadata give their mark to the output.
         let mut contents = Contents { metadata: Some(Vec::new()), ..Contents::default() };
         let mut names = NameHashes::default();
         // The tensors in the order in which they were found, or why one cannot be read.
         let mut found = Vec::new();
+        let mut memory = LEAST_MEMORY + MEMORY_PER_BYTE * len;
         let entries = tree::visit(&values, object, &mut |name, tensor| {
             names.add(&name);
             let call = &values.tensors[tensor as usize];
+            let needed = view::memory(&values, call) + name.len();
+            let left = memory.checked_sub(needed).ok_or_else(|| {
+                Error::new("malformed pickle: it refers to its tensors more often than any checkpoint does")
+            });
+            memory = left?;
             found.push(match view::tensor(name.clone(), &values, call, &storages) {
                 Ok(tensor) => Ok(tensor),
                 Err(ViewError::Unreadable(error)) => Err(error.in_tensor(&name)),
@@ -254,14 +272,8 @@ impl<'a> TorchFile<'a> {
         if let Some(root) = chosen.as_ref().filter(|_| !is_there) {
             return Err(code::no_such_root(root, &roots));
         }
-        contents.pickle = Some(Box::new(PickleFacts {
-            form,
-            protocol,
-            roots,
-            chosen,
-            is_requested: root.is_some(),
-            ..PickleFacts::of_code(&values)
-        }));
+        contents.pickle =
+            Some(Box::new(PickleFacts { form, protocol, roots, chosen, is_requested: root.is_some(), ..facts }));
         Ok(contents)
     }
 }

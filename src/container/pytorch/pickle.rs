@@ -2,13 +2,17 @@
 //!
 //! The opcodes are those of Python's `pickletools`, protocols 0 to 5, without the ones that need another program:
 //! registered extensions, identifiers as lines, buffers outside of the file.
+//!
+//! Longer than 400 lines because the opcodes share one stack.
 
-use super::meaning::Meaning;
-use super::values::{Extent, PickleValue, PickleValues, StorageUse, TensorCall};
+use super::meaning::CallMeaning;
+use super::values::{PickleRange, PickleValue, PickleValues, StorageUse, TensorCall};
 use crate::error::{Error, Result};
 
 /// Maximum number of values on the stack. Python writes the elements of lists and dicts in groups of 1000.
 const MOST_ON_STACK: usize = 4_000_000;
+/// Maximum number of calls in each other that make a tensor an instance of a class. A list of arguments can contain itself.
+const MOST_NESTED_CALLS: usize = 10;
 
 /// A pickle that was read.
 pub(super) struct Pickle<'a> {
@@ -53,7 +57,7 @@ fn malformed<T>(what: &str) -> Result<T> {
     Err(Error::new(what))
 }
 
-/// PickleValues that the pickle refers to by number.
+/// Values that the pickle refers to by number.
 #[derive(Default)]
 struct Memo {
     slots: Vec<Option<PickleValue>>,
@@ -309,7 +313,7 @@ impl<'a> Machine<'a> {
     }
 
     /// Returns the place of the rest of a line.
-    fn line_extent(&mut self) -> Result<Extent> {
+    fn line_extent(&mut self) -> Result<PickleRange> {
         let rest = &self.bytes[self.at..];
         let len = rest.iter().position(|byte| *byte == b'\n').ok_or_else(|| Error::new("it ends too early"))?;
         let start = self.at as u32;
@@ -318,7 +322,7 @@ impl<'a> Machine<'a> {
     }
 
     fn line(&mut self) -> Result<&'a [u8]> {
-        let Extent { start, end } = self.line_extent()?;
+        let PickleRange { start, end } = self.line_extent()?;
         Ok(&self.bytes[start as usize..end as usize])
     }
 
@@ -426,7 +430,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    // PickleValues
+    // Values
 
     fn tuple(&mut self, len: usize) -> Result<()> {
         let start = self.stack.len().checked_sub(len).filter(|start| *start >= self.fence());
@@ -489,22 +493,22 @@ impl<'a> Machine<'a> {
 
     /// Returns what stands for the result of a call.
     fn call(&mut self, mut function: PickleValue, mut arguments: PickleValue) -> Result<PickleValue> {
-        loop {
+        for _ in 0..MOST_NESTED_CALLS {
             let PickleValue::Name(name) = function else { return self.values.add_object(arguments) };
             let meaning = self.values.names[name as usize].meaning;
             let argument = |at: usize| self.values.sequence(arguments).and_then(|all| all.get(at)).copied();
             match (meaning, argument(0)) {
-                (Meaning::Dict, pairs) => {
+                (CallMeaning::Dict, pairs) => {
                     let is_ordered = self.values.code(name).1 == b"OrderedDict";
                     let pairs = pairs.filter(|_| is_ordered).unwrap_or(PickleValue::None);
                     return self.values.add_dict(pairs, Vec::new());
                 }
-                (Meaning::Size, Some(size @ (PickleValue::Tuple(_) | PickleValue::List(_)))) => return Ok(size),
-                (Meaning::Wrapper, Some(tensor)) => return Ok(tensor),
-                (Meaning::Subclass, Some(inner)) => {
+                (CallMeaning::Size, Some(size @ (PickleValue::Tuple(_) | PickleValue::List(_)))) => return Ok(size),
+                (CallMeaning::Wrapper, Some(tensor)) => return Ok(tensor),
+                (CallMeaning::Subclass, Some(inner)) => {
                     let (class, inner_arguments) = (argument(1), argument(2));
                     let is_plain = |class| match class {
-                        PickleValue::Name(at) => self.values.names[at as usize].meaning == Meaning::TensorClass,
+                        PickleValue::Name(at) => self.values.names[at as usize].meaning == CallMeaning::TensorClass,
                         _ => false,
                     };
                     match (class, inner_arguments) {
@@ -512,21 +516,22 @@ impl<'a> Machine<'a> {
                             (function, arguments) = (inner, inner_arguments);
                         }
                         (Some(PickleValue::Name(name)), Some(_)) => {
-                            let meaning = Meaning::NotPlain;
+                            let meaning = CallMeaning::NotPlain;
                             return self.values.add_tensor(TensorCall { name, meaning, arguments });
                         }
                         _ => return malformed("a tensor is rebuilt without its class"),
                     }
                 }
-                (Meaning::Tensor | Meaning::TypedTensor | Meaning::NotPlain, _) => {
+                (CallMeaning::Tensor | CallMeaning::TypedTensor | CallMeaning::NotPlain, _) => {
                     return self.values.add_tensor(TensorCall { name, meaning, arguments });
                 }
-                (Meaning::None | Meaning::TensorClass, _) => return self.values.add_object(arguments),
-                (Meaning::Size | Meaning::Wrapper | Meaning::Subclass, _) => {
+                (CallMeaning::None | CallMeaning::TensorClass, _) => return self.values.add_object(arguments),
+                (CallMeaning::Size | CallMeaning::Wrapper | CallMeaning::Subclass, _) => {
                     return malformed("a call misses its arguments");
                 }
             }
         }
+        malformed("a tensor is rebuilt by too many calls in each other")
     }
 
     /// Returns the storage of a persistent identifier: `('storage', class, key, location, elements)`, and in old files

@@ -12,6 +12,8 @@ const DEEPEST: usize = 100;
 const MOST_NODES: u32 = 1_000_000;
 /// Maximum number of values of any kind.
 const MOST_VISITS: u32 = 100_000_000;
+/// Maximum length of all keys on the way. A key is read as often as its value is visited.
+const MOST_KEY_BYTES: usize = 64 << 20;
 
 /// An entry of the dict that a file holds, if it contains tensors and is not one itself.
 #[derive(Debug)]
@@ -40,7 +42,8 @@ pub(super) fn visit(
     root: PickleValue,
     found: &mut dyn FnMut(String, u32) -> Result<()>,
 ) -> Result<Vec<RootEntry>> {
-    let mut walk = Walk { values, name: String::new(), unnamed: 0, nodes: 0, visits: 0, count: 0, found };
+    let mut walk =
+        TreeWalk { values, name: String::new(), unnamed: 0, nodes: 0, visits: 0, key_bytes: 0, count: 0, found };
     let mut entries = Vec::new();
     if walk.is_container(root)? {
         walk.container(root, &mut entries)?;
@@ -48,7 +51,7 @@ pub(super) fn visit(
     Ok(entries)
 }
 
-struct Walk<'v, 'a> {
+struct TreeWalk<'v, 'a> {
     values: &'v PickleValues<'a>,
     /// The keys to the current value, joined by dots.
     name: String,
@@ -56,6 +59,7 @@ struct Walk<'v, 'a> {
     unnamed: u32,
     nodes: u32,
     visits: u32,
+    key_bytes: usize,
     /// Number of tensors so far.
     count: usize,
     found: &'v mut dyn FnMut(String, u32) -> Result<()>,
@@ -78,7 +82,7 @@ struct Frame {
     unnamed: u32,
 }
 
-impl Walk<'_, '_> {
+impl TreeWalk<'_, '_> {
     fn container(&mut self, root: PickleValue, entries: &mut Vec<RootEntry>) -> Result<()> {
         let frame = |walk: &Self, value| Frame { value, next: 0, name_len: walk.name.len(), unnamed: walk.unnamed };
         let mut frames = vec![frame(self, root)];
@@ -102,7 +106,7 @@ impl Walk<'_, '_> {
             if !self.is_container(child)? {
                 continue;
             }
-            self.enter(&key);
+            self.enter(&key)?;
             if let PickleValue::Tensor(number) = child {
                 self.add(number)?;
                 self.leave(inner.name_len, inner.unnamed);
@@ -166,14 +170,20 @@ impl Walk<'_, '_> {
     }
 
     /// Adds a key to the name.
-    fn enter(&mut self, key: &Key) {
+    fn enter(&mut self, key: &Key) -> Result<()> {
         let text = match *key {
-            Key::Part => return,
+            Key::Part => return Ok(()),
             Key::Index(at) => at.to_string(),
             Key::Value(PickleValue::None) => "None".to_owned(),
             Key::Value(PickleValue::Bool(is_true)) => if is_true { "True" } else { "False" }.to_owned(),
             Key::Value(key) => {
-                let text = self.values.text(key).and_then(|text| std::str::from_utf8(text).ok()).map(str::to_owned);
+                let text = self.values.text(key);
+                self.key_bytes += text.map_or(0, <[u8]>::len);
+                if self.key_bytes > MOST_KEY_BYTES {
+                    let what = format!("malformed pickle: its keys have more than {MOST_KEY_BYTES} bytes");
+                    return Err(Error::new(what));
+                }
+                let text = text.and_then(|text| std::str::from_utf8(text).ok()).map(str::to_owned);
                 text.or_else(|| self.values.integer(key).map(|number| number.to_string())).unwrap_or_else(|| {
                     self.unnamed += 1;
                     "?".to_owned()
@@ -184,6 +194,7 @@ impl Walk<'_, '_> {
             self.name.push('.');
         }
         self.name.push_str(&text);
+        Ok(())
     }
 
     /// Removes the last key from the name.

@@ -1,14 +1,18 @@
 //! The values of a pickle, as data: a class or function is a name, and an object is its class, arguments and state.
 //!
-//! PickleValues refer to each other by their numbers in tables, so that deep structures are neither built nor dropped by
+//! Values refer to each other by their numbers in tables, so that deep structures are neither built nor dropped by
 //! recursion, and a checkpoint of 100,000 tensors takes few MiB.
 
-use super::meaning::Meaning;
+use super::meaning::CallMeaning;
 use crate::error::{Error, Result};
 use std::ops::Range;
 
 /// Maximum number of values in the tables. A tensor takes about 30.
 const MOST: u32 = 40_000_000;
+/// Maximum length of the full name of a class or function. A pickle can repeat a long one in a few bytes.
+const LONGEST_NAME: usize = 1000;
+/// Maximum length of the key of a storage. PyTorch numbers them.
+const LONGEST_KEY: usize = 255;
 
 /// A value of a pickle. Numbers are places in the tables of [`PickleValues`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +37,7 @@ pub(super) enum PickleValue {
 }
 
 /// A part of the pickle.
-pub(super) type Extent = Range<u32>;
+pub(super) type PickleRange = Range<u32>;
 
 /// A dict.
 #[derive(Debug)]
@@ -46,9 +50,9 @@ pub(super) struct Dict {
 /// A class or function that the pickle names.
 #[derive(Debug)]
 pub(super) struct CodeName {
-    module: Extent,
-    name: Extent,
-    pub(super) meaning: Meaning,
+    module: PickleRange,
+    name: PickleRange,
+    pub(super) meaning: CallMeaning,
 }
 
 /// The arguments of a storage: a persistent identifier of `torch.save`.
@@ -68,7 +72,7 @@ pub(super) struct StorageUse {
 pub(super) struct TensorCall {
     /// The name of the function, or of the class of a tensor that is not plain.
     pub(super) name: u32,
-    pub(super) meaning: Meaning,
+    pub(super) meaning: CallMeaning,
     pub(super) arguments: PickleValue,
 }
 
@@ -87,8 +91,8 @@ pub(super) struct Object {
 pub(super) struct PickleValues<'a> {
     bytes: &'a [u8],
     longs: Vec<i64>,
-    texts: Vec<Extent>,
-    tuples: Vec<Extent>,
+    texts: Vec<PickleRange>,
+    tuples: Vec<PickleRange>,
     /// The elements of all tuples.
     elements: Vec<PickleValue>,
     pub(super) lists: Vec<Vec<PickleValue>>,
@@ -128,7 +132,7 @@ impl<'a> PickleValues<'a> {
         Ok(PickleValue::Long(push(&mut self.longs, number)))
     }
 
-    pub(super) fn add_text(&mut self, text: Extent) -> Result<PickleValue> {
+    pub(super) fn add_text(&mut self, text: PickleRange) -> Result<PickleValue> {
         self.count(1)?;
         Ok(PickleValue::Text(push(&mut self.texts, text)))
     }
@@ -154,14 +158,20 @@ impl<'a> PickleValues<'a> {
         Ok(PickleValue::Dict(push(&mut self.dicts, Dict { pairs, entries })))
     }
 
-    pub(super) fn add_name(&mut self, module: Extent, name: Extent) -> Result<PickleValue> {
+    pub(super) fn add_name(&mut self, module: PickleRange, name: PickleRange) -> Result<PickleValue> {
         self.count(1)?;
-        let meaning = Meaning::of(self.at(&module), self.at(&name));
+        if module.len() + name.len() > LONGEST_NAME {
+            return Err(Error::new(format!("the name of a class has more than {LONGEST_NAME} bytes")));
+        }
+        let meaning = CallMeaning::of(self.at(&module), self.at(&name));
         Ok(PickleValue::Name(push(&mut self.names, CodeName { module, name, meaning })))
     }
 
     pub(super) fn add_storage(&mut self, storage: StorageUse) -> Result<PickleValue> {
         self.count(1)?;
+        if self.text_at(storage.key).len() > LONGEST_KEY {
+            return Err(Error::new(format!("the key of a storage has more than {LONGEST_KEY} bytes")));
+        }
         Ok(PickleValue::Storage(push(&mut self.storages, storage)))
     }
 
@@ -177,7 +187,7 @@ impl<'a> PickleValues<'a> {
         Ok(PickleValue::Object(push(&mut self.objects, object)))
     }
 
-    fn at(&self, extent: &Extent) -> &'a [u8] {
+    fn at(&self, extent: &PickleRange) -> &'a [u8] {
         &self.bytes[extent.start as usize..extent.end as usize]
     }
 
@@ -191,7 +201,7 @@ impl<'a> PickleValues<'a> {
     }
 
     /// Returns the place of a text in the pickle.
-    pub(super) fn extent(&self, value: PickleValue) -> Option<Extent> {
+    pub(super) fn extent(&self, value: PickleValue) -> Option<PickleRange> {
         if let PickleValue::Text(at) = value { Some(self.texts[at as usize].clone()) } else { None }
     }
 

@@ -3,13 +3,14 @@
 use super::super::gather::Gathered;
 use super::super::reader::read_ahead;
 use super::super::{Data, Elements, Form, Stream, Streamed, Tensor};
-use super::meaning::Meaning;
+use super::meaning::CallMeaning;
 use super::types::TorchType;
 use super::values::{PickleValue, PickleValues, StorageUse, TensorCall};
 use crate::container::element_count;
 use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
+use crate::text::shorten;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -17,6 +18,8 @@ use std::sync::{Arc, OnceLock};
 
 /// Maximum number of dimensions.
 const MOST_DIMENSIONS: usize = 64;
+/// Maximum number of entries in the metadata of a tensor. PyTorch writes two.
+const MOST_FLAGS: usize = 16;
 /// Maximum size of a tensor as a multiple of the size of its storage: strides of 0 repeat elements.
 const MOST_EXPANSION: u64 = 16;
 
@@ -60,7 +63,11 @@ struct Arguments<'v> {
 impl<'v> Arguments<'v> {
     fn of(values: &'v PickleValues, call: &TensorCall) -> Option<Self> {
         let numbers = |value: PickleValue| {
-            let numbers = values.sequence(value)?.iter().map(|number| values.integer(*number)?.try_into().ok());
+            let numbers = values
+                .sequence(value)
+                .filter(|numbers| numbers.len() <= MOST_DIMENSIONS)?
+                .iter()
+                .map(|number| values.integer(*number)?.try_into().ok());
             numbers.collect::<Option<Vec<u64>>>()
         };
         let [PickleValue::Storage(storage), offset, shape, strides, rest @ ..] = values.sequence(call.arguments)?
@@ -69,7 +76,7 @@ impl<'v> Arguments<'v> {
         };
         // The gradient and hooks come first.
         let (dtype, metadata) = match call.meaning {
-            Meaning::TypedTensor => (Some(*rest.get(2)?), rest.get(3)),
+            CallMeaning::TypedTensor => (Some(*rest.get(2)?), rest.get(3)),
             _ => (None, rest.get(2)),
         };
         let dtype = match dtype {
@@ -81,6 +88,9 @@ impl<'v> Arguments<'v> {
             Some(PickleValue::Dict(dict)) => &values.dicts[*dict as usize].entries[..],
             _ => &[],
         };
+        if flags.len() > MOST_FLAGS {
+            return None;
+        }
         let is_set = |flag: &[u8]| {
             flags.iter().any(|(key, value)| values.text(*key) == Some(flag) && *value == PickleValue::Bool(true))
         };
@@ -96,6 +106,12 @@ impl<'v> Arguments<'v> {
     }
 }
 
+/// Returns about how much memory the description of a tensor takes, in bytes.
+pub(super) fn memory(values: &PickleValues, call: &TensorCall) -> usize {
+    let shape = values.sequence(call.arguments).and_then(|arguments| values.sequence(*arguments.get(2)?));
+    512 + 32 * shape.map_or(0, |shape| shape.len().min(MOST_DIMENSIONS))
+}
+
 /// Returns the tensor that a call rebuilds.
 pub(super) fn tensor(
     name: String,
@@ -103,21 +119,23 @@ pub(super) fn tensor(
     call: &TensorCall,
     storages: &StorageTable,
 ) -> Result<Tensor, ViewError> {
-    if call.meaning == Meaning::NotPlain {
+    if call.meaning == CallMeaning::NotPlain {
         return Err(unreadable(not_plain(values, call.name)));
     }
     let arguments = Arguments::of(values, call);
     let arguments = arguments.ok_or_else(|| malformed("its storage, offset, shape or strides are malformed"))?;
     let Arguments { storage, offset, shape, strides, dtype, is_conjugate, is_negative } = arguments;
     let (module, class) = values.code(storage.class);
-    let class = TorchType::of_storage(module, class)
-        .ok_or_else(|| unreadable(format!("its storage has the unknown class {}", values.full_name(storage.class))))?;
+    let class = TorchType::of_storage(module, class).ok_or_else(|| {
+        unreadable(format!("its storage has the unknown class {}", shorten(&values.full_name(storage.class))))
+    })?;
     let torch_type = match dtype {
         None => class,
         Some(name) => {
             let (module, dtype) = values.code(name);
             let found = TorchType::named(module, dtype);
-            found.ok_or_else(|| unreadable(format!("has the unsupported dtype {}", values.full_name(name))))?
+            found
+                .ok_or_else(|| unreadable(format!("has the unsupported dtype {}", shorten(&values.full_name(name)))))?
         }
     };
     let (width, big_endian) = (torch_type.width, storages.is_big_endian && torch_type.width > 1);
@@ -132,7 +150,7 @@ pub(super) fn tensor(
         .and_then(|count| count.checked_mul(torch_type.elements()))
         .filter(|count| *count < 1 << 56);
     let count = count.ok_or_else(|| malformed(format!("its shape {shape:?} is too large")))?;
-    if shape.len() != strides.len() || shape.len() > MOST_DIMENSIONS {
+    if shape.len() != strides.len() {
         return Err(malformed(format!("its shape {shape:?} does not have a stride for each dimension")));
     }
     let extent = shape.iter().zip(&strides).try_fold(1_u128, |extent, (length, stride)| {
@@ -162,7 +180,7 @@ pub(super) fn tensor(
     };
     Ok(Tensor {
         name,
-        shape: in_elements(shape, torch_type),
+        shape: in_elements(shape, torch_type).ok_or_else(|| malformed("its shape is too large"))?,
         count,
         elements: Elements::Typed(Form::Numbers(form)),
         fortran_order: false,
@@ -179,7 +197,7 @@ fn not_plain(values: &PickleValues, name: u32) -> String {
         b"_rebuild_sparse_tensor" | b"_rebuild_sparse_csr_tensor" => "a sparse tensor",
         b"_rebuild_nested_tensor" => "a nested tensor",
         b"_rebuild_meta_tensor_no_storage" => "on the device 'meta', so the file has no elements of it",
-        _ => return format!("is a tensor of {}, which tcast does not read", values.full_name(name)),
+        _ => return format!("is a tensor of {}, which tcast does not read", shorten(&values.full_name(name))),
     };
     format!("is {kind}, which tcast does not read")
 }
@@ -192,7 +210,7 @@ fn bytes_of(
     storages: &StorageTable,
 ) -> Result<Range<usize>, ViewError> {
     let key = values.text_at(storage.key);
-    let shown = String::from_utf8_lossy(key);
+    let shown = shorten(&String::from_utf8_lossy(key));
     let bytes = storages.ranges.get(key).ok_or_else(|| malformed(format!("the file lacks its storage '{shown}'")))?;
     if storage.count.checked_mul(width) != Some(bytes.len() as u64) {
         let what = format!("its storage '{shown}' has {} bytes", bytes.len());
@@ -211,14 +229,14 @@ fn is_row_major(shape: &[u64], strides: &[u64]) -> bool {
     })
 }
 
-/// Returns the shape in elements: two that torch counts as one are in the last dimension.
-fn in_elements(mut shape: Vec<u64>, torch_type: &TorchType) -> Vec<u64> {
+/// Returns the shape in elements: two that torch counts as one are in the last dimension. `None` if it is too large.
+fn in_elements(mut shape: Vec<u64>, torch_type: &TorchType) -> Option<Vec<u64>> {
     match (torch_type.elements(), shape.last_mut()) {
         (1, _) => {}
-        (elements, Some(last)) => *last *= elements,
+        (elements, Some(last)) => *last = last.checked_mul(elements)?,
         (elements, None) => shape.push(elements),
     }
-    shape
+    Some(shape)
 }
 
 /// Returns the bits of an element that change because its tensor is the conjugate or the negative of what is stored:
@@ -231,7 +249,8 @@ fn flipped(dtype: Dtype, big_endian: bool, is_conjugate: bool, is_negative: bool
     if signs == [false; 2] {
         return Ok(None);
     }
-    if !(is_complex || dtype.is_floating()) {
+    // PyTorch has such views of complex numbers and their parts only.
+    if !(is_complex || [Dtype::Float16, Dtype::Bfloat16, Dtype::Float32, Dtype::Float64].contains(&dtype)) {
         return Err(format!("is the negative of a tensor of {dtype}, which tcast does not read"));
     }
     let part = if is_complex { width / 2 } else { width };

@@ -65,7 +65,7 @@ impl<'a> FolderOutput<'a> {
             Spread::One | Spread::UpTo(_) => plans.iter().map(|plan| plan.source_bytes() + plan.len).collect(),
         };
         let mut side_files = match source.side_folder() {
-            Some(folder) if job.format.is_none() => SideFiles::of(folder)?,
+            Some(folder) if job.format.is_none() => SideFiles::of(folder, source.shard_names())?,
             _ => SideFiles::default(), // a GGUF holds what others have in such files
         };
         side_files.check_links(source)?;

@@ -139,7 +139,8 @@ fn tensors_of<'m>(logical: &'m LogicalCheckpoint) -> Result<Vec<OldTensor<'m>>> 
         if let WeightOrigin::Stored(at) = origin
             && !logical.stored(at).is_plain()
         {
-            return Err(Error::new("GGUF files are made from .safetensors and .gguf files").in_tensor(name));
+            let error = Error::new("GGUF files are made from .safetensors and .gguf files").in_tensor(name);
+            return Err(error.remedy("cast the input to .safetensors first"));
         }
         tensors.push(OldTensor { name, shape, origin, dtype });
     }
