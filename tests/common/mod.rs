@@ -100,6 +100,19 @@ impl Bench {
         self.run_args(&line.split_whitespace().collect::<Vec<_>>())
     }
 
+    /// Runs a command line, split at blanks, on one thread in so many MiB of address space and a minute of computing time.
+    /// An emulator has memory of its own, and Windows has no such limits.
+    pub fn run_within(&self, mebibytes: u32, line: &str) -> Outcome {
+        if cfg!(windows) || emulated().is_some() {
+            return self.run(line);
+        }
+        let script = format!("ulimit -v {} && ulimit -t 60 && exec \"$0\" \"$@\"", mebibytes << 10);
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).arg(assert_cmd::cargo::cargo_bin!("tcast")).args(line.split_whitespace());
+        let done = command.arg("-j1").current_dir(self.folder.path()).output().expect("a shell");
+        Outcome::of(&done)
+    }
+
     pub fn run_args(&self, args: &[&str]) -> Outcome {
         let null = |arg: &&str| if cfg!(windows) && *arg == "/dev/null" { "NUL".to_owned() } else { (*arg).to_owned() };
         let mut command = self.command();

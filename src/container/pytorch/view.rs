@@ -180,7 +180,7 @@ pub(super) fn tensor(
     };
     Ok(Tensor {
         name,
-        shape: in_elements(shape, torch_type).ok_or_else(|| malformed("its shape is too large"))?,
+        shape: in_elements(shape, torch_type),
         count,
         elements: Elements::Typed(Form::Numbers(form)),
         fortran_order: false,
@@ -229,14 +229,14 @@ fn is_row_major(shape: &[u64], strides: &[u64]) -> bool {
     })
 }
 
-/// Returns the shape in elements: two that torch counts as one are in the last dimension. `None` if it is too large.
-fn in_elements(mut shape: Vec<u64>, torch_type: &TorchType) -> Option<Vec<u64>> {
+/// Returns the shape in elements: two that torch counts as one are in the last dimension.
+fn in_elements(mut shape: Vec<u64>, torch_type: &TorchType) -> Vec<u64> {
     match (torch_type.elements(), shape.last_mut()) {
         (1, _) => {}
-        (elements, Some(last)) => *last = last.checked_mul(elements)?,
+        (elements, Some(last)) => *last *= elements, // lengths have 63 bits
         (elements, None) => shape.push(elements),
     }
-    Some(shape)
+    shape
 }
 
 /// Returns the bits of an element that change because its tensor is the conjugate or the negative of what is stored:
