@@ -11,7 +11,7 @@ set -euo pipefail
 minutes=${1:?usage: fuzz/run.sh MINUTES [TARGET...]}
 shift
 here=$(cd "$(dirname "$0")" && pwd)
-all=(npy_header safetensors_header safetensors_readers gguf_header onnx_walk onnx_model zip_members checkpoint_index quantized_config string_parsing cast_any)
+all=(npy_header safetensors_header safetensors_readers gguf_header pytorch_pickle onnx_walk onnx_model zip_members checkpoint_index quantized_config string_parsing cast_any)
 targets=("$@")
 [ $# -gt 0 ] || targets=("${all[@]}")
 folder=${FUZZ_FOLDER:-$here/corpus}
@@ -41,6 +41,7 @@ seed() {
     npy_header) samples .npy | copy seed "$2" ;;
     safetensors_header | safetensors_readers) samples .safetensors | copy seed "$2" ;;
     gguf_header) samples .gguf | copy seed "$2" ;;
+    pytorch_pickle) samples .pt | copy seed "$2" ;;
     onnx_walk) samples .pb | copy seed "$2" ;;
     onnx_model) samples .onnx | copy seed "$2" ;;
     zip_members) samples .npz | copy seed "$2" ;;
@@ -69,7 +70,7 @@ seed() {
         ;;
     cast_any)
         # A file, and 16 bytes that choose the options: of any kind, but the same in every run.
-        for extension in npy npz safetensors gguf pb; do
+        for extension in npy npz safetensors gguf pt pb; do
             samples ".$extension" | while IFS= read -r -d '' file; do
                 sum=$(sha1sum <"$file" | cut -c1-16)
                 for salt in 1 2; do
@@ -89,6 +90,7 @@ dictionary() {
     npy_header) echo npy ;;
     safetensors_header) echo safetensors ;;
     gguf_header) echo gguf ;;
+    pytorch_pickle) echo pickle ;;
     onnx_walk | onnx_model) echo onnx ;;
     zip_members) echo zip ;;
     checkpoint_index) echo index ;;

@@ -48,6 +48,7 @@ fn kept_cases_and_sample_files_pass_the_checks_that_fuzzing_makes() {
             Some("safetensors") => fuzz::safetensors_header,
             Some("pb") => fuzz::onnx_walk,
             Some("gguf") => fuzz::gguf_header,
+            Some("pt") => fuzz::pytorch_pickle,
             Some("onnx") => fuzz::onnx_model,
             _ => continue,
         };

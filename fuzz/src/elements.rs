@@ -25,17 +25,23 @@ pub(crate) const MOST: u64 = 4 << 20;
 pub(crate) fn check_places(input: &Input) {
     let mut taken: Vec<&Range<usize>> = Vec::new();
     for tensor in &input.contents.tensors {
-        let count = element_count(&tensor.shape);
-        assert!(count == Some(tensor.count) || count.is_some() && tensor.elements == Elements::Opaque);
+        check_place(tensor, input);
         let Data::Mapped { file, range, .. } = &tensor.data else { continue };
-        assert!(range.start <= range.end && range.end <= input.files[*file].len(), "{range:?}");
-        assert!(tensor.elements.bytes(tensor.count).is_none_or(|bytes| bytes == range.len() as u64));
         if *file == 0 && !range.is_empty() {
             taken.push(range);
         }
     }
     taken.sort_by_key(|range| range.start);
     assert!(taken.windows(2).all(|pair| pair[0].end <= pair[1].start), "{taken:?}");
+}
+
+/// Checks that a tensor has as many elements as its shape says, in bytes that the file has.
+pub(crate) fn check_place(tensor: &Tensor, input: &Input) {
+    let count = element_count(&tensor.shape);
+    assert!(count == Some(tensor.count) || count.is_some() && tensor.elements == Elements::Opaque);
+    let Data::Mapped { file, range, .. } = &tensor.data else { return };
+    assert!(range.start <= range.end && range.end <= input.files[*file].len(), "{range:?}");
+    assert!(tensor.elements.bytes(tensor.count).is_none_or(|bytes| bytes == range.len() as u64));
 }
 
 /// Elements of a tensor, in the order of the file.

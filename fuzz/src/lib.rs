@@ -6,6 +6,7 @@ mod checkpoint;
 mod elements;
 mod gguf;
 mod models;
+mod pytorch;
 mod quantized;
 mod strings;
 mod trial;
@@ -13,6 +14,7 @@ mod trial;
 pub use cast_any::cast_any;
 pub use checkpoint::checkpoint_index;
 pub use gguf::gguf_header;
+pub use pytorch::pytorch_pickle;
 pub use quantized::quantized_config;
 pub use strings::string_parsing;
 
@@ -22,11 +24,12 @@ use trial::{MIB, probe};
 pub type Check = fn(&[u8]);
 
 /// Every target, by the name that it has in `fuzz_targets` and in `fixtures/fuzz`.
-pub static TARGETS: [(&str, Check); 11] = [
+pub static TARGETS: [(&str, Check); 12] = [
     ("npy_header", npy_header),
     ("safetensors_header", safetensors_header),
     ("safetensors_readers", safetensors_readers),
     ("gguf_header", gguf_header),
+    ("pytorch_pickle", pytorch_pickle),
     ("onnx_walk", onnx_walk),
     ("onnx_model", onnx_model),
     ("zip_members", zip_members),
