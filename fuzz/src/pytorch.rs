@@ -19,7 +19,9 @@ pub fn pytorch_pickle(bytes: &[u8]) {
     let Some(input) = probe("pt", &file, 64 * MIB + 256 * file.len()) else { return };
     input.contents.unreadable.iter().for_each(check_error);
     let tensors = &input.contents.tensors;
-    tensors.iter().for_each(|tensor| check_place(tensor, &input));
+    for tensor in tensors {
+        check_place(tensor, &input);
+    }
     let names: HashSet<&str> = tensors.iter().map(|tensor| &*tensor.name).collect();
     assert_eq!(names.len(), tensors.len(), "two tensors have one name");
     let size = tensors.iter().try_fold(0, |sum: u64, tensor| sum.checked_add(tensor.elements.bytes(tensor.count)?));

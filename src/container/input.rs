@@ -164,8 +164,7 @@ pub(crate) fn probe_with(options: &ReadOptions, path: &Path) -> Result<Input> {
 /// Refuses a file with the extension of another format.
 fn check_name(path: &Path, extension: &str) -> Result<()> {
     // Programs give the extensions of PyTorch to files of other formats too.
-    let named =
-        by_extension(path).map(|named| named.format_info()).filter(|named| named.writing != WrittenFiles::Never);
+    let named = by_extension(path).map(Container::format_info).filter(|named| named.writing != WrittenFiles::Never);
     match named.map(|named| named.extension) {
         Some(named) if named != extension => {
             let message = format!("is a .{extension} file by its content, and named as a .{named} file");

@@ -9,6 +9,7 @@ use crate::common::pickle::{
 const CANARY: &str = "canary";
 
 /// Values that create the file where they are unpickled, with the names of code that are reported.
+#[allow(clippy::too_many_lines, reason = "a table of payloads")]
 fn payloads(canary: &str) -> Vec<(&'static str, Code, Vec<&'static str>)> {
     let touch = || text(&format!("touch {canary}"));
     let python = || text(&format!("open('{canary}', 'w')"));

@@ -135,13 +135,13 @@ fn values_that_refer_to_each_other_in_few_bytes_are_not_followed_for_long() {
 fn a_long_text_that_is_repeated_in_few_bytes_costs_nothing() {
     let long = [text(&"n".repeat(1_000_000)), put(0), b"0".to_vec()].concat();
     // As the name of code, and the key of a storage.
-    let named = |value: Code| archive(&pickle(&[long.clone(), value].concat()), &[]);
+    let after_text = |value: Code| archive(&pickle(&[long.clone(), value].concat()), &[]);
     let what = "malformed pickle: the name of a class has more than 1000 bytes, at byte";
     let names = [get(0), get(0), vec![0x93]].concat().repeat(100_000);
-    refused(&named(names), &format!("{what} 1000014"));
+    refused(&after_text(names), &format!("{what} 1000014"));
     let identifier = tuple(&[text("storage"), global("torch", "FloatStorage"), get(0), text("cpu"), int(1)]);
     let what = "malformed pickle: the key of a storage has more than 255 bytes, at byte";
-    refused(&named([identifier, b"Q".to_vec()].concat()), &format!("{what} 1000059"));
+    refused(&after_text([identifier, b"Q".to_vec()].concat()), &format!("{what} 1000059"));
     // Many names, each of a module and an attribute that are in the file once.
     let texts = (0..200_u8).map(|at| [text(&format!("m{at}")), put(at), b"0".to_vec()].concat());
     let pairs =
@@ -236,11 +236,11 @@ fn values_that_contain_themselves_and_deep_values_end() {
 #[test]
 fn numbers_that_no_tensor_has_are_refused() {
     const ARGUMENTS: &str = "tensor 'w': its storage, offset, shape or strides are malformed";
+    const MOST: i64 = i64::MAX;
     const OUTSIDE: &str = "tensor 'w': it extends beyond its storage of 8 bytes";
     let tensor = |offset: i64, shape: &[i64], strides: &[i64]| {
         dict(&[("w", view(storage("Float", "0", 2), offset, shape, strides))])
     };
-    const MOST: i64 = i64::MAX;
     for (offset, shape, strides, message) in [
         (-1, &[2][..], &[1][..], ARGUMENTS),
         (0, &[-2], &[1], ARGUMENTS),

@@ -1,6 +1,6 @@
 //! The classes and functions that have a meaning in a checkpoint, and those that do no harm to programs that call them.
 
-/// CallMeaning of a call.
+/// Meaning of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallMeaning {
     /// Makes a dict, of pairs if there are some.

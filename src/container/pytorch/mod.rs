@@ -141,7 +141,7 @@ impl<'a> TorchFile<'a> {
                 pickle = stored(member)?;
             } else if member.name.starts_with(&data) {
                 let range = stored(member)?;
-                let key = member.name[data.len()..].as_bytes().into();
+                let key = member.name.as_bytes()[data.len()..].into();
                 if storages.ranges.insert(key, range).is_some() {
                     return Err(Error::new(format!("two members are named '{}'", shorten(&member.name))));
                 }

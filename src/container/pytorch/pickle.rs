@@ -219,10 +219,10 @@ impl<'a> Machine<'a> {
                 let values = self.pop_to_mark()?;
                 self.set(&values)?;
             }
-            0x8f => self.set_of(Vec::new())?,
+            0x8f => self.set_of(&[])?,
             0x91 => {
                 let values = self.pop_to_mark()?;
-                self.set_of(values)?;
+                self.set_of(&values)?;
             }
             // Memo
             b'p' | b'q' | b'r' | 0x94 => {
@@ -304,7 +304,7 @@ impl<'a> Machine<'a> {
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
-        Ok(*self.bytes(N as u64)?.as_array().expect("as many were read"))
+        Ok(*self.bytes(N as u64)?.first_chunk().expect("as many were read"))
     }
 
     fn skip(&mut self, len: u64) -> Result<()> {
@@ -479,10 +479,10 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    fn set_of(&mut self, values: Vec<PickleValue>) -> Result<()> {
+    fn set_of(&mut self, values: &[PickleValue]) -> Result<()> {
         let object = self.values.add_object(PickleValue::None)?;
         self.push(object)?;
-        self.append(&values)
+        self.append(values)
     }
 
     fn call_with(&mut self, function: PickleValue, arguments: &[PickleValue]) -> Result<()> {
