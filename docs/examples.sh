@@ -15,7 +15,8 @@ cp -R "$fixtures/checkpoints/llama-fp8" tiny-fp8
 cp "$fixtures/gguf/tiny.gguf" tiny.gguf
 cp "$fixtures/pytorch/state_dict.zip.pt" model.pt
 cp "$fixtures/pytorch/training.zip.pt" training.pt
-cp "$fixtures/pytorch/hostile/os_system.pt" suspicious.pt
+cp "$fixtures/bad/pytorch/os_system.pt" suspicious.pt
+cp -R "$fixtures/pytorch/tiny-bin" tiny-bin
 cp -R "$fixtures/gguf/tiny-llama" tiny-llama
 mkdir -p weights/more
 for name in "first layer" head more/bias; do

@@ -109,6 +109,8 @@ impl Bench {
         let script = format!("ulimit -v {} && ulimit -t 60 && exec \"$0\" \"$@\"", mebibytes << 10);
         let mut command = Command::new("sh");
         command.args(["-c", &script]).arg(assert_cmd::cargo::cargo_bin!("tcast")).args(line.split_whitespace());
+        // The C library reserves 64 MiB for each thread that allocates.
+        command.env("MALLOC_ARENA_MAX", "1");
         let done = command.arg("-j1").current_dir(self.folder.path()).output().expect("a shell");
         Outcome::of(&done)
     }
