@@ -29,7 +29,9 @@ pub use input::{Contents, Input, open, probe};
 pub(crate) use input::{is_deflated, probe_with};
 pub(crate) use json::{as_json, members};
 pub(crate) use npz::deflate;
-pub(crate) use pytorch::{PickleFacts, RootInfo};
+pub(crate) use pytorch::PickleFacts;
+#[cfg(feature = "cli")]
+pub(crate) use pytorch::RootInfo;
 pub use reader::Reader;
 pub(crate) use reader::unpack;
 #[doc(hidden)] // for fuzzing

@@ -14,6 +14,7 @@ const MOST_NAMES: usize = 10_000;
 
 /// Facts about a checkpoint of PyTorch.
 #[derive(Debug, Default)]
+#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words it"))]
 pub(crate) struct PickleFacts {
     /// `zip` or `legacy`.
     pub(crate) form: &'static str,
@@ -33,6 +34,7 @@ pub(crate) struct PickleFacts {
 
 /// An entry of the root, and its tensors.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words it"))]
 pub(crate) struct RootInfo {
     pub(crate) key: String,
     /// Number of tensors, with the ones that cannot be read.
