@@ -1,7 +1,6 @@
 //! One call that lists the tensors of a file or of a folder of shards.
 
-use crate::container::ReadOptions;
-use crate::container::checkpoint;
+use crate::container::{ReadOptions, checkpoint};
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::read::{LogicalCheckpoint, Membership, ModelTensor};

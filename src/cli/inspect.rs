@@ -85,7 +85,7 @@ pub struct InspectArgs {
     pub quiet: bool,
 }
 
-/// What `--fail-on` forbids in an input.
+/// A condition that `--fail-on` forbids in an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum InspectCondition {
     /// Names of code that is not known to be harmless

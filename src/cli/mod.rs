@@ -21,6 +21,7 @@ pub use shards::ShardArgs;
 
 use crate::container::known_formats;
 use crate::dtype::Dtype;
+use crate::options::{ROOT, ROOT_NOTE};
 use crate::select::{Pattern, Selection};
 use crate::text::TEMPORARY_FOLDER;
 use clap::builder::{BoolishValueParser, TypedValueParser};
@@ -243,10 +244,8 @@ pub struct ViewArgs {
     #[arg(long, hide_short_help = true)]
     pub allow_unmatched: bool,
 
-    /// PyTorch checkpoints: only the tensors under these keys, joined by dots; . for all tensors
-    ///
-    /// Without it, tcast takes the tensors of the only dict under a usual key: state_dict, model, params, ...
-    #[arg(long, value_name = "KEY", hide_short_help = true)]
+    /// The root of PyTorch checkpoints.
+    #[arg(long, value_name = "KEY", help = ROOT, long_help = ROOT_NOTE, hide_short_help = true)]
     pub root: Option<String>,
 
     /// Print JSON

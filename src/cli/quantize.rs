@@ -33,7 +33,7 @@ pub struct QuantizeArgs {
         required_unless_present = "finish",
         value_name = "MODEL",
         help = "A .safetensors, .gguf, .pt or .onnx file, or a folder of shards",
-        long_help = "A .safetensors file, or a folder of shards with or without an index, of float32, bfloat16 or \
+        long_help = "A .safetensors file or a checkpoint of PyTorch, or a folder of shards with or without an index, of float32, bfloat16 or \
                      float16 weights, with a config.json that describes the model. Or a GGUF model (.gguf), or an ONNX model \
                      (.onnx)."
     )]

@@ -7,8 +7,7 @@
 use super::foreign::{self, Ours};
 use super::{dequantize, quantize};
 use crate::cli::{self, Cli, Command as Subcommand};
-use crate::container::ReadOptions;
-use crate::container::{by_extension, checkpoint};
+use crate::container::{ReadOptions, by_extension, checkpoint};
 use crate::dtype::Dtype;
 use crate::quant::Scheme;
 use clap::error::{ContextKind, ContextValue, ErrorKind};

@@ -36,7 +36,8 @@ use messages::{print_error, print_failure, warn};
 use observer::Console;
 use remedies::Trouble;
 
-use crate::cli::{Cli, Command, FileArgs, ReportArgs};
+use crate::cli::{Cli, Command, FileArgs, ReportArgs, ViewArgs};
+use crate::container::ReadOptions;
 use crate::container::checkpoint::Checkpoint;
 use crate::error::Error;
 use crate::io::output::is_standard_output;
@@ -166,6 +167,11 @@ fn say_which(source: &Checkpoint) -> Error {
 /// Returns the number of threads: as requested, or the number of cores.
 fn threads(asked: Option<u16>) -> usize {
     asked.map_or_else(cores, Into::into)
+}
+
+/// Returns how `inspect` and `diff` read their inputs.
+fn read_options(view: &ViewArgs) -> ReadOptions<'_> {
+    ReadOptions { threads: threads(view.threads), root: view.root.as_deref() }
 }
 
 fn no_effect(option: &str, why: impl Display) -> Error {

@@ -54,9 +54,7 @@ impl Observer for Console {
 
 /// Says which tensors of a checkpoint of PyTorch are read, if the file contains others too, and warns of code.
 fn say_what_is_read(path: &Path, facts: &PickleFacts) {
-    if !facts.suspicious.is_empty() {
-        warn_of_code(path, facts);
-    }
+    warn_of_code(path, facts);
     let path = path_text(path);
     let names = |roots: &[&RootInfo]| first_few(roots.iter().map(|root| &root.key), 5);
     match &facts.chosen {
@@ -79,8 +77,11 @@ fn say_what_is_read(path: &Path, facts: &PickleFacts) {
     }
 }
 
-/// Warns of names of code that may do harm.
+/// Warns of names of code that may do harm, if the file has some.
 pub(super) fn warn_of_code(path: &Path, facts: &PickleFacts) {
+    if facts.suspicious.is_empty() {
+        return;
+    }
     let names = first_few(&facts.suspicious, 5);
     let path = path_text(path);
     warn(&format!("{path} names {names}: tcast runs no code, but programs that unpickle the file would call it"));

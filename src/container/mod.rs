@@ -75,7 +75,7 @@ pub static SHARDS: &dyn Container = &safetensors::Safetensors;
 /// The format of models in blocks.
 pub(crate) static GGUF: &dyn Container = &gguf::Gguf;
 
-/// How files are read.
+/// Options of reading a file.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadOptions<'a> {
     /// Maximum number of threads for headers that take long.

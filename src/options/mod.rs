@@ -21,6 +21,8 @@ use crate::operator::promote::PromoteAttributes;
 use crate::quant::Arithmetic;
 use crate::select::{Rule, Selection};
 use serde::Serialize;
+#[cfg(feature = "cli")]
+pub(crate) use shared::{ROOT, ROOT_NOTE};
 use shared::{condition_names, texts};
 
 /// Options of `cast`: converts values by the rules of ONNX Cast.
@@ -214,11 +216,9 @@ pub struct PromoteOptions {
     #[cfg_attr(feature = "cli", arg(skip))]
     pub to: Option<Dtype>,
 
-    /// PyTorch checkpoints: only the tensors under these keys, joined by dots; . for all tensors
-    ///
-    /// Without it, tcast takes the tensors of the only dict under a usual key: state_dict, model, params, ...
+    /// The root of PyTorch checkpoints: see [`ReadOptions`](crate::container::ReadOptions).
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "cli", arg(long, value_name = "KEY", hide_short_help = true))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "KEY", help = ROOT, long_help = ROOT_NOTE, hide_short_help = true))]
     pub root: Option<String>,
 
     /// Tensor to use, where a file has several; repeatable

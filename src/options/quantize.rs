@@ -68,8 +68,8 @@ pub struct QuantizeOptions {
     /// Find the codes and scales of decoded weights
     ///
     /// A weight gets those that it was decoded from if they decode to the same bits; other weights are quantized as
-    /// usual. tcast reads each recovered weight once more. The report lists them. For GGUF
-    /// outputs, it finds all blocks of q8_0, q4_0, q5_0, iq4_nl, tq1_0, tq2_0, mxfp4 and nvfp4, and some of other types.
+    /// usual. tcast reads each recovered weight once more. The report lists them. For GGUF outputs, it finds all blocks of
+    /// q8_0, q4_0, q5_0, iq4_nl, tq1_0, tq2_0, mxfp4 and nvfp4, and some of other types.
     #[cfg_attr(feature = "cli", arg(long, requires = "scheme"))]
     #[allow(clippy::doc_markdown, reason = "the help shows the text as it is")]
     pub recover: bool,

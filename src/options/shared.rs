@@ -68,6 +68,16 @@ impl TensorOptions {
     }
 }
 
+/// Help of `--root`.
+#[cfg(feature = "cli")]
+pub(crate) const ROOT: &str =
+    "PyTorch checkpoints: only the tensors under these keys, joined by dots; . for all tensors";
+#[cfg(feature = "cli")]
+pub(crate) const ROOT_NOTE: &str =
+    "PyTorch checkpoints: only the tensors under these keys, joined by dots; . for all tensors
+
+Without it, tcast takes the tensors of the only dict under a usual key: state_dict, model, params, ...";
+
 /// Names of the tensors of a GGUF model, and the root of a PyTorch checkpoint.
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = "GGUF models"))]
@@ -85,11 +95,9 @@ pub struct NamingOptions {
     #[cfg_attr(feature = "cli", arg(long, value_name = "FOLDER", hide_short_help = true))]
     pub config: Option<PathBuf>,
 
-    /// PyTorch checkpoints: only the tensors under these keys, joined by dots; . for all tensors
-    ///
-    /// Without it, tcast takes the tensors of the only dict under a usual key: state_dict, model, params, ...
+    /// The root of a PyTorch checkpoint: see [`ReadOptions`].
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "cli", arg(long, value_name = "KEY", help_heading = "Which tensors", hide_short_help = true))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "KEY", help = ROOT, long_help = ROOT_NOTE, help_heading = "Which tensors", hide_short_help = true))]
     pub root: Option<String>,
 }
 

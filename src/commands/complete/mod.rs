@@ -12,8 +12,7 @@ mod line;
 
 use super::messages::print_message;
 use crate::cli::Cli;
-use crate::container::ReadOptions;
-use crate::container::{by_extension, checkpoint};
+use crate::container::{ReadOptions, by_extension, checkpoint};
 use crate::dtype::Dtype;
 use crate::operator::{bitcast, cast, promote};
 use crate::quant::SCHEMES;

@@ -1,9 +1,8 @@
 //! `tcast diff --report`: checks that files still contain the tensors of a report.
 
 use super::super::messages::{print, print_json};
-use super::super::threads;
+use super::super::{read_options, threads};
 use crate::cli::DiffArgs;
-use crate::container::ReadOptions;
 use crate::container::Tensor;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::error::{Error, Result};
@@ -42,10 +41,7 @@ type CheckedTensor = (String, Option<String>);
 
 pub(super) fn check(report: &Path, args: &DiffArgs) -> Result<bool> {
     let recorded = read(report).map_err(|error| error.in_file(report))?;
-    let source = checkpoint::open(
-        &args.a,
-        &ReadOptions { threads: threads(args.view.threads), root: args.view.root.as_deref() },
-    )?;
+    let source = checkpoint::open(&args.a, &read_options(&args.view))?;
     let lines = compare(&recorded, &source, args)?;
     source.check_unchanged()?;
     let wrong: Vec<(&String, &String)> =

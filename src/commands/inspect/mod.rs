@@ -5,9 +5,8 @@ mod row;
 mod text;
 
 use super::messages::{print, print_error, print_json, warn};
-use super::{check_matched, missing_among, threads};
+use super::{check_matched, missing_among, read_options, threads};
 use crate::cli::InspectArgs;
-use crate::container::ReadOptions;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::error::{Error, Result};
 use crate::job;
@@ -28,10 +27,8 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
     if is_several {
         job::raise_file_limit();
     }
-    let probe = |input: &PathBuf| {
-        let options = ReadOptions { threads: threads(args.view.threads), root: args.view.root.as_deref() };
-        checkpoint::probe(input, &options).and_then(|found| found.with_root(args.view.root.as_deref()))
-    };
+    let options = read_options(&args.view);
+    let probe = |input: &PathBuf| checkpoint::probe(input, &options).and_then(|found| found.with_root(options.root));
     let folders: Vec<Result<Checkpoint>> = args.inputs.iter().map(probe).collect();
     let models: Vec<Option<LogicalCheckpoint>> =
         folders.iter().map(|folder| folder.as_ref().ok().map(LogicalCheckpoint::probe_parts)).collect();
@@ -72,13 +69,13 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
         Inspected::Failed(_) => None,
     });
     let stats: Vec<Option<Error>> = stats.collect();
-    let code = folders.iter().flatten().find_map(|folder| pickle::check_code(folder).err());
     drop(models);
+    let code = folders.iter().flatten().filter(|_| !args.fail_on.is_empty());
+    let code = code.map(pickle::check_code).find_map(Result::err);
     let failures = folders.into_iter().zip(stats).filter_map(|(folder, stats)| match folder {
         Ok(folder) => unread(folder).or(stats),
         Err(error) => Some(error),
     });
-    let code = (!args.fail_on.is_empty()).then_some(code).flatten();
     let mut failures: Vec<Error> = failures.chain(code).collect();
     match (failures.len(), is_several) {
         (0, _) => Ok(()),
@@ -111,7 +108,7 @@ fn check(args: &InspectArgs, selection: &Selection, models: &[Option<LogicalChec
     let read = || models.iter().flatten();
     if !args.quiet {
         read().flat_map(|model| &model.source.disagreements).for_each(|disagreement| warn(&disagreement.text));
-        read().for_each(|model| pickle::warn_of_code(model.source));
+        read().for_each(|model| pickle::warn_of_all_code(model.source));
     }
     // A tensor may be in a file that could not be read.
     if models.iter().all(Option::is_some) {

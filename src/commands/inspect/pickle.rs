@@ -1,6 +1,6 @@
 //! Checkpoints of PyTorch in the output of `tcast inspect`: the entries of the root, and the names of code.
 
-use crate::commands::observer::warn_of_code as warn_of_code_in;
+use crate::commands::observer::warn_of_code;
 use crate::container::checkpoint::Checkpoint;
 use crate::container::{Input, PickleFacts};
 use crate::error::{Error, Kind, Result};
@@ -47,20 +47,18 @@ pub(super) fn add_json(file: &mut Value, facts: &PickleFacts) {
 
 /// Returns the names of code in all files, with the number of times, and those that may do harm.
 pub(super) fn globals(source: &Checkpoint) -> Option<(Value, Value)> {
+    facts(source).next()?;
     let mut globals: BTreeMap<&str, u64> = BTreeMap::new();
     for (name, count) in facts(source).flat_map(|(_, facts)| &facts.globals) {
         *globals.entry(name).or_default() += count;
     }
-    facts(source).next()?;
     let suspicious: Vec<&String> = facts(source).flat_map(|(_, facts)| &facts.suspicious).collect();
     Some((json!(globals), json!(suspicious)))
 }
 
-/// Warns of names of code that may do harm.
-pub(super) fn warn_of_code(source: &Checkpoint) {
-    for (input, facts) in facts(source).filter(|(_, facts)| !facts.suspicious.is_empty()) {
-        warn_of_code_in(input.path(), facts);
-    }
+/// Warns of names of code that may do harm, in all files.
+pub(super) fn warn_of_all_code(source: &Checkpoint) {
+    facts(source).for_each(|(input, facts)| warn_of_code(input.path(), facts));
 }
 
 /// Refuses code that may do harm.

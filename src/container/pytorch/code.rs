@@ -1,4 +1,4 @@
-//! What a checkpoint of PyTorch contains besides tensors: the entries of its root, and the names of code.
+//! Facts about a checkpoint of PyTorch besides its tensors: the entries of its root, and the names of code.
 
 use super::meaning::is_harmless;
 use super::tree::RootEntry;
@@ -28,7 +28,7 @@ pub(crate) struct PickleFacts {
     pub(crate) is_requested: bool,
     /// Names of classes and functions, and how often the pickle names each.
     pub(crate) globals: BTreeMap<String, u64>,
-    /// Those of them that may do harm to other programs that load the file.
+    /// Names in `globals` that may do harm to other programs that load the file.
     pub(crate) suspicious: Vec<String>,
 }
 

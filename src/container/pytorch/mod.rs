@@ -100,7 +100,7 @@ fn is_old(bytes: &[u8]) -> bool {
 struct TorchFile<'a> {
     form: &'static str,
     pickle: Pickle<'a>,
-    /// What all its pickles name.
+    /// Facts about the code that all its pickles name.
     facts: PickleFacts,
     storages: StorageTable,
 }
@@ -115,7 +115,7 @@ impl<'a> TorchFile<'a> {
             _ => return Err(Error::new(format!("malformed checkpoint of PyTorch: it has several {PICKLE}"))),
         };
         let folder = found.name.strip_suffix(PICKLE).unwrap_or_default();
-        let inside = |name: &'_ str| format!("{folder}{name}");
+        let inside = |name: &str| format!("{folder}{name}");
         let code = inside("code/");
         if members.iter().any(|member| member.name == inside("constants.pkl") || member.name.starts_with(&code)) {
             let error = Error::new("is a TorchScript archive, a program with its weights, which tcast does not read");
@@ -132,14 +132,12 @@ impl<'a> TorchFile<'a> {
                 },
             )
         };
+        let pickle = stored(found)?;
         let mut storages = StorageTable::default();
-        let mut pickle = 0..0;
         let data = inside("data/");
         let mut order = None;
         for member in &members {
-            if is_pickle(member.name.as_bytes()) {
-                pickle = stored(member)?;
-            } else if member.name.starts_with(&data) {
+            if member.name.starts_with(&data) {
                 let range = stored(member)?;
                 let key = member.name.as_bytes()[data.len()..].into();
                 if storages.ranges.insert(key, range).is_some() {

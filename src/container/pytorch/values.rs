@@ -81,7 +81,7 @@ pub(super) struct TensorCall {
 pub(super) struct Object {
     pub(super) arguments: PickleValue,
     pub(super) state: PickleValue,
-    /// What it holds as a dict and as a list.
+    /// A dict of its entries, and a list of its elements, if it has some.
     pub(super) entries: PickleValue,
     pub(super) elements: PickleValue,
 }

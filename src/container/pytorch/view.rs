@@ -2,11 +2,10 @@
 
 use super::super::gather::Gathered;
 use super::super::reader::read_ahead;
-use super::super::{Data, Elements, Form, Stream, Streamed, Tensor};
+use super::super::{Data, Elements, Form, Stream, Streamed, Tensor, element_count};
 use super::meaning::CallMeaning;
 use super::types::TorchType;
 use super::values::{PickleValue, PickleValues, StorageUse, TensorCall};
-use crate::container::element_count;
 use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;

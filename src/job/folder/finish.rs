@@ -1,7 +1,6 @@
 //! Completes a folder into which several runs have written their parts.
 
-use crate::container::ReadOptions;
-use crate::container::checkpoint;
+use crate::container::{ReadOptions, checkpoint};
 use crate::error::{Kind, Result};
 use crate::job::outcome::FileReport;
 use crate::options::RecordedOptions;

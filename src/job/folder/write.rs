@@ -1,9 +1,8 @@
 //! Writes a folder of shards, or compares it with the existing one.
 
 use super::FolderOutput;
-use crate::container::ReadOptions;
-use crate::container::Tensor;
 use crate::container::checkpoint::{self, Checkpoint};
+use crate::container::{ReadOptions, Tensor};
 use crate::engine::{self, RunOptions};
 use crate::error::{Error, Kind, OutputRole, Result};
 use crate::io::map::MappedFile;

@@ -12,9 +12,8 @@ mod texts;
 
 pub use report::{Comparison, DiffFigures, DiffReport, DiffStatus, FirstDifference, TensorDiff};
 
-use crate::container::ReadOptions;
 use crate::container::checkpoint::{self, Checkpoint, Naming};
-use crate::container::{Elements, Form};
+use crate::container::{Elements, Form, ReadOptions};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::plan;

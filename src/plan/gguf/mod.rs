@@ -1,8 +1,8 @@
 //! Plans a GGUF file: which tensors it has, their types, and its keys.
 //!
 //! `model` finds the tensors of the new file in a GGUF, in a language model of Hugging Face or in a diffusion model;
-//! `keys` makes its keys, `importance` reads importance matrices, and `recover` finds the blocks of decoded weights. The types follow the rules of llama.cpp and
-//! `ComfyUI-GGUF` ([`crate::quant::gguf`]), unless options name others.
+//! `keys` makes its keys, `importance` reads importance matrices, and `recover` finds the blocks of decoded weights. The
+//! types follow the rules of llama.cpp and `ComfyUI-GGUF` ([`crate::quant::gguf`]), unless options name others.
 
 mod importance;
 mod keys;
