@@ -95,11 +95,12 @@ pub struct DiffArgs {
     #[arg(long, value_name = "R", allow_negative_numbers = true)]
     pub rtol: Option<ToleranceArg>,
 
-    /// GGUF models: the names of tensors, as in the file or as on Hugging Face
+    /// GGUF and MLX models: the names of tensors, as in the file or as on Hugging Face
     ///
-    /// With huggingface, a GGUF model can be compared with the model that it was made from.
-    #[arg(long, value_enum, default_value_t, hide_short_help = true)]
-    pub names: Naming,
+    /// With huggingface, a GGUF model can be compared with the model that it was made from. The experts of MLX are
+    /// compared one by one, unless the names are those of the file.
+    #[arg(long, value_enum, hide_short_help = true)]
+    pub names: Option<Naming>,
 
     /// Read opaque bytes (V1, u1, U8) as this type
     ///

@@ -82,13 +82,13 @@ Without it, tcast takes the tensors of the only dict under a usual key: state_di
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = "GGUF models"))]
 pub struct NamingOptions {
-    /// GGUF models: the names of tensors, as in the file or as on Hugging Face
+    /// GGUF and MLX models: the names of tensors, as in the file or as on Hugging Face
     ///
-    /// Names of Hugging Face come with its shapes: experts are separate, and rows of attention are in its order. The
-    /// output is a checkpoint folder.
-    #[serde(skip_serializing_if = "is_default")]
-    #[cfg_attr(feature = "cli", arg(long, value_enum, default_value_t, hide_short_help = true))]
-    pub names: Naming,
+    /// Names of Hugging Face come with its shapes: experts are separate, and rows of attention are in its order. A GGUF
+    /// becomes a checkpoint folder. By default, a GGUF keeps its names, and the experts of MLX are separate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_enum, hide_short_help = true))]
+    pub names: Option<Naming>,
 
     /// GGUF models: the folder of the original model, for config.json, the tokenizer and other files of the output
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "path_as_text")]
@@ -142,10 +142,6 @@ impl GgufOptions {
 #[allow(clippy::ref_option, reason = "serde passes the field")]
 pub(super) fn path_as_text<S: Serializer>(path: &Option<PathBuf>, serializer: S) -> Result<S::Ok, S::Error> {
     path.as_ref().map(|path| path.to_string_lossy()).serialize(serializer)
-}
-
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
 }
 
 /// Options for ONNX models.

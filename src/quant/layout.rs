@@ -19,6 +19,8 @@ pub enum Role {
     GlobalScale,
     /// The code that represents 0, for each group.
     ZeroPoint,
+    /// The number added to the products of each group (MLX).
+    Offset,
     /// The group of each column: activation order.
     GroupIndex,
     /// The values of the 16 codes of bitsandbytes.
@@ -44,6 +46,7 @@ impl Role {
             Self::Scale => "scales",
             Self::GlobalScale => "global scale",
             Self::ZeroPoint => "zero points",
+            Self::Offset => "offsets",
             Self::GroupIndex => "group index",
             Self::CodeMap => "map of codes",
             Self::NestedScale => "scales of the scales",
@@ -212,6 +215,8 @@ pub enum Combination {
     Multiplier,
     /// The scale is divided by it.
     Divisor,
+    /// The scale is multiplied by the global scale / 2688, if there is one (MLX). 2688 is the largest NVFP4 value, 6 * 448.
+    OverLargest,
     /// There is no global scale; values are divided by 127 at the end (bitsandbytes' int8, whose scale is the largest
     /// value).
     Over127,
@@ -220,7 +225,7 @@ pub enum Combination {
 impl Combination {
     /// True if there is a global scale.
     pub fn is_global(self) -> bool {
-        matches!(self, Self::Multiplier | Self::Divisor)
+        matches!(self, Self::Multiplier | Self::Divisor | Self::OverLargest)
     }
 }
 
@@ -237,6 +242,9 @@ pub enum Zeros {
     PackedTransposed,
     /// Packed like codes of [`Packing::AwqWords`]: [groups, rows / 8].
     Awq,
+    /// Not zero points but [`Role::Offset`]: as many as scales, in their dtype. The library rounds the product to this
+    /// dtype before it adds the offset, and the sum (MLX).
+    Offset,
     /// As many as scales, in one stream of the codes' dtype, if the part exists; otherwise 0 (ONNX).
     Stream,
 }

@@ -27,6 +27,7 @@ pub enum QuantMethod {
     Onnx,
     /// llama.cpp, in GGUF files.
     Gguf,
+    Mlx,
 }
 
 /// A method whose weights tcast does not decode, and the names and tensors that identify it.
@@ -52,21 +53,18 @@ const fn undecoded(
     UndecodedMethod { name, methods, what, codes }
 }
 
-/// Method name for configs that only MLX writes; they do not name their method.
-pub(super) const MLX: &str = "mlx";
-
 const WORDS: &[Dtype] = &[Int16, Uint16, Int32, Uint32];
 const BYTES: &[Dtype] = &[Int8, Uint8, Uint4, Int4, Float8E4M3FN, Float8E5M2];
 const ANY: &[Dtype] = &[Int8, Uint8, Int16, Uint16, Int32, Uint32, Int64];
 
-const OF_MLX: &str = "groups packed in words; let mlx_lm.convert dequantize them";
+const OF_METAL: &str = "groups packed in words for the kernels of Apple's GPUs";
 const OF_TORCHAO: &str = "tensor subclasses of torchao; let torchao dequantize them";
 const OF_GGUF: &str = "blocks of llama.cpp in safetensors; convert the .gguf file with llama.cpp's own tools";
 const OF_NVFP4: &str = "made while a model is loaded; such checkpoints hold values";
 
 /// The methods that tcast does not decode. The names come from the source code of each library.
 static UNDECODED: &[UndecodedMethod] = &[
-    undecoded("MLX", &[MLX, "metal"], OF_MLX, &[(".weight", &[Uint32], ".scales")]),
+    undecoded("Metal of transformers", &["metal"], OF_METAL, &[(".weight", &[Uint32], ".qbiases")]),
     undecoded("torchao", &["torchao"], OF_TORCHAO, &[("._weight_qdata", BYTES, "._weight_scale")]),
     undecoded("EXL2", &["exl2"], "mixed widths of ExLlamaV2", &[(".q_weight", WORDS, ".q_scale")]),
     undecoded(

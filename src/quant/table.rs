@@ -7,7 +7,8 @@
 //!
 //! The rules follow compressed-tensors 0.20.0, transformers 5.23.0, nvidia-modelopt 0.47.0 and comfy-kitchen 0.2.40,
 //! and were compared with these libraries byte for byte. The rules of `ComfyUI`'s int8, optimum-quanto 0.2.7,
-//! `AutoGPTQ`, `AutoAWQ` and bitsandbytes come from their source code.
+//! `AutoGPTQ`, `AutoAWQ` and bitsandbytes come from their source code. The rules of MLX 0.32.4 are those of its CPU
+//! backend, and were compared with it byte for byte.
 
 use super::layout::{
     CodeStorage, CodeValues, Combination, Exponents, Group, GroupKind, Groups, Layout, Packing, Precision, Role,
@@ -17,7 +18,7 @@ use super::method::QuantMethod;
 use super::rules::{Encoding, ScaleRule, ScaleShape, SignRule, Ties};
 use crate::dtype::Dtype::{
     self, Bfloat16, Float4E2M1, Float6E2M3, Float8E4M3FN, Float8E4M3FNUZ, Float8E5M2, Float8E5M2FNUZ, Float8E8M0,
-    Float16, Float32, Int2, Int4, Int8, Int16, Int32, Uint2, Uint4, Uint8, Uint16,
+    Float16, Float32, Int2, Int4, Int8, Int16, Int32, Uint2, Uint4, Uint8, Uint16, Uint32,
 };
 
 pub fn find(name: &str) -> Option<&'static Layout> {
@@ -117,6 +118,23 @@ const PLAIN: Layout = Layout { names: &[COMPRESSED_TENSORS], ..PACKED };
 const OF_MODELOPT: Layout = Layout { method: QuantMethod::ModelOpt, names: &[MODELOPT], ..BASE };
 
 const OF_COMFY: Layout = Layout { method: QuantMethod::ComfyUi, names: &[COMFY], ..BASE };
+
+const MLX: &[(Role, &str)] = &[
+    (Role::Codes, ".weight"),
+    (Role::Scale, ".scales"),
+    (Role::Offset, ".biases"), // not the bias of the layer, which is `.bias`
+    (Role::GlobalScale, ".global_scale"),
+];
+
+/// A layout of MLX for floats, whose rows are streams of bits in words.
+const MLX_FLOATS: Layout = Layout {
+    method: QuantMethod::Mlx,
+    names: &[MLX],
+    codes: CodeStorage { packing: Packing::Rows(4), dtypes: &[Uint32], ..NIBBLES },
+    groups: Groups::Fixed(Group::Neighbours(32)),
+    scale_dtypes: &[Uint8],
+    ..BASE
+};
 
 /// transformers `integrations/mxfp4.py`, `convert_moe_packed_tensors`
 const GPT_OSS: Layout = Layout {
@@ -500,5 +518,35 @@ pub static LAYOUTS: &[Layout] = &[
         groups: Groups::Any(&[GroupKind::Tensor, GroupKind::Channel]),
         product_precision: Precision::Scale,
         ..BASE
+    },
+    // MLX `mlx/ops.cpp`, `affine_dequantize` and `fp_dequantize`, as computed on CPUs.
+    Layout {
+        name: "mlx-affine",
+        library: "MLX, mode affine",
+        formats: &["affine"],
+        needs_config: true,
+        codes: CodeStorage { values: CodeValues::Unsigned, ..MLX_FLOATS.codes },
+        groups: Groups::Any(&[GroupKind::Neighbours]),
+        scale_dtypes: FLOATS,
+        zeros: Zeros::Offset,
+        product_precision: Precision::Scale,
+        ..MLX_FLOATS
+    },
+    Layout { name: "mlx-mxfp4", library: "MLX, mode mxfp4", formats: &["mxfp4"], ..MLX_FLOATS },
+    Layout {
+        name: "mlx-mxfp8",
+        library: "MLX, mode mxfp8",
+        formats: &["mxfp8"],
+        codes: CodeStorage { values: CodeValues::Float(Float8E4M3FN), ..MLX_FLOATS.codes },
+        ..MLX_FLOATS
+    },
+    Layout {
+        name: "mlx-nvfp4",
+        library: "MLX, mode nvfp4",
+        formats: &["nvfp4"],
+        groups: Groups::Fixed(Group::Neighbours(16)),
+        scale_dtypes: &[Uint8, Float8E4M3FN], // bytes of E4M3
+        global: Combination::OverLargest,
+        ..MLX_FLOATS
     },
 ];

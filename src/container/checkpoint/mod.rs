@@ -5,6 +5,7 @@
 //! Hugging Face. Without an index, every file of the folder in the format of shards is a shard.
 
 mod disagreements;
+mod experts;
 mod index;
 mod missing;
 mod names;
@@ -12,6 +13,7 @@ mod naming;
 mod side_files;
 
 pub use disagreements::Disagreement;
+pub(crate) use experts::stack_of;
 pub use index::{INDEX, Index, as_safetensors, index_in_place_of, index_text, shard_names, weight_map};
 pub(crate) use names::has_written_shards;
 pub use names::{description, is_index, is_plain, is_shard_name, is_written_shard};

@@ -44,15 +44,16 @@ impl Checkpoint {
         Ok(self)
     }
 
-    /// Gives the tensors of a GGUF model the names and shapes of Hugging Face, if these are requested; tensors of other
-    /// formats have them already. `base` is the folder of the original model.
+    /// Gives the tensors of a model these names. Without a request, the tensors of a GGUF keep their names, and the stacks
+    /// of experts of MLX are divided, because all other tensors of MLX have the names of Hugging Face already. `base` is
+    /// the folder of the original model.
     ///
     /// # Errors
     /// When the architecture is not known, a tensor has no such name or is missing, or the folder cannot be read.
-    pub(crate) fn named(mut self, names: Naming, base: Option<&Path>) -> Result<Self> {
+    pub(crate) fn named(mut self, names: Option<Naming>, base: Option<&Path>) -> Result<Self> {
         let is_gguf = self.is_gguf();
         if let Some(base) = base {
-            if !is_gguf || names == Naming::File {
+            if !is_gguf || names != Some(Naming::HuggingFace) {
                 let message = "only a GGUF model with the names of Hugging Face takes the config of another folder";
                 return Err(Error::usage(message).in_file(&self.path).without("config"));
             }
@@ -61,8 +62,11 @@ impl Checkpoint {
             }
             self.base = Some(base.to_owned());
         }
-        if is_gguf && names == Naming::HuggingFace {
-            self.naming = names;
+        if !is_gguf && names != Some(Naming::File) {
+            self.divide_stacks()?;
+        }
+        if is_gguf && names == Some(Naming::HuggingFace) {
+            self.naming = Naming::HuggingFace;
             self.use_names_of_hugging_face()?;
         }
         Ok(self)
@@ -131,7 +135,7 @@ fn matrix_of(tensor: &Tensor, matrix: Option<(u64, u64)>) -> Tensor {
 }
 
 /// Returns the `model_type` of a config.
-fn model_type(config: &str) -> Option<String> {
+pub(super) fn model_type(config: &str) -> Option<String> {
     let json = as_json(config);
     let text = members(&json)?.get("model_type")?.get().to_owned();
     serde_json::from_str(&text).ok()

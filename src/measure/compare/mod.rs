@@ -35,8 +35,8 @@ pub struct DiffOptions<'a> {
     pub selection: Selection,
     /// Type of elements whose type the file does not name.
     pub from: Option<Dtype>,
-    /// Names of the tensors of GGUF models.
-    pub names: Naming,
+    /// Names of the tensors of GGUF and MLX models.
+    pub names: Option<Naming>,
     /// Keys that lead to the tensors of PyTorch checkpoints: see [`ReadOptions`].
     pub root: Option<String>,
     /// Maximum absolute difference of values. With this or `rtol`, only values count, not bits and types.
@@ -52,7 +52,7 @@ pub struct DiffOptions<'a> {
 impl Default for DiffOptions<'_> {
     fn default() -> Self {
         let selection = Selection::default();
-        let (from, names, root, tolerance, rtol) = (None, Naming::default(), None, None, None);
+        let (from, names, root, tolerance, rtol) = (None, None, None, None, None);
         Self { selection, from, names, root, tolerance, rtol, threads: None, progress: &Silent }
     }
 }

@@ -3,11 +3,11 @@
 //! Engines differ in which block they read, so tcast refuses blocks that contradict each other.
 
 use super::object::{ConfigObject, parse};
-use super::{ConfigFormat, find};
+use super::{ConfigFormat, find, mlx};
 use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, descriptions};
 use crate::container::{as_json, members};
 use crate::error::{Error, Result};
-use crate::quant::method::{MLX, QuantMethod};
+use crate::quant::method::QuantMethod;
 use crate::quant::recognize::CheckpointInfo;
 use crate::text::shorten;
 use serde_json::{Map, Value};
@@ -29,7 +29,7 @@ const MOST: usize = 16 << 20;
 
 /// Keys with values that affect decoded bytes; synonymous keys are separated by spaces.
 const FACTS: &str = "quant_method, quant_algo, bits w_bit, group_size q_group_size, weight_block_size, \
-    checkpoint_format format, packing_format, scale_fmt, expert_dtype, sym, desc_act, zero_point, load_in_4bit, \
+    checkpoint_format format, packing_format, mode, scale_fmt, expert_dtype, sym, desc_act, zero_point, load_in_4bit, \
     load_in_8bit, config_groups, quantized_layers, dynamic, extra_config";
 
 impl ConfigBlock {
@@ -115,7 +115,7 @@ impl ConfigBlock {
             None if block.is_true("load_in_4bit")? || block.is_true("load_in_8bit")? => "bitsandbytes",
             None if block.has("zero_point") || block.has("w_bit") => "awq",
             None if self.file == QUANTIZE_CONFIG => "gptq",
-            None if block.has("group_size") && block.has("bits") && !block.has("desc_act") => MLX,
+            None if block.has("group_size") && block.has("bits") && !block.has("desc_act") => mlx::NAME,
             None => return Err(Error::new("its quantization_config does not name a quant_method")),
         }
         .to_owned())

@@ -90,7 +90,7 @@ pub fn config_of(config: &str, method: Option<&str>, modules: &Modules, target: 
             return Some(text.into());
         }
         let method = method.filter(|_| !modules.left.is_empty())?;
-        if !is_block(key) || text == "null" {
+        if key == "expert_dtype" || text == "null" {
             return Some(text.into());
         }
         let changed = excluding(text, method, modules, is_composite(config)).map_err(|error| failed = Some(error));

@@ -11,6 +11,7 @@ mod decoded;
 mod engine;
 mod integers;
 mod json;
+mod mlx;
 mod modelopt;
 mod modules;
 mod object;
@@ -33,6 +34,7 @@ use super::table::LAYOUTS;
 use crate::dtype::Dtype;
 use crate::error::Result;
 use block::ConfigBlock;
+use crate::container::checkpoint::stack_of;
 use modules::{MatchStyle, ModuleList};
 use object::ConfigObject;
 use regex::Regex;
@@ -68,6 +70,7 @@ static FORMATS: &[&ConfigFormat] = &[
     &integers::AWQ,
     &integers::AUTO_ROUND,
     &modelopt::FORMAT,
+    &mlx::FORMAT,
 ];
 
 /// Finds the format of the method with this name, given in lower case; `None` if tcast does not decode its weights.
@@ -185,7 +188,9 @@ impl CheckpointConfig {
     /// quantized; none if there is no config.
     pub(super) fn describe(&self, module: &str) -> (Option<(&str, &str)>, &[Rc<WeightDescription>]) {
         let outer = module.match_indices('.').rev().map(|(at, _)| &module[..at]);
-        let named = std::iter::once(module).chain(outer).find_map(|name| self.named.get_key_value(name));
+        let stack = stack_of(module);
+        let names = std::iter::once(module).chain(stack.as_deref()).chain(outer);
+        let named = names.into_iter().find_map(|name| self.named.get_key_value(name));
         let single = named.map(|(name, description)| (&**name, description)).or_else(|| {
             let (pattern, description) = self.patterned.iter().find(|(pattern, _)| pattern.is_match(module))?;
             Some((pattern.as_str(), description))

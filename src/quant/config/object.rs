@@ -27,6 +27,10 @@ impl<'a> ConfigObject<'a> {
         self.members.is_empty()
     }
 
+    pub(super) fn members(&self) -> impl Iterator<Item = (&'a String, &'a Value)> {
+        self.members.iter()
+    }
+
     pub(super) fn get(&self, key: &str) -> Option<&'a Value> {
         self.members.get(key)
     }

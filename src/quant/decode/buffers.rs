@@ -3,7 +3,7 @@
 use super::super::layout::{Combination, Zeros};
 use super::casts::run;
 use super::fused::{self, Products};
-use super::lanes::{self, Float32Lane};
+use super::lanes::{self, Float32Lane, LARGEST_NVFP4};
 use super::scales::GroupRange;
 use super::steps::{Arithmetic, Steps};
 use std::num::FpCategory;
@@ -36,6 +36,8 @@ pub(super) struct DecodeBuffers {
     /// The global scale of their matrix.
     pub(super) global: f32,
     pub(super) values: Vec<[u8; 4]>,
+    /// The offset of each value of a segment; empty if there are none.
+    pub(super) offsets: Vec<[u8; 4]>,
     pub(super) wide: Vec<[u8; 8]>,
     /// Stored scales, and intermediate roundings.
     pub(super) scratch: Vec<u8>,
@@ -53,6 +55,7 @@ impl DecodeBuffers {
             codes: vec![0; columns],
             scales: lane.clone(),
             values: lane.clone(),
+            offsets: vec![[0; 4]; if steps.zeros.order == Zeros::Offset { columns } else { 0 }],
             lane,
             groups: vec![[0; 4]; groups],
             zeros: vec![[0; 4]; if steps.zeros.order == Zeros::None { 0 } else { groups }],
@@ -116,7 +119,7 @@ impl DecodeBuffers {
 
 /// True if scales in use can differ from the stored scales.
 fn can_change(steps: &Steps) -> bool {
-    let is_combined = matches!(steps.layout.global, Combination::Multiplier | Combination::Divisor);
+    let is_combined = steps.geometry.global.is_some();
     steps.arithmetic == Arithmetic::Library && (is_combined || steps.scale_rounding.is_some())
 }
 
@@ -151,9 +154,10 @@ fn combine(steps: &Steps, scales: &mut Float32Lane, global: f32, scratch: &mut [
         rounding.round(&mut global, scratch);
     }
     let [global] = global.map(f32::from_le_bytes);
-    match steps.layout.global {
+    match steps.combination {
         Combination::Nothing | Combination::Over127 => return,
         Combination::Multiplier => lanes::multiply_all(scales, global),
+        Combination::OverLargest => lanes::multiply_all(scales, global / LARGEST_NVFP4),
         Combination::Divisor => {
             for scale in &mut *scales {
                 *scale = (f32::from_le_bytes(*scale) / global).to_le_bytes();

@@ -5,6 +5,7 @@ use super::super::recognize::{FoundWeight, StoredTensor};
 use super::buffers::{SEGMENT, global_scale};
 use super::geometry::DecodeGeometry;
 use super::linear::extend_signs;
+use super::lanes::LARGEST_NVFP4;
 use super::rows::widen;
 use super::scales::GroupRange;
 use super::{Decoder, Method};
@@ -22,6 +23,8 @@ pub enum CodeKind {
     Centered(u32),
     /// Unsigned integers of this many bits, from which the zero points are subtracted.
     Shifted(u32),
+    /// Unsigned integers of this many bits, to whose products offsets are added.
+    Offset(u32),
     /// Indices into a table of 16 values.
     Map,
     /// The codes of a block format.
@@ -33,7 +36,7 @@ impl fmt::Display for CodeKind {
         match self {
             Self::Dtype(dtype) => dtype.fmt(f),
             Self::Centered(bits) => write!(f, "int{bits}"),
-            Self::Shifted(bits) => write!(f, "uint{bits}"),
+            Self::Shifted(bits) | Self::Offset(bits) => write!(f, "uint{bits}"),
             Self::Map => f.write_str("map of 4 bits"),
             Self::Blocks(format) => f.write_str(format.name),
         }
@@ -107,6 +110,7 @@ impl Grid {
         let codes = match layout.codes.values {
             CodeValues::Stored => CodeKind::Dtype(geometry.codes.dtype),
             CodeValues::Float(dtype) | CodeValues::FloatWithoutNegativeZero(dtype) => CodeKind::Dtype(dtype),
+            CodeValues::Unsigned if layout.zeros == Zeros::Offset => CodeKind::Offset(geometry.bits),
             CodeValues::Unsigned if geometry.zero.is_none() => CodeKind::Centered(geometry.bits),
             CodeValues::Unsigned => CodeKind::Shifted(geometry.bits),
             CodeValues::Map => CodeKind::Map,
@@ -118,7 +122,7 @@ impl Grid {
             is_indexed: geometry.group_index.is_some(),
             scale: geometry.scale.dtype,
             global_scale: geometry.global.map(|slot| slot.dtype),
-            has_zero_points: geometry.zero.is_some(),
+            has_zero_points: geometry.zero.is_some() && layout.zeros != Zeros::Offset,
         }
     }
 }
@@ -218,12 +222,14 @@ impl Decoder {
         let width = geometry.columns as usize;
         let [mut scratch, mut codes] = [vec![0; 4], Vec::new()];
         let global = global_scale(steps, parts, matrix, &mut scratch);
-        let global = match steps.layout.global {
+        let global = match steps.combination {
             Combination::Multiplier => Some((global, false)),
+            Combination::OverLargest => Some((global / LARGEST_NVFP4, false)),
             Combination::Divisor => Some((global, true)),
             Combination::Nothing | Combination::Over127 => None,
         };
         let factor = f64::from(steps.scales.factor());
+        let has_offsets = steps.zeros.order == Zeros::Offset;
         let mut all = Vec::new();
         let [start, end] = [columns.start as usize, columns.end as usize];
         for column in (start / SEGMENT * SEGMENT..end).step_by(SEGMENT) {
@@ -265,9 +271,10 @@ impl Decoder {
                     code: bits_at(at - column),
                     code_bits: geometry.bits,
                     number: centre.map_or(number, |centre| number + centre),
-                    zero_point: zero_point.or(centre),
+                    zero_point: zero_point.filter(|_| !has_offsets).or(centre),
                     scale: f64::from(f32::from_le_bytes(scale[0])) * factor,
-                    offset: None,
+                    // Offsets are added.
+                    offset: zero_point.filter(|_| has_offsets).map(|offset| -f64::from(offset)),
                     global_scale: global,
                     value: value(at),
                 });

@@ -6,7 +6,7 @@
 
 use super::geometry::DecodeGeometry;
 use super::lanes::{Float32Lane, SmallFloat};
-use super::segment::{SegmentGroups, factors};
+use super::segment::{GroupFactors, SegmentGroups, factors};
 use super::tables::{LongResults, Results, ShortResults, upper_half};
 use crate::dtype::{Class, Dtype};
 use crate::kernel::Isa;
@@ -32,11 +32,13 @@ pub(super) enum Fused {
 pub(super) struct Products {
     pub(super) rounded: Dtype,
     pub(super) written: Dtype,
+    /// True if an offset is added to the rounded product, and the sum is rounded to the first type too.
+    pub(super) has_offsets: bool,
 }
 
 impl Products {
     /// Products that stay float32 for further steps.
-    pub(super) const PLAIN: Self = Self { rounded: Dtype::Float32, written: Dtype::Float32 };
+    pub(super) const PLAIN: Self = Self { rounded: Dtype::Float32, written: Dtype::Float32, has_offsets: false };
 }
 
 /// True if no product with these scales can become infinite or NaN in the narrowest intermediate type, or 0 although
@@ -44,8 +46,11 @@ impl Products {
 /// be able to compute them.
 #[inline(always)]
 pub(super) fn are_ordinary(scales: &Float32Lane, narrowest: Dtype, products: Products) -> bool {
-    let is_float16 = products.rounded == Dtype::Float16;
+    let is_float16 = products.rounded == Dtype::Float16 && !products.has_offsets;
     let (least, most) = match narrowest {
+        // A rounded product may be 0.
+        Dtype::Float16 if products.has_offsets => (0.0, 50.0),
+        _ if products.has_offsets => (0.0, 6e35),
         _ if is_float16 => (6.11e-5, 50.0), // no product is subnormal
         Dtype::Float16 => (3.1e-5, 50.0),
         _ => (1e-32, 6e35),
@@ -117,6 +122,11 @@ impl Fused {
                 }
             }
         }
+        // The sum with a product of an ordinary scale is finite.
+        let most = if narrowest == Dtype::Float16 { 3e4 } else { 1e38 };
+        for offset in groups.offsets {
+            all &= f32::from_le_bytes(*offset).abs() < most;
+        }
         all && (!matches!(self, Self::Map) || groups.map.iter().all(is_near_one))
     }
 
@@ -135,23 +145,56 @@ impl Fused {
         if !self.takes(codes, groups, narrowest, products) {
             return false;
         }
+        if products.has_offsets {
+            self.write_sums(codes, groups, products, results, out);
+            return true;
+        }
         match (products.rounded, products.written) {
             (Dtype::Float16, Dtype::Float16) => {
-                self.write_integers(codes, groups, results, out, |a, b| narrow(float16(a, b)));
+                self.write_integers(codes, groups, results, out, |a, b, _| narrow(float16(a, b)));
             }
             (Dtype::Float16, Dtype::Bfloat16) => {
-                self.write_integers(codes, groups, results, out, |a, b| upper_half(to_bfloat16(float16(a, b))));
+                self.write_integers(codes, groups, results, out, |a, b, _| upper_half(to_bfloat16(float16(a, b))));
             }
-            (Dtype::Float16, _) => self.write_integers(codes, groups, results, out, |a, b| float16(a, b).to_le_bytes()),
+            (Dtype::Float16, _) => {
+                self.write_integers(codes, groups, results, out, |a, b, _| float16(a, b).to_le_bytes());
+            }
             (Dtype::Bfloat16, Dtype::Bfloat16) => {
                 if !results.add_exponents(codes, groups, out) {
-                    self.write(codes, groups, results, out, |a, b| upper_half(to_bfloat16(a * b)));
+                    self.write(codes, groups, results, out, |a, b, _| upper_half(to_bfloat16(a * b)));
                 }
             }
-            (Dtype::Bfloat16, _) => self.write(codes, groups, results, out, |a, b| to_bfloat16(a * b).to_le_bytes()),
-            _ => self.write(codes, groups, results, out, |a, b| (a * b).to_le_bytes()),
+            (Dtype::Bfloat16, _) => self.write(codes, groups, results, out, |a, b, _| to_bfloat16(a * b).to_le_bytes()),
+            _ => self.write(codes, groups, results, out, |a, b, _| (a * b).to_le_bytes()),
         }
         true
+    }
+
+    /// Writes sums of products and offsets, both rounded.
+    #[inline(always)]
+    fn write_sums(
+        self,
+        codes: &[u8],
+        groups: &SegmentGroups,
+        products: Products,
+        results: &mut Results,
+        out: &mut [u8],
+    ) {
+        match (products.rounded, products.written) {
+            (Dtype::Float16, Dtype::Float16) => self.write_integers(codes, groups, results, out, |a, b, offset| {
+                (half_bits(from_half(half_bits(a * b)) + offset)).to_le_bytes()
+            }),
+            (Dtype::Float16, _) => self.write_integers(codes, groups, results, out, |a, b, offset| {
+                from_half(half_bits(from_half(half_bits(a * b)) + offset)).to_le_bytes()
+            }),
+            (Dtype::Bfloat16, Dtype::Bfloat16) => self.write_integers(codes, groups, results, out, |a, b, offset| {
+                upper_half(to_bfloat16(to_bfloat16(a * b) + offset))
+            }),
+            (Dtype::Bfloat16, _) => self.write_integers(codes, groups, results, out, |a, b, offset| {
+                to_bfloat16(to_bfloat16(a * b) + offset).to_le_bytes()
+            }),
+            _ => self.write_integers(codes, groups, results, out, |a, b, offset| (a * b + offset).to_le_bytes()),
+        }
     }
 
     #[inline(always)]
@@ -161,7 +204,7 @@ impl Fused {
         groups: &SegmentGroups,
         results: &mut Results,
         out: &mut [u8],
-        product: impl Fn(f32, f32) -> [u8; W] + Copy,
+        product: impl Fn(f32, f32, f32) -> [u8; W] + Copy,
     ) {
         if matches!(self, Self::Unsigned(_) | Self::Signed) {
             return self.write_integers(codes, groups, results, out, product);
@@ -175,8 +218,8 @@ impl Fused {
                 products(codes, groups, 0.0, out.as_chunks_mut().0, |code, _| floats.number(code) * factor, product);
             }
             // 16 products for each group.
-            _ => each_group(codes, groups, 0.0, out.as_chunks_mut().0, |codes, (scale, _), out| {
-                let table = groups.map.map(|number| product(f32::from_le_bytes(number), scale));
+            _ => each_group(codes, groups, 0.0, out.as_chunks_mut().0, |codes, GroupFactors { scale, .. }, out| {
+                let table = groups.map.map(|number| product(f32::from_le_bytes(number), scale, 0.0));
                 for (out, code) in out.iter_mut().zip(codes) {
                     *out = table[usize::from(code & 15)];
                 }
@@ -191,7 +234,7 @@ impl Fused {
         groups: &SegmentGroups,
         results: &mut Results,
         out: &mut [u8],
-        product: impl Fn(f32, f32) -> [u8; W] + Copy,
+        product: impl Fn(f32, f32, f32) -> [u8; W] + Copy,
     ) {
         if results.write(codes, groups, out, product) {
             return;
@@ -215,25 +258,24 @@ fn products<const W: usize>(
     zero: f32,
     out: &mut [[u8; W]],
     number: impl Fn(u8, f32) -> f32 + Copy,
-    product: impl Fn(f32, f32) -> [u8; W] + Copy,
+    product: impl Fn(f32, f32, f32) -> [u8; W] + Copy,
 ) {
     match (groups.size, groups.skip) {
-        (1, _) if groups.zeros.is_empty() => {
+        (1, _) if groups.zeros.is_empty() && groups.offsets.is_empty() => {
             for ((out, code), scale) in out.iter_mut().zip(codes).zip(groups.scales) {
-                *out = product(number(*code, zero), f32::from_le_bytes(*scale));
+                *out = product(number(*code, zero), f32::from_le_bytes(*scale), 0.0);
             }
         }
         (1, _) => {
-            let factors = groups.scales.iter().zip(groups.zeros);
-            for ((out, code), (scale, zero)) in out.iter_mut().zip(codes).zip(factors) {
-                *out = product(number(*code, f32::from_le_bytes(*zero)), f32::from_le_bytes(*scale));
+            for ((out, code), factors) in out.iter_mut().zip(codes).zip(factors(groups, zero)) {
+                *out = product(number(*code, factors.zero), factors.scale, factors.offset);
             }
         }
         (16, 0) => products_by::<16, W>(codes, factors(groups, zero), out, number, product),
         (32, 0) => products_by::<32, W>(codes, factors(groups, zero), out, number, product),
-        _ => each_group(codes, groups, zero, out, |codes, (scale, zero), out| {
+        _ => each_group(codes, groups, zero, out, |codes, GroupFactors { scale, zero, offset }, out| {
             for (out, code) in out.iter_mut().zip(codes) {
-                *out = product(number(*code, zero), scale);
+                *out = product(number(*code, zero), scale, offset);
             }
         }),
     }
@@ -246,7 +288,7 @@ fn each_group<const W: usize>(
     groups: &SegmentGroups,
     zero: f32,
     out: &mut [[u8; W]],
-    run: impl Fn(&[u8], (f32, f32), &mut [[u8; W]]),
+    run: impl Fn(&[u8], GroupFactors, &mut [[u8; W]]),
 ) {
     let mut factors = factors(groups, zero);
     let first = (groups.size - groups.skip).min(codes.len());
@@ -260,20 +302,20 @@ fn each_group<const W: usize>(
 #[inline(always)]
 fn products_by<const N: usize, const W: usize>(
     codes: &[u8],
-    mut factors: impl Iterator<Item = (f32, f32)>,
+    mut factors: impl Iterator<Item = GroupFactors>,
     out: &mut [[u8; W]],
     number: impl Fn(u8, f32) -> f32 + Copy,
-    product: impl Fn(f32, f32) -> [u8; W] + Copy,
+    product: impl Fn(f32, f32, f32) -> [u8; W] + Copy,
 ) {
     let ((codes, last), (out, last_out)) = (codes.as_chunks::<N>(), out.as_chunks_mut::<N>());
-    for ((codes, out), (scale, zero)) in codes.iter().zip(out).zip(&mut factors) {
+    for ((codes, out), GroupFactors { scale, zero, offset }) in codes.iter().zip(out).zip(&mut factors) {
         for (out, code) in out.iter_mut().zip(codes) {
-            *out = product(number(*code, zero), scale);
+            *out = product(number(*code, zero), scale, offset);
         }
     }
-    if let Some((scale, zero)) = factors.next() {
+    if let Some(GroupFactors { scale, zero, offset }) = factors.next() {
         for (out, code) in last_out.iter_mut().zip(last) {
-            *out = product(number(*code, zero), scale);
+            *out = product(number(*code, zero), scale, offset);
         }
     }
 }
@@ -296,6 +338,27 @@ pub(in crate::quant) fn to_bfloat16(value: f32) -> f32 {
 #[inline(always)]
 fn float16(number: f32, scale: f32) -> f32 {
     number * (scale * 8193.0) - number * (scale * 8192.0)
+}
+
+/// Rounds to float16, ties to even, and returns its bits. The number must be in the range of float16.
+#[inline(always)]
+fn half_bits(value: f32) -> u16 {
+    const LEAST_NORMAL: u32 = 113 << 23; // 2^-14
+    let (sign, magnitude) = (value.to_bits() >> 16 & 0x8000, value.abs().to_bits());
+    let normal = (magnitude.wrapping_sub(112 << 23).wrapping_add(0xfff + (magnitude >> 13 & 1))) >> 13;
+    // A sum with 0.5, whose last bit is 2^-24, rounds to the unit of subnormal numbers.
+    let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits() - 0.5_f32.to_bits();
+    (sign | if magnitude < LEAST_NORMAL { subnormal } else { normal }) as u16
+}
+
+/// Returns the number of float16 bits that are finite.
+#[inline(always)]
+fn from_half(bits: u16) -> f32 {
+    let magnitude = u32::from(bits & 0x7fff);
+    let subnormal = (magnitude as f32) * f32::from_bits(103 << 23); // 2^-24
+    let normal = f32::from_bits((magnitude << 13) + (112 << 23));
+    let value = if magnitude < 0x400 { subnormal } else { normal };
+    f32::from_bits(value.to_bits() | u32::from(bits & 0x8000) << 16)
 }
 
 /// Returns the bytes of a normal float16 or 0.
@@ -324,5 +387,27 @@ mod tests {
             let found: Vec<u8> = numbers.iter().flat_map(|number| narrow(float16(*number, scale))).collect();
             assert!(found == expected, "{scale}");
         }
+    }
+
+    #[test]
+    fn sums_are_rounded_to_float16_as_by_the_kernel() {
+        let [narrow, widen] = [(Dtype::Float32, Dtype::Float16), (Dtype::Float16, Dtype::Float32)]
+            .map(|(from, to)| cast(from, to).unwrap());
+        // Numbers with one bit more than a float16, and their neighbours, of both signs.
+        let halves = (0..0x7bff_u16).map(|bits| half::f16::from_bits(bits).to_f32());
+        let numbers = halves.flat_map(|number| {
+            let next = half::f16::from_bits(half::f16::from_f32(number).to_bits() + 1).to_f32();
+            let tie = f32::midpoint(number, next);
+            [number, tie, tie.next_down(), tie.next_up()].into_iter().flat_map(|number| [number, -number])
+        });
+        let numbers: Vec<f32> = numbers.collect();
+        let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        let (mut halves, mut widened) = (vec![0; 2 * numbers.len()], vec![0; 4 * numbers.len()]);
+        run(&narrow, &bytes, &mut halves, numbers.len());
+        run(&widen, &halves, &mut widened, numbers.len());
+        let found: Vec<u8> = numbers.iter().flat_map(|number| half_bits(*number).to_le_bytes()).collect();
+        assert!(found == halves);
+        let found: Vec<u8> = numbers.iter().flat_map(|number| from_half(half_bits(*number)).to_le_bytes()).collect();
+        assert!(found == widened);
     }
 }

@@ -2,7 +2,9 @@
 //! are checked against each other before a byte is read. `encode/geometry.rs` is the counterpart for weights that are
 //! written.
 
-use super::super::layout::{CodeValues, Group, GroupKind, Groups, Layout, Packing, Role, ScaleOrder, Zeros};
+use super::super::layout::{
+    CodeValues, Combination, Group, GroupKind, Groups, Layout, Packing, Role, ScaleOrder, Zeros,
+};
 use super::super::parts::{Parameters, Part, Parts, Slot};
 use super::codes::CodeWindow;
 use super::weight::{WeightShape, bits};
@@ -39,6 +41,7 @@ pub(in crate::quant) struct DecodeGeometry {
     pub(in crate::quant) codes: Slot,
     pub(in crate::quant) scale: Slot,
     pub(in crate::quant) global: Option<Slot>,
+    /// Zero points, or offsets.
     pub(in crate::quant) zero: Option<Slot>,
     pub(in crate::quant) group_index: Option<Slot>,
     pub(in crate::quant) map: Option<Slot>,
@@ -252,8 +255,12 @@ impl DecodeGeometry {
         if !parts.layout.global.is_global() {
             return Ok(());
         }
-        let (slot, part) =
-            parts.typed(parts.need(Role::GlobalScale)?, &[Dtype::Float32, Dtype::Bfloat16, Dtype::Float16])?;
+        let found = match parts.layout.global {
+            Combination::OverLargest => parts.find(Role::GlobalScale)?,
+            _ => Some(parts.need(Role::GlobalScale)?),
+        };
+        let Some(found) = found else { return Ok(()) };
+        let (slot, part) = parts.typed(found, &[Dtype::Float32, Dtype::Bfloat16, Dtype::Float16])?;
         let per_matrix = [&[][..], &[1], &[1, 1]].iter().any(|inner| part.shape == [&weight.leading, *inner].concat());
         if slot.count != 1 && !per_matrix {
             return Err(parts.mismatch(&part, &[1], "one global scale for the tensor"));
@@ -266,14 +273,17 @@ impl DecodeGeometry {
     fn set_zeros(&mut self, parts: &Parts, weight: &WeightShape) -> Result<()> {
         let [below, beside] = self.grid;
         let words = |count: u64| (count * u64::from(self.bits)).div_ceil(32);
+        let dtype_of_scales = [self.scale.dtype];
         let (dtypes, expected): (&[Dtype], _) = match parts.layout.zeros {
+            Zeros::Offset => (&dtype_of_scales, [below, beside]),
             Zeros::None | Zeros::Stream => (&[], [0, 0]), // streams have their own geometry
             Zeros::Plain => (&[Dtype::Int8, Dtype::Float8E4M3FN], [below, beside]),
             Zeros::PackedDown => (&[Dtype::Int32], [words(below), beside]),
             Zeros::PackedTransposed | Zeros::Awq => (&[Dtype::Int32], [beside, words(below)]),
         };
-        let is_needed = matches!(parts.layout.zeros, Zeros::PackedTransposed | Zeros::Awq);
-        let found = if is_needed { Some(parts.need(Role::ZeroPoint)?) } else { parts.find(Role::ZeroPoint)? };
+        let role = if parts.layout.zeros == Zeros::Offset { Role::Offset } else { Role::ZeroPoint };
+        let is_needed = matches!(parts.layout.zeros, Zeros::PackedTransposed | Zeros::Awq | Zeros::Offset);
+        let found = if is_needed { Some(parts.need(role)?) } else { parts.find(role)? };
         let Some(found) = found else { return Ok(()) };
         if parts.layout.zeros == Zeros::None {
             return Err(

@@ -6,6 +6,9 @@ use crate::dtype::FloatFormat;
 /// A lane of float32: little endian bytes, as for [`crate::kernel::Kernel`].
 pub(super) type Float32Lane = [[u8; 4]];
 
+/// The largest NVFP4 value without a global scale: 6 * 448.
+pub(super) const LARGEST_NVFP4: f32 = 2688.0;
+
 /// The bits of the only NaN that is written.
 const NAN: u32 = 0x7fc0_0000;
 
@@ -117,6 +120,34 @@ pub(super) fn expand_indexed(groups: &Float32Lane, index: &[u32], lane: &mut Flo
     }
 }
 
+/// Adds the offset of its group to each value.
+#[inline(always)]
+pub(super) fn add(lane: &mut Float32Lane, offsets: &Float32Lane) {
+    for (value, offset) in lane.iter_mut().zip(offsets) {
+        let sum = f32::from_le_bytes(*value) + f32::from_le_bytes(*offset);
+        *value = (if sum.is_nan() { NAN } else { sum.to_bits() }).to_le_bytes();
+    }
+}
+
+/// Adds offsets to exact products. Sums are rounded to odd, so that rounding them again to at most 51 bits gives the
+/// correctly rounded result.
+#[inline(always)]
+pub(super) fn add_exactly(lane: &mut [[u8; 8]], offsets: &Float32Lane) {
+    for (value, offset) in lane.iter_mut().zip(offsets) {
+        let (product, offset) = (f64::from_le_bytes(*value), f64::from(f32::from_le_bytes(*offset)));
+        let sum = product + offset;
+        // The error of a sum is a float64 (Knuth, TAOCP 4.2.2, theorem B).
+        let part = sum - product;
+        let error = (product - (sum - part)) + (offset - part);
+        let is_toward_zero = (error < 0.0) == (sum > 0.0);
+        let bits = sum.to_bits();
+        let is_even = error != 0.0 && error.is_finite() && bits & 1 == 0;
+        let odd = if is_toward_zero { bits.wrapping_sub(1) } else { bits + 1 };
+        let sum = if is_even { f64::from_bits(odd) } else { sum };
+        *value = (if sum.is_nan() { f64::NAN } else { sum }).to_le_bytes();
+    }
+}
+
 /// Writes one product per element, times `factor`, in float32.
 #[inline(always)]
 pub(super) fn multiply(codes: &Float32Lane, scales: &Float32Lane, factor: f32, out: &mut Float32Lane) {
@@ -149,6 +180,7 @@ pub(super) fn multiply_exactly(
         Combination::Nothing => (1.0, 1.0),
         Combination::Multiplier => (f64::from(global), 1.0),
         Combination::Divisor => (1.0, f64::from(global)),
+        Combination::OverLargest => (f64::from(global), LARGEST_NVFP4.into()),
         Combination::Over127 => (1.0, 127.0),
     };
     for ((out, code), scale) in out.iter_mut().zip(codes).zip(scales) {

@@ -1,6 +1,6 @@
 //! Decodes the rows of one call: a tile of codes, then each row in segments that fit into the first-level cache.
 
-use super::super::layout::{Combination, ScaleOrder};
+use super::super::layout::{Combination, ScaleOrder, Zeros};
 use super::buffers::DecodeBuffers;
 use super::casts::run;
 use super::codes::{CodeWindow, TransposedTile};
@@ -189,7 +189,10 @@ impl RowDecoder<'_> {
         };
         let groups = match index {
             None => {
-                SegmentGroups { scales: scales_of, fetched: Some(fetched), zeros: zeros_of, size, skip, factor, map }
+                let (zeros, offsets) =
+                    if steps.zeros.order == Zeros::Offset { (&[][..], zeros_of) } else { (zeros_of, &[][..]) };
+                let fetched = Some(fetched);
+                SegmentGroups { scales: scales_of, fetched, zeros, offsets, size, skip, factor, map }
             }
             Some(index) => {
                 let index = &index[segment.columns.clone()];
@@ -199,11 +202,14 @@ impl RowDecoder<'_> {
                     lanes::expand_indexed(zeros_of, index, zeros);
                 }
                 let zeros = if zeros_of.is_empty() { &[][..] } else { zeros };
-                SegmentGroups { scales, fetched: None, zeros, size: 1, skip: 0, factor, map }
+                SegmentGroups { scales, fetched: None, zeros, offsets: &[], size: 1, skip: 0, factor, map }
             }
         };
         if let Some(products) = steps.products {
             return fused.multiply(codes, &groups, steps.narrowest, products, results, out);
+        }
+        if !groups.offsets.is_empty() {
+            return false; // sums of rounded products
         }
         let (lane, plain) = (&mut buffers.values[..columns], Products::PLAIN);
         let is_done = fused.multiply(codes, &groups, steps.narrowest, plain, results, lane.as_flattened_mut());
@@ -219,7 +225,8 @@ impl RowDecoder<'_> {
         let zeros_of = segment.zeros(&buffers.zeros);
         let SegmentPlace { columns, groups, size, skip, bytes: place, first } = segment;
         let scales_of = &buffers.groups[groups.clone()];
-        let (layout, global, factor) = (steps.layout, buffers.global, steps.scales.factor());
+        let (global, factor) = (buffers.global, steps.scales.factor());
+        let has_offsets = !buffers.offsets.is_empty();
         let index = index.as_ref().map(|index| &index[columns.clone()]);
         let columns = columns.len();
         let spread = |groups: &Float32Lane, lane: &mut Float32Lane| match index {
@@ -228,7 +235,10 @@ impl RowDecoder<'_> {
         };
         let (lane, scales) = (&mut buffers.lane[..columns], &mut buffers.scales[..columns]);
         widen(steps, codes, map, lane);
-        if !zeros_of.is_empty() {
+        let offsets = if has_offsets { &mut buffers.offsets[..columns] } else { &mut [][..] };
+        if has_offsets {
+            spread(zeros_of, offsets);
+        } else if !zeros_of.is_empty() {
             spread(zeros_of, scales);
             lanes::subtract(lane, scales); // exact
         }
@@ -237,7 +247,8 @@ impl RowDecoder<'_> {
         let products = &mut buffers.values[..columns];
         if steps.arithmetic == Arithmetic::Exact {
             let wide = &mut buffers.wide[..columns];
-            lanes::multiply_exactly(lane, scales, factor, (layout.global, global), wide);
+            lanes::multiply_exactly(lane, scales, factor, (steps.combination, global), wide);
+            lanes::add_exactly(wide, offsets);
             if let Some(size) = steps.rotation {
                 rotate(wide, size);
             }
@@ -259,38 +270,50 @@ impl RowDecoder<'_> {
             if let Some(size) = steps.rotation {
                 rotate_float32s(products, &mut buffers.wide[..columns], size);
             }
+            if has_offsets {
+                if let Some(rounding) = &steps.product_rounding {
+                    rounding.round(products, &mut buffers.scratch);
+                }
+                lanes::add(products, offsets);
+            }
             finish(steps, products, &mut buffers.scratch, &mut out[place.clone()]);
             if buffers.is_changed {
                 spread(&buffers.stored[groups], scales);
             }
         }
         let RowOutput::Values(out) = out else { return DecodeTally::default() };
-        tally_of(steps, &out[place], (lane, scales), global, first)
+        // Offsets can make 0 of a product, so sums are compared with the values that are made of them.
+        let (lane, factors): (&Float32Lane, (&Float32Lane, &Float32Lane)) =
+            if has_offsets { (products, (offsets, scales)) } else { (lane, (lane, scales)) };
+        let nonzero = if has_offsets { (lane, lane) } else { factors };
+        tally_of(steps, &out[place], nonzero, factors, global, first)
     }
 }
 
-/// Counts special and flushed values, which start at this element of the weight and come from these codes and scales.
+/// Counts special and flushed values, which start at this element of the weight and come from these factors. Values are
+/// flushed if they are 0 although both numbers in `nonzero` are not.
 #[inline(always)]
 fn tally_of(
     steps: &Steps,
     out: &[u8],
-    (lane, scales): (&Float32Lane, &Float32Lane),
+    nonzero: (&Float32Lane, &Float32Lane),
+    factors: (&Float32Lane, &Float32Lane),
     global: f32,
     at: u64,
 ) -> DecodeTally {
     let mut tally = DecodeTally::default();
-    let is_nothing = match steps.layout.global {
+    let is_nothing = match steps.combination {
         Combination::Divisor => global.is_infinite(),
         _ => global == 0.0,
     };
     if steps.rotation.is_none() && !is_nothing {
         tally.flushed = match steps.target.bits() {
-            16 => lanes::count_flushed::<2>(lane, scales, out.as_chunks().0),
-            _ => lanes::count_flushed::<4>(lane, scales, out.as_chunks().0),
+            16 => lanes::count_flushed::<2>(nonzero.0, nonzero.1, out.as_chunks().0),
+            _ => lanes::count_flushed::<4>(nonzero.0, nonzero.1, out.as_chunks().0),
         };
     }
     if has_special(out, steps.target) {
-        count_specials(out, steps.target, (lane, scales), global, at, &mut tally);
+        count_specials(out, steps.target, factors, global, at, &mut tally);
     }
     tally
 }

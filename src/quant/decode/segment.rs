@@ -21,6 +21,8 @@ pub(super) struct SegmentGroups<'a> {
     pub(super) fetched: Option<FetchedScales<'a>>,
     /// Zero points; empty if there are none.
     pub(super) zeros: &'a Float32Lane,
+    /// Numbers added to the products; empty if there are none.
+    pub(super) offsets: &'a Float32Lane,
     /// Elements of a group, and the number of elements of the first group before the segment.
     pub(super) size: usize,
     pub(super) skip: usize,
@@ -30,9 +32,19 @@ pub(super) struct SegmentGroups<'a> {
     pub(super) map: &'a [[u8; 4]; 16],
 }
 
-/// Returns pairs of scale and zero point, with `zero` if there are no zero points.
+/// The numbers that turn the codes of a group into values.
+#[derive(Clone, Copy, Default)]
+pub(super) struct GroupFactors {
+    pub(super) scale: f32,
+    pub(super) zero: f32,
+    pub(super) offset: f32,
+}
+
+/// Returns the factors of each group, with `zero` if there are no zero points.
 #[inline(always)]
-pub(super) fn factors<'a>(groups: &'a SegmentGroups, zero: f32) -> impl Iterator<Item = (f32, f32)> + use<'a> {
+pub(super) fn factors<'a>(groups: &'a SegmentGroups, zero: f32) -> impl Iterator<Item = GroupFactors> + use<'a> {
     let zeros = groups.zeros.iter().map(|zero| f32::from_le_bytes(*zero)).chain(std::iter::repeat(zero));
-    groups.scales.iter().map(|scale| f32::from_le_bytes(*scale)).zip(zeros)
+    let offsets = groups.offsets.iter().map(|offset| f32::from_le_bytes(*offset)).chain(std::iter::repeat(0.0));
+    let scales = groups.scales.iter().map(|scale| f32::from_le_bytes(*scale));
+    scales.zip(zeros).zip(offsets).map(|((scale, zero), offset)| GroupFactors { scale, zero, offset })
 }

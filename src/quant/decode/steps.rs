@@ -43,6 +43,7 @@ impl CodeDecoding {
     fn new(values: CodeValues, geometry: &DecodeGeometry) -> Option<Self> {
         let dtype = geometry.codes.dtype;
         Some(match values {
+            CodeValues::Float(float) if float.bits() == 8 => Self::Kernel(cast(float, Dtype::Float32)?),
             CodeValues::Stored => match (dtype.class(), geometry.bits) {
                 (Class::Float(format), 4) => Self::Floats(SmallFloat::new(format, true)),
                 (Class::Int { signed: false }, 1..8) => Self::Integers(0),
@@ -85,6 +86,8 @@ pub(in crate::quant) struct Steps {
     pub(super) widening: CodeDecoding,
     pub(in crate::quant) scales: ScaleReader,
     pub(in crate::quant) zeros: ZeroPoints,
+    /// Effect of the global scale on the scales; nothing if there is none.
+    pub(in crate::quant) combination: Combination,
     /// See [`Parameters::is_in_order`].
     pub(super) is_in_order: bool,
     /// Conversion of the global scale to float32.
@@ -129,12 +132,19 @@ impl Steps {
         let widening = CodeDecoding::new(layout.codes.values, &geometry).ok_or_else(no_target)?;
         let zero = geometry.zero.filter(|_| layout.zeros == Zeros::Plain);
         let is_short = arithmetic == Arithmetic::Library && parameters.rotation.is_none();
-        let fused = widening.fused(geometry.codes.dtype, zero.is_some());
-        let products =
-            Products { rounded: product.filter(|dtype| *dtype != Dtype::Float32).unwrap_or(target), written: target };
+        let codes = match layout.codes.values {
+            CodeValues::Float(float) => float,
+            _ => geometry.codes.dtype,
+        };
+        let fused = widening.fused(codes, zero.is_some());
+        let has_offsets = geometry.zero.is_some() && layout.zeros == Zeros::Offset;
+        let rounded = product.filter(|dtype| *dtype != Dtype::Float32).unwrap_or(target);
+        let rounded = if has_offsets { geometry.scale.dtype } else { rounded };
+        let products = Products { rounded, written: target, has_offsets };
         let are_integers = matches!(fused, Some(Fused::Unsigned(_) | Fused::Signed));
         let is_direct = match (products.rounded, target) {
             _ if layout.global == Combination::Over127 => false,
+            (rounded, target) if has_offsets => target == rounded || target == Dtype::Float32,
             (Dtype::Float16, _) => {
                 are_integers && geometry.scale.dtype == Dtype::Float16 && layout.global == Combination::Nothing
             }
@@ -151,14 +161,19 @@ impl Steps {
             zeros: ZeroPoints {
                 order: if geometry.zero.is_some() { layout.zeros } else { Zeros::None },
                 more: u32::from(parameters.zeros_are_one_less && layout.zeros == Zeros::PackedTransposed),
-                kernel: zero.and_then(|slot| cast(slot.dtype, Dtype::Float32)),
+                kernel: geometry.zero.and_then(|slot| cast(slot.dtype, Dtype::Float32)),
                 dtype: geometry.codes.dtype,
                 is_symmetric: parameters.is_symmetric,
+            },
+            combination: match layout.global {
+                Combination::OverLargest if geometry.global.is_none() => Combination::Nothing,
+                combination => combination,
             },
             is_in_order: parameters.is_in_order,
             global: geometry.global.and_then(|slot| cast(slot.dtype, Dtype::Float32)),
             scale_rounding: through(layout.scale_precision).and_then(Through::new),
-            product_rounding: product.and_then(Through::new),
+            // The sum of product and offset is rounded again.
+            product_rounding: if has_offsets { Some(rounded) } else { product }.and_then(Through::new),
             narrowest: if product == Some(Dtype::Float16) { Dtype::Float16 } else { target },
             encode: Some(()).filter(|()| is_float).and_then(|()| cast(last, target)).ok_or_else(no_target)?,
             fused: fused.filter(|_| is_short),

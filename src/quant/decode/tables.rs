@@ -1,7 +1,7 @@
 //! Results computed once for all codes of a group, and looked up in registers: results of two bytes, on instruction
 //! sets with such look-ups.
 
-use super::segment::{FetchedScales, SegmentGroups, factors};
+use super::segment::{FetchedScales, GroupFactors, SegmentGroups, factors};
 use crate::kernel::{Derivation, Isa, Magnitudes, Table};
 
 /// 1 as bfloat16.
@@ -67,7 +67,7 @@ impl Results {
         codes: &[u8],
         groups: &SegmentGroups,
         out: &mut [u8],
-        product: impl Fn(f32, f32) -> [u8; W] + Copy,
+        product: impl Fn(f32, f32, f32) -> [u8; W] + Copy,
     ) -> bool {
         let SegmentGroups { size, skip, .. } = *groups;
         let out = out.as_chunks_mut().0;
@@ -138,24 +138,24 @@ impl ShortResults {
     fn tables<const W: usize>(
         &mut self,
         groups: &SegmentGroups,
-        product: impl Fn(f32, f32) -> [u8; W] + Copy,
+        product: impl Fn(f32, f32, f32) -> [u8; W] + Copy,
     ) -> &[Table] {
         if let Some(multiples) = &self.multiples
             && !has_zero(groups)
         {
             for ([one, three], scale) in self.products.iter_mut().zip(groups.scales) {
                 let scale = f32::from_le_bytes(*scale);
-                one.copy_from_slice(&product(1.0, scale));
-                three.copy_from_slice(&product(1.5, scale));
+                one.copy_from_slice(&product(1.0, scale, 0.0));
+                three.copy_from_slice(&product(1.5, scale, 0.0));
             }
             let padded = groups.scales.len().next_multiple_of(16);
             self.isa.derive(&self.products[..padded], multiples, &mut self.tables[..padded]);
             return &self.tables[..groups.scales.len()];
         }
         let (numbers, tables) = (self.numbers, &mut self.tables[..groups.scales.len()]);
-        for (table, (scale, zero)) in tables.iter_mut().zip(factors(groups, 0.0)) {
+        for (table, GroupFactors { scale, zero, offset }) in tables.iter_mut().zip(factors(groups, 0.0)) {
             for (entry, number) in table.iter_mut().zip(numbers) {
-                entry.copy_from_slice(&product(number - zero, scale));
+                entry.copy_from_slice(&product(number - zero, scale, offset));
             }
         }
         tables
@@ -181,12 +181,12 @@ impl LongResults {
     fn tables<const W: usize>(
         &mut self,
         fetched: &FetchedScales,
-        product: impl Fn(f32, f32) -> [u8; W] + Copy,
+        product: impl Fn(f32, f32, f32) -> [u8; W] + Copy,
     ) -> &[Magnitudes] {
         if self.fetch != fetched.fetch {
             for (table, scale) in self.tables.iter_mut().zip(fetched.scales) {
                 for (entry, number) in table.iter_mut().zip(self.numbers) {
-                    entry.copy_from_slice(&product(number, f32::from_le_bytes(*scale)));
+                    entry.copy_from_slice(&product(number, f32::from_le_bytes(*scale), 0.0));
                 }
             }
             self.fetch = fetched.fetch;

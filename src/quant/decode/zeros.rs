@@ -1,4 +1,4 @@
-//! Zero points of groups, as float32.
+//! Zero points and offsets of groups, as float32.
 
 use super::super::layout::Zeros;
 use super::casts::run;
@@ -16,7 +16,7 @@ pub(in crate::quant) struct ZeroPoints {
     pub(in crate::quant) order: Zeros,
     /// Number added to the stored number, modulo the range of codes.
     pub(super) more: u32,
-    /// Conversion to float32, for [`Zeros::Plain`].
+    /// Conversion to float32, for [`Zeros::Plain`] and [`Zeros::Offset`].
     pub(super) kernel: Option<Kernel>,
     /// The dtype of zero points, for [`Zeros::Stream`].
     pub(super) dtype: Dtype,
@@ -84,11 +84,13 @@ impl ZeroPoints {
                     *out = number_at(bytes, self.dtype, first + group).to_le_bytes();
                 }
             }
-            Zeros::Plain => {
+            Zeros::Plain | Zeros::Offset => {
+                let width = if self.order == Zeros::Offset { geometry.scale.dtype.bits() as usize / 8 } else { 1 };
                 let first = if geometry.matrix_scales == 0 { 0 } else { (matrix * rows + below) * beside };
-                let bytes = &bytes[first + groups.start..first + groups.end];
+                let count = groups.len();
+                let bytes = &bytes[(first + groups.start) * width..(first + groups.end) * width];
                 if let Some(kernel) = &self.kernel {
-                    run(kernel, bytes, out.as_flattened_mut(), bytes.len());
+                    run(kernel, bytes, out.as_flattened_mut(), count);
                 }
             }
             Zeros::PackedDown | Zeros::PackedTransposed => {

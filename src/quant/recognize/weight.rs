@@ -6,7 +6,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::quant::config::{CheckpointConfig, ComfyLayers, WeightDescription, quant_state};
 use crate::quant::decode::geometry::DecodeGeometry;
-use crate::quant::{Combination, Group, Layout, Names, Packing, Parameters, QuantMethod, Role, ScaleOrder};
+use crate::quant::{Combination, Group, Layout, Names, Packing, Parameters, QuantMethod, Role, ScaleOrder, Zeros};
 use crate::text::shorten;
 use std::collections::HashMap;
 
@@ -198,10 +198,21 @@ impl Evidence<'_> {
                 _ => {}
             }
         }
+        if layout.zeros == Zeros::Offset && parameters.bits.is_none() {
+            parameters.bits = self.width(parts, parameters.group);
+        }
         if layout.scale_order == ScaleOrder::Swizzled {
             parameters.shape = self.unpadded(layout, parts, stem);
         }
         Ok(parameters)
+    }
+
+    /// Returns the width of codes in words of 32 bits: the bits of a row, divided among its groups of this size.
+    fn width(&self, parts: &[(Role, usize)], group: Option<Group>) -> Option<u32> {
+        let last = |role: Role| self.source.tensors[find(parts, role)?].shape.last().copied();
+        let Some(Group::Neighbours(size)) = group else { return None };
+        let columns = last(Role::Scale)?.checked_mul(size).filter(|columns| *columns > 0)?;
+        u32::try_from(last(Role::Codes)?.checked_mul(32)? / columns).ok()
     }
 
     /// Reads `weight_shape` of compressed-tensors.
@@ -283,7 +294,7 @@ impl Evidence<'_> {
         // Otherwise the padding in the last byte or word of a row would be decoded as values.
         let needed = match layout.codes.packing {
             Packing::Flat => Some(Role::Description),
-            Packing::Rows(4) => Some(Role::Shape),
+            Packing::Rows(4) if layout.method == QuantMethod::CompressedTensors => Some(Role::Shape),
             _ => None,
         };
         needed.filter(missing).map_or(Ok(()), |role| {

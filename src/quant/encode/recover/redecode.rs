@@ -88,7 +88,8 @@ impl Redecoding {
         let (times, by) = match self.global {
             Combination::Multiplier => (wide, 1.0),
             Combination::Divisor => (1.0, wide),
-            Combination::Nothing | Combination::Over127 => (1.0, 1.0),
+            // No global scale of MLX is written.
+            Combination::Nothing | Combination::OverLargest | Combination::Over127 => (1.0, 1.0),
         };
         let exact = [scale.into(), times, by];
         if self.is_exact {
@@ -98,7 +99,7 @@ impl Redecoding {
         let combined = match self.global {
             Combination::Multiplier => self.scale.round(scale * global),
             Combination::Divisor => self.scale.round(scale / global),
-            Combination::Nothing | Combination::Over127 => scale,
+            Combination::Nothing | Combination::OverLargest | Combination::Over127 => scale,
         };
         Factor { combined, exact, zero }
     }

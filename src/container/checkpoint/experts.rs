@@ -1,0 +1,161 @@
+//! Stacks of experts. MLX stores the same weight of all experts of a layer as one tensor of a module `switch_mlp`, and its
+//! parts too; Hugging Face has a module for each expert.
+
+use super::naming::model_type;
+use super::{CONFIG, Checkpoint};
+use crate::container::{Data, Input, Tensor};
+use crate::dtype::Dtype;
+use crate::error::{Error, Kind, Result};
+use crate::text::shorten;
+use std::collections::HashSet;
+
+/// The module of stacked experts, between dots.
+const STACK: &str = ".switch_mlp.";
+
+/// The projections of an expert in MLX, with their names in modules `block_sparse_moe` of Hugging Face, which other modules
+/// call as MLX does.
+const PROJECTIONS: [(&str, &str); 3] = [("gate_proj", "w1"), ("down_proj", "w2"), ("up_proj", "w3")];
+
+/// The module that has projections of these other names.
+const SPARSE_BLOCK: &str = "block_sparse_moe";
+
+/// The models whose stacks hold what Hugging Face stores for each expert, by `model_type` (mlx-lm, `sanitize`).
+const MODEL_TYPES: &[&str] = &[
+    "deepseek",
+    "deepseek_v2",
+    "deepseek_v3",
+    "ernie4_5_moe",
+    "glm4_moe",
+    "kimi_k2",
+    "minimax",
+    "mixtral",
+    "olmoe",
+    "phimoe",
+    "qwen2_moe",
+    "qwen3_moe",
+];
+
+/// Parts of names of tensors that MLX makes of others: Hugging Face has no such tensors.
+const DERIVED: [&str; 2] = [".embed_q.", ".unembed_out."];
+
+/// Returns the module of the stack of an expert's module: `x.switch_mlp.gate_proj` of `x.experts.3.gate_proj`. `None` for
+/// other modules.
+pub(crate) fn stack_of(module: &str) -> Option<String> {
+    let (layer, own) = module.split_once(".experts.")?;
+    let (number, projection) = own.split_once('.')?;
+    number.parse::<u64>().ok()?;
+    let known = PROJECTIONS.iter().find(|(name, other)| projection == projection_in(layer, name, other))?;
+    Some(format!("{layer}{STACK}{}", known.0))
+}
+
+/// Returns the name of a projection of a layer in checkpoints of Hugging Face.
+fn projection_in<'n>(layer: &str, name: &'n str, other: &'n str) -> &'n str {
+    if layer.ends_with(SPARSE_BLOCK) { other } else { name }
+}
+
+/// The parts of the name of a stacked tensor.
+struct StackedName<'a> {
+    layer: &'a str,
+    projection: &'static str,
+    /// Its own name in the module, such as `weight` or `scales`.
+    part: &'a str,
+}
+
+impl<'a> StackedName<'a> {
+    fn new(name: &'a str) -> Option<Self> {
+        let (layer, own) = name.split_once(STACK)?;
+        let (projection, part) = own.split_once('.')?;
+        let (name, other) = PROJECTIONS.iter().find(|(known, _)| *known == projection)?;
+        Some(Self { layer, projection: projection_in(layer, name, other), part })
+    }
+
+    fn of_expert(&self, number: u64) -> String {
+        let Self { layer, projection, part } = self;
+        format!("{layer}.experts.{number}.{projection}.{part}")
+    }
+}
+
+impl Checkpoint {
+    /// True if a weight of the checkpoint has the form of a quantized weight of MLX.
+    fn has_weights_of_mlx(&self) -> bool {
+        let is_codes = |tensor: &Tensor| tensor.elements.dtype() == Some(Dtype::Uint32);
+        let stems: HashSet<&str> = self
+            .tensors()
+            .filter(|(_, tensor)| is_codes(tensor))
+            .filter_map(|(_, tensor)| tensor.name.strip_suffix(".weight"))
+            .collect();
+        self.tensors().any(|(_, tensor)| tensor.name.strip_suffix(".scales").is_some_and(|stem| stems.contains(stem)))
+    }
+
+    /// Divides the stacks of experts of a checkpoint of MLX into the tensors of single experts, as Hugging Face has them.
+    ///
+    /// # Errors
+    /// When Hugging Face has no name for a tensor.
+    pub(super) fn divide_stacks(&mut self) -> Result<()> {
+        let is_stack = |(_, tensor): (&Input, &Tensor)| tensor.name.contains(STACK);
+        if !self.tensors().any(is_stack) || !self.has_weights_of_mlx() {
+            return Ok(());
+        }
+        let kind = self.side_file(CONFIG)?.and_then(model_type);
+        if !kind.as_deref().is_some_and(|kind| MODEL_TYPES.contains(&kind)) {
+            let what = match kind {
+                Some(kind) => format!("is a model of type '{}', and", shorten(&kind)),
+                None => "has no config.json with a model_type, and".to_owned(),
+            };
+            let message = format!("{what} tcast knows the names of experts of {}", MODEL_TYPES.join(", "));
+            return Err(Error::new(message).of(Kind::Unmapped).in_file(&self.path));
+        }
+        let path = &self.path;
+        for shard in &mut self.shards {
+            let mut divided = Vec::with_capacity(shard.contents.tensors.len());
+            for tensor in std::mem::take(&mut shard.contents.tensors) {
+                match experts_of(&tensor) {
+                    Ok(None) => divided.push(tensor),
+                    Ok(Some(experts)) => divided.extend(experts),
+                    Err(error) => return Err(error.in_tensor(&tensor.name).in_file(path)),
+                }
+            }
+            shard.contents.tensors = divided;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the tensors of the experts of a stack; `None` for another tensor.
+fn experts_of(tensor: &Tensor) -> Result<Option<Vec<Tensor>>> {
+    let unmapped = |what: &str| Err(Error::new(what).of(Kind::Unmapped));
+    if DERIVED.iter().any(|part| tensor.name.contains(part)) {
+        return unmapped("is made of other tensors by MLX, and Hugging Face has no name for it");
+    }
+    if !tensor.name.contains(STACK) {
+        return Ok(None);
+    }
+    let Some(name) = StackedName::new(&tensor.name) else {
+        return unmapped("is a stack of experts for which Hugging Face has no name");
+    };
+    // A global scale can be one number for all experts.
+    let (count, shape) = match &tensor.shape[..] {
+        [] => return Ok(None),
+        [count, shape @ ..] => (*count, shape),
+    };
+    let Data::Mapped { range, .. } = &tensor.data else {
+        return unmapped("is a stack of experts whose elements are not stored as they are");
+    };
+    // No model has nearly as many, and each becomes a tensor.
+    const MOST: u64 = 1 << 14;
+    if !(1..=MOST).contains(&count) || !range.len().is_multiple_of(count as usize) {
+        return unmapped("is not a stack of experts");
+    }
+    let len = range.len() / count as usize;
+    let expert = |number: u64| {
+        let mut own = tensor.clone();
+        if let Data::Mapped { range, .. } = &mut own.data {
+            *range = range.start + number as usize * len..range.start + (number as usize + 1) * len;
+        }
+        own.name = name.of_expert(number);
+        own.shape = shape.to_vec();
+        own.count = tensor.count / count;
+        own
+    };
+    Ok(Some((0..count).map(expert).collect()))
+}

@@ -1,0 +1,78 @@
+//! The config of MLX, which can differ between modules. It is the same object under `quantization` and, in newer
+//! versions, `quantization_config`.
+
+use super::json::edited;
+use super::modules::MatchStyle;
+use super::object::ConfigObject;
+use super::{CheckpointConfig, ConfigFormat, Modules, WeightDescription, layouts_of};
+use crate::error::{Error, Result};
+use crate::quant::layout::Group;
+use crate::quant::method::QuantMethod;
+use crate::text::shorten;
+use serde_json::Value;
+use std::collections::HashSet;
+use std::rc::Rc;
+
+/// The name of the method. Configs of MLX do not name it.
+pub(super) const NAME: &str = "mlx";
+
+pub(super) static FORMAT: ConfigFormat = ConfigFormat {
+    method: QuantMethod::Mlx,
+    names: &[NAME],
+    ignored: &[],
+    style: MatchStyle::Prefixed,
+    read,
+    exclude,
+    write: None,
+};
+
+/// Reads the description of all modules, and those of single modules: an object, `true` for a module like the others,
+/// or `false`. Shapes show the width of a module without a description, and tensors show its mode.
+fn read(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
+    let all = describe(block, "the config says")?;
+    for (name, value) in block.members() {
+        match value {
+            Value::Object(own) => {
+                let wording = format!("the config says of '{}'", shorten(name));
+                let description = describe(&ConfigObject::new(own), &wording)?;
+                config.named.insert(name.clone(), Some(Rc::new(description)));
+            }
+            Value::Bool(true) => {
+                config.named.insert(name.clone(), Some(Rc::new(all.clone())));
+            }
+            Value::Bool(false) => {
+                config.named.insert(name.clone(), None);
+            }
+            _ => {}
+        }
+    }
+    let layouts = layouts_of(QuantMethod::Mlx, None);
+    let mut others = WeightDescription::new(layouts, "the config says that MLX quantized the model");
+    others.parameters.group = all.parameters.group.filter(|_| all.layouts[0].formats == ["affine"]);
+    config.add_others(others);
+    Ok(())
+}
+
+/// Reads mode, width and size of groups of one or all modules.
+fn describe(block: &ConfigObject, wording: &str) -> Result<WeightDescription> {
+    let mode = block.text(&["mode"])?.unwrap_or("affine");
+    let (bits, group) = (block.number(&["bits"])?, block.integer(&["group_size"])?);
+    let layouts = layouts_of(QuantMethod::Mlx, Some(mode));
+    if layouts.is_empty() {
+        return Err(Error::new(format!("{wording} mode '{}', which tcast does not decode", shorten(mode))));
+    }
+    let numbers = [("bits", bits.map(i128::from)), ("group_size", group.map(i128::from))];
+    let numbers = numbers.into_iter().filter_map(|(key, number)| Some(format!(", {key} {}", number?)));
+    let mut description = WeightDescription::new(layouts, format!("{wording} mode '{mode}'{}", numbers.collect::<String>()));
+    description.parameters.bits = bits.and_then(|bits| u32::try_from(bits).ok());
+    description.parameters.group = group.map(Group::of_size);
+    Ok(description)
+}
+
+/// Says of decoded modules that they are not quantized.
+fn exclude(text: &str, modules: &Modules, _: bool) -> Result<Option<String>> {
+    let decoded = modules.sorted();
+    let names: HashSet<&str> = decoded.iter().map(String::as_str).collect();
+    let added: Vec<(&str, String)> = decoded.iter().map(|name| (&**name, "false".to_owned())).collect();
+    Ok(edited(text, &added, &mut |key, value| (!names.contains(key)).then(|| value.into())))
+}
