@@ -63,7 +63,8 @@ fn describe(block: &ConfigObject, wording: &str) -> Result<WeightDescription> {
     }
     let numbers = [("bits", bits.map(i128::from)), ("group_size", group.map(i128::from))];
     let numbers = numbers.into_iter().filter_map(|(key, number)| Some(format!(", {key} {}", number?)));
-    let mut description = WeightDescription::new(layouts, format!("{wording} mode '{mode}'{}", numbers.collect::<String>()));
+    let mut description =
+        WeightDescription::new(layouts, format!("{wording} mode '{mode}'{}", numbers.collect::<String>()));
     description.parameters.bits = bits.and_then(|bits| u32::try_from(bits).ok());
     description.parameters.group = group.map(Group::of_size);
     Ok(description)

@@ -4,8 +4,8 @@ use super::super::layout::{CodeValues, Combination, Group, Layout, Packing, Role
 use super::super::recognize::{FoundWeight, StoredTensor};
 use super::buffers::{SEGMENT, global_scale};
 use super::geometry::DecodeGeometry;
-use super::linear::extend_signs;
 use super::lanes::LARGEST_NVFP4;
+use super::linear::extend_signs;
 use super::rows::widen;
 use super::scales::GroupRange;
 use super::{Decoder, Method};

@@ -88,7 +88,9 @@ fn can_be_codes(tensor: &StoredTensor, pair: &Pair) -> bool {
 /// True if a tensor of this dtype can be codes, or words of codes, of a quantized weight: parts that differ from plain
 /// values.
 pub fn can_be_part(dtype: Option<Dtype>) -> bool {
-    dtype.is_none_or(|dtype| (1..=8).contains(&dtype.bits()) && dtype != Dtype::Bool || matches!(dtype, Dtype::Int32 | Dtype::Uint32))
+    dtype.is_none_or(|dtype| {
+        (1..=8).contains(&dtype.bits()) && dtype != Dtype::Bool || matches!(dtype, Dtype::Int32 | Dtype::Uint32)
+    })
 }
 
 /// True if a tensor of this name and dtype can be a part of a quantized weight, decoded by tcast or not, so that its
