@@ -44,6 +44,14 @@ pub enum ScaleRule {
     Ceiling,
     /// Like `Ceiling`, but the byte 0 means a scale of 0 (`ComfyUI`, MXFP8).
     CeilingOrZero,
+    /// Like `Ceiling`, but amax / largest code is rounded to T first, and the scale is 1 where that is 0 (MLX, MX).
+    CeilingOrOne,
+    /// amax / 6 in T as a scale of its own, without a global scale; quotients are rounded to T (MLX, NVFP4).
+    BlockOnly,
+    /// (highest - lowest) / largest code, at least 1e-7. The value of the largest magnitude is the offset, and negates the
+    /// scale if it is the highest. The scale is then changed so that a code stands for 0, unless the offset rounds to 0
+    /// codes and is 0 itself. Codes follow from the scale and the offset before these are rounded to T (MLX, affine).
+    Affine,
     /// For 8 bits, amax / largest code, and 1 where that is subnormal (where it is 0, if scales are float16). For 4
     /// bits, the value of the largest magnitude / -8 without zero points, and (highest - lowest) / 15 with them; a
     /// scale of 0 stays 0 (ONNX).
@@ -66,6 +74,11 @@ impl ScaleRule {
         }
     }
 
+    /// True if scales depend on the lowest and the highest value of a group.
+    pub fn has_bounds(self, code_bits: u32) -> bool {
+        self == Self::Affine || self == Self::Linear && code_bits == 4
+    }
+
     /// True if blocks at the edges of a weight may be partial.
     pub fn has_partial_blocks(self) -> bool {
         self == Self::Epsilon
@@ -81,6 +94,8 @@ pub enum SignRule {
     Negative,
     /// The codes of values that are not above 0, so that every 0 becomes -0 (`ModelOpt`, MXFP4).
     NotPositive,
+    /// The codes of numbers below 0: there is no -0 (MLX, float4).
+    Nonzero,
 }
 
 /// Rounding of a value halfway between two codes.

@@ -147,6 +147,15 @@ const fn stored(name: &'static str, layout: &'static str, grid: TargetGrid) -> S
     SchemeLayout { name, layout, grid }
 }
 
+/// Returns a scheme of MLX with offsets.
+const fn affine(name: &'static str, summary: &'static str, layouts: &'static [SchemeLayout]) -> Scheme {
+    Scheme { name, aliases: &[], summary, layouts }
+}
+
+const fn in_mlx(bits: u32) -> SchemeLayout {
+    stored(MLX, "mlx-affine", asymmetric(bits, Group::Neighbours(64), None))
+}
+
 /// Returns a scheme that only the layout [`GGUF`](super::GGUF) stores.
 const fn of_blocks(name: &'static str, summary: &'static str) -> Scheme {
     Scheme { name, aliases: &[], summary, layouts: &[] }
@@ -155,6 +164,8 @@ const fn of_blocks(name: &'static str, summary: &'static str) -> Scheme {
 const COMPRESSED_TENSORS: &str = "compressed-tensors";
 const HUGGINGFACE: &str = "huggingface";
 const MODELOPT: &str = "modelopt";
+/// The layout of MLX.
+pub const MLX: &str = "mlx";
 /// The layout of `ComfyUI`.
 pub const COMFYUI: &str = "comfyui";
 const BLOCK: Group = Group::Block([128, 128]);
@@ -238,6 +249,7 @@ pub static SCHEMES: &[Scheme] = &[
             stored(COMPRESSED_TENSORS, "ct-nvfp4", float(Float4E2M1, Group::Neighbours(16), Some(Float8E4M3FN))),
             stored(MODELOPT, "modelopt-nvfp4", float(Float4E2M1, Group::Neighbours(16), Some(Float8E4M3FN))),
             stored(COMFYUI, "comfy-nvfp4", float(Float4E2M1, Group::Neighbours(16), Some(Float8E4M3FN))),
+            stored(MLX, "mlx-nvfp4", float(Float4E2M1, Group::Neighbours(16), Some(Uint8))),
         ],
     },
     Scheme {
@@ -248,6 +260,7 @@ pub static SCHEMES: &[Scheme] = &[
             stored(COMPRESSED_TENSORS, "ct-mxfp4", float(Float4E2M1, Group::Neighbours(32), Some(Uint8))),
             stored(MODELOPT, "modelopt-mxfp4", float(Float4E2M1, Group::Neighbours(32), Some(Uint8))),
             stored("gpt-oss", "gptoss-mxfp4", float(Float4E2M1, Group::Neighbours(32), Some(Uint8))),
+            stored(MLX, "mlx-mxfp4", float(Float4E2M1, Group::Neighbours(32), Some(Uint8))),
         ],
     },
     Scheme {
@@ -266,8 +279,15 @@ pub static SCHEMES: &[Scheme] = &[
             stored("mxfp8", "hf-fp8", float(Float8E4M3FN, Group::Block([1, 32]), Some(Uint8))),
             stored(MODELOPT, "modelopt-mxfp8", float(Float8E4M3FN, Group::Neighbours(32), Some(Uint8))),
             stored(COMFYUI, "comfy-mxfp8", float(Float8E4M3FN, Group::Neighbours(32), Some(Float8E8M0))),
+            stored(MLX, "mlx-mxfp8", float(Float8E4M3FN, Group::Neighbours(32), Some(Uint8))),
         ],
     },
+    affine("affine2", "uint2 in words, a scale and an offset for each 64 values", &[in_mlx(2)]),
+    affine("affine3", "uint3 in words, a scale and an offset for each 64 values", &[in_mlx(3)]),
+    affine("affine4", "uint4 in words, a scale and an offset for each 64 values", &[in_mlx(4)]),
+    affine("affine5", "uint5 in words, a scale and an offset for each 64 values", &[in_mlx(5)]),
+    affine("affine6", "uint6 in words, a scale and an offset for each 64 values", &[in_mlx(6)]),
+    affine("affine8", "uint8, a scale and an offset for each 64 values", &[in_mlx(8)]),
     of_blocks("f32", "float32"),
     of_blocks("f16", "float16"),
     of_blocks("bf16", "bfloat16"),

@@ -76,6 +76,11 @@ const fn unsigned_zero(scale: ScaleRule, scale_shape: ScaleShape) -> Encoding {
     Encoding { sign: SignRule::Negative, ..encoding(scale, scale_shape) }
 }
 
+/// The encoding of MLX to float4, which takes the first of the nearest codes.
+const fn nearest_float4(scale: ScaleRule) -> Encoding {
+    Encoding { sign: SignRule::Nonzero, ties: Ties::TowardZero, ..encoding(scale, ScaleShape::Matrix) }
+}
+
 const COMPRESSED_TENSORS: &[(Role, &str)] = &[
     (Role::Codes, ".weight"),
     (Role::Scale, ".weight_scale"),
@@ -530,14 +535,22 @@ pub static LAYOUTS: &[Layout] = &[
         scale_dtypes: FLOATS,
         zeros: Zeros::Offset,
         product_precision: Precision::Scale,
+        encoding: Some(encoding(ScaleRule::Affine, ScaleShape::Matrix)),
         ..MLX_FLOATS
     },
-    Layout { name: "mlx-mxfp4", library: "MLX, mode mxfp4", formats: &["mxfp4"], ..MLX_FLOATS },
+    Layout {
+        name: "mlx-mxfp4",
+        library: "MLX, mode mxfp4",
+        formats: &["mxfp4"],
+        encoding: Some(nearest_float4(ScaleRule::CeilingOrOne)),
+        ..MLX_FLOATS
+    },
     Layout {
         name: "mlx-mxfp8",
         library: "MLX, mode mxfp8",
         formats: &["mxfp8"],
         codes: CodeStorage { values: CodeValues::Float(Float8E4M3FN), ..MLX_FLOATS.codes },
+        encoding: Some(encoding(ScaleRule::CeilingOrOne, ScaleShape::Matrix)),
         ..MLX_FLOATS
     },
     Layout {
@@ -547,6 +560,7 @@ pub static LAYOUTS: &[Layout] = &[
         groups: Groups::Fixed(Group::Neighbours(16)),
         scale_dtypes: &[Uint8, Float8E4M3FN], // bytes of E4M3
         global: Combination::OverLargest,
+        encoding: Some(nearest_float4(ScaleRule::BlockOnly)),
         ..MLX_FLOATS
     },
 ];

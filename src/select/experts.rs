@@ -17,6 +17,8 @@ pub(crate) struct Model {
     pub whole: Option<String>,
     /// The number of layers, not counting multi-token prediction heads.
     pub layers: Option<u64>,
+    /// True if the output head is the embeddings.
+    pub has_tied_head: bool,
     hidden: Option<u64>,
     intermediate: Option<u64>,
 }
@@ -33,6 +35,7 @@ impl Model {
             kind: find("model_type").and_then(|value| serde_json::from_str(value.get()).ok()),
             whole: outer.get("model_type").and_then(|value| serde_json::from_str(value.get()).ok()),
             layers: number("num_hidden_layers"),
+            has_tied_head: find("tie_word_embeddings").is_some_and(|value| value.get() == "true"),
             hidden: number("hidden_size"),
             intermediate: number("moe_intermediate_size").or_else(|| number("intermediate_size")),
         }

@@ -1,7 +1,7 @@
 //! Finds the tensors that are weights and could be quantized, and applies the options and the policy to each.
 
 use super::misfit::no_weight;
-use super::{Choice, Planner, SchemeTarget, WeightCandidate, WeightCandidates, gpt_oss, layout_of};
+use super::{Choice, Planner, SchemeTarget, WeightCandidate, WeightCandidates, gpt_oss, layout_of, mlx};
 use crate::container::{Form, Input, Tensor};
 use crate::error::{Error, Result};
 use crate::options::TensorOptions;
@@ -19,7 +19,7 @@ impl<'a> Planner<'_, 'a> {
     /// Finds the candidates by names, dtypes and ranks.
     pub(super) fn candidates(&self) -> Result<WeightCandidates<'a>> {
         let mut memberships = self.memberships.iter();
-        let mut found = WeightCandidates { weights: Vec::new(), others: Vec::new() };
+        let mut found = WeightCandidates { weights: Vec::new(), others: Vec::new(), dropped: Vec::new() };
         let mut decoders = Decoders::new(self.source, DecodedValues::Rows);
         // For each rule: true if it names a weight, and an error for the first other tensor that it names.
         let mut rules: Vec<(bool, Option<Error>)> = self.request.options.rule.iter().map(|_| (false, None)).collect();
@@ -55,6 +55,10 @@ impl<'a> Planner<'_, 'a> {
         found: &mut WeightCandidates<'a>,
     ) -> Result<()> {
         let (name, shape) = (shard.name_of(tensor), &tensor.shape[..]);
+        if self.layout == mlx::NAME && mlx::leaves_out(self.new_name(name), self.model.has_tied_head) {
+            found.dropped.push(place);
+            return Ok(());
+        }
         let Ok(dtype) = source_form(tensor, None).map(Form::dtype) else {
             found.others.push((place, KeptReason::NotFloating));
             return Ok(());
@@ -151,7 +155,9 @@ impl<'a> Planner<'_, 'a> {
 
     /// Returns the reason why engines need a weight unquantized, according to its name in the output.
     pub(super) fn reason(&self, name: &str, has_four_bits: bool) -> Option<KeptReason> {
-        self.policy.reason(self.new_name(name), has_four_bits)
+        let reason = self.policy.reason(self.new_name(name), has_four_bits)?;
+        let is_quantized = self.layout == mlx::NAME && mlx::quantizes(reason, self.model.kind.as_deref());
+        (!is_quantized).then_some(reason)
     }
 
     /// Returns what the options request for a weight, or for all experts of a bank. Refuses options that treat the
@@ -202,6 +208,11 @@ impl<'a> Planner<'_, 'a> {
             },
         };
         let layout = layout_of(scheme, Some(self.layout))?;
+        let of_mlx = module_of(self.new_name(names[0])).filter(|_| self.layout == mlx::NAME && rule.is_none());
+        if let Some((scheme, layout)) = of_mlx.and_then(|module| mlx::own_scheme(module, self.model.kind.as_deref())) {
+            let grid = layout.grid;
+            return Ok(Choice { stored: Ok(SchemeTarget { scheme, layout, grid, encoder: None }), rule });
+        }
         let mut grid = layout.grid;
         if let (Some(size), true) = (self.request.options.group_size, scheme.has_group_size()) {
             grid.group = Group::Neighbours(size);

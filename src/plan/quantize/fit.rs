@@ -1,10 +1,10 @@
 //! Makes the encoders, and keeps weights that do not fit, or that engines fuse with such weights.
 
-use super::{Misfit, Planner, SchemeTarget, WeightCandidate};
+use super::{Misfit, Planner, SchemeTarget, WeightCandidate, mlx};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::plan::quantization::WeightValues;
-use crate::quant::{CodeType, EncodeOptions, Encoder, Group, ScaleChoice, TargetGrid, Unfit};
+use crate::quant::{CodeType, EncodeOptions, Encoder, Group, ScaleChoice, TargetGrid, Unfit, Zeros};
 use crate::select::KeptReason;
 use crate::select::policy::{expert_sets, fused_sets};
 use crate::text::{as_glob, as_numbered_glob, first_few};
@@ -73,7 +73,9 @@ impl Planner<'_, '_> {
             let multiples = match (found.grid.group, found.grid.codes) {
                 (Group::Block(block), _) if !self.request.options.partial_blocks => block,
                 // vLLM reads zero points in words of 32 bits: 8 of 4 bits each.
-                (_, CodeType::Int { bits, symmetric: false }) => [u64::from(32 / bits), 1],
+                (_, CodeType::Int { bits, symmetric: false }) if found.layout.layout().zeros != Zeros::Offset => {
+                    [u64::from(32 / bits), 1]
+                }
                 _ => [1, 1],
             };
             if !columns.is_multiple_of(multiples[1]) {
@@ -94,6 +96,7 @@ impl Planner<'_, '_> {
     /// Keeps modules that engines fuse if their schemes would differ. Refuses options that request such a difference.
     pub(super) fn check_fused(&self, weights: &mut [WeightCandidate]) -> Result<()> {
         let fused = fused_sets(&self.policy, weights.iter().map(|weight| self.module(weight)));
+        let fused = if self.layout == mlx::NAME { Vec::new() } else { fused }; // MLX fuses none
         let experts = expert_sets(&self.policy, weights.iter().map(|weight| self.new_name(&weight.name)));
         let sets: Vec<Vec<usize>> = fused.into_iter().chain(experts).collect();
         for (place, set) in sets.iter().enumerate() {

@@ -13,6 +13,7 @@ mod gpt_oss;
 #[cfg(feature = "cli")]
 mod matchable;
 mod misfit;
+mod mlx;
 mod model;
 mod naming;
 mod recover;
@@ -214,6 +215,8 @@ struct WeightCandidates<'a> {
     weights: Vec<WeightCandidate<'a>>,
     /// Tensors that are not weight matrices.
     others: Vec<(TensorIndex, KeptReason)>,
+    /// Tensors that engines do not load.
+    dropped: Vec<TensorIndex>,
 }
 
 struct Planner<'p, 'a> {

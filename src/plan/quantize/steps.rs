@@ -29,6 +29,9 @@ impl<'a> Planner<'_, 'a> {
         for (place, reason) in found.others {
             weights.keep(place, reason);
         }
+        for place in found.dropped {
+            weights.leave_out(place);
+        }
         let mut candidates = found.weights;
         let rows: Vec<Option<WeightRows>> = candidates.iter().map(|candidate| self.rows(candidate)).collect();
         for set in self.scale_sets(&candidates) {

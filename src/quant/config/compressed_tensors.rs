@@ -203,7 +203,7 @@ fn write(groups: &[QuantizedGroup], kept: &KeptModules) -> Result<EngineConfig> 
         "transform_config": {},
         "version": VERSION,
     });
-    Ok(EngineConfig { block: Some(block), hf_quant_config: None })
+    Ok(EngineConfig { block: Some(block), ..EngineConfig::default() })
 }
 
 /// `QuantizationArgs` of codes that the library stores or the engine makes (`dynamic`).

@@ -69,6 +69,8 @@ impl KeptModules<'_> {
 pub struct EngineConfig {
     /// `quantization_config` of config.json; `None` for layouts whose engine reads none (`ComfyUI`).
     pub block: Option<Value>,
+    /// The key under which config.json has the block again (MLX).
+    pub second_key: Option<&'static str>,
     /// `hf_quant_config.json`, which `ModelOpt` writes next to it.
     pub hf_quant_config: Option<Value>,
 }
@@ -94,7 +96,10 @@ impl EngineConfig {
             return Err(error.remedy("remove its quantization_config, and try again"));
         }
         let text = serde_json::to_string_pretty(block).expect("a JSON value is always text");
-        with_member(config, "quantization_config", text.replace('\n', "\n  ")).ok_or_else(not_object)
+        let text = text.replace('\n', "\n  ");
+        let keys = self.second_key.into_iter().chain(["quantization_config"]);
+        keys.into_iter()
+            .try_fold(config.to_owned(), |config, key| with_member(&config, key, text.clone()).ok_or_else(not_object))
     }
 }
 

@@ -1,15 +1,17 @@
 //! The config of MLX, which can differ between modules. It is the same object under `quantization` and, in newer
 //! versions, `quantization_config`.
 
+use super::engine::{EngineConfig, KeptModules, QuantizedGroup};
 use super::json::edited;
 use super::modules::MatchStyle;
 use super::object::ConfigObject;
 use super::{CheckpointConfig, ConfigFormat, Modules, WeightDescription, layouts_of};
+use crate::container::checkpoint::stack_of;
 use crate::error::{Error, Result};
 use crate::quant::layout::Group;
 use crate::quant::method::QuantMethod;
 use crate::text::shorten;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 use std::collections::HashSet;
 use std::rc::Rc;
 
@@ -23,7 +25,7 @@ pub(super) static FORMAT: ConfigFormat = ConfigFormat {
     style: MatchStyle::Prefixed,
     read,
     exclude,
-    write: None,
+    write: Some(write),
 };
 
 /// Reads the description of all modules, and those of single modules: an object, `true` for a module like the others,
@@ -68,6 +70,32 @@ fn describe(block: &ConfigObject, wording: &str) -> Result<WeightDescription> {
     description.parameters.bits = bits.and_then(|bits| u32::try_from(bits).ok());
     description.parameters.group = group.map(Group::of_size);
     Ok(description)
+}
+
+/// Describes the modules of the largest group for all modules, and names the others.
+fn write(groups: &[QuantizedGroup], _: &KeptModules) -> Result<EngineConfig> {
+    let main = groups.iter().rev().max_by_key(|group| group.modules.len()).expect("something is quantized");
+    let mut block = parameters_of(main);
+    for group in groups.iter().filter(|group| group.grid != main.grid) {
+        let entry = Value::Object(parameters_of(group));
+        block.extend(
+            group
+                .modules
+                .iter()
+                .map(|module| (stack_of(module).unwrap_or_else(|| (*module).to_owned()), entry.clone())),
+        );
+    }
+    Ok(EngineConfig { block: Some(Value::Object(block)), second_key: Some("quantization"), hf_quant_config: None })
+}
+
+fn parameters_of(group: &QuantizedGroup) -> Map<String, Value> {
+    let size = if let Group::Neighbours(size) = group.grid.group { size } else { 0 };
+    let members = [
+        ("group_size", json!(size)),
+        ("bits", json!(group.grid.codes.bits())),
+        ("mode", json!(group.layout.formats[0])),
+    ];
+    members.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
 /// Says of decoded modules that they are not quantized.

@@ -125,7 +125,7 @@ fn write(groups: &[QuantizedGroup], kept: &KeptModules) -> Result<EngineConfig> 
         }
     }
     let hf_quant_config = Some(json!({ "producer": producer, "quantization": older }));
-    Ok(EngineConfig { block: Some(block), hf_quant_config })
+    Ok(EngineConfig { block: Some(block), hf_quant_config, second_key: None })
 }
 
 /// Describes the modules of a group: the algorithm, and the size of groups along a row.

@@ -111,7 +111,7 @@ fn write_fp8(groups: &[QuantizedGroup], kept: &KeptModules) -> Result<EngineConf
     if method == "mxfp8" || group.has_exponents() {
         block["scale_fmt"] = json!("ue8m0");
     }
-    Ok(EngineConfig { block: Some(block), hf_quant_config: None })
+    Ok(EngineConfig { block: Some(block), ..EngineConfig::default() })
 }
 
 fn read_gpt_oss(_: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
@@ -129,7 +129,7 @@ fn write_gpt_oss(groups: &[QuantizedGroup], kept: &KeptModules) -> Result<Engine
         name.split_once(".self_attn.").map_or(name.clone(), |(layer, _)| format!("{layer}.self_attn"))
     });
     let block = json!({ "modules_to_not_convert": names.collect::<BTreeSet<_>>(), "quant_method": "mxfp4" });
-    Ok(EngineConfig { block: Some(block), hf_quant_config: None })
+    Ok(EngineConfig { block: Some(block), ..EngineConfig::default() })
 }
 
 fn read_quanto(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {

@@ -1,7 +1,9 @@
 //! Computes the scale of a group from its largest magnitude, by the rules of the libraries.
 
 use super::super::rules::ScaleRule;
-use super::rounding::{Minifloat, WeightType, ceil_log2, power_of_two, to_bfloat16, to_float16, to_odd};
+use super::rounding::{
+    Minifloat, WeightType, ceil_log2, exact_ceil_log2, power_of_two, to_bfloat16, to_float16, to_odd,
+};
 use super::scale::GroupScale;
 use crate::dtype::Dtype;
 
@@ -69,9 +71,11 @@ impl Chooser {
             // Rounding such a product to 0 only affects the sign.
             ScaleRule::HalfStep if keeps_sign => (Quotient::Multiply, WeightType::Float32),
             ScaleRule::HalfStep => (Quotient::Multiply, self.weight),
-            ScaleRule::Floor | ScaleRule::Ceiling | ScaleRule::CeilingOrZero => {
+            ScaleRule::Floor | ScaleRule::Ceiling | ScaleRule::CeilingOrZero | ScaleRule::CeilingOrOne => {
                 (Quotient::Multiply, WeightType::Float32)
             }
+            ScaleRule::BlockOnly => (divides, self.weight),
+            ScaleRule::Affine => (divides, WeightType::Float32),
         }
     }
 
@@ -107,6 +111,7 @@ impl Chooser {
             Some(_) if self.rule == ScaleRule::Linear && self.bits == 4 => self.linear_shifted(bounds),
             None if self.rule == ScaleRule::Linear && self.bits == 4 => self.linear_signed(bounds),
             _ if self.rule == ScaleRule::Linear => self.linear(amax),
+            _ if self.rule == ScaleRule::Affine => self.affine(bounds),
             _ if self.is_exact => self.exact(amax.into(), bounds.map(f64::from), global),
             Some(bits) => self.asymmetric(bounds, bits),
             None => self.scale_of(amax, global),
@@ -129,6 +134,47 @@ impl Chooser {
             ScaleRule::Floor => self.floor(amax),
             ScaleRule::Ceiling => GroupScale::raised(self.exponent_above(amax), amax > 0.0),
             ScaleRule::CeilingOrZero => GroupScale::raised_or_zero(self.exponent_above(amax), amax > 0.0),
+            ScaleRule::CeilingOrOne => {
+                let ratio = self.weight.round(amax / self.largest);
+                let exponent = if ratio == 0.0 { 0 } else { exact_ceil_log2(ratio.into()) };
+                GroupScale::exponent(exponent, (ratio == 0.0) & (amax > 0.0) | (exponent < -127))
+            }
+            ScaleRule::BlockOnly => {
+                let (code, value) = self.e4m3.round(self.weight.round(amax / 6.0));
+                GroupScale {
+                    scale: value,
+                    stored: code,
+                    factor: value,
+                    wide: value.into(),
+                    zero: 0.0,
+                    is_underflow: (code == 0) & (amax > 0.0),
+                }
+            }
+            ScaleRule::Affine => unreachable!("its scales follow from bounds"),
+        }
+    }
+
+    /// Chooses scale and offset by [`ScaleRule::Affine`]. The offset is not rounded to the dtype of the weight yet.
+    #[inline(always)]
+    pub(super) fn affine(&self, [low, high]: [f32; 2]) -> GroupScale {
+        const LEAST: f32 = 1e-7;
+        let is_low = low.abs() > high.abs();
+        let step = (high - low) / self.largest;
+        let step = if step > LEAST { step } else { LEAST };
+        let step = if is_low { step } else { -step };
+        let edge = if is_low { low } else { high };
+        let code_of_zero = (edge / step).round_ties_even();
+        let is_zero = code_of_zero == 0.0;
+        let scale = if is_zero { step } else { edge / code_of_zero };
+        let offset = if is_zero { 0.0 } else { edge };
+        let stored = self.weight.round(scale);
+        GroupScale {
+            scale: stored,
+            stored: stored.to_bits(),
+            factor: scale,
+            wide: stored.into(),
+            zero: offset,
+            is_underflow: (stored == 0.0) & (high > low),
         }
     }
 

@@ -20,6 +20,17 @@ impl Chooser {
         };
         let above = || if is_some { exact_ceil_log2(quotient) } else { -127 };
         match (self.rule, self.zero_bits) {
+            (ScaleRule::Affine, _) => {
+                let [low, high] = bounds;
+                let is_low = low.abs() > high.abs();
+                let (edge, sign) = if is_low { (low, 1.0) } else { (high, -1.0) };
+                let step = sign * ((high - low) / f64::from(self.largest)).max(1e-7);
+                let code_of_zero = (edge / step).round_ties_even();
+                let (scale, offset) = if code_of_zero == 0.0 { (step, 0.0) } else { (edge / code_of_zero, edge) };
+                let scale = self.store_once(scale);
+                let is_underflow = scale == 0.0 && high > low;
+                GroupScale { zero: self.store_once(offset), ..GroupScale::number(scale, is_underflow) }
+            }
             (_, Some(bits)) => {
                 let [low, high] = [bounds[0].min(0.0), bounds[1].max(0.0)];
                 let (codes, least) = (f64::from((1_u32 << bits) - 1), -f64::from(1_u32 << (bits - 1)));
@@ -52,6 +63,13 @@ impl Chooser {
             // The thresholds of these rules are float32 numbers, and rounding to odd does not move values across them.
             (ScaleRule::HalfStep, _) => self.half_step(to_odd(amax)),
             (ScaleRule::Floor, _) => self.floor(to_odd(amax)),
+            (ScaleRule::CeilingOrOne, _) => {
+                GroupScale::raised(if is_some { exact_ceil_log2(quotient) } else { 0 }, is_some)
+            }
+            (ScaleRule::BlockOnly, _) => {
+                let (code, value) = self.e4m3.round(to_odd(quotient));
+                GroupScale { stored: code, ..GroupScale::number(value, code == 0 && is_some) }
+            }
             (ScaleRule::Ceiling, _) => GroupScale::raised(above(), is_some),
             (ScaleRule::CeilingOrZero, _) => GroupScale::raised_or_zero(above(), is_some),
         }

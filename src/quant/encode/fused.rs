@@ -49,6 +49,8 @@ struct RoundedCode {
     value: f32,
     /// The number that the code stands for, as a multiple of the scale, with a sign if `value` has one.
     multiple: f32,
+    /// The number added to the product of multiple and scale.
+    offset: f32,
     is_clipped: bool,
 }
 
@@ -136,6 +138,21 @@ impl FusedSegment<'_> {
                 let is_signed = |value: f32, number: f32| value.is_sign_negative() | (number == 0.0);
                 run!(true, floats!(float, times, Minifloat::round_down, is_signed))
             }
+            (CodeRounding::Float { float, sign: SignRule::Nonzero, ties: Ties::TowardZero }, quotient, narrowed) => {
+                let is_signed = move |value: f32, number: f32| value.is_sign_negative() & (number > float.zeroed);
+                match quotient {
+                    Quotient::Multiply => run!(true, floats!(float, times, Minifloat::round_down, is_signed)),
+                    Quotient::Divide if narrowed => {
+                        let number = move |value: f32, group: GroupFactors| narrow_untied(value * group.factor);
+                        run!(true, floats!(float, number, Minifloat::round_down, is_signed))
+                    }
+                    Quotient::Divide => {
+                        let number = move |value: f32, group: GroupFactors| value / group.scale;
+                        run!(true, floats!(float, number, Minifloat::round_down, is_signed))
+                    }
+                    Quotient::Exact => return None,
+                }
+            }
             (CodeRounding::Float { float, sign, ties: Ties::Even }, quotient, narrowed) => match (quotient, narrowed) {
                 (Quotient::Divide, false) if sign == SignRule::Kept && !self.is_clipped && isa == Isa::Avx512 => {
                     run!(false, floats!(float, divided, Minifloat::round_in_range, has_sign))
@@ -159,6 +176,12 @@ impl FusedSegment<'_> {
                     RoundedCode { multiple: rounded.multiple - group.zero, ..rounded }
                 };
                 run!(true, encode)
+            }
+            (CodeRounding::Int { low, high, offset }, Quotient::Divide, _) if self.division.has_offsets => {
+                run!(true, move |value: f32, group: GroupFactors| {
+                    let rounded = to_integer(value, (value - group.zero) / group.factor, [low, high], offset);
+                    RoundedCode { offset: narrow(group.zero), ..rounded }
+                })
             }
             (CodeRounding::Int { low, high, offset }, Quotient::Divide, narrowed) if !self.division.has_zeros => {
                 if narrowed {
@@ -197,7 +220,7 @@ impl FusedSegment<'_> {
                 }))
             }};
         }
-        let Division { quotient, rounding: narrowed, has_zeros, rounds_away } = self.division;
+        let Division { quotient, rounding: narrowed, has_zeros, rounds_away, .. } = self.division;
         match *rounding {
             _ if W == 2 && narrowed != WeightType::Float32 => None,
             CodeRounding::Int { low, high, offset } if rounds_away && quotient == Quotient::Multiply => {
@@ -273,7 +296,7 @@ where
                 let rounded = encode(read(values[at]), group);
                 codes[at] = rounded.code as u8;
                 if IS_MEASURED {
-                    let error = rounded.value - rounded.multiple * group.scale;
+                    let error = rounded.value - rounded.multiple * group.scale - rounded.offset;
                     let square = error * error;
                     signal[at] += rounded.value * rounded.value;
                     noise[at] += square;
@@ -305,6 +328,7 @@ fn to_float(
         code: code | if is_signed(value, number) { float.sign.into() } else { 0 },
         value: value.abs(),
         multiple,
+        offset: 0.0,
         is_clipped: number > float.limit,
     }
 }
@@ -325,6 +349,7 @@ fn to_integer(value: f32, number: f32, [low, high]: [f32; 2], offset: u8) -> Rou
         code: sum.to_bits().wrapping_add(offset.into()),
         value,
         multiple: sum - RAISED,
+        offset: 0.0,
         is_clipped: (number > high + 0.5) | (number < low - 0.5),
     }
 }

@@ -1,6 +1,6 @@
 //! The tensors that store a weight, and the byte ranges of its rows in them.
 
-use super::super::layout::{CodeValues, Combination, Group, Layout, Packing, Role, ScaleOrder};
+use super::super::layout::{CodeValues, Combination, Group, Layout, Packing, Role, ScaleOrder, Zeros};
 use super::super::rules::ScaleShape;
 use super::super::scheme::{CodeType, TargetGrid};
 use crate::blocks::BlockFormat;
@@ -189,6 +189,10 @@ impl EncodeGeometry {
     /// Adds the parts other than codes and scales.
     fn add_others(&mut self, layout: &'static Layout, grid: &TargetGrid) -> Result<(), Unfit> {
         let encoding = layout.encoding.ok_or(Unfit::Grid)?;
+        if layout.zeros == Zeros::Offset {
+            let EncodedPart { dtype, shape, .. } = &self.parts[1];
+            return self.add(layout, Role::Offset, *dtype, shape.clone(), None);
+        }
         let is_packed = layout.codes.values == CodeValues::Unsigned;
         let [leading @ .., _, _] = &self.shape[..] else { return Err(Unfit::Grid) };
         let leading = leading.to_vec();
@@ -338,7 +342,7 @@ impl EncodeGeometry {
                     };
                     start(rows.start)..if is_last { all } else { start(rows.end) }
                 }
-                (Role::Scale | Role::ZeroPoint, _) if !self.is_tensor && !self.has_column_scales => {
+                (Role::Scale | Role::ZeroPoint | Role::Offset, _) if !self.is_tensor && !self.has_column_scales => {
                     lines(self.block[0], self.grid[0], self.grid[1] * width)
                 }
                 _ if is_first => 0..all,
@@ -383,9 +387,9 @@ fn code_rows(layout: &Layout, grid: &TargetGrid, columns: u64) -> Result<(Dtype,
         (CodeType::Float(dtype), CodeValues::Float(own) | CodeValues::FloatWithoutNegativeZero(own))
             if dtype == own =>
         {
-            Dtype::Uint8
+            layout.codes.dtypes[0]
         }
-        (CodeType::Int { bits: 1..=8, .. }, CodeValues::Unsigned) => Dtype::Int32,
+        (CodeType::Int { bits: 1..=8, .. }, CodeValues::Unsigned) => layout.codes.dtypes[0],
         _ => return Err(Unfit::Grid),
     };
     let bits = columns.checked_mul(grid.codes.bits().into()).ok_or(Unfit::Grid)?;

@@ -14,7 +14,7 @@ pub(super) struct Choose<'a> {
     pub(super) amax: &'a [u32],
     /// Number of groups.
     pub(super) count: usize,
-    /// For [`ScaleRule::Linear`], with the length of `amax`.
+    /// For rules with bounds, with the length of `amax`.
     pub(super) bounds: &'a [[f32; 2]],
     pub(super) global: f32,
     pub(super) out: &'a mut ChosenScales,
@@ -62,12 +62,25 @@ impl Loop for Choose<'_> {
                 fill!(amax, bits => chooser.scale_of(f32::from_bits(bits), global))
             }};
         }
+        macro_rules! affine {
+            ($weight:ident) => {{
+                let chooser = Chooser { weight: WeightType::$weight, ..*chooser };
+                fill!(bounds, bounds => chooser.affine(bounds))
+            }};
+        }
         match chooser.rule {
             ScaleRule::Epsilon => each!(Epsilon),
             ScaleRule::Reciprocal => each!(Reciprocal),
             ScaleRule::Bounded => each!(Bounded),
             ScaleRule::Inverse => each!(Inverse),
             ScaleRule::Plain => each!(Plain, Float32),
+            ScaleRule::CeilingOrOne => each!(CeilingOrOne),
+            ScaleRule::BlockOnly => each!(BlockOnly),
+            ScaleRule::Affine => match chooser.weight {
+                WeightType::Float32 => affine!(Float32),
+                WeightType::Bfloat16 => affine!(Bfloat16),
+                WeightType::Float16 => affine!(Float16),
+            },
             ScaleRule::Linear if chooser.bits != 4 => fill!(amax, bits => chooser.linear(f32::from_bits(bits))),
             ScaleRule::Linear if chooser.zero_bits.is_some() => fill!(bounds, bounds => chooser.linear_shifted(bounds)),
             ScaleRule::Linear => fill!(bounds, bounds => chooser.linear_signed(bounds)),

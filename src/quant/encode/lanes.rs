@@ -80,6 +80,8 @@ pub(super) struct Division {
     pub(super) rounding: WeightType,
     /// True if zero points are added.
     pub(super) has_zeros: bool,
+    /// True if zeros are offsets, which are subtracted from values before they are divided.
+    pub(super) has_offsets: bool,
     /// True if quotients are first rounded to integers, halves away from zero.
     pub(super) rounds_away: bool,
 }
@@ -133,10 +135,23 @@ pub(super) fn divide(values: &[f32], divisors: &Divisors, division: Division, la
         let groups = values.chunks(size).zip(out.chunks_mut(size)).zip(wide.iter().zip(zeros));
         for ((values, out), (factor, zero)) in groups {
             // Adding 0 would turn -0 into 0; adding -0 changes nothing.
-            let zero = if division.has_zeros { f64::from(*zero) } else { -0.0 };
+            let number = f64::from(*zero);
+            let (offset, zero) =
+                (if division.has_offsets { number } else { 0.0 }, if division.has_zeros { number } else { -0.0 });
             for (value, out) in values.iter().zip(out) {
-                *out = if *factor == 0.0 { 0.0 } else { to_odd(f64::from(*value) / factor + zero) };
+                *out = if *factor == 0.0 { 0.0 } else { to_odd((f64::from(*value) - offset) / factor + zero) };
             }
+        }
+        return;
+    }
+    if division.has_offsets {
+        expand(zeros, size, lane);
+        for ((value, offset), out) in values.iter().zip(&*lane).zip(&mut *out) {
+            *out = *value - *offset;
+        }
+        expand(factors, size, lane);
+        for (out, factor) in out.iter_mut().zip(&*lane) {
+            *out = if *factor == 0.0 { 0.0 } else { *out / *factor };
         }
         return;
     }
@@ -218,6 +233,65 @@ impl Loop for LargestOfGroups<'_> {
     }
 }
 
+/// Finds the lowest and the highest value of groups of `size` values, and their largest magnitudes as bits. Returns the
+/// largest of these.
+pub(super) struct BoundsOfGroups<'a> {
+    pub(super) weight: WeightType,
+    pub(super) bytes: &'a [u8],
+    pub(super) size: usize,
+    pub(super) amax: &'a mut [u32],
+    pub(super) bounds: &'a mut [[f32; 2]],
+}
+
+impl Loop for BoundsOfGroups<'_> {
+    type Result = u32;
+
+    #[inline(always)]
+    fn run(self) -> u32 {
+        let Self { weight, bytes, size, amax, bounds } = self;
+        match size {
+            32 => bounds_of::<32>(weight, bytes, bounds),
+            64 => bounds_of::<64>(weight, bytes, bounds),
+            _ => bounds_of::<128>(weight, bytes, bounds),
+        }
+        let mut most = 0;
+        for (amax, bounds) in amax.iter_mut().zip(bounds) {
+            *amax = larger(bounds[0].abs().to_bits(), bounds[1].abs().to_bits());
+            most = larger(most, *amax);
+        }
+        most
+    }
+}
+
+#[inline(always)]
+fn bounds_of<const N: usize>(weight: WeightType, bytes: &[u8], out: &mut [[f32; 2]]) {
+    match weight {
+        WeightType::Float32 => {
+            for (group, of_group) in bytes.as_chunks().0.as_chunks::<N>().0.iter().zip(out) {
+                *of_group = bounds(&group.map(f32::from_le_bytes));
+            }
+        }
+        WeightType::Bfloat16 => narrow_bounds::<N>(bytes, out, |bits| f32::from_bits(u32::from(bits) << 16)),
+        WeightType::Float16 => narrow_bounds::<N>(bytes, out, from_float16),
+    }
+}
+
+/// Compares numbers of 16 bits like [`bounds`].
+#[inline(always)]
+fn narrow_bounds<const N: usize>(bytes: &[u8], bounds: &mut [[f32; 2]], widen: impl Fn(u16) -> f32) {
+    let number = |key: i16| widen((key ^ ((key >> 15) as u16 >> 1) as i16) as u16);
+    for (group, out) in bytes.as_chunks().0.as_chunks::<N>().0.iter().zip(bounds) {
+        let (mut low, mut high) = (i16::MAX, i16::MIN);
+        for bytes in group {
+            let bits = u16::from_le_bytes(*bytes) as i16;
+            let key = bits ^ ((bits >> 15) as u16 >> 1) as i16;
+            low = if key < low { key } else { low };
+            high = if key > high { key } else { high };
+        }
+        *out = [number(low), number(high)];
+    }
+}
+
 #[inline(always)]
 fn groups_of<const N: usize>(weight: WeightType, bytes: &[u8], amax: &mut [u32]) {
     match weight {
@@ -287,6 +361,9 @@ pub(super) fn round(rounding: &CodeRounding, numbers: &[f32], codes: &mut [u8], 
         CodeRounding::Float { float, sign: SignRule::NotPositive, ties: Ties::TowardZero } => {
             floats(float, numbers, codes, multiples, Minifloat::round_down, |number| number <= 0.0)
         }
+        CodeRounding::Float { float, sign: SignRule::Nonzero, ties: Ties::TowardZero } => {
+            floats(float, numbers, codes, multiples, Minifloat::round_down, |number| -number > float.zeroed)
+        }
         // No layout combines another sign rule with ties toward zero.
         CodeRounding::Float { float, .. } => {
             floats(float, numbers, codes, multiples, Minifloat::round, f32::is_sign_negative)
@@ -344,19 +421,26 @@ pub(super) struct PartialSums {
 }
 
 impl PartialSums {
-    /// Compares values with the multiples of scales that stand for them, and replaces `multiples` by the errors. Values
-    /// are multiplied by `over` here; the caller has already multiplied the scales.
+    /// Compares values with the multiples of scales that stand for them, with the offsets of their groups if there are
+    /// any, and replaces `multiples` by the errors. Values and offsets are multiplied by `over` here; the caller has
+    /// already multiplied the scales.
     #[inline(always)]
     pub(super) fn of(
         values: &[f32],
         over: f32,
         (scales, size): (&[f32], usize),
+        offsets: &[f32],
         lane: &mut [f32],
         multiples: &mut [f32],
     ) -> Self {
         expand(scales, size, lane);
         for ((value, scale), multiple) in values.iter().zip(&*lane).zip(&mut *multiples) {
             *multiple = *value * over - *multiple * *scale;
+        }
+        for (errors, offset) in multiples.chunks_mut(size).zip(offsets) {
+            for error in errors {
+                *error -= *offset * over;
+            }
         }
         let mut sums = Self::default();
         for (values, errors) in values.chunks(LANES).zip(multiples.chunks(LANES)) {

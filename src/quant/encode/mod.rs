@@ -137,6 +137,10 @@ fn code_rounding(
             };
             (CodeRounding::Float { float, sign, ties: encoding.ties }, float.largest, None)
         }
+        CodeType::Int { bits, symmetric: false } if encoding.scale == ScaleRule::Affine => {
+            let largest = ((1_u32 << bits) - 1) as f32;
+            (CodeRounding::Int { low: 0.0, high: largest, offset: 0 }, largest, None)
+        }
         CodeType::Int { bits: 4, symmetric: false } if encoding.scale == ScaleRule::Linear => {
             (CodeRounding::Int { low: 0.0, high: 15.0, offset: 0 }, 15.0, Some(4))
         }
@@ -252,12 +256,14 @@ impl Encoder {
                 quotient,
                 rounding: if quotient == Quotient::Exact { WeightType::Float32 } else { rounded },
                 has_zeros: zero_bits.is_some(),
+                has_offsets: encoding.scale == ScaleRule::Affine,
                 rounds_away: encoding.scale == ScaleRule::Linear && grid.codes.bits() == 4,
             },
             rounding,
             packing: layout.codes.packing,
             segments,
-            is_clipped: encoding.scale == ScaleRule::Floor || options.scale == ScaleChoice::Mse,
+            is_clipped: matches!(encoding.scale, ScaleRule::Floor | ScaleRule::BlockOnly)
+                || options.scale == ScaleChoice::Mse,
             search,
             float16: minifloat(Dtype::Float16)?,
             is_float64,

@@ -122,6 +122,8 @@ pub(super) struct Minifloat {
     pub(super) sign: u8,
     /// Above this, values lie beyond the largest number by more than half a step.
     pub(super) limit: f32,
+    /// Up to this, values are 0 if ties go toward zero: half of the smallest number.
+    pub(super) zeroed: f32,
 }
 
 impl Minifloat {
@@ -130,9 +132,9 @@ impl Minifloat {
         let (shift, min_normal) = (23 - mantissa_bits, ((1 - format.bias + 127) as u32) << 23);
         let raise = (shift << 23) | (min_normal >> shift).wrapping_neg() & 0xffff;
         let (sign, unknown) = (format.sign() as u8, f32::NAN);
-        let float = Self { shift, raise, min_normal, largest: unknown, sign, limit: unknown };
+        let float = Self { shift, raise, min_normal, largest: unknown, sign, limit: unknown, zeroed: unknown };
         let [largest, below] = [max, max - 1].map(|code| float.number(code));
-        Self { largest, limit: largest + (largest - below) / 2.0, ..float }
+        Self { largest, limit: largest + (largest - below) / 2.0, zeroed: float.number(1) / 2.0, ..float }
     }
 
     /// Returns the number that a code without sign stands for.

@@ -1,14 +1,16 @@
 //! Encodes the rows of one call: first the scales of a band of groups, then the codes of its rows, in segments that fit
 //! into the first-level cache.
 
-use super::super::rules::{ScaleRule, SignRule};
+use super::super::rules::SignRule;
 use super::buffers::{EncodeBuffers, SpreadScales};
 use super::choose::Quotient;
 use super::extremes::{INFINITY, first_special, largest};
 use super::fused::FusedSegment;
 use super::geometry::Band;
 use super::groups::Choose;
-use super::lanes::{self, Bounds, CodeRounding, Divisors, ErrorSums, LANES, LargestOfGroups, PartialSums};
+use super::lanes::{
+    self, Bounds, BoundsOfGroups, CodeRounding, Division, Divisors, ErrorSums, LANES, LargestOfGroups, PartialSums,
+};
 use super::linear::ExtendColumns;
 use super::narrow::NarrowGroups;
 use super::screen::SearchGroup;
@@ -54,7 +56,8 @@ impl<'a> EncodeRows<'a, '_> {
         let group = [if geometry.is_tensor { 1 } else { below }, beside];
         let mut buffers = EncodeBuffers::new(group, width, encoder.width, !self.tally.skips_errors);
         let groups = buffers.groups;
-        let (global, is_divided) = (self.global, encoder.division.quotient == Quotient::Divide);
+        let Division { quotient, has_offsets, .. } = encoder.division;
+        let (global, is_divided) = (self.global, quotient == Quotient::Divide && !has_offsets);
         if geometry.is_tensor {
             buffers.amax[0] = self.amax.to_bits();
             self.isa.run(Choose {
@@ -113,7 +116,8 @@ impl<'a> EncodeRows<'a, '_> {
     fn choose(&mut self, tile: &Tile, buffers: &mut EncodeBuffers, global: f32) {
         let Encoder { chooser, geometry, weight, width, .. } = self.encoder;
         let (count, size) = (tile.groups.len(), geometry.block[1] as usize);
-        let has_bounds = chooser.zero_bits.is_some() || chooser.rule == ScaleRule::Linear && chooser.bits == 4;
+        let has_bounds = chooser.zero_bits.is_some() || chooser.rule.has_bounds(chooser.bits);
+        let has_offsets = self.encoder.division.has_offsets && matches!(size, 32 | 64 | 128);
         if has_bounds || size == 1 {
             buffers.make_lanes(buffers.segment.min(tile.columns.len()));
         }
@@ -134,6 +138,10 @@ impl<'a> EncodeRows<'a, '_> {
             if size == 1 {
                 let values = &mut buffers.values[..count];
                 most = self.isa.run(ExtendColumns { weight: *weight, bytes, values, amax, bounds });
+                continue;
+            }
+            if has_offsets {
+                most = self.isa.run(BoundsOfGroups { weight: *weight, bytes, size, amax, bounds });
                 continue;
             }
             most = self.isa.run(LargestOfGroups { weight: *weight, bytes, size, amax: &mut *amax });
@@ -342,6 +350,10 @@ impl<'a> EncodeRows<'a, '_> {
         self.isa.run(SegmentInSteps { encoder: self.encoder, source, buffers, size, is_measured: false });
         let scales = buffers.chosen.scale.iter().flat_map(|scale| std::iter::repeat_n(f64::from(*scale), size));
         let numbers = buffers.multiples.iter().zip(scales).map(|(multiple, scale)| f64::from(*multiple) * scale);
+        let Encoder { chooser, division, .. } = self.encoder;
+        let offset = |zero: &f32| if division.has_offsets { f64::from(chooser.store(*zero)) } else { 0.0 };
+        let offsets = buffers.chosen.zero.iter().flat_map(|zero| std::iter::repeat_n(offset(zero), size));
+        let numbers = numbers.zip(offsets).map(|(number, offset)| number + offset);
         values.zip(numbers).map(|(value, number)| value - number).collect()
     }
 }
@@ -362,8 +374,8 @@ impl Loop for SegmentInSteps<'_> {
 
     #[inline(always)]
     fn run(self) -> PartialSums {
-        let Self { encoder: Encoder { weight, width, division, rounding, .. }, source, buffers, size, is_measured } =
-            self;
+        let Self { encoder, source, buffers, size, is_measured } = self;
+        let Encoder { chooser, weight, width, division, rounding, .. } = encoder;
         let count = source.len() / width;
         let groups = count.div_ceil(size);
         let (values, numbers) = (&mut buffers.values[..count], &mut buffers.numbers[..count]);
@@ -387,7 +399,13 @@ impl Loop for SegmentInSteps<'_> {
         if !is_measured {
             return PartialSums::default();
         }
-        let mut sums = PartialSums::of(values, 1.0 / buffers.unit, (&buffers.scales[..groups], size), lane, multiples);
+        let over = 1.0 / buffers.unit;
+        let mut offsets = Vec::new();
+        if division.has_offsets {
+            offsets.extend(divisors.zeros.iter().map(|zero| chooser.store(*zero)));
+        }
+        let scales = (&buffers.scales[..groups], size);
+        let mut sums = PartialSums::of(values, over, scales, &offsets, lane, multiples);
         sums.clipped[0] += clipped;
         sums
     }

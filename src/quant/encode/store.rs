@@ -2,6 +2,7 @@
 
 use super::super::decode::scales::swizzled_line;
 use super::super::layout::{Combination, Exponents, Packing, Role};
+use super::super::rules::ScaleRule;
 use super::Encoder;
 use super::lanes::{CodeRounding, Pack};
 use super::linear::store_nibbles;
@@ -100,32 +101,42 @@ impl<'a, 'o> PartWriter<'a, 'o> {
 
     /// Stores scales and plain zero points from these positions of their buffers on.
     fn store(&mut self, groups: impl Iterator<Item = (u32, f32)> + Clone, [scale, zero]: [usize; 2]) {
-        let Encoder { geometry, float16, chooser, .. } = self.encoder;
-        let out = &mut self.outputs[1][scale..];
-        let stored = groups.clone().map(|(stored, _)| stored);
-        match geometry.parts[1].dtype {
-            Dtype::Float32 => {
-                out.as_chunks_mut().0.iter_mut().zip(stored).for_each(|(out, bits)| *out = bits.to_le_bytes());
-            }
-            Dtype::Bfloat16 => {
-                let stored = stored.map(|bits| (bits >> 16) as u16);
-                out.as_chunks_mut().0.iter_mut().zip(stored).for_each(|(out, bits)| *out = bits.to_le_bytes());
-            }
-            Dtype::Float16 => {
-                let round =
-                    |number: f32| float16.round(number.abs()).0 as u16 | u16::from(number.is_sign_negative()) << 15;
-                let stored = stored.map(|bits| round(f32::from_bits(bits)));
-                out.as_chunks_mut().0.iter_mut().zip(stored).for_each(|(out, bits)| *out = bits.to_le_bytes());
-            }
-            _ => out.iter_mut().zip(stored).for_each(|(out, code)| *out = code as u8),
-        }
+        let Encoder { geometry, chooser, .. } = self.encoder;
+        let width = geometry.parts[1].dtype.bits() as usize / 8;
+        self.store_numbers(1, scale / width, groups.clone().map(|(stored, _)| stored));
         if geometry.is_stream {
             if let Some(out) = self.outputs.get_mut(2) {
                 store_nibbles(groups.map(|(_, zero)| zero as u8), zero, out);
             }
+        } else if chooser.rule == ScaleRule::Affine {
+            let at = scale / (geometry.parts[1].dtype.bits() as usize / 8);
+            self.store_numbers(2, at, groups.map(|(_, offset)| chooser.store(offset).to_bits()));
         } else if chooser.zero_bits.is_some() && geometry.zero_words.is_none() {
             let out = &mut self.outputs[2][zero..];
             out.iter_mut().zip(groups).for_each(|(out, (_, zero))| *out = zero as i8 as u8);
+        }
+    }
+
+    /// Stores numbers of the type of scales, or bytes, in a part: the bits of float32 numbers of this type.
+    fn store_numbers(&mut self, part: usize, at: usize, numbers: impl Iterator<Item = u32>) {
+        let Encoder { geometry, float16, .. } = self.encoder;
+        let dtype = geometry.parts[part].dtype;
+        let out = &mut self.outputs[part][at * dtype.bits() as usize / 8..];
+        match dtype {
+            Dtype::Float32 => {
+                out.as_chunks_mut().0.iter_mut().zip(numbers).for_each(|(out, bits)| *out = bits.to_le_bytes());
+            }
+            Dtype::Bfloat16 => {
+                let numbers = numbers.map(|bits| (bits >> 16) as u16);
+                out.as_chunks_mut().0.iter_mut().zip(numbers).for_each(|(out, bits)| *out = bits.to_le_bytes());
+            }
+            Dtype::Float16 => {
+                let round =
+                    |number: f32| float16.round(number.abs()).0 as u16 | u16::from(number.is_sign_negative()) << 15;
+                let numbers = numbers.map(|bits| round(f32::from_bits(bits)));
+                out.as_chunks_mut().0.iter_mut().zip(numbers).for_each(|(out, bits)| *out = bits.to_le_bytes());
+            }
+            _ => out.iter_mut().zip(numbers).for_each(|(out, code)| *out = code as u8),
         }
     }
 
@@ -265,7 +276,7 @@ impl Encoder {
                 let narrow = scale as f32;
                 (f64::from(narrow) == scale && self.chooser.store(narrow) == narrow).then(|| narrow.to_bits())?
             }
-            Dtype::Float8E4M3FN => {
+            Dtype::Float8E4M3FN | Dtype::Uint8 if self.layout.scale_dtypes.contains(&Dtype::Float8E4M3FN) => {
                 let block = global.map_or(scale, |global| scale / self.global_factor(global));
                 let (code, value) = self.chooser.e4m3.round(block as f32);
                 (f64::from(value) == block).then_some(code)?
