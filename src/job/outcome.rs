@@ -8,7 +8,7 @@ use crate::kernel::{Condition, Counts, Firsts};
 use crate::measure::accuracy::Accuracy;
 use crate::measure::hash::Hashes;
 use crate::measure::quantized::{CodesOrigin, QuantizedAccuracy};
-use crate::plan::{CodesSource, Operation, Plan, Quantization, Step, Unrecovered};
+use crate::plan::{CodesSource, NewStored, Operation, Plan, Quantization, Step, Unrecovered};
 use crate::quant::{EncodedPart, QuantMethod};
 use crate::select::KeptReason;
 use serde::{Deserialize, Serialize};
@@ -57,13 +57,14 @@ pub struct PartReport {
 
 impl QuantizedReport {
     fn new(step: &Step, weight: &Quantization, accuracy: Option<Box<QuantizedAccuracy>>) -> Self {
-        let part = |((name, dtype, shape), part): ((&str, Dtype, &[u64]), &EncodedPart)| PartReport {
-            name: name.into(),
-            dtype,
-            shape: shape.to_vec(),
-            blocks: part.format.map(|format| format.name.into()),
-            sha256: None,
-        };
+        let part =
+            |((result, (_, dtype, shape)), part): ((&NewStored, (&str, Dtype, &[u64])), &EncodedPart)| PartReport {
+                name: result.stored_name().into(),
+                dtype,
+                shape: shape.to_vec(),
+                blocks: part.format.map(|format| format.name.into()),
+                sha256: None,
+            };
         let codes = CodesOrigin::of(weight);
         Self {
             scheme: weight.scheme.into(),
@@ -75,7 +76,7 @@ impl QuantizedReport {
                 CodesSource::Values { unrecovered: Some(Unrecovered::NotFound(element)), .. } => element,
                 _ => None,
             },
-            parts: step.new_tensors().zip(weight.rows.encoder.parts()).map(part).collect(),
+            parts: step.results.iter().zip(step.new_tensors()).zip(weight.rows.encoder.parts()).map(part).collect(),
             accuracy: accuracy.map(|accuracy| *accuracy),
         }
     }

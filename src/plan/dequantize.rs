@@ -7,8 +7,8 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::options::DequantizeOptions;
 use crate::quant::{
-    Arithmetic, CheckpointInfo, FoundWeight, Modules, Role, comfy_metadata_of, config_of, hf_quant_config_of,
-    quantize_config_of,
+    Arithmetic, CheckpointInfo, FoundWeight, Modules, QuantMethod, Role, comfy_metadata_of, config_of,
+    hf_quant_config_of, quantize_config_of,
 };
 use crate::read::{DecodedValues, Decoders, LogicalCheckpoint};
 use crate::select::policy::{Policy, expert_sets, fused_sets};
@@ -115,6 +115,9 @@ impl<'a> Recoding<'a> {
                 weights.leave_out(model.places[at]);
                 left_out.push(model.tensors[at].name.to_owned());
             }
+        }
+        if left.is_empty() && selected.iter().any(|weight| weight.layout.method == QuantMethod::Mlx) {
+            weights.change_metadata("format", Some("pt".to_owned())); // transformers does not load the format of MLX
         }
         let divided = divided(model, selection);
         let is_decoded = !selected.is_empty() || !plain.is_empty();

@@ -3,6 +3,7 @@
 
 use super::cast::{Cast, check_from};
 use super::quantization::TensorIndex;
+use super::stacked::{StackPlace, stack};
 use super::step::{Operation, Step};
 use super::weights::{TensorOrder, Treatment, Weights};
 use super::{Conversions, Request};
@@ -27,11 +28,27 @@ pub(super) struct DraftStep<'a> {
     pub step: Step<'a>,
     /// For text, the lengths of the texts.
     text: Option<Box<TextExtent>>,
+    /// Its place in a stack of experts.
+    pub stack: Option<Box<StackPlace>>,
 }
 
-impl DraftStep<'_> {
-    /// Returns the bytes of its results in the output.
+impl<'a> DraftStep<'a> {
+    fn new(place: TensorIndex, step: Step<'a>) -> Self {
+        Self { place, step, text: None, stack: None }
+    }
+
+    /// True if an earlier step begins the stack that it belongs to.
+    pub(super) fn continues_stack(&self) -> bool {
+        self.stack.as_ref().is_some_and(|stack| stack.number > 0)
+    }
+
+    /// Returns the bytes of its results in the output. The first step of a stack counts for all.
     pub(super) fn bytes(&self) -> u64 {
+        let times = self.stack.as_ref().map_or(1, |stack| if stack.number == 0 { stack.count } else { 0 });
+        self.own_bytes().saturating_mul(times)
+    }
+
+    fn own_bytes(&self) -> u64 {
         match &self.step.how {
             Operation::Encode(weight) => weight.rows.encoder.parts().iter().map(EncodedPart::byte_len).sum(),
             Operation::Convert(_) | Operation::Decode(_) => {
@@ -52,11 +69,15 @@ impl DraftStep<'_> {
             Operation::Convert(_) | Operation::Decode(_) => (step.dtypes().1, step.shape(), step.source_count(), None),
         };
         let is_opaque = source.elements == Elements::Opaque && matches!(step.how, Operation::Convert(_));
+        let (shape, times) = match &self.stack {
+            Some(stack) => (&stack.shapes[result][..], stack.count),
+            None => (shape, 1),
+        };
         NewTensor {
-            name: Cow::Borrowed(&step.results[result].name),
+            name: Cow::Borrowed(step.results[result].stored_name()),
             dtype,
             shape,
-            count,
+            count: count * times,
             fortran_order: step.fortran_order,
             text: text.clone(),
             opaque: is_opaque.then_some(&*source.stored),
@@ -74,8 +95,11 @@ pub(super) struct PlannedTensors<'s, 'a> {
 
 impl<'s, 'a> PlannedTensors<'s, 'a> {
     pub(super) fn of(steps: &'s [DraftStep<'a>]) -> Self {
-        let of_step = |(at, draft): (usize, &DraftStep)| (0..draft.step.results.len()).map(move |result| (at, result));
-        let has_parts = steps.iter().any(|draft| draft.step.results.len() > 1);
+        let of_step = |(at, draft): (usize, &DraftStep)| {
+            let results = if draft.continues_stack() { 0 } else { draft.step.results.len() };
+            (0..results).map(move |result| (at, result))
+        };
+        let has_parts = steps.iter().any(|draft| draft.step.results.len() > 1 || draft.stack.is_some());
         let places = if has_parts { steps.iter().enumerate().flat_map(of_step).collect() } else { Vec::new() };
         Self { steps, places }
     }
@@ -123,7 +147,7 @@ pub(super) fn steps<'r, 'a>(
             Some(Treatment::Replaced(new)) => {
                 for step in new {
                     check_weight(request, &step)?;
-                    steps.push(DraftStep { place, step, text: None });
+                    steps.push(DraftStep::new(place, step));
                 }
                 continue;
             }
@@ -131,7 +155,7 @@ pub(super) fn steps<'r, 'a>(
             Some(Treatment::Dropped) => Some(KeptReason::Role(TensorRole::Scale)),
             Some(Treatment::Kept(reason)) => Some(reason),
             Some(Treatment::Stored(new)) => {
-                steps.push(DraftStep { place, step: cast.stored(place, new)?, text: None });
+                steps.push(DraftStep::new(place, cast.stored(place, new)?));
                 continue;
             }
             None if matches!(request.operator, Operator::Dequantize) => {
@@ -139,7 +163,7 @@ pub(super) fn steps<'r, 'a>(
             }
             None => None,
         };
-        steps.push(DraftStep { place, step: cast.step(place, reason)?, text: None });
+        steps.push(DraftStep::new(place, cast.step(place, reason)?));
     }
     for (at, name) in new {
         steps[at].step.rename(name);
@@ -155,7 +179,7 @@ pub(super) fn steps<'r, 'a>(
         None => {}
     }
     check_codes(request, inputs, &steps)?;
-    Ok(steps)
+    if weights.stacks_experts { stack(steps) } else { Ok(steps) }
 }
 
 /// Refuses a cast of other tensors that leaves codes as they are although no option requests that.

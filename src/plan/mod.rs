@@ -15,6 +15,7 @@ mod quantization;
 mod quantize;
 mod renaming;
 mod rewrite;
+mod stacked;
 mod step;
 mod weights;
 
@@ -180,8 +181,9 @@ impl<'r, 'a> Draft<'r, 'a> {
             let metadata = NewMetadata { texts, keys: keys_of_part(std::mem::take(&mut keys), (at, parts), tensors) };
             let layout = request.container.lay_out(&PlannedTensors::of(&group), &metadata, request.threads)?;
             let mut places = layout.places.into_iter();
+            let mut stack = Vec::new();
             // The steps reuse the memory of `group`.
-            let steps = group.into_iter().map(|draft| place(draft.step, &mut places, &mut conversions));
+            let steps = group.into_iter().map(|draft| place(draft, &mut places, &mut stack, &mut conversions));
             let steps = steps.collect::<Result<Vec<Step>>>()?;
             plans.push(Plan {
                 steps,
@@ -213,14 +215,22 @@ impl<'r, 'a> Draft<'r, 'a> {
     }
 }
 
-/// Gives the results of a step the next places.
+/// Gives the results of a step the next places, or their places in the stack whose first step took the next places.
 fn place<'a>(
-    mut step: Step<'a>,
+    draft: DraftStep<'a>,
     places: &mut impl Iterator<Item = Placement>,
+    stack: &mut Vec<Placement>,
     conversions: &mut Conversions,
 ) -> Result<Step<'a>> {
-    for result in step.results.iter_mut() {
-        let place = places.next().expect("every new tensor has a place");
+    let DraftStep { mut step, stack: own, .. } = draft;
+    if own.as_ref().is_some_and(|own| own.number == 0) {
+        *stack = places.take(step.results.len()).collect();
+    }
+    for (at, result) in step.results.iter_mut().enumerate() {
+        let place = match &own {
+            None => places.next().expect("every new tensor has a place"),
+            Some(own) => own.cut(&stack[at]),
+        };
         (result.range, result.crc) = (place.range, place.crc);
         if let Operation::Convert(conversion) = &mut step.how
             && conversion.to != place.form
@@ -250,7 +260,7 @@ fn groups(steps: Vec<DraftStep>, inputs: usize, spread: Spread) -> Vec<Vec<Draft
             for step in steps {
                 let bytes = step.bytes();
                 filled = filled.saturating_add(bytes);
-                if filled > limit && groups.last().is_some_and(|group| !group.is_empty()) {
+                if filled > limit && !step.continues_stack() && groups.last().is_some_and(|group| !group.is_empty()) {
                     filled = bytes;
                     groups.push(Vec::new());
                 }

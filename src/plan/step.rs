@@ -76,11 +76,29 @@ pub(crate) struct NewStored<'a> {
     pub range: Range<u64>,
     /// A checksum of the tensor that has to be written as well.
     pub crc: Option<Box<PendingCrc>>,
+    /// The tensor that holds it, with the tensors of other experts.
+    pub stack: Option<StackPart>,
+}
+
+/// The position of a tensor of an expert in a stack.
+pub(crate) struct StackPart {
+    /// The name of the stored tensor.
+    pub name: Box<str>,
+    /// True for the first expert, which stands for the stored tensor.
+    pub is_first: bool,
 }
 
 impl<'a> NewStored<'a> {
+    /// The name of the stored tensor.
+    pub(crate) fn stored_name(&self) -> &str {
+        match &self.stack {
+            Some(stack) => &stack.name,
+            None => &self.name,
+        }
+    }
+
     fn unplaced(name: Cow<'a, str>) -> Self {
-        Self { name, range: 0..0, crc: None }
+        Self { name, range: 0..0, crc: None, stack: None }
     }
 }
 
@@ -104,7 +122,9 @@ impl Plan<'_> {
     }
 
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.steps.iter().flat_map(|step| step.results.iter()).map(|result| &*result.name)
+        let results = self.steps.iter().flat_map(|step| step.results.iter());
+        let own = results.filter(|result| result.stack.as_ref().is_none_or(|stack| stack.is_first));
+        own.map(NewStored::stored_name)
     }
 
     /// Checks that no source was changed since it was read.

@@ -18,6 +18,8 @@ pub(crate) struct Weights<'a> {
     pub(super) metadata: HashMap<String, Option<String>>,
     /// The new names of tensors, in place of the names in the selection.
     pub(super) renames: Option<Vec<Rename>>,
+    /// True if the tensors of experts are stored as stacks, as in MLX.
+    pub(super) stacks_experts: bool,
     /// The contents of a GGUF file besides the tensors, if the output is one.
     pub(super) gguf: Option<GgufContents>,
 }

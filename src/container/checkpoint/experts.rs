@@ -48,6 +48,28 @@ pub(crate) fn stack_of(module: &str) -> Option<String> {
     Some(format!("{layer}{STACK}{}", known.0))
 }
 
+/// Returns the name of the stacked tensor that holds a tensor of an expert, and the number of the expert:
+/// `x.switch_mlp.gate_proj.scales` and 3 for `x.experts.3.gate_proj.scales`. `None` for other tensors.
+pub(crate) fn stacked_name(tensor: &str) -> Option<(String, u64)> {
+    let (module, part) = tensor.rsplit_once('.')?;
+    let (_, own) = module.split_once(".experts.")?;
+    let number = own.split_once('.')?.0.parse().ok()?;
+    Some((format!("{}.{part}", stack_of(module)?), number))
+}
+
+/// Refuses stacks of a model of an unknown type.
+pub(crate) fn check_stacked(kind: Option<&str>) -> Result<()> {
+    if kind.is_some_and(|kind| MODEL_TYPES.contains(&kind)) {
+        return Ok(());
+    }
+    let what = match kind {
+        Some(kind) => format!("is a model of type '{}', and", shorten(kind)),
+        None => "has no config.json with a model_type, and".to_owned(),
+    };
+    let message = format!("{what} tcast knows how MLX stacks the experts of {}", MODEL_TYPES.join(", "));
+    Err(Error::new(message).of(Kind::Unmapped))
+}
+
 /// Returns the name of a projection of a layer in checkpoints of Hugging Face.
 fn projection_in<'n>(layer: &str, name: &'n str, other: &'n str) -> &'n str {
     if layer.ends_with(SPARSE_BLOCK) { other } else { name }
@@ -97,14 +119,7 @@ impl Checkpoint {
             return Ok(());
         }
         let kind = self.side_file(CONFIG)?.and_then(model_type);
-        if !kind.as_deref().is_some_and(|kind| MODEL_TYPES.contains(&kind)) {
-            let what = match kind {
-                Some(kind) => format!("is a model of type '{}', and", shorten(&kind)),
-                None => "has no config.json with a model_type, and".to_owned(),
-            };
-            let message = format!("{what} tcast knows the names of experts of {}", MODEL_TYPES.join(", "));
-            return Err(Error::new(message).of(Kind::Unmapped).in_file(&self.path));
-        }
+        check_stacked(kind.as_deref()).map_err(|error| error.in_file(&self.path))?;
         let path = &self.path;
         for shard in &mut self.shards {
             let mut divided = Vec::with_capacity(shard.contents.tensors.len());

@@ -193,7 +193,12 @@ impl<'a> QuantizePlan<'a> {
         let has_kept_layers = plan.weights.iter().any(is_kept_layer);
         let computes_in = named_dtype(text).or_else(|| quantized().next().map(|(weight, _)| weight.dtype));
         let kinds = model.whole.iter().chain(&model.kind).cloned().collect();
+        let stacks_experts = planner.stacks_experts(&plan).map_err(in_file)?;
         let mut weights = planner.weights(plan)?;
+        weights.stacks_experts = stacks_experts;
+        if layout == mlx::NAME {
+            weights.change_metadata("format", Some(mlx::NAME.to_owned()));
+        }
         let left_out = planner.leave_out(&mut weights);
         let block = config.block.as_ref().filter(|_| text.is_none()).map(ToString::to_string);
         let recoding = Recoding { weights, side_files, block, left_out, ..Recoding::default() };

@@ -1,7 +1,9 @@
 //! Names of tensors in the output, and checks for names that would make tensors parts of quantized weights.
 
-use super::{Planner, WeightCandidate, WeightCandidates, gpt_oss};
+use super::{Planner, WeightCandidate, WeightCandidates, gpt_oss, mlx};
+use crate::container::checkpoint::{check_stacked, stack_of};
 use crate::error::{Error, Kind, Result};
+use crate::options::Naming;
 use crate::quant::{LAYOUTS, Role};
 use crate::read::Membership;
 use crate::select::policy::module_of;
@@ -24,6 +26,18 @@ impl Planner<'_, '_> {
     /// Returns the module of a weight in the output; empty if its name does not end in `.weight`.
     pub(super) fn module<'n>(&'n self, weight: &'n WeightCandidate) -> &'n str {
         module_of(self.new_name(&weight.name)).unwrap_or_default()
+    }
+
+    /// True if the experts are stored as stacks. Refuses models whose stacks are not known.
+    pub(super) fn stacks_experts(&self, plan: &WeightCandidates) -> Result<bool> {
+        if self.layout != mlx::NAME || self.request.options.tensors.naming.names == Some(Naming::File) {
+            return Ok(false);
+        }
+        let is_expert = |weight: &WeightCandidate| stack_of(self.module(weight)).is_some();
+        if !plan.weights.iter().any(is_expert) {
+            return Ok(false);
+        }
+        check_stacked(self.model.kind.as_deref()).map(|()| true)
     }
 
     /// Refuses names that readers would misunderstand, of quantized weights and of tensors next to them.
