@@ -446,7 +446,8 @@ fn codes_and_scales_are_those_of_the_formulas() {
                         }
                         assert!(arithmetic == Arithmetic::Exact || zeros == parts[2], "{what}: zero points");
                     }
-                    if encoder.parts().iter().any(|part| part.role == Role::Offset) && arithmetic == Arithmetic::Library {
+                    if encoder.parts().iter().any(|part| part.role == Role::Offset) && arithmetic == Arithmetic::Library
+                    {
                         for (group, offset) in expected.zeros.iter().enumerate() {
                             let found = stored_number(encoder.parts()[2].dtype, &parts[2], group);
                             assert_eq!(found, *offset, "{what}: offset {group}");
@@ -540,6 +541,8 @@ fn decoded_values_are_within_half_a_step_unless_they_are_clipped() {
                         CodeType::Int { bits, .. } => 2_f64.powi(bits as i32 - 1) - 1.0,
                     };
                     let step = 2.6 * f64::from(amax) / most * half_step(stored.grid.codes);
+                    // The least scale of MLX is 1e-7, which float16 rounds by up to 3e-8 for each unit of a code.
+                    let step = if stored.layout().name == "mlx-affine" { step + 1e-5 } else { step };
                     let error = (f64::from(*value) - f64::from(*decoded)).abs();
                     far += u64::from(error > step);
                     largest = largest.max(error);
@@ -547,7 +550,7 @@ fn decoded_values_are_within_half_a_step_unless_they_are_clipped() {
                     signal += f64::from(*value) * f64::from(*value);
                 }
                 assert!(far <= tally.clipped + tally.underflowed_groups * beside as u64, "{what}: {far} {tally:?}");
-                assert!((tally.max_error - largest).abs() <= 1e-5 * largest, "{what}: {largest} {tally:?}");
+                assert!((tally.max_error - largest).abs() <= 3e-5 * largest, "{what}: {largest} {tally:?}");
                 let sqnr = 10.0 * f64::log10(signal / noise);
                 assert!((tally.sqnr_db().unwrap() - sqnr).abs() < 1e-3, "{what}: {sqnr} {:?}", tally.sqnr_db());
             }
@@ -601,8 +604,9 @@ fn searched_scales_have_no_more_error_than_those_of_the_rule() {
                     let options = EncodeOptions { scale, ..EncodeOptions::default() };
                     Encoder::new(stored.layout(), &stored.grid, &shape, source, options)
                 };
-                let is_searched = matches!(scheme.name, "nvfp4" | "mxfp4" | "int4" | "int4-asym");
-                assert_eq!(with(ScaleChoice::Mse).is_ok(), is_searched, "{}", scheme.name);
+                let is_searched =
+                    matches!(scheme.name, "nvfp4" | "mxfp4" | "int4" | "int4-asym") && stored.name != "mlx";
+                assert_eq!(with(ScaleChoice::Mse).is_ok(), is_searched, "{} {}", scheme.name, stored.name);
                 let Ok(encoder) = with(ScaleChoice::Mse) else { continue };
                 let (parts, searched) = encode(&encoder, &weight);
                 let (_, plain) = encode(&with(ScaleChoice::Amax).unwrap(), &weight);

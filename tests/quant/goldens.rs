@@ -72,7 +72,10 @@ pub(super) fn layout(golden: &Golden) -> (&'static str, Parameters) {
         "hf-fp8-block" => ("hf-fp8", Parameters::default()),
         "mlx-affine" => {
             let number = |key: &str| golden.options[key].as_u64().unwrap();
-            ("mlx-affine", Parameters { bits: Some(number("bits") as u32), ..given(Group::Neighbours(number("group"))) })
+            (
+                "mlx-affine",
+                Parameters { bits: Some(number("bits") as u32), ..given(Group::Neighbours(number("group"))) },
+            )
         }
         name => (find(name).unwrap().name, Parameters::default()),
     }

@@ -637,8 +637,7 @@ fn mlx(random: &mut Random, cases: &mut Vec<Case>) {
             let offsets: Vec<u32> = draft.scales.iter().enumerate().map(offset).collect();
             let width = scale_dtype.bits() as usize / 8;
             let bytes = offsets.iter().flat_map(|bits| bits.to_le_bytes()[..width].to_vec()).collect();
-            let stored =
-                Stored { role: Role::Offset, dtype: scale_dtype, shape: draft.shape(draft.grid), bytes };
+            let stored = Stored { role: Role::Offset, dtype: scale_dtype, shape: draft.shape(draft.grid), bytes };
             let parts = vec![draft.rows(Uint32, bits as usize, 4, false), draft.scale(), stored];
             let mut case = draft.case(parts, f64::from, number, none);
             case.factors.iter_mut().enumerate().for_each(|(at, factors)| factors.offset = number(offsets[at / group]));
