@@ -14,7 +14,9 @@ use crate::error::{Error, Kind, Result};
 use crate::operator::Operator;
 use crate::options::QuantizeOptions;
 use crate::plan::{Misfit, QuantizePlan, layout_of, matchable_names};
-use crate::quant::{Arithmetic, COMFYUI, FoundWeight, GGUF, Group, SCHEMES, ScaleChoice, Scheme, Unfit};
+use crate::quant::{
+    Arithmetic, COMFYUI, FoundWeight, GGUF, Group, MLX, MLX_GROUPS, SCHEMES, ScaleChoice, Scheme, Unfit,
+};
 use crate::read::LogicalCheckpoint;
 use crate::select::loaded::is_of_diffusion;
 use crate::select::policy::Policy;
@@ -97,6 +99,10 @@ fn check(args: &QuantizeArgs) -> Result<()> {
     }
     if options.group_size.is_some() && !options.schemes().any(Scheme::has_group_size) {
         return Err(no_effect("--group-size", format!("the groups of {named} have one size")));
+    }
+    if let Some(size) = options.group_size.filter(|size| layout_name(options) == MLX && !MLX_GROUPS.contains(size)) {
+        let error = Error::usage(format!("--group-size {size}: MLX has groups of 32, 64 and 128 values"));
+        return Err(error.remedy("choose --group-size 32, 64 or 128"));
     }
     if options.search == ScaleChoice::Mse && !options.schemes().any(Scheme::has_search) {
         return Err(no_effect("--search mse", format!("{named} has no choice of scales")));
