@@ -142,6 +142,27 @@ fn a_large_model_is_split_into_parts() {
     for (name, part) in names.iter().zip(&parts) {
         assert!(bench.read(&name.replace("out", "out2")) == *part, "{name}");
     }
+    // Parts of the same model are replaced, whatever their number is. Other files stay, and other models are refused.
+    bench.write("out2/README.md", b"notes");
+    for (size, parts) in [("1500B", 5), ("1MB", 1), ("2500B", 3)] {
+        bench.run(&format!("quantize m.gguf --scheme q8_0 --max-shard-size {size} -o out2 -f -q")).expect(0, "", "");
+        let mut found: Vec<String> = std::fs::read_dir(bench.path("out2"))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        found.sort();
+        let mut wanted = vec!["README.md".to_owned()];
+        wanted.extend((1..=parts).map(|part| format!("out2-{part:05}-of-{parts:05}.gguf")));
+        assert_eq!(found, wanted);
+    }
+    bench.write("out2/out3-00001-of-00002.gguf", b"");
+    bench.run(&format!("{line}2 -f")).expect(
+        1,
+        "",
+        "tcast: error: out2/out3-00001-of-00002.gguf: is not a shard of the checkpoint that is to be replaced, and would stay
+  rm 'out2/out3-00001-of-00002.gguf', or name another folder with -o
+",
+    );
     // Parts are an input, too.
     bench.run(&format!("quantize {} --scheme q8_0 -o joined.gguf -q", names[1])).expect(0, "", "");
     assert!(bench.read("joined.gguf") == bench.read("m.q8_0.gguf"));
