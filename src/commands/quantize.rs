@@ -12,7 +12,7 @@ use crate::container::by_extension;
 use crate::convert::{FileConversion, open_to_quantize, plan_quantization};
 use crate::error::{Error, Kind, Result};
 use crate::operator::Operator;
-use crate::options::QuantizeOptions;
+use crate::options::{Defect, QuantizeOptions};
 use crate::plan::{Misfit, QuantizePlan, layout_of, matchable_names};
 use crate::quant::{Arithmetic, COMFYUI, FoundWeight, GGUF, Group, SCHEMES, ScaleChoice, Scheme, Unfit};
 use crate::read::LogicalCheckpoint;
@@ -140,8 +140,9 @@ fn check_gguf(options: &QuantizeOptions, input: Option<&Path>) -> Result<()> {
     if let Some((_, option)) = of_grids.into_iter().find(|(is_given, _)| *is_given) {
         return Err(no_effect(option, "the blocks of GGUF files have one form, and ggml's arithmetic"));
     }
-    if !options.fail_on.is_empty() {
-        return Err(no_effect("--fail-on", "tcast counts no such groups in blocks; --min-sqnr refuses a bad result"));
+    if options.fail_on.contains(&Defect::Clipped) {
+        let why = "tcast counts no such values in the blocks of GGUF files; --min-sqnr refuses a bad result";
+        return Err(no_effect("--fail-on clipped", why));
     }
     Ok(())
 }
