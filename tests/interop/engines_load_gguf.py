@@ -27,7 +27,7 @@ SIZES = {
     "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
 }
 MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 256}
-MLA_MOE = {
+ROUTED = {
     "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 256, "n_shared_experts": 1,
     "first_k_dense_replace": 1, "routed_scaling_factor": 1.5, "n_group": 1, "topk_group": 1}
 MLA = {"q_lora_rank": 256, "kv_lora_rank": 256, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64,
@@ -65,15 +65,15 @@ MODELS = {
     "phi": ("Phi", ARCH.PHI2, {}),
     "stablelm": ("StableLm", ARCH.STABLELM, {}),
     "glm4": ("Glm4", ARCH.GLM4, {"head_dim": 64}),
-    "glm4_moe": ("Glm4Moe", ARCH.GLM4_MOE, MLA_MOE | {"head_dim": 64}),
+    "glm4_moe": ("Glm4Moe", ARCH.GLM4_MOE, ROUTED | {"head_dim": 64}),
     "gpt_oss": ("GptOss", ARCH.GPT_OSS, {
         "head_dim": 64, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 32,
         "rope_parameters": {"rope_type": "default", "rope_theta": 150000.0}}),
-    "deepseek_v2": ("DeepseekV2", ARCH.DEEPSEEK2, MLA | MLA_MOE | {"topk_method": "greedy"}),
-    "deepseek_v3": ("DeepseekV3", ARCH.DEEPSEEK2, MLA | MLA_MOE | {"rope_interleave": True}),
+    "deepseek_v2": ("DeepseekV2", ARCH.DEEPSEEK2, MLA | ROUTED | {"topk_method": "greedy"}),
+    "deepseek_v3": ("DeepseekV3", ARCH.DEEPSEEK2, MLA | ROUTED | {"rope_interleave": True}),
 }
-# Their files are not read by transformers, which gets no tensors of experts from those of gpt-oss.
-UNKNOWN_TO_TRANSFORMERS = {
+# transformers does not read the files of these, and leaves out the experts of gpt-oss.
+NOT_IN_TRANSFORMERS = {
     "mixtral", "olmo2", "olmoe", "granite", "granitemoe", "smollm3", "cohere2", "exaone4", "seed_oss", "ernie4_5", "phi",
     "glm4", "glm4_moe", "gpt_oss", "deepseek_v2", "deepseek_v3"}
 FLOATS = ("f32", "f16", "bf16")
@@ -235,7 +235,7 @@ def llama_cpp_loads_the_file(path, name, scheme, *options):
 def tests():
     for name in MODELS:
         for scheme in SCHEMES if name == "llama" else FEW:
-            if name not in UNKNOWN_TO_TRANSFORMERS:
+            if name not in NOT_IN_TRANSFORMERS:
                 yield f"transformers: {name} in {scheme}", functools.partial(transformers_loads_the_file, name, scheme)
             yield f"llama.cpp: {name} in {scheme}", functools.partial(llama_cpp_loads_the_file, name, scheme)
     parts = ("--max-shard-size", "300KB")
