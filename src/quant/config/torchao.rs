@@ -40,10 +40,7 @@ fn read(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
     for class in classes.iter().collect::<HashSet<_>>() {
         let layouts = layouts_of(QuantMethod::TorchAo, Some(class));
         if layouts.is_empty() {
-            let class = shorten(class);
-            return Err(Error::new(format!(
-                "the model is quantized with torchao (quant_type '{class}'), which tcast does not decode"
-            )));
+            return Err(refused(&format!("quant_type '{}'", shorten(class))));
         }
         config.add_others(WeightDescription::new(layouts, format!("the config says quant_type '{class}'")));
     }
@@ -71,28 +68,45 @@ impl<'a> TorchAoTensors<'a> {
     }
 
     /// Refuses a weight of another class, or without a part that its description names. Without a description, codes
-    /// need zero points if the layout has any.
-    pub(in crate::quant) fn check(&self, layout: &Layout, name: &str, has: impl Fn(&str) -> bool) -> Result<()> {
+    /// need zero points if the layout has any. `stem` is the name of the codes without their suffix.
+    pub(in crate::quant) fn check(
+        &self,
+        layout: &Layout,
+        (name, stem): (&str, &str),
+        exists: impl Fn(&str) -> bool,
+    ) -> Result<()> {
         if layout.method != QuantMethod::TorchAo {
             return Ok(());
         }
-        let missing = |part: &str, wording: &str| {
-            Err(Error::new(format!("it has no part '{}', which it needs: {wording}", shorten(part))))
+        let check = |part: &str, wording: &str| {
+            let part = format!("{stem}_{part}");
+            let error = || Error::new(format!("it has no '{}', which it needs: {wording}", shorten(&part)));
+            exists(&part).then_some(()).ok_or_else(error)
         };
         let Some(entry) = self.entries.get(name) else {
-            let part = "zero_point";
-            let is_right = layout.zeros == Zeros::None || has(part);
-            return if is_right { Ok(()) } else { missing(part, "no metadata says that it has none") };
+            let wording = "its file has no metadata of torchao";
+            return if layout.zeros == Zeros::None { Ok(()) } else { check("zero_point", wording) };
         };
         let class = entry.get("_type").and_then(Value::as_str).unwrap_or_default();
-        let wording = format!("the metadata says that it is of the class '{}'", shorten(class));
-        if !layout.library.contains(class) || class.is_empty() {
-            return Err(Error::new(format!("{wording}, and its tensors are those of {}", layout.library)));
+        let has_class = |layout: &Layout| layout.library.split([' ', ',']).any(|word| word == class);
+        if !has_class(layout) {
+            let wording = format!("the metadata says _type '{}'", shorten(class));
+            let known = layouts_of(QuantMethod::TorchAo, None).into_iter().find(|layout| has_class(layout));
+            return Err(match known {
+                Some(other) => {
+                    Error::new(format!("{wording}, and its dtypes fit {} and not {}", layout.name, other.name))
+                }
+                None => refused(&format!("_type '{}'", shorten(class))),
+            });
         }
+        let wording = format!("the metadata says _type '{class}'");
         let parts = entry.get("_tensor_data_names").and_then(Value::as_array).into_iter().flatten();
-        let mut parts = parts.filter_map(Value::as_str);
-        parts.find(|part| !has(part)).map_or(Ok(()), |part| missing(part, &wording))
+        parts.filter_map(Value::as_str).try_for_each(|part| check(part, &wording))
     }
+}
+
+fn refused(what: &str) -> Error {
+    Error::new(format!("the model is quantized with torchao ({what}), which tcast does not decode"))
 }
 
 /// Returns the changes to the metadata of files after weights were decoded. Nothing of torchao remains, unless some

@@ -81,8 +81,7 @@ impl Evidence<'_> {
         if wording.is_none() {
             self.check_identified(codes, pair, candidate.layout)?;
         }
-        let has = |part: &str| self.places.contains_key(&*format!("{}_{part}", pair.stem));
-        self.torchao.check(candidate.layout, &name, has)?;
+        self.torchao.check(candidate.layout, (&name, pair.stem), |part| self.places.contains_key(part))?;
         Ok(FoundWeight { name, module, ..self.in_layout(&candidate, pair.stem)? })
     }
 
