@@ -85,7 +85,7 @@ fn describe(layer: &ConfigObject, packing: &str) -> Result<Option<WeightDescript
         _ => Vec::new(),
     };
     let bits = (dtype == "uint4").then_some(4);
-    let parameters = Parameters { group, bits, ..Parameters::default() };
+    let parameters = Parameters { bits, group, ..Parameters::default() };
     let layouts = layouts_of(QuantMethod::Quark, Some(dtype));
     Ok(Some(WeightDescription {
         parameters,
