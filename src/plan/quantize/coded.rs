@@ -8,9 +8,9 @@ use crate::error::{Error, Kind, Result};
 use crate::plan::Weights;
 use crate::plan::quantization::{CodesSource, TensorIndex, WeightValues};
 use crate::quant::{
-    Arithmetic, CheckpointInfo, CodeKind, CodeType, Decoder, EncodeOptions, Encoder, Fidelity, FoundWeight, Grid,
-    Group, Layout, MLX_GROUPS, Modules, QuantMethod, Role, RowMap, SCHEMES, Scheme, SharedTables, TargetGrid,
-    Transcoder, Unfit, config_of,
+    Arithmetic, CodeKind, CodeType, Decoder, EncodeOptions, Encoder, Fidelity, FoundWeight, Grid, Group, Layout,
+    MLX_GROUPS, Modules, QuantMethod, Role, RowMap, SCHEMES, Scheme, SharedTables, TargetGrid, Transcoder, Unfit,
+    config_of, metadata_of,
 };
 use crate::read::{Decoders, LogicalCheckpoint, Membership};
 use crate::select::KeptReason;
@@ -242,7 +242,12 @@ impl<'p, 'a> Planner<'p, 'a> {
             weights.leave_out(self.source.places[at]);
             names.push(self.source.tensors[at].name.to_owned());
         }
-        weights.change_metadata(CheckpointInfo::METADATA, None);
+        let none = HashSet::new();
+        let modules = Modules { decoded: &none, left: &none, renamed: &HashMap::new() };
+        let metadata = self.source.source.shards.iter().flat_map(|shard| shard.contents.metadata.iter().flatten());
+        for (key, text) in metadata_of(metadata, &modules) {
+            weights.change_metadata(&key, text);
+        }
         names
     }
 
