@@ -33,13 +33,15 @@ fn recognize(input: &Input, folder: &Path, config: &str) {
         .iter()
         .map(|tensor| StoredTensor { name: &tensor.name, dtype: stored(tensor), shape: &tensor.shape })
         .collect();
+    let metadata = input.contents.metadata.iter().flatten();
+    let metadata: Vec<(&str, &str)> = metadata.map(|(key, value)| (key.as_str(), value.as_str())).collect();
     let found = probe(&CheckpointInfo {
         tensors: &tensors,
         folder,
         config: Some(config),
         hf_quant_config: None,
         quantize_config: None,
-        metadata: &[],
+        metadata: &metadata,
         read: &|at| bytes_of(input, at).map(<[u8]>::to_vec),
     });
     found.problems.iter().for_each(|problem| check_error(&problem.error));

@@ -33,6 +33,8 @@ pub struct BlockGrid {
     pub numbers: Vec<f32>,
     /// True if all numbers are integers.
     pub is_integer: bool,
+    /// True if each group has an offset.
+    pub has_offsets: bool,
 }
 
 impl BlockFormat {
@@ -78,6 +80,14 @@ impl BlockFormat {
     /// When the format has no grid, or `blocks` is not a whole number of blocks.
     pub fn scales(&self, blocks: &[u8], out: &mut Vec<f64>) {
         self.grid_codec().scales(blocks, out);
+    }
+
+    /// Adds the number to subtract in each group; nothing if the format has no offsets.
+    ///
+    /// # Panics
+    /// When the format has no grid, or `blocks` is not a whole number of blocks.
+    pub fn offsets(&self, blocks: &[u8], out: &mut Vec<f64>) {
+        self.grid_codec().offsets(blocks, out);
     }
 
     fn grid_codec(&self) -> &'static dyn Codec {

@@ -13,6 +13,7 @@ mod finish;
 mod foreign;
 mod inspect;
 mod interrupts;
+mod into_gguf;
 mod messages;
 mod observer;
 mod promote;

@@ -6,19 +6,22 @@ use super::observer::Console;
 use super::results::Task;
 use super::run::{convert, job_of_shards};
 use super::unmatched::propose;
-use super::{check_hash, check_matched, finish, no_effect, open_model, threads};
+use super::{check_hash, check_matched, finish, into_gguf, no_effect, open_model, threads};
 use crate::cli::QuantizeArgs;
 use crate::container::by_extension;
 use crate::convert::{FileConversion, open_to_quantize, plan_quantization};
 use crate::error::{Error, Kind, Result};
 use crate::operator::Operator;
-use crate::options::QuantizeOptions;
+use crate::options::{Defect, QuantizeOptions};
 use crate::plan::{Misfit, QuantizePlan, layout_of, matchable_names};
-use crate::quant::{Arithmetic, COMFYUI, FoundWeight, GGUF, Group, SCHEMES, ScaleChoice, Scheme, Unfit};
+use crate::quant::{
+    Arithmetic, COMFYUI, FoundWeight, GGUF, Group, MLX, MLX_GROUPS, SCHEMES, ScaleChoice, Scheme, Unfit,
+};
 use crate::read::LogicalCheckpoint;
 use crate::select::loaded::is_of_diffusion;
 use crate::select::policy::Policy;
 use crate::text::{counted, shorten};
+use std::path::Path;
 use std::slice;
 use std::time::Instant;
 
@@ -98,11 +101,20 @@ fn check(args: &QuantizeArgs) -> Result<()> {
     if options.group_size.is_some() && !options.schemes().any(Scheme::has_group_size) {
         return Err(no_effect("--group-size", format!("the groups of {named} have one size")));
     }
+    if let Some(size) = options.group_size.filter(|size| layout_name(options) == MLX && !MLX_GROUPS.contains(size)) {
+        let error = Error::usage(format!("--group-size {size}: MLX has groups of 32, 64 and 128 values"));
+        return Err(error.remedy("choose --group-size 32, 64 or 128"));
+    }
     if options.search == ScaleChoice::Mse && !options.schemes().any(Scheme::has_search) {
         return Err(no_effect("--search mse", format!("{named} has no choice of scales")));
     }
     let layout = layout_name(options);
-    check_gguf(options)?;
+    let output = args.file.output.as_deref().filter(|output| output.extension().is_some_and(|end| end == GGUF.name));
+    if let (Some(output), false) = (output, options.is_gguf()) {
+        let error = Error::usage(format!("the layout {layout} is not stored in .gguf files")).in_file(output);
+        return Err(error.remedy(format!("add {}", into_gguf::flags(options, args.model.as_deref()))));
+    }
+    check_gguf(options, args.model.as_deref())?;
     // Without a scheme, weights of fp8-block stay unchanged.
     let stays = || options.scheme.is_none() && layout == "compressed-tensors";
     if options.partial_blocks && !stays() && !options.schemes().any(|scheme| scheme.has_partial_blocks(layout)) {
@@ -112,12 +124,16 @@ fn check(args: &QuantizeArgs) -> Result<()> {
 }
 
 /// Refuses options that a GGUF file has no use for, and options that only a GGUF file has a use for.
-fn check_gguf(options: &QuantizeOptions) -> Result<()> {
+fn check_gguf(options: &QuantizeOptions, input: Option<&Path>) -> Result<()> {
     if !options.is_gguf() {
         let given = options.imatrix.is_some().then_some("imatrix").or(options.gguf.first_given());
         return given.map_or(Ok(()), |option| {
             let layout = layout_name(options);
-            Err(Error::usage(format!("the layout {layout} is not gguf: an option has no effect")).without(option))
+            let error = Error::usage(format!("the layout {layout} is not gguf: an option has no effect"));
+            let can_be_gguf = options.schemes().all(|scheme| scheme.layout_names().any(|name| name == GGUF.name));
+            let error =
+                if can_be_gguf { error.remedy(format!("add {}", into_gguf::layout(options, input))) } else { error };
+            Err(error.without(option))
         });
     }
     let of_grids = [
@@ -130,8 +146,9 @@ fn check_gguf(options: &QuantizeOptions) -> Result<()> {
     if let Some((_, option)) = of_grids.into_iter().find(|(is_given, _)| *is_given) {
         return Err(no_effect(option, "the blocks of GGUF files have one form, and ggml's arithmetic"));
     }
-    if !options.fail_on.is_empty() {
-        return Err(no_effect("--fail-on", "tcast counts no such groups in blocks; --min-sqnr refuses a bad result"));
+    if options.fail_on.contains(&Defect::Clipped) {
+        let why = "tcast counts no such values in the blocks of GGUF files; --min-sqnr refuses a bad result";
+        return Err(no_effect("--fail-on clipped", why));
     }
     Ok(())
 }
@@ -144,16 +161,23 @@ pub(super) fn check_options(args: &QuantizeArgs) -> Result<()> {
     check(args)?;
     let is_model =
         args.model.as_deref().and_then(by_extension).is_some_and(|found| found.format_info().is_changed_only());
-    if is_model { Ok(()) } else { check_layout(&args.options) }
+    if is_model { Ok(()) } else { check_layout(&args.options, args.model.as_deref()) }
 }
 
 /// Refuses a layout that one of the schemes does not have.
-fn check_layout(options: &QuantizeOptions) -> Result<()> {
+fn check_layout(options: &QuantizeOptions, input: Option<&Path>) -> Result<()> {
     for scheme in options.schemes().filter(|scheme| !scheme.layout_names().any(|name| name == layout_name(options))) {
         layout_of(scheme, Some(layout_name(options))).map_err(|error| {
             let is_in_all = |name: &str| options.schemes().all(|other| other.layout_names().any(|own| own == name));
             let known = scheme.layout_names().filter(|name| is_in_all(name));
-            let known = known.map(|name| format!("--layout {name}"));
+            // A GGUF has options that no other layout has.
+            let known = known.filter(|_| options.gguf.first_given().is_none() && options.imatrix.is_none());
+            let known = known.map(|name| match name {
+                _ if name == GGUF.name => into_gguf::layout(options, input),
+                _ => format!("--layout {name}"),
+            });
+            let is_other = options.is_gguf() && options.rule.is_empty();
+            let known = known.chain(is_other.then(|| into_gguf::flags(options, input)));
             match &known.collect::<Vec<String>>()[..] {
                 [] => {
                     let mut schemes: Vec<&str> = options.schemes().map(|scheme| scheme.name).collect();
@@ -184,14 +208,19 @@ fn check_model(options: &QuantizeOptions, model: &LogicalCheckpoint) -> Result<(
         return Err(in_file(Error::usage("is an ONNX model, for which an option has no effect").without(option)));
     }
     if !model.is_model() {
-        check_layout(options)?;
+        check_layout(options, Some(&model.source.path))?;
     }
     if !model.found.weights.is_empty() {
         return Ok(());
     }
     if options.scheme.is_none() {
         let error = Error::usage("is not quantized: only the layout of a quantized model can change without a scheme");
-        return Err(in_file(error).remedy("choose a scheme with --scheme"));
+        let remedy = if options.is_gguf() {
+            format!("add {}", into_gguf::flags(options, Some(&model.source.path)))
+        } else {
+            "choose a scheme with --scheme".to_owned()
+        };
+        return Err(in_file(error).remedy(remedy));
     }
     if options.only_exact && !options.recover && !options.is_gguf() {
         let error = Error::usage("is not quantized: --only-exact has no effect without --recover");

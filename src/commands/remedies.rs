@@ -94,9 +94,16 @@ pub fn remedy(error: &Error) -> Option<String> {
         Kind::Codes { globs: Some(globs), model: None } => without_codes(globs),
         Kind::Undecoded => "--force-codes treats all of its tensors as values".to_owned(),
         Kind::InBlocks => format!("decode the weights: tcast dequantize {}", quoted(error.path()?)),
-        Kind::NoKeys => {
+        Kind::NoKeys { is_language: true } => {
+            "add --metadata-from MODEL.gguf, which is any GGUF of the same model".to_owned()
+        }
+        Kind::NoKeys { is_language: false } => {
             "for a language model, --metadata-from takes the metadata of any GGUF of it; for a diffusion model, \
                          --architecture names its kind"
+                .to_owned()
+        }
+        Kind::NotInGguf => {
+            "make a GGUF with llama.cpp's convert_hf_to_gguf.py, and quantize it: tcast quantize MODEL.gguf --scheme q8_0"
                 .to_owned()
         }
         Kind::NoImportance => "choose another scheme, or give an importance matrix with --imatrix".to_owned(),

@@ -7,7 +7,7 @@ use crate::cli::{Cli, OVERVIEW};
 use crate::container::by_extension;
 use crate::dtype::Dtype;
 use crate::error::Error;
-use crate::quant::SCHEMES;
+use crate::quant::{GGUF, SCHEMES, Scheme};
 use crate::text::{command_line, shorten, visible};
 use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -95,6 +95,15 @@ fn known(error: &clap::Error, arguments: &[OsString]) -> Option<Known> {
                 let remedy =
                     "add --layout LAYOUT to keep its values in another layout, or --scheme to quantize it again";
                 return of("the model is quantized already: --layout or --scheme is missing", remedy, Some(schemes));
+            }
+            let of_gguf = ["--metadata-from", "--architecture", "--imatrix"];
+            let is_of_gguf =
+                |word: &OsString| word.to_str().is_some_and(|word| of_gguf.iter().any(|flag| word.starts_with(flag)));
+            if arguments.iter().any(is_of_gguf) {
+                let has = |scheme: &&Scheme| scheme.layout_names().any(|name| name == GGUF.name);
+                let names: Vec<&str> = SCHEMES.iter().filter(has).map(|scheme| scheme.name).collect();
+                let more = format!("the schemes of GGUF files are {}", names.join(", "));
+                return of("--scheme is missing: it says what the weights become", "add --scheme q4_k_m", Some(more));
             }
             let more = format!("{schemes}; --layout without --scheme changes the layout of a quantized model");
             let more = Some(more);

@@ -84,7 +84,12 @@ pub enum Kind {
     /// The tensor consists of blocks with codes and scales, which can only be decoded or quantized again.
     InBlocks,
     /// A model has no metadata for a GGUF file, which another GGUF of it has.
-    NoKeys,
+    NoKeys {
+        /// True for a language model; false if it could be another one.
+        is_language: bool,
+    },
+    /// A model has no form in GGUF that tcast can write, but llama.cpp may have one.
+    NotInGguf,
     /// A scheme needs an importance matrix.
     NoImportance,
     /// The output would be a GGUF file, and the operation writes none.

@@ -24,8 +24,8 @@ pub(super) fn check_recognized(plans: &[Plan], source: &Checkpoint, recoding: &R
     let config = recoding.side_files.iter().find(|(name, _)| *name == CONFIG).and_then(|(_, text)| text.as_deref());
     let block = recoding.block.as_ref().map(|block| format!("{{\"quantization_config\": {block}}}"));
     let metadata = source.shards.iter().flat_map(|shard| shard.contents.metadata.iter().flatten());
-    let metadata = metadata.filter(|(key, _)| key == CheckpointInfo::METADATA && !recoding.weights.changes(key));
-    let metadata: Vec<&str> = metadata.map(|(_, text)| text.as_str()).collect();
+    let metadata = metadata.filter(|(key, _)| !recoding.weights.changes(key));
+    let metadata: Vec<(&str, &str)> = metadata.map(|(key, text)| (key.as_str(), text.as_str())).collect();
     let look = |tensors: &[StoredTensor]| {
         probe(&CheckpointInfo {
             tensors,

@@ -12,6 +12,9 @@ pub enum CodesOrigin {
     Exact,
     /// Codes and block scales of the input are kept, and the global scale is rounded.
     Rescaled,
+    /// Codes and scales of the input are kept, and offsets are rounded.
+    #[serde(rename = "rounded_offsets")]
+    RoundedOffsets,
     /// Values of the input are decoded and quantized again.
     Requantized,
     /// Codes and scales are found in the values of the input, and decode to the same bits.
@@ -23,6 +26,11 @@ pub enum CodesOrigin {
 }
 
 impl CodesOrigin {
+    /// True if codes are kept, and a number that several values share is rounded.
+    pub(crate) fn rounds_once(self) -> bool {
+        matches!(self, Self::Rescaled | Self::RoundedOffsets)
+    }
+
     /// Returns the origin; `None` if the weight was not quantized before, and no codes were searched for its values.
     pub(crate) fn of(weight: &Quantization) -> Option<Self> {
         Some(match &weight.codes {
@@ -34,6 +42,7 @@ impl CodesOrigin {
             CodesSource::Moved(transcoder) => match transcoder.fidelity() {
                 Fidelity::Exact => Self::Exact,
                 Fidelity::Rescaled => Self::Rescaled,
+                Fidelity::RoundedOffsets => Self::RoundedOffsets,
             },
         })
     }
@@ -59,7 +68,7 @@ pub struct QuantizedAccuracy {
     /// Values that changed, of a weight that was quantized before or is recovered.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub changed: Option<u64>,
-    /// Values that also change when they are rounded to bfloat16, of a weight whose global scale was rounded.
+    /// Values that also change when they are rounded to bfloat16, of a weight whose global scale or offsets were rounded.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub changed_bfloat16: Option<u64>,
 }
@@ -77,7 +86,7 @@ impl QuantizedAccuracy {
             clipped: tally.clipped,
             underflowed_groups: tally.underflowed_groups,
             changed: origin.filter(|origin| *origin != CodesOrigin::Quantized).map(|_| tally.changed),
-            changed_bfloat16: (origin == Some(CodesOrigin::Rescaled)).then_some(tally.changed_bfloat16),
+            changed_bfloat16: origin.filter(|origin| origin.rounds_once()).map(|_| tally.changed_bfloat16),
         }
     }
 }

@@ -7,8 +7,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::options::DequantizeOptions;
 use crate::quant::{
-    Arithmetic, CheckpointInfo, FoundWeight, Modules, QuantMethod, Role, comfy_metadata_of, config_of,
-    hf_quant_config_of, quantize_config_of,
+    Arithmetic, FoundWeight, Modules, QuantMethod, Role, config_of, hf_quant_config_of, metadata_of, quantize_config_of,
 };
 use crate::read::{DecodedValues, Decoders, LogicalCheckpoint};
 use crate::select::policy::{Policy, expert_sets, fused_sets};
@@ -245,7 +244,7 @@ fn side_files(
 /// Changes the descriptions in the metadata of files.
 fn change_metadata(weights: &mut Weights, model: &LogicalCheckpoint, modules: &Modules) {
     let metadata = model.source.shards.iter().flat_map(|shard| shard.contents.metadata.iter().flatten());
-    for (_, text) in metadata.filter(|(key, _)| key == CheckpointInfo::METADATA) {
-        weights.change_metadata(CheckpointInfo::METADATA, comfy_metadata_of(text, modules));
+    for (key, text) in metadata_of(metadata, modules) {
+        weights.change_metadata(&key, text);
     }
 }

@@ -1,9 +1,7 @@
 //! Quantization methods: methods that tcast decodes, and methods that it only recognizes by their names and tensors.
 
 use super::recognize::StoredTensor;
-use crate::dtype::Dtype::{
-    self, Float8E4M3FN, Float8E5M2, Int4, Int8, Int16, Int32, Int64, Uint4, Uint8, Uint16, Uint32,
-};
+use crate::dtype::Dtype::{self, Float4E2M1, Int8, Int16, Int32, Int64, Uint8, Uint16, Uint32};
 use crate::error::{Error, Result};
 use crate::text::shorten;
 use std::collections::HashSet;
@@ -22,6 +20,10 @@ pub enum QuantMethod {
     AutoRound,
     BitsAndBytes,
     Quanto,
+    /// torchao, with the names of its tensor subclasses in safetensors.
+    TorchAo,
+    /// AMD Quark.
+    Quark,
     /// `ComfyUI`, whose models are diffusion models.
     ComfyUi,
     Onnx,
@@ -54,18 +56,30 @@ const fn undecoded(
 }
 
 const WORDS: &[Dtype] = &[Int16, Uint16, Int32, Uint32];
-const BYTES: &[Dtype] = &[Int8, Uint8, Uint4, Int4, Float8E4M3FN, Float8E5M2];
 const ANY: &[Dtype] = &[Int8, Uint8, Int16, Uint16, Int32, Uint32, Int64];
 
 const OF_METAL: &str = "groups packed in words for the kernels of Apple's GPUs";
-const OF_TORCHAO: &str = "tensor subclasses of torchao; let torchao dequantize them";
+const OF_TORCHAO: &str = "packed codes; let torchao dequantize them";
+const OF_QUANTO: &str = "groups of 2 or 4 bits; let optimum-quanto dequantize them";
+const OF_BITMASK: &str = "values, and bits for their places; let compressed-tensors 0.11.0 decompress them";
 const OF_GGUF: &str = "blocks of llama.cpp in safetensors; convert the .gguf file with llama.cpp's own tools";
 const OF_NVFP4: &str = "made while a model is loaded; such checkpoints hold values";
 
 /// The methods that tcast does not decode. The names come from the source code of each library.
 static UNDECODED: &[UndecodedMethod] = &[
     undecoded("Metal of transformers", &["metal"], OF_METAL, &[(".weight", &[Uint32], ".qbiases")]),
-    undecoded("torchao", &["torchao"], OF_TORCHAO, &[("._weight_qdata", BYTES, "._weight_scale")]),
+    undecoded(
+        "torchao",
+        &[],
+        OF_TORCHAO,
+        &[
+            ("_qdata", WORDS, "_scale_and_zero"),
+            ("_qdata", WORDS, "_scale"),
+            ("_qdata", &[Uint8, Float4E2M1], "_scale"),
+        ],
+    ),
+    undecoded("quanto", &[], OF_QUANTO, &[(".weight._data._data", &[Uint8], ".weight._shift")]),
+    undecoded("sparse-24-bitmask", &[], OF_BITMASK, &[(".bitmask", &[Uint8], ".compressed")]),
     undecoded("EXL2", &["exl2"], "mixed widths of ExLlamaV2", &[(".q_weight", WORDS, ".q_scale")]),
     undecoded(
         "EXL3",

@@ -42,7 +42,7 @@ mod transcode;
 
 pub use config::{
     EngineConfig, KeptModules, Modules, QuantizedGroup, comfy_metadata_of, config_of, default_target,
-    hf_quant_config_of, is_composite, named_dtype, quantize_config_of,
+    hf_quant_config_of, is_composite, metadata_of, named_dtype, quantize_config_of,
 };
 pub use decode::{Arithmetic, BlockParameters, CodeKind, DecodeTally, Decoder, Explanation, Grid, Occurrences};
 pub(crate) use encode::count_special;
@@ -61,6 +61,6 @@ pub use recognize::{
     may_be_quantized, probe, scale_names,
 };
 pub use rules::{Encoding, ScaleRule, ScaleShape, SignRule, Ties};
-pub use scheme::{COMFYUI, CodeType, MLX, SCHEMES, Scheme, SchemeLayout, TargetGrid};
+pub use scheme::{COMFYUI, CodeType, MLX, MLX_GROUPS, SCHEMES, Scheme, SchemeLayout, TargetGrid};
 pub use table::{GGUF, LAYOUTS, ONNX, find};
 pub use transcode::{Fidelity, RowMap, SharedTables, Transcoder};

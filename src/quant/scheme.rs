@@ -166,6 +166,8 @@ const HUGGINGFACE: &str = "huggingface";
 const MODELOPT: &str = "modelopt";
 /// The layout of MLX.
 pub const MLX: &str = "mlx";
+/// The sizes of groups with offsets that MLX has.
+pub const MLX_GROUPS: [u64; 3] = [32, 64, 128];
 /// The layout of `ComfyUI`.
 pub const COMFYUI: &str = "comfyui";
 const BLOCK: Group = Group::Block([128, 128]);

@@ -5,10 +5,9 @@
 //! A new layout is a new row. If the fields cannot express it, it adds a variant of [`Packing`], [`ScaleOrder`],
 //! [`Exponents`] or [`Zeros`], with one small function.
 //!
-//! The rules follow compressed-tensors 0.20.0, transformers 5.23.0, nvidia-modelopt 0.47.0 and comfy-kitchen 0.2.40,
-//! and were compared with these libraries byte for byte. The rules of `ComfyUI`'s int8, optimum-quanto 0.2.7,
-//! `AutoGPTQ`, `AutoAWQ` and bitsandbytes come from their source code. The rules of MLX 0.32.4 are those of its CPU
-//! backend, and were compared with it byte for byte.
+//! The rules follow compressed-tensors 0.20.0, transformers 5.23.0, nvidia-modelopt 0.47.0, comfy-kitchen 0.2.40, torchao
+//! 0.18.0, amd-quark 0.13 and the CPU backend of MLX 0.32.4, and were compared with these libraries byte for byte. The
+//! rules of `ComfyUI`'s int8, optimum-quanto 0.2.7, `AutoGPTQ`, `AutoAWQ` and bitsandbytes come from their source code.
 
 use super::layout::{
     CodeStorage, CodeValues, Combination, Exponents, Group, GroupKind, Groups, Layout, Packing, Precision, Role,
@@ -112,6 +111,24 @@ const COMFY: &[(Role, &str)] = &[
     (Role::GlobalScale, ".weight_scale_2"),
     (Role::Description, ".comfy_quant"),
     (Role::Activation, ".input_scale"),
+];
+
+const TORCHAO: &[(Role, &str)] = &[
+    (Role::Codes, "_qdata"),
+    (Role::Scale, "_scale"),
+    (Role::ZeroPoint, "_zero_point"),
+    (Role::Activation, "_act_quant_scale"),
+    (Role::Activation, "_act_quant_zero_point"),
+];
+
+const QUARK: &[(Role, &str)] = &[
+    (Role::Codes, ".weight"),
+    (Role::Scale, ".weight_scale"),
+    (Role::ZeroPoint, ".weight_zero_point"),
+    (Role::Activation, ".input_scale"),
+    (Role::Activation, ".input_zero_point"),
+    (Role::Activation, ".output_scale"),
+    (Role::Activation, ".output_zero_point"),
 ];
 
 /// A layout of compressed-tensors whose codes are packed.
@@ -522,6 +539,83 @@ pub static LAYOUTS: &[Layout] = &[
         codes: bytes(&[Int8, Float8E4M3FN, Float8E4M3FNUZ, Float8E5M2]),
         groups: Groups::Any(&[GroupKind::Tensor, GroupKind::Channel]),
         product_precision: Precision::Scale,
+        ..BASE
+    },
+    // torchao `quantization/quant_primitives.py`, `_dequantize_affine_no_dtype_check` and `_dequantize_affine_float8`.
+    // The product of two types is of float32; of two numbers of bfloat16 or float16, it has that type, which is the
+    // target's.
+    Layout {
+        name: "torchao-int8",
+        library: "torchao, Int8Tensor or IntxUnpackedToInt8Tensor",
+        method: QuantMethod::TorchAo,
+        formats: &[
+            "Int8WeightOnlyConfig",
+            "Int8DynamicActivationInt8WeightConfig",
+            "Int8StaticActivationInt8WeightConfig",
+            "IntxWeightOnlyConfig",
+            "Int8DynamicActivationIntxWeightConfig",
+        ],
+        names: &[TORCHAO],
+        codes: bytes(&[Int8]),
+        zeros: Zeros::Plain,
+        ..BASE
+    },
+    Layout {
+        name: "torchao-fp8",
+        library: "torchao, Float8Tensor",
+        method: QuantMethod::TorchAo,
+        formats: &["Float8WeightOnlyConfig", "Float8DynamicActivationFloat8WeightConfig"],
+        names: &[TORCHAO],
+        codes: bytes(&[Float8E4M3FN, Float8E5M2]),
+        ..BASE
+    },
+    // quark `torch/kernel/hw_emulation/hw_emulation_interface.py`, `dequantize_fp8`, `dequantize_int` and
+    // `dequantize_fp4_fp6_per_group`. Exponents become numbers of the target's type.
+    Layout {
+        name: "quark-fp8",
+        library: "AMD Quark, dtype fp8_e4m3 or fp8_e5m2",
+        method: QuantMethod::Quark,
+        formats: &["fp8_e4m3", "fp8_e5m2"],
+        names: &[QUARK],
+        codes: bytes(&[Float8E4M3FN, Float8E5M2]),
+        groups: Groups::Any(&[GroupKind::Tensor, GroupKind::Channel, GroupKind::Block]),
+        ..BASE
+    },
+    Layout {
+        name: "quark-int8",
+        library: "AMD Quark, dtype int8",
+        method: QuantMethod::Quark,
+        formats: &["int8"],
+        needs_config: true,
+        names: &[QUARK],
+        codes: bytes(&[Int8]),
+        groups: Groups::Any(&[GroupKind::Tensor, GroupKind::Channel]),
+        zeros: Zeros::Plain,
+        ..BASE
+    },
+    Layout {
+        name: "quark-uint4",
+        library: "AMD Quark, dtype uint4 with pack_method reorder",
+        method: QuantMethod::Quark,
+        formats: &["uint4"],
+        needs_config: true,
+        names: &[QUARK],
+        codes: words(Packing::AwqWords),
+        groups: Groups::Any(&[GroupKind::Neighbours]),
+        scale_order: ScaleOrder::Transposed,
+        zeros: Zeros::Awq,
+        ..BASE
+    },
+    Layout {
+        name: "quark-mxfp4",
+        library: "AMD Quark, dtype fp4 with scale_format e8m0",
+        method: QuantMethod::Quark,
+        formats: &["fp4"],
+        names: &[QUARK],
+        codes: NIBBLES,
+        groups: Groups::Fixed(Group::Neighbours(32)),
+        scale_dtypes: EXPONENTS,
+        scale_precision: Precision::Target,
         ..BASE
     },
     // MLX `mlx/ops.cpp`, `affine_dequantize` and `fp_dequantize`, as computed on CPUs.

@@ -182,8 +182,7 @@ impl<'a> LogicalCheckpoint<'a> {
     /// Runs recognition on all tensors, even if none of them has a dtype of codes.
     pub(crate) fn recognize(&self) -> Result<Recognized> {
         let pairs = self.source.shards.iter().flat_map(|shard| shard.contents.metadata.iter().flatten());
-        let metadata: Vec<&str> =
-            pairs.filter(|(key, _)| key == CheckpointInfo::METADATA).map(|(_, value)| value.as_str()).collect();
+        let metadata: Vec<(&str, &str)> = pairs.map(|(key, value)| (key.as_str(), value.as_str())).collect();
         Ok(quant::probe(&CheckpointInfo {
             tensors: &self.tensors,
             folder: self.source.config_folder(),

@@ -70,6 +70,7 @@ impl Report<'_> {
         for (origin, what) in [
             (CodesOrigin::Exact, "exact, codes and scales are those of the input"),
             (CodesOrigin::Rescaled, "codes and block scales are those of the input, the global scale is rounded"),
+            (CodesOrigin::RoundedOffsets, "codes and scales are those of the input, offsets are rounded"),
             (CodesOrigin::Requantized, "decoded and quantized again"),
             (CodesOrigin::Recovered, "recovered, codes and scales decode to the same bits"),
             (
@@ -90,7 +91,7 @@ impl Report<'_> {
                     "; the libraries of {from} and {to} round their products differently, and may decode other bits"
                 );
             }
-            let may_change = matches!(origin, CodesOrigin::Rescaled | CodesOrigin::Requantized);
+            let may_change = origin.rounds_once() || origin == CodesOrigin::Requantized;
             if !may_change || self.time.is_none() {
                 continue;
             }
@@ -99,7 +100,7 @@ impl Report<'_> {
                 weights.iter().filter_map(|(_, quantized)| count(quantized.accuracy.as_ref()?)).sum()
             };
             let _ = write!(text, ", {} of {} changed", sum(|accuracy| accuracy.changed), counted(values, "value"));
-            if origin == CodesOrigin::Rescaled {
+            if origin.rounds_once() {
                 let _ = write!(text, ", {} of them also as bfloat16", sum(|accuracy| accuracy.changed_bfloat16));
             }
         }

@@ -4,6 +4,7 @@
 use super::Manifest;
 use super::files::{exists, stray_above};
 use crate::container::checkpoint::{is_index, is_written_shard, weight_map};
+use crate::container::model_of_part;
 use crate::error::{Blocker, Error, Kind, Result, Wanted};
 use crate::io::open::{is_absent, unreadable};
 use crate::io::output::WORK;
@@ -82,8 +83,14 @@ fn check_shards(there: &BTreeMap<String, PathBuf>, manifest: &Manifest) -> Resul
     let mut shards = there.iter().filter(|(name, _)| is_written_shard(name));
     // Without an index, loaders read one file.
     let is_only = there.keys().filter(|name| is_index(name) || is_written_shard(name)).count() == 1;
+    // Parts of a GGUF model have no index, and the number of parts in their names.
+    let is_part = |name: &str| {
+        let model = model_of_part(name);
+        model.is_some() && manifest.shards.iter().any(|shard| model_of_part(&shard.file) == model)
+    };
     let is_known = |name: &str| {
         is_only && ["model.safetensors", "diffusion_pytorch_model.safetensors"].contains(&name)
+            || is_part(name)
             || named.iter().any(|shard| **shard == *name)
             || manifest.shards.iter().any(|shard| shard.file == name)
     };

@@ -552,6 +552,67 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
     outcome.expect(1, "", &format!("tcast: error: x.safetensors: holds no quantized weights\n  {remedy}\n"));
 }
 
+/// Two weights of torchao as one shard, with the metadata that torchao writes and needs.
+fn of_torchao() -> Bench {
+    let bench = Bench::new();
+    let (mut entries, mut data) = (Vec::new(), Vec::new());
+    let entry = r#"{\"_type\": \"Int8Tensor\", \"_data\": {}, \"_tensor_data_names\": [\"qdata\", \"scale\"]}"#;
+    entries.push(format!(
+        r#""__metadata__":{{"format":"pt","a.weight":"{entry}","b.weight":"{entry}","tensor_names":"[\"a.weight\",\"b.weight\"]"}}"#
+    ));
+    for module in ["a", "b"] {
+        for (part, dtype, shape, bytes) in
+            [("qdata", "I8", "[4,8]", vec![7; 32]), ("scale", "F32", "[4,1]", 0.5_f32.to_le_bytes().repeat(4))]
+        {
+            let (start, end) = (data.len(), data.len() + bytes.len());
+            data.extend(bytes);
+            entries.push(format!(
+                r#""{module}._weight_{part}":{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{start},{end}]}}"#
+            ));
+        }
+    }
+    fs::create_dir(bench.path("q")).unwrap();
+    bench.write("q/model.safetensors", &safetensors(&format!("{{{}}}", entries.join(",")), &data));
+    let config = r#"{"dtype": "bfloat16", "quantization_config": {"quant_method": "torchao", "modules_to_not_convert": null, "quant_type": {"default": {"_type": "Int8WeightOnlyConfig"}}}}"#;
+    bench.write("q/config.json", config.as_bytes());
+    bench
+}
+
+#[test]
+fn the_metadata_of_torchao_describes_the_weights_that_stay_quantized_and_is_gone_with_the_last() {
+    let bench = of_torchao();
+    let metadata = |path: &str| {
+        let file = bench.read(path);
+        let (_, header) = SafeTensors::read_metadata(&file).unwrap();
+        let metadata: std::collections::BTreeMap<String, String> =
+            header.metadata().clone().unwrap().into_iter().collect();
+        let names: Vec<String> = header.tensors().into_keys().collect();
+        (metadata, names.len())
+    };
+    let (before, _) = metadata("q/model.safetensors");
+    bench.run("dequantize q --exclude b.weight -o some -q").expect(0, "", "");
+    let (mut some, count) = metadata("some/model.safetensors");
+    assert_eq!(
+        (some.insert("a.weight".into(), before["a.weight"].clone()), count),
+        (Some(r#"{"_type": "Tensor"}"#.into()), 3)
+    );
+    assert_eq!(some, before);
+    let config = fs::read_to_string(bench.path("some/config.json")).unwrap();
+    assert!(config.contains(r#""modules_to_not_convert": ["a"]"#), "{config}");
+    for (line, count) in [
+        ("dequantize some -o all -q -f", 2),
+        ("dequantize q -o all -q -f", 2),
+        ("quantize q --scheme fp8 --include a.weight -o all -q -f", 3),
+    ] {
+        bench.run(line).expect(0, "", "");
+        let (all, found) = metadata("all/model.safetensors");
+        let all: Vec<(&str, &str)> = all.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        assert_eq!((&all[..], found), (&[("format", "pt")][..], count), "{line}");
+    }
+    let all = bench.read("all/model.safetensors");
+    assert_eq!(bytes_of(&all, "b.weight"), 0x4060_u16.to_le_bytes().repeat(32)); // 7 * 0.5
+}
+
 #[test]
 fn checkpoints_of_libraries_decode_to_their_bytes() {
     let (mut files, mut compared) = (0, 0);
@@ -582,5 +643,5 @@ fn checkpoints_of_libraries_decode_to_their_bytes() {
         }
         files += 1;
     }
-    assert_eq!((files, compared), (18, 155_648), "files, and decoded bytes that are those of the libraries");
+    assert_eq!((files, compared), (31, 249_856), "files, and decoded bytes that are those of the libraries");
 }

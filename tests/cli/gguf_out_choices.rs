@@ -67,6 +67,27 @@ fn too_much_loss_and_values_without_codes_are_refused() {
     let error = "tcast: error: m.gguf: 3 tensors have more loss than is allowed: no output was written\n";
     assert!(outcome.stderr.starts_with(error), "{}", outcome.stderr);
     bench.run("quantize m.gguf --scheme q8_0 --min-sqnr 40 -q -o good.gguf").expect(0, "", "");
+    // The scale of the third block is too small for float16.
+    let values = (0..2048).map(|at| if at / 32 == 2 { 1e-7 } else { 0.5 });
+    bench.write("tiny.gguf", &small().floats("blk.0.ffn_up.weight", &[8, 256], values).bytes());
+    bench
+        .run("quantize tiny.gguf --scheme q8_0 --rule *.ffn_up.*=f16 --fail-on underflowed -o good.gguf -f -q")
+        .expect(0, "", "");
+    let outcome = bench.run("quantize tiny.gguf --scheme q8_0 --fail-on underflowed -o o.gguf");
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(3), ""), "{}", outcome.stderr);
+    for line in [
+        "tcast: error: tiny.gguf: 1 tensor has more loss than is allowed: no output was written\n",
+        "1 group with a scale too small for its type",
+    ] {
+        assert!(outcome.stderr.contains(line), "{}", outcome.stderr);
+    }
+    bench.run("quantize m.gguf --scheme q8_0 --fail-on underflowed,clipped -o o.gguf").expect(
+        2,
+        "",
+        "tcast: error: --fail-on clipped has no effect: tcast counts no such values in the blocks of GGUF files; --min-sqnr refuses a bad result
+  leave --fail-on out
+",
+    );
     for (value, scheme) in [(f32::NAN, "q8_0"), (f32::INFINITY, "q4_k_m")] {
         let values = (0..2048).map(|at| if at == 300 { value } else { 0.5 });
         bench.write("nan.gguf", &small().floats("blk.0.ffn_up.weight", &[8, 256], values).bytes());
@@ -78,7 +99,7 @@ fn too_much_loss_and_values_without_codes_are_refused() {
 ",
         );
     }
-    assert_eq!(bench.files(), ["good.gguf", "m.gguf", "nan.gguf"]);
+    assert_eq!(bench.files(), ["good.gguf", "m.gguf", "nan.gguf", "tiny.gguf"]);
 }
 
 #[test]
@@ -142,6 +163,27 @@ fn a_large_model_is_split_into_parts() {
     for (name, part) in names.iter().zip(&parts) {
         assert!(bench.read(&name.replace("out", "out2")) == *part, "{name}");
     }
+    // Parts of the same model are replaced, whatever their number is. Other files stay, and other models are refused.
+    bench.write("out2/README.md", b"notes");
+    for (size, parts) in [("1500B", 5), ("1MB", 1), ("2500B", 3)] {
+        bench.run(&format!("quantize m.gguf --scheme q8_0 --max-shard-size {size} -o out2 -f -q")).expect(0, "", "");
+        let mut found: Vec<String> = std::fs::read_dir(bench.path("out2"))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        found.sort();
+        let mut wanted = vec!["README.md".to_owned()];
+        wanted.extend((1..=parts).map(|part| format!("out2-{part:05}-of-{parts:05}.gguf")));
+        assert_eq!(found, wanted);
+    }
+    bench.write("out2/out3-00001-of-00002.gguf", b"");
+    bench.run(&format!("{line}2 -f")).expect(
+        1,
+        "",
+        "tcast: error: out2/out3-00001-of-00002.gguf: is not a shard of the checkpoint that is to be replaced, and would stay
+  rm 'out2/out3-00001-of-00002.gguf', or name another folder with -o
+",
+    );
     // Parts are an input, too.
     bench.run(&format!("quantize {} --scheme q8_0 -o joined.gguf -q", names[1])).expect(0, "", "");
     assert!(bench.read("joined.gguf") == bench.read("m.q8_0.gguf"));

@@ -3,7 +3,8 @@
 use super::gguf::tiny;
 use crate::common::gguf::{F16, F32, Gguf, Q4_0, Q8_0};
 use crate::common::gguf_reader::parts_of_gguf;
-use crate::common::{Bench, safetensors};
+use crate::common::{Bench, fixture, safetensors};
+use std::collections::BTreeMap;
 
 const BF16: u32 = 30;
 
@@ -72,14 +73,47 @@ fn a_language_model_without_metadata_or_with_that_of_another_is_refused() {
     bench.run("quantize base --scheme q8_0").expect(
         1,
         "",
-        "tcast: error: base: is none of the diffusion models whose tensors tcast knows (flux, sd3, aura, hidream, cosmos, ltxv, hyvid, wan, sdxl, sd1, lumina2), and has no keys for a GGUF file
-  for a language model, --metadata-from takes the metadata of any GGUF of it; for a diffusion model, --architecture names its kind
+        "tcast: error: base: is a language model of type 'llama' without the keys of a GGUF file
+  add --metadata-from MODEL.gguf, which is any GGUF of the same model
 ",
     );
     bench.run("cast tiny.gguf --names huggingface --to bf16 -o o.gguf").expect(
         2,
         "",
         "tcast: error: tiny.gguf: a GGUF file has its own names, and not those of Hugging Face\n  leave --names out\n",
+    );
+    for (line, error) in [
+        (
+            "quantize base --layout gguf",
+            "base: is not quantized: only the layout of a quantized model can change without a scheme
+  add --scheme q4_k_m --metadata-from MODEL.gguf
+",
+        ),
+        (
+            "quantize base --scheme int8 --layout gguf --metadata-from tiny.gguf",
+            "the layout gguf has no scheme int8, which is stored as compressed-tensors, comfyui
+  choose --scheme q8_0
+",
+        ),
+        (
+            "quantize tiny.gguf --scheme fp8 --layout modelopt -o o.gguf",
+            "o.gguf: the layout modelopt is not stored in .gguf files
+  add --scheme q8_0 --layout gguf
+",
+        ),
+    ] {
+        bench.run(line).expect(2, "", &format!("tcast: error: {error}"));
+    }
+    bench.write("config.json", br#"{"model_type": "bloom"}"#);
+    bench.write("model.safetensors", &model(&[("w", "F32", &[2, 32])]));
+    let outcome = bench.run("quantize model.safetensors --scheme q8_0");
+    let start = "tcast: error: model.safetensors: tcast has no GGUF names for the model type 'bloom', only for llama, ";
+    let remedy =
+        "make a GGUF with llama.cpp's convert_hf_to_gguf.py, and quantize it: tcast quantize MODEL.gguf --scheme q8_0";
+    assert!(
+        outcome.stderr.starts_with(start) && outcome.stderr.ends_with(&format!("\n  {remedy}\n")),
+        "{}",
+        outcome.stderr
     );
     bench.write("qwen.gguf", &Gguf::of("qwen2").number("qwen2.block_count", 2).bytes());
     bench.write("deep.gguf", &Gguf::of("llama").number("llama.block_count", 3).bytes());
@@ -142,6 +176,37 @@ fn tensors(file: &[u8]) -> Vec<(String, u32, Vec<u64>)> {
 
 fn named(tensors: &[(&str, u32, &[u64])]) -> Vec<(String, u32, Vec<u64>)> {
     tensors.iter().map(|(name, id, shape)| ((*name).to_owned(), *id, shape.to_vec())).collect()
+}
+
+#[test]
+fn latent_attention_takes_the_metadata_of_files_with_one_head_of_keys() {
+    let bench = Bench::new();
+    std::fs::create_dir(bench.path("deep")).unwrap();
+    let config = r#"{"model_type": "deepseek_v2", "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 4, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "v_head_dim": 16, "n_routed_experts": 4}"#;
+    bench.write("deep/config.json", config.as_bytes());
+    let models: serde_json::Value = serde_json::from_slice(&std::fs::read(fixture("gguf/maps.json")).unwrap()).unwrap();
+    let shapes: BTreeMap<String, Vec<usize>> = serde_json::from_value(models["deepseek_v2"]["hf"].clone()).unwrap();
+    let all: Vec<(&str, &str, &[usize])> = shapes.iter().map(|(name, shape)| (&**name, "F32", &**shape)).collect();
+    bench.write("deep/model.safetensors", &model(&all));
+    let old = || Gguf::of("deepseek2").number("deepseek2.block_count", 2);
+    bench.write("old.gguf", &old().number("deepseek2.attention.head_count_kv", 4).bytes());
+    let new = old().number("deepseek2.attention.head_count_kv", 1).number("deepseek2.attention.key_length_mla", 24);
+    bench.write("new.gguf", &new.bytes());
+    for command in ["quantize deep --scheme q8_0", "cast deep --to f32"] {
+        bench.run(&format!("{command} --metadata-from new.gguf -o o.gguf -q -f")).expect(0, "", "");
+        let found = tensors(&bench.read("o.gguf"));
+        let shape = |name: &str| &*found.iter().find(|tensor| tensor.0 == name).unwrap().2;
+        assert_eq!(
+            (shape("blk.1.attn_k_b.weight"), shape("blk.1.attn_v_b.weight")),
+            (&[4, 16, 16][..], &[4, 16, 16][..])
+        );
+        // Without the key, llama.cpp expects keys and values in one tensor.
+        let error = "tcast: error: old.gguf: describes the model as llama.cpp stored it before April 2025
+  name a newer .gguf file of the same model, in any of its types
+";
+        bench.run(&format!("{command} --metadata-from old.gguf -o o.gguf -f")).expect(1, "", error);
+    }
 }
 
 #[test]

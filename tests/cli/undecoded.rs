@@ -18,8 +18,41 @@ const METHODS: &[(&str, &str, &[Tensor])] = &[
     ),
     (
         "torchao",
-        r#""quant_method":"torchao""#,
-        &[("q._weight_qdata", "I8", &[2, 8]), ("q._weight_scale", "BF16", &[2, 1])],
+        r#""quant_method":"torchao","quant_type":{"default":{"_type":"Int4WeightOnlyConfig","_data":{"group_size":32}}}"#,
+        &[("q._weight_qdata", "I32", &[1, 1, 32, 4]), ("q._weight_scale_and_zero", "BF16", &[1, 8, 2])],
+    ),
+    (
+        "torchao",
+        r#""quant_method":"torchao","quant_type":"int4_weight_only""#,
+        &[("q._weight_qdata", "I32", &[2, 8]), ("q._weight_scale", "BF16", &[2, 1])],
+    ),
+    (
+        "torchao",
+        r#""quant_method":"torchao","quant_type":{"default":{"_type":"FqnToConfig","_data":{"fqn_to_config":{"_default":{"_type":"NVFP4WeightOnlyConfig"}}}}}"#,
+        &[("q._weight_qdata", "U8", &[2, 8]), ("q._weight_scale", "F8_E4M3", &[128, 4])],
+    ),
+    (
+        "quanto",
+        r#""quant_method":"quanto","weights":"int4""#,
+        &[
+            ("q.weight._data._data", "U8", &[64, 4]),
+            ("q.weight._scale", "BF16", &[4, 1]),
+            ("q.weight._shift", "BF16", &[4, 1]),
+        ],
+    ),
+    (
+        "quanto",
+        r#""quant_method":"quanto","weights":"qint2""#,
+        &[
+            ("q.weight._data._data", "U8", &[32, 4]),
+            ("q.weight._scale", "BF16", &[4, 1]),
+            ("q.weight._shift", "BF16", &[4, 1]),
+        ],
+    ),
+    (
+        "sparse-24-bitmask",
+        r#""quant_method":"compressed-tensors","format":"dense","sparsity_config":{"format":"sparse-24-bitmask"}"#,
+        &[("q.bitmask", "U8", &[2, 1]), ("q.compressed", "BF16", &[2, 4]), ("q.shape", "I64", &[2])],
     ),
     (
         "EXL2",
@@ -74,7 +107,9 @@ fn checkpoint(config: Option<&str>, tensors: &[Tensor]) -> Bench {
     fs::create_dir(bench.path("q")).unwrap();
     let plain: [Tensor; 2] = [("norm.weight", "BF16", &[8]), ("m.weight", "BF16", &[8, 8])];
     let tensors = [tensors, &plain].concat();
-    let width = |dtype: &str| dtype.trim_start_matches(|c: char| c.is_alphabetic()).parse::<u64>().unwrap() / 8;
+    let width = |dtype: &str| {
+        dtype.trim_end_matches("_E4M3").trim_start_matches(|c: char| c.is_alphabetic()).parse::<u64>().unwrap() / 8
+    };
     let bytes = |(_, dtype, shape): &Tensor| vec![0x38; (shape.iter().product::<u64>() * width(dtype)) as usize];
     let bytes: Vec<Vec<u8>> = tensors.iter().map(bytes).collect();
     let tensors = tensors.iter().zip(&bytes).map(|((name, dtype, shape), bytes)| (*name, *dtype, *shape, &bytes[..]));
@@ -189,6 +224,30 @@ fn plain_models_are_never_refused() {
     let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
     bench.run("cast m --to f16 -o out -q").expect(0, "", "");
     bench.run("quantize m --scheme fp8 -o q -q").expect(0, "", "");
+}
+
+#[test]
+fn what_amd_quark_stores_in_a_form_that_tcast_does_not_decode_is_refused_by_name() {
+    let weight = |fields: &str| format!(r#""global_quant_config":{{"weight":{{{fields}}}}}"#);
+    for (block, why) in [
+        (weight(r#""dtype":"int4","qscheme":"per_group","ch_axis":-1"#), "dtype 'int4', qscheme 'per_group'"),
+        (weight(r#""dtype":"int8","qscheme":"per_group","ch_axis":-1"#), "dtype 'int8', qscheme 'per_group'"),
+        (weight(r#""dtype":"int8","qscheme":"per_channel","ch_axis":1"#), "dtype 'int8', qscheme 'per_channel'"),
+        (weight(r#""dtype":"fp4","qscheme":"per_group","group_size":16"#), "dtype 'fp4', qscheme 'per_group'"),
+        (weight(r#""dtype":"mx6""#), "dtype 'mx6', qscheme ''"),
+        (r#""global_quant_config":{"weight":[{}, {}]}"#.to_owned(), "weights are quantized in several steps"),
+        (r#""layer_quant_config":{"*q":{"bias":{"dtype":"int8"}}}"#.to_owned(), "biases are quantized too"),
+        (r#""export":{"weight_format":"fake_quantized"}"#.to_owned(), "weight_format 'fake_quantized'"),
+    ] {
+        let bench = checkpoint(Some(&format!(r#"{{"quantization_config":{{"quant_method":"quark",{block}}}}}"#)), &[]);
+        for line in COMMANDS.iter().chain(&["dequantize q"]) {
+            let outcome = bench.run(&format!("{line} -o out"));
+            let refused = format!(
+                "tcast: error: q/config.json: the model is quantized with AMD Quark ({why}), which tcast does not decode"
+            );
+            assert!(outcome.code == Some(1) && outcome.stderr.starts_with(&refused), "{line}: {outcome:?}");
+        }
+    }
 }
 
 /// A cast to floats leaves integers as they are, but the model would be neither quantized nor cast.

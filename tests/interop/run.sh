@@ -5,8 +5,9 @@
 #   tests/interop/run.sh --torch    PyTorch reads what the program wrote, and the program what PyTorch saves; its installation takes minutes
 #   tests/interop/run.sh --openvino OpenVINO promotes the same types; a minute more
 #   tests/interop/run.sh --transformers  whole checkpoints are loaded and decoded by transformers; with --torch's installation.
-#   tests/interop/run.sh --quantized  compressed-tensors and comfy-kitchen read what quantize writes; with --torch's installation.
-#   tests/interop/run.sh --gguf     gguf-py reads GGUF models and those that are written; with --transformers and its installation, transformers loads them
+#   tests/interop/run.sh --quantized  compressed-tensors and comfy-kitchen read what quantize writes, and dequantize what torchao and Quark write; with --torch's installation.
+#   tests/interop/run.sh --gguf     gguf-py reads GGUF models and those that are written; with --transformers and its installation,
+#                                   transformers and llama.cpp load them: three minutes more
 #   tests/interop/run.sh --models   ONNX Runtime computes with models that packages ship, before and after a cast; four minutes
 #   tests/interop/run.sh --install  installs the libraries and ends
 #                                   All switches can be given
@@ -81,5 +82,5 @@ export TCAST
 export PYTHONDONTWRITEBYTECODE=1
 exec "$PYTHON" tests/interop/main.py every_pair files corpus onnx_nodes onnx_models containers strings ${with_torch:+torch_reads torch_checkpoints} \
     ${with_openvino:+openvino_promotes} ${with_transformers:+transformers_loads transformers_dequantizes transformers_quantizes} \
-    ${with_quantized:+quantized_libraries} ${with_gguf:+gguf_models gguf_written} \
-    ${with_gguf:+${with_transformers:+transformers_reads_gguf}}
+    ${with_quantized:+quantized_libraries quantized_readers} ${with_gguf:+gguf_models gguf_written} \
+    ${with_gguf:+${with_transformers:+transformers_reads_gguf engines_load_gguf}}

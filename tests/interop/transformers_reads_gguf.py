@@ -34,15 +34,13 @@ MODELS = {
 }
 
 
-def tiny(path, name):
+def saved(path, config_class, model_class, **options):
     """Saves a model of random float32 weights; returns its config and its tensors."""
     import transformers
 
-    prefix, _, options = MODELS[name]
-    config_class = getattr(transformers, f"{prefix}{'Text' if name == 'gemma3_text' else ''}Config")
     torch.manual_seed(3)
-    config = config_class(**SIZES, **options)
-    model = getattr(transformers, f"{prefix}ForCausalLM")(config)
+    config = getattr(transformers, config_class)(**options)
+    model = getattr(transformers, model_class)(config)
     with torch.no_grad():
         for key, parameter in model.named_parameters():
             if "norm" in key or key.endswith("bias"):
@@ -50,6 +48,16 @@ def tiny(path, name):
                 parameter.copy_(torch.randint(-500, 500, parameter.shape) / 1024)
     model.save_pretrained(path)
     return config, safetensors.torch.load_file(path / "model.safetensors")
+
+
+def classes(prefix, name):
+    """The classes of a model type and its config."""
+    return f"{prefix}{'Text' if name.endswith('_text') else ''}Config", f"{prefix}ForCausalLM"
+
+
+def tiny(path, name):
+    prefix, _, options = MODELS[name]
+    return saved(path, *classes(prefix, name), **SIZES, **options)
 
 
 def head_pairs(weight, heads):

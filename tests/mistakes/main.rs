@@ -11,6 +11,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+use common::gguf::Gguf;
 use common::{Bench, fixture, npy, npy_f32, safetensors, zip};
 use std::collections::BTreeMap;
 use std::fs;
@@ -44,7 +45,7 @@ const SWITCHES: &[&str] = &[
 const REPEATABLE: &[&str] = &["--exclude", "--include", "--rename", "--rule"];
 
 /// Values without quotes, digits and marks.
-const VALUES: &[&str] = &["-", "comfyui", "huggingface", "saturate", "wrap"];
+const VALUES: &[&str] = &["-", "comfyui", "gguf", "huggingface", "saturate", "wrap"];
 
 /// Values for the words in capitals of a proposal.
 const PLACEHOLDERS: &[(&str, &str)] = &[
@@ -89,8 +90,10 @@ fn world() -> Bench {
     bench.write("old.ckpt", b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.");
     let gguf = fs::read(fixture("gguf/tiny.gguf")).unwrap();
     bench.write("code.gguf", &gguf);
+    let weight = Gguf::of("llama").number("llama.block_count", 4).floats("output.weight", &[1, 32], [1.0; 32]);
+    bench.write("MODEL.gguf", &weight.bytes());
     let one = safetensors(r#"{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#, &[0; 8]);
-    let folders: [(&str, &[File]); 8] = [
+    let folders: [(&str, &[File]); 9] = [
         ("bins", &[("pytorch_model.bin", &zip(&pickle, false)), ("config.json", b"{}")]),
         ("ggufs", &[("tiny-q8_0.gguf", &gguf)]),
         ("onnxs", &[("model.onnx", &fs::read(fixture("onnx_models/knn_surrogate.onnx")).unwrap())]),
@@ -99,6 +102,7 @@ fn world() -> Bench {
         ("notes", &[("README.md", b"# Notes\n"), ("config.json", b"{}")]),
         ("pipeline", &[("model_index.json", br#"{"_class_name":"StableDiffusionXLPipeline"}"#)]),
         ("full", &[("old.safetensors", &one)]),
+        ("bloom", &[("model.safetensors", &one), ("config.json", br#"{"model_type": "bloom"}"#)]),
     ];
     for (folder, files) in folders {
         fs::create_dir(bench.path(folder)).unwrap();

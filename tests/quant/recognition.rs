@@ -22,6 +22,8 @@ struct Checkpoint {
     config: Option<String>,
     hf_quant_config: Option<String>,
     metadata: Option<String>,
+    /// torchao's metadata: names of tensors, and their descriptions.
+    torchao: Vec<(&'static str, &'static str)>,
 }
 
 impl Checkpoint {
@@ -66,13 +68,25 @@ impl Checkpoint {
         self
     }
 
+    /// With the description of `l.0.q.weight` in torchao's metadata.
+    fn torchao(mut self, class: &str, parts: &str) -> Self {
+        let entry = format!(r#"{{"_type": "{class}", "_data": {{}}, "_tensor_data_names": [{parts}]}}"#);
+        self.torchao = vec![("l.0.q.weight", entry.leak()), ("norm.weight", r#"{"_type": "Tensor"}"#)];
+        self
+    }
+
     fn with<R>(&self, run: impl FnOnce(&CheckpointInfo) -> R) -> R {
         let tensors: Vec<StoredTensor> = self
             .tensors
             .iter()
             .map(|tensor| StoredTensor { name: &tensor.name, dtype: Some(tensor.dtype), shape: &tensor.shape })
             .collect();
-        let metadata: Vec<&str> = self.metadata.iter().map(String::as_str).collect();
+        let mut metadata = self.torchao.clone();
+        metadata.extend(self.metadata.iter().map(|text| (CheckpointInfo::METADATA, text.as_str())));
+        let names = serde_json::json!(self.torchao.iter().map(|(name, _)| name).collect::<Vec<_>>()).to_string();
+        if !self.torchao.is_empty() {
+            metadata.push(("tensor_names", &names));
+        }
         run(&CheckpointInfo {
             tensors: &tensors,
             folder: std::path::Path::new(""),
@@ -117,6 +131,11 @@ fn ct(format: &str, weights: &str) -> String {
     )
 }
 
+/// AMD Quark with one kind of weights.
+fn quark(weight: &str) -> String {
+    format!(r#"{{"quant_method": "quark", "exclude": ["lm_*"], "global_quant_config": {{"weight": {{{weight}}}}}}}"#)
+}
+
 const FP8: &str = r#"{"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": ["lm_head"]}"#;
 const GPTQ: &str = r#"{"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": true}"#;
 const AWQ: &str = r#"{"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm", "zero_point": true}"#;
@@ -137,6 +156,11 @@ fn checkpoints() -> Vec<(Checkpoint, &'static str, &'static str, &'static [u64])
     let mlx = |columns: u64, dtype: Dtype, groups: u64| {
         Checkpoint::new(&[("l.0.q.weight", Uint32, &[32, columns]), ("l.0.q.scales", dtype, &[32, groups])])
     };
+    let torchao = |dtype: Dtype, scales: &[u64]| {
+        Checkpoint::new(&[("l.0.q._weight_qdata", dtype, &[32, 96]), ("l.0.q._weight_scale", Float32, scales)])
+    };
+    let ao =
+        |class: &str| format!(r#"{{"quant_method": "torchao", "quant_type": {{"default": {{"_type": "{class}"}}}}}}"#);
     let modelopt = |algo: &str| format!(r#"{{"quant_method": "modelopt", "quant_algo": "{algo}", "ignore": ["lm*"]}}"#);
     let (q, square): (&str, &[u64]) = ("l.0.q.weight", &[256, 384]);
     let mut comfy_file = Checkpoint::new(&[
@@ -203,6 +227,19 @@ fn checkpoints() -> Vec<(Checkpoint, &'static str, &'static str, &'static [u64])
         (mlx(24, Uint8, 6), "mlx-mxfp4", q, &[32, 192]),
         (mlx(48, Uint8, 6), "mlx-mxfp8", q, &[32, 192]),
         (mlx(24, Uint8, 12), "mlx-nvfp4", q, &[32, 192]),
+        (torchao(Int8, &[32, 1]).and(&[("l.0.q._weight_zero_point", Int8, &[32, 1])]), "torchao-int8", q, &[32, 96]),
+        (torchao(Int8, &[32, 1]).config(&ao("Int8WeightOnlyConfig")).torchao("Int8Tensor", r#""qdata", "scale""#), "torchao-int8", q, &[32, 96]),
+        (torchao(Int8, &[32, 3]).and(&[("l.0.q._weight_zero_point", Int8, &[32, 3])]).config(&ao("IntxWeightOnlyConfig")).torchao("IntxUnpackedToInt8Tensor", r#""qdata", "scale", "zero_point""#), "torchao-int8", q, &[32, 96]),
+        (torchao(Float8E4M3FN, &[1, 1]), "torchao-fp8", q, &[32, 96]),
+        (torchao(Float8E5M2, &[32, 1]).config(&ao("Float8WeightOnlyConfig")), "torchao-fp8", q, &[32, 96]),
+        (Checkpoint::new(&[("m.experts._gate_up_proj_qdata", Float8E4M3FN, &[4, 32, 96]), ("m.experts._gate_up_proj_scale", Float32, &[4, 32, 1])]), "torchao-fp8", "m.experts.gate_up_proj", &[4, 32, 96]),
+        (f8("l.0.q.weight_scale", Float32, &[]).and(&[("l.0.q.input_scale", Float32, &[]), ("l.0.q.output_scale", Float32, &[])]).config(&quark(r#""dtype": "fp8_e4m3", "qscheme": "per_tensor""#)), "quark-fp8", q, square),
+        (f8("l.0.q.weight_scale", Bfloat16, &[256]).config(&quark(r#""dtype": "fp8_e4m3", "qscheme": "per_channel", "ch_axis": 0"#)), "quark-fp8", q, square),
+        (f8("l.0.q.weight_scale", Float32, &[2, 3]).config(&quark(r#""dtype": "fp8_e4m3", "qscheme": "per_block", "block_size": [128, 128]"#)), "quark-fp8", q, square),
+        (Checkpoint::new(&[(q, Int8, &[32, 96]), ("l.0.q.weight_scale", Float32, &[32]), ("l.0.q.weight_zero_point", Int8, &[32])]).config(&quark(r#""dtype": "int8", "qscheme": "per_channel", "ch_axis": 0, "symmetric": true"#)), "quark-int8", q, &[32, 96]),
+        (Checkpoint::new(&[(q, Int32, &[96, 4]), ("l.0.q.weight_scale", Float32, &[3, 32]), ("l.0.q.weight_zero_point", Int32, &[3, 4])]).config(&quark(r#""dtype": "uint4", "qscheme": "per_group", "ch_axis": -1, "group_size": 32"#)), "quark-uint4", q, &[32, 96]),
+        (nibbles(Uint8, 3).config(&quark(r#""dtype": "fp4", "qscheme": "per_group", "ch_axis": -1, "group_size": 32, "scale_format": "e8m0""#)), "quark-mxfp4", q, &[32, 96]),
+        (Checkpoint::new(&[(q, Int8, &[32, 96]), ("l.0.q.weight_scale", Bfloat16, &[32, 3])]).config(&ct("naive-quantized", r#""num_bits": 4, "type": "int", "strategy": "group", "group_size": 32"#)), "ct-int8", q, &[32, 96]),
     ]
 }
 
@@ -270,6 +307,28 @@ fn essence(checkpoint: &Checkpoint, found: &Recognized) -> BTreeMap<String, Stri
         (weight.name.clone(), format!("{layout} {parameters:?} {shape:?} {parts:?}"))
     });
     weights.collect()
+}
+
+/// Quark's `get_layer_quant_config`.
+#[test]
+fn the_first_glob_of_quark_decides_and_a_module_without_weight_settings_is_kept() {
+    let row = r#"{"weight": {"dtype": "fp8_e4m3", "qscheme": "per_channel", "ch_axis": 0}}"#;
+    let kept = r#"{"weight": null}"#;
+    let config = |layers: &str| {
+        let all = r#""global_quant_config": {"weight": {"dtype": "fp8_e4m3", "qscheme": "per_tensor"}}"#;
+        format!(r#"{{"quant_method": "quark", {all}, "layer_quant_config": {{{layers}}}}}"#)
+    };
+    let group = |layers: &str, scales: &[u64]| {
+        let tensors: [(&str, Dtype, &[u64]); 2] =
+            [("l.0.q.weight", Float8E4M3FN, &[256, 384]), ("l.0.q.weight_scale", Float32, scales)];
+        let found = Checkpoint::new(&tensors).config(&config(layers)).recognize();
+        found.map(|found| found.weights[0].parameters.group).map_err(|error| error.to_string())
+    };
+    assert_eq!(group("", &[]), Ok(Some(Group::Tensor)));
+    assert_eq!(group(&format!(r#""*.q": {row}, "*": {kept}"#), &[256]), Ok(Some(Group::Channel)));
+    assert_eq!(group(&format!(r#""*.[!q]": {kept}"#), &[]), Ok(Some(Group::Tensor)));
+    let error = group(&format!(r#""l.*": {kept}, "*.q": {row}"#), &[256]).unwrap_err();
+    assert!(error.contains("that it is not quantized, and 'l.0.q.weight_scale' that it is"), "{error}");
 }
 
 #[test]
@@ -341,7 +400,7 @@ fn what_is_missing_or_contradicts_is_named() {
         ),
         (
             f8(("q.weight_scale", Bfloat16, &[192, 1])).config(&ct("float-quantized", r#""num_bits": 8, "type": "float""#).replace("Linear", "re:.*up_proj")),
-            "tensor 'q.weight': 'q.weight' and 'q.weight_scale' are called as in 12 layouts, and the config does not name its \
+            "tensor 'q.weight': 'q.weight' and 'q.weight_scale' are called as in 16 layouts, and the config does not name its \
              module".to_owned(),
         ),
         (
@@ -454,9 +513,6 @@ fn goldens(folder: &std::path::Path) -> BTreeMap<String, usize> {
             checkpoint.tensors.iter().find(|tensor| tensor.name == name).map(|tensor| tensor.shape.clone())
         };
         let float = |strategy: &str| ct("float-quantized", &format!(r#""num_bits": 8, "type": "float", {strategy}"#));
-        let mlx = |columns: u64, dtype: Dtype, groups: u64| {
-            Checkpoint::new(&[("l.0.q.weight", Uint32, &[32, columns]), ("l.0.q.scales", dtype, &[32, groups])])
-        };
         let modelopt = |algo: &str| format!(r#"{{"quant_method": "modelopt", "quant_algo": "{algo}"}}"#);
         let comfy = |checkpoint: Checkpoint, format: &str| {
             checkpoint.with_json("encoded.comfy_quant", &format!(r#"{{"format": "{format}"}}"#))

@@ -297,6 +297,8 @@ fn floats_of_8_bits(random: &mut Random, cases: &mut Vec<Case>) {
             ("ct-fp8", 400, 0, Group::Channel),
             ("modelopt-fp8", 400, 0, Group::Channel),
             ("quanto", 400, 0, Group::Channel),
+            ("torchao-fp8", 400, 0, Group::Channel),
+            ("quark-fp8", 400, 0, Group::Channel),
             ("ct-fp8", 9, 64, Group::Neighbours(64)),
         ] {
             let block = [1, if group == 0 { 256 } else { group }];
@@ -305,7 +307,9 @@ fn floats_of_8_bits(random: &mut Random, cases: &mut Vec<Case>) {
             let case = draft.case(parts, e4m3, plain(scale_dtype), none);
             cases.push(Case { parameters: Parameters { group: Some(kind), ..Parameters::default() }, ..case });
         }
-        for layout in ["hf-fp8", "ct-fp8", "modelopt-fp8", "comfy-fp8", "comfy-scaled-fp8", "quanto"] {
+        for layout in
+            ["hf-fp8", "ct-fp8", "modelopt-fp8", "comfy-fp8", "comfy-scaled-fp8", "quanto", "torchao-fp8", "quark-fp8"]
+        {
             for dtype in [Float8E4M3FN, Float8E5M2, Float8E4M3FNUZ] {
                 if !find(layout).unwrap().codes.dtypes.contains(&dtype) {
                     continue;
@@ -334,7 +338,7 @@ fn floats_of_8_bits(random: &mut Random, cases: &mut Vec<Case>) {
             let parts = vec![draft.rows(Float8E4M3FN, 8, 1, false), draft.scale()];
             cases.push(draft.case(parts, e4m3, |byte| exponent(byte, TINY, INFINITY), none));
         }
-        for layout in ["ct-mxfp4", "modelopt-mxfp4"] {
+        for layout in ["ct-mxfp4", "modelopt-mxfp4", "quark-mxfp4"] {
             let draft = Draft::new(random, layout, [2, 9, 1088], [1, 32], 4, scale_dtype);
             let parts =
                 vec![draft.rows(if scale_dtype == Uint8 { Uint8 } else { Float4E2M1 }, 4, 1, false), draft.scale()];
@@ -415,7 +419,15 @@ fn gpt_oss(random: &mut Random, cases: &mut Vec<Case>) {
 
 fn integers(random: &mut Random, cases: &mut Vec<Case>) {
     for scale_dtype in [Float32, Bfloat16, Float16] {
-        for (layout, with_zeros) in [("ct-int8", false), ("ct-int8", true), ("comfy-int8", false), ("quanto", false)] {
+        for (layout, with_zeros) in [
+            ("ct-int8", false),
+            ("ct-int8", true),
+            ("comfy-int8", false),
+            ("quanto", false),
+            ("torchao-int8", false),
+            ("torchao-int8", true),
+            ("quark-int8", true),
+        ] {
             // A row of one value is a group of one.
             let columns = if scale_dtype == Float16 && with_zeros { 1 } else { 256 };
             let draft = Draft::new(random, layout, [1, 70, columns], [1, columns], 8, scale_dtype);
@@ -505,7 +517,9 @@ fn transposed(random: &mut Random, cases: &mut Vec<Case>) {
         ("gptq", 3, false),
         ("gptq", 4, false),
         ("awq", 4, false),
+        ("quark-uint4", 4, false),
     ] {
+        let is_awq = matches!(layout, "awq" | "quark-uint4");
         for scale_dtype in [Float16, Bfloat16, Float32] {
             let columns = if scale_dtype == Float16 { 1120 } else { 96 };
             let draft = Draft::new(random, layout, [1, 96, columns], [1, 32], bits, scale_dtype);
@@ -517,7 +531,7 @@ fn transposed(random: &mut Random, cases: &mut Vec<Case>) {
             let awq =
                 |column: usize| 8 * (column / 8) + AWQ_ORDER.iter().position(|order| *order == column % 8).unwrap();
             for ([_, row, column], code) in draft.each().zip(&draft.codes) {
-                if layout == "awq" {
+                if is_awq {
                     put(&mut codes, 4 * (column * rows + awq(row)), 4, *code);
                 } else {
                     for bit in 0..width {
@@ -529,12 +543,12 @@ fn transposed(random: &mut Random, cases: &mut Vec<Case>) {
             for group in 0..groups {
                 for row in 0..rows {
                     let at = row * groups + group;
-                    let place = if layout == "awq" { awq(row) } else { row };
+                    let place = if is_awq { awq(row) } else { row };
                     put(&mut zeros, 32 * words.1 * group + place * width, width, draft.zeros[at]);
                     scales.extend(&draft.scales[at].to_le_bytes()[..scale_dtype.bits() as usize / 8]);
                 }
             }
-            let shape = if layout == "awq" { vec![columns, rows / 8] } else { vec![words.0, rows] };
+            let shape = if is_awq { vec![columns, rows / 8] } else { vec![words.0, rows] };
             let parts = vec![
                 Stored { role: Role::ZeroPoint, dtype: Int32, shape: vec![groups, words.1], bytes: zeros },
                 Stored { role: Role::Codes, dtype: Int32, shape, bytes: codes },
@@ -691,10 +705,11 @@ fn library(case: &Case, factors: Factors, scale_dtype: Dtype, target: Dtype) -> 
     let to = |value: f64| round(value, target);
     match case.layout {
         "hf-fp8" | "hf-fp4" | "modelopt-mxfp4" | "modelopt-mxfp8" | "comfy-mxfp8" | "comfy-int8" => f32(code * scale),
+        "torchao-fp8" | "torchao-int8" | "quark-fp8" | "quark-int8" | "quark-uint4" => f32((code - zero) * scale),
         "ct-fp8" | "ct-int8" | "ct-pack" | "gptq" | "awq" | "quanto" => round((code - zero) * scale, scale_dtype),
         "ct-nvfp4" => round(f32(code * f32(scale / global)), Bfloat16),
         "ct-mxfp4" | "ct-mxfp6" | "ct-mxfp8" => round(code * scale, Bfloat16),
-        "modelopt-fp8" | "comfy-fp8" | "comfy-scaled-fp8" => f32(code * to(scale)),
+        "modelopt-fp8" | "comfy-fp8" | "comfy-scaled-fp8" | "quark-mxfp4" => f32(code * to(scale)),
         "modelopt-nvfp4" => f32(code * f32(scale * global)),
         "comfy-nvfp4" => f32(code * to(to(global) * to(scale))),
         "gptoss-mxfp4" | "gptoss-openai" => code * scale,

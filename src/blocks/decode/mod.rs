@@ -44,6 +44,9 @@ pub(super) trait BlockLayout<const E: usize, const G: usize>:
     /// True if scales are stored as they are, and codes of at most 8 bits stand for numbers: see [`BlockGrid`].
     const HAS_GRID: bool = false;
 
+    /// True if such a format has offsets too.
+    const HAS_OFFSETS: bool = false;
+
     /// Writes the code of each element. In formats whose codes are points of several elements, it writes numbers.
     fn codes(&self, codes: &mut [u8; E]);
 
@@ -86,6 +89,8 @@ pub(super) trait Codec: Debug + Sync {
     fn codes(&self, isa: Isa, blocks: &[u8], codes: &mut [u8]);
     /// Adds the scale of each group.
     fn scales(&self, blocks: &[u8], scales: &mut Vec<f64>);
+    /// Adds the number to subtract in each group; nothing if the format has no offsets.
+    fn offsets(&self, blocks: &[u8], offsets: &mut Vec<f64>);
 }
 
 /// The codec of a type of blocks.
@@ -131,6 +136,7 @@ impl<B: BlockLayout<E, G>, const E: usize, const G: usize> Codec for BlockCodec<
                 code_bits: B::CODE_BITS,
                 numbers: codes.map(|code| f32::from(B::number(code)) * B::UNIT).collect(),
                 is_integer: B::UNIT == 1.0,
+                has_offsets: B::HAS_OFFSETS,
             }
         })
     }
@@ -142,6 +148,12 @@ impl<B: BlockLayout<E, G>, const E: usize, const G: usize> Codec for BlockCodec<
     fn scales(&self, blocks: &[u8], scales: &mut Vec<f64>) {
         for block in blocks_of::<B>(blocks) {
             scales.extend(block.scales().map(|scale| f64::from(scale) / f64::from(B::UNIT)));
+        }
+    }
+
+    fn offsets(&self, blocks: &[u8], offsets: &mut Vec<f64>) {
+        for block in blocks_of::<B>(blocks) {
+            offsets.extend(block.offsets().into_iter().flatten().map(f64::from));
         }
     }
 }

@@ -85,6 +85,12 @@ fn suffix(number: u64, count: u64) -> String {
     format!("-{number:05}-of-{count:05}.gguf")
 }
 
+/// Returns the name of a model, given the name of a part; `None` for other names.
+pub(crate) fn model_of_part(file: &str) -> Option<&str> {
+    let name = file.strip_suffix(".gguf")?;
+    Some(stem_of_part(name)).filter(|stem| *stem != name)
+}
+
 /// Returns the name of a model, given the name of a part without its extension.
 pub(in crate::container) fn stem_of_part(name: &str) -> &str {
     let digits = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());

@@ -54,7 +54,7 @@ impl<'a> KeySource<'a> {
         let named = self.0.contents.value(ARCHITECTURE);
         named.ok_or_else(|| {
             let error = self.error(format!("has no {ARCHITECTURE}, which readers of GGUF files need"));
-            error.of(Kind::NoKeys)
+            error.of(Kind::NoKeys { is_language: false })
         })
     }
 
@@ -76,7 +76,14 @@ impl<'a> KeySource<'a> {
             ("num_key_value_heads", "attention.head_count_kv"),
             ("intermediate_size", "feed_forward_length"),
         ];
-        for (of_config, key) in SIZES {
+        // With multi-head latent attention, llama.cpp caches the keys and values of one head, which all heads share. Files
+        // from before April 2025 lack a key, and describe tensors that tcast does not write.
+        let is_latent = config("kv_lora_rank").is_some();
+        if is_latent && self.number(&format!("{architecture}.attention.key_length_mla")).is_none() {
+            let error = self.error("describes the model as llama.cpp stored it before April 2025");
+            return Err(error.remedy("name a newer .gguf file of the same model, in any of its types"));
+        }
+        for (of_config, key) in SIZES.into_iter().filter(|(name, _)| !is_latent || *name != "num_key_value_heads") {
             let key = format!("{architecture}.{key}");
             if let (Some(MetadataValue::Integer(wanted)), Some(own)) = (config(of_config), self.number(&key))
                 && wanted != own

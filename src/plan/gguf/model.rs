@@ -6,7 +6,7 @@
 use super::super::gathered::GatheredRows;
 use super::keys::{self, KeySource};
 use crate::blocks::BlockFormat;
-use crate::container::gguf::names::{GgufSource, MetadataValue, to_gguf};
+use crate::container::gguf::names::{GgufSource, MetadataValue, architecture_of, to_gguf};
 use crate::container::{ARCHITECTURE, GgufKey};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
@@ -247,7 +247,9 @@ impl<'m> GgufModel<'m> {
         };
         let old = tensors_of(logical)?;
         let named: Vec<(&str, &[u64])> = old.iter().map(|tensor| (tensor.name, tensor.shape)).collect();
-        let (architecture, named) = to_gguf(model_type, &number, &named).map_err(|error| error.of(Kind::Refused))?;
+        let has_no_form = |error: &Error| matches!(error.kind(), Kind::NotInGguf);
+        let refused = |error: Error| if has_no_form(&error) { error } else { error.of(Kind::Refused) };
+        let (architecture, named) = to_gguf(model_type, &number, &named).map_err(refused)?;
         donor.check_architecture(architecture)?;
         donor.check_sizes(architecture, &number)?;
         let (mut tensors, mut facts) = (Vec::with_capacity(named.len()), Vec::new());
@@ -307,7 +309,17 @@ impl<'m> GgufModel<'m> {
         let architecture = if let Some(name) = &options.architecture {
             Architecture::find(name).ok_or_else(|| unknown_architecture(name))?
         } else {
-            let found = Architecture::detect(&all).map_err(undetected)?;
+            let found = match (Architecture::detect(&all), model_type_of(logical)?) {
+                (Err(Undetected::Unknown), Some(model_type)) => {
+                    architecture_of(&model_type)?;
+                    let what = format!(
+                        "is a language model of type '{}' without the keys of a GGUF file",
+                        shorten(&model_type)
+                    );
+                    return Err(Error::new(what).of(Kind::NoKeys { is_language: true }));
+                }
+                (found, _) => found.map_err(undetected)?,
+            };
             facts.push(format!("the tensors are those of {}, which becomes general.architecture", found.name));
             found
         };
@@ -354,6 +366,12 @@ impl<'m> GgufModel<'m> {
     }
 }
 
+/// Returns the `model_type` of the config of a model.
+fn model_type_of(logical: &LogicalCheckpoint) -> Result<Option<String>> {
+    let config = logical.config()?.and_then(|text| serde_json::from_str::<Value>(text).ok());
+    Ok(config.and_then(|config| Some(config.get("model_type")?.as_str()?.to_owned())))
+}
+
 fn unknown_architecture(name: &str) -> Error {
     let names: Vec<&str> = Architecture::names().collect();
     let message = format!("tcast has no rules for the architecture '{}', only for {}", shorten(name), names.join(", "));
@@ -375,7 +393,7 @@ fn undetected(why: Undetected) -> Error {
                 "is none of the diffusion models whose tensors tcast knows ({}), and has no keys for a GGUF file",
                 names.join(", ")
             );
-            Error::new(what).of(Kind::NoKeys)
+            Error::new(what).of(Kind::NoKeys { is_language: false })
         }
     }
 }

@@ -2,15 +2,15 @@
 //! without changing a value.
 
 use super::fit::KnownEncoders;
-use super::{Choice, Planner, SchemeTarget, WeightCandidate, gpt_oss};
+use super::{Choice, Planner, SchemeTarget, WeightCandidate, gpt_oss, mlx};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::plan::Weights;
 use crate::plan::quantization::{CodesSource, TensorIndex, WeightValues};
 use crate::quant::{
-    Arithmetic, CheckpointInfo, CodeKind, CodeType, Decoder, EncodeOptions, Encoder, Fidelity, FoundWeight, Grid,
-    Group, Layout, Modules, QuantMethod, Role, RowMap, SCHEMES, Scheme, SharedTables, TargetGrid, Transcoder, Unfit,
-    config_of,
+    Arithmetic, CodeKind, CodeType, Decoder, EncodeOptions, Encoder, Fidelity, FoundWeight, Grid, Group, Layout,
+    MLX_GROUPS, Modules, QuantMethod, Role, RowMap, SCHEMES, Scheme, SharedTables, TargetGrid, Transcoder, Unfit,
+    config_of, metadata_of,
 };
 use crate::read::{Decoders, LogicalCheckpoint, Membership};
 use crate::select::KeptReason;
@@ -36,10 +36,16 @@ pub(super) fn check_is_readable(model: &LogicalCheckpoint, memberships: &[Member
 /// Returns the scheme that has the same codes and groups in a layout; `None` if there is none.
 fn same_grid(grid: &Grid, layout: &str) -> Option<SchemeTarget> {
     let is_same_codes = |codes: CodeType| match (grid.codes, codes) {
-        (CodeKind::Dtype(Dtype::Int8), CodeType::Int { bits: 8, symmetric }) => symmetric != grid.has_zero_points,
+        (CodeKind::Dtype(Dtype::Int8), CodeType::Int { bits: 8, symmetric }) => {
+            symmetric != (grid.has_zero_points || layout == mlx::NAME)
+        }
         (CodeKind::Dtype(dtype), CodeType::Float(own)) => dtype == own,
         (CodeKind::Centered(bits), CodeType::Int { bits: own, symmetric: true })
-        | (CodeKind::Shifted(bits), CodeType::Int { bits: own, symmetric: false }) => bits == own,
+        | (CodeKind::Shifted(bits) | CodeKind::Offset(bits), CodeType::Int { bits: own, symmetric: false }) => {
+            bits == own
+        }
+        // Zero points become offsets.
+        (CodeKind::Centered(bits), CodeType::Int { bits: own, symmetric: false }) => layout == mlx::NAME && bits == own,
         _ => false,
     };
     let plain = |group: Group| if let Group::Block([1, size]) = group { Group::Neighbours(size) } else { group };
@@ -48,7 +54,11 @@ fn same_grid(grid: &Grid, layout: &str) -> Option<SchemeTarget> {
     let fit = |scheme: &'static Scheme| {
         let stored = scheme.in_layout(Some(layout)).filter(|stored| is_same_codes(stored.grid.codes))?;
         let is_same = plain(stored.grid.group) == group;
-        let is_sized = scheme.has_group_size() && matches!(group, Group::Neighbours(_) | Group::Channel);
+        let is_sized = match group {
+            Group::Neighbours(size) => scheme.has_group_size() && (layout != mlx::NAME || MLX_GROUPS.contains(&size)),
+            Group::Channel => scheme.has_group_size() && layout != mlx::NAME,
+            _ => false,
+        };
         let mut target = stored.grid;
         if !is_same && is_sized {
             target.group = group;
@@ -171,15 +181,18 @@ impl<'p, 'a> Planner<'p, 'a> {
         }
         if self.changes_layout_only() {
             let special = moves.iter().filter(|moved| matches!(moved, Some(Err(Unmoved::NotFinite)))).count();
-            check_is_exact(weights, &moves, Fidelity::Rescaled).map_err(|error| match special {
-                0 => error.remedy("choose a scheme to quantize these weights again"),
-                _ if special == moves.iter().flatten().count() => error,
-                _ => error
-                    .remedy("choose a scheme, and leave out the weights whose scale is not finite: these are decoded"),
-            })?;
+            check_is_exact(weights, &moves, &[Fidelity::Exact, Fidelity::Rescaled, Fidelity::RoundedOffsets]).map_err(
+                |error| match special {
+                    0 => error.remedy("choose a scheme to quantize these weights again"),
+                    _ if special == moves.iter().flatten().count() => error,
+                    _ => error.remedy(
+                        "choose a scheme, and leave out the weights whose scale is not finite: these are decoded",
+                    ),
+                },
+            )?;
         }
         if self.request.options.only_exact && !self.request.options.recover {
-            check_is_exact(weights, &moves, Fidelity::Exact).map_err(|error| error.without("only_exact"))?;
+            check_is_exact(weights, &moves, &[Fidelity::Exact]).map_err(|error| error.without("only_exact"))?;
         }
         for (weight, moved) in weights.iter_mut().zip(moves) {
             if let (Some(Ok(transcoder)), Ok(stored)) = (moved, &mut weight.stored) {
@@ -229,7 +242,12 @@ impl<'p, 'a> Planner<'p, 'a> {
             weights.leave_out(self.source.places[at]);
             names.push(self.source.tensors[at].name.to_owned());
         }
-        weights.change_metadata(CheckpointInfo::METADATA, None);
+        let none = HashSet::new();
+        let modules = Modules { decoded: &none, left: &none, renamed: &HashMap::new() };
+        let metadata = self.source.source.shards.iter().flat_map(|shard| shard.contents.metadata.iter().flatten());
+        for (key, text) in metadata_of(metadata, &modules) {
+            weights.change_metadata(&key, text);
+        }
         names
     }
 
@@ -306,11 +324,14 @@ pub(super) enum Unmoved {
 fn check_is_exact(
     weights: &[WeightCandidate],
     moves: &[Option<Result<Arc<Transcoder>, Unmoved>>],
-    allowed: Fidelity,
+    allowed: &[Fidelity],
 ) -> Result<()> {
     let changes = |(weight, moved): (&WeightCandidate, &Option<Result<Arc<Transcoder>, Unmoved>>)| {
         let why = match (&weight.stored, moved) {
-            (Ok(_), Some(Ok(exact))) if [Fidelity::Exact, allowed].contains(&exact.fidelity()) => return None,
+            (Ok(_), Some(Ok(moved))) if allowed.contains(&moved.fidelity()) => return None,
+            (Ok(_), Some(Ok(moved))) if moved.fidelity() == Fidelity::RoundedOffsets => {
+                "its offsets would be rounded".to_owned()
+            }
             (Ok(_), Some(Ok(_))) => "its global scale has no exact reciprocal".to_owned(),
             (Ok(stored), Some(Err(Unmoved::NoGrid))) => {
                 format!("its codes and scales cannot be moved to {}", stored.scheme.name)

@@ -20,7 +20,7 @@ pub(super) struct ConfigBlock {
     /// Its key in `config.json`; empty in other files.
     key: &'static str,
     members: Map<String, Value>,
-    /// The patterns of modules in `dynamic` or `extra_config`, as ordered in the file: the first that matches decides.
+    /// The patterns of modules in `dynamic`, `extra_config` or `layer_quant_config`, as ordered in the file: the first that matches decides.
     patterns: Vec<String>,
 }
 
@@ -30,7 +30,8 @@ const MOST: usize = 16 << 20;
 /// Keys with values that affect decoded bytes; synonymous keys are separated by spaces.
 const FACTS: &str = "quant_method, quant_algo, bits w_bit, group_size q_group_size, weight_block_size, \
     checkpoint_format format, packing_format, mode, scale_fmt, expert_dtype, sym, desc_act, zero_point, load_in_4bit, \
-    load_in_8bit, config_groups, quantized_layers, dynamic, extra_config";
+    load_in_8bit, config_groups, quantized_layers, dynamic, extra_config, quant_type, global_quant_config, \
+    layer_quant_config";
 
 impl ConfigBlock {
     /// Reads the blocks of a checkpoint, the decisive one first.
@@ -74,7 +75,8 @@ impl ConfigBlock {
             return Err(Error::new("says more of the quantization than 16 MiB"));
         }
         let all = members(text).unwrap_or_default();
-        let inner = ["dynamic", "extra_config"].iter().filter_map(|key| members(all.get(*key)?.get()));
+        let inner =
+            ["dynamic", "extra_config", "layer_quant_config"].iter().filter_map(|key| members(all.get(*key)?.get()));
         let mut inner: Vec<_> = inner.flatten().collect();
         inner.sort_by_key(|(_, value)| value.get().as_ptr()); // position in the text
         let patterns = inner.into_iter().map(|(name, _)| name.into_owned()).collect();

@@ -32,7 +32,7 @@ struct Layer {
 impl ComfyLayers {
     pub(in crate::quant) fn read(source: &CheckpointInfo) -> Result<Self> {
         let mut all = Self::default();
-        for text in source.metadata {
+        for (_, text) in source.metadata.iter().filter(|(key, _)| *key == CheckpointInfo::METADATA) {
             let wrong = |what: &str| Error::new(format!("the metadata '{}' {what}", CheckpointInfo::METADATA));
             let mut metadata = serde_json::from_str::<Value>(text).unwrap_or_default();
             if let Some(version) = metadata.get("format_version").filter(|version| *version != FORMAT_VERSION) {

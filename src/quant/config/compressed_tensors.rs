@@ -34,7 +34,8 @@ pub(super) static FORMAT: ConfigFormat = ConfigFormat {
 fn read(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
     let sparsity = block.inner("sparsity_config")?.map(|config| config.text(&["format"])).transpose()?.flatten();
     if let Some(format) = sparsity.filter(|format| *format != "dense") {
-        let message = format!("its weights are sparse ({}), which tcast does not decode", shorten(format));
+        let format = shorten(format);
+        let message = format!("the model is quantized with {format} (sparse weights), which tcast does not decode");
         return Err(Error::new(message));
     }
     if let Some(transforms) = block.inner("transform_config")?

@@ -3,11 +3,12 @@
 use super::integers::excluded_by_gptq;
 use super::json::{ValueEdit, edited, with_new};
 use super::patterns::is_composite;
-use super::{find, modelopt};
+use super::{comfy_metadata_of, find, modelopt, torchao};
 use crate::container::checkpoint::with_dtype;
 use crate::container::{as_json, members};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
+use crate::quant::recognize::CheckpointInfo;
 use crate::text::shorten;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -137,6 +138,18 @@ pub fn hf_quant_config_of(text: &str, modules: &Modules) -> Result<Option<String
 pub fn quantize_config_of(text: &str, method: Option<&str>, modules: &Modules) -> Result<Option<String>> {
     let method = method.filter(|_| !modules.left.is_empty());
     method.map(|method| excluding(text, method, modules, false)).transpose()
+}
+
+/// Returns the changes to the metadata of files after weights were decoded: each key, and its new value or `None` if it
+/// is removed.
+pub fn metadata_of<'m>(
+    metadata: impl Iterator<Item = &'m (String, String)>,
+    modules: &Modules,
+) -> Vec<(String, Option<String>)> {
+    let metadata: Vec<&(String, String)> = metadata.collect();
+    let of_comfy = metadata.iter().filter(|(key, _)| key == CheckpointInfo::METADATA);
+    let of_comfy = of_comfy.map(|(key, text)| (key.clone(), comfy_metadata_of(text, modules)));
+    of_comfy.chain(torchao::metadata_of(&metadata, modules)).collect()
 }
 
 /// Adds the decoded modules to the modules that a block of the named method lists as not quantized.

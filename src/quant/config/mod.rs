@@ -16,14 +16,19 @@ mod modelopt;
 mod modules;
 mod object;
 mod patterns;
+mod quark;
+mod torchao;
 mod transformers;
 
 pub use comfy::comfy_metadata_of;
-pub use decoded::{Modules, config_of, default_target, hf_quant_config_of, named_dtype, quantize_config_of};
+pub use decoded::{
+    Modules, config_of, default_target, hf_quant_config_of, metadata_of, named_dtype, quantize_config_of,
+};
 pub use engine::{EngineConfig, KeptModules, QuantizedGroup};
 pub use patterns::is_composite;
 
 pub(super) use comfy::ComfyLayers;
+pub(super) use torchao::TorchAoTensors;
 pub(super) use transformers::quant_state;
 
 use super::layout::{CodeValues, Layout, Role};
@@ -71,6 +76,8 @@ static FORMATS: &[&ConfigFormat] = &[
     &integers::AUTO_ROUND,
     &modelopt::FORMAT,
     &mlx::FORMAT,
+    &torchao::FORMAT,
+    &quark::FORMAT,
 ];
 
 /// Finds the format of the method with this name, given in lower case; `None` if tcast does not decode its weights.
@@ -127,7 +134,10 @@ fn stores(layout: &Layout, kind: &str, bits: u64) -> bool {
         CodeValues::Float(dtype) | CodeValues::FloatWithoutNegativeZero(dtype) => dtype,
         _ => layout.codes.dtypes[0],
     };
-    (kind, bits) == (if dtype == Dtype::Int8 { "int" } else { "float" }, dtype.bits().into())
+    match dtype {
+        Dtype::Int8 => kind == "int" && (1..=8).contains(&bits), // an int8 for each narrower code, too
+        _ => (kind, bits) == ("float", dtype.bits().into()),
+    }
 }
 
 /// The configs of a checkpoint: the method, and the descriptions of weights by module.

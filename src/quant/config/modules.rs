@@ -106,7 +106,7 @@ impl ModuleList {
 }
 
 /// Translates an fnmatch pattern to a regular expression.
-fn glob(text: &str) -> String {
+pub(super) fn glob(text: &str) -> String {
     let mut expression = "^(?s:".to_owned();
     let mut rest = text;
     while let Some(next) = rest.chars().next() {

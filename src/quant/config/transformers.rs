@@ -137,13 +137,17 @@ fn read_quanto(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()
     let mut codes = Vec::new();
     if let Some(weights) = block.text(&["weights"])? {
         wording = format!("{wording}, weights '{}'", shorten(weights));
-        let refused = |why: &str| Err(Error::new(format!("{wording}, which tcast does not {why}")));
         match weights.strip_prefix('q').unwrap_or(weights) {
             "float8" => codes.extend([Dtype::Float8E4M3FN, Dtype::Float8E4M3FNUZ, Dtype::Float8E5M2]),
-            "int2" | "int4" => return refused("decode"),
+            "int2" | "int4" => {
+                let weights = shorten(weights);
+                let message =
+                    format!("the model is quantized with quanto (weights '{weights}'), which tcast does not decode");
+                return Err(Error::new(message));
+            }
             name => match name.parse() {
                 Ok(dtype) => codes.push(dtype),
-                Err(_) => return refused("know"),
+                Err(_) => return Err(Error::new(format!("{wording}, which tcast does not know"))),
             },
         }
     }

@@ -92,12 +92,13 @@ impl Grid {
 
     /// Returns the grid of other layouts whose values are those of a block format; `None` if no layout has them.
     fn like(format: &'static BlockFormat) -> Option<Self> {
-        let BlockGrid { group, code_bits, numbers, .. } = format.grid()?;
+        let BlockGrid { group, code_bits, numbers, has_offsets, .. } = format.grid()?;
         let middle = f32::from(1_u8 << (code_bits - 1));
         let is_centered = numbers.iter().zip(0_u8..).all(|(number, code)| *number == f32::from(code) - middle);
         let (codes, scale, global_scale) = match (format.name, is_centered) {
             ("MXFP4", _) => (CodeKind::Dtype(Dtype::Float4E2M1), Dtype::Float8E8M0, None),
             ("NVFP4", _) => (CodeKind::Dtype(Dtype::Float4E2M1), Dtype::Float8E4M3FN, Some(Dtype::Float32)),
+            (_, _) if has_offsets => (CodeKind::Offset(code_bits), Dtype::Float16, None),
             ("Q8_0", _) => (CodeKind::Dtype(Dtype::Int8), Dtype::Float16, None),
             (_, true) => (CodeKind::Centered(code_bits), Dtype::Float16, None),
             _ => return None,
@@ -169,8 +170,8 @@ impl Decoder {
     }
 
     /// Like [`Decoder::grid`], with two differences. A weight in blocks has the grid of a layout with separate scales, if
-    /// one has the same values. A grid has no zero points if all of them are the middle of the range, as symmetric GPTQ
-    /// stores them. `parts` are the bytes that [`Decoder::decode`] takes.
+    /// one has the same values. A grid has no zero points or offsets if all of them stand for the middle of the range, as
+    /// symmetric GPTQ stores them. `parts` are the bytes that [`Decoder::decode`] takes.
     #[must_use]
     pub fn plain_grid(&self, parts: &[&[u8]]) -> Grid {
         let grid = self.grid();
@@ -181,13 +182,24 @@ impl Decoder {
             }
         };
         let geometry = &steps.geometry;
-        let (CodeKind::Shifted(bits), Some(slot)) = (grid.codes, geometry.zero) else { return grid };
-        let middle = ((1_u32 << (bits - 1)) as f32).to_le_bytes();
+        let (CodeKind::Shifted(bits) | CodeKind::Offset(bits), Some(slot)) = (grid.codes, geometry.zero) else {
+            return grid;
+        };
+        let middle = (1_u32 << (bits - 1)) as f32;
         let [below, beside] = geometry.grid.map(|count| count as usize);
-        let mut zeros = vec![[0; 4]; beside];
+        let (mut zeros, mut scales) = (vec![[0; 4]; beside], vec![[0; 4]; beside]);
+        let mut raw = vec![0; 4 * beside];
         for row in 0..(self.rows() / geometry.rows) as usize * below {
-            steps.zeros.fetch(geometry, parts[slot.index], (row / below, row % below), 0..beside, &mut zeros);
-            if zeros.iter().any(|zero| *zero != middle) {
+            let place = GroupRange { matrix: row / below, below: row % below, groups: 0..beside };
+            steps.zeros.fetch(geometry, parts[slot.index], (place.matrix, place.below), 0..beside, &mut zeros);
+            if grid.codes == CodeKind::Offset(bits) {
+                steps.scales.fetch(geometry, steps.layout.scale_order, &place, parts, &mut raw, &mut scales);
+            }
+            let is_middle = |(zero, scale): (&[u8; 4], &[u8; 4])| match grid.codes {
+                CodeKind::Offset(_) => f32::from_le_bytes(*zero) == -middle * f32::from_le_bytes(*scale),
+                _ => f32::from_le_bytes(*zero) == middle,
+            };
+            if !zeros.iter().zip(&scales).all(is_middle) {
                 return grid;
             }
         }

@@ -187,6 +187,7 @@ impl BlockWeightEncoder {
             if !tally.skips_errors {
                 decoded.resize(4 * count, 0);
                 self.format.decode(isa, blocks, None, Dtype::Float32, &mut decoded);
+                tally.underflowed_groups += self.lost_blocks(&values, decoded.as_chunks().0);
                 for (at, (values, decoded)) in
                     values.chunks_exact(columns).zip(decoded.as_chunks().0.chunks_exact(columns)).enumerate()
                 {
@@ -197,6 +198,20 @@ impl BlockWeightEncoder {
             start = end;
         }
         Ok(())
+    }
+
+    /// Counts the blocks whose values are lost, because their scale became 0. Plain numbers have no scale.
+    fn lost_blocks(&self, values: &[f32], decoded: &[[u8; 4]]) -> u64 {
+        if self.format.dtype.is_some() {
+            return 0;
+        }
+        let elements = self.format.elements as usize;
+        let blocks = values.chunks_exact(elements).zip(decoded.chunks_exact(elements));
+        let is_zero = |bytes: &[u8; 4]| f32::from_le_bytes(*bytes) == 0.0;
+        let is_lost = |(values, decoded): &(&[f32], &[[u8; 4]])| {
+            decoded.iter().all(is_zero) && values.iter().any(|value| *value != 0.0)
+        };
+        blocks.filter(is_lost).count() as u64
     }
 
     /// True if [`BlockWeightEncoder::recover`] can find blocks.

@@ -160,7 +160,8 @@ impl Float64Rows<'_, '_> {
                 for (value, number) in values[range.clone()].iter().zip(&mut numbers[range]) {
                     // Adding 0 would turn -0 into 0.
                     let zero = if division.has_zeros { f64::from(scale.zero) } else { -0.0 };
-                    *number = if scale.factor == 0.0 { 0.0 } else { to_odd(*value / scale.wide + zero) };
+                    let offset = if division.has_offsets { f64::from(scale.zero) } else { 0.0 };
+                    *number = if scale.factor == 0.0 { 0.0 } else { to_odd((*value - offset) / scale.wide + zero) };
                 }
             }
             let (codes, multiples) = (&mut buffers.codes[..count], &mut buffers.multiples[..count]);
@@ -170,10 +171,12 @@ impl Float64Rows<'_, '_> {
             for (range, group) in groups() {
                 let scale = &scales[group];
                 let wide = if scale.factor == 0.0 { 0.0 } else { scale.wide };
+                let own = f64::from(scale.zero);
+                let (zero, offset) = if division.has_offsets { (0.0, own) } else { (own, 0.0) };
                 for (at, (value, multiple)) in
                     values[range.clone()].iter_mut().zip(&multiples[range.clone()]).enumerate()
                 {
-                    let mut error = *value - (f64::from(*multiple) - f64::from(scale.zero)) * wide;
+                    let mut error = *value - (f64::from(*multiple) - zero) * wide - offset;
                     if is_divided && error.abs() <= QUOTIENT_ERROR * value.abs() {
                         error = 0.0;
                     }

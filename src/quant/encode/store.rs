@@ -239,6 +239,7 @@ impl Encoder {
                 (value == number.abs()).then_some(code as u8 | sign)
             }
             CodeRounding::Int { low, high, offset } if is_integer => {
+                let number = number + self.middle();
                 (low..=high).contains(&number).then(|| (number as i32 + i32::from(offset)) as u8)
             }
             _ => None,
@@ -258,12 +259,38 @@ impl Encoder {
         }
     }
 
-    /// Returns the stored form of a scale and a zero point; `None` if they cannot be stored. With `global`, the scale
-    /// is the product of the stored scale and this global scale.
-    pub(in crate::quant) fn stored_scale(&self, scale: f64, zero: f32, global: Option<f32>) -> Option<(u32, f32)> {
-        let is_zero_allowed = match self.chooser.zero_bits {
-            Some(bits) => zero.fract() == 0.0 && (-(1 << (bits - 1))..1 << (bits - 1)).contains(&(zero as i32)),
-            None => zero == 0.0,
+    /// True if the weight has a global scale.
+    pub(in crate::quant) fn has_global_scale(&self) -> bool {
+        self.chooser.rule.is_global()
+    }
+
+    /// Returns the code in the middle, if codes start at 0 and have offsets; otherwise 0.
+    fn middle(&self) -> f32 {
+        if self.division.has_offsets { (1_u32 << (self.chooser.bits - 1)) as f32 } else { 0.0 }
+    }
+
+    /// Returns the stored form of a scale and of the number that is added to products of codes, whose middle is 0: the
+    /// bits of the scale, the zero point or offset, and the error of the offset. `None` if they cannot be stored. With
+    /// `global`, the scale is the product of the stored scale and this global scale.
+    pub(in crate::quant) fn stored_scale(
+        &self,
+        scale: f64,
+        offset: f64,
+        global: Option<f32>,
+    ) -> Option<((u32, f32), f64)> {
+        let (zero, change, is_zero_allowed) = match self.chooser.zero_bits {
+            _ if self.division.has_offsets => {
+                // Exact: both terms are multiples of the scale, or the offset was a number of its type before.
+                let own = offset - scale * f64::from(self.middle());
+                let stored = self.chooser.store_once(own);
+                (stored, f64::from(stored) - own, stored.is_finite())
+            }
+            Some(bits) => {
+                let zero = if offset == 0.0 { 0.0 } else { -offset / scale };
+                let half = f64::from(1_u32 << (bits - 1));
+                (zero as f32, 0.0, zero.fract() == 0.0 && (-half..half).contains(&zero))
+            }
+            None => (0.0, 0.0, offset == 0.0),
         };
         let dtype = self.geometry.parts[1].dtype;
         // ggml's scales have the sign of the largest value.
@@ -290,6 +317,6 @@ impl Encoder {
                 (is_power && (least..=254).contains(&exponent)).then_some(exponent as u32)?
             }
         };
-        Some((stored, zero))
+        Some(((stored, zero), change))
     }
 }

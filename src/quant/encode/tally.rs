@@ -20,7 +20,7 @@ pub struct EncodeTally {
     pub max_error_at: Option<u64>,
     /// Values that differ from the source values: counted only if these are float64, or codes are moved.
     pub changed: u64,
-    /// Changed values whose nearest bfloat16 differs: counted only where a global scale is rounded.
+    /// Changed values whose nearest bfloat16 differs: counted only where a global scale or offsets are rounded.
     pub changed_bfloat16: u64,
     /// The sum of x^2.
     pub(super) signal: ExactSum,

@@ -29,8 +29,8 @@ pub struct CheckpointInfo<'a> {
     pub hf_quant_config: Option<&'a str>,
     /// The text of GPTQ's `quantize_config.json`.
     pub quantize_config: Option<&'a str>,
-    /// The values of [`CheckpointInfo::METADATA`] in the metadata of the files: `ComfyUI`'s descriptions.
-    pub metadata: &'a [&'a str],
+    /// The metadata of all files: keys and values.
+    pub metadata: &'a [(&'a str, &'a str)],
     /// Reads all bytes of the tensor with this index. Only small tensors that describe others are read.
     pub read: &'a dyn Fn(usize) -> Result<Vec<u8>>,
 }

@@ -66,8 +66,13 @@ fn problem(evidence: &Evidence, codes: &HashSet<(String, Option<Dtype>)>, tensor
         }
         None => {}
     }
-    if let Some(stem) = name.strip_suffix(".pre_quant_scale") {
-        let message = format!("multiplies the input of '{}', and would be lost", shorten(stem));
+    let changes = [
+        (".pre_quant_scale", "multiplies"),
+        ("_act_pre_scale", "multiplies"), // torchao
+        (".input_rotation", "rotates"),   // Quark
+    ];
+    if let Some((stem, does)) = changes.iter().find_map(|(end, does)| Some((name.strip_suffix(end)?, does))) {
+        let message = format!("{does} the input of '{}', and would be lost", shorten(stem));
         return Some(Error::new(message).in_tensor(name));
     }
     let narrow = dtype.filter(|dtype| is_code(*dtype) && shape.len() >= 2)?;

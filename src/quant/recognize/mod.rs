@@ -11,7 +11,7 @@ mod weight;
 
 pub use checkpoint::{CheckpointInfo, FoundWeight, Problem, Recognized, StoredTensor};
 
-use super::config::{CheckpointConfig, ComfyLayers};
+use super::config::{CheckpointConfig, ComfyLayers, TorchAoTensors};
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::quant::method::{check_decoded, may_be_undecoded};
@@ -36,7 +36,7 @@ pub fn probe(source: &CheckpointInfo) -> Recognized {
     };
     recognized.method.clone_from(&config.method);
     let places = source.tensors.iter().enumerate().map(|(index, tensor)| (tensor.name, index)).collect();
-    let evidence = Evidence { source, places, config, comfy };
+    let evidence = Evidence { source, places, config, comfy, torchao: TorchAoTensors::read(source) };
     let mut is_used = vec![false; source.tensors.len()];
     let mut names = HashSet::new();
     for (codes, tensor) in source.tensors.iter().enumerate() {

@@ -69,12 +69,19 @@ pub fn scale_names(name: &str) -> impl Iterator<Item = String> {
 pub(super) fn decoded(stem: &str, codes: &str) -> (String, String) {
     match codes {
         "" | "_blocks" | ".blocks" => (stem.to_owned(), stem.strip_suffix(".weight").unwrap_or(stem).to_owned()),
+        // torchao stores a parameter `x` of a module as `_x_qdata`.
+        "_qdata" => {
+            let name = stem.rsplit_once("._").map(|(module, parameter)| format!("{module}.{parameter}"));
+            let name = name.unwrap_or_else(|| stem.to_owned());
+            let module = name.strip_suffix(".weight").unwrap_or(&name).to_owned();
+            (name, module)
+        }
         _ => (format!("{stem}.weight"), stem.to_owned()),
     }
 }
 
 /// Suffixes of parts of layouts that other tensors have too.
-const COMMON: &[&str] = &["", ".weight", ".scale", ".scales", "_scales", ".blocks", "_blocks"];
+const COMMON: &[&str] = &["", ".weight", ".scale", ".scales", "_scales", ".blocks", "_blocks", "_scale", "_zero_point"];
 
 /// Suffixes that only scales of activations and related tensors have.
 static ACTIVATIONS: LazyLock<Vec<&str>> = LazyLock::new(|| {
@@ -90,8 +97,10 @@ static ACTIVATIONS: LazyLock<Vec<&str>> = LazyLock::new(|| {
 
 /// Suffixes that only parts of quantized weights have, with the suffix of their codes; `None` for codes.
 static PARTS: LazyLock<Vec<(&str, Option<&str>)>> = LazyLock::new(|| {
-    // The first three are parts of undecoded layouts.
+    // The suffixes of torchao are longer than in the table. The others are parts of undecoded layouts.
     let mut all = vec![
+        ("._weight_scale", Some("._weight_qdata")),
+        ("._weight_zero_point", Some("._weight_qdata")),
         ("_weight_scale", Some("")),
         ("_weight_scale_2", Some("")),
         (".weight._shift", Some(".weight._data")),

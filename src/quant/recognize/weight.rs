@@ -4,7 +4,7 @@ use super::checkpoint::{CheckpointInfo, FoundWeight};
 use super::names::{Pair, decoded};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::quant::config::{CheckpointConfig, ComfyLayers, WeightDescription, quant_state};
+use crate::quant::config::{CheckpointConfig, ComfyLayers, TorchAoTensors, WeightDescription, quant_state};
 use crate::quant::decode::geometry::DecodeGeometry;
 use crate::quant::{Combination, Group, Layout, Names, Packing, Parameters, QuantMethod, Role, ScaleOrder, Zeros};
 use crate::text::shorten;
@@ -16,6 +16,7 @@ pub(super) struct Evidence<'a> {
     pub(super) places: HashMap<&'a str, usize>,
     pub(super) config: CheckpointConfig,
     pub(super) comfy: ComfyLayers,
+    pub(super) torchao: TorchAoTensors<'a>,
 }
 
 /// A possible layout of a weight, and the description that names it.
@@ -80,6 +81,7 @@ impl Evidence<'_> {
         if wording.is_none() {
             self.check_identified(codes, pair, candidate.layout)?;
         }
+        self.torchao.check(candidate.layout, (&name, pair.stem), |part| self.places.contains_key(part))?;
         Ok(FoundWeight { name, module, ..self.in_layout(&candidate, pair.stem)? })
     }
 
@@ -179,6 +181,11 @@ impl Evidence<'_> {
     fn parameters(&self, candidate: &LayoutCandidate, parts: &[(Role, usize)], stem: &str) -> Result<Parameters> {
         let LayoutCandidate { layout, description, .. } = *candidate;
         let mut parameters = description.map(|description| description.parameters.clone()).unwrap_or_default();
+        // The size of groups in a description of several layouts of MLX is that of the layout with offsets.
+        let is_of_another = layout.method == QuantMethod::Mlx && layout.zeros != Zeros::Offset;
+        if is_of_another && description.is_some_and(|description| description.layouts.len() > 1) {
+            parameters.group = None;
+        }
         for &(role, index) in parts {
             match role {
                 Role::Shape => parameters.shape = Some(self.read_shape(index)?),
@@ -334,5 +341,6 @@ fn find(parts: &[(Role, usize)], wanted: Role) -> Option<usize> {
 /// True if a layout can be identified without a config.
 fn is_identified_by_tensors(layout: &Layout, pair: &Pair) -> bool {
     let is_of_vllm = layout.method == QuantMethod::FineGrained && pair.family.scale == ".weight_scale";
-    !is_of_vllm && (!layout.is_diffusion() || layout.has_marker())
+    let is_in_config = is_of_vllm || layout.method == QuantMethod::Quark;
+    !is_in_config && (!layout.is_diffusion() || layout.has_marker())
 }

@@ -12,8 +12,10 @@ const FARTHEST: i32 = 24;
 /// The scale of a group of the new grid.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FoundScale {
-    /// The stored bits, and the zero point.
+    /// The stored bits, and the zero point or offset.
     pub(super) chosen: (u32, f32),
+    /// The difference of the stored offset from the exact one.
+    pub(super) change: f64,
     /// The number that it represents, with the global scale if [`super::source::SourceGrid::keeps_blocks`] is false.
     pub(super) scale: f64,
 }
@@ -164,7 +166,7 @@ impl Transcoder {
         let lines = self.source.lines(rows, parts);
         // The codes of groups that stay the same need not be read.
         if let ([line], true) = (&lines[..], self.tables.is_total && width == self.source.width()) {
-            let stored: Option<_> = line.groups.iter().map(|group| self.stored(group.scale, group.zero)).collect();
+            let stored: Option<_> = line.groups.iter().map(|group| self.stored(group.scale, group.offset)).collect();
             if stored.is_some() {
                 return stored;
             }
@@ -182,7 +184,7 @@ impl Transcoder {
         let is_uniform = lines.iter().all(|line| line.groups[groups.clone()].iter().all(|group| *group == first));
         if is_uniform
             && self.tables.is_total
-            && let Some(found) = self.stored(first.scale, first.zero)
+            && let Some(found) = self.stored(first.scale, first.offset)
         {
             return Some(found);
         }
@@ -221,9 +223,9 @@ impl Transcoder {
             return None;
         }
         if self.source.is_integer {
-            return self.stored(cells[0].old.scale, cells[0].old.zero).filter(serves);
+            return self.stored(cells[0].old.scale, cells[0].old.offset).filter(serves);
         }
-        if cells.iter().any(|cell| cell.old.zero != 0.0) {
+        if cells.iter().any(|cell| cell.old.offset != 0.0) {
             return None;
         }
         let extents = cells.iter().zip(&seen).filter_map(|(cell, seen)| {
@@ -232,7 +234,7 @@ impl Transcoder {
         });
         let live: Vec<(f64, CodeExtent)> = extents.collect();
         let Some((first, _)) = live.first() else {
-            let others = if self.encoder.layout().global.is_global() { [self.least(); 2] } else { [0.0, 1.0] };
+            let others = if self.encoder.has_global_scale() { [self.least(); 2] } else { [0.0, 1.0] };
             let mut scales = cells.iter().map(|cell| cell.old.scale).chain(others);
             return scales.find_map(|scale| self.stored(scale, 0.0).filter(serves));
         };
@@ -265,10 +267,10 @@ impl Transcoder {
         extents.reduce(|a, b| CodeExtent { largest: a.largest.max(b.largest), digit: a.digit.min(b.digit) })
     }
 
-    pub(super) fn stored(&self, scale: f64, zero: f32) -> Option<FoundScale> {
-        let chosen =
-            self.encoder.stored_scale(scale, zero, if self.source.keeps_blocks { None } else { Some(self.global) });
-        chosen.map(|chosen| FoundScale { chosen, scale })
+    pub(super) fn stored(&self, scale: f64, offset: f64) -> Option<FoundScale> {
+        let global = if self.source.keeps_blocks { None } else { Some(self.global) };
+        let (chosen, change) = self.encoder.stored_scale(scale, offset, global)?;
+        Some(FoundScale { chosen, change, scale })
     }
 
     /// Returns the smallest block scale, 2^-9, times the global scale.
@@ -290,7 +292,11 @@ impl Transcoder {
         for line in self.source.lines(rows, parts) {
             let is_same = |(old, new): (&SourceGroup, &FoundScale)| old.scale == new.scale && old.scale != 0.0;
             let has_same_scales = || line.groups.iter().zip(found).all(is_same);
-            let is_kept = self.keeps_stored_rows && self.rescaling.is_none() && width == new_width && has_same_scales();
+            let is_kept = self.keeps_stored_rows
+                && self.rescaling.is_none()
+                && !self.rounds_offsets
+                && width == new_width
+                && has_same_scales();
             for row in line.rows {
                 if is_kept {
                     store(row, 0..columns, MovedCodes::Stored(self.source.stored_codes(row, parts)));
@@ -329,5 +335,5 @@ pub(super) fn only_scale(transcoder: &Transcoder, parts: &[&[u8]]) -> Option<Fou
         }
     }
     let first = first.filter(|_| transcoder.tables.is_total)?;
-    transcoder.stored(first.scale, first.zero)
+    transcoder.stored(first.scale, first.offset)
 }

@@ -55,6 +55,8 @@ pub struct Transcoder {
     global: f32,
     /// The effect of rounding the global scale, if it has no exact reciprocal.
     rescaling: Option<Box<Rescaling>>,
+    /// True if an offset has to be rounded.
+    rounds_offsets: bool,
     /// The scale of a weight that has only one scale.
     only: Option<FoundScale>,
     /// The new scales of stored bytes, if codes stay the same.
@@ -70,6 +72,8 @@ pub enum Fidelity {
     Exact,
     /// Codes and block scales stay the same, and the global scale is rounded once.
     Rescaled,
+    /// Codes and scales stay the same, and offsets are rounded once.
+    RoundedOffsets,
 }
 
 impl Transcoder {
@@ -82,20 +86,20 @@ impl Transcoder {
         parts: &[&[u8]],
         shared: &SharedTables,
     ) -> Result<Option<Self>> {
-        let keeps_blocks = encoder.layout().global.is_global() && decoder.has_global_scale();
+        let keeps_blocks = encoder.has_global_scale() && decoder.has_global_scale();
         let Some(mut source) = SourceGrid::new(decoder, rows, keeps_blocks, parts)? else { return Ok(None) };
         let tables = shared.get(&source.numbers, source.is_integer, &encoder);
         source.numbers = Arc::clone(&tables.numbers);
         let stores_alike = |(packing, bits)| encoder.stores_rows_as(packing, bits);
         let keeps_stored_rows = tables.keeps_codes() && source.packing().is_some_and(stores_alike);
-        let (global, rescaling, only, bytes) = (1.0, None, None, None);
-        Ok(Some(Self { source, encoder, tables, global, rescaling, only, bytes, keeps_stored_rows }))
+        let (global, rescaling, rounds_offsets, only, bytes) = (1.0, None, false, None, None);
+        Ok(Some(Self { source, encoder, tables, global, rescaling, rounds_offsets, only, bytes, keeps_stored_rows }))
     }
 
     /// True if the new layout has a global scale and the old layout has none. The weights that share it then need the
     /// largest of their [`Transcoder::largest_exponent`].
     pub fn needs_exponent(&self) -> bool {
-        self.encoder.layout().global.is_global() && !self.source.keeps_blocks
+        self.encoder.has_global_scale() && !self.source.keeps_blocks
     }
 
     /// Returns the largest exponent of the scales of codes other than 0; `None` if all codes are 0.
@@ -103,13 +107,9 @@ impl Transcoder {
         (0..self.encoder.rows() as usize).fold(None, |largest, row| self.source.largest_exponent(row, parts, largest))
     }
 
-    /// True if a scale is NaN or infinite; such a weight cannot be moved.
+    /// True if a stored scale is NaN or infinite; such a weight cannot be moved.
     pub fn has_special_scale(&self, parts: &[&[u8]]) -> bool {
-        let special = |row: usize| {
-            let lines = self.source.lines(row..row + 1, parts);
-            lines.iter().any(|line| line.groups.iter().any(|group| !group.scale.is_finite()))
-        };
-        (0..self.encoder.rows() as usize).any(special)
+        (0..self.encoder.rows() as usize).any(|row| self.source.has_special_scale(row, parts))
     }
 
     /// Determines the fidelity of the move; `None` if the weight cannot be moved. If [`Transcoder::needs_exponent`],
@@ -124,10 +124,16 @@ impl Transcoder {
             let (rows, height) = (self.encoder.rows() as usize, self.encoder.block_height());
             let mut bands = (0..rows).step_by(height).map(|row| row..(row + height).min(rows));
             let mut buffers = ScaleBuffers::default();
+            let mut rounds_offsets = false;
             let mut fits = |rows: Range<usize>| {
-                self.keeps_row(rows.start, parts, &mut buffers) || self.found(rows, parts).is_some()
+                self.keeps_row(rows.start, parts, &mut buffers)
+                    || self.found(rows, parts).is_some_and(|found| {
+                        rounds_offsets |= found.iter().any(|found| found.change != 0.0);
+                        true
+                    })
             };
             bands.all(&mut fits).then_some(())?;
+            self.rounds_offsets = rounds_offsets;
         }
         Some(self.fidelity())
     }
@@ -139,13 +145,17 @@ impl Transcoder {
 
     /// The fidelity of the move, after [`Transcoder::settle`].
     pub fn fidelity(&self) -> Fidelity {
-        if self.rescaling.is_some() { Fidelity::Rescaled } else { Fidelity::Exact }
+        match (&self.rescaling, self.rounds_offsets) {
+            (Some(_), _) => Fidelity::Rescaled,
+            (None, true) => Fidelity::RoundedOffsets,
+            (None, false) => Fidelity::Exact,
+        }
     }
 
     /// Determines the global scale in the new layout; `None` if no number fits.
     fn global_scale(&self, exponent: Option<i32>, parts: &[&[u8]]) -> Option<(f32, Option<Box<Rescaling>>)> {
         let is_divisor = self.encoder.layout().global == Combination::Divisor;
-        if !self.encoder.layout().global.is_global() {
+        if !self.encoder.has_global_scale() {
             return Some((1.0, None));
         }
         if !self.source.keeps_blocks {
@@ -197,6 +207,10 @@ impl Transcoder {
                         let blocks: Vec<u8> = found[groups].iter().map(|found| found.code() as u8).collect();
                         let first = row as u64 * self.encoder.columns() + columns.start as u64;
                         rescaling.count(codes, &blocks, first, tally);
+                    }
+                    if self.rounds_offsets {
+                        let first = row as u64 * self.encoder.columns() + columns.start as u64;
+                        self.count_rounded(codes, columns.start, &found, first, tally);
                     }
                     writer.store_codes(row / all, row % all, columns, codes);
                 }

@@ -1,11 +1,12 @@
-//! Transcoding with a global scale that has no exact reciprocal: it is rounded once, and every value changes by the
-//! same factor.
+//! Transcoding that rounds a number once: a global scale that has no exact reciprocal, so that every value changes by the
+//! same factor, or the offsets that zero points become.
 //!
 //! NVFP4 stores the global scale as a divisor in compressed-tensors and as a multiplier in other layouts. The float32
 //! nearest to the reciprocal differs from it by less than 2^-24 of itself, and codes and block scales stay the same.
 
 use super::super::encode::{EncodeTally, nearest_bfloat16};
-use super::SEGMENT;
+use super::fit::FoundScale;
+use super::{SEGMENT, Transcoder};
 use crate::kernel::{Isa, Loop};
 
 /// Number of codes in a group.
@@ -174,6 +175,41 @@ impl Loop for CountGroups<'_> {
             largest_block = largest_block.max(*block);
         }
         GroupSums { nonzero: nonzero.into(), squares, largest_block }
+    }
+}
+
+impl Transcoder {
+    /// Records the changes of the values of some columns whose offsets are rounded. `codes` are the new codes, which start
+    /// at column `start`, and `first` is the index of the first of them in the weight; `found` holds the scales of the
+    /// row.
+    pub(super) fn count_rounded(
+        &self,
+        codes: &[u8],
+        start: usize,
+        found: &[FoundScale],
+        first: u64,
+        tally: &mut EncodeTally,
+    ) {
+        if tally.skips_errors {
+            return;
+        }
+        let width = self.encoder.block_width();
+        let (mut signal, mut noise) = (0.0, 0.0);
+        for (at, code) in codes.iter().enumerate() {
+            let FoundScale { chosen: (_, offset), change, scale } = found[(start + at) / width];
+            let after = scale * f64::from(*code) + f64::from(offset);
+            let before = after - change;
+            signal += before * before;
+            noise += change * change;
+            if change == 0.0 {
+                continue;
+            }
+            tally.changed += 1;
+            tally.changed_bfloat16 +=
+                u64::from(nearest_bfloat16(before).to_bits() != nearest_bfloat16(after).to_bits());
+            tally.take_error(change.abs(), Some(first + at as u64));
+        }
+        tally.take_errors(signal, noise);
     }
 }
 

@@ -25,16 +25,17 @@ pub(super) struct SourceGrid {
     /// The number that each code represents. Integers have their sign: the middle of their range is 0.
     pub(super) numbers: Arc<[f32]>,
     pub(super) is_integer: bool,
-    /// The number subtracted from stored zero points.
+    /// The number subtracted from codes and stored zero points.
     centre: f32,
 }
 
-/// The factor of the codes of a group, and their zero point.
+/// The factor of the numbers of a group, and the number that is added to their products.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct SourceGroup {
     /// NaN if scales are divided by the global scale and the quotient is not a float64.
     pub(super) scale: f64,
-    pub(super) zero: f32,
+    /// NaN if it is not a float64.
+    pub(super) offset: f64,
 }
 
 /// Rows that share their groups.
@@ -58,9 +59,12 @@ impl SourceGrid {
                 if decoder.shape().last() != Some(&decoder.columns()) {
                     return Ok(None); // rows are not whole blocks
                 }
-                let BlockGrid { group, code_bits: bits, numbers, is_integer } = grid;
+                let BlockGrid { group, code_bits: bits, mut numbers, is_integer, has_offsets } = grid;
+                // Codes with offsets start at 0.
+                let centre = if has_offsets { (1_u32 << (bits - 1)) as f32 } else { 0.0 };
+                numbers.iter_mut().for_each(|number| *number -= centre);
                 let (block, numbers) = ([1, group], numbers.into());
-                return Ok(Some(Self { rows, keeps_blocks, block, numbers, is_integer, centre: 0.0, bits, decoder }));
+                return Ok(Some(Self { rows, keeps_blocks, block, numbers, is_integer, centre, bits, decoder }));
             }
         };
         let (layout, geometry) = (steps.layout, &steps.geometry);
@@ -151,13 +155,30 @@ impl SourceGrid {
         lines
     }
 
+    /// True if a scale of a row, or its global scale, is NaN or infinite.
+    pub(super) fn has_special_scale(&self, row: usize, parts: &[&[u8]]) -> bool {
+        let (matrix, within) = self.place(row);
+        let blocks = self.groups_of(matrix, within / self.block[0], true, parts);
+        let global = match &self.decoder.method {
+            Method::Grid(steps) => global_scale(steps, parts, matrix, &mut [0; 4]),
+            Method::Blocks(blocks) => blocks.factor(matrix as u64, parts).unwrap_or(1.0),
+        };
+        !global.is_finite() || blocks.iter().any(|group| !group.scale.is_finite())
+    }
+
     fn groups(&self, matrix: usize, below: usize, parts: &[&[u8]]) -> Vec<SourceGroup> {
+        self.groups_of(matrix, below, self.keeps_blocks, parts)
+    }
+
+    /// Returns the groups of a row of groups, without the global scale if `keeps_blocks`.
+    fn groups_of(&self, matrix: usize, below: usize, keeps_blocks: bool, parts: &[&[u8]]) -> Vec<SourceGroup> {
         let steps = match &self.decoder.method {
             Method::Grid(steps) => steps,
-            Method::Blocks(blocks) => return self.groups_of_blocks(blocks, matrix, below, parts),
+            Method::Blocks(blocks) => return self.groups_of_blocks(blocks, [matrix, below], keeps_blocks, parts),
         };
         let geometry = &steps.geometry;
         let count = geometry.grid[1] as usize;
+        let has_offsets = steps.zeros.order == Zeros::Offset;
         let (mut scales, mut zeros) = (vec![[0; 4]; count], vec![self.centre.to_le_bytes(); count]);
         let mut raw = vec![0; 4 * count];
         let place = GroupRange { matrix, below, groups: 0..count };
@@ -165,29 +186,52 @@ impl SourceGrid {
         if let (Some(slot), true) = (geometry.zero, steps.zeros.order != Zeros::None) {
             steps.zeros.fetch(geometry, parts[slot.index], (matrix, below), 0..count, &mut zeros);
         }
-        let global = if self.keeps_blocks { 1.0 } else { f64::from(global_scale(steps, parts, matrix, &mut raw)) };
+        let global = if keeps_blocks { 1.0 } else { f64::from(global_scale(steps, parts, matrix, &mut raw)) };
         let factor = f64::from(steps.scales.factor());
         let is_divisor = steps.layout.global == Combination::Divisor;
         let group = |(scale, zero): ([u8; 4], [u8; 4])| {
             let scale = f64::from(f32::from_le_bytes(scale)) * factor;
-            let combined = if self.keeps_blocks {
+            let combined = if keeps_blocks {
                 scale
             } else if is_divisor {
                 if divides(global, scale) { scale / global } else { f64::NAN }
             } else {
                 scale * global // of 4 or 8 and 24 bits, so the product is exact
             };
-            SourceGroup { scale: combined, zero: f32::from_le_bytes(zero) - self.centre }
+            let zero = f64::from(f32::from_le_bytes(zero));
+            let offset =
+                if has_offsets { self.moved(combined, zero) } else { -(zero - f64::from(self.centre)) * combined };
+            SourceGroup { scale: combined, offset }
         };
         scales.into_iter().zip(zeros).map(group).collect()
     }
 
-    fn groups_of_blocks(&self, blocks: &BlockDecoder, matrix: usize, row: usize, parts: &[&[u8]]) -> Vec<SourceGroup> {
+    fn groups_of_blocks(
+        &self,
+        blocks: &BlockDecoder,
+        [matrix, row]: [usize; 2],
+        keeps_blocks: bool,
+        parts: &[&[u8]],
+    ) -> Vec<SourceGroup> {
         let (format, row) = blocks.stored_row((matrix as u64 * blocks.rows) + row as u64, 0..blocks.columns, parts);
         let mut scales = Vec::new();
         format.scales(row, &mut scales);
-        let global = blocks.factor(matrix as u64, parts).filter(|_| !self.keeps_blocks).map_or(1.0, f64::from);
-        scales.into_iter().map(|scale| SourceGroup { scale: scale * global, zero: 0.0 }).collect()
+        let global = blocks.factor(matrix as u64, parts).filter(|_| !keeps_blocks).map_or(1.0, f64::from);
+        let mut subtracted = Vec::new();
+        format.offsets(row, &mut subtracted);
+        if subtracted.is_empty() {
+            return scales.into_iter().map(|scale| SourceGroup { scale: scale * global, offset: 0.0 }).collect();
+        }
+        let group = |(scale, less): (f64, f64)| SourceGroup { scale, offset: self.moved(scale, -less) };
+        scales.into_iter().zip(subtracted).map(group).collect()
+    }
+
+    /// Returns the offset for codes whose middle is 0, from the offset for codes that start at 0.
+    fn moved(&self, scale: f64, offset: f64) -> f64 {
+        let product = scale * f64::from(self.centre);
+        let sum = product + offset;
+        // Adding a much smaller number could round.
+        if sum - product == offset && sum - offset == product { sum } else { f64::NAN }
     }
 
     /// Returns the scale that each byte stands for, if groups are parts of a row and their scales are bytes.

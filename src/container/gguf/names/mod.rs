@@ -19,8 +19,7 @@ use experts::ExpertCount;
 use located::Located;
 use shapes::{assembled_shape, flattened, head_size};
 use table::{BIAS, GENERATED, HeadCount, MODEL_TYPES, ModelType, RowValues, WEIGHT};
-pub(crate) use to_gguf::to_gguf;
-pub(crate) use to_gguf::{GgufSource, GgufTensor};
+pub(crate) use to_gguf::{GgufSource, GgufTensor, architecture_of, to_gguf};
 pub(crate) use values::MetadataValue;
 use values::ModelNumbers;
 
@@ -146,7 +145,11 @@ impl NameMapping<'_> {
             _ => {}
         }
         let (shape, source) = match self.assembly(index, located)? {
-            None => (shape.to_vec(), MappedSource::Stored { tensor: index, matrix: None }),
+            None => {
+                let is_row = matches!(located.row.values, RowValues::Row) && shape.len() == 1 && !located.is_scale();
+                let row = if is_row { &[1][..] } else { &[] };
+                ([row, shape].concat(), MappedSource::Stored { tensor: index, matrix: None })
+            }
             Some(assembly) => {
                 let names = (0..located.row.stored.len()).map(|at| Located { at, ..*located }.stored());
                 // All of them exist: the check for missing tensors was before.

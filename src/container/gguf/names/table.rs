@@ -63,6 +63,8 @@ pub(super) enum RowValues {
     Heads(HeadCount),
     /// A norm, to which some model types add one.
     Norm,
+    /// A matrix of one row. GGUF files have it with two dimensions or with one, because ggml drops an outermost length of 1.
+    Row,
     /// A matrix for each expert, stacked in GGUF.
     Experts,
     Assembled(Assembly),
@@ -89,6 +91,11 @@ impl NameRow {
     /// A linear layer without a bias.
     const fn matrix(stored: &'static [&'static str], name: &'static str) -> Self {
         Self { bias: Need::Never, ..Self::linear(stored, name) }
+    }
+
+    /// A linear layer with one output and without a bias.
+    const fn row(stored: &'static [&'static str], name: &'static str) -> Self {
+        Self { values: RowValues::Row, ..Self::matrix(stored, name) }
     }
 
     /// A norm without a bias.
@@ -246,7 +253,7 @@ const QWEN2_MLP: Alternatives = &[
         GATES,
         UPS,
         DOWNS,
-        NameRow::matrix(&["ffn_gate_inp_shexp"], "mlp.shared_expert_gate"),
+        NameRow::row(&["ffn_gate_inp_shexp"], "mlp.shared_expert_gate"),
         NameRow::matrix(&["ffn_gate_shexp"], "mlp.shared_expert.gate_proj"),
         NameRow::matrix(&["ffn_up_shexp"], "mlp.shared_expert.up_proj"),
         NameRow::matrix(&["ffn_down_shexp"], "mlp.shared_expert.down_proj"),

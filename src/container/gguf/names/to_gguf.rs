@@ -7,7 +7,8 @@ use super::shapes::{ShapeDivision, head_size};
 use super::table::{BIAS, HeadCount, MODEL_TYPES, ModelType, RowValues, WEIGHT};
 use super::values::{MetadataValue, ModelNumbers};
 use crate::blocks::{Assembly, RowOrder};
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
+use crate::text::shorten;
 use std::collections::HashMap;
 
 /// A tensor of a model as GGUF names it.
@@ -65,7 +66,7 @@ pub(crate) fn to_gguf(
     config: &dyn Fn(&str) -> Option<MetadataValue>,
     tensors: &[(&str, &[u64])],
 ) -> Result<(&'static str, Vec<GgufTensor>)> {
-    let model_type = MODEL_TYPES.iter().find(|row| row.name == model_type).ok_or_else(|| unknown_type(model_type))?;
+    let model_type = row_of(model_type)?;
     let config = ModelNumbers { place: "config.json", value: config };
     if config.has("mrope_section") {
         return Err(with_mrope(model_type));
@@ -85,9 +86,21 @@ pub(crate) fn to_gguf(
     Ok((model_type.architecture, named))
 }
 
-fn unknown_type(name: &str) -> Error {
-    let names: Vec<_> = MODEL_TYPES.iter().map(|row| row.name).collect();
-    unmapped(format!("tcast has no GGUF names for the model type '{name}', only for {}", names.join(", ")))
+/// Returns the architecture of a model type in GGUF.
+///
+/// # Errors
+/// When tcast does not have its names.
+pub(crate) fn architecture_of(model_type: &str) -> Result<&'static str> {
+    Ok(row_of(model_type)?.architecture)
+}
+
+fn row_of(model_type: &str) -> Result<&'static ModelType> {
+    MODEL_TYPES.iter().find(|row| row.name == model_type).ok_or_else(|| {
+        let names: Vec<_> = MODEL_TYPES.iter().map(|row| row.name).collect();
+        let name = shorten(model_type);
+        let what = format!("tcast has no GGUF names for the model type '{name}', only for {}", names.join(", "));
+        Error::new(what).of(Kind::NotInGguf)
+    })
 }
 
 /// A model whose tensors are being named as in GGUF.
@@ -114,7 +127,8 @@ impl GgufNaming<'_> {
     /// Adds what a tensor becomes.
     fn add(&mut self, index: usize, name: &str, shape: &[u64], layers: u64) -> Result<()> {
         let (located, expert) = Located::find_mapped(self.model_type, name)
-            .ok_or_else(|| unmapped(format!("has no name in llama.cpp's {}", self.model_type.architecture)))?;
+            .ok_or_else(|| Error::new(format!("has no name in llama.cpp's {}", self.model_type.architecture)))
+            .map_err(|error| error.of(Kind::NotInGguf))?;
         if let Some(layer) = located.layer.filter(|layer| *layer >= layers) {
             return Err(unmapped(format!("belongs to layer {layer}, but 'num_hidden_layers' is {layers}")));
         }

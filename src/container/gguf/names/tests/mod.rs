@@ -99,6 +99,17 @@ fn all_28_model_types_have_the_names_and_shapes_of_their_checkpoints() {
 }
 
 #[test]
+fn a_matrix_of_one_row_has_two_dimensions_in_hugging_face() {
+    // llama.cpp's converter writes [1, 32], and its quantizer [32].
+    for shape in [&[1, 32][..], &[32]] {
+        let model = model("qwen2_moe").with("blk.0.ffn_gate_inp_shexp.weight", shape);
+        let mapped = model.with("blk.0.ffn_gate_inp_shexp.scale", &[1]).map();
+        let shape = |name: &str| &*found(&mapped, &format!("model.layers.0.mlp.shared_expert_gate.{name}")).shape;
+        assert_eq!((shape("weight"), shape("scale")), (&[1, 32][..], &[1][..]));
+    }
+}
+
+#[test]
 fn a_model_lacks_no_required_tensor_unnoticed() {
     // The fixture has no model with such a tensor.
     const OPTIONAL: [&str; 2] = ["output.weight", "output.bias"];

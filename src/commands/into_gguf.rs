@@ -1,0 +1,45 @@
+//! Flags that make a GGUF file of a model, for remedies.
+
+use crate::container::checkpoint::CONFIG;
+use crate::io::output::directory_of;
+use crate::options::QuantizeOptions;
+use crate::quant::{GGUF, SCHEMES};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+
+/// Returns the flags for a scheme of GGUF files. It stands for the scheme of another layout, if there is one.
+pub(super) fn flags(options: &QuantizeOptions, input: Option<&Path>) -> String {
+    let scheme = match options.scheme {
+        Some(scheme) if scheme.layout_names().any(|name| name == GGUF.name) => scheme.name,
+        Some(scheme) if !scheme.name.contains('4') => "q8_0",
+        _ => "q4_k_m",
+    };
+    let is_default = SCHEMES.iter().any(|row| row.name == scheme && row.default_layout() == GGUF.name);
+    let layout = match options.layout {
+        Some(given) if given == GGUF.name => "",
+        None if is_default => "",
+        _ => " --layout gguf",
+    };
+    format!("--scheme {scheme}{layout}{}", metadata(options, input))
+}
+
+/// Returns the flag for the layout of GGUF files.
+pub(super) fn layout(options: &QuantizeOptions, input: Option<&Path>) -> String {
+    format!("--layout {}{}", GGUF.name, metadata(options, input))
+}
+
+/// Returns the flag for the metadata that a language model needs, unless it is given.
+fn metadata(options: &QuantizeOptions, input: Option<&Path>) -> &'static str {
+    let is_needed = options.gguf.first_given().is_none() && input.is_some_and(is_language_model);
+    if is_needed { " --metadata-from MODEL.gguf" } else { "" }
+}
+
+/// True for a folder or a file with the config of a language model.
+fn is_language_model(input: &Path) -> bool {
+    let folder = if input.is_dir() { input } else { directory_of(input) };
+    let is_gguf = input.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(GGUF.name));
+    let config = fs::read(folder.join(CONFIG)).ok().filter(|_| !is_gguf);
+    let config = config.and_then(|text| serde_json::from_slice::<Value>(&text).ok());
+    config.is_some_and(|config| config.get("model_type").is_some())
+}

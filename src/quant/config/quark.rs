@@ -1,0 +1,96 @@
+//! The config of AMD Quark, which can differ between modules.
+
+use super::json::listed;
+use super::modules::{MatchStyle, glob, pattern};
+use super::object::ConfigObject;
+use super::{CheckpointConfig, ConfigFormat, WeightDescription, layouts_of};
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::quant::layout::{Group, Role};
+use crate::quant::method::QuantMethod;
+use crate::quant::parts::Parameters;
+use crate::text::shorten;
+use serde_json::Value;
+use std::rc::Rc;
+
+pub(super) static FORMAT: ConfigFormat = ConfigFormat {
+    method: QuantMethod::Quark,
+    names: &["quark"],
+    ignored: &["exclude"],
+    style: MatchStyle::Globs,
+    read,
+    exclude: |text, modules, _| Ok(listed(text, FORMAT.ignored, &modules.sorted())),
+    write: None,
+};
+
+fn read(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
+    const LAYERS: &str = "layer_quant_config";
+    let export = block.inner("export")?;
+    let export = |key: &str| export.map(|export| export.text(&[key])).transpose().map(Option::flatten);
+    if let Some(form) = export("weight_format")?.filter(|form| *form != "real_quantized") {
+        return Err(refused(&format!("weight_format '{}'", shorten(form))));
+    }
+    let packing = export("pack_method")?.unwrap_or("reorder");
+    for (name, layer) in block.objects(LAYERS)? {
+        let description = describe(&layer, packing)?.map(Rc::new);
+        let pattern = pattern(&glob(name), (LAYERS, name, config.patterned.len() + 1))?;
+        config.patterned.push((pattern, description));
+    }
+    // Tensors do not show the class of their module.
+    let classes = block.objects("layer_type_quant_config")?.into_iter().map(|(_, layer)| layer);
+    for layer in block.inner("global_quant_config")?.into_iter().chain(classes) {
+        config.others.extend(describe(&layer, packing)?.map(Rc::new));
+    }
+    Ok(())
+}
+
+fn refused(what: &str) -> Error {
+    Error::new(format!("the model is quantized with AMD Quark ({what}), which tcast does not decode"))
+}
+
+/// Returns the description of a module; `None` if its weight is not quantized.
+fn describe(layer: &ConfigObject, packing: &str) -> Result<Option<WeightDescription>> {
+    if layer.has("bias") {
+        return Err(refused("biases are quantized too"));
+    }
+    if matches!(layer.get("weight"), Some(Value::Array(_))) {
+        return Err(refused("weights are quantized in several steps"));
+    }
+    let Some(weight) = layer.inner("weight")? else { return Ok(None) };
+    let dtype = weight.text(&["dtype"])?.unwrap_or_default();
+    let scheme = weight.text(&["qscheme"])?.unwrap_or_default();
+    let size = weight.number(&["group_size"])?;
+    let kind = format!("dtype '{}', qscheme '{}'", shorten(dtype), shorten(scheme));
+    let group = match (dtype, scheme, weight.integer(&["ch_axis"])?) {
+        ("fp8_e4m3" | "fp8_e5m2" | "int8", "per_tensor", _) => Some(Group::Tensor),
+        ("fp8_e4m3" | "fp8_e5m2" | "int8", "per_channel", None | Some(0)) => Some(Group::Channel),
+        ("fp8_e4m3" | "fp8_e5m2", "per_block", _) => match weight.get("block_size").and_then(Value::as_array) {
+            Some(sides) => match sides.iter().map(Value::as_u64).collect::<Option<Vec<_>>>().as_deref() {
+                Some(&[rows, columns]) => Some(Group::Block([rows, columns])),
+                _ => return Err(Error::new("its block_size is not two numbers")),
+            },
+            None => None,
+        },
+        ("fp4", "per_group", None | Some(-1 | 1)) if weight.text(&["scale_format"])? == Some("e8m0") => {
+            size.map(Group::Neighbours)
+        }
+        ("uint4", "per_group", None | Some(-1 | 1)) if packing == "reorder" => size.map(Group::Neighbours),
+        _ => return Err(refused(&kind)),
+    };
+    // The library stores zero points even if all are 0.
+    let needs = if dtype == "int8" { vec![Role::ZeroPoint] } else { Vec::new() };
+    let codes = match dtype {
+        "fp8_e4m3" => vec![Dtype::Float8E4M3FN],
+        "fp8_e5m2" => vec![Dtype::Float8E5M2],
+        _ => Vec::new(),
+    };
+    let bits = (dtype == "uint4").then_some(4);
+    let parameters = Parameters { bits, group, ..Parameters::default() };
+    let layouts = layouts_of(QuantMethod::Quark, Some(dtype));
+    Ok(Some(WeightDescription {
+        parameters,
+        needs,
+        codes,
+        ..WeightDescription::new(layouts, format!("the config says {kind}"))
+    }))
+}
