@@ -1,7 +1,7 @@
 //! Weights encoded as the libraries encode them, byte for byte: files that the libraries wrote, with the values that
 //! they were given. `fixtures/README.md` says what is in them.
 
-use super::{fixtures, goldens, report_other_goldens};
+use super::{fixtures, goldens, mlx_fixtures, report_other_goldens};
 use safetensors::SafeTensors;
 use std::fs;
 use std::path::Path;
@@ -66,6 +66,13 @@ pub(super) fn recipe(name: &str, options: &serde_json::Value) -> Option<Recipe> 
             let codes = if options["type"] == "float8_e5m2" { Float8E5M2 } else { Float8E4M3FN };
             (name, float(codes), Group::Tensor, Some(Float32))
         }
+        "mlx-affine" => {
+            let number = |key: &str| options[key].as_u64().unwrap();
+            (name, CodeType::Int { bits: number("bits") as u32, symmetric: false }, group(number("group")), None)
+        }
+        "mlx-mxfp4" => (name, float(Float4E2M1), group(32), Some(Uint8)),
+        "mlx-mxfp8" => (name, float(Float8E4M3FN), group(32), Some(Uint8)),
+        "mlx-nvfp4" => (name, float(Float4E2M1), group(16), Some(Uint8)),
         _ => panic!("{name}"),
     };
     Some(Recipe {
@@ -166,6 +173,8 @@ fn check(path: &Path) -> Option<(String, usize)> {
 fn weights_encode_to_the_bytes_of_the_libraries() {
     let layouts = goldens(&fixtures(), check);
     assert!(layouts.len() >= 15, "{layouts:?}");
+    let layouts = goldens(&mlx_fixtures(), check);
+    assert_eq!(layouts.len(), 4, "{layouts:?}");
 }
 
 /// `TCAST_GOLDENS=DIR cargo test --test quant encode:: -- --ignored --nocapture` compares the files of another folder.

@@ -219,6 +219,26 @@ fn scale(layout: &str, grid: &TargetGrid, source: Dtype, values: &[f32], global:
             }
         }
         "modelopt-mxfp8" | "comfy-mxfp8" => power(ceil_log2(amax / 448.0).max(-127), false),
+        "mlx-affine" => {
+            let low = values.iter().fold(f32::INFINITY, |low, value| low.min(*value));
+            let high = values.iter().fold(f32::NEG_INFINITY, |high, value| high.max(*value));
+            let step = ((high - low) / (2_f32.powi(grid.codes.bits() as i32) - 1.0)).max(1e-7);
+            let (edge, step) = if low.abs() > high.abs() { (low, step) } else { (high, -step) };
+            let count = (edge / step).round_ties_even();
+            let (scale, offset) = if count == 0.0 { (step, 0.0) } else { (edge / count, edge) };
+            // Codes follow from the numbers before these are rounded for storage.
+            let divide = move |value: f32| f64::from((value - offset) / scale);
+            Scale { stored: t(scale).into(), zero: t(offset).into(), divide: Box::new(divide) }
+        }
+        "mlx-mxfp4" | "mlx-mxfp8" => {
+            let ratio = t(amax / if layout == "mlx-mxfp4" { 6.0 } else { 448.0 });
+            let exponents = (-127..128).find(|exponent| 2_f64.powi(*exponent) >= ratio.into());
+            power(if ratio == 0.0 { 0 } else { exponents.unwrap() }, true)
+        }
+        "mlx-nvfp4" => {
+            let block = e4m3(t(amax / 6.0));
+            over(block, Box::new(move |value| if block == 0.0 { 0.0 } else { t(value / block).into() }))
+        }
         "gptoss-mxfp4" => power((f64::from(amax).log2().floor() as i32 - 2).max(-127), false),
         _ => panic!("{layout}"),
     }
@@ -300,6 +320,9 @@ fn expect(stored: &SchemeLayout, weight: &Weight, arithmetic: Arithmetic) -> Exp
                 let value = weight.values[at];
                 let quotient = (scale.divide)(value);
                 expected.codes[at] = Some(match grid.codes {
+                    CodeType::Int { bits, .. } if layout == "mlx-affine" => {
+                        quotient.round_ties_even().clamp(0.0, 2_f64.powi(bits as i32) - 1.0) as u8
+                    }
                     CodeType::Int { bits, .. } => {
                         let half = 2_f64.powi(bits as i32 - 1);
                         let code = quotient.clamp(-half, half - 1.0).round_ties_even();
@@ -307,8 +330,10 @@ fn expect(stored: &SchemeLayout, weight: &Weight, arithmetic: Arithmetic) -> Exp
                     }
                     CodeType::Float(dtype) => {
                         let numbers = numbers(dtype);
-                        let magnitude = nearest(numbers, quotient.abs(), layout == "modelopt-mxfp4") as u8;
+                        let has_ties_down = matches!(layout, "modelopt-mxfp4" | "mlx-mxfp4" | "mlx-nvfp4");
+                        let magnitude = nearest(numbers, quotient.abs(), has_ties_down) as u8;
                         let is_negative = match layout {
+                            "mlx-mxfp4" | "mlx-nvfp4" => quotient < 0.0 && magnitude > 0,
                             "modelopt-mxfp4" => quotient <= 0.0,
                             "ct-nvfp4" | "ct-mxfp4" | "modelopt-nvfp4" => quotient < 0.0,
                             _ => quotient.is_sign_negative(),
@@ -359,10 +384,17 @@ fn stored_scale(encoder: &Encoder, bytes: &[u8], grid: [usize; 2], group: usize)
     };
     let bits = bytes[at * width..][..width].iter().rev().fold(0, |bits, byte| bits << 8 | u32::from(*byte));
     match part.dtype {
+        Uint8 if encoder.layout().name == "mlx-nvfp4" => number(Float8E4M3FN, bits),
         Uint8 | Float8E8M0 if encoder.layout().name == "comfy-mxfp8" && bits == 0 => 0.0,
         Uint8 | Float8E8M0 => 2_f64.powi(bits as i32 - 127),
         dtype => number(dtype, bits),
     }
+}
+
+/// Reads an element of a tensor of floats.
+fn stored_number(dtype: Dtype, bytes: &[u8], at: usize) -> f64 {
+    let width = dtype.bits() as usize / 8;
+    number(dtype, bytes[at * width..][..width].iter().rev().fold(0, |bits, byte| bits << 8 | u32::from(*byte)))
 }
 
 #[test]
@@ -413,6 +445,13 @@ fn codes_and_scales_are_those_of_the_formulas() {
                             }
                         }
                         assert!(arithmetic == Arithmetic::Exact || zeros == parts[2], "{what}: zero points");
+                    }
+                    if encoder.parts().iter().any(|part| part.role == Role::Offset) && arithmetic == Arithmetic::Library
+                    {
+                        for (group, offset) in expected.zeros.iter().enumerate() {
+                            let found = stored_number(encoder.parts()[2].dtype, &parts[2], group);
+                            assert_eq!(found, *offset, "{what}: offset {group}");
+                        }
                     }
                     assert_eq!(tally.values, weight.values.len() as u64);
                 }
@@ -502,6 +541,8 @@ fn decoded_values_are_within_half_a_step_unless_they_are_clipped() {
                         CodeType::Int { bits, .. } => 2_f64.powi(bits as i32 - 1) - 1.0,
                     };
                     let step = 2.6 * f64::from(amax) / most * half_step(stored.grid.codes);
+                    // The least scale of MLX is 1e-7, which float16 rounds by up to 3e-8 for each unit of a code.
+                    let step = if stored.layout().name == "mlx-affine" { step + 1e-5 } else { step };
                     let error = (f64::from(*value) - f64::from(*decoded)).abs();
                     far += u64::from(error > step);
                     largest = largest.max(error);
@@ -509,7 +550,7 @@ fn decoded_values_are_within_half_a_step_unless_they_are_clipped() {
                     signal += f64::from(*value) * f64::from(*value);
                 }
                 assert!(far <= tally.clipped + tally.underflowed_groups * beside as u64, "{what}: {far} {tally:?}");
-                assert!((tally.max_error - largest).abs() <= 1e-5 * largest, "{what}: {largest} {tally:?}");
+                assert!((tally.max_error - largest).abs() <= 3e-5 * largest, "{what}: {largest} {tally:?}");
                 let sqnr = 10.0 * f64::log10(signal / noise);
                 assert!((tally.sqnr_db().unwrap() - sqnr).abs() < 1e-3, "{what}: {sqnr} {:?}", tally.sqnr_db());
             }
@@ -563,8 +604,9 @@ fn searched_scales_have_no_more_error_than_those_of_the_rule() {
                     let options = EncodeOptions { scale, ..EncodeOptions::default() };
                     Encoder::new(stored.layout(), &stored.grid, &shape, source, options)
                 };
-                let is_searched = matches!(scheme.name, "nvfp4" | "mxfp4" | "int4" | "int4-asym");
-                assert_eq!(with(ScaleChoice::Mse).is_ok(), is_searched, "{}", scheme.name);
+                let is_searched =
+                    matches!(scheme.name, "nvfp4" | "mxfp4" | "int4" | "int4-asym") && stored.name != "mlx";
+                assert_eq!(with(ScaleChoice::Mse).is_ok(), is_searched, "{} {}", scheme.name, stored.name);
                 let Ok(encoder) = with(ScaleChoice::Mse) else { continue };
                 let (parts, searched) = encode(&encoder, &weight);
                 let (_, plain) = encode(&with(ScaleChoice::Amax).unwrap(), &weight);

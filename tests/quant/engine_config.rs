@@ -212,7 +212,7 @@ fn modules_of_models_with_a_vision_tower_are_found_under_each_of_their_names() {
 
 #[test]
 fn a_config_gets_the_block_as_its_last_member_and_keeps_all_else() {
-    let config = EngineConfig { block: Some(json!({"b": [1], "a": {}})), hf_quant_config: None };
+    let config = EngineConfig { block: Some(json!({"b": [1], "a": {}})), hf_quant_config: None, second_key: None };
     assert_eq!(
         config.write_into("{\n  \"eps\": 1.0e-5,\n  \"x\": NaN\n}\n").unwrap(),
         "{\n  \"eps\": 1.0e-5,\n  \"x\": NaN,\n  \"quantization_config\": {\n    \"a\": {},\n    \"b\": [\n      1\n    ]\n  }\n}\n"

@@ -1,7 +1,7 @@
 //! Quantized weights decoded as the libraries decode them, byte for byte: files that the libraries wrote, with their own
 //! decodes. `fixtures/README.md` says what is in them.
 
-use super::{fixtures, goldens, report_other_goldens};
+use super::{fixtures, goldens, mlx_fixtures, report_other_goldens};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -70,6 +70,13 @@ pub(super) fn layout(golden: &Golden) -> (&'static str, Parameters) {
             ("hf-fp8", given(Group::Block([side(2), side(1)])))
         }
         "hf-fp8-block" => ("hf-fp8", Parameters::default()),
+        "mlx-affine" => {
+            let number = |key: &str| golden.options[key].as_u64().unwrap();
+            (
+                "mlx-affine",
+                Parameters { bits: Some(number("bits") as u32), ..given(Group::Neighbours(number("group"))) },
+            )
+        }
         name => (find(name).unwrap().name, Parameters::default()),
     }
 }
@@ -147,7 +154,12 @@ fn check_explanations(golden: &Golden, parts: &[Part], bytes: &[&[u8]], paramete
             let number = f64::from(value.number) - f64::from(value.zero_point.unwrap_or_default());
             let product = number * value.scale;
             let product = match value.global_scale {
-                None => product,
+                None => product - value.offset.unwrap_or_default(),
+                // Such a global scale is shown rounded.
+                Some(_) if name == "mlx-nvfp4" => {
+                    let global = &golden.tensors["encoded.global_scale"].bytes[..];
+                    product * f64::from(f32::from_le_bytes(global.try_into().unwrap())) / 2688.0
+                }
                 Some((global, is_divisor)) => {
                     if is_divisor {
                         product / f64::from(global)
@@ -176,6 +188,8 @@ fn compare(path: &Path) -> (String, usize) {
 fn weights_decode_to_the_bytes_of_the_libraries() {
     let layouts = goldens(&fixtures(), |path| Some(compare(path)));
     assert!(layouts.len() >= 20, "{layouts:?}");
+    let layouts = goldens(&mlx_fixtures(), |path| Some(compare(path)));
+    assert_eq!(layouts.len(), 4, "{layouts:?}");
 }
 
 /// `TCAST_GOLDENS=DIR cargo test --test quant goldens:: -- --ignored --nocapture` compares the files of another folder.

@@ -22,6 +22,11 @@ fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/quantized")
 }
 
+/// The files that MLX wrote.
+fn mlx_fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/mlx")
+}
+
 /// Compares every golden of a folder by `compare`, which gives the layout and the bytes compared; counts the files and the
 /// bytes of each layout.
 fn goldens(folder: &Path, compare: fn(&Path) -> Option<(String, usize)>) -> BTreeMap<String, (usize, usize)> {

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use tcast::dtype::Dtype::{
-    self, Bfloat16, Bool, Float4E2M1, Float8E4M3FN, Float8E5M2, Float8E8M0, Float16, Float32, Int8, Int32, Int64, Uint8,
+    self, Bfloat16, Bool, Float4E2M1, Float8E4M3FN, Float8E5M2, Float8E8M0, Float16, Float32, Int8, Int32, Int64,
+    Uint8, Uint32,
 };
 use tcast::quant::{CheckpointInfo, Group, Recognized, Role, StoredTensor, probe};
 
@@ -157,6 +158,9 @@ fn checkpoints() -> Vec<(Checkpoint, &'static str, &'static str, &'static [u64])
     };
     let ao =
         |class: &str| format!(r#"{{"quant_method": "torchao", "quant_type": {{"default": {{"_type": "{class}"}}}}}}"#);
+    let mlx = |columns: u64, dtype: Dtype, groups: u64| {
+        Checkpoint::new(&[("l.0.q.weight", Uint32, &[32, columns]), ("l.0.q.scales", dtype, &[32, groups])])
+    };
     let modelopt = |algo: &str| format!(r#"{{"quant_method": "modelopt", "quant_algo": "{algo}", "ignore": ["lm*"]}}"#);
     let (q, square): (&str, &[u64]) = ("l.0.q.weight", &[256, 384]);
     let mut comfy_file = Checkpoint::new(&[
@@ -228,6 +232,14 @@ fn checkpoints() -> Vec<(Checkpoint, &'static str, &'static str, &'static [u64])
         (Checkpoint::new(&[(q, Int32, &[96, 4]), ("l.0.q.weight_scale", Float32, &[3, 32]), ("l.0.q.weight_zero_point", Int32, &[3, 4])]).config(&quark(r#""dtype": "uint4", "qscheme": "per_group", "ch_axis": -1, "group_size": 32"#)), "quark-uint4", q, &[32, 96]),
         (nibbles(Uint8, 3).config(&quark(r#""dtype": "fp4", "qscheme": "per_group", "ch_axis": -1, "group_size": 32, "scale_format": "e8m0""#)), "quark-mxfp4", q, &[32, 96]),
         (Checkpoint::new(&[(q, Int8, &[32, 96]), ("l.0.q.weight_scale", Bfloat16, &[32, 3])]).config(&ct("naive-quantized", r#""num_bits": 4, "type": "int", "strategy": "group", "group_size": 32"#)), "ct-int8", q, &[32, 96]),
+        (mlx(18, Bfloat16, 3).and(&[("l.0.q.biases", Bfloat16, &[32, 3])]).config(r#"{"group_size": 64, "bits": 3}"#), "mlx-affine", q, &[32, 192]),
+        (mlx(48, Float16, 6).and(&[("l.0.q.biases", Float16, &[32, 6])]).config(r#"{"group_size": 64, "bits": 4, "mode": "affine", "l.0.q": {"group_size": 32, "bits": 8}}"#), "mlx-affine", q, &[32, 192]),
+        // Without an entry for the module, the shapes show the mode or the width.
+        (mlx(36, Bfloat16, 3).and(&[("l.0.q.biases", Bfloat16, &[32, 3])]).config(r#"{"group_size": 64, "bits": 4, "mode": "affine"}"#), "mlx-affine", q, &[32, 192]),
+        (mlx(24, Uint8, 6).config(r#"{"group_size": 64, "bits": 4, "mode": "affine"}"#), "mlx-mxfp4", q, &[32, 192]),
+        (mlx(24, Uint8, 6), "mlx-mxfp4", q, &[32, 192]),
+        (mlx(48, Uint8, 6), "mlx-mxfp8", q, &[32, 192]),
+        (mlx(24, Uint8, 12), "mlx-nvfp4", q, &[32, 192]),
     ]
 }
 
@@ -501,6 +513,9 @@ fn goldens(folder: &std::path::Path) -> BTreeMap<String, usize> {
             checkpoint.tensors.iter().find(|tensor| tensor.name == name).map(|tensor| tensor.shape.clone())
         };
         let float = |strategy: &str| ct("float-quantized", &format!(r#""num_bits": 8, "type": "float", {strategy}"#));
+        let mlx = |columns: u64, dtype: Dtype, groups: u64| {
+            Checkpoint::new(&[("l.0.q.weight", Uint32, &[32, columns]), ("l.0.q.scales", dtype, &[32, groups])])
+        };
         let modelopt = |algo: &str| format!(r#"{{"quant_method": "modelopt", "quant_algo": "{algo}"}}"#);
         let comfy = |checkpoint: Checkpoint, format: &str| {
             checkpoint.with_json("encoded.comfy_quant", &format!(r#"{{"format": "{format}"}}"#))

@@ -259,8 +259,10 @@ fn every_scheme_and_layout_is_recovered_from_what_it_decodes_to() {
                 // Its global scale is a float32 that the few digits of bfloat16 products do not determine.
                 "ct-nvfp4" if dtype == Dtype::Float32 => assert_eq!(found, None, "{place}"),
                 // The sign of zeros is lost, or two powers of two have codes for the same values.
-                "modelopt-nvfp4" | "modelopt-mxfp4" => assert!(found.is_some(), "{place}"),
+                "modelopt-nvfp4" | "modelopt-mxfp4" | "mlx-mxfp4" => assert!(found.is_some(), "{place}"),
                 _ if name == "mxfp8" => assert!(found.is_some(), "{place}"),
+                // tcast does not look for offsets, nor for scales of E4M3 without a global scale.
+                "mlx-affine" | "mlx-nvfp4" => assert!(found.is_none_or(|found| found == parts), "{place}"),
                 _ => assert!(found == Some(parts), "{place}: {}", found.is_some()),
             }
         }

@@ -10,7 +10,7 @@ use tcast::quant::{Arithmetic, Combination, DecodeTally, Decoder, Group, LAYOUTS
 
 use Dtype::{
     Bfloat16, Float4E2M1, Float6E2M3, Float8E4M3FN, Float8E4M3FNUZ, Float8E5M2, Float8E8M0, Float16, Float32, Int8,
-    Int32, Int64, Uint8,
+    Int32, Int64, Uint8, Uint32,
 };
 
 /// xorshift64*: the same numbers in every run.
@@ -119,6 +119,7 @@ struct Factors {
     zero: f64,
     scale: f64,
     global: f64,
+    offset: f64,
 }
 
 /// A weight as it is stored, and what it is made of.
@@ -246,7 +247,8 @@ impl Draft {
         let factors = self.each().zip(&self.codes).map(|([matrix, row, column], bits)| {
             let group = self.group(matrix, row, column);
             let zero = zero(self.zeros[group]);
-            Factors { code: code(*bits), zero, scale: scale(self.scales[group]), global: self.global.into() }
+            let scale = scale(self.scales[group]);
+            Factors { code: code(*bits), zero, scale, global: self.global.into(), offset: 0.0 }
         });
         let [rows, columns] = self.block.map(|side| side as u64);
         let parameters = Parameters { group: Some(Group::Block([rows, columns])), ..Parameters::default() };
@@ -605,6 +607,7 @@ fn bitsandbytes(cases: &mut Vec<Case>) {
             zero: 0.0,
             scale: scales[at / group].into(),
             global: 0.0,
+            offset: 0.0,
         });
         let parameters = Parameters {
             shape: Some(vec![rows as u64, columns as u64]),
@@ -624,6 +627,62 @@ fn bitsandbytes(cases: &mut Vec<Case>) {
     }
 }
 
+/// Codes of any width are a stream of bits in each row.
+fn mlx(random: &mut Random, cases: &mut Vec<Case>) {
+    for scale_dtype in [Float32, Bfloat16, Float16] {
+        for (bits, group, size) in [
+            (2, 32, [1, 37, 160]),
+            (3, 64, [1, 37, 1152]),
+            (4, 64, [3, 8, 1152]),
+            (5, 32, [1, 37, 96]),
+            (6, 128, [1, 37, 1280]),
+            (8, 32, [2, 9, 256]),
+        ] {
+            let draft = Draft::new(random, "mlx-affine", size, [1, group], bits, scale_dtype);
+            // Some offsets are those of the scales, some are near a product, and some are much smaller.
+            let number = plain(scale_dtype);
+            let is_ordinary = random.is_ordinary;
+            let offset = |(at, scale): (usize, &u32)| match at % 4 {
+                0 if !is_ordinary => draft.scales[(7 * at + 5) % draft.scales.len()],
+                1 => bits_of(round(-3.0 * number(*scale), scale_dtype), scale_dtype),
+                2 => bits_of(round(number(*scale) / 4096.0, scale_dtype), scale_dtype),
+                _ => bits_of(round(1.7 * number(*scale), scale_dtype), scale_dtype),
+            };
+            let offsets: Vec<u32> = draft.scales.iter().enumerate().map(offset).collect();
+            let width = scale_dtype.bits() as usize / 8;
+            let bytes = offsets.iter().flat_map(|bits| bits.to_le_bytes()[..width].to_vec()).collect();
+            let stored = Stored { role: Role::Offset, dtype: scale_dtype, shape: draft.shape(draft.grid), bytes };
+            let parts = vec![draft.rows(Uint32, bits as usize, 4, false), draft.scale(), stored];
+            let mut case = draft.case(parts, f64::from, number, none);
+            case.factors.iter_mut().enumerate().for_each(|(at, factors)| factors.offset = number(offsets[at / group]));
+            let group = Some(Group::Neighbours(group as u64));
+            case.parameters = Parameters { bits: Some(bits), group, ..Parameters::default() };
+            cases.push(case);
+        }
+    }
+    let (e2m1, e4m3) = (plain(Float4E2M1), plain(Float8E4M3FN));
+    let power = |byte| exponent(byte, TINY, INFINITY);
+    let draft = Draft::new(random, "mlx-mxfp4", [2, 9, 1088], [1, 32], 4, Uint8);
+    let parts = vec![draft.rows(Uint32, 4, 4, false), draft.scale()];
+    cases.push(draft.case(parts, e2m1, power, none));
+    let draft = Draft::new(random, "mlx-mxfp8", [1, 18, 1088], [1, 32], 8, Uint8);
+    let parts = vec![draft.rows(Uint32, 8, 4, false), draft.scale()];
+    cases.push(draft.case(parts, e4m3, power, none));
+    for value in [None, Some(2688.0), Some(0.37), Some(1e-36), Some(1e36), Some(0.0), Some(f32::NAN)] {
+        let mut draft = Draft::new(random, "mlx-nvfp4", [1, 16, 1088], [1, 16], 4, Float8E4M3FN);
+        draft.global = value.unwrap_or(2688.0);
+        let mut parts = vec![draft.rows(Uint32, 4, 4, false), Stored { dtype: Uint8, ..draft.scale() }];
+        parts.extend(value.map(global));
+        cases.push(draft.case(parts, e2m1, e4m3, none));
+    }
+}
+
+/// The bits of a number of a type.
+fn bits_of(value: f64, dtype: Dtype) -> u32 {
+    let bytes = bytes(value, dtype);
+    bytes.iter().rev().fold(0, |bits, byte| bits << 8 | u32::from(*byte))
+}
+
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for is_ordinary in [false, true] {
@@ -633,6 +692,7 @@ fn cases() -> Vec<Case> {
         gpt_oss(&mut random, &mut cases);
         integers(&mut random, &mut cases);
         transposed(&mut random, &mut cases);
+        mlx(&mut random, &mut cases);
     }
     bitsandbytes(&mut cases);
     cases
@@ -640,7 +700,7 @@ fn cases() -> Vec<Case> {
 
 /// The value before it is rounded to the target, in the steps of each library: R(x) of the documents is `round(x, type)`.
 fn library(case: &Case, factors: Factors, scale_dtype: Dtype, target: Dtype) -> f64 {
-    let Factors { code, zero, scale, global } = factors;
+    let Factors { code, zero, scale, global, offset } = factors;
     let f32 = |value: f64| round(value, Float32);
     let to = |value: f64| round(value, target);
     match case.layout {
@@ -655,18 +715,37 @@ fn library(case: &Case, factors: Factors, scale_dtype: Dtype, target: Dtype) -> 
         "gptoss-mxfp4" | "gptoss-openai" => code * scale,
         "bnb-4bit" => round(f32(code * scale), case.parameters.weight_dtype.unwrap_or(Float32)),
         "bnb-int8" => f32(f32(code * scale) * f64::from(1.0_f32 / 127.0)),
+        "mlx-affine" => round(f32(round(code * scale, scale_dtype) + offset), scale_dtype),
+        "mlx-mxfp4" | "mlx-mxfp8" => f32(code * scale),
+        "mlx-nvfp4" => f32(code * f32(scale * f32(global / 2688.0))),
         other => panic!("{other}"),
     }
 }
 
 /// The exact value. A quotient is rounded as float64, which is far enough from every tie.
 fn exactly(case: &Case, factors: Factors) -> f64 {
-    let Factors { code, zero, scale, global } = factors;
+    let Factors { code, zero, scale, global, offset } = factors;
     match case.layout {
         "ct-nvfp4" => code * scale / global,
+        "mlx-nvfp4" => code * scale * global / 2688.0,
+        "mlx-affine" => add(code * scale, offset),
         "modelopt-nvfp4" | "comfy-nvfp4" => code * scale * global,
         "bnb-int8" => code * scale / 127.0,
         _ => (code - zero) * scale,
+    }
+}
+
+/// A sum that rounds to narrower types as the exact sum does: if float64 cannot hold it, the neighbour that is odd.
+fn add(one: f64, other: f64) -> f64 {
+    let sum = one + other;
+    let (large, small) = if one.abs() < other.abs() { (other, one) } else { (one, other) };
+    let error = small - (sum - large);
+    if error == 0.0 || !error.is_finite() || sum.to_bits() % 2 == 1 {
+        sum
+    } else if error > 0.0 {
+        sum.next_up()
+    } else {
+        sum.next_down()
     }
 }
 
@@ -705,20 +784,25 @@ fn check(case: &Case, target: Dtype, arithmetic: Arithmetic) {
         let rounded = round(value, target);
         let is_nothing = factors.scale == 0.0
             || match layout.global {
-                Combination::Multiplier => factors.global == 0.0,
+                Combination::Multiplier | Combination::OverLargest => factors.global == 0.0,
                 Combination::Divisor => factors.global.is_infinite(),
                 _ => false,
             };
-        wanted.flushed += u64::from(rounded == 0.0 && factors.code != factors.zero && !is_nothing);
+        wanted.flushed += if layout.name == "mlx-affine" {
+            u64::from(rounded == 0.0 && value != 0.0)
+        } else {
+            u64::from(rounded == 0.0 && factors.code != factors.zero && !is_nothing)
+        };
         let value = rounded;
         let place = [at / case.size[2], at % case.size[2]];
-        let Factors { code, zero, scale, global } = factors;
-        assert_eq!(ours, bytes(value, target), "{what}: {place:?}: ({code} - {zero}) * {scale}, {global}: {value}");
+        let Factors { code, zero, scale, global, offset } = factors;
+        let made_of = format!("({code} - {zero}) * {scale} + {offset}, {global}");
+        assert_eq!(ours, bytes(value, target), "{what}: {place:?}: {made_of}: {value}");
         if value.is_nan() {
-            let is_nan = [code, scale, global].into_iter().any(|factor| factor.is_nan());
+            let is_nan = [code, scale, global, offset].into_iter().any(|factor| factor.is_nan());
             (if is_nan { &mut wanted.input_nan } else { &mut wanted.nan }).add(at as u64);
         } else if value.is_infinite() {
-            let are_finite = [code, scale, global].into_iter().all(|factor| factor.is_finite());
+            let are_finite = [code, scale, global, offset].into_iter().all(|factor| factor.is_finite());
             (if are_finite { &mut wanted.infinite } else { &mut wanted.input_infinite }).add(at as u64);
         }
     }

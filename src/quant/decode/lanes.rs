@@ -148,6 +148,15 @@ pub(super) fn add_exactly(lane: &mut [[u8; 8]], offsets: &Float32Lane) {
     }
 }
 
+/// Writes 0 for each sum that is 0, and 1 for all others, because float32 lacks some tiny sums.
+#[inline(always)]
+pub(super) fn mark_nonzero(sums: &[[u8; 8]], out: &mut Float32Lane) {
+    for (out, sum) in out.iter_mut().zip(sums) {
+        let is_zero = f64::from_le_bytes(*sum) == 0.0;
+        *out = (if is_zero { 0.0_f32 } else { 1.0 }).to_le_bytes();
+    }
+}
+
 /// Writes one product per element, times `factor`, in float32.
 #[inline(always)]
 pub(super) fn multiply(codes: &Float32Lane, scales: &Float32Lane, factor: f32, out: &mut Float32Lane) {

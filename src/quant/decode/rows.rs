@@ -259,6 +259,9 @@ impl RowDecoder<'_> {
                 }
                 RowOutput::Values(out) => {
                     run(&steps.encode, wide.as_flattened(), &mut out[place.clone()], columns);
+                    if has_offsets {
+                        lanes::mark_nonzero(wide, products);
+                    }
                 }
                 RowOutput::Inexact(values, kernel) => {
                     run(kernel, &values[place], products.as_flattened_mut(), columns);

@@ -110,7 +110,7 @@ impl Chooser {
             Some(_) if self.rule == ScaleRule::Linear && self.bits == 4 => self.linear_shifted(bounds),
             None if self.rule == ScaleRule::Linear && self.bits == 4 => self.linear_signed(bounds),
             _ if self.rule == ScaleRule::Linear => self.linear(amax),
-            _ if self.rule == ScaleRule::Affine => self.affine(bounds),
+            _ if self.rule == ScaleRule::Affine && !self.is_exact => self.affine(bounds),
             _ if self.is_exact => self.exact(amax.into(), bounds.map(f64::from), global),
             Some(bits) => self.asymmetric(bounds, bits),
             None => self.scale_of(amax, global),
