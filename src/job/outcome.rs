@@ -8,8 +8,8 @@ use crate::kernel::{Condition, Counts, Firsts};
 use crate::measure::accuracy::Accuracy;
 use crate::measure::hash::Hashes;
 use crate::measure::quantized::{CodesOrigin, QuantizedAccuracy};
-use crate::plan::{CodesSource, NewStored, Operation, Plan, Quantization, Step, Unrecovered};
-use crate::quant::{EncodedPart, QuantMethod};
+use crate::plan::{CodesSource, Operation, Plan, Quantization, Step, Unrecovered};
+use crate::quant::QuantMethod;
 use crate::select::KeptReason;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -57,14 +57,13 @@ pub struct PartReport {
 
 impl QuantizedReport {
     fn new(step: &Step, weight: &Quantization, accuracy: Option<Box<QuantizedAccuracy>>) -> Self {
-        let part =
-            |((result, (_, dtype, shape)), part): ((&NewStored, (&str, Dtype, &[u64])), &EncodedPart)| PartReport {
-                name: result.stored_name().into(),
-                dtype,
-                shape: shape.to_vec(),
-                blocks: part.format.map(|format| format.name.into()),
-                sha256: None,
-            };
+        let part = |at: usize, (_, dtype, shape): (&str, Dtype, &[u64])| PartReport {
+            name: step.results[at].stored_name().into(),
+            dtype,
+            shape: shape.to_vec(),
+            blocks: weight.rows.encoder.parts()[at].format.map(|format| format.name.into()),
+            sha256: None,
+        };
         let codes = CodesOrigin::of(weight);
         Self {
             scheme: weight.scheme.into(),
@@ -76,7 +75,7 @@ impl QuantizedReport {
                 CodesSource::Values { unrecovered: Some(Unrecovered::NotFound(element)), .. } => element,
                 _ => None,
             },
-            parts: step.results.iter().zip(step.new_tensors()).zip(weight.rows.encoder.parts()).map(part).collect(),
+            parts: step.new_tensors().enumerate().map(|(at, tensor)| part(at, tensor)).collect(),
             accuracy: accuracy.map(|accuracy| *accuracy),
         }
     }

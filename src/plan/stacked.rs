@@ -29,7 +29,7 @@ impl StackPlace {
 
 /// Makes stacks of the steps of experts: moves the steps of a stack to the place of the first, in the order of the
 /// experts. Fails if an expert is missing, or differs from the others in its types or shapes.
-pub(super) fn stack<'a>(steps: Vec<DraftStep<'a>>) -> Result<Vec<DraftStep<'a>>> {
+pub(super) fn stack(steps: Vec<DraftStep>) -> Result<Vec<DraftStep>> {
     let mut stacks: HashMap<String, Vec<(u64, usize)>> = HashMap::new();
     for (at, draft) in steps.iter().enumerate() {
         if let Some((name, number)) = stacked_name(draft.step.name()) {

@@ -153,14 +153,14 @@ fn checkpoints() -> Vec<(Checkpoint, &'static str, &'static str, &'static [u64])
     let packed = |dtype: Dtype, columns: u64, scale: Dtype, groups: u64| {
         Checkpoint::new(&[("l.0.q.weight_packed", dtype, &[32, columns]), ("l.0.q.weight_scale", scale, &[32, groups])])
     };
-    let mlx = |columns: u64, dtype: Dtype, groups: u64| {
-        Checkpoint::new(&[("l.0.q.weight", Uint32, &[32, columns]), ("l.0.q.scales", dtype, &[32, groups])])
-    };
     let torchao = |dtype: Dtype, scales: &[u64]| {
         Checkpoint::new(&[("l.0.q._weight_qdata", dtype, &[32, 96]), ("l.0.q._weight_scale", Float32, scales)])
     };
     let ao =
         |class: &str| format!(r#"{{"quant_method": "torchao", "quant_type": {{"default": {{"_type": "{class}"}}}}}}"#);
+    let mlx = |columns: u64, dtype: Dtype, groups: u64| {
+        Checkpoint::new(&[("l.0.q.weight", Uint32, &[32, columns]), ("l.0.q.scales", dtype, &[32, groups])])
+    };
     let modelopt = |algo: &str| format!(r#"{{"quant_method": "modelopt", "quant_algo": "{algo}", "ignore": ["lm*"]}}"#);
     let (q, square): (&str, &[u64]) = ("l.0.q.weight", &[256, 384]);
     let mut comfy_file = Checkpoint::new(&[
@@ -219,14 +219,6 @@ fn checkpoints() -> Vec<(Checkpoint, &'static str, &'static str, &'static [u64])
         (Checkpoint::new(&[(q, Int8, &[32, 96]), ("l.0.q.SCB", Float32, &[32])]).with_bytes("l.0.q.weight_format", Uint8, &[], &[0]), "bnb-int8", q, &[32, 96]),
         (Checkpoint::new(&[("l.0.q.weight._data", Int8, &[32, 96]), ("l.0.q.weight._scale", Float32, &[32, 1]), ("l.0.q.input_scale", Float32, &[])]), "quanto", q, &[32, 96]),
         (Checkpoint::new(&[("l.0.q.weight._data", Int8, &[32, 96]), ("l.0.q.weight._scale", Float32, &[32, 1])]).config(r#"{"quant_method": "quanto", "weights": "int8"}"#), "quanto", q, &[32, 96]),
-        (mlx(18, Bfloat16, 3).and(&[("l.0.q.biases", Bfloat16, &[32, 3])]).config(r#"{"group_size": 64, "bits": 3}"#), "mlx-affine", q, &[32, 192]),
-        (mlx(48, Float16, 6).and(&[("l.0.q.biases", Float16, &[32, 6])]).config(r#"{"group_size": 64, "bits": 4, "mode": "affine", "l.0.q": {"group_size": 32, "bits": 8}}"#), "mlx-affine", q, &[32, 192]),
-        // Without an entry for the module, the shapes show the mode or the width.
-        (mlx(36, Bfloat16, 3).and(&[("l.0.q.biases", Bfloat16, &[32, 3])]).config(r#"{"group_size": 64, "bits": 4, "mode": "affine"}"#), "mlx-affine", q, &[32, 192]),
-        (mlx(24, Uint8, 6).config(r#"{"group_size": 64, "bits": 4, "mode": "affine"}"#), "mlx-mxfp4", q, &[32, 192]),
-        (mlx(24, Uint8, 6), "mlx-mxfp4", q, &[32, 192]),
-        (mlx(48, Uint8, 6), "mlx-mxfp8", q, &[32, 192]),
-        (mlx(24, Uint8, 12), "mlx-nvfp4", q, &[32, 192]),
         (torchao(Int8, &[32, 1]).and(&[("l.0.q._weight_zero_point", Int8, &[32, 1])]), "torchao-int8", q, &[32, 96]),
         (torchao(Int8, &[32, 1]).config(&ao("Int8WeightOnlyConfig")).torchao("Int8Tensor", r#""qdata", "scale""#), "torchao-int8", q, &[32, 96]),
         (torchao(Int8, &[32, 3]).and(&[("l.0.q._weight_zero_point", Int8, &[32, 3])]).config(&ao("IntxWeightOnlyConfig")).torchao("IntxUnpackedToInt8Tensor", r#""qdata", "scale", "zero_point""#), "torchao-int8", q, &[32, 96]),
@@ -240,6 +232,14 @@ fn checkpoints() -> Vec<(Checkpoint, &'static str, &'static str, &'static [u64])
         (Checkpoint::new(&[(q, Int32, &[96, 4]), ("l.0.q.weight_scale", Float32, &[3, 32]), ("l.0.q.weight_zero_point", Int32, &[3, 4])]).config(&quark(r#""dtype": "uint4", "qscheme": "per_group", "ch_axis": -1, "group_size": 32"#)), "quark-uint4", q, &[32, 96]),
         (nibbles(Uint8, 3).config(&quark(r#""dtype": "fp4", "qscheme": "per_group", "ch_axis": -1, "group_size": 32, "scale_format": "e8m0""#)), "quark-mxfp4", q, &[32, 96]),
         (Checkpoint::new(&[(q, Int8, &[32, 96]), ("l.0.q.weight_scale", Bfloat16, &[32, 3])]).config(&ct("naive-quantized", r#""num_bits": 4, "type": "int", "strategy": "group", "group_size": 32"#)), "ct-int8", q, &[32, 96]),
+        (mlx(18, Bfloat16, 3).and(&[("l.0.q.biases", Bfloat16, &[32, 3])]).config(r#"{"group_size": 64, "bits": 3}"#), "mlx-affine", q, &[32, 192]),
+        (mlx(48, Float16, 6).and(&[("l.0.q.biases", Float16, &[32, 6])]).config(r#"{"group_size": 64, "bits": 4, "mode": "affine", "l.0.q": {"group_size": 32, "bits": 8}}"#), "mlx-affine", q, &[32, 192]),
+        // Without an entry for the module, the shapes show the mode or the width.
+        (mlx(36, Bfloat16, 3).and(&[("l.0.q.biases", Bfloat16, &[32, 3])]).config(r#"{"group_size": 64, "bits": 4, "mode": "affine"}"#), "mlx-affine", q, &[32, 192]),
+        (mlx(24, Uint8, 6).config(r#"{"group_size": 64, "bits": 4, "mode": "affine"}"#), "mlx-mxfp4", q, &[32, 192]),
+        (mlx(24, Uint8, 6), "mlx-mxfp4", q, &[32, 192]),
+        (mlx(48, Uint8, 6), "mlx-mxfp8", q, &[32, 192]),
+        (mlx(24, Uint8, 12), "mlx-nvfp4", q, &[32, 192]),
     ]
 }
 
@@ -513,6 +513,9 @@ fn goldens(folder: &std::path::Path) -> BTreeMap<String, usize> {
             checkpoint.tensors.iter().find(|tensor| tensor.name == name).map(|tensor| tensor.shape.clone())
         };
         let float = |strategy: &str| ct("float-quantized", &format!(r#""num_bits": 8, "type": "float", {strategy}"#));
+        let mlx = |columns: u64, dtype: Dtype, groups: u64| {
+            Checkpoint::new(&[("l.0.q.weight", Uint32, &[32, columns]), ("l.0.q.scales", dtype, &[32, groups])])
+        };
         let modelopt = |algo: &str| format!(r#"{{"quant_method": "modelopt", "quant_algo": "{algo}"}}"#);
         let comfy = |checkpoint: Checkpoint, format: &str| {
             checkpoint.with_json("encoded.comfy_quant", &format!(r#"{{"format": "{format}"}}"#))

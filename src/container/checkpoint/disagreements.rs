@@ -18,6 +18,15 @@ pub struct Disagreement {
     pub(super) is_index_short: bool,
 }
 
+impl Disagreement {
+    /// An index that is not used, because it belongs to the model before its quantization.
+    pub(super) fn stale_index(index: &str) -> Self {
+        let index = shorten(index);
+        let text = format!("{index} names only missing shards, those of the original model: it is not used");
+        Self { text, is_fatal: false, is_index_short: false }
+    }
+}
+
 /// The first disagreements, the fatal ones before the others, and the number of all: an index can list a million
 /// tensors.
 #[derive(Default)]

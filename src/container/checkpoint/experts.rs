@@ -136,6 +136,9 @@ impl Checkpoint {
     }
 }
 
+/// Maximum number of experts in a stack, each of which becomes a tensor. No model has nearly as many.
+const MOST_EXPERTS: u64 = 1 << 14;
+
 /// Returns the tensors of the experts of a stack; `None` for another tensor.
 fn experts_of(tensor: &Tensor) -> Result<Option<Vec<Tensor>>> {
     let unmapped = |what: &str| Err(Error::new(what).of(Kind::Unmapped));
@@ -156,9 +159,7 @@ fn experts_of(tensor: &Tensor) -> Result<Option<Vec<Tensor>>> {
     let Data::Mapped { range, .. } = &tensor.data else {
         return unmapped("is a stack of experts whose elements are not stored as they are");
     };
-    // No model has nearly as many, and each becomes a tensor.
-    const MOST: u64 = 1 << 14;
-    if !(1..=MOST).contains(&count) || !range.len().is_multiple_of(count as usize) {
+    if !(1..=MOST_EXPERTS).contains(&count) || !range.len().is_multiple_of(count as usize) {
         return unmapped("is not a stack of experts");
     }
     let len = range.len() / count as usize;

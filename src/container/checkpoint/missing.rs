@@ -1,12 +1,14 @@
 //! Finds the intended input if the given one does not exist or holds no shards: a similar name, an existing alternative,
 //! or a download.
 
-use super::names::{described_shards, file_names, folders_of_shards, has_shards};
+use super::names::{ShardFolder, described_shards, file_names, folders_of_shards, has_shards};
+use super::read_text;
+use super::side_files::{CONFIG, descriptions};
 use crate::container::gguf::{EXTENSION as GGUF, stem_of_part};
-use crate::container::{ReadOptions, by_extension, known_formats, probe_with};
+use crate::container::{ReadOptions, as_json, by_extension, known_formats, probe_with};
 use crate::error::{Error, Intended, Kind};
 use crate::io::output::{directory_of, in_home};
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::ErrorKind;
@@ -87,6 +89,18 @@ fn distance(typed: &str, found: &str) -> Option<usize> {
     let is_other_format = changes == 0 && found_end.is_some() && by_extension(found.as_ref()).is_some();
     let is_similar = changes <= most && digits(&typed_stem) == digits(&found_stem) && (is_same_end || is_other_format);
     is_similar.then_some(2 * changes + usize::from(typed_end != found_end))
+}
+
+/// True if an index is that of the original of a model that MLX quantized: none of the shards that it names exists, and
+/// the folder has others.
+pub(super) fn is_of_original(files: &ShardFolder, named: &BTreeSet<&str>) -> bool {
+    let is_missing = |name: &&str| {
+        let found = fs::symlink_metadata(files.folder.join(name));
+        found.is_err_and(|error| error.kind() == ErrorKind::NotFound)
+    };
+    let is_of_mlx = |config: &str| descriptions(&as_json(config)).iter().any(|(key, _)| key.ends_with("quantization"));
+    let config = || read_text(&files.folder.join(CONFIG)).ok();
+    !files.shards.is_empty() && named.iter().all(is_missing) && config().is_some_and(|config| is_of_mlx(&config))
 }
 
 /// Returns the error for a folder without shards, with the usable contents of the folder as the remedy.

@@ -29,7 +29,7 @@ use crate::io::open::{Links, is_absent, read_regular, unreadable};
 use crate::io::output::{WORK, directory_of};
 use crate::text::{path_text, shorten};
 use disagreements::Disagreements;
-use missing::{explain, without_shards};
+use missing::{explain, is_of_original, without_shards};
 use names::{ShardFolder, file_names, is_shard};
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -350,6 +350,11 @@ fn open_indexed(files: &ShardFolder, index: Index, options: &ReadOptions) -> Res
     if let Some(other) = names.iter().find(|name| !is_shard(folder, files.format, name)) {
         let what = format!("no .{} file", files.format.extension);
         return Err(refusal(&what, other, "download the folder in the safetensors format"));
+    }
+    if is_of_original(files, &names) {
+        let mut found = open_all_of(files, options)?;
+        found.disagreements.push(Disagreement::stale_index(&index.name));
+        return Ok(found);
     }
     let missing = |error: Error, name: &str| match fs::symlink_metadata(folder.join(name)) {
         Err(gone) if gone.kind() == ErrorKind::NotFound => refusal("missing", name, "download the whole folder"),

@@ -328,8 +328,8 @@ fn check_is_exact(
 ) -> Result<()> {
     let changes = |(weight, moved): (&WeightCandidate, &Option<Result<Arc<Transcoder>, Unmoved>>)| {
         let why = match (&weight.stored, moved) {
-            (Ok(_), Some(Ok(moved))) if allowed.contains(&moved.fidelity()) => return None,
-            (Ok(_), Some(Ok(moved))) if moved.fidelity() == Fidelity::RoundedOffsets => {
+            (Ok(_), Some(Ok(found))) if allowed.contains(&found.fidelity()) => return None,
+            (Ok(_), Some(Ok(found))) if found.fidelity() == Fidelity::RoundedOffsets => {
                 "its offsets would be rounded".to_owned()
             }
             (Ok(_), Some(Ok(_))) => "its global scale has no exact reciprocal".to_owned(),

@@ -199,8 +199,8 @@ impl CheckpointConfig {
     pub(super) fn describe(&self, module: &str) -> (Option<(&str, &str)>, &[Rc<WeightDescription>]) {
         let outer = module.match_indices('.').rev().map(|(at, _)| &module[..at]);
         let stack = stack_of(module);
-        let names = std::iter::once(module).chain(stack.as_deref()).chain(outer);
-        let named = names.into_iter().find_map(|name| self.named.get_key_value(name));
+        let modules = std::iter::once(module).chain(stack.as_deref()).chain(outer);
+        let named = modules.into_iter().find_map(|name| self.named.get_key_value(name));
         let single = named.map(|(name, description)| (&**name, description)).or_else(|| {
             let (pattern, description) = self.patterned.iter().find(|(pattern, _)| pattern.is_match(module))?;
             Some((pattern.as_str(), description))

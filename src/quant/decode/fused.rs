@@ -4,9 +4,10 @@
 //! The general method, which also counts, takes five passes: with AVX-512, one core decodes about 1 value per
 //! nanosecond with it, 4 to 8 with this one where results are looked up (`tables`), and 2 to 4 elsewhere.
 
+use super::float16::{float16, from_half, half_bits, narrow};
 use super::geometry::DecodeGeometry;
 use super::lanes::{Float32Lane, SmallFloat};
-use super::segment::{GroupFactors, SegmentGroups, factors};
+use super::segment::{CodeFactors, SegmentGroups, factors};
 use super::tables::{LongResults, Results, ShortResults, upper_half};
 use crate::dtype::{Class, Dtype};
 use crate::kernel::Isa;
@@ -218,7 +219,7 @@ impl Fused {
                 products(codes, groups, 0.0, out.as_chunks_mut().0, |code, _| floats.number(code) * factor, product);
             }
             // 16 products for each group.
-            _ => each_group(codes, groups, 0.0, out.as_chunks_mut().0, |codes, GroupFactors { scale, .. }, out| {
+            _ => each_group(codes, groups, 0.0, out.as_chunks_mut().0, |codes, CodeFactors { scale, .. }, out| {
                 let table = groups.map.map(|number| product(f32::from_le_bytes(number), scale, 0.0));
                 for (out, code) in out.iter_mut().zip(codes) {
                     *out = table[usize::from(code & 15)];
@@ -273,7 +274,7 @@ fn products<const W: usize>(
         }
         (16, 0) => products_by::<16, W>(codes, factors(groups, zero), out, number, product),
         (32, 0) => products_by::<32, W>(codes, factors(groups, zero), out, number, product),
-        _ => each_group(codes, groups, zero, out, |codes, GroupFactors { scale, zero, offset }, out| {
+        _ => each_group(codes, groups, zero, out, |codes, CodeFactors { scale, zero, offset }, out| {
             for (out, code) in out.iter_mut().zip(codes) {
                 *out = product(number(*code, zero), scale, offset);
             }
@@ -288,7 +289,7 @@ fn each_group<const W: usize>(
     groups: &SegmentGroups,
     zero: f32,
     out: &mut [[u8; W]],
-    run: impl Fn(&[u8], GroupFactors, &mut [[u8; W]]),
+    run: impl Fn(&[u8], CodeFactors, &mut [[u8; W]]),
 ) {
     let mut factors = factors(groups, zero);
     let first = (groups.size - groups.skip).min(codes.len());
@@ -302,18 +303,18 @@ fn each_group<const W: usize>(
 #[inline(always)]
 fn products_by<const N: usize, const W: usize>(
     codes: &[u8],
-    mut factors: impl Iterator<Item = GroupFactors>,
+    mut factors: impl Iterator<Item = CodeFactors>,
     out: &mut [[u8; W]],
     number: impl Fn(u8, f32) -> f32 + Copy,
     product: impl Fn(f32, f32, f32) -> [u8; W] + Copy,
 ) {
     let ((codes, last), (out, last_out)) = (codes.as_chunks::<N>(), out.as_chunks_mut::<N>());
-    for ((codes, out), GroupFactors { scale, zero, offset }) in codes.iter().zip(out).zip(&mut factors) {
+    for ((codes, out), CodeFactors { scale, zero, offset }) in codes.iter().zip(out).zip(&mut factors) {
         for (out, code) in out.iter_mut().zip(codes) {
             *out = product(number(*code, zero), scale, offset);
         }
     }
-    if let Some(GroupFactors { scale, zero, offset }) = factors.next() {
+    if let Some(CodeFactors { scale, zero, offset }) = factors.next() {
         for (out, code) in last_out.iter_mut().zip(last) {
             *out = product(number(*code, zero), scale, offset);
         }
@@ -325,89 +326,4 @@ fn products_by<const N: usize, const W: usize>(
 pub(in crate::quant) fn to_bfloat16(value: f32) -> f32 {
     let bits = value.to_bits();
     f32::from_bits(bits.wrapping_add(0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
-}
-
-/// Returns the product of an integer of up to 9 bits and a positive float16, rounded to the nearest float16, ties to
-/// even, if that is normal.
-///
-/// 1. The product p has at most 20 significant bits. Both factors, 2^13 and 2^13 + 1 times the scale, are exact.
-/// 2. The sum of p and p * 2^13 is rounded to 24 bits, so p loses all but 11 bits. If the sum reaches the next power of
-///    two, p is so near to a power of two that rounding it to 11 bits gives that power too.
-/// 3. In a tie, the last bit of the sum is the bit of p at this position, because p * 2^13 has zeros there.
-/// 4. The difference is exact.
-#[inline(always)]
-fn float16(number: f32, scale: f32) -> f32 {
-    number * (scale * 8193.0) - number * (scale * 8192.0)
-}
-
-/// Rounds to float16, ties to even, and returns its bits. The number must be in the range of float16.
-#[inline(always)]
-fn half_bits(value: f32) -> u16 {
-    const LEAST_NORMAL: u32 = 113 << 23; // 2^-14
-    let (sign, magnitude) = (value.to_bits() >> 16 & 0x8000, value.abs().to_bits());
-    let normal = (magnitude.wrapping_sub(112 << 23).wrapping_add(0xfff + (magnitude >> 13 & 1))) >> 13;
-    // A sum with 0.5, whose last bit is 2^-24, rounds to the unit of subnormal numbers.
-    let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits() - 0.5_f32.to_bits();
-    (sign | if magnitude < LEAST_NORMAL { subnormal } else { normal }) as u16
-}
-
-/// Returns the number of float16 bits that are finite.
-#[inline(always)]
-fn from_half(bits: u16) -> f32 {
-    let magnitude = u32::from(bits & 0x7fff);
-    let subnormal = (magnitude as f32) * f32::from_bits(103 << 23); // 2^-24
-    let normal = f32::from_bits((magnitude << 13) + (112 << 23));
-    let value = if magnitude < 0x400 { subnormal } else { normal };
-    f32::from_bits(value.to_bits() | u32::from(bits & 0x8000) << 16)
-}
-
-/// Returns the bytes of a normal float16 or 0.
-#[inline(always)]
-fn narrow(value: f32) -> [u8; 2] {
-    const REBIAS: u32 = 112 << 23;
-    let (bits, magnitude) = (value.to_bits(), value.abs().to_bits());
-    ((bits >> 16 & 0x8000 | (magnitude.max(REBIAS) - REBIAS) >> 13) as u16).to_le_bytes()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::casts::{cast, run};
-    use super::*;
-
-    #[test]
-    fn products_are_rounded_to_float16_as_by_the_kernel() {
-        let kernel = cast(Dtype::Float32, Dtype::Float16).unwrap();
-        // All significands, with the least exponent, a usual one and the largest.
-        for scale in [0x0401..0x0800, 0x1c00..0x2000, 0x5000..0x5240].into_iter().flatten() {
-            let scale = half::f16::from_bits(scale).to_f32();
-            let numbers: Vec<f32> = (-255..=255_i16).map(f32::from).collect();
-            let products: Vec<u8> = numbers.iter().flat_map(|number| (number * scale).to_le_bytes()).collect();
-            let mut expected = vec![0; 2 * numbers.len()];
-            run(&kernel, &products, &mut expected, numbers.len());
-            let found: Vec<u8> = numbers.iter().flat_map(|number| narrow(float16(*number, scale))).collect();
-            assert!(found == expected, "{scale}");
-        }
-    }
-
-    #[test]
-    fn sums_are_rounded_to_float16_as_by_the_kernel() {
-        let [narrow, widen] = [(Dtype::Float32, Dtype::Float16), (Dtype::Float16, Dtype::Float32)]
-            .map(|(from, to)| cast(from, to).unwrap());
-        // Numbers with one bit more than a float16, and their neighbours, of both signs.
-        let halves = (0..0x7bff_u16).map(|bits| half::f16::from_bits(bits).to_f32());
-        let numbers = halves.flat_map(|number| {
-            let next = half::f16::from_bits(half::f16::from_f32(number).to_bits() + 1).to_f32();
-            let tie = f32::midpoint(number, next);
-            [number, tie, tie.next_down(), tie.next_up()].into_iter().flat_map(|number| [number, -number])
-        });
-        let numbers: Vec<f32> = numbers.collect();
-        let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
-        let (mut halves, mut widened) = (vec![0; 2 * numbers.len()], vec![0; 4 * numbers.len()]);
-        run(&narrow, &bytes, &mut halves, numbers.len());
-        run(&widen, &halves, &mut widened, numbers.len());
-        let found: Vec<u8> = numbers.iter().flat_map(|number| half_bits(*number).to_le_bytes()).collect();
-        assert!(found == halves);
-        let found: Vec<u8> = numbers.iter().flat_map(|number| from_half(half_bits(*number)).to_le_bytes()).collect();
-        assert!(found == widened);
-    }
 }

@@ -10,6 +10,7 @@ mod casts;
 pub(super) mod codes;
 mod division;
 mod explain;
+mod float16;
 mod fused;
 pub(super) mod geometry;
 mod group_index;

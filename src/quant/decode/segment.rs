@@ -34,7 +34,7 @@ pub(super) struct SegmentGroups<'a> {
 
 /// The numbers that turn the codes of a group into values.
 #[derive(Clone, Copy, Default)]
-pub(super) struct GroupFactors {
+pub(super) struct CodeFactors {
     pub(super) scale: f32,
     pub(super) zero: f32,
     pub(super) offset: f32,
@@ -42,9 +42,9 @@ pub(super) struct GroupFactors {
 
 /// Returns the factors of each group, with `zero` if there are no zero points.
 #[inline(always)]
-pub(super) fn factors<'a>(groups: &'a SegmentGroups, zero: f32) -> impl Iterator<Item = GroupFactors> + use<'a> {
+pub(super) fn factors<'a>(groups: &'a SegmentGroups, zero: f32) -> impl Iterator<Item = CodeFactors> + use<'a> {
     let zeros = groups.zeros.iter().map(|zero| f32::from_le_bytes(*zero)).chain(std::iter::repeat(zero));
     let offsets = groups.offsets.iter().map(|offset| f32::from_le_bytes(*offset)).chain(std::iter::repeat(0.0));
     let scales = groups.scales.iter().map(|scale| f32::from_le_bytes(*scale));
-    scales.zip(zeros).zip(offsets).map(|((scale, zero), offset)| GroupFactors { scale, zero, offset })
+    scales.zip(zeros).zip(offsets).map(|((scale, zero), offset)| CodeFactors { scale, zero, offset })
 }

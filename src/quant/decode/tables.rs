@@ -1,7 +1,7 @@
 //! Results computed once for all codes of a group, and looked up in registers: results of two bytes, on instruction
 //! sets with such look-ups.
 
-use super::segment::{FetchedScales, GroupFactors, SegmentGroups, factors};
+use super::segment::{CodeFactors, FetchedScales, SegmentGroups, factors};
 use crate::kernel::{Derivation, Isa, Magnitudes, Table};
 
 /// 1 as bfloat16.
@@ -153,7 +153,7 @@ impl ShortResults {
             return &self.tables[..groups.scales.len()];
         }
         let (numbers, tables) = (self.numbers, &mut self.tables[..groups.scales.len()]);
-        for (table, GroupFactors { scale, zero, offset }) in tables.iter_mut().zip(factors(groups, 0.0)) {
+        for (table, CodeFactors { scale, zero, offset }) in tables.iter_mut().zip(factors(groups, 0.0)) {
             for (entry, number) in table.iter_mut().zip(numbers) {
                 entry.copy_from_slice(&product(number - zero, scale, offset));
             }

@@ -55,7 +55,7 @@ impl Chooser {
         let divides = if self.is_exact { Quotient::Exact } else { Quotient::Divide };
         let multiplies = if self.is_exact { Quotient::Exact } else { Quotient::Multiply };
         match self.rule {
-            ScaleRule::Epsilon => (divides, self.weight),
+            ScaleRule::Epsilon | ScaleRule::BlockOnly => (divides, self.weight),
             ScaleRule::Bounded if self.is_tensor => (divides, self.weight),
             ScaleRule::Inverse => (multiplies, self.weight),
             ScaleRule::Linear if self.bits == 4 => (multiplies, WeightType::Float32),
@@ -64,6 +64,7 @@ impl Chooser {
             ScaleRule::Bounded
             | ScaleRule::Plain
             | ScaleRule::Linear
+            | ScaleRule::Affine
             | ScaleRule::GlobalDivisor
             | ScaleRule::GlobalMultiplier
             | ScaleRule::GlobalPadded => (divides, WeightType::Float32),
@@ -74,8 +75,6 @@ impl Chooser {
             ScaleRule::Floor | ScaleRule::Ceiling | ScaleRule::CeilingOrZero | ScaleRule::CeilingOrOne => {
                 (Quotient::Multiply, WeightType::Float32)
             }
-            ScaleRule::BlockOnly => (divides, self.weight),
-            ScaleRule::Affine => (divides, WeightType::Float32),
         }
     }
 

@@ -6,10 +6,9 @@
 
 use super::super::rules::{SignRule, Ties};
 use super::choose::Quotient;
-use super::lanes::{CodeRounding, Division, LANES, PartialSums, RAISED, larger};
-use super::rounding::{
-    Minifloat, WeightType, from_float16, round_half_away, to_bfloat16, to_float16, untied_to_bfloat16,
-};
+use super::lanes::{CodeRounding, Division, LANES, PartialSums, larger};
+use super::rounded::{GroupFactors, RoundedCode, away_from_zero, to_float, to_integer};
+use super::rounding::{Minifloat, WeightType, from_float16, to_bfloat16, to_float16, untied_to_bfloat16};
 use crate::kernel::{Isa, Loop, prefetch};
 
 /// A segment of one row. [`LANES`] values share a group, with an item in `factors`, `zeros` and `scales`; or each value
@@ -32,26 +31,6 @@ pub(super) struct FusedSegment<'a> {
     pub(super) is_clipped: bool,
     /// True if errors are summed; otherwise the sums are 0.
     pub(super) is_measured: bool,
-}
-
-/// The numbers of a group that its values are divided or multiplied by.
-#[derive(Clone, Copy)]
-struct GroupFactors {
-    factor: f32,
-    zero: f32,
-    scale: f32,
-}
-
-/// A number rounded to a code.
-struct RoundedCode {
-    code: u32,
-    /// The value, or its magnitude.
-    value: f32,
-    /// The number that the code stands for, as a multiple of the scale, with a sign if `value` has one.
-    multiple: f32,
-    /// The number added to the product of multiple and scale.
-    offset: f32,
-    is_clipped: bool,
 }
 
 impl FusedSegment<'_> {
@@ -86,6 +65,9 @@ impl FusedSegment<'_> {
     ) -> Option<PartialSums> {
         if self.has_columns {
             return self.read_columns(isa, rounding, codes, read);
+        }
+        if let CodeRounding::Float { float, sign, ties: Ties::TowardZero } = *rounding {
+            return self.read_down(isa, (float, sign), codes, read, narrow_untied);
         }
         // float32 has no narrower loops.
         let is_narrowed = W == 2 && self.division.rounding != WeightType::Float32;
@@ -126,32 +108,6 @@ impl FusedSegment<'_> {
         let sums = match (*rounding, self.division.quotient, is_narrowed) {
             (CodeRounding::Int { low, high, offset }, Quotient::Multiply, false) if self.division.rounds_away => {
                 run!(true, move |value: f32, group: GroupFactors| away_from_zero(value, group, [low, high], offset))
-            }
-            (
-                CodeRounding::Float { float, sign: SignRule::NotPositive, ties: Ties::TowardZero },
-                quotient,
-                narrowed,
-            ) => {
-                if quotient != Quotient::Multiply || narrowed {
-                    return None;
-                }
-                let is_signed = |value: f32, number: f32| value.is_sign_negative() | (number == 0.0);
-                run!(true, floats!(float, times, Minifloat::round_down, is_signed))
-            }
-            (CodeRounding::Float { float, sign: SignRule::Nonzero, ties: Ties::TowardZero }, quotient, narrowed) => {
-                let is_signed = move |value: f32, number: f32| value.is_sign_negative() & (number > float.zeroed);
-                match quotient {
-                    Quotient::Multiply => run!(true, floats!(float, times, Minifloat::round_down, is_signed)),
-                    Quotient::Divide if narrowed => {
-                        let number = move |value: f32, group: GroupFactors| narrow_untied(value * group.factor);
-                        run!(true, floats!(float, number, Minifloat::round_down, is_signed))
-                    }
-                    Quotient::Divide => {
-                        let number = move |value: f32, group: GroupFactors| value / group.scale;
-                        run!(true, floats!(float, number, Minifloat::round_down, is_signed))
-                    }
-                    Quotient::Exact => return None,
-                }
             }
             (CodeRounding::Float { float, sign, ties: Ties::Even }, quotient, narrowed) => match (quotient, narrowed) {
                 (Quotient::Divide, false) if sign == SignRule::Kept && !self.is_clipped && isa == Isa::Avx512 => {
@@ -197,6 +153,43 @@ impl FusedSegment<'_> {
             _ => return None,
         };
         Some(sums)
+    }
+
+    /// Like [`Self::read`], for floats whose ties go toward zero.
+    fn read_down<const W: usize>(
+        self,
+        isa: Isa,
+        (float, sign): (Minifloat, SignRule),
+        codes: &mut [u8],
+        read: impl Fn([u8; W]) -> f32 + Copy,
+        narrow_untied: impl Fn(f32) -> f32 + Copy,
+    ) -> Option<PartialSums> {
+        let is_narrowed = W == 2 && self.division.rounding != WeightType::Float32;
+        let times = |value: f32, group: GroupFactors| value * group.factor;
+        let over = |value: f32, group: GroupFactors| value / group.scale;
+        let narrowed = move |value: f32, group: GroupFactors| narrow_untied(value * group.factor);
+        let is_not_positive = |value: f32, number: f32| value.is_sign_negative() | (number == 0.0);
+        let is_nonzero = move |value: f32, number: f32| value.is_sign_negative() & (number > float.zeroed);
+        macro_rules! run {
+            ($number:expr, $is_signed:expr) => {{
+                let (values, number, is_signed) = (self.bytes.as_chunks().0, $number, $is_signed);
+                let encode = move |value: f32, group: GroupFactors| {
+                    to_float(float, value, number(value.abs(), group), Minifloat::round_down, is_signed)
+                };
+                Some(if self.is_measured {
+                    isa.run(FusedLoop::<true, true, 1, W, _, _> { segment: self, values, codes, read, encode })
+                } else {
+                    isa.run(FusedLoop::<false, false, 1, W, _, _> { segment: self, values, codes, read, encode })
+                })
+            }};
+        }
+        match (sign, self.division.quotient, is_narrowed) {
+            (SignRule::NotPositive, Quotient::Multiply, false) => run!(times, is_not_positive),
+            (SignRule::Nonzero, Quotient::Multiply, false) => run!(times, is_nonzero),
+            (SignRule::Nonzero, Quotient::Divide, true) => run!(narrowed, is_nonzero),
+            (SignRule::Nonzero, Quotient::Divide, false) => run!(over, is_nonzero),
+            _ => None,
+        }
     }
 
     /// Like [`Self::read`], for values that are separate groups, with the quotients of ONNX.
@@ -311,46 +304,6 @@ where
         // The root of the square of a float is the float, unless the square is too small or too large.
         let largest = largest.map(|square| f32::from_bits(square).sqrt().to_bits());
         PartialSums { signal, noise, largest, clipped }
-    }
-}
-
-/// Rounds the magnitude `number` to a code; `value` is the original value.
-#[inline(always)]
-fn to_float(
-    float: Minifloat,
-    value: f32,
-    number: f32,
-    round: impl Fn(Minifloat, f32) -> (u32, f32),
-    is_signed: impl Fn(f32, f32) -> bool,
-) -> RoundedCode {
-    let (code, multiple) = round(float, number);
-    RoundedCode {
-        code: code | if is_signed(value, number) { float.sign.into() } else { 0 },
-        value: value.abs(),
-        multiple,
-        offset: 0.0,
-        is_clipped: number > float.limit,
-    }
-}
-
-/// Rounds the quotient first, halves away from zero; then adds the zero point.
-#[inline(always)]
-fn away_from_zero(value: f32, group: GroupFactors, bounds: [f32; 2], offset: u8) -> RoundedCode {
-    let number = round_half_away(value * group.factor) + group.zero;
-    let rounded = to_integer(value, number, bounds, offset);
-    RoundedCode { multiple: rounded.multiple - group.zero, ..rounded }
-}
-
-#[inline(always)]
-fn to_integer(value: f32, number: f32, [low, high]: [f32; 2], offset: u8) -> RoundedCode {
-    let above = if number > low { number } else { low };
-    let sum = (if above < high { above } else { high }) + RAISED;
-    RoundedCode {
-        code: sum.to_bits().wrapping_add(offset.into()),
-        value,
-        multiple: sum - RAISED,
-        offset: 0.0,
-        is_clipped: (number > high + 0.5) | (number < low - 0.5),
     }
 }
 

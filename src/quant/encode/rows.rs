@@ -8,17 +8,16 @@ use super::extremes::{INFINITY, first_special, largest};
 use super::fused::FusedSegment;
 use super::geometry::Band;
 use super::groups::Choose;
-use super::lanes::{
-    self, Bounds, BoundsOfGroups, CodeRounding, Division, Divisors, ErrorSums, LANES, LargestOfGroups, PartialSums,
-};
+use super::lanes::{self, Bounds, BoundsOfGroups, CodeRounding, Division, ErrorSums, LANES, LargestOfGroups};
 use super::linear::ExtendColumns;
 use super::narrow::NarrowGroups;
 use super::screen::SearchGroup;
 use super::search::FindScale;
+use super::steps::SegmentInSteps;
 use super::store::PartWriter;
 use super::tally::EncodeTally;
 use super::{Encoder, SegmentLoop};
-use crate::kernel::{Isa, Loop};
+use crate::kernel::Isa;
 use std::ops::Range;
 
 /// Default distance in bytes at which the input is prefetched.
@@ -355,58 +354,5 @@ impl<'a> EncodeRows<'a, '_> {
         let offsets = buffers.chosen.zero.iter().flat_map(|zero| std::iter::repeat_n(offset(zero), size));
         let numbers = numbers.zip(offsets).map(|(number, offset)| number + offset);
         values.zip(numbers).map(|(value, number)| value - number).collect()
-    }
-}
-
-/// Computes codes and errors of a segment, step by step.
-struct SegmentInSteps<'a> {
-    encoder: &'a Encoder,
-    source: &'a [u8],
-    buffers: &'a mut EncodeBuffers,
-    /// Number of values in a group.
-    size: usize,
-    /// True if errors are summed; they then replace the multiples of scales that the codes stand for.
-    is_measured: bool,
-}
-
-impl Loop for SegmentInSteps<'_> {
-    type Result = PartialSums;
-
-    #[inline(always)]
-    fn run(self) -> PartialSums {
-        let Self { encoder, source, buffers, size, is_measured } = self;
-        let Encoder { chooser, weight, width, division, rounding, .. } = encoder;
-        let count = source.len() / width;
-        let groups = count.div_ceil(size);
-        let (values, numbers) = (&mut buffers.values[..count], &mut buffers.numbers[..count]);
-        let (lane, multiples) = (&mut buffers.lane[..count], &mut buffers.multiples[..count]);
-        lanes::widen(*weight, source, values);
-        let divisors = Divisors {
-            factors: &buffers.chosen.factor[..groups],
-            wide: &buffers.chosen.wide[..groups],
-            zeros: &buffers.chosen.zero[..groups],
-            size,
-        };
-        lanes::divide(values, &divisors, *division, lane, numbers);
-        let clipped = lanes::round(rounding, numbers, &mut buffers.codes[..count], multiples);
-        if division.has_zeros {
-            for (multiples, zero) in multiples.chunks_mut(size).zip(divisors.zeros) {
-                for multiple in multiples {
-                    *multiple -= zero;
-                }
-            }
-        }
-        if !is_measured {
-            return PartialSums::default();
-        }
-        let over = 1.0 / buffers.unit;
-        let mut offsets = Vec::new();
-        if division.has_offsets {
-            offsets.extend(divisors.zeros.iter().map(|zero| chooser.store(*zero)));
-        }
-        let scales = (&buffers.scales[..groups], size);
-        let mut sums = PartialSums::of(values, over, scales, &offsets, lane, multiples);
-        sums.clipped[0] += clipped;
-        sums
     }
 }

@@ -62,9 +62,11 @@ impl SourceGrid {
                 let BlockGrid { group, code_bits: bits, mut numbers, is_integer, has_offsets } = grid;
                 // Codes with offsets start at 0.
                 let centre = if has_offsets { (1_u32 << (bits - 1)) as f32 } else { 0.0 };
-                numbers.iter_mut().for_each(|number| *number -= centre);
+                for number in &mut numbers {
+                    *number -= centre;
+                }
                 let (block, numbers) = ([1, group], numbers.into());
-                return Ok(Some(Self { rows, keeps_blocks, block, numbers, is_integer, centre, bits, decoder }));
+                return Ok(Some(Self { decoder, bits, rows, keeps_blocks, block, numbers, is_integer, centre }));
             }
         };
         let (layout, geometry) = (steps.layout, &steps.geometry);
