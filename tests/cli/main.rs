@@ -27,6 +27,7 @@ mod inspect;
 mod manifest;
 mod many;
 mod mistakes;
+mod mlx;
 mod onnx_casts;
 mod onnx_models;
 mod onnx_quantize;

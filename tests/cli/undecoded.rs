@@ -12,9 +12,9 @@ type Tensor = (&'static str, &'static str, &'static [u64]);
 /// A method as messages call it, its config, and the tensors of a module: names and types as the libraries write them.
 const METHODS: &[(&str, &str, &[Tensor])] = &[
     (
-        "MLX",
-        r#""group_size":64,"bits":4"#,
-        &[("q.weight", "U32", &[2, 8]), ("q.scales", "BF16", &[2, 1]), ("q.biases", "BF16", &[2, 1])],
+        "Metal of transformers",
+        r#""quant_method":"metal""#,
+        &[("q.weight", "U32", &[2, 8]), ("q.scales", "BF16", &[2, 1]), ("q.qbiases", "BF16", &[2, 1])],
     ),
     (
         "torchao",
@@ -123,10 +123,8 @@ fn checkpoint(config: Option<&str>, tensors: &[Tensor]) -> Bench {
 #[test]
 fn what_tcast_does_not_decode_is_converted_by_no_command_unless_forced() {
     for &(method, block, tensors) in METHODS {
-        let keys: &[&str] =
-            if method == "MLX" { &["quantization", "quantization_config"] } else { &["quantization_config"] };
-        let configs = keys.iter().map(|key| Some(format!(r#"{{"{key}":{{{block}}}}}"#)));
-        for config in configs.chain([None]) {
+        let config = format!(r#"{{"quantization_config":{{{block}}}}}"#);
+        for config in [Some(config), None] {
             let bench = checkpoint(config.as_deref(), tensors);
             let refused = format!("the model is quantized with {method} (");
             let place = if config.is_some() { "q/config.json" } else { "q" };
@@ -163,12 +161,10 @@ fn what_tcast_does_not_decode_is_converted_by_no_command_unless_forced() {
 
 #[test]
 fn the_quantization_of_the_language_model_of_a_multimodal_one_counts_too() {
-    for key in ["quantization", "quantization_config"] {
-        let config = format!(r#"{{"text_config":{{"{key}":{{"group_size":64,"bits":4}}}}}}"#);
-        let outcome = checkpoint(Some(&config), &[]).run("cast q --to f16 -o out");
-        let refused = "tcast: error: q/config.json: the model is quantized with MLX (";
-        assert!(outcome.code == Some(1) && outcome.stderr.starts_with(refused), "{outcome:?}");
-    }
+    let config = r#"{"text_config":{"quantization_config":{"quant_method":"exl2"}}}"#;
+    let outcome = checkpoint(Some(config), &[]).run("cast q --to f16 -o out");
+    let refused = "tcast: error: q/config.json: the model is quantized with EXL2 (";
+    assert!(outcome.code == Some(1) && outcome.stderr.starts_with(refused), "{outcome:?}");
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn describe(block: &ConfigObject, wording: &str) -> Result<WeightDescription> {
     let numbers = numbers.into_iter().filter_map(|(key, number)| Some(format!(", {key} {}", number?)));
     let mut description =
         WeightDescription::new(layouts, format!("{wording} mode '{mode}'{}", numbers.collect::<String>()));
-    description.parameters.bits = bits.and_then(|bits| u32::try_from(bits).ok());
+    description.parameters.bits = bits.map(|bits| u32::try_from(bits).unwrap_or(u32::MAX));
     description.parameters.group = group.map(Group::of_size);
     Ok(description)
 }
