@@ -513,9 +513,6 @@ fn goldens(folder: &std::path::Path) -> BTreeMap<String, usize> {
             checkpoint.tensors.iter().find(|tensor| tensor.name == name).map(|tensor| tensor.shape.clone())
         };
         let float = |strategy: &str| ct("float-quantized", &format!(r#""num_bits": 8, "type": "float", {strategy}"#));
-        let mlx = |columns: u64, dtype: Dtype, groups: u64| {
-            Checkpoint::new(&[("l.0.q.weight", Uint32, &[32, columns]), ("l.0.q.scales", dtype, &[32, groups])])
-        };
         let modelopt = |algo: &str| format!(r#"{{"quant_method": "modelopt", "quant_algo": "{algo}"}}"#);
         let comfy = |checkpoint: Checkpoint, format: &str| {
             checkpoint.with_json("encoded.comfy_quant", &format!(r#"{{"format": "{format}"}}"#))
