@@ -48,9 +48,11 @@ pub(super) fn recipe(name: &str, options: &serde_json::Value) -> Option<Recipe> 
             (if is_packed { "ct-pack" } else { "ct-int8" }, CodeType::Int { bits, symmetric }, group, None)
         }
         "ct-nvfp4" | "modelopt-nvfp4" | "comfy-nvfp4" => (name, float(Float4E2M1), group(16), Some(Float8E4M3FN)),
-        "ct-mxfp4" | "modelopt-mxfp4" | "gptoss-mxfp4" => (name, float(Float4E2M1), group(32), Some(Uint8)),
+        "ct-mxfp4" | "modelopt-mxfp4" | "gptoss-mxfp4" | "mlx-mxfp4" => {
+            (name, float(Float4E2M1), group(32), Some(Uint8))
+        }
         "ct-mxfp6" => (name, float(Float6E2M3), group(32), Some(Uint8)),
-        "ct-mxfp8" | "modelopt-mxfp8" => (name, float(Float8E4M3FN), group(32), Some(Uint8)),
+        "ct-mxfp8" | "modelopt-mxfp8" | "mlx-mxfp8" => (name, float(Float8E4M3FN), group(32), Some(Uint8)),
         "comfy-mxfp8" => (name, float(Float8E4M3FN), group(32), Some(Float8E8M0)),
         "hf-fp8-block" => {
             let scale = match options["scale"].as_str() {
@@ -70,8 +72,6 @@ pub(super) fn recipe(name: &str, options: &serde_json::Value) -> Option<Recipe> 
             let number = |key: &str| options[key].as_u64().unwrap();
             (name, CodeType::Int { bits: number("bits") as u32, symmetric: false }, group(number("group")), None)
         }
-        "mlx-mxfp4" => (name, float(Float4E2M1), group(32), Some(Uint8)),
-        "mlx-mxfp8" => (name, float(Float8E4M3FN), group(32), Some(Uint8)),
         "mlx-nvfp4" => (name, float(Float4E2M1), group(16), Some(Uint8)),
         _ => panic!("{name}"),
     };

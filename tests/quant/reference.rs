@@ -704,7 +704,8 @@ fn library(case: &Case, factors: Factors, scale_dtype: Dtype, target: Dtype) -> 
     let f32 = |value: f64| round(value, Float32);
     let to = |value: f64| round(value, target);
     match case.layout {
-        "hf-fp8" | "hf-fp4" | "modelopt-mxfp4" | "modelopt-mxfp8" | "comfy-mxfp8" | "comfy-int8" => f32(code * scale),
+        "hf-fp8" | "hf-fp4" | "modelopt-mxfp4" | "modelopt-mxfp8" | "comfy-mxfp8" | "comfy-int8" | "mlx-mxfp4"
+        | "mlx-mxfp8" => f32(code * scale),
         "torchao-fp8" | "torchao-int8" | "quark-fp8" | "quark-int8" | "quark-uint4" => f32((code - zero) * scale),
         "ct-fp8" | "ct-int8" | "ct-pack" | "gptq" | "awq" | "quanto" => round((code - zero) * scale, scale_dtype),
         "ct-nvfp4" => round(f32(code * f32(scale / global)), Bfloat16),
@@ -716,7 +717,6 @@ fn library(case: &Case, factors: Factors, scale_dtype: Dtype, target: Dtype) -> 
         "bnb-4bit" => round(f32(code * scale), case.parameters.weight_dtype.unwrap_or(Float32)),
         "bnb-int8" => f32(f32(code * scale) * f64::from(1.0_f32 / 127.0)),
         "mlx-affine" => round(f32(round(code * scale, scale_dtype) + offset), scale_dtype),
-        "mlx-mxfp4" | "mlx-mxfp8" => f32(code * scale),
         "mlx-nvfp4" => f32(code * f32(scale * f32(global / 2688.0))),
         other => panic!("{other}"),
     }
