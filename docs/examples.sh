@@ -13,6 +13,7 @@ cp "$fixtures/onnx_models/ort_nbits.onnx" quantized.onnx
 cp -R "$fixtures/checkpoints/llama-tiny-bf16" llama
 cp -R "$fixtures/checkpoints/llama-fp8" tiny-fp8
 cp "$fixtures/gguf/tiny.gguf" tiny.gguf
+cp -R "$fixtures/mlx/checkpoint" mlx-mixed
 cp "$fixtures/pytorch/state_dict.zip.pt" model.pt
 cp "$fixtures/pytorch/training.zip.pt" training.pt
 cp "$fixtures/bad/pytorch/os_system.pt" suspicious.pt
