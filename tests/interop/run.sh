@@ -8,6 +8,7 @@
 #   tests/interop/run.sh --quantized  compressed-tensors and comfy-kitchen read what quantize writes, and dequantize what torchao and Quark write; with --torch's installation.
 #   tests/interop/run.sh --gguf     gguf-py reads GGUF models and those that are written; with --transformers and its installation,
 #                                   transformers and llama.cpp load them: three minutes more
+#   tests/interop/run.sh --mlx      mlx quantizes to the same bytes and decodes to the same values, and mlx-lm loads models; a minute more
 #   tests/interop/run.sh --models   ONNX Runtime computes with models that packages ship, before and after a cast; four minutes
 #   tests/interop/run.sh --install  installs the libraries and ends
 #                                   All switches can be given
@@ -22,6 +23,7 @@ with_openvino=
 with_transformers=
 with_quantized=
 with_gguf=
+with_mlx=
 with_models=
 install_only=
 for switch in "$@"; do
@@ -31,9 +33,10 @@ for switch in "$@"; do
         --transformers) with_transformers=yes ;;
         --quantized) with_quantized=yes ;;
         --gguf) with_gguf=yes ;;
+        --mlx) with_mlx=yes ;;
         --models) with_models=yes ;;
         --install) install_only=yes ;;
-        *) echo "usage: $0 [--torch] [--openvino] [--transformers] [--quantized] [--gguf] [--models] [--install]" >&2; exit 2 ;;
+        *) echo "usage: $0 [--torch] [--openvino] [--transformers] [--quantized] [--gguf] [--mlx] [--models] [--install]" >&2; exit 2 ;;
     esac
 done
 
@@ -55,6 +58,7 @@ if [ -z "${PYTHON-}" ]; then
     [ -z "$with_openvino" ] || install requirements-openvino.txt
     # Without the packages for what gguf-py downloads.
     [ -z "$with_gguf" ] || install requirements-gguf.txt --no-deps
+    [ -z "$with_mlx" ] || install requirements-mlx.txt
     # Without the packages that these would bring: the models are data.
     [ -z "$with_models" ] || install requirements-models.txt --no-deps
     if [ -n "$with_quantized" ]; then
@@ -83,4 +87,5 @@ export PYTHONDONTWRITEBYTECODE=1
 exec "$PYTHON" tests/interop/main.py every_pair files corpus onnx_nodes onnx_models containers strings ${with_torch:+torch_reads torch_checkpoints} \
     ${with_openvino:+openvino_promotes} ${with_transformers:+transformers_loads transformers_dequantizes transformers_quantizes} \
     ${with_quantized:+quantized_libraries quantized_readers} ${with_gguf:+gguf_models gguf_written} \
+    ${with_mlx:+mlx_models} \
     ${with_gguf:+${with_transformers:+transformers_reads_gguf engines_load_gguf}}
