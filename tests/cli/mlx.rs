@@ -51,6 +51,7 @@ const WEIGHT: [Tensor; 3] =
     [("q.weight", "U32", &[2, 8]), ("q.scales", "BF16", &[2, 1]), ("q.biases", "BF16", &[2, 1])];
 
 /// A config with these members in `quantization`, besides groups of 64 and 4 bits.
+#[allow(clippy::needless_pass_by_value, reason = "each caller makes the value in place")]
 fn with(members: Value) -> Value {
     let mut block = json!({ "group_size": 64, "bits": 4 });
     for (key, value) in members.as_object().unwrap() {
@@ -83,8 +84,8 @@ fn a_checkpoint_of_several_modes_and_widths_decodes_to_the_values_of_mlx() {
         assert!(members.remove(key).is_some());
     }
     assert_eq!(config(&bench, "d"), config_of_input);
-    let shard = bench.read("d/model.safetensors");
-    assert!(String::from_utf8_lossy(&shard[8..80]).contains(r#""__metadata__":{"format":"pt"}"#));
+    let file = bench.read("d/model.safetensors");
+    assert!(String::from_utf8_lossy(&file[8..80]).contains(r#""__metadata__":{"format":"pt"}"#));
 }
 
 #[test]
