@@ -3,12 +3,11 @@
 
 use super::cast::{Cast, check_from};
 use super::quantization::TensorIndex;
-use super::stacked::{StackPlace, stack};
 use super::step::{Operation, Step};
 use super::weights::{TensorOrder, Treatment, Weights};
 use super::{Conversions, Request};
 use crate::container::onnx::model::{Dequantization, ModelGraph, TensorRole};
-use crate::container::{Elements, Input, NewTensor, NewTensors, TextExtent};
+use crate::container::{Elements, Input, NewTensor, NewTensors, Placement, TextExtent};
 use crate::conversion;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -83,6 +82,24 @@ impl<'a> DraftStep<'a> {
             opaque: is_opaque.then_some(&*source.stored),
             blocks,
         }
+    }
+}
+
+/// The place of an expert in its stack.
+pub(super) struct StackPlace {
+    pub(super) number: u64,
+    /// The number of experts.
+    pub(super) count: u64,
+    /// The shapes of the tensors of the stack, one for each result.
+    pub(super) shapes: Vec<Vec<u64>>,
+}
+
+impl StackPlace {
+    /// Returns the range of the expert in a tensor of the stack.
+    pub(super) fn cut(&self, whole: &Placement) -> Placement {
+        let len = (whole.range.end - whole.range.start) / self.count;
+        let start = whole.range.start + self.number * len;
+        Placement { form: whole.form, range: start..start + len, crc: None }
     }
 }
 
@@ -179,7 +196,7 @@ pub(super) fn steps<'r, 'a>(
         None => {}
     }
     check_codes(request, inputs, &steps)?;
-    if weights.stacks_experts { stack(steps) } else { Ok(steps) }
+    Ok(steps)
 }
 
 /// Refuses a cast of other tensors that leaves codes as they are although no option requests that.

@@ -1,31 +1,12 @@
 //! Stacks of experts: MLX stores the same part of all experts of a layer as one tensor. Each expert keeps its step, whose
 //! results are ranges of the tensors of the stack.
 
-use super::draft::DraftStep;
+use super::draft::{DraftStep, StackPlace};
 use super::step::StackPart;
-use crate::container::Placement;
 use crate::container::checkpoint::stacked_name;
 use crate::error::{Error, Result};
 use crate::text::shorten;
 use std::collections::HashMap;
-
-/// The place of an expert in its stack.
-pub(super) struct StackPlace {
-    pub(super) number: u64,
-    /// The number of experts.
-    pub(super) count: u64,
-    /// The shapes of the tensors of the stack, one for each result.
-    pub(super) shapes: Vec<Vec<u64>>,
-}
-
-impl StackPlace {
-    /// Returns the range of the expert in a tensor of the stack.
-    pub(super) fn cut(&self, whole: &Placement) -> Placement {
-        let len = (whole.range.end - whole.range.start) / self.count;
-        let start = whole.range.start + self.number * len;
-        Placement { form: whole.form, range: start..start + len, crc: None }
-    }
-}
 
 /// Makes stacks of the steps of experts: moves the steps of a stack to the place of the first, in the order of the
 /// experts. Fails if an expert is missing, or differs from the others in its types or shapes.
