@@ -1,7 +1,7 @@
 //! Stores scales, zero points and codes at their places in the parts of a weight.
 
 use super::super::decode::scales::swizzled_line;
-use super::super::layout::{Combination, Exponents, Packing, Role};
+use super::super::layout::{CodeValues, Combination, Exponents, Packing, Role};
 use super::super::rules::ScaleRule;
 use super::Encoder;
 use super::lanes::{CodeRounding, Pack};
@@ -233,7 +233,7 @@ impl Encoder {
                 let sign = if number.is_sign_negative() { float.sign } else { 0 };
                 if number.is_nan() {
                     // The only type with a NaN among the written types of 8 bits.
-                    return (self.geometry.parts[0].dtype == Dtype::Float8E4M3FN).then_some(0x7f | sign);
+                    return (self.dtype_of_codes() == Dtype::Float8E4M3FN).then_some(0x7f | sign);
                 }
                 let (code, value) = float.round(number.abs());
                 (value == number.abs()).then_some(code as u8 | sign)
@@ -246,9 +246,18 @@ impl Encoder {
         }
     }
 
+    /// The dtype of codes, which may be stored in words.
+    fn dtype_of_codes(&self) -> Dtype {
+        match self.layout.codes.values {
+            CodeValues::Float(dtype) => dtype,
+            _ => self.geometry.parts[0].dtype,
+        }
+    }
+
     /// True if another encoder has the same [`Self::code_of`] and [`Self::range_of_codes`].
     pub(in crate::quant) fn has_codes_of(&self, other: &Self) -> bool {
-        self.rounding == other.rounding && self.geometry.parts[0].dtype == other.geometry.parts[0].dtype
+        let middles = [self, other].map(Self::middle);
+        self.rounding == other.rounding && self.dtype_of_codes() == other.dtype_of_codes() && middles[0] == middles[1]
     }
 
     /// Returns the largest number of a code, and the exponent of the smallest digit of all numbers.

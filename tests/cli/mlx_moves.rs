@@ -1,0 +1,124 @@
+//! Codes and scales that move between other layouts and MLX. `tests/quant/transcode.rs` checks the values.
+
+use super::quantize::{assert_same, config, tensors};
+use crate::common::{Bench, fixture};
+use serde_json::Value;
+
+/// The tensors of a report that were quantized.
+fn quantized(bench: &Bench, line: &str) -> Vec<Value> {
+    let outcome = bench.run(&format!("{line} --json -q"));
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    let report: Value = serde_json::from_str(&outcome.stdout).unwrap();
+    let tensors = report["tensors"].as_array().unwrap().iter().map(|tensor| tensor["quantized"].clone());
+    tensors.filter(|quantized| !quantized.is_null()).collect()
+}
+
+#[test]
+fn symmetric_integers_move_to_offsets_and_back() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
+    for (scheme, bits, size) in [("int4", 4, 32), ("int8a16", 8, 64)] {
+        bench.run(&format!("quantize m --scheme {scheme} --group-size {size} -o q -f -q")).expect(0, "", "");
+        let moved = quantized(&bench, "quantize q --layout mlx --only-exact -o x -f");
+        assert!(!moved.is_empty() && moved.iter().all(|weight| weight["codes"] == "exact"), "{moved:?}");
+        assert_eq!(config(&bench, "x")["quantization"]["bits"], bits);
+        assert_eq!(config(&bench, "x")["quantization"]["group_size"], size);
+        let outcome = bench.run("diff q x");
+        assert!(outcome.code == Some(0) && outcome.stdout.ends_with("tensors are equal\n"), "{outcome:?}");
+        bench.run("quantize x --layout compressed-tensors --only-exact -o back -f -q").expect(0, "", "");
+        assert_same(&tensors(&bench.path("back")), &tensors(&bench.path("q")));
+    }
+}
+
+#[test]
+fn zero_points_become_offsets_that_are_rounded_once_and_counted() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
+    bench.run("quantize m --scheme int4-asym --group-size 64 -o q -q").expect(0, "", "");
+    let outcome = bench.run("quantize q --layout mlx -o x");
+    let line = "weights: codes and scales are those of the input, offsets are rounded, ";
+    assert!(outcome.code == Some(0) && outcome.stderr.contains(line), "{outcome:?}");
+    let mut largest = 0.0_f64;
+    for weight in quantized(&bench, "quantize q --layout mlx -o x -f") {
+        largest = largest.max(weight["max_abs_error"].as_f64().unwrap());
+        assert_eq!((&weight["codes"], &weight["exact"]), (&"rounded_offsets".into(), &false.into()), "{weight}");
+        let [changed, visible] = ["changed", "changed_bfloat16"].map(|key| weight[key].as_u64().unwrap());
+        assert!(changed > 0 && visible <= changed, "{weight}");
+        assert!(weight["sqnr_db"].as_f64().unwrap() > 40.0, "{weight}");
+    }
+    // The codes are those of the input: only the offsets are rounded.
+    let outcome = bench.run("quantize q --layout mlx --only-exact -o y");
+    let why = "its offsets would be rounded";
+    assert!(outcome.code == Some(1) && outcome.stderr.contains(why), "{outcome:?}");
+    // Values differ by the error that the report names, and not by less. Decoded to float32, they are rounded.
+    for folder in ["q", "x"] {
+        bench
+            .run(&format!("dequantize {folder} --to float32 --arithmetic exact -o {folder}-values -q"))
+            .expect(0, "", "");
+    }
+    for (tolerance, code) in [(1.0001 * largest, 0), (0.9999 * largest, 1)] {
+        bench.run(&format!("diff q-values x-values --tolerance {tolerance} -q")).expect(code, "", "");
+    }
+}
+
+#[test]
+fn offsets_become_zero_points_only_where_they_are_multiples_of_the_scale() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
+    bench.run("quantize m --scheme affine4 -o x -q").expect(0, "", "");
+    let outcome = bench.run("quantize x --layout compressed-tensors -o q");
+    let why = "its codes and scales cannot be moved to int4-asym";
+    assert!(outcome.code == Some(1) && outcome.stderr.contains(why), "{outcome:?}");
+    let requantized = quantized(&bench, "quantize x --scheme int4 -o q");
+    assert!(requantized.iter().all(|weight| weight["codes"] == "requantized"), "{requantized:?}");
+}
+
+#[test]
+fn groups_are_divided_without_a_change() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
+    bench.run("quantize m --scheme affine4 --group-size 64 -o x -q").expect(0, "", "");
+    bench.run("quantize x --scheme affine4 --group-size 32 --only-exact -o y -q").expect(0, "", "");
+    let outcome = bench.run("diff x y");
+    assert!(outcome.code == Some(0) && outcome.stdout.ends_with("tensors are equal\n"), "{outcome:?}");
+}
+
+#[test]
+fn floats_with_exponents_move_both_ways_and_global_scales_do_not() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
+    for scheme in ["mxfp4", "mxfp8"] {
+        bench.run(&format!("quantize m --scheme {scheme} -o q -f -q")).expect(0, "", "");
+        bench.run("quantize q --layout mlx --only-exact -o x -f -q").expect(0, "", "");
+        bench.run("quantize x --layout compressed-tensors --only-exact -o back -f -q").expect(0, "", "");
+        assert_same(&tensors(&bench.path("back")), &tensors(&bench.path("q")));
+    }
+    bench.run("quantize m --scheme nvfp4 --layout mlx -o x -f -q").expect(0, "", "");
+    bench.run("quantize x --layout compressed-tensors --only-exact -o q -f -q").expect(0, "", "");
+    bench.run("quantize m --scheme nvfp4 -o q -f -q").expect(0, "", "");
+    let outcome = bench.run("quantize q --layout mlx -o x -f");
+    let why = "its codes and scales cannot be moved to nvfp4";
+    assert!(outcome.code == Some(1) && outcome.stderr.contains(why), "{outcome:?}");
+}
+
+#[test]
+fn blocks_of_gguf_files_move_to_offsets() {
+    let bench = Bench::with("gguf/tiny.gguf", "m.gguf");
+    std::fs::create_dir(bench.path("base")).unwrap();
+    std::fs::copy(fixture("gguf/tiny-llama/config.json"), bench.path("base/config.json")).unwrap();
+    for (scheme, own) in [("q4_0", "affine4"), ("q4_1", "affine4"), ("q5_1", "affine5"), ("q8_0", "affine8")] {
+        bench.run(&format!("quantize m.gguf --scheme {scheme} -o q.gguf -f -q")).expect(0, "", "");
+        let moved =
+            quantized(&bench, "quantize q.gguf --layout mlx --only-exact --names huggingface --config base -o x -f");
+        assert!(!moved.is_empty(), "{scheme}");
+        for weight in moved {
+            assert_eq!((&weight["codes"], &weight["scheme"]), (&"exact".into(), &own.into()), "{scheme}");
+        }
+        bench.run("diff q.gguf x --names huggingface --tolerance 0 -q").expect(0, "", "");
+    }
+}
+
+#[test]
+fn scales_of_rows_are_quantized_again_to_offsets() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
+    bench.run("quantize m --scheme fp8 -o q -q").expect(0, "", "");
+    for weight in quantized(&bench, "quantize q --scheme affine8 -o x") {
+        assert_eq!(weight["codes"], "requantized");
+        assert!(weight["sqnr_db"].as_f64().unwrap() > 40.0, "{weight}");
+    }
+}
