@@ -226,7 +226,9 @@ fn float64_values_are_exact() {
 fn codes_and_scales_give_the_values() {
     let groups = [
         ("Q4_0", 32, 4),
+        ("Q4_1", 32, 4),
         ("Q5_0", 32, 5),
+        ("Q5_1", 32, 5),
         ("Q8_0", 32, 8),
         ("IQ4_NL", 32, 4),
         ("TQ1_0", 256, 2),
@@ -256,10 +258,14 @@ fn codes_and_scales_give_the_values() {
         format.scales(&blocks, &mut scales);
         assert_eq!(scales.remove(0), 7.0);
         assert_eq!(scales.len(), elements / group);
-        let products =
-            (0..).zip(&codes).map(|(at, code)| f64::from(grid.numbers[usize::from(*code)]) * scales[at / group]);
-        let products: Vec<u8> = products.flat_map(f64::to_le_bytes).collect();
-        assert!(decode(format, Isa::best(), &blocks, None, Dtype::Float64).0 == products, "{name}");
+        let mut offsets = Vec::new();
+        format.offsets(&blocks, &mut offsets);
+        assert_eq!(offsets.len(), if grid.has_offsets { elements / group } else { 0 }, "{name}");
+        let number = |code: &u8| f64::from(grid.numbers[usize::from(*code)]);
+        let less = |at: usize| offsets.get(at / group).copied().unwrap_or(0.0);
+        let values = (0..).zip(&codes).map(|(at, code)| number(code) * scales[at / group] - less(at));
+        let values: Vec<u8> = values.flat_map(f64::to_le_bytes).collect();
+        assert!(decode(format, Isa::best(), &blocks, None, Dtype::Float64).0 == values, "{name}");
         for (at, code) in codes.iter().enumerate() {
             let block = &blocks[at / format.elements as usize * format.bytes as usize..][..format.bytes as usize];
             let value = format.explain(block, at % format.elements as usize);

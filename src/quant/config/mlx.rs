@@ -10,6 +10,7 @@ use crate::container::checkpoint::stack_of;
 use crate::error::{Error, Result};
 use crate::quant::layout::Group;
 use crate::quant::method::QuantMethod;
+use crate::quant::scheme::MLX_GROUPS;
 use crate::text::shorten;
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
@@ -63,6 +64,9 @@ fn describe(block: &ConfigObject, wording: &str) -> Result<WeightDescription> {
     if layouts.is_empty() {
         return Err(Error::new(format!("{wording} mode '{}', which tcast does not decode", shorten(mode))));
     }
+    if let Some(size) = group.filter(|size| mode == "affine" && !is_size(*size)) {
+        return Err(Error::new(format!("{wording} group_size {size}, and MLX has groups of 32, 64 and 128 values")));
+    }
     let numbers = [("bits", bits.map(i128::from)), ("group_size", group.map(i128::from))];
     let numbers = numbers.into_iter().filter_map(|(key, number)| Some(format!(", {key} {}", number?)));
     let mut description =
@@ -70,6 +74,11 @@ fn describe(block: &ConfigObject, wording: &str) -> Result<WeightDescription> {
     description.parameters.bits = bits.map(|bits| u32::try_from(bits).unwrap_or(u32::MAX));
     description.parameters.group = group.map(Group::of_size);
     Ok(description)
+}
+
+/// True if groups with offsets can have this size.
+fn is_size(size: i64) -> bool {
+    u64::try_from(size).is_ok_and(|size| MLX_GROUPS.contains(&size))
 }
 
 /// Describes the modules of the largest group for all modules, and names the others.
