@@ -323,7 +323,7 @@ fn configs_that_do_not_describe_the_tensors_are_refused() {
     for size in [0, -1, 48, 1_i64 << 62] {
         let message =
             format!("q/config.json: the config says group_size {size}, and MLX has groups of 32, 64 and 128 values");
-        is_refused(&folder(&WEIGHT, Some(&with(&json!({ "group_size": size })))), "dequantize q -o o", &message);
+        is_refused(&folder(&WEIGHT, Some(&with(json!({ "group_size": size })))), "dequantize q -o o", &message);
     }
     // Widths that do not divide the tensors.
     for members in [
