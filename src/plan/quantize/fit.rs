@@ -1,6 +1,7 @@
 //! Makes the encoders, and keeps weights that do not fit, or that engines fuse with such weights.
 
 use super::{Misfit, Planner, SchemeTarget, WeightCandidate, mlx};
+use crate::container::checkpoint::stack_of;
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::plan::quantization::WeightValues;
@@ -8,7 +9,7 @@ use crate::quant::{CodeType, EncodeOptions, Encoder, Group, ScaleChoice, TargetG
 use crate::select::KeptReason;
 use crate::select::policy::{expert_sets, fused_sets};
 use crate::text::{as_glob, as_numbered_glob, first_few};
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 /// Encoders, or the reason why there is none, by the properties that determine them: scheme, grid, shape and dtype of a
@@ -93,12 +94,27 @@ impl Planner<'_, '_> {
         }
     }
 
+    /// Returns the sets of weights that engines fuse, or load as the experts of a module.
+    fn fused(&self, weights: &[WeightCandidate]) -> Vec<Vec<usize>> {
+        let fused = fused_sets(&self.policy, weights.iter().map(|weight| self.module(weight)));
+        let experts = expert_sets(&self.policy, weights.iter().map(|weight| self.new_name(&weight.name)));
+        fused.into_iter().chain(experts).collect()
+    }
+
+    /// Returns the sets of weights that MLX stacks.
+    fn stacks(&self, weights: &[WeightCandidate]) -> Vec<Vec<usize>> {
+        let mut stacks: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+        for (at, weight) in weights.iter().enumerate() {
+            if let Some(stack) = stack_of(self.module(weight)) {
+                stacks.entry(stack).or_default().push(at);
+            }
+        }
+        stacks.into_values().collect()
+    }
+
     /// Keeps modules that engines fuse if their schemes would differ. Refuses options that request such a difference.
     pub(super) fn check_fused(&self, weights: &mut [WeightCandidate]) -> Result<()> {
-        let fused = fused_sets(&self.policy, weights.iter().map(|weight| self.module(weight)));
-        let fused = if self.layout == mlx::NAME { Vec::new() } else { fused }; // MLX fuses none
-        let experts = expert_sets(&self.policy, weights.iter().map(|weight| self.new_name(&weight.name)));
-        let sets: Vec<Vec<usize>> = fused.into_iter().chain(experts).collect();
+        let sets = if self.layout == mlx::NAME { self.stacks(weights) } else { self.fused(weights) };
         for (place, set) in sets.iter().enumerate() {
             // A shared scale is stored in the type of the weights, so their types must be equal too.
             let scheme =
