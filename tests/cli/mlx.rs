@@ -443,11 +443,15 @@ fn stacks_without_a_name_on_hugging_face_are_refused() {
                    has no name for it";
     is_refused(&folder_of(&parts, &of_type("deepseek_v3")), "dequantize q -o o", &format!("{message}{keep}"));
     // Fewer experts in one of the parts.
+    let other = "has parts of another number of experts than the weight of its module";
     let mut parts = stack(name);
     parts[2].2 = vec![2, 2, 1];
-    let outcome = folder_of(&parts, &of_type("qwen3_moe")).run("dequantize q -o o");
-    let message = "tcast: error: q/model.safetensors: tensor 'model.layers.0.mlp.experts.2.gate_proj.";
-    assert!(outcome.code == Some(1) && outcome.stderr.starts_with(message), "{outcome:?}");
+    let message = format!("q: tensor '{name}.gate_proj.biases': {other}{keep}");
+    is_refused(&folder_of(&parts, &of_type("qwen3_moe")), "dequantize q -o o", &message);
+    let mut parts = stack(name);
+    parts.push((format!("{name}.gate_proj.global_scale"), "F32", vec![2]));
+    let message = format!("q: tensor '{name}.gate_proj.global_scale': {other}{keep}");
+    is_refused(&folder_of(&parts, &of_type("qwen3_moe")), "dequantize q -o o", &message);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::container::{Data, Input, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::text::shorten;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// The module of stacked experts, between dots.
 const STACK: &str = ".switch_mlp.";
@@ -120,11 +120,16 @@ impl Checkpoint {
         }
         let kind = self.side_file(CONFIG)?.and_then(model_type);
         check_stacked(kind.as_deref()).map_err(|error| error.in_file(&self.path))?;
+        let weights = self.tensors().filter_map(|(_, tensor)| {
+            let module = tensor.name.strip_suffix(".weight").filter(|module| module.contains(STACK))?;
+            Some((module.to_owned(), *tensor.shape.first()?))
+        });
+        let counts: HashMap<String, u64> = weights.collect();
         let path = &self.path;
         for shard in &mut self.shards {
             let mut divided = Vec::with_capacity(shard.contents.tensors.len());
             for tensor in std::mem::take(&mut shard.contents.tensors) {
-                match experts_of(&tensor) {
+                match experts_of(&tensor, &counts) {
                     Ok(None) => divided.push(tensor),
                     Ok(Some(experts)) => divided.extend(experts),
                     Err(error) => return Err(error.in_tensor(&tensor.name).in_file(path)),
@@ -139,8 +144,9 @@ impl Checkpoint {
 /// Maximum number of experts in a stack, each of which becomes a tensor. No model has nearly as many.
 const MOST_EXPERTS: u64 = 1 << 14;
 
-/// Returns the tensors of the experts of a stack; `None` for another tensor.
-fn experts_of(tensor: &Tensor) -> Result<Option<Vec<Tensor>>> {
+/// Returns the tensors of the experts of a stack; `None` for another tensor. `counts` has the number of experts of each
+/// module with stacks.
+fn experts_of(tensor: &Tensor, counts: &HashMap<String, u64>) -> Result<Option<Vec<Tensor>>> {
     let unmapped = |what: &str| Err(Error::new(what).of(Kind::Unmapped));
     if DERIVED.iter().any(|part| tensor.name.contains(part)) {
         return unmapped("is made of other tensors by MLX, and Hugging Face has no name for it");
@@ -151,26 +157,29 @@ fn experts_of(tensor: &Tensor) -> Result<Option<Vec<Tensor>>> {
     let Some(name) = StackedName::new(&tensor.name) else {
         return unmapped("is a stack of experts for which Hugging Face has no name");
     };
-    // A global scale can be one number for all experts.
-    let (count, shape) = match &tensor.shape[..] {
-        [] => return Ok(None),
-        [count, shape @ ..] => (*count, shape),
-    };
+    let count = tensor.name.rsplit_once('.').and_then(|(module, _)| counts.get(module)).copied().unwrap_or_default();
     let Data::Mapped { range, .. } = &tensor.data else {
         return unmapped("is a stack of experts whose elements are not stored as they are");
     };
-    if !(1..=MOST_EXPERTS).contains(&count) || !range.len().is_multiple_of(count as usize) {
+    if !(1..=MOST_EXPERTS).contains(&count) {
         return unmapped("is not a stack of experts");
     }
-    let len = range.len() / count as usize;
+    let (len, shape) = match &tensor.shape[..] {
+        [own, shape @ ..] if *own == count && range.len().is_multiple_of(count as usize) => {
+            (range.len() / count as usize, shape)
+        }
+        // A global scale can be one number for all experts.
+        _ if name.part == "global_scale" && tensor.count == 1 => (0, &[][..]),
+        _ => return unmapped("has parts of another number of experts than the weight of its module"),
+    };
     let expert = |number: u64| {
         let mut own = tensor.clone();
-        if let Data::Mapped { range, .. } = &mut own.data {
+        if let (Data::Mapped { range, .. }, true) = (&mut own.data, len > 0) {
             *range = range.start + number as usize * len..range.start + (number as usize + 1) * len;
         }
         own.name = name.of_expert(number);
         own.shape = shape.to_vec();
-        own.count = tensor.count / count;
+        own.count = own.shape.iter().product();
         own
     };
     Ok(Some((0..count).map(expert).collect()))
