@@ -60,9 +60,7 @@ pub use storage::{Storage, SubByteLayout};
 #[doc(hidden)] // for tests
 pub use {isa::Isa, parse::NotANumber, parse::Parser, print::Printer, text::Texts};
 
-#[cfg(feature = "cli")]
-pub(crate) use isa::hidden_one;
-pub(crate) use isa::{Loop, prefetch, prefetch_behind};
-pub(crate) use look_up::{Derivation, Magnitudes, Table};
+pub(crate) use isa::{Loop, hidden_one, prefetch, prefetch_behind};
+pub(crate) use look_up::{Derivation, EXPONENT, Table};
 pub(crate) use print::shortest;
 pub(crate) use round::Rounding;

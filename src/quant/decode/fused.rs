@@ -8,7 +8,7 @@ use super::float16::{float16, from_half, half_bits, narrow};
 use super::geometry::DecodeGeometry;
 use super::lanes::{Float32Lane, SmallFloat};
 use super::segment::{CodeFactors, SegmentGroups, factors};
-use super::tables::{LongResults, Results, ShortResults, upper_half};
+use super::tables::{CodeBits, Results, upper_half};
 use crate::dtype::{Class, Dtype};
 use crate::kernel::Isa;
 
@@ -73,34 +73,27 @@ impl Fused {
         Some(Self::Floats(SmallFloat::new(format, true), format.nan() as u8))
     }
 
-    /// Creates the tables for segments of `columns` values; numbers are multiplied by `factor`.
+    /// Creates the tables of a weight, if the instruction set can look them up; numbers are multiplied by `factor`.
     pub(super) fn results(
         self,
         isa: Isa,
         geometry: &DecodeGeometry,
         factor: f32,
-        columns: usize,
         map: &[[u8; 4]; 16],
-    ) -> Results {
+    ) -> Option<Box<Results>> {
         let number = |code: usize| match self {
             Self::Floats(floats, _) => floats.number(code as u8) * factor,
             Self::Unsigned(half) => (code as i32 - half) as f32,
             Self::Signed => ((code as i32 ^ 8) - 8) as f32,
             Self::Map => f32::from_le_bytes(map[code % 16]),
         };
-        match (self, geometry.bits) {
-            _ if !isa.can_look_up() => Results::None,
-            (_, ..=4) => {
-                let is_float = matches!(self, Self::Floats(..));
-                Results::Short(Box::new(ShortResults::new(isa, number, is_float, columns)))
-            }
-            (Self::Floats(..), 8) => {
-                let [below, beside] = geometry.block;
-                let group = below.saturating_mul(beside);
-                Results::Long(Box::new(LongResults::new(isa, number, group, geometry.grid[1])))
-            }
-            _ => Results::None,
-        }
+        let are_floats = matches!(self, Self::Floats(..));
+        let kind = match geometry.bits {
+            ..=4 => CodeBits::Four,
+            8 if are_floats => CodeBits::Eight,
+            _ => return None,
+        };
+        isa.can_look_up().then(|| Box::new(Results::new(isa, kind, number, are_floats)))
     }
 
     /// True if [`Fused::multiply`] can compute the products of these codes and scales.
@@ -140,7 +133,7 @@ impl Fused {
         groups: &SegmentGroups,
         narrowest: Dtype,
         products: Products,
-        results: &mut Results,
+        results: &mut Option<Box<Results>>,
         out: &mut [u8],
     ) -> bool {
         if !self.takes(codes, groups, narrowest, products) {
@@ -161,9 +154,12 @@ impl Fused {
                 self.write_integers(codes, groups, results, out, |a, b, _| float16(a, b).to_le_bytes());
             }
             (Dtype::Bfloat16, Dtype::Bfloat16) => {
-                if !results.add_exponents(codes, groups, out) {
-                    self.write(codes, groups, results, out, |a, b, _| upper_half(to_bfloat16(a * b)));
+                if let Some(results) = results
+                    && results.add_exponents(codes, groups, out)
+                {
+                    return true;
                 }
+                self.write(codes, groups, results, out, |a, b, _| upper_half(to_bfloat16(a * b)));
             }
             (Dtype::Bfloat16, _) => self.write(codes, groups, results, out, |a, b, _| to_bfloat16(a * b).to_le_bytes()),
             _ => self.write(codes, groups, results, out, |a, b, _| (a * b).to_le_bytes()),
@@ -178,7 +174,7 @@ impl Fused {
         codes: &[u8],
         groups: &SegmentGroups,
         products: Products,
-        results: &mut Results,
+        results: &mut Option<Box<Results>>,
         out: &mut [u8],
     ) {
         match (products.rounded, products.written) {
@@ -203,14 +199,16 @@ impl Fused {
         self,
         codes: &[u8],
         groups: &SegmentGroups,
-        results: &mut Results,
+        results: &mut Option<Box<Results>>,
         out: &mut [u8],
         product: impl Fn(f32, f32, f32) -> [u8; W] + Copy,
     ) {
         if matches!(self, Self::Unsigned(_) | Self::Signed) {
             return self.write_integers(codes, groups, results, out, product);
         }
-        if results.write(codes, groups, out, product) {
+        if let Some(results) = results
+            && results.write(codes, groups, out, product)
+        {
             return;
         }
         let factor = groups.factor;
@@ -219,12 +217,14 @@ impl Fused {
                 products(codes, groups, 0.0, out.as_chunks_mut().0, |code, _| floats.number(code) * factor, product);
             }
             // 16 products for each group.
-            _ => each_group(codes, groups, 0.0, out.as_chunks_mut().0, |codes, CodeFactors { scale, .. }, out| {
-                let table = groups.map.map(|number| product(f32::from_le_bytes(number), scale, 0.0));
-                for (out, code) in out.iter_mut().zip(codes) {
-                    *out = table[usize::from(code & 15)];
+            _ => {
+                for ((codes, out), factors) in by_group(codes, groups, 0.0, out.as_chunks_mut().0) {
+                    let table = groups.map.map(|number| product(f32::from_le_bytes(number), factors.scale, 0.0));
+                    for (out, code) in out.iter_mut().zip(codes) {
+                        *out = table[usize::from(code & 15)];
+                    }
                 }
-            }),
+            }
         }
     }
 
@@ -233,11 +233,13 @@ impl Fused {
         self,
         codes: &[u8],
         groups: &SegmentGroups,
-        results: &mut Results,
+        results: &mut Option<Box<Results>>,
         out: &mut [u8],
         product: impl Fn(f32, f32, f32) -> [u8; W] + Copy,
     ) {
-        if results.write(codes, groups, out, product) {
+        if let Some(results) = results
+            && results.write(codes, groups, out, product)
+        {
             return;
         }
         let out = out.as_chunks_mut().0;
@@ -274,30 +276,29 @@ fn products<const W: usize>(
         }
         (16, 0) => products_by::<16, W>(codes, factors(groups, zero), out, number, product),
         (32, 0) => products_by::<32, W>(codes, factors(groups, zero), out, number, product),
-        _ => each_group(codes, groups, zero, out, |codes, CodeFactors { scale, zero, offset }, out| {
-            for (out, code) in out.iter_mut().zip(codes) {
-                *out = product(number(*code, zero), scale, offset);
+        _ => {
+            for ((codes, out), CodeFactors { scale, zero, offset }) in by_group(codes, groups, zero, out) {
+                for (out, code) in out.iter_mut().zip(codes) {
+                    *out = product(number(*code, zero), scale, offset);
+                }
             }
-        }),
+        }
     }
 }
 
-/// Calls `run` with the codes of each group, its scale and zero point, and the buffer for its values.
+/// Returns the codes of each group, its factors, and the buffer for its values. No closure computes values: it might not
+/// be compiled for the instruction set.
 #[inline(always)]
-fn each_group<const W: usize>(
-    codes: &[u8],
-    groups: &SegmentGroups,
+fn by_group<'a, const W: usize>(
+    codes: &'a [u8],
+    groups: &'a SegmentGroups,
     zero: f32,
-    out: &mut [[u8; W]],
-    run: impl Fn(&[u8], CodeFactors, &mut [[u8; W]]),
-) {
-    let mut factors = factors(groups, zero);
+    out: &'a mut [[u8; W]],
+) -> impl Iterator<Item = ((&'a [u8], &'a mut [[u8; W]]), CodeFactors)> {
     let first = (groups.size - groups.skip).min(codes.len());
     let (codes, out) = (codes.split_at(first), out.split_at_mut(first));
-    run(codes.0, factors.next().unwrap_or_default(), out.0);
-    for (codes, out) in codes.1.chunks(groups.size).zip(out.1.chunks_mut(groups.size)) {
-        run(codes, factors.next().unwrap_or_default(), out);
-    }
+    let others = codes.1.chunks(groups.size).zip(out.1.chunks_mut(groups.size));
+    std::iter::once((codes.0, out.0)).chain(others).zip(factors(groups, zero))
 }
 
 #[inline(always)]

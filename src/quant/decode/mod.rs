@@ -45,7 +45,6 @@ use rows::{RowDecoder, RowOutput};
 use std::ops::Range;
 use std::sync::Arc;
 use steps::Steps;
-use tables::Results;
 
 /// Turns the stored bytes of a weight into its values.
 pub struct Decoder {
@@ -314,6 +313,6 @@ fn run(
     let map = map.unwrap_or_default();
     let Steps { fused, scales, geometry, .. } = steps;
     let results =
-        fused.map_or(Results::None, |fused| fused.results(isa, geometry, scales.factor(), buffers.columns, &map));
+        fused.and_then(|fused| fused.results(isa, geometry, scales.factor(), &map));
     Ok(isa.run(RowDecoder { steps, parts, index, map, buffers, results, range, columns, out }))
 }

@@ -35,7 +35,7 @@ pub(super) struct RowDecoder<'a> {
     pub(super) index: Option<Vec<u32>>,
     pub(super) map: [[u8; 4]; 16],
     pub(super) buffers: DecodeBuffers,
-    pub(super) results: Results,
+    pub(super) results: Option<Box<Results>>,
     pub(super) range: Range<usize>,
     /// The columns of all these rows; the first is a multiple of [`SEGMENT`](super::buffers::SEGMENT).
     pub(super) columns: Range<usize>,

@@ -1,26 +1,18 @@
 //! Results computed once for all codes of a group, and looked up in registers: results of two bytes, on instruction
 //! sets with such look-ups.
 
+use super::lanes::Float32Lane;
 use super::segment::{CodeFactors, FetchedScales, SegmentGroups, factors};
-use crate::kernel::{Derivation, Isa, Magnitudes, Table};
+use crate::kernel::{Derivation, EXPONENT, Isa, Table, hidden_one};
 
 /// 1 as bfloat16.
 const ONE: u16 = 127 << 7;
 
 /// The tables of a weight.
-pub(super) enum Results {
-    /// No tables.
-    None,
-    /// For codes of at most 4 bits.
-    Short(Box<ShortResults>),
-    /// For float8e4m3fn.
-    Long(Box<LongResults>),
-}
-
-/// The products of all 16 codes, for each group of a segment.
-pub(super) struct ShortResults {
+pub(super) struct Results {
     isa: Isa,
-    /// The numbers that the codes represent.
+    kind: CodeBits,
+    /// The numbers of the entries: those of all codes, or of the first 16 codes of float8e4m3fn.
     numbers: [f32; 16],
     /// Derives all bfloat16 products from the products of 1 and 1.5; `None` unless every magnitude is 0, 2^k or
     /// 1.5*2^k.
@@ -28,9 +20,22 @@ pub(super) struct ShortResults {
     powers: ScalePowers,
     /// The numbers as bfloat16, if all of them are bfloat16 numbers.
     exact: Option<[Table; 1]>,
-    /// For each group of a segment, the products of 1 and 1.5, and of all numbers.
-    products: Vec<[[u8; 2]; 2]>,
+    /// The products of 1 and 1.5 for each group of a segment.
+    products: Vec<[u16; 2]>,
+    /// The products of all numbers: for each group of a segment, or for each fetched group of floats.
     tables: Vec<Table>,
+    /// The fetch that the tables of floats belong to, and true if no scale of it is 0.
+    fetch: u64,
+    are_nonzero: bool,
+}
+
+/// The codes that tables are for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum CodeBits {
+    /// Codes of at most 4 bits.
+    Four,
+    /// float8e4m3fn.
+    Eight,
 }
 
 /// Numbers to add to the bits of bfloat16 numbers, to multiply them by scales that are powers of two.
@@ -43,22 +48,29 @@ struct ScalePowers {
     are_exact: bool,
 }
 
-/// The products of the magnitudes, for each fetched group.
-pub(super) struct LongResults {
-    isa: Isa,
-    numbers: [f32; 128],
-    powers: ScalePowers,
-    /// The numbers as bfloat16.
-    exact: [Magnitudes; 1],
-    /// Empty if groups are small, or too many are side by side.
-    tables: Vec<Magnitudes>,
-    /// The fetch that they belong to.
-    fetch: u64,
-}
-
 impl Results {
-    /// Smallest group size for which tables of 16 products are faster.
+    /// Smallest group size for which tables are faster.
     const LEAST: usize = 16;
+
+    /// Creates tables for the numbers of codes. `are_floats` is true if no number has a zero point.
+    pub(super) fn new(isa: Isa, kind: CodeBits, number: impl Fn(usize) -> f32, are_floats: bool) -> Self {
+        let numbers = std::array::from_fn(number);
+        Self {
+            isa,
+            kind,
+            numbers,
+            multiples: if are_floats && kind == CodeBits::Four { multiples(&numbers) } else { None },
+            powers: ScalePowers::default(),
+            exact: are_exact(&numbers).then(|| {
+                let entry = |at: usize| word(upper_half(numbers[at])).wrapping_sub(kind.less()[at]);
+                [std::array::from_fn(entry)]
+            }),
+            products: Vec::new(),
+            tables: Vec::new(),
+            fetch: 0,
+            are_nonzero: false,
+        }
+    }
 
     /// Writes products. Returns false if another method is faster.
     #[inline(always)]
@@ -70,67 +82,44 @@ impl Results {
         product: impl Fn(f32, f32, f32) -> [u8; W] + Copy,
     ) -> bool {
         let SegmentGroups { size, skip, .. } = *groups;
+        if W != 2 || size < Self::LEAST || size == Self::LEAST && skip != 0 {
+            return false;
+        }
         let out = out.as_chunks_mut().0;
         let first = if skip == 0 { 0 } else { (size - skip).min(codes.len()) };
         let (codes, out) = (codes.split_at(first), out.split_at_mut(first));
-        match self {
-            Self::Short(short) if W == 2 && (size > Self::LEAST || (size == Self::LEAST && skip == 0)) => {
-                let isa = short.isa;
-                let (before, tables) = short.tables(groups, product).split_at(usize::from(first > 0));
+        let isa = self.isa;
+        match self.kind {
+            CodeBits::Four => {
+                let (before, tables) = self.tables(groups, product).split_at(usize::from(first > 0));
                 isa.look_up(codes.0, before, size, out.0);
                 isa.look_up(codes.1, tables, size, out.1);
-                true
             }
-            Self::Long(long) if W == 2 && !long.tables.is_empty() => {
-                let (isa, Some(fetched)) = (long.isa, groups.fetched) else { return false };
-                let (before, tables) = long.tables(&fetched, product).split_at(usize::from(first > 0));
-                isa.look_up_magnitudes(codes.0, before, size, out.0);
-                isa.look_up_magnitudes(codes.1, tables, size, out.1);
-                true
+            CodeBits::Eight => {
+                let Some(tables) = self.fetched_tables(groups, product) else { return false };
+                let (before, tables) = tables.split_at(usize::from(first > 0));
+                isa.look_up_floats(codes.0, before, size, out.0);
+                isa.look_up_floats(codes.1, tables, size, out.1);
             }
-            _ => false,
         }
+        true
     }
 
     /// Writes bfloat16 products by adding exponents, if all scales are powers of two. Returns false otherwise, or if
     /// another method is faster.
     #[inline(always)]
     pub(super) fn add_exponents(&mut self, codes: &[u8], groups: &SegmentGroups, out: &mut [u8]) -> bool {
-        let Some(fetched) = groups.fetched else { return false };
+        let (Some(fetched), Some(exact)) = (groups.fetched, &self.exact) else { return false };
+        if groups.size >= Self::LEAST || !groups.zeros.is_empty() || !self.powers.fetch(&fetched) {
+            return false;
+        }
         let out = out.as_chunks_mut().0;
-        match self {
-            Self::Short(short) if groups.size == 1 && groups.zeros.is_empty() => {
-                let Some(exact) = short.exact.as_ref().filter(|_| short.powers.fetch(&fetched)) else { return false };
-                short.isa.look_up(codes, exact, codes.len(), out);
-                short.powers.multiply(&fetched, groups, out);
-            }
-            Self::Long(long) if long.tables.is_empty() => {
-                if !long.powers.fetch(&fetched) {
-                    return false;
-                }
-                long.isa.look_up_magnitudes(codes, &long.exact, codes.len(), out);
-                long.powers.multiply(&fetched, groups, out);
-            }
-            _ => return false,
+        match self.kind {
+            CodeBits::Four => self.isa.look_up(codes, exact, codes.len(), out),
+            CodeBits::Eight => self.isa.look_up_floats(codes, exact, codes.len(), out),
         }
+        self.powers.multiply(&fetched, groups, out);
         true
-    }
-}
-
-impl ShortResults {
-    /// Creates tables for the numbers of codes, and segments of `columns` values.
-    pub(super) fn new(isa: Isa, number: impl Fn(usize) -> f32, are_floats: bool, columns: usize) -> Self {
-        let numbers = std::array::from_fn(number);
-        let most = (columns / Results::LEAST + 2).next_multiple_of(16);
-        Self {
-            isa,
-            numbers,
-            multiples: if are_floats { multiples(&numbers) } else { None },
-            powers: ScalePowers::default(),
-            exact: are_exact(&numbers).then(|| [numbers.map(upper_half)]),
-            products: vec![[[0; 2]; 2]; most],
-            tables: vec![Table::default(); most],
-        }
     }
 
     /// Returns the products of the groups of a segment.
@@ -140,58 +129,60 @@ impl ShortResults {
         groups: &SegmentGroups,
         product: impl Fn(f32, f32, f32) -> [u8; W] + Copy,
     ) -> &[Table] {
+        let count = groups.scales.len();
+        if self.tables.len() < count {
+            self.products.resize(count, Default::default());
+            self.tables.resize(count, Table::default());
+        }
+        let tables = &mut self.tables[..count];
         if let Some(multiples) = &self.multiples
-            && !has_zero(groups)
+            && !has_zero(groups.scales)
         {
             for ([one, three], scale) in self.products.iter_mut().zip(groups.scales) {
                 let scale = f32::from_le_bytes(*scale);
-                one.copy_from_slice(&product(1.0, scale, 0.0));
-                three.copy_from_slice(&product(1.5, scale, 0.0));
+                (*one, *three) = (word(product(1.0, scale, 0.0)), word(product(1.5, scale, 0.0)));
             }
-            let padded = groups.scales.len().next_multiple_of(16);
-            self.isa.derive(&self.products[..padded], multiples, &mut self.tables[..padded]);
-            return &self.tables[..groups.scales.len()];
-        }
-        let (numbers, tables) = (self.numbers, &mut self.tables[..groups.scales.len()]);
-        for (table, CodeFactors { scale, zero, offset }) in tables.iter_mut().zip(factors(groups, 0.0)) {
-            for (entry, number) in table.iter_mut().zip(numbers) {
-                entry.copy_from_slice(&product(number - zero, scale, offset));
+            self.isa.derive(&self.products[..count], multiples, tables);
+        } else {
+            let numbers = &self.numbers[..hidden_sixteen()];
+            for (table, CodeFactors { scale, zero, offset }) in tables.iter_mut().zip(factors(groups, 0.0)) {
+                for (entry, number) in table.iter_mut().zip(numbers) {
+                    *entry = word(product(number - zero, scale, offset));
+                }
             }
         }
         tables
     }
-}
 
-impl LongResults {
-    /// Smallest group size for which tables are faster, and largest number of groups side by side whose tables fit into
-    /// the second-level cache.
-    const LEAST: u64 = 512;
-    const MOST: u64 = 256;
-
-    /// Creates tables for the numbers of codes, and groups of `group` values, `beside` of them side by side.
-    pub(super) fn new(isa: Isa, number: impl Fn(usize) -> f32, group: u64, beside: u64) -> Self {
-        let numbers = std::array::from_fn(number);
-        let count = if group >= Self::LEAST && beside <= Self::MOST { beside as usize } else { 0 };
-        let (powers, exact) = (ScalePowers::default(), [numbers.map(upper_half)]);
-        Self { isa, numbers, powers, exact, tables: vec![[[0; 2]; 128]; count], fetch: 0 }
-    }
-
-    /// Returns the products of the groups of a segment, and of the groups that follow.
+    /// Returns the products of float8e4m3fn for the groups of a segment and for those that follow. `None` if a scale of
+    /// the fetch is 0: the exponents of products are then not those of the codes.
     #[inline(always)]
-    fn tables<const W: usize>(
+    fn fetched_tables<const W: usize>(
         &mut self,
-        fetched: &FetchedScales,
+        groups: &SegmentGroups,
         product: impl Fn(f32, f32, f32) -> [u8; W] + Copy,
-    ) -> &[Magnitudes] {
+    ) -> Option<&[Table]> {
+        let fetched = groups.fetched?;
         if self.fetch != fetched.fetch {
+            self.tables.resize(fetched.scales.len(), Table::default());
+            let (numbers, less) = (&self.numbers[..hidden_sixteen()], self.kind.less());
             for (table, scale) in self.tables.iter_mut().zip(fetched.scales) {
-                for (entry, number) in table.iter_mut().zip(self.numbers) {
-                    entry.copy_from_slice(&product(number, f32::from_le_bytes(*scale), 0.0));
+                let scale = f32::from_le_bytes(*scale);
+                for ((entry, number), less) in table.iter_mut().zip(numbers).zip(&less) {
+                    *entry = word(product(*number, scale, 0.0)).wrapping_sub(*less);
                 }
             }
-            self.fetch = fetched.fetch;
+            (self.fetch, self.are_nonzero) = (fetched.fetch, !has_zero(fetched.scales));
         }
-        &self.tables[fetched.first..]
+        self.are_nonzero.then_some(&self.tables[fetched.first..])
+    }
+}
+
+impl CodeBits {
+    /// Returns the number that the code of an entry adds to it: the normal numbers of float8e4m3fn, from code 8 on, have
+    /// an exponent field of 1.
+    fn less(self) -> [u16; 16] {
+        std::array::from_fn(|at| if self == Self::Eight && at >= 8 { EXPONENT } else { 0 })
     }
 }
 
@@ -278,6 +269,19 @@ fn are_exact(numbers: &[f32]) -> bool {
     all
 }
 
+/// Returns 16, hidden from the compiler, which would otherwise compute the same entry of several tables in one vector,
+/// and move each result to its table alone.
+#[inline(always)]
+fn hidden_sixteen() -> usize {
+    16 * usize::from(hidden_one::<u8>())
+}
+
+/// Returns a result of two bytes.
+#[inline(always)]
+fn word<const W: usize>(result: [u8; W]) -> u16 {
+    u16::from_le_bytes([result[0], result[1]])
+}
+
 /// Returns the bytes of a bfloat16 number, or of a float32 number without its lower half.
 #[inline(always)]
 pub(super) fn upper_half(value: f32) -> [u8; 2] {
@@ -285,9 +289,9 @@ pub(super) fn upper_half(value: f32) -> [u8; 2] {
 }
 
 #[inline(always)]
-fn has_zero(groups: &SegmentGroups) -> bool {
+fn has_zero(scales: &Float32Lane) -> bool {
     let mut any = false;
-    for scale in groups.scales {
+    for scale in scales {
         any |= f32::from_le_bytes(*scale) == 0.0;
     }
     any
