@@ -11,7 +11,7 @@ use crate::dtype::Dtype;
 
 #[derive(Clone, Copy)]
 pub(super) enum Shortcut {
-    /// bfloat16 and float16 to floats of 8 bits and fewer.
+    /// bfloat16, float16 and float32 to floats of 8 bits and fewer.
     Narrow(Narrowing),
     /// bfloat16 and float16 to each other.
     Half(Half),
@@ -32,8 +32,7 @@ impl Shortcut {
     #[inline(always)]
     pub(super) fn convert(self, bytes: &[u8], result: &mut [u8], isa: Isa) -> Option<Counts> {
         match self {
-            // Only AVX-512 can shift each lane of 16 bits by a different distance.
-            Self::Narrow(narrowing) => narrowing.encode(bytes, result, isa == Isa::Avx512),
+            Self::Narrow(narrowing) => narrowing.encode(bytes, result, isa),
             Self::Half(half) => half.encode(bytes, result),
             Self::Widen(widening) => widening.fill_bfloat16(bytes, result),
         }
@@ -72,14 +71,15 @@ mod tests {
                         .iter()
                         .all(|loss| counts[*loss] == 0)
                         && counts.input_nan + counts.input_infinite == 0;
-                    let found = [Isa::Baseline, Isa::Avx512].map(|isa| {
+                    let found = Isa::available().into_iter().map(|isa| {
                         let found = shortcut.convert(bytes, &mut result[..result_width], isa);
                         assert!(found.is_none() || result == expected, "{source} {code:#x} -> {target}");
                         found
                     });
+                    let found: Vec<_> = found.collect();
                     let is_expected =
                         |found: Option<Counts>| found == is_plain.then_some(counts) || is_partial && found.is_none();
-                    assert!(found.into_iter().all(is_expected), "{source} {code:#x} -> {target}: {found:?}");
+                    assert!(found.iter().copied().all(is_expected), "{source} {code:#x} -> {target}: {found:?}");
                     if found[0].is_some() {
                         taken.extend(bytes);
                     }
@@ -96,5 +96,40 @@ mod tests {
             }
         }
         assert_eq!(pairs, [2 * (7 + 6), 2 * 2, 2 * 10]);
+    }
+
+    #[test]
+    fn float32_becomes_what_it_becomes_in_its_lane() {
+        let isas: Vec<Isa> = Isa::available().into_iter().filter(|isa| *isa == Isa::Avx2).collect();
+        // Around each tie between codes, and between neighbours of 16 bits.
+        let lower = [0, 1, 0x7fff, 0x8000, 0x8001, 0xffff];
+        let bytes: Vec<u8> = (0..1_u32 << 16)
+            .flat_map(|upper| lower.map(|lower| (upper << 16 | lower).to_le_bytes()))
+            .flatten()
+            .collect();
+        for target in Dtype::all().filter(|dtype| dtype.bits() <= 8) {
+            for saturate in [true, false] {
+                let rules = Rules { saturate, infinity_saturates_fnuz: saturate, ..Rules::default() };
+                let [from, to] = [Dtype::Float32, target].map(|dtype| Storage {
+                    dtype,
+                    layout: SubByteLayout::PerByte,
+                    big_endian: false,
+                });
+                let [Some(fast), Some(mut plain)] = [(); 2].map(|()| Kernel::cast(from, to, &rules)) else { continue };
+                if plain.shortcut.take().is_none() {
+                    continue;
+                }
+                for isa in &isas {
+                    // All numbers of one upper half and of one sign are in a block or are beyond the range.
+                    for bytes in bytes.chunks(4 * 6 * 7) {
+                        let count = bytes.len() / 4;
+                        let (mut results, mut expected) = (vec![0xee; count], vec![0xee; count]);
+                        let counts = plain.run_on(Isa::Baseline, bytes, &mut expected, count);
+                        assert_eq!(fast.run_on(*isa, bytes, &mut results, count), counts, "{target}: {bytes:x?}");
+                        assert!(results == expected, "{target}: {bytes:x?}");
+                    }
+                }
+            }
+        }
     }
 }

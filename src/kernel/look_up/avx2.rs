@@ -4,8 +4,8 @@ use super::{Derivation, Table, each_table, float_of};
 use std::arch::x86_64::{
     __m256i, _mm_storeu_si128, _mm256_add_epi16, _mm256_and_si256, _mm256_castsi256_si128, _mm256_extracti128_si256,
     _mm256_loadu_si256, _mm256_min_epu8, _mm256_or_si256, _mm256_permute2x128_si256, _mm256_permute4x64_epi64,
-    _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_setr_epi8, _mm256_setzero_si256, _mm256_shuffle_epi8,
-    _mm256_srai_epi16, _mm256_storeu_si256, _mm256_unpackhi_epi8, _mm256_unpacklo_epi8,
+    _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_setr_epi8, _mm256_setzero_si256,
+    _mm256_shuffle_epi8, _mm256_srai_epi16, _mm256_storeu_si256, _mm256_unpackhi_epi8, _mm256_unpacklo_epi8,
 };
 
 /// Looks up the entry of each code by its lowest four bits.
@@ -23,7 +23,15 @@ pub(super) fn look_up(codes: &[u8], tables: &[Table], size: usize, out: &mut [[u
         }
         each_table::<32, ()>(last, last_tables, size, last_out, |_| (), |_, (), _| (), one);
     } else {
-        each_table(codes, tables, size, out, |table| in_both_halves(table), |codes, table, out| entries(codes, table, out), one);
+        each_table(
+            codes,
+            tables,
+            size,
+            out,
+            |table| in_both_halves(table),
+            |codes, table, out| entries(codes, table, out),
+            one,
+        );
     }
 }
 
@@ -55,8 +63,7 @@ pub(super) fn look_up_floats(codes: &[u8], tables: &[Table], size: usize, out: &
 pub(super) fn derive(pairs: &[[u16; 2]], derivation: &Derivation, tables: &mut [Table]) {
     // SAFETY: `words` has the 32 bytes that are read.
     let load_words = |words: &Table| unsafe { _mm256_loadu_si256(words.as_ptr().cast()) };
-    let (chosen, added, kept) =
-        (load(&derivation.chosen), load_words(&derivation.added), load_words(&derivation.kept));
+    let (chosen, added, kept) = (load(&derivation.chosen), load_words(&derivation.added), load_words(&derivation.kept));
     for ([first, second], table) in pairs.iter().zip(tables) {
         let pair = _mm256_set1_epi32((u32::from(*second) << 16 | u32::from(*first)) as i32);
         let sums = _mm256_add_epi16(_mm256_shuffle_epi8(pair, chosen), added);

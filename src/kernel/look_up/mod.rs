@@ -139,8 +139,7 @@ mod tests {
     fn every_float_gets_the_entry_of_its_mantissa_with_its_exponent_and_sign() {
         let codes: Vec<u8> = (0..2000_u32).map(|at| ((at * 37) >> 3) as u8).collect();
         let entry = |table: usize, index: usize| (table * 771 + index * 100) as u16;
-        let tables: Vec<Table> =
-            (0..200).map(|table| std::array::from_fn(|index| entry(table, index))).collect();
+        let tables: Vec<Table> = (0..200).map(|table| std::array::from_fn(|index| entry(table, index))).collect();
         for isa in Isa::available().into_iter().filter(|isa| isa.can_look_up()) {
             for size in [10, 16, 32, 33, 128, 1000, 5000] {
                 for count in (0..70).chain([1024, 1999]) {
@@ -168,8 +167,11 @@ mod tests {
             for size in [16, 17, 24, 32, 33, 64, 128, 1000, 5000] {
                 for count in (0..100).chain([1024, 1999]) {
                     let codes = &codes[..count];
-                    let expected: Vec<[u8; 2]> =
-                        codes.iter().enumerate().map(|(at, code)| tables[at / size][usize::from(*code)].to_le_bytes()).collect();
+                    let expected: Vec<[u8; 2]> = codes
+                        .iter()
+                        .enumerate()
+                        .map(|(at, code)| tables[at / size][usize::from(*code)].to_le_bytes())
+                        .collect();
                     let mut found = vec![[0; 2]; count];
                     isa.look_up(codes, &tables, size, &mut found);
                     assert!(found == expected, "{isa:?}: {count} codes in groups of {size}");

@@ -2,9 +2,10 @@
 
 use super::{Derivation, Table, each_table, float_of};
 use std::arch::aarch64::{
-    uint8x16_t, uint8x16x2_t, vaddq_u16, vandq_u8, vandq_u16, vdupq_n_u8, vdupq_n_u16, vdupq_n_u32, vld1q_u8, vld1q_u16, vld2q_u8, vminq_u8,
-    vorrq_u8, vqtbl1q_u8, vreinterpretq_s16_u8, vreinterpretq_u16_s16, vreinterpretq_u16_u8, vreinterpretq_u8_u16, vreinterpretq_u8_u32,
-    vshrq_n_s16, vst1q_u8, vst1q_u16, vst2q_u8, vzip1q_u8, vzip2q_u8,
+    uint8x16_t, uint8x16x2_t, vaddq_u16, vandq_u8, vandq_u16, vdupq_n_u8, vdupq_n_u16, vdupq_n_u32, vld1q_u8,
+    vld1q_u16, vld2q_u8, vminq_u8, vorrq_u8, vqtbl1q_u8, vreinterpretq_s16_u8, vreinterpretq_u8_u16,
+    vreinterpretq_u8_u32, vreinterpretq_u16_s16, vreinterpretq_u16_u8, vshrq_n_s16, vst1q_u8, vst1q_u16, vst2q_u8,
+    vzip1q_u8, vzip2q_u8,
 };
 
 /// Looks up the entry of each code by its lowest four bits.

@@ -312,7 +312,6 @@ fn run(
     let buffers = DecodeBuffers::new(steps, index.is_some());
     let map = map.unwrap_or_default();
     let Steps { fused, scales, geometry, .. } = steps;
-    let results =
-        fused.and_then(|fused| fused.results(isa, geometry, scales.factor(), &map));
+    let results = fused.and_then(|fused| fused.results(isa, geometry, scales.factor(), &map));
     Ok(isa.run(RowDecoder { steps, parts, index, map, buffers, results, range, columns, out }))
 }

@@ -52,6 +52,9 @@ impl Results {
     /// Smallest group size for which tables are faster.
     const LEAST: usize = 16;
 
+    /// Smallest group size for which tables of floats are faster than additions to their exponents.
+    const LEAST_FLOATS: usize = 64;
+
     /// Creates tables for the numbers of codes. `are_floats` is true if no number has a zero point.
     pub(super) fn new(isa: Isa, kind: CodeBits, number: impl Fn(usize) -> f32, are_floats: bool) -> Self {
         let numbers = std::array::from_fn(number);
@@ -110,7 +113,8 @@ impl Results {
     #[inline(always)]
     pub(super) fn add_exponents(&mut self, codes: &[u8], groups: &SegmentGroups, out: &mut [u8]) -> bool {
         let (Some(fetched), Some(exact)) = (groups.fetched, &self.exact) else { return false };
-        if groups.size >= Self::LEAST || !groups.zeros.is_empty() || !self.powers.fetch(&fetched) {
+        let is_short = groups.size < if self.kind == CodeBits::Eight { Self::LEAST_FLOATS } else { Self::LEAST };
+        if !is_short || !groups.zeros.is_empty() || !self.powers.fetch(&fetched) {
             return false;
         }
         let out = out.as_chunks_mut().0;

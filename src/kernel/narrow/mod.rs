@@ -1,10 +1,13 @@
 //! bfloat16 and float16 to floats of 8 bits and fewer, in lanes of 16 bits: twice as many elements in a vector as in
-//! the float32 lane.
+//! the float32 lane. With AVX2, float32 too.
 //!
 //! The float32 lane converts blocks in which a magnitude is beyond the range, infinite or NaN.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+
 use super::counts::{Counts, Loss};
-use super::isa::{hidden_one, prefetch_behind};
+use super::isa::{Isa, hidden_one, prefetch_behind};
 use super::lane::AHEAD;
 use super::round::Rounding;
 use super::tally::COUNTED;
@@ -20,7 +23,7 @@ const LANES: usize = 32;
 /// the exponent field of the target's smallest normal number in the source.
 #[derive(Clone, Copy)]
 pub(super) struct Narrowing {
-    is_float16: bool,
+    source: Dtype,
     /// True if the target has the exponents of the source, so that a code is the upper half of the source.
     is_upper_half: bool,
     steps: u16,
@@ -37,6 +40,8 @@ pub(super) struct Narrowing {
     doublings: [i16; 5],
     /// The code of -0, in formats that have none.
     lacks: Option<u8>,
+    #[cfg(target_arch = "x86_64")]
+    avx2: avx2::Constants,
 }
 
 /// Sums of a block, one per vector lane. A u16 can count all elements of a block.
@@ -54,7 +59,7 @@ impl Narrowing {
     pub(super) fn new(source: Dtype, target: Dtype, rounding: &Rounding) -> Option<Self> {
         let is_float16 = source == Dtype::Float16;
         let Class::Float(FloatFormat { mantissa_bits, bias, .. }) = target.class() else { return None };
-        if target.bits() > 8 || !(is_float16 || source == Dtype::Bfloat16) {
+        if target.bits() > 8 || !matches!(source, Dtype::Bfloat16 | Dtype::Float16 | Dtype::Float32) {
             return None;
         }
         let steps = mantissa_bits as u16 + 2;
@@ -70,7 +75,7 @@ impl Narrowing {
         };
         let sign = 1 << (target.bits() - 1);
         Some(Self {
-            is_float16,
+            source,
             is_upper_half,
             steps,
             first: exponent - steps,
@@ -82,22 +87,67 @@ impl Narrowing {
             doublings: [1, 2, 3, 4, 5]
                 .map(|step| if step <= steps { ((exponent - steps + step) << 7) as i16 } else { i16::MAX }),
             lacks: rounding.lacks,
+            #[cfg(target_arch = "x86_64")]
+            avx2: avx2::Constants::new(mantissa_bits, exponent, sign as u8),
         })
     }
 
     /// Writes one code per byte. `None` if the block needs the complete rules; `codes` may then hold anything.
-    /// `has_shifts` is true if the processor can shift each lane by a different distance.
     #[inline(always)]
-    pub(super) fn encode(self, bytes: &[u8], codes: &mut [u8], has_shifts: bool) -> Option<Counts> {
+    pub(super) fn encode(self, bytes: &[u8], codes: &mut [u8], isa: Isa) -> Option<Counts> {
+        #[cfg(target_arch = "x86_64")]
+        if isa == Isa::Avx2 {
+            return self.encode_avx2(bytes, codes, isa);
+        }
+        // Only AVX-512 and NEON can shift each lane of 16 bits by a different distance.
+        let has_shifts = isa == Isa::Avx512 || cfg!(target_arch = "aarch64");
         // Drops three of float16's ten mantissa bits by rounding to odd; the remaining bits decide every tie as before.
         let float16 = |magnitude: u16| magnitude >> 3 | u16::from(magnitude & 7 != 0);
-        match (self.is_float16, has_shifts) {
+        match (self.source, has_shifts) {
             _ if self.is_upper_half => self.run(bytes, codes, |_, magnitude| magnitude << (BELOW - 8)),
-            (false, true) => self.run(bytes, codes, |own, magnitude| own.code(magnitude, Self::shifted)),
-            (false, false) => self.run(bytes, codes, |own, magnitude| own.code(magnitude, Self::doubled)),
-            (true, true) => self.run(bytes, codes, |own, magnitude| own.code(float16(magnitude), Self::shifted)),
-            (true, false) => self.run(bytes, codes, |own, magnitude| own.code(float16(magnitude), Self::doubled)),
+            (Dtype::Float32, _) => None,
+            (Dtype::Bfloat16, true) => self.run(bytes, codes, |own, magnitude| own.code(magnitude, Self::shifted)),
+            (Dtype::Bfloat16, false) => self.run(bytes, codes, |own, magnitude| own.code(magnitude, Self::doubled)),
+            (_, true) => self.run(bytes, codes, |own, magnitude| own.code(float16(magnitude), Self::shifted)),
+            (_, false) => self.run(bytes, codes, |own, magnitude| own.code(float16(magnitude), Self::doubled)),
         }
+    }
+
+    /// [`Self::encode`] with AVX2.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    #[allow(unsafe_code, reason = "a function compiled for an instruction set may only run where the set exists")]
+    fn encode_avx2(self, bytes: &[u8], codes: &mut [u8], isa: Isa) -> Option<Counts> {
+        assert!(isa.is_available(), "this machine has no {isa:?}");
+        let constants = &self.avx2;
+        // SAFETY: the assertion has checked the features that the functions are compiled for.
+        let found = unsafe {
+            match self.source {
+                _ if self.is_upper_half => constants.encode::<{ avx2::FLOAT16_UPPER_HALF }>(bytes, codes),
+                Dtype::Float32 => constants.encode::<{ avx2::FLOAT32 }>(bytes, codes),
+                Dtype::Bfloat16 => constants.encode::<{ avx2::BFLOAT16 }>(bytes, codes),
+                _ => constants.encode::<{ avx2::FLOAT16 }>(bytes, codes),
+            }
+        };
+        self.finish(codes, found.largest, found.inexact, found.flushed)
+    }
+
+    /// Returns the counts if all elements are in range, and removes negative zeros from types that have none.
+    #[inline(always)]
+    fn finish(self, codes: &mut [u8], largest: i16, inexact: u64, flushed: u64) -> Option<Counts> {
+        if largest > self.limit {
+            return None;
+        }
+        if let Some(negative_zero) = self.lacks {
+            for code in codes {
+                *code = if *code == negative_zero { 0 } else { *code };
+            }
+        }
+        let mut counts = Counts::default();
+        if COUNTED {
+            (counts[Loss::Inexact], counts[Loss::Flushed]) = (inexact, flushed);
+        }
+        Some(counts)
     }
 
     /// Converts a block. `code` returns the code of a magnitude, with BELOW bits below it.
@@ -115,20 +165,9 @@ impl Narrowing {
             elements[..last.len()].copy_from_slice(last);
             last_results.copy_from_slice(&self.round(elements, &code, &mut sums)[..last.len()]);
         }
-        if sums.largest.into_iter().fold(0, i16::max) > self.limit {
-            return None;
-        }
-        if let Some(negative_zero) = self.lacks {
-            for code in codes {
-                *code = if *code == negative_zero { 0 } else { *code };
-            }
-        }
-        let mut counts = Counts::default();
-        if COUNTED {
-            let sum = |counts: [u16; LANES]| counts.into_iter().fold(0, u16::wrapping_add).into();
-            (counts[Loss::Inexact], counts[Loss::Flushed]) = (sum(sums.inexact), sum(sums.flushed));
-        }
-        Some(counts)
+        let sum = |counts: [u16; LANES]| counts.into_iter().fold(0, u16::wrapping_add).into();
+        let largest = sums.largest.into_iter().fold(0, i16::max);
+        self.finish(codes, largest, sum(sums.inexact), sum(sums.flushed))
     }
 
     /// Takes and returns copies: the compiler knows that they do not overlap.
