@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares whole runs of tcast with the limit of the machine and with the usual Python scripts, on the same files.
 
-    python3 benches/speed.py [--gib 4] [--rounds 5] [--jobs NAME...] [--dir DIR] [--python PYTHON] [--sync] [--docs]
+    python3 benches/speed.py [--gib 4] [--rounds 5] [--jobs NAME...] [--dir DIR] [--python PYTHON] [--sync] [--isa ISA] [--docs]
 
 The limit of a job is `limit.c`, with the same number of threads: it reads every byte of the input from a mapping, writes constant
 bytes to an output whose space is reserved first, and computes nothing. Each job runs with two threads and with one. Each round runs
@@ -21,6 +21,7 @@ converting and writing, and flushing with --sync, as tcast does. tcast and the l
 each program is measured on its own: tcast --version, the imports of a library, and the limit with an empty output.
 
 --gib is the size of the float32 input; inputs of other types and quantized weights have the same number of elements.
+--isa avx2 measures what processors without AVX-512 do.
 --docs writes the tables of the jobs that ran: that of "libraries" to the README, that of all others to docs/performance.md.
 """
 import argparse, mmap, os, re, shlex, shutil, statistics, struct, subprocess, sys, tempfile, threading, time
@@ -525,10 +526,13 @@ def main():
     parser.add_argument("--dir", help="a folder for the files (default: a temporary one)")
     parser.add_argument("--python", help="a Python with the libraries of the job \"libraries\"")
     parser.add_argument("--sync", action="store_true", help="flush outputs to the disk")
+    parser.add_argument("--isa", choices=["baseline", "avx2", "avx512"], help="the instruction set of the kernels (default: the best)")
     parser.add_argument("--docs", action="store_true", help="write the tables of docs/performance.md and of the README")
     args = parser.parse_args()
+    if args.isa:
+        os.environ["TCAST_ISA"] = args.isa
     subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=ROOT, check=True)
-    head = (f"{args.gib} GiB of float32 and the same number of elements of other types, {os.cpu_count()} cores, page cache warm, "
+    head = (f"{args.isa.upper() + ', ' if args.isa else ''}{args.gib} GiB of float32 and the same number of elements of other types, {os.cpu_count()} cores, page cache warm, "
             f"{'synced' if args.sync else 'not synced'}, medians of {args.rounds}:\n\n"
             "| job | reference | time (and processor time) relative to the reference | more processor seconds: in the program, in the system | memory in MiB |\n|---|---|---|---|---|\n")
     if args.jobs != ["libraries"]:
@@ -540,17 +544,18 @@ def main():
             bench.run(job)
     if args.docs:
         if bench.rows:
-            write_table("docs/performance.md", head + "\n".join(bench.rows))
+            write_table("docs/performance.md", head + "\n".join(bench.rows), args.isa)
         if bench.table_of_libraries:
             write_table("README.md", bench.table_of_libraries)
 
 
-def write_table(page, table):
-    """Replaces what is between the marks of a page."""
+def write_table(page, table, isa=None):
+    """Replaces the text between the marks of a page, or between the marks for an instruction set."""
     path = os.path.join(ROOT, page)
     with open(path) as file:
         text = file.read()
-    marks = "(?s)(?<=<!-- speed -->\n\n).*?(?=\n\n<!-- end -->)"
+    mark = f"speed {isa}" if isa else "speed"
+    marks = f"(?s)(?<=<!-- {mark} -->\n\n).*?(?=\n\n<!-- end -->)"
     text, count = re.subn(marks, lambda found: table, text)
     assert count == 1, f"{page} has no such table"
     with open(path, "w") as file:

@@ -175,11 +175,12 @@ fn the_list_in_contributing_is_the_same() {
 }
 
 #[test]
-fn unsafe_code_stands_in_three_files_only() {
+fn unsafe_code_stands_in_few_files_only() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let has_unsafe = |file: &PathBuf| fs::read_to_string(file).unwrap().contains("allow(unsafe_code");
     let names: BTreeSet<_> = files(&source).into_iter().filter(has_unsafe).map(|file| name(&file, &source)).collect();
-    assert!(names.iter().eq(&["io/map.rs", "kernel/isa.rs", "kernel/look_up.rs"]), "{names:?}");
+    let known = ["io/map.rs", "kernel/isa.rs", "kernel/look_up/mod.rs", "kernel/narrow/avx2.rs"];
+    assert!(names.iter().eq(&known), "{names:?}");
 }
 
 /// How long a file may be without a sentence among its first lines that begins `//! Longer than 400 lines because`.

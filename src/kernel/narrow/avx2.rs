@@ -2,7 +2,7 @@
 //! them up by the exponent. Steps that need no more than a byte take 32 elements at a time.
 #![allow(unsafe_code, reason = "a function compiled for an instruction set may only run where the set exists")]
 
-use super::super::isa::prefetch_behind;
+use super::super::isa::{Isa, prefetch_behind};
 use super::super::lane::AHEAD;
 use std::arch::x86_64::{
     __m256i, _mm_cvtsi32_si128, _mm_loadu_si128, _mm256_add_epi8, _mm256_add_epi16, _mm256_and_si256,
@@ -80,9 +80,16 @@ impl Constants {
         }
     }
 
-    /// Writes one code per byte. The codes are right if `largest` is in range.
-    #[target_feature(enable = "avx2")]
+    /// Writes one code per byte. The codes are right if `largest` is in range. Panics if the machine lacks AVX2.
+    #[inline(always)]
     pub(super) fn encode<const SOURCE: u8>(&self, bytes: &[u8], codes: &mut [u8]) -> BlockCounts {
+        assert!(Isa::Avx2.is_available(), "this machine has no AVX2");
+        // SAFETY: the assertion has checked the features that the function is compiled for.
+        unsafe { self.run::<SOURCE>(bytes, codes) }
+    }
+
+    #[target_feature(enable = "avx2")]
+    fn run<const SOURCE: u8>(&self, bytes: &[u8], codes: &mut [u8]) -> BlockCounts {
         let step = if SOURCE == FLOAT32 { 4 * LANES } else { 2 * LANES };
         let (results, last_results) = codes.as_chunks_mut::<LANES>();
         let (whole, last) = bytes.split_at(results.len() * step);

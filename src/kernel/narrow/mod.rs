@@ -97,7 +97,7 @@ impl Narrowing {
     pub(super) fn encode(self, bytes: &[u8], codes: &mut [u8], isa: Isa) -> Option<Counts> {
         #[cfg(target_arch = "x86_64")]
         if isa == Isa::Avx2 {
-            return self.encode_avx2(bytes, codes, isa);
+            return self.encode_avx2(bytes, codes);
         }
         // Only AVX-512 and NEON can shift each lane of 16 bits by a different distance.
         let has_shifts = isa == Isa::Avx512 || cfg!(target_arch = "aarch64");
@@ -116,18 +116,12 @@ impl Narrowing {
     /// [`Self::encode`] with AVX2.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    #[allow(unsafe_code, reason = "a function compiled for an instruction set may only run where the set exists")]
-    fn encode_avx2(self, bytes: &[u8], codes: &mut [u8], isa: Isa) -> Option<Counts> {
-        assert!(isa.is_available(), "this machine has no {isa:?}");
-        let constants = &self.avx2;
-        // SAFETY: the assertion has checked the features that the functions are compiled for.
-        let found = unsafe {
-            match self.source {
-                _ if self.is_upper_half => constants.encode::<{ avx2::FLOAT16_UPPER_HALF }>(bytes, codes),
-                Dtype::Float32 => constants.encode::<{ avx2::FLOAT32 }>(bytes, codes),
-                Dtype::Bfloat16 => constants.encode::<{ avx2::BFLOAT16 }>(bytes, codes),
-                _ => constants.encode::<{ avx2::FLOAT16 }>(bytes, codes),
-            }
+    fn encode_avx2(self, bytes: &[u8], codes: &mut [u8]) -> Option<Counts> {
+        let found = match self.source {
+            _ if self.is_upper_half => self.avx2.encode::<{ avx2::FLOAT16_UPPER_HALF }>(bytes, codes),
+            Dtype::Float32 => self.avx2.encode::<{ avx2::FLOAT32 }>(bytes, codes),
+            Dtype::Bfloat16 => self.avx2.encode::<{ avx2::BFLOAT16 }>(bytes, codes),
+            _ => self.avx2.encode::<{ avx2::FLOAT16 }>(bytes, codes),
         };
         self.finish(codes, found.largest, found.inexact, found.flushed)
     }

@@ -1,0 +1,85 @@
+//! Runs one job on values in memory, so that `benches/instructions.py` can count its instructions under an emulator.
+//!
+//! `instructions JOB COUNT`, where JOB is `none DTYPE DTYPE`, which only makes the values, `cast SOURCE TARGET`,
+//! `decode SCHEME LAYOUT` or `encode SCHEME LAYOUT`
+
+use std::hint::black_box;
+use tcast::{
+    dtype::Dtype,
+    kernel::{Kernel, Rules, Storage},
+    quant::{Arithmetic, CodeType, Decoder, EncodeOptions, EncodeTally, Encoder, Extremes, Parameters, Part, SCHEMES},
+};
+
+/// Values per row.
+const COLUMNS: u64 = 4096;
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let [job, first, second, count, ..] = &words[..] else { panic!("a job, two names and a count") };
+    let count: u64 = count.parse().expect("a number of values");
+    match &job[..] {
+        "none" => {
+            black_box(weights(Storage::packed(dtype(first)), count));
+        }
+        "cast" => cast(dtype(first), dtype(second), count),
+        _ => quantized(job, first, second, count),
+    }
+}
+
+fn dtype(name: &str) -> Dtype {
+    Dtype::all().find(|dtype| dtype.to_string() == name).expect("a dtype")
+}
+
+fn cast(source: Dtype, target: Dtype, count: u64) {
+    let [source, target] = [source, target].map(Storage::packed);
+    let kernel = Kernel::cast(source, target, &Rules::default()).expect("a numeric pair");
+    let input = weights(source, count);
+    let mut output = vec![0; target.bytes(count).expect("a small size") as usize];
+    let counts = kernel.run(black_box(&input), &mut output, count as usize);
+    black_box((counts.is_ok(), output));
+}
+
+/// Encodes values, and decodes the result if that is the job.
+fn quantized(job: &str, scheme: &str, layout: &str, count: u64) {
+    let scheme = SCHEMES.iter().find(|known| known.name == scheme).expect("a scheme");
+    let stored = scheme.layouts.iter().find(|stored| stored.layout().name == layout).expect("a layout of the scheme");
+    let (layout, grid, shape) = (stored.layout(), &stored.grid, [count / COLUMNS, COLUMNS]);
+    let input = weights(Storage::packed(Dtype::Bfloat16), count);
+    let extremes = Extremes::of(Dtype::Bfloat16, &input, 0);
+    let encoder = Encoder::new(layout, grid, &shape, Dtype::Bfloat16, EncodeOptions::default()).expect("a usual shape");
+    let mut bytes: Vec<Vec<u8>> = encoder.parts().iter().map(|part| vec![0; part.byte_len() as usize]).collect();
+    let mut outputs: Vec<&mut [u8]> = bytes.iter_mut().map(|bytes| &mut bytes[..]).collect();
+    let mut tally = EncodeTally { skips_errors: true, ..EncodeTally::default() };
+    encoder.encode(0..shape[0], black_box(&input), &extremes, &mut outputs, &mut tally);
+    black_box(&tally);
+    if job == "encode" {
+        return;
+    }
+    let bits = if let CodeType::Int { bits, .. } = grid.codes { Some(bits) } else { None };
+    let parameters = Parameters { shape: Some(shape.to_vec()), group: Some(grid.group), bits, ..Parameters::default() };
+    let list: Vec<Part> = encoder
+        .parts()
+        .iter()
+        .map(|part| Part { role: part.role, name: part.suffix, dtype: part.dtype, shape: &part.shape })
+        .collect();
+    let bytes: Vec<&[u8]> = bytes.iter().map(|bytes| &bytes[..]).collect();
+    let decoder =
+        Decoder::new(layout, &parameters, &list, Dtype::Bfloat16, Arithmetic::Library).expect("what was encoded");
+    let mut values = input;
+    black_box(decoder.decode(0..shape[0], &bytes, &mut values).is_ok());
+}
+
+/// Values with the distribution of weights: roughly normal, with a deviation of 0.02.
+fn weights(storage: Storage, count: u64) -> Vec<u8> {
+    let mut state = 1_u64;
+    let mut uniform = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 40) as f32 / 16_777_216.0 - 0.5
+    };
+    let values: Vec<u8> =
+        (0..count).flat_map(|_| ((0..12).map(|_| uniform()).sum::<f32>() * 0.02).to_le_bytes()).collect();
+    let kernel = Kernel::cast(Storage::packed(Dtype::Float32), storage, &Rules::default()).expect("a numeric pair");
+    let mut bytes = vec![0; storage.bytes(count).expect("a small size") as usize];
+    kernel.run(&values, &mut bytes, count as usize).expect("float32 is well formed");
+    bytes
+}
