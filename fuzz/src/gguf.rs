@@ -49,7 +49,7 @@ fn blocks<'a>(tensor: &Tensor, input: &'a Input) -> Option<(&'static BlockFormat
     let (Elements::Blocks(format), Data::Mapped { file, range, .. }) = (tensor.elements, &tensor.data) else {
         return None;
     };
-    Some((format, &input.files[*file][range.clone()]))
+    Some((format, &input.files[*file as usize][range.clone()]))
 }
 
 /// Returns the values of blocks.
@@ -107,6 +107,6 @@ fn check_decoded(output: &Path, input: &Input) {
         }
         let Data::Mapped { file, range, .. } = &decoded.data else { panic!("values are stored as they are") };
         let values = values(format, blocks, Isa::Baseline, Dtype::Float32);
-        assert!(output.files[*file][range.clone()] == values[..], "{} has other values", tensor.name);
+        assert!(output.files[*file as usize][range.clone()] == values[..], "{} has other values", tensor.name);
     }
 }

@@ -189,6 +189,7 @@ impl<'r, 'a> Draft<'r, 'a> {
             plans.push(Plan {
                 steps,
                 literals: layout.literals,
+                entries: layout.entries,
                 copies: Vec::new(),
                 len: layout.len,
                 data_start: None,
@@ -223,7 +224,8 @@ fn place<'a>(
     stack: &mut Vec<Placement>,
     conversions: &mut Conversions,
 ) -> Result<Step<'a>> {
-    let DraftStep { mut step, stack: own, .. } = draft;
+    let DraftStep { mut step, extra, .. } = draft;
+    let own = extra.and_then(|extra| extra.stack);
     if own.as_ref().is_some_and(|own| own.number == 0) {
         *stack = places.take(step.results.len()).collect();
     }
@@ -232,7 +234,10 @@ fn place<'a>(
             None => places.next().expect("every new tensor has a place"),
             Some(own) => own.cut(&stack[at]),
         };
-        (result.range, result.crc) = (place.range, place.crc);
+        result.range = place.range;
+        if place.crc.is_some() {
+            result.extra.get_or_insert_default().crc = place.crc;
+        }
         if let Operation::Convert(conversion) = &mut step.how
             && conversion.to != place.form
         {

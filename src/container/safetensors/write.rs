@@ -2,9 +2,8 @@
 
 use super::METADATA;
 use super::notes::{ALWAYS_JSON, StoredForm, json, store};
-use crate::container::{NewTensor, NewTensors, Placement};
+use crate::container::{HeaderEntries, NewTensor, NewTensors, Placement};
 use crate::error::Result;
-use crate::io::map::large_buffer;
 use crate::threads;
 use serde::Serialize;
 use std::ops::Range;
@@ -24,67 +23,94 @@ pub(super) fn align(places: &mut [Placement], tensors: &dyn NewTensors) -> Resul
     Ok(())
 }
 
-/// Returns the length and the JSON, padded with spaces to a multiple of 8, in parts with their offsets: each thread
-/// writes one part.
+/// Literal bytes with their offsets, and the entries between them that are written later.
+type Header = (Vec<(u64, Vec<u8>)>, Vec<HeaderEntries>);
+
+/// Returns the length and the JSON, padded with spaces to a multiple of 8. The entries of many tensors are only measured, on
+/// several threads, if the caller can write them later.
 pub(super) fn write_header(
     tensors: &dyn NewTensors,
     places: &[Placement],
     metadata: Option<&[(String, String)]>,
     threads: usize,
-) -> Result<Vec<(u64, Vec<u8>)>> {
-    /// Minimum number of tensors for each thread.
-    const PART: usize = 1 << 14;
-    let (count, parts) = (places.len(), threads.min(places.len() / PART).max(1));
-    let range = |at: usize| count * at / parts..count * (at + 1) / parts;
-    let write = |at: usize| {
-        let mut part = large_buffer(range(at).map(|at| tensors.get(at).name.len() + ENTRY).sum());
-        if at == 0 {
-            part.extend([0; 8]);
-            part.push(b'{');
-            if let Some(pairs) = metadata {
-                let pairs: Vec<String> =
-                    pairs.iter().map(|(key, value)| format!("{}:{}", json(key), json(value))).collect();
-                part.extend(format!("{}:{{{}}},", json(METADATA), pairs.join(",")).bytes());
+) -> Result<Header> {
+    /// Number of tensors whose entries are written together. They take about as much as the engine writes at once.
+    const PART: usize = 1 << 13;
+    let (count, mut head, mut entries) = (places.len(), vec![0; 8], Vec::new());
+    head.push(b'{');
+    if let Some(pairs) = metadata {
+        let pairs: Vec<String> = pairs.iter().map(|(key, value)| format!("{}:{}", json(key), json(value))).collect();
+        head.extend(format!("{}:{{{}}},", json(METADATA), pairs.join(",")).bytes());
+    }
+    let write = |header: &mut Vec<u8>, at: usize| write_entry(header, &tensors.get(at), places[at].range.clone());
+    if tensors.are_kept() && count > PART {
+        let part = |at: usize| at * PART..count.min((at + 1) * PART);
+        let measure = |at: usize| {
+            let (mut entry, mut len) = (Vec::new(), 0);
+            for at in part(at) {
+                entry.clear();
+                write(&mut entry, at)?;
+                len += entry.len() as u64;
             }
+            Ok(len)
+        };
+        let mut start = head.len() as u64;
+        for (at, len) in threads::each(threads, count.div_ceil(PART), measure).into_iter().enumerate() {
+            let range = start..start + len?;
+            start = range.end;
+            entries.push(HeaderEntries { range, tensors: part(at), data_start: 0, write: write_entry });
         }
-        write_entries(&mut part, range(at).map(|at| (tensors.get(at), &places[at].range))).map(|()| part)
+    } else {
+        (0..count).try_for_each(|at| write(&mut head, at))?;
+    }
+    // No comma follows the last entry.
+    let end = match entries.last_mut() {
+        Some(HeaderEntries { range, .. }) => {
+            range.end -= 1;
+            range.end
+        }
+        None => {
+            head.pop_if(|last| *last == b',');
+            head.len() as u64
+        }
     };
-    let parts = threads::each(parts, parts, write).into_iter().collect::<Result<Vec<_>>>()?;
-    let mut end = 0;
-    let offset = |part: Vec<u8>| {
-        let offset = end;
-        end += part.len() as u64;
-        (offset, part)
-    };
-    let mut parts: Vec<(u64, Vec<u8>)> = parts.into_iter().map(offset).collect();
-    let (offset, last) = parts.last_mut().expect("the first part is always there");
-    last.pop_if(|last| *last == b',');
-    last.push(b'}');
-    let len = (*offset + last.len() as u64).next_multiple_of(8);
-    last.resize((len - *offset) as usize, b' ');
-    parts[0].1[..8].copy_from_slice(&(len - 8).to_le_bytes());
-    Ok(parts)
+    let len = (end + 1).next_multiple_of(8);
+    let mut tail = vec![b' '; (len - end) as usize];
+    tail[0] = b'}';
+    head[..8].copy_from_slice(&(len - 8).to_le_bytes());
+    entries.iter_mut().for_each(|entries| entries.data_start = len);
+    Ok((vec![(0, head), (end, tail)], entries))
 }
 
-/// The approximate length of an entry without its name.
-const ENTRY: usize = 80;
-
-fn write_entries<'a>(
-    header: &mut Vec<u8>,
-    tensors: impl Iterator<Item = (NewTensor<'a>, &'a Range<u64>)>,
-) -> Result<()> {
-    for (tensor, range) in tensors {
-        let (StoredForm { dtype, shape, .. }, _) = store(&tensor)?; // computed again, because keeping them takes longer
-        push_json(header, &*tensor.name);
-        header.extend_from_slice(br#":{"dtype":"#);
-        push_json(header, &*dtype);
-        header.extend_from_slice(br#","shape":"#);
-        push_json(header, &*shape);
-        header.extend_from_slice(br#","data_offsets":"#);
-        push_json(header, &[range.start, range.end]);
-        header.extend_from_slice(b"},");
+/// Appends the entry of a tensor, and a comma.
+fn write_entry(header: &mut Vec<u8>, tensor: &NewTensor, range: Range<u64>) -> Result<()> {
+    let (StoredForm { dtype, shape, .. }, _) = store(tensor)?; // computed again, because keeping them takes longer
+    push_text(header, &tensor.name);
+    header.extend_from_slice(br#":{"dtype":"#);
+    push_text(header, &dtype);
+    header.extend_from_slice(br#","shape":["#);
+    for (at, length) in shape.iter().enumerate() {
+        if at > 0 {
+            header.push(b',');
+        }
+        push_json(header, length);
     }
+    header.extend_from_slice(br#"],"data_offsets":["#);
+    push_json(header, &range.start);
+    header.push(b',');
+    push_json(header, &range.end);
+    header.extend_from_slice(b"]},");
     Ok(())
+}
+
+/// Appends a text as JSON. Most names have no characters to escape.
+fn push_text(header: &mut Vec<u8>, text: &str) {
+    if text.bytes().any(|byte| matches!(byte, b'"' | b'\\' | ..0x20)) {
+        return push_json(header, text);
+    }
+    header.push(b'"');
+    header.extend_from_slice(text.as_bytes());
+    header.push(b'"');
 }
 
 fn push_json<T: Serialize + ?Sized>(header: &mut Vec<u8>, value: &T) {

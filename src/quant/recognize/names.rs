@@ -130,8 +130,15 @@ pub(super) enum Stray {
 
 /// Returns the kind of a tensor that belongs to no weight; `None` if its name does not show it.
 pub(super) fn stray(name: &str) -> Option<Stray> {
-    let (stem, codes) = PARTS.iter().find_map(|(end, codes)| Some((name.strip_suffix(end)?, codes)))?;
+    let (stem, codes) = PARTS.iter().find_map(|(end, codes)| Some((without_suffix(name, end)?, codes)))?;
     Some(codes.map_or(Stray::Codes, |codes| Stray::PartOf(format!("{stem}{codes}"))))
+}
+
+/// Does the same as `str::strip_suffix`. It compares from the end: most suffixes differ from a name in their last byte, and
+/// there may be a million names to compare with all of them.
+fn without_suffix<'n>(name: &'n str, end: &str) -> Option<&'n str> {
+    let is_same = name.bytes().rev().zip(end.bytes().rev()).all(|(one, other)| one == other);
+    if is_same { name.get(..name.len().checked_sub(end.len())?) } else { None }
 }
 
 /// True if only parts of quantized weights have such a name.
