@@ -72,7 +72,8 @@ pub struct FileLayout {
     pub literals: Vec<(u64, Vec<u8>)>,
     /// Other parts of a long header, in order.
     pub entries: Vec<HeaderEntries>,
-    /// Place of each tensor.
+    /// Place of each tensor. Without places, the tensors lie one behind the other in their packed form, after the header:
+    /// there may be a million.
     pub places: Vec<Placement>,
     /// Length of the file.
     pub len: u64,

@@ -66,7 +66,7 @@ impl<'a> DraftStep<'a> {
     }
 
     /// Returns one of its results, for the format of the output.
-    fn new_tensor(&self, result: usize) -> NewTensor<'_> {
+    pub(super) fn new_tensor(&self, result: usize) -> NewTensor<'_> {
         let own = self.step.new_tensor(result);
         let Some(extra) = &self.extra else { return own };
         let text = extra.text.clone();

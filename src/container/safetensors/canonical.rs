@@ -142,7 +142,7 @@ impl<'a> Cursor<'a> {
             number = number.checked_mul(10)?.checked_add(digit.into())?;
             len += 1;
         }
-        let has_leading_zero = len > 1 && self.rest.starts_with('0');
+        let has_leading_zero = len > 1 && self.rest.as_bytes()[0] == b'0';
         self.rest = &self.rest[len..];
         if has_leading_zero || len == 0 { None } else { Some(number) }
     }

@@ -11,8 +11,8 @@ mod write;
 use super::json::{MapOnly, StringPairs};
 use super::names::NameHashes;
 use super::{
-    Container, Contents, Data, Elements, FileLayout, Form, FormatInfo, Metadata, NewMetadata, NewTensors, Placement,
-    ReadOptions, ShardNames, Tensor, WrittenFiles, element_count, too_long,
+    Container, Contents, Data, Elements, FileLayout, Form, FormatInfo, Metadata, NewMetadata, NewTensor, NewTensors,
+    Placement, ReadOptions, ShardNames, Tensor, WrittenFiles, element_count, too_long,
 };
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
@@ -25,8 +25,9 @@ use serde::{Deserialize, Deserializer};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
-use write::{align, write_header};
+use write::{DataRanges, PART, write_header};
 
 /// Maximum length of a header, by the format's own rule.
 const MAX_HEADER: u64 = 100_000_000;
@@ -97,10 +98,9 @@ impl Container for Safetensors {
     fn lay_out(&self, tensors: &dyn NewTensors, metadata: &NewMetadata, threads: usize) -> Result<FileLayout> {
         let mut notes = Notes { tensors: BTreeMap::new(), version: 1 };
         let all = || (0..tensors.count()).map(|at| tensors.get(at));
-        let mut places = Vec::with_capacity(tensors.count());
-        let (mut end, mut are_aligned) = (0_u64, true);
+        let (mut starts, mut end, mut are_aligned) = (Vec::new(), 0_u64, true);
         let mut names = NameHashes::with_capacity(tensors.count());
-        for tensor in all() {
+        for (at, tensor) in all().enumerate() {
             let refuse = |message: &str| Err(Error::new(message).in_tensor(&tensor.name));
             if tensor.name == METADATA {
                 return refuse("safetensors keeps this name for its metadata");
@@ -111,23 +111,28 @@ impl Container for Safetensors {
             let start = end;
             end = start.checked_add(stored.bytes).ok_or_else(too_long)?;
             are_aligned &= start.is_multiple_of(stored.alignment);
-            let form = Form::Numbers(Storage::packed(tensor.dtype));
-            places.push(Placement { form, range: start..end, crc: None });
+            if at.is_multiple_of(PART) {
+                starts.push(start);
+            }
         }
         if let Some(name) = names.repeated(all().map(|tensor| tensor.name)) {
             return Err(Error::new("two tensors have this name").in_tensor(&name));
         }
-        if !are_aligned {
-            align(&mut places, tensors)?;
-        }
+        let ranges = if are_aligned { DataRanges::InOrder(starts) } else { DataRanges::aligned(tensors)? };
         let metadata = with_notes(metadata.texts.as_deref(), &notes)?;
-        let (literals, entries) = write_header(tensors, &places, metadata.as_deref(), threads)?;
+        let (literals, entries) = write_header(tensors, &ranges, metadata.as_deref(), threads)?;
         let start = literals.last().map_or(0, |(offset, last)| offset + last.len() as u64);
         check_length("the output would have", start.saturating_sub(8)).map_err(|error| error.of(Kind::Undivided))?;
         let len = end.checked_add(start).ok_or_else(too_long)?;
-        for Placement { range, .. } in &mut places {
-            *range = start + range.start..start + range.end;
-        }
+        let place = |(tensor, range): (NewTensor, Range<u64>)| Placement {
+            form: Form::Numbers(Storage::packed(tensor.dtype)),
+            range: start + range.start..start + range.end,
+            crc: None,
+        };
+        let places = match ranges {
+            DataRanges::InOrder(_) => Vec::new(),
+            DataRanges::Listed(ranges) => all().zip(ranges).map(place).collect(),
+        };
         Ok(FileLayout { literals, entries, places, len })
     }
 }

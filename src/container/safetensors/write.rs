@@ -2,25 +2,62 @@
 
 use super::METADATA;
 use super::notes::{ALWAYS_JSON, StoredForm, json, store};
-use crate::container::{HeaderEntries, NewTensor, NewTensors, Placement};
+use crate::container::{HeaderEntries, NewTensor, NewTensors};
 use crate::error::Result;
 use crate::threads;
 use serde::Serialize;
 use std::ops::Range;
 
-/// Moves wider types to the front, as the reference writer does, so that no tensor is misaligned.
-pub(super) fn align(places: &mut [Placement], tensors: &dyn NewTensors) -> Result<()> {
-    let alignment = |at| Ok(store(&tensors.get(at))?.0.alignment);
-    let alignments = (0..places.len()).map(alignment).collect::<Result<Vec<u64>>>()?;
-    let mut order: Vec<usize> = (0..places.len()).collect();
-    order.sort_by_key(|&at| std::cmp::Reverse(alignments[at]));
-    let mut end = 0;
-    for at in order {
-        let range = &mut places[at].range;
-        *range = end..end + (range.end - range.start); // their sum was checked
-        end = range.end;
+/// Number of tensors whose entries are written together. They take about as much as the engine writes at once.
+pub(super) const PART: usize = 1 << 13;
+
+/// Ranges of the bytes of tensors, relative to the end of the header.
+pub(super) enum DataRanges {
+    /// In the order of the tensors: the starts of the first of each [`PART`] tensors.
+    InOrder(Vec<u64>),
+    Listed(Vec<Range<u64>>),
+}
+
+impl DataRanges {
+    /// Moves wider types to the front, as the reference writer does, so that no tensor is misaligned.
+    pub(super) fn aligned(tensors: &dyn NewTensors) -> Result<Self> {
+        let stored = |at| Ok(store(&tensors.get(at))?.0).map(|stored| (stored.alignment, stored.bytes));
+        let stored = (0..tensors.count()).map(stored).collect::<Result<Vec<(u64, u64)>>>()?;
+        let mut order: Vec<usize> = (0..stored.len()).collect();
+        order.sort_by_key(|&at| std::cmp::Reverse(stored[at].0));
+        let (mut ranges, mut end) = (vec![0..0; stored.len()], 0);
+        for at in order {
+            ranges[at] = end..end + stored[at].1; // their sum was checked
+            end = ranges[at].end;
+        }
+        Ok(Self::Listed(ranges))
     }
-    Ok(())
+
+    /// Appends the entries of a part of the tensors, and calls a function after each.
+    fn write(
+        &self,
+        tensors: &dyn NewTensors,
+        part: usize,
+        header: &mut Vec<u8>,
+        mut each: impl FnMut(&mut Vec<u8>),
+    ) -> Result<()> {
+        let mut end = if let Self::InOrder(starts) = self { starts[part] } else { 0 };
+        for at in part_of(tensors, part) {
+            let tensor = tensors.get(at);
+            let range = match self {
+                Self::InOrder(_) => end..end + store(&tensor)?.0.bytes,
+                Self::Listed(ranges) => ranges[at].clone(),
+            };
+            end = range.end;
+            write_entry(header, &tensor, range)?;
+            each(header);
+        }
+        Ok(())
+    }
+}
+
+fn part_of(tensors: &dyn NewTensors, part: usize) -> Range<usize> {
+    part * PART..tensors.count().min((part + 1) * PART)
 }
 
 /// Literal bytes with their offsets, and the entries between them that are written later.
@@ -30,38 +67,33 @@ type Header = (Vec<(u64, Vec<u8>)>, Vec<HeaderEntries>);
 /// several threads, if the caller can write them later.
 pub(super) fn write_header(
     tensors: &dyn NewTensors,
-    places: &[Placement],
+    ranges: &DataRanges,
     metadata: Option<&[(String, String)]>,
     threads: usize,
 ) -> Result<Header> {
-    /// Number of tensors whose entries are written together. They take about as much as the engine writes at once.
-    const PART: usize = 1 << 13;
-    let (count, mut head, mut entries) = (places.len(), vec![0; 8], Vec::new());
+    let (mut head, mut entries, parts) = (vec![0; 8], Vec::new(), tensors.count().div_ceil(PART));
     head.push(b'{');
     if let Some(pairs) = metadata {
         let pairs: Vec<String> = pairs.iter().map(|(key, value)| format!("{}:{}", json(key), json(value))).collect();
         head.extend(format!("{}:{{{}}},", json(METADATA), pairs.join(",")).bytes());
     }
-    let write = |header: &mut Vec<u8>, at: usize| write_entry(header, &tensors.get(at), places[at].range.clone());
-    if tensors.are_kept() && count > PART {
-        let part = |at: usize| at * PART..count.min((at + 1) * PART);
-        let measure = |at: usize| {
+    if tensors.are_kept() && parts > 1 {
+        let measure = |part: usize| {
             let (mut entry, mut len) = (Vec::new(), 0);
-            for at in part(at) {
-                entry.clear();
-                write(&mut entry, at)?;
+            let measured = ranges.write(tensors, part, &mut entry, |entry| {
                 len += entry.len() as u64;
-            }
-            Ok(len)
+                entry.clear();
+            });
+            measured.map(|()| len)
         };
         let mut start = head.len() as u64;
-        for (at, len) in threads::each(threads, count.div_ceil(PART), measure).into_iter().enumerate() {
+        for (part, len) in threads::each(threads, parts, measure).into_iter().enumerate() {
             let range = start..start + len?;
             start = range.end;
-            entries.push(HeaderEntries { range, tensors: part(at), data_start: 0, write: write_entry });
+            entries.push(HeaderEntries { range, tensors: part_of(tensors, part), data_start: 0, write: write_entry });
         }
     } else {
-        (0..count).try_for_each(|at| write(&mut head, at))?;
+        (0..parts).try_for_each(|part| ranges.write(tensors, part, &mut head, |_| ()))?;
     }
     // No comma follows the last entry.
     let end = match entries.last_mut() {
