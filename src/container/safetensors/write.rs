@@ -148,3 +148,71 @@ fn push_text(header: &mut Vec<u8>, text: &str) {
 fn push_json<T: Serialize + ?Sized>(header: &mut Vec<u8>, value: &T) {
     serde_json::to_writer(header, value).expect(ALWAYS_JSON);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::Dtype;
+
+    struct Kept(Vec<NewTensor<'static>>);
+
+    impl NewTensors for Kept {
+        fn count(&self) -> usize {
+            self.0.len()
+        }
+
+        fn get(&self, at: usize) -> NewTensor<'_> {
+            self.0[at].clone()
+        }
+
+        fn are_kept(&self) -> bool {
+            true
+        }
+    }
+
+    /// Returns a header of tensors of 4 bytes, and the number of its parts that are written later.
+    fn header(tensors: &dyn NewTensors) -> (Vec<u8>, usize) {
+        let starts = (0..tensors.count()).step_by(PART).map(|at| 4 * at as u64).collect();
+        let metadata = [("format".to_owned(), "pt".to_owned())];
+        let (mut parts, entries) = write_header(tensors, &DataRanges::InOrder(starts), Some(&metadata), 2).unwrap();
+        for HeaderEntries { range, tensors: numbers, write, data_start } in &entries {
+            let mut bytes = Vec::new();
+            for at in numbers.clone() {
+                write(&mut bytes, &tensors.get(at), 4 * at as u64..4 * at as u64 + 4).unwrap();
+            }
+            bytes.truncate((range.end - range.start) as usize);
+            parts.push((range.start, bytes));
+            assert!(data_start.is_multiple_of(8));
+        }
+        parts.sort();
+        let mut whole = Vec::new();
+        for (offset, bytes) in parts {
+            assert_eq!(offset, whole.len() as u64);
+            whole.extend(bytes);
+        }
+        (whole, entries.len())
+    }
+
+    #[test]
+    fn entries_that_are_written_later_give_the_same_header() {
+        let tensor = |at: usize| NewTensor {
+            name: format!("\"{at}\\\u{1f}é").into(),
+            dtype: Dtype::Float32,
+            shape: if at.is_multiple_of(3) { &[] } else { &[1, 1] },
+            count: 1,
+            fortran_order: false,
+            text: None,
+            opaque: None,
+            blocks: None,
+        };
+        for count in [0, 1, PART, PART + 1, 3 * PART + 5] {
+            let tensors: Vec<NewTensor> = (0..count).map(tensor).collect();
+            let (at_once, none) = header(&tensors);
+            let (later, parts) = header(&Kept(tensors));
+            assert!(at_once == later, "{count} tensors");
+            assert_eq!((none, parts), (0, if count > PART { count.div_ceil(PART) } else { 0 }));
+            let json: serde_json::Value = serde_json::from_slice(&later[8..]).unwrap();
+            assert_eq!(json.as_object().unwrap().len(), count + 1);
+        }
+    }
+}
