@@ -172,8 +172,8 @@ fn figures(criterion: &mut Criterion) {
         let files = [MappedFile::of(&file).expect("a regular file")];
         let form = Form::Numbers(storage);
         let tensor = Tensor {
-            name: "x".to_owned(),
-            shape: vec![COUNT],
+            name: "x".into(),
+            shape: [COUNT].into(),
             count: COUNT,
             elements: Elements::Typed(form),
             fortran_order: false,

@@ -13,6 +13,9 @@ is warm, except in the jobs "cold and flushed", "shards, cold and flushed" and "
 next run. Then it fills and frees as much memory as a run may need, because a virtual machine gets memory slowly from its host.
 With --sync, tcast flushes to the disk; the limit never does. The job "slow disk" needs root and cgroups of version 1.
 
+The job "start-up" compares the start of tcast, and the cast of a file of 1 KiB, with `start.c`, which maps the input, writes
+constant bytes to a new file and renames it. It runs each a hundred times per round.
+
 The job "PyTorch -> safetensors" changes the format alone, and also runs cp, and torch with --python.
 
 The job "libraries" needs --python PYTHON. It converts float32 to float8e4m3fn with tcast and with those of torch, numpy with
@@ -307,23 +310,25 @@ class Bench:
                 subprocess.run(cast, check=True)
         return path
 
-    def measure(self, contenders, before=lambda: None):
-        """Runs all in turn, each after `before`; the results of the rounds by the name of the contender."""
+    def measure(self, contenders, before=lambda: None, are_short=False):
+        """Runs all in turn, each after `before`; the results of the rounds by the name of the contender. Short programs need
+        little memory and many rounds."""
         results = {name: [] for name in contenders}
-        for attempt in range(self.args.rounds + 1):
+        for attempt in range(self.args.rounds * (100 if are_short else 1) + 1):
             for name in list(contenders)[:: 1 if attempt % 2 else -1]:
                 before()
                 self.remove_output()
-                fill_and_free(self.args.gib << 31)
+                if not are_short:
+                    fill_and_free(self.args.gib << 31)
                 result = run(contenders[name])
                 if attempt > 0:  # the first round warms the page cache
                     results[name].append(result)
         self.remove_output()
         return results
 
-    def compare(self, job, contenders, before=lambda: None):
+    def compare(self, job, contenders, before=lambda: None, are_short=False):
         """Compares the others with the first contender."""
-        results = self.measure(contenders, before)
+        results = self.measure(contenders, before, are_short)
         seconds, program, system = ({name: statistics.median(run[at] for run in runs) for name, runs in results.items()} for at in (0, 1, 2))
         peaks = {name: max(run[3] for run in runs) for name, runs in results.items()}
         first, *others = contenders
@@ -332,7 +337,7 @@ class Bench:
         tcast = [name for name in others if name.startswith("tcast")][-1]
         more = f"{program[tcast] - program[first]:+.3f}, {system[tcast] - system[first]:+.3f}"
         memory = max(peak for name, peak in peaks.items() if name.startswith("tcast"))
-        row = [job, f"{first} {seconds[first]:.3f} s", ", ".join(map(ratio, others)), more, f"{memory:.0f}"]
+        row = [job, f"{first} {seconds[first]:.{4 if are_short else 3}f} s", ", ".join(map(ratio, others)), more, f"{memory:.0f}"]
         self.rows.append(f"| {' | '.join(row)} |")
         print(self.rows[-1], flush=True)
 
@@ -381,11 +386,25 @@ class Bench:
 
     def limit(self, source, size, threads):
         """A command that reads every byte of a file and writes `size` bytes, with `threads` threads."""
-        program = os.path.join(self.folder, "limit")
+        return [self.compiled("limit"), source, self.output, str(size), str(threads)]
+
+    def compiled(self, name):
+        """A program of this folder in C."""
+        program = os.path.join(self.folder, name)
         if not os.path.exists(program):
-            source_of_it = os.path.join(ROOT, "benches", "limit.c")
-            subprocess.run(["cc", "-O3", "-march=native", source_of_it, "-o", program, "-lpthread"], check=True)
-        return [program, source, self.output, str(size), str(threads)]
+            source = os.path.join(ROOT, "benches", f"{name}.c")
+            subprocess.run(["cc", "-O3", "-march=native", source, "-o", program, "-lpthread"], check=True)
+        return program
+
+    def starts(self):
+        """Compares the start of tcast, and the cast of a small file, with the least that such a program in C does."""
+        start, small = self.compiled("start"), self.small()
+        self.compare("start-up, --version", {"C": [start], "tcast": [TCAST, "--version"]}, are_short=True)
+        cast = self.cast(small, "float8e4m3fn")
+        subprocess.run(cast, check=True)
+        size = os.path.getsize(self.output)
+        contenders = {"C": [start, small, self.output, str(size)], "tcast": cast}
+        self.compare("start-up, 1 KiB of float32 -> float8e4m3fn", contenders, are_short=True)
 
     def quantized(self, job):
         """The quantized weights of a job."""
@@ -514,7 +533,7 @@ class Bench:
             else:
                 print("skipped: libraries: name a Python that has them with --python", file=sys.stderr)
         else:
-            self.compare(job, {"true": ["true"], "tcast": self.cast(self.small(), "float8e4m3fn")})
+            self.starts()
 
 
 def main():

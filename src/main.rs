@@ -9,13 +9,13 @@ fn main() -> ExitCode {
     if let Some(shell) = std::env::var_os(commands::COMPLETE) {
         return commands::complete(&shell);
     }
-    if let Err(error) = commands::remove_temporaries_on_interrupt() {
-        return commands::fail(&error.into());
-    }
     let arguments = cli::join_saturate(std::env::args_os());
     commands::choose_color(cli::color(&arguments));
     match Cli::try_parse_from(&arguments).and_then(Cli::checked) {
         Ok(cli) => {
+            if let Err(error) = commands::remove_temporaries_on_interrupt() {
+                return commands::fail(&error.into());
+            }
             let code = commands::run(&cli.with_inputs_expanded()).unwrap_or_else(|error| commands::fail(&error));
             commands::end_interrupts();
             code

@@ -29,7 +29,7 @@ fn elements(bench: &Bench, file: &str, dtype: Dtype) -> (Vec<u64>, Vec<u8>) {
     let target = Storage::packed(dtype);
     let mut packed = vec![0; target.bytes(tensor.count).unwrap() as usize];
     Kernel::copy(storage, target).unwrap().run(&bytes, &mut packed, tensor.count as usize).unwrap();
-    (tensor.shape.clone(), packed)
+    (tensor.shape.to_vec(), packed)
 }
 
 #[test]
@@ -127,8 +127,8 @@ fn safetensors_headers_are_read_as_the_safetensors_crate_reads_them() {
             assert_eq!(tensors.len(), theirs.len(), "{}", path.display());
             for (ours_of, (name, view)) in tensors.into_iter().zip(theirs) {
                 let shape: Vec<u64> = view.shape().iter().map(|length| *length as u64).collect();
-                assert_eq!((&ours_of.name, &ours_of.shape), (&name, &shape), "{}", path.display());
-                assert_eq!(ours_of.stored, view.dtype().to_string(), "{}: {name}", path.display());
+                assert_eq!((&*ours_of.name, &*ours_of.shape), (&*name, &*shape), "{}", path.display());
+                assert_eq!(*ours_of.stored, view.dtype().to_string(), "{}: {name}", path.display());
                 let mut bytes = vec![0; view.data().len()];
                 let mut reader = Reader::open(ours_of, &ours.files).unwrap();
                 reader.fill(&mut bytes).unwrap();

@@ -21,8 +21,8 @@ fn stats_of_bytes(storage: Storage, bytes: &[u8], count: u64) -> Distribution {
     let files = [MappedFile::of(&file).unwrap()];
     let form = Form::Numbers(storage);
     let tensor = Tensor {
-        name: "x".to_owned(),
-        shape: vec![count],
+        name: "x".into(),
+        shape: [count].into(),
         count,
         elements: Elements::Typed(form),
         fortran_order: false,
@@ -274,8 +274,8 @@ fn damage_and_malformed_elements_are_told_as_a_cast_tells_them() {
         let (count, elements) = (bytes.len() as u64, Elements::Typed(form));
         let data = Data::Mapped { file: 0, range: 0..bytes.len(), checksum };
         let tensor = Tensor {
-            name: "x".to_owned(),
-            shape: vec![count],
+            name: "x".into(),
+            shape: [count].into(),
             count,
             elements,
             fortran_order: false,
@@ -297,8 +297,8 @@ fn text_has_no_figures() {
     let data = Data::Mapped { file: 0, range: 0..0, checksum: None };
     let elements = Elements::Typed(form);
     let tensor = Tensor {
-        name: String::new(),
-        shape: vec![0],
+        name: Box::default(),
+        shape: [0].into(),
         count: 0,
         elements,
         fortran_order: false,

@@ -72,11 +72,11 @@ fn every_file_of_the_corpus_is_read_as_what_it_is() {
         }
         // The names are JSON-escaped in the table where they would break its lines.
         let name = name.replace("\\n", "\n").replace("\\0", "\0");
-        let tensor = input.contents.tensors.iter().find(|tensor| tensor.name == name);
+        let tensor = input.contents.tensors.iter().find(|tensor| *tensor.name == *name);
         let tensor = tensor.unwrap_or_else(|| panic!("{path}: no tensor {name}"));
         let expected_shape: Vec<u64> =
             if shape == "scalar" { vec![] } else { shape.split('x').map(|length| length.parse().unwrap()).collect() };
-        assert_eq!(tensor.shape, expected_shape, "{path} {name}");
+        assert_eq!(*tensor.shape, expected_shape, "{path} {name}");
         assert_eq!(tensor.count.to_string(), *count, "{path} {name}");
         let dtype: Dtype = dtype.parse().unwrap_or_else(|error| panic!("{error}"));
         let form = match tensor.elements {

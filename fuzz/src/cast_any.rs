@@ -139,7 +139,7 @@ fn convert(input: &Input, choices: &mut Choices) {
             let Elements::Typed(form) = written.elements else { panic!("the type of {} was lost", step.name()) };
             assert_eq!(form.dtype(), step.dtypes().1, "{}", step.name());
             assert_eq!((&written.shape, written.count), (&step.source().shape, step.source().count));
-            assert!(!container.format_info().has_names || written.name == step.name(), "{}", step.name());
+            assert!(!container.format_info().has_names || *written.name == *step.name(), "{}", step.name());
             // Complex numbers have two parts each.
             assert!(Loss::ALL.iter().all(|loss| outcome.counts[*loss] <= 2 * step.source().count));
         }

@@ -82,7 +82,7 @@ fn convert(found: &Checkpoint) {
     }
     let Some(index) = &found.index else { panic!("the index was passed over") };
     let homes: Vec<(String, String)> =
-        found.tensors().map(|(shard, tensor)| (tensor.name.clone(), found.shard_name(shard))).collect();
+        found.tensors().map(|(shard, tensor)| (tensor.name.to_string(), found.shard_name(shard))).collect();
     let map: BTreeMap<&str, &str> = homes.iter().map(|(tensor, shard)| (tensor.as_str(), shard.as_str())).collect();
     let text = index_text(&index.metadata, &map, 10, 5);
     let again: Value = serde_json::from_str(&text).expect("an index is JSON");

@@ -40,7 +40,7 @@ pub(crate) fn check_place(tensor: &Tensor, input: &Input) {
     let count = element_count(&tensor.shape);
     assert!(count == Some(tensor.count) || count.is_some() && tensor.elements == Elements::Opaque);
     let Data::Mapped { file, range, .. } = &tensor.data else { return };
-    assert!(range.start <= range.end && range.end <= input.files[*file].len(), "{range:?}");
+    assert!(range.start <= range.end && range.end <= input.files[*file as usize].len(), "{range:?}");
     assert!(tensor.elements.bytes(tensor.count).is_none_or(|bytes| bytes == range.len() as u64));
 }
 
@@ -182,8 +182,9 @@ pub(crate) fn check_written_again(input: &Input) {
 /// Checks that headers and tensors fill the output without gaps, and that each tensor has the room that it needs.
 pub(crate) fn check_plan(plan: &Plan) {
     let literals = plan.literals.iter().map(|(start, bytes)| *start..start + bytes.len() as u64);
+    let headers = literals.chain(plan.entries.iter().map(|entries| entries.range.clone()));
     let tensors = plan.steps.iter().map(Step::target);
-    let mut places: Vec<Range<u64>> = literals.chain(tensors).filter(|place| !place.is_empty()).collect();
+    let mut places: Vec<Range<u64>> = headers.chain(tensors).filter(|place| !place.is_empty()).collect();
     places.sort_by_key(|place| place.start);
     let end = places.iter().fold(0, |end, place| {
         assert_eq!(place.start, end, "a gap, or an overlap");

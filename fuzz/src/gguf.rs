@@ -49,7 +49,7 @@ fn blocks<'a>(tensor: &Tensor, input: &'a Input) -> Option<(&'static BlockFormat
     let (Elements::Blocks(format), Data::Mapped { file, range, .. }) = (tensor.elements, &tensor.data) else {
         return None;
     };
-    Some((format, &input.files[*file][range.clone()]))
+    Some((format, &input.files[*file as usize][range.clone()]))
 }
 
 /// Returns the values of blocks.
@@ -74,8 +74,8 @@ fn check_listing(path: &Path, input: &Input) {
     match tcast::tensors(path) {
         Ok(listed) => {
             for tensor in &listed {
-                let stored = input.contents.tensors.iter().find(|stored| stored.name == tensor.name);
-                assert_eq!(stored.map(|stored| &stored.shape), Some(&tensor.shape), "{}", tensor.name);
+                let stored = input.contents.tensors.iter().find(|stored| *stored.name == *tensor.name);
+                assert_eq!(stored.map(|stored| &*stored.shape), Some(&*tensor.shape), "{}", tensor.name);
             }
         }
         Err(error) => check_error(&error),
@@ -102,11 +102,11 @@ fn check_decoded(output: &Path, input: &Input) {
         let decoded = decoded.unwrap_or_else(|| panic!("{} was dropped", tensor.name));
         assert_eq!(decoded.shape, tensor.shape, "{}", tensor.name);
         let scale = tensor.name.strip_suffix(".weight").map(|stem| format!("{stem}.scale"));
-        if scale.is_some_and(|scale| input.contents.tensors.iter().any(|other| other.name == scale)) {
+        if scale.is_some_and(|scale| input.contents.tensors.iter().any(|other| *other.name == *scale)) {
             continue;
         }
         let Data::Mapped { file, range, .. } = &decoded.data else { panic!("values are stored as they are") };
         let values = values(format, blocks, Isa::Baseline, Dtype::Float32);
-        assert!(output.files[*file][range.clone()] == values[..], "{} has other values", tensor.name);
+        assert!(output.files[*file as usize][range.clone()] == values[..], "{} has other values", tensor.name);
     }
 }

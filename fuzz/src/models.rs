@@ -31,7 +31,7 @@ pub(crate) fn check_changed(input: &Input, limit: usize) {
     };
     assert_eq!(again.contents.tensors.len(), before.len());
     for ((tensor, before), step) in again.contents.tensors.iter().zip(before).zip(&plan.steps) {
-        assert_eq!(tensor.shape, step.shape());
+        assert_eq!(*tensor.shape, *step.shape());
         let after = values(tensor, &again).expect("it was just written");
         match (step.is_converted(), after) {
             (true, Values::Numbers(dtype, _)) => assert_eq!(dtype, Step::dtypes(step).1),

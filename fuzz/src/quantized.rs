@@ -65,7 +65,7 @@ fn recognize(input: &Input, folder: &Path, config: &str) {
 /// Returns the bytes of a tensor.
 fn bytes_of(input: &Input, at: usize) -> Result<&[u8]> {
     match &input.contents.tensors[at].data {
-        Data::Mapped { file, range, .. } => Ok(&input.files[*file][range.clone()]),
+        Data::Mapped { file, range, .. } => Ok(&input.files[*file as usize][range.clone()]),
         Data::Streamed(_) => Err(Error::new("is streamed")),
     }
 }

@@ -25,7 +25,7 @@ use crate::options::{ROOT, ROOT_NOTE};
 use crate::select::{Pattern, Selection};
 use crate::text::TEMPORARY_FOLDER;
 use clap::builder::{BoolishValueParser, TypedValueParser};
-use clap::{Arg, Args, ColorChoice, Parser, Subcommand, ValueEnum};
+use clap::{Arg, Args, ColorChoice, CommandFactory, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -123,15 +123,33 @@ fn matching(path: PathBuf) -> Vec<PathBuf> {
     if found.is_empty() { vec![path] } else { found }
 }
 
+/// Returns the command line with the flags of all subcommands.
+#[must_use]
+pub fn whole_command() -> clap::Command {
+    Cli::command().mut_subcommands(|subcommand| {
+        let with_flags = match subcommand.get_name() {
+            "cast" => CastArgs::augment_args,
+            "dequantize" => DequantizeArgs::augment_args,
+            "quantize" => QuantizeArgs::augment_args,
+            "bitcast" => BitcastArgs::augment_args,
+            "promote" => PromoteArgs::augment_args,
+            "inspect" => InspectArgs::augment_args,
+            "diff" => DiffArgs::augment_args,
+            name => unreachable!("the flags of {name} are not listed here"),
+        };
+        with_flags(subcommand).defer(|subcommand| subcommand)
+    })
+}
+
 /// Joins a value to the `--saturate` before it, if it can be nothing else: the value of this flag is optional, so clap
 /// requires an `=`.
 pub fn join_saturate(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut joined: Vec<OsString> = Vec::new();
     let mut only_files = false;
     for argument in arguments {
-        let is_value = BoolishValueParser::new().parse_ref(&clap::Command::new("tcast"), None, &argument).is_ok();
+        let is_value = || BoolishValueParser::new().parse_ref(&clap::Command::new("tcast"), None, &argument).is_ok();
         match joined.last_mut() {
-            Some(last) if last == "--saturate" && is_value && !only_files => {
+            Some(last) if last == "--saturate" && !only_files && is_value() => {
                 last.push("=");
                 last.push(argument);
             }
@@ -161,8 +179,9 @@ pub fn color(arguments: &[OsString]) -> ColorChoice {
     choice.unwrap_or(ColorChoice::Auto)
 }
 
-/// Subcommand.
+/// Subcommand. clap makes the flags of the requested one only, because making all of them takes a millisecond.
 #[derive(Debug, Subcommand)]
+#[command(defer = true)]
 pub enum Command {
     /// Convert the values of a file or a folder of shards to another type
     Cast(Box<CastArgs>),

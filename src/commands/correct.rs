@@ -11,7 +11,7 @@ use crate::container::{ReadOptions, by_extension, checkpoint};
 use crate::dtype::Dtype;
 use crate::quant::Scheme;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Command, CommandFactory, Parser};
+use clap::{Command, Parser};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -91,7 +91,7 @@ struct TypedLine<'a> {
 
 impl<'a> TypedLine<'a> {
     fn new(line: &'a [OsString]) -> Self {
-        let command = Cli::command();
+        let command = cli::whole_command();
         let find = |word: &OsString| word.to_str().and_then(|word| command.find_subcommand(word)).cloned();
         let subcommand = line.iter().enumerate().skip(1).find_map(|(at, word)| Some((at, find(word)?)));
         Self { line, subcommand }

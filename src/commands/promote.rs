@@ -184,7 +184,7 @@ fn document(args: &PromoteArgs, operands: &[Operand], decision: Decision, promot
             "file": args.inputs[operand.file].to_string_lossy(),
             "tensor": operand.tensor_name,
             "dtype": operand.dtype.name(),
-            "shape": operand.tensor.shape,
+            "shape": &*operand.tensor.shape,
             "is_scalar": operand.tensor.shape.is_empty(),
             "can_lose": !decision.dtype.holds(operand.dtype),
         })

@@ -118,7 +118,7 @@ fn spreads(report: &Report, source: &Checkpoint, from: Option<Dtype>, threads: u
     let exponents = |checkpoint: &Checkpoint, name: &str, from: Option<Dtype>| -> Result<Histogram> {
         // A single tensor matches under any name: a .npy file's tensor is named after the file.
         let is_only = checkpoint.tensors().count() == 1;
-        let found = checkpoint.tensors().find(|(_, tensor)| is_only || tensor.name == name);
+        let found = checkpoint.tensors().find(|(_, tensor)| is_only || *tensor.name == *name);
         let Some((file, tensor)) = found else { return Ok(Histogram::default()) };
         let Ok(form) = source_form(tensor, from) else { return Ok(Histogram::default()) };
         let stats = distribution::of(tensor, form, &file.files, threads, &Silent)

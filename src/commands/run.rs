@@ -30,8 +30,7 @@ pub(super) fn job(operator: Operator, file: &FileArgs) -> Job<'_> {
         dry_run: file.dry_run,
         sync: !file.no_sync,
         shows_tensors: !file.quiet || file.json || file.dry_run,
-        threads: threads(file.threads),
-        ..Job::new(operator)
+        ..Job::new(operator, threads(file.threads))
     }
 }
 

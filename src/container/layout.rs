@@ -4,7 +4,7 @@ use super::gguf::GgufKey;
 use super::{Form, TextExtent};
 use crate::blocks::BlockFormat;
 use crate::dtype::Dtype;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -15,6 +15,11 @@ pub trait NewTensors: Sync {
     fn count(&self) -> usize;
 
     fn get(&self, at: usize) -> NewTensor<'_>;
+
+    /// True if the caller writes [`FileLayout::entries`].
+    fn are_kept(&self) -> bool {
+        false
+    }
 }
 
 impl NewTensors for Vec<NewTensor<'_>> {
@@ -65,10 +70,28 @@ pub struct NewTensor<'a> {
 pub struct FileLayout {
     /// Headers and other literal bytes with their offsets, in order.
     pub literals: Vec<(u64, Vec<u8>)>,
-    /// Place of each tensor.
+    /// Other parts of a long header, in order.
+    pub entries: Vec<HeaderEntries>,
+    /// Place of each tensor. Without places, the tensors lie one behind the other in their packed form, after the header:
+    /// there may be a million.
     pub places: Vec<Placement>,
     /// Length of the file.
     pub len: u64,
+}
+
+/// The entries of some tensors in a header, which are written when their place in the file is: a header of a million tensors
+/// would take as much memory as everything that is known about them.
+#[derive(Clone, Debug)]
+#[doc(hidden)]
+pub struct HeaderEntries {
+    /// Range of their bytes in the file.
+    pub range: Range<u64>,
+    /// The tensors, by their numbers in the file.
+    pub tensors: Range<usize>,
+    /// Offset in the file from which the entries count.
+    pub data_start: u64,
+    /// Appends the entry of a tensor with this range, relative to `data_start`.
+    pub write: fn(&mut Vec<u8>, &NewTensor, Range<u64>) -> Result<()>,
 }
 
 /// Place and form of a tensor in a new file.

@@ -43,7 +43,7 @@ pub(crate) use text::TextExtent;
 pub use text::TextForm;
 #[doc(hidden)] // the parts of containers, and items that tests need
 pub use {
-    layout::{FileLayout, NewMetadata, NewTensor, NewTensors, PendingCrc, Placement},
+    layout::{FileLayout, HeaderEntries, NewMetadata, NewTensor, NewTensors, PendingCrc, Placement},
     reader::{Stream, Streamed},
     shape::{element_count, row_major},
     tensor::{Checksum, Data},

@@ -90,7 +90,7 @@ impl<'a> Reader<'a> {
     /// When the bytes are damaged, or the temporary file for transposing a compressed tensor cannot be written.
     pub fn open_row_major(tensor: &Tensor, files: &'a [MappedFile]) -> Result<Self> {
         if let (Data::Mapped { file, range, .. }, true) = (&tensor.data, tensor.fortran_order) {
-            read_ahead(&files[*file], range)?;
+            read_ahead(&files[*file as usize], range)?;
         }
         Self::open_at_once(tensor, files)
     }
@@ -103,10 +103,10 @@ impl<'a> Reader<'a> {
     fn new(tensor: &Tensor, files: &'a [MappedFile], is_transposed: bool) -> Result<Self> {
         let stream: Box<dyn Stream + 'a> = match (&tensor.data, is_transposed) {
             (Data::Mapped { file, range, checksum }, false) => {
-                Box::new(RangeStream::new(&files[*file], range.clone(), false, checksum.clone()))
+                Box::new(RangeStream::new(&files[*file as usize], range.clone(), false, checksum.clone()))
             }
             (Data::Mapped { file, range, checksum }, true) => {
-                let bytes = Bytes::Borrowed(&files[*file][range.clone()]);
+                let bytes = Bytes::Borrowed(&files[*file as usize][range.clone()]);
                 Box::new(Gathered::new(tensor, bytes, checksum.clone()))
             }
             (Data::Streamed(streamed), false) => streamed.open(&files[0])?,

@@ -15,9 +15,9 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct Tensor {
     /// Name; empty if the file gives none.
-    pub name: String,
-    /// Lengths of the dimensions, outermost first.
-    pub shape: Vec<u64>,
+    pub name: Box<str>,
+    /// Lengths of the dimensions, outermost first. Tensors can share it, because there may be a million of one shape.
+    pub shape: Arc<[u64]>,
     /// The number of elements, the product of the shape; for [`Elements::Opaque`], the number of bytes.
     pub count: u64,
     /// Type and storage of the elements.
@@ -28,7 +28,7 @@ pub struct Tensor {
     #[doc(hidden)]
     pub data: Data,
     /// The type as the file names it.
-    pub stored: Cow<'static, str>,
+    pub stored: Arc<str>,
 }
 
 impl Tensor {
@@ -39,7 +39,7 @@ impl Tensor {
 
     /// The file of the bytes and their range, if they are stored unchanged.
     pub(crate) fn mapped_range(&self) -> Option<(usize, Range<usize>)> {
-        if let Data::Mapped { file, range, .. } = &self.data { Some((*file, range.clone())) } else { None }
+        if let Data::Mapped { file, range, .. } = &self.data { Some((*file as usize, range.clone())) } else { None }
     }
 
     pub(crate) fn type_name(&self) -> Cow<'static, str> {
@@ -138,7 +138,7 @@ pub enum Data {
     /// Unchanged in a file.
     Mapped {
         /// Index in [`Input::files`].
-        file: usize,
+        file: u32,
         range: Range<usize>,
         checksum: Option<Box<Checksum>>,
     },

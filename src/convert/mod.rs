@@ -12,6 +12,7 @@ use crate::options::{CastOptions, DequantizeOptions, QuantizeOptions, TensorOpti
 use crate::progress::{Cancel, Never, Notice, Observer, Progress, ShardProgress, Silent};
 use crate::read::LogicalCheckpoint;
 use crate::report::Report;
+use crate::threads::cores;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::time::Instant;
@@ -184,9 +185,8 @@ impl Settings<'_> {
             existing: self.existing,
             sync: self.sync,
             cancel: self.cancel,
-            ..Job::new(operator)
+            ..Job::new(operator, self.threads.map_or_else(cores, Into::into))
         };
-        let job = Job { threads: self.threads.map_or(job.threads, Into::into), ..job };
         let caller = Caller(self.progress);
         let inputs = [input.to_owned()];
         let sources = job::open(&inputs, tensors, (job.publish, job.threads), &caller, |error, _| error)?;

@@ -112,7 +112,7 @@ impl<'p, 'a> FirstPass<'p, 'a> {
     fn needed(&self, piece: &[PiecePart]) -> impl Iterator<Item = usize> {
         piece.iter().filter_map(|part| match part.item {
             Item::Step(at) => self.indices.get(&Arc::as_ptr(extremes_of(&self.plan.steps[at])?).addr()).copied(),
-            Item::Literal(_) | Item::Copy(_) => None,
+            Item::Literal(_) | Item::Entries(_) | Item::Copy(_) => None,
         })
     }
 }

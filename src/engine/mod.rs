@@ -151,7 +151,7 @@ pub fn run(
 
 /// Refuses outputs that cannot be written from the first byte to the last, which pipes require.
 fn check_order(plan: &Plan) -> Result<()> {
-    if plan.steps.iter().flat_map(|step| step.results.iter()).any(|result| result.crc.is_some()) {
+    if plan.steps.iter().flat_map(|step| step.results.iter()).any(|result| result.crc().is_some()) {
         let error = Error::new("checksums stand before the data in this format, and a pipe takes bytes in order only");
         return Err(error.remedy("name a file, or an output that ends in .safetensors"));
     }
@@ -217,7 +217,7 @@ fn counts_of(tally: &DecodeTally) -> Counts {
 /// True if a file holds a checksum of a source or a result.
 fn has_checksum(step: &Step) -> bool {
     let mut mapped = step.sources.iter().filter_map(SourceTensor::mapped);
-    mapped.any(|mapped| mapped.checksum.is_some()) || step.results.iter().any(|result| result.crc.is_some())
+    mapped.any(|mapped| mapped.checksum.is_some()) || step.results.iter().any(|result| result.crc().is_some())
 }
 
 /// Checks the checksums of a step's sources, and writes the checksums of its results.
@@ -231,7 +231,7 @@ fn settle_checksums(step: &Step, sums: &[Hasher], output: &dyn Sink) -> Result<(
         }
     }
     for (at, result) in step.results.iter().enumerate() {
-        let Some(crc) = &result.crc else { continue };
+        let Some(crc) = result.crc() else { continue };
         let mut whole = crc.before.clone();
         whole.combine(sum(step.sources.len() + at));
         let bytes = whole.finalize().to_le_bytes();

@@ -11,10 +11,11 @@ use std::sync::Arc;
 /// for each worthwhile, few enough for the second-level cache.
 pub(super) const PIECE: u64 = 1 << 20;
 
-/// Component of the output: a literal, copied bytes, or the results of a step.
+/// Component of the output: a literal, a part of a long header, copied bytes, or the results of a step.
 #[derive(Clone, Copy)]
 pub(super) enum Item {
     Literal(usize),
+    Entries(usize),
     Copy(usize),
     Step(usize),
 }
@@ -23,15 +24,17 @@ impl Item {
     fn offset(self, plan: &Plan) -> u64 {
         match self {
             Self::Literal(at) => plan.literals[at].0,
+            Self::Entries(at) => plan.entries[at].range.start,
             Self::Copy(at) => plan.copies[at].0,
             Self::Step(at) => plan.steps[at].target().start,
         }
     }
 
-    /// Returns the number of units: bytes of literals and copies, rows of quantized weights, otherwise elements.
+    /// Returns the number of units: bytes of literals, headers and copies, rows of quantized weights, otherwise elements.
     fn count(self, plan: &Plan) -> u64 {
         match self {
             Self::Literal(at) => plan.literals[at].1.len() as u64,
+            Self::Entries(at) => plan.entries[at].range.end - plan.entries[at].range.start,
             Self::Copy(at) => plan.copies[at].1.range.len() as u64,
             Self::Step(at) if plan.steps[at].stays => 0,
             Self::Step(at) => match &plan.steps[at].how {
@@ -64,7 +67,7 @@ impl PiecePart {
     pub(super) fn target(&self, plan: &Plan) -> Range<u64> {
         let offset = self.item.offset(plan);
         let at = |unit| match self.item {
-            Item::Literal(_) | Item::Copy(_) => offset + unit,
+            Item::Literal(_) | Item::Entries(_) | Item::Copy(_) => offset + unit,
             Item::Step(at) => match &plan.steps[at].how {
                 Operation::Convert(conversion) => offset + bytes(conversion.to, unit),
                 Operation::Decode(decoder) => offset + unit * u64::from(decoder.target().bits() / 8),
@@ -93,7 +96,8 @@ pub(super) struct Pieces<'a> {
 impl<'a> Pieces<'a> {
     /// With `joins`, adjacent tensors that are converted alike become one item, without findings about each of them.
     pub(super) fn new(plan: &'a Plan<'a>, is_free: bool, joins: bool) -> Self {
-        let others = (0..plan.literals.len()).map(Item::Literal).chain((0..plan.copies.len()).map(Item::Copy));
+        let headers = (0..plan.literals.len()).map(Item::Literal).chain((0..plan.entries.len()).map(Item::Entries));
+        let others = headers.chain((0..plan.copies.len()).map(Item::Copy));
         let mut order: Vec<(Item, u64)> = others.map(|item| (item, item.count(plan))).collect();
         let mut end: Option<Neighbor> = None;
         for (at, step) in plan.steps.iter().enumerate() {
@@ -133,7 +137,7 @@ impl<'s> Neighbor<'s> {
             && fills_bytes(conversion.from)
             && fills_bytes(conversion.to)
             && !step.stays
-            && step.results[0].crc.is_none();
+            && step.results[0].crc().is_none();
         can_join.then(|| Self { conversion, file: mapped.file, source: mapped.range, target: step.target() })
     }
 
@@ -151,7 +155,7 @@ impl Pieces<'_> {
     /// the output: no page is then written in two calls, and the next elements are aligned.
     fn cut_at_page(&self, item: Item, count: u64) -> u64 {
         let (end, bits, unit) = match item {
-            Item::Literal(_) | Item::Copy(_) => return count,
+            Item::Literal(_) | Item::Entries(_) | Item::Copy(_) => return count,
             Item::Step(at) => match &self.plan.steps[at].how {
                 Operation::Convert(conversion) => {
                     let [from, to] = [conversion.from, conversion.to].map(|form| u64::from(form.dtype().bits()));
@@ -193,6 +197,7 @@ impl Iterator for Pieces<'_> {
             let left = count - self.element;
             let (bits, alignment, decoder) = match item {
                 Item::Literal(_) | Item::Copy(_) => (8, 1024, None),
+                Item::Entries(_) => (8, count, None), // undivided
                 Item::Step(at) => match self.plan.steps[at].direct() {
                     Some(direct) => direct.unit(),
                     None if parts.is_empty() => {

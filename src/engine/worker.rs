@@ -71,6 +71,13 @@ impl<'a> Worker<'a> {
                         .copy_from_slice(&self.plan.literals[at].1[part.start as usize..part.end as usize]);
                     continue;
                 }
+                Item::Entries(at) => {
+                    self.values.clear();
+                    self.plan.write_entries(at, &mut self.values)?;
+                    let place = self.results.reserve(&part.target(self.plan))?;
+                    self.results.bytes[place].copy_from_slice(&self.values);
+                    continue;
+                }
                 Item::Copy(at) => {
                     read += self.copy(at, part, parts.len() == 1)?;
                     continue;
@@ -275,7 +282,7 @@ impl<'a> Worker<'a> {
         let mut share = Share::new(source.stored_len(), source.tensor.count);
         let (comparer, mut done) = (comparer(step, self.detail), 0);
         let mut tally = comparer.as_ref().map(|_| Box::<accuracy::AccuracyTally>::default());
-        let has_crc = step.results[0].crc.is_some();
+        let has_crc = step.results[0].crc().is_some();
         let mut sink = |source: &[u8], bytes: &[u8], elements: u64| {
             if let (Some(comparer), Some(tally)) = (&comparer, &mut tally) {
                 tally.append(&comparer.tally(done, [source, bytes], (elements - done) as usize));

@@ -10,7 +10,6 @@ use crate::options::{ModelOptions, RecordedOptions};
 use crate::plan::{Partition, Recoding};
 use crate::progress::{Cancel, Never, Progress};
 use crate::select::Selection;
-use crate::threads::cores;
 use std::path::Path;
 
 /// A conversion of some inputs.
@@ -54,8 +53,8 @@ pub(crate) struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Returns a job that writes its outputs next to the inputs, on all cores, and replaces nothing.
-    pub(crate) fn new(operator: Operator) -> Self {
+    /// Returns a job that writes its outputs next to the inputs, and replaces nothing.
+    pub(crate) fn new(operator: Operator, threads: usize) -> Self {
         Self {
             operator,
             output: None,
@@ -66,7 +65,7 @@ impl Job<'_> {
             publish: Publish::Each,
             dry_run: false,
             sync: true,
-            threads: cores(),
+            threads,
             max_shard_size: None,
             partition: None,
             resume: false,

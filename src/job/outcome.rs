@@ -217,7 +217,7 @@ impl<'a> TensorReport<'a> {
             },
             renamed_from: (!old.is_empty() && old != result.name).then_some(Cow::Borrowed(old)),
             shape: match &step.how {
-                Operation::Convert(_) if step.shape() == source.shape => Cow::Borrowed(&source.shape),
+                Operation::Convert(_) if *step.shape() == *source.shape => Cow::Borrowed(&source.shape),
                 Operation::Convert(_) | Operation::Decode(_) | Operation::Encode(_) => {
                     Cow::Owned(step.shape().to_vec())
                 }

@@ -60,7 +60,9 @@ impl<'p, 'r, 'a> Cast<'p, 'r, 'a> {
         }
         let conversion = self.conversions.get(form, self.request.container.form(target), to.is_some());
         let mut step = Step::convert(source, name.into(), conversion.map_err(in_place)?, kept);
-        step.new_shape = (shape != tensor.shape).then(|| shape.into());
+        if shape[..] != *tensor.shape {
+            step.results[0].extra.get_or_insert_default().shape = Some(shape.into());
+        }
         Ok(step)
     }
 

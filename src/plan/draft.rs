@@ -7,7 +7,7 @@ use super::step::{Operation, Step};
 use super::weights::{TensorOrder, Treatment, Weights};
 use super::{Conversions, Request};
 use crate::container::onnx::model::{Dequantization, ModelGraph, TensorRole};
-use crate::container::{Elements, Input, NewTensor, NewTensors, Placement, TextExtent};
+use crate::container::{Input, NewTensor, NewTensors, Placement, TextExtent};
 use crate::conversion;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -17,7 +17,6 @@ use crate::quant::{EncodedPart, QuantMethod};
 use crate::read::Share;
 use crate::select::{KeptReason, Rename};
 use crate::text::shorten;
-use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 /// A step, and what the layout of its output has to know.
@@ -25,25 +24,35 @@ pub(super) struct DraftStep<'a> {
     /// The stored tensor whose place its results take.
     pub place: TensorIndex,
     pub step: Step<'a>,
+    pub extra: Option<Box<ExtraOfDraft>>,
+}
+
+/// What the layout has to know about few steps only.
+#[derive(Default)]
+pub(super) struct ExtraOfDraft {
     /// For text, the lengths of the texts.
     text: Option<Box<TextExtent>>,
     /// Its place in a stack of experts.
-    pub stack: Option<Box<StackPlace>>,
+    pub stack: Option<StackPlace>,
 }
 
 impl<'a> DraftStep<'a> {
     fn new(place: TensorIndex, step: Step<'a>) -> Self {
-        Self { place, step, text: None, stack: None }
+        Self { place, step, extra: None }
+    }
+
+    pub(super) fn stack(&self) -> Option<&StackPlace> {
+        self.extra.as_ref()?.stack.as_ref()
     }
 
     /// True if an earlier step begins the stack that it belongs to.
     pub(super) fn continues_stack(&self) -> bool {
-        self.stack.as_ref().is_some_and(|stack| stack.number > 0)
+        self.stack().is_some_and(|stack| stack.number > 0)
     }
 
     /// Returns the bytes of its results in the output. The first step of a stack counts for all.
     pub(super) fn bytes(&self) -> u64 {
-        let times = self.stack.as_ref().map_or(1, |stack| if stack.number == 0 { stack.count } else { 0 });
+        let times = self.stack().map_or(1, |stack| if stack.number == 0 { stack.count } else { 0 });
         self.own_bytes().saturating_mul(times)
     }
 
@@ -57,30 +66,13 @@ impl<'a> DraftStep<'a> {
     }
 
     /// Returns one of its results, for the format of the output.
-    fn new_tensor(&self, result: usize) -> NewTensor<'_> {
-        let Self { step, text, .. } = self;
-        let source = step.source();
-        let (dtype, shape, count, blocks) = match &step.how {
-            Operation::Encode(weight) => {
-                let EncodedPart { dtype, shape, format, .. } = &weight.rows.encoder.parts()[result];
-                (*dtype, &shape[..], shape.iter().product(), *format)
-            }
-            Operation::Convert(_) | Operation::Decode(_) => (step.dtypes().1, step.shape(), step.source_count(), None),
-        };
-        let is_opaque = source.elements == Elements::Opaque && matches!(step.how, Operation::Convert(_));
-        let (shape, times) = match &self.stack {
-            Some(stack) => (&stack.shapes[result][..], stack.count),
-            None => (shape, 1),
-        };
-        NewTensor {
-            name: Cow::Borrowed(step.results[result].stored_name()),
-            dtype,
-            shape,
-            count: count * times,
-            fortran_order: step.fortran_order,
-            text: text.clone(),
-            opaque: is_opaque.then_some(&*source.stored),
-            blocks,
+    pub(super) fn new_tensor(&self, result: usize) -> NewTensor<'_> {
+        let own = self.step.new_tensor(result);
+        let Some(extra) = &self.extra else { return own };
+        let text = extra.text.clone();
+        match &extra.stack {
+            Some(stack) => NewTensor { shape: &stack.shapes[result], count: own.count * stack.count, text, ..own },
+            None => NewTensor { text, ..own },
         }
     }
 }
@@ -116,7 +108,7 @@ impl<'s, 'a> PlannedTensors<'s, 'a> {
             let results = if draft.continues_stack() { 0 } else { draft.step.results.len() };
             (0..results).map(move |result| (at, result))
         };
-        let has_parts = steps.iter().any(|draft| draft.step.results.len() > 1 || draft.stack.is_some());
+        let has_parts = steps.iter().any(|draft| draft.step.results.len() > 1 || draft.stack().is_some());
         let places = if has_parts { steps.iter().enumerate().flat_map(of_step).collect() } else { Vec::new() };
         Self { steps, places }
     }
@@ -125,6 +117,10 @@ impl<'s, 'a> PlannedTensors<'s, 'a> {
 impl NewTensors for PlannedTensors<'_, '_> {
     fn count(&self) -> usize {
         if self.places.is_empty() { self.steps.len() } else { self.places.len() }
+    }
+
+    fn are_kept(&self) -> bool {
+        self.places.is_empty()
     }
 
     fn get(&self, at: usize) -> NewTensor<'_> {
@@ -292,13 +288,14 @@ fn new_names(mut names: Vec<String>, renames: &[Rename]) -> Result<Vec<(usize, S
 
 /// Measures the texts to be written. No file can be laid out without their lengths.
 pub(super) fn measure_texts(steps: &mut [DraftStep], measured: &dyn Fn(u64)) -> Result<()> {
-    for DraftStep { step, text, .. } in steps.iter_mut().filter(|draft| draft.step.dtypes().1 == Dtype::String) {
+    for DraftStep { step, extra, .. } in steps.iter_mut().filter(|draft| draft.step.dtypes().1 == Dtype::String) {
         let (source, Some(conversion)) = (&step.sources[0], step.conversion()) else { continue };
         let mut share = Share::new(source.stored_len(), source.tensor.count);
         let progress = &mut |elements| measured(share.up_to(elements));
         let extent =
             source.open().and_then(|reader| conversion::measure(conversion.from, source.named(), reader, progress));
-        *text = Some(Box::new(extent.map_err(|error| source.error(error))?));
+        let extent = extent.map_err(|error| source.error(error))?;
+        extra.get_or_insert_default().text = Some(Box::new(extent));
     }
     Ok(())
 }

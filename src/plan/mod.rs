@@ -39,11 +39,11 @@ use weights::GgufContents;
 pub(crate) use weights::Weights;
 
 use crate::container::onnx::model::ModelGraph;
-use crate::container::{Container, Form, Input, Metadata, NewMetadata, Placement, keys_of_part};
+use crate::container::{Container, Form, Input, Metadata, NewMetadata, NewTensor, Placement, keys_of_part};
 use crate::conversion::Conversion;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::kernel::{Condition, Rules};
+use crate::kernel::{Condition, Rules, Storage};
 use crate::operator::Operator;
 use crate::options::ModelOptions;
 use crate::select::Selection;
@@ -51,6 +51,7 @@ use crate::text::shorten;
 use draft::{DraftStep, PlannedTensors, measure_texts};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::vec;
 
 /// Conversion to plan for the tensors of some files that belong together.
 #[non_exhaustive]
@@ -181,7 +182,7 @@ impl<'r, 'a> Draft<'r, 'a> {
             let texts = metadata_of(request.container, sources, &metadata, &mut differing);
             let metadata = NewMetadata { texts, keys: keys_of_part(std::mem::take(&mut keys), (at, parts), tensors) };
             let layout = request.container.lay_out(&PlannedTensors::of(&group), &metadata, request.threads)?;
-            let mut places = layout.places.into_iter();
+            let mut places = Places::new(&layout.literals, layout.places);
             let mut stack = Vec::new();
             // The steps reuse the memory of `group`.
             let steps = group.into_iter().map(|draft| place(draft, &mut places, &mut stack, &mut conversions));
@@ -189,6 +190,7 @@ impl<'r, 'a> Draft<'r, 'a> {
             plans.push(Plan {
                 steps,
                 literals: layout.literals,
+                entries: layout.entries,
                 copies: Vec::new(),
                 len: layout.len,
                 data_start: None,
@@ -216,23 +218,52 @@ impl<'r, 'a> Draft<'r, 'a> {
     }
 }
 
+/// The places of the tensors of a file, in the order of the tensors.
+struct Places {
+    listed: Option<vec::IntoIter<Placement>>,
+    /// The end of the header, then of the last tensor.
+    end: u64,
+}
+
+impl Places {
+    fn new(literals: &[(u64, Vec<u8>)], listed: Vec<Placement>) -> Self {
+        let end = literals.last().map_or(0, |(offset, last)| offset + last.len() as u64);
+        Self { listed: (!listed.is_empty()).then(|| listed.into_iter()), end }
+    }
+
+    fn next(&mut self, tensor: &NewTensor) -> Placement {
+        if let Some(listed) = &mut self.listed {
+            return listed.next().expect("every new tensor has a place");
+        }
+        let bytes = if tensor.opaque.is_some() { Some(tensor.count) } else { tensor.dtype.packed_bytes(tensor.count) };
+        let start = self.end;
+        self.end += bytes.expect("the layout has counted all bytes");
+        Placement { form: Form::Numbers(Storage::packed(tensor.dtype)), range: start..self.end, crc: None }
+    }
+}
+
 /// Gives the results of a step the next places, or their places in the stack whose first step took the next places.
 fn place<'a>(
     draft: DraftStep<'a>,
-    places: &mut impl Iterator<Item = Placement>,
+    places: &mut Places,
     stack: &mut Vec<Placement>,
     conversions: &mut Conversions,
 ) -> Result<Step<'a>> {
-    let DraftStep { mut step, stack: own, .. } = draft;
-    if own.as_ref().is_some_and(|own| own.number == 0) {
-        *stack = places.take(step.results.len()).collect();
+    if draft.stack().is_some_and(|stack| stack.number == 0) {
+        *stack = (0..draft.step.results.len()).map(|at| places.next(&draft.new_tensor(at))).collect();
     }
-    for (at, result) in step.results.iter_mut().enumerate() {
+    let DraftStep { mut step, extra, .. } = draft;
+    let own = extra.and_then(|extra| extra.stack);
+    for at in 0..step.results.len() {
         let place = match &own {
-            None => places.next().expect("every new tensor has a place"),
+            None => places.next(&step.new_tensor(at)),
             Some(own) => own.cut(&stack[at]),
         };
-        (result.range, result.crc) = (place.range, place.crc);
+        let result = &mut step.results[at];
+        result.range = place.range;
+        if place.crc.is_some() {
+            result.extra.get_or_insert_default().crc = place.crc;
+        }
         if let Operation::Convert(conversion) = &mut step.how
             && conversion.to != place.form
         {

@@ -40,6 +40,7 @@ pub(super) fn build<'a>(
     Ok(Plan {
         steps,
         literals: layout.literals,
+        entries: layout.entries,
         copies: copies.into_iter().map(copied).collect(),
         len: layout.len,
         data_start,

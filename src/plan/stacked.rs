@@ -49,10 +49,12 @@ pub(super) fn stack(steps: Vec<DraftStep>) -> Result<Vec<DraftStep>> {
             draft.place = place.unwrap_or(draft.place);
             let shapes = draft.step.new_tensors().map(|(_, _, shape)| [&[count], shape].concat()).collect();
             for result in draft.step.results.iter_mut() {
-                let stack = stacked_name(&result.name);
-                result.stack = stack.map(|(name, _)| StackPart { name: name.into(), is_first: number == 0 });
+                if let Some((name, _)) = stacked_name(&result.name) {
+                    let part = StackPart { name: name.into(), is_first: number == 0 };
+                    result.extra.get_or_insert_default().stack = Some(part);
+                }
             }
-            draft.stack = Some(Box::new(StackPlace { number, count, shapes }));
+            draft.extra.get_or_insert_default().stack = Some(StackPlace { number, count, shapes });
             stacked.push(draft);
         }
     }

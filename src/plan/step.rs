@@ -2,13 +2,13 @@
 
 use super::few::Few;
 use super::quantization::Quantization;
-use crate::container::{Form, PendingCrc, Tensor};
+use crate::container::{Elements, Form, HeaderEntries, NewTensor, PendingCrc, Tensor};
 use crate::conversion::Conversion;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::kernel::{Kernel, Storage};
-use crate::quant::Decoder;
+use crate::quant::{Decoder, EncodedPart};
 use crate::read::{MappedBytes, SourceTensor};
 use crate::select::KeptReason;
 use std::borrow::Cow;
@@ -21,6 +21,9 @@ pub struct Plan<'a> {
     /// Headers and other literal bytes with their offsets in the file, in order.
     #[doc(hidden)] // for tests
     pub literals: Vec<(u64, Vec<u8>)>,
+    /// Parts of a long header, in order. Its tensors are the results of the steps, one of each.
+    #[doc(hidden)] // for tests
+    pub entries: Vec<HeaderEntries>,
     /// Steps, in the order of the input.
     pub steps: Vec<Step<'a>>,
     /// Bytes to copy from an input, with their offsets in the file.
@@ -54,8 +57,6 @@ pub struct Step<'a> {
     pub(crate) kept: Option<KeptReason>,
     /// True if the elements of the result will be in column-major order.
     pub(crate) fortran_order: bool,
-    /// The shape of a tensor that is converted, if the result has another.
-    pub(super) new_shape: Option<Box<[u64]>>,
 }
 
 /// Operation that makes results from sources.
@@ -68,16 +69,24 @@ pub(crate) enum Operation<'a> {
     Encode(Box<Quantization<'a>>),
 }
 
-/// A tensor of the output, and its place there.
+/// A tensor of the output, and its place there. There may be a million, so what few of them have is boxed.
 pub(crate) struct NewStored<'a> {
     /// Its name; empty in a format without names.
     pub name: Cow<'a, str>,
     /// Its bytes in the output; empty before the layout.
     pub range: Range<u64>,
+    pub extra: Option<Box<ExtraOfStored>>,
+}
+
+/// What few tensors of an output have.
+#[derive(Default)]
+pub(crate) struct ExtraOfStored {
     /// A checksum of the tensor that has to be written as well.
     pub crc: Option<Box<PendingCrc>>,
     /// The tensor that holds it, with the tensors of other experts.
     pub stack: Option<StackPart>,
+    /// Its shape, if a tensor that is converted has another one in the input.
+    pub shape: Option<Box<[u64]>>,
 }
 
 /// The position of a tensor of an expert in a stack.
@@ -91,14 +100,22 @@ pub(crate) struct StackPart {
 impl<'a> NewStored<'a> {
     /// The name of the stored tensor.
     pub(crate) fn stored_name(&self) -> &str {
-        match &self.stack {
+        match self.stack() {
             Some(stack) => &stack.name,
             None => &self.name,
         }
     }
 
+    pub(crate) fn crc(&self) -> Option<&PendingCrc> {
+        self.extra.as_ref()?.crc.as_deref()
+    }
+
+    fn stack(&self) -> Option<&StackPart> {
+        self.extra.as_ref()?.stack.as_ref()
+    }
+
     fn unplaced(name: Cow<'a, str>) -> Self {
-        Self { name, range: 0..0, crc: None, stack: None }
+        Self { name, range: 0..0, extra: None }
     }
 }
 
@@ -121,9 +138,21 @@ impl Plan<'_> {
         self.steps.iter().map(Step::bytes_in).sum()
     }
 
+    /// Appends the bytes of a part of a long header.
+    pub(crate) fn write_entries(&self, part: usize, bytes: &mut Vec<u8>) -> Result<()> {
+        let HeaderEntries { range, tensors, data_start, write } = &self.entries[part];
+        let start = bytes.len();
+        for step in &self.steps[tensors.clone()] {
+            let Range { start, end } = step.target();
+            write(bytes, &step.new_tensor(0), start - data_start..end - data_start)?;
+        }
+        bytes.truncate(start + (range.end - range.start) as usize); // no comma follows the last entry
+        Ok(())
+    }
+
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         let results = self.steps.iter().flat_map(|step| step.results.iter());
-        let own = results.filter(|result| result.stack.as_ref().is_none_or(|stack| stack.is_first));
+        let own = results.filter(|result| result.stack().is_none_or(|stack| stack.is_first));
         own.map(NewStored::stored_name)
     }
 
@@ -174,7 +203,7 @@ impl<'a> Step<'a> {
         how: Operation<'a>,
         kept: Option<KeptReason>,
     ) -> Self {
-        Self { stays: false, sources, results, how, kept, fortran_order: false, new_shape: None }
+        Self { stays: false, sources, results, how, kept, fortran_order: false }
     }
 
     /// Changes its name in the output, and the names of its parts.
@@ -210,6 +239,29 @@ impl<'a> Step<'a> {
             Some(part) => (&*result.name, part.dtype, &part.shape[..]),
             None => (&*result.name, self.dtypes().1, self.shape()),
         })
+    }
+
+    /// Returns one of its results, for the format of the output.
+    pub(super) fn new_tensor(&self, result: usize) -> NewTensor<'_> {
+        let (dtype, shape, count, blocks) = match &self.how {
+            Operation::Encode(weight) => {
+                let EncodedPart { dtype, shape, format, .. } = &weight.rows.encoder.parts()[result];
+                (*dtype, &shape[..], shape.iter().product(), *format)
+            }
+            Operation::Convert(_) | Operation::Decode(_) => (self.dtypes().1, self.shape(), self.source_count(), None),
+        };
+        let source = self.source();
+        let is_opaque = source.elements == Elements::Opaque && matches!(self.how, Operation::Convert(_));
+        NewTensor {
+            name: Cow::Borrowed(self.results[result].stored_name()),
+            dtype,
+            shape,
+            count,
+            fortran_order: self.fortran_order,
+            text: None,
+            opaque: is_opaque.then_some(&*source.stored),
+            blocks,
+        }
     }
 
     /// True if the operator is applied; otherwise the tensor is copied.
@@ -253,7 +305,10 @@ impl<'a> Step<'a> {
     #[must_use]
     pub fn shape(&self) -> &[u64] {
         match &self.how {
-            Operation::Convert(_) => self.new_shape.as_deref().unwrap_or(&self.source().shape),
+            Operation::Convert(_) => {
+                let new = self.results[0].extra.as_ref().and_then(|extra| extra.shape.as_deref());
+                new.unwrap_or(&self.source().shape)
+            }
             Operation::Decode(decoder) => decoder.shape(),
             // In a model the tensor keeps its shape, and the encoder takes a matrix.
             Operation::Encode(weight) if weight.rows.encoder.axis().is_some() => &self.source().shape,

@@ -112,7 +112,8 @@ impl<'a> Weights<'a> {
 
     /// Returns the treatment of a tensor, once.
     pub(super) fn take(&mut self, tensor: TensorIndex) -> Option<Treatment<'a>> {
-        self.treatments.remove(&tensor)
+        // Most plans have none, and an empty map computes a hash to find nothing.
+        if self.treatments.is_empty() { None } else { self.treatments.remove(&tensor) }
     }
 
     /// Returns the steps that take the places of stored tensors, in the order of these.

@@ -158,7 +158,8 @@ pub(super) fn may_be_undecoded(name: &str, dtype: Option<Dtype>) -> bool {
 fn signatures(name: &str, dtype: Option<Dtype>) -> impl Iterator<Item = (&'static UndecodedMethod, String)> {
     let all = UNDECODED.iter().flat_map(|method| method.codes.iter().map(move |codes| (method, codes)));
     all.filter_map(move |(method, (end, dtypes, companion))| {
-        let stem = name.strip_suffix(end).filter(|_| dtype.is_some_and(|dtype| dtypes.contains(&dtype)))?;
+        dtype.filter(|dtype| dtypes.contains(dtype))?; // before names are compared, because it is rare
+        let stem = name.strip_suffix(end)?;
         Some((method, format!("{stem}{companion}")))
     })
 }

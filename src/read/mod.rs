@@ -72,7 +72,7 @@ impl<'a> SourceTensor<'a> {
     /// Returns its bytes, if they can be read in any order.
     pub(crate) fn mapped(&self) -> Option<MappedBytes<'a>> {
         let (file, range, checksum) = match &self.tensor.data {
-            Data::Mapped { file, range, checksum } => (&self.files[*file], range.clone(), checksum.as_deref()),
+            Data::Mapped { file, range, checksum } => (&self.files[*file as usize], range.clone(), checksum.as_deref()),
             Data::Streamed(streamed) => {
                 let file = streamed.unpacked()?.get()?;
                 (file, 0..file.len(), None)

@@ -111,7 +111,7 @@ fn compare(recorded: &Recorded, source: &Checkpoint, args: &DiffArgs) -> Result<
     // A single tensor matches under any name: a .npy file's tensor is named after the file.
     let only = if let [only] = &recorded.tensors[..] { Some(&*only.name) } else { None };
     let only = only.filter(|_| source.tensors().count() == 1);
-    let name = |tensor: &'_ Tensor| only.map_or_else(|| tensor.name.clone(), str::to_owned);
+    let name = |tensor: &'_ Tensor| only.unwrap_or(&tensor.name).to_owned();
     let stored: HashMap<String, _> = source.tensors().map(|(input, tensor)| (name(tensor), (input, tensor))).collect();
     let bytes = stored.values().map(|(_, tensor)| tensor.data.stored_len()).sum();
     let progress = progress::shown("hashing", bytes, args.quiet);
@@ -120,7 +120,7 @@ fn compare(recorded: &Recorded, source: &Checkpoint, args: &DiffArgs) -> Result<
         if there.elements.stored_dtype() != tensor.to {
             return Ok(Some(format!("is {}, and was written as {}", there.type_name(), tensor.to)));
         }
-        if there.shape != *tensor.shape {
+        if *there.shape != *tensor.shape {
             return Ok(Some(format!("has the shape {:?}, and was written with {:?}", there.shape, tensor.shape)));
         }
         let hash = of_tensor(there, &input.files, &*progress)?;

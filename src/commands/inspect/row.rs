@@ -140,7 +140,7 @@ impl<'a> InspectedTensor<'a> {
             "shape": self.tensor.shape(),
             "elements": self.count(),
             "bytes": self.bytes(),
-            "stored": stored.stored,
+            "stored": &*stored.stored,
             "fortran_order": stored.fortran_order,
         });
         if let ModelTensor::Weight(model, weight) = self.tensor {
@@ -171,9 +171,9 @@ fn part_json(model: &LogicalCheckpoint, role: Role, at: usize) -> Value {
         "name": input.name_of(tensor),
         "file": model.places[at].0,
         "dtype": model.tensors[at].dtype.map(Dtype::name),
-        "shape": tensor.shape,
+        "shape": &*tensor.shape,
         "bytes": bytes_of(tensor),
-        "stored": tensor.stored,
+        "stored": &*tensor.stored,
     })
 }
 

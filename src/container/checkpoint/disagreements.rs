@@ -88,7 +88,7 @@ impl Disagreements {
         let tensors = shards
             .iter()
             .zip(&files)
-            .flat_map(|(shard, file)| shard.contents.tensors.iter().map(move |tensor| (tensor.name.as_str(), &**file)));
+            .flat_map(|(shard, file)| shard.contents.tensors.iter().map(move |tensor| (&*tensor.name, &**file)));
         let held: BTreeSet<(&str, &str)> = tensors.collect();
         for (tensor, shard) in map {
             if files.iter().any(|file| *file == **shard) && !held.contains(&(&**tensor, &**shard)) {

@@ -177,8 +177,8 @@ fn experts_of(tensor: &Tensor, counts: &HashMap<String, u64>) -> Result<Option<V
         if let (Data::Mapped { range, .. }, true) = (&mut own.data, len > 0) {
             *range = range.start + number as usize * len..range.start + (number as usize + 1) * len;
         }
-        own.name = name.of_expert(number);
-        own.shape = shape.to_vec();
+        own.name = name.of_expert(number).into();
+        own.shape = shape.into();
         own.count = own.shape.iter().product();
         own
     };

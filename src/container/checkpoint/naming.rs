@@ -102,7 +102,7 @@ impl Checkpoint {
             match source {
                 MappedSource::Stored { tensor: at, matrix } => {
                     let stored = matrix_of(tensor(at), matrix);
-                    shards[places[at].0].push(Tensor { name, shape, ..stored });
+                    shards[places[at].0].push(Tensor { name: name.into(), shape: shape.into(), ..stored });
                 }
                 MappedSource::Assembled { tensors, assembly } => {
                     let parts = tensors.into_iter().map(|at| {

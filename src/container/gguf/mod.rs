@@ -27,7 +27,6 @@ use crate::io::map::MappedFile;
 use crate::kernel::Storage;
 use crate::text::shorten;
 use header::{GgufHeader, GgufValue, TableEntry};
-use std::borrow::Cow;
 use std::collections::HashMap;
 
 /// The extension of the files.
@@ -189,7 +188,7 @@ fn tensor(
         None => Elements::Blocks(format),
     };
     let data = Data::Mapped { file: 0, range: range.start as usize..range.end as usize, checksum: None };
-    let stored = Cow::Borrowed(format.name);
+    let (name, shape, stored) = (name.into(), shape.into(), format.name.into());
     Ok(Tensor { name, shape, count, elements, fortran_order: false, data, stored })
 }
 

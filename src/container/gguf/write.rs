@@ -102,7 +102,7 @@ pub(super) fn lay_out(tensors: &dyn NewTensors, metadata: &NewMetadata) -> Resul
             literals.push((range.end, vec![0; padding as usize]));
         }
     }
-    Ok(FileLayout { literals, places, len })
+    Ok(FileLayout { literals, entries: Vec::new(), places, len })
 }
 
 /// Returns the type and the size of a tensor.

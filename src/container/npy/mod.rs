@@ -74,7 +74,7 @@ impl Container for Npy {
         let start = header.len() as u64;
         let len = form.bytes(tensor.count).and_then(|bytes| start.checked_add(bytes)).ok_or_else(too_long)?;
         let places = vec![Placement { form, range: start..len, crc: None }];
-        Ok(FileLayout { literals: vec![(0, header)], places, len })
+        Ok(FileLayout { literals: vec![(0, header)], entries: Vec::new(), places, len })
     }
 }
 
@@ -90,8 +90,9 @@ pub(super) fn read_header(file_len: u64, fill: &mut dyn FnMut(&mut [u8]) -> Resu
     }
     let count = element_count(&shape);
     let fortran_order = fortran_order && count > Some(1) && shape.iter().filter(|&&length| length != 1).count() > 1;
-    let (name, data) = (String::new(), Data::Mapped { file: 0, range: 0..0, checksum: None });
-    let mut array = Tensor { name, shape, count: file_len, elements, fortran_order, data, stored: descr.text().into() };
+    let (name, data) = (Box::default(), Data::Mapped { file: 0, range: 0..0, checksum: None });
+    let (shape, stored) = (shape.into(), descr.text().into());
+    let mut array = Tensor { name, shape, count: file_len, elements, fortran_order, data, stored };
     if elements == Elements::Opaque {
         (array.fortran_order, array.stored) = (false, shorten(&array.stored).into());
         return Ok((array, header_len));

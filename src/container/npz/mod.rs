@@ -118,7 +118,7 @@ impl Container for Npz {
         let tail = [directory.as_slice(), &end_records(tensors.count() as u64, directory.len() as u64, end)].concat();
         let len = end.checked_add(tail.len() as u64).ok_or_else(too_long)?;
         literals.push((end, tail));
-        Ok(FileLayout { literals, places, len })
+        Ok(FileLayout { literals, entries: Vec::new(), places, len })
     }
 }
 
@@ -156,7 +156,7 @@ fn array_in(member: &ZipMember, file: &MappedFile) -> Result<Option<Tensor>> {
         });
         Data::Mapped { file: 0, range, checksum: checksum.map(Box::new) }
     };
-    Ok(Some(Tensor { name: name.unwrap_or(&member.name).to_owned(), data, ..array }))
+    Ok(Some(Tensor { name: name.unwrap_or(&member.name).into(), data, ..array }))
 }
 
 /// An array in a deflated member.

@@ -128,7 +128,7 @@ impl Container for Onnx {
             return Err(error.in_tensor(&tensor.name).remedy("name an output that ends in .safetensors or .npz"));
         }
         let places = vec![Placement { form, range: start..end, crc: None }];
-        Ok(FileLayout { literals: vec![(0, head), (end, tail)], places, len })
+        Ok(FileLayout { literals: vec![(0, head), (end, tail)], entries: Vec::new(), places, len })
     }
 }
 
@@ -242,7 +242,8 @@ impl TensorMessage {
             _ => "raw_data",
         };
         let stored = format!("{} {place}", dtype.onnx_name().unwrap_or_default()).into();
-        let tensor = Tensor { name: self.name, shape, count, elements, fortran_order: false, data, stored };
+        let (name, shape) = (self.name.into(), shape.into());
+        let tensor = Tensor { name, shape, count, elements, fortran_order: false, data, stored };
         Ok((tensor, self.metadata))
     }
 
@@ -252,9 +253,9 @@ impl TensorMessage {
         let numbers = |storage| Elements::Typed(Form::Numbers(storage));
         let wanted =
             || packed.bytes(count).ok_or_else(|| Error::new("the shape asks for more bytes than can be counted"));
-        let mapped = |file, range: Range<usize>| -> Result<(Elements, Data)> {
+        let mapped = |file: usize, range: Range<usize>| -> Result<(Elements, Data)> {
             check_size(range.len() as u64, wanted()?)?;
-            Ok((numbers(packed), Data::Mapped { file, range, checksum: None }))
+            Ok((numbers(packed), Data::Mapped { file: file as u32, range, checksum: None }))
         };
         let typed = |field| typed::elements((file, self.range.clone()), dtype, field, count);
         match (&self.raw_data, self.typed, self.is_external) {

@@ -240,7 +240,7 @@ impl<'a> TorchFile<'a> {
             Ok(())
         })?;
         let name_of = |found: &'_ Result<super::Tensor>| match found {
-            Ok(tensor) => tensor.name.clone(),
+            Ok(tensor) => tensor.name.to_string(),
             Err(error) => error.tensor().unwrap_or_default().to_owned(),
         };
         if let Some(name) = names.repeated(found.iter().map(name_of)) {
@@ -263,7 +263,7 @@ impl<'a> TorchFile<'a> {
             let Some(inner) = inner else { continue };
             is_there = true;
             match found {
-                Ok(tensor) => contents.tensors.push(super::Tensor { name: inner.to_owned(), ..tensor }),
+                Ok(tensor) => contents.tensors.push(super::Tensor { name: inner.into(), ..tensor }),
                 Err(error) => contents.unreadable.push(error.in_tensor(inner)),
             }
         }

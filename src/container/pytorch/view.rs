@@ -10,7 +10,6 @@ use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::text::shorten;
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -178,13 +177,13 @@ pub(super) fn tensor(
         Data::Streamed(Arc::new(view))
     };
     Ok(Tensor {
-        name,
-        shape: in_elements(shape, torch_type),
+        name: name.into(),
+        shape: in_elements(shape, torch_type).into(),
         count,
         elements: Elements::Typed(Form::Numbers(form)),
         fortran_order: false,
         data,
-        stored: Cow::Borrowed(torch_type.name),
+        stored: torch_type.name.into(),
     })
 }
 

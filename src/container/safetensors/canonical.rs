@@ -5,7 +5,6 @@ use super::{HeaderEntry, METADATA, SafetensorsHeader};
 use crate::container::json::StringPairs;
 use crate::container::names::NameHashes;
 use crate::threads;
-use std::borrow::Cow;
 
 /// Reads a header whose entries look like `"NAME":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}`, with or without
 /// a space after each comma and colon. `None` if anything looks different: then the header is valid JSON in another
@@ -81,8 +80,7 @@ fn read_part(json: &[u8], mut header: SafetensorsHeader) -> Option<HeaderPart<'_
             header.metadata = values.next()?.ok()?.map(|pairs| pairs.0);
             cursor.rest = &cursor.rest[values.byte_offset()..];
         } else {
-            let entry = cursor.entry()?;
-            header.add(name.to_owned(), entry);
+            cursor.entry(|entry| header.add(name, &entry))?;
         }
         if cursor.comma().is_none() || cursor.rest.is_empty() {
             return Some(HeaderPart { header, has_metadata, rest: cursor.rest });
@@ -144,16 +142,17 @@ impl<'a> Cursor<'a> {
             number = number.checked_mul(10)?.checked_add(digit.into())?;
             len += 1;
         }
-        let has_leading_zero = len > 1 && self.rest.starts_with('0');
+        let has_leading_zero = len > 1 && self.rest.as_bytes()[0] == b'0';
         self.rest = &self.rest[len..];
         if has_leading_zero || len == 0 { None } else { Some(number) }
     }
 
-    fn numbers(&mut self) -> Option<Vec<u64>> {
+    /// Reads a list into the first of these numbers; returns its length.
+    fn numbers(&mut self, numbers: &mut [u64]) -> Option<usize> {
         self.take(b"[")?;
-        let (mut numbers, mut count) = ([0; 8], 0); // more dimensions than usual headers have
+        let mut count = 0;
         if self.take(b"]").is_some() {
-            return Some(Vec::new());
+            return Some(count);
         }
         loop {
             *numbers.get_mut(count)? = self.number()?;
@@ -163,17 +162,18 @@ impl<'a> Cursor<'a> {
             }
         }
         self.take(b"]")?;
-        Some(numbers[..count].to_vec()) // without spare capacity
+        Some(count)
     }
 
-    fn entry(&mut self) -> Option<HeaderEntry<'a>> {
+    fn entry(&mut self, add: impl FnOnce(HeaderEntry)) -> Option<()> {
         self.take(b"{\"dtype\"")?;
         self.colon()?;
-        let dtype = Cow::Borrowed(self.string()?);
+        let dtype = self.string()?;
         self.comma()?;
         self.take(b"\"shape\"")?;
         self.colon()?;
-        let shape = self.numbers()?;
+        let mut shape = [0; 8]; // more dimensions than usual headers have
+        let rank = self.numbers(&mut shape)?;
         self.comma()?;
         self.take(b"\"data_offsets\"")?;
         self.colon()?;
@@ -182,7 +182,8 @@ impl<'a> Cursor<'a> {
         self.comma()?;
         let end = self.number()?;
         self.take(b"]}")?;
-        Some(HeaderEntry { dtype, shape, data_offsets: (start, end) })
+        add(HeaderEntry { dtype, shape: &shape[..rank], data_offsets: (start, end) });
+        Some(())
     }
 }
 
@@ -194,7 +195,7 @@ mod tests {
 
     /// Formats everything that a header holds.
     fn held(header: &SafetensorsHeader) -> String {
-        let SafetensorsHeader { metadata, tensors, offsets, wrong, names: _, known: _ } = header;
+        let SafetensorsHeader { metadata, tensors, offsets, wrong, .. } = header;
         format!("{metadata:?} {tensors:?} {offsets:?} {wrong:?}")
     }
 
@@ -252,7 +253,7 @@ mod tests {
         for threads in [1, 2, 3, 8] {
             let header = read(json.as_bytes(), threads).unwrap();
             assert_eq!((header.tensors.len(), header.offsets.len()), (60_000, 60_000));
-            assert!(header.tensors.iter().enumerate().all(|(at, tensor)| tensor.name == format!("]}},{at}]}}, ")));
+            assert!(header.tensors.iter().enumerate().all(|(at, tensor)| *tensor.name == *format!("]}},{at}]}}, ")));
         }
     }
 

@@ -11,8 +11,8 @@ mod write;
 use super::json::{MapOnly, StringPairs};
 use super::names::NameHashes;
 use super::{
-    Container, Contents, Data, Elements, FileLayout, Form, FormatInfo, Metadata, NewMetadata, NewTensors, Placement,
-    ReadOptions, ShardNames, Tensor, WrittenFiles, element_count, too_long,
+    Container, Contents, Data, Elements, FileLayout, Form, FormatInfo, Metadata, NewMetadata, NewTensor, NewTensors,
+    Placement, ReadOptions, ShardNames, Tensor, WrittenFiles, element_count, too_long,
 };
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
@@ -25,7 +25,9 @@ use serde::{Deserialize, Deserializer};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
-use write::{align, write_header};
+use std::ops::Range;
+use std::sync::Arc;
+use write::{DataRanges, PART, write_header};
 
 /// Maximum length of a header, by the format's own rule.
 const MAX_HEADER: u64 = 100_000_000;
@@ -76,7 +78,7 @@ impl Container for Safetensors {
         bytes.prefetch(0..data_start)?;
         let json = &bytes[8..data_start];
         let header = canonical::read(json, options.threads).map_or_else(|| read_general(json), Ok)?;
-        let SafetensorsHeader { mut metadata, mut tensors, offsets, wrong, names, known: _ } = header;
+        let SafetensorsHeader { mut metadata, mut tensors, offsets, wrong, names, .. } = header;
         wrong.map_or(Ok(()), Err)?;
         if let Some(name) = names.repeated(tensors.iter().map(|tensor| &*tensor.name)) {
             return Err(Error::new(format!("malformed header: '{}' appears twice", shorten(name))));
@@ -84,7 +86,7 @@ impl Container for Safetensors {
         check_coverage(&tensors, &offsets, (bytes.len() - data_start) as u64)?;
         let notes = take_notes(&mut metadata)?;
         for (tensor, (start, end)) in tensors.iter_mut().zip(offsets) {
-            if let Some(note) = notes.get(&tensor.name) {
+            if let Some(note) = notes.get(&*tensor.name) {
                 note.apply(tensor, end - start).map_err(|error| error.in_tensor(&tensor.name))?;
             }
             let range = data_start + start as usize..data_start + end as usize;
@@ -96,10 +98,9 @@ impl Container for Safetensors {
     fn lay_out(&self, tensors: &dyn NewTensors, metadata: &NewMetadata, threads: usize) -> Result<FileLayout> {
         let mut notes = Notes { tensors: BTreeMap::new(), version: 1 };
         let all = || (0..tensors.count()).map(|at| tensors.get(at));
-        let mut places = Vec::with_capacity(tensors.count());
-        let (mut end, mut are_aligned) = (0_u64, true);
+        let (mut starts, mut end, mut are_aligned) = (Vec::new(), 0_u64, true);
         let mut names = NameHashes::with_capacity(tensors.count());
-        for tensor in all() {
+        for (at, tensor) in all().enumerate() {
             let refuse = |message: &str| Err(Error::new(message).in_tensor(&tensor.name));
             if tensor.name == METADATA {
                 return refuse("safetensors keeps this name for its metadata");
@@ -110,24 +111,29 @@ impl Container for Safetensors {
             let start = end;
             end = start.checked_add(stored.bytes).ok_or_else(too_long)?;
             are_aligned &= start.is_multiple_of(stored.alignment);
-            let form = Form::Numbers(Storage::packed(tensor.dtype));
-            places.push(Placement { form, range: start..end, crc: None });
+            if at.is_multiple_of(PART) {
+                starts.push(start);
+            }
         }
         if let Some(name) = names.repeated(all().map(|tensor| tensor.name)) {
             return Err(Error::new("two tensors have this name").in_tensor(&name));
         }
-        if !are_aligned {
-            align(&mut places, tensors)?;
-        }
-        let literals =
-            write_header(tensors, &places, with_notes(metadata.texts.as_deref(), &notes)?.as_deref(), threads)?;
+        let ranges = if are_aligned { DataRanges::InOrder(starts) } else { DataRanges::aligned(tensors)? };
+        let metadata = with_notes(metadata.texts.as_deref(), &notes)?;
+        let (literals, entries) = write_header(tensors, &ranges, metadata.as_deref(), threads)?;
         let start = literals.last().map_or(0, |(offset, last)| offset + last.len() as u64);
         check_length("the output would have", start.saturating_sub(8)).map_err(|error| error.of(Kind::Undivided))?;
         let len = end.checked_add(start).ok_or_else(too_long)?;
-        for Placement { range, .. } in &mut places {
-            *range = start + range.start..start + range.end;
-        }
-        Ok(FileLayout { literals, places, len })
+        let place = |(tensor, range): (NewTensor, Range<u64>)| Placement {
+            form: Form::Numbers(Storage::packed(tensor.dtype)),
+            range: start + range.start..start + range.end,
+            crc: None,
+        };
+        let places = match ranges {
+            DataRanges::InOrder(_) => Vec::new(),
+            DataRanges::Listed(ranges) => all().zip(ranges).map(place).collect(),
+        };
+        Ok(FileLayout { literals, entries, places, len })
     }
 }
 
@@ -165,7 +171,7 @@ fn read_general(json: &[u8]) -> Result<SafetensorsHeader> {
 #[must_use]
 pub fn read_header_twice(json: &[u8], threads: usize) -> Option<(String, Result<String>)> {
     let held = |header: SafetensorsHeader| {
-        let SafetensorsHeader { metadata, tensors, offsets, wrong, names: _, known: _ } = header;
+        let SafetensorsHeader { metadata, tensors, offsets, wrong, .. } = header;
         format!("{metadata:?} {tensors:?} {offsets:?} {wrong:?}")
     };
     Some((held(canonical::read_parts(json, threads)?), read_general(json).map(held)))
@@ -203,7 +209,9 @@ struct SafetensorsHeader {
     wrong: Option<Error>,
     names: NameHashes,
     /// Type of the last tensor; most tensors have the same.
-    known: Option<StoredDtype>,
+    dtype: Option<StoredDtype>,
+    /// Some shapes, which the next tensors may share.
+    shapes: [Arc<[u64]>; 8],
 }
 
 impl SafetensorsHeader {
@@ -222,21 +230,43 @@ impl SafetensorsHeader {
         self.names.append(next.names);
     }
 
-    fn add(&mut self, name: String, entry: HeaderEntry) {
+    fn add(&mut self, name: &str, entry: &HeaderEntry) {
         self.offsets.push(entry.data_offsets);
-        self.names.add(&name);
-        match entry.tensor(name, &mut self.known) {
+        self.names.add(name);
+        match self.tensor(name, entry) {
             Ok(tensor) => self.tensors.push(tensor),
-            Err(error) => self.wrong = self.wrong.take().or(Some(error)),
+            Err(error) => self.wrong = self.wrong.take().or(Some(error.in_tensor(name))),
         }
+    }
+
+    /// Returns the stored tensor, after checking its type and shape against its size.
+    fn tensor(&mut self, name: &str, entry: &HeaderEntry) -> Result<Tensor> {
+        let (elements, stored, count) = entry.stored(&mut self.dtype)?;
+        let shape = match self.shapes.iter().find(|shape| ***shape == *entry.shape) {
+            Some(shape) => Arc::clone(shape),
+            None => {
+                let place = &mut self.shapes[self.tensors.len() % 8];
+                *place = entry.shape.into();
+                Arc::clone(place)
+            }
+        };
+        let data = Data::Mapped { file: 0, range: 0..0, checksum: None };
+        Ok(Tensor { name: name.into(), shape, count, elements, fortran_order: false, data, stored })
     }
 }
 
-type StoredDtype = (Dtype, &'static str);
+type StoredDtype = (Dtype, Arc<str>);
 
 /// A tensor's entry in the header.
-#[derive(Deserialize)]
 struct HeaderEntry<'a> {
+    dtype: &'a str,
+    shape: &'a [u64],
+    data_offsets: (u64, u64),
+}
+
+/// An entry as the general parser reads it.
+#[derive(Deserialize)]
+struct GeneralEntry<'a> {
     #[serde(borrow)]
     dtype: Cow<'a, str>,
     shape: Vec<u64>,
@@ -261,8 +291,9 @@ impl<'de> Deserialize<'de> for SafetensorsHeader {
                         }
                         header.metadata = map.next_value::<Option<StringPairs>>()?.map(|pairs| pairs.0);
                     } else {
-                        let MapOnly(entry) = map.next_value::<MapOnly<HeaderEntry>>()?;
-                        header.add(name, entry);
+                        let MapOnly(entry) = map.next_value::<MapOnly<GeneralEntry>>()?;
+                        let GeneralEntry { dtype, shape, data_offsets } = &entry;
+                        header.add(&name, &HeaderEntry { dtype, shape, data_offsets: *data_offsets });
                     }
                 }
                 header.tensors.shrink_to_fit(); // they stay in memory during all later steps
@@ -274,27 +305,21 @@ impl<'de> Deserialize<'de> for SafetensorsHeader {
 }
 
 impl HeaderEntry<'_> {
-    /// Returns the stored tensor, after checking its type and shape against its size.
-    fn tensor(self, name: String, known: &mut Option<StoredDtype>) -> Result<Tensor> {
-        let stored = self.stored(known).map_err(|error| error.in_tensor(&name));
-        let (elements, stored, count) = stored?;
-        let data = Data::Mapped { file: 0, range: 0..0, checksum: None };
-        Ok(Tensor { name, shape: self.shape, count, elements, fortran_order: false, data, stored })
-    }
-
     /// Returns the type, its name in the format, and the number of elements; for an unknown type, the number of bytes.
     /// `known` is the type of the last tensor.
-    fn stored(&self, known: &mut Option<StoredDtype>) -> Result<(Elements, Cow<'static, str>, u64)> {
+    fn stored(&self, known: &mut Option<StoredDtype>) -> Result<(Elements, Arc<str>, u64)> {
         let (start, end) = self.data_offsets;
         let Some(held) = end.checked_sub(start) else {
             return Err(Error::new(format!("its data ends before it starts (data_offsets [{start}, {end}])")));
         };
-        let count = element_count(&self.shape);
-        let mut named = Dtype::all().filter_map(|dtype| Some((dtype, dtype.safetensors_name()?)));
-        *known = known.filter(|(_, name)| *name == self.dtype).or_else(|| named.find(|(_, name)| *name == self.dtype));
-        let Some((dtype, name)) = *known else {
+        let count = element_count(self.shape);
+        if known.as_ref().is_none_or(|(_, name)| **name != *self.dtype) {
+            let dtype = Dtype::all().find(|dtype| dtype.safetensors_name() == Some(self.dtype));
+            *known = dtype.map(|dtype| (dtype, self.dtype.into()));
+        }
+        let Some((dtype, name)) = known else {
             return match count {
-                Some(_) => Ok((Elements::Opaque, self.dtype.to_string().into(), held)),
+                Some(_) => Ok((Elements::Opaque, self.dtype.into(), held)),
                 None => Err(Error::new("the shape asks for more bytes than can be counted")),
             };
         };
@@ -312,7 +337,7 @@ impl HeaderEntry<'_> {
         if wanted != held {
             return Err(Error::new(format!("the shape asks for {wanted} bytes, data_offsets give {held}")));
         }
-        Ok((Elements::Typed(Form::Numbers(Storage::packed(dtype))), name.into(), count))
+        Ok((Elements::Typed(Form::Numbers(Storage::packed(*dtype))), Arc::clone(name), count))
     }
 }
 

@@ -83,14 +83,14 @@ impl Note {
         let new = NewTensor { name, dtype, shape, count, fortran_order: false, text: None, opaque: None, blocks: None };
         let (expected, note) = store(&new).map_err(|_| stale())?;
         let fits = note.is_some_and(|note| note.store == self.store)
-            && expected.dtype == tensor.stored
-            && *expected.shape == tensor.shape
+            && *expected.dtype == *tensor.stored
+            && *expected.shape == *tensor.shape
             && expected.bytes == bytes;
         if !fits {
             return Err(stale());
         }
         tensor.elements = Elements::Typed(Form::Numbers(Storage::packed(dtype)));
-        (tensor.shape, tensor.count) = (self.shape.clone(), count);
+        (tensor.shape, tensor.count) = (self.shape[..].into(), count);
         tensor.stored = format!("{}, noted as {}", tensor.stored, self.dtype).into();
         Ok(())
     }

@@ -112,7 +112,7 @@ fn other_tensor(there: &Checkpoint, plans: &[Plan]) -> Option<String> {
         if tensor.elements.stored_dtype() != dtype {
             return Some(format!("tensor '{name}' is {} there, and would be {dtype}", tensor.type_name()));
         }
-        if tensor.shape != shape {
+        if *tensor.shape != *shape {
             return Some(format!("tensor '{name}' has the shape {:?} there", tensor.shape));
         }
     }

@@ -81,7 +81,7 @@ impl<'a> QuantizePlan<'a> {
                     let rows = WeightRows { sources, values: WeightValues::Rows(0), encoder };
                     let extremes = needs_extremes.then(|| Arc::new(SharedExtremes::new(vec![rows.clone()])));
                     let codes = CodesSource::Values { extremes, unrecovered: None };
-                    let weight = Quantization { name: tensor.name.clone(), rows, scheme: scheme.name, codes };
+                    let weight = Quantization { name: tensor.name.to_string(), rows, scheme: scheme.name, codes };
                     weights.replace((0, at), Step::encode(weight));
                     count += 1;
                 }

@@ -2,6 +2,7 @@
 
 use crate::quant::layout::suffix;
 use crate::quant::{LAYOUTS, Layout, Names, Role};
+use std::array;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
@@ -95,8 +96,9 @@ static ACTIVATIONS: LazyLock<Vec<&str>> = LazyLock::new(|| {
     all
 });
 
-/// Suffixes that only parts of quantized weights have, with the suffix of their codes; `None` for codes.
-static PARTS: LazyLock<Vec<(&str, Option<&str>)>> = LazyLock::new(|| {
+/// Suffixes that only parts of quantized weights have, with the suffix of their codes; `None` for codes. They are listed by
+/// their last byte, because a million names may be compared with them.
+static PARTS: LazyLock<[Vec<(&str, Option<&str>)>; 256]> = LazyLock::new(|| {
     // The suffixes of torchao are longer than in the table. The others are parts of undecoded layouts.
     let mut all = vec![
         ("._weight_scale", Some("._weight_qdata")),
@@ -113,7 +115,8 @@ static PARTS: LazyLock<Vec<(&str, Option<&str>)>> = LazyLock::new(|| {
             }
         }
     }
-    all
+    let last_byte = |end: &str| end.bytes().last().map(usize::from);
+    array::from_fn(|byte| all.iter().filter(|(end, _)| last_byte(end) == Some(byte)).copied().collect())
 });
 
 /// True if a tensor has the name of a scale of activations.
@@ -130,7 +133,8 @@ pub(super) enum Stray {
 
 /// Returns the kind of a tensor that belongs to no weight; `None` if its name does not show it.
 pub(super) fn stray(name: &str) -> Option<Stray> {
-    let (stem, codes) = PARTS.iter().find_map(|(end, codes)| Some((name.strip_suffix(end)?, codes)))?;
+    let parts = &PARTS[usize::from(*name.as_bytes().last()?)];
+    let (stem, codes) = parts.iter().find_map(|(end, codes)| Some((name.strip_suffix(end)?, codes)))?;
     Some(codes.map_or(Stray::Codes, |codes| Stray::PartOf(format!("{stem}{codes}"))))
 }
 

@@ -126,7 +126,7 @@ impl ModelGraph<'_> {
         }
         let data_start = (!beside.is_empty()).then_some(parts.len);
         let len = parts.len.checked_add(data_len).ok_or_else(too_long)?;
-        let layout = FileLayout { literals: parts.literals, places: new_places, len };
+        let layout = FileLayout { literals: parts.literals, entries: Vec::new(), places: new_places, len };
         Ok(ModelLayout { layout, places, copies: parts.copies, data_start })
     }
 }

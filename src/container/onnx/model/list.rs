@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Lists the tensors of a model. Refuses names that are missing or appear twice.
 pub(super) fn list(file: &MappedFile, graph: &ModelGraph) -> Result<Contents> {
@@ -39,7 +40,7 @@ pub(super) fn list(file: &MappedFile, graph: &ModelGraph) -> Result<Contents> {
         let name = name + suffix;
         match tensor {
             Ok(tensor) => {
-                contents.tensors.push(Tensor { name, ..tensor });
+                contents.tensors.push(Tensor { name: name.into(), ..tensor });
                 places.push(place);
             }
             Err(error) => contents.unreadable.push(error.in_tensor(&name)),
@@ -63,9 +64,9 @@ fn numbers(file: &MappedFile, body: Range<usize>, (field, label): (u64, &'static
     if !is_list && count != 1 {
         return Err(Error::new(format!("its {label} has {count} values")));
     }
-    let shape = if is_list { vec![count] } else { Vec::new() };
+    let shape = if is_list { [count].into() } else { Arc::default() };
     let stored = format!("{} {label}", dtype.onnx_name().unwrap_or_default()).into();
-    Ok(Tensor { name: String::new(), shape, count, elements, fortran_order: false, data, stored })
+    Ok(Tensor { name: Box::default(), shape, count, elements, fortran_order: false, data, stored })
 }
 
 /// Makes all names unique: if several scopes have a value of one name, the path to the scope precedes the name. A value
@@ -87,7 +88,7 @@ fn name_all(tensors: &mut [Tensor], places: &[&Place], graph: &ModelGraph) -> Re
     };
     let keeps: Vec<bool> = tensors.iter().zip(places).map(keeps).collect();
     let kept = tensors.iter().zip(&keeps).filter(|(_, keeps)| **keeps);
-    let mut used: HashSet<String> = kept.map(|(tensor, _)| tensor.name.clone()).collect();
+    let mut used: HashSet<String> = kept.map(|(tensor, _)| tensor.name.to_string()).collect();
     let mut numbers: HashMap<String, u64> = HashMap::new();
     for ((tensor, place), _) in tensors.iter_mut().zip(places).zip(keeps).filter(|(_, keeps)| !keeps) {
         let wanted = graph.prefix(place.scope) + &tensor.name;
@@ -97,7 +98,7 @@ fn name_all(tensors: &mut [Tensor], places: &[&Place], graph: &ModelGraph) -> Re
             *number += 1;
             name = format!("{wanted}_{number}");
         }
-        tensor.name = name;
+        tensor.name = name.into();
     }
     Ok(())
 }
