@@ -1,15 +1,18 @@
 //! The report as a page: one file that opens anywhere, loads nothing from the network, and prints.
 //!
 //! All content is HTML written here; the script only sorts rows and finds tensors. Names come from untrusted files, so
-//! they are escaped everywhere, and never appear in the script or the style. `page.html` is the template; its policy lets a browser load nothing, and run only the page's own code.
+//! they are escaped everywhere, and never appear in the script or the style. `page.html` is the template; its policy
+//! lets a browser load nothing, and run only the page's own code.
 
 mod cell;
+mod diff;
 mod map;
 mod spread;
 mod table;
 mod tensors;
 mod words;
 
+pub(crate) use diff::diff_page;
 pub use spread::ExponentSpread;
 
 use super::summary::specials;
@@ -69,10 +72,7 @@ fn head(report: &Report) -> String {
 <p class="path"><span>{input}</span> <span class="to"><i aria-label="to">→</i> {output}</span></p>
 <dl class="tiles">"#
     );
-    let mut tile = |name: &str, value: &str, note: &str| {
-        let note = if note.is_empty() { String::new() } else { format!("<small>{note}</small>") };
-        let _ = writeln!(text, "<div><dt>{name}</dt><dd>{value}{note}</dd></div>");
-    };
+    let mut tile = |name: &str, value: &str, note: &str| tile(&mut text, name, value, note);
     let part = report.bytes_out() as f64 / report.bytes_in.max(1) as f64 * 100.0;
     tile("Size", &format!("{size_in} → {size_out}"), &format!("{part:.1}% of what it was"));
     match report.time.map(|time| time.as_secs_f64()) {
@@ -107,6 +107,12 @@ fn head(report: &Report) -> String {
     text.push_str(&options(report));
     text.push_str("</header>\n");
     text
+}
+
+/// Writes a figure of the header.
+fn tile(text: &mut String, name: &str, value: &str, note: &str) {
+    let note = if note.is_empty() { String::new() } else { format!("<small>{note}</small>") };
+    let _ = writeln!(text, "<div><dt>{name}</dt><dd>{value}{note}</dd></div>");
 }
 
 fn worst<'a>(report: &'a Report) -> Option<(&'a TensorReport<'a>, f64)> {

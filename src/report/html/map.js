@@ -21,7 +21,7 @@ for (const map of document.querySelectorAll('.map')) {
     return (a.slice(1) - b.slice(1)) * (measures[measure].low ? 1 : -1) || 0;
   };
   const weightsOf = ({ dataset }) => {
-    const [names, rows] = [JSON.parse(dataset.names), dataset.rows.split(' ')];
+    const [names, rows] = [dataset.names.split('\n'), dataset.rows.split(' ')];
     return dataset.v.split(' ').map((text, at) => {
       const figures = text.split('|').map(of => of.split(','));
       return { name: names[at], row: rows[at], figures, figure: figures[chosen][measure] || '' };

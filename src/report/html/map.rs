@@ -95,8 +95,11 @@ fn by_name<'a>(series: &'a [MapSeries]) -> Vec<(&'a str, Entries<'a>)> {
 impl Map<'_> {
     fn write_legend(&self, text: &mut String) {
         let scale = &self.scales[0];
-        let _ =
-            write!(text, "<p class=\"legend\"><b>{}</b> <span class=\"scale\" aria-hidden=\"true\">", scale.title());
+        let _ = write!(
+            text,
+            "<p class=\"legend\"><b>{}</b> <span class=\"bar\"><span class=\"scale\" aria-hidden=\"true\">",
+            scale.title()
+        );
         for level in Level::all() {
             let _ = write!(text, r#"<i class="{}"></i>"#, level.class());
         }
@@ -104,7 +107,7 @@ impl Map<'_> {
         scale.ticks().iter().for_each(|tick| {
             let _ = write!(text, "<span>{tick}</span>");
         });
-        text.push_str("</span>");
+        text.push_str("</span></span>");
         for (level, meaning) in [(Level::LOSSLESS, "no loss"), (Level::NONE, "kept, or without a figure")] {
             let _ = write!(text, r#" <span class="key"><i class="{}"></i>{meaning}</span>"#, level.class());
         }
@@ -183,7 +186,7 @@ impl Map<'_> {
             r#"<td class="{}" data-v="{}" data-names="{}" data-rows="{}""#,
             level.class(),
             joined(weights.iter().map(figures)),
-            escape(&json!(names).to_string()),
+            escape(&names.join("\n")),
             joined(weights.iter().map(row)),
         );
         let entries = weights.iter().flat_map(|(_, entries)| entries.iter().flatten());

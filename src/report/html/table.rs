@@ -15,6 +15,12 @@ pub(super) struct Column<'a, T> {
     pub(super) cell: Box<dyn Fn(T) -> Option<Cell> + 'a>,
 }
 
+impl<'a, T> Column<'a, T> {
+    pub(super) fn new(title: &'static str, note: &str, order: Order, cell: impl Fn(T) -> Option<Cell> + 'a) -> Self {
+        Self { title, note: note.to_owned(), order, cell: Box::new(cell) }
+    }
+}
+
 /// Order of rows when a column's heading is first pressed.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Order {

@@ -24,17 +24,17 @@ type FileTensor<'a> = (&'a FileReport<'a>, &'a TensorReport<'a>);
 type TensorColumn<'a> = Column<'a, FileTensor<'a>>;
 
 impl<'a> TensorColumn<'a> {
-    fn new(title: &'static str, note: &str, order: Order, cell: impl Fn(&TensorReport) -> Option<Cell> + 'a) -> Self {
-        Self { title, note: note.to_owned(), order, cell: Box::new(move |(_, tensor)| cell(tensor)) }
+    fn of(title: &'static str, note: &str, order: Order, cell: impl Fn(&TensorReport) -> Option<Cell> + 'a) -> Self {
+        Self::new(title, note, order, move |(_, tensor)| cell(tensor))
     }
 
     fn text(title: &'static str, cell: impl Fn(&TensorReport) -> String + 'a) -> Self {
-        Self::new(title, "", Order::Text, move |tensor| Some(Cell::text(cell(tensor))))
+        Self::of(title, "", Order::Text, move |tensor| Some(Cell::text(cell(tensor))))
     }
 
     /// Creates a column with the position of an element that `find` chooses.
     fn position(title: &'static str, find: impl Fn(&TensorReport) -> Option<u64> + 'a) -> Self {
-        Self::new(title, "position", Order::Smallest, move |tensor| {
+        Self::of(title, "position", Order::Smallest, move |tensor| {
             let element = find(tensor)?;
             Some(Cell::number(tensor.place(element)?, element as f64))
         })
@@ -42,14 +42,14 @@ impl<'a> TensorColumn<'a> {
 
     /// Creates a column with a share of the elements.
     fn share(title: &'static str, count: impl Fn(&Counts) -> u64 + 'a) -> Self {
-        Self::new(title, "of values", Order::Largest, move |tensor| {
+        Self::of(title, "of values", Order::Largest, move |tensor| {
             Some(Cell::share(count(counts(tensor)?), tensor.elements()))
         })
     }
 
     /// Creates a column about weights that were quantized.
     fn quantized(title: &'static str, note: &str, cell: impl Fn(&QuantizedAccuracy) -> Option<Cell> + 'a) -> Self {
-        Self::new(title, note, Order::Largest, move |tensor| cell(tensor.quantized_accuracy()?))
+        Self::of(title, note, Order::Largest, move |tensor| cell(tensor.quantized_accuracy()?))
     }
 }
 
@@ -164,8 +164,8 @@ fn columns<'a>(report: &'a Report, spreads: &'a [ExponentSpread]) -> Vec<TensorC
     let mut columns = vec![
         TensorColumn::text("tensor", move |tensor| name(tensor, drawn.get(&*tensor.name))),
         TensorColumn::text("became", types),
-        TensorColumn::new("SQNR", &of_clearest, Order::Smallest, move |tensor| sqnr(tensor, clearest)),
-        TensorColumn::new("lost", &of_worst, Order::Largest, move |tensor| {
+        TensorColumn::of("SQNR", &of_clearest, Order::Smallest, move |tensor| sqnr(tensor, clearest)),
+        TensorColumn::of("lost", &of_worst, Order::Largest, move |tensor| {
             let (lost, all) = lost(tensor)?;
             // Every nonzero bar is visible.
             let bar = worst.filter(|_| lost > 0).map(|worst| (ratio((lost, all)) / ratio(worst)).max(0.02));
@@ -188,21 +188,22 @@ fn columns<'a>(report: &'a Report, spreads: &'a [ExponentSpread]) -> Vec<TensorC
     columns.extend(of_error("max rel. error", "|y − x| / |x|", relative));
     let bytes = |count| Some(Cell::number(words::bytes(count), count as f64));
     columns.extend([
-        TensorColumn::new("cosine", "", Order::Smallest, |tensor| {
+        TensorColumn::of("cosine", "", Order::Smallest, |tensor| {
             let cosine = accuracy_of(tensor)?.cosine.filter(|cosine| !cosine.is_nan())?;
             Some(Cell::number(format!("{cosine:.6}"), cosine))
         }),
         TensorColumn::share("inexact", |counts| counts[Loss::Inexact]),
         TensorColumn::text("shape", |tensor| shorten(&format!("{:?}", tensor.shape))),
-        TensorColumn::new("values", "", Order::Largest, |tensor| {
+        TensorColumn::of("values", "", Order::Largest, |tensor| {
             Some(Cell::number(with_thousands(tensor.elements()), tensor.elements() as f64))
         }),
-        TensorColumn::new("before", "bytes", Order::Largest, move |tensor| bytes(tensor.bytes_in)),
-        TensorColumn::new("after", "bytes", Order::Largest, move |tensor| bytes(tensor.bytes_out)),
+        TensorColumn::of("before", "bytes", Order::Largest, move |tensor| bytes(tensor.bytes_in)),
+        TensorColumn::of("after", "bytes", Order::Largest, move |tensor| bytes(tensor.bytes_out)),
     ]);
     if report.files.len() > 1 {
-        let cell = Box::new(|(file, _): FileTensor| Some(Cell::text(escape(&shorten(&file.file)))));
-        columns.push(Column { title: "file", note: String::new(), order: Order::Text, cell });
+        columns.push(Column::new("file", "", Order::Text, |(file, _): FileTensor| {
+            Some(Cell::text(escape(&shorten(&file.file))))
+        }));
     }
     columns
 }
@@ -231,7 +232,7 @@ fn of_weights<'a>(report: &Report) -> Vec<TensorColumn<'a>> {
 fn of_error<'a>(title: &'static str, note: &str, of: fn(&Accuracy) -> (f64, Option<u64>)) -> [TensorColumn<'a>; 2] {
     let find = move |tensor: &TensorReport| tensor.accuracy.as_deref().map(of).filter(|found| found.0 > 0.0)?.1;
     let largest = move |tensor: &TensorReport| error(of(accuracy_of(tensor)?).0);
-    [TensorColumn::new(title, note, Order::Largest, largest), TensorColumn::position("at", find)]
+    [TensorColumn::of(title, note, Order::Largest, largest), TensorColumn::position("at", find)]
 }
 
 /// Returns the columns of a condition: the share of the values that met it, and the first of them if known.

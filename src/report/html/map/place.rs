@@ -144,19 +144,25 @@ impl Stack {
             let column = layers.partition_point(|layer| *layer < place.layer);
             kinds[at].1[column].push(place.weight);
         }
-        kinds.sort_by_key(|(kind, _)| rank(kind));
+        kinds.sort_by(|(a, _), (b, _)| rank(a).cmp(&rank(b)));
         Self { name, layers, kinds }
     }
 }
 
-/// Returns the rank of a kind in the order of the data's way through a layer; unknown kinds of a group keep their order.
-fn rank(kind: &str) -> (usize, usize) {
-    const GROUPS: [&[&str]; 2] = [&["attn", "attention"], &["mlp", "ffn", "feed_forward", "moe", "expert"]];
-    const LEAVES: [&str; 9] = ["qkv", "q_", "k_", "v_", "kv_", "o_", "gate", "up", "down"];
-    let group = GROUPS.iter().position(|words| words.iter().any(|word| kind.contains(word)));
-    let leaf = kind.rsplit('.').next().unwrap_or(kind).trim_start_matches("attn_").trim_start_matches("ffn_");
-    let leaf = LEAVES.iter().position(|word| leaf.starts_with(word) || leaf == word.trim_end_matches('_'));
-    (group.unwrap_or(GROUPS.len()), leaf.unwrap_or(LEAVES.len()))
+/// Returns what kinds are sorted by: attention first, then the other modules, then norms; within a module the order in
+/// which data takes its way. Unknown ones keep their order.
+fn rank(kind: &str) -> (usize, &str, usize) {
+    const ATTENTION: [&str; 2] = ["attn", "attention"];
+    const ORDER: [&str; 9] = ["qkv", "q_", "k_", "v_", "kv_", "o_", "gate", "up", "down"];
+    let (module, own) = kind.rsplit_once('.').unwrap_or(("", kind));
+    let group = match () {
+        () if module.is_empty() && own.contains("norm") => 2,
+        () if ATTENTION.iter().any(|word| kind.contains(word)) => 0,
+        () => 1,
+    };
+    let own = own.trim_start_matches("attn_").trim_start_matches("ffn_");
+    let place = ORDER.iter().position(|word| own.starts_with(word) || own == word.trim_end_matches('_'));
+    (group, module, place.unwrap_or(ORDER.len()))
 }
 
 #[cfg(test)]
