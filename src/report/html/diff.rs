@@ -1,7 +1,7 @@
 //! The page of a comparison: a map of the differences, and a table with a row for each tensor.
 
 use super::cell::{Cell, ratio};
-use super::map::{MapSeries, MapWeight, Measure, Unit, map};
+use super::map::{MapSeries, MapWeight, MapWords, Measure, Unit, map};
 use super::table::{Column, MOST, Order, TableRow, write_table};
 use super::tensors::relative_error;
 use super::words::{broken, escape, percent, significant, with_thousands};
@@ -85,7 +85,8 @@ fn weight_map(report: &DiffReport) -> String {
         ],
         note: status(tensor).to_owned(),
     });
-    map(&measures, &[MapSeries { name: "", weights: weights.collect() }])
+    let words = MapWords { lossless: "equal", unmeasured: "not compared" };
+    map(&measures, &[MapSeries { name: "", weights: weights.collect() }], words)
 }
 
 fn table(report: &DiffReport) -> String {

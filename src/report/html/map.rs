@@ -37,18 +37,28 @@ pub(super) struct MapSeries<'a> {
     pub(super) weights: Vec<MapWeight<'a>>,
 }
 
+/// Words of the legend for what has no colour.
+#[derive(Clone, Copy)]
+pub(super) struct MapWords {
+    /// For a figure without loss: `no loss`.
+    pub(super) lossless: &'static str,
+    /// For a weight without figures: `kept`.
+    pub(super) unmeasured: &'static str,
+}
+
 /// A weight with its entry in each series.
 type Entries<'a> = Vec<Option<&'a MapWeight<'a>>>;
 
 /// A map that is being written.
 struct Map<'a> {
+    words: MapWords,
     scales: Vec<ColourScale>,
     weights: Vec<(&'a str, Entries<'a>)>,
 }
 
 /// Returns the section with the map. The first measure and the first series are shown first. The colours of a measure have
 /// the same meaning in all series. Empty if no figure shows a loss.
-pub(super) fn map(measures: &[Measure], series: &[MapSeries]) -> String {
+pub(super) fn map(measures: &[Measure], series: &[MapSeries], words: MapWords) -> String {
     let scale = |(at, measure): (usize, &Measure)| {
         let figures = series.iter().flat_map(|series| &series.weights).filter_map(|weight| weight.figures[at]);
         ColourScale::new(*measure, at, figures)
@@ -58,7 +68,7 @@ pub(super) fn map(measures: &[Measure], series: &[MapSeries]) -> String {
     if scales.is_empty() {
         return String::new();
     }
-    let map = Map { scales, weights: by_name(series) };
+    let map = Map { words, scales, weights: by_name(series) };
     let names: Vec<&str> = series.iter().map(|series| series.name).collect();
     let mut text = format!(
         r#"<section class="map" data-measures="{}" data-series="{}">
@@ -108,7 +118,7 @@ impl Map<'_> {
             let _ = write!(text, "<span>{tick}</span>");
         });
         text.push_str("</span></span>");
-        for (level, meaning) in [(Level::LOSSLESS, "no loss"), (Level::NONE, "kept, or without a figure")] {
+        for (level, meaning) in [(Level::LOSSLESS, self.words.lossless), (Level::NONE, self.words.unmeasured)] {
             let _ = write!(text, r#" <span class="key"><i class="{}"></i>{meaning}</span>"#, level.class());
         }
         text.push_str("</p>\n");
@@ -168,44 +178,35 @@ impl Map<'_> {
         let scale = &self.scales[0];
         let figures = weights.iter().filter_map(|(_, entries)| scale.figure_of(entries[0]?));
         let worst = figures.min_by(|a, b| scale.rank(*a).total_cmp(&scale.rank(*b)));
-        let (level, shown) =
-            worst.map_or((Level::NONE, "kept".to_owned()), |worst| (scale.level(worst), scale.text(worst)));
-        let figures = |(_, entries): &&(&str, Entries)| {
-            entries
-                .iter()
-                .map(|entry| entry.map_or_else(String::new, |weight| self.figures(weight)))
-                .collect::<Vec<_>>()
-                .join("|")
-        };
-        let names: Vec<String> = weights.iter().map(|(name, _)| shorten(name)).collect();
-        let row = |(_, entries): &&(&str, Entries)| {
-            entries.iter().flatten().find_map(|weight| weight.row).map_or_else(String::new, |row| row.to_string())
-        };
+        let shown = worst.map_or_else(|| "–".to_owned(), |worst| scale.text(worst));
+        let row = |entries: &Entries| entries.iter().flatten().find_map(|weight| weight.row);
         let _ = write!(
             text,
-            r#"<td class="{}" data-v="{}" data-names="{}" data-rows="{}""#,
-            level.class(),
-            joined(weights.iter().map(figures)),
-            escape(&names.join("\n")),
-            joined(weights.iter().map(row)),
+            r#"<td class="{}" data-v="{}" data-names="{}" data-rows="{}">{shown}</td>"#,
+            worst.map_or(Level::NONE, |worst| scale.level(worst)).class(),
+            escape(&joined(weights.iter().map(|(_, entries)| self.figures(entries)), "\n")),
+            escape(&joined(weights.iter().map(|(name, _)| shorten(name)), "\n")),
+            joined(weights.iter().map(|(_, entries)| row(entries).map(|row| row.to_string()).unwrap_or_default()), " "),
         );
-        let entries = weights.iter().flat_map(|(_, entries)| entries.iter().flatten());
-        if let Some(note) = entries.map(|weight| &weight.note).find(|note| !note.is_empty()) {
-            let _ = write!(text, r#" data-note="{}""#, escape(note));
-        }
-        let _ = write!(text, ">{shown}</td>");
     }
 
-    /// Returns the figures of a weight, each after the letter of its level.
-    fn figures(&self, weight: &MapWeight) -> String {
-        let figure = |scale: &ColourScale| match scale.figure_of(weight) {
+    /// Returns the figures of a weight in all series, each after the letter of its level; without any, the reason.
+    fn figures(&self, entries: &Entries) -> String {
+        let figure = |scale: &ColourScale, weight: &MapWeight| match scale.figure_of(weight) {
             None => Level::NONE.class().to_string(),
             Some(figure) => format!("{}{}", scale.level(figure).class(), scale.text(figure)),
         };
-        self.scales.iter().map(figure).collect::<Vec<_>>().join(",")
+        let of_series = |entry: &Option<&MapWeight>| match entry {
+            None => String::new(),
+            Some(weight) if weight.figures.iter().all(Option::is_none) => {
+                format!("{}{}", Level::NONE.class(), weight.note.replace(['|', ',', '\n'], " "))
+            }
+            Some(weight) => joined(self.scales.iter().map(|scale| figure(scale, weight)), ","),
+        };
+        joined(entries.iter().map(of_series), "|")
     }
 }
 
-fn joined(words: impl Iterator<Item = String>) -> String {
-    words.collect::<Vec<_>>().join(" ")
+fn joined(words: impl Iterator<Item = String>, separator: &str) -> String {
+    words.collect::<Vec<_>>().join(separator)
 }

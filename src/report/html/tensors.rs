@@ -1,7 +1,7 @@
 //! The tensors of a conversion: a table with a row for each, and a map.
 
 use super::cell::{Cell, ratio};
-use super::map::{MapSeries, MapWeight, Measure, Unit, map};
+use super::map::{MapSeries, MapWeight, MapWords, Measure, Unit, map};
 use super::table::{Column, MOST, Order, TableRow, write_table};
 use super::words::{self, escape, percent, significant, with_thousands};
 use super::{ExponentSpread, Report};
@@ -97,7 +97,8 @@ pub(super) fn weight_map(report: &Report) -> String {
         figures: map_figures(tensor),
         note: map_note(tensor),
     });
-    map(&measures, &[MapSeries { name: "", weights: weights.collect() }])
+    let words = MapWords { lossless: "no loss", unmeasured: "kept, or not measured" };
+    map(&measures, &[MapSeries { name: "", weights: weights.collect() }], words)
 }
 
 /// Returns why a tensor has no figures, in a few words.
