@@ -210,3 +210,62 @@ impl Map<'_> {
 fn joined(words: impl Iterator<Item = String>, separator: &str) -> String {
     words.collect::<Vec<_>>().join(separator)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn series<'a>(name: &'a str, weights: &[(&'a str, f64)]) -> MapSeries<'a> {
+        let weight = |(name, decibels): &(&'a str, f64)| MapWeight {
+            name,
+            row: Some(7),
+            figures: vec![Some(*decibels).filter(|decibels| !decibels.is_nan())],
+            note: "kept: head".to_owned(),
+        };
+        MapSeries { name, weights: weights.iter().map(weight).collect() }
+    }
+
+    fn drawn(series: &[MapSeries]) -> String {
+        let words = MapWords { lossless: "no loss", unmeasured: "kept" };
+        map(&[Measure { title: "SQNR", unit: Unit::Decibels }], series, words)
+    }
+
+    #[test]
+    fn series_share_a_scale_and_weights_are_matched_by_name() {
+        let [first, second] = [[("l.0.a", 10.0), ("l.1.a", 18.0)], [("l.1.a", 42.0), ("l.2.a", f64::NAN)]];
+        let text = drawn(&[series("int4", &first), series("<fp8>", &second)]);
+        assert!(text.contains("data-series=\"[&quot;int4&quot;,&quot;&lt;fp8&gt;&quot;]\""), "{text}");
+        for cell in [
+            r#"<td class="a" data-v="a10.00|" data-names="l.0.a" data-rows="7">10.00</td>"#,
+            r#"<td class="e" data-v="e18.00|p42.00" data-names="l.1.a" data-rows="7">18.00</td>"#,
+            r#"<td class="z" data-v="|zkept: head" data-names="l.2.a" data-rows="7">–</td>"#,
+        ] {
+            assert!(text.contains(cell), "{text}");
+        }
+        assert!(text.contains("<span>10.0\u{a0}dB</span><span>18.0\u{a0}dB</span>"), "{text}");
+    }
+
+    #[test]
+    fn experts_show_the_worst() {
+        let experts = [("l.0.experts.0.up", 30.0), ("l.0.experts.1.up", 20.0), ("l.0.experts.2.up", f64::INFINITY)];
+        let text = drawn(&[series("", &experts)]);
+        let cell = "<td class=\"a\" data-v=\"p30.00\na20.00\nxexact\" \
+                    data-names=\"l.0.experts.0.up\nl.0.experts.1.up\nl.0.experts.2.up\" data-rows=\"7 7 7\">20.00</td>";
+        assert!(text.contains(cell), "{text}");
+    }
+
+    #[test]
+    fn nothing_lost_is_no_map() {
+        assert_eq!(drawn(&[series("", &[("l.0.a", f64::INFINITY), ("l.1.a", f64::NAN)])]), "");
+        assert_eq!(drawn(&[]), "");
+    }
+
+    #[test]
+    fn many_layers_have_few_labels() {
+        let names: Vec<String> = (0..200).map(|layer| format!("l.{layer}.a")).collect();
+        let weights: Vec<(&str, f64)> = names.iter().zip(1..).map(|(name, at)| (&**name, f64::from(at))).collect();
+        let text = drawn(&[series("", &weights)]);
+        assert_eq!(text.matches("<th scope=\"col\"").count(), 200);
+        assert_eq!(text.matches("class=\"tick\"").count(), 20);
+    }
+}
