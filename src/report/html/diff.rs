@@ -53,10 +53,12 @@ fn head(report: &DiffReport) -> String {
         );
     }
     text.push_str("</dl>\n");
-    let options = [("tolerance", report.tolerance), ("rtol", report.rtol)];
-    let options = options.into_iter().filter_map(|(name, value)| Some((name, value?)));
-    let options: String =
-        options.map(|(name, value)| format!("<div><dt>{name}</dt> <dd>{value:?}</dd></div>")).collect();
+    let mut options = String::new();
+    for (name, value) in [("tolerance", report.tolerance), ("rtol", report.rtol)] {
+        if let Some(value) = value {
+            let _ = write!(options, "<div><dt>{name}</dt> <dd>{value:?}</dd></div>");
+        }
+    }
     if !options.is_empty() {
         let _ = writeln!(text, r#"<dl class="options">{options}</dl>"#);
     }

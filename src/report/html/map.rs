@@ -80,7 +80,9 @@ pub(super) fn map(measures: &[Measure], series: &[MapSeries], words: MapWords) -
     map.write_legend(&mut text);
     text.push_str("<div class=\"box\" tabindex=\"0\" role=\"region\" aria-labelledby=\"map\">\n");
     let layout = MapLayout::of(map.weights.iter().map(|(name, _)| *name));
-    layout.stacks.iter().for_each(|stack| map.write_stack(&mut text, stack));
+    for stack in &layout.stacks {
+        map.write_stack(&mut text, stack);
+    }
     map.write_others(&mut text, &layout.others, !layout.stacks.is_empty());
     text.push_str("</div>\n</section>\n");
     text
@@ -114,9 +116,9 @@ impl Map<'_> {
             let _ = write!(text, r#"<i class="{}"></i>"#, level.class());
         }
         text.push_str("</span> <span class=\"ticks\">");
-        scale.ticks().iter().for_each(|tick| {
+        for tick in scale.ticks() {
             let _ = write!(text, "<span>{tick}</span>");
-        });
+        }
         text.push_str("</span></span>");
         for (level, meaning) in [(Level::LOSSLESS, self.words.lossless), (Level::NONE, self.words.unmeasured)] {
             let _ = write!(text, r#" <span class="key"><i class="{}"></i>{meaning}</span>"#, level.class());
@@ -127,7 +129,7 @@ impl Map<'_> {
     /// Writes the table of a stack of layers.
     fn write_stack(&self, text: &mut String, stack: &Stack) {
         let layers = stack.layers.len();
-        self.open_table(text, layers, &stack.name);
+        open_table(text, layers, &stack.name);
         let step = layers.div_ceil(20).next_multiple_of(if layers > 40 { 10 } else { 1 });
         text.push_str("<thead><tr><td></td>");
         for (at, layer) in stack.layers.iter().enumerate() {
@@ -153,22 +155,19 @@ impl Map<'_> {
     /// Writes the table of weights that are in no layer, a row for each block.
     fn write_others(&self, text: &mut String, blocks: &[(String, Vec<usize>)], has_stacks: bool) {
         let Some(widest) = blocks.iter().map(|(_, weights)| weights.len()).max() else { return };
-        self.open_table(text, widest, if has_stacks { "outside of the layers" } else { "weights by block" });
+        open_table(text, widest, if has_stacks { "outside of the layers" } else { "weights by block" });
         text.push_str("<tbody>\n");
         for (block, weights) in blocks {
             let _ = write!(text, r#"<tr><th scope="row">{}</th>"#, broken(block));
-            weights.iter().for_each(|at| self.write_cell(text, &[*at]));
+            for at in weights {
+                self.write_cell(text, &[*at]);
+            }
             if weights.len() < widest {
                 let _ = write!(text, r#"<td colspan="{}"></td>"#, widest - weights.len());
             }
             text.push_str("</tr>\n");
         }
         text.push_str("</tbody></table>\n");
-    }
-
-    fn open_table(&self, text: &mut String, columns: usize, caption: &str) {
-        let class = if columns <= FEW { r#" class="few""# } else { "" };
-        let _ = write!(text, "<table{class} style=\"--columns:{columns}\">\n<caption>{}</caption>\n", broken(caption));
     }
 
     /// Writes the cell of some weights, which shows the worst. Its attributes contain what the script needs: names, rows of
@@ -196,15 +195,20 @@ impl Map<'_> {
             None => Level::NONE.class().to_string(),
             Some(figure) => format!("{}{}", scale.level(figure).class(), scale.text(figure)),
         };
-        let of_series = |entry: &Option<&MapWeight>| match entry {
+        let of_series = |entry: Option<&MapWeight>| match entry {
             None => String::new(),
             Some(weight) if weight.figures.iter().all(Option::is_none) => {
                 format!("{}{}", Level::NONE.class(), weight.note.replace(['|', ',', '\n'], " "))
             }
             Some(weight) => joined(self.scales.iter().map(|scale| figure(scale, weight)), ","),
         };
-        joined(entries.iter().map(of_series), "|")
+        joined(entries.iter().copied().map(of_series), "|")
     }
+}
+
+fn open_table(text: &mut String, columns: usize, caption: &str) {
+    let class = if columns <= FEW { r#" class="few""# } else { "" };
+    let _ = write!(text, "<table{class} style=\"--columns:{columns}\">\n<caption>{}</caption>\n", broken(caption));
 }
 
 fn joined(words: impl Iterator<Item = String>, separator: &str) -> String {
@@ -249,7 +253,7 @@ mod tests {
     fn experts_show_the_worst() {
         let experts = [("l.0.experts.0.up", 30.0), ("l.0.experts.1.up", 20.0), ("l.0.experts.2.up", f64::INFINITY)];
         let text = drawn(&[series("", &experts)]);
-        let cell = "<td class=\"a\" data-v=\"p30.00\na20.00\nxexact\" \
+        let cell = "<td class=\"a\" data-v=\"p30.00\na20.00\nx∞\" \
                     data-names=\"l.0.experts.0.up\nl.0.experts.1.up\nl.0.experts.2.up\" data-rows=\"7 7 7\">20.00</td>";
         assert!(text.contains(cell), "{text}");
     }

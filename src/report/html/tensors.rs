@@ -112,14 +112,13 @@ fn map_note(tensor: &TensorReport) -> String {
 
 /// Returns the figures of a tensor in the order of the measures.
 fn map_figures(tensor: &TensorReport) -> Vec<Option<f64>> {
-    let decibels = noise(tensor).map(|decibels| if decibels == f64::MAX { f64::INFINITY } else { decibels });
+    let decibels = noise(tensor).map(|decibels| if decibels < f64::MAX { decibels } else { f64::INFINITY });
     let share = |count: u64| Some(count as f64 / tensor.elements().max(1) as f64 * 100.0);
-    let (largest, lost, changed) = match tensor.quantized_accuracy() {
-        Some(accuracy) => (Some(accuracy.max_abs_error), share(accuracy.clipped), accuracy.changed.and_then(share)),
-        None => {
-            let largest = accuracy_of(tensor).map(|accuracy| accuracy.max_abs_error);
-            (largest, lost(tensor).filter(|_| tensor.is_converted).map(|lost| ratio(lost) * 100.0), None)
-        }
+    let (largest, lost, changed) = if let Some(accuracy) = tensor.quantized_accuracy() {
+        (Some(accuracy.max_abs_error), share(accuracy.clipped), accuracy.changed.and_then(share))
+    } else {
+        let largest = accuracy_of(tensor).map(|accuracy| accuracy.max_abs_error);
+        (largest, lost(tensor).filter(|_| tensor.is_converted).map(|lost| ratio(lost) * 100.0), None)
     };
     vec![decibels, decibels.map(relative_error), largest, lost, changed]
 }

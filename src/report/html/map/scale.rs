@@ -129,7 +129,6 @@ impl ColourScale {
     /// Formats a figure, without its unit.
     pub(super) fn text(&self, figure: f64) -> String {
         match self.measure.unit {
-            Unit::Decibels if figure == f64::INFINITY => "exact".to_owned(),
             Unit::Decibels if figure.is_finite() => format!("{figure:.2}"),
             Unit::Percent => significant(figure, 3),
             Unit::Decibels | Unit::Difference => significant(figure, 4),
