@@ -16,6 +16,8 @@ mod summary;
 
 pub use crate::job::{FileReport, TensorReport};
 #[cfg(feature = "cli")]
+pub(crate) use html::diff_page;
+#[cfg(feature = "cli")]
 pub use html::{ExponentSpread, page};
 #[cfg(feature = "cli")]
 pub(crate) use several::{several, unconverted};
