@@ -254,6 +254,7 @@ fn place<'a>(
     }
     let DraftStep { mut step, extra, .. } = draft;
     let own = extra.and_then(|extra| extra.stack);
+    #[allow(clippy::needless_range_loop, reason = "without a stack, there are no places to iterate over")]
     for at in 0..step.results.len() {
         let place = match &own {
             None => places.next(&step.new_tensor(at)),

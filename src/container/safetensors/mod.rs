@@ -242,14 +242,12 @@ impl SafetensorsHeader {
     /// Returns the stored tensor, after checking its type and shape against its size.
     fn tensor(&mut self, name: &str, entry: &HeaderEntry) -> Result<Tensor> {
         let (elements, stored, count) = entry.stored(&mut self.dtype)?;
-        let shape = match self.shapes.iter().find(|shape| ***shape == *entry.shape) {
-            Some(shape) => Arc::clone(shape),
-            None => {
-                let place = &mut self.shapes[self.tensors.len() % 8];
-                *place = entry.shape.into();
-                Arc::clone(place)
-            }
-        };
+        let known = self.shapes.iter().find(|shape| ***shape == *entry.shape).cloned();
+        let shape = known.unwrap_or_else(|| {
+            let place = &mut self.shapes[self.tensors.len() % 8];
+            *place = entry.shape.into();
+            Arc::clone(place)
+        });
         let data = Data::Mapped { file: 0, range: 0..0, checksum: None };
         Ok(Tensor { name: name.into(), shape, count, elements, fortran_order: false, data, stored })
     }

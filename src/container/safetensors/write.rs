@@ -96,21 +96,20 @@ pub(super) fn write_header(
         (0..parts).try_for_each(|part| ranges.write(tensors, part, &mut head, |_| ()))?;
     }
     // No comma follows the last entry.
-    let end = match entries.last_mut() {
-        Some(HeaderEntries { range, .. }) => {
-            range.end -= 1;
-            range.end
-        }
-        None => {
-            head.pop_if(|last| *last == b',');
-            head.len() as u64
-        }
+    let end = if let Some(HeaderEntries { range, .. }) = entries.last_mut() {
+        range.end -= 1;
+        range.end
+    } else {
+        head.pop_if(|last| *last == b',');
+        head.len() as u64
     };
     let len = (end + 1).next_multiple_of(8);
     let mut tail = vec![b' '; (len - end) as usize];
     tail[0] = b'}';
     head[..8].copy_from_slice(&(len - 8).to_le_bytes());
-    entries.iter_mut().for_each(|entries| entries.data_start = len);
+    for part in &mut entries {
+        part.data_start = len;
+    }
     Ok((vec![(0, head), (end, tail)], entries))
 }
 

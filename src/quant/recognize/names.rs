@@ -96,9 +96,12 @@ static ACTIVATIONS: LazyLock<Vec<&str>> = LazyLock::new(|| {
     all
 });
 
-/// Suffixes that only parts of quantized weights have, with the suffix of their codes; `None` for codes. They are listed by
-/// their last byte, because a million names may be compared with them.
-static PARTS: LazyLock<[Vec<(&str, Option<&str>)>; 256]> = LazyLock::new(|| {
+/// The suffix of a part, and the suffix of its codes; `None` for codes.
+type PartSuffix = (&'static str, Option<&'static str>);
+
+/// Suffixes that only parts of quantized weights have, listed by their last byte, because a million names may be compared
+/// with them.
+static PARTS: LazyLock<[Vec<PartSuffix>; 256]> = LazyLock::new(|| {
     // The suffixes of torchao are longer than in the table. The others are parts of undecoded layouts.
     let mut all = vec![
         ("._weight_scale", Some("._weight_qdata")),
