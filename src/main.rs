@@ -1,6 +1,5 @@
 //! The `tcast` program: parse, run, exit code.
 
-use clap::Parser;
 use std::process::ExitCode;
 use tcast::cli::{self, Cli};
 use tcast::commands;
@@ -14,7 +13,7 @@ fn main() -> ExitCode {
     }
     let arguments = cli::join_saturate(std::env::args_os());
     commands::choose_color(cli::color(&arguments));
-    match Cli::try_parse_from(&arguments).and_then(Cli::checked) {
+    match Cli::parsed(&arguments).and_then(Cli::checked) {
         Ok(cli) => {
             let code = commands::run(&cli.with_inputs_expanded()).unwrap_or_else(|error| commands::fail(&error));
             commands::end_interrupts();

@@ -2,7 +2,9 @@
 //! codes, `usage` reports usage errors with the corrections of `correct`, and `interrupts` handles signals.
 
 mod bitcast;
+mod budget;
 mod cast;
+mod compare;
 mod complete;
 mod correct;
 mod dequantize;

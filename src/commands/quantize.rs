@@ -2,18 +2,21 @@
 
 use super::engine_notes::engine_notes;
 use super::messages::warn;
-use super::observer::Console;
+use super::observer::{Console, OneBar};
 use super::results::Task;
 use super::run::{convert, job_of_shards};
 use super::unmatched::propose;
-use super::{check_hash, check_matched, finish, into_gguf, no_effect, open_model, threads};
+use super::{budget, check_hash, check_matched, compare, finish, into_gguf, no_effect, open_model, threads};
 use crate::cli::QuantizeArgs;
 use crate::container::by_extension;
-use crate::convert::{FileConversion, open_to_quantize, plan_quantization};
+use crate::container::checkpoint::Checkpoint;
+use crate::convert::{Budget, FileConversion, open_to_quantize, plan_quantization};
 use crate::error::{Error, Kind, Result};
+use crate::job::Job;
 use crate::operator::Operator;
 use crate::options::{Defect, QuantizeOptions};
 use crate::plan::{Misfit, QuantizePlan, layout_of, matchable_names};
+use crate::progress::Observer;
 use crate::quant::{
     Arithmetic, COMFYUI, FoundWeight, GGUF, Group, MLX, MLX_GROUPS, SCHEMES, ScaleChoice, Scheme, Unfit,
 };
@@ -21,6 +24,7 @@ use crate::read::LogicalCheckpoint;
 use crate::select::loaded::is_of_diffusion;
 use crate::select::policy::Policy;
 use crate::text::{counted, shorten};
+use serde_json::json;
 use std::path::Path;
 use std::slice;
 use std::time::Instant;
@@ -31,24 +35,50 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
         return finish::run(Operator::Quantize.name(), folder, &args.file);
     }
     check(args)?;
-    let (options, console) = (&args.options, Console { is_quiet: args.file.quiet });
-    let source = &open_model(args.model.as_ref(), &options.tensors, threads(args.file.threads), &console)?;
-    let model = open_to_quantize(source, options)?;
-    check_model(options, &model)?;
+    let console = Console { is_quiet: args.file.quiet };
+    let source = &open_model(args.model.as_ref(), &args.options.tensors, threads(args.file.threads), &console)?;
+    let model = open_to_quantize(source, &args.options)?;
     check_patterns(args, &model)?;
+    if !args.compare.is_empty() {
+        return compare::run(args, (source, &model), start);
+    }
+    check_model(&args.options, &model, &args.schemes().collect::<Vec<_>>())?;
     let job = job_of_shards(Operator::Quantize, &args.file, &args.shards, &args.reports);
-    let plan = plan_quantization(&model, options, &job, &console)?;
-    warn_about_scales(args, &plan.recoding.left_out);
-    let is_model = model.is_model();
-    let task = Task {
-        notes: if is_model { notes_on_misfits(options, &plan) } else { notes(options, &plan, &model) },
-        conversion: FileConversion::quantize(&job, &model, options, plan),
-        inputs: args.model.as_slice(),
-        file: &args.file,
-        report: args.reports.report.as_deref(),
+    let Some(target) = args.target_bits else {
+        return write(args, (&args.options, None), (source, &model), &job, (&console, start));
     };
-    let written = convert(task, slice::from_ref(source), start);
-    written.map_err(|error| with_fused(error, &model, layout_name(options) == COMFYUI))
+    let bar = OneBar::new(&console, source.bytes());
+    let chosen = budget::choose(args, target, (source, &model), &job, &bar)?;
+    if args.file.dry_run && !args.file.json {
+        return budget::print_choice(&chosen, args.file.quiet);
+    }
+    write(args, (&chosen.options, Some(&chosen)), (source, &model), &job, (&bar, start))?;
+    if !args.file.quiet {
+        budget::note_choice(&chosen);
+    }
+    Ok(())
+}
+
+/// Quantizes the model with these options, which are those of the arguments or a choice.
+fn write<'a>(
+    args: &'a QuantizeArgs,
+    (options, chosen): (&QuantizeOptions, Option<&Budget>),
+    (source, model): (&'a Checkpoint, &LogicalCheckpoint<'a>),
+    job: &Job<'a>,
+    (observer, start): (&dyn Observer, Instant),
+) -> Result<()> {
+    let plan = plan_quantization(model, options, job, observer)?;
+    if let Some(chosen) = chosen {
+        budget::check_plan(chosen, &plan).map_err(|error| error.in_file(&source.path))?;
+    }
+    warn_about_scales(args, &plan.recoding.left_out);
+    let notes = if model.is_model() { notes_on_misfits(options, &plan) } else { notes(options, &plan, model) };
+    let mut conversion = FileConversion::quantize(job, model, options, plan);
+    conversion.budget = chosen.map(|chosen| json!(chosen.figures));
+    let (inputs, report) = (args.model.as_slice(), args.reports.report.as_deref());
+    let task = Task { notes, conversion, inputs, file: &args.file, report };
+    let written = convert(task, slice::from_ref(source), observer, start);
+    written.map_err(|error| with_fused(error, model, layout_name(options) == COMFYUI))
 }
 
 /// Returns the layout in effect.
@@ -74,7 +104,7 @@ fn with_fused(error: Error, model: &LogicalCheckpoint, is_diffusion: bool) -> Er
     error.of(if coded.is_some() { Kind::Decodable(globs.into()) } else { Kind::Excludable(globs.into()) })
 }
 
-fn names(model: &LogicalCheckpoint) -> Result<Vec<String>> {
+pub(super) fn names(model: &LogicalCheckpoint) -> Result<Vec<String>> {
     if model.is_model() { Ok(model.source.names().map(str::to_owned).collect()) } else { matchable_names(model) }
 }
 
@@ -84,6 +114,8 @@ fn check(args: &QuantizeArgs) -> Result<()> {
         return Err(no_effect("--from", "weights are float32, bfloat16 or float16"));
     }
     check_hash(&args.reports, &args.file)?;
+    budget::check(args)?;
+    compare::check(args)?;
     if args.activations && options.input_global_scale.is_none() {
         let error = Error::usage(
             "--activations: engines quantize activations to 4 bits with a scale that is measured while the model runs, \
@@ -93,19 +125,19 @@ fn check(args: &QuantizeArgs) -> Result<()> {
     }
     let named = options.scheme.map_or("a layout without --scheme", |scheme| scheme.name);
     if options.input_global_scale.is_some()
-        && !options.schemes().any(|scheme| scheme.name == "nvfp4")
+        && !args.schemes().any(|scheme| scheme.name == "nvfp4")
         && options.scheme.is_some()
     {
         return Err(no_effect("--input-global-scale", format!("{named} has no scale of activations")));
     }
-    if options.group_size.is_some() && !options.schemes().any(Scheme::has_group_size) {
+    if options.group_size.is_some() && !args.schemes().any(Scheme::has_group_size) {
         return Err(no_effect("--group-size", format!("the groups of {named} have one size")));
     }
     if let Some(size) = options.group_size.filter(|size| layout_name(options) == MLX && !MLX_GROUPS.contains(size)) {
         let error = Error::usage(format!("--group-size {size}: MLX has groups of 32, 64 and 128 values"));
         return Err(error.remedy("choose --group-size 32, 64 or 128"));
     }
-    if options.search == ScaleChoice::Mse && !options.schemes().any(Scheme::has_search) {
+    if options.search == ScaleChoice::Mse && !args.schemes().any(Scheme::has_search) {
         return Err(no_effect("--search mse", format!("{named} has no choice of scales")));
     }
     let layout = layout_name(options);
@@ -114,17 +146,19 @@ fn check(args: &QuantizeArgs) -> Result<()> {
         let error = Error::usage(format!("the layout {layout} is not stored in .gguf files")).in_file(output);
         return Err(error.remedy(format!("add {}", into_gguf::flags(options, args.model.as_deref()))));
     }
-    check_gguf(options, args.model.as_deref())?;
+    if args.compare.is_empty() {
+        check_gguf(options, args.model.as_deref())?;
+    }
     // Without a scheme, weights of fp8-block stay unchanged.
     let stays = || options.scheme.is_none() && layout == "compressed-tensors";
-    if options.partial_blocks && !stays() && !options.schemes().any(|scheme| scheme.has_partial_blocks(layout)) {
+    if options.partial_blocks && !stays() && !args.schemes().any(|scheme| scheme.has_partial_blocks(layout)) {
         return Err(no_effect("--partial-blocks", "only fp8-block in compressed-tensors has partial blocks"));
     }
     Ok(())
 }
 
 /// Refuses options that a GGUF file has no use for, and options that only a GGUF file has a use for.
-fn check_gguf(options: &QuantizeOptions, input: Option<&Path>) -> Result<()> {
+pub(super) fn check_gguf(options: &QuantizeOptions, input: Option<&Path>) -> Result<()> {
     if !options.is_gguf() {
         let given = options.imatrix.is_some().then_some("imatrix").or(options.gguf.first_given());
         return given.map_or(Ok(()), |option| {
@@ -161,14 +195,19 @@ pub(super) fn check_options(args: &QuantizeArgs) -> Result<()> {
     check(args)?;
     let is_model =
         args.model.as_deref().and_then(by_extension).is_some_and(|found| found.format_info().is_changed_only());
-    if is_model { Ok(()) } else { check_layout(&args.options, args.model.as_deref()) }
+    let schemes: Vec<_> = args.options.schemes().chain(args.scheme.iter().copied().flatten()).collect();
+    if is_model || !args.compare.is_empty() {
+        return Ok(());
+    }
+    check_layout(&args.options, &schemes, args.model.as_deref())
 }
 
 /// Refuses a layout that one of the schemes does not have.
-fn check_layout(options: &QuantizeOptions, input: Option<&Path>) -> Result<()> {
-    for scheme in options.schemes().filter(|scheme| !scheme.layout_names().any(|name| name == layout_name(options))) {
+fn check_layout(options: &QuantizeOptions, schemes: &[&'static Scheme], input: Option<&Path>) -> Result<()> {
+    let is_in_layout = |scheme: &Scheme| scheme.layout_names().any(|name| name == layout_name(options));
+    for scheme in schemes.iter().copied().filter(|scheme| !is_in_layout(scheme)) {
         layout_of(scheme, Some(layout_name(options))).map_err(|error| {
-            let is_in_all = |name: &str| options.schemes().all(|other| other.layout_names().any(|own| own == name));
+            let is_in_all = |name: &str| schemes.iter().all(|other| other.layout_names().any(|own| own == name));
             let known = scheme.layout_names().filter(|name| is_in_all(name));
             // A GGUF has options that no other layout has.
             let known = known.filter(|_| options.gguf.first_given().is_none() && options.imatrix.is_none());
@@ -180,7 +219,8 @@ fn check_layout(options: &QuantizeOptions, input: Option<&Path>) -> Result<()> {
             let known = known.chain(is_other.then(|| into_gguf::flags(options, input)));
             match &known.collect::<Vec<String>>()[..] {
                 [] => {
-                    let mut schemes: Vec<&str> = options.schemes().map(|scheme| scheme.name).collect();
+                    let mut schemes: Vec<&str> = schemes.iter().map(|scheme| scheme.name).collect();
+                    schemes.sort_unstable();
                     schemes.dedup();
                     error.remedy(format!("choose other schemes: no layout has all of {}", schemes.join(", ")))
                 }
@@ -192,7 +232,11 @@ fn check_layout(options: &QuantizeOptions, input: Option<&Path>) -> Result<()> {
 }
 
 /// Refuses options that a model has no use for, depending on whether it is quantized.
-fn check_model(options: &QuantizeOptions, model: &LogicalCheckpoint) -> Result<()> {
+pub(super) fn check_model(
+    options: &QuantizeOptions,
+    model: &LogicalCheckpoint,
+    schemes: &[&'static Scheme],
+) -> Result<()> {
     let in_file = |error: Error| error.in_file(&model.source.path);
     if !model.found.weights.is_empty() && options.recover {
         let error = Error::usage("is quantized: --recover finds the codes and scales of plain weights");
@@ -208,7 +252,7 @@ fn check_model(options: &QuantizeOptions, model: &LogicalCheckpoint) -> Result<(
         return Err(in_file(Error::usage("is an ONNX model, for which an option has no effect").without(option)));
     }
     if !model.is_model() {
-        check_layout(options, Some(&model.source.path))?;
+        check_layout(options, schemes, Some(&model.source.path))?;
     }
     if !model.found.weights.is_empty() {
         return Ok(());

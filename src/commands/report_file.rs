@@ -11,7 +11,7 @@ use crate::io::output::{Destination, is_standard_output};
 use crate::measure::distribution::{self, Histogram};
 use crate::plan::source_form;
 use crate::progress::Silent;
-use crate::report::{ExponentSpread, Report, TensorReport, page};
+use crate::report::{Comparison, ExponentSpread, Report, TensorReport, comparison_page, page};
 use crate::text::write_json;
 use serde::Serialize;
 use std::io::{self, Write};
@@ -72,6 +72,15 @@ impl ReportFile {
         }
         let text = page(report, &spreads(report, source, from, threads(args.threads))?);
         self.write_with(args, report.is_published, |file| file.write_all(text.as_bytes()))
+    }
+
+    /// Writes the results of several schemes.
+    pub(super) fn write_comparison(self, comparison: &Comparison, args: &FileArgs) -> Result<()> {
+        if !self.is_page {
+            return self.write_json(comparison, false, args);
+        }
+        let text = comparison_page(comparison);
+        self.write_with(args, false, |file| file.write_all(text.as_bytes()))
     }
 
     pub(super) fn write_json(self, document: &impl Serialize, is_published: bool, args: &FileArgs) -> Result<()> {

@@ -16,20 +16,10 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(feature = "cli", derive(clap::Args))]
 pub struct QuantizeOptions {
-    /// fp8, fp8-block, int8, int4, nvfp4, q4_k_m and others
-    ///
-    /// Without a scheme, --layout changes the layout of a quantized model and keeps its values.
-    #[cfg_attr(
-        feature = "cli",
-        arg(
-            long,
-            value_name = "SCHEME",
-            value_parser = parsers::scheme(),
-            hide_possible_values = true,
-            ignore_case = true
-        )
-    )]
-    #[allow(clippy::doc_markdown, reason = "the help shows the text as it is")]
+    /// The scheme of all weights that no rule names. Without a scheme, the layout of a quantized model changes, and its
+    /// values stay.
+    // The command line also takes a list of schemes to choose from.
+    #[cfg_attr(feature = "cli", arg(skip))]
     pub scheme: Option<&'static Scheme>,
 
     /// Storage format: modelopt, comfyui, gguf and others
@@ -177,6 +167,27 @@ impl QuantizeOptions {
         self.rule.iter().filter_map(SchemeRule::scheme).chain(self.scheme)
     }
 
+    /// Returns the options for another scheme, without those that have no effect on it.
+    #[cfg(feature = "cli")]
+    pub(crate) fn for_scheme(&self, scheme: &'static Scheme) -> Self {
+        let mut options = Self { scheme: Some(scheme), ..self.clone() };
+        let has = |what: fn(&Scheme) -> bool| options.schemes().any(what);
+        let (has_groups, has_search) = (has(Scheme::has_group_size), has(Scheme::has_search));
+        if !has_groups {
+            options.group_size = None;
+        }
+        if !has_search {
+            options.search = ScaleChoice::default();
+        }
+        if options.is_gguf() {
+            (options.arithmetic, options.search) = (Arithmetic::default(), ScaleChoice::default());
+            (options.group_size, options.partial_blocks, options.input_global_scale) = (None, false, None);
+        } else {
+            (options.gguf, options.imatrix) = (GgufOptions::default(), None);
+        }
+        options
+    }
+
     /// True if the output is a GGUF file.
     pub(crate) fn is_gguf(&self) -> bool {
         self.layout_in_effect() == Some(GGUF.name)
@@ -218,6 +229,11 @@ impl std::fmt::Display for SchemeRule {
 }
 
 impl SchemeRule {
+    #[cfg(feature = "cli")]
+    pub(crate) fn new(pattern: Pattern, scheme: Option<&'static Scheme>) -> Self {
+        Self { pattern, scheme }
+    }
+
     /// Returns the scheme for weights that match; `None` if the rule keeps them.
     #[must_use]
     pub fn scheme(&self) -> Option<&'static Scheme> {

@@ -5,10 +5,12 @@
 //! the columns; its policy lets a browser load nothing, and run only the page's own code.
 
 mod cell;
+mod comparison;
 mod spread;
 mod table;
 mod words;
 
+pub(crate) use comparison::comparison_page;
 pub use spread::ExponentSpread;
 
 use super::summary::specials;
@@ -25,7 +27,16 @@ use words::{escape, percent, with_thousands};
 #[must_use]
 pub fn page(report: &Report, spreads: &[ExponentSpread]) -> String {
     let title = report.output.file_name().unwrap_or(report.output.as_os_str());
-    let main = [lost(report), table::table(report, spreads), spread::spreads(report, spreads)].concat();
+    let title = format!("{}: {}", report.operator, path_text(title));
+    filled(
+        &title,
+        &head(report),
+        &[lost(report), table::table(report, spreads), spread::spreads(report, spreads)].concat(),
+    )
+}
+
+/// Returns the template with these contents.
+fn filled(title: &str, header: &str, main: &str) -> String {
     let mut page = String::new();
     for part in include_str!("page.html").split("{{") {
         let Some((name, rest)) = part.split_once("}}") else {
@@ -33,10 +44,10 @@ pub fn page(report: &Report, spreads: &[ExponentSpread]) -> String {
             continue;
         };
         match name {
-            "title" => page += &escape(&format!("{}: {}", report.operator, path_text(title))),
+            "title" => page += &escape(title),
             "style" => page += include_str!("page.css"),
-            "header" => page += &head(report),
-            "main" => page += &main,
+            "header" => page += header,
+            "main" => page += main,
             "version" => page += env!("CARGO_PKG_VERSION"),
             "script" => page += include_str!("page.js"),
             _ => unreachable!("the template has no other fields"),

@@ -1,0 +1,141 @@
+//! `tcast quantize --target-bits`: chooses a scheme for each weight.
+
+use super::messages::{note, print, print_line, print_message};
+use super::no_effect;
+use super::quantize::names;
+use crate::cli::QuantizeArgs;
+use crate::container::checkpoint::Checkpoint;
+use crate::convert::{Budget, Unreachable, measure};
+use crate::error::{Error, Result};
+use crate::job::Job;
+use crate::options::QuantizeOptions;
+use crate::plan::QuantizePlan;
+use crate::progress::Observer;
+use crate::quant::Scheme;
+use crate::read::LogicalCheckpoint;
+use crate::text::{brief, counted, flag_with};
+use std::collections::BTreeSet;
+
+/// Refuses several schemes without a number of bits, and options that do not go together with one.
+pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
+    let QuantizeArgs { options, scheme: schemes, .. } = args;
+    let listed =
+        || schemes.iter().map(|scheme| scheme.map_or("keep", |scheme| scheme.name)).collect::<Vec<_>>().join(",");
+    let is_choice = schemes.len() > 1;
+    match args.target_bits {
+        None if is_choice || schemes.contains(&None) => {
+            let error = Error::usage(format!("--scheme {} is a choice, and nothing says how to choose", listed()));
+            return Err(error
+                .remedy("name one scheme, or add --target-bits BITS, the bits per weight that the choice may have"));
+        }
+        None => return Ok(()),
+        Some(_) => {}
+    }
+    if !is_choice || options.scheme.is_none() {
+        let error =
+            Error::usage(format!("--target-bits chooses among several schemes, and --scheme {} is all", listed()));
+        return Err(error.remedy("add other schemes, or keep: --scheme nvfp4,fp8,keep"));
+    }
+    if options.recover {
+        return Err(no_effect("--recover", "--target-bits chooses by the errors of new codes and scales"));
+    }
+    if options.only_exact {
+        return Err(no_effect("--only-exact", "--target-bits chooses among values that change"));
+    }
+    if !options.tensors.rename.is_empty() {
+        let error = Error::usage("--rename: the rules that --target-bits finds are for the names of the input");
+        return Err(error.remedy("rename the tensors of the result, with tcast cast --rule '*=keep' --rename OLD=NEW"));
+    }
+    args.candidates().into_iter().try_for_each(|scheme| check_has_codes("--target-bits", scheme))
+}
+
+/// Refuses a scheme of plain numbers.
+pub(super) fn check_has_codes(option: &str, scheme: &Scheme) -> Result<()> {
+    if scheme.in_gguf().is_none_or(|own| own.format.dtype.is_none()) {
+        return Ok(());
+    }
+    let error =
+        Error::usage(format!("{option}: {} has no codes and scales, whose errors could be measured", scheme.name));
+    Err(error.remedy(if option == "--target-bits" { "name keep instead of it" } else { "leave it out" }))
+}
+
+/// Measures all schemes, and chooses one for each weight.
+pub(super) fn choose<'a>(
+    args: &QuantizeArgs,
+    target: f64,
+    (source, model): (&'a Checkpoint, &LogicalCheckpoint<'a>),
+    job: &Job<'a>,
+    observer: &dyn Observer,
+) -> Result<Budget> {
+    let layout = args.options.layout_in_effect();
+    let of_scheme = |scheme| QuantizeOptions { layout, ..args.options.for_scheme(scheme) };
+    let all: Vec<QuantizeOptions> = args.candidates().into_iter().map(of_scheme).collect();
+    let measured = measure((source, model), &all, job, observer)?;
+    let names = names(model)?;
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let keeps = args.scheme.contains(&None);
+    let chosen = Budget::choose(&measured, (target, keeps), &args.options, (model, &names))?;
+    let in_file = |error: Error| error.in_file(&source.path);
+    chosen.map_err(|why| match why {
+        Unreachable::TooFewBits(smallest) => {
+            // Rounded up, so that it can be reached.
+            let smallest = (smallest * 100.0).ceil() / 100.0;
+            let what =
+                format!("--target-bits {target} cannot be reached: these schemes need {smallest:.2} bits per weight");
+            in_file(Error::new(what))
+                .remedy(format!("choose --target-bits {smallest:.2}, or add a scheme with fewer bits"))
+        }
+        Unreachable::NothingQuantized => {
+            let what = format!("with --target-bits {target}, every weight can stay as it is");
+            in_file(Error::new(what)).remedy("choose fewer bits, or leave keep out of the schemes")
+        }
+    })
+}
+
+/// Checks that the rules give each weight the scheme that was chosen for it.
+pub(super) fn check_plan(chosen: &Budget, plan: &QuantizePlan) -> Result<()> {
+    let (planned, chosen) = (plan.schemes(), &chosen.chosen);
+    let is_other = |name: &&&str| chosen.get(**name).map(String::as_str) != planned.get(**name).copied();
+    let names: BTreeSet<&str> = planned.keys().copied().chain(chosen.keys().map(String::as_str)).collect();
+    let Some(name) = names.iter().find(is_other) else { return Ok(()) };
+    let error = Error::new("another rule gives it another scheme than the one that was chosen").in_tensor(name);
+    Err(error.remedy("name it in a --rule of its own, before the others"))
+}
+
+/// Returns the options that make the choice without measuring.
+fn flags(chosen: &Budget) -> Vec<String> {
+    let Budget { options, rules, .. } = chosen;
+    let scheme = options.scheme.map(|scheme| format!("--scheme {}", scheme.name));
+    let layout = options.layout.map(|layout| format!("--layout {layout}"));
+    let rules = rules.iter().map(|rule| flag_with("--rule", &rule.to_string()));
+    scheme.into_iter().chain(layout).chain(rules).collect()
+}
+
+/// Describes the choice.
+fn summary(chosen: &Budget) -> String {
+    let figures = &chosen.figures;
+    let counts = figures.weights.iter().map(|(scheme, count)| format!("{scheme} for {}", counted(*count, "weight")));
+    format!(
+        "chose {}: {:.2} bits per weight; the relative squared errors sum to {}, and cannot sum to less than {}",
+        counts.collect::<Vec<_>>().join(", "),
+        figures.bits_per_weight,
+        brief(figures.relative_squared_errors),
+        brief(figures.lower_bound)
+    )
+}
+
+/// Prints only the choice: the options on standard output, one on each line.
+pub(super) fn print_choice(chosen: &Budget, is_quiet: bool) -> Result<()> {
+    print(&flags(chosen).join("\n"))?;
+    if !is_quiet {
+        print_message(&summary(chosen));
+    }
+    Ok(())
+}
+
+/// Reports the choice after the output is written.
+pub(super) fn note_choice(chosen: &Budget) {
+    print_message(&summary(chosen));
+    note("these options make the same choice without measuring:");
+    print_line(&format!("  {}", flags(chosen).join(" ")));
+}
