@@ -98,15 +98,16 @@ pub struct QuantizeArgs {
 }
 
 impl QuantizeArgs {
-    /// Puts the first scheme into the options: with several, it is the scheme of the weights that no rule names.
+    /// Puts the first scheme into the options: with several, it is the scheme of the weights that no rule names. Several
+    /// schemes are stored in a layout that has all of them, if there is one.
     pub(super) fn with_scheme(mut self) -> Self {
         let schemes = self.candidates();
-        let first = schemes.first().copied();
-        self.options.scheme = first;
-        if self.options.layout.is_none() && self.target_bits.is_some() {
+        self.options.scheme = schemes.first().copied();
+        if self.options.layout.is_none() {
             let is_in_all = |name: &&str| schemes.iter().all(|scheme| scheme.layout_names().any(|own| own == *name));
-            let layout = first.into_iter().flat_map(Scheme::layout_names).find(is_in_all);
-            self.options.layout = layout.filter(|layout| self.options.layout_in_effect() != Some(layout));
+            let common = self.options.scheme.into_iter().flat_map(Scheme::layout_names).find(is_in_all);
+            let is_default = |layout: &&str| schemes.iter().all(|scheme| scheme.default_layout() == *layout);
+            self.options.layout = common.filter(|layout| !is_default(layout));
         }
         self
     }

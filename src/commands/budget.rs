@@ -1,19 +1,20 @@
 //! `tcast quantize --target-bits`: chooses a scheme for each weight.
 
-use super::messages::{note, print, print_line, print_message};
-use super::no_effect;
+use super::messages::{note, print_line, print_message, print_result};
 use super::quantize::names;
+use super::{no_effect, resume};
 use crate::cli::QuantizeArgs;
 use crate::container::checkpoint::Checkpoint;
 use crate::convert::{Budget, Unreachable, measure};
 use crate::error::{Error, Result};
 use crate::job::Job;
-use crate::options::QuantizeOptions;
+use crate::operator::Operator;
+use crate::options::{QuantizeOptions, RecordedOptions};
 use crate::plan::QuantizePlan;
 use crate::progress::Observer;
 use crate::quant::Scheme;
 use crate::read::LogicalCheckpoint;
-use crate::text::{brief, counted, flag_with};
+use crate::text::{brief, counted, quoted};
 use std::collections::BTreeSet;
 
 /// Refuses several schemes without a number of bits, and options that do not go together with one.
@@ -67,9 +68,8 @@ pub(super) fn choose<'a>(
     job: &Job<'a>,
     observer: &dyn Observer,
 ) -> Result<Budget> {
-    let layout = args.options.layout_in_effect();
-    let of_scheme = |scheme| QuantizeOptions { layout, ..args.options.for_scheme(scheme) };
-    let all: Vec<QuantizeOptions> = args.candidates().into_iter().map(of_scheme).collect();
+    let all: Vec<QuantizeOptions> =
+        args.candidates().into_iter().map(|scheme| args.options.for_scheme(scheme)).collect();
     let measured = measure((source, model), &all, job, observer)?;
     let names = names(model)?;
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -95,20 +95,23 @@ pub(super) fn choose<'a>(
 /// Checks that the rules give each weight the scheme that was chosen for it.
 pub(super) fn check_plan(chosen: &Budget, plan: &QuantizePlan) -> Result<()> {
     let (planned, chosen) = (plan.schemes(), &chosen.chosen);
-    let is_other = |name: &&&str| chosen.get(**name).map(String::as_str) != planned.get(**name).copied();
+    // A weight that is kept has no scheme, or that of its blocks, which are copied.
+    let is_other = |name: &&&str| match (chosen.get(**name), planned.get(**name)) {
+        (Some(chosen), planned) => planned.is_none_or(|(planned, _)| chosen != planned),
+        (None, planned) => planned.is_some_and(|(_, is_copied)| !is_copied),
+    };
     let names: BTreeSet<&str> = planned.keys().copied().chain(chosen.keys().map(String::as_str)).collect();
     let Some(name) = names.iter().find(is_other) else { return Ok(()) };
     let error = Error::new("another rule gives it another scheme than the one that was chosen").in_tensor(name);
     Err(error.remedy("name it in a --rule of its own, before the others"))
 }
 
-/// Returns the options that make the choice without measuring.
-fn flags(chosen: &Budget) -> Vec<String> {
-    let Budget { options, rules, .. } = chosen;
-    let scheme = options.scheme.map(|scheme| format!("--scheme {}", scheme.name));
-    let layout = options.layout.map(|layout| format!("--layout {layout}"));
-    let rules = rules.iter().map(|rule| flag_with("--rule", &rule.to_string()));
-    scheme.into_iter().chain(layout).chain(rules).collect()
+/// Returns the command that makes the choice without measuring.
+fn command(chosen: &Budget, args: &QuantizeArgs) -> Option<String> {
+    let options = RecordedOptions::of(&chosen.options);
+    let command = resume::command(Operator::Quantize.name(), args.model.as_deref()?, &options)?;
+    let output = args.file.output.as_ref().map(|output| format!(" -o {}", quoted(output)));
+    Some(command + &output.unwrap_or_default())
 }
 
 /// Describes the choice.
@@ -124,18 +127,22 @@ fn summary(chosen: &Budget) -> String {
     )
 }
 
-/// Prints only the choice: the options on standard output, one on each line.
-pub(super) fn print_choice(chosen: &Budget, is_quiet: bool) -> Result<()> {
-    print(&flags(chosen).join("\n"))?;
-    if !is_quiet {
+/// Prints only the choice: the command that makes it, on standard output.
+pub(super) fn print_choice(chosen: &Budget, args: &QuantizeArgs) -> Result<()> {
+    if let Some(command) = command(chosen, args) {
+        print_result(&command)?;
+    }
+    if !args.file.quiet {
         print_message(&summary(chosen));
     }
     Ok(())
 }
 
 /// Reports the choice after the output is written.
-pub(super) fn note_choice(chosen: &Budget) {
+pub(super) fn note_choice(chosen: &Budget, args: &QuantizeArgs) {
     print_message(&summary(chosen));
-    note("these options make the same choice without measuring:");
-    print_line(&format!("  {}", flags(chosen).join(" ")));
+    if let Some(command) = command(chosen, args) {
+        note("this command makes the same choice without measuring:");
+        print_line(&format!("  {command}"));
+    }
 }

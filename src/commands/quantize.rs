@@ -50,11 +50,11 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
     let bar = OneBar::new(&console, source.bytes());
     let chosen = budget::choose(args, target, (source, &model), &job, &bar)?;
     if args.file.dry_run && !args.file.json {
-        return budget::print_choice(&chosen, args.file.quiet);
+        return budget::print_choice(&chosen, args);
     }
     write(args, (&chosen.options, Some(&chosen)), (source, &model), &job, (&bar, start))?;
     if !args.file.quiet {
-        budget::note_choice(&chosen);
+        budget::note_choice(&chosen, args);
     }
     Ok(())
 }

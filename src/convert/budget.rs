@@ -14,8 +14,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 pub(crate) struct Budget {
     /// Options that make it.
     pub options: QuantizeOptions,
-    /// The rules of the choice, without those of the user.
-    pub rules: Vec<SchemeRule>,
     pub figures: BudgetFigures,
     /// The scheme of each weight that is quantized.
     pub chosen: BTreeMap<String, String>,
@@ -37,6 +35,7 @@ pub(crate) struct BudgetFigures {
     pub weights: BTreeMap<String, u64>,
     pub scheme: &'static str,
     pub layout: Option<&'static str>,
+    /// The rules of the choice, without those of the user.
     pub rules: Vec<String>,
 }
 
@@ -107,7 +106,9 @@ impl Budget {
         }
         let by_default = weights.iter().filter_map(|weight| Some((weight.name, weight.schemes[0]?.0))).collect();
         let rules = rules(&chosen, &by_default, names)?;
-        let base = QuantizeOptions { scheme: measured.first().map(|first| first.scheme), ..options.clone() };
+        let rule = options.rule.iter().chain(&rules).cloned().collect();
+        let options = QuantizeOptions { rule, ..options.clone() };
+        let options = measured.first().map_or(options.clone(), |first| options.for_scheme(first.scheme));
         let mut counts: BTreeMap<String, u64> = BTreeMap::new();
         for scheme in chosen.values() {
             *counts.entry(scheme.unwrap_or(KEEP).to_owned()).or_default() += 1;
@@ -120,14 +121,13 @@ impl Budget {
             relative_squared_errors: error,
             lower_bound,
             weights: counts,
-            scheme: base.scheme.map_or("", |scheme| scheme.name),
-            layout: base.layout_in_effect(),
+            scheme: options.scheme.map_or("", |scheme| scheme.name),
+            layout: options.layout_in_effect(),
             rules: rules.iter().map(ToString::to_string).collect(),
         };
-        let rule = base.rule.iter().chain(&rules).cloned().collect();
         let quantized = chosen.iter().filter_map(|(name, scheme)| Some(((*name).to_owned(), (*scheme)?.to_owned())));
         let chosen = quantized.collect();
-        Ok(Ok(Self { options: QuantizeOptions { rule, ..base }, rules, figures, chosen }))
+        Ok(Ok(Self { options, figures, chosen }))
     }
 }
 

@@ -171,17 +171,19 @@ impl QuantizeOptions {
     #[cfg(feature = "cli")]
     pub(crate) fn for_scheme(&self, scheme: &'static Scheme) -> Self {
         let mut options = Self { scheme: Some(scheme), ..self.clone() };
-        let has = |what: fn(&Scheme) -> bool| options.schemes().any(what);
-        let (has_groups, has_search) = (has(Scheme::has_group_size), has(Scheme::has_search));
-        if !has_groups {
-            options.group_size = None;
-        }
-        if !has_search {
-            options.search = ScaleChoice::default();
-        }
+        let has = |what: &dyn Fn(&Scheme) -> bool| options.schemes().any(what);
+        let layout = options.layout_in_effect().unwrap_or_default();
+        let has_groups = has(&Scheme::has_group_size);
+        let has_search = has(&Scheme::has_search);
+        let has_partial_blocks = has(&|scheme| scheme.has_partial_blocks(layout));
+        let has_activations = has(&|scheme| scheme.name == "nvfp4");
+        options.group_size = options.group_size.filter(|_| has_groups);
+        options.search = if has_search { options.search } else { ScaleChoice::default() };
+        options.partial_blocks &= has_partial_blocks;
+        options.input_global_scale = options.input_global_scale.filter(|_| has_activations);
         if options.is_gguf() {
             (options.arithmetic, options.search) = (Arithmetic::default(), ScaleChoice::default());
-            (options.group_size, options.partial_blocks, options.input_global_scale) = (None, false, None);
+            (options.group_size, options.input_global_scale) = (None, None);
         } else {
             (options.gguf, options.imatrix) = (GgufOptions::default(), None);
         }

@@ -4,7 +4,7 @@ use super::{Report, TensorReport, schema, serialize_with};
 use crate::measure::quantized::{CodesOrigin, QuantizedAccuracy};
 use crate::quant::Scheme;
 use crate::select::KeptReason;
-use crate::text::{brief, columns, counted, path_text, shorten, size};
+use crate::text::{columns, counted, path_text, shorten, size};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -101,7 +101,7 @@ impl SchemeFigures<'_> {
             size(self.bytes),
             decibels(self.mean_sqnr_db),
             decibels(self.lowest.map(|(ratio, _)| ratio)),
-            brief(self.mean_relative_squared_error),
+            format!("{:.2e}", self.mean_relative_squared_error),
             self.unfit.to_string(),
             self.moved(),
             self.lowest.map(|(_, name)| shorten(name)).unwrap_or_default(),
