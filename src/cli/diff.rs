@@ -42,6 +42,8 @@ sides have them.",
       compares a GGUF model with the model that it was made from
 
 Reports:
+  tcast diff llama llama-fp8 --report diff.html
+      shows on a page how much each weight has changed, and on a map of the layers
   tcast cast model.safetensors --to f16 --hash --report r.json
       records the SHA-256 of every tensor
   tcast diff --report r.json model.float16.safetensors
@@ -60,7 +62,7 @@ JSON:
       how many differ in bits
     first_difference: null, or index, a, b, bits_a and bits_b
     figures: null, or the figures of cast --stats, with B as the result
-  With --report, the document has schema, tcast, a, report (the path of the report),
+  If A is checked with --report, the document has schema, tcast, a, report (the path of the report),
   is_equal, and tensors. Each of these has its name, and in wrong what is wrong with
   it, or null.
 
@@ -77,11 +79,17 @@ pub struct DiffArgs {
     #[arg(required_unless_present = "report")]
     pub b: Option<PathBuf>,
 
-    /// Compare A with a report of cast --hash --report
+    /// Write the comparison to a file: .html or .json
     ///
-    /// tcast lists the tensors that changed since the report was written. See Reports below.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["b", "tolerance", "rtol", "from", "include", "exclude"])]
+    /// An .html report is a page for a browser, with a map of the differences by layer. A .json report is what --json prints.
+    /// Without B, tcast reads the file: it is a report of cast --hash --report, and tcast lists the tensors of A that changed
+    /// since the report was written. See Reports below.
+    #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
+
+    /// Replace an existing report
+    #[arg(short, long, requires = "report")]
+    pub force: bool,
 
     /// Values with |A - B| <= T count as equal
     ///

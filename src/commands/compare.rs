@@ -67,7 +67,7 @@ pub(super) fn run(
     let schemes = measure((source, model), &all, &job, &Console { is_quiet: args.file.quiet })?;
     let comparison = Comparison { input: source.path.clone(), time: start.elapsed(), schemes };
     if let Some(file) = report_file {
-        file.write_comparison(&comparison, &args.file)?;
+        file.write_schemes(&comparison, &args.file)?;
     }
     if args.file.json {
         print_json(&comparison)?;

@@ -8,12 +8,14 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Kind, OutputRole, Result, Wanted};
 use crate::io::identity::{Files, is_within};
 use crate::io::output::{Destination, is_standard_output};
+use crate::measure::compare::DiffReport;
 use crate::measure::distribution::{self, Histogram};
 use crate::plan::source_form;
 use crate::progress::Silent;
-use crate::report::{Comparison, ExponentSpread, Report, TensorReport, comparison_page, page};
+use crate::report::{Comparison, ExponentSpread, Report, TensorReport, comparison_page, diff_page, page};
 use crate::text::write_json;
 use serde::Serialize;
+use serde_json::Value;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -68,33 +70,41 @@ impl ReportFile {
         args: &FileArgs,
     ) -> Result<()> {
         if !self.is_page {
-            return self.write_json(report, report.is_published, args);
+            return self.write_json(report, report.is_published, !args.no_sync);
         }
         let text = page(report, &spreads(report, source, from, threads(args.threads))?);
-        self.write_with(args, report.is_published, |file| file.write_all(text.as_bytes()))
+        self.write_with(!args.no_sync, report.is_published, |file| file.write_all(text.as_bytes()))
     }
 
     /// Writes the results of several schemes.
-    pub(super) fn write_comparison(self, comparison: &Comparison, args: &FileArgs) -> Result<()> {
+    pub(super) fn write_schemes(self, comparison: &Comparison, args: &FileArgs) -> Result<()> {
         if !self.is_page {
-            return self.write_json(comparison, false, args);
+            return self.write_json(comparison, false, !args.no_sync);
         }
         let text = comparison_page(comparison);
-        self.write_with(args, false, |file| file.write_all(text.as_bytes()))
+        self.write_with(!args.no_sync, false, |file| file.write_all(text.as_bytes()))
     }
 
-    pub(super) fn write_json(self, document: &impl Serialize, is_published: bool, args: &FileArgs) -> Result<()> {
-        self.write_with(args, is_published, |file| write_json(&mut *file, document).and_then(|()| writeln!(file)))
+    /// Writes the report on a comparison, as a page or as its JSON document.
+    pub(super) fn write_comparison(self, report: &DiffReport, document: impl FnOnce() -> Value) -> Result<()> {
+        if !self.is_page {
+            return self.write_json(&document(), false, true);
+        }
+        self.write_with(true, false, |file| file.write_all(diff_page(report).as_bytes()))
+    }
+
+    pub(super) fn write_json(self, document: &impl Serialize, is_published: bool, sync: bool) -> Result<()> {
+        self.write_with(sync, is_published, |file| write_json(&mut *file, document).and_then(|()| writeln!(file)))
     }
 
     /// Writes the report. `is_published`: the output has its name already, so it stays whatever happens here.
     fn write_with(
         self,
-        args: &FileArgs,
+        sync: bool,
         is_published: bool,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> Result<()> {
-        self.create(args, write).map_err(|error| {
+        self.destination.write(sync, write).map_err(|error| {
             let remedy = match error.kind() {
                 Kind::NoSpace => "free some space, or name a report on another disk with --report",
                 Kind::Unwritable => "name a report in a folder that you can write to, with --report",
@@ -104,10 +114,6 @@ impl ReportFile {
             let error = error.with_details(complete.into_iter().collect());
             if remedy.is_empty() { error } else { error.of(Kind::System).remedy(remedy) }
         })
-    }
-
-    fn create(self, args: &FileArgs, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
-        self.destination.write(!args.no_sync, write)
     }
 }
 

@@ -256,7 +256,7 @@ impl Several {
         let time = (!args.dry_run).then(|| start.elapsed());
         let document = several(operator, &self.documents, (self.bytes_in, self.bytes_out), time);
         let is_published = !args.dry_run && self.done > 0;
-        let reported = report_file.map_or(Ok(()), |file| file.write_json(&document, is_published, args));
+        let reported = report_file.map_or(Ok(()), |file| file.write_json(&document, is_published, !args.no_sync));
         if args.json {
             print_json(&document)?;
         }

@@ -1,16 +1,20 @@
 //! The report as a page: one file that opens anywhere, loads nothing from the network, and prints.
 //!
 //! All content is HTML written here; the script only sorts rows and finds tensors. Names come from untrusted files, so
-//! they are escaped everywhere, and never appear in the script or the style. `page.html` is the template, with the legend of
-//! the columns; its policy lets a browser load nothing, and run only the page's own code.
+//! they are escaped everywhere, and never appear in the script or the style. `page.html` is the template; its policy
+//! lets a browser load nothing, and run only the page's own code.
 
 mod cell;
 mod comparison;
+mod diff;
+mod map;
 mod spread;
 mod table;
+mod tensors;
 mod words;
 
 pub(crate) use comparison::comparison_page;
+pub(crate) use diff::diff_page;
 pub use spread::ExponentSpread;
 
 use super::summary::specials;
@@ -22,21 +26,25 @@ use serde_json::Value;
 use std::fmt::Write as _;
 use words::{escape, percent, with_thousands};
 
+/// Meaning of the figures of a conversion.
+const LEGEND: &str = include_str!("html/legend.html");
+
 /// Returns the report as one self-contained HTML page. The tensors of `spreads` are drawn below the table, in their
 /// order; unknown values are shown as a dash. Equal reports make equal pages.
 #[must_use]
 pub fn page(report: &Report, spreads: &[ExponentSpread]) -> String {
     let title = report.output.file_name().unwrap_or(report.output.as_os_str());
-    let title = format!("{}: {}", report.operator, path_text(title));
-    filled(
-        &title,
-        &head(report),
-        &[lost(report), table::table(report, spreads), spread::spreads(report, spreads)].concat(),
-    )
+    let main = [
+        lost(report),
+        tensors::weight_map(&[("", report)]),
+        tensors::table(report, spreads),
+        spread::spreads(report, spreads),
+    ];
+    filled(&format!("{}: {}", report.operator, path_text(title)), &head(report), &main.concat(), LEGEND)
 }
 
-/// Returns the template with these contents.
-fn filled(title: &str, header: &str, main: &str) -> String {
+/// Fills the template of a page: its title as text, all else as HTML.
+fn filled(title: &str, header: &str, main: &str, legend: &str) -> String {
     let mut page = String::new();
     for part in include_str!("page.html").split("{{") {
         let Some((name, rest)) = part.split_once("}}") else {
@@ -45,11 +53,12 @@ fn filled(title: &str, header: &str, main: &str) -> String {
         };
         match name {
             "title" => page += &escape(title),
-            "style" => page += include_str!("page.css"),
+            "style" => page += concat!(include_str!("page.css"), include_str!("html/map.css")),
             "header" => page += header,
             "main" => page += main,
+            "legend" => page += legend,
             "version" => page += env!("CARGO_PKG_VERSION"),
-            "script" => page += include_str!("page.js"),
+            "script" => page += concat!(include_str!("page.js"), include_str!("html/map.js")),
             _ => unreachable!("the template has no other fields"),
         }
         page.push_str(rest);
@@ -69,10 +78,7 @@ fn head(report: &Report) -> String {
 <p class="path"><span>{input}</span> <span class="to"><i aria-label="to">→</i> {output}</span></p>
 <dl class="tiles">"#
     );
-    let mut tile = |name: &str, value: &str, note: &str| {
-        let note = if note.is_empty() { String::new() } else { format!("<small>{note}</small>") };
-        let _ = writeln!(text, "<div><dt>{name}</dt><dd>{value}{note}</dd></div>");
-    };
+    let mut tile = |name: &str, value: &str, note: &str| tile(&mut text, name, value, note);
     let part = report.bytes_out() as f64 / report.bytes_in.max(1) as f64 * 100.0;
     tile("Size", &format!("{size_in} → {size_out}"), &format!("{part:.1}% of what it was"));
     match report.time.map(|time| time.as_secs_f64()) {
@@ -107,6 +113,12 @@ fn head(report: &Report) -> String {
     text.push_str(&options(report));
     text.push_str("</header>\n");
     text
+}
+
+/// Writes a figure of the header.
+fn tile(text: &mut String, name: &str, value: &str, note: &str) {
+    let note = if note.is_empty() { String::new() } else { format!("<small>{note}</small>") };
+    let _ = writeln!(text, "<div><dt>{name}</dt><dd>{value}{note}</dd></div>");
 }
 
 fn worst<'a>(report: &'a Report) -> Option<(&'a TensorReport<'a>, f64)> {

@@ -20,9 +20,9 @@ pub use crate::job::{FileReport, TensorReport};
 #[cfg(feature = "cli")]
 pub(crate) use comparison::{Comparison, MeasuredScheme};
 #[cfg(feature = "cli")]
-pub(crate) use html::comparison_page;
-#[cfg(feature = "cli")]
 pub use html::{ExponentSpread, page};
+#[cfg(feature = "cli")]
+pub(crate) use html::{comparison_page, diff_page};
 #[cfg(feature = "cli")]
 pub(crate) use several::{several, unconverted};
 #[cfg(feature = "cli")]

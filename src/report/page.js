@@ -27,8 +27,9 @@ for (const table of document.querySelectorAll('table.tensors')) {
   input.setAttribute('aria-label', input.placeholder);
   find.append(input, found);
   document.querySelector('#tensors').after(find);
-  const texts = rows.map(row => [0, 1].map(at => row.cells[at].textContent).join(' ').toLowerCase());
+  let texts; // of thousands of rows, they take a while
   input.addEventListener('input', () => {
+    texts ??= rows.map(row => [0, 1].map(at => row.cells[at].textContent).join(' ').toLowerCase());
     const wanted = input.value.toLowerCase().split(/\s+/);
     rows.forEach((row, at) => { row.hidden = !wanted.every(word => texts[at].includes(word)); });
     found.textContent = input.value.trim() && `${rows.filter(row => !row.hidden).length} of ${rows.length}`;

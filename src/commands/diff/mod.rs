@@ -3,9 +3,11 @@
 mod report;
 
 use super::messages::{print, print_json, warn};
+use super::report_file::ReportFile;
 use super::{check_matched, threads};
 use crate::cli::DiffArgs;
 use crate::error::{Error, Result};
+use crate::io::identity::Files;
 use crate::measure::compare::{DiffOptions, diff_checked};
 use crate::progress;
 use crate::read::LogicalCheckpoint;
@@ -18,9 +20,9 @@ use std::process::ExitCode;
 
 /// Compares two inputs. The exit code is 0 when everything is equal, otherwise 1.
 pub(super) fn run(args: &DiffArgs) -> Result<ExitCode> {
-    let is_equal = match (&args.report, &args.b) {
-        (Some(report), _) => report::check(report, args)?,
-        (None, Some(b)) => compare([&args.a, b], args)?,
+    let is_equal = match (&args.b, &args.report) {
+        (Some(b), _) => compare([&args.a, b], args)?,
+        (None, Some(report)) => report::check(report, args)?,
         (None, None) => return Err(Error::usage("name what to compare with")),
     };
     Ok(ExitCode::from(u8::from(!is_equal)))
@@ -38,21 +40,31 @@ fn compare(paths: [&PathBuf; 2], args: &DiffArgs) -> Result<bool> {
         threads: NonZeroUsize::new(threads(args.view.threads)),
         progress: &*progress,
     };
+    let mut report_file = None;
     let check = |models: &[LogicalCheckpoint; 2], names: &[&str]| {
         if !args.quiet {
             models.iter().for_each(print_problems);
         }
         check_matched(&options.selection, names, args.view.allow_unmatched, args.quiet)?;
-        if names.iter().any(|name| options.selection.selects(name)) || names.is_empty() {
-            return Ok(());
+        if !names.is_empty() && !names.iter().any(|name| options.selection.selects(name)) {
+            let error = Error::usage("--include and --exclude leave no tensor");
+            return Err(error.remedy("tcast inspect lists the names"));
         }
-        let error = Error::usage("--include and --exclude leave no tensor");
-        Err(error.remedy("tcast inspect lists the names"))
+        if let Some(path) = &args.report {
+            let mut files = Files::default();
+            models.iter().try_for_each(|model| model.source.files().map(|paths| files.read(paths)))?;
+            report_file = Some(ReportFile::new(path, (args.force, false), &[], &mut files)?);
+        }
+        Ok(())
     };
     let report = diff_checked(paths.map(PathBuf::as_path), &options, check)?;
     drop(progress);
+    let document = || schema::document(schema::DIFFERENCES, json!(report));
+    if let Some(file) = report_file {
+        file.write_comparison(&report, document)?;
+    }
     if args.view.json {
-        print_json(&schema::document(schema::DIFFERENCES, json!(report)))?;
+        print_json(&document())?;
     } else if !args.quiet {
         print(&diff::text(&report, stdout_columns()))?;
     }

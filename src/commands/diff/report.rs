@@ -40,6 +40,7 @@ const REMEDY: &str = "make one with tcast cast --hash --report FILE.json";
 type CheckedTensor = (String, Option<String>);
 
 pub(super) fn check(report: &Path, args: &DiffArgs) -> Result<bool> {
+    check_options(args)?;
     let recorded = read(report).map_err(|error| error.in_file(report))?;
     let source = checkpoint::open(&args.a, &read_options(&args.view))?;
     let lines = compare(&recorded, &source, args)?;
@@ -66,6 +67,21 @@ pub(super) fn check(report: &Path, args: &DiffArgs) -> Result<bool> {
         print(&(columns(&rows, &[], stdout_columns()).map(|line| line + "\n").collect::<String>() + &summary))?;
     }
     Ok(wrong.is_empty())
+}
+
+/// Refuses options that only a comparison of values has.
+fn check_options(args: &DiffArgs) -> Result<()> {
+    let given = [
+        ("tolerance", args.tolerance.is_some()),
+        ("rtol", args.rtol.is_some()),
+        ("from", args.from.is_some()),
+        ("include", !args.view.include.is_empty()),
+        ("exclude", !args.view.exclude.is_empty()),
+        ("force", args.force),
+    ];
+    let Some((option, _)) = given.into_iter().find(|(_, is_given)| *is_given) else { return Ok(()) };
+    let error = Error::usage("with one input, --report names a report to check, and all of its tensors are checked");
+    Err(error.remedy("name two inputs to compare").without(option))
 }
 
 fn read(path: &Path) -> Result<Recorded> {

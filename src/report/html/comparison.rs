@@ -1,8 +1,9 @@
 //! The page about several schemes for the same model.
 
 use super::super::comparison::{Comparison, HEADINGS};
-use super::filled;
+use super::tensors::weight_map;
 use super::words::escape;
+use super::{LEGEND, filled};
 use crate::text::path_text;
 use std::fmt::Write as _;
 
@@ -15,7 +16,8 @@ pub(crate) fn comparison_page(comparison: &Comparison) -> String {
         escape(&title),
         escape(&comparison.summary())
     );
-    filled(&title, &header, &table(comparison))
+    let reports: Vec<_> = comparison.schemes.iter().map(|measured| (measured.scheme.name, &measured.report)).collect();
+    filled(&title, &header, &[table(comparison), weight_map(&reports)].concat(), LEGEND)
 }
 
 /// Returns the table with a row for each scheme.

@@ -1,0 +1,166 @@
+//! Measures, and the levels of colour that stand for their figures.
+
+use super::super::words::significant;
+use super::MapWeight;
+use serde_json::{Value, json};
+
+/// Number of levels, which the page's style has, too.
+const LEVELS: usize = 16;
+/// Number of labels below the legend.
+const TICKS: usize = 5;
+
+/// What the colour of a weight stands for.
+#[derive(Clone, Copy)]
+pub(in super::super) struct Measure {
+    pub(in super::super) title: &'static str,
+    pub(in super::super) unit: Unit,
+}
+
+/// Unit of a measure, which decides about its scale.
+#[derive(Clone, Copy, PartialEq)]
+pub(in super::super) enum Unit {
+    /// Decibels, less is worse.
+    Decibels,
+    /// A share of 100, more is worse.
+    Percent,
+    /// A difference of values, more is worse; the scale is logarithmic.
+    Difference,
+}
+
+impl Unit {
+    /// Returns the position of a figure on the scale: larger is better, and infinite is without loss.
+    fn position(self, figure: f64) -> f64 {
+        match self {
+            Self::Decibels => figure,
+            _ if figure <= 0.0 => f64::INFINITY,
+            Self::Percent => -figure,
+            Self::Difference => -figure.log10(),
+        }
+    }
+
+    /// Returns the figure at a position.
+    fn figure(self, position: f64) -> f64 {
+        match self {
+            Self::Decibels => position,
+            Self::Percent => -position,
+            Self::Difference => 10_f64.powf(-position),
+        }
+    }
+}
+
+/// A level of colour: a letter, the worst one first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Level(u8);
+
+impl Level {
+    /// Of a figure without loss.
+    pub(super) const LOSSLESS: Self = Self(b'x');
+    /// Of a weight without a figure.
+    pub(super) const NONE: Self = Self(b'z');
+
+    /// Returns the levels of figures with loss.
+    pub(super) fn all() -> impl Iterator<Item = Self> {
+        (0..LEVELS as u8).map(|level| Self(b'a' + level))
+    }
+
+    /// Returns the class in the page's style.
+    pub(super) fn class(self) -> char {
+        char::from(self.0)
+    }
+}
+
+/// The figures of a measure between the worst and the best one.
+pub(super) struct ColourScale {
+    measure: Measure,
+    /// Index of the measure's figures.
+    at: usize,
+    /// Positions of the worst and the best figure.
+    ends: [f64; 2],
+}
+
+impl ColourScale {
+    /// Creates a scale for these figures. Figures that hardly differ have a scale that shows this.
+    pub(super) fn new(measure: Measure, at: usize, figures: impl Iterator<Item = f64>) -> Self {
+        let mut scale = Self { measure, at, ends: [f64::INFINITY, f64::NEG_INFINITY] };
+        for position in figures.map(|figure| measure.unit.position(figure)).filter(|position| position.is_finite()) {
+            scale.ends = [scale.ends[0].min(position), scale.ends[1].max(position)];
+        }
+        let [worst, best] = scale.ends;
+        let least = match measure.unit {
+            Unit::Decibels => 1.0,
+            Unit::Percent => worst.abs() / 10.0,
+            Unit::Difference => 0.5,
+        };
+        if scale.shows_loss() && best - worst < least {
+            let middle = worst.midpoint(best);
+            scale.ends = [middle - least / 2.0, middle + least / 2.0];
+        }
+        scale
+    }
+
+    /// True if a figure shows a loss.
+    pub(super) fn shows_loss(&self) -> bool {
+        self.ends[0] <= self.ends[1]
+    }
+
+    /// Returns the figure of a weight for this measure.
+    pub(super) fn figure_of(&self, weight: &MapWeight) -> Option<f64> {
+        weight.figures[self.at].filter(|figure| !figure.is_nan())
+    }
+
+    pub(super) fn title(&self) -> &'static str {
+        self.measure.title
+    }
+
+    /// Returns what weights are sorted by, the worst first.
+    pub(super) fn rank(&self, figure: f64) -> f64 {
+        self.measure.unit.position(figure)
+    }
+
+    pub(super) fn level(&self, figure: f64) -> Level {
+        let ([worst, best], position) = (self.ends, self.measure.unit.position(figure));
+        if position == f64::INFINITY {
+            return Level::LOSSLESS;
+        }
+        let part = (position - worst) / (best - worst) * LEVELS as f64;
+        Level(b'a' + (part as u8).min(LEVELS as u8 - 1))
+    }
+
+    /// Formats a figure, without its unit.
+    pub(super) fn text(&self, figure: f64) -> String {
+        match self.measure.unit {
+            Unit::Decibels if figure == f64::INFINITY => "exact".to_owned(),
+            Unit::Decibels if figure.is_finite() => format!("{figure:.2}"),
+            Unit::Percent => significant(figure, 3),
+            Unit::Decibels | Unit::Difference => significant(figure, 4),
+        }
+    }
+
+    /// Returns labels at equal distances, from the worst to the best level, with the unit.
+    pub(super) fn ticks(&self) -> [String; TICKS] {
+        let [worst, best] = self.ends;
+        std::array::from_fn(|at| {
+            let figure = self.measure.unit.figure(worst + (best - worst) * at as f64 / (TICKS - 1) as f64);
+            match self.measure.unit {
+                Unit::Decibels => format!("{figure:.1}{}", self.unit()),
+                Unit::Percent => significant(figure.max(0.0), 2) + self.unit(),
+                Unit::Difference => significant(figure, 2),
+            }
+        })
+    }
+
+    /// Returns what follows a figure.
+    fn unit(&self) -> &'static str {
+        match self.measure.unit {
+            Unit::Decibels => "\u{a0}dB",
+            Unit::Percent => "%",
+            Unit::Difference => "",
+        }
+    }
+
+    /// Returns what the script needs.
+    pub(super) fn json(&self) -> Value {
+        let is_low_worse = self.measure.unit == Unit::Decibels;
+        json!({ "title": self.title(), "unit": self.unit(), "low": is_low_worse, "ticks": self.ticks() })
+    }
+}

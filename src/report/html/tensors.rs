@@ -1,0 +1,332 @@
+//! The tensors of a conversion: a table with a row for each, and a map.
+
+use super::cell::{Cell, ratio};
+use super::map::{MapSeries, MapWeight, Measure, Unit, map};
+use super::table::{Column, MOST, Order, TableRow, write_table};
+use super::words::{self, escape, percent, significant, with_thousands};
+use super::{ExponentSpread, Report};
+use crate::kernel::{Condition, Counts, Loss};
+use crate::measure::accuracy::Accuracy;
+use crate::measure::quantized::{CodesOrigin, QuantizedAccuracy};
+use crate::report::{FileReport, TensorReport};
+use crate::select::KeptReason;
+use crate::text::shorten;
+use serde_json::json;
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+/// Kinds of loss that are worse than rounding.
+const LOST: [Loss; 6] = [Loss::Saturated, Loss::Infinite, Loss::Nan, Loss::NanLost, Loss::Flushed, Loss::Wrapped];
+
+/// A tensor, and its file.
+type FileTensor<'a> = (&'a FileReport<'a>, &'a TensorReport<'a>);
+
+type TensorColumn<'a> = Column<'a, FileTensor<'a>>;
+
+impl<'a> TensorColumn<'a> {
+    fn of(title: &'static str, note: &str, order: Order, cell: impl Fn(&TensorReport) -> Option<Cell> + 'a) -> Self {
+        Self::new(title, note, order, move |(_, tensor)| cell(tensor))
+    }
+
+    fn text(title: &'static str, cell: impl Fn(&TensorReport) -> String + 'a) -> Self {
+        Self::of(title, "", Order::Text, move |tensor| Some(Cell::text(cell(tensor))))
+    }
+
+    /// Creates a column with the position of an element that `find` chooses.
+    fn position(title: &'static str, find: impl Fn(&TensorReport) -> Option<u64> + 'a) -> Self {
+        Self::of(title, "position", Order::Smallest, move |tensor| {
+            let element = find(tensor)?;
+            Some(Cell::number(tensor.place(element)?, element as f64))
+        })
+    }
+
+    /// Creates a column with a share of the elements.
+    fn share(title: &'static str, count: impl Fn(&Counts) -> u64 + 'a) -> Self {
+        Self::of(title, "of values", Order::Largest, move |tensor| {
+            Some(Cell::share(count(counts(tensor)?), tensor.elements()))
+        })
+    }
+
+    /// Creates a column about weights that were quantized.
+    fn quantized(title: &'static str, note: &str, cell: impl Fn(&QuantizedAccuracy) -> Option<Cell> + 'a) -> Self {
+        Self::of(title, note, Order::Largest, move |tensor| cell(tensor.quantized_accuracy()?))
+    }
+}
+
+pub(super) fn table(report: &Report, spreads: &[ExponentSpread]) -> String {
+    let columns = columns(report, spreads);
+    let sqnr = report.tensors().any(|tensor| noise(tensor).is_some()).then_some(SQNR);
+    let (all, mut rows) = (report.tensors().count(), noisiest_first(report));
+    rows.truncate(MOST);
+    let copied = rows.iter().filter(|row| row.is_minor).count();
+    let mut text = String::from("<section>\n<h2 id=\"tensors\">Tensors</h2>\n");
+    if all > MOST {
+        let [shown, all] = [MOST, all].map(|count| with_thousands(count as u64));
+        let which = "the ones with the most noise or the largest share of lost values";
+        let _ = writeln!(text, "<p>The table has {shown} of {all} tensors, {which}. A report in JSON has all.</p>");
+    }
+    if copied > 0 {
+        let noun = if copied == 1 { "the tensor that was" } else { "the tensors that were" };
+        let _ = writeln!(
+            text,
+            r#"<input type="checkbox" id="hide"> <label for="hide">Hide {noun} copied ({})</label>"#,
+            with_thousands(copied as u64)
+        );
+    }
+    write_table(&mut text, &columns, &rows, sqnr);
+    text.push_str("</section>\n");
+    text
+}
+
+/// Returns the map of the weights of a report, or of several with their names; empty if none has a figure. A single report
+/// has a row for each tensor in the page's table.
+pub(super) fn weight_map(reports: &[(&str, &Report)]) -> String {
+    let is_quantized = reports.iter().all(|(_, report)| report.is_quantized());
+    let measures = [
+        Measure { title: "SQNR", unit: Unit::Decibels },
+        Measure { title: "relative error", unit: Unit::Percent },
+        Measure { title: "largest error", unit: Unit::Difference },
+        Measure { title: if is_quantized { "clipped" } else { "lost" }, unit: Unit::Percent },
+        Measure { title: "changed", unit: Unit::Percent },
+    ];
+    // Norms and biases that were kept have no figures, and would take half of the rows.
+    let is_drawn = |tensor: &TensorReport| tensor.is_converted || tensor.shape.len() > 1;
+    let has_rows = reports.len() == 1;
+    let series = reports.iter().map(|(name, report)| MapSeries {
+        name,
+        weights: report
+            .tensors()
+            .enumerate()
+            .filter(|(_, tensor)| is_drawn(tensor))
+            .map(|(place, tensor)| MapWeight {
+                name: &tensor.name,
+                row: has_rows.then_some(place),
+                figures: map_figures(tensor),
+                note: map_note(tensor),
+            })
+            .collect(),
+    });
+    map(&measures, &series.collect::<Vec<_>>())
+}
+
+/// Returns why a tensor has no figures, in a few words.
+fn map_note(tensor: &TensorReport) -> String {
+    match tensor.kept {
+        Some(kept) => format!("kept: {}", json!(kept).as_str().unwrap_or_default().replace('_', " ")),
+        None if !tensor.is_converted => "copied".to_owned(),
+        None => String::new(),
+    }
+}
+
+/// Returns the figures of a tensor in the order of the measures.
+fn map_figures(tensor: &TensorReport) -> Vec<Option<f64>> {
+    let decibels = noise(tensor).map(|decibels| if decibels == f64::MAX { f64::INFINITY } else { decibels });
+    let share = |count: u64| Some(count as f64 / tensor.elements().max(1) as f64 * 100.0);
+    let (largest, lost, changed) = match tensor.quantized_accuracy() {
+        Some(accuracy) => (Some(accuracy.max_abs_error), share(accuracy.clipped), accuracy.changed.and_then(share)),
+        None => {
+            let largest = accuracy_of(tensor).map(|accuracy| accuracy.max_abs_error);
+            (largest, lost(tensor).filter(|_| tensor.is_converted).map(|lost| ratio(lost) * 100.0), None)
+        }
+    };
+    vec![decibels, decibels.map(relative_error), largest, lost, changed]
+}
+
+/// Returns the length of the error relative to the length of the values, in percent.
+pub(super) fn relative_error(decibels: f64) -> f64 {
+    10_f64.powf(-decibels / 20.0) * 100.0
+}
+
+fn rows<'a>(report: &'a Report) -> impl Iterator<Item = FileTensor<'a>> {
+    report.files.iter().flat_map(|file| file.tensors.iter().map(move |tensor| (file, tensor)))
+}
+
+/// Returns rows with their positions in the file. Without accuracy, rows with the largest share of lost values come
+/// first.
+fn noisiest_first<'a>(report: &'a Report) -> Vec<TableRow<FileTensor<'a>>> {
+    let row = |(place, item): (usize, FileTensor<'a>)| TableRow { place, item, is_minor: !item.1.is_converted };
+    let mut sorted: Vec<_> = rows(report).enumerate().map(row).collect();
+    sorted.sort_by(|TableRow { item: (_, left), .. }, TableRow { item: (_, right), .. }| {
+        // NaN, for unknown noise, comes last in the total order.
+        let [left_noise, right_noise] = [left, right].map(|tensor| noise(tensor).unwrap_or(f64::NAN));
+        let [left_lost, right_lost] = [left, right].map(|tensor| lost(tensor).map_or(0.0, ratio));
+        left_noise
+            .total_cmp(&right_noise)
+            .then(right.is_converted.cmp(&left.is_converted))
+            .then(right_lost.total_cmp(&left_lost))
+    });
+    sorted
+}
+
+/// The column by which the rows are in order at first.
+const SQNR: usize = 2;
+
+/// Returns the columns, the most important ones first.
+fn columns<'a>(report: &'a Report, spreads: &'a [ExponentSpread]) -> Vec<TensorColumn<'a>> {
+    let accuracy = report.tensors().filter_map(|tensor| tensor.accuracy.as_ref());
+    let clearest = accuracy.filter_map(|accuracy| accuracy.sqnr_db).filter(|db| db.is_finite()).fold(0.0, f64::max);
+    let of_clearest = if clearest > 0.0 { format!("dB; full bar: {clearest:.2}") } else { "dB".to_owned() };
+    let worst = report.tensors().filter_map(lost).max_by(|a, b| ratio(*a).total_cmp(&ratio(*b)));
+    let worst = worst.filter(|(lost, _)| *lost > 0);
+    let of_worst = worst.map_or(String::new(), |(lost, all)| format!("full bar: {}", percent(lost, all)));
+    let drawn: HashMap<&str, usize> = spreads.iter().enumerate().map(|(at, spread)| (&*spread.name, at)).collect();
+    let mut columns = vec![
+        TensorColumn::text("tensor", move |tensor| name(tensor, drawn.get(&*tensor.name))),
+        TensorColumn::text("became", types),
+        TensorColumn::of("SQNR", &of_clearest, Order::Smallest, move |tensor| sqnr(tensor, clearest)),
+        TensorColumn::of("lost", &of_worst, Order::Largest, move |tensor| {
+            let (lost, all) = lost(tensor)?;
+            // Every nonzero bar is visible.
+            let bar = worst.filter(|_| lost > 0).map(|worst| (ratio((lost, all)) / ratio(worst)).max(0.02));
+            Some(Cell::share(lost, all).with_bar(bar.unwrap_or(0.0)))
+        }),
+    ];
+    for loss in LOST {
+        let title = match loss {
+            Loss::Nan => "NaN",
+            Loss::NanLost => "NaN lost",
+            _ => loss.name(),
+        };
+        columns.extend(of_condition(report, title, Condition::Lost(loss)));
+    }
+    columns.extend(of_condition(report, "input NaN", Condition::InputNan));
+    columns.extend(of_condition(report, "input Inf", Condition::InputInfinite));
+    columns.extend(of_weights(report));
+    columns.extend(of_error("max error", "|y − x|", |accuracy| (accuracy.max_abs_error, accuracy.max_abs_error_at)));
+    let relative = |accuracy: &Accuracy| (accuracy.max_rel_error, accuracy.max_rel_error_at);
+    columns.extend(of_error("max rel. error", "|y − x| / |x|", relative));
+    let bytes = |count| Some(Cell::number(words::bytes(count), count as f64));
+    columns.extend([
+        TensorColumn::of("cosine", "", Order::Smallest, |tensor| {
+            let cosine = accuracy_of(tensor)?.cosine.filter(|cosine| !cosine.is_nan())?;
+            Some(Cell::number(format!("{cosine:.6}"), cosine))
+        }),
+        TensorColumn::share("inexact", |counts| counts[Loss::Inexact]),
+        TensorColumn::text("shape", |tensor| shorten(&format!("{:?}", tensor.shape))),
+        TensorColumn::of("values", "", Order::Largest, |tensor| {
+            Some(Cell::number(with_thousands(tensor.elements()), tensor.elements() as f64))
+        }),
+        TensorColumn::of("before", "bytes", Order::Largest, move |tensor| bytes(tensor.bytes_in)),
+        TensorColumn::of("after", "bytes", Order::Largest, move |tensor| bytes(tensor.bytes_out)),
+    ]);
+    if report.files.len() > 1 {
+        columns.push(Column::new("file", "", Order::Text, |(file, _): FileTensor| {
+            Some(Cell::text(escape(&shorten(&file.file))))
+        }));
+    }
+    columns
+}
+
+/// Returns the columns about weights that were quantized.
+fn of_weights<'a>(report: &Report) -> Vec<TensorColumn<'a>> {
+    let mut columns = Vec::new();
+    if report.tensors().any(|tensor| origin(tensor).is_some()) {
+        let origin = |tensor: &TensorReport| json!(origin(tensor)).as_str().unwrap_or_default().to_owned();
+        columns.push(TensorColumn::text("codes", origin));
+        columns.push(TensorColumn::quantized("changed", "values", |accuracy| count(accuracy.changed?)));
+    }
+    if report.tensors().any(|tensor| tensor.quantized_accuracy().is_some()) {
+        let bits = |bits: f64| Some(Cell::number(format!("{bits:.2}"), bits));
+        columns.extend([
+            TensorColumn::quantized("bits", "per weight", move |accuracy| bits(accuracy.bits_per_weight)),
+            TensorColumn::quantized("largest error", "|y − x|", |accuracy| error(accuracy.max_abs_error)),
+            TensorColumn::quantized("clipped", "values", |accuracy| count(accuracy.clipped)),
+            TensorColumn::quantized("underflowed", "groups", |accuracy| count(accuracy.underflowed_groups)),
+        ]);
+    }
+    columns
+}
+
+/// Returns the columns of a largest error, and of the element that has it.
+fn of_error<'a>(title: &'static str, note: &str, of: fn(&Accuracy) -> (f64, Option<u64>)) -> [TensorColumn<'a>; 2] {
+    let find = move |tensor: &TensorReport| tensor.accuracy.as_deref().map(of).filter(|found| found.0 > 0.0)?.1;
+    let largest = move |tensor: &TensorReport| error(of(accuracy_of(tensor)?).0);
+    [TensorColumn::of(title, note, Order::Largest, largest), TensorColumn::position("at", find)]
+}
+
+/// Returns the columns of a condition: the share of the values that met it, and the first of them if known.
+fn of_condition<'a>(report: &Report, title: &'static str, condition: Condition) -> Vec<TensorColumn<'a>> {
+    let mut columns = Vec::new();
+    if report.total()[condition] > 0 {
+        columns.push(TensorColumn::share(title, move |counts| counts[condition]));
+    }
+    if report.tensors().any(|tensor| tensor.firsts.of(condition).is_some()) {
+        columns.push(TensorColumn::position("first at", move |tensor| Some(tensor.firsts.of(condition)?.at)));
+    }
+    columns
+}
+
+/// Returns the accuracy of a tensor of which elements were compared.
+fn accuracy_of<'t>(tensor: &'t TensorReport) -> Option<&'t Accuracy> {
+    tensor.accuracy.as_deref().filter(|accuracy| accuracy.compared > 0)
+}
+
+/// Returns the counts of losses, except of quantized weights.
+fn counts<'t>(tensor: &'t TensorReport) -> Option<&'t Counts> {
+    tensor.counts.as_deref().filter(|_| tensor.quantized.is_none())
+}
+
+/// Returns the origin of a weight's codes, if it was quantized before or searched for codes.
+fn origin(tensor: &TensorReport) -> Option<CodesOrigin> {
+    tensor.quantized.as_ref()?.codes
+}
+
+/// Makes a cell with a number, none if it is 0.
+fn count(number: u64) -> Option<Cell> {
+    (number > 0).then(|| Cell::number(with_thousands(number), number as f64))
+}
+
+fn error(error: f64) -> Option<Cell> {
+    (!error.is_nan()).then(|| Cell::number(significant(error, 4), error))
+}
+
+fn name(tensor: &TensorReport, spread: Option<&usize>) -> String {
+    let mut html = words::name(&tensor.name);
+    if let Some(at) = spread {
+        html = format!(r##"<a href="#spread-{at}">{html}</a>"##);
+    }
+    if let Some(old) = &tensor.renamed_from {
+        let _ = write!(html, "<small>was {}</small>", words::broken(old));
+    }
+    html
+}
+
+fn types(tensor: &TensorReport) -> String {
+    let from = escape(&tensor.type_name());
+    match tensor.kept {
+        _ if tensor.is_converted || tensor.has_new_type() => format!("{from} → {}", tensor.new_type_name()),
+        Some(KeptReason::Already) => format!("already {from}"),
+        _ => format!("{from}, copied"),
+    }
+}
+
+/// Makes a cell with the ratio of signal to noise, also for a weight that was quantized.
+fn sqnr(tensor: &TensorReport, clearest: f64) -> Option<Cell> {
+    let exact = Cell::number("exact".to_owned(), f64::INFINITY);
+    if let Some(accuracy) = tensor.quantized_accuracy() {
+        let noisy = || accuracy.sqnr_db.map(|db| Cell::number(format!("{db:.2}"), db));
+        return if accuracy.is_exact { Some(exact) } else { noisy() };
+    }
+    let accuracy = accuracy_of(tensor)?;
+    match accuracy.sqnr_db {
+        _ if accuracy.is_exact => Some(exact.with_bar(1.0)),
+        Some(f64::INFINITY) => Some(Cell::number("no noise".to_owned(), f64::MAX).with_bar(1.0)),
+        Some(db) if db.is_nan() => None,
+        Some(db) => {
+            let text = if db.is_finite() { format!("{db:.2}") } else { significant(db, 4) };
+            Some(Cell::number(text, db).with_bar(if db > 0.0 { db / clearest } else { 0.0 }))
+        }
+        None => None,
+    }
+}
+
+/// Returns the ratio of signal to noise; infinite without noise.
+fn noise(tensor: &TensorReport) -> Option<f64> {
+    sqnr(tensor, 1.0)?.key
+}
+
+/// Returns the number of lost values, and of all values; `None` if unknown, or if there are no values.
+fn lost(tensor: &TensorReport) -> Option<(u64, u64)> {
+    let (counts, all) = (counts(tensor)?, tensor.elements());
+    (all > 0).then(|| (LOST.into_iter().map(|loss| counts[loss]).sum(), all))
+}
