@@ -52,6 +52,7 @@ pub struct QuantizeArgs {
         hide_possible_values = true,
         ignore_case = true
     )]
+    #[allow(clippy::doc_markdown, reason = "the help shows the text as it is")]
     pub scheme: Vec<SchemeOrKeep>,
 
     /// Measure these schemes, and write nothing: nvfp4,mxfp4,int4

@@ -176,7 +176,9 @@ fn weights<'r>(
             weights[place].schemes.push(Some((&*quantized.scheme, offer)));
         }
     }
-    weights.iter_mut().for_each(|weight| weight.schemes.resize(measured.len(), None));
+    for weight in &mut weights {
+        weight.schemes.resize(measured.len(), None);
+    }
     weights
 }
 

@@ -12,7 +12,7 @@ use crate::kernel::{Counts, Firsts};
 use crate::measure::quantized::QuantizedAccuracy;
 use crate::plan::{Operation, Plan, Quantization, Step};
 use crate::progress::{Cancel, Progress};
-use crate::quant::EncodeTally;
+use crate::quant::{EncodeTally, WeightEncoder};
 use crate::threads::in_order;
 use std::collections::HashMap;
 use std::ops::{ControlFlow, Range};
@@ -137,7 +137,7 @@ impl<'p, 'a> Measurement<'p, 'a> {
     /// Divides a weight into pieces of about [`PIECE`] bytes that each of its encoders can encode.
     fn pieces(&self, weight: usize) -> impl Iterator<Item = WeightPiece> + use<> {
         let encoders = || self.weights[weight].steps.iter().filter_map(|step| Some(&quantization(step)?.rows.encoder));
-        let alignment = encoders().map(|encoder| encoder.row_alignment()).fold(1, least_common_multiple);
+        let alignment = encoders().map(WeightEncoder::row_alignment).fold(1, least_common_multiple);
         let (all, bytes) = encoders().next().map_or((0, 1), |first| (first.rows(), first.row_bytes()));
         let step = (PIECE / bytes.max(1) / alignment).max(1) * alignment;
         (0..all).step_by(step as usize).map(move |start| {

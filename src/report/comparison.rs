@@ -80,7 +80,7 @@ impl MeasuredScheme<'_> {
 
 impl SchemeFigures<'_> {
     /// Describes how the codes of a quantized model are moved.
-    fn moved(&self) -> String {
+    pub(super) fn moved(&self) -> String {
         let word = |origin| match origin {
             CodesOrigin::Exact => "exact",
             CodesOrigin::Rescaled => "rescaled",
@@ -110,12 +110,12 @@ impl SchemeFigures<'_> {
 }
 
 /// The headings of the table.
-pub(super) const HEADINGS: [&str; 9] =
+const HEADINGS: [&str; 9] =
     ["scheme", "bits", "size", "mean SQNR", "lowest SQNR", "squared error", "unfit", "codes", "worst weight"];
 
 impl Comparison<'_> {
     /// Returns the rows of the table; the column for the origin of codes is empty for a model that is not quantized.
-    pub(super) fn rows(&self) -> Vec<[String; 9]> {
+    fn rows(&self) -> Vec<[String; 9]> {
         let rows = self.schemes.iter().map(|measured| {
             let mut cells = measured.figures().cells().into_iter();
             std::array::from_fn(|column| match column {

@@ -269,8 +269,9 @@ mod tests {
         let items = items(7, 50, 4);
         let found = choose(&items, u64::MAX / 4).unwrap();
         let least = |offers: &Vec<Offer>| offers.iter().map(|offer| offer.error).fold(f64::INFINITY, f64::min);
-        assert_eq!(found.error, items.iter().map(least).sum::<f64>());
-        assert_eq!(found.lower_bound, found.error);
+        let bits = |error: f64| error.to_bits();
+        assert_eq!(bits(found.error), bits(items.iter().map(least).sum()));
+        assert_eq!(bits(found.lower_bound), bits(found.error));
         assert_eq!(choose(&items, 9000), choose(&items, 9000));
         assert_eq!(choose(&[], 0).map(|choice| choice.error), Ok(0.0));
     }

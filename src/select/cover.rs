@@ -107,11 +107,10 @@ pub(crate) fn patterns_for(chosen: &[&str], all: &[&str]) -> Vec<String> {
             && !all.iter().any(|name| !is_chosen.contains(name) && pattern.matches(name))
     };
     // `*` also matches dots, so it may match other names too.
-    let patterns = joined.into_iter().flat_map(|cover| match is_exact(&cover) {
-        true => vec![cover.text()],
-        false => cover.names.into_iter().map(|name| exactly(name).text()).collect(),
-    });
-    patterns.collect()
+    let patterns = joined
+        .into_iter()
+        .flat_map(|cover| if is_exact(&cover) { vec![cover] } else { cover.names.into_iter().map(exactly).collect() });
+    patterns.map(|cover| cover.text()).collect()
 }
 
 /// Stands for a number in the kind of a name.

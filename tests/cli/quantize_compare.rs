@@ -125,7 +125,12 @@ fn a_report_is_a_page_or_json() {
     assert_eq!(report["compared"].as_array().unwrap().len(), 2);
     bench.run("quantize m --compare nvfp4,fp8 --report r.html -q").expect(0, &table(&bench), "");
     let page = String::from_utf8(bench.read("r.html")).unwrap();
-    for part in ["<th scope=\"row\">nvfp4</th>", "<th scope=\"row\">fp8</th>", "mlp.down_proj.weight", "20.53 dB"] {
+    for part in [
+        "<th scope=\"row\">nvfp4</th>",
+        "<th scope=\"row\">fp8</th>",
+        ">20.53<",
+        "data-series=\"[&quot;nvfp4&quot;,&quot;fp8&quot;]\"",
+    ] {
         assert!(page.contains(part), "{part}");
     }
     let message = "tcast: error: r.html: the output exists already\n  add --force to replace it, or name another file with --report\n";
