@@ -2,9 +2,7 @@
 //! codes, `usage` reports usage errors with the corrections of `correct`, and `interrupts` handles signals.
 
 mod bitcast;
-mod budget;
 mod cast;
-mod compare;
 mod complete;
 mod correct;
 mod dequantize;

@@ -12,7 +12,7 @@ use crate::measure::compare::DiffReport;
 use crate::measure::distribution::{self, Histogram};
 use crate::plan::source_form;
 use crate::progress::Silent;
-use crate::report::{Comparison, ExponentSpread, Report, TensorReport, comparison_page, diff_page, page};
+use crate::report::{ExponentSpread, Report, SchemeComparison, TensorReport, comparison_page, diff_page, page};
 use crate::text::write_json;
 use serde::Serialize;
 use serde_json::Value;
@@ -77,7 +77,7 @@ impl ReportFile {
     }
 
     /// Writes the results of several schemes.
-    pub(super) fn write_schemes(self, comparison: &Comparison, args: &FileArgs) -> Result<()> {
+    pub(super) fn write_schemes(self, comparison: &SchemeComparison, args: &FileArgs) -> Result<()> {
         if !self.is_page {
             return self.write_json(comparison, false, !args.no_sync);
         }

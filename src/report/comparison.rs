@@ -21,7 +21,7 @@ pub(crate) struct MeasuredScheme<'a> {
 }
 
 /// Several schemes for the same model.
-pub(crate) struct Comparison<'a> {
+pub(crate) struct SchemeComparison<'a> {
     pub input: PathBuf,
     pub time: Duration,
     pub schemes: Vec<MeasuredScheme<'a>>,
@@ -113,7 +113,7 @@ impl SchemeFigures<'_> {
 const HEADINGS: [&str; 9] =
     ["scheme", "bits", "size", "mean SQNR", "lowest SQNR", "squared error", "unfit", "codes", "worst weight"];
 
-impl Comparison<'_> {
+impl SchemeComparison<'_> {
     /// Returns the rows of the table; the column for the origin of codes is empty for a model that is not quantized.
     fn rows(&self) -> Vec<[String; 9]> {
         let rows = self.schemes.iter().map(|measured| {
@@ -166,7 +166,7 @@ impl Comparison<'_> {
 }
 
 /// Writes the document scheme by scheme and tensor by tensor.
-impl Serialize for Comparison<'_> {
+impl Serialize for SchemeComparison<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serialize_with(&self.head(), "compared", self.schemes.iter(), serializer)
     }

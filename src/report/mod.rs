@@ -18,7 +18,7 @@ mod summary;
 
 pub use crate::job::{FileReport, TensorReport};
 #[cfg(feature = "cli")]
-pub(crate) use comparison::{Comparison, MeasuredScheme};
+pub(crate) use comparison::{MeasuredScheme, SchemeComparison};
 #[cfg(feature = "cli")]
 pub use html::{ExponentSpread, page};
 #[cfg(feature = "cli")]

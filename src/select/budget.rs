@@ -44,12 +44,11 @@ pub(crate) fn choose(items: &[Vec<Offer>], limit: u64) -> Result<BudgetChoice, u
         return Err(least);
     }
     let (offers, price) = greedy(items, &hulls, (least, limit));
-    let bounds = Bounds::new(items, price, limit);
-    let start = BudgetChoice { lower_bound: bounds.of(0, 0, 0.0).max(0.0), ..totals(items, offers) };
-    Ok(match improved(items, &bounds, start.error) {
-        Some(offers) => BudgetChoice { lower_bound: start.lower_bound, ..totals(items, offers) },
-        None => start,
-    })
+    let bounds = BudgetBounds::new(items, price, limit);
+    let start = totals(items, offers);
+    let best = improved(items, &bounds, start.error).map_or(start, |offers| totals(items, offers));
+    // Both are sums, and rounded differently.
+    Ok(BudgetChoice { lower_bound: bounds.of(0, 0, 0.0).clamp(0.0, best.error), ..best })
 }
 
 fn totals(items: &[Vec<Offer>], offers: Vec<usize>) -> BudgetChoice {
@@ -108,7 +107,7 @@ fn greedy(items: &[Vec<Offer>], hulls: &[Vec<usize>], (least, limit): (u64, u64)
 }
 
 /// Lower bounds of the error of complete choices that begin with a partial one.
-struct Bounds {
+struct BudgetBounds {
     /// The price of a byte.
     price: f64,
     limit: u64,
@@ -116,7 +115,7 @@ struct Bounds {
     rest: Vec<(f64, u64)>,
 }
 
-impl Bounds {
+impl BudgetBounds {
     fn new(items: &[Vec<Offer>], price: f64, limit: u64) -> Self {
         let mut rest = vec![(0.0, 0); items.len() + 1];
         for (at, offers) in items.iter().enumerate().rev() {
@@ -144,7 +143,7 @@ struct Partial {
 }
 
 /// Returns the best choice found whose error is below this one.
-fn improved(items: &[Vec<Offer>], bounds: &Bounds, error: f64) -> Option<Vec<usize>> {
+fn improved(items: &[Vec<Offer>], bounds: &BudgetBounds, error: f64) -> Option<Vec<usize>> {
     let most = (EFFORT / items.len().max(1)).clamp(1 << 6, 1 << 16);
     let mut front = vec![Partial { bytes: 0, error: 0.0, last: (0, 0) }];
     let mut trail: Vec<Vec<(u32, u32)>> = Vec::with_capacity(items.len());
@@ -269,9 +268,8 @@ mod tests {
         let items = items(7, 50, 4);
         let found = choose(&items, u64::MAX / 4).unwrap();
         let least = |offers: &Vec<Offer>| offers.iter().map(|offer| offer.error).fold(f64::INFINITY, f64::min);
-        let bits = |error: f64| error.to_bits();
-        assert_eq!(bits(found.error), bits(items.iter().map(least).sum()));
-        assert_eq!(bits(found.lower_bound), bits(found.error));
+        let least: f64 = items.iter().map(least).sum();
+        assert!((found.error - least).abs() <= 1e-12 * least && found.lower_bound >= found.error * (1.0 - 1e-12));
         assert_eq!(choose(&items, 9000), choose(&items, 9000));
         assert_eq!(choose(&[], 0).map(|choice| choice.error), Ok(0.0));
     }

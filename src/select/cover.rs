@@ -6,14 +6,14 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// A part of a pattern, between dots.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Part {
+enum NamePart {
     Text(String),
     /// One of several texts.
     OneOf(Vec<String>),
     AnyNumber,
 }
 
-impl Part {
+impl NamePart {
     fn texts(&self) -> Option<&[String]> {
         match self {
             Self::Text(text) => Some(std::slice::from_ref(text)),
@@ -23,7 +23,7 @@ impl Part {
     }
 }
 
-impl std::fmt::Display for Part {
+impl std::fmt::Display for NamePart {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Text(text) => f.write_str(&as_glob(text)),
@@ -37,13 +37,13 @@ impl std::fmt::Display for Part {
 
 /// A pattern, and the names that it is for.
 struct Cover<'n> {
-    parts: Vec<Part>,
+    parts: Vec<NamePart>,
     names: Vec<&'n str>,
 }
 
 impl<'n> Cover<'n> {
     fn text(&self) -> String {
-        self.parts.iter().map(Part::to_string).collect::<Vec<_>>().join(".")
+        self.parts.iter().map(NamePart::to_string).collect::<Vec<_>>().join(".")
     }
 
     /// Adds the names of another cover that differs in one part, which both list as texts.
@@ -55,7 +55,7 @@ impl<'n> Cover<'n> {
         if own.iter().chain(others).any(|text| text.contains(',')) {
             return false; // a comma separates the texts
         }
-        self.parts[at] = Part::OneOf(own.iter().chain(others).cloned().collect());
+        self.parts[at] = NamePart::OneOf(own.iter().chain(others).cloned().collect());
         self.names.extend(&other.names);
         true
     }
@@ -85,11 +85,11 @@ pub(crate) fn patterns_for(chosen: &[&str], all: &[&str]) -> Vec<String> {
             let mut is_first = true;
             let part = |part: &&str| match *part {
                 NUMBER if std::mem::take(&mut is_first) && !is_all => match &listed[..] {
-                    [one] => Part::Text(one.clone()),
-                    _ => Part::OneOf(listed.clone()),
+                    [one] => NamePart::Text(one.clone()),
+                    _ => NamePart::OneOf(listed.clone()),
                 },
-                NUMBER => Part::AnyNumber,
-                text => Part::Text(text.to_owned()),
+                NUMBER => NamePart::AnyNumber,
+                text => NamePart::Text(text.to_owned()),
             };
             covers.push(Cover { parts: kind.iter().map(part).collect(), names: whole });
         }
@@ -131,7 +131,7 @@ fn number_of(name: &str) -> &str {
 }
 
 fn exactly(name: &str) -> Cover<'_> {
-    Cover { parts: name.split('.').map(|part| Part::Text(part.to_owned())).collect(), names: vec![name] }
+    Cover { parts: name.split('.').map(|part| NamePart::Text(part.to_owned())).collect(), names: vec![name] }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The page about several schemes for the same model: a table with a row for each, and a map with a switch.
 
-use super::super::comparison::{Comparison, MeasuredScheme, SchemeFigures};
+use super::super::comparison::{MeasuredScheme, SchemeComparison, SchemeFigures};
 use super::cell::Cell;
 use super::table::{Column, Order, TableRow, write_table};
 use super::tensors::weight_map;
@@ -9,10 +9,10 @@ use super::{LEGEND, filled};
 use crate::text::{path_text, shorten};
 
 /// A scheme, and its figures.
-type Row<'r> = (&'r MeasuredScheme<'r>, &'r SchemeFigures<'r>);
+type SchemeRow<'r> = (&'r MeasuredScheme<'r>, &'r SchemeFigures<'r>);
 
 /// Returns the results of several schemes as one self-contained HTML page.
-pub(crate) fn comparison_page(comparison: &Comparison) -> String {
+pub(crate) fn comparison_page(comparison: &SchemeComparison) -> String {
     let title = comparison.input.file_name().unwrap_or(comparison.input.as_os_str());
     let title = format!("quantization schemes: {}", path_text(title));
     let header = format!(
@@ -24,35 +24,37 @@ pub(crate) fn comparison_page(comparison: &Comparison) -> String {
     filled(&title, &header, &[table(comparison), weight_map(&reports)].concat(), LEGEND)
 }
 
-fn table(comparison: &Comparison) -> String {
+fn table(comparison: &SchemeComparison) -> String {
     let figures: Vec<SchemeFigures> = comparison.schemes.iter().map(MeasuredScheme::figures).collect();
     let row = |(place, item)| TableRow { place, item, is_minor: false };
-    let rows: Vec<TableRow<Row>> = comparison.schemes.iter().zip(&figures).enumerate().map(row).collect();
+    let rows: Vec<TableRow<SchemeRow>> = comparison.schemes.iter().zip(&figures).enumerate().map(row).collect();
     let mut text = String::from("<section>\n<h2 id=\"tensors\">Schemes</h2>\n");
     write_table(&mut text, &columns(figures.iter().any(|figures| !figures.codes.is_empty())), &rows, None);
     text.push_str("</section>\n");
     text
 }
 
-fn columns<'r>(has_codes: bool) -> Vec<Column<'r, Row<'r>>> {
+fn columns<'r>(has_codes: bool) -> Vec<Column<'r, SchemeRow<'r>>> {
     let decibels = |ratio: Option<f64>| match ratio {
         Some(ratio) => Cell::number(format!("{ratio:.2}"), ratio),
         None => Cell::number("exact".to_owned(), f64::INFINITY),
     };
     let column = |title, note, order, cell: fn(&SchemeFigures) -> Cell| {
-        Column::new(title, note, order, move |(_, figures): Row<'r>| Some(cell(figures)))
+        Column::new(title, note, order, move |(_, figures): SchemeRow<'r>| Some(cell(figures)))
     };
     let mut columns = vec![
-        Column::new("scheme", "", Order::Text, |(measured, _): Row<'r>| Some(Cell::text(measured.scheme.name.into()))),
-        Column::new("layout", "", Order::Text, |(measured, _): Row<'r>| Some(Cell::text(measured.layout.into()))),
+        Column::new("scheme", "", Order::Text, |(measured, _): SchemeRow<'r>| {
+            Some(Cell::text(measured.scheme.name.into()))
+        }),
+        Column::new("layout", "", Order::Text, |(measured, _): SchemeRow<'r>| Some(Cell::text(measured.layout.into()))),
         column("bits", "per weight", Order::Smallest, |figures| {
             Cell::number(format!("{:.2}", figures.bits_per_weight), figures.bits_per_weight)
         }),
         column("size", "of the model", Order::Smallest, |figures| {
             Cell::number(bytes(figures.bytes), figures.bytes as f64)
         }),
-        Column::new("mean SQNR", "dB", Order::Largest, move |(_, it): Row<'r>| Some(decibels(it.mean_sqnr_db))),
-        Column::new("lowest SQNR", "dB", Order::Largest, move |(_, it): Row<'r>| {
+        Column::new("mean SQNR", "dB", Order::Largest, move |(_, it): SchemeRow<'r>| Some(decibels(it.mean_sqnr_db))),
+        Column::new("lowest SQNR", "dB", Order::Largest, move |(_, it): SchemeRow<'r>| {
             Some(decibels(it.lowest.map(|(ratio, _)| ratio)))
         }),
         column("squared error", "relative, mean", Order::Smallest, |figures| {

@@ -1,8 +1,8 @@
 //! `tcast quantize --target-bits`: chooses a scheme for each weight.
 
-use super::messages::{note, print_line, print_message, print_result};
-use super::quantize::names;
-use super::{no_effect, resume};
+use super::super::messages::{note, print_line, print_message, print_result};
+use super::super::{no_effect, resume};
+use super::checks::{check_has_codes, names};
 use crate::cli::QuantizeArgs;
 use crate::container::checkpoint::Checkpoint;
 use crate::convert::{Budget, Unreachable, measure};
@@ -12,7 +12,6 @@ use crate::operator::Operator;
 use crate::options::{QuantizeOptions, RecordedOptions};
 use crate::plan::QuantizePlan;
 use crate::progress::Observer;
-use crate::quant::Scheme;
 use crate::read::LogicalCheckpoint;
 use crate::text::{brief, counted, quoted};
 use std::collections::BTreeSet;
@@ -48,16 +47,6 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
         return Err(error.remedy("rename the tensors of the result, with tcast cast --rule '*=keep' --rename OLD=NEW"));
     }
     args.candidates().into_iter().try_for_each(|scheme| check_has_codes("--target-bits", scheme))
-}
-
-/// Refuses a scheme of plain numbers.
-pub(super) fn check_has_codes(option: &str, scheme: &Scheme) -> Result<()> {
-    if scheme.in_gguf().is_none_or(|own| own.format.dtype.is_none()) {
-        return Ok(());
-    }
-    let error =
-        Error::usage(format!("{option}: {} has no codes and scales, whose errors could be measured", scheme.name));
-    Err(error.remedy(if option == "--target-bits" { "name keep instead of it" } else { "leave it out" }))
 }
 
 /// Measures all schemes, and chooses one for each weight.

@@ -1,11 +1,11 @@
 //! `tcast quantize --compare`: measures several schemes, and writes nothing.
 
-use super::messages::{print, print_json, print_message};
-use super::observer::Console;
-use super::quantize::{check_gguf, check_model};
-use super::report_file::ReportFile;
-use super::run::job_of_shards;
-use super::{budget, no_effect};
+use super::super::messages::{print, print_json, print_message};
+use super::super::no_effect;
+use super::super::observer::Console;
+use super::super::report_file::ReportFile;
+use super::super::run::job_of_shards;
+use super::checks::{check_gguf, check_has_codes, check_model};
 use crate::cli::QuantizeArgs;
 use crate::container::checkpoint::Checkpoint;
 use crate::convert::measure;
@@ -14,7 +14,7 @@ use crate::io::identity::Files;
 use crate::operator::Operator;
 use crate::options::QuantizeOptions;
 use crate::read::LogicalCheckpoint;
-use crate::report::Comparison;
+use crate::report::SchemeComparison;
 use crate::text::stdout_columns;
 use std::time::Instant;
 
@@ -42,7 +42,7 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
     if is_comparison && options.recover {
         return Err(no_effect("--recover", "--compare measures the errors of new codes and scales"));
     }
-    args.compare.iter().try_for_each(|scheme| budget::check_has_codes("--compare", scheme))
+    args.compare.iter().try_for_each(|scheme| check_has_codes("--compare", scheme))
 }
 
 /// Measures the schemes and prints the results.
@@ -65,7 +65,7 @@ pub(super) fn run(
     let report_file = report_file.map(|path| ReportFile::new(path, replace, &[], &mut files)).transpose()?;
     let job = job_of_shards(Operator::Quantize, &args.file, &args.shards, &args.reports);
     let schemes = measure((source, model), &all, &job, &Console { is_quiet: args.file.quiet })?;
-    let comparison = Comparison { input: source.path.clone(), time: start.elapsed(), schemes };
+    let comparison = SchemeComparison { input: source.path.clone(), time: start.elapsed(), schemes };
     if let Some(file) = report_file {
         file.write_schemes(&comparison, &args.file)?;
     }
