@@ -63,6 +63,7 @@ fn page_by(
         output: output.to_owned(),
         options: serde_json::from_value(options).unwrap(),
         config: None,
+        budget: None,
         bytes_in: 48_000_000,
         files,
         before: 0,
@@ -139,7 +140,8 @@ fn names_and_paths_are_text_only() {
     // Neither what turns the direction of text nor what a terminal obeys gets through.
     assert!(page.chars().all(|c| c == '\n' || !c.is_control()) && !page.contains('\u{202e}'));
     let script = page.rsplit_once("<script>").unwrap().1;
-    assert_eq!(script.trim_end(), format!("\n{}</script>\n</body>\n</html>", include_str!("../src/report/page.js")));
+    let own = concat!(include_str!("../src/report/page.js"), include_str!("../src/report/html/map.js"));
+    assert_eq!(script.trim_end(), format!("\n{own}</script>\n</body>\n</html>"));
 }
 
 #[test]
@@ -190,11 +192,13 @@ fn the_noisiest_tensor_comes_first_and_what_became_of_it_second() {
     for (tensors, expected) in [(tensors, ["noisy", "middle", "quiet"]), (losing, ["many", "some", "none"])] {
         let file = serde_json::from_value(json!({ "file": "a", "bytes": 1, "tensors": tensors })).unwrap();
         let page = page_of(vec![file], json!({}), None, &[]);
-        let at = expected.map(|name| page.find(&format!("<th scope=\"row\">{name}</th>")).unwrap());
+        let table = page.split("<table class=\"tensors\"").nth(1).unwrap();
+        let at = expected.map(|name| table.find(&format!("<th scope=\"row\">{name}</th>")).unwrap());
         assert!(at.is_sorted(), "{at:?}");
     }
     let page = whole();
-    let heads: Vec<&str> = page.split("<th scope=\"col\"").skip(1).take(4).collect();
+    let table = page.split("<table class=\"tensors\"").nth(1).unwrap();
+    let heads: Vec<&str> = table.split("<th scope=\"col\"").skip(1).take(4).collect();
     assert!(heads[0].contains(">tensor<") && heads[1].contains(">became<"), "{heads:?}");
     assert!(heads[2].contains(r#"aria-sort="ascending">SQNR"#) && heads[3].contains(">lost<"), "{heads:?}");
 }
@@ -237,23 +241,25 @@ fn without_its_script_a_page_lacks_no_tensor_and_has_no_idle_control() {
     assert_eq!(page.matches("<th scope=\"row\">").count() - page.matches("<tr><th scope=\"row\">").count(), 7);
 }
 
+/// Relative luminance of a colour in hexadecimal digits, by WCAG 2.1.
+fn luminance(colour: &str) -> f64 {
+    let digits: Vec<u32> = colour.chars().map(|c| c.to_digit(16).unwrap()).collect();
+    let parts: Vec<u32> = if digits.len() == 3 {
+        digits.iter().map(|digit| digit * 17).collect()
+    } else {
+        digits.chunks(2).map(|pair| pair[0] * 16 + pair[1]).collect()
+    };
+    let linear = |part: u32| {
+        let part = f64::from(part) / 255.0;
+        if part <= 0.04045 { part / 12.92 } else { ((part + 0.055) / 1.055).powf(2.4) }
+    };
+    0.2126 * linear(parts[0]) + 0.7152 * linear(parts[1]) + 0.0722 * linear(parts[2])
+}
+
 /// WCAG 2.1, 1.4.11: what is drawn to be understood stands out from what is beside it by 3:1, in light and in dark.
 #[test]
 fn bars_stand_out_in_both_themes() {
     let style = include_str!("../src/report/page.css");
-    let luminance = |colour: &str| -> f64 {
-        let digits: Vec<u32> = colour.chars().map(|c| c.to_digit(16).unwrap()).collect();
-        let parts: Vec<u32> = if digits.len() == 3 {
-            digits.iter().map(|digit| digit * 17).collect()
-        } else {
-            digits.chunks(2).map(|pair| pair[0] * 16 + pair[1]).collect()
-        };
-        let linear = |part: u32| {
-            let part = f64::from(part) / 255.0;
-            if part <= 0.04045 { part / 12.92 } else { ((part + 0.055) / 1.055).powf(2.4) }
-        };
-        0.2126 * linear(parts[0]) + 0.7152 * linear(parts[1]) + 0.0722 * linear(parts[2])
-    };
     let themes: Vec<&str> = style.split(":root {").skip(1).map(|rest| rest.split('}').next().unwrap()).collect();
     assert_eq!(themes.len(), 2);
     for theme in themes {
@@ -271,6 +277,45 @@ fn bars_stand_out_in_both_themes() {
             }
         }
     }
+}
+
+/// Who sees no hues sees lightness: CIE L* rises in equal steps from the worst level to the best, and falls in the dark.
+#[test]
+fn levels_of_the_map_differ_in_lightness() {
+    let style = include_str!("../src/report/html/map.css");
+    let mut themes = Vec::new();
+    for theme in style.split(".map {").skip(1).take(2) {
+        let colour = |level: char| theme.split_once(&format!("--{level}: #")).unwrap().1.split(';').next().unwrap();
+        let lightness: Vec<f64> = ('a'..='p').map(|level| 116.0 * luminance(colour(level)).cbrt() - 16.0).collect();
+        themes.push(lightness);
+    }
+    for pair in themes[0].windows(2) {
+        assert!((3.0..8.0).contains(&(pair[1] - pair[0])), "{:?}", themes[0]);
+    }
+    themes[1].reverse();
+    assert_eq!(themes[0], themes[1]);
+}
+
+#[test]
+fn the_map_has_a_cell_for_every_weight_that_was_converted() {
+    let page = whole();
+    let map = page.split("<section class=\"map\"").nth(1).unwrap().split("</section>").next().unwrap();
+    let names: Vec<&str> = map.split("data-names=\"").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
+    assert_eq!(names.len(), 7, "{names:?}");
+    assert!(
+        names.contains(&"model.layers.0.mlp.down_proj.weight") && names[1].starts_with("&lt;/script&gt;"),
+        "{names:?}"
+    );
+    assert!(map.contains(
+        r#"<tr><th scope="row">mlp.<wbr>down_proj</th><td class="i" data-v="i31.50,i2.66,i0.01562,i0.000350""#
+    ));
+    assert!(map.contains(">∞</td>") && map.contains(">–</td>"));
+    // A figure does not make a map of values that did not change.
+    let exact = json!({ "compared": 1, "max_abs_error": 0.0, "max_abs_error_at": 0, "max_rel_error": 0.0,
+        "max_rel_error_at": 0, "mean_error": 0.0, "is_exact": true, "sqnr_db": "Infinity", "cosine": 1.0 });
+    let file = json!({ "file": "f", "bytes": 1, "tensors": [tensor("t", &json!({ "figures": exact, "counts": {} }))] });
+    let page = page_of(vec![serde_json::from_value(file).unwrap()], json!({}), None, &[]);
+    assert!(!page.contains("<section class=\"map\""));
 }
 
 #[test]
@@ -337,7 +382,7 @@ fn nothing_at_all_is_a_page_too() {
 fn equal_reports_make_equal_pages_and_the_static_part_is_small() {
     assert_eq!(whole(), whole());
     let page = page_of(Vec::new(), json!({}), None, &[]);
-    assert!(page.len() < 20_000, "{}", page.len());
+    assert!(page.len() < 30_000, "{}", page.len());
 }
 
 #[test]

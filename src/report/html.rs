@@ -36,7 +36,7 @@ pub fn page(report: &Report, spreads: &[ExponentSpread]) -> String {
     let title = report.output.file_name().unwrap_or(report.output.as_os_str());
     let main = [
         lost(report),
-        tensors::weight_map(&[("", report)]),
+        tensors::weight_map(&[("", report)], true),
         tensors::table(report, spreads),
         spread::spreads(report, spreads),
     ];

@@ -546,5 +546,65 @@ fn a_report_made_earlier_is_checked_against_the_files() {
          make one with tcast cast --hash --report FILE.json\n",
     );
     assert_eq!(bench.run("diff half").code, Some(2));
-    assert_eq!(bench.run("diff half half --report r.json").code, Some(2));
+    bench.run("diff --report r.json out --tolerance 0.1").expect(
+        2,
+        "",
+        "tcast: error: with one input, --report names a report to check, and all of its tensors are checked\n  \
+         name two inputs to compare, or leave --tolerance out\n",
+    );
+}
+
+#[test]
+fn a_comparison_is_written_as_a_page_or_as_the_json_that_is_printed() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "llama");
+    bench.run("quantize llama --scheme nvfp4 -o q -q").expect(0, "", "");
+    let printed = bench.run("diff llama q --report diff.json --json");
+    assert_eq!(printed.code, Some(1));
+    assert_eq!(fs::read_to_string(bench.path("diff.json")).unwrap(), printed.stdout);
+    let outcome = bench.run("diff llama q --report diff.html");
+    assert!(outcome.code == Some(1) && outcome.stdout.contains("SQNR 20."), "{outcome:?}");
+    let page = fs::read_to_string(bench.path("diff.html")).unwrap();
+    let row = "<tr><th scope=\"row\">self_attn.<wbr>q_proj</th><td class=\"";
+    assert!(page.contains("<caption>model.<wbr>layers</caption>") && page.contains(row), "{page}");
+    assert_eq!(page.matches("<tr data-place=").count(), 38);
+    assert!(page.contains(">equal</td>") && page.contains(">bfloat16 → ct-nvfp4</td>"), "{page}");
+    // Nothing is replaced without being asked, and nothing that is read.
+    bench.run("diff llama q --report diff.html").expect(
+        2,
+        "",
+        "tcast: error: diff.html: the output exists already\n  \
+         add --force to replace it, or name another file with --report\n",
+    );
+    assert_eq!(bench.run("diff llama q --report diff.html --force -q").code, Some(1));
+    let outcome = bench.run("diff llama q --report q/config.json --force");
+    assert!(outcome.code == Some(2) && outcome.stderr.contains("is a file of the input"), "{outcome:?}");
+    let outcome = bench.run("diff llama q --report diff.txt");
+    assert!(outcome.code == Some(2) && outcome.stderr.contains("name it something.html or something.json"));
+    // Equal models have no map.
+    bench.run("diff llama llama --report equal.html").expect(0, "38 tensors are equal\n", "");
+    assert!(!fs::read_to_string(bench.path("equal.html")).unwrap().contains("<section class=\"map\""));
+}
+
+#[test]
+fn a_page_lists_tensors_without_a_counterpart_or_with_another_shape() {
+    let bench = Bench::new();
+    for (name, head) in [
+        (
+            "a",
+            r#"{"one":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"<i>":{"dtype":"U8","shape":[1,2],"data_offsets":[2,4]}}"#,
+        ),
+        (
+            "b",
+            r#"{"two":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"<i>":{"dtype":"U8","shape":[2,1],"data_offsets":[2,4]}}"#,
+        ),
+    ] {
+        let bytes = [&(head.len() as u64).to_le_bytes()[..], head.as_bytes(), &[1, 2, 3, 4]].concat();
+        bench.write(&format!("{name}.safetensors"), &bytes);
+    }
+    assert_eq!(bench.run("diff a.safetensors b.safetensors --report r.html").code, Some(1));
+    let page = fs::read_to_string(bench.path("r.html")).unwrap();
+    for cell in [">only in A</td>", ">only in B</td>", ">shapes differ</td>", ">[1, 2] → [2, 1]</td>", "&lt;i&gt;"] {
+        assert!(page.contains(cell), "{cell}: {page}");
+    }
+    assert!(!page.contains("<i></th>") && !page.contains("<section class=\"map\""));
 }

@@ -21,7 +21,7 @@ pub(crate) fn comparison_page(comparison: &SchemeComparison) -> String {
         escape(&comparison.summary())
     );
     let reports: Vec<_> = comparison.schemes.iter().map(|measured| (measured.scheme.name, &measured.report)).collect();
-    filled(&title, &header, &[table(comparison), weight_map(&reports)].concat(), LEGEND)
+    filled(&title, &header, &[table(comparison), weight_map(&reports, false)].concat(), LEGEND)
 }
 
 fn table(comparison: &SchemeComparison) -> String {

@@ -1,7 +1,7 @@
 //! The page of a comparison: a map of the differences, and a table with a row for each tensor.
 
 use super::cell::{Cell, ratio};
-use super::map::{MapSeries, MapWeight, Measure, Unit, map};
+use super::map::{MapSeries, MapWeight, MapWords, Measure, Unit, map};
 use super::table::{Column, MOST, Order, TableRow, write_table};
 use super::tensors::relative_error;
 use super::words::{broken, escape, percent, significant, with_thousands};
@@ -53,10 +53,12 @@ fn head(report: &DiffReport) -> String {
         );
     }
     text.push_str("</dl>\n");
-    let options = [("tolerance", report.tolerance), ("rtol", report.rtol)];
-    let options = options.into_iter().filter_map(|(name, value)| Some((name, value?)));
-    let options: String =
-        options.map(|(name, value)| format!("<div><dt>{name}</dt> <dd>{value:?}</dd></div>")).collect();
+    let mut options = String::new();
+    for (name, value) in [("tolerance", report.tolerance), ("rtol", report.rtol)] {
+        if let Some(value) = value {
+            let _ = write!(options, "<div><dt>{name}</dt> <dd>{value:?}</dd></div>");
+        }
+    }
     if !options.is_empty() {
         let _ = writeln!(text, r#"<dl class="options">{options}</dl>"#);
     }
@@ -85,7 +87,8 @@ fn weight_map(report: &DiffReport) -> String {
         ],
         note: status(tensor).to_owned(),
     });
-    map(&measures, &[MapSeries { name: "", weights: weights.collect() }])
+    let words = MapWords { lossless: "equal", unmeasured: "not compared" };
+    map(&measures, &[MapSeries { name: "", weights: weights.collect() }], words)
 }
 
 fn table(report: &DiffReport) -> String {

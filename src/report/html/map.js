@@ -10,21 +10,21 @@ for (const map of document.querySelectorAll('.map')) {
     made.append(...children);
     return made;
   };
-  // A figure is the letter of its level, and its text.
-  const levelOf = figure => figure[0] || 'z';
+  // A figure is the letter of its level, and its text; that of a weight without figures, the reason.
+  const isKnown = figure => figure && figure[0] !== 'z';
   const textOf = (figure, at) => {
     const text = figure.slice(1);
     return text && (isNaN(text) ? text : text + measures[at].unit);
   };
   const worse = (a, b) => {
-    if (levelOf(a) !== levelOf(b)) return levelOf(a) < levelOf(b) ? -1 : 1;
+    if (a[0] !== b[0]) return a[0] < b[0] ? -1 : 1;
     return (a.slice(1) - b.slice(1)) * (measures[measure].low ? 1 : -1) || 0;
   };
   const weightsOf = ({ dataset }) => {
     const [names, rows] = [dataset.names.split('\n'), dataset.rows.split(' ')];
-    return dataset.v.split(' ').map((text, at) => {
+    return dataset.v.split('\n').map((text, at) => {
       const figures = text.split('|').map(of => of.split(','));
-      return { name: names[at], row: rows[at], figures, figure: figures[chosen][measure] || '' };
+      return { name: names[at], row: rows[at], figures, figure: figures[chosen][measure] || 'z' };
     });
   };
   const worstFirst = weights => [...weights].sort((a, b) => worse(a.figure, b.figure));
@@ -67,18 +67,18 @@ for (const map of document.querySelectorAll('.map')) {
       pointed.append(' ', element('button', { type: 'button', textContent: 'in the table', onclick: () => goTo(row) }));
     }
     figures.forEach((of, at) => {
-      const known = of.map((figure, at) => (textOf(figure, at) ? `${measures[at].title} ${textOf(figure, at)}` : ''));
-      const text = known.filter(Boolean).join(' · ') || cell.dataset.note || 'kept';
+      const known = of.map((figure, at) => (isKnown(figure) ? `${measures[at].title} ${textOf(figure, at)}` : ''));
+      const text = known.filter(Boolean).join(' · ') || of[0].slice(1) || 'no figures';
       pointed.append(element('div', {}, series.length > 1 ? `${series[at]}: ${text}` : text));
     });
     if (weights.length === 1) return;
-    const measured = sorted.filter(weight => weight.figure.length > 1);
+    const measured = sorted.filter(weight => isKnown(weight.figure));
     const at = part => textOf(measured[Math.floor((measured.length - 1) * part)].figure, measure);
     if (measured.length) {
       pointed.append(element('div', {}, `${measures[measure].title}: worst ${at(0)}, median ${at(0.5)}, best ${at(1)}`));
     }
     const items = weights.map(({ name, row, figure }) => element('i', {
-      className: levelOf(figure), title: `${name}: ${textOf(figure, measure) || 'kept'}`, onclick: () => goTo(row),
+      className: figure[0], title: `${name}: ${textOf(figure, measure) || 'no figures'}`, onclick: () => goTo(row),
     }));
     pointed.append(element('div', { className: 'spread' }, ...items));
   };
@@ -86,8 +86,8 @@ for (const map of document.querySelectorAll('.map')) {
   const colour = () => {
     for (const cell of cells) {
       const [{ figure }] = worstFirst(weightsOf(cell));
-      cell.className = levelOf(figure);
-      cell.textContent = figure.slice(1) || 'kept';
+      cell.className = figure[0];
+      cell.textContent = isKnown(figure) ? figure.slice(1) : '–';
     }
     map.querySelector('.legend b').textContent = measures[measure].title;
     map.querySelectorAll('.ticks span').forEach((tick, at) => { tick.textContent = measures[measure].ticks[at]; });

@@ -1,7 +1,7 @@
 //! The tensors of a conversion: a table with a row for each, and a map.
 
 use super::cell::{Cell, ratio};
-use super::map::{MapSeries, MapWeight, Measure, Unit, map};
+use super::map::{MapSeries, MapWeight, MapWords, Measure, Unit, map};
 use super::table::{Column, MOST, Order, TableRow, write_table};
 use super::words::{self, escape, percent, significant, with_thousands};
 use super::{ExponentSpread, Report};
@@ -78,9 +78,9 @@ pub(super) fn table(report: &Report, spreads: &[ExponentSpread]) -> String {
     text
 }
 
-/// Returns the map of the weights of a report, or of several with their names; empty if none has a figure. A single report
-/// has a row for each tensor in the page's table.
-pub(super) fn weight_map(reports: &[(&str, &Report)]) -> String {
+/// Returns the map of the weights of a report, or of several with their names; empty if none has a figure. `has_rows` is
+/// true if the page's table has a row for each tensor.
+pub(super) fn weight_map(reports: &[(&str, &Report)], has_rows: bool) -> String {
     let is_quantized = reports.iter().all(|(_, report)| report.is_quantized());
     let measures = [
         Measure { title: "SQNR", unit: Unit::Decibels },
@@ -91,7 +91,6 @@ pub(super) fn weight_map(reports: &[(&str, &Report)]) -> String {
     ];
     // Norms and biases that were kept have no figures, and would take half of the rows.
     let is_drawn = |tensor: &TensorReport| tensor.is_converted || tensor.shape.len() > 1;
-    let has_rows = reports.len() == 1;
     let series = reports.iter().map(|(name, report)| MapSeries {
         name,
         weights: report
@@ -106,7 +105,8 @@ pub(super) fn weight_map(reports: &[(&str, &Report)]) -> String {
             })
             .collect(),
     });
-    map(&measures, &series.collect::<Vec<_>>())
+    let words = MapWords { lossless: "no loss", unmeasured: "kept, or not measured" };
+    map(&measures, &series.collect::<Vec<_>>(), words)
 }
 
 /// Returns why a tensor has no figures, in a few words.
@@ -120,14 +120,13 @@ fn map_note(tensor: &TensorReport) -> String {
 
 /// Returns the figures of a tensor in the order of the measures.
 fn map_figures(tensor: &TensorReport) -> Vec<Option<f64>> {
-    let decibels = noise(tensor).map(|decibels| if decibels == f64::MAX { f64::INFINITY } else { decibels });
+    let decibels = noise(tensor).map(|decibels| if decibels < f64::MAX { decibels } else { f64::INFINITY });
     let share = |count: u64| Some(count as f64 / tensor.elements().max(1) as f64 * 100.0);
-    let (largest, lost, changed) = match tensor.quantized_accuracy() {
-        Some(accuracy) => (Some(accuracy.max_abs_error), share(accuracy.clipped), accuracy.changed.and_then(share)),
-        None => {
-            let largest = accuracy_of(tensor).map(|accuracy| accuracy.max_abs_error);
-            (largest, lost(tensor).filter(|_| tensor.is_converted).map(|lost| ratio(lost) * 100.0), None)
-        }
+    let (largest, lost, changed) = if let Some(accuracy) = tensor.quantized_accuracy() {
+        (Some(accuracy.max_abs_error), share(accuracy.clipped), accuracy.changed.and_then(share))
+    } else {
+        let largest = accuracy_of(tensor).map(|accuracy| accuracy.max_abs_error);
+        (largest, lost(tensor).filter(|_| tensor.is_converted).map(|lost| ratio(lost) * 100.0), None)
     };
     vec![decibels, decibels.map(relative_error), largest, lost, changed]
 }

@@ -26,7 +26,7 @@ pub(super) struct MapLayout {
 }
 
 /// Where a weight is: `model.layers`, 3, `mlp.experts.*.down_proj`.
-struct Place {
+struct WeightPlace {
     weight: usize,
     stack: String,
     layer: u64,
@@ -35,10 +35,10 @@ struct Place {
 
 impl MapLayout {
     pub(super) fn of<'a>(names: impl Iterator<Item = &'a str>) -> Self {
-        let (mut stacks, mut others): (Vec<Vec<Place>>, Vec<(usize, &str)>) = Default::default();
+        let (mut stacks, mut others): (Vec<Vec<WeightPlace>>, Vec<(usize, &str)>) = Default::default();
         let mut known: HashMap<String, usize> = HashMap::new();
         for (weight, name) in names.enumerate() {
-            let Some(place) = Place::of(weight, name) else {
+            let Some(place) = WeightPlace::of(weight, name) else {
                 others.push((weight, name));
                 continue;
             };
@@ -58,7 +58,7 @@ impl MapLayout {
     }
 }
 
-impl Place {
+impl WeightPlace {
     /// Finds the first number in a name that has a module behind it.
     fn of(weight: usize, name: &str) -> Option<Self> {
         let parts = parts(name);
@@ -124,7 +124,7 @@ fn rows(weights: impl Iterator<Item = (usize, String)>) -> Vec<(String, Vec<usiz
 }
 
 impl Stack {
-    fn new(mut places: Vec<Place>) -> Self {
+    fn new(mut places: Vec<WeightPlace>) -> Self {
         if places.iter().map(|place| &place.kind).collect::<HashSet<_>>().len() > MOST_KINDS {
             for part in places.iter_mut().flat_map(|place| &mut place.kind) {
                 *part = without_number(part);

@@ -129,7 +129,6 @@ impl ColourScale {
     /// Formats a figure, without its unit.
     pub(super) fn text(&self, figure: f64) -> String {
         match self.measure.unit {
-            Unit::Decibels if figure == f64::INFINITY => "exact".to_owned(),
             Unit::Decibels if figure.is_finite() => format!("{figure:.2}"),
             Unit::Percent => significant(figure, 3),
             Unit::Decibels | Unit::Difference => significant(figure, 4),
@@ -162,5 +161,34 @@ impl ColourScale {
     pub(super) fn json(&self) -> Value {
         let is_low_worse = self.measure.unit == Unit::Decibels;
         json!({ "title": self.title(), "unit": self.unit(), "low": is_low_worse, "ticks": self.ticks() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scale(unit: Unit, figures: &[f64]) -> ColourScale {
+        ColourScale::new(Measure { title: "", unit }, 0, figures.iter().copied())
+    }
+
+    #[test]
+    fn the_worst_figure_has_the_first_level() {
+        let decibels = [10.0, 42.0, f64::INFINITY, f64::NEG_INFINITY];
+        let of = |unit, figures: &[f64]| -> String {
+            let scale = scale(unit, figures);
+            figures.iter().map(|figure| scale.level(*figure).class()).collect()
+        };
+        assert_eq!(of(Unit::Decibels, &decibels), "apxa");
+        assert_eq!(of(Unit::Percent, &[100.0, 50.0, 1.0, 0.0]), "aipx");
+        assert_eq!(of(Unit::Difference, &[1.0, 0.001, 1e-6, 0.0, f64::INFINITY]), "aipxa");
+    }
+
+    #[test]
+    fn figures_that_hardly_differ_have_hardly_different_colours() {
+        let scale = scale(Unit::Decibels, &[20.50, 20.53]);
+        assert_eq!(scale.level(20.50).class(), 'h');
+        assert_eq!(scale.level(20.53).class(), 'i');
+        assert_eq!(scale.ticks()[0], "20.0\u{a0}dB");
     }
 }
