@@ -55,9 +55,9 @@ pub struct QuantizeArgs {
     #[allow(clippy::doc_markdown, reason = "the help shows the text as it is")]
     pub scheme: Vec<SchemeOrKeep>,
 
-    /// Measure these schemes, and write nothing: nvfp4,mxfp4,int4
+    /// Measure several schemes, and write nothing
     ///
-    /// Prints the bits per weight, the size of the model and the errors of each scheme. tcast reads each weight once.
+    /// Example: --compare nvfp4,mxfp4,int4. Prints the bits per weight, the size of the model and the errors of each scheme. tcast reads each weight once.
     #[arg(
         long,
         value_name = "SCHEMES",
@@ -69,7 +69,7 @@ pub struct QuantizeArgs {
     )]
     pub compare: Vec<&'static Scheme>,
 
-    /// Choose one of several schemes, or keep, for each weight
+    /// Choose a scheme, or keep, for each weight
     ///
     /// The sum of the relative squared errors becomes as small as it can be with this many bits per weight, including
     /// scales. Example: --target-bits 5 --scheme nvfp4,fp8,keep
