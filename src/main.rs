@@ -1,6 +1,5 @@
 //! The `tcast` program: parse, run, exit code.
 
-use clap::Parser;
 use std::process::ExitCode;
 use tcast::cli::{self, Cli};
 use tcast::commands;
@@ -11,7 +10,7 @@ fn main() -> ExitCode {
     }
     let arguments = cli::join_saturate(std::env::args_os());
     commands::choose_color(cli::color(&arguments));
-    match Cli::try_parse_from(&arguments).and_then(Cli::checked) {
+    match Cli::parsed(&arguments).and_then(Cli::checked) {
         Ok(cli) => {
             if let Err(error) = commands::remove_temporaries_on_interrupt() {
                 return commands::fail(&error.into());

@@ -1,6 +1,10 @@
 //! Choice of the tensors to convert, and of their new types: globs, rules and defaults.
 
 mod among;
+#[cfg(feature = "cli")]
+pub(crate) mod budget;
+#[cfg(feature = "cli")]
+mod cover;
 pub(crate) mod experts;
 pub(crate) mod heads;
 mod kept;
@@ -9,6 +13,8 @@ pub(crate) mod loaded;
 pub(crate) mod policy;
 
 pub(crate) use among::patterns_of;
+#[cfg(feature = "cli")]
+pub(crate) use cover::patterns_for;
 #[cfg(feature = "cli")]
 pub(crate) use kept::protected;
 pub(crate) use kept::{GROUPS, KeptReason};

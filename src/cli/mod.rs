@@ -80,6 +80,18 @@ pub struct Cli {
 }
 
 impl Cli {
+    /// Parses the arguments of the program.
+    ///
+    /// # Errors
+    /// When they do not fit together.
+    pub fn parsed(arguments: &[OsString]) -> Result<Self, clap::Error> {
+        let cli = Self::try_parse_from(arguments)?;
+        Ok(match cli.command {
+            Command::Quantize(args) => Self { command: Command::Quantize(Box::new(args.with_scheme())), ..cli },
+            _ => cli,
+        })
+    }
+
     /// Refuses arguments whose mistake only shows when the files are known.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 use super::shards::of_finish;
 use super::{FileArgs, ReportArgs, ShardArgs};
 use crate::options::QuantizeOptions;
+use crate::options::parsers::{self, SchemeOrKeep};
 use crate::quant::{SCHEMES, Scheme};
 use clap::{Arg, Args};
 use std::path::PathBuf;
@@ -39,6 +40,43 @@ pub struct QuantizeArgs {
     )]
     pub model: Option<PathBuf>,
 
+    /// fp8, fp8-block, int8, int4, nvfp4, q4_k_m and others
+    ///
+    /// Without a scheme, --layout changes the layout of a quantized model and keeps its values. --target-bits chooses among
+    /// several schemes, separated by commas.
+    #[arg(
+        long,
+        value_name = "SCHEME",
+        value_delimiter = ',',
+        value_parser = parsers::scheme_or_keep(),
+        hide_possible_values = true,
+        ignore_case = true
+    )]
+    #[allow(clippy::doc_markdown, reason = "the help shows the text as it is")]
+    pub scheme: Vec<SchemeOrKeep>,
+
+    /// Measure several schemes, and write nothing
+    ///
+    /// Example: --compare nvfp4,mxfp4,int4. Prints the bits per weight, the size of the model and the errors of each scheme. tcast reads each weight once.
+    #[arg(
+        long,
+        value_name = "SCHEMES",
+        value_delimiter = ',',
+        value_parser = parsers::scheme(),
+        hide_possible_values = true,
+        ignore_case = true,
+        conflicts_with_all = ["scheme", "target_bits"]
+    )]
+    pub compare: Vec<&'static Scheme>,
+
+    /// Choose a scheme, or keep, for each weight
+    ///
+    /// The sum of the relative squared errors becomes as small as it can be with this many bits per weight, including
+    /// scales. Example: --target-bits 5 --scheme nvfp4,fp8,keep
+    #[arg(long, value_name = "BITS", value_parser = parsers::bits, requires = "scheme")]
+    #[allow(clippy::doc_markdown, reason = "the help shows the text as it is")]
+    pub target_bits: Option<f64>,
+
     /// Options of the operation.
     #[command(flatten)]
     pub options: QuantizeOptions,
@@ -60,10 +98,42 @@ pub struct QuantizeArgs {
     pub file: FileArgs,
 }
 
+impl QuantizeArgs {
+    /// Puts the first scheme into the options: with several, it is the scheme of the weights that no rule names. Several
+    /// schemes are stored in a layout that has all of them, if there is one.
+    pub(super) fn with_scheme(mut self) -> Self {
+        let schemes = self.candidates();
+        self.options.scheme = schemes.first().copied();
+        if self.options.layout.is_none() {
+            let is_in_all = |name: &&str| schemes.iter().all(|scheme| scheme.layout_names().any(|own| own == *name));
+            let common = self.options.scheme.into_iter().flat_map(Scheme::layout_names).find(is_in_all);
+            let is_default = |layout: &&str| schemes.iter().all(|scheme| scheme.default_layout() == *layout);
+            self.options.layout = common.filter(|layout| !is_default(layout));
+        }
+        self
+    }
+
+    /// Returns all schemes that the arguments name.
+    pub(crate) fn schemes(&self) -> impl Iterator<Item = &'static Scheme> {
+        self.options.schemes().chain(self.candidates())
+    }
+
+    /// Returns the schemes that are compared, or among which tcast chooses, each once.
+    pub(crate) fn candidates(&self) -> Vec<&'static Scheme> {
+        let mut schemes = Vec::new();
+        for scheme in self.scheme.iter().copied().flatten().chain(self.compare.iter().copied()) {
+            if !schemes.contains(&scheme) {
+                schemes.push(scheme);
+            }
+        }
+        schemes
+    }
+}
+
 /// Adds what only this command says about its options.
 fn of_weights(arg: Arg) -> Arg {
     match arg.get_id().as_str() {
-        "scheme" => arg.required_unless_present_any(["finish", "layout"]),
+        "scheme" => arg.required_unless_present_any(["finish", "layout", "compare"]),
         "include" => arg.help("Quantize only weights whose name matches; repeatable"),
         "exclude" => arg.help("Skip weights whose name matches; repeatable"),
         "from" => arg.hide(true), // weights are floats
@@ -102,6 +172,10 @@ const EXAMPLES: &str = "Examples:
       a GGUF for llama.cpp, with the tokenizer and metadata of another one
   tcast quantize tiny.gguf --scheme q5_1 -o small.gguf
       a GGUF with another type; diffusion models in safetensors work too
+  tcast quantize llama --compare nvfp4,mxfp4,int4,fp8
+      measures the error of each scheme, and writes nothing
+  tcast quantize llama --target-bits 5 --scheme nvfp4,fp8,keep -o mixed
+      chooses a scheme for each weight
   tcast quantize llama --scheme fp8 --dry-run
       shows each weight, what it becomes, and what is copied
 

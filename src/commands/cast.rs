@@ -1,5 +1,6 @@
 //! `tcast cast`: checks its options, and then runs a conversion like any other.
 
+use super::observer::Console;
 use super::results::Task;
 use super::run::{convert, job_of_shards, open};
 use super::{check_hash, finish};
@@ -31,7 +32,8 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
     let sources = open(&args.inputs, (&job, &args.file), &options.selection(), &options.tensors)?;
     check_change(&options, &job, &sources)?;
     let conversion = FileConversion::cast(&job, sources.iter(), &options)?;
-    convert(Task { conversion, inputs: &args.inputs, file: &args.file, notes: Vec::new(), report }, &sources, start)
+    let task = Task { conversion, inputs: &args.inputs, file: &args.file, notes: Vec::new(), report };
+    convert(task, &sources, &Console { is_quiet: args.file.quiet }, start)
 }
 
 /// Refuses a cast without a type that would only copy a file.

@@ -11,7 +11,7 @@ use crate::container::{ReadOptions, by_extension, checkpoint};
 use crate::dtype::Dtype;
 use crate::quant::Scheme;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Command, Parser};
+use clap::Command;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -36,7 +36,7 @@ pub(super) fn corrected(error: &clap::Error, arguments: &[OsString]) -> Vec<Word
 
 /// Returns the line without its other mistakes, of which there are at most `mistakes`.
 fn accepted(line: Words, mistakes: usize) -> Option<Words> {
-    match Cli::try_parse_from(cli::join_saturate(line.clone())) {
+    match Cli::parsed(&cli::join_saturate(line.clone())) {
         Ok(cli) => is_possible(&cli).then_some(line),
         Err(error) if mistakes > 0 && error.use_stderr() => {
             edits(&error, &line).into_iter().find_map(|line| accepted(line, mistakes - 1))

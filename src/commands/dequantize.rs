@@ -55,7 +55,7 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
         notes: divided.into_iter().chain(padded).chain(left).collect(),
         report: args.reports.report.as_deref(),
     };
-    convert(task, slice::from_ref(source), start)
+    convert(task, slice::from_ref(source), &console, start)
 }
 
 /// Warns that engines may refuse a set of weights that is divided.

@@ -75,6 +75,11 @@ pub(super) fn print(text: &str) -> Result<(), Error> {
     printed(writeln!(anstream::stdout().lock(), "{}", wrapped(text, stdout_columns())))
 }
 
+/// Prints a result like [`print()`], but without line breaks: a command with a line break could not be pasted.
+pub(super) fn print_result(line: &str) -> Result<(), Error> {
+    printed(writeln!(anstream::stdout().lock(), "{line}"))
+}
+
 /// Prints a JSON document like [`print()`].
 pub(super) fn print_json(document: &impl Serialize) -> Result<(), Error> {
     let mut output = BufWriter::new(anstream::stdout().lock());

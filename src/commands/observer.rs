@@ -5,6 +5,7 @@ use crate::container::{PickleFacts, RootInfo};
 use crate::io::temporaries::{Kept, Start};
 use crate::progress::{self, Notice, Observer, Progress, ShardProgress, Shards};
 use crate::text::{as_glob, counted, first_few, flag_with, path_text, shorten, size};
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -49,6 +50,58 @@ impl Observer for Console {
 
     fn checkpoint(&self, bytes: u64) -> Box<dyn ShardProgress + '_> {
         Box::new(Shards::new(bytes, self.is_quiet))
+    }
+}
+
+/// Observer that shows two passes over an input as one bar.
+pub(super) struct OneBar<'o> {
+    observer: &'o dyn Observer,
+    /// The bytes of the second pass.
+    rest: u64,
+    bar: OnceCell<Box<dyn Progress + 'o>>,
+}
+
+impl<'o> OneBar<'o> {
+    pub(super) fn new(observer: &'o dyn Observer, rest: u64) -> Self {
+        Self { observer, rest, bar: OnceCell::new() }
+    }
+
+    /// Returns the bar, which begins with a pass over this many bytes.
+    fn bar(&self, bytes: u64) -> &(dyn Progress + 'o) {
+        &**self.bar.get_or_init(|| self.observer.progress("", bytes + self.rest))
+    }
+}
+
+impl Observer for OneBar<'_> {
+    fn notice(&self, notice: Notice) {
+        self.observer.notice(notice);
+    }
+
+    fn progress(&self, what: &'static str, bytes: u64) -> Box<dyn Progress + '_> {
+        // Other activities are not passes over the input.
+        match what {
+            "" | "measuring" => Box::new(Pass(self.bar(bytes))),
+            other => self.observer.progress(other, bytes),
+        }
+    }
+
+    fn checkpoint(&self, bytes: u64) -> Box<dyn ShardProgress + '_> {
+        Box::new(Pass(self.bar(bytes)))
+    }
+}
+
+/// A pass that is a part of a bar.
+struct Pass<'b>(&'b dyn Progress);
+
+impl Progress for Pass<'_> {
+    fn advance(&self, bytes: u64) {
+        self.0.advance(bytes);
+    }
+}
+
+impl ShardProgress for Pass<'_> {
+    fn shard(&self, _what: String, _bytes: u64) -> Box<dyn Progress + '_> {
+        Box::new(Pass(self.0))
     }
 }
 

@@ -12,7 +12,7 @@ use crate::measure::compare::DiffReport;
 use crate::measure::distribution::{self, Histogram};
 use crate::plan::source_form;
 use crate::progress::Silent;
-use crate::report::{ExponentSpread, Report, TensorReport, diff_page, page};
+use crate::report::{ExponentSpread, Report, SchemeComparison, TensorReport, comparison_page, diff_page, page};
 use crate::text::write_json;
 use serde::Serialize;
 use serde_json::Value;
@@ -74,6 +74,15 @@ impl ReportFile {
         }
         let text = page(report, &spreads(report, source, from, threads(args.threads))?);
         self.write_with(!args.no_sync, report.is_published, |file| file.write_all(text.as_bytes()))
+    }
+
+    /// Writes the results of several schemes.
+    pub(super) fn write_schemes(self, comparison: &SchemeComparison, args: &FileArgs) -> Result<()> {
+        if !self.is_page {
+            return self.write_json(comparison, false, !args.no_sync);
+        }
+        let text = comparison_page(comparison);
+        self.write_with(!args.no_sync, false, |file| file.write_all(text.as_bytes()))
     }
 
     /// Writes the report on a comparison, as a page or as its JSON document.

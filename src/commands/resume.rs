@@ -51,8 +51,8 @@ fn has_flag(subcommand: &Command, name: &str) -> bool {
     subcommand.get_arguments().any(|argument| argument.get_long() == Some(name))
 }
 
-/// Returns the command that began the conversion, without the output.
-fn command(operator: &str, input: &Path, options: &RecordedOptions) -> Option<String> {
+/// Returns the command of a conversion with these options, without the output.
+pub(super) fn command(operator: &str, input: &Path, options: &RecordedOptions) -> Option<String> {
     let subcommand = subcommand(operator)?;
     let mut words = vec![format!("tcast {} {}", subcommand.get_name(), quoted(input))];
     for (name, value) in options.given(operator) {

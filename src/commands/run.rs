@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::job::{self, IfExists, Job, Measures};
 use crate::operator::Operator;
 use crate::options::{ModelOptions, TensorOptions};
+use crate::progress::Observer;
 use crate::select::Selection;
 use crate::text::quoted;
 use std::mem::ManuallyDrop;
@@ -77,14 +78,18 @@ pub(super) fn open(
 
 /// Plans, runs and reports. All inputs are planned before the first is written; if one fails after that, the others are
 /// still converted.
-pub(super) fn convert<'a>(mut task: Task<'a>, sources: &'a [Checkpoint], start: Instant) -> Result<()> {
+pub(super) fn convert<'a>(
+    mut task: Task<'a>,
+    sources: &'a [Checkpoint],
+    observer: &dyn Observer,
+    start: Instant,
+) -> Result<()> {
     let args = task.file;
-    let console = Console { is_quiet: args.quiet };
     check_model_options(&task.conversion.job.model, sources)?;
     if let (Some(output), [_]) = (task.conversion.job.output, sources) {
         check_standard_output(output, args.json && !args.dry_run)?;
     }
-    let mut prepared = task.conversion.prepare(sources, &console)?;
+    let mut prepared = task.conversion.prepare(sources, observer)?;
     let lacks_config = |source: &Checkpoint| source.naming == Naming::HuggingFace && source.base.is_none();
     if !args.quiet && sources.iter().any(lacks_config) {
         note("the output has no config.json: --config FOLDER takes it from the original model");
@@ -99,14 +104,14 @@ pub(super) fn convert<'a>(mut task: Task<'a>, sources: &'a [Checkpoint], start: 
     let mut report_file = report_file.transpose()?;
     let unscaled = if args.quiet { None } else { prepared.unscaled(job) };
     if sources.len() == 1 {
-        return prepared.run(job, &console, |source, output, written| {
+        return prepared.run(job, observer, |source, output, written| {
             let Some(written) = written? else { return show_skipped(task, source, output) };
             show(task, (source, output, written), start, report_file.take(), unscaled)
         });
     }
     let mut several = Several::new(unscaled);
     let mut begin = start;
-    prepared.run(job, &console, |source, output, written| {
+    prepared.run(job, observer, |source, output, written| {
         let done = several.add(task, (source, output, written), begin);
         begin = Instant::now();
         done

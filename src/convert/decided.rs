@@ -7,6 +7,8 @@ use crate::error::{Error, Kind, Result};
 use crate::job::{self, FailOn, Job, JobInput, Measures, Prepared, Written};
 use crate::kernel::{Condition, Loss};
 use crate::options::{CastOptions, DequantizeOptions, ModelOptions, QuantizeOptions, RecordedOptions, TensorOptions};
+#[cfg(feature = "cli")]
+use crate::plan::Plan;
 use crate::plan::{BlockSearch, GgufRequest, QuantizePlan, QuantizeRequest, Recoding};
 use crate::progress::Observer;
 use crate::quant::gguf::GgufScheme;
@@ -28,6 +30,8 @@ pub(crate) struct FileConversion<'a> {
     pub(crate) recodings: Vec<Option<Recoding<'a>>>,
     /// Description of the quantized weights in config.json.
     pub(crate) config: Option<Value>,
+    /// Figures of the choice of schemes within a number of bits.
+    pub(crate) budget: Option<Value>,
 }
 
 impl<'a> FileConversion<'a> {
@@ -65,7 +69,7 @@ impl<'a> FileConversion<'a> {
             options: RecordedOptions::of(options),
             ..*job
         };
-        Ok(Self { job, selection, from: options.tensors.from, recodings, config: None })
+        Ok(Self { job, selection, from: options.tensors.from, recodings, config: None, budget: None })
     }
 
     /// Reinterprets the bits of the selected tensors.
@@ -86,7 +90,14 @@ impl<'a> FileConversion<'a> {
         let recodings = sources.into_iter().map(renamed).collect::<Result<_>>()?;
         let job =
             Job { to: options.to, force_codes: options.force_codes, options: RecordedOptions::of(options), ..job };
-        Ok(Self { job, selection: options.selection(), from: options.tensors.from, recodings, config: None })
+        Ok(Self {
+            job,
+            selection: options.selection(),
+            from: options.tensors.from,
+            recodings,
+            config: None,
+            budget: None,
+        })
     }
 
     /// Decodes the selected weights of a model, and copies all other tensors.
@@ -141,7 +152,14 @@ impl<'a> FileConversion<'a> {
 
     /// The patterns of these operations choose weights for the recoding; every other tensor is copied.
     fn recoding(job: Job<'a>, recoding: Recoding<'a>, tensors: &TensorOptions) -> Self {
-        Self { job, selection: tensors.new_names(), from: None, recodings: vec![Some(recoding)], config: None }
+        Self {
+            job,
+            selection: tensors.new_names(),
+            from: None,
+            recodings: vec![Some(recoding)],
+            config: None,
+            budget: None,
+        }
     }
 
     /// Plans the outputs.
@@ -150,6 +168,14 @@ impl<'a> FileConversion<'a> {
         let input = |(source, recoding)| JobInput { source, selection: &self.selection, from: self.from, recoding };
         let inputs = sources.iter().zip(recodings).map(input).collect();
         job::prepare(&self.job, inputs, observer)
+    }
+
+    /// Plans the output of the only input, without a place for it.
+    #[cfg(feature = "cli")]
+    pub(super) fn plan(&mut self, source: &'a Checkpoint, observer: &dyn Observer) -> Result<Vec<Plan<'a>>> {
+        let recoding = self.recodings.pop().flatten();
+        let input = JobInput { source, selection: &self.selection, from: self.from, recoding };
+        job::plan(&self.job, input, observer)
     }
 
     /// Reports on an input that was converted.
@@ -175,6 +201,7 @@ impl<'a> FileConversion<'a> {
         Report {
             options: self.job.options.clone(),
             config: self.config.clone(),
+            budget: self.budget.clone(),
             ..Report::empty(self.job.operator.name(), &source.path, output)
         }
     }

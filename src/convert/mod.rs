@@ -1,8 +1,16 @@
 //! Conversion of files and folders of shards: the calls of the library, and what the program shares with them.
 
+#[cfg(feature = "cli")]
+mod budget;
 mod decided;
+#[cfg(feature = "cli")]
+mod measured;
 
+#[cfg(feature = "cli")]
+pub(crate) use budget::{Budget, Unreachable};
 pub(crate) use decided::{FileConversion, check_target, open_to_quantize, plan_quantization};
+#[cfg(feature = "cli")]
+pub(crate) use measured::measure;
 
 use crate::container::checkpoint::Checkpoint;
 use crate::error::{Error, Result};

@@ -3,9 +3,9 @@
 //! It stays just ahead of the pieces that are encoded. The second pass over a tensor then finds its bytes in a cache of the
 //! processor, or at least in memory: a file that does not fit there is read from the disk only once.
 
-use super::pieces::{Item, PIECE, PiecePart};
+use super::pieces::PIECE;
 use crate::error::{Error, Result};
-use crate::plan::{CodesSource, Operation, Plan, SharedExtremes, Step};
+use crate::plan::{CodesSource, Operation, SharedExtremes, Step};
 use crate::progress::Progress;
 use crate::quant::Extremes;
 use std::collections::HashMap;
@@ -14,9 +14,9 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Next work of a thread.
-pub(super) enum WorkItem {
+pub(super) enum WorkItem<P> {
     Scan(MemberRows),
-    Write(Vec<PiecePart>),
+    Convert(P),
 }
 
 /// Some rows of a member of a set, to scan.
@@ -27,9 +27,8 @@ pub(super) struct MemberRows {
     rows: Range<u64>,
 }
 
-/// Sets of weights whose largest magnitudes a plan needs and no earlier plan has found.
+/// Sets of weights whose largest magnitudes some steps need and no earlier plan has found.
 pub(super) struct FirstPass<'p, 'a> {
-    plan: &'p Plan<'a>,
     sets: Vec<SetScan<'p, 'a>>,
     /// Index of each set, by its address.
     indices: HashMap<usize, usize>,
@@ -38,6 +37,8 @@ pub(super) struct FirstPass<'p, 'a> {
 /// The scan of a set.
 struct SetScan<'p, 'a> {
     set: &'p SharedExtremes<'a>,
+    /// Sets of other plans with the same values.
+    others: Vec<&'p SharedExtremes<'a>>,
     /// Extremes found so far, and the number of calls of [`FirstPass::scan`] still to come.
     found: Mutex<(Extremes, usize)>,
     /// Set when all rows are scanned, or a scan has failed.
@@ -45,28 +46,46 @@ struct SetScan<'p, 'a> {
 }
 
 impl<'p, 'a> FirstPass<'p, 'a> {
-    pub(super) fn new(plan: &'p Plan<'a>) -> Self {
-        let (mut sets, mut indices) = (Vec::new(), HashMap::new());
-        for set in plan.steps.iter().filter_map(extremes_of).filter(|set| set.get().is_none()) {
-            indices.entry(Arc::as_ptr(set).addr()).or_insert_with(|| {
+    /// Finds the sets of these steps. Sets of several plans with the same values are scanned once.
+    pub(super) fn new<'s: 'p>(steps: impl Iterator<Item = &'s Step<'a>>) -> Self
+    where
+        'a: 's,
+    {
+        let (mut sets, mut indices): (Vec<SetScan>, _) = (Vec::new(), HashMap::new());
+        let mut by_first: HashMap<_, Vec<usize>> = HashMap::new();
+        for set in steps.filter_map(extremes_of).filter(|set| set.get().is_none()) {
+            let address = Arc::as_ptr(set).addr();
+            if indices.contains_key(&address) {
+                continue;
+            }
+            let alike = by_first.entry(set.first_source()).or_default();
+            let index = if let Some(&same) = alike.iter().find(|at| sets[**at].set.is_same(set)) {
+                sets[same].others.push(set);
+                same
+            } else {
+                alike.push(sets.len());
                 let count = rows_of(sets.len(), set).count();
                 // No scan would wake a thread that waits for a set without rows.
                 let is_over = if count == 0 { OnceLock::from(()) } else { OnceLock::new() };
-                sets.push(SetScan { set, found: Mutex::new((Extremes::default(), count)), is_over });
+                let found = Mutex::new((Extremes::default(), count));
+                sets.push(SetScan { set, others: Vec::new(), found, is_over });
                 sets.len() - 1
-            });
+            };
+            indices.insert(address, index);
         }
-        Self { plan, sets, indices }
+        Self { sets, indices }
     }
 
-    /// Returns the pieces to write. Before each of them come all scans that it needs, and a few of the next scans.
-    pub(super) fn work_items(
+    /// Returns the pieces to convert. Before each of them come all scans that it needs, and a few of the next scans;
+    /// `needed` is the last set that a piece needs.
+    pub(super) fn work_items<P>(
         &self,
-        pieces: impl Iterator<Item = Vec<PiecePart>>,
+        pieces: impl Iterator<Item = P>,
+        needed: impl Fn(&P) -> Option<usize>,
         threads: u64,
-    ) -> impl Iterator<Item = WorkItem> {
+    ) -> impl Iterator<Item = WorkItem<P>> {
         let scans = self.sets.iter().enumerate().flat_map(|(at, scan)| rows_of(at, scan.set));
-        interleave(scans, pieces.map(|piece| (self.needed(&piece).max(), piece)), 2 * threads)
+        interleave(scans, pieces.map(move |piece| (needed(&piece), piece)), 2 * threads)
     }
 
     /// Scans some rows. Progress counts half of the bytes, because encoding reads them a second time. Fails if an
@@ -93,36 +112,34 @@ impl<'p, 'a> FirstPass<'p, 'a> {
         *left -= 1;
         end.is_last = *left == 0;
         if end.is_last {
+            scan.others.iter().for_each(|other| other.set(found.clone()));
             scan.set.set(std::mem::take(found));
         }
         Ok(())
     }
 
-    /// Waits until other threads have finished the scans that a piece needs. The error of a failed scan comes first.
-    pub(super) fn wait(&self, piece: &[PiecePart]) -> Result<()> {
-        for set in self.needed(piece) {
-            self.sets[set].is_over.wait();
-            if self.sets[set].set.get().is_none() {
-                return Err(Error::new("the largest magnitude of a tensor is not known"));
-            }
+    /// Waits until other threads have finished the scan that a step needs. The error of a failed scan comes first.
+    pub(super) fn wait(&self, step: &Step) -> Result<()> {
+        let Some(set) = self.needed(step) else { return Ok(()) };
+        self.sets[set].is_over.wait();
+        if self.sets[set].set.get().is_none() {
+            return Err(Error::new("the largest magnitude of a tensor is not known"));
         }
         Ok(())
     }
 
-    fn needed(&self, piece: &[PiecePart]) -> impl Iterator<Item = usize> {
-        piece.iter().filter_map(|part| match part.item {
-            Item::Step(at) => self.indices.get(&Arc::as_ptr(extremes_of(&self.plan.steps[at])?).addr()).copied(),
-            Item::Literal(_) | Item::Entries(_) | Item::Copy(_) => None,
-        })
+    /// Returns the index of the set that a step needs.
+    pub(super) fn needed(&self, step: &Step) -> Option<usize> {
+        self.indices.get(&Arc::as_ptr(extremes_of(step)?).addr()).copied()
     }
 }
 
 /// Puts scans before the pieces that need sets up to the given one, and keeps about `lead` more scans ahead.
-fn interleave(
+fn interleave<P>(
     scans: impl Iterator<Item = MemberRows>,
-    mut pieces: impl Iterator<Item = (Option<usize>, Vec<PiecePart>)>,
+    mut pieces: impl Iterator<Item = (Option<usize>, P)>,
     lead: u64,
-) -> impl Iterator<Item = WorkItem> {
+) -> impl Iterator<Item = WorkItem<P>> {
     let (mut scans, mut next, mut ahead) = (scans.peekable(), None, 0);
     from_fn(move || {
         next = next.take().or_else(|| pieces.next());
@@ -132,7 +149,7 @@ fn interleave(
             return Some(WorkItem::Scan(scan));
         }
         ahead = ahead.saturating_sub(1);
-        next.take().map(|(_, piece)| WorkItem::Write(piece))
+        next.take().map(|(_, piece)| WorkItem::Convert(piece))
     })
 }
 
@@ -174,8 +191,7 @@ mod tests {
         let scans = (0..50).map(|at| MemberRows { set: at / 10, member: 0, rows: 0..at as u64 });
         // A piece of the header, 10 of each set, and one of a tensor that is copied.
         let sets = [None].into_iter().chain((0..50).map(|at| Some(at / 10))).chain([None]);
-        let pieces =
-            sets.map(|set| (set, vec![PiecePart { item: Item::Step(0), start: set.unwrap_or(9) as u64, end: 0 }]));
+        let pieces = sets.map(|set| (set, set.unwrap_or(9) as u64));
         let (mut scanned, mut written) = (0, 0);
         for task in interleave(scans, pieces, 4) {
             match task {
@@ -183,8 +199,7 @@ mod tests {
                     assert_eq!(rows.rows.end, scanned, "scans stay in order");
                     scanned += 1;
                 }
-                WorkItem::Write(piece) => {
-                    let set = piece[0].start;
+                WorkItem::Convert(set) => {
                     assert!(set == 9 || (10 * (set + 1)..=10 * (set + 2)).contains(&scanned), "set {set}, {scanned}");
                     written += 1;
                 }
@@ -196,9 +211,8 @@ mod tests {
     #[test]
     fn all_scans_are_handed_out_before_a_piece_that_needs_the_last_set() {
         let scans = (0..9).map(|set| MemberRows { set, member: 0, rows: 0..1 });
-        let order: Vec<bool> = interleave(scans, [(Some(8), vec![])].into_iter(), 1)
-            .map(|task| matches!(task, WorkItem::Scan(_)))
-            .collect();
+        let order: Vec<bool> =
+            interleave(scans, [(Some(8), ())].into_iter(), 1).map(|task| matches!(task, WorkItem::Scan(_))).collect();
         assert_eq!(order, [[true; 9].as_slice(), &[false]].concat());
     }
 }

@@ -8,6 +8,8 @@
 //! `docs/experiments.md` lists other ways to read and to write, and what they gained.
 
 mod extremes;
+#[cfg(feature = "cli")]
+mod measure;
 mod pieces;
 mod queue;
 mod worker;
@@ -31,6 +33,8 @@ use std::ops::ControlFlow;
 use worker::Worker;
 
 pub use crate::measure::accuracy::Accuracy;
+#[cfg(feature = "cli")]
+pub(crate) use measure::Measurement;
 
 /// Detail of the outcome of each tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,18 +103,18 @@ pub fn run(
     let work_len = if is_long { plan.len } else { plan.len + plan.source_bytes() };
     // Only a file accepts pieces in any order.
     let threads = if output.is_seekable() { threads as u64 } else { 1 }.min(work_len / PIECE + 1);
-    let first_pass = FirstPass::new(plan);
+    let first_pass = FirstPass::new(plan.steps.iter());
     let queue = WriteQueue::new(output);
     let worker = || Worker::new(plan, &queue, detail, progress);
-    let work = |worker: &mut Worker, item: WorkItem| {
+    let work = |worker: &mut Worker, item: WorkItem<Vec<PiecePart>>| {
         check()?;
         let piece = match item {
             WorkItem::Scan(rows) => {
                 return first_pass.scan(rows, &mut worker.values, progress).map(|()| Vec::new());
             }
-            WorkItem::Write(piece) => piece,
+            WorkItem::Convert(piece) => piece,
         };
-        first_pass.wait(&piece)?;
+        steps_in(plan, &piece).try_for_each(|step| first_pass.wait(step))?;
         match piece[..] {
             [PiecePart { item: Item::Step(at), .. }] if plan.steps[at].direct().is_none() => {
                 worker.stream(at, &check).map(|findings| vec![findings])
@@ -122,7 +126,8 @@ pub fn run(
     let mut found: Vec<StepFindings> = Vec::new();
     found.resize_with(if is_kept { plan.steps.len() } else { 0 }, StepFindings::default);
     let pieces = Pieces::new(plan, detail != Detail::Accuracy, !is_kept);
-    in_order(threads, first_pass.work_items(pieces, threads), worker, work, |piece| {
+    let needed = |piece: &Vec<PiecePart>| steps_in(plan, piece).filter_map(|step| first_pass.needed(step)).max();
+    in_order(threads, first_pass.work_items(pieces, needed, threads), worker, work, |piece| {
         for (at, next) in piece.into_iter().filter(|_| is_kept) {
             found[at].append(next);
         }
@@ -147,6 +152,11 @@ pub fn run(
         Outcome { counts, firsts, accuracy, quantized }
     });
     Ok(outcomes.collect())
+}
+
+/// Returns the steps of a piece; of joined steps, the first.
+fn steps_in<'s, 'a>(plan: &'s Plan<'a>, piece: &'s [PiecePart]) -> impl Iterator<Item = &'s Step<'a>> {
+    piece.iter().filter_map(|part| if let Item::Step(at) = part.item { Some(&plan.steps[at]) } else { None })
 }
 
 /// Refuses outputs that cannot be written from the first byte to the last, which pipes require.

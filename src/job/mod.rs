@@ -24,6 +24,8 @@ pub(crate) use folder::{Finished, finish};
 pub use outcome::{FileReport, TensorReport};
 #[cfg(feature = "cli")]
 pub(crate) use outcome::{PartReport, QuantizedReport};
+#[cfg(feature = "cli")]
+pub(crate) use preview::plan;
 
 use crate::container::checkpoint::{self, Checkpoint, has_written_shards};
 use crate::error::{Error, Kind, Result};

@@ -1,10 +1,27 @@
 //! Describes a job to the program before it runs.
 
-use super::{Job, Prepared, Ready};
+use super::place::{self, Route};
+use super::{Job, JobInput, Prepared, Ready, check};
 use crate::dtype::{Class, Dtype};
+use crate::error::Result;
 use crate::operator::Operator;
-use crate::plan::{Plan, Step};
+use crate::plan::{Plan, Spread, Step};
+use crate::progress::Observer;
 use std::path::Path;
+
+/// Plans an output that has no place, with all checks of its contents.
+pub(crate) fn plan<'a>(job: &Job, input: JobInput<'a, '_>, observer: &dyn Observer) -> Result<Vec<Plan<'a>>> {
+    let source = input.source;
+    let is_folder = job.max_shard_size.is_some() || source.is_folder() && job.format.is_none();
+    let mut route = Route { output: source.path.clone(), input, is_named: false };
+    if is_folder {
+        return Ok(check::plans_of_shards(job, &mut route, observer)?.0);
+    }
+    let container = place::container(job, &route)?;
+    check::check_model_options(job, &route, container)?;
+    let planned = check::plans(job, &mut route, (container, Spread::One), observer, |_| Ok(()));
+    planned.map(|(plans, ())| plans)
+}
 
 impl Prepared<'_> {
     pub(crate) fn outputs(&self) -> impl Iterator<Item = &Path> {

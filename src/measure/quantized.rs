@@ -57,6 +57,9 @@ pub struct QuantizedAccuracy {
     pub is_exact: bool,
     /// Ratio of signal to noise in decibels; `None` if there is no noise.
     pub sqnr_db: Option<f64>,
+    /// Sum of the squared errors divided by the sum of the squared values; `None` in records of earlier versions.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub relative_squared_error: Option<f64>,
     /// Largest difference between a value and its decoded code.
     pub max_abs_error: f64,
     /// First element that has it, counted in row-major order; `None` if there is no noise.
@@ -81,6 +84,7 @@ impl QuantizedAccuracy {
             bits_per_weight: weight.rows.encoder.bits_per_value(),
             is_exact: tally.is_exact(),
             sqnr_db: tally.sqnr_db().filter(|decibels| *decibels < f64::INFINITY),
+            relative_squared_error: Some(tally.relative_squared_error()).filter(|error| error.is_finite()),
             max_abs_error: tally.max_error,
             max_abs_error_at: tally.max_error_at.filter(|_| tally.max_error > 0.0),
             clipped: tally.clipped,

@@ -4,7 +4,7 @@
 //! options in effect: see [`RecordedOptions`]. Options that change no byte of the output are not recorded.
 
 #[cfg(feature = "cli")]
-mod parsers;
+pub(crate) mod parsers;
 mod quantize;
 mod recorded;
 mod shared;

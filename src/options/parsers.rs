@@ -6,8 +6,37 @@ use clap::{Arg, Command};
 use std::ffi::OsStr;
 
 /// Returns the parser of the name of a scheme, in the spellings of [`Scheme::find`].
-pub(super) fn scheme() -> impl TypedValueParser<Value = &'static Scheme> {
+pub(crate) fn scheme() -> impl TypedValueParser<Value = &'static Scheme> {
     SchemeParser
+}
+
+/// A scheme to choose for a weight; `None` for a weight that stays as it is stored.
+pub(crate) type SchemeOrKeep = Option<&'static Scheme>;
+
+/// Returns the parser of the name of a scheme, or `keep`.
+pub(crate) fn scheme_or_keep() -> impl TypedValueParser<Value = SchemeOrKeep> {
+    KeepParser
+}
+
+#[derive(Clone)]
+struct KeepParser;
+
+impl TypedValueParser for KeepParser {
+    type Value = SchemeOrKeep;
+
+    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<Self::Value, clap::Error> {
+        if value == "keep" { Ok(None) } else { SchemeParser.parse_ref(command, arg, value).map(Some) }
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        SchemeParser.possible_values()
+    }
+}
+
+/// Parses a number of bits per weight.
+pub(crate) fn bits(text: &str) -> Result<f64, String> {
+    let bits = text.parse().ok().filter(|bits: &f64| (0.1..=64.0).contains(bits));
+    bits.ok_or_else(|| "not a number of bits per weight, such as 5.0".to_owned())
 }
 
 #[derive(Clone)]

@@ -16,20 +16,10 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(feature = "cli", derive(clap::Args))]
 pub struct QuantizeOptions {
-    /// fp8, fp8-block, int8, int4, nvfp4, q4_k_m and others
-    ///
-    /// Without a scheme, --layout changes the layout of a quantized model and keeps its values.
-    #[cfg_attr(
-        feature = "cli",
-        arg(
-            long,
-            value_name = "SCHEME",
-            value_parser = parsers::scheme(),
-            hide_possible_values = true,
-            ignore_case = true
-        )
-    )]
-    #[allow(clippy::doc_markdown, reason = "the help shows the text as it is")]
+    /// The scheme of all weights that no rule names. Without a scheme, the layout of a quantized model changes, and its
+    /// values stay.
+    // The command line also takes a list of schemes to choose from.
+    #[cfg_attr(feature = "cli", arg(skip))]
     pub scheme: Option<&'static Scheme>,
 
     /// Storage format: modelopt, comfyui, gguf and others
@@ -177,6 +167,29 @@ impl QuantizeOptions {
         self.rule.iter().filter_map(SchemeRule::scheme).chain(self.scheme)
     }
 
+    /// Returns the options for another scheme, without those that have no effect on it.
+    #[cfg(feature = "cli")]
+    pub(crate) fn for_scheme(&self, scheme: &'static Scheme) -> Self {
+        let mut options = Self { scheme: Some(scheme), ..self.clone() };
+        let has = |what: &dyn Fn(&Scheme) -> bool| options.schemes().any(what);
+        let layout = options.layout_in_effect().unwrap_or_default();
+        let has_groups = has(&Scheme::has_group_size);
+        let has_search = has(&Scheme::has_search);
+        let has_partial_blocks = has(&|scheme| scheme.has_partial_blocks(layout));
+        let has_activations = has(&|scheme| scheme.name == "nvfp4");
+        options.group_size = options.group_size.filter(|_| has_groups);
+        options.search = if has_search { options.search } else { ScaleChoice::default() };
+        options.partial_blocks &= has_partial_blocks;
+        options.input_global_scale = options.input_global_scale.filter(|_| has_activations);
+        if options.is_gguf() {
+            (options.arithmetic, options.search) = (Arithmetic::default(), ScaleChoice::default());
+            (options.group_size, options.input_global_scale) = (None, None);
+        } else {
+            (options.gguf, options.imatrix) = (GgufOptions::default(), None);
+        }
+        options
+    }
+
     /// True if the output is a GGUF file.
     pub(crate) fn is_gguf(&self) -> bool {
         self.layout_in_effect() == Some(GGUF.name)
@@ -218,6 +231,11 @@ impl std::fmt::Display for SchemeRule {
 }
 
 impl SchemeRule {
+    #[cfg(feature = "cli")]
+    pub(crate) fn new(pattern: Pattern, scheme: Option<&'static Scheme>) -> Self {
+        Self { pattern, scheme }
+    }
+
     /// Returns the scheme for weights that match; `None` if the rule keeps them.
     #[must_use]
     pub fn scheme(&self) -> Option<&'static Scheme> {

@@ -3,6 +3,7 @@
 use super::few::Few;
 use super::gathered::GatheredRows;
 use crate::blocks::EncodeRefusal;
+use crate::container::Tensor;
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::quant::{
@@ -252,6 +253,20 @@ impl<'a> WeightRows<'a> {
         (u128::from(stored) * u128::from(count) / u128::from(all)) as u64
     }
 
+    /// True if these are the values of another weight, row by row, in the same type.
+    pub(crate) fn has_values_of(&self, other: &Self) -> bool {
+        let tensors = |rows: &Self| rows.sources.iter().map(|source| std::ptr::from_ref(source.tensor)).collect();
+        let [own, others]: [Vec<*const Tensor>; 2] = [tensors(self), tensors(other)];
+        let is_same_order = match (&self.values, &other.values) {
+            (WeightValues::Rows(own), WeightValues::Rows(other)) => own == other,
+            (WeightValues::Columns, WeightValues::Columns) => true,
+            (WeightValues::Coded(_, own), WeightValues::Coded(_, other)) => own == other,
+            (WeightValues::Gathered(own), WeightValues::Gathered(other)) => own == other,
+            _ => false,
+        };
+        own == others && is_same_order && self.dtype() == other.dtype() && self.encoder.shape() == other.encoder.shape()
+    }
+
     pub(crate) fn dtype(&self) -> Dtype {
         self.decoder().map_or(self.sources[0].tensor.elements.stored_dtype(), Decoder::target)
     }
@@ -347,6 +362,19 @@ pub(crate) struct SharedExtremes<'a> {
 impl<'a> SharedExtremes<'a> {
     pub(super) fn new(members: Vec<WeightRows<'a>>) -> Self {
         Self { members, found: OnceLock::new() }
+    }
+
+    /// Returns the address of the first tensor that is read: equal for sets with the same values.
+    pub(crate) fn first_source(&self) -> Option<*const Tensor> {
+        self.members.first().map(|rows| std::ptr::from_ref(rows.sources[0].tensor))
+    }
+
+    /// True if another set has the same values, and the same kind of extremes.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let is_same = |(one, other): (&WeightRows, &WeightRows)| {
+            one.has_values_of(other) && one.encoder.has_column_scales() == other.encoder.has_column_scales()
+        };
+        self.members.len() == other.members.len() && self.members.iter().zip(&other.members).all(is_same)
     }
 
     pub(crate) fn get(&self) -> Option<&Extremes> {

@@ -127,6 +127,16 @@ impl<'a> Weights<'a> {
         steps.flatten().collect()
     }
 
+    /// Returns the steps that take the places of stored tensors, in no order.
+    #[cfg(feature = "cli")]
+    pub(super) fn steps(&self) -> impl Iterator<Item = &Step<'a>> {
+        let steps = self.treatments.values().map(|treatment| match treatment {
+            Treatment::Replaced(steps) => &steps[..],
+            _ => &[],
+        });
+        steps.flatten()
+    }
+
     /// True if a stored tensor is replaced by decoded weights.
     pub(super) fn decodes(&self, tensor: TensorIndex) -> bool {
         let Some(Treatment::Replaced(steps)) = self.treatments.get(&tensor) else { return false };

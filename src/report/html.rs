@@ -5,6 +5,7 @@
 //! lets a browser load nothing, and run only the page's own code.
 
 mod cell;
+mod comparison;
 mod diff;
 mod map;
 mod spread;
@@ -12,6 +13,7 @@ mod table;
 mod tensors;
 mod words;
 
+pub(crate) use comparison::comparison_page;
 pub(crate) use diff::diff_page;
 pub use spread::ExponentSpread;
 
@@ -32,8 +34,12 @@ const LEGEND: &str = include_str!("html/legend.html");
 #[must_use]
 pub fn page(report: &Report, spreads: &[ExponentSpread]) -> String {
     let title = report.output.file_name().unwrap_or(report.output.as_os_str());
-    let main =
-        [lost(report), tensors::weight_map(report), tensors::table(report, spreads), spread::spreads(report, spreads)];
+    let main = [
+        lost(report),
+        tensors::weight_map(&[("", report)], true),
+        tensors::table(report, spreads),
+        spread::spreads(report, spreads),
+    ];
     filled(&format!("{}: {}", report.operator, path_text(title)), &head(report), &main.concat(), LEGEND)
 }
 

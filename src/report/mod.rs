@@ -1,6 +1,8 @@
 //! Report of a conversion: a summary for people, JSON for scripts, and a page.
 
 #[cfg(feature = "cli")]
+mod comparison;
+#[cfg(feature = "cli")]
 pub(crate) mod diff;
 #[cfg(feature = "cli")]
 pub(crate) mod distribution;
@@ -16,9 +18,11 @@ mod summary;
 
 pub use crate::job::{FileReport, TensorReport};
 #[cfg(feature = "cli")]
-pub(crate) use html::diff_page;
+pub(crate) use comparison::{MeasuredScheme, SchemeComparison};
 #[cfg(feature = "cli")]
 pub use html::{ExponentSpread, page};
+#[cfg(feature = "cli")]
+pub(crate) use html::{comparison_page, diff_page};
 #[cfg(feature = "cli")]
 pub(crate) use several::{several, unconverted};
 #[cfg(feature = "cli")]
@@ -48,6 +52,9 @@ pub struct Report<'a> {
     /// `quantization_config` that engines look for in config.json, if weights were quantized.
     #[doc(hidden)] // its type is not part of the interface
     pub config: Option<Value>,
+    /// Figures of the choice of schemes within a number of bits, if there was one.
+    #[doc(hidden)]
+    pub budget: Option<Value>,
     /// Number of bytes of the input.
     pub bytes_in: u64,
     /// The output, or the shards of it.
@@ -102,11 +109,11 @@ impl Serialize for Report<'_> {
 pub(crate) fn serialize_with<S: Serializer>(
     document: &Value,
     field: &str,
-    rows: impl Iterator<Item = Value>,
+    rows: impl Iterator<Item = impl Serialize>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     struct Sequence<I>(RefCell<Option<I>>);
-    impl<I: Iterator<Item = Value>> Serialize for Sequence<I> {
+    impl<I: Iterator<Item: Serialize>> Serialize for Sequence<I> {
         fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
             serializer.collect_seq(self.0.take().into_iter().flatten())
         }
@@ -132,6 +139,7 @@ impl Report<'_> {
             output: output.to_owned(),
             options: RecordedOptions::default(),
             config: None,
+            budget: None,
             bytes_in: 0,
             files: Vec::new(),
             before: 0,
@@ -142,9 +150,10 @@ impl Report<'_> {
 
     /// Copies the names of tensors, so that the report can outlive the input.
     pub(crate) fn into_owned(self) -> Report<'static> {
-        let Self { operator, input, output, options, config, bytes_in, files, before, time, is_published } = self;
+        let Self { operator, input, output, options, config, budget, bytes_in, files, before, time, is_published } =
+            self;
         let files = files.into_iter().map(FileReport::into_owned).collect();
-        Report { operator, input, output, options, config, bytes_in, files, before, time, is_published }
+        Report { operator, input, output, options, config, budget, bytes_in, files, before, time, is_published }
     }
 
     /// Returns the tensors of all files.
@@ -183,6 +192,9 @@ impl Report<'_> {
         });
         if let Some(config) = &self.config {
             document["quantization_config"] = config.clone();
+        }
+        if let Some(budget) = &self.budget {
+            document["budget"] = budget.clone();
         }
         if let Some(time) = &self.time {
             document["seconds"] = json!(time.as_secs_f64());

@@ -3,7 +3,7 @@
 #[cfg(feature = "cli")]
 mod program;
 #[cfg(feature = "cli")]
-pub(crate) use program::{DIFFERENCES, ELEMENTS, INSPECTION, PROMOTION, REPORT_CHECK};
+pub(crate) use program::{COMPARISON, DIFFERENCES, ELEMENTS, INSPECTION, PROMOTION, REPORT_CHECK};
 
 use serde_json::{Value, json};
 

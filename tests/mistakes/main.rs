@@ -49,6 +49,7 @@ const VALUES: &[&str] = &["-", "comfyui", "gguf", "huggingface", "saturate", "wr
 
 /// Values for the words in capitals of a proposal.
 const PLACEHOLDERS: &[(&str, &str)] = &[
+    ("BITS", "6"),
     ("DTYPE", "float16"),
     ("SCHEME", "int8"),
     ("FILE.safetensors", "new.safetensors"),

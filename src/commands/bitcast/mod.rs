@@ -3,6 +3,7 @@
 mod printer;
 mod weight;
 
+use super::observer::Console;
 use super::results::Task;
 use super::run::{convert, job, open};
 use super::{missing_tensor, say_which, threads};
@@ -43,6 +44,7 @@ pub(super) fn run(args: &BitcastArgs) -> Result<()> {
     convert(
         Task { conversion, inputs: &args.inputs, file: &args.file, notes: Vec::new(), report: None },
         &sources,
+        &Console { is_quiet: args.file.quiet },
         start,
     )
 }

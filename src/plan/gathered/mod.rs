@@ -19,7 +19,7 @@ const NEAR: usize = 1 << 14;
 ///
 /// A stored matrix consists of adjacent lines, each of which has elements of one row, or of one column, of a matrix of the
 /// weight. A tensor of one dimension is a row.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GatheredRows {
     /// Rows and columns of a matrix of the weight.
     rows: usize,

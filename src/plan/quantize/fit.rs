@@ -95,7 +95,10 @@ impl Planner<'_, '_> {
     }
 
     /// Returns the sets of weights that engines fuse, or load as the experts of a module.
-    fn fused(&self, weights: &[WeightCandidate]) -> Vec<Vec<usize>> {
+    pub(super) fn loaded_together(&self, weights: &[WeightCandidate]) -> Vec<Vec<usize>> {
+        if self.layout == mlx::NAME {
+            return self.stacks(weights);
+        }
         let fused = fused_sets(&self.policy, weights.iter().map(|weight| self.module(weight)));
         let experts = expert_sets(&self.policy, weights.iter().map(|weight| self.new_name(&weight.name)));
         fused.into_iter().chain(experts).collect()
@@ -114,7 +117,7 @@ impl Planner<'_, '_> {
 
     /// Keeps modules that engines fuse if their schemes would differ. Refuses options that request such a difference.
     pub(super) fn check_fused(&self, weights: &mut [WeightCandidate]) -> Result<()> {
-        let sets = if self.layout == mlx::NAME { self.stacks(weights) } else { self.fused(weights) };
+        let sets = self.loaded_together(weights);
         for (place, set) in sets.iter().enumerate() {
             // A shared scale is stored in the type of the weights, so their types must be equal too.
             let scheme =

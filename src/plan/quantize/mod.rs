@@ -29,6 +29,8 @@ pub(super) use recover::refuse_unrecovered;
 use super::dequantize::Recoding;
 use super::partition::Partition;
 use super::quantization::{CodesSource, TensorIndex, WeightValues};
+#[cfg(feature = "cli")]
+use super::step::{Operation, Step};
 use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -42,6 +44,8 @@ use crate::select::KeptReason;
 use crate::select::experts::Model;
 use crate::select::policy::Policy;
 use crate::text::shorten;
+#[cfg(feature = "cli")]
+use std::collections::BTreeMap;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -80,6 +84,8 @@ pub(crate) struct QuantizePlan<'a> {
     pub(crate) computes_in: Option<Dtype>,
     /// True if linear layers are kept that engines identify only by their names.
     pub(crate) has_kept_layers: bool,
+    /// The names of weights that must have the same scheme, because engines load them as one module.
+    pub(crate) loaded_together: Vec<Vec<String>>,
 }
 
 /// A weight that could be quantized, and the decision about it.
@@ -193,6 +199,8 @@ impl<'a> QuantizePlan<'a> {
         let has_kept_layers = plan.weights.iter().any(is_kept_layer);
         let computes_in = named_dtype(text).or_else(|| quantized().next().map(|(weight, _)| weight.dtype));
         let kinds = model.whole.iter().chain(&model.kind).cloned().collect();
+        let names = |set: Vec<usize>| set.into_iter().map(|at| plan.weights[at].name.clone()).collect();
+        let loaded_together = planner.loaded_together(&plan.weights).into_iter().map(names).collect();
         let stacks_experts = planner.stacks_experts(&plan).map_err(in_file)?;
         let mut weights = planner.weights(plan)?;
         weights.stacks_experts = stacks_experts;
@@ -202,7 +210,33 @@ impl<'a> QuantizePlan<'a> {
         let left_out = planner.leave_out(&mut weights);
         let block = config.block.as_ref().filter(|_| text.is_none()).map(ToString::to_string);
         let recoding = Recoding { weights, side_files, block, left_out, ..Recoding::default() };
-        Ok(Self { recoding, config, misfits, embeddings, stored, experts, kinds, computes_in, has_kept_layers })
+        Ok(Self {
+            recoding,
+            config,
+            misfits,
+            embeddings,
+            stored,
+            experts,
+            kinds,
+            computes_in,
+            has_kept_layers,
+            loaded_together,
+        })
+    }
+}
+
+#[cfg(feature = "cli")]
+impl QuantizePlan<'_> {
+    /// Returns the scheme of each weight that gets codes and scales, by its name, and whether its blocks are copied from
+    /// the input.
+    pub(crate) fn schemes(&self) -> BTreeMap<&str, (&'static str, bool)> {
+        let scheme = |step| match step {
+            &Step { how: Operation::Encode(ref weight), .. } if weight.rows.encoder.has_codes() => {
+                Some((&*weight.name, (weight.scheme, matches!(weight.codes, CodesSource::Copied))))
+            }
+            _ => None,
+        };
+        self.recoding.weights.steps().filter_map(scheme).collect()
     }
 }
 

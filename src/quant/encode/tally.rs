@@ -44,6 +44,20 @@ impl EncodeTally {
         }
     }
 
+    /// Returns the sum of (y - x)^2 divided by the sum of x^2: 0 if there is no noise. It is computed from exact sums by
+    /// exact steps and one division, so that it has the same bits on every machine.
+    #[must_use]
+    pub fn relative_squared_error(&self) -> f64 {
+        if self.noise.is_infinite || self.signal.is_infinite {
+            return f64::INFINITY;
+        }
+        match (self.noise.leading(), self.signal.leading()) {
+            (None, _) => 0.0,
+            (Some(_), None) => f64::INFINITY,
+            (Some((noise, above)), Some((signal, below))) => noise / signal * 2_f64.powi(above - below),
+        }
+    }
+
     /// True if every value equals its code times its scale, within the precision of float32.
     #[must_use]
     pub fn is_exact(&self) -> bool {
@@ -146,11 +160,16 @@ impl ExactSum {
         if self.is_infinite {
             return Some(f64::INFINITY);
         }
+        let (value, exponent) = self.leading()?;
+        Some(value.log10() + f64::from(exponent) * std::f64::consts::LOG10_2)
+    }
+
+    /// Returns the leading bits of the sum and the power of two that they are multiplied by; `None` for a sum of 0.
+    fn leading(&self) -> Option<(f64, i32)> {
         let top = self.words.iter().rposition(|word| *word != 0)?;
         let low = if top == 0 { 0 } else { self.words[top - 1] };
         let value = self.words[top] as f64 + low as f64 / 2_f64.powi(64);
-        let exponent = 64 * top as i32 - FRACTION;
-        Some(value.log10() + f64::from(exponent) * std::f64::consts::LOG10_2)
+        Some((value, 64 * top as i32 - FRACTION))
     }
 }
 
@@ -197,6 +216,20 @@ mod tests {
             sum.add(value);
         }
         assert_eq!(sum.log10(), None);
+    }
+
+    #[test]
+    fn the_relative_error_is_the_ratio_of_the_sums() {
+        for (signal, noise) in [(3.0, 1.5), (2_f64.powi(200), 2_f64.powi(-100)), (7.0, 0.0), (1e-30, 3e-31)] {
+            let mut tally = EncodeTally::default();
+            tally.take_errors(signal, noise);
+            let (found, expected) = (tally.relative_squared_error(), noise / signal);
+            assert!((found - expected).abs() <= 1e-12 * expected, "{found}, not {expected}");
+        }
+        let mut tally = EncodeTally::default();
+        assert_eq!(tally.relative_squared_error(), 0.0);
+        tally.take_errors(0.0, 1.0);
+        assert_eq!(tally.relative_squared_error(), f64::INFINITY);
     }
 
     #[test]

@@ -78,27 +78,35 @@ pub(super) fn table(report: &Report, spreads: &[ExponentSpread]) -> String {
     text
 }
 
-/// Returns the map of the weights; empty if none has a figure.
-pub(super) fn weight_map(report: &Report) -> String {
-    let lost_title = if report.is_quantized() { "clipped" } else { "lost" };
+/// Returns the map of the weights of a report, or of several with their names; empty if none has a figure. `has_rows` is
+/// true if the page's table has a row for each tensor.
+pub(super) fn weight_map(reports: &[(&str, &Report)], has_rows: bool) -> String {
+    let is_quantized = reports.iter().all(|(_, report)| report.is_quantized());
     let measures = [
         Measure { title: "SQNR", unit: Unit::Decibels },
         Measure { title: "relative error", unit: Unit::Percent },
         Measure { title: "largest error", unit: Unit::Difference },
-        Measure { title: lost_title, unit: Unit::Percent },
+        Measure { title: if is_quantized { "clipped" } else { "lost" }, unit: Unit::Percent },
         Measure { title: "changed", unit: Unit::Percent },
     ];
     // Norms and biases that were kept have no figures, and would take half of the rows.
     let is_drawn = |tensor: &TensorReport| tensor.is_converted || tensor.shape.len() > 1;
-    let drawn = report.tensors().enumerate().filter(|(_, tensor)| is_drawn(tensor));
-    let weights = drawn.map(|(place, tensor)| MapWeight {
-        name: &tensor.name,
-        row: Some(place),
-        figures: map_figures(tensor),
-        note: map_note(tensor),
+    let series = reports.iter().map(|(name, report)| MapSeries {
+        name,
+        weights: report
+            .tensors()
+            .enumerate()
+            .filter(|(_, tensor)| is_drawn(tensor))
+            .map(|(place, tensor)| MapWeight {
+                name: &tensor.name,
+                row: has_rows.then_some(place),
+                figures: map_figures(tensor),
+                note: map_note(tensor),
+            })
+            .collect(),
     });
     let words = MapWords { lossless: "no loss", unmeasured: "kept, or not measured" };
-    map(&measures, &[MapSeries { name: "", weights: weights.collect() }], words)
+    map(&measures, &series.collect::<Vec<_>>(), words)
 }
 
 /// Returns why a tensor has no figures, in a few words.

@@ -10,3 +10,5 @@ pub(crate) const DIFFERENCES: u32 = 1;
 pub(crate) const REPORT_CHECK: u32 = 1;
 /// Version of the document of `bitcast` with `--hex` or `--bits`.
 pub(crate) const ELEMENTS: u32 = 1;
+/// Version of the document of `quantize --compare`.
+pub(crate) const COMPARISON: u32 = 1;

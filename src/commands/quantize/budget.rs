@@ -1,0 +1,137 @@
+//! `tcast quantize --target-bits`: chooses a scheme for each weight.
+
+use super::super::messages::{note, print_line, print_message, print_result};
+use super::super::{no_effect, resume};
+use super::checks::{check_has_codes, names};
+use crate::cli::QuantizeArgs;
+use crate::container::checkpoint::Checkpoint;
+use crate::convert::{Budget, Unreachable, measure};
+use crate::error::{Error, Result};
+use crate::job::Job;
+use crate::operator::Operator;
+use crate::options::{QuantizeOptions, RecordedOptions};
+use crate::plan::QuantizePlan;
+use crate::progress::Observer;
+use crate::read::LogicalCheckpoint;
+use crate::text::{brief, counted, quoted};
+use std::collections::BTreeSet;
+
+/// Refuses several schemes without a number of bits, and options that do not go together with one.
+pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
+    let QuantizeArgs { options, scheme: schemes, .. } = args;
+    let listed =
+        || schemes.iter().map(|scheme| scheme.map_or("keep", |scheme| scheme.name)).collect::<Vec<_>>().join(",");
+    let is_choice = schemes.len() > 1;
+    match args.target_bits {
+        None if is_choice || schemes.contains(&None) => {
+            let error = Error::usage(format!("--scheme {} is a choice, and nothing says how to choose", listed()));
+            return Err(error
+                .remedy("name one scheme, or add --target-bits BITS, the bits per weight that the choice may have"));
+        }
+        None => return Ok(()),
+        Some(_) => {}
+    }
+    if !is_choice || options.scheme.is_none() {
+        let error =
+            Error::usage(format!("--target-bits chooses among several schemes, and --scheme {} is all", listed()));
+        return Err(error.remedy("add other schemes, or keep: --scheme nvfp4,fp8,keep"));
+    }
+    if options.recover {
+        return Err(no_effect("--recover", "--target-bits chooses by the errors of new codes and scales"));
+    }
+    if options.only_exact {
+        return Err(no_effect("--only-exact", "--target-bits chooses among values that change"));
+    }
+    if !options.tensors.rename.is_empty() {
+        let error = Error::usage("--rename: the rules that --target-bits finds are for the names of the input");
+        return Err(error.remedy("rename the tensors of the result, with tcast cast --rule '*=keep' --rename OLD=NEW"));
+    }
+    args.candidates().into_iter().try_for_each(|scheme| check_has_codes("--target-bits", scheme))
+}
+
+/// Measures all schemes, and chooses one for each weight.
+pub(super) fn choose<'a>(
+    args: &QuantizeArgs,
+    target: f64,
+    (source, model): (&'a Checkpoint, &LogicalCheckpoint<'a>),
+    job: &Job<'a>,
+    observer: &dyn Observer,
+) -> Result<Budget> {
+    let all: Vec<QuantizeOptions> =
+        args.candidates().into_iter().map(|scheme| args.options.for_scheme(scheme)).collect();
+    let measured = measure((source, model), &all, job, observer)?;
+    let names = names(model)?;
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let keeps = args.scheme.contains(&None);
+    let chosen = Budget::choose(&measured, (target, keeps), &args.options, (model, &names))?;
+    let in_file = |error: Error| error.in_file(&source.path);
+    chosen.map_err(|why| match why {
+        Unreachable::TooFewBits(smallest) => {
+            // Rounded up, so that it can be reached.
+            let smallest = (smallest * 100.0).ceil() / 100.0;
+            let what =
+                format!("--target-bits {target} cannot be reached: these schemes need {smallest:.2} bits per weight");
+            in_file(Error::new(what))
+                .remedy(format!("choose --target-bits {smallest:.2}, or add a scheme with fewer bits"))
+        }
+        Unreachable::NothingQuantized => {
+            let what = format!("with --target-bits {target}, every weight can stay as it is");
+            in_file(Error::new(what)).remedy("choose fewer bits, or leave keep out of the schemes")
+        }
+    })
+}
+
+/// Checks that the rules give each weight the scheme that was chosen for it.
+pub(super) fn check_plan(chosen: &Budget, plan: &QuantizePlan) -> Result<()> {
+    let (planned, chosen) = (plan.schemes(), &chosen.chosen);
+    // A weight that is kept has no scheme, or that of its blocks, which are copied.
+    let is_other = |name: &&&str| match (chosen.get(**name), planned.get(**name)) {
+        (Some(chosen), planned) => planned.is_none_or(|(planned, _)| chosen != planned),
+        (None, planned) => planned.is_some_and(|(_, is_copied)| !is_copied),
+    };
+    let names: BTreeSet<&str> = planned.keys().copied().chain(chosen.keys().map(String::as_str)).collect();
+    let Some(name) = names.iter().find(is_other) else { return Ok(()) };
+    let error = Error::new("another rule gives it another scheme than the one that was chosen").in_tensor(name);
+    Err(error.remedy("name it in a --rule of its own, before the others"))
+}
+
+/// Returns the command that makes the choice without measuring.
+fn command(chosen: &Budget, args: &QuantizeArgs) -> Option<String> {
+    let options = RecordedOptions::of(&chosen.options);
+    let command = resume::command(Operator::Quantize.name(), args.model.as_deref()?, &options)?;
+    let output = args.file.output.as_ref().map(|output| format!(" -o {}", quoted(output)));
+    Some(command + &output.unwrap_or_default())
+}
+
+/// Describes the choice.
+fn summary(chosen: &Budget) -> String {
+    let figures = &chosen.figures;
+    let counts = figures.weights.iter().map(|(scheme, count)| format!("{scheme} for {}", counted(*count, "weight")));
+    format!(
+        "chose {}: {:.2} bits per weight; the relative squared errors sum to {}, and cannot sum to less than {}",
+        counts.collect::<Vec<_>>().join(", "),
+        figures.bits_per_weight,
+        brief(figures.relative_squared_errors),
+        brief(figures.lower_bound)
+    )
+}
+
+/// Prints only the choice: the command that makes it, on standard output.
+pub(super) fn print_choice(chosen: &Budget, args: &QuantizeArgs) -> Result<()> {
+    if let Some(command) = command(chosen, args) {
+        print_result(&command)?;
+    }
+    if !args.file.quiet {
+        print_message(&summary(chosen));
+    }
+    Ok(())
+}
+
+/// Reports the choice after the output is written.
+pub(super) fn note_choice(chosen: &Budget, args: &QuantizeArgs) {
+    print_message(&summary(chosen));
+    if let Some(command) = command(chosen, args) {
+        note("this command makes the same choice without measuring:");
+        print_line(&format!("  {command}"));
+    }
+}

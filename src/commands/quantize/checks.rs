@@ -1,0 +1,175 @@
+//! Checks of options against schemes, layouts and the model.
+
+use super::super::{into_gguf, no_effect};
+use crate::cli::QuantizeArgs;
+use crate::error::{Error, Result};
+use crate::options::{Defect, QuantizeOptions};
+use crate::plan::{layout_of, matchable_names};
+use crate::quant::{Arithmetic, GGUF, MLX, MLX_GROUPS, ScaleChoice, Scheme};
+use crate::read::LogicalCheckpoint;
+use std::path::Path;
+
+/// Returns the layout in effect.
+pub(super) fn layout_name(options: &QuantizeOptions) -> &'static str {
+    options.layout_in_effect().expect("clap requires a scheme or a layout")
+}
+
+/// Returns the names that patterns can match.
+pub(super) fn names(model: &LogicalCheckpoint) -> Result<Vec<String>> {
+    if model.is_model() { Ok(model.source.names().map(str::to_owned).collect()) } else { matchable_names(model) }
+}
+
+/// Refuses options that have no effect on any of the schemes, or that do not go together.
+pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
+    let options = &args.options;
+    if args.activations && options.input_global_scale.is_none() {
+        let error = Error::usage(
+            "--activations: engines quantize activations to 4 bits with a scale that is measured while the model runs, \
+             and no weight holds it",
+        );
+        return Err(error.remedy("add --input-global-scale VALUE if you know it, or leave --activations out"));
+    }
+    let named = options.scheme.map_or("a layout without --scheme", |scheme| scheme.name);
+    if options.input_global_scale.is_some()
+        && !args.schemes().any(|scheme| scheme.name == "nvfp4")
+        && options.scheme.is_some()
+    {
+        return Err(no_effect("--input-global-scale", format!("{named} has no scale of activations")));
+    }
+    if options.group_size.is_some() && !args.schemes().any(Scheme::has_group_size) {
+        return Err(no_effect("--group-size", format!("the groups of {named} have one size")));
+    }
+    if let Some(size) = options.group_size.filter(|size| layout_name(options) == MLX && !MLX_GROUPS.contains(size)) {
+        let error = Error::usage(format!("--group-size {size}: MLX has groups of 32, 64 and 128 values"));
+        return Err(error.remedy("choose --group-size 32, 64 or 128"));
+    }
+    if options.search == ScaleChoice::Mse && !args.schemes().any(Scheme::has_search) {
+        return Err(no_effect("--search mse", format!("{named} has no choice of scales")));
+    }
+    let layout = layout_name(options);
+    let output = args.file.output.as_deref().filter(|output| output.extension().is_some_and(|end| end == GGUF.name));
+    if let (Some(output), false) = (output, options.is_gguf()) {
+        let error = Error::usage(format!("the layout {layout} is not stored in .gguf files")).in_file(output);
+        return Err(error.remedy(format!("add {}", into_gguf::flags(options, args.model.as_deref()))));
+    }
+    if args.compare.is_empty() {
+        check_gguf(options, args.model.as_deref())?;
+    }
+    // Without a scheme, weights of fp8-block stay unchanged.
+    let stays = || options.scheme.is_none() && layout == "compressed-tensors";
+    if options.partial_blocks && !stays() && !args.schemes().any(|scheme| scheme.has_partial_blocks(layout)) {
+        return Err(no_effect("--partial-blocks", "only fp8-block in compressed-tensors has partial blocks"));
+    }
+    Ok(())
+}
+
+/// Refuses options that a GGUF file has no use for, and options that only a GGUF file has a use for.
+pub(super) fn check_gguf(options: &QuantizeOptions, input: Option<&Path>) -> Result<()> {
+    if !options.is_gguf() {
+        let given = options.imatrix.is_some().then_some("imatrix").or(options.gguf.first_given());
+        return given.map_or(Ok(()), |option| {
+            let layout = layout_name(options);
+            let error = Error::usage(format!("the layout {layout} is not gguf: an option has no effect"));
+            let can_be_gguf = options.schemes().all(|scheme| scheme.layout_names().any(|name| name == GGUF.name));
+            let error =
+                if can_be_gguf { error.remedy(format!("add {}", into_gguf::layout(options, input))) } else { error };
+            Err(error.without(option))
+        });
+    }
+    let of_grids = [
+        (options.group_size.is_some(), "--group-size"),
+        (options.search != ScaleChoice::default(), "--search"),
+        (options.arithmetic != Arithmetic::default(), "--arithmetic"),
+        (options.partial_blocks, "--partial-blocks"),
+        (options.input_global_scale.is_some(), "--input-global-scale"),
+    ];
+    if let Some((_, option)) = of_grids.into_iter().find(|(is_given, _)| *is_given) {
+        return Err(no_effect(option, "the blocks of GGUF files have one form, and ggml's arithmetic"));
+    }
+    if options.fail_on.contains(&Defect::Clipped) {
+        let why = "tcast counts no such values in the blocks of GGUF files; --min-sqnr refuses a bad result";
+        return Err(no_effect("--fail-on clipped", why));
+    }
+    Ok(())
+}
+
+/// Refuses a layout that one of the schemes does not have.
+pub(super) fn check_layout(options: &QuantizeOptions, schemes: &[&'static Scheme], input: Option<&Path>) -> Result<()> {
+    let is_in_layout = |scheme: &Scheme| scheme.layout_names().any(|name| name == layout_name(options));
+    for scheme in schemes.iter().copied().filter(|scheme| !is_in_layout(scheme)) {
+        layout_of(scheme, Some(layout_name(options))).map_err(|error| {
+            let is_in_all = |name: &str| schemes.iter().all(|other| other.layout_names().any(|own| own == name));
+            let known = scheme.layout_names().filter(|name| is_in_all(name));
+            // A GGUF has options that no other layout has.
+            let known = known.filter(|_| options.gguf.first_given().is_none() && options.imatrix.is_none());
+            let known = known.map(|name| match name {
+                _ if name == GGUF.name => into_gguf::layout(options, input),
+                _ => format!("--layout {name}"),
+            });
+            let is_other = options.is_gguf() && options.rule.is_empty();
+            let known = known.chain(is_other.then(|| into_gguf::flags(options, input)));
+            match &known.collect::<Vec<String>>()[..] {
+                [] => {
+                    let mut schemes: Vec<&str> = schemes.iter().map(|scheme| scheme.name).collect();
+                    schemes.sort_unstable();
+                    schemes.dedup();
+                    error.remedy(format!("choose other schemes: no layout has all of {}", schemes.join(", ")))
+                }
+                known => error.remedy(format!("choose {}", known.join(" or "))),
+            }
+        })?;
+    }
+    Ok(())
+}
+
+/// Refuses options that a model has no use for, depending on whether it is quantized.
+pub(super) fn check_model(
+    options: &QuantizeOptions,
+    model: &LogicalCheckpoint,
+    schemes: &[&'static Scheme],
+) -> Result<()> {
+    let in_file = |error: Error| error.in_file(&model.source.path);
+    if !model.found.weights.is_empty() && options.recover {
+        let error = Error::usage("is quantized: --recover finds the codes and scales of plain weights");
+        return Err(in_file(error).remedy("leave --recover out"));
+    }
+    let no_effect = [
+        (options.search != ScaleChoice::Amax, "search"),
+        (options.input_global_scale.is_some(), "input_global_scale"),
+        (options.only_exact, "only_exact"),
+        (options.recover, "recover"),
+    ];
+    if let Some((_, option)) = no_effect.into_iter().find(|(is_given, _)| *is_given && model.is_model()) {
+        return Err(in_file(Error::usage("is an ONNX model, for which an option has no effect").without(option)));
+    }
+    if !model.is_model() {
+        check_layout(options, schemes, Some(&model.source.path))?;
+    }
+    if !model.found.weights.is_empty() {
+        return Ok(());
+    }
+    if options.scheme.is_none() {
+        let error = Error::usage("is not quantized: only the layout of a quantized model can change without a scheme");
+        let remedy = if options.is_gguf() {
+            format!("add {}", into_gguf::flags(options, Some(&model.source.path)))
+        } else {
+            "choose a scheme with --scheme".to_owned()
+        };
+        return Err(in_file(error).remedy(remedy));
+    }
+    if options.only_exact && !options.recover && !options.is_gguf() {
+        let error = Error::usage("is not quantized: --only-exact has no effect without --recover");
+        return Err(in_file(error).remedy("leave --only-exact out"));
+    }
+    Ok(())
+}
+
+/// Refuses a scheme of plain numbers.
+pub(super) fn check_has_codes(option: &str, scheme: &Scheme) -> Result<()> {
+    if scheme.in_gguf().is_none_or(|own| own.format.dtype.is_none()) {
+        return Ok(());
+    }
+    let error =
+        Error::usage(format!("{option}: {} has no codes and scales, whose errors could be measured", scheme.name));
+    Err(error.remedy(if option == "--target-bits" { "name keep instead of it" } else { "leave it out" }))
+}

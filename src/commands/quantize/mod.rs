@@ -1,0 +1,221 @@
+//! `tcast quantize`: chooses the weights to quantize; the rest is a conversion like any other. `compare` measures several
+//! schemes instead, and `budget` chooses among them.
+
+mod budget;
+mod checks;
+mod compare;
+
+use super::engine_notes::engine_notes;
+use super::messages::warn;
+use super::observer::{Console, OneBar};
+use super::results::Task;
+use super::run::{convert, job_of_shards};
+use super::unmatched::propose;
+use super::{check_hash, check_matched, finish, no_effect, open_model, threads};
+use crate::cli::QuantizeArgs;
+use crate::container::by_extension;
+use crate::container::checkpoint::Checkpoint;
+use crate::convert::{Budget, FileConversion, open_to_quantize, plan_quantization};
+use crate::error::{Error, Kind, Result};
+use crate::job::Job;
+use crate::operator::Operator;
+use crate::options::QuantizeOptions;
+use crate::plan::{Misfit, QuantizePlan};
+use crate::progress::Observer;
+use crate::quant::{COMFYUI, FoundWeight, GGUF, Group, SCHEMES, Scheme, Unfit};
+use crate::read::LogicalCheckpoint;
+use crate::select::loaded::is_of_diffusion;
+use crate::select::policy::Policy;
+use crate::text::{counted, shorten};
+use checks::{check_layout, check_model, layout_name, names};
+use serde_json::json;
+use std::slice;
+use std::time::Instant;
+
+pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
+    let start = Instant::now();
+    if let Some(folder) = &args.shards.finish {
+        return finish::run(Operator::Quantize.name(), folder, &args.file);
+    }
+    check(args)?;
+    let console = Console { is_quiet: args.file.quiet };
+    let source = &open_model(args.model.as_ref(), &args.options.tensors, threads(args.file.threads), &console)?;
+    let model = open_to_quantize(source, &args.options)?;
+    check_patterns(args, &model)?;
+    if !args.compare.is_empty() {
+        return compare::run(args, (source, &model), start);
+    }
+    check_model(&args.options, &model, &args.schemes().collect::<Vec<_>>())?;
+    let job = job_of_shards(Operator::Quantize, &args.file, &args.shards, &args.reports);
+    let Some(target) = args.target_bits else {
+        return write(args, (&args.options, None), (source, &model), &job, (&console, start));
+    };
+    let bar = OneBar::new(&console, source.bytes());
+    let chosen = budget::choose(args, target, (source, &model), &job, &bar)?;
+    if args.file.dry_run && !args.file.json {
+        return budget::print_choice(&chosen, args);
+    }
+    write(args, (&chosen.options, Some(&chosen)), (source, &model), &job, (&bar, start))?;
+    if !args.file.quiet {
+        budget::note_choice(&chosen, args);
+    }
+    Ok(())
+}
+
+/// Quantizes the model with these options, which are those of the arguments or a choice.
+fn write<'a>(
+    args: &'a QuantizeArgs,
+    (options, chosen): (&QuantizeOptions, Option<&Budget>),
+    (source, model): (&'a Checkpoint, &LogicalCheckpoint<'a>),
+    job: &Job<'a>,
+    (observer, start): (&dyn Observer, Instant),
+) -> Result<()> {
+    let plan = plan_quantization(model, options, job, observer)?;
+    if let Some(chosen) = chosen {
+        budget::check_plan(chosen, &plan).map_err(|error| error.in_file(&source.path))?;
+    }
+    warn_about_scales(args, &plan.recoding.left_out);
+    let notes = if model.is_model() { notes_on_misfits(options, &plan) } else { notes(options, &plan, model) };
+    let mut conversion = FileConversion::quantize(job, model, options, plan);
+    conversion.budget = chosen.map(|chosen| json!(chosen.figures));
+    let (inputs, report) = (args.model.as_slice(), args.reports.report.as_deref());
+    let task = Task { notes, conversion, inputs, file: &args.file, report };
+    let written = convert(task, slice::from_ref(source), observer, start);
+    written.map_err(|error| with_fused(error, model, layout_name(options) == COMFYUI))
+}
+
+/// Completes the error for a weight that could be left out with the weights that engines fuse with it: they can only be
+/// left out together. Plain weights are then copied, and quantized ones, which the error names by one of their parts,
+/// are decoded.
+fn with_fused(error: Error, model: &LogicalCheckpoint, is_diffusion: bool) -> Error {
+    let is_excludable = matches!(error.kind(), Kind::Unconvertible);
+    let Some(tensor) = error.tensor().filter(|_| is_excludable) else { return error };
+    let is_part = |weight: &&FoundWeight| weight.parts.iter().any(|(_, at)| model.tensors[*at].name == tensor);
+    let coded = model.found.weights.iter().find(is_part);
+    let name = coded.map_or(tensor, |weight| &*weight.name);
+    let policy = Policy { is_diffusion, ..Policy::default() };
+    if coded.is_none() && policy.loaded_together(name).is_none() {
+        return error;
+    }
+    let names = names(model).unwrap_or_default();
+    let globs = policy.globs_together(name, names.iter().map(String::as_str));
+    error.of(if coded.is_some() { Kind::Decodable(globs.into()) } else { Kind::Excludable(globs.into()) })
+}
+
+/// Refuses options that do not go together, as far as that is clear without the model.
+fn check(args: &QuantizeArgs) -> Result<()> {
+    if args.options.tensors.from.is_some() {
+        return Err(no_effect("--from", "weights are float32, bfloat16 or float16"));
+    }
+    check_hash(&args.reports, &args.file)?;
+    budget::check(args)?;
+    compare::check(args)?;
+    checks::check(args)
+}
+
+/// Refuses options that no model can have together; an ONNX model has no layouts.
+pub(super) fn check_options(args: &QuantizeArgs) -> Result<()> {
+    if args.shards.finish.is_some() {
+        return Ok(());
+    }
+    check(args)?;
+    let is_model =
+        args.model.as_deref().and_then(by_extension).is_some_and(|found| found.format_info().is_changed_only());
+    let schemes: Vec<_> = args.options.schemes().chain(args.scheme.iter().copied().flatten()).collect();
+    if is_model || !args.compare.is_empty() {
+        return Ok(());
+    }
+    check_layout(&args.options, &schemes, args.model.as_deref())
+}
+
+/// Warns about scales of activations that are left out.
+fn warn_about_scales(args: &QuantizeArgs, left_out: &[String]) {
+    if let (Some(first), false) = (left_out.first(), args.file.quiet) {
+        let scales = counted(left_out.len() as u64, "scale");
+        warn(&format!("left out: {scales} of activations, '{}' is one", shorten(first)));
+    }
+}
+
+/// Returns notes about weights that engines may not load, and weights that other options would quantize.
+fn notes(options: &QuantizeOptions, plan: &QuantizePlan, model: &LogicalCheckpoint) -> Vec<String> {
+    let mut notes = notes_on_misfits(options, plan);
+    if options.layout.is_none() && model.source.names().any(is_of_diffusion) {
+        notes.extend(options.scheme.and_then(of_diffusion));
+    }
+    if let Some(first) = plan.embeddings.first() {
+        notes.push(format!("few engines load quantized embeddings, such as {}", shorten(first)));
+    }
+    notes.extend(engine_notes(plan));
+    if options.input_global_scale.is_some() {
+        notes
+            .push("all activations have the same global scale; engines lose accuracy where it does not fit".to_owned());
+    }
+    if let Some(size) = options.group_size.filter(|size| ![32, 64, 128].contains(size)) {
+        notes.push(format!("vLLM has fast kernels for groups of 32, 64 and 128 values, not of {size}"));
+    }
+    notes
+}
+
+/// Returns notes about weights that other options would quantize.
+fn notes_on_misfits(options: &QuantizeOptions, plan: &QuantizePlan) -> Vec<String> {
+    /// Maximum number of shapes that are described.
+    const FEW: usize = 3;
+    let mut notes: Vec<String> = plan.misfits.iter().take(FEW).map(|misfit| of_misfit(options, misfit)).collect();
+    if let Some(more) = plan.misfits.len().checked_sub(FEW).filter(|more| *more > 0) {
+        notes.push(format!("weights of {more} other shapes are not quantized either; --dry-run lists them"));
+    }
+    notes
+}
+
+/// Returns the note about the layout for diffusion models, if another one is the default of the scheme.
+fn of_diffusion(scheme: &Scheme) -> Option<String> {
+    let what = "the tensors are named as in a diffusion model, and ComfyUI loads such models";
+    match scheme.in_layout(Some(COMFYUI)) {
+        _ if [COMFYUI, GGUF.name].contains(&scheme.default_layout()) => None,
+        Some(_) => Some(format!("{what} with --layout {COMFYUI}")),
+        None => Some(format!("{what} in other schemes, such as --scheme fp8 --layout {COMFYUI}")),
+    }
+}
+
+/// Describes why weights of a shape are kept, and the options that would quantize them.
+fn of_misfit(options: &QuantizeOptions, misfit: &Misfit) -> String {
+    let Misfit { why, scheme, shape, first, count } = misfit;
+    let layout = layout_name(options);
+    let has_columns = |size: &u64| shape.last().is_some_and(|columns| columns.is_multiple_of(*size));
+    let size = [64, 32].into_iter().find(|size| options.group_size.unwrap_or(128) > *size && has_columns(size));
+    let fits_all = |scheme: &&Scheme| {
+        let stored = scheme.in_layout(Some(layout));
+        stored.is_some_and(|stored| matches!(stored.grid.group, Group::Channel | Group::Tensor))
+    };
+    let remedy = match (why, size) {
+        (Unfit::Empty, _) => String::new(),
+        (Unfit::Columns { .. }, Some(size)) if scheme.has_group_size() => format!("; --group-size {size} fits them"),
+        _ if scheme.has_partial_blocks(layout) => "; --partial-blocks quantizes them".to_owned(),
+        _ => {
+            SCHEMES.iter().find(fits_all).map_or(String::new(), |scheme| format!("; --scheme {} fits any", scheme.name))
+        }
+    };
+    let first = shorten(first);
+    match count {
+        1 => format!("{first} of shape {shape:?} is not quantized: {why}{remedy}"),
+        _ => format!("{count} weights of shape {shape:?} are not quantized, such as {first}: {why}{remedy}"),
+    }
+}
+
+fn check_patterns(args: &QuantizeArgs, model: &LogicalCheckpoint) -> Result<()> {
+    if args.options.is_gguf() {
+        return Ok(()); // patterns also match the names that tensors get, which only the plan knows
+    }
+    let (options, allow_unmatched) = (&args.options, args.options.tensors.allow_unmatched);
+    let names = names(model)?;
+    let names: Vec<&str> = names.iter().chain(&model.source.left_out).map(String::as_str).collect();
+    let path = &model.source.path;
+    check_matched(&options.tensors.selection(), &names, allow_unmatched, args.file.quiet)
+        .map_err(|error| error.in_file(path))?;
+    if let Some(rule) = options.rule.iter().find(|rule| !allow_unmatched && !rule.matches_one(&names)) {
+        let error = Error::usage(format!("--rule '{rule}' matches no tensor")).in_file(path);
+        let target = format!("={}", rule.scheme().map_or("keep", |scheme| scheme.name));
+        return Err(error.remedy(propose("--rule", rule.pattern(), &target, &names)));
+    }
+    Ok(())
+}
