@@ -1,7 +1,7 @@
 //! Codes and scales that move between other layouts and MLX. `tests/quant/transcode.rs` checks the values.
 
 use super::quantize::{assert_same, config, tensors};
-use crate::common::{Bench, fixture};
+use crate::common::{Bench, Outcome, fixture};
 use serde_json::Value;
 
 /// The tensors of a report that were quantized.
@@ -56,6 +56,33 @@ fn zero_points_become_offsets_that_are_rounded_once_and_counted() {
     }
     for (tolerance, code) in [(1.0001 * largest, 0), (0.9999 * largest, 1)] {
         bench.run(&format!("diff q-values x-values --tolerance {tolerance} -q")).expect(code, "", "");
+    }
+}
+
+#[test]
+fn wider_codes_keep_offsets_or_make_them_exact() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
+    let is_equal = |outcome: &Outcome| outcome.code == Some(0) && outcome.stdout.ends_with("tensors are equal\n");
+    bench.run("quantize m --scheme affine4 -o q -q").expect(0, "", "");
+    let before = tensors(&bench.path("q"));
+    for scheme in ["affine5", "affine6", "affine8"] {
+        bench.run(&format!("quantize q --layout mlx --scheme {scheme} --only-exact -o x -f -q")).expect(0, "", "");
+        let mut after = tensors(&bench.path("x"));
+        after.retain(|name, _| !name.ends_with(".weight") || name.ends_with("norm.weight"));
+        assert!(after.iter().all(|(name, tensor)| before[name] == *tensor) && after.len() > 9, "{scheme}");
+        let outcome = bench.run("diff q x");
+        assert!(is_equal(&outcome), "{scheme}: {outcome:?}");
+    }
+    // Codes and zero points move until the zero point is 16, because bfloat16 stores 16 times any scale.
+    bench.run("quantize m --scheme int4-asym --group-size 64 -o q -f -q").expect(0, "", "");
+    for scheme in ["affine5", "affine8"] {
+        bench.run(&format!("quantize q --layout mlx --scheme {scheme} --only-exact -o x -f -q")).expect(0, "", "");
+        for folder in ["q", "x"] {
+            let line = format!("dequantize {folder} --to float32 --arithmetic exact -o {folder}-values -f -q");
+            bench.run(&line).expect(0, "", "");
+        }
+        let outcome = bench.run("diff q-values x-values");
+        assert!(is_equal(&outcome), "{scheme}: {outcome:?}");
     }
 }
 
