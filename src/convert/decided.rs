@@ -28,6 +28,8 @@ pub(crate) struct FileConversion<'a> {
     pub(crate) recodings: Vec<Option<Recoding<'a>>>,
     /// Description of the quantized weights in config.json.
     pub(crate) config: Option<Value>,
+    /// The names of tensors that are left out because engines do not load them.
+    pub(crate) left_out: Vec<String>,
 }
 
 impl<'a> FileConversion<'a> {
@@ -65,7 +67,7 @@ impl<'a> FileConversion<'a> {
             options: RecordedOptions::of(options),
             ..*job
         };
-        Ok(Self { job, selection, from: options.tensors.from, recodings, config: None })
+        Ok(Self { job, selection, from: options.tensors.from, recodings, config: None, left_out: Vec::new() })
     }
 
     /// Reinterprets the bits of the selected tensors.
@@ -86,7 +88,8 @@ impl<'a> FileConversion<'a> {
         let recodings = sources.into_iter().map(renamed).collect::<Result<_>>()?;
         let job =
             Job { to: options.to, force_codes: options.force_codes, options: RecordedOptions::of(options), ..job };
-        Ok(Self { job, selection: options.selection(), from: options.tensors.from, recodings, config: None })
+        let (selection, from, left_out) = (options.selection(), options.tensors.from, Vec::new());
+        Ok(Self { job, selection, from, recodings, config: None, left_out })
     }
 
     /// Decodes the selected weights of a model, and copies all other tensors.
@@ -136,12 +139,14 @@ impl<'a> FileConversion<'a> {
             options: RecordedOptions::of(&QuantizeOptions { layout: layout_in_effect, ..options.clone() }),
             ..*job
         };
-        Self { config: plan.config.block, ..Self::recoding(job, plan.recoding, &options.tensors) }
+        let QuantizePlan { config, dropped: left_out, recoding, .. } = plan;
+        Self { config: config.block, left_out, ..Self::recoding(job, recoding, &options.tensors) }
     }
 
     /// The patterns of these operations choose weights for the recoding; every other tensor is copied.
     fn recoding(job: Job<'a>, recoding: Recoding<'a>, tensors: &TensorOptions) -> Self {
-        Self { job, selection: tensors.new_names(), from: None, recodings: vec![Some(recoding)], config: None }
+        let (selection, recodings) = (tensors.new_names(), vec![Some(recoding)]);
+        Self { job, selection, from: None, recodings, config: None, left_out: Vec::new() }
     }
 
     /// Plans the outputs.
@@ -175,6 +180,7 @@ impl<'a> FileConversion<'a> {
         Report {
             options: self.job.options.clone(),
             config: self.config.clone(),
+            left_out: self.left_out.clone(),
             ..Report::empty(self.job.operator.name(), &source.path, output)
         }
     }

@@ -46,6 +46,8 @@ pub struct Report<'a> {
     /// `quantization_config` that engines look for in config.json, if weights were quantized.
     #[doc(hidden)] // its type is not part of the interface
     pub config: Option<Value>,
+    /// The names of the input's tensors that are not in the output, because engines of its layout do not load them.
+    pub(crate) left_out: Vec<String>,
     /// Number of bytes of the input.
     pub bytes_in: u64,
     /// The output, or the shards of it.
@@ -130,6 +132,7 @@ impl Report<'_> {
             output: output.to_owned(),
             options: RecordedOptions::default(),
             config: None,
+            left_out: Vec::new(),
             bytes_in: 0,
             files: Vec::new(),
             before: 0,
@@ -140,9 +143,10 @@ impl Report<'_> {
 
     /// Copies the names of tensors, so that the report can outlive the input.
     pub(crate) fn into_owned(self) -> Report<'static> {
-        let Self { operator, input, output, options, config, bytes_in, files, before, time, is_published } = self;
+        let Self { operator, input, output, options, config, left_out, bytes_in, files, before, time, is_published } =
+            self;
         let files = files.into_iter().map(FileReport::into_owned).collect();
-        Report { operator, input, output, options, config, bytes_in, files, before, time, is_published }
+        Report { operator, input, output, options, config, left_out, bytes_in, files, before, time, is_published }
     }
 
     /// Returns the tensors of all files.
@@ -181,6 +185,9 @@ impl Report<'_> {
         });
         if let Some(config) = &self.config {
             document["quantization_config"] = config.clone();
+        }
+        if !self.left_out.is_empty() {
+            document["left_out"] = json!(self.left_out);
         }
         if let Some(time) = &self.time {
             document["seconds"] = json!(time.as_secs_f64());
