@@ -325,18 +325,32 @@ fn configs_that_do_not_describe_the_tensors_are_refused() {
             format!("q/config.json: the config says group_size {size}, and MLX has groups of 32, 64 and 128 values");
         is_refused(&folder(&WEIGHT, Some(&with(json!({ "group_size": size })))), "dequantize q -o o", &message);
     }
-    // Widths that do not divide the tensors.
-    for members in [
-        json!({ "q": { "group_size": 64, "bits": 3 } }),
-        json!({ "q": { "group_size": 64, "bits": 0 } }),
-        json!({ "q": { "group_size": 64, "bits": 1_u64 << 40 } }),
-    ] {
-        let bench = folder(&WEIGHT, Some(&with(members.clone())));
-        let outcome = bench.run("dequantize q -o o");
-        let is_refused = outcome.stderr.starts_with("tcast: error: q/model.safetensors: tensor 'q.weight': ");
-        assert!((outcome.code, &*outcome.stdout) == (Some(1), "") && is_refused, "{members}: {outcome:?}");
-        assert_eq!(bench.files(), ["q"]);
+    for bits in [0, 7, 33, 1_u64 << 40] {
+        let of = |subject: &str| {
+            format!(
+                "q/config.json: the config says {subject}bits {bits}, and MLX has codes of 2, 3, 4, 5, 6 and 8 bits"
+            )
+        };
+        is_refused(&folder(&WEIGHT, Some(&with(json!({ "bits": bits })))), "dequantize q -o o", &of(""));
+        let entry = json!({ "q": { "group_size": 64, "bits": bits } });
+        is_refused(&folder(&WEIGHT, Some(&with(entry))), "dequantize q -o o", &of("of 'q' "));
     }
+    for (members, message) in [
+        (json!({ "mode": "mxfp4", "bits": 8 }), "mode 'mxfp4', bits 8, and codes of this mode have 4 bits"),
+        (json!({ "mode": "nvfp4" }), "mode 'nvfp4', group_size 64, and groups of this mode have 16 values"),
+    ] {
+        let message = format!("q/config.json: the config says {message}");
+        is_refused(&folder(&WEIGHT, Some(&with(members))), "dequantize q -o o", &message);
+    }
+    let message = "q/model.safetensors: tensor 'q.weight': it has offsets, as in mode 'affine', and the config says that MLX \
+                   quantized the model in mode 'mxfp4'";
+    let bench = folder(&WEIGHT, Some(&with(json!({ "mode": "mxfp4", "group_size": 32 }))));
+    is_refused(&bench, "dequantize q -o o", message);
+    // A width that does not divide the tensors.
+    let bench = folder(&WEIGHT, Some(&with(json!({ "q": { "group_size": 64, "bits": 3 } }))));
+    let outcome = bench.run("dequantize q -o o");
+    let is_named = outcome.stderr.starts_with("tcast: error: q/model.safetensors: tensor 'q.weight': ");
+    assert!((outcome.code, &*outcome.stdout) == (Some(1), "") && is_named, "{outcome:?}");
     let both = json!({
         "quantization": { "group_size": 64, "bits": 4 },
         "quantization_config": { "group_size": 32, "bits": 4 },

@@ -124,6 +124,20 @@ fn a_cast_keeps_stacks_and_a_part_of_the_experts_is_not_decoded() {
 }
 
 #[test]
+fn stacks_that_are_decoded_because_of_their_names_are_noted() {
+    let bench = moe(2);
+    bench.run("quantize m --layout mlx --scheme affine4 -o q -q").expect(0, "", "");
+    let outcome = bench.run("quantize q --layout mlx --scheme affine8 --names file -o o");
+    let note = format!(
+        "tcast: note: decoded: 3 stacks of experts, '{STACK}.gate_proj.weight' is one; tcast divides and quantizes them \
+         without --names file\n"
+    );
+    assert!(outcome.code == Some(0) && outcome.stderr.contains(&note), "{outcome:?}");
+    let outcome = bench.run("quantize q --layout mlx --scheme affine8 --only-exact -o x");
+    assert!(outcome.code == Some(0) && !outcome.stderr.contains("decoded: "), "{outcome:?}");
+}
+
+#[test]
 fn finished_stacks_are_recognized_and_their_report_is_checked() {
     let bench = moe(3);
     // A bias of each expert stays as it is, and is stacked too.
@@ -198,6 +212,10 @@ fn the_type_of_the_language_model_decides_in_both_directions() {
         json!({ "model_type": "qwen3_vl_moe", "text_config": { "model_type": "qwen3_moe", "num_experts": 2 } });
     let bench = bench_of_experts(2, &config.to_string(), |_| false);
     bench.run("quantize m --layout mlx --scheme affine4 -o q -q").expect(0, "", "");
+    let outcome = bench.run("quantize m --layout mlx --scheme affine4 -o q -f");
+    let note = "tcast: note: mlx-vlm has other names for modules of 'qwen3_vl_moe', and transposed convolutions: tcast keeps \
+                those of Hugging Face\n";
+    assert!(outcome.code == Some(0) && outcome.stderr.contains(note), "{outcome:?}");
     bench.run("dequantize q -o d -q").expect(0, "", "");
     assert!(tensors(&bench.path("d")).keys().eq(tensors(&bench.path("m")).keys()));
 }

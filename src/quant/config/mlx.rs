@@ -50,7 +50,9 @@ fn read(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
         }
     }
     let layouts = layouts_of(QuantMethod::Mlx, None);
-    let mut others = WeightDescription::new(layouts, "the config says that MLX quantized the model");
+    let mode = all.layouts[0].formats[0];
+    let in_mode = if mode == "affine" { String::new() } else { format!(" in mode '{mode}'") };
+    let mut others = WeightDescription::new(layouts, format!("the config says that MLX quantized the model{in_mode}"));
     others.parameters.group = all.parameters.group.filter(|_| all.layouts[0].formats == ["affine"]);
     config.add_others(others);
     Ok(())
