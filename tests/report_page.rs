@@ -63,6 +63,7 @@ fn page_by(
         output: output.to_owned(),
         options: serde_json::from_value(options).unwrap(),
         config: None,
+        left_out: Vec::new(),
         bytes_in: 48_000_000,
         files,
         before: 0,

@@ -17,7 +17,7 @@ pub(super) struct ExpertStacks {
 
 impl ExpertStacks {
     /// Returns the number of experts of each layer: of all its stacks, and according to config.json.
-    fn counts<'n>(self, stacks: &'n HashMap<String, Vec<(u64, usize)>>) -> HashMap<&'n str, u64> {
+    fn counts(self, stacks: &HashMap<String, Vec<(u64, usize)>>) -> HashMap<&str, u64> {
         let mut counts = HashMap::new();
         for (name, numbers) in stacks {
             let found = numbers.iter().map(|(number, _)| number.saturating_add(1)).max().unwrap_or_default();

@@ -47,7 +47,7 @@ pub struct Report<'a> {
     #[doc(hidden)] // its type is not part of the interface
     pub config: Option<Value>,
     /// The names of the input's tensors that are not in the output, because engines of its layout do not load them.
-    pub(crate) left_out: Vec<String>,
+    pub left_out: Vec<String>,
     /// Number of bytes of the input.
     pub bytes_in: u64,
     /// The output, or the shards of it.

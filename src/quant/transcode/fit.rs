@@ -290,9 +290,9 @@ impl Transcoder {
     /// those that change the offset least.
     fn stored_group(&self, group: SourceGroup, seen: Option<&[[bool; 256]]>) -> Option<FoundScale> {
         let SourceGroup { scale, offset } = group;
-        let Some(least) = self.tables.least else { return self.stored(scale, offset) };
+        let Some(lowest) = self.tables.least else { return self.stored(scale, offset) };
         // Exact, because an offset of numbers with a sign is a multiple of the scale.
-        let offset = if least == 0.0 { offset } else { offset + scale * f64::from(least) };
+        let offset = if lowest == 0.0 { offset } else { offset + scale * f64::from(lowest) };
         let count = self.source.numbers.len();
         let (first, last) = seen.map_or((0, count as i32 - 1), |seen| {
             let codes = (0..count).filter(|code| seen.iter().any(|seen| seen[*code]));
@@ -361,7 +361,9 @@ impl Transcoder {
                         let codes = &mut codes[at - start..next - start];
                         table.replace(codes);
                         if new.shift != 0 {
-                            codes.iter_mut().for_each(|code| *code = code.wrapping_add(new.shift as u8));
+                            for code in codes {
+                                *code = code.wrapping_add(new.shift as u8);
+                            }
                         }
                         at = next;
                     }
