@@ -158,6 +158,7 @@ fn show(file: FileReport, path: &Path, bytes_in: u64) {
         output: path.to_owned(),
         options: tcast::options::RecordedOptions::default(),
         config: None,
+        left_out: Vec::new(),
         bytes_in,
         files,
         before: 0,
