@@ -37,7 +37,8 @@ pub struct TensorInfo {
 /// # Errors
 /// When the path cannot be read, or is neither a tensor file nor a folder of shards.
 pub fn tensors(path: impl AsRef<Path>) -> Result<Vec<TensorInfo>> {
-    let source = checkpoint::open(path.as_ref(), &ReadOptions::on(cores()))?;
+    let mut source = checkpoint::open(path.as_ref(), &ReadOptions::on(cores()))?;
+    let _ = source.divide_stacks(); // tensors without a name on Hugging Face are listed as the file has them
     let model = LogicalCheckpoint::probe(&source);
     let info = |(at, membership, tensor): (usize, Membership, ModelTensor)| {
         let (dtype, layout) = match tensor {

@@ -64,6 +64,7 @@ fn page_by(
         options: serde_json::from_value(options).unwrap(),
         config: None,
         budget: None,
+        left_out: Vec::new(),
         bytes_in: 48_000_000,
         files,
         before: 0,

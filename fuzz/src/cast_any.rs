@@ -159,6 +159,7 @@ fn show(file: FileReport, path: &Path, bytes_in: u64) {
         options: tcast::options::RecordedOptions::default(),
         config: None,
         budget: None,
+        left_out: Vec::new(),
         bytes_in,
         files,
         before: 0,

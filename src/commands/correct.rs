@@ -10,8 +10,8 @@ use crate::cli::{self, Cli, Command as Subcommand};
 use crate::container::{ReadOptions, by_extension, checkpoint};
 use crate::dtype::Dtype;
 use crate::quant::Scheme;
-use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::Command;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 

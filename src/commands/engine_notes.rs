@@ -58,6 +58,14 @@ pub(super) fn engine_notes(plan: &QuantizePlan) -> Vec<String> {
         notes.extend(of_dtype(scheme, layout, plan.computes_in));
     }
     notes.extend(resolved(&plan.experts).into_iter().filter_map(|(scheme, layout)| of_experts(scheme, layout)));
+    if let [whole, language, ..] = &plan.kinds[..]
+        && whole != language
+        && stored.iter().any(|(_, layout)| layout.method == QuantMethod::Mlx)
+    {
+        notes.push(format!(
+            "mlx-vlm has other names for modules of '{whole}', and transposed convolutions: tcast keeps those of Hugging Face"
+        ));
+    }
     for (problem, kinds) in MODELS {
         let kind = plan.kinds.iter().find(|kind| kinds.split(' ').any(|other| other == kind.as_str()));
         notes.extend(kind.and_then(|kind| of_model(*problem, kind, &stored, plan.has_kept_layers)));

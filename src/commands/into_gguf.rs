@@ -8,6 +8,18 @@ use serde_json::Value;
 use std::fs;
 use std::path::Path;
 
+/// Returns the remedy that makes a GGUF file: flags to add, or to put in the place of the given ones.
+pub(super) fn remedy(options: &QuantizeOptions, input: Option<&Path>) -> String {
+    let scheme = options.scheme.filter(|scheme| !scheme.layout_names().any(|name| name == GGUF.name));
+    let scheme = scheme.map(|scheme| format!("--scheme {}", scheme.name));
+    let layout = options.layout.filter(|name| *name != GGUF.name).map(|name| format!("--layout {name}"));
+    let given: Vec<String> = scheme.into_iter().chain(layout).collect();
+    match given.join(" ") {
+        given if given.is_empty() => format!("add {}", flags(options, input)),
+        given => format!("replace {given} by {}", flags(options, input)),
+    }
+}
+
 /// Returns the flags for a scheme of GGUF files. It stands for the scheme of another layout, if there is one.
 pub(super) fn flags(options: &QuantizeOptions, input: Option<&Path>) -> String {
     let scheme = match options.scheme {
@@ -21,7 +33,9 @@ pub(super) fn flags(options: &QuantizeOptions, input: Option<&Path>) -> String {
         None if is_default => "",
         _ => " --layout gguf",
     };
-    format!("--scheme {scheme}{layout}{}", metadata(options, input))
+    let is_given = options.scheme.is_some_and(|given| given.name == scheme);
+    let scheme = if is_given { String::new() } else { format!("--scheme {scheme}") };
+    format!("{scheme}{layout}{}", metadata(options, input)).trim_start().to_owned()
 }
 
 /// Returns the flag for the layout of GGUF files.

@@ -123,7 +123,7 @@ fn open_model(
     observer: &Console,
 ) -> Result<Checkpoint, Error> {
     let inputs = model.map(std::slice::from_ref).unwrap_or_default();
-    let mut opened = job::open(inputs, tensors, (job::Publish::Together, threads), observer, |error, _| error)?;
+    let mut opened = job::open(inputs, tensors, (job::Publish::Together, threads, true), observer, |error, _| error)?;
     Ok(opened.pop().expect("clap requires a model"))
 }
 

@@ -42,7 +42,7 @@ pub(super) fn run(args: &PromoteArgs) -> Result<()> {
     let inputs = job::open(
         &args.inputs,
         &args.options.tensors(),
-        (Publish::Together, threads(args.file.threads)),
+        (Publish::Together, threads(args.file.threads), false),
         &Console { is_quiet: args.file.quiet },
         |error, _| error,
     )?;

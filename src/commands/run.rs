@@ -62,7 +62,7 @@ pub(super) fn open(
     let console = Console { is_quiet: file.quiet };
     let explain = |error, input: &Path| may_be_output(error, inputs, file, input);
     // Never dropped: the process ends soon, and the system takes back memory faster than tensor by tensor.
-    let sources = ManuallyDrop::new(job::open(inputs, tensors, (job.publish, job.threads), &console, explain)?);
+    let sources = ManuallyDrop::new(job::open(inputs, tensors, (job.publish, job.threads, false), &console, explain)?);
     // Without patterns, the names are not needed, and there may be a million of them.
     let has_patterns = selection.has_patterns();
     let sources_with_names = sources.iter().filter(|_| has_patterns);

@@ -32,6 +32,8 @@ pub(crate) struct FileConversion<'a> {
     pub(crate) config: Option<Value>,
     /// Figures of the choice of schemes within a number of bits.
     pub(crate) budget: Option<Value>,
+    /// The names of tensors that are left out because engines do not load them.
+    pub(crate) left_out: Vec<String>,
 }
 
 impl<'a> FileConversion<'a> {
@@ -69,7 +71,15 @@ impl<'a> FileConversion<'a> {
             options: RecordedOptions::of(options),
             ..*job
         };
-        Ok(Self { job, selection, from: options.tensors.from, recodings, config: None, budget: None })
+        Ok(Self {
+            job,
+            selection,
+            from: options.tensors.from,
+            recodings,
+            config: None,
+            budget: None,
+            left_out: Vec::new(),
+        })
     }
 
     /// Reinterprets the bits of the selected tensors.
@@ -97,6 +107,7 @@ impl<'a> FileConversion<'a> {
             recodings,
             config: None,
             budget: None,
+            left_out: Vec::new(),
         })
     }
 
@@ -147,7 +158,8 @@ impl<'a> FileConversion<'a> {
             options: RecordedOptions::of(&QuantizeOptions { layout: layout_in_effect, ..options.clone() }),
             ..*job
         };
-        Self { config: plan.config.block, ..Self::recoding(job, plan.recoding, &options.tensors) }
+        let QuantizePlan { config, dropped: left_out, recoding, .. } = plan;
+        Self { config: config.block, left_out, ..Self::recoding(job, recoding, &options.tensors) }
     }
 
     /// The patterns of these operations choose weights for the recoding; every other tensor is copied.
@@ -159,6 +171,7 @@ impl<'a> FileConversion<'a> {
             recodings: vec![Some(recoding)],
             config: None,
             budget: None,
+            left_out: Vec::new(),
         }
     }
 
@@ -202,6 +215,7 @@ impl<'a> FileConversion<'a> {
             options: self.job.options.clone(),
             config: self.config.clone(),
             budget: self.budget.clone(),
+            left_out: self.left_out.clone(),
             ..Report::empty(self.job.operator.name(), &source.path, output)
         }
     }

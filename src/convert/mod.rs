@@ -197,7 +197,8 @@ impl Settings<'_> {
         };
         let caller = Caller(self.progress);
         let inputs = [input.to_owned()];
-        let sources = job::open(&inputs, tensors, (job.publish, job.threads), &caller, |error, _| error)?;
+        let divides = matches!(operator, Operator::Dequantize | Operator::Quantize);
+        let sources = job::open(&inputs, tensors, (job.publish, job.threads, divides), &caller, |error, _| error)?;
         let mut conversion = decide(&sources[0], &job, &caller)?;
         let prepared = conversion.prepare(&sources, &caller)?;
         let mut report = None;

@@ -60,11 +60,12 @@ impl<'a> Written<'a> {
 }
 
 /// Opens files and folders of shards. Depending on `publish`, stops at the first error or collects all errors.
-/// `explain` adds the caller's information about an input to an error.
+/// `explain` adds the caller's information about an input to an error. `divides` is true if experts that MLX stacks are
+/// treated one by one.
 pub(crate) fn open(
     inputs: &[PathBuf],
     tensors: &TensorOptions,
-    (publish, threads): (Publish, usize),
+    (publish, threads, divides): (Publish, usize, bool),
     observer: &dyn Observer,
     explain: impl Fn(Error, &Path) -> Error,
 ) -> Result<Vec<Checkpoint>> {
@@ -76,7 +77,8 @@ pub(crate) fn open(
         let opened = naming.probe(input, threads).and_then(|mut source| {
             source.leave_out(|name| tensors.exclude.iter().any(|pattern| pattern.matches(name)));
             source.left_out.iter().for_each(|name| observer.notice(Notice::Unreadable(name)));
-            naming.apply(checkpoint::check(source)?)
+            let source = naming.apply(checkpoint::check(source)?)?;
+            if divides { source.with_single_experts(naming.names) } else { Ok(source) }
         });
         opened.map_err(|error| explain(error, input))
     })?;

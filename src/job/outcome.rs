@@ -40,7 +40,7 @@ pub struct QuantizedReport {
     pub accuracy: Option<QuantizedAccuracy>,
 }
 
-/// A stored tensor of a quantized weight.
+/// A stored tensor of a quantized weight. Experts of MLX share one, whose hash is in the report of the first of them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PartReport {
     pub name: Box<str>,
@@ -60,7 +60,7 @@ impl QuantizedReport {
         let part = |at: usize, (_, dtype, shape): (&str, Dtype, &[u64])| PartReport {
             name: step.results[at].stored_name().into(),
             dtype,
-            shape: shape.to_vec(),
+            shape: step.results[at].stored_shape(shape).into_owned(),
             blocks: weight.rows.encoder.parts()[at].format.map(|format| format.name.into()),
             sha256: None,
         };
@@ -137,6 +137,9 @@ pub struct TensorReport<'a> {
     /// Its quantization, if it was quantized.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub quantized: Option<Box<QuantizedReport>>,
+    /// The stored tensor that holds a plain tensor of an expert, with those of other experts.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) stack: Option<Box<PartReport>>,
     /// SHA-256 of its bytes in the input, if requested.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub sha256_in: Option<Box<str>>,
@@ -179,6 +182,8 @@ impl<'a> FileReport<'a> {
             tensor.sha256_in = hashes.source.map(Into::into);
             if let Some(quantized) = &mut tensor.quantized {
                 quantized.parts.iter_mut().zip(targets).for_each(|(part, hash)| part.sha256 = Some(hash));
+            } else if let Some(stack) = &mut tensor.stack {
+                stack.sha256 = targets.next();
             } else {
                 tensor.sha256_out = targets.next();
             }
@@ -251,6 +256,10 @@ impl<'a> TensorReport<'a> {
                 }
                 Operation::Encode(_) | Operation::Convert(_) | Operation::Decode(_) => None,
             },
+            stack: result.stack().filter(|_| !matches!(step.how, Operation::Encode(_))).map(|stack| {
+                let (dtype, shape) = (step.dtypes().1, result.stored_shape(step.shape()).into_owned());
+                Box::new(PartReport { name: stack.name.clone(), dtype, shape, blocks: None, sha256: None })
+            }),
             sha256_in: None,
             sha256_out: None,
         }
@@ -274,6 +283,7 @@ impl<'a> TensorReport<'a> {
             firsts: self.firsts,
             accuracy: self.accuracy,
             quantized: self.quantized,
+            stack: self.stack,
             sha256_in: self.sha256_in,
             sha256_out: self.sha256_out,
         }
@@ -283,6 +293,11 @@ impl<'a> TensorReport<'a> {
     #[must_use]
     pub fn is_text(&self) -> bool {
         [self.from, self.to].contains(&Dtype::String)
+    }
+
+    /// True if its bytes were hashed.
+    pub(crate) fn is_hashed(&self) -> bool {
+        self.sha256_in.is_some() || self.sha256_out.is_some()
     }
 
     /// True if it has measurements, or needs none because it is text or was copied.

@@ -10,6 +10,7 @@ use crate::read::{MappedBytes, SourceTensor};
 use crate::text::hex_digits;
 use crate::threads::each;
 use sha2::{Digest, Sha256};
+use std::ops::Range;
 
 /// Number of bytes hashed at a time.
 const PIECE: usize = 1 << 20;
@@ -22,7 +23,7 @@ const HASHED_TEXTS: Form = Form::Texts(TextForm::Fields { tag: 0x32 });
 pub(crate) struct Hashes {
     /// Hash of its bytes in the input; `None` if their number is unknown.
     pub source: Option<String>,
-    /// Hash of the bytes of each of its results in the output.
+    /// Hash of the bytes of each stored tensor of the output that its results are or begin.
     pub targets: Vec<String>,
 }
 
@@ -39,13 +40,13 @@ pub(crate) fn of(
         if step.stays {
             return Ok(Hashes { targets: source.iter().cloned().collect(), source });
         }
-        let target = |result: &NewStored| {
-            let start = plan.data_start.filter(|start| result.range.start >= *start);
+        let target = |stored: Range<u64>| {
+            let start = plan.data_start.filter(|start| stored.start >= *start);
             let (file, start) = match (start, data) {
                 (Some(start), Some(data)) => (data, start),
                 _ => (output, 0),
             };
-            let range = (result.range.start - start) as usize..(result.range.end - start) as usize;
+            let range = (stored.start - start) as usize..(stored.end - start) as usize;
             if let Operation::Convert(conversion) = &step.how
                 && let to @ Form::Texts(_) = conversion.to
             {
@@ -57,7 +58,10 @@ pub(crate) fn of(
             }
             of_mapped(&MappedBytes { file, range, checksum: None }, progress)
         };
-        Ok(Hashes { source, targets: step.results.iter().map(target).collect::<Result<_>>()? })
+        Ok(Hashes {
+            source,
+            targets: step.results.iter().filter_map(NewStored::stored_range).map(target).collect::<Result<_>>()?,
+        })
     };
     let hashes = each(threads, plan.steps.len(), hashes).into_iter().collect::<Result<_>>()?;
     plan.check_unchanged()?;

@@ -2,7 +2,7 @@
 
 use super::renaming::Renaming;
 use super::weights::Weights;
-use crate::container::checkpoint::{CONFIG, Checkpoint, HF_QUANT_CONFIG, QUANTIZE_CONFIG};
+use crate::container::checkpoint::{CONFIG, Checkpoint, HF_QUANT_CONFIG, QUANTIZE_CONFIG, stack_of};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::options::DequantizeOptions;
@@ -59,6 +59,12 @@ impl<'a> Recoding<'a> {
             let format = blocks.formats[0].name;
             let error = Error::new(format!("cannot stay as it is: tcast writes no blocks of {format}"));
             return Err(in_file(error.in_tensor(&weight.name).remedy("decode all quantized weights")));
+        }
+        let is_expert =
+            |weight: &&&FoundWeight| weight.layout.method == QuantMethod::Mlx && stack_of(&weight.module).is_some();
+        if let Some(expert) = left.iter().find(is_expert) {
+            let what = "is one of the experts that MLX stacks, and MLX loads it only under the names of the file";
+            return Err(in_file(Error::new(what).of(Kind::Unmapped).in_tensor(&expert.name)));
         }
         let renaming = Renaming::new(model, &selection.renames, |weight| selection.selects(&weight.name));
         let renaming = renaming.map_err(in_file)?;

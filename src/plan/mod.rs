@@ -148,7 +148,7 @@ impl<'r, 'a> Draft<'r, 'a> {
         let mut none = Weights::default();
         let weights = weights.unwrap_or(&mut none);
         let steps = draft::steps(request, inputs, model.as_ref(), weights, &mut conversions)?;
-        let steps = if weights.stacks_experts { stacked::stack(steps)? } else { steps };
+        let steps = if let Some(stacks) = &weights.stacks { stacks.stack(steps)? } else { steps };
         let gguf = weights.gguf.take().unwrap_or_default();
         Ok(Self { request, inputs, model, steps, conversions, metadata: weights.metadata.clone(), gguf })
     }

@@ -95,6 +95,8 @@ pub(crate) struct StackPart {
     pub name: Box<str>,
     /// True for the first expert, which stands for the stored tensor.
     pub is_first: bool,
+    /// The number of experts.
+    pub count: u64,
 }
 
 impl<'a> NewStored<'a> {
@@ -110,8 +112,28 @@ impl<'a> NewStored<'a> {
         self.extra.as_ref()?.crc.as_deref()
     }
 
-    fn stack(&self) -> Option<&StackPart> {
+    pub(crate) fn stack(&self) -> Option<&StackPart> {
         self.extra.as_ref()?.stack.as_ref()
+    }
+
+    /// True unless an earlier result begins the stored tensor.
+    fn begins_tensor(&self) -> bool {
+        self.stack().is_none_or(|stack| stack.is_first)
+    }
+
+    /// Returns the shape of the stored tensor, from its own.
+    pub(crate) fn stored_shape<'s>(&self, shape: &'s [u64]) -> Cow<'s, [u64]> {
+        match self.stack() {
+            Some(stack) => Cow::Owned([&[stack.count], shape].concat()),
+            None => Cow::Borrowed(shape),
+        }
+    }
+
+    /// Returns the range of the stored tensor in the output; `None` if an earlier result begins it.
+    pub(crate) fn stored_range(&self) -> Option<Range<u64>> {
+        let Range { start, end } = self.range;
+        let count = self.stack().map_or(1, |stack| stack.count);
+        self.begins_tensor().then(|| start..start + (end - start) * count)
     }
 
     fn unplaced(name: Cow<'a, str>) -> Self {
@@ -152,8 +174,7 @@ impl Plan<'_> {
 
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         let results = self.steps.iter().flat_map(|step| step.results.iter());
-        let own = results.filter(|result| result.stack().is_none_or(|stack| stack.is_first));
-        own.map(NewStored::stored_name)
+        results.filter(|result| result.begins_tensor()).map(NewStored::stored_name)
     }
 
     /// Checks that no source was changed since it was read.
@@ -262,6 +283,12 @@ impl<'a> Step<'a> {
             opaque: is_opaque.then_some(&*source.stored),
             blocks,
         }
+    }
+
+    /// Returns the stored tensors of the output that its results are or begin: name, dtype and shape.
+    pub(crate) fn stored_tensors(&self) -> impl Iterator<Item = (&str, Dtype, Cow<'_, [u64]>)> {
+        let own = self.results.iter().zip(self.new_tensors()).filter(|(result, _)| result.begins_tensor());
+        own.map(|(result, (_, dtype, shape))| (result.stored_name(), dtype, result.stored_shape(shape)))
     }
 
     /// True if the operator is applied; otherwise the tensor is copied.

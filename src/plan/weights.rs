@@ -1,6 +1,7 @@
 //! Decisions of a planner of weights, which the plan of an output follows.
 
 use super::quantization::TensorIndex;
+use super::stacked::ExpertStacks;
 use super::step::{Operation, Step};
 use crate::container::GgufKey;
 use crate::dtype::Dtype;
@@ -18,8 +19,8 @@ pub(crate) struct Weights<'a> {
     pub(super) metadata: HashMap<String, Option<String>>,
     /// The new names of tensors, in place of the names in the selection.
     pub(super) renames: Option<Vec<Rename>>,
-    /// True if the tensors of experts are stored as stacks, as in MLX.
-    pub(super) stacks_experts: bool,
+    /// The stacks that the tensors of experts become, as in MLX; `None` if they are stored one by one.
+    pub(super) stacks: Option<ExpertStacks>,
     /// The contents of a GGUF file besides the tensors, if the output is one.
     pub(super) gguf: Option<GgufContents>,
 }

@@ -270,6 +270,8 @@ pub struct Layout {
     pub name: &'static str,
     /// The library, and the name of the layout in its config or documentation.
     pub library: &'static str,
+    /// The classes of tensors that torchao names in the metadata of files.
+    pub tensor_classes: &'static [&'static str],
     pub method: QuantMethod,
     /// Its names in configs, with the name to write first; in descriptions of `ComfyUI`, a name for each dtype of codes.
     pub formats: &'static [&'static str],
@@ -307,7 +309,9 @@ impl Layout {
             precision => precision,
         };
         let precisions = |layout: &Self| [layout.scale_precision, layout.product_precision].map(of_scale);
-        precisions(self) == precisions(other)
+        // A sum with an offset is rounded once more.
+        let has_offsets = |layout: &Self| layout.zeros == Zeros::Offset;
+        precisions(self) == precisions(other) && has_offsets(self) == has_offsets(other)
     }
 
     /// True if only a tensor `scaled_fp8` in the file identifies it (older models of `ComfyUI`).

@@ -49,6 +49,7 @@ const NIBBLES: CodeStorage = CodeStorage {
 const BASE: Layout = Layout {
     name: "",
     library: "",
+    tensor_classes: &[],
     method: QuantMethod::Onnx,
     formats: &[],
     needs_config: false,
@@ -547,6 +548,7 @@ pub static LAYOUTS: &[Layout] = &[
     Layout {
         name: "torchao-int8",
         library: "torchao, Int8Tensor or IntxUnpackedToInt8Tensor",
+        tensor_classes: &["Int8Tensor", "IntxUnpackedToInt8Tensor"],
         method: QuantMethod::TorchAo,
         formats: &[
             "Int8WeightOnlyConfig",
@@ -563,6 +565,7 @@ pub static LAYOUTS: &[Layout] = &[
     Layout {
         name: "torchao-fp8",
         library: "torchao, Float8Tensor",
+        tensor_classes: &["Float8Tensor"],
         method: QuantMethod::TorchAo,
         formats: &["Float8WeightOnlyConfig", "Float8DynamicActivationFloat8WeightConfig"],
         names: &[TORCHAO],

@@ -55,6 +55,8 @@ pub struct Report<'a> {
     /// Figures of the choice of schemes within a number of bits, if there was one.
     #[doc(hidden)]
     pub budget: Option<Value>,
+    /// The names of the input's tensors that are not in the output, because engines of its layout do not load them.
+    pub left_out: Vec<String>,
     /// Number of bytes of the input.
     pub bytes_in: u64,
     /// The output, or the shards of it.
@@ -140,6 +142,7 @@ impl Report<'_> {
             options: RecordedOptions::default(),
             config: None,
             budget: None,
+            left_out: Vec::new(),
             bytes_in: 0,
             files: Vec::new(),
             before: 0,
@@ -150,10 +153,35 @@ impl Report<'_> {
 
     /// Copies the names of tensors, so that the report can outlive the input.
     pub(crate) fn into_owned(self) -> Report<'static> {
-        let Self { operator, input, output, options, config, budget, bytes_in, files, before, time, is_published } =
-            self;
+        let Self {
+            operator,
+            input,
+            output,
+            options,
+            config,
+            budget,
+            left_out,
+            bytes_in,
+            files,
+            before,
+            time,
+            is_published,
+        } = self;
         let files = files.into_iter().map(FileReport::into_owned).collect();
-        Report { operator, input, output, options, config, budget, bytes_in, files, before, time, is_published }
+        Report {
+            operator,
+            input,
+            output,
+            options,
+            config,
+            budget,
+            left_out,
+            bytes_in,
+            files,
+            before,
+            time,
+            is_published,
+        }
     }
 
     /// Returns the tensors of all files.
@@ -195,6 +223,9 @@ impl Report<'_> {
         }
         if let Some(budget) = &self.budget {
             document["budget"] = budget.clone();
+        }
+        if !self.left_out.is_empty() {
+            document["left_out"] = json!(self.left_out);
         }
         if let Some(time) = &self.time {
             document["seconds"] = json!(time.as_secs_f64());

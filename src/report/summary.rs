@@ -56,6 +56,11 @@ impl Report<'_> {
             let verb = if self.time.is_none() { "copy" } else { "copied" };
             let _ = write!(text, ", {verb} {copied}{}", self.reasons(around));
         }
+        if let Some(first) = self.left_out.first() {
+            let verb = if self.time.is_none() { "leave" } else { "left" };
+            let which = if self.left_out.len() == 1 { ":" } else { ", such as" };
+            let _ = write!(text, ", {verb} out {}{which} {}", self.left_out.len(), shorten(first));
+        }
         text
     }
 

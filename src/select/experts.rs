@@ -5,8 +5,12 @@
 //! config.json tell the two apart; a bank is refused if they do not.
 
 use super::heads::heads;
+use crate::container::checkpoint::model_type;
 use crate::container::{as_json, members};
 use crate::error::{Error, Result};
+
+/// Keys of config.json for the number of experts.
+const EXPERTS: [&str; 4] = ["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"];
 
 /// Structure of a model according to config.json.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,6 +23,8 @@ pub(crate) struct Model {
     pub layers: Option<u64>,
     /// True if the output head is the embeddings.
     pub has_tied_head: bool,
+    /// The number of experts in a layer.
+    pub experts: Option<u64>,
     hidden: Option<u64>,
     intermediate: Option<u64>,
 }
@@ -32,10 +38,11 @@ impl Model {
         let find = |key: &str| inner.get(key).or_else(|| outer.get(key));
         let number = |key: &str| find(key).and_then(|value| serde_json::from_str(value.get()).ok());
         Self {
-            kind: find("model_type").and_then(|value| serde_json::from_str(value.get()).ok()),
+            kind: config.and_then(model_type),
             whole: outer.get("model_type").and_then(|value| serde_json::from_str(value.get()).ok()),
             layers: number("num_hidden_layers"),
             has_tied_head: find("tie_word_embeddings").is_some_and(|value| value.get() == "true"),
+            experts: EXPERTS.iter().find_map(|key| number(key)),
             hidden: number("hidden_size"),
             intermediate: number("moe_intermediate_size").or_else(|| number("intermediate_size")),
         }

@@ -28,6 +28,7 @@ mod manifest;
 mod many;
 mod mistakes;
 mod mlx;
+mod mlx_experts;
 mod mlx_moves;
 mod onnx_casts;
 mod onnx_models;

@@ -1,7 +1,7 @@
 //! Codes and scales that move between other layouts and MLX. `tests/quant/transcode.rs` checks the values.
 
 use super::quantize::{assert_same, config, tensors};
-use crate::common::{Bench, fixture};
+use crate::common::{Bench, Outcome, fixture};
 use serde_json::Value;
 
 /// The tensors of a report that were quantized.
@@ -26,7 +26,20 @@ fn symmetric_integers_move_to_offsets_and_back() {
         assert!(outcome.code == Some(0) && outcome.stdout.ends_with("tensors are equal\n"), "{outcome:?}");
         bench.run("quantize x --layout compressed-tensors --only-exact -o back -f -q").expect(0, "", "");
         assert_same(&tensors(&bench.path("back")), &tensors(&bench.path("q")));
+        let outcome = bench.run("quantize q --layout mlx -o x -f");
+        let note =
+            "; the libraries of ct-pack and mlx-affine round their products differently, and may decode other bits\n";
+        assert!(outcome.code == Some(0) && outcome.stderr.contains(note), "{outcome:?}");
     }
+}
+
+#[test]
+fn a_checkpoint_of_another_layout_has_no_metadata_of_mlx() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
+    bench.run("quantize m --layout mlx --scheme affine4 -o x -q").expect(0, "", "");
+    bench.run("quantize x --scheme int4 --group-size 32 -o q -q").expect(0, "", "");
+    let file = bench.read("q/model-00001-of-00003.safetensors");
+    assert!(String::from_utf8_lossy(&file[8..80]).contains(r#""format":"pt""#));
 }
 
 #[test]
@@ -56,6 +69,33 @@ fn zero_points_become_offsets_that_are_rounded_once_and_counted() {
     }
     for (tolerance, code) in [(1.0001 * largest, 0), (0.9999 * largest, 1)] {
         bench.run(&format!("diff q-values x-values --tolerance {tolerance} -q")).expect(code, "", "");
+    }
+}
+
+#[test]
+fn wider_codes_keep_offsets_or_make_them_exact() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
+    let is_equal = |outcome: &Outcome| outcome.code == Some(0) && outcome.stdout.ends_with("tensors are equal\n");
+    bench.run("quantize m --scheme affine4 -o q -q").expect(0, "", "");
+    let before = tensors(&bench.path("q"));
+    for scheme in ["affine5", "affine6", "affine8"] {
+        bench.run(&format!("quantize q --layout mlx --scheme {scheme} --only-exact -o x -f -q")).expect(0, "", "");
+        let mut after = tensors(&bench.path("x"));
+        after.retain(|name, _| !name.ends_with(".weight") || name.ends_with("norm.weight"));
+        assert!(after.iter().all(|(name, tensor)| before[name] == *tensor) && after.len() > 9, "{scheme}");
+        let outcome = bench.run("diff q x");
+        assert!(is_equal(&outcome), "{scheme}: {outcome:?}");
+    }
+    // Codes and zero points move until the zero point is 16, because bfloat16 stores 16 times any scale.
+    bench.run("quantize m --scheme int4-asym --group-size 64 -o q -f -q").expect(0, "", "");
+    for scheme in ["affine5", "affine8"] {
+        bench.run(&format!("quantize q --layout mlx --scheme {scheme} --only-exact -o x -f -q")).expect(0, "", "");
+        for folder in ["q", "x"] {
+            let line = format!("dequantize {folder} --to float32 --arithmetic exact -o {folder}-values -f -q");
+            bench.run(&line).expect(0, "", "");
+        }
+        let outcome = bench.run("diff q-values x-values");
+        assert!(is_equal(&outcome), "{scheme}: {outcome:?}");
     }
 }
 
@@ -111,6 +151,11 @@ fn blocks_of_gguf_files_move_to_offsets() {
         }
         bench.run("diff q.gguf x --names huggingface --tolerance 0 -q").expect(0, "", "");
     }
+    // There is no way back, except for values. llama.cpp has the rows of attention in another order.
+    bench.run("dequantize x --include *.self_attn.* -o y -q").expect(0, "", "");
+    let outcome = bench.run("quantize y --layout gguf --metadata-from m.gguf -o y.gguf");
+    let what = "has offsets, which tcast does not move to blocks of GGUF files\n  choose a scheme to quantize the weights again\n";
+    assert!(outcome.code == Some(1) && outcome.stderr.ends_with(what), "{outcome:?}");
 }
 
 #[test]

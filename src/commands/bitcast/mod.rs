@@ -54,7 +54,8 @@ fn show(args: &BitcastArgs) -> Result<()> {
         return Err(Error::usage("--hex and --bits print one file").remedy("name one input"));
     };
     let naming = &args.options.tensors.naming;
-    let mut source = naming.apply(naming.probe(path, threads(args.file.threads))?)?;
+    let source = naming.apply(naming.probe(path, threads(args.file.threads))?)?;
+    let mut source = source.with_single_experts(naming.names)?;
     let is_there = |name: &String| source.names().any(|known| known == name);
     if !source.broken.is_empty() && !args.tensor.as_ref().is_some_and(is_there) {
         return Err(source.broken.swap_remove(0)); // the tensor may be in it

@@ -19,6 +19,7 @@ use serde_json::json;
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
+use std::slice;
 
 /// Parts of a report that the check needs.
 #[derive(Deserialize)]
@@ -101,6 +102,8 @@ fn read(path: &Path) -> Result<Recorded> {
         return Err(Error::new(format!("is a report of version {version}; this tcast knows {known}")));
     }
     recorded.tensors = recorded.tensors.into_iter().flat_map(stored_tensors).collect();
+    let mut stored = HashSet::new();
+    recorded.tensors.retain(|tensor| stored.insert(tensor.name.to_string())); // the first expert of a stack has its hash
     if recorded.tensors.iter().any(|tensor| tensor.sha256_out.is_none()) {
         let error = Error::new("has no hashes of what was written");
         return Err(error.remedy("make the report with --hash, and without --dry-run"));
@@ -108,18 +111,23 @@ fn read(path: &Path) -> Result<Recorded> {
     Ok(recorded)
 }
 
-/// Returns the stored tensors for a tensor of a report: several if it was quantized.
+/// Returns the stored tensors for a tensor of a report: several if it was quantized, and a stack if it was an expert's.
 fn stored_tensors(tensor: TensorReport<'static>) -> Vec<TensorReport<'static>> {
-    let Some(quantized) = &tensor.quantized else { return vec![tensor] };
+    let parts = match (&tensor.quantized, &tensor.stack) {
+        (Some(quantized), _) => &quantized.parts[..],
+        (None, Some(stack)) => slice::from_ref(&**stack),
+        (None, None) => return vec![tensor],
+    };
     let part = |part: &PartReport| TensorReport {
         name: Cow::Owned(part.name.to_string()),
         to: part.dtype,
         shape: Cow::Owned(part.shape.clone()),
         sha256_out: part.sha256.clone(),
         quantized: None,
+        stack: None,
         ..tensor.clone()
     };
-    quantized.parts.iter().map(part).collect()
+    parts.iter().map(part).collect()
 }
 
 /// Describes the problem with each tensor of the report, and then lists additional tensors.

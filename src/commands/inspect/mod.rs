@@ -28,7 +28,11 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
         job::raise_file_limit();
     }
     let options = read_options(&args.view);
-    let probe = |input: &PathBuf| checkpoint::probe(input, &options).and_then(|found| found.with_root(options.root));
+    let probe = |input: &PathBuf| {
+        let mut found = checkpoint::probe(input, &options)?.with_root(options.root)?;
+        let _ = found.divide_stacks(); // tensors without a name on Hugging Face are listed as the file has them
+        Ok(found)
+    };
     let folders: Vec<Result<Checkpoint>> = args.inputs.iter().map(probe).collect();
     let models: Vec<Option<LogicalCheckpoint>> =
         folders.iter().map(|folder| folder.as_ref().ok().map(LogicalCheckpoint::probe_parts)).collect();

@@ -2,7 +2,7 @@
 
 use super::super::messages::{note, print_line, print_message, print_result};
 use super::super::{no_effect, resume};
-use super::checks::{check_has_codes, names};
+use super::checks::{check_has_codes, layout_name, names};
 use crate::cli::QuantizeArgs;
 use crate::container::checkpoint::Checkpoint;
 use crate::convert::{Budget, Unreachable, measure};
@@ -60,7 +60,7 @@ pub(super) fn choose<'a>(
     let all: Vec<QuantizeOptions> =
         args.candidates().into_iter().map(|scheme| args.options.for_scheme(scheme)).collect();
     let measured = measure((source, model), &all, job, observer)?;
-    let names = names(model)?;
+    let names = names(model, layout_name(&args.options))?;
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let keeps = args.scheme.contains(&None);
     let chosen = Budget::choose(&measured, (target, keeps), &args.options, (model, &names))?;

@@ -15,8 +15,12 @@ pub(super) fn layout_name(options: &QuantizeOptions) -> &'static str {
 }
 
 /// Returns the names that patterns can match.
-pub(super) fn names(model: &LogicalCheckpoint) -> Result<Vec<String>> {
-    if model.is_model() { Ok(model.source.names().map(str::to_owned).collect()) } else { matchable_names(model) }
+pub(super) fn names(model: &LogicalCheckpoint, layout: &str) -> Result<Vec<String>> {
+    if model.is_model() {
+        Ok(model.source.names().map(str::to_owned).collect())
+    } else {
+        matchable_names(model, layout)
+    }
 }
 
 /// Refuses options that have no effect on any of the schemes, or that do not go together.
@@ -50,7 +54,7 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
     let output = args.file.output.as_deref().filter(|output| output.extension().is_some_and(|end| end == GGUF.name));
     if let (Some(output), false) = (output, options.is_gguf()) {
         let error = Error::usage(format!("the layout {layout} is not stored in .gguf files")).in_file(output);
-        return Err(error.remedy(format!("add {}", into_gguf::flags(options, args.model.as_deref()))));
+        return Err(error.remedy(into_gguf::remedy(options, args.model.as_deref())));
     }
     if args.compare.is_empty() {
         check_gguf(options, args.model.as_deref())?;
@@ -151,7 +155,7 @@ pub(super) fn check_model(
     if options.scheme.is_none() {
         let error = Error::usage("is not quantized: only the layout of a quantized model can change without a scheme");
         let remedy = if options.is_gguf() {
-            format!("add {}", into_gguf::flags(options, Some(&model.source.path)))
+            into_gguf::remedy(options, Some(&model.source.path))
         } else {
             "choose a scheme with --scheme".to_owned()
         };

@@ -81,23 +81,23 @@ fn write<'a>(
     let (inputs, report) = (args.model.as_slice(), args.reports.report.as_deref());
     let task = Task { notes, conversion, inputs, file: &args.file, report };
     let written = convert(task, slice::from_ref(source), observer, start);
-    written.map_err(|error| with_fused(error, model, layout_name(options) == COMFYUI))
+    written.map_err(|error| with_fused(error, model, layout_name(options)))
 }
 
 /// Completes the error for a weight that could be left out with the weights that engines fuse with it: they can only be
 /// left out together. Plain weights are then copied, and quantized ones, which the error names by one of their parts,
 /// are decoded.
-fn with_fused(error: Error, model: &LogicalCheckpoint, is_diffusion: bool) -> Error {
+fn with_fused(error: Error, model: &LogicalCheckpoint, layout: &str) -> Error {
     let is_excludable = matches!(error.kind(), Kind::Unconvertible);
     let Some(tensor) = error.tensor().filter(|_| is_excludable) else { return error };
     let is_part = |weight: &&FoundWeight| weight.parts.iter().any(|(_, at)| model.tensors[*at].name == tensor);
     let coded = model.found.weights.iter().find(is_part);
     let name = coded.map_or(tensor, |weight| &*weight.name);
-    let policy = Policy { is_diffusion, ..Policy::default() };
+    let policy = Policy { is_diffusion: layout == COMFYUI, ..Policy::default() };
     if coded.is_none() && policy.loaded_together(name).is_none() {
         return error;
     }
-    let names = names(model).unwrap_or_default();
+    let names = names(model, layout).unwrap_or_default();
     let globs = policy.globs_together(name, names.iter().map(String::as_str));
     error.of(if coded.is_some() { Kind::Decodable(globs.into()) } else { Kind::Excludable(globs.into()) })
 }
@@ -144,6 +144,11 @@ fn notes(options: &QuantizeOptions, plan: &QuantizePlan, model: &LogicalCheckpoi
     }
     if let Some(first) = plan.embeddings.first() {
         notes.push(format!("few engines load quantized embeddings, such as {}", shorten(first)));
+    }
+    if let Some(first) = plan.decoded_stacks.first() {
+        let stacks = counted(plan.decoded_stacks.len() as u64, "stack");
+        let what = format!("decoded: {stacks} of experts, '{}' is one", shorten(first));
+        notes.push(format!("{what}; tcast divides and quantizes them without --names file"));
     }
     notes.extend(engine_notes(plan));
     if options.input_global_scale.is_some() {
@@ -207,7 +212,7 @@ fn check_patterns(args: &QuantizeArgs, model: &LogicalCheckpoint) -> Result<()> 
         return Ok(()); // patterns also match the names that tensors get, which only the plan knows
     }
     let (options, allow_unmatched) = (&args.options, args.options.tensors.allow_unmatched);
-    let names = names(model)?;
+    let names = names(model, layout_name(options))?;
     let names: Vec<&str> = names.iter().chain(&model.source.left_out).map(String::as_str).collect();
     let path = &model.source.path;
     check_matched(&options.tensors.selection(), &names, allow_unmatched, args.file.quiet)

@@ -57,6 +57,12 @@ pub(crate) fn stacked_name(tensor: &str) -> Option<(String, u64)> {
     Some((format!("{}.{part}", stack_of(module)?), number))
 }
 
+/// Returns the name of the same tensor of another expert.
+pub(crate) fn name_of_expert(tensor: &str, number: u64) -> Option<String> {
+    let (layer, own) = tensor.split_once(".experts.")?;
+    Some(format!("{layer}.experts.{number}.{}", own.split_once('.')?.1))
+}
+
 /// Refuses stacks of a model of an unknown type.
 pub(crate) fn check_stacked(kind: Option<&str>) -> Result<()> {
     if kind.is_some_and(|kind| MODEL_TYPES.contains(&kind)) {
@@ -98,44 +104,61 @@ impl<'a> StackedName<'a> {
 }
 
 impl Checkpoint {
-    /// True if a weight of the checkpoint has the form of a quantized weight of MLX.
-    fn has_weights_of_mlx(&self) -> bool {
+    /// True if MLX stored the checkpoint: it says so in the metadata of its files, or one of its weights has the form of a
+    /// quantized weight of MLX.
+    fn is_of_mlx(&self) -> bool {
+        let mut metadata = self.shards.iter().flat_map(|shard| shard.contents.metadata.iter().flatten());
         let is_codes = |tensor: &Tensor| tensor.elements.dtype() == Some(Dtype::Uint32);
         let stems: HashSet<&str> = self
             .tensors()
             .filter(|(_, tensor)| is_codes(tensor))
             .filter_map(|(_, tensor)| tensor.name.strip_suffix(".weight"))
             .collect();
-        self.tensors().any(|(_, tensor)| tensor.name.strip_suffix(".scales").is_some_and(|stem| stems.contains(stem)))
+        let is_scale = |tensor: &Tensor| tensor.name.strip_suffix(".scales").is_some_and(|stem| stems.contains(stem));
+        metadata.any(|(key, value)| key == "format" && value == "mlx")
+            || self.tensors().any(|(_, tensor)| is_scale(tensor))
     }
 
     /// Divides the stacks of experts of a checkpoint of MLX into the tensors of single experts, as Hugging Face has them.
+    /// After an error, all stacks are whole.
     ///
     /// # Errors
     /// When Hugging Face has no name for a tensor.
-    pub(super) fn divide_stacks(&mut self) -> Result<()> {
+    pub(crate) fn divide_stacks(&mut self) -> Result<()> {
         let is_stack = |(_, tensor): (&Input, &Tensor)| tensor.name.contains(STACK);
-        if !self.tensors().any(is_stack) || !self.has_weights_of_mlx() {
+        if !self.tensors().any(is_stack) || !self.is_of_mlx() {
             return Ok(());
         }
         let kind = self.side_file(CONFIG)?.and_then(model_type);
         check_stacked(kind.as_deref()).map_err(|error| error.in_file(&self.path))?;
         let weights = self.tensors().filter_map(|(_, tensor)| {
             let module = tensor.name.strip_suffix(".weight").filter(|module| module.contains(STACK))?;
-            Some((module.to_owned(), *tensor.shape.first()?))
+            Some((module, *tensor.shape.first()?))
         });
-        let counts: HashMap<String, u64> = weights.collect();
-        let path = &self.path;
-        for shard in &mut self.shards {
-            let mut divided = Vec::with_capacity(shard.contents.tensors.len());
-            for tensor in std::mem::take(&mut shard.contents.tensors) {
-                match experts_of(&tensor, &counts) {
-                    Ok(None) => divided.push(tensor),
-                    Ok(Some(experts)) => divided.extend(experts),
-                    Err(error) => return Err(error.in_tensor(&tensor.name).in_file(path)),
-                }
-            }
-            shard.contents.tensors = divided;
+        let counts: HashMap<&str, u64> = weights.collect();
+        let stacks: Result<Vec<Vec<Option<Stack>>>> = (self.shards.iter())
+            .map(|shard| {
+                let stacks = shard.contents.tensors.iter().map(|tensor| {
+                    let stack = Stack::of(tensor, &counts);
+                    stack.map_err(|error| error.in_tensor(&tensor.name).in_file(&self.path))
+                });
+                stacks.collect()
+            })
+            .collect();
+        let stacks = stacks?;
+        let all: u64 = stacks.iter().flatten().flatten().map(|stack| stack.count).sum();
+        if all > FEW_EXPERTS + self.bytes() / LEAST_BYTES {
+            let message = format!("holds {all} tensors of single experts in {} bytes, far too few", self.bytes());
+            return Err(Error::new(message).of(Kind::Unmapped).in_file(&self.path));
+        }
+        let divided: Vec<Vec<Tensor>> = (self.shards.iter().zip(&stacks))
+            .map(|(shard, stacks)| {
+                let tensors = shard.contents.tensors.iter().zip(stacks);
+                tensors.flat_map(|(tensor, stack)| tensors_of(tensor, stack.as_ref())).collect()
+            })
+            .collect();
+        for (shard, tensors) in self.shards.iter_mut().zip(divided) {
+            shard.contents.tensors = tensors;
         }
         Ok(())
     }
@@ -144,43 +167,64 @@ impl Checkpoint {
 /// Maximum number of experts in a stack, each of which becomes a tensor. No model has nearly as many.
 const MOST_EXPERTS: u64 = 1 << 14;
 
-/// Returns the tensors of the experts of a stack; `None` for another tensor. `counts` has the number of experts of each
-/// module with stacks.
-fn experts_of(tensor: &Tensor, counts: &HashMap<String, u64>) -> Result<Option<Vec<Tensor>>> {
-    let unmapped = |what: &str| Err(Error::new(what).of(Kind::Unmapped));
-    if DERIVED.iter().any(|part| tensor.name.contains(part)) {
-        return unmapped("is made of other tensors by MLX, and Hugging Face has no name for it");
-    }
-    if !tensor.name.contains(STACK) {
-        return Ok(None);
-    }
-    let Some(name) = StackedName::new(&tensor.name) else {
-        return unmapped("is a stack of experts for which Hugging Face has no name");
-    };
-    let count = tensor.name.rsplit_once('.').and_then(|(module, _)| counts.get(module)).copied().unwrap_or_default();
-    let Data::Mapped { range, .. } = &tensor.data else {
-        return unmapped("is a stack of experts whose elements are not stored as they are");
-    };
-    if !(1..=MOST_EXPERTS).contains(&count) {
-        return unmapped("is not a stack of experts");
-    }
-    let (len, shape) = match &tensor.shape[..] {
-        [own, shape @ ..] if *own == count && range.len().is_multiple_of(count as usize) => {
-            (range.len() / count as usize, shape)
+/// The tensors of single experts may be this many, and one more for each [`LEAST_BYTES`] of the checkpoint: their
+/// descriptions could otherwise take far more memory than the file. Experts of real models have kilobytes.
+const FEW_EXPERTS: u64 = 1 << 10;
+const LEAST_BYTES: u64 = 64;
+
+/// The experts of a stacked tensor.
+struct Stack<'a> {
+    name: StackedName<'a>,
+    count: u64,
+    /// The bytes of an expert; 0 if all experts have the same ones.
+    len: usize,
+    shape: &'a [u64],
+}
+
+impl<'a> Stack<'a> {
+    /// Describes a stack; `None` for another tensor. `counts` has the number of experts of each module with stacks.
+    fn of(tensor: &'a Tensor, counts: &HashMap<&str, u64>) -> Result<Option<Self>> {
+        let unmapped = |what: &str| Err(Error::new(what).of(Kind::Unmapped));
+        if DERIVED.iter().any(|part| tensor.name.contains(part)) {
+            return unmapped("is made of other tensors by MLX, and Hugging Face has no name for it");
         }
-        // A global scale can be one number for all experts.
-        _ if name.part == "global_scale" && tensor.count == 1 => (0, &[][..]),
-        _ => return unmapped("has parts of another number of experts than the weight of its module"),
-    };
-    let expert = |number: u64| {
+        if !tensor.name.contains(STACK) {
+            return Ok(None);
+        }
+        let Some(name) = StackedName::new(&tensor.name) else {
+            return unmapped("is a stack of experts for which Hugging Face has no name");
+        };
+        let count = tensor.name.rsplit_once('.').and_then(|(module, _)| counts.get(module)).copied();
+        let Some(count) = count.filter(|count| (1..=MOST_EXPERTS).contains(count)) else {
+            return unmapped("is not a stack of experts");
+        };
+        let Data::Mapped { range, .. } = &tensor.data else {
+            return unmapped("is a stack of experts whose elements are not stored as they are");
+        };
+        match &tensor.shape[..] {
+            [own, ..] if *own == count && range.is_empty() => unmapped("is a stack of experts without elements"),
+            [own, shape @ ..] if *own == count && range.len().is_multiple_of(count as usize) => {
+                Ok(Some(Self { name, count, len: range.len() / count as usize, shape }))
+            }
+            // A global scale can be one number for all experts.
+            _ if name.part == "global_scale" && tensor.count == 1 => Ok(Some(Self { name, count, len: 0, shape: &[] })),
+            _ => unmapped("has parts of another number of experts than the weight of its module"),
+        }
+    }
+
+    fn expert(&self, tensor: &Tensor, number: u64) -> Tensor {
         let mut own = tensor.clone();
-        if let (Data::Mapped { range, .. }, true) = (&mut own.data, len > 0) {
-            *range = range.start + number as usize * len..range.start + (number as usize + 1) * len;
+        if let (Data::Mapped { range, .. }, true) = (&mut own.data, self.len > 0) {
+            *range = range.start + number as usize * self.len..range.start + (number as usize + 1) * self.len;
         }
-        own.name = name.of_expert(number).into();
-        own.shape = shape.into();
+        own.name = self.name.of_expert(number).into();
+        own.shape = self.shape.into();
         own.count = own.shape.iter().product();
         own
-    };
-    Ok(Some((0..count).map(expert).collect()))
+    }
+}
+
+/// Returns the tensors of the experts of a stack, or the tensor.
+fn tensors_of(tensor: &Tensor, stack: Option<&Stack>) -> Vec<Tensor> {
+    stack.map_or_else(|| vec![tensor.clone()], |stack| (0..stack.count).map(|at| stack.expert(tensor, at)).collect())
 }

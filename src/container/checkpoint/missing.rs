@@ -100,7 +100,10 @@ pub(super) fn is_of_original(files: &ShardFolder, named: &BTreeSet<&str>) -> boo
     };
     let is_of_mlx = |config: &str| descriptions(&as_json(config)).iter().any(|(key, _)| key.ends_with("quantization"));
     let config = || read_text(&files.folder.join(CONFIG)).ok();
-    !files.shards.is_empty() && named.iter().all(is_missing) && config().is_some_and(|config| is_of_mlx(&config))
+    !files.shards.is_empty()
+        && !named.is_empty()
+        && named.iter().all(is_missing)
+        && config().is_some_and(|config| is_of_mlx(&config))
 }
 
 /// Returns the error for a folder without shards, with the usable contents of the folder as the remedy.

@@ -13,10 +13,11 @@ mod naming;
 mod side_files;
 
 pub use disagreements::Disagreement;
-pub(crate) use experts::{check_stacked, stack_of, stacked_name};
+pub(crate) use experts::{check_stacked, name_of_expert, stack_of, stacked_name};
 pub use index::{INDEX, Index, as_safetensors, index_in_place_of, index_text, shard_names, weight_map};
 pub(crate) use names::has_written_shards;
 pub use names::{description, is_index, is_plain, is_shard_name, is_written_shard};
+pub(crate) use naming::model_type;
 pub use naming::{AssembledTensor, Naming};
 pub use side_files::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, SideFiles, descriptions, is_inside, with_dtype};
 

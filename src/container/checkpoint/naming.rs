@@ -44,9 +44,8 @@ impl Checkpoint {
         Ok(self)
     }
 
-    /// Gives the tensors of a model these names. Without a request, the tensors of a GGUF keep their names, and the stacks
-    /// of experts of MLX are divided, because all other tensors of MLX have the names of Hugging Face already. `base` is
-    /// the folder of the original model.
+    /// Gives the tensors of a model these names. Without a request, the tensors of a GGUF keep their names. `base` is the
+    /// folder of the original model.
     ///
     /// # Errors
     /// When the architecture is not known, a tensor has no such name or is missing, or the folder cannot be read.
@@ -62,12 +61,21 @@ impl Checkpoint {
             }
             self.base = Some(base.to_owned());
         }
-        if !is_gguf && names != Some(Naming::File) {
-            self.divide_stacks()?;
-        }
         if is_gguf && names == Some(Naming::HuggingFace) {
             self.naming = Naming::HuggingFace;
             self.use_names_of_hugging_face()?;
+        }
+        Ok(self)
+    }
+
+    /// Divides the stacks of experts of MLX, unless the names of the file are requested. Other tensors of MLX have the names
+    /// of Hugging Face already.
+    ///
+    /// # Errors
+    /// When Hugging Face has no name for a tensor.
+    pub(crate) fn with_single_experts(mut self, names: Option<Naming>) -> Result<Self> {
+        if names != Some(Naming::File) {
+            self.divide_stacks()?;
         }
         Ok(self)
     }
@@ -134,9 +142,10 @@ fn matrix_of(tensor: &Tensor, matrix: Option<(u64, u64)>) -> Tensor {
     part
 }
 
-/// Returns the `model_type` of a config.
-pub(super) fn model_type(config: &str) -> Option<String> {
+/// Returns the `model_type` of a config; of the language model if the config describes several models.
+pub(crate) fn model_type(config: &str) -> Option<String> {
     let json = as_json(config);
-    let text = members(&json)?.get("model_type")?.get().to_owned();
-    serde_json::from_str(&text).ok()
+    let outer = members(&json)?;
+    let inner = outer.get("text_config").and_then(|inner| members(inner.get())).unwrap_or_default();
+    serde_json::from_str(inner.get("model_type").or_else(|| outer.get("model_type"))?.get()).ok()
 }

@@ -105,7 +105,7 @@ impl<'a> FolderOutput<'a> {
 /// Describes a tensor in an existing folder that differs from the tensor to write there.
 fn other_tensor(there: &Checkpoint, plans: &[Plan]) -> Option<String> {
     let mut found: BTreeMap<&str, &Tensor> = there.tensors().map(|(_, tensor)| (&*tensor.name, tensor)).collect();
-    for (name, dtype, shape) in plans.iter().flat_map(|plan| &plan.steps).flat_map(Step::new_tensors) {
+    for (name, dtype, shape) in plans.iter().flat_map(|plan| &plan.steps).flat_map(Step::stored_tensors) {
         let tensor = found.remove(name);
         let name = shorten(name);
         let Some(tensor) = tensor else { return Some(format!("tensor '{name}' is missing")) };
@@ -166,7 +166,7 @@ fn recorded(
     let Measures { accuracy, hash } = job.measures;
     let is_measured = |report: &FileReport| {
         let mut tensors = report.tensors.iter();
-        tensors.all(|tensor| (!hash || tensor.sha256_out.is_some()) && (!accuracy || tensor.is_measured()))
+        tensors.all(|tensor| (!hash || tensor.is_hashed()) && (!accuracy || tensor.is_measured()))
     };
     let is_ended = staging.is_ended();
     let Some(report) = staging.done(shard).filter(|report| is_ended || is_measured(report)) else { return Ok(None) };

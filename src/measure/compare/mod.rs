@@ -139,7 +139,10 @@ pub(crate) fn diff_checked(
     check: impl FnOnce(&[LogicalCheckpoint; 2], &[&str]) -> Result<()>,
 ) -> Result<DiffReport> {
     let reading = ReadOptions { threads: options.threads(), root: options.root.as_deref() };
-    let open = |path| checkpoint::open(path, &reading).and_then(|source| source.named(options.names, None));
+    let open = |path| {
+        let source = checkpoint::open(path, &reading)?.named(options.names, None)?;
+        source.with_single_experts(options.names)
+    };
     let sources = [open(paths[0])?, open(paths[1])?];
     let stored = sources.iter().flat_map(Checkpoint::tensors).map(|(_, tensor)| tensor);
     plan::check_from(stored, options.from)?;

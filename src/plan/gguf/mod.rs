@@ -346,7 +346,10 @@ fn same_format(grid: &Grid) -> Result<&'static BlockFormat> {
         (CodeKind::Dtype(Dtype::Float4E2M1), Some(Group::Neighbours(32))) => "mxfp4",
         (CodeKind::Dtype(Dtype::Float4E2M1), Some(Group::Neighbours(16))) => "nvfp4",
         _ => {
-            let error = Error::new(format!("no type of GGUF files has its codes and groups ({grid})"));
+            let error = match grid.codes {
+                CodeKind::Offset(_) => Error::new("has offsets, which tcast does not move to blocks of GGUF files"),
+                _ => Error::new(format!("no type of GGUF files has its codes and groups ({grid})")),
+            };
             return Err(error.remedy("choose a scheme to quantize the weights again"));
         }
     };

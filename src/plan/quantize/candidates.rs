@@ -55,7 +55,7 @@ impl<'a> Planner<'_, 'a> {
         found: &mut WeightCandidates<'a>,
     ) -> Result<()> {
         let (name, shape) = (shard.name_of(tensor), &tensor.shape[..]);
-        if self.layout == mlx::NAME && mlx::leaves_out(self.new_name(name), self.model.has_tied_head) {
+        if mlx::leaves_out(self.layout, self.new_name(name), self.model) {
             found.dropped.push(place);
             return Ok(());
         }

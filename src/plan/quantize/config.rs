@@ -9,10 +9,10 @@ use crate::select::heads::is_head;
 use crate::select::policy::{module_of, shared_block};
 
 impl Planner<'_, '_> {
-    /// Lists the quantized groups, and the kept modules.
-    pub(super) fn config(&self, plan: &WeightCandidates) -> Result<EngineConfig> {
+    /// Lists the quantized groups, and the kept modules. `has_stacks` is true if experts are stored as stacks.
+    pub(super) fn config(&self, plan: &WeightCandidates, has_stacks: bool) -> Result<EngineConfig> {
         let mut groups: Vec<QuantizedGroup> = Vec::new();
-        let mut kept = KeptModules::default();
+        let mut kept = KeptModules { has_stacks, ..KeptModules::default() };
         for weight in &plan.weights {
             let name = self.new_name(&weight.name);
             match &weight.stored {

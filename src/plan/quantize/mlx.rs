@@ -1,8 +1,13 @@
-//! The choice of mlx-lm: weights that MLX quantizes although other engines keep them, and weights that get 8 bits in
-//! every scheme (mlx-lm 0.32.2, `quant_predicate` of the models).
+//! The choice of mlx-lm 0.32.2: weights that MLX quantizes although other engines keep them, weights that get 8 bits in
+//! every scheme (`quant_predicate` of the models), and tensors that MLX does not load (`sanitize`).
 
+use super::Planner;
+use crate::error::{Error, Result};
+use crate::plan::quantization::TensorIndex;
 use crate::quant::{Scheme, SchemeLayout};
+use crate::read::MappedBytes;
 use crate::select::KeptReason;
+use crate::select::experts::Model;
 
 pub(super) use crate::quant::MLX as NAME;
 
@@ -34,8 +39,61 @@ pub(super) fn own_scheme(module: &str, kind: Option<&str>) -> Option<(&'static S
     Some((scheme, scheme.in_layout(Some(NAME))?))
 }
 
-/// True if MLX does not load a tensor that Hugging Face stores: the head of a model whose head is its embeddings, and
-/// frequencies that follow from the config.
-pub(super) fn leaves_out(name: &str, has_tied_head: bool) -> bool {
-    has_tied_head && name == "lm_head.weight" || name.ends_with("rotary_emb.inv_freq")
+/// True if MLX does not load a plain tensor that Hugging Face stores: the head of a model whose head is its embeddings,
+/// and frequencies that follow from the config.
+pub(super) fn leaves_out(layout: &str, name: &str, model: &Model) -> bool {
+    layout == NAME && (model.has_tied_head && name == HEAD || name.ends_with("rotary_emb.inv_freq"))
+}
+
+const HEAD: &str = "lm_head.weight";
+
+impl Planner<'_, '_> {
+    /// Refuses to leave out a head whose values are not those of the embeddings. Reads both.
+    pub(super) fn check_dropped(&self, dropped: &[TensorIndex]) -> Result<()> {
+        let Some(place) = dropped.iter().find(|place| self.new_name(self.name_at(**place)) == HEAD) else {
+            return Ok(());
+        };
+        let stored = |place: &TensorIndex| {
+            let tensor = self.source.stored(self.source.places.binary_search(place).ok()?);
+            Some((tensor.tensor.elements, &tensor.tensor.shape, tensor.mapped()?))
+        };
+        let in_head =
+            |error: Error| error.in_tensor(self.name_at(*place)).in_file(self.source.source.shards[place.0].path());
+        let mut embeddings = self.source.places.iter().filter(|place| {
+            self.policy.reason(self.new_name(self.name_at(**place)), false) == Some(KeptReason::Embedding)
+        });
+        let is_same = |other: &TensorIndex| -> Result<bool> {
+            let (Some((one, shape, head)), Some((two, other, embeddings))) = (stored(place), stored(other)) else {
+                return Ok(false);
+            };
+            Ok(one == two && shape == other && is_equal(&head, &embeddings).map_err(in_head)?)
+        };
+        if embeddings
+            .find_map(|place| is_same(place).map(|is_same| is_same.then_some(())).transpose())
+            .transpose()?
+            .is_some()
+        {
+            return Ok(());
+        }
+        let error = Error::new(
+            "is left out, because config.json says with tie_word_embeddings that the embeddings are the head too, and has \
+             other values than these",
+        );
+        Err(in_head(error).remedy("set tie_word_embeddings to false in config.json"))
+    }
+}
+
+/// True if the bytes of two tensors are equal.
+fn is_equal(one: &MappedBytes, other: &MappedBytes) -> Result<bool> {
+    const PIECE: usize = 1 << 24;
+    if one.range.len() != other.range.len() {
+        return Ok(false);
+    }
+    for start in (0..one.range.len()).step_by(PIECE) {
+        let range = start..(start + PIECE).min(one.range.len());
+        if one.read(range.clone())? != other.read(range)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }

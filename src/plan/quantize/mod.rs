@@ -37,7 +37,8 @@ use crate::error::{Error, Result};
 use crate::options::QuantizeOptions;
 use crate::progress::Observer;
 use crate::quant::{
-    COMFYUI, Decoder, EncodeOptions, Encoder, EngineConfig, RowMap, Scheme, SchemeLayout, TargetGrid, named_dtype,
+    COMFYUI, Decoder, EncodeOptions, Encoder, EngineConfig, FoundWeight, QuantMethod, RowMap, Scheme, SchemeLayout,
+    TargetGrid, named_dtype,
 };
 use crate::read::{LogicalCheckpoint, Membership};
 use crate::select::KeptReason;
@@ -78,6 +79,10 @@ pub(crate) struct QuantizePlan<'a> {
     pub(crate) stored: BTreeSet<(&'static str, &'static str)>,
     /// The schemes and layouts in which experts are stored one by one.
     pub(crate) experts: BTreeSet<(&'static str, &'static str)>,
+    /// The names of tensors that engines of the layout do not load, and that are left out.
+    pub(crate) dropped: Vec<String>,
+    /// Quantized stacks of experts that are decoded, because the names of the file are kept.
+    pub(crate) decoded_stacks: Vec<String>,
     /// `model_type` of the whole model, and of its language model.
     pub(crate) kinds: Vec<String>,
     /// The type in which engines compute, unless an option names another one.
@@ -173,7 +178,9 @@ impl<'a> QuantizePlan<'a> {
         planner.check_names(&plan).map_err(in_file)?;
         planner.resolve(&mut plan.weights).map_err(in_file)?;
         planner.recover(&mut plan.weights, observer).map_err(in_file)?;
-        let config = planner.config(&plan).map_err(in_file)?;
+        planner.check_dropped(&plan.dropped).map_err(in_file)?;
+        let stacks = planner.new_stacks(&plan).map_err(in_file)?;
+        let config = planner.config(&plan, stacks.is_some()).map_err(in_file)?;
         let mut side_files = Vec::new();
         if let Some(text) = text {
             let text = planner.plain_config(text).and_then(|text| config.write_into(&text));
@@ -199,13 +206,19 @@ impl<'a> QuantizePlan<'a> {
         let has_kept_layers = plan.weights.iter().any(is_kept_layer);
         let computes_in = named_dtype(text).or_else(|| quantized().next().map(|(weight, _)| weight.dtype));
         let kinds = model.whole.iter().chain(&model.kind).cloned().collect();
+        let dropped = plan.dropped.iter().map(|place| planner.name_at(*place).to_owned()).collect();
+        let is_stack = |weight: &&WeightCandidate| {
+            weight.weight.is_some() && weight.shape.len() == 3 && matches!(weight.stored, Err(KeptReason::NoMatrix))
+        };
+        let decoded_stacks = plan.weights.iter().filter(is_stack).map(|weight| weight.name.clone()).collect();
         let names = |set: Vec<usize>| set.into_iter().map(|at| plan.weights[at].name.clone()).collect();
         let loaded_together = planner.loaded_together(&plan.weights).into_iter().map(names).collect();
-        let stacks_experts = planner.stacks_experts(&plan).map_err(in_file)?;
         let mut weights = planner.weights(plan)?;
-        weights.stacks_experts = stacks_experts;
-        if layout == mlx::NAME {
-            weights.change_metadata("format", Some(mlx::NAME.to_owned()));
+        weights.stacks = stacks;
+        let is_of_mlx = |weight: &FoundWeight| weight.layout.method == QuantMethod::Mlx;
+        if layout == mlx::NAME || logical.found.weights.iter().any(is_of_mlx) {
+            let format = if layout == mlx::NAME { mlx::NAME } else { "pt" };
+            weights.change_metadata("format", Some(format.to_owned()));
         }
         let left_out = planner.leave_out(&mut weights);
         let block = config.block.as_ref().filter(|_| text.is_none()).map(ToString::to_string);
@@ -217,6 +230,8 @@ impl<'a> QuantizePlan<'a> {
             embeddings,
             stored,
             experts,
+            dropped,
+            decoded_stacks,
             kinds,
             computes_in,
             has_kept_layers,

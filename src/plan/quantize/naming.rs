@@ -4,6 +4,8 @@ use super::{Planner, WeightCandidate, WeightCandidates, gpt_oss, mlx};
 use crate::container::checkpoint::{check_stacked, stack_of};
 use crate::error::{Error, Kind, Result};
 use crate::options::Naming;
+use crate::plan::quantization::TensorIndex;
+use crate::plan::stacked::ExpertStacks;
 use crate::quant::{LAYOUTS, Role};
 use crate::read::Membership;
 use crate::select::policy::module_of;
@@ -23,21 +25,28 @@ impl Planner<'_, '_> {
         self.renames.get(name).copied().unwrap_or(name)
     }
 
+    /// Returns the name of a stored tensor in the input.
+    pub(super) fn name_at(&self, (shard, at): TensorIndex) -> &str {
+        let shard = &self.source.source.shards[shard];
+        shard.name_of(&shard.contents.tensors[at])
+    }
+
     /// Returns the module of a weight in the output; empty if its name does not end in `.weight`.
     pub(super) fn module<'n>(&'n self, weight: &'n WeightCandidate) -> &'n str {
         module_of(self.new_name(&weight.name)).unwrap_or_default()
     }
 
-    /// True if the experts are stored as stacks. Refuses models whose stacks are not known.
-    pub(super) fn stacks_experts(&self, plan: &WeightCandidates) -> Result<bool> {
+    /// Returns the stacks of experts; `None` if experts are stored one by one. Refuses models whose stacks are not known.
+    pub(super) fn new_stacks(&self, plan: &WeightCandidates) -> Result<Option<ExpertStacks>> {
         if self.layout != mlx::NAME || self.request.options.tensors.naming.names == Some(Naming::File) {
-            return Ok(false);
+            return Ok(None);
         }
         let is_expert = |weight: &WeightCandidate| stack_of(self.module(weight)).is_some();
         if !plan.weights.iter().any(is_expert) {
-            return Ok(false);
+            return Ok(None);
         }
-        check_stacked(self.model.kind.as_deref()).map(|()| true)
+        check_stacked(self.model.kind.as_deref())?;
+        Ok(Some(ExpertStacks { experts: self.model.experts }))
     }
 
     /// Refuses names that readers would misunderstand, of quantized weights and of tensors next to them.

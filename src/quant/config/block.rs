@@ -20,7 +20,8 @@ pub(super) struct ConfigBlock {
     /// Its key in `config.json`; empty in other files.
     key: &'static str,
     members: Map<String, Value>,
-    /// The patterns of modules in `dynamic`, `extra_config` or `layer_quant_config`, as ordered in the file: the first that matches decides.
+    /// The patterns of modules in `dynamic`, `extra_config` or `layer_quant_config`, in the order of the file: the first
+    /// that matches decides.
     patterns: Vec<String>,
 }
 

@@ -47,6 +47,8 @@ pub struct KeptModules<'a> {
     /// True if the model consists of several models, so that engines use other names for modules: see
     /// [`is_composite`](super::is_composite).
     pub is_composite: bool,
+    /// True if the experts of a layer are stored as a stack, which is one module.
+    pub has_stacks: bool,
 }
 
 impl KeptModules<'_> {

@@ -50,7 +50,9 @@ fn read(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
         }
     }
     let layouts = layouts_of(QuantMethod::Mlx, None);
-    let mut others = WeightDescription::new(layouts, "the config says that MLX quantized the model");
+    let mode = all.layouts[0].formats[0];
+    let in_mode = if mode == "affine" { String::new() } else { format!(" in mode '{mode}'") };
+    let mut others = WeightDescription::new(layouts, format!("the config says that MLX quantized the model{in_mode}"));
     others.parameters.group = all.parameters.group.filter(|_| all.layouts[0].formats == ["affine"]);
     config.add_others(others);
     Ok(())
@@ -64,9 +66,7 @@ fn describe(block: &ConfigObject, wording: &str) -> Result<WeightDescription> {
     if layouts.is_empty() {
         return Err(Error::new(format!("{wording} mode '{}', which tcast does not decode", shorten(mode))));
     }
-    if let Some(size) = group.filter(|size| mode == "affine" && !is_size(*size)) {
-        return Err(Error::new(format!("{wording} group_size {size}, and MLX has groups of 32, 64 and 128 values")));
-    }
+    check_numbers(mode, bits.map(i128::from), group).map_err(|what| Error::new(format!("{wording} {what}")))?;
     let numbers = [("bits", bits.map(i128::from)), ("group_size", group.map(i128::from))];
     let numbers = numbers.into_iter().filter_map(|(key, number)| Some(format!(", {key} {}", number?)));
     let mut description =
@@ -76,23 +76,42 @@ fn describe(block: &ConfigObject, wording: &str) -> Result<WeightDescription> {
     Ok(description)
 }
 
-/// True if groups with offsets can have this size.
-fn is_size(size: i64) -> bool {
-    u64::try_from(size).is_ok_and(|size| MLX_GROUPS.contains(&size))
+/// Refuses widths of codes and sizes of groups that a mode of MLX lacks.
+fn check_numbers(mode: &str, bits: Option<i128>, group: Option<i64>) -> Result<(), String> {
+    let is_size = |size: i64| u64::try_from(size).is_ok_and(|size| MLX_GROUPS.contains(&size));
+    let own = match mode {
+        "affine" => {
+            if let Some(size) = group.filter(|size| !is_size(*size)) {
+                return Err(format!("group_size {size}, and MLX has groups of 32, 64 and 128 values"));
+            }
+            return match bits.filter(|bits| ![2, 3, 4, 5, 6, 8].contains(bits)) {
+                Some(bits) => Err(format!("bits {bits}, and MLX has codes of 2, 3, 4, 5, 6 and 8 bits")),
+                None => Ok(()),
+            };
+        }
+        "mxfp4" => (4_i128, 32_i128),
+        "mxfp8" => (8, 32),
+        "nvfp4" => (4, 16),
+        _ => return Ok(()),
+    };
+    let is_other = |given: Option<i128>, own: i128| given.filter(|given| *given != own);
+    match (is_other(bits, own.0), is_other(group.map(i128::from), own.1)) {
+        (Some(bits), _) => Err(format!("mode '{mode}', bits {bits}, and codes of this mode have {} bits", own.0)),
+        (_, Some(size)) => {
+            Err(format!("mode '{mode}', group_size {size}, and groups of this mode have {} values", own.1))
+        }
+        (None, None) => Ok(()),
+    }
 }
 
 /// Describes the modules of the largest group for all modules, and names the others.
-fn write(groups: &[QuantizedGroup], _: &KeptModules) -> Result<EngineConfig> {
+fn write(groups: &[QuantizedGroup], kept: &KeptModules) -> Result<EngineConfig> {
     let main = groups.iter().rev().max_by_key(|group| group.modules.len()).expect("something is quantized");
     let mut block = parameters_of(main);
     for group in groups.iter().filter(|group| group.grid != main.grid) {
         let entry = Value::Object(parameters_of(group));
-        block.extend(
-            group
-                .modules
-                .iter()
-                .map(|module| (stack_of(module).unwrap_or_else(|| (*module).to_owned()), entry.clone())),
-        );
+        let stored = |module: &str| stack_of(module).filter(|_| kept.has_stacks).unwrap_or_else(|| module.to_owned());
+        block.extend(group.modules.iter().map(|module| (stored(module), entry.clone())));
     }
     Ok(EngineConfig { block: Some(Value::Object(block)), second_key: Some("quantization"), hf_quant_config: None })
 }

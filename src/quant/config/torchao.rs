@@ -88,7 +88,7 @@ impl<'a> TorchAoTensors<'a> {
             return if layout.zeros == Zeros::None { Ok(()) } else { check("zero_point", wording) };
         };
         let class = entry.get("_type").and_then(Value::as_str).unwrap_or_default();
-        let has_class = |layout: &Layout| layout.library.split([' ', ',']).any(|word| word == class);
+        let has_class = |layout: &Layout| layout.tensor_classes.contains(&class);
         if !has_class(layout) {
             let wording = format!("the metadata says _type '{}'", shorten(class));
             let known = layouts_of(QuantMethod::TorchAo, None).into_iter().find(|layout| has_class(layout));

@@ -239,7 +239,6 @@ impl Encoder {
                 (value == number.abs()).then_some(code as u8 | sign)
             }
             CodeRounding::Int { low, high, offset } if is_integer => {
-                let number = number + self.middle();
                 (low..=high).contains(&number).then(|| (number as i32 + i32::from(offset)) as u8)
             }
             _ => None,
@@ -256,8 +255,8 @@ impl Encoder {
 
     /// True if another encoder has the same [`Self::code_of`] and [`Self::range_of_codes`].
     pub(in crate::quant) fn has_codes_of(&self, other: &Self) -> bool {
-        let middles = [self, other].map(Self::middle);
-        self.rounding == other.rounding && self.dtype_of_codes() == other.dtype_of_codes() && middles[0] == middles[1]
+        let has_same_offsets = self.has_offsets() == other.has_offsets();
+        self.rounding == other.rounding && self.dtype_of_codes() == other.dtype_of_codes() && has_same_offsets
     }
 
     /// Returns the largest number of a code, and the exponent of the smallest digit of all numbers.
@@ -273,14 +272,14 @@ impl Encoder {
         self.chooser.rule.is_global()
     }
 
-    /// Returns the code in the middle, if codes start at 0 and have offsets; otherwise 0.
-    fn middle(&self) -> f32 {
-        if self.division.has_offsets { (1_u32 << (self.chooser.bits - 1)) as f32 } else { 0.0 }
+    /// True if codes start at 0, and groups have offsets.
+    pub(in crate::quant) fn has_offsets(&self) -> bool {
+        self.division.has_offsets
     }
 
-    /// Returns the stored form of a scale and of the number that is added to products of codes, whose middle is 0: the
-    /// bits of the scale, the zero point or offset, and the error of the offset. `None` if they cannot be stored. With
-    /// `global`, the scale is the product of the stored scale and this global scale.
+    /// Returns the stored form of a scale and of the number that is added to products of codes: the bits of the scale,
+    /// the zero point or offset, and the error of the offset. `None` if they cannot be stored. With `global`, the scale
+    /// is the product of the stored scale and this global scale.
     pub(in crate::quant) fn stored_scale(
         &self,
         scale: f64,
@@ -289,10 +288,8 @@ impl Encoder {
     ) -> Option<((u32, f32), f64)> {
         let (zero, change, is_zero_allowed) = match self.chooser.zero_bits {
             _ if self.division.has_offsets => {
-                // Exact: both terms are multiples of the scale, or the offset was a number of its type before.
-                let own = offset - scale * f64::from(self.middle());
-                let stored = self.chooser.store_once(own);
-                (stored, f64::from(stored) - own, stored.is_finite())
+                let stored = self.chooser.store_once(offset);
+                (stored, f64::from(stored) - offset, stored.is_finite())
             }
             Some(bits) => {
                 let zero = if offset == 0.0 { 0.0 } else { -offset / scale };

@@ -206,6 +206,9 @@ impl Evidence<'_> {
             }
         }
         if layout.zeros == Zeros::Offset && parameters.bits.is_none() {
+            if let (None, Some(description)) = (parameters.group, description) {
+                return Err(Error::new(format!("it has offsets, as in mode 'affine', and {}", description.wording)));
+            }
             parameters.bits = self.width(parts, parameters.group);
         }
         if layout.scale_order == ScaleOrder::Swizzled {

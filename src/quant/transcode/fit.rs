@@ -16,6 +16,8 @@ pub(super) struct FoundScale {
     pub(super) chosen: (u32, f32),
     /// The difference of the stored offset from the exact one.
     pub(super) change: f64,
+    /// The number added to the codes of [`Tables`], if groups have offsets: otherwise 0.
+    pub(super) shift: i32,
     /// The number that it represents, with the global scale if [`super::source::SourceGrid::keeps_blocks`] is false.
     pub(super) scale: f64,
 }
@@ -56,10 +58,12 @@ pub(super) struct Tables {
     is_integer: bool,
     /// An encoder that writes the new codes.
     encoder: Arc<Encoder>,
-    /// For each power of two by which codes move, from -24 to 24.
+    /// For each power of two by which codes move, from -24 to 24; one for integers.
     moved: Vec<CodeTable>,
     /// For groups whose scale is 0: codes of 0, with the sign.
     nothing: CodeTable,
+    /// The number whose code is 0 in `moved`, if groups have offsets, so that any number can have the code 0.
+    least: Option<f32>,
     /// True if all codes that do not move have new codes.
     pub(super) is_total: bool,
     /// The largest number of the new codes.
@@ -104,10 +108,15 @@ struct CodeExtent {
 
 impl Tables {
     fn new(numbers: &[f32], is_integer: bool, encoder: &Arc<Encoder>) -> Self {
+        let numbers_with_offsets = numbers.iter().copied().filter(|_| is_integer && encoder.has_offsets());
+        let least = numbers_with_offsets.reduce(f32::min);
         let table = |factor: f64| {
             let mut codes = [None; 256];
             for (code, number) in codes.iter_mut().zip(numbers) {
-                *code = encoder.code_of((f64::from(*number) * factor) as f32, is_integer);
+                *code = match least {
+                    Some(least) => Some((number - least) as u8),
+                    None => encoder.code_of((f64::from(*number) * factor) as f32, is_integer),
+                };
             }
             let mut new = codes.iter().zip(0..=u8::MAX).take(numbers.len());
             CodeTable {
@@ -118,10 +127,13 @@ impl Tables {
         };
         let shifts = if is_integer { 0..=0 } else { -FARTHEST..=FARTHEST };
         let moved: Vec<_> = shifts.map(|shift| table(2_f64.powi(shift))).collect();
-        let is_total = moved[moved.len() / 2].codes[..numbers.len()].iter().all(Option::is_some);
         let (largest, digit) = encoder.range_of_codes();
+        let is_total = match least {
+            Some(_) => numbers.len() <= largest as usize + 1,
+            None => moved[moved.len() / 2].codes[..numbers.len()].iter().all(Option::is_some),
+        };
         let (nothing, numbers, encoder) = (table(0.0), numbers.into(), Arc::clone(encoder));
-        Self { numbers, is_integer, encoder, moved, nothing, is_total, largest, digit }
+        Self { numbers, is_integer, encoder, moved, nothing, least, is_total, largest, digit }
     }
 
     /// True if codes that do not move stay the same.
@@ -142,7 +154,7 @@ impl Tables {
 
     /// Returns the table for a group and its new scale.
     fn between(&self, old: f64, new: f64) -> Option<&CodeTable> {
-        if old == 0.0 {
+        if old == 0.0 && self.least.is_none() {
             return Some(&self.nothing); // the new scale may not be 0
         }
         if old == new {
@@ -166,7 +178,7 @@ impl Transcoder {
         let lines = self.source.lines(rows, parts);
         // The codes of groups that stay the same need not be read.
         if let ([line], true) = (&lines[..], self.tables.is_total && width == self.source.width()) {
-            let stored: Option<_> = line.groups.iter().map(|group| self.stored(group.scale, group.offset)).collect();
+            let stored: Option<_> = line.groups.iter().map(|group| self.stored_group(*group, None)).collect();
             if stored.is_some() {
                 return stored;
             }
@@ -184,7 +196,7 @@ impl Transcoder {
         let is_uniform = lines.iter().all(|line| line.groups[groups.clone()].iter().all(|group| *group == first));
         if is_uniform
             && self.tables.is_total
-            && let Some(found) = self.stored(first.scale, first.offset)
+            && let Some(found) = self.stored_group(first, None)
         {
             return Some(found);
         }
@@ -223,7 +235,7 @@ impl Transcoder {
             return None;
         }
         if self.source.is_integer {
-            return self.stored(cells[0].old.scale, cells[0].old.offset).filter(serves);
+            return self.stored_group(cells[0].old, Some(&seen)).filter(serves);
         }
         if cells.iter().any(|cell| cell.old.offset != 0.0) {
             return None;
@@ -270,7 +282,40 @@ impl Transcoder {
     pub(super) fn stored(&self, scale: f64, offset: f64) -> Option<FoundScale> {
         let global = if self.source.keeps_blocks { None } else { Some(self.global) };
         let (chosen, change) = self.encoder.stored_scale(scale, offset, global)?;
-        Some(FoundScale { chosen, change, scale })
+        Some(FoundScale { chosen, change, shift: 0, scale })
+    }
+
+    /// Returns the stored form of a group of integers, whose codes are `seen`; `None` stands for all codes. If groups have
+    /// offsets, a number can be added to all codes and subtracted from the offset: the one nearest to 0 is chosen among
+    /// those that change the offset least.
+    fn stored_group(&self, group: SourceGroup, seen: Option<&[[bool; 256]]>) -> Option<FoundScale> {
+        let SourceGroup { scale, offset } = group;
+        let Some(lowest) = self.tables.least else { return self.stored(scale, offset) };
+        // Exact, because an offset of numbers with a sign is a multiple of the scale.
+        let offset = if lowest == 0.0 { offset } else { offset + scale * f64::from(lowest) };
+        let count = self.source.numbers.len();
+        let (first, last) = seen.map_or((0, count as i32 - 1), |seen| {
+            let codes = (0..count).filter(|code| seen.iter().any(|seen| seen[*code]));
+            let codes = codes.filter_map(|code| self.tables.moved[0].codes[code]);
+            codes.map(i32::from).fold((i32::MAX, 0), |(first, last), code| (first.min(code), last.max(code)))
+        });
+        let range = (-first, self.tables.largest as i32 - last);
+        let mut best: Option<FoundScale> = None;
+        for shift in (range.0.max(0)..=range.1).chain((range.0..=range.1.min(-1)).rev()) {
+            let product = f64::from(shift) * scale;
+            let own = offset - product;
+            if own + product != offset || offset - own != product {
+                continue; // the difference is no float64
+            }
+            let Some(found) = self.stored(scale, own) else { continue };
+            if best.is_none_or(|best| found.change.abs() < best.change.abs()) {
+                best = Some(FoundScale { shift, ..found });
+            }
+            if found.change == 0.0 {
+                break;
+            }
+        }
+        best
     }
 
     /// Returns the smallest block scale, 2^-9, times the global scale.
@@ -290,7 +335,8 @@ impl Transcoder {
         let new_width = if self.only.is_some() { columns } else { self.encoder.block_width() };
         let mut buffer = [0; SEGMENT];
         for line in self.source.lines(rows, parts) {
-            let is_same = |(old, new): (&SourceGroup, &FoundScale)| old.scale == new.scale && old.scale != 0.0;
+            let is_same =
+                |(old, new): (&SourceGroup, &FoundScale)| old.scale == new.scale && old.scale != 0.0 && new.shift == 0;
             let has_same_scales = || line.groups.iter().zip(found).all(is_same);
             let is_kept = self.keeps_stored_rows
                 && self.rescaling.is_none()
@@ -309,10 +355,16 @@ impl Transcoder {
                     let mut at = start;
                     while at < end {
                         let next = ((at / width + 1) * width).min((at / new_width + 1) * new_width).min(end);
-                        let (old, new) = (line.groups[at / width].scale, found[at / new_width].scale);
+                        let (old, new) = (line.groups[at / width].scale, found[at / new_width]);
                         // Codes without a table are 0 in all groups.
-                        let table = self.tables.between(old, new).unwrap_or(&self.tables.nothing);
-                        table.replace(&mut codes[at - start..next - start]);
+                        let table = self.tables.between(old, new.scale).unwrap_or(&self.tables.nothing);
+                        let codes = &mut codes[at - start..next - start];
+                        table.replace(codes);
+                        if new.shift != 0 {
+                            for code in codes {
+                                *code = code.wrapping_add(new.shift as u8);
+                            }
+                        }
                         at = next;
                     }
                     store(row, start..end, MovedCodes::Unpacked(codes));

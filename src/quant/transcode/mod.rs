@@ -87,7 +87,10 @@ impl Transcoder {
         shared: &SharedTables,
     ) -> Result<Option<Self>> {
         let keeps_blocks = encoder.has_global_scale() && decoder.has_global_scale();
-        let Some(mut source) = SourceGrid::new(decoder, rows, keeps_blocks, parts)? else { return Ok(None) };
+        // Offsets that stay the same are exact, so codes that start at 0 stay the same too.
+        let Some(mut source) = SourceGrid::new(decoder, rows, keeps_blocks, !encoder.has_offsets(), parts)? else {
+            return Ok(None);
+        };
         let tables = shared.get(&source.numbers, source.is_integer, &encoder);
         source.numbers = Arc::clone(&tables.numbers);
         let stores_alike = |(packing, bits)| encoder.stores_rows_as(packing, bits);

@@ -196,7 +196,7 @@ impl Transcoder {
         let width = self.encoder.block_width();
         let (mut signal, mut noise) = (0.0, 0.0);
         for (at, code) in codes.iter().enumerate() {
-            let FoundScale { chosen: (_, offset), change, scale } = found[(start + at) / width];
+            let FoundScale { chosen: (_, offset), change, scale, .. } = found[(start + at) / width];
             let after = scale * f64::from(*code) + f64::from(offset);
             let before = after - change;
             signal += before * before;

@@ -22,7 +22,7 @@ pub(super) struct SourceGrid {
     pub(super) keeps_blocks: bool,
     /// Rows and columns of a group.
     block: [usize; 2],
-    /// The number that each code represents. Integers have their sign: the middle of their range is 0.
+    /// The number that each code represents. If integers have a sign, the middle of their range is 0.
     pub(super) numbers: Arc<[f32]>,
     pub(super) is_integer: bool,
     /// The number subtracted from codes and stored zero points.
@@ -45,11 +45,13 @@ pub(super) struct Line {
 }
 
 impl SourceGrid {
-    /// Reads the grid; `None` if values are not products of a code and the scale of a contiguous group.
+    /// Reads the grid; `None` if values are not products of a code and the scale of a contiguous group. If `has_sign` is
+    /// false, codes that start at 0 keep their numbers.
     pub(super) fn new(
         decoder: Arc<Decoder>,
         rows: RowMap,
         keeps_blocks: bool,
+        has_sign: bool,
         parts: &[&[u8]],
     ) -> Result<Option<Self>> {
         let steps = match &decoder.method {
@@ -61,7 +63,7 @@ impl SourceGrid {
                 }
                 let BlockGrid { group, code_bits: bits, mut numbers, is_integer, has_offsets } = grid;
                 // Codes with offsets start at 0.
-                let centre = if has_offsets { (1_u32 << (bits - 1)) as f32 } else { 0.0 };
+                let centre = if has_offsets && has_sign { (1_u32 << (bits - 1)) as f32 } else { 0.0 };
                 for number in &mut numbers {
                     *number -= centre;
                 }
@@ -94,7 +96,7 @@ impl SourceGrid {
         let mut numbers = vec![[0; 4]; codes.len()];
         widen(steps, &codes, &[[0; 4]; 16], &mut numbers);
         // Centered codes are shifted by widening, other codes only by their zero point.
-        let is_shifted = layout.codes.values == CodeValues::Unsigned && geometry.zero.is_some();
+        let is_shifted = has_sign && layout.codes.values == CodeValues::Unsigned && geometry.zero.is_some();
         let less = if is_shifted { half as f32 } else { 0.0 };
         let mut numbers: Vec<f32> = numbers.into_iter().map(|number| f32::from_le_bytes(number) - less).collect();
         if let CodeValues::FloatWithoutNegativeZero(_) = layout.codes.values {
