@@ -73,7 +73,7 @@ pub struct QuantizeArgs {
     ///
     /// The sum of the relative squared errors becomes as small as it can be with this many bits per weight, including
     /// scales. Example: --target-bits 5 --scheme nvfp4,fp8,keep
-    #[arg(long, value_name = "BITS", value_parser = parsers::bits, requires = "scheme")]
+    #[arg(long, value_name = "BITS", value_parser = parsers::bits)]
     #[allow(clippy::doc_markdown, reason = "the help shows the text as it is")]
     pub target_bits: Option<f64>,
 
@@ -133,7 +133,7 @@ impl QuantizeArgs {
 /// Adds what only this command says about its options.
 fn of_weights(arg: Arg) -> Arg {
     match arg.get_id().as_str() {
-        "scheme" => arg.required_unless_present_any(["finish", "layout", "compare"]),
+        "scheme" => arg.required_unless_present_any(["finish", "layout", "compare", "target_bits"]),
         "include" => arg.help("Quantize only weights whose name matches; repeatable"),
         "exclude" => arg.help("Skip weights whose name matches; repeatable"),
         "from" => arg.hide(true), // weights are floats

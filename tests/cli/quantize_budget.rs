@@ -309,7 +309,7 @@ fn a_choice_that_is_impossible_or_means_nothing_is_refused() {
         "--scheme nvfp4,fp8 is a choice, and nothing says how",
         "name one scheme, or add",
     );
-    refused("quantize m --scheme keep", 2, "--scheme keep is a choice", "name one scheme, or add");
+    refused("quantize m --scheme keep", 2, "no scheme is named", "choose --scheme fp8\n");
     refused("quantize m --target-bits 5 --scheme nvfp4", 2, "chooses among several schemes", "add other schemes");
     refused(
         "quantize m --target-bits 5 --scheme nvfp4,fp8 --recover",

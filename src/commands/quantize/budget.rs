@@ -22,16 +22,25 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
     let listed =
         || schemes.iter().map(|scheme| scheme.map_or("keep", |scheme| scheme.name)).collect::<Vec<_>>().join(",");
     let is_choice = schemes.len() > 1;
-    match args.target_bits {
-        None if is_choice || schemes.contains(&None) => {
+    let target = args.target_bits;
+    if options.scheme.is_none() && (target.is_some() || !schemes.is_empty()) {
+        let error = Error::usage("no scheme is named, to which weights could be quantized");
+        return Err(error.remedy(if target.is_some() {
+            "choose --scheme nvfp4,fp8,keep"
+        } else {
+            "choose --scheme fp8"
+        }));
+    }
+    match target {
+        None if is_choice => {
             let error = Error::usage(format!("--scheme {} is a choice, and nothing says how to choose", listed()));
-            return Err(error
-                .remedy("name one scheme, or add --target-bits BITS, the bits per weight that the choice may have"));
+            let bits = "the bits per weight that the choice may have";
+            return Err(error.remedy(format!("name one scheme, or add --target-bits BITS, {bits}")));
         }
         None => return Ok(()),
         Some(_) => {}
     }
-    if !is_choice || options.scheme.is_none() {
+    if !is_choice {
         let error =
             Error::usage(format!("--target-bits chooses among several schemes, and --scheme {} is all", listed()));
         return Err(error.remedy("add other schemes, or keep: --scheme nvfp4,fp8,keep"));
