@@ -49,7 +49,8 @@ fn quantized(job: &str, scheme: &str, layout: &str, count: u64) {
     let encoder = Encoder::new(layout, grid, &shape, Dtype::Bfloat16, EncodeOptions::default()).expect("a usual shape");
     let mut bytes: Vec<Vec<u8>> = encoder.parts().iter().map(|part| vec![0; part.byte_len() as usize]).collect();
     let mut outputs: Vec<&mut [u8]> = bytes.iter_mut().map(|bytes| &mut bytes[..]).collect();
-    let mut tally = EncodeTally { skips_errors: true, ..EncodeTally::default() };
+    let mut tally = EncodeTally::default();
+    tally.skips_errors = true;
     encoder.encode(0..shape[0], black_box(&input), &extremes, &mut outputs, &mut tally);
     black_box(&tally);
     if job == "encode" {

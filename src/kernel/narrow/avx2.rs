@@ -5,7 +5,7 @@
 use super::super::isa::{Isa, prefetch_behind};
 use super::super::lane::AHEAD;
 use std::arch::x86_64::{
-    __m256i, _mm_cvtsi32_si128, _mm_loadu_si128, _mm256_add_epi8, _mm256_add_epi16, _mm256_and_si256,
+    __m128i, __m256i, _mm_cvtsi32_si128, _mm_loadu_si128, _mm256_add_epi8, _mm256_add_epi16, _mm256_and_si256,
     _mm256_blend_epi16, _mm256_broadcastsi128_si256, _mm256_cmpeq_epi8, _mm256_loadu_si256, _mm256_max_epi16,
     _mm256_min_epi16, _mm256_min_epu8, _mm256_min_epu16, _mm256_mullo_epi16, _mm256_or_si256, _mm256_packs_epi16,
     _mm256_packus_epi16, _mm256_packus_epi32, _mm256_permutevar8x32_epi32, _mm256_sad_epu8, _mm256_set1_epi8,
@@ -32,20 +32,36 @@ const HALF_LESS_ONE: u16 = 127;
 /// number.
 const ZERO: u16 = 128 + HALF_LESS_ONE;
 
-/// Constants of a conversion.
+/// Entries of the tables: one for all that rounds to zero, and one for each of the smallest exponents of the target. No
+/// target has more than three mantissa bits.
+const ENTRIES: usize = 6;
+
+/// For each entry, the power of two by which magnitudes are multiplied.
+const POWERS: [u8; 16] = [0, 1, 2, 4, 8, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// Constants of a conversion, as few as possible: a model has a conversion for each of its tensors.
 #[derive(Clone, Copy)]
 pub(super) struct Constants {
     /// Exponent fields up to this one have entry 0 of the tables, and the smallest normal number has entry `last`.
     first: u8,
     last: u8,
-    /// For each entry: the power of two by which a magnitude is multiplied, and the lower and the upper byte of the
-    /// number that is then subtracted.
-    powers: [u8; 16],
-    lower: [u8; 16],
-    upper: [u8; 16],
+    /// For each entry, the number that is subtracted from the product.
+    subtracted: [u16; ENTRIES],
     sign: u8,
     /// Right shift that moves the sign bit of a byte to its place in the target.
     sign_shift: u8,
+}
+
+/// The constants in registers: tables in both halves, and the lower and the upper bytes of the numbers that are subtracted.
+#[derive(Clone, Copy)]
+struct Registers {
+    first: __m256i,
+    last: __m256i,
+    powers: __m256i,
+    lower: __m256i,
+    upper: __m256i,
+    sign: __m256i,
+    sign_shift: __m128i,
 }
 
 /// Counts of a block.
@@ -67,14 +83,10 @@ impl Constants {
             // The mantissa with its hidden bit remains of a magnitude, and of the exponent if it exceeds that of `last`.
             entry => ((first + entry - 1) << 7 << (entry - 1)).wrapping_sub(HALF_LESS_ONE),
         };
-        let entries =
-            |entry: &dyn Fn(usize) -> u8| std::array::from_fn(|at| if at <= usize::from(last) { entry(at) } else { 0 });
         Self {
             first: first as u8,
             last: last as u8,
-            powers: entries(&|at| if at == 0 { 0 } else { 1 << (at - 1) }),
-            lower: entries(&|at| subtracted(at) as u8),
-            upper: entries(&|at| (subtracted(at) >> 8) as u8),
+            subtracted: std::array::from_fn(subtracted),
             sign,
             sign_shift: sign.leading_zeros() as u8,
         }
@@ -94,21 +106,40 @@ impl Constants {
         let (results, last_results) = codes.as_chunks_mut::<LANES>();
         let (whole, last) = bytes.split_at(results.len() * step);
         let mut sums = Sums::new();
-        // The compiler does not know that codes and constants do not overlap. It does not inline the iterator of a zip.
-        let own = *self;
+        let registers = Registers::new(self);
+        // No zip: the compiler does not inline its iterator here.
         let mut elements = whole;
         for results in results {
             prefetch_behind(&elements[..step], AHEAD);
-            store(results, own.round::<SOURCE>(elements, &mut sums));
+            store(results, registers.round::<SOURCE>(elements, &mut sums));
             elements = &elements[step..];
         }
         if !last.is_empty() {
             let (mut elements, mut results) = ([0; 4 * LANES], [0; LANES]);
             elements[..last.len()].copy_from_slice(last);
-            store(&mut results, own.round::<SOURCE>(&elements, &mut sums));
+            store(&mut results, registers.round::<SOURCE>(&elements, &mut sums));
             last_results.copy_from_slice(&results[..last_results.len()]);
         }
         sums.counts::<SOURCE>(bytes.len().div_ceil(step) * LANES)
+    }
+}
+
+impl Registers {
+    #[target_feature(enable = "avx2")]
+    fn new(constants: &Constants) -> Self {
+        let (mut lower, mut upper) = ([0; 16], [0; 16]);
+        for (at, number) in constants.subtracted.iter().enumerate() {
+            [lower[at], upper[at]] = number.to_le_bytes();
+        }
+        Self {
+            first: byte(constants.first),
+            last: byte(constants.last),
+            powers: in_both_halves(&POWERS),
+            lower: in_both_halves(&lower),
+            upper: in_both_halves(&upper),
+            sign: byte(constants.sign),
+            sign_shift: _mm_cvtsi32_si128(constants.sign_shift.into()),
+        }
     }
 
     #[inline]
@@ -141,8 +172,8 @@ impl Constants {
         sums.source_zeros = _mm256_sub_epi8(sums.source_zeros, _mm256_cmpeq_epi8(_mm256_packus_epi16(a, b), zero));
         // 5. Saturation keeps signs.
         let signs = _mm256_packs_epi16(bits, more_bits);
-        let moved = _mm256_srl_epi16(signs, _mm_cvtsi32_si128(self.sign_shift.into()));
-        let signed = _mm256_or_si256(rounded, _mm256_and_si256(moved, byte(self.sign)));
+        let moved = _mm256_srl_epi16(signs, self.sign_shift);
+        let signed = _mm256_or_si256(rounded, _mm256_and_si256(moved, self.sign));
         // 6. Packing has worked on each half of the registers.
         let order = if SOURCE == FLOAT32 {
             _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)
@@ -157,10 +188,10 @@ impl Constants {
     #[target_feature(enable = "avx2")]
     fn codes(self, a: __m256i, b: __m256i) -> (__m256i, __m256i) {
         let exponents = _mm256_packus_epi16(_mm256_srli_epi16::<7>(a), _mm256_srli_epi16::<7>(b));
-        let entry = _mm256_min_epu8(_mm256_subs_epu8(exponents, byte(self.first)), byte(self.last));
-        let powers = _mm256_shuffle_epi8(in_both_halves(self.powers), entry);
-        let lower = _mm256_shuffle_epi8(in_both_halves(self.lower), entry);
-        let upper = _mm256_shuffle_epi8(in_both_halves(self.upper), entry);
+        let entry = _mm256_min_epu8(_mm256_subs_epu8(exponents, self.first), self.last);
+        let powers = _mm256_shuffle_epi8(self.powers, entry);
+        let lower = _mm256_shuffle_epi8(self.lower, entry);
+        let upper = _mm256_shuffle_epi8(self.upper, entry);
         let nothing = _mm256_setzero_si256();
         let product = _mm256_mullo_epi16(a, _mm256_unpacklo_epi8(powers, nothing));
         let more_product = _mm256_mullo_epi16(b, _mm256_unpackhi_epi8(powers, nothing));
@@ -260,7 +291,7 @@ fn store(bytes: &mut [u8; 32], register: __m256i) {
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn in_both_halves(table: [u8; 16]) -> __m256i {
+fn in_both_halves(table: &[u8; 16]) -> __m256i {
     // SAFETY: `table` has the 16 bytes that are read.
     _mm256_broadcastsi128_si256(unsafe { _mm_loadu_si128(table.as_ptr().cast()) })
 }

@@ -27,7 +27,7 @@ pub struct EncodeTally {
     /// The sum of (y - x)^2.
     pub(super) noise: ExactSum,
     /// True if errors and clipped values need not be counted, because they are not reported.
-    pub(crate) skips_errors: bool,
+    pub skips_errors: bool,
 }
 
 impl EncodeTally {
