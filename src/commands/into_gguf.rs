@@ -3,21 +3,17 @@
 use crate::container::checkpoint::CONFIG;
 use crate::io::output::directory_of;
 use crate::options::QuantizeOptions;
-use crate::quant::{GGUF, SCHEMES};
+use crate::quant::{GGUF, SCHEMES, Scheme};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
 
-/// Returns the remedy that makes a GGUF file: flags to add, or to put in the place of the given ones.
+/// Returns the remedy that makes a GGUF file: flags to add, or to choose in place of the given ones.
 pub(super) fn remedy(options: &QuantizeOptions, input: Option<&Path>) -> String {
-    let scheme = options.scheme.filter(|scheme| !scheme.layout_names().any(|name| name == GGUF.name));
-    let scheme = scheme.map(|scheme| format!("--scheme {}", scheme.name));
-    let layout = options.layout.filter(|name| *name != GGUF.name).map(|name| format!("--layout {name}"));
-    let given: Vec<String> = scheme.into_iter().chain(layout).collect();
-    match given.join(" ") {
-        given if given.is_empty() => format!("add {}", flags(options, input)),
-        given => format!("replace {given} by {}", flags(options, input)),
-    }
+    let is_of_gguf = |scheme: &Scheme| scheme.layout_names().any(|name| name == GGUF.name);
+    let has_other = options.scheme.is_some_and(|scheme| !is_of_gguf(scheme))
+        || options.layout.is_some_and(|name| name != GGUF.name);
+    format!("{} {}", if has_other { "choose" } else { "add" }, flags(options, input))
 }
 
 /// Returns the flags for a scheme of GGUF files. It stands for the scheme of another layout, if there is one.

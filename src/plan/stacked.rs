@@ -3,21 +3,15 @@
 
 use super::draft::{DraftStep, StackPlace};
 use super::step::StackPart;
+use super::weights::ExpertStacks;
 use crate::container::checkpoint::{name_of_expert, stacked_name};
 use crate::error::{Error, Kind, Result};
 use crate::text::shorten;
-use std::collections::HashMap;
-
-/// The stacks of a model.
-#[derive(Clone, Copy)]
-pub(super) struct ExpertStacks {
-    /// The number of experts in a layer, if config.json has it.
-    pub(super) experts: Option<u64>,
-}
+use std::collections::{BTreeMap, HashMap};
 
 impl ExpertStacks {
     /// Returns the number of experts of each layer: of all its stacks, and according to config.json.
-    fn counts(self, stacks: &HashMap<String, Vec<(u64, usize)>>) -> HashMap<&str, u64> {
+    fn counts(self, stacks: &BTreeMap<String, Vec<(u64, usize)>>) -> HashMap<&str, u64> {
         let mut counts = HashMap::new();
         for (name, numbers) in stacks {
             let found = numbers.iter().map(|(number, _)| number.saturating_add(1)).max().unwrap_or_default();
@@ -30,7 +24,7 @@ impl ExpertStacks {
     /// Makes stacks of the steps of experts: moves the steps of a stack to the place of the first, in the order of the
     /// experts. Fails if an expert is missing, or differs from the others in its types or shapes.
     pub(super) fn stack(self, steps: Vec<DraftStep>) -> Result<Vec<DraftStep>> {
-        let mut stacks: HashMap<String, Vec<(u64, usize)>> = HashMap::new();
+        let mut stacks: BTreeMap<String, Vec<(u64, usize)>> = BTreeMap::new(); // for the same error in every run
         for (at, draft) in steps.iter().enumerate() {
             if let Some((name, number)) = stacked_name(draft.step.name()) {
                 stacks.entry(name).or_default().push((number, at));

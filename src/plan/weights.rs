@@ -1,7 +1,6 @@
 //! Decisions of a planner of weights, which the plan of an output follows.
 
 use super::quantization::TensorIndex;
-use super::stacked::ExpertStacks;
 use super::step::{Operation, Step};
 use crate::container::GgufKey;
 use crate::dtype::Dtype;
@@ -44,6 +43,13 @@ pub(super) struct GgufContents {
     pub facts: Vec<String>,
     /// Warnings for the user.
     pub notes: Vec<String>,
+}
+
+/// The stacks of a model.
+#[derive(Clone, Copy)]
+pub(super) struct ExpertStacks {
+    /// The number of experts in a layer, if config.json has it.
+    pub(super) experts: Option<u64>,
 }
 
 /// Treatment of a stored tensor.

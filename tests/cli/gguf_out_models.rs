@@ -98,19 +98,19 @@ fn a_language_model_without_metadata_or_with_that_of_another_is_refused() {
         (
             "quantize tiny.gguf --scheme fp8 --layout modelopt -o o.gguf",
             "o.gguf: the layout modelopt is not stored in .gguf files
-  replace --scheme fp8 --layout modelopt by --scheme q8_0 --layout gguf
+  choose --scheme q8_0 --layout gguf
 ",
         ),
         (
             "quantize tiny.gguf --scheme nvfp4 --layout mlx -o o.gguf",
             "o.gguf: the layout mlx is not stored in .gguf files
-  replace --layout mlx by --layout gguf
+  choose --layout gguf
 ",
         ),
         (
             "quantize tiny.gguf --scheme int4 -o o.gguf",
             "o.gguf: the layout compressed-tensors is not stored in .gguf files
-  replace --scheme int4 by --scheme q4_k_m
+  choose --scheme q4_k_m
 ",
         ),
     ] {

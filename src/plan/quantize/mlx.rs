@@ -59,7 +59,7 @@ impl Planner<'_, '_> {
         };
         let in_head =
             |error: Error| error.in_tensor(self.name_at(*place)).in_file(self.source.source.shards[place.0].path());
-        let mut embeddings = self.source.places.iter().filter(|place| {
+        let embeddings = self.source.places.iter().filter(|place| {
             self.policy.reason(self.new_name(self.name_at(**place)), false) == Some(KeptReason::Embedding)
         });
         let is_same = |other: &TensorIndex| -> Result<bool> {
@@ -68,12 +68,10 @@ impl Planner<'_, '_> {
             };
             Ok(one == two && shape == other && is_equal(&head, &embeddings).map_err(in_head)?)
         };
-        if embeddings
-            .find_map(|place| is_same(place).map(|is_same| is_same.then_some(())).transpose())
-            .transpose()?
-            .is_some()
-        {
-            return Ok(());
+        for embeddings in embeddings {
+            if is_same(embeddings)? {
+                return Ok(());
+            }
         }
         let error = Error::new(
             "is left out, because config.json says with tie_word_embeddings that the embeddings are the head too, and has \

@@ -5,7 +5,7 @@ use crate::container::checkpoint::{check_stacked, stack_of};
 use crate::error::{Error, Kind, Result};
 use crate::options::Naming;
 use crate::plan::quantization::TensorIndex;
-use crate::plan::stacked::ExpertStacks;
+use crate::plan::weights::ExpertStacks;
 use crate::quant::{LAYOUTS, Role};
 use crate::read::Membership;
 use crate::select::policy::module_of;
