@@ -23,7 +23,7 @@ for (const table of document.querySelectorAll('table.tensors')) {
   const found = document.createElement('output');
   find.className = 'find';
   input.type = 'search';
-  input.placeholder = 'Find tensors by name or type';
+  input.placeholder = 'Find by name or type';
   input.setAttribute('aria-label', input.placeholder);
   find.append(input, found);
   document.querySelector('#tensors').after(find);

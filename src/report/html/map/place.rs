@@ -21,7 +21,7 @@ pub(super) struct Stack {
 /// The places of all weights, which are given by their indices.
 pub(super) struct MapLayout {
     pub(super) stacks: Vec<Stack>,
-    /// Weights outside of the layers, by block.
+    /// Weights outside of the layers, by block; or by name, if the block has no other.
     pub(super) others: Vec<(String, Vec<usize>)>,
 }
 
@@ -52,9 +52,19 @@ impl MapLayout {
         sizes.sort_unstable_by(|a, b| b.cmp(a));
         let least = sizes.get(MOST_STACKS).map_or(0, |size| size + 1);
         let (large, small): (Vec<_>, Vec<_>) = stacks.into_iter().partition(|places| places.len() >= least);
-        let blocks = others.into_iter().map(|(weight, name)| (weight, block(name)));
+        let blocks = others.iter().map(|(weight, name)| (*weight, block(name)));
         let small = small.iter().flatten().map(|place| (place.weight, place.stack.clone()));
-        Self { stacks: large.into_iter().map(Stack::new).collect(), others: rows(blocks.chain(small)) }
+        let mut rows = rows(blocks.chain(small));
+        // A weight that is alone in its block has a row with its own name.
+        let own: HashMap<usize, &str> = others.iter().copied().collect();
+        for (block, weights) in &mut rows {
+            if let [weight] = weights[..]
+                && let Some(name) = own.get(&weight)
+            {
+                *block = parts(name).join(".");
+            }
+        }
+        Self { stacks: large.into_iter().map(Stack::new).collect(), others: rows }
     }
 }
 
@@ -201,7 +211,7 @@ mod tests {
             "  attn_q [1]",
             "  ffn_up [1]",
             "lm_head: 1",
-            "model: 1",
+            "model.embed_tokens: 1",
         ];
         assert_eq!(drawn(&names), expected);
     }
@@ -227,7 +237,7 @@ mod tests {
     fn names_without_a_layer_are_grouped_by_block() {
         let names =
             ["encoder.q.weight", "encoder.k.weight", "onnx::MatMul_12", "onnx::MatMul_7", "features.0.weight", ""];
-        assert_eq!(drawn(&names), ["encoder: 2", "onnx::MatMul_: 2", "features: 1", ": 1"]);
+        assert_eq!(drawn(&names), ["encoder: 2", "onnx::MatMul_: 2", "features.0: 1", ": 1"]);
         assert_eq!(drawn(&["encoder/layers_1/mlp/kernel"]), ["encoder.layers [1]", "  mlp.kernel [1]"]);
         let stacks: Vec<String> = (0..40).map(|at| format!("part{at}.0.fc.weight")).collect();
         let stacks: Vec<&str> = stacks.iter().map(String::as_str).collect();
