@@ -81,7 +81,7 @@ def main():
         path = os.path.join(ROOT, "docs/performance.md")
         with open(path) as file:
             text = file.read()
-        text = re.sub(r"(<!-- instructions -->\n).*?(\n<!-- end -->)", lambda found: found[1] + "\n" + "\n".join(lines) + "\n" + found[2], text, flags=re.S)
+        text = re.sub(r"(<!-- instructions -->\n).*?(\n\n<!-- end -->)", lambda found: found[1] + "\n" + "\n".join(lines) + found[2], text, flags=re.S)
         with open(path, "w") as file:
             file.write(text)
 
