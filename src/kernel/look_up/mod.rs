@@ -184,7 +184,7 @@ mod tests {
     fn tables_follow_from_pairs() {
         let derivation =
             |at: usize| (at % 3 == 1, 0x1234_u16.wrapping_mul(at as u16), if at == 5 { 0x8000 } else { u16::MAX });
-        let pairs: Vec<[u16; 2]> = (0..96).map(|at| [at * 771 + 5, 50_000 - at * 123]).collect();
+        let pairs: Vec<[u16; 2]> = (0..96).map(|at| [at * 600 + 5, 50_000 - at * 123]).collect();
         for isa in Isa::available().into_iter().filter(|isa| isa.can_look_up()) {
             for count in [0, 16, 96] {
                 let pairs = &pairs[..count];

@@ -226,7 +226,7 @@ mod tests {
             "layers.3.mlp.2.weight",
         ];
         let expected =
-            ["layers [3]", "  mlp.experts.*.up_proj [2]", "  mlp.expert_*.wo [1]", "  mlp.0 [1]", "  mlp.2 [1]"];
+            ["layers [3]", "  mlp.0 [1]", "  mlp.2 [1]", "  mlp.expert_*.wo [1]", "  mlp.experts.*.up_proj [2]"];
         assert_eq!(drawn(&names), expected);
         let many: Vec<String> = (0..60).map(|at| format!("down_blocks.1.attentions.{at}.to_q.weight")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
