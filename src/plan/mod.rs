@@ -17,6 +17,7 @@ mod renaming;
 mod rewrite;
 mod stacked;
 mod step;
+mod stored;
 mod weights;
 
 pub(crate) use cast::check_from;
@@ -33,8 +34,9 @@ pub(crate) use quantization::{CodesSource, Quantization, SharedExtremes, Unrecov
 #[cfg(feature = "cli")]
 pub(crate) use quantize::{Misfit, layout_of, matchable_names};
 pub(crate) use quantize::{OTHER_NAME, QuantizePlan, QuantizeRequest, name_instead_of};
-pub(crate) use step::{Direct, NewStored, Operation};
+pub(crate) use step::{Direct, Operation};
 pub use step::{Plan, Step};
+pub(crate) use stored::NewStored;
 use weights::GgufContents;
 pub(crate) use weights::Weights;
 

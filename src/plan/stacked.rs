@@ -2,7 +2,7 @@
 //! results are ranges of the tensors of the stack.
 
 use super::draft::{DraftStep, StackPlace};
-use super::step::StackPart;
+use super::stored::StackPart;
 use super::weights::ExpertStacks;
 use crate::container::checkpoint::{name_of_expert, stacked_name};
 use crate::error::{Error, Kind, Result};

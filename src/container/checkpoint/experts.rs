@@ -136,10 +136,10 @@ impl Checkpoint {
             Some((module, *tensor.shape.first()?))
         });
         let counts: HashMap<&str, u64> = weights.collect();
-        let stacks: Result<Vec<Vec<Option<Stack>>>> = (self.shards.iter())
+        let stacks: Result<Vec<Vec<Option<ExpertStack>>>> = (self.shards.iter())
             .map(|shard| {
                 let stacks = shard.contents.tensors.iter().map(|tensor| {
-                    let stack = Stack::of(tensor, &counts);
+                    let stack = ExpertStack::of(tensor, &counts);
                     stack.map_err(|error| error.in_tensor(&tensor.name).in_file(&self.path))
                 });
                 stacks.collect()
@@ -173,7 +173,7 @@ const FEW_EXPERTS: u64 = 1 << 10;
 const LEAST_BYTES: u64 = 64;
 
 /// The experts of a stacked tensor.
-struct Stack<'a> {
+struct ExpertStack<'a> {
     name: StackedName<'a>,
     count: u64,
     /// The bytes of an expert; 0 if all experts have the same ones.
@@ -181,7 +181,7 @@ struct Stack<'a> {
     shape: &'a [u64],
 }
 
-impl<'a> Stack<'a> {
+impl<'a> ExpertStack<'a> {
     /// Describes a stack; `None` for another tensor. `counts` has the number of experts of each module with stacks.
     fn of(tensor: &'a Tensor, counts: &HashMap<&str, u64>) -> Result<Option<Self>> {
         let unmapped = |what: &str| Err(Error::new(what).of(Kind::Unmapped));
@@ -225,6 +225,6 @@ impl<'a> Stack<'a> {
 }
 
 /// Returns the tensors of the experts of a stack, or the tensor.
-fn tensors_of(tensor: &Tensor, stack: Option<&Stack>) -> Vec<Tensor> {
+fn tensors_of(tensor: &Tensor, stack: Option<&ExpertStack>) -> Vec<Tensor> {
     stack.map_or_else(|| vec![tensor.clone()], |stack| (0..stack.count).map(|at| stack.expert(tensor, at)).collect())
 }

@@ -153,9 +153,9 @@ mod tests {
     use super::*;
     use crate::dtype::Dtype;
 
-    struct Kept(Vec<NewTensor<'static>>);
+    struct KeptTensors(Vec<NewTensor<'static>>);
 
-    impl NewTensors for Kept {
+    impl NewTensors for KeptTensors {
         fn count(&self) -> usize {
             self.0.len()
         }
@@ -207,7 +207,7 @@ mod tests {
         for count in [0, 1, PART, PART + 1, 3 * PART + 5] {
             let tensors: Vec<NewTensor> = (0..count).map(tensor).collect();
             let (at_once, none) = header(&tensors);
-            let (later, parts) = header(&Kept(tensors));
+            let (later, parts) = header(&KeptTensors(tensors));
             assert!(at_once == later, "{count} tensors");
             assert_eq!((none, parts), (0, if count > PART { count.div_ceil(PART) } else { 0 }));
             let json: serde_json::Value = serde_json::from_slice(&later[8..]).unwrap();

@@ -105,7 +105,7 @@ impl Constants {
         let step = if SOURCE == FLOAT32 { 4 * LANES } else { 2 * LANES };
         let (results, last_results) = codes.as_chunks_mut::<LANES>();
         let (whole, last) = bytes.split_at(results.len() * step);
-        let mut sums = Sums::new();
+        let mut sums = ByteSums::new();
         let registers = Registers::new(self);
         // No zip: the compiler does not inline its iterator here.
         let mut elements = whole;
@@ -144,7 +144,7 @@ impl Registers {
 
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn round<const SOURCE: u8>(self, elements: &[u8], sums: &mut Sums) -> __m256i {
+    fn round<const SOURCE: u8>(self, elements: &[u8], sums: &mut ByteSums) -> __m256i {
         // 1. Elements of 16 bits, in two registers: the lower halves of float32 only tell whether a number lies between
         //    two others.
         let (bits, more_bits) = if SOURCE == FLOAT32 {
@@ -214,15 +214,15 @@ fn byte(byte: u8) -> __m256i {
     _mm256_set1_epi8(byte as i8)
 }
 
-/// Sums of a block, one per byte, which can count all iterations of a block.
-struct Sums {
+/// ByteSums of a block, one per byte, which can count all iterations of a block.
+struct ByteSums {
     largest: __m256i,
     exact: __m256i,
     zeros: __m256i,
     source_zeros: __m256i,
 }
 
-impl Sums {
+impl ByteSums {
     #[target_feature(enable = "avx2")]
     fn new() -> Self {
         let zero = _mm256_setzero_si256();
