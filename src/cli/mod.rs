@@ -135,22 +135,10 @@ fn matching(path: PathBuf) -> Vec<PathBuf> {
     if found.is_empty() { vec![path] } else { found }
 }
 
-/// Returns the command line with the flags of all subcommands.
+/// Returns the command line with all subcommands.
 #[must_use]
 pub fn whole_command() -> clap::Command {
-    Cli::command().mut_subcommands(|subcommand| {
-        let with_flags = match subcommand.get_name() {
-            "cast" => CastArgs::augment_args,
-            "dequantize" => DequantizeArgs::augment_args,
-            "quantize" => QuantizeArgs::augment_args,
-            "bitcast" => BitcastArgs::augment_args,
-            "promote" => PromoteArgs::augment_args,
-            "inspect" => InspectArgs::augment_args,
-            "diff" => DiffArgs::augment_args,
-            name => unreachable!("the flags of {name} are not listed here"),
-        };
-        with_flags(subcommand).defer(|subcommand| subcommand)
-    })
+    Cli::command()
 }
 
 /// Joins a value to the `--saturate` before it, if it can be nothing else: the value of this flag is optional, so clap
@@ -191,9 +179,8 @@ pub fn color(arguments: &[OsString]) -> ColorChoice {
     choice.unwrap_or(ColorChoice::Auto)
 }
 
-/// Subcommand. clap makes the flags of the requested one only, because making all of them takes a millisecond.
+/// Subcommand.
 #[derive(Debug, Subcommand)]
-#[command(defer = true)]
 pub enum Command {
     /// Convert the values of a file or a folder of shards to another type
     Cast(Box<CastArgs>),

@@ -36,7 +36,6 @@ pub(crate) use quantize::{Misfit, layout_of, matchable_names};
 pub(crate) use quantize::{OTHER_NAME, QuantizePlan, QuantizeRequest, name_instead_of};
 pub(crate) use step::{Direct, Operation};
 pub use step::{Plan, Step};
-pub(crate) use stored::NewStored;
 use weights::GgufContents;
 pub(crate) use weights::Weights;
 
