@@ -4,7 +4,7 @@ use crate::container::{Data, Elements, Form, Tensor, TextForm};
 use crate::conversion::Conversion;
 use crate::error::Result;
 use crate::io::map::MappedFile;
-use crate::plan::{Operation, Plan, source_form};
+use crate::plan::{NewStored, Operation, Plan, source_form};
 use crate::progress::Progress;
 use crate::read::{MappedBytes, SourceTensor};
 use crate::text::hex_digits;
@@ -60,12 +60,7 @@ pub(crate) fn of(
         };
         Ok(Hashes {
             source,
-            targets: step
-                .results
-                .iter()
-                .filter_map(|result| result.stored_range())
-                .map(target)
-                .collect::<Result<_>>()?,
+            targets: step.results.iter().filter_map(NewStored::stored_range).map(target).collect::<Result<_>>()?,
         })
     };
     let hashes = each(threads, plan.steps.len(), hashes).into_iter().collect::<Result<_>>()?;

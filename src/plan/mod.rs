@@ -34,7 +34,7 @@ pub(crate) use quantization::{CodesSource, Quantization, SharedExtremes, Unrecov
 #[cfg(feature = "cli")]
 pub(crate) use quantize::{Misfit, layout_of, matchable_names};
 pub(crate) use quantize::{OTHER_NAME, QuantizePlan, QuantizeRequest, name_instead_of};
-pub(crate) use step::{Direct, Operation};
+pub(crate) use step::{Direct, NewStored, Operation};
 pub use step::{Plan, Step};
 use weights::GgufContents;
 pub(crate) use weights::Weights;

@@ -2,7 +2,7 @@
 
 use super::few::Few;
 use super::quantization::Quantization;
-use super::stored::NewStored;
+pub(crate) use super::stored::NewStored;
 use crate::container::{Elements, Form, HeaderEntries, NewTensor, Tensor};
 use crate::conversion::Conversion;
 use crate::dtype::Dtype;

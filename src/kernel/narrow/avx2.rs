@@ -214,7 +214,7 @@ fn byte(byte: u8) -> __m256i {
     _mm256_set1_epi8(byte as i8)
 }
 
-/// ByteSums of a block, one per byte, which can count all iterations of a block.
+/// Sums of a block, one per byte, which can count all iterations of a block.
 struct ByteSums {
     largest: __m256i,
     exact: __m256i,
