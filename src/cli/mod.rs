@@ -25,7 +25,7 @@ use crate::options::{ROOT, ROOT_NOTE};
 use crate::select::{Pattern, Selection};
 use crate::text::TEMPORARY_FOLDER;
 use clap::builder::{BoolishValueParser, TypedValueParser};
-use clap::{Arg, Args, ColorChoice, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{Arg, Args, ColorChoice, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -133,12 +133,6 @@ fn matching(path: PathBuf) -> Vec<PathBuf> {
     let options = glob::MatchOptions { case_sensitive: false, require_literal_leading_dot: true, ..Default::default() };
     let found: Vec<PathBuf> = glob::glob_with(&pattern, options).into_iter().flatten().flatten().collect();
     if found.is_empty() { vec![path] } else { found }
-}
-
-/// Returns the command line with all subcommands.
-#[must_use]
-pub fn whole_command() -> clap::Command {
-    Cli::command()
 }
 
 /// Joins a value to the `--saturate` before it, if it can be nothing else: the value of this flag is optional, so clap

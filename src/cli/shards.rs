@@ -24,8 +24,7 @@ pub struct ShardArgs {
 /// Makes an argument of a command conflict with `--finish`, unless it has an effect there too.
 pub(super) fn of_finish(arg: Arg) -> Arg {
     match arg.get_id().as_str() {
-        // The flag for colours belongs to all commands, and clap adds it first.
-        "finish" | "json" | "no_sync" | "quiet" | "threads" | "color" => arg,
+        "finish" | "json" | "no_sync" | "quiet" | "threads" => arg,
         _ => arg.conflicts_with("finish"),
     }
 }

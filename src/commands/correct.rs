@@ -10,8 +10,8 @@ use crate::cli::{self, Cli, Command as Subcommand};
 use crate::container::{ReadOptions, by_extension, checkpoint};
 use crate::dtype::Dtype;
 use crate::quant::Scheme;
-use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Command, CommandFactory};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -91,7 +91,7 @@ struct TypedLine<'a> {
 
 impl<'a> TypedLine<'a> {
     fn new(line: &'a [OsString]) -> Self {
-        let command = cli::whole_command();
+        let command = Cli::command();
         let find = |word: &OsString| word.to_str().and_then(|word| command.find_subcommand(word)).cloned();
         let subcommand = line.iter().enumerate().skip(1).find_map(|(at, word)| Some((at, find(word)?)));
         Self { line, subcommand }

@@ -222,8 +222,8 @@ pub(super) fn plain(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::whole_command;
-    use clap::Command;
+    use crate::cli::Cli;
+    use clap::{Command, CommandFactory};
 
     fn has(command: &Command, flag: &str) -> bool {
         let is_it = |arg: &clap::Arg| match flag.strip_prefix("--") {
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn every_flag_of_the_tables_exists_and_no_word_in_its_place_does() {
-        let command = whole_command();
+        let command = Cli::command();
         for (name, _) in FLAGS {
             let subcommand = command.find_subcommand(name).expect("the tables name subcommands");
             for (words, ours) in rows(name) {
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn every_value_of_the_tables_is_one_of_its_flag() {
-        let command = whole_command();
+        let command = Cli::command();
         for (flag, _, ours) in VALUES {
             let arg = |subcommand: &Command| {
                 subcommand.get_arguments().find(|arg| arg.get_long() == flag.strip_prefix("--")).cloned()

@@ -3,12 +3,13 @@
 use super::correct::{advice, corrected, is_quantized, is_similar, scheme_in, similar_flag, word};
 use super::fail;
 use super::messages::{print_alternative, print_line, print_message, printed};
-use crate::cli::{OVERVIEW, whole_command};
+use crate::cli::{Cli, OVERVIEW};
 use crate::container::by_extension;
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::quant::{GGUF, SCHEMES, Scheme};
 use crate::text::{command_line, shorten, visible};
+use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::ffi::OsString;
 use std::path::Path;
@@ -145,7 +146,7 @@ fn no_type(subcommand: &str, value: &str) -> Option<(&'static str, &'static str)
 
 /// Removes clap's tips that could lead astray: flags and values that only look a little alike, and flags that destroy.
 fn leave_bad_tips(error: &mut clap::Error, arguments: &[OsString]) {
-    let command = whole_command();
+    let command = Cli::command();
     let subcommand = arguments.iter().skip(1).find_map(|word| command.find_subcommand(word.to_str()?));
     let near = word(error, ContextKind::InvalidArg).zip(subcommand);
     let near = near.and_then(|(typed, subcommand)| similar_flag(subcommand, typed));

@@ -27,7 +27,7 @@ pub(super) struct DraftStep<'a> {
     pub extra: Option<Box<ExtraOfDraft>>,
 }
 
-/// What the layout has to know about few steps only.
+/// Facts that the layout needs about few steps only.
 #[derive(Default)]
 pub(super) struct ExtraOfDraft {
     /// For text, the lengths of the texts.

@@ -13,7 +13,7 @@ pub(crate) struct NewStored<'a> {
     pub extra: Option<Box<ExtraOfStored>>,
 }
 
-/// What few tensors of an output have.
+/// Properties that few tensors of an output have.
 #[derive(Default)]
 pub(crate) struct ExtraOfStored {
     /// A checksum of the tensor that has to be written as well.

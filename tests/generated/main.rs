@@ -5,6 +5,7 @@
 
 mod man;
 
+use clap::CommandFactory;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -29,7 +30,7 @@ fn check(path: &str, generated: &[u8]) {
 
 /// The pages by file, the program's own first.
 fn man_pages() -> Vec<(String, String)> {
-    let mut command = tcast::cli::whole_command();
+    let mut command = tcast::cli::Cli::command();
     command.build();
     let subcommands = command.get_subcommands().filter(|subcommand| subcommand.get_name() != "help");
     let pages: Vec<(String, &clap::Command)> = std::iter::once(("tcast".to_owned(), &command))
@@ -56,7 +57,7 @@ fn man_pages_have_every_flag_and_example_of_the_help() {
     let plain = |page: &str| page.replace("\\c\n", "").replace("\\ ", " ").replace("\\-", "-").replace("\\(aq", "'");
     let pages: Vec<(String, String)> = man_pages().into_iter().map(|(path, page)| (path, plain(&page))).collect();
     let mut seen = 0;
-    for subcommand in tcast::cli::whole_command().get_subcommands() {
+    for subcommand in tcast::cli::Cli::command().get_subcommands() {
         let path = format!("man/tcast-{}.1", subcommand.get_name());
         let (_, page) = pages.iter().find(|(found, _)| *found == path).unwrap();
         for long in subcommand.get_arguments().filter_map(clap::Arg::get_long) {
@@ -79,7 +80,7 @@ fn man_pages_have_every_flag_and_example_of_the_help() {
 #[test]
 fn man_pages_show_no_default_of_a_switch() {
     let mut seen = 0;
-    for subcommand in tcast::cli::whole_command().get_subcommands() {
+    for subcommand in tcast::cli::Cli::command().get_subcommands() {
         let page = fs::read_to_string(root().join(format!("man/tcast-{}.1", subcommand.get_name()))).unwrap();
         assert!(!page.contains("[default: false]"), "{}", subcommand.get_name());
         seen += page.matches("[default: ").count();

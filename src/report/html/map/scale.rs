@@ -9,7 +9,7 @@ const LEVELS: usize = 16;
 /// Number of labels below the legend.
 const TICKS: usize = 5;
 
-/// What the colour of a weight stands for.
+/// A figure that the colours of the map can stand for.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Measure {
     pub(in super::super) title: &'static str,
