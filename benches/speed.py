@@ -263,8 +263,9 @@ def drop_caches():
         pass
 
 
-def run(command):
-    """Seconds, seconds of all processors in the program and in the system, and the peak of anonymous memory in MiB, from /proc."""
+def run(command, is_watched=True):
+    """Seconds, seconds of all processors in the program and in the system, and the peak of anonymous memory in MiB, from /proc.
+    Watching the memory would delay a short program."""
     is_library = isinstance(command, Library)
     start = time.perf_counter()
     process = subprocess.Popen(command, shell=isinstance(command, str), stdout=subprocess.PIPE if is_library else subprocess.DEVNULL)
@@ -281,11 +282,13 @@ def run(command):
                 pass
 
     watcher = threading.Thread(target=watch)
-    watcher.start()
+    if is_watched:
+        watcher.start()
     (_, status, usage), seconds = os.wait4(process.pid, 0), time.perf_counter() - start
     process.returncode = code = os.waitstatus_to_exitcode(status)
-    is_over.set()
-    watcher.join()
+    if is_watched:
+        is_over.set()
+        watcher.join()
     if code:
         sys.exit(f"failed: {command}")
     if is_library:
@@ -320,7 +323,7 @@ class Bench:
                 self.remove_output()
                 if not are_short:
                     fill_and_free(self.args.gib << 31)
-                result = run(contenders[name])
+                result = run(contenders[name], is_watched=not are_short)
                 if attempt > 0:  # the first round warms the page cache
                     results[name].append(result)
         self.remove_output()
@@ -337,7 +340,7 @@ class Bench:
         tcast = [name for name in others if name.startswith("tcast")][-1]
         more = f"{program[tcast] - program[first]:+.3f}, {system[tcast] - system[first]:+.3f}"
         memory = max(peak for name, peak in peaks.items() if name.startswith("tcast"))
-        row = [job, f"{first} {seconds[first]:.{4 if are_short else 3}f} s", ", ".join(map(ratio, others)), more, f"{memory:.0f}"]
+        row = [job, f"{first} {seconds[first]:.{4 if are_short else 3}f} s", ", ".join(map(ratio, others)), more, "-" if are_short else f"{memory:.0f}"]
         self.rows.append(f"| {' | '.join(row)} |")
         print(self.rows[-1], flush=True)
 

@@ -7,6 +7,8 @@
 //!   open file, and the file of its name. Windows lets no other program write to a file that is read.
 #![allow(unsafe_code, reason = "mapping a file is unsafe: another process could change the bytes")]
 
+#[cfg(target_os = "linux")]
+use super::cache_state::CacheState;
 use super::open::{Links, input_options, unreadable};
 use crate::error::{Error, Kind, Result};
 use crate::text::size;
@@ -180,17 +182,31 @@ impl MappedFile {
         &self.path
     }
 
-    /// Makes the system read a range before it is used: one call instead of a page fault for every few pages.
+    /// Makes the system read a range before it is used. If its last byte is cached, a page fault for each step maps the
+    /// pages around it, which takes Linux less time than `MADV_POPULATE_READ`, which examines each page.
     ///
     /// # Errors
-    /// When the file no longer has these bytes, as far as the system can tell (Linux 5.14 and later).
+    /// When the file no longer has these bytes, as far as the system can tell (Linux), or the disk cannot read them (Linux
+    /// 5.14 and later).
     pub fn prefetch(&self, range: Range<usize>) -> Result<()> {
+        /// Bytes that a page fault maps (fault-around), unless Linux is configured differently.
         #[cfg(target_os = "linux")]
-        if let Some(map) = &self.map {
+        const MAPPED_AROUND: usize = 1 << 16;
+        #[cfg(target_os = "linux")]
+        if let (Some(map), false) = (&self.map, range.is_empty()) {
             self.read_ahead(map, &range);
-            if let Err(error) = map.advise_range(memmap2::Advice::PopulateRead, range.start, range.len())
-                && is_fault(&error)
-            {
+            let is_cut_short = match self.kept.as_ref().map(|OpenFile(file)| CacheState::of(file, range.end - 1)) {
+                Some(CacheState::Cached) => {
+                    range.clone().step_by(MAPPED_AROUND).for_each(|at| _ = std::hint::black_box(map[at]));
+                    false
+                }
+                Some(CacheState::BeyondEnd) => true,
+                _ => {
+                    let populated = map.advise_range(memmap2::Advice::PopulateRead, range.start, range.len());
+                    populated.is_err_and(|error| is_fault(&error))
+                }
+            };
+            if is_cut_short {
                 return Err(cut_short().in_file(&self.path));
             }
         }
@@ -209,7 +225,7 @@ impl MappedFile {
         const REQUEST: usize = 1 << 19;
         let (start, end) = (range.end, map.len().min(range.end.saturating_add(AHEAD)));
         let Some(OpenFile(file)) = &self.kept else { return };
-        if range.len() >= LARGE && start < end && !is_cached(file, end - 1) {
+        if range.len() >= LARGE && start < end && CacheState::of(file, end - 1) == CacheState::Absent {
             for at in (start..end).step_by(REQUEST) {
                 let _ = map.advise_range(memmap2::Advice::WillNeed, at, REQUEST.min(end - at)); // only a hint
             }
@@ -245,14 +261,6 @@ impl MappedFile {
         }
         Ok(())
     }
-}
-
-/// True if the page cache has a byte of a file, or the file system does not say.
-#[cfg(target_os = "linux")]
-fn is_cached(file: &File, at: usize) -> bool {
-    use rustix::io::{Errno, IoSliceMut, ReadWriteFlags, preadv2};
-    let mut byte = [0];
-    preadv2(file, &mut [IoSliceMut::new(&mut byte)], at as u64, ReadWriteFlags::NOWAIT) != Err(Errno::AGAIN)
 }
 
 /// Refuses anything but a regular file.
@@ -351,6 +359,21 @@ mod tests {
     }
 
     #[test]
+    fn bytes_that_a_shortened_file_lost_are_an_error() {
+        for folder in [std::env::current_exe().unwrap().parent().unwrap(), &std::env::temp_dir()] {
+            let file = tempfile::NamedTempFile::new_in(folder).unwrap();
+            std::fs::write(file.path(), vec![7; 1 << 17]).unwrap();
+            let mapped = MappedFile::open(file.path()).unwrap();
+            mapped.prefetch(0..1 << 17).unwrap();
+            file.as_file().set_len(4096).unwrap();
+            mapped.prefetch(0..4096).unwrap();
+            for range in [0..1 << 17, (1 << 17) - 1..1 << 17, 4096..8192] {
+                assert!(mapped.prefetch(range).unwrap_err().to_string().contains("was cut short"));
+            }
+        }
+    }
+
+    #[test]
     fn what_follows_a_large_range_is_read_ahead() {
         const LEN: usize = 8 << 20;
         // Next to the compiled program, because a temporary folder may be in memory.
@@ -362,14 +385,14 @@ mod tests {
         let forget = || fadvise(&file, 0, None, Advice::DontNeed).unwrap();
         let last_ahead = (1 << 20) + (4 << 20) - 1;
         forget();
-        if is_cached(&file, last_ahead) {
+        if CacheState::of(&file, last_ahead) != CacheState::Absent {
             return; // the file system does not say what is cached, such as one in memory
         }
         let mapped = MappedFile::open(&path).unwrap();
         forget();
         mapped.prefetch(0..1 << 20).unwrap();
         let begin = Instant::now();
-        while !is_cached(&file, last_ahead) {
+        while CacheState::of(&file, last_ahead) != CacheState::Cached {
             assert!(begin.elapsed() < Duration::from_secs(60), "nothing was read ahead");
             std::thread::sleep(Duration::from_millis(1));
         }

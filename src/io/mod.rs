@@ -1,5 +1,7 @@
 //! Files: inputs mapped read-only, outputs that appear whole or not at all, and a check that no file is both.
 
+#[cfg(target_os = "linux")]
+mod cache_state;
 mod destination;
 pub(crate) mod identity;
 pub(crate) mod in_use;

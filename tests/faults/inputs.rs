@@ -1,7 +1,7 @@
 //! Inputs that change while they are read: cut short, written to, replaced, removed, and disks that do not give them.
 
 use super::hold::{Held, hold};
-use super::{Moments, has_strace, number, numbers, sparse, traced};
+use super::{Moments, has_strace, number, numbers, skip, sparse, traced};
 use crate::common::promises::record;
 use crate::common::{Bench, Outcome, npy, shard};
 use std::fs::{self, File};
@@ -48,27 +48,33 @@ fn an_input_cut_short_between_two_pieces_is_an_error() {
     }
 }
 
-/// The system is made to say that the pages are there, as it does where they went away a moment later.
+/// The system is made to say that the pages are there, as it does where they went away a moment later. The inputs are in a
+/// file system in memory, which does not say what is cached: elsewhere a byte is read at the end of each piece.
 #[test]
 fn an_input_cut_short_within_a_piece_is_the_same_error_and_no_death_by_a_signal() {
     let bench = Bench::new();
+    let Ok(memory) = tempfile::tempdir_in("/dev/shm") else {
+        return skip("an input cut short within a piece", "there is no /dev/shm");
+    };
+    let [x, y] = ["x.npy", "y.npy"].map(|name| memory.path().join(name));
+    let cut_short = &CUT_SHORT.replace("x.npy", x.to_str().unwrap());
     for threads in ["-j1", "-j4"] {
-        bench.write("x.npy", &npy("'<f4'", "(4194304,)", &vec![0; 16 << 20]));
+        fs::write(&x, npy("'<f4'", "(4194304,)", &vec![0; 16 << 20])).unwrap();
         let mut command = bench.command();
-        command.env("BLIND", "1").args(["cast", "x.npy", "--to", "f16", "-o", "out.npy", "-q", threads]);
+        command.env("BLIND", "1").arg("cast").arg(&x).args(["--to", "f16", "-o", "out.npy", "-q", threads]);
         let Some(held) = hold(command, "pwrite64", 1) else { return };
-        cut(&bench.path("x.npy"), 5000);
-        held.release().expect(1, "", CUT_SHORT);
-        assert_eq!(bench.files(), ["x.npy"]);
+        cut(&x, 5000);
+        held.release().expect(1, "", cut_short);
+        assert!(bench.files().is_empty());
     }
     // Of `diff`, 1 would say that the files differ.
-    sparse(&bench.path("x.npy"), 1 << 22);
-    sparse(&bench.path("y.npy"), 1 << 22);
+    sparse(&x, 1 << 22);
+    sparse(&y, 1 << 22);
     let mut command = bench.command();
-    command.env("BLIND", "1").args(["diff", "x.npy", "y.npy", "-j1"]);
+    command.env("BLIND", "1").arg("diff").args([&x, &y]).arg("-j1");
     let Some(held) = hold(command, "madvise", 4) else { return };
-    cut(&bench.path("x.npy"), 5000);
-    held.release().expect(2, "", CUT_SHORT);
+    cut(&x, 5000);
+    held.release().expect(2, "", cut_short);
     let test = "an_input_cut_short_within_a_piece_is_the_same_error_and_no_death_by_a_signal";
     record(test, "3 ways, by SIGBUS");
 }
@@ -93,12 +99,13 @@ fn whatever_happens_to_an_input_is_reported_and_nothing_is_left() {
         fs::write(bench.path("new.npy"), numbers(10)).unwrap();
         fs::rename(bench.path("new.npy"), &x).unwrap();
     };
-    // A page ends there, and the last one reads as zeros beyond the new end.
+    // A page ends there, and the last one reads as zeros beyond the new end: the change is noticed at the end of the work,
+    // or the last byte is missed before its piece is read.
     let shortened = || cut(&x, (1 << 25) + 100);
     let cases: [(&dyn Fn(), &[&str]); 5] = [
         (&written_to, &[CHANGED]),
         (&replaced, &[CHANGED]),
-        (&shortened, &[CHANGED]),
+        (&shortened, &[CHANGED, CUT_SHORT_IN_TENSOR]),
         (&|| cut(&x, 100), &[CUT_SHORT, CUT_SHORT_IN_TENSOR]),
         (&|| drop(fs::write(&x, numbers(10))), &[CUT_SHORT, CUT_SHORT_IN_TENSOR, CHANGED]),
     ];
