@@ -307,7 +307,7 @@ fn with_note(text: &str, note: &str) -> String {
 }
 
 const INPUT_NOTE: &str = "A .onnx file is an ONNX model, and a .pb file an ONNX tensor. A .pt, .pth, .bin or .ckpt file is a \
-                          checkpoint of PyTorch, of which tcast runs nothing. Shards are .safetensors files or \
+                          checkpoint of PyTorch; tcast never runs code from it. Shards are .safetensors files or \
                           pytorch_model*.bin files, with or without an index, or the .gguf files of a split model, of \
                           which any can be named.";
 

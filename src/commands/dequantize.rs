@@ -46,7 +46,7 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
     if !quiet && !recoding.left_out.is_empty() {
         let (count, first) = (recoding.left_out.len() as u64, shorten(&recoding.left_out[0]));
         let scales = counted(count, "scale");
-        warn(&format!("left out: {scales} of activations, '{first}' is one: --keep-activation-scales keeps them"));
+        warn(&format!("left out {scales} of activations, such as '{first}': --keep-activation-scales keeps them"));
     }
     let task = Task {
         conversion,

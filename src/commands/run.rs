@@ -85,7 +85,7 @@ pub(super) fn convert<'a>(
     start: Instant,
 ) -> Result<()> {
     let args = task.file;
-    check_model_options(&task.conversion.job.model, sources)?;
+    check_has_model(&task.conversion.job.model, sources)?;
     if let (Some(output), [_]) = (task.conversion.job.output, sources) {
         check_standard_output(output, args.json && !args.dry_run)?;
     }
@@ -120,7 +120,7 @@ pub(super) fn convert<'a>(
 }
 
 /// Refuses options for ONNX models if no input is one.
-fn check_model_options(given: &ModelOptions, sources: &[Checkpoint]) -> Result<()> {
+fn check_has_model(given: &ModelOptions, sources: &[Checkpoint]) -> Result<()> {
     match given.first_given() {
         Some(option) if !sources.iter().any(Checkpoint::is_model) => {
             Err(Error::usage("no input is an ONNX model: an option has no effect").without(option))

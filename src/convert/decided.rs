@@ -71,15 +71,7 @@ impl<'a> FileConversion<'a> {
             options: RecordedOptions::of(options),
             ..*job
         };
-        Ok(Self {
-            job,
-            selection,
-            from: options.tensors.from,
-            recodings,
-            config: None,
-            budget: None,
-            left_out: Vec::new(),
-        })
+        Ok(Self::new(job, selection, options.tensors.from, recodings))
     }
 
     /// Reinterprets the bits of the selected tensors.
@@ -100,15 +92,7 @@ impl<'a> FileConversion<'a> {
         let recodings = sources.into_iter().map(renamed).collect::<Result<_>>()?;
         let job =
             Job { to: options.to, force_codes: options.force_codes, options: RecordedOptions::of(options), ..job };
-        Ok(Self {
-            job,
-            selection: options.selection(),
-            from: options.tensors.from,
-            recodings,
-            config: None,
-            budget: None,
-            left_out: Vec::new(),
-        })
+        Ok(Self::new(job, options.selection(), options.tensors.from, recodings))
     }
 
     /// Decodes the selected weights of a model, and copies all other tensors.
@@ -151,7 +135,7 @@ impl<'a> FileConversion<'a> {
                 conditions: if options.is_gguf() { vec![Condition::Lost(Loss::Infinite)] } else { Vec::new() },
                 defects: options.fail_on.clone(),
                 min_sqnr_db: options.min_sqnr,
-                // Blocks show only after they are made whether they hold the values.
+                // Only the finished blocks show whether they hold the values.
                 changed: options.is_gguf() && keeps_values(options),
             },
             max_shard_size: options.shards.max_bytes(),
@@ -164,15 +148,11 @@ impl<'a> FileConversion<'a> {
 
     /// The patterns of these operations choose weights for the recoding; every other tensor is copied.
     fn recoding(job: Job<'a>, recoding: Recoding<'a>, tensors: &TensorOptions) -> Self {
-        Self {
-            job,
-            selection: tensors.new_names(),
-            from: None,
-            recodings: vec![Some(recoding)],
-            config: None,
-            budget: None,
-            left_out: Vec::new(),
-        }
+        Self::new(job, tensors.new_names(), None, vec![Some(recoding)])
+    }
+
+    fn new(job: Job<'a>, selection: Selection, from: Option<Dtype>, recodings: Vec<Option<Recoding<'a>>>) -> Self {
+        Self { job, selection, from, recodings, config: None, budget: None, left_out: Vec::new() }
     }
 
     /// Plans the outputs.

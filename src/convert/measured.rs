@@ -58,7 +58,7 @@ pub(crate) fn measure<'a>(
     measured.collect()
 }
 
-/// An observer that hears nothing but progress: notices about an output are for one that is written.
+/// An observer that forwards progress and drops notices, because no output is written.
 struct Unheard<'o>(&'o dyn Observer);
 
 impl Observer for Unheard<'_> {

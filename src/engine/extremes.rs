@@ -5,7 +5,7 @@
 
 use super::pieces::PIECE;
 use crate::error::{Error, Result};
-use crate::plan::{CodesSource, Operation, SharedExtremes, Step};
+use crate::plan::{CodesSource, SharedExtremes, Step};
 use crate::progress::Progress;
 use crate::quant::Extremes;
 use std::collections::HashMap;
@@ -155,8 +155,7 @@ fn interleave<P>(
 
 /// Returns the set whose largest magnitude a step needs.
 fn extremes_of<'s, 'a>(step: &'s Step<'a>) -> Option<&'s Arc<SharedExtremes<'a>>> {
-    let Operation::Encode(weight) = &step.how else { return None };
-    if let CodesSource::Values { extremes, .. } = &weight.codes { extremes.as_ref() } else { None }
+    if let CodesSource::Values { extremes, .. } = &step.quantization()?.codes { extremes.as_ref() } else { None }
 }
 
 /// Returns all rows of a set, in pieces of about [`PIECE`] bytes.

@@ -6,13 +6,14 @@
 use super::Outcome;
 use super::extremes::{FirstPass, WorkItem};
 use super::pieces::PIECE;
+use super::worker::divided;
 use crate::container::Tensor;
 use crate::error::{Error, Result};
 use crate::kernel::{Counts, Firsts};
 use crate::measure::quantized::QuantizedAccuracy;
-use crate::plan::{Operation, Plan, Quantization, Step};
+use crate::plan::{Plan, Quantization, Step};
 use crate::progress::{Cancel, Progress};
-use crate::quant::{EncodeTally, WeightEncoder};
+use crate::quant::EncodeTally;
 use crate::threads::in_order;
 use std::collections::HashMap;
 use std::ops::{ControlFlow, Range};
@@ -57,12 +58,12 @@ impl<'p, 'a> Measurement<'p, 'a> {
             .enumerate()
             .flat_map(|(plan, all)| (0..).zip(&all.steps).map(move |(at, step)| (plan, at, step)))
         {
-            let Some(rows) = quantization(step).map(|weight| &weight.rows) else { continue };
+            let Some(rows) = step.quantization().map(|weight| &weight.rows) else { continue };
             let alike = by_source.entry(std::ptr::from_ref(step.source())).or_default();
             let is_same = |known: &&usize| {
                 let known: &MeasuredWeight = &weights[**known];
                 let is_of_plan = known.places.iter().any(|(other, _)| *other == plan);
-                !is_of_plan && quantization(known.steps[0]).is_some_and(|known| known.rows.has_values_of(rows))
+                !is_of_plan && known.steps[0].quantization().is_some_and(|known| known.rows.has_values_of(rows))
             };
             if let Some(&known) = alike.iter().find(is_same) {
                 weights[known].places.push((plan, at));
@@ -119,7 +120,7 @@ impl<'p, 'a> Measurement<'p, 'a> {
             if piece.is_last {
                 let MeasuredWeight { places, steps } = &self.weights[piece.weight];
                 for ((&(plan, at), step), sum) in places.iter().zip(steps).zip(sums.drain(..)) {
-                    let accuracy = quantization(step).map(|weight| QuantizedAccuracy::new(weight, &sum));
+                    let accuracy = step.quantization().map(|weight| QuantizedAccuracy::new(weight, &sum));
                     outcomes[plan][at].quantized = accuracy.map(Box::new);
                 }
             }
@@ -136,14 +137,11 @@ impl<'p, 'a> Measurement<'p, 'a> {
 
     /// Divides a weight into pieces of about [`PIECE`] bytes that each of its encoders can encode.
     fn pieces(&self, weight: usize) -> impl Iterator<Item = WeightPiece> + use<> {
-        let encoders = || self.weights[weight].steps.iter().filter_map(|step| Some(&quantization(step)?.rows.encoder));
-        let alignment = encoders().map(WeightEncoder::row_alignment).fold(1, least_common_multiple);
-        let (all, bytes) = encoders().next().map_or((0, 1), |first| (first.rows(), first.row_bytes()));
-        let step = (PIECE / bytes.max(1) / alignment).max(1) * alignment;
-        (0..all).step_by(step as usize).map(move |start| {
-            let end = all.min(start + step);
-            WeightPiece { weight, rows: start..end, is_last: end == all }
-        })
+        let weights = || self.weights[weight].steps.iter().filter_map(|step| step.quantization());
+        let alignment = weights().map(|weight| weight.rows.encoder.row_alignment()).fold(1, least_common_multiple);
+        let pieces = weights().next().map(|first| first.rows.aligned_pieces(PIECE, alignment)).into_iter().flatten();
+        let all = weights().next().map_or(0, |first| first.rows.encoder.rows());
+        pieces.map(move |rows| WeightPiece { weight, is_last: rows.end == all, rows })
     }
 
     /// Encodes some rows of a weight as each plan does; returns the errors.
@@ -155,17 +153,11 @@ impl<'p, 'a> Measurement<'p, 'a> {
         }
         let mut tallies = Vec::with_capacity(steps.len());
         for (step, largest) in steps.iter().zip(&mut largest_errors.1) {
-            let weight = quantization(step).expect("only such steps are measured");
+            let weight = step.quantization().expect("only such steps are measured");
             let ranges = weight.rows.encoder.part_ranges(piece.rows.clone());
-            let lengths = || ranges.iter().map(|range| (range.end - range.start) as usize);
-            codes.resize(codes.len().max(lengths().sum()), 0);
-            let mut rest = &mut codes[..];
-            let mut outputs = Vec::with_capacity(ranges.len());
-            for len in lengths() {
-                let (output, others) = rest.split_at_mut(len);
-                outputs.push(output);
-                rest = others;
-            }
+            let lengths = ranges.iter().map(|range| (range.end - range.start) as usize);
+            codes.resize(codes.len().max(lengths.clone().sum()), 0);
+            let mut outputs = divided(codes, lengths);
             // Finding the position of an error takes time, and the position of a smaller one does not matter.
             let mut tally = EncodeTally::default();
             (tally.max_error, tally.max_error_at) = *largest;
@@ -173,15 +165,11 @@ impl<'p, 'a> Measurement<'p, 'a> {
             *largest = (tally.max_error, tally.max_error_at);
             tallies.push(tally);
         }
-        let weights = || steps.iter().filter_map(|step| quantization(step));
+        let weights = || steps.iter().filter_map(|step| step.quantization());
         let bytes = weights().next().map_or(0, |weight| weight.rows.bytes(&piece.rows));
         progress.advance(if weights().any(Quantization::has_first_pass) { bytes / 2 } else { bytes });
         Ok(tallies)
     }
-}
-
-fn quantization<'s, 'a>(step: &'s Step<'a>) -> Option<&'s Quantization<'a>> {
-    if let Operation::Encode(weight) = &step.how { Some(weight) } else { None }
 }
 
 fn least_common_multiple(a: u64, b: u64) -> u64 {

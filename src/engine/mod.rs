@@ -5,7 +5,7 @@
 //! same for any number of threads. Tensors that can only be read in sequence (compressed ones, text) are one piece
 //! each.
 //!
-//! `docs/experiments.md` lists other ways to read and to write, and what they gained.
+//! `docs/experiments.md` lists alternative ways to read and to write, and their speed.
 
 mod extremes;
 #[cfg(feature = "cli")]
@@ -16,13 +16,13 @@ mod worker;
 
 use crate::error::{Error, Result};
 use crate::io::sink::Sink;
-use crate::kernel::{Counts, Firsts, Loss};
+use crate::kernel::{Counts, Firsts};
 use crate::measure::accuracy;
 use crate::measure::pairs::NumberPairs;
 use crate::measure::quantized::QuantizedAccuracy;
-use crate::plan::{Operation, Plan, Step};
+use crate::plan::{Plan, Step};
 use crate::progress::{Cancel, Never, Progress, Silent};
-use crate::quant::{DecodeTally, EncodeTally};
+use crate::quant::EncodeTally;
 use crate::read::SourceTensor;
 use crate::threads::{cores, in_order};
 use crc32fast::Hasher;
@@ -116,7 +116,7 @@ pub fn run(
         };
         steps_in(plan, &piece).try_for_each(|step| first_pass.wait(step))?;
         match piece[..] {
-            [PiecePart { item: Item::Step(at), .. }] if plan.steps[at].direct().is_none() => {
+            [PiecePart { item: Item::Step(at), .. }] if !plan.steps[at].is_divisible() => {
                 worker.stream(at, &check).map(|findings| vec![findings])
             }
             _ => worker.assemble(&piece),
@@ -145,10 +145,8 @@ pub fn run(
     let outcomes = found.into_iter().zip(&plan.steps).map(|(found, step)| {
         let StepFindings { counts, firsts, tally, encoded, .. } = found;
         let accuracy = comparer(step, detail).map(|_| Box::new(tally.unwrap_or_default().accuracy()));
-        let quantized = match &step.how {
-            Operation::Encode(weight) => Some(Box::new(QuantizedAccuracy::new(weight, &encoded.unwrap_or_default()))),
-            Operation::Convert(_) | Operation::Decode(_) => None,
-        };
+        let accuracy_of = |weight| Box::new(QuantizedAccuracy::new(weight, &encoded.unwrap_or_default()));
+        let quantized = step.quantization().map(accuracy_of);
         Outcome { counts, firsts, accuracy, quantized }
     });
     Ok(outcomes.collect())
@@ -165,7 +163,7 @@ fn check_order(plan: &Plan) -> Result<()> {
         let error = Error::new("checksums stand before the data in this format, and a pipe takes bytes in order only");
         return Err(error.remedy("name a file, or an output that ends in .safetensors"));
     }
-    if plan.steps.iter().any(|step| matches!(step.how, Operation::Encode(_))) {
+    if plan.steps.iter().any(|step| step.quantization().is_some()) {
         let error = Error::new("codes and scales are written side by side, and a pipe takes bytes in order only");
         return Err(error.remedy("name a file"));
     }
@@ -213,17 +211,6 @@ impl StepFindings {
     }
 }
 
-/// Converts a decoder's counts to counts of losses.
-fn counts_of(tally: &DecodeTally) -> Counts {
-    let mut counts = Counts::default();
-    (counts.input_nan, counts.input_infinite) = (tally.input_nan.count, tally.input_infinite.count);
-    counts[Loss::Infinite] = tally.infinite.count;
-    counts[Loss::Nan] = tally.nan.count;
-    counts[Loss::Flushed] = tally.flushed;
-    counts[Loss::Inexact] = tally.inexact.count;
-    counts
-}
-
 /// True if a file holds a checksum of a source or a result.
 fn has_checksum(step: &Step) -> bool {
     let mut mapped = step.sources.iter().filter_map(SourceTensor::mapped);
@@ -236,7 +223,7 @@ fn settle_checksums(step: &Step, sums: &[Hasher], output: &dyn Sink) -> Result<(
     let sum = |at: usize| sums.get(at).unwrap_or(&empty);
     for (at, source) in step.sources.iter().enumerate() {
         // A reader of the whole tensor has already checked it; parts of quantized weights have no checksum.
-        if let (Some(checksum), true) = (source.mapped().and_then(|mapped| mapped.checksum), step.direct().is_some()) {
+        if let (Some(checksum), true) = (source.mapped().and_then(|mapped| mapped.checksum), step.is_divisible()) {
             checksum.check(sum(at)).map_err(|error| step.error(error))?;
         }
     }

@@ -198,14 +198,12 @@ impl Iterator for Pieces<'_> {
             let (bits, alignment, decoder) = match item {
                 Item::Literal(_) | Item::Copy(_) => (8, 1024, None),
                 Item::Entries(_) => (8, count, None), // undivided
-                Item::Step(at) => match self.plan.steps[at].direct() {
-                    Some(direct) => direct.unit(),
-                    None if parts.is_empty() => {
-                        self.next += 1;
-                        return Some(vec![PiecePart { item, start: 0, end: count }]);
-                    }
-                    None => break,
-                },
+                Item::Step(at) if self.plan.steps[at].is_divisible() => self.plan.steps[at].unit(),
+                Item::Step(_) if parts.is_empty() => {
+                    self.next += 1;
+                    return Some(vec![PiecePart { item, start: 0, end: count }]);
+                }
+                Item::Step(_) => break,
             };
             let fitting = free * 8 / bits / alignment * alignment;
             if left > fitting && fitting == 0 && !parts.is_empty() {

@@ -1,4 +1,4 @@
-//! Writing of results: one thread at a time, because a file system lets no more write to a file. A thread that finds
+//! Writing of results. One thread writes at a time, because file systems serialize writes to a file. A thread that finds
 //! another one writing leaves its results to it, and converts the next piece meanwhile. Pieces that are only copied do
 //! not come here: a thread writes each from where it is mapped.
 

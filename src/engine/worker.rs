@@ -2,13 +2,13 @@
 
 use super::pieces::{Item, PIECE, PiecePart, bytes};
 use super::queue::{PieceResults, WriteQueue};
-use super::{Detail, StepFindings, comparer, counts_of, has_checksum};
+use super::{Detail, StepFindings, comparer, has_checksum};
 use crate::container::sum_of;
 use crate::conversion::{Conversion, run_kernel};
 use crate::error::{Error, Result};
 use crate::kernel::{Condition, First, Firsts, Kernel, Loss};
 use crate::measure::accuracy;
-use crate::plan::{Direct, Plan, Quantization, Step};
+use crate::plan::{Operation, Plan, Quantization, Step};
 use crate::progress::Progress;
 use crate::quant::{Decoder, EncodeTally};
 use crate::read::{MappedBytes, Share, decode_values};
@@ -59,38 +59,32 @@ impl<'a> Worker<'a> {
         let mut read = 0;
         self.results.clear();
         for part in parts {
+            let is_alone = parts.len() == 1;
             let at = match part.item {
-                Item::Literal(at) if parts.len() == 1 => {
-                    let bytes = &self.plan.literals[at].1[part.start as usize..part.end as usize];
-                    self.queue.output.put(part.target(self.plan).start, bytes)?;
-                    continue;
-                }
                 Item::Literal(at) => {
-                    let place = self.results.reserve(&part.target(self.plan))?;
-                    self.results.bytes[place]
-                        .copy_from_slice(&self.plan.literals[at].1[part.start as usize..part.end as usize]);
+                    let bytes = &self.plan.literals[at].1[part.start as usize..part.end as usize];
+                    self.emit(&part.target(self.plan), bytes, is_alone)?;
                     continue;
                 }
                 Item::Entries(at) => {
-                    self.values.clear();
-                    self.plan.write_entries(at, &mut self.values)?;
-                    let place = self.results.reserve(&part.target(self.plan))?;
-                    self.results.bytes[place].copy_from_slice(&self.values);
+                    let mut entries = std::mem::take(&mut self.values);
+                    entries.clear();
+                    self.plan.write_entries(at, &mut entries)?;
+                    self.emit(&part.target(self.plan), &entries, is_alone)?;
+                    self.values = entries;
                     continue;
                 }
                 Item::Copy(at) => {
-                    read += self.copy(at, part, parts.len() == 1)?;
+                    read += self.copy(at, part, is_alone)?;
                     continue;
                 }
                 Item::Step(at) => at,
             };
             let step = &self.plan.steps[at];
-            let (found, bytes) = match step.direct().expect("others are streamed") {
-                Direct::Convert(conversion, kernel, mapped) => {
-                    self.convert(at, part, (conversion, kernel, mapped), part.target(self.plan), parts.len() == 1)
-                }
-                Direct::Decode(decoder) => self.decode(step, part, decoder, &part.target(self.plan)),
-                Direct::Encode(weight) => self.encode(at, part, weight),
+            let (found, bytes) = match &step.how {
+                Operation::Convert(conversion) => self.convert(at, part, conversion, is_alone),
+                Operation::Decode(decoder) => self.decode(step, part, decoder),
+                Operation::Encode(weight) => self.encode(at, part, weight),
             }?;
             read += bytes;
             all.push((at, found));
@@ -100,17 +94,23 @@ impl<'a> Worker<'a> {
         Ok(all)
     }
 
+    /// Adds bytes to the results, or writes those of a whole piece from where they are.
+    fn emit(&mut self, target: &Range<u64>, bytes: &[u8], is_alone: bool) -> Result<()> {
+        if is_alone {
+            return self.queue.output.put(target.start, bytes);
+        }
+        let place = self.results.reserve(target)?;
+        self.results.bytes[place].copy_from_slice(bytes);
+        Ok(())
+    }
+
     /// Copies some bytes of an input; returns their number.
     fn copy(&mut self, at: usize, part: &PiecePart, is_alone: bool) -> Result<u64> {
-        let (mapped, target) = (self.plan.copies[at].1.clone(), part.target(self.plan));
+        let mapped = self.plan.copies[at].1.clone();
         let in_source = |error: Error| error.in_file(mapped.file.path());
         let source = self.source(&mapped, part.start as usize..part.end as usize, !is_alone).map_err(in_source)?;
-        if is_alone {
-            self.queue.output.put(target.start, source).map_err(in_source)?;
-        } else {
-            let place = self.results.reserve(&target)?;
-            self.results.bytes[place].copy_from_slice(source);
-        }
+        // The system may read the source here, which may have been truncated.
+        self.emit(&part.target(self.plan), source, is_alone).map_err(in_source)?;
         Ok(source.len() as u64)
     }
 
@@ -119,11 +119,11 @@ impl<'a> Worker<'a> {
         &mut self,
         at: usize,
         part: &PiecePart,
-        (conversion, kernel, mapped): (&Conversion, &Kernel, MappedBytes<'a>),
-        target: Range<u64>,
+        conversion: &Conversion,
         is_alone: bool,
     ) -> Result<(StepFindings, u64)> {
-        let step = &self.plan.steps[at];
+        let (step, target) = (&self.plan.steps[at], part.target(self.plan));
+        let (kernel, mapped) = divisible(step, conversion);
         let place = |element| bytes(conversion.from, element) as usize;
         let source = self.source(&mapped, place(part.start)..place(part.end), !is_alone);
         let source = source.map_err(|error| self.blame(at, part, error))?;
@@ -170,8 +170,9 @@ impl<'a> Worker<'a> {
                 break;
             }
             if !elements.is_empty()
-                && let Some(Direct::Convert(conversion, kernel, mapped)) = step.direct()
+                && let Operation::Convert(conversion) = &step.how
             {
+                let (kernel, mapped) = divisible(step, conversion);
                 let elements = elements.start - start..elements.end - start;
                 let place = |form, element| bytes(form, element) as usize;
                 let source = mapped.read(place(conversion.from, elements.start)..place(conversion.from, elements.end));
@@ -191,19 +192,13 @@ impl<'a> Worker<'a> {
     }
 
     /// Decodes some values of a quantized weight; returns the same as [`Self::convert`].
-    fn decode(
-        &mut self,
-        step: &Step,
-        part: &PiecePart,
-        decoder: &Decoder,
-        target: &Range<u64>,
-    ) -> Result<(StepFindings, u64)> {
-        let place = self.results.reserve(target)?;
+    fn decode(&mut self, step: &Step, part: &PiecePart, decoder: &Decoder) -> Result<(StepFindings, u64)> {
+        let place = self.results.reserve(&part.target(self.plan))?;
         let result = &mut self.results.bytes[place];
         let tally = decode_values(decoder, &step.sources, part.start..part.end, result);
         let tally = tally.map_err(|error| step.error(error))?;
-        let counts = counts_of(&tally);
-        let mut found = StepFindings { counts, ..StepFindings::default() };
+        let mut found = StepFindings::default();
+        found.counts[Loss::Flushed] = tally.flushed;
         for (condition, seen) in [
             (Condition::InputNan, tally.input_nan),
             (Condition::InputInfinite, tally.input_infinite),
@@ -211,6 +206,7 @@ impl<'a> Worker<'a> {
             (Condition::Lost(Loss::Infinite), tally.infinite),
             (Condition::Lost(Loss::Inexact), tally.inexact),
         ] {
+            found.counts[condition] = seen.count;
             if let Some(at) = seen.first {
                 found.firsts.add(condition, First { at, values: [String::new(), String::new()] });
             }
@@ -237,13 +233,7 @@ impl<'a> Worker<'a> {
         }
         // The places follow each other.
         let first = places.first().map_or(0, |place| place.start);
-        let mut rest = &mut self.results.bytes[first..];
-        let mut outputs = Vec::with_capacity(places.len());
-        for place in places {
-            let (output, others) = rest.split_at_mut(place.len());
-            outputs.push(output);
-            rest = others;
-        }
+        let mut outputs = divided(&mut self.results.bytes[first..], places.iter().map(Range::len));
         let mut tally = EncodeTally::default();
         tally.skips_errors = self.detail == Detail::Nothing;
         // Finding the position of an error takes time, and the position of a smaller one does not matter.
@@ -303,4 +293,20 @@ impl<'a> Worker<'a> {
         let sums = [Hasher::new(), hasher].into();
         Ok((at, StepFindings { counts: found.counts, firsts: found.firsts, tally, encoded: None, sums }))
     }
+}
+
+/// Returns the kernel and the bytes of a conversion, of which any part can be made independently.
+fn divisible<'s, 'a>(step: &Step<'a>, conversion: &'s Conversion) -> (&'s Kernel, MappedBytes<'a>) {
+    conversion.kernel().zip(step.sources[0].mapped()).expect("other tensors are streamed")
+}
+
+/// Divides the beginning of a buffer into parts of these lengths.
+pub(super) fn divided(buffer: &mut [u8], lengths: impl Iterator<Item = usize>) -> Vec<&mut [u8]> {
+    let mut rest = buffer;
+    let split = |len: usize| {
+        let (part, others) = std::mem::take(&mut rest).split_at_mut(len);
+        rest = others;
+        part
+    };
+    lengths.map(split).collect()
 }

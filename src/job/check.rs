@@ -26,6 +26,7 @@ pub(super) fn plans<'a, T>(
     observer: &dyn Observer,
     check: impl FnOnce(&Route) -> Result<T>,
 ) -> Result<(Vec<Plan<'a>>, T)> {
+    check_model_options(job, route, container)?;
     let (source, selection, from) = (route.input.source, route.input.selection, route.input.from);
     // ONNX models keep integers and scales, so their codes are never cast.
     let codes = match job.operator {
@@ -75,7 +76,6 @@ pub(super) fn plans_of_shards<'a>(
     observer: &dyn Observer,
 ) -> Result<(Vec<Plan<'a>>, Spread)> {
     let container = job.format.unwrap_or(container::SHARDS);
-    check_model_options(job, route, container)?;
     let is_divided = route.input.source.folder.is_none();
     let spread = match job.max_shard_size {
         Some(most) => Spread::UpTo(most),
@@ -87,7 +87,7 @@ pub(super) fn plans_of_shards<'a>(
 }
 
 /// Refuses options for ONNX models if a model becomes something else.
-pub(super) fn check_model_options(job: &Job, route: &Route, container: &dyn Container) -> Result<()> {
+fn check_model_options(job: &Job, route: &Route, container: &dyn Container) -> Result<()> {
     let is_possible = !matches!(job.operator, Operator::Quantize); // the plan says why it is not
     match job.model.first_given().filter(|_| is_possible) {
         Some(option) if route.input.source.is_model() && !container.format_info().is_changed_only() => {

@@ -1,6 +1,6 @@
 //! A file that a job writes: planned, written, deflated, published.
 
-use super::check::{check_model_options, plans};
+use super::check::plans;
 use super::outcome::FileReport;
 use super::place::{self, Route};
 #[cfg(feature = "cli")]
@@ -37,7 +37,6 @@ impl<'a> FileOutput<'a> {
     ) -> Result<Self> {
         check_alone(job, route)?;
         let container = place::container(job, route)?;
-        check_model_options(job, route, container)?;
         let find_place = |route: &Route| find_place(job, route, files);
         let (mut plans, destination) = plans(job, route, (container, Spread::One), observer, find_place)?;
         let mut plan = plans.swap_remove(0);
@@ -234,7 +233,7 @@ fn find_place(job: &Job, route: &Route, files: &mut Files) -> Result<Option<Dest
         return Err(error.remedy("name a file").without("hash"));
     }
     if !job.fail_on.is_empty() && !job.dry_run && !destination.keeps() {
-        let what = "cannot be taken back, and values may be refused at the end: it is not a file";
+        let what = "is not a file, so the output cannot be undone if a value is refused at the end";
         let error = Error::new(what).in_file(output).remedy("name a file");
         // A GGUF file never has values that became infinite, whatever the options are.
         return Err(if job.format.is_some() { error } else { error.without("fail_on") });

@@ -131,7 +131,7 @@ fn check_outside_cache(output: &Path, label: &str, is_only: bool) -> Result<()> 
         Some(folder) if is_only => Wanted::At(folder.join(name)),
         _ => Wanted::FOLDER,
     };
-    let message = "the output would be in a cache of Hugging Face, which removes what it did not download";
+    let message = "the output would be in a cache of Hugging Face, which deletes files that it did not download";
     Err(Error::new(message).of(Kind::Taken(wanted)))
 }
 

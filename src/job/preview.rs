@@ -18,7 +18,6 @@ pub(crate) fn plan<'a>(job: &Job, input: JobInput<'a, '_>, observer: &dyn Observ
         return Ok(check::plans_of_shards(job, &mut route, observer)?.0);
     }
     let container = place::container(job, &route)?;
-    check::check_model_options(job, &route, container)?;
     let planned = check::plans(job, &mut route, (container, Spread::One), observer, |_| Ok(()));
     planned.map(|(plans, ())| plans)
 }

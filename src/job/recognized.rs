@@ -23,8 +23,7 @@ pub(super) fn check_recognized(plans: &[Plan], source: &Checkpoint, recoding: &R
     let tensors: Vec<StoredTensor> = tensors.collect();
     let config = recoding.side_files.iter().find(|(name, _)| *name == CONFIG).and_then(|(_, text)| text.as_deref());
     let block = recoding.block.as_ref().map(|block| format!("{{\"quantization_config\": {block}}}"));
-    let metadata = source.shards.iter().flat_map(|shard| shard.contents.metadata.iter().flatten());
-    let metadata = metadata.filter(|(key, _)| !recoding.weights.changes(key));
+    let metadata = source.metadata().filter(|(key, _)| !recoding.weights.changes(key));
     let metadata: Vec<(&str, &str)> = metadata.map(|(key, text)| (key.as_str(), text.as_str())).collect();
     let look = |tensors: &[StoredTensor]| {
         probe(&CheckpointInfo {
@@ -66,7 +65,7 @@ pub(super) fn check_recognized(plans: &[Plan], source: &Checkpoint, recoding: &R
 
 /// Returns the bytes of a tensor that describes others.
 fn small((step, at): Planned) -> Result<Vec<u8>> {
-    let Operation::Encode(weight) = &step.how else { return step.sources[0].small() };
+    let Some(weight) = step.quantization() else { return step.sources[0].small() };
     let fixed = weight.rows.encoder.parts()[at].fixed();
     fixed.map(<[u8]>::to_vec).ok_or_else(|| Error::new("depends on values").in_tensor(step.name()))
 }

@@ -162,6 +162,16 @@ impl Index<Condition> for Counts {
     }
 }
 
+impl IndexMut<Condition> for Counts {
+    fn index_mut(&mut self, condition: Condition) -> &mut u64 {
+        match condition {
+            Condition::Lost(loss) => &mut self[loss],
+            Condition::InputNan => &mut self.input_nan,
+            Condition::InputInfinite => &mut self.input_infinite,
+        }
+    }
+}
+
 /// An element that met a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct First {
@@ -235,10 +245,10 @@ impl Serialize for Counts {
 impl<'de> Deserialize<'de> for Counts {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let found = BTreeMap::<String, u64>::deserialize(deserializer)?;
-        let count = |name| found.get(name).copied().unwrap_or(0);
-        let lost = Loss::ALL.map(|loss| count(loss.name()));
-        let [input_nan, input_infinite] =
-            [Condition::InputNan, Condition::InputInfinite].map(|input| count(input.name()));
-        Ok(Self { lost, input_nan, input_infinite })
+        let mut counts = Self::default();
+        for condition in Condition::ALL {
+            counts[condition] = found.get(condition.name()).copied().unwrap_or(0);
+        }
+        Ok(counts)
     }
 }

@@ -194,7 +194,7 @@ pub fn source_form(tensor: &Tensor, from: Option<Dtype>) -> Result<Form> {
 /// Returns the form in which a tensor of an unsupported type is copied: bytes. Refuses to convert it, or to copy it to
 /// another format.
 fn opaque_form(tensor: &Tensor, is_selected: bool, formats: [&FormatInfo; 2]) -> Result<Form> {
-    let [from, to] = formats.map(|facts| facts.extension);
+    let [from, to] = formats.map(|format| format.extension);
     if is_selected {
         return Err(tensor.refusal().of(Kind::Unconvertible));
     }

@@ -1,7 +1,7 @@
 //! Plans the decoding of the quantized weights of an input, and the new texts of its configs.
 
 use super::renaming::Renaming;
-use super::weights::Weights;
+use super::weights::{Recoding, Weights};
 use crate::container::checkpoint::{CONFIG, Checkpoint, HF_QUANT_CONFIG, QUANTIZE_CONFIG, stack_of};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
@@ -14,25 +14,7 @@ use crate::select::policy::{Policy, expert_sets, fused_sets};
 use crate::select::{Candidate, KeptReason, Rename, Selection};
 use crate::text::shorten;
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
 use std::sync::Arc;
-
-/// Data that a job needs to decode or quantize weights.
-#[derive(Default)]
-#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words the findings"))]
-pub(crate) struct Recoding<'a> {
-    pub(crate) weights: Weights<'a>,
-    /// Files next to the shards with their new text; `None` if a file is left out.
-    pub(crate) side_files: Vec<(&'static str, Option<String>)>,
-    /// The `quantization_config` of a quantized output that has no config.json.
-    pub(crate) block: Option<String>,
-    /// Scales of activations that are left out.
-    pub(crate) left_out: Vec<String>,
-    /// A decoded and a quantized weight of each set that engines load as one module and that is partly decoded.
-    pub(crate) divided: Vec<[String; 2]>,
-    /// Other files that were read, which no output may replace.
-    pub(crate) files: Vec<PathBuf>,
-}
 
 /// Number of problems listed for a model without quantized weights.
 const FEW: usize = 5;
@@ -248,9 +230,8 @@ fn side_files(
 }
 
 /// Changes the descriptions in the metadata of files.
-fn change_metadata(weights: &mut Weights, model: &LogicalCheckpoint, modules: &Modules) {
-    let metadata = model.source.shards.iter().flat_map(|shard| shard.contents.metadata.iter().flatten());
-    for (key, text) in metadata_of(metadata, modules) {
+pub(super) fn change_metadata(weights: &mut Weights, model: &LogicalCheckpoint, modules: &Modules) {
+    for (key, text) in metadata_of(model.source.metadata(), modules) {
         weights.change_metadata(&key, text);
     }
 }

@@ -19,7 +19,7 @@ use crate::select::{KeptReason, Rename};
 use crate::text::shorten;
 use std::collections::{HashMap, HashSet};
 
-/// A step, and what the layout of its output has to know.
+/// A step, and the facts that laying out its output needs.
 pub(super) struct DraftStep<'a> {
     /// The stored tensor whose place its results take.
     pub place: TensorIndex,
@@ -221,7 +221,11 @@ fn check_weight(request: &Request, step: &Step) -> Result<()> {
         }
     }
     let refuse = |error: Error| Err(step.sources[0].error(error));
-    if let Operation::Encode(weight) = &step.how
+    let quantization = step.quantization();
+    if quantization.is_some_and(|weight| weight.rows.encoder.grid().is_none()) {
+        return Ok(()); // the planner of GGUF files has chosen a format for them
+    }
+    if let Some(weight) = quantization
         && !container.format_info().is_changed_only()
     {
         let method = weight.rows.encoder.layout().method;
@@ -229,15 +233,10 @@ fn check_weight(request: &Request, step: &Step) -> Result<()> {
             let error = Error::new("the weights of an ONNX model are quantized in an ONNX model");
             return refuse(error.remedy("name an output that ends in .onnx"));
         }
-        if method != QuantMethod::Gguf && container.format_info().extension != "safetensors" {
+        if container.format_info().extension != "safetensors" {
             let error = Error::new("engines read quantized weights from .safetensors files only");
             return refuse(error.remedy("name a .safetensors file or a folder"));
         }
-    }
-    if let Operation::Encode(weight) = &step.how
-        && weight.rows.encoder.grid().is_none()
-    {
-        return Ok(()); // the planner of GGUF files has chosen a format for them
     }
     let mut dtypes = step.new_tensors().map(|(_, dtype, _)| dtype);
     match dtypes.find(|dtype| container.stores(*dtype).is_none()) {

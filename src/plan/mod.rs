@@ -18,6 +18,7 @@ mod rewrite;
 mod stacked;
 mod step;
 mod stored;
+mod weight_rows;
 mod weights;
 
 pub(crate) use cast::check_from;
@@ -25,19 +26,18 @@ pub(crate) use cast::check_from;
 pub use cast::source_form;
 #[doc(hidden)] // for the program
 pub use codes::Codes;
-pub(crate) use dequantize::Recoding;
 pub(crate) use gguf::{BlockSearch, GgufRequest};
 #[doc(hidden)] // for the program
 pub use partition::Partition;
 pub(crate) use partition::{chosen_shards, shard_sizes};
-pub(crate) use quantization::{CodesSource, Quantization, SharedExtremes, Unrecovered};
+pub(crate) use quantization::{CodesSource, Quantization, Unrecovered};
 #[cfg(feature = "cli")]
 pub(crate) use quantize::{Misfit, layout_of, matchable_names};
 pub(crate) use quantize::{OTHER_NAME, QuantizePlan, QuantizeRequest, name_instead_of};
-pub(crate) use step::{Direct, NewStored, Operation};
+pub(crate) use step::{NewStored, Operation};
 pub use step::{Plan, Step};
-use weights::GgufContents;
-pub(crate) use weights::Weights;
+pub(crate) use weight_rows::SharedExtremes;
+pub(crate) use weights::{Recoding, Weights};
 
 use crate::container::onnx::model::ModelGraph;
 use crate::container::{Container, Form, Input, Metadata, NewMetadata, NewTensor, Placement, keys_of_part};
@@ -133,7 +133,7 @@ pub(crate) struct Draft<'r, 'a> {
     conversions: Conversions<'r>,
     /// Changes to the metadata of the outputs.
     metadata: HashMap<String, Option<String>>,
-    gguf: GgufContents,
+    gguf: weights::GgufContents,
 }
 
 impl<'r, 'a> Draft<'r, 'a> {
@@ -157,7 +157,7 @@ impl<'r, 'a> Draft<'r, 'a> {
     /// Lays out the outputs, like [`build`].
     pub(crate) fn build(self, spread: Spread, measured: &dyn Fn(u64)) -> Result<Vec<Plan<'a>>> {
         let Self { request, inputs, model, mut steps, mut conversions, metadata, gguf } = self;
-        let GgufContents { mut keys, facts, notes, .. } = gguf;
+        let weights::GgufContents { mut keys, facts, notes, .. } = gguf;
         if let Some(graph) = &model {
             return Ok(vec![rewrite::build(request, &inputs[0], graph, steps, &mut conversions)?]);
         }

@@ -193,7 +193,8 @@ fn versions(
     }
     let mut is_quantized = false;
     for step in converted() {
-        let (Operation::Encode(weight), (scales, codes)) = (&step.how, step.dtypes()) else { continue };
+        let Some(weight) = step.quantization() else { continue };
+        let (scales, codes) = step.dtypes();
         is_quantized = true;
         let is_blocked = weight.rows.encoder.axis().is_some_and(|axis| axis.block_size > 0);
         let (needy, wanted) = match codes {

@@ -8,7 +8,7 @@ use crate::conversion::Conversion;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
-use crate::kernel::{Kernel, Storage};
+use crate::kernel::Storage;
 use crate::quant::{Decoder, EncodedPart};
 use crate::read::{MappedBytes, SourceTensor};
 use crate::select::KeptReason;
@@ -287,6 +287,11 @@ impl<'a> Step<'a> {
         if let Operation::Convert(conversion) = &self.how { Some(conversion) } else { None }
     }
 
+    /// Returns the quantization of a step that makes codes and scales.
+    pub(crate) fn quantization(&self) -> Option<&Quantization<'a>> {
+        if let Operation::Encode(weight) = &self.how { Some(weight) } else { None }
+    }
+
     /// Returns the range of the first result in the output file.
     #[must_use]
     #[doc(hidden)] // for tests
@@ -315,44 +320,24 @@ impl<'a> Step<'a> {
         self.sources[0].error(error.in_tensor(self.name()))
     }
 
-    /// Returns the operation that makes any part of the tensor independently; `None` if elements can only be read in
-    /// sequence.
-    pub(crate) fn direct(&self) -> Option<Direct<'_, 'a>> {
-        match &self.how {
-            Operation::Convert(conversion) => {
-                Some(Direct::Convert(conversion, conversion.kernel()?, self.sources[0].mapped()?))
-            }
-            Operation::Decode(decoder) => Some(Direct::Decode(decoder)),
-            Operation::Encode(weight) => Some(Direct::Encode(weight)),
-        }
+    /// True if any part of the tensor can be made independently; otherwise elements can only be read in sequence.
+    pub(crate) fn is_divisible(&self) -> bool {
+        self.conversion().is_none_or(|conversion| conversion.kernel().is_some() && self.sources[0].mapped().is_some())
     }
-}
 
-/// Operation that makes any part of a tensor independently.
-pub(crate) enum Direct<'s, 'a> {
-    /// Some elements, from these bytes.
-    Convert(&'s Conversion, &'s Kernel, MappedBytes<'a>),
-    /// Some rows, from bytes of all sources.
-    Decode(&'s Decoder),
-    /// Some rows, which go into all results.
-    Encode(&'s Quantization<'a>),
-}
-
-impl<'s> Direct<'s, '_> {
     /// Returns the bits of an element in the source or the target, whichever is wider; the number of elements at whose
     /// multiples a piece may start; and the decoder, if only it knows where to divide.
-    pub(crate) fn unit(&self) -> (u64, u64, Option<&'s Decoder>) {
+    pub(crate) fn unit(&self) -> (u64, u64, Option<&Decoder>) {
         /// Packed types start on whole bytes and kernel blocks.
         const ELEMENTS: u64 = 1024;
-        match self {
-            Self::Convert(conversion, ..) => {
+        match &self.how {
+            Operation::Convert(conversion) => {
                 let bits = conversion.from.dtype().bits().max(conversion.to.dtype().bits());
                 (bits.max(8).into(), ELEMENTS, None) // an element of fewer than 8 bits may take a whole byte
             }
-            Self::Decode(decoder) => (decoder.target().bits().into(), 1, Some(decoder)),
-            Self::Encode(weight) => {
-                let encoder = &weight.rows.encoder;
-                (encoder.row_bytes().saturating_mul(8).max(1), encoder.row_alignment(), None)
+            Operation::Decode(decoder) => (decoder.target().bits().into(), 1, Some(decoder)),
+            Operation::Encode(weight) => {
+                (weight.row_bytes().saturating_mul(8).max(1), weight.rows.encoder.row_alignment(), None)
             }
         }
     }

@@ -4,7 +4,7 @@ use crate::container::PendingCrc;
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// A tensor of the output, and its place there. There may be a million, so what few of them have is boxed.
+/// A tensor of the output, and its place there. There may be a million, so rarely used fields are boxed.
 pub(crate) struct NewStored<'a> {
     /// Its name; empty in a format without names.
     pub name: Cow<'a, str>,

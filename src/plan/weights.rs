@@ -1,4 +1,4 @@
-//! Decisions of a planner of weights, which the plan of an output follows.
+//! Decisions of the planners, which the plan of an output follows.
 
 use super::quantization::TensorIndex;
 use super::step::{Operation, Step};
@@ -8,9 +8,28 @@ use crate::quant::{Decoder, FoundWeight};
 use crate::read::LogicalCheckpoint;
 use crate::select::{KeptReason, Rename};
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Decisions about the tensors of a model whose weights are decoded or quantized. All other tensors are cast or copied.
+/// The decisions of a planner about one input: its tensors, and the files next to them. Casts have one only if tensors
+/// are renamed, assembled, or stored in a GGUF file.
+#[derive(Default)]
+#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words the findings"))]
+pub(crate) struct Recoding<'a> {
+    pub(crate) weights: Weights<'a>,
+    /// Files next to the shards with their new text; `None` if a file is left out.
+    pub(crate) side_files: Vec<(&'static str, Option<String>)>,
+    /// The `quantization_config` of a quantized output that has no config.json.
+    pub(crate) block: Option<String>,
+    /// Scales of activations that are left out.
+    pub(crate) left_out: Vec<String>,
+    /// A decoded and a quantized weight of each set that engines load as one module and that is partly decoded.
+    pub(crate) divided: Vec<[String; 2]>,
+    /// Other files that were read, which no output may replace.
+    pub(crate) files: Vec<PathBuf>,
+}
+
+/// Decisions about the tensors of an input. Tensors without one are cast or copied, as the operator and the selection say.
 #[derive(Default)]
 pub(crate) struct Weights<'a> {
     treatments: HashMap<TensorIndex, Treatment<'a>>,

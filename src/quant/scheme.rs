@@ -41,17 +41,18 @@ impl CodeType {
 pub struct SchemeLayout {
     /// The name of the layout for users: the library or engine that reads it.
     pub name: &'static str,
-    layout: &'static str,
+    row: &'static str,
     pub grid: TargetGrid,
 }
 
 impl SchemeLayout {
-    pub fn layout(&self) -> &'static Layout {
-        find(self.layout).expect("schemes name rows of the table")
+    /// The row of the table of layouts.
+    pub fn row(&self) -> &'static Layout {
+        find(self.row).expect("schemes name rows of the table")
     }
 
     fn rule(&self) -> ScaleRule {
-        self.layout().encoding.expect("schemes name layouts that can be written").scale
+        self.row().encoding.expect("schemes name layouts that can be written").scale
     }
 }
 
@@ -103,7 +104,7 @@ impl Scheme {
 
     /// True if `--group-size` may change the groups: groups of integers packed into words can have any size.
     pub fn has_group_size(&self) -> bool {
-        self.layouts.iter().any(|stored| stored.layout().codes.values == CodeValues::Unsigned)
+        self.layouts.iter().any(|stored| stored.row().codes.values == CodeValues::Unsigned)
     }
 
     /// True if scales can be searched for its codes.
@@ -143,8 +144,8 @@ const fn asymmetric(bits: u32, group: Group, scale: Option<Dtype>) -> TargetGrid
     TargetGrid { codes: CodeType::Int { bits, symmetric: false }, group, scale }
 }
 
-const fn stored(name: &'static str, layout: &'static str, grid: TargetGrid) -> SchemeLayout {
-    SchemeLayout { name, layout, grid }
+const fn stored(name: &'static str, row: &'static str, grid: TargetGrid) -> SchemeLayout {
+    SchemeLayout { name, row, grid }
 }
 
 /// Returns a scheme of MLX with offsets.

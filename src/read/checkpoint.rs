@@ -72,7 +72,7 @@ impl<'a> ModelTensor<'a> {
 }
 
 impl<'a> LogicalCheckpoint<'a> {
-    /// Finds the quantized weights of a checkpoint and their problems, for commands that show them.
+    /// Finds the quantized weights of a checkpoint, and keeps the problems of weights that cannot be decoded.
     pub(crate) fn probe(source: &'a Checkpoint) -> Self {
         let count = source.tensors().count();
         let (mut tensors, mut places) = (Vec::with_capacity(count), Vec::with_capacity(count));
@@ -181,8 +181,8 @@ impl<'a> LogicalCheckpoint<'a> {
 
     /// Runs recognition on all tensors, even if none of them has a dtype of codes.
     pub(crate) fn recognize(&self) -> Result<Recognized> {
-        let pairs = self.source.shards.iter().flat_map(|shard| shard.contents.metadata.iter().flatten());
-        let metadata: Vec<(&str, &str)> = pairs.map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        let metadata: Vec<(&str, &str)> =
+            self.source.metadata().map(|(key, value)| (key.as_str(), value.as_str())).collect();
         Ok(quant::probe(&CheckpointInfo {
             tensors: &self.tensors,
             folder: self.source.config_folder(),

@@ -101,7 +101,7 @@ impl<'a> SourceTensor<'a> {
         /// Maximum bytes of a description, which is JSON of a few hundred bytes, or two numbers.
         const MOST: u64 = 1 << 20;
         let bytes = self.elements.bytes(self.tensor.count).filter(|bytes| *bytes <= MOST);
-        let bytes = bytes.ok_or_else(|| self.error(Error::new("is too large for what describes a weight")))?;
+        let bytes = bytes.ok_or_else(|| self.error(Error::new("is too large to be the description of a weight")))?;
         let mut read = vec![0; bytes as usize];
         self.open()?.fill(&mut read).map_err(|error| self.error(error))?;
         Ok(read)

@@ -31,7 +31,7 @@ fn no_output_goes_into_a_cache_of_hugging_face_unless_it_is_named() {
     bench.add_checkpoint("llama-fp8", quantized);
     let before = tree(&bench.path("hub"));
     let refused = |line: &str, input: &str, proposed: &str| {
-        let message = "the output would be in a cache of Hugging Face, which removes what it did not download";
+        let message = "the output would be in a cache of Hugging Face, which deletes files that it did not download";
         let remedy = format!("name an output elsewhere: -o './{proposed}'");
         bench.run(line).expect(1, "", &format!("tcast: error: {input}: {message}\n  {remedy}\n"));
     };

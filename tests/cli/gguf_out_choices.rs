@@ -296,6 +296,6 @@ fn a_device_is_refused_with_a_remedy_that_helps() {
     bench.run("quantize m.gguf --scheme q8_0 -o /dev/full").expect(
         1,
         "",
-        "tcast: error: /dev/full: cannot be taken back, and values may be refused at the end: it is not a file\n  name a file\n",
+        "tcast: error: /dev/full: is not a file, so the output cannot be undone if a value is refused at the end\n  name a file\n",
     );
 }

@@ -233,7 +233,7 @@ fn without_a_config_the_shapes_show_all_modes_but_affine() {
         assert!(!bench.path("o/config.json").exists());
     }
     let remedy = "put the config.json of the checkpoint beside it, which says how the weights are quantized";
-    let reason = "it is stored as by MLX, mode affine, and there is no config to say the rest";
+    let reason = "it looks like a weight of MLX, mode affine, but no config describes it further";
     is_refused(
         &folder(&WEIGHT, None),
         "dequantize q -o o",

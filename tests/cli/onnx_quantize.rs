@@ -187,7 +187,7 @@ fn tensors_that_are_no_weights_alone_are_kept_with_the_reason() {
     refused(
         "--scheme int8 --rule tied=int8",
         1,
-        "in.onnx: tensor 'tied': a rule quantizes it, and it is among those kept: not weights of MatMul, Gemm and Conv \
+        "in.onnx: tensor 'tied': a rule would quantize it, but it must be kept: not weights of MatMul, Gemm and Conv \
          alone\n  leave it out of the rule",
     );
     refused(
@@ -354,6 +354,6 @@ fn weights_in_typed_fields_become_the_same_codes() {
     let graph = [field(5, &[weight, elements].concat()), node("MatMul", &["x", "w"], "y")].concat();
     bench.write("in.onnx", &[&number(1, 10)[..], &field(7, &graph), &field(8, &number(2, 21))].concat());
     let outcome = bench.run("quantize in.onnx --scheme int8 --min-elements 0 -o none.onnx -q");
-    let message = "tcast: error: in.onnx: tensor 'w': value 1 of int32_data: 65536 is no float16\n";
+    let message = "tcast: error: in.onnx: tensor 'w': value 1 of int32_data: 65536 is not a valid float16\n";
     outcome.expect(1, "", message);
 }

@@ -306,7 +306,7 @@ fn a_choice_that_is_impossible_or_means_nothing_is_refused() {
     refused(
         "quantize m --scheme nvfp4,fp8",
         2,
-        "--scheme nvfp4,fp8 is a choice, and nothing says how",
+        "--scheme nvfp4,fp8 lists several schemes, and tcast needs --target-bits",
         "name one scheme, or add",
     );
     refused("quantize m --scheme keep", 2, "no scheme is named", "choose --scheme fp8\n");

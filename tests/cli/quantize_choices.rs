@@ -194,7 +194,7 @@ fn heads_and_embeddings_that_a_rule_quantizes_are_targets_by_name() {
         bench_with(&[ATTENTION, &[("lm_head.weight", &[8, 64]), ("embed_tokens.weight", &[8, 64])]].concat(), "{}");
     let outcome = bench.run("quantize m --scheme fp8 --rule lm_head*=fp8 --rule embed*=fp8 -o out");
     assert_eq!((outcome.code, &*outcome.stdout), (Some(0), ""), "{outcome:?}");
-    let note = "tcast: note: few engines load quantized embeddings, such as embed_tokens.weight\n";
+    let note = "tcast: note: few engines load quantized embeddings: embed_tokens.weight\n";
     assert!(outcome.stderr.contains(note), "{}", outcome.stderr);
     let block = &config(&bench, "out")["quantization_config"];
     assert_eq!(block["config_groups"]["group_0"]["targets"], json!(["Linear", "lm_head", "embed_tokens"]));

@@ -24,7 +24,7 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
     let is_choice = schemes.len() > 1;
     let target = args.target_bits;
     if options.scheme.is_none() && (target.is_some() || !schemes.is_empty()) {
-        let error = Error::usage("no scheme is named, to which weights could be quantized");
+        let error = Error::usage("no scheme is named to quantize to");
         return Err(error.remedy(if target.is_some() {
             "choose --scheme nvfp4,fp8,keep"
         } else {
@@ -33,7 +33,10 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
     }
     match target {
         None if is_choice => {
-            let error = Error::usage(format!("--scheme {} is a choice, and nothing says how to choose", listed()));
+            let error = Error::usage(format!(
+                "--scheme {} lists several schemes, and tcast needs --target-bits to choose",
+                listed()
+            ));
             let bits = "the bits per weight that the choice may have";
             return Err(error.remedy(format!("name one scheme, or add --target-bits BITS, {bits}")));
         }
@@ -42,7 +45,7 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
     }
     if !is_choice {
         let error =
-            Error::usage(format!("--target-bits chooses among several schemes, and --scheme {} is all", listed()));
+            Error::usage(format!("--target-bits chooses among several schemes, but --scheme names only {}", listed()));
         return Err(error.remedy("add other schemes, or keep: --scheme nvfp4,fp8,keep"));
     }
     if options.recover {

@@ -132,7 +132,7 @@ pub(super) fn check_options(args: &QuantizeArgs) -> Result<()> {
 fn warn_about_scales(args: &QuantizeArgs, left_out: &[String]) {
     if let (Some(first), false) = (left_out.first(), args.file.quiet) {
         let scales = counted(left_out.len() as u64, "scale");
-        warn(&format!("left out: {scales} of activations, '{}' is one", shorten(first)));
+        warn(&format!("left out {scales} of activations, such as '{}'", shorten(first)));
     }
 }
 
@@ -143,7 +143,7 @@ fn notes(options: &QuantizeOptions, plan: &QuantizePlan, model: &LogicalCheckpoi
         notes.extend(options.scheme.and_then(of_diffusion));
     }
     if let Some(first) = plan.embeddings.first() {
-        notes.push(format!("few engines load quantized embeddings, such as {}", shorten(first)));
+        notes.push(format!("few engines load quantized embeddings: {}", shorten(first)));
     }
     if let Some(first) = plan.decoded_stacks.first() {
         let stacks = counted(plan.decoded_stacks.len() as u64, "stack");

@@ -107,7 +107,6 @@ impl Checkpoint {
     /// True if MLX stored the checkpoint: it says so in the metadata of its files, or one of its weights has the form of a
     /// quantized weight of MLX.
     fn is_of_mlx(&self) -> bool {
-        let mut metadata = self.shards.iter().flat_map(|shard| shard.contents.metadata.iter().flatten());
         let is_codes = |tensor: &Tensor| tensor.elements.dtype() == Some(Dtype::Uint32);
         let stems: HashSet<&str> = self
             .tensors()
@@ -115,7 +114,7 @@ impl Checkpoint {
             .filter_map(|(_, tensor)| tensor.name.strip_suffix(".weight"))
             .collect();
         let is_scale = |tensor: &Tensor| tensor.name.strip_suffix(".scales").is_some_and(|stem| stems.contains(stem));
-        metadata.any(|(key, value)| key == "format" && value == "mlx")
+        self.metadata().any(|(key, value)| key == "format" && value == "mlx")
             || self.tensors().any(|(_, tensor)| is_scale(tensor))
     }
 

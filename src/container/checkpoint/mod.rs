@@ -85,6 +85,11 @@ impl Checkpoint {
         }
     }
 
+    /// Returns the metadata of all files.
+    pub(crate) fn metadata(&self) -> impl Iterator<Item = &(String, String)> {
+        self.shards.iter().flat_map(|shard| shard.contents.metadata.iter().flatten())
+    }
+
     pub fn tensors(&self) -> impl Iterator<Item = (&Input, &Tensor)> {
         self.shards.iter().flat_map(|shard| shard.contents.tensors.iter().map(move |tensor| (shard, tensor)))
     }

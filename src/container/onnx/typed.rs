@@ -198,7 +198,7 @@ impl TypedValues<'_> {
             let is_signed = matches!(dtype, Dtype::Int8 | Dtype::Int16 | Dtype::Int32 | Dtype::Int64);
             let kept = if is_signed { value << spare >> spare } else { ((value as u64) << spare >> spare) as i64 };
             if kept != value {
-                return Err(Error::new(format!("value {} of {label}: {value} is no {dtype}", self.count)));
+                return Err(Error::new(format!("value {} of {label}: {value} is not a valid {dtype}", self.count)));
             }
             self.count += 1;
             self.head.extend(&value.to_le_bytes()[..width]);

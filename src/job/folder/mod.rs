@@ -66,7 +66,7 @@ impl<'a> FolderOutput<'a> {
         };
         let mut side_files = match source.side_folder() {
             Some(folder) if job.format.is_none() => SideFiles::of(folder, source.shard_names())?,
-            _ => SideFiles::default(), // a GGUF holds what others have in such files
+            _ => SideFiles::default(), // a GGUF stores this in its own metadata
         };
         side_files.check_links(source)?;
         let (shards, index) = match job.format {

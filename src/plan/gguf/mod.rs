@@ -9,10 +9,11 @@ mod keys;
 mod model;
 mod recover;
 
-use super::dequantize::Recoding;
 use super::few::Few;
-use super::quantization::{CodesSource, Quantization, WeightRows, WeightValues};
+use super::quantization::{CodesSource, Quantization};
 use super::step::Step;
+use super::weight_rows::{WeightRows, WeightValues};
+use super::weights::Recoding;
 use super::weights::{GgufContents, NewForm, Weights};
 use crate::blocks::BlockFormat;
 use crate::dtype::Dtype;

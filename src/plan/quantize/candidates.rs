@@ -5,8 +5,9 @@ use super::{Choice, Planner, SchemeTarget, WeightCandidate, WeightCandidates, gp
 use crate::container::{Form, Input, Tensor};
 use crate::error::{Error, Result};
 use crate::options::TensorOptions;
-use crate::plan::quantization::{CodesSource, TensorIndex, WeightValues};
+use crate::plan::quantization::{CodesSource, TensorIndex};
 use crate::plan::source_form;
+use crate::plan::weight_rows::WeightValues;
 use crate::quant::{Grid, Group, RowMap};
 use crate::read::{DecodedValues, Decoders, Membership};
 use crate::select::experts::{Expert, experts, unsplit_bank};
@@ -20,10 +21,10 @@ impl<'a> Planner<'_, 'a> {
     pub(super) fn candidates(&self) -> Result<WeightCandidates<'a>> {
         let mut memberships = self.memberships.iter();
         let mut found = WeightCandidates { weights: Vec::new(), others: Vec::new(), dropped: Vec::new() };
-        let mut decoders = Decoders::new(self.source, DecodedValues::Rows);
+        let mut decoders = Decoders::new(self.logical, DecodedValues::Rows);
         // For each rule: true if it names a weight, and an error for the first other tensor that it names.
         let mut rules: Vec<(bool, Option<Error>)> = self.request.options.rule.iter().map(|_| (false, None)).collect();
-        for (input, shard) in self.source.source.shards.iter().enumerate() {
+        for (input, shard) in self.logical.source.shards.iter().enumerate() {
             for (at, tensor) in shard.contents.tensors.iter().enumerate() {
                 let (place, name) = ((input, at), shard.name_of(tensor));
                 let in_place = |error: Error| error.in_tensor(name).in_file(shard.path());
@@ -65,7 +66,7 @@ impl<'a> Planner<'_, 'a> {
         };
         let whole = self.gpt_oss_bank(name, shape)?;
         let bank = if whole.is_some() { None } else { experts(self.model, name, shape) };
-        let Choice { stored: chosen, rule } = self.choice_for(name, bank.as_ref(), None)?;
+        let Choice { decision: chosen, rule } = self.choice_for(name, bank.as_ref(), None)?;
         let is_named = rule.is_some() || matches!(chosen, Err(KeptReason::LeftOut));
         let reason = self.reason(name, chosen.as_ref().is_ok_and(|stored| stored.grid.codes.bits() <= 4));
         let is_matrix = shape.len() == 2 && module_of(name).is_some();
@@ -88,7 +89,7 @@ impl<'a> Planner<'_, 'a> {
             *is_met |= cannot.is_none();
             error.get_or_insert_with(|| no_weight(stored, shape, dtype).in_tensor(name).in_file(shard.path()));
         }
-        let stored = match (cannot, reason, chosen) {
+        let decision = match (cannot, reason, chosen) {
             (Some(reason), _, _) => Err(reason),
             (None, Some(reason), Ok(_) | Err(KeptReason::Unquantized)) if !is_named => Err(reason),
             (None, _, chosen) => chosen,
@@ -101,13 +102,13 @@ impl<'a> Planner<'_, 'a> {
             values,
             shape: whole.map_or(shape.to_vec(), Vec::from),
             dtype,
-            stored,
+            decision,
             is_named,
             exact: None,
             codes: CodesSource::COMPUTED,
         };
         if whole.is_none() && bank.is_none() && !is_matrix && !is_unsplit {
-            found.others.push((place, candidate.stored.err().unwrap_or(KeptReason::NoMatrix)));
+            found.others.push((place, candidate.decision.err().unwrap_or(KeptReason::NoMatrix)));
         } else {
             found.weights.extend(self.divided(candidate, bank)?);
         }
@@ -120,7 +121,7 @@ impl<'a> Planner<'_, 'a> {
         whole: WeightCandidate<'a>,
         bank: Option<Result<Vec<Expert>>>,
     ) -> Result<Vec<WeightCandidate<'a>>> {
-        let Some(bank) = bank.filter(|_| whole.stored.is_ok()) else { return Ok(vec![whole]) };
+        let Some(bank) = bank.filter(|_| whole.decision.is_ok()) else { return Ok(vec![whole]) };
         let are_coded = whole.weight.is_some();
         let refuse = |error: Error| error.of(self.whole_bank(are_coded, &whole.name));
         let experts = bank.map_err(refuse)?;
@@ -128,7 +129,7 @@ impl<'a> Planner<'_, 'a> {
             return Err(refuse(Error::new("is a bank of experts, which the layout cannot store")));
         }
         let bias = format!("{}_bias", whole.name);
-        if are_coded && self.source.tensors.iter().any(|tensor| tensor.name == bias) {
+        if are_coded && self.logical.tensors.iter().any(|tensor| tensor.name == bias) {
             let message = format!(
                 "is a bank of experts that engines load one by one, and its bias '{}' is a bank as well, which tcast does \
                  not divide",
@@ -174,7 +175,7 @@ impl<'a> Planner<'_, 'a> {
         let chosen = self.choice(&[name, &first.name], coded)?;
         for expert in others {
             let own = self.choice(&[name, &expert.name], coded)?;
-            if (own.rule, own.stored.is_ok()) != (chosen.rule, chosen.stored.is_ok()) {
+            if (own.rule, own.decision.is_ok()) != (chosen.rule, chosen.decision.is_ok()) {
                 let message = format!(
                     "engines load its experts together, and the options treat '{}' differently",
                     shorten(&expert.name)
@@ -191,32 +192,32 @@ impl<'a> Planner<'_, 'a> {
             |patterns: &[Pattern]| patterns.iter().any(|pattern| names.iter().any(|name| pattern.matches(name)));
         let TensorOptions { include, exclude, .. } = &self.request.options.tensors;
         if !include.is_empty() && !matches_any(include) || matches_any(exclude) {
-            return Ok(Choice { stored: Err(KeptReason::LeftOut), rule: None });
+            return Ok(Choice { decision: Err(KeptReason::LeftOut), rule: None });
         }
         let rule = self.request.options.rule.iter().position(|rule| rule.matches_one(names));
         let scheme = match rule.map(|rule| self.request.options.rule[rule].scheme) {
-            Some(None) => return Ok(Choice { stored: Err(KeptReason::LeftOut), rule }),
+            Some(None) => return Ok(Choice { decision: Err(KeptReason::LeftOut), rule }),
             Some(Some(scheme)) => scheme,
             // The model leaves them unquantized on purpose.
-            None if coded.is_none() && self.source.is_quantized() => {
-                return Ok(Choice { stored: Err(KeptReason::Unquantized), rule });
+            None if coded.is_none() && self.logical.is_quantized() => {
+                return Ok(Choice { decision: Err(KeptReason::Unquantized), rule });
             }
             None => match (self.request.options.scheme, coded) {
                 (Some(scheme), _) => scheme,
-                (None, None) => return Ok(Choice { stored: Err(KeptReason::Unquantized), rule }),
-                (None, Some(grid)) => return Ok(Choice { stored: Ok(self.same_grid(grid)?), rule }),
+                (None, None) => return Ok(Choice { decision: Err(KeptReason::Unquantized), rule }),
+                (None, Some(grid)) => return Ok(Choice { decision: Ok(self.same_grid(grid)?), rule }),
             },
         };
         let layout = layout_of(scheme, Some(self.layout))?;
         let of_mlx = module_of(self.new_name(names[0])).filter(|_| self.layout == mlx::NAME && rule.is_none());
         if let Some((scheme, layout)) = of_mlx.and_then(|module| mlx::own_scheme(module, self.model.kind.as_deref())) {
             let grid = layout.grid;
-            return Ok(Choice { stored: Ok(SchemeTarget { scheme, layout, grid, encoder: None }), rule });
+            return Ok(Choice { decision: Ok(SchemeTarget { scheme, layout, grid, encoder: None }), rule });
         }
         let mut grid = layout.grid;
         if let (Some(size), true) = (self.request.options.group_size, scheme.has_group_size()) {
             grid.group = Group::Neighbours(size);
         }
-        Ok(Choice { stored: Ok(SchemeTarget { scheme, layout, grid, encoder: None }), rule })
+        Ok(Choice { decision: Ok(SchemeTarget { scheme, layout, grid, encoder: None }), rule })
     }
 }

@@ -6,11 +6,13 @@ use super::{Choice, Planner, SchemeTarget, WeightCandidate, gpt_oss, mlx};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::plan::Weights;
-use crate::plan::quantization::{CodesSource, TensorIndex, WeightValues};
+use crate::plan::dequantize::change_metadata;
+use crate::plan::quantization::{CodesSource, TensorIndex};
+use crate::plan::weight_rows::WeightValues;
 use crate::quant::{
     Arithmetic, CodeKind, CodeType, Decoder, EncodeOptions, Encoder, Fidelity, FoundWeight, Grid, Group, Layout,
     MLX_GROUPS, Modules, QuantMethod, Role, RowMap, SCHEMES, Scheme, SharedTables, TargetGrid, Transcoder, Unfit,
-    config_of, metadata_of,
+    config_of,
 };
 use crate::read::{Decoders, LogicalCheckpoint, Membership};
 use crate::select::KeptReason;
@@ -94,15 +96,15 @@ impl<'p, 'a> Planner<'p, 'a> {
         if self.layout == gpt_oss::NAME {
             return Err(Error::new("is quantized already, and tcast writes the layout gpt-oss from plain models only"));
         }
-        let found = &self.source.found.weights[weight];
+        let found = &self.logical.found.weights[weight];
         // The values of a plain weight are encoded in their own type, as those of other plain weights.
         let decoder = if found.has_plain_blocks() {
-            Arc::new(self.source.decoder(found, self.source.own_type(found), Arithmetic::Library)?)
+            Arc::new(self.logical.decoder(found, self.logical.own_type(found), Arithmetic::Library)?)
         } else {
             decoders.get(found)?
         };
         let dtype = decoder.target();
-        self.source.check_parts(&decoder, &LogicalCheckpoint::value_parts(found))?;
+        self.logical.check_parts(&decoder, &LogicalCheckpoint::value_parts(found))?;
         let (name, shape) = (&found.name, decoder.shape().to_vec());
         let bank = match found.layout.method {
             QuantMethod::GptOss => gpt_oss_experts(name, &shape),
@@ -113,7 +115,7 @@ impl<'p, 'a> Planner<'p, 'a> {
             Some(_) => decoder.grid(),
             None => decoder.plain_grid(&self.part_bytes(weight)?),
         };
-        let Choice { stored: chosen, rule } = self.choice_for(name, bank.as_ref(), Some(&grid))?;
+        let Choice { decision: chosen, rule } = self.choice_for(name, bank.as_ref(), Some(&grid))?;
         let is_named = rule.is_some() || chosen.is_err();
         if let Some(rule) = rule {
             rules[rule].0 = true;
@@ -121,9 +123,9 @@ impl<'p, 'a> Planner<'p, 'a> {
         // Without a scheme, the policy keeps no weight: all stay quantized.
         let has_few_bits = chosen.as_ref().is_ok_and(|stored| stored.grid.codes.bits() <= 4);
         let reason = self.request.options.scheme.and_then(|_| self.reason(name, has_few_bits)).filter(|_| !is_named);
-        let stored = reason.map_or(chosen, Err);
+        let decision = reason.map_or(chosen, Err);
         let is_matrix = shape.len() == 2 && module_of(name).is_some();
-        let stored = if bank.is_some() || is_matrix { stored } else { stored.and(Err(KeptReason::NoMatrix)) };
+        let decision = if bank.is_some() || is_matrix { decision } else { decision.and(Err(KeptReason::NoMatrix)) };
         let candidate = WeightCandidate {
             place,
             name: name.clone(),
@@ -131,7 +133,7 @@ impl<'p, 'a> Planner<'p, 'a> {
             values: WeightValues::Coded(decoder, RowMap::ALL),
             shape,
             dtype,
-            stored,
+            decision,
             is_named,
             exact: None,
             codes: CodesSource::COMPUTED,
@@ -148,7 +150,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         (weight, decoder): (usize, &Decoder),
         known: &mut KnownEncoders<'s>,
     ) -> Result<(Arc<Encoder>, Option<Arc<Encoder>>), Unfit> {
-        let found = &self.source.found.weights[weight];
+        let found = &self.logical.found.weights[weight];
         let has_full_precision = found.parameters.has_full_precision;
         let own = self.request.encoding();
         let arithmetic = if found.has_plain_blocks() { own.arithmetic } else { Arithmetic::Exact };
@@ -159,8 +161,8 @@ impl<'p, 'a> Planner<'p, 'a> {
             let new = || self.encoder(&SchemeTarget { grid, ..stored.clone() }, shape, dtype, options).map(Arc::new);
             known.entry(key).or_insert_with(new).clone()
         };
-        let exact = new(scale_dtype(stored.layout.layout(), &stored.grid, decoder.grid().scale)).ok();
-        Ok((new(stored.grid.scale.unwrap_or(self.source.own_type(found)))?, exact))
+        let exact = new(scale_dtype(stored.layout.row(), &stored.grid, decoder.grid().scale)).ok();
+        Ok((new(stored.grid.scale.unwrap_or(self.logical.own_type(found)))?, exact))
     }
 
     /// Moves codes and scales of quantized weights if possible; the values of the others are quantized again. Fails if a
@@ -174,7 +176,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         let (all, tables) = (&*weights, SharedTables::default());
         let transcoders = each(self.request.threads, sets.len(), |at| self.transcoders(all, &sets[at], &tables));
         for (set, transcoders) in sets.into_iter().zip(transcoders) {
-            match transcoders.map_err(|error| error.in_file(&self.source.source.path))? {
+            match transcoders.map_err(|error| error.in_file(&self.logical.source.path))? {
                 Ok(found) => set.into_iter().zip(found).for_each(|(at, found)| moves[at] = Some(Ok(Arc::new(found)))),
                 Err(why) => set.into_iter().filter(is_coded).for_each(|at| moves[at] = Some(Err(why))),
             }
@@ -195,7 +197,7 @@ impl<'p, 'a> Planner<'p, 'a> {
             check_is_exact(weights, &moves, &[Fidelity::Exact]).map_err(|error| error.without("only_exact"))?;
         }
         for (weight, moved) in weights.iter_mut().zip(moves) {
-            if let (Some(Ok(transcoder)), Ok(stored)) = (moved, &mut weight.stored) {
+            if let (Some(Ok(transcoder)), Ok(stored)) = (moved, &mut weight.decision) {
                 stored.encoder.clone_from(&weight.exact);
                 weight.codes = CodesSource::Moved(transcoder);
             }
@@ -215,52 +217,49 @@ impl<'p, 'a> Planner<'p, 'a> {
 
     /// Returns the text of config.json without the description of the input's quantization.
     pub(super) fn plain_config(&self, text: &str) -> Result<String> {
-        let target = self.source.is_quantized().then(|| self.source.default_target());
-        if target.is_none() && !self.source.found.is_undecoded && self.source.source.base.is_none() {
+        let target = self.logical.is_quantized().then(|| self.logical.default_target());
+        if target.is_none() && !self.logical.found.is_undecoded && self.logical.source.base.is_none() {
             return Ok(text.to_owned());
         }
-        let (all, none) = (self.source.found.weights.iter().map(|weight| &*weight.module).collect(), HashSet::new());
+        let (all, none) = (self.logical.found.weights.iter().map(|weight| &*weight.module).collect(), HashSet::new());
         let modules = Modules { decoded: &all, left: &none, renamed: &HashMap::new() };
-        config_of(text, self.source.found.method.as_deref(), &modules, target)
+        config_of(text, self.logical.found.method.as_deref(), &modules, target)
     }
 
     /// Leaves out tensors and metadata that only describe the input's quantization; returns the names of scales of
     /// activations.
     pub(super) fn leave_out(&self, weights: &mut Weights) -> Vec<String> {
         let mut names = Vec::new();
-        if self.source.found.weights.is_empty() {
+        if self.logical.found.weights.is_empty() {
             return names;
         }
-        let parts = self.source.found.weights.iter().flat_map(|weight| &weight.parts);
+        let parts = self.logical.found.weights.iter().flat_map(|weight| &weight.parts);
         for &(_, at) in parts.filter(|(role, _)| matches!(role, Role::Shape | Role::Description | Role::Activation)) {
-            weights.leave_out(self.source.places[at]);
+            weights.leave_out(self.logical.places[at]);
         }
-        for &at in &self.source.found.markers {
-            weights.leave_out(self.source.places[at]);
+        for &at in &self.logical.found.markers {
+            weights.leave_out(self.logical.places[at]);
         }
-        for &at in &self.source.found.activation_scales {
-            weights.leave_out(self.source.places[at]);
-            names.push(self.source.tensors[at].name.to_owned());
+        for &at in &self.logical.found.activation_scales {
+            weights.leave_out(self.logical.places[at]);
+            names.push(self.logical.tensors[at].name.to_owned());
         }
         let none = HashSet::new();
         let modules = Modules { decoded: &none, left: &none, renamed: &HashMap::new() };
-        let metadata = self.source.source.shards.iter().flat_map(|shard| shard.contents.metadata.iter().flatten());
-        for (key, text) in metadata_of(metadata, &modules) {
-            weights.change_metadata(&key, text);
-        }
+        change_metadata(weights, self.logical, &modules);
         names
     }
 
     /// Returns the places of the parts that the values of a weight depend on.
     pub(super) fn places(&self, weight: usize) -> Vec<TensorIndex> {
-        let parts = LogicalCheckpoint::value_parts(&self.source.found.weights[weight]);
-        parts.into_iter().map(|(_, at)| self.source.places[at]).collect()
+        let parts = LogicalCheckpoint::value_parts(&self.logical.found.weights[weight]);
+        parts.into_iter().map(|(_, at)| self.logical.places[at]).collect()
     }
 
     /// Returns the bytes of the parts that the values of a weight depend on.
     fn part_bytes(&self, weight: usize) -> Result<Vec<&[u8]>> {
-        let parts = LogicalCheckpoint::value_parts(&self.source.found.weights[weight]);
-        parts.into_iter().map(|(role, at)| self.source.part(role, at)).collect()
+        let parts = LogicalCheckpoint::value_parts(&self.logical.found.weights[weight]);
+        parts.into_iter().map(|(role, at)| self.logical.part(role, at)).collect()
     }
 
     /// Makes a transcoder for each weight of a set that shares a scale, or returns the reason why none is moved.
@@ -327,7 +326,7 @@ fn check_is_exact(
     allowed: &[Fidelity],
 ) -> Result<()> {
     let changes = |(weight, moved): (&WeightCandidate, &Option<Result<Arc<Transcoder>, Unmoved>>)| {
-        let why = match (&weight.stored, moved) {
+        let why = match (&weight.decision, moved) {
             (Ok(_), Some(Ok(found))) if allowed.contains(&found.fidelity()) => return None,
             (Ok(_), Some(Ok(found))) if found.fidelity() == Fidelity::RoundedOffsets => {
                 "its offsets would be rounded".to_owned()

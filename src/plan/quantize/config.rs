@@ -15,10 +15,10 @@ impl Planner<'_, '_> {
         let mut kept = KeptModules { has_stacks, ..KeptModules::default() };
         for weight in &plan.weights {
             let name = self.new_name(&weight.name);
-            match &weight.stored {
+            match &weight.decision {
                 Ok(stored) => {
                     let module = module_of(name).unwrap_or(name);
-                    let layout = stored.layout.layout();
+                    let layout = stored.layout.row();
                     let same = |group: &QuantizedGroup| group.layout == layout && group.grid == stored.grid;
                     let at = groups.iter().position(same).unwrap_or_else(|| {
                         let (modules, unlike_linear) = (Vec::new(), Vec::new());
@@ -51,7 +51,7 @@ impl Planner<'_, '_> {
         kept.blocks = blocks.filter(|block| !quantized().any(|other| other == *block)).collect();
         let others: Vec<String> = kept.modules.iter().filter_map(|module| self.model.other_name(module)).collect();
         kept.modules.extend(tied.into_iter().chain(others.iter().map(String::as_str)));
-        kept.is_composite = self.source.config()?.is_some_and(is_composite);
+        kept.is_composite = self.logical.config()?.is_some_and(is_composite);
         EngineConfig::new(&groups, &kept)
     }
 }

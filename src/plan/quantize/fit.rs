@@ -4,7 +4,7 @@ use super::{Misfit, Planner, SchemeTarget, WeightCandidate, mlx};
 use crate::container::checkpoint::stack_of;
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
-use crate::plan::quantization::WeightValues;
+use crate::plan::weight_rows::WeightValues;
 use crate::quant::{CodeType, EncodeOptions, Encoder, Group, ScaleChoice, TargetGrid, Unfit, Zeros};
 use crate::select::KeptReason;
 use crate::select::policy::{expert_sets, fused_sets};
@@ -23,8 +23,8 @@ impl Planner<'_, '_> {
     pub(super) fn fit(&self, weights: &mut [WeightCandidate]) -> Result<Vec<Misfit>> {
         let mut known = KnownEncoders::new();
         let mut misfits: Vec<Misfit> = Vec::new();
-        for WeightCandidate { name, shape, dtype, stored, is_named, weight, values, exact, .. } in weights {
-            let Ok(found) = stored else { continue };
+        for WeightCandidate { name, shape, dtype, decision, is_named, weight, values, exact, .. } in weights {
+            let Ok(found) = decision else { continue };
             let is_coded = weight.is_some();
             let made = match (&*values, *weight) {
                 (WeightValues::Coded(decoder, _), Some(weight)) => {
@@ -55,7 +55,7 @@ impl Planner<'_, '_> {
                 }
                 Err(why) => {
                     Misfit::count(&mut misfits, &why, found.scheme, name, shape);
-                    *stored = Err(KeptReason::Shape);
+                    *decision = Err(KeptReason::Shape);
                 }
             }
         }
@@ -74,7 +74,7 @@ impl Planner<'_, '_> {
             let multiples = match (found.grid.group, found.grid.codes) {
                 (Group::Block(block), _) if !self.request.options.partial_blocks => block,
                 // vLLM reads zero points in words of 32 bits: 8 of 4 bits each.
-                (_, CodeType::Int { bits, symmetric: false }) if found.layout.layout().zeros != Zeros::Offset => {
+                (_, CodeType::Int { bits, symmetric: false }) if found.layout.row().zeros != Zeros::Offset => {
                     [u64::from(32 / bits), 1]
                 }
                 _ => [1, 1],
@@ -86,7 +86,7 @@ impl Planner<'_, '_> {
                 return Err(Unfit::Rows { rows, multiple: multiples[0] });
             }
         }
-        let new = |options| Encoder::new(found.layout.layout(), &found.grid, shape, dtype, options);
+        let new = |options| Encoder::new(found.layout.row(), &found.grid, shape, dtype, options);
         match new(options) {
             // --search applies only to schemes whose scales can be searched.
             Err(Unfit::Search) => new(EncodeOptions { scale: ScaleChoice::Amax, ..options }),
@@ -121,7 +121,7 @@ impl Planner<'_, '_> {
         for (place, set) in sets.iter().enumerate() {
             // A shared scale is stored in the type of the weights, so their types must be equal too.
             let scheme =
-                |at: usize| weights[at].stored.as_ref().ok().map(|stored| (stored.scheme.name, weights[at].dtype));
+                |at: usize| weights[at].decision.as_ref().ok().map(|stored| (stored.scheme.name, weights[at].dtype));
             let is_mixed = |set: &[usize]| set.iter().any(|at| scheme(*at) != scheme(set[0]));
             let is_explicit = |set: &[usize]| set.iter().any(|at| weights[*at].is_named);
             if !is_mixed(set) {
@@ -136,7 +136,7 @@ impl Planner<'_, '_> {
                 let error = Error::new(message).remedy("choose all of them");
                 let explicit = sets[place..].iter().filter(|set| is_mixed(set) && is_explicit(set));
                 let explicit: HashSet<usize> = explicit.flatten().copied().collect();
-                let quantized = (0..weights.len()).filter(|at| weights[*at].stored.is_ok());
+                let quantized = (0..weights.len()).filter(|at| weights[*at].decision.is_ok());
                 let (left_out, others): (Vec<usize>, Vec<usize>) = quantized.partition(|at| explicit.contains(at));
                 let numbered = |at: &usize| as_numbered_glob(&weights[*at].name);
                 let others: HashSet<String> = others.iter().map(numbered).collect();
@@ -153,8 +153,8 @@ impl Planner<'_, '_> {
                 return Err(if is_only_remedy { error } else { error.of(self.excludable(are_coded, globs)) });
             }
             for at in set {
-                if weights[*at].stored.is_ok() {
-                    weights[*at].stored = Err(KeptReason::Fused);
+                if weights[*at].decision.is_ok() {
+                    weights[*at].decision = Err(KeptReason::Fused);
                 }
             }
         }

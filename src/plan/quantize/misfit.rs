@@ -45,7 +45,7 @@ pub(super) fn no_weight(stored: &SchemeTarget, shape: &[u64], dtype: Dtype) -> E
 
 /// Returns an error with the reasons why all weights are kept.
 pub(super) fn nothing_to_quantize(plan: &WeightCandidates, misfits: &[Misfit]) -> Error {
-    let reasons = plan.weights.iter().filter_map(|weight| weight.stored.as_ref().err().copied());
+    let reasons = plan.weights.iter().filter_map(|weight| weight.decision.as_ref().err().copied());
     let error = nothing_of_model(reasons.chain(plan.others.iter().map(|(_, reason)| *reason)), misfits);
     // Weights without elements fit no scheme.
     if misfits.iter().all(|misfit| misfit.why == Unfit::Empty) { error } else { error.of(Kind::Unstorable) }

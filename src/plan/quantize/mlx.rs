@@ -54,12 +54,12 @@ impl Planner<'_, '_> {
             return Ok(());
         };
         let stored = |place: &TensorIndex| {
-            let tensor = self.source.stored(self.source.places.binary_search(place).ok()?);
+            let tensor = self.logical.stored(self.logical.places.binary_search(place).ok()?);
             Some((tensor.tensor.elements, &tensor.tensor.shape, tensor.mapped()?))
         };
         let in_head =
-            |error: Error| error.in_tensor(self.name_at(*place)).in_file(self.source.source.shards[place.0].path());
-        let embeddings = self.source.places.iter().filter(|place| {
+            |error: Error| error.in_tensor(self.name_at(*place)).in_file(self.logical.source.shards[place.0].path());
+        let embeddings = self.logical.places.iter().filter(|place| {
             self.policy.reason(self.new_name(self.name_at(**place)), false) == Some(KeptReason::Embedding)
         });
         let is_same = |other: &TensorIndex| -> Result<bool> {

@@ -26,11 +26,12 @@ use misfit::nothing_to_quantize;
 pub(crate) use naming::{OTHER_NAME, name_instead_of};
 pub(super) use recover::refuse_unrecovered;
 
-use super::dequantize::Recoding;
 use super::partition::Partition;
-use super::quantization::{CodesSource, TensorIndex, WeightValues};
+use super::quantization::{CodesSource, TensorIndex};
 #[cfg(feature = "cli")]
 use super::step::{Operation, Step};
+use super::weight_rows::WeightValues;
+use super::weights::Recoding;
 use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -104,7 +105,7 @@ struct WeightCandidate<'a> {
     shape: Vec<u64>,
     dtype: Dtype,
     /// Its scheme and layout in the output, or the reason for keeping it.
-    stored: Result<SchemeTarget, KeptReason>,
+    decision: Result<SchemeTarget, KeptReason>,
     /// True if the options decide about it by name, rather than the policy.
     is_named: bool,
     /// The encoder for the codes and scales of the input, if no value changes.
@@ -114,7 +115,7 @@ struct WeightCandidate<'a> {
 
 /// Choice of the options for a weight, and the number of the rule that decides.
 struct Choice {
-    stored: Result<SchemeTarget, KeptReason>,
+    decision: Result<SchemeTarget, KeptReason>,
     rule: Option<usize>,
 }
 
@@ -130,14 +131,14 @@ impl WeightCandidate<'_> {
     /// Returns the decoder and the rows of the input's weight, if it is quantized both there and in the output.
     fn coded(&self) -> Option<(&Arc<Decoder>, RowMap)> {
         match &self.values {
-            WeightValues::Coded(decoder, rows) if self.stored.is_ok() => Some((decoder, *rows)),
+            WeightValues::Coded(decoder, rows) if self.decision.is_ok() => Some((decoder, *rows)),
             _ => None,
         }
     }
 
     /// Returns its encoder, if it is quantized and fits.
     fn encoder(&self) -> Option<&Encoder> {
-        self.stored.as_ref().ok()?.encoder.as_deref()
+        self.decision.as_ref().ok()?.encoder.as_deref()
     }
 }
 
@@ -168,11 +169,11 @@ impl<'a> QuantizePlan<'a> {
             ))));
         }
         let renames = request.options.tensors.rename.iter().map(|rename| (&*rename.old, &*rename.new)).collect();
-        let planner = Planner { request, policy, model: &model, layout, renames, source: logical, memberships };
+        let planner = Planner { request, policy, model: &model, layout, renames, logical, memberships };
         let mut plan = planner.candidates().map_err(in_file)?;
         let misfits = planner.fit(&mut plan.weights).map_err(in_file)?;
         planner.check_fused(&mut plan.weights).map_err(in_file)?;
-        if !plan.weights.iter().any(|weight| weight.stored.is_ok()) {
+        if !plan.weights.iter().any(|weight| weight.decision.is_ok()) {
             return Err(in_file(nothing_to_quantize(&plan, &misfits)));
         }
         planner.check_names(&plan).map_err(in_file)?;
@@ -192,23 +193,23 @@ impl<'a> QuantizePlan<'a> {
         let older = older.map(|older| serde_json::to_string_pretty(older).expect("a JSON value is always text") + "\n");
         side_files.extend([(HF_QUANT_CONFIG, older), (QUANTIZE_CONFIG, None)]);
         let is_embedding = |weight: &&WeightCandidate| {
-            weight.stored.is_ok() && planner.reason(&weight.name, false) == Some(KeptReason::Embedding)
+            weight.decision.is_ok() && planner.reason(&weight.name, false) == Some(KeptReason::Embedding)
         };
         let embeddings = plan.weights.iter().filter(is_embedding).map(|weight| weight.name.clone()).collect();
-        let quantized = || plan.weights.iter().filter_map(|weight| Some((weight, weight.stored.as_ref().ok()?)));
+        let quantized = || plan.weights.iter().filter_map(|weight| Some((weight, weight.decision.as_ref().ok()?)));
         let stored_as = |(_, stored): (_, &SchemeTarget)| (stored.scheme.name, stored.layout.name);
         let stored = quantized().map(stored_as).collect();
         let experts = quantized().filter(|(weight, _)| weight.name.contains(".experts.")).map(stored_as).collect();
         let is_kept_layer = |weight: &WeightCandidate| {
             let found_otherwise = [KeptReason::Head, KeptReason::Embedding, KeptReason::Router];
-            weight.shape.len() == 2 && weight.stored.as_ref().is_err_and(|reason| !found_otherwise.contains(reason))
+            weight.shape.len() == 2 && weight.decision.as_ref().is_err_and(|reason| !found_otherwise.contains(reason))
         };
         let has_kept_layers = plan.weights.iter().any(is_kept_layer);
         let computes_in = named_dtype(text).or_else(|| quantized().next().map(|(weight, _)| weight.dtype));
         let kinds = model.whole.iter().chain(&model.kind).cloned().collect();
         let dropped = plan.dropped.iter().map(|place| planner.name_at(*place).to_owned()).collect();
         let is_stack = |weight: &&WeightCandidate| {
-            weight.weight.is_some() && weight.shape.len() == 3 && matches!(weight.stored, Err(KeptReason::NoMatrix))
+            weight.weight.is_some() && weight.shape.len() == 3 && matches!(weight.decision, Err(KeptReason::NoMatrix))
         };
         let decoded_stacks = plan.weights.iter().filter(is_stack).map(|weight| weight.name.clone()).collect();
         let names = |set: Vec<usize>| set.into_iter().map(|at| plan.weights[at].name.clone()).collect();
@@ -280,6 +281,6 @@ struct Planner<'p, 'a> {
     layout: &'static str,
     /// The new name of each tensor that has one.
     renames: HashMap<&'p str, &'p str>,
-    source: &'p LogicalCheckpoint<'a>,
+    logical: &'p LogicalCheckpoint<'a>,
     memberships: Vec<Membership>,
 }

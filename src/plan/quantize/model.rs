@@ -5,9 +5,10 @@ use super::{Misfit, QuantizePlan, QuantizeRequest, misfit};
 use crate::container::Tensor;
 use crate::container::onnx::model::{ModelGraph, TensorRole, WeightUse};
 use crate::error::{Error, Result};
-use crate::plan::dequantize::Recoding;
 use crate::plan::few::Few;
-use crate::plan::quantization::{CodesSource, Quantization, SharedExtremes, WeightRows, WeightValues};
+use crate::plan::quantization::{CodesSource, Quantization};
+use crate::plan::weight_rows::{SharedExtremes, WeightRows, WeightValues};
+use crate::plan::weights::Recoding;
 use crate::plan::{Step, Weights};
 use crate::quant::{EncodeOptions, Encoder, Group, LinearAxis, SCHEMES, Scheme, SchemeLayout, Unfit, WeightEncoder};
 use crate::read::LogicalCheckpoint;
@@ -62,7 +63,7 @@ impl<'a> QuantizePlan<'a> {
                 Ok(decided) => decided,
                 Err(reason) if is_named => {
                     let error =
-                        Error::new(format!("a rule quantizes it, and it is among those kept: {}", reason.describe()));
+                        Error::new(format!("a rule would quantize it, but it must be kept: {}", reason.describe()));
                     return Err(in_place(error.remedy("leave it out of the rule")));
                 }
                 Err(reason) => {
@@ -146,5 +147,5 @@ fn encoder(
     };
     let dtype = tensor.elements.dtype().ok_or(Unfit::Grid)?;
     let options = EncodeOptions { arithmetic: request.encoding().arithmetic, ..EncodeOptions::default() };
-    Encoder::linear(stored.layout(), &grid, (shape, axis), dtype, options)
+    Encoder::linear(stored.row(), &grid, (shape, axis), dtype, options)
 }

@@ -27,7 +27,7 @@ impl Planner<'_, '_> {
 
     /// Returns the name of a stored tensor in the input.
     pub(super) fn name_at(&self, (shard, at): TensorIndex) -> &str {
-        let shard = &self.source.source.shards[shard];
+        let shard = &self.logical.source.shards[shard];
         shard.name_of(&shard.contents.tensors[at])
     }
 
@@ -52,7 +52,7 @@ impl Planner<'_, '_> {
     /// Refuses names that readers would misunderstand, of quantized weights and of tensors next to them.
     pub(super) fn check_names(&self, plan: &WeightCandidates) -> Result<()> {
         let mut quantized: HashMap<&str, &WeightCandidate> = HashMap::new();
-        for weight in plan.weights.iter().filter(|weight| weight.stored.is_ok()) {
+        for weight in plan.weights.iter().filter(|weight| weight.decision.is_ok()) {
             let name = self.new_name(&weight.name);
             if self.layout == gpt_oss::NAME {
                 continue; // banks have no module of their own
@@ -68,7 +68,7 @@ impl Planner<'_, '_> {
             .filter(|(role, suffix)| *role != Role::Activation && *suffix != ".weight" && suffix.starts_with('.'))
             .map(|(_, suffix)| *suffix)
             .collect();
-        let all = self.source.source.tensors().zip(&self.memberships);
+        let all = self.logical.source.tensors().zip(&self.memberships);
         for ((shard, tensor), _) in all.filter(|(_, membership)| **membership == Membership::Plain) {
             let old = shard.name_of(tensor);
             let name = self.new_name(old);

@@ -9,7 +9,8 @@ use super::{Planner, SchemeTarget, WeightCandidate};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::plan::partition::{chosen_shards, shard_sizes};
-use crate::plan::quantization::{CodesSource, Unrecovered, WeightRows};
+use crate::plan::quantization::{CodesSource, Unrecovered};
+use crate::plan::weight_rows::WeightRows;
 use crate::progress::Observer;
 use crate::quant::{Encoder, Extremes, Recoverer, ScaleMatch, SharedScale, TargetGrid};
 use crate::text::shorten;
@@ -64,7 +65,7 @@ impl<'a> Planner<'_, 'a> {
             family.iter().map(|at| self.member(*at, &weights[*at], &mut known)).collect()
         };
         let mut sets: Vec<RecoverySet> = families.iter().filter_map(&mut members).map(RecoverySet::new).collect();
-        let chosen = chosen_shards(&shard_sizes(self.source.source), self.request.partition);
+        let chosen = chosen_shards(&shard_sizes(self.logical.source), self.request.partition);
         let is_chosen = |member: &Member| chosen.contains(&weights[member.weight].place.0);
         sets.retain(|set| set.determines_parts() || set.members.iter().any(is_chosen));
         self.search(&mut sets, observer)?;
@@ -93,7 +94,7 @@ impl<'a> Planner<'_, 'a> {
                 weights[weight].codes = match found {
                     Some((number, scale)) => {
                         let recoverer = Arc::clone(&recoverers[number]);
-                        if let Ok(stored) = &mut weights[weight].stored {
+                        if let Ok(stored) = &mut weights[weight].decision {
                             stored.encoder = Some(Arc::clone(recoverer.encoder()));
                         }
                         CodesSource::Recovered(recoverer, scale, matched)
@@ -114,7 +115,7 @@ impl<'a> Planner<'_, 'a> {
         candidate: &WeightCandidate,
         known: &mut HashMap<*const Encoder, Vec<Arc<Recoverer>>>,
     ) -> Option<Member<'a>> {
-        let (Ok(stored), None) = (&candidate.stored, candidate.weight) else { return None };
+        let (Ok(stored), None) = (&candidate.decision, candidate.weight) else { return None };
         // The plan refuses tensors that are not mapped.
         let rows = self.rows(candidate).filter(|rows| rows.sources[0].is_plain())?;
         let encoder = stored.encoder.as_ref()?;
@@ -307,7 +308,7 @@ fn check_is_recovered(weights: &[WeightCandidate]) -> Result<()> {
             let columns = weight.shape.last().copied().unwrap_or(1).max(1);
             let place =
                 element.map(|element| format!(", from element {:?} on", [element / columns, element % columns]));
-            let scheme = weight.stored.as_ref().map_or("", |stored| stored.scheme.name);
+            let scheme = weight.decision.as_ref().map_or("", |stored| stored.scheme.name);
             let (name, place) = (shorten(&weight.name), place.unwrap_or_default());
             Some(format!("{name}: no codes and scales of {scheme} decode to its values{place}"))
         }

@@ -3,7 +3,8 @@
 use super::{Planner, SchemeTarget, WeightCandidate, WeightCandidates};
 use crate::error::Result;
 use crate::plan::few::Few;
-use crate::plan::quantization::{CodesSource, Quantization, SharedExtremes, TensorIndex, WeightRows};
+use crate::plan::quantization::{CodesSource, Quantization, TensorIndex};
+use crate::plan::weight_rows::{SharedExtremes, WeightRows};
 use crate::plan::{Step, Weights};
 use crate::quant::{Arithmetic, Encoder, WeightEncoder};
 use crate::read::LogicalCheckpoint;
@@ -48,8 +49,8 @@ impl<'a> Planner<'_, 'a> {
             }
         }
         for (candidate, rows) in candidates.into_iter().zip(rows) {
-            let WeightCandidate { place, name, weight, stored, codes, .. } = candidate;
-            match (stored, rows, weight) {
+            let WeightCandidate { place, name, weight, decision, codes, .. } = candidate;
+            match (decision, rows, weight) {
                 (Ok(SchemeTarget { scheme, .. }), Some(rows), _) => {
                     let parts = weight.map(|weight| self.places(weight)).unwrap_or_default();
                     parts.iter().skip(1).for_each(|part| weights.leave_out(*part));
@@ -58,9 +59,9 @@ impl<'a> Planner<'_, 'a> {
                 (Err(reason), _, None) => weights.keep(place, reason),
                 // A quantized weight of the old layout cannot stay next to the config of the new one.
                 (_, _, Some(weight)) => {
-                    let found = &self.source.found.weights[weight];
-                    let decoder = self.source.decoder(found, self.source.own_type(found), Arithmetic::Library)?;
-                    weights.decode(self.source, found, Arc::new(decoder));
+                    let found = &self.logical.found.weights[weight];
+                    let decoder = self.logical.decoder(found, self.logical.own_type(found), Arithmetic::Library)?;
+                    weights.decode(self.logical, found, Arc::new(decoder));
                 }
                 (Ok(_), None, None) => unreachable!("weights that do not fit are kept"),
             }
@@ -70,14 +71,14 @@ impl<'a> Planner<'_, 'a> {
 
     /// Returns the rows of a weight that is quantized.
     pub(super) fn rows(&self, candidate: &WeightCandidate) -> Option<WeightRows<'a>> {
-        let encoder = WeightEncoder::Grid(Arc::clone(candidate.stored.as_ref().ok()?.encoder.as_ref()?));
-        let stored = |place: &TensorIndex| self.source.places.binary_search(place).ok();
+        let encoder = WeightEncoder::Grid(Arc::clone(candidate.decision.as_ref().ok()?.encoder.as_ref()?));
+        let stored = |place: &TensorIndex| self.logical.places.binary_search(place).ok();
         let sources = match candidate.weight {
             Some(weight) => {
-                let parts = LogicalCheckpoint::value_parts(&self.source.found.weights[weight]);
-                parts.into_iter().map(|(_, at)| self.source.stored(at)).collect()
+                let parts = LogicalCheckpoint::value_parts(&self.logical.found.weights[weight]);
+                parts.into_iter().map(|(_, at)| self.logical.stored(at)).collect()
             }
-            None => Few::One(self.source.stored(stored(&candidate.place)?)),
+            None => Few::One(self.logical.stored(stored(&candidate.place)?)),
         };
         Some(WeightRows { sources, values: candidate.values.clone(), encoder })
     }

@@ -244,7 +244,8 @@ impl Decoder {
         self.decode_on(Isa::chosen(), rows, parts, out)
     }
 
-    /// Like [`Decoder::decode`], with one of the instruction sets of [`Isa::available`], for tests.
+    /// Like [`Decoder::decode`], with one of the instruction sets of [`Isa::available`], for tests. Conversions of types run
+    /// in kernels, which use the chosen set.
     pub fn decode_on(&self, isa: Isa, rows: Range<u64>, parts: &[&[u8]], out: &mut [u8]) -> Result<DecodeTally> {
         let lengths = parts.iter().map(|bytes| bytes.len() as u64);
         assert!(lengths.eq(self.part_bytes.iter().copied()), "each part has the bytes of its shape");

@@ -16,7 +16,7 @@ use crate::dtype::Dtype;
 use crate::kernel::{Kernel, Loop, prefetch_behind};
 use std::ops::Range;
 
-/// Distance in bytes at which codes of whole bytes are prefetched, as in the kernels.
+/// Distance in bytes at which codes of whole bytes are prefetched.
 const AHEAD: usize = 4096;
 
 /// Destination of the values.

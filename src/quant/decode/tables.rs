@@ -251,7 +251,7 @@ fn raise(number: [u8; 2], power: u16) -> [u8; 2] {
     number.wrapping_add(if number & 0x7fff == 0 { 0 } else { power }).to_le_bytes()
 }
 
-/// Returns [`ShortResults::multiples`], for scales other than 0 and normal products.
+/// Returns [`Results::multiples`], for scales other than 0 and normal products.
 fn multiples(numbers: &[f32; 16]) -> Option<Derivation> {
     let is_multiple = |number: &f32| number.to_bits() & 0x003f_ffff == 0;
     let entry = |number: f32| {

@@ -98,7 +98,9 @@ impl WeightShape {
         let needed = count.map(|count| count.div_ceil(2));
         let (Some(rows), Some(stored), true) = (rows, stored, needed == stored) else {
             let shape = [leading, &[*columns]].concat();
-            return Err(parts.error(format!("codes of the shape {:?} are no weight of {shape:?}", codes.shape)));
+            return Err(
+                parts.error(format!("codes of shape {:?} do not make a weight of shape {shape:?}", codes.shape))
+            );
         };
         let shape = [leading, &[*columns]].concat();
         Ok(Self { shape, leading: Vec::new(), rows, columns: *columns, stride: 0, matrix_bytes: stored })

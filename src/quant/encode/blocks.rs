@@ -175,11 +175,8 @@ impl BlockWeightEncoder {
             match encoded {
                 Ok(()) => {}
                 Err(EncodeRefusal::Value { .. }) => {
-                    let special = |at: &usize| !values[*at].is_finite();
-                    let at = (0..count).find(special).expect("a value was refused");
-                    tally.special += (0..count).filter(special).count() as u64;
-                    let at = start * self.columns + at as u64;
-                    tally.first_special = tally.first_special.into_iter().chain([at]).min();
+                    let at = (0..count).find(|at| !values[*at].is_finite()).expect("a value was refused");
+                    tally.take_special(Some(start * self.columns + at as u64));
                 }
                 Err(refusal) => return Err(refusal.after(first * columns)),
             }

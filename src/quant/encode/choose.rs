@@ -241,10 +241,9 @@ impl Chooser {
 
     #[inline(always)]
     fn reciprocal(&self, amax: f32) -> GroupScale {
-        let is_ideal = self.stored == Dtype::Bfloat16;
         let forward = 1.0 / amax * self.largest;
         // False for a block of zeros, and for a block so small that the library writes zeros and NaNs.
-        let is_ordinary = (amax > 0.0) & (is_ideal | (forward < f32::INFINITY));
+        let is_ordinary = (amax > 0.0) & (forward < f32::INFINITY);
         let inverse = 1.0 / forward;
         match self.stored {
             Dtype::Float8E8M0 | Dtype::Uint8 => {
@@ -252,7 +251,7 @@ impl Chooser {
                 let exponent = if amax > 0.0 { scale.clamp(-126, 127) } else { 0 };
                 GroupScale::exponent(exponent, scale < -126 && amax > 0.0)
             }
-            _ if is_ideal => {
+            Dtype::Bfloat16 => {
                 let scale = self.store(amax / self.largest);
                 let is_zero = scale == 0.0;
                 GroupScale::number(if is_zero { 1.0 } else { scale }, is_zero & (amax > 0.0))

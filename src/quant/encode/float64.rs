@@ -91,7 +91,6 @@ impl Float64Rows<'_, '_> {
         let groups = (geometry.columns as usize).div_ceil(size);
         let mut bounds = vec![[f64::INFINITY, f64::NEG_INFINITY]; groups];
         for row in band.rows.clone() {
-            let mut special = None;
             let values = self.row(band.matrix, row);
             for (bounds, values) in bounds.iter_mut().zip(values.chunks(size)) {
                 for bytes in values {
@@ -100,13 +99,8 @@ impl Float64Rows<'_, '_> {
                 }
             }
             if bounds.iter().any(|bounds| !bounds.iter().all(|bound| is_finite(*bound))) || has_nan(values) {
-                let mut specials = (0..).zip(values).filter(|(_, bytes)| !is_finite(f64::from_le_bytes(**bytes)));
-                special = specials.next().map(|(at, _)| (at, 1 + specials.count() as u64));
-            }
-            if let Some((at, count)) = special {
-                let first = geometry.element(band.matrix, row, at);
-                self.tally.special += count;
-                self.tally.first_special = self.tally.first_special.into_iter().chain([first]).min();
+                let special = values.iter().position(|bytes| !is_finite(f64::from_le_bytes(*bytes)));
+                self.tally.take_special(special.map(|at| geometry.element(band.matrix, row, at)));
             }
         }
         scales.clear();

@@ -28,7 +28,7 @@ pub(super) struct FusedSegment<'a> {
     /// The bytes to prefetch meanwhile, at most the length of the segment.
     pub(super) ahead: &'a [u8],
     /// True if values may be beyond the codes of floats by half a step or more.
-    pub(super) is_clipped: bool,
+    pub(super) may_clip: bool,
     /// True if errors are summed; otherwise the sums are 0.
     pub(super) is_measured: bool,
 }
@@ -38,23 +38,21 @@ impl FusedSegment<'_> {
     /// small.
     pub(super) fn encode(self, isa: Isa, rounding: &CodeRounding, codes: &mut [u8]) -> Option<PartialSums> {
         match self.weight {
-            WeightType::Float32 => {
-                self.read(isa, rounding, codes, f32::from_le_bytes, |number| number, |number| number)
-            }
+            WeightType::Float32 => self.run(isa, rounding, codes, f32::from_le_bytes, |number| number, |number| number),
             WeightType::Bfloat16 => {
                 let read = move |bytes| f32::from_bits(u32::from(u16::from_le_bytes(bytes)) << 16);
-                self.read(isa, rounding, codes, read, to_bfloat16, untied_to_bfloat16)
+                self.run(isa, rounding, codes, read, to_bfloat16, untied_to_bfloat16)
             }
             WeightType::Float16 => {
                 let read = |bytes| from_float16(u16::from_le_bytes(bytes));
-                self.read(isa, rounding, codes, read, to_float16, to_float16)
+                self.run(isa, rounding, codes, read, to_float16, to_float16)
             }
         }
     }
 
     /// Chooses the loop. `narrow` rounds to the dtype of the weight, and `narrow_untied` does so for numbers that are
     /// not ties: a quotient of two numbers of a type is not a tie unless it is subnormal, and then its code is 0.
-    fn read<const W: usize>(
+    fn run<const W: usize>(
         self,
         isa: Isa,
         rounding: &CodeRounding,
@@ -64,10 +62,10 @@ impl FusedSegment<'_> {
         narrow_untied: impl Fn(f32) -> f32 + Copy,
     ) -> Option<PartialSums> {
         if self.has_columns {
-            return self.read_columns(isa, rounding, codes, read);
+            return self.run_columns(isa, rounding, codes, read);
         }
         if let CodeRounding::Float { float, sign, ties: Ties::TowardZero } = *rounding {
-            return self.read_down(isa, (float, sign), codes, read, narrow_untied);
+            return self.run_down(isa, (float, sign), codes, read, narrow_untied);
         }
         // float32 has no narrower loops.
         let is_narrowed = W == 2 && self.division.rounding != WeightType::Float32;
@@ -97,7 +95,7 @@ impl FusedSegment<'_> {
         // Only loops that count clipped numbers bound them.
         macro_rules! run_floats {
             ($float:expr, $sign:expr, $number:expr) => {
-                match ($sign == SignRule::Kept, self.is_clipped) {
+                match ($sign == SignRule::Kept, self.may_clip) {
                     (true, true) => run!(true, floats!($float, $number, Minifloat::round, has_sign)),
                     (true, false) => run!(false, floats!($float, $number, Minifloat::round_in_range, has_sign)),
                     (false, true) => run!(true, floats!($float, $number, Minifloat::round, is_negative)),
@@ -110,7 +108,7 @@ impl FusedSegment<'_> {
                 run!(true, move |value: f32, group: GroupFactors| away_from_zero(value, group, [low, high], offset))
             }
             (CodeRounding::Float { float, sign, ties: Ties::Even }, quotient, narrowed) => match (quotient, narrowed) {
-                (Quotient::Divide, false) if sign == SignRule::Kept && !self.is_clipped && isa == Isa::Avx512 => {
+                (Quotient::Divide, false) if sign == SignRule::Kept && !self.may_clip && isa == Isa::Avx512 => {
                     run!(false, floats!(float, divided, Minifloat::round_in_range, has_sign))
                 }
                 (Quotient::Divide, false) => {
@@ -155,8 +153,8 @@ impl FusedSegment<'_> {
         Some(sums)
     }
 
-    /// Like [`Self::read`], for floats whose ties go toward zero.
-    fn read_down<const W: usize>(
+    /// Like [`Self::run`], for floats whose ties go toward zero.
+    fn run_down<const W: usize>(
         self,
         isa: Isa,
         (float, sign): (Minifloat, SignRule),
@@ -192,8 +190,8 @@ impl FusedSegment<'_> {
         }
     }
 
-    /// Like [`Self::read`], for values that are separate groups, with the quotients of ONNX.
-    fn read_columns<const W: usize>(
+    /// Like [`Self::run`], for values that are separate groups, with the quotients of ONNX.
+    fn run_columns<const W: usize>(
         self,
         isa: Isa,
         rounding: &CodeRounding,
@@ -225,7 +223,7 @@ impl FusedSegment<'_> {
                 })
             }
             CodeRounding::Float { float, sign: SignRule::Kept, ties: Ties::Even }
-                if !self.is_clipped && quotient == Quotient::Divide =>
+                if !self.may_clip && quotient == Quotient::Divide =>
             {
                 let is_signed = |value: f32, _: f32| value.is_sign_negative();
                 run!(false, move |value: f32, group: GroupFactors| {

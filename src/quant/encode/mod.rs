@@ -169,7 +169,7 @@ pub struct Encoder {
     packing: Packing,
     segments: SegmentLoop,
     /// True if many values may be beyond the codes.
-    is_clipped: bool,
+    may_clip: bool,
     search: Option<ScaleSearch>,
     float16: Minifloat,
     is_float64: bool,
@@ -264,7 +264,7 @@ impl Encoder {
             rounding,
             packing: layout.codes.packing,
             segments,
-            is_clipped: matches!(encoding.scale, ScaleRule::Floor | ScaleRule::BlockOnly)
+            may_clip: matches!(encoding.scale, ScaleRule::Floor | ScaleRule::BlockOnly)
                 || options.scale == ScaleChoice::Mse,
             search,
             float16: minifloat(Dtype::Float16)?,

@@ -1,4 +1,4 @@
-//! Numbers rounded to codes, with what their errors need.
+//! Numbers rounded to codes, with the inputs of the error sums.
 
 use super::lanes::RAISED;
 use super::rounding::{Minifloat, round_half_away};

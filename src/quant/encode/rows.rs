@@ -56,7 +56,7 @@ impl<'a> EncodeRows<'a, '_> {
         let mut buffers = EncodeBuffers::new(group, width, encoder.width, !self.tally.skips_errors);
         let groups = buffers.groups;
         let Division { quotient, has_offsets, .. } = encoder.division;
-        let (global, is_divided) = (self.global, quotient == Quotient::Divide && !has_offsets);
+        let is_divided = quotient == Quotient::Divide && !has_offsets;
         if geometry.is_tensor {
             buffers.amax[0] = self.amax.to_bits();
             self.isa.run(Choose {
@@ -64,7 +64,7 @@ impl<'a> EncodeRows<'a, '_> {
                 amax: &buffers.amax,
                 count: 1,
                 bounds: &[],
-                global,
+                global: self.global,
                 out: &mut buffers.chosen,
             });
             if self.rows.start == 0 {
@@ -84,7 +84,7 @@ impl<'a> EncodeRows<'a, '_> {
                 };
                 let count = tile.groups.len();
                 if !geometry.is_tensor {
-                    self.choose(&tile, &mut buffers, global);
+                    self.choose(&tile, &mut buffers);
                     if !geometry.has_column_scales || (matrix, rows.start) == (0, 0) {
                         self.tally.underflowed_groups += buffers.chosen.underflowed(count);
                         self.writer.store_scales(matrix, rows.start, group, buffers.chosen.stored_with_zeros(count));
@@ -112,8 +112,9 @@ impl<'a> EncodeRows<'a, '_> {
         self.source.get(start..end).unwrap_or_default()
     }
 
-    fn choose(&mut self, tile: &Tile, buffers: &mut EncodeBuffers, global: f32) {
+    fn choose(&mut self, tile: &Tile, buffers: &mut EncodeBuffers) {
         let Encoder { chooser, geometry, weight, width, .. } = self.encoder;
+        let global = self.global;
         let (count, size) = (tile.groups.len(), geometry.block[1] as usize);
         let has_bounds = chooser.zero_bits.is_some() || chooser.rule.has_bounds(chooser.bits);
         let has_offsets = self.encoder.division.has_offsets && matches!(size, 32 | 64 | 128);
@@ -156,7 +157,7 @@ impl<'a> EncodeRows<'a, '_> {
             }
         }
         if most >= INFINITY {
-            self.count_special(tile);
+            self.find_special(tile);
         }
         self.isa.run(Choose {
             chooser,
@@ -187,15 +188,12 @@ impl<'a> EncodeRows<'a, '_> {
     }
 
     #[inline(never)]
-    fn count_special(&mut self, tile: &Tile) {
+    fn find_special(&mut self, tile: &Tile) {
         let Encoder { geometry, weight, width, .. } = self.encoder;
         for row in tile.rows.clone() {
             let bytes = self.stored(tile.matrix, row, tile.columns.clone());
-            let special = bytes.chunks_exact(*width).filter(|bytes| largest(*weight, bytes) >= INFINITY).count() as u64;
-            let first = first_special(*weight, bytes)
-                .map(|at| geometry.element(tile.matrix, row, tile.columns.start + at / width));
-            self.tally.special += special;
-            self.tally.first_special = self.tally.first_special.into_iter().chain(first).min();
+            let at = first_special(*weight, bytes);
+            self.tally.take_special(at.map(|at| geometry.element(tile.matrix, row, tile.columns.start + at / width)));
         }
     }
 
@@ -228,7 +226,7 @@ impl<'a> EncodeRows<'a, '_> {
                 continue;
             }
             let fused = fused.filter(ErrorSums::is_complete);
-            let sums = fused.unwrap_or_else(|| self.encode_in_steps(source, buffers, size));
+            let sums = fused.unwrap_or_else(|| self.encode_in_steps(source, buffers));
             self.tally.clipped += u64::from(sums.clipped);
             self.writer.store_codes(tile.matrix, row, columns.clone(), &buffers.codes[..count]);
             if !is_measured {
@@ -239,7 +237,7 @@ impl<'a> EncodeRows<'a, '_> {
             let first = geometry.element(tile.matrix, row, column);
             if !sums.is_complete() {
                 let values = source.chunks_exact(*width).map(|bytes| f64::from(lanes::number(*weight, bytes)));
-                let errors = self.errors_in_float64(values.clone(), source, buffers, size);
+                let errors = self.errors_in_float64(values.clone(), source, buffers);
                 signal += lanes::sum_of_squares(values);
                 noise += lanes::sum_of_squares(errors.iter().copied());
                 let largest = errors.iter().fold(0.0_f64, |largest, error| largest.max(error.abs()));
@@ -250,7 +248,7 @@ impl<'a> EncodeRows<'a, '_> {
             let largest = f64::from(sums.largest) * unit;
             if self.tally.needs_place(largest, first) {
                 if fused.is_some() {
-                    self.encode_in_steps(source, buffers, size);
+                    self.encode_in_steps(source, buffers);
                 }
                 let at = buffers.multiples[..count].iter().position(|error| error.abs() == sums.largest);
                 self.tally.take_error(largest, at.map(|at| first + at as u64));
@@ -273,9 +271,9 @@ impl<'a> EncodeRows<'a, '_> {
         ahead: &[u8],
         buffers: &mut EncodeBuffers,
     ) -> Option<ErrorSums> {
-        let Encoder { ref geometry, weight, width, division, rounding, is_clipped, segments, .. } = *self.encoder;
+        let Encoder { ref geometry, weight, width, division, rounding, may_clip, segments, .. } = *self.encoder;
         let is_measured = !self.tally.skips_errors;
-        let fits = |limit: f32| is_clipped || buffers.most < limit;
+        let fits = |limit: f32| may_clip || buffers.most < limit;
         if segments == SegmentLoop::Steps
             || !buffers.is_ordinary
             || matches!(rounding, CodeRounding::Float { float, .. } if !fits(float.limit))
@@ -306,18 +304,8 @@ impl<'a> EncodeRows<'a, '_> {
         };
         let [factors, zeros, scales] = buffers.spread.each_ref().map(|lane| &lane[..]);
         let has_columns = geometry.block[1] == 1;
-        let segment = FusedSegment {
-            weight,
-            bytes,
-            division,
-            factors,
-            zeros,
-            scales,
-            has_columns,
-            ahead,
-            is_clipped,
-            is_measured,
-        };
+        let segment =
+            FusedSegment { weight, bytes, division, factors, zeros, scales, has_columns, ahead, may_clip, is_measured };
         if is_measured {
             return segment.encode(self.isa, &rounding, &mut buffers.codes).map(|sums| sums.total());
         }
@@ -331,7 +319,8 @@ impl<'a> EncodeRows<'a, '_> {
     }
 
     /// Encodes a segment step by step, for groups of any size, and for exact quotients.
-    fn encode_in_steps(&self, source: &[u8], buffers: &mut EncodeBuffers, size: usize) -> ErrorSums {
+    fn encode_in_steps(&self, source: &[u8], buffers: &mut EncodeBuffers) -> ErrorSums {
+        let size = self.encoder.geometry.block[1] as usize;
         buffers.make_lanes(source.len() / self.encoder.width);
         self.isa.run(SegmentInSteps { encoder: self.encoder, source, buffers, size, is_measured: true }).total()
     }
@@ -343,8 +332,8 @@ impl<'a> EncodeRows<'a, '_> {
         values: impl Iterator<Item = f64>,
         source: &[u8],
         buffers: &mut EncodeBuffers,
-        size: usize,
     ) -> Vec<f64> {
+        let size = self.encoder.geometry.block[1] as usize;
         buffers.make_lanes(source.len() / self.encoder.width);
         self.isa.run(SegmentInSteps { encoder: self.encoder, source, buffers, size, is_measured: false });
         let scales = buffers.chosen.scale.iter().flat_map(|scale| std::iter::repeat_n(f64::from(*scale), size));

@@ -109,8 +109,7 @@ impl<'a, 'o> PartWriter<'a, 'o> {
                 store_nibbles(groups.map(|(_, zero)| zero as u8), zero, out);
             }
         } else if chooser.rule == ScaleRule::Affine {
-            let at = scale / (geometry.parts[1].dtype.bits() as usize / 8);
-            self.store_numbers(2, at, groups.map(|(_, offset)| chooser.store(offset).to_bits()));
+            self.store_numbers(2, scale / width, groups.map(|(_, offset)| chooser.store(offset).to_bits()));
         } else if chooser.zero_bits.is_some() && geometry.zero_words.is_none() {
             let out = &mut self.outputs[2][zero..];
             out.iter_mut().zip(groups).for_each(|(out, (_, zero))| *out = zero as i8 as u8);

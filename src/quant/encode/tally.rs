@@ -10,9 +10,8 @@ pub struct EncodeTally {
     /// Groups with nonzero values that lack the right scale, because it is too small for its dtype or for the
     /// arithmetic of the library.
     pub underflowed_groups: u64,
-    /// Infinite and NaN values. The codes of their groups are meaningless.
-    pub special: u64,
-    /// The first infinite or NaN value, by its index in row-major order in the whole weight.
+    /// The first infinite or NaN value, by its index in row-major order in the whole weight. The codes of its group are
+    /// meaningless.
     pub first_special: Option<u64>,
     /// The largest |y - x|, where x is the value and y its code times its scale.
     pub max_error: f64,
@@ -64,9 +63,9 @@ impl EncodeTally {
         self.noise == ExactSum::default()
     }
 
-    /// Records values whose codes were moved.
-    pub(in crate::quant) fn take_moved(&mut self, values: u64) {
-        self.values += values;
+    /// Records an infinite or NaN value, if there is one.
+    pub(in crate::quant) fn take_special(&mut self, at: Option<u64>) {
+        self.first_special = self.first_special.into_iter().chain(at).min();
     }
 
     /// Records sums of the squares of values and of their errors.
@@ -99,8 +98,7 @@ impl std::ops::AddAssign<&Self> for EncodeTally {
         self.changed += other.changed;
         self.changed_bfloat16 += other.changed_bfloat16;
         self.underflowed_groups += other.underflowed_groups;
-        self.special += other.special;
-        self.first_special = self.first_special.into_iter().chain(other.first_special).min();
+        self.take_special(other.first_special);
         self.take_error(other.max_error, other.max_error_at);
         self.signal.merge(&other.signal);
         self.noise.merge(&other.noise);

@@ -56,7 +56,7 @@ impl CheckpointInfo<'_> {
     pub(in crate::quant) fn read_object(&self, index: usize) -> Result<Map<String, Value>> {
         let name = shorten(self.tensors[index].name);
         if self.tensors[index].dtype != Some(Dtype::Uint8) {
-            return Err(Error::new(format!("'{name}' is not of uint8, and so no JSON text")));
+            return Err(Error::new(format!("'{name}' is not uint8, so it cannot be JSON text")));
         }
         let object = serde_json::from_slice(&self.read_description(index)?);
         object.map_err(|_| Error::new(format!("'{name}' does not hold a JSON object")))
@@ -88,9 +88,7 @@ impl FoundWeight {
         };
         self.parts.iter().filter_map(part).collect()
     }
-}
 
-impl FoundWeight {
     /// True if it is not quantized, and only made of plain tensors in another order.
     pub fn has_plain_blocks(&self) -> bool {
         self.parameters.blocks.as_ref().is_some_and(|blocks| blocks.formats.iter().all(|format| format.dtype.is_some()))

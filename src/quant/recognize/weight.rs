@@ -157,7 +157,7 @@ impl Evidence<'_> {
     fn check_identified(&self, codes: usize, pair: &Pair, layout: &Layout) -> Result<()> {
         let library = layout.library;
         if layout.needs_config {
-            let message = format!("it is stored as by {library}, and there is no config to say the rest");
+            let message = format!("it looks like a weight of {library}, but no config describes it further");
             return Err(Error::new(message).remedy(NO_CONFIG));
         }
         let is_swizzled = |other: &Layout| {

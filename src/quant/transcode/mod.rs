@@ -220,6 +220,6 @@ impl Transcoder {
             });
             row = next;
         }
-        tally.take_moved((rows.end - rows.start) * self.encoder.columns());
+        tally.values += (rows.end - rows.start) * self.encoder.columns();
     }
 }

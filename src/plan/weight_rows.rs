@@ -1,0 +1,284 @@
+//! The rows of a weight that is quantized, in the tensors that hold its values.
+
+use super::few::Few;
+use super::gathered::GatheredRows;
+use crate::blocks::EncodeRefusal;
+use crate::container::Tensor;
+use crate::dtype::Dtype;
+use crate::error::{Error, Kind, Result};
+use crate::quant::{Decoder, Explanation, Extremes, RowMap, WeightEncoder, count_special};
+use crate::read::{SourceTensor, read_values};
+use crate::text::{is, shorten};
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+/// Source of the values of a weight.
+#[derive(Clone)]
+pub(crate) enum WeightValues {
+    /// The rows of a stored tensor, from this one on.
+    Rows(u64),
+    /// The columns of all matrices of a stored tensor: each matrix is transposed.
+    Columns,
+    /// Rows of a quantized weight, which the decoder turns into float64, or into float32 for blocks.
+    Coded(Arc<Decoder>, RowMap),
+    /// Rows that come from several tensors, or in another order.
+    Gathered(Arc<GatheredRows>),
+}
+
+/// The rows of a weight, in the tensors that hold its values.
+#[derive(Clone)]
+pub(crate) struct WeightRows<'a> {
+    /// The tensor with the values, or the parts of the quantized weight.
+    pub sources: Few<SourceTensor<'a>>,
+    pub values: WeightValues,
+    pub encoder: WeightEncoder,
+}
+
+impl<'a> WeightRows<'a> {
+    /// Divides all rows into pieces of about this many bytes of values, which can be encoded one by one.
+    pub(crate) fn row_pieces(&self, bytes: u64) -> impl Iterator<Item = Range<u64>> + use<> {
+        self.aligned_pieces(bytes, self.encoder.row_alignment())
+    }
+
+    /// Like [`WeightRows::row_pieces`], with pieces that start at multiples of `alignment` rows.
+    pub(crate) fn aligned_pieces(&self, bytes: u64, alignment: u64) -> impl Iterator<Item = Range<u64>> + use<> {
+        let all = self.encoder.rows();
+        let step = (bytes / self.encoder.row_bytes().max(1) / alignment).max(1) * alignment;
+        (0..all).step_by(step as usize).map(move |start| start..all.min(start + step))
+    }
+
+    /// Reads some rows of the weight from the disk, and returns their bytes; `buffer` holds them if they are computed.
+    pub(crate) fn read<'r>(&self, rows: Range<u64>, buffer: &'r mut Vec<u8>) -> Result<&'r [u8]>
+    where
+        'a: 'r,
+    {
+        let row_bytes = self.encoder.row_bytes();
+        match &self.values {
+            WeightValues::Rows(first) => {
+                let [start, end] = [rows.start, rows.end].map(|row| ((first + row) * row_bytes) as usize);
+                self.stored(start..end)
+            }
+            WeightValues::Columns => {
+                buffer.resize(((rows.end - rows.start) * row_bytes) as usize, 0);
+                self.transpose(rows, buffer)?;
+                Ok(buffer)
+            }
+            WeightValues::Gathered(gathered) => {
+                buffer.resize(((rows.end - rows.start) * row_bytes) as usize, 0);
+                gathered.read(rows, &|source, range| self.stored_in(source, range), buffer)?;
+                Ok(buffer)
+            }
+            WeightValues::Coded(decoder, map) => {
+                buffer.resize(((rows.end - rows.start) * row_bytes) as usize, 0);
+                let parts = self.parts(&rows)?;
+                let columns = self.encoder.columns();
+                if columns != decoder.columns() {
+                    // Rows that are not whole blocks: the decoder has others.
+                    let values = map.row(rows.start) * columns..map.row(rows.end) * columns;
+                    let whole = decoder.around(values.clone());
+                    let width = (row_bytes / columns) as usize;
+                    let mut around = vec![0; (whole.end - whole.start) as usize * width];
+                    decoder.decode_values(whole.clone(), &parts, &mut around)?;
+                    let before = (values.start - whole.start) as usize * width;
+                    buffer.copy_from_slice(&around[before..before + (values.end - values.start) as usize * width]);
+                } else if map.step == 1 {
+                    decoder.decode(map.row(rows.start)..map.row(rows.end), &parts, buffer)?;
+                } else {
+                    for (row, out) in rows.zip(buffer.chunks_exact_mut(row_bytes as usize)) {
+                        let row = map.row(row);
+                        decoder.decode(row..row + 1, &parts, out)?;
+                    }
+                }
+                Ok(buffer)
+            }
+        }
+    }
+
+    /// Reads some bytes of the tensor that holds the values.
+    pub(super) fn stored(&self, range: Range<usize>) -> Result<&'a [u8]> {
+        self.stored_in(0, range)
+    }
+
+    fn stored_in(&self, source: usize, range: Range<usize>) -> Result<&'a [u8]> {
+        let source = &self.sources[source];
+        let mapped = source.mapped().expect("the plan takes tensors that are mapped");
+        mapped.read(range).map_err(|error| source.error(error))
+    }
+
+    /// Transposes columns of the stored matrices to rows.
+    fn transpose(&self, rows: Range<u64>, out: &mut [u8]) -> Result<()> {
+        let [.., height, columns] = self.encoder.shape()[..] else { return Ok(()) };
+        let width = (self.encoder.row_bytes() / columns) as usize;
+        let (mut start, mut out) = (rows.start, out);
+        while start < rows.end {
+            let (matrix, first) = (start / height, start % height);
+            let count = (height - first).min(rows.end - start) as usize;
+            let (now, rest) = out.split_at_mut(count * columns as usize * width);
+            for column in 0..columns {
+                let at = ((matrix * columns + column) * height + first) as usize * width;
+                let line = self.stored(at..at + count * width)?;
+                for (element, row) in line.chunks_exact(width).zip(now.chunks_exact_mut(columns as usize * width)) {
+                    row[column as usize * width..][..width].copy_from_slice(element);
+                }
+            }
+            (start, out) = (start + count as u64, rest);
+        }
+        Ok(())
+    }
+
+    /// Returns the mapped bytes of all parts of a quantized weight; none of a weight that is not quantized. Reads from
+    /// the disk only the bytes that the requested rows need.
+    pub(crate) fn parts(&self, rows: &Range<u64>) -> Result<Vec<&[u8]>> {
+        let WeightValues::Coded(decoder, map) = &self.values else { return Ok(Vec::new()) };
+        let [start, end] = [map.row(rows.start), map.row(rows.end.saturating_sub(1)) + 1];
+        let columns = self.encoder.columns();
+        read_values(decoder, &self.sources, start * columns..end * columns)
+    }
+
+    /// Returns the decoder of the quantized weight that it is made from.
+    pub(crate) fn decoder(&self) -> Option<&Decoder> {
+        if let WeightValues::Coded(decoder, _) = &self.values { Some(decoder) } else { None }
+    }
+
+    /// Returns the number of bytes that some rows take in the files.
+    pub(crate) fn bytes(&self, rows: &Range<u64>) -> u64 {
+        let count = rows.end - rows.start;
+        let Some(decoder) = self.decoder() else { return count * self.encoder.row_bytes() };
+        let stored: u64 = self.sources.iter().map(SourceTensor::stored_len).sum();
+        let [count, all] = [count * self.encoder.columns(), (decoder.rows() * decoder.columns()).max(1)];
+        (u128::from(stored) * u128::from(count) / u128::from(all)) as u64
+    }
+
+    /// True if these are the values of another weight, row by row, in the same type.
+    pub(crate) fn has_values_of(&self, other: &Self) -> bool {
+        let tensors = |rows: &Self| rows.sources.iter().map(|source| std::ptr::from_ref(source.tensor)).collect();
+        let [own, others]: [Vec<*const Tensor>; 2] = [tensors(self), tensors(other)];
+        let is_same_order = match (&self.values, &other.values) {
+            (WeightValues::Rows(own), WeightValues::Rows(other)) => own == other,
+            (WeightValues::Columns, WeightValues::Columns) => true,
+            (WeightValues::Coded(_, own), WeightValues::Coded(_, other)) => own == other,
+            (WeightValues::Gathered(own), WeightValues::Gathered(other)) => own == other,
+            _ => false,
+        };
+        own == others && is_same_order && self.dtype() == other.dtype() && self.encoder.shape() == other.encoder.shape()
+    }
+
+    pub(crate) fn dtype(&self) -> Dtype {
+        self.decoder().map_or(self.sources[0].tensor.elements.stored_dtype(), Decoder::target)
+    }
+
+    /// Returns the error for the first infinite or NaN element, given by its index in the weight. It contains the
+    /// number of such elements, and the cause.
+    pub(crate) fn special(&self, element: u64) -> Error {
+        let columns = self.encoder.columns();
+        let (row, column) = (element / columns, element % columns);
+        let rows = self.encoder.shape().iter().rev().nth(1).copied().unwrap_or(1);
+        let indices = match &self.values {
+            WeightValues::Rows(first) => self.sources[0].indices((first + row) * columns + column),
+            WeightValues::Columns => vec![row / rows, column, row % rows],
+            WeightValues::Gathered(_) => crate::container::indices(element, self.encoder.shape(), false),
+            WeightValues::Coded(decoder, map) => {
+                crate::container::indices(map.row(row) * columns + column, decoder.shape(), false)
+            }
+        };
+        if !self.dtype().is_weight() && self.dtype() != Dtype::Float64 {
+            let what = format!("element {indices:?} is infinite or NaN, which blocks cannot represent");
+            return self.sources[0].error(Error::new(what).of(Kind::Unconvertible));
+        }
+        let found = self.count_special().and_then(|count| Ok((count, self.cause(row, column)?)));
+        let (count, cause) = match found {
+            Ok(found) => found,
+            Err(error) => return error,
+        };
+        let (is, all) = (is(count), self.encoder.rows() * columns);
+        let error = Error::new(format!(
+            "{count} of {all} elements {is} infinite or NaN, which codes and scales cannot represent: the first is {indices:?}{cause}"
+        ));
+        self.sources[0].error(error.of(Kind::Unconvertible))
+    }
+
+    /// Returns the error for values in which codes were found before, and are not found again.
+    pub(super) fn changed(&self) -> Error {
+        self.sources[0].error(Error::new("changed while it was read"))
+    }
+
+    /// Returns the error for values that have no blocks; `first` is the index of the first of them in the weight.
+    pub(super) fn refusal(&self, refusal: EncodeRefusal, first: u64) -> Error {
+        let (what, element) = match refusal {
+            EncodeRefusal::Value { element, value } => (format!("is {value}"), element),
+            EncodeRefusal::Overflow { element, value } => (format!("is {value}, too large for the type"), element),
+            EncodeRefusal::Scale { element } => {
+                ("begins a block whose scale would be infinite or NaN".to_owned(), element)
+            }
+            EncodeRefusal::Importance { column, weight } => {
+                let what = format!("column {column} of the importance matrix is {weight}");
+                return self.sources[0].error(Error::new(what).of(Kind::Unconvertible));
+            }
+        };
+        let at = crate::container::indices(first + element as u64, self.encoder.shape(), false);
+        self.sources[0].error(Error::new(format!("element {at:?} {what}")).of(Kind::Unconvertible))
+    }
+
+    /// Counts the elements that are infinite or NaN.
+    fn count_special(&self) -> Result<u64> {
+        /// Bytes that are read at a time.
+        const STEP: u64 = 1 << 20;
+        let mut buffer = Vec::new();
+        self.row_pieces(STEP)
+            .try_fold(0, |count, rows| Ok(count + count_special(self.dtype(), self.read(rows, &mut buffer)?)))
+    }
+
+    /// Explains why an element is infinite or NaN, if the input weight is quantized.
+    fn cause(&self, row: u64, column: u64) -> Result<String> {
+        let WeightValues::Coded(decoder, map) = &self.values else { return Ok(String::new()) };
+        let parts = self.parts(&(row..row + 1))?;
+        let element = map.row(row) * self.encoder.columns() + column;
+        let (row, column) = (element / decoder.columns(), element % decoder.columns());
+        let explained = decoder.explain(row, column..column + 1, &parts)?;
+        let Some(Explanation { number, scale, global_scale, .. }) = explained.first() else { return Ok(String::new()) };
+        if !number.is_finite() {
+            return Ok(format!(", whose code is {}", if number.is_nan() { "NaN" } else { "infinite" }));
+        }
+        let named = |part: usize| format!("'{}'", shorten(&self.sources[part].tensor.name));
+        let scales = match &decoder.scale_parts().map(named).collect::<Vec<_>>()[..] {
+            [] => "its block".to_owned(),
+            parts => parts.join(" or "),
+        };
+        let is_nan = scale.is_nan() || global_scale.is_some_and(|(scale, _)| scale.is_nan());
+        Ok(format!(", whose scale in {scales} is {}", if is_nan { "NaN" } else { "infinite or too large" }))
+    }
+}
+
+/// The largest magnitude of all weights that share a scale. One pass finds it before the first of them is encoded.
+pub(crate) struct SharedExtremes<'a> {
+    pub members: Vec<WeightRows<'a>>,
+    found: OnceLock<Extremes>,
+}
+
+impl<'a> SharedExtremes<'a> {
+    pub(super) fn new(members: Vec<WeightRows<'a>>) -> Self {
+        Self { members, found: OnceLock::new() }
+    }
+
+    /// Returns the address of the first tensor that is read: equal for sets with the same values.
+    pub(crate) fn first_source(&self) -> Option<*const Tensor> {
+        self.members.first().map(|rows| std::ptr::from_ref(rows.sources[0].tensor))
+    }
+
+    /// True if another set has the same values, and the same kind of extremes.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let is_same = |(one, other): (&WeightRows, &WeightRows)| {
+            one.has_values_of(other) && one.encoder.has_column_scales() == other.encoder.has_column_scales()
+        };
+        self.members.len() == other.members.len() && self.members.iter().zip(&other.members).all(is_same)
+    }
+
+    pub(crate) fn get(&self) -> Option<&Extremes> {
+        self.found.get()
+    }
+
+    /// Stores the result of the first pass.
+    pub(crate) fn set(&self, extremes: Extremes) {
+        let _ = self.found.set(extremes); // every pass finds the same
+    }
+}
