@@ -67,6 +67,8 @@ if [ -z "${PYTHON-}" ]; then
             [ -d "$venv/compressed-tensors-$version" ] || "$venv/bin/python" -m pip install --quiet --no-deps \
                 --disable-pip-version-check --target "$venv/compressed-tensors-$version" compressed-tensors==$version
         done
+        # Quark asks for an older onnx, without the types that tcast is compared with.
+        "$venv/bin/python" -m pip install --quiet --no-deps --disable-pip-version-check -r tests/interop/requirements.txt
         TCAST_PINNED=$PWD/$venv
         case "$venv" in /*) TCAST_PINNED=$venv ;; esac
         export TCAST_PINNED
