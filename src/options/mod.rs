@@ -10,6 +10,7 @@ mod recorded;
 mod shared;
 
 pub use crate::container::checkpoint::Naming;
+pub use crate::quant::{Arithmetic, ScaleChoice};
 pub use quantize::{QuantizeOptions, SchemeRule};
 pub use recorded::RecordedOptions;
 pub use shared::{Defect, GgufOptions, ModelOptions, NamingOptions, ShardOptions, Size, TensorOptions};
@@ -18,7 +19,6 @@ use crate::dtype::Dtype;
 use crate::kernel::{Condition, Loss};
 use crate::operator::cast::CastAttributes;
 use crate::operator::promote::PromoteAttributes;
-use crate::quant::Arithmetic;
 use crate::select::{Rule, Selection};
 use serde::Serialize;
 #[cfg(feature = "cli")]
