@@ -94,7 +94,7 @@ impl<'a> Worker<'a> {
         Ok(all)
     }
 
-    /// Adds bytes to the results, or writes those of a whole piece from where they are.
+    /// Adds bytes to the results. If they are the whole piece, writes them from where they are instead.
     fn emit(&mut self, target: &Range<u64>, bytes: &[u8], is_alone: bool) -> Result<()> {
         if is_alone {
             return self.queue.output.put(target.start, bytes);

@@ -189,11 +189,10 @@ impl MappedFile {
     /// When the file no longer has these bytes, as far as the system can tell (Linux), or the disk cannot read them (Linux
     /// 5.14 and later).
     pub fn prefetch(&self, range: Range<usize>) -> Result<()> {
-        /// Bytes that a page fault maps (fault-around), unless Linux is configured differently.
-        #[cfg(target_os = "linux")]
-        const MAPPED_AROUND: usize = 1 << 16;
         #[cfg(target_os = "linux")]
         if let (Some(map), false) = (&self.map, range.is_empty()) {
+            /// Bytes that a page fault maps (fault-around), unless Linux is configured differently.
+            const MAPPED_AROUND: usize = 1 << 16;
             self.read_ahead(map, &range);
             let is_cut_short = match self.kept.as_ref().map(|OpenFile(file)| CacheState::of(file, range.end - 1)) {
                 Some(CacheState::Cached) => {
@@ -360,14 +359,15 @@ mod tests {
 
     #[test]
     fn bytes_that_a_shortened_file_lost_are_an_error() {
+        let [len, left] = [1 << 20, 1 << 18]; // whole pages on every machine
         for folder in [std::env::current_exe().unwrap().parent().unwrap(), &std::env::temp_dir()] {
             let file = tempfile::NamedTempFile::new_in(folder).unwrap();
-            std::fs::write(file.path(), vec![7; 1 << 17]).unwrap();
+            std::fs::write(file.path(), vec![7; len]).unwrap();
             let mapped = MappedFile::open(file.path()).unwrap();
-            mapped.prefetch(0..1 << 17).unwrap();
-            file.as_file().set_len(4096).unwrap();
-            mapped.prefetch(0..4096).unwrap();
-            for range in [0..1 << 17, (1 << 17) - 1..1 << 17, 4096..8192] {
+            mapped.prefetch(0..len).unwrap();
+            file.as_file().set_len(1 << 18).unwrap();
+            mapped.prefetch(0..left).unwrap();
+            for range in [0..len, len - 1..len, left..left + 4096] {
                 assert!(mapped.prefetch(range).unwrap_err().to_string().contains("was cut short"));
             }
         }
