@@ -74,11 +74,6 @@ impl ScaleRule {
         }
     }
 
-    /// True if scales depend on the lowest and the highest value of a group.
-    pub fn has_bounds(self, code_bits: u32) -> bool {
-        self == Self::Affine || self == Self::Linear && code_bits == 4
-    }
-
     /// True if blocks at the edges of a weight may be partial.
     pub fn has_partial_blocks(self) -> bool {
         self == Self::Epsilon

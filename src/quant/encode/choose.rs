@@ -1,29 +1,16 @@
 //! Computes the scale of a group from its largest magnitude, by the rules of the libraries.
 
-use super::super::rules::ScaleRule;
+use super::formula::{Block, Bounds, Formula, Number, Power};
 use super::rounding::{
     Minifloat, WeightType, ceil_log2, exact_ceil_log2, power_of_two, to_bfloat16, to_float16, to_odd,
 };
 use super::scale::GroupScale;
 use crate::dtype::Dtype;
 
-/// Conversion of a value to the number that is rounded to a code. `factor` and `wide` are fields of [`GroupScale`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Quotient {
-    /// value / factor, in float32.
-    Divide,
-    /// value * factor, in float32.
-    Multiply,
-    /// value / wide in float64, rounded to odd, so that rounding to a code afterwards has the effect of a single
-    /// rounding.
-    Exact,
-}
-
-/// The properties that all groups of a weight share: the choice of scales, and the conversion of values to numbers to
-/// round.
+/// The properties that all groups of a weight share, and that choose their scales.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chooser {
-    pub(super) rule: ScaleRule,
+    pub(super) formula: Formula,
     pub(super) is_exact: bool,
     /// The dtype of the weight, which the library computes in; float32 for exact arithmetic.
     pub(super) weight: WeightType,
@@ -33,14 +20,8 @@ pub(super) struct Chooser {
     pub(super) largest_exponent: i32,
     /// The dtype of stored scales.
     pub(super) stored: Dtype,
-    /// True if the whole tensor has one scale.
-    pub(super) is_tensor: bool,
-    /// True if the codes are E2M3: see [`ScaleRule::HalfStep`].
+    /// True if the codes are E2M3: see [`Power::HalfStep`].
     pub(super) has_three_bits: bool,
-    /// The width of integer codes with zero points; `None` for all other codes.
-    pub(super) zero_bits: Option<u32>,
-    /// The width of codes.
-    pub(super) bits: u32,
     /// The dtype of NVFP4 block scales.
     pub(super) e4m3: Minifloat,
 }
@@ -49,41 +30,12 @@ pub(super) struct Chooser {
 const MOST: f32 = 2688.0;
 
 impl Chooser {
-    /// Returns the conversion of values to numbers to round, and the type to which the library rounds these numbers
-    /// first.
-    pub(super) fn quotient(&self, keeps_sign: bool) -> (Quotient, WeightType) {
-        let divides = if self.is_exact { Quotient::Exact } else { Quotient::Divide };
-        let multiplies = if self.is_exact { Quotient::Exact } else { Quotient::Multiply };
-        match self.rule {
-            ScaleRule::Epsilon | ScaleRule::BlockOnly => (divides, self.weight),
-            ScaleRule::Bounded if self.is_tensor => (divides, self.weight),
-            ScaleRule::Inverse => (multiplies, self.weight),
-            ScaleRule::Linear if self.bits == 4 => (multiplies, WeightType::Float32),
-            ScaleRule::Reciprocal if self.stored == Dtype::Bfloat16 => (divides, WeightType::Float32),
-            ScaleRule::Reciprocal => (multiplies, WeightType::Float32),
-            ScaleRule::Bounded
-            | ScaleRule::Plain
-            | ScaleRule::Linear
-            | ScaleRule::Affine
-            | ScaleRule::GlobalDivisor
-            | ScaleRule::GlobalMultiplier
-            | ScaleRule::GlobalPadded => (divides, WeightType::Float32),
-            // Multiplying by a power of two is exact, unless the product is much too small for a code other than 0.
-            // Rounding such a product to 0 only affects the sign.
-            ScaleRule::HalfStep if keeps_sign => (Quotient::Multiply, WeightType::Float32),
-            ScaleRule::HalfStep => (Quotient::Multiply, self.weight),
-            ScaleRule::Floor | ScaleRule::Ceiling | ScaleRule::CeilingOrZero | ScaleRule::CeilingOrOne => {
-                (Quotient::Multiply, WeightType::Float32)
-            }
-        }
-    }
-
     /// Returns the global scale for the largest magnitude of all tensors that share it; 1 if the layout has no global
     /// scale.
     pub(super) fn global(&self, amax: f64) -> f32 {
         let round = |value: f32| self.weight.round(value);
-        match self.rule {
-            ScaleRule::GlobalDivisor => {
+        match self.formula {
+            Formula::Block(Block::Divisor) => {
                 let amax = amax.max(self.weight.tiny().into());
                 let global = if self.is_exact {
                     (f64::from(MOST) / amax) as f32
@@ -92,10 +44,10 @@ impl Chooser {
                 };
                 if global.is_finite() { global } else { 1.0 }
             }
-            ScaleRule::GlobalMultiplier | ScaleRule::GlobalPadded => {
+            Formula::Block(block @ (Block::Multiplier | Block::Padded)) => {
                 // For a float32, this is the quotient in float32.
                 let quotient = (amax / f64::from(MOST)) as f32;
-                let global = if self.rule == ScaleRule::GlobalPadded { round(quotient) } else { quotient };
+                let global = if block == Block::Padded { round(quotient) } else { quotient };
                 // For a tensor of zeros, the libraries write NaNs; tcast uses 1.
                 if global > 0.0 { global } else { 1.0 }
             }
@@ -106,54 +58,125 @@ impl Chooser {
     /// Chooses the scale of one group from its largest magnitude and its lowest and highest value.
     #[inline(always)]
     pub(super) fn one(&self, amax: f32, bounds: [f32; 2], global: f32) -> GroupScale {
-        match self.zero_bits {
-            Some(_) if self.rule == ScaleRule::Linear && self.bits == 4 => self.linear_shifted(bounds),
-            None if self.rule == ScaleRule::Linear && self.bits == 4 => self.linear_signed(bounds),
-            _ if self.rule == ScaleRule::Linear => self.linear(amax),
-            _ if self.rule == ScaleRule::Affine && !self.is_exact => self.affine(bounds),
-            _ if self.is_exact => self.exact(amax.into(), bounds.map(f64::from), global),
-            Some(bits) => self.asymmetric(bounds, bits),
-            None => self.scale_of(amax, global),
+        if self.is_exact {
+            self.exact(amax.into(), bounds.map(f64::from), global)
+        } else {
+            self.scale_of(amax, bounds, global)
         }
     }
 
-    /// Chooses the scale of a group without zero points.
+    /// Chooses the scale of one group with the arithmetic of the library.
     #[inline(always)]
-    pub(super) fn scale_of(&self, amax: f32, global: f32) -> GroupScale {
-        match self.rule {
-            ScaleRule::Epsilon => self.epsilon(amax),
-            ScaleRule::Reciprocal => self.reciprocal(amax),
-            ScaleRule::Bounded => self.bounded(amax),
-            ScaleRule::Inverse => self.inverse(amax),
-            ScaleRule::Plain | ScaleRule::Linear => self.plain(amax),
-            ScaleRule::GlobalDivisor => self.global_divisor(amax, global),
-            ScaleRule::GlobalMultiplier => self.global_multiplier(amax, global),
-            ScaleRule::GlobalPadded => self.global_padded(amax, global),
-            ScaleRule::HalfStep => self.half_step(amax),
-            ScaleRule::Floor => self.floor(amax),
-            ScaleRule::Ceiling => GroupScale::raised(self.exponent_above(amax), amax > 0.0),
-            ScaleRule::CeilingOrZero => GroupScale::raised_or_zero(self.exponent_above(amax), amax > 0.0),
-            ScaleRule::CeilingOrOne => {
+    pub(super) fn scale_of(&self, amax: f32, bounds: [f32; 2], global: f32) -> GroupScale {
+        match self.formula {
+            Formula::Number(number) => self.number(number, amax),
+            Formula::Power(power) => self.power(power, amax),
+            Formula::Block(block) => {
+                let ratio = match block {
+                    Block::Divisor => self.weight.round(amax / 6.0) * global,
+                    Block::Multiplier => amax / (6.0 * global),
+                    Block::Padded => amax / 6.0 / global,
+                    Block::Alone => self.weight.round(amax / 6.0),
+                };
+                self.of_ratio(block, ratio, amax > 0.0, global)
+            }
+            Formula::Bounds(Bounds::ZeroPoint(bits)) => self.zero_point(bounds, bits),
+            Formula::Bounds(Bounds::Affine) => self.affine(bounds),
+            Formula::Bounds(Bounds::Signed) => self.linear_signed(bounds),
+            Formula::Bounds(Bounds::Shifted) => self.linear_shifted(bounds),
+        }
+    }
+
+    #[inline(always)]
+    fn number(&self, number: Number, amax: f32) -> GroupScale {
+        let or_one = |scale: f32| {
+            let is_zero = scale == 0.0;
+            GroupScale::number(if is_zero { 1.0 } else { scale }, is_zero & (amax > 0.0))
+        };
+        match number {
+            Number::Plain => or_one(amax / self.largest),
+            Number::Bfloat16 => or_one(to_bfloat16(amax / self.largest)),
+            Number::Epsilon => {
+                let scale = self.weight.round(amax / self.largest);
+                let is_zero = scale == 0.0;
+                GroupScale::number(if is_zero { self.least_step() } else { scale }, is_zero & (amax > 0.0))
+            }
+            Number::Reciprocal => {
+                let factor = 1.0 / amax * self.largest;
+                // False for a block of zeros, and for a block so small that the library writes zeros and NaNs.
+                let is_ordinary = (amax > 0.0) & (factor < f32::INFINITY);
+                let factor = if is_ordinary { factor } else { 1.0 };
+                GroupScale { factor, ..GroupScale::number(1.0 / factor, !is_ordinary & (amax > 0.0)) }
+            }
+            Number::Bounded => {
+                let least = self.weight.tiny();
+                let scale = amax.max(least) / self.largest;
+                let is_zero = (amax == 0.0) | (scale == 0.0);
+                let is_underflow = (amax > 0.0) & ((amax < least) | (scale == 0.0));
+                GroupScale::number(if is_zero { 1.0 } else { scale }, is_underflow)
+            }
+            Number::Inverse => {
+                let scale = amax / self.largest;
+                let scale = if self.weight == WeightType::Float16 { 1.0 / (1.0 / scale).min(65504.0) } else { scale };
+                let factor = self.weight.round(1.0 / scale);
+                // The library writes NaNs in these cases. The scale of zeros is 1 / 65504 in float16, and 0 in other
+                // types.
+                let is_zero = (scale == 0.0) | (factor == f32::INFINITY);
+                let factor = if is_zero { 1.0 } else { factor };
+                GroupScale { factor, ..GroupScale::number(if is_zero { 1.0 } else { scale }, is_zero & (amax > 0.0)) }
+            }
+            Number::Linear => {
+                let wide = f64::from(amax) / f64::from(self.largest);
+                let scale = self.store_once(wide);
+                let is_small =
+                    if self.stored == Dtype::Float16 { scale == 0.0 } else { wide < f64::from(f32::MIN_POSITIVE) };
+                GroupScale::number(if is_small { 1.0 } else { scale }, is_small & (amax > 0.0))
+            }
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn power(&self, power: Power, amax: f32) -> GroupScale {
+        match power {
+            Power::HalfStep => self.half_step(amax),
+            Power::Floor => {
+                let exponent = (amax.to_bits() >> 23) as i32 - 127 - self.largest_exponent;
+                GroupScale::exponent(exponent, (exponent < -127) & (amax > 0.0))
+            }
+            Power::Ceiling => GroupScale::raised(self.exponent_above(amax), amax > 0.0),
+            Power::CeilingOrZero => GroupScale::raised_or_zero(self.exponent_above(amax), amax > 0.0),
+            Power::CeilingOrOne => {
                 let ratio = self.weight.round(amax / self.largest);
                 let exponent = if ratio == 0.0 { 0 } else { exact_ceil_log2(ratio.into()) };
                 GroupScale::exponent(exponent, (ratio == 0.0) & (amax > 0.0) | (exponent < -127))
             }
-            ScaleRule::BlockOnly => {
-                let (code, value) = self.e4m3.round(self.weight.round(amax / 6.0));
-                GroupScale {
-                    scale: value,
-                    stored: code,
-                    factor: value,
-                    wide: value.into(),
-                    zero: 0.0,
-                    is_underflow: (code == 0) & (amax > 0.0),
-                }
+            Power::Reciprocal => {
+                let inverse = 1.0 / (1.0 / amax * self.largest);
+                let scale = ceil_log2(inverse.max(power_of_two(-126)));
+                let exponent = if amax > 0.0 { scale.clamp(-126, 127) } else { 0 };
+                GroupScale::exponent(exponent, scale < -126 && amax > 0.0)
             }
-            ScaleRule::Affine => unreachable!("its scales follow from bounds"),
         }
     }
 
-    /// Chooses scale and offset by [`ScaleRule::Affine`]. The offset is not rounded to the dtype of the weight yet.
+    /// Makes the scale from its float8e4m3fn before rounding. `is_some` is true if a value of the group is not 0.
+    #[inline(always)]
+    pub(super) fn of_ratio(&self, block: Block, ratio: f32, is_some: bool, global: f32) -> GroupScale {
+        const LEAST: f32 = 1.0 / 512.0;
+        let (code, value) = self.e4m3.round(ratio);
+        let is_zero = code == 0;
+        let (code, value, is_underflow) = match block {
+            Block::Divisor if is_zero => (0x20, 0.125, true),
+            Block::Multiplier if ratio == 0.0 => (0x38, 1.0, true),
+            Block::Multiplier if is_zero => (1, LEAST, true),
+            _ => (code, value, is_zero),
+        };
+        let scale = self.of_block(code, value, global);
+        let is_lost = block == Block::Padded && scale.scale == 0.0;
+        GroupScale { is_underflow: (is_underflow | is_lost) & is_some, ..scale }
+    }
+
+    /// Chooses scale and offset by [`Bounds::Affine`]. The offset is not rounded to the dtype of the weight yet.
     #[inline(always)]
     pub(super) fn affine(&self, [low, high]: [f32; 2]) -> GroupScale {
         const LEAST: f32 = 1e-7;
@@ -177,19 +200,6 @@ impl Chooser {
         }
     }
 
-    #[inline(always)]
-    fn plain(&self, amax: f32) -> GroupScale {
-        let scale = amax / self.largest;
-        let is_zero = scale == 0.0;
-        GroupScale::number(if is_zero { 1.0 } else { scale }, is_zero & (amax > 0.0))
-    }
-
-    #[inline(always)]
-    pub(super) fn floor(&self, amax: f32) -> GroupScale {
-        let exponent = (amax.to_bits() >> 23) as i32 - 127 - self.largest_exponent;
-        GroupScale::exponent(exponent, (exponent < -127) & (amax > 0.0))
-    }
-
     /// Rounds a float64 once, to the dtype of stored scales.
     #[inline(always)]
     pub(super) fn store_once(&self, value: f64) -> f32 {
@@ -206,13 +216,6 @@ impl Chooser {
         }
     }
 
-    #[inline(always)]
-    fn epsilon(&self, amax: f32) -> GroupScale {
-        let scale = self.weight.round(amax / self.largest);
-        let is_zero = scale == 0.0;
-        GroupScale::number(if is_zero { self.least_step() } else { scale }, is_zero & (amax > 0.0))
-    }
-
     /// Returns the scale of groups of zeros: epsilon of the dtype of stored scales.
     #[inline(always)]
     pub(super) fn least_step(&self) -> f32 {
@@ -220,7 +223,7 @@ impl Chooser {
     }
 
     #[inline(always)]
-    fn asymmetric(&self, [low, high]: [f32; 2], bits: u32) -> GroupScale {
+    fn zero_point(&self, [low, high]: [f32; 2], bits: u32) -> GroupScale {
         let (low, high) = (low.min(0.0), high.max(0.0));
         let (codes, least) = (((1_u32 << bits) - 1) as f32, -((1_u32 << (bits - 1)) as f32));
         let round = |value: f32| self.weight.round(value);
@@ -239,101 +242,10 @@ impl Chooser {
         GroupScale { zero, ..GroupScale::number(if is_zero { self.least_step() } else { scale }, is_zero & is_some) }
     }
 
-    #[inline(always)]
-    fn reciprocal(&self, amax: f32) -> GroupScale {
-        let forward = 1.0 / amax * self.largest;
-        // False for a block of zeros, and for a block so small that the library writes zeros and NaNs.
-        let is_ordinary = (amax > 0.0) & (forward < f32::INFINITY);
-        let inverse = 1.0 / forward;
-        match self.stored {
-            Dtype::Float8E8M0 | Dtype::Uint8 => {
-                let scale = ceil_log2(inverse.max(power_of_two(-126)));
-                let exponent = if amax > 0.0 { scale.clamp(-126, 127) } else { 0 };
-                GroupScale::exponent(exponent, scale < -126 && amax > 0.0)
-            }
-            Dtype::Bfloat16 => {
-                let scale = self.store(amax / self.largest);
-                let is_zero = scale == 0.0;
-                GroupScale::number(if is_zero { 1.0 } else { scale }, is_zero & (amax > 0.0))
-            }
-            _ => {
-                let scale = if is_ordinary { inverse } else { 1.0 };
-                let factor = if is_ordinary { forward } else { 1.0 };
-                GroupScale { factor, ..GroupScale::number(scale, !is_ordinary & (amax > 0.0)) }
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn bounded(&self, amax: f32) -> GroupScale {
-        let least = self.least_magnitude();
-        let scale = amax.max(least) / self.largest;
-        let is_zero = (amax == 0.0) | (scale == 0.0);
-        GroupScale::number(if is_zero { 1.0 } else { scale }, (amax > 0.0) & ((amax < least) | (scale == 0.0)))
-    }
-
-    /// Returns the magnitude below which all groups have the same scale ([`ScaleRule::Bounded`]).
-    #[inline(always)]
-    pub(super) fn least_magnitude(&self) -> f32 {
-        if self.is_tensor { 0.0 } else { self.weight.tiny() }
-    }
-
-    #[inline(always)]
-    fn inverse(&self, amax: f32) -> GroupScale {
-        let scale = amax / self.largest;
-        let scale = if self.weight == WeightType::Float16 { 1.0 / (1.0 / scale).min(65504.0) } else { scale };
-        let factor = self.weight.round(1.0 / scale);
-        // The library writes NaNs in these cases. The scale of zeros is 1 / 65504 in float16, and 0 in other types.
-        let is_zero = (scale == 0.0) | (factor == f32::INFINITY);
-        let factor = if is_zero { 1.0 } else { factor };
-        GroupScale { factor, ..GroupScale::number(if is_zero { 1.0 } else { scale }, is_zero & (amax > 0.0)) }
-    }
-
-    #[inline(always)]
-    fn global_divisor(&self, amax: f32, global: f32) -> GroupScale {
-        self.divided(self.e4m3.round(self.weight.round(amax / 6.0) * global), amax > 0.0, global)
-    }
-
-    #[inline(always)]
-    fn global_multiplier(&self, amax: f32, global: f32) -> GroupScale {
-        let ratio = amax / (6.0 * global);
-        self.multiplied(self.e4m3.round(ratio), ratio == 0.0, amax > 0.0, global)
-    }
-
-    #[inline(always)]
-    fn global_padded(&self, amax: f32, global: f32) -> GroupScale {
-        self.padded(self.e4m3.round(amax / 6.0 / global), amax > 0.0, global)
-    }
-
-    /// Makes the scale for a block scale, given as E4M3 code and number, by [`ScaleRule::GlobalDivisor`].
-    #[inline(always)]
-    pub(super) fn divided(&self, (code, value): (u32, f32), is_some: bool, global: f32) -> GroupScale {
-        let is_zero = code == 0;
-        let (code, value) = if is_zero { (0x20, 0.125) } else { (code, value) };
-        GroupScale { is_underflow: is_zero & is_some, ..self.of_block(code, value, global) }
-    }
-
-    /// Makes the scale by [`ScaleRule::GlobalMultiplier`]; `is_zero` is true if the number was 0 before rounding.
-    #[inline(always)]
-    pub(super) fn multiplied(&self, block: (u32, f32), is_zero: bool, is_some: bool, global: f32) -> GroupScale {
-        const LEAST: f32 = 1.0 / 512.0;
-        let is_small = block.0 == 0;
-        let (code, value) = if is_small { (1, LEAST) } else { block };
-        let (code, value) = if is_zero { (0x38, 1.0) } else { (code, value) };
-        GroupScale { is_underflow: is_small & is_some, ..self.of_block(code, value, global) }
-    }
-
-    /// Makes the scale by [`ScaleRule::GlobalPadded`].
-    #[inline(always)]
-    pub(super) fn padded(&self, (code, value): (u32, f32), is_some: bool, global: f32) -> GroupScale {
-        let scale = self.of_block(code, value, global);
-        GroupScale { is_underflow: (scale.scale == 0.0) & is_some, ..scale }
-    }
-
     /// Combines a block scale, given as E4M3 code and number, with the global scale.
     #[inline(always)]
     pub(super) fn of_block(&self, code: u32, value: f32, global: f32) -> GroupScale {
-        let (times, wide) = if self.rule == ScaleRule::GlobalDivisor {
+        let (times, wide) = if self.formula == Formula::Block(Block::Divisor) {
             (value / global, f64::from(value) / f64::from(global))
         } else {
             (value * global, f64::from(value) * f64::from(global))
@@ -345,7 +257,11 @@ impl Chooser {
     #[inline(always)]
     pub(super) fn moved(&self, scale: &GroupScale, exponent: i32) -> GroupScale {
         let exponent = scale.stored as i32 - 127 + exponent;
-        let least = if self.weight == WeightType::Float16 && self.rule == ScaleRule::HalfStep { -24 } else { -127 };
+        let least = if self.weight == WeightType::Float16 && self.formula == Formula::Power(Power::HalfStep) {
+            -24
+        } else {
+            -127
+        };
         GroupScale::exponent(exponent.max(least), scale.is_underflow)
     }
 
@@ -357,7 +273,7 @@ impl Chooser {
     }
 
     #[inline(always)]
-    pub(super) fn half_step(&self, amax: f32) -> GroupScale {
+    fn half_step(&self, amax: f32) -> GroupScale {
         // The library adds a bit to the mantissa of T. amax is a number of T, so the same bit of float32 has the same
         // effect.
         let (bump, raised) = if self.has_three_bits { (1 << 19, 0.9375) } else { (1 << 21, 0.75) };

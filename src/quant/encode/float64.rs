@@ -4,9 +4,9 @@
 //! A scale is the quotient of the largest magnitude and the largest code. A code is the quotient of value and stored
 //! scale. Each quotient is computed in float64 and rounded once. Errors are differences of float64 numbers.
 
-use super::super::rules::ScaleRule;
 use super::Encoder;
 use super::extremes::is_finite;
+use super::formula::{Block, Formula};
 use super::geometry::Band;
 use super::lanes;
 use super::rounding::{WeightType, to_odd};
@@ -129,7 +129,7 @@ impl Float64Rows<'_, '_> {
     fn encode(&mut self, matrix: usize, row: usize, scales: &[GroupScale], buffers: &mut Float64Buffers) {
         let Encoder { geometry, rounding, division, chooser, .. } = self.encoder;
         let (size, columns) = (geometry.block[1] as usize, geometry.columns as usize);
-        let is_divided = chooser.rule == ScaleRule::GlobalDivisor;
+        let is_divided = chooser.formula == Formula::Block(Block::Divisor);
         let (mut signals, mut noises) = ([0.0; LANES], [0.0; LANES]);
         let mut largest = (0.0, 0);
         for start in (0..columns).step_by(SEGMENT) {

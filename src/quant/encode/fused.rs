@@ -5,7 +5,7 @@
 //! A division then costs little: the processor does the other steps of earlier values meanwhile.
 
 use super::super::rules::{SignRule, Ties};
-use super::choose::Quotient;
+use super::formula::Quotient;
 use super::lanes::{CodeRounding, Division, LANES, PartialSums, larger};
 use super::rounded::{GroupFactors, RoundedCode, away_from_zero, to_float, to_integer};
 use super::rounding::{Minifloat, WeightType, from_float16, to_bfloat16, to_float16, untied_to_bfloat16};

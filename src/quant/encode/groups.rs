@@ -1,7 +1,7 @@
 //! Chooses the scales of many groups.
 
-use super::super::rules::ScaleRule;
 use super::choose::Chooser;
+use super::formula::{Block, Bounds, Formula, Number, Power};
 use super::rounding::WeightType;
 use super::scale::{ChosenScales, ScaleLanes, WIDTH};
 use crate::kernel::Loop;
@@ -26,15 +26,14 @@ impl Loop for Choose<'_> {
     #[inline(always)]
     fn run(self) {
         let Self { chooser, amax, count, bounds, global, out } = self;
-        let is_linear = chooser.rule == ScaleRule::Linear;
-        if chooser.is_exact || chooser.zero_bits.is_some() && !is_linear {
+        if chooser.is_exact || matches!(chooser.formula, Formula::Bounds(Bounds::ZeroPoint(_))) {
             for (at, amax) in amax[..count].iter().enumerate() {
                 let bounds = bounds.get(at).copied().unwrap_or_default();
                 out.set(at, &chooser.one(f32::from_bits(*amax), bounds, global));
             }
             return;
         }
-        // A loop for each rule and type, as macros: a closure might not be compiled for the chosen instruction set.
+        // A loop for each formula and type, as macros: a closure might not be compiled for the chosen instruction set.
         // Each fills arrays, which the compiler knows do not overlap.
         macro_rules! fill {
             ($groups:expr, $group:ident => $scale:expr) => {
@@ -50,47 +49,46 @@ impl Loop for Choose<'_> {
             };
         }
         macro_rules! each {
-            ($rule:ident) => {
+            ($family:ident :: $case:ident, $weight:ident) => {{
+                let formula = Formula::$family($family::$case);
+                let chooser = Chooser { formula, weight: WeightType::$weight, ..*chooser };
+                if formula.has_bounds() {
+                    fill!(bounds, bounds => chooser.scale_of(0.0, bounds, global))
+                } else {
+                    fill!(amax, bits => chooser.scale_of(f32::from_bits(bits), [0.0; 2], global))
+                }
+            }};
+            ($family:ident :: $case:ident) => {
                 match chooser.weight {
-                    WeightType::Float32 => each!($rule, Float32),
-                    WeightType::Bfloat16 => each!($rule, Bfloat16),
-                    WeightType::Float16 => each!($rule, Float16),
+                    WeightType::Float32 => each!($family::$case, Float32),
+                    WeightType::Bfloat16 => each!($family::$case, Bfloat16),
+                    WeightType::Float16 => each!($family::$case, Float16),
                 }
             };
-            ($rule:ident, $weight:ident) => {{
-                let chooser = Chooser { rule: ScaleRule::$rule, weight: WeightType::$weight, ..*chooser };
-                fill!(amax, bits => chooser.scale_of(f32::from_bits(bits), global))
-            }};
         }
-        macro_rules! affine {
-            ($weight:ident) => {{
-                let chooser = Chooser { weight: WeightType::$weight, ..*chooser };
-                fill!(bounds, bounds => chooser.affine(bounds))
-            }};
-        }
-        match chooser.rule {
-            ScaleRule::Epsilon => each!(Epsilon),
-            ScaleRule::Reciprocal => each!(Reciprocal),
-            ScaleRule::Bounded => each!(Bounded),
-            ScaleRule::Inverse => each!(Inverse),
-            ScaleRule::Plain => each!(Plain, Float32),
-            ScaleRule::CeilingOrOne => each!(CeilingOrOne),
-            ScaleRule::BlockOnly => each!(BlockOnly),
-            ScaleRule::Affine => match chooser.weight {
-                WeightType::Float32 => affine!(Float32),
-                WeightType::Bfloat16 => affine!(Bfloat16),
-                WeightType::Float16 => affine!(Float16),
-            },
-            ScaleRule::Linear if chooser.bits != 4 => fill!(amax, bits => chooser.linear(f32::from_bits(bits))),
-            ScaleRule::Linear if chooser.zero_bits.is_some() => fill!(bounds, bounds => chooser.linear_shifted(bounds)),
-            ScaleRule::Linear => fill!(bounds, bounds => chooser.linear_signed(bounds)),
-            ScaleRule::GlobalDivisor => each!(GlobalDivisor),
-            ScaleRule::GlobalMultiplier => each!(GlobalMultiplier, Float32),
-            ScaleRule::GlobalPadded => each!(GlobalPadded, Float32),
-            ScaleRule::HalfStep => each!(HalfStep),
-            ScaleRule::Floor => each!(Floor, Float32),
-            ScaleRule::Ceiling => each!(Ceiling, Float32),
-            ScaleRule::CeilingOrZero => each!(CeilingOrZero, Float32),
+        // Formulas that do not depend on the dtype of the weight have one loop.
+        match chooser.formula {
+            Formula::Number(Number::Epsilon) => each!(Number::Epsilon),
+            Formula::Number(Number::Reciprocal) => each!(Number::Reciprocal, Float32),
+            Formula::Number(Number::Bounded) => each!(Number::Bounded),
+            Formula::Number(Number::Inverse) => each!(Number::Inverse),
+            Formula::Number(Number::Plain) => each!(Number::Plain, Float32),
+            Formula::Number(Number::Bfloat16) => each!(Number::Bfloat16, Float32),
+            Formula::Number(Number::Linear) => each!(Number::Linear, Float32),
+            Formula::Power(Power::HalfStep) => each!(Power::HalfStep),
+            Formula::Power(Power::Floor) => each!(Power::Floor, Float32),
+            Formula::Power(Power::Ceiling) => each!(Power::Ceiling, Float32),
+            Formula::Power(Power::CeilingOrZero) => each!(Power::CeilingOrZero, Float32),
+            Formula::Power(Power::CeilingOrOne) => each!(Power::CeilingOrOne),
+            Formula::Power(Power::Reciprocal) => each!(Power::Reciprocal, Float32),
+            Formula::Block(Block::Divisor) => each!(Block::Divisor),
+            Formula::Block(Block::Multiplier) => each!(Block::Multiplier, Float32),
+            Formula::Block(Block::Padded) => each!(Block::Padded, Float32),
+            Formula::Block(Block::Alone) => each!(Block::Alone),
+            Formula::Bounds(Bounds::Affine) => each!(Bounds::Affine),
+            Formula::Bounds(Bounds::Signed) => each!(Bounds::Signed, Float32),
+            Formula::Bounds(Bounds::Shifted) => each!(Bounds::Shifted, Float32),
+            Formula::Bounds(Bounds::ZeroPoint(_)) => unreachable!("done above"),
         }
     }
 }

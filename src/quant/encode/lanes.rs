@@ -3,8 +3,8 @@
 //! Longer than 400 lines because each step is a separate loop.
 
 use super::super::rules::{SignRule, Ties};
-use super::choose::Quotient;
 use super::extremes::largest;
+use super::formula::Quotient;
 use super::rounding::{Minifloat, WeightType, from_float16, round_half_away, to_bfloat16, to_float16, to_odd};
 use crate::kernel::Loop;
 use std::hint::black_box;

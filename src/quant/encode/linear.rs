@@ -160,16 +160,6 @@ pub(super) fn store_nibbles(codes: impl Iterator<Item = u8>, start: usize, out: 
 }
 
 impl Chooser {
-    /// Chooses a scale for the magnitudes of a group: 1 where it would be subnormal (in float16, where it would be 0).
-    /// All codes are then 0.
-    #[inline(always)]
-    pub(super) fn linear(&self, amax: f32) -> GroupScale {
-        let wide = f64::from(amax) / f64::from(self.largest);
-        let scale = self.store_once(wide);
-        let is_small = if self.stored == Dtype::Float16 { scale == 0.0 } else { wide < f64::from(f32::MIN_POSITIVE) };
-        GroupScale::number(if is_small { 1.0 } else { scale }, is_small & (amax > 0.0))
-    }
-
     /// Chooses a scale for integers of 4 bits, the lowest of which stands for the value of the largest magnitude.
     #[inline(always)]
     pub(super) fn linear_signed(&self, [low, high]: [f32; 2]) -> GroupScale {

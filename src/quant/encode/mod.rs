@@ -14,6 +14,7 @@ mod choose;
 mod exact;
 mod extremes;
 mod float64;
+mod formula;
 mod fused;
 mod geometry;
 mod groups;
@@ -43,14 +44,15 @@ pub use tally::EncodeTally;
 pub use weight::WeightEncoder;
 
 use super::decode::Arithmetic;
-use super::layout::{Group, Layout, Packing};
+use super::layout::{Layout, Packing};
 use super::parts::LinearAxis;
 use super::rules::{Encoding, ScaleRule, SignRule, Ties};
 use super::scheme::{CodeType, TargetGrid};
 use crate::dtype::{Class, Dtype};
 use crate::kernel::Isa;
-use choose::{Chooser, Quotient};
+use choose::Chooser;
 use float64::Float64Rows;
+use formula::{Bounds, Formula, Quotient};
 use geometry::EncodeGeometry;
 use lanes::{CodeRounding, Division, LANES};
 use rounding::{Minifloat, WeightType};
@@ -120,14 +122,13 @@ fn minifloat(dtype: Dtype) -> Result<Minifloat, Unfit> {
     }
 }
 
-/// Returns the rounding of quotients to codes, which are stored as `stored`, with the largest quotient, and the width
-/// of zero points, if there are any.
+/// Returns the rounding of quotients to codes, which are stored as `stored`, with the largest quotient.
 fn code_rounding(
     encoding: Encoding,
     codes: CodeType,
     stored: Dtype,
     keeps_negative_zero: bool,
-) -> Result<(CodeRounding, f32, Option<u32>), Unfit> {
+) -> Result<(CodeRounding, f32), Unfit> {
     Ok(match codes {
         CodeType::Float(dtype) => {
             let float = minifloat(dtype)?;
@@ -137,21 +138,21 @@ fn code_rounding(
                 SignRule::Kept if is_summed && is_float8 && !keeps_negative_zero => SignRule::Negative,
                 sign => sign,
             };
-            (CodeRounding::Float { float, sign, ties: encoding.ties }, float.largest, None)
+            (CodeRounding::Float { float, sign, ties: encoding.ties }, float.largest)
         }
         CodeType::Int { bits, symmetric: false } if encoding.scale == ScaleRule::Affine => {
             let largest = ((1_u32 << bits) - 1) as f32;
-            (CodeRounding::Int { low: 0.0, high: largest, offset: 0 }, largest, None)
+            (CodeRounding::Int { low: 0.0, high: largest, offset: 0 }, largest)
         }
         CodeType::Int { bits: 4, symmetric: false } if encoding.scale == ScaleRule::Linear => {
-            (CodeRounding::Int { low: 0.0, high: 15.0, offset: 0 }, 15.0, Some(4))
+            (CodeRounding::Int { low: 0.0, high: 15.0, offset: 0 }, 15.0)
         }
-        CodeType::Int { bits, symmetric } => {
+        CodeType::Int { bits, .. } => {
             let half = (1_u32 << (bits - 1)) as f32;
             let offset = if matches!(stored, Dtype::Int8 | Dtype::Int4) { 0 } else { half as u8 };
             let is_full = matches!(encoding.scale, ScaleRule::Plain | ScaleRule::Linear);
             let largest = if is_full { half - 1.0 } else { half - 0.5 };
-            (CodeRounding::Int { low: -half, high: half - 1.0, offset }, largest, (!symmetric).then_some(bits))
+            (CodeRounding::Int { low: -half, high: half - 1.0, offset }, largest)
         }
     })
 }
@@ -211,27 +212,30 @@ impl Encoder {
         if options.has_full_precision {
             geometry.describe_full_precision();
         }
-        let (rounding, largest, zero_bits) =
+        let (rounding, largest) =
             code_rounding(encoding, grid.codes, geometry.parts[0].dtype, options.keeps_negative_zero)?;
+        let stored = geometry.parts[1].dtype;
+        let computed = if is_exact { WeightType::Float32 } else { weight };
+        let keeps_sign = matches!(rounding, CodeRounding::Float { sign: SignRule::Kept, .. });
+        let (formula, quotient, rounded) =
+            Formula::of(encoding.scale, (grid.codes, stored, computed), geometry.is_tensor, keeps_sign);
         let chooser = Chooser {
-            rule: encoding.scale,
+            formula,
             is_exact,
-            weight: if is_exact { WeightType::Float32 } else { weight },
+            weight: computed,
             largest,
             largest_exponent: (largest.to_bits() >> 23) as i32 - 127,
-            stored: geometry.parts[1].dtype,
-            is_tensor: grid.group == Group::Tensor,
+            stored,
             has_three_bits: grid.codes == CodeType::Float(Dtype::Float6E2M3),
-            zero_bits,
-            bits: grid.codes.bits(),
             e4m3: minifloat(Dtype::Float8E4M3FN)?,
         };
-        let (quotient, rounded) =
-            chooser.quotient(matches!(rounding, CodeRounding::Float { sign: SignRule::Kept, .. }));
+        // A product with a power of two is the exact quotient.
+        let quotient = if is_exact && !matches!(formula, Formula::Power(_)) { Quotient::Exact } else { quotient };
+        let has_search = encoding.scale.has_search(grid.codes.bits()) && !geometry.is_tensor && geometry.block[0] == 1;
         let search = match options.scale {
             ScaleChoice::Amax => None,
-            ScaleChoice::Mse if !geometry.is_tensor && geometry.block[0] > 1 => return Err(Unfit::Search),
-            ScaleChoice::Mse => Some(ScaleSearch::new(&chooser, grid.codes.bits()).ok_or(Unfit::Search)?),
+            ScaleChoice::Mse if has_search => Some(ScaleSearch::new(&chooser)),
+            ScaleChoice::Mse => return Err(Unfit::Search),
         };
         let block = geometry.block[1];
         let is_whole = block == 1 || block.is_multiple_of(LANES as u64) || block >= geometry.columns;
@@ -256,10 +260,10 @@ impl Encoder {
             width: source.bits() as usize / 8,
             division: Division {
                 quotient,
-                rounding: if quotient == Quotient::Exact { WeightType::Float32 } else { rounded },
-                has_zeros: zero_bits.is_some(),
-                has_offsets: encoding.scale == ScaleRule::Affine,
-                rounds_away: encoding.scale == ScaleRule::Linear && grid.codes.bits() == 4,
+                rounding: rounded,
+                has_zeros: formula.zero_bits().is_some(),
+                has_offsets: formula == Formula::Bounds(Bounds::Affine),
+                rounds_away: matches!(formula, Formula::Bounds(Bounds::Signed | Bounds::Shifted)),
             },
             rounding,
             packing: layout.codes.packing,
@@ -313,7 +317,7 @@ impl Encoder {
     /// [`Encoder::encode`] then needs that magnitude.
     #[must_use]
     pub fn needs_extremes(&self) -> bool {
-        self.chooser.rule.is_global() || self.geometry.is_tensor || self.geometry.has_column_scales
+        self.chooser.formula.has_global() || self.geometry.is_tensor || self.geometry.has_column_scales
     }
 
     /// The alignment of ranges of rows to encode: they must start at a multiple of it, and end at a multiple or after

@@ -3,8 +3,8 @@
 
 use super::super::rules::SignRule;
 use super::buffers::{EncodeBuffers, SpreadScales};
-use super::choose::Quotient;
 use super::extremes::{INFINITY, first_special, largest};
+use super::formula::Quotient;
 use super::fused::FusedSegment;
 use super::geometry::Band;
 use super::groups::Choose;
@@ -116,7 +116,7 @@ impl<'a> EncodeRows<'a, '_> {
         let Encoder { chooser, geometry, weight, width, .. } = self.encoder;
         let global = self.global;
         let (count, size) = (tile.groups.len(), geometry.block[1] as usize);
-        let has_bounds = chooser.zero_bits.is_some() || chooser.rule.has_bounds(chooser.bits);
+        let has_bounds = chooser.formula.has_bounds();
         let has_offsets = self.encoder.division.has_offsets && matches!(size, 32 | 64 | 128);
         if has_bounds || size == 1 {
             buffers.make_lanes(buffers.segment.min(tile.columns.len()));

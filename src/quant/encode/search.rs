@@ -1,7 +1,7 @@
 //! Searches for the scale with the least squared error in its group.
 
-use super::super::rules::ScaleRule;
 use super::choose::Chooser;
+use super::formula::Formula;
 use super::lanes::{self, Divisors};
 use super::scale::GroupScale;
 use super::screen::{Screened, SearchGroup};
@@ -36,10 +36,9 @@ impl Loop for FindScale<'_> {
 }
 
 impl ScaleSearch {
-    /// Creates the search; `None` for rules whose scales are not searched.
-    pub(super) fn new(chooser: &Chooser, code_bits: u32) -> Option<Self> {
-        let is_known = chooser.rule.has_search(code_bits) && !chooser.is_tensor;
-        is_known.then(|| Self { blocks: std::array::from_fn(|code| chooser.e4m3.number(code as u32)) })
+    /// Creates the search, for a rule of [`ScaleRule::has_search`](super::super::ScaleRule::has_search).
+    pub(super) fn new(chooser: &Chooser) -> Self {
+        Self { blocks: std::array::from_fn(|code| chooser.e4m3.number(code as u32)) }
     }
 
     /// Returns the scale with the least error; of two equally good scales, the larger. Returns `chosen` if all values
@@ -57,9 +56,9 @@ impl ScaleSearch {
             return chosen;
         }
         let block = |code: usize| chooser.of_block(code as u32, self.blocks[code], global);
-        let is_block = chooser.rule.is_global();
+        let is_block = chooser.formula.has_global();
         // The largest scales come first, so that the larger of two equally good scales wins.
-        let count = match chooser.rule {
+        let count = match chooser.formula {
             // E4M3 scales downwards, from the largest scale for which a code other than 0 is possible.
             _ if is_block => {
                 let is_possible =
@@ -67,13 +66,13 @@ impl ScaleSearch {
                 self.blocks.partition_point(is_possible).saturating_sub(1)
             }
             // The candidates of llm-compressor's `memoryless_mse`: from amax down to 0.81 of it, in steps of 0.01.
-            ScaleRule::Epsilon => 20,
-            _ => 3,
+            Formula::Power(_) => 3,
+            _ => 20,
         };
-        let candidate = |step: usize| match chooser.rule {
+        let candidate = |step: usize| match chooser.formula {
             _ if is_block => block(count - step),
-            ScaleRule::Epsilon => chooser.shrunk(amax, group.bounds, (100 - step) as f32 / 100.0),
-            _ => chooser.moved(&chosen, 1 - step as i32),
+            Formula::Power(_) => chooser.moved(&chosen, 1 - step as i32),
+            _ => chooser.shrunk(amax, group.bounds, (100 - step) as f32 / 100.0),
         };
         // The error of clipping the largest value alone; smaller scales have larger errors.
         let cut = |scale: &GroupScale| f64::from(amax) - 6.0 * f64::from(scale.scale);

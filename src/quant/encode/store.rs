@@ -2,7 +2,6 @@
 
 use super::super::decode::scales::swizzled_line;
 use super::super::layout::{CodeValues, Combination, Exponents, Packing, Role};
-use super::super::rules::ScaleRule;
 use super::Encoder;
 use super::lanes::{CodeRounding, Pack};
 use super::linear::store_nibbles;
@@ -101,16 +100,16 @@ impl<'a, 'o> PartWriter<'a, 'o> {
 
     /// Stores scales and plain zero points from these positions of their buffers on.
     fn store(&mut self, groups: impl Iterator<Item = (u32, f32)> + Clone, [scale, zero]: [usize; 2]) {
-        let Encoder { geometry, chooser, .. } = self.encoder;
+        let Encoder { geometry, chooser, division, .. } = self.encoder;
         let width = geometry.parts[1].dtype.bits() as usize / 8;
         self.store_numbers(1, scale / width, groups.clone().map(|(stored, _)| stored));
         if geometry.is_stream {
             if let Some(out) = self.outputs.get_mut(2) {
                 store_nibbles(groups.map(|(_, zero)| zero as u8), zero, out);
             }
-        } else if chooser.rule == ScaleRule::Affine {
+        } else if division.has_offsets {
             self.store_numbers(2, scale / width, groups.map(|(_, offset)| chooser.store(offset).to_bits()));
-        } else if chooser.zero_bits.is_some() && geometry.zero_words.is_none() {
+        } else if division.has_zeros && geometry.zero_words.is_none() {
             let out = &mut self.outputs[2][zero..];
             out.iter_mut().zip(groups).for_each(|(out, (_, zero))| *out = zero as i8 as u8);
         }
@@ -200,7 +199,7 @@ impl Encoder {
 
     /// True if scales are bytes, and there are no zero points.
     pub(in crate::quant) fn has_byte_scales(&self) -> bool {
-        self.geometry.parts[1].dtype.bits() == 8 && self.chooser.zero_bits.is_none() && !self.geometry.is_stream
+        self.geometry.parts[1].dtype.bits() == 8 && !self.division.has_zeros && !self.geometry.is_stream
     }
 
     /// True if the whole weight has one scale.
@@ -268,7 +267,7 @@ impl Encoder {
 
     /// True if the weight has a global scale.
     pub(in crate::quant) fn has_global_scale(&self) -> bool {
-        self.chooser.rule.is_global()
+        self.chooser.formula.has_global()
     }
 
     /// True if codes start at 0, and groups have offsets.
@@ -285,7 +284,7 @@ impl Encoder {
         offset: f64,
         global: Option<f32>,
     ) -> Option<((u32, f32), f64)> {
-        let (zero, change, is_zero_allowed) = match self.chooser.zero_bits {
+        let (zero, change, is_zero_allowed) = match self.chooser.formula.zero_bits() {
             _ if self.division.has_offsets => {
                 let stored = self.chooser.store_once(offset);
                 (stored, f64::from(stored) - offset, stored.is_finite())

@@ -1,0 +1,165 @@
+//! The formulas for the scales of groups: what the rule of a layout means for one grid of codes and one dtype of scales.
+
+use super::super::rules::ScaleRule;
+use super::super::scheme::CodeType;
+use super::rounding::WeightType;
+use crate::dtype::Dtype;
+
+/// Computation of a group's scale. Where [`ScaleRule`] depends on the codes or on the dtype of scales, each case is a
+/// separate formula.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Formula {
+    /// amax / largest code, as a float.
+    Number(Number),
+    /// A power of two near amax / largest code.
+    Power(Power),
+    /// A float8e4m3fn near amax / 6, or near its quotient with a global scale.
+    Block(Block),
+    /// A float that depends on the lowest and the highest value, not on amax.
+    Bounds(Bounds),
+}
+
+/// Formulas for scales that are stored as floats, and do not depend on signs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Number {
+    /// See [`ScaleRule::Epsilon`].
+    Epsilon,
+    /// See [`ScaleRule::Reciprocal`].
+    Reciprocal,
+    /// See [`ScaleRule::Bounded`].
+    Bounded,
+    /// See [`ScaleRule::Inverse`].
+    Inverse,
+    /// See [`ScaleRule::Plain`].
+    Plain,
+    /// Like `Plain`, and rounded to bfloat16.
+    Bfloat16,
+    /// Rounded once to the dtype of stored scales; 1 where it would be subnormal (in float16, where it would be 0).
+    Linear,
+}
+
+/// Formulas for scales that are powers of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Power {
+    /// See [`ScaleRule::HalfStep`].
+    HalfStep,
+    /// See [`ScaleRule::Floor`].
+    Floor,
+    /// See [`ScaleRule::Ceiling`].
+    Ceiling,
+    /// See [`ScaleRule::CeilingOrZero`].
+    CeilingOrZero,
+    /// See [`ScaleRule::CeilingOrOne`].
+    CeilingOrOne,
+    /// The smallest power of two that is not below the scale of [`ScaleRule::Reciprocal`], from 2^-126 on; 1 for zeros.
+    Reciprocal,
+}
+
+/// Formulas for scales that are stored as float8e4m3fn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Block {
+    /// See [`ScaleRule::GlobalDivisor`].
+    Divisor,
+    /// See [`ScaleRule::GlobalMultiplier`].
+    Multiplier,
+    /// See [`ScaleRule::GlobalPadded`].
+    Padded,
+    /// See [`ScaleRule::BlockOnly`].
+    Alone,
+}
+
+/// Formulas that depend on the lowest and the highest value of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bounds {
+    /// A scale by [`ScaleRule::Epsilon`] with a zero point for integers of this many bits.
+    ZeroPoint(u32),
+    /// See [`ScaleRule::Affine`].
+    Affine,
+    /// See [`ScaleRule::Linear`], for 4 bits without zero points.
+    Signed,
+    /// See [`ScaleRule::Linear`], for 4 bits with zero points.
+    Shifted,
+}
+
+/// Conversion of a value to the number that is rounded to a code. `factor` and `wide` are fields of
+/// [`GroupScale`](super::scale::GroupScale).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Quotient {
+    /// value / factor, in float32.
+    Divide,
+    /// value * factor, in float32.
+    Multiply,
+    /// value / wide in float64, rounded to odd, so that rounding to a code afterwards has the effect of a single
+    /// rounding.
+    Exact,
+}
+
+impl Formula {
+    /// Returns the formula of a rule for these codes, and for scales that are stored as `stored`; the conversion of values
+    /// to numbers to round; and the type to which the library rounds these numbers first. `weight` is the dtype that the
+    /// library computes in. `is_tensor` is true if the whole tensor has one scale, `keeps_sign` if -0 has a code.
+    pub(super) fn of(
+        rule: ScaleRule,
+        (codes, stored, weight): (CodeType, Dtype, WeightType),
+        is_tensor: bool,
+        keeps_sign: bool,
+    ) -> (Self, Quotient, WeightType) {
+        use Quotient::{Divide, Multiply};
+        use WeightType::Float32;
+        match (rule, codes) {
+            (ScaleRule::Epsilon, CodeType::Int { bits, symmetric: false }) => {
+                (Self::Bounds(Bounds::ZeroPoint(bits)), Divide, weight)
+            }
+            (ScaleRule::Epsilon, _) => (Self::Number(Number::Epsilon), Divide, weight),
+            (ScaleRule::Reciprocal, _) => match stored {
+                Dtype::Float8E8M0 | Dtype::Uint8 => (Self::Power(Power::Reciprocal), Multiply, Float32),
+                Dtype::Bfloat16 => (Self::Number(Number::Bfloat16), Divide, Float32),
+                _ => (Self::Number(Number::Reciprocal), Multiply, Float32),
+            },
+            (ScaleRule::Bounded, _) if is_tensor => (Self::Number(Number::Plain), Divide, weight),
+            (ScaleRule::Bounded, _) => (Self::Number(Number::Bounded), Divide, Float32),
+            (ScaleRule::Inverse, _) => (Self::Number(Number::Inverse), Multiply, weight),
+            (ScaleRule::Plain, _) => (Self::Number(Number::Plain), Divide, Float32),
+            (ScaleRule::GlobalDivisor, _) => (Self::Block(Block::Divisor), Divide, Float32),
+            (ScaleRule::GlobalMultiplier, _) => (Self::Block(Block::Multiplier), Divide, Float32),
+            (ScaleRule::GlobalPadded, _) => (Self::Block(Block::Padded), Divide, Float32),
+            (ScaleRule::BlockOnly, _) => (Self::Block(Block::Alone), Divide, weight),
+            // Multiplying by a power of two is exact, unless the product is much too small for a code other than 0.
+            // Rounding such a product to 0 only affects the sign.
+            (ScaleRule::HalfStep, _) => {
+                (Self::Power(Power::HalfStep), Multiply, if keeps_sign { Float32 } else { weight })
+            }
+            (ScaleRule::Floor, _) => (Self::Power(Power::Floor), Multiply, Float32),
+            (ScaleRule::Ceiling, _) => (Self::Power(Power::Ceiling), Multiply, Float32),
+            (ScaleRule::CeilingOrZero, _) => (Self::Power(Power::CeilingOrZero), Multiply, Float32),
+            (ScaleRule::CeilingOrOne, _) => (Self::Power(Power::CeilingOrOne), Multiply, Float32),
+            (ScaleRule::Affine, _) => (Self::Bounds(Bounds::Affine), Divide, Float32),
+            (ScaleRule::Linear, CodeType::Int { bits: 4, symmetric: true }) => {
+                (Self::Bounds(Bounds::Signed), Multiply, Float32)
+            }
+            (ScaleRule::Linear, CodeType::Int { bits: 4, symmetric: false }) => {
+                (Self::Bounds(Bounds::Shifted), Multiply, Float32)
+            }
+            (ScaleRule::Linear, _) => (Self::Number(Number::Linear), Divide, Float32),
+        }
+    }
+
+    /// True if block scales are combined with a global scale.
+    pub(super) fn has_global(self) -> bool {
+        matches!(self, Self::Block(Block::Divisor | Block::Multiplier | Block::Padded))
+    }
+
+    /// True if scales depend on the lowest and the highest value of a group.
+    pub(super) fn has_bounds(self) -> bool {
+        matches!(self, Self::Bounds(_))
+    }
+
+    /// The width of integer codes with zero points in the grids of compressed-tensors and ONNX; `None` for other codes.
+    pub(super) fn zero_bits(self) -> Option<u32> {
+        match self {
+            Self::Bounds(Bounds::ZeroPoint(bits)) => Some(bits),
+            Self::Bounds(Bounds::Shifted) => Some(4),
+            _ => None,
+        }
+    }
+}
