@@ -215,23 +215,20 @@ impl Decoder {
 
     /// Like [`Decoder::decode`], for values that are counted in row-major order and divided by [`Decoder::cut`].
     pub fn decode_values(&self, values: Range<u64>, parts: &[&[u8]], out: &mut [u8]) -> Result<DecodeTally> {
+        self.check_parts(parts);
         let (columns, width) = (self.columns().max(1), u64::from(self.target().bits() / 8));
         let mut tally = DecodeTally::default();
         let (mut start, mut out) = (values.start, out);
         while start < values.end {
             let column = start % columns;
-            let end = if column == 0 && values.end - start >= columns {
-                values.end - values.end % columns
+            let (end, within) = if column == 0 && values.end - start >= columns {
+                (values.end - values.end % columns, 0..columns)
             } else {
-                values.end.min(start - column + columns)
+                let end = values.end.min(start - column + columns);
+                (end, column..column + end - start)
             };
             let (now, rest) = out.split_at_mut(((end - start) * width) as usize);
-            let (rows, count) = (start / columns..end.div_ceil(columns), end - start);
-            tally += if count % columns == 0 && column == 0 {
-                self.decode(rows, parts, now)?
-            } else {
-                self.decode_columns(Isa::chosen(), rows, column..column + count, parts, now)?
-            };
+            tally += self.decode_columns(Isa::chosen(), start / columns..end.div_ceil(columns), within, parts, now)?;
             (start, out) = (end, rest);
         }
         Ok(tally)
@@ -247,14 +244,18 @@ impl Decoder {
     /// Like [`Decoder::decode`], with one of the instruction sets of [`Isa::available`], for tests. Conversions of types run
     /// in kernels, which use the chosen set.
     pub fn decode_on(&self, isa: Isa, rows: Range<u64>, parts: &[&[u8]], out: &mut [u8]) -> Result<DecodeTally> {
-        let lengths = parts.iter().map(|bytes| bytes.len() as u64);
-        assert!(lengths.eq(self.part_bytes.iter().copied()), "each part has the bytes of its shape");
+        self.check_parts(parts);
         assert!(rows.start <= rows.end && rows.end <= self.rows(), "the rows are those of the weight");
         assert_eq!(out.len() as u64, (rows.end - rows.start) * self.row_bytes(), "the output is as long as the rows");
         if out.is_empty() {
             return Ok(DecodeTally::default());
         }
         self.decode_columns(isa, rows, 0..self.columns(), parts, out)
+    }
+
+    fn check_parts(&self, parts: &[&[u8]]) {
+        let lengths = parts.iter().map(|bytes| bytes.len() as u64);
+        assert!(lengths.eq(self.part_bytes.iter().copied()), "each part has the bytes of its shape");
     }
 
     /// Decodes some columns of some rows; the first column is a multiple of [`SEGMENT`].

@@ -152,7 +152,8 @@ impl SourceGrid {
             let below = within / self.block[0];
             match lines.last_mut().filter(|_| last == Some((matrix, below))) {
                 Some(line) => line.rows.end = row + 1,
-                None => lines.push(Line { rows: row..row + 1, groups: self.groups(matrix, below, parts) }),
+                None => lines
+                    .push(Line { rows: row..row + 1, groups: self.groups(matrix, below, self.keeps_blocks, parts) }),
             }
             last = Some((matrix, below));
         }
@@ -162,7 +163,7 @@ impl SourceGrid {
     /// True if a scale of a row, or its global scale, is NaN or infinite.
     pub(super) fn has_special_scale(&self, row: usize, parts: &[&[u8]]) -> bool {
         let (matrix, within) = self.place(row);
-        let blocks = self.groups_of(matrix, within / self.block[0], true, parts);
+        let blocks = self.groups(matrix, within / self.block[0], true, parts);
         let global = match &self.decoder.method {
             Method::Grid(steps) => global_scale(steps, parts, matrix, &mut [0; 4]),
             Method::Blocks(blocks) => blocks.factor(matrix as u64, parts).unwrap_or(1.0),
@@ -170,12 +171,8 @@ impl SourceGrid {
         !global.is_finite() || blocks.iter().any(|group| !group.scale.is_finite())
     }
 
-    fn groups(&self, matrix: usize, below: usize, parts: &[&[u8]]) -> Vec<SourceGroup> {
-        self.groups_of(matrix, below, self.keeps_blocks, parts)
-    }
-
     /// Returns the groups of a row of groups, without the global scale if `keeps_blocks`.
-    fn groups_of(&self, matrix: usize, below: usize, keeps_blocks: bool, parts: &[&[u8]]) -> Vec<SourceGroup> {
+    fn groups(&self, matrix: usize, below: usize, keeps_blocks: bool, parts: &[&[u8]]) -> Vec<SourceGroup> {
         let steps = match &self.decoder.method {
             Method::Grid(steps) => steps,
             Method::Blocks(blocks) => return self.groups_of_blocks(blocks, [matrix, below], keeps_blocks, parts),
