@@ -133,7 +133,7 @@ impl EncodeGeometry {
             block,
             grid: [rows.div_ceil(block[0]), columns.div_ceil(block[1])],
             is_tensor: false,
-            has_column_scales: block[1] == 1 && axis.block_size == 0 && rows > 1,
+            has_column_scales: axis.axis + 1 == shape.len() && axis.block_size == 0 && rows > 1,
             is_stream: true,
             swizzled: None,
             zero_words: None,
@@ -212,5 +212,47 @@ impl Loop for ExtendColumns<'_> {
             *high = if *value > *high { *value } else { *high };
         }
         most
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::scheme::{SCHEMES, Scheme, SchemeLayout};
+    use super::super::EncodeTally;
+    use super::*;
+    use crate::random::random;
+
+    /// Encodes a weight of this shape with a scale for each index of its first axis.
+    fn encode(scheme: &SchemeLayout, shape: &[u64], values: &[f32]) -> [Vec<u8>; 2] {
+        let along = (shape, LinearAxis { axis: 0, block_size: 0 });
+        let options = EncodeOptions::default();
+        let encoder = Encoder::linear(scheme.row(), &scheme.grid, along, Dtype::Float32, options).unwrap();
+        let source: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let rows = 0..encoder.rows();
+        let lengths = encoder.part_ranges(rows.clone());
+        let [mut codes, mut scales] = [0, 1].map(|part: usize| vec![0; lengths[part].end as usize]);
+        assert!(!encoder.needs_extremes());
+        encoder.encode(
+            rows,
+            &source,
+            &Extremes::default(),
+            &mut [&mut codes, &mut scales],
+            &mut EncodeTally::default(),
+        );
+        [codes, scales]
+    }
+
+    #[test]
+    fn outputs_with_one_input_have_separate_scales() {
+        let mut next = random(1);
+        let values: Vec<f32> = (0..300).map(|_| (next() >> 40) as f32 / 1e6 - 8.0).collect();
+        let twice: Vec<f32> = values.iter().flat_map(|value| [*value; 2]).collect();
+        for scheme in SCHEMES.iter().filter_map(Scheme::in_model).filter(|scheme| scheme.grid.codes.bits() == 8) {
+            let [codes, scales] = encode(scheme, &[300, 2], &twice);
+            let codes: Vec<u8> = codes.into_iter().step_by(2).collect();
+            for shape in [&[300, 1][..], &[300, 1, 1, 1]] {
+                assert!(encode(scheme, shape, &values) == [codes.clone(), scales.clone()], "{:?}", scheme.grid);
+            }
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Tests that all ways to encode give the same bytes and errors.
 
+use super::super::layout::Group;
 use super::super::scheme::SCHEMES;
 use super::*;
 use crate::random::random;
