@@ -78,19 +78,15 @@ pub(super) fn open(
 
 /// Plans, runs and reports. All inputs are planned before the first is written; if one fails after that, the others are
 /// still converted.
-pub(super) fn convert<'a>(
-    mut task: Task<'a>,
-    sources: &'a [Checkpoint],
-    observer: &dyn Observer,
-    start: Instant,
-) -> Result<()> {
-    let args = task.file;
-    check_has_model(&task.conversion.job.model, sources)?;
-    if let (Some(output), [_]) = (task.conversion.job.output, sources) {
+pub(super) fn convert(mut task: Task, observer: &dyn Observer, start: Instant) -> Result<()> {
+    let (args, conversion) = (task.file, &mut task.conversion);
+    let sources: Vec<&Checkpoint> = conversion.inputs.iter().map(|input| input.source).collect();
+    check_has_model(&conversion.job.model, &sources)?;
+    if let (Some(output), [_]) = (conversion.job.output, &sources[..]) {
         check_standard_output(output, args.json && !args.dry_run)?;
     }
-    let mut prepared = task.conversion.prepare(sources, observer)?;
-    let lacks_config = |source: &Checkpoint| source.naming == Naming::HuggingFace && source.base.is_none();
+    let mut prepared = job::prepare(&conversion.job, &mut conversion.inputs, observer)?;
+    let lacks_config = |source: &&Checkpoint| source.naming == Naming::HuggingFace && source.base.is_none();
     if !args.quiet && sources.iter().any(lacks_config) {
         note("the output has no config.json: --config FOLDER takes it from the original model");
     }
@@ -120,9 +116,9 @@ pub(super) fn convert<'a>(
 }
 
 /// Refuses options for ONNX models if no input is one.
-fn check_has_model(given: &ModelOptions, sources: &[Checkpoint]) -> Result<()> {
+fn check_has_model(given: &ModelOptions, sources: &[&Checkpoint]) -> Result<()> {
     match given.first_given() {
-        Some(option) if !sources.iter().any(Checkpoint::is_model) => {
+        Some(option) if !sources.iter().any(|source| source.is_model()) => {
             Err(Error::usage("no input is an ONNX model: an option has no effect").without(option))
         }
         _ => Ok(()),

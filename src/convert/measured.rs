@@ -4,7 +4,7 @@ use super::decided::{FileConversion, plan_quantization};
 use crate::container::checkpoint::Checkpoint;
 use crate::engine::Measurement;
 use crate::error::{Error, Result};
-use crate::job::{FailOn, Job, Written};
+use crate::job::{self, FailOn, Job, Written};
 use crate::options::{QuantizeOptions, RecordedOptions};
 use crate::plan::Plan;
 use crate::progress::{Notice, Observer, Progress, ShardProgress};
@@ -33,7 +33,7 @@ pub(crate) fn measure<'a>(
         let plan = plan_quantization(model, options, &job, &Unheard(observer)).map_err(in_scheme)?;
         let together = plan.loaded_together.clone();
         let mut conversion = FileConversion::quantize(&job, model, options, plan);
-        plans.push(conversion.plan(source, &Unheard(observer)).map_err(in_scheme)?);
+        plans.push(job::plan(&conversion.job, &mut conversion.inputs[0], &Unheard(observer)).map_err(in_scheme)?);
         conversions.push((options, conversion, together));
     }
     let flat: Vec<&Plan> = plans.iter().flatten().collect();

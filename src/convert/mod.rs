@@ -200,7 +200,7 @@ impl Settings<'_> {
         let divides = matches!(operator, Operator::Dequantize | Operator::Quantize);
         let sources = job::open(&inputs, tensors, (job.publish, job.threads, divides), &caller, |error, _| error)?;
         let mut conversion = decide(&sources[0], &job, &caller)?;
-        let prepared = conversion.prepare(&sources, &caller)?;
+        let prepared = job::prepare(&conversion.job, &mut conversion.inputs, &caller)?;
         let mut report = None;
         prepared.run(&conversion.job, &caller, |source, output, written| {
             report = match written? {

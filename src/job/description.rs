@@ -7,7 +7,7 @@ use crate::dtype::Dtype;
 use crate::engine::{Detail, RunOptions};
 use crate::operator::Operator;
 use crate::options::{ModelOptions, RecordedOptions};
-use crate::plan::{Partition, Recoding};
+use crate::plan::{Decisions, Partition};
 use crate::progress::{Cancel, Never, Progress};
 use crate::select::Selection;
 use std::path::Path;
@@ -121,10 +121,10 @@ pub(crate) struct Measures {
 }
 
 /// An input, and the choices for its tensors.
-pub(crate) struct JobInput<'a, 's> {
+pub(crate) struct JobInput<'a> {
     pub(crate) source: &'a Checkpoint,
-    pub(crate) selection: &'s Selection,
+    pub(crate) selection: Selection,
     /// The dtype of untyped elements.
     pub(crate) from: Option<Dtype>,
-    pub(crate) recoding: Option<Recoding<'a>>,
+    pub(crate) decisions: Decisions<'a>,
 }

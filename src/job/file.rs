@@ -31,7 +31,7 @@ impl<'a> FileOutput<'a> {
     /// Plans the contents of the file.
     pub(super) fn new(
         job: &Job,
-        route: &mut Route<'a, '_>,
+        route: &mut Route<'_, 'a>,
         files: &mut Files,
         observer: &dyn Observer,
     ) -> Result<Self> {

@@ -61,11 +61,6 @@ impl TensorOptions {
         let Self { include, exclude, rename, .. } = self.clone();
         Selection { include, exclude, renames: rename, ..Selection::default() }
     }
-
-    /// Returns a selection that converts nothing: only names change.
-    pub(crate) fn new_names(&self) -> Selection {
-        Selection { renames: self.rename.clone(), ..Selection::default() }
-    }
 }
 
 /// Help of `--root`.

@@ -2,9 +2,9 @@
 //! tensors are cast or copied.
 
 use super::cast::{Cast, check_from};
+use super::decisions::{Decisions, TensorOrder, Treatment};
 use super::quantization::TensorIndex;
 use super::step::{Operation, Step};
-use super::weights::{TensorOrder, Treatment, Weights};
 use super::{Conversions, Request};
 use crate::container::onnx::model::{Dequantization, ModelGraph, TensorRole};
 use crate::container::{Input, NewTensor, NewTensors, Placement, TextExtent};
@@ -134,7 +134,7 @@ pub(super) fn steps<'r, 'a>(
     request: &Request<'r>,
     inputs: &'a [Input],
     model: Option<&ModelGraph<'a>>,
-    weights: &mut Weights<'a>,
+    decisions: &mut Decisions<'a>,
     conversions: &mut Conversions<'r>,
 ) -> Result<Vec<DraftStep<'a>>> {
     let stored =
@@ -142,21 +142,24 @@ pub(super) fn steps<'r, 'a>(
     let tensor = |(input, at): TensorIndex| &inputs[input].contents.tensors[at];
     check_from(stored().map(tensor), request.from)?;
     let needed = model.map(|graph| {
-        let is_folded = |folded: &&Dequantization| weights.decodes((0, folded.codes));
+        let is_folded = |folded: &&Dequantization| decisions.decodes((0, folded.codes));
         let folded: Vec<&Dequantization> = graph.dequantizations.iter().filter(is_folded).collect();
         graph.parts_of_others(&folded)
     });
     let needed = needed.unwrap_or_default();
     let role_of = |at| model.and_then(|graph| graph.role(at)).filter(|role| *role == TensorRole::Scale);
-    let renames = weights.renames.as_ref().unwrap_or(&request.selection.renames);
+    let renames = decisions.renames.as_ref().unwrap_or(&request.selection.renames);
     let new = match &renames[..] {
         [] => Vec::new(), // containers refuse duplicate names
-        renames => new_names(stored().flat_map(|at| old_names(inputs, at, weights, &needed)).collect(), renames)?,
+        renames => new_names(stored().flat_map(|at| old_names(inputs, at, decisions, &needed)).collect(), renames)?,
     };
     let mut cast = Cast::new(request, inputs, model, conversions);
     let mut steps = large_buffer(stored().count());
+    let mut treatments = std::mem::take(&mut decisions.treatments);
     for place in stored() {
-        let reason = match weights.take(place) {
+        // Most plans have none, and an empty map computes a hash to find nothing.
+        let treatment = if treatments.is_empty() { None } else { treatments.remove(&place) };
+        let reason = match treatment {
             Some(Treatment::Replaced(new)) => {
                 for step in new {
                     check_weight(request, &step)?;
@@ -181,7 +184,7 @@ pub(super) fn steps<'r, 'a>(
     for (at, name) in new {
         steps[at].step.rename(name);
     }
-    match weights.gguf.as_ref().and_then(|gguf| gguf.order.as_ref()) {
+    match &decisions.gguf.order {
         Some(TensorOrder::ByName(place)) => {
             steps.sort_by(|one, other| place(one.step.name()).cmp(&place(other.step.name())));
         }
@@ -246,8 +249,8 @@ fn check_weight(request: &Request, step: &Step) -> Result<()> {
 }
 
 /// Returns the names of the tensors that take the place of a stored tensor, unless they are renamed.
-fn old_names(inputs: &[Input], place: TensorIndex, weights: &Weights, needed: &HashSet<usize>) -> Vec<String> {
-    match weights.treatment(place) {
+fn old_names(inputs: &[Input], place: TensorIndex, decisions: &Decisions, needed: &HashSet<usize>) -> Vec<String> {
+    match decisions.treatment(place) {
         Some(Treatment::Replaced(steps)) => steps.iter().map(|step| step.name().to_owned()).collect(),
         Some(Treatment::Dropped) if !needed.contains(&place.1) => Vec::new(),
         Some(Treatment::Stored(new)) => vec![new.name.clone()],

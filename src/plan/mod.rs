@@ -4,6 +4,7 @@
 
 mod cast;
 mod codes;
+mod decisions;
 mod dequantize;
 mod draft;
 mod few;
@@ -19,13 +20,13 @@ mod stacked;
 mod step;
 mod stored;
 mod weight_rows;
-mod weights;
 
 pub(crate) use cast::check_from;
 #[doc(hidden)] // for tests
 pub use cast::source_form;
 #[doc(hidden)] // for the program
 pub use codes::Codes;
+pub(crate) use decisions::Decisions;
 pub(crate) use gguf::{BlockSearch, GgufRequest};
 #[doc(hidden)] // for the program
 pub use partition::Partition;
@@ -37,7 +38,6 @@ pub(crate) use quantize::{OTHER_NAME, QuantizePlan, QuantizeRequest, name_instea
 pub(crate) use step::{NewStored, Operation};
 pub use step::{Plan, Step};
 pub(crate) use weight_rows::SharedExtremes;
-pub(crate) use weights::{Recoding, Weights};
 
 use crate::container::onnx::model::ModelGraph;
 use crate::container::{Container, Form, Input, Metadata, NewMetadata, NewTensor, Placement, keys_of_part};
@@ -49,6 +49,7 @@ use crate::operator::Operator;
 use crate::options::ModelOptions;
 use crate::select::Selection;
 use crate::text::shorten;
+use decisions::GgufContents;
 use draft::{DraftStep, PlannedTensors, measure_texts};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -120,7 +121,7 @@ pub fn build<'a>(
     spread: Spread,
     measured: &dyn Fn(u64),
 ) -> Result<Vec<Plan<'a>>> {
-    Draft::new(request, inputs, None)?.build(spread, measured)
+    Draft::new(request, inputs, &mut Decisions::default())?.build(spread, measured)
 }
 
 /// The steps of all outputs, before anything is laid out: texts have to be read before they can be laid out.
@@ -133,31 +134,25 @@ pub(crate) struct Draft<'r, 'a> {
     conversions: Conversions<'r>,
     /// Changes to the metadata of the outputs.
     metadata: HashMap<String, Option<String>>,
-    gguf: weights::GgufContents,
+    gguf: GgufContents,
 }
 
 impl<'r, 'a> Draft<'r, 'a> {
-    /// Makes the steps, with all checks that need no layout. `weights` are the decisions of a planner of weights.
-    pub(crate) fn new(
-        request: &'r Request<'r>,
-        inputs: &'a [Input],
-        weights: Option<&mut Weights<'a>>,
-    ) -> Result<Self> {
+    /// Makes the steps, with all checks that need no layout.
+    pub(crate) fn new(request: &'r Request<'r>, inputs: &'a [Input], decisions: &mut Decisions<'a>) -> Result<Self> {
         let is_model = request.container.format_info().is_changed_only();
         let model = is_model.then(|| model::graph(request, inputs)).transpose()?;
         let mut conversions = Conversions { operator: request.operator, watched: request.fail_on, known: Vec::new() };
-        let mut none = Weights::default();
-        let weights = weights.unwrap_or(&mut none);
-        let steps = draft::steps(request, inputs, model.as_ref(), weights, &mut conversions)?;
-        let steps = if let Some(stacks) = &weights.stacks { stacks.stack(steps)? } else { steps };
-        let gguf = weights.gguf.take().unwrap_or_default();
-        Ok(Self { request, inputs, model, steps, conversions, metadata: weights.metadata.clone(), gguf })
+        let steps = draft::steps(request, inputs, model.as_ref(), decisions, &mut conversions)?;
+        let steps = if let Some(stacks) = &decisions.stacks { stacks.stack(steps)? } else { steps };
+        let (metadata, gguf) = (decisions.metadata.clone(), std::mem::take(&mut decisions.gguf));
+        Ok(Self { request, inputs, model, steps, conversions, metadata, gguf })
     }
 
     /// Lays out the outputs, like [`build`].
     pub(crate) fn build(self, spread: Spread, measured: &dyn Fn(u64)) -> Result<Vec<Plan<'a>>> {
         let Self { request, inputs, model, mut steps, mut conversions, metadata, gguf } = self;
-        let weights::GgufContents { mut keys, facts, notes, .. } = gguf;
+        let GgufContents { mut keys, facts, notes, .. } = gguf;
         if let Some(graph) = &model {
             return Ok(vec![rewrite::build(request, &inputs[0], graph, steps, &mut conversions)?]);
         }

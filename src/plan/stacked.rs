@@ -1,9 +1,9 @@
 //! Stacks of experts: MLX stores the same part of all experts of a layer as one tensor. Each expert keeps its step, whose
 //! results are ranges of the tensors of the stack.
 
+use super::decisions::ExpertStacks;
 use super::draft::{DraftStep, StackPlace};
 use super::stored::StackPart;
-use super::weights::ExpertStacks;
 use crate::container::checkpoint::{name_of_expert, stacked_name};
 use crate::error::{Error, Kind, Result};
 use crate::text::shorten;

@@ -9,12 +9,11 @@ mod keys;
 mod model;
 mod recover;
 
+use super::decisions::{Decisions, GgufContents, NewForm};
 use super::few::Few;
 use super::quantization::{CodesSource, Quantization};
 use super::step::Step;
 use super::weight_rows::{WeightRows, WeightValues};
-use super::weights::Recoding;
-use super::weights::{GgufContents, NewForm, Weights};
 use crate::blocks::BlockFormat;
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
@@ -61,7 +60,7 @@ struct ChosenType {
     wanted: Option<&'static BlockFormat>,
 }
 
-impl<'a> Recoding<'a> {
+impl<'a> Decisions<'a> {
     /// Plans a GGUF file.
     ///
     /// # Errors
@@ -72,25 +71,25 @@ impl<'a> Recoding<'a> {
         let importance = request.imatrix.map(ImportanceFile::read).transpose()?;
         let planner = GgufPlanner { logical, request, model: &model, importance: importance.as_ref() };
         let chosen = planner.choose().map_err(in_file)?;
-        let mut weights = Weights::default();
+        let mut decisions = Self::default();
         let mut used: HashSet<usize> = HashSet::new();
         let notes = planner.notes(&chosen);
         for (tensor, chosen) in model.tensors.iter().zip(&chosen) {
-            let added = planner.add(tensor, *chosen, &mut weights, &mut used);
+            let added = planner.add(tensor, *chosen, &mut decisions, &mut used);
             added.map_err(|error| in_file(error.in_tensor(tensor.source_name(logical))))?;
         }
         let unused = logical.places.iter().enumerate().filter(|(at, _)| !used.contains(at));
-        unused.for_each(|(_, place)| weights.leave_out(*place));
+        unused.for_each(|(_, place)| decisions.leave_out(*place));
         if let Some(search) = &request.search {
-            search.run(&mut weights).map_err(in_file)?;
+            search.run(&mut decisions).map_err(in_file)?;
         }
         let file_type = request.scheme.map_or_else(|| model.file_type(logical), |scheme| scheme.file_type);
         let GgufModel { keys, order, facts, .. } = model;
         let keys = keys::finished(keys, file_type, importance.as_ref());
-        weights.gguf = Some(GgufContents { keys, order, facts, notes });
+        decisions.gguf = GgufContents { keys, order, facts, notes };
         let files = request.options.metadata_from.iter().map(PathBuf::as_path).chain(request.imatrix);
-        let files = files.map(Path::to_owned).collect();
-        Ok(Self { weights, files, ..Self::default() })
+        decisions.files = files.map(Path::to_owned).collect();
+        Ok(decisions)
     }
 }
 
@@ -199,18 +198,18 @@ impl<'a> GgufPlanner<'_, 'a> {
         &self,
         tensor: &NewWeight,
         chosen: ChosenType,
-        weights: &mut Weights<'a>,
+        decisions: &mut Decisions<'a>,
         used: &mut HashSet<usize>,
     ) -> Result<()> {
         match &tensor.origin {
             WeightOrigin::Stored(at) => {
                 used.insert(*at);
-                self.add_stored(tensor, *at, chosen, weights)
+                self.add_stored(tensor, *at, chosen, decisions)
             }
             WeightOrigin::Coded(number) => {
                 let weight = &self.logical.found.weights[*number];
                 used.insert(weight.parts[0].1);
-                self.add_coded(tensor, weight, chosen, weights, used)
+                self.add_coded(tensor, weight, chosen, decisions, used)
             }
             WeightOrigin::Gathered { sources, rows, adds_one } => {
                 used.extend(sources);
@@ -227,14 +226,20 @@ impl<'a> GgufPlanner<'_, 'a> {
                 let tensors = sources.iter().map(|at| self.logical.stored(*at)).collect();
                 let step = Self::encode(tensor, (tensors, values), encoder, CodesSource::COMPUTED, chosen.kept);
                 // The other experts of a stack are used, and have no place of their own.
-                sources[1..].iter().for_each(|at| weights.leave_out(self.logical.places[*at]));
-                weights.replace(self.logical.places[sources[0]], step);
+                sources[1..].iter().for_each(|at| decisions.leave_out(self.logical.places[*at]));
+                decisions.replace(self.logical.places[sources[0]], step);
                 Ok(())
             }
         }
     }
 
-    fn add_stored(&self, tensor: &NewWeight, at: usize, chosen: ChosenType, weights: &mut Weights<'a>) -> Result<()> {
+    fn add_stored(
+        &self,
+        tensor: &NewWeight,
+        at: usize,
+        chosen: ChosenType,
+        decisions: &mut Decisions<'a>,
+    ) -> Result<()> {
         let (place, stored) = (self.logical.places[at], self.logical.tensors[at].dtype);
         // Without its last rows, a tensor is not converted as a whole.
         let is_cut = tensor.shape.iter().product::<u64>() < self.logical.file_tensor(at).1.count;
@@ -245,14 +250,14 @@ impl<'a> GgufPlanner<'_, 'a> {
                 let encoder = self.encoder(tensor, format, dtype)?;
                 let source = (Few::One(self.logical.stored(at)), WeightValues::Rows(0));
                 let step = Self::encode(tensor, source, encoder, CodesSource::COMPUTED, chosen.kept);
-                weights.replace(place, step);
+                decisions.replace(place, step);
                 return Ok(());
             }
             Some(format) => format.dtype.filter(|dtype| Some(*dtype) != stored),
             None => None,
         };
         let kept = chosen.kept.or_else(|| to.is_none().then_some(KeptReason::Already));
-        weights.store(place, NewForm { name: tensor.name.clone(), shape: tensor.shape.clone(), to, kept });
+        decisions.store(place, NewForm { name: tensor.name.clone(), shape: tensor.shape.clone(), to, kept });
         Ok(())
     }
 
@@ -262,11 +267,9 @@ impl<'a> GgufPlanner<'_, 'a> {
         tensor: &NewWeight,
         weight: &FoundWeight,
         chosen: ChosenType,
-        weights: &mut Weights<'a>,
+        decisions: &mut Decisions<'a>,
         used: &mut HashSet<usize>,
     ) -> Result<()> {
-        let parts = LogicalCheckpoint::value_parts(weight);
-        let place = self.logical.places[parts[0].1];
         let own = weight.parameters.blocks.as_ref().map(|blocks| blocks.formats[0]);
         if self.request.is_cast {
             let error = Error::new("holds codes and scales, and no values to cast");
@@ -278,9 +281,8 @@ impl<'a> GgufPlanner<'_, 'a> {
             None if self.request.scheme.is_none() => same_format(&decoder.grid())?,
             None => BlockFormat::plain(self.logical.default_target()).expect("weights are decoded to floats"),
         };
-        self.logical.check_parts(&decoder, &parts)?;
+        self.logical.check_parts(weight, &decoder)?;
         let is_same = own == Some(format) && decoder.is_stored_in_order();
-        let sources = parts.iter().map(|(_, part)| self.logical.stored(*part)).collect();
         for (role, part) in &weight.parts[1..] {
             // Blocks that stay as they are keep the scales of their tensor.
             if is_same && matches!(role, Role::GlobalScale | Role::Activation) {
@@ -292,7 +294,7 @@ impl<'a> GgufPlanner<'_, 'a> {
                     to: None,
                     kept: Some(KeptReason::Already),
                 };
-                weights.store(self.logical.places[*part], new);
+                decisions.store(self.logical.places[*part], new);
             }
         }
         let encoder = if is_same {
@@ -302,8 +304,10 @@ impl<'a> GgufPlanner<'_, 'a> {
             self.encoder(tensor, format, Dtype::Float32)?.keeping_values(self.request.keeps_values)
         };
         let codes = if is_same { CodesSource::Copied } else { CodesSource::COMPUTED };
+        let sources = self.logical.value_sources(weight).collect();
         let values = WeightValues::Coded(Arc::new(decoder), RowMap::ALL);
-        weights.replace(place, Self::encode(tensor, (sources, values), encoder, codes, None));
+        let place = self.logical.places[LogicalCheckpoint::value_parts(weight)[0].1];
+        decisions.replace(place, Self::encode(tensor, (sources, values), encoder, codes, None));
         Ok(())
     }
 

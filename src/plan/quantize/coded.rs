@@ -5,14 +5,11 @@ use super::fit::KnownEncoders;
 use super::{Choice, Planner, SchemeTarget, WeightCandidate, gpt_oss, mlx};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
-use crate::plan::Weights;
-use crate::plan::dequantize::change_metadata;
 use crate::plan::quantization::{CodesSource, TensorIndex};
 use crate::plan::weight_rows::WeightValues;
 use crate::quant::{
     Arithmetic, CodeKind, CodeType, Decoder, EncodeOptions, Encoder, Fidelity, FoundWeight, Grid, Group, Layout,
-    MLX_GROUPS, Modules, QuantMethod, Role, RowMap, SCHEMES, Scheme, SharedTables, TargetGrid, Transcoder, Unfit,
-    config_of,
+    MLX_GROUPS, Modules, QuantMethod, RowMap, SCHEMES, Scheme, SharedTables, TargetGrid, Transcoder, Unfit, config_of,
 };
 use crate::read::{Decoders, LogicalCheckpoint, Membership};
 use crate::select::KeptReason;
@@ -20,7 +17,6 @@ use crate::select::experts::{experts, gpt_oss_experts};
 use crate::select::policy::module_of;
 use crate::text::shorten;
 use crate::threads::each;
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// Maximum number of names in a message.
@@ -104,7 +100,7 @@ impl<'p, 'a> Planner<'p, 'a> {
             decoders.get(found)?
         };
         let dtype = decoder.target();
-        self.logical.check_parts(&decoder, &LogicalCheckpoint::value_parts(found))?;
+        self.logical.check_parts(found, &decoder)?;
         let (name, shape) = (&found.name, decoder.shape().to_vec());
         let bank = match found.layout.method {
             QuantMethod::GptOss => gpt_oss_experts(name, &shape),
@@ -221,39 +217,9 @@ impl<'p, 'a> Planner<'p, 'a> {
         if target.is_none() && !self.logical.found.is_undecoded && self.logical.source.base.is_none() {
             return Ok(text.to_owned());
         }
-        let (all, none) = (self.logical.found.weights.iter().map(|weight| &*weight.module).collect(), HashSet::new());
-        let modules = Modules { decoded: &all, left: &none, renamed: &HashMap::new() };
+        let decoded = self.logical.found.weights.iter().map(|weight| &*weight.module).collect();
+        let modules = Modules { decoded, ..Modules::default() };
         config_of(text, self.logical.found.method.as_deref(), &modules, target)
-    }
-
-    /// Leaves out tensors and metadata that only describe the input's quantization; returns the names of scales of
-    /// activations.
-    pub(super) fn leave_out(&self, weights: &mut Weights) -> Vec<String> {
-        let mut names = Vec::new();
-        if self.logical.found.weights.is_empty() {
-            return names;
-        }
-        let parts = self.logical.found.weights.iter().flat_map(|weight| &weight.parts);
-        for &(_, at) in parts.filter(|(role, _)| matches!(role, Role::Shape | Role::Description | Role::Activation)) {
-            weights.leave_out(self.logical.places[at]);
-        }
-        for &at in &self.logical.found.markers {
-            weights.leave_out(self.logical.places[at]);
-        }
-        for &at in &self.logical.found.activation_scales {
-            weights.leave_out(self.logical.places[at]);
-            names.push(self.logical.tensors[at].name.to_owned());
-        }
-        let none = HashSet::new();
-        let modules = Modules { decoded: &none, left: &none, renamed: &HashMap::new() };
-        change_metadata(weights, self.logical, &modules);
-        names
-    }
-
-    /// Returns the places of the parts that the values of a weight depend on.
-    pub(super) fn places(&self, weight: usize) -> Vec<TensorIndex> {
-        let parts = LogicalCheckpoint::value_parts(&self.logical.found.weights[weight]);
-        parts.into_iter().map(|(_, at)| self.logical.places[at]).collect()
     }
 
     /// Returns the bytes of the parts that the values of a weight depend on.

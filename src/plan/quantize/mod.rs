@@ -26,20 +26,20 @@ use misfit::nothing_to_quantize;
 pub(crate) use naming::{OTHER_NAME, name_instead_of};
 pub(super) use recover::refuse_unrecovered;
 
+use super::decisions::Decisions;
 use super::partition::Partition;
 use super::quantization::{CodesSource, TensorIndex};
 #[cfg(feature = "cli")]
 use super::step::{Operation, Step};
 use super::weight_rows::WeightValues;
-use super::weights::Recoding;
 use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::options::QuantizeOptions;
 use crate::progress::Observer;
 use crate::quant::{
-    COMFYUI, Decoder, EncodeOptions, Encoder, EngineConfig, FoundWeight, QuantMethod, RowMap, Scheme, SchemeLayout,
-    TargetGrid, named_dtype,
+    COMFYUI, Decoder, EncodeOptions, Encoder, EngineConfig, FoundWeight, Modules, QuantMethod, RowMap, Scheme,
+    SchemeLayout, TargetGrid, named_dtype,
 };
 use crate::read::{LogicalCheckpoint, Membership};
 use crate::select::KeptReason;
@@ -70,7 +70,7 @@ impl QuantizeRequest<'_> {
 #[derive(Default)]
 #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words the findings"))]
 pub(crate) struct QuantizePlan<'a> {
-    pub(crate) recoding: Recoding<'a>,
+    pub(crate) decisions: Decisions<'a>,
     pub(crate) config: EngineConfig,
     /// Weights that are kept because of their shape.
     pub(crate) misfits: Vec<Misfit>,
@@ -214,18 +214,22 @@ impl<'a> QuantizePlan<'a> {
         let decoded_stacks = plan.weights.iter().filter(is_stack).map(|weight| weight.name.clone()).collect();
         let names = |set: Vec<usize>| set.into_iter().map(|at| plan.weights[at].name.clone()).collect();
         let loaded_together = planner.loaded_together(&plan.weights).into_iter().map(names).collect();
-        let mut weights = planner.weights(plan)?;
-        weights.stacks = stacks;
+        let mut decisions = planner.decisions(plan)?;
+        decisions.stacks = stacks;
+        decisions.side_files = side_files;
+        decisions.block = config.block.as_ref().filter(|_| text.is_none()).map(ToString::to_string);
         let is_of_mlx = |weight: &FoundWeight| weight.layout.method == QuantMethod::Mlx;
         if layout == mlx::NAME || logical.found.weights.iter().any(is_of_mlx) {
             let format = if layout == mlx::NAME { mlx::NAME } else { "pt" };
-            weights.change_metadata("format", Some(format.to_owned()));
+            decisions.change_metadata("format", Some(format.to_owned()));
         }
-        let left_out = planner.leave_out(&mut weights);
-        let block = config.block.as_ref().filter(|_| text.is_none()).map(ToString::to_string);
-        let recoding = Recoding { weights, side_files, block, left_out, ..Recoding::default() };
+        if !logical.found.weights.is_empty() {
+            let weights: Vec<&FoundWeight> = logical.found.weights.iter().collect();
+            decisions.leave_out_descriptions(logical, &weights, true, false);
+            decisions.describe_in_metadata(logical, &Modules::default());
+        }
         Ok(Self {
-            recoding,
+            decisions,
             config,
             misfits,
             embeddings,
@@ -252,7 +256,7 @@ impl QuantizePlan<'_> {
             }
             _ => None,
         };
-        self.recoding.weights.steps().filter_map(scheme).collect()
+        self.decisions.steps().filter_map(scheme).collect()
     }
 }
 

@@ -8,8 +8,7 @@ use crate::error::{Error, Result};
 use crate::plan::few::Few;
 use crate::plan::quantization::{CodesSource, Quantization};
 use crate::plan::weight_rows::{SharedExtremes, WeightRows, WeightValues};
-use crate::plan::weights::Recoding;
-use crate::plan::{Step, Weights};
+use crate::plan::{Decisions, Step};
 use crate::quant::{EncodeOptions, Encoder, Group, LinearAxis, SCHEMES, Scheme, SchemeLayout, Unfit, WeightEncoder};
 use crate::read::LogicalCheckpoint;
 use crate::select::KeptReason;
@@ -41,7 +40,7 @@ impl<'a> QuantizePlan<'a> {
         let [input] = &source.shards[..] else { return Err(in_file(Error::new("is not one ONNX model"))) };
         let graph = ModelGraph::of(input)?;
         let selection = request.options.tensors.selection();
-        let (mut weights, mut others, mut misfits) = (Weights::default(), Vec::new(), Vec::new());
+        let (mut decisions, mut others, mut misfits) = (Decisions::default(), Vec::new(), Vec::new());
         let mut count = 0;
         // Weights of one kind share an encoder, because it is larger than most descriptions of a tensor.
         let mut known: HashMap<_, Result<Arc<Encoder>, Unfit>> = HashMap::new();
@@ -83,7 +82,7 @@ impl<'a> QuantizePlan<'a> {
                     let extremes = needs_extremes.then(|| Arc::new(SharedExtremes::new(vec![rows.clone()])));
                     let codes = CodesSource::Values { extremes, unrecovered: None };
                     let weight = Quantization { name: tensor.name.to_string(), rows, scheme: scheme.name, codes };
-                    weights.replace((0, at), Step::encode(weight));
+                    decisions.replace((0, at), Step::encode(weight));
                     count += 1;
                 }
                 Err(why) if is_named => {
@@ -100,10 +99,9 @@ impl<'a> QuantizePlan<'a> {
             return Err(in_file(misfit::nothing_of_model(others.iter().map(|(_, reason)| *reason), &misfits)));
         }
         for (place, reason) in others {
-            weights.keep(place, reason);
+            decisions.keep(place, reason);
         }
-        let recoding = Recoding { weights, ..Recoding::default() };
-        Ok(Self { recoding, misfits, ..Self::default() })
+        Ok(Self { decisions, misfits, ..Self::default() })
     }
 }
 
