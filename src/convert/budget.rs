@@ -237,7 +237,7 @@ fn rules(
     for (scheme, weights) in others.into_iter().rev() {
         let scheme = scheme.and_then(Scheme::find);
         for pattern in patterns_for(&weights, &all) {
-            rules.push(SchemeRule::new(pattern.parse()?, scheme));
+            rules.push(SchemeRule { pattern: pattern.parse()?, scheme });
         }
     }
     Ok(rules)

@@ -5,9 +5,10 @@ use super::cast::{Cast, check_from};
 use super::decisions::{Decisions, TensorOrder, Treatment};
 use super::quantization::TensorIndex;
 use super::step::{Operation, Step};
+use super::stored::StackPart;
 use super::{Conversions, Request};
 use crate::container::onnx::model::{Dequantization, ModelGraph, TensorRole};
-use crate::container::{Input, NewTensor, NewTensors, Placement, TextExtent};
+use crate::container::{Input, NewTensor, NewTensors, TextExtent};
 use crate::conversion;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -24,74 +25,37 @@ pub(super) struct DraftStep<'a> {
     /// The stored tensor whose place its results take.
     pub place: TensorIndex,
     pub step: Step<'a>,
-    pub extra: Option<Box<ExtraOfDraft>>,
-}
-
-/// Facts that the layout needs about few steps only.
-#[derive(Default)]
-pub(super) struct ExtraOfDraft {
-    /// For text, the lengths of the texts.
+    /// The lengths of the texts, if it becomes text.
     text: Option<Box<TextExtent>>,
-    /// Its place in a stack of experts.
-    pub stack: Option<StackPlace>,
 }
 
 impl<'a> DraftStep<'a> {
     fn new(place: TensorIndex, step: Step<'a>) -> Self {
-        Self { place, step, extra: None }
+        Self { place, step, text: None }
     }
 
-    pub(super) fn stack(&self) -> Option<&StackPlace> {
-        self.extra.as_ref()?.stack.as_ref()
-    }
-
-    /// True if an earlier step begins the stack that it belongs to.
+    /// True if an earlier step begins the stack of experts that it belongs to.
     pub(super) fn continues_stack(&self) -> bool {
-        self.stack().is_some_and(|stack| stack.number > 0)
+        !self.step.results[0].begins_tensor()
     }
 
     /// Returns the bytes of its results in the output. The first step of a stack counts for all.
     pub(super) fn bytes(&self) -> u64 {
-        let times = self.stack().map_or(1, |stack| if stack.number == 0 { stack.count } else { 0 });
-        self.own_bytes().saturating_mul(times)
-    }
-
-    fn own_bytes(&self) -> u64 {
-        match &self.step.how {
+        if self.continues_stack() {
+            return 0;
+        }
+        let own = match &self.step.how {
             Operation::Encode(weight) => weight.rows.encoder.parts().iter().map(EncodedPart::byte_len).sum(),
             Operation::Convert(_) | Operation::Decode(_) => {
                 self.step.dtypes().1.packed_bytes(self.step.source_count()).unwrap_or(u64::MAX)
             }
-        }
+        };
+        own.saturating_mul(self.step.results[0].stack().map_or(1, StackPart::count))
     }
 
     /// Returns one of its results, for the format of the output.
     pub(super) fn new_tensor(&self, result: usize) -> NewTensor<'_> {
-        let own = self.step.new_tensor(result);
-        let Some(extra) = &self.extra else { return own };
-        let text = extra.text.clone();
-        match &extra.stack {
-            Some(stack) => NewTensor { shape: &stack.shapes[result], count: own.count * stack.count, text, ..own },
-            None => NewTensor { text, ..own },
-        }
-    }
-}
-
-/// The place of an expert in its stack.
-pub(super) struct StackPlace {
-    pub(super) number: u64,
-    /// The number of experts.
-    pub(super) count: u64,
-    /// The shapes of the tensors of the stack, one for each result.
-    pub(super) shapes: Vec<Vec<u64>>,
-}
-
-impl StackPlace {
-    /// Returns the range of the expert in a tensor of the stack.
-    pub(super) fn cut(&self, whole: &Placement) -> Placement {
-        let len = (whole.range.end - whole.range.start) / self.count;
-        let start = whole.range.start + self.number * len;
-        Placement { form: whole.form, range: start..start + len, crc: None }
+        NewTensor { text: self.text.clone(), ..self.step.new_tensor(result) }
     }
 }
 
@@ -108,7 +72,8 @@ impl<'s, 'a> PlannedTensors<'s, 'a> {
             let results = if draft.continues_stack() { 0 } else { draft.step.results.len() };
             (0..results).map(move |result| (at, result))
         };
-        let has_parts = steps.iter().any(|draft| draft.step.results.len() > 1 || draft.stack().is_some());
+        let has_parts =
+            steps.iter().any(|draft| draft.step.results.len() > 1 || draft.step.results[0].stack().is_some());
         let places = if has_parts { steps.iter().enumerate().flat_map(of_step).collect() } else { Vec::new() };
         Self { steps, places }
     }
@@ -290,14 +255,14 @@ fn new_names(mut names: Vec<String>, renames: &[Rename]) -> Result<Vec<(usize, S
 
 /// Measures the texts to be written. No file can be laid out without their lengths.
 pub(super) fn measure_texts(steps: &mut [DraftStep], measured: &dyn Fn(u64)) -> Result<()> {
-    for DraftStep { step, extra, .. } in steps.iter_mut().filter(|draft| draft.step.dtypes().1 == Dtype::String) {
+    for DraftStep { step, text, .. } in steps.iter_mut().filter(|draft| draft.step.dtypes().1 == Dtype::String) {
         let (source, Some(conversion)) = (&step.sources[0], step.conversion()) else { continue };
         let mut share = Share::new(source.stored_len(), source.tensor.count);
         let progress = &mut |elements| measured(share.up_to(elements));
         let extent =
             source.open().and_then(|reader| conversion::measure(conversion.from, source.named(), reader, progress));
         let extent = extent.map_err(|error| source.error(error))?;
-        extra.get_or_insert_default().text = Some(Box::new(extent));
+        *text = Some(Box::new(extent));
     }
     Ok(())
 }

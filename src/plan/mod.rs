@@ -238,37 +238,33 @@ impl Places {
     }
 }
 
-/// Gives the results of a step the next places, or their places in the stack whose first step took the next places.
+/// Gives the results of a step the next places, or their parts of the places in `stack`, which the first step of a stack
+/// of experts sets.
 fn place<'a>(
-    draft: DraftStep<'a>,
+    mut draft: DraftStep<'a>,
     places: &mut Places,
     stack: &mut Vec<Placement>,
     conversions: &mut Conversions,
 ) -> Result<Step<'a>> {
-    if draft.stack().is_some_and(|stack| stack.number == 0) {
-        *stack = (0..draft.step.results.len()).map(|at| places.next(&draft.new_tensor(at))).collect();
-    }
-    let DraftStep { mut step, extra, .. } = draft;
-    let own = extra.and_then(|extra| extra.stack);
-    #[allow(clippy::needless_range_loop, reason = "without a stack, there are no places to iterate over")]
-    for at in 0..step.results.len() {
-        let place = match &own {
-            None => places.next(&step.new_tensor(at)),
-            Some(own) => own.cut(&stack[at]),
+    for at in 0..draft.step.results.len() {
+        let place = match draft.step.results[at].stack() {
+            None => places.next(&draft.new_tensor(at)),
+            Some(part) => {
+                if part.number == 0 {
+                    stack.truncate(at);
+                    stack.push(places.next(&draft.new_tensor(at)));
+                }
+                part.place_in(&stack[at])
+            }
         };
-        let result = &mut step.results[at];
+        let result = &mut draft.step.results[at];
         result.range = place.range;
         if place.crc.is_some() {
             result.extra.get_or_insert_default().crc = place.crc;
         }
-        if let Operation::Convert(conversion) = &mut step.how
-            && conversion.to != place.form
-        {
-            let completed = conversions.get(conversion.from, place.form, step.kept.is_none());
-            *conversion = completed.map_err(|error| error.in_tensor(&result.name))?;
-        }
+        conversions.complete(&mut draft.step, place.form)?;
     }
-    Ok(step)
+    Ok(draft.step)
 }
 
 /// Returns the steps of each output file, in the order of the inputs.
@@ -309,6 +305,17 @@ struct Conversions<'r> {
 }
 
 impl Conversions<'_> {
+    /// Makes a step that converts element by element convert to the form in which the output stores its result.
+    fn complete(&mut self, step: &mut Step, form: Form) -> Result<()> {
+        if let Operation::Convert(conversion) = &mut step.how
+            && conversion.to != form
+        {
+            let completed = self.get(conversion.from, form, step.kept.is_none());
+            *conversion = completed.map_err(|error| error.in_tensor(&step.results[0].name))?;
+        }
+        Ok(())
+    }
+
     fn get(&mut self, from: Form, to: Form, is_converted: bool) -> Result<Arc<Conversion>> {
         let is_same =
             |known: &&(bool, Arc<Conversion>)| known.0 == is_converted && known.1.from == from && known.1.to == to;

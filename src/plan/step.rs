@@ -3,6 +3,7 @@
 use super::few::Few;
 use super::quantization::Quantization;
 pub(crate) use super::stored::NewStored;
+use super::stored::StackPart;
 use crate::container::{Elements, Form, HeaderEntries, NewTensor, Tensor};
 use crate::conversion::Conversion;
 use crate::dtype::Dtype;
@@ -191,7 +192,7 @@ impl<'a> Step<'a> {
         })
     }
 
-    /// Returns one of its results, for the format of the output.
+    /// Returns the stored tensor that one of its results is or belongs to, for the format of the output.
     pub(super) fn new_tensor(&self, result: usize) -> NewTensor<'_> {
         let (dtype, shape, count, blocks) = match &self.how {
             Operation::Encode(weight) => {
@@ -200,13 +201,13 @@ impl<'a> Step<'a> {
             }
             Operation::Convert(_) | Operation::Decode(_) => (self.dtypes().1, self.shape(), self.source_count(), None),
         };
-        let source = self.source();
+        let (source, result) = (self.source(), &self.results[result]);
         let is_opaque = source.elements == Elements::Opaque && matches!(self.how, Operation::Convert(_));
         NewTensor {
-            name: Cow::Borrowed(self.results[result].stored_name()),
+            name: Cow::Borrowed(result.stored_name()),
             dtype,
-            shape,
-            count,
+            shape: result.stored_shape(shape),
+            count: count * result.stack().map_or(1, StackPart::count),
             fortran_order: self.fortran_order,
             text: None,
             opaque: is_opaque.then_some(&*source.stored),
@@ -214,10 +215,10 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Returns the stored tensors of the output that its results are or begin: name, dtype and shape.
-    pub(crate) fn stored_tensors(&self) -> impl Iterator<Item = (&str, Dtype, Cow<'_, [u64]>)> {
-        let own = self.results.iter().zip(self.new_tensors()).filter(|(result, _)| result.begins_tensor());
-        own.map(|(result, (_, dtype, shape))| (result.stored_name(), dtype, result.stored_shape(shape)))
+    /// Returns the stored tensors of the output that its results are or begin.
+    pub(crate) fn stored_tensors(&self) -> impl Iterator<Item = NewTensor<'_>> {
+        let begins_tensor = |at: &usize| self.results[*at].begins_tensor();
+        (0..self.results.len()).filter(begins_tensor).map(|at| self.new_tensor(at))
     }
 
     /// True if the operator is applied; otherwise the tensor is copied.

@@ -2,7 +2,7 @@
 
 use super::FolderOutput;
 use crate::container::checkpoint::{self, Checkpoint};
-use crate::container::{ReadOptions, Tensor};
+use crate::container::{NewTensor, ReadOptions, Tensor};
 use crate::engine::{self, RunOptions};
 use crate::error::{Error, Kind, OutputRole, Result};
 use crate::io::map::MappedFile;
@@ -105,9 +105,10 @@ impl<'a> FolderOutput<'a> {
 /// Describes a tensor in an existing folder that differs from the tensor to write there.
 fn other_tensor(there: &Checkpoint, plans: &[Plan]) -> Option<String> {
     let mut found: BTreeMap<&str, &Tensor> = there.tensors().map(|(_, tensor)| (&*tensor.name, tensor)).collect();
-    for (name, dtype, shape) in plans.iter().flat_map(|plan| &plan.steps).flat_map(Step::stored_tensors) {
-        let tensor = found.remove(name);
-        let name = shorten(name);
+    for NewTensor { name, dtype, shape, .. } in plans.iter().flat_map(|plan| &plan.steps).flat_map(Step::stored_tensors)
+    {
+        let tensor = found.remove(&*name);
+        let name = shorten(&name);
         let Some(tensor) = tensor else { return Some(format!("tensor '{name}' is missing")) };
         if tensor.elements.stored_dtype() != dtype {
             return Some(format!("tensor '{name}' is {} there, and would be {dtype}", tensor.type_name()));

@@ -8,7 +8,7 @@ use crate::options::TensorOptions;
 use crate::plan::quantization::{CodesSource, TensorIndex};
 use crate::plan::source_form;
 use crate::plan::weight_rows::WeightValues;
-use crate::quant::{Grid, Group, RowMap};
+use crate::quant::{Grid, Group, RowMap, Scheme};
 use crate::read::{DecodedValues, Decoders, Membership};
 use crate::select::experts::{Expert, experts, unsplit_bank};
 use crate::select::policy::module_of;
@@ -195,29 +195,29 @@ impl<'a> Planner<'_, 'a> {
             return Ok(Choice { decision: Err(KeptReason::LeftOut), rule: None });
         }
         let rule = self.request.options.rule.iter().position(|rule| rule.matches_one(names));
-        let scheme = match rule.map(|rule| self.request.options.rule[rule].scheme) {
-            Some(None) => return Ok(Choice { decision: Err(KeptReason::LeftOut), rule }),
-            Some(Some(scheme)) => scheme,
+        let decision = match rule.map(|rule| self.request.options.rule[rule].scheme) {
+            Some(None) => Err(KeptReason::LeftOut),
+            Some(Some(scheme)) => Ok(self.target(scheme)?),
             // The model leaves them unquantized on purpose.
-            None if coded.is_none() && self.logical.is_quantized() => {
-                return Ok(Choice { decision: Err(KeptReason::Unquantized), rule });
-            }
+            None if coded.is_none() && self.logical.is_quantized() => Err(KeptReason::Unquantized),
             None => match (self.request.options.scheme, coded) {
-                (Some(scheme), _) => scheme,
-                (None, None) => return Ok(Choice { decision: Err(KeptReason::Unquantized), rule }),
-                (None, Some(grid)) => return Ok(Choice { decision: Ok(self.same_grid(grid)?), rule }),
+                (Some(scheme), _) => {
+                    let target = self.target(scheme)?;
+                    Ok(self.scheme_of_mlx(names[0]).unwrap_or(target))
+                }
+                (None, None) => Err(KeptReason::Unquantized),
+                (None, Some(grid)) => Ok(self.same_grid(grid)?),
             },
         };
-        let layout = layout_of(scheme, Some(self.layout))?;
-        let of_mlx = module_of(self.new_name(names[0])).filter(|_| self.layout == mlx::NAME && rule.is_none());
-        if let Some((scheme, layout)) = of_mlx.and_then(|module| mlx::own_scheme(module, self.model.kind.as_deref())) {
-            let grid = layout.grid;
-            return Ok(Choice { decision: Ok(SchemeTarget { scheme, layout, grid, encoder: None }), rule });
-        }
-        let mut grid = layout.grid;
+        Ok(Choice { decision, rule })
+    }
+
+    /// Returns the target for a scheme, with the group size that the options request.
+    fn target(&self, scheme: &'static Scheme) -> Result<SchemeTarget> {
+        let mut target = SchemeTarget::new(scheme, layout_of(scheme, Some(self.layout))?);
         if let (Some(size), true) = (self.request.options.group_size, scheme.has_group_size()) {
-            grid.group = Group::Neighbours(size);
+            target.grid.group = Group::Neighbours(size);
         }
-        Ok(Choice { decision: Ok(SchemeTarget { scheme, layout, grid, encoder: None }), rule })
+        Ok(target)
     }
 }

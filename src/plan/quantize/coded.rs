@@ -57,16 +57,16 @@ fn same_grid(grid: &Grid, layout: &str) -> Option<SchemeTarget> {
             Group::Channel => scheme.has_group_size() && layout != mlx::NAME,
             _ => false,
         };
-        let mut target = stored.grid;
+        let mut target = SchemeTarget::new(scheme, stored);
         if !is_same && is_sized {
-            target.group = group;
+            target.grid.group = group;
         }
         // Prefers schemes whose scales are of the same kind, then schemes with the same groups in their first layout.
         let rank = (
             has_exponents(stored.grid.scale) == has_exponents(Some(grid.scale)),
             scheme.layouts.first().is_some_and(|first| plain(first.grid.group) == group),
         );
-        (is_same || is_sized).then_some((rank, SchemeTarget { scheme, layout: stored, grid: target, encoder: None }))
+        (is_same || is_sized).then_some((rank, target))
     };
     // Takes the first of several schemes with the same rank.
     SCHEMES.iter().rev().filter_map(fit).max_by_key(|(rank, _)| *rank).map(|(_, stored)| stored)

@@ -119,12 +119,21 @@ struct Choice {
     rule: Option<usize>,
 }
 
+/// The scheme and layout of a quantized weight in the output.
 #[derive(Clone)]
 struct SchemeTarget {
     scheme: &'static Scheme,
     layout: &'static SchemeLayout,
     grid: TargetGrid,
+    /// `None` before it is known to fit.
     encoder: Option<Arc<Encoder>>,
+}
+
+impl SchemeTarget {
+    /// Returns the target for a scheme with the grid of a layout.
+    fn new(scheme: &'static Scheme, layout: &'static SchemeLayout) -> Self {
+        Self { scheme, layout, grid: layout.grid, encoder: None }
+    }
 }
 
 impl WeightCandidate<'_> {
