@@ -9,7 +9,7 @@ use crate::container::Tensor;
 use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
-use crate::job::{self, FileReport, Job, JobInput, Publish, TensorReport};
+use crate::job::{self, FileReport, Job, JobInput, OpenOptions, Publish, TensorReport};
 use crate::kernel::{Counts, Loss};
 use crate::operator::promote::{self, Decision};
 use crate::operator::{Operator, cast};
@@ -41,8 +41,12 @@ pub(super) fn run(args: &PromoteArgs) -> Result<()> {
     promote::check_u64_target(args.options.attributes.u64_target)?;
     let inputs = job::open(
         &args.inputs,
-        &args.options.tensors(),
-        (Publish::Together, threads(args.file.threads), false),
+        &OpenOptions {
+            tensors: &args.options.tensors(),
+            divides_stacks: false,
+            publish: Publish::Together,
+            threads: threads(args.file.threads),
+        },
         &Console { is_quiet: args.file.quiet },
         |error, _| error,
     )?;

@@ -9,7 +9,7 @@ use crate::cli::{FileArgs, ReportArgs, ShardArgs};
 use crate::container;
 use crate::container::checkpoint::{Checkpoint, Naming};
 use crate::error::{Error, Result};
-use crate::job::{self, IfExists, Job, Measures};
+use crate::job::{self, IfExists, Job, Measures, OpenOptions};
 use crate::operator::Operator;
 use crate::options::{ModelOptions, TensorOptions};
 use crate::progress::Observer;
@@ -62,7 +62,8 @@ pub(super) fn open(
     let console = Console { is_quiet: file.quiet };
     let explain = |error, input: &Path| may_be_output(error, inputs, file, input);
     // Never dropped: the process ends soon, and the system takes back memory faster than tensor by tensor.
-    let sources = ManuallyDrop::new(job::open(inputs, tensors, (job.publish, job.threads, false), &console, explain)?);
+    let options = OpenOptions { tensors, divides_stacks: false, publish: job.publish, threads: job.threads };
+    let sources = ManuallyDrop::new(job::open(inputs, &options, &console, explain)?);
     // Without patterns, the names are not needed, and there may be a million of them.
     let has_patterns = selection.has_patterns();
     let sources_with_names = sources.iter().filter(|_| has_patterns);

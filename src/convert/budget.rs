@@ -35,7 +35,7 @@ pub(crate) struct BudgetFigures {
     pub weights: BTreeMap<String, u64>,
     pub scheme: &'static str,
     pub layout: Option<&'static str>,
-    /// The rules of the choice, without those of the user.
+    /// The rules of the choice, without the rules of the user.
     pub rules: Vec<String>,
 }
 

@@ -1,7 +1,6 @@
 //! A model that is quantized to several schemes in memory: the errors of all, from one reading.
 
 use super::decided::{FileConversion, plan_quantization};
-use crate::container::checkpoint::Checkpoint;
 use crate::engine::Measurement;
 use crate::error::{Error, Result};
 use crate::job::{self, FailOn, Job, Written};
@@ -15,12 +14,12 @@ use std::time::Instant;
 /// Quantizes a model as each of these options says, measures the errors, and writes nothing. The options have different
 /// schemes.
 pub(crate) fn measure<'a>(
-    (source, model): (&'a Checkpoint, &LogicalCheckpoint<'a>),
+    model: &LogicalCheckpoint<'a>,
     all: &[QuantizeOptions],
     job: &Job<'a>,
     observer: &dyn Observer,
 ) -> Result<Vec<MeasuredScheme<'a>>> {
-    let start = Instant::now();
+    let (start, source) = (Instant::now(), model.source);
     let (fail_on, recorded) = (FailOn::default(), RecordedOptions::default());
     let job = Job { dry_run: true, output: None, fail_on, options: recorded, ..*job };
     let (mut conversions, mut plans): (Vec<_>, Vec<Vec<Plan>>) = (Vec::new(), Vec::new());

@@ -14,7 +14,7 @@ pub(crate) use measured::measure;
 
 use crate::container::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
-use crate::job::{self, IfExists, Job};
+use crate::job::{self, IfExists, Job, OpenOptions};
 use crate::operator::Operator;
 use crate::options::{CastOptions, DequantizeOptions, QuantizeOptions, TensorOptions};
 use crate::progress::{Cancel, Never, Notice, Observer, Progress, ShardProgress, Silent};
@@ -197,8 +197,9 @@ impl Settings<'_> {
         };
         let caller = Caller(self.progress);
         let inputs = [input.to_owned()];
-        let divides = matches!(operator, Operator::Dequantize | Operator::Quantize);
-        let sources = job::open(&inputs, tensors, (job.publish, job.threads, divides), &caller, |error, _| error)?;
+        let divides_stacks = matches!(operator, Operator::Dequantize | Operator::Quantize);
+        let options = OpenOptions { tensors, divides_stacks, publish: job.publish, threads: job.threads };
+        let sources = job::open(&inputs, &options, &caller, |error, _| error)?;
         let mut conversion = decide(&sources[0], &job, &caller)?;
         let prepared = job::prepare(&conversion.job, &mut conversion.inputs, &caller)?;
         let mut report = None;

@@ -59,13 +59,20 @@ impl<'a> Written<'a> {
     }
 }
 
-/// Opens files and folders of shards. Depending on `publish`, stops at the first error or collects all errors.
-/// `explain` adds the caller's information about an input to an error. `divides` is true if experts that MLX stacks are
-/// treated one by one.
+/// The way in which inputs are opened.
+pub(crate) struct OpenOptions<'a> {
+    pub(crate) tensors: &'a TensorOptions,
+    /// True if experts that MLX stacks are treated one by one.
+    pub(crate) divides_stacks: bool,
+    /// Outputs that are published together stop at the first error; otherwise all errors are collected.
+    pub(crate) publish: Publish,
+    pub(crate) threads: usize,
+}
+
+/// Opens files and folders of shards. `explain` adds the caller's information about an input to an error.
 pub(crate) fn open(
     inputs: &[PathBuf],
-    tensors: &TensorOptions,
-    (publish, threads, divides): (Publish, usize, bool),
+    &OpenOptions { tensors, divides_stacks, publish, threads }: &OpenOptions,
     observer: &dyn Observer,
     explain: impl Fn(Error, &Path) -> Error,
 ) -> Result<Vec<Checkpoint>> {
@@ -78,7 +85,7 @@ pub(crate) fn open(
             source.leave_out(|name| tensors.exclude.iter().any(|pattern| pattern.matches(name)));
             source.left_out.iter().for_each(|name| observer.notice(Notice::Unreadable(name)));
             let source = naming.apply(checkpoint::check(source)?)?;
-            if divides { source.with_single_experts(naming.names) } else { Ok(source) }
+            if divides_stacks { source.with_single_experts(naming.names) } else { Ok(source) }
         });
         opened.map_err(|error| explain(error, input))
     })?;

@@ -47,7 +47,7 @@ pub struct PartReport {
     pub dtype: Dtype,
     /// Lengths of its dimensions.
     pub shape: Vec<u64>,
-    /// The name of ggml's type, in a GGUF file: the dtype is then that of its bytes.
+    /// The name of ggml's type, in a GGUF file: the dtype is then the type of its bytes.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub blocks: Option<Box<str>>,
     /// SHA-256 of its bytes, if requested.
@@ -137,7 +137,7 @@ pub struct TensorReport<'a> {
     /// Its quantization, if it was quantized.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub quantized: Option<Box<QuantizedReport>>,
-    /// The stored tensor that holds a plain tensor of an expert, with those of other experts.
+    /// The stored tensor that holds a plain tensor of an expert, with the tensors of other experts.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) stack: Option<Box<PartReport>>,
     /// SHA-256 of its bytes in the input, if requested.

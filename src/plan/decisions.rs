@@ -50,7 +50,7 @@ pub(super) enum TensorOrder {
 pub(super) struct GgufContents {
     /// Keys with their values.
     pub keys: Vec<GgufKey>,
-    /// Order of the tensors, if it is not that of the input.
+    /// Order of the tensors; `None` for the order of the input.
     pub order: Option<TensorOrder>,
     /// Facts about the model for the user.
     pub facts: Vec<String>,

@@ -142,7 +142,7 @@ impl<'r, 'a> Draft<'r, 'a> {
     pub(crate) fn new(request: &'r Request<'r>, inputs: &'a [Input], decisions: &mut Decisions<'a>) -> Result<Self> {
         let is_model = request.container.format_info().is_changed_only();
         let model = is_model.then(|| model::graph(request, inputs)).transpose()?;
-        let mut conversions = Conversions { operator: request.operator, watched: request.fail_on, known: Vec::new() };
+        let mut conversions = Conversions { operator: request.operator, watched: request.fail_on, made: Vec::new() };
         let steps = draft::steps(request, inputs, model.as_ref(), decisions, &mut conversions)?;
         let steps = if let Some(stacks) = &decisions.stacks { stacks.stack(steps)? } else { steps };
         let (metadata, gguf) = (decisions.metadata.clone(), std::mem::take(&mut decisions.gguf));
@@ -301,7 +301,8 @@ struct Conversions<'r> {
     operator: Operator,
     /// The conditions that the caller refuses.
     watched: &'r [Condition],
-    known: Vec<(bool, Arc<Conversion>)>,
+    /// Each with true if its operator is applied, and false for a copy.
+    made: Vec<(bool, Arc<Conversion>)>,
 }
 
 impl Conversions<'_> {
@@ -318,9 +319,9 @@ impl Conversions<'_> {
 
     fn get(&mut self, from: Form, to: Form, is_converted: bool) -> Result<Arc<Conversion>> {
         let is_same =
-            |known: &&(bool, Arc<Conversion>)| known.0 == is_converted && known.1.from == from && known.1.to == to;
-        if let Some((_, known)) = self.known.iter().find(is_same) {
-            return Ok(Arc::clone(known));
+            |made: &&(bool, Arc<Conversion>)| made.0 == is_converted && made.1.from == from && made.1.to == to;
+        if let Some((_, same)) = self.made.iter().find(is_same) {
+            return Ok(Arc::clone(same));
         }
         let conversion = match self.operator {
             Operator::Cast(attributes) if is_converted => Conversion::cast(from, to, attributes.rules()),
@@ -336,7 +337,7 @@ impl Conversions<'_> {
         let conversion = conversion.ok_or_else(refused)?;
         let is_watched = is_converted && !self.watched.is_empty();
         let conversion = Arc::new(if is_watched { conversion.watch(self.watched) } else { conversion });
-        self.known.push((is_converted, Arc::clone(&conversion)));
+        self.made.push((is_converted, Arc::clone(&conversion)));
         Ok(conversion)
     }
 }

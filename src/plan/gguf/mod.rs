@@ -69,15 +69,21 @@ impl<'a> Decisions<'a> {
         let in_file = |error: Error| error.in_file(&logical.source.path);
         let model = GgufModel::new(logical, request.options).map_err(in_file)?;
         let importance = request.imatrix.map(ImportanceFile::read).transpose()?;
-        let planner = GgufPlanner { logical, request, model: &model, importance: importance.as_ref() };
+        let mut planner = GgufPlanner {
+            logical,
+            request,
+            model: &model,
+            importance: importance.as_ref(),
+            decisions: Self::default(),
+            used: HashSet::new(),
+        };
         let chosen = planner.choose().map_err(in_file)?;
-        let mut decisions = Self::default();
-        let mut used: HashSet<usize> = HashSet::new();
         let notes = planner.notes(&chosen);
-        for (tensor, chosen) in model.tensors.iter().zip(&chosen) {
-            let added = planner.add(tensor, *chosen, &mut decisions, &mut used);
+        for (tensor, chosen) in model.tensors.iter().zip(chosen) {
+            let added = planner.add(tensor, chosen);
             added.map_err(|error| in_file(error.in_tensor(tensor.source_name(logical))))?;
         }
+        let GgufPlanner { mut decisions, used, .. } = planner;
         let unused = logical.places.iter().enumerate().filter(|(at, _)| !used.contains(at));
         unused.for_each(|(_, place)| decisions.leave_out(*place));
         if let Some(search) = &request.search {
@@ -98,6 +104,9 @@ struct GgufPlanner<'p, 'a> {
     request: &'p GgufRequest<'p>,
     model: &'p GgufModel<'p>,
     importance: Option<&'p ImportanceFile>,
+    decisions: Decisions<'a>,
+    /// The stored tensors that the new file needs.
+    used: HashSet<usize>,
 }
 
 impl<'a> GgufPlanner<'_, 'a> {
@@ -193,27 +202,22 @@ impl<'a> GgufPlanner<'_, 'a> {
         notes
     }
 
-    /// Adds the step for a tensor of the new file. `used` receives the stored tensors that it needs.
-    fn add(
-        &self,
-        tensor: &NewWeight,
-        chosen: ChosenType,
-        decisions: &mut Decisions<'a>,
-        used: &mut HashSet<usize>,
-    ) -> Result<()> {
+    /// Adds the step for a tensor of the new file.
+    fn add(&mut self, tensor: &NewWeight, chosen: ChosenType) -> Result<()> {
+        let logical = self.logical;
         match &tensor.origin {
             WeightOrigin::Stored(at) => {
-                used.insert(*at);
-                self.add_stored(tensor, *at, chosen, decisions)
+                self.used.insert(*at);
+                self.add_stored(tensor, *at, chosen)
             }
             WeightOrigin::Coded(number) => {
-                let weight = &self.logical.found.weights[*number];
-                used.insert(weight.parts[0].1);
-                self.add_coded(tensor, weight, chosen, decisions, used)
+                let weight = &logical.found.weights[*number];
+                self.used.insert(weight.parts[0].1);
+                self.add_coded(tensor, weight, chosen)
             }
             WeightOrigin::Gathered { sources, rows, adds_one } => {
-                used.extend(sources);
-                let stored = |at: &usize| self.logical.tensors[*at].dtype.filter(|dtype| dtype.is_weight());
+                self.used.extend(sources);
+                let stored = |at: &usize| logical.tensors[*at].dtype.filter(|dtype| dtype.is_weight());
                 let dtype = stored(&sources[0]).ok_or_else(|| {
                     Error::new("is made of several tensors, which must be float32, bfloat16 or float16")
                 })?;
@@ -223,23 +227,17 @@ impl<'a> GgufPlanner<'_, 'a> {
                 let format = chosen.format.or(BlockFormat::plain(dtype)).expect("weights have a type");
                 let encoder = self.encoder(tensor, format, dtype)?.adding_one(*adds_one);
                 let values = WeightValues::Gathered(Arc::clone(rows));
-                let tensors = sources.iter().map(|at| self.logical.stored(*at)).collect();
+                let tensors = sources.iter().map(|at| logical.stored(*at)).collect();
                 let step = Self::encode(tensor, (tensors, values), encoder, CodesSource::COMPUTED, chosen.kept);
-                // The other experts of a stack are used, and have no place of their own.
-                sources[1..].iter().for_each(|at| decisions.leave_out(self.logical.places[*at]));
-                decisions.replace(self.logical.places[sources[0]], step);
+                // The experts of a stack share the place of the first.
+                sources[1..].iter().for_each(|at| self.decisions.leave_out(logical.places[*at]));
+                self.decisions.replace(logical.places[sources[0]], step);
                 Ok(())
             }
         }
     }
 
-    fn add_stored(
-        &self,
-        tensor: &NewWeight,
-        at: usize,
-        chosen: ChosenType,
-        decisions: &mut Decisions<'a>,
-    ) -> Result<()> {
+    fn add_stored(&mut self, tensor: &NewWeight, at: usize, chosen: ChosenType) -> Result<()> {
         let (place, stored) = (self.logical.places[at], self.logical.tensors[at].dtype);
         // Without its last rows, a tensor is not converted as a whole.
         let is_cut = tensor.shape.iter().product::<u64>() < self.logical.file_tensor(at).1.count;
@@ -250,26 +248,19 @@ impl<'a> GgufPlanner<'_, 'a> {
                 let encoder = self.encoder(tensor, format, dtype)?;
                 let source = (Few::One(self.logical.stored(at)), WeightValues::Rows(0));
                 let step = Self::encode(tensor, source, encoder, CodesSource::COMPUTED, chosen.kept);
-                decisions.replace(place, step);
+                self.decisions.replace(place, step);
                 return Ok(());
             }
             Some(format) => format.dtype.filter(|dtype| Some(*dtype) != stored),
             None => None,
         };
         let kept = chosen.kept.or_else(|| to.is_none().then_some(KeptReason::Already));
-        decisions.store(place, NewForm { name: tensor.name.clone(), shape: tensor.shape.clone(), to, kept });
+        self.decisions.store(place, NewForm { name: tensor.name.clone(), shape: tensor.shape.clone(), to, kept });
         Ok(())
     }
 
     /// Adds a weight that is quantized in the input.
-    fn add_coded(
-        &self,
-        tensor: &NewWeight,
-        weight: &FoundWeight,
-        chosen: ChosenType,
-        decisions: &mut Decisions<'a>,
-        used: &mut HashSet<usize>,
-    ) -> Result<()> {
+    fn add_coded(&mut self, tensor: &NewWeight, weight: &FoundWeight, chosen: ChosenType) -> Result<()> {
         let own = weight.parameters.blocks.as_ref().map(|blocks| blocks.formats[0]);
         if self.request.is_cast {
             let error = Error::new("holds codes and scales, and no values to cast");
@@ -286,7 +277,7 @@ impl<'a> GgufPlanner<'_, 'a> {
         for (role, part) in &weight.parts[1..] {
             // Blocks that stay as they are keep the scales of their tensor.
             if is_same && matches!(role, Role::GlobalScale | Role::Activation) {
-                used.insert(*part);
+                self.used.insert(*part);
                 let stored = self.logical.tensors[*part];
                 let new = NewForm {
                     name: stored.name.to_owned(),
@@ -294,7 +285,7 @@ impl<'a> GgufPlanner<'_, 'a> {
                     to: None,
                     kept: Some(KeptReason::Already),
                 };
-                decisions.store(self.logical.places[*part], new);
+                self.decisions.store(self.logical.places[*part], new);
             }
         }
         let encoder = if is_same {
@@ -307,7 +298,7 @@ impl<'a> GgufPlanner<'_, 'a> {
         let sources = self.logical.value_sources(weight).collect();
         let values = WeightValues::Coded(Arc::new(decoder), RowMap::ALL);
         let place = self.logical.places[LogicalCheckpoint::value_parts(weight)[0].1];
-        decisions.replace(place, Self::encode(tensor, (sources, values), encoder, codes, None));
+        self.decisions.replace(place, Self::encode(tensor, (sources, values), encoder, codes, None));
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! Weights that are quantized already: maps their rows to new weights, and checks if codes and scales can be moved
 //! without changing a value.
 
-use super::fit::KnownEncoders;
+use super::fit::EncoderCache;
 use super::{Choice, Planner, SchemeTarget, WeightCandidate, gpt_oss, mlx};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
@@ -93,7 +93,7 @@ impl<'p, 'a> Planner<'p, 'a> {
             return Err(Error::new("is quantized already, and tcast writes the layout gpt-oss from plain models only"));
         }
         let found = &self.logical.found.weights[weight];
-        // The values of a plain weight are encoded in their own type, as those of other plain weights.
+        // The values of a plain weight are encoded in their own type, like all plain weights.
         let decoder = if found.has_plain_blocks() {
             Arc::new(self.logical.decoder(found, self.logical.own_type(found), Arithmetic::Library)?)
         } else {
@@ -144,7 +144,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         stored: &SchemeTarget,
         shape: &'s [u64],
         (weight, decoder): (usize, &Decoder),
-        known: &mut KnownEncoders<'s>,
+        encoders: &mut EncoderCache<'s>,
     ) -> Result<(Arc<Encoder>, Option<Arc<Encoder>>), Unfit> {
         let found = &self.logical.found.weights[weight];
         let has_full_precision = found.parameters.has_full_precision;
@@ -155,7 +155,7 @@ impl<'p, 'a> Planner<'p, 'a> {
             let grid = TargetGrid { scale: Some(scale), ..stored.grid };
             let key = (stored.scheme.name, grid, shape, dtype, has_full_precision);
             let new = || self.encoder(&SchemeTarget { grid, ..stored.clone() }, shape, dtype, options).map(Arc::new);
-            known.entry(key).or_insert_with(new).clone()
+            encoders.entry(key).or_insert_with(new).clone()
         };
         let exact = new(scale_dtype(stored.layout.row(), &stored.grid, decoder.grid().scale)).ok();
         Ok((new(stored.grid.scale.unwrap_or(self.logical.own_type(found)))?, exact))

@@ -14,23 +14,23 @@ use std::sync::Arc;
 
 /// Encoders, or the reason why there is none, by the properties that determine them: scheme, grid, shape and dtype of a
 /// weight, and whether it is multiplied in full precision.
-pub(super) type KnownEncoders<'k> =
+pub(super) type EncoderCache<'k> =
     HashMap<(&'static str, TargetGrid, &'k [u64], Dtype, bool), Result<Arc<Encoder>, Unfit>>;
 
 impl Planner<'_, '_> {
     /// Makes the encoders. Keeps weights whose shape does not fit, and returns them. Refuses such a weight if a rule
     /// names it, or if it must stay quantized.
     pub(super) fn fit(&self, weights: &mut [WeightCandidate]) -> Result<Vec<Misfit>> {
-        let mut known = KnownEncoders::new();
+        let mut encoders = EncoderCache::new();
         let mut misfits: Vec<Misfit> = Vec::new();
         for WeightCandidate { name, shape, dtype, decision, is_named, weight, values, exact, .. } in weights {
             let Ok(found) = decision else { continue };
             let is_coded = weight.is_some();
             let made = match (&*values, *weight) {
                 (WeightValues::Coded(decoder, _), Some(weight)) => {
-                    self.fit_coded(found, shape, (weight, decoder), &mut known)
+                    self.fit_coded(found, shape, (weight, decoder), &mut encoders)
                 }
-                _ => known
+                _ => encoders
                     .entry((found.scheme.name, found.grid, shape, *dtype, false))
                     .or_insert_with(|| self.encoder(found, shape, *dtype, self.request.encoding()).map(Arc::new))
                     .clone()

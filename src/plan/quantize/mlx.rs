@@ -50,7 +50,7 @@ impl Planner<'_, '_> {
         Some(SchemeTarget::new(scheme, scheme.in_layout(Some(NAME))?))
     }
 
-    /// Refuses to leave out a head whose values are not those of the embeddings. Reads both.
+    /// Refuses to leave out a head whose values are not the values of the embeddings. Reads both.
     pub(super) fn check_dropped(&self, dropped: &[TensorIndex]) -> Result<()> {
         let Some(place) = dropped.iter().find(|place| self.new_name(self.name_at(**place)) == HEAD) else {
             return Ok(());

@@ -55,7 +55,7 @@ impl Planner<'_, '_> {
         for weight in plan.weights.iter().filter(|weight| weight.decision.is_ok()) {
             let name = self.new_name(&weight.name);
             if self.layout == gpt_oss::NAME {
-                continue; // banks have no module of their own
+                continue; // a bank is not a module
             }
             let module = module_of(name).ok_or_else(|| {
                 let error = Error::new(format!("its new name '{}' does not end in '.weight'", shorten(name)));
