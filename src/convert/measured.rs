@@ -29,8 +29,8 @@ pub(crate) fn measure<'a>(
             let details = error.details().iter().cloned().chain(scheme).collect();
             error.with_details(details)
         };
-        let plan = plan_quantization(model, options, &job, &Unheard(observer)).map_err(in_scheme)?;
-        let together = plan.loaded_together.clone();
+        let mut plan = plan_quantization(model, options, &job, &Unheard(observer)).map_err(in_scheme)?;
+        let together = std::mem::take(&mut plan.loaded_together);
         let mut conversion = FileConversion::quantize(&job, model, options, plan);
         plans.push(job::plan(&conversion.job, &mut conversion.inputs[0], &Unheard(observer)).map_err(in_scheme)?);
         conversions.push((options, conversion, together));

@@ -79,6 +79,11 @@ impl Job<'_> {
         }
     }
 
+    /// True if the report depends on results, which a dry run therefore computes too.
+    pub(super) fn reports_results(&self) -> bool {
+        self.measures.accuracy || !self.fail_on.is_empty()
+    }
+
     /// True if the report of a file needs to list its tensors.
     pub(super) fn lists_tensors(&self) -> bool {
         self.shows_tensors || self.measures.hash || !self.fail_on.is_empty()

@@ -64,8 +64,17 @@ impl<'a> FileOutput<'a> {
         if is_shard { preview::unscaled(&self.plan) } else { None }
     }
 
-    pub(super) fn dry_run(&self, output: &Path) -> FileReport<'a> {
-        FileReport::new(output.to_string_lossy().into_owned(), &self.plan, None)
+    /// Converts, writes and publishes the file. From then on, the message of an interrupt includes `kept`.
+    pub(super) fn run(self, job: &Job, output: &Path, kept: &str, observer: &dyn Observer) -> Result<Written<'a>> {
+        if job.dry_run && !job.reports_results() {
+            let report = FileReport::new(output.to_string_lossy().into_owned(), &self.plan, None);
+            return Ok(Written::file(report, 0));
+        }
+        let progress = observer.progress("", self.source_bytes());
+        let mut whole = self.write(job, output, &*progress, observer)?;
+        drop(progress);
+        whole.settle(job, observer)?;
+        whole.publish(job, kept)
     }
 
     /// Converts all tensors. In a dry run, the result is measured and discarded.

@@ -161,28 +161,6 @@ impl<'a> Work<'a> {
     fn file(&self) -> Option<&FileOutput<'a>> {
         if let Self::File(file) = self { Some(file) } else { None }
     }
-
-    /// Runs the plan; returns `None` if the output exists and is kept.
-    fn run(self, job: &Job, output: &Path, is_only: bool, observer: &dyn Observer) -> Result<Option<Written<'a>>> {
-        let is_measured = job.measures.accuracy || !job.fail_on.is_empty();
-        let written = match self {
-            Self::Skip => return Ok(None),
-            Self::File(file) if job.dry_run && !is_measured => Ok(Written::file(file.dry_run(output), 0)),
-            Self::File(file) => {
-                let progress = observer.progress("", file.source_bytes());
-                let mut whole = file.write(job, output, &*progress, observer)?;
-                drop(progress);
-                whole.settle(job, observer)?;
-                whole.publish(job, if is_only { "the output was complete" } else { SOME })
-            }
-            Self::Folder(folder) if job.dry_run => {
-                let files = if is_measured { folder.measure(job, observer)? } else { folder.dry_run() };
-                Ok(Written { files, before: 0, finished: 0, all: folder.plans.len(), was_complete: false })
-            }
-            Self::Folder(folder) => folder.write(job, observer),
-        };
-        skipped(job, written)
-    }
 }
 
 /// Message of an interrupt after the first of several outputs.
@@ -224,7 +202,14 @@ impl<'a> Prepared<'a> {
             return self.run_together(job, observer, each);
         }
         for JobOutput { source, path, work } in self.outputs {
-            let written = work.run(job, &path, is_only, observer);
+            let written = match work {
+                Work::Skip => Ok(None),
+                Work::File(file) => {
+                    let kept = if is_only { "the output was complete" } else { SOME };
+                    skipped(job, file.run(job, &path, kept, observer))
+                }
+                Work::Folder(folder) => skipped(job, folder.run(job, observer)),
+            };
             each(source, &path, written)?;
         }
         Ok(())
