@@ -61,6 +61,13 @@ impl TensorOptions {
         let Self { include, exclude, rename, .. } = self.clone();
         Selection { include, exclude, renames: rename, ..Selection::default() }
     }
+
+    /// True if the patterns leave out a tensor that has all of these names.
+    pub(crate) fn leaves_out(&self, names: &[&str]) -> bool {
+        let matches_any =
+            |patterns: &[Pattern]| patterns.iter().any(|pattern| names.iter().any(|name| pattern.matches(name)));
+        !self.include.is_empty() && !matches_any(&self.include) || matches_any(&self.exclude)
+    }
 }
 
 /// Help of `--root`.

@@ -12,6 +12,7 @@ mod recover;
 use super::decisions::{Decisions, GgufContents, NewForm};
 use super::few::Few;
 use super::quantization::{CodesSource, Quantization};
+use super::quantize::not_a_weight;
 use super::step::Step;
 use super::weight_rows::{WeightRows, WeightValues};
 use crate::blocks::BlockFormat;
@@ -118,14 +119,13 @@ impl<'a> GgufPlanner<'_, 'a> {
             Some(scheme) => rules.choose(scheme, &shapes)?.into_iter().map(Some).collect(),
             None => vec![None; tensors.len()],
         };
-        let TensorOptions { include, exclude, .. } = self.request.tensors;
         self.check_patterns()?;
         let mut chosen = Vec::with_capacity(tensors.len());
         for (tensor, choice) in tensors.iter().zip(choices) {
             let old = tensor.source_name(self.logical);
-            let matches = |pattern: &Pattern| pattern.matches(&tensor.name) || pattern.matches(old);
-            let is_left_out = !include.is_empty() && !include.iter().any(matches) || exclude.iter().any(matches);
-            let rule = self.request.rules.iter().find(|(pattern, _)| matches(pattern));
+            let names = [&*tensor.name, old];
+            let is_named = |pattern: &Pattern| names.iter().any(|name| pattern.matches(name));
+            let rule = self.request.rules.iter().find(|(pattern, _)| is_named(pattern));
             let is_wide = tensor.dtype == Some(Dtype::Float64);
             let kept = |reason| ChosenType { format: tensor.unquantized, kept: Some(reason), wanted: None };
             let typed = |choice| match choice {
@@ -142,7 +142,7 @@ impl<'a> GgufPlanner<'_, 'a> {
                     return Err(error.of(Kind::Unconvertible).in_tensor(old));
                 }
                 _ if is_wide => kept(KeptReason::OtherFloat),
-                _ if is_left_out => kept(KeptReason::LeftOut),
+                _ if self.request.tensors.leaves_out(&names) => kept(KeptReason::LeftOut),
                 Some(None) => kept(KeptReason::LeftOut),
                 Some(Some(scheme)) => typed(rules.fit(scheme.format, tensor.shape.last().copied().unwrap_or(1))),
                 None => choice.map_or_else(|| kept(KeptReason::Already), typed),
@@ -362,9 +362,4 @@ fn reason_of(rule: KeptRule, name: &str) -> KeptReason {
         KeptRule::Name(part) if part.contains("gate_inp") => KeptReason::Router,
         KeptRule::Name(_) => KeptReason::Library,
     }
-}
-
-fn not_a_weight(stored: Option<Dtype>) -> String {
-    let dtype = stored.map_or("unknown", Dtype::name);
-    format!("its dtype is {dtype}, not float32, bfloat16 or float16")
 }

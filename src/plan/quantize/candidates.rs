@@ -1,18 +1,17 @@
 //! Finds the tensors that are weights and could be quantized, and applies the options and the policy to each.
 
-use super::misfit::no_weight;
+use super::misfit::{kept_for_dtype, no_weight};
 use super::{Choice, Planner, SchemeTarget, WeightCandidate, WeightCandidates, gpt_oss, layout_of, mlx};
 use crate::container::{Form, Input, Tensor};
 use crate::error::{Error, Result};
-use crate::options::TensorOptions;
 use crate::plan::quantization::{CodesSource, TensorIndex};
 use crate::plan::source_form;
 use crate::plan::weight_rows::WeightValues;
 use crate::quant::{Grid, Group, RowMap, Scheme};
 use crate::read::{DecodedValues, Decoders, Membership};
+use crate::select::KeptReason;
 use crate::select::experts::{Expert, experts, unsplit_bank};
 use crate::select::policy::module_of;
-use crate::select::{KeptReason, Pattern};
 use crate::text::shorten;
 use std::sync::Arc;
 
@@ -71,8 +70,8 @@ impl<'a> Planner<'_, 'a> {
         let reason = self.reason(name, chosen.as_ref().is_ok_and(|stored| stored.grid.codes.bits() <= 4));
         let is_matrix = shape.len() == 2 && module_of(name).is_some();
         let is_unsplit = unsplit_bank(name).is_some() && shape.len() == 3;
-        let cannot = if !dtype.is_weight() {
-            Some(if dtype.is_floating() { KeptReason::OtherFloat } else { KeptReason::NotFloating })
+        let cannot = if let Some(reason) = kept_for_dtype(Some(dtype)) {
+            Some(reason)
         } else if whole.is_some() {
             None
         } else if self.layout == gpt_oss::NAME {
@@ -188,10 +187,7 @@ impl<'a> Planner<'_, 'a> {
 
     /// Returns what the options request for a weight with these names.
     pub(super) fn choice(&self, names: &[&str], coded: Option<&Grid>) -> Result<Choice> {
-        let matches_any =
-            |patterns: &[Pattern]| patterns.iter().any(|pattern| names.iter().any(|name| pattern.matches(name)));
-        let TensorOptions { include, exclude, .. } = &self.request.options.tensors;
-        if !include.is_empty() && !matches_any(include) || matches_any(exclude) {
+        if self.request.options.tensors.leaves_out(names) {
             return Ok(Choice { decision: Err(KeptReason::LeftOut), rule: None });
         }
         let rule = self.request.options.rule.iter().position(|rule| rule.matches_one(names));

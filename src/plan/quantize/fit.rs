@@ -1,5 +1,6 @@
 //! Makes the encoders, and keeps weights that do not fit, or that engines fuse with such weights.
 
+use super::misfit::rule_refusal;
 use super::{Misfit, Planner, SchemeTarget, WeightCandidate, mlx};
 use crate::container::checkpoint::stack_of;
 use crate::dtype::Dtype;
@@ -39,11 +40,11 @@ impl Planner<'_, '_> {
             match made {
                 Ok((encoder, of_codes)) => (found.encoder, *exact) = (Some(encoder), of_codes),
                 Err(why) if *is_named || is_coded && self.request.options.scheme.is_none() => {
-                    let scheme = found.scheme.name;
-                    let message = if is_coded {
-                        format!("cannot be stored as {scheme} in {}: {why}", self.layout)
+                    let error = if is_coded {
+                        let scheme = found.scheme.name;
+                        Error::new(format!("cannot be stored as {scheme} in {}: {why}", self.layout))
                     } else {
-                        format!("a rule quantizes it to {scheme}, and {why}")
+                        rule_refusal(found.scheme, &why)
                     };
                     let is_edge = matches!(why, Unfit::Rows { .. } | Unfit::Columns { .. });
                     let kind = match is_coded {
@@ -51,7 +52,7 @@ impl Planner<'_, '_> {
                         true if is_edge && found.scheme.has_partial_blocks(self.layout) => Kind::PartialBlocks,
                         true => self.excludable(true, vec![as_glob(name)]),
                     };
-                    return Err(Error::new(message).in_tensor(name).of(kind));
+                    return Err(error.in_tensor(name).of(kind));
                 }
                 Err(why) => {
                     Misfit::count(&mut misfits, &why, found.scheme, name, shape);

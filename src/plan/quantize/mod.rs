@@ -22,6 +22,7 @@ mod steps;
 #[cfg(feature = "cli")]
 pub(crate) use matchable::matchable_names;
 pub(crate) use misfit::Misfit;
+pub(super) use misfit::not_a_weight;
 use misfit::nothing_to_quantize;
 pub(crate) use naming::{OTHER_NAME, name_instead_of};
 pub(super) use recover::refuse_unrecovered;

@@ -86,8 +86,7 @@ impl<'a> QuantizePlan<'a> {
                     count += 1;
                 }
                 Err(why) if is_named => {
-                    let error = Error::new(format!("a rule quantizes it to {}, and {why}", scheme.name));
-                    return Err(in_place(error.remedy("leave it out of the rule")));
+                    return Err(in_place(misfit::rule_refusal(scheme, why).remedy("leave it out of the rule")));
                 }
                 Err(why) => {
                     Misfit::count(&mut misfits, &why, scheme, &tensor.name, &tensor.shape);
@@ -107,10 +106,8 @@ impl<'a> QuantizePlan<'a> {
 
 /// Returns the use of a tensor by nodes, or the reason why it cannot be quantized.
 fn check(graph: &ModelGraph, at: usize, tensor: &Tensor) -> Result<WeightUse, KeptReason> {
-    match tensor.elements.dtype() {
-        Some(dtype) if dtype.is_weight() => {}
-        Some(dtype) if dtype.is_floating() => return Err(KeptReason::OtherFloat),
-        _ => return Err(KeptReason::NotFloating),
+    if let Some(reason) = misfit::kept_for_dtype(tensor.elements.dtype()) {
+        return Err(reason);
     }
     if let Some(role) = graph.role(at) {
         return Err(KeptReason::Role(role));
