@@ -342,17 +342,28 @@ impl Conversions<'_> {
     }
 }
 
-/// Returns the metadata of an output, with changed values: `None` removes one. Adds the keys that have several values to
-/// `differing`.
+/// Merges the metadata of all files that the tensors of an output come from, with changed values: `None` removes one. If
+/// values differ, keeps the first, and adds the key to `differing` unless it is changed.
 fn metadata_of<'a>(
     container: &dyn Container,
     sources: impl Iterator<Item = &'a Input>,
     changes: &HashMap<String, Option<String>>,
     differing: &mut Vec<String>,
 ) -> Option<Vec<(String, String)>> {
-    let mut pairs = merge_metadata(sources, container, differing)?;
-    differing.retain(|key| !changes.contains_key(key));
-    pairs.retain_mut(|(key, value)| match changes.get(key) {
+    let mut merged: Option<Vec<(String, String)>> = None;
+    for pairs in sources.filter_map(|input| metadata(input, container)) {
+        let merged = merged.get_or_insert_default();
+        let before: HashMap<String, String> = merged.iter().cloned().collect();
+        for (key, value) in pairs {
+            match before.get(&key) {
+                Some(first) if *first != value && !changes.contains_key(&key) => differing.push(key),
+                Some(_) => {}
+                None => merged.push((key, value)),
+            }
+        }
+    }
+    let mut merged = merged?;
+    merged.retain_mut(|(key, value)| match changes.get(key) {
         Some(Some(new)) => {
             value.clone_from(new);
             true
@@ -360,29 +371,7 @@ fn metadata_of<'a>(
         Some(None) => false,
         None => true,
     });
-    Some(pairs)
-}
-
-/// Merges the metadata of all files that the tensors of an output come from. If values differ, the first file's value
-/// is kept.
-fn merge_metadata<'a>(
-    sources: impl Iterator<Item = &'a Input>,
-    container: &dyn Container,
-    differing: &mut Vec<String>,
-) -> Option<Vec<(String, String)>> {
-    let mut merged: Option<Vec<(String, String)>> = None;
-    for pairs in sources.filter_map(|input| metadata(input, container)) {
-        let merged = merged.get_or_insert_default();
-        let known: HashMap<String, String> = merged.iter().cloned().collect();
-        for (name, value) in pairs {
-            match known.get(&name) {
-                Some(first) if *first != value => differing.push(name),
-                Some(_) => {}
-                None => merged.push((name, value)),
-            }
-        }
-    }
-    merged
+    Some(merged)
 }
 
 /// Returns the metadata for the output: unchanged except for the marks of the old and the new format.
