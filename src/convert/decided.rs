@@ -139,7 +139,8 @@ impl<'a> FileConversion<'a> {
         Self { config: config.block, left_out, ..Self::of_weights(job, model, decisions, &options.tensors) }
     }
 
-    /// The patterns of these operations have chosen the weights of the decisions; every other tensor is copied.
+    /// Returns the conversion of a model by decisions about its weights, which patterns have chosen. Copies all other
+    /// tensors.
     fn of_weights(
         job: Job<'a>,
         model: &LogicalCheckpoint<'a>,

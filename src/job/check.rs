@@ -19,13 +19,13 @@ use std::path::Path;
 
 /// Plans the outputs, with progress if texts have to be read, and reports losses. Calls `check` after refusing types
 /// that cannot be converted, and before reading texts.
-pub(super) fn plans<'a, T>(
+pub(super) fn plans<'a>(
     job: &Job,
     route: &mut Route<'_, 'a>,
     (container, spread): (&dyn Container, Spread),
     observer: &dyn Observer,
-    check: impl FnOnce(&Route) -> Result<T>,
-) -> Result<(Vec<Plan<'a>>, T)> {
+    check: impl FnOnce(&Route) -> Result<()>,
+) -> Result<Vec<Plan<'a>>> {
     check_model_options(job, route, container)?;
     let JobInput { source, ref selection, from, ref mut decisions } = *route.input;
     // ONNX models keep integers and scales, so their codes are never cast.
@@ -45,7 +45,7 @@ pub(super) fn plans<'a, T>(
     let in_file = |error: Error| error.in_file(&source.path);
     let draft = Draft::new(&request, &source.shards, decisions).map_err(in_file)?;
     check_renames(source, container, selection).map_err(in_file)?;
-    let checked = check(route)?;
+    check(route)?;
     // Created only if there are texts, because a bar is drawn as soon as it exists.
     let measuring = LazyCell::new(|| observer.progress("measuring the texts", source.bytes()));
     let plans = draft.build(spread, &|bytes| measuring.advance(bytes)).map_err(in_file)?;
@@ -62,7 +62,7 @@ pub(super) fn plans<'a, T>(
     if matches!(operator, Operator::Cast(_)) {
         report_scales(&plans, codes, selection, observer);
     }
-    Ok((plans, checked))
+    Ok(plans)
 }
 
 /// Maximum bytes of a shard by default, as in transformers, if the input is not a folder of shards.
@@ -81,7 +81,7 @@ pub(super) fn plans_of_shards<'a>(
         None if is_divided => Spread::UpTo(USUAL),
         None => Spread::AsInputs,
     };
-    let (plans, ()) = plans(job, route, (container, spread), observer, |_| Ok(()))?;
+    let plans = plans(job, route, (container, spread), observer, |_| Ok(()))?;
     Ok((plans, spread))
 }
 

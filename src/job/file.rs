@@ -37,9 +37,12 @@ impl<'a> FileOutput<'a> {
     ) -> Result<Self> {
         check_alone(job, route)?;
         let container = place::container(job, route)?;
-        let find_place = |route: &Route| find_place(job, route, files);
-        let (mut plans, destination) = plans(job, route, (container, Spread::One), observer, find_place)?;
-        let mut plan = plans.swap_remove(0);
+        let mut destination = None;
+        let check_place = |route: &Route| {
+            destination = find_place(job, route, files)?;
+            Ok(())
+        };
+        let mut plan = plans(job, route, (container, Spread::One), observer, check_place)?.swap_remove(0);
         // A pipe or device cannot be read again.
         let keeps = destination.as_ref().is_none_or(Destination::keeps);
         plan.is_deflated = keeps && container::is_deflated(&route.input.source.shards[0], container);

@@ -18,8 +18,7 @@ pub(crate) fn plan<'a>(job: &Job, input: &mut JobInput<'a>, observer: &dyn Obser
         return Ok(check::plans_of_shards(job, &mut route, observer)?.0);
     }
     let container = place::container(job, &route)?;
-    let planned = check::plans(job, &mut route, (container, Spread::One), observer, |_| Ok(()));
-    planned.map(|(plans, ())| plans)
+    check::plans(job, &mut route, (container, Spread::One), observer, |_| Ok(()))
 }
 
 impl Prepared<'_> {

@@ -89,11 +89,6 @@ pub(super) struct NewForm {
 }
 
 impl<'a> Decisions<'a> {
-    /// Reserves memory for this many more stored tensors.
-    pub(super) fn reserve(&mut self, tensors: usize) {
-        self.treatments.reserve(tensors);
-    }
-
     /// Adds a step that takes the place of a stored tensor, after earlier steps in that place.
     pub(super) fn replace(&mut self, place: TensorIndex, step: Step<'a>) {
         match self.treatments.entry(place).or_insert(Treatment::Dropped) {
@@ -150,11 +145,6 @@ impl<'a> Decisions<'a> {
     /// Leaves a tensor out that the output does not need.
     pub(super) fn leave_out(&mut self, tensor: TensorIndex) {
         self.treatments.insert(tensor, Treatment::Dropped);
-    }
-
-    /// Returns the treatment of a tensor.
-    pub(super) fn treatment(&self, tensor: TensorIndex) -> Option<&Treatment<'a>> {
-        self.treatments.get(&tensor)
     }
 
     /// Returns the steps that take the places of stored tensors, in the order of these.

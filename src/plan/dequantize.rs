@@ -57,7 +57,7 @@ impl<'a> Decisions<'a> {
         for at in &model.found.codes_that_stay {
             decisions.keep(model.places[*at], KeptReason::Codes);
         }
-        decisions.reserve(selected.iter().map(|weight| weight.parts.len()).sum());
+        decisions.treatments.reserve(selected.iter().map(|weight| weight.parts.len()).sum());
         decisions.leave_out_descriptions(model, &selected, left.is_empty(), keep_activation_scales);
         let values = DecodedValues::Rounded { target, arithmetic, is_watched: options.counts_inexact() };
         let mut shared = Decoders::new(model, values);

@@ -215,7 +215,7 @@ fn check_weight(request: &Request, step: &Step) -> Result<()> {
 
 /// Returns the names of the tensors that take the place of a stored tensor, unless they are renamed.
 fn old_names(inputs: &[Input], place: TensorIndex, decisions: &Decisions, needed: &HashSet<usize>) -> Vec<String> {
-    match decisions.treatment(place) {
+    match decisions.treatments.get(&place) {
         Some(Treatment::Replaced(steps)) => steps.iter().map(|step| step.name().to_owned()).collect(),
         Some(Treatment::Dropped) if !needed.contains(&place.1) => Vec::new(),
         Some(Treatment::Stored(new)) => vec![new.name.clone()],

@@ -35,7 +35,7 @@ pub(crate) use quantization::{CodesSource, Quantization, Unrecovered};
 #[cfg(feature = "cli")]
 pub(crate) use quantize::{Misfit, layout_of, matchable_names};
 pub(crate) use quantize::{OTHER_NAME, QuantizePlan, QuantizeRequest, name_instead_of};
-pub(crate) use step::{NewStored, Operation};
+pub(crate) use step::{NewStored, Operation, PieceUnit};
 pub use step::{Plan, Step};
 pub(crate) use weight_rows::SharedExtremes;
 

@@ -71,6 +71,16 @@ pub(crate) enum Operation<'a> {
     Encode(Box<Quantization<'a>>),
 }
 
+/// The unit of a component of the output, such as an element or a row, in which it is divided into pieces.
+pub(crate) struct PieceUnit<'s> {
+    /// Bits of a unit in the source or the target, whichever is wider.
+    pub bits: u64,
+    /// A piece starts at a multiple of this number of units.
+    pub alignment: u64,
+    /// The decoder, if only it knows where to divide.
+    pub decoder: Option<&'s Decoder>,
+}
+
 impl Plan<'_> {
     /// Returns the bytes that the file takes on the disk while it is written: if it is deflated later, there are two
     /// copies.
@@ -326,19 +336,22 @@ impl<'a> Step<'a> {
         self.conversion().is_none_or(|conversion| conversion.kernel().is_some() && self.sources[0].mapped().is_some())
     }
 
-    /// Returns the bits of an element in the source or the target, whichever is wider; the number of elements at whose
-    /// multiples a piece may start; and the decoder, if only it knows where to divide.
-    pub(crate) fn unit(&self) -> (u64, u64, Option<&Decoder>) {
+    /// Returns the unit in which it is divided into pieces.
+    pub(crate) fn unit(&self) -> PieceUnit<'_> {
         /// Packed types start on whole bytes and kernel blocks.
         const ELEMENTS: u64 = 1024;
         match &self.how {
             Operation::Convert(conversion) => {
                 let bits = conversion.from.dtype().bits().max(conversion.to.dtype().bits());
-                (bits.max(8).into(), ELEMENTS, None) // an element of fewer than 8 bits may take a whole byte
+                // An element of fewer than 8 bits may take a whole byte.
+                PieceUnit { bits: bits.max(8).into(), alignment: ELEMENTS, decoder: None }
             }
-            Operation::Decode(decoder) => (decoder.target().bits().into(), 1, Some(decoder)),
+            Operation::Decode(decoder) => {
+                PieceUnit { bits: decoder.target().bits().into(), alignment: 1, decoder: Some(decoder) }
+            }
             Operation::Encode(weight) => {
-                (weight.row_bytes().saturating_mul(8).max(1), weight.rows.encoder.row_alignment(), None)
+                let bits = weight.row_bytes().saturating_mul(8).max(1);
+                PieceUnit { bits, alignment: weight.rows.encoder.row_alignment(), decoder: None }
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Finds the tensors that are weights and could be quantized, and applies the options and the policy to each.
 
 use super::misfit::{kept_for_dtype, no_weight};
-use super::{Choice, Planner, SchemeTarget, WeightCandidate, WeightCandidates, gpt_oss, layout_of, mlx};
+use super::{Choice, Planner, RuleUse, SchemeTarget, WeightCandidate, WeightCandidates, gpt_oss, layout_of, mlx};
 use crate::container::{Form, Input, Tensor};
 use crate::error::{Error, Result};
 use crate::plan::quantization::{CodesSource, TensorIndex};
@@ -21,8 +21,7 @@ impl<'a> Planner<'_, 'a> {
         let mut memberships = self.memberships.iter();
         let mut found = WeightCandidates { weights: Vec::new(), others: Vec::new(), dropped: Vec::new() };
         let mut decoders = Decoders::new(self.logical, DecodedValues::Rows);
-        // For each rule: true if it names a weight, and an error for the first other tensor that it names.
-        let mut rules: Vec<(bool, Option<Error>)> = self.request.options.rule.iter().map(|_| (false, None)).collect();
+        let mut rules: Vec<RuleUse> = self.request.options.rule.iter().map(|_| RuleUse::default()).collect();
         for (input, shard) in self.logical.source.shards.iter().enumerate() {
             for (at, tensor) in shard.contents.tensors.iter().enumerate() {
                 let (place, name) = ((input, at), shard.name_of(tensor));
@@ -40,7 +39,7 @@ impl<'a> Planner<'_, 'a> {
                 }
             }
         }
-        match rules.into_iter().find_map(|(is_met, error)| error.filter(|_| !is_met)) {
+        match rules.into_iter().find_map(|rule| rule.error.filter(|_| !rule.names_weight)) {
             Some(error) => Err(error),
             None => Ok(found),
         }
@@ -51,7 +50,7 @@ impl<'a> Planner<'_, 'a> {
         &self,
         place: TensorIndex,
         (shard, tensor): (&Input, &Tensor),
-        rules: &mut [(bool, Option<Error>)],
+        rules: &mut [RuleUse],
         found: &mut WeightCandidates<'a>,
     ) -> Result<()> {
         let (name, shape) = (shard.name_of(tensor), &tensor.shape[..]);
@@ -67,7 +66,7 @@ impl<'a> Planner<'_, 'a> {
         let bank = if whole.is_some() { None } else { experts(self.model, name, shape) };
         let Choice { decision: chosen, rule } = self.choice_for(name, bank.as_ref(), None)?;
         let is_named = rule.is_some() || matches!(chosen, Err(KeptReason::LeftOut));
-        let reason = self.reason(name, chosen.as_ref().is_ok_and(|stored| stored.grid.codes.bits() <= 4));
+        let reason = self.reason(name, chosen.as_ref().is_ok_and(|target| target.grid.codes.bits() <= 4));
         let is_matrix = shape.len() == 2 && module_of(name).is_some();
         let is_unsplit = unsplit_bank(name).is_some() && shape.len() == 3;
         let cannot = if let Some(reason) = kept_for_dtype(Some(dtype)) {
@@ -83,10 +82,10 @@ impl<'a> Planner<'_, 'a> {
         } else {
             Some(reason.unwrap_or(KeptReason::NoMatrix))
         };
-        if let (Some(rule), Ok(stored)) = (rule, &chosen) {
-            let (is_met, error) = &mut rules[rule];
-            *is_met |= cannot.is_none();
-            error.get_or_insert_with(|| no_weight(stored, shape, dtype).in_tensor(name).in_file(shard.path()));
+        if let (Some(rule), Ok(target)) = (rule, &chosen) {
+            let RuleUse { names_weight, error } = &mut rules[rule];
+            *names_weight |= cannot.is_none();
+            error.get_or_insert_with(|| no_weight(target, shape, dtype).in_tensor(name).in_file(shard.path()));
         }
         let decision = match (cannot, reason, chosen) {
             (Some(reason), _, _) => Err(reason),
@@ -97,7 +96,7 @@ impl<'a> Planner<'_, 'a> {
         let candidate = WeightCandidate {
             place,
             name: name.to_owned(),
-            weight: None,
+            input_weight: None,
             values,
             shape: whole.map_or(shape.to_vec(), Vec::from),
             dtype,
@@ -121,7 +120,7 @@ impl<'a> Planner<'_, 'a> {
         bank: Option<Result<Vec<Expert>>>,
     ) -> Result<Vec<WeightCandidate<'a>>> {
         let Some(bank) = bank.filter(|_| whole.decision.is_ok()) else { return Ok(vec![whole]) };
-        let are_coded = whole.weight.is_some();
+        let are_coded = whole.input_weight.is_some();
         let refuse = |error: Error| error.of(self.whole_bank(are_coded, &whole.name));
         let experts = bank.map_err(refuse)?;
         if self.policy.is_diffusion {

@@ -2,7 +2,7 @@
 //! without changing a value.
 
 use super::fit::EncoderCache;
-use super::{Choice, Planner, SchemeTarget, WeightCandidate, gpt_oss, mlx};
+use super::{Choice, Planner, RuleUse, SchemeTarget, WeightCandidate, gpt_oss, mlx};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::plan::quantization::{CodesSource, TensorIndex};
@@ -69,7 +69,7 @@ fn same_grid(grid: &Grid, layout: &str) -> Option<SchemeTarget> {
         (is_same || is_sized).then_some((rank, target))
     };
     // Takes the first of several schemes with the same rank.
-    SCHEMES.iter().rev().filter_map(fit).max_by_key(|(rank, _)| *rank).map(|(_, stored)| stored)
+    SCHEMES.iter().rev().filter_map(fit).max_by_key(|(rank, _)| *rank).map(|(_, target)| target)
 }
 
 impl<'p, 'a> Planner<'p, 'a> {
@@ -86,7 +86,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         &self,
         weight: usize,
         place: TensorIndex,
-        rules: &mut [(bool, Option<Error>)],
+        rules: &mut [RuleUse],
         decoders: &mut Decoders<'p, 'a>,
     ) -> Result<Vec<WeightCandidate<'a>>> {
         if self.layout == gpt_oss::NAME {
@@ -114,10 +114,10 @@ impl<'p, 'a> Planner<'p, 'a> {
         let Choice { decision: chosen, rule } = self.choice_for(name, bank.as_ref(), Some(&grid))?;
         let is_named = rule.is_some() || chosen.is_err();
         if let Some(rule) = rule {
-            rules[rule].0 = true;
+            rules[rule].names_weight = true;
         }
         // Without a scheme, the policy keeps no weight: all stay quantized.
-        let has_few_bits = chosen.as_ref().is_ok_and(|stored| stored.grid.codes.bits() <= 4);
+        let has_few_bits = chosen.as_ref().is_ok_and(|target| target.grid.codes.bits() <= 4);
         let reason = self.request.options.scheme.and_then(|_| self.reason(name, has_few_bits)).filter(|_| !is_named);
         let decision = reason.map_or(chosen, Err);
         let is_matrix = shape.len() == 2 && module_of(name).is_some();
@@ -125,7 +125,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         let candidate = WeightCandidate {
             place,
             name: name.clone(),
-            weight: Some(weight),
+            input_weight: Some(weight),
             values: WeightValues::Coded(decoder, RowMap::ALL),
             shape,
             dtype,
@@ -141,7 +141,7 @@ impl<'p, 'a> Planner<'p, 'a> {
     /// of one kind share them.
     pub(super) fn fit_coded<'s>(
         &self,
-        stored: &SchemeTarget,
+        target: &SchemeTarget,
         shape: &'s [u64],
         (weight, decoder): (usize, &Decoder),
         encoders: &mut EncoderCache<'s>,
@@ -152,13 +152,13 @@ impl<'p, 'a> Planner<'p, 'a> {
         let arithmetic = if found.has_plain_blocks() { own.arithmetic } else { Arithmetic::Exact };
         let (options, dtype) = (EncodeOptions { arithmetic, has_full_precision, ..own }, decoder.target());
         let mut new = |scale: Dtype| {
-            let grid = TargetGrid { scale: Some(scale), ..stored.grid };
-            let key = (stored.scheme.name, grid, shape, dtype, has_full_precision);
-            let new = || self.encoder(&SchemeTarget { grid, ..stored.clone() }, shape, dtype, options).map(Arc::new);
+            let grid = TargetGrid { scale: Some(scale), ..target.grid };
+            let key = (target.scheme.name, grid, shape, dtype, has_full_precision);
+            let new = || self.encoder(&SchemeTarget { grid, ..target.clone() }, shape, dtype, options).map(Arc::new);
             encoders.entry(key).or_insert_with(new).clone()
         };
-        let exact = new(scale_dtype(stored.layout.row(), &stored.grid, decoder.grid().scale)).ok();
-        Ok((new(stored.grid.scale.unwrap_or(self.logical.own_type(found)))?, exact))
+        let exact = new(scale_dtype(target.layout.row(), &target.grid, decoder.grid().scale)).ok();
+        Ok((new(target.grid.scale.unwrap_or(self.logical.own_type(found)))?, exact))
     }
 
     /// Moves codes and scales of quantized weights if possible; the values of the others are quantized again. Fails if a
@@ -193,8 +193,8 @@ impl<'p, 'a> Planner<'p, 'a> {
             check_is_exact(weights, &moves, &[Fidelity::Exact]).map_err(|error| error.without("only_exact"))?;
         }
         for (weight, moved) in weights.iter_mut().zip(moves) {
-            if let (Some(Ok(transcoder)), Ok(stored)) = (moved, &mut weight.decision) {
-                stored.encoder.clone_from(&weight.exact);
+            if let (Some(Ok(transcoder)), Ok(target)) = (moved, &mut weight.decision) {
+                target.encoder.clone_from(&weight.exact);
                 weight.codes = CodesSource::Moved(transcoder);
             }
         }
@@ -238,7 +238,8 @@ impl<'p, 'a> Planner<'p, 'a> {
         let mut found = Vec::with_capacity(set.len());
         for at in set {
             let weight = &weights[*at];
-            let (Some((decoder, rows)), Some(exact), Some(number)) = (weight.coded(), &weight.exact, weight.weight)
+            let (Some((decoder, rows)), Some(exact), Some(number)) =
+                (weight.coded(), &weight.exact, weight.input_weight)
             else {
                 return Ok(Err(Unmoved::NoGrid));
             };
@@ -298,15 +299,15 @@ fn check_is_exact(
                 "its offsets would be rounded".to_owned()
             }
             (Ok(_), Some(Ok(_))) => "its global scale has no exact reciprocal".to_owned(),
-            (Ok(stored), Some(Err(Unmoved::NoGrid))) => {
-                format!("its codes and scales cannot be moved to {}", stored.scheme.name)
+            (Ok(target), Some(Err(Unmoved::NoGrid))) => {
+                format!("its codes and scales cannot be moved to {}", target.scheme.name)
             }
             (Ok(_), Some(Err(Unmoved::NotFinite))) => "a scale is NaN or infinite".to_owned(),
             (Ok(_), Some(Err(Unmoved::UnequalGlobals))) => {
                 "its global scale differs from those of the weights that engines fuse with it".to_owned()
             }
             (Ok(_), None) => "is not quantized in the input".to_owned(),
-            (Err(reason), _) if weight.weight.is_some() => format!("would be decoded ({})", reason.describe()),
+            (Err(reason), _) if weight.input_weight.is_some() => format!("would be decoded ({})", reason.describe()),
             (Err(_), _) => return None,
         };
         Some(format!("{}: {why}", shorten(&weight.name)))

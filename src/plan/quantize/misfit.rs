@@ -54,19 +54,19 @@ pub(super) fn rule_refusal(scheme: &Scheme, why: impl Display) -> Error {
 }
 
 /// Returns the error of a rule for a tensor that is not a weight matrix.
-pub(super) fn no_weight(stored: &SchemeTarget, shape: &[u64], dtype: Dtype) -> Error {
+pub(super) fn no_weight(target: &SchemeTarget, shape: &[u64], dtype: Dtype) -> Error {
     let why = if dtype.is_weight() {
         format!("its shape {shape:?} is not that of a weight matrix")
     } else {
         not_a_weight(Some(dtype))
     };
-    rule_refusal(stored.scheme, why).of(Kind::Unconvertible)
+    rule_refusal(target.scheme, why).of(Kind::Unconvertible)
 }
 
 /// Returns an error with the reasons why all weights are kept.
-pub(super) fn nothing_to_quantize(plan: &WeightCandidates, misfits: &[Misfit]) -> Error {
-    let reasons = plan.weights.iter().filter_map(|weight| weight.decision.as_ref().err().copied());
-    let error = nothing_of_model(reasons.chain(plan.others.iter().map(|(_, reason)| *reason)), misfits);
+pub(super) fn nothing_to_quantize(candidates: &WeightCandidates, misfits: &[Misfit]) -> Error {
+    let reasons = candidates.weights.iter().filter_map(|weight| weight.decision.as_ref().err().copied());
+    let error = nothing_of_model(reasons.chain(candidates.others.iter().map(|(_, reason)| *reason)), misfits);
     // Weights without elements fit no scheme.
     if misfits.iter().all(|misfit| misfit.why == Unfit::Empty) { error } else { error.of(Kind::Unstorable) }
 }

@@ -37,12 +37,12 @@ impl Planner<'_, '_> {
     }
 
     /// Returns the stacks of experts; `None` if experts are stored one by one. Refuses models whose stacks are not known.
-    pub(super) fn new_stacks(&self, plan: &WeightCandidates) -> Result<Option<ExpertStacks>> {
+    pub(super) fn new_stacks(&self, candidates: &WeightCandidates) -> Result<Option<ExpertStacks>> {
         if self.layout != mlx::NAME || self.request.options.tensors.naming.names == Some(Naming::File) {
             return Ok(None);
         }
         let is_expert = |weight: &WeightCandidate| stack_of(self.module(weight)).is_some();
-        if !plan.weights.iter().any(is_expert) {
+        if !candidates.weights.iter().any(is_expert) {
             return Ok(None);
         }
         check_stacked(self.model.kind.as_deref())?;
@@ -50,9 +50,9 @@ impl Planner<'_, '_> {
     }
 
     /// Refuses names that readers would misunderstand, of quantized weights and of tensors next to them.
-    pub(super) fn check_names(&self, plan: &WeightCandidates) -> Result<()> {
+    pub(super) fn check_names(&self, candidates: &WeightCandidates) -> Result<()> {
         let mut quantized: HashMap<&str, &WeightCandidate> = HashMap::new();
-        for weight in plan.weights.iter().filter(|weight| weight.decision.is_ok()) {
+        for weight in candidates.weights.iter().filter(|weight| weight.decision.is_ok()) {
             let name = self.new_name(&weight.name);
             if self.layout == gpt_oss::NAME {
                 continue; // a bank is not a module

@@ -25,15 +25,15 @@ impl<'a> Planner<'_, 'a> {
     }
 
     /// Makes the steps for all weights, and keeps or leaves out all other tensors.
-    pub(super) fn decisions(&self, found: WeightCandidates<'a>) -> Result<Decisions<'a>> {
+    pub(super) fn decisions(&self, candidates: WeightCandidates<'a>) -> Result<Decisions<'a>> {
         let mut decisions = Decisions::default();
-        for (place, reason) in found.others {
+        for (place, reason) in candidates.others {
             decisions.keep(place, reason);
         }
-        for place in found.dropped {
+        for place in candidates.dropped {
             decisions.leave_out(place);
         }
-        let mut candidates = found.weights;
+        let mut candidates = candidates.weights;
         let rows: Vec<Option<WeightRows>> = candidates.iter().map(|candidate| self.rows(candidate)).collect();
         for set in self.scale_sets(&candidates) {
             let members = || set.iter().filter_map(|at| rows[*at].as_ref());
@@ -49,10 +49,10 @@ impl<'a> Planner<'_, 'a> {
             }
         }
         for (candidate, rows) in candidates.into_iter().zip(rows) {
-            let WeightCandidate { place, name, weight, decision, codes, .. } = candidate;
-            match (decision, rows, weight) {
+            let WeightCandidate { place, name, input_weight, decision, codes, .. } = candidate;
+            match (decision, rows, input_weight) {
                 (Ok(SchemeTarget { scheme, .. }), Some(rows), _) => {
-                    let found = weight.map(|weight| &self.logical.found.weights[weight]);
+                    let found = input_weight.map(|weight| &self.logical.found.weights[weight]);
                     let parts = found.map(LogicalCheckpoint::value_parts).unwrap_or_default();
                     parts.iter().skip(1).for_each(|(_, at)| decisions.leave_out(self.logical.places[*at]));
                     decisions.replace(place, Step::encode(Quantization { name, rows, scheme: scheme.name, codes }));
@@ -73,7 +73,7 @@ impl<'a> Planner<'_, 'a> {
     /// Returns the rows of a weight that is quantized.
     pub(super) fn rows(&self, candidate: &WeightCandidate) -> Option<WeightRows<'a>> {
         let encoder = WeightEncoder::Grid(Arc::clone(candidate.decision.as_ref().ok()?.encoder.as_ref()?));
-        let sources = match candidate.weight {
+        let sources = match candidate.input_weight {
             Some(weight) => self.logical.value_sources(&self.logical.found.weights[weight]).collect(),
             None => Few::One(self.logical.stored(self.logical.places.binary_search(&candidate.place).ok()?)),
         };
