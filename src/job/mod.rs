@@ -120,9 +120,9 @@ pub(crate) fn prepare<'a>(job: &Job, inputs: &mut [JobInput<'a>], observer: &dyn
         Ok(Route { input, output, is_named: folder.is_none() && job.output.is_some() })
     })?;
     let outputs = all_of(routes, job.publish, observer, |mut route| {
-        let work = match Work::new(job, &mut route, &mut files, observer) {
+        let work = match JobWork::new(job, &mut route, &mut files, observer) {
             Err(error) if job.existing == IfExists::Skip && error.is_existing() && is_output(&route.output) => {
-                Work::Skip
+                JobWork::Skip
             }
             work => work?,
         };
@@ -138,18 +138,18 @@ pub(crate) fn prepare<'a>(job: &Job, inputs: &mut [JobInput<'a>], observer: &dyn
 struct JobOutput<'a> {
     source: &'a Checkpoint,
     path: PathBuf,
-    work: Work<'a>,
+    work: JobWork<'a>,
 }
 
 /// The work for an input, after all checks that headers and names allow.
-enum Work<'a> {
+enum JobWork<'a> {
     /// No work: the output exists.
     Skip,
     File(FileOutput<'a>),
     Folder(FolderOutput<'a>),
 }
 
-impl<'a> Work<'a> {
+impl<'a> JobWork<'a> {
     fn new(job: &Job, route: &mut Route<'_, 'a>, files: &mut Files, observer: &dyn Observer) -> Result<Self> {
         if place::is_folder(job, route)? {
             FolderOutput::new(job, route, files, observer).map(Self::Folder)
@@ -197,18 +197,18 @@ impl<'a> Prepared<'a> {
         mut each: impl FnMut(&'a Checkpoint, &Path, Result<Option<Written<'a>>>) -> Result<()>,
     ) -> Result<()> {
         let is_only = self.outputs.len() == 1;
-        let is_folder = is_only && matches!(self.outputs[0].work, Work::Folder(_)); // which is published as one
+        let is_folder = is_only && matches!(self.outputs[0].work, JobWork::Folder(_)); // which is published as one
         if job.publish == Publish::Together && !is_folder {
             return self.run_together(job, observer, each);
         }
         for JobOutput { source, path, work } in self.outputs {
             let written = match work {
-                Work::Skip => Ok(None),
-                Work::File(file) => {
+                JobWork::Skip => Ok(None),
+                JobWork::File(file) => {
                     let kept = if is_only { "the output was complete" } else { SOME };
                     skipped(job, file.run(job, &path, kept, observer))
                 }
-                Work::Folder(folder) => skipped(job, folder.run(job, observer)),
+                JobWork::Folder(folder) => skipped(job, folder.run(job, observer)),
             };
             each(source, &path, written)?;
         }
@@ -227,9 +227,9 @@ impl<'a> Prepared<'a> {
         let mut done = Vec::new();
         for JobOutput { source, path, work } in self.outputs {
             let whole = match work {
-                Work::File(file) => Some(file.write(job, &path, &*progress, observer)?),
-                Work::Skip => None,
-                Work::Folder(_) => return Err(Error::new("a folder is published alone").in_file(&path)),
+                JobWork::File(file) => Some(file.write(job, &path, &*progress, observer)?),
+                JobWork::Skip => None,
+                JobWork::Folder(_) => return Err(Error::new("a folder is published alone").in_file(&path)),
             };
             done.push((source, path, whole));
         }

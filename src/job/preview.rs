@@ -1,7 +1,7 @@
 //! Describes a job to the program before it runs.
 
 use super::place::{self, Route};
-use super::{Job, JobInput, Prepared, Work, check};
+use super::{Job, JobInput, JobWork, Prepared, check};
 use crate::dtype::{Class, Dtype};
 use crate::error::Result;
 use crate::operator::Operator;
@@ -28,21 +28,21 @@ impl Prepared<'_> {
 
     /// True if there is an output that is not skipped.
     pub(crate) fn has_work(&self) -> bool {
-        self.outputs.iter().any(|output| !matches!(output.work, Work::Skip))
+        self.outputs.iter().any(|output| !matches!(output.work, JobWork::Skip))
     }
 
     /// True if earlier runs have written everything that this run should write.
     pub(crate) fn is_done(&self) -> bool {
-        self.outputs.iter().all(|output| matches!(&output.work, Work::Folder(folder) if folder.is_done()))
+        self.outputs.iter().all(|output| matches!(&output.work, JobWork::Folder(folder) if folder.is_done()))
     }
 
     /// Returns the type of the first weight that a cast makes narrow in a .safetensors file, without a scale.
     pub(crate) fn unscaled(&self, job: &Job) -> Option<Dtype> {
         let is_cast = matches!(job.operator, Operator::Cast(_)) && !job.force_codes;
         self.outputs.iter().filter(|_| is_cast).find_map(|output| match &output.work {
-            Work::Skip => None,
-            Work::File(file) => file.unscaled(),
-            Work::Folder(folder) => folder.plans.iter().find_map(unscaled),
+            JobWork::Skip => None,
+            JobWork::File(file) => file.unscaled(),
+            JobWork::Folder(folder) => folder.plans.iter().find_map(unscaled),
         })
     }
 }

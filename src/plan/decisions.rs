@@ -127,8 +127,10 @@ impl<'a> Decisions<'a> {
             scales.clone_from(&model.found.activation_scales);
         }
         if !keeps_activation_scales {
-            scales.iter().for_each(|at| self.leave_out(model.places[*at]));
-            self.left_out_scales = scales.iter().map(|at| model.tensors[*at].name.to_owned()).collect();
+            for at in scales {
+                self.leave_out(model.places[at]);
+                self.left_out_scales.push(model.tensors[at].name.to_owned());
+            }
         }
     }
 

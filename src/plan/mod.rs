@@ -306,7 +306,7 @@ struct Conversions<'r> {
 }
 
 impl Conversions<'_> {
-    /// Makes a step that converts element by element convert to the form in which the output stores its result.
+    /// Makes the conversion of a step end in the form in which the output stores its result.
     fn complete(&mut self, step: &mut Step, form: Form) -> Result<()> {
         if let Operation::Convert(conversion) = &mut step.how
             && conversion.to != form

@@ -19,7 +19,7 @@ impl<'a> Planner<'_, 'a> {
     /// Finds the candidates by names, dtypes and ranks.
     pub(super) fn candidates(&self) -> Result<WeightCandidates<'a>> {
         let mut memberships = self.memberships.iter();
-        let mut found = WeightCandidates { weights: Vec::new(), others: Vec::new(), dropped: Vec::new() };
+        let mut candidates = WeightCandidates { weights: Vec::new(), others: Vec::new(), dropped: Vec::new() };
         let mut decoders = Decoders::new(self.logical, DecodedValues::Rows);
         let mut rules: Vec<RuleUse> = self.request.options.rule.iter().map(|_| RuleUse::default()).collect();
         for (input, shard) in self.logical.source.shards.iter().enumerate() {
@@ -29,11 +29,11 @@ impl<'a> Planner<'_, 'a> {
                 match memberships.next() {
                     Some(Membership::Codes(weight)) => {
                         let weights = self.coded_candidates(*weight, place, &mut rules, &mut decoders);
-                        found.weights.extend(weights.map_err(in_place)?);
+                        candidates.weights.extend(weights.map_err(in_place)?);
                     }
                     Some(Membership::Plain) | None => {
-                        let candidates = self.plain_candidates(place, (shard, tensor), &mut rules, &mut found);
-                        candidates.map_err(in_place)?;
+                        let added = self.add_plain(place, (shard, tensor), &mut rules, &mut candidates);
+                        added.map_err(in_place)?;
                     }
                     Some(_) => {} // a part of a weight, or of no use without codes
                 }
@@ -41,25 +41,25 @@ impl<'a> Planner<'_, 'a> {
         }
         match rules.into_iter().find_map(|rule| rule.error.filter(|_| !rule.names_weight)) {
             Some(error) => Err(error),
-            None => Ok(found),
+            None => Ok(candidates),
         }
     }
 
     /// Adds a tensor that is not quantized: as a weight, as the weights of a bank, or as another tensor.
-    fn plain_candidates(
+    fn add_plain(
         &self,
         place: TensorIndex,
         (shard, tensor): (&Input, &Tensor),
         rules: &mut [RuleUse],
-        found: &mut WeightCandidates<'a>,
+        candidates: &mut WeightCandidates<'a>,
     ) -> Result<()> {
         let (name, shape) = (shard.name_of(tensor), &tensor.shape[..]);
         if mlx::leaves_out(self.layout, self.new_name(name), self.model) {
-            found.dropped.push(place);
+            candidates.dropped.push(place);
             return Ok(());
         }
         let Ok(dtype) = source_form(tensor, None).map(Form::dtype) else {
-            found.others.push((place, KeptReason::NotFloating));
+            candidates.others.push((place, KeptReason::NotFloating));
             return Ok(());
         };
         let whole = self.gpt_oss_bank(name, shape)?;
@@ -106,9 +106,9 @@ impl<'a> Planner<'_, 'a> {
             codes: CodesSource::COMPUTED,
         };
         if whole.is_none() && bank.is_none() && !is_matrix && !is_unsplit {
-            found.others.push((place, candidate.decision.err().unwrap_or(KeptReason::NoMatrix)));
+            candidates.others.push((place, candidate.decision.err().unwrap_or(KeptReason::NoMatrix)));
         } else {
-            found.weights.extend(self.divided(candidate, bank)?);
+            candidates.weights.extend(self.divided(candidate, bank)?);
         }
         Ok(())
     }

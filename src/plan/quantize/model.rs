@@ -43,7 +43,7 @@ impl<'a> QuantizePlan<'a> {
         let (mut decisions, mut others, mut misfits) = (Decisions::default(), Vec::new(), Vec::new());
         let mut count = 0;
         // Weights of one kind share an encoder, because it is larger than most descriptions of a tensor.
-        let mut known: HashMap<_, Result<Arc<Encoder>, Unfit>> = HashMap::new();
+        let mut encoders: HashMap<_, Result<Arc<Encoder>, Unfit>> = HashMap::new();
         for (at, tensor) in input.contents.tensors.iter().enumerate() {
             let in_place = |error: Error| in_file(error.in_tensor(&tensor.name));
             let rule = request.options.rule.iter().find(|rule| rule.pattern.matches(&tensor.name));
@@ -72,7 +72,7 @@ impl<'a> QuantizePlan<'a> {
             };
             let layout = stored(scheme).map_err(in_file)?;
             let kind = (scheme.name, usage, &tensor.shape[..], tensor.elements.dtype());
-            let made = known.entry(kind).or_insert_with(|| encoder(layout, usage, tensor, request).map(Arc::new));
+            let made = encoders.entry(kind).or_insert_with(|| encoder(layout, usage, tensor, request).map(Arc::new));
             match made.clone() {
                 Ok(encoder) => {
                     let needs_extremes = encoder.needs_extremes();

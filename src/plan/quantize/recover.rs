@@ -60,9 +60,9 @@ impl<'a> Planner<'_, 'a> {
         }
         // Weights that share a scalar scale first try a common one.
         let families = self.scale_sets(weights);
-        let mut known = HashMap::new();
+        let mut recoverers = HashMap::new();
         let mut members = |family: &Vec<usize>| -> Option<Vec<Member>> {
-            family.iter().map(|at| self.member(*at, &weights[*at], &mut known)).collect()
+            family.iter().map(|at| self.member(*at, &weights[*at], &mut recoverers)).collect()
         };
         let mut sets: Vec<RecoverySet> = families.iter().filter_map(&mut members).map(RecoverySet::new).collect();
         let chosen = chosen_shards(&shard_sizes(self.logical.source), self.request.partition);
@@ -113,14 +113,14 @@ impl<'a> Planner<'_, 'a> {
         &self,
         weight: usize,
         candidate: &WeightCandidate,
-        known: &mut HashMap<*const Encoder, Vec<Arc<Recoverer>>>,
+        recoverers: &mut HashMap<*const Encoder, Vec<Arc<Recoverer>>>,
     ) -> Option<Member<'a>> {
         let (Ok(target), None) = (&candidate.decision, candidate.input_weight) else { return None };
         // The plan refuses tensors that are not mapped.
         let rows = self.rows(candidate).filter(|rows| rows.sources[0].is_plain())?;
         let encoder = target.encoder.as_ref()?;
         let recoverers =
-            known.entry(Arc::as_ptr(encoder)).or_insert_with(|| self.recoverers(candidate, target, encoder));
+            recoverers.entry(Arc::as_ptr(encoder)).or_insert_with(|| self.recoverers(candidate, target, encoder));
         Some(Member { weight, rows, recoverers: recoverers.clone(), misfit: None })
     }
 
