@@ -33,7 +33,7 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
     check_change(&options, &job, &sources)?;
     let conversion = FileConversion::cast(&job, sources.iter(), &options)?;
     let task = Task { conversion, inputs: &args.inputs, file: &args.file, notes: Vec::new(), report };
-    convert(task, &sources, &Console { is_quiet: args.file.quiet }, start)
+    convert(task, &Console { is_quiet: args.file.quiet }, start)
 }
 
 /// Refuses a cast without a type that would only copy a file.

@@ -12,7 +12,6 @@ use crate::operator::Operator;
 use crate::quant::FoundWeight;
 use crate::read::LogicalCheckpoint;
 use crate::text::{counted, shorten};
-use std::slice;
 use std::time::Instant;
 
 pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
@@ -39,12 +38,12 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
         .map_err(|error| error.in_file(&source.path))?;
     let job = job_of_shards(Operator::Dequantize, &args.file, &args.shards, &args.reports);
     let conversion = FileConversion::dequantize(&job, &model, options)?;
-    let recoding = conversion.recodings.iter().flatten().next().expect("the weights are decoded");
-    let divided = recoding.divided.first().map(|names| describe_divided(names, recoding.divided.len()));
+    let decisions = &conversion.inputs[0].decisions;
+    let divided = decisions.divided_sets.first().map(|names| describe_divided(names, decisions.divided_sets.len()));
     let padded = describe_padding(model.found.weights.iter().filter(|weight| wanted.selects(&weight.name)));
     drop(model);
-    if !quiet && !recoding.left_out.is_empty() {
-        let (count, first) = (recoding.left_out.len() as u64, shorten(&recoding.left_out[0]));
+    if let (false, [first, ..]) = (quiet, &decisions.left_out_scales[..]) {
+        let (count, first) = (decisions.left_out_scales.len() as u64, shorten(first));
         let scales = counted(count, "scale");
         warn(&format!("left out {scales} of activations, such as '{first}': --keep-activation-scales keeps them"));
     }
@@ -55,7 +54,7 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
         notes: divided.into_iter().chain(padded).chain(left).collect(),
         report: args.reports.report.as_deref(),
     };
-    convert(task, slice::from_ref(source), &console, start)
+    convert(task, &console, start)
 }
 
 /// Warns that engines may refuse a set of weights that is divided.

@@ -43,7 +43,7 @@ use crate::container::checkpoint::Checkpoint;
 use crate::error::Error;
 use crate::io::output::is_standard_output;
 use crate::io::temporaries::Run;
-use crate::job;
+use crate::job::{self, OpenOptions, Publish};
 use crate::kernel::Isa;
 use crate::options::TensorOptions;
 use crate::select::Selection;
@@ -123,7 +123,8 @@ fn open_model(
     observer: &Console,
 ) -> Result<Checkpoint, Error> {
     let inputs = model.map(std::slice::from_ref).unwrap_or_default();
-    let mut opened = job::open(inputs, tensors, (job::Publish::Together, threads, true), observer, |error, _| error)?;
+    let options = OpenOptions { tensors, divides_stacks: true, publish: Publish::Together, threads };
+    let mut opened = job::open(inputs, &options, observer, |error, _| error)?;
     Ok(opened.pop().expect("clap requires a model"))
 }
 

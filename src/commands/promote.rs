@@ -9,12 +9,12 @@ use crate::container::Tensor;
 use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
-use crate::job::{self, FileReport, Job, JobInput, Publish, TensorReport};
+use crate::job::{self, FileReport, Job, JobInput, OpenOptions, Publish, TensorReport};
 use crate::kernel::{Counts, Loss};
 use crate::operator::promote::{self, Decision};
 use crate::operator::{Operator, cast};
 use crate::options::{PromoteOptions, RecordedOptions};
-use crate::plan;
+use crate::plan::{self, Decisions};
 use crate::report::schema;
 use crate::select::Selection;
 use crate::text::{counted, path_text, quoted, shorten};
@@ -41,8 +41,12 @@ pub(super) fn run(args: &PromoteArgs) -> Result<()> {
     promote::check_u64_target(args.options.attributes.u64_target)?;
     let inputs = job::open(
         &args.inputs,
-        &args.options.tensors(),
-        (Publish::Together, threads(args.file.threads), false),
+        &OpenOptions {
+            tensors: &args.options.tensors(),
+            divides_stacks: false,
+            publish: Publish::Together,
+            threads: threads(args.file.threads),
+        },
         &Console { is_quiet: args.file.quiet },
         |error, _| error,
     )?;
@@ -142,28 +146,28 @@ fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -
         options: RecordedOptions::of(&PromoteOptions { to: Some(decision.dtype), ..args.options.clone() }),
         ..job(Operator::Promote(attributes), &args.file)
     };
-    let selection = |input| {
-        let only = only(args, input);
-        Selection { to: Some(decision.dtype), all: true, only, ..Selection::default() }
-    };
-    let selections: Vec<Selection> = inputs.iter().map(selection).collect();
-    let job_input = |(source, selection): (&'a Checkpoint, _)| {
+    let job_input = |source: &'a Checkpoint| {
+        let only = only(args, source);
         let tensors = source.tensors().map(|(_, tensor)| tensor);
         JobInput {
             source,
-            selection,
+            selection: Selection { to: Some(decision.dtype), all: true, only, ..Selection::default() },
             from: args.options.from.filter(|_| plan::check_from(tensors, args.options.from).is_ok()),
-            recoding: None,
+            decisions: Decisions::default(),
         }
     };
-    let job_inputs: Vec<JobInput> = inputs.iter().zip(&selections).map(job_input).collect();
+    let mut job_inputs: Vec<JobInput> = inputs.iter().map(job_input).collect();
     let console = Console { is_quiet: args.file.quiet };
     let mut promoted = Vec::new();
-    job::prepare(&job, job_inputs, &console).map_err(explain_codes)?.run(&job, &console, |source, to, written| {
-        let files = written?.map(|written| written.files);
-        promoted.push(Promoted { from: &source.path, to: to.to_owned(), bytes_in: source.bytes(), files });
-        Ok(())
-    })?;
+    job::prepare(&job, &mut job_inputs, &console).map_err(explain_codes)?.run(
+        &job,
+        &console,
+        |source, to, written| {
+            let files = written?.map(|written| written.files);
+            promoted.push(Promoted { from: &source.path, to: to.to_owned(), bytes_in: source.bytes(), files });
+            Ok(())
+        },
+    )?;
     Ok(promoted)
 }
 

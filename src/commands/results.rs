@@ -73,7 +73,7 @@ pub(super) fn show(
     let report = ManuallyDrop::new(task.conversion.report(source, output, written, begin));
     let refusal = report.refusal(&job.fail_on);
     if let Some(file) = report_file
-        && let Err(error) = file.write(&report, (source, task.conversion.from), args)
+        && let Err(error) = file.write(&report, (source, task.conversion.inputs[0].from), args)
     {
         if refusal.is_none() {
             return Err(error);

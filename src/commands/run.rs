@@ -9,7 +9,7 @@ use crate::cli::{FileArgs, ReportArgs, ShardArgs};
 use crate::container;
 use crate::container::checkpoint::{Checkpoint, Naming};
 use crate::error::{Error, Result};
-use crate::job::{self, IfExists, Job, Measures};
+use crate::job::{self, IfExists, Job, Measures, OpenOptions};
 use crate::operator::Operator;
 use crate::options::{ModelOptions, TensorOptions};
 use crate::progress::Observer;
@@ -62,7 +62,8 @@ pub(super) fn open(
     let console = Console { is_quiet: file.quiet };
     let explain = |error, input: &Path| may_be_output(error, inputs, file, input);
     // Never dropped: the process ends soon, and the system takes back memory faster than tensor by tensor.
-    let sources = ManuallyDrop::new(job::open(inputs, tensors, (job.publish, job.threads, false), &console, explain)?);
+    let options = OpenOptions { tensors, divides_stacks: false, publish: job.publish, threads: job.threads };
+    let sources = ManuallyDrop::new(job::open(inputs, &options, &console, explain)?);
     // Without patterns, the names are not needed, and there may be a million of them.
     let has_patterns = selection.has_patterns();
     let sources_with_names = sources.iter().filter(|_| has_patterns);
@@ -78,19 +79,15 @@ pub(super) fn open(
 
 /// Plans, runs and reports. All inputs are planned before the first is written; if one fails after that, the others are
 /// still converted.
-pub(super) fn convert<'a>(
-    mut task: Task<'a>,
-    sources: &'a [Checkpoint],
-    observer: &dyn Observer,
-    start: Instant,
-) -> Result<()> {
-    let args = task.file;
-    check_has_model(&task.conversion.job.model, sources)?;
-    if let (Some(output), [_]) = (task.conversion.job.output, sources) {
+pub(super) fn convert(mut task: Task, observer: &dyn Observer, start: Instant) -> Result<()> {
+    let (args, conversion) = (task.file, &mut task.conversion);
+    let sources: Vec<&Checkpoint> = conversion.inputs.iter().map(|input| input.source).collect();
+    check_has_model(&conversion.job.model, &sources)?;
+    if let (Some(output), [_]) = (conversion.job.output, &sources[..]) {
         check_standard_output(output, args.json && !args.dry_run)?;
     }
-    let mut prepared = task.conversion.prepare(sources, observer)?;
-    let lacks_config = |source: &Checkpoint| source.naming == Naming::HuggingFace && source.base.is_none();
+    let mut prepared = job::prepare(&conversion.job, &mut conversion.inputs, observer)?;
+    let lacks_config = |source: &&Checkpoint| source.naming == Naming::HuggingFace && source.base.is_none();
     if !args.quiet && sources.iter().any(lacks_config) {
         note("the output has no config.json: --config FOLDER takes it from the original model");
     }
@@ -120,9 +117,9 @@ pub(super) fn convert<'a>(
 }
 
 /// Refuses options for ONNX models if no input is one.
-fn check_has_model(given: &ModelOptions, sources: &[Checkpoint]) -> Result<()> {
+fn check_has_model(given: &ModelOptions, sources: &[&Checkpoint]) -> Result<()> {
     match given.first_given() {
-        Some(option) if !sources.iter().any(Checkpoint::is_model) => {
+        Some(option) if !sources.iter().any(|source| source.is_model()) => {
             Err(Error::usage("no input is an ONNX model: an option has no effect").without(option))
         }
         _ => Ok(()),

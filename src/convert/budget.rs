@@ -35,7 +35,7 @@ pub(crate) struct BudgetFigures {
     pub weights: BTreeMap<String, u64>,
     pub scheme: &'static str,
     pub layout: Option<&'static str>,
-    /// The rules of the choice, without those of the user.
+    /// The rules of the choice, without the rules of the user.
     pub rules: Vec<String>,
 }
 
@@ -237,7 +237,7 @@ fn rules(
     for (scheme, weights) in others.into_iter().rev() {
         let scheme = scheme.and_then(Scheme::find);
         for pattern in patterns_for(&weights, &all) {
-            rules.push(SchemeRule::new(pattern.parse()?, scheme));
+            rules.push(SchemeRule { pattern: pattern.parse()?, scheme });
         }
     }
     Ok(rules)

@@ -4,12 +4,10 @@ use crate::container::checkpoint::Checkpoint;
 use crate::container::{Container, GGUF, by_extension};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
-use crate::job::{self, FailOn, Job, JobInput, Measures, Prepared, Written};
+use crate::job::{FailOn, Job, JobInput, Measures, Written};
 use crate::kernel::{Condition, Loss};
 use crate::options::{CastOptions, DequantizeOptions, ModelOptions, QuantizeOptions, RecordedOptions, TensorOptions};
-#[cfg(feature = "cli")]
-use crate::plan::Plan;
-use crate::plan::{BlockSearch, GgufRequest, QuantizePlan, QuantizeRequest, Recoding};
+use crate::plan::{BlockSearch, Decisions, GgufRequest, QuantizePlan, QuantizeRequest};
 use crate::progress::Observer;
 use crate::quant::gguf::GgufScheme;
 use crate::quant::{ONNX, Scheme};
@@ -23,11 +21,7 @@ use std::time::Instant;
 /// A conversion of some inputs, with all choices for their tensors.
 pub(crate) struct FileConversion<'a> {
     pub(crate) job: Job<'a>,
-    pub(crate) selection: Selection,
-    /// The type of untyped elements.
-    pub(crate) from: Option<Dtype>,
-    /// One for each input.
-    pub(crate) recodings: Vec<Option<Recoding<'a>>>,
+    pub(crate) inputs: Vec<JobInput<'a>>,
     /// Description of the quantized weights in config.json.
     pub(crate) config: Option<Value>,
     /// Figures of the choice of schemes within a number of bits.
@@ -50,16 +44,14 @@ impl<'a> FileConversion<'a> {
             return Err(Error::usage("the output is not a GGUF file: an option has no effect").without(option));
         }
         let request = format.map(|_| gguf_cast(options)).transpose()?;
-        let recoding = |source: &'a Checkpoint| {
-            if let Some(request) = &request {
-                return Recoding::gguf(&LogicalCheckpoint::open(source)?, request).map(Some);
-            }
-            match Recoding::assemble(source, &selection)? {
-                None => Recoding::rename(source, &options.tensors.rename),
-                assembled => Ok(assembled),
-            }
+        let input = |source: &'a Checkpoint| {
+            let decisions = match &request {
+                Some(request) => Decisions::gguf(&LogicalCheckpoint::open(source)?, request)?,
+                None => Decisions::cast(source, &selection)?,
+            };
+            Ok(JobInput { source, selection: selection.clone(), from: options.tensors.from, decisions })
         };
-        let recodings = sources.into_iter().map(recoding).collect::<Result<_>>()?;
+        let inputs = sources.into_iter().map(input).collect::<Result<_>>()?;
         let job = Job {
             to: options.to,
             format,
@@ -71,7 +63,7 @@ impl<'a> FileConversion<'a> {
             options: RecordedOptions::of(options),
             ..*job
         };
-        Ok(Self::new(job, selection, options.tensors.from, recodings))
+        Ok(Self::new(job, inputs))
     }
 
     /// Reinterprets the bits of the selected tensors.
@@ -81,18 +73,19 @@ impl<'a> FileConversion<'a> {
         sources: impl IntoIterator<Item = &'a Checkpoint>,
         options: &crate::options::BitcastOptions,
     ) -> Result<Self> {
-        let renamed = |source: &'a Checkpoint| {
+        let input = |source: &'a Checkpoint| {
             if let Some(tensor) = source.assembled.first() {
                 let error =
                     Error::new("has its values in another order than the file, and tcast does not copy its bits");
                 return Err(error.of(Kind::Unmapped).in_tensor(&tensor.name).in_file(&source.path));
             }
-            Recoding::rename(source, &options.tensors.rename)
+            let decisions = Decisions::rename(source, &options.tensors.rename)?;
+            Ok(JobInput { source, selection: options.selection(), from: options.tensors.from, decisions })
         };
-        let recodings = sources.into_iter().map(renamed).collect::<Result<_>>()?;
+        let inputs = sources.into_iter().map(input).collect::<Result<_>>()?;
         let job =
             Job { to: options.to, force_codes: options.force_codes, options: RecordedOptions::of(options), ..job };
-        Ok(Self::new(job, options.selection(), options.tensors.from, recodings))
+        Ok(Self::new(job, inputs))
     }
 
     /// Decodes the selected weights of a model, and copies all other tensors.
@@ -104,7 +97,7 @@ impl<'a> FileConversion<'a> {
         let to = options.to.or_else(|| (!model.is_model()).then(|| model.default_target()));
         let label = to.or_else(|| model.found.weights.first().map(|weight| model.target_of(weight)));
         let options = &DequantizeOptions { to, ..options.clone() };
-        let recoding = Recoding::decode(model, options)?;
+        let decisions = Decisions::dequantize(model, options)?;
         let job = Job {
             to,
             label: label.map(Dtype::name),
@@ -114,13 +107,13 @@ impl<'a> FileConversion<'a> {
             options: RecordedOptions::of(options),
             ..*job
         };
-        Ok(Self::recoding(job, recoding, &options.tensors))
+        Ok(Self::of_weights(job, model, decisions, &options.tensors))
     }
 
     /// Quantizes weights as decided, and copies all other tensors.
     pub(crate) fn quantize(
         job: &Job<'a>,
-        model: &LogicalCheckpoint,
+        model: &LogicalCheckpoint<'a>,
         options: &QuantizeOptions,
         plan: QuantizePlan<'a>,
     ) -> Self {
@@ -142,33 +135,24 @@ impl<'a> FileConversion<'a> {
             options: RecordedOptions::of(&QuantizeOptions { layout: layout_in_effect, ..options.clone() }),
             ..*job
         };
-        let QuantizePlan { config, dropped: left_out, recoding, .. } = plan;
-        Self { config: config.block, left_out, ..Self::recoding(job, recoding, &options.tensors) }
+        let QuantizePlan { config, dropped: left_out, decisions, .. } = plan;
+        Self { config: config.block, left_out, ..Self::of_weights(job, model, decisions, &options.tensors) }
     }
 
-    /// The patterns of these operations choose weights for the recoding; every other tensor is copied.
-    fn recoding(job: Job<'a>, recoding: Recoding<'a>, tensors: &TensorOptions) -> Self {
-        Self::new(job, tensors.new_names(), None, vec![Some(recoding)])
+    /// Returns the conversion of a model by decisions about its weights, which patterns have chosen. Copies all other
+    /// tensors.
+    fn of_weights(
+        job: Job<'a>,
+        model: &LogicalCheckpoint<'a>,
+        decisions: Decisions<'a>,
+        tensors: &TensorOptions,
+    ) -> Self {
+        let selection = Selection { renames: tensors.rename.clone(), ..Selection::default() };
+        Self::new(job, vec![JobInput { source: model.source, selection, from: None, decisions }])
     }
 
-    fn new(job: Job<'a>, selection: Selection, from: Option<Dtype>, recodings: Vec<Option<Recoding<'a>>>) -> Self {
-        Self { job, selection, from, recodings, config: None, budget: None, left_out: Vec::new() }
-    }
-
-    /// Plans the outputs.
-    pub(crate) fn prepare(&mut self, sources: &'a [Checkpoint], observer: &dyn Observer) -> Result<Prepared<'a>> {
-        let recodings = std::mem::take(&mut self.recodings);
-        let input = |(source, recoding)| JobInput { source, selection: &self.selection, from: self.from, recoding };
-        let inputs = sources.iter().zip(recodings).map(input).collect();
-        job::prepare(&self.job, inputs, observer)
-    }
-
-    /// Plans the output of the only input, without a place for it.
-    #[cfg(feature = "cli")]
-    pub(super) fn plan(&mut self, source: &'a Checkpoint, observer: &dyn Observer) -> Result<Vec<Plan<'a>>> {
-        let recoding = self.recodings.pop().flatten();
-        let input = JobInput { source, selection: &self.selection, from: self.from, recoding };
-        job::plan(&self.job, input, observer)
+    fn new(job: Job<'a>, inputs: Vec<JobInput<'a>>) -> Self {
+        Self { job, inputs, config: None, budget: None, left_out: Vec::new() }
     }
 
     /// Reports on an input that was converted.
@@ -295,7 +279,7 @@ pub(crate) fn plan_quantization<'a>(
             }),
             is_cast: false,
         };
-        Ok(QuantizePlan { recoding: Recoding::gguf(model, &request)?, ..QuantizePlan::default() })
+        Ok(QuantizePlan { decisions: Decisions::gguf(model, &request)?, ..QuantizePlan::default() })
     } else {
         QuantizePlan::new(model, &request, observer)
     }

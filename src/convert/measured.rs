@@ -1,10 +1,9 @@
 //! A model that is quantized to several schemes in memory: the errors of all, from one reading.
 
 use super::decided::{FileConversion, plan_quantization};
-use crate::container::checkpoint::Checkpoint;
 use crate::engine::Measurement;
 use crate::error::{Error, Result};
-use crate::job::{FailOn, Job, Written};
+use crate::job::{self, FailOn, Job, Written};
 use crate::options::{QuantizeOptions, RecordedOptions};
 use crate::plan::Plan;
 use crate::progress::{Notice, Observer, Progress, ShardProgress};
@@ -15,12 +14,12 @@ use std::time::Instant;
 /// Quantizes a model as each of these options says, measures the errors, and writes nothing. The options have different
 /// schemes.
 pub(crate) fn measure<'a>(
-    (source, model): (&'a Checkpoint, &LogicalCheckpoint<'a>),
+    model: &LogicalCheckpoint<'a>,
     all: &[QuantizeOptions],
     job: &Job<'a>,
     observer: &dyn Observer,
 ) -> Result<Vec<MeasuredScheme<'a>>> {
-    let start = Instant::now();
+    let (start, source) = (Instant::now(), model.source);
     let (fail_on, recorded) = (FailOn::default(), RecordedOptions::default());
     let job = Job { dry_run: true, output: None, fail_on, options: recorded, ..*job };
     let (mut conversions, mut plans): (Vec<_>, Vec<Vec<Plan>>) = (Vec::new(), Vec::new());
@@ -30,10 +29,10 @@ pub(crate) fn measure<'a>(
             let details = error.details().iter().cloned().chain(scheme).collect();
             error.with_details(details)
         };
-        let plan = plan_quantization(model, options, &job, &Unheard(observer)).map_err(in_scheme)?;
-        let together = plan.loaded_together.clone();
+        let mut plan = plan_quantization(model, options, &job, &Unheard(observer)).map_err(in_scheme)?;
+        let together = std::mem::take(&mut plan.loaded_together);
         let mut conversion = FileConversion::quantize(&job, model, options, plan);
-        plans.push(conversion.plan(source, &Unheard(observer)).map_err(in_scheme)?);
+        plans.push(job::plan(&conversion.job, &mut conversion.inputs[0], &Unheard(observer)).map_err(in_scheme)?);
         conversions.push((options, conversion, together));
     }
     let flat: Vec<&Plan> = plans.iter().flatten().collect();

@@ -14,7 +14,7 @@ pub(crate) use measured::measure;
 
 use crate::container::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
-use crate::job::{self, IfExists, Job};
+use crate::job::{self, IfExists, Job, OpenOptions};
 use crate::operator::Operator;
 use crate::options::{CastOptions, DequantizeOptions, QuantizeOptions, TensorOptions};
 use crate::progress::{Cancel, Never, Notice, Observer, Progress, ShardProgress, Silent};
@@ -136,8 +136,7 @@ impl Settings<'_> {
     ) -> Result<Report<'static>> {
         options.attributes.check()?;
         let operator = Operator::Cast(options.attributes);
-        let tensors = &options.tensors;
-        self.convert(operator, tensors, (input.as_ref(), output.as_ref()), |source, job, _| {
+        self.convert(operator, &options.tensors, input.as_ref(), output.as_ref(), |source, job, _| {
             FileConversion::cast(job, [source], options)
         })
     }
@@ -153,8 +152,7 @@ impl Settings<'_> {
         options: &DequantizeOptions,
     ) -> Result<Report<'static>> {
         check_target(options)?;
-        let tensors = &options.tensors;
-        self.convert(Operator::Dequantize, tensors, (input.as_ref(), output.as_ref()), |source, job, _| {
+        self.convert(Operator::Dequantize, &options.tensors, input.as_ref(), output.as_ref(), |source, job, _| {
             FileConversion::dequantize(job, &LogicalCheckpoint::open(source)?, options)
         })
     }
@@ -172,8 +170,7 @@ impl Settings<'_> {
         if options.layout_in_effect().is_none() {
             return Err(Error::usage("there is no scheme and no layout to quantize to"));
         }
-        let tensors = &options.tensors;
-        self.convert(Operator::Quantize, tensors, (input.as_ref(), output.as_ref()), |source, job, caller| {
+        self.convert(Operator::Quantize, &options.tensors, input.as_ref(), output.as_ref(), |source, job, caller| {
             let model = open_to_quantize(source, options)?;
             let plan = plan_quantization(&model, options, job, caller)?;
             Ok(FileConversion::quantize(job, &model, options, plan))
@@ -184,7 +181,8 @@ impl Settings<'_> {
         &self,
         operator: Operator,
         tensors: &TensorOptions,
-        (input, output): (&Path, &Path),
+        input: &Path,
+        output: &Path,
         decide: impl for<'i> FnOnce(&'i Checkpoint, &Job<'i>, &Caller) -> Result<FileConversion<'i>>,
     ) -> Result<Report<'static>> {
         let begin = Instant::now();
@@ -197,10 +195,11 @@ impl Settings<'_> {
         };
         let caller = Caller(self.progress);
         let inputs = [input.to_owned()];
-        let divides = matches!(operator, Operator::Dequantize | Operator::Quantize);
-        let sources = job::open(&inputs, tensors, (job.publish, job.threads, divides), &caller, |error, _| error)?;
+        let divides_stacks = matches!(operator, Operator::Dequantize | Operator::Quantize);
+        let options = OpenOptions { tensors, divides_stacks, publish: job.publish, threads: job.threads };
+        let sources = job::open(&inputs, &options, &caller, |error, _| error)?;
         let mut conversion = decide(&sources[0], &job, &caller)?;
-        let prepared = conversion.prepare(&sources, &caller)?;
+        let prepared = job::prepare(&conversion.job, &mut conversion.inputs, &caller)?;
         let mut report = None;
         prepared.run(&conversion.job, &caller, |source, output, written| {
             report = match written? {

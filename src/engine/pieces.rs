@@ -3,7 +3,7 @@
 use crate::container::Form;
 use crate::conversion::Conversion;
 use crate::io::map::MappedFile;
-use crate::plan::{Operation, Plan, Step};
+use crate::plan::{Operation, PieceUnit, Plan, Step};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -195,9 +195,9 @@ impl Iterator for Pieces<'_> {
         let mut free = PIECE;
         while let Some(&(item, count)) = self.order.get(self.next) {
             let left = count - self.element;
-            let (bits, alignment, decoder) = match item {
-                Item::Literal(_) | Item::Copy(_) => (8, 1024, None),
-                Item::Entries(_) => (8, count, None), // undivided
+            let PieceUnit { bits, alignment, decoder } = match item {
+                Item::Literal(_) | Item::Copy(_) => PieceUnit { bits: 8, alignment: 1024, decoder: None },
+                Item::Entries(_) => PieceUnit { bits: 8, alignment: count, decoder: None }, // undivided
                 Item::Step(at) if self.plan.steps[at].is_divisible() => self.plan.steps[at].unit(),
                 Item::Step(_) if parts.is_empty() => {
                     self.next += 1;

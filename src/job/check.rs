@@ -1,9 +1,9 @@
 //! Plans an output, and reports problems before it is written: codes that are not values, names and metadata that the
 //! format cannot hold, weights without scales.
 
-use super::Job;
 use super::place::{self, Route};
 use super::recognized::check_recognized;
+use super::{Job, JobInput};
 use crate::container::WrittenFiles;
 use crate::container::checkpoint::Checkpoint;
 use crate::container::{self, Container, FormatInfo, Metadata};
@@ -19,15 +19,15 @@ use std::path::Path;
 
 /// Plans the outputs, with progress if texts have to be read, and reports losses. Calls `check` after refusing types
 /// that cannot be converted, and before reading texts.
-pub(super) fn plans<'a, T>(
+pub(super) fn plans<'a>(
     job: &Job,
-    route: &mut Route<'a, '_>,
+    route: &mut Route<'_, 'a>,
     (container, spread): (&dyn Container, Spread),
     observer: &dyn Observer,
-    check: impl FnOnce(&Route) -> Result<T>,
-) -> Result<(Vec<Plan<'a>>, T)> {
+    check: impl FnOnce(&Route) -> Result<()>,
+) -> Result<Vec<Plan<'a>>> {
     check_model_options(job, route, container)?;
-    let (source, selection, from) = (route.input.source, route.input.selection, route.input.from);
+    let JobInput { source, ref selection, from, ref mut decisions } = *route.input;
     // ONNX models keep integers and scales, so their codes are never cast.
     let codes = match job.operator {
         _ if job.force_codes || container.format_info().is_changed_only() => None,
@@ -43,19 +43,18 @@ pub(super) fn plans<'a, T>(
     let (codes, model, threads) = (codes.as_ref(), job.model, job.threads);
     let request = Request { operator, selection, from, container, codes, fail_on, model, data_file, threads };
     let in_file = |error: Error| error.in_file(&source.path);
-    let weights = route.input.recoding.as_mut().map(|recoding| &mut recoding.weights);
-    let draft = Draft::new(&request, &source.shards, weights).map_err(in_file)?;
+    let draft = Draft::new(&request, &source.shards, decisions).map_err(in_file)?;
     check_renames(source, container, selection).map_err(in_file)?;
-    let checked = check(route)?;
+    check(route)?;
     // Created only if there are texts, because a bar is drawn as soon as it exists.
     let measuring = LazyCell::new(|| observer.progress("measuring the texts", source.bytes()));
     let plans = draft.build(spread, &|bytes| measuring.advance(bytes)).map_err(in_file)?;
     drop(measuring);
     check_own_name(job, &plans).map_err(in_file)?;
-    if let (Operator::Quantize, Some(recoding)) = (operator, &route.input.recoding)
+    if matches!(operator, Operator::Quantize)
         && !(job.force_codes || container.format_info().is_changed_only() || job.format.is_some())
     {
-        check_recognized(&plans, source, recoding).map_err(in_file)?;
+        check_recognized(&plans, source, &route.input.decisions).map_err(in_file)?;
     }
     report_losses(source, container, observer);
     plans.iter().flat_map(|plan| &plan.facts).for_each(|fact| observer.notice(Notice::Fact(fact)));
@@ -63,7 +62,7 @@ pub(super) fn plans<'a, T>(
     if matches!(operator, Operator::Cast(_)) {
         report_scales(&plans, codes, selection, observer);
     }
-    Ok((plans, checked))
+    Ok(plans)
 }
 
 /// Maximum bytes of a shard by default, as in transformers, if the input is not a folder of shards.
@@ -72,7 +71,7 @@ const USUAL: u64 = 5_000_000_000;
 /// Plans a folder of shards.
 pub(super) fn plans_of_shards<'a>(
     job: &Job,
-    route: &mut Route<'a, '_>,
+    route: &mut Route<'_, 'a>,
     observer: &dyn Observer,
 ) -> Result<(Vec<Plan<'a>>, Spread)> {
     let container = job.format.unwrap_or(container::SHARDS);
@@ -82,7 +81,7 @@ pub(super) fn plans_of_shards<'a>(
         None if is_divided => Spread::UpTo(USUAL),
         None => Spread::AsInputs,
     };
-    let (plans, ()) = plans(job, route, (container, spread), observer, |_| Ok(()))?;
+    let plans = plans(job, route, (container, spread), observer, |_| Ok(()))?;
     Ok((plans, spread))
 }
 

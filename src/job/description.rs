@@ -7,7 +7,7 @@ use crate::dtype::Dtype;
 use crate::engine::{Detail, RunOptions};
 use crate::operator::Operator;
 use crate::options::{ModelOptions, RecordedOptions};
-use crate::plan::{Partition, Recoding};
+use crate::plan::{Decisions, Partition};
 use crate::progress::{Cancel, Never, Progress};
 use crate::select::Selection;
 use std::path::Path;
@@ -79,6 +79,11 @@ impl Job<'_> {
         }
     }
 
+    /// True if the report depends on results, which a dry run therefore computes too.
+    pub(super) fn reports_results(&self) -> bool {
+        self.measures.accuracy || !self.fail_on.is_empty()
+    }
+
     /// True if the report of a file needs to list its tensors.
     pub(super) fn lists_tensors(&self) -> bool {
         self.shows_tensors || self.measures.hash || !self.fail_on.is_empty()
@@ -121,10 +126,10 @@ pub(crate) struct Measures {
 }
 
 /// An input, and the choices for its tensors.
-pub(crate) struct JobInput<'a, 's> {
+pub(crate) struct JobInput<'a> {
     pub(crate) source: &'a Checkpoint,
-    pub(crate) selection: &'s Selection,
+    pub(crate) selection: Selection,
     /// The dtype of untyped elements.
     pub(crate) from: Option<Dtype>,
-    pub(crate) recoding: Option<Recoding<'a>>,
+    pub(crate) decisions: Decisions<'a>,
 }

@@ -31,15 +31,18 @@ impl<'a> FileOutput<'a> {
     /// Plans the contents of the file.
     pub(super) fn new(
         job: &Job,
-        route: &mut Route<'a, '_>,
+        route: &mut Route<'_, 'a>,
         files: &mut Files,
         observer: &dyn Observer,
     ) -> Result<Self> {
         check_alone(job, route)?;
         let container = place::container(job, route)?;
-        let find_place = |route: &Route| find_place(job, route, files);
-        let (mut plans, destination) = plans(job, route, (container, Spread::One), observer, find_place)?;
-        let mut plan = plans.swap_remove(0);
+        let mut destination = None;
+        let check_place = |route: &Route| {
+            destination = find_place(job, route, files)?;
+            Ok(())
+        };
+        let mut plan = plans(job, route, (container, Spread::One), observer, check_place)?.swap_remove(0);
         // A pipe or device cannot be read again.
         let keeps = destination.as_ref().is_none_or(Destination::keeps);
         plan.is_deflated = keeps && container::is_deflated(&route.input.source.shards[0], container);
@@ -64,8 +67,17 @@ impl<'a> FileOutput<'a> {
         if is_shard { preview::unscaled(&self.plan) } else { None }
     }
 
-    pub(super) fn dry_run(&self, output: &Path) -> FileReport<'a> {
-        FileReport::new(output.to_string_lossy().into_owned(), &self.plan, None)
+    /// Converts, writes and publishes the file. From then on, the message of an interrupt includes `kept`.
+    pub(super) fn run(self, job: &Job, output: &Path, kept: &str, observer: &dyn Observer) -> Result<Written<'a>> {
+        if job.dry_run && !job.reports_results() {
+            let report = FileReport::new(output.to_string_lossy().into_owned(), &self.plan, None);
+            return Ok(Written::file(report, 0));
+        }
+        let progress = observer.progress("", self.source_bytes());
+        let mut whole = self.write(job, output, &*progress, observer)?;
+        drop(progress);
+        whole.settle(job, observer)?;
+        whole.publish(job, kept)
     }
 
     /// Converts all tensors. In a dry run, the result is measured and discarded.

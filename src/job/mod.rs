@@ -59,13 +59,20 @@ impl<'a> Written<'a> {
     }
 }
 
-/// Opens files and folders of shards. Depending on `publish`, stops at the first error or collects all errors.
-/// `explain` adds the caller's information about an input to an error. `divides` is true if experts that MLX stacks are
-/// treated one by one.
+/// The way in which inputs are opened.
+pub(crate) struct OpenOptions<'a> {
+    pub(crate) tensors: &'a TensorOptions,
+    /// True if experts that MLX stacks are treated one by one.
+    pub(crate) divides_stacks: bool,
+    /// Outputs that are published together stop at the first error; otherwise all errors are collected.
+    pub(crate) publish: Publish,
+    pub(crate) threads: usize,
+}
+
+/// Opens files and folders of shards. `explain` adds the caller's information about an input to an error.
 pub(crate) fn open(
     inputs: &[PathBuf],
-    tensors: &TensorOptions,
-    (publish, threads, divides): (Publish, usize, bool),
+    &OpenOptions { tensors, divides_stacks, publish, threads }: &OpenOptions,
     observer: &dyn Observer,
     explain: impl Fn(Error, &Path) -> Error,
 ) -> Result<Vec<Checkpoint>> {
@@ -78,7 +85,7 @@ pub(crate) fn open(
             source.leave_out(|name| tensors.exclude.iter().any(|pattern| pattern.matches(name)));
             source.left_out.iter().for_each(|name| observer.notice(Notice::Unreadable(name)));
             let source = naming.apply(checkpoint::check(source)?)?;
-            if divides { source.with_single_experts(naming.names) } else { Ok(source) }
+            if divides_stacks { source.with_single_experts(naming.names) } else { Ok(source) }
         });
         opened.map_err(|error| explain(error, input))
     })?;
@@ -95,8 +102,8 @@ pub(crate) fn open(
 /// Determines the place and the contents of each output, with all checks that are possible before anything is written.
 /// Refuses an output that exists, is an input, or cannot be at its place, types that do not fit, and a disk without
 /// enough space.
-pub(crate) fn prepare<'a>(job: &Job, inputs: Vec<JobInput<'a, '_>>, observer: &dyn Observer) -> Result<Prepared<'a>> {
-    let folder = place::folder_of_outputs(job, &inputs)?;
+pub(crate) fn prepare<'a>(job: &Job, inputs: &mut [JobInput<'a>], observer: &dyn Observer) -> Result<Prepared<'a>> {
+    let folder = place::folder_of_outputs(job, inputs)?;
     let is_only = inputs.len() == 1;
     let made = match folder {
         Some(folder) if !job.dry_run && !folder.exists() => {
@@ -107,65 +114,52 @@ pub(crate) fn prepare<'a>(job: &Job, inputs: Vec<JobInput<'a, '_>>, observer: &d
     };
     let mut files = Files::default();
     inputs.iter().try_for_each(|input| input.source.files().map(|paths| files.read(paths)))?;
-    files.read(inputs.iter().filter_map(|input| input.recoding.as_ref()).flat_map(|recoding| recoding.files.clone()));
-    let routes = all_of(inputs, job.publish, observer, |input| place::route(job, input, folder, is_only))?;
+    files.read(inputs.iter().flat_map(|input| input.decisions.files.clone()));
+    let routes = all_of(inputs, job.publish, observer, |input| {
+        let output = place::output_path(job, input.source, folder, is_only)?;
+        Ok(Route { input, output, is_named: folder.is_none() && job.output.is_some() })
+    })?;
     let outputs = all_of(routes, job.publish, observer, |mut route| {
-        let ready = match Ready::new(job, &mut route, &mut files, observer) {
+        let work = match JobWork::new(job, &mut route, &mut files, observer) {
             Err(error) if job.existing == IfExists::Skip && error.is_existing() && is_output(&route.output) => {
-                Ready::Skip
+                JobWork::Skip
             }
-            ready => ready?,
+            work => work?,
         };
-        Ok(((route.input.source, route.output), ready))
+        Ok(JobOutput { source: route.input.source, path: route.output, work })
     })?;
     if job.publish == Publish::Together {
-        file::check_space_of_all(outputs.iter().filter_map(|(_, ready)| ready.file()))?;
+        file::check_space_of_all(outputs.iter().filter_map(|output| output.work.file()))?;
     }
     Ok(Prepared { outputs, files, _made: made })
 }
 
+/// An input, the path of its output, and the work to do.
+struct JobOutput<'a> {
+    source: &'a Checkpoint,
+    path: PathBuf,
+    work: JobWork<'a>,
+}
+
 /// The work for an input, after all checks that headers and names allow.
-enum Ready<'a> {
+enum JobWork<'a> {
     /// No work: the output exists.
     Skip,
     File(FileOutput<'a>),
     Folder(FolderOutput<'a>),
 }
 
-impl<'a> Ready<'a> {
-    fn new(job: &Job, route: &mut Route<'a, '_>, files: &mut Files, observer: &dyn Observer) -> Result<Self> {
+impl<'a> JobWork<'a> {
+    fn new(job: &Job, route: &mut Route<'_, 'a>, files: &mut Files, observer: &dyn Observer) -> Result<Self> {
         if place::is_folder(job, route)? {
-            let (plans, spread) = check::plans_of_shards(job, route, observer)?;
-            let output = FolderOutput::new(job, route, (plans, spread), files, observer);
-            return output.map(Self::Folder);
+            FolderOutput::new(job, route, files, observer).map(Self::Folder)
+        } else {
+            FileOutput::new(job, route, files, observer).map(Self::File)
         }
-        FileOutput::new(job, route, files, observer).map(Self::File)
     }
 
     fn file(&self) -> Option<&FileOutput<'a>> {
         if let Self::File(file) = self { Some(file) } else { None }
-    }
-
-    /// Runs the plan; returns `None` if the output exists and is kept.
-    fn run(self, job: &Job, output: &Path, is_only: bool, observer: &dyn Observer) -> Result<Option<Written<'a>>> {
-        let is_measured = job.measures.accuracy || !job.fail_on.is_empty();
-        let written = match self {
-            Self::Skip => return Ok(None),
-            Self::File(file) if job.dry_run && !is_measured => Ok(Written::file(file.dry_run(output), 0)),
-            Self::File(file) => {
-                let progress = observer.progress("", file.source_bytes());
-                let mut whole = file.write(job, output, &*progress, observer)?;
-                drop(progress);
-                whole.settle(job, observer)?;
-                whole.publish(job, if is_only { "the output was complete" } else { SOME })
-            }
-            Self::Folder(folder) if job.dry_run => {
-                let files = if is_measured { folder.measure(job, observer)? } else { folder.dry_run() };
-                Ok(Written { files, before: 0, finished: 0, all: folder.plans.len(), was_complete: false })
-            }
-            Self::Folder(folder) => folder.write(job, observer),
-        };
-        skipped(job, written)
     }
 }
 
@@ -187,8 +181,7 @@ fn skipped<T>(job: &Job, written: Result<T>) -> Result<Option<T>> {
 
 /// A job that is ready to run.
 pub(crate) struct Prepared<'a> {
-    /// The inputs with the destinations of their outputs, and the work to do.
-    outputs: Vec<((&'a Checkpoint, PathBuf), Ready<'a>)>,
+    outputs: Vec<JobOutput<'a>>,
     #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program writes its report among them"))]
     pub(crate) files: Files,
     _made: Option<NewFolder>,
@@ -204,13 +197,20 @@ impl<'a> Prepared<'a> {
         mut each: impl FnMut(&'a Checkpoint, &Path, Result<Option<Written<'a>>>) -> Result<()>,
     ) -> Result<()> {
         let is_only = self.outputs.len() == 1;
-        let is_folder = is_only && matches!(self.outputs[0].1, Ready::Folder(_)); // which is published as one
+        let is_folder = is_only && matches!(self.outputs[0].work, JobWork::Folder(_)); // which is published as one
         if job.publish == Publish::Together && !is_folder {
             return self.run_together(job, observer, each);
         }
-        for ((source, output), ready) in self.outputs {
-            let written = ready.run(job, &output, is_only, observer);
-            each(source, &output, written)?;
+        for JobOutput { source, path, work } in self.outputs {
+            let written = match work {
+                JobWork::Skip => Ok(None),
+                JobWork::File(file) => {
+                    let kept = if is_only { "the output was complete" } else { SOME };
+                    skipped(job, file.run(job, &path, kept, observer))
+                }
+                JobWork::Folder(folder) => skipped(job, folder.run(job, observer)),
+            };
+            each(source, &path, written)?;
         }
         Ok(())
     }
@@ -222,25 +222,25 @@ impl<'a> Prepared<'a> {
         observer: &dyn Observer,
         mut each: impl FnMut(&'a Checkpoint, &Path, Result<Option<Written<'a>>>) -> Result<()>,
     ) -> Result<()> {
-        let files = || self.outputs.iter().filter_map(|(_, ready)| ready.file());
+        let files = || self.outputs.iter().filter_map(|output| output.work.file());
         let progress = observer.progress("", files().map(FileOutput::source_bytes).sum());
         let mut done = Vec::new();
-        for ((source, output), ready) in self.outputs {
-            let whole = match ready {
-                Ready::File(file) => Some(file.write(job, &output, &*progress, observer)?),
-                Ready::Skip => None,
-                Ready::Folder(_) => return Err(Error::new("a folder is published alone").in_file(&output)),
+        for JobOutput { source, path, work } in self.outputs {
+            let whole = match work {
+                JobWork::File(file) => Some(file.write(job, &path, &*progress, observer)?),
+                JobWork::Skip => None,
+                JobWork::Folder(_) => return Err(Error::new("a folder is published alone").in_file(&path)),
             };
-            done.push((source, output, whole));
+            done.push((source, path, whole));
         }
         drop(progress);
         done.iter_mut().filter_map(|(.., whole)| whole.as_mut()).try_for_each(|whole| whole.settle(job, observer))?;
         let mut published = Vec::new();
-        for (source, output, whole) in done {
+        for (source, path, whole) in done {
             let written = whole.map(|whole| skipped(job, whole.publish(job, SOME))).transpose()?.flatten();
-            published.push((source, output, written));
+            published.push((source, path, written));
         }
-        published.into_iter().try_for_each(|(source, output, written)| each(source, &output, Ok(written)))
+        published.into_iter().try_for_each(|(source, path, written)| each(source, &path, Ok(written)))
     }
 }
 

@@ -47,7 +47,7 @@ pub struct PartReport {
     pub dtype: Dtype,
     /// Lengths of its dimensions.
     pub shape: Vec<u64>,
-    /// The name of ggml's type, in a GGUF file: the dtype is then that of its bytes.
+    /// The name of ggml's type, in a GGUF file: the dtype is then the type of its bytes.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub blocks: Option<Box<str>>,
     /// SHA-256 of its bytes, if requested.
@@ -60,7 +60,7 @@ impl QuantizedReport {
         let part = |at: usize, (_, dtype, shape): (&str, Dtype, &[u64])| PartReport {
             name: step.results[at].stored_name().into(),
             dtype,
-            shape: step.results[at].stored_shape(shape).into_owned(),
+            shape: step.results[at].stored_shape(shape).to_vec(),
             blocks: weight.rows.encoder.parts()[at].format.map(|format| format.name.into()),
             sha256: None,
         };
@@ -137,7 +137,7 @@ pub struct TensorReport<'a> {
     /// Its quantization, if it was quantized.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub quantized: Option<Box<QuantizedReport>>,
-    /// The stored tensor that holds a plain tensor of an expert, with those of other experts.
+    /// The stored tensor that holds a plain tensor of an expert, with the tensors of other experts.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) stack: Option<Box<PartReport>>,
     /// SHA-256 of its bytes in the input, if requested.
@@ -211,21 +211,18 @@ impl<'a> TensorReport<'a> {
             None => (None, Firsts::default(), None, None),
         };
         let (source, result) = (step.source(), &step.results[0]);
+        let (weight, is_element_wise) = (step.quantization(), step.conversion().is_some());
         if step.fortran_order {
             firsts.renumber(|at| row_major(at, &source.shape));
         }
-        let old = if matches!(step.how, Operation::Convert(_)) { &*source.name } else { "" };
+        let old = if is_element_wise { &*source.name } else { "" };
         Self {
-            name: match &step.how {
-                Operation::Encode(weight) => Cow::Owned(weight.name.clone()),
-                Operation::Convert(_) | Operation::Decode(_) => result.name.clone(),
-            },
+            name: weight.map_or_else(|| result.name.clone(), |weight| Cow::Owned(weight.name.clone())),
             renamed_from: (!old.is_empty() && old != result.name).then_some(Cow::Borrowed(old)),
-            shape: match &step.how {
-                Operation::Convert(_) if *step.shape() == *source.shape => Cow::Borrowed(&source.shape),
-                Operation::Convert(_) | Operation::Decode(_) | Operation::Encode(_) => {
-                    Cow::Owned(step.shape().to_vec())
-                }
+            shape: if is_element_wise && *step.shape() == *source.shape {
+                Cow::Borrowed(&source.shape)
+            } else {
+                Cow::Owned(step.shape().to_vec())
             },
             from: step.dtypes().0,
             to: step.dtypes().1,
@@ -249,15 +246,11 @@ impl<'a> TensorReport<'a> {
                 }
                 accuracy
             }),
-            quantized: match &step.how {
-                // Plain numbers have no codes.
-                Operation::Encode(weight) if weight.rows.encoder.has_codes() => {
-                    Some(Box::new(QuantizedReport::new(step, weight, quantized)))
-                }
-                Operation::Encode(_) | Operation::Convert(_) | Operation::Decode(_) => None,
-            },
-            stack: result.stack().filter(|_| !matches!(step.how, Operation::Encode(_))).map(|stack| {
-                let (dtype, shape) = (step.dtypes().1, result.stored_shape(step.shape()).into_owned());
+            quantized: weight
+                .filter(|weight| weight.rows.encoder.has_codes()) // plain numbers have none
+                .map(|weight| Box::new(QuantizedReport::new(step, weight, quantized))),
+            stack: result.stack().filter(|_| weight.is_none()).map(|stack| {
+                let (dtype, shape) = (step.dtypes().1, result.stored_shape(step.shape()).to_vec());
                 Box::new(PartReport { name: stack.name.clone(), dtype, shape, blocks: None, sha256: None })
             }),
             sha256_in: None,

@@ -16,8 +16,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// An input, and the path of its output.
-pub(super) struct Route<'a, 's> {
-    pub(super) input: JobInput<'a, 's>,
+pub(super) struct Route<'i, 'a> {
+    pub(super) input: &'i mut JobInput<'a>,
     pub(super) output: PathBuf,
     /// True if the output was named, so that its extension determines the format.
     pub(super) is_named: bool,
@@ -72,17 +72,6 @@ fn folder_of_all<'a>(output: &'a Path, inputs: &[JobInput]) -> Result<Option<&'a
     Ok(Some(output))
 }
 
-/// Determines the path of an input's output. `folder` is the folder of all outputs; `is_only` if there is one input.
-pub(super) fn route<'a, 's>(
-    job: &Job,
-    input: JobInput<'a, 's>,
-    folder: Option<&Path>,
-    is_only: bool,
-) -> Result<Route<'a, 's>> {
-    let output = output_path(job, input.source, folder, is_only)?;
-    Ok(Route { input, output, is_named: folder.is_none() && job.output.is_some() })
-}
-
 /// `small.onnx` -> `small.onnx.data`: returns the file next to a model for the elements of its tensors; `None` for a
 /// stream.
 pub(super) fn data_file(output: &Path) -> Option<PathBuf> {
@@ -91,8 +80,9 @@ pub(super) fn data_file(output: &Path) -> Option<PathBuf> {
     Some(output.with_file_name(name))
 }
 
-/// Returns the output as named, or a path next to the input with the type in its name.
-fn output_path(job: &Job, source: &Checkpoint, folder: Option<&Path>, is_only: bool) -> Result<PathBuf> {
+/// Returns the output as named, or a path next to the input with the type in its name. `folder` is the folder of all
+/// outputs; `is_only` is true if there is one input.
+pub(super) fn output_path(job: &Job, source: &Checkpoint, folder: Option<&Path>, is_only: bool) -> Result<PathBuf> {
     if let Some(folder) = folder {
         return name_in(folder, job, source);
     }

@@ -1,7 +1,7 @@
 //! Describes a job to the program before it runs.
 
 use super::place::{self, Route};
-use super::{Job, JobInput, Prepared, Ready, check};
+use super::{Job, JobInput, JobWork, Prepared, check};
 use crate::dtype::{Class, Dtype};
 use crate::error::Result;
 use crate::operator::Operator;
@@ -10,7 +10,7 @@ use crate::progress::Observer;
 use std::path::Path;
 
 /// Plans an output that has no place, with all checks of its contents.
-pub(crate) fn plan<'a>(job: &Job, input: JobInput<'a, '_>, observer: &dyn Observer) -> Result<Vec<Plan<'a>>> {
+pub(crate) fn plan<'a>(job: &Job, input: &mut JobInput<'a>, observer: &dyn Observer) -> Result<Vec<Plan<'a>>> {
     let source = input.source;
     let is_folder = job.max_shard_size.is_some() || source.is_folder() && job.format.is_none();
     let mut route = Route { output: source.path.clone(), input, is_named: false };
@@ -18,45 +18,32 @@ pub(crate) fn plan<'a>(job: &Job, input: JobInput<'a, '_>, observer: &dyn Observ
         return Ok(check::plans_of_shards(job, &mut route, observer)?.0);
     }
     let container = place::container(job, &route)?;
-    let planned = check::plans(job, &mut route, (container, Spread::One), observer, |_| Ok(()));
-    planned.map(|(plans, ())| plans)
+    check::plans(job, &mut route, (container, Spread::One), observer, |_| Ok(()))
 }
 
 impl Prepared<'_> {
     pub(crate) fn outputs(&self) -> impl Iterator<Item = &Path> {
-        self.outputs.iter().map(|((_, output), _)| &**output)
+        self.outputs.iter().map(|output| &*output.path)
     }
 
     /// True if there is an output that is not skipped.
     pub(crate) fn has_work(&self) -> bool {
-        self.outputs.iter().any(|(_, ready)| !matches!(ready, Ready::Skip))
+        self.outputs.iter().any(|output| !matches!(output.work, JobWork::Skip))
     }
 
     /// True if earlier runs have written everything that this run should write.
     pub(crate) fn is_done(&self) -> bool {
-        self.outputs.iter().all(|(_, ready)| ready.is_done())
+        self.outputs.iter().all(|output| matches!(&output.work, JobWork::Folder(folder) if folder.is_done()))
     }
 
     /// Returns the type of the first weight that a cast makes narrow in a .safetensors file, without a scale.
     pub(crate) fn unscaled(&self, job: &Job) -> Option<Dtype> {
         let is_cast = matches!(job.operator, Operator::Cast(_)) && !job.force_codes;
-        self.outputs.iter().filter(|_| is_cast).find_map(|(_, ready)| ready.unscaled())
-    }
-}
-
-impl Ready<'_> {
-    /// True if earlier runs have written everything that this run should write.
-    fn is_done(&self) -> bool {
-        matches!(self, Self::Folder(folder) if folder.is_done())
-    }
-
-    /// Returns the type of the first weight that becomes narrow in a .safetensors file, without a scale.
-    fn unscaled(&self) -> Option<Dtype> {
-        match self {
-            Self::Skip => None,
-            Self::File(file) => file.unscaled(),
-            Self::Folder(folder) => folder.plans.iter().find_map(unscaled),
-        }
+        self.outputs.iter().filter(|_| is_cast).find_map(|output| match &output.work {
+            JobWork::Skip => None,
+            JobWork::File(file) => file.unscaled(),
+            JobWork::Folder(folder) => folder.plans.iter().find_map(unscaled),
+        })
     }
 }
 

@@ -231,20 +231,10 @@ impl std::fmt::Display for SchemeRule {
 }
 
 impl SchemeRule {
-    #[cfg(feature = "cli")]
-    pub(crate) fn new(pattern: Pattern, scheme: Option<&'static Scheme>) -> Self {
-        Self { pattern, scheme }
-    }
-
     /// Returns the scheme for weights that match; `None` if the rule keeps them.
     #[must_use]
     pub fn scheme(&self) -> Option<&'static Scheme> {
         self.scheme
-    }
-
-    #[cfg(feature = "cli")]
-    pub(crate) fn pattern(&self) -> &Pattern {
-        &self.pattern
     }
 
     pub(crate) fn matches_one<T: AsRef<str>>(&self, names: &[T]) -> bool {

@@ -62,9 +62,11 @@ impl TensorOptions {
         Selection { include, exclude, renames: rename, ..Selection::default() }
     }
 
-    /// Returns a selection that converts nothing: only names change.
-    pub(crate) fn new_names(&self) -> Selection {
-        Selection { renames: self.rename.clone(), ..Selection::default() }
+    /// True if the patterns leave out a tensor that has all of these names.
+    pub(crate) fn leaves_out(&self, names: &[&str]) -> bool {
+        let matches_any =
+            |patterns: &[Pattern]| patterns.iter().any(|pattern| names.iter().any(|name| pattern.matches(name)));
+        !self.include.is_empty() && !matches_any(&self.include) || matches_any(&self.exclude)
     }
 }
 

@@ -1,9 +1,9 @@
 //! Plans the tensors that are not weights to decode or quantize: the operator is applied to them, or they are copied.
 
+use super::decisions::NewForm;
 use super::model;
 use super::quantization::TensorIndex;
 use super::step::Step;
-use super::weights::NewForm;
 use super::{Codes, Conversions, Request};
 use crate::blocks::BlockFormat;
 use crate::container::onnx::model::ModelGraph;

@@ -1,7 +1,7 @@
 //! Plans the decoding of the quantized weights of an input, and the new texts of its configs.
 
+use super::decisions::Decisions;
 use super::renaming::Renaming;
-use super::weights::{Recoding, Weights};
 use crate::container::checkpoint::{CONFIG, Checkpoint, HF_QUANT_CONFIG, QUANTIZE_CONFIG, stack_of};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
@@ -13,16 +13,16 @@ use crate::read::{DecodedValues, Decoders, LogicalCheckpoint};
 use crate::select::policy::{Policy, expert_sets, fused_sets};
 use crate::select::{Candidate, KeptReason, Rename, Selection};
 use crate::text::shorten;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Number of problems listed for a model without quantized weights.
 const FEW: usize = 5;
 
-impl<'a> Recoding<'a> {
+impl<'a> Decisions<'a> {
     /// Plans the decoding of the selected weights. Fails if the model has no quantized weights, a weight cannot be
     /// decoded, or the config cannot express that other weights stay quantized.
-    pub(crate) fn decode(model: &LogicalCheckpoint<'a>, options: &DequantizeOptions) -> Result<Self> {
+    pub(crate) fn dequantize(model: &LogicalCheckpoint<'a>, options: &DequantizeOptions) -> Result<Self> {
         let &DequantizeOptions { to: target, arithmetic, keep_activation_scales, .. } = options;
         let selection = &options.tensors.selection();
         let in_file = |error: Error| error.in_file(&model.source.path);
@@ -50,82 +50,53 @@ impl<'a> Recoding<'a> {
         }
         let renaming = Renaming::new(model, &selection.renames, |weight| selection.selects(&weight.name));
         let renaming = renaming.map_err(in_file)?;
-        let mut weights = Weights::default();
+        let mut decisions = Self::default();
         for (_, at) in left.iter().flat_map(|weight| &weight.parts) {
-            weights.keep(model.places[*at], KeptReason::LeftOut);
+            decisions.keep(model.places[*at], KeptReason::LeftOut);
         }
         for at in &model.found.codes_that_stay {
-            weights.keep(model.places[*at], KeptReason::Codes);
+            decisions.keep(model.places[*at], KeptReason::Codes);
         }
-        weights.reserve(selected.iter().map(|weight| weight.parts.len()).sum());
-        let mut left_out = Vec::new();
+        decisions.treatments.reserve(selected.iter().map(|weight| weight.parts.len()).sum());
+        decisions.leave_out_descriptions(model, &selected, left.is_empty(), keep_activation_scales);
         let values = DecodedValues::Rounded { target, arithmetic, is_watched: options.counts_inexact() };
         let mut shared = Decoders::new(model, values);
         for weight in &selected {
-            for &(role, at) in &weight.parts {
-                match role {
-                    Role::Shape | Role::Description => weights.leave_out(model.places[at]),
-                    Role::Activation if !keep_activation_scales => {
-                        weights.leave_out(model.places[at]);
-                        left_out.push(model.tensors[at].name.to_owned());
-                    }
-                    _ => {}
-                }
-            }
             let decoder = shared.get(weight)?;
-            let parts = LogicalCheckpoint::value_parts(weight);
-            model.check_parts(&decoder, &parts)?;
-            weights.decode(model, weight, decoder);
+            model.check_parts(weight, &decoder)?;
+            decisions.decode(model, weight, decoder);
         }
         // The plain tensors of a GGUF model get the type of the others.
         for weight in plain.iter().filter(|weight| selection.selects(&weight.name)) {
             let decoder = shared.get(weight)?;
             if model.tensors[weight.parts[0].1].dtype != Some(decoder.target()) {
-                weights.decode(model, weight, decoder);
+                decisions.decode(model, weight, decoder);
             }
         }
         for weight in reordered {
-            weights.decode(
-                model,
-                weight,
-                Arc::new(model.decoder(weight, model.own_type(weight), Arithmetic::Library)?),
-            );
-        }
-        if left.is_empty() {
-            for &at in &model.found.markers {
-                weights.leave_out(model.places[at]);
-            }
-            let caches = model.found.activation_scales.iter().filter(|_| !keep_activation_scales);
-            let of_weights: HashSet<usize> =
-                selected.iter().flat_map(|weight| &weight.parts).map(|(_, at)| *at).collect();
-            for &at in caches.filter(|at| !of_weights.contains(at)) {
-                weights.leave_out(model.places[at]);
-                left_out.push(model.tensors[at].name.to_owned());
-            }
+            let decoder = model.decoder(weight, model.own_type(weight), Arithmetic::Library)?;
+            decisions.decode(model, weight, Arc::new(decoder));
         }
         if left.is_empty() && selected.iter().any(|weight| weight.layout.method == QuantMethod::Mlx) {
-            weights.change_metadata("format", Some("pt".to_owned())); // transformers does not load the format of MLX
+            decisions.change_metadata("format", Some("pt".to_owned())); // transformers does not load the format of MLX
         }
-        let divided = divided(model, selection);
         let is_decoded = !selected.is_empty() || !plain.is_empty();
         let target = is_decoded.then(|| target.unwrap_or_else(|| model.default_target()));
-        let side_files = renaming.with_modules([&selected, &left], |modules| {
-            change_metadata(&mut weights, model, modules);
-            side_files(model, modules, target).map_err(in_file)
-        })?;
-        weights.rename(renaming.tensors);
-        Ok(Self { weights, side_files, left_out, divided, ..Self::default() })
+        decisions.describe(model, &renaming.modules(&selected, &left), target).map_err(in_file)?;
+        decisions.divided_sets = divided_sets(model, selection);
+        decisions.renames = Some(renaming.tensors);
+        Ok(decisions)
     }
 
-    /// Plans a cast of tensors that are made of others because the names of a GGUF model changed, and a config without
-    /// the quantization of the original model. `None` if there are neither.
-    pub(crate) fn assemble(source: &'a Checkpoint, selection: &Selection) -> Result<Option<Self>> {
+    /// Plans a cast: tensors that are made of others because the names of a GGUF model changed, a config without the
+    /// quantization of the original model, and new names in a quantized checkpoint.
+    pub(crate) fn cast(source: &'a Checkpoint, selection: &Selection) -> Result<Self> {
         if source.assembled.is_empty() && source.base.is_none() {
-            return Ok(None);
+            return Self::rename(source, &selection.renames);
         }
         let model = LogicalCheckpoint::open(source)?;
         let in_file = |error: Error, name: &str| error.in_tensor(name).in_file(&source.path);
-        let mut weights = Weights::default();
+        let mut decisions = Self::default();
         for weight in model.found.weights.iter().filter(|weight| weight.has_plain_blocks()) {
             let FoundWeight { name, shape, .. } = weight;
             let stored = model.own_type(weight);
@@ -136,34 +107,42 @@ impl<'a> Recoding<'a> {
                 return Err(in_file(error.remedy("cast to bfloat16, float16 or float32, and cast the result"), name));
             }
             let decoder = model.decoder(weight, target, Arithmetic::Library).map_err(|error| in_file(error, name))?;
-            weights.decode(&model, weight, Arc::new(decoder));
+            decisions.decode(&model, weight, Arc::new(decoder));
         }
-        let (none, no_names) = (HashSet::new(), HashMap::new());
-        let modules = Modules { decoded: &none, left: &none, renamed: &no_names };
-        let side_files = side_files(&model, &modules, None).map_err(|error| error.in_file(&source.path))?;
-        Ok(Some(Self { weights, side_files, ..Self::default() }))
+        decisions.side_files =
+            side_files(&model, &Modules::default(), None).map_err(|error| error.in_file(&source.path))?;
+        Ok(decisions)
     }
 
     /// Plans the changes that new names of tensors require in a quantized checkpoint of which nothing is decoded.
-    /// `None` if there are none.
-    pub(crate) fn rename(source: &'a Checkpoint, renames: &[Rename]) -> Result<Option<Self>> {
+    pub(crate) fn rename(source: &'a Checkpoint, renames: &[Rename]) -> Result<Self> {
         if renames.is_empty() || source.is_model() {
-            return Ok(None);
+            return Ok(Self::default());
         }
         let model = LogicalCheckpoint::probe(source);
         if model.found.weights.is_empty() {
-            return Ok(None);
+            return Ok(Self::default());
         }
         let in_file = |error: Error| error.in_file(&source.path);
         let renaming = Renaming::new(&model, renames, |_| false).map_err(in_file)?;
         let left: Vec<&FoundWeight> = model.found.weights.iter().collect();
-        let mut weights = Weights::default();
-        let side_files = renaming.with_modules([&[], &left], |modules| {
-            change_metadata(&mut weights, &model, modules);
-            side_files(&model, modules, None).map_err(in_file)
-        })?;
-        weights.rename(renaming.tensors);
-        Ok(Some(Self { weights, side_files, ..Self::default() }))
+        let mut decisions = Self::default();
+        decisions.describe(&model, &renaming.modules(&[], &left), None).map_err(in_file)?;
+        decisions.renames = Some(renaming.tensors);
+        Ok(decisions)
+    }
+
+    /// Changes the descriptions of quantized weights, in the metadata of files and in the files next to them. `target` is
+    /// the type of the decoded weights, if there are any.
+    fn describe(&mut self, model: &LogicalCheckpoint, modules: &Modules, target: Option<Dtype>) -> Result<()> {
+        self.describe_in_metadata(model, modules);
+        self.side_files = side_files(model, modules, target)?;
+        Ok(())
+    }
+
+    /// Changes the descriptions of quantized weights in the metadata of files.
+    pub(super) fn describe_in_metadata(&mut self, model: &LogicalCheckpoint, modules: &Modules) {
+        self.metadata.extend(metadata_of(model.source.metadata(), modules));
     }
 }
 
@@ -190,8 +169,8 @@ fn no_weights(model: &LogicalCheckpoint) -> Error {
     error.with_details(model.nodes_with_codes().collect())
 }
 
-/// Returns [`Recoding::divided`].
-fn divided(model: &LogicalCheckpoint, selection: &Selection) -> Vec<[String; 2]> {
+/// Returns [`Decisions::divided_sets`].
+fn divided_sets(model: &LogicalCheckpoint, selection: &Selection) -> Vec<[String; 2]> {
     let weights = &model.found.weights;
     let is_diffusion = weights.iter().any(|weight| weight.layout.is_diffusion());
     let policy = Policy { is_diffusion, ..Policy::default() };
@@ -227,11 +206,4 @@ fn side_files(
         files.push((QUANTIZE_CONFIG, quantize_config_of(text, method, modules)?));
     }
     Ok(files)
-}
-
-/// Changes the descriptions in the metadata of files.
-pub(super) fn change_metadata(weights: &mut Weights, model: &LogicalCheckpoint, modules: &Modules) {
-    for (key, text) in metadata_of(model.source.metadata(), modules) {
-        weights.change_metadata(&key, text);
-    }
 }

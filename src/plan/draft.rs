@@ -2,12 +2,13 @@
 //! tensors are cast or copied.
 
 use super::cast::{Cast, check_from};
+use super::decisions::{Decisions, TensorOrder, Treatment};
 use super::quantization::TensorIndex;
 use super::step::{Operation, Step};
-use super::weights::{TensorOrder, Treatment, Weights};
+use super::stored::StackPart;
 use super::{Conversions, Request};
 use crate::container::onnx::model::{Dequantization, ModelGraph, TensorRole};
-use crate::container::{Input, NewTensor, NewTensors, Placement, TextExtent};
+use crate::container::{Input, NewTensor, NewTensors, TextExtent};
 use crate::conversion;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -24,74 +25,37 @@ pub(super) struct DraftStep<'a> {
     /// The stored tensor whose place its results take.
     pub place: TensorIndex,
     pub step: Step<'a>,
-    pub extra: Option<Box<ExtraOfDraft>>,
-}
-
-/// Facts that the layout needs about few steps only.
-#[derive(Default)]
-pub(super) struct ExtraOfDraft {
-    /// For text, the lengths of the texts.
+    /// The lengths of the texts, if it becomes text.
     text: Option<Box<TextExtent>>,
-    /// Its place in a stack of experts.
-    pub stack: Option<StackPlace>,
 }
 
 impl<'a> DraftStep<'a> {
     fn new(place: TensorIndex, step: Step<'a>) -> Self {
-        Self { place, step, extra: None }
+        Self { place, step, text: None }
     }
 
-    pub(super) fn stack(&self) -> Option<&StackPlace> {
-        self.extra.as_ref()?.stack.as_ref()
-    }
-
-    /// True if an earlier step begins the stack that it belongs to.
+    /// True if an earlier step begins the stack of experts that it belongs to.
     pub(super) fn continues_stack(&self) -> bool {
-        self.stack().is_some_and(|stack| stack.number > 0)
+        !self.step.results[0].begins_tensor()
     }
 
     /// Returns the bytes of its results in the output. The first step of a stack counts for all.
     pub(super) fn bytes(&self) -> u64 {
-        let times = self.stack().map_or(1, |stack| if stack.number == 0 { stack.count } else { 0 });
-        self.own_bytes().saturating_mul(times)
-    }
-
-    fn own_bytes(&self) -> u64 {
-        match &self.step.how {
+        if self.continues_stack() {
+            return 0;
+        }
+        let own = match &self.step.how {
             Operation::Encode(weight) => weight.rows.encoder.parts().iter().map(EncodedPart::byte_len).sum(),
             Operation::Convert(_) | Operation::Decode(_) => {
                 self.step.dtypes().1.packed_bytes(self.step.source_count()).unwrap_or(u64::MAX)
             }
-        }
+        };
+        own.saturating_mul(self.step.results[0].stack().map_or(1, StackPart::count))
     }
 
     /// Returns one of its results, for the format of the output.
     pub(super) fn new_tensor(&self, result: usize) -> NewTensor<'_> {
-        let own = self.step.new_tensor(result);
-        let Some(extra) = &self.extra else { return own };
-        let text = extra.text.clone();
-        match &extra.stack {
-            Some(stack) => NewTensor { shape: &stack.shapes[result], count: own.count * stack.count, text, ..own },
-            None => NewTensor { text, ..own },
-        }
-    }
-}
-
-/// The place of an expert in its stack.
-pub(super) struct StackPlace {
-    pub(super) number: u64,
-    /// The number of experts.
-    pub(super) count: u64,
-    /// The shapes of the tensors of the stack, one for each result.
-    pub(super) shapes: Vec<Vec<u64>>,
-}
-
-impl StackPlace {
-    /// Returns the range of the expert in a tensor of the stack.
-    pub(super) fn cut(&self, whole: &Placement) -> Placement {
-        let len = (whole.range.end - whole.range.start) / self.count;
-        let start = whole.range.start + self.number * len;
-        Placement { form: whole.form, range: start..start + len, crc: None }
+        NewTensor { text: self.text.clone(), ..self.step.new_tensor(result) }
     }
 }
 
@@ -108,7 +72,8 @@ impl<'s, 'a> PlannedTensors<'s, 'a> {
             let results = if draft.continues_stack() { 0 } else { draft.step.results.len() };
             (0..results).map(move |result| (at, result))
         };
-        let has_parts = steps.iter().any(|draft| draft.step.results.len() > 1 || draft.stack().is_some());
+        let has_parts =
+            steps.iter().any(|draft| draft.step.results.len() > 1 || draft.step.results[0].stack().is_some());
         let places = if has_parts { steps.iter().enumerate().flat_map(of_step).collect() } else { Vec::new() };
         Self { steps, places }
     }
@@ -134,7 +99,7 @@ pub(super) fn steps<'r, 'a>(
     request: &Request<'r>,
     inputs: &'a [Input],
     model: Option<&ModelGraph<'a>>,
-    weights: &mut Weights<'a>,
+    decisions: &mut Decisions<'a>,
     conversions: &mut Conversions<'r>,
 ) -> Result<Vec<DraftStep<'a>>> {
     let stored =
@@ -142,21 +107,24 @@ pub(super) fn steps<'r, 'a>(
     let tensor = |(input, at): TensorIndex| &inputs[input].contents.tensors[at];
     check_from(stored().map(tensor), request.from)?;
     let needed = model.map(|graph| {
-        let is_folded = |folded: &&Dequantization| weights.decodes((0, folded.codes));
+        let is_folded = |folded: &&Dequantization| decisions.decodes((0, folded.codes));
         let folded: Vec<&Dequantization> = graph.dequantizations.iter().filter(is_folded).collect();
         graph.parts_of_others(&folded)
     });
     let needed = needed.unwrap_or_default();
     let role_of = |at| model.and_then(|graph| graph.role(at)).filter(|role| *role == TensorRole::Scale);
-    let renames = weights.renames.as_ref().unwrap_or(&request.selection.renames);
+    let renames = decisions.renames.as_ref().unwrap_or(&request.selection.renames);
     let new = match &renames[..] {
         [] => Vec::new(), // containers refuse duplicate names
-        renames => new_names(stored().flat_map(|at| old_names(inputs, at, weights, &needed)).collect(), renames)?,
+        renames => new_names(stored().flat_map(|at| old_names(inputs, at, decisions, &needed)).collect(), renames)?,
     };
     let mut cast = Cast::new(request, inputs, model, conversions);
     let mut steps = large_buffer(stored().count());
+    let mut treatments = std::mem::take(&mut decisions.treatments);
     for place in stored() {
-        let reason = match weights.take(place) {
+        // Most plans have none, and an empty map computes a hash to find nothing.
+        let treatment = if treatments.is_empty() { None } else { treatments.remove(&place) };
+        let reason = match treatment {
             Some(Treatment::Replaced(new)) => {
                 for step in new {
                     check_weight(request, &step)?;
@@ -181,7 +149,7 @@ pub(super) fn steps<'r, 'a>(
     for (at, name) in new {
         steps[at].step.rename(name);
     }
-    match weights.gguf.as_ref().and_then(|gguf| gguf.order.as_ref()) {
+    match &decisions.gguf.order {
         Some(TensorOrder::ByName(place)) => {
             steps.sort_by(|one, other| place(one.step.name()).cmp(&place(other.step.name())));
         }
@@ -246,8 +214,8 @@ fn check_weight(request: &Request, step: &Step) -> Result<()> {
 }
 
 /// Returns the names of the tensors that take the place of a stored tensor, unless they are renamed.
-fn old_names(inputs: &[Input], place: TensorIndex, weights: &Weights, needed: &HashSet<usize>) -> Vec<String> {
-    match weights.treatment(place) {
+fn old_names(inputs: &[Input], place: TensorIndex, decisions: &Decisions, needed: &HashSet<usize>) -> Vec<String> {
+    match decisions.treatments.get(&place) {
         Some(Treatment::Replaced(steps)) => steps.iter().map(|step| step.name().to_owned()).collect(),
         Some(Treatment::Dropped) if !needed.contains(&place.1) => Vec::new(),
         Some(Treatment::Stored(new)) => vec![new.name.clone()],
@@ -287,14 +255,14 @@ fn new_names(mut names: Vec<String>, renames: &[Rename]) -> Result<Vec<(usize, S
 
 /// Measures the texts to be written. No file can be laid out without their lengths.
 pub(super) fn measure_texts(steps: &mut [DraftStep], measured: &dyn Fn(u64)) -> Result<()> {
-    for DraftStep { step, extra, .. } in steps.iter_mut().filter(|draft| draft.step.dtypes().1 == Dtype::String) {
+    for DraftStep { step, text, .. } in steps.iter_mut().filter(|draft| draft.step.dtypes().1 == Dtype::String) {
         let (source, Some(conversion)) = (&step.sources[0], step.conversion()) else { continue };
         let mut share = Share::new(source.stored_len(), source.tensor.count);
         let progress = &mut |elements| measured(share.up_to(elements));
         let extent =
             source.open().and_then(|reader| conversion::measure(conversion.from, source.named(), reader, progress));
         let extent = extent.map_err(|error| source.error(error))?;
-        extra.get_or_insert_default().text = Some(Box::new(extent));
+        *text = Some(Box::new(extent));
     }
     Ok(())
 }

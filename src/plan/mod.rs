@@ -4,6 +4,7 @@
 
 mod cast;
 mod codes;
+mod decisions;
 mod dequantize;
 mod draft;
 mod few;
@@ -19,13 +20,13 @@ mod stacked;
 mod step;
 mod stored;
 mod weight_rows;
-mod weights;
 
 pub(crate) use cast::check_from;
 #[doc(hidden)] // for tests
 pub use cast::source_form;
 #[doc(hidden)] // for the program
 pub use codes::Codes;
+pub(crate) use decisions::Decisions;
 pub(crate) use gguf::{BlockSearch, GgufRequest};
 #[doc(hidden)] // for the program
 pub use partition::Partition;
@@ -34,10 +35,9 @@ pub(crate) use quantization::{CodesSource, Quantization, Unrecovered};
 #[cfg(feature = "cli")]
 pub(crate) use quantize::{Misfit, layout_of, matchable_names};
 pub(crate) use quantize::{OTHER_NAME, QuantizePlan, QuantizeRequest, name_instead_of};
-pub(crate) use step::{NewStored, Operation};
+pub(crate) use step::{NewStored, Operation, PieceUnit};
 pub use step::{Plan, Step};
 pub(crate) use weight_rows::SharedExtremes;
-pub(crate) use weights::{Recoding, Weights};
 
 use crate::container::onnx::model::ModelGraph;
 use crate::container::{Container, Form, Input, Metadata, NewMetadata, NewTensor, Placement, keys_of_part};
@@ -49,6 +49,7 @@ use crate::operator::Operator;
 use crate::options::ModelOptions;
 use crate::select::Selection;
 use crate::text::shorten;
+use decisions::GgufContents;
 use draft::{DraftStep, PlannedTensors, measure_texts};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -120,7 +121,7 @@ pub fn build<'a>(
     spread: Spread,
     measured: &dyn Fn(u64),
 ) -> Result<Vec<Plan<'a>>> {
-    Draft::new(request, inputs, None)?.build(spread, measured)
+    Draft::new(request, inputs, &mut Decisions::default())?.build(spread, measured)
 }
 
 /// The steps of all outputs, before anything is laid out: texts have to be read before they can be laid out.
@@ -133,31 +134,25 @@ pub(crate) struct Draft<'r, 'a> {
     conversions: Conversions<'r>,
     /// Changes to the metadata of the outputs.
     metadata: HashMap<String, Option<String>>,
-    gguf: weights::GgufContents,
+    gguf: GgufContents,
 }
 
 impl<'r, 'a> Draft<'r, 'a> {
-    /// Makes the steps, with all checks that need no layout. `weights` are the decisions of a planner of weights.
-    pub(crate) fn new(
-        request: &'r Request<'r>,
-        inputs: &'a [Input],
-        weights: Option<&mut Weights<'a>>,
-    ) -> Result<Self> {
+    /// Makes the steps, with all checks that need no layout.
+    pub(crate) fn new(request: &'r Request<'r>, inputs: &'a [Input], decisions: &mut Decisions<'a>) -> Result<Self> {
         let is_model = request.container.format_info().is_changed_only();
         let model = is_model.then(|| model::graph(request, inputs)).transpose()?;
-        let mut conversions = Conversions { operator: request.operator, watched: request.fail_on, known: Vec::new() };
-        let mut none = Weights::default();
-        let weights = weights.unwrap_or(&mut none);
-        let steps = draft::steps(request, inputs, model.as_ref(), weights, &mut conversions)?;
-        let steps = if let Some(stacks) = &weights.stacks { stacks.stack(steps)? } else { steps };
-        let gguf = weights.gguf.take().unwrap_or_default();
-        Ok(Self { request, inputs, model, steps, conversions, metadata: weights.metadata.clone(), gguf })
+        let mut conversions = Conversions { operator: request.operator, watched: request.fail_on, made: Vec::new() };
+        let steps = draft::steps(request, inputs, model.as_ref(), decisions, &mut conversions)?;
+        let steps = if let Some(stacks) = &decisions.stacks { stacks.stack(steps)? } else { steps };
+        let (metadata, gguf) = (decisions.metadata.clone(), std::mem::take(&mut decisions.gguf));
+        Ok(Self { request, inputs, model, steps, conversions, metadata, gguf })
     }
 
     /// Lays out the outputs, like [`build`].
     pub(crate) fn build(self, spread: Spread, measured: &dyn Fn(u64)) -> Result<Vec<Plan<'a>>> {
         let Self { request, inputs, model, mut steps, mut conversions, metadata, gguf } = self;
-        let weights::GgufContents { mut keys, facts, notes, .. } = gguf;
+        let GgufContents { mut keys, facts, notes, .. } = gguf;
         if let Some(graph) = &model {
             return Ok(vec![rewrite::build(request, &inputs[0], graph, steps, &mut conversions)?]);
         }
@@ -243,37 +238,33 @@ impl Places {
     }
 }
 
-/// Gives the results of a step the next places, or their places in the stack whose first step took the next places.
+/// Gives the results of a step the next places, or their parts of the places in `stack`, which the first step of a stack
+/// of experts sets.
 fn place<'a>(
-    draft: DraftStep<'a>,
+    mut draft: DraftStep<'a>,
     places: &mut Places,
     stack: &mut Vec<Placement>,
     conversions: &mut Conversions,
 ) -> Result<Step<'a>> {
-    if draft.stack().is_some_and(|stack| stack.number == 0) {
-        *stack = (0..draft.step.results.len()).map(|at| places.next(&draft.new_tensor(at))).collect();
-    }
-    let DraftStep { mut step, extra, .. } = draft;
-    let own = extra.and_then(|extra| extra.stack);
-    #[allow(clippy::needless_range_loop, reason = "without a stack, there are no places to iterate over")]
-    for at in 0..step.results.len() {
-        let place = match &own {
-            None => places.next(&step.new_tensor(at)),
-            Some(own) => own.cut(&stack[at]),
+    for at in 0..draft.step.results.len() {
+        let place = match draft.step.results[at].stack() {
+            None => places.next(&draft.new_tensor(at)),
+            Some(part) => {
+                if part.number == 0 {
+                    stack.truncate(at);
+                    stack.push(places.next(&draft.new_tensor(at)));
+                }
+                part.place_in(&stack[at])
+            }
         };
-        let result = &mut step.results[at];
+        let result = &mut draft.step.results[at];
         result.range = place.range;
         if place.crc.is_some() {
             result.extra.get_or_insert_default().crc = place.crc;
         }
-        if let Operation::Convert(conversion) = &mut step.how
-            && conversion.to != place.form
-        {
-            let completed = conversions.get(conversion.from, place.form, step.kept.is_none());
-            *conversion = completed.map_err(|error| error.in_tensor(&result.name))?;
-        }
+        conversions.complete(&mut draft.step, place.form)?;
     }
-    Ok(step)
+    Ok(draft.step)
 }
 
 /// Returns the steps of each output file, in the order of the inputs.
@@ -310,15 +301,27 @@ struct Conversions<'r> {
     operator: Operator,
     /// The conditions that the caller refuses.
     watched: &'r [Condition],
-    known: Vec<(bool, Arc<Conversion>)>,
+    /// Each with true if its operator is applied, and false for a copy.
+    made: Vec<(bool, Arc<Conversion>)>,
 }
 
 impl Conversions<'_> {
+    /// Makes the conversion of a step end in the form in which the output stores its result.
+    fn complete(&mut self, step: &mut Step, form: Form) -> Result<()> {
+        if let Operation::Convert(conversion) = &mut step.how
+            && conversion.to != form
+        {
+            let completed = self.get(conversion.from, form, step.kept.is_none());
+            *conversion = completed.map_err(|error| error.in_tensor(&step.results[0].name))?;
+        }
+        Ok(())
+    }
+
     fn get(&mut self, from: Form, to: Form, is_converted: bool) -> Result<Arc<Conversion>> {
         let is_same =
-            |known: &&(bool, Arc<Conversion>)| known.0 == is_converted && known.1.from == from && known.1.to == to;
-        if let Some((_, known)) = self.known.iter().find(is_same) {
-            return Ok(Arc::clone(known));
+            |made: &&(bool, Arc<Conversion>)| made.0 == is_converted && made.1.from == from && made.1.to == to;
+        if let Some((_, same)) = self.made.iter().find(is_same) {
+            return Ok(Arc::clone(same));
         }
         let conversion = match self.operator {
             Operator::Cast(attributes) if is_converted => Conversion::cast(from, to, attributes.rules()),
@@ -334,22 +337,33 @@ impl Conversions<'_> {
         let conversion = conversion.ok_or_else(refused)?;
         let is_watched = is_converted && !self.watched.is_empty();
         let conversion = Arc::new(if is_watched { conversion.watch(self.watched) } else { conversion });
-        self.known.push((is_converted, Arc::clone(&conversion)));
+        self.made.push((is_converted, Arc::clone(&conversion)));
         Ok(conversion)
     }
 }
 
-/// Returns the metadata of an output, with changed values: `None` removes one. Adds the keys that have several values to
-/// `differing`.
+/// Merges the metadata of all files that the tensors of an output come from, with changed values: `None` removes one. If
+/// values differ, keeps the first, and adds the key to `differing` unless it is changed.
 fn metadata_of<'a>(
     container: &dyn Container,
     sources: impl Iterator<Item = &'a Input>,
     changes: &HashMap<String, Option<String>>,
     differing: &mut Vec<String>,
 ) -> Option<Vec<(String, String)>> {
-    let mut pairs = merge_metadata(sources, container, differing)?;
-    differing.retain(|key| !changes.contains_key(key));
-    pairs.retain_mut(|(key, value)| match changes.get(key) {
+    let mut merged: Option<Vec<(String, String)>> = None;
+    for pairs in sources.filter_map(|input| metadata(input, container)) {
+        let merged = merged.get_or_insert_default();
+        let before: HashMap<String, String> = merged.iter().cloned().collect();
+        for (key, value) in pairs {
+            match before.get(&key) {
+                Some(first) if *first != value && !changes.contains_key(&key) => differing.push(key),
+                Some(_) => {}
+                None => merged.push((key, value)),
+            }
+        }
+    }
+    let mut merged = merged?;
+    merged.retain_mut(|(key, value)| match changes.get(key) {
         Some(Some(new)) => {
             value.clone_from(new);
             true
@@ -357,29 +371,7 @@ fn metadata_of<'a>(
         Some(None) => false,
         None => true,
     });
-    Some(pairs)
-}
-
-/// Merges the metadata of all files that the tensors of an output come from. If values differ, the first file's value
-/// is kept.
-fn merge_metadata<'a>(
-    sources: impl Iterator<Item = &'a Input>,
-    container: &dyn Container,
-    differing: &mut Vec<String>,
-) -> Option<Vec<(String, String)>> {
-    let mut merged: Option<Vec<(String, String)>> = None;
-    for pairs in sources.filter_map(|input| metadata(input, container)) {
-        let merged = merged.get_or_insert_default();
-        let known: HashMap<String, String> = merged.iter().cloned().collect();
-        for (name, value) in pairs {
-            match known.get(&name) {
-                Some(first) if *first != value => differing.push(name),
-                Some(_) => {}
-                None => merged.push((name, value)),
-            }
-        }
-    }
-    merged
+    Some(merged)
 }
 
 /// Returns the metadata for the output: unchanged except for the marks of the old and the new format.

@@ -80,21 +80,13 @@ impl Renaming {
         Ok(found)
     }
 
-    /// Returns the new names of some modules, or the old names of modules without a new one.
-    fn names<'n>(&'n self, modules: impl Iterator<Item = &'n str>) -> HashSet<&'n str> {
-        modules.map(|module| self.modules.get(module).map_or(module, String::as_str)).collect()
-    }
-
-    /// Calls `what` with the modules of the output: the modules of decoded weights, and of weights that stay quantized.
-    pub(super) fn with_modules<'m, R>(
-        &self,
-        [decoded, left]: [&[&'m FoundWeight]; 2],
-        what: impl FnOnce(&Modules) -> R,
-    ) -> R {
-        let of = |weights: &[&'m FoundWeight]| weights.iter().map(|weight| &*weight.module).collect::<Vec<_>>();
-        let (decoded, left) = (of(decoded), of(left));
-        let mut decoded = self.names(decoded.into_iter());
-        decoded.extend(self.plain.iter().map(String::as_str));
-        what(&Modules { decoded: &decoded, left: &self.names(left.into_iter()), renamed: &self.modules })
+    /// Returns the modules of the output: the modules of decoded weights, and of weights that stay quantized.
+    pub(super) fn modules<'n>(&'n self, decoded: &[&'n FoundWeight], left: &[&'n FoundWeight]) -> Modules<'n> {
+        let new_name = |weight: &&'n FoundWeight| self.modules.get(&weight.module).unwrap_or(&weight.module).as_str();
+        Modules {
+            decoded: decoded.iter().map(new_name).chain(self.plain.iter().map(String::as_str)).collect(),
+            left: left.iter().map(new_name).collect(),
+            renamed: self.modules.iter().map(|(old, new)| (&**old, &**new)).collect(),
+        }
     }
 }

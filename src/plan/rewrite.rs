@@ -109,14 +109,11 @@ fn place<'a>(
     conversions: &mut Conversions,
 ) -> Result<Step<'a>> {
     let place = places[at].map(|first| &layout.places[first + number..]);
-    match &mut step.how {
-        Operation::Convert(conversion) => {
-            if let Some([place, ..]) = place
-                && conversion.to != place.form
-            {
-                let completed = conversions.get(conversion.from, place.form, step.kept.is_none());
-                *conversion = completed.map_err(|error| error.in_tensor(&step.results[0].name))?;
-            }
+    if let Some([place, ..]) = place {
+        conversions.complete(&mut step, place.form)?;
+    }
+    match &step.how {
+        Operation::Convert(_) => {
             if let Ok(to) = step.new_dtype() {
                 step.results[0].name = Cow::Owned(graph.stored_name(&step.results[0].name, to));
             }

@@ -1,9 +1,9 @@
 //! Stacks of experts: MLX stores the same part of all experts of a layer as one tensor. Each expert keeps its step, whose
 //! results are ranges of the tensors of the stack.
 
-use super::draft::{DraftStep, StackPlace};
+use super::decisions::ExpertStacks;
+use super::draft::DraftStep;
 use super::stored::StackPart;
-use super::weights::ExpertStacks;
 use crate::container::checkpoint::{name_of_expert, stacked_name};
 use crate::error::{Error, Kind, Result};
 use crate::text::shorten;
@@ -72,14 +72,14 @@ impl ExpertStacks {
             for (expert, number) in numbers.iter().zip(0..) {
                 let Some(mut draft) = left[*expert].take() else { continue };
                 draft.place = place.unwrap_or(draft.place);
-                let shapes = draft.step.new_tensors().map(|(_, _, shape)| [&[count], shape].concat()).collect();
-                for result in draft.step.results.iter_mut() {
+                let shapes = draft.step.new_tensors().map(|(_, _, shape)| [&[count], shape].concat());
+                let shapes: Vec<Vec<u64>> = shapes.collect();
+                for (result, shape) in draft.step.results.iter_mut().zip(shapes) {
                     if let Some((name, _)) = stacked_name(&result.name) {
-                        let part = StackPart { name: name.into(), is_first: number == 0, count };
+                        let part = StackPart { name: name.into(), shape: shape.into(), number };
                         result.extra.get_or_insert_default().stack = Some(part);
                     }
                 }
-                draft.extra.get_or_insert_default().stack = Some(StackPlace { number, count, shapes });
                 stacked.push(draft);
             }
         }

@@ -3,6 +3,7 @@
 use super::few::Few;
 use super::quantization::Quantization;
 pub(crate) use super::stored::NewStored;
+use super::stored::StackPart;
 use crate::container::{Elements, Form, HeaderEntries, NewTensor, Tensor};
 use crate::conversion::Conversion;
 use crate::dtype::Dtype;
@@ -68,6 +69,16 @@ pub(crate) enum Operation<'a> {
     Decode(Arc<Decoder>),
     /// A weight is quantized, row by row; the results are its parts, in the order of the encoder.
     Encode(Box<Quantization<'a>>),
+}
+
+/// The unit of a component of the output, such as an element or a row, in which it is divided into pieces.
+pub(crate) struct PieceUnit<'s> {
+    /// Bits of a unit in the source or the target, whichever is wider.
+    pub bits: u64,
+    /// A piece starts at a multiple of this number of units.
+    pub alignment: u64,
+    /// The decoder, if only it knows where to divide.
+    pub decoder: Option<&'s Decoder>,
 }
 
 impl Plan<'_> {
@@ -191,7 +202,7 @@ impl<'a> Step<'a> {
         })
     }
 
-    /// Returns one of its results, for the format of the output.
+    /// Returns the stored tensor that one of its results is or belongs to, for the format of the output.
     pub(super) fn new_tensor(&self, result: usize) -> NewTensor<'_> {
         let (dtype, shape, count, blocks) = match &self.how {
             Operation::Encode(weight) => {
@@ -200,13 +211,13 @@ impl<'a> Step<'a> {
             }
             Operation::Convert(_) | Operation::Decode(_) => (self.dtypes().1, self.shape(), self.source_count(), None),
         };
-        let source = self.source();
+        let (source, result) = (self.source(), &self.results[result]);
         let is_opaque = source.elements == Elements::Opaque && matches!(self.how, Operation::Convert(_));
         NewTensor {
-            name: Cow::Borrowed(self.results[result].stored_name()),
+            name: Cow::Borrowed(result.stored_name()),
             dtype,
-            shape,
-            count,
+            shape: result.stored_shape(shape),
+            count: count * result.stack().map_or(1, StackPart::count),
             fortran_order: self.fortran_order,
             text: None,
             opaque: is_opaque.then_some(&*source.stored),
@@ -214,10 +225,10 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Returns the stored tensors of the output that its results are or begin: name, dtype and shape.
-    pub(crate) fn stored_tensors(&self) -> impl Iterator<Item = (&str, Dtype, Cow<'_, [u64]>)> {
-        let own = self.results.iter().zip(self.new_tensors()).filter(|(result, _)| result.begins_tensor());
-        own.map(|(result, (_, dtype, shape))| (result.stored_name(), dtype, result.stored_shape(shape)))
+    /// Returns the stored tensors of the output that its results are or begin.
+    pub(crate) fn stored_tensors(&self) -> impl Iterator<Item = NewTensor<'_>> {
+        let begins_tensor = |at: &usize| self.results[*at].begins_tensor();
+        (0..self.results.len()).filter(begins_tensor).map(|at| self.new_tensor(at))
     }
 
     /// True if the operator is applied; otherwise the tensor is copied.
@@ -325,19 +336,22 @@ impl<'a> Step<'a> {
         self.conversion().is_none_or(|conversion| conversion.kernel().is_some() && self.sources[0].mapped().is_some())
     }
 
-    /// Returns the bits of an element in the source or the target, whichever is wider; the number of elements at whose
-    /// multiples a piece may start; and the decoder, if only it knows where to divide.
-    pub(crate) fn unit(&self) -> (u64, u64, Option<&Decoder>) {
+    /// Returns the unit in which it is divided into pieces.
+    pub(crate) fn unit(&self) -> PieceUnit<'_> {
         /// Packed types start on whole bytes and kernel blocks.
         const ELEMENTS: u64 = 1024;
         match &self.how {
             Operation::Convert(conversion) => {
                 let bits = conversion.from.dtype().bits().max(conversion.to.dtype().bits());
-                (bits.max(8).into(), ELEMENTS, None) // an element of fewer than 8 bits may take a whole byte
+                // An element of fewer than 8 bits may take a whole byte.
+                PieceUnit { bits: bits.max(8).into(), alignment: ELEMENTS, decoder: None }
             }
-            Operation::Decode(decoder) => (decoder.target().bits().into(), 1, Some(decoder)),
+            Operation::Decode(decoder) => {
+                PieceUnit { bits: decoder.target().bits().into(), alignment: 1, decoder: Some(decoder) }
+            }
             Operation::Encode(weight) => {
-                (weight.row_bytes().saturating_mul(8).max(1), weight.rows.encoder.row_alignment(), None)
+                let bits = weight.row_bytes().saturating_mul(8).max(1);
+                PieceUnit { bits, alignment: weight.rows.encoder.row_alignment(), decoder: None }
             }
         }
     }

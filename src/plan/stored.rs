@@ -1,6 +1,6 @@
 //! Tensors of the output, and their places.
 
-use crate::container::PendingCrc;
+use crate::container::{PendingCrc, Placement};
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -28,14 +28,28 @@ pub(crate) struct ExtraOfStored {
 pub(crate) struct StackPart {
     /// The name of the stored tensor.
     pub name: Box<str>,
-    /// True for the first expert, which stands for the stored tensor.
-    pub is_first: bool,
-    /// The number of experts.
-    pub count: u64,
+    /// The shape of the stored tensor: the number of experts, then the shape of each.
+    pub shape: Box<[u64]>,
+    /// The number of the expert. Expert 0 stands for the stored tensor.
+    pub number: u64,
+}
+
+impl StackPart {
+    /// Returns the number of experts.
+    pub(super) fn count(&self) -> u64 {
+        self.shape[0]
+    }
+
+    /// Returns the place of the expert, from the place of the stored tensor.
+    pub(super) fn place_in(&self, whole: &Placement) -> Placement {
+        let len = (whole.range.end - whole.range.start) / self.count();
+        let start = whole.range.start + self.number * len;
+        Placement { form: whole.form, range: start..start + len, crc: None }
+    }
 }
 
 impl<'a> NewStored<'a> {
-    /// The name of the stored tensor.
+    /// Returns the name of the stored tensor.
     pub(crate) fn stored_name(&self) -> &str {
         match self.stack() {
             Some(stack) => &stack.name,
@@ -53,21 +67,18 @@ impl<'a> NewStored<'a> {
 
     /// True unless an earlier result begins the stored tensor.
     pub(super) fn begins_tensor(&self) -> bool {
-        self.stack().is_none_or(|stack| stack.is_first)
+        self.stack().is_none_or(|stack| stack.number == 0)
     }
 
-    /// Returns the shape of the stored tensor, from its own.
-    pub(crate) fn stored_shape<'s>(&self, shape: &'s [u64]) -> Cow<'s, [u64]> {
-        match self.stack() {
-            Some(stack) => Cow::Owned([&[stack.count], shape].concat()),
-            None => Cow::Borrowed(shape),
-        }
+    /// Returns the shape of the stored tensor, given its own shape.
+    pub(crate) fn stored_shape<'s>(&'s self, own: &'s [u64]) -> &'s [u64] {
+        self.stack().map_or(own, |stack| &stack.shape)
     }
 
     /// Returns the range of the stored tensor in the output; `None` if an earlier result begins it.
     pub(crate) fn stored_range(&self) -> Option<Range<u64>> {
         let Range { start, end } = self.range;
-        let count = self.stack().map_or(1, |stack| stack.count);
+        let count = self.stack().map_or(1, StackPart::count);
         self.begins_tensor().then(|| start..start + (end - start) * count)
     }
 

@@ -327,8 +327,14 @@ impl<'a> LogicalCheckpoint<'a> {
         decoder.map_err(|error| error.in_file(&self.source.path))
     }
 
+    /// Returns the parts that the values of a weight depend on for reading, the codes first.
+    pub(crate) fn value_sources(&self, weight: &FoundWeight) -> impl Iterator<Item = SourceTensor<'a>> {
+        Self::value_parts(weight).into_iter().map(|(_, at)| self.stored(at))
+    }
+
     /// Refuses a group index or zero points whose content contradicts the config or the other parts.
-    pub(crate) fn check_parts(&self, decoder: &Decoder, parts: &[(Role, usize)]) -> Result<()> {
+    pub(crate) fn check_parts(&self, weight: &FoundWeight, decoder: &Decoder) -> Result<()> {
+        let parts = Self::value_parts(weight);
         let check = |part: Option<usize>, check: fn(&Decoder, &[u8]) -> Result<()>| {
             let Some((_, at)) = part.map(|part| parts[part]) else { return Ok(()) };
             if !self.stored(at).is_plain() {
@@ -347,9 +353,8 @@ impl<'a> LogicalCheckpoint<'a> {
         target: Dtype,
         arithmetic: Arithmetic,
     ) -> Result<WeightSource<'a>> {
-        let (decoder, parts) = (self.decoder(weight, target, arithmetic)?, Self::value_parts(weight));
-        self.check_parts(&decoder, &parts)?;
-        let parts = parts.into_iter().map(|(_, at)| self.stored(at)).collect();
-        Ok(WeightSource { name: weight.name.clone(), parts, decoder })
+        let decoder = self.decoder(weight, target, arithmetic)?;
+        self.check_parts(weight, &decoder)?;
+        Ok(WeightSource { name: weight.name.clone(), parts: self.value_sources(weight).collect(), decoder })
     }
 }

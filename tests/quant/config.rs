@@ -1,12 +1,11 @@
 //! Configs of checkpoints whose weights were decoded: what says that they are quantized goes, all else keeps its bytes.
 
-use std::collections::{HashMap, HashSet};
 use tcast::dtype::Dtype::{Bfloat16, Float16, Float32};
 use tcast::quant::{Modules, comfy_metadata_of, config_of, default_target, hf_quant_config_of};
 
 fn with<R>(decoded: &[&str], left: &[&str], run: impl FnOnce(&Modules) -> R) -> R {
-    let [decoded, left] = [decoded, left].map(|names| names.iter().copied().collect::<HashSet<_>>());
-    run(&Modules { decoded: &decoded, left: &left, renamed: &HashMap::new() })
+    let [decoded, left] = [decoded, left].map(|names| names.iter().copied().collect());
+    run(&Modules { decoded, left, ..Modules::default() })
 }
 
 fn all(config: &str) -> String {

@@ -43,7 +43,6 @@ pub(super) fn run(args: &BitcastArgs) -> Result<()> {
     let conversion = FileConversion::bitcast(job, sources.iter(), options)?;
     convert(
         Task { conversion, inputs: &args.inputs, file: &args.file, notes: Vec::new(), report: None },
-        &sources,
         &Console { is_quiet: args.file.quiet },
         start,
     )

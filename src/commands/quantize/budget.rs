@@ -71,7 +71,7 @@ pub(super) fn choose<'a>(
 ) -> Result<Budget> {
     let all: Vec<QuantizeOptions> =
         args.candidates().into_iter().map(|scheme| args.options.for_scheme(scheme)).collect();
-    let measured = measure((source, model), &all, job, observer)?;
+    let measured = measure(model, &all, job, observer)?;
     let names = names(model, layout_name(&args.options))?;
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let keeps = args.scheme.contains(&None);

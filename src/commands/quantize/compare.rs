@@ -64,7 +64,7 @@ pub(super) fn run(
     files.read(source.files()?);
     let report_file = report_file.map(|path| ReportFile::new(path, replace, &[], &mut files)).transpose()?;
     let job = job_of_shards(Operator::Quantize, &args.file, &args.shards, &args.reports);
-    let schemes = measure((source, model), &all, &job, &Console { is_quiet: args.file.quiet })?;
+    let schemes = measure(model, &all, &job, &Console { is_quiet: args.file.quiet })?;
     let comparison = SchemeComparison { input: source.path.clone(), time: start.elapsed(), schemes };
     if let Some(file) = report_file {
         file.write_schemes(&comparison, &args.file)?;

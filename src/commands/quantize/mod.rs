@@ -29,7 +29,6 @@ use crate::select::policy::Policy;
 use crate::text::{counted, shorten};
 use checks::{check_layout, check_model, layout_name, names};
 use serde_json::json;
-use std::slice;
 use std::time::Instant;
 
 pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
@@ -74,14 +73,13 @@ fn write<'a>(
     if let Some(chosen) = chosen {
         budget::check_plan(chosen, &plan).map_err(|error| error.in_file(&source.path))?;
     }
-    warn_about_scales(args, &plan.recoding.left_out);
+    warn_about_scales(args, &plan.decisions.left_out_scales);
     let notes = if model.is_model() { notes_on_misfits(options, &plan) } else { notes(options, &plan, model) };
     let mut conversion = FileConversion::quantize(job, model, options, plan);
     conversion.budget = chosen.map(|chosen| json!(chosen.figures));
     let (inputs, report) = (args.model.as_slice(), args.reports.report.as_deref());
     let task = Task { notes, conversion, inputs, file: &args.file, report };
-    let written = convert(task, slice::from_ref(source), observer, start);
-    written.map_err(|error| with_fused(error, model, layout_name(options)))
+    convert(task, observer, start).map_err(|error| with_fused(error, model, layout_name(options)))
 }
 
 /// Completes the error for a weight that could be left out with the weights that engines fuse with it: they can only be
@@ -220,7 +218,7 @@ fn check_patterns(args: &QuantizeArgs, model: &LogicalCheckpoint) -> Result<()> 
     if let Some(rule) = options.rule.iter().find(|rule| !allow_unmatched && !rule.matches_one(&names)) {
         let error = Error::usage(format!("--rule '{rule}' matches no tensor")).in_file(path);
         let target = format!("={}", rule.scheme().map_or("keep", |scheme| scheme.name));
-        return Err(error.remedy(propose("--rule", rule.pattern(), &target, &names)));
+        return Err(error.remedy(propose("--rule", &rule.pattern, &target, &names)));
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ mod write;
 #[cfg(feature = "cli")]
 pub(crate) use finish::{Finished, finish};
 
+use super::check::plans_of_shards;
 use super::place::Route;
 use super::{IfExists, Job, JobInput};
 use crate::container::checkpoint::{
@@ -17,7 +18,7 @@ use crate::container::{Input, part_names};
 use crate::error::{Blocker, Error, Kind, Result, Wanted};
 use crate::io::identity::{Files, is_within};
 use crate::operator::Operator;
-use crate::plan::{Plan, Recoding, Spread, Step, chosen_shards, shard_sizes};
+use crate::plan::{Decisions, Plan, Spread, Step, chosen_shards, shard_sizes};
 use crate::progress::{Notice, Observer};
 use crate::staging::{self, Manifest, ManifestShard, ManifestSource, Start, StoredPath};
 use crate::text::{path_text, size};
@@ -45,11 +46,12 @@ impl<'a> FolderOutput<'a> {
     /// Plans the contents of the folder. Refuses a folder that is not empty, is the input's own folder, or is in it.
     pub(super) fn new(
         job: &Job,
-        &Route { input: JobInput { source, ref recoding, .. }, output: ref path, .. }: &Route<'a, '_>,
-        (plans, spread): (Vec<Plan<'a>>, Spread),
+        route: &mut Route<'_, 'a>,
         files: &mut Files,
         observer: &dyn Observer,
     ) -> Result<Self> {
+        let (plans, spread) = plans_of_shards(job, route, observer)?;
+        let (path, JobInput { source, decisions, .. }) = (&route.output, &*route.input);
         let start = match (job.partition, job.resume, job.existing) {
             (Some(_), ..) => Start::Part,
             (None, true, _) => Start::Resume,
@@ -74,14 +76,14 @@ impl<'a> FolderOutput<'a> {
             Some(_) => (parts(path, &plans), None),
         };
         let index_text = index.clone().into_iter().map(|name| (name, index_of(source, &plans, &shards)));
-        let changed = changed_side_files(job, source, recoding.as_ref(), &plans)?;
+        let changed = changed_side_files(job, source, decisions, &plans)?;
         side_files.kept.retain(|name| changed.get(&**name) != Some(&None));
         let changed = changed.into_iter().filter_map(|(name, text)| Some((name.to_owned(), text?)));
         let side_file = |name: String| {
             let path = source.side_folder().unwrap_or(path).join(&name);
             ManifestSource::side_file(&path, source.whole_text_of(&name), name)
         };
-        let others = recoding.iter().flat_map(|recoding| &recoding.files).map(|path| {
+        let others = decisions.files.iter().map(|path| {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             ManifestSource::side_file(path, None, name)
         });
@@ -158,14 +160,13 @@ fn parts(folder: &Path, plans: &[Plan]) -> Vec<ManifestShard> {
 fn changed_side_files(
     job: &Job,
     source: &Checkpoint,
-    recoding: Option<&Recoding>,
+    decisions: &Decisions,
     plans: &[Plan],
 ) -> Result<BTreeMap<&'static str, Option<String>>> {
-    let mut changed = BTreeMap::new();
     if source.side_folder().is_none() || job.format.is_some() {
-        return Ok(changed);
+        return Ok(BTreeMap::new());
     }
-    changed.extend(recoding.into_iter().flat_map(|recoding| recoding.side_files.iter().cloned()));
+    let mut changed: BTreeMap<_, _> = decisions.side_files.iter().cloned().collect();
     if !matches!(job.operator, Operator::Dequantize | Operator::Quantize) {
         let text = match changed.get(CONFIG) {
             Some(Some(text)) => with_most_used_dtype(text, plans),

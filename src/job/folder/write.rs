@@ -2,7 +2,7 @@
 
 use super::FolderOutput;
 use crate::container::checkpoint::{self, Checkpoint};
-use crate::container::{ReadOptions, Tensor};
+use crate::container::{NewTensor, ReadOptions, Tensor};
 use crate::engine::{self, RunOptions};
 use crate::error::{Error, Kind, OutputRole, Result};
 use crate::io::map::MappedFile;
@@ -20,14 +20,13 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 impl<'a> FolderOutput<'a> {
-    pub(in crate::job) fn dry_run(&self) -> Vec<FileReport<'a>> {
-        let report = |&at: &usize| FileReport::new(self.manifest.shards[at].file.clone(), &self.plans[at], None);
-        self.chosen.iter().map(report).collect()
-    }
-
-    /// Converts without writing, and reports the shards that this run would write, with the losses of their values.
-    pub(in crate::job) fn measure(&self, job: &Job, observer: &dyn Observer) -> Result<Vec<FileReport<'a>>> {
+    /// Reports the shards that this run would write. If the job reports results, converts them without writing.
+    fn dry_run(&self, job: &Job, observer: &dyn Observer) -> Result<Vec<FileReport<'a>>> {
         let Self { plans, chosen, .. } = self;
+        if !job.reports_results() {
+            let report = |&at: &usize| FileReport::new(self.manifest.shards[at].file.clone(), &plans[at], None);
+            return Ok(chosen.iter().map(report).collect());
+        }
         let progress = observer.checkpoint(chosen.iter().map(|&at| plans[at].source_bytes()).sum());
         let measure = |&at: &usize| {
             let (plan, name) = (&plans[at], &self.manifest.shards[at].file);
@@ -41,7 +40,11 @@ impl<'a> FolderOutput<'a> {
 
     /// Writes the shards, or this run's part of them. Shards of earlier runs count as written. If the run covers all
     /// shards, the folder is then complete. If it fails, complete shards are kept.
-    pub(in crate::job) fn write(self, job: &Job, observer: &dyn Observer) -> Result<Written<'a>> {
+    pub(in crate::job) fn run(self, job: &Job, observer: &dyn Observer) -> Result<Written<'a>> {
+        if job.dry_run {
+            let files = self.dry_run(job, observer)?;
+            return Ok(Written { files, before: 0, finished: 0, all: self.plans.len(), was_complete: false });
+        }
         if self.is_there {
             return self.compare(job, observer);
         }
@@ -105,9 +108,10 @@ impl<'a> FolderOutput<'a> {
 /// Describes a tensor in an existing folder that differs from the tensor to write there.
 fn other_tensor(there: &Checkpoint, plans: &[Plan]) -> Option<String> {
     let mut found: BTreeMap<&str, &Tensor> = there.tensors().map(|(_, tensor)| (&*tensor.name, tensor)).collect();
-    for (name, dtype, shape) in plans.iter().flat_map(|plan| &plan.steps).flat_map(Step::stored_tensors) {
-        let tensor = found.remove(name);
-        let name = shorten(name);
+    for NewTensor { name, dtype, shape, .. } in plans.iter().flat_map(|plan| &plan.steps).flat_map(Step::stored_tensors)
+    {
+        let tensor = found.remove(&*name);
+        let name = shorten(&name);
         let Some(tensor) = tensor else { return Some(format!("tensor '{name}' is missing")) };
         if tensor.elements.stored_dtype() != dtype {
             return Some(format!("tensor '{name}' is {} there, and would be {dtype}", tensor.type_name()));

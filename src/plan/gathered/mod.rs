@@ -24,9 +24,9 @@ pub(crate) struct GatheredRows {
     /// Rows and columns of a matrix of the weight.
     rows: usize,
     columns: usize,
-    /// True if each matrix is a stored tensor of its own.
+    /// True if each matrix is a separate stored tensor.
     is_stacked: bool,
-    /// Number of elements of a stored matrix, which can have more elements than that of the weight.
+    /// Number of elements of a stored matrix, which can have more elements than the matrix of the weight.
     matrix_len: usize,
     line_len: usize,
     /// True if a line has elements of a column.
@@ -73,7 +73,7 @@ impl LineOrder {
 
 impl GatheredRows {
     /// Finds the places of a tensor. `source_len` is the number of elements of the stored tensor, or of each of them, and
-    /// `width` that of the bytes of an element: 1, 2, 4 or 8.
+    /// `width` the number of bytes of an element: 1, 2, 4 or 8.
     pub(crate) fn new(tensor: &GgufTensor, source_len: u64, width: usize) -> Self {
         let (is_stacked, assembly, at) = match tensor.source {
             GgufSource::Stored(_) => (false, Assembly::default(), 0),
@@ -97,7 +97,7 @@ impl GatheredRows {
         } else if !is_stacked {
             matrix_len = matrix_len.checked_div(matrices).unwrap_or_default();
         }
-        // Of the assembled matrix before it is transposed: the lines that come from this tensor, and those of both.
+        // Of the assembled matrix before it is transposed: the lines that come from this tensor, and all lines.
         let (lines, len) = if is_turned { (columns, rows) } else { (rows, columns) };
         let all = matrix_len.checked_div(len).unwrap_or_default();
         let order = match order {
@@ -122,7 +122,7 @@ impl GatheredRows {
     }
 
     /// Copies rows of the weight, which are counted through all matrices, to `out`. `read` returns some bytes of a stored
-    /// tensor, which is given by its number among those of the weight.
+    /// tensor, which is given by its number among the tensors of the weight.
     pub(crate) fn read<'a>(
         &self,
         rows: Range<u64>,

@@ -1,4 +1,4 @@
-//! The keys of a new GGUF file: those of another one, and those that describe its types.
+//! The keys of a new GGUF file: the keys of another one, and keys that describe its types.
 
 use super::importance::ImportanceFile;
 use crate::container::gguf::names::MetadataValue;
@@ -67,7 +67,7 @@ impl<'a> KeySource<'a> {
         Err(self.other_model(&format!("is of the architecture {}, not {architecture}", shorten(own))))
     }
 
-    /// Refuses a file whose numbers differ from those of a `config.json`.
+    /// Refuses a file whose numbers differ from the numbers in `config.json`.
     pub(super) fn check_sizes(&self, architecture: &str, config: &dyn Fn(&str) -> Option<MetadataValue>) -> Result<()> {
         const SIZES: [(&str, &str); 5] = [
             ("num_hidden_layers", "block_count"),
@@ -114,7 +114,7 @@ impl<'a> KeySource<'a> {
     pub(super) fn facts<'m>(&self, architecture: &'m str) -> LanguageModel<'m> {
         let number = |key: &str| {
             let key = format!("{architecture}.{key}");
-            // A list has a number for each layer, and that of the first one counts.
+            // A list has a number for each layer, and the first number counts.
             self.number(&key).or_else(|| first_number(self.bytes(&key)?))
         };
         let heads = number("attention.head_count").unwrap_or_default();
@@ -127,7 +127,7 @@ impl<'a> KeySource<'a> {
         }
     }
 
-    /// Returns the names of the tensors whose shapes differ from those of the table.
+    /// Returns the names of the tensors whose shapes differ from the shapes in the table.
     pub(super) fn reshaped(&self) -> HashSet<&'a str> {
         self.0.contents.keys.iter().filter_map(|(key, _)| key.strip_prefix(ORIGINAL_SHAPE)).collect()
     }
@@ -161,7 +161,7 @@ pub(super) fn original_shape(name: &str, shape: &[u64]) -> GgufKey {
     GgufKey::int32s(&format!("{ORIGINAL_SHAPE}{name}"), &lengths)
 }
 
-/// Adds the keys about types to those of a model, as llama-quantize writes them.
+/// Adds the keys about types to the keys of a model, as llama-quantize writes them.
 pub(super) fn finished(
     mut keys: Vec<GgufKey>,
     file_type: Option<u32>,

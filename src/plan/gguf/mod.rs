@@ -9,12 +9,12 @@ mod keys;
 mod model;
 mod recover;
 
+use super::decisions::{Decisions, GgufContents, NewForm};
 use super::few::Few;
 use super::quantization::{CodesSource, Quantization};
+use super::quantize::not_a_weight;
 use super::step::Step;
 use super::weight_rows::{WeightRows, WeightValues};
-use super::weights::Recoding;
-use super::weights::{GgufContents, NewForm, Weights};
 use crate::blocks::BlockFormat;
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
@@ -61,7 +61,7 @@ struct ChosenType {
     wanted: Option<&'static BlockFormat>,
 }
 
-impl<'a> Recoding<'a> {
+impl<'a> Decisions<'a> {
     /// Plans a GGUF file.
     ///
     /// # Errors
@@ -70,27 +70,33 @@ impl<'a> Recoding<'a> {
         let in_file = |error: Error| error.in_file(&logical.source.path);
         let model = GgufModel::new(logical, request.options).map_err(in_file)?;
         let importance = request.imatrix.map(ImportanceFile::read).transpose()?;
-        let planner = GgufPlanner { logical, request, model: &model, importance: importance.as_ref() };
+        let mut planner = GgufPlanner {
+            logical,
+            request,
+            model: &model,
+            importance: importance.as_ref(),
+            decisions: Self::default(),
+            used: HashSet::new(),
+        };
         let chosen = planner.choose().map_err(in_file)?;
-        let mut weights = Weights::default();
-        let mut used: HashSet<usize> = HashSet::new();
         let notes = planner.notes(&chosen);
-        for (tensor, chosen) in model.tensors.iter().zip(&chosen) {
-            let added = planner.add(tensor, *chosen, &mut weights, &mut used);
+        for (tensor, chosen) in model.tensors.iter().zip(chosen) {
+            let added = planner.add(tensor, chosen);
             added.map_err(|error| in_file(error.in_tensor(tensor.source_name(logical))))?;
         }
+        let GgufPlanner { mut decisions, used, .. } = planner;
         let unused = logical.places.iter().enumerate().filter(|(at, _)| !used.contains(at));
-        unused.for_each(|(_, place)| weights.leave_out(*place));
+        unused.for_each(|(_, place)| decisions.leave_out(*place));
         if let Some(search) = &request.search {
-            search.run(&mut weights).map_err(in_file)?;
+            search.run(&mut decisions).map_err(in_file)?;
         }
         let file_type = request.scheme.map_or_else(|| model.file_type(logical), |scheme| scheme.file_type);
         let GgufModel { keys, order, facts, .. } = model;
         let keys = keys::finished(keys, file_type, importance.as_ref());
-        weights.gguf = Some(GgufContents { keys, order, facts, notes });
+        decisions.gguf = GgufContents { keys, order, facts, notes };
         let files = request.options.metadata_from.iter().map(PathBuf::as_path).chain(request.imatrix);
-        let files = files.map(Path::to_owned).collect();
-        Ok(Self { weights, files, ..Self::default() })
+        decisions.files = files.map(Path::to_owned).collect();
+        Ok(decisions)
     }
 }
 
@@ -99,6 +105,9 @@ struct GgufPlanner<'p, 'a> {
     request: &'p GgufRequest<'p>,
     model: &'p GgufModel<'p>,
     importance: Option<&'p ImportanceFile>,
+    decisions: Decisions<'a>,
+    /// The stored tensors that the new file needs.
+    used: HashSet<usize>,
 }
 
 impl<'a> GgufPlanner<'_, 'a> {
@@ -110,14 +119,13 @@ impl<'a> GgufPlanner<'_, 'a> {
             Some(scheme) => rules.choose(scheme, &shapes)?.into_iter().map(Some).collect(),
             None => vec![None; tensors.len()],
         };
-        let TensorOptions { include, exclude, .. } = self.request.tensors;
         self.check_patterns()?;
         let mut chosen = Vec::with_capacity(tensors.len());
         for (tensor, choice) in tensors.iter().zip(choices) {
             let old = tensor.source_name(self.logical);
-            let matches = |pattern: &Pattern| pattern.matches(&tensor.name) || pattern.matches(old);
-            let is_left_out = !include.is_empty() && !include.iter().any(matches) || exclude.iter().any(matches);
-            let rule = self.request.rules.iter().find(|(pattern, _)| matches(pattern));
+            let names = [&*tensor.name, old];
+            let is_named = |pattern: &Pattern| names.iter().any(|name| pattern.matches(name));
+            let rule = self.request.rules.iter().find(|(pattern, _)| is_named(pattern));
             let is_wide = tensor.dtype == Some(Dtype::Float64);
             let kept = |reason| ChosenType { format: tensor.unquantized, kept: Some(reason), wanted: None };
             let typed = |choice| match choice {
@@ -134,7 +142,7 @@ impl<'a> GgufPlanner<'_, 'a> {
                     return Err(error.of(Kind::Unconvertible).in_tensor(old));
                 }
                 _ if is_wide => kept(KeptReason::OtherFloat),
-                _ if is_left_out => kept(KeptReason::LeftOut),
+                _ if self.request.tensors.leaves_out(&names) => kept(KeptReason::LeftOut),
                 Some(None) => kept(KeptReason::LeftOut),
                 Some(Some(scheme)) => typed(rules.fit(scheme.format, tensor.shape.last().copied().unwrap_or(1))),
                 None => choice.map_or_else(|| kept(KeptReason::Already), typed),
@@ -194,27 +202,22 @@ impl<'a> GgufPlanner<'_, 'a> {
         notes
     }
 
-    /// Adds the step for a tensor of the new file. `used` receives the stored tensors that it needs.
-    fn add(
-        &self,
-        tensor: &NewWeight,
-        chosen: ChosenType,
-        weights: &mut Weights<'a>,
-        used: &mut HashSet<usize>,
-    ) -> Result<()> {
+    /// Adds the step for a tensor of the new file.
+    fn add(&mut self, tensor: &NewWeight, chosen: ChosenType) -> Result<()> {
+        let logical = self.logical;
         match &tensor.origin {
             WeightOrigin::Stored(at) => {
-                used.insert(*at);
-                self.add_stored(tensor, *at, chosen, weights)
+                self.used.insert(*at);
+                self.add_stored(tensor, *at, chosen)
             }
             WeightOrigin::Coded(number) => {
-                let weight = &self.logical.found.weights[*number];
-                used.insert(weight.parts[0].1);
-                self.add_coded(tensor, weight, chosen, weights, used)
+                let weight = &logical.found.weights[*number];
+                self.used.insert(weight.parts[0].1);
+                self.add_coded(tensor, weight, chosen)
             }
             WeightOrigin::Gathered { sources, rows, adds_one } => {
-                used.extend(sources);
-                let stored = |at: &usize| self.logical.tensors[*at].dtype.filter(|dtype| dtype.is_weight());
+                self.used.extend(sources);
+                let stored = |at: &usize| logical.tensors[*at].dtype.filter(|dtype| dtype.is_weight());
                 let dtype = stored(&sources[0]).ok_or_else(|| {
                     Error::new("is made of several tensors, which must be float32, bfloat16 or float16")
                 })?;
@@ -224,17 +227,17 @@ impl<'a> GgufPlanner<'_, 'a> {
                 let format = chosen.format.or(BlockFormat::plain(dtype)).expect("weights have a type");
                 let encoder = self.encoder(tensor, format, dtype)?.adding_one(*adds_one);
                 let values = WeightValues::Gathered(Arc::clone(rows));
-                let tensors = sources.iter().map(|at| self.logical.stored(*at)).collect();
+                let tensors = sources.iter().map(|at| logical.stored(*at)).collect();
                 let step = Self::encode(tensor, (tensors, values), encoder, CodesSource::COMPUTED, chosen.kept);
-                // The other experts of a stack are used, and have no place of their own.
-                sources[1..].iter().for_each(|at| weights.leave_out(self.logical.places[*at]));
-                weights.replace(self.logical.places[sources[0]], step);
+                // The experts of a stack share the place of the first.
+                sources[1..].iter().for_each(|at| self.decisions.leave_out(logical.places[*at]));
+                self.decisions.replace(logical.places[sources[0]], step);
                 Ok(())
             }
         }
     }
 
-    fn add_stored(&self, tensor: &NewWeight, at: usize, chosen: ChosenType, weights: &mut Weights<'a>) -> Result<()> {
+    fn add_stored(&mut self, tensor: &NewWeight, at: usize, chosen: ChosenType) -> Result<()> {
         let (place, stored) = (self.logical.places[at], self.logical.tensors[at].dtype);
         // Without its last rows, a tensor is not converted as a whole.
         let is_cut = tensor.shape.iter().product::<u64>() < self.logical.file_tensor(at).1.count;
@@ -245,28 +248,19 @@ impl<'a> GgufPlanner<'_, 'a> {
                 let encoder = self.encoder(tensor, format, dtype)?;
                 let source = (Few::One(self.logical.stored(at)), WeightValues::Rows(0));
                 let step = Self::encode(tensor, source, encoder, CodesSource::COMPUTED, chosen.kept);
-                weights.replace(place, step);
+                self.decisions.replace(place, step);
                 return Ok(());
             }
             Some(format) => format.dtype.filter(|dtype| Some(*dtype) != stored),
             None => None,
         };
         let kept = chosen.kept.or_else(|| to.is_none().then_some(KeptReason::Already));
-        weights.store(place, NewForm { name: tensor.name.clone(), shape: tensor.shape.clone(), to, kept });
+        self.decisions.store(place, NewForm { name: tensor.name.clone(), shape: tensor.shape.clone(), to, kept });
         Ok(())
     }
 
     /// Adds a weight that is quantized in the input.
-    fn add_coded(
-        &self,
-        tensor: &NewWeight,
-        weight: &FoundWeight,
-        chosen: ChosenType,
-        weights: &mut Weights<'a>,
-        used: &mut HashSet<usize>,
-    ) -> Result<()> {
-        let parts = LogicalCheckpoint::value_parts(weight);
-        let place = self.logical.places[parts[0].1];
+    fn add_coded(&mut self, tensor: &NewWeight, weight: &FoundWeight, chosen: ChosenType) -> Result<()> {
         let own = weight.parameters.blocks.as_ref().map(|blocks| blocks.formats[0]);
         if self.request.is_cast {
             let error = Error::new("holds codes and scales, and no values to cast");
@@ -278,13 +272,12 @@ impl<'a> GgufPlanner<'_, 'a> {
             None if self.request.scheme.is_none() => same_format(&decoder.grid())?,
             None => BlockFormat::plain(self.logical.default_target()).expect("weights are decoded to floats"),
         };
-        self.logical.check_parts(&decoder, &parts)?;
+        self.logical.check_parts(weight, &decoder)?;
         let is_same = own == Some(format) && decoder.is_stored_in_order();
-        let sources = parts.iter().map(|(_, part)| self.logical.stored(*part)).collect();
         for (role, part) in &weight.parts[1..] {
             // Blocks that stay as they are keep the scales of their tensor.
             if is_same && matches!(role, Role::GlobalScale | Role::Activation) {
-                used.insert(*part);
+                self.used.insert(*part);
                 let stored = self.logical.tensors[*part];
                 let new = NewForm {
                     name: stored.name.to_owned(),
@@ -292,7 +285,7 @@ impl<'a> GgufPlanner<'_, 'a> {
                     to: None,
                     kept: Some(KeptReason::Already),
                 };
-                weights.store(self.logical.places[*part], new);
+                self.decisions.store(self.logical.places[*part], new);
             }
         }
         let encoder = if is_same {
@@ -302,8 +295,10 @@ impl<'a> GgufPlanner<'_, 'a> {
             self.encoder(tensor, format, Dtype::Float32)?.keeping_values(self.request.keeps_values)
         };
         let codes = if is_same { CodesSource::Copied } else { CodesSource::COMPUTED };
+        let sources = self.logical.value_sources(weight).collect();
         let values = WeightValues::Coded(Arc::new(decoder), RowMap::ALL);
-        weights.replace(place, Self::encode(tensor, (sources, values), encoder, codes, None));
+        let place = self.logical.places[LogicalCheckpoint::value_parts(weight)[0].1];
+        self.decisions.replace(place, Self::encode(tensor, (sources, values), encoder, codes, None));
         Ok(())
     }
 
@@ -367,9 +362,4 @@ fn reason_of(rule: KeptRule, name: &str) -> KeptReason {
         KeptRule::Name(part) if part.contains("gate_inp") => KeptReason::Router,
         KeptRule::Name(_) => KeptReason::Library,
     }
-}
-
-fn not_a_weight(stored: Option<Dtype>) -> String {
-    let dtype = stored.map_or("unknown", Dtype::name);
-    format!("its dtype is {dtype}, not float32, bfloat16 or float16")
 }

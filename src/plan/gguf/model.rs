@@ -11,7 +11,7 @@ use crate::container::{ARCHITECTURE, GgufKey};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::options::{GgufOptions, Naming};
-use crate::plan::weights::TensorOrder;
+use crate::plan::decisions::TensorOrder;
 use crate::quant::gguf::diffusion::{self, DiffusionRefusal};
 use crate::quant::gguf::language::{self, LanguageModel};
 use crate::quant::gguf::{Architecture, GgufScheme, TypeChoice, Undetected, table_shape};

@@ -4,7 +4,7 @@
 //! type fails within the first of them; a recovered one is read once more.
 
 use crate::error::{Error, Result};
-use crate::plan::Weights;
+use crate::plan::Decisions;
 use crate::plan::quantization::{CodesSource, Quantization, Unrecovered};
 use crate::plan::quantize::refuse_unrecovered;
 use crate::plan::step::Operation;
@@ -29,8 +29,8 @@ pub(crate) struct BlockSearch<'r> {
 
 impl BlockSearch<'_> {
     /// Searches the blocks of plain weights. Fails if a weight must be recovered and is not.
-    pub(super) fn run(&self, weights: &mut Weights) -> Result<()> {
-        let encoded = weights.steps_mut().into_iter().filter_map(|step| match &mut step.how {
+    pub(super) fn run(&self, decisions: &mut Decisions) -> Result<()> {
+        let encoded = decisions.steps_mut().into_iter().filter_map(|step| match &mut step.how {
             Operation::Encode(weight) => Some((encoder_of(weight)?, &mut **weight)),
             _ => None,
         });

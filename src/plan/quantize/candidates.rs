@@ -1,18 +1,17 @@
 //! Finds the tensors that are weights and could be quantized, and applies the options and the policy to each.
 
-use super::misfit::no_weight;
-use super::{Choice, Planner, SchemeTarget, WeightCandidate, WeightCandidates, gpt_oss, layout_of, mlx};
+use super::misfit::{kept_for_dtype, no_weight};
+use super::{Choice, Planner, RuleUse, SchemeTarget, WeightCandidate, WeightCandidates, gpt_oss, layout_of, mlx};
 use crate::container::{Form, Input, Tensor};
 use crate::error::{Error, Result};
-use crate::options::TensorOptions;
 use crate::plan::quantization::{CodesSource, TensorIndex};
 use crate::plan::source_form;
 use crate::plan::weight_rows::WeightValues;
-use crate::quant::{Grid, Group, RowMap};
+use crate::quant::{Grid, Group, RowMap, Scheme};
 use crate::read::{DecodedValues, Decoders, Membership};
+use crate::select::KeptReason;
 use crate::select::experts::{Expert, experts, unsplit_bank};
 use crate::select::policy::module_of;
-use crate::select::{KeptReason, Pattern};
 use crate::text::shorten;
 use std::sync::Arc;
 
@@ -20,10 +19,9 @@ impl<'a> Planner<'_, 'a> {
     /// Finds the candidates by names, dtypes and ranks.
     pub(super) fn candidates(&self) -> Result<WeightCandidates<'a>> {
         let mut memberships = self.memberships.iter();
-        let mut found = WeightCandidates { weights: Vec::new(), others: Vec::new(), dropped: Vec::new() };
+        let mut candidates = WeightCandidates { weights: Vec::new(), others: Vec::new(), dropped: Vec::new() };
         let mut decoders = Decoders::new(self.logical, DecodedValues::Rows);
-        // For each rule: true if it names a weight, and an error for the first other tensor that it names.
-        let mut rules: Vec<(bool, Option<Error>)> = self.request.options.rule.iter().map(|_| (false, None)).collect();
+        let mut rules: Vec<RuleUse> = self.request.options.rule.iter().map(|_| RuleUse::default()).collect();
         for (input, shard) in self.logical.source.shards.iter().enumerate() {
             for (at, tensor) in shard.contents.tensors.iter().enumerate() {
                 let (place, name) = ((input, at), shard.name_of(tensor));
@@ -31,48 +29,48 @@ impl<'a> Planner<'_, 'a> {
                 match memberships.next() {
                     Some(Membership::Codes(weight)) => {
                         let weights = self.coded_candidates(*weight, place, &mut rules, &mut decoders);
-                        found.weights.extend(weights.map_err(in_place)?);
+                        candidates.weights.extend(weights.map_err(in_place)?);
                     }
                     Some(Membership::Plain) | None => {
-                        let candidates = self.plain_candidates(place, (shard, tensor), &mut rules, &mut found);
-                        candidates.map_err(in_place)?;
+                        let added = self.add_plain(place, (shard, tensor), &mut rules, &mut candidates);
+                        added.map_err(in_place)?;
                     }
                     Some(_) => {} // a part of a weight, or of no use without codes
                 }
             }
         }
-        match rules.into_iter().find_map(|(is_met, error)| error.filter(|_| !is_met)) {
+        match rules.into_iter().find_map(|rule| rule.error.filter(|_| !rule.names_weight)) {
             Some(error) => Err(error),
-            None => Ok(found),
+            None => Ok(candidates),
         }
     }
 
     /// Adds a tensor that is not quantized: as a weight, as the weights of a bank, or as another tensor.
-    fn plain_candidates(
+    fn add_plain(
         &self,
         place: TensorIndex,
         (shard, tensor): (&Input, &Tensor),
-        rules: &mut [(bool, Option<Error>)],
-        found: &mut WeightCandidates<'a>,
+        rules: &mut [RuleUse],
+        candidates: &mut WeightCandidates<'a>,
     ) -> Result<()> {
         let (name, shape) = (shard.name_of(tensor), &tensor.shape[..]);
         if mlx::leaves_out(self.layout, self.new_name(name), self.model) {
-            found.dropped.push(place);
+            candidates.dropped.push(place);
             return Ok(());
         }
         let Ok(dtype) = source_form(tensor, None).map(Form::dtype) else {
-            found.others.push((place, KeptReason::NotFloating));
+            candidates.others.push((place, KeptReason::NotFloating));
             return Ok(());
         };
         let whole = self.gpt_oss_bank(name, shape)?;
         let bank = if whole.is_some() { None } else { experts(self.model, name, shape) };
         let Choice { decision: chosen, rule } = self.choice_for(name, bank.as_ref(), None)?;
         let is_named = rule.is_some() || matches!(chosen, Err(KeptReason::LeftOut));
-        let reason = self.reason(name, chosen.as_ref().is_ok_and(|stored| stored.grid.codes.bits() <= 4));
+        let reason = self.reason(name, chosen.as_ref().is_ok_and(|target| target.grid.codes.bits() <= 4));
         let is_matrix = shape.len() == 2 && module_of(name).is_some();
         let is_unsplit = unsplit_bank(name).is_some() && shape.len() == 3;
-        let cannot = if !dtype.is_weight() {
-            Some(if dtype.is_floating() { KeptReason::OtherFloat } else { KeptReason::NotFloating })
+        let cannot = if let Some(reason) = kept_for_dtype(Some(dtype)) {
+            Some(reason)
         } else if whole.is_some() {
             None
         } else if self.layout == gpt_oss::NAME {
@@ -84,10 +82,10 @@ impl<'a> Planner<'_, 'a> {
         } else {
             Some(reason.unwrap_or(KeptReason::NoMatrix))
         };
-        if let (Some(rule), Ok(stored)) = (rule, &chosen) {
-            let (is_met, error) = &mut rules[rule];
-            *is_met |= cannot.is_none();
-            error.get_or_insert_with(|| no_weight(stored, shape, dtype).in_tensor(name).in_file(shard.path()));
+        if let (Some(rule), Ok(target)) = (rule, &chosen) {
+            let RuleUse { names_weight, error } = &mut rules[rule];
+            *names_weight |= cannot.is_none();
+            error.get_or_insert_with(|| no_weight(target, shape, dtype).in_tensor(name).in_file(shard.path()));
         }
         let decision = match (cannot, reason, chosen) {
             (Some(reason), _, _) => Err(reason),
@@ -98,7 +96,7 @@ impl<'a> Planner<'_, 'a> {
         let candidate = WeightCandidate {
             place,
             name: name.to_owned(),
-            weight: None,
+            input_weight: None,
             values,
             shape: whole.map_or(shape.to_vec(), Vec::from),
             dtype,
@@ -108,9 +106,9 @@ impl<'a> Planner<'_, 'a> {
             codes: CodesSource::COMPUTED,
         };
         if whole.is_none() && bank.is_none() && !is_matrix && !is_unsplit {
-            found.others.push((place, candidate.decision.err().unwrap_or(KeptReason::NoMatrix)));
+            candidates.others.push((place, candidate.decision.err().unwrap_or(KeptReason::NoMatrix)));
         } else {
-            found.weights.extend(self.divided(candidate, bank)?);
+            candidates.weights.extend(self.divided(candidate, bank)?);
         }
         Ok(())
     }
@@ -122,7 +120,7 @@ impl<'a> Planner<'_, 'a> {
         bank: Option<Result<Vec<Expert>>>,
     ) -> Result<Vec<WeightCandidate<'a>>> {
         let Some(bank) = bank.filter(|_| whole.decision.is_ok()) else { return Ok(vec![whole]) };
-        let are_coded = whole.weight.is_some();
+        let are_coded = whole.input_weight.is_some();
         let refuse = |error: Error| error.of(self.whole_bank(are_coded, &whole.name));
         let experts = bank.map_err(refuse)?;
         if self.policy.is_diffusion {
@@ -188,36 +186,33 @@ impl<'a> Planner<'_, 'a> {
 
     /// Returns what the options request for a weight with these names.
     pub(super) fn choice(&self, names: &[&str], coded: Option<&Grid>) -> Result<Choice> {
-        let matches_any =
-            |patterns: &[Pattern]| patterns.iter().any(|pattern| names.iter().any(|name| pattern.matches(name)));
-        let TensorOptions { include, exclude, .. } = &self.request.options.tensors;
-        if !include.is_empty() && !matches_any(include) || matches_any(exclude) {
+        if self.request.options.tensors.leaves_out(names) {
             return Ok(Choice { decision: Err(KeptReason::LeftOut), rule: None });
         }
         let rule = self.request.options.rule.iter().position(|rule| rule.matches_one(names));
-        let scheme = match rule.map(|rule| self.request.options.rule[rule].scheme) {
-            Some(None) => return Ok(Choice { decision: Err(KeptReason::LeftOut), rule }),
-            Some(Some(scheme)) => scheme,
+        let decision = match rule.map(|rule| self.request.options.rule[rule].scheme) {
+            Some(None) => Err(KeptReason::LeftOut),
+            Some(Some(scheme)) => Ok(self.target(scheme)?),
             // The model leaves them unquantized on purpose.
-            None if coded.is_none() && self.logical.is_quantized() => {
-                return Ok(Choice { decision: Err(KeptReason::Unquantized), rule });
-            }
+            None if coded.is_none() && self.logical.is_quantized() => Err(KeptReason::Unquantized),
             None => match (self.request.options.scheme, coded) {
-                (Some(scheme), _) => scheme,
-                (None, None) => return Ok(Choice { decision: Err(KeptReason::Unquantized), rule }),
-                (None, Some(grid)) => return Ok(Choice { decision: Ok(self.same_grid(grid)?), rule }),
+                (Some(scheme), _) => {
+                    let target = self.target(scheme)?;
+                    Ok(self.scheme_of_mlx(names[0]).unwrap_or(target))
+                }
+                (None, None) => Err(KeptReason::Unquantized),
+                (None, Some(grid)) => Ok(self.same_grid(grid)?),
             },
         };
-        let layout = layout_of(scheme, Some(self.layout))?;
-        let of_mlx = module_of(self.new_name(names[0])).filter(|_| self.layout == mlx::NAME && rule.is_none());
-        if let Some((scheme, layout)) = of_mlx.and_then(|module| mlx::own_scheme(module, self.model.kind.as_deref())) {
-            let grid = layout.grid;
-            return Ok(Choice { decision: Ok(SchemeTarget { scheme, layout, grid, encoder: None }), rule });
-        }
-        let mut grid = layout.grid;
+        Ok(Choice { decision, rule })
+    }
+
+    /// Returns the target for a scheme, with the group size that the options request.
+    fn target(&self, scheme: &'static Scheme) -> Result<SchemeTarget> {
+        let mut target = SchemeTarget::new(scheme, layout_of(scheme, Some(self.layout))?);
         if let (Some(size), true) = (self.request.options.group_size, scheme.has_group_size()) {
-            grid.group = Group::Neighbours(size);
+            target.grid.group = Group::Neighbours(size);
         }
-        Ok(Choice { decision: Ok(SchemeTarget { scheme, layout, grid, encoder: None }), rule })
+        Ok(target)
     }
 }

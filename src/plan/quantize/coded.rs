@@ -1,18 +1,15 @@
 //! Weights that are quantized already: maps their rows to new weights, and checks if codes and scales can be moved
 //! without changing a value.
 
-use super::fit::KnownEncoders;
-use super::{Choice, Planner, SchemeTarget, WeightCandidate, gpt_oss, mlx};
+use super::fit::EncoderCache;
+use super::{Choice, Planner, RuleUse, SchemeTarget, WeightCandidate, gpt_oss, mlx};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
-use crate::plan::Weights;
-use crate::plan::dequantize::change_metadata;
 use crate::plan::quantization::{CodesSource, TensorIndex};
 use crate::plan::weight_rows::WeightValues;
 use crate::quant::{
     Arithmetic, CodeKind, CodeType, Decoder, EncodeOptions, Encoder, Fidelity, FoundWeight, Grid, Group, Layout,
-    MLX_GROUPS, Modules, QuantMethod, Role, RowMap, SCHEMES, Scheme, SharedTables, TargetGrid, Transcoder, Unfit,
-    config_of,
+    MLX_GROUPS, Modules, QuantMethod, RowMap, SCHEMES, Scheme, SharedTables, TargetGrid, Transcoder, Unfit, config_of,
 };
 use crate::read::{Decoders, LogicalCheckpoint, Membership};
 use crate::select::KeptReason;
@@ -20,7 +17,6 @@ use crate::select::experts::{experts, gpt_oss_experts};
 use crate::select::policy::module_of;
 use crate::text::shorten;
 use crate::threads::each;
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// Maximum number of names in a message.
@@ -61,19 +57,19 @@ fn same_grid(grid: &Grid, layout: &str) -> Option<SchemeTarget> {
             Group::Channel => scheme.has_group_size() && layout != mlx::NAME,
             _ => false,
         };
-        let mut target = stored.grid;
+        let mut target = SchemeTarget::new(scheme, stored);
         if !is_same && is_sized {
-            target.group = group;
+            target.grid.group = group;
         }
         // Prefers schemes whose scales are of the same kind, then schemes with the same groups in their first layout.
         let rank = (
             has_exponents(stored.grid.scale) == has_exponents(Some(grid.scale)),
             scheme.layouts.first().is_some_and(|first| plain(first.grid.group) == group),
         );
-        (is_same || is_sized).then_some((rank, SchemeTarget { scheme, layout: stored, grid: target, encoder: None }))
+        (is_same || is_sized).then_some((rank, target))
     };
     // Takes the first of several schemes with the same rank.
-    SCHEMES.iter().rev().filter_map(fit).max_by_key(|(rank, _)| *rank).map(|(_, stored)| stored)
+    SCHEMES.iter().rev().filter_map(fit).max_by_key(|(rank, _)| *rank).map(|(_, target)| target)
 }
 
 impl<'p, 'a> Planner<'p, 'a> {
@@ -90,21 +86,21 @@ impl<'p, 'a> Planner<'p, 'a> {
         &self,
         weight: usize,
         place: TensorIndex,
-        rules: &mut [(bool, Option<Error>)],
+        rules: &mut [RuleUse],
         decoders: &mut Decoders<'p, 'a>,
     ) -> Result<Vec<WeightCandidate<'a>>> {
         if self.layout == gpt_oss::NAME {
             return Err(Error::new("is quantized already, and tcast writes the layout gpt-oss from plain models only"));
         }
         let found = &self.logical.found.weights[weight];
-        // The values of a plain weight are encoded in their own type, as those of other plain weights.
+        // The values of a plain weight are encoded in their own type, like all plain weights.
         let decoder = if found.has_plain_blocks() {
             Arc::new(self.logical.decoder(found, self.logical.own_type(found), Arithmetic::Library)?)
         } else {
             decoders.get(found)?
         };
         let dtype = decoder.target();
-        self.logical.check_parts(&decoder, &LogicalCheckpoint::value_parts(found))?;
+        self.logical.check_parts(found, &decoder)?;
         let (name, shape) = (&found.name, decoder.shape().to_vec());
         let bank = match found.layout.method {
             QuantMethod::GptOss => gpt_oss_experts(name, &shape),
@@ -118,10 +114,10 @@ impl<'p, 'a> Planner<'p, 'a> {
         let Choice { decision: chosen, rule } = self.choice_for(name, bank.as_ref(), Some(&grid))?;
         let is_named = rule.is_some() || chosen.is_err();
         if let Some(rule) = rule {
-            rules[rule].0 = true;
+            rules[rule].names_weight = true;
         }
         // Without a scheme, the policy keeps no weight: all stay quantized.
-        let has_few_bits = chosen.as_ref().is_ok_and(|stored| stored.grid.codes.bits() <= 4);
+        let has_few_bits = chosen.as_ref().is_ok_and(|target| target.grid.codes.bits() <= 4);
         let reason = self.request.options.scheme.and_then(|_| self.reason(name, has_few_bits)).filter(|_| !is_named);
         let decision = reason.map_or(chosen, Err);
         let is_matrix = shape.len() == 2 && module_of(name).is_some();
@@ -129,7 +125,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         let candidate = WeightCandidate {
             place,
             name: name.clone(),
-            weight: Some(weight),
+            input_weight: Some(weight),
             values: WeightValues::Coded(decoder, RowMap::ALL),
             shape,
             dtype,
@@ -145,10 +141,10 @@ impl<'p, 'a> Planner<'p, 'a> {
     /// of one kind share them.
     pub(super) fn fit_coded<'s>(
         &self,
-        stored: &SchemeTarget,
+        target: &SchemeTarget,
         shape: &'s [u64],
         (weight, decoder): (usize, &Decoder),
-        known: &mut KnownEncoders<'s>,
+        encoders: &mut EncoderCache<'s>,
     ) -> Result<(Arc<Encoder>, Option<Arc<Encoder>>), Unfit> {
         let found = &self.logical.found.weights[weight];
         let has_full_precision = found.parameters.has_full_precision;
@@ -156,13 +152,13 @@ impl<'p, 'a> Planner<'p, 'a> {
         let arithmetic = if found.has_plain_blocks() { own.arithmetic } else { Arithmetic::Exact };
         let (options, dtype) = (EncodeOptions { arithmetic, has_full_precision, ..own }, decoder.target());
         let mut new = |scale: Dtype| {
-            let grid = TargetGrid { scale: Some(scale), ..stored.grid };
-            let key = (stored.scheme.name, grid, shape, dtype, has_full_precision);
-            let new = || self.encoder(&SchemeTarget { grid, ..stored.clone() }, shape, dtype, options).map(Arc::new);
-            known.entry(key).or_insert_with(new).clone()
+            let grid = TargetGrid { scale: Some(scale), ..target.grid };
+            let key = (target.scheme.name, grid, shape, dtype, has_full_precision);
+            let new = || self.encoder(&SchemeTarget { grid, ..target.clone() }, shape, dtype, options).map(Arc::new);
+            encoders.entry(key).or_insert_with(new).clone()
         };
-        let exact = new(scale_dtype(stored.layout.row(), &stored.grid, decoder.grid().scale)).ok();
-        Ok((new(stored.grid.scale.unwrap_or(self.logical.own_type(found)))?, exact))
+        let exact = new(scale_dtype(target.layout.row(), &target.grid, decoder.grid().scale)).ok();
+        Ok((new(target.grid.scale.unwrap_or(self.logical.own_type(found)))?, exact))
     }
 
     /// Moves codes and scales of quantized weights if possible; the values of the others are quantized again. Fails if a
@@ -197,8 +193,8 @@ impl<'p, 'a> Planner<'p, 'a> {
             check_is_exact(weights, &moves, &[Fidelity::Exact]).map_err(|error| error.without("only_exact"))?;
         }
         for (weight, moved) in weights.iter_mut().zip(moves) {
-            if let (Some(Ok(transcoder)), Ok(stored)) = (moved, &mut weight.decision) {
-                stored.encoder.clone_from(&weight.exact);
+            if let (Some(Ok(transcoder)), Ok(target)) = (moved, &mut weight.decision) {
+                target.encoder.clone_from(&weight.exact);
                 weight.codes = CodesSource::Moved(transcoder);
             }
         }
@@ -221,39 +217,9 @@ impl<'p, 'a> Planner<'p, 'a> {
         if target.is_none() && !self.logical.found.is_undecoded && self.logical.source.base.is_none() {
             return Ok(text.to_owned());
         }
-        let (all, none) = (self.logical.found.weights.iter().map(|weight| &*weight.module).collect(), HashSet::new());
-        let modules = Modules { decoded: &all, left: &none, renamed: &HashMap::new() };
+        let decoded = self.logical.found.weights.iter().map(|weight| &*weight.module).collect();
+        let modules = Modules { decoded, ..Modules::default() };
         config_of(text, self.logical.found.method.as_deref(), &modules, target)
-    }
-
-    /// Leaves out tensors and metadata that only describe the input's quantization; returns the names of scales of
-    /// activations.
-    pub(super) fn leave_out(&self, weights: &mut Weights) -> Vec<String> {
-        let mut names = Vec::new();
-        if self.logical.found.weights.is_empty() {
-            return names;
-        }
-        let parts = self.logical.found.weights.iter().flat_map(|weight| &weight.parts);
-        for &(_, at) in parts.filter(|(role, _)| matches!(role, Role::Shape | Role::Description | Role::Activation)) {
-            weights.leave_out(self.logical.places[at]);
-        }
-        for &at in &self.logical.found.markers {
-            weights.leave_out(self.logical.places[at]);
-        }
-        for &at in &self.logical.found.activation_scales {
-            weights.leave_out(self.logical.places[at]);
-            names.push(self.logical.tensors[at].name.to_owned());
-        }
-        let none = HashSet::new();
-        let modules = Modules { decoded: &none, left: &none, renamed: &HashMap::new() };
-        change_metadata(weights, self.logical, &modules);
-        names
-    }
-
-    /// Returns the places of the parts that the values of a weight depend on.
-    pub(super) fn places(&self, weight: usize) -> Vec<TensorIndex> {
-        let parts = LogicalCheckpoint::value_parts(&self.logical.found.weights[weight]);
-        parts.into_iter().map(|(_, at)| self.logical.places[at]).collect()
     }
 
     /// Returns the bytes of the parts that the values of a weight depend on.
@@ -272,7 +238,8 @@ impl<'p, 'a> Planner<'p, 'a> {
         let mut found = Vec::with_capacity(set.len());
         for at in set {
             let weight = &weights[*at];
-            let (Some((decoder, rows)), Some(exact), Some(number)) = (weight.coded(), &weight.exact, weight.weight)
+            let (Some((decoder, rows)), Some(exact), Some(number)) =
+                (weight.coded(), &weight.exact, weight.input_weight)
             else {
                 return Ok(Err(Unmoved::NoGrid));
             };
@@ -332,15 +299,15 @@ fn check_is_exact(
                 "its offsets would be rounded".to_owned()
             }
             (Ok(_), Some(Ok(_))) => "its global scale has no exact reciprocal".to_owned(),
-            (Ok(stored), Some(Err(Unmoved::NoGrid))) => {
-                format!("its codes and scales cannot be moved to {}", stored.scheme.name)
+            (Ok(target), Some(Err(Unmoved::NoGrid))) => {
+                format!("its codes and scales cannot be moved to {}", target.scheme.name)
             }
             (Ok(_), Some(Err(Unmoved::NotFinite))) => "a scale is NaN or infinite".to_owned(),
             (Ok(_), Some(Err(Unmoved::UnequalGlobals))) => {
                 "its global scale differs from those of the weights that engines fuse with it".to_owned()
             }
             (Ok(_), None) => "is not quantized in the input".to_owned(),
-            (Err(reason), _) if weight.weight.is_some() => format!("would be decoded ({})", reason.describe()),
+            (Err(reason), _) if weight.input_weight.is_some() => format!("would be decoded ({})", reason.describe()),
             (Err(_), _) => return None,
         };
         Some(format!("{}: {why}", shorten(&weight.name)))

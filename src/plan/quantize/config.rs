@@ -10,19 +10,19 @@ use crate::select::policy::{module_of, shared_block};
 
 impl Planner<'_, '_> {
     /// Lists the quantized groups, and the kept modules. `has_stacks` is true if experts are stored as stacks.
-    pub(super) fn config(&self, plan: &WeightCandidates, has_stacks: bool) -> Result<EngineConfig> {
+    pub(super) fn config(&self, candidates: &WeightCandidates, has_stacks: bool) -> Result<EngineConfig> {
         let mut groups: Vec<QuantizedGroup> = Vec::new();
         let mut kept = KeptModules { has_stacks, ..KeptModules::default() };
-        for weight in &plan.weights {
+        for weight in &candidates.weights {
             let name = self.new_name(&weight.name);
             match &weight.decision {
-                Ok(stored) => {
+                Ok(target) => {
                     let module = module_of(name).unwrap_or(name);
-                    let layout = stored.layout.row();
-                    let same = |group: &QuantizedGroup| group.layout == layout && group.grid == stored.grid;
+                    let layout = target.layout.row();
+                    let same = |group: &QuantizedGroup| group.layout == layout && group.grid == target.grid;
                     let at = groups.iter().position(same).unwrap_or_else(|| {
                         let (modules, unlike_linear) = (Vec::new(), Vec::new());
-                        let grid = stored.grid;
+                        let grid = target.grid;
                         let has_input_scale =
                             layout.global.is_global() && self.request.encoding().input_global_scale.is_some();
                         groups.push(QuantizedGroup { layout, grid, has_input_scale, modules, unlike_linear });

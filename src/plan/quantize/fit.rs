@@ -1,5 +1,6 @@
 //! Makes the encoders, and keeps weights that do not fit, or that engines fuse with such weights.
 
+use super::misfit::rule_refusal;
 use super::{Misfit, Planner, SchemeTarget, WeightCandidate, mlx};
 use crate::container::checkpoint::stack_of;
 use crate::dtype::Dtype;
@@ -14,47 +15,47 @@ use std::sync::Arc;
 
 /// Encoders, or the reason why there is none, by the properties that determine them: scheme, grid, shape and dtype of a
 /// weight, and whether it is multiplied in full precision.
-pub(super) type KnownEncoders<'k> =
+pub(super) type EncoderCache<'k> =
     HashMap<(&'static str, TargetGrid, &'k [u64], Dtype, bool), Result<Arc<Encoder>, Unfit>>;
 
 impl Planner<'_, '_> {
     /// Makes the encoders. Keeps weights whose shape does not fit, and returns them. Refuses such a weight if a rule
     /// names it, or if it must stay quantized.
     pub(super) fn fit(&self, weights: &mut [WeightCandidate]) -> Result<Vec<Misfit>> {
-        let mut known = KnownEncoders::new();
+        let mut encoders = EncoderCache::new();
         let mut misfits: Vec<Misfit> = Vec::new();
-        for WeightCandidate { name, shape, dtype, decision, is_named, weight, values, exact, .. } in weights {
-            let Ok(found) = decision else { continue };
-            let is_coded = weight.is_some();
-            let made = match (&*values, *weight) {
+        for WeightCandidate { name, shape, dtype, decision, is_named, input_weight, values, exact, .. } in weights {
+            let Ok(target) = decision else { continue };
+            let is_coded = input_weight.is_some();
+            let made = match (&*values, *input_weight) {
                 (WeightValues::Coded(decoder, _), Some(weight)) => {
-                    self.fit_coded(found, shape, (weight, decoder), &mut known)
+                    self.fit_coded(target, shape, (weight, decoder), &mut encoders)
                 }
-                _ => known
-                    .entry((found.scheme.name, found.grid, shape, *dtype, false))
-                    .or_insert_with(|| self.encoder(found, shape, *dtype, self.request.encoding()).map(Arc::new))
+                _ => encoders
+                    .entry((target.scheme.name, target.grid, shape, *dtype, false))
+                    .or_insert_with(|| self.encoder(target, shape, *dtype, self.request.encoding()).map(Arc::new))
                     .clone()
                     .map(|encoder| (encoder, None)),
             };
             match made {
-                Ok((encoder, of_codes)) => (found.encoder, *exact) = (Some(encoder), of_codes),
+                Ok((encoder, of_codes)) => (target.encoder, *exact) = (Some(encoder), of_codes),
                 Err(why) if *is_named || is_coded && self.request.options.scheme.is_none() => {
-                    let scheme = found.scheme.name;
-                    let message = if is_coded {
-                        format!("cannot be stored as {scheme} in {}: {why}", self.layout)
+                    let error = if is_coded {
+                        let scheme = target.scheme.name;
+                        Error::new(format!("cannot be stored as {scheme} in {}: {why}", self.layout))
                     } else {
-                        format!("a rule quantizes it to {scheme}, and {why}")
+                        rule_refusal(target.scheme, &why)
                     };
                     let is_edge = matches!(why, Unfit::Rows { .. } | Unfit::Columns { .. });
                     let kind = match is_coded {
                         false => Kind::Unconvertible,
-                        true if is_edge && found.scheme.has_partial_blocks(self.layout) => Kind::PartialBlocks,
+                        true if is_edge && target.scheme.has_partial_blocks(self.layout) => Kind::PartialBlocks,
                         true => self.excludable(true, vec![as_glob(name)]),
                     };
-                    return Err(Error::new(message).in_tensor(name).of(kind));
+                    return Err(error.in_tensor(name).of(kind));
                 }
                 Err(why) => {
-                    Misfit::count(&mut misfits, &why, found.scheme, name, shape);
+                    Misfit::count(&mut misfits, &why, target.scheme, name, shape);
                     *decision = Err(KeptReason::Shape);
                 }
             }
@@ -65,16 +66,16 @@ impl Planner<'_, '_> {
     /// Makes the encoder for weights of this shape; fails if engines would not load the result.
     pub(super) fn encoder(
         &self,
-        found: &SchemeTarget,
+        target: &SchemeTarget,
         shape: &[u64],
         dtype: Dtype,
         options: EncodeOptions,
     ) -> Result<Encoder, Unfit> {
         if let [.., rows, columns] = *shape {
-            let multiples = match (found.grid.group, found.grid.codes) {
+            let multiples = match (target.grid.group, target.grid.codes) {
                 (Group::Block(block), _) if !self.request.options.partial_blocks => block,
                 // vLLM reads zero points in words of 32 bits: 8 of 4 bits each.
-                (_, CodeType::Int { bits, symmetric: false }) if found.layout.row().zeros != Zeros::Offset => {
+                (_, CodeType::Int { bits, symmetric: false }) if target.layout.row().zeros != Zeros::Offset => {
                     [u64::from(32 / bits), 1]
                 }
                 _ => [1, 1],
@@ -86,7 +87,7 @@ impl Planner<'_, '_> {
                 return Err(Unfit::Rows { rows, multiple: multiples[0] });
             }
         }
-        let new = |options| Encoder::new(found.layout.row(), &found.grid, shape, dtype, options);
+        let new = |options| Encoder::new(target.layout.row(), &target.grid, shape, dtype, options);
         match new(options) {
             // --search applies only to schemes whose scales can be searched.
             Err(Unfit::Search) => new(EncodeOptions { scale: ScaleChoice::Amax, ..options }),
@@ -121,7 +122,7 @@ impl Planner<'_, '_> {
         for (place, set) in sets.iter().enumerate() {
             // A shared scale is stored in the type of the weights, so their types must be equal too.
             let scheme =
-                |at: usize| weights[at].decision.as_ref().ok().map(|stored| (stored.scheme.name, weights[at].dtype));
+                |at: usize| weights[at].decision.as_ref().ok().map(|target| (target.scheme.name, weights[at].dtype));
             let is_mixed = |set: &[usize]| set.iter().any(|at| scheme(*at) != scheme(set[0]));
             let is_explicit = |set: &[usize]| set.iter().any(|at| weights[*at].is_named);
             if !is_mixed(set) {

@@ -7,6 +7,7 @@ use crate::quant::{Scheme, Unfit};
 use crate::select::KeptReason;
 use crate::select::experts::bank_of;
 use crate::text::{as_numbered_glob, counted, shorten};
+use std::fmt::Display;
 
 /// Weights of one shape that do not fit.
 #[derive(Debug)]
@@ -33,20 +34,39 @@ impl Misfit {
     }
 }
 
+/// Returns the reason for not quantizing values of a type, if there is one.
+pub(super) fn kept_for_dtype(dtype: Option<Dtype>) -> Option<KeptReason> {
+    match dtype {
+        Some(dtype) if dtype.is_weight() => None,
+        Some(dtype) if dtype.is_floating() => Some(KeptReason::OtherFloat),
+        _ => Some(KeptReason::NotFloating),
+    }
+}
+
+/// Describes a type that is not one of weights.
+pub(in crate::plan) fn not_a_weight(dtype: Option<Dtype>) -> String {
+    format!("its dtype is {}, not float32, bfloat16 or float16", dtype.map_or("unknown", Dtype::name))
+}
+
+/// Returns the error of a rule for a tensor that cannot be quantized to its scheme.
+pub(super) fn rule_refusal(scheme: &Scheme, why: impl Display) -> Error {
+    Error::new(format!("a rule quantizes it to {}, and {why}", scheme.name))
+}
+
 /// Returns the error of a rule for a tensor that is not a weight matrix.
-pub(super) fn no_weight(stored: &SchemeTarget, shape: &[u64], dtype: Dtype) -> Error {
+pub(super) fn no_weight(target: &SchemeTarget, shape: &[u64], dtype: Dtype) -> Error {
     let why = if dtype.is_weight() {
         format!("its shape {shape:?} is not that of a weight matrix")
     } else {
-        format!("its dtype is {dtype}, not float32, bfloat16 or float16")
+        not_a_weight(Some(dtype))
     };
-    Error::new(format!("a rule quantizes it to {}, and {why}", stored.scheme.name)).of(Kind::Unconvertible)
+    rule_refusal(target.scheme, why).of(Kind::Unconvertible)
 }
 
 /// Returns an error with the reasons why all weights are kept.
-pub(super) fn nothing_to_quantize(plan: &WeightCandidates, misfits: &[Misfit]) -> Error {
-    let reasons = plan.weights.iter().filter_map(|weight| weight.decision.as_ref().err().copied());
-    let error = nothing_of_model(reasons.chain(plan.others.iter().map(|(_, reason)| *reason)), misfits);
+pub(super) fn nothing_to_quantize(candidates: &WeightCandidates, misfits: &[Misfit]) -> Error {
+    let reasons = candidates.weights.iter().filter_map(|weight| weight.decision.as_ref().err().copied());
+    let error = nothing_of_model(reasons.chain(candidates.others.iter().map(|(_, reason)| *reason)), misfits);
     // Weights without elements fit no scheme.
     if misfits.iter().all(|misfit| misfit.why == Unfit::Empty) { error } else { error.of(Kind::Unstorable) }
 }

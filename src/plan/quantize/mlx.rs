@@ -1,13 +1,14 @@
 //! The choice of mlx-lm 0.32.2: weights that MLX quantizes although other engines keep them, weights that get 8 bits in
 //! every scheme (`quant_predicate` of the models), and tensors that MLX does not load (`sanitize`).
 
-use super::Planner;
+use super::{Planner, SchemeTarget};
 use crate::error::{Error, Result};
 use crate::plan::quantization::TensorIndex;
-use crate::quant::{Scheme, SchemeLayout};
+use crate::quant::Scheme;
 use crate::read::MappedBytes;
 use crate::select::KeptReason;
 use crate::select::experts::Model;
+use crate::select::policy::module_of;
 
 pub(super) use crate::quant::MLX as NAME;
 
@@ -32,13 +33,6 @@ pub(super) fn quantizes(reason: KeptReason, kind: Option<&str>) -> bool {
     }
 }
 
-/// Returns the scheme of a module of a model of this type, if it is not the scheme of the others.
-pub(super) fn own_scheme(module: &str, kind: Option<&str>) -> Option<(&'static Scheme, &'static SchemeLayout)> {
-    let (_, ends) = EIGHT_BITS.iter().find(|(known, _)| kind == Some(known))?;
-    let scheme = ends.iter().any(|end| module.ends_with(end)).then(|| Scheme::find("affine8"))??;
-    Some((scheme, scheme.in_layout(Some(NAME))?))
-}
-
 /// True if MLX does not load a plain tensor that Hugging Face stores: the head of a model whose head is its embeddings,
 /// and frequencies that follow from the config.
 pub(super) fn leaves_out(layout: &str, name: &str, model: &Model) -> bool {
@@ -48,7 +42,15 @@ pub(super) fn leaves_out(layout: &str, name: &str, model: &Model) -> bool {
 const HEAD: &str = "lm_head.weight";
 
 impl Planner<'_, '_> {
-    /// Refuses to leave out a head whose values are not those of the embeddings. Reads both.
+    /// Returns the target for a weight that gets another scheme in MLX than the other weights of its model.
+    pub(super) fn scheme_of_mlx(&self, name: &str) -> Option<SchemeTarget> {
+        let module = module_of(self.new_name(name)).filter(|_| self.layout == NAME)?;
+        let (_, ends) = EIGHT_BITS.iter().find(|(kind, _)| self.model.kind.as_deref() == Some(kind))?;
+        let scheme = ends.iter().any(|end| module.ends_with(end)).then(|| Scheme::find("affine8"))??;
+        Some(SchemeTarget::new(scheme, scheme.in_layout(Some(NAME))?))
+    }
+
+    /// Refuses to leave out a head whose values are not the values of the embeddings. Reads both.
     pub(super) fn check_dropped(&self, dropped: &[TensorIndex]) -> Result<()> {
         let Some(place) = dropped.iter().find(|place| self.new_name(self.name_at(**place)) == HEAD) else {
             return Ok(());

@@ -22,24 +22,25 @@ mod steps;
 #[cfg(feature = "cli")]
 pub(crate) use matchable::matchable_names;
 pub(crate) use misfit::Misfit;
+pub(super) use misfit::not_a_weight;
 use misfit::nothing_to_quantize;
 pub(crate) use naming::{OTHER_NAME, name_instead_of};
 pub(super) use recover::refuse_unrecovered;
 
+use super::decisions::Decisions;
 use super::partition::Partition;
 use super::quantization::{CodesSource, TensorIndex};
 #[cfg(feature = "cli")]
 use super::step::{Operation, Step};
 use super::weight_rows::WeightValues;
-use super::weights::Recoding;
 use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::options::QuantizeOptions;
 use crate::progress::Observer;
 use crate::quant::{
-    COMFYUI, Decoder, EncodeOptions, Encoder, EngineConfig, FoundWeight, QuantMethod, RowMap, Scheme, SchemeLayout,
-    TargetGrid, named_dtype,
+    COMFYUI, Decoder, EncodeOptions, Encoder, EngineConfig, FoundWeight, Modules, QuantMethod, RowMap, Scheme,
+    SchemeLayout, TargetGrid, named_dtype,
 };
 use crate::read::{LogicalCheckpoint, Membership};
 use crate::select::KeptReason;
@@ -70,7 +71,7 @@ impl QuantizeRequest<'_> {
 #[derive(Default)]
 #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words the findings"))]
 pub(crate) struct QuantizePlan<'a> {
-    pub(crate) recoding: Recoding<'a>,
+    pub(crate) decisions: Decisions<'a>,
     pub(crate) config: EngineConfig,
     /// Weights that are kept because of their shape.
     pub(crate) misfits: Vec<Misfit>,
@@ -100,7 +101,7 @@ struct WeightCandidate<'a> {
     place: TensorIndex,
     name: String,
     /// Its index among the quantized weights of the input; `None` if it is not quantized there.
-    weight: Option<usize>,
+    input_weight: Option<usize>,
     values: WeightValues,
     shape: Vec<u64>,
     dtype: Dtype,
@@ -113,18 +114,35 @@ struct WeightCandidate<'a> {
     codes: CodesSource<'a>,
 }
 
+/// The tensors that a rule of the options has named so far.
+#[derive(Default)]
+struct RuleUse {
+    names_weight: bool,
+    /// The error if none of them is a weight.
+    error: Option<Error>,
+}
+
 /// Choice of the options for a weight, and the number of the rule that decides.
 struct Choice {
     decision: Result<SchemeTarget, KeptReason>,
     rule: Option<usize>,
 }
 
+/// The scheme and layout of a quantized weight in the output.
 #[derive(Clone)]
 struct SchemeTarget {
     scheme: &'static Scheme,
     layout: &'static SchemeLayout,
     grid: TargetGrid,
+    /// `None` before it is known to fit.
     encoder: Option<Arc<Encoder>>,
+}
+
+impl SchemeTarget {
+    /// Returns the target for a scheme with the grid of a layout.
+    fn new(scheme: &'static Scheme, layout: &'static SchemeLayout) -> Self {
+        Self { scheme, layout, grid: layout.grid, encoder: None }
+    }
 }
 
 impl WeightCandidate<'_> {
@@ -170,18 +188,18 @@ impl<'a> QuantizePlan<'a> {
         }
         let renames = request.options.tensors.rename.iter().map(|rename| (&*rename.old, &*rename.new)).collect();
         let planner = Planner { request, policy, model: &model, layout, renames, logical, memberships };
-        let mut plan = planner.candidates().map_err(in_file)?;
-        let misfits = planner.fit(&mut plan.weights).map_err(in_file)?;
-        planner.check_fused(&mut plan.weights).map_err(in_file)?;
-        if !plan.weights.iter().any(|weight| weight.decision.is_ok()) {
-            return Err(in_file(nothing_to_quantize(&plan, &misfits)));
+        let mut candidates = planner.candidates().map_err(in_file)?;
+        let misfits = planner.fit(&mut candidates.weights).map_err(in_file)?;
+        planner.check_fused(&mut candidates.weights).map_err(in_file)?;
+        if !candidates.weights.iter().any(|weight| weight.decision.is_ok()) {
+            return Err(in_file(nothing_to_quantize(&candidates, &misfits)));
         }
-        planner.check_names(&plan).map_err(in_file)?;
-        planner.resolve(&mut plan.weights).map_err(in_file)?;
-        planner.recover(&mut plan.weights, observer).map_err(in_file)?;
-        planner.check_dropped(&plan.dropped).map_err(in_file)?;
-        let stacks = planner.new_stacks(&plan).map_err(in_file)?;
-        let config = planner.config(&plan, stacks.is_some()).map_err(in_file)?;
+        planner.check_names(&candidates).map_err(in_file)?;
+        planner.resolve(&mut candidates.weights).map_err(in_file)?;
+        planner.recover(&mut candidates.weights, observer).map_err(in_file)?;
+        planner.check_dropped(&candidates.dropped).map_err(in_file)?;
+        let stacks = planner.new_stacks(&candidates).map_err(in_file)?;
+        let config = planner.config(&candidates, stacks.is_some()).map_err(in_file)?;
         let mut side_files = Vec::new();
         if let Some(text) = text {
             let text = planner.plain_config(text).and_then(|text| config.write_into(&text));
@@ -195,37 +213,44 @@ impl<'a> QuantizePlan<'a> {
         let is_embedding = |weight: &&WeightCandidate| {
             weight.decision.is_ok() && planner.reason(&weight.name, false) == Some(KeptReason::Embedding)
         };
-        let embeddings = plan.weights.iter().filter(is_embedding).map(|weight| weight.name.clone()).collect();
-        let quantized = || plan.weights.iter().filter_map(|weight| Some((weight, weight.decision.as_ref().ok()?)));
-        let stored_as = |(_, stored): (_, &SchemeTarget)| (stored.scheme.name, stored.layout.name);
+        let embeddings = candidates.weights.iter().filter(is_embedding).map(|weight| weight.name.clone()).collect();
+        let quantized =
+            || candidates.weights.iter().filter_map(|weight| Some((weight, weight.decision.as_ref().ok()?)));
+        let stored_as = |(_, target): (_, &SchemeTarget)| (target.scheme.name, target.layout.name);
         let stored = quantized().map(stored_as).collect();
         let experts = quantized().filter(|(weight, _)| weight.name.contains(".experts.")).map(stored_as).collect();
         let is_kept_layer = |weight: &WeightCandidate| {
             let found_otherwise = [KeptReason::Head, KeptReason::Embedding, KeptReason::Router];
             weight.shape.len() == 2 && weight.decision.as_ref().is_err_and(|reason| !found_otherwise.contains(reason))
         };
-        let has_kept_layers = plan.weights.iter().any(is_kept_layer);
+        let has_kept_layers = candidates.weights.iter().any(is_kept_layer);
         let computes_in = named_dtype(text).or_else(|| quantized().next().map(|(weight, _)| weight.dtype));
         let kinds = model.whole.iter().chain(&model.kind).cloned().collect();
-        let dropped = plan.dropped.iter().map(|place| planner.name_at(*place).to_owned()).collect();
+        let dropped = candidates.dropped.iter().map(|place| planner.name_at(*place).to_owned()).collect();
         let is_stack = |weight: &&WeightCandidate| {
-            weight.weight.is_some() && weight.shape.len() == 3 && matches!(weight.decision, Err(KeptReason::NoMatrix))
+            weight.input_weight.is_some()
+                && weight.shape.len() == 3
+                && matches!(weight.decision, Err(KeptReason::NoMatrix))
         };
-        let decoded_stacks = plan.weights.iter().filter(is_stack).map(|weight| weight.name.clone()).collect();
-        let names = |set: Vec<usize>| set.into_iter().map(|at| plan.weights[at].name.clone()).collect();
-        let loaded_together = planner.loaded_together(&plan.weights).into_iter().map(names).collect();
-        let mut weights = planner.weights(plan)?;
-        weights.stacks = stacks;
+        let decoded_stacks = candidates.weights.iter().filter(is_stack).map(|weight| weight.name.clone()).collect();
+        let names = |set: Vec<usize>| set.into_iter().map(|at| candidates.weights[at].name.clone()).collect();
+        let loaded_together = planner.loaded_together(&candidates.weights).into_iter().map(names).collect();
+        let mut decisions = planner.decisions(candidates)?;
+        decisions.stacks = stacks;
+        decisions.side_files = side_files;
+        decisions.block = config.block.as_ref().filter(|_| text.is_none()).map(ToString::to_string);
         let is_of_mlx = |weight: &FoundWeight| weight.layout.method == QuantMethod::Mlx;
         if layout == mlx::NAME || logical.found.weights.iter().any(is_of_mlx) {
             let format = if layout == mlx::NAME { mlx::NAME } else { "pt" };
-            weights.change_metadata("format", Some(format.to_owned()));
+            decisions.change_metadata("format", Some(format.to_owned()));
         }
-        let left_out = planner.leave_out(&mut weights);
-        let block = config.block.as_ref().filter(|_| text.is_none()).map(ToString::to_string);
-        let recoding = Recoding { weights, side_files, block, left_out, ..Recoding::default() };
+        if !logical.found.weights.is_empty() {
+            let weights: Vec<&FoundWeight> = logical.found.weights.iter().collect();
+            decisions.leave_out_descriptions(logical, &weights, true, false);
+            decisions.describe_in_metadata(logical, &Modules::default());
+        }
         Ok(Self {
-            recoding,
+            decisions,
             config,
             misfits,
             embeddings,
@@ -252,7 +277,7 @@ impl QuantizePlan<'_> {
             }
             _ => None,
         };
-        self.recoding.weights.steps().filter_map(scheme).collect()
+        self.decisions.steps().filter_map(scheme).collect()
     }
 }
 

@@ -8,8 +8,7 @@ use crate::error::{Error, Result};
 use crate::plan::few::Few;
 use crate::plan::quantization::{CodesSource, Quantization};
 use crate::plan::weight_rows::{SharedExtremes, WeightRows, WeightValues};
-use crate::plan::weights::Recoding;
-use crate::plan::{Step, Weights};
+use crate::plan::{Decisions, Step};
 use crate::quant::{EncodeOptions, Encoder, Group, LinearAxis, SCHEMES, Scheme, SchemeLayout, Unfit, WeightEncoder};
 use crate::read::LogicalCheckpoint;
 use crate::select::KeptReason;
@@ -41,10 +40,10 @@ impl<'a> QuantizePlan<'a> {
         let [input] = &source.shards[..] else { return Err(in_file(Error::new("is not one ONNX model"))) };
         let graph = ModelGraph::of(input)?;
         let selection = request.options.tensors.selection();
-        let (mut weights, mut others, mut misfits) = (Weights::default(), Vec::new(), Vec::new());
+        let (mut decisions, mut others, mut misfits) = (Decisions::default(), Vec::new(), Vec::new());
         let mut count = 0;
         // Weights of one kind share an encoder, because it is larger than most descriptions of a tensor.
-        let mut known: HashMap<_, Result<Arc<Encoder>, Unfit>> = HashMap::new();
+        let mut encoders: HashMap<_, Result<Arc<Encoder>, Unfit>> = HashMap::new();
         for (at, tensor) in input.contents.tensors.iter().enumerate() {
             let in_place = |error: Error| in_file(error.in_tensor(&tensor.name));
             let rule = request.options.rule.iter().find(|rule| rule.pattern.matches(&tensor.name));
@@ -73,7 +72,7 @@ impl<'a> QuantizePlan<'a> {
             };
             let layout = stored(scheme).map_err(in_file)?;
             let kind = (scheme.name, usage, &tensor.shape[..], tensor.elements.dtype());
-            let made = known.entry(kind).or_insert_with(|| encoder(layout, usage, tensor, request).map(Arc::new));
+            let made = encoders.entry(kind).or_insert_with(|| encoder(layout, usage, tensor, request).map(Arc::new));
             match made.clone() {
                 Ok(encoder) => {
                     let needs_extremes = encoder.needs_extremes();
@@ -83,12 +82,11 @@ impl<'a> QuantizePlan<'a> {
                     let extremes = needs_extremes.then(|| Arc::new(SharedExtremes::new(vec![rows.clone()])));
                     let codes = CodesSource::Values { extremes, unrecovered: None };
                     let weight = Quantization { name: tensor.name.to_string(), rows, scheme: scheme.name, codes };
-                    weights.replace((0, at), Step::encode(weight));
+                    decisions.replace((0, at), Step::encode(weight));
                     count += 1;
                 }
                 Err(why) if is_named => {
-                    let error = Error::new(format!("a rule quantizes it to {}, and {why}", scheme.name));
-                    return Err(in_place(error.remedy("leave it out of the rule")));
+                    return Err(in_place(misfit::rule_refusal(scheme, why).remedy("leave it out of the rule")));
                 }
                 Err(why) => {
                     Misfit::count(&mut misfits, &why, scheme, &tensor.name, &tensor.shape);
@@ -100,19 +98,16 @@ impl<'a> QuantizePlan<'a> {
             return Err(in_file(misfit::nothing_of_model(others.iter().map(|(_, reason)| *reason), &misfits)));
         }
         for (place, reason) in others {
-            weights.keep(place, reason);
+            decisions.keep(place, reason);
         }
-        let recoding = Recoding { weights, ..Recoding::default() };
-        Ok(Self { recoding, misfits, ..Self::default() })
+        Ok(Self { decisions, misfits, ..Self::default() })
     }
 }
 
 /// Returns the use of a tensor by nodes, or the reason why it cannot be quantized.
 fn check(graph: &ModelGraph, at: usize, tensor: &Tensor) -> Result<WeightUse, KeptReason> {
-    match tensor.elements.dtype() {
-        Some(dtype) if dtype.is_weight() => {}
-        Some(dtype) if dtype.is_floating() => return Err(KeptReason::OtherFloat),
-        _ => return Err(KeptReason::NotFloating),
+    if let Some(reason) = misfit::kept_for_dtype(tensor.elements.dtype()) {
+        return Err(reason);
     }
     if let Some(role) = graph.role(at) {
         return Err(KeptReason::Role(role));

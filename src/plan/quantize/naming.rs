@@ -4,8 +4,8 @@ use super::{Planner, WeightCandidate, WeightCandidates, gpt_oss, mlx};
 use crate::container::checkpoint::{check_stacked, stack_of};
 use crate::error::{Error, Kind, Result};
 use crate::options::Naming;
+use crate::plan::decisions::ExpertStacks;
 use crate::plan::quantization::TensorIndex;
-use crate::plan::weights::ExpertStacks;
 use crate::quant::{LAYOUTS, Role};
 use crate::read::Membership;
 use crate::select::policy::module_of;
@@ -37,12 +37,12 @@ impl Planner<'_, '_> {
     }
 
     /// Returns the stacks of experts; `None` if experts are stored one by one. Refuses models whose stacks are not known.
-    pub(super) fn new_stacks(&self, plan: &WeightCandidates) -> Result<Option<ExpertStacks>> {
+    pub(super) fn new_stacks(&self, candidates: &WeightCandidates) -> Result<Option<ExpertStacks>> {
         if self.layout != mlx::NAME || self.request.options.tensors.naming.names == Some(Naming::File) {
             return Ok(None);
         }
         let is_expert = |weight: &WeightCandidate| stack_of(self.module(weight)).is_some();
-        if !plan.weights.iter().any(is_expert) {
+        if !candidates.weights.iter().any(is_expert) {
             return Ok(None);
         }
         check_stacked(self.model.kind.as_deref())?;
@@ -50,12 +50,12 @@ impl Planner<'_, '_> {
     }
 
     /// Refuses names that readers would misunderstand, of quantized weights and of tensors next to them.
-    pub(super) fn check_names(&self, plan: &WeightCandidates) -> Result<()> {
+    pub(super) fn check_names(&self, candidates: &WeightCandidates) -> Result<()> {
         let mut quantized: HashMap<&str, &WeightCandidate> = HashMap::new();
-        for weight in plan.weights.iter().filter(|weight| weight.decision.is_ok()) {
+        for weight in candidates.weights.iter().filter(|weight| weight.decision.is_ok()) {
             let name = self.new_name(&weight.name);
             if self.layout == gpt_oss::NAME {
-                continue; // banks have no module of their own
+                continue; // a bank is not a module
             }
             let module = module_of(name).ok_or_else(|| {
                 let error = Error::new(format!("its new name '{}' does not end in '.weight'", shorten(name)));

@@ -60,9 +60,9 @@ impl<'a> Planner<'_, 'a> {
         }
         // Weights that share a scalar scale first try a common one.
         let families = self.scale_sets(weights);
-        let mut known = HashMap::new();
+        let mut recoverers = HashMap::new();
         let mut members = |family: &Vec<usize>| -> Option<Vec<Member>> {
-            family.iter().map(|at| self.member(*at, &weights[*at], &mut known)).collect()
+            family.iter().map(|at| self.member(*at, &weights[*at], &mut recoverers)).collect()
         };
         let mut sets: Vec<RecoverySet> = families.iter().filter_map(&mut members).map(RecoverySet::new).collect();
         let chosen = chosen_shards(&shard_sizes(self.logical.source), self.request.partition);
@@ -94,8 +94,8 @@ impl<'a> Planner<'_, 'a> {
                 weights[weight].codes = match found {
                     Some((number, scale)) => {
                         let recoverer = Arc::clone(&recoverers[number]);
-                        if let Ok(stored) = &mut weights[weight].decision {
-                            stored.encoder = Some(Arc::clone(recoverer.encoder()));
+                        if let Ok(target) = &mut weights[weight].decision {
+                            target.encoder = Some(Arc::clone(recoverer.encoder()));
                         }
                         CodesSource::Recovered(recoverer, scale, matched)
                     }
@@ -113,14 +113,14 @@ impl<'a> Planner<'_, 'a> {
         &self,
         weight: usize,
         candidate: &WeightCandidate,
-        known: &mut HashMap<*const Encoder, Vec<Arc<Recoverer>>>,
+        recoverers: &mut HashMap<*const Encoder, Vec<Arc<Recoverer>>>,
     ) -> Option<Member<'a>> {
-        let (Ok(stored), None) = (&candidate.decision, candidate.weight) else { return None };
+        let (Ok(target), None) = (&candidate.decision, candidate.input_weight) else { return None };
         // The plan refuses tensors that are not mapped.
         let rows = self.rows(candidate).filter(|rows| rows.sources[0].is_plain())?;
-        let encoder = stored.encoder.as_ref()?;
+        let encoder = target.encoder.as_ref()?;
         let recoverers =
-            known.entry(Arc::as_ptr(encoder)).or_insert_with(|| self.recoverers(candidate, stored, encoder));
+            recoverers.entry(Arc::as_ptr(encoder)).or_insert_with(|| self.recoverers(candidate, target, encoder));
         Some(Member { weight, rows, recoverers: recoverers.clone(), misfit: None })
     }
 
@@ -128,7 +128,7 @@ impl<'a> Planner<'_, 'a> {
     fn recoverers(
         &self,
         candidate: &WeightCandidate,
-        stored: &SchemeTarget,
+        target: &SchemeTarget,
         encoder: &Arc<Encoder>,
     ) -> Vec<Arc<Recoverer>> {
         let options = self.request.encoding();
@@ -140,8 +140,8 @@ impl<'a> Planner<'_, 'a> {
             _ => &[Dtype::Bfloat16, Dtype::Float16],
         };
         let of_narrower = |&origin: &Dtype| {
-            let grid = TargetGrid { scale: stored.grid.scale.or(Some(origin)), ..stored.grid };
-            let narrow = SchemeTarget { grid, ..stored.clone() };
+            let grid = TargetGrid { scale: target.grid.scale.or(Some(origin)), ..target.grid };
+            let narrow = SchemeTarget { grid, ..target.clone() };
             let narrow = self.encoder(&narrow, &candidate.shape, candidate.dtype, options).ok()?;
             Some(recoverer(Arc::new(narrow), origin))
         };
@@ -308,7 +308,7 @@ fn check_is_recovered(weights: &[WeightCandidate]) -> Result<()> {
             let columns = weight.shape.last().copied().unwrap_or(1).max(1);
             let place =
                 element.map(|element| format!(", from element {:?} on", [element / columns, element % columns]));
-            let scheme = weight.decision.as_ref().map_or("", |stored| stored.scheme.name);
+            let scheme = weight.decision.as_ref().map_or("", |target| target.scheme.name);
             let (name, place) = (shorten(&weight.name), place.unwrap_or_default());
             Some(format!("{name}: no codes and scales of {scheme} decode to its values{place}"))
         }

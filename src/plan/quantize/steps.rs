@@ -3,9 +3,9 @@
 use super::{Planner, SchemeTarget, WeightCandidate, WeightCandidates};
 use crate::error::Result;
 use crate::plan::few::Few;
-use crate::plan::quantization::{CodesSource, Quantization, TensorIndex};
+use crate::plan::quantization::{CodesSource, Quantization};
 use crate::plan::weight_rows::{SharedExtremes, WeightRows};
-use crate::plan::{Step, Weights};
+use crate::plan::{Decisions, Step};
 use crate::quant::{Arithmetic, Encoder, WeightEncoder};
 use crate::read::LogicalCheckpoint;
 use crate::select::policy::fused_sets;
@@ -24,16 +24,16 @@ impl<'a> Planner<'_, 'a> {
         sets
     }
 
-    /// Makes the steps for all weights.
-    pub(super) fn weights(&self, found: WeightCandidates<'a>) -> Result<Weights<'a>> {
-        let mut weights = Weights::default();
-        for (place, reason) in found.others {
-            weights.keep(place, reason);
+    /// Makes the steps for all weights, and keeps or leaves out all other tensors.
+    pub(super) fn decisions(&self, candidates: WeightCandidates<'a>) -> Result<Decisions<'a>> {
+        let mut decisions = Decisions::default();
+        for (place, reason) in candidates.others {
+            decisions.keep(place, reason);
         }
-        for place in found.dropped {
-            weights.leave_out(place);
+        for place in candidates.dropped {
+            decisions.leave_out(place);
         }
-        let mut candidates = found.weights;
+        let mut candidates = candidates.weights;
         let rows: Vec<Option<WeightRows>> = candidates.iter().map(|candidate| self.rows(candidate)).collect();
         for set in self.scale_sets(&candidates) {
             let members = || set.iter().filter_map(|at| rows[*at].as_ref());
@@ -49,36 +49,33 @@ impl<'a> Planner<'_, 'a> {
             }
         }
         for (candidate, rows) in candidates.into_iter().zip(rows) {
-            let WeightCandidate { place, name, weight, decision, codes, .. } = candidate;
-            match (decision, rows, weight) {
+            let WeightCandidate { place, name, input_weight, decision, codes, .. } = candidate;
+            match (decision, rows, input_weight) {
                 (Ok(SchemeTarget { scheme, .. }), Some(rows), _) => {
-                    let parts = weight.map(|weight| self.places(weight)).unwrap_or_default();
-                    parts.iter().skip(1).for_each(|part| weights.leave_out(*part));
-                    weights.replace(place, Step::encode(Quantization { name, rows, scheme: scheme.name, codes }));
+                    let found = input_weight.map(|weight| &self.logical.found.weights[weight]);
+                    let parts = found.map(LogicalCheckpoint::value_parts).unwrap_or_default();
+                    parts.iter().skip(1).for_each(|(_, at)| decisions.leave_out(self.logical.places[*at]));
+                    decisions.replace(place, Step::encode(Quantization { name, rows, scheme: scheme.name, codes }));
                 }
-                (Err(reason), _, None) => weights.keep(place, reason),
+                (Err(reason), _, None) => decisions.keep(place, reason),
                 // A quantized weight of the old layout cannot stay next to the config of the new one.
                 (_, _, Some(weight)) => {
                     let found = &self.logical.found.weights[weight];
                     let decoder = self.logical.decoder(found, self.logical.own_type(found), Arithmetic::Library)?;
-                    weights.decode(self.logical, found, Arc::new(decoder));
+                    decisions.decode(self.logical, found, Arc::new(decoder));
                 }
                 (Ok(_), None, None) => unreachable!("weights that do not fit are kept"),
             }
         }
-        Ok(weights)
+        Ok(decisions)
     }
 
     /// Returns the rows of a weight that is quantized.
     pub(super) fn rows(&self, candidate: &WeightCandidate) -> Option<WeightRows<'a>> {
         let encoder = WeightEncoder::Grid(Arc::clone(candidate.decision.as_ref().ok()?.encoder.as_ref()?));
-        let stored = |place: &TensorIndex| self.logical.places.binary_search(place).ok();
-        let sources = match candidate.weight {
-            Some(weight) => {
-                let parts = LogicalCheckpoint::value_parts(&self.logical.found.weights[weight]);
-                parts.into_iter().map(|(_, at)| self.logical.stored(at)).collect()
-            }
-            None => Few::One(self.logical.stored(stored(&candidate.place)?)),
+        let sources = match candidate.input_weight {
+            Some(weight) => self.logical.value_sources(&self.logical.found.weights[weight]).collect(),
+            None => Few::One(self.logical.stored(self.logical.places.binary_search(&candidate.place).ok()?)),
         };
         Some(WeightRows { sources, values: candidate.values.clone(), encoder })
     }

@@ -14,12 +14,13 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// The modules of a checkpoint whose weights were quantized.
+#[derive(Default)]
 pub struct Modules<'a> {
-    pub decoded: &'a HashSet<&'a str>,
+    pub decoded: HashSet<&'a str>,
     /// Modules that stay quantized.
-    pub left: &'a HashSet<&'a str>,
+    pub left: HashSet<&'a str>,
     /// New names of modules by old name; the other fields contain new names.
-    pub renamed: &'a HashMap<String, String>,
+    pub renamed: HashMap<&'a str, &'a str>,
 }
 
 impl Modules<'_> {
@@ -36,7 +37,7 @@ impl Modules<'_> {
         let new_name = |name: &str| {
             let of_gptq = name.strip_prefix("-:^").and_then(|name| name.strip_suffix('$'));
             let own = of_gptq.and_then(|own| self.renamed.iter().find(|(old, _)| regex::escape(old) == own));
-            own.map(|(_, new)| excluded_by_gptq(new)).or_else(|| self.renamed.get(name).cloned())
+            own.map(|(_, new)| excluded_by_gptq(new)).or_else(|| self.renamed.get(name).map(|new| (*new).to_owned()))
         };
         let (mut changed, mut rest) = (String::with_capacity(text.len()), text);
         while let Some(start) = rest.find('"') {

@@ -92,7 +92,7 @@ fn describe(algorithm: Option<&str>, group_size: Option<u64>) -> Result<Option<W
 
 /// Adds the decoded modules to the list `key` and removes their layers. `None` if the text is not an object.
 pub(super) fn excluding(text: &str, key: &str, modules: &Modules) -> Option<String> {
-    let text = with_new(text, "quantized_layers", &|text| without_members(text, modules.decoded))?;
+    let text = with_new(text, "quantized_layers", &|text| without_members(text, &modules.decoded))?;
     listed(&text, &[key], &modules.sorted())
 }
 

@@ -123,7 +123,7 @@ pub(super) fn metadata_of(metadata: &[&(String, String)], modules: &Modules) -> 
     }
     let is_decoded = |key: &&str| {
         let module = key.strip_suffix(".weight").unwrap_or(key);
-        modules.decoded.contains(modules.renamed.get(module).map_or(module, String::as_str))
+        modules.decoded.contains(modules.renamed.get(module).copied().unwrap_or(module))
     };
     names.into_iter().filter(is_decoded).map(|key| (key.to_owned(), Some(PLAIN.to_owned()))).collect()
 }

@@ -4,35 +4,19 @@ use super::quantization::TensorIndex;
 use super::step::{Operation, Step};
 use crate::container::GgufKey;
 use crate::dtype::Dtype;
-use crate::quant::{Decoder, FoundWeight};
+use crate::quant::{Decoder, FoundWeight, Role};
 use crate::read::LogicalCheckpoint;
 use crate::select::{KeptReason, Rename};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The decisions of a planner about one input: its tensors, and the files next to them. Casts have one only if tensors
-/// are renamed, assembled, or stored in a GGUF file.
+/// The decisions of a planner about one input: its tensors, and the files next to them. A tensor without a decision is
+/// cast or copied, as the operator and the selection say.
 #[derive(Default)]
 #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words the findings"))]
-pub(crate) struct Recoding<'a> {
-    pub(crate) weights: Weights<'a>,
-    /// Files next to the shards with their new text; `None` if a file is left out.
-    pub(crate) side_files: Vec<(&'static str, Option<String>)>,
-    /// The `quantization_config` of a quantized output that has no config.json.
-    pub(crate) block: Option<String>,
-    /// Scales of activations that are left out.
-    pub(crate) left_out: Vec<String>,
-    /// A decoded and a quantized weight of each set that engines load as one module and that is partly decoded.
-    pub(crate) divided: Vec<[String; 2]>,
-    /// Other files that were read, which no output may replace.
-    pub(crate) files: Vec<PathBuf>,
-}
-
-/// Decisions about the tensors of an input. Tensors without one are cast or copied, as the operator and the selection say.
-#[derive(Default)]
-pub(crate) struct Weights<'a> {
-    treatments: HashMap<TensorIndex, Treatment<'a>>,
+pub(crate) struct Decisions<'a> {
+    pub(super) treatments: HashMap<TensorIndex, Treatment<'a>>,
     /// Metadata of the files to change: the key, and the new value or `None` to remove it.
     pub(super) metadata: HashMap<String, Option<String>>,
     /// The new names of tensors, in place of the names in the selection.
@@ -40,7 +24,17 @@ pub(crate) struct Weights<'a> {
     /// The stacks that the tensors of experts become, as in MLX; `None` if they are stored one by one.
     pub(super) stacks: Option<ExpertStacks>,
     /// The contents of a GGUF file besides the tensors, if the output is one.
-    pub(super) gguf: Option<GgufContents>,
+    pub(super) gguf: GgufContents,
+    /// Files next to the shards with their new text; `None` if a file is left out.
+    pub(crate) side_files: Vec<(&'static str, Option<String>)>,
+    /// The `quantization_config` of a quantized output that has no config.json.
+    pub(crate) block: Option<String>,
+    /// The names of scales of activations that are left out.
+    pub(crate) left_out_scales: Vec<String>,
+    /// A decoded and a quantized weight of each set that engines load as one module and that is partly decoded.
+    pub(crate) divided_sets: Vec<[String; 2]>,
+    /// Other files that were read, which no output may replace.
+    pub(crate) files: Vec<PathBuf>,
 }
 
 /// Order of the tensors in a file.
@@ -56,7 +50,7 @@ pub(super) enum TensorOrder {
 pub(super) struct GgufContents {
     /// Keys with their values.
     pub keys: Vec<GgufKey>,
-    /// Order of the tensors, if it is not that of the input.
+    /// Order of the tensors; `None` for the order of the input.
     pub order: Option<TensorOrder>,
     /// Facts about the model for the user.
     pub facts: Vec<String>,
@@ -94,12 +88,7 @@ pub(super) struct NewForm {
     pub kept: Option<KeptReason>,
 }
 
-impl<'a> Weights<'a> {
-    /// Reserves memory for this many more stored tensors.
-    pub(super) fn reserve(&mut self, tensors: usize) {
-        self.treatments.reserve(tensors);
-    }
-
+impl<'a> Decisions<'a> {
     /// Adds a step that takes the place of a stored tensor, after earlier steps in that place.
     pub(super) fn replace(&mut self, place: TensorIndex, step: Step<'a>) {
         match self.treatments.entry(place).or_insert(Treatment::Dropped) {
@@ -112,8 +101,37 @@ impl<'a> Weights<'a> {
     pub(super) fn decode(&mut self, model: &LogicalCheckpoint<'a>, weight: &FoundWeight, decoder: Arc<Decoder>) {
         let parts = LogicalCheckpoint::value_parts(weight);
         parts[1..].iter().for_each(|(_, part)| self.leave_out(model.places[*part]));
-        let sources = parts.iter().map(|(_, part)| model.stored(*part)).collect();
+        let sources = model.value_sources(weight).collect();
         self.replace(model.places[parts[0].1], Step::decode(weight.name.clone(), sources, decoder));
+    }
+
+    /// Leaves out the tensors that only describe how these weights are quantized and, if `are_all` of the model, the other
+    /// descriptions. Leaves out and records the scales of activations, unless `keeps_activation_scales`.
+    pub(super) fn leave_out_descriptions(
+        &mut self,
+        model: &LogicalCheckpoint,
+        weights: &[&FoundWeight],
+        are_all: bool,
+        keeps_activation_scales: bool,
+    ) {
+        let mut scales = Vec::new();
+        for &(role, at) in weights.iter().flat_map(|weight| &weight.parts) {
+            match role {
+                Role::Shape | Role::Description => self.leave_out(model.places[at]),
+                Role::Activation => scales.push(at),
+                _ => {}
+            }
+        }
+        if are_all {
+            model.found.markers.iter().for_each(|at| self.leave_out(model.places[*at]));
+            scales.clone_from(&model.found.activation_scales);
+        }
+        if !keeps_activation_scales {
+            for at in scales {
+                self.leave_out(model.places[at]);
+                self.left_out_scales.push(model.tensors[at].name.to_owned());
+            }
+        }
     }
 
     /// Copies a tensor, and records why.
@@ -129,17 +147,6 @@ impl<'a> Weights<'a> {
     /// Leaves a tensor out that the output does not need.
     pub(super) fn leave_out(&mut self, tensor: TensorIndex) {
         self.treatments.insert(tensor, Treatment::Dropped);
-    }
-
-    /// Returns the treatment of a tensor.
-    pub(super) fn treatment(&self, tensor: TensorIndex) -> Option<&Treatment<'a>> {
-        self.treatments.get(&tensor)
-    }
-
-    /// Returns the treatment of a tensor, once.
-    pub(super) fn take(&mut self, tensor: TensorIndex) -> Option<Treatment<'a>> {
-        // Most plans have none, and an empty map computes a hash to find nothing.
-        if self.treatments.is_empty() { None } else { self.treatments.remove(&tensor) }
     }
 
     /// Returns the steps that take the places of stored tensors, in the order of these.
@@ -167,11 +174,6 @@ impl<'a> Weights<'a> {
     pub(super) fn decodes(&self, tensor: TensorIndex) -> bool {
         let Some(Treatment::Replaced(steps)) = self.treatments.get(&tensor) else { return false };
         steps.iter().any(|step| matches!(step.how, Operation::Decode(_)))
-    }
-
-    /// Gives tensors these names, regardless of the selection.
-    pub(super) fn rename(&mut self, renames: Vec<Rename>) {
-        self.renames = Some(renames);
     }
 
     /// Changes a metadata value, or removes it.
