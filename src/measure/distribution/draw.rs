@@ -78,8 +78,7 @@ struct HistogramRow {
 
 impl HistogramRow {
     fn new(histogram: &Histogram, label: String, low: i32, high: i32) -> Self {
-        let count = histogram.iter().filter(|(exponent, _)| (low..=high).contains(exponent)).map(|(_, count)| count);
-        Self { label, low, high, count: count.sum() }
+        Self { label, low, high, count: histogram.within(low..high + 1) }
     }
 }
 
