@@ -4,7 +4,7 @@ use crate::container::checkpoint::Checkpoint;
 use crate::container::{Container, GGUF, by_extension};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
-use crate::job::{self, FailOn, Job, JobInput, Measures, Prepared, Written};
+use crate::job::{self, FailOn, Job, JobInput, Measures, Prepared};
 use crate::kernel::{Condition, Loss};
 use crate::options::{CastOptions, DequantizeOptions, ModelOptions, QuantizeOptions, RecordedOptions, TensorOptions};
 #[cfg(feature = "cli")]
@@ -14,7 +14,7 @@ use crate::progress::Observer;
 use crate::quant::gguf::GgufScheme;
 use crate::quant::{ONNX, Scheme};
 use crate::read::LogicalCheckpoint;
-use crate::report::Report;
+use crate::report::{FileReport, Report};
 use crate::select::Selection;
 use serde_json::Value;
 use std::path::Path;
@@ -171,15 +171,16 @@ impl<'a> FileConversion<'a> {
         job::plan(&self.job, input, observer)
     }
 
-    /// Reports on an input that was converted.
-    pub(crate) fn report<'s>(
+    /// Reports on an input that was converted to these files, of which `before` existed already.
+    pub(crate) fn report(
         &self,
         source: &Checkpoint,
         output: &Path,
-        written: Written<'s>,
+        files: Vec<FileReport>,
+        before: usize,
         begin: Instant,
-    ) -> Report<'s> {
-        let (job, Written { files, before, .. }) = (&self.job, written);
+    ) -> Report {
+        let job = &self.job;
         let bytes_in = match job.partition {
             Some(_) => files.iter().flat_map(|file| &file.tensors).map(|tensor| tensor.bytes_in).sum(),
             None => source.bytes(),
@@ -190,7 +191,7 @@ impl<'a> FileConversion<'a> {
     }
 
     /// Reports on an input whose output exists and is kept.
-    pub(super) fn unwritten<'s>(&self, source: &Checkpoint, output: &Path) -> Report<'s> {
+    pub(super) fn unwritten(&self, source: &Checkpoint, output: &Path) -> Report {
         Report {
             options: self.job.options.clone(),
             config: self.config.clone(),

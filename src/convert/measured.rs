@@ -1,10 +1,9 @@
 //! A model that is quantized to several schemes in memory: the errors of all, from one reading.
 
 use super::decided::{FileConversion, plan_quantization};
-use crate::container::checkpoint::Checkpoint;
 use crate::engine::Measurement;
 use crate::error::{Error, Result};
-use crate::job::{FailOn, Job, Written};
+use crate::job::{FailOn, Job};
 use crate::options::{QuantizeOptions, RecordedOptions};
 use crate::plan::Plan;
 use crate::progress::{Notice, Observer, Progress, ShardProgress};
@@ -15,12 +14,12 @@ use std::time::Instant;
 /// Quantizes a model as each of these options says, measures the errors, and writes nothing. The options have different
 /// schemes.
 pub(crate) fn measure<'a>(
-    (source, model): (&'a Checkpoint, &LogicalCheckpoint<'a>),
+    model: &LogicalCheckpoint<'a>,
     all: &[QuantizeOptions],
     job: &Job<'a>,
     observer: &dyn Observer,
-) -> Result<Vec<MeasuredScheme<'a>>> {
-    let start = Instant::now();
+) -> Result<Vec<MeasuredScheme>> {
+    let (start, source) = (Instant::now(), model.source);
     let (fail_on, recorded) = (FailOn::default(), RecordedOptions::default());
     let job = Job { dry_run: true, output: None, fail_on, options: recorded, ..*job };
     let (mut conversions, mut plans): (Vec<_>, Vec<Vec<Plan>>) = (Vec::new(), Vec::new());
@@ -45,13 +44,11 @@ pub(crate) fn measure<'a>(
     let measured = conversions.into_iter().zip(&plans).map(|((options, conversion, loaded_together), plans)| {
         let file = |plan| FileReport::new(String::new(), plan, outcomes.next());
         let files: Vec<FileReport> = plans.iter().map(file).collect();
-        let (all, scheme) = (files.len(), options.scheme);
-        let written = Written { files, before: 0, finished: 0, all, was_complete: false };
-        let scheme = scheme.ok_or_else(|| Error::usage("there is no scheme to measure"))?;
+        let scheme = options.scheme.ok_or_else(|| Error::usage("there is no scheme to measure"))?;
         Ok(MeasuredScheme {
             scheme,
             layout: options.layout_in_effect().unwrap_or_default(),
-            report: conversion.report(source, &source.path, written, start),
+            report: conversion.report(source, &source.path, files, 0, start),
             loaded_together,
         })
     });

@@ -64,7 +64,7 @@ impl<'a> FileOutput<'a> {
         if is_shard { preview::unscaled(&self.plan) } else { None }
     }
 
-    pub(super) fn dry_run(&self, output: &Path) -> FileReport<'a> {
+    pub(super) fn dry_run(&self, output: &Path) -> FileReport {
         FileReport::new(output.to_string_lossy().into_owned(), &self.plan, None)
     }
 
@@ -122,12 +122,12 @@ pub(super) struct WholeFile<'a> {
     stored: Option<Output>,
     /// The plan, if tensors are to be hashed.
     plan: Option<Plan<'a>>,
-    report: FileReport<'a>,
+    report: FileReport,
     /// True if the job refuses one of its values.
     is_refused: bool,
 }
 
-impl<'a> WholeFile<'a> {
+impl WholeFile<'_> {
     /// Hashes and deflates the file, if required.
     pub(super) fn settle(&mut self, job: &Job, observer: &dyn Observer) -> Result<()> {
         if self.is_refused {
@@ -151,7 +151,7 @@ impl<'a> WholeFile<'a> {
 
     /// Gives the file its name, unless one of its values is refused. From then on, the message of an interrupt includes
     /// `kept`.
-    pub(super) fn publish(self, job: &Job, kept: &str) -> Result<Written<'a>> {
+    pub(super) fn publish(self, job: &Job, kept: &str) -> Result<Written> {
         if self.is_refused {
             return Ok(Written::file(self.report, 0));
         }

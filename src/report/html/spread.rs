@@ -46,7 +46,7 @@ zeros, infinities and NaN have none. For floats, the line below the bars says ho
 "#,
     );
     for (at, spread) in spreads.iter().enumerate() {
-        let to = report.tensors().find(|tensor| tensor.name == spread.name).map(|tensor| tensor.to);
+        let to = report.tensors().find(|tensor| *tensor.name == *spread.name).map(|tensor| tensor.to);
         let _ = write!(text, "<figure id=\"spread-{at}\">\n<figcaption>{}", title(spread, to));
         text.push_str("</figcaption>\n");
         let reach = to.and_then(DtypeRange::of);
