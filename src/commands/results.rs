@@ -62,7 +62,8 @@ pub(super) fn show_skipped(task: &Task, source: &Checkpoint, output: &Path) -> R
 /// Reports on the only input. Fails if values in it are refused.
 pub(super) fn show(
     task: &Task,
-    (source, output): (&Checkpoint, &Path),
+    source: &Checkpoint,
+    output: &Path,
     Written { files, before, finished, all, was_complete }: Written,
     begin: Instant,
     report_file: Option<ReportFile>,
@@ -192,7 +193,8 @@ impl Several {
     pub(super) fn add(
         &mut self,
         task: &Task,
-        (source, output): (&Checkpoint, &Path),
+        source: &Checkpoint,
+        output: &Path,
         written: Result<Option<Written>>,
         begin: Instant,
     ) -> Result<()> {

@@ -107,13 +107,13 @@ pub(super) fn convert<'a>(
     if sources.len() == 1 {
         return prepared.run(job, observer, |source, output, written| {
             let Some(written) = written? else { return show_skipped(task, source, output) };
-            show(task, (source, output), written, start, report_file.take(), unscaled)
+            show(task, source, output, written, start, report_file.take(), unscaled)
         });
     }
     let mut several = Several::new(unscaled);
     let mut begin = start;
     prepared.run(job, observer, |source, output, written| {
-        let done = several.add(task, (source, output), written, begin);
+        let done = several.add(task, source, output, written, begin);
         begin = Instant::now();
         done
     })?;
