@@ -6,7 +6,7 @@ mod observer;
 mod terminal;
 
 pub use cancel::{Cancel, Never};
-pub(crate) use observer::{Notice, Observer, ShardProgress};
+pub(crate) use observer::{Notice, Observer, PartOf, ShardProgress};
 #[cfg(feature = "cli")]
 pub(crate) use terminal::{Shards, shown};
 

@@ -98,9 +98,13 @@ pub fn as_glob(name: &str) -> String {
     }
 }
 
+/// True if a part of a name is a number, such as the number of a layer or an expert.
+pub(crate) fn is_number(part: &str) -> bool {
+    !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// Returns a pattern that matches a name with any numbers of layers and experts.
 pub(crate) fn as_numbered_glob(name: &str) -> String {
-    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let part = |part: &str| if is_number(part) { "*".to_owned() } else { as_glob(part) };
     name.split('.').map(part).collect::<Vec<_>>().join(".")
 }

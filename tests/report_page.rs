@@ -23,7 +23,7 @@ fn tensor(name: &str, more: &Value) -> Value {
     tensor
 }
 
-fn files() -> Vec<FileReport<'static>> {
+fn files() -> Vec<FileReport> {
     let exact = json!({
         "compared": 2_000_000, "max_abs_error": 0.0, "max_abs_error_at": 0, "max_rel_error": 0.0,
         "max_rel_error_at": null, "mean_error": 0.0, "is_exact": true, "sqnr_db": "Infinity", "cosine": 1.0,

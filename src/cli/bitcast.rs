@@ -68,7 +68,7 @@ pub struct BitcastArgs {
     #[arg(long, value_name = "A..B")]
     pub range: Option<ElementRange>,
 
-    /// Where the result goes.
+    /// Output options.
     #[command(flatten)]
     pub file: FileArgs,
 }

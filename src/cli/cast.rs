@@ -55,7 +55,7 @@ pub struct CastArgs {
     #[command(flatten)]
     pub shards: ShardArgs,
 
-    /// Where the result goes.
+    /// Output options.
     #[command(flatten)]
     pub file: FileArgs,
 }

@@ -53,7 +53,7 @@ pub struct DequantizeArgs {
     #[command(flatten)]
     pub shards: ShardArgs,
 
-    /// Where the result goes.
+    /// Output options.
     #[command(flatten)]
     pub file: FileArgs,
 }

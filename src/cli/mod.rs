@@ -192,7 +192,7 @@ pub enum Command {
     Diff(DiffArgs),
 }
 
-/// Where a result goes and how the work is done, for all commands that convert.
+/// Output options, and options for the work, of all commands that convert.
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Input and output")]
@@ -282,7 +282,7 @@ const REPORT: &str = "Write the report to a file: .html or .json";
 /// Report options besides the summary; the command chooses their heading.
 #[derive(Args, Debug)]
 pub struct ReportArgs {
-    /// Where the report is written.
+    /// File of the report.
     #[arg(long, value_name = "FILE", help = REPORT)]
     pub report: Option<PathBuf>,
 

@@ -47,7 +47,7 @@ pub struct PromoteArgs {
     #[command(flatten)]
     pub options: PromoteOptions,
 
-    /// Where the results go.
+    /// Output options.
     #[command(flatten)]
     pub file: FileArgs,
 }

@@ -93,7 +93,7 @@ pub struct QuantizeArgs {
     #[command(flatten)]
     pub shards: ShardArgs,
 
-    /// Where the result goes.
+    /// Output options.
     #[command(flatten)]
     pub file: FileArgs,
 }
@@ -127,6 +127,11 @@ impl QuantizeArgs {
             }
         }
         schemes
+    }
+
+    /// Returns the options for each of [`Self::candidates`].
+    pub(crate) fn options_of_candidates(&self) -> Vec<QuantizeOptions> {
+        self.candidates().into_iter().map(|scheme| self.options.for_scheme(scheme)).collect()
     }
 }
 

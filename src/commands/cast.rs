@@ -29,7 +29,7 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
     check_effects(&options)?;
     let job = job_of_shards(Operator::Cast(options.attributes), &args.file, &args.shards, &args.reports);
     let job = Job { measures: Measures { accuracy: report.is_some(), ..job.measures }, ..job };
-    let sources = open(&args.inputs, (&job, &args.file), &options.selection(), &options.tensors)?;
+    let sources = open(&args.inputs, &job, &args.file, &options.selection(), &options.tensors)?;
     check_change(&options, &job, &sources)?;
     let conversion = FileConversion::cast(&job, sources.iter(), &options)?;
     let task = Task { conversion, inputs: &args.inputs, file: &args.file, notes: Vec::new(), report };

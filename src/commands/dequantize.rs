@@ -1,6 +1,6 @@
 //! `tcast dequantize`: finds the quantized weights, and then runs a conversion like any other.
 
-use super::messages::warn;
+use super::messages::warn_of_activation_scales;
 use super::observer::Console;
 use super::results::Task;
 use super::run::{convert, job_of_shards};
@@ -9,6 +9,7 @@ use crate::cli::DequantizeArgs;
 use crate::convert::{FileConversion, check_target};
 use crate::error::{Error, Result};
 use crate::operator::Operator;
+use crate::plan::Decisions;
 use crate::quant::FoundWeight;
 use crate::read::LogicalCheckpoint;
 use crate::text::{counted, shorten};
@@ -20,41 +21,52 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
         return finish::run(Operator::Dequantize.name(), folder, &args.file);
     }
     check(args)?;
-    let (options, quiet) = (&args.options, args.file.quiet);
-    let console = Console { is_quiet: quiet };
-    let source = &open_model(args.model.as_ref(), &options.tensors, threads(args.file.threads), &console)?;
+    let console = Console { is_quiet: args.file.quiet };
+    let source = &open_model(args.model.as_slice(), &args.options.tensors, threads(args.file.threads), &console)?;
     let model = LogicalCheckpoint::open(source)?;
-    if model.is_model() && options.keep_activation_scales {
-        let error =
-            Error::usage("is an ONNX model, for which an option has no effect").without("keep_activation_scales");
-        return Err(error.in_file(&source.path));
+    check_model(args, &model)?;
+    let job = job_of_shards(Operator::Dequantize, &args.file, &args.shards, &args.reports);
+    let conversion = FileConversion::dequantize(&job, &model, &args.options)?;
+    let decisions = &conversion.inputs[0].decisions;
+    let notes = notes(args, &model, decisions);
+    if !args.file.quiet {
+        warn_of_activation_scales(&decisions.left_out_scales, ": --keep-activation-scales keeps them");
     }
-    let left: Vec<String> = model.nodes_with_codes().collect();
-    let wanted = options.tensors.selection();
+    drop(model);
+    let (inputs, report) = (args.model.as_slice(), args.reports.report.as_deref());
+    let task = Task { conversion, inputs, file: &args.file, notes, report };
+    convert(task, &console, start)
+}
+
+/// Refuses options that no model has a use for.
+pub(super) fn check(args: &DequantizeArgs) -> Result<()> {
+    if args.options.tensors.from.is_some() {
+        return Err(no_effect("--from", "the layout says what the codes are"));
+    }
+    check_hash(&args.reports, &args.file)?;
+    check_target(&args.options)
+}
+
+/// Refuses options and patterns that have no effect on the model.
+fn check_model(args: &DequantizeArgs, model: &LogicalCheckpoint) -> Result<()> {
+    let (options, in_file) = (&args.options, |error: Error| error.in_file(&model.source.path));
+    if model.is_model() && options.keep_activation_scales {
+        let error = Error::usage("is an ONNX model, for which an option has no effect");
+        return Err(in_file(error.without("keep_activation_scales")));
+    }
     let plain = model.plain_weights();
     let weights = model.found.weights.iter().chain(&plain).map(|weight| &*weight.name);
-    let names: Vec<&str> = weights.chain(source.left_out.iter().map(String::as_str)).collect();
-    check_matched(&wanted, &names, options.tensors.allow_unmatched, quiet)
-        .map_err(|error| error.in_file(&source.path))?;
-    let job = job_of_shards(Operator::Dequantize, &args.file, &args.shards, &args.reports);
-    let conversion = FileConversion::dequantize(&job, &model, options)?;
-    let decisions = &conversion.inputs[0].decisions;
+    let names: Vec<&str> = weights.chain(model.source.left_out.iter().map(String::as_str)).collect();
+    let selection = options.tensors.selection();
+    check_matched(&selection, &names, options.tensors.allow_unmatched, args.file.quiet).map_err(in_file)
+}
+
+/// Returns notes about weights that engines may refuse, whose shapes are unknown, or that stay quantized.
+fn notes(args: &DequantizeArgs, model: &LogicalCheckpoint, decisions: &Decisions) -> Vec<String> {
+    let selection = args.options.tensors.selection();
     let divided = decisions.divided_sets.first().map(|names| describe_divided(names, decisions.divided_sets.len()));
-    let padded = describe_padding(model.found.weights.iter().filter(|weight| wanted.selects(&weight.name)));
-    drop(model);
-    if let (false, [first, ..]) = (quiet, &decisions.left_out_scales[..]) {
-        let (count, first) = (decisions.left_out_scales.len() as u64, shorten(first));
-        let scales = counted(count, "scale");
-        warn(&format!("left out {scales} of activations, such as '{first}': --keep-activation-scales keeps them"));
-    }
-    let task = Task {
-        conversion,
-        inputs: args.model.as_slice(),
-        file: &args.file,
-        notes: divided.into_iter().chain(padded).chain(left).collect(),
-        report: args.reports.report.as_deref(),
-    };
-    convert(task, &console, start)
+    let padded = describe_padding(model.found.weights.iter().filter(|weight| selection.selects(&weight.name)));
+    divided.into_iter().chain(padded).chain(model.nodes_with_codes()).collect()
 }
 
 /// Warns that engines may refuse a set of weights that is divided.
@@ -82,12 +94,4 @@ fn describe_padding<'a>(decoded: impl Iterator<Item = &'a FoundWeight>) -> Optio
         first.layout.codes.padding,
         shorten(&first.name)
     ))
-}
-
-pub(super) fn check(args: &DequantizeArgs) -> Result<()> {
-    if args.options.tensors.from.is_some() {
-        return Err(no_effect("--from", "the layout says what the codes are"));
-    }
-    check_hash(&args.reports, &args.file)?;
-    check_target(&args.options)
 }

@@ -3,7 +3,7 @@
 use super::remedies::{alternative, remedy};
 use crate::error::Error;
 use crate::io::temporaries;
-use crate::text::{counted, remove_files, size, stderr_columns, stdout_columns, visible, wrapped, write_json};
+use crate::text::{counted, remove_files, shorten, size, stderr_columns, stdout_columns, visible, wrapped, write_json};
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 use std::io::{BufWriter, Write};
@@ -32,11 +32,15 @@ pub(super) fn print_error(error: &Error) {
     print_failure(&error.to_string());
     error.details().iter().for_each(|detail| print_message(&format!("  {}", visible(detail))));
     if let Some(remedy) = remedy(error) {
-        print_line(&format!("  {REMEDY}{}{REMEDY:#}", visible(&remedy)));
+        print_remedy(&remedy);
     }
     if let Some(alternative) = alternative(error) {
         print_alternative(&alternative);
     }
+}
+
+fn print_remedy(text: &str) {
+    print_line(&format!("  {REMEDY}{}{REMEDY:#}", visible(text)));
 }
 
 /// Prints an alternative to a remedy.
@@ -67,7 +71,15 @@ pub(super) fn warn_of_abandoned(folder: &Path) {
     let files = counted(found.len() as u64, "temporary file");
     let bytes = size(found.iter().map(|(_, len)| len).sum());
     warn(&format!("{files} of runs that were killed, {bytes} in all, can be removed"));
-    print_line(&format!("  {REMEDY}{}{REMEDY:#}", visible(&remove_files(&paths))));
+    print_remedy(&remove_files(&paths));
+}
+
+/// Warns of scales of activations that are left out, if there are some. `remedy` follows the first of them.
+pub(super) fn warn_of_activation_scales(left_out: &[String], remedy: &str) {
+    if let Some(first) = left_out.first() {
+        let scales = counted(left_out.len() as u64, "scale");
+        warn(&format!("left out {scales} of activations, such as '{}'{remedy}", shorten(first)));
+    }
 }
 
 /// Prints a result on standard output. A reader that has closed the pipe is not an error. In a terminal, lines end at words.

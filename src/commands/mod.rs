@@ -117,14 +117,13 @@ fn check_standard_output(output: &Path, json: bool) -> Result<(), Error> {
 }
 
 fn open_model(
-    model: Option<&PathBuf>,
+    model: &[PathBuf],
     tensors: &TensorOptions,
     threads: usize,
     observer: &Console,
 ) -> Result<Checkpoint, Error> {
-    let inputs = model.map(std::slice::from_ref).unwrap_or_default();
     let options = OpenOptions { tensors, divides_stacks: true, publish: Publish::Together, threads };
-    let mut opened = job::open(inputs, &options, observer, |error, _| error)?;
+    let mut opened = job::open(model, &options, observer, |error, _| error)?;
     Ok(opened.pop().expect("clap requires a model"))
 }
 
@@ -176,6 +175,12 @@ fn read_options(view: &ViewArgs) -> ReadOptions<'_> {
     ReadOptions { threads: threads(view.threads), root: view.root.as_deref() }
 }
 
+/// Returns the first of these options that is given.
+fn first_given<const N: usize>(options: [(&'static str, bool); N]) -> Option<&'static str> {
+    options.into_iter().find_map(|(option, is_given)| is_given.then_some(option))
+}
+
+/// Creates the error for an option without an effect, which may be followed by its value.
 fn no_effect(option: &str, why: impl Display) -> Error {
     let flag = option.split(' ').next().unwrap_or(option);
     Error::usage(format!("{option} has no effect: {why}")).remedy(format!("leave {flag} out"))

@@ -3,7 +3,7 @@
 use super::messages::{note, print_error, print_message, warn, warn_of_abandoned};
 use crate::container::{PickleFacts, RootInfo};
 use crate::io::temporaries::{Kept, Start};
-use crate::progress::{self, Notice, Observer, Progress, ShardProgress, Shards};
+use crate::progress::{self, Notice, Observer, PartOf, Progress, ShardProgress, Shards};
 use crate::text::{as_glob, counted, first_few, flag_with, path_text, shorten, size};
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -17,12 +17,9 @@ pub(super) struct Console {
 impl Observer for Console {
     fn notice(&self, notice: Notice) {
         match notice {
-            Notice::Refused(error) => return print_error(error),
-            Notice::Kept(kept) => return print_message(&format!("tcast: {}", describe(kept))),
-            _ if self.is_quiet => return,
-            _ => {}
-        }
-        match notice {
+            Notice::Refused(error) => print_error(error),
+            Notice::Kept(kept) => print_message(&format!("tcast: {}", describe(kept))),
+            _ if self.is_quiet => {}
             Notice::Begins(folder) => warn_of_abandoned(folder),
             Notice::Disagreement(disagreement) => warn(&disagreement.text),
             Notice::NoArray(name) => warn(&format!("'{}' is not an array and is left out", shorten(name))),
@@ -40,7 +37,6 @@ impl Observer for Console {
             Notice::ScalesCast(names) => warn_of_scales(names),
             Notice::LeftOut(paths) => warn_of_left_out(paths),
             Notice::DoneAgain(error) => warn(&format!("{error}; converting the shard again")),
-            Notice::Refused(_) | Notice::Kept(_) => {}
         }
     }
 
@@ -80,28 +76,13 @@ impl Observer for OneBar<'_> {
     fn progress(&self, what: &'static str, bytes: u64) -> Box<dyn Progress + '_> {
         // Other activities are not passes over the input.
         match what {
-            "" | "measuring" => Box::new(Pass(self.bar(bytes))),
+            "" | "measuring" => Box::new(PartOf(self.bar(bytes))),
             other => self.observer.progress(other, bytes),
         }
     }
 
     fn checkpoint(&self, bytes: u64) -> Box<dyn ShardProgress + '_> {
-        Box::new(Pass(self.bar(bytes)))
-    }
-}
-
-/// A pass that is a part of a bar.
-struct Pass<'b>(&'b dyn Progress);
-
-impl Progress for Pass<'_> {
-    fn advance(&self, bytes: u64) {
-        self.0.advance(bytes);
-    }
-}
-
-impl ShardProgress for Pass<'_> {
-    fn shard(&self, _what: String, _bytes: u64) -> Box<dyn Progress + '_> {
-        Box::new(Pass(self.0))
+        Box::new(PartOf(self.bar(bytes)))
     }
 }
 
@@ -138,12 +119,6 @@ pub(super) fn warn_of_code(path: &Path, facts: &PickleFacts) {
     let names = first_few(&facts.suspicious, 5);
     let path = path_text(path);
     warn(&format!("{path} names {names}: tcast runs no code, but programs that unpickle the file would call it"));
-}
-
-impl ShardProgress for Shards {
-    fn shard(&self, what: String, bytes: u64) -> Box<dyn Progress + '_> {
-        self.shard(what, bytes)
-    }
 }
 
 /// Describes what remains of a run that ended early, and how to continue.

@@ -50,27 +50,9 @@ pub(super) fn run(args: &PromoteArgs) -> Result<()> {
         &Console { is_quiet: args.file.quiet },
         |error, _| error,
     )?;
-    plan::check_from(inputs.iter().flat_map(Checkpoint::tensors).map(|(_, tensor)| tensor), args.options.from)?;
-    if let (Some(folder), 2.., false) =
-        (inputs.iter().find(|input| input.folder.is_some()), inputs.len(), args.file.dry_run)
-    {
-        let error = Error::usage("a folder of shards is promoted alone").in_file(&folder.path);
-        return Err(error.remedy("leave the other inputs out, and name the tensors of the folder with --tensor"));
-    }
+    check_inputs(args, &inputs)?;
     let operands = operands(args, &inputs)?;
-    let named: Vec<promote::PromoteInput> = operands
-        .iter()
-        .map(|operand| promote::PromoteInput {
-            name: &operand.name,
-            dtype: operand.dtype,
-            is_scalar: operand.tensor.shape.is_empty(),
-        })
-        .collect();
-    let decision = promote::promote(&named, &args.options.attributes)?;
-    if args.options.saturate.is_some() && !decision.dtype.is_float8() && decision.dtype != Dtype::Float8E8M0 {
-        let error = Error::usage(format!("--saturate is for float8 types, and the common one is {}", decision.dtype));
-        return Err(error.remedy("leave --saturate out"));
-    }
+    let decision = decide(args, &operands)?;
     if args.file.dry_run {
         return if args.file.json {
             print_json(&document(args, &operands, decision, &[]))
@@ -86,6 +68,32 @@ pub(super) fn run(args: &PromoteArgs) -> Result<()> {
         print_message(&summary(decision, &promoted, start.elapsed()));
     }
     Ok(())
+}
+
+/// Refuses a type for elements whose type is known, and several inputs if one is a folder.
+fn check_inputs(args: &PromoteArgs, inputs: &[Checkpoint]) -> Result<()> {
+    plan::check_from(inputs.iter().flat_map(Checkpoint::tensors).map(|(_, tensor)| tensor), args.options.from)?;
+    let folder = inputs.iter().find(|input| input.folder.is_some());
+    if let (Some(folder), 2.., false) = (folder, inputs.len(), args.file.dry_run) {
+        let error = Error::usage("a folder of shards is promoted alone").in_file(&folder.path);
+        return Err(error.remedy("leave the other inputs out, and name the tensors of the folder with --tensor"));
+    }
+    Ok(())
+}
+
+/// Finds the common type, and refuses an option that it has no use for.
+fn decide(args: &PromoteArgs, operands: &[Operand]) -> Result<Decision> {
+    let inputs = operands.iter().map(|operand| promote::PromoteInput {
+        name: &operand.name,
+        dtype: operand.dtype,
+        is_scalar: operand.tensor.shape.is_empty(),
+    });
+    let decision = promote::promote(&inputs.collect::<Vec<_>>(), &args.options.attributes)?;
+    if args.options.saturate.is_some() && !decision.dtype.is_float8() && decision.dtype != Dtype::Float8E8M0 {
+        let error = Error::usage(format!("--saturate is for float8 types, and the common one is {}", decision.dtype));
+        return Err(error.remedy("leave --saturate out"));
+    }
+    Ok(decision)
 }
 
 /// Returns the names of an input's tensors that take part; empty if it has only one, which always does.
@@ -128,16 +136,16 @@ fn operands<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint]) -> Result<Vec<Oper
 }
 
 /// Result for one input.
-struct Promoted<'a> {
+struct PromotedInput<'a> {
     from: &'a Path,
     to: PathBuf,
     bytes_in: u64,
     /// One file, or the shards of a folder; `None` if the output existed and was kept.
-    files: Option<Vec<FileReport<'a>>>,
+    files: Option<Vec<FileReport>>,
 }
 
 /// Plans all outputs, writes them, and then gives them their names.
-fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -> Result<Vec<Promoted<'a>>> {
+fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -> Result<Vec<PromotedInput<'a>>> {
     let Some(output) = &args.file.output else { return Err(Error::usage("name the output with -o")) };
     check_standard_output(output, args.file.json)?;
     let attributes = cast::CastAttributes { saturate: args.options.saturate, ..cast::CastAttributes::default() };
@@ -164,7 +172,7 @@ fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -
         &console,
         |source, to, written| {
             let files = written?.map(|written| written.files);
-            promoted.push(Promoted { from: &source.path, to: to.to_owned(), bytes_in: source.bytes(), files });
+            promoted.push(PromotedInput { from: &source.path, to: to.to_owned(), bytes_in: source.bytes(), files });
             Ok(())
         },
     )?;
@@ -182,7 +190,7 @@ fn explain_codes(error: Error) -> Error {
 }
 
 /// Returns the decision, its reason, and the possible losses of each input; then the losses in the outputs.
-fn document(args: &PromoteArgs, operands: &[Operand], decision: Decision, promoted: &[Promoted]) -> Value {
+fn document(args: &PromoteArgs, operands: &[Operand], decision: Decision, promoted: &[PromotedInput]) -> Value {
     let inputs = operands.iter().map(|operand| {
         json!({
             "file": args.inputs[operand.file].to_string_lossy(),
@@ -225,12 +233,12 @@ fn document(args: &PromoteArgs, operands: &[Operand], decision: Decision, promot
 }
 
 /// Returns the outputs that existed and were kept.
-fn skipped<'a>(promoted: &'a [Promoted]) -> impl Iterator<Item = &'a Path> {
+fn skipped<'a>(promoted: &'a [PromotedInput]) -> impl Iterator<Item = &'a Path> {
     promoted.iter().filter(|output| output.files.is_none()).map(|output| &*output.to)
 }
 
 /// Describes each conversion, and the losses in each tensor.
-fn summary(decision: Decision, promoted: &[Promoted], time: Duration) -> String {
+fn summary(decision: Decision, promoted: &[PromotedInput], time: Duration) -> String {
     let outputs = || promoted.iter().filter_map(|output| Some((output, output.files.as_deref()?)));
     let tensors = || outputs().flat_map(|(_, files)| files).flat_map(|file| &file.tensors);
     let converted = tensors().filter(|tensor| tensor.is_converted).count();

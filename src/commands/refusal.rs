@@ -16,7 +16,7 @@ use std::collections::{HashMap, HashSet};
 /// Maximum number of rules in a remedy, unless the first set has more.
 const FEW: usize = 8;
 
-impl Report<'_> {
+impl Report {
     /// Returns an error that lists each tensor with values that met one of some conditions; `None` if there is none.
     pub(super) fn refusal(&self, fail_on: &FailOn) -> Option<Error> {
         if fail_on.is_empty() {
@@ -106,7 +106,7 @@ impl Report<'_> {
 
     /// Returns sets of tensors that can only be kept together: each with the quantized weights that engines fuse with
     /// it.
-    fn together<'t>(&'t self, refused: &[&'t TensorReport<'t>]) -> Vec<Vec<&'t TensorReport<'t>>> {
+    fn together<'t>(&'t self, refused: &[&'t TensorReport]) -> Vec<Vec<&'t TensorReport>> {
         let fused = |tensor: &TensorReport| {
             let is_diffusion = quant::find(&tensor.quantized.as_ref()?.layout).is_some_and(Layout::is_diffusion);
             Policy { is_diffusion, ..Policy::default() }.loaded_together(&tensor.name)
@@ -117,7 +117,7 @@ impl Report<'_> {
                 sets.entry(set).or_default().push(tensor);
             }
         }
-        let take = |tensor: &&'t TensorReport<'t>| match fused(tensor) {
+        let take = |tensor: &&'t TensorReport| match fused(tensor) {
             Some(set) => sets.remove(&set), // once
             None => Some(vec![*tensor]),
         };

@@ -8,14 +8,12 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Kind, OutputRole, Result, Wanted};
 use crate::io::identity::{Files, is_within};
 use crate::io::output::{Destination, is_standard_output};
-use crate::measure::compare::DiffReport;
 use crate::measure::distribution::{self, Histogram};
 use crate::plan::source_form;
 use crate::progress::Silent;
-use crate::report::{ExponentSpread, Report, SchemeComparison, TensorReport, comparison_page, diff_page, page};
+use crate::report::{ExponentSpread, Report, TensorReport, page};
 use crate::text::write_json;
 use serde::Serialize;
-use serde_json::Value;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -32,12 +30,7 @@ impl ReportFile {
     /// Checks that the report can be written together with the other files of the run; `replace` allows an existing
     /// file. `is_part`: the run is one part of a conversion. Refuses a file that exists, is a file of the run or in its
     /// output, has another extension, or has no folder.
-    pub(super) fn new(
-        path: &Path,
-        (replace, is_part): (bool, bool),
-        outputs: &[PathBuf],
-        run: &mut Files,
-    ) -> Result<Self> {
+    pub(super) fn new(path: &Path, replace: bool, is_part: bool, outputs: &[PathBuf], run: &mut Files) -> Result<Self> {
         let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
         let is_page = extension == "html";
         if !is_page && extension != "json" {
@@ -63,41 +56,37 @@ impl ReportFile {
     }
 
     /// Writes the report on an input; `from` is the type of its untyped elements.
-    pub(super) fn write(
+    pub(super) fn write_report(
         self,
         report: &Report,
-        (source, from): (&Checkpoint, Option<Dtype>),
+        source: &Checkpoint,
+        from: Option<Dtype>,
         args: &FileArgs,
     ) -> Result<()> {
-        if !self.is_page {
-            return self.write_json(report, report.is_published, !args.no_sync);
-        }
-        let text = page(report, &spreads(report, source, from, threads(args.threads))?);
-        self.write_with(!args.no_sync, report.is_published, |file| file.write_all(text.as_bytes()))
+        let page = || Ok(page(report, &spreads(report, source, from, threads(args.threads))?));
+        self.write(!args.no_sync, report.is_published, page, || report)
     }
 
-    /// Writes the results of several schemes.
-    pub(super) fn write_schemes(self, comparison: &SchemeComparison, args: &FileArgs) -> Result<()> {
+    /// Writes the page, or the document as JSON. `is_published`: the output has its name already, so it stays whatever
+    /// happens here.
+    pub(super) fn write<D: Serialize>(
+        self,
+        sync: bool,
+        is_published: bool,
+        page: impl FnOnce() -> Result<String>,
+        document: impl FnOnce() -> D,
+    ) -> Result<()> {
         if !self.is_page {
-            return self.write_json(comparison, false, !args.no_sync);
+            return self.write_json(&document(), sync, is_published);
         }
-        let text = comparison_page(comparison);
-        self.write_with(!args.no_sync, false, |file| file.write_all(text.as_bytes()))
+        let text = page()?;
+        self.write_with(sync, is_published, |file| file.write_all(text.as_bytes()))
     }
 
-    /// Writes the report on a comparison, as a page or as its JSON document.
-    pub(super) fn write_comparison(self, report: &DiffReport, document: impl FnOnce() -> Value) -> Result<()> {
-        if !self.is_page {
-            return self.write_json(&document(), false, true);
-        }
-        self.write_with(true, false, |file| file.write_all(diff_page(report).as_bytes()))
-    }
-
-    pub(super) fn write_json(self, document: &impl Serialize, is_published: bool, sync: bool) -> Result<()> {
+    pub(super) fn write_json(self, document: &impl Serialize, sync: bool, is_published: bool) -> Result<()> {
         self.write_with(sync, is_published, |file| write_json(&mut *file, document).and_then(|()| writeln!(file)))
     }
 
-    /// Writes the report. `is_published`: the output has its name already, so it stays whatever happens here.
     fn write_with(
         self,
         sync: bool,

@@ -62,18 +62,19 @@ pub(super) fn show_skipped(task: &Task, source: &Checkpoint, output: &Path) -> R
 /// Reports on the only input. Fails if values in it are refused.
 pub(super) fn show(
     task: &Task,
-    (source, output, written): (&Checkpoint, &Path, Written),
+    source: &Checkpoint,
+    output: &Path,
+    Written { files, before, finished, all, was_complete }: Written,
     begin: Instant,
     report_file: Option<ReportFile>,
     unscaled: Option<Dtype>,
 ) -> Result<()> {
     let (args, job) = (task.file, &task.conversion.job);
-    let (finished, all, was_complete) = (written.finished, written.all, written.was_complete);
     // Never dropped, like the inputs.
-    let report = ManuallyDrop::new(task.conversion.report(source, output, written, begin));
+    let report = ManuallyDrop::new(task.conversion.report(source, output, files, before, begin));
     let refusal = report.refusal(&job.fail_on);
     if let Some(file) = report_file
-        && let Err(error) = file.write(&report, (source, task.conversion.inputs[0].from), args)
+        && let Err(error) = file.write_report(&report, source, task.conversion.inputs[0].from, args)
     {
         if refusal.is_none() {
             return Err(error);
@@ -192,14 +193,15 @@ impl Several {
     pub(super) fn add(
         &mut self,
         task: &Task,
-        (source, output, written): (&Checkpoint, &Path, Result<Option<Written>>),
+        source: &Checkpoint,
+        output: &Path,
+        written: Result<Option<Written>>,
         begin: Instant,
     ) -> Result<()> {
         let operator = task.conversion.job.operator.name();
         match written {
-            Ok(Some(written)) => {
-                let (was_complete, finished, all) = (written.was_complete, written.finished, written.all);
-                let report = task.conversion.report(source, output, written, begin);
+            Ok(Some(Written { files, before, finished, all, was_complete })) => {
+                let report = task.conversion.report(source, output, files, before, begin);
                 if let Some(refusal) = report.refusal(&task.conversion.job.fail_on) {
                     self.fail(refusal, json!(report));
                     return Ok(());
@@ -256,7 +258,7 @@ impl Several {
         let time = (!args.dry_run).then(|| start.elapsed());
         let document = several(operator, &self.documents, (self.bytes_in, self.bytes_out), time);
         let is_published = !args.dry_run && self.done > 0;
-        let reported = report_file.map_or(Ok(()), |file| file.write_json(&document, is_published, !args.no_sync));
+        let reported = report_file.map_or(Ok(()), |file| file.write_json(&document, !args.no_sync, is_published));
         if args.json {
             print_json(&document)?;
         }

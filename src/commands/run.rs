@@ -55,7 +55,8 @@ pub(super) fn job_of_shards<'a>(
 /// Opens inputs, and refuses patterns that match no tensor.
 pub(super) fn open(
     inputs: &[PathBuf],
-    (job, file): (&Job, &FileArgs),
+    job: &Job,
+    file: &FileArgs,
     selection: &Selection,
     tensors: &TensorOptions,
 ) -> Result<ManuallyDrop<Vec<Checkpoint>>> {
@@ -96,20 +97,20 @@ pub(super) fn convert(mut task: Task, observer: &dyn Observer, start: Instant) -
         // `--resume` replaces it, and so does a part that was done before. A report of another part stays.
         let replace = args.force || job.resume || job.partition.is_some() && prepared.is_done();
         let outputs: Vec<PathBuf> = prepared.outputs().map(Path::to_owned).collect();
-        ReportFile::new(path, (replace, job.partition.is_some()), &outputs, &mut prepared.files)
+        ReportFile::new(path, replace, job.partition.is_some(), &outputs, &mut prepared.files)
     });
     let mut report_file = report_file.transpose()?;
     let unscaled = if args.quiet { None } else { prepared.unscaled(job) };
     if sources.len() == 1 {
         return prepared.run(job, observer, |source, output, written| {
             let Some(written) = written? else { return show_skipped(task, source, output) };
-            show(task, (source, output, written), start, report_file.take(), unscaled)
+            show(task, source, output, written, start, report_file.take(), unscaled)
         });
     }
     let mut several = Several::new(unscaled);
     let mut begin = start;
     prepared.run(job, observer, |source, output, written| {
-        let done = several.add(task, (source, output, written), begin);
+        let done = several.add(task, source, output, written, begin);
         begin = Instant::now();
         done
     })?;

@@ -27,7 +27,7 @@ pub fn usage(mut error: clap::Error, arguments: &[OsString]) -> ExitCode {
         return printed(error.print()).map_or_else(|full| fail(&full.into()), |()| ExitCode::SUCCESS);
     }
     let lines = corrected(&error, arguments);
-    let known = known(&error, arguments);
+    let diagnosis = diagnosis(&error, arguments);
     let advice = advice(&error, arguments);
     leave_bad_tips(&mut error, arguments);
     // Typed words are shown, but must not be commands to the terminal.
@@ -39,7 +39,8 @@ pub fn usage(mut error: clap::Error, arguments: &[OsString]) -> ExitCode {
         error.insert(kind, word);
     }
     let commands: Vec<String> = lines.iter().map(|line| command(line)).collect();
-    let Some(remedy) = commands.first().map(String::as_str).or(advice).or(known.as_ref().map(|known| known.remedy))
+    let Some(remedy) =
+        commands.first().map(String::as_str).or(advice).or(diagnosis.as_ref().map(|diagnosis| diagnosis.remedy))
     else {
         print_line(format!("tcast: {}", error.render().ansi()).trim_end());
         return ExitCode::from(error.exit_code() as u8);
@@ -48,12 +49,12 @@ pub fn usage(mut error: clap::Error, arguments: &[OsString]) -> ExitCode {
     let (head, _) = text.split_once("\n\n").unwrap_or((&text, ""));
     let mut head = head.strip_prefix("error: ").unwrap_or(head).lines().map(|line| line.trim().to_owned());
     let (first, details) = (head.next().unwrap_or_default(), head.collect());
-    let told = match known.as_ref().map(|known| &known.message) {
+    let described = match diagnosis.as_ref().map(|diagnosis| &diagnosis.message) {
         Some(message) => Error::usage(message.clone()),
         None => Error::usage(first).with_details(details),
     };
-    let code = fail(&told.remedy(remedy).into());
-    match (&commands[..], known.and_then(|known| known.more)) {
+    let code = fail(&described.remedy(remedy).into());
+    match (&commands[..], diagnosis.and_then(|diagnosis| diagnosis.more)) {
         (_, Some(more)) => print_alternative(&more),
         ([_, second, ..], None) => {
             let is_for_engines = second.starts_with("tcast quantize") && !remedy.starts_with("tcast quantize");
@@ -72,7 +73,7 @@ fn command(line: &[OsString]) -> String {
 }
 
 /// Better description of an error than clap's.
-struct Known {
+struct Diagnosis {
     message: String,
     /// Remedy if there is no command.
     remedy: &'static str,
@@ -80,13 +81,14 @@ struct Known {
     more: Option<String>,
 }
 
-fn known(error: &clap::Error, arguments: &[OsString]) -> Option<Known> {
+/// Describes a missing flag, or a value that is not a type.
+fn diagnosis(error: &clap::Error, arguments: &[OsString]) -> Option<Diagnosis> {
     let subcommand = arguments.get(1).and_then(|word| word.to_str()).unwrap_or_default();
     let missing = match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::Strings(missing)) if error.kind() == ErrorKind::MissingRequiredArgument => &missing[..],
         _ => &[],
     };
-    let of = |message: &str, remedy, more| Some(Known { message: message.to_owned(), remedy, more });
+    let of = |message: &str, remedy, more| Some(Diagnosis { message: message.to_owned(), remedy, more });
     match (subcommand, missing) {
         ("quantize", [scheme]) if scheme.starts_with("--scheme") => {
             let schemes: Vec<&str> = SCHEMES.iter().map(|scheme| scheme.name).collect();
@@ -129,7 +131,7 @@ fn known(error: &clap::Error, arguments: &[OsString]) -> Option<Known> {
 
 /// Describes a value that is not a type, and the remedy if there is no command.
 fn no_type(subcommand: &str, value: &str) -> Option<(&'static str, &'static str)> {
-    let is_ambiguous = value.parse::<Dtype>().is_err_and(|unknown| unknown.to_string().contains("could be"));
+    let is_ambiguous = value.parse::<Dtype>().is_err_and(|unknown| unknown.is_ambiguous());
     if subcommand == "dequantize" {
         let remedy = "decode to one of these; tcast cast converts the result";
         Some(("weights are decoded to bfloat16, float16 or float32", remedy))

@@ -4,7 +4,7 @@ use crate::container::checkpoint::Checkpoint;
 use crate::container::{Container, GGUF, by_extension};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
-use crate::job::{FailOn, Job, JobInput, Measures, Written};
+use crate::job::{FailOn, Job, JobInput, Measures};
 use crate::kernel::{Condition, Loss};
 use crate::options::{CastOptions, DequantizeOptions, ModelOptions, QuantizeOptions, RecordedOptions, TensorOptions};
 use crate::plan::{BlockSearch, Decisions, GgufRequest, QuantizePlan, QuantizeRequest};
@@ -12,7 +12,7 @@ use crate::progress::Observer;
 use crate::quant::gguf::GgufScheme;
 use crate::quant::{ONNX, Scheme};
 use crate::read::LogicalCheckpoint;
-use crate::report::Report;
+use crate::report::{FileReport, Report};
 use crate::select::Selection;
 use serde_json::Value;
 use std::path::Path;
@@ -155,15 +155,16 @@ impl<'a> FileConversion<'a> {
         Self { job, inputs, config: None, budget: None, left_out: Vec::new() }
     }
 
-    /// Reports on an input that was converted.
-    pub(crate) fn report<'s>(
+    /// Reports on an input that was converted to these files, of which `before` existed already.
+    pub(crate) fn report(
         &self,
         source: &Checkpoint,
         output: &Path,
-        written: Written<'s>,
+        files: Vec<FileReport>,
+        before: usize,
         begin: Instant,
-    ) -> Report<'s> {
-        let (job, Written { files, before, .. }) = (&self.job, written);
+    ) -> Report {
+        let job = &self.job;
         let bytes_in = match job.partition {
             Some(_) => files.iter().flat_map(|file| &file.tensors).map(|tensor| tensor.bytes_in).sum(),
             None => source.bytes(),
@@ -174,7 +175,7 @@ impl<'a> FileConversion<'a> {
     }
 
     /// Reports on an input whose output exists and is kept.
-    pub(super) fn unwritten<'s>(&self, source: &Checkpoint, output: &Path) -> Report<'s> {
+    pub(super) fn unwritten(&self, source: &Checkpoint, output: &Path) -> Report {
         Report {
             options: self.job.options.clone(),
             config: self.config.clone(),

@@ -3,7 +3,7 @@
 use super::decided::{FileConversion, plan_quantization};
 use crate::engine::Measurement;
 use crate::error::{Error, Result};
-use crate::job::{self, FailOn, Job, Written};
+use crate::job::{self, FailOn, Job};
 use crate::options::{QuantizeOptions, RecordedOptions};
 use crate::plan::Plan;
 use crate::progress::{Notice, Observer, Progress, ShardProgress};
@@ -18,7 +18,7 @@ pub(crate) fn measure<'a>(
     all: &[QuantizeOptions],
     job: &Job<'a>,
     observer: &dyn Observer,
-) -> Result<Vec<MeasuredScheme<'a>>> {
+) -> Result<Vec<MeasuredScheme>> {
     let (start, source) = (Instant::now(), model.source);
     let (fail_on, recorded) = (FailOn::default(), RecordedOptions::default());
     let job = Job { dry_run: true, output: None, fail_on, options: recorded, ..*job };
@@ -44,13 +44,11 @@ pub(crate) fn measure<'a>(
     let measured = conversions.into_iter().zip(&plans).map(|((options, conversion, loaded_together), plans)| {
         let file = |plan| FileReport::new(String::new(), plan, outcomes.next());
         let files: Vec<FileReport> = plans.iter().map(file).collect();
-        let (all, scheme) = (files.len(), options.scheme);
-        let written = Written { files, before: 0, finished: 0, all, was_complete: false };
-        let scheme = scheme.ok_or_else(|| Error::usage("there is no scheme to measure"))?;
+        let scheme = options.scheme.ok_or_else(|| Error::usage("there is no scheme to measure"))?;
         Ok(MeasuredScheme {
             scheme,
             layout: options.layout_in_effect().unwrap_or_default(),
-            report: conversion.report(source, &source.path, written, start),
+            report: conversion.report(source, &source.path, files, 0, start),
             loaded_together,
         })
     });

@@ -14,10 +14,10 @@ pub(crate) use measured::measure;
 
 use crate::container::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
-use crate::job::{self, IfExists, Job, OpenOptions};
+use crate::job::{self, IfExists, Job, OpenOptions, Written};
 use crate::operator::Operator;
 use crate::options::{CastOptions, DequantizeOptions, QuantizeOptions, TensorOptions};
-use crate::progress::{Cancel, Never, Notice, Observer, Progress, ShardProgress, Silent};
+use crate::progress::{Cancel, Never, Notice, Observer, PartOf, Progress, ShardProgress, Silent};
 use crate::read::LogicalCheckpoint;
 use crate::report::Report;
 use crate::threads::cores;
@@ -69,7 +69,7 @@ impl Default for Settings<'_> {
 /// # Errors
 /// When the input is not a tensor file, the output cannot hold a type or exists, reading or writing fails, or a value breaks
 /// a rule.
-pub fn cast(input: impl AsRef<Path>, output: impl AsRef<Path>, options: &CastOptions) -> Result<Report<'static>> {
+pub fn cast(input: impl AsRef<Path>, output: impl AsRef<Path>, options: &CastOptions) -> Result<Report> {
     Settings::default().cast(input, output, options)
 }
 
@@ -78,11 +78,7 @@ pub fn cast(input: impl AsRef<Path>, output: impl AsRef<Path>, options: &CastOpt
 ///
 /// # Errors
 /// As for [`cast`](cast()), and if there are no weights to decode.
-pub fn dequantize(
-    input: impl AsRef<Path>,
-    output: impl AsRef<Path>,
-    options: &DequantizeOptions,
-) -> Result<Report<'static>> {
+pub fn dequantize(input: impl AsRef<Path>, output: impl AsRef<Path>, options: &DequantizeOptions) -> Result<Report> {
     Settings::default().dequantize(input, output, options)
 }
 
@@ -91,11 +87,7 @@ pub fn dequantize(
 ///
 /// # Errors
 /// As for [`cast`](cast()), and if no weight can be quantized.
-pub fn quantize(
-    input: impl AsRef<Path>,
-    output: impl AsRef<Path>,
-    options: &QuantizeOptions,
-) -> Result<Report<'static>> {
+pub fn quantize(input: impl AsRef<Path>, output: impl AsRef<Path>, options: &QuantizeOptions) -> Result<Report> {
     Settings::default().quantize(input, output, options)
 }
 
@@ -128,12 +120,7 @@ impl Settings<'_> {
     ///
     /// # Errors
     /// As for the function, and if the work is cancelled.
-    pub fn cast(
-        &self,
-        input: impl AsRef<Path>,
-        output: impl AsRef<Path>,
-        options: &CastOptions,
-    ) -> Result<Report<'static>> {
+    pub fn cast(&self, input: impl AsRef<Path>, output: impl AsRef<Path>, options: &CastOptions) -> Result<Report> {
         options.attributes.check()?;
         let operator = Operator::Cast(options.attributes);
         self.convert(operator, &options.tensors, input.as_ref(), output.as_ref(), |source, job, _| {
@@ -150,7 +137,7 @@ impl Settings<'_> {
         input: impl AsRef<Path>,
         output: impl AsRef<Path>,
         options: &DequantizeOptions,
-    ) -> Result<Report<'static>> {
+    ) -> Result<Report> {
         check_target(options)?;
         self.convert(Operator::Dequantize, &options.tensors, input.as_ref(), output.as_ref(), |source, job, _| {
             FileConversion::dequantize(job, &LogicalCheckpoint::open(source)?, options)
@@ -166,7 +153,7 @@ impl Settings<'_> {
         input: impl AsRef<Path>,
         output: impl AsRef<Path>,
         options: &QuantizeOptions,
-    ) -> Result<Report<'static>> {
+    ) -> Result<Report> {
         if options.layout_in_effect().is_none() {
             return Err(Error::usage("there is no scheme and no layout to quantize to"));
         }
@@ -184,7 +171,7 @@ impl Settings<'_> {
         input: &Path,
         output: &Path,
         decide: impl for<'i> FnOnce(&'i Checkpoint, &Job<'i>, &Caller) -> Result<FileConversion<'i>>,
-    ) -> Result<Report<'static>> {
+    ) -> Result<Report> {
         let begin = Instant::now();
         let job = Job {
             output: Some(output),
@@ -202,10 +189,10 @@ impl Settings<'_> {
         let prepared = job::prepare(&conversion.job, &mut conversion.inputs, &caller)?;
         let mut report = None;
         prepared.run(&conversion.job, &caller, |source, output, written| {
-            report = match written? {
-                Some(written) => Some(conversion.report(source, output, written, begin).into_owned()),
-                None => Some(conversion.unwritten(source, output)),
-            };
+            report = Some(match written? {
+                Some(Written { files, before, .. }) => conversion.report(source, output, files, before, begin),
+                None => conversion.unwritten(source, output),
+            });
             Ok(())
         })?;
         Ok(report.expect("there is one input"))
@@ -214,12 +201,6 @@ impl Settings<'_> {
 
 /// Reports the progress of the conversion to the caller.
 struct Caller<'a>(&'a dyn Progress);
-
-impl Progress for Caller<'_> {
-    fn advance(&self, bytes: u64) {
-        self.0.advance(bytes);
-    }
-}
 
 impl Observer for Caller<'_> {
     fn notice(&self, _notice: Notice) {}
@@ -230,17 +211,11 @@ impl Observer for Caller<'_> {
             return Box::new(Silent);
         }
         self.0.begin(bytes);
-        Box::new(Caller(self.0))
+        Box::new(PartOf(self.0))
     }
 
     fn checkpoint(&self, bytes: u64) -> Box<dyn ShardProgress + '_> {
         self.0.begin(bytes);
-        Box::new(Caller(self.0))
-    }
-}
-
-impl ShardProgress for Caller<'_> {
-    fn shard(&self, _what: String, _bytes: u64) -> Box<dyn Progress + '_> {
-        Box::new(Caller(self.0))
+        Box::new(PartOf(self.0))
     }
 }

@@ -84,11 +84,22 @@ impl FloatFormat {
         1 - self.bias
     }
 
-    /// The exponents from which numbers become subnormal, normal and too large. Smaller numbers become zero, and so
-    /// does exactly half of the smallest number, which has the first of these exponents.
+    /// The exponents at which the rounding of numbers to this format changes.
     #[cfg(feature = "cli")]
-    pub(crate) const fn edges(&self) -> [i32; 3] {
+    pub(crate) const fn edges(&self) -> FloatEdges {
         let max = (self.max_finite() >> self.mantissa_bits) as i32 - self.bias;
-        [self.min_subnormal_exponent() - 1, self.min_normal_exponent(), max + 1]
+        FloatEdges { subnormal: self.min_subnormal_exponent() - 1, normal: self.min_normal_exponent(), beyond: max + 1 }
     }
+}
+
+/// The exponents at which the rounding of numbers to a format changes, each the first of its kind.
+#[cfg(feature = "cli")]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FloatEdges {
+    /// Numbers become subnormal, except exactly half of the smallest one, which becomes zero like all smaller numbers.
+    pub subnormal: i32,
+    /// Numbers have all digits.
+    pub normal: i32,
+    /// Numbers are too large.
+    pub beyond: i32,
 }

@@ -8,6 +8,8 @@ mod float_format;
 mod names;
 mod values;
 
+#[cfg(feature = "cli")]
+pub(crate) use float_format::FloatEdges;
 pub use float_format::{FloatFormat, Specials};
 pub use names::UnknownDtype;
 

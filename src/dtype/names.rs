@@ -39,15 +39,21 @@ const AMBIGUOUS: &[(&str, &[Dtype])] = {
 pub struct UnknownDtype {
     spelling: String,
     candidates: Vec<Dtype>,
-    ambiguous: bool,
+    is_ambiguous: bool,
 }
 
 impl UnknownDtype {
+    /// True if the spelling has several meanings.
+    #[cfg(feature = "cli")]
+    pub(crate) fn is_ambiguous(&self) -> bool {
+        self.is_ambiguous
+    }
+
     /// The intended type, if exactly one candidate exists or exactly one is a single typing error away.
     #[cfg(feature = "cli")]
     pub(crate) fn only_candidate(&self) -> Option<Dtype> {
         let typed = plain(&self.spelling.to_lowercase());
-        let is_near = |dtype: &&Dtype| !self.ambiguous && strsim::osa_distance(&typed, dtype.name()) == 1;
+        let is_near = |dtype: &&Dtype| !self.is_ambiguous && strsim::osa_distance(&typed, dtype.name()) == 1;
         let near: Vec<Dtype> = self.candidates.iter().filter(is_near).copied().collect();
         match (&self.candidates[..], &near[..]) {
             ([only], _) | (_, [only]) => Some(*only),
@@ -60,7 +66,7 @@ impl fmt::Display for UnknownDtype {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = self.candidates.iter().map(|dtype| dtype.name()).collect();
         let names = names.join(", ");
-        match (self.ambiguous, names.is_empty()) {
+        match (self.is_ambiguous, names.is_empty()) {
             (true, _) => write!(f, "'{}' could be {names}; choose one", self.spelling.escape_debug()),
             (false, false) => write!(f, "unknown dtype '{}'; similar: {names}", self.spelling.escape_debug()),
             (false, true) => {
@@ -79,7 +85,8 @@ impl FromStr for Dtype {
     /// # Errors
     /// [`UnknownDtype`] when the spelling is not accepted, or has several meanings.
     fn from_str(spelling: &str) -> Result<Self, UnknownDtype> {
-        let refused = |candidates, ambiguous| UnknownDtype { spelling: spelling.to_owned(), candidates, ambiguous };
+        let refused =
+            |candidates, is_ambiguous| UnknownDtype { spelling: spelling.to_owned(), candidates, is_ambiguous };
         let ambiguous = |candidates: &[Dtype]| refused(candidates.to_vec(), true);
         let unknown = |near| refused(near, false);
         // The only pair of exact names that differ only in case.
@@ -111,14 +118,14 @@ impl Dtype {
     /// names.
     pub fn spellings(self) -> impl Iterator<Item = &'static str> {
         let row = self.row();
-        let names = [Some(row.name), row.onnx.map(|(_, name)| name), safetensors(row), row.ml_dtypes];
-        names.into_iter().flatten().chain(row.aliases.iter().copied())
+        row_names(row).chain(row.aliases.iter().copied())
     }
 }
 
-/// The name in a safetensors header, unless it could mean another type here.
-fn safetensors(row: &DtypeRow) -> Option<&'static str> {
-    row.safetensors.filter(|name| *name != "F4")
+/// Returns the names of a type: the canonical one, and the names in ONNX, safetensors and `ml_dtypes`.
+fn row_names(row: &DtypeRow) -> impl Iterator<Item = &'static str> + use<> {
+    let safetensors = row.safetensors.filter(|name| *name != "F4"); // which could mean another type here
+    [Some(row.name), row.onnx.map(|(_, name)| name), safetensors, row.ml_dtypes].into_iter().flatten()
 }
 
 /// Removes a library's prefix, `_` and `-`.
@@ -136,8 +143,7 @@ fn onnx_rows() -> impl Iterator<Item = &'static DtypeRow> {
 }
 
 fn row_spellings(row: &DtypeRow) -> impl Iterator<Item = String> {
-    let names = [Some(row.name), row.onnx.map(|(_, name)| name), safetensors(row), row.ml_dtypes];
-    let names = names.into_iter().flatten().map(|name| plain(&name.to_lowercase()));
+    let names = row_names(row).map(|name| plain(&name.to_lowercase()));
     names.chain(row.aliases.iter().map(|&alias| alias.to_owned())).chain(row.onnx.map(|(number, _)| number.to_string()))
 }
 
@@ -165,7 +171,7 @@ fn near(plain: &str) -> Vec<Dtype> {
     }
     let mut scored: Vec<(f64, Dtype)> = onnx_rows()
         .map(|row| {
-            let score = row_spellings(row).map(|known| likeness(plain, &known)).fold(0.0, f64::max);
+            let score = row_spellings(row).map(|known| strsim::jaro_winkler(plain, &known)).fold(0.0, f64::max);
             (score, row.dtype)
         })
         .filter(|(score, _)| *score > 0.8)
@@ -173,18 +179,6 @@ fn near(plain: &str) -> Vec<Dtype> {
     scored.sort_by(|a, b| b.0.total_cmp(&a.0));
     scored.truncate(4);
     scored.into_iter().map(|(_, dtype)| dtype).collect()
-}
-
-/// Similarity of two names, from 0 to 1. The program suggests names for misspelled ones.
-#[cfg(feature = "cli")]
-fn likeness(typed: &str, known: &str) -> f64 {
-    strsim::jaro_winkler(typed, known)
-}
-
-/// The library suggests nothing.
-#[cfg(not(feature = "cli"))]
-fn likeness(_typed: &str, _known: &str) -> f64 {
-    0.0
 }
 
 #[cfg(test)]
@@ -264,7 +258,7 @@ mod tests {
     fn ambiguous_spellings_list_what_they_could_mean() {
         for spelling in ["fp8", "float8", "int", "F4", "f8", "uint", "i1", "u1"] {
             let error = spelling.parse::<Dtype>().unwrap_err();
-            assert!(error.ambiguous && error.candidates.len() > 1, "{error}");
+            assert!(error.is_ambiguous && error.candidates.len() > 1, "{error}");
         }
     }
 

@@ -68,7 +68,7 @@ impl<'a> FileOutput<'a> {
     }
 
     /// Converts, writes and publishes the file. From then on, the message of an interrupt includes `kept`.
-    pub(super) fn run(self, job: &Job, output: &Path, kept: &str, observer: &dyn Observer) -> Result<Written<'a>> {
+    pub(super) fn run(self, job: &Job, output: &Path, kept: &str, observer: &dyn Observer) -> Result<Written> {
         if job.dry_run && !job.reports_results() {
             let report = FileReport::new(output.to_string_lossy().into_owned(), &self.plan, None);
             return Ok(Written::file(report, 0));
@@ -134,12 +134,12 @@ pub(super) struct WholeFile<'a> {
     stored: Option<Output>,
     /// The plan, if tensors are to be hashed.
     plan: Option<Plan<'a>>,
-    report: FileReport<'a>,
+    report: FileReport,
     /// True if the job refuses one of its values.
     is_refused: bool,
 }
 
-impl<'a> WholeFile<'a> {
+impl WholeFile<'_> {
     /// Hashes and deflates the file, if required.
     pub(super) fn settle(&mut self, job: &Job, observer: &dyn Observer) -> Result<()> {
         if self.is_refused {
@@ -163,7 +163,7 @@ impl<'a> WholeFile<'a> {
 
     /// Gives the file its name, unless one of its values is refused. From then on, the message of an interrupt includes
     /// `kept`.
-    pub(super) fn publish(self, job: &Job, kept: &str) -> Result<Written<'a>> {
+    pub(super) fn publish(self, job: &Job, kept: &str) -> Result<Written> {
         if self.is_refused {
             return Ok(Written::file(self.report, 0));
         }

@@ -41,9 +41,9 @@ use place::Route;
 use std::path::{Path, PathBuf};
 
 #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words it"))]
-pub(crate) struct Written<'a> {
+pub(crate) struct Written {
     /// The output, or the requested shards.
-    pub(crate) files: Vec<FileReport<'a>>,
+    pub(crate) files: Vec<FileReport>,
     /// Number of files that were complete before.
     pub(crate) before: usize,
     /// Number of complete shards of the folder; `all` is the final number.
@@ -53,8 +53,8 @@ pub(crate) struct Written<'a> {
     pub(crate) was_complete: bool,
 }
 
-impl<'a> Written<'a> {
-    fn file(report: FileReport<'a>, finished: usize) -> Self {
+impl Written {
+    fn file(report: FileReport, finished: usize) -> Self {
         Self { files: vec![report], before: 0, finished, all: 1, was_complete: false }
     }
 }
@@ -194,7 +194,7 @@ impl<'a> Prepared<'a> {
         self,
         job: &Job,
         observer: &dyn Observer,
-        mut each: impl FnMut(&'a Checkpoint, &Path, Result<Option<Written<'a>>>) -> Result<()>,
+        mut each: impl FnMut(&'a Checkpoint, &Path, Result<Option<Written>>) -> Result<()>,
     ) -> Result<()> {
         let is_only = self.outputs.len() == 1;
         let is_folder = is_only && matches!(self.outputs[0].work, JobWork::Folder(_)); // which is published as one
@@ -220,7 +220,7 @@ impl<'a> Prepared<'a> {
         self,
         job: &Job,
         observer: &dyn Observer,
-        mut each: impl FnMut(&'a Checkpoint, &Path, Result<Option<Written<'a>>>) -> Result<()>,
+        mut each: impl FnMut(&'a Checkpoint, &Path, Result<Option<Written>>) -> Result<()>,
     ) -> Result<()> {
         let files = || self.outputs.iter().filter_map(|output| output.work.file());
         let progress = observer.progress("", files().map(FileOutput::source_bytes).sum());

@@ -13,7 +13,6 @@ use crate::quant::QuantMethod;
 use crate::select::KeptReason;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::borrow::Cow;
 use std::iter;
 
 /// The quantization of a weight, and its accuracy.
@@ -83,13 +82,13 @@ impl QuantizedReport {
 
 /// One output file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct FileReport<'a> {
+pub struct FileReport {
     /// Its name; in a folder, its name there.
     pub file: String,
     /// Its length in bytes; before deflation, if it still has to be deflated.
     pub bytes: u64,
     /// Its tensors, in order.
-    pub tensors: Vec<TensorReport<'a>>,
+    pub tensors: Vec<TensorReport>,
     /// True if it still has to be deflated.
     #[serde(skip)]
     pub(crate) will_be_deflated: bool,
@@ -97,24 +96,24 @@ pub struct FileReport<'a> {
 
 /// One tensor of an output.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct TensorReport<'a> {
+pub struct TensorReport {
     /// Its name there; empty in a format without names.
-    pub name: Cow<'a, str>,
+    pub name: Box<str>,
     /// Its name in the input, if different.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub renamed_from: Option<Cow<'a, str>>,
+    pub renamed_from: Option<Box<str>>,
     /// Lengths of its dimensions.
-    pub shape: Cow<'a, [u64]>,
+    pub shape: Vec<u64>,
     /// Its type in the input.
     pub from: Dtype,
     /// Its type in the output.
     pub to: Dtype,
     /// The file's name for a type that tcast does not support: its bytes were copied, as `uint8`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub stored: Option<Cow<'a, str>>,
+    pub stored: Option<Box<str>>,
     /// The layout of a quantized weight that was decoded.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub layout: Option<Cow<'a, str>>,
+    pub layout: Option<Box<str>>,
     /// True if the operator was applied; otherwise it was copied.
     #[serde(rename = "cast")]
     pub is_converted: bool,
@@ -148,23 +147,17 @@ pub struct TensorReport<'a> {
     pub sha256_out: Option<Box<str>>,
 }
 
-impl<'a> FileReport<'a> {
+impl FileReport {
     /// Reports the planned conversion or, with `outcomes`, the finished one.
     #[must_use]
-    pub fn new(file: String, plan: &Plan<'a>, outcomes: Option<Vec<Outcome>>) -> Self {
+    pub fn new(file: String, plan: &Plan, outcomes: Option<Vec<Outcome>>) -> Self {
         let outcomes = outcomes.into_iter().flatten().map(Some).chain(iter::repeat_with(|| None));
         let tensors = plan.steps.iter().zip(outcomes).map(|(step, outcome)| TensorReport::new(step, outcome));
         Self { file, bytes: plan.len, tensors: tensors.collect(), will_be_deflated: plan.is_deflated }
     }
 
-    /// Copies the names of tensors, so that the report can outlive the input.
-    pub(crate) fn into_owned(self) -> FileReport<'static> {
-        let tensors = self.tensors.into_iter().map(TensorReport::into_owned).collect();
-        FileReport { file: self.file, bytes: self.bytes, tensors, will_be_deflated: self.will_be_deflated }
-    }
-
     /// Reports a finished conversion without its tensors.
-    pub(super) fn without_tensors(file: String, plan: &Plan<'a>) -> Self {
+    pub(super) fn without_tensors(file: String, plan: &Plan) -> Self {
         Self { file, bytes: plan.len, tensors: Vec::new(), will_be_deflated: plan.is_deflated }
     }
 
@@ -202,8 +195,8 @@ impl<'a> FileReport<'a> {
     }
 }
 
-impl<'a> TensorReport<'a> {
-    fn new(step: &Step<'a>, outcome: Option<Outcome>) -> Self {
+impl TensorReport {
+    fn new(step: &Step, outcome: Option<Outcome>) -> Self {
         let (counts, mut firsts, accuracy, quantized) = match outcome {
             Some(Outcome { counts, firsts, accuracy, quantized }) => {
                 (Some(Box::new(counts)), firsts, accuracy, quantized)
@@ -217,20 +210,19 @@ impl<'a> TensorReport<'a> {
         }
         let old = if is_element_wise { &*source.name } else { "" };
         Self {
-            name: weight.map_or_else(|| result.name.clone(), |weight| Cow::Owned(weight.name.clone())),
-            renamed_from: (!old.is_empty() && old != result.name).then_some(Cow::Borrowed(old)),
-            shape: if is_element_wise && *step.shape() == *source.shape {
-                Cow::Borrowed(&source.shape)
-            } else {
-                Cow::Owned(step.shape().to_vec())
+            name: match &step.how {
+                Operation::Encode(weight) => weight.name.as_str().into(),
+                Operation::Convert(_) | Operation::Decode(_) => (&*result.name).into(),
             },
+            renamed_from: (!old.is_empty() && old != result.name).then(|| old.into()),
+            shape: step.shape().to_vec(),
             from: step.dtypes().0,
             to: step.dtypes().1,
             layout: match &step.how {
                 Operation::Convert(_) | Operation::Encode(_) => None,
-                Operation::Decode(decoder) => Some(Cow::Borrowed(decoder.layout().name)),
+                Operation::Decode(decoder) => Some(decoder.layout().name.into()),
             },
-            stored: has_type_of_file(step).then(|| Cow::Borrowed(&*source.stored)),
+            stored: has_type_of_file(step).then(|| (&*source.stored).into()),
             is_converted: step.is_converted(),
             kept: step.kept,
             bytes_in: step.bytes_in(),
@@ -255,30 +247,6 @@ impl<'a> TensorReport<'a> {
             }),
             sha256_in: None,
             sha256_out: None,
-        }
-    }
-
-    fn into_owned(self) -> TensorReport<'static> {
-        let own = |name: Option<Cow<str>>| name.map(|name| Cow::Owned(name.into_owned()));
-        TensorReport {
-            name: Cow::Owned(self.name.into_owned()),
-            renamed_from: own(self.renamed_from),
-            shape: Cow::Owned(self.shape.into_owned()),
-            from: self.from,
-            to: self.to,
-            stored: own(self.stored),
-            layout: own(self.layout),
-            is_converted: self.is_converted,
-            kept: self.kept,
-            bytes_in: self.bytes_in,
-            bytes_out: self.bytes_out,
-            counts: self.counts,
-            firsts: self.firsts,
-            accuracy: self.accuracy,
-            quantized: self.quantized,
-            stack: self.stack,
-            sha256_in: self.sha256_in,
-            sha256_out: self.sha256_out,
         }
     }
 

@@ -23,6 +23,21 @@ pub(crate) trait ShardProgress {
     fn shard(&self, what: String, bytes: u64) -> Box<dyn Progress + '_>;
 }
 
+/// Some of the work whose progress a receiver shows as a whole: a shard of a checkpoint, or one of several passes.
+pub(crate) struct PartOf<'a>(pub(crate) &'a dyn Progress);
+
+impl Progress for PartOf<'_> {
+    fn advance(&self, bytes: u64) {
+        self.0.advance(bytes);
+    }
+}
+
+impl ShardProgress for PartOf<'_> {
+    fn shard(&self, _what: String, _bytes: u64) -> Box<dyn Progress + '_> {
+        Box::new(PartOf(self.0))
+    }
+}
+
 /// Something that a user needs to know, but not an error.
 #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words it"))]
 pub(crate) enum Notice<'a> {

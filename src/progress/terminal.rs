@@ -1,6 +1,6 @@
 //! The program's progress: a bar on a terminal, otherwise an occasional line.
 
-use super::{Progress, Silent};
+use super::{Progress, ShardProgress, Silent};
 use crate::text::{size, stderr_columns};
 use std::io::{IsTerminal, Write};
 use std::sync::Mutex;
@@ -141,9 +141,10 @@ impl Shards {
         let whole = Box::new(Bar::new(bars.add(ProgressBar::new(bytes)), "checkpoint"));
         Self { whole, bars: Some(bars) }
     }
+}
 
-    /// Adds the next shard, of `bytes` of input.
-    pub(crate) fn shard(&self, what: String, bytes: u64) -> Box<dyn Progress + '_> {
+impl ShardProgress for Shards {
+    fn shard(&self, what: String, bytes: u64) -> Box<dyn Progress + '_> {
         let shard = self.bars.as_ref().map(|bars| Bar::new(bars.add(ProgressBar::new(bytes)), what));
         Box::new(ShardBar { whole: &*self.whole, shard })
     }

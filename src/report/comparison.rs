@@ -1,6 +1,6 @@
 //! Several schemes for the same model: a table, and a JSON document.
 
-use super::{Report, TensorReport, schema, serialize_with};
+use super::{Report, TensorReport, counts_of, schema, serialize_with};
 use crate::measure::quantized::{CodesOrigin, QuantizedAccuracy};
 use crate::quant::Scheme;
 use crate::select::KeptReason;
@@ -11,20 +11,20 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// The result of a scheme for a model that was quantized in memory only.
-pub(crate) struct MeasuredScheme<'a> {
+pub(crate) struct MeasuredScheme {
     pub scheme: &'static Scheme,
     /// The name of the layout in which its weights are stored.
     pub layout: &'static str,
-    pub report: Report<'a>,
+    pub report: Report,
     /// The names of weights that must have the same scheme.
     pub loaded_together: Vec<Vec<String>>,
 }
 
 /// Several schemes for the same model.
-pub(crate) struct SchemeComparison<'a> {
+pub(crate) struct SchemeComparison {
     pub input: PathBuf,
     pub time: Duration,
-    pub schemes: Vec<MeasuredScheme<'a>>,
+    pub schemes: Vec<MeasuredScheme>,
 }
 
 /// Figures of all weights of a scheme.
@@ -45,8 +45,8 @@ pub(crate) struct SchemeFigures<'r> {
     pub codes: Vec<(CodesOrigin, u64)>,
 }
 
-impl MeasuredScheme<'_> {
-    pub(crate) fn weights(&self) -> impl Iterator<Item = (&TensorReport<'_>, &QuantizedAccuracy)> {
+impl MeasuredScheme {
+    pub(crate) fn weights(&self) -> impl Iterator<Item = (&TensorReport, &QuantizedAccuracy)> {
         self.report.tensors().filter_map(|tensor| Some((tensor, tensor.quantized_accuracy()?)))
     }
 
@@ -57,13 +57,6 @@ impl MeasuredScheme<'_> {
         let ratios = || self.weights().filter_map(|(tensor, accuracy)| Some((accuracy.sqnr_db?, &*tensor.name)));
         let noisy = ratios().count() as f64;
         let errors = self.weights().filter_map(|(_, accuracy)| accuracy.relative_squared_error);
-        let mut codes: Vec<(CodesOrigin, u64)> = Vec::new();
-        for origin in self.weights().filter_map(|(tensor, _)| tensor.quantized.as_ref()?.codes) {
-            match codes.iter_mut().find(|(known, _)| *known == origin) {
-                Some((_, count)) => *count += 1,
-                None => codes.push((origin, 1)),
-            }
-        }
         let is_unfit = |kept: KeptReason| [KeptReason::Shape, KeptReason::Fused].contains(&kept);
         SchemeFigures {
             weights: count as u64,
@@ -73,8 +66,25 @@ impl MeasuredScheme<'_> {
             mean_sqnr_db: (noisy > 0.0).then(|| ratios().map(|(ratio, _)| ratio).sum::<f64>() / noisy),
             lowest: ratios().min_by(|a, b| a.0.total_cmp(&b.0)),
             mean_relative_squared_error: errors.sum::<f64>() / count,
-            codes,
+            codes: counts_of(self.weights().filter_map(|(tensor, _)| tensor.quantized.as_ref()?.codes)),
         }
+    }
+
+    /// Returns its row of the table; the cell about the origin of codes is empty for a model that is not quantized.
+    fn cells(&self) -> [String; 9] {
+        let decibels = |ratio: Option<f64>| ratio.map_or_else(|| "exact".to_owned(), |ratio| format!("{ratio:.2} dB"));
+        let figures = self.figures();
+        [
+            self.scheme.name.to_owned(),
+            format!("{:.2}", figures.bits_per_weight),
+            size(figures.bytes),
+            decibels(figures.mean_sqnr_db),
+            decibels(figures.lowest.map(|(ratio, _)| ratio)),
+            format!("{:.2e}", figures.mean_relative_squared_error),
+            figures.unfit.to_string(),
+            figures.moved(),
+            figures.lowest.map(|(_, name)| shorten(name)).unwrap_or_default(),
+        ]
     }
 }
 
@@ -92,43 +102,16 @@ impl SchemeFigures<'_> {
         let counts = self.codes.iter().map(|(origin, count)| format!("{count} {}", word(*origin)));
         counts.collect::<Vec<_>>().join(", ")
     }
-
-    /// Returns its cells of the table.
-    fn cells(&self) -> [String; 8] {
-        let decibels = |ratio: Option<f64>| ratio.map_or_else(|| "exact".to_owned(), |ratio| format!("{ratio:.2} dB"));
-        [
-            format!("{:.2}", self.bits_per_weight),
-            size(self.bytes),
-            decibels(self.mean_sqnr_db),
-            decibels(self.lowest.map(|(ratio, _)| ratio)),
-            format!("{:.2e}", self.mean_relative_squared_error),
-            self.unfit.to_string(),
-            self.moved(),
-            self.lowest.map(|(_, name)| shorten(name)).unwrap_or_default(),
-        ]
-    }
 }
 
 /// The headings of the table.
 const HEADINGS: [&str; 9] =
     ["scheme", "bits", "size", "mean SQNR", "lowest SQNR", "squared error", "unfit", "codes", "worst weight"];
 
-impl SchemeComparison<'_> {
-    /// Returns the rows of the table; the column for the origin of codes is empty for a model that is not quantized.
-    fn rows(&self) -> Vec<[String; 9]> {
-        let rows = self.schemes.iter().map(|measured| {
-            let mut cells = measured.figures().cells().into_iter();
-            std::array::from_fn(|column| match column {
-                0 => measured.scheme.name.to_owned(),
-                _ => cells.next().unwrap_or_default(),
-            })
-        });
-        rows.collect()
-    }
-
+impl SchemeComparison {
     /// Returns a table with a line for each scheme. The lines fit a terminal of this many columns.
     pub(crate) fn table(&self, terminal: Option<usize>) -> String {
-        let mut rows = self.rows();
+        let mut rows: Vec<[String; 9]> = self.schemes.iter().map(MeasuredScheme::cells).collect();
         let has_codes = rows.iter().any(|row| !row[7].is_empty());
         let mut headings = HEADINGS.map(str::to_owned);
         if !has_codes {
@@ -166,13 +149,13 @@ impl SchemeComparison<'_> {
 }
 
 /// Writes the document scheme by scheme and tensor by tensor.
-impl Serialize for SchemeComparison<'_> {
+impl Serialize for SchemeComparison {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serialize_with(&self.head(), "compared", self.schemes.iter(), serializer)
     }
 }
 
-impl Serialize for MeasuredScheme<'_> {
+impl Serialize for MeasuredScheme {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let figures = self.figures();
         let mut head = json!({

@@ -12,30 +12,58 @@ pub(crate) fn text(report: &DiffReport, terminal: Option<usize>) -> String {
     columns(&rows, &[], terminal).map(|line| line + "\n").collect::<String>() + &summary(report)
 }
 
+impl TensorDiff {
+    /// Returns the layout or the type on each side, as far as they are known.
+    pub(super) fn type_names(&self) -> [Option<&str>; 2] {
+        let [unsupported_a, unsupported_b] = self.unsupported.each_ref().map(Option::as_deref);
+        [
+            self.layout_a.or(self.dtype_a.map(Dtype::name)).or(unsupported_a),
+            self.layout_b.or(self.dtype_b.map(Dtype::name)).or(unsupported_b),
+        ]
+    }
+
+    /// True if one side holds text.
+    pub(super) fn holds_text(&self) -> bool {
+        [self.dtype_a, self.dtype_b].contains(&Some(Dtype::String))
+    }
+}
+
+/// Describes a result in a word or two.
+pub(super) fn words_of(status: DiffStatus) -> &'static str {
+    match status {
+        DiffStatus::Equal => "equal",
+        DiffStatus::BitsDiffer => "bits differ",
+        DiffStatus::WithinTolerance => "within tolerance",
+        DiffStatus::ValuesDiffer => "values differ",
+        DiffStatus::TypesDiffer => "types differ",
+        DiffStatus::ShapesDiffer => "shapes differ",
+        DiffStatus::OnlyInA => "only in A",
+        DiffStatus::OnlyInB => "only in B",
+        DiffStatus::Unreadable => "unreadable",
+    }
+}
+
 /// Describes a difference in a word or two, and details.
 fn row(tensor: &TensorDiff) -> [String; 3] {
-    let dtypes = [tensor.dtype_a, tensor.dtype_b].map(|dtype| dtype.map(Dtype::name));
-    let name = |side: usize, layout: Option<&'static str>| {
-        layout.or(dtypes[side]).or(tensor.unsupported[side].as_deref()).unwrap_or_default()
-    };
-    let (a, b) = (name(0, tensor.layout_a), name(1, tensor.layout_b));
-    let is_text = [tensor.dtype_a, tensor.dtype_b].contains(&Some(Dtype::String));
+    let [a, b] = tensor.type_names().map(Option::unwrap_or_default);
     let with_shape =
         |name: &str, shape: &Option<Vec<u64>>| format!("{name} {:?}", shape.as_deref().unwrap_or_default());
     let [in_a, in_b] = [with_shape(a, &tensor.shape_a), with_shape(b, &tensor.shape_b)];
-    let (what, more) = match tensor.comparison.status {
-        DiffStatus::BitsDiffer => ("bits differ", figures(tensor, true)),
-        DiffStatus::ValuesDiffer if a == b => ("values differ", figures(tensor, false)),
-        DiffStatus::ValuesDiffer => ("values differ", format!("{} ({a}, {b})", figures(tensor, false))),
-        DiffStatus::TypesDiffer if is_text => ("types differ", format!("{a}, {b}")),
-        DiffStatus::TypesDiffer => ("values equal,", format!("types differ: {a}, {b}")),
-        DiffStatus::ShapesDiffer => ("shapes differ", format!("{in_a}, {in_b}")),
-        DiffStatus::OnlyInA => ("only in A", in_a),
-        DiffStatus::OnlyInB => ("only in B", in_b),
-        DiffStatus::Unreadable => ("unreadable", tensor.error.as_ref().map(ToString::to_string).unwrap_or_default()),
-        DiffStatus::Equal | DiffStatus::WithinTolerance => ("", String::new()),
+    let more = match tensor.comparison.status {
+        DiffStatus::BitsDiffer => figures(tensor, true),
+        DiffStatus::ValuesDiffer if a == b => figures(tensor, false),
+        DiffStatus::ValuesDiffer => format!("{} ({a}, {b})", figures(tensor, false)),
+        DiffStatus::TypesDiffer if tensor.holds_text() => format!("{a}, {b}"),
+        DiffStatus::TypesDiffer => {
+            return [shorten(&tensor.name), "values equal,".to_owned(), format!("types differ: {a}, {b}")];
+        }
+        DiffStatus::ShapesDiffer => format!("{in_a}, {in_b}"),
+        DiffStatus::OnlyInA => in_a,
+        DiffStatus::OnlyInB => in_b,
+        DiffStatus::Unreadable => tensor.error.as_ref().map(ToString::to_string).unwrap_or_default(),
+        DiffStatus::Equal | DiffStatus::WithinTolerance => String::new(),
     };
-    [shorten(&tensor.name), what.to_owned(), more]
+    [shorten(&tensor.name), words_of(tensor.comparison.status).to_owned(), more]
 }
 
 /// Describes the number of differing elements, the first one, and the largest errors.

@@ -81,16 +81,15 @@ fn head(report: &Report) -> String {
     let mut tile = |name: &str, value: &str, note: &str| tile(&mut text, name, value, note);
     let part = report.bytes_out() as f64 / report.bytes_in.max(1) as f64 * 100.0;
     tile("Size", &format!("{size_in} → {size_out}"), &format!("{part:.1}% of what it was"));
-    match report.time.map(|time| time.as_secs_f64()) {
+    match report.time {
         None => tile("Time", "dry run", "nothing was written"),
-        Some(seconds) => {
-            let rate = words::bytes((report.bytes_in as f64 / seconds.max(1e-9)) as u64);
+        Some(elapsed) => {
             let note = match report.before {
                 _ if !report.is_published => "no output was written".to_owned(),
-                0 => format!("{rate}/s"),
+                0 => format!("{}/s", words::bytes(report.bytes_per_second(elapsed))),
                 before => format!("{} there before", crate::text::counted(before as u64, "shard")),
             };
-            tile("Time", &format!("{seconds:.2} s"), &note);
+            tile("Time", &format!("{:.2} s", elapsed.as_secs_f64()), &note);
         }
     }
     let shards = match report.files.len() {
@@ -121,13 +120,17 @@ fn tile(text: &mut String, name: &str, value: &str, note: &str) {
     let _ = writeln!(text, "<div><dt>{name}</dt><dd>{value}{note}</dd></div>");
 }
 
-fn worst<'a>(report: &'a Report) -> Option<(&'a TensorReport<'a>, f64)> {
+fn worst(report: &Report) -> Option<(&TensorReport, f64)> {
     let sqnr = |tensor: &TensorReport| match tensor.quantized_accuracy() {
         Some(accuracy) => accuracy.sqnr_db,
         None => tensor.accuracy.as_ref()?.sqnr_db,
     };
-    let known = report.tensors().filter_map(|tensor| Some((tensor, sqnr(tensor)?)));
-    known.filter(|(_, decibels)| decibels.is_finite()).min_by(|(_, a), (_, b)| a.total_cmp(b))
+    noisiest(report.tensors().filter_map(|tensor| Some((tensor, sqnr(tensor)?))))
+}
+
+/// Returns the tensor with the lowest ratio of signal to noise, of those that have some of both.
+fn noisiest<T>(ratios: impl Iterator<Item = (T, f64)>) -> Option<(T, f64)> {
+    ratios.filter(|(_, decibels)| decibels.is_finite()).min_by(|(_, a), (_, b)| a.total_cmp(b))
 }
 
 fn options(report: &Report) -> String {
@@ -141,15 +144,15 @@ fn options(report: &Report) -> String {
         Value::Number(number) => number.as_u64().map_or_else(|| number.to_string(), with_thousands),
         other => other.to_string(),
     };
-    let mut rows = String::new();
-    for (name, value) in report.options.given(&report.operator) {
-        let _ = write!(
-            rows,
-            "<div><dt>{}</dt> <dd>{}</dd></div>",
-            escape(&name.replace('_', " ")),
-            escape(&shorten(&shown(value)))
-        );
-    }
+    let given = report.options.given(&report.operator);
+    option_list(given.map(|(name, value)| (name.replace('_', " "), shorten(&shown(value)))))
+}
+
+/// Returns the list of options in a header, given their names and values as text; empty if there are none.
+fn option_list(options: impl Iterator<Item = (String, String)>) -> String {
+    let row =
+        |(name, value): (String, String)| format!("<div><dt>{}</dt> <dd>{}</dd></div>", escape(&name), escape(&value));
+    let rows: String = options.map(row).collect();
     if rows.is_empty() { rows } else { format!("<dl class=\"options\">{rows}</dl>\n") }
 }
 
@@ -162,7 +165,7 @@ fn lost(report: &Report) -> String {
         return quantized(report);
     }
     let total = report.total();
-    let values: u64 = report.converted().map(TensorReport::elements).sum();
+    let values = report.count_converted();
     let mut text = String::from("<section>\n<h2>What was lost</h2>\n");
     if total.is_lossless() {
         text.push_str("<p>Every value came through unchanged.</p>\n");

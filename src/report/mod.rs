@@ -40,7 +40,7 @@ use std::time::Duration;
 /// Report of a conversion: the output files, and the outcome for their tensors. Serialized, it is the JSON document of the
 /// program.
 #[derive(Clone, Debug)]
-pub struct Report<'a> {
+pub struct Report {
     /// Name of the operator: `cast`, `dequantize`, `quantize` or `bitcast`.
     pub operator: String,
     /// The input.
@@ -60,7 +60,7 @@ pub struct Report<'a> {
     /// Number of bytes of the input.
     pub bytes_in: u64,
     /// The output, or the shards of it.
-    pub files: Vec<FileReport<'a>>,
+    pub files: Vec<FileReport>,
     /// Number of the files that existed before this run.
     pub before: usize,
     /// Duration; `None` for a dry run.
@@ -70,7 +70,7 @@ pub struct Report<'a> {
 }
 
 #[cfg(feature = "cli")]
-impl TensorReport<'_> {
+impl TensorReport {
     /// Returns the name of its original type, or of the layout in which it was quantized.
     fn type_name(&self) -> String {
         let recoded = self.quantized.as_ref().and_then(|quantized| quantized.source_layout.as_deref());
@@ -94,7 +94,7 @@ impl TensorReport<'_> {
 }
 
 /// Writes the JSON document tensor by tensor: as values in memory, a million tensors would take gigabytes.
-impl Serialize for Report<'_> {
+impl Serialize for Report {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let rows = self.files.iter().enumerate().flat_map(|(at, file)| {
             file.tensors.iter().map(move |tensor| {
@@ -105,6 +105,19 @@ impl Serialize for Report<'_> {
         });
         serialize_with(&self.head(), "tensors", rows, serializer)
     }
+}
+
+/// Counts equal items, in the order in which they first occur.
+#[cfg(feature = "cli")]
+fn counts_of<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<(T, u64)> {
+    let mut counts: Vec<(T, u64)> = Vec::new();
+    for item in items {
+        match counts.iter_mut().find(|(known, _)| *known == item) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((item, 1)),
+        }
+    }
+    counts
 }
 
 /// Writes a JSON document with one field's value replaced by a list, which is written row by row.
@@ -132,7 +145,7 @@ pub(crate) fn serialize_with<S: Serializer>(
     map.end()
 }
 
-impl Report<'_> {
+impl Report {
     /// Creates the report of a conversion without files.
     pub(crate) fn empty(operator: &str, input: &Path, output: &Path) -> Self {
         Self {
@@ -151,45 +164,12 @@ impl Report<'_> {
         }
     }
 
-    /// Copies the names of tensors, so that the report can outlive the input.
-    pub(crate) fn into_owned(self) -> Report<'static> {
-        let Self {
-            operator,
-            input,
-            output,
-            options,
-            config,
-            budget,
-            left_out,
-            bytes_in,
-            files,
-            before,
-            time,
-            is_published,
-        } = self;
-        let files = files.into_iter().map(FileReport::into_owned).collect();
-        Report {
-            operator,
-            input,
-            output,
-            options,
-            config,
-            budget,
-            left_out,
-            bytes_in,
-            files,
-            before,
-            time,
-            is_published,
-        }
-    }
-
     /// Returns the tensors of all files.
-    pub fn tensors(&self) -> impl Iterator<Item = &TensorReport<'_>> {
+    pub fn tensors(&self) -> impl Iterator<Item = &TensorReport> {
         self.files.iter().flat_map(|file| &file.tensors)
     }
 
-    fn converted(&self) -> impl Iterator<Item = &TensorReport<'_>> {
+    fn converted(&self) -> impl Iterator<Item = &TensorReport> {
         self.tensors().filter(|tensor| tensor.is_converted)
     }
 

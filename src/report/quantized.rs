@@ -1,10 +1,10 @@
 //! Text of the report on quantized weights.
 
-use super::{Report, TensorReport};
+use super::{Report, TensorReport, counts_of};
 use crate::job::QuantizedReport;
 use crate::measure::quantized::{CodesOrigin, QuantizedAccuracy};
 use crate::operator::Operator;
-use crate::quant::LAYOUTS;
+use crate::quant;
 use crate::select::KeptReason;
 use crate::text::{counted, first_few, shorten};
 use std::fmt::Write as _;
@@ -15,27 +15,20 @@ const FEW: usize = 5;
 /// Returns the layouts between which a weight was moved without a change, if their libraries round its products
 /// differently.
 fn rounded_otherwise(weight: &QuantizedReport) -> Option<[&'static str; 2]> {
-    let find = |name: &str| LAYOUTS.iter().find(|layout| layout.name == name);
-    let (from, to) = (find(weight.source_layout.as_deref()?)?, find(&weight.layout)?);
+    let (from, to) = (quant::find(weight.source_layout.as_deref()?)?, quant::find(&weight.layout)?);
     let scale = weight.parts.iter().find(|part| part.name.contains("scale"))?;
     let is_moved = weight.codes == Some(CodesOrigin::Exact);
     (is_moved && !from.rounds_like(to, scale.dtype)).then_some([from.name, to.name])
 }
 
-impl Report<'_> {
+impl Report {
     pub(crate) fn is_quantized(&self) -> bool {
         self.operator == Operator::Quantize.name()
     }
 
     /// Lists the reasons for which tensors are copied, with the number of tensors for each.
     pub(super) fn kept_reasons(&self) -> String {
-        let mut counts: Vec<(KeptReason, usize)> = Vec::new();
-        for reason in self.tensors().filter_map(|tensor| tensor.kept) {
-            match counts.iter_mut().find(|(known, _)| *known == reason) {
-                Some((_, count)) => *count += 1,
-                None => counts.push((reason, 1)),
-            }
-        }
+        let counts = counts_of(self.tensors().filter_map(|tensor| tensor.kept));
         let reasons: Vec<String> =
             counts.iter().map(|(reason, count)| format!("{} ({count})", reason.describe())).collect();
         if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join(", ")) }

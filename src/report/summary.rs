@@ -7,9 +7,10 @@ use crate::kernel::{Condition, Counts, Loss};
 use crate::measure::accuracy::Accuracy;
 use crate::operator::Operator;
 use crate::select::KeptReason;
-use crate::text::{brief, columns, counted, path_text, share, shorten, size, width};
+use crate::text::{brief, columns, counted, is_number, path_text, share, shorten, size, width};
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::time::Duration;
 
 /// Number of rows of the table that a summary shows; a dry run shows all.
 const FEW_ROWS: usize = 30;
@@ -29,7 +30,7 @@ pub struct Surroundings {
     pub smallest: &'static str,
 }
 
-impl Report<'_> {
+impl Report {
     /// Returns the bytes that the outputs take on the disk while they are written.
     pub(crate) fn space(&self) -> u64 {
         self.files.iter().map(|file| if file.will_be_deflated { 2 * file.bytes } else { file.bytes }).sum()
@@ -39,6 +40,17 @@ impl Report<'_> {
     pub(crate) fn flushes_most(&self) -> bool {
         let values: u64 = self.converted().map(TensorReport::elements).sum();
         self.total()[Loss::Flushed] > values / 2
+    }
+
+    /// Returns the number of values that were converted, including values that only got another type.
+    pub(super) fn count_converted(&self) -> u64 {
+        let tensors = self.tensors().filter(|tensor| tensor.is_converted || tensor.has_new_type());
+        tensors.map(TensorReport::elements).sum()
+    }
+
+    /// Returns the rate of a conversion that took this long, in bytes of the input.
+    pub(super) fn bytes_per_second(&self, time: Duration) -> u64 {
+        (self.bytes_in as f64 / time.as_secs_f64().max(1e-9)) as u64
     }
 
     /// Formats the size of the outputs.
@@ -103,7 +115,7 @@ impl Report<'_> {
             let seconds = time.as_secs_f64();
             let _ = write!(text, " in {seconds:.2} s");
             let _ = match self.before {
-                0 => write!(text, " ({}/s)", size((self.bytes_in as f64 / seconds.max(1e-9)) as u64)),
+                0 => write!(text, " ({}/s)", size(self.bytes_per_second(*time))),
                 before => write!(text, ", {} there before", counted(before as u64, "shard")),
             };
             if all > 1 {
@@ -136,9 +148,7 @@ impl Report<'_> {
         if self.tensors().any(|tensor| tensor.accuracy.is_some()) {
             let _ = write!(text, "\n{}", self.accuracy_table(around));
         }
-        let total = self.total();
-        let values = self.tensors().filter(|tensor| tensor.is_converted || tensor.has_new_type());
-        let values: u64 = values.map(TensorReport::elements).sum();
+        let (total, values) = (self.total(), self.count_converted());
         // Rounding is the purpose of a cast: inexact values are counted in the JSON, and only other losses are listed
         // here.
         for loss in Loss::ALL.into_iter().filter(|loss| *loss != Loss::Inexact && total[*loss] > 0) {
@@ -309,7 +319,7 @@ pub(super) fn specials(total: &Counts, number: impl Fn(u64) -> String) -> String
 }
 
 /// Lists the new types of tensors, each once, in the order of the tensors.
-pub(super) fn names<'a>(tensors: impl Iterator<Item = &'a TensorReport<'a>>) -> String {
+pub(super) fn names<'a>(tensors: impl Iterator<Item = &'a TensorReport>) -> String {
     let mut names: Vec<&str> = Vec::new();
     for tensor in tensors {
         if !names.contains(&tensor.new_type_name()) {
@@ -320,7 +330,7 @@ pub(super) fn names<'a>(tensors: impl Iterator<Item = &'a TensorReport<'a>>) -> 
 }
 
 struct SummaryRow<'r> {
-    first: &'r TensorReport<'r>,
+    first: &'r TensorReport,
     count: u64,
     /// True if all have the shape of the first.
     same_shape: bool,
@@ -359,8 +369,7 @@ fn set_pattern(pattern: &mut String, name: &str) {
         if at > 0 {
             pattern.push('.');
         }
-        let is_number = !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-        pattern.push_str(if is_number { "*" } else { part });
+        pattern.push_str(if is_number(part) { "*" } else { part });
     }
 }
 

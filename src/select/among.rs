@@ -1,7 +1,7 @@
 //! Patterns that match some tensors of a checkpoint and no others.
 
 use super::matches_one;
-use crate::text::as_glob;
+use crate::text::{as_glob, as_numbered_glob};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Returns patterns that match all names for which `is_wanted` holds and no others. A few patterns suffice where names
@@ -10,7 +10,7 @@ pub(crate) fn patterns_of(names: &[&str], is_wanted: impl Fn(&str) -> bool) -> V
     let (mut wanted, others): (Vec<&str>, Vec<&str>) = names.iter().partition(|name| is_wanted(name));
     let mut found = BTreeSet::new();
     // Takes the shortest patterns that match no other names. A pattern made of a whole name matches no other name.
-    let levels: [fn(&str) -> String; 2] = [|name| Ending::of(name).glob(), numbered];
+    let levels: [fn(&str) -> String; 2] = [|name| Ending::of(name).glob(), as_numbered_glob];
     for (level, glob) in levels.into_iter().enumerate() {
         let globs: BTreeSet<String> = wanted.iter().map(|name| glob(name)).collect();
         let globs: Vec<String> = globs.into_iter().collect();
@@ -37,11 +37,6 @@ fn is_number(part: &str) -> bool {
 /// Converts a part of a name to a part of a pattern.
 fn starred(part: &str) -> String {
     if is_number(part) { "*".to_owned() } else { as_glob(part) }
-}
-
-/// Replaces the numbers of layers and experts in a name by stars.
-fn numbered(name: &str) -> String {
-    name.split('.').map(starred).collect::<Vec<_>>().join(".")
 }
 
 /// The last parts of a name: `q` and `weight` of `l.3.q.weight`, `l.*` and `weight` of `l.3.weight`.

@@ -1,7 +1,7 @@
 //! Patterns that match some names and no others.
 
 use super::Pattern;
-use crate::text::as_glob;
+use crate::text::{as_glob, is_number};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// A part of a pattern, between dots.
@@ -115,10 +115,6 @@ pub(crate) fn patterns_for(chosen: &[&str], all: &[&str]) -> Vec<String> {
 
 /// Stands for a number in the kind of a name.
 const NUMBER: &str = "";
-
-fn is_number(part: &str) -> bool {
-    !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit())
-}
 
 /// Returns the parts of a name without its numbers.
 fn kind_of(name: &str) -> Vec<&str> {

@@ -39,7 +39,7 @@ pub(super) fn run(args: &BitcastArgs) -> Result<()> {
     }
     let start = Instant::now();
     let (options, job) = (&args.options, job(Operator::BitCast, &args.file));
-    let sources = open(&args.inputs, (&job, &args.file), &options.selection(), &options.tensors)?;
+    let sources = open(&args.inputs, &job, &args.file, &options.selection(), &options.tensors)?;
     let conversion = FileConversion::bitcast(job, sources.iter(), options)?;
     convert(
         Task { conversion, inputs: &args.inputs, file: &args.file, notes: Vec::new(), report: None },

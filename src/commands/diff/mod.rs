@@ -11,7 +11,7 @@ use crate::io::identity::Files;
 use crate::measure::compare::{DiffOptions, diff_checked};
 use crate::progress;
 use crate::read::LogicalCheckpoint;
-use crate::report::{diff, schema};
+use crate::report::{diff, diff_page, schema};
 use crate::text::{counted, path_text, stdout_columns};
 use serde_json::json;
 use std::num::NonZeroUsize;
@@ -53,7 +53,7 @@ fn compare(paths: [&PathBuf; 2], args: &DiffArgs) -> Result<bool> {
         if let Some(path) = &args.report {
             let mut files = Files::default();
             models.iter().try_for_each(|model| model.source.files().map(|paths| files.read(paths)))?;
-            report_file = Some(ReportFile::new(path, (args.force, false), &[], &mut files)?);
+            report_file = Some(ReportFile::new(path, args.force, false, &[], &mut files)?);
         }
         Ok(())
     };
@@ -61,7 +61,7 @@ fn compare(paths: [&PathBuf; 2], args: &DiffArgs) -> Result<bool> {
     drop(progress);
     let document = || schema::document(schema::DIFFERENCES, json!(report));
     if let Some(file) = report_file {
-        file.write_comparison(&report, document)?;
+        file.write(true, false, || Ok(diff_page(&report)), document)?;
     }
     if args.view.json {
         print_json(&document())?;

@@ -1,7 +1,7 @@
 //! `tcast diff --report`: checks that files still contain the tensors of a report.
 
 use super::super::messages::{print, print_json};
-use super::super::{read_options, threads};
+use super::super::{first_given, read_options, threads};
 use crate::cli::DiffArgs;
 use crate::container::Tensor;
 use crate::container::checkpoint::{self, Checkpoint};
@@ -16,16 +16,15 @@ use crate::threads::each;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::json;
-use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::slice;
 
 /// Parts of a report that the check needs.
 #[derive(Deserialize)]
-struct Recorded {
+struct RecordedReport {
     schema: u32,
-    tensors: Vec<TensorReport<'static>>,
+    tensors: Vec<TensorReport>,
 }
 
 /// A report about several inputs.
@@ -80,17 +79,17 @@ fn check_options(args: &DiffArgs) -> Result<()> {
         ("exclude", !args.view.exclude.is_empty()),
         ("force", args.force),
     ];
-    let Some((option, _)) = given.into_iter().find(|(_, is_given)| *is_given) else { return Ok(()) };
+    let Some(option) = first_given(given) else { return Ok(()) };
     let error = Error::usage("with one input, --report names a report to check, and all of its tensors are checked");
     Err(error.remedy("name two inputs to compare").without(option))
 }
 
-fn read(path: &Path) -> Result<Recorded> {
+fn read(path: &Path) -> Result<RecordedReport> {
     let file = MappedFile::open(path)?;
     if file.starts_with(b"<") {
         return Err(Error::new("is a page, and a comparison needs a report in JSON").remedy(REMEDY));
     }
-    let mut recorded: Recorded = serde_json::from_slice(&file).map_err(|error| {
+    let mut recorded: RecordedReport = serde_json::from_slice(&file).map_err(|error| {
         if serde_json::from_slice::<SeveralInputs>(&file).is_ok() {
             let error = Error::new("is a report about several inputs, and a comparison needs one about a single input");
             return error.remedy("convert the inputs one by one, each with a report of its own");
@@ -103,7 +102,7 @@ fn read(path: &Path) -> Result<Recorded> {
     }
     recorded.tensors = recorded.tensors.into_iter().flat_map(stored_tensors).collect();
     let mut stored = HashSet::new();
-    recorded.tensors.retain(|tensor| stored.insert(tensor.name.to_string())); // the first expert of a stack has its hash
+    recorded.tensors.retain(|tensor| stored.insert(tensor.name.clone())); // the first expert of a stack has its hash
     if recorded.tensors.iter().any(|tensor| tensor.sha256_out.is_none()) {
         let error = Error::new("has no hashes of what was written");
         return Err(error.remedy("make the report with --hash, and without --dry-run"));
@@ -112,16 +111,16 @@ fn read(path: &Path) -> Result<Recorded> {
 }
 
 /// Returns the stored tensors for a tensor of a report: several if it was quantized, and a stack if it was an expert's.
-fn stored_tensors(tensor: TensorReport<'static>) -> Vec<TensorReport<'static>> {
+fn stored_tensors(tensor: TensorReport) -> Vec<TensorReport> {
     let parts = match (&tensor.quantized, &tensor.stack) {
         (Some(quantized), _) => &quantized.parts[..],
         (None, Some(stack)) => slice::from_ref(&**stack),
         (None, None) => return vec![tensor],
     };
     let part = |part: &PartReport| TensorReport {
-        name: Cow::Owned(part.name.to_string()),
+        name: part.name.clone(),
         to: part.dtype,
-        shape: Cow::Owned(part.shape.clone()),
+        shape: part.shape.clone(),
         sha256_out: part.sha256.clone(),
         quantized: None,
         stack: None,
@@ -131,7 +130,7 @@ fn stored_tensors(tensor: TensorReport<'static>) -> Vec<TensorReport<'static>> {
 }
 
 /// Describes the problem with each tensor of the report, and then lists additional tensors.
-fn compare(recorded: &Recorded, source: &Checkpoint, args: &DiffArgs) -> Result<Vec<CheckedTensor>> {
+fn compare(recorded: &RecordedReport, source: &Checkpoint, args: &DiffArgs) -> Result<Vec<CheckedTensor>> {
     // A single tensor matches under any name: a .npy file's tensor is named after the file.
     let only = if let [only] = &recorded.tensors[..] { Some(&*only.name) } else { None };
     let only = only.filter(|_| source.tensors().count() == 1);

@@ -20,67 +20,27 @@ use row::InspectedTensor;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 pub(super) fn run(args: &InspectArgs) -> Result<()> {
     let is_several = args.inputs.len() > 1;
     if is_several {
         job::raise_file_limit();
     }
-    let options = read_options(&args.view);
-    let probe = |input: &PathBuf| {
-        let mut found = checkpoint::probe(input, &options)?.with_root(options.root)?;
-        let _ = found.divide_stacks(); // tensors without a name on Hugging Face are listed as the file has them
-        Ok(found)
-    };
-    let folders: Vec<Result<Checkpoint>> = args.inputs.iter().map(probe).collect();
+    let folders: Vec<Result<Checkpoint>> = args.inputs.iter().map(|input| open(args, input)).collect();
     let models: Vec<Option<LogicalCheckpoint>> =
         folders.iter().map(|folder| folder.as_ref().ok().map(LogicalCheckpoint::probe_parts)).collect();
     let selection = Selection { only: args.tensor.clone(), ..args.view.selection() };
     check(args, &selection, &models)
         .map_err(|error| if is_several { error } else { error.in_file(&args.inputs[0]) })?;
-    let mut listings = Vec::new();
-    for ((input, folder), model) in args.inputs.iter().zip(&folders).zip(&models) {
-        listings.push(match (model, folder) {
-            (Some(model), _) => {
-                let listing = Listing::new(args, input, model, &selection)?;
-                if !args.view.json {
-                    let gap =
-                        if listings.iter().any(|other| matches!(other, Inspected::Listing(_))) { "\n" } else { "" };
-                    print(&format!("{gap}{}", listing.text().trim_end()))?;
-                }
-                Inspected::Listing(listing)
-            }
-            (None, folder) => {
-                let error = folder.as_ref().err().map(ToString::to_string);
-                let document = json!({ "input": input.to_string_lossy(), "error": error });
-                Inspected::Failed(schema::document(schema::INSPECTION, document))
-            }
-        });
-    }
-    match &listings[..] {
-        _ if !args.view.json => {}
-        [Inspected::Failed(_)] => {}
-        [listing] => print_json(listing)?,
-        inputs => {
-            let (schema, tcast) = (schema::INSPECTION, env!("CARGO_PKG_VERSION"));
-            print_json(&Inspections { schema, tcast, inputs })?;
-        }
+    let inspected = inspect(args, &selection, &folders, &models)?;
+    if args.view.json {
+        print_documents(&inspected)?;
     }
     // Everything that could be read is shown before an error.
-    let stats = listings.into_iter().map(|listing| match listing {
-        Inspected::Listing(listing) => listing.stats.into_iter().find_map(Result::err),
-        Inspected::Failed(_) => None,
-    });
-    let stats: Vec<Option<Error>> = stats.collect();
+    let stats: Vec<Option<Error>> = inspected.into_iter().map(InspectedInput::into_error).collect();
     drop(models);
-    let code = folders.iter().flatten().filter(|_| !args.fail_on.is_empty());
-    let code = code.map(pickle::check_code).find_map(Result::err);
-    let failures = folders.into_iter().zip(stats).filter_map(|(folder, stats)| match folder {
-        Ok(folder) => unread(folder).or(stats),
-        Err(error) => Some(error),
-    });
-    let mut failures: Vec<Error> = failures.chain(code).collect();
+    let mut failures = failures(args, folders, stats);
     match (failures.len(), is_several) {
         (0, _) => Ok(()),
         (_, false) => Err(failures.swap_remove(0)),
@@ -91,20 +51,86 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
     }
 }
 
+fn open(args: &InspectArgs, input: &Path) -> Result<Checkpoint> {
+    let options = read_options(&args.view);
+    let mut found = checkpoint::probe(input, &options)?.with_root(options.root)?;
+    let _ = found.divide_stacks(); // tensors without a name on Hugging Face are listed as the file has them
+    Ok(found)
+}
+
+/// Lists the contents of all inputs, and prints them unless JSON is wanted.
+fn inspect<'a>(
+    args: &'a InspectArgs,
+    selection: &'a Selection,
+    folders: &[Result<Checkpoint>],
+    models: &'a [Option<LogicalCheckpoint<'a>>],
+) -> Result<Vec<InspectedInput<'a>>> {
+    let mut inspected = Vec::new();
+    let mut gap = "";
+    for ((input, folder), model) in args.inputs.iter().zip(folders).zip(models) {
+        let Some(model) = model else {
+            let error = folder.as_ref().err().map(ToString::to_string);
+            let document = json!({ "input": input.to_string_lossy(), "error": error });
+            inspected.push(InspectedInput::Failed(schema::document(schema::INSPECTION, document)));
+            continue;
+        };
+        let listing = Listing::new(args, input, model, selection)?;
+        if !args.view.json {
+            print(&format!("{gap}{}", listing.text().trim_end()))?;
+            gap = "\n";
+        }
+        inspected.push(InspectedInput::Listing(listing));
+    }
+    Ok(inspected)
+}
+
+fn print_documents(inspected: &[InspectedInput]) -> Result<()> {
+    match inspected {
+        [InspectedInput::Failed(_)] => Ok(()),
+        [listing] => print_json(listing),
+        inputs => {
+            let (schema, tcast) = (schema::INSPECTION, env!("CARGO_PKG_VERSION"));
+            print_json(&Inspections { schema, tcast, inputs })
+        }
+    }
+}
+
+/// Returns the errors of inputs that could not be read, given the errors of their statistics, and then the error about
+/// code.
+fn failures(args: &InspectArgs, folders: Vec<Result<Checkpoint>>, stats: Vec<Option<Error>>) -> Vec<Error> {
+    let code = folders.iter().flatten().filter(|_| !args.fail_on.is_empty());
+    let code = code.map(pickle::check_code).find_map(Result::err);
+    let failures = folders.into_iter().zip(stats).filter_map(|(folder, stats)| match folder {
+        Ok(folder) => unread(folder).or(stats),
+        Err(error) => Some(error),
+    });
+    failures.chain(code).collect()
+}
+
 /// The document of several inputs.
 #[derive(Serialize)]
 struct Inspections<'a> {
     schema: u32,
     tcast: &'static str,
-    inputs: &'a [Inspected<'a>],
+    inputs: &'a [InspectedInput<'a>],
 }
 
 /// The document of an input.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Inspected<'a> {
+enum InspectedInput<'a> {
     Listing(Listing<'a>),
     Failed(Value),
+}
+
+impl InspectedInput<'_> {
+    /// Returns the first error of its statistics.
+    fn into_error(self) -> Option<Error> {
+        match self {
+            Self::Listing(listing) => listing.stats.into_iter().find_map(Result::err),
+            Self::Failed(_) => None,
+        }
+    }
 }
 
 /// Warns of contradictions, and refuses names and types that do not fit the inputs.

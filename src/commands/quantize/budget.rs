@@ -4,12 +4,11 @@ use super::super::messages::{note, print_line, print_message, print_result};
 use super::super::{no_effect, resume};
 use super::checks::{check_has_codes, layout_name, names};
 use crate::cli::QuantizeArgs;
-use crate::container::checkpoint::Checkpoint;
 use crate::convert::{Budget, Unreachable, measure};
 use crate::error::{Error, Result};
 use crate::job::Job;
 use crate::operator::Operator;
-use crate::options::{QuantizeOptions, RecordedOptions};
+use crate::options::RecordedOptions;
 use crate::plan::QuantizePlan;
 use crate::progress::Observer;
 use crate::read::LogicalCheckpoint;
@@ -65,18 +64,16 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
 pub(super) fn choose<'a>(
     args: &QuantizeArgs,
     target: f64,
-    (source, model): (&'a Checkpoint, &LogicalCheckpoint<'a>),
+    model: &LogicalCheckpoint<'a>,
     job: &Job<'a>,
     observer: &dyn Observer,
 ) -> Result<Budget> {
-    let all: Vec<QuantizeOptions> =
-        args.candidates().into_iter().map(|scheme| args.options.for_scheme(scheme)).collect();
-    let measured = measure(model, &all, job, observer)?;
+    let measured = measure(model, &args.options_of_candidates(), job, observer)?;
     let names = names(model, layout_name(&args.options))?;
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let keeps = args.scheme.contains(&None);
     let chosen = Budget::choose(&measured, (target, keeps), &args.options, (model, &names))?;
-    let in_file = |error: Error| error.in_file(&source.path);
+    let in_file = |error: Error| error.in_file(&model.source.path);
     chosen.map_err(|why| match why {
         Unreachable::TooFewBits(smallest) => {
             // Rounded up, so that it can be reached.

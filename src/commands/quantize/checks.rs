@@ -1,6 +1,6 @@
 //! Checks of options against schemes, layouts and the model.
 
-use super::super::{into_gguf, no_effect};
+use super::super::{first_given, into_gguf, no_effect};
 use crate::cli::QuantizeArgs;
 use crate::error::{Error, Result};
 use crate::options::{Defect, QuantizeOptions};
@@ -81,13 +81,13 @@ pub(super) fn check_gguf(options: &QuantizeOptions, input: Option<&Path>) -> Res
         });
     }
     let of_grids = [
-        (options.group_size.is_some(), "--group-size"),
-        (options.search != ScaleChoice::default(), "--search"),
-        (options.arithmetic != Arithmetic::default(), "--arithmetic"),
-        (options.partial_blocks, "--partial-blocks"),
-        (options.input_global_scale.is_some(), "--input-global-scale"),
+        ("--group-size", options.group_size.is_some()),
+        ("--search", options.search != ScaleChoice::default()),
+        ("--arithmetic", options.arithmetic != Arithmetic::default()),
+        ("--partial-blocks", options.partial_blocks),
+        ("--input-global-scale", options.input_global_scale.is_some()),
     ];
-    if let Some((_, option)) = of_grids.into_iter().find(|(is_given, _)| *is_given) {
+    if let Some(option) = first_given(of_grids) {
         return Err(no_effect(option, "the blocks of GGUF files have one form, and ggml's arithmetic"));
     }
     if options.fail_on.contains(&Defect::Clipped) {
@@ -137,13 +137,13 @@ pub(super) fn check_model(
         let error = Error::usage("is quantized: --recover finds the codes and scales of plain weights");
         return Err(in_file(error).remedy("leave --recover out"));
     }
-    let no_effect = [
-        (options.search != ScaleChoice::Amax, "search"),
-        (options.input_global_scale.is_some(), "input_global_scale"),
-        (options.only_exact, "only_exact"),
-        (options.recover, "recover"),
+    let of_weights = [
+        ("search", options.search != ScaleChoice::Amax),
+        ("input_global_scale", options.input_global_scale.is_some()),
+        ("only_exact", options.only_exact),
+        ("recover", options.recover),
     ];
-    if let Some((_, option)) = no_effect.into_iter().find(|(is_given, _)| *is_given && model.is_model()) {
+    if let Some(option) = first_given(of_weights).filter(|_| model.is_model()) {
         return Err(in_file(Error::usage("is an ONNX model, for which an option has no effect").without(option)));
     }
     if !model.is_model() {

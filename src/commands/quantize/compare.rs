@@ -1,20 +1,19 @@
 //! `tcast quantize --compare`: measures several schemes, and writes nothing.
 
 use super::super::messages::{print, print_json, print_message};
-use super::super::no_effect;
 use super::super::observer::Console;
 use super::super::report_file::ReportFile;
 use super::super::run::job_of_shards;
+use super::super::{first_given, no_effect};
 use super::checks::{check_gguf, check_has_codes, check_model};
 use crate::cli::QuantizeArgs;
-use crate::container::checkpoint::Checkpoint;
 use crate::convert::measure;
 use crate::error::{Error, Result};
 use crate::io::identity::Files;
 use crate::operator::Operator;
 use crate::options::QuantizeOptions;
 use crate::read::LogicalCheckpoint;
-use crate::report::SchemeComparison;
+use crate::report::{SchemeComparison, comparison_page};
 use crate::text::stdout_columns;
 use std::time::Instant;
 
@@ -36,7 +35,7 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
         ("--only-exact", options.only_exact),
     ];
     let is_comparison = !args.compare.is_empty();
-    if let Some((option, _)) = of_output.into_iter().find(|(_, is_given)| *is_given && is_comparison) {
+    if let Some(option) = first_given(of_output).filter(|_| is_comparison) {
         return Err(no_effect(option, "--compare writes no model"));
     }
     if is_comparison && options.recover {
@@ -46,28 +45,23 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
 }
 
 /// Measures the schemes and prints the results.
-pub(super) fn run(
-    args: &QuantizeArgs,
-    (source, model): (&Checkpoint, &LogicalCheckpoint),
-    start: Instant,
-) -> Result<()> {
-    let all: Vec<QuantizeOptions> =
-        args.candidates().into_iter().map(|scheme| args.options.for_scheme(scheme)).collect();
+pub(super) fn run(args: &QuantizeArgs, model: &LogicalCheckpoint, start: Instant) -> Result<()> {
+    let all = args.options_of_candidates();
     for options in &all {
         check_gguf(options, args.model.as_deref())?;
         check_model(options, model, &options.schemes().collect::<Vec<_>>())?;
     }
     check_used(&args.options, &all)?;
     let report_file = args.reports.report.as_deref();
-    let replace = (args.file.force, false);
     let mut files = Files::default();
-    files.read(source.files()?);
-    let report_file = report_file.map(|path| ReportFile::new(path, replace, &[], &mut files)).transpose()?;
+    files.read(model.source.files()?);
+    let report_file =
+        report_file.map(|path| ReportFile::new(path, args.file.force, false, &[], &mut files)).transpose()?;
     let job = job_of_shards(Operator::Quantize, &args.file, &args.shards, &args.reports);
     let schemes = measure(model, &all, &job, &Console { is_quiet: args.file.quiet })?;
-    let comparison = SchemeComparison { input: source.path.clone(), time: start.elapsed(), schemes };
+    let comparison = SchemeComparison { input: model.source.path.clone(), time: start.elapsed(), schemes };
     if let Some(file) = report_file {
-        file.write_schemes(&comparison, &args.file)?;
+        file.write(!args.file.no_sync, false, || Ok(comparison_page(&comparison)), || &comparison)?;
     }
     if args.file.json {
         print_json(&comparison)?;

@@ -6,7 +6,7 @@ mod checks;
 mod compare;
 
 use super::engine_notes::engine_notes;
-use super::messages::warn;
+use super::messages::warn_of_activation_scales;
 use super::observer::{Console, OneBar};
 use super::results::Task;
 use super::run::{convert, job_of_shards};
@@ -14,7 +14,6 @@ use super::unmatched::propose;
 use super::{check_hash, check_matched, finish, no_effect, open_model, threads};
 use crate::cli::QuantizeArgs;
 use crate::container::by_extension;
-use crate::container::checkpoint::Checkpoint;
 use crate::convert::{Budget, FileConversion, open_to_quantize, plan_quantization};
 use crate::error::{Error, Kind, Result};
 use crate::job::Job;
@@ -38,48 +37,53 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
     }
     check(args)?;
     let console = Console { is_quiet: args.file.quiet };
-    let source = &open_model(args.model.as_ref(), &args.options.tensors, threads(args.file.threads), &console)?;
+    let source = &open_model(args.model.as_slice(), &args.options.tensors, threads(args.file.threads), &console)?;
     let model = open_to_quantize(source, &args.options)?;
     check_patterns(args, &model)?;
     if !args.compare.is_empty() {
-        return compare::run(args, (source, &model), start);
+        return compare::run(args, &model, start);
     }
     check_model(&args.options, &model, &args.schemes().collect::<Vec<_>>())?;
     let job = job_of_shards(Operator::Quantize, &args.file, &args.shards, &args.reports);
     let Some(target) = args.target_bits else {
-        return write(args, (&args.options, None), (source, &model), &job, (&console, start));
+        return write(args, None, &model, &job, &console, start);
     };
     let bar = OneBar::new(&console, source.bytes());
-    let chosen = budget::choose(args, target, (source, &model), &job, &bar)?;
+    let chosen = budget::choose(args, target, &model, &job, &bar)?;
     if args.file.dry_run && !args.file.json {
         return budget::print_choice(&chosen, args);
     }
-    write(args, (&chosen.options, Some(&chosen)), (source, &model), &job, (&bar, start))?;
+    write(args, Some(&chosen), &model, &job, &bar, start)?;
     if !args.file.quiet {
         budget::note_choice(&chosen, args);
     }
     Ok(())
 }
 
-/// Quantizes the model with these options, which are those of the arguments or a choice.
+/// Quantizes the model with the options of the arguments, or with the chosen ones.
 fn write<'a>(
     args: &'a QuantizeArgs,
-    (options, chosen): (&QuantizeOptions, Option<&Budget>),
-    (source, model): (&'a Checkpoint, &LogicalCheckpoint<'a>),
+    chosen: Option<&Budget>,
+    model: &LogicalCheckpoint<'a>,
     job: &Job<'a>,
-    (observer, start): (&dyn Observer, Instant),
+    observer: &dyn Observer,
+    start: Instant,
 ) -> Result<()> {
+    let options = chosen.map_or(&args.options, |chosen| &chosen.options);
     let plan = plan_quantization(model, options, job, observer)?;
     if let Some(chosen) = chosen {
-        budget::check_plan(chosen, &plan).map_err(|error| error.in_file(&source.path))?;
+        budget::check_plan(chosen, &plan).map_err(|error| error.in_file(&model.source.path))?;
     }
-    warn_about_scales(args, &plan.decisions.left_out_scales);
+    if !args.file.quiet {
+        warn_of_activation_scales(&plan.decisions.left_out_scales, "");
+    }
     let notes = if model.is_model() { notes_on_misfits(options, &plan) } else { notes(options, &plan, model) };
     let mut conversion = FileConversion::quantize(job, model, options, plan);
     conversion.budget = chosen.map(|chosen| json!(chosen.figures));
     let (inputs, report) = (args.model.as_slice(), args.reports.report.as_deref());
     let task = Task { notes, conversion, inputs, file: &args.file, report };
-    convert(task, observer, start).map_err(|error| with_fused(error, model, layout_name(options)))
+    let written = convert(task, observer, start);
+    written.map_err(|error| with_fused(error, model, layout_name(options)))
 }
 
 /// Completes the error for a weight that could be left out with the weights that engines fuse with it: they can only be
@@ -119,19 +123,10 @@ pub(super) fn check_options(args: &QuantizeArgs) -> Result<()> {
     check(args)?;
     let is_model =
         args.model.as_deref().and_then(by_extension).is_some_and(|found| found.format_info().is_changed_only());
-    let schemes: Vec<_> = args.options.schemes().chain(args.scheme.iter().copied().flatten()).collect();
     if is_model || !args.compare.is_empty() {
         return Ok(());
     }
-    check_layout(&args.options, &schemes, args.model.as_deref())
-}
-
-/// Warns about scales of activations that are left out.
-fn warn_about_scales(args: &QuantizeArgs, left_out: &[String]) {
-    if let (Some(first), false) = (left_out.first(), args.file.quiet) {
-        let scales = counted(left_out.len() as u64, "scale");
-        warn(&format!("left out {scales} of activations, such as '{}'", shorten(first)));
-    }
+    check_layout(&args.options, &args.schemes().collect::<Vec<_>>(), args.model.as_deref())
 }
 
 /// Returns notes about weights that engines may not load, and weights that other options would quantize.

@@ -19,7 +19,7 @@ pub(crate) enum Finished {
         input: PathBuf,
         bytes_in: u64,
         /// The shards.
-        files: Vec<FileReport<'static>>,
+        files: Vec<FileReport>,
     },
 }
 

@@ -19,9 +19,9 @@ use crate::threads::overlapped;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-impl<'a> FolderOutput<'a> {
+impl FolderOutput<'_> {
     /// Reports the shards that this run would write. If the job reports results, converts them without writing.
-    fn dry_run(&self, job: &Job, observer: &dyn Observer) -> Result<Vec<FileReport<'a>>> {
+    fn dry_run(&self, job: &Job, observer: &dyn Observer) -> Result<Vec<FileReport>> {
         let Self { plans, chosen, .. } = self;
         if !job.reports_results() {
             let report = |&at: &usize| FileReport::new(self.manifest.shards[at].file.clone(), &plans[at], None);
@@ -40,7 +40,7 @@ impl<'a> FolderOutput<'a> {
 
     /// Writes the shards, or this run's part of them. Shards of earlier runs count as written. If the run covers all
     /// shards, the folder is then complete. If it fails, complete shards are kept.
-    pub(in crate::job) fn run(self, job: &Job, observer: &dyn Observer) -> Result<Written<'a>> {
+    pub(in crate::job) fn run(self, job: &Job, observer: &dyn Observer) -> Result<Written> {
         if job.dry_run {
             let files = self.dry_run(job, observer)?;
             return Ok(Written { files, before: 0, finished: 0, all: self.plans.len(), was_complete: false });
@@ -69,7 +69,7 @@ impl<'a> FolderOutput<'a> {
     }
 
     /// Converts again without writing, and compares with the existing output. A difference is an error.
-    fn compare(mut self, job: &Job, observer: &dyn Observer) -> Result<Written<'a>> {
+    fn compare(mut self, job: &Job, observer: &dyn Observer) -> Result<Written> {
         let model = match job.format {
             None => self.path.clone(),
             Some(_) => self.path.join(&self.manifest.shards[0].file), // which leads to the other parts
@@ -124,13 +124,13 @@ fn other_tensor(there: &Checkpoint, plans: &[Plan]) -> Option<String> {
 }
 
 /// Converts the requested shards; returns their reports, and the number of shards that were complete before.
-fn convert<'a>(
+fn convert(
     staging: &mut Staging,
-    plans: &mut [Plan<'a>],
+    plans: &mut [Plan],
     chosen: &[usize],
     job: &Job,
     observer: &dyn Observer,
-) -> Result<(Vec<FileReport<'a>>, usize)> {
+) -> Result<(Vec<FileReport>, usize)> {
     let shards = staging.manifest().shards.clone();
     let mut done: Vec<Option<FileReport>> = Vec::new();
     for &at in chosen {
@@ -150,7 +150,7 @@ fn convert<'a>(
         let progress = progress.shard(format!("{}/{all} {}", at + 1, shorten(name)), plan.source_bytes());
         convert_shard(plan, name, place, job, &*progress, &has_failed)
     };
-    let publish = |shard: ConvertedShard<'a>| {
+    let publish = |shard: ConvertedShard| {
         let published = shard.publish(staging, job.sync);
         published.inspect_err(|_| has_failed.store(true, Ordering::Relaxed))
     };
@@ -165,7 +165,7 @@ fn recorded(
     shard: &ManifestShard,
     job: &Job,
     observer: &dyn Observer,
-) -> Result<Option<FileReport<'static>>> {
+) -> Result<Option<FileReport>> {
     // Shards that were converted without the requested measurements are converted again.
     let Measures { accuracy, hash } = job.measures;
     let is_measured = |report: &FileReport| {
@@ -185,21 +185,21 @@ fn recorded(
 }
 
 /// A shard that is complete, but has no name yet.
-struct ConvertedShard<'a> {
-    report: FileReport<'a>,
+struct ConvertedShard {
+    report: FileReport,
     /// `None` if the job refuses one of its values.
     output: Option<Output>,
 }
 
 /// Converts a shard, with progress. Ends early if `has_failed` is set, because another error is then reported.
-fn convert_shard<'a>(
-    plan: &mut Plan<'a>,
+fn convert_shard(
+    plan: &mut Plan,
     name: &str,
     place: Destination,
     job: &Job,
     progress: &dyn Progress,
     has_failed: &AtomicBool,
-) -> Result<ConvertedShard<'a>> {
+) -> Result<ConvertedShard> {
     let output = place.create()?.flushed_early(job.sync).summed();
     let Job { threads, measures, ref fail_on, .. } = *job;
     let options = RunOptions { cancel: &[job.cancel, has_failed], ..job.run_options(progress) };
@@ -216,9 +216,9 @@ fn convert_shard<'a>(
     Ok(ConvertedShard { report, output: Some(output) })
 }
 
-impl<'a> ConvertedShard<'a> {
+impl ConvertedShard {
     /// Gives the shard its name and records it.
-    fn publish(self, staging: &mut Staging, sync: bool) -> Result<FileReport<'a>> {
+    fn publish(self, staging: &mut Staging, sync: bool) -> Result<FileReport> {
         let Self { report, output } = self;
         if let Some(output) = output {
             let sum = output.sum();

@@ -51,9 +51,16 @@ pub struct DiffOptions<'a> {
 
 impl Default for DiffOptions<'_> {
     fn default() -> Self {
-        let selection = Selection::default();
-        let (from, names, root, tolerance, rtol) = (None, None, None, None, None);
-        Self { selection, from, names, root, tolerance, rtol, threads: None, progress: &Silent }
+        Self {
+            selection: Selection::default(),
+            from: None,
+            names: None,
+            root: None,
+            tolerance: None,
+            rtol: None,
+            threads: None,
+            progress: &Silent,
+        }
     }
 }
 

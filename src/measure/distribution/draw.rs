@@ -1,7 +1,7 @@
 //! A histogram drawn for a terminal, with the ranges of the narrow formats next to it.
 
 use super::Histogram;
-use crate::dtype::{Class, Dtype, FloatFormat};
+use crate::dtype::{Class, Dtype, FloatEdges, FloatFormat};
 use crate::text::{power, share};
 use anstyle::{AnsiColor, Style};
 use std::fmt::Write as _;
@@ -53,10 +53,10 @@ pub fn draw(histogram: &Histogram, width: usize, colour: bool) -> String {
     text.push_str("\n\n┃ normal  ┊ subnormal  0 becomes zero  ▲ beyond the largest  ╻╿╵ part of a row\n\n");
     text.push_str("              smallest  normal from  largest  becomes zero  subnormal    beyond");
     for ((dtype, _), reach) in FORMATS.iter().zip(&reaches) {
-        let [rounded, normal, _] = reach.edges;
-        let smallest = power(rounded + 1);
-        let zero = share(histogram.within(i32::MIN..rounded), total);
-        let subnormal = share(histogram.within(rounded..normal), total);
+        let FloatEdges { subnormal, normal, .. } = reach.edges;
+        let smallest = power(subnormal + 1);
+        let zero = share(histogram.within(i32::MIN..subnormal), total);
+        let subnormal = share(histogram.within(subnormal..normal), total);
         let normal = power(normal);
         let beyond = reach.beyond(histogram, total);
         let _ = write!(
@@ -78,8 +78,7 @@ struct HistogramRow {
 
 impl HistogramRow {
     fn new(histogram: &Histogram, label: String, low: i32, high: i32) -> Self {
-        let count = histogram.iter().filter(|(exponent, _)| (low..=high).contains(exponent)).map(|(_, count)| count);
-        Self { label, low, high, count: count.sum() }
+        Self { label, low, high, count: histogram.within(low..high + 1) }
     }
 }
 
@@ -93,8 +92,8 @@ fn rows(histogram: &Histogram) -> Vec<HistogramRow> {
     }
     // Below all formats every number becomes zero, and above them none is representable: nothing to distinguish.
     let reaches = || FORMATS.iter().map(|(dtype, _)| FormatRange::of(*dtype));
-    let bottom = reaches().map(|reach| reach.edges[0]).min().unwrap_or(low);
-    let top = reaches().map(|reach| reach.edges[2] - 1).max().unwrap_or(high);
+    let bottom = reaches().map(|reach| reach.edges.subnormal).min().unwrap_or(low);
+    let top = reaches().map(|reach| reach.edges.beyond - 1).max().unwrap_or(high);
     let (first, last) = (low.max(bottom), high.min(top));
     let step = if last - first < ROWS { 1 } else { 2 };
     let mut rows = Vec::new();
@@ -117,8 +116,7 @@ fn rows(histogram: &Histogram) -> Vec<HistogramRow> {
 }
 
 struct FormatRange {
-    /// See [`FloatFormat::edges`].
-    edges: [i32; 3],
+    edges: FloatEdges,
     /// Largest number, which does not reach the end of its binade.
     largest: f64,
 }
@@ -129,20 +127,20 @@ impl FormatRange {
         let FloatFormat { mantissa_bits, .. } = format;
         let edges = format.edges();
         let mantissa = 1 << mantissa_bits | format.max_finite() & ((1 << mantissa_bits) - 1);
-        Self { edges, largest: mantissa as f64 * f64::powi(2.0, edges[2] - 1 - mantissa_bits as i32) }
+        Self { edges, largest: mantissa as f64 * f64::powi(2.0, edges.beyond - 1 - mantissa_bits as i32) }
     }
 
     /// Returns the mark for numbers with these exponents; mixed cases are drawn in halves.
     fn mark(&self, low: i32, high: i32) -> (char, Style) {
         let [green, yellow, red] = [AnsiColor::Green, AnsiColor::Yellow, AnsiColor::Red].map(AnsiColor::on_default);
-        let [rounded, normal, beyond] = self.edges; // rounded: up to the smallest number, except exactly half of it
+        let FloatEdges { subnormal, normal, beyond } = self.edges;
         match (low, high) {
             _ if low >= beyond => ('▲', red),
             _ if high >= beyond - 1 => ('╻', yellow),
             _ if low >= normal => ('┃', green),
             _ if high >= normal => ('╿', yellow),
-            _ if low >= rounded => ('┊', yellow),
-            _ if high >= rounded => ('╵', yellow),
+            _ if low >= subnormal => ('┊', yellow),
+            _ if high >= subnormal => ('╵', yellow),
             _ => ('0', red),
         }
     }
@@ -150,8 +148,8 @@ impl FormatRange {
     /// Returns the share of numbers beyond the largest; an upper bound if some numbers have the same exponent as the
     /// largest.
     fn beyond(&self, histogram: &Histogram, total: u64) -> String {
-        let least = histogram.within(self.edges[2]..i32::MAX);
-        let most = histogram.within(self.edges[2] - 1..i32::MAX);
+        let least = histogram.within(self.edges.beyond..i32::MAX);
+        let most = histogram.within(self.edges.beyond - 1..i32::MAX);
         let share = share(most, total);
         if least == most || share.starts_with('<') { share } else { format!("<= {share}") }
     }

@@ -1,6 +1,6 @@
 //! A cell of a table.
 
-use super::words::{percent, with_thousands};
+use super::words::{bytes, percent, significant, with_thousands};
 use std::fmt::Write as _;
 
 /// A cell, which is shown as a dash if it is empty, and then comes last in every order.
@@ -24,6 +24,32 @@ impl Cell {
         Self { html, key: Some(key), ..Self::default() }
     }
 
+    /// Makes a cell with a whole number.
+    pub(super) fn count(number: u64) -> Self {
+        Self::number(with_thousands(number), number as f64)
+    }
+
+    /// Makes a cell with a number of bytes.
+    pub(super) fn bytes(count: u64) -> Self {
+        Self::number(bytes(count), count as f64)
+    }
+
+    /// Makes a cell with an error of four significant digits.
+    pub(super) fn error(error: f64) -> Self {
+        Self::number(significant(error, 4), error)
+    }
+
+    pub(super) fn cosine(cosine: f64) -> Self {
+        Self::number(format!("{cosine:.6}"), cosine)
+    }
+
+    /// Makes a cell with a ratio of signal to noise. The bar of the largest ratio is full.
+    pub(super) fn decibels(decibels: f64, largest: f64) -> Self {
+        let text = if decibels.is_finite() { format!("{decibels:.2}") } else { significant(decibels, 4) };
+        Self::number(text, decibels).with_bar(if decibels > 0.0 { decibels / largest } else { 0.0 })
+    }
+
+    /// Makes a cell with a part of a whole in percent, and both numbers as its tooltip; empty if the whole is 0.
     pub(super) fn share(part: u64, whole: u64) -> Self {
         if whole == 0 {
             return Self::default();

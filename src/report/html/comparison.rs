@@ -4,12 +4,12 @@ use super::super::comparison::{MeasuredScheme, SchemeComparison, SchemeFigures};
 use super::cell::Cell;
 use super::table::{Column, Order, TableRow, write_table};
 use super::tensors::weight_map;
-use super::words::{broken, bytes, escape};
+use super::words::{broken, escape};
 use super::{LEGEND, filled};
 use crate::text::{path_text, shorten};
 
 /// A scheme, and its figures.
-type SchemeRow<'r> = (&'r MeasuredScheme<'r>, &'r SchemeFigures<'r>);
+type SchemeRow<'r> = (&'r MeasuredScheme, &'r SchemeFigures<'r>);
 
 /// Returns the results of several schemes as one self-contained HTML page.
 pub(crate) fn comparison_page(comparison: &SchemeComparison) -> String {
@@ -50,9 +50,7 @@ fn columns<'r>(has_codes: bool) -> Vec<Column<'r, SchemeRow<'r>>> {
         column("bits", "per weight", Order::Smallest, |figures| {
             Cell::number(format!("{:.2}", figures.bits_per_weight), figures.bits_per_weight)
         }),
-        column("size", "of the model", Order::Smallest, |figures| {
-            Cell::number(bytes(figures.bytes), figures.bytes as f64)
-        }),
+        column("size", "of the model", Order::Smallest, |figures| Cell::bytes(figures.bytes)),
         Column::new("mean SQNR", "dB", Order::Largest, move |(_, it): SchemeRow<'r>| Some(decibels(it.mean_sqnr_db))),
         Column::new("lowest SQNR", "dB", Order::Largest, move |(_, it): SchemeRow<'r>| {
             Some(decibels(it.lowest.map(|(ratio, _)| ratio)))
@@ -61,9 +59,7 @@ fn columns<'r>(has_codes: bool) -> Vec<Column<'r, SchemeRow<'r>>> {
             let error = figures.mean_relative_squared_error;
             Cell::number(format!("{error:.2e}"), error)
         }),
-        column("unfit", "weights", Order::Largest, |figures| {
-            Cell::number(figures.unfit.to_string(), figures.unfit as f64)
-        }),
+        column("unfit", "weights", Order::Largest, |figures| Cell::count(figures.unfit)),
     ];
     if has_codes {
         columns.push(column("codes", "", Order::Text, |figures| Cell::text(figures.moved())));

@@ -2,12 +2,12 @@
 
 use super::cell::{Cell, ratio};
 use super::map::{MapSeries, MapWeight, MapWords, Measure, Unit, map};
-use super::table::{Column, MOST, Order, TableRow, write_table};
+use super::table::{Column, Order, RowWords, TableRow, section};
 use super::tensors::relative_error;
 use super::words::{broken, escape, percent, significant, with_thousands};
-use super::{filled, tile, words};
-use crate::dtype::Dtype;
+use super::{filled, noisiest, option_list, tile, words};
 use crate::measure::compare::{DiffReport, DiffStatus, TensorDiff};
+use crate::report::diff::words_of;
 use crate::text::{counted, path_text, shorten};
 use std::fmt::Write as _;
 
@@ -41,9 +41,9 @@ fn head(report: &DiffReport) -> String {
     tile(&mut text, "Different", &both, &format!("{} with another shape", with_thousands(shapes)));
     let one = format!("{} only in A, {} only in B", with_thousands(in_a), with_thousands(in_b));
     tile(&mut text, "In one model only", &with_thousands(in_a + in_b), &one);
-    let worst = report.tensors.iter().filter_map(|tensor| Some((tensor, decibels(tensor)?)));
-    let worst = worst.filter(|(_, decibels)| decibels.is_finite()).min_by(|(_, a), (_, b)| a.total_cmp(b));
-    if let Some((tensor, decibels)) = worst {
+    if let Some((tensor, decibels)) =
+        noisiest(report.tensors.iter().filter_map(|tensor| Some((tensor, decibels(tensor)?))))
+    {
         let change = format!("{}%", significant(relative_error(decibels), 3));
         tile(
             &mut text,
@@ -53,15 +53,8 @@ fn head(report: &DiffReport) -> String {
         );
     }
     text.push_str("</dl>\n");
-    let mut options = String::new();
-    for (name, value) in [("tolerance", report.tolerance), ("rtol", report.rtol)] {
-        if let Some(value) = value {
-            let _ = write!(options, "<div><dt>{name}</dt> <dd>{value:?}</dd></div>");
-        }
-    }
-    if !options.is_empty() {
-        let _ = writeln!(text, r#"<dl class="options">{options}</dl>"#);
-    }
+    let options = [("tolerance", report.tolerance), ("rtol", report.rtol)].into_iter();
+    text += &option_list(options.filter_map(|(name, value)| Some((name.to_owned(), format!("{:?}", value?)))));
     text.push_str("</header>\n");
     text
 }
@@ -85,7 +78,7 @@ fn weight_map(report: &DiffReport) -> String {
             largest(tensor),
             differing(tensor).map(|(count, all)| if all > 0 { ratio((count, all)) * 100.0 } else { 0.0 }),
         ],
-        note: status(tensor).to_owned(),
+        note: words_of(tensor.comparison.status).to_owned(),
     });
     let words = MapWords { lossless: "equal", unmeasured: "not compared" };
     map(&measures, &[MapSeries { name: "", weights: weights.collect() }], words)
@@ -99,22 +92,8 @@ fn table(report: &DiffReport) -> String {
         let noise = |tensor: &TensorDiff| decibels(tensor).unwrap_or(f64::NEG_INFINITY);
         is_equal(a).cmp(&is_equal(b)).then(noise(a).total_cmp(&noise(b)))
     });
-    let all = rows.len();
-    rows.truncate(MOST);
-    let equal = rows.iter().filter(|row| row.is_minor).count() as u64;
-    let mut text = String::from("<section>\n<h2 id=\"tensors\">Tensors</h2>\n");
-    if all > MOST {
-        let [shown, all] = [MOST, all].map(|count| with_thousands(count as u64));
-        let which = "the ones that differ most";
-        let _ = writeln!(text, "<p>The table has {shown} of {all} tensors, {which}. A report in JSON has all.</p>");
-    }
-    if equal > 0 {
-        let label = format!("Hide equal tensors ({})", with_thousands(equal));
-        let _ = writeln!(text, r#"<input type="checkbox" id="hide"> <label for="hide">{label}</label>"#);
-    }
-    write_table(&mut text, &columns(report), &rows, None);
-    text.push_str("</section>\n");
-    text
+    let words = RowWords { first: "the ones that differ most", hide: |_| "Hide equal tensors".to_owned() };
+    section(&columns(report), rows, &words, None)
 }
 
 /// Returns the columns, the most important ones first.
@@ -129,15 +108,9 @@ fn columns<'a>(report: &'a DiffReport) -> Vec<Column<'a, &'a TensorDiff>> {
     let place = |index: &Option<Vec<u64>>| index.as_ref().map(|index| Cell::text(format!("{index:?}")));
     vec![
         text("tensor", name),
-        text("result", |tensor| status(tensor).to_owned()),
+        text("result", |tensor| words_of(tensor.comparison.status).to_owned()),
         Column::new("SQNR", "dB", Order::Smallest, move |tensor| {
-            let decibels = decibels(tensor).filter(|_| !is_equal(tensor))?;
-            let text = if decibels.is_finite() { format!("{decibels:.2}") } else { significant(decibels, 4) };
-            Some(Cell::number(text, decibels).with_bar(if decibels > 0.0 {
-                (decibels / clearest).min(1.0)
-            } else {
-                0.0
-            }))
+            decibels(tensor).filter(|_| !is_equal(tensor)).map(|decibels| Cell::decibels(decibels, clearest))
         }),
         Column::new("relative change", "of the whole tensor", Order::Largest, move |tensor| {
             let change = relative_error(decibels(tensor).filter(|_| !is_equal(tensor))?);
@@ -148,28 +121,21 @@ fn columns<'a>(report: &'a DiffReport) -> Vec<Column<'a, &'a TensorDiff>> {
             Some(Cell::number(percent(count, all), ratio((count, all))))
         }),
         Column::new("max difference", "|B − A|", Order::Largest, |tensor| {
-            let largest = largest(tensor).filter(|largest| *largest > 0.0)?;
-            Some(Cell::number(significant(largest, 4), largest))
+            largest(tensor).filter(|largest| *largest > 0.0).map(Cell::error)
         }),
         Column::new("at", "position", Order::Text, move |tensor: &TensorDiff| {
             place(&tensor.comparison.figures.as_ref()?.max_abs_error_index)
         }),
         Column::new("max rel. difference", "|B − A| / |A|", Order::Largest, move |tensor| {
-            let largest = accuracy(tensor)?.max_rel_error;
-            Some(Cell::number(significant(largest, 4), largest))
+            Some(Cell::error(accuracy(tensor)?.max_rel_error))
         }),
-        Column::new("cosine", "", Order::Smallest, move |tensor| {
-            let cosine = accuracy(tensor)?.cosine?;
-            Some(Cell::number(format!("{cosine:.6}"), cosine))
-        }),
+        Column::new("cosine", "", Order::Smallest, move |tensor| accuracy(tensor)?.cosine.map(Cell::cosine)),
         text("first difference", first_difference),
-        text("types", |tensor| two(types(tensor))),
+        text("types", |tensor| two(tensor.type_names().map(|name| name.map(shorten)))),
         text("shape", |tensor| {
             two([&tensor.shape_a, &tensor.shape_b].map(|shape| shape.as_ref().map(|shape| format!("{shape:?}"))))
         }),
-        Column::new("values", "", Order::Largest, |tensor| {
-            Some(Cell::number(with_thousands(elements(tensor)), elements(tensor) as f64))
-        }),
+        Column::new("values", "", Order::Largest, |tensor| Some(Cell::count(elements(tensor)))),
     ]
 }
 
@@ -191,34 +157,11 @@ fn first_difference(tensor: &TensorDiff) -> String {
     }
 }
 
-/// Returns the types or layouts of both sides.
-fn types(tensor: &TensorDiff) -> [Option<String>; 2] {
-    let name = |layout: Option<&str>, dtype: Option<Dtype>, other: &Option<Box<str>>| {
-        layout.or(dtype.map(Dtype::name)).or(other.as_deref()).map(shorten)
-    };
-    let [other_a, other_b] = &tensor.unsupported;
-    [name(tensor.layout_a, tensor.dtype_a, other_a), name(tensor.layout_b, tensor.dtype_b, other_b)]
-}
-
 /// Formats what both sides have: once if it is the same.
 fn two(sides: [Option<String>; 2]) -> String {
     match sides {
         [Some(a), Some(b)] if a != b => format!("{} → {}", escape(&a), escape(&b)),
         [a, b] => escape(&a.or(b).unwrap_or_default()),
-    }
-}
-
-fn status(tensor: &TensorDiff) -> &'static str {
-    match tensor.comparison.status {
-        DiffStatus::Equal => "equal",
-        DiffStatus::BitsDiffer => "bits differ",
-        DiffStatus::WithinTolerance => "within tolerance",
-        DiffStatus::ValuesDiffer => "values differ",
-        DiffStatus::TypesDiffer => "types differ",
-        DiffStatus::ShapesDiffer => "shapes differ",
-        DiffStatus::OnlyInA => "only in A",
-        DiffStatus::OnlyInB => "only in B",
-        DiffStatus::Unreadable => "unreadable",
     }
 }
 
@@ -229,10 +172,9 @@ fn is_equal(tensor: &TensorDiff) -> bool {
 /// True if the elements of both sides were compared as numbers.
 fn is_compared(tensor: &TensorDiff) -> bool {
     use DiffStatus::{OnlyInA, OnlyInB, ShapesDiffer, TypesDiffer, Unreadable};
-    let is_text = [tensor.dtype_a, tensor.dtype_b].contains(&Some(Dtype::String));
     match tensor.comparison.status {
         OnlyInA | OnlyInB | ShapesDiffer | Unreadable => false,
-        TypesDiffer => !is_text,
+        TypesDiffer => !tensor.holds_text(),
         _ => true,
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Report;
 use super::words::{name, with_thousands};
-use crate::dtype::{Class, Dtype};
+use crate::dtype::{Class, Dtype, FloatEdges};
 use crate::measure::distribution::Histogram;
 use crate::text::power;
 use std::fmt::Write as _;
@@ -46,7 +46,7 @@ zeros, infinities and NaN have none. For floats, the line below the bars says ho
 "#,
     );
     for (at, spread) in spreads.iter().enumerate() {
-        let to = report.tensors().find(|tensor| tensor.name == spread.name).map(|tensor| tensor.to);
+        let to = report.tensors().find(|tensor| *tensor.name == *spread.name).map(|tensor| tensor.to);
         let _ = write!(text, "<figure id=\"spread-{at}\">\n<figcaption>{}", title(spread, to));
         text.push_str("</figcaption>\n");
         let reach = to.and_then(DtypeRange::of);
@@ -86,7 +86,7 @@ fn bins(spread: &ExponentSpread, reach: Option<&DtypeRange>) -> Vec<SpreadBar> {
         let to = if start + step > high { highest } else { start + step - 1 };
         bounds.push(from);
         // A tail has one bar for each way in which the type represents its numbers.
-        let edges = reach.iter().flat_map(|reach| reach.1);
+        let edges = reach.iter().flat_map(|DtypeRange(_, edges)| [edges.subnormal, edges.normal, edges.beyond]);
         bounds.extend(edges.filter(|edge| to - from >= step && from < *edge && *edge <= to));
     }
     bounds.push(highest + 1);
@@ -97,8 +97,8 @@ fn bins(spread: &ExponentSpread, reach: Option<&DtypeRange>) -> Vec<SpreadBar> {
     bounds.windows(2).map(bin).collect()
 }
 
-/// Type, and the first exponents of all kinds of numbers except zero.
-struct DtypeRange(Dtype, [i32; 3]);
+/// A type, and the exponents at which its kinds of numbers begin.
+struct DtypeRange(Dtype, FloatEdges);
 
 impl DtypeRange {
     fn of(dtype: Dtype) -> Option<Self> {
@@ -107,10 +107,10 @@ impl DtypeRange {
 
     /// Returns a word for the kind of numbers in a bar, and its meaning.
     fn kind(&self, bin: &SpreadBar) -> (&'static str, String) {
-        let Self(dtype, [rounded, normal, beyond]) = *self;
+        let Self(dtype, FloatEdges { subnormal, normal, beyond }) = *self;
         match bin {
-            _ if bin.high < rounded => {
-                ("zero", format!("too small for {dtype}: its smallest is {}", power(rounded + 1)))
+            _ if bin.high < subnormal => {
+                ("zero", format!("too small for {dtype}: its smallest is {}", power(subnormal + 1)))
             }
             _ if bin.high < normal => ("subnormal", format!("fewer digits in {dtype}: below {}", power(normal))),
             _ if bin.low < beyond => ("normal", format!("all digits of {dtype}")),

@@ -1,10 +1,11 @@
 //! A table that the page's script sorts: a row for each tensor.
 
 use super::cell::{Cell, write_cell};
+use super::words::with_thousands;
 use std::fmt::Write as _;
 
 /// Maximum number of rows: a browser takes seconds to show more.
-pub(super) const MOST: usize = 10_000;
+const MOST: usize = 10_000;
 
 /// A column of a table whose rows are about `T`.
 pub(super) struct Column<'a, T> {
@@ -39,6 +40,38 @@ pub(super) struct TableRow<T> {
     pub(super) item: T,
     /// True if a checkbox of the page hides it.
     pub(super) is_minor: bool,
+}
+
+/// The words about the rows of a table.
+pub(super) struct RowWords {
+    /// Describes the rows that are in the table, if there are more than it can have.
+    pub(super) first: &'static str,
+    /// Returns the label of the checkbox that hides some rows, before their number.
+    pub(super) hide: fn(usize) -> String,
+}
+
+/// Returns the section with a table of tensors. `sorted` is the column by which the rows are in order.
+pub(super) fn section<T: Copy>(
+    columns: &[Column<T>],
+    mut rows: Vec<TableRow<T>>,
+    words: &RowWords,
+    sorted: Option<usize>,
+) -> String {
+    let all = rows.len();
+    rows.truncate(MOST);
+    let minor = rows.iter().filter(|row| row.is_minor).count();
+    let mut text = String::from("<section>\n<h2 id=\"tensors\">Tensors</h2>\n");
+    if all > MOST {
+        let ([shown, all], first) = ([MOST, all].map(|count| with_thousands(count as u64)), words.first);
+        let _ = writeln!(text, "<p>The table has {shown} of {all} tensors, {first}. A report in JSON has all.</p>");
+    }
+    if minor > 0 {
+        let (hide, minor) = ((words.hide)(minor), with_thousands(minor as u64));
+        let _ = writeln!(text, r#"<input type="checkbox" id="hide"> <label for="hide">{hide} ({minor})</label>"#);
+    }
+    write_table(&mut text, columns, &rows, sorted);
+    text.push_str("</section>\n");
+    text
 }
 
 /// Writes a table with its rows in this order. `sorted` is the column by which they are in order.

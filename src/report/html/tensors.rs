@@ -2,8 +2,8 @@
 
 use super::cell::{Cell, ratio};
 use super::map::{MapSeries, MapWeight, MapWords, Measure, Unit, map};
-use super::table::{Column, MOST, Order, TableRow, write_table};
-use super::words::{self, escape, percent, significant, with_thousands};
+use super::table::{Column, Order, RowWords, TableRow, section};
+use super::words::{self, escape, percent};
 use super::{ExponentSpread, Report};
 use crate::kernel::{Condition, Counts, Loss};
 use crate::measure::accuracy::Accuracy;
@@ -19,7 +19,7 @@ use std::fmt::Write as _;
 const LOST: [Loss; 6] = [Loss::Saturated, Loss::Infinite, Loss::Nan, Loss::NanLost, Loss::Flushed, Loss::Wrapped];
 
 /// A tensor, and its file.
-type FileTensor<'a> = (&'a FileReport<'a>, &'a TensorReport<'a>);
+type FileTensor<'a> = (&'a FileReport, &'a TensorReport);
 
 type TensorColumn<'a> = Column<'a, FileTensor<'a>>;
 
@@ -56,26 +56,14 @@ impl<'a> TensorColumn<'a> {
 pub(super) fn table(report: &Report, spreads: &[ExponentSpread]) -> String {
     let columns = columns(report, spreads);
     let sqnr = report.tensors().any(|tensor| noise(tensor).is_some()).then_some(SQNR);
-    let (all, mut rows) = (report.tensors().count(), noisiest_first(report));
-    rows.truncate(MOST);
-    let copied = rows.iter().filter(|row| row.is_minor).count();
-    let mut text = String::from("<section>\n<h2 id=\"tensors\">Tensors</h2>\n");
-    if all > MOST {
-        let [shown, all] = [MOST, all].map(|count| with_thousands(count as u64));
-        let which = "the ones with the most noise or the largest share of lost values";
-        let _ = writeln!(text, "<p>The table has {shown} of {all} tensors, {which}. A report in JSON has all.</p>");
-    }
-    if copied > 0 {
-        let noun = if copied == 1 { "the tensor that was" } else { "the tensors that were" };
-        let _ = writeln!(
-            text,
-            r#"<input type="checkbox" id="hide"> <label for="hide">Hide {noun} copied ({})</label>"#,
-            with_thousands(copied as u64)
-        );
-    }
-    write_table(&mut text, &columns, &rows, sqnr);
-    text.push_str("</section>\n");
-    text
+    let words = RowWords {
+        first: "the ones with the most noise or the largest share of lost values",
+        hide: |copied| {
+            let noun = if copied == 1 { "the tensor that was" } else { "the tensors that were" };
+            format!("Hide {noun} copied")
+        },
+    };
+    section(&columns, noisiest_first(report), &words, sqnr)
 }
 
 /// Returns the map of the weights of a report, or of several with their names; empty if none has a figure. `has_rows` is
@@ -136,7 +124,7 @@ pub(super) fn relative_error(decibels: f64) -> f64 {
     10_f64.powf(-decibels / 20.0) * 100.0
 }
 
-fn rows<'a>(report: &'a Report) -> impl Iterator<Item = FileTensor<'a>> {
+fn rows(report: &Report) -> impl Iterator<Item = FileTensor<'_>> {
     report.files.iter().flat_map(|file| file.tensors.iter().map(move |tensor| (file, tensor)))
 }
 
@@ -194,19 +182,16 @@ fn columns<'a>(report: &'a Report, spreads: &'a [ExponentSpread]) -> Vec<TensorC
     columns.extend(of_error("max error", "|y − x|", |accuracy| (accuracy.max_abs_error, accuracy.max_abs_error_at)));
     let relative = |accuracy: &Accuracy| (accuracy.max_rel_error, accuracy.max_rel_error_at);
     columns.extend(of_error("max rel. error", "|y − x| / |x|", relative));
-    let bytes = |count| Some(Cell::number(words::bytes(count), count as f64));
     columns.extend([
         TensorColumn::of("cosine", "", Order::Smallest, |tensor| {
             let cosine = accuracy_of(tensor)?.cosine.filter(|cosine| !cosine.is_nan())?;
-            Some(Cell::number(format!("{cosine:.6}"), cosine))
+            Some(Cell::cosine(cosine))
         }),
         TensorColumn::share("inexact", |counts| counts[Loss::Inexact]),
         TensorColumn::text("shape", |tensor| shorten(&format!("{:?}", tensor.shape))),
-        TensorColumn::of("values", "", Order::Largest, |tensor| {
-            Some(Cell::number(with_thousands(tensor.elements()), tensor.elements() as f64))
-        }),
-        TensorColumn::of("before", "bytes", Order::Largest, move |tensor| bytes(tensor.bytes_in)),
-        TensorColumn::of("after", "bytes", Order::Largest, move |tensor| bytes(tensor.bytes_out)),
+        TensorColumn::of("values", "", Order::Largest, |tensor| Some(Cell::count(tensor.elements()))),
+        TensorColumn::of("before", "bytes", Order::Largest, |tensor| Some(Cell::bytes(tensor.bytes_in))),
+        TensorColumn::of("after", "bytes", Order::Largest, |tensor| Some(Cell::bytes(tensor.bytes_out))),
     ]);
     if report.files.len() > 1 {
         columns.push(Column::new("file", "", Order::Text, |(file, _): FileTensor| {
@@ -256,12 +241,12 @@ fn of_condition<'a>(report: &Report, title: &'static str, condition: Condition) 
 }
 
 /// Returns the accuracy of a tensor of which elements were compared.
-fn accuracy_of<'t>(tensor: &'t TensorReport) -> Option<&'t Accuracy> {
+fn accuracy_of(tensor: &TensorReport) -> Option<&Accuracy> {
     tensor.accuracy.as_deref().filter(|accuracy| accuracy.compared > 0)
 }
 
 /// Returns the counts of losses, except of quantized weights.
-fn counts<'t>(tensor: &'t TensorReport) -> Option<&'t Counts> {
+fn counts(tensor: &TensorReport) -> Option<&Counts> {
     tensor.counts.as_deref().filter(|_| tensor.quantized.is_none())
 }
 
@@ -272,11 +257,11 @@ fn origin(tensor: &TensorReport) -> Option<CodesOrigin> {
 
 /// Makes a cell with a number, none if it is 0.
 fn count(number: u64) -> Option<Cell> {
-    (number > 0).then(|| Cell::number(with_thousands(number), number as f64))
+    (number > 0).then(|| Cell::count(number))
 }
 
 fn error(error: f64) -> Option<Cell> {
-    (!error.is_nan()).then(|| Cell::number(significant(error, 4), error))
+    (!error.is_nan()).then(|| Cell::error(error))
 }
 
 fn name(tensor: &TensorReport, spread: Option<&usize>) -> String {
@@ -311,10 +296,7 @@ fn sqnr(tensor: &TensorReport, clearest: f64) -> Option<Cell> {
         _ if accuracy.is_exact => Some(exact.with_bar(1.0)),
         Some(f64::INFINITY) => Some(Cell::number("no noise".to_owned(), f64::MAX).with_bar(1.0)),
         Some(db) if db.is_nan() => None,
-        Some(db) => {
-            let text = if db.is_finite() { format!("{db:.2}") } else { significant(db, 4) };
-            Some(Cell::number(text, db).with_bar(if db > 0.0 { db / clearest } else { 0.0 }))
-        }
+        Some(db) => Some(Cell::decibels(db, clearest)),
         None => None,
     }
 }

@@ -25,7 +25,7 @@ pub(super) struct MapLayout {
     pub(super) others: Vec<(String, Vec<usize>)>,
 }
 
-/// Where a weight is: `model.layers`, 3, `mlp.experts.*.down_proj`.
+/// The place of a weight: `model.layers`, 3, `mlp.experts.*.down_proj`.
 struct WeightPlace {
     weight: usize,
     stack: String,
