@@ -179,6 +179,14 @@ impl Rounding {
     }
 }
 
+/// Rounds a number to bfloat16, to nearest even. NaN may become a number.
+#[inline(always)]
+pub(crate) fn to_bfloat16(value: f32) -> u16 {
+    // Adds half of the last bit, less one unless that bit is set.
+    let bits = value.to_bits();
+    (bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16) as u16
+}
+
 /// float64 bits -> float32 bits, rounded to odd. Inf stays, NaN keeps its sign and leading payload.
 #[inline(always)]
 pub(super) fn narrow_to_odd(bits: u64) -> u32 {
