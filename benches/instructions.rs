@@ -3,11 +3,14 @@
 //! `instructions JOB COUNT`, where JOB is `none DTYPE DTYPE`, which only makes the values, `cast SOURCE TARGET`,
 //! `decode SCHEME LAYOUT` or `encode SCHEME LAYOUT`
 
+mod common;
+
+use common::decoder;
 use std::hint::black_box;
 use tcast::{
     dtype::Dtype,
     kernel::{Kernel, Rules, Storage},
-    quant::{Arithmetic, CodeType, Decoder, EncodeOptions, EncodeTally, Encoder, Extremes, Parameters, Part, SCHEMES},
+    quant::{EncodeOptions, EncodeTally, Encoder, Extremes, SCHEMES},
 };
 
 /// Values per row.
@@ -43,10 +46,11 @@ fn cast(source: Dtype, target: Dtype, count: u64) {
 fn quantized(job: &str, scheme: &str, layout: &str, count: u64) {
     let scheme = SCHEMES.iter().find(|known| known.name == scheme).expect("a scheme");
     let stored = scheme.layouts.iter().find(|stored| stored.row().name == layout).expect("a layout of the scheme");
-    let (layout, grid, shape) = (stored.row(), &stored.grid, [count / COLUMNS, COLUMNS]);
+    let shape = [count / COLUMNS, COLUMNS];
     let input = weights(Storage::packed(Dtype::Bfloat16), count);
     let extremes = Extremes::of(Dtype::Bfloat16, &input, 0);
-    let encoder = Encoder::new(layout, grid, &shape, Dtype::Bfloat16, EncodeOptions::default()).expect("a usual shape");
+    let encoder = Encoder::new(stored.row(), &stored.grid, &shape, Dtype::Bfloat16, EncodeOptions::default());
+    let encoder = encoder.expect("a usual shape");
     let mut bytes: Vec<Vec<u8>> = encoder.parts().iter().map(|part| vec![0; part.byte_len() as usize]).collect();
     let mut outputs: Vec<&mut [u8]> = bytes.iter_mut().map(|bytes| &mut bytes[..]).collect();
     let mut tally = EncodeTally::default();
@@ -56,32 +60,13 @@ fn quantized(job: &str, scheme: &str, layout: &str, count: u64) {
     if job == "encode" {
         return;
     }
-    let bits = if let CodeType::Int { bits, .. } = grid.codes { Some(bits) } else { None };
-    let parameters = Parameters { shape: Some(shape.to_vec()), group: Some(grid.group), bits, ..Parameters::default() };
-    let list: Vec<Part> = encoder
-        .parts()
-        .iter()
-        .map(|part| Part { role: part.role, name: part.suffix, dtype: part.dtype, shape: &part.shape })
-        .collect();
     let bytes: Vec<&[u8]> = bytes.iter().map(|bytes| &bytes[..]).collect();
-    let decoder =
-        Decoder::new(layout, &parameters, &list, Dtype::Bfloat16, Arithmetic::Library).expect("what was encoded");
     let mut values = input;
+    let decoder = decoder(stored, encoder.parts(), shape);
     black_box(decoder.decode(0..shape[0], &bytes, &mut values).is_ok());
 }
 
-/// Values with the distribution of weights: roughly normal, with a deviation of 0.02. One row is repeated: making values
-/// takes many more instructions than converting them.
+/// Returns one row of weights, repeated: making values takes many more instructions than converting them.
 fn weights(storage: Storage, count: u64) -> Vec<u8> {
-    let mut state = 1_u64;
-    let mut uniform = || {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 40) as f32 / 16_777_216.0 - 0.5
-    };
-    let values: Vec<u8> =
-        (0..COLUMNS).flat_map(|_| ((0..12).map(|_| uniform()).sum::<f32>() * 0.02).to_le_bytes()).collect();
-    let kernel = Kernel::cast(Storage::packed(Dtype::Float32), storage, &Rules::default()).expect("a numeric pair");
-    let mut row = vec![0; storage.bytes(COLUMNS).expect("a small size") as usize];
-    kernel.run(&values, &mut row, COLUMNS as usize).expect("float32 is well formed");
-    row.repeat((count / COLUMNS) as usize)
+    common::weights(storage, COLUMNS as usize).repeat((count / COLUMNS) as usize)
 }

@@ -4,6 +4,9 @@
 //!
 //! `cargo bench --bench kernels`
 
+mod common;
+
+use common::{decoder, random, weights};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
 use std::io::Write;
@@ -12,13 +15,10 @@ use tcast::{
     container::{Data, Elements, Form, Tensor},
     dtype::Dtype,
     io::map::MappedFile,
-    kernel::{Isa, Kernel, OutOfRange, RoundMode, Rules, Storage},
+    kernel::{Isa, Kernel, Rules, Storage},
     measure::distribution,
     progress::Silent,
-    quant::{
-        Arithmetic, CodeType, Decoder, EncodeOptions, EncodeTally, Encoder, Extremes, Parameters, Part, SCHEMES,
-        ScaleChoice,
-    },
+    quant::{EncodeOptions, EncodeTally, Encoder, Extremes, SCHEMES, ScaleChoice},
 };
 
 /// Elements a run: source and result stay in the second-level cache.
@@ -40,16 +40,10 @@ const PAIRS: &[(Dtype, Dtype)] = &[
 ];
 
 fn kernels(criterion: &mut Criterion) {
-    let rules = Rules {
-        saturate: true,
-        infinity_saturates_fnuz: false,
-        round_mode: RoundMode::Up,
-        out_of_range: OutOfRange::Wrap,
-    };
     for &(source, target) in PAIRS {
         let mut group = criterion.benchmark_group(format!("{source}->{target}"));
         let (source, target) = (Storage::packed(source), Storage::packed(target));
-        let kernel = Kernel::cast(source, target, &rules).expect("a numeric pair");
+        let kernel = Kernel::cast(source, target, &Rules::default()).expect("a numeric pair");
         let input = weights(source, COUNT);
         let mut output = vec![0; target.bytes(COUNT as u64).expect("a small size") as usize];
         group.throughput(Throughput::Bytes(input.len() as u64));
@@ -68,16 +62,16 @@ fn quantized(criterion: &mut Criterion) {
     let extremes = Extremes::of(Dtype::Bfloat16, &input, 0);
     for scheme in SCHEMES {
         let stored = &scheme.layouts[0];
-        let (layout, grid) = (stored.row(), &stored.grid);
-        let mut parts = Vec::new();
+        let (mut parts, mut bytes) = (Vec::new(), Vec::<Vec<u8>>::new());
         for scale in [ScaleChoice::Amax, ScaleChoice::Mse] {
             if scale == ScaleChoice::Mse && !["nvfp4", "int4"].contains(&scheme.name) {
                 continue;
             }
             let options = EncodeOptions { scale, ..EncodeOptions::default() };
-            let encoder = Encoder::new(layout, grid, &SHAPE, Dtype::Bfloat16, options).expect("a usual shape");
-            let mut bytes: Vec<Vec<u8>> =
-                encoder.parts().iter().map(|part| vec![0; part.byte_len() as usize]).collect();
+            let encoder =
+                Encoder::new(stored.row(), &stored.grid, &SHAPE, Dtype::Bfloat16, options).expect("a usual shape");
+            parts = encoder.parts().to_vec();
+            bytes = parts.iter().map(|part| vec![0; part.byte_len() as usize]).collect();
             let mut group = criterion.benchmark_group(format!("quantize {} {scale:?}", scheme.name));
             group.throughput(Throughput::Bytes(input.len() as u64));
             for isa in Isa::available() {
@@ -90,18 +84,9 @@ fn quantized(criterion: &mut Criterion) {
                     });
                 });
             }
-            parts = encoder.parts().iter().cloned().zip(bytes).collect();
         }
-        let bits = if let CodeType::Int { bits, .. } = grid.codes { Some(bits) } else { None };
-        let parameters =
-            Parameters { shape: Some(SHAPE.to_vec()), group: Some(grid.group), bits, ..Parameters::default() };
-        let list: Vec<Part> = parts
-            .iter()
-            .map(|(part, _)| Part { role: part.role, name: part.suffix, dtype: part.dtype, shape: &part.shape })
-            .collect();
-        let bytes: Vec<&[u8]> = parts.iter().map(|(_, bytes)| &bytes[..]).collect();
-        let decoder =
-            Decoder::new(layout, &parameters, &list, Dtype::Bfloat16, Arithmetic::Library).expect("what was encoded");
+        let bytes: Vec<&[u8]> = bytes.iter().map(|bytes| &bytes[..]).collect();
+        let decoder = decoder(stored, &parts, SHAPE);
         let mut values = vec![0; input.len()];
         let mut group = criterion.benchmark_group(format!("dequantize {}", scheme.name));
         group.throughput(Throughput::Bytes(input.len() as u64));
@@ -118,12 +103,9 @@ fn blocks(criterion: &mut Criterion) {
     let mut values = vec![0; 2 * COUNT];
     for format in FORMATS.iter().filter(|format| format.dtype.is_none()) {
         // Random bytes, of which all pairs are ordinary numbers as float16.
-        let mut state = 1_u64;
-        let mut byte = || {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            0x20 | (state >> 59) as u8
-        };
-        let input: Vec<u8> = (0..format.size(COUNT as u64).expect("whole blocks")).map(|_| byte()).collect();
+        let mut random = random();
+        let size = format.size(COUNT as u64).expect("whole blocks");
+        let input: Vec<u8> = (0..size).map(|_| 0x20 | (random() * 32.0) as u8).collect();
         let mut group = criterion.benchmark_group(format!("decode {}", format.name));
         group.throughput(Throughput::Bytes(values.len() as u64));
         for isa in Isa::available() {
@@ -137,13 +119,9 @@ fn blocks(criterion: &mut Criterion) {
 /// float32 to each block format, without and with an importance matrix.
 fn encode_blocks(criterion: &mut Criterion) {
     const COLUMNS: usize = 4096;
-    let mut state = 1_u64;
-    let mut number = || {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 40) as f32 / (1 << 24) as f32
-    };
-    let values: Vec<f32> = (0..1 << 16).map(|_| (0..12).map(|_| number()).sum::<f32>() - 6.0).collect();
-    let importance: Vec<f32> = (0..COLUMNS).map(|_| number() + 0.01).collect();
+    let mut random = random();
+    let values: Vec<f32> = (0..1 << 16).map(|_| (0..12).map(|_| random()).sum::<f32>() - 6.0).collect();
+    let importance: Vec<f32> = (0..COLUMNS).map(|_| random() + 0.01).collect();
     for format in FORMATS.iter().filter(|format| format.can_encode()) {
         let mut out = vec![0; format.size(values.len() as u64).expect("whole blocks") as usize];
         for (importance, with) in [(None, ""), (Some(&*importance), " with importance")] {
@@ -185,28 +163,6 @@ fn figures(criterion: &mut Criterion) {
         group
             .bench_function("1 thread", |bencher| bencher.iter(|| distribution::of(&tensor, form, &files, 1, &Silent)));
     }
-}
-
-/// Values spread as weights are: roughly normal, deviation 0.02, cast to the source type.
-fn weights(source: Storage, count: usize) -> Vec<u8> {
-    let mut state = 1_u64;
-    let mut uniform = || {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 40) as f32 / 16_777_216.0 - 0.5
-    };
-    let values: Vec<u8> =
-        (0..count).flat_map(|_| ((0..12).map(|_| uniform()).sum::<f32>() * 0.02).to_le_bytes()).collect();
-    let float32 = Storage::packed(Dtype::Float32);
-    let rules = Rules {
-        saturate: true,
-        infinity_saturates_fnuz: false,
-        round_mode: RoundMode::Up,
-        out_of_range: OutOfRange::Wrap,
-    };
-    let kernel = Kernel::cast(float32, source, &rules).expect("a numeric pair");
-    let mut bytes = vec![0; source.bytes(count as u64).expect("a small size") as usize];
-    kernel.run(&values, &mut bytes, count).expect("packed elements are well formed");
-    bytes
 }
 
 criterion_group! {

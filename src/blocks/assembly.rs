@@ -1,7 +1,7 @@
 //! Assembles a tensor of a model from the matrices that a file stores.
 
 /// The order in which a tensor takes the rows of its one or two sources. A row is all of the last dimension, or an element
-/// of it. Sources with more dimensions are several matrices, each of which is assembled for itself.
+/// of it. Sources with more dimensions are several matrices, each of which is assembled separately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RowOrder {
     /// The rows of the only source, in their order.
@@ -19,7 +19,7 @@ pub enum RowOrder {
 
 /// Makes a tensor of its sources: first their rows are put in order, then each matrix is transposed, then 1 is subtracted
 /// from each value.
-#[allow(clippy::struct_excessive_bools, reason = "each is a step of its own")]
+#[allow(clippy::struct_excessive_bools, reason = "each is a separate step")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Assembly {
     /// True if the matrices of the first source are transposed before the rows are put in order.

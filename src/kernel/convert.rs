@@ -66,7 +66,7 @@ impl Kernel {
         let lane = match &encode {
             Encode::Int(_) | Encode::Bool if from_integer => Lane::Integer(decode, encode),
             Encode::Float64 if from_integer && !exact => Lane::Integer(decode, encode),
-            Encode::Bool | Encode::Narrow(..) | Encode::Scale(_) => Lane::Float32(decode, encode),
+            Encode::Bool | Encode::Narrow(_) | Encode::Half(_) | Encode::Scale(_) => Lane::Float32(decode, encode),
             Encode::Float32 | Encode::Int(_) if exact && !wide => Lane::Float32(decode, encode),
             Encode::Float32 | Encode::Float64 | Encode::Int(_) => Lane::Float64(decode, encode),
         };
@@ -97,7 +97,7 @@ impl Kernel {
     /// The rounding of float32 to a float of 16 bits or fewer, if the cast is such a rounding.
     pub(crate) fn rounding(&self) -> Option<Rounding> {
         match self.lane {
-            Lane::Float32(Decode::Float32, Encode::Narrow(rounding, _)) => Some(rounding),
+            Lane::Float32(Decode::Float32, Encode::Narrow(rounding) | Encode::Half(rounding)) => Some(rounding),
             _ => None,
         }
     }

@@ -43,23 +43,19 @@ static TABLES: LazyLock<HashMap<Dtype, [u32; 256]>> = LazyLock::new(|| {
     Dtype::all().filter_map(|dtype| Some((dtype, decode(dtype)?))).collect()
 });
 
-fn table(dtype: Dtype) -> Option<&'static [u32; 256]> {
-    TABLES.get(&dtype)
-}
-
 impl Decode {
     /// Creates the decoder of a type. `None` for complex and string, which these lanes do not hold.
     pub(super) fn new(dtype: Dtype) -> Option<Self> {
         Some(match dtype.class() {
             Class::Bool => Self::Bool,
             Class::Int { signed } => Self::Int { bits: dtype.bits(), signed },
-            Class::Scale => Self::Scale(table(dtype)?),
+            Class::Scale => Self::Scale(TABLES.get(&dtype)?),
             Class::Float(format) => match dtype {
                 Dtype::Float16 => Self::Float16(Widening::new(&format)),
                 Dtype::Bfloat16 => Self::Bfloat16,
                 Dtype::Float32 => Self::Float32,
                 Dtype::Float64 => Self::Float64,
-                _ => Self::Narrow(table(dtype)?, Widening::new(&format)),
+                _ => Self::Narrow(TABLES.get(&dtype)?, Widening::new(&format)),
             },
             Class::Complex | Class::String => return None,
         })

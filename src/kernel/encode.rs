@@ -4,7 +4,7 @@
 
 use super::counts::{Counts, Loss};
 use super::integer::IntTarget;
-use super::round::{MAGNITUDE, Overflow, Rounded, Rounding, narrow_nan};
+use super::round::{MAGNITUDE, Overflow, Rounding, narrow_nan};
 use super::rules::{OutOfRange, RoundMode, Rules};
 use super::tally::{COUNTED, LossTally, count_float32_specials, count_float64_specials, count_zeros, store};
 use crate::dtype::{Class, Dtype, Specials};
@@ -13,8 +13,10 @@ use crate::dtype::{Class, Dtype, Specials};
 pub(super) enum Encode {
     Bool,
     Int(IntTarget),
-    /// Floats of 16 bits and fewer; the `bool` is true if codes have two bytes.
-    Narrow(Rounding, bool),
+    /// Floats of 8 bits and fewer.
+    Narrow(Rounding),
+    /// float16 and bfloat16.
+    Half(Rounding),
     Scale(ScaleTarget),
     Float32,
     Float64,
@@ -61,7 +63,8 @@ impl Encode {
                         _ => beyond,
                     };
                     let is_exact = matches!(source.class(), Class::Float(source) if source.is_within(&format));
-                    Self::Narrow(Rounding::new(&format, beyond, on_infinity, is_exact), dtype.bits() == 16)
+                    let rounding = Rounding::new(&format, beyond, on_infinity, is_exact);
+                    if dtype.bits() == 16 { Self::Half(rounding) } else { Self::Narrow(rounding) }
                 }
             },
             Class::Complex | Class::String => return None,
@@ -72,8 +75,8 @@ impl Encode {
     #[inline(always)]
     pub(super) fn encode_float32(&self, lane: &[[u8; 4]], bytes: &mut [u8]) -> Counts {
         let mut counts = match self {
-            Self::Narrow(rounding, false) => return narrow(lane, bytes, rounding, |code| [code as u8]),
-            Self::Narrow(rounding, true) => return narrow(lane, bytes, rounding, |code| (code as u16).to_le_bytes()),
+            Self::Narrow(rounding) => return narrow(lane, bytes, rounding, |code| [code as u8]),
+            Self::Half(rounding) => return narrow(lane, bytes, rounding, |code| (code as u16).to_le_bytes()),
             Self::Scale(target) => scale(lane, bytes, *target),
             Self::Bool => store(lane, bytes, |bits: u32, tally| {
                 let is_true = bits & 0x7fff_ffff != 0;
@@ -100,7 +103,9 @@ impl Encode {
                 counts
             }
             Self::Int(target) => target.encode_float64(lane, bytes),
-            Self::Bool | Self::Narrow(..) | Self::Scale(_) => unreachable!("these come from the float32 lane"),
+            Self::Bool | Self::Narrow(_) | Self::Half(_) | Self::Scale(_) => {
+                unreachable!("these come from the float32 lane")
+            }
         }
     }
 
@@ -151,7 +156,9 @@ impl Encode {
                 counts[Loss::Wrapped] = tally.over.into(); // in every policy: ONNX Cast defines int -> int
                 counts
             }
-            Self::Narrow(..) | Self::Scale(_) | Self::Float32 => unreachable!("these come from a float lane"),
+            Self::Narrow(_) | Self::Half(_) | Self::Scale(_) | Self::Float32 => {
+                unreachable!("these come from a float lane")
+            }
         }
     }
 }
@@ -221,15 +228,7 @@ fn narrow_any<const N: usize>(
     rounding: &Rounding,
     code: impl Fn(u32) -> [u8; N],
 ) -> Counts {
-    let tally = store(lane, bytes, |bits, tally| {
-        let Rounded { code: result, over, was_infinite, was_nan, flushed, inexact } = rounding.round(bits);
-        tally.over += over;
-        tally.was_infinite += was_infinite;
-        tally.was_nan += was_nan;
-        tally.flushed += flushed;
-        tally.inexact += inexact;
-        code(result)
-    });
+    let tally = store(lane, bytes, |bits, tally| code(rounding.round(bits, tally)));
     let mut counts = tally.counts();
     (counts.input_nan, counts.input_infinite) = (tally.was_nan.into(), tally.was_infinite.into());
     let loss = |overflow| match overflow {

@@ -63,4 +63,4 @@ pub use {isa::Isa, parse::NotANumber, parse::Parser, print::Printer, text::Texts
 pub(crate) use isa::{Loop, hidden_one, prefetch, prefetch_behind};
 pub(crate) use look_up::{Derivation, EXPONENT, Table};
 pub(crate) use print::shortest;
-pub(crate) use round::Rounding;
+pub(crate) use round::{Rounding, to_bfloat16};

@@ -9,6 +9,7 @@
 //! original once (Boldo & Melquiond, "When double rounding is odd", 2005), and a truncated value can no longer look
 //! exact.
 
+use super::tally::LossTally;
 use crate::dtype::{FloatFormat, Specials};
 
 /// float32: the position of the exponent, its bias, and the bits below the sign.
@@ -76,19 +77,6 @@ pub(crate) struct Rounding {
     pub(super) is_exact: bool,
 }
 
-/// A rounded value and its losses; the flags are 0 or 1.
-pub(super) struct Rounded {
-    pub(super) code: u32,
-    /// The source was finite and beyond the range.
-    pub(super) over: u32,
-    pub(super) was_infinite: u32,
-    pub(super) was_nan: u32,
-    /// The source was finite, not zero, and the result is zero.
-    pub(super) flushed: u32,
-    /// The source was finite and the result is another number.
-    pub(super) inexact: u32,
-}
-
 impl Rounding {
     /// Computes the constants. `overflow` is the result for finite values beyond the range, `on_infinity` the result
     /// for Inf.
@@ -151,9 +139,10 @@ impl Rounding {
         (code | (bits >> self.sign_shift) & self.sign, is_exact)
     }
 
-    /// Rounds one float32, given as its bits.
+    /// Rounds one float32, given as its bits, and counts a finite number that is beyond the range as `over`, one that
+    /// becomes zero as `flushed`, and one that becomes another number as `inexact`.
     #[inline(always)]
-    pub(super) fn round(&self, bits: u32) -> Rounded {
+    pub(super) fn round(&self, bits: u32, tally: &mut LossTally) -> u32 {
         let magnitude = bits & MAGNITUDE;
         // 1. A normal result: add just under half of the last kept bit, one more if that bit is odd, and truncate. A
         //    carry out of the mantissa runs into the exponent, as the next binade needs.
@@ -181,15 +170,21 @@ impl Rounding {
         //    that xor gives the results of ONNX's node tests: NaN -> -0, -NaN -> +0.
         let sign = (bits >> self.sign_shift) & self.sign;
         let takes_sign = code.wrapping_sub(1) <= self.signed_codes;
-        Rounded {
-            code: if takes_sign { code ^ sign } else { code },
-            over: u32::from(is_over),
-            was_infinite: u32::from(is_infinite),
-            was_nan: u32::from(is_nan),
-            flushed: u32::from(is_zero & (magnitude != 0)),
-            inexact: u32::from(is_finite & (is_rounded | is_over)),
-        }
+        tally.over += u32::from(is_over);
+        tally.was_infinite += u32::from(is_infinite);
+        tally.was_nan += u32::from(is_nan);
+        tally.flushed += u32::from(is_zero & (magnitude != 0));
+        tally.inexact += u32::from(is_finite & (is_rounded | is_over));
+        if takes_sign { code ^ sign } else { code }
     }
+}
+
+/// Rounds a number to bfloat16, to nearest even. NaN may become a number.
+#[inline(always)]
+pub(crate) fn to_bfloat16(value: f32) -> u16 {
+    // Adds half of the last bit, less one unless that bit is set.
+    let bits = value.to_bits();
+    (bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16) as u16
 }
 
 /// float64 bits -> float32 bits, rounded to odd. Inf stays, NaN keeps its sign and leading payload.

@@ -22,7 +22,7 @@ pub(super) enum Shortcut {
 impl Shortcut {
     pub(super) fn new(source: Dtype, target: Dtype, decode: &Decode, encode: &Encode) -> Option<Self> {
         match (decode, encode) {
-            (_, Encode::Narrow(rounding, false)) => Narrowing::new(source, target, rounding).map(Self::Narrow),
+            (_, Encode::Narrow(rounding)) => Narrowing::new(source, target, rounding).map(Self::Narrow),
             (Decode::Narrow(_, widening), _) if target == Dtype::Bfloat16 => Some(Self::Widen(*widening)),
             _ => Half::new(source, target).map(Self::Half),
         }
@@ -41,7 +41,7 @@ impl Shortcut {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Kernel, Loss, Rules, Storage, SubByteLayout};
+    use super::super::{Kernel, Loss, Rules, Storage};
     use super::*;
 
     #[test]
@@ -51,8 +51,7 @@ mod tests {
         for (source, target) in types().flat_map(|source| types().map(move |target| (source, target))) {
             for saturate in [true, false] {
                 let rules = Rules { saturate, infinity_saturates_fnuz: saturate, ..Rules::default() };
-                let [from, to] =
-                    [source, target].map(|dtype| Storage { dtype, layout: SubByteLayout::PerByte, big_endian: false });
+                let [from, to] = [source, target].map(Storage::per_byte);
                 let [Some(fast), Some(mut plain)] = [(); 2].map(|()| Kernel::cast(from, to, &rules)) else { continue };
                 let Some(shortcut) = plain.shortcut.take() else { continue };
                 let (is_partial, kind) = match shortcut {
@@ -110,11 +109,7 @@ mod tests {
         for target in Dtype::all().filter(|dtype| dtype.bits() <= 8) {
             for saturate in [true, false] {
                 let rules = Rules { saturate, infinity_saturates_fnuz: saturate, ..Rules::default() };
-                let [from, to] = [Dtype::Float32, target].map(|dtype| Storage {
-                    dtype,
-                    layout: SubByteLayout::PerByte,
-                    big_endian: false,
-                });
+                let [from, to] = [Dtype::Float32, target].map(Storage::per_byte);
                 let [Some(fast), Some(mut plain)] = [(); 2].map(|()| Kernel::cast(from, to, &rules)) else { continue };
                 if plain.shortcut.take().is_none() {
                     continue;

@@ -122,7 +122,7 @@ pub(super) fn count_zeros(lane: &[[u8; 4]], zero: u32) -> u32 {
 /// Counts the NaN and Inf of a lane of floats; without the sign, their bits are at least `infinity`. A first pass skips
 /// blocks without them, which most are.
 #[inline(always)]
-pub(super) fn count_specials<T: LaneElement + Ord + std::ops::BitAnd<Output = T>>(
+fn count_specials<T: LaneElement + Ord + std::ops::BitAnd<Output = T>>(
     lane: &[T::Bytes],
     without_sign: T,
     infinity: T,

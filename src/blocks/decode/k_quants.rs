@@ -89,13 +89,45 @@ impl BlockLayout<256, 16> for Q3K {
     }
 }
 
+/// The scales and offsets of eight groups, which have 6 bits each.
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(in crate::blocks) struct SixBitScales {
+    pub(in crate::blocks) d: U16,
+    pub(in crate::blocks) dmin: U16,
+    /// The first four of each are the low bits of a byte. The last four have their low bits in the last bytes, and their
+    /// high bits above the first four.
+    pub(in crate::blocks) packed: [u8; 12],
+}
+
+impl SixBitScales {
+    #[inline(always)]
+    pub(in crate::blocks) fn scales(&self) -> [f32; 8] {
+        times(self.unpacked()[0], half(self.d))
+    }
+
+    #[inline(always)]
+    pub(in crate::blocks) fn offsets(&self) -> [f32; 8] {
+        times(self.unpacked()[1], half(self.dmin))
+    }
+
+    #[inline(always)]
+    fn unpacked(&self) -> [[u8; 8]; 2] {
+        let [mut scales, mut offsets] = [[0; 8]; 2];
+        for at in 0..4 {
+            let [first, second, low] = [self.packed[at], self.packed[at + 4], self.packed[at + 8]];
+            (scales[at], offsets[at]) = (first & 63, second & 63);
+            (scales[at + 4], offsets[at + 4]) = (low & 15 | first >> 6 << 4, low >> 4 | second >> 6 << 4);
+        }
+        [scales, offsets]
+    }
+}
+
 /// Integers from 0 to 15.
 #[derive(Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(in crate::blocks) struct Q4K {
-    pub(in crate::blocks) d: U16,
-    pub(in crate::blocks) dmin: U16,
-    pub(in crate::blocks) scales: [u8; 12],
+    pub(in crate::blocks) scales: SixBitScales,
     pub(in crate::blocks) qs: [[u8; 32]; 4],
 }
 
@@ -111,12 +143,12 @@ impl BlockLayout<256, 8> for Q4K {
 
     #[inline(always)]
     fn scales(&self) -> [f32; 8] {
-        times(scales_of_6_bits(&self.scales)[0], half(self.d))
+        self.scales.scales()
     }
 
     #[inline(always)]
     fn offsets(&self) -> Option<[f32; 8]> {
-        Some(times(scales_of_6_bits(&self.scales)[1], half(self.dmin)))
+        Some(self.scales.offsets())
     }
 }
 
@@ -124,9 +156,7 @@ impl BlockLayout<256, 8> for Q4K {
 #[derive(Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(in crate::blocks) struct Q5K {
-    pub(in crate::blocks) d: U16,
-    pub(in crate::blocks) dmin: U16,
-    pub(in crate::blocks) scales: [u8; 12],
+    pub(in crate::blocks) scales: SixBitScales,
     pub(in crate::blocks) qh: [u8; 32],
     pub(in crate::blocks) qs: [[u8; 32]; 4],
 }
@@ -144,12 +174,12 @@ impl BlockLayout<256, 8> for Q5K {
 
     #[inline(always)]
     fn scales(&self) -> [f32; 8] {
-        times(scales_of_6_bits(&self.scales)[0], half(self.d))
+        self.scales.scales()
     }
 
     #[inline(always)]
     fn offsets(&self) -> Option<[f32; 8]> {
-        Some(times(scales_of_6_bits(&self.scales)[1], half(self.dmin)))
+        Some(self.scales.offsets())
     }
 }
 
@@ -220,17 +250,4 @@ where
         *product = f32::from(integer) * scale;
     }
     products
-}
-
-/// Unpacks eight scales and eight offsets of 6 bits. The first four of each are the low bits of a byte. The last four
-/// have their low bits in the last bytes, and their high bits above the first four.
-#[inline(always)]
-fn scales_of_6_bits(bytes: &[u8; 12]) -> [[u8; 8]; 2] {
-    let [mut scales, mut offsets] = [[0; 8]; 2];
-    for at in 0..4 {
-        let [first, second, low] = [bytes[at], bytes[at + 4], bytes[at + 8]];
-        (scales[at], offsets[at]) = (first & 63, second & 63);
-        (scales[at + 4], offsets[at + 4]) = (low & 15 | first >> 6 << 4, low >> 4 | second >> 6 << 4);
-    }
-    [scales, offsets]
 }

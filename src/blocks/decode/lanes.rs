@@ -24,39 +24,49 @@ enum BlockSource<'a> {
     Plain(Kernel),
 }
 
-/// Decodes whole blocks: see [`BlockFormat::decode`].
-pub(in crate::blocks) fn decode(
-    format: &BlockFormat,
-    isa: Isa,
-    blocks: &[u8],
-    factor: Option<f32>,
-    target: Dtype,
-    out: &mut [u8],
-) -> bool {
-    let lane_type = if target == Dtype::Float64 { target } else { Dtype::Float32 };
-    let source = match format.codec {
-        Some(codec) => BlockSource::Blocks(codec),
-        None => BlockSource::Plain(cast(format.dtype.expect("other formats have a codec"), lane_type)),
-    };
-    let narrow = if target == lane_type {
-        None
-    } else {
-        let kernel = cast(lane_type, target);
-        let rounding = kernel.rounding().expect("the target is a float of 16 bits");
-        Some((kernel, rounding))
-    };
-    let lanes = Lanes { isa, source, factor, narrow };
-    let (width, count) = (target.bits() as usize / 8, LANE / format.elements as usize);
-    let mut is_unusual = false;
-    for (blocks, out) in blocks.chunks(count * format.bytes as usize).zip(out.chunks_mut(LANE * width)) {
-        prefetch_behind(blocks, AHEAD);
-        is_unusual |= match &lanes.narrow {
-            Some((kernel, rounding)) => lanes.narrow(kernel, rounding, blocks, out),
-            None if target == Dtype::Float64 => lanes.write_float64(blocks, out.as_chunks_mut().0),
-            None => lanes.write_float32(blocks, out.as_chunks_mut().0),
+impl BlockFormat {
+    /// Decodes whole blocks to little endian float32, bfloat16, float16 or float64.
+    ///
+    /// The first three are the float32 values of ggml, multiplied by `factor` in float32, and rounded once to the target,
+    /// to nearest even. float64 values are exact, multiplied by `factor` in float64. A plain number that float32 cannot
+    /// hold is rounded to it first; a cast by a [`Kernel`](crate::kernel::Kernel) rounds it once.
+    ///
+    /// Returns true if a result is infinite or NaN, or is 0 although the value without `factor` is not. There is only one
+    /// NaN, which is positive and quiet.
+    ///
+    /// # Panics
+    /// When `blocks` is not a whole number of blocks, `out` has another length than its values, or the target is another
+    /// type.
+    pub fn decode(&self, isa: Isa, blocks: &[u8], factor: Option<f32>, target: Dtype, out: &mut [u8]) -> bool {
+        let is_float = matches!(target, Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16 | Dtype::Float64);
+        assert!(is_float, "blocks are not decoded to {target}");
+        let width = target.bits() as usize / 8;
+        assert_eq!(out.len(), self.elements_in(blocks) * width, "the output has another length");
+        let lane_type = if target == Dtype::Float64 { target } else { Dtype::Float32 };
+        let source = match self.codec {
+            Some(codec) => BlockSource::Blocks(codec),
+            None => BlockSource::Plain(cast(self.dtype.expect("other formats have a codec"), lane_type)),
         };
+        let narrow = if target == lane_type {
+            None
+        } else {
+            let kernel = cast(lane_type, target);
+            let rounding = kernel.rounding().expect("the target is a float of 16 bits");
+            Some((kernel, rounding))
+        };
+        let lanes = Lanes { isa, source, factor, narrow };
+        let count = LANE / self.elements as usize;
+        let mut is_unusual = false;
+        for (blocks, out) in blocks.chunks(count * self.bytes as usize).zip(out.chunks_mut(LANE * width)) {
+            prefetch_behind(blocks, AHEAD);
+            is_unusual |= match &lanes.narrow {
+                Some((kernel, rounding)) => lanes.narrow(kernel, rounding, blocks, out),
+                None if target == Dtype::Float64 => lanes.write_float64(blocks, out.as_chunks_mut().0),
+                None => lanes.write_float32(blocks, out.as_chunks_mut().0),
+            };
+        }
+        is_unusual
     }
-    is_unusual
 }
 
 /// All methods return true if a result is infinite or NaN, or is 0 although its value is not.

@@ -45,7 +45,6 @@ pub(in crate::blocks) struct Q4_1 {
 impl BlockLayout<32, 1> for Q4_1 {
     const CODE_BITS: u32 = 4;
     const HAS_GRID: bool = true;
-    const HAS_OFFSETS: bool = true;
 
     #[inline(always)]
     fn codes(&self, codes: &mut [u8; 32]) {
@@ -105,7 +104,6 @@ pub(in crate::blocks) struct Q5_1 {
 impl BlockLayout<32, 1> for Q5_1 {
     const CODE_BITS: u32 = 5;
     const HAS_GRID: bool = true;
-    const HAS_OFFSETS: bool = true;
 
     #[inline(always)]
     fn codes(&self, codes: &mut [u8; 32]) {

@@ -17,13 +17,13 @@ mod unpack;
 
 pub(super) use float::{Mxfp4, Nvfp4};
 pub(super) use iq::{Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs, Iq4Nl, Iq4Xs};
-pub(super) use k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K, Q8K};
-pub(super) use lanes::decode;
+pub(super) use k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K, Q8K, SixBitScales};
 pub(super) use legacy::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
 pub(super) use ternary::{Q1_0, Q2_0, Tq1_0, Tq2_0};
+pub(super) use unpack::half;
 
 use super::{BlockFormat, BlockGrid, BlockValue};
-use crate::kernel::{Isa, Loop, Rounding};
+use crate::kernel::{Isa, Loop, Rounding, to_bfloat16};
 use real::Real;
 use std::fmt::Debug;
 use std::hint::black_box;
@@ -43,9 +43,6 @@ pub(super) trait BlockLayout<const E: usize, const G: usize>:
     const UNIT: f32 = 1.0;
     /// True if scales are stored as they are, and codes of at most 8 bits stand for numbers: see [`BlockGrid`].
     const HAS_GRID: bool = false;
-
-    /// True if such a format has offsets too.
-    const HAS_OFFSETS: bool = false;
 
     /// Writes the code of each element. In formats whose codes are points of several elements, it writes numbers.
     fn codes(&self, codes: &mut [u8; E]);
@@ -136,7 +133,7 @@ impl<B: BlockLayout<E, G>, const E: usize, const G: usize> Codec for BlockCodec<
                 code_bits: B::CODE_BITS,
                 numbers: codes.map(|code| f32::from(B::number(code)) * B::UNIT).collect(),
                 is_integer: B::UNIT == 1.0,
-                has_offsets: B::HAS_OFFSETS,
+                has_offsets: B::new_zeroed().offsets().is_some(),
             }
         })
     }
@@ -248,12 +245,11 @@ impl<B: BlockLayout<E, G>, const E: usize, const G: usize> Loop for Bfloat16Loop
                 let offset = offsets.as_ref().map(|offsets| offsets[group]);
                 let values = values_of::<f32>(numbers, scales[group], offset);
                 for at in 0..PIECE {
-                    let bits = (values[at] * self.factor).to_bits();
-                    let magnitude = bits & 0x7fff_ffff;
+                    let product = values[at] * self.factor;
+                    let magnitude = product.to_bits() & 0x7fff_ffff;
                     largest[at] = largest[at].max(magnitude);
                     smallest[at] = smallest[at].min(if values[at] == 0.0 { u32::MAX } else { magnitude });
-                    // To nearest even: adds half of the last bit, less one unless that bit is set.
-                    out[at] = ((bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16) as u16).to_le_bytes();
+                    out[at] = to_bfloat16(product).to_le_bytes();
                 }
             }
         }

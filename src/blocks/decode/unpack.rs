@@ -5,7 +5,7 @@ use zerocopy::little_endian::U16;
 
 /// Widens a float16.
 #[inline(always)]
-pub(super) fn half(half: U16) -> f32 {
+pub(in crate::blocks) fn half(half: U16) -> f32 {
     const UNIT: u32 = (127 - 14) << 23; // the smallest normal float16
     let (code, sign) = (u32::from(half.get() & 0x7fff), u32::from(half.get() & 0x8000) << 16);
     let digits = code << 13;

@@ -1,5 +1,6 @@
 //! Searches for scales and offsets of groups with codes from 0.
 
+use super::GroupFit;
 use super::lanes::{
     GroupLane, STRIDE, WIDTH, bounds_of_lanes, limit, low_byte, nearest, nearest_of_small, strides, strides_mut,
 };
@@ -33,20 +34,21 @@ pub(super) struct AsymmetricFit {
     factors: GroupLane,
     /// The numbers that are subtracted from values before they are multiplied by the factor.
     bases: GroupLane,
-    /// True if the factor is the one before the search.
-    is_first: [bool; WIDTH],
+    /// The largest code.
+    most: f32,
+    /// True if numbers are limited before they are rounded: see [`code`].
+    is_bounded: [bool; WIDTH],
     /// True if all values of the group are equal. All codes are then 0.
     is_flat: [bool; WIDTH],
 }
 
-impl AsymmetricFit {
-    /// Writes the codes of a group.
+impl GroupFit for AsymmetricFit {
     #[inline(always)]
-    pub(super) fn codes<const BOUNDED: bool>(&self, group: usize, most: f32, values: &[f32], codes: &mut [u8]) {
-        let (factor, base) = (self.factors[group], self.bases[group]);
+    fn codes(&self, group: usize, values: &[f32], codes: &mut [u8]) {
+        let (factor, base, most) = (self.factors[group], self.bases[group], self.most);
         for (value, out) in values.iter().zip(codes) {
             let number = factor * (*value - base);
-            let code = if self.is_first[group] { code::<false>(number, most) } else { code::<BOUNDED>(number, most) };
+            let code = if self.is_bounded[group] { code::<true>(number, most) } else { code::<false>(number, most) };
             *out = if self.is_flat[group] { 0 } else { low_byte(code) };
         }
     }
@@ -87,7 +89,7 @@ impl<const K: usize, const ABSOLUTE: bool, const BOUNDED: bool> Loop for SearchA
             factors[at] = rule.most / (high[at] - lowest[at]);
             scales[at] = 1.0 / factors[at];
         }
-        let (low_at_start, mut bases, mut is_first) = (lowest, lowest, [true; WIDTH]);
+        let (low_at_start, mut bases, mut is_bounded) = (lowest, lowest, [false; WIDTH]);
         let mut codes = [[0.0; WIDTH]; K];
         for (codes, values) in codes.iter_mut().zip(&batch.values) {
             for at in 0..WIDTH {
@@ -135,14 +137,15 @@ impl<const K: usize, const ABSOLUTE: bool, const BOUNDED: bool> Loop for SearchA
                 factors[at] = if is_better { tried[at] } else { factors[at] };
                 bases[at] = if is_better { lowest[at] } else { bases[at] };
                 lowest[at] = if is_better { new_lowest[at] } else { lowest[at] };
-                is_first[at] &= !is_better;
+                // The codes before the search are not bounded.
+                is_bounded[at] |= BOUNDED & is_better;
             }
         }
         for at in 0..WIDTH {
             scales[at] = if is_flat[at] { 0.0 } else { scales[at] };
             lowest[at] = if is_flat[at] { low_at_start[at] } else { lowest[at] };
         }
-        AsymmetricFit { scales, lowest, factors, bases, is_first, is_flat }
+        AsymmetricFit { scales, lowest, factors, bases, most: rule.most, is_bounded, is_flat }
     }
 }
 

@@ -3,9 +3,9 @@
 use super::super::decode::{BlockLayout, Mxfp4, Nvfp4};
 use super::lanes::largest_magnitude;
 use super::pack::nibbles;
-use super::recover::{ExponentScale, GridBlock, Ue4m3Scale};
-use super::{BlockEncode, BlockPiece};
-use crate::kernel::{Isa, Loop};
+use super::recover::GridBlock;
+use super::{BlockEncode, BlockPiece, EncodeEach, SetValues};
+use crate::kernel::Isa;
 
 /// Writes the codes whose numbers times the scale are nearest to values: of several, the one with the least magnitude. The
 /// scale belongs to doubled numbers. No code is the negative zero.
@@ -55,7 +55,14 @@ fn exponent(magnitude: f32) -> u8 {
 }
 
 impl GridBlock<32, 1> for Mxfp4 {
-    type Scale = ExponentScale;
+    /// ggml takes the exponent 255 for NaN.
+    const LARGEST_SCALE: u16 = 254;
+    const SCALE_SIGN: Option<u16> = None;
+
+    #[inline(always)]
+    fn scale(stored: u16) -> f32 {
+        Self { e: stored as u8, qs: [0; 16] }.scales()[0]
+    }
 
     #[inline(always)]
     fn nearest(number: f32) -> u8 {
@@ -68,9 +75,9 @@ impl GridBlock<32, 1> for Mxfp4 {
     }
 }
 
-impl BlockEncode<32> for Mxfp4 {
+impl BlockEncode<32, 1> for Mxfp4 {
     fn encode(isa: Isa, piece: &BlockPiece<'_, 32>, blocks: &mut [Self]) {
-        isa.run(EncodeMxfp4 { values: piece.values, blocks });
+        isa.run(EncodeEach { values: piece.values, blocks });
     }
 
     /// ggml takes the exponent 255 for NaN.
@@ -79,28 +86,20 @@ impl BlockEncode<32> for Mxfp4 {
     }
 }
 
-/// The loop that encodes `MXFP4`.
-struct EncodeMxfp4<'a> {
-    values: &'a [[f32; 32]],
-    blocks: &'a mut [Mxfp4],
-}
-
-impl Loop for EncodeMxfp4<'_> {
-    type Result = ();
-
+impl SetValues<32> for Mxfp4 {
     #[inline(always)]
-    fn run(self) {
-        for (values, block) in self.values.iter().zip(self.blocks) {
-            block.e = exponent(largest_magnitude(values));
-            block.qs = nibbles(&codes(values, block.scales()[0]));
-        }
+    fn set_values(&mut self, values: &[f32; 32]) {
+        self.e = exponent(largest_magnitude(values));
+        self.qs = nibbles(&codes(values, self.scales()[0]));
     }
 }
+
+/// The largest finite unsigned float8e4m3: 448.
+const LARGEST_UE4M3: u8 = 0x7e;
 
 /// Rounds to an unsigned float8e4m3 of at most 448, halves up.
 #[inline(always)]
 fn to_ue4m3(value: f32) -> u8 {
-    const LARGEST: u8 = 0x7e;
     if value <= 0.0 {
         return 0;
     }
@@ -112,11 +111,17 @@ fn to_ue4m3(value: f32) -> u8 {
     }
     // A carry out of the mantissa increases the exponent.
     let code = ((exponent as u32) << 3 | bits >> 20 & 7) + (bits >> 19 & 1);
-    if exponent >= 15 || code >= 15 << 3 { LARGEST } else { code as u8 }
+    if exponent >= 15 || code >= 15 << 3 { LARGEST_UE4M3 } else { code as u8 }
 }
 
 impl GridBlock<64, 4> for Nvfp4 {
-    type Scale = Ue4m3Scale;
+    const LARGEST_SCALE: u16 = LARGEST_UE4M3 as u16;
+    const SCALE_SIGN: Option<u16> = None;
+
+    #[inline(always)]
+    fn scale(stored: u16) -> f32 {
+        Self { d: [stored as u8; 4], qs: [[0; 8]; 4] }.scales()[0]
+    }
 
     #[inline(always)]
     fn nearest(number: f32) -> u8 {
@@ -133,9 +138,9 @@ impl GridBlock<64, 4> for Nvfp4 {
     }
 }
 
-impl BlockEncode<64> for Nvfp4 {
+impl BlockEncode<64, 4> for Nvfp4 {
     fn encode(isa: Isa, piece: &BlockPiece<'_, 64>, blocks: &mut [Self]) {
-        isa.run(EncodeNvfp4 { values: piece.values, blocks });
+        isa.run(EncodeEach { values: piece.values, blocks });
     }
 
     /// Scales are limited.
@@ -144,26 +149,16 @@ impl BlockEncode<64> for Nvfp4 {
     }
 }
 
-/// The loop that encodes `NVFP4`.
-struct EncodeNvfp4<'a> {
-    values: &'a [[f32; 64]],
-    blocks: &'a mut [Nvfp4],
-}
-
-impl Loop for EncodeNvfp4<'_> {
-    type Result = ();
-
+impl SetValues<64> for Nvfp4 {
     #[inline(always)]
-    fn run(self) {
-        for (values, block) in self.values.iter().zip(self.blocks) {
-            let groups = values.as_chunks::<16>().0;
-            for (scale, values) in block.d.iter_mut().zip(groups) {
-                *scale = to_ue4m3(largest_magnitude(values) / 6.0);
-            }
-            let scales = block.scales();
-            for ((bytes, values), scale) in block.qs.iter_mut().zip(groups).zip(scales) {
-                *bytes = nibbles(&codes(values, scale));
-            }
+    fn set_values(&mut self, values: &[f32; 64]) {
+        let groups = values.as_chunks::<16>().0;
+        for (scale, values) in self.d.iter_mut().zip(groups) {
+            *scale = to_ue4m3(largest_magnitude(values) / 6.0);
+        }
+        let scales = self.scales();
+        for ((bytes, values), scale) in self.qs.iter_mut().zip(groups).zip(scales) {
+            *bytes = nibbles(&codes(values, scale));
         }
     }
 }

@@ -5,8 +5,8 @@ use super::lanes::{
     EPSILON, GroupLane, WIDTH, inverse, is_finite, largest, largest_of_lanes, nearest_int, stored, to_half,
 };
 use super::pack::nibbles;
-use super::recover::{GridBlock, HalfScale};
-use super::weights::{GroupBatch, Weighing, squares_of_rows};
+use super::recover::GridBlock;
+use super::weights::{GroupBatch, Weighing, squares_of_blocks};
 use super::{BlockEncode, BlockPiece, Importance};
 use crate::kernel::{Isa, Loop};
 use zerocopy::little_endian::U16;
@@ -129,25 +129,19 @@ impl Loop for EncodeEntries<'_> {
 }
 
 /// Returns the scales of groups from index `first` on.
-fn search<const E: usize>(isa: Isa, piece: &BlockPiece<'_, E>, first: usize, spread: &GroupLane) -> GroupLane {
-    let weighing = if piece.importance.is_some() { Weighing::Importance } else { Weighing::Square };
-    isa.run(SearchEntries(&GroupBatch::collect(isa, piece, first, weighing, spread)))
+fn search<const E: usize>(isa: Isa, piece: &BlockPiece<'_, E>, first: usize, weighing: Weighing) -> GroupLane {
+    isa.run(SearchEntries(&GroupBatch::collect(isa, piece, first, weighing)))
 }
 
-/// Returns twice the mean squares of blocks with importance.
-fn spread<const E: usize>(isa: Isa, piece: &BlockPiece<'_, E>) -> GroupLane {
-    let mut spread = [0.0; WIDTH];
-    if piece.importance.is_some() {
-        for (spread, sum) in spread.iter_mut().zip(squares_of_rows(isa, piece.values.as_flattened(), E)) {
-            *spread = sum * (2.0 / E as f32);
-        }
+/// Returns the weights of a search: with importance, they depend on twice the mean squares of blocks.
+fn weighing<const E: usize>(isa: Isa, piece: &BlockPiece<'_, E>) -> Weighing {
+    if piece.importance.is_none() {
+        return Weighing::Square;
     }
-    spread
+    Weighing::Importance(squares_of_blocks(isa, piece).map(|sum| sum * (2.0 / E as f32)))
 }
 
 impl GridBlock<32, 1> for Iq4Nl {
-    type Scale = HalfScale;
-
     #[inline(always)]
     fn nearest(number: f32) -> u8 {
         code(number)
@@ -159,11 +153,11 @@ impl GridBlock<32, 1> for Iq4Nl {
     }
 }
 
-impl BlockEncode<32> for Iq4Nl {
+impl BlockEncode<32, 1> for Iq4Nl {
     const IMPORTANCE: Importance = Importance::Columns;
 
     fn encode(isa: Isa, piece: &BlockPiece<'_, 32>, blocks: &mut [Self]) {
-        let scales = search(isa, piece, 0, &spread(isa, piece));
+        let scales = search(isa, piece, 0, weighing(isa, piece));
         let mut codes = [[0; 32]; WIDTH];
         isa.run(EncodeEntries { values: piece.values, factors: &scales.map(inverse), codes: &mut codes });
         for ((block, codes), scale) in blocks.iter_mut().zip(&codes).zip(scales) {
@@ -176,15 +170,15 @@ impl BlockEncode<32> for Iq4Nl {
     }
 }
 
-impl BlockEncode<256> for Iq4Xs {
+impl BlockEncode<256, 8> for Iq4Xs {
     const IMPORTANCE: Importance = Importance::Columns;
 
     fn encode(isa: Isa, piece: &BlockPiece<'_, 256>, blocks: &mut [Self]) {
-        let spread = spread(isa, piece);
+        let weighing = weighing(isa, piece);
         let mut scales = [[0.0; 8]; WIDTH];
         let groups = 8 * piece.values.len();
         for (lane, first) in scales.as_flattened_mut().chunks_mut(WIDTH).zip((0..groups).step_by(WIDTH)) {
-            lane.copy_from_slice(&search(isa, piece, first, &spread));
+            lane.copy_from_slice(&search(isa, piece, first, weighing));
         }
         let mut factors = [[0.0; 8]; WIDTH];
         for ((block, scales), factors) in blocks.iter_mut().zip(&scales).zip(&mut factors) {

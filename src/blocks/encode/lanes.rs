@@ -152,6 +152,11 @@ pub(super) fn transpose<const K: usize>(groups: &[&[f32; K]; WIDTH], lanes: &mut
     }
 }
 
+/// Returns the integers of a group.
+pub(super) fn column<const K: usize>(lanes: &[[u8; WIDTH]; K], group: usize) -> [u8; K] {
+    lanes.each_ref().map(|lane| lane[group])
+}
+
 /// Returns the sum of the numbers of each group.
 #[inline(always)]
 pub(super) fn sums_of_lanes<const K: usize>(lanes: &[GroupLane; K]) -> GroupLane {

@@ -1,16 +1,16 @@
 //! Blocks of 32 elements with one scale.
 
 use super::super::decode::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
-use super::asymmetric::{AsymmetricFit, SearchAsymmetric, SearchRule};
+use super::asymmetric::{SearchAsymmetric, SearchRule};
 use super::lanes::{
     WIDTH, floor_of_small, inverse, is_finite, largest, largest_magnitude, limit, low_byte, nearest_of_small, stored,
     to_half,
 };
 use super::pack::{high_bits, nibbles};
-use super::recover::{GridBlock, HalfScale};
-use super::symmetric::{SearchSymmetric, SymmetricFit};
+use super::recover::GridBlock;
+use super::symmetric::SearchSymmetric;
 use super::weights::{GroupBatch, Weighing};
-use super::{BlockEncode, BlockPiece, Importance};
+use super::{BlockEncode, BlockPiece, EncodeEach, GroupFit, Importance, SetValues};
 use crate::kernel::{Isa, Loop};
 use zerocopy::little_endian::U16;
 
@@ -137,39 +137,19 @@ impl<B, S: Fn(U16, U16, &[u8; 32]) -> B> Loop for Asymmetric<'_, B, S> {
 }
 
 /// The loop that writes the codes of a search.
-struct SymmetricCodes<'a> {
-    fit: &'a SymmetricFit,
-    bound: f32,
+struct CodesOfSearch<'a, F> {
+    fit: &'a F,
     values: &'a [[f32; 32]],
     codes: &'a mut [[u8; 32]],
 }
 
-impl Loop for SymmetricCodes<'_> {
+impl<F: GroupFit> Loop for CodesOfSearch<'_, F> {
     type Result = ();
 
     #[inline(always)]
     fn run(self) {
         for (at, (values, codes)) in self.values.iter().zip(self.codes).enumerate() {
-            self.fit.codes(at, self.bound, values, codes);
-        }
-    }
-}
-
-/// The loop that writes the codes of a search.
-struct AsymmetricCodes<'a> {
-    fit: &'a AsymmetricFit,
-    most: f32,
-    values: &'a [[f32; 32]],
-    codes: &'a mut [[u8; 32]],
-}
-
-impl Loop for AsymmetricCodes<'_> {
-    type Result = ();
-
-    #[inline(always)]
-    fn run(self) {
-        for (at, (values, codes)) in self.values.iter().zip(self.codes).enumerate() {
-            self.fit.codes::<true>(at, self.most, values, codes);
+            self.fit.codes(at, values, codes);
         }
     }
 }
@@ -181,10 +161,10 @@ fn symmetric<B: GridBlock<32, 1>>(isa: Isa, piece: &BlockPiece<'_, 32>, bound: f
         isa.run(Symmetric { values: piece.values, blocks, bound });
         return;
     }
-    let batch = GroupBatch::<32>::collect(isa, piece, 0, Weighing::Importance, &piece.row_means);
+    let batch = GroupBatch::<32>::collect(isa, piece, 0, Weighing::Importance(piece.row_means));
     let fit = isa.run(SearchSymmetric::<32, true> { batch: &batch, bound });
     let mut codes = [[0; 32]; WIDTH];
-    isa.run(SymmetricCodes { fit: &fit, bound, values: piece.values, codes: &mut codes });
+    isa.run(CodesOfSearch { fit: &fit, values: piece.values, codes: &mut codes });
     for (at, block) in blocks.iter_mut().enumerate() {
         *block = B::assemble([to_half(fit.scales[at])], &codes[at]);
     }
@@ -203,11 +183,11 @@ fn asymmetric<B>(
         isa.run(Asymmetric { values: piece.values, blocks, most, store });
         return;
     }
-    let batch = GroupBatch::<32>::collect(isa, piece, 0, Weighing::Importance, &piece.row_means);
+    let batch = GroupBatch::<32>::collect(isa, piece, 0, Weighing::Importance(piece.row_means));
     let rule = SearchRule::with_importance(most);
     let fit = isa.run(SearchAsymmetric::<32, false, true> { batch: &batch, rule });
     let mut codes = [[0; 32]; WIDTH];
-    isa.run(AsymmetricCodes { fit: &fit, most, values: piece.values, codes: &mut codes });
+    isa.run(CodesOfSearch { fit: &fit, values: piece.values, codes: &mut codes });
     for (at, block) in blocks.iter_mut().enumerate() {
         // Two negations, as in ggml, change nothing.
         *block = store(stored(fit.scales[at]), stored(fit.lowest[at]), &codes[at]);
@@ -215,8 +195,6 @@ fn asymmetric<B>(
 }
 
 impl GridBlock<32, 1> for Q4_0 {
-    type Scale = HalfScale;
-
     #[inline(always)]
     fn nearest(number: f32) -> u8 {
         low_byte(nearest_of_small(limit(number, -8.0, 7.0)) + 8.0)
@@ -228,7 +206,7 @@ impl GridBlock<32, 1> for Q4_0 {
     }
 }
 
-impl BlockEncode<32> for Q4_0 {
+impl BlockEncode<32, 1> for Q4_0 {
     const IMPORTANCE: Importance = Importance::WithRowMeans;
 
     fn encode(isa: Isa, piece: &BlockPiece<'_, 32>, blocks: &mut [Self]) {
@@ -241,8 +219,6 @@ impl BlockEncode<32> for Q4_0 {
 }
 
 impl GridBlock<32, 1> for Q5_0 {
-    type Scale = HalfScale;
-
     #[inline(always)]
     fn nearest(number: f32) -> u8 {
         low_byte(nearest_of_small(limit(number, -16.0, 15.0)) + 16.0)
@@ -254,7 +230,7 @@ impl GridBlock<32, 1> for Q5_0 {
     }
 }
 
-impl BlockEncode<32> for Q5_0 {
+impl BlockEncode<32, 1> for Q5_0 {
     const IMPORTANCE: Importance = Importance::WithRowMeans;
 
     fn encode(isa: Isa, piece: &BlockPiece<'_, 32>, blocks: &mut [Self]) {
@@ -266,7 +242,7 @@ impl BlockEncode<32> for Q5_0 {
     }
 }
 
-impl BlockEncode<32> for Q4_1 {
+impl BlockEncode<32, 1> for Q4_1 {
     const IMPORTANCE: Importance = Importance::WithRowMeans;
 
     fn encode(isa: Isa, piece: &BlockPiece<'_, 32>, blocks: &mut [Self]) {
@@ -278,7 +254,7 @@ impl BlockEncode<32> for Q4_1 {
     }
 }
 
-impl BlockEncode<32> for Q5_1 {
+impl BlockEncode<32, 1> for Q5_1 {
     const IMPORTANCE: Importance = Importance::WithRowMeans;
 
     fn encode(isa: Isa, piece: &BlockPiece<'_, 32>, blocks: &mut [Self]) {
@@ -291,8 +267,6 @@ impl BlockEncode<32> for Q5_1 {
 }
 
 impl GridBlock<32, 1> for Q8_0 {
-    type Scale = HalfScale;
-
     #[inline(always)]
     fn nearest(number: f32) -> u8 {
         low_byte(nearest_of_small(limit(number, -128.0, 127.0)))
@@ -304,9 +278,9 @@ impl GridBlock<32, 1> for Q8_0 {
     }
 }
 
-impl BlockEncode<32> for Q8_0 {
+impl BlockEncode<32, 1> for Q8_0 {
     fn encode(isa: Isa, piece: &BlockPiece<'_, 32>, blocks: &mut [Self]) {
-        isa.run(EncodeQ8_0 { values: piece.values, blocks });
+        isa.run(EncodeEach { values: piece.values, blocks });
     }
 
     fn is_finite(&self) -> bool {
@@ -314,32 +288,22 @@ impl BlockEncode<32> for Q8_0 {
     }
 }
 
-/// The loop that encodes `Q8_0`.
-struct EncodeQ8_0<'a> {
-    values: &'a [[f32; 32]],
-    blocks: &'a mut [Q8_0],
-}
-
-impl Loop for EncodeQ8_0<'_> {
-    type Result = ();
-
+impl SetValues<32> for Q8_0 {
     #[inline(always)]
-    fn run(self) {
-        for (values, block) in self.values.iter().zip(self.blocks) {
-            let scale = largest_magnitude(values) / 127.0;
-            let factor = inverse(scale);
-            // ggml converts Inf and NaN to the code 0.
-            let factor = if factor.is_finite() { factor } else { 0.0 };
-            let mut codes = [0; 32];
-            for at in 0..32 {
-                // Halves are rounded away from zero.
-                let number = values[at] * factor;
-                let magnitude = number.abs();
-                let nearest = nearest_of_small(magnitude);
-                let rounded = nearest + if magnitude - nearest >= 0.5 { 1.0 } else { 0.0 };
-                codes[at] = low_byte(rounded.copysign(number));
-            }
-            *block = Q8_0::assemble([to_half(scale)], &codes);
+    fn set_values(&mut self, values: &[f32; 32]) {
+        let scale = largest_magnitude(values) / 127.0;
+        let factor = inverse(scale);
+        // ggml converts Inf and NaN to the code 0.
+        let factor = if factor.is_finite() { factor } else { 0.0 };
+        let mut codes = [0; 32];
+        for at in 0..32 {
+            // Halves are rounded away from zero.
+            let number = values[at] * factor;
+            let magnitude = number.abs();
+            let nearest = nearest_of_small(magnitude);
+            let rounded = nearest + if magnitude - nearest >= 0.5 { 1.0 } else { 0.0 };
+            codes[at] = low_byte(rounded.copysign(number));
         }
+        *self = Self::assemble([to_half(scale)], &codes);
     }
 }

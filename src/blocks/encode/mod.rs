@@ -18,14 +18,16 @@ mod symmetric;
 mod ternary;
 mod weights;
 
+pub(super) use recover::GridBlock;
+
 use super::BlockFormat;
-use crate::kernel::Isa;
+use super::decode::BlockLayout;
+use crate::dtype::Dtype;
+use crate::kernel::{Isa, Loop};
 use lanes::{GroupLane, WIDTH};
-pub(super) use recover::{BlockFinder, GridBlock, GridFinder};
 use std::error::Error;
 use std::fmt;
-use std::marker::PhantomData;
-use zerocopy::{FromBytes, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, IntoBytes};
 
 /// The reason why values have no encoding. ggml stops at the same values, or writes arbitrary codes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -94,7 +96,7 @@ impl BlockFormat {
     /// True if an importance matrix changes what [`BlockFormat::encode`] writes.
     #[must_use]
     pub fn uses_importance(&self) -> bool {
-        self.encoder.is_some_and(RowEncoder::uses_importance)
+        self.encoder.is_some_and(|encoder| encoder.uses_importance)
     }
 
     /// Encodes whole rows of `columns` values, with the bytes of ggml. Rows can be encoded together or one by one.
@@ -131,7 +133,8 @@ impl BlockFormat {
             }
         }
         if let Some(encoder) = self.encoder {
-            return encoder.encode(isa, values, columns, importance.filter(|_| encoder.uses_importance()), out);
+            let importance = importance.filter(|_| encoder.uses_importance);
+            return (encoder.encode)(isa, values, columns, importance, out);
         }
         let dtype = self.dtype.filter(|dtype| plain::can_encode(*dtype));
         let dtype = dtype.unwrap_or_else(|| panic!("{} cannot be encoded", self.name));
@@ -142,18 +145,32 @@ impl BlockFormat {
     }
 }
 
-/// An encoder of any number of rows.
-pub(super) trait RowEncoder: fmt::Debug + Sync {
-    fn uses_importance(&self) -> bool;
-    /// As [`BlockFormat::encode`], with arguments that match.
-    fn encode(
-        &self,
-        isa: Isa,
-        values: &[f32],
-        columns: usize,
-        importance: Option<&[f32]>,
-        out: &mut [u8],
-    ) -> Result<(), EncodeRefusal>;
+/// Encodes rows as [`BlockFormat::encode`], with arguments that match.
+type EncodeBlocks = fn(Isa, &[f32], usize, Option<&[f32]>, &mut [u8]) -> Result<(), EncodeRefusal>;
+
+/// Finds a block that decodes to values after rounding to a type. Returns false if there is none.
+type FindBlock = fn(Isa, &[f32], Dtype, &mut [u8]) -> bool;
+
+/// The encoder of a type of blocks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BlockEncoder {
+    uses_importance: bool,
+    encode: EncodeBlocks,
+    /// The search for blocks that decode to given values, if there is one.
+    find: Option<FindBlock>,
+}
+
+impl BlockEncoder {
+    /// Returns the encoder of blocks of type `B`, with `E` elements in `G` groups.
+    pub(super) const fn new<B: BlockEncode<E, G>, const E: usize, const G: usize>() -> Self {
+        let uses_importance = !matches!(B::IMPORTANCE, Importance::Ignored);
+        Self { uses_importance, encode: encode_rows::<B, E, G>, find: None }
+    }
+
+    /// Returns the encoder of blocks that can also be searched.
+    pub(super) const fn with_search<B: GridBlock<E, G>, const E: usize, const G: usize>() -> Self {
+        Self { find: Some(recover::find_block::<B, E, G>), ..Self::new::<B, E, G>() }
+    }
 }
 
 /// The use that a format makes of an importance matrix.
@@ -166,8 +183,8 @@ pub(super) enum Importance {
     WithRowMeans,
 }
 
-/// A block of `E` elements that can be encoded.
-pub(super) trait BlockEncode<const E: usize>: FromBytes + IntoBytes + KnownLayout + Unaligned + Sized {
+/// A block that can be encoded.
+pub(super) trait BlockEncode<const E: usize, const G: usize>: BlockLayout<E, G> + IntoBytes + Sized {
     const IMPORTANCE: Importance = Importance::Ignored;
 
     /// Encodes one block for each block of the piece.
@@ -186,55 +203,74 @@ pub(super) struct BlockPiece<'a, const E: usize> {
     row_means: GroupLane,
 }
 
-/// The encoder of blocks of type `B`.
-#[derive(Debug)]
-pub(super) struct BlockEncoder<B, const E: usize>(pub(super) PhantomData<B>);
+/// A block that is encoded without a search.
+trait SetValues<const E: usize> {
+    /// Encodes values. It is inlined into a loop.
+    fn set_values(&mut self, values: &[f32; E]);
+}
 
-impl<B: BlockEncode<E> + fmt::Debug + Sync, const E: usize> RowEncoder for BlockEncoder<B, E> {
-    fn uses_importance(&self) -> bool {
-        B::IMPORTANCE != Importance::Ignored
-    }
+/// The loop that encodes blocks without a search.
+struct EncodeEach<'a, B, const E: usize> {
+    values: &'a [[f32; E]],
+    blocks: &'a mut [B],
+}
 
-    fn encode(
-        &self,
-        isa: Isa,
-        values: &[f32],
-        columns: usize,
-        importance: Option<&[f32]>,
-        out: &mut [u8],
-    ) -> Result<(), EncodeRefusal> {
-        let row_means = match importance {
-            Some(_) if B::IMPORTANCE == Importance::WithRowMeans => {
-                let mut sums = weights::squares_of_rows(isa, values, columns);
-                for sum in &mut sums {
-                    *sum /= columns as f32;
-                }
-                sums
-            }
-            _ => Vec::new(),
-        };
-        let importance = importance.map(|weights| weights.as_chunks::<E>().0);
-        let blocks = <[B]>::mut_from_bytes(out).expect("a whole number of blocks");
-        let pieces = values.as_chunks::<E>().0.chunks(WIDTH).zip(blocks.chunks_mut(WIDTH));
-        for ((values, blocks), first) in pieces.zip((0..).step_by(WIDTH)) {
-            if let Some(element) = lanes::first_not_finite(isa, values.as_flattened()) {
-                let value = values.as_flattened()[element];
-                return Err(EncodeRefusal::Value { element: first * E + element, value });
-            }
-            let mut piece = BlockPiece { values, importance: None, row_means: [0.0; WIDTH] };
-            if let Some(weights) = importance {
-                let mut all = [&weights[first % weights.len()]; WIDTH];
-                for at in 0..values.len() {
-                    all[at] = &weights[(first + at) % weights.len()];
-                    piece.row_means[at] = row_means.get((first + at) / weights.len()).copied().unwrap_or(0.0);
-                }
-                piece.importance = Some(all);
-            }
-            B::encode(isa, &piece, blocks);
-            if let Some(at) = blocks.iter().position(|block| !block.is_finite()) {
-                return Err(EncodeRefusal::Scale { element: (first + at) * E });
-            }
+impl<B: SetValues<E>, const E: usize> Loop for EncodeEach<'_, B, E> {
+    type Result = ();
+
+    #[inline(always)]
+    fn run(self) {
+        for (values, block) in self.values.iter().zip(self.blocks) {
+            block.set_values(values);
         }
-        Ok(())
     }
+}
+
+/// The result of a search in a batch of groups.
+trait GroupFit {
+    /// Writes the codes of a group.
+    fn codes(&self, group: usize, values: &[f32], codes: &mut [u8]);
+}
+
+/// Encodes rows in blocks of type `B`: see [`EncodeBlocks`].
+fn encode_rows<B: BlockEncode<E, G>, const E: usize, const G: usize>(
+    isa: Isa,
+    values: &[f32],
+    columns: usize,
+    importance: Option<&[f32]>,
+    out: &mut [u8],
+) -> Result<(), EncodeRefusal> {
+    let row_means = match importance {
+        Some(_) if B::IMPORTANCE == Importance::WithRowMeans => {
+            let mut sums = weights::squares_of_rows(isa, values, columns);
+            for sum in &mut sums {
+                *sum /= columns as f32;
+            }
+            sums
+        }
+        _ => Vec::new(),
+    };
+    let importance = importance.map(|weights| weights.as_chunks::<E>().0);
+    let blocks = <[B]>::mut_from_bytes(out).expect("a whole number of blocks");
+    let pieces = values.as_chunks::<E>().0.chunks(WIDTH).zip(blocks.chunks_mut(WIDTH));
+    for ((values, blocks), first) in pieces.zip((0..).step_by(WIDTH)) {
+        if let Some(element) = lanes::first_not_finite(isa, values.as_flattened()) {
+            let value = values.as_flattened()[element];
+            return Err(EncodeRefusal::Value { element: first * E + element, value });
+        }
+        let mut piece = BlockPiece { values, importance: None, row_means: [0.0; WIDTH] };
+        if let Some(weights) = importance {
+            let mut all = [&weights[first % weights.len()]; WIDTH];
+            for at in 0..values.len() {
+                all[at] = &weights[(first + at) % weights.len()];
+                piece.row_means[at] = row_means.get((first + at) / weights.len()).copied().unwrap_or(0.0);
+            }
+            piece.importance = Some(all);
+        }
+        B::encode(isa, &piece, blocks);
+        if let Some(at) = blocks.iter().position(|block| !block.is_finite()) {
+            return Err(EncodeRefusal::Scale { element: (first + at) * E });
+        }
+    }
+    Ok(())
 }

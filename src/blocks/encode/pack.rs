@@ -37,7 +37,7 @@ pub(super) fn high_bits(codes: &[u8; 32]) -> [u8; 4] {
     bytes
 }
 
-/// Packs eight scales and eight offsets of 6 bits, as `scales_of_6_bits` unpacks them. Bits above the sixth add to the bits
+/// Packs eight scales and eight offsets of 6 bits, as in [`SixBitScales`](super::super::decode::SixBitScales). Bits above the sixth add to the bits
 /// of other scales, as in ggml.
 #[inline(always)]
 pub(super) fn scales_of_6_bits(scales: &[u8; 8], offsets: &[u8; 8]) -> [u8; 12] {

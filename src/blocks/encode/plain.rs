@@ -3,7 +3,7 @@
 use super::EncodeRefusal;
 use super::lanes::to_half;
 use crate::dtype::Dtype;
-use crate::kernel::{Isa, Loop};
+use crate::kernel::{Isa, Loop, to_bfloat16};
 
 /// True if ggml writes numbers of this type.
 pub(super) fn can_encode(dtype: Dtype) -> bool {
@@ -50,8 +50,7 @@ impl Loop for EncodePlain<'_> {
             }
             Dtype::Bfloat16 => {
                 for (value, out) in values.iter().zip(out.as_chunks_mut().0) {
-                    let bits = value.to_bits();
-                    let bits = ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16;
+                    let bits = to_bfloat16(*value);
                     largest = largest.max((bits & 0x7fff) as i16);
                     *out = bits.to_le_bytes();
                 }

@@ -4,19 +4,27 @@
 //! then search: the largest value of a group is one of the numbers times the scale, which leaves few scales, and a wrong
 //! one fails within a few values. Formats with offsets, or with scales of scales, have no search.
 
-use super::super::decode::{BlockLayout, Mxfp4, Nvfp4, Q8_0};
-use super::lanes::{largest_magnitude, to_half};
-use super::{BlockFormat, EncodeRefusal};
+use super::super::decode::half;
+use super::lanes::{largest_magnitude, stored};
+use super::{BlockEncode, BlockFormat, EncodeRefusal};
 use crate::dtype::Dtype;
-use crate::kernel::{Isa, Loop};
-use std::fmt::Debug;
+use crate::kernel::{Isa, Loop, to_bfloat16};
 use std::marker::PhantomData;
 use zerocopy::little_endian::U16;
-use zerocopy::{FromBytes, IntoBytes};
 
-/// A block whose values are numbers times the scale of their group.
-pub(in crate::blocks) trait GridBlock<const E: usize, const G: usize>: BlockLayout<E, G> {
-    type Scale: BlockScale;
+/// A block whose values are numbers times the scale of their group. Unless an implementation says otherwise, scales are
+/// stored as float16.
+pub(in crate::blocks) trait GridBlock<const E: usize, const G: usize>: BlockEncode<E, G> {
+    /// The largest finite scale, as stored.
+    const LARGEST_SCALE: u16 = 0x7bff;
+    /// The bit of the sign of a stored scale, if scales can be negative.
+    const SCALE_SIGN: Option<u16> = Some(0x8000);
+
+    /// Returns the value of a unit for a stored scale. It grows with the bits of the scale, without the sign.
+    #[inline(always)]
+    fn scale(stored: u16) -> f32 {
+        half(U16::new(stored))
+    }
 
     /// Returns the code whose number is nearest. The code for +0 stands for a number that is not negative.
     fn nearest(number: f32) -> u8;
@@ -25,72 +33,20 @@ pub(in crate::blocks) trait GridBlock<const E: usize, const G: usize>: BlockLayo
     fn assemble(scales: [u16; G], codes: &[u8; E]) -> Self;
 }
 
-/// A search for blocks that decode to values.
-pub(in crate::blocks) trait BlockFinder: Debug + Sync {
-    /// Finds a block that decodes to values after rounding to a type. Returns false if there is none.
-    fn find(&self, isa: Isa, values: &[f32], dtype: Dtype, block: &mut [u8]) -> bool;
-}
-
-/// The search for blocks of type `B`.
-#[derive(Debug)]
-pub(in crate::blocks) struct GridFinder<B, const E: usize, const G: usize>(pub(in crate::blocks) PhantomData<B>);
-
-impl<B: GridBlock<E, G> + FromBytes + IntoBytes, const E: usize, const G: usize> BlockFinder for GridFinder<B, E, G> {
-    fn find(&self, isa: Isa, values: &[f32], dtype: Dtype, block: &mut [u8]) -> bool {
-        let values = values.try_into().expect("the values of a block");
-        let found = isa.run(FindBlock::<B, E, G> { values, dtype, block: PhantomData });
-        found.map(|found| *B::mut_from_bytes(block).expect("a block") = found).is_some()
-    }
-}
-
-/// The type of stored scales. They grow with their bits, without the sign.
-pub(in crate::blocks) trait BlockScale {
-    /// The largest finite scale.
-    const LARGEST: u16;
-    /// The bit of the sign, if scales can be negative.
-    const SIGN: Option<u16>;
-
-    /// Returns the value of a unit.
-    fn value(stored: u16) -> f32;
-}
-
-/// A float16.
-pub(in crate::blocks) struct HalfScale;
-
-impl BlockScale for HalfScale {
-    const LARGEST: u16 = 0x7bff;
-    const SIGN: Option<u16> = Some(0x8000);
-
-    #[inline(always)]
-    fn value(stored: u16) -> f32 {
-        Q8_0 { d: U16::new(stored), qs: [0; 32] }.scales()[0]
-    }
-}
-
-/// A power of two.
-pub(in crate::blocks) struct ExponentScale;
-
-impl BlockScale for ExponentScale {
-    /// ggml takes 255 for NaN.
-    const LARGEST: u16 = 254;
-    const SIGN: Option<u16> = None;
-
-    #[inline(always)]
-    fn value(stored: u16) -> f32 {
-        Mxfp4 { e: stored as u8, qs: [0; 16] }.scales()[0]
-    }
-}
-
-/// An unsigned float8e4m3.
-pub(in crate::blocks) struct Ue4m3Scale;
-
-impl BlockScale for Ue4m3Scale {
-    const LARGEST: u16 = 0x7e;
-    const SIGN: Option<u16> = None;
-
-    #[inline(always)]
-    fn value(stored: u16) -> f32 {
-        Nvfp4 { d: [stored as u8; 4], qs: [[0; 8]; 4] }.scales()[0]
+/// Finds a block that decodes to values after rounding to a type: [`BlockEncoder::find`](super::BlockEncoder).
+pub(super) fn find_block<B: GridBlock<E, G>, const E: usize, const G: usize>(
+    isa: Isa,
+    values: &[f32],
+    dtype: Dtype,
+    block: &mut [u8],
+) -> bool {
+    let values = values.try_into().expect("the values of a block");
+    match isa.run(SearchBlock::<B, E, G> { values, dtype, block: PhantomData }) {
+        Some(found) => {
+            *B::mut_from_bytes(block).expect("a block") = found;
+            true
+        }
+        None => false,
     }
 }
 
@@ -137,7 +93,8 @@ impl BlockFormat {
             for (at, _) in different {
                 let block = &mut blocks[at * bytes..][..bytes];
                 let values = &values[at * elements..][..elements];
-                if !self.finder.is_some_and(|finder| finder.find(isa, values, dtype, block)) {
+                let find = self.encoder.and_then(|encoder| encoder.find);
+                if !find.is_some_and(|find| find(isa, values, dtype, block)) {
                     return Err(start + at * elements);
                 }
             }
@@ -169,30 +126,26 @@ impl BlockFormat {
 }
 
 /// The loop that searches a block.
-struct FindBlock<'a, B, const E: usize, const G: usize> {
+struct SearchBlock<'a, B, const E: usize, const G: usize> {
     values: &'a [f32; E],
     dtype: Dtype,
     block: PhantomData<B>,
 }
 
-impl<B: GridBlock<E, G>, const E: usize, const G: usize> Loop for FindBlock<'_, B, E, G> {
+impl<B: GridBlock<E, G>, const E: usize, const G: usize> Loop for SearchBlock<'_, B, E, G> {
     type Result = Option<B>;
 
     #[inline(always)]
     fn run(self) -> Option<B> {
         match self.dtype {
-            Dtype::Bfloat16 => {
-                // To nearest even: adds half of the last bit, less one unless that bit is set.
-                let round = |bits: u32| bits.wrapping_add(0x7fff + (bits >> 16 & 1)) & 0xffff_0000;
-                self.find(|value| f32::from_bits(round(value.to_bits())))
-            }
-            Dtype::Float16 => self.find(|value| HalfScale::value(to_half(value))),
+            Dtype::Bfloat16 => self.find(|value| f32::from_bits(u32::from(to_bfloat16(value)) << 16)),
+            Dtype::Float16 => self.find(|value| half(stored(value))),
             _ => self.find(|value| value),
         }
     }
 }
 
-impl<B: GridBlock<E, G>, const E: usize, const G: usize> FindBlock<'_, B, E, G> {
+impl<B: GridBlock<E, G>, const E: usize, const G: usize> SearchBlock<'_, B, E, G> {
     #[inline(always)]
     fn find(self, round: impl Fn(f32) -> f32 + Copy) -> Option<B> {
         let (mut scales, mut codes) = ([0; G], [0; E]);
@@ -208,7 +161,7 @@ impl<B: GridBlock<E, G>, const E: usize, const G: usize> FindBlock<'_, B, E, G> 
     fn scale(values: &[f32], codes: &mut [u8], round: impl Fn(f32) -> f32 + Copy) -> Option<u16> {
         let top = largest_magnitude(values);
         if top == 0.0 {
-            return Self::fit((B::Scale::value(0), true), values, codes, round).then_some(0);
+            return Self::fit(B::scale(0), true, values, codes, round).then_some(0);
         }
         let is_negative = values.iter().any(|value| *value == -top);
         let number = |wanted: f32| f32::from(B::number(B::nearest(wanted)));
@@ -216,17 +169,18 @@ impl<B: GridBlock<E, G>, const E: usize, const G: usize> FindBlock<'_, B, E, G> 
         // The largest number first, and the positive one of two.
         while level > 0.0 {
             for signed in [level, -level] {
-                let sign = if is_negative == (signed < 0.0) { Some(0) } else { B::Scale::SIGN };
+                let sign = if is_negative == (signed < 0.0) { Some(0) } else { B::SCALE_SIGN };
                 let Some(sign) = sign.filter(|_| number(signed) == signed) else { continue };
-                let product = |stored: u16| round(B::Scale::value(stored) * level);
-                let (mut stored, mut end) = (0, B::Scale::LARGEST + 1);
+                let product = |stored: u16| round(B::scale(stored) * level);
+                let (mut stored, mut end) = (0, B::LARGEST_SCALE + 1);
                 while stored < end {
                     let middle = u16::midpoint(stored, end);
                     if product(middle) < top { stored = middle + 1 } else { end = middle }
                 }
-                while stored <= B::Scale::LARGEST && product(stored) == top {
-                    let value = B::Scale::value(stored);
-                    if Self::fit((if sign == 0 { value } else { -value }, false), values, codes, round) {
+                while stored <= B::LARGEST_SCALE && product(stored) == top {
+                    let value = B::scale(stored);
+                    let scale = if sign == 0 { value } else { -value };
+                    if Self::fit(scale, false, values, codes, round) {
                         return Some(stored | sign);
                     }
                     stored += 1;
@@ -238,9 +192,9 @@ impl<B: GridBlock<E, G>, const E: usize, const G: usize> FindBlock<'_, B, E, G> 
     }
 
     /// Writes the nearest codes for a scale. Returns false, perhaps early, if they decode to other bits. If all values are
-    /// 0, products of negative numbers and the least scale are the negative ones.
+    /// 0 (`is_zero`), products of negative numbers and the least scale are the negative ones.
     #[inline(always)]
-    fn fit((scale, is_zero): (f32, bool), values: &[f32], codes: &mut [u8], round: impl Fn(f32) -> f32 + Copy) -> bool {
+    fn fit(scale: f32, is_zero: bool, values: &[f32], codes: &mut [u8], round: impl Fn(f32) -> f32 + Copy) -> bool {
         for (values, codes) in values.as_chunks::<PIECE>().0.iter().zip(codes.as_chunks_mut::<PIECE>().0) {
             let mut different = 0;
             for at in 0..PIECE {

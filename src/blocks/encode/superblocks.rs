@@ -1,12 +1,14 @@
 //! Searches in all groups and the final rounding, for blocks of 256 elements.
 
 use super::super::decode::BlockLayout;
-use super::BlockPiece;
 use super::asymmetric::{AsymmetricFit, SearchAsymmetric, SearchRule};
-use super::lanes::{GroupLane, WIDTH, limit, low_byte, nearest, sums_of_lanes, transpose};
-use super::scales::{ScaleFit, SearchScales};
-use super::weights::{GroupBatch, Weighing, squares_of_rows};
+use super::lanes::{GroupLane, WIDTH, column, limit, low_byte, nearest, nearest_int, stored, sums_of_lanes, transpose};
+use super::scales::SearchScales;
+use super::weights::{GroupBatch, Weighing, squares_of_blocks};
+use super::{BlockPiece, GroupFit};
 use crate::kernel::{Isa, Loop};
+use std::array::from_fn;
+use zerocopy::little_endian::U16;
 
 /// A number of each group of each block.
 pub(super) type PerGroup<const G: usize> = [[f32; G]; WIDTH];
@@ -16,11 +18,7 @@ pub(super) type BlockCodes = [[u8; 256]; WIDTH];
 
 /// Returns the mean squares of blocks, times a number.
 pub(super) fn mean_squares(isa: Isa, piece: &BlockPiece<'_, 256>, times: f32) -> GroupLane {
-    let mut means = [0.0; WIDTH];
-    for (mean, sum) in means.iter_mut().zip(squares_of_rows(isa, piece.values.as_flattened(), 256)) {
-        *mean = times * sum / 256.0;
-    }
-    means
+    squares_of_blocks(isa, piece).map(|sum| times * sum / 256.0)
 }
 
 /// Calls a function with each batch of groups and the index of its first group.
@@ -28,11 +26,10 @@ pub(super) fn each_batch<const K: usize>(
     isa: Isa,
     piece: &BlockPiece<'_, 256>,
     weighing: Weighing,
-    spread: &GroupLane,
     mut each: impl FnMut(usize, &GroupBatch<K>),
 ) {
     for first in (0..piece.values.len() * 256 / K).step_by(WIDTH) {
-        each(first, &GroupBatch::collect(isa, piece, first, weighing, spread));
+        each(first, &GroupBatch::collect(isa, piece, first, weighing));
     }
 }
 
@@ -89,33 +86,42 @@ impl<const G: usize> Loop for Requantize<'_, G> {
     }
 }
 
-/// Rounds all values with the final scales, and calls `keep` with the index, values and codes of groups whose scale is 0.
+/// Rounds all values with the final scales. Groups whose scale is 0 keep the codes of the search: `fits` has its result
+/// for each batch.
 pub(super) fn requantize<const G: usize>(
     isa: Isa,
     piece: &BlockPiece<'_, 256>,
-    (scales, offsets): (&PerGroup<G>, &PerGroup<G>),
+    scales: &PerGroup<G>,
+    offsets: &PerGroup<G>,
     bounds: [f32; 2],
-    mut keep: impl FnMut(usize, &[f32], &mut [u8]),
+    fits: &[Box<dyn GroupFit>],
 ) -> BlockCodes {
     let mut codes = [[0; 256]; WIDTH];
     isa.run(Requantize { values: piece.values, scales, offsets, bounds, codes: &mut codes });
     let groups = piece.values.as_flattened().chunks(256 / G).zip(codes.as_flattened_mut().chunks_mut(256 / G));
     for (group, (values, codes)) in groups.enumerate() {
         if scales.as_flattened()[group] == 0.0 {
-            keep(group, values, codes);
+            fits[group / WIDTH].codes(group % WIDTH, values, codes);
         }
     }
     codes
 }
 
-/// Returns the largest number, at least 0.
-pub(super) fn highest(numbers: &[f32]) -> f32 {
-    numbers.iter().fold(0.0, |highest, number| if *number > highest { *number } else { highest })
+/// The scales or the offsets of a block: integers times a unit.
+pub(super) struct IntegerScales<const G: usize> {
+    pub(super) unit: U16,
+    /// The low bytes of integers.
+    pub(super) integers: [u8; G],
 }
 
-/// Returns column `at`.
-pub(super) fn column<const G: usize>(integers: &[[u8; WIDTH]; G], at: usize) -> [u8; G] {
-    integers.each_ref().map(|lane| lane[at])
+impl<const G: usize> IntegerScales<G> {
+    /// Rounds numbers in the unit in which the largest is `most`.
+    fn round(numbers: &[f32; G], most: f32) -> Self {
+        let highest = numbers.iter().fold(0.0, |highest, number| if *number > highest { *number } else { highest });
+        let factor = if highest > 0.0 { most / highest } else { 0.0 };
+        let integers = numbers.map(|number| nearest_int(factor * number) as u8);
+        Self { unit: stored(highest / most), integers }
+    }
 }
 
 /// Returns the scales and offsets that blocks store.
@@ -130,12 +136,13 @@ pub(super) fn final_scales<B: BlockLayout<256, G>, const G: usize>(blocks: &[B])
 
 /// Results of the searches for the scales and offsets of all groups.
 pub(super) struct AsymmetricSearch<const G: usize> {
-    fits: Vec<AsymmetricFit>,
+    /// The result for each batch.
+    pub(super) fits: Vec<Box<dyn GroupFit>>,
     pub(super) scales: PerGroup<G>,
     /// At least 0, or slightly below.
     pub(super) offsets: PerGroup<G>,
-    /// Sums of weights.
-    pub(super) weights: PerGroup<G>,
+    /// Sums of weights, with an importance matrix.
+    weights: Option<PerGroup<G>>,
 }
 
 impl<const G: usize> AsymmetricSearch<G> {
@@ -149,16 +156,18 @@ impl<const G: usize> AsymmetricSearch<G> {
         rule: SearchRule,
     ) -> Self {
         let zeros = [[0.0; G]; WIDTH];
-        let mut search = Self { fits: Vec::with_capacity(G), scales: zeros, offsets: zeros, weights: zeros };
+        let mut search = Self { fits: Vec::with_capacity(G), scales: zeros, offsets: zeros, weights: None };
         if piece.importance.is_some() {
-            let spread = mean_squares(isa, piece, times);
-            each_batch::<K>(isa, piece, Weighing::Importance, &spread, |first, batch| {
+            let weighing = Weighing::Importance(mean_squares(isa, piece, times));
+            let mut weights = zeros;
+            each_batch::<K>(isa, piece, weighing, |first, batch| {
                 let rule = SearchRule::with_importance(rule.most);
                 search.add(first, isa.run(SearchAsymmetric::<K, false, true> { batch, rule }));
-                store(&isa.run(SumWeights(batch)), first, &mut search.weights);
+                store(&isa.run(SumWeights(batch)), first, &mut weights);
             });
+            search.weights = Some(weights);
         } else {
-            each_batch::<K>(isa, piece, weighing, &[0.0; WIDTH], |first, batch| {
+            each_batch::<K>(isa, piece, weighing, |first, batch| {
                 search.add(first, isa.run(SearchAsymmetric::<K, ABSOLUTE, false> { batch, rule }));
             });
         }
@@ -168,22 +177,16 @@ impl<const G: usize> AsymmetricSearch<G> {
     fn add(&mut self, first: usize, fit: AsymmetricFit) {
         store(&fit.scales, first, &mut self.scales);
         store(&fit.lowest.map(|lowest| -lowest), first, &mut self.offsets);
-        self.fits.push(fit);
+        self.fits.push(Box::new(fit));
     }
 
-    /// Turns the numbers of each block into integers, with an importance matrix.
-    pub(super) fn fit_scales(&self, isa: Isa, numbers: &PerGroup<G>, most: u8) -> ScaleFit<G> {
-        let (numbers, weights) = (&side_by_side(numbers), &side_by_side(&self.weights));
-        isa.run(SearchScales { numbers, weights, most })
-    }
-
-    /// Writes the codes of the search for a group.
-    pub(super) fn codes(&self, has_importance: bool, group: usize, most: f32, values: &[f32], codes: &mut [u8]) {
-        let (fit, group) = (&self.fits[group / WIDTH], group % WIDTH);
-        if has_importance {
-            fit.codes::<true>(group, most, values, codes);
-        } else {
-            fit.codes::<false>(group, most, values, codes);
-        }
+    /// Turns the scales or the offsets of each block into integers up to `most`, with an importance matrix by a search.
+    pub(super) fn integers(&self, isa: Isa, numbers: &PerGroup<G>, most: u8) -> [IntegerScales<G>; WIDTH] {
+        let Some(weights) = &self.weights else {
+            return numbers.each_ref().map(|numbers| IntegerScales::round(numbers, most.into()));
+        };
+        let (numbers, weights) = (&side_by_side(numbers), &side_by_side(weights));
+        let fit = isa.run(SearchScales { numbers, weights, most });
+        from_fn(|at| IntegerScales { unit: stored(fit.scales[at]), integers: column(&fit.integers, at) })
     }
 }

@@ -1,7 +1,8 @@
 //! Searches for scales of groups with codes of both signs.
 
+use super::GroupFit;
 use super::lanes::{
-    EPSILON, GroupLane, STRIDE, WIDTH, largest_of_lanes, limit, low_byte, nearest, nearest_of_small, strides,
+    EPSILON, GroupLane, STRIDE, WIDTH, column, largest_of_lanes, limit, low_byte, nearest, nearest_of_small, strides,
 };
 use super::weights::GroupBatch;
 use crate::kernel::Loop;
@@ -10,15 +11,16 @@ use crate::kernel::Loop;
 pub(super) struct SymmetricFit {
     pub(super) scales: GroupLane,
     factors: GroupLane,
+    bound: f32,
     /// True if all values of the group are 0, or nearly so. All codes are then 0.
     is_zero: [bool; WIDTH],
 }
 
-impl SymmetricFit {
-    /// Writes the codes of a group: integers from -`bound` to `bound` - 1, plus `bound`.
+impl GroupFit for SymmetricFit {
+    /// Codes are integers from -`bound` to `bound` - 1, plus `bound`.
     #[inline(always)]
-    pub(super) fn codes(&self, group: usize, bound: f32, values: &[f32], codes: &mut [u8]) {
-        let factor = self.factors[group];
+    fn codes(&self, group: usize, values: &[f32], codes: &mut [u8]) {
+        let (factor, bound) = (self.factors[group], self.bound);
         for (value, code) in values.iter().zip(codes) {
             let number = limit(nearest(factor * *value), -bound, bound - 1.0) + bound;
             *code = if self.is_zero[group] { 0 } else { low_byte(number) };
@@ -74,7 +76,7 @@ impl<const K: usize, const FINITE: bool> Loop for SearchSymmetric<'_, K, FINITE>
             is_zero[at] = magnitudes[at] < EPSILON;
             scales[at] = if is_zero[at] { 0.0 } else { scales[at] };
         }
-        SymmetricFit { scales, factors, is_zero }
+        SymmetricFit { scales, factors, bound, is_zero }
     }
 }
 
@@ -120,7 +122,13 @@ fn sums_of_codes<const K: usize, const FINITE: bool>(
 pub(super) struct DescentFit {
     pub(super) scales: GroupLane,
     /// Integers from -4 to 3, plus 4. All are 0 in a group whose values are all 0, or nearly so.
-    pub(super) codes: [[u8; WIDTH]; 16],
+    codes: [[u8; WIDTH]; 16],
+}
+
+impl GroupFit for DescentFit {
+    fn codes(&self, group: usize, _values: &[f32], codes: &mut [u8]) {
+        codes.copy_from_slice(&column(&self.codes, group));
+    }
 }
 
 /// ggml's `make_q3_quants`: changes one code after the other while this lowers the square error, in at most five passes.

@@ -3,35 +3,27 @@
 use super::super::decode::{Tq1_0, Tq2_0};
 use super::lanes::{inverse, is_finite, largest_magnitude, limit, low_byte, nearest_of_small, to_half};
 use super::pack::planes;
-use super::recover::{GridBlock, HalfScale};
-use super::{BlockEncode, BlockPiece};
-use crate::kernel::{Isa, Loop};
+use super::recover::GridBlock;
+use super::{BlockEncode, BlockPiece, EncodeEach, SetValues};
+use crate::kernel::Isa;
 use zerocopy::little_endian::U16;
 
-/// The loop that encodes blocks. Codes are numbers plus 1.
-struct EncodeTernary<'a, B> {
-    values: &'a [[f32; 256]],
-    blocks: &'a mut [B],
-}
-
-impl<B: GridBlock<256, 1>> Loop for EncodeTernary<'_, B> {
-    type Result = ();
-
+/// Blocks of 256 elements with one scale are the two ternary formats.
+impl<B: GridBlock<256, 1>> SetValues<256> for B {
+    /// Codes are numbers plus 1.
     #[inline(always)]
-    fn run(self) {
-        for (values, block) in self.values.iter().zip(self.blocks) {
-            let scale = largest_magnitude(values);
-            let factor = inverse(scale);
-            // ggml converts Inf and NaN to the number 0.
-            let factor = if factor.is_finite() { factor } else { 0.0 };
-            let mut codes = [0; 256];
-            for at in 0..256 {
-                // Halves are rounded away from zero.
-                let number = values[at] * factor;
-                codes[at] = 1 + u8::from(number >= 0.5) - u8::from(number <= -0.5);
-            }
-            *block = B::assemble([to_half(scale)], &codes);
+    fn set_values(&mut self, values: &[f32; 256]) {
+        let scale = largest_magnitude(values);
+        let factor = inverse(scale);
+        // ggml converts Inf and NaN to the number 0.
+        let factor = if factor.is_finite() { factor } else { 0.0 };
+        let mut codes = [0; 256];
+        for at in 0..256 {
+            // Halves are rounded away from zero.
+            let number = values[at] * factor;
+            codes[at] = 1 + u8::from(number >= 0.5) - u8::from(number <= -0.5);
         }
+        *self = B::assemble([to_half(scale)], &codes);
     }
 }
 
@@ -49,8 +41,6 @@ fn digits<const N: usize, const DIGITS: usize>(codes: &[u8]) -> [u8; N] {
 }
 
 impl GridBlock<256, 1> for Tq1_0 {
-    type Scale = HalfScale;
-
     #[inline(always)]
     fn nearest(number: f32) -> u8 {
         low_byte(nearest_of_small(limit(number, -1.0, 1.0)) + 1.0)
@@ -67,9 +57,9 @@ impl GridBlock<256, 1> for Tq1_0 {
     }
 }
 
-impl BlockEncode<256> for Tq1_0 {
+impl BlockEncode<256, 1> for Tq1_0 {
     fn encode(isa: Isa, piece: &BlockPiece<'_, 256>, blocks: &mut [Self]) {
-        isa.run(EncodeTernary { values: piece.values, blocks });
+        isa.run(EncodeEach { values: piece.values, blocks });
     }
 
     fn is_finite(&self) -> bool {
@@ -78,8 +68,6 @@ impl BlockEncode<256> for Tq1_0 {
 }
 
 impl GridBlock<256, 1> for Tq2_0 {
-    type Scale = HalfScale;
-
     #[inline(always)]
     fn nearest(number: f32) -> u8 {
         low_byte(nearest_of_small(limit(number, -1.0, 2.0)) + 1.0)
@@ -91,9 +79,9 @@ impl GridBlock<256, 1> for Tq2_0 {
     }
 }
 
-impl BlockEncode<256> for Tq2_0 {
+impl BlockEncode<256, 1> for Tq2_0 {
     fn encode(isa: Isa, piece: &BlockPiece<'_, 256>, blocks: &mut [Self]) {
-        isa.run(EncodeTernary { values: piece.values, blocks });
+        isa.run(EncodeEach { values: piece.values, blocks });
     }
 
     fn is_finite(&self) -> bool {

@@ -3,6 +3,7 @@
 use super::BlockPiece;
 use super::lanes::{GroupLane, WIDTH, sums_of_lanes, transpose};
 use crate::kernel::{Isa, Loop};
+use std::array::from_fn;
 
 /// Values and weights of groups with `K` elements.
 pub(super) struct GroupBatch<const K: usize> {
@@ -19,35 +20,36 @@ pub(super) enum Weighing {
     Magnitude,
     /// The root of the mean square of the group, plus |x|.
     RootMeanSquare,
-    /// The importance of the column times the root of (the number + x * x). The number is the mean square of a row, or
-    /// twice that of a block.
-    Importance,
+    /// The importance of the column times the root of (the number of the block + x * x). The number is the mean square of
+    /// the block's row, or one or two times the mean square of the block.
+    Importance(GroupLane),
     /// The importance of the column.
     Column,
 }
 
 impl<const K: usize> GroupBatch<K> {
-    /// Collects groups of a piece. Lanes without a group have zeros. `spread` has the numbers of
-    /// [`Weighing::Importance`].
+    /// Collects groups of a piece, from index `first` on. Lanes without a group have zeros.
     pub(super) fn collect<const E: usize>(
         isa: Isa,
         piece: &BlockPiece<'_, E>,
         first: usize,
         weighing: Weighing,
-        spread: &GroupLane,
     ) -> Self {
         let zeros = &[0.0; K];
-        let (mut values, mut importance, mut spreads) = ([zeros; WIDTH], [zeros; WIDTH], [0.0; WIDTH]);
+        let (mut values, mut importance) = ([zeros; WIDTH], [zeros; WIDTH]);
         let per_block = E / K;
+        let weighing = match weighing {
+            Weighing::Importance(numbers) => Weighing::Importance(from_fn(|at| numbers[(first + at) / per_block])),
+            other => other,
+        };
         for (at, group) in piece.values.as_flattened().as_chunks().0[first..].iter().take(WIDTH).enumerate() {
             let (block, within) = ((first + at) / per_block, (first + at) % per_block);
             values[at] = group;
-            spreads[at] = spread[block];
             if let Some(blocks) = piece.importance {
                 importance[at] = &blocks[block].as_chunks().0[within];
             }
         }
-        isa.run(Weigh { values, importance, weighing, spreads })
+        isa.run(Weigh { values, importance, weighing })
     }
 }
 
@@ -55,8 +57,8 @@ impl<const K: usize> GroupBatch<K> {
 struct Weigh<'a, const K: usize> {
     values: [&'a [f32; K]; WIDTH],
     importance: [&'a [f32; K]; WIDTH],
+    /// Numbers of [`Weighing::Importance`] belong to groups.
     weighing: Weighing,
-    spreads: GroupLane,
 }
 
 impl<const K: usize> Loop for Weigh<'_, K> {
@@ -78,11 +80,11 @@ impl<const K: usize> Loop for Weigh<'_, K> {
                 }
                 magnitudes(values, &means, weights);
             }
-            Weighing::Importance => {
+            Weighing::Importance(numbers) => {
                 transpose(&self.importance, weights);
                 for (weights, values) in weights.iter_mut().zip(&*values) {
                     for at in 0..WIDTH {
-                        weights[at] *= (self.spreads[at] + values[at] * values[at]).sqrt();
+                        weights[at] *= (numbers[at] + values[at] * values[at]).sqrt();
                     }
                 }
             }
@@ -108,6 +110,13 @@ fn magnitudes<const K: usize>(values: &[GroupLane; K], plus: &GroupLane, magnitu
             magnitudes[at] = plus[at] + values[at].abs();
         }
     }
+}
+
+/// Adds up the squares of each block, from the first to the last.
+pub(super) fn squares_of_blocks<const E: usize>(isa: Isa, piece: &BlockPiece<'_, E>) -> GroupLane {
+    let mut sums = [0.0; WIDTH];
+    sums[..piece.values.len()].copy_from_slice(&squares_of_rows(isa, piece.values.as_flattened(), E));
+    sums
 }
 
 /// Adds up the squares of each row, from the first to the last. Rows are a multiple of `WIDTH` long.

@@ -1,6 +1,6 @@
 //! Look-ups with AVX2, which looks up bytes: those of the lower and of the upper halves of entries apart.
 
-use super::{Derivation, Table, each_table, float_of};
+use super::{Derivation, Table, each_table, entry_of, float_of};
 use std::arch::x86_64::{
     __m256i, _mm_storeu_si128, _mm256_add_epi16, _mm256_and_si256, _mm256_castsi256_si128, _mm256_extracti128_si256,
     _mm256_loadu_si256, _mm256_min_epu8, _mm256_or_si256, _mm256_permute2x128_si256, _mm256_permute4x64_epi64,
@@ -11,7 +11,6 @@ use std::arch::x86_64::{
 /// Looks up the entry of each code by its lowest four bits.
 #[target_feature(enable = "avx2")]
 pub(super) fn look_up(codes: &[u8], tables: &[Table], size: usize, out: &mut [[u8; 2]]) {
-    let one = |code: u8, table: &Table| table[usize::from(code & 15)].to_le_bytes();
     if size == 16 {
         let ((codes, last), (out, last_out)) = (codes.as_chunks(), out.as_chunks_mut());
         let (pairs, last_tables) = tables.split_at(2 * codes.len());
@@ -21,7 +20,7 @@ pub(super) fn look_up(codes: &[u8], tables: &[Table], size: usize, out: &mut [[u
             let upper = _mm256_permute2x128_si256::<0x31>(first, second);
             entries(codes, [lower, upper], out);
         }
-        each_table::<32, ()>(last, last_tables, size, last_out, |_| (), |_, (), _| (), one);
+        each_table::<32, ()>(last, last_tables, size, last_out, |_| (), |_, (), _| (), entry_of);
     } else {
         each_table(
             codes,
@@ -30,7 +29,7 @@ pub(super) fn look_up(codes: &[u8], tables: &[Table], size: usize, out: &mut [[u
             out,
             |table| in_both_halves(table),
             |codes, table, out| entries(codes, table, out),
-            one,
+            entry_of,
         );
     }
 }

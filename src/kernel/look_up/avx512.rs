@@ -1,6 +1,6 @@
 //! Look-ups with AVX-512: one instruction looks up the entries of 32 codes.
 
-use super::{Table, each_table, float_of};
+use super::{Table, each_table, entry_of, float_of};
 use std::arch::x86_64::{
     __m512i, _mm256_loadu_si256, _mm512_add_epi16, _mm512_and_si512, _mm512_broadcast_i64x4, _mm512_cvtepu8_epi16,
     _mm512_loadu_si512, _mm512_min_epu16, _mm512_or_si512, _mm512_permutexvar_epi16, _mm512_set_epi64,
@@ -11,7 +11,6 @@ use std::arch::x86_64::{
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) fn look_up(codes: &[u8], tables: &[Table], size: usize, out: &mut [[u8; 2]]) {
     const SIXTEENS: i64 = 0x0010_0010_0010_0010;
-    let one = |code: u8, table: &Table| table[usize::from(code & 15)].to_le_bytes();
     if size == 16 {
         let (low, second) =
             (_mm512_set1_epi16(15), _mm512_set_epi64(SIXTEENS, SIXTEENS, SIXTEENS, SIXTEENS, 0, 0, 0, 0));
@@ -23,12 +22,12 @@ pub(super) fn look_up(codes: &[u8], tables: &[Table], size: usize, out: &mut [[u
             let pair = unsafe { _mm512_loadu_si512(pair.as_ptr().cast()) };
             store(_mm512_permutexvar_epi16(codes, pair), out);
         }
-        each_table::<32, ()>(last, last_tables, size, last_out, |_| (), |_, (), _| (), one);
+        each_table::<32, ()>(last, last_tables, size, last_out, |_| (), |_, (), _| (), entry_of);
     } else {
         let look_up = |codes: &[u8; 32], table: __m512i, out: &mut [[u8; 2]; 32]| {
             store(_mm512_permutexvar_epi16(load(codes), table), out);
         };
-        each_table(codes, tables, size, out, |table| in_both_halves(table), look_up, one);
+        each_table(codes, tables, size, out, |table| in_both_halves(table), look_up, entry_of);
     }
 }
 

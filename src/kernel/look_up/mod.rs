@@ -98,6 +98,12 @@ impl Isa {
     }
 }
 
+/// Returns the entry of one code.
+#[inline(always)]
+fn entry_of(code: u8, table: &Table) -> [u8; 2] {
+    table[usize::from(code & 15)].to_le_bytes()
+}
+
 /// Returns the entry of one finite float8e4m3fn code.
 #[inline(always)]
 fn float_of(code: u8, table: &Table) -> [u8; 2] {
