@@ -3,7 +3,7 @@
 //! Engines differ in which block they read, so tcast refuses blocks that contradict each other.
 
 use super::object::{ConfigObject, parse};
-use super::{ConfigFormat, find, mlx};
+use super::{find, mlx};
 use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, descriptions};
 use crate::container::{as_json, members};
 use crate::error::{Error, Result};
@@ -144,8 +144,8 @@ impl ConfigBlock {
         // ModelOpt's own file shows its method only by the algorithm.
         let keys = ["quant_method", "quant_algo"];
         let is_other = |method: &str| {
-            let format = find(method).map(ConfigFormat::method);
-            !matches!(format, Some(QuantMethod::CompressedTensors | QuantMethod::ModelOpt))
+            let method = find(method).map(|format| format.method);
+            !matches!(method, Some(QuantMethod::CompressedTensors | QuantMethod::ModelOpt))
         };
         if let (Some(Value::String(method)), Some(Value::String(algorithm))) =
             (self.members.get(keys[0]), other.members.get(keys[1]))

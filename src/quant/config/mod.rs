@@ -87,10 +87,6 @@ fn find(name: &str) -> Option<&'static ConfigFormat> {
 }
 
 impl ConfigFormat {
-    fn method(&self) -> QuantMethod {
-        self.method
-    }
-
     /// Returns the modules that a block lists as not quantized.
     fn ignored(&self, block: &ConfigObject) -> Result<ModuleList> {
         Ok(ModuleList::new(&block.texts(self.ignored)?, self.style))

@@ -4,7 +4,7 @@ use super::object::ConfigObject;
 use super::{CheckpointConfig, ConfigFormat, Modules, WeightDescription, layouts_of, transformers};
 use crate::error::{Error, Result};
 use crate::quant::layout::{Layout, Zeros};
-use crate::quant::method::QuantMethod;
+use crate::quant::method::{QuantMethod, undecoded};
 use crate::quant::recognize::CheckpointInfo;
 use crate::text::shorten;
 use serde_json::{Map, Value};
@@ -106,7 +106,7 @@ impl<'a> TorchAoTensors<'a> {
 }
 
 fn refused(what: &str) -> Error {
-    Error::new(format!("the model is quantized with torchao ({what}), which tcast does not decode"))
+    undecoded("torchao", what)
 }
 
 /// Returns the changes to the metadata of files after weights were decoded. Nothing of torchao remains, unless some
