@@ -42,8 +42,8 @@ fn cast(source: Dtype, target: Dtype, count: u64) {
 /// Encodes values, and decodes the result if that is the job.
 fn quantized(job: &str, scheme: &str, layout: &str, count: u64) {
     let scheme = SCHEMES.iter().find(|known| known.name == scheme).expect("a scheme");
-    let stored = scheme.layouts.iter().find(|stored| stored.row().name == layout).expect("a layout of the scheme");
-    let (layout, grid, shape) = (stored.row(), &stored.grid, [count / COLUMNS, COLUMNS]);
+    let stored = scheme.layouts.iter().find(|stored| stored.row.name == layout).expect("a layout of the scheme");
+    let (layout, grid, shape) = (stored.row, &stored.grid, [count / COLUMNS, COLUMNS]);
     let input = weights(Storage::packed(Dtype::Bfloat16), count);
     let extremes = Extremes::of(Dtype::Bfloat16, &input, 0);
     let encoder = Encoder::new(layout, grid, &shape, Dtype::Bfloat16, EncodeOptions::default()).expect("a usual shape");

@@ -68,7 +68,7 @@ fn quantized(criterion: &mut Criterion) {
     let extremes = Extremes::of(Dtype::Bfloat16, &input, 0);
     for scheme in SCHEMES {
         let stored = &scheme.layouts[0];
-        let (layout, grid) = (stored.row(), &stored.grid);
+        let (layout, grid) = (stored.row, &stored.grid);
         let mut parts = Vec::new();
         for scale in [ScaleChoice::Amax, ScaleChoice::Mse] {
             if scale == ScaleChoice::Mse && !["nvfp4", "int4"].contains(&scheme.name) {

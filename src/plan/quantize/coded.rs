@@ -161,7 +161,7 @@ impl<'p, 'a> Planner<'p, 'a> {
             let new = || self.encoder(&SchemeTarget { grid, ..stored.clone() }, shape, dtype, options).map(Arc::new);
             known.entry(key).or_insert_with(new).clone()
         };
-        let exact = new(scale_dtype(stored.layout.row(), &stored.grid, decoder.grid().scale)).ok();
+        let exact = new(scale_dtype(stored.layout.row, &stored.grid, decoder.grid().scale)).ok();
         Ok((new(stored.grid.scale.unwrap_or(self.logical.own_type(found)))?, exact))
     }
 

@@ -18,7 +18,7 @@ impl Planner<'_, '_> {
             match &weight.decision {
                 Ok(stored) => {
                     let module = module_of(name).unwrap_or(name);
-                    let layout = stored.layout.row();
+                    let layout = stored.layout.row;
                     let same = |group: &QuantizedGroup| group.layout == layout && group.grid == stored.grid;
                     let at = groups.iter().position(same).unwrap_or_else(|| {
                         let (modules, unlike_linear) = (Vec::new(), Vec::new());
