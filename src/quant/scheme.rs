@@ -75,7 +75,7 @@ impl serde::Serialize for Scheme {
 }
 
 impl Scheme {
-    /// Finds the scheme with this name or alias, in upper or lower case; those of GGUF files also with other separators.
+    /// Finds the scheme with this name or alias, in upper or lower case. Schemes of GGUF files can have other separators.
     pub fn find(name: &str) -> Option<&'static Self> {
         let is_named = |scheme: &&Self| {
             let mut names = std::iter::once(&scheme.name).chain(scheme.aliases);
@@ -195,7 +195,7 @@ const NVFP4: TargetGrid = float(Float4E2M1, Group::Neighbours(16), Some(Float8E4
 const MXFP4: TargetGrid = float(Float4E2M1, Group::Neighbours(32), Some(Uint8));
 const MXFP8: TargetGrid = float(Float8E4M3FN, Group::Neighbours(32), Some(Uint8));
 
-/// All schemes. The numbers of GGUF files are those of `llama_ftype` (llama.cpp, `include/llama.h`).
+/// All schemes. The types of GGUF files are numbers of `llama_ftype` (llama.cpp, `include/llama.h`).
 pub static SCHEMES: &[Scheme] = &[
     Scheme {
         name: "fp8",

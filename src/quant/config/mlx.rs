@@ -15,12 +15,9 @@ use crate::text::shorten;
 use serde_json::{Map, Value, json};
 use std::rc::Rc;
 
-/// The name of the method. Configs of MLX do not name it.
-pub(super) const NAME: &str = "mlx";
-
 pub(super) static FORMAT: ConfigFormat = ConfigFormat {
     method: QuantMethod::Mlx,
-    names: &[NAME],
+    names: &["mlx"], // not in configs of MLX, which name no method
     ignored: &[],
     style: MatchStyle::Prefixed,
     read,
@@ -28,7 +25,7 @@ pub(super) static FORMAT: ConfigFormat = ConfigFormat {
     write: Some(write),
 };
 
-/// Reads the description of all modules, and those of single modules: an object, `true` for a module like the others,
+/// Reads the descriptions of all modules and of single modules: an object, `true` for a module like the others,
 /// or `false`. Shapes show the width of a module without a description, and tensors show its mode.
 fn read(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
     let all = describe(block, "the config says")?;

@@ -12,7 +12,7 @@ use std::collections::{HashMap, HashSet};
 
 pub(super) static FORMAT: ConfigFormat = transformers::format(QuantMethod::TorchAo, &["torchao"], read, None);
 
-/// The metadata key of the list of tensors. Each tensor of the list has a key of its own, with JSON.
+/// The metadata key of the list of tensors. Each tensor of the list has a key, with JSON.
 const TENSOR_NAMES: &str = "tensor_names";
 
 /// The description of a tensor that is not quantized.

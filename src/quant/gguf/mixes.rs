@@ -55,7 +55,7 @@ pub(super) enum When {
     GroupedHeads,
 }
 
-/// The position of a weight among those of its role.
+/// The position of a weight among the weights of its role.
 #[derive(Clone, Copy, Default)]
 pub(super) struct RolePosition {
     pub(super) index: u64,
