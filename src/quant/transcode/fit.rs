@@ -176,16 +176,9 @@ impl Transcoder {
     pub(super) fn new_scales(&self, rows: Range<usize>, parts: &[&[u8]]) -> Option<Vec<NewScale>> {
         let (columns, width) = (self.source.columns(), self.encoder.block_width());
         let lines = self.source.lines(rows, parts);
-        // The codes of groups that stay the same need not be read.
-        if let ([line], true) = (&lines[..], self.tables.is_total && width == self.source.width()) {
-            let scales: Option<_> = line.groups.iter().map(|group| self.scale_of_group(*group, None)).collect();
-            if scales.is_some() {
-                return scales;
-            }
-        }
         (0..columns)
             .step_by(width)
-            .map(|start| self.group(&lines, start..(start + width).min(columns), parts))
+            .map(|start| self.scale_of_columns(&lines, start..(start + width).min(columns), parts))
             .collect()
     }
 
@@ -206,7 +199,7 @@ impl Transcoder {
     }
 
     /// Finds the scale of a group of the new grid in these columns of some lines.
-    fn group(&self, lines: &[Line], columns: Range<usize>, parts: &[&[u8]]) -> Option<NewScale> {
+    fn scale_of_columns(&self, lines: &[Line], columns: Range<usize>, parts: &[&[u8]]) -> Option<NewScale> {
         let width = self.source.width();
         let groups = columns.start / width..columns.end.div_ceil(width);
         let first = lines[0].groups[groups.start];
@@ -220,27 +213,27 @@ impl Transcoder {
         if self.source.is_integer && !is_uniform {
             return None;
         }
-        let cells = lines.iter().flat_map(|line| {
+        let members = lines.iter().flat_map(|line| {
             groups.clone().map(|at| GroupPart {
                 rows: line.rows.clone(),
                 columns: columns.start.max(at * width)..columns.end.min((at + 1) * width),
                 old: line.groups[at],
             })
         });
-        self.group_of(&cells.collect::<Vec<_>>(), parts)
+        self.scale_of_parts(&members.collect::<Vec<_>>(), parts)
     }
 
-    /// Finds the scale of a group from the codes that occur in it.
-    fn group_of(&self, cells: &[GroupPart], parts: &[&[u8]]) -> Option<NewScale> {
-        let mut seen = Vec::with_capacity(cells.len());
-        for cell in cells {
+    /// Finds the scale of a group from the codes that occur in its parts.
+    fn scale_of_parts(&self, members: &[GroupPart], parts: &[&[u8]]) -> Option<NewScale> {
+        let mut seen = Vec::with_capacity(members.len());
+        for member in members {
             let mut codes = [false; 256];
-            cell.rows.clone().for_each(|row| self.source.mark(row, cell.columns.clone(), parts, &mut codes));
+            member.rows.clone().for_each(|row| self.source.mark(row, member.columns.clone(), parts, &mut codes));
             seen.push(codes);
         }
         let serves = |new: &NewScale| {
-            cells.iter().zip(&seen).all(|(cell, seen)| {
-                let table = self.tables.between(cell.old.scale, new.scale);
+            members.iter().zip(&seen).all(|(member, seen)| {
+                let table = self.tables.between(member.old.scale, new.scale);
                 let is_zero = |code: usize| self.source.numbers[code] == 0.0;
                 (0..256).filter(|code| seen[*code]).all(|code| match table {
                     Some(table) => table.codes[code].is_some(),
@@ -248,23 +241,23 @@ impl Transcoder {
                 })
             })
         };
-        if cells.iter().any(|cell| !cell.old.scale.is_finite()) {
+        if members.iter().any(|member| !member.old.scale.is_finite()) {
             return None;
         }
         if self.source.is_integer {
-            return self.scale_of_group(cells[0].old, Some(&seen)).filter(serves);
+            return self.scale_of_group(members[0].old, Some(&seen)).filter(serves);
         }
-        if cells.iter().any(|cell| cell.old.offset != 0.0) {
+        if members.iter().any(|member| member.old.offset != 0.0) {
             return None;
         }
-        let extents = cells.iter().zip(&seen).filter_map(|(cell, seen)| {
+        let extents = members.iter().zip(&seen).filter_map(|(member, seen)| {
             let extent = self.extent(seen)?;
-            Some((cell.old.scale, extent)).filter(|(scale, _)| *scale != 0.0)
+            Some((member.old.scale, extent)).filter(|(scale, _)| *scale != 0.0)
         });
         let live: Vec<(f64, CodeExtent)> = extents.collect();
         let Some((first, _)) = live.first() else {
             let others = if self.encoder.has_global_scale() { [self.least(); 2] } else { [0.0, 1.0] };
-            let mut scales = cells.iter().map(|cell| cell.old.scale).chain(others);
+            let mut scales = members.iter().map(|member| member.old.scale).chain(others);
             return scales.find_map(|scale| self.new_scale(scale, 0.0).filter(serves));
         };
         if live.iter().any(|(scale, _)| mantissa_of(*scale) != mantissa_of(*first)) {
