@@ -45,11 +45,11 @@ fn cast(source: Dtype, target: Dtype, count: u64) {
 /// Encodes values, and decodes the result if that is the job.
 fn quantized(job: &str, scheme: &str, layout: &str, count: u64) {
     let scheme = SCHEMES.iter().find(|known| known.name == scheme).expect("a scheme");
-    let stored = scheme.layouts.iter().find(|stored| stored.row().name == layout).expect("a layout of the scheme");
+    let stored = scheme.layouts.iter().find(|stored| stored.row.name == layout).expect("a layout of the scheme");
     let shape = [count / COLUMNS, COLUMNS];
     let input = weights(Storage::packed(Dtype::Bfloat16), count);
     let extremes = Extremes::of(Dtype::Bfloat16, &input, 0);
-    let encoder = Encoder::new(stored.row(), &stored.grid, &shape, Dtype::Bfloat16, EncodeOptions::default());
+    let encoder = Encoder::new(stored.row, &stored.grid, &shape, Dtype::Bfloat16, EncodeOptions::default());
     let encoder = encoder.expect("a usual shape");
     let mut bytes: Vec<Vec<u8>> = encoder.parts().iter().map(|part| vec![0; part.byte_len() as usize]).collect();
     let mut outputs: Vec<&mut [u8]> = bytes.iter_mut().map(|bytes| &mut bytes[..]).collect();

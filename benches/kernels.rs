@@ -69,7 +69,7 @@ fn quantized(criterion: &mut Criterion) {
             }
             let options = EncodeOptions { scale, ..EncodeOptions::default() };
             let encoder =
-                Encoder::new(stored.row(), &stored.grid, &SHAPE, Dtype::Bfloat16, options).expect("a usual shape");
+                Encoder::new(stored.row, &stored.grid, &SHAPE, Dtype::Bfloat16, options).expect("a usual shape");
             parts = encoder.parts().to_vec();
             bytes = parts.iter().map(|part| vec![0; part.byte_len() as usize]).collect();
             let mut group = criterion.benchmark_group(format!("quantize {} {scale:?}", scheme.name));

@@ -35,5 +35,5 @@ pub(crate) fn decoder(stored: &SchemeLayout, parts: &[EncodedPart], shape: [u64;
         .iter()
         .map(|part| Part { role: part.role, name: part.suffix, dtype: part.dtype, shape: &part.shape })
         .collect();
-    Decoder::new(stored.row(), &parameters, &parts, Dtype::Bfloat16, Arithmetic::Library).expect("what was encoded")
+    Decoder::new(stored.row, &parameters, &parts, Dtype::Bfloat16, Arithmetic::Library).expect("what was encoded")
 }

@@ -48,7 +48,7 @@ type StoredScheme = (&'static str, &'static Layout);
 /// Returns notes about weights that engines may not load or run.
 pub(super) fn engine_notes(plan: &QuantizePlan) -> Vec<String> {
     let resolved = |pairs: &BTreeSet<(&'static str, &'static str)>| -> Vec<StoredScheme> {
-        let stored = |&(scheme, name)| Some((scheme, Scheme::find(scheme)?.in_layout(Some(name))?.row()));
+        let stored = |&(scheme, name)| Some((scheme, Scheme::find(scheme)?.in_layout(Some(name))?.row));
         pairs.iter().filter_map(stored).collect()
     };
     let stored = resolved(&plan.stored);

@@ -193,7 +193,7 @@ fn keeps_values(options: &QuantizeOptions) -> bool {
 
 /// Returns the types of GGUF files that store a scheme.
 fn in_gguf(scheme: &'static Scheme) -> Result<&'static GgufScheme> {
-    scheme.in_gguf().ok_or_else(|| Error::usage(format!("GGUF files have no scheme {}", scheme.name)))
+    scheme.gguf.as_ref().ok_or_else(|| Error::usage(format!("GGUF files have no scheme {}", scheme.name)))
 }
 
 /// Returns the type of GGUF files for a rule.

@@ -176,7 +176,7 @@ impl QuantizeOptions {
         let has_groups = has(&Scheme::has_group_size);
         let has_search = has(&Scheme::has_search);
         let has_partial_blocks = has(&|scheme| scheme.has_partial_blocks(layout));
-        let has_activations = has(&|scheme| scheme.name == "nvfp4");
+        let has_activations = has(&Scheme::has_activation_scale);
         options.group_size = options.group_size.filter(|_| has_groups);
         options.search = if has_search { options.search } else { ScaleChoice::default() };
         options.partial_blocks &= has_partial_blocks;

@@ -320,7 +320,7 @@ impl Layout {
     }
 
     /// Returns the name of the part with a role, given the name of the codes.
-    pub(super) fn part_beside(&self, role: Role, codes: &str) -> Option<String> {
+    pub(super) fn part_name(&self, role: Role, codes: &str) -> Option<String> {
         let name = |names: &Names| {
             Some(format!("{}{}", codes.strip_suffix(suffix(names, Role::Codes)?)?, suffix(names, role)?))
         };
@@ -330,7 +330,7 @@ impl Layout {
     /// Describes a missing part, with its expected name.
     pub(super) fn describe_missing(&self, role: Role, codes: &str) -> String {
         let name =
-            self.part_beside(role, codes).filter(|_| !codes.is_empty()).map(|name| format!(" '{}'", shorten(&name)));
+            self.part_name(role, codes).filter(|_| !codes.is_empty()).map(|name| format!(" '{}'", shorten(&name)));
         format!("{}{}", role.describe(), name.unwrap_or_default())
     }
 }

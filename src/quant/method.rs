@@ -38,6 +38,7 @@ struct UndecodedMethod {
     name: &'static str,
     /// Its names in `quant_method`, in lower case.
     methods: &'static [&'static str],
+    /// Description of its codes.
     what: &'static str,
     codes: &'static [Signature],
 }
@@ -46,7 +47,7 @@ struct UndecodedMethod {
 /// tensor.
 type Signature = (&'static str, &'static [Dtype], &'static str);
 
-const fn undecoded(
+const fn row(
     name: &'static str,
     methods: &'static [&'static str],
     what: &'static str,
@@ -67,8 +68,8 @@ const OF_NVFP4: &str = "made while a model is loaded; such checkpoints hold valu
 
 /// The methods that tcast does not decode. The names come from the source code of each library.
 static UNDECODED: &[UndecodedMethod] = &[
-    undecoded("Metal of transformers", &["metal"], OF_METAL, &[(".weight", &[Uint32], ".qbiases")]),
-    undecoded(
+    row("Metal of transformers", &["metal"], OF_METAL, &[(".weight", &[Uint32], ".qbiases")]),
+    row(
         "torchao",
         &[],
         OF_TORCHAO,
@@ -78,75 +79,67 @@ static UNDECODED: &[UndecodedMethod] = &[
             ("_qdata", &[Uint8, Float4E2M1], "_scale"),
         ],
     ),
-    undecoded("quanto", &[], OF_QUANTO, &[(".weight._data._data", &[Uint8], ".weight._shift")]),
-    undecoded("sparse-24-bitmask", &[], OF_BITMASK, &[(".bitmask", &[Uint8], ".compressed")]),
-    undecoded("EXL2", &["exl2"], "mixed widths of ExLlamaV2", &[(".q_weight", WORDS, ".q_scale")]),
-    undecoded(
-        "EXL3",
-        &["exl3"],
-        "trellis codes of ExLlamaV3",
-        &[(".trellis", WORDS, ".suh"), (".trellis", WORDS, ".su")],
-    ),
-    undecoded("AQLM", &["aqlm"], "additive codebooks", &[(".codes", ANY, ".codebooks")]),
-    undecoded("VPTQ", &["vptq"], "vector codebooks", &[(".indices", ANY, ".centroids.weight")]),
-    undecoded(
+    row("quanto", &[], OF_QUANTO, &[(".weight._data._data", &[Uint8], ".weight._shift")]),
+    row("sparse-24-bitmask", &[], OF_BITMASK, &[(".bitmask", &[Uint8], ".compressed")]),
+    row("EXL2", &["exl2"], "mixed widths of ExLlamaV2", &[(".q_weight", WORDS, ".q_scale")]),
+    row("EXL3", &["exl3"], "trellis codes of ExLlamaV3", &[(".trellis", WORDS, ".suh"), (".trellis", WORDS, ".su")]),
+    row("AQLM", &["aqlm"], "additive codebooks", &[(".codes", ANY, ".codebooks")]),
+    row("VPTQ", &["vptq"], "vector codebooks", &[(".indices", ANY, ".centroids.weight")]),
+    row(
         "HQQ",
         &["hqq"],
         "half-quadratic quantization, with zero points in floats",
         &[(".W_q", ANY, ".scale"), (".W_q", ANY, ".meta"), (".W_q", ANY, ".meta_scale")],
     ),
-    undecoded(
+    row(
         "Nunchaku",
         &["svdquant", "nunchaku"],
         "SVDQuant: 4 bits and a matrix of low rank",
         &[(".qweight", ANY, ".wscales")],
     ),
-    undecoded(
+    row(
         "QuIP",
         &["quip", "quip#", "qtip"],
         "lattice codebooks and rotations",
         &[(".Qidxs", ANY, ".SU"), (".trellis", WORDS, ".SU")],
     ),
-    undecoded("SpQR", &["spqr"], "groups of 3 bits with sparse outliers", &[(".dense_weights", ANY, ".row_offsets")]),
-    undecoded(
-        "FP-Quant",
-        &["fp_quant"],
-        "Hadamard transforms and FP4",
-        &[(".qweight", ANY, ".forward_hadamard_matrix")],
-    ),
-    undecoded("HIGGS", &["higgs"], "Hadamard transforms and grids", &[(".weight", WORDS, ".tables2")]),
-    undecoded("EETQ", &["eetq"], "int8 in the order of a CUDA kernel", &[(".weight", &[Int8], ".weight_scales")]),
-    undecoded(
+    row("SpQR", &["spqr"], "groups of 3 bits with sparse outliers", &[(".dense_weights", ANY, ".row_offsets")]),
+    row("FP-Quant", &["fp_quant"], "Hadamard transforms and FP4", &[(".qweight", ANY, ".forward_hadamard_matrix")]),
+    row("HIGGS", &["higgs"], "Hadamard transforms and grids", &[(".weight", WORDS, ".tables2")]),
+    row("EETQ", &["eetq"], "int8 in the order of a CUDA kernel", &[(".weight", &[Int8], ".weight_scales")]),
+    row(
         "Marlin",
         &["marlin", "qqq"],
         "int4 in the order of a CUDA kernel",
         &[(".B", WORDS, ".s"), (".B", WORDS, ".s_channel")],
     ),
-    undecoded(
+    row(
         "SqueezeLLM",
         &["squeezellm"],
         "tables of each row, and sparse outliers",
         &[(".qweight", WORDS, ".lookup_table")],
     ),
-    undecoded("GGUF", &["gguf"], OF_GGUF, &[]),
-    undecoded("fbgemm", &["fbgemm_fp8"], "FP8 with a scale for each row and a bound of activations", &[]),
-    undecoded("BitNet", &["bitnet"], "ternary weights", &[]),
-    undecoded("NVFP4 of transformers", &["nvfp4"], OF_NVFP4, &[]),
+    row("GGUF", &["gguf"], OF_GGUF, &[]),
+    row("fbgemm", &["fbgemm_fp8"], "FP8 with a scale for each row and a bound of activations", &[]),
+    row("BitNet", &["bitnet"], "ternary weights", &[]),
+    row("NVFP4 of transformers", &["nvfp4"], OF_NVFP4, &[]),
 ];
 
 /// Returns the error that refuses a method named in a config.
 pub(super) fn undecoded_method(name: &str) -> Error {
     match UNDECODED.iter().find(|method| method.methods.contains(&name)) {
-        Some(method) => method.refusal(""),
+        Some(method) => undecoded(method.name, method.what),
         None => Error::new(format!("the model is quantized with '{}', which tcast does not decode", shorten(name))),
     }
 }
 
-impl UndecodedMethod {
-    fn refusal(&self, evidence: &str) -> Error {
-        let Self { name, what, .. } = self;
-        Error::new(format!("the model is quantized with {name} ({what}), which tcast does not decode{evidence}"))
-    }
+/// Returns the error that refuses codes of a library that tcast does not decode.
+pub(super) fn undecoded(library: &str, codes: &str) -> Error {
+    Error::new(undecoded_message(library, codes))
+}
+
+fn undecoded_message(library: &str, codes: &str) -> String {
+    format!("the model is quantized with {library} ({codes}), which tcast does not decode")
 }
 
 /// True if a tensor may be codes of a method that tcast does not decode, by its name and dtype.
@@ -172,7 +165,10 @@ pub(super) fn check_decoded(tensors: &[StoredTensor]) -> Result<()> {
             let names: &HashSet<&str> = names.get_or_insert_with(|| tensors.iter().map(|tensor| tensor.name).collect());
             if names.contains(&*companion) {
                 let [codes, companion] = [name, &*companion].map(shorten);
-                return Err(method.refusal(&format!(": '{codes}' and '{companion}' have the names of its tensors")));
+                let message = undecoded_message(method.name, method.what);
+                return Err(Error::new(format!(
+                    "{message}: '{codes}' and '{companion}' have the names of its tensors"
+                )));
             }
         }
     }

@@ -46,7 +46,7 @@ pub enum ScaleRule {
     CeilingOrZero,
     /// Like `Ceiling`, but amax / largest code is rounded to T first, and the scale is 1 where that is 0 (MLX, MX).
     CeilingOrOne,
-    /// amax / 6 in T as a scale of its own, without a global scale; quotients are rounded to T (MLX, NVFP4).
+    /// amax / 6 in T, without a global scale; quotients are rounded to T (MLX, NVFP4).
     BlockOnly,
     /// (highest - lowest) / largest code, at least 1e-7. The value of the largest magnitude is the offset, and negates the
     /// scale if it is the highest. The scale is then changed so that a code stands for 0, unless the offset rounds to 0

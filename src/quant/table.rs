@@ -20,8 +20,29 @@ use crate::dtype::Dtype::{
     Float16, Float32, Int2, Int4, Int8, Int16, Int32, Uint2, Uint4, Uint8, Uint16, Uint32,
 };
 
-pub fn find(name: &str) -> Option<&'static Layout> {
-    LAYOUTS.iter().chain([&ONNX, &GGUF]).find(|layout| layout.name == name)
+/// Returns the layout of this name.
+pub const fn find(name: &str) -> Option<&'static Layout> {
+    let mut at = 0;
+    while at < LAYOUTS.len() {
+        if is_same(LAYOUTS[at].name, name) {
+            return Some(&LAYOUTS[at]);
+        }
+        at += 1;
+    }
+    if is_same(ONNX.name, name) {
+        return Some(&ONNX);
+    }
+    if is_same(GGUF.name, name) { Some(&GGUF) } else { None }
+}
+
+/// Compares texts in a constant, where `==` does not work yet.
+pub(super) const fn is_same(one: &str, other: &str) -> bool {
+    let (one, other) = (one.as_bytes(), other.as_bytes());
+    let mut at = 0;
+    while at < one.len() && at < other.len() && one[at] == other[at] {
+        at += 1;
+    }
+    at == one.len() && at == other.len()
 }
 
 const FLOATS: &[Dtype] = &[Float32, Bfloat16, Float16];

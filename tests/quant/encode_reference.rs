@@ -285,7 +285,7 @@ struct Expected {
 }
 
 fn expect(stored: &SchemeLayout, weight: &Weight, arithmetic: Arithmetic) -> Expected {
-    let (layout, grid) = (stored.row().name, &stored.grid);
+    let (layout, grid) = (stored.row.name, &stored.grid);
     let amax = weight.amax();
     let t = |value: f32| round(value.into(), weight.source) as f32;
     let global = match (layout, arithmetic) {
@@ -410,7 +410,7 @@ fn codes_and_scales_are_those_of_the_formulas() {
                     let weight = Weight::draw(&mut random, source, rows, columns);
                     let options = EncodeOptions { arithmetic, ..EncodeOptions::default() };
                     let shape = [rows as u64, columns as u64];
-                    let encoder = Encoder::new(stored.row(), &stored.grid, &shape, source, options).unwrap();
+                    let encoder = Encoder::new(stored.row, &stored.grid, &shape, source, options).unwrap();
                     let (parts, tally) = encode(&encoder, &weight);
                     let expected = expect(stored, &weight, arithmetic);
                     let what = format!("{} {} {source} {arithmetic:?}", scheme.name, stored.name);
@@ -511,7 +511,7 @@ fn decoded_values_are_within_half_a_step_unless_they_are_clipped() {
                 let weight = Weight::draw(&mut random, source, rows, columns);
                 let shape = [rows as u64, columns as u64];
                 let options = EncodeOptions { arithmetic: Arithmetic::Exact, ..EncodeOptions::default() };
-                let encoder = Encoder::new(stored.row(), &stored.grid, &shape, source, options).unwrap();
+                let encoder = Encoder::new(stored.row, &stored.grid, &shape, source, options).unwrap();
                 let (parts, tally) = encode(&encoder, &weight);
                 let decoded = decode(&encoder, stored, &parts, &shape);
                 let what = format!("{} {} {source}", scheme.name, stored.name);
@@ -542,7 +542,7 @@ fn decoded_values_are_within_half_a_step_unless_they_are_clipped() {
                     };
                     let step = 2.6 * f64::from(amax) / most * half_step(stored.grid.codes);
                     // The least scale of MLX is 1e-7, which float16 rounds by up to 3e-8 for each unit of a code.
-                    let step = if stored.row().name == "mlx-affine" { step + 1e-5 } else { step };
+                    let step = if stored.row.name == "mlx-affine" { step + 1e-5 } else { step };
                     let error = (f64::from(*value) - f64::from(*decoded)).abs();
                     far += u64::from(error > step);
                     largest = largest.max(error);
@@ -568,7 +568,7 @@ fn what_was_decoded_encodes_to_the_same_values_where_the_scheme_is_idempotent() 
             let weight = Weight::draw(&mut random, Float32, rows, columns);
             let shape = [rows as u64, columns as u64];
             let options = EncodeOptions::default();
-            let encoder = Encoder::new(stored.row(), &stored.grid, &shape, Float32, options).unwrap();
+            let encoder = Encoder::new(stored.row, &stored.grid, &shape, Float32, options).unwrap();
             let (parts, _) = encode(&encoder, &weight);
             let values = decode(&encoder, stored, &parts, &shape);
             let again = Weight { values: values.clone(), ..weight };
@@ -602,7 +602,7 @@ fn searched_scales_have_no_more_error_than_those_of_the_rule() {
                 let shape = [rows as u64, columns as u64];
                 let with = |scale: ScaleChoice| {
                     let options = EncodeOptions { scale, ..EncodeOptions::default() };
-                    Encoder::new(stored.row(), &stored.grid, &shape, source, options)
+                    Encoder::new(stored.row, &stored.grid, &shape, source, options)
                 };
                 let is_searched =
                     matches!(scheme.name, "nvfp4" | "mxfp4" | "int4" | "int4-asym") && stored.name != "mlx";
@@ -634,7 +634,7 @@ fn is_least(encoder: &Encoder, stored: &SchemeLayout, weight: &Weight, parts: &[
         }
         let error = |block: f64| {
             let block = block as f32;
-            let scale = if stored.row().name == "ct-nvfp4" { block / global } else { block * global };
+            let scale = if stored.row.name == "ct-nvfp4" { block / global } else { block * global };
             let errors = values.iter().map(|value| {
                 let magnitude = codes[nearest(codes, f64::from((value / scale).abs()), false)];
                 (f64::from(value.abs()) - magnitude * f64::from(scale)).powi(2)
@@ -657,7 +657,7 @@ fn infinite_values_and_nan_are_counted_and_found() {
         let mut weight = Weight::draw(&mut random, Float32, 128, 256);
         weight.values[5000] = f32::NAN;
         weight.values[4711] = f32::NEG_INFINITY;
-        let encoder = Encoder::new(stored.row(), &stored.grid, &[128, 256], Float32, EncodeOptions::default()).unwrap();
+        let encoder = Encoder::new(stored.row, &stored.grid, &[128, 256], Float32, EncodeOptions::default()).unwrap();
         let bytes = weight.bytes();
         let extremes = Extremes::of(Float32, &bytes, 0);
         assert_eq!(extremes.first_special, Some(4711));
@@ -677,7 +677,7 @@ fn a_group_whose_range_overflows_its_type_gets_a_finite_scale() {
                 let value = |at: usize| round(f64::from(most) * (0.9 - 0.1 * (at % 19) as f64), source) as f32;
                 let weight = Weight { source, rows: 2, columns: 128, values: (0..256).map(value).collect() };
                 let options = EncodeOptions { arithmetic, scale, ..EncodeOptions::default() };
-                let encoder = Encoder::new(stored.row(), &stored.grid, &[2, 128], source, options).unwrap();
+                let encoder = Encoder::new(stored.row, &stored.grid, &[2, 128], source, options).unwrap();
                 let (parts, tally) = encode(&encoder, &weight);
                 let sqnr = tally.sqnr_db().unwrap();
                 assert!((20.0..40.0).contains(&sqnr), "{source} {options:?}: {sqnr}");
@@ -707,7 +707,7 @@ fn a_scale_that_a_library_cannot_compute_is_finite_and_the_codes_are_zeros() {
         ("nvfp4", "comfyui", Float16, 6e-5, 1.0),
     ] {
         let stored = tcast::quant::Scheme::find(scheme).unwrap().in_layout(Some(layout)).unwrap();
-        let encoder = Encoder::new(stored.row(), &stored.grid, &shape, source, EncodeOptions::default()).unwrap();
+        let encoder = Encoder::new(stored.row, &stored.grid, &shape, source, EncodeOptions::default()).unwrap();
         let values = (0..128 * 128).map(|at| round(amax * f64::from(at % 3 - 1), source) as f32);
         let weight = Weight { source, rows: 128, columns: 128, values: values.collect() };
         let (parts, _) = encode(&encoder, &weight);
@@ -740,7 +740,7 @@ fn shapes_that_a_grid_cannot_take_are_refused() {
     let refused = |scheme: &str, layout: &str, shape: &[u64], source: Dtype| {
         let scheme = tcast::quant::Scheme::find(scheme).unwrap();
         let stored = scheme.in_layout(Some(layout)).unwrap();
-        let encoder = Encoder::new(stored.row(), &stored.grid, shape, source, EncodeOptions::default());
+        let encoder = Encoder::new(stored.row, &stored.grid, shape, source, EncodeOptions::default());
         encoder.err().map(|unfit| unfit.to_string())
     };
     let some = |text: &str| Some(text.to_owned());

@@ -238,7 +238,7 @@ fn combinations() -> impl Iterator<Item = (&'static str, &'static SchemeLayout, 
 #[test]
 fn every_scheme_and_layout_is_recovered_from_what_it_decodes_to() {
     for (name, stored, shape) in combinations() {
-        let (layout, grid) = (stored.row(), stored.grid);
+        let (layout, grid) = (stored.row, stored.grid);
         for (dtype, arithmetic) in [
             (Dtype::Bfloat16, Arithmetic::Library),
             (Dtype::Bfloat16, Arithmetic::Exact),
@@ -274,7 +274,7 @@ fn scales_of_float32_weights_are_found_up_to_the_range_that_decodes_to_the_same_
     let stored = Scheme::find("fp8-block").unwrap().in_layout(Some("huggingface")).unwrap();
     let shape = vec![256, 384];
     let values = weights(Dtype::Float32, 256 * 384);
-    let (layout, grid, options) = (stored.row(), stored.grid, EncodeOptions::default());
+    let (layout, grid, options) = (stored.row, stored.grid, EncodeOptions::default());
     let encoder = Encoder::new(layout, &grid, &shape, Dtype::Float32, options).unwrap();
     let mut first: Parts = encoder.parts().iter().map(|part| vec![0; part.byte_len() as usize]).collect();
     let mut outputs: Vec<&mut [u8]> = first.iter_mut().map(|part| &mut part[..]).collect();
@@ -303,7 +303,7 @@ fn plain_weights_are_not_recovered() {
     for (name, stored, shape) in combinations() {
         for dtype in [Dtype::Bfloat16, Dtype::Float16, Dtype::Float32] {
             let values = weights(dtype, shape.iter().product::<u64>() as usize);
-            let encoder = Encoder::new(stored.row(), &stored.grid, &shape, dtype, EncodeOptions::default()).unwrap();
+            let encoder = Encoder::new(stored.row, &stored.grid, &shape, dtype, EncodeOptions::default()).unwrap();
             let recoverer = Recoverer::new(Arc::new(encoder), dtype, Arithmetic::Library);
             let all = 0..recoverer.encoder().rows();
             let largest = Extremes::of(dtype, &values, 0).largest as f32;

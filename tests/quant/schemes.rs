@@ -6,7 +6,7 @@ use tcast::quant::{SCHEMES, Scheme};
 fn every_scheme_names_layouts_that_can_be_written() {
     for scheme in SCHEMES {
         for stored in scheme.layouts {
-            let layout = stored.row();
+            let layout = stored.row;
             assert!(layout.encoding.is_some(), "{} {}", scheme.name, stored.name);
             assert!(stored.grid.scale.is_none_or(|dtype| layout.scale_dtypes.contains(&dtype)), "{}", scheme.name);
             assert_eq!(scheme.in_layout(Some(stored.name)), Some(stored));

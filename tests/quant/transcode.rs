@@ -287,6 +287,21 @@ fn codes_move_by_powers_of_two_where_scales_are_powers_of_two() {
 }
 
 #[test]
+fn the_last_blocks_of_a_matrix_do_not_reach_into_the_next() {
+    let mut random = Random { state: 17, is_ordinary: true };
+    let (shape, columns) = ([2, 200, 256], 256);
+    let mut values = draw(&mut random, shape[0] * shape[1], columns, 1e-4);
+    // Rows of the last block could not share a scale with rows of the first.
+    let rows = values.chunks_mut(columns as usize).zip(0..);
+    for (row, _) in rows.filter(|(_, row)| row % shape[1] >= 128) {
+        row.iter_mut().for_each(|value| *value *= 2_f32.powi(60));
+    }
+    let weight = CT_MX4.quantize(&shape, &values);
+    let moved = weight.moved(CT_BLOCK).expect("each block has a scale");
+    assert!(weight.values() == moved.values());
+}
+
+#[test]
 fn a_weight_whose_values_are_not_on_the_new_grid_is_not_moved() {
     let mut random = Random { state: 13, is_ordinary: true };
     let shape = [256, 256];

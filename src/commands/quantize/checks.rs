@@ -35,7 +35,7 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
     }
     let named = options.scheme.map_or("a layout without --scheme", |scheme| scheme.name);
     if options.input_global_scale.is_some()
-        && !args.schemes().any(|scheme| scheme.name == "nvfp4")
+        && !args.schemes().any(Scheme::has_activation_scale)
         && options.scheme.is_some()
     {
         return Err(no_effect("--input-global-scale", format!("{named} has no scale of activations")));
@@ -170,7 +170,7 @@ pub(super) fn check_model(
 
 /// Refuses a scheme of plain numbers.
 pub(super) fn check_has_codes(option: &str, scheme: &Scheme) -> Result<()> {
-    if scheme.in_gguf().is_none_or(|own| own.format.dtype.is_none()) {
+    if scheme.gguf.as_ref().is_none_or(|own| own.format.dtype.is_none()) {
         return Ok(());
     }
     let error =

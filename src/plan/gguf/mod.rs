@@ -130,9 +130,9 @@ impl<'a> GgufPlanner<'_, 'a> {
             let kept = |reason| ChosenType { format: tensor.unquantized, kept: Some(reason), wanted: None };
             let typed = |choice| match choice {
                 TypeChoice::Kept(rule) => kept(reason_of(rule, &tensor.name)),
-                TypeChoice::Stored(format) => ChosenType { format: Some(format), kept: None, wanted: None },
-                TypeChoice::Fallback { wanted, stored } => {
-                    ChosenType { format: Some(stored), kept: None, wanted: Some(wanted) }
+                TypeChoice::Wanted(format) => ChosenType { format: Some(format), kept: None, wanted: None },
+                TypeChoice::Fallback { wanted, format } => {
+                    ChosenType { format: Some(format), kept: None, wanted: Some(wanted) }
                 }
             };
             chosen.push(match rule.map(|(_, scheme)| *scheme) {

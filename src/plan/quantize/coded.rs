@@ -157,7 +157,7 @@ impl<'p, 'a> Planner<'p, 'a> {
             let new = || self.encoder(&SchemeTarget { grid, ..target.clone() }, shape, dtype, options).map(Arc::new);
             encoders.entry(key).or_insert_with(new).clone()
         };
-        let exact = new(scale_dtype(target.layout.row(), &target.grid, decoder.grid().scale)).ok();
+        let exact = new(scale_dtype(target.layout.row, &target.grid, decoder.grid().scale)).ok();
         Ok((new(target.grid.scale.unwrap_or(self.logical.own_type(found)))?, exact))
     }
 

@@ -18,7 +18,7 @@ impl Planner<'_, '_> {
             match &weight.decision {
                 Ok(target) => {
                     let module = module_of(name).unwrap_or(name);
-                    let layout = target.layout.row();
+                    let layout = target.layout.row;
                     let same = |group: &QuantizedGroup| group.layout == layout && group.grid == target.grid;
                     let at = groups.iter().position(same).unwrap_or_else(|| {
                         let (modules, unlike_linear) = (Vec::new(), Vec::new());

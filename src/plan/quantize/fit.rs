@@ -75,7 +75,7 @@ impl Planner<'_, '_> {
             let multiples = match (target.grid.group, target.grid.codes) {
                 (Group::Block(block), _) if !self.request.options.partial_blocks => block,
                 // vLLM reads zero points in words of 32 bits: 8 of 4 bits each.
-                (_, CodeType::Int { bits, symmetric: false }) if target.layout.row().zeros != Zeros::Offset => {
+                (_, CodeType::Int { bits, symmetric: false }) if target.layout.row.zeros != Zeros::Offset => {
                     [u64::from(32 / bits), 1]
                 }
                 _ => [1, 1],
@@ -87,7 +87,7 @@ impl Planner<'_, '_> {
                 return Err(Unfit::Rows { rows, multiple: multiples[0] });
             }
         }
-        let new = |options| Encoder::new(target.layout.row(), &target.grid, shape, dtype, options);
+        let new = |options| Encoder::new(target.layout.row, &target.grid, shape, dtype, options);
         match new(options) {
             // --search applies only to schemes whose scales can be searched.
             Err(Unfit::Search) => new(EncodeOptions { scale: ScaleChoice::Amax, ..options }),

@@ -18,8 +18,8 @@ use std::sync::Arc;
 
 /// Returns the layout of a scheme in ONNX models.
 fn stored(scheme: &'static Scheme) -> Result<&'static SchemeLayout> {
-    scheme.in_model().ok_or_else(|| {
-        let known: Vec<&str> = SCHEMES.iter().filter(|scheme| scheme.in_model().is_some()).map(|it| it.name).collect();
+    scheme.in_model.as_ref().ok_or_else(|| {
+        let known: Vec<&str> = SCHEMES.iter().filter(|scheme| scheme.in_model.is_some()).map(|it| it.name).collect();
         let error = Error::usage(format!("ONNX models have no scheme {}", scheme.name));
         error.remedy(format!("choose one of {}", known.join(", ")))
     })
@@ -142,5 +142,5 @@ fn encoder(
     };
     let dtype = tensor.elements.dtype().ok_or(Unfit::Grid)?;
     let options = EncodeOptions { arithmetic: request.encoding().arithmetic, ..EncodeOptions::default() };
-    Encoder::linear(stored.row(), &grid, (shape, axis), dtype, options)
+    Encoder::linear(stored.row, &grid, (shape, axis), dtype, options)
 }

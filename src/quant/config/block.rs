@@ -3,7 +3,7 @@
 //! Engines differ in which block they read, so tcast refuses blocks that contradict each other.
 
 use super::object::{ConfigObject, parse};
-use super::{ConfigFormat, find, mlx};
+use super::{compressed_tensors, find, integers, mlx, modelopt, transformers};
 use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, descriptions};
 use crate::container::{as_json, members};
 use crate::error::{Error, Result};
@@ -111,17 +111,25 @@ impl ConfigBlock {
     /// Returns the quantization method that it names or implies, in lower case.
     pub(super) fn method(&self) -> Result<String> {
         let block = self.object();
-        Ok(match block.text(&["quant_method"])? {
-            Some(method) => return Ok(method.to_lowercase()),
-            None if block.has("quant_algo") || block.has("quantized_layers") => "modelopt",
-            None if block.has("config_groups") => "compressed-tensors",
-            None if block.is_true("load_in_4bit")? || block.is_true("load_in_8bit")? => "bitsandbytes",
-            None if block.has("zero_point") || block.has("w_bit") => "awq",
-            None if self.file == QUANTIZE_CONFIG => "gptq",
-            None if block.has("group_size") && block.has("bits") && !block.has("desc_act") => mlx::NAME,
-            None => return Err(Error::new("its quantization_config does not name a quant_method")),
+        if let Some(method) = block.text(&["quant_method"])? {
+            return Ok(method.to_lowercase());
         }
-        .to_owned())
+        let implied = if block.has("quant_algo") || block.has("quantized_layers") {
+            &modelopt::FORMAT
+        } else if block.has("config_groups") {
+            &compressed_tensors::FORMAT
+        } else if block.is_true("load_in_4bit")? || block.is_true("load_in_8bit")? {
+            &transformers::BITSANDBYTES
+        } else if block.has("zero_point") || block.has("w_bit") {
+            &integers::AWQ
+        } else if self.file == QUANTIZE_CONFIG {
+            &integers::GPTQ
+        } else if block.has("group_size") && block.has("bits") && !block.has("desc_act") {
+            &mlx::FORMAT
+        } else {
+            return Err(Error::new("its quantization_config does not name a quant_method"));
+        };
+        Ok(implied.names[0].to_owned())
     }
 
     /// Refuses another block that contradicts this one.
@@ -144,8 +152,8 @@ impl ConfigBlock {
         // ModelOpt's own file shows its method only by the algorithm.
         let keys = ["quant_method", "quant_algo"];
         let is_other = |method: &str| {
-            let format = find(method).map(ConfigFormat::method);
-            !matches!(format, Some(QuantMethod::CompressedTensors | QuantMethod::ModelOpt))
+            let method = find(method).map(|format| format.method);
+            !matches!(method, Some(QuantMethod::CompressedTensors | QuantMethod::ModelOpt))
         };
         if let (Some(Value::String(method)), Some(Value::String(algorithm))) =
             (self.members.get(keys[0]), other.members.get(keys[1]))

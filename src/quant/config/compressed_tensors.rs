@@ -5,12 +5,12 @@
 use super::engine::{EngineConfig, KeptModules, QuantizedGroup};
 use super::json::listed;
 use super::modules::{MatchStyle, pattern};
-use super::object::ConfigObject;
+use super::object::{ConfigObject, sides};
 use super::patterns::{ModulePatterns, all_experts, entry_of_compressed_tensors, pattern_of};
 use super::{CheckpointConfig, ConfigFormat, Modules, WeightDescription, layouts_of, stores};
 use crate::error::{Error, Result};
 use crate::quant::layout::{CodeValues, Group, Role};
-use crate::quant::method::QuantMethod;
+use crate::quant::method::{QuantMethod, undecoded};
 use crate::quant::parts::Parameters;
 use crate::quant::scheme::CodeType;
 use crate::text::shorten;
@@ -34,9 +34,7 @@ pub(super) static FORMAT: ConfigFormat = ConfigFormat {
 fn read(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
     let sparsity = block.inner("sparsity_config")?.map(|config| config.text(&["format"])).transpose()?.flatten();
     if let Some(format) = sparsity.filter(|format| *format != "dense") {
-        let format = shorten(format);
-        let message = format!("the model is quantized with {format} (sparse weights), which tcast does not decode");
-        return Err(Error::new(message));
+        return Err(undecoded(&shorten(format), "sparse weights"));
     }
     if let Some(transforms) = block.inner("transform_config")?
         && transforms.inner("config_groups")?.is_some_and(|groups| !groups.is_empty())
@@ -116,10 +114,10 @@ fn describe(name: &str, format: Option<&str>, weights: &ConfigObject) -> Result<
         Some("tensor") => Some(Group::Tensor),
         Some("channel") => Some(Group::Channel),
         Some("group" | "tensor_group") => Some(sized.ok_or_else(|| refused("and no group_size"))?),
-        Some("block") => Some(
-            structure(weights.get("block_structure"))
-                .ok_or_else(|| refused("and a block_structure that is not two numbers"))?,
-        ),
+        Some("block") => {
+            let structure = weights.get("block_structure").and_then(structure);
+            Some(structure.ok_or_else(|| refused("and a block_structure that is not two numbers"))?)
+        }
         Some(other) => return Err(refused(&format!("and the strategy '{}' of no weights", shorten(other)))),
         None => sized,
     };
@@ -135,26 +133,20 @@ fn describe(name: &str, format: Option<&str>, weights: &ConfigObject) -> Result<
 }
 
 /// Parses a block structure: `[128, 128]` or `"128x128"`.
-fn structure(value: Option<&Value>) -> Option<Group> {
-    let numbers: Vec<u64> = match value? {
-        Value::Array(numbers) => numbers.iter().map(Value::as_u64).collect::<Option<_>>()?,
-        Value::String(text) => text.split('x').map(|number| number.trim().parse().ok()).collect::<Option<_>>()?,
-        _ => return None,
-    };
-    match numbers[..] {
-        [rows, columns] => Some(Group::Block([rows, columns])),
-        _ => None,
-    }
+fn structure(value: &Value) -> Option<Group> {
+    let Value::String(text) = value else { return sides(value).map(Group::Block) };
+    let numbers: Option<Vec<u64>> = text.split('x').map(|number| number.trim().parse().ok()).collect();
+    numbers?.try_into().ok().map(Group::Block)
 }
 
 fn exclude(text: &str, modules: &Modules, is_composite: bool) -> Result<Option<String>> {
     let left: HashSet<String> = modules.left.iter().map(|name| entry_of_compressed_tensors(name)).collect();
     let decoded = modules.sorted();
-    let entry = |name: &String| {
+    let entry = |name: &str| {
         let entry = entry_of_compressed_tensors(name);
-        if left.contains(&entry) { name.clone() } else { entry }
+        if left.contains(&entry) { name.to_owned() } else { entry }
     };
-    let mut entries: Vec<String> = decoded.iter().map(entry).collect();
+    let mut entries: Vec<String> = decoded.iter().map(|name| entry(name)).collect();
     if is_composite {
         let patterns = ModulePatterns::new(modules.left.iter().copied());
         entries.extend(decoded.iter().filter_map(|module| patterns.ignored(module)).collect::<BTreeSet<_>>());
@@ -204,7 +196,7 @@ fn write(groups: &[QuantizedGroup], kept: &KeptModules) -> Result<EngineConfig> 
         "transform_config": {},
         "version": VERSION,
     });
-    Ok(EngineConfig { block: Some(block), ..EngineConfig::default() })
+    Ok(EngineConfig::of(block))
 }
 
 /// `QuantizationArgs` of codes that the library stores or the engine makes (`dynamic`).

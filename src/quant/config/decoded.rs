@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::quant::recognize::CheckpointInfo;
 use crate::text::shorten;
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// The modules of a checkpoint whose weights were quantized.
 #[derive(Default)]
@@ -25,8 +25,10 @@ pub struct Modules<'a> {
 
 impl Modules<'_> {
     /// Returns the names of the decoded modules in order.
-    pub(super) fn sorted(&self) -> Vec<String> {
-        self.decoded.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>().into_iter().collect()
+    pub(super) fn sorted(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self.decoded.iter().copied().collect();
+        names.sort_unstable();
+        names
     }
 
     /// Replaces the old names of modules in a description by the new ones.

@@ -78,12 +78,19 @@ pub struct EngineConfig {
 }
 
 impl EngineConfig {
+    /// Returns a description that consists of one block of config.json.
+    pub(super) fn of(block: Value) -> Self {
+        Self { block: Some(block), ..Self::default() }
+    }
+
     /// Describes groups whose layouts all belong to the same library. Fails if the config of that library cannot
     /// describe several groups.
     pub fn new(groups: &[QuantizedGroup], kept: &KeptModules) -> Result<Self> {
         let method = groups.first().expect("something is quantized").layout.method;
-        let write = FORMATS.iter().find(|format| format.method == method).and_then(|format| format.write);
-        write.map_or_else(|| Ok(Self::default()), |write| write(groups, kept))
+        match FORMATS.iter().find(|format| format.method == method).and_then(|format| format.write) {
+            Some(write) => write(groups, kept),
+            None => Ok(Self::default()),
+        }
     }
 
     /// Returns the text of a config.json with the block added as its last member. All other bytes stay unchanged. Fails
@@ -99,9 +106,8 @@ impl EngineConfig {
         }
         let text = serde_json::to_string_pretty(block).expect("a JSON value is always text");
         let text = text.replace('\n', "\n  ");
-        let keys = self.second_key.into_iter().chain(["quantization_config"]);
-        keys.into_iter()
-            .try_fold(config.to_owned(), |config, key| with_member(&config, key, text.clone()).ok_or_else(not_object))
+        let mut keys = self.second_key.into_iter().chain(["quantization_config"]);
+        keys.try_fold(config.to_owned(), |config, key| with_member(&config, key, text.clone()).ok_or_else(not_object))
     }
 }
 

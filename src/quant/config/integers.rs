@@ -13,7 +13,7 @@ use std::rc::Rc;
 pub(super) static GPTQ: ConfigFormat = ConfigFormat {
     ignored: &[], // `dynamic` holds more than a list
     exclude: |text, modules, _| {
-        let entries = modules.sorted().into_iter().map(|module| (excluded_by_gptq(&module), "{}"));
+        let entries = modules.sorted().into_iter().map(|module| (excluded_by_gptq(module), "{}"));
         Ok(with_members(text, "dynamic", entries))
     },
     ..transformers::format(QuantMethod::Gptq, &["gptq"], read_gptq, None)
@@ -24,7 +24,7 @@ pub(super) static AWQ: ConfigFormat = transformers::format(QuantMethod::Awq, &["
 pub(super) static AUTO_ROUND: ConfigFormat = ConfigFormat {
     ignored: &[], // `extra_config` holds more than a list
     exclude: |text, modules, _| {
-        let entries = modules.sorted().into_iter().map(|module| (module, "{\"bits\": 16}"));
+        let entries = modules.sorted().into_iter().map(|module| (module.to_owned(), "{\"bits\": 16}"));
         Ok(with_members(text, "extra_config", entries))
     },
     ..transformers::format(QuantMethod::AutoRound, &["auto-round", "intel/auto-round"], read_auto_round, None)

@@ -8,20 +8,16 @@ use super::object::ConfigObject;
 use super::{CheckpointConfig, ConfigFormat, Modules, WeightDescription, layouts_of};
 use crate::container::checkpoint::stack_of;
 use crate::error::{Error, Result};
-use crate::quant::layout::Group;
+use crate::quant::layout::{CodeValues, Group, Groups, Layout, Zeros};
 use crate::quant::method::QuantMethod;
 use crate::quant::scheme::MLX_GROUPS;
 use crate::text::shorten;
 use serde_json::{Map, Value, json};
-use std::collections::HashSet;
 use std::rc::Rc;
-
-/// The name of the method. Configs of MLX do not name it.
-pub(super) const NAME: &str = "mlx";
 
 pub(super) static FORMAT: ConfigFormat = ConfigFormat {
     method: QuantMethod::Mlx,
-    names: &[NAME],
+    names: &["mlx"], // not in configs of MLX, which name no method
     ignored: &[],
     style: MatchStyle::Prefixed,
     read,
@@ -29,7 +25,7 @@ pub(super) static FORMAT: ConfigFormat = ConfigFormat {
     write: Some(write),
 };
 
-/// Reads the description of all modules, and those of single modules: an object, `true` for a module like the others,
+/// Reads the descriptions of all modules and of single modules: an object, `true` for a module like the others,
 /// or `false`. Shapes show the width of a module without a description, and tensors show its mode.
 fn read(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
     let all = describe(block, "the config says")?;
@@ -49,11 +45,12 @@ fn read(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
             _ => {}
         }
     }
-    let layouts = layouts_of(QuantMethod::Mlx, None);
-    let mode = all.layouts[0].formats[0];
-    let in_mode = if mode == "affine" { String::new() } else { format!(" in mode '{mode}'") };
-    let mut others = WeightDescription::new(layouts, format!("the config says that MLX quantized the model{in_mode}"));
-    others.parameters.group = all.parameters.group.filter(|_| all.layouts[0].formats == ["affine"]);
+    let layout = all.layouts[0];
+    let has_offsets = layout.zeros == Zeros::Offset;
+    let in_mode = if has_offsets { String::new() } else { format!(" in mode '{}'", layout.formats[0]) };
+    let wording = format!("the config says that MLX quantized the model{in_mode}");
+    let mut others = WeightDescription::new(layouts_of(QuantMethod::Mlx, None), wording);
+    others.parameters.group = all.parameters.group.filter(|_| has_offsets);
     config.add_others(others);
     Ok(())
 }
@@ -63,44 +60,38 @@ fn describe(block: &ConfigObject, wording: &str) -> Result<WeightDescription> {
     let mode = block.text(&["mode"])?.unwrap_or("affine");
     let (bits, group) = (block.number(&["bits"])?, block.integer(&["group_size"])?);
     let layouts = layouts_of(QuantMethod::Mlx, Some(mode));
-    if layouts.is_empty() {
+    let Some(layout) = layouts.first() else {
         return Err(Error::new(format!("{wording} mode '{}', which tcast does not decode", shorten(mode))));
-    }
-    check_numbers(mode, bits.map(i128::from), group).map_err(|what| Error::new(format!("{wording} {what}")))?;
-    let numbers = [("bits", bits.map(i128::from)), ("group_size", group.map(i128::from))];
-    let numbers = numbers.into_iter().filter_map(|(key, number)| Some(format!(", {key} {}", number?)));
-    let mut description =
-        WeightDescription::new(layouts, format!("{wording} mode '{mode}'{}", numbers.collect::<String>()));
+    };
+    check_numbers(layout, bits, group).map_err(|what| Error::new(format!("{wording} {what}")))?;
+    let numbers = [bits.map(|bits| format!(", bits {bits}")), group.map(|size| format!(", group_size {size}"))];
+    let numbers: String = numbers.into_iter().flatten().collect();
+    let mut description = WeightDescription::new(layouts, format!("{wording} mode '{mode}'{numbers}"));
     description.parameters.bits = bits.map(|bits| u32::try_from(bits).unwrap_or(u32::MAX));
     description.parameters.group = group.map(Group::of_size);
     Ok(description)
 }
 
 /// Refuses widths of codes and sizes of groups that a mode of MLX lacks.
-fn check_numbers(mode: &str, bits: Option<i128>, group: Option<i64>) -> Result<(), String> {
-    let is_size = |size: i64| u64::try_from(size).is_ok_and(|size| MLX_GROUPS.contains(&size));
-    let own = match mode {
-        "affine" => {
-            if let Some(size) = group.filter(|size| !is_size(*size)) {
-                return Err(format!("group_size {size}, and MLX has groups of 32, 64 and 128 values"));
-            }
-            return match bits.filter(|bits| ![2, 3, 4, 5, 6, 8].contains(bits)) {
-                Some(bits) => Err(format!("bits {bits}, and MLX has codes of 2, 3, 4, 5, 6 and 8 bits")),
-                None => Ok(()),
-            };
+fn check_numbers(layout: &Layout, bits: Option<u64>, group: Option<i64>) -> Result<(), String> {
+    let is_other = |size: &i64, sizes: &[u64]| !u64::try_from(*size).is_ok_and(|size| sizes.contains(&size));
+    let (CodeValues::Float(dtype), Groups::Fixed(Group::Neighbours(size))) = (layout.codes.values, layout.groups)
+    else {
+        if let Some(size) = group.filter(|size| is_other(size, &MLX_GROUPS)) {
+            return Err(format!("group_size {size}, and MLX has groups of 32, 64 and 128 values"));
         }
-        "mxfp4" => (4_i128, 32_i128),
-        "mxfp8" => (8, 32),
-        "nvfp4" => (4, 16),
-        _ => return Ok(()),
+        return match bits.filter(|bits| ![2, 3, 4, 5, 6, 8].contains(bits)) {
+            Some(bits) => Err(format!("bits {bits}, and MLX has codes of 2, 3, 4, 5, 6 and 8 bits")),
+            None => Ok(()),
+        };
     };
-    let is_other = |given: Option<i128>, own: i128| given.filter(|given| *given != own);
-    match (is_other(bits, own.0), is_other(group.map(i128::from), own.1)) {
-        (Some(bits), _) => Err(format!("mode '{mode}', bits {bits}, and codes of this mode have {} bits", own.0)),
-        (_, Some(size)) => {
-            Err(format!("mode '{mode}', group_size {size}, and groups of this mode have {} values", own.1))
-        }
-        (None, None) => Ok(()),
+    let (mode, width) = (layout.formats[0], dtype.bits());
+    if let Some(bits) = bits.filter(|bits| *bits != u64::from(width)) {
+        return Err(format!("mode '{mode}', bits {bits}, and codes of this mode have {width} bits"));
+    }
+    match group.filter(|group| is_other(group, &[size])) {
+        Some(group) => Err(format!("mode '{mode}', group_size {group}, and groups of this mode have {size} values")),
+        None => Ok(()),
     }
 }
 
@@ -113,7 +104,7 @@ fn write(groups: &[QuantizedGroup], kept: &KeptModules) -> Result<EngineConfig> 
         let stored = |module: &str| stack_of(module).filter(|_| kept.has_stacks).unwrap_or_else(|| module.to_owned());
         block.extend(group.modules.iter().map(|module| (stored(module), entry.clone())));
     }
-    Ok(EngineConfig { block: Some(Value::Object(block)), second_key: Some("quantization"), hf_quant_config: None })
+    Ok(EngineConfig { second_key: Some("quantization"), ..EngineConfig::of(Value::Object(block)) })
 }
 
 fn parameters_of(group: &QuantizedGroup) -> Map<String, Value> {
@@ -128,8 +119,6 @@ fn parameters_of(group: &QuantizedGroup) -> Map<String, Value> {
 
 /// Says of decoded modules that they are not quantized.
 fn exclude(text: &str, modules: &Modules, _: bool) -> Result<Option<String>> {
-    let decoded = modules.sorted();
-    let names: HashSet<&str> = decoded.iter().map(String::as_str).collect();
-    let added: Vec<(&str, String)> = decoded.iter().map(|name| (&**name, "false".to_owned())).collect();
-    Ok(edited(text, &added, &mut |key, value| (!names.contains(key)).then(|| value.into())))
+    let added: Vec<(&str, String)> = modules.sorted().into_iter().map(|name| (name, "false".to_owned())).collect();
+    Ok(edited(text, &added, &mut |key, value| (!modules.decoded.contains(key)).then(|| value.into())))
 }

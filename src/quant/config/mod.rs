@@ -87,10 +87,6 @@ fn find(name: &str) -> Option<&'static ConfigFormat> {
 }
 
 impl ConfigFormat {
-    fn method(&self) -> QuantMethod {
-        self.method
-    }
-
     /// Returns the modules that a block lists as not quantized.
     fn ignored(&self, block: &ConfigObject) -> Result<ModuleList> {
         Ok(ModuleList::new(&block.texts(self.ignored)?, self.style))
@@ -156,6 +152,14 @@ pub(super) struct CheckpointConfig {
     others: Vec<Rc<WeightDescription>>,
 }
 
+/// The descriptions of a module in the configs of a checkpoint.
+pub(super) struct ModuleConfig<'c> {
+    /// The config that lists the module as not quantized, and its entry.
+    pub(super) ignored: Option<(&'c str, &'c str)>,
+    /// The possible descriptions of its weight if it is quantized; none if there is no config.
+    pub(super) descriptions: &'c [Rc<WeightDescription>],
+}
+
 impl CheckpointConfig {
     pub(super) fn read(source: &CheckpointInfo) -> Result<Self> {
         let blocks = ConfigBlock::read_all(source)?;
@@ -194,9 +198,8 @@ impl CheckpointConfig {
         self.others.push(Rc::new(description));
     }
 
-    /// Returns the config that lists a module as not quantized, with its entry, and the possible descriptions if it is
-    /// quantized; none if there is no config.
-    pub(super) fn describe(&self, module: &str) -> (Option<(&str, &str)>, &[Rc<WeightDescription>]) {
+    /// Returns the descriptions of a module.
+    pub(super) fn describe(&self, module: &str) -> ModuleConfig<'_> {
         let outer = module.match_indices('.').rev().map(|(at, _)| &module[..at]);
         let stack = stack_of(module);
         let modules = std::iter::once(module).chain(stack.as_deref()).chain(outer);
@@ -212,7 +215,7 @@ impl CheckpointConfig {
         };
         let others = || self.also_ignored.iter().find_map(|(name, list)| Some((&**name, list.find(module)?)));
         let own = self.ignored.find(module).or(excluded).map(|entry| ("the config", entry));
-        (own.or_else(others), descriptions)
+        ModuleConfig { ignored: own.or_else(others), descriptions }
     }
 
     /// True if some engines take an entry for the name of this module, which is then not quantized.

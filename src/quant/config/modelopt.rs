@@ -24,6 +24,11 @@ pub(super) static FORMAT: ConfigFormat = ConfigFormat {
     write: Some(write),
 };
 
+/// The algorithms with codes of float8, by their groups.
+const FP8_OF_TENSORS: &str = "FP8";
+const FP8_OF_ROWS: &str = "FP8_PER_CHANNEL_PER_TOKEN";
+const FP8_OF_BLOCKS: &str = "FP8_PB_WO";
+
 fn read(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
     for (name, layer) in block.objects("quantized_layers")? {
         let description = describe(layer.text(&["quant_algo"])?, layer.number(&["group_size"])?)?;
@@ -74,9 +79,9 @@ fn describe(algorithm: Option<&str>, group_size: Option<u64>) -> Result<Option<W
         return Err(Error::new(message));
     };
     let group = match algorithm.to_ascii_uppercase().as_str() {
-        "FP8" => Some(Group::Tensor),
-        "FP8_PER_CHANNEL_PER_TOKEN" => Some(Group::Channel),
-        "FP8_PB_WO" => Some(Group::Block([group_size.unwrap_or(128); 2])),
+        FP8_OF_TENSORS => Some(Group::Tensor),
+        FP8_OF_ROWS => Some(Group::Channel),
+        FP8_OF_BLOCKS => Some(Group::Block([group_size.unwrap_or(128); 2])),
         _ => group_size.map(Group::Neighbours),
     };
     let wording = format!("the config says quant_algo '{}'", shorten(algorithm));
@@ -125,7 +130,7 @@ fn write(groups: &[QuantizedGroup], kept: &KeptModules) -> Result<EngineConfig> 
         }
     }
     let hf_quant_config = Some(json!({ "producer": producer, "quantization": older }));
-    Ok(EngineConfig { block: Some(block), hf_quant_config, second_key: None })
+    Ok(EngineConfig { hf_quant_config, ..EngineConfig::of(block) })
 }
 
 /// Describes the modules of a group: the algorithm, and the size of groups along a row.
@@ -133,9 +138,9 @@ fn layer_of(group: &QuantizedGroup) -> Map<String, Value> {
     let (algorithm, size) = match group.grid.group {
         Group::Neighbours(size) if group.has_input_scale => ("NVFP4", Some(size)),
         Group::Neighbours(size) => (group.layout.formats[0], Some(size)),
-        Group::Channel => ("FP8_PER_CHANNEL_PER_TOKEN", None),
-        Group::Block([_, columns]) => ("FP8_PB_WO", Some(columns)),
-        Group::Tensor => ("FP8", None),
+        Group::Channel => (FP8_OF_ROWS, None),
+        Group::Block([_, columns]) => (FP8_OF_BLOCKS, Some(columns)),
+        Group::Tensor => (FP8_OF_TENSORS, None),
     };
     let size = size.map(|size| ("group_size".to_owned(), json!(size)));
     [("quant_algo".to_owned(), json!(algorithm))].into_iter().chain(size).collect()

@@ -104,6 +104,16 @@ impl<'a> ConfigObject<'a> {
     }
 }
 
+/// Returns the whole numbers of a list.
+pub(super) fn lengths(value: &Value) -> Option<Vec<u64>> {
+    value.as_array()?.iter().map(Value::as_u64).collect()
+}
+
+/// Returns the rows and columns of a block, given as a list.
+pub(super) fn sides(value: &Value) -> Option<[u64; 2]> {
+    lengths(value)?.try_into().ok()
+}
+
 /// Parses an object called `name`. Fails if the parser cannot represent a value, such as a number out of range.
 pub(super) fn parse(text: &str, name: &str) -> Result<Map<String, Value>> {
     let not_object = || Error::new(format!("its {name} is not an object"));

@@ -2,12 +2,12 @@
 
 use super::json::listed;
 use super::modules::{MatchStyle, glob, pattern};
-use super::object::ConfigObject;
+use super::object::{ConfigObject, sides};
 use super::{CheckpointConfig, ConfigFormat, WeightDescription, layouts_of};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::quant::layout::{Group, Role};
-use crate::quant::method::QuantMethod;
+use crate::quant::method::{QuantMethod, undecoded};
 use crate::quant::parts::Parameters;
 use crate::text::shorten;
 use serde_json::Value;
@@ -45,7 +45,7 @@ fn read(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
 }
 
 fn refused(what: &str) -> Error {
-    Error::new(format!("the model is quantized with AMD Quark ({what}), which tcast does not decode"))
+    undecoded("AMD Quark", what)
 }
 
 /// Returns the description of a module; `None` if its weight is not quantized.
@@ -64,11 +64,11 @@ fn describe(layer: &ConfigObject, packing: &str) -> Result<Option<WeightDescript
     let group = match (dtype, scheme, weight.integer(&["ch_axis"])?) {
         ("fp8_e4m3" | "fp8_e5m2" | "int8", "per_tensor", _) => Some(Group::Tensor),
         ("fp8_e4m3" | "fp8_e5m2" | "int8", "per_channel", None | Some(0)) => Some(Group::Channel),
-        ("fp8_e4m3" | "fp8_e5m2", "per_block", _) => match weight.get("block_size").and_then(Value::as_array) {
-            Some(sides) => match sides.iter().map(Value::as_u64).collect::<Option<Vec<_>>>().as_deref() {
-                Some(&[rows, columns]) => Some(Group::Block([rows, columns])),
-                _ => return Err(Error::new("its block_size is not two numbers")),
-            },
+        ("fp8_e4m3" | "fp8_e5m2", "per_block", _) => match weight.get("block_size").filter(|size| size.is_array()) {
+            Some(size) => {
+                let size = sides(size).ok_or_else(|| Error::new("its block_size is not two numbers"))?;
+                Some(Group::Block(size))
+            }
             None => None,
         },
         ("fp4", "per_group", None | Some(-1 | 1)) if weight.text(&["scale_format"])? == Some("e8m0") => {

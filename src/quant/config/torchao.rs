@@ -4,7 +4,7 @@ use super::object::ConfigObject;
 use super::{CheckpointConfig, ConfigFormat, Modules, WeightDescription, layouts_of, transformers};
 use crate::error::{Error, Result};
 use crate::quant::layout::{Layout, Zeros};
-use crate::quant::method::QuantMethod;
+use crate::quant::method::{QuantMethod, undecoded};
 use crate::quant::recognize::CheckpointInfo;
 use crate::text::shorten;
 use serde_json::{Map, Value};
@@ -12,7 +12,7 @@ use std::collections::{HashMap, HashSet};
 
 pub(super) static FORMAT: ConfigFormat = transformers::format(QuantMethod::TorchAo, &["torchao"], read, None);
 
-/// The metadata key of the list of tensors. Each tensor of the list has a key of its own, with JSON.
+/// The metadata key of the list of tensors. Each tensor of the list has a key, with JSON.
 const TENSOR_NAMES: &str = "tensor_names";
 
 /// The description of a tensor that is not quantized.
@@ -106,7 +106,7 @@ impl<'a> TorchAoTensors<'a> {
 }
 
 fn refused(what: &str) -> Error {
-    Error::new(format!("the model is quantized with torchao ({what}), which tcast does not decode"))
+    undecoded("torchao", what)
 }
 
 /// Returns the changes to the metadata of files after weights were decoded. Nothing of torchao remains, unless some

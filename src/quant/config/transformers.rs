@@ -3,13 +3,13 @@
 use super::engine::{EngineConfig, KeptModules, QuantizedGroup, only};
 use super::json::listed;
 use super::modules::MatchStyle;
-use super::object::ConfigObject;
+use super::object::{ConfigObject, lengths, sides};
 use super::patterns::expert_of;
 use super::{CheckpointConfig, ConfigFormat, ConfigReader, ConfigWriter, Modules, WeightDescription, layouts_of};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::quant::layout::Group;
-use crate::quant::method::QuantMethod;
+use crate::quant::method::{QuantMethod, undecoded};
 use crate::quant::parts::Parameters;
 use crate::text::shorten;
 use serde_json::{Map, Value, json};
@@ -60,16 +60,13 @@ fn exclude(text: &str, modules: &Modules, _: bool) -> Result<Option<String>> {
 
 fn read_fp8(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
     let method = config.method.as_deref().unwrap_or_default();
-    let lengths = |size: &Value| size.as_array()?.iter().map(Value::as_u64).collect::<Option<Vec<u64>>>();
     let (group, size) = match block.get("weight_block_size") {
         None => (None, String::new()),
         Some(Value::Null) => (Some(Group::Tensor), String::new()),
-        Some(size) => match lengths(size).as_deref() {
-            Some(&[rows, columns]) => {
-                (Some(Group::Block([rows, columns])), format!(", weight_block_size [{rows}, {columns}]"))
-            }
-            _ => return Err(Error::new("its weight_block_size is not two numbers")),
-        },
+        Some(size) => {
+            let size = sides(size).ok_or_else(|| Error::new("its weight_block_size is not two numbers"))?;
+            (Some(Group::Block(size)), format!(", weight_block_size {size:?}"))
+        }
     };
     // 'e4m3', or 'float8_e4m3fn'; no library depends on other values.
     let fmt = block.text(&["fmt"])?.unwrap_or_default();
@@ -111,7 +108,7 @@ fn write_fp8(groups: &[QuantizedGroup], kept: &KeptModules) -> Result<EngineConf
     if method == "mxfp8" || group.has_exponents() {
         block["scale_fmt"] = json!("ue8m0");
     }
-    Ok(EngineConfig { block: Some(block), ..EngineConfig::default() })
+    Ok(EngineConfig::of(block))
 }
 
 fn read_gpt_oss(_: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
@@ -129,7 +126,7 @@ fn write_gpt_oss(groups: &[QuantizedGroup], kept: &KeptModules) -> Result<Engine
         name.split_once(".self_attn.").map_or(name.clone(), |(layer, _)| format!("{layer}.self_attn"))
     });
     let block = json!({ "modules_to_not_convert": names.collect::<BTreeSet<_>>(), "quant_method": "mxfp4" });
-    Ok(EngineConfig { block: Some(block), ..EngineConfig::default() })
+    Ok(EngineConfig::of(block))
 }
 
 fn read_quanto(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
@@ -140,10 +137,7 @@ fn read_quanto(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()
         match weights.strip_prefix('q').unwrap_or(weights) {
             "float8" => codes.extend([Dtype::Float8E4M3FN, Dtype::Float8E4M3FNUZ, Dtype::Float8E5M2]),
             "int2" | "int4" => {
-                let weights = shorten(weights);
-                let message =
-                    format!("the model is quantized with quanto (weights '{weights}'), which tcast does not decode");
-                return Err(Error::new(message));
+                return Err(undecoded("quanto", &format!("weights '{}'", shorten(weights))));
             }
             name => match name.parse() {
                 Ok(dtype) => codes.push(dtype),
@@ -176,7 +170,6 @@ pub(in crate::quant) fn quant_state(state: &Map<String, Value>, name: &str, is_n
         let message = format!("it says quant_type '{}', which is not what it is called", shorten(kind));
         return Err(Error::new(message));
     }
-    let lengths = |value: &Value| value.as_array()?.iter().map(Value::as_u64).collect::<Option<Vec<u64>>>();
     let shape = state.get("shape").and_then(lengths).ok_or_else(|| missing("shape"))?;
     let size = state.number(&["blocksize"])?.ok_or_else(|| missing("blocksize"))?;
     let dtype = state.text(&["dtype"])?.ok_or_else(|| missing("dtype"))?;

@@ -97,7 +97,7 @@ impl Loop for Choose<'_> {
 mod tests {
     use super::super::super::layout::Group;
     use super::super::super::parts::LinearAxis;
-    use super::super::super::scheme::{SCHEMES, Scheme};
+    use super::super::super::scheme::SCHEMES;
     use super::super::scale::GroupScale;
     use super::super::{EncodeOptions, Encoder};
     use super::*;
@@ -114,12 +114,12 @@ mod tests {
             .collect();
         let amax: Vec<u32> = bounds.iter().map(|[low, high]| low.abs().max(high.abs()).to_bits()).collect();
         let (bounds, amax) = (&bounds[..240], &amax[..240]);
-        for stored in SCHEMES.iter().filter_map(Scheme::in_model) {
+        for stored in SCHEMES.iter().filter_map(|scheme| scheme.in_model.as_ref()) {
             for dtype in [Dtype::Float32, Dtype::Bfloat16, Dtype::Float16] {
                 let block_size = if let Group::Neighbours(size) = stored.grid.group { size } else { 0 };
                 let along = (&[64, 64][..], LinearAxis { axis: 0, block_size });
                 let encoder =
-                    Encoder::linear(stored.row(), &stored.grid, along, dtype, EncodeOptions::default()).unwrap();
+                    Encoder::linear(stored.row, &stored.grid, along, dtype, EncodeOptions::default()).unwrap();
                 let chooser = &encoder.chooser;
                 for isa in Isa::available() {
                     let mut out = ChosenScales::new(amax.len());

@@ -217,7 +217,7 @@ impl Loop for ExtendColumns<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::scheme::{SCHEMES, Scheme, SchemeLayout};
+    use super::super::super::scheme::{SCHEMES, SchemeLayout};
     use super::super::EncodeTally;
     use super::*;
     use crate::random::random;
@@ -226,7 +226,7 @@ mod tests {
     fn encode(scheme: &SchemeLayout, shape: &[u64], values: &[f32]) -> [Vec<u8>; 2] {
         let along = (shape, LinearAxis { axis: 0, block_size: 0 });
         let options = EncodeOptions::default();
-        let encoder = Encoder::linear(scheme.row(), &scheme.grid, along, Dtype::Float32, options).unwrap();
+        let encoder = Encoder::linear(scheme.row, &scheme.grid, along, Dtype::Float32, options).unwrap();
         let source: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         let rows = 0..encoder.rows();
         let lengths = encoder.part_ranges(rows.clone());
@@ -247,7 +247,8 @@ mod tests {
         let mut next = random(1);
         let values: Vec<f32> = (0..300).map(|_| (next() >> 40) as f32 / 1e6 - 8.0).collect();
         let twice: Vec<f32> = values.iter().flat_map(|value| [*value; 2]).collect();
-        for scheme in SCHEMES.iter().filter_map(Scheme::in_model).filter(|scheme| scheme.grid.codes.bits() == 8) {
+        let schemes = SCHEMES.iter().filter_map(|scheme| scheme.in_model.as_ref());
+        for scheme in schemes.filter(|scheme| scheme.grid.codes.bits() == 8) {
             let [codes, scales] = encode(scheme, &[300, 2], &twice);
             let codes: Vec<u8> = codes.into_iter().step_by(2).collect();
             for shape in [&[300, 1][..], &[300, 1, 1, 1]] {

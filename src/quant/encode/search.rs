@@ -150,7 +150,7 @@ mod tests {
             for source in [Dtype::Bfloat16, Dtype::Float16, Dtype::Float32] {
                 for arithmetic in [Arithmetic::Library, Arithmetic::Exact] {
                     let options = EncodeOptions { arithmetic, scale: ScaleChoice::Mse, ..EncodeOptions::default() };
-                    let encoder = Encoder::new(layout.row(), &layout.grid, &[16, 256], source, options);
+                    let encoder = Encoder::new(layout.row, &layout.grid, &[16, 256], source, options);
                     let Some(search) = encoder.as_ref().ok().and_then(|encoder| encoder.search.as_ref()) else {
                         continue;
                     };

@@ -82,7 +82,7 @@ fn one_loop_and_single_steps_give_the_same_codes_and_errors() {
             };
             for keeps_negative_zero in [true, false] {
                 let options = EncodeOptions { keeps_negative_zero, ..EncodeOptions::default() };
-                let mut encoder = Encoder::new(stored.row(), &stored.grid, &shape, dtype, options).unwrap();
+                let mut encoder = Encoder::new(stored.row, &stored.grid, &shape, dtype, options).unwrap();
                 fused += usize::from(encoder.segments != SegmentLoop::Steps);
                 check(&mut encoder, dtype, &weights(dtype, (shape[0] * shape[1]) as usize), stored.name);
             }
@@ -106,7 +106,7 @@ fn codes_are_the_same_whether_or_not_anybody_asks_for_errors() {
         }
         let source: Vec<u8> = (0..9216).flat_map(|at| half::bf16::from_f32(number(at)).to_le_bytes()).collect();
         let options = EncodeOptions::default();
-        let mut encoder = Encoder::new(stored.row(), &stored.grid, &[2, 4608], Dtype::Bfloat16, options).unwrap();
+        let mut encoder = Encoder::new(stored.row, &stored.grid, &[2, 4608], Dtype::Bfloat16, options).unwrap();
         narrow += usize::from(encoder.segments == SegmentLoop::Narrow);
         check(&mut encoder, Dtype::Bfloat16, &source, stored.name);
     }
@@ -116,7 +116,7 @@ fn codes_are_the_same_whether_or_not_anybody_asks_for_errors() {
 #[test]
 fn one_loop_and_single_steps_give_the_same_for_scales_along_columns() {
     let mut with_columns = 0;
-    for stored in SCHEMES.iter().filter_map(super::super::scheme::Scheme::in_model) {
+    for stored in SCHEMES.iter().filter_map(|scheme| scheme.in_model.as_ref()) {
         for (dtype, shape) in [Dtype::Float32, Dtype::Bfloat16, Dtype::Float16]
             .into_iter()
             .flat_map(|dtype| [[64, 1056], [70, 1101], [5, 1]].map(|shape| (dtype, shape)))
@@ -125,7 +125,7 @@ fn one_loop_and_single_steps_give_the_same_for_scales_along_columns() {
                 let block_size = if let Group::Neighbours(size) = stored.grid.group { size } else { 0 };
                 let along = (&shape[..], LinearAxis { axis, block_size });
                 let options = EncodeOptions::default();
-                let mut encoder = Encoder::linear(stored.row(), &stored.grid, along, dtype, options).unwrap();
+                let mut encoder = Encoder::linear(stored.row, &stored.grid, along, dtype, options).unwrap();
                 assert!(encoder.segments == SegmentLoop::Fused || shape[1] == 1101, "{}", stored.name);
                 with_columns += usize::from(encoder.geometry.block[1] == 1);
                 let count = (shape[0] * shape[1]) as usize;
@@ -140,10 +140,9 @@ fn one_loop_and_single_steps_give_the_same_for_scales_along_columns() {
 
 #[test]
 fn values_that_a_global_scale_divides_are_not_changed_by_the_rounding_of_quotients() {
-    let stored =
-        SCHEMES.iter().flat_map(|scheme| scheme.layouts).find(|stored| stored.row().name == "ct-nvfp4").unwrap();
+    let stored = SCHEMES.iter().flat_map(|scheme| scheme.layouts).find(|stored| stored.row.name == "ct-nvfp4").unwrap();
     let options = EncodeOptions { arithmetic: Arithmetic::Exact, ..EncodeOptions::default() };
-    let encoder = Encoder::new(stored.row(), &stored.grid, &[64, 16], Dtype::Float64, options).unwrap();
+    let encoder = Encoder::new(stored.row, &stored.grid, &[64, 16], Dtype::Float64, options).unwrap();
     for global in [1598.0, 1600.0, 1234.5, 7.0] {
         let number = |at: usize| {
             let scale = if at < 16 { 448.0 } else { (8 + at / 16 % 8) as f64 * [1.0, 0.25, 16.0][at / 128 % 3] };
@@ -161,8 +160,8 @@ fn values_that_a_global_scale_divides_are_not_changed_by_the_rounding_of_quotien
 #[test]
 fn errors_far_below_the_largest_scale_of_a_segment_are_summed() {
     let mut stored = SCHEMES.iter().flat_map(|scheme| scheme.layouts);
-    let stored = stored.find(|stored| stored.row().name == "ct-mxfp4").unwrap();
-    let encoder = Encoder::new(stored.row(), &stored.grid, &[1, 64], Dtype::Float32, EncodeOptions::default()).unwrap();
+    let stored = stored.find(|stored| stored.row.name == "ct-mxfp4").unwrap();
+    let encoder = Encoder::new(stored.row, &stored.grid, &[1, 64], Dtype::Float32, EncodeOptions::default()).unwrap();
     // A group whose values are codes times 2^120, and a group with numbers between codes.
     let number = |at: usize| if at < 32 { 6.0 * 2_f32.powi(120) } else { [6.0, 5.0][at % 2] * 2_f32.powi(-30) };
     let source: Vec<u8> = (0..64).flat_map(|at| number(at).to_le_bytes()).collect();

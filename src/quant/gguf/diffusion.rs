@@ -9,9 +9,6 @@ use super::{Architecture, BF16, F16, F32, GgufScheme, IQ4_NL, IQ4_XS, KeptRule, 
 use crate::blocks::BlockFormat;
 use crate::dtype::Dtype;
 
-/// The longest name in bytes that `convert.py` accepts.
-pub const MAX_NAME: usize = 127;
-
 /// Number of dimensions of the tensors that llama-quantize cannot read.
 const FIVE: usize = 5;
 

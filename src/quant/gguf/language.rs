@@ -69,7 +69,7 @@ const KEPT_PARTS: &[&str] = &[
     "mm.a.code_embd",
 ];
 
-/// The architecture with rules of its own.
+/// The architecture that has other rules.
 const GLM5: &str = "glm5-next";
 
 /// Parts of names that keep their types in [`GLM5`] only.
@@ -203,8 +203,8 @@ pub fn fit(wanted: &'static BlockFormat, columns: u64) -> TypeChoice {
     TypeChoice::fitting(wanted, second, columns)
 }
 
-/// True if llama-quantize refuses to quantize a tensor to this type without importance weights. It never asks for those of
-/// embeddings and output, which importance matrices lack.
+/// True if llama-quantize refuses to quantize a tensor to this type without importance weights. It does not
+/// require them for embeddings and output, which importance matrices lack.
 pub fn needs_importance(scheme: &GgufScheme, name: &str, format: &BlockFormat) -> bool {
     scheme.needs_importance() && format == scheme.format && name != OUTPUT && !is_embedding(name)
 }
@@ -254,7 +254,7 @@ struct MixChooser<'a> {
     mix: &'static Mix,
     default: &'static BlockFormat,
     model: LanguageModel<'a>,
-    /// True if the model has an output of its own, and does not use the embeddings for it.
+    /// True if the model has an output weight, and does not use the embeddings as output.
     has_output: bool,
     /// Number of attention values in the model.
     values: u64,

@@ -7,8 +7,8 @@ use super::{Q4_K, Q5_K, Q6_K};
 use crate::blocks::BlockFormat;
 
 /// The exceptions of a mix.
-#[derive(Debug)]
-pub(super) struct Mix {
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::quant) struct Mix {
     /// `attn_v`, `attn_qkv` and `attn_kv_b`.
     pub(super) value: Exceptions,
     /// `ffn_down`.
@@ -28,7 +28,7 @@ pub(super) struct Mix {
 }
 
 /// The exceptions of a mix in diffusion models.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct DiffusionMix {
     /// Values of the attention.
     pub(super) value: Exceptions,
@@ -42,7 +42,7 @@ pub(super) struct DiffusionMix {
 pub(super) type Exceptions = &'static [(When, &'static BlockFormat)];
 
 /// A condition for a weight, by its position among the weights of its role.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum When {
     Always,
     /// One of the first weights, up to this number.
@@ -55,7 +55,7 @@ pub(super) enum When {
     GroupedHeads,
 }
 
-/// The position of a weight among those of its role.
+/// The position of a weight among the weights of its role.
 #[derive(Clone, Copy, Default)]
 pub(super) struct RolePosition {
     pub(super) index: u64,
@@ -99,7 +99,7 @@ const NONE: Mix = Mix {
     diffusion: Some(DiffusionMix { value: &[], fused: None, down: None }),
 };
 
-pub(super) static Q2_K_S: Mix = Mix {
+pub(in crate::quant) static Q2_K_S: Mix = Mix {
     value: &[(GroupedHeads, Q4_K)],
     down: &[(FirstPart(8), Q4_K)],
     down_of_falcon: &[(FirstPart(8), Q4_K)],
@@ -108,9 +108,9 @@ pub(super) static Q2_K_S: Mix = Mix {
     ..NONE
 };
 
-pub(super) static Q3_K_S: Mix = Mix { attention_of_eight: Some(Q5_K), ..NONE };
+pub(in crate::quant) static Q3_K_S: Mix = Mix { attention_of_eight: Some(Q5_K), ..NONE };
 
-pub(super) static Q3_K_M: Mix = Mix {
+pub(in crate::quant) static Q3_K_M: Mix = Mix {
     value: &[(First(2), Q5_K), (Always, Q4_K)],
     down: &[(FirstPart(16), Q5_K), (Always, Q4_K)],
     down_of_falcon: &[(FirstPart(16), Q5_K), (MoreBits, Q4_K)],
@@ -120,7 +120,7 @@ pub(super) static Q3_K_M: Mix = Mix {
     ..NONE
 };
 
-pub(super) static Q3_K_L: Mix = Mix {
+pub(in crate::quant) static Q3_K_L: Mix = Mix {
     value: &[(Always, Q5_K)],
     down: &[(Always, Q5_K)],
     down_of_falcon: &[(Always, Q4_K)],
@@ -130,7 +130,7 @@ pub(super) static Q3_K_L: Mix = Mix {
     ..NONE
 };
 
-pub(super) static Q4_K_S: Mix = Mix {
+pub(in crate::quant) static Q4_K_S: Mix = Mix {
     value: &[(First(4), Q5_K)],
     down: &[(FirstPart(8), Q5_K)],
     attention_of_eight: Some(Q5_K),
@@ -138,7 +138,7 @@ pub(super) static Q4_K_S: Mix = Mix {
     ..NONE
 };
 
-pub(super) static Q4_K_M: Mix = Mix {
+pub(in crate::quant) static Q4_K_M: Mix = Mix {
     value: &[(MoreBits, Q6_K)],
     down: &[(MoreBits, Q6_K)],
     down_of_falcon: &[(FirstPart(16), Q6_K), (MoreBits, Q5_K)],
@@ -147,9 +147,9 @@ pub(super) static Q4_K_M: Mix = Mix {
     ..NONE
 };
 
-pub(super) static Q5_K_S: Mix = NONE;
+pub(in crate::quant) static Q5_K_S: Mix = NONE;
 
-pub(super) static Q5_K_M: Mix = Mix {
+pub(in crate::quant) static Q5_K_M: Mix = Mix {
     value: &[(MoreBits, Q6_K)],
     down: &[(MoreBits, Q6_K)],
     down_of_falcon: &[(MoreBits, Q6_K)],

@@ -12,12 +12,14 @@
 mod architectures;
 pub mod diffusion;
 pub mod language;
-mod mixes;
+pub(super) mod mixes;
 mod schemes;
 
 pub use architectures::{Architecture, Undetected};
-pub use schemes::{GGUF_SCHEMES, GgufScheme};
+pub use schemes::GgufScheme;
+pub(super) use schemes::{mix, pure};
 
+use super::table::is_same;
 use crate::blocks::{BlockFormat, FORMATS};
 
 /// The type of a tensor in the file.
@@ -26,9 +28,9 @@ pub enum TypeChoice {
     /// The tensor is not quantized, and keeps the type that it has.
     Kept(KeptRule),
     /// The tensor gets this type.
-    Stored(&'static BlockFormat),
+    Wanted(&'static BlockFormat),
     /// The tensor gets another type than the rules want, because its rows are no whole blocks of that type.
-    Fallback { wanted: &'static BlockFormat, stored: &'static BlockFormat },
+    Fallback { wanted: &'static BlockFormat, format: &'static BlockFormat },
 }
 
 impl TypeChoice {
@@ -36,7 +38,7 @@ impl TypeChoice {
     pub fn format(self) -> Option<&'static BlockFormat> {
         match self {
             Self::Kept(_) => None,
-            Self::Stored(format) | Self::Fallback { stored: format, .. } => Some(format),
+            Self::Wanted(format) | Self::Fallback { format, .. } => Some(format),
         }
     }
 
@@ -44,9 +46,9 @@ impl TypeChoice {
     fn fitting(wanted: &'static BlockFormat, second: Option<&'static BlockFormat>, columns: u64) -> Self {
         let fits = |format: &BlockFormat| columns.is_multiple_of(format.elements);
         if fits(wanted) {
-            return Self::Stored(wanted);
+            return Self::Wanted(wanted);
         }
-        Self::Fallback { wanted, stored: second.filter(|format| fits(format)).unwrap_or(F16) }
+        Self::Fallback { wanted, format: second.filter(|format| fits(format)).unwrap_or(F16) }
     }
 }
 
@@ -81,7 +83,7 @@ fn part_of(name: &str, parts: &[&'static str]) -> Option<&'static str> {
 const fn named(name: &str) -> &'static BlockFormat {
     let mut at = 0;
     while at < FORMATS.len() {
-        if is_same(FORMATS[at].name.as_bytes(), name.as_bytes()) {
+        if is_same(FORMATS[at].name, name) {
             return &FORMATS[at];
         }
         at += 1;
@@ -89,18 +91,9 @@ const fn named(name: &str) -> &'static BlockFormat {
     panic!("no format has this name")
 }
 
-/// Compares bytes in a constant, where `==` does not work yet.
-const fn is_same(one: &[u8], other: &[u8]) -> bool {
-    let mut at = 0;
-    while at < one.len() && at < other.len() && one[at] == other[at] {
-        at += 1;
-    }
-    at == one.len() && at == other.len()
-}
-
 macro_rules! formats {
     ($($name:ident)*) => {
-        $(const $name: &BlockFormat = named(stringify!($name));)*
+        $(pub(super) const $name: &BlockFormat = named(stringify!($name));)*
     };
 }
 
@@ -114,9 +107,9 @@ mod tests {
 
     #[test]
     fn a_type_that_does_not_fit_falls_back_to_the_second_and_then_to_f16() {
-        assert_eq!(TypeChoice::fitting(Q4_K, Some(Q5_0), 512), TypeChoice::Stored(Q4_K));
-        assert_eq!(TypeChoice::fitting(Q4_K, Some(Q5_0), 96), TypeChoice::Fallback { wanted: Q4_K, stored: Q5_0 });
-        assert_eq!(TypeChoice::fitting(Q4_K, Some(Q5_0), 100), TypeChoice::Fallback { wanted: Q4_K, stored: F16 });
+        assert_eq!(TypeChoice::fitting(Q4_K, Some(Q5_0), 512), TypeChoice::Wanted(Q4_K));
+        assert_eq!(TypeChoice::fitting(Q4_K, Some(Q5_0), 96), TypeChoice::Fallback { wanted: Q4_K, format: Q5_0 });
+        assert_eq!(TypeChoice::fitting(Q4_K, Some(Q5_0), 100), TypeChoice::Fallback { wanted: Q4_K, format: F16 });
         assert_eq!(TypeChoice::fitting(Q4_K, None, 96).format(), Some(F16));
         assert_eq!(TypeChoice::Kept(KeptRule::NotAWeight).format(), None);
     }

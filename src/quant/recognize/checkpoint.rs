@@ -110,9 +110,9 @@ pub struct Recognized {
     pub method: Option<String>,
     /// The quantized weights, in the order of their codes.
     pub weights: Vec<FoundWeight>,
-    /// Scales of activations: the ones in [`FoundWeight::parts`], and the scales of key and value caches.
+    /// Scales of activations in [`FoundWeight::parts`], and scales of key and value caches.
     pub activation_scales: Vec<usize>,
-    /// Tensors that only describe how others are stored, in addition to the ones in [`FoundWeight::parts`].
+    /// Tensors that only describe others, and are not in [`FoundWeight::parts`].
     pub markers: Vec<usize>,
     /// Scales and the like without codes, and codes without scales. There is a problem for each.
     pub orphans: Vec<usize>,

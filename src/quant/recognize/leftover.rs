@@ -5,7 +5,7 @@ use super::names::{FAMILIES, Family, Stray, decoded, is_activation_scale, kind, 
 use super::weight::Evidence;
 use crate::dtype::Dtype;
 use crate::error::Error;
-use crate::quant::config::WeightDescription;
+use crate::quant::config::{ModuleConfig, WeightDescription};
 use crate::quant::{Layout, Role};
 use crate::text::shorten;
 use std::collections::HashSet;
@@ -77,7 +77,7 @@ fn problem(evidence: &Evidence, codes: &HashSet<(String, Option<Dtype>)>, tensor
     }
     let narrow = dtype.filter(|dtype| is_code(*dtype) && shape.len() >= 2)?;
     let (_, module) = decoded(name.strip_suffix(".weight").unwrap_or(name), "");
-    let (ignored, descriptions) = evidence.config.describe(&module);
+    let ModuleConfig { ignored, descriptions } = evidence.config.describe(&module);
     let is_named = |layout: &Layout| {
         let mut parts = layout.names.iter().copied().flatten();
         name.ends_with(".weight") || parts.any(|(role, end)| *role == Role::Codes && name.ends_with(end))
@@ -126,7 +126,7 @@ fn missing_scale(name: &str, description: Option<&WeightDescription>) -> Error {
 /// Returns the error for a tensor without matching codes. These are expected under the name `codes`, or under their
 /// name in the layout that the config names.
 fn orphan(evidence: &Evidence, name: &str, codes: String) -> Error {
-    let (_, descriptions) = evidence.config.describe(codes.strip_suffix(".weight").unwrap_or(&codes));
+    let descriptions = evidence.config.describe(codes.strip_suffix(".weight").unwrap_or(&codes)).descriptions;
     let is_described =
         |layout| descriptions.iter().any(|description: &Rc<WeightDescription>| description.layouts.contains(&layout));
     let described = families(is_described).find_map(|family| family.codes_of(name));

@@ -4,7 +4,9 @@ use super::checkpoint::{CheckpointInfo, FoundWeight};
 use super::names::{Pair, decoded};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::quant::config::{CheckpointConfig, ComfyLayers, TorchAoTensors, WeightDescription, quant_state};
+use crate::quant::config::{
+    CheckpointConfig, ComfyLayers, ModuleConfig, TorchAoTensors, WeightDescription, quant_state,
+};
 use crate::quant::decode::geometry::DecodeGeometry;
 use crate::quant::{Combination, Group, Layout, Names, Packing, Parameters, QuantMethod, Role, ScaleOrder, Zeros};
 use crate::text::shorten;
@@ -48,7 +50,7 @@ impl Evidence<'_> {
     /// Finds the weight with these codes and scales, whose config, description and tensors have to agree.
     pub(super) fn weight(&self, codes: usize, pair: &Pair) -> Result<FoundWeight> {
         let (name, module) = decoded(pair.stem, pair.family.codes);
-        let (ignored, of_config) = self.config.describe(&module);
+        let ModuleConfig { ignored, descriptions: of_config } = self.config.describe(&module);
         if let Some((source, entry)) = ignored {
             let (entry, scale) = (shorten(entry), self.show(pair.scale));
             let message = format!("{source} says with '{entry}' that it is not quantized, and '{scale}' that it is");
@@ -82,20 +84,20 @@ impl Evidence<'_> {
             self.check_identified(codes, pair, candidate.layout)?;
         }
         self.torchao.check(candidate.layout, (&name, pair.stem), |part| self.places.contains_key(part))?;
-        Ok(FoundWeight { name, module, ..self.in_layout(&candidate, pair.stem)? })
+        self.in_layout(&candidate, pair)
     }
 
-    /// Returns the weight, without its names, if its parts fit a layout.
-    fn in_layout(&self, candidate: &LayoutCandidate, stem: &str) -> Result<FoundWeight> {
+    /// Returns the weight if its parts fit a layout.
+    fn in_layout(&self, candidate: &LayoutCandidate, pair: &Pair) -> Result<FoundWeight> {
         let LayoutCandidate { layout, names, description } = *candidate;
-        let mut parts = self.parts(stem, names);
+        let mut parts = self.parts(pair.stem, names);
         // Activation scales may have an unknown dtype.
         parts.retain(|(role, index)| *role != Role::Activation || self.dtype(*index).is_some());
-        let parameters = self.parameters(candidate, &parts, stem)?;
-        let (name, module) = (String::new(), String::new());
-        let weight = FoundWeight { name, module, layout, parameters, shape: Vec::new(), parts };
-        let shape = self.check(&weight, description)?;
-        Ok(FoundWeight { shape, ..weight })
+        let parameters = self.parameters(candidate, &parts, pair.stem)?;
+        let (name, module) = decoded(pair.stem, pair.family.codes);
+        let mut weight = FoundWeight { name, module, layout, parameters, shape: Vec::new(), parts };
+        weight.shape = self.check(&weight, description)?;
+        Ok(weight)
     }
 
     /// Returns the candidates whose codes and scales have suitable dtypes.
@@ -142,7 +144,7 @@ impl Evidence<'_> {
             let is_theirs = matches!(scale, [] | [_, 1, _, 1]) || matches!(scale, [rows] if *rows != 1);
             return Ok(if is_theirs { theirs } else { other });
         }
-        let mut fitting = candidates.iter().filter(|candidate| self.in_layout(candidate, pair.stem).is_ok());
+        let mut fitting = candidates.iter().filter(|candidate| self.in_layout(candidate, pair).is_ok());
         if let (Some(only), None) = (fitting.next(), fitting.next()) {
             return Ok(*only);
         }
@@ -181,7 +183,7 @@ impl Evidence<'_> {
     fn parameters(&self, candidate: &LayoutCandidate, parts: &[(Role, usize)], stem: &str) -> Result<Parameters> {
         let LayoutCandidate { layout, description, .. } = *candidate;
         let mut parameters = description.map(|description| description.parameters.clone()).unwrap_or_default();
-        // The size of groups in a description of several layouts of MLX is that of the layout with offsets.
+        // A description of several layouts of MLX has the size of the groups in the layout with offsets.
         let is_of_another = layout.method == QuantMethod::Mlx && layout.zeros != Zeros::Offset;
         if is_of_another && description.is_some_and(|description| description.layouts.len() > 1) {
             parameters.group = None;

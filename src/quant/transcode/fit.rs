@@ -11,7 +11,7 @@ const FARTHEST: i32 = 24;
 
 /// The scale of a group of the new grid.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct FoundScale {
+pub(super) struct NewScale {
     /// The stored bits, and the zero point or offset.
     pub(super) chosen: (u32, f32),
     /// The difference of the stored offset from the exact one.
@@ -22,10 +22,10 @@ pub(super) struct FoundScale {
     pub(super) scale: f64,
 }
 
-impl FoundScale {
-    /// The code of a block scale.
-    pub(super) fn code(&self) -> usize {
-        self.chosen.0 as usize
+impl NewScale {
+    /// The stored byte of a block scale.
+    pub(super) fn byte(&self) -> u8 {
+        self.chosen.0 as u8
     }
 }
 
@@ -93,8 +93,8 @@ impl CodeTable {
 
 /// New codes of a row.
 pub(super) enum MovedCodes<'a> {
-    /// The stored bytes of the whole row: see [`Transcoder::keeps_stored_rows`].
-    Stored(&'a [u8]),
+    /// The bytes of the whole row, as stored before: see [`Transcoder::keeps_packed_rows`].
+    Packed(&'a [u8]),
     /// One code per byte.
     Unpacked(&'a [u8]),
 }
@@ -173,57 +173,67 @@ struct GroupPart {
 
 impl Transcoder {
     /// Finds the scales of a row of groups; `None` if a group has none.
-    pub(super) fn found(&self, rows: Range<usize>, parts: &[&[u8]]) -> Option<Vec<FoundScale>> {
+    pub(super) fn new_scales(&self, rows: Range<usize>, parts: &[&[u8]]) -> Option<Vec<NewScale>> {
         let (columns, width) = (self.source.columns(), self.encoder.block_width());
         let lines = self.source.lines(rows, parts);
-        // The codes of groups that stay the same need not be read.
-        if let ([line], true) = (&lines[..], self.tables.is_total && width == self.source.width()) {
-            let stored: Option<_> = line.groups.iter().map(|group| self.stored_group(*group, None)).collect();
-            if stored.is_some() {
-                return stored;
-            }
-        }
         (0..columns)
             .step_by(width)
-            .map(|start| self.group(&lines, start..(start + width).min(columns), parts))
+            .map(|start| self.scale_of_columns(&lines, start..(start + width).min(columns), parts))
             .collect()
     }
 
-    fn group(&self, lines: &[Line], columns: Range<usize>, parts: &[&[u8]]) -> Option<FoundScale> {
+    /// Finds the scale of the whole weight; `None` if its groups differ.
+    pub(super) fn only_scale(&self, parts: &[&[u8]]) -> Option<NewScale> {
+        let rows = self.encoder.rows() as usize;
+        let mut first: Option<SourceGroup> = None;
+        for row in (0..rows).step_by(SEGMENT) {
+            for line in self.source.lines(row..(row + SEGMENT).min(rows), parts) {
+                let first = first.get_or_insert(line.groups[0]);
+                if line.groups.iter().any(|group| group != first) {
+                    return None;
+                }
+            }
+        }
+        let first = first.filter(|_| self.tables.is_total)?;
+        self.new_scale(first.scale, first.offset)
+    }
+
+    /// Finds the scale of a group of the new grid in these columns of some lines.
+    fn scale_of_columns(&self, lines: &[Line], columns: Range<usize>, parts: &[&[u8]]) -> Option<NewScale> {
         let width = self.source.width();
         let groups = columns.start / width..columns.end.div_ceil(width);
         let first = lines[0].groups[groups.start];
         let is_uniform = lines.iter().all(|line| line.groups[groups.clone()].iter().all(|group| *group == first));
         if is_uniform
             && self.tables.is_total
-            && let Some(found) = self.stored_group(first, None)
+            && let Some(scale) = self.scale_of_group(first, None)
         {
-            return Some(found);
+            return Some(scale);
         }
         if self.source.is_integer && !is_uniform {
             return None;
         }
-        let cells = lines.iter().flat_map(|line| {
+        let members = lines.iter().flat_map(|line| {
             groups.clone().map(|at| GroupPart {
                 rows: line.rows.clone(),
                 columns: columns.start.max(at * width)..columns.end.min((at + 1) * width),
                 old: line.groups[at],
             })
         });
-        self.group_of(&cells.collect::<Vec<_>>(), parts)
+        self.scale_of_parts(&members.collect::<Vec<_>>(), parts)
     }
 
-    /// Finds the scale of a group from the codes that occur in it.
-    fn group_of(&self, cells: &[GroupPart], parts: &[&[u8]]) -> Option<FoundScale> {
-        let mut seen = Vec::with_capacity(cells.len());
-        for cell in cells {
+    /// Finds the scale of a group from the codes that occur in its parts.
+    fn scale_of_parts(&self, members: &[GroupPart], parts: &[&[u8]]) -> Option<NewScale> {
+        let mut seen = Vec::with_capacity(members.len());
+        for member in members {
             let mut codes = [false; 256];
-            cell.rows.clone().for_each(|row| self.source.mark(row, cell.columns.clone(), parts, &mut codes));
+            member.rows.clone().for_each(|row| self.source.mark(row, member.columns.clone(), parts, &mut codes));
             seen.push(codes);
         }
-        let serves = |found: &FoundScale| {
-            cells.iter().zip(&seen).all(|(cell, seen)| {
-                let table = self.tables.between(cell.old.scale, found.scale);
+        let serves = |new: &NewScale| {
+            members.iter().zip(&seen).all(|(member, seen)| {
+                let table = self.tables.between(member.old.scale, new.scale);
                 let is_zero = |code: usize| self.source.numbers[code] == 0.0;
                 (0..256).filter(|code| seen[*code]).all(|code| match table {
                     Some(table) => table.codes[code].is_some(),
@@ -231,24 +241,24 @@ impl Transcoder {
                 })
             })
         };
-        if cells.iter().any(|cell| !cell.old.scale.is_finite()) {
+        if members.iter().any(|member| !member.old.scale.is_finite()) {
             return None;
         }
         if self.source.is_integer {
-            return self.stored_group(cells[0].old, Some(&seen)).filter(serves);
+            return self.scale_of_group(members[0].old, Some(&seen)).filter(serves);
         }
-        if cells.iter().any(|cell| cell.old.offset != 0.0) {
+        if members.iter().any(|member| member.old.offset != 0.0) {
             return None;
         }
-        let extents = cells.iter().zip(&seen).filter_map(|(cell, seen)| {
+        let extents = members.iter().zip(&seen).filter_map(|(member, seen)| {
             let extent = self.extent(seen)?;
-            Some((cell.old.scale, extent)).filter(|(scale, _)| *scale != 0.0)
+            Some((member.old.scale, extent)).filter(|(scale, _)| *scale != 0.0)
         });
         let live: Vec<(f64, CodeExtent)> = extents.collect();
         let Some((first, _)) = live.first() else {
             let others = if self.encoder.has_global_scale() { [self.least(); 2] } else { [0.0, 1.0] };
-            let mut scales = cells.iter().map(|cell| cell.old.scale).chain(others);
-            return scales.find_map(|scale| self.stored(scale, 0.0).filter(serves));
+            let mut scales = members.iter().map(|member| member.old.scale).chain(others);
+            return scales.find_map(|scale| self.new_scale(scale, 0.0).filter(serves));
         };
         if live.iter().any(|(scale, _)| mantissa_of(*scale) != mantissa_of(*first)) {
             return None;
@@ -262,7 +272,7 @@ impl Transcoder {
             range = [range[0].max(exponent + fits), range[1].min(exponent + extent.digit - self.tables.digit)];
         }
         let at = |exponent: i32| mantissa_of(*first) * 2_f64.powi(exponent);
-        (range[0]..=range[1]).find_map(|exponent| self.stored(at(exponent), 0.0).filter(serves))
+        (range[0]..=range[1]).find_map(|exponent| self.new_scale(at(exponent), 0.0).filter(serves))
     }
 
     /// Returns the largest number and the smallest digit of some codes; `None` if all are 0 or NaN.
@@ -279,18 +289,19 @@ impl Transcoder {
         extents.reduce(|a, b| CodeExtent { largest: a.largest.max(b.largest), digit: a.digit.min(b.digit) })
     }
 
-    pub(super) fn stored(&self, scale: f64, offset: f64) -> Option<FoundScale> {
+    /// Returns the scale whose stored form is this number and offset; `None` if the layout cannot store them.
+    pub(super) fn new_scale(&self, scale: f64, offset: f64) -> Option<NewScale> {
         let global = if self.source.keeps_blocks { None } else { Some(self.global) };
         let (chosen, change) = self.encoder.stored_scale(scale, offset, global)?;
-        Some(FoundScale { chosen, change, shift: 0, scale })
+        Some(NewScale { chosen, change, shift: 0, scale })
     }
 
     /// Returns the stored form of a group of integers, whose codes are `seen`; `None` stands for all codes. If groups have
     /// offsets, a number can be added to all codes and subtracted from the offset: the one nearest to 0 is chosen among
     /// those that change the offset least.
-    fn stored_group(&self, group: SourceGroup, seen: Option<&[[bool; 256]]>) -> Option<FoundScale> {
+    fn scale_of_group(&self, group: SourceGroup, seen: Option<&[[bool; 256]]>) -> Option<NewScale> {
         let SourceGroup { scale, offset } = group;
-        let Some(lowest) = self.tables.least else { return self.stored(scale, offset) };
+        let Some(lowest) = self.tables.least else { return self.new_scale(scale, offset) };
         // Exact, because an offset of numbers with a sign is a multiple of the scale.
         let offset = if lowest == 0.0 { offset } else { offset + scale * f64::from(lowest) };
         let count = self.source.numbers.len();
@@ -300,18 +311,18 @@ impl Transcoder {
             codes.map(i32::from).fold((i32::MAX, 0), |(first, last), code| (first.min(code), last.max(code)))
         });
         let range = (-first, self.tables.largest as i32 - last);
-        let mut best: Option<FoundScale> = None;
+        let mut best: Option<NewScale> = None;
         for shift in (range.0.max(0)..=range.1).chain((range.0..=range.1.min(-1)).rev()) {
             let product = f64::from(shift) * scale;
             let own = offset - product;
             if own + product != offset || offset - own != product {
                 continue; // the difference is no float64
             }
-            let Some(found) = self.stored(scale, own) else { continue };
-            if best.is_none_or(|best| found.change.abs() < best.change.abs()) {
-                best = Some(FoundScale { shift, ..found });
+            let Some(stored) = self.new_scale(scale, own) else { continue };
+            if best.is_none_or(|best| stored.change.abs() < best.change.abs()) {
+                best = Some(NewScale { shift, ..stored });
             }
-            if found.change == 0.0 {
+            if stored.change == 0.0 {
                 break;
             }
         }
@@ -323,11 +334,11 @@ impl Transcoder {
         self.encoder.global_factor(self.global) / 512.0
     }
 
-    /// Writes the new codes of some rows, row by row; `found` holds the scales of their groups.
+    /// Writes the new codes of some rows, row by row; `scales` are the scales of their groups.
     pub(super) fn move_codes(
         &self,
         rows: Range<usize>,
-        found: &[FoundScale],
+        scales: &[NewScale],
         parts: &[&[u8]],
         mut store: impl FnMut(usize, Range<usize>, MovedCodes),
     ) {
@@ -336,16 +347,16 @@ impl Transcoder {
         let mut buffer = [0; SEGMENT];
         for line in self.source.lines(rows, parts) {
             let is_same =
-                |(old, new): (&SourceGroup, &FoundScale)| old.scale == new.scale && old.scale != 0.0 && new.shift == 0;
-            let has_same_scales = || line.groups.iter().zip(found).all(is_same);
-            let is_kept = self.keeps_stored_rows
+                |(old, new): (&SourceGroup, &NewScale)| old.scale == new.scale && old.scale != 0.0 && new.shift == 0;
+            let has_same_scales = || line.groups.iter().zip(scales).all(is_same);
+            let is_kept = self.keeps_packed_rows
                 && self.rescaling.is_none()
                 && !self.rounds_offsets
                 && width == new_width
                 && has_same_scales();
             for row in line.rows {
                 if is_kept {
-                    store(row, 0..columns, MovedCodes::Stored(self.source.stored_codes(row, parts)));
+                    store(row, 0..columns, MovedCodes::Packed(self.source.stored_codes(row, parts)));
                     continue;
                 }
                 for start in (0..columns).step_by(SEGMENT) {
@@ -355,7 +366,7 @@ impl Transcoder {
                     let mut at = start;
                     while at < end {
                         let next = ((at / width + 1) * width).min((at / new_width + 1) * new_width).min(end);
-                        let (old, new) = (line.groups[at / width].scale, found[at / new_width]);
+                        let (old, new) = (line.groups[at / width].scale, scales[at / new_width]);
                         // Codes without a table are 0 in all groups.
                         let table = self.tables.between(old, new.scale).unwrap_or(&self.tables.nothing);
                         let codes = &mut codes[at - start..next - start];
@@ -372,20 +383,4 @@ impl Transcoder {
             }
         }
     }
-}
-
-pub(super) fn only_scale(transcoder: &Transcoder, parts: &[&[u8]]) -> Option<FoundScale> {
-    let source = &transcoder.source;
-    let rows = transcoder.encoder.rows() as usize;
-    let mut first: Option<SourceGroup> = None;
-    for row in (0..rows).step_by(SEGMENT) {
-        for line in source.lines(row..(row + SEGMENT).min(rows), parts) {
-            let first = first.get_or_insert(line.groups[0]);
-            if line.groups.iter().any(|group| group != first) {
-                return None;
-            }
-        }
-    }
-    let first = first.filter(|_| transcoder.tables.is_total)?;
-    transcoder.stored(first.scale, first.offset)
 }

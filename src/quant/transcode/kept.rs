@@ -34,23 +34,29 @@ impl Transcoder {
             return None;
         }
         // Codes of groups whose scale is 0 become 0.
-        let stored = numbers.map(|number| self.stored(number, 0.0).filter(|_| number != 0.0));
+        let scales = numbers.map(|number| self.new_scale(number, 0.0).filter(|_| number != 0.0));
         let mut longest = 0..0_usize;
         let mut start = 0;
-        for (at, found) in stored.iter().enumerate() {
-            if found.is_none() {
+        for (at, scale) in scales.iter().enumerate() {
+            if scale.is_none() {
                 start = at + 1;
             } else if at + 1 - start > longest.len() {
                 longest = start..at + 1;
             }
         }
         let fitting = longest.start as u8..=longest.end.checked_sub(1)? as u8;
-        let new = stored.map(|found| found.map_or(0, |found| found.code() as u8));
+        let new = scales.map(|scale| scale.map_or(0, |scale| scale.byte()));
         let is_identity = fitting.clone().all(|byte| new[usize::from(byte)] == byte);
         Some(ScaleBytes { new, fitting, is_identity, repeat: width / new_width })
     }
 
-    fn kept<'a>(&self, row: usize, parts: &[&'a [u8]], raw: &'a mut Vec<u8>) -> Option<(&ScaleBytes, &'a [u8])> {
+    /// Returns the table, and the stored scales of a row, if all of them have new scales; `raw` is a buffer for them.
+    pub(super) fn kept<'a>(
+        &self,
+        row: usize,
+        parts: &[&'a [u8]],
+        raw: &'a mut Vec<u8>,
+    ) -> Option<(&ScaleBytes, &'a [u8])> {
         let bytes = self.bytes.as_ref()?;
         let scales = self.source.scale_bytes(row, parts, raw);
         // No closures, because the compiler would then not use vectors.
@@ -59,11 +65,6 @@ impl Transcoder {
             (least, most) = (least.min(*scale), most.max(*scale));
         }
         (least >= *bytes.fitting.start() && most <= *bytes.fitting.end()).then_some((bytes, scales))
-    }
-
-    /// True if [`Transcoder::keep_row`] will keep a row.
-    pub(super) fn keeps_row(&self, row: usize, parts: &[&[u8]], buffers: &mut ScaleBuffers) -> bool {
-        self.kept(row, parts, &mut buffers.raw).is_some()
     }
 
     /// Writes a row whose scales all have new scales, with the same codes. For other rows, returns false and writes
@@ -90,7 +91,7 @@ impl Transcoder {
         }
         buffers.new.truncate(columns.div_ceil(self.encoder.block_width()));
         writer.store_scales(row / all, row % all, 0, buffers.new.iter().map(|byte| (u32::from(*byte), 0.0)));
-        if self.keeps_stored_rows {
+        if self.keeps_packed_rows {
             let stored = self.source.stored_codes(row, parts);
             writer.copy_codes(row / all, row % all, stored);
             if let Some(rescaling) = &self.rescaling {

@@ -17,7 +17,7 @@ use super::encode::{EncodeTally, Encoder, PartWriter};
 use super::layout::Combination;
 use crate::error::Result;
 pub use fit::SharedTables;
-use fit::{FoundScale, MovedCodes, Tables};
+use fit::{MovedCodes, NewScale, Tables};
 use kept::{ScaleBuffers, ScaleBytes};
 use rescale::Rescaling;
 use source::SourceGrid;
@@ -58,11 +58,11 @@ pub struct Transcoder {
     /// True if an offset has to be rounded.
     rounds_offsets: bool,
     /// The scale of a weight that has only one scale.
-    only: Option<FoundScale>,
+    only: Option<NewScale>,
     /// The new scales of stored bytes, if codes stay the same.
     bytes: Option<Box<ScaleBytes>>,
     /// True if rows of codes that stay the same are stored in the same bytes.
-    keeps_stored_rows: bool,
+    keeps_packed_rows: bool,
 }
 
 /// Effect of a move on the values of a weight.
@@ -94,9 +94,9 @@ impl Transcoder {
         let tables = shared.get(&source.numbers, source.is_integer, &encoder);
         source.numbers = Arc::clone(&tables.numbers);
         let stores_alike = |(packing, bits)| encoder.stores_rows_as(packing, bits);
-        let keeps_stored_rows = tables.keeps_codes() && source.packing().is_some_and(stores_alike);
+        let keeps_packed_rows = tables.keeps_codes() && source.packing().is_some_and(stores_alike);
         let (global, rescaling, rounds_offsets, only, bytes) = (1.0, None, false, None, None);
-        Ok(Some(Self { source, encoder, tables, global, rescaling, rounds_offsets, only, bytes, keeps_stored_rows }))
+        Ok(Some(Self { source, encoder, tables, global, rescaling, rounds_offsets, only, bytes, keeps_packed_rows }))
     }
 
     /// True if the new layout has a global scale and the old layout has none. The weights that share it then need the
@@ -120,25 +120,30 @@ impl Transcoder {
     pub fn settle(&mut self, exponent: Option<i32>, parts: &[&[u8]]) -> Option<Fidelity> {
         (self.global, self.rescaling) = self.global_scale(exponent, parts)?;
         if self.encoder.has_one_scale() {
-            self.only = fit::only_scale(self, parts);
-            self.only?;
-        } else {
-            self.bytes = self.scale_bytes(parts).map(Box::new);
-            let (rows, height) = (self.encoder.rows() as usize, self.encoder.block_height());
-            let mut bands = (0..rows).step_by(height).map(|row| row..(row + height).min(rows));
-            let mut buffers = ScaleBuffers::default();
-            let mut rounds_offsets = false;
-            let mut fits = |rows: Range<usize>| {
-                self.keeps_row(rows.start, parts, &mut buffers)
-                    || self.found(rows, parts).is_some_and(|found| {
-                        rounds_offsets |= found.iter().any(|found| found.change != 0.0);
-                        true
-                    })
-            };
-            bands.all(&mut fits).then_some(())?;
-            self.rounds_offsets = rounds_offsets;
+            self.only = Some(self.only_scale(parts)?);
+            return Some(self.fidelity());
         }
+        self.bytes = self.scale_bytes(parts).map(Box::new);
+        let mut raw = Vec::new();
+        let mut rounds_offsets = false;
+        for rows in self.bands(0..self.encoder.rows() as usize) {
+            if self.kept(rows.start, parts, &mut raw).is_none() {
+                rounds_offsets |= self.new_scales(rows, parts)?.iter().any(|scale| scale.change != 0.0);
+            }
+        }
+        self.rounds_offsets = rounds_offsets;
         Some(self.fidelity())
+    }
+
+    /// Splits rows into rows of groups of the new grid, or into pieces if the weight has only one scale.
+    fn bands(&self, rows: Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
+        let height = if self.encoder.has_one_scale() { SEGMENT } else { self.encoder.block_height() };
+        let (matrix, mut row) = (self.encoder.matrix_rows(), rows.start);
+        std::iter::from_fn(move || {
+            let start = row;
+            row += height.min(matrix - row % matrix).min(rows.end - row);
+            (start < row).then_some(start..row)
+        })
     }
 
     /// The global scale in the new layout, after [`Transcoder::settle`]; 1 if there is none.
@@ -182,43 +187,40 @@ impl Transcoder {
     /// Panics if [`Transcoder::settle`] was not called before, or has returned `None`.
     pub fn transcode(&self, rows: Range<u64>, parts: &[&[u8]], outputs: &mut [&mut [u8]], tally: &mut EncodeTally) {
         let mut writer = PartWriter::new(&self.encoder, &rows, outputs, self.global);
-        let height = if self.only.is_some() { SEGMENT } else { self.encoder.block_height() };
         let all = self.encoder.matrix_rows();
         if let (Some(only), 0) = (&self.only, rows.start) {
             writer.store_only_scale(only.chosen);
         }
         let mut buffers = ScaleBuffers::default();
-        let (mut row, end) = (rows.start as usize, rows.end as usize);
-        while row < end {
-            if self.keep_row(row, parts, &mut buffers, &mut writer, tally) {
-                row += 1;
+        for band in self.bands(rows.start as usize..rows.end as usize) {
+            if self.keep_row(band.start, parts, &mut buffers, &mut writer, tally) {
                 continue;
             }
-            let (matrix, within) = (row / all, row % all);
-            let next = (row - within + (within + height).min(all)).min(end);
-            let found = self.only.map_or_else(|| self.found(row..next, parts), |only| Some(vec![only]));
-            let found = found.expect("the weight is known to fit");
-            if self.only.is_none() {
-                writer.store_scales(matrix, within, 0, found.iter().map(|found| found.chosen));
-            }
-            self.move_codes(row..next, &found, parts, |row, columns, codes| match codes {
-                MovedCodes::Stored(stored) => writer.copy_codes(row / all, row % all, stored),
+            let scales = match self.only {
+                Some(only) => vec![only],
+                None => {
+                    let scales = self.new_scales(band.clone(), parts).expect("the weight is known to fit");
+                    let chosen = scales.iter().map(|scale| scale.chosen);
+                    writer.store_scales(band.start / all, band.start % all, 0, chosen);
+                    scales
+                }
+            };
+            self.move_codes(band, &scales, parts, |row, columns, codes| match codes {
+                MovedCodes::Packed(packed) => writer.copy_codes(row / all, row % all, packed),
                 MovedCodes::Unpacked(codes) => {
+                    let first = row as u64 * self.encoder.columns() + columns.start as u64;
                     if let Some(rescaling) = &self.rescaling {
                         let width = self.encoder.block_width();
                         let groups = columns.start / width..columns.end.div_ceil(width);
-                        let blocks: Vec<u8> = found[groups].iter().map(|found| found.code() as u8).collect();
-                        let first = row as u64 * self.encoder.columns() + columns.start as u64;
+                        let blocks: Vec<u8> = scales[groups].iter().map(NewScale::byte).collect();
                         rescaling.count(codes, &blocks, first, tally);
                     }
                     if self.rounds_offsets {
-                        let first = row as u64 * self.encoder.columns() + columns.start as u64;
-                        self.count_rounded(codes, columns.start, &found, first, tally);
+                        self.count_rounded(codes, columns.start, &scales, first, tally);
                     }
                     writer.store_codes(row / all, row % all, columns, codes);
                 }
             });
-            row = next;
         }
         tally.values += (rows.end - rows.start) * self.encoder.columns();
     }

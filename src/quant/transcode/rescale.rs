@@ -5,7 +5,7 @@
 //! nearest to the reciprocal differs from it by less than 2^-24 of itself, and codes and block scales stay the same.
 
 use super::super::encode::{EncodeTally, nearest_bfloat16};
-use super::fit::FoundScale;
+use super::fit::NewScale;
 use super::{SEGMENT, Transcoder};
 use crate::kernel::{Isa, Loop};
 
@@ -180,13 +180,13 @@ impl Loop for CountGroups<'_> {
 
 impl Transcoder {
     /// Records the changes of the values of some columns whose offsets are rounded. `codes` are the new codes, which start
-    /// at column `start`, and `first` is the index of the first of them in the weight; `found` holds the scales of the
+    /// at column `start`, and `first` is the index of the first of them in the weight; `scales` are the scales of the
     /// row.
     pub(super) fn count_rounded(
         &self,
         codes: &[u8],
         start: usize,
-        found: &[FoundScale],
+        scales: &[NewScale],
         first: u64,
         tally: &mut EncodeTally,
     ) {
@@ -196,7 +196,7 @@ impl Transcoder {
         let width = self.encoder.block_width();
         let (mut signal, mut noise) = (0.0, 0.0);
         for (at, code) in codes.iter().enumerate() {
-            let FoundScale { chosen: (_, offset), change, scale, .. } = found[(start + at) / width];
+            let NewScale { chosen: (_, offset), change, scale, .. } = scales[(start + at) / width];
             let after = scale * f64::from(*code) + f64::from(offset);
             let before = after - change;
             signal += before * before;

@@ -82,14 +82,14 @@ impl SourceGrid {
             return Ok(None);
         }
         let mut block = geometry.block.map(|length| length as usize);
-        if let Some(index) = decoder.group_index(parts, 0..geometry.columns as usize)? {
-            let size = (geometry.columns as usize).div_ceil(geometry.grid[1] as usize).max(1);
-            if index.iter().enumerate().any(|(column, group)| *group as usize != column / size) {
+        if geometry.group_index.is_some() {
+            let index = decoder.group_index(parts, 0..geometry.columns as usize)?;
+            let size = geometry.columns.div_ceil(geometry.grid[1]).max(1) as usize;
+            let mut groups = index.iter().flatten().enumerate();
+            if groups.any(|(column, group)| *group as usize != column / size) {
                 return Ok(None); // activation order
             }
             block[1] = size;
-        } else if geometry.group_index.is_some() {
-            block[1] = (geometry.columns as usize).div_ceil(geometry.grid[1] as usize).max(1);
         }
         let half = 1_u32 << (geometry.bits - 1);
         let codes: Vec<u8> = (0..=255_u8).take(1 << geometry.bits).collect();
@@ -128,13 +128,7 @@ impl SourceGrid {
     /// Returns the global scale of the first `rows` rows, and true if scales are divided by it; `None` if the rows have
     /// several, or one that is not positive and finite.
     pub(super) fn global(&self, rows: u64, parts: &[&[u8]]) -> Option<(f32, bool)> {
-        let of = |row: u64| {
-            let (matrix, _) = self.place(row as usize);
-            match &self.decoder.method {
-                Method::Grid(steps) => global_scale(steps, parts, matrix, &mut [0; 4]),
-                Method::Blocks(blocks) => blocks.factor(matrix as u64, parts).unwrap_or(1.0),
-            }
-        };
+        let of = |row: u64| self.global_of(self.place(row as usize).0, parts);
         let first = of(0);
         let is_one = (0..rows)
             .step_by(self.decoder.matrix_rows() as usize)
@@ -144,6 +138,15 @@ impl SourceGrid {
         (is_one && is_usable).then_some((first, self.decoder.layout().global == Combination::Divisor))
     }
 
+    /// Returns the global scale of a matrix; 1 if it has none.
+    fn global_of(&self, matrix: usize, parts: &[&[u8]]) -> f32 {
+        match &self.decoder.method {
+            Method::Grid(steps) => global_scale(steps, parts, matrix, &mut [0; 4]),
+            Method::Blocks(blocks) => blocks.factor(matrix as u64, parts).unwrap_or(1.0),
+        }
+    }
+
+    /// Returns the lines of some rows, with the groups of each.
     pub(super) fn lines(&self, rows: Range<usize>, parts: &[&[u8]]) -> Vec<Line> {
         let mut lines: Vec<Line> = Vec::new();
         let mut last = None;
@@ -152,8 +155,10 @@ impl SourceGrid {
             let below = within / self.block[0];
             match lines.last_mut().filter(|_| last == Some((matrix, below))) {
                 Some(line) => line.rows.end = row + 1,
-                None => lines
-                    .push(Line { rows: row..row + 1, groups: self.groups(matrix, below, self.keeps_blocks, parts) }),
+                None => {
+                    let groups = self.groups(matrix, below, self.keeps_blocks, parts);
+                    lines.push(Line { rows: row..row + 1, groups });
+                }
             }
             last = Some((matrix, below));
         }
@@ -163,12 +168,8 @@ impl SourceGrid {
     /// True if a scale of a row, or its global scale, is NaN or infinite.
     pub(super) fn has_special_scale(&self, row: usize, parts: &[&[u8]]) -> bool {
         let (matrix, within) = self.place(row);
-        let blocks = self.groups(matrix, within / self.block[0], true, parts);
-        let global = match &self.decoder.method {
-            Method::Grid(steps) => global_scale(steps, parts, matrix, &mut [0; 4]),
-            Method::Blocks(blocks) => blocks.factor(matrix as u64, parts).unwrap_or(1.0),
-        };
-        !global.is_finite() || blocks.iter().any(|group| !group.scale.is_finite())
+        let groups = self.groups(matrix, within / self.block[0], true, parts);
+        !self.global_of(matrix, parts).is_finite() || groups.iter().any(|group| !group.scale.is_finite())
     }
 
     /// Returns the groups of a row of groups, without the global scale if `keeps_blocks`.

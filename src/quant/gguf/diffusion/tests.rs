@@ -1,5 +1,6 @@
-use super::super::{GGUF_SCHEMES, Q2_K, Q4_K};
+use super::super::{Q2_K, Q4_K};
 use super::*;
+use crate::quant::SCHEMES;
 
 fn architecture(name: &str) -> &'static Architecture {
     Architecture::find(name).unwrap()
@@ -52,7 +53,8 @@ fn pure_schemes_have_no_exceptions() {
 fn schemes_that_the_tools_refuse_are_refused() {
     let refused = |refusal| {
         let is_refused = |scheme: &&GgufScheme| DiffusionRefusal::of(scheme) == Some(refusal);
-        GGUF_SCHEMES.iter().filter(is_refused).map(|scheme| scheme.name).collect::<Vec<_>>()
+        let schemes = SCHEMES.iter().filter_map(|scheme| scheme.gguf.as_ref());
+        schemes.filter(is_refused).map(|scheme| scheme.name).collect::<Vec<_>>()
     };
     assert_eq!(refused(DiffusionRefusal::IqType), ["iq4_nl", "iq4_xs"]);
     assert_eq!(refused(DiffusionRefusal::NeedsImportance), ["q2_k_s"]);
@@ -80,8 +82,8 @@ fn edges_vectors_and_convolutions_are_kept() {
 fn rows_that_do_not_fit_become_f16() {
     let tensors: [(&str, &[u64]); 1] = [("a.weight", &[64, 320])];
     let choices = architecture("flux").choose(GgufScheme::find("q4_k_s").unwrap(), &tensors).unwrap();
-    assert_eq!(choices, [TypeChoice::Fallback { wanted: Q4_K, stored: F16 }]);
-    assert_eq!(fit(Q2_K, 512), TypeChoice::Stored(Q2_K));
+    assert_eq!(choices, [TypeChoice::Fallback { wanted: Q4_K, format: F16 }]);
+    assert_eq!(fit(Q2_K, 512), TypeChoice::Wanted(Q2_K));
 }
 
 #[test]

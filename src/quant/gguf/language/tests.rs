@@ -1,6 +1,6 @@
-use super::super::{GGUF_SCHEMES, MXFP4, NVFP4};
+use super::super::{MXFP4, NVFP4};
 use super::*;
-use crate::quant::gguf;
+use crate::quant::{SCHEMES, gguf};
 use serde_json::Value as Json;
 use std::path::Path;
 
@@ -79,7 +79,7 @@ fn a_pure_scheme_gives_all_weights_its_type() {
     let names = ["output.weight", "token_embd.weight", "blk.0.attn_v.weight", "blk.0.ffn_down.weight"];
     let tensors: Vec<(&str, &[u64])> = names.into_iter().map(|name| (name, &[64, 512][..])).collect();
     let model = LanguageModel { experts: 8, ..LLAMA };
-    for scheme in GGUF_SCHEMES.iter().filter(|scheme| !scheme.is_mix()) {
+    for scheme in SCHEMES.iter().filter_map(|scheme| scheme.gguf.as_ref()).filter(|scheme| !scheme.is_mix()) {
         assert_eq!(types(scheme, &model, &tensors), [scheme.format.name; 4]);
     }
 }
@@ -172,7 +172,7 @@ fn every_type_falls_back_as_in_llama_quantize() {
         assert_eq!([256, 288, 300].map(|columns| stored(wanted, columns).name), [wanted.name, second.name, "F16"]);
     }
     for wanted in [Q4_0, Q8_0, IQ4_NL, MXFP4, NVFP4] {
-        assert_eq!(fit(wanted, 48), TypeChoice::Fallback { wanted, stored: gguf::F16 });
+        assert_eq!(fit(wanted, 48), TypeChoice::Fallback { wanted, format: gguf::F16 });
     }
 }
 
