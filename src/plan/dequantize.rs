@@ -73,8 +73,7 @@ impl<'a> Recoding<'a> {
                 }
             }
             let decoder = shared.get(weight)?;
-            let parts = LogicalCheckpoint::value_parts(weight);
-            model.check_parts(&decoder, &parts)?;
+            model.check_parts(&decoder, weight)?;
             weights.decode(model, weight, decoder);
         }
         // The plain tensors of a GGUF model get the type of the others.

@@ -278,7 +278,7 @@ impl<'a> GgufPlanner<'_, 'a> {
             None if self.request.scheme.is_none() => same_format(&decoder.grid())?,
             None => BlockFormat::plain(self.logical.default_target()).expect("weights are decoded to floats"),
         };
-        self.logical.check_parts(&decoder, &parts)?;
+        self.logical.check_parts(&decoder, weight)?;
         let is_same = own == Some(format) && decoder.is_stored_in_order();
         let sources = parts.iter().map(|(_, part)| self.logical.stored(*part)).collect();
         for (role, part) in &weight.parts[1..] {
