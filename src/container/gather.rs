@@ -14,15 +14,21 @@ pub(super) struct Gathered<'a> {
 }
 
 impl<'a> Gathered<'a> {
-    /// Starts with the first element of a tensor whose elements all have the same number of whole bytes.
-    pub(super) fn new(tensor: &Tensor, bytes: Bytes<'a>, checksum: Option<Box<Checksum>>) -> Self {
-        Self { bytes, gather: Gather::new(tensor), next: 0, checksum }
+    /// Starts with the first element of a column-major tensor whose elements all have the same number of whole bytes.
+    pub(super) fn column_major(tensor: &Tensor, bytes: Bytes<'a>, checksum: Option<Box<Checksum>>) -> Self {
+        let width = tensor.elements.bytes(1).expect("formats with column-major order have elements of fixed width");
+        let dimensions = tensor.shape.iter().scan(1, |stride, &length| {
+            let this = *stride;
+            *stride *= length;
+            Some((length, this))
+        });
+        Self { bytes, gather: Gather::new(width as usize, dimensions.collect()), next: 0, checksum }
     }
 
     /// Starts with the first element of a tensor with elements of `width` bytes, and these lengths and strides of its
     /// dimensions, in elements. The bytes begin with the first element.
-    pub(super) fn with_strides(bytes: &'a [u8], width: usize, dimensions: &[(u64, u64)]) -> Self {
-        let gather = Gather::with_strides(width, dimensions.to_vec());
+    pub(super) fn strided(bytes: &'a [u8], width: usize, dimensions: &[(u64, u64)]) -> Self {
+        let gather = Gather::new(width, dimensions.to_vec());
         Self { bytes: Bytes::Borrowed(bytes), gather, next: 0, checksum: None }
     }
 }
@@ -33,12 +39,18 @@ pub(super) enum Bytes<'a> {
     Spooled(MappedFile),
 }
 
+impl Bytes<'_> {
+    fn all(&self) -> &[u8] {
+        match self {
+            Self::Borrowed(bytes) => bytes,
+            Self::Spooled(file) => file,
+        }
+    }
+}
+
 impl Stream for Gathered<'_> {
     fn fill(&mut self, buffer: &mut [u8]) -> Result<()> {
-        let bytes = match &self.bytes {
-            Bytes::Borrowed(bytes) => bytes,
-            Bytes::Spooled(file) => &**file,
-        };
+        let bytes = self.bytes.all();
         let width = self.gather.width;
         let mut buffer = buffer;
         while !buffer.is_empty() {
@@ -65,8 +77,7 @@ impl Stream for Gathered<'_> {
     }
 
     fn finish(&mut self) -> Result<()> {
-        let Bytes::Borrowed(bytes) = self.bytes else { return Ok(()) };
-        self.checksum.as_ref().map_or(Ok(()), |checksum| checksum.check(&sum_of(bytes)))
+        self.checksum.as_ref().map_or(Ok(()), |checksum| checksum.check(&sum_of(self.bytes.all())))
     }
 }
 
@@ -82,19 +93,8 @@ struct Gather {
 }
 
 impl Gather {
-    /// Prepares the copy of a column-major tensor whose elements all have the same number of whole bytes.
-    fn new(tensor: &Tensor) -> Self {
-        let width = tensor.elements.bytes(1).expect("formats with column-major order have elements of fixed width");
-        let strides = tensor.shape.iter().scan(1, |stride, &length| {
-            let this = *stride;
-            *stride *= length;
-            Some((length, this))
-        });
-        Self::with_strides(width as usize, strides.collect())
-    }
-
     /// Prepares the copy of a tensor with these lengths and strides of its dimensions, in elements.
-    fn with_strides(width: usize, mut rows: Vec<(u64, u64)>) -> Self {
+    fn new(width: usize, mut rows: Vec<(u64, u64)>) -> Self {
         let (columns, column_stride) = rows.pop().unwrap_or((1, 1));
         Self { width, rows, columns, column_stride }
     }

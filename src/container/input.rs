@@ -1,7 +1,7 @@
 //! An input file: its format and its contents.
 
 use super::tensor::{Data, Tensor};
-use super::{CONTAINERS, Container, PickleFacts, ReadOptions, WrittenFiles, by_extension, gguf, known_formats, npz};
+use super::{CONTAINERS, Container, GGUF, PickleFacts, ReadOptions, WrittenFiles, by_extension, known_formats, npz};
 use crate::error::{Blocker, Error, Result};
 use crate::io::map::MappedFile;
 use std::fs;
@@ -11,9 +11,8 @@ use std::path::Path;
 /// True if an output is deflated after it is written: an archive of arrays, made from an archive with a deflated
 /// member.
 pub(crate) fn is_deflated(input: &Input, target: &dyn Container) -> bool {
-    let is_archive = |container: &dyn Container| container.format_info().extension == npz::Npz.format_info().extension;
     let is_streamed = |tensor: &Tensor| matches!(tensor.data, Data::Streamed(_));
-    is_archive(target) && is_archive(input.container) && input.contents.tensors.iter().any(is_streamed)
+    target.is(&npz::Npz) && input.container.is(&npz::Npz) && input.contents.tensors.iter().any(is_streamed)
 }
 
 /// An input: a file, its contents, and the files that it refers to.
@@ -28,18 +27,10 @@ pub struct Input {
     stem: String,
 }
 
-impl Contents {
-    /// Returns a value of the metadata.
-    pub(crate) fn value(&self, name: &str) -> Option<&str> {
-        let mut pairs = self.metadata.iter().flatten();
-        pairs.find(|(known, _)| known == name).map(|(_, value)| value.as_str())
-    }
-}
-
 impl Input {
     /// True if it is a GGUF file.
     pub(crate) fn is_gguf(&self) -> bool {
-        self.container.format_info().extension == gguf::EXTENSION
+        self.container.is(GGUF)
     }
 
     /// Requires that all tensors can be read.
@@ -114,6 +105,14 @@ pub struct Contents {
     pub unreadable: Vec<Error>,
     /// Facts about a checkpoint of PyTorch.
     pub(crate) pickle: Option<Box<PickleFacts>>,
+}
+
+impl Contents {
+    /// Returns a value of the metadata.
+    pub(crate) fn value(&self, name: &str) -> Option<&str> {
+        let mut pairs = self.metadata.iter().flatten();
+        pairs.find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
 }
 
 /// Opens a file and requires that all its tensors can be read.

@@ -22,6 +22,12 @@ pub trait NewTensors: Sync {
     }
 }
 
+impl dyn NewTensors + '_ {
+    pub(super) fn iter(&self) -> impl Iterator<Item = NewTensor<'_>> {
+        (0..self.count()).map(|at| self.get(at))
+    }
+}
+
 impl NewTensors for Vec<NewTensor<'_>> {
     fn count(&self) -> usize {
         self.len()

@@ -53,7 +53,6 @@ pub use {
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
-use crate::kernel::Storage;
 use layout::too_long;
 use std::path::Path;
 
@@ -103,7 +102,7 @@ pub trait Container: Sync {
 
     /// Form in which the format stores the elements of a type. The width of texts is 0, because it depends on the texts.
     fn form(&self, dtype: Dtype) -> Form {
-        Form::Numbers(Storage::packed(dtype))
+        Form::packed(dtype)
     }
 
     /// True if a file that starts with these bytes has this format.
@@ -131,6 +130,13 @@ pub trait Container: Sync {
     }
 }
 
+impl dyn Container + '_ {
+    /// True if this is the other format.
+    pub(crate) fn is(&self, other: &dyn Container) -> bool {
+        self.format_info().extension == other.format_info().extension
+    }
+}
+
 /// Returns the only tensor, for a format that holds exactly one.
 fn only_tensor<'a>(tensors: &'a dyn NewTensors, extension: &str) -> Result<NewTensor<'a>> {
     if tensors.count() == 1 {
@@ -138,7 +144,7 @@ fn only_tensor<'a>(tensors: &'a dyn NewTensors, extension: &str) -> Result<NewTe
     }
     let error = Error::new(format!("a .{extension} file holds one tensor, there are {}", tensors.count()));
     Err(with_formats(error, true, &|other| {
-        (0..tensors.count()).all(|at| tensors.get(at).opaque.is_some() || other.stores(tensors.get(at).dtype).is_some())
+        tensors.iter().all(|tensor| tensor.opaque.is_some() || other.stores(tensor.dtype).is_some())
     }))
 }
 
@@ -157,13 +163,13 @@ pub struct FormatInfo {
     pub has_fortran_order: bool,
     /// Metadata that a file can hold.
     pub metadata: Metadata,
-    /// Which files of the format tcast makes.
+    /// The files of the format that tcast makes.
     pub writing: WrittenFiles,
     /// Names of the shards, if a checkpoint can be a folder of files of this format.
     pub shards: Option<ShardNames>,
 }
 
-/// Which files of a format tcast makes.
+/// The files of a format that tcast makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WrittenFiles {
     /// Files of any tensors.
@@ -205,6 +211,20 @@ fn has_extension(extension: &str, name: &str) -> bool {
 }
 
 impl FormatInfo {
+    /// The properties of a format of tensors with names in row-major order, and of nothing else, that tcast makes.
+    const fn of(extension: &'static str) -> Self {
+        Self {
+            extension,
+            other_extensions: &[],
+            holds_one: false,
+            has_names: true,
+            has_fortran_order: false,
+            metadata: Metadata::None,
+            writing: WrittenFiles::Any,
+            shards: None,
+        }
+    }
+
     /// True if tcast makes files of the format from any tensors.
     pub(crate) fn can_be_made(&self) -> bool {
         self.writing == WrittenFiles::Any
@@ -215,7 +235,7 @@ impl FormatInfo {
         self.writing == WrittenFiles::Changed
     }
 
-    /// True if an output without a format of its own has the format of its input.
+    /// True if an output has this format because its input has it, unless a name or a request says otherwise.
     pub(crate) fn is_kept(&self) -> bool {
         matches!(self.writing, WrittenFiles::Any | WrittenFiles::Changed)
     }

@@ -1,5 +1,7 @@
 //! Finds duplicate names in a header, quickly even if it has a hundred thousand names.
 
+use super::NewTensors;
+use crate::error::{Error, Result};
 use std::collections::HashSet;
 use std::hash::{BuildHasher, Hash, RandomState};
 
@@ -28,6 +30,14 @@ impl NameHashes {
     /// Appends the names of a set from [`NameHashes::beside`].
     pub(super) fn append(&mut self, mut others: Self) {
         self.hashes.append(&mut others.hashes);
+    }
+
+    /// Refuses new tensors with the same name. Their names were added.
+    pub(super) fn check_new(self, tensors: &dyn NewTensors) -> Result<()> {
+        match self.repeated(tensors.iter().map(|tensor| tensor.name)) {
+            Some(name) => Err(Error::new("two tensors have this name").in_tensor(&name)),
+            None => Ok(()),
+        }
     }
 
     /// Returns the first of the added names that is a duplicate.

@@ -84,7 +84,7 @@ impl<'a> Reader<'a> {
         Self::new(tensor, files, false)
     }
 
-    /// Opens a reader at the first element; elements follow in row-major order, even those of column-major tensors.
+    /// Opens a reader at the first element; elements follow in row-major order, also for a column-major tensor.
     ///
     /// # Errors
     /// When the bytes are damaged, or the temporary file for transposing a compressed tensor cannot be written.
@@ -107,13 +107,13 @@ impl<'a> Reader<'a> {
             }
             (Data::Mapped { file, range, checksum }, true) => {
                 let bytes = Bytes::Borrowed(&files[*file as usize][range.clone()]);
-                Box::new(Gathered::new(tensor, bytes, checksum.clone()))
+                Box::new(Gathered::column_major(tensor, bytes, checksum.clone()))
             }
             (Data::Streamed(streamed), false) => streamed.open(&files[0])?,
             (Data::Streamed(streamed), true) => {
                 let bytes = tensor.elements.bytes(tensor.count).expect("elements of column-major tensors have a width");
                 let spooled = spool(&mut *streamed.open(&files[0])?, bytes, "to bring it into row-major order")?;
-                Box::new(Gathered::new(tensor, Bytes::Spooled(spooled), None))
+                Box::new(Gathered::column_major(tensor, Bytes::Spooled(spooled), None))
             }
         };
         Ok(Self(stream))
@@ -147,12 +147,7 @@ impl<'a> Reader<'a> {
 /// Reads a part of a file whose bytes are then gathered. Reading in order first is fast on disks, and detects a file that
 /// was cut short.
 pub(super) fn read_ahead(file: &MappedFile, range: &Range<usize>) -> Result<()> {
-    let mut window = FileWindow::new(file, range.clone());
-    while !window.range.is_empty() {
-        let bytes = window.next()?.len();
-        window.skip(bytes);
-    }
-    Ok(())
+    range.clone().step_by(WINDOW).try_for_each(|start| file.prefetch(start..range.end.min(start + WINDOW)))
 }
 
 /// A range of a mapped file, prefetched window by window: a file cut short is an error, not a SIGBUS.

@@ -42,6 +42,19 @@ impl Tensor {
         if let Data::Mapped { file, range, .. } = &self.data { Some((*file as usize, range.clone())) } else { None }
     }
 
+    /// Returns one of `count` equal parts of a tensor whose bytes are stored unchanged, with the name and the shape of the
+    /// whole.
+    pub(super) fn part(&self, number: u64, count: u64) -> Self {
+        let mut part = self.clone();
+        if let Data::Mapped { range, .. } = &mut part.data {
+            let len = range.len() / count as usize;
+            let start = range.start + len * number as usize;
+            *range = start..start + len;
+            part.count /= count;
+        }
+        part
+    }
+
     pub(crate) fn type_name(&self) -> Cow<'static, str> {
         match self.elements {
             Elements::Typed(form) => Cow::Borrowed(form.dtype().name()),
@@ -90,6 +103,11 @@ impl Elements {
         self.dtype().unwrap_or(Dtype::Uint8)
     }
 
+    /// Numbers in a storage.
+    pub(crate) fn numbers(storage: Storage) -> Self {
+        Self::Typed(Form::Numbers(storage))
+    }
+
     /// Size of `count` elements in bytes. `None` if the number does not fit in 64 bits, or depends on the texts.
     #[must_use]
     pub fn bytes(self, count: u64) -> Option<u64> {
@@ -112,6 +130,11 @@ pub enum Form {
 }
 
 impl Form {
+    /// Numbers without gaps between them.
+    pub(crate) fn packed(dtype: Dtype) -> Self {
+        Self::Numbers(Storage::packed(dtype))
+    }
+
     /// The type of the elements.
     #[must_use]
     pub fn dtype(self) -> Dtype {
@@ -147,12 +170,35 @@ pub enum Data {
 }
 
 impl Data {
+    /// Bytes of the file itself, without a checksum.
+    pub(super) fn plain(range: Range<usize>) -> Self {
+        Self::Mapped { file: 0, range, checksum: None }
+    }
+
     /// Size in the file, in bytes.
     #[must_use]
     pub fn stored_len(&self) -> u64 {
         match self {
             Self::Mapped { range, .. } => range.len() as u64,
             Self::Streamed(streamed) => streamed.stored_len(),
+        }
+    }
+}
+
+/// Reason why a tensor of a file cannot be read.
+pub(super) enum TensorError {
+    /// Only this tensor cannot be read.
+    Unreadable(Error),
+    /// The file contradicts itself.
+    Malformed(Error),
+}
+
+impl TensorError {
+    /// Returns the error of an unreadable tensor. Fails if the file contradicts itself.
+    pub(super) fn if_unreadable(self, name: &str) -> Result<Error> {
+        match self {
+            Self::Unreadable(error) => Ok(error.in_tensor(name)),
+            Self::Malformed(error) => Err(error.in_tensor(name)),
         }
     }
 }

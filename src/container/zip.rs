@@ -55,9 +55,7 @@ struct RecordFields<'a>(&'a [u8]);
 
 impl<'a> RecordFields<'a> {
     fn bytes(&mut self, length: usize) -> Result<&'a [u8]> {
-        let (now, later) = self.0.split_at_checked(length).ok_or_else(|| malformed("a record is cut short"))?;
-        self.0 = later;
-        Ok(now)
+        self.0.split_off(..length).ok_or_else(|| malformed("a record is cut short"))
     }
 
     fn number<const N: usize>(&mut self) -> Result<u64> {

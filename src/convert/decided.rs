@@ -1,7 +1,7 @@
 //! A conversion whose options are decided for its inputs.
 
 use crate::container::checkpoint::Checkpoint;
-use crate::container::{Container, GGUF, by_extension};
+use crate::container::{GGUF, by_extension};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::job::{FailOn, Job, JobInput, Measures};
@@ -38,8 +38,7 @@ impl<'a> FileConversion<'a> {
         options: &CastOptions,
     ) -> Result<Self> {
         let selection = options.selection();
-        let is_gguf = |format: &&dyn Container| format.format_info().extension == GGUF.format_info().extension;
-        let format = job.output.and_then(by_extension).filter(is_gguf);
+        let format = job.output.and_then(by_extension).filter(|format| format.is(GGUF));
         if let (None, Some(option)) = (format, options.gguf.first_given()) {
             return Err(Error::usage("the output is not a GGUF file: an option has no effect").without(option));
         }

@@ -1,4 +1,4 @@
-//! Which bytes of a file are in the page cache (Linux).
+//! The bytes of a file that are in the page cache (Linux).
 
 use rustix::io::{Errno, IoSliceMut, ReadWriteFlags, preadv2};
 use std::fs::File;

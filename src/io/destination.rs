@@ -2,6 +2,7 @@
 
 use super::identity::Files;
 use super::in_use::check_not_in_use;
+use super::open::unwritable;
 use super::path::{directory_of, ends_in_separator, follow_links, steps};
 use crate::error::{self, Error, Result};
 use crate::text::{quoted, size};
@@ -37,9 +38,7 @@ impl Destination {
     /// # Errors
     /// When the output exists, is a directory or one of the `inputs`, or its directory is missing.
     pub fn new(path: &Path, inputs: &[&Path]) -> Result<Self> {
-        let mut files = Files::default();
-        files.read(inputs);
-        Self::among(&mut files, path, false)
+        Self::among(&mut Files::of_inputs(inputs), path, false)
     }
 
     /// Does the same as [`Destination::new`], and allows the output to replace an existing file.
@@ -47,9 +46,7 @@ impl Destination {
     /// # Errors
     /// As for [`Destination::new`], except that the output may exist.
     pub fn replacing(path: &Path, inputs: &[&Path]) -> Result<Self> {
-        let mut files = Files::default();
-        files.read(inputs);
-        Self::among(&mut files, path, true)
+        Self::among(&mut Files::of_inputs(inputs), path, true)
     }
 
     /// Checks an output like [`Destination::new`]; `replace` allows an existing file at `path`, and the output must also differ from all other files of a run.
@@ -76,7 +73,7 @@ impl Destination {
         let existing = match fs::metadata(&file) {
             Ok(existing) => Some(existing),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(Error::cannot("write", &error).in_file(path)),
+            Err(error) => return Err(unwritable(path)(error)),
         };
         if existing.as_ref().is_some_and(fs::Metadata::is_dir) {
             return refuse("the output is a directory", "name a file in it");
@@ -230,5 +227,5 @@ pub(super) fn standard_output(path: &Path) -> Result<File> {
     let copied = std::os::fd::AsFd::as_fd(&io::stdout()).try_clone_to_owned();
     #[cfg(windows)]
     let copied = std::os::windows::io::AsHandle::as_handle(&io::stdout()).try_clone_to_owned();
-    copied.map(File::from).map_err(|error| Error::cannot("write", &error).in_file(path))
+    copied.map(File::from).map_err(unwritable(path))
 }

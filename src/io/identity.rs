@@ -90,6 +90,13 @@ pub(crate) struct Files {
 }
 
 impl Files {
+    /// Registers files that are read, and nothing else.
+    pub(super) fn of_inputs(paths: &[&Path]) -> Self {
+        let mut files = Self::default();
+        files.read(paths);
+        files
+    }
+
     /// Registers files that are read.
     pub(crate) fn read(&mut self, paths: impl IntoIterator<Item = impl AsRef<Path>>) {
         for path in paths {

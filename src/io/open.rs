@@ -12,6 +12,20 @@ pub(crate) fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) || is_invalid
 }
 
+/// True if something has this path, including a link that leads nowhere.
+pub(crate) fn exists(path: &Path) -> io::Result<bool> {
+    match std::fs::symlink_metadata(path) {
+        Ok(_) => Ok(true),
+        Err(error) if is_absent(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// True if nothing has this path, not even a link that leads nowhere.
+pub(crate) fn is_missing(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+}
+
 /// Returns a function that describes an error of the system while reading a file or a folder.
 pub(crate) fn unreadable(path: &Path) -> impl Fn(io::Error) -> Error + Copy {
     move |error| Error::io("cannot read", &error).in_file(path)

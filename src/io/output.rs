@@ -7,7 +7,7 @@
 use super::destination::{OutputKind, exists, standard_output};
 use super::map::{MappedFile, cut_short, is_fault};
 use super::naming::{self, close};
-use super::open::unreadable;
+use super::open::{unreadable, unwritable};
 use super::sink::{Appended, Sink};
 use super::temporaries::{self, Named};
 use crate::error::{Error, Result};
@@ -33,7 +33,7 @@ impl Destination {
     /// # Errors
     /// When the temporary file, or the device, cannot be opened.
     pub fn create(self) -> Result<Output> {
-        let failed = |error: io::Error| Error::cannot("write", &error).in_file(&self.path);
+        let failed = unwritable(&self.path);
         let (file, temporary, is_seekable) = match self.kind {
             OutputKind::Stream => (standard_output(&self.path)?, None, false),
             OutputKind::Device => {
@@ -62,9 +62,9 @@ impl Destination {
         output.take_name(sync, None)
     }
 
-    fn refused(&self, error: &io::Error) -> Error {
+    fn refused(&self, error: io::Error) -> Error {
         let is_taken = self.kind == OutputKind::File && error.kind() == io::ErrorKind::AlreadyExists;
-        if is_taken { exists(&self.path) } else { Error::cannot("write", error).in_file(&self.path) }
+        if is_taken { exists(&self.path) } else { unwritable(&self.path)(error) }
     }
 }
 
@@ -158,7 +158,7 @@ impl Output {
     /// refers to it.
     pub(crate) fn take_name(mut self, sync: bool, kept: Option<&str>) -> Result<()> {
         let place = self.destination.clone();
-        let failed = |error: io::Error| place.refused(&error);
+        let failed = |error: io::Error| place.refused(error);
         let rest = match self.rest.take() {
             Some((_, rest)) => Some((rest.destination.clone(), rest.named(sync)?)),
             None => None,
@@ -172,7 +172,7 @@ impl Output {
             let mut temporaries = temporaries::lock();
             let mut rename = |named: Named, place: &Destination| {
                 let renamed = naming::rename(named.take(&mut temporaries), &place.file, place.replace);
-                renamed.map_err(|error| place.refused(&error)) // another program may have made one since the plan
+                renamed.map_err(|error| place.refused(error)) // another program may have made one since the plan
             };
             let mut new = None;
             if let Some((place, named)) = rest {
@@ -220,11 +220,7 @@ impl Output {
             Some(Temporary::Unnamed) => Named::of(file, destination.folder(), sync),
             None => Err(io::ErrorKind::Unsupported.into()), // a device
         });
-        named.map_err(|error| destination.refused(&error))
-    }
-
-    fn failed(&self, error: &io::Error) -> Error {
-        Error::cannot("write", error).in_file(self.path())
+        named.map_err(|error| destination.refused(error))
     }
 }
 
@@ -251,7 +247,7 @@ impl Sink for Output {
         match error.kind() {
             // ZFS reserves more than necessary: the available space decides.
             io::ErrorKind::StorageFull => self.destination.check_space(len),
-            io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => Err(self.failed(&error)),
+            io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => Err(unwritable(self.path())(error)),
             _ => Ok(()),
         }
     }
@@ -277,7 +273,7 @@ impl Sink for Output {
         let takes_offsets = self.is_seekable && !(cfg!(windows) && self.temporary.is_none()); // NUL takes none
         let written =
             if takes_offsets { write_all_at(&self.file, offset, bytes) } else { (&self.file).write_all(bytes) };
-        written.map_err(|error| if is_fault(&error) { cut_short() } else { self.failed(&error) })?;
+        written.map_err(|error| if is_fault(&error) { cut_short() } else { unwritable(self.path())(error) })?;
         if self.is_flushed_early && self.temporary.is_some() {
             start_flush(&self.file, offset, bytes.len() as u64);
         }

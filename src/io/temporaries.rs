@@ -11,6 +11,7 @@ pub(crate) use abandoned::abandoned;
 pub(crate) use interrupt::{Run, end_interrupts, remove_temporaries};
 
 use super::naming::{self, close};
+use super::open::{exists, unreadable};
 use crate::error::{Error, Result};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -146,6 +147,12 @@ pub(crate) fn remove_leftovers(folder: &Path) {
 
 /// Name of the work folder in an output folder; it is removed with everything in it.
 pub(crate) const WORK: &str = ".tcast";
+
+/// True if an unfinished conversion is in a folder.
+pub(crate) fn is_unfinished(folder: &Path) -> Result<bool> {
+    // The error names the folder, which the process may not be allowed to search.
+    exists(&folder.join(WORK)).map_err(unreadable(folder))
+}
 
 /// Names of files and folders in a work folder, which the module `staging` describes.
 pub(crate) const MANIFEST: &str = "manifest.json";

@@ -131,8 +131,7 @@ fn report_losses(source: &Checkpoint, target: &dyn Container, observer: &dyn Obs
     let FormatInfo { extension, metadata, .. } = target.format_info();
     for input in &source.shards {
         input.contents.ignored.iter().for_each(|name| observer.notice(Notice::NoArray(name)));
-        let is_same = input.container.format_info().extension == extension;
-        if !input.contents.lists.is_empty() && !is_same {
+        if !input.contents.lists.is_empty() && !input.container.is(target) {
             observer.notice(Notice::NoLists(&input.contents.lists));
         }
         // The mark of a format and the versions of a model mean nothing in other formats, so they are no loss.

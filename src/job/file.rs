@@ -63,8 +63,7 @@ impl<'a> FileOutput<'a> {
     /// Returns the type of the first weight that becomes narrow in a .safetensors file, without a scale.
     #[cfg(feature = "cli")]
     pub(super) fn unscaled(&self) -> Option<crate::dtype::Dtype> {
-        let is_shard = self.container.format_info().extension == container::SHARDS.format_info().extension;
-        if is_shard { preview::unscaled(&self.plan) } else { None }
+        if self.container.is(container::SHARDS) { preview::unscaled(&self.plan) } else { None }
     }
 
     /// Converts, writes and publishes the file. From then on, the message of an interrupt includes `kept`.

@@ -63,7 +63,7 @@ impl<'a> Decisions<'a> {
         let mut shared = Decoders::new(model, values);
         for weight in &selected {
             let decoder = shared.get(weight)?;
-            model.check_parts(weight, &decoder)?;
+            model.check_parts(&decoder, weight)?;
             decisions.decode(model, weight, decoder);
         }
         // The plain tensors of a GGUF model get the type of the others.

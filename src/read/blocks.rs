@@ -68,7 +68,7 @@ impl LogicalCheckpoint<'_> {
         }
     }
 
-    /// Returns the weight that consists of stored tensors; `names` are those of all tensors.
+    /// Returns the weight that consists of stored tensors; `names` has the indices of all tensors.
     fn weight_of_blocks(
         &self,
         name: &str,

@@ -6,7 +6,7 @@ use crate::container::{Elements, Input, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Intended, Result};
 use crate::quant::{
-    self, Arithmetic, CheckpointInfo, Decoder, FoundWeight, Problem, QuantMethod, Recognized, Role, StoredTensor,
+    self, Arithmetic, CheckpointInfo, Decoder, FoundWeight, Part, Problem, QuantMethod, Recognized, Role, StoredTensor,
     is_named_as_part, may_be_quantized,
 };
 use std::path::Path;
@@ -315,15 +315,14 @@ impl<'a> LogicalCheckpoint<'a> {
     }
 
     pub(crate) fn decoder(&self, weight: &FoundWeight, target: Dtype, arithmetic: Arithmetic) -> Result<Decoder> {
-        let parts = FoundWeight { parts: Self::value_parts(weight), ..weight.clone() }.parts(&self.tensors);
-        let decoder = Decoder::new(weight.layout, &weight.parameters, &parts, target, arithmetic);
+        let decoder =
+            Decoder::new(weight.layout, &weight.parameters, &self.described_parts(weight), target, arithmetic);
         decoder.map_err(|error| error.in_file(&self.source.path))
     }
 
     /// Returns the decoder of the exact values of a weight: see [`Decoder::of_rows`].
     pub(crate) fn decoder_of_rows(&self, weight: &FoundWeight) -> Result<Decoder> {
-        let parts = FoundWeight { parts: Self::value_parts(weight), ..weight.clone() }.parts(&self.tensors);
-        let decoder = Decoder::of_rows(weight.layout, &weight.parameters, &parts);
+        let decoder = Decoder::of_rows(weight.layout, &weight.parameters, &self.described_parts(weight));
         decoder.map_err(|error| error.in_file(&self.source.path))
     }
 
@@ -332,8 +331,13 @@ impl<'a> LogicalCheckpoint<'a> {
         Self::value_parts(weight).into_iter().map(|(_, at)| self.stored(at))
     }
 
-    /// Refuses a group index or zero points whose content contradicts the config or the other parts.
-    pub(crate) fn check_parts(&self, weight: &FoundWeight, decoder: &Decoder) -> Result<()> {
+    /// Describes the parts that a decoder of a weight reads.
+    fn described_parts(&self, weight: &FoundWeight) -> Vec<Part<'a>> {
+        FoundWeight { parts: Self::value_parts(weight), ..weight.clone() }.parts(&self.tensors)
+    }
+
+    /// Refuses a group index or zero points of a weight whose content contradicts the config or the other parts.
+    pub(crate) fn check_parts(&self, decoder: &Decoder, weight: &FoundWeight) -> Result<()> {
         let parts = Self::value_parts(weight);
         let check = |part: Option<usize>, check: fn(&Decoder, &[u8]) -> Result<()>| {
             let Some((_, at)) = part.map(|part| parts[part]) else { return Ok(()) };
@@ -354,7 +358,7 @@ impl<'a> LogicalCheckpoint<'a> {
         arithmetic: Arithmetic,
     ) -> Result<WeightSource<'a>> {
         let decoder = self.decoder(weight, target, arithmetic)?;
-        self.check_parts(weight, &decoder)?;
+        self.check_parts(&decoder, weight)?;
         Ok(WeightSource { name: weight.name.clone(), parts: self.value_sources(weight).collect(), decoder })
     }
 }

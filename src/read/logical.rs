@@ -1,7 +1,7 @@
 //! Tensors as a model sees them: stored as elements, or as the parts of a quantized weight.
 
 use super::SourceTensor;
-use crate::container::{Elements, Form, indices};
+use crate::container::{Elements, indices};
 use crate::conversion::NamedElements;
 use crate::error::{Error, Result};
 use crate::kernel::Storage;
@@ -89,7 +89,7 @@ impl<'a> LogicalTensor<'a> {
     pub(crate) fn elements(&self) -> Elements {
         match self {
             Self::Stored(stored) => stored.elements,
-            Self::Weight(weight) => Elements::Typed(Form::Numbers(Storage::packed(weight.decoder.target()))),
+            Self::Weight(weight) => Elements::numbers(Storage::packed(weight.decoder.target())),
         }
     }
 

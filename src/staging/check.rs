@@ -1,11 +1,11 @@
 //! Checks of the folder that a conversion will be written into.
 
-use super::files::{check_folders, exists, find_name, stray_above};
+use super::files::{check_folders, exists, stray_above};
 use super::{Manifest, Start, replaced, sum_at};
 use crate::error::{Blocker, Error, Kind, OutputRole, Result, Wanted};
-use crate::io::open::{Links, unreadable};
+use crate::io::open::Links;
 use crate::io::output::{WORK, check_folder, is_own};
-use crate::io::temporaries::{END, MANIFEST};
+use crate::io::temporaries::{END, MANIFEST, is_unfinished};
 use crate::text::shorten;
 use std::fs;
 use std::io;
@@ -88,11 +88,6 @@ pub(super) fn check_places(folder: &Path, manifest: &Manifest) -> Result<()> {
         }
     }
     Ok(())
-}
-
-pub(crate) fn is_unfinished(folder: &Path) -> Result<bool> {
-    // The error names the folder, which the process may not be allowed to search.
-    find_name(&folder.join(WORK)).map_err(unreadable(folder))
 }
 
 /// Describes the first difference between a folder and its manifest, if any; the content of shards is not compared.

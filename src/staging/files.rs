@@ -3,7 +3,7 @@
 use crate::container::sum_of;
 use crate::error::{Blocker, Error, Result};
 use crate::io::map::MappedFile;
-use crate::io::open::{Links, is_absent, open_regular, read_regular, unreadable};
+use crate::io::open::{self, Links, open_regular, read_regular, unreadable};
 use crate::io::temporaries::{DONE, FILES, OLD};
 use crate::text::shorten;
 use crate::threads::each;
@@ -15,14 +15,14 @@ use std::path::Path;
 
 /// True if something has this name, including a link that leads nowhere.
 pub(super) fn exists(path: &Path) -> Result<bool> {
-    find_name(path).map_err(unreadable(path))
+    open::exists(path).map_err(unreadable(path))
 }
 
-pub(super) fn find_name(path: &Path) -> io::Result<bool> {
-    match fs::symlink_metadata(path) {
-        Ok(_) => Ok(true),
-        Err(error) if is_absent(&error) => Ok(false),
-        Err(error) => Err(error),
+/// Ignores that something to remove or to move is gone already: another run can be faster.
+pub(super) fn unless_gone(done: io::Result<()>) -> io::Result<()> {
+    match done {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Locks of the work folder, and its removal at the end.
 
+use super::files::unless_gone;
 use crate::error::{Blocker, Error, Kind, Result, Wanted};
 use crate::io::in_use::retried;
 use crate::io::open::unreadable;
@@ -17,10 +18,6 @@ pub(super) const REMOVED: &str = ".tcast-done.tmp";
 /// of a work folder would show neither that the checkpoint is complete nor how to complete it.
 pub(super) fn remove_work(work: &Path, sync: bool) -> io::Result<()> {
     let removed = work.with_file_name(REMOVED);
-    let unless_gone = |removed: io::Result<()>| match removed {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed,
-    };
     unless_gone(retried(|| fs::remove_dir_all(&removed)))?;
     if cfg!(windows) {
         set_aside(&work.join(OLD), directory_of(work));

@@ -29,7 +29,7 @@ mod state;
 
 pub(crate) use crate::io::temporaries::Start;
 #[cfg(feature = "cli")]
-pub(crate) use check::is_unfinished;
+pub(crate) use crate::io::temporaries::is_unfinished;
 pub(crate) use check::{check, difference};
 pub(crate) use files::sum_at;
 pub(crate) use manifest::{Manifest, ManifestShard, ManifestSource, StoredPath};

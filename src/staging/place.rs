@@ -20,7 +20,7 @@
 //! | `end.json` | - | remove the work folder |
 
 use super::check::check_places;
-use super::files::{exists, read};
+use super::files::{exists, read, unless_gone};
 use super::lock::{Sharing, lock, remove_work};
 use super::manifest::{Manifest, sha256};
 use super::{Staging, older, sync_name};
@@ -213,10 +213,9 @@ pub(super) fn recover(folder: &Path, work: &Path) -> Result<()> {
     match (is_staged(&aside)?, exists(&work.join(END))?) {
         (false, true) => Ok(()), // the old checkpoint
         // Without a manifest, the folder belongs to different work.
-        (true, false) if !exists(&files)? && exists(&work.join(MANIFEST))? => match fs::rename(&aside, &files) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(unwritable(&aside)(error)),
-            _ => Ok(()), // another part was faster
-        },
+        (true, false) if !exists(&files)? && exists(&work.join(MANIFEST))? => {
+            unless_gone(fs::rename(&aside, &files)).map_err(unwritable(&aside))
+        }
         _ => remove_aside(&aside),
     }
 }
@@ -244,13 +243,10 @@ fn remove_aside(aside: &Path) -> Result<()> {
         }
         false => Ok(()),
     };
-    match removed {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            let error = Error::io("is in the way, and cannot be removed", &error).in_file(aside);
-            Err(error.with_blocker(Blocker::Remains(aside.to_owned())))
-        }
-        _ => Ok(()),
-    }
+    unless_gone(removed).map_err(|error| {
+        let error = Error::io("is in the way, and cannot be removed", &error).in_file(aside);
+        error.with_blocker(Blocker::Remains(aside.to_owned()))
+    })
 }
 
 /// Removes the rest of the work folder in an old folder, after a run was killed while it removed that folder. Before

@@ -2,11 +2,10 @@
 
 use super::Staging;
 use crate::container::checkpoint::has_written_shards;
+use crate::io::open::is_missing;
 use crate::io::output::WORK;
 use crate::io::temporaries::{END, OLD};
 use crate::options::RecordedOptions;
-use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// An unfinished conversion.
@@ -38,9 +37,7 @@ pub(crate) enum WorkState {
 impl InterruptedWork {
     pub(crate) fn of(folder: &Path) -> Self {
         let work = folder.join(WORK);
-        let is_missing =
-            |name| matches!(fs::symlink_metadata(work.join(name)), Err(error) if error.kind() == ErrorKind::NotFound);
-        let (is_ended, has_older) = (!is_missing(END), !is_missing(OLD));
+        let [is_ended, has_older] = [END, OLD].map(|name| !is_missing(&work.join(name)));
         let state = match Staging::stored(folder, false) {
             Ok(stored) if stored.finished() == stored.manifest.shards.len() => {
                 WorkState::Done(stored.manifest.operator)

@@ -23,6 +23,11 @@ impl Disagreement {
     pub(super) fn stale_index(index: &str) -> Self {
         let index = shorten(index);
         let text = format!("{index} names only missing shards, those of the original model: it is not used");
+        Self::harmless(text)
+    }
+
+    /// A disagreement that loses nothing.
+    fn harmless(text: String) -> Self {
         Self { text, is_fatal: false, is_index_short: false }
     }
 }
@@ -41,11 +46,6 @@ impl Disagreements {
         self.add(Disagreement { text, is_fatal: true, is_index_short: false });
     }
 
-    /// Adds a disagreement that loses nothing.
-    fn harmless(&mut self, text: String) {
-        self.add(Disagreement { text, is_fatal: false, is_index_short: false });
-    }
-
     fn add(&mut self, disagreement: Disagreement) {
         /// Maximum number of disagreements that are listed.
         const MOST: usize = 10;
@@ -58,8 +58,7 @@ impl Disagreements {
     pub(super) fn into_list(mut self) -> Vec<Disagreement> {
         let more = self.all - self.first.len();
         if more > 0 {
-            let text = format!("... and {more} more");
-            self.first.push(Disagreement { text, is_fatal: false, is_index_short: false });
+            self.first.push(Disagreement::harmless(format!("... and {more} more")));
         }
         self.first
     }
@@ -76,7 +75,7 @@ impl Disagreements {
             let text = format!("the index leaves out {name}, which is numbered as one of its shards");
             self.add(Disagreement { text, is_fatal: true, is_index_short: true });
         } else {
-            self.harmless(format!("{name} is not in the index, and is left out"));
+            self.add(Disagreement::harmless(format!("{name} is not in the index, and is left out")));
         }
     }
 
@@ -102,7 +101,7 @@ impl Disagreements {
                 let (shard, tensor) = (shorten(shard), shorten(tensor));
                 let text = format!("{shard} holds '{tensor}', which the index does not have there");
                 // A tensor that the index lists elsewhere is a duplicate; one that it does not list is simply kept.
-                if home.is_some() { self.fatal(text) } else { self.harmless(text) }
+                if home.is_some() { self.fatal(text) } else { self.add(Disagreement::harmless(text)) }
             }
         }
     }

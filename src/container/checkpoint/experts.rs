@@ -41,9 +41,7 @@ const DERIVED: [&str; 2] = [".embed_q.", ".unembed_out."];
 /// Returns the module of the stack of an expert's module: `x.switch_mlp.gate_proj` of `x.experts.3.gate_proj`. `None` for
 /// other modules.
 pub(crate) fn stack_of(module: &str) -> Option<String> {
-    let (layer, own) = module.split_once(".experts.")?;
-    let (number, projection) = own.split_once('.')?;
-    number.parse::<u64>().ok()?;
+    let ExpertName { layer, own: projection, .. } = ExpertName::new(module)?;
     let known = PROJECTIONS.iter().find(|(name, other)| projection == projection_in(layer, name, other))?;
     Some(format!("{layer}{STACK}{}", known.0))
 }
@@ -52,15 +50,28 @@ pub(crate) fn stack_of(module: &str) -> Option<String> {
 /// `x.switch_mlp.gate_proj.scales` and 3 for `x.experts.3.gate_proj.scales`. `None` for other tensors.
 pub(crate) fn stacked_name(tensor: &str) -> Option<(String, u64)> {
     let (module, part) = tensor.rsplit_once('.')?;
-    let (_, own) = module.split_once(".experts.")?;
-    let number = own.split_once('.')?.0.parse().ok()?;
-    Some((format!("{}.{part}", stack_of(module)?), number))
+    Some((format!("{}.{part}", stack_of(module)?), ExpertName::new(module)?.number))
 }
 
 /// Returns the name of the same tensor of another expert.
 pub(crate) fn name_of_expert(tensor: &str, number: u64) -> Option<String> {
-    let (layer, own) = tensor.split_once(".experts.")?;
-    Some(format!("{layer}.experts.{number}.{}", own.split_once('.')?.1))
+    let ExpertName { layer, own, .. } = ExpertName::new(tensor)?;
+    Some(format!("{layer}.experts.{number}.{own}"))
+}
+
+/// The parts of the name of an expert's module or tensor: `x`, 3 and `gate_proj` of `x.experts.3.gate_proj`.
+struct ExpertName<'a> {
+    layer: &'a str,
+    number: u64,
+    own: &'a str,
+}
+
+impl<'a> ExpertName<'a> {
+    fn new(name: &'a str) -> Option<Self> {
+        let (layer, rest) = name.split_once(".experts.")?;
+        let (number, own) = rest.split_once('.')?;
+        Some(Self { layer, number: number.parse().ok()?, own })
+    }
 }
 
 /// Refuses stacks of a model of an unknown type.
@@ -175,8 +186,9 @@ const LEAST_BYTES: u64 = 64;
 struct ExpertStack<'a> {
     name: StackedName<'a>,
     count: u64,
-    /// The bytes of an expert; 0 if all experts have the same ones.
-    len: usize,
+    /// True if all experts have the same elements.
+    is_shared: bool,
+    /// The shape of the tensor of an expert.
     shape: &'a [u64],
 }
 
@@ -203,23 +215,19 @@ impl<'a> ExpertStack<'a> {
         match &tensor.shape[..] {
             [own, ..] if *own == count && range.is_empty() => unmapped("is a stack of experts without elements"),
             [own, shape @ ..] if *own == count && range.len().is_multiple_of(count as usize) => {
-                Ok(Some(Self { name, count, len: range.len() / count as usize, shape }))
+                Ok(Some(Self { name, count, is_shared: false, shape }))
             }
             // A global scale can be one number for all experts.
-            _ if name.part == "global_scale" && tensor.count == 1 => Ok(Some(Self { name, count, len: 0, shape: &[] })),
+            _ if name.part == "global_scale" && tensor.count == 1 => {
+                Ok(Some(Self { name, count, is_shared: true, shape: &[] }))
+            }
             _ => unmapped("has parts of another number of experts than the weight of its module"),
         }
     }
 
     fn expert(&self, tensor: &Tensor, number: u64) -> Tensor {
-        let mut own = tensor.clone();
-        if let (Data::Mapped { range, .. }, true) = (&mut own.data, self.len > 0) {
-            *range = range.start + number as usize * self.len..range.start + (number as usize + 1) * self.len;
-        }
-        own.name = self.name.of_expert(number).into();
-        own.shape = self.shape.into();
-        own.count = own.shape.iter().product();
-        own
+        let own = if self.is_shared { tensor.clone() } else { tensor.part(number, self.count) };
+        Tensor { name: self.name.of_expert(number).into(), shape: self.shape.into(), ..own }
     }
 }
 

@@ -7,11 +7,11 @@ use super::side_files::{CONFIG, descriptions};
 use crate::container::gguf::{EXTENSION as GGUF, stem_of_part};
 use crate::container::{ReadOptions, as_json, by_extension, known_formats, probe_with};
 use crate::error::{Error, Intended, Kind};
+use crate::io::open::is_missing;
 use crate::io::output::{directory_of, in_home};
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsStr;
 use std::fs;
-use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 
 /// Maximum number of folder entries that are considered.
@@ -20,8 +20,7 @@ const MOST: usize = 2_000;
 /// Adds to an error about an input the remedy that follows from its path alone: the place of a missing input, or the
 /// folder that a JSON file describes.
 pub(super) fn explain(error: Error, path: &Path) -> Error {
-    let is_missing = matches!(fs::symlink_metadata(path), Err(error) if error.kind() == ErrorKind::NotFound);
-    if !is_missing {
+    if !is_missing(path) {
         let is_json = path.extension().is_some_and(|extension| extension == "json");
         let is_unread = !matches!(error.kind(), Kind::Unfinished { .. } | Kind::Interrupted(_));
         let describes = is_unread && is_json && path.is_file() && has_shards(directory_of(path));
@@ -91,18 +90,14 @@ fn distance(typed: &str, found: &str) -> Option<usize> {
     is_similar.then_some(2 * changes + usize::from(typed_end != found_end))
 }
 
-/// True if an index is that of the original of a model that MLX quantized: none of the shards that it names exists, and
+/// True if an index belongs to the original of a model that MLX quantized: none of the shards that it names exists, and
 /// the folder has others.
 pub(super) fn is_of_original(files: &ShardFolder, named: &BTreeSet<&str>) -> bool {
-    let is_missing = |name: &&str| {
-        let found = fs::symlink_metadata(files.folder.join(name));
-        found.is_err_and(|error| error.kind() == ErrorKind::NotFound)
-    };
     let is_of_mlx = |config: &str| descriptions(&as_json(config)).iter().any(|(key, _)| key.ends_with("quantization"));
     let config = || read_text(&files.folder.join(CONFIG)).ok();
     !files.shards.is_empty()
         && !named.is_empty()
-        && named.iter().all(is_missing)
+        && named.iter().all(|name| is_missing(&files.folder.join(name)))
         && config().is_some_and(|config| is_of_mlx(&config))
 }
 

@@ -26,16 +26,17 @@ use super::{Container, Input, ReadOptions, SHARDS, ShardNames, Tensor, probe_wit
 use crate::dtype::Dtype;
 use crate::error::{Blocker, Error, Kind, Result};
 use crate::io::map::MappedFile;
-use crate::io::open::{Links, is_absent, read_regular, unreadable};
+use crate::io::open::{Links, is_missing, read_regular};
 use crate::io::output::{WORK, directory_of};
+use crate::io::temporaries::is_unfinished;
 use crate::text::{path_text, shorten};
 use disagreements::Disagreements;
 use missing::{explain, is_of_original, without_shards};
 use names::{ShardFolder, file_names, is_shard};
+use side_files::DESCRIPTIONS;
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// A file, or a folder of shards.
@@ -94,7 +95,7 @@ impl Checkpoint {
         self.shards.iter().flat_map(|shard| shard.contents.tensors.iter().map(move |tensor| (shard, tensor)))
     }
 
-    /// The names of the model's tensors; those of stored tensors that others are made of are not among them.
+    /// The names of the model's tensors, without stored tensors that others are made of.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         fn of_shard((at, shard): (usize, &Input)) -> impl Iterator<Item = ((usize, usize), &str)> {
             let tensors = shard.contents.tensors.iter().enumerate();
@@ -111,7 +112,7 @@ impl Checkpoint {
         self.shards.iter().flat_map(|shard| &shard.files).map(MappedFile::path)
     }
 
-    /// The path that the names of outputs derive from: if their format is not that of the input, it has another extension,
+    /// The path that the names of outputs derive from: if the input has another format, it has their extension,
     /// and the file may be a part of a model.
     pub(crate) fn own_name(&self, requested: Option<&dyn Container>) -> PathBuf {
         let is_kept = self.shards.first().is_none_or(|shard| shard.container.format_info().is_kept());
@@ -149,7 +150,7 @@ impl Checkpoint {
     pub fn files(&self) -> Result<Vec<PathBuf>> {
         let mut files: Vec<PathBuf> = self.paths().map(Path::to_owned).collect();
         if let Some(folder) = self.side_folder() {
-            let names = file_names(folder).map_err(|error| error.in_file(folder))?;
+            let names = file_names(folder)?;
             let SideFiles { kept, left_out } = SideFiles::of(folder, self.shard_names())?;
             let names = names.into_iter().map(PathBuf::from).chain(kept.into_iter().map(PathBuf::from)).chain(left_out);
             files.extend(names.map(|name| folder.join(name)));
@@ -157,9 +158,8 @@ impl Checkpoint {
             // These files determine whether the tensors of a shard are codes.
             let folder = self.config_folder();
             let names = file_names(folder).unwrap_or_else(|_| vec![CONFIG.into(), INDEX.into()]);
-            let configs = [CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG];
             let is_read =
-                |name: &OsString| configs.iter().any(|config| name == config) || name.to_str().is_some_and(is_index);
+                |name: &OsString| DESCRIPTIONS.iter().any(|file| name == file) || name.to_str().is_some_and(is_index);
             files.extend(names.iter().filter(|name| is_read(name)).map(|name| folder.join(name)));
         }
         Ok(files)
@@ -272,12 +272,9 @@ fn open_file(path: &Path, options: &ReadOptions) -> Result<Checkpoint> {
     };
     let mut shards = Vec::with_capacity(parts.len());
     for part in &parts {
-        let shard = probe_with(options, part).map_err(|error| match fs::symlink_metadata(part) {
-            Err(gone) if gone.kind() == ErrorKind::NotFound => {
-                error.remedy(format!("download all {} parts of the model", parts.len()))
-            }
-            _ => error,
-        })?;
+        let with_remedy = |error: Error| error.remedy(format!("download all {} parts of the model", parts.len()));
+        let shard =
+            probe_with(options, part).map_err(|error| if is_missing(part) { with_remedy(error) } else { error })?;
         if parts_of(&shard)?.as_ref() != Some(&parts) {
             let error = Error::new(format!("is not of the same model as {}", path_text(path))).in_file(part);
             return Err(error.remedy("download all parts again"));
@@ -292,14 +289,11 @@ fn open_file(path: &Path, options: &ReadOptions) -> Result<Checkpoint> {
 
 /// Refuses a folder with an unfinished conversion in it, regardless of its other contents.
 fn refuse_unfinished(folder: &Path) -> Result<()> {
-    match fs::symlink_metadata(folder.join(WORK)) {
-        Err(error) if is_absent(&error) => Ok(()),
-        Err(error) => Err(unreadable(folder)(error)),
-        Ok(_) => {
-            let error = Error::new(format!("an unfinished conversion is in it, in {WORK}")).in_file(folder);
-            Err(error.of(Kind::Interrupted(folder.to_owned())))
-        }
+    if !is_unfinished(folder)? {
+        return Ok(());
     }
+    let error = Error::new(format!("an unfinished conversion is in it, in {WORK}")).in_file(folder);
+    Err(error.of(Kind::Interrupted(folder.to_owned())))
 }
 
 /// Reads a small file that describes others.
@@ -322,7 +316,7 @@ pub fn beside(shard: &Path) -> Result<Vec<String>> {
     let name = shard.file_name().unwrap_or_default().to_string_lossy();
     let mut tensors = Vec::new();
     if is_shard_name(&name) {
-        let files = file_names(folder).map_err(|error| error.in_file(folder))?;
+        let files = file_names(folder)?;
         for index in files.iter().filter_map(|file| file.to_str()).filter(|file| is_index(file)) {
             let map = weight_map(&folder.join(index))?;
             if map.values().any(|shard| **shard == *name) {
@@ -362,9 +356,9 @@ fn open_indexed(files: &ShardFolder, index: Index, options: &ReadOptions) -> Res
         found.disagreements.push(Disagreement::stale_index(&index.name));
         return Ok(found);
     }
-    let missing = |error: Error, name: &str| match fs::symlink_metadata(folder.join(name)) {
-        Err(gone) if gone.kind() == ErrorKind::NotFound => refusal("missing", name, "download the whole folder"),
-        _ => error,
+    let missing = |error: Error, name: &str| {
+        let is_missing = is_missing(&folder.join(name));
+        if is_missing { refusal("missing", name, "download the whole folder") } else { error }
     };
     let (shards, broken) = open_shards(folder, names.iter().copied(), options, missing)?;
     let mut found = Disagreements::default();

@@ -4,6 +4,7 @@ use super::index::{INDEX, WITHOUT_INDEX};
 use super::side_files::CONFIG;
 use crate::container::{CONTAINERS, GGUF, SHARDS, ShardNames, has_extension};
 use crate::error::{Error, Result};
+use crate::io::open::unreadable;
 use crate::text::{path_text, shorten};
 use std::ffi::OsString;
 use std::fs;
@@ -11,8 +12,7 @@ use std::path::{Component, Path, PathBuf};
 
 /// Formats of shards, with their names. A folder can hold a model in several formats: the first one counts.
 fn shard_formats() -> impl Iterator<Item = ShardNames> {
-    let others =
-        CONTAINERS.iter().filter(|container| container.format_info().extension != SHARDS.format_info().extension);
+    let others = CONTAINERS.iter().filter(|container| !container.is(SHARDS));
     [&SHARDS].into_iter().chain(others).filter_map(|container| container.format_info().shards)
 }
 
@@ -75,7 +75,7 @@ impl<'a> ShardFolder<'a> {
     /// Reads the names in a folder. `index` is the name of the index if the user gives it.
     pub(super) fn read(folder: &'a Path, index: Option<&str>) -> Result<Self> {
         let in_folder = |error: Error| error.in_file(folder);
-        let files = file_names(folder).and_then(texts).map_err(in_folder)?;
+        let files = texts(file_names(folder)?).map_err(in_folder)?;
         let mut candidates = shard_formats().filter(|format| match index {
             Some(index) => format.is_index(index),
             None => files.iter().any(|name| format.is_index(name) || is_shard(folder, *format, name)),
@@ -92,10 +92,9 @@ impl<'a> ShardFolder<'a> {
 
 /// Returns the names of the files and folders in a folder, sorted.
 pub(super) fn file_names(folder: &Path) -> Result<Vec<OsString>> {
-    let failed = |error: std::io::Error| Error::io("cannot read", &error);
-    let entries = fs::read_dir(folder).map_err(failed)?;
+    let entries = fs::read_dir(folder).map_err(unreadable(folder))?;
     let names = entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<Result<Vec<_>, _>>();
-    let mut names = names.map_err(failed)?;
+    let mut names = names.map_err(unreadable(folder))?;
     names.sort();
     Ok(names)
 }

@@ -1,11 +1,11 @@
-//! The names of a model's tensors: those of its file, or those of Hugging Face, whose checkpoints also have other shapes
-//! and orders of rows.
+//! The names of a model's tensors: from its file, or from Hugging Face, whose checkpoints also have other shapes and
+//! orders of rows.
 
 use super::{CONFIG, Checkpoint};
 use crate::blocks::Assembly;
 use crate::container::gguf::names::{MappedSource, MappedTensor, MetadataValue, to_hugging_face};
 use crate::container::json::{as_json, members};
-use crate::container::{Data, Input, Tensor};
+use crate::container::{Input, Tensor};
 use crate::error::{Error, Kind, Result};
 use std::path::Path;
 
@@ -109,7 +109,8 @@ impl Checkpoint {
         for MappedTensor { name, shape, source } in mapped {
             match source {
                 MappedSource::Stored { tensor: at, matrix } => {
-                    let stored = matrix_of(tensor(at), matrix);
+                    let whole = tensor(at);
+                    let stored = matrix.map_or_else(|| whole.clone(), |(number, count)| whole.part(number, count));
                     shards[places[at].0].push(Tensor { name: name.into(), shape: shape.into(), ..stored });
                 }
                 MappedSource::Assembled { tensors, assembly } => {
@@ -128,18 +129,6 @@ impl Checkpoint {
         self.assembled = assembled;
         Ok(())
     }
-}
-
-/// Returns one of several matrices of a tensor, or the tensor.
-fn matrix_of(tensor: &Tensor, matrix: Option<(u64, u64)>) -> Tensor {
-    let mut part = tensor.clone();
-    if let (Some((number, all)), Data::Mapped { range, .. }) = (matrix, &mut part.data) {
-        let len = range.len() / all as usize;
-        let start = range.start + len * number as usize;
-        *range = start..start + len;
-        part.count /= all;
-    }
-    part
 }
 
 /// Returns the `model_type` of a config; of the language model if the config describes several models.

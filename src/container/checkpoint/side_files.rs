@@ -5,7 +5,7 @@ use crate::container::ShardNames;
 use crate::container::json::{MapOnly, as_json, members};
 use crate::dtype::Dtype;
 use crate::error::{Blocker, Error, Result};
-use crate::io::open::{is_absent, unreadable};
+use crate::io::open::{is_absent, is_missing, unreadable};
 use crate::io::output::is_own;
 use crate::text::shorten;
 use serde::de::IgnoredAny;
@@ -21,6 +21,8 @@ pub const CONFIG: &str = "config.json";
 pub const HF_QUANT_CONFIG: &str = "hf_quant_config.json";
 /// GPTQ's description of a quantized checkpoint.
 pub const QUANTIZE_CONFIG: &str = "quantize_config.json";
+/// The files that describe the storage of weights.
+pub(super) const DESCRIPTIONS: [&str; 3] = [CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG];
 /// Remedy for a file that cannot be read.
 const READABLE: &str = "make it a file that can be read, or download it again";
 /// Name endings of weight files. Such files hold the weights of the original model, not of the result.
@@ -121,7 +123,7 @@ fn is_plain_file(entry: &fs::DirEntry) -> Result<bool> {
     match fs::metadata(entry.path()) {
         Ok(metadata) => Ok(metadata.is_file()),
         Err(error) if is_absent(&error) => Ok(false),
-        Err(error) => Err(Error::io("cannot read", &error).in_file(&entry.path()).remedy(READABLE)),
+        Err(error) => Err(unreadable(&entry.path())(error).remedy(READABLE)),
     }
 }
 
@@ -133,19 +135,19 @@ pub fn is_inside(path: &str) -> bool {
         && parts.all(|part| matches!(part, Component::Normal(name) if name.to_str().is_some_and(|name| !is_own(name))))
 }
 
-/// The texts of the files that describe the storage of weights. Each file is read at most once, because a second read
+/// The texts of [`DESCRIPTIONS`]. Each file is read at most once, because a second read
 /// could return another version.
 #[derive(Default)]
 pub(super) struct Descriptions([OnceLock<Option<String>>; 3]);
 
 impl Descriptions {
     fn get(&self, name: &str) -> Option<&OnceLock<Option<String>>> {
-        [CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG].iter().position(|known| *known == name).map(|at| &self.0[at])
+        DESCRIPTIONS.iter().position(|known| *known == name).map(|at| &self.0[at])
     }
 }
 
 impl Checkpoint {
-    /// The text of [`CONFIG`], [`HF_QUANT_CONFIG`] or [`QUANTIZE_CONFIG`], if the folder has it. Refuses a text that is
+    /// The text of one of [`DESCRIPTIONS`], if the folder has it. Refuses a text that is
     /// not a JSON object, because it does not describe the storage of weights.
     pub(crate) fn side_file(&self, name: &str) -> Result<Option<&str>> {
         let text = self.descriptions.get(name).expect("one of these files");
@@ -175,9 +177,8 @@ fn read_side_file(folder: &Path, name: &str) -> Result<Option<String>> {
     /// Maximum length; several copies of the text are held. Lists of all modules of a model take a few MiB.
     const MOST: u64 = 32 << 20;
     let path = folder.join(name);
-    match fs::symlink_metadata(&path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        _ => {} // any other error recurs below
+    if is_missing(&path) {
+        return Ok(None); // any other error recurs below
     }
     if let Some(len) = fs::metadata(&path).ok().map(|found| found.len()).filter(|len| *len > MOST) {
         let error = Error::new(format!("has {len} bytes; at most {MOST} are read")).in_file(&path);

@@ -17,19 +17,25 @@ const MAX_DEPTH: u32 = 4;
 pub(super) const MAX_RANK: u32 = 5;
 /// Number of elements of a list that are shown.
 const FEW: u64 = 4;
-/// Maximum number of keys, and of tensors.
-const MAX_COUNTS: [u64; 2] = [1 << 16, 1 << 20];
+const MAX_KEYS: u64 = 1 << 16;
+const MAX_TENSORS: u64 = 1 << 20;
 /// Maximum length of a text that is a value; chat templates have a few KiB.
 const MAX_TEXT: usize = 1 << 20;
 
 /// The contents of a header.
 pub(super) struct GgufHeader {
-    pub(super) values: Vec<(String, GgufValue)>,
-    /// The bytes of each value, with the number of its type.
-    pub(super) ranges: Vec<Range<usize>>,
+    pub(super) keys: Vec<HeaderKey>,
     pub(super) tensors: Vec<TableEntry>,
     /// Length of the header in bytes.
     pub(super) len: usize,
+}
+
+/// A key with its value.
+pub(super) struct HeaderKey {
+    pub(super) name: String,
+    pub(super) value: GgufValue,
+    /// The bytes of the value, with the number of its type.
+    pub(super) range: Range<usize>,
 }
 
 /// A value of a key.
@@ -72,29 +78,18 @@ impl GgufHeader {
         // A tensor without a name takes 32 bytes, and a key 13.
         bytes.check_count(tensors, 32, "tensor")?;
         bytes.check_count(keys, 13, "key")?;
-        let counts = [(keys, "keys"), (tensors, "tensors")].into_iter().zip(MAX_COUNTS);
-        if let Some(((count, what), most)) = counts.into_iter().find(|((count, _), most)| count > most) {
-            return Err(Error::new(format!("has {count} {what}; at most {most} are read")));
-        }
-        let (mut values, mut ranges): (Vec<(String, GgufValue)>, Vec<Range<usize>>) = (Vec::new(), Vec::new());
-        let mut known = HashSet::new();
-        for _ in 0..keys {
-            let name = bytes.text("the name of a key")?;
-            let in_key = |error: Error| Error::new(format!("key '{}': {error}", shorten(&name)));
-            let start = bytes.at;
-            let kind = bytes.u32()?;
-            let value = bytes.value(kind).map_err(in_key)?;
-            ranges.push(start..bytes.at);
-            if !known.insert(name.clone()) {
-                return Err(Error::new(format!("the key '{}' appears twice", shorten(&name))));
+        for (count, most, what) in [(keys, MAX_KEYS, "keys"), (tensors, MAX_TENSORS, "tensors")] {
+            if count > most {
+                return Err(Error::new(format!("has {count} {what}; at most {most} are read")));
             }
-            values.push((name, value));
         }
-        let mut entries = Vec::new();
-        for _ in 0..tensors {
-            entries.push(bytes.entry()?);
+        let keys = (0..keys).map(|_| bytes.key()).collect::<Result<Vec<HeaderKey>>>()?;
+        let mut names = HashSet::new();
+        if let Some(HeaderKey { name, .. }) = keys.iter().find(|key| !names.insert(&*key.name)) {
+            return Err(Error::new(format!("the key '{}' appears twice", shorten(name))));
         }
-        Ok(Self { values, ranges, tensors: entries, len: bytes.at })
+        let tensors = (0..tensors).map(|_| bytes.entry()).collect::<Result<Vec<TableEntry>>>()?;
+        Ok(Self { keys, tensors, len: bytes.at })
     }
 }
 
@@ -153,6 +148,14 @@ impl<'a> HeaderCursor<'a> {
     fn text(&mut self, what: &str) -> Result<String> {
         let text = std::str::from_utf8(self.bytes_of_text()?);
         text.map(str::to_owned).map_err(|_| Error::new(format!("malformed header: {what} is not UTF-8 text")))
+    }
+
+    fn key(&mut self) -> Result<HeaderKey> {
+        let name = self.text("the name of a key")?;
+        let start = self.at;
+        let kind = self.u32()?;
+        let value = self.value(kind).map_err(|error| Error::new(format!("key '{}': {error}", shorten(&name))))?;
+        Ok(HeaderKey { name, value, range: start..self.at })
     }
 
     /// Reads a value of the type with this number.

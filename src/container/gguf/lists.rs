@@ -1,4 +1,4 @@
-//! Lists in the values of keys, as stored: the number of the type, that of the elements, their count, and the elements.
+//! Lists in the values of keys, as stored: the number of the type, the type of the elements, their count, and the elements.
 
 use super::header::{LIST, STRING};
 

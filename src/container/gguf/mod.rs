@@ -1,6 +1,6 @@
 //! `.gguf`: keys with values, a table of tensors, then their bytes, as llama.cpp and `ComfyUI` use it.
 //!
-//! Tensors of plain numbers are like those of any format. Others consist of blocks of codes and scales
+//! Tensors of plain numbers are as in any format. Others consist of blocks of codes and scales
 //! ([`Elements::Blocks`]), which the names and dtypes of other formats cannot express, so they are decoded or quantized
 //! again. A model may be split over files, `NAME-00001-of-00003.gguf`, which are shards.
 
@@ -16,8 +16,9 @@ pub(super) use split::{check_tensors, parts_of, remove_keys, stem_of_part};
 pub(crate) use write::GgufKey;
 
 use super::names::NameHashes;
+use super::tensor::TensorError;
 use super::{
-    Container, Contents, Data, Elements, FileLayout, Form, FormatInfo, Metadata, NewMetadata, NewTensors, ReadOptions,
+    Container, Contents, Data, Elements, FileLayout, FormatInfo, Metadata, NewMetadata, NewTensors, ReadOptions,
     Tensor, WrittenFiles,
 };
 use crate::blocks::{BlockFormat, REMOVED};
@@ -26,8 +27,9 @@ use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::kernel::Storage;
 use crate::text::shorten;
-use header::{GgufHeader, GgufValue, TableEntry};
+use header::{GgufHeader, GgufValue, HeaderKey, TableEntry};
 use std::collections::HashMap;
+use std::ops::Range;
 
 /// The extension of the files.
 pub(super) const EXTENSION: &str = "gguf";
@@ -46,16 +48,7 @@ pub(super) struct Gguf;
 
 impl Container for Gguf {
     fn format_info(&self) -> FormatInfo {
-        FormatInfo {
-            extension: EXTENSION,
-            other_extensions: &[],
-            holds_one: false,
-            has_names: true,
-            has_fortran_order: false,
-            metadata: Metadata::Plain,
-            writing: WrittenFiles::OnRequest,
-            shards: None,
-        }
+        FormatInfo { metadata: Metadata::Plain, writing: WrittenFiles::OnRequest, ..FormatInfo::of(EXTENSION) }
     }
 
     fn stores(&self, dtype: Dtype) -> Option<String> {
@@ -68,10 +61,10 @@ impl Container for Gguf {
 
     fn read(&self, file: &MappedFile, _options: &ReadOptions) -> Result<Contents> {
         let header = GgufHeader::read(file)?;
-        let keys = header.values.iter().map(|(name, _)| name.clone()).zip(header.ranges).collect();
-        let mut contents = Contents { keys, ..Contents::default() };
+        let mut contents = Contents::default();
         let (mut pairs, mut alignment, mut shapes) = (Vec::new(), 32, HashMap::new());
-        for (key, value) in header.values {
+        for HeaderKey { name: key, value, range } in header.keys {
+            contents.keys.push((key.clone(), range));
             if key == ALIGNMENT {
                 alignment = alignment_of(&value)?;
             }
@@ -96,15 +89,11 @@ impl Container for Gguf {
             names.add(&entry.name);
             let name = entry.name.clone();
             match tensor(entry, &shapes, (start, alignment), file.len() as u64) {
-                Ok(tensor) => {
-                    ranges.push((
-                        tensor.mapped_range().map(|(_, range)| range).unwrap_or_default(),
-                        contents.tensors.len(),
-                    ));
+                Ok((tensor, range)) => {
+                    ranges.push((range, contents.tensors.len()));
                     contents.tensors.push(tensor);
                 }
-                Err(TensorError::Unreadable(error)) => contents.unreadable.push(error.in_tensor(&name)),
-                Err(TensorError::Malformed(error)) => return Err(error.in_tensor(&name)),
+                Err(error) => contents.unreadable.push(error.if_unreadable(&name)?),
             }
         }
         if let Some(name) = names.repeated(contents.tensors.iter().map(|tensor| &*tensor.name)) {
@@ -136,20 +125,13 @@ fn alignment_of(value: &GgufValue) -> Result<u64> {
     alignment.ok_or_else(|| malformed(&format!("{ALIGNMENT} is {number}, which is not a power of two of at least 8")))
 }
 
-enum TensorError {
-    /// Only this tensor cannot be read.
-    Unreadable(Error),
-    /// The file contradicts itself.
-    Malformed(Error),
-}
-
-/// Returns the tensor of an entry, whose bytes begin at a multiple of the alignment after `start`.
+/// Returns the tensor of an entry and the range of its bytes, which begin at a multiple of the alignment after `start`.
 fn tensor(
     TableEntry { name, shape, id, offset }: TableEntry,
     shapes: &HashMap<String, Vec<i64>>,
     (start, alignment): (u64, u64),
     end: u64,
-) -> Result<Tensor, TensorError> {
+) -> Result<(Tensor, Range<usize>), TensorError> {
     let wrong = |what: String| TensorError::Malformed(Error::new(what));
     let Some(format) = BlockFormat::by_id(id) else {
         let removed = REMOVED.iter().find(|(removed, _)| *removed == id);
@@ -184,12 +166,13 @@ fn tensor(
         })?,
     };
     let elements = match format.dtype {
-        Some(dtype) => Elements::Typed(Form::Numbers(Storage::packed(dtype))),
+        Some(dtype) => Elements::numbers(Storage::packed(dtype)),
         None => Elements::Blocks(format),
     };
-    let data = Data::Mapped { file: 0, range: range.start as usize..range.end as usize, checksum: None };
+    let range = range.start as usize..range.end as usize;
     let (name, shape, stored) = (name.into(), shape.into(), format.name.into());
-    Ok(Tensor { name, shape, count, elements, fortran_order: false, data, stored })
+    let data = Data::plain(range.clone());
+    Ok((Tensor { name, shape, count, elements, fortran_order: false, data, stored }, range))
 }
 
 /// Returns a shape of as many elements.

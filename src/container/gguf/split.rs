@@ -1,4 +1,5 @@
-//! Models that are split over files, as `llama-gguf-split` names them: each file has a table of its own tensors.
+//! Models that are split over files, as `llama-gguf-split` names them: the table of each file has only the tensors in the
+//! file.
 
 use super::GgufKey;
 use crate::container::Input;

@@ -9,7 +9,6 @@ use crate::blocks::BlockFormat;
 use crate::container::layout::too_long;
 use crate::container::{Container, NewMetadata};
 use crate::error::{Error, Result};
-use crate::kernel::Storage;
 
 /// Version of the files that tcast writes.
 const VERSION: u32 = 3;
@@ -74,7 +73,7 @@ pub(super) fn lay_out(tensors: &dyn NewTensors, metadata: &NewMetadata) -> Resul
     let mut places = Vec::with_capacity(tensors.count());
     let mut names = NameHashes::with_capacity(tensors.count());
     let mut end = 0_u64;
-    for tensor in (0..tensors.count()).map(|at| tensors.get(at)) {
+    for tensor in tensors.iter() {
         names.add(&tensor.name);
         let (format, bytes) = stored(&tensor).map_err(|error| error.in_tensor(&tensor.name))?;
         let shape = if tensor.shape.is_empty() { &[1] } else { tensor.shape };
@@ -83,14 +82,12 @@ pub(super) fn lay_out(tensors: &dyn NewTensors, metadata: &NewMetadata) -> Resul
         shape.iter().rev().for_each(|length| header.extend(length.to_le_bytes()));
         header.extend(format.id.to_le_bytes());
         header.extend(end.to_le_bytes());
-        let form = Form::Numbers(Storage::packed(tensor.dtype));
+        let form = Form::packed(tensor.dtype);
         let next = end.checked_add(bytes).ok_or_else(too_long)?;
         places.push(Placement { form, range: end..next, crc: None });
         end = next.checked_next_multiple_of(ALIGNMENT).ok_or_else(too_long)?;
     }
-    if let Some(name) = names.repeated((0..tensors.count()).map(|at| tensors.get(at).name)) {
-        return Err(Error::new("two tensors have this name").in_tensor(&name));
-    }
+    names.check_new(tensors)?;
     let start = (header.len() as u64).next_multiple_of(ALIGNMENT);
     header.resize(start as usize, 0);
     let len = start.checked_add(end).ok_or_else(too_long)?;

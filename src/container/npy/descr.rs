@@ -15,7 +15,7 @@ pub(super) fn elements_of(descr: &PythonLiteral) -> Result<Elements> {
             if let Some(dtype) = Dtype::all().find(|dtype| {
                 dtype.ml_dtypes_name() == Some(code) || (dtype.numpy_code().is_some() && dtype.name() == code)
             }) {
-                return Ok(numbers(Storage::per_byte(dtype)));
+                return Ok(Elements::numbers(Storage::per_byte(dtype)));
             }
             Ok(elements_of_code(code).unwrap_or(Elements::Opaque))
         }
@@ -38,7 +38,7 @@ fn elements_of_code(code: &str) -> Option<Elements> {
     }
     let plain = code.strip_prefix(['<', '>', '|', '=']).unwrap_or(code);
     let big_endian = code.starts_with('>');
-    let typed = |dtype| Some(numbers(Storage { big_endian, ..Storage::per_byte(dtype) }));
+    let typed = |dtype| Some(Elements::numbers(Storage { big_endian, ..Storage::per_byte(dtype) }));
     match plain {
         "V2" => typed(Dtype::Bfloat16),
         "f1" => typed(Dtype::Float8E5M2), // as np.save writes ml_dtypes.float8_e5m2
@@ -60,10 +60,6 @@ fn elements_of_code(code: &str) -> Option<Elements> {
     }
 }
 
-fn numbers(storage: Storage) -> Elements {
-    Elements::Typed(Form::Numbers(storage))
-}
-
 /// Reads a record of one field: `name` is the name of a dtype, `base` is opaque or an integer of the same width.
 fn tagged(name: &str, base: &str) -> Option<Elements> {
     /// The spellings of onnx 1.17 and 1.18.
@@ -82,7 +78,7 @@ fn tagged(name: &str, base: &str) -> Option<Elements> {
     let plain = base.strip_prefix(['<', '>', '|', '=']).unwrap_or(base);
     let width: u32 = plain.strip_prefix(['u', 'i', 'V'])?.parse().ok()?;
     let storage = Storage { big_endian: base.starts_with('>'), ..Storage::per_byte(dtype) };
-    (storage.bytes(1) == Some(width.into())).then_some(numbers(storage))
+    (storage.bytes(1) == Some(width.into())).then_some(Elements::numbers(storage))
 }
 
 /// Returns the `descr` of a numeric dtype, as Python source.

@@ -9,8 +9,8 @@ mod header;
 
 use super::text::MAX_TEXT;
 use super::{
-    Container, Contents, Data, Elements, FileLayout, Form, FormatInfo, Metadata, NewMetadata, NewTensor, NewTensors,
-    Placement, ReadOptions, Tensor, TextForm, WrittenFiles, element_count, only_tensor, position, too_long,
+    Container, Contents, Data, Elements, FileLayout, Form, FormatInfo, NewMetadata, NewTensor, NewTensors, Placement,
+    ReadOptions, Tensor, TextForm, element_count, only_tensor, position, too_long,
 };
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -19,6 +19,7 @@ use crate::kernel::Storage;
 use crate::text::shorten;
 use descr::{descr_of, elements_of};
 use header::{NpyHeader, header_text, write_header};
+use std::io::Read;
 
 pub(super) const MAGIC: &[u8] = b"\x93NUMPY";
 /// numpy's own limit on dimensions.
@@ -29,16 +30,7 @@ pub(super) struct Npy;
 
 impl Container for Npy {
     fn format_info(&self) -> FormatInfo {
-        FormatInfo {
-            extension: "npy",
-            other_extensions: &[],
-            holds_one: true,
-            has_names: false,
-            has_fortran_order: true,
-            metadata: Metadata::None,
-            writing: WrittenFiles::Any,
-            shards: None,
-        }
+        FormatInfo { holds_one: true, has_names: false, has_fortran_order: true, ..FormatInfo::of("npy") }
     }
 
     fn stores(&self, dtype: Dtype) -> Option<String> {
@@ -55,13 +47,9 @@ impl Container for Npy {
 
     fn read(&self, file: &MappedFile, _options: &ReadOptions) -> Result<Contents> {
         let mut rest = &**file;
-        let (mut tensor, start) = read_header(file.len() as u64, &mut |buffer| {
-            let (now, later) = rest.split_at_checked(buffer.len()).ok_or_else(|| Error::new("the file ends"))?;
-            buffer.copy_from_slice(now);
-            rest = later;
-            Ok(())
-        })?;
-        tensor.data = Data::Mapped { file: 0, range: start..file.len(), checksum: None };
+        let mut take = |buffer: &mut [u8]| rest.read_exact(buffer).map_err(|_| Error::new("the file ends"));
+        let (mut tensor, start) = read_header(file.len() as u64, &mut take)?;
+        tensor.data = Data::plain(start..file.len());
         if tensor.elements == Elements::Opaque {
             return Err(tensor.refusal().remedy(other_type(&tensor.stored))); // the file has nothing else to convert
         }
@@ -90,7 +78,7 @@ pub(super) fn read_header(file_len: u64, fill: &mut dyn FnMut(&mut [u8]) -> Resu
     }
     let count = element_count(&shape);
     let fortran_order = fortran_order && count > Some(1) && shape.iter().filter(|&&length| length != 1).count() > 1;
-    let (name, data) = (Box::default(), Data::Mapped { file: 0, range: 0..0, checksum: None });
+    let (name, data) = (Box::default(), Data::plain(0..0));
     let (shape, stored) = (shape.into(), descr.text().into());
     let mut array = Tensor { name, shape, count: file_len, elements, fortran_order, data, stored };
     if elements == Elements::Opaque {

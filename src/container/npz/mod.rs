@@ -8,10 +8,11 @@ mod deflate;
 
 pub(crate) use deflate::deflate;
 
+use super::names::NameHashes;
 use super::zip::{CRC_IN_CENTRAL, CRC_IN_LOCAL, NewMember, ZipMember, end_records, is_zip, members};
 use super::{
-    Checksum, Container, Contents, Data, Elements, FileLayout, Form, FormatInfo, Metadata, NewMetadata, NewTensors,
-    PendingCrc, Placement, ReadOptions, Stream, Streamed, Tensor, WrittenFiles, npy, sum_of, too_long,
+    Checksum, Container, Contents, Data, Elements, FileLayout, Form, FormatInfo, NewMetadata, NewTensors, PendingCrc,
+    Placement, ReadOptions, Stream, Streamed, Tensor, npy, sum_of, too_long,
 };
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -24,16 +25,7 @@ pub(super) struct Npz;
 
 impl Container for Npz {
     fn format_info(&self) -> FormatInfo {
-        FormatInfo {
-            extension: "npz",
-            other_extensions: &[],
-            holds_one: false,
-            has_names: true,
-            has_fortran_order: true,
-            metadata: Metadata::None,
-            writing: WrittenFiles::Any,
-            shards: None,
-        }
+        FormatInfo { has_fortran_order: true, ..FormatInfo::of("npz") }
     }
 
     fn stores(&self, dtype: Dtype) -> Option<String> {
@@ -80,9 +72,9 @@ impl Container for Npz {
         let mut literals = Vec::with_capacity(tensors.count() + 1);
         let mut places = Vec::with_capacity(tensors.count());
         let mut directory = Vec::new();
-        let mut names = HashSet::new();
+        let mut names = NameHashes::with_capacity(tensors.count());
         let mut end = 0_u64;
-        for tensor in (0..tensors.count()).map(|at| tensors.get(at)) {
+        for tensor in tensors.iter() {
             let refuse = |message: &str| Err(Error::new(message).in_tensor(&tensor.name));
             let name = format!("{}.npy", tensor.name);
             if name.len() > usize::from(u16::MAX) {
@@ -91,9 +83,7 @@ impl Container for Npz {
             if name.contains('\0') {
                 return refuse("a zip archive cannot hold a name with a NUL in it");
             }
-            if !names.insert(tensor.name.to_string()) {
-                return refuse("two tensors have this name");
-            }
+            names.add(&tensor.name);
             // An array that is copied includes its header.
             let (array, form) = match tensor.opaque {
                 Some(_) => (Vec::new(), npy::form(tensor.dtype)),
@@ -112,6 +102,7 @@ impl Container for Npz {
             places.push(Placement { form, range: start..end, crc: Some(Box::new(PendingCrc { before, offsets })) });
             directory.extend_from_slice(&entry.central_header());
         }
+        names.check_new(tensors)?;
         for crc in places.iter_mut().filter_map(|place| place.crc.as_mut()) {
             crc.offsets[1] += end;
         }

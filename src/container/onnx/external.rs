@@ -2,6 +2,7 @@
 
 use crate::error::{Blocker, Error, Result};
 use crate::io::map::MappedFile;
+use crate::io::open::unreadable;
 use crate::io::output::directory_of;
 use crate::text::shorten;
 use std::collections::{HashMap, HashSet};
@@ -101,7 +102,7 @@ impl External {
         let path = owner.parent().unwrap_or(Path::new("")).join(location);
         let failed = |error: io::Error| {
             let is_missing = error.kind() == io::ErrorKind::NotFound;
-            let error = Error::io("cannot read", &error).in_file(&path);
+            let error = unreadable(&path)(error);
             if is_missing { error.with_blocker(Blocker::Referrer(owner.to_owned())) } else { error }
         };
         let file = match open_beneath(folder, location).map_err(failed)? {

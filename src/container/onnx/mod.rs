@@ -10,7 +10,7 @@ mod typed;
 
 use super::{
     Container, Contents, Data, Elements, FileLayout, Form, FormatInfo, Metadata, NewMetadata, NewTensors, Placement,
-    ReadOptions, Tensor, TextForm, WrittenFiles, element_count, only_tensor, too_long,
+    ReadOptions, Tensor, TextForm, element_count, only_tensor, too_long,
 };
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -54,16 +54,7 @@ pub(super) struct Onnx;
 
 impl Container for Onnx {
     fn format_info(&self) -> FormatInfo {
-        FormatInfo {
-            extension: "pb",
-            other_extensions: &[],
-            holds_one: true,
-            has_names: true,
-            has_fortran_order: false,
-            metadata: Metadata::Plain,
-            writing: WrittenFiles::Any,
-            shards: None,
-        }
+        FormatInfo { holds_one: true, metadata: Metadata::Plain, ..FormatInfo::of("pb") }
     }
 
     fn stores(&self, dtype: Dtype) -> Option<String> {
@@ -250,12 +241,11 @@ impl TensorMessage {
     /// Returns the form of the elements and their location.
     fn data(&self, file: &MappedFile, dtype: Dtype, count: u64, externals: &mut Externals) -> Result<(Elements, Data)> {
         let packed = Storage::packed(dtype);
-        let numbers = |storage| Elements::Typed(Form::Numbers(storage));
         let wanted =
             || packed.bytes(count).ok_or_else(|| Error::new("the shape asks for more bytes than can be counted"));
         let mapped = |file: usize, range: Range<usize>| -> Result<(Elements, Data)> {
             check_size(range.len() as u64, wanted()?)?;
-            Ok((numbers(packed), Data::Mapped { file: file as u32, range, checksum: None }))
+            Ok((Elements::numbers(packed), Data::Mapped { file: file as u32, range, checksum: None }))
         };
         let typed = |field| typed::elements((file, self.range.clone()), dtype, field, count);
         match (&self.raw_data, self.typed, self.is_external) {
@@ -329,6 +319,6 @@ fn diagnose(file: &[u8]) -> Option<Error> {
 fn form(dtype: Dtype) -> Form {
     match dtype {
         Dtype::String => Form::Texts(TextForm::Fields { tag: TEXT_TAG }),
-        _ => Form::Numbers(Storage::packed(dtype)),
+        _ => Form::packed(dtype),
     }
 }

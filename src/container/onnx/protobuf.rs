@@ -18,17 +18,22 @@ fn corrupt(what: &str) -> Error {
     Error::new(format!("is not a protobuf message: {what}"))
 }
 
-pub(super) fn take_varint(bytes: &mut &[u8]) -> Result<u64> {
+/// Reads a varint byte by byte; `None` if it does not end.
+fn read_varint(mut next: impl FnMut() -> Result<u8>) -> Result<Option<u64>> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {
-        let (&byte, rest) = bytes.split_first().ok_or_else(|| corrupt("a number is cut short"))?;
-        *bytes = rest;
+        let byte = next()?;
         value |= u64::from(byte & 0x7f) << shift;
         if byte < 0x80 {
-            return Ok(value);
+            return Ok(Some(value));
         }
     }
-    Err(corrupt("a number does not end"))
+    Ok(None)
+}
+
+pub(super) fn take_varint(bytes: &mut &[u8]) -> Result<u64> {
+    let next = || bytes.split_off_first().copied().ok_or_else(|| corrupt("a number is cut short"));
+    read_varint(next)?.ok_or_else(|| corrupt("a number does not end"))
 }
 
 /// The fields of a message in order, up to an error.
@@ -180,19 +185,8 @@ pub(in super::super) fn write_text(tag: u8, text: &[u8], output: &mut Vec<u8>) {
 /// Reads a text as a separate field, with a tag of one byte.
 pub(in super::super) fn read_text(fill: &mut Fill, text: &mut Vec<u8>) -> Result<(), TextError> {
     fill(&mut [0])?; // the tag
-    let length = read_varint(fill)?;
+    let mut byte = [0];
+    let length = read_varint(|| fill(&mut byte).map(|()| byte[0]))?;
+    let length = length.ok_or_else(|| TextError::Malformed("its length does not end".to_owned()))?;
     read_bytes(length, fill, text)
-}
-
-fn read_varint(fill: &mut Fill) -> Result<u64, TextError> {
-    let mut value = 0;
-    for shift in (0..64).step_by(7) {
-        let mut byte = [0];
-        fill(&mut byte)?;
-        value |= u64::from(byte[0] & 0x7f) << shift;
-        if byte[0] < 0x80 {
-            return Ok(value);
-        }
-    }
-    Err(TextError::Malformed("its length does not end".to_owned()))
 }

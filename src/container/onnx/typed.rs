@@ -77,7 +77,7 @@ pub(super) fn numbers(
     let coding = if dtype.is_floating() { Coding::Floats } else { Coding::Varints };
     let width = dtype.bits() as usize / 8;
     let (count, data) = Typed { field, label, coding, dtype, width }.locate(file, message)?;
-    Ok((count, Elements::Typed(Form::Numbers(Storage::packed(dtype))), data))
+    Ok((count, Elements::numbers(Storage::packed(dtype)), data))
 }
 
 /// Returns the typed field of a dtype, and the size in bytes of one of its decoded values.
@@ -138,7 +138,7 @@ impl Typed {
             last = range;
         }
         let data = if self.coding == Coding::Floats && pieces == 1 {
-            Data::Mapped { file: 0, range: last, checksum: None }
+            Data::plain(last)
         } else {
             Data::Streamed(Arc::new(TypedField { typed: self, message, unpacked: OnceLock::new() }))
         };

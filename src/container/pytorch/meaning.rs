@@ -9,7 +9,7 @@ pub(super) enum CallMeaning {
     Size,
     /// Rebuilds a tensor with the type of its storage.
     Tensor,
-    /// Rebuilds a tensor with a type of its own.
+    /// Rebuilds a tensor with the type in its arguments.
     TypedTensor,
     /// Returns its first argument, a tensor.
     Wrapper,

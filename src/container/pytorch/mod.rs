@@ -16,8 +16,7 @@ mod view;
 use super::names::NameHashes;
 use super::zip::{is_zip, member_names, members};
 use super::{
-    Container, Contents, FileLayout, FormatInfo, Metadata, NewMetadata, NewTensors, ReadOptions, ShardNames,
-    WrittenFiles,
+    Container, Contents, FileLayout, FormatInfo, NewMetadata, NewTensors, ReadOptions, ShardNames, Tensor, WrittenFiles,
 };
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -28,13 +27,11 @@ use pickle::Pickle;
 use std::collections::HashMap;
 use tree::RootEntry;
 use values::PickleValue;
-use view::{StorageTable, ViewError};
+use view::StorageTable;
 
 /// The formats of PyTorch.
 pub(super) struct PyTorch;
 
-/// The extension that stands for all of them.
-const EXTENSION: &str = "pt";
 /// The pickle in an archive, after the name of the archive's folder.
 const PICKLE: &str = "data.pkl";
 /// The first pickle of a file in the older form: this number as an integer of 10 bytes.
@@ -51,14 +48,10 @@ const ALL: &str = ".";
 impl Container for PyTorch {
     fn format_info(&self) -> FormatInfo {
         FormatInfo {
-            extension: EXTENSION,
             other_extensions: &["pth", "bin", "ckpt"],
-            holds_one: false,
-            has_names: true,
-            has_fortran_order: false,
-            metadata: Metadata::None,
             writing: WrittenFiles::Never,
             shards: Some(ShardNames { extension: "bin", part_of_stem: "pytorch_model" }),
+            ..FormatInfo::of("pt") // the extension that stands for all of them
         }
     }
 
@@ -234,12 +227,11 @@ impl<'a> TorchFile<'a> {
             memory = left?;
             found.push(match view::tensor(name.clone(), &values, call, &storages) {
                 Ok(tensor) => Ok(tensor),
-                Err(ViewError::Unreadable(error)) => Err(error.in_tensor(&name)),
-                Err(ViewError::Malformed(error)) => return Err(error.in_tensor(&name)),
+                Err(error) => Err(error.if_unreadable(&name)?),
             });
             Ok(())
         })?;
-        let name_of = |found: &'_ Result<super::Tensor>| match found {
+        let name_of = |found: &Result<Tensor>| match found {
             Ok(tensor) => tensor.name.to_string(),
             Err(error) => error.tensor().unwrap_or_default().to_owned(),
         };
@@ -263,7 +255,7 @@ impl<'a> TorchFile<'a> {
             let Some(inner) = inner else { continue };
             is_there = true;
             match found {
-                Ok(tensor) => contents.tensors.push(super::Tensor { name: inner.into(), ..tensor }),
+                Ok(tensor) => contents.tensors.push(Tensor { name: inner.into(), ..tensor }),
                 Err(error) => contents.unreadable.push(error.in_tensor(inner)),
             }
         }

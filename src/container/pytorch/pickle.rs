@@ -1,7 +1,7 @@
 //! A machine for pickles that runs nothing: it builds data, and a call of a class or function is data too.
 //!
-//! The opcodes are those of Python's `pickletools`, protocols 0 to 5, without the ones that need another program:
-//! registered extensions, identifiers as lines, buffers outside of the file.
+//! It knows the opcodes of Python's `pickletools`, protocols 0 to 5, except the ones that need another program: registered
+//! extensions, identifiers as lines, buffers outside of the file.
 //!
 //! Longer than 400 lines because the opcodes share one stack.
 
@@ -79,10 +79,10 @@ struct Machine<'a> {
 
 impl<'a> Machine<'a> {
     /// Runs one opcode. Returns the result of the pickle at its end.
-    #[allow(clippy::too_many_lines, reason = "a table of opcodes")]
     fn step(&mut self) -> Result<Option<PickleValue>> {
         let [opcode] = self.array()?;
         match opcode {
+            b'.' => return self.pop().map(Some),
             0x80 => {
                 [self.protocol] = self.array()?;
                 if self.protocol > 5 {
@@ -90,7 +90,6 @@ impl<'a> Machine<'a> {
                 }
             }
             0x95 => drop(self.array::<8>()?), // FRAME: a hint for readers of streams
-            b'.' => return self.pop().map(Some),
             // Stack
             b'(' => {
                 if self.marks.len() >= MOST_ON_STACK {
@@ -100,98 +99,7 @@ impl<'a> Machine<'a> {
             }
             b'0' => drop(self.pop()?),
             b'1' => drop(self.pop_to_mark()?),
-            b'2' => self.push(self.top()?)?,
-            // Constants
-            b'N' => self.push(PickleValue::None)?,
-            0x88 => self.push(PickleValue::Bool(true))?,
-            0x89 => self.push(PickleValue::Bool(false))?,
-            b'I' => {
-                let value = match self.line()? {
-                    b"00" => PickleValue::Bool(false),
-                    b"01" => PickleValue::Bool(true),
-                    line => self.decimal(line)?,
-                };
-                self.push(value)?;
-            }
-            b'L' => {
-                let line = self.line()?;
-                let value = self.decimal(line.strip_suffix(b"L").unwrap_or(line))?;
-                self.push(value)?;
-            }
-            b'J' => {
-                let number = i32::from_le_bytes(self.array()?);
-                self.push(PickleValue::Int(number))?;
-            }
-            b'K' => {
-                let [number] = self.array()?;
-                self.push(PickleValue::Int(number.into()))?;
-            }
-            b'M' => {
-                let number = u16::from_le_bytes(self.array()?);
-                self.push(PickleValue::Int(number.into()))?;
-            }
-            0x8a => {
-                let [len] = self.array()?;
-                self.long(len.into())?;
-            }
-            0x8b => {
-                let len = i32::from_le_bytes(self.array()?);
-                self.long(u64::try_from(len).or_else(|_| malformed("an integer has a negative length"))?)?;
-            }
-            b'F' => {
-                self.line()?;
-                self.push(PickleValue::Other)?;
-            }
-            b'G' => {
-                self.array::<8>()?;
-                self.push(PickleValue::Other)?;
-            }
-            // Texts
-            b'S' | b'V' => self.text_line(opcode == b'S')?,
-            b'X' | b'T' => {
-                let len = u32::from_le_bytes(self.array()?);
-                self.text(len.into())?;
-            }
-            0x8c | b'U' => {
-                let [len] = self.array()?;
-                self.text(len.into())?;
-            }
-            0x8d => {
-                let len = u64::from_le_bytes(self.array()?);
-                self.text(len)?;
-            }
-            // Bytes
-            b'B' => {
-                let len = u32::from_le_bytes(self.array()?);
-                self.skip(len.into())?;
-            }
-            b'C' => {
-                let [len] = self.array()?;
-                self.skip(len.into())?;
-            }
-            0x8e | 0x96 => {
-                let len = u64::from_le_bytes(self.array()?);
-                self.skip(len)?;
-            }
-            // Tuples, lists, dicts and sets
-            b')' => self.tuple(0)?,
-            0x85 => self.tuple(1)?,
-            0x86 => self.tuple(2)?,
-            0x87 => self.tuple(3)?,
-            b't' => {
-                let values = self.pop_to_mark()?;
-                let tuple = self.values.add_tuple(&values)?;
-                self.push(tuple)?;
-            }
-            b']' => {
-                let list = self.values.add_list(Vec::new())?;
-                self.push(list)?;
-            }
-            b'l' => {
-                let values = self.pop_to_mark()?;
-                let list = self.values.add_list(values)?;
-                self.push(list)?;
-            }
+            // Contents of lists, dicts and sets
             b'a' => {
                 let value = self.pop()?;
                 self.append(&[value])?;
@@ -199,16 +107,6 @@ impl<'a> Machine<'a> {
             b'e' | 0x90 => {
                 let values = self.pop_to_mark()?;
                 self.append(&values)?;
-            }
-            b'}' => {
-                let dict = self.values.add_dict(PickleValue::None, Vec::new())?;
-                self.push(dict)?;
-            }
-            b'd' => {
-                let values = self.pop_to_mark()?;
-                let entries = pairs(&values)?;
-                let dict = self.values.add_dict(PickleValue::None, entries)?;
-                self.push(dict)?;
             }
             b's' => {
                 let value = self.pop()?;
@@ -219,61 +117,12 @@ impl<'a> Machine<'a> {
                 let values = self.pop_to_mark()?;
                 self.set(&values)?;
             }
-            0x8f => self.set_of(&[])?,
-            0x91 => {
-                let values = self.pop_to_mark()?;
-                self.set_of(&values)?;
-            }
             // Memo
             b'p' | b'q' | b'r' | 0x94 => {
                 let slot = if opcode == 0x94 { self.memo.filled } else { self.slot(opcode)? };
                 self.memorize(slot)?;
             }
-            b'g' | b'h' | b'j' => {
-                let slot = self.slot(opcode)? as usize;
-                match self.memo.slots.get(slot).copied().flatten() {
-                    Some(value) => self.push(value)?,
-                    None => return malformed("it refers to a value that it does not have"),
-                }
-            }
-            // Names of code, and calls, which are not made
-            b'c' | b'i' => {
-                let (module, name) = (self.line_extent()?, self.line_extent()?);
-                let name = self.values.add_name(module, name)?;
-                if opcode == b'c' {
-                    self.push(name)?;
-                } else {
-                    let arguments = self.pop_to_mark()?;
-                    self.call_with(name, &arguments)?;
-                }
-            }
-            0x93 => {
-                let (name, module) = (self.pop()?, self.pop()?);
-                let (Some(module), Some(name)) = (self.values.extent(module), self.values.extent(name)) else {
-                    return malformed("the name of a class is not text");
-                };
-                let name = self.values.add_name(module, name)?;
-                self.push(name)?;
-            }
-            b'R' | 0x81 => {
-                let arguments = self.pop()?;
-                let function = self.pop()?;
-                let result = self.call(function, arguments)?;
-                self.push(result)?;
-            }
-            0x92 => {
-                let (named, arguments, _class) = (self.pop()?, self.pop()?, self.pop()?);
-                let arguments = self.values.add_tuple(&[arguments, named])?;
-                let object = self.values.add_object(arguments)?;
-                self.push(object)?;
-            }
-            b'o' => {
-                let values = self.pop_to_mark()?;
-                let Some((class, arguments)) = values.split_first() else {
-                    return malformed("a call has no class");
-                };
-                self.call_with(*class, arguments)?;
-            }
+            // Attributes
             b'b' => {
                 let state = self.pop()?;
                 match self.top()? {
@@ -283,14 +132,122 @@ impl<'a> Machine<'a> {
                     _ => return malformed("it sets attributes of a value that has none"),
                 }
             }
-            b'Q' => {
-                let identifier = self.pop()?;
-                let storage = self.storage(identifier)?;
-                self.push(storage)?;
+            _ => {
+                let value = self.value(opcode)?;
+                if self.stack.len() >= MOST_ON_STACK {
+                    return malformed("it has too many values on its stack");
+                }
+                self.stack.push(value);
             }
-            _ => return Err(Error::new(format!("it has the opcode {opcode:#04x}, which no checkpoint has"))),
         }
         Ok(None)
+    }
+
+    /// Returns the value that an opcode pushes.
+    fn value(&mut self, opcode: u8) -> Result<PickleValue> {
+        match opcode {
+            b'2' => self.top(),
+            // Constants
+            b'N' => Ok(PickleValue::None),
+            0x88 => Ok(PickleValue::Bool(true)),
+            0x89 => Ok(PickleValue::Bool(false)),
+            b'I' => match self.line()? {
+                b"00" => Ok(PickleValue::Bool(false)),
+                b"01" => Ok(PickleValue::Bool(true)),
+                line => self.decimal(line),
+            },
+            b'L' => {
+                let line = self.line()?;
+                self.decimal(line.strip_suffix(b"L").unwrap_or(line))
+            }
+            b'J' => self.array().map(|bytes| PickleValue::Int(i32::from_le_bytes(bytes))),
+            b'K' => self.array().map(|[byte]| PickleValue::Int(byte.into())),
+            b'M' => self.array().map(|bytes| PickleValue::Int(u16::from_le_bytes(bytes).into())),
+            0x8a => {
+                let len = self.len::<1>()?;
+                self.long(len)
+            }
+            0x8b => {
+                let len = i32::from_le_bytes(self.array()?);
+                self.long(u64::try_from(len).or_else(|_| malformed("an integer has a negative length"))?)
+            }
+            b'F' => self.line().map(|_| PickleValue::Other),
+            b'G' => self.array::<8>().map(|_| PickleValue::Other),
+            // Texts
+            b'S' | b'V' => self.text_line(opcode == b'S'),
+            b'X' | b'T' => self.text::<4>(),
+            0x8c | b'U' => self.text::<1>(),
+            0x8d => self.text::<8>(),
+            // Bytes
+            b'B' => self.skip::<4>(),
+            b'C' => self.skip::<1>(),
+            0x8e | 0x96 => self.skip::<8>(),
+            // Tuples, lists, dicts and sets
+            b')' => self.tuple(0),
+            0x85 => self.tuple(1),
+            0x86 => self.tuple(2),
+            0x87 => self.tuple(3),
+            b't' => {
+                let values = self.pop_to_mark()?;
+                self.values.add_tuple(&values)
+            }
+            b']' => self.values.add_list(Vec::new()),
+            b'l' => {
+                let values = self.pop_to_mark()?;
+                self.values.add_list(values)
+            }
+            b'}' => self.values.add_dict(PickleValue::None, Vec::new()),
+            b'd' => {
+                let entries = pairs(&self.pop_to_mark()?)?;
+                self.values.add_dict(PickleValue::None, entries)
+            }
+            0x8f => self.values.add_object(PickleValue::None),
+            0x91 => {
+                let values = self.pop_to_mark()?;
+                let set = self.values.add_object(PickleValue::None)?;
+                self.append_to(set, &values)?;
+                Ok(set)
+            }
+            // Memo
+            b'g' | b'h' | b'j' => {
+                let slot = self.slot(opcode)? as usize;
+                let value = self.memo.slots.get(slot).copied().flatten();
+                value.ok_or_else(|| Error::new("it refers to a value that it does not have"))
+            }
+            // Names of code, and calls, which are not made
+            b'c' => self.name(),
+            b'i' => {
+                let name = self.name()?;
+                let arguments = self.pop_to_mark()?;
+                self.call_with(name, &arguments)
+            }
+            0x93 => {
+                let (name, module) = (self.pop()?, self.pop()?);
+                let (Some(module), Some(name)) = (self.values.extent(module), self.values.extent(name)) else {
+                    return malformed("the name of a class is not text");
+                };
+                self.values.add_name(module, name)
+            }
+            b'R' | 0x81 => {
+                let arguments = self.pop()?;
+                let function = self.pop()?;
+                self.call(function, arguments)
+            }
+            0x92 => {
+                let (named, arguments, _class) = (self.pop()?, self.pop()?, self.pop()?);
+                let arguments = self.values.add_tuple(&[arguments, named])?;
+                self.values.add_object(arguments)
+            }
+            b'o' => match self.pop_to_mark()?.split_first() {
+                Some((class, arguments)) => self.call_with(*class, arguments),
+                None => malformed("a call has no class"),
+            },
+            b'Q' => {
+                let identifier = self.pop()?;
+                self.storage(identifier)
+            }
+            _ => Err(Error::new(format!("it has the opcode {opcode:#04x}, which no checkpoint has"))),
+        }
     }
 
     // Operands
@@ -307,9 +264,17 @@ impl<'a> Machine<'a> {
         Ok(*self.bytes(N as u64)?.first_chunk().expect("as many were read"))
     }
 
-    fn skip(&mut self, len: u64) -> Result<()> {
-        self.bytes(len)?;
-        self.push(PickleValue::Other)
+    /// Returns a length of `N` bytes.
+    fn len<const N: usize>(&mut self) -> Result<u64> {
+        let mut len = [0; 8];
+        len[..N].copy_from_slice(&self.array::<N>()?);
+        Ok(u64::from_le_bytes(len))
+    }
+
+    /// Skips bytes after their length of `N` bytes.
+    fn skip<const N: usize>(&mut self) -> Result<PickleValue> {
+        let len = self.len::<N>()?;
+        self.bytes(len).map(|_| PickleValue::Other)
     }
 
     /// Returns the place of the rest of a line.
@@ -336,29 +301,28 @@ impl<'a> Machine<'a> {
         number.map_or(Ok(PickleValue::Other), |number| self.values.add_long(number))
     }
 
-    /// Pushes an integer of so many bytes in two's complement.
-    fn long(&mut self, len: u64) -> Result<()> {
+    /// Returns an integer of so many bytes in two's complement.
+    fn long(&mut self, len: u64) -> Result<PickleValue> {
         let bytes = self.bytes(len)?;
+        if bytes.len() > 8 {
+            return Ok(PickleValue::Other);
+        }
         let is_negative = bytes.last().is_some_and(|byte| *byte >= 0x80);
         let mut number = [if is_negative { 0xff } else { 0 }; 8];
-        let value = if bytes.len() > 8 {
-            PickleValue::Other
-        } else {
-            number[..bytes.len()].copy_from_slice(bytes);
-            self.values.add_long(i64::from_le_bytes(number))?
-        };
-        self.push(value)
+        number[..bytes.len()].copy_from_slice(bytes);
+        self.values.add_long(i64::from_le_bytes(number))
     }
 
-    fn text(&mut self, len: u64) -> Result<()> {
+    /// Returns a text after its length of `N` bytes.
+    fn text<const N: usize>(&mut self) -> Result<PickleValue> {
+        let len = self.len::<N>()?;
         self.bytes(len)?;
         let end = self.at as u32;
-        let text = self.values.add_text(end - len as u32..end)?;
-        self.push(text)
+        self.values.add_text(end - len as u32..end)
     }
 
-    /// Pushes a text in a line. Texts with escapes, which only protocol 0 has, are not needed.
-    fn text_line(&mut self, is_quoted: bool) -> Result<()> {
+    /// Returns a text in a line. Texts with escapes, which only protocol 0 has, are not needed.
+    fn text_line(&mut self, is_quoted: bool) -> Result<PickleValue> {
         let mut extent = self.line_extent()?;
         let text = &self.bytes[extent.start as usize..extent.end as usize];
         if is_quoted {
@@ -368,8 +332,13 @@ impl<'a> Machine<'a> {
             }
             extent = extent.start + 1..extent.end - 1;
         }
-        let value = if text.contains(&b'\\') { PickleValue::Other } else { self.values.add_text(extent)? };
-        self.push(value)
+        if text.contains(&b'\\') { Ok(PickleValue::Other) } else { self.values.add_text(extent) }
+    }
+
+    /// Returns the name of a class or function, whose module and name are lines.
+    fn name(&mut self) -> Result<PickleValue> {
+        let (module, name) = (self.line_extent()?, self.line_extent()?);
+        self.values.add_name(module, name)
     }
 
     fn slot(&mut self, opcode: u8) -> Result<u32> {
@@ -385,14 +354,6 @@ impl<'a> Machine<'a> {
     }
 
     // Stack and memo
-
-    fn push(&mut self, value: PickleValue) -> Result<()> {
-        if self.stack.len() >= MOST_ON_STACK {
-            return malformed("it has too many values on its stack");
-        }
-        self.stack.push(value);
-        Ok(())
-    }
 
     /// The length of the stack below which no value may be taken.
     fn fence(&self) -> usize {
@@ -432,16 +393,21 @@ impl<'a> Machine<'a> {
 
     // Values
 
-    fn tuple(&mut self, len: usize) -> Result<()> {
+    fn tuple(&mut self, len: usize) -> Result<PickleValue> {
         let start = self.stack.len().checked_sub(len).filter(|start| *start >= self.fence());
         let start = start.ok_or_else(|| Error::new("it takes a value from an empty stack"))?;
         let tuple = self.values.add_tuple(&self.stack[start..])?;
         self.stack.truncate(start);
-        self.push(tuple)
+        Ok(tuple)
     }
 
     fn append(&mut self, values: &[PickleValue]) -> Result<()> {
-        let list = match self.top()? {
+        self.append_to(self.top()?, values)
+    }
+
+    /// Appends elements to a list, or to the elements of an object, such as a set.
+    fn append_to(&mut self, target: PickleValue, values: &[PickleValue]) -> Result<()> {
+        let list = match target {
             PickleValue::List(at) => at,
             PickleValue::Object(at) => {
                 if self.values.objects[at as usize].elements == PickleValue::None {
@@ -479,19 +445,12 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    fn set_of(&mut self, values: &[PickleValue]) -> Result<()> {
-        let object = self.values.add_object(PickleValue::None)?;
-        self.push(object)?;
-        self.append(values)
-    }
-
-    fn call_with(&mut self, function: PickleValue, arguments: &[PickleValue]) -> Result<()> {
+    fn call_with(&mut self, function: PickleValue, arguments: &[PickleValue]) -> Result<PickleValue> {
         let arguments = self.values.add_tuple(arguments)?;
-        let result = self.call(function, arguments)?;
-        self.push(result)
+        self.call(function, arguments)
     }
 
-    /// Returns what stands for the result of a call.
+    /// Returns the value that stands for the result of a call.
     fn call(&mut self, mut function: PickleValue, mut arguments: PickleValue) -> Result<PickleValue> {
         for _ in 0..MOST_NESTED_CALLS {
             let PickleValue::Name(name) = function else { return self.values.add_object(arguments) };

@@ -88,7 +88,7 @@ impl TorchType {
         if self.name == PAIRS { 2 } else { 1 }
     }
 
-    /// Returns how its elements are stored.
+    /// Returns the storage of its elements; `None` if there is no such type here.
     pub(super) fn form(&self, big_endian: bool) -> Option<Storage> {
         Some(Storage { dtype: self.dtype?, layout: SubByteLayout::Packed, big_endian })
     }

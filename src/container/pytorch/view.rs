@@ -2,7 +2,8 @@
 
 use super::super::gather::Gathered;
 use super::super::reader::read_ahead;
-use super::super::{Data, Elements, Form, Stream, Streamed, Tensor, element_count};
+use super::super::tensor::TensorError;
+use super::super::{Data, Elements, Stream, Streamed, Tensor, element_count};
 use super::meaning::CallMeaning;
 use super::types::TorchType;
 use super::values::{PickleValue, PickleValues, StorageUse, TensorCall};
@@ -28,20 +29,12 @@ pub(super) struct StorageTable {
     pub(super) is_big_endian: bool,
 }
 
-/// Reason why a tensor cannot be read.
-pub(super) enum ViewError {
-    /// tcast does not read such tensors.
-    Unreadable(Error),
-    /// The file contradicts itself.
-    Malformed(Error),
+fn unreadable(what: String) -> TensorError {
+    TensorError::Unreadable(Error::new(what))
 }
 
-fn unreadable(what: String) -> ViewError {
-    ViewError::Unreadable(Error::new(what))
-}
-
-fn malformed(what: impl Into<String>) -> ViewError {
-    ViewError::Malformed(Error::new(what))
+fn malformed(what: impl Into<String>) -> TensorError {
+    TensorError::Malformed(Error::new(what))
 }
 
 /// Arguments of a call that rebuilds a tensor.
@@ -52,7 +45,7 @@ struct Arguments<'v> {
     shape: Vec<u64>,
     /// In elements.
     strides: Vec<u64>,
-    /// The type, if it is not that of the storage.
+    /// The type, if the storage does not determine it.
     dtype: Option<u32>,
     is_conjugate: bool,
     is_negative: bool,
@@ -104,7 +97,7 @@ impl<'v> Arguments<'v> {
     }
 }
 
-/// Returns about how much memory the description of a tensor takes, in bytes.
+/// Estimates the memory for the description of a tensor, in bytes.
 pub(super) fn memory(values: &PickleValues, call: &TensorCall) -> usize {
     let shape = values.sequence(call.arguments).and_then(|arguments| values.sequence(*arguments.get(2)?));
     512 + 32 * shape.map_or(0, |shape| shape.len().min(MOST_DIMENSIONS))
@@ -116,7 +109,7 @@ pub(super) fn tensor(
     values: &PickleValues,
     call: &TensorCall,
     storages: &StorageTable,
-) -> Result<Tensor, ViewError> {
+) -> Result<Tensor, TensorError> {
     if call.meaning == CallMeaning::NotPlain {
         return Err(unreadable(not_plain(values, call.name)));
     }
@@ -170,7 +163,7 @@ pub(super) fn tensor(
 
     let flipped = flipped(form.dtype, big_endian, is_conjugate, is_negative).map_err(unreadable)?;
     let data = if flipped.is_none() && (count == 0 || is_row_major(&shape, &strides)) {
-        Data::Mapped { file: 0, range: place, checksum: None }
+        Data::plain(place)
     } else {
         let dimensions = shape.iter().copied().zip(strides).collect();
         let view = StridedView { range: place, width: width as usize, dimensions, flipped, unpacked: OnceLock::new() };
@@ -180,14 +173,14 @@ pub(super) fn tensor(
         name: name.into(),
         shape: in_elements(shape, torch_type).into(),
         count,
-        elements: Elements::Typed(Form::Numbers(form)),
+        elements: Elements::numbers(form),
         fortran_order: false,
         data,
         stored: torch_type.name.into(),
     })
 }
 
-/// Returns why a tensor cannot be read that is rebuilt by a function, or is of a class, of its own.
+/// Describes a tensor that cannot be read, because a special function rebuilds it, or its class is not one of torch.
 fn not_plain(values: &PickleValues, name: u32) -> String {
     let (_, function) = values.code(name);
     let kind = match function {
@@ -206,7 +199,7 @@ fn bytes_of(
     storage: &StorageUse,
     width: u64,
     storages: &StorageTable,
-) -> Result<Range<usize>, ViewError> {
+) -> Result<Range<usize>, TensorError> {
     let key = values.text_at(storage.key);
     let shown = shorten(&String::from_utf8_lossy(key));
     let bytes = storages.ranges.get(key).ok_or_else(|| malformed(format!("the file lacks its storage '{shown}'")))?;
@@ -275,7 +268,7 @@ struct StridedView {
 impl Streamed for StridedView {
     fn open<'a>(&self, file: &'a MappedFile) -> Result<Box<dyn Stream + 'a>> {
         read_ahead(file, &self.range)?;
-        let gathered = Gathered::with_strides(&file[self.range.clone()], self.width, &self.dimensions);
+        let gathered = Gathered::strided(&file[self.range.clone()], self.width, &self.dimensions);
         Ok(match self.flipped {
             None => Box::new(gathered),
             Some(bits) => Box::new(Flipped { gathered, bits, width: self.width, next: 0 }),

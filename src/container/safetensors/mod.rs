@@ -12,7 +12,7 @@ use super::json::{MapOnly, StringPairs};
 use super::names::NameHashes;
 use super::{
     Container, Contents, Data, Elements, FileLayout, Form, FormatInfo, Metadata, NewMetadata, NewTensor, NewTensors,
-    Placement, ReadOptions, ShardNames, Tensor, WrittenFiles, element_count, too_long,
+    Placement, ReadOptions, ShardNames, Tensor, element_count, too_long,
 };
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
@@ -44,14 +44,9 @@ pub(super) struct Safetensors;
 impl Container for Safetensors {
     fn format_info(&self) -> FormatInfo {
         FormatInfo {
-            extension: "safetensors",
-            other_extensions: &[],
-            holds_one: false,
-            has_names: true,
-            has_fortran_order: false,
             metadata: Metadata::Marked(FORMAT, "pt"),
-            writing: WrittenFiles::Any,
             shards: Some(ShardNames { extension: "safetensors", part_of_stem: "" }),
+            ..FormatInfo::of("safetensors")
         }
     }
 
@@ -89,18 +84,16 @@ impl Container for Safetensors {
             if let Some(note) = notes.get(&*tensor.name) {
                 note.apply(tensor, end - start).map_err(|error| error.in_tensor(&tensor.name))?;
             }
-            let range = data_start + start as usize..data_start + end as usize;
-            tensor.data = Data::Mapped { file: 0, range, checksum: None };
+            tensor.data = Data::plain(data_start + start as usize..data_start + end as usize);
         }
         Ok(Contents { tensors, metadata, ..Contents::default() })
     }
 
     fn lay_out(&self, tensors: &dyn NewTensors, metadata: &NewMetadata, threads: usize) -> Result<FileLayout> {
         let mut notes = Notes { tensors: BTreeMap::new(), version: 1 };
-        let all = || (0..tensors.count()).map(|at| tensors.get(at));
         let (mut starts, mut end, mut are_aligned) = (Vec::new(), 0_u64, true);
         let mut names = NameHashes::with_capacity(tensors.count());
-        for (at, tensor) in all().enumerate() {
+        for (at, tensor) in tensors.iter().enumerate() {
             let refuse = |message: &str| Err(Error::new(message).in_tensor(&tensor.name));
             if tensor.name == METADATA {
                 return refuse("safetensors keeps this name for its metadata");
@@ -115,9 +108,7 @@ impl Container for Safetensors {
                 starts.push(start);
             }
         }
-        if let Some(name) = names.repeated(all().map(|tensor| tensor.name)) {
-            return Err(Error::new("two tensors have this name").in_tensor(&name));
-        }
+        names.check_new(tensors)?;
         let ranges = if are_aligned { DataRanges::InOrder(starts) } else { DataRanges::aligned(tensors)? };
         let metadata = with_notes(metadata.texts.as_deref(), &notes)?;
         let (literals, entries) = write_header(tensors, &ranges, metadata.as_deref(), threads)?;
@@ -125,13 +116,13 @@ impl Container for Safetensors {
         check_length("the output would have", start.saturating_sub(8)).map_err(|error| error.of(Kind::Undivided))?;
         let len = end.checked_add(start).ok_or_else(too_long)?;
         let place = |(tensor, range): (NewTensor, Range<u64>)| Placement {
-            form: Form::Numbers(Storage::packed(tensor.dtype)),
+            form: Form::packed(tensor.dtype),
             range: start + range.start..start + range.end,
             crc: None,
         };
         let places = match ranges {
             DataRanges::InOrder(_) => Vec::new(),
-            DataRanges::Listed(ranges) => all().zip(ranges).map(place).collect(),
+            DataRanges::Listed(ranges) => tensors.iter().zip(ranges).map(place).collect(),
         };
         Ok(FileLayout { literals, entries, places, len })
     }
@@ -170,11 +161,8 @@ fn read_general(json: &[u8]) -> Result<SafetensorsHeader> {
 #[doc(hidden)]
 #[must_use]
 pub fn read_header_twice(json: &[u8], threads: usize) -> Option<(String, Result<String>)> {
-    let held = |header: SafetensorsHeader| {
-        let SafetensorsHeader { metadata, tensors, offsets, wrong, .. } = header;
-        format!("{metadata:?} {tensors:?} {offsets:?} {wrong:?}")
-    };
-    Some((held(canonical::read_parts(json, threads)?), read_general(json).map(held)))
+    let usual = canonical::read_parts(json, threads)?.describe();
+    Some((usual, read_general(json).map(|header| header.describe())))
 }
 
 /// Refuses JSON that is nested deeper than readers of the format allow; serde has no limit for skipped values.
@@ -221,6 +209,12 @@ impl SafetensorsHeader {
         Self { tensors, offsets, names: names.beside(count), ..Self::default() }
     }
 
+    /// Formats everything that a header holds, to compare the results of two readers.
+    fn describe(&self) -> String {
+        let Self { metadata, tensors, offsets, wrong, .. } = self;
+        format!("{metadata:?} {tensors:?} {offsets:?} {wrong:?}")
+    }
+
     /// Appends the entries that follow.
     fn append(&mut self, mut next: Self) {
         self.metadata = self.metadata.take().or(next.metadata);
@@ -248,7 +242,7 @@ impl SafetensorsHeader {
             *place = entry.shape.into();
             Arc::clone(place)
         });
-        let data = Data::Mapped { file: 0, range: 0..0, checksum: None };
+        let data = Data::plain(0..0); // until the end of the header is known
         Ok(Tensor { name: name.into(), shape, count, elements, fortran_order: false, data, stored })
     }
 }
@@ -335,7 +329,7 @@ impl HeaderEntry<'_> {
         if wanted != held {
             return Err(Error::new(format!("the shape asks for {wanted} bytes, data_offsets give {held}")));
         }
-        Ok((Elements::Typed(Form::Numbers(Storage::packed(*dtype))), Arc::clone(name), count))
+        Ok((Elements::numbers(Storage::packed(*dtype)), Arc::clone(name), count))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Types that the format lacks: their stored form, and the note in the metadata that names the type.
 
 use super::{FORMAT, KEY, Safetensors};
-use crate::container::{Container, Elements, Form, NewTensor, Tensor, element_count, too_long};
+use crate::container::{Container, Elements, NewTensor, Tensor, element_count, too_long};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::kernel::Storage;
@@ -89,7 +89,7 @@ impl Note {
         if !fits {
             return Err(stale());
         }
-        tensor.elements = Elements::Typed(Form::Numbers(Storage::packed(dtype)));
+        tensor.elements = Elements::numbers(Storage::packed(dtype));
         (tensor.shape, tensor.count) = (self.shape[..].into(), count);
         tensor.stored = format!("{}, noted as {}", tensor.stored, self.dtype).into();
         Ok(())

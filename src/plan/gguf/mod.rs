@@ -272,7 +272,7 @@ impl<'a> GgufPlanner<'_, 'a> {
             None if self.request.scheme.is_none() => same_format(&decoder.grid())?,
             None => BlockFormat::plain(self.logical.default_target()).expect("weights are decoded to floats"),
         };
-        self.logical.check_parts(weight, &decoder)?;
+        self.logical.check_parts(&decoder, weight)?;
         let is_same = own == Some(format) && decoder.is_stored_in_order();
         for (role, part) in &weight.parts[1..] {
             // Blocks that stay as they are keep the scales of their tensor.

@@ -100,7 +100,7 @@ impl<'p, 'a> Planner<'p, 'a> {
             decoders.get(found)?
         };
         let dtype = decoder.target();
-        self.logical.check_parts(found, &decoder)?;
+        self.logical.check_parts(&decoder, found)?;
         let (name, shape) = (&found.name, decoder.shape().to_vec());
         let bank = match found.layout.method {
             QuantMethod::GptOss => gpt_oss_experts(name, &shape),

@@ -1,6 +1,8 @@
 //! A tensor of a GGUF in the table of names.
 
-use super::table::{Alternatives, BIAS, ModelType, NameRow, Need, RowValues, SUFFIXES, WEIGHT};
+use super::table::{Alternatives, BIAS, HeadCount, ModelType, NameRow, Need, RowValues, SUFFIXES, WEIGHT};
+use crate::blocks::{Assembly, RowOrder};
+use crate::error::Result;
 
 /// The place of a stored tensor in the table of names.
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +79,29 @@ impl Located {
         format!("{prefix}{}{}", self.row.name, self.suffix)
     }
 
+    /// Returns the relation to the stored tensors if values change their places, or change by one; `None` if the tensor is a
+    /// stored tensor as it is. `heads` returns the number of heads whose rows are permuted.
+    pub(super) fn assembly(
+        &self,
+        model_type: &ModelType,
+        heads: impl FnOnce(HeadCount) -> Result<u64>,
+    ) -> Result<Option<Assembly>> {
+        if self.is_scale() {
+            return Ok(None);
+        }
+        Ok(match self.row.values {
+            RowValues::Heads(count) if model_type.permutes_heads => {
+                let order = RowOrder::Heads(heads(count)?);
+                Some(Assembly { order, rows_are_elements: self.suffix == BIAS, ..Assembly::default() })
+            }
+            RowValues::Norm if model_type.adds_one_to_norms && self.suffix == WEIGHT => {
+                Some(Assembly { is_less_one: true, ..Assembly::default() })
+            }
+            RowValues::Assembled(assembly) | RowValues::Flattened(assembly) => Some(assembly),
+            _ => None,
+        })
+    }
+
     /// True if the first dimension counts experts.
     pub(super) fn is_of_experts(&self) -> bool {
         self.row.stored[self.at].contains("_exps")
@@ -89,7 +114,7 @@ impl Located {
 }
 
 impl NameRow {
-    /// Returns whether the row has a tensor with a suffix.
+    /// Returns the need for the tensor with a suffix.
     pub(super) fn need(&self, suffix: &str) -> Need {
         match suffix {
             "" | WEIGHT => self.weight,

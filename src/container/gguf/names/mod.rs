@@ -12,7 +12,7 @@ mod tests;
 mod to_gguf;
 mod values;
 
-use crate::blocks::{Assembly, RowOrder};
+use crate::blocks::Assembly;
 use crate::error::{Error, Result};
 use complete::{StoredNames, check_complete, missing, unmapped, with_mrope};
 use experts::ExpertCount;
@@ -41,7 +41,7 @@ pub(crate) enum MappedSource {
     Assembled { tensors: Vec<usize>, assembly: Assembly },
 }
 
-/// Maps all tensors of a GGUF, in their order, to those of Hugging Face. `model_type` is taken from `config.json`, if
+/// Maps all tensors of a GGUF, in their order, to tensors of Hugging Face. `model_type` is taken from `config.json`, if
 /// there is one; otherwise the tensors decide. `metadata` returns the value of a key. `tensors` has names, which are
 /// unique, and row-major shapes.
 ///
@@ -129,7 +129,7 @@ impl NameMapping<'_> {
         tensors.map(locate).collect()
     }
 
-    /// Adds what a stored tensor becomes.
+    /// Adds the tensors of Hugging Face that a stored tensor becomes.
     fn map(&mut self, index: usize, located: &Located, mapped: &mut Vec<MappedTensor>) -> Result<()> {
         let (_, shape) = self.tensors[index];
         let weight = Located { suffix: WEIGHT, ..*located };
@@ -144,7 +144,8 @@ impl NameMapping<'_> {
             RowValues::Assembled(_) | RowValues::Flattened(_) if located.at != 0 => return Ok(()),
             _ => {}
         }
-        let (shape, source) = match self.assembly(index, located)? {
+        let assembly = located.assembly(self.model_type, |count| self.heads(index, located, count))?;
+        let (shape, source) = match assembly {
             None => {
                 let is_row = matches!(located.row.values, RowValues::Row) && shape.len() == 1 && !located.is_scale();
                 let row = if is_row { &[1][..] } else { &[] };
@@ -170,24 +171,6 @@ impl NameMapping<'_> {
         };
         mapped.push(MappedTensor { name: located.name(), shape, source });
         Ok(())
-    }
-
-    /// Returns how a tensor is assembled; `None` if it is a stored tensor as it is.
-    fn assembly(&self, index: usize, located: &Located) -> Result<Option<Assembly>> {
-        if located.is_scale() {
-            return Ok(None);
-        }
-        Ok(match located.row.values {
-            RowValues::Heads(count) if self.model_type.permutes_heads => {
-                let order = RowOrder::Heads(self.heads(index, located, count)?);
-                Some(Assembly { order, rows_are_elements: located.suffix == BIAS, ..Assembly::default() })
-            }
-            RowValues::Norm if self.model_type.adds_one_to_norms && located.suffix == WEIGHT => {
-                Some(Assembly { is_less_one: true, ..Assembly::default() })
-            }
-            RowValues::Assembled(assembly) | RowValues::Flattened(assembly) => Some(assembly),
-            _ => None,
-        })
     }
 
     /// Returns the number of heads whose rows are permuted. It is checked with all that depends on it, because a wrong

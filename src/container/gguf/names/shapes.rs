@@ -25,7 +25,7 @@ pub(super) fn flattened(shape: &[u64]) -> Option<Vec<u64>> {
     Some(vec![rows, *columns])
 }
 
-/// Divides a shape into that of a stack, and the rows and columns of its matrices.
+/// Divides a shape into the shape of a stack, and the rows and columns of its matrices.
 fn matrices(shape: &[u64], rows_are_elements: bool) -> Option<(&[u64], [u64; 2])> {
     let (last, leading) = shape.split_last()?;
     if rows_are_elements {
@@ -47,7 +47,7 @@ pub(super) fn head_size(shape: &[u64], heads: u64, is_bias: bool, key: &str) -> 
     Ok(size)
 }
 
-/// The way back from the shape of an assembled tensor to those of its sources.
+/// The way back from the shape of an assembled tensor to the shapes of its sources.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ShapeDivision {
     /// The shapes are equal.

@@ -1,10 +1,10 @@
 //! The names of model types in GGUF and in Hugging Face, as data.
 //!
-//! The rows are those of llama.cpp's converter (`gguf-py/gguf/tensor_mapping.py` and `convert_hf_to_gguf.py` of ggml
+//! The rows are from llama.cpp's converter (`gguf-py/gguf/tensor_mapping.py` and `convert_hf_to_gguf.py` of ggml
 //! 0.25.3), which was run on a small model of each type. They serve both directions. From GGUF, a tensor is found by
 //! [`NameRow::stored`]. To GGUF, it is found by [`NameRow::name`], where `*` matches the number of an expert;
 //! [`NameRow::values`] is then undone: rows return to the order of the stored tensors, matrices are transposed back, 1 is
-//! added, and the experts are stacked. Of several rows with one name in Hugging Face, the first is that of new files.
+//! added, and the experts are stacked. Of several rows with one name in Hugging Face, the first is for new files.
 
 use crate::blocks::{Assembly, RowOrder};
 
@@ -32,7 +32,7 @@ pub(super) type Alternatives = &'static [&'static [NameRow]];
 #[derive(Debug)]
 pub(super) struct NameRow {
     /// One name in GGUF, or two for a tensor that is made of two. The names of modules have no suffix: each of
-    /// [`SUFFIXES`] carries over. Other names have one, and are those of single tensors.
+    /// [`SUFFIXES`] carries over. Other names have one, and belong to single tensors.
     pub stored: &'static [&'static str],
     /// The name in Hugging Face, with `*` for the number of an expert.
     pub name: &'static str,
@@ -55,7 +55,7 @@ pub(super) enum Need {
     Never,
 }
 
-/// Relates the values of a tensor to those of the stored tensors.
+/// Relation of the values of a tensor to the values of the stored tensors.
 #[derive(Debug)]
 pub(super) enum RowValues {
     Same,

@@ -4,9 +4,9 @@ use super::complete::{check_complete, unmapped, with_mrope};
 use super::experts::ExpertCount;
 use super::located::Located;
 use super::shapes::{ShapeDivision, head_size};
-use super::table::{BIAS, HeadCount, MODEL_TYPES, ModelType, RowValues, WEIGHT};
+use super::table::{BIAS, HeadCount, MODEL_TYPES, ModelType, RowValues};
 use super::values::{MetadataValue, ModelNumbers};
-use crate::blocks::{Assembly, RowOrder};
+use crate::blocks::Assembly;
 use crate::error::{Error, Kind, Result};
 use crate::text::shorten;
 use std::collections::HashMap;
@@ -27,7 +27,7 @@ pub(crate) enum GgufSource {
     /// The matrices of all experts, one after the other.
     Stacked(Vec<usize>),
     /// A source of an assembly whose result is this tensor: the first if `at` is 0, or the second. If the result has fewer
-    /// dimensions than the source, its rows are those of all matrices.
+    /// dimensions than the source, it has the rows of all matrices.
     Disassembled {
         tensor: usize,
         assembly: Assembly,
@@ -56,7 +56,7 @@ const COMPUTED: [&str; 3] = [".rotary_emb.inv_freq", ".attention.bias", ".masked
 /// Keys for the number of experts.
 const EXPERT_COUNTS: [&str; 3] = ["num_experts", "num_local_experts", "n_routed_experts"];
 
-/// Maps all tensors of a model in the names of Hugging Face, in their order, to those of GGUF, and returns them with the
+/// Maps all tensors of a model with names of Hugging Face, in their order, to tensors of GGUF, and returns them with the
 /// value of `general.architecture`. `config` returns the value of a key of `config.json`, and of `mrope_section` wherever
 /// it is; null is no value. `tensors` has names, which are unique, and row-major shapes.
 ///
@@ -124,7 +124,19 @@ impl GgufNaming<'_> {
         Ok((self.config.need(key)?, key))
     }
 
-    /// Adds what a tensor becomes.
+    /// Returns the number of heads whose rows are permuted. A wrong number mixes rows of different heads.
+    fn permuted_heads(&mut self, located: &Located, shape: &[u64], count: HeadCount) -> Result<u64> {
+        let (heads, key) = self.heads(count)?;
+        let size = head_size(shape, heads, located.suffix == BIAS, key)?;
+        let (first_size, first) = self.head_size.get_or_insert_with(|| (size, located.name()));
+        if size != *first_size {
+            let message = format!("heads of {size} rows do not fit those of '{first}', which have {first_size}");
+            return Err(unmapped(message));
+        }
+        Ok(heads)
+    }
+
+    /// Adds a tensor of Hugging Face under its name in GGUF.
     fn add(&mut self, index: usize, name: &str, shape: &[u64], layers: u64) -> Result<()> {
         let (located, expert) = Located::find_mapped(self.model_type, name)
             .ok_or_else(|| Error::new(format!("has no name in llama.cpp's {}", self.model_type.architecture)))
@@ -170,31 +182,13 @@ impl GgufNaming<'_> {
         Ok(())
     }
 
-    /// Adds what a tensor becomes that is not that of a single expert.
+    /// Adds a tensor that does not belong to a single expert.
     fn add_tensor(&mut self, index: usize, located: &Located, shape: &[u64]) -> Result<()> {
-        let assembly = match located.row.values {
-            RowValues::Heads(count) if self.model_type.permutes_heads => {
-                let (heads, key) = self.heads(count)?;
-                let rows_are_elements = located.suffix == BIAS;
-                let size = head_size(shape, heads, rows_are_elements, key)?;
-                // A wrong number of heads mixes rows of different heads.
-                let (first_size, first) = self.head_size.get_or_insert_with(|| (size, located.name()));
-                if size != *first_size {
-                    let message =
-                        format!("heads of {size} rows do not fit those of '{first}', which have {first_size}");
-                    return Err(unmapped(message));
-                }
-                Assembly { order: RowOrder::Heads(heads), rows_are_elements, ..Assembly::default() }
-            }
-            RowValues::Norm if self.model_type.adds_one_to_norms && located.suffix == WEIGHT => {
-                Assembly { is_less_one: true, ..Assembly::default() }
-            }
-            RowValues::Assembled(assembly) | RowValues::Flattened(assembly) => assembly,
-            _ => {
-                let source = GgufSource::Stored(index);
-                self.named.push(GgufTensor { name: located.stored(), shape: shape.to_vec(), source });
-                return self.check_experts(located, shape);
-            }
+        let assembly = located.assembly(self.model_type, |count| self.permuted_heads(located, shape, count))?;
+        let Some(assembly) = assembly else {
+            let source = GgufSource::Stored(index);
+            self.named.push(GgufTensor { name: located.stored(), shape: shape.to_vec(), source });
+            return self.check_experts(located, shape);
         };
         let division = match located.row.values {
             RowValues::Flattened(_) => ShapeDivision::Of {

@@ -2,7 +2,7 @@
 //! everything else is copied.
 
 use super::super::super::{Placement, too_long};
-use super::super::protobuf::{MessageFields, Value, take_varint, write_varint};
+use super::super::protobuf::{Value, take_varint, write_varint};
 use super::graph::ModelGraph;
 use super::messages::{FILE, Message};
 use crate::error::Result;
@@ -85,7 +85,7 @@ impl<'g, 'a> Edits<'g, 'a> {
         message: usize,
         mut change: impl FnMut(u64, Value) -> Option<Vec<u8>>,
     ) -> Result<()> {
-        for field in MessageFields::new(self.graph.file, self.graph.body(message)).with_ranges() {
+        for field in self.graph.fields(message).with_ranges() {
             let (range, field, value) = field?;
             if let Some(new) = change(field, value) {
                 self.replace(range, message, new);

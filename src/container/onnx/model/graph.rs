@@ -159,9 +159,13 @@ impl<'a> ModelGraph<'a> {
         self.messages[message].body.clone()
     }
 
+    pub(super) fn fields(&self, message: usize) -> MessageFields<'a> {
+        MessageFields::new(self.file, self.body(message))
+    }
+
     /// Returns the values of fields of bytes in a message that the walk has checked.
     pub(super) fn bytes<const N: usize>(&self, message: usize, fields: [u64; N]) -> [&'a [u8]; N] {
-        let ranges = MessageFields::new(self.file, self.body(message)).last(fields);
+        let ranges = self.fields(message).last(fields);
         ranges.map_or([b""; N], |ranges| ranges.map(|range| &self.file[range]))
     }
 
@@ -186,7 +190,7 @@ impl<'a> ModelGraph<'a> {
     /// Returns integer attributes of a node, or their defaults.
     pub(super) fn integers<const N: usize>(&self, node: usize, wanted: [(&str, i64); N]) -> [i64; N] {
         let mut numbers = wanted.map(|(_, default)| default);
-        for field in MessageFields::new(self.file, self.body(node)).map_while(Result::ok) {
+        for field in self.fields(node).map_while(Result::ok) {
             let (node::ATTRIBUTE, Value::Bytes(body)) = field else { continue };
             let (mut name, mut number): (&[u8], _) = (b"", None);
             for field in MessageFields::new(self.file, body).map_while(Result::ok) {
@@ -249,11 +253,13 @@ impl<'a> ModelGraph<'a> {
 
     /// Returns the value that a name denotes in a scope.
     pub(super) fn value(&self, scope: usize, name: &[u8]) -> Option<usize> {
-        self.ancestors(scope).find_map(|scope| {
-            let end = self.values.partition_point(|value| (value.name, value.scope) <= (name, scope));
-            let is_of_name = |at: &usize| (self.values[*at].name, self.values[*at].scope) == (name, scope);
-            end.checked_sub(1).filter(is_of_name)
-        })
+        self.ancestors(scope).find_map(|scope| self.definitions(scope, name).next_back())
+    }
+
+    /// Returns the indices of the values that a scope defines under a name: an input, and the initializer that is its
+    /// default.
+    pub(super) fn definitions(&self, scope: usize, name: &[u8]) -> Range<usize> {
+        range_of(&self.values, &(name, scope), |value| (value.name, value.scope))
     }
 
     /// Returns the message of an initializer, or of the Constant node that holds a tensor.
@@ -287,9 +293,8 @@ impl<'a> ModelGraph<'a> {
 
     /// True if no other scope defines a value of this name.
     pub(super) fn is_only_in(&self, scope: usize, name: &[u8]) -> bool {
-        let start = self.values.partition_point(|value| value.name < name);
-        let end = self.values.partition_point(|value| value.name <= name);
-        self.values[start..end].iter().all(|value| value.scope == scope)
+        let values = range_of(&self.values, &name, |value| value.name);
+        self.values[values].iter().all(|value| value.scope == scope)
     }
 
     /// Returns the name of a value, with the path to its scope if other scopes have a value of this name.
@@ -303,6 +308,12 @@ impl<'a> ModelGraph<'a> {
     pub(crate) fn stored_name(&self, name: &str, dtype: Dtype) -> String {
         if self.fresh == 0 { format!("{name}_{dtype}") } else { format!("{name}_{dtype}_{}", self.fresh) }
     }
+}
+
+/// Returns the indices of the items with a key, in a list that is sorted by this key.
+pub(super) fn range_of<T, K: PartialOrd>(items: &[T], wanted: &K, key: impl Fn(&T) -> K) -> Range<usize> {
+    let start = items.partition_point(|item| key(item) < *wanted);
+    start..items.partition_point(|item| key(item) <= *wanted)
 }
 
 /// Returns a name, truncated to the length of a label.

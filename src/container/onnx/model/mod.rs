@@ -50,16 +50,7 @@ pub(in super::super) struct OnnxModel;
 
 impl Container for OnnxModel {
     fn format_info(&self) -> FormatInfo {
-        FormatInfo {
-            extension: "onnx",
-            other_extensions: &[],
-            holds_one: false,
-            has_names: true,
-            has_fortran_order: false,
-            metadata: Metadata::Plain,
-            writing: WrittenFiles::Changed,
-            shards: None,
-        }
+        FormatInfo { metadata: Metadata::Plain, writing: WrittenFiles::Changed, ..FormatInfo::of("onnx") }
     }
 
     fn stores(&self, dtype: Dtype) -> Option<String> {

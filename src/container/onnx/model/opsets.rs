@@ -1,6 +1,6 @@
 //! The operator set and the IR version of a model, and the obstacles to later ones.
 
-use super::super::protobuf::{MessageFields, Value};
+use super::super::protobuf::Value;
 use super::graph::ModelGraph;
 use super::messages::{Message, MessageKind, is_default_domain};
 use crate::dtype::Dtype;
@@ -69,10 +69,10 @@ impl ModelGraph<'_> {
         let is_import = move |message: &Message| {
             message.kind == MessageKind::OperatorSet && self.messages[message.parent].kind == importer
         };
-        self.messages.iter().enumerate().filter(move |(_, message)| is_import(message)).map(|(at, message)| {
+        self.messages.iter().enumerate().filter(move |(_, message)| is_import(message)).map(|(at, _)| {
             let [domain] = self.bytes(at, [1]);
             let mut import = Import { message: at, domain, range: 0..0, version: 0 };
-            for field in MessageFields::new(self.file, message.body.clone()).with_ranges().map_while(Result::ok) {
+            for field in self.fields(at).with_ranges().map_while(Result::ok) {
                 if let (range, 2, Value::Varint(version)) = field {
                     (import.range, import.version) = (range, version);
                 }

@@ -51,9 +51,8 @@ impl<'a> ModelGraph<'a> {
 
     /// Returns the message of the input with the name of a tensor.
     fn input(&self, tensor: usize) -> Option<usize> {
-        let key = (self.value_name(tensor), self.tensors[tensor].scope);
-        let first = self.values.partition_point(|value| (value.name, value.scope) < key);
-        let input = self.values.get(first).filter(|value| (value.name, value.scope) == key && !value.is_made)?;
+        let values = self.definitions(self.tensors[tensor].scope, self.value_name(tensor));
+        let input = self.values[values].first().filter(|value| !value.is_made)?;
         Some(input.message)
     }
 

@@ -1,7 +1,7 @@
 //! The uses of the tensors of a model, and the tensors that nodes decode.
 
 use super::super::super::Input;
-use super::graph::{Dequantization, Holder, ModelGraph, TensorRole, Undecoded, Use, copy_of, label};
+use super::graph::{Dequantization, Holder, ModelGraph, TensorRole, Undecoded, Use, copy_of, label, range_of};
 use super::messages::{MessageKind, NodeFields, is_default_domain};
 use std::collections::{BTreeMap, HashSet};
 use std::str::from_utf8;
@@ -21,9 +21,7 @@ impl ModelGraph<'_> {
     /// Returns the uses of a value.
     fn uses_of(&self, value: Option<usize>) -> &[Use] {
         let Some(value) = value else { return &[] };
-        let start = self.uses.partition_point(|one| one.value < value);
-        let end = self.uses.partition_point(|one| one.value <= value);
-        &self.uses[start..end]
+        &self.uses[range_of(&self.uses, &value, |one| one.value)]
     }
 
     pub(super) fn tensor_uses(&self, tensor: usize) -> &[Use] {
@@ -170,9 +168,7 @@ impl ModelGraph<'_> {
 
     /// Returns the values of a tensor of codes.
     pub(super) fn dequantizations_of(&self, codes: usize) -> &[Dequantization] {
-        let start = self.dequantizations.partition_point(|one| one.codes < codes);
-        let end = self.dequantizations.partition_point(|one| one.codes <= codes);
-        &self.dequantizations[start..end]
+        &self.dequantizations[range_of(&self.dequantizations, &codes, |one| one.codes)]
     }
 
     /// Returns the reasons why nodes stay although their codes are stored, each with the number of nodes and the label

@@ -25,7 +25,7 @@ impl<'a> ModelGraph<'a> {
             }
         };
         let mut graph = Self { file, messages, main, ..Self::default() };
-        for field in MessageFields::new(file, 0..file.len()).with_ranges() {
+        for field in graph.fields(FILE).with_ranges() {
             if let (range, model::IR_VERSION, Value::Varint(version)) = field? {
                 graph.ir_version = Some((range, version));
             }
@@ -91,9 +91,8 @@ impl<'a> ValueReader<'a> {
                 self.add_tensor(at, Holder::Initializer, PlaceName::Value(name));
             }
             MessageKind::Tensor if outer == MessageKind::SparseTensor => {
-                let sparse = &self.graph.messages[parent];
-                let [values] = MessageFields::new(file, sparse.body.clone()).last([1])?;
-                let name = match self.graph.messages[sparse.parent].kind {
+                let [values] = self.graph.fields(parent).last([1])?;
+                let name = match self.graph.messages[self.graph.messages[parent].parent].kind {
                     MessageKind::Graph => PlaceName::Value(TensorMessage::name_in(file, values)),
                     _ => self.name_in_attribute(parent),
                 };
@@ -105,7 +104,7 @@ impl<'a> ValueReader<'a> {
                 self.add_tensor(at, if is_constant { Holder::Constant } else { Holder::Attribute }, name);
             }
             MessageKind::Input | MessageKind::Output | MessageKind::Value => {
-                let [name, of_type] = MessageFields::new(file, body).last([1, 2])?;
+                let [name, of_type] = self.graph.fields(at).last([1, 2])?;
                 let name = &file[name];
                 self.take(name);
                 self.graph.has_fnuz |= element_type(file, of_type).is_some_and(is_fnuz);
@@ -116,7 +115,7 @@ impl<'a> ValueReader<'a> {
                 }
             }
             MessageKind::Annotation => {
-                for field in MessageFields::new(file, body) {
+                for field in self.graph.fields(at) {
                     if let (2, Value::Bytes(pair)) = field? {
                         let [name] = MessageFields::new(file, pair).last([2])?;
                         self.give_role(parent, &file[name], TensorRole::Scale);
@@ -124,7 +123,7 @@ impl<'a> ValueReader<'a> {
                 }
             }
             MessageKind::Binding => {
-                let [name] = MessageFields::new(file, body).last([1])?;
+                let [name] = self.graph.fields(at).last([1])?;
                 self.give_role(self.graph.main, &file[name], TensorRole::Trained);
             }
             MessageKind::Model | MessageKind::OperatorSet | MessageKind::Training | MessageKind::SparseTensor => {}

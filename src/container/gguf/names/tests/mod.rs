@@ -2,6 +2,7 @@ mod reverse;
 mod values;
 
 use super::*;
+use crate::blocks::RowOrder;
 use crate::error::Kind;
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
