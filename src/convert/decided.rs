@@ -5,7 +5,7 @@ use crate::container::{GGUF, by_extension};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::job::{FailOn, Job, JobInput, Measures};
-use crate::kernel::{Condition, Loss};
+use crate::kernel::{Condition, Loss, Rules};
 use crate::options::{CastOptions, DequantizeOptions, ModelOptions, QuantizeOptions, RecordedOptions, TensorOptions};
 use crate::plan::{BlockSearch, Decisions, GgufRequest, QuantizePlan, QuantizeRequest};
 use crate::progress::Observer;
@@ -124,7 +124,7 @@ impl<'a> FileConversion<'a> {
             force_codes: options.force_codes,
             model: options.model,
             fail_on: FailOn {
-                conditions: if options.is_gguf() { vec![Condition::Lost(Loss::Infinite)] } else { Vec::new() },
+                conditions: if options.is_gguf() { refused_in_gguf(options) } else { Vec::new() },
                 defects: options.fail_on.clone(),
                 min_sqnr_db: options.min_sqnr,
                 // Only the finished blocks show whether they hold the values.
@@ -191,6 +191,13 @@ fn keeps_values(options: &QuantizeOptions) -> bool {
 }
 
 /// Returns the types of GGUF files that store a scheme.
+/// Returns the conditions that no value of a GGUF file may meet: too large for its type or, if values are to be kept,
+/// changed.
+fn refused_in_gguf(options: &QuantizeOptions) -> Vec<Condition> {
+    let changed = keeps_values(options).then_some(Condition::Lost(Loss::Inexact));
+    [Condition::Lost(Loss::Infinite)].into_iter().chain(changed).collect()
+}
+
 fn in_gguf(scheme: &'static Scheme) -> Result<&'static GgufScheme> {
     scheme.gguf.as_ref().ok_or_else(|| Error::usage(format!("GGUF files have no scheme {}", scheme.name)))
 }
@@ -227,6 +234,8 @@ fn gguf_cast(options: &CastOptions) -> Result<GgufRequest<'_>> {
         keeps_values: false,
         search: None,
         is_cast: true,
+        rules_of_casts: options.attributes.rules(),
+        watched: FailOn::from(&*options.fail_on).conditions,
     })
 }
 
@@ -278,6 +287,8 @@ pub(crate) fn plan_quantization<'a>(
                 observer,
             }),
             is_cast: false,
+            rules_of_casts: Rules::default(),
+            watched: refused_in_gguf(options),
         };
         Ok(QuantizePlan { decisions: Decisions::gguf(model, &request)?, ..QuantizePlan::default() })
     } else {

@@ -6,7 +6,7 @@ use super::{Detail, StepFindings, comparer, has_checksum};
 use crate::container::sum_of;
 use crate::conversion::{Conversion, run_kernel};
 use crate::error::{Error, Result};
-use crate::kernel::{Condition, First, Firsts, Kernel, Loss};
+use crate::kernel::{Condition, Counts, First, Firsts, Kernel, Loss};
 use crate::measure::accuracy;
 use crate::plan::{Operation, Plan, Quantization, Step};
 use crate::progress::Progress;
@@ -84,7 +84,10 @@ impl<'a> Worker<'a> {
             let (found, bytes) = match &step.how {
                 Operation::Convert(conversion) => self.convert(at, part, conversion, is_alone),
                 Operation::Decode(decoder) => self.decode(step, part, decoder),
-                Operation::Encode(weight) => self.encode(at, part, weight),
+                Operation::Encode(weight) => match weight.cast() {
+                    Some(conversion) => self.cast(at, part, weight, conversion),
+                    None => self.encode(at, part, weight),
+                },
             }?;
             read += bytes;
             all.push((at, found));
@@ -127,23 +130,16 @@ impl<'a> Worker<'a> {
         let place = |element| bytes(conversion.from, element) as usize;
         let source = self.source(&mapped, place(part.start)..place(part.end), !is_alone);
         let source = source.map_err(|error| self.blame(at, part, error))?;
-        let mut found = StepFindings::default();
         // Written directly from the page cache of one file to the page cache of the other.
         let is_plain = kernel.is_plain_copy() && is_alone;
         let place = if is_plain { 0..0 } else { self.results.reserve(&target)? };
+        let mut found = StepFindings::default();
         if !is_plain {
-            let (elements, count, result) =
-                (step.sources[0].named(), part.count(), &mut self.results.bytes[place.clone()]);
+            let (elements, count) = (step.sources[0].named(), part.count());
+            let result = &mut self.results.bytes[place.clone()];
             let counts = run_kernel(kernel, conversion, elements, part.start, source, result, count);
             let counts = counts.map_err(|error| self.blame(at, part, error))?;
-            if self.detail != Detail::Nothing {
-                if self.known.0 != at {
-                    self.known = (at, Firsts::default());
-                }
-                found.firsts = conversion.firsts(kernel, &counts, &self.known.1, part.start, source, count);
-                self.known.1.merge(found.firsts.clone());
-                found.counts = counts;
-            }
+            found = self.findings(at, conversion, counts, part.start, source, count);
         }
         let result = if is_plain { source } else { &self.results.bytes[place] };
         if let Some(comparer) = comparer(step, self.detail) {
@@ -158,6 +154,28 @@ impl<'a> Worker<'a> {
             self.queue.output.put(target.start, source).map_err(in_source)?;
         }
         Ok((found, source.len() as u64))
+    }
+
+    /// Returns the counts of converted elements, and the first elements that met a watched condition.
+    fn findings(
+        &mut self,
+        at: usize,
+        conversion: &Conversion,
+        counts: Counts,
+        start: u64,
+        source: &[u8],
+        count: usize,
+    ) -> StepFindings {
+        if self.detail == Detail::Nothing {
+            return StepFindings::default();
+        }
+        if self.known.0 != at {
+            self.known = (at, Firsts::default());
+        }
+        let kernel = conversion.kernel().expect("numbers to numbers");
+        let firsts = conversion.firsts(kernel, &counts, &self.known.1, start, source, count);
+        self.known.1.merge(firsts.clone());
+        StepFindings { counts, firsts, ..StepFindings::default() }
     }
 
     /// Returns the error of the tensor that fails, among the tensors of a part.
@@ -219,6 +237,34 @@ impl<'a> Worker<'a> {
         let (count, bytes) = (u128::from(step.count().max(1)), u128::from(step.bytes_in()));
         let read = |values: u64| (bytes * u128::from(values) / count) as u64;
         Ok((found, read(part.end) - read(part.start)))
+    }
+
+    /// Casts some rows of a weight, which come from several tensors or from codes; returns the same as
+    /// [`Self::convert`].
+    fn cast(
+        &mut self,
+        at: usize,
+        part: &PiecePart,
+        weight: &Quantization,
+        conversion: &Conversion,
+    ) -> Result<(StepFindings, u64)> {
+        let (step, columns) = (&self.plan.steps[at], weight.rows.encoder.columns());
+        let kernel = conversion.kernel().expect("numbers to numbers");
+        let row = bytes(conversion.to, columns);
+        let offset = step.target().start;
+        let place = self.results.reserve(&(offset + part.start * row..offset + part.end * row))?;
+        let mut values = std::mem::take(&mut self.values);
+        let source = weight.rows.read(part.rows(), &mut values)?;
+        let (start, count) = (part.start * columns, part.count() * columns as usize);
+        let result = &mut self.results.bytes[place.clone()];
+        let counts = run_kernel(kernel, conversion, weight.elements(), start, source, result, count);
+        let counts = counts.map_err(|error| step.error(error))?;
+        let mut found = self.findings(at, conversion, counts, start, source, count);
+        if let Some(comparer) = comparer(step, self.detail) {
+            found.tally = Some(Box::new(comparer.tally(start, [source, &self.results.bytes[place]], count)));
+        }
+        self.values = values;
+        Ok((found, weight.rows.bytes(&part.rows())))
     }
 
     /// Quantizes some rows of a weight; returns the same as [`Self::convert`].

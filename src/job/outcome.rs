@@ -208,7 +208,7 @@ impl TensorReport {
         if step.fortran_order {
             firsts.renumber(|at| row_major(at, &source.shape));
         }
-        let old = if is_element_wise { &*source.name } else { "" };
+        let old = if is_element_wise && step.sources.len() == 1 { &*source.name } else { "" };
         Self {
             name: match &step.how {
                 Operation::Encode(weight) => weight.name.as_str().into(),

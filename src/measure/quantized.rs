@@ -39,6 +39,7 @@ impl CodesOrigin {
             CodesSource::Values { unrecovered: Some(_), .. } => Self::Quantized,
             CodesSource::Values { .. } => weight.rows.decoder().map(|_| Self::Requantized)?,
             CodesSource::Copied => Self::Exact,
+            CodesSource::Cast(_) => return None,
             CodesSource::Moved(transcoder) => match transcoder.fidelity() {
                 Fidelity::Exact => Self::Exact,
                 Fidelity::Rescaled => Self::Rescaled,

@@ -1,6 +1,7 @@
 //! Quantization of a weight in a plan: where its values come from, and how its codes and scales are made.
 
 use super::weight_rows::{SharedExtremes, WeightRows};
+use crate::conversion::{Conversion, NamedElements, run_kernel};
 use crate::error::Result;
 use crate::quant::{
     BlockWeightEncoder, EncodeTally, EncodedPart, Extremes, Recoverer, ScaleMatch, SharedScale, Transcoder,
@@ -39,6 +40,8 @@ pub(crate) enum CodesSource<'a> {
     Moved(Arc<Transcoder>),
     /// They are the blocks of the input, which has them in the same format.
     Copied,
+    /// There are none: the values become plain numbers.
+    Cast(Arc<Conversion>),
 }
 
 /// Reason why no codes and scales were found from which the values of a weight were decoded.
@@ -64,6 +67,17 @@ impl Quantization<'_> {
         self.rows.encoder.parts().iter().map(move |part| format!("{stem}{}", part.suffix))
     }
 
+    /// Returns the conversion of values that become plain numbers.
+    pub(crate) fn cast(&self) -> Option<&Conversion> {
+        if let CodesSource::Cast(conversion) = &self.codes { Some(conversion) } else { None }
+    }
+
+    /// The elements of the weight, for messages that name one.
+    pub(crate) fn elements(&self) -> NamedElements<'_> {
+        let encoder = &self.rows.encoder;
+        NamedElements { count: encoder.rows() * encoder.columns(), shape: encoder.shape(), fortran_order: false }
+    }
+
     /// True if a first pass has to find the largest magnitude of whole tensors.
     pub(crate) fn has_first_pass(&self) -> bool {
         matches!(self.codes, CodesSource::Values { extremes: Some(_), .. })
@@ -78,9 +92,10 @@ impl Quantization<'_> {
                 let output: u64 = encoder.parts().iter().map(EncodedPart::byte_len).sum();
                 self.rows.bytes(&(0..encoder.rows())).max(output).div_ceil(encoder.rows().max(1))
             }
-            CodesSource::Values { .. } | CodesSource::Recovered(..) | CodesSource::RecoveredBlocks(_) => {
-                encoder.row_bytes()
-            }
+            CodesSource::Values { .. }
+            | CodesSource::Recovered(..)
+            | CodesSource::RecoveredBlocks(_)
+            | CodesSource::Cast(_) => encoder.row_bytes(),
         }
     }
 
@@ -116,6 +131,14 @@ impl Quantization<'_> {
                 let encoded = self.rows.encoder.encode(rows, values, extremes, outputs, tally);
                 encoded.map_err(|refusal| self.rows.refusal(refusal, first))?;
                 tally.first_special.map_or(Ok(()), |element| Err(self.rows.special(element)))
+            }
+            CodesSource::Cast(conversion) => {
+                let (kernel, columns) = (conversion.kernel().expect("numbers to numbers"), self.rows.encoder.columns());
+                let values = self.rows.read(rows.clone(), buffer)?;
+                let (start, count) = (rows.start * columns, (rows.end - rows.start) * columns);
+                run_kernel(kernel, conversion, self.elements(), start, values, outputs[0], count as usize)?;
+                self.rows.encoder.compare(&rows, values, outputs[0], tally);
+                Ok(())
             }
             CodesSource::Copied => {
                 let [range] = &self.rows.encoder.part_ranges(rows.clone())[..] else {

@@ -294,11 +294,16 @@ impl<'a> Step<'a> {
         if let Operation::Convert(_) = self.how { self.source().count } else { self.count() }
     }
 
+    /// Returns the conversion of a step that makes plain elements of plain elements.
     pub(crate) fn conversion(&self) -> Option<&Conversion> {
-        if let Operation::Convert(conversion) = &self.how { Some(conversion) } else { None }
+        match &self.how {
+            Operation::Convert(conversion) => Some(conversion),
+            Operation::Encode(weight) => weight.cast(),
+            Operation::Decode(_) => None,
+        }
     }
 
-    /// Returns the quantization of a step that makes codes and scales.
+    /// Returns the quantization of a step that makes a weight row by row.
     pub(crate) fn quantization(&self) -> Option<&Quantization<'a>> {
         if let Operation::Encode(weight) = &self.how { Some(weight) } else { None }
     }

@@ -6,6 +6,7 @@ use crate::blocks::EncodeRefusal;
 use crate::container::Tensor;
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
+use crate::kernel::{Kernel, Rules, Storage};
 use crate::quant::{Decoder, Explanation, Extremes, RowMap, WeightEncoder, count_special};
 use crate::read::{SourceTensor, read_values};
 use crate::text::{is, shorten};
@@ -21,8 +22,8 @@ pub(crate) enum WeightValues {
     Columns,
     /// Rows of a quantized weight, which the decoder turns into float64, or into float32 for blocks.
     Coded(Arc<Decoder>, RowMap),
-    /// Rows that come from several tensors, or in another order.
-    Gathered(Arc<GatheredRows>),
+    /// Rows that come from several tensors, or in another order. If one is added to their values, they become float32.
+    Gathered { rows: Arc<GatheredRows>, adds_one: bool },
 }
 
 /// The rows of a weight, in the tensors that hold its values.
@@ -63,9 +64,14 @@ impl<'a> WeightRows<'a> {
                 self.transpose(rows, buffer)?;
                 Ok(buffer)
             }
-            WeightValues::Gathered(gathered) => {
-                buffer.resize(((rows.end - rows.start) * row_bytes) as usize, 0);
+            WeightValues::Gathered { rows: gathered, adds_one } => {
+                let stored = self.stored_dtype();
+                let count = ((rows.end - rows.start) * self.encoder.columns()) as usize;
+                buffer.resize(count * stored.bits() as usize / 8, 0);
                 gathered.read(rows, &|source, range| self.stored_in(source, range), buffer)?;
+                if *adds_one {
+                    *buffer = plus_one(stored, buffer, count);
+                }
                 Ok(buffer)
             }
             WeightValues::Coded(decoder, map) => {
@@ -143,7 +149,9 @@ impl<'a> WeightRows<'a> {
     /// Returns the number of bytes that some rows take in the files.
     pub(crate) fn bytes(&self, rows: &Range<u64>) -> u64 {
         let count = rows.end - rows.start;
-        let Some(decoder) = self.decoder() else { return count * self.encoder.row_bytes() };
+        let Some(decoder) = self.decoder() else {
+            return count * self.encoder.columns() * u64::from(self.stored_dtype().bits()) / 8;
+        };
         let stored: u64 = self.sources.iter().map(SourceTensor::stored_len).sum();
         let [count, all] = [count * self.encoder.columns(), (decoder.rows() * decoder.columns()).max(1)];
         (u128::from(stored) * u128::from(count) / u128::from(all)) as u64
@@ -157,14 +165,26 @@ impl<'a> WeightRows<'a> {
             (WeightValues::Rows(own), WeightValues::Rows(other)) => own == other,
             (WeightValues::Columns, WeightValues::Columns) => true,
             (WeightValues::Coded(_, own), WeightValues::Coded(_, other)) => own == other,
-            (WeightValues::Gathered(own), WeightValues::Gathered(other)) => own == other,
+            (
+                WeightValues::Gathered { rows: own, adds_one },
+                WeightValues::Gathered { rows: other, adds_one: other_adds_one },
+            ) => own == other && adds_one == other_adds_one,
             _ => false,
         };
         own == others && is_same_order && self.dtype() == other.dtype() && self.encoder.shape() == other.encoder.shape()
     }
 
+    /// The type of the values.
     pub(crate) fn dtype(&self) -> Dtype {
-        self.decoder().map_or(self.sources[0].tensor.elements.stored_dtype(), Decoder::target)
+        match &self.values {
+            WeightValues::Coded(decoder, _) => decoder.target(),
+            WeightValues::Gathered { adds_one: true, .. } => Dtype::Float32,
+            WeightValues::Rows(_) | WeightValues::Columns | WeightValues::Gathered { .. } => self.stored_dtype(),
+        }
+    }
+
+    fn stored_dtype(&self) -> Dtype {
+        self.sources[0].tensor.elements.stored_dtype()
     }
 
     /// Returns the error for the first infinite or NaN element, given by its index in the weight. It contains the
@@ -176,7 +196,7 @@ impl<'a> WeightRows<'a> {
         let indices = match &self.values {
             WeightValues::Rows(first) => self.sources[0].indices((first + row) * columns + column),
             WeightValues::Columns => vec![row / rows, column, row % rows],
-            WeightValues::Gathered(_) => crate::container::indices(element, self.encoder.shape(), false),
+            WeightValues::Gathered { .. } => crate::container::indices(element, self.encoder.shape(), false),
             WeightValues::Coded(decoder, map) => {
                 crate::container::indices(map.row(row) * columns + column, decoder.shape(), false)
             }
@@ -206,7 +226,6 @@ impl<'a> WeightRows<'a> {
     pub(super) fn refusal(&self, refusal: EncodeRefusal, first: u64) -> Error {
         let (what, element) = match refusal {
             EncodeRefusal::Value { element, value } => (format!("is {value}"), element),
-            EncodeRefusal::Overflow { element, value } => (format!("is {value}, too large for the type"), element),
             EncodeRefusal::Scale { element } => {
                 ("begins a block whose scale would be infinite or NaN".to_owned(), element)
             }
@@ -247,6 +266,19 @@ impl<'a> WeightRows<'a> {
         let is_nan = scale.is_nan() || global_scale.is_some_and(|(scale, _)| scale.is_nan());
         Ok(format!(", whose scale in {scales} is {}", if is_nan { "NaN" } else { "infinite or too large" }))
     }
+}
+
+/// Widens numbers to float32, and adds one to each.
+fn plus_one(dtype: Dtype, numbers: &[u8], count: usize) -> Vec<u8> {
+    let [from, to] = [dtype, Dtype::Float32].map(Storage::packed);
+    let widen = Kernel::cast(from, to, &Rules::LOSSLESS).expect("weights are floats of 32 bits and fewer");
+    let mut sums = vec![0; 4 * count];
+    widen.run(numbers, &mut sums, count).expect("floats are never malformed");
+    for bytes in sums.as_chunks_mut().0 {
+        let number = f32::from_le_bytes(*bytes);
+        *bytes = (if number.is_nan() { number } else { number + 1.0 }).to_le_bytes();
+    }
+    sums
 }
 
 /// The largest magnitude of all weights that share a scale. One pass finds it before the first of them is encoded.

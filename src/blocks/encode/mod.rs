@@ -10,7 +10,6 @@ mod k_quants;
 mod lanes;
 mod legacy;
 mod pack;
-mod plain;
 mod recover;
 mod scales;
 mod superblocks;
@@ -51,13 +50,6 @@ pub enum EncodeRefusal {
         /// The index of the first element of the block.
         element: usize,
     },
-    /// A value is too large for the type of plain numbers.
-    Overflow {
-        /// Its index.
-        element: usize,
-        /// The value.
-        value: f32,
-    },
 }
 
 impl fmt::Display for EncodeRefusal {
@@ -65,7 +57,6 @@ impl fmt::Display for EncodeRefusal {
         match self {
             Self::Value { element, value } => write!(f, "element {element} is {value}"),
             Self::Importance { column, weight } => write!(f, "the importance of column {column} is {weight}"),
-            Self::Overflow { element, value } => write!(f, "element {element} is {value}, which is too large"),
             Self::Scale { element } => write!(f, "the block that starts at element {element} has no finite scale"),
         }
     }
@@ -80,7 +71,6 @@ impl EncodeRefusal {
         match self {
             Self::Value { element, value } => Self::Value { element: before + element, value },
             Self::Scale { element } => Self::Scale { element: before + element },
-            Self::Overflow { element, value } => Self::Overflow { element: before + element, value },
             Self::Importance { .. } => self,
         }
     }
@@ -90,7 +80,7 @@ impl BlockFormat {
     /// True if [`BlockFormat::encode`] writes this format.
     #[must_use]
     pub fn can_encode(&self) -> bool {
-        self.encoder.is_some() || self.dtype.is_some_and(plain::can_encode)
+        self.encoder.is_some()
     }
 
     /// True if an importance matrix changes what [`BlockFormat::encode`] writes.
@@ -104,8 +94,7 @@ impl BlockFormat {
     /// `importance` has a weight for each column, which formats without a search ignore.
     ///
     /// # Errors
-    /// If a value or a weight is infinite or NaN, or a value or a scale is too large for its stored type. `out` then holds
-    /// anything.
+    /// If a value or a weight is infinite or NaN, or a scale is too large for its stored type. `out` then holds anything.
     ///
     /// # Panics
     /// When the format cannot be encoded, `values` are no whole rows, a row is no whole number of blocks, or `importance` or
@@ -132,16 +121,9 @@ impl BlockFormat {
                 return Err(EncodeRefusal::Importance { column, weight: weights[column] });
             }
         }
-        if let Some(encoder) = self.encoder {
-            let importance = importance.filter(|_| encoder.uses_importance);
-            return (encoder.encode)(isa, values, columns, importance, out);
-        }
-        let dtype = self.dtype.filter(|dtype| plain::can_encode(*dtype));
-        let dtype = dtype.unwrap_or_else(|| panic!("{} cannot be encoded", self.name));
-        if let Some(element) = lanes::first_not_finite(isa, values) {
-            return Err(EncodeRefusal::Value { element, value: values[element] });
-        }
-        plain::encode(isa, dtype, values, out)
+        let encoder = self.encoder.unwrap_or_else(|| panic!("{} cannot be encoded", self.name));
+        let importance = importance.filter(|_| encoder.uses_importance);
+        (encoder.encode)(isa, values, columns, importance, out)
     }
 }
 

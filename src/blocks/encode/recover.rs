@@ -115,9 +115,7 @@ impl BlockFormat {
                     blocks[element / elements * bytes..][..bytes].fill(0);
                     start += element + elements;
                 }
-                Err(EncodeRefusal::Value { element, .. } | EncodeRefusal::Overflow { element, .. }) => {
-                    return Err(start + element);
-                }
+                Err(EncodeRefusal::Value { element, .. }) => return Err(start + element),
                 Err(EncodeRefusal::Importance { .. }) => unreachable!("there is no importance"),
             }
         }

@@ -16,8 +16,11 @@ use super::quantize::not_a_weight;
 use super::step::Step;
 use super::weight_rows::{WeightRows, WeightValues};
 use crate::blocks::BlockFormat;
+use crate::container::Form;
+use crate::conversion::Conversion;
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
+use crate::kernel::{Condition, Rules, Storage};
 use crate::options::{GgufOptions, TensorOptions};
 use crate::quant::gguf::{GgufScheme, KeptRule, TypeChoice, language};
 use crate::quant::{
@@ -49,6 +52,10 @@ pub(crate) struct GgufRequest<'r> {
     pub search: Option<BlockSearch<'r>>,
     /// True if the weights become plain floats, and no codes may be decoded.
     pub is_cast: bool,
+    /// The rules of casts to plain floats.
+    pub rules_of_casts: Rules,
+    /// Conditions that casts watch for.
+    pub watched: Vec<Condition>,
 }
 
 /// The type of a tensor of the new file, and the reason if it is not the requested one.
@@ -225,10 +232,12 @@ impl<'a> GgufPlanner<'_, 'a> {
                     return Err(Error::new("is made of several tensors, whose types differ"));
                 }
                 let format = chosen.format.or(BlockFormat::plain(dtype)).expect("weights have a type");
-                let encoder = self.encoder(tensor, format, dtype)?.adding_one(*adds_one);
-                let values = WeightValues::Gathered(Arc::clone(rows));
+                let dtype = if *adds_one { Dtype::Float32 } else { dtype };
+                let encoder = self.encoder(tensor, format, dtype)?;
+                let values = WeightValues::Gathered { rows: Arc::clone(rows), adds_one: *adds_one };
                 let tensors = sources.iter().map(|at| logical.stored(*at)).collect();
-                let step = Self::encode(tensor, (tensors, values), encoder, CodesSource::COMPUTED, chosen.kept);
+                let (codes, kept) = (self.codes(format, dtype)?, kept(chosen, format.dtype, stored(&sources[0])));
+                let step = Self::encode(tensor, (tensors, values), encoder, codes, kept);
                 // The experts of a stack share the place of the first.
                 sources[1..].iter().for_each(|at| self.decisions.leave_out(logical.places[*at]));
                 self.decisions.replace(logical.places[sources[0]], step);
@@ -247,14 +256,14 @@ impl<'a> GgufPlanner<'_, 'a> {
                 let dtype = dtype.ok_or_else(|| Error::new(not_a_weight(stored)).of(Kind::Unconvertible))?;
                 let encoder = self.encoder(tensor, format, dtype)?;
                 let source = (Few::One(self.logical.stored(at)), WeightValues::Rows(0));
-                let step = Self::encode(tensor, source, encoder, CodesSource::COMPUTED, chosen.kept);
+                let step = Self::encode(tensor, source, encoder, self.codes(format, dtype)?, chosen.kept);
                 self.decisions.replace(place, step);
                 return Ok(());
             }
             Some(format) => format.dtype.filter(|dtype| Some(*dtype) != stored),
             None => None,
         };
-        let kept = chosen.kept.or_else(|| to.is_none().then_some(KeptReason::Already));
+        let kept = kept(chosen, to.or(stored), stored);
         self.decisions.store(place, NewForm { name: tensor.name.clone(), shape: tensor.shape.clone(), to, kept });
         Ok(())
     }
@@ -294,12 +303,26 @@ impl<'a> GgufPlanner<'_, 'a> {
         } else {
             self.encoder(tensor, format, Dtype::Float32)?.keeping_values(self.request.keeps_values)
         };
-        let codes = if is_same { CodesSource::Copied } else { CodesSource::COMPUTED };
+        let codes = if is_same { CodesSource::Copied } else { self.codes(format, Dtype::Float32)? };
         let sources = self.logical.value_sources(weight).collect();
         let values = WeightValues::Coded(Arc::new(decoder), RowMap::ALL);
         let place = self.logical.places[LogicalCheckpoint::value_parts(weight)[0].1];
         self.decisions.replace(place, Self::encode(tensor, (sources, values), encoder, codes, None));
         Ok(())
+    }
+
+    /// Returns how values of this type become blocks, or plain numbers.
+    fn codes(&self, format: &BlockFormat, dtype: Dtype) -> Result<CodesSource<'a>> {
+        let Some(target) = format.dtype else { return Ok(CodesSource::COMPUTED) };
+        let [from, to] = [dtype, target].map(|dtype| Form::Numbers(Storage::packed(dtype)));
+        let conversion = if from == to {
+            Conversion::copy(from, to)
+        } else {
+            let cast = Conversion::cast(from, to, self.request.rules_of_casts);
+            cast.map(|cast| cast.watch(&self.request.watched))
+        };
+        let refused = || Error::new(format!("{dtype} cannot become {target}")).of(Kind::Unconvertible);
+        Ok(CodesSource::Cast(Arc::new(conversion.ok_or_else(refused)?)))
     }
 
     fn encoder(&self, tensor: &NewWeight, format: &'static BlockFormat, dtype: Dtype) -> Result<BlockWeightEncoder> {
@@ -332,6 +355,14 @@ impl<'a> GgufPlanner<'_, 'a> {
         step.kept = kept;
         step
     }
+}
+
+/// Returns the reason why a tensor is not converted, if its values become the type `new`.
+fn kept(chosen: ChosenType, new: Option<Dtype>, stored: Option<Dtype>) -> Option<KeptReason> {
+    if new == stored {
+        return chosen.kept.or(Some(KeptReason::Already));
+    }
+    chosen.kept.filter(|reason| *reason != KeptReason::Already)
 }
 
 /// Returns the format that can hold the codes and scales of this grid; the result shows whether it does.

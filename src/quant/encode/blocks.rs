@@ -27,8 +27,6 @@ pub struct BlockWeightEncoder {
     part: [EncodedPart; 1],
     /// A weight for each column of each matrix, from an importance matrix.
     importance: Option<Arc<[f32]>>,
-    /// True if 1 is added to each value, in float32.
-    adds_one: bool,
     /// True if blocks that hold all values take precedence over the blocks of ggml.
     keeps_values: bool,
 }
@@ -37,9 +35,11 @@ impl BlockWeightEncoder {
     /// Creates an encoder for weights of this shape, whose values are floats of 8 to 32 bits. A weight of one dimension
     /// has one row.
     pub fn new(format: &'static BlockFormat, shape: &[u64], source: Dtype) -> Result<Self, Unfit> {
-        let is_narrow = source.is_floating() && (8..=32).contains(&source.bits());
-        if !format.can_encode() || !is_narrow {
-            return Err(if format.can_encode() { Unfit::Source(source) } else { Unfit::Grid });
+        if !format.can_encode() && format.dtype.is_none() {
+            return Err(Unfit::Grid);
+        }
+        if !source.is_floating() || !(8..=32).contains(&source.bits()) {
+            return Err(Unfit::Source(source));
         }
         Self::with_source(format, shape, source)
     }
@@ -78,7 +78,6 @@ impl BlockWeightEncoder {
             widen,
             part: [part],
             importance: None,
-            adds_one: false,
             keeps_values: false,
         })
     }
@@ -92,12 +91,6 @@ impl BlockWeightEncoder {
     #[must_use]
     pub fn with_importance(self, importance: Option<Arc<[f32]>>) -> Self {
         Self { importance: importance.filter(|_| self.format.uses_importance()), ..self }
-    }
-
-    /// Returns the same encoder, which adds 1 to each value if requested.
-    #[must_use]
-    pub fn adding_one(self, adds_one: bool) -> Self {
-        Self { adds_one, ..self }
     }
 
     /// Returns the same encoder, which prefers blocks that hold all values if requested. The bytes of other values then
@@ -180,21 +173,50 @@ impl BlockWeightEncoder {
                 }
                 Err(refusal) => return Err(refusal.after(first * columns)),
             }
-            tally.values += count as u64;
-            if !tally.skips_errors {
-                decoded.resize(4 * count, 0);
-                self.format.decode(isa, blocks, None, Dtype::Float32, &mut decoded);
-                tally.underflowed_groups += self.lost_blocks(&values, decoded.as_chunks().0);
-                for (at, (values, decoded)) in
-                    values.chunks_exact(columns).zip(decoded.as_chunks().0.chunks_exact(columns)).enumerate()
-                {
-                    let place = (start + at as u64) * self.columns;
-                    isa.run(RowErrors { values, decoded }).add_to(tally, place, values, decoded);
-                }
-            }
+            self.measure(isa, start, &values, blocks, &mut decoded, tally);
             start = end;
         }
         Ok(())
+    }
+
+    /// Compares values with their blocks: see [`WeightEncoder::compare`](super::WeightEncoder::compare).
+    pub(super) fn compare(&self, isa: Isa, rows: &Range<u64>, source: &[u8], blocks: &[u8], tally: &mut EncodeTally) {
+        let columns = self.columns as usize;
+        let row = columns * self.source.bits() as usize / 8;
+        let out_row = columns / self.format.elements as usize * self.format.bytes as usize;
+        let step = (PIECE / columns).max(1);
+        let (mut values, mut decoded) = (Vec::new(), Vec::new());
+        for (at, (source, blocks)) in (source.chunks(step * row).zip(blocks.chunks(step * out_row))).enumerate() {
+            values.resize(source.len() / row * columns, 0.0);
+            self.widened(isa, source, &mut values);
+            self.measure(isa, rows.start + (at * step) as u64, &values, blocks, &mut decoded, tally);
+        }
+    }
+
+    /// Counts the values of whole rows, from the row `first` on, and the errors of their blocks; `decoded` is scratch
+    /// space.
+    fn measure(
+        &self,
+        isa: Isa,
+        first: u64,
+        values: &[f32],
+        blocks: &[u8],
+        decoded: &mut Vec<u8>,
+        tally: &mut EncodeTally,
+    ) {
+        tally.values += values.len() as u64;
+        if tally.skips_errors {
+            return;
+        }
+        let columns = self.columns as usize;
+        decoded.resize(4 * values.len(), 0);
+        self.format.decode(isa, blocks, None, Dtype::Float32, decoded);
+        tally.underflowed_groups += self.lost_blocks(values, decoded.as_chunks().0);
+        let rows = values.chunks_exact(columns).zip(decoded.as_chunks().0.chunks_exact(columns));
+        for (at, (values, decoded)) in rows.enumerate() {
+            let place = (first + at as u64) * self.columns;
+            isa.run(RowErrors { values, decoded }).add_to(tally, place, values, decoded);
+        }
     }
 
     /// Counts the blocks whose values are lost, because their scale became 0. Plain numbers have no scale.
@@ -214,7 +236,7 @@ impl BlockWeightEncoder {
     /// True if [`BlockWeightEncoder::recover`] can find blocks.
     #[must_use]
     pub fn can_recover(&self) -> bool {
-        self.format.dtype.is_none() && self.source.is_weight() && !self.adds_one
+        self.format.dtype.is_none() && self.source.is_weight()
     }
 
     /// Finds the blocks that some rows were decoded from, and writes them. The error is the index of the first value without
@@ -242,11 +264,6 @@ impl BlockWeightEncoder {
         if cfg!(target_endian = "big") {
             for value in &mut *values {
                 *value = f32::from_bits(value.to_bits().swap_bytes());
-            }
-        }
-        if self.adds_one {
-            for value in values {
-                *value += 1.0;
             }
         }
     }

@@ -149,4 +149,12 @@ impl WeightEncoder {
             Self::Blocks(encoder) => encoder.encode(Isa::chosen(), rows, source, outputs[0], tally),
         }
     }
+
+    /// Compares values with the blocks made of them, whose bytes are `blocks`. Codes and scales as separate parts are
+    /// compared while they are made.
+    pub(crate) fn compare(&self, rows: &Range<u64>, source: &[u8], blocks: &[u8], tally: &mut EncodeTally) {
+        if let Self::Blocks(encoder) = self {
+            encoder.compare(Isa::chosen(), rows, source, blocks, tally);
+        }
+    }
 }
