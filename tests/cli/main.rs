@@ -19,6 +19,7 @@ mod folders;
 mod foreign;
 mod gguf;
 mod gguf_out;
+mod gguf_out_casts;
 mod gguf_out_choices;
 mod gguf_out_models;
 mod gguf_out_recover;
