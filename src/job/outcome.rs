@@ -238,9 +238,7 @@ impl TensorReport {
                 }
                 accuracy
             }),
-            quantized: weight
-                .filter(|weight| weight.rows.encoder.has_codes()) // plain numbers have none
-                .map(|weight| Box::new(QuantizedReport::new(step, weight, quantized))),
+            quantized: weight.map(|weight| Box::new(QuantizedReport::new(step, weight, quantized))),
             stack: result.stack().filter(|_| weight.is_none()).map(|stack| {
                 let (dtype, shape) = (step.dtypes().1, result.stored_shape(step.shape()).to_vec());
                 Box::new(PartReport { name: stack.name.clone(), dtype, shape, blocks: None, sha256: None })

@@ -1,7 +1,7 @@
 //! Quantization of a weight in a plan: where its values come from, and how its codes and scales are made.
 
 use super::weight_rows::{SharedExtremes, WeightRows};
-use crate::conversion::{Conversion, NamedElements, run_kernel};
+use crate::conversion::{Conversion, NamedElements};
 use crate::error::Result;
 use crate::quant::{
     BlockWeightEncoder, EncodeTally, EncodedPart, Extremes, Recoverer, ScaleMatch, SharedScale, Transcoder,
@@ -132,14 +132,7 @@ impl Quantization<'_> {
                 encoded.map_err(|refusal| self.rows.refusal(refusal, first))?;
                 tally.first_special.map_or(Ok(()), |element| Err(self.rows.special(element)))
             }
-            CodesSource::Cast(conversion) => {
-                let (kernel, columns) = (conversion.kernel().expect("numbers to numbers"), self.rows.encoder.columns());
-                let values = self.rows.read(rows.clone(), buffer)?;
-                let (start, count) = (rows.start * columns, (rows.end - rows.start) * columns);
-                run_kernel(kernel, conversion, self.elements(), start, values, outputs[0], count as usize)?;
-                self.rows.encoder.compare(&rows, values, outputs[0], tally);
-                Ok(())
-            }
+            CodesSource::Cast(_) => unreachable!("plain numbers are cast, not encoded"),
             CodesSource::Copied => {
                 let [range] = &self.rows.encoder.part_ranges(rows.clone())[..] else {
                     unreachable!("blocks are one part")

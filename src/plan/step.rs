@@ -303,9 +303,12 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Returns the quantization of a step that makes a weight row by row.
+    /// Returns the quantization of a step that makes codes and scales.
     pub(crate) fn quantization(&self) -> Option<&Quantization<'a>> {
-        if let Operation::Encode(weight) = &self.how { Some(weight) } else { None }
+        match &self.how {
+            Operation::Encode(weight) if weight.cast().is_none() => Some(weight),
+            Operation::Encode(_) | Operation::Convert(_) | Operation::Decode(_) => None,
+        }
     }
 
     /// Returns the range of the first result in the output file.

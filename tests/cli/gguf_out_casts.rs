@@ -60,6 +60,11 @@ fn only_exact_refuses_plain_numbers_that_change() {
     let refused = "\n  output.weight: 3315 of 4096 values rounded or otherwise changed, first at [0, 0]: ";
     assert!(outcome.stderr.contains(refused), "{}", outcome.stderr);
     bench.run("quantize tiny.gguf --scheme f32 --only-exact -o o.gguf -q").expect(0, "", "");
+    bench.run("quantize tiny.gguf --scheme f16 --min-sqnr 300 -o x.gguf").expect(
+        2,
+        "",
+        "tcast: error: --min-sqnr: f16 has no codes and scales, whose errors could be measured\n  leave it out\n",
+    );
     bench.run("quantize base --scheme bf16 --only-exact --metadata-from tiny.gguf -o b.gguf -q").expect(0, "", "");
 }
 

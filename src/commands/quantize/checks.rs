@@ -50,6 +50,9 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
     if options.search == ScaleChoice::Mse && !args.schemes().any(Scheme::has_search) {
         return Err(no_effect("--search mse", format!("{named} has no choice of scales")));
     }
+    if let (Some(scheme), true) = (options.scheme, options.min_sqnr.is_some() && options.rule.is_empty()) {
+        check_has_codes("--min-sqnr", scheme)?;
+    }
     let layout = layout_name(options);
     let output = args.file.output.as_deref().filter(|output| output.extension().is_some_and(|end| end == GGUF.name));
     if let (Some(output), false) = (output, options.is_gguf()) {

@@ -271,13 +271,8 @@ impl QuantizePlan<'_> {
     /// Returns the scheme of each weight that gets codes and scales, by its name, and whether its blocks are copied from
     /// the input.
     pub(crate) fn schemes(&self) -> BTreeMap<&str, (&'static str, bool)> {
-        let scheme = |step| match step {
-            &Step { how: Operation::Encode(ref weight), .. } if weight.rows.encoder.has_codes() => {
-                Some((&*weight.name, (weight.scheme, matches!(weight.codes, CodesSource::Copied))))
-            }
-            _ => None,
-        };
-        self.decisions.steps().filter_map(scheme).collect()
+        let weights = self.decisions.steps().filter_map(Step::quantization);
+        weights.map(|weight| (&*weight.name, (weight.scheme, matches!(weight.codes, CodesSource::Copied)))).collect()
     }
 }
 

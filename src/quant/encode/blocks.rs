@@ -13,7 +13,7 @@ use zerocopy::IntoBytes;
 /// Number of values that are encoded at a time, unless a row is longer: they stay in the second-level cache.
 const PIECE: usize = 1 << 14;
 
-/// Turns the values of a weight into blocks. Plain numbers are blocks of one element.
+/// Turns the values of a weight into blocks. Of plain numbers, which are blocks of one element, it only knows the places.
 pub struct BlockWeightEncoder {
     format: &'static BlockFormat,
     shape: Vec<u64>,
@@ -173,57 +173,25 @@ impl BlockWeightEncoder {
                 }
                 Err(refusal) => return Err(refusal.after(first * columns)),
             }
-            self.measure(isa, start, &values, blocks, &mut decoded, tally);
+            tally.values += count as u64;
+            if !tally.skips_errors {
+                decoded.resize(4 * count, 0);
+                self.format.decode(isa, blocks, None, Dtype::Float32, &mut decoded);
+                tally.underflowed_groups += self.lost_blocks(&values, decoded.as_chunks().0);
+                for (at, (values, decoded)) in
+                    values.chunks_exact(columns).zip(decoded.as_chunks().0.chunks_exact(columns)).enumerate()
+                {
+                    let place = (start + at as u64) * self.columns;
+                    isa.run(RowErrors { values, decoded }).add_to(tally, place, values, decoded);
+                }
+            }
             start = end;
         }
         Ok(())
     }
 
-    /// Compares values with their blocks: see [`WeightEncoder::compare`](super::WeightEncoder::compare).
-    pub(super) fn compare(&self, isa: Isa, rows: &Range<u64>, source: &[u8], blocks: &[u8], tally: &mut EncodeTally) {
-        let columns = self.columns as usize;
-        let row = columns * self.source.bits() as usize / 8;
-        let out_row = columns / self.format.elements as usize * self.format.bytes as usize;
-        let step = (PIECE / columns).max(1);
-        let (mut values, mut decoded) = (Vec::new(), Vec::new());
-        for (at, (source, blocks)) in (source.chunks(step * row).zip(blocks.chunks(step * out_row))).enumerate() {
-            values.resize(source.len() / row * columns, 0.0);
-            self.widened(isa, source, &mut values);
-            self.measure(isa, rows.start + (at * step) as u64, &values, blocks, &mut decoded, tally);
-        }
-    }
-
-    /// Counts the values of whole rows, from the row `first` on, and the errors of their blocks; `decoded` is scratch
-    /// space.
-    fn measure(
-        &self,
-        isa: Isa,
-        first: u64,
-        values: &[f32],
-        blocks: &[u8],
-        decoded: &mut Vec<u8>,
-        tally: &mut EncodeTally,
-    ) {
-        tally.values += values.len() as u64;
-        if tally.skips_errors {
-            return;
-        }
-        let columns = self.columns as usize;
-        decoded.resize(4 * values.len(), 0);
-        self.format.decode(isa, blocks, None, Dtype::Float32, decoded);
-        tally.underflowed_groups += self.lost_blocks(values, decoded.as_chunks().0);
-        let rows = values.chunks_exact(columns).zip(decoded.as_chunks().0.chunks_exact(columns));
-        for (at, (values, decoded)) in rows.enumerate() {
-            let place = (first + at as u64) * self.columns;
-            isa.run(RowErrors { values, decoded }).add_to(tally, place, values, decoded);
-        }
-    }
-
-    /// Counts the blocks whose values are lost, because their scale became 0. Plain numbers have no scale.
+    /// Counts the blocks whose values are lost, because their scale became 0.
     fn lost_blocks(&self, values: &[f32], decoded: &[[u8; 4]]) -> u64 {
-        if self.format.dtype.is_some() {
-            return 0;
-        }
         let elements = self.format.elements as usize;
         let blocks = values.chunks_exact(elements).zip(decoded.chunks_exact(elements));
         let is_zero = |bytes: &[u8; 4]| f32::from_le_bytes(*bytes) == 0.0;

@@ -29,12 +29,6 @@ impl WeightEncoder {
         if let Self::Grid(encoder) = self { Some(encoder) } else { None }
     }
 
-    /// False if it writes plain numbers.
-    #[must_use]
-    pub fn has_codes(&self) -> bool {
-        if let Self::Blocks(encoder) = self { encoder.format().dtype.is_none() } else { true }
-    }
-
     /// The layout that it writes.
     #[must_use]
     pub fn layout(&self) -> &'static Layout {
@@ -147,14 +141,6 @@ impl WeightEncoder {
                 Ok(())
             }
             Self::Blocks(encoder) => encoder.encode(Isa::chosen(), rows, source, outputs[0], tally),
-        }
-    }
-
-    /// Compares values with the blocks made of them, whose bytes are `blocks`. Codes and scales as separate parts are
-    /// compared while they are made.
-    pub(crate) fn compare(&self, rows: &Range<u64>, source: &[u8], blocks: &[u8], tally: &mut EncodeTally) {
-        if let Self::Blocks(encoder) = self {
-            encoder.compare(Isa::chosen(), rows, source, blocks, tally);
         }
     }
 }
