@@ -159,8 +159,8 @@ const fn layout(name: &'static str, row: &str, grid: TargetGrid) -> SchemeLayout
 }
 
 /// Returns a scheme in ONNX models. A channel is an output of a layer, and neighbours are its inputs.
-const fn onnx(grid: TargetGrid) -> Option<SchemeLayout> {
-    Some(SchemeLayout { name: ONNX.name, row: &ONNX, grid })
+const fn onnx(grid: TargetGrid) -> SchemeLayout {
+    SchemeLayout { name: ONNX.name, row: &ONNX, grid }
 }
 
 /// The base of all rows.
@@ -206,7 +206,7 @@ pub static SCHEMES: &[Scheme] = &[
             layout(MODELOPT, "modelopt-fp8", float(Float8E4M3FN, Group::Channel, Some(Float32))),
             layout(COMFYUI, "comfy-fp8", float(Float8E4M3FN, Group::Tensor, Some(Float32))),
         ],
-        in_model: onnx(float(Float8E4M3FN, Group::Channel, None)),
+        in_model: Some(onnx(float(Float8E4M3FN, Group::Channel, None))),
         ..BASE
     },
     Scheme {
@@ -243,7 +243,7 @@ pub static SCHEMES: &[Scheme] = &[
             layout(COMPRESSED_TENSORS, "ct-int8", symmetric(8, Group::Channel, None)),
             layout(COMFYUI, "comfy-int8", symmetric(8, Group::Tensor, Some(Float32))),
         ],
-        in_model: onnx(symmetric(8, Group::Channel, None)),
+        in_model: Some(onnx(symmetric(8, Group::Channel, None))),
         ..BASE
     },
     Scheme {
@@ -258,7 +258,7 @@ pub static SCHEMES: &[Scheme] = &[
         aliases: &["W4A16"],
         summary: "int4 in words, a scale for each 128 values",
         layouts: &[layout(COMPRESSED_TENSORS, "ct-pack", symmetric(4, Group::Neighbours(128), None))],
-        in_model: onnx(symmetric(4, Group::Neighbours(128), None)),
+        in_model: Some(onnx(symmetric(4, Group::Neighbours(128), None))),
         ..BASE
     },
     Scheme {
@@ -266,7 +266,7 @@ pub static SCHEMES: &[Scheme] = &[
         aliases: &["W4A16_ASYM"],
         summary: "int4 in words, a scale and a zero point for each 128 values",
         layouts: &[layout(COMPRESSED_TENSORS, "ct-pack", asymmetric(4, Group::Neighbours(128), None))],
-        in_model: onnx(asymmetric(4, Group::Neighbours(128), None)),
+        in_model: Some(onnx(asymmetric(4, Group::Neighbours(128), None))),
         ..BASE
     },
     Scheme {

@@ -31,7 +31,7 @@ use super::decisions::Decisions;
 use super::partition::Partition;
 use super::quantization::{CodesSource, TensorIndex};
 #[cfg(feature = "cli")]
-use super::step::{Operation, Step};
+use super::step::Step;
 use super::weight_rows::WeightValues;
 use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG};
 use crate::dtype::Dtype;

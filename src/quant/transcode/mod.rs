@@ -196,14 +196,13 @@ impl Transcoder {
             if self.keep_row(band.start, parts, &mut buffers, &mut writer, tally) {
                 continue;
             }
-            let scales = match self.only {
-                Some(only) => vec![only],
-                None => {
-                    let scales = self.new_scales(band.clone(), parts).expect("the weight is known to fit");
-                    let chosen = scales.iter().map(|scale| scale.chosen);
-                    writer.store_scales(band.start / all, band.start % all, 0, chosen);
-                    scales
-                }
+            let scales = if let Some(only) = self.only {
+                vec![only]
+            } else {
+                let scales = self.new_scales(band.clone(), parts).expect("the weight is known to fit");
+                let chosen = scales.iter().map(|scale| scale.chosen);
+                writer.store_scales(band.start / all, band.start % all, 0, chosen);
+                scales
             };
             self.move_codes(band, &scales, parts, |row, columns, codes| match codes {
                 MovedCodes::Packed(packed) => writer.copy_codes(row / all, row % all, packed),

@@ -153,12 +153,11 @@ impl SourceGrid {
         for row in rows {
             let (matrix, within) = self.place(row);
             let below = within / self.block[0];
-            match lines.last_mut().filter(|_| last == Some((matrix, below))) {
-                Some(line) => line.rows.end = row + 1,
-                None => {
-                    let groups = self.groups(matrix, below, self.keeps_blocks, parts);
-                    lines.push(Line { rows: row..row + 1, groups });
-                }
+            if let Some(line) = lines.last_mut().filter(|_| last == Some((matrix, below))) {
+                line.rows.end = row + 1;
+            } else {
+                let groups = self.groups(matrix, below, self.keeps_blocks, parts);
+                lines.push(Line { rows: row..row + 1, groups });
             }
             last = Some((matrix, below));
         }
