@@ -4,7 +4,7 @@ use super::{Report, TensorReport, counts_of};
 use crate::job::QuantizedReport;
 use crate::measure::quantized::{CodesOrigin, QuantizedAccuracy};
 use crate::operator::Operator;
-use crate::quant;
+use crate::quant::LAYOUTS;
 use crate::select::KeptReason;
 use crate::text::{counted, first_few, shorten};
 use std::fmt::Write as _;
@@ -15,7 +15,9 @@ const FEW: usize = 5;
 /// Returns the layouts between which a weight was moved without a change, if their libraries round its products
 /// differently.
 fn rounded_otherwise(weight: &QuantizedReport) -> Option<[&'static str; 2]> {
-    let (from, to) = (quant::find(weight.source_layout.as_deref()?)?, quant::find(&weight.layout)?);
+    // Unlike `quant::find`, this leaves out the layouts of GGUF files and ONNX models.
+    let find = |name: &str| LAYOUTS.iter().find(|layout| layout.name == name);
+    let (from, to) = (find(weight.source_layout.as_deref()?)?, find(&weight.layout)?);
     let scale = weight.parts.iter().find(|part| part.name.contains("scale"))?;
     let is_moved = weight.codes == Some(CodesOrigin::Exact);
     (is_moved && !from.rounds_like(to, scale.dtype)).then_some([from.name, to.name])

@@ -6,7 +6,7 @@ mod importance_matrices;
 mod recover;
 mod reference;
 
-use half::{bf16, f16};
+use half::bf16;
 use safetensors::SafeTensors;
 use std::fs;
 use std::path::PathBuf;
