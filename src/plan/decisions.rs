@@ -14,7 +14,6 @@ use std::sync::Arc;
 /// The decisions of a planner about one input: its tensors, and the files next to them. A tensor without a decision is
 /// cast or copied, as the operator and the selection say.
 #[derive(Default)]
-#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words the findings"))]
 pub(crate) struct Decisions<'a> {
     pub(super) treatments: HashMap<TensorIndex, Treatment<'a>>,
     /// Metadata of the files to change: the key, and the new value or `None` to remove it.
