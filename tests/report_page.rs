@@ -224,6 +224,19 @@ fn nan_and_inf_of_the_input_are_shown_with_their_tensor_and_position() {
 }
 
 #[test]
+fn rounded_values_are_not_called_unchanged_where_rounding_is_not_counted() {
+    let of = |options: Value| {
+        let decoded = tensor("w", &json!({ "layout": "hf-fp8", "figures": null, "counts": {} }));
+        let file = json!({ "file": "a", "bytes": 1, "tensors": [decoded] });
+        page_by("dequantize", vec![serde_json::from_value(file).unwrap()], options, Some(Duration::from_secs(1)), &[])
+    };
+    let page = of(json!({ "fail_on": [] }));
+    assert!(page.contains("<p>Every decoded value is finite.</p>") && !page.contains("unchanged"), "{page}");
+    assert!(!page.contains(">inexact<"), "{page}");
+    assert!(of(json!({ "fail_on": ["nan", "inexact"] })).contains(">inexact<"));
+}
+
+#[test]
 fn what_a_page_is_about_is_its_main_landmark() {
     let page = whole();
     let (main, footer) = page.split_once("<main>").unwrap().1.split_once("</main>").unwrap();

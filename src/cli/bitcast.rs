@@ -36,28 +36,26 @@ pub struct BitcastArgs {
           long_help = with_note(&some_inputs(), &format!("{INPUT_NOTE} {SEVERAL_NOTE}")))]
     pub inputs: Vec<PathBuf>,
 
-    /// Options of the operation.
-    #[command(flatten)]
-    pub options: BitcastOptions,
-
     /// Print the bits as hexadecimal digits
     ///
     /// The first digit is the most significant one.
-    #[arg(long, conflicts_with_all = ["bits", "include", "exclude", "rule", "rename", "output", "force", "skip_existing",
-                                      "dry_run", "no_sync"])]
+    #[arg(long, help_heading = PRINTING,
+          conflicts_with_all = ["bits", "include", "exclude", "rule", "rename", "output", "force", "skip_existing", "dry_run",
+                                "no_sync"])]
     pub hex: bool,
 
     /// Print sign, exponent, mantissa and the value
     ///
     /// Each line contains one element, its exact value, and the kind of number.
-    #[arg(long, conflicts_with_all = ["include", "exclude", "rule", "rename", "output", "force", "skip_existing", "dry_run",
-                                      "no_sync"])]
+    #[arg(long, help_heading = PRINTING,
+          conflicts_with_all = ["include", "exclude", "rule", "rename", "output", "force", "skip_existing", "dry_run",
+                                "no_sync"])]
     pub bits: bool,
 
     /// The tensor to print, if the file has several
     ///
     /// For --hex and --bits.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help_heading = PRINTING)]
     pub tensor: Option<String>,
 
     /// Elements to print: 100..104, 100.., 17,203
@@ -65,13 +63,20 @@ pub struct BitcastArgs {
     /// For --hex and --bits: the elements from A up to but not including B, in row-major order. One number is an index over
     /// all elements, from 0. Several numbers are coordinates, as statistics show them: 17,203 is [17, 203], and
     /// 17,203..17,210 is seven elements. A alone is one element.
-    #[arg(long, value_name = "A..B")]
+    #[arg(long, value_name = "A..B", help_heading = PRINTING)]
     pub range: Option<ElementRange>,
+
+    /// Options of the operation.
+    #[command(flatten)]
+    pub options: BitcastOptions,
 
     /// Output options.
     #[command(flatten)]
     pub file: FileArgs,
 }
+
+/// Heading of the options that print elements.
+const PRINTING: &str = "Printing elements";
 
 const EXAMPLES: &str = "Examples:
   tcast bitcast x.npy --to int32

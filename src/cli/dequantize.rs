@@ -36,7 +36,7 @@ pub struct DequantizeArgs {
         value_name = "MODEL",
         help = "A .safetensors, .gguf, .pt or .onnx file, or a folder of shards",
         long_help = "A .safetensors file or a checkpoint of PyTorch, or a folder of shards with or without an index; config.json describes how \
-                       the weights are quantized. Or a GGUF model (.gguf), of which any part may be named, or an ONNX \
+                       the weights are quantized. Or a GGUF model (.gguf; any file of a split one), or an ONNX \
                        model (.onnx) with DequantizeLinear nodes."
     )]
     pub model: Option<PathBuf>,
@@ -89,7 +89,7 @@ const EXAMPLES: &str = "Examples:
   tcast dequantize quantized.onnx -o plain.onnx
       computes the DequantizeLinear nodes of weights
   tcast dequantize llama-fp8 --dry-run
-      shows each weight, its layout's codes and what it becomes
+      shows each weight with its layout and its new type
 
 Exit codes:
   0 done, 1 failed or refused, 2 wrong usage, 3 a loss that --fail-on forbids,

@@ -63,8 +63,8 @@ JSON:
     first_difference: null, or index, a, b, bits_a and bits_b
     figures: null, or the figures of cast --stats, with B as the result
   If A is checked with --report, the document has schema, tcast, a, report (the path of the report),
-  is_equal, and tensors. Each of these has its name, and in wrong what is wrong with
-  it, or null.
+  is_equal, and tensors. Each has its name, and in wrong the difference from the
+  report, or null.
 
 Exit codes:
   0 equal, or within the tolerance, 1 different, 2 an error or wrong usage,
@@ -106,7 +106,7 @@ pub struct DiffArgs {
     /// GGUF and MLX models: the names of tensors, as in the file or as on Hugging Face
     ///
     /// With huggingface, a GGUF model can be compared with the model that it was made from. The experts of MLX are
-    /// compared one by one, unless the names are those of the file.
+    /// compared one by one, except with --names file.
     #[arg(long, value_enum, hide_short_help = true)]
     pub names: Option<Naming>,
 

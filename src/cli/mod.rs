@@ -308,8 +308,8 @@ fn with_note(text: &str, note: &str) -> String {
 
 const INPUT_NOTE: &str = "A .onnx file is an ONNX model, and a .pb file an ONNX tensor. A .pt, .pth, .bin or .ckpt file is a \
                           checkpoint of PyTorch; tcast never runs code from it. Shards are .safetensors files or \
-                          pytorch_model*.bin files, with or without an index, or the .gguf files of a split model, of \
-                          which any can be named.";
+                          pytorch_model*.bin files, with or without an index, or the .gguf files of a split model: \
+                          name any of them.";
 
 const SEVERAL_NOTE: &str =
     "Each of several inputs gets its own output, with its own name in the folder that -o names, or next to the input.";

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 
 tcast chooses the weights by their names, as vLLM, SGLang, transformers and TensorRT-LLM need them: embeddings, output \
 heads, norms, biases, routers, multi-token prediction and vision towers are copied, and so are weights whose shape does \
-not fit. The bytes are those that the library of the layout writes. tcast needs no calibration and no GPU, and as much memory for a \
+not fit. tcast writes the same bytes as the library of the layout. It needs no calibration and no GPU, and as much memory for a \
 large model as for a small one.
 
 In an ONNX model, tcast quantizes the weights of MatMul, Gemm and Conv nodes to fp8, int8, int4 or int4-asym, and inserts \
@@ -81,8 +81,11 @@ pub struct QuantizeArgs {
     #[command(flatten)]
     pub options: QuantizeOptions,
 
-    /// With nvfp4, let engines quantize activations to 4 bits too; needs --input-global-scale
-    #[arg(long, hide_short_help = true)]
+    /// With nvfp4, fail unless --input-global-scale is given
+    ///
+    /// Engines quantize activations to 4 bits only with that scale, which tcast cannot measure. The flag does not change the
+    /// output.
+    #[arg(long, help_heading = None::<&'static str>, hide_short_help = true)]
     pub activations: bool,
 
     /// Report options.

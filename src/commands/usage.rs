@@ -105,18 +105,18 @@ fn diagnosis(error: &clap::Error, arguments: &[OsString]) -> Option<Diagnosis> {
                 let has = |scheme: &&Scheme| scheme.layout_names().any(|name| name == GGUF.name);
                 let names: Vec<&str> = SCHEMES.iter().filter(has).map(|scheme| scheme.name).collect();
                 let more = format!("the schemes of GGUF files are {}", names.join(", "));
-                return of("--scheme is missing: it says what the weights become", "add --scheme q4_k_m", Some(more));
+                return of("missing --scheme, the type of the quantized weights", "add --scheme q4_k_m", Some(more));
             }
             let more = format!("{schemes}; --layout without --scheme changes the layout of a quantized model");
             let more = Some(more);
-            of("--scheme is missing: it says what the weights become", "add --scheme SCHEME", more)
+            of("missing --scheme, the type of the quantized weights", "add --scheme SCHEME", more)
         }
         ("cast", [to]) if to.starts_with("--to") => {
             let has_type = arguments.iter().any(|word| word.to_str().is_some_and(|word| word.parse::<Dtype>().is_ok()));
             let is_there =
                 |word: &OsString| Path::new(word).exists() || word.to_str().is_some_and(|word| word.starts_with('-'));
             let more = (!has_type && arguments.iter().skip(2).all(is_there)).then(|| {
-                "or to another type: tcast cast --help lists them; an output in another format needs none".to_owned()
+                "tcast cast --help lists other types; to change only the format, name the output with -o".to_owned()
             });
             of("--to <DTYPE> is missing: the type to convert to", "add --to DTYPE", more)
         }

@@ -38,7 +38,7 @@ impl FailOn {
     /// Returns the reasons why a weight is refused, in words.
     pub(crate) fn refuses(&self, figures: &QuantizedAccuracy) -> impl Iterator<Item = String> {
         let count = |defect| match defect {
-            Defect::Clipped => (figures.clipped, "value", "beyond the codes of its group"),
+            Defect::Clipped => (figures.clipped, "value", "clipped to the largest code of its group"),
             Defect::Underflowed => (figures.underflowed_groups, "group", "with a scale too small for its type"),
         };
         let defects = self.defects.iter().map(move |defect| count(*defect)).filter(|(count, ..)| *count > 0);

@@ -128,7 +128,7 @@ pub struct DequantizeOptions {
     #[cfg_attr(feature = "cli", arg(long, value_enum, default_value_t, hide_short_help = true))]
     pub arithmetic: Arithmetic,
 
-    /// Keep the scales of activations, which no value of a weight depends on
+    /// Copy the scales of activations, which decoded weights do not need
     #[cfg_attr(feature = "cli", arg(long, help_heading = "Which weights", hide_short_help = true))]
     pub keep_activation_scales: bool,
 
@@ -218,13 +218,16 @@ pub struct PromoteOptions {
 
     /// The root of PyTorch checkpoints: see [`ReadOptions`](crate::container::ReadOptions).
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "cli", arg(long, value_name = "KEY", help = ROOT, long_help = ROOT_NOTE, hide_short_help = true))]
+    #[cfg_attr(
+        feature = "cli",
+        arg(long, value_name = "KEY", help = ROOT, long_help = ROOT_NOTE, help_heading = "Which tensors", hide_short_help = true)
+    )]
     pub root: Option<String>,
 
     /// Tensor to use, where a file has several; repeatable
     ///
     /// The others are copied.
-    #[cfg_attr(feature = "cli", arg(long, value_name = "NAME"))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "NAME", help_heading = "Which tensors"))]
     pub tensor: Vec<String>,
 
     /// Clamp to the range of a float8; false: infinite or NaN instead [default: true]

@@ -57,7 +57,7 @@ pub struct QuantizeOptions {
 
     /// Find the codes and scales of decoded weights
     ///
-    /// A weight gets those that it was decoded from if they decode to the same bits; other weights are quantized as
+    /// A weight gets its original codes and scales if these decode to the same bits; other weights are quantized as
     /// usual. tcast reads each recovered weight once more. The report lists them. For GGUF outputs, it finds all blocks of
     /// q8_0, q4_0, q5_0, iq4_nl, tq1_0, tq2_0, mxfp4 and nvfp4, and some of other types.
     #[cfg_attr(feature = "cli", arg(long, requires = "scheme"))]
@@ -73,11 +73,13 @@ pub struct QuantizeOptions {
 
     /// Quantize the floats of a model that is quantized in a way that tcast does not decode
     ///
-    /// For a model whose config.json is wrong: all of its tensors are taken for values.
+    /// Treats all tensors as plain values; for a model with a wrong config.json.
     #[cfg_attr(feature = "cli", arg(long, hide_short_help = true))]
     pub force_codes: bool,
 
     /// With nvfp4, the global scale of all activations: 2688 / their measured largest magnitude
+    ///
+    /// tcast stores it with each weight, and engines then quantize the activations to 4 bits too.
     #[cfg_attr(
         feature = "cli",
         arg(long, value_name = "VALUE", value_parser = parsers::scale, hide_short_help = true)

@@ -81,25 +81,29 @@ pub(crate) const ROOT_NOTE: &str =
 Without it, tcast takes the tensors of the only dict under a usual key: state_dict, model, params, ...";
 
 /// Names of the tensors of a GGUF model, and the root of a PyTorch checkpoint.
+// A heading of the struct would also apply to the arguments that follow it in a command.
 #[derive(Clone, Debug, Default, Serialize)]
-#[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = "GGUF models"))]
+#[cfg_attr(feature = "cli", derive(clap::Args))]
 pub struct NamingOptions {
     /// GGUF and MLX models: the names of tensors, as in the file or as on Hugging Face
     ///
     /// Names of Hugging Face come with its shapes: experts are separate, and rows of attention are in its order. A GGUF
     /// becomes a checkpoint folder. By default, a GGUF keeps its names, and the experts of MLX are separate.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "cli", arg(long, value_enum, hide_short_help = true))]
+    #[cfg_attr(feature = "cli", arg(long, value_enum, help_heading = "GGUF models", hide_short_help = true))]
     pub names: Option<Naming>,
 
     /// GGUF models: the folder of the original model, for config.json, the tokenizer and other files of the output
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "path_as_text")]
-    #[cfg_attr(feature = "cli", arg(long, value_name = "FOLDER", hide_short_help = true))]
+    #[cfg_attr(
+        feature = "cli",
+        arg(long, value_name = "FOLDER", help_heading = "GGUF models", hide_short_help = true)
+    )]
     pub config: Option<PathBuf>,
 
     /// The root of a PyTorch checkpoint: see [`ReadOptions`].
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "cli", arg(long, value_name = "KEY", help = ROOT, long_help = ROOT_NOTE, help_heading = "Which tensors", hide_short_help = true))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "KEY", help = ROOT, long_help = ROOT_NOTE, hide_short_help = true))]
     pub root: Option<String>,
 }
 

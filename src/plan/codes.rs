@@ -193,7 +193,9 @@ impl<'a> Codes<'a> {
     /// Returns the error for a cast of a tensor; `None` if it holds values.
     pub(crate) fn refusal(&self, name: &str, selection: &Selection) -> Option<Error> {
         if let Some(why) = self.reasons.get(name) {
-            return Some(self.error(format!("{why}; a cast would take them for values"), selection));
+            return Some(
+                self.error(format!("{why}; casting them as plain values would corrupt the weights"), selection),
+            );
         }
         // No option leaves out these codes by name: they stay because they are not floats, or have the type already.
         let (codes, dtype) = self.scales.get(name)?.as_ref()?;

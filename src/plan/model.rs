@@ -41,9 +41,8 @@ pub(super) fn kept(
         return Ok(Some(KeptReason::NotFloating));
     }
     if !to.is_floating() {
-        let error =
-            Error::new(format!("a Cast node would compute with {to} instead of {from}: the model keeps floats"));
-        return Err(error.remedy("choose a floating type"));
+        let error = Error::new("tcast stores weights of ONNX models only as floats");
+        return Err(error.remedy("choose a floating type; the quantize command writes integers"));
     }
     let reason = reason.or((to == from).then_some(KeptReason::Already));
     let reason = reason.or((to.bits() >= from.bits()).then_some(KeptReason::NotNarrower));

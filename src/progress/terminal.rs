@@ -9,20 +9,24 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// A bar on standard error with bytes, rate and time left; nothing if that is not a terminal. It appears with the first
-/// bytes.
+/// A bar on standard error with bytes, rate and time left; nothing if that is not a terminal. Until the number of bytes is
+/// known, the line is only the message.
 struct Bar(ProgressBar);
 
 impl Bar {
     fn new(bar: ProgressBar, what: impl Into<String>) -> Self {
         let what = what.into();
         let what = if what.is_empty() { what } else { what + "  " };
-        let columns = stderr_columns().unwrap_or(80);
-        let style = ProgressStyle::with_template(&template(columns, what.chars().count()));
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.set_style(style(bar.length().unwrap_or(0), what.chars().count()));
         bar.set_message(what);
         Self(bar)
     }
+}
+
+/// Returns the style of a line about this many bytes, 0 if they are unknown, with a word of `word` characters.
+fn style(bytes: u64, word: usize) -> ProgressStyle {
+    let template = if bytes == 0 { "{wide_msg}".to_owned() } else { template(stderr_columns().unwrap_or(80), word) };
+    ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
 /// Returns the template of a line that fits into `columns` columns, with a word of `word` characters: first the numbers
@@ -63,6 +67,7 @@ pub(crate) fn shown(what: &'static str, bytes: u64, quiet: bool) -> Box<dyn Prog
 
 impl Progress for Bar {
     fn begin(&self, bytes: u64) {
+        self.0.set_style(style(bytes, self.0.message().chars().count()));
         self.0.set_length(bytes);
     }
 
@@ -223,6 +228,21 @@ mod tests {
         bar.set_position(3 << 30);
         bar.force_draw();
         terminal.1.lock().unwrap().clone()
+    }
+
+    #[test]
+    fn without_a_known_number_of_bytes_there_is_no_bar() {
+        let terminal = Terminal(100, Arc::default());
+        let target = ProgressDrawTarget::term_like(Box::new(terminal.clone()));
+        let bar = Bar::new(ProgressBar::with_draw_target(Some(0), target), "comparing");
+        let line = || {
+            bar.0.force_draw();
+            terminal.1.lock().unwrap().trim_end().to_owned()
+        };
+        assert_eq!(line(), "comparing");
+        bar.begin(4 << 30);
+        let line = line();
+        assert!(line.starts_with("comparing  ") && line.contains("  0%"), "{line}");
     }
 
     #[test]

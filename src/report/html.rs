@@ -168,7 +168,9 @@ fn lost(report: &Report) -> String {
     let values = report.count_converted();
     let mut text = String::from("<section>\n<h2>What was lost</h2>\n");
     if total.is_lossless() {
-        text.push_str("<p>Every value came through unchanged.</p>\n");
+        if let Some(outcome) = report.lossless_outcome(&total) {
+            let _ = writeln!(text, "<p>{}.</p>", words::capitalized(outcome));
+        }
     } else {
         let _ = writeln!(text, "<p>Of {} values that were converted</p>\n<ul class=\"lost\">", with_thousands(values));
         for loss in Loss::ALL.into_iter().filter(|loss| total[*loss] > 0) {

@@ -28,7 +28,9 @@ pub(crate) use several::{several, unconverted};
 #[cfg(feature = "cli")]
 pub use summary::Surroundings;
 
-use crate::kernel::Counts;
+use crate::kernel::{Counts, Loss};
+#[cfg(feature = "cli")]
+use crate::operator::Operator;
 use crate::options::RecordedOptions;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
@@ -99,11 +101,21 @@ impl Serialize for Report {
         let rows = self.files.iter().enumerate().flat_map(|(at, file)| {
             file.tensors.iter().map(move |tensor| {
                 let mut value = tensor.json();
+                if !self.counts_inexact(tensor) {
+                    remove_inexact(&mut value);
+                }
                 value["file"] = json!(at);
                 value
             })
         });
         serialize_with(&self.head(), "tensors", rows, serializer)
+    }
+}
+
+/// Removes the count of inexact values from a part of the document that has counts.
+fn remove_inexact(part: &mut Value) {
+    if let Some(counts) = part.get_mut("counts").and_then(Value::as_object_mut) {
+        counts.remove(Loss::Inexact.name());
     }
 }
 
@@ -181,6 +193,20 @@ impl Report {
         self.files.iter().map(FileReport::counts).sum()
     }
 
+    /// True if the counts of a tensor include inexact values. In decoded weights, they are counted only on request.
+    fn counts_inexact(&self, tensor: &TensorReport) -> bool {
+        let is_requested = || {
+            let listed = self.options.0.get("fail_on").and_then(Value::as_array);
+            listed.is_some_and(|listed| listed.iter().any(|name| name == Loss::Inexact.name()))
+        };
+        tensor.layout.is_none() || is_requested()
+    }
+
+    /// True if the counts of all tensors include inexact values.
+    fn counts_all_inexact(&self) -> bool {
+        self.tensors().all(|tensor| self.counts_inexact(tensor))
+    }
+
     /// Returns the JSON document without the tensors.
     fn head(&self) -> Value {
         let converted = self.converted().count();
@@ -212,6 +238,9 @@ impl Report {
         }
         if self.time.is_some() || self.is_measured() {
             document["counts"] = json!(self.total());
+            if !self.counts_all_inexact() {
+                remove_inexact(&mut document);
+            }
         }
         schema::document(schema::REPORT, document)
     }
@@ -219,5 +248,17 @@ impl Report {
     /// True if values were examined; a dry run does so on request.
     fn is_measured(&self) -> bool {
         self.tensors().any(|tensor| tensor.counts.is_some())
+    }
+
+    /// Describes the values of a conversion without counted losses; `None` if there is nothing to say. Decoded values can be
+    /// rounded, which is not counted.
+    #[cfg(feature = "cli")]
+    fn lossless_outcome(&self, total: &Counts) -> Option<&'static str> {
+        let is_decoded = self.operator == Operator::Dequantize.name();
+        match is_decoded {
+            _ if !total.is_lossless() || self.operator == Operator::BitCast.name() => None,
+            false => Some("every value came through unchanged"),
+            true => (total.input_nan + total.input_infinite == 0).then_some("every decoded value is finite"),
+        }
     }
 }

@@ -64,8 +64,8 @@ impl Report {
         }
         for (origin, what) in [
             (CodesOrigin::Exact, "exact, codes and scales are those of the input"),
-            (CodesOrigin::Rescaled, "codes and block scales are those of the input, the global scale is rounded"),
-            (CodesOrigin::RoundedOffsets, "codes and scales are those of the input, offsets are rounded"),
+            (CodesOrigin::Rescaled, "codes and block scales unchanged, global scale rounded"),
+            (CodesOrigin::RoundedOffsets, "codes and scales unchanged, offsets rounded"),
             (CodesOrigin::Requantized, "decoded and quantized again"),
             (CodesOrigin::Recovered, "recovered, codes and scales decode to the same bits"),
             (
@@ -94,10 +94,17 @@ impl Report {
             let sum = |count: fn(&QuantizedAccuracy) -> Option<u64>| -> u64 {
                 weights.iter().filter_map(|(_, quantized)| count(quantized.accuracy.as_ref()?)).sum()
             };
-            let _ = write!(text, ", {} of {} changed", sum(|accuracy| accuracy.changed), counted(values, "value"));
-            if origin.rounds_once() {
-                let _ = write!(text, ", {} of them also as bfloat16", sum(|accuracy| accuracy.changed_bfloat16));
+            let (changed, values) = (sum(|accuracy| accuracy.changed), counted(values, "value"));
+            if !origin.rounds_once() {
+                let _ = write!(text, ", {changed} of {values} changed");
+                continue;
             }
+            let _ = match sum(|accuracy| accuracy.changed_bfloat16) {
+                0 => write!(text, ": {changed} of {values} changed, none after rounding to bfloat16"),
+                count => {
+                    write!(text, ": {changed} of {values} changed, {count} of them also after rounding to bfloat16")
+                }
+            };
         }
         text
     }
@@ -128,7 +135,8 @@ impl Report {
         let (clipped, groups): (u64, u64) =
             (sum(|accuracy| accuracy.clipped), sum(|accuracy| accuracy.underflowed_groups));
         if clipped > 0 {
-            let _ = write!(text, "\n  {} beyond the codes of their groups", counted(clipped, "value"));
+            let whose = if clipped == 1 { "its" } else { "their" };
+            let _ = write!(text, "\n  {} clipped to the largest code of {whose} group", counted(clipped, "value"));
         }
         if groups > 0 {
             let _ = write!(text, "\n  {} with a scale too small for its type", counted(groups, "group"));

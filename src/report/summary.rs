@@ -167,12 +167,8 @@ impl Report {
         }
         if self.is_quantized() {
             text += &self.quantized_values();
-        } else if total.is_lossless() && values > 0 && self.operator != Operator::BitCast.name() {
-            text.push_str(match self.operator == Operator::Dequantize.name() {
-                false => "\n  every value came through unchanged",
-                true if total.input_nan + total.input_infinite == 0 => "\n  every decoded value is finite",
-                true => "",
-            });
+        } else if let Some(outcome) = self.lossless_outcome(&total).filter(|_| values > 0) {
+            let _ = write!(text, "\n  {outcome}");
         }
         text
     }

@@ -84,11 +84,11 @@ impl Staging {
         let absent: Vec<&String> = shards.iter().filter(is_missing).map(|shard| &shard.file).collect();
         if let Some(first) = absent.first() {
             let (count, all) = (absent.len(), shards.len());
-            let message = format!(
-                "{count} of {} are not there yet, {} is the first",
-                counted(all as u64, "shard"),
-                shorten(first)
-            );
+            let (all, first) = (counted(all as u64, "shard"), shorten(first));
+            let message = match count {
+                1 => format!("1 of {all} is missing: {first}"),
+                _ => format!("{count} of {all} are missing; the first is {first}"),
+            };
             let error = Error::new(message).in_file(&self.folder);
             return Err(error.remedy("run the parts that are missing again").of(Kind::Incomplete));
         }

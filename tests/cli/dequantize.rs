@@ -473,6 +473,26 @@ fn the_padding_of_comfyui_is_mentioned() {
     assert!(outcome.stderr.ends_with(note), "{}", outcome.stderr);
 }
 
+#[test]
+fn inexact_values_are_reported_only_if_they_are_counted() {
+    let bench = Bench::with_checkpoint("llama-fp8", "q");
+    let report = |line: &str| -> serde_json::Value { serde_json::from_str(&bench.run(line).stdout).unwrap() };
+    let decoded = |report: &serde_json::Value| {
+        let tensors = report["tensors"].as_array().unwrap();
+        tensors.iter().find(|tensor| tensor["layout"] == "hf-fp8").unwrap().clone()
+    };
+    let plain = report("dequantize q -o plain --json -q --report page.html");
+    for part in [&plain, &decoded(&plain)] {
+        assert_eq!((part["counts"].get("inexact"), &part["counts"]["infinite"]), (None, &0.into()), "{part}");
+    }
+    let page = String::from_utf8(bench.read("page.html")).unwrap();
+    assert!(page.contains("<p>Every decoded value is finite.</p>") && !page.contains(">inexact<"), "{page}");
+    let counted = report("dequantize q -o counted --json -q --fail-on inexact");
+    for part in [&counted, &decoded(&counted)] {
+        assert!(part["counts"]["inexact"].as_u64().is_some_and(|count| count > 0), "{part}");
+    }
+}
+
 /// 0.5 and 1.5 times a scale, of which bfloat16 has every product, or only the first.
 #[test]
 fn values_that_are_not_the_exact_product_can_be_refused() {

@@ -319,7 +319,7 @@ fn codes_with_scales_are_refused_unless_it_is_said_what_is_meant() {
         1,
         "",
         "tcast: error: m.safetensors: tensor 'l.0.q.weight': holds codes whose scales are in 'l.0.q.weight_scale_inv'; \
-         a cast would take them for values\n  tcast dequantize 'm.safetensors'\n  or leave the quantized weights as they \
+         casting them as plain values would corrupt the weights\n  tcast dequantize 'm.safetensors'\n  or leave the quantized weights as they \
          are with --exclude '*.q.{weight,weight_scale_inv}', or cast their codes as numbers with --force-codes\n",
     );
     assert_eq!(bench.files(), ["m.safetensors"]);
@@ -340,7 +340,7 @@ fn codes_with_scales_are_refused_unless_it_is_said_what_is_meant() {
     bench.write("in/config.json", br#"{"quantization_config":{"quant_method":"fp8"}}"#);
     let outcome = bench.run("cast in --to bf16");
     let message = "tensor 'w': holds codes, and their scales ('w_scale_inv') are missing: the config says quant_method \
-                   'fp8'; a cast would take them for values";
+                   'fp8'; casting them as plain values would corrupt the weights";
     assert!(outcome.code == Some(1) && outcome.stderr.contains(message), "{outcome:?}");
     assert_eq!(bench.run("cast in --to bf16 --force-codes").code, Some(0));
 }
@@ -406,7 +406,11 @@ fn codes_of_bitsandbytes_that_are_stored_as_floats_are_no_values() {
     ];
     bench.write("b.safetensors", &quantized_shard(&tensors));
     for (to, name, why) in [
-        ("f16", "q.weight", "holds codes whose scales are in 'q.weight.absmax'; a cast would take them for values"),
+        (
+            "f16",
+            "q.weight",
+            "holds codes whose scales are in 'q.weight.absmax'; casting them as plain values would corrupt the weights",
+        ),
         ("bf16", "q.weight.absmax", "holds scales of the codes 'q.weight'; a cast would change what they mean"),
     ] {
         let outcome = bench.run(&format!("cast b.safetensors --to {to}"));
@@ -459,7 +463,7 @@ fn parts_in_any_order_make_what_one_run_makes() {
     );
     bench.run("inspect parts").expect(1, "", &refused);
     let outcome = bench.run("cast --finish parts");
-    assert!(outcome.code == Some(1) && outcome.stderr.contains("shards are not there yet, "), "{outcome:?}");
+    assert!(outcome.code == Some(1) && outcome.stderr.contains(" missing"), "{outcome:?}");
     let outcome = bench.run("cast llama --to e4m3 --max-shard-size 200KB -o parts --part 1/3");
     let message = "parts: the conversion in it has other options or inputs: option 'to' was \"float8e5m2\", and is \"float8e4m3fn\" now";
     assert!(outcome.code == Some(1) && outcome.stderr.contains(message), "{outcome:?}");

@@ -100,14 +100,14 @@ fn a_cast_refuses_codes_and_converts_plain_tensors() {
     bench.run("cast m.gguf --to bf16").expect(
         1,
         "",
-        "tcast: error: m.gguf: tensor 'a.weight': holds codes and scales, in blocks of Q8_0; a cast would take them for values
+        "tcast: error: m.gguf: tensor 'a.weight': holds codes and scales, in blocks of Q8_0; casting them as plain values would corrupt the weights
   tcast dequantize 'm.gguf'
 ",
     );
     bench.run("cast m.gguf --to bf16 --exclude *.weight -o out.safetensors").expect(
         1,
         "",
-        "tcast: error: m.gguf: tensor 'a.weight': holds codes and scales, in blocks of Q8_0; a cast would take them for values
+        "tcast: error: m.gguf: tensor 'a.weight': holds codes and scales, in blocks of Q8_0; casting them as plain values would corrupt the weights
   tcast dequantize 'm.gguf'
 ",
     );
@@ -493,7 +493,7 @@ fn names_that_cannot_be_mapped_are_errors() {
     bench.run("dequantize tiny.gguf --config base -o out").expect(
         2,
         "",
-        "tcast: error: tiny.gguf: only a GGUF model with the names of Hugging Face takes the config of another folder
+        "tcast: error: tiny.gguf: the config of another folder works only with a GGUF input and names of Hugging Face
   leave --config out
 ",
     );

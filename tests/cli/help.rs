@@ -95,6 +95,37 @@ fn flags_stand_under_their_headings() {
 }
 
 #[test]
+fn no_option_is_under_the_heading_of_others() {
+    let headings = [
+        ("bitcast", "Printing elements", &["hex", "bits", "tensor", "range"][..]),
+        ("bitcast", "GGUF models", &["names", "config"]),
+        ("quantize", "GGUF models", &["metadata-from", "architecture", "imatrix", "names", "config"]),
+        ("dequantize", "GGUF models", &["names", "config"]),
+        ("promote", "The common type", &["unsafe", "pytorch-scalar", "u64-target", "saturate"]),
+        ("promote", "Which tensors", &["root", "tensor"]),
+        ("quantize", "Which weights", &["rule", "include", "exclude", "allow-unmatched", "rename", "root"]),
+        (
+            "dequantize",
+            "Which weights",
+            &["keep-activation-scales", "include", "exclude", "allow-unmatched", "rename", "root"],
+        ),
+    ];
+    for (command, heading, expected) in headings {
+        let help = help(&format!("{command} --help"));
+        let (_, section) = help.split_once(&format!("\n{heading}:\n")).unwrap();
+        // A section ends where a line is not indented.
+        let section = section.lines().take_while(|line| line.is_empty() || line.starts_with(' '));
+        let flags =
+            section.filter_map(|line| line.trim_start().strip_prefix("--").filter(|_| line.starts_with("      --")));
+        let flags: Vec<&str> = flags.map(|flag| flag.split([' ', '[']).next().unwrap()).collect();
+        assert_eq!(flags, expected, "{command}: {heading}");
+    }
+    let help = help("quantize --help");
+    let options = help.split_once("\nOptions:\n").unwrap().1.split_once("\nWhich weights:\n").unwrap().0;
+    assert!(options.contains("--activations") && options.contains("--input-global-scale"), "{options}");
+}
+
+#[test]
 fn every_example_of_the_help_works() {
     let lines = SUBCOMMANDS.iter().flat_map(|subcommand| ["-h", "--help"].map(|flag| format!("{subcommand} {flag}")));
     let texts: String = lines.chain(["-h".to_owned(), "--help".to_owned()]).map(|line| help(&line)).collect();

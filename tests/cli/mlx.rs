@@ -232,8 +232,8 @@ fn without_a_config_the_shapes_show_all_modes_but_affine() {
         assert!(outcome.code == Some(0) && outcome.stderr.contains(&row), "{outcome:?}");
         assert!(!bench.path("o/config.json").exists());
     }
-    let remedy = "put the config.json of the checkpoint beside it, which says how the weights are quantized";
-    let reason = "it looks like a weight of MLX, mode affine, but no config describes it further";
+    let remedy = "copy the checkpoint's config.json next to the file; it describes the quantization";
+    let reason = "it looks like a weight of MLX, mode affine, but there is no config.json with the details";
     is_refused(
         &folder(&WEIGHT, None),
         "dequantize q -o o",

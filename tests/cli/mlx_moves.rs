@@ -47,7 +47,7 @@ fn zero_points_become_offsets_that_are_rounded_once_and_counted() {
     let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
     bench.run("quantize m --scheme int4-asym --group-size 64 -o q -q").expect(0, "", "");
     let outcome = bench.run("quantize q --layout mlx -o x");
-    let line = "weights: codes and scales are those of the input, offsets are rounded, ";
+    let line = "weights: codes and scales unchanged, offsets rounded: ";
     assert!(outcome.code == Some(0) && outcome.stderr.contains(line), "{outcome:?}");
     let mut largest = 0.0_f64;
     for weight in quantized(&bench, "quantize q --layout mlx -o x -f") {

@@ -481,7 +481,7 @@ fn what_a_model_cannot_become_is_refused_before_any_work() {
     refused(
         "cast in.onnx --to int8 -o out.onnx",
         1,
-        "tensor 'w': a Cast node would compute with int8 instead of float32: the model keeps floats\n  choose a floating type",
+        "tensor 'w': tcast stores weights of ONNX models only as floats\n  choose a floating type; the quantize command writes integers",
     );
     refused(
         "cast in.onnx --to f16 -o out.onnx --rename w=v",

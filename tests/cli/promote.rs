@@ -31,7 +31,7 @@ fn codes_are_not_promoted_as_values() {
     let codes = "model.layers.0.self_attn.o_proj.weight";
     let outcome = bench.run(&format!("promote q --tensor {codes} --tensor model.norm.weight -o out"));
     let message = format!(
-        "tensor '{codes}': holds codes whose scales are in '{codes}_scale_inv'; a cast would take them for values\n  \
+        "tensor '{codes}': holds codes whose scales are in '{codes}_scale_inv'; casting them as plain values would corrupt the weights\n  \
          tcast dequantize 'q'\n"
     );
     assert_eq!((outcome.code, &*outcome.stdout), (Some(1), ""), "{outcome:?}");

@@ -209,7 +209,7 @@ fn a_cast_without_a_type_changes_only_the_container() {
         "",
         "tcast: error: --to <DTYPE> is missing: the type to convert to
   tcast cast m.pt --to bfloat16
-  or to another type: tcast cast --help lists them; an output in another format needs none
+  tcast cast --help lists other types; to change only the format, name the output with -o
 ",
     );
     bench.run("cast s.safetensors -o copy.safetensors").expect(

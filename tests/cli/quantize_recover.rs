@@ -286,7 +286,7 @@ fn options_that_recover_nothing_are_refused() {
     }
     let outcome = bench.run("quantize m --layout modelopt --recover -o out");
     assert_eq!((outcome.code, &*outcome.stdout), (Some(2), ""), "{outcome:?}");
-    assert!(outcome.stderr.contains("--scheme is missing"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("missing --scheme"), "{}", outcome.stderr);
     assert!(!bench.path("out").exists());
 }
 

@@ -234,8 +234,8 @@ fn the_bits_of_a_weight_are_shown_with_what_makes_its_values() {
         "scale": "0.5", "value": "-0.5", "value_bits": "bf00",
     });
     let wanted = json!({
-        "schema": 1, "tensor": "w.weight", "dtype": "bfloat16", "layout": "hf-fp8", "codes": "float8e4m3fn",
-        "shape": [2, 2], "range": [2, 3], "elements": [element],
+        "schema": 1, "tcast": env!("CARGO_PKG_VERSION"), "tensor": "w.weight", "dtype": "bfloat16", "layout": "hf-fp8",
+        "codes": "float8e4m3fn", "shape": [2, 2], "range": [2, 3], "elements": [element],
     });
     assert_eq!(json, wanted);
     // The stored tensors themselves.
@@ -341,8 +341,8 @@ fn codes_are_known_by_their_names_and_types_without_a_config() {
         let outcome = bench.run("cast m.safetensors --to bf16 --all -f");
         assert_eq!((outcome.code, &*outcome.stdout), (Some(1), ""), "{codes}: {}", outcome.stderr);
         let refused = format!("tensor '{codes}': ");
-        let is_refused =
-            outcome.stderr.contains(&refused) && outcome.stderr.contains("; a cast would take them for values");
+        let is_refused = outcome.stderr.contains(&refused)
+            && outcome.stderr.contains("; casting them as plain values would corrupt the weights");
         assert!(is_refused, "{}", outcome.stderr);
         // The same where the scales are in another shard.
         fs::create_dir_all(bench.path("two")).unwrap();

@@ -111,8 +111,8 @@ fn finish_names_what_is_damaged_and_how_it_is_done_again() {
         1,
         "",
         &format!(
-            "tcast: error: {path}: is damaged: its checksum is wrong\n  run the command of its part, or of all, again: it \
-             does this shard once more, and then --finish\n"
+            "tcast: error: {path}: is damaged: its checksum is wrong\n  run the command of this part again to convert \
+             the shard again, and then --finish\n"
         ),
     );
     bench.write(path, &whole);

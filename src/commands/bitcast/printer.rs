@@ -40,7 +40,9 @@ impl ElementPrinter {
         let mut output = BufWriter::new(anstream::stdout().lock());
         if is_json {
             let (name, shape) = (json_text(&name), json!(shape));
-            write!(output, "{{\"schema\":{ELEMENTS},\"tensor\":{name},\"dtype\":\"{dtype}\",{more}\"shape\":{shape},")?;
+            let version = env!("CARGO_PKG_VERSION");
+            write!(output, "{{\"schema\":{ELEMENTS},\"tcast\":\"{version}\",\"tensor\":{name},")?;
+            write!(output, "\"dtype\":\"{dtype}\",{more}\"shape\":{shape},")?;
             write!(output, "\"range\":[{start},{end}],\"elements\":[")?;
         }
         Ok(Self { output, style, is_json, comma: "" })

@@ -76,7 +76,8 @@ pub(super) fn check_gguf(options: &QuantizeOptions, input: Option<&Path>) -> Res
         let given = options.imatrix.is_some().then_some("imatrix").or(options.gguf.first_given());
         return given.map_or(Ok(()), |option| {
             let layout = layout_name(options);
-            let error = Error::usage(format!("the layout {layout} is not gguf: an option has no effect"));
+            let flag = option.replace('_', "-");
+            let error = Error::usage(format!("--{flag} has no effect with the layout {layout}"));
             let can_be_gguf = options.schemes().all(|scheme| scheme.layout_names().any(|name| name == GGUF.name));
             let error =
                 if can_be_gguf { error.remedy(format!("add {}", into_gguf::layout(options, input))) } else { error };

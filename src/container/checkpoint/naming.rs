@@ -53,7 +53,7 @@ impl Checkpoint {
         let is_gguf = self.is_gguf();
         if let Some(base) = base {
             if !is_gguf || names != Some(Naming::HuggingFace) {
-                let message = "only a GGUF model with the names of Hugging Face takes the config of another folder";
+                let message = "the config of another folder works only with a GGUF input and names of Hugging Face";
                 return Err(Error::usage(message).in_file(&self.path).without("config"));
             }
             if !base.join(CONFIG).is_file() {

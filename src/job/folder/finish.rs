@@ -35,7 +35,7 @@ pub(crate) fn finish(path: &Path, sync: bool, threads: usize) -> Result<Finished
     let staging = Staging::reopen(path, sync)?;
     for shard in &staging.manifest().shards {
         if staging.done::<IgnoredAny>(shard).is_some() {
-            let remedy = "run the command of its part, or of all, again: it does this shard once more";
+            let remedy = "run the command of this part again to convert the shard again";
             staging.verify(shard, threads).map_err(|error| error.remedy(remedy).of(Kind::Incomplete))?;
         }
     }

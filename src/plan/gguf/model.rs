@@ -262,7 +262,7 @@ impl<'m> GgufModel<'m> {
                 source => {
                     let stored = source.tensors().iter().map(|at| match old[*at].origin {
                         WeightOrigin::Stored(at) => Ok(at),
-                        _ => Err(Error::new("is quantized, and its values change their order")
+                        _ => Err(Error::new("is quantized: tcast cannot reorder the rows of a quantized weight")
                             .in_tensor(old[*at].name)
                             .of(Kind::InBlocks)),
                     });
@@ -313,7 +313,7 @@ impl<'m> GgufModel<'m> {
                 (Err(Undetected::Unknown), Some(model_type)) => {
                     architecture_of(&model_type)?;
                     let what = format!(
-                        "is a language model of type '{}' without the keys of a GGUF file",
+                        "a GGUF of this language model (type '{}') needs metadata that the folder does not contain",
                         shorten(&model_type)
                     );
                     return Err(Error::new(what).of(Kind::NoKeys { is_language: true }));
@@ -389,10 +389,8 @@ fn undetected(why: Undetected) -> Error {
         }
         Undetected::Unknown => {
             let names: Vec<&str> = Architecture::names().collect();
-            let what = format!(
-                "is none of the diffusion models whose tensors tcast knows ({}), and has no keys for a GGUF file",
-                names.join(", ")
-            );
+            let what =
+                format!("not a recognized diffusion model ({}), and there is no GGUF metadata", names.join(", "));
             Error::new(what).of(Kind::NoKeys { is_language: false })
         }
     }

@@ -167,7 +167,7 @@ pub(in crate::quant) fn quant_state(state: &Map<String, Value>, name: &str, is_n
     let missing = |key: &str| Error::new(format!("it does not say its {key}"));
     let kind = state.text(&["quant_type"])?.ok_or_else(|| missing("quant_type"))?;
     if kind.is_empty() || !name.ends_with(&format!("__{kind}")) {
-        let message = format!("it says quant_type '{}', which is not what it is called", shorten(kind));
+        let message = format!("its quant_type '{}' does not match the suffix of its name", shorten(kind));
         return Err(Error::new(message));
     }
     let shape = state.get("shape").and_then(lengths).ok_or_else(|| missing("shape"))?;

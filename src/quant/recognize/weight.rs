@@ -30,7 +30,7 @@ struct LayoutCandidate<'a> {
 }
 
 /// The remedy if the tensors alone do not show how a weight is stored.
-const NO_CONFIG: &str = "put the config.json of the checkpoint beside it, which says how the weights are quantized";
+const NO_CONFIG: &str = "copy the checkpoint's config.json next to the file; it describes the quantization";
 
 impl Evidence<'_> {
     fn show(&self, index: usize) -> String {
@@ -159,7 +159,7 @@ impl Evidence<'_> {
     fn check_identified(&self, codes: usize, pair: &Pair, layout: &Layout) -> Result<()> {
         let library = layout.library;
         if layout.needs_config {
-            let message = format!("it looks like a weight of {library}, but no config describes it further");
+            let message = format!("it looks like a weight of {library}, but there is no config.json with the details");
             return Err(Error::new(message).remedy(NO_CONFIG));
         }
         let is_swizzled = |other: &Layout| {
@@ -169,7 +169,7 @@ impl Evidence<'_> {
         let [shape, scale] = [codes, pair.scale].map(|index| self.source.tensors[index].shape);
         let has_whole_tiles = matches!((shape, scale), ([rows, _], [_, columns]) if rows.is_multiple_of(128) && columns.is_multiple_of(4));
         if has_whole_tiles && pair.family.rows.iter().any(|(other, _)| is_swizzled(other)) {
-            let message = format!("it may be of {library}, or of ComfyUI, and there is no config to say which");
+            let message = format!("it could be {library} or ComfyUI; without config.json tcast cannot tell");
             return Err(Error::new(message).remedy(NO_CONFIG));
         }
         if !self.comfy.is_empty() && pair.family.scale == ".weight_scale" {

@@ -182,12 +182,14 @@ fn columns<'a>(report: &'a Report, spreads: &'a [ExponentSpread]) -> Vec<TensorC
     columns.extend(of_error("max error", "|y − x|", |accuracy| (accuracy.max_abs_error, accuracy.max_abs_error_at)));
     let relative = |accuracy: &Accuracy| (accuracy.max_rel_error, accuracy.max_rel_error_at);
     columns.extend(of_error("max rel. error", "|y − x| / |x|", relative));
+    columns.extend([TensorColumn::of("cosine", "", Order::Smallest, |tensor| {
+        let cosine = accuracy_of(tensor)?.cosine.filter(|cosine| !cosine.is_nan())?;
+        Some(Cell::cosine(cosine))
+    })]);
+    if report.counts_all_inexact() {
+        columns.push(TensorColumn::share("inexact", |counts| counts[Loss::Inexact]));
+    }
     columns.extend([
-        TensorColumn::of("cosine", "", Order::Smallest, |tensor| {
-            let cosine = accuracy_of(tensor)?.cosine.filter(|cosine| !cosine.is_nan())?;
-            Some(Cell::cosine(cosine))
-        }),
-        TensorColumn::share("inexact", |counts| counts[Loss::Inexact]),
         TensorColumn::text("shape", |tensor| shorten(&format!("{:?}", tensor.shape))),
         TensorColumn::of("values", "", Order::Largest, |tensor| Some(Cell::count(tensor.elements()))),
         TensorColumn::of("before", "bytes", Order::Largest, |tensor| Some(Cell::bytes(tensor.bytes_in))),

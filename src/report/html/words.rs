@@ -18,6 +18,12 @@ pub(super) fn escape(text: &str) -> String {
     escaped
 }
 
+/// Returns a text that begins with a capital letter.
+pub(super) fn capitalized(text: &str) -> String {
+    let mut rest = text.chars();
+    rest.next().map(|first| first.to_uppercase().chain(rest).collect()).unwrap_or_default()
+}
+
 /// Formats a tensor's name, or a note that its format has no names. Lines may break after dots.
 pub(super) fn name(name: &str) -> String {
     if name.is_empty() { "<i>unnamed</i>".to_owned() } else { broken(name) }

@@ -72,7 +72,8 @@ impl WeightPlace {
     /// Finds the first number in a name that has a module behind it.
     fn of(weight: usize, name: &str) -> Option<Self> {
         let parts = parts(name);
-        let layer_at = |(at, part): (usize, &&str)| Some((at, layer(part)?)).filter(|_| at > 0 || part.contains('_'));
+        let can_be_layer = |at: usize, part: &str| at > 0 || part.contains('_') && !is_keras_model(part);
+        let layer_at = |(at, part): (usize, &&str)| Some((at, layer(part)?)).filter(|_| can_be_layer(at, part));
         let (at, layer) = parts.iter().enumerate().find_map(layer_at).filter(|(at, _)| at + 1 < parts.len())?;
         let stem = parts[at].trim_end_matches(|c: char| c.is_ascii_digit()).trim_end_matches('_');
         let stack = parts[..at].iter().copied().chain(Some(stem).filter(|stem| !stem.is_empty()));
@@ -91,6 +92,12 @@ fn parts(name: &str) -> Vec<&str> {
         [modules @ .., "weight"] if !modules.is_empty() => modules.to_vec(),
         _ => parts,
     }
+}
+
+/// True if Keras gives this name to a whole model: `model_1`.
+fn is_keras_model(part: &str) -> bool {
+    let name = part.rsplit_once('_').map_or(part, |(name, _)| name);
+    ["model", "functional", "sequential"].contains(&name)
 }
 
 /// Returns the number of a layer: `3`, or `layers_3` in Flax.
@@ -239,6 +246,11 @@ mod tests {
             ["encoder.q.weight", "encoder.k.weight", "onnx::MatMul_12", "onnx::MatMul_7", "features.0.weight", ""];
         assert_eq!(drawn(&names), ["encoder: 2", "onnx::MatMul_: 2", "features.0: 1", ": 1"]);
         assert_eq!(drawn(&["encoder/layers_1/mlp/kernel"]), ["encoder.layers [1]", "  mlp.kernel [1]"]);
+        assert_eq!(drawn(&["layers_1/mlp/kernel"]), ["layers [1]", "  mlp.kernel [1]"]);
+        assert_eq!(
+            drawn(&["model_1/dense/MatMul", "model_1/conv/Conv2D"]),
+            ["model_1.dense.MatMul: 1", "model_1.conv.Conv2D: 1"]
+        );
         let stacks: Vec<String> = (0..40).map(|at| format!("part{at}.0.fc.weight")).collect();
         let stacks: Vec<&str> = stacks.iter().map(String::as_str).collect();
         assert_eq!(drawn(&stacks).len(), 40, "none of them is larger than the others");
