@@ -94,12 +94,17 @@ impl<'a> Worker<'a> {
         Ok(all)
     }
 
+    /// Adds room for this range of the output to the results; returns its place.
+    fn reserve(&mut self, target: &Range<u64>) -> Result<Range<usize>> {
+        self.results.reserve(target).map_err(|error| error.in_file(self.queue.output.path()))
+    }
+
     /// Adds bytes to the results. If they are the whole piece, writes them from where they are instead.
     fn emit(&mut self, target: &Range<u64>, bytes: &[u8], is_alone: bool) -> Result<()> {
         if is_alone {
             return self.queue.output.put(target.start, bytes);
         }
-        let place = self.results.reserve(target)?;
+        let place = self.reserve(target)?;
         self.results.bytes[place].copy_from_slice(bytes);
         Ok(())
     }
@@ -130,7 +135,7 @@ impl<'a> Worker<'a> {
         let mut found = StepFindings::default();
         // Written directly from the page cache of one file to the page cache of the other.
         let is_plain = kernel.is_plain_copy() && is_alone;
-        let place = if is_plain { 0..0 } else { self.results.reserve(&target)? };
+        let place = if is_plain { 0..0 } else { self.reserve(&target)? };
         if !is_plain {
             let (elements, count, result) =
                 (step.sources[0].named(), part.count(), &mut self.results.bytes[place.clone()]);
@@ -193,7 +198,7 @@ impl<'a> Worker<'a> {
 
     /// Decodes some values of a quantized weight; returns the same as [`Self::convert`].
     fn decode(&mut self, step: &Step, part: &PiecePart, decoder: &Decoder) -> Result<(StepFindings, u64)> {
-        let place = self.results.reserve(&part.target(self.plan))?;
+        let place = self.reserve(&part.target(self.plan))?;
         let result = &mut self.results.bytes[place];
         let tally = decode_values(decoder, &step.sources, part.start..part.end, result);
         let tally = tally.map_err(|error| step.error(error))?;
@@ -229,7 +234,7 @@ impl<'a> Worker<'a> {
         let mut places = Vec::with_capacity(ranges.len());
         for (range, result) in ranges.into_iter().zip(step.results.iter()) {
             let start = result.range.start;
-            places.push(self.results.reserve(&(start + range.start..start + range.end))?);
+            places.push(self.reserve(&(start + range.start..start + range.end))?);
         }
         // The places follow each other.
         let first = places.first().map_or(0, |place| place.start);
