@@ -104,7 +104,7 @@ impl Error {
     /// True if the system refused an operation that may succeed the next time.
     #[must_use]
     pub fn is_io(&self) -> bool {
-        matches!(self.kind(), Kind::System | Kind::NoSpace | Kind::Unwritable | Kind::InUse)
+        matches!(self.kind(), Kind::System | Kind::NoMemory | Kind::NoSpace | Kind::Unwritable | Kind::InUse)
     }
 
     /// Names the file, unless one is named already; an empty path (a file without a name) is ignored.

@@ -2,6 +2,10 @@
 
 mod common;
 
+#[cfg(target_os = "linux")]
+use common::gguf::Gguf;
+#[cfg(target_os = "linux")]
+use common::onnx::{field, model};
 use common::{Bench, check_hostile, npy, safetensors};
 use std::io::Write;
 
@@ -11,6 +15,15 @@ fn check(name: &str, bytes: &[u8], allowed: &[i32]) {
     let bench = Bench::new();
     bench.write(name, bytes);
     check_hostile(&bench.path(name), allowed, name);
+}
+
+/// Runs the program in limited address space and time; returns its exit code and what it printed.
+#[cfg(target_os = "linux")]
+fn limited(bench: &Bench, kibibytes: u32, arguments: &str) -> (Option<i32>, String, String) {
+    let program = assert_cmd::cargo::cargo_bin!("tcast").display();
+    let script = format!("ulimit -v {kibibytes} && ulimit -t 60 && exec '{program}' {arguments}");
+    let done = std::process::Command::new("sh").args(["-c", &script]).current_dir(bench.path("")).output().unwrap();
+    (done.status.code(), String::from_utf8(done.stdout).unwrap(), String::from_utf8(done.stderr).unwrap())
 }
 
 /// A zip archive of one member, which is deflated; the sizes are what the caller says.
@@ -139,23 +152,17 @@ fn what_is_short_in_a_file_and_long_in_memory_is_bounded() {
 #[test]
 fn reports_and_indexes_take_memory_in_proportion_to_their_text() {
     let bench = Bench::new();
-    let limited = |kibibytes: u32, arguments: &str| {
-        let program = assert_cmd::cargo::cargo_bin!("tcast").display();
-        let script = format!("ulimit -v {kibibytes} && exec '{program}' {arguments}");
-        let done = std::process::Command::new("sh").args(["-c", &script]).current_dir(bench.path("")).output().unwrap();
-        (done.status.code(), String::from_utf8(done.stdout).unwrap(), String::from_utf8(done.stderr).unwrap())
-    };
     let tensor = |at: u32| format!("\"t{at}\":{{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}");
     let header = format!("{{{}}}", (0..100_000).map(tensor).collect::<Vec<_>>().join(","));
     bench.write("many.safetensors", &safetensors(&header, &[]));
     let (code, stdout, stderr) =
-        limited(524_288, "cast many.safetensors --to f16 -o out.safetensors -j1 -q --json --hash");
+        limited(&bench, 524_288, "cast many.safetensors --to f16 -o out.safetensors -j1 -q --json --hash");
     assert_eq!((code, &*stderr), (Some(0), ""));
     assert_eq!(stdout.matches("\"sha256_out\"").count(), 100_000);
     let members: Vec<String> = (0..200_000).map(|at| format!("\"m{at}\":[{{}}]")).collect();
     let index = format!("{{\"metadata\":{{{}}},\"weight_map\":{{\"t0\":\"many.safetensors\"}}}}", members.join(","));
     bench.write("model.safetensors.index.json", index.as_bytes());
-    let (code, stdout, stderr) = limited(524_288, "inspect .");
+    let (code, stdout, stderr) = limited(&bench, 524_288, "inspect .");
     assert_eq!((code, &*stdout), (Some(1), ""));
     let error = "tcast: error: ./model.safetensors.index.json: the index has metadata of 2888891 bytes; at most 1048576 are read\n  \
                  give the .safetensors files one by one\n";
@@ -179,26 +186,110 @@ fn a_config_that_is_longer_than_any_is_refused_before_it_is_read() {
 #[test]
 fn a_listing_and_an_index_of_short_entries_take_a_few_times_their_length() {
     let bench = Bench::new();
-    let limited = |arguments: &str| {
-        let program = assert_cmd::cargo::cargo_bin!("tcast").display();
-        let script = format!("ulimit -v 262144 && exec '{program}' {arguments}");
-        std::process::Command::new("sh").args(["-c", &script]).current_dir(bench.path("")).output().unwrap()
-    };
     let tensor = |at: u32| format!("\"t{at}\":{{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}");
     let header = format!("{{{}}}", (0..200_000).map(tensor).collect::<Vec<_>>().join(","));
     bench.write("many.safetensors", &safetensors(&header, &[]));
-    let done = limited("inspect many.safetensors --json");
-    let listing: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
-    assert_eq!((done.status.code(), &*done.stderr), (Some(0), &b""[..]));
+    let (code, stdout, stderr) = limited(&bench, 262_144, "inspect many.safetensors --json");
+    let listing: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((code, &*stderr), (Some(0), ""));
     assert_eq!(listing["tensors"].as_array().unwrap().len(), 200_000);
     let entries: Vec<String> = (0..1_000_000).map(|at| format!("\"{at:x}\":\"a\"")).collect();
     let index = format!("{{\"weight_map\":{{{}}}}}", entries.join(","));
     bench.write("model.safetensors.index.json", index.as_bytes());
-    let done = limited("inspect .");
-    assert_eq!((done.status.code(), &*done.stdout), (Some(1), &b""[..]));
+    let (code, stdout, stderr) = limited(&bench, 262_144, "inspect .");
+    assert_eq!((code, &*stdout), (Some(1), ""));
     let error = "tcast: error: ./model.safetensors.index.json: names the shard 'a', which is no .safetensors file\n  \
                  download the folder in the safetensors format\n";
-    assert_eq!(String::from_utf8(done.stderr).unwrap(), error);
+    assert_eq!(stderr, error);
+}
+
+/// The zeros of the names and texts take no space on the disk. The address space has room for the file, and 256 MiB.
+#[cfg(target_os = "linux")]
+#[test]
+fn names_and_texts_of_a_gibibyte_are_refused_before_they_are_copied() {
+    const LONG: usize = 1 << 30;
+    let varint = |mut number: usize| {
+        let mut bytes = Vec::new();
+        while number >= 0x80 {
+            bytes.push(number as u8 | 0x80);
+            number >>= 7;
+        }
+        [bytes, vec![number as u8]].concat()
+    };
+    // The start of a field whose other bytes are zeros.
+    let long = |number: u8, start: &[u8]| [&[number << 3 | 2][..], &varint(start.len() + LONG), start].concat();
+    let element: &[u8] = &[0x08, 1, 0x10, 1, 0x4a, 4, 0, 0, 0, 0]; // dims, FLOAT, raw_data
+    let tensor = [element, &long(8, b"")].concat();
+    let value = [&field(1, b"k")[..], &long(2, b"")].concat();
+    let pair = [element, &[0x82, 0x01], &varint(value.len() + LONG), &value].concat();
+    let opset = [&[0x08, 8][..], &field(8, &[0x10, 16])].concat();
+    let gguf = |counts: [u64; 2], rest: &[u8]| {
+        let counts = counts.map(u64::to_le_bytes).concat();
+        [&b"GGUF\x03\0\0\0"[..], &counts, rest, &(LONG as u64).to_le_bytes()].concat()
+    };
+    let texts = "names and metadata take more than 32 MiB, the most that tcast reads";
+    for (name, head, error) in [
+        ("key.gguf", gguf([0, 1], b""), "the name of a key has 1073741824 bytes; at most 65535 are read"),
+        ("tensor.gguf", gguf([1, 0], b""), "the name of a tensor has 1073741824 bytes; at most 65535 are read"),
+        ("name.pb", tensor.clone(), "its name has 1073741824 bytes; at most 1048576 are read"),
+        ("doc.pb", [element, &long(12, b"")].concat(), texts),
+        ("pair.pb", pair, texts),
+        (
+            "name.onnx",
+            [&opset[..], &long(7, &long(5, &tensor))].concat(),
+            "the name of a value has 1073741824 bytes; at most 1048576 are read",
+        ),
+        ("doc.onnx", [&model(&[])[..], &long(6, b"")].concat(), texts),
+        ("producer.onnx", [&model(&[])[..], &long(2, b"")].concat(), texts),
+    ] {
+        let bench = Bench::new();
+        bench.write(name, &head);
+        let file = std::fs::File::options().write(true).open(bench.path(name)).unwrap();
+        // Behind the text, a GGUF still needs the other bytes of its key or tensor.
+        let more = if name.ends_with("gguf") { 64 } else { 0 };
+        file.set_len((head.len() + LONG + more) as u64).unwrap();
+        for command in ["inspect", "cast --to f16 -o out.npz -j1"] {
+            let done = limited(&bench, (LONG >> 10) as u32 + 262_144, &format!("{command} {name}"));
+            assert_eq!(done, (Some(1), String::new(), format!("tcast: error: {name}: {error}\n")), "{command}");
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_kept_texts_of_a_header_are_bounded_and_those_of_a_list_are_not_kept() {
+    let bench = Bench::new();
+    let long = "t".repeat(1 << 20);
+    let all = (0..80).fold(Gguf::of("llama"), |file, at| file.text(&format!("key.{at}"), &long));
+    bench.write("texts.gguf", &all.floats("w", &[1], [1.0]).bytes());
+    let error = "tcast: error: texts.gguf: key 'key.31': the names and texts of the header take more than 32 MiB, the most that tcast reads\n";
+    let done = limited(&bench, 400_000, "inspect texts.gguf");
+    assert_eq!(done, (Some(1), String::new(), error.to_owned()));
+    let token = "t".repeat(1000);
+    let list = Gguf::of("llama").texts("tokenizer.ggml.tokens", &vec![&*token; 80_000]);
+    bench.write("list.gguf", &list.floats("w", &[1], [1.0]).bytes());
+    let (code, stdout, stderr) = limited(&bench, 400_000, "inspect list.gguf");
+    assert_eq!((code, &*stderr), (Some(0), ""));
+    assert!(stdout.contains("80000 texts"), "{stdout}");
+}
+
+/// Configs name modules, and each module has as many enclosing modules as its name has dots.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_name_of_many_parts_takes_time_in_proportion_to_its_length() {
+    let bench = Bench::new();
+    std::fs::create_dir(bench.path("m")).unwrap();
+    let name = "a.".repeat(1 << 20);
+    let header = format!("{{\"{name}q.weight\":{{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0,16]}}}}");
+    bench.write("m/model.safetensors", &safetensors(&header, &[0; 16]));
+    let block = r#"{"quant_method": "fp8", "modules_to_not_convert": ["lm_head"]}"#;
+    bench.write("m/config.json", format!("{{\"quantization_config\": {block}}}").as_bytes());
+    let (code, _, stderr) = limited(&bench, 262_144, "inspect m");
+    assert_eq!((code, &*stderr), (Some(0), ""));
+    std::fs::create_dir(bench.path("plain")).unwrap();
+    std::fs::copy(bench.path("m/model.safetensors"), bench.path("plain/model.safetensors")).unwrap();
+    let (code, _, stderr) = limited(&bench, 262_144, "quantize plain --scheme fp8 -o out -q -j1");
+    assert_eq!((code, &*stderr), (Some(0), ""));
 }
 
 /// The lengths that are not zero multiply to more than 64 bits hold: no library reads what would be written.

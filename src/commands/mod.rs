@@ -41,6 +41,7 @@ use crate::cli::{Cli, Command, FileArgs, ReportArgs, ViewArgs};
 use crate::container::ReadOptions;
 use crate::container::checkpoint::Checkpoint;
 use crate::error::Error;
+use crate::io::identity::Files;
 use crate::io::output::is_standard_output;
 use crate::io::temporaries::Run;
 use crate::job::{self, OpenOptions, Publish};
@@ -114,6 +115,13 @@ fn check_standard_output(output: &Path, json: bool) -> Result<(), Error> {
         return Err(Error::usage("--json and the output cannot both go to standard output").in_file(output));
     }
     Ok(())
+}
+
+/// Refuses to print results on standard output if it is redirected to a file of the inputs.
+fn check_printing<'a>(sources: impl IntoIterator<Item = &'a Checkpoint>) -> Result<(), Error> {
+    let mut files = Files::default();
+    files.read(sources.into_iter().flat_map(Checkpoint::read_files));
+    files.check_printing()
 }
 
 fn open_model(

@@ -3,7 +3,7 @@
 use super::messages::{print, print_json, print_message};
 use super::observer::Console;
 use super::run::job;
-use super::{check_standard_output, missing_tensor, say_which, threads};
+use super::{check_printing, check_standard_output, missing_tensor, say_which, threads};
 use crate::cli::PromoteArgs;
 use crate::container::Tensor;
 use crate::container::checkpoint::Checkpoint;
@@ -51,6 +51,9 @@ pub(super) fn run(args: &PromoteArgs) -> Result<()> {
         |error, _| error,
     )?;
     check_inputs(args, &inputs)?;
+    if args.file.json || args.file.dry_run {
+        check_printing(&inputs)?;
+    }
     let operands = operands(args, &inputs)?;
     let decision = decide(args, &operands)?;
     if args.file.dry_run {

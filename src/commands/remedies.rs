@@ -69,6 +69,7 @@ pub fn remedy(error: &Error) -> Option<String> {
         Kind::Unnamed(wanted) => named(wanted),
         Kind::Undivided => "add --max-shard-size, which divides the output into shards".to_owned(),
         Kind::InUse => "close the program that uses it, and run the same command again".to_owned(),
+        Kind::NoMemory => "use fewer threads with -j, or end programs that take much memory".to_owned(),
         Kind::NoSpace => "free some space, or name an output on another disk with -o".to_owned(),
         Kind::Unwritable => "name an output in a folder that you can write to, with -o".to_owned(),
         Kind::Untyped(candidates) => format!("say it with --from DTYPE: {}", candidates.join(", ")),

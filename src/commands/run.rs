@@ -4,7 +4,7 @@ use super::messages::note;
 use super::observer::Console;
 use super::report_file::ReportFile;
 use super::results::{Several, Task, show, show_skipped};
-use super::{check_matched, check_standard_output, threads};
+use super::{check_matched, check_printing, check_standard_output, threads};
 use crate::cli::{FileArgs, ReportArgs, ShardArgs};
 use crate::container;
 use crate::container::checkpoint::{Checkpoint, Naming};
@@ -84,6 +84,9 @@ pub(super) fn convert(mut task: Task, observer: &dyn Observer, start: Instant) -
     let (args, conversion) = (task.file, &mut task.conversion);
     let sources: Vec<&Checkpoint> = conversion.inputs.iter().map(|input| input.source).collect();
     check_has_model(&conversion.job.model, &sources)?;
+    if args.json || args.dry_run {
+        check_printing(sources.iter().copied())?;
+    }
     if let (Some(output), [_]) = (conversion.job.output, &sources[..]) {
         check_standard_output(output, args.json && !args.dry_run)?;
     }

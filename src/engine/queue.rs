@@ -32,7 +32,7 @@ impl PieceResults {
             _ => self.runs.push((target.start, len)),
         }
         if let Some(more) = place.end.checked_sub(self.bytes.len()) {
-            self.bytes.try_reserve(more).map_err(|_| Error::new("out of memory").of(Kind::System))?;
+            self.bytes.try_reserve(more).map_err(|_| Error::new("out of memory").of(Kind::NoMemory))?;
             self.bytes.resize(place.end, 0);
         }
         self.filled = place.end;
@@ -187,6 +187,12 @@ mod tests {
         let (long, short) = bytes.split_at(1500);
         assert!(long.chunks(3).all(|run| run == [1, 3, 4]) && short.iter().all(|byte| *byte == 2));
         assert_eq!(failed, 0);
+    }
+
+    #[test]
+    fn results_without_memory_are_an_error_of_their_kind() {
+        let error = PieceResults::default().reserve(&(0..1 << 62)).unwrap_err();
+        assert!(matches!(error.kind(), Kind::NoMemory) && error.to_string() == "out of memory");
     }
 
     #[test]

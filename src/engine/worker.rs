@@ -97,12 +97,17 @@ impl<'a> Worker<'a> {
         Ok(all)
     }
 
+    /// Adds room for this range of the output to the results; returns its place.
+    fn reserve(&mut self, target: &Range<u64>) -> Result<Range<usize>> {
+        self.results.reserve(target).map_err(|error| error.in_file(self.queue.output.path()))
+    }
+
     /// Adds bytes to the results. If they are the whole piece, writes them from where they are instead.
     fn emit(&mut self, target: &Range<u64>, bytes: &[u8], is_alone: bool) -> Result<()> {
         if is_alone {
             return self.queue.output.put(target.start, bytes);
         }
-        let place = self.results.reserve(target)?;
+        let place = self.reserve(target)?;
         self.results.bytes[place].copy_from_slice(bytes);
         Ok(())
     }
@@ -132,7 +137,7 @@ impl<'a> Worker<'a> {
         let source = source.map_err(|error| self.blame(at, part, error))?;
         // Written directly from the page cache of one file to the page cache of the other.
         let is_plain = kernel.is_plain_copy() && is_alone;
-        let place = if is_plain { 0..0 } else { self.results.reserve(&target)? };
+        let place = if is_plain { 0..0 } else { self.reserve(&target)? };
         let mut found = StepFindings::default();
         if !is_plain {
             let (elements, count) = (step.sources[0].named(), part.count());
@@ -211,7 +216,7 @@ impl<'a> Worker<'a> {
 
     /// Decodes some values of a quantized weight; returns the same as [`Self::convert`].
     fn decode(&mut self, step: &Step, part: &PiecePart, decoder: &Decoder) -> Result<(StepFindings, u64)> {
-        let place = self.results.reserve(&part.target(self.plan))?;
+        let place = self.reserve(&part.target(self.plan))?;
         let result = &mut self.results.bytes[place];
         let tally = decode_values(decoder, &step.sources, part.start..part.end, result);
         let tally = tally.map_err(|error| step.error(error))?;
@@ -252,7 +257,7 @@ impl<'a> Worker<'a> {
         let kernel = conversion.kernel().expect("numbers to numbers");
         let row = bytes(conversion.to, columns);
         let offset = step.target().start;
-        let place = self.results.reserve(&(offset + part.start * row..offset + part.end * row))?;
+        let place = self.reserve(&(offset + part.start * row..offset + part.end * row))?;
         let mut values = std::mem::take(&mut self.values);
         let source = weight.rows.read(part.rows(), &mut values)?;
         let (start, count) = (part.start * columns, part.count() * columns as usize);
@@ -275,7 +280,7 @@ impl<'a> Worker<'a> {
         let mut places = Vec::with_capacity(ranges.len());
         for (range, result) in ranges.into_iter().zip(step.results.iter()) {
             let start = result.range.start;
-            places.push(self.results.reserve(&(start + range.start..start + range.end))?);
+            places.push(self.reserve(&(start + range.start..start + range.end))?);
         }
         // The places follow each other.
         let first = places.first().map_or(0, |place| place.start);

@@ -14,6 +14,8 @@ pub enum Kind {
     System,
     /// Another program holds the file.
     InUse,
+    /// The system has no memory for the work.
+    NoMemory,
     /// The disk has no space for the output.
     NoSpace,
     /// The user may not write to the place of the output.

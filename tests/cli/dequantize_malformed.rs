@@ -71,6 +71,10 @@ fn more_patterns_than_are_tried_are_not_called_unreadable() {
         let weights = r#"{"num_bits": 8, "type": "float", "strategy": "channel"}"#;
         format!(r#""group_{at}": {{"weights": {weights}, "targets": ["re:.*layers\\.{at}\\..*"]}}"#)
     };
+    for (method, key) in [("compressed-tensors", "ignore"), ("fp8", "modules_to_not_convert"), ("quark", "exclude")] {
+        let entries = listed(1001, &|at| format!(r#""re:.*layers\\.{at}\\..*""#));
+        expect_of_config(&format!(r#"{{"quant_method": "{method}", "{key}": [{entries}]}}"#), most);
+    }
     let config = format!(r#""format": "float-quantized", "config_groups": {{{}}}"#, listed(5000, &group));
     expect_of_config(&format!(r#"{{"quant_method": "compressed-tensors", {config}}}"#), most);
     let config = listed(1001, &|at| format!(r#""-:.*layers\\.{at}\\..*": {{}}"#));
@@ -80,4 +84,21 @@ fn more_patterns_than_are_tried_are_not_called_unreadable() {
     let config =
         format!(r#"{{"quant_method": "auto-round", "bits": 4, "group_size": 128, "extra_config": {{{config}}}}}"#);
     expect_of_config(&config, most);
+}
+
+/// Together, these patterns compile to several MiB.
+#[test]
+fn many_large_patterns_of_modules_are_all_compared_with_the_tensors() {
+    for count in [0, 9, 10, 200] {
+        let bench = Bench::with_checkpoint("llama-nvfp4a16", "m");
+        let mut config: serde_json::Value = serde_json::from_slice(&bench.read("m/config.json")).unwrap();
+        let others = (0..count).map(|at| format!(r"re:.*layers.{at}.\w+.\w+.bias"));
+        let entries: Vec<String> = others.chain(["re:.*layers.0.*down_proj".to_owned()]).collect();
+        config["quantization_config"]["ignore"] = serde_json::json!(entries);
+        bench.write("m/config.json", config.to_string().as_bytes());
+        let outcome = bench.run("dequantize m -o out");
+        let message = "the config says with 're:.*layers.0.*down_proj' that it is not quantized, and ";
+        assert!(outcome.code == Some(1) && outcome.stderr.contains(message), "{count}: {outcome:?}");
+        assert_eq!(bench.files(), ["m"], "{count}");
+    }
 }

@@ -1,7 +1,7 @@
 //! ONNX models: what is in them, and how tensors come out of them.
 
 use crate::common::onnx::{field, initializer, model, node, number};
-use crate::common::{Bench, fixture};
+use crate::common::{Bench, external_tensor, fixture};
 use std::fs;
 
 /// The listing of a fixture, without its first line.
@@ -116,6 +116,20 @@ fn external_data_whose_location_names_a_folder_is_refused() {
                 outcome.expect(0, "", "");
             }
         }
+    }
+}
+
+#[test]
+fn external_data_of_another_length_is_an_error_of_the_file_that_names_it() {
+    let bench = Bench::new();
+    bench.write("d.bin", &[0; 8]);
+    let tensor = external_tensor(&[("location", "d.bin"), ("length", "4")]);
+    bench.write("t.pb", &tensor);
+    bench.write("m.onnx", &model(&field(5, &tensor)));
+    for input in ["t.pb", "m.onnx"] {
+        let message =
+            format!("{input}: tensor 'x': its shape asks for 8 bytes, there are 4 in its external data 'd.bin'");
+        bench.run(&format!("cast {input} --to f16 -o out.npy")).expect(1, "", &format!("tcast: error: {message}\n"));
     }
 }
 

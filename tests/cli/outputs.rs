@@ -183,6 +183,47 @@ fn what_cannot_go_to_standard_output_is_refused() {
 }
 
 #[test]
+fn results_are_not_printed_into_an_input() {
+    let bench = two_files();
+    bench.write("w.safetensors", &shard(&[("l.0.q.weight", 1.0, 64)]));
+    bench.run("cast a.npy --to f16 -o h.npy --hash --report r.json -q").expect(0, "", "");
+    symlink("a.npy", bench.path("link.npy")).unwrap();
+    let (before, weights) = (bench.read("a.npy"), bench.read("w.safetensors"));
+    for (line, code, input) in [
+        ("bitcast a.npy --hex >> a.npy", 1, "a.npy"),
+        ("bitcast a.npy --bits --json >> link.npy", 1, "a.npy"),
+        ("bitcast a.npy --to int32 -o i.npy --json >> a.npy", 1, "a.npy"),
+        ("inspect a.npy >> a.npy", 1, "a.npy"),
+        ("inspect b.npy link.npy --json >> a.npy", 1, "link.npy"),
+        ("cast a.npy --to f16 -o b.npy -f --json >> a.npy", 1, "a.npy"),
+        ("cast a.npy --to f16 -n >> a.npy", 1, "a.npy"),
+        ("promote a.npy b.npy -n >> a.npy", 1, "a.npy"),
+        ("diff b.npy a.npy >> a.npy", 2, "a.npy"),
+        ("diff a.npy --report r.json --json >> a.npy", 2, "a.npy"),
+        ("quantize w.safetensors --compare int8,fp8 >> w.safetensors", 1, "w.safetensors"),
+        ("quantize w.safetensors --scheme int8 -n >> w.safetensors", 1, "w.safetensors"),
+    ] {
+        let message = format!(
+            "tcast: error: {input}: is an input, and standard output is redirected to it\n  \
+             redirect standard output to another file\n"
+        );
+        shell(&bench, &format!("$tcast {line}")).expect(code, "", &message);
+        assert!(bench.read("a.npy") == before && bench.read("w.safetensors") == weights, "{line}");
+    }
+    assert_eq!(bench.read("b.npy"), npy_f32(&[3.0]));
+    // Other files may be appended to, and so may an input if nothing is printed.
+    shell(&bench, "$tcast inspect a.npy --json >> b.npy").expect(0, "", "");
+    shell(&bench, "$tcast cast a.npy --to f16 -o c.npy -q >> a.npy").expect(0, "", "");
+    assert_eq!(bench.read("a.npy"), before);
+    fs::create_dir(bench.path("m")).unwrap();
+    fs::rename(bench.path("w.safetensors"), bench.path("m/model.safetensors")).unwrap();
+    bench.write("m/config.json", b"{}");
+    shell(&bench, "$tcast inspect m > m/listing.txt").expect(0, "", "");
+    assert_eq!(shell(&bench, "$tcast inspect m --json >> m/config.json").code, Some(1));
+    assert_eq!(bench.read("m/config.json"), b"{}");
+}
+
+#[test]
 fn an_input_without_a_folder_of_its_own_asks_for_an_output() {
     let bench = two_files();
     for input in ["/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"] {

@@ -29,6 +29,8 @@ fn with_too_little_memory_the_output_is_old_or_new() {
             (Some(1 | 127), false) | (None, true) => {
                 assert!(there == old, "{limit}: {said:?}");
                 assert_eq!(bench.files(), ["new.npy", "out.npy", "x.npy"], "{limit}: {said:?}");
+                let advised = "out.npy: out of memory\n  use fewer threads with -j";
+                assert!(!said.stderr.contains("out of memory") || said.stderr.contains(advised), "{limit}: {said:?}");
                 clean += 1;
             }
             (None | Some(134), _) => {

@@ -6,7 +6,7 @@ mod weight;
 use super::observer::Console;
 use super::results::Task;
 use super::run::{convert, job, open};
-use super::{missing_tensor, say_which, threads};
+use super::{check_printing, missing_tensor, say_which, threads};
 use crate::cli::{BitcastArgs, Position};
 use crate::container::checkpoint::Checkpoint;
 use crate::container::{Elements, Form, Input, Reader, Tensor};
@@ -55,6 +55,7 @@ fn show(args: &BitcastArgs) -> Result<()> {
     let naming = &args.options.tensors.naming;
     let source = naming.apply(naming.probe(path, threads(args.file.threads))?)?;
     let mut source = source.with_single_experts(naming.names)?;
+    check_printing([&source])?;
     let is_there = |name: &String| source.names().any(|known| known == name);
     if !source.broken.is_empty() && !args.tensor.as_ref().is_some_and(is_there) {
         return Err(source.broken.swap_remove(0)); // the tensor may be in it

@@ -4,7 +4,7 @@ mod report;
 
 use super::messages::{print, print_json, warn};
 use super::report_file::ReportFile;
-use super::{check_matched, threads};
+use super::{check_matched, check_printing, threads};
 use crate::cli::DiffArgs;
 use crate::error::{Error, Result};
 use crate::io::identity::Files;
@@ -44,6 +44,9 @@ fn compare(paths: [&PathBuf; 2], args: &DiffArgs) -> Result<bool> {
     let check = |models: &[LogicalCheckpoint; 2], names: &[&str]| {
         if !args.quiet {
             models.iter().for_each(print_problems);
+        }
+        if args.view.json || !args.quiet {
+            check_printing(models.iter().map(|model| model.source))?;
         }
         check_matched(&options.selection, names, args.view.allow_unmatched, args.quiet)?;
         if !names.is_empty() && !names.iter().any(|name| options.selection.selects(name)) {

@@ -1,7 +1,7 @@
 //! `tcast diff --report`: checks that files still contain the tensors of a report.
 
 use super::super::messages::{print, print_json};
-use super::super::{first_given, read_options, threads};
+use super::super::{check_printing, first_given, read_options, threads};
 use crate::cli::DiffArgs;
 use crate::container::Tensor;
 use crate::container::checkpoint::{self, Checkpoint};
@@ -43,6 +43,9 @@ pub(super) fn check(report: &Path, args: &DiffArgs) -> Result<bool> {
     check_options(args)?;
     let recorded = read(report).map_err(|error| error.in_file(report))?;
     let source = checkpoint::open(&args.a, &read_options(&args.view))?;
+    if args.view.json || !args.quiet {
+        check_printing([&source])?;
+    }
     let lines = compare(&recorded, &source, args)?;
     source.check_unchanged()?;
     let wrong: Vec<(&String, &String)> =

@@ -5,7 +5,7 @@ mod row;
 mod text;
 
 use super::messages::{print, print_error, print_json, warn};
-use super::{check_matched, missing_among, read_options, threads};
+use super::{check_matched, check_printing, missing_among, read_options, threads};
 use crate::cli::InspectArgs;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::error::{Error, Result};
@@ -28,6 +28,7 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
         job::raise_file_limit();
     }
     let folders: Vec<Result<Checkpoint>> = args.inputs.iter().map(|input| open(args, input)).collect();
+    check_printing(folders.iter().flatten())?;
     let models: Vec<Option<LogicalCheckpoint>> =
         folders.iter().map(|folder| folder.as_ref().ok().map(LogicalCheckpoint::probe_parts)).collect();
     let selection = Selection { only: args.tensor.clone(), ..args.view.selection() };

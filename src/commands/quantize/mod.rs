@@ -11,7 +11,7 @@ use super::observer::{Console, OneBar};
 use super::results::Task;
 use super::run::{convert, job_of_shards};
 use super::unmatched::propose;
-use super::{check_hash, check_matched, finish, no_effect, open_model, threads};
+use super::{check_hash, check_matched, check_printing, finish, no_effect, open_model, threads};
 use crate::cli::QuantizeArgs;
 use crate::container::by_extension;
 use crate::convert::{Budget, FileConversion, open_to_quantize, plan_quantization};
@@ -40,6 +40,9 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
     let source = &open_model(args.model.as_slice(), &args.options.tensors, threads(args.file.threads), &console)?;
     let model = open_to_quantize(source, &args.options)?;
     check_patterns(args, &model)?;
+    if args.file.dry_run || !args.compare.is_empty() {
+        check_printing([source])?;
+    }
     if !args.compare.is_empty() {
         return compare::run(args, &model, start);
     }

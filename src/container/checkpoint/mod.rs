@@ -148,21 +148,25 @@ impl Checkpoint {
     /// Returns every file that the conversion may read, and all other files in the folder: none of these may be an
     /// output.
     pub fn files(&self) -> Result<Vec<PathBuf>> {
-        let mut files: Vec<PathBuf> = self.paths().map(Path::to_owned).collect();
+        let mut files = self.read_files();
         if let Some(folder) = self.side_folder() {
             let names = file_names(folder)?;
             let SideFiles { kept, left_out } = SideFiles::of(folder, self.shard_names())?;
             let names = names.into_iter().map(PathBuf::from).chain(kept.into_iter().map(PathBuf::from)).chain(left_out);
             files.extend(names.map(|name| folder.join(name)));
-        } else {
-            // These files determine whether the tensors of a shard are codes.
-            let folder = self.config_folder();
-            let names = file_names(folder).unwrap_or_else(|_| vec![CONFIG.into(), INDEX.into()]);
-            let is_read =
-                |name: &OsString| DESCRIPTIONS.iter().any(|file| name == file) || name.to_str().is_some_and(is_index);
-            files.extend(names.iter().filter(|name| is_read(name)).map(|name| folder.join(name)));
         }
         Ok(files)
+    }
+
+    /// Returns every file with tensors, or with a description of them.
+    pub(crate) fn read_files(&self) -> Vec<PathBuf> {
+        // The descriptions determine whether the tensors of a shard are codes.
+        let folder = self.config_folder();
+        let names = file_names(folder).unwrap_or_else(|_| vec![CONFIG.into(), INDEX.into()]);
+        let is_read =
+            |name: &OsString| DESCRIPTIONS.iter().any(|file| name == file) || name.to_str().is_some_and(is_index);
+        let descriptions = names.iter().filter(|name| is_read(name)).map(|name| folder.join(name));
+        self.paths().map(Path::to_owned).chain(descriptions).collect()
     }
 
     pub fn bytes(&self) -> u64 {

@@ -21,6 +21,10 @@ const MAX_KEYS: u64 = 1 << 16;
 const MAX_TENSORS: u64 = 1 << 20;
 /// Maximum length of a text that is a value; chat templates have a few KiB.
 const MAX_TEXT: usize = 1 << 20;
+/// Maximum length of the name of a key, according to the format, and of a tensor.
+const MAX_NAME: usize = u16::MAX as usize;
+/// Maximum length of all names and of all texts that are values.
+const MAX_KEPT: usize = 32 << 20;
 
 /// The contents of a header.
 pub(super) struct GgufHeader {
@@ -65,7 +69,7 @@ pub(super) struct TableEntry {
 impl GgufHeader {
     /// Reads the header of a whole file.
     pub(super) fn read(file: &MappedFile) -> Result<Self> {
-        let mut bytes = HeaderCursor { file, at: super::MAGIC.len(), ready: 0 };
+        let mut bytes = HeaderCursor { file, at: super::MAGIC.len(), ready: 0, kept: 0 };
         match bytes.u32()? {
             2 | 3 => {}
             1 => return Err(Error::new("is GGUF of version 1, a format of 2023; versions 2 and 3 are read")),
@@ -99,6 +103,8 @@ struct HeaderCursor<'a> {
     at: usize,
     /// The end of the bytes that were read from the disk.
     ready: usize,
+    /// The length of the names and texts that were kept.
+    kept: usize,
 }
 
 impl<'a> HeaderCursor<'a> {
@@ -136,22 +142,46 @@ impl<'a> HeaderCursor<'a> {
         Ok(())
     }
 
-    fn bytes_of_text(&mut self) -> Result<&'a [u8]> {
+    fn length_of_text(&mut self) -> Result<usize> {
         let len = self.u64()?;
         let left = self.file.len() - self.at;
         if len > left as u64 {
             return Err(Error::new(format!("malformed header: it has a text of {len} bytes, in {left} bytes")));
         }
-        self.take(len as usize)
+        Ok(len as usize)
     }
 
-    fn text(&mut self, what: &str) -> Result<String> {
-        let text = std::str::from_utf8(self.bytes_of_text()?);
-        text.map(str::to_owned).map_err(|_| Error::new(format!("malformed header: {what} is not UTF-8 text")))
+    fn bytes_of_text(&mut self) -> Result<&'a [u8]> {
+        let len = self.length_of_text()?;
+        self.take(len)
+    }
+
+    /// Copies a text, unless those of the whole header take too much memory.
+    fn keep(&mut self, text: &str) -> Result<String> {
+        self.kept += text.len();
+        if self.kept > MAX_KEPT {
+            let most = MAX_KEPT >> 20;
+            return Err(Error::new(format!(
+                "the names and texts of the header take more than {most} MiB, the most that tcast reads"
+            )));
+        }
+        Ok(text.to_owned())
+    }
+
+    /// Reads the name of something.
+    fn name(&mut self, of: &str) -> Result<String> {
+        let len = self.length_of_text()?;
+        if len > MAX_NAME {
+            return Err(Error::new(format!("the name of {of} has {len} bytes; at most {MAX_NAME} are read")));
+        }
+        match std::str::from_utf8(self.take(len)?) {
+            Ok(name) => self.keep(name),
+            Err(_) => Err(Error::new(format!("malformed header: the name of {of} is not UTF-8 text"))),
+        }
     }
 
     fn key(&mut self) -> Result<HeaderKey> {
-        let name = self.text("the name of a key")?;
+        let name = self.name("a key")?;
         let start = self.at;
         let kind = self.u32()?;
         let value = self.value(kind).map_err(|error| Error::new(format!("key '{}': {error}", shorten(&name))))?;
@@ -164,7 +194,7 @@ impl<'a> HeaderCursor<'a> {
             STRING => match self.bytes_of_text()? {
                 long if long.len() > MAX_TEXT => GgufValue::List(counted(long.len() as u64, "byte")),
                 text => match std::str::from_utf8(text) {
-                    Ok(text) => GgufValue::Text(text.to_owned()),
+                    Ok(text) => GgufValue::Text(self.keep(text)?),
                     Err(_) => GgufValue::List(format!("{}, not UTF-8 text", counted(text.len() as u64, "byte"))),
                 },
             },
@@ -253,7 +283,7 @@ impl<'a> HeaderCursor<'a> {
     }
 
     fn entry(&mut self) -> Result<TableEntry> {
-        let name = self.text("the name of a tensor")?;
+        let name = self.name("a tensor")?;
         let in_tensor = |error: Error| error.in_tensor(&name);
         let rank = self.u32()?;
         if !(1..=MAX_RANK).contains(&rank) {

@@ -16,10 +16,11 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::kernel::Storage;
-use crate::text::{counted, size};
+use crate::text::{counted, quoted, size};
 use external::{Externals, LinkRule};
 use protobuf::{MessageFields, Value, take_varint};
 use std::ops::Range;
+use std::path::Path;
 
 /// Fields of `TensorProto`.
 const DIMS: u64 = 1;
@@ -46,6 +47,10 @@ const DOC_NAME: &str = "doc_string";
 const MAX_RANK: usize = 1024;
 /// Maximum number of pairs of metadata and of external data, as [`MAX_RANK`]: a pair takes only two bytes.
 const MAX_PAIRS: usize = 1 << 16;
+/// Maximum length of the name of a tensor or another value.
+const MAX_NAME: usize = 1 << 20;
+/// Maximum length of all names and metadata of a file.
+const MAX_TEXTS: usize = 32 << 20;
 /// Maximum length of a protobuf message.
 const MAX_MESSAGE: u64 = i32::MAX as u64;
 
@@ -74,8 +79,8 @@ impl Container for Onnx {
         let message = TensorMessage::read(file, 0..file.len());
         let message = message.and_then(|message| message.head().map(|_| message));
         let message = message.map_err(|error| {
-            let name = TensorMessage::name_in(file, 0..file.len());
-            diagnose(file).unwrap_or_else(|| error.in_tensor(std::str::from_utf8(name).unwrap_or_default()))
+            let name = text(TensorMessage::name_in(file, 0..file.len()), "its name", MAX_NAME);
+            diagnose(file).unwrap_or_else(|| error.in_tensor(&name.unwrap_or_default()))
         })?;
         let mut externals = Externals::new(file.path(), LinkRule::Never);
         let name = message.name.clone();
@@ -143,6 +148,7 @@ impl TensorMessage {
     fn read(file: &[u8], range: Range<usize>) -> Result<Self> {
         let mut message = Self { range: range.clone(), ..Self::default() };
         let mut doc = None; // the last of several counts
+        let mut texts = TextSum::default();
         for field in MessageFields::new(file, range) {
             if message.dims.len() > MAX_RANK {
                 return Err(Error::new(format!("more than {MAX_RANK} dimensions")));
@@ -166,14 +172,15 @@ impl TensorMessage {
                     return Err(Error::new("raw_data appears twice"));
                 }
                 (RAW_DATA, Value::Bytes(range)) => message.raw_data = Some(range),
-                (NAME, Value::Bytes(range)) => message.name = text(&file[range], "its name")?,
+                (NAME, Value::Bytes(range)) => message.name = text(&file[range], "its name", MAX_NAME)?,
                 (DOC_STRING, Value::Bytes(range)) if !range.is_empty() => {
-                    doc = Some(text(&file[range], "its doc_string")?);
+                    texts.add(range.len())?;
+                    doc = Some(text(&file[range], "its doc_string", MAX_TEXTS)?);
                 }
                 (DATA_LOCATION, Value::Varint(location)) => message.is_external = location == 1,
-                (EXTERNAL_DATA, Value::Bytes(range)) => message.external.push(pair(file, range)?),
+                (EXTERNAL_DATA, Value::Bytes(range)) => message.external.push(pair(file, range, &mut texts)?),
                 (METADATA_PROPS, Value::Bytes(range)) => {
-                    let pair = pair(file, range)?;
+                    let pair = pair(file, range, &mut texts)?;
                     if pair.0 == DOC_NAME {
                         return Err(Error::new(format!("a metadata property is named {DOC_NAME}, as a field is")));
                     }
@@ -243,25 +250,29 @@ impl TensorMessage {
         let packed = Storage::packed(dtype);
         let wanted =
             || packed.bytes(count).ok_or_else(|| Error::new("the shape asks for more bytes than can be counted"));
-        let mapped = |file: usize, range: Range<usize>| -> Result<(Elements, Data)> {
-            check_size(range.len() as u64, wanted()?)?;
-            Ok((Elements::numbers(packed), Data::Mapped { file: file as u32, range, checksum: None }))
+        let mapped = |file: usize, range: Range<usize>| {
+            (Elements::numbers(packed), Data::Mapped { file: file as u32, range, checksum: None })
+        };
+        let own = |range: Range<usize>| -> Result<(Elements, Data)> {
+            check_size(range.len() as u64, wanted()?, None)?;
+            Ok(mapped(0, range))
         };
         let typed = |field| typed::elements((file, self.range.clone()), dtype, field, count);
         match (&self.raw_data, self.typed, self.is_external) {
             (Some(_), None, false) | (None, None, true) if dtype == Dtype::String => {
                 Err(Error::new("is text, which belongs in string_data"))
             }
-            (Some(range), None, false) => mapped(0, range.clone()),
+            (Some(range), None, false) => own(range.clone()),
             (None, None, true) => {
                 let (other, range) = externals.find(&self.external, wanted()?)?;
-                mapped(other, range).map_err(|error| error.in_file(externals.path(other)))
+                check_size(range.len() as u64, wanted()?, Some(externals.path(other)))?;
+                Ok(mapped(other, range))
             }
             (None, None, false) if count == 0 => {
                 if dtype == Dtype::String {
                     return typed(STRING_DATA);
                 }
-                mapped(0, 0..0)
+                own(0..0)
             }
             (None, None, false) => {
                 Err(Error::new(format!("{}, and no field that holds them", counted(count, "element"))))
@@ -272,21 +283,44 @@ impl TensorMessage {
     }
 }
 
-fn check_size(held: u64, wanted: u64) -> Result<()> {
+/// Refuses elements of another size; `external` is their file, if it is not that of the message.
+fn check_size(held: u64, wanted: u64, external: Option<&Path>) -> Result<()> {
     if held == wanted {
         return Ok(());
     }
-    Err(Error::new(format!("its shape asks for {wanted} bytes, there are {held}")))
+    let place = external.map_or(String::new(), |file| format!(" in its external data {}", quoted(file)));
+    Err(Error::new(format!("its shape asks for {wanted} bytes, there are {held}{place}")))
 }
 
-fn text(bytes: &[u8], what: &str) -> Result<String> {
+/// The length of the names and metadata that are kept of a file.
+#[derive(Default)]
+struct TextSum(usize);
+
+impl TextSum {
+    /// Adds a text. Refuses texts that would take too much memory.
+    fn add(&mut self, length: usize) -> Result<()> {
+        self.0 += length;
+        if self.0 <= MAX_TEXTS {
+            return Ok(());
+        }
+        let most = MAX_TEXTS >> 20;
+        Err(Error::new(format!("names and metadata take more than {most} MiB, the most that tcast reads")))
+    }
+}
+
+/// Copies a text of at most `most` bytes.
+fn text(bytes: &[u8], what: &str, most: usize) -> Result<String> {
+    if bytes.len() > most {
+        return Err(Error::new(format!("{what} has {} bytes; at most {most} are read", bytes.len())));
+    }
     String::from_utf8(bytes.to_vec()).map_err(|_| Error::new(format!("{what} is not UTF-8")))
 }
 
 /// Reads a `StringStringEntryProto`.
-fn pair(file: &[u8], range: Range<usize>) -> Result<(String, String)> {
+fn pair(file: &[u8], range: Range<usize>, texts: &mut TextSum) -> Result<(String, String)> {
     let [key, value] = MessageFields::new(file, range).last([1, 2])?;
-    Ok((text(&file[key], "a metadata name")?, text(&file[value], "a metadata value")?))
+    texts.add(key.len() + value.len())?;
+    Ok((text(&file[key], "a metadata name", MAX_TEXTS)?, text(&file[value], "a metadata value", MAX_TEXTS)?))
 }
 
 /// Identifies a message that is not a tensor by the kinds of its fields.

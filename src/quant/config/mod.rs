@@ -40,10 +40,9 @@ use crate::container::checkpoint::stack_of;
 use crate::dtype::Dtype;
 use crate::error::Result;
 use block::ConfigBlock;
-use modules::{MatchStyle, ModuleList};
+use modules::{MatchStyle, ModuleList, ModuleMap};
 use object::ConfigObject;
 use regex::Regex;
-use std::collections::HashMap;
 use std::rc::Rc;
 
 /// The config block of a method.
@@ -89,7 +88,7 @@ fn find(name: &str) -> Option<&'static ConfigFormat> {
 impl ConfigFormat {
     /// Returns the modules that a block lists as not quantized.
     fn ignored(&self, block: &ConfigObject) -> Result<ModuleList> {
-        Ok(ModuleList::new(&block.texts(self.ignored)?, self.style))
+        ModuleList::new(&block.texts(self.ignored)?, self.style)
     }
 }
 
@@ -146,7 +145,7 @@ pub(super) struct CheckpointConfig {
     /// Modules that are not quantized according to other blocks, with the names of these blocks.
     also_ignored: Vec<(String, ModuleList)>,
     /// Descriptions of single modules; `None` if a module is not quantized.
-    named: HashMap<String, Option<Rc<WeightDescription>>>,
+    named: ModuleMap<Option<Rc<WeightDescription>>>,
     patterned: Vec<(Regex, Option<Rc<WeightDescription>>)>,
     /// Possible descriptions of all other modules.
     others: Vec<Rc<WeightDescription>>,
@@ -203,8 +202,8 @@ impl CheckpointConfig {
         let outer = module.match_indices('.').rev().map(|(at, _)| &module[..at]);
         let stack = stack_of(module);
         let modules = std::iter::once(module).chain(stack.as_deref()).chain(outer);
-        let named = modules.into_iter().find_map(|name| self.named.get_key_value(name));
-        let single = named.map(|(name, description)| (&**name, description)).or_else(|| {
+        let named = modules.into_iter().find_map(|name| self.named.get(name));
+        let single = named.or_else(|| {
             let (pattern, description) = self.patterned.iter().find(|(pattern, _)| pattern.is_match(module))?;
             Some((pattern.as_str(), description))
         });

@@ -50,7 +50,7 @@ fn check_groups(block: &ConfigObject, config: &CheckpointConfig) -> Result<()> {
         let (Some(weights), targets) = (group.inner("weights")?, group.texts(&["targets"])?) else { continue };
         let is_class = |target: &&str| target.starts_with(char::is_uppercase);
         let is_for_others = targets.is_empty() || targets.iter().any(is_class);
-        let named = targets.iter().filter_map(|target| config.named.get(*target)?.as_ref());
+        let named = targets.iter().filter_map(|target| config.named.get(target)?.1.as_ref());
         for description in named.chain(config.others.iter().filter(|_| is_for_others)) {
             let Some(layout) = description.layouts.first() else { continue };
             let kind = weights.text(&["type"])?.unwrap_or("float");

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::text::shorten;
 use regex::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// Way in which the entries of a list match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,30 +18,66 @@ pub(super) enum MatchStyle {
     Globs,
 }
 
+/// Values by the names of modules. Prefixes of a long name are looked up in time linear in its length.
+#[derive(Debug)]
+pub(super) struct ModuleMap<V> {
+    values: HashMap<String, V>,
+    /// Lengths of the names. A name of another length is not hashed.
+    lengths: HashSet<usize>,
+}
+
+impl<V> Default for ModuleMap<V> {
+    fn default() -> Self {
+        Self { values: HashMap::new(), lengths: HashSet::new() }
+    }
+}
+
+impl<V> ModuleMap<V> {
+    pub(super) fn insert(&mut self, name: String, value: V) {
+        self.lengths.insert(name.len());
+        self.values.insert(name, value);
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<(&str, &V)> {
+        let known = || self.values.get_key_value(name);
+        let (name, value) = self.lengths.contains(&name.len()).then(known)??;
+        Some((name, value))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+}
+
 /// A list of modules.
 #[derive(Debug, Default)]
 pub(super) struct ModuleList {
     style: MatchStyle,
-    names: HashSet<String>,
+    names: ModuleMap<()>,
     patterns: RegexSet,
     /// The entries with these patterns.
     entries: Vec<String>,
 }
 
-/// Size limit of compiled patterns. In a list, larger patterns and patterns with unsupported features (such as
-/// look-around) match nothing.
+/// Maximum number of patterns in a part of a config, or in a list.
+const MOST_PATTERNS: usize = 1000;
+/// Size limit of a compiled pattern.
 const MOST: usize = 1 << 20;
+/// Size limit of all compiled patterns of a list. A pattern with `\w` takes about 100 KiB, and most others a few.
+const MOST_OF_LIST: usize = 32 << 20;
+
+/// Refuses a number of patterns that would take long to compile and match.
+fn check_number(number: usize) -> Result<()> {
+    if number <= MOST_PATTERNS {
+        return Ok(());
+    }
+    Err(Error::new(format!("has more than {MOST_PATTERNS} patterns of modules, the most that tcast reads")))
+}
 
 /// Compiles an entry of a part of a config to a regular expression anchored at the start. The patterns of a part are
 /// numbered from 1.
 pub(super) fn pattern(text: &str, (part, entry, number): (&str, &str, usize)) -> Result<Regex> {
-    /// Maximum number of patterns in a part.
-    const MOST_PATTERNS: usize = 1000;
-    if number > MOST_PATTERNS {
-        return Err(Error::new(format!(
-            "has more than {MOST_PATTERNS} patterns of modules, the most that tcast reads"
-        )));
-    }
+    check_number(number)?;
     RegexBuilder::new(&anchored(text))
         .size_limit(MOST)
         .build()
@@ -52,8 +88,23 @@ fn anchored(text: &str) -> String {
     format!("^(?:{text})")
 }
 
+/// Compiles the patterns of a list.
+fn compile(patterns: impl Iterator<Item = impl AsRef<str>>) -> Result<RegexSet> {
+    RegexSetBuilder::new(patterns).size_limit(MOST_OF_LIST).build().map_err(|_| {
+        let most = MOST_OF_LIST >> 20;
+        Error::new(format!("has patterns of modules that compile to more than {most} MiB, the most that tcast reads"))
+    })
+}
+
+/// True if a pattern has no unsupported feature, such as look-around.
+fn is_supported(pattern: &str) -> bool {
+    // A pattern is parsed before its size counts, so the limit saves the time to compile it.
+    !matches!(RegexBuilder::new(pattern).size_limit(0).build(), Err(regex::Error::Syntax(_)))
+}
+
 impl ModuleList {
-    pub(super) fn new(entries: &[&str], style: MatchStyle) -> Self {
+    /// Reads a list. Entries with unsupported patterns match nothing. Refuses patterns that are too many or too large.
+    pub(super) fn new(entries: &[&str], style: MatchStyle) -> Result<Self> {
         let is_plain = |text: &str| text.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '/'));
         let mut list = Self { style, ..Self::default() };
         let mut patterns = Vec::new();
@@ -63,45 +114,40 @@ impl ModuleList {
                 (MatchStyle::Transformers, _) if !is_plain(entry) => anchored(entry),
                 (MatchStyle::Globs, _) if !is_plain(entry) => glob(entry),
                 _ => {
-                    list.names.insert((*entry).to_owned());
+                    list.names.insert((*entry).to_owned(), ());
                     continue;
                 }
             };
+            check_number(patterns.len() + 1)?;
             patterns.push((pattern, (*entry).to_owned()));
         }
-        let set = |patterns: &[(String, String)]| {
-            RegexSetBuilder::new(patterns.iter().map(|(pattern, _)| pattern)).size_limit(MOST).build()
-        };
-        let compiled = set(&patterns).or_else(|_| {
-            // An unsupported pattern must not hide the others.
-            patterns.retain(|(pattern, _)| RegexBuilder::new(pattern).size_limit(MOST).build().is_ok());
-            set(&patterns)
-        });
-        list.patterns = compiled.unwrap_or_default();
+        patterns.retain(|(pattern, _)| is_supported(pattern));
+        list.patterns = compile(patterns.iter().map(|(pattern, _)| pattern))?;
         list.entries = patterns.into_iter().map(|(_, entry)| entry).collect();
-        list
+        Ok(list)
     }
 
     /// Returns the entry that matches a module in all engines: its name, a pattern for it or, with
     /// [`MatchStyle::Transformers`], the name of an enclosing module.
     pub(super) fn find(&self, module: &str) -> Option<&str> {
-        let pattern = || Some(&self.entries[self.patterns.matches(module).iter().next()?]);
+        let name = self.names.get(module).map(|(name, ())| name);
+        let pattern = || Some(self.entries[self.patterns.matches(module).iter().next()?].as_str());
         let outer = || self.outer(module).filter(|_| self.style == MatchStyle::Transformers);
-        self.names.get(module).or_else(pattern).or_else(outer).map(String::as_str)
+        name.or_else(pattern).or_else(outer)
     }
 
     /// True if an entry matches a module in some engines. The entry may also be the end of the name or, with
     /// [`MatchStyle::Globs`], the name of an enclosing module.
     pub(super) fn may_contain(&self, module: &str) -> bool {
-        let is_end = |(at, _): (usize, _)| self.names.contains(&module[at + 1..]);
+        let is_end = |(at, _): (usize, _)| self.names.get(&module[at + 1..]).is_some();
         let is_loose = self.style != MatchStyle::Prefixed && !self.names.is_empty();
         self.find(module).is_some()
             || is_loose && (self.outer(module).is_some() || module.match_indices('.').any(is_end))
     }
 
     /// Returns the name of an enclosing module in the list.
-    fn outer(&self, module: &str) -> Option<&String> {
-        module.match_indices('.').find_map(|(at, _)| self.names.get(&module[..at]))
+    fn outer(&self, module: &str) -> Option<&str> {
+        module.match_indices('.').find_map(|(at, _)| Some(self.names.get(&module[..at])?.0))
     }
 }
 
@@ -126,4 +172,54 @@ pub(super) fn glob(text: &str) -> String {
         }
     }
     expression + ")$"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(entries: &[String]) -> Result<ModuleList> {
+        ModuleList::new(&entries.iter().map(String::as_str).collect::<Vec<_>>(), MatchStyle::Prefixed)
+    }
+
+    #[test]
+    fn patterns_that_are_large_together_all_match() {
+        let entries: Vec<String> = (0..100).map(|at| format!(r"re:.*layers\.{at}\.\w+\.\w+")).collect();
+        let modules = list(&entries).unwrap();
+        for at in [0, 50, 99] {
+            assert_eq!(modules.find(&format!("model.layers.{at}.mlp.up")), Some(&*entries[at]));
+        }
+        assert_eq!(modules.find("model.layers.100.mlp.up"), None);
+    }
+
+    #[test]
+    fn an_unsupported_pattern_hides_no_other() {
+        let modules = list(&["re:(?!a).*".to_owned(), "re:b.*".to_owned(), "re:(".to_owned()]).unwrap();
+        assert_eq!((modules.find("bc"), modules.find("c")), (Some("re:b.*"), None));
+    }
+
+    #[test]
+    fn patterns_that_are_too_many_or_too_large_are_refused_and_names_are_not() {
+        let many = |entry: fn(usize) -> String, count| list(&(0..count).map(entry).collect::<Vec<_>>());
+        let error = |found: Result<ModuleList>| found.unwrap_err().to_string();
+        assert!(many(|at| format!("re:.*x{at}.*y(a|b)+$"), 1000).is_ok());
+        let most = "has more than 1000 patterns of modules, the most that tcast reads";
+        assert_eq!(error(many(|at| format!("re:.*x{at}.*y(a|b)+$"), 1001)), most);
+        let most = "has patterns of modules that compile to more than 32 MiB, the most that tcast reads";
+        assert_eq!(error(many(|at| format!("re:.*a{{1,200}}{{1,20}}.*{at}$"), 1000)), most);
+        assert_eq!(error(many(|at| format!(r"re:\w{{1000}}{{1000}}{at}"), 1)), most);
+        assert!(many(|at| format!("model.layers.{at}"), 100_000).is_ok());
+    }
+
+    #[test]
+    fn a_long_name_takes_time_in_proportion_to_its_length() {
+        let module = "a.".repeat(1 << 20);
+        for style in [MatchStyle::Prefixed, MatchStyle::Transformers, MatchStyle::Globs] {
+            let modules = ModuleList::new(&["lm_head", "a.b"], style).unwrap();
+            assert!(!modules.may_contain(&module));
+        }
+        let modules = ModuleList::new(&["a.a", "b"], MatchStyle::Transformers).unwrap();
+        assert_eq!((modules.find(&module), modules.find("c.b")), (Some("a.a"), None));
+        assert!(modules.may_contain("c.b"));
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::super::super::{Contents, Tensor};
 use super::super::external::{Externals, LinkRule};
-use super::super::{TensorMessage, text, typed};
+use super::super::{MAX_NAME, TensorMessage, TextSum, text, typed};
 use super::fields::attribute;
 use super::graph::{Holder, ModelGraph, Place, PlaceName};
 use super::messages::MessageKind;
@@ -17,12 +17,14 @@ use std::sync::Arc;
 pub(super) fn list(file: &MappedFile, graph: &ModelGraph) -> Result<Contents> {
     let mut externals = Externals::new(file.path(), LinkRule::Beside);
     let (mut contents, mut places) = (Contents::default(), Vec::new());
+    let mut texts = TextSum::default();
     for place in &graph.tensors {
         let body = graph.body(place.message);
         let name = match &place.name {
-            PlaceName::Value(name) => text(name, "the name of a value")?,
+            PlaceName::Value(name) => text(name, "the name of a value", MAX_NAME)?,
             PlaceName::Label(label) => label.to_string(),
         };
+        texts.add(name.len())?;
         let (suffix, kind) = match place.holder {
             Holder::Sparse(suffix) => (suffix, "a sparse initializer"),
             _ => ("", "an initializer"),

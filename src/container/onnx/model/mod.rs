@@ -34,7 +34,7 @@ use super::super::{
     Container, Contents, FileLayout, Form, FormatInfo, Metadata, NewMetadata, NewTensors, ReadOptions, WrittenFiles,
 };
 use super::protobuf::{MessageFields, Value};
-use super::{DATA_TYPE, MAX_PAIRS, TensorMessage};
+use super::{DATA_TYPE, MAX_PAIRS, TensorMessage, TextSum};
 use crate::dtype::Dtype;
 use crate::error::{Blocker, Error, Result};
 use crate::io::map::MappedFile;
@@ -110,7 +110,7 @@ impl OnnxModel {
 
 /// Reads the metadata of a model: its own fields, then the pairs of `metadata_props`.
 fn metadata(graph: &ModelGraph) -> Result<Vec<(String, String)>> {
-    let (file, mut pairs) = (graph.file, Vec::new());
+    let (file, mut pairs, mut texts) = (graph.file, Vec::new(), TextSum::default());
     for field in MessageFields::new(file, 0..file.len()) {
         let (field, value) = field?;
         let name = match field {
@@ -125,9 +125,10 @@ fn metadata(graph: &ModelGraph) -> Result<Vec<(String, String)>> {
         match (field, value) {
             (model::IR_VERSION | 5, Value::Varint(number)) => pairs.push((name.to_owned(), number.to_string())),
             (2..=4 | 6, Value::Bytes(text)) if !text.is_empty() => {
+                texts.add(text.len())?;
                 pairs.push((name.to_owned(), String::from_utf8_lossy(&file[text]).into_owned()));
             }
-            (model::METADATA_PROPS, Value::Bytes(body)) => pairs.push(super::pair(file, body)?),
+            (model::METADATA_PROPS, Value::Bytes(body)) => pairs.push(super::pair(file, body, &mut texts)?),
             _ => {}
         }
         if pairs.len() > MAX_PAIRS {

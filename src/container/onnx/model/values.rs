@@ -1,7 +1,7 @@
 //! The tensors and the values that the messages of a model define.
 
-use super::super::TensorMessage;
 use super::super::protobuf::{MessageFields, Value};
+use super::super::{MAX_NAME, TensorMessage};
 use super::fields::{attribute, function, model};
 use super::graph::{Definition, Holder, ModelGraph, Place, PlaceName, TensorRole, label};
 use super::messages::{FILE, Message, MessageKind, is_default_domain, messages, numbers_attribute, stored_number};
@@ -72,7 +72,7 @@ impl<'a> ValueReader<'a> {
             MessageKind::Node => {
                 let fields = self.graph.node(at);
                 fields.inputs.iter().chain(&fields.outputs).chain([&fields.name]).for_each(|name| self.take(name));
-                fields.outputs.iter().for_each(|output| self.define(output, true, at));
+                fields.outputs.iter().try_for_each(|output| self.define(output, true, at))?;
                 if fields.operator() == b"Constant" && !fields.outputs.is_empty() {
                     self.constants.insert(at, fields.output());
                 }
@@ -87,7 +87,7 @@ impl<'a> ValueReader<'a> {
             MessageKind::Tensor if outer == MessageKind::Graph => {
                 let name = TensorMessage::name_in(file, body);
                 self.take(name);
-                self.define(name, true, at);
+                self.define(name, true, at)?;
                 self.add_tensor(at, Holder::Initializer, PlaceName::Value(name));
             }
             MessageKind::Tensor if outer == MessageKind::SparseTensor => {
@@ -109,7 +109,7 @@ impl<'a> ValueReader<'a> {
                 self.take(name);
                 self.graph.has_fnuz |= element_type(file, of_type).is_some_and(is_fnuz);
                 match kind {
-                    MessageKind::Input => self.define(name, false, at),
+                    MessageKind::Input => self.define(name, false, at)?,
                     MessageKind::Output => self.graph.outputs.push((parent, name)),
                     _ => {}
                 }
@@ -135,10 +135,15 @@ impl<'a> ValueReader<'a> {
         self.taken.extend(taken_number(name));
     }
 
-    fn define(&mut self, name: &'a [u8], is_made: bool, message: usize) {
+    fn define(&mut self, name: &'a [u8], is_made: bool, message: usize) -> Result<()> {
+        if name.len() > MAX_NAME {
+            let len = name.len();
+            return Err(Error::new(format!("the name of a value has {len} bytes; at most {MAX_NAME} are read")));
+        }
         if let Some(scope) = self.graph.scope_around(message).filter(|_| !name.is_empty()) {
             self.graph.values.push(Definition { name, scope, is_made, message });
         }
+        Ok(())
     }
 
     fn give_role(&mut self, scope: usize, name: &'a [u8], role: TensorRole) {
