@@ -144,6 +144,11 @@ impl Files {
         }
     }
 
+    /// True if a path leads to a file that is read.
+    pub(crate) fn is_read(&self, path: &Path) -> bool {
+        self.read.contains_key(&Identity::of(path))
+    }
+
     /// Refuses to replace or remove an input.
     pub(crate) fn check_unread(&self, path: &Path) -> Result<()> {
         self.check(path, &Identity::of(path))
