@@ -134,7 +134,7 @@ impl<'p, 'r, 'a> Cast<'p, 'r, 'a> {
         }
         if let (Some(graph), Ok(to)) = (self.model, target) {
             let role = graph.role_for(place.1, to);
-            if let Some(reason) = model::kept(self.request, role, (tensor, name), form.dtype(), to)? {
+            if let Some(reason) = model::kept(self.request, role, input.path(), (tensor, name), form.dtype(), to)? {
                 target = Err(reason);
             }
         }

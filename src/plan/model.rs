@@ -7,6 +7,8 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::operator::Operator;
 use crate::select::KeptReason;
+use crate::text::quoted;
+use std::path::Path;
 
 /// Reads the graph of the model that is changed. Fails if there are several inputs, the operator does not write ONNX
 /// models, or tensors would get new names.
@@ -27,6 +29,7 @@ pub(super) fn graph<'a>(request: &Request, inputs: &'a [Input]) -> Result<ModelG
 pub(super) fn kept(
     request: &Request,
     role: Option<TensorRole>,
+    path: &Path,
     (tensor, name): (&Tensor, &str),
     from: Dtype,
     to: Dtype,
@@ -43,7 +46,15 @@ pub(super) fn kept(
     if !to.is_floating() {
         let error =
             Error::new(format!("a Cast node would compute with {to} instead of {from}: the model keeps floats"));
-        return Err(error.remedy("choose a floating type"));
+        let scheme = match to.bits() {
+            8 => "int8",
+            4 => "int4",
+            _ => return Err(error.remedy("choose a floating type")),
+        };
+        return Err(error.remedy(format!(
+            "choose a floating type, or quantize the weights with scales: tcast quantize {} --scheme {scheme}",
+            quoted(path)
+        )));
     }
     let reason = reason.or((to == from).then_some(KeptReason::Already));
     let reason = reason.or((to.bits() >= from.bits()).then_some(KeptReason::NotNarrower));

@@ -481,7 +481,8 @@ fn what_a_model_cannot_become_is_refused_before_any_work() {
     refused(
         "cast in.onnx --to int8 -o out.onnx",
         1,
-        "tensor 'w': a Cast node would compute with int8 instead of float32: the model keeps floats\n  choose a floating type",
+        "tensor 'w': a Cast node would compute with int8 instead of float32: the model keeps floats\n  choose a floating type, \
+         or quantize the weights with scales: tcast quantize 'in.onnx' --scheme int8",
     );
     refused(
         "cast in.onnx --to f16 -o out.onnx --rename w=v",
