@@ -9,10 +9,12 @@ use crate::container::checkpoint::Checkpoint;
 use crate::container::{WrittenFiles, by_extension};
 use crate::convert::FileConversion;
 use crate::dtype::Class;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::job::{Job, Measures};
 use crate::operator::Operator;
-use crate::options::CastOptions;
+use crate::options::{CastOptions, Naming};
+use crate::text::quoted;
+use std::fmt::Write as _;
 use std::time::Instant;
 
 pub(super) fn run(args: &CastArgs) -> Result<()> {
@@ -33,7 +35,24 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
     check_change(&options, &job, &sources)?;
     let conversion = FileConversion::cast(&job, sources.iter(), &options)?;
     let task = Task { conversion, inputs: &args.inputs, file: &args.file, notes: Vec::new(), report };
-    convert(task, &Console { is_quiet: args.file.quiet }, start)
+    convert(task, &Console { is_quiet: args.file.quiet }, start).map_err(|error| with_command(error, args))
+}
+
+/// Adds the command that decodes the model, with the type and the output of the cast, to the error for its codes.
+fn with_command(error: Error, args: &CastArgs) -> Error {
+    let (Kind::Codes { model: Some(model), .. }, [input]) = (error.kind(), &args.inputs[..]) else { return error };
+    let Some(to) = args.options.to.filter(|to| to.is_weight() && **model == **input) else { return error };
+    let mut command = format!("tcast dequantize {} --to {to}", quoted(input));
+    let naming = &args.options.tensors.naming;
+    if naming.names == Some(Naming::HuggingFace) {
+        command += " --names huggingface";
+    }
+    for (flag, path) in [("--config", &naming.config), ("-o", &args.file.output)] {
+        if let Some(path) = path {
+            let _ = write!(command, " {flag} {}", quoted(path));
+        }
+    }
+    error.remedy(command)
 }
 
 /// Refuses a cast without a type that would only copy a file.

@@ -9,7 +9,7 @@ use super::{dequantize, quantize};
 use crate::cli::{self, Cli, Command as Subcommand};
 use crate::container::{ReadOptions, by_extension, checkpoint};
 use crate::dtype::Dtype;
-use crate::quant::Scheme;
+use crate::quant::{MLX, Scheme};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory};
 use std::ffi::OsString;
@@ -219,15 +219,25 @@ fn flag(typed: &TypedLine, argument: &str) -> Option<Vec<Words>> {
     if flag.len() > 2 && typed.has_flag(&long) {
         return Some(vec![named(&long)]);
     }
+    let next = typed.line.get(at + 1).and_then(|word| word.to_str()).filter(|word| !word.starts_with('-'));
+    let given = value.or(next);
+    let is_file = |word: &str| !is_new(word) || by_extension(word.as_ref()).is_some();
     let by = |ours| match ours {
         Ours::Flag(flag) => Some(named(flag)),
+        Ours::Prefixed(flag, prefix) => Some(typed.replaced(at, count, [flag, &format!("{prefix}{}", given?)])),
         Ours::Words(words) => Some(typed.replaced(at, 1, words.split(' '))),
         Ours::Pattern(flag) => {
-            let name = value.or_else(|| typed.line.get(at + 1)?.to_str())?;
-            let pattern = if name.contains('*') { name.to_owned() } else { format!("*{name}*") };
-            Some(typed.replaced(at, count, [flag, &pattern]))
+            let flags = foreign::patterns(given?).flat_map(|pattern| [flag.to_owned(), pattern]);
+            Some(typed.replaced(at, count, flags))
+        }
+        Ours::DryRun(name) => {
+            let mut line = typed.with(["--dry-run"]);
+            line[*before] = name.into();
+            typed.words().any(|(_, word)| word.ends_with(".gguf")).then_some(line)
         }
         Ours::Input => Some(typed.replaced(at, 1, value)),
+        // The next word is a value of the flag, unless it is a file.
+        Ours::Nothing if next.is_some_and(|word| !is_file(word)) => Some(typed.without(at, count)),
         Ours::Nothing => Some(typed.without(at, 1)),
         Ours::NoValue => Some(typed.without(at, count)),
         Ours::Advice(_) => None,
@@ -327,6 +337,9 @@ fn values(typed: &TypedLine, flag: &str, value: &str, error: &clap::Error) -> Op
     if ours.clone().any(|ours| ours.is_empty()) && typed.has_typed(&["--scheme"]) {
         return Some(vec![typed.without(at, count)]);
     }
+    if flag == "--scheme" {
+        lines.extend(foreign::affine(value, typed.words().any(|(_, word)| word == MLX)).map(|scheme| set(&scheme)));
+    }
     lines.extend(ours.filter(|ours| !ours.is_empty()).map(|ours| set(ours)));
     let hyphens = [value.replace('_', "-"), value.replace('-', "_")];
     match flag {
@@ -348,6 +361,10 @@ fn values(typed: &TypedLine, flag: &str, value: &str, error: &clap::Error) -> Op
             let output = output.filter(|output| !output.exists() && !typed.has_typed(&["-o", "--output"]));
             let words = |output: PathBuf| ["--rule".into(), "*=keep".into(), "-o".into(), output.into_os_string()];
             lines.extend(output.map(|output| typed.replaced(at, count, words(output))));
+        }
+        "--rule" => {
+            let kept = value.rsplit_once('=').filter(|(_, target)| foreign::means_keep(&foreign::plain(target)));
+            lines.extend(kept.map(|(pattern, _)| set(&format!("{pattern}=keep"))));
         }
         "--range" => lines.push(set(&value.replace(':', ".."))),
         "--scheme" => lines.extend(hyphens.iter().filter_map(|name| Scheme::find(name)).map(|scheme| set(scheme.name))),

@@ -4,10 +4,10 @@ use super::messages::warn_of_activation_scales;
 use super::observer::Console;
 use super::results::Task;
 use super::run::{convert, job_of_shards};
-use super::{check_hash, check_matched, finish, no_effect, open_model, threads};
+use super::{check_hash, check_matched, finish, into_gguf, no_effect, open_model, threads};
 use crate::cli::DequantizeArgs;
 use crate::convert::{FileConversion, check_target};
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::operator::Operator;
 use crate::plan::Decisions;
 use crate::quant::FoundWeight;
@@ -35,7 +35,18 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
     drop(model);
     let (inputs, report) = (args.model.as_slice(), args.reports.report.as_deref());
     let task = Task { conversion, inputs, file: &args.file, notes, report };
-    convert(task, &console, start)
+    convert(task, &console, start).map_err(|error| with_command(error, args))
+}
+
+/// Adds the command that makes a GGUF file to the error for one as the output.
+fn with_command(error: Error, args: &DequantizeArgs) -> Error {
+    match (error.kind(), &args.model, &args.file.output) {
+        (Kind::NoGguf, Some(model), Some(output)) => {
+            let command = into_gguf::decoding(model, args.options.to, output);
+            error.remedy(command)
+        }
+        _ => error,
+    }
 }
 
 /// Refuses options that no model has a use for.

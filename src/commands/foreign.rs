@@ -1,14 +1,20 @@
 //! Words of other tools for subcommands, flags, schemes and layouts, and the words of tcast for them.
 
+use crate::text::as_glob;
+
 /// The replacement for a flag that a subcommand lacks.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Ours {
     /// This flag, with the same value.
     Flag(&'static str),
+    /// This flag, with this text before the value.
+    Prefixed(&'static str, &'static str),
     /// These words, separated by spaces, without a value.
     Words(&'static str),
-    /// This flag, with a pattern that matches the value anywhere in a name.
+    /// This flag, with a pattern that matches the value anywhere in a name; once for each name of a list.
     Pattern(&'static str),
+    /// The same flag of this subcommand, in a dry run, if an input is a GGUF file.
+    DryRun(&'static str),
     /// The value alone, which is an input.
     Input,
     /// Nothing: tcast does so anyway.
@@ -19,7 +25,7 @@ pub(super) enum Ours {
     Advice(&'static str),
 }
 
-use Ours::{Advice, Flag, Input, NoValue, Nothing, Pattern, Words};
+use Ours::{Advice, DryRun, Flag, Input, NoValue, Nothing, Pattern, Prefixed, Words};
 
 /// Words of other tools, separated by spaces, and their replacement.
 type Row = (&'static str, Ours);
@@ -39,7 +45,7 @@ const SUBCOMMANDS: &[(&str, &str)] = &[
 const WRITING: &[Row] = &[
     (
         "--out --outfile --out-file --output-file --output-path --output-name --output-dir --out-dir --outdir --dst --dest \
-         --destination --save --save-path --save-dir --save-directory --export-path",
+         --destination --save --save-path --save-dir --save-directory --export-path --mlx-path",
         Flag("--output"),
     ),
     // Each of these words asks for it.
@@ -57,7 +63,7 @@ const WRITING: &[Row] = &[
 const COMMON: &[Row] = &[
     ("--workers --num-workers --max-workers --jobs --num-threads --nproc --cores --cpus", Flag("--threads")),
     ("--input -i --in --infile --input-path --input-file --src --source --file", Input),
-    ("--model -m --model-path --model-dir --model-id --checkpoint --path", Input),
+    ("--model -m --model-path --model-dir --model-id --checkpoint --path --hf-path", Input),
 ];
 
 /// Flags of subcommands that convert folders of shards.
@@ -118,6 +124,7 @@ const QUANTIZE: &[Row] = &[
     ("--mse --optimize", Words("--search mse")),
     ("--all", Advice("--rule '*NAME*=SCHEME' quantizes weights that tcast copies by default")),
     ("--bits --wbits --w-bits", Flag("--scheme")),
+    ("--q-bits", Prefixed("--scheme", "affine")), // of mlx_lm
     ("--calibration --dataset --calib-size --num-samples", NoValue),
 ];
 
@@ -137,6 +144,7 @@ const PROMOTE: &[Row] = &[
 
 const INSPECT: &[Row] = &[
     ("--statistics --histogram --hist --summary", Flag("--stats")),
+    ("--names", DryRun("dequantize")),
     ("--verbose -v -l --list --tensors --names --shapes --metadata --header", Nothing),
     ("--name", Pattern("--include")),
     ("--silent", Flag("--quiet")),
@@ -157,7 +165,7 @@ const FLAGS: &[(&str, &[&[Row]])] = &[
     ("quantize", &[QUANTIZE, PATTERNS, SHARDS, WRITING, COMMON]),
     ("bitcast", &[TO, BITCAST, PATTERNS, WRITING, COMMON]),
     ("promote", &[PROMOTE, WRITING, COMMON]),
-    ("inspect", &[INSPECT, PATTERNS, COMMON]),
+    ("inspect", &[PATTERNS, INSPECT, COMMON]),
     ("diff", &[DIFF, PATTERNS, COMMON]),
 ];
 
@@ -214,6 +222,44 @@ pub(super) fn values(flag: &str, typed: &str) -> &'static [&'static str] {
     row.map_or(&[], |(_, _, ours)| ours)
 }
 
+/// Returns the scheme of MLX for a number of bits: `affine4` for `affine`, and for `4`, `4bit` and `q4` if the layout is
+/// MLX's.
+pub(super) fn affine(typed: &str, is_mlx: bool) -> Option<String> {
+    let (bits, letters): (String, String) = plain(typed).replace('-', "").chars().partition(char::is_ascii_digit);
+    let is_width = letters == "affine" || is_mlx && ["", "b", "bit", "bits", "int", "q", "w"].contains(&&*letters);
+    match &*bits {
+        "" => (letters == "affine").then(|| "affine4".to_owned()),
+        bits => is_width.then(|| format!("affine{bits}")),
+    }
+}
+
+/// True if the target of a rule, in lower case with hyphens, means that weights are not quantized.
+pub(super) fn means_keep(target: &str) -> bool {
+    const WORDS: &str = "none null no false off skip ignore original unquantized copy same full fp16 float16 half bfloat16 \
+                         fp32 float32 float";
+    has_word(WORDS, target)
+}
+
+/// Returns the names in a list of another tool, such as `['lm_head', 'embed']` or `lm_head,embed`.
+pub(super) fn listed(text: &str) -> Vec<&str> {
+    // These commas divide parts of a pattern.
+    if text.contains('{') || text.starts_with("re:") {
+        return vec![text];
+    }
+    let enclosed = |start: char, end: char| text.strip_prefix(start)?.strip_suffix(end);
+    let inner = enclosed('[', ']').or_else(|| enclosed('(', ')')).unwrap_or(text);
+    let names = inner.split(',').map(|name| name.trim_matches([' ', '\'', '"']));
+    names.filter(|name| !name.is_empty()).collect()
+}
+
+/// Returns a pattern for each name of a list, which matches it anywhere in the name of a tensor. Patterns stay.
+pub(super) fn patterns(names: &str) -> impl Iterator<Item = String> {
+    let pattern = |name: &str| {
+        if name.contains(['*', '{']) { name.to_owned() } else { format!("*{}*", as_glob(name)) }
+    };
+    listed(names).into_iter().map(pattern)
+}
+
 /// Converts a word to lower case with hyphens.
 pub(super) fn plain(word: &str) -> String {
     word.to_lowercase().replace('_', "-")
@@ -240,12 +286,17 @@ mod tests {
             let subcommand = command.find_subcommand(name).expect("the tables name subcommands");
             for (words, ours) in rows(name) {
                 let named: Vec<&str> = match ours {
-                    Flag(flag) | Pattern(flag) => vec![flag],
+                    Flag(flag) | Pattern(flag) | Prefixed(flag, _) => vec![flag],
                     Words(words) => words.split(' ').filter(|word| word.starts_with('-')).collect(),
                     Advice(text) => {
                         // Words after the name of another subcommand are about that one.
                         let text = text.split("; tcast ").next().unwrap();
                         text.split([' ', ',']).filter(|word| word.starts_with('-')).collect()
+                    }
+                    DryRun(other) => {
+                        let other = command.find_subcommand(other).expect("it is a subcommand");
+                        assert!(words.split(' ').all(|word| has(other, word)) && has(other, "--dry-run"), "{words}");
+                        Vec::new()
                     }
                     Input | Nothing | NoValue => Vec::new(),
                 };
@@ -261,6 +312,23 @@ mod tests {
         for (words, ours) in SUBCOMMANDS {
             assert!(command.find_subcommand(ours).is_some(), "{ours}");
             assert!(words.split(' ').all(|word| command.find_subcommand(word).is_none()), "{words}");
+        }
+    }
+
+    #[test]
+    fn lists_of_other_tools_become_one_pattern_for_each_name() {
+        for (typed, wanted) in [
+            ("lm_head", &["*lm_head*"][..]),
+            ("['lm_head']", &["*lm_head*"]),
+            (r#"["lm_head", "embed"]"#, &["*lm_head*", "*embed*"]),
+            ("(lm_head,embed,)", &["*lm_head*", "*embed*"]),
+            ("lm_head,*norm*", &["*lm_head*", "*norm*"]),
+            ("layers[0]", &["*layers[[]0[]]*"]),
+            ("{a,b}.weight", &["{a,b}.weight"]),
+            ("re:.*(q|k),v", &["re:.*(q|k),v"]),
+            ("[]", &[]),
+        ] {
+            assert_eq!(patterns(typed).collect::<Vec<_>>(), wanted, "{typed}");
         }
     }
 

@@ -1,9 +1,11 @@
 //! Flags that make a GGUF file of a model, for remedies.
 
 use crate::container::checkpoint::CONFIG;
+use crate::dtype::Dtype;
 use crate::io::output::directory_of;
 use crate::options::QuantizeOptions;
 use crate::quant::{GGUF, SCHEMES, Scheme};
+use crate::text::quoted;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -41,8 +43,22 @@ pub(super) fn layout(options: &QuantizeOptions, input: Option<&Path>) -> String 
 
 /// Returns the flag for the metadata that a language model needs, unless it is given.
 fn metadata(options: &QuantizeOptions, input: Option<&Path>) -> &'static str {
-    let is_needed = options.gguf.first_given().is_none() && input.is_some_and(is_language_model);
-    if is_needed { " --metadata-from MODEL.gguf" } else { "" }
+    input.filter(|_| options.gguf.first_given().is_none()).map_or("", metadata_of)
+}
+
+/// Returns the flag for the metadata that a language model needs, after a space; nothing for other models.
+fn metadata_of(input: &Path) -> &'static str {
+    if is_language_model(input) { " --metadata-from MODEL.gguf" } else { "" }
+}
+
+/// Returns the command that decodes the weights of a model into a GGUF file.
+pub(super) fn decoding(model: &Path, to: Option<Dtype>, output: &Path) -> String {
+    let scheme = match to {
+        Some(Dtype::Float16) => "f16",
+        Some(Dtype::Float32) => "f32",
+        _ => "bf16",
+    };
+    format!("tcast quantize {} --scheme {scheme}{} -o {}", quoted(model), metadata_of(model), quoted(output))
 }
 
 /// True for a folder or a file with the config of a language model.

@@ -42,7 +42,7 @@ use crate::container::ReadOptions;
 use crate::container::checkpoint::Checkpoint;
 use crate::error::Error;
 use crate::io::identity::Files;
-use crate::io::output::is_standard_output;
+use crate::io::output::{is_standard_output, standard_output};
 use crate::io::temporaries::Run;
 use crate::job::{self, OpenOptions, Publish};
 use crate::kernel::Isa;
@@ -121,7 +121,7 @@ fn check_standard_output(output: &Path, json: bool) -> Result<(), Error> {
 fn check_printing<'a>(sources: impl IntoIterator<Item = &'a Checkpoint>) -> Result<(), Error> {
     let mut files = Files::default();
     files.read(sources.into_iter().flat_map(Checkpoint::read_files));
-    files.check_printing()
+    files.check_printing(&standard_output(Path::new("-"))?)
 }
 
 fn open_model(

@@ -4,9 +4,11 @@
 use super::downloads::{download, from_hub};
 use super::resume::{go_back, go_on};
 use crate::error::{Blocker, Error, Intended, Kind, OutputRole, Wanted};
+use crate::io::open::is_absent;
 use crate::io::output::directory_of;
 use crate::text::{as_glob, flag_with, make_folder, move_file, quoted, remove_files, remove_folder, replace_by_copy};
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Context of errors of `diff`: exit code 1 says that both inputs could be read and are not equal.
@@ -91,6 +93,8 @@ pub fn remedy(error: &Error) -> Option<String> {
         Kind::PartialBlocks => "add --partial-blocks; transformers and SGLang do not load such weights".to_owned(),
         Kind::Plain => "tcast cast changes the type of plain weights, and tcast quantize quantizes them".to_owned(),
         Kind::Unstorable => "choose a scheme with --scheme, or another layout with --layout".to_owned(),
+        // The subcommands add commands with their arguments.
+        Kind::Codes { model: Some(_), .. } | Kind::NoGguf if error.remedy_text().is_some() => String::new(),
         Kind::Codes { model: Some(model), .. } => format!("tcast dequantize {}", quoted(model)),
         Kind::Codes { globs: Some(globs), model: None } => without_codes(globs),
         Kind::Undecoded => "--force-codes treats all of its tensors as values".to_owned(),
@@ -108,7 +112,7 @@ pub fn remedy(error: &Error) -> Option<String> {
                 .to_owned()
         }
         Kind::NoImportance => "choose another scheme, or give an importance matrix with --imatrix".to_owned(),
-        Kind::NoGguf => "make it with tcast quantize --layout gguf, or with tcast cast".to_owned(),
+        Kind::NoGguf => "tcast quantize makes .gguf files".to_owned(),
         Kind::Unmapped => "keep the names of the file with --names file".to_owned(),
         Kind::OfModel => {
             let model = quoted(error.path().unwrap_or(Path::new("MODEL.onnx")));
@@ -120,7 +124,7 @@ pub fn remedy(error: &Error) -> Option<String> {
             let choose = if *has_u64_target { ", or --unsafe --u64-target TYPE to choose the type" } else { "" };
             format!("use --unsafe to convert {conversion}{choose}")
         }
-        Kind::System if error.path() == Some(Path::new("-")) => {
+        Kind::System if error.path() == Some(Path::new("-")) && is_about_absence(error) => {
             "tcast does not read standard input: write it to a file, and name that".to_owned()
         }
         _ => String::new(),
@@ -134,6 +138,12 @@ pub fn remedy(error: &Error) -> Option<String> {
         remedies.sort_by_key(|remedy| *remedy != flags); // the shorter way first
     }
     (!remedies.is_empty()).then(|| remedies.join(", or "))
+}
+
+/// True if the system found no file of the name. Errors of standard output have the same path as a missing `-`.
+fn is_about_absence(error: &Error) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
+    source.is_some_and(is_absent)
 }
 
 /// Describes how to change what prevents the work: with a command, or without an option.
@@ -219,10 +229,15 @@ fn without_codes(globs: &[String]) -> String {
 
 /// Returns the flags that exclude the matches of some patterns, if they are short enough to paste.
 fn excluding(globs: &[String]) -> String {
+    flags_for("--exclude", globs).unwrap_or_else(|| "--exclude".to_owned())
+}
+
+/// Returns a flag with each of some patterns; `None` if they are too long to paste.
+pub(super) fn flags_for(flag: &str, globs: &[String]) -> Option<String> {
     /// Maximum length of these flags.
     const MOST: usize = 2048;
-    let flags = globs.iter().map(|glob| flag_with("--exclude", glob)).collect::<Vec<_>>().join(" ");
-    if flags.len() > MOST { "--exclude".to_owned() } else { flags }
+    let flags = globs.iter().map(|glob| flag_with(flag, glob)).collect::<Vec<_>>().join(" ");
+    (flags.len() <= MOST).then_some(flags)
 }
 
 /// Proposes another output in the same role.
@@ -284,6 +299,13 @@ mod tests {
         // Some commands do not take patterns.
         let error = Error::new("holds codes").of(Kind::Codes { globs: None, model: None });
         assert_eq!((remedy(&error), alternative(&error)), (None, None));
+    }
+
+    #[test]
+    fn only_a_missing_input_is_answered_with_a_word_on_standard_input() {
+        let of = |kind: io::ErrorKind, what: &str| remedy(&Error::io(what, &kind.into()).in_file(Path::new("-")));
+        assert!(of(io::ErrorKind::NotFound, "cannot read").is_some_and(|text| text.contains("standard input")));
+        assert_eq!(of(io::ErrorKind::BrokenPipe, "cannot write"), None);
     }
 
     #[test]

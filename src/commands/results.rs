@@ -3,15 +3,18 @@
 use super::messages::{note, print, print_error, print_json, print_line, print_message};
 use super::report_file::ReportFile;
 use crate::cli::FileArgs;
-use crate::container::checkpoint::{CONFIG, Checkpoint};
+use crate::container::ReadOptions;
+use crate::container::checkpoint::{self, CONFIG, Checkpoint};
 use crate::convert::FileConversion;
 use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Result};
 use crate::io::output::{self, is_standard_output};
 use crate::job::{self, Job, Written};
+use crate::read::LogicalCheckpoint;
 use crate::report::{Report, Surroundings, several, unconverted};
-use crate::text::{path_text, quoted, size, stderr_columns, stdout_columns};
+use crate::text::{command_line, path_text, quoted, size, stderr_columns, stdout_columns};
 use serde_json::{Value, json};
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
@@ -105,16 +108,31 @@ pub(super) fn show(
     }
     task.notes.iter().for_each(|text| note(text));
     if task.conversion.config.is_some() && !args.dry_run && job.partition.is_none() && !output.join(CONFIG).exists() {
-        note(if output.is_dir() {
-            "there is no config.json: engines and tcast dequantize need one, with the quantization_config that --json prints"
-        } else {
-            "engines need the quantization_config, which --json prints, in the config.json beside the file"
-        });
+        note_config(output, args);
     }
     if job.partition.is_some() && !args.dry_run {
         print_finish(job, output, finished, all);
     }
     Ok(())
+}
+
+/// Prints the note about a quantized model without a config.json, and the command that prints what it contains.
+fn note_config(output: &Path, args: &FileArgs) {
+    let is_clear = |found: Checkpoint| LogicalCheckpoint::open(&found).is_ok();
+    let is_decodable = checkpoint::probe(output, &ReadOptions::on(1)).is_ok_and(is_clear);
+    let readers = if is_decodable { "engines" } else { "engines and tcast dequantize" };
+    let what = if output.is_dir() {
+        format!("there is no config.json: {readers} need one, with the quantization_config")
+    } else {
+        format!("{readers} need the quantization_config in the config.json beside the file")
+    };
+    if args.json {
+        return note(&what);
+    }
+    note(&format!("{what}. This command prints it, and writes nothing:"));
+    let more = if args.force { &["--dry-run", "--json"][..] } else { &["--force", "--dry-run", "--json"] };
+    let words = std::env::args_os().skip(1).chain(more.iter().map(OsString::from));
+    print_line(&format!("  {}", command_line([OsString::from("tcast")].into_iter().chain(words))));
 }
 
 /// Prints the number of finished shards of a folder, and the command that completes it.

@@ -91,8 +91,8 @@ pub(super) fn convert(mut task: Task, observer: &dyn Observer, start: Instant) -
         check_standard_output(output, args.json && !args.dry_run)?;
     }
     let mut prepared = job::prepare(&conversion.job, &mut conversion.inputs, observer)?;
-    let lacks_config = |source: &&Checkpoint| source.naming == Naming::HuggingFace && source.base.is_none();
-    if !args.quiet && sources.iter().any(lacks_config) {
+    let lacks_config = |source: &Checkpoint| source.naming == Naming::HuggingFace && source.base.is_none();
+    if !args.quiet && prepared.sources_of_folders().any(lacks_config) {
         note("the output has no config.json: --config FOLDER takes it from the original model");
     }
     let (task, job) = (&task, &task.conversion.job);

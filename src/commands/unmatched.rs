@@ -1,5 +1,6 @@
 //! Patterns that match no tensor, most likely by mistake, and proposals for them.
 
+use super::foreign::listed;
 use crate::error::Error;
 use crate::select::{Pattern, Selection};
 use crate::text::{first_few, flag_with, is, shorten};
@@ -45,11 +46,19 @@ pub(super) fn propose(flag: &str, pattern: &Pattern, target: &str, names: &[&str
         let argument = flag_with(flag, &format!("{glob}{target}"));
         return format!("a pattern is a glob, not a regular expression: {argument} matches {}", count(&glob));
     }
-    let wider = format!("*{text}*");
+    if text.is_empty() {
+        return format!("an empty pattern matches only a tensor without a name: leave {flag} out");
+    }
+    let names_in_text: Vec<&str> = listed(text).into_iter().map(|name| name.trim_matches('*')).collect();
+    let (wider, why) = match &names_in_text[..] {
+        [] => (text.to_owned(), ""), // matches nothing
+        [name] => (format!("*{name}*"), "a pattern matches the whole name"),
+        several => (format!("*{{{}}}*", several.join(",")), "a list of names has braces"),
+    };
     let found = count(&wider);
-    if found > 0 {
+    if found > 0 && names_in_text.iter().all(|name| count(&format!("*{name}*")) > 0) {
         let argument = flag_with(flag, &format!("{wider}{target}"));
-        return format!("a pattern matches the whole name: {argument} matches {found}");
+        return format!("{why}: {argument} matches {found}");
     }
     let near = near(text, names);
     match &near[..] {
@@ -143,6 +152,27 @@ mod tests {
         let rules = vec!["weight=keep".parse().unwrap()];
         let remedy = "a pattern matches the whole name: --rule '*weight*=keep' matches 3";
         expect(&Selection { rules, ..Selection::default() }, &[("--rule 'weight' matches no tensor", remedy)]);
+    }
+
+    #[test]
+    #[cfg(unix)] // in its quotes
+    fn a_list_of_names_is_answered_with_the_pattern_that_matches_all_of_them() {
+        let remedy = "a list of names has braces: --exclude '*{norm,lm_head}*' matches 2";
+        expect(&excluding("norm,*lm_head*"), &[("--exclude 'norm,*lm_head*' matches no tensor", remedy)]);
+        let remedy = "a pattern matches the whole name: --exclude '*lm_head*' matches 1";
+        expect(&excluding("['lm_head']"), &[("--exclude '['lm_head']' matches no tensor", remedy)]);
+        let others = "there are model.norm.weight, model.layers.0.mlp.up_proj.weight, lm_head.weight";
+        let remedy = format!("{others}; --allow-unmatched accepts it");
+        expect(&excluding("norm,*vision*"), &[("--exclude 'norm,*vision*' matches no tensor", &remedy)]);
+    }
+
+    #[test]
+    fn an_empty_pattern_is_not_answered_with_one_that_matches_everything() {
+        let remedy = "an empty pattern matches only a tensor without a name: leave --exclude out";
+        expect(&excluding(""), &[("--exclude '' matches no tensor", remedy)]);
+        let rules = vec!["=keep".parse().unwrap()];
+        let remedy = "an empty pattern matches only a tensor without a name: leave --rule out";
+        expect(&Selection { rules, ..Selection::default() }, &[("--rule '' matches no tensor", remedy)]);
     }
 
     #[test]

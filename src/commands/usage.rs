@@ -7,6 +7,7 @@ use crate::cli::{Cli, OVERVIEW};
 use crate::container::by_extension;
 use crate::dtype::Dtype;
 use crate::error::Error;
+use crate::operator::cast::{self, CastAttributes};
 use crate::quant::{GGUF, SCHEMES, Scheme};
 use crate::text::{command_line, shorten, visible};
 use clap::CommandFactory;
@@ -123,10 +124,22 @@ fn diagnosis(error: &clap::Error, arguments: &[OsString]) -> Option<Diagnosis> {
         _ => {
             let is_to = word(error, ContextKind::InvalidArg)?.starts_with("--to ");
             let value = word(error, ContextKind::InvalidValue).filter(|_| is_to)?;
-            let (what, remedy) = no_type(subcommand, value)?;
+            let unknown =
+                || Some((value.parse::<Dtype>().err().filter(|_| subcommand == "cast")?.among(&targets())?, LISTED));
+            let known = no_type(subcommand, value).map(|(what, remedy)| (what.to_owned(), remedy));
+            let (what, remedy) = known.or_else(unknown)?;
             of(&format!("invalid value '{}' for '--to <DTYPE>': {what}", shorten(value)), remedy, None)
         }
     }
+}
+
+/// The remedy for a spelling that no type has.
+const LISTED: &str = "tcast cast --help describes other spellings";
+
+/// Returns the types that a cast has as its target.
+fn targets() -> Vec<Dtype> {
+    let is_target = |dtype: &Dtype| cast::check(Dtype::Float32, *dtype, &CastAttributes::default()).is_ok();
+    Dtype::all().filter(is_target).collect()
 }
 
 /// Describes a value that is not a type, and the remedy if there is no command.

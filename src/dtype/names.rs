@@ -49,6 +49,17 @@ impl UnknownDtype {
         self.is_ambiguous
     }
 
+    /// Describes a spelling that resembles no dtype, with the dtypes that are possible; `None` for other spellings.
+    #[cfg(feature = "cli")]
+    pub(crate) fn among(&self, possible: &[Dtype]) -> Option<String> {
+        self.candidates.is_empty().then(|| self.with_list(possible.iter().map(|dtype| dtype.name())))
+    }
+
+    fn with_list(&self, names: impl Iterator<Item = &'static str>) -> String {
+        let names: Vec<&str> = names.collect();
+        format!("unknown dtype '{}'; there are: {}", self.spelling.escape_debug(), names.join(", "))
+    }
+
     /// The intended type, if exactly one candidate exists or exactly one is a single typing error away.
     #[cfg(feature = "cli")]
     pub(crate) fn only_candidate(&self) -> Option<Dtype> {
@@ -69,10 +80,7 @@ impl fmt::Display for UnknownDtype {
         match (self.is_ambiguous, names.is_empty()) {
             (true, _) => write!(f, "'{}' could be {names}; choose one", self.spelling.escape_debug()),
             (false, false) => write!(f, "unknown dtype '{}'; similar: {names}", self.spelling.escape_debug()),
-            (false, true) => {
-                let all: Vec<&str> = onnx_rows().map(|row| row.name).collect();
-                write!(f, "unknown dtype '{}'; there are: {}", self.spelling.escape_debug(), all.join(", "))
-            }
+            (false, true) => f.write_str(&self.with_list(onnx_rows().map(|row| row.name))),
         }
     }
 }

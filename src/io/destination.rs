@@ -222,7 +222,7 @@ pub(crate) fn is_standard_output(path: &Path) -> bool {
 }
 
 /// Returns a new handle to standard output.
-pub(super) fn standard_output(path: &Path) -> Result<File> {
+pub(crate) fn standard_output(path: &Path) -> Result<File> {
     #[cfg(unix)]
     let copied = std::os::fd::AsFd::as_fd(&io::stdout()).try_clone_to_owned();
     #[cfg(windows)]

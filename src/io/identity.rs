@@ -1,7 +1,6 @@
 //! Identity of the file that a path leads to, however it is spelled: no link hides that an output would replace an
 //! input.
 
-use super::destination::standard_output;
 use super::path::{directory_of, follow_links};
 use super::temporaries::is_one_name;
 use crate::error::{Error, Result};
@@ -145,15 +144,19 @@ impl Files {
         }
     }
 
-    /// Refuses to print on standard output if it is redirected to a file that is read.
+    /// Refuses to print on `standard_output` if it is redirected to a file that is read.
     #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program prints results"))]
-    pub(crate) fn check_printing(&self) -> Result<()> {
-        let identity = Identity::of_open(&standard_output(Path::new("-"))?);
-        let input = identity.and_then(|identity| self.read.get(&identity));
+    pub(crate) fn check_printing(&self, standard_output: &File) -> Result<()> {
+        let input = Identity::of_open(standard_output).and_then(|identity| self.read.get(&identity));
         input.map_or(Ok(()), |input| {
             let error = Error::new("is an input, and standard output is redirected to it").in_file(input);
             Err(error.remedy("redirect standard output to another file"))
         })
+    }
+
+    /// True if a path leads to a file that is read.
+    pub(crate) fn is_read(&self, path: &Path) -> bool {
+        self.read.contains_key(&Identity::of(path))
     }
 
     /// Refuses to replace or remove an input.

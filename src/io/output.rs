@@ -4,7 +4,7 @@
 //! complete and flushed. Devices and pipes have no name to take and are written in place; standard output, whatever it
 //! is connected to, is a stream.
 
-use super::destination::{OutputKind, exists, standard_output};
+use super::destination::{OutputKind, exists};
 use super::map::{MappedFile, cut_short, is_fault};
 use super::naming::{self, close};
 use super::open::{unreadable, unwritable};
@@ -19,7 +19,7 @@ use std::sync::{Mutex, PoisonError};
 
 pub use super::destination::Destination;
 pub(crate) use super::destination::{
-    available, check_folder, check_space, descriptor, elsewhere, in_home, is_standard_output,
+    available, check_folder, check_space, descriptor, elsewhere, in_home, is_standard_output, standard_output,
 };
 pub(crate) use super::naming::sync_folder;
 pub(crate) use super::path::{directory_of, ends_in_separator};

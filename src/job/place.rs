@@ -179,7 +179,11 @@ pub(super) fn container(job: &Job, route: &Route) -> Result<&'static dyn Contain
         }
         Some(target) if target.format_info().writing == WrittenFiles::Never => Err(unknown_format(job, input, output)),
         Some(target) if target.format_info().writing == WrittenFiles::OnRequest && job.format.is_none() => {
-            Err(Error::new(format!("{} makes no .gguf files", job.operator.name())).in_file(output).of(Kind::NoGguf))
+            let error = Error::new(format!("{} makes no .gguf files", job.operator.name())).in_file(output);
+            Err(match job.operator {
+                Operator::Dequantize => error.of(Kind::NoGguf),
+                _ => error.remedy(other_format(job, input)),
+            })
         }
         Some(target) => Ok(target),
         None if output.extension().is_none() || output.extension() == source.path.extension() => Ok(given),

@@ -2,6 +2,7 @@
 
 use super::place::{self, Route};
 use super::{Job, JobInput, JobWork, Prepared, check};
+use crate::container::checkpoint::Checkpoint;
 use crate::dtype::{Class, Dtype};
 use crate::error::Result;
 use crate::operator::Operator;
@@ -24,6 +25,11 @@ pub(crate) fn plan<'a>(job: &Job, input: &mut JobInput<'a>, observer: &dyn Obser
 impl Prepared<'_> {
     pub(crate) fn outputs(&self) -> impl Iterator<Item = &Path> {
         self.outputs.iter().map(|output| &*output.path)
+    }
+
+    /// Returns the inputs whose outputs are folders.
+    pub(crate) fn sources_of_folders(&self) -> impl Iterator<Item = &Checkpoint> {
+        self.outputs.iter().filter(|output| matches!(output.work, JobWork::Folder(_))).map(|output| output.source)
     }
 
     /// True if there is an output that is not skipped.

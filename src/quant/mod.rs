@@ -61,6 +61,6 @@ pub use recognize::{
     may_be_quantized, probe, scale_names,
 };
 pub use rules::{Encoding, ScaleRule, ScaleShape, SignRule, Ties};
-pub use scheme::{COMFYUI, CodeType, MLX, MLX_GROUPS, SCHEMES, Scheme, SchemeLayout, TargetGrid};
+pub use scheme::{COMFYUI, COMPRESSED_TENSORS, CodeType, MLX, MLX_GROUPS, SCHEMES, Scheme, SchemeLayout, TargetGrid};
 pub use table::{GGUF, LAYOUTS, ONNX, find};
 pub use transcode::{Fidelity, RowMap, SharedTables, Transcoder};

@@ -47,7 +47,8 @@ pub struct SchemeLayout {
 }
 
 impl SchemeLayout {
-    fn rule(&self) -> ScaleRule {
+    /// Returns the computation of its scales.
+    pub fn rule(&self) -> ScaleRule {
         self.row.encoding.expect("schemes have layouts that can be written").scale
     }
 }
@@ -180,7 +181,7 @@ const fn blocks(gguf: GgufScheme, summary: &'static str) -> Scheme {
     Scheme { name: gguf.name, summary, gguf: Some(gguf), ..BASE }
 }
 
-const COMPRESSED_TENSORS: &str = "compressed-tensors";
+pub const COMPRESSED_TENSORS: &str = "compressed-tensors";
 const HUGGINGFACE: &str = "huggingface";
 const MODELOPT: &str = "modelopt";
 /// The layout of MLX.

@@ -209,8 +209,8 @@ fn a_shard_alone_is_no_model() {
     let outcome = bench.run("dequantize q/model-00002-of-00002.safetensors -o out.safetensors");
     assert!(outcome.stderr.contains("\n  give the folder of all shards: 'q'\n"), "{}", outcome.stderr);
     let outcome = bench.run("cast q/model-00002-of-00002.safetensors --to f16 -o out.safetensors");
-    let message = "tensor 'm.weight_scale_inv': holds scales of codes that are in another shard; a cast would take them for \
-                   values\n  tcast dequantize 'q'\n";
+    let message = "tensor 'm.weight_scale_inv': holds scales of codes that are in another shard; casting them as plain values would corrupt the \
+                   weights\n  tcast dequantize 'q'\n";
     assert!(outcome.stderr.contains(message), "{}", outcome.stderr);
     assert_eq!(outcome.code, Some(1));
 }

@@ -233,14 +233,14 @@ fn a_cast_writes_plain_numbers() {
 fn other_commands_and_options_without_a_gguf_output_are_refused() {
     let bench = bench();
     bench.write("i.gguf", &imatrix("blk.0.attn_q.weight", &[1.0; 256]));
-    let remedy = "  make it with tcast quantize --layout gguf, or with tcast cast\n";
-    for line in [
-        "promote m.gguf --tensor output_norm.weight --tensor token_embd.weight",
-        "bitcast m.gguf --to int32",
-        "dequantize m.gguf",
+    let formats = "name an output that ends in .npz, .safetensors";
+    for (line, remedy) in [
+        ("promote m.gguf --tensor output_norm.weight --tensor token_embd.weight", formats),
+        ("bitcast m.gguf --to int32", formats),
+        ("dequantize m.gguf", "tcast quantize 'm.gguf' --scheme bf16 -o 'x.gguf'"),
     ] {
         let command = line.split(' ').next().unwrap();
-        let error = format!("tcast: error: x.gguf: {command} makes no .gguf files\n{remedy}");
+        let error = format!("tcast: error: x.gguf: {command} makes no .gguf files\n  {remedy}\n");
         bench.run(&format!("{line} -o x.gguf")).expect(1, "", &error);
     }
     for (option, value) in [("--imatrix", "i.gguf"), ("--metadata-from", "m.gguf"), ("--architecture", "flux")] {

@@ -48,6 +48,8 @@ mod quantize_compare;
 mod quantize_notes;
 mod quantize_recover;
 mod quantized;
+#[cfg(unix)] // in its quotes
+mod remedies;
 mod renames;
 mod scripts;
 mod several;

@@ -104,7 +104,7 @@ fn offsets_become_zero_points_only_where_they_are_multiples_of_the_scale() {
     let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
     bench.run("quantize m --scheme affine4 -o x -q").expect(0, "", "");
     let outcome = bench.run("quantize x --layout compressed-tensors -o q");
-    let why = "its codes and scales cannot be moved to int4-asym";
+    let why = "its codes and scales cannot be moved to int4-asym, which has no offsets\n";
     assert!(outcome.code == Some(1) && outcome.stderr.contains(why), "{outcome:?}");
     let requantized = quantized(&bench, "quantize x --scheme int4 -o q");
     assert!(requantized.iter().all(|weight| weight["codes"] == "requantized"), "{requantized:?}");
@@ -132,8 +132,10 @@ fn floats_with_exponents_move_both_ways_and_global_scales_do_not() {
     bench.run("quantize x --layout compressed-tensors --only-exact -o q -f -q").expect(0, "", "");
     bench.run("quantize m --scheme nvfp4 -o q -f -q").expect(0, "", "");
     let outcome = bench.run("quantize q --layout mlx -o x -f");
-    let why = "its codes and scales cannot be moved to nvfp4";
+    let why = "its codes and scales cannot be moved to nvfp4, which has no global scale\n";
     assert!(outcome.code == Some(1) && outcome.stderr.contains(why), "{outcome:?}");
+    assert!(outcome.stderr.ends_with("\n  add --scheme nvfp4 to quantize these weights again\n"), "{outcome:?}");
+    bench.run("quantize q --layout mlx --scheme nvfp4 -o x -f -q").expect(0, "", "");
 }
 
 #[test]

@@ -333,13 +333,27 @@ fn the_remedy_for_noise_of_all_weights_is_another_scheme() {
 fn a_file_is_told_apart_from_a_folder_in_the_note_about_its_config() {
     let bench = bench_with(ATTENTION, "{}");
     let outcome = bench.run("quantize m/model.safetensors --scheme fp8 -o fp8.safetensors");
-    let note =
-        "tcast: note: engines need the quantization_config, which --json prints, in the config.json beside the file\n";
-    assert!(outcome.code == Some(0) && outcome.stderr.contains(note), "{outcome:?}");
+    let note = |what: &str, line: &str| {
+        format!(
+            "tcast: note: {what}. This command prints it, and writes nothing:\n  \
+             tcast {line} --force --dry-run --json\n"
+        )
+    };
+    let beside = "engines need the quantization_config in the config.json beside the file";
+    let wanted = note(beside, "quantize m/model.safetensors --scheme fp8 -o fp8.safetensors");
+    assert!(outcome.code == Some(0) && outcome.stderr.ends_with(&wanted), "{outcome:?}");
     fs::remove_file(bench.path("m/config.json")).unwrap();
-    let outcome = bench.run("quantize m --scheme fp8 -o out");
-    let note = "tcast: note: there is no config.json: engines and tcast dequantize need one, with the quantization_config that --json prints\n";
-    assert!(outcome.code == Some(0) && outcome.stderr.contains(note), "{outcome:?}");
+    for (scheme, readers) in [("fp8", "engines"), ("nvfp4", "engines"), ("int4", "engines and tcast dequantize")] {
+        let line = format!("quantize m --scheme {scheme} -o {scheme}");
+        let outcome = bench.run(&line);
+        let lacking = format!("there is no config.json: {readers} need one, with the quantization_config");
+        let wanted = note(&lacking, &line);
+        assert!(outcome.code == Some(0) && outcome.stderr.ends_with(&wanted), "{outcome:?}");
+        let printed = bench.run(&format!("{line} --force --dry-run --json"));
+        assert!(printed.code == Some(0) && printed.stdout.contains("\"quantization_config\":{"), "{printed:?}");
+        let decoded = bench.run(&format!("dequantize {scheme} -o {scheme}-values -q"));
+        assert_eq!(decoded.code == Some(0), readers == "engines", "{scheme}: {decoded:?}");
+    }
 }
 
 #[test]

@@ -300,8 +300,8 @@ fn zero_points_and_global_scales_are_part_of_the_bits() {
 #[test]
 fn a_cast_of_codes_is_refused_with_the_command_that_decodes_them() {
     let bench = quantized();
-    let message = "tcast: error: q/model-00001-of-00002.safetensors: tensor 'm.weight': holds codes whose scales are in 'm.weight_scale_inv'; a cast would \
-                   take them for values\n  tcast dequantize 'q'\n  or leave the quantized weights as they are with --exclude \
+    let message = "tcast: error: q/model-00001-of-00002.safetensors: tensor 'm.weight': holds codes whose scales are in 'm.weight_scale_inv'; casting them as plain values would corrupt the \
+                   weights\n  tcast dequantize 'q'\n  or leave the quantized weights as they are with --exclude \
                    'm.weight' --exclude 'm.weight_scale_inv', or cast their codes as numbers with --force-codes\n";
     bench.run("cast q --to bf16 -o out").expect(1, "", message);
     // A shard alone: its scales are in another one, and the folder can be decoded.

@@ -4,6 +4,7 @@ mod printer;
 mod weight;
 
 use super::observer::Console;
+use super::remedies::flags_for;
 use super::results::Task;
 use super::run::{convert, job, open};
 use super::{check_printing, missing_tensor, say_which, threads};
@@ -18,8 +19,10 @@ use crate::measure::bits::{bits_json, bits_row, codes, hex_json, hex_row, per_ro
 use crate::operator::{Operator, bitcast};
 use crate::plan;
 use crate::read::LogicalCheckpoint;
+use crate::select::patterns_of;
 use crate::text::quoted;
 use printer::{ElementPrinter, finish};
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::slice;
@@ -41,11 +44,37 @@ pub(super) fn run(args: &BitcastArgs) -> Result<()> {
     let (options, job) = (&args.options, job(Operator::BitCast, &args.file));
     let sources = open(&args.inputs, &job, &args.file, &options.selection(), &options.tensors)?;
     let conversion = FileConversion::bitcast(job, sources.iter(), options)?;
-    convert(
+    let converted = convert(
         Task { conversion, inputs: &args.inputs, file: &args.file, notes: Vec::new(), report: None },
         &Console { is_quiet: args.file.quiet },
         start,
-    )
+    );
+    converted.map_err(|error| with_widths(error, args, &sources))
+}
+
+/// Replaces the remedy for a tensor of another width than the type, if the tensors have several widths: no type fits all.
+fn with_widths(error: Error, args: &BitcastArgs, sources: &[Checkpoint]) -> Error {
+    let Some(to) = args.options.to else { return error };
+    let selection = args.options.selection();
+    let bits = |tensor: &Tensor| tensor.elements.dtype().map(Dtype::bits);
+    let selected = || {
+        sources.iter().flat_map(Checkpoint::tensors).filter(|(shard, tensor)| selection.selects(shard.name_of(tensor)))
+    };
+    let is_other_width = |&(_, tensor): &(&Input, &Tensor)| bits(tensor).is_some_and(|bits| bits != to.bits());
+    let has_refused = |(shard, tensor): (&Input, &Tensor)| error.tensor() == Some(shard.name_of(tensor));
+    let widths: BTreeSet<u32> = selected().filter_map(|(_, tensor)| bits(tensor)).collect();
+    if widths.len() < 2 || !selected().filter(is_other_width).any(has_refused) {
+        return error;
+    }
+    let fitting: BTreeSet<&str> =
+        selected().filter(|found| !is_other_width(found)).map(|(shard, tensor)| shard.name_of(tensor)).collect();
+    let names: Vec<&str> = sources.iter().flat_map(Checkpoint::names).collect();
+    let globs = patterns_of(&names, |name| fitting.contains(name));
+    let flags = if selection.has_patterns() { None } else { flags_for("--include", &globs) };
+    match flags.filter(|_| !fitting.is_empty()) {
+        Some(flags) => error.remedy(format!("choose the tensors of {} bits with {flags}", to.bits())),
+        None => error.remedy("choose tensors of one width with --include, and a type of that width with --to"),
+    }
 }
 
 fn show(args: &BitcastArgs) -> Result<()> {

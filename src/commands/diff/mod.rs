@@ -2,17 +2,18 @@
 
 mod report;
 
-use super::messages::{print, print_json, warn};
+use super::messages::{note, print, print_json, warn};
 use super::report_file::ReportFile;
 use super::{check_matched, check_printing, threads};
 use crate::cli::DiffArgs;
 use crate::error::{Error, Result};
 use crate::io::identity::Files;
-use crate::measure::compare::{DiffOptions, diff_checked};
+use crate::measure::compare::{DiffOptions, DiffStatus, TensorDiff, diff_checked};
+use crate::options::{Naming, NamingOptions};
 use crate::progress;
 use crate::read::LogicalCheckpoint;
 use crate::report::{diff, diff_page, schema};
-use crate::text::{counted, path_text, stdout_columns};
+use crate::text::{counted, path_text, quoted, stdout_columns};
 use serde_json::json;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -40,7 +41,7 @@ fn compare(paths: [&PathBuf; 2], args: &DiffArgs) -> Result<bool> {
         threads: NonZeroUsize::new(threads(args.view.threads)),
         progress: &*progress,
     };
-    let mut report_file = None;
+    let (mut report_file, mut has_other_names) = (None, false);
     let check = |models: &[LogicalCheckpoint; 2], names: &[&str]| {
         if !args.quiet {
             models.iter().for_each(print_problems);
@@ -53,6 +54,7 @@ fn compare(paths: [&PathBuf; 2], args: &DiffArgs) -> Result<bool> {
             let error = Error::usage("--include and --exclude leave no tensor");
             return Err(error.remedy("tcast inspect lists the names"));
         }
+        has_other_names = args.names.is_none() && models[0].source.is_gguf() != models[1].source.is_gguf();
         if let Some(path) = &args.report {
             let mut files = Files::default();
             models.iter().try_for_each(|model| model.source.files().map(|paths| files.read(paths)))?;
@@ -71,8 +73,23 @@ fn compare(paths: [&PathBuf; 2], args: &DiffArgs) -> Result<bool> {
     } else if !args.quiet {
         print(&diff::text(&report, stdout_columns()))?;
     }
+    if has_other_names && !args.quiet && report.tensors.iter().all(is_alone) && can_be_renamed(paths) {
+        let [a, b] = paths.map(|path| quoted(path));
+        note(&format!("the names differ in kind. With names of Hugging Face: tcast diff {a} {b} --names huggingface"));
+    }
     // Everything that could be read is shown before an error.
     report.tensors.into_iter().find_map(|tensor| tensor.error).map_or(Ok(report.is_equal), |error| Err(*error))
+}
+
+/// True if only one side has the tensor.
+fn is_alone(tensor: &TensorDiff) -> bool {
+    matches!(tensor.comparison.status, DiffStatus::OnlyInA | DiffStatus::OnlyInB)
+}
+
+/// True if the tensors of each GGUF file among the inputs have names of Hugging Face.
+fn can_be_renamed(paths: [&PathBuf; 2]) -> bool {
+    let naming = NamingOptions { names: Some(Naming::HuggingFace), ..NamingOptions::default() };
+    paths.iter().all(|path| naming.probe(path, 1).and_then(|source| naming.apply(source)).is_ok())
 }
 
 /// Warns if it is unclear which tensors are quantized weights.

@@ -15,7 +15,8 @@ use crate::plan;
 use crate::progress;
 use crate::read::{LogicalCheckpoint, Membership, ModelTensor};
 use crate::report::{schema, serialize_with};
-use crate::select::Selection;
+use crate::select::{Pattern, Selection};
+use crate::text::flag_with;
 use row::InspectedTensor;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
@@ -150,7 +151,14 @@ fn check(args: &InspectArgs, selection: &Selection, models: &[Option<LogicalChec
         let names: Vec<&str> = names.collect();
         check_matched(selection, &names, args.view.allow_unmatched, args.quiet)?;
         if let Some(name) = args.tensor.iter().find(|name| !names.contains(&name.as_str())) {
-            return Err(missing_among(&names, name));
+            let error = missing_among(&names, name);
+            let pattern = name.parse::<Pattern>().ok().filter(|pattern| names.iter().any(|name| pattern.matches(name)));
+            return Err(match pattern {
+                Some(_) => {
+                    error.remedy(format!("--tensor takes a name; a pattern goes with {}", flag_with("--include", name)))
+                }
+                None => error,
+            });
         }
     }
     if args.stats {

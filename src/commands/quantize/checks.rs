@@ -5,8 +5,9 @@ use crate::cli::QuantizeArgs;
 use crate::error::{Error, Result};
 use crate::options::{Defect, QuantizeOptions};
 use crate::plan::{layout_of, matchable_names};
-use crate::quant::{Arithmetic, GGUF, MLX, MLX_GROUPS, ScaleChoice, Scheme};
+use crate::quant::{Arithmetic, COMPRESSED_TENSORS, CodeType, GGUF, MLX, MLX_GROUPS, ScaleChoice, Scheme};
 use crate::read::LogicalCheckpoint;
+use crate::text::flag_with;
 use std::path::Path;
 
 /// Returns the layout in effect.
@@ -63,9 +64,16 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
         check_gguf(options, args.model.as_deref())?;
     }
     // Without a scheme, weights of fp8-block stay unchanged.
-    let stays = || options.scheme.is_none() && layout == "compressed-tensors";
+    let stays = || options.scheme.is_none() && layout == COMPRESSED_TENSORS;
     if options.partial_blocks && !stays() && !args.schemes().any(|scheme| scheme.has_partial_blocks(layout)) {
-        return Err(no_effect("--partial-blocks", "only fp8-block in compressed-tensors has partial blocks"));
+        let error = no_effect("--partial-blocks", "only fp8-block in compressed-tensors has partial blocks");
+        let can_be_partial = args.schemes().all(|scheme| scheme.has_partial_blocks(COMPRESSED_TENSORS));
+        let can_be_partial = can_be_partial && args.schemes().next().is_some();
+        return Err(if can_be_partial {
+            error.remedy(format!("choose --layout {COMPRESSED_TENSORS}, or leave --partial-blocks out"))
+        } else {
+            error
+        });
     }
     Ok(())
 }
@@ -115,15 +123,23 @@ pub(super) fn check_layout(options: &QuantizeOptions, schemes: &[&'static Scheme
                 _ => format!("--layout {name}"),
             });
             let is_other = options.is_gguf() && options.rule.is_empty();
+            let of_mlx = (layout_name(options) == MLX && options.rule.is_empty()).then(|| affine_of(scheme)).flatten();
+            let known = of_mlx.map(|scheme| format!("--scheme {}", scheme.name)).into_iter().chain(known);
             let known = known.chain(is_other.then(|| into_gguf::flags(options, input)));
-            match &known.collect::<Vec<String>>()[..] {
-                [] => {
+            let plain = options.rule.iter().find(|rule| rule.scheme().is_some_and(is_plain));
+            match (&known.collect::<Vec<String>>()[..], plain) {
+                ([], Some(rule)) => {
+                    let keep = flag_with("--rule", &format!("{}=keep", rule.pattern));
+                    Error::usage(format!("--rule '{rule}': {}", error.message()))
+                        .remedy(format!("leave the weights in their own type with {keep}"))
+                }
+                ([], None) => {
                     let mut schemes: Vec<&str> = schemes.iter().map(|scheme| scheme.name).collect();
                     schemes.sort_unstable();
                     schemes.dedup();
                     error.remedy(format!("choose other schemes: no layout has all of {}", schemes.join(", ")))
                 }
-                known => error.remedy(format!("choose {}", known.join(" or "))),
+                (known, _) => error.remedy(format!("choose {}", known.join(" or "))),
             }
         })?;
     }
@@ -174,10 +190,23 @@ pub(super) fn check_model(
 
 /// Refuses a scheme of plain numbers.
 pub(super) fn check_has_codes(option: &str, scheme: &Scheme) -> Result<()> {
-    if scheme.gguf.as_ref().is_none_or(|own| own.format.dtype.is_none()) {
+    if !is_plain(scheme) {
         return Ok(());
     }
     let error =
         Error::usage(format!("{option}: {} has no codes and scales, whose errors could be measured", scheme.name));
     Err(error.remedy(if option == "--target-bits" { "name keep instead of it" } else { "leave it out" }))
+}
+
+/// True for a scheme of plain numbers.
+fn is_plain(scheme: &Scheme) -> bool {
+    scheme.gguf.as_ref().is_some_and(|own| own.format.dtype.is_some())
+}
+
+/// Returns the scheme of MLX with integers of the same width.
+fn affine_of(scheme: &Scheme) -> Option<&'static Scheme> {
+    match scheme.layouts.first()?.grid.codes {
+        CodeType::Int { bits, .. } => Scheme::find(&format!("affine{bits}")),
+        CodeType::Float(_) => None,
+    }
 }

@@ -3,10 +3,14 @@
 
 use super::{CONFIG, Checkpoint};
 use crate::blocks::Assembly;
-use crate::container::gguf::names::{MappedSource, MappedTensor, MetadataValue, to_hugging_face};
+use crate::container::gguf::names::{MappedSource, MappedTensor, MetadataValue, ORIGINAL_MODEL, to_hugging_face};
+use crate::container::gguf::sizes::{SizeDifference, size_difference};
 use crate::container::json::{as_json, members};
 use crate::container::{Input, Tensor};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Intended, Kind, Result};
+use crate::io::output::directory_of;
+use crate::text::{path_text, shorten};
+use serde_json::Value;
 use std::path::Path;
 
 /// Kind of the names of tensors.
@@ -57,7 +61,10 @@ impl Checkpoint {
                 return Err(Error::usage(message).in_file(&self.path).without("config"));
             }
             if !base.join(CONFIG).is_file() {
-                return Err(Error::new("is not a folder with a config.json").in_file(base));
+                let error = Error::new("is not a folder with a config.json").in_file(base);
+                let is_config = base.is_file() && base.file_name().is_some_and(|name| name == CONFIG);
+                let folder = || Intended::Described(directory_of(base).to_owned());
+                return Err(if is_config { error.intending(folder()) } else { error });
             }
             self.base = Some(base.to_owned());
         }
@@ -82,10 +89,11 @@ impl Checkpoint {
 
     fn use_names_of_hugging_face(&mut self) -> Result<()> {
         self.shards.iter_mut().try_for_each(Input::require_readable)?;
-        let model_type = match &self.base {
-            Some(_) => self.side_file(CONFIG)?.and_then(model_type),
+        let config = match &self.base {
+            Some(_) => self.side_file(CONFIG)?,
             None => None,
         };
+        let model_type = config.and_then(model_type);
         let Some(first) = self.shards.first() else { return Ok(()) };
         let in_file = |error: Error| error.in_file(&self.path);
         let Some(architecture) = first.contents.value("general.architecture") else {
@@ -104,6 +112,9 @@ impl Checkpoint {
             None => is_list(key).then_some(MetadataValue::Other),
         };
         let mapped = to_hugging_face(architecture, model_type.as_deref(), &number, &tensors).map_err(in_file)?;
+        if let (Some(base), Some(config)) = (&self.base, config) {
+            check_sizes((&base.join(CONFIG), config), (&self.path, architecture), &number)?;
+        }
         let mut shards: Vec<Vec<Tensor>> = self.shards.iter().map(|_| Vec::new()).collect();
         let mut assembled = Vec::new();
         for MappedTensor { name, shape, source } in mapped {
@@ -128,6 +139,26 @@ impl Checkpoint {
         }
         self.assembled = assembled;
         Ok(())
+    }
+}
+
+/// Refuses a config whose sizes differ from those in the metadata of a GGUF.
+fn check_sizes(
+    (path, config): (&Path, &str),
+    (gguf, architecture): (&Path, &str),
+    number: &dyn Fn(&str) -> Option<MetadataValue>,
+) -> Result<()> {
+    let Ok(config) = serde_json::from_str::<Value>(&as_json(config)) else { return Ok(()) };
+    let inner = config.get("text_config").unwrap_or(&Value::Null);
+    let of_config =
+        |name: &str| MetadataValue::of_config(inner, name).or_else(|| MetadataValue::of_config(&config, name));
+    match size_difference(architecture, &of_config, number) {
+        Some(SizeDifference { config: (name, of_config), gguf: (key, of_gguf) }) => {
+            let gguf = shorten(&path_text(gguf));
+            let what = format!("describes another model: it has {name} {of_config}, and {gguf} has {key} {of_gguf}");
+            Err(Error::new(what).in_file(path).remedy(ORIGINAL_MODEL))
+        }
+        None => Ok(()),
     }
 }
 

@@ -7,11 +7,12 @@
 mod header;
 mod lists;
 pub(crate) mod names;
+pub(crate) mod sizes;
 mod split;
 mod write;
 
 pub(crate) use lists::{first_number, first_text, list_length};
-pub(crate) use split::{NUMBER, SPLIT, keys_of_part, model_of_part, part_names};
+pub(crate) use split::{NUMBER, SPLIT, first_part, keys_of_part, model_of_part, part_names};
 pub(super) use split::{check_tensors, parts_of, remove_keys, stem_of_part};
 pub(crate) use write::GgufKey;
 

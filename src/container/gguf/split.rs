@@ -4,7 +4,7 @@
 use super::GgufKey;
 use crate::container::Input;
 use crate::error::{Error, Result};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The start of the keys of a part.
 pub(crate) const SPLIT: &str = "split.";
@@ -90,6 +90,13 @@ fn suffix(number: u64, count: u64) -> String {
 pub(crate) fn model_of_part(file: &str) -> Option<&str> {
     let name = file.strip_suffix(".gguf")?;
     Some(stem_of_part(name)).filter(|stem| *stem != name)
+}
+
+/// Returns the path of the first part of a model, given the path of another; `None` for other names.
+pub(crate) fn first_part(path: &Path) -> Option<PathBuf> {
+    let file = path.file_name()?.to_str()?;
+    let count = file.strip_suffix(".gguf")?.rsplit_once("-of-")?.1.parse().ok()?;
+    Some(path.with_file_name(format!("{}{}", model_of_part(file)?, suffix(1, count))))
 }
 
 /// Returns the name of a model, given the name of a part without its extension.

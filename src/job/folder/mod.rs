@@ -101,8 +101,9 @@ impl<'a> FolderOutput<'a> {
             replaced: Vec::new(),
         };
         if start == Start::Replace {
-            manifest.replaced = staging::replaced(path, &manifest)?;
-            check_descriptions(path, &manifest)?;
+            let replaced = staging::replaced(path, &manifest)
+                .and_then(|replaced| check_descriptions(path, &manifest).map(|()| replaced));
+            manifest.replaced = replaced.map_err(|error| unless_input(error, files))?;
         }
         let is_there = staging::check(path, start, &manifest)?;
         check_files(path, &manifest, files).map_err(|error| error.of(Kind::Taken(Wanted::FOLDER)))?;
@@ -197,6 +198,17 @@ fn check_descriptions(folder: &Path, manifest: &Manifest) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Returns another error if a file in the way is an input of the run: the user must not remove it.
+fn unless_input(error: Error, files: &Files) -> Error {
+    match error.blocker() {
+        Some(Blocker::File(path)) if files.is_read(path) => {
+            let what = "the output folder contains this input, and readers would take it for a part of the output";
+            Error::new(what).in_file(path).of(Kind::Taken(Wanted::FOLDER))
+        }
+        _ => error,
+    }
 }
 
 /// Refuses an output that is the folder of the input or in it: side files would be copied onto themselves.

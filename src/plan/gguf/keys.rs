@@ -2,11 +2,12 @@
 
 use super::importance::ImportanceFile;
 use crate::container::gguf::names::MetadataValue;
-use crate::container::gguf::{ALIGNMENT, NUMBER, ORIGINAL_SHAPE, SPLIT, first_number, list_length};
+use crate::container::gguf::sizes::{SizeDifference, has_latent_attention, size_difference};
+use crate::container::gguf::{ALIGNMENT, NUMBER, ORIGINAL_SHAPE, SPLIT, first_number, first_part, list_length};
 use crate::container::{self, ARCHITECTURE, GgufKey, Input};
 use crate::error::{Error, Kind, Result};
 use crate::quant::gguf::language::LanguageModel;
-use crate::text::shorten;
+use crate::text::{quoted, shorten};
 use std::collections::HashSet;
 use std::path::Path;
 
@@ -25,13 +26,22 @@ const MAX_TEXT: usize = 127;
 
 /// Opens a file with the keys of a language model: a GGUF, and the first of its parts if it is split.
 pub(super) fn open(path: &Path) -> Result<Input> {
+    if path.is_dir() {
+        let error = Error::new("is a folder, and metadata is taken from a GGUF file").in_file(path);
+        return Err(error.remedy(SAME_MODEL));
+    }
     let input = container::probe(path)?;
     if !input.is_gguf() {
         let error = Error::new("is not a GGUF file, from which metadata can be taken").in_file(path);
         return Err(error.remedy(SAME_MODEL));
     }
     if input.contents.value(NUMBER).is_some_and(|number| number != "0") {
-        return Err(Error::new("is not the first part of its model, which has the metadata").in_file(path));
+        let error = Error::new("is not the first part of its model, which has the metadata").in_file(path);
+        let first = first_part(path).filter(|first| first.is_file());
+        return Err(match first {
+            Some(first) => error.remedy(format!("name the first part: --metadata-from {}", quoted(&first))),
+            None => error,
+        });
     }
     Ok(input)
 }
@@ -69,29 +79,18 @@ impl<'a> KeySource<'a> {
 
     /// Refuses a file whose numbers differ from the numbers in `config.json`.
     pub(super) fn check_sizes(&self, architecture: &str, config: &dyn Fn(&str) -> Option<MetadataValue>) -> Result<()> {
-        const SIZES: [(&str, &str); 5] = [
-            ("num_hidden_layers", "block_count"),
-            ("hidden_size", "embedding_length"),
-            ("num_attention_heads", "attention.head_count"),
-            ("num_key_value_heads", "attention.head_count_kv"),
-            ("intermediate_size", "feed_forward_length"),
-        ];
-        // With multi-head latent attention, llama.cpp caches the keys and values of one head, which all heads share. Files
-        // from before April 2025 lack a key, and describe tensors that tcast does not write.
-        let is_latent = config("kv_lora_rank").is_some();
-        if is_latent && self.number(&format!("{architecture}.attention.key_length_mla")).is_none() {
+        // Files from before April 2025 lack a key, and describe tensors that tcast does not write.
+        if has_latent_attention(config) && self.number(&format!("{architecture}.attention.key_length_mla")).is_none() {
             let error = self.error("describes the model as llama.cpp stored it before April 2025");
             return Err(error.remedy("name a newer .gguf file of the same model, in any of its types"));
         }
-        for (of_config, key) in SIZES.into_iter().filter(|(name, _)| !is_latent || *name != "num_key_value_heads") {
-            let key = format!("{architecture}.{key}");
-            if let (Some(MetadataValue::Integer(wanted)), Some(own)) = (config(of_config), self.number(&key))
-                && wanted != own
-            {
-                return Err(self.other_model(&format!("has {key} {own}, and config.json has {of_config} {wanted}")));
+        let own = |key: &str| self.number(key).map(MetadataValue::Integer);
+        match size_difference(architecture, config, &own) {
+            Some(SizeDifference { config: (name, wanted), gguf: (key, own) }) => {
+                Err(self.other_model(&format!("has {key} {own}, and config.json has {name} {wanted}")))
             }
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Returns a key that is a number.

@@ -238,10 +238,7 @@ impl<'m> GgufModel<'m> {
         let Some(config) = config else {
             return Err(Error::new("has no config.json, which names the kind of the model"));
         };
-        let number = |key: &str| {
-            let value = config.get(key).filter(|value| !value.is_null())?;
-            Some(value.as_u64().map_or(MetadataValue::Other, MetadataValue::Integer))
-        };
+        let number = |key: &str| MetadataValue::of_config(&config, key);
         let Some(model_type) = config.get("model_type").and_then(Value::as_str) else {
             return Err(Error::new("has a config.json without a model_type"));
         };

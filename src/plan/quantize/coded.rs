@@ -178,10 +178,16 @@ impl<'p, 'a> Planner<'p, 'a> {
             }
         }
         if self.changes_layout_only() {
+            let mut unmoved =
+                weights.iter().zip(&moves).filter(|(_, moved)| matches!(moved, Some(Err(Unmoved::NoGrid))));
+            let again = match unmoved.find_map(|(weight, _)| weight.decision.as_ref().ok()) {
+                Some(target) => format!("add --scheme {} to quantize these weights again", target.scheme.name),
+                None => "choose a scheme to quantize these weights again".to_owned(),
+            };
             let special = moves.iter().filter(|moved| matches!(moved, Some(Err(Unmoved::NotFinite)))).count();
             check_is_exact(weights, &moves, &[Fidelity::Exact, Fidelity::Rescaled, Fidelity::RoundedOffsets]).map_err(
                 |error| match special {
-                    0 => error.remedy("choose a scheme to quantize these weights again"),
+                    0 => error.remedy(again),
                     _ if special == moves.iter().flatten().count() => error,
                     _ => error.remedy(
                         "choose a scheme, and leave out the weights whose scale is not finite: these are decoded",
@@ -300,7 +306,7 @@ fn check_is_exact(
             }
             (Ok(_), Some(Ok(_))) => "its global scale has no exact reciprocal".to_owned(),
             (Ok(target), Some(Err(Unmoved::NoGrid))) => {
-                format!("its codes and scales cannot be moved to {}", target.scheme.name)
+                format!("its codes and scales cannot be moved to {}{}", target.scheme.name, obstacle(weight, target))
             }
             (Ok(_), Some(Err(Unmoved::NotFinite))) => "a scale is NaN or infinite".to_owned(),
             (Ok(_), Some(Err(Unmoved::UnequalGlobals))) => {
@@ -314,6 +320,22 @@ fn check_is_exact(
     };
     let details = weights.iter().zip(moves).filter_map(changes).collect();
     refuse_some("not every weight can keep its codes and scales: no output was written", details)
+}
+
+/// Describes why a scheme has no codes and scales for a weight, as far as that is known.
+fn obstacle(weight: &WeightCandidate, target: &SchemeTarget) -> &'static str {
+    let Some((decoder, _)) = weight.coded() else { return "" };
+    let (grid, new) = (decoder.grid(), &target.grid);
+    let has_zero_points = matches!(new.codes, CodeType::Int { symmetric: false, .. });
+    let has_block_scales = |group: Group| matches!(group, Group::Block([height, _]) if height > 1);
+    match grid.group.map(has_block_scales) {
+        _ if grid.global_scale.is_some() && !target.layout.rule().is_global() => ", which has no global scale",
+        _ if matches!(grid.codes, CodeKind::Offset(_)) && target.layout.name != mlx::NAME => ", which has no offsets",
+        _ if grid.has_zero_points && !has_zero_points => ", which has no zero points",
+        Some(true) if !has_block_scales(new.group) => ", which has no scales of blocks",
+        Some(false) if has_block_scales(new.group) => ", whose scales are of blocks",
+        _ => "",
+    }
 }
 
 /// Fails if there are details, with the first few of them.

@@ -1,6 +1,6 @@
 //! Computes the scale of a group from its largest magnitude, by the rules of the libraries.
 
-use super::formula::{Block, Bounds, Formula, Number, Power};
+use super::formula::{BlockFormula, BoundsFormula, Formula, NumberFormula, PowerFormula};
 use super::rounding::{
     Minifloat, WeightType, ceil_log2, exact_ceil_log2, power_of_two, to_bfloat16, to_float16, to_odd,
 };
@@ -20,7 +20,7 @@ pub(super) struct Chooser {
     pub(super) largest_exponent: i32,
     /// The dtype of stored scales.
     pub(super) stored: Dtype,
-    /// True if the codes are E2M3: see [`Power::HalfStep`].
+    /// True if the codes are E2M3: see [`PowerFormula::HalfStep`].
     pub(super) has_three_bits: bool,
     /// The dtype of NVFP4 block scales.
     pub(super) e4m3: Minifloat,
@@ -35,7 +35,7 @@ impl Chooser {
     pub(super) fn global(&self, amax: f64) -> f32 {
         let round = |value: f32| self.weight.round(value);
         match self.formula {
-            Formula::Block(Block::Divisor) => {
+            Formula::Block(BlockFormula::Divisor) => {
                 let amax = amax.max(self.weight.tiny().into());
                 let global = if self.is_exact {
                     (f64::from(MOST) / amax) as f32
@@ -44,10 +44,10 @@ impl Chooser {
                 };
                 if global.is_finite() { global } else { 1.0 }
             }
-            Formula::Block(block @ (Block::Multiplier | Block::Padded)) => {
+            Formula::Block(block @ (BlockFormula::Multiplier | BlockFormula::Padded)) => {
                 // For a float32, this is the quotient in float32.
                 let quotient = (amax / f64::from(MOST)) as f32;
-                let global = if block == Block::Padded { round(quotient) } else { quotient };
+                let global = if block == BlockFormula::Padded { round(quotient) } else { quotient };
                 // For a tensor of zeros, the libraries write NaNs; tcast uses 1.
                 if global > 0.0 { global } else { 1.0 }
             }
@@ -73,49 +73,49 @@ impl Chooser {
             Formula::Power(power) => self.power(power, amax),
             Formula::Block(block) => {
                 let ratio = match block {
-                    Block::Divisor => self.weight.round(amax / 6.0) * global,
-                    Block::Multiplier => amax / (6.0 * global),
-                    Block::Padded => amax / 6.0 / global,
-                    Block::Alone => self.weight.round(amax / 6.0),
+                    BlockFormula::Divisor => self.weight.round(amax / 6.0) * global,
+                    BlockFormula::Multiplier => amax / (6.0 * global),
+                    BlockFormula::Padded => amax / 6.0 / global,
+                    BlockFormula::Alone => self.weight.round(amax / 6.0),
                 };
                 self.of_ratio(block, ratio, amax > 0.0, global)
             }
-            Formula::Bounds(Bounds::ZeroPoint(bits)) => self.zero_point(bounds, bits),
-            Formula::Bounds(Bounds::Affine) => self.affine(bounds),
-            Formula::Bounds(Bounds::Signed) => self.linear_signed(bounds),
-            Formula::Bounds(Bounds::Shifted) => self.linear_shifted(bounds),
+            Formula::Bounds(BoundsFormula::ZeroPoint(bits)) => self.zero_point(bounds, bits),
+            Formula::Bounds(BoundsFormula::Affine) => self.affine(bounds),
+            Formula::Bounds(BoundsFormula::Signed) => self.linear_signed(bounds),
+            Formula::Bounds(BoundsFormula::Shifted) => self.linear_shifted(bounds),
         }
     }
 
     #[inline(always)]
-    fn number(&self, number: Number, amax: f32) -> GroupScale {
+    fn number(&self, number: NumberFormula, amax: f32) -> GroupScale {
         let or_one = |scale: f32| {
             let is_zero = scale == 0.0;
             GroupScale::number(if is_zero { 1.0 } else { scale }, is_zero & (amax > 0.0))
         };
         match number {
-            Number::Plain => or_one(amax / self.largest),
-            Number::Bfloat16 => or_one(to_bfloat16(amax / self.largest)),
-            Number::Epsilon => {
+            NumberFormula::Plain => or_one(amax / self.largest),
+            NumberFormula::Bfloat16 => or_one(to_bfloat16(amax / self.largest)),
+            NumberFormula::Epsilon => {
                 let scale = self.weight.round(amax / self.largest);
                 let is_zero = scale == 0.0;
                 GroupScale::number(if is_zero { self.least_step() } else { scale }, is_zero & (amax > 0.0))
             }
-            Number::Reciprocal => {
+            NumberFormula::Reciprocal => {
                 let factor = 1.0 / amax * self.largest;
                 // False for a block of zeros, and for a block so small that the library writes zeros and NaNs.
                 let is_ordinary = (amax > 0.0) & (factor < f32::INFINITY);
                 let factor = if is_ordinary { factor } else { 1.0 };
                 GroupScale { factor, ..GroupScale::number(1.0 / factor, !is_ordinary & (amax > 0.0)) }
             }
-            Number::Bounded => {
+            NumberFormula::Bounded => {
                 let least = self.weight.tiny();
                 let scale = amax.max(least) / self.largest;
                 let is_zero = (amax == 0.0) | (scale == 0.0);
                 let is_underflow = (amax > 0.0) & ((amax < least) | (scale == 0.0));
                 GroupScale::number(if is_zero { 1.0 } else { scale }, is_underflow)
             }
-            Number::Inverse => {
+            NumberFormula::Inverse => {
                 let scale = amax / self.largest;
                 let scale = if self.weight == WeightType::Float16 { 1.0 / (1.0 / scale).min(65504.0) } else { scale };
                 let factor = self.weight.round(1.0 / scale);
@@ -125,7 +125,7 @@ impl Chooser {
                 let factor = if is_zero { 1.0 } else { factor };
                 GroupScale { factor, ..GroupScale::number(if is_zero { 1.0 } else { scale }, is_zero & (amax > 0.0)) }
             }
-            Number::Linear => {
+            NumberFormula::Linear => {
                 let wide = f64::from(amax) / f64::from(self.largest);
                 let scale = self.store_once(wide);
                 let is_small =
@@ -136,21 +136,21 @@ impl Chooser {
     }
 
     #[inline(always)]
-    pub(super) fn power(&self, power: Power, amax: f32) -> GroupScale {
+    pub(super) fn power(&self, power: PowerFormula, amax: f32) -> GroupScale {
         match power {
-            Power::HalfStep => self.half_step(amax),
-            Power::Floor => {
+            PowerFormula::HalfStep => self.half_step(amax),
+            PowerFormula::Floor => {
                 let exponent = (amax.to_bits() >> 23) as i32 - 127 - self.largest_exponent;
                 GroupScale::exponent(exponent, (exponent < -127) & (amax > 0.0))
             }
-            Power::Ceiling => GroupScale::raised(self.exponent_above(amax), amax > 0.0),
-            Power::CeilingOrZero => GroupScale::raised_or_zero(self.exponent_above(amax), amax > 0.0),
-            Power::CeilingOrOne => {
+            PowerFormula::Ceiling => GroupScale::raised(self.exponent_above(amax), amax > 0.0),
+            PowerFormula::CeilingOrZero => GroupScale::raised_or_zero(self.exponent_above(amax), amax > 0.0),
+            PowerFormula::CeilingOrOne => {
                 let ratio = self.weight.round(amax / self.largest);
                 let exponent = if ratio == 0.0 { 0 } else { exact_ceil_log2(ratio.into()) };
                 GroupScale::exponent(exponent, (ratio == 0.0) & (amax > 0.0) | (exponent < -127))
             }
-            Power::Reciprocal => {
+            PowerFormula::Reciprocal => {
                 let inverse = 1.0 / (1.0 / amax * self.largest);
                 let scale = ceil_log2(inverse.max(power_of_two(-126)));
                 let exponent = if amax > 0.0 { scale.clamp(-126, 127) } else { 0 };
@@ -161,22 +161,22 @@ impl Chooser {
 
     /// Makes the scale from its float8e4m3fn before rounding. `is_some` is true if a value of the group is not 0.
     #[inline(always)]
-    pub(super) fn of_ratio(&self, block: Block, ratio: f32, is_some: bool, global: f32) -> GroupScale {
+    pub(super) fn of_ratio(&self, block: BlockFormula, ratio: f32, is_some: bool, global: f32) -> GroupScale {
         const LEAST: f32 = 1.0 / 512.0;
         let (code, value) = self.e4m3.round(ratio);
         let is_zero = code == 0;
         let (code, value, is_underflow) = match block {
-            Block::Divisor if is_zero => (0x20, 0.125, true),
-            Block::Multiplier if ratio == 0.0 => (0x38, 1.0, true),
-            Block::Multiplier if is_zero => (1, LEAST, true),
+            BlockFormula::Divisor if is_zero => (0x20, 0.125, true),
+            BlockFormula::Multiplier if ratio == 0.0 => (0x38, 1.0, true),
+            BlockFormula::Multiplier if is_zero => (1, LEAST, true),
             _ => (code, value, is_zero),
         };
         let scale = self.of_block(code, value, global);
-        let is_lost = block == Block::Padded && scale.scale == 0.0;
+        let is_lost = block == BlockFormula::Padded && scale.scale == 0.0;
         GroupScale { is_underflow: (is_underflow | is_lost) & is_some, ..scale }
     }
 
-    /// Chooses scale and offset by [`Bounds::Affine`]. The offset is not rounded to the dtype of the weight yet.
+    /// Chooses scale and offset by [`BoundsFormula::Affine`]. The offset is not rounded to the dtype of the weight yet.
     #[inline(always)]
     pub(super) fn affine(&self, [low, high]: [f32; 2]) -> GroupScale {
         const LEAST: f32 = 1e-7;
@@ -245,7 +245,7 @@ impl Chooser {
     /// Combines a block scale, given as E4M3 code and number, with the global scale.
     #[inline(always)]
     pub(super) fn of_block(&self, code: u32, value: f32, global: f32) -> GroupScale {
-        let (times, wide) = if self.formula == Formula::Block(Block::Divisor) {
+        let (times, wide) = if self.formula == Formula::Block(BlockFormula::Divisor) {
             (value / global, f64::from(value) / f64::from(global))
         } else {
             (value * global, f64::from(value) * f64::from(global))
@@ -257,7 +257,7 @@ impl Chooser {
     #[inline(always)]
     pub(super) fn moved(&self, scale: &GroupScale, exponent: i32) -> GroupScale {
         let exponent = scale.stored as i32 - 127 + exponent;
-        let least = if self.weight == WeightType::Float16 && self.formula == Formula::Power(Power::HalfStep) {
+        let least = if self.weight == WeightType::Float16 && self.formula == Formula::Power(PowerFormula::HalfStep) {
             -24
         } else {
             -127

@@ -1,7 +1,7 @@
 //! The scale of a group with exact arithmetic: quotients are computed in float64 and rounded once.
 
 use super::choose::Chooser;
-use super::formula::{Block, Bounds, Formula, Number, Power};
+use super::formula::{BlockFormula, BoundsFormula, Formula, NumberFormula, PowerFormula};
 use super::rounding::{exact_ceil_log2, to_odd};
 use super::scale::GroupScale;
 
@@ -13,50 +13,51 @@ impl Chooser {
         let is_some = amax > 0.0;
         let quotient = amax / f64::from(self.largest);
         match self.formula {
-            Formula::Number(Number::Bounded) if is_some && amax < self.weight.tiny().into() => {
+            Formula::Number(NumberFormula::Bounded) if is_some && amax < self.weight.tiny().into() => {
                 GroupScale { is_underflow: true, ..self.exact(self.weight.tiny().into(), bounds, global) }
             }
             // ONNX Runtime's formulas round once already.
-            Formula::Number(Number::Linear) | Formula::Bounds(Bounds::Signed | Bounds::Shifted) => {
+            Formula::Number(NumberFormula::Linear)
+            | Formula::Bounds(BoundsFormula::Signed | BoundsFormula::Shifted) => {
                 self.scale_of(amax as f32, bounds.map(|bound| bound as f32), global)
             }
             Formula::Number(number) => {
                 let scale = self.store_once(quotient);
                 let is_zero = scale == 0.0;
-                let otherwise = if number == Number::Epsilon { self.least_step() } else { 1.0 };
+                let otherwise = if number == NumberFormula::Epsilon { self.least_step() } else { 1.0 };
                 GroupScale::number(if is_zero { otherwise } else { scale }, is_zero && is_some)
             }
             // The thresholds of these formulas are float32 numbers, and rounding to odd does not move values across
             // them.
-            Formula::Power(power @ (Power::HalfStep | Power::Floor)) => self.power(power, to_odd(amax)),
+            Formula::Power(power @ (PowerFormula::HalfStep | PowerFormula::Floor)) => self.power(power, to_odd(amax)),
             Formula::Power(power) => {
                 let above = |of_zero: i32| if is_some { exact_ceil_log2(quotient) } else { of_zero };
                 match power {
-                    Power::Reciprocal => {
+                    PowerFormula::Reciprocal => {
                         let exponent = above(0);
                         GroupScale::exponent(exponent.clamp(-126, 127), exponent < -126)
                     }
-                    Power::CeilingOrOne => GroupScale::raised(above(0), is_some),
-                    Power::CeilingOrZero => GroupScale::raised_or_zero(above(-127), is_some),
+                    PowerFormula::CeilingOrOne => GroupScale::raised(above(0), is_some),
+                    PowerFormula::CeilingOrZero => GroupScale::raised_or_zero(above(-127), is_some),
                     _ => GroupScale::raised(above(-127), is_some),
                 }
             }
             Formula::Block(block) => {
                 let ratio = match block {
-                    Block::Divisor => amax * f64::from(global) / 6.0,
-                    Block::Multiplier | Block::Padded => amax / (6.0 * f64::from(global)),
-                    Block::Alone => quotient,
+                    BlockFormula::Divisor => amax * f64::from(global) / 6.0,
+                    BlockFormula::Multiplier | BlockFormula::Padded => amax / (6.0 * f64::from(global)),
+                    BlockFormula::Alone => quotient,
                 };
                 self.of_ratio(block, to_odd(ratio), is_some, global)
             }
-            Formula::Bounds(Bounds::ZeroPoint(bits)) => {
+            Formula::Bounds(BoundsFormula::ZeroPoint(bits)) => {
                 let [low, high] = [bounds[0].min(0.0), bounds[1].max(0.0)];
                 let (codes, least) = (f64::from((1_u32 << bits) - 1), -f64::from(1_u32 << (bits - 1)));
                 let scale = self.store_once((high - low) / codes);
                 let zero = to_odd(least - low / f64::from(scale));
                 self.with_zero(scale, zero, [least as f32, (least + codes) as f32], high > low)
             }
-            Formula::Bounds(Bounds::Affine) => {
+            Formula::Bounds(BoundsFormula::Affine) => {
                 let [low, high] = bounds;
                 let is_low = low.abs() > high.abs();
                 let (edge, sign) = if is_low { (low, 1.0) } else { (high, -1.0) };

@@ -6,7 +6,7 @@
 
 use super::Encoder;
 use super::extremes::is_finite;
-use super::formula::{Block, Formula};
+use super::formula::{BlockFormula, Formula};
 use super::geometry::Band;
 use super::lanes;
 use super::rounding::{WeightType, to_odd};
@@ -129,7 +129,7 @@ impl Float64Rows<'_, '_> {
     fn encode(&mut self, matrix: usize, row: usize, scales: &[GroupScale], buffers: &mut Float64Buffers) {
         let Encoder { geometry, rounding, division, chooser, .. } = self.encoder;
         let (size, columns) = (geometry.block[1] as usize, geometry.columns as usize);
-        let is_divided = chooser.formula == Formula::Block(Block::Divisor);
+        let is_divided = chooser.formula == Formula::Block(BlockFormula::Divisor);
         let (mut signals, mut noises) = ([0.0; LANES], [0.0; LANES]);
         let mut largest = (0.0, 0);
         for start in (0..columns).step_by(SEGMENT) {

@@ -10,18 +10,18 @@ use crate::dtype::Dtype;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Formula {
     /// amax / largest code, as a float.
-    Number(Number),
+    Number(NumberFormula),
     /// A power of two near amax / largest code.
-    Power(Power),
+    Power(PowerFormula),
     /// A float8e4m3fn near amax / 6, or near its quotient with a global scale.
-    Block(Block),
+    Block(BlockFormula),
     /// A float that depends on the lowest and the highest value, not on amax.
-    Bounds(Bounds),
+    Bounds(BoundsFormula),
 }
 
 /// Formulas for scales that are stored as floats, and do not depend on signs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Number {
+pub(super) enum NumberFormula {
     /// See [`ScaleRule::Epsilon`].
     Epsilon,
     /// See [`ScaleRule::Reciprocal`].
@@ -40,7 +40,7 @@ pub(super) enum Number {
 
 /// Formulas for scales that are powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Power {
+pub(super) enum PowerFormula {
     /// See [`ScaleRule::HalfStep`].
     HalfStep,
     /// See [`ScaleRule::Floor`].
@@ -57,7 +57,7 @@ pub(super) enum Power {
 
 /// Formulas for scales that are stored as float8e4m3fn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Block {
+pub(super) enum BlockFormula {
     /// See [`ScaleRule::GlobalDivisor`].
     Divisor,
     /// See [`ScaleRule::GlobalMultiplier`].
@@ -70,7 +70,7 @@ pub(super) enum Block {
 
 /// Formulas that depend on the lowest and the highest value of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Bounds {
+pub(super) enum BoundsFormula {
     /// A scale by [`ScaleRule::Epsilon`] with a zero point for integers of this many bits.
     ZeroPoint(u32),
     /// See [`ScaleRule::Affine`].
@@ -108,45 +108,45 @@ impl Formula {
         use WeightType::Float32;
         match (rule, codes) {
             (ScaleRule::Epsilon, CodeType::Int { bits, symmetric: false }) => {
-                (Self::Bounds(Bounds::ZeroPoint(bits)), Divide, weight)
+                (Self::Bounds(BoundsFormula::ZeroPoint(bits)), Divide, weight)
             }
-            (ScaleRule::Epsilon, _) => (Self::Number(Number::Epsilon), Divide, weight),
+            (ScaleRule::Epsilon, _) => (Self::Number(NumberFormula::Epsilon), Divide, weight),
             (ScaleRule::Reciprocal, _) => match stored {
-                Dtype::Float8E8M0 | Dtype::Uint8 => (Self::Power(Power::Reciprocal), Multiply, Float32),
-                Dtype::Bfloat16 => (Self::Number(Number::Bfloat16), Divide, Float32),
-                _ => (Self::Number(Number::Reciprocal), Multiply, Float32),
+                Dtype::Float8E8M0 | Dtype::Uint8 => (Self::Power(PowerFormula::Reciprocal), Multiply, Float32),
+                Dtype::Bfloat16 => (Self::Number(NumberFormula::Bfloat16), Divide, Float32),
+                _ => (Self::Number(NumberFormula::Reciprocal), Multiply, Float32),
             },
-            (ScaleRule::Bounded, _) if is_tensor => (Self::Number(Number::Plain), Divide, weight),
-            (ScaleRule::Bounded, _) => (Self::Number(Number::Bounded), Divide, Float32),
-            (ScaleRule::Inverse, _) => (Self::Number(Number::Inverse), Multiply, weight),
-            (ScaleRule::Plain, _) => (Self::Number(Number::Plain), Divide, Float32),
-            (ScaleRule::GlobalDivisor, _) => (Self::Block(Block::Divisor), Divide, Float32),
-            (ScaleRule::GlobalMultiplier, _) => (Self::Block(Block::Multiplier), Divide, Float32),
-            (ScaleRule::GlobalPadded, _) => (Self::Block(Block::Padded), Divide, Float32),
-            (ScaleRule::BlockOnly, _) => (Self::Block(Block::Alone), Divide, weight),
+            (ScaleRule::Bounded, _) if is_tensor => (Self::Number(NumberFormula::Plain), Divide, weight),
+            (ScaleRule::Bounded, _) => (Self::Number(NumberFormula::Bounded), Divide, Float32),
+            (ScaleRule::Inverse, _) => (Self::Number(NumberFormula::Inverse), Multiply, weight),
+            (ScaleRule::Plain, _) => (Self::Number(NumberFormula::Plain), Divide, Float32),
+            (ScaleRule::GlobalDivisor, _) => (Self::Block(BlockFormula::Divisor), Divide, Float32),
+            (ScaleRule::GlobalMultiplier, _) => (Self::Block(BlockFormula::Multiplier), Divide, Float32),
+            (ScaleRule::GlobalPadded, _) => (Self::Block(BlockFormula::Padded), Divide, Float32),
+            (ScaleRule::BlockOnly, _) => (Self::Block(BlockFormula::Alone), Divide, weight),
             // Multiplying by a power of two is exact, unless the product is much too small for a code other than 0.
             // Rounding such a product to 0 only affects the sign.
             (ScaleRule::HalfStep, _) => {
-                (Self::Power(Power::HalfStep), Multiply, if keeps_sign { Float32 } else { weight })
+                (Self::Power(PowerFormula::HalfStep), Multiply, if keeps_sign { Float32 } else { weight })
             }
-            (ScaleRule::Floor, _) => (Self::Power(Power::Floor), Multiply, Float32),
-            (ScaleRule::Ceiling, _) => (Self::Power(Power::Ceiling), Multiply, Float32),
-            (ScaleRule::CeilingOrZero, _) => (Self::Power(Power::CeilingOrZero), Multiply, Float32),
-            (ScaleRule::CeilingOrOne, _) => (Self::Power(Power::CeilingOrOne), Multiply, Float32),
-            (ScaleRule::Affine, _) => (Self::Bounds(Bounds::Affine), Divide, Float32),
+            (ScaleRule::Floor, _) => (Self::Power(PowerFormula::Floor), Multiply, Float32),
+            (ScaleRule::Ceiling, _) => (Self::Power(PowerFormula::Ceiling), Multiply, Float32),
+            (ScaleRule::CeilingOrZero, _) => (Self::Power(PowerFormula::CeilingOrZero), Multiply, Float32),
+            (ScaleRule::CeilingOrOne, _) => (Self::Power(PowerFormula::CeilingOrOne), Multiply, Float32),
+            (ScaleRule::Affine, _) => (Self::Bounds(BoundsFormula::Affine), Divide, Float32),
             (ScaleRule::Linear, CodeType::Int { bits: 4, symmetric: true }) => {
-                (Self::Bounds(Bounds::Signed), Multiply, Float32)
+                (Self::Bounds(BoundsFormula::Signed), Multiply, Float32)
             }
             (ScaleRule::Linear, CodeType::Int { bits: 4, symmetric: false }) => {
-                (Self::Bounds(Bounds::Shifted), Multiply, Float32)
+                (Self::Bounds(BoundsFormula::Shifted), Multiply, Float32)
             }
-            (ScaleRule::Linear, _) => (Self::Number(Number::Linear), Divide, Float32),
+            (ScaleRule::Linear, _) => (Self::Number(NumberFormula::Linear), Divide, Float32),
         }
     }
 
     /// True if block scales are combined with a global scale.
     pub(super) fn has_global(self) -> bool {
-        matches!(self, Self::Block(Block::Divisor | Block::Multiplier | Block::Padded))
+        matches!(self, Self::Block(BlockFormula::Divisor | BlockFormula::Multiplier | BlockFormula::Padded))
     }
 
     /// True if scales depend on the lowest and the highest value of a group.
@@ -157,8 +157,8 @@ impl Formula {
     /// The width of integer codes with zero points in the grids of compressed-tensors and ONNX; `None` for other codes.
     pub(super) fn zero_bits(self) -> Option<u32> {
         match self {
-            Self::Bounds(Bounds::ZeroPoint(bits)) => Some(bits),
-            Self::Bounds(Bounds::Shifted) => Some(4),
+            Self::Bounds(BoundsFormula::ZeroPoint(bits)) => Some(bits),
+            Self::Bounds(BoundsFormula::Shifted) => Some(4),
             _ => None,
         }
     }

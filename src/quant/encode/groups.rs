@@ -1,7 +1,7 @@
 //! Chooses the scales of many groups.
 
 use super::choose::Chooser;
-use super::formula::{Block, Bounds, Formula, Number, Power};
+use super::formula::{BlockFormula, BoundsFormula, Formula, NumberFormula, PowerFormula};
 use super::rounding::WeightType;
 use super::scale::{ChosenScales, ScaleLanes, WIDTH};
 use crate::kernel::Loop;
@@ -26,7 +26,7 @@ impl Loop for Choose<'_> {
     #[inline(always)]
     fn run(self) {
         let Self { chooser, amax, count, bounds, global, out } = self;
-        if chooser.is_exact || matches!(chooser.formula, Formula::Bounds(Bounds::ZeroPoint(_))) {
+        if chooser.is_exact || matches!(chooser.formula, Formula::Bounds(BoundsFormula::ZeroPoint(_))) {
             for (at, amax) in amax[..count].iter().enumerate() {
                 let bounds = bounds.get(at).copied().unwrap_or_default();
                 out.set(at, &chooser.one(f32::from_bits(*amax), bounds, global));
@@ -49,8 +49,8 @@ impl Loop for Choose<'_> {
             };
         }
         macro_rules! each {
-            ($family:ident :: $case:ident, $weight:ident) => {{
-                let formula = Formula::$family($family::$case);
+            ($family:ident, $case:path, $weight:ident) => {{
+                let formula = Formula::$family($case);
                 let chooser = Chooser { formula, weight: WeightType::$weight, ..*chooser };
                 if formula.has_bounds() {
                     fill!(bounds, bounds => chooser.scale_of(0.0, bounds, global))
@@ -58,37 +58,37 @@ impl Loop for Choose<'_> {
                     fill!(amax, bits => chooser.scale_of(f32::from_bits(bits), [0.0; 2], global))
                 }
             }};
-            ($family:ident :: $case:ident) => {
+            ($family:ident, $case:path) => {
                 match chooser.weight {
-                    WeightType::Float32 => each!($family::$case, Float32),
-                    WeightType::Bfloat16 => each!($family::$case, Bfloat16),
-                    WeightType::Float16 => each!($family::$case, Float16),
+                    WeightType::Float32 => each!($family, $case, Float32),
+                    WeightType::Bfloat16 => each!($family, $case, Bfloat16),
+                    WeightType::Float16 => each!($family, $case, Float16),
                 }
             };
         }
         // Formulas that do not depend on the dtype of the weight have one loop.
         match chooser.formula {
-            Formula::Number(Number::Epsilon) => each!(Number::Epsilon),
-            Formula::Number(Number::Reciprocal) => each!(Number::Reciprocal, Float32),
-            Formula::Number(Number::Bounded) => each!(Number::Bounded),
-            Formula::Number(Number::Inverse) => each!(Number::Inverse),
-            Formula::Number(Number::Plain) => each!(Number::Plain, Float32),
-            Formula::Number(Number::Bfloat16) => each!(Number::Bfloat16, Float32),
-            Formula::Number(Number::Linear) => each!(Number::Linear, Float32),
-            Formula::Power(Power::HalfStep) => each!(Power::HalfStep),
-            Formula::Power(Power::Floor) => each!(Power::Floor, Float32),
-            Formula::Power(Power::Ceiling) => each!(Power::Ceiling, Float32),
-            Formula::Power(Power::CeilingOrZero) => each!(Power::CeilingOrZero, Float32),
-            Formula::Power(Power::CeilingOrOne) => each!(Power::CeilingOrOne),
-            Formula::Power(Power::Reciprocal) => each!(Power::Reciprocal, Float32),
-            Formula::Block(Block::Divisor) => each!(Block::Divisor),
-            Formula::Block(Block::Multiplier) => each!(Block::Multiplier, Float32),
-            Formula::Block(Block::Padded) => each!(Block::Padded, Float32),
-            Formula::Block(Block::Alone) => each!(Block::Alone),
-            Formula::Bounds(Bounds::Affine) => each!(Bounds::Affine),
-            Formula::Bounds(Bounds::Signed) => each!(Bounds::Signed, Float32),
-            Formula::Bounds(Bounds::Shifted) => each!(Bounds::Shifted, Float32),
-            Formula::Bounds(Bounds::ZeroPoint(_)) => unreachable!("done above"),
+            Formula::Number(NumberFormula::Epsilon) => each!(Number, NumberFormula::Epsilon),
+            Formula::Number(NumberFormula::Reciprocal) => each!(Number, NumberFormula::Reciprocal, Float32),
+            Formula::Number(NumberFormula::Bounded) => each!(Number, NumberFormula::Bounded),
+            Formula::Number(NumberFormula::Inverse) => each!(Number, NumberFormula::Inverse),
+            Formula::Number(NumberFormula::Plain) => each!(Number, NumberFormula::Plain, Float32),
+            Formula::Number(NumberFormula::Bfloat16) => each!(Number, NumberFormula::Bfloat16, Float32),
+            Formula::Number(NumberFormula::Linear) => each!(Number, NumberFormula::Linear, Float32),
+            Formula::Power(PowerFormula::HalfStep) => each!(Power, PowerFormula::HalfStep),
+            Formula::Power(PowerFormula::Floor) => each!(Power, PowerFormula::Floor, Float32),
+            Formula::Power(PowerFormula::Ceiling) => each!(Power, PowerFormula::Ceiling, Float32),
+            Formula::Power(PowerFormula::CeilingOrZero) => each!(Power, PowerFormula::CeilingOrZero, Float32),
+            Formula::Power(PowerFormula::CeilingOrOne) => each!(Power, PowerFormula::CeilingOrOne),
+            Formula::Power(PowerFormula::Reciprocal) => each!(Power, PowerFormula::Reciprocal, Float32),
+            Formula::Block(BlockFormula::Divisor) => each!(Block, BlockFormula::Divisor),
+            Formula::Block(BlockFormula::Multiplier) => each!(Block, BlockFormula::Multiplier, Float32),
+            Formula::Block(BlockFormula::Padded) => each!(Block, BlockFormula::Padded, Float32),
+            Formula::Block(BlockFormula::Alone) => each!(Block, BlockFormula::Alone),
+            Formula::Bounds(BoundsFormula::Affine) => each!(Bounds, BoundsFormula::Affine),
+            Formula::Bounds(BoundsFormula::Signed) => each!(Bounds, BoundsFormula::Signed, Float32),
+            Formula::Bounds(BoundsFormula::Shifted) => each!(Bounds, BoundsFormula::Shifted, Float32),
+            Formula::Bounds(BoundsFormula::ZeroPoint(_)) => unreachable!("done above"),
         }
     }
 }

@@ -52,7 +52,7 @@ use crate::dtype::{Class, Dtype};
 use crate::kernel::Isa;
 use choose::Chooser;
 use float64::Float64Rows;
-use formula::{Bounds, Formula, Quotient};
+use formula::{BoundsFormula, Formula, Quotient};
 use geometry::EncodeGeometry;
 use lanes::{CodeRounding, Division, LANES};
 use rounding::{Minifloat, WeightType};
@@ -262,8 +262,8 @@ impl Encoder {
                 quotient,
                 rounding: rounded,
                 has_zeros: formula.zero_bits().is_some(),
-                has_offsets: formula == Formula::Bounds(Bounds::Affine),
-                rounds_away: matches!(formula, Formula::Bounds(Bounds::Signed | Bounds::Shifted)),
+                has_offsets: formula == Formula::Bounds(BoundsFormula::Affine),
+                rounds_away: matches!(formula, Formula::Bounds(BoundsFormula::Signed | BoundsFormula::Shifted)),
             },
             rounding,
             packing: layout.codes.packing,

@@ -23,6 +23,9 @@ pub(crate) use to_gguf::{GgufSource, GgufTensor, architecture_of, to_gguf};
 pub(crate) use values::MetadataValue;
 use values::ModelNumbers;
 
+/// The remedy for a `config.json` of another model.
+pub(crate) const ORIGINAL_MODEL: &str = "choose the folder of the model that the file was made from";
+
 /// A tensor of a model as Hugging Face names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MappedTensor {
@@ -93,7 +96,7 @@ fn choose_type(architecture: &str, model_type: Option<&str>, tensors: &[(&str, &
         let names: Vec<_> = types.iter().map(|row| row.name).collect();
         let fitting = names.join(", ");
         let what = format!("the model type '{name}' does not fit the GGUF architecture '{architecture}' of {fitting}");
-        Error::new(what).remedy("choose the folder of the model that the file was made from")
+        Error::new(what).remedy(ORIGINAL_MODEL)
     })
 }
 

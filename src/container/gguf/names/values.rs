@@ -2,6 +2,7 @@
 
 use super::complete::unmapped;
 use crate::error::Result;
+use serde_json::Value;
 
 /// A value of the metadata of a GGUF, or of a `config.json`, as far as names depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,6 +10,14 @@ pub(crate) enum MetadataValue {
     Integer(u64),
     /// An array, a text, or a number that is no such integer.
     Other,
+}
+
+impl MetadataValue {
+    /// Returns a member of a `config.json`; `None` if it is absent or null.
+    pub(crate) fn of_config(config: &Value, name: &str) -> Option<Self> {
+        let value = config.get(name).filter(|value| !value.is_null())?;
+        Some(value.as_u64().map_or(Self::Other, Self::Integer))
+    }
 }
 
 /// The numbers that a file has for a model.

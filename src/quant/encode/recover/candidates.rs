@@ -5,7 +5,7 @@
 
 use super::super::super::layout::Exponents;
 use super::super::choose::Chooser;
-use super::super::formula::{Bounds, Formula, Number, Power};
+use super::super::formula::{BoundsFormula, Formula, NumberFormula, PowerFormula};
 use super::super::rounding::{Minifloat, WeightType, from_float16};
 use crate::dtype::Dtype;
 
@@ -50,14 +50,14 @@ impl ScaleCandidates {
             (Formula::Power(_), _) => CandidateKind::Exponents,
             (formula, _) if formula.has_global() => CandidateKind::Blocks,
             // The distance between the lowest and the highest code, or the magnitude of one of them.
-            (Formula::Bounds(Bounds::ZeroPoint(_)), Some(half)) => {
+            (Formula::Bounds(BoundsFormula::ZeroPoint(_)), Some(half)) => {
                 let all = 2.0 * half;
                 CandidateKind::of_quotients(&[all - 1.0, all - 2.0, all, all - 3.0])
             }
-            (Formula::Number(Number::Epsilon), Some(half)) => {
+            (Formula::Number(NumberFormula::Epsilon), Some(half)) => {
                 CandidateKind::of_quotients(&[half, half - 1.0, half - 2.0])
             }
-            (Formula::Number(Number::Epsilon), None) => CandidateKind::of_quotients(&[chooser.largest]),
+            (Formula::Number(NumberFormula::Epsilon), None) => CandidateKind::of_quotients(&[chooser.largest]),
             _ => CandidateKind::RuleAndQuotients,
         };
         Self { chooser, exponents, float16, kind }
@@ -107,7 +107,7 @@ impl ScaleCandidates {
                 let (rule, _) = self.by_rule(top, global);
                 // The scales of ModelOpt's MXFP4 are large enough for codes above 3. If the largest code is 3, the rule
                 // finds half of the scale, and all codes are doubled, which hardly happens by chance.
-                let is_three = self.chooser.formula == Formula::Power(Power::Ceiling)
+                let is_three = self.chooser.formula == Formula::Power(PowerFormula::Ceiling)
                     && self.chooser.largest == 6.0
                     && top.to_bits() & 0x7f_ffff == 0x40_0000;
                 let moves = if is_three { [1, 0, -1] } else { [0, 1, -1] };
