@@ -266,7 +266,10 @@ impl<'a> GgufPlanner<'_, 'a> {
             let error = Error::new("holds codes and scales, and no values to cast");
             return Err(error.remedy("quantize the model to f32, f16 or bf16, which decodes its weights"));
         }
-        let decoder = self.logical.decoder(weight, Dtype::Float32, Arithmetic::Library)?;
+        // The values of blocks are those of ggml. Other values are products of codes and scales, whatever a library makes
+        // of them.
+        let arithmetic = if own.is_some() { Arithmetic::Library } else { Arithmetic::Exact };
+        let decoder = self.logical.decoder(weight, Dtype::Float32, arithmetic)?;
         let format = match chosen.format.or(own) {
             Some(format) => format,
             None if self.request.scheme.is_none() => same_format(&decoder.grid())?,
@@ -338,6 +341,7 @@ impl<'a> GgufPlanner<'_, 'a> {
 fn same_format(grid: &Grid) -> Result<&'static BlockFormat> {
     let name = match (grid.codes, grid.group) {
         (CodeKind::Dtype(Dtype::Int8), _) if !grid.has_zero_points => "q8_0",
+        (CodeKind::Centered(8), _) => "q8_0",
         (CodeKind::Centered(4), _) => "q4_0",
         (CodeKind::Dtype(Dtype::Float4E2M1), Some(Group::Neighbours(32))) => "mxfp4",
         (CodeKind::Dtype(Dtype::Float4E2M1), Some(Group::Neighbours(16))) => "nvfp4",
