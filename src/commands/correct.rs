@@ -233,7 +233,7 @@ fn flag(typed: &TypedLine, argument: &str) -> Option<Vec<Words>> {
         Ours::DryRun(name) => {
             let mut line = typed.with(["--dry-run"]);
             line[*before] = name.into();
-            typed.words().any(|(_, word)| word.ends_with(".gguf")).then_some(line)
+            typed.words().any(|(_, word)| Path::new(word).extension().is_some_and(|end| end == "gguf")).then_some(line)
         }
         Ours::Input => Some(typed.replaced(at, 1, value)),
         // The next word is a value of the flag, unless it is a file.

@@ -11,6 +11,7 @@ use crate::select::loaded::LoadedSet;
 use crate::select::policy::Policy;
 use crate::select::rule_to_keep;
 use crate::text::{as_glob, counted, flag_with, shorten};
+use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 
 /// Maximum number of rules in a remedy, unless the first set has more.
@@ -22,7 +23,6 @@ impl Report {
         if fail_on.is_empty() {
             return None;
         }
-        let conditions = &fail_on.conditions;
         let refused: Vec<&TensorReport> = self.tensors().filter(|tensor| tensor.meets(fail_on)).collect();
         if refused.is_empty() {
             return None;
@@ -38,12 +38,13 @@ impl Report {
             Error::new(what)
                 .in_file(&self.input)
                 .with_details(details)
-                .remedy(self.remedy(&refused, conditions))
+                .remedy(self.remedy(&refused, fail_on))
                 .of(Kind::Loss),
         )
     }
 
-    fn remedy(&self, refused: &[&TensorReport], conditions: &[Condition]) -> String {
+    fn remedy(&self, refused: &[&TensorReport], fail_on: &FailOn) -> String {
+        let conditions = &fail_on.conditions;
         let is_met = |wanted: &dyn Fn(&TensorReport, Condition) -> bool| {
             refused.iter().any(|tensor| {
                 conditions.iter().any(|condition| count(tensor, *condition) > 0 && wanted(tensor, *condition))
@@ -98,10 +99,24 @@ impl Report {
         if is_met(&|_, condition| matches!(condition, Condition::Lost(_))) {
             remedies.push("choose a wider type".to_owned());
         }
-        if self.is_quantized() {
+        if fail_on.changed {
+            remedies.push(self.remedy_for_changes());
+        } else if self.is_quantized() {
             remedies.push("choose a scheme with more bits or smaller groups".to_owned());
         }
         remedies.join(", or ")
+    }
+
+    /// Returns the remedy of a run that allows no change: because of an option, or because it has no scheme.
+    fn remedy_for_changes(&self) -> String {
+        let option = |name: &str| self.options.0.get(name).filter(|value| !value.is_null());
+        let is_only_exact = option("only_exact").and_then(Value::as_bool).unwrap_or_default();
+        let quantize = "quantize the weights again with a scheme, such as --scheme q8_0";
+        match (option("scheme").is_some(), is_only_exact) {
+            (true, _) => "leave --only-exact out".to_owned(),
+            (false, false) => quantize.to_owned(),
+            (false, true) => format!("{quantize}, and leave --only-exact out"),
+        }
     }
 
     /// Returns sets of tensors that can only be kept together: each with the quantized weights that engines fuse with

@@ -7,7 +7,7 @@ use crate::container::Tensor;
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::kernel::{Kernel, Rules, Storage};
-use crate::quant::{Decoder, Explanation, Extremes, RowMap, WeightEncoder, count_special};
+use crate::quant::{Decoder, Explanation, Extremes, RowMap, WeightEncoder, count_special, decoded_name};
 use crate::read::{SourceTensor, read_values};
 use crate::text::{is, shorten};
 use std::ops::Range;
@@ -214,7 +214,12 @@ impl<'a> WeightRows<'a> {
         let error = Error::new(format!(
             "{count} of {all} elements {is} infinite or NaN, which codes and scales cannot represent: the first is {indices:?}{cause}"
         ));
-        self.sources[0].error(error.of(Kind::Unconvertible))
+        let error = error.of(Kind::Unconvertible);
+        // Options take the name of the weight, rather than the name of its codes.
+        self.sources[0].error(match self.decoder() {
+            Some(decoder) => error.in_tensor(&decoded_name(decoder.layout(), &self.sources[0].tensor.name)),
+            None => error,
+        })
     }
 
     /// Returns the error for values in which codes were found before, and are not found again.

@@ -56,6 +56,7 @@ pub use layout::{
 };
 pub use method::QuantMethod;
 pub use parts::{LinearAxis, Parameters, Part};
+pub(crate) use recognize::decoded_name;
 pub use recognize::{
     CheckpointInfo, FoundWeight, Problem, Recognized, StoredTensor, can_be_part, is_activation_scale, is_named_as_part,
     may_be_quantized, probe, scale_names,

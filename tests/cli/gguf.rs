@@ -405,6 +405,38 @@ fn codes_move_with_their_rows() {
 }
 
 #[test]
+fn plain_tensors_in_another_order_stay_plain_when_codes_move() {
+    let bench = tiny();
+    let rules =
+        "--rule *.attn_q.*=f16 --rule *.attn_k.*=f16 --rule *.attn_v.*=f16 --rule token_embd.*=f16 --rule output.*=f16";
+    bench.run(&format!("quantize tiny.gguf --scheme q8_0 {rules} -o mixed.gguf -q")).expect(0, "", "");
+    for options in
+        ["", "--only-exact", "--scheme int8a16 --group-size 32 --include *.mlp.* --include *norm* --only-exact"]
+    {
+        let line = "quantize mixed.gguf --layout compressed-tensors --names huggingface --config base -o out -f -q";
+        bench.run(&format!("{line} {options}")).expect(0, "", "");
+        bench.run("diff mixed.gguf out --names huggingface --tolerance 0 -q").expect(0, "", "");
+    }
+    // Norms of Gemma are stored with 1 added.
+    std::fs::create_dir(bench.path("gemma")).unwrap();
+    let config = r#"{"model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"], "num_hidden_layers": 1,
+        "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 32, "hidden_size": 32}"#;
+    bench.write("gemma/config.json", config.as_bytes());
+    let codes = (0..32).flat_map(|row| q8_0(HALF, move |at| (row + at) as i8)).collect::<Vec<u8>>();
+    let model = Gguf::of("gemma2")
+        .number("gemma2.block_count", 1)
+        .tensor("blk.0.ffn_up.weight", &[32, 32], Q8_0, &codes)
+        .floats("blk.0.attn_norm.weight", &[32], [1.5; 32])
+        .floats("output_norm.weight", &[32], [2.0; 32]);
+    bench.write("gemma.gguf", &model.bytes());
+    let line = "quantize gemma.gguf --layout compressed-tensors --only-exact --names huggingface --config gemma";
+    bench.run(&format!("{line} -o gemma-out -q")).expect(0, "", "");
+    let file = bench.read("gemma-out/model.safetensors");
+    assert_eq!(floats(&file, "model.norm.weight"), [1.0; 32]);
+    assert_eq!(floats(&file, "model.layers.0.input_layernorm.weight"), [0.5; 32]);
+}
+
+#[test]
 fn plain_tensors_are_cast_in_their_new_order() {
     let bench = Bench::new();
     let weight = |at: usize| at as f32;

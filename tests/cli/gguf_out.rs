@@ -270,6 +270,105 @@ fn blocks_of_the_same_type_are_copied() {
     assert!(data(&once, ORDER[0]) == data(&twice, ORDER[0]));
 }
 
+/// The tensors of a report, by their names.
+fn by_name(bench: &Bench, line: &str) -> Vec<serde_json::Value> {
+    let outcome = bench.run(&format!("{line} --json -q"));
+    let mut report: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+    let mut tensors: Vec<_> = report["tensors"].as_array_mut().unwrap().drain(..).collect();
+    tensors.sort_by_key(|tensor| tensor["name"].to_string());
+    tensors
+}
+
+/// Checks that the accuracy in the report of a conversion is that of a comparison of its input and output.
+fn check_accuracy(bench: &Bench, convert: &str, compare: &str) {
+    let (reported, compared) = (by_name(bench, convert), by_name(bench, compare));
+    assert_eq!(reported.len(), compared.len(), "{convert}");
+    let mut changed = 0;
+    for (reported, compared) in reported.iter().zip(&compared).filter(|(reported, _)| !reported["quantized"].is_null())
+    {
+        let (own, figures) = (&reported["quantized"], &compared["figures"]);
+        assert_eq!(own["changed"], compared["differing"], "{convert}: {reported} {compared}");
+        assert_eq!(own["max_abs_error"], figures["max_abs_error"], "{convert}");
+        changed += own["changed"].as_u64().unwrap();
+    }
+    assert!(changed > 0, "{convert}");
+}
+
+#[test]
+fn zeros_that_change_their_sign_are_no_changed_values() {
+    let bench = bench();
+    // 0 has a sign in Q4_0, where a scale can be negative, and none in MXFP4.
+    for (from, to) in [("tq2_0", "q4_0"), ("q4_0", "mxfp4"), ("q4_0", "q8_0")] {
+        bench.run(&format!("quantize m.gguf --scheme {from} -o old.gguf -f -q")).expect(0, "", "");
+        let convert = format!("quantize old.gguf --scheme {to} -o new.gguf -f");
+        check_accuracy(&bench, &convert, "diff old.gguf new.gguf");
+    }
+}
+
+#[test]
+fn the_products_of_other_layouts_become_blocks() {
+    let bench = super::gguf::tiny();
+    let read = "--names huggingface --config base";
+    // llama.cpp has the rows of attention in another order, which only values change to.
+    let decode = "dequantize moved --include *.self_attn.* -o half -f -q";
+    for scheme in ["q4_0", "q8_0"] {
+        let ends = "--rule token_embd.*=f32 --rule output.*=f32";
+        bench.run(&format!("quantize tiny.gguf --scheme {scheme} {ends} -o q.gguf -f -q")).expect(0, "", "");
+        let line = format!("quantize q.gguf --layout compressed-tensors --only-exact {read} -o moved -f -q");
+        bench.run(&line).expect(0, "", "");
+        bench.run(decode).expect(0, "", "");
+        for options in ["--layout gguf".to_owned(), format!("--scheme {scheme} --only-exact --exclude *.self_attn.*")] {
+            let line = format!("quantize half {options} --metadata-from tiny.gguf -o back.gguf -f -q");
+            bench.run(&line).expect(0, "", "");
+            let [own, new] = ["q.gguf", "back.gguf"].map(|name| bench.read(name));
+            for name in ["blk.0.ffn_up.weight", "blk.1.ffn_down.weight"] {
+                let [own, new] =
+                    [&own, &new].map(|file| parts_of_gguf(file).1.into_iter().find(|it| it.0 == name).unwrap());
+                assert_eq!(own.1, new.1, "{options} {name}");
+            }
+            bench.run("diff q.gguf back.gguf --include *ffn* --tolerance 0 -q").expect(0, "", "");
+        }
+    }
+    // Code 8 of mxfp4 is -0, which becomes 0.
+    bench.run("quantize base --scheme mxfp4 -o moved -f -q").expect(0, "", "");
+    bench.run(decode).expect(0, "", "");
+    bench.run("quantize half --layout gguf --metadata-from tiny.gguf -o back.gguf -f -q").expect(0, "", "");
+    bench.run("diff back.gguf moved --names huggingface --include *mlp* --tolerance 0 -q").expect(0, "", "");
+    // Values enter as exact products, whatever the type of the scales.
+    bench.run("quantize base --scheme int8a16 --group-size 32 -o moved -f -q").expect(0, "", "");
+    bench.run(decode).expect(0, "", "");
+    let convert = "quantize half --scheme q5_0 --metadata-from tiny.gguf --exclude *.self_attn.* --exclude *embed* \
+                   --exclude lm_head.* -o new.gguf -f";
+    let reported = by_name(&bench, convert);
+    let compared = by_name(&bench, "diff half new.gguf --names huggingface");
+    let total = |tensors: &[serde_json::Value], part: &dyn Fn(&serde_json::Value) -> Option<u64>| -> u64 {
+        tensors.iter().filter_map(part).sum()
+    };
+    let changed = total(&reported, &|tensor| tensor["quantized"]["changed"].as_u64());
+    let is_mlp = |tensor: &serde_json::Value| tensor["name"].as_str().is_some_and(|name| name.contains("mlp"));
+    let differing = total(&compared, &|tensor| tensor["differing"].as_u64().filter(|_| is_mlp(tensor)));
+    assert!(changed > 0 && changed == differing, "{changed} {differing}");
+}
+
+#[test]
+fn a_run_that_allows_no_change_proposes_a_scheme_or_to_allow_changes() {
+    let bench = super::gguf::tiny();
+    bench.run("quantize base --scheme int8a16 --group-size 32 -o q -q").expect(0, "", "");
+    bench.run("dequantize q --include *.self_attn.* -o half -q").expect(0, "", "");
+    let line = "quantize half --metadata-from tiny.gguf -o o.gguf";
+    let scheme = "quantize the weights again with a scheme, such as --scheme q8_0";
+    for (options, remedy, again) in [
+        ("--layout gguf", scheme.to_owned(), "--scheme q8_0"),
+        ("--layout gguf --only-exact", format!("{scheme}, and leave --only-exact out"), "--scheme q8_0"),
+        ("--scheme q4_0 --only-exact", "leave --only-exact out".to_owned(), "--scheme q4_0"),
+    ] {
+        let outcome = bench.run(&format!("{line} {options}"));
+        assert_eq!(outcome.code, Some(3), "{}", outcome.stderr);
+        assert!(outcome.stderr.ends_with(&format!("\n  {remedy}\n")), "{}", outcome.stderr);
+        bench.run(&format!("{line} {again} -q -f")).expect(0, "", "");
+    }
+}
+
 #[test]
 fn only_exact_refuses_weights_that_would_be_quantized_again() {
     let bench = bench();

@@ -134,7 +134,10 @@ fn floats_with_exponents_move_both_ways_and_global_scales_do_not() {
     let outcome = bench.run("quantize q --layout mlx -o x -f");
     let why = "its codes and scales cannot be moved to nvfp4, which has no global scale\n";
     assert!(outcome.code == Some(1) && outcome.stderr.contains(why), "{outcome:?}");
-    assert!(outcome.stderr.ends_with("\n  add --scheme nvfp4 to quantize these weights again\n"), "{outcome:?}");
+    assert!(
+        outcome.stderr.ends_with("\n  choose a scheme to quantize these weights again, such as nvfp4\n"),
+        "{outcome:?}"
+    );
     bench.run("quantize q --layout mlx --scheme nvfp4 -o x -f -q").expect(0, "", "");
 }
 
@@ -158,6 +161,50 @@ fn blocks_of_gguf_files_move_to_offsets() {
     let outcome = bench.run("quantize y --layout gguf --metadata-from m.gguf -o y.gguf");
     let what = "has offsets, which tcast does not move to blocks of GGUF files\n  choose a scheme to quantize the weights again\n";
     assert!(outcome.code == Some(1) && outcome.stderr.ends_with(what), "{outcome:?}");
+}
+
+#[test]
+fn blocks_that_move_keep_their_values_and_the_others_are_refused() {
+    let bench = Bench::with("gguf/tiny.gguf", "m.gguf");
+    std::fs::create_dir(bench.path("base")).unwrap();
+    std::fs::copy(fixture("gguf/tiny-llama/config.json"), bench.path("base/config.json")).unwrap();
+    let offsets = [2, 3, 4, 5, 6, 8].map(|bits| (format!("affine{bits}"), "q", "mlx"));
+    let others = ["int4", "int4-asym", "int8a16"].map(|scheme| (scheme.to_owned(), "plain-ends", "compressed-tensors"));
+    let schemes: Vec<_> = offsets.into_iter().chain(others).collect();
+    for format in ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "mxfp4", "nvfp4"] {
+        // compressed-tensors has no quantized embeddings and heads.
+        let ends = "--rule token_embd.*=f32 --rule output.*=f32";
+        for (file, rules) in [("q", ""), ("plain-ends", ends)] {
+            bench.run(&format!("quantize m.gguf --scheme {format} {rules} -o {file}.gguf -f -q")).expect(0, "", "");
+        }
+        let mut moved = Vec::new();
+        for (scheme, file, layout) in &schemes {
+            let line = format!(
+                "quantize {file}.gguf --layout {layout} --scheme {scheme} --group-size 32 --names huggingface --config base \
+                 -o x -f -q"
+            );
+            let outcome = bench.run(&format!("{line} --only-exact"));
+            if outcome.code == Some(0) {
+                moved.push(&**scheme);
+                let diff = bench.run(&format!("diff {file}.gguf x --names huggingface --tolerance 0 -q"));
+                assert_eq!(diff.code, Some(0), "{format} {scheme}: {diff:?}");
+                continue;
+            }
+            let why = format!("its codes and scales cannot be moved to {scheme}");
+            assert!(outcome.code == Some(1) && outcome.stderr.contains(&why), "{format} {scheme}: {outcome:?}");
+            for weight in quantized(&bench, &line) {
+                let place = format!("{format} {scheme}: {weight}");
+                assert_eq!(weight["codes"], "requantized", "{place}");
+                assert!(weight["sqnr_db"].as_f64().unwrap() > 3.0, "{place}");
+            }
+        }
+        match format {
+            "q4_0" => assert!(moved.contains(&"affine4") && moved.contains(&"int4"), "{moved:?}"),
+            // Its numbers, -127 to 113, are 16, but take 8 bits.
+            "iq4_nl" => assert_eq!(moved, ["affine8", "int8a16"]),
+            _ => {}
+        }
+    }
 }
 
 #[test]

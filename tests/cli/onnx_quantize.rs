@@ -58,7 +58,9 @@ fn a_weight_becomes_codes_and_scales_for_each_output() {
     // A quantized weight is an integer, and its scale one of quantized values.
     let again = bench.run("quantize out.onnx --scheme int8 -o again.onnx --min-elements 0");
     assert_eq!(again.code, Some(1), "{}", again.stderr);
-    assert!(again.stderr.starts_with("tcast: error: out.onnx: no weight would be quantized\n"), "{}", again.stderr);
+    let message = "tcast: error: out.onnx: the model is quantized already, and no other weight would be quantized\n";
+    assert!(again.stderr.starts_with(message), "{}", again.stderr);
+    assert!(again.stderr.ends_with("\n  tcast dequantize out.onnx\n"), "{}", again.stderr);
 }
 
 #[test]

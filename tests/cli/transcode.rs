@@ -437,6 +437,23 @@ fn an_error_about_values_that_are_no_numbers_says_how_many_there_are_and_whether
 }
 
 #[test]
+fn an_error_about_values_that_are_no_numbers_names_the_weight_and_not_its_codes() {
+    let bench = Bench::new();
+    of_library(&bench, "quanto.bf16.32x128.qfloat8_e4m3fn");
+    let mut file = bench.read("m/model.safetensors");
+    let start = 8 + u64::from_le_bytes(*file.first_chunk().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&file[8..start]).unwrap();
+    let (codes, entry) = header.as_object().unwrap().iter().find(|(name, _)| name.ends_with("._data")).unwrap();
+    file[start + entry["data_offsets"][0].as_u64().unwrap() as usize] = 0x7f;
+    bench.write("m/model.safetensors", &file);
+    let weight = codes.strip_suffix("._data").unwrap();
+    let outcome = bench.run("quantize m --scheme nvfp4 -o out");
+    let message =
+        format!("tcast: error: m/model.safetensors: tensor '{weight}': 1 of 4096 elements is infinite or NaN");
+    assert!(outcome.code == Some(1) && outcome.stderr.starts_with(&message), "{outcome:?}");
+}
+
+#[test]
 fn comfyui_multiplies_in_full_precision_as_before() {
     let bench = Bench::new();
     let (codes, scale) = ([0x38; 256], 0.5_f32.to_le_bytes());

@@ -97,7 +97,8 @@ impl Weight {
             .map(|part| Part { role: part.role, name: part.suffix, dtype: part.dtype, shape: &part.shape })
             .collect();
         let is_fixed = matches!(self.stored.layout().groups, tcast::quant::Groups::Fixed(_));
-        let bits = (self.stored.layout == "ct-pack").then(|| self.stored.grid.codes.bits());
+        let has_words = ["ct-pack", "mlx-affine"].contains(&self.stored.layout);
+        let bits = has_words.then(|| self.stored.grid.codes.bits());
         let parameters = Parameters {
             group: Some(self.stored.grid.group).filter(|_| !is_fixed),
             bits,
@@ -114,7 +115,7 @@ impl Weight {
         rows.map(|value| {
             let number = f64::from(value.number) - f64::from(value.zero_point.unwrap_or(0.0));
             match value.global_scale {
-                None => number * value.scale,
+                None => number * value.scale - value.offset.unwrap_or(0.0),
                 Some((global, false)) => number * (value.scale * f64::from(global)),
                 Some((global, true)) => number * (value.scale / f64::from(global)),
             }
@@ -357,6 +358,34 @@ const ALL: &[Stored] = &[
     PACK4_ASYM,
     PACK4_ASYM_32,
 ];
+
+/// Layouts with offsets, for all widths of codes.
+const OFFSETS: [Stored; 6] = [
+    integer("mlx-affine", 2, false, Group::Neighbours(32)),
+    integer("mlx-affine", 3, false, Group::Neighbours(32)),
+    integer("mlx-affine", 4, false, Group::Neighbours(32)),
+    integer("mlx-affine", 5, false, Group::Neighbours(32)),
+    integer("mlx-affine", 6, false, Group::Neighbours(64)),
+    integer("mlx-affine", 8, false, Group::Neighbours(64)),
+];
+
+#[test]
+fn a_weight_keeps_its_values_in_every_layout_that_it_is_moved_to() {
+    let mut random = Random { state: 37, is_ordinary: true };
+    let shape = [128, 128];
+    let values = draw(&mut random, shape[0], shape[1], 1e-4);
+    let layouts = || ALL.iter().chain(&OFFSETS);
+    let mut count = 0;
+    for from in layouts() {
+        let weight = from.quantize(&shape, &values);
+        let before = weight.values();
+        for (to, moved) in layouts().filter_map(|to| Some((to, weight.moved(*to)?))) {
+            assert!(before == moved.values(), "{from:?} to {to:?}");
+            count += 1;
+        }
+    }
+    assert!(count > ALL.len() + OFFSETS.len(), "{count}");
+}
 
 #[test]
 fn a_weight_of_zeros_stays_one_in_every_layout_that_it_is_moved_to() {

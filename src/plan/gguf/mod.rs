@@ -275,7 +275,11 @@ impl<'a> GgufPlanner<'_, 'a> {
             let error = Error::new("holds codes and scales, and no values to cast");
             return Err(error.remedy("quantize the model to f32, f16 or bf16, which decodes its weights"));
         }
-        let decoder = self.logical.decoder(weight, Dtype::Float32, Arithmetic::Library)?;
+        // Plain numbers are the values of the library, and so are the values of blocks. Other blocks are made from the
+        // products of codes and scales.
+        let is_plain = chosen.format.or(own).map_or(self.request.scheme.is_some(), |format| format.dtype.is_some());
+        let arithmetic = if own.is_some() || is_plain { Arithmetic::Library } else { Arithmetic::Exact };
+        let decoder = self.logical.decoder(weight, Dtype::Float32, arithmetic)?;
         let format = match chosen.format.or(own) {
             Some(format) => format,
             None if self.request.scheme.is_none() => same_format(&decoder.grid())?,
@@ -369,6 +373,7 @@ fn kept(chosen: ChosenType, new: Option<Dtype>, stored: Option<Dtype>) -> Option
 fn same_format(grid: &Grid) -> Result<&'static BlockFormat> {
     let name = match (grid.codes, grid.group) {
         (CodeKind::Dtype(Dtype::Int8), _) if !grid.has_zero_points => "q8_0",
+        (CodeKind::Centered(8), _) => "q8_0",
         (CodeKind::Centered(4), _) => "q4_0",
         (CodeKind::Dtype(Dtype::Float4E2M1), Some(Group::Neighbours(32))) => "mxfp4",
         (CodeKind::Dtype(Dtype::Float4E2M1), Some(Group::Neighbours(16))) => "nvfp4",

@@ -93,8 +93,9 @@ impl<'p, 'a> Planner<'p, 'a> {
             return Err(Error::new("is quantized already, and tcast writes the layout gpt-oss from plain models only"));
         }
         let found = &self.logical.found.weights[weight];
+        let is_plain = found.has_plain_blocks();
         // The values of a plain weight are encoded in their own type, like all plain weights.
-        let decoder = if found.has_plain_blocks() {
+        let decoder = if is_plain {
             Arc::new(self.logical.decoder(found, self.logical.own_type(found), Arithmetic::Library)?)
         } else {
             decoders.get(found)?
@@ -106,19 +107,21 @@ impl<'p, 'a> Planner<'p, 'a> {
             QuantMethod::GptOss => gpt_oss_experts(name, &shape),
             _ => experts(self.model, name, &shape),
         };
-        // Without a scheme, the grid decides, and determining it requires the zero points.
+        // Without a scheme, the grid decides, and determining it requires the zero points. Plain weights then stay plain.
         let grid = match self.request.options.scheme {
-            Some(_) => decoder.grid(),
-            None => decoder.plain_grid(&self.part_bytes(weight)?),
+            Some(_) => Some(decoder.grid()),
+            None if is_plain => None,
+            None => Some(decoder.plain_grid(&self.part_bytes(weight)?)),
         };
-        let Choice { decision: chosen, rule } = self.choice_for(name, bank.as_ref(), Some(&grid))?;
-        let is_named = rule.is_some() || chosen.is_err();
+        let Choice { decision: chosen, rule } = self.choice_for(name, bank.as_ref(), grid.as_ref())?;
+        let is_named = rule.is_some() || matches!(chosen, Err(KeptReason::LeftOut));
         if let Some(rule) = rule {
             rules[rule].names_weight = true;
         }
-        // Without a scheme, the policy keeps no weight: all stay quantized.
+        // Without a scheme, the policy keeps no quantized weight: all stay quantized.
         let has_few_bits = chosen.as_ref().is_ok_and(|target| target.grid.codes.bits() <= 4);
-        let reason = self.request.options.scheme.and_then(|_| self.reason(name, has_few_bits)).filter(|_| !is_named);
+        let is_kept_by_policy = !is_named && (is_plain || self.request.options.scheme.is_some());
+        let reason = if is_kept_by_policy { self.reason(name, has_few_bits) } else { None };
         let decision = reason.map_or(chosen, Err);
         let is_matrix = shape.len() == 2 && module_of(name).is_some();
         let decision = if bank.is_some() || is_matrix { decision } else { decision.and(Err(KeptReason::NoMatrix)) };
@@ -181,22 +184,23 @@ impl<'p, 'a> Planner<'p, 'a> {
             let mut unmoved =
                 weights.iter().zip(&moves).filter(|(_, moved)| matches!(moved, Some(Err(Unmoved::NoGrid))));
             let again = match unmoved.find_map(|(weight, _)| weight.decision.as_ref().ok()) {
-                Some(target) => format!("add --scheme {} to quantize these weights again", target.scheme.name),
+                Some(target) => {
+                    format!("choose a scheme to quantize these weights again, such as {}", target.scheme.name)
+                }
                 None => "choose a scheme to quantize these weights again".to_owned(),
             };
             let special = moves.iter().filter(|moved| matches!(moved, Some(Err(Unmoved::NotFinite)))).count();
-            check_is_exact(weights, &moves, &[Fidelity::Exact, Fidelity::Rescaled, Fidelity::RoundedOffsets]).map_err(
-                |error| match special {
-                    0 => error.remedy(again),
-                    _ if special == moves.iter().flatten().count() => error,
-                    _ => error.remedy(
-                        "choose a scheme, and leave out the weights whose scale is not finite: these are decoded",
-                    ),
-                },
-            )?;
+            let allowed = [Fidelity::Exact, Fidelity::Rescaled, Fidelity::RoundedOffsets];
+            self.check_is_exact(weights, &moves, &allowed).map_err(|error| match special {
+                0 => error.remedy(again),
+                _ if special == moves.iter().flatten().count() => error,
+                _ => error
+                    .remedy("choose a scheme, and leave out the weights whose scale is not finite: these are decoded"),
+            })?;
         }
         if self.request.options.only_exact && !self.request.options.recover {
-            check_is_exact(weights, &moves, &[Fidelity::Exact]).map_err(|error| error.without("only_exact"))?;
+            let exact = self.check_is_exact(weights, &moves, &[Fidelity::Exact]);
+            exact.map_err(|error| error.without("only_exact"))?;
         }
         for (weight, moved) in weights.iter_mut().zip(moves) {
             if let (Some(Ok(transcoder)), Ok(target)) = (moved, &mut weight.decision) {
@@ -205,6 +209,46 @@ impl<'p, 'a> Planner<'p, 'a> {
             }
         }
         Ok(())
+    }
+
+    /// Refuses weights that are not moved, or whose values would change more than allowed.
+    fn check_is_exact(
+        &self,
+        weights: &[WeightCandidate],
+        moves: &[Option<Result<Arc<Transcoder>, Unmoved>>],
+        allowed: &[Fidelity],
+    ) -> Result<()> {
+        let is_plain = |weight: &WeightCandidate| {
+            weight.input_weight.is_some_and(|at| self.logical.found.weights[at].has_plain_blocks())
+        };
+        let changes = |(weight, moved): (&WeightCandidate, &Option<Result<Arc<Transcoder>, Unmoved>>)| {
+            let why = match (&weight.decision, moved) {
+                // The values of plain weights stay the same, in another order.
+                (Err(_), _) if is_plain(weight) => return None,
+                (Ok(_), _) if is_plain(weight) => "is not quantized in the input".to_owned(),
+                (Ok(_), Some(Ok(found))) if allowed.contains(&found.fidelity()) => return None,
+                (Ok(_), Some(Ok(found))) if found.fidelity() == Fidelity::RoundedOffsets => {
+                    "its offsets would be rounded".to_owned()
+                }
+                (Ok(_), Some(Ok(_))) => "its global scale has no exact reciprocal".to_owned(),
+                (Ok(target), Some(Err(Unmoved::NoGrid))) => {
+                    let obstacle = obstacle(weight, target);
+                    format!("its codes and scales cannot be moved to {}{obstacle}", target.scheme.name)
+                }
+                (Ok(_), Some(Err(Unmoved::NotFinite))) => "a scale is NaN or infinite".to_owned(),
+                (Ok(_), Some(Err(Unmoved::UnequalGlobals))) => {
+                    "its global scale differs from those of the weights that engines fuse with it".to_owned()
+                }
+                (Ok(_), None) => "is not quantized in the input".to_owned(),
+                (Err(reason), _) if weight.input_weight.is_some() => {
+                    format!("would be decoded ({})", reason.describe())
+                }
+                (Err(_), _) => return None,
+            };
+            Some(format!("{}: {why}", shorten(&weight.name)))
+        };
+        let details = weights.iter().zip(moves).filter_map(changes).collect();
+        refuse_some("not every weight can keep its codes and scales: no output was written", details)
     }
 
     /// True if only the layout of the model changes, and not its quantization.
@@ -290,36 +334,6 @@ pub(super) enum Unmoved {
     NotFinite,
     /// Weights that engines fuse have different global scales.
     UnequalGlobals,
-}
-
-/// Refuses weights that are not moved, or whose values would change more than allowed.
-fn check_is_exact(
-    weights: &[WeightCandidate],
-    moves: &[Option<Result<Arc<Transcoder>, Unmoved>>],
-    allowed: &[Fidelity],
-) -> Result<()> {
-    let changes = |(weight, moved): (&WeightCandidate, &Option<Result<Arc<Transcoder>, Unmoved>>)| {
-        let why = match (&weight.decision, moved) {
-            (Ok(_), Some(Ok(found))) if allowed.contains(&found.fidelity()) => return None,
-            (Ok(_), Some(Ok(found))) if found.fidelity() == Fidelity::RoundedOffsets => {
-                "its offsets would be rounded".to_owned()
-            }
-            (Ok(_), Some(Ok(_))) => "its global scale has no exact reciprocal".to_owned(),
-            (Ok(target), Some(Err(Unmoved::NoGrid))) => {
-                format!("its codes and scales cannot be moved to {}{}", target.scheme.name, obstacle(weight, target))
-            }
-            (Ok(_), Some(Err(Unmoved::NotFinite))) => "a scale is NaN or infinite".to_owned(),
-            (Ok(_), Some(Err(Unmoved::UnequalGlobals))) => {
-                "its global scale differs from those of the weights that engines fuse with it".to_owned()
-            }
-            (Ok(_), None) => "is not quantized in the input".to_owned(),
-            (Err(reason), _) if weight.input_weight.is_some() => format!("would be decoded ({})", reason.describe()),
-            (Err(_), _) => return None,
-        };
-        Some(format!("{}: {why}", shorten(&weight.name)))
-    };
-    let details = weights.iter().zip(moves).filter_map(changes).collect();
-    refuse_some("not every weight can keep its codes and scales: no output was written", details)
 }
 
 /// Describes why a scheme has no codes and scales for a weight, as far as that is known.

@@ -4,7 +4,7 @@
 use super::{Misfit, QuantizePlan, QuantizeRequest, misfit};
 use crate::container::Tensor;
 use crate::container::onnx::model::{ModelGraph, TensorRole, WeightUse};
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::plan::few::Few;
 use crate::plan::quantization::{CodesSource, Quantization};
 use crate::plan::weight_rows::{SharedExtremes, WeightRows, WeightValues};
@@ -95,7 +95,13 @@ impl<'a> QuantizePlan<'a> {
             }
         }
         if count == 0 {
-            return Err(in_file(misfit::nothing_of_model(others.iter().map(|(_, reason)| *reason), &misfits)));
+            let error = misfit::nothing_of_model(others.iter().map(|(_, reason)| *reason), &misfits);
+            if !logical.is_quantized() {
+                return Err(in_file(error));
+            }
+            let quantized = Error::new("the model is quantized already, and no other weight would be quantized");
+            let decodes = Kind::Codes { globs: None, model: Some(source.path.clone().into()) };
+            return Err(in_file(quantized.with_details(error.details().to_vec()).of(decodes)));
         }
         for (place, reason) in others {
             decisions.keep(place, reason);

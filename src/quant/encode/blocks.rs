@@ -161,9 +161,7 @@ impl BlockWeightEncoder {
             self.widened(isa, source, &mut values);
             let importance = self.importance.as_ref().map(|weights| &weights[matrix as usize * columns..][..columns]);
             let blocks = &mut out[first * out_row..last * out_row];
-            let is_found = self.keeps_values
-                && self.can_recover()
-                && self.format.recover(isa, &values, (self.source, source), blocks).is_ok();
+            let is_found = self.keeps_values && self.can_recover() && self.find_blocks(isa, &values, source, blocks);
             let encoded = if is_found { Ok(()) } else { self.format.encode(isa, &values, columns, importance, blocks) };
             match encoded {
                 Ok(()) => {}
@@ -188,6 +186,20 @@ impl BlockWeightEncoder {
             start = end;
         }
         Ok(())
+    }
+
+    /// Finds blocks that hold values, and writes them; `source` holds the values in their type. If there are none, finds
+    /// blocks that hold 0 instead of -0, which MXFP4 and NVFP4 do not have.
+    fn find_blocks(&self, isa: Isa, values: &[f32], source: &[u8], out: &mut [u8]) -> bool {
+        if self.format.recover(isa, values, (self.source, source), out).is_ok() {
+            return true;
+        }
+        if !values.iter().any(|value| *value == 0.0 && value.is_sign_negative()) {
+            return false;
+        }
+        let unsigned: Vec<f32> = values.iter().map(|value| value + 0.0).collect(); // -0 + 0 is 0
+        let source: Vec<u8> = unsigned.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.format.recover(isa, &unsigned, (Dtype::Float32, &source), out).is_ok()
     }
 
     /// Counts the blocks whose values are lost, because their scale became 0.
@@ -268,7 +280,8 @@ impl Loop for RowErrors<'_> {
             noise[at] += error * error;
             // Magnitudes compare like their bits.
             largest[at] = largest[at].max((error as f32).abs().to_bits());
-            changed[at] += u32::from(decoded.to_bits() != value.to_bits());
+            // -0 equals 0, and a NaN that stays the same is not a change.
+            changed[at] += u32::from(decoded != value && decoded.to_bits() != value.to_bits());
         };
         let (values, rest) = self.values.as_chunks::<SUMS>();
         let (decoded, decoded_rest) = self.decoded.as_chunks::<SUMS>();

@@ -16,6 +16,7 @@ use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::quant::method::{check_decoded, may_be_undecoded};
 use crate::text::shorten;
+pub(crate) use names::decoded_name;
 use names::{Pair, pairs};
 pub use names::{is_activation_scale, is_named_as_part, scale_names};
 use std::collections::HashSet;

@@ -66,6 +66,14 @@ pub fn scale_names(name: &str) -> impl Iterator<Item = String> {
     FAMILIES.iter().filter_map(|family| family.scale_of(name)).chain(std::iter::once(format!("{name}_scale")))
 }
 
+/// Returns the name of the decoded tensor, given the name of its codes in a layout.
+pub(crate) fn decoded_name(layout: &Layout, codes: &str) -> String {
+    let suffixes = layout.names.iter().filter_map(|names| suffix(names, Role::Codes));
+    let stems = suffixes.filter_map(|suffix| Some((codes.strip_suffix(suffix)?, suffix)));
+    let longest = stems.max_by_key(|(_, suffix)| suffix.len());
+    longest.map_or_else(|| codes.to_owned(), |(stem, suffix)| decoded(stem, suffix).0)
+}
+
 /// Returns the names of the decoded tensor and of its module.
 pub(super) fn decoded(stem: &str, codes: &str) -> (String, String) {
     match codes {

@@ -114,7 +114,7 @@ impl Tables {
             let mut codes = [None; 256];
             for (code, number) in codes.iter_mut().zip(numbers) {
                 *code = match least {
-                    Some(least) => Some((number - least) as u8),
+                    Some(least) => Some(number - least).filter(|code| *code <= 255.0).map(|code| code as u8),
                     None => encoder.code_of((f64::from(*number) * factor) as f32, is_integer),
                 };
             }
@@ -128,10 +128,9 @@ impl Tables {
         let shifts = if is_integer { 0..=0 } else { -FARTHEST..=FARTHEST };
         let moved: Vec<_> = shifts.map(|shift| table(2_f64.powi(shift))).collect();
         let (largest, digit) = encoder.range_of_codes();
-        let is_total = match least {
-            Some(_) => numbers.len() <= largest as usize + 1,
-            None => moved[moved.len() / 2].codes[..numbers.len()].iter().all(Option::is_some),
-        };
+        // With offsets, codes can be numbers that are far apart, such as those of IQ4_NL.
+        let is_stored = |code: &Option<u8>| code.is_some_and(|code| least.is_none() || f32::from(code) <= largest);
+        let is_total = moved[moved.len() / 2].codes[..numbers.len()].iter().all(is_stored);
         let (nothing, numbers, encoder) = (table(0.0), numbers.into(), Arc::clone(encoder));
         Self { numbers, is_integer, encoder, moved, nothing, least, is_total, largest, digit }
     }
@@ -305,11 +304,10 @@ impl Transcoder {
         // Exact, because an offset of numbers with a sign is a multiple of the scale.
         let offset = if lowest == 0.0 { offset } else { offset + scale * f64::from(lowest) };
         let count = self.source.numbers.len();
-        let (first, last) = seen.map_or((0, count as i32 - 1), |seen| {
-            let codes = (0..count).filter(|code| seen.iter().any(|seen| seen[*code]));
-            let codes = codes.filter_map(|code| self.tables.moved[0].codes[code]);
-            codes.map(i32::from).fold((i32::MAX, 0), |(first, last), code| (first.min(code), last.max(code)))
-        });
+        let is_seen = |code: &usize| seen.is_none_or(|seen| seen.iter().any(|seen| seen[*code]));
+        let codes = (0..count).filter(is_seen).filter_map(|code| self.tables.moved[0].codes[code]);
+        let (first, last) =
+            codes.map(i32::from).fold((i32::MAX, 0), |(first, last), code| (first.min(code), last.max(code)));
         let range = (-first, self.tables.largest as i32 - last);
         let mut best: Option<NewScale> = None;
         for shift in (range.0.max(0)..=range.1).chain((range.0..=range.1.min(-1)).rev()) {
