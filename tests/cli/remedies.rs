@@ -247,7 +247,7 @@ fn small_mistakes_are_answered_with_what_to_type() {
 #[test]
 fn a_failure_of_standard_output_is_not_about_standard_input() {
     let bench = Bench::new();
-    bench.write("b.npy", &crate::common::npy_f32(&[1.0; 1 << 20]));
+    bench.write("b.npy", &crate::common::npy_f32(&vec![1.0; 1 << 20]));
     let program = assert_cmd::cargo::cargo_bin!("tcast").display().to_string();
     let script = format!("'{program}' cast b.npy --to f16 -o - 2>error | head -c 10 >/dev/null");
     std::process::Command::new("sh").args(["-c", &script]).current_dir(bench.path("")).status().unwrap();
