@@ -411,7 +411,7 @@ fn plain_tensors_in_another_order_stay_plain_when_codes_move() {
         "--rule *.attn_q.*=f16 --rule *.attn_k.*=f16 --rule *.attn_v.*=f16 --rule token_embd.*=f16 --rule output.*=f16";
     bench.run(&format!("quantize tiny.gguf --scheme q8_0 {rules} -o mixed.gguf -q")).expect(0, "", "");
     for options in
-        ["", "--only-exact", "--scheme int8a16 --group-size 32 --include *.mlp.* --include *norm* --only-exact"]
+        ["", "--only-exact", "--scheme int8a16 --group-size 32 --include *.mlp.* --include *.o_proj.* --only-exact"]
     {
         let line = "quantize mixed.gguf --layout compressed-tensors --names huggingface --config base -o out -f -q";
         bench.run(&format!("{line} {options}")).expect(0, "", "");
@@ -423,11 +423,16 @@ fn plain_tensors_in_another_order_stay_plain_when_codes_move() {
         "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 32, "hidden_size": 32}"#;
     bench.write("gemma/config.json", config.as_bytes());
     let codes = (0..32).flat_map(|row| q8_0(HALF, move |at| (row + at) as i8)).collect::<Vec<u8>>();
-    let model = Gguf::of("gemma2")
+    let mut model = Gguf::of("gemma2")
         .number("gemma2.block_count", 1)
-        .tensor("blk.0.ffn_up.weight", &[32, 32], Q8_0, &codes)
-        .floats("blk.0.attn_norm.weight", &[32], [1.5; 32])
+        .floats("token_embd.weight", &[4, 32], [1.0; 128])
         .floats("output_norm.weight", &[32], [2.0; 32]);
+    for part in ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"] {
+        model = model.tensor(&format!("blk.0.{part}.weight"), &[32, 32], Q8_0, &codes);
+    }
+    for norm in ["attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"] {
+        model = model.floats(&format!("blk.0.{norm}.weight"), &[32], [1.5; 32]);
+    }
     bench.write("gemma.gguf", &model.bytes());
     let line = "quantize gemma.gguf --layout compressed-tensors --only-exact --names huggingface --config gemma";
     bench.run(&format!("{line} -o gemma-out -q")).expect(0, "", "");

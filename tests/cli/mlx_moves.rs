@@ -175,15 +175,17 @@ fn blocks_that_move_keep_their_values_and_the_others_are_refused() {
         // compressed-tensors has no quantized embeddings and heads.
         let ends = "--rule token_embd.*=f32 --rule output.*=f32";
         for (file, rules) in [("q", ""), ("plain-ends", ends)] {
-            bench.run(&format!("quantize m.gguf --scheme {format} {rules} -o {file}.gguf -f -q")).expect(0, "", "");
+            bench
+                .run(&format!("quantize m.gguf --layout gguf --scheme {format} {rules} -o {file}.gguf -f -q"))
+                .expect(0, "", "");
         }
         let mut moved = Vec::new();
         for (scheme, file, layout) in &schemes {
             let line = format!(
                 "quantize {file}.gguf --layout {layout} --scheme {scheme} --group-size 32 --names huggingface --config base \
-                 -o x -f -q"
+                 -o x -f"
             );
-            let outcome = bench.run(&format!("{line} --only-exact"));
+            let outcome = bench.run(&format!("{line} --only-exact -q"));
             if outcome.code == Some(0) {
                 moved.push(&**scheme);
                 let diff = bench.run(&format!("diff {file}.gguf x --names huggingface --tolerance 0 -q"));

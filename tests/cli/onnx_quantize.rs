@@ -60,7 +60,7 @@ fn a_weight_becomes_codes_and_scales_for_each_output() {
     assert_eq!(again.code, Some(1), "{}", again.stderr);
     let message = "tcast: error: out.onnx: the model is quantized already, and no other weight would be quantized\n";
     assert!(again.stderr.starts_with(message), "{}", again.stderr);
-    assert!(again.stderr.ends_with("\n  tcast dequantize out.onnx\n"), "{}", again.stderr);
+    assert!(again.stderr.ends_with("\n  tcast dequantize 'out.onnx'\n"), "{}", again.stderr);
 }
 
 #[test]

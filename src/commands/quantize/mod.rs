@@ -90,13 +90,15 @@ fn write<'a>(
 }
 
 /// Completes the error for a weight that could be left out with the weights that engines fuse with it: they can only be
-/// left out together. Plain weights are then copied, and quantized ones, which the error names by one of their parts,
-/// are decoded.
+/// left out together. Plain weights are then copied, and quantized ones, which the error may name by one of their
+/// parts, are decoded.
 fn with_fused(error: Error, model: &LogicalCheckpoint, layout: &str) -> Error {
     let is_excludable = matches!(error.kind(), Kind::Unconvertible);
     let Some(tensor) = error.tensor().filter(|_| is_excludable) else { return error };
-    let is_part = |weight: &&FoundWeight| weight.parts.iter().any(|(_, at)| model.tensors[*at].name == tensor);
-    let coded = model.found.weights.iter().find(is_part);
+    let is_named = |weight: &&FoundWeight| {
+        weight.name == tensor || weight.parts.iter().any(|(_, at)| model.tensors[*at].name == tensor)
+    };
+    let coded = model.found.weights.iter().find(is_named);
     let name = coded.map_or(tensor, |weight| &*weight.name);
     let policy = Policy { is_diffusion: layout == COMFYUI, ..Policy::default() };
     if coded.is_none() && policy.loaded_together(name).is_none() {
