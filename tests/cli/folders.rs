@@ -319,7 +319,7 @@ fn codes_with_scales_are_refused_unless_it_is_said_what_is_meant() {
         1,
         "",
         "tcast: error: m.safetensors: tensor 'l.0.q.weight': holds codes whose scales are in 'l.0.q.weight_scale_inv'; \
-         casting them as plain values would corrupt the weights\n  tcast dequantize 'm.safetensors'\n  or leave the quantized weights as they \
+         casting them as plain values would corrupt the weights\n  tcast dequantize 'm.safetensors' --to bfloat16\n  or leave the quantized weights as they \
          are with --exclude '*.q.{weight,weight_scale_inv}', or cast their codes as numbers with --force-codes\n",
     );
     assert_eq!(bench.files(), ["m.safetensors"]);
@@ -354,7 +354,7 @@ fn scales_of_integer_codes_are_refused_unless_it_is_said_what_is_meant() {
         "l.0.norm.weight":{"dtype":"F32","shape":[1],"data_offsets":[12,16]}}"#;
     bench.write("m.safetensors", &safetensors(codes, &[0x38; 16]));
     let message = "tcast: error: m.safetensors: tensor 'l.0.q.SCB': holds scales of the codes 'l.0.q.weight'; a cast would \
-                   change what they mean\n  tcast dequantize 'm.safetensors'\n  or leave the quantized weights as they are \
+                   change what they mean\n  tcast dequantize 'm.safetensors' --to bfloat16\n  or leave the quantized weights as they are \
                    with --exclude '*.q.{SCB,weight}', or cast their codes as numbers with --force-codes\n";
     bench.run("cast m.safetensors --to bf16").expect(1, "", message);
     bench.run("cast m.safetensors --to f32 -o same.safetensors -q").expect(0, "", "");
@@ -405,17 +405,24 @@ fn codes_of_bitsandbytes_that_are_stored_as_floats_are_no_values() {
         ("q.weight.quant_state.bitsandbytes__nf4", "U8", &length, state),
     ];
     bench.write("b.safetensors", &quantized_shard(&tensors));
-    for (to, name, why) in [
+    for (to, target, name, why) in [
         (
             "f16",
+            "float16",
             "q.weight",
             "holds codes whose scales are in 'q.weight.absmax'; casting them as plain values would corrupt the weights",
         ),
-        ("bf16", "q.weight.absmax", "holds scales of the codes 'q.weight'; a cast would change what they mean"),
+        (
+            "bf16",
+            "bfloat16",
+            "q.weight.absmax",
+            "holds scales of the codes 'q.weight'; a cast would change what they mean",
+        ),
     ] {
         let outcome = bench.run(&format!("cast b.safetensors --to {to}"));
-        let message =
-            format!("tcast: error: b.safetensors: tensor '{name}': {why}\n  tcast dequantize 'b.safetensors'\n");
+        let message = format!(
+            "tcast: error: b.safetensors: tensor '{name}': {why}\n  tcast dequantize 'b.safetensors' --to {target}\n"
+        );
         assert!(outcome.code == Some(1) && outcome.stderr.starts_with(&message), "{outcome:?}");
     }
 }

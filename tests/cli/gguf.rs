@@ -101,14 +101,14 @@ fn a_cast_refuses_codes_and_converts_plain_tensors() {
         1,
         "",
         "tcast: error: m.gguf: tensor 'a.weight': holds codes and scales, in blocks of Q8_0; casting them as plain values would corrupt the weights
-  tcast dequantize 'm.gguf'
+  tcast dequantize 'm.gguf' --to bfloat16
 ",
     );
     bench.run("cast m.gguf --to bf16 --exclude *.weight -o out.safetensors").expect(
         1,
         "",
         "tcast: error: m.gguf: tensor 'a.weight': holds codes and scales, in blocks of Q8_0; casting them as plain values would corrupt the weights
-  tcast dequantize 'm.gguf'
+  tcast dequantize 'm.gguf' --to bfloat16 -o 'out.safetensors'
 ",
     );
     let plain = Gguf::of("flux").floats("x", &[2], [1.0, 2.0]);

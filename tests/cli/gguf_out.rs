@@ -363,7 +363,7 @@ fn a_run_that_allows_no_change_proposes_a_scheme_or_to_allow_changes() {
         ("--layout gguf --only-exact", format!("{scheme}, and leave --only-exact out"), "--scheme q8_0"),
         ("--scheme q4_0 --only-exact", "leave --only-exact out".to_owned(), "--scheme q4_0"),
     ] {
-        let outcome = bench.run(&format!("{line} {options}"));
+        let outcome = bench.run(&format!("{line} {options} -f"));
         assert_eq!(outcome.code, Some(3), "{}", outcome.stderr);
         assert!(outcome.stderr.ends_with(&format!("\n  {remedy}\n")), "{}", outcome.stderr);
         bench.run(&format!("{line} {again} -q -f")).expect(0, "", "");

@@ -233,7 +233,7 @@ fn a_cast_writes_plain_numbers() {
 fn other_commands_and_options_without_a_gguf_output_are_refused() {
     let bench = bench();
     bench.write("i.gguf", &imatrix("blk.0.attn_q.weight", &[1.0; 256]));
-    let formats = "name an output that ends in .npz, .safetensors";
+    let formats = "name an output that ends in .npz or .safetensors";
     for (line, remedy) in [
         ("promote m.gguf --tensor output_norm.weight --tensor token_embd.weight", formats),
         ("bitcast m.gguf --to int32", formats),

@@ -261,7 +261,11 @@ fn a_cast_of_codes_is_refused_with_or_without_a_config() {
                        would change what they mean\n";
         let is_refused = outcome.stderr.starts_with(message) && outcome.stderr.contains("--force-codes");
         assert!((outcome.code, &*outcome.stdout) == (Some(1), "") && is_refused, "{outcome:?}");
-        assert_eq!(outcome.stderr.contains("\n  tcast dequantize 'q'\n"), config.is_some(), "{outcome:?}");
+        assert_eq!(
+            outcome.stderr.contains("\n  tcast dequantize 'q' --to float32 -o 'o'\n"),
+            config.is_some(),
+            "{outcome:?}"
+        );
         assert_eq!(bench.files(), ["q"]);
     }
 }
@@ -567,7 +571,8 @@ fn sizes_of_groups_that_mlx_lacks_are_refused() {
         ),
         (
             "int4",
-            "the layout mlx has no scheme int4, which is stored as compressed-tensors\n  choose --layout compressed-tensors",
+            "the layout mlx has no scheme int4, which is stored as compressed-tensors\n  choose --scheme affine4 or --layout \
+             compressed-tensors",
         ),
     ] {
         let outcome = bench.run(&format!("quantize m --layout mlx --scheme {flags} -o o"));

@@ -593,7 +593,11 @@ fn a_file_without_a_config_gets_its_block_in_the_report() {
     assert_eq!(quantized["parts"][1], json!({"name": "a.q_proj.weight_scale", "dtype": "bfloat16", "shape": [8, 1]}));
     assert_eq!(quantized["bits_per_weight"], 8.125);
     assert_eq!(report["tensors"][1]["kept"], "norm");
-    assert!(outcome.stderr.contains("engines need the quantization_config, which --json prints"), "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains("engines need the quantization_config in the config.json beside the file"),
+        "{}",
+        outcome.stderr
+    );
     assert_eq!(tensors(&bench.path("w.fp8.safetensors")).len(), 3);
 }
 

@@ -343,7 +343,7 @@ fn a_file_is_told_apart_from_a_folder_in_the_note_about_its_config() {
     let wanted = note(beside, "quantize m/model.safetensors --scheme fp8 -o fp8.safetensors");
     assert!(outcome.code == Some(0) && outcome.stderr.ends_with(&wanted), "{outcome:?}");
     fs::remove_file(bench.path("m/config.json")).unwrap();
-    for (scheme, readers) in [("fp8", "engines"), ("nvfp4", "engines"), ("int4", "engines and tcast dequantize")] {
+    for (scheme, readers) in [("fp8", "engines"), ("nvfp4", "engines"), ("int8", "engines and tcast dequantize")] {
         let line = format!("quantize m --scheme {scheme} -o {scheme}");
         let outcome = bench.run(&line);
         let lacking = format!("there is no config.json: {readers} need one, with the quantization_config");

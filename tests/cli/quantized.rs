@@ -301,7 +301,7 @@ fn zero_points_and_global_scales_are_part_of_the_bits() {
 fn a_cast_of_codes_is_refused_with_the_command_that_decodes_them() {
     let bench = quantized();
     let message = "tcast: error: q/model-00001-of-00002.safetensors: tensor 'm.weight': holds codes whose scales are in 'm.weight_scale_inv'; casting them as plain values would corrupt the \
-                   weights\n  tcast dequantize 'q'\n  or leave the quantized weights as they are with --exclude \
+                   weights\n  tcast dequantize 'q' --to bfloat16 -o 'out'\n  or leave the quantized weights as they are with --exclude \
                    'm.weight' --exclude 'm.weight_scale_inv', or cast their codes as numbers with --force-codes\n";
     bench.run("cast q --to bf16 -o out").expect(1, "", message);
     // A shard alone: its scales are in another one, and the folder can be decoded.
@@ -313,7 +313,11 @@ fn a_cast_of_codes_is_refused_with_the_command_that_decodes_them() {
     // The command works as it is, whatever the folder is called.
     fs::rename(bench.path("q"), bench.path("it's")).unwrap();
     let outcome = bench.run_args(&["cast", "it's", "--to", "bf16", "-o", "other"]);
-    assert!(outcome.stderr.contains("\n  tcast dequantize 'it'\\''s'\n"), "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains("\n  tcast dequantize 'it'\\''s' --to bfloat16 -o 'other'\n"),
+        "{}",
+        outcome.stderr
+    );
 }
 
 #[test]

@@ -123,7 +123,10 @@ fn schemes_and_rules_are_answered_with_those_of_the_layout() {
     let last = |line: &str| advice(&bench, &line.split(' ').collect::<Vec<_>>()).lines().last().unwrap().to_owned();
     for (line, wanted) in [
         ("quantize m --scheme int4 --layout mlx", "choose --scheme affine4 or --layout compressed-tensors"),
-        ("quantize m --scheme int8 --layout mlx", "choose --scheme affine8 or --layout compressed-tensors"),
+        (
+            "quantize m --scheme int8 --layout mlx",
+            "choose --scheme affine8 or --layout compressed-tensors or --layout comfyui",
+        ),
         ("quantize m --scheme 4bit --layout mlx", "tcast quantize m --scheme affine4 --layout mlx"),
         ("quantize m --scheme affine", "tcast quantize m --scheme affine4"),
         (
@@ -184,7 +187,7 @@ fn a_bitcast_of_several_widths_is_answered_with_the_tensors_of_one() {
             ("bitcast m.safetensors --to f16 --include *_proj* -o x.safetensors -f", remedy),
             (
                 "bitcast m.safetensors --to f16 --include *down_proj* -o x.safetensors -f",
-                "choose one of 32 bits: int32, uint32, float32",
+                "choose one of 32 bits: int32, uint32",
             ),
         ],
     );
@@ -227,10 +230,7 @@ fn small_mistakes_are_answered_with_what_to_type() {
         &bench,
         &[
             (&format!("{quantize} base"), "name a .gguf file of the same model, in any of its types"),
-            (
-                &format!("{quantize} sp/{}", parts[1]),
-                &format!("name the first part: --metadata-from 'sp/{}'", parts[0]),
-            ),
+            (&format!("{quantize} sp/{}", parts[1]), &format!("name the first part: 'sp/{}'", parts[0])),
             ("inspect base --tensor *norm*", "--tensor takes a name; a pattern goes with --include '*norm*'"),
         ],
     );
@@ -240,7 +240,7 @@ fn small_mistakes_are_answered_with_what_to_type() {
     assert!(outcome.stderr.contains(list) && !outcome.stderr.contains("complex"), "{outcome:?}");
     std::fs::copy(fixture("onnx_models/knn_surrogate.onnx"), bench.path("m.onnx")).unwrap();
     let remedy = advice(&bench, &["cast", "m.onnx", "--to", "int8", "-o", "n.onnx"]);
-    let wanted = "  choose a floating type, or quantize the weights with scales: tcast quantize 'm.onnx' --scheme int8";
+    let wanted = "  choose a floating type; the quantize command writes integers";
     assert_eq!(remedy, wanted);
 }
 

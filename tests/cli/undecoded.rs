@@ -285,7 +285,10 @@ fn promotion_of_codes_proposes_no_flags_that_it_lacks() {
     let bench = Bench::with_checkpoint("llama-fp8", "q");
     let names = "--tensor model.layers.0.mlp.down_proj.weight --tensor model.embed_tokens.weight";
     let outcome = bench.run(&format!("promote q {names} -o p"));
-    assert!(outcome.code == Some(1) && outcome.stderr.ends_with("for values\n  tcast dequantize 'q'\n"), "{outcome:?}");
+    assert!(
+        outcome.code == Some(1) && outcome.stderr.ends_with("corrupt the weights\n  tcast dequantize 'q'\n"),
+        "{outcome:?}"
+    );
 }
 
 /// The tensors of all shards of a folder, or of a file: types, shapes and bytes.

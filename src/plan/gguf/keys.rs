@@ -39,7 +39,7 @@ pub(super) fn open(path: &Path) -> Result<Input> {
         let error = Error::new("is not the first part of its model, which has the metadata").in_file(path);
         let first = first_part(path).filter(|first| first.is_file());
         return Err(match first {
-            Some(first) => error.remedy(format!("name the first part: --metadata-from {}", quoted(&first))),
+            Some(first) => error.remedy(format!("name the first part: {}", quoted(&first))),
             None => error,
         });
     }
