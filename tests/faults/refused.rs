@@ -329,7 +329,7 @@ fn a_side_file_that_the_disk_does_not_give_is_an_error_and_not_left_out() {
     bench.write("in/s.safetensors", &shard(&[("w", 1.5, 20)]));
     bench.write("in/config.json", b"{}");
     let line = "cast in --to f16 -o out -q -j1";
-    assert!(traced(&bench, &["-e", "trace=statx"], &format!("{line} -n")).status().unwrap().success());
+    assert!(traced(&bench, &["-e", "trace=statx"], &line.replace("out", "first")).status().unwrap().success());
     let trace = String::from_utf8(bench.read("trace")).unwrap();
     let at = trace.lines().position(|line| line.contains("in/config.json")).unwrap() + 1;
     let inject = format!("inject=statx:error=EIO:when={at}");

@@ -51,6 +51,7 @@ install() {
 }
 if [ -z "${PYTHON-}" ]; then
     venv=$target/interop-venv
+    case "$venv" in /*) ;; *) venv=$PWD/$venv ;; esac
     [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
     install requirements.txt
     [ -z "$with_torch" ] || install requirements-torch.txt
@@ -69,9 +70,9 @@ if [ -z "${PYTHON-}" ]; then
         done
         # Quark asks for an older onnx, without the types that tcast is compared with.
         "$venv/bin/python" -m pip install --quiet --no-deps --disable-pip-version-check -r tests/interop/requirements.txt
-        TCAST_PINNED=$PWD/$venv
-        case "$venv" in /*) TCAST_PINNED=$venv ;; esac
-        export TCAST_PINNED
+        TCAST_PINNED=$venv
+        PATH=$venv/bin:$PATH # Quark compiles extensions with ninja
+        export TCAST_PINNED PATH
     fi
     PYTHON=$venv/bin/python
 fi
