@@ -156,7 +156,7 @@ impl<'a> HeaderCursor<'a> {
         self.take(len)
     }
 
-    /// Copies a text, unless those of the whole header take too much memory.
+    /// Copies a text, unless all texts of the header together take too much memory.
     fn keep(&mut self, text: &str) -> Result<String> {
         self.kept += text.len();
         if self.kept > MAX_KEPT {

@@ -283,7 +283,7 @@ impl TensorMessage {
     }
 }
 
-/// Refuses elements of another size; `external` is their file, if it is not that of the message.
+/// Refuses elements of another size; `external` is their file, if the message is about another one.
 fn check_size(held: u64, wanted: u64, external: Option<&Path>) -> Result<()> {
     if held == wanted {
         return Ok(());

@@ -13,7 +13,8 @@ use zerocopy::IntoBytes;
 /// Number of values that are encoded at a time, unless a row is longer: they stay in the second-level cache.
 const PIECE: usize = 1 << 14;
 
-/// Turns the values of a weight into blocks. Of plain numbers, which are blocks of one element, it only knows the places.
+/// Turns the values of a weight into blocks. For plain numbers, which are blocks of one element, it only determines the
+/// places: a conversion casts them.
 pub struct BlockWeightEncoder {
     format: &'static BlockFormat,
     shape: Vec<u64>,
