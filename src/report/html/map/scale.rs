@@ -1,4 +1,4 @@
-//! Measures, and the levels of colour that stand for their figures.
+//! Measures, and the levels of color that stand for their figures.
 
 use super::super::words::significant;
 use super::MapWeight;
@@ -9,7 +9,7 @@ const LEVELS: usize = 16;
 /// Number of labels below the legend.
 const TICKS: usize = 5;
 
-/// A figure that the colours of the map can stand for.
+/// A figure that the colors of the map can stand for.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Measure {
     pub(in super::super) title: &'static str,
@@ -48,7 +48,7 @@ impl Unit {
     }
 }
 
-/// A level of colour: a letter, the worst one first.
+/// A level of color: a letter, the worst one first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Level(u8);
 
@@ -70,7 +70,7 @@ impl Level {
 }
 
 /// The figures of a measure between the worst and the best one.
-pub(super) struct ColourScale {
+pub(super) struct ColorScale {
     measure: Measure,
     /// Index of the measure's figures.
     at: usize,
@@ -78,7 +78,7 @@ pub(super) struct ColourScale {
     ends: [f64; 2],
 }
 
-impl ColourScale {
+impl ColorScale {
     /// Creates a scale for these figures. Figures that hardly differ have a scale that shows this.
     pub(super) fn new(measure: Measure, at: usize, figures: impl Iterator<Item = f64>) -> Self {
         let mut scale = Self { measure, at, ends: [f64::INFINITY, f64::NEG_INFINITY] };
@@ -135,11 +135,15 @@ impl ColourScale {
         }
     }
 
-    /// Returns labels at equal distances, from the worst to the best level, with the unit.
+    /// Returns labels at equal distances, from the worst to the best level, with the unit; empty ones if no figure shows a
+    /// loss.
     pub(super) fn ticks(&self) -> [String; TICKS] {
         let [worst, best] = self.ends;
         std::array::from_fn(|at| {
             let figure = self.measure.unit.figure(worst + (best - worst) * at as f64 / (TICKS - 1) as f64);
+            if !self.shows_loss() {
+                return String::new();
+            }
             match self.measure.unit {
                 Unit::Decibels => format!("{figure:.1}{}", self.unit()),
                 Unit::Percent => significant(figure.max(0.0), 2) + self.unit(),
@@ -157,10 +161,10 @@ impl ColourScale {
         }
     }
 
-    /// Returns what the script needs.
+    /// Returns what the script needs to know about the measure.
     pub(super) fn json(&self) -> Value {
         let is_low_worse = self.measure.unit == Unit::Decibels;
-        json!({ "title": self.title(), "unit": self.unit(), "low": is_low_worse, "ticks": self.ticks() })
+        json!({ "title": self.title(), "unit": self.unit(), "low": is_low_worse })
     }
 }
 
@@ -168,8 +172,8 @@ impl ColourScale {
 mod tests {
     use super::*;
 
-    fn scale(unit: Unit, figures: &[f64]) -> ColourScale {
-        ColourScale::new(Measure { title: "", unit }, 0, figures.iter().copied())
+    fn scale(unit: Unit, figures: &[f64]) -> ColorScale {
+        ColorScale::new(Measure { title: "", unit }, 0, figures.iter().copied())
     }
 
     #[test]
@@ -185,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_that_hardly_differ_have_hardly_different_colours() {
+    fn figures_that_hardly_differ_have_hardly_different_colors() {
         let scale = scale(Unit::Decibels, &[20.50, 20.53]);
         assert_eq!(scale.level(20.50).class(), 'h');
         assert_eq!(scale.level(20.53).class(), 'i');
