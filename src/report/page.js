@@ -41,11 +41,11 @@ for (const source of document.querySelectorAll('.box > noscript')) {
     for (let start = 0; start < shown.length; start += CHUNK) table.createTBody();
     const [first, ...others] = table.tBodies;
     if (first) fill(first);
+    const height = others.length && first.offsetHeight / CHUNK; // of a row, about
     others.forEach((body, at) => {
-      const count = Math.min(CHUNK, shown.length - (at + 1) * CHUNK);
-      body.style.height = `${count * first.offsetHeight / CHUNK}px`;
+      body.style.height = `${Math.min(CHUNK, shown.length - (at + 1) * CHUNK) * height}px`;
+      seen.observe(body);
     });
-    others.forEach(body => seen.observe(body));
   };
   addEventListener('beforeprint', () => [...table.tBodies].forEach(fill));
   hide?.addEventListener('change', draw);

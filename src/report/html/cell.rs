@@ -1,5 +1,6 @@
 //! A cell of a table.
 
+use super::map::ends;
 use super::words::{bytes, percent, significant, with_thousands};
 use std::fmt::Write as _;
 
@@ -18,7 +19,7 @@ pub(super) struct Cell {
 }
 
 /// The bars of ratios in decibels. They begin at a floor below the lowest ratio: ratios of the same model are so close
-/// to each other that bars from 0 would all look full.
+/// to each other that bars from 0 would all look full. An outlier has a full bar, as others have.
 #[derive(Clone, Copy)]
 pub(super) struct DecibelBars {
     floor: f64,
@@ -31,9 +32,7 @@ const LEAST_RANGE: f64 = 6.0;
 impl DecibelBars {
     /// Creates the bars for these ratios; `None` if none is finite.
     pub(super) fn of(ratios: impl Iterator<Item = f64>) -> Option<Self> {
-        let ends = |(low, high): (f64, f64), ratio: f64| (low.min(ratio), high.max(ratio));
-        let none = (f64::INFINITY, f64::NEG_INFINITY);
-        let (lowest, full) = ratios.filter(|ratio| ratio.is_finite()).fold(none, ends);
+        let ([lowest, full], _) = ends(ratios);
         (lowest <= full).then(|| Self { floor: (lowest - 1.0).min(full - LEAST_RANGE).floor(), full })
     }
 

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-pub(super) use scale::{Measure, Unit};
+pub(super) use scale::{Measure, Unit, ends};
 
 /// Maximum number of layers whose cells are wide enough for their figures, and on a narrow screen.
 const FEW: [usize; 2] = [16, 5];

@@ -69,6 +69,19 @@ impl Level {
     }
 }
 
+/// Of this number of figures, the best one can be far away from all others, like that of a weight that hardly changed.
+const OUTLIERS: usize = 20;
+
+/// Returns the ends of a scale, the worst one first, and whether figures are beyond the best end; infinite ends if no
+/// position is finite. One position in 20 may be beyond the best end, so that outliers do not squeeze the others.
+pub(in super::super) fn ends(positions: impl Iterator<Item = f64>) -> ([f64; 2], bool) {
+    let mut positions: Vec<f64> = positions.filter(|position| position.is_finite()).collect();
+    positions.sort_unstable_by(f64::total_cmp);
+    let Some(last) = positions.len().checked_sub(1) else { return ([f64::INFINITY, f64::NEG_INFINITY], false) };
+    let best = positions[last - positions.len() / OUTLIERS];
+    ([positions[0], best], best < positions[last])
+}
+
 /// The figures of a measure between the worst and the best one.
 pub(super) struct ColorScale {
     measure: Measure,
@@ -76,15 +89,15 @@ pub(super) struct ColorScale {
     at: usize,
     /// Positions of the worst and the best figure.
     ends: [f64; 2],
+    /// True if figures are beyond the best end.
+    is_open: bool,
 }
 
 impl ColorScale {
     /// Creates a scale for these figures. Figures that hardly differ have a scale that shows this.
     pub(super) fn new(measure: Measure, at: usize, figures: impl Iterator<Item = f64>) -> Self {
-        let mut scale = Self { measure, at, ends: [f64::INFINITY, f64::NEG_INFINITY] };
-        for position in figures.map(|figure| measure.unit.position(figure)).filter(|position| position.is_finite()) {
-            scale.ends = [scale.ends[0].min(position), scale.ends[1].max(position)];
-        }
+        let (ends, is_open) = ends(figures.map(|figure| measure.unit.position(figure)));
+        let mut scale = Self { measure, at, ends, is_open };
         let [worst, best] = scale.ends;
         let least = match measure.unit {
             Unit::Decibels => 1.0,
@@ -144,10 +157,15 @@ impl ColorScale {
             if !self.shows_loss() {
                 return String::new();
             }
-            match self.measure.unit {
+            let text = match self.measure.unit {
                 Unit::Decibels => format!("{figure:.1}{}", self.unit()),
                 Unit::Percent => significant(figure.max(0.0), 2) + self.unit(),
                 Unit::Difference => significant(figure, 2),
+            };
+            match self.measure.unit {
+                _ if !self.is_open || at + 1 < TICKS => text,
+                Unit::Decibels => format!("≥\u{a0}{text}"),
+                Unit::Percent | Unit::Difference => format!("≤\u{a0}{text}"),
             }
         })
     }
@@ -194,5 +212,13 @@ mod tests {
         assert_eq!(scale.level(20.50).class(), 'h');
         assert_eq!(scale.level(20.53).class(), 'i');
         assert_eq!(scale.ticks()[0], "20.0\u{a0}dB");
+    }
+
+    #[test]
+    fn a_few_weights_that_hardly_changed_do_not_squeeze_the_others() {
+        let figures: Vec<f64> = (0..39).map(|at| 19.0 + f64::from(at) / 13.0).chain([171.0]).collect();
+        let scale = scale(Unit::Decibels, &figures);
+        assert_eq!([19.0, 20.5, 171.0].map(|figure| scale.level(figure).class()), ['a', 'i', 'p']);
+        assert_eq!(scale.ticks().last().unwrap(), "≥\u{a0}21.8\u{a0}dB");
     }
 }
