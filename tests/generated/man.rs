@@ -138,18 +138,20 @@ fn rest(help: &str) -> String {
     page
 }
 
-/// Entries by two blanks, each with a name and what it is; more about it by six.
+/// Entries, each with a name and what it is; then more about it, by six blanks or without a name.
 fn list(body: &str, separator: &str) -> String {
     let mut page = String::new();
     for line in body.lines() {
-        let more = line.trim_start();
-        if line.len() - more.len() >= 6 {
-            page.extend([if separator == "  " { "" } else { ".br\n" }, &text(more)]);
-            continue;
+        let words = line.trim_start();
+        match words.split_once(separator).filter(|_| line.len() - words.len() < 6) {
+            Some((name, what)) => {
+                let (name, aliases) = name.split_at(name.find(' ').unwrap_or(name.len()));
+                let _ = write!(page, ".TP\n\\fB{}\\fR{}\n{}", escape(name), escape(aliases), text(what));
+            }
+            // The layouts of a scheme.
+            None if separator == ": " && line.starts_with("      ") => page.extend([".br\n", &text(words)]),
+            None => page += &text(words),
         }
-        let (name, what) = more.split_once(separator).unwrap_or_else(|| panic!("no entry: {line}"));
-        let (name, aliases) = name.split_at(name.find(' ').unwrap_or(name.len()));
-        let _ = write!(page, ".TP\n\\fB{}\\fR{}\n{}", escape(name), escape(aliases), text(what));
     }
     page
 }
