@@ -90,7 +90,10 @@ fn man_pages_list_schemes_and_values_of_flags() {
         assert!(page.contains(&format!("\n.TP\n\\fB{value}\\fR\n")), "{value}");
     }
     let description = page.split(".SH DESCRIPTION\n").nth(1).unwrap().split(".SH").next().unwrap();
-    assert!(description.starts_with("Quantize the weights of a model: ") && description.contains(".PP"), "{description}");
+    assert!(
+        description.starts_with("Quantize the weights of a model: ") && description.contains(".PP"),
+        "{description}"
+    );
     for (page, entry) in [
         ("tcast", "TP\n\\fBTCAST_ISA=NAME\\fR\nUse this "),
         ("tcast-dequantize", "TP\n\\fBhf-fp8\\fR\ntransformers"),
