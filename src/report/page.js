@@ -55,7 +55,7 @@ for (const source of document.querySelectorAll('.box > noscript')) {
     const isText = heads[column].classList.contains('text');
     const keyed = inFile.map(row => {
       const cell = cellsOf(row, column);
-      const number = /^<t[hd][^>]* data-key="([^"]*)"/.exec(cell);
+      const number = /^<t[hd][^>]* data-key="(.*?)"/.exec(cell);
       return { row, key: isText ? plain(cell) || null : number && Number(number[1]) };
     });
     const compare = isText ? words.compare : (a, b) => (a < b ? -1 : a > b ? 1 : 0);
