@@ -92,10 +92,8 @@ fn option(arg: &Arg) -> String {
     if shows_default && !arg.get_default_values().is_empty() {
         let _ = write!(help, " [default: {}]", arg.get_default_values()[0].display());
     }
-    let values = match arg.get_action().takes_values() && !arg.is_hide_possible_values_set() {
-        true => arg.get_possible_values(),
-        false => Vec::new(),
-    };
+    let shows_values = arg.get_action().takes_values() && !arg.is_hide_possible_values_set();
+    let values = if shows_values { arg.get_possible_values() } else { Vec::new() };
     let (described, named): (Vec<_>, Vec<_>) =
         values.iter().filter(|value| !value.is_hide_set()).partition(|value| value.get_help().is_some());
     if !named.is_empty() {
