@@ -4,7 +4,7 @@
     cargo build --release && python3 docs/picture.py
 
 TCAST=/path/to/tcast runs that binary instead. The commands run on copies of fixtures in a temporary folder. The script knows
-only the colours that tcast uses.
+only the colors that tcast uses.
 """
 import html, os, pty, re, subprocess, sys, tempfile, textwrap
 
@@ -17,7 +17,7 @@ COMMANDS = [
 TCAST = os.environ.get("TCAST", os.path.join(ROOT, os.environ.get("CARGO_TARGET_DIR", "target"), "release", "tcast"))
 COLUMNS, FONT, LINE = 124, 13, 18
 WIDTH = 7.83  # of a character; textLength below stretches other fonts to it
-COLOURS = {"31": "#ff7b72", "32": "#7ee787", "33": "#e3b341", "34": "#79c0ff", "35": "#d2a8ff", "36": "#76e3ea"}
+COLORS = {"31": "#ff7b72", "32": "#7ee787", "33": "#e3b341", "34": "#79c0ff", "35": "#d2a8ff", "36": "#76e3ea"}
 
 
 def output_of(command, folder):
@@ -47,13 +47,13 @@ def output_of(command, folder):
 
 
 def wrapped(line):
-    """A line as the rows of a terminal. Lines with colours are short enough."""
+    """A line as the rows of a terminal. Lines with colors are short enough."""
     assert len(line) <= COLUMNS or "\x1b" not in line[20:], line
     return textwrap.wrap(line, COLUMNS + line.count("\x1b") * 5, drop_whitespace=False) if len(line) > COLUMNS else [line]
 
 
 def drawn(line):
-    """A row with its colours, as parts of an SVG text."""
+    """A row with its colors, as parts of an SVG text."""
     parts, style = [], {}
     for text, codes in re.findall(r"([^\x1b]*)(?:\x1b\[([0-9;]*)m)?", line):
         if text:
@@ -66,10 +66,10 @@ def drawn(line):
                 style["font-weight"] = "bold"
             elif code == "2":
                 style["opacity"] = "0.6"
-            elif code in COLOURS:
-                style["fill"] = COLOURS[code]
+            elif code in COLORS:
+                style["fill"] = COLORS[code]
             else:
-                sys.exit(f"no colour is known for {code!r} in {line!r}")
+                sys.exit(f"no color is known for {code!r} in {line!r}")
     return "".join(parts)
 
 

@@ -243,7 +243,7 @@ fn a_row_of_hex_is_bare_in_a_pipe() {
     }
 }
 
-fn without_colours(row: &str) -> String {
+fn without_colors(row: &str) -> String {
     anstream::adapter::strip_str(row).to_string()
 }
 
@@ -253,15 +253,15 @@ fn a_row_of_hex_shows_values_on_a_terminal_where_they_fit() {
     let row = bits::hex_row(Dtype::Float32, 0, &codes, &TERMINAL);
     assert!(row.starts_with("\u{1b}[2m  0\u{1b}[0m  3fc00000"), "{row:?}");
     let whole = "  0  3fc00000 80000000 7f800000 40490fdb  |1.5 -0 INF 3.14159|";
-    assert_eq!(without_colours(&row), whole);
+    assert_eq!(without_colors(&row), whole);
     let last = bits::hex_row(Dtype::Float32, 4, &codes[..1], &TERMINAL);
-    assert_eq!(without_colours(&last), "  4  3fc00000                             |1.5|");
-    let width = |width| without_colours(&bits::hex_row(Dtype::Float32, 0, &codes, &RenderStyle { width, ..TERMINAL }));
+    assert_eq!(without_colors(&last), "  4  3fc00000                             |1.5|");
+    let width = |width| without_colors(&bits::hex_row(Dtype::Float32, 0, &codes, &RenderStyle { width, ..TERMINAL }));
     let widest = "  0  bdfcd35b bdfcd35b bdfcd35b bdfcd35b  |-0.12345 -0.12345 -0.12345 -0.12345|".len();
     assert_eq!(width(widest), whole);
     assert_eq!(width(widest - 1), "  0  3fc00000 80000000 7f800000 40490fdb");
     let complex = bits::hex_row(Dtype::Complex64, 0, &[0x3eaa_aaab_bfc0_0000], &TERMINAL);
-    assert_eq!(without_colours(&complex), "  0  bfc000003eaaaaab                   |-1.5+0.33333i|");
+    assert_eq!(without_colors(&complex), "  0  bfc000003eaaaaab                   |-1.5+0.33333i|");
 }
 
 #[test]
@@ -278,7 +278,7 @@ fn a_short_row_of_hex_has_values_only_where_full_ones_have() {
         let codes: Vec<u128> = (0..2000).map(|_| code()).collect();
         for width in [60, 80, 100, 120, 160, 200] {
             let style = RenderStyle { width, ..TERMINAL };
-            let row = |codes: &[u128]| without_colours(&bits::hex_row(dtype, 0, codes, &style));
+            let row = |codes: &[u128]| without_colors(&bits::hex_row(dtype, 0, codes, &style));
             let has_values = row(&codes[..1]).contains('|');
             for codes in codes.chunks(bits::per_row(dtype)) {
                 assert_eq!(row(codes).contains('|'), has_values, "{dtype} in {width}: {}", row(codes));
@@ -340,7 +340,7 @@ fn rows_of_bits_stand_in_columns_on_a_terminal() {
                 _ if dtype.bits() <= 8 => index,
                 _ => code,
             };
-            let row = without_colours(&bits::bits_row(dtype, index as u64, code, &TERMINAL));
+            let row = without_colors(&bits::bits_row(dtype, index as u64, code, &TERMINAL));
             assert!(dtype.bits() > 32 || row.len() <= 80, "{row}");
             let signalling = row.ends_with("signalling NaN");
             let kind = row.rfind("  ").unwrap();
@@ -351,7 +351,7 @@ fn rows_of_bits_stand_in_columns_on_a_terminal() {
 }
 
 #[test]
-fn no_colour_gets_into_a_pipe_or_a_document() {
+fn no_color_gets_into_a_pipe_or_a_document() {
     for dtype in every_type() {
         let rows = bits::bits_row(dtype, 0, 1, &PIPE) + &bits::hex_row(dtype, 0, &[1], &PIPE);
         assert!(!(rows + &bits::bits_json(dtype, 0, 1).to_string()).contains('\u{1b}'), "{dtype}");

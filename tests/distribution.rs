@@ -322,14 +322,14 @@ fn many_exponents_are_drawn_by_twos_and_those_beyond_all_formats_together() {
 }
 
 #[test]
-fn colours_are_all_that_colour_adds() {
+fn colors_are_all_that_color_adds() {
     let histogram: Histogram = (-30..20).map(|exponent| (exponent, 1)).collect();
-    let coloured = distribution::draw(&histogram, 80, true);
-    let plain: String = coloured
+    let colored = distribution::draw(&histogram, 80, true);
+    let plain: String = colored
         .split('\x1b')
         .map(|part| part.split_once('m').filter(|(code, _)| code.starts_with('[')).map_or(part, |(_, rest)| rest))
         .collect();
-    assert_ne!(coloured, plain);
+    assert_ne!(colored, plain);
     assert_eq!(plain, distribution::draw(&histogram, 80, false));
 }
 

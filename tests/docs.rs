@@ -278,6 +278,22 @@ fn every_link_leads_to_a_file_and_a_heading() {
     }
 }
 
+/// A reader runs the tests by the command of the README, and it is the command that a change must pass.
+#[test]
+fn one_command_runs_the_tests_and_the_check_of_a_change_runs_it_as_it_stands() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
+    for page in ["README.md", "CONTRIBUTING.md", "docs/install.md"] {
+        assert!(read(page).contains("`cargo test` runs the tests"), "{page}");
+    }
+    assert_eq!(read(".ci/run").lines().filter(|line| *line == "cargo test").count(), 1);
+}
+
+#[test]
+fn pages_spell_color_as_the_flag_does() {
+    let pages = pages().into_iter().filter(|(_, page)| page.to_lowercase().contains(concat!("colo", "ur")));
+    assert_eq!(pages.map(|(path, _)| path).collect::<Vec<_>>(), [""; 0]);
+}
+
 #[test]
 fn the_readme_is_no_longer_than_a_landing_page() {
     let lines = fs::read_to_string(root().join("README.md")).unwrap().lines().count();

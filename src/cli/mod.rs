@@ -61,7 +61,7 @@ Environment:
                   [default: the best of the processor]
   {:<14}  Where tcast unpacks a compressed tensor to transpose it", format!("{TEMPORARY_FOLDER}=FOLDER")))]
 pub struct Cli {
-    /// Colours in messages
+    /// Colors in messages
     ///
     /// Without it, `NO_COLOR`, `CLICOLOR_FORCE` and the terminal decide.
     #[arg(
@@ -174,21 +174,23 @@ pub fn color(arguments: &[OsString]) -> ColorChoice {
 }
 
 /// Subcommand.
+// A comment in place of `about` would remove the long description of the arguments.
+#[allow(missing_docs, reason = "the help describes them")]
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Convert the values of a file or a folder of shards to another type
+    #[command(about = "Convert the values of a file or a folder of shards to another type")]
     Cast(Box<CastArgs>),
-    /// Decode quantized weights: values instead of codes and scales
+    #[command(about = "Decode quantized weights: values instead of codes and scales")]
     Dequantize(Box<DequantizeArgs>),
-    /// Quantize weights: codes and scales that engines load
+    #[command(about = "Quantize weights: codes and scales that engines load")]
     Quantize(Box<QuantizeArgs>),
-    /// Reinterpret the bits of elements as another type, or print them
+    #[command(about = "Reinterpret the bits of elements as another type, or print them")]
     Bitcast(Box<BitcastArgs>),
-    /// Convert tensors to their common type
+    #[command(about = "Convert tensors to their common type")]
     Promote(PromoteArgs),
-    /// List the contents of a file or a folder of shards
+    #[command(about = "List the contents of a file or a folder of shards")]
     Inspect(InspectArgs),
-    /// Show how two files or folders of shards differ
+    #[command(about = "Show how two files or folders of shards differ")]
     Diff(DiffArgs),
 }
 

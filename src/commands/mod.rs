@@ -83,7 +83,7 @@ pub fn fail(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(exit_code(error))
 }
 
-/// Enables or disables colours in everything that is printed.
+/// Enables or disables colors in everything that is printed.
 pub fn choose_color(choice: ColorChoice) {
     match choice {
         ColorChoice::Auto => anstream::ColorChoice::Auto,

@@ -1,6 +1,6 @@
 //! The report as a page: one file that opens anywhere, loads nothing from the network, and prints.
 //!
-//! All content is HTML written here; the script only sorts rows and finds tensors. Names come from untrusted files, so
+//! All content is HTML written here; the script only draws, sorts and finds rows. Names come from untrusted files, so
 //! they are escaped everywhere, and never appear in the script or the style. `page.html` is the template; its policy
 //! lets a browser load nothing, and run only the page's own code.
 
@@ -37,7 +37,7 @@ pub fn page(report: &Report, spreads: &[ExponentSpread]) -> String {
     let main = [
         lost(report),
         tensors::weight_map(&[("", report)], true),
-        tensors::table(report, spreads),
+        tensors::tables(report, spreads),
         spread::spreads(report, spreads),
     ];
     filled(&format!("{}: {}", report.operator, path_text(title)), &head(report), &main.concat(), LEGEND)
@@ -53,7 +53,10 @@ fn filled(title: &str, header: &str, main: &str, legend: &str) -> String {
         };
         match name {
             "title" => page += &escape(title),
-            "style" => page += concat!(include_str!("page.css"), include_str!("html/map.css")),
+            "style" => {
+                page += concat!(include_str!("page.css"), include_str!("html/map.css"));
+                page += &table::title_rules();
+            }
             "header" => page += header,
             "main" => page += main,
             "legend" => page += legend,
@@ -165,7 +168,8 @@ fn lost(report: &Report) -> String {
         return quantized(report);
     }
     let total = report.total();
-    let values = report.count_converted();
+    let is_counted = |tensor: &&TensorReport| tensor.counts.is_some() && (tensor.is_converted || tensor.has_new_type());
+    let values = report.tensors().filter(is_counted).map(TensorReport::elements).sum();
     let mut text = String::from("<section>\n<h2>What was lost</h2>\n");
     if total.is_lossless() {
         if let Some(outcome) = report.lossless_outcome(&total) {
@@ -173,10 +177,25 @@ fn lost(report: &Report) -> String {
         }
     } else {
         let _ = writeln!(text, "<p>Of {} values that were converted</p>\n<ul class=\"lost\">", with_thousands(values));
-        for loss in Loss::ALL.into_iter().filter(|loss| total[*loss] > 0) {
-            let class = if loss == Loss::Inexact { " class=\"mild\"" } else { "" };
-            let (count, percent) = (with_thousands(total[loss]), percent(total[loss], values));
-            let _ = writeln!(text, "<li{class}><b>{percent}</b> {} <small>{count}</small></li>", loss.describe());
+        let mut item = |class: &str, count: u64, what: &str| {
+            let percent = percent(count, values);
+            let count = with_thousands(count);
+            let _ = writeln!(text, "<li{class}><b>{percent}</b> {what} <small>{count}</small></li>");
+        };
+        // The shares are parts of a whole: each value is in one of them.
+        let losses = Loss::ALL.into_iter().filter(|loss| *loss != Loss::Inexact);
+        let mut rest = values;
+        for loss in losses.filter(|loss| total[*loss] > 0) {
+            item("", total[loss], loss.describe());
+            rest = rest.saturating_sub(total[loss]);
+        }
+        let mild = r#" class="mild""#;
+        if report.counts_all_inexact() {
+            let rounded = tensors::rounded(&total);
+            item(mild, rounded, "only rounded");
+            item(mild, rest.saturating_sub(rounded), "unchanged");
+        } else {
+            item(mild, rest, "not lost, perhaps rounded");
         }
         text.push_str("</ul>\n");
     }

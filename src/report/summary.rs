@@ -43,7 +43,7 @@ impl Report {
     }
 
     /// Returns the number of values that were converted, including values that only got another type.
-    pub(super) fn count_converted(&self) -> u64 {
+    fn count_converted(&self) -> u64 {
         let tensors = self.tensors().filter(|tensor| tensor.is_converted || tensor.has_new_type());
         tensors.map(TensorReport::elements).sum()
     }

@@ -221,7 +221,7 @@ fn what_was_typed_is_shown_and_is_no_command_to_the_terminal() {
         format!("diff x.npy x.npy --tolerance {title}"),
     ] {
         let mut command = bench.command();
-        // Colours are kept, and so would be what else the terminal understands.
+        // Colors are kept, and so would be what else the terminal understands.
         let outcome = command.env("CLICOLOR_FORCE", "1").args(line.split_whitespace()).output().unwrap();
         let said = String::from_utf8(outcome.stderr).unwrap();
         assert_eq!(outcome.status.code(), Some(2), "{said}");

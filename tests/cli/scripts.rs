@@ -262,9 +262,9 @@ fn a_value_of_saturate_may_follow_a_blank_and_no_file_is_taken_for_one() {
 }
 
 #[test]
-fn colours_are_chosen_by_flag_and_environment() {
+fn colors_are_chosen_by_flag_and_environment() {
     let bench = Bench::new();
-    let is_coloured = |flag: &str, variable: Option<(&str, &str)>| {
+    let is_colored = |flag: &str, variable: Option<(&str, &str)>| {
         let mut command = bench.command();
         command.args(["inspect", "missing.npy"]).args(flag.split_whitespace());
         command.env_remove("CLICOLOR_FORCE").env_remove("CLICOLOR").env("TERM", "xterm").envs(variable);
@@ -272,10 +272,10 @@ fn colours_are_chosen_by_flag_and_environment() {
         assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(1), &b""[..]));
         output.stderr.contains(&0x1b)
     };
-    assert!(!is_coloured("", None) && !is_coloured("--color auto", None));
-    assert!(is_coloured("--color always", None) && is_coloured("--color=always", Some(("NO_COLOR", "1"))));
-    assert!(is_coloured("", Some(("CLICOLOR_FORCE", "1"))));
-    assert!(!is_coloured("--color never", Some(("CLICOLOR_FORCE", "1"))));
+    assert!(!is_colored("", None) && !is_colored("--color auto", None));
+    assert!(is_colored("--color always", None) && is_colored("--color=always", Some(("NO_COLOR", "1"))));
+    assert!(is_colored("", Some(("CLICOLOR_FORCE", "1"))));
+    assert!(!is_colored("--color never", Some(("CLICOLOR_FORCE", "1"))));
     // Mistakes in the arguments too.
     let outcome = bench.run("cast --no-such-flag --color always");
     assert!(outcome.code == Some(2) && outcome.stderr.contains('\u{1b}'), "{outcome:?}");

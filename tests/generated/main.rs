@@ -76,6 +76,35 @@ fn man_pages_have_every_flag_and_example_of_the_help() {
     assert!(seen > 80, "{seen}");
 }
 
+/// A list of schemes, or of the values of a flag, is not a paragraph.
+#[test]
+fn man_pages_list_schemes_and_values_of_flags() {
+    let page = fs::read_to_string(root().join("man/tcast-quantize.1")).unwrap().replace("\\-", "-");
+    for scheme in tcast::cli::Cli::command().find_subcommand("quantize").unwrap().get_arguments() {
+        let is_listed = scheme.get_long() == Some("scheme");
+        for value in scheme.get_possible_values().iter().filter(|value| is_listed && value.get_name() != "keep") {
+            assert!(page.contains(&format!("\n.TP\n\\fB{}\\fR", value.get_name())), "{}", value.get_name());
+        }
+    }
+    for value in ["library", "exact", "amax", "mse"] {
+        assert!(page.contains(&format!("\n.TP\n\\fB{value}\\fR\n")), "{value}");
+    }
+    let description = page.split(".SH DESCRIPTION\n").nth(1).unwrap().split(".SH").next().unwrap();
+    assert!(
+        description.starts_with("Quantize the weights of a model: ") && description.contains(".PP"),
+        "{description}"
+    );
+    for (page, entry) in [
+        ("tcast", "TP\n\\fBTCAST_ISA=NAME\\fR\nUse this "),
+        ("tcast-dequantize", "TP\n\\fBhf-fp8\\fR\ntransformers"),
+        ("tcast-bitcast", "TP\n\\fB16\\fR bits\nint16, "),
+        ("tcast-diff", "IP \\(bu 2\nfigures: null, "),
+    ] {
+        let text = fs::read_to_string(root().join(format!("man/{page}.1"))).unwrap().replace("\\-", "-");
+        assert!(text.contains(&format!("\n.{entry}")), "{page}: {entry}");
+    }
+}
+
 /// A switch that is not given is off; "false" is no value that a reader could give.
 #[test]
 fn man_pages_show_no_default_of_a_switch() {

@@ -92,12 +92,28 @@ fn option(arg: &Arg) -> String {
     if shows_default && !arg.get_default_values().is_empty() {
         let _ = write!(help, " [default: {}]", arg.get_default_values()[0].display());
     }
+    let shows_values = arg.get_action().takes_values() && !arg.is_hide_possible_values_set();
+    let values = if shows_values { arg.get_possible_values() } else { Vec::new() };
+    let (described, named): (Vec<_>, Vec<_>) =
+        values.iter().filter(|value| !value.is_hide_set()).partition(|value| value.get_help().is_some());
+    if !named.is_empty() {
+        let names: Vec<&str> = named.iter().map(|value| value.get_name()).collect();
+        let _ = write!(help, " [possible values: {}]", names.join(", "));
+    }
     for (line, place) in help.lines().zip(0..) {
         match line.strip_prefix("- ") {
             Some(choice) => entry.extend([".br\n", &text(choice)]),
             None if place > 0 => entry.extend([".sp\n", &text(line)]),
             None => entry += &text(line),
         }
+    }
+    if !described.is_empty() {
+        entry += ".RS\n";
+        for value in described {
+            let what = value.get_help().map(ToString::to_string).unwrap_or_default();
+            let _ = write!(entry, ".TP\n\\fB{}\\fR\n{}", escape(value.get_name()), text(&what));
+        }
+        entry += ".RE\n";
     }
     entry
 }
@@ -110,10 +126,50 @@ fn rest(help: &str) -> String {
         page += &match title {
             "Examples" | "Reports" => section(title, &examples(body)),
             "Exit codes" => section("Exit status", &paragraphs(body)),
+            "Environment" | "Layouts" => section(title, &list(body, "  ")),
+            "Types of equal width" => section(title, &list(body, ": ")),
+            _ if title.starts_with("Schemes") => section(title, &list(body, ": ")),
+            "JSON" => section(title, &outline(body)),
             _ => section(title, &paragraphs(body)),
         };
     }
     page
+}
+
+/// Entries, each with a name and what it is; then more about it, by six blanks or without a name.
+fn list(body: &str, separator: &str) -> String {
+    let mut page = String::new();
+    for line in body.lines() {
+        let words = line.trim_start();
+        match words.split_once(separator).filter(|_| line.len() - words.len() < 6) {
+            Some((name, what)) => {
+                let (name, aliases) = name.split_at(name.find(' ').unwrap_or(name.len()));
+                let _ = write!(page, ".TP\n\\fB{}\\fR{}\n{}", escape(name), escape(aliases), text(what));
+            }
+            // The layouts of a scheme.
+            None if separator == ": " && line.starts_with("      ") => page.extend([".br\n", &text(words)]),
+            None => page += &text(words),
+        }
+    }
+    page
+}
+
+/// Paragraphs by two blanks, the items of a list by four, more about an item by six.
+fn outline(body: &str) -> String {
+    let mut parts: Vec<(usize, String)> = Vec::new();
+    for line in body.lines() {
+        let words = line.trim_start();
+        let indent = line.len() - words.len();
+        match parts.last_mut() {
+            Some((last, part)) if indent > 4 || indent < 4 && *last < 4 => part.extend([" ", words]),
+            _ => parts.push((indent, words.to_owned())),
+        }
+    }
+    let part = |(indent, words): &(usize, String)| {
+        let start = if *indent < 4 { ".PP\n" } else { ".IP \\(bu 2\n" };
+        start.to_owned() + &text(words)
+    };
+    parts.iter().map(part).collect()
 }
 
 /// Commands by two blanks, what they do by six.

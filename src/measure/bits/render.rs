@@ -2,14 +2,14 @@
 
 use super::{BitField, Meaning, ValueKind, halves, hex, meaning, parts, per_row};
 use crate::dtype::{Class, Dtype};
-use anstyle::{AnsiColor, Style as Colour};
+use anstyle::{AnsiColor, Style as Color};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// Output style of rows.
 #[derive(Clone, Copy, Debug)]
 pub struct RenderStyle {
-    /// True for people: with colours, and in columns. For scripts, rows have neither.
+    /// True for people: with colors, and in columns. For scripts, rows have neither.
     pub is_terminal: bool,
     /// Digits of the last index.
     pub index_width: usize,
@@ -17,7 +17,7 @@ pub struct RenderStyle {
     pub width: usize,
 }
 
-const DIM: Colour = Colour::new().dimmed();
+const DIM: Color = Color::new().dimmed();
 
 /// Formats a row of `--hex`: the index of the first element, and the codes.
 ///
@@ -73,7 +73,7 @@ fn brief(dtype: Dtype, code: u128) -> String {
 
 /// Formats a row of `--bits`: the index, the fields of the code, the value, its exact form, and its kind.
 ///
-/// On a terminal, sign, exponent and mantissa have different colours, and the kinds are aligned in a column.
+/// On a terminal, sign, exponent and mantissa have different colors, and the kinds are aligned in a column.
 pub fn bits_row(dtype: Dtype, element_index: u64, code: u128, style: &RenderStyle) -> String {
     let (parts, meaning) = (parts(dtype, code), meaning(dtype, code));
     let what = statement(dtype, code, &meaning);
@@ -156,19 +156,19 @@ fn statement_width(dtype: Dtype) -> usize {
     }
 }
 
-/// Formats digits in the colour of their field, if there are colours.
+/// Formats digits in the color of their field, if there are colors.
 pub(super) fn colored(part: BitField, digits: &str, style: &RenderStyle) -> String {
-    let colour = colour(part);
-    if style.is_terminal { format!("{colour}{digits}{colour:#}") } else { digits.to_owned() }
+    let color = color(part);
+    if style.is_terminal { format!("{color}{digits}{color:#}") } else { digits.to_owned() }
 }
 
-/// Returns a colour that is legible on dark and light backgrounds.
-fn colour(part: BitField) -> Colour {
+/// Returns a color that is legible on dark and light backgrounds.
+fn color(part: BitField) -> Color {
     match part {
         BitField::Sign => AnsiColor::Red.on_default(),
         BitField::Exponent => AnsiColor::Green.on_default(),
         BitField::Mantissa => AnsiColor::Cyan.on_default(),
-        BitField::Integer => Colour::new(),
+        BitField::Integer => Color::new(),
     }
 }
 

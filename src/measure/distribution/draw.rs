@@ -23,7 +23,7 @@ const LINE: usize = 5;
 /// If there are more than 24 exponents, exponents beyond all formats are merged, and if necessary the others in pairs.
 /// A number that is exactly half of a format's smallest, and so becomes zero, is drawn like a larger one: the histogram
 /// cannot distinguish them.
-pub fn draw(histogram: &Histogram, width: usize, colour: bool) -> String {
+pub fn draw(histogram: &Histogram, width: usize, color: bool) -> String {
     let rows = rows(histogram);
     let reaches = FORMATS.map(|(dtype, _)| FormatRange::of(dtype));
     let total = histogram.total();
@@ -46,7 +46,7 @@ pub fn draw(histogram: &Histogram, width: usize, colour: bool) -> String {
         let _ = write!(text, "\n{label:>label_width$} {bar:bar_width$} {count:>count_width$} {share:>SHARE$} ");
         for reach in &reaches {
             let (mark, style) = reach.mark(*low, *high);
-            let style = if colour { style } else { Style::new() };
+            let style = if color { style } else { Style::new() };
             let _ = write!(text, "{:1$}{style}{mark}{style:#}", "", LINE - 1);
         }
     }

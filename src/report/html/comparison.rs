@@ -28,13 +28,13 @@ fn table(comparison: &SchemeComparison) -> String {
     let figures: Vec<SchemeFigures> = comparison.schemes.iter().map(MeasuredScheme::figures).collect();
     let row = |(place, item)| TableRow { place, item, is_minor: false };
     let rows: Vec<TableRow<SchemeRow>> = comparison.schemes.iter().zip(&figures).enumerate().map(row).collect();
-    let mut text = String::from("<section>\n<h2 id=\"tensors\">Schemes</h2>\n");
-    write_table(&mut text, &columns(figures.iter().any(|figures| !figures.codes.is_empty())), &rows, None);
+    let mut text = String::from("<section>\n<h2 id=\"schemes\">Schemes</h2>\n");
+    write_table(&mut text, columns(), &rows, "schemes", None);
     text.push_str("</section>\n");
     text
 }
 
-fn columns<'r>(has_codes: bool) -> Vec<Column<'r, SchemeRow<'r>>> {
+fn columns<'r>() -> Vec<Column<'r, SchemeRow<'r>>> {
     let decibels = |ratio: Option<f64>| match ratio {
         Some(ratio) => Cell::number(format!("{ratio:.2}"), ratio),
         None => Cell::number("exact".to_owned(), f64::INFINITY),
@@ -42,7 +42,7 @@ fn columns<'r>(has_codes: bool) -> Vec<Column<'r, SchemeRow<'r>>> {
     let column = |title, note, order, cell: fn(&SchemeFigures) -> Cell| {
         Column::new(title, note, order, move |(_, figures): SchemeRow<'r>| Some(cell(figures)))
     };
-    let mut columns = vec![
+    vec![
         Column::new("scheme", "", Order::Text, |(measured, _): SchemeRow<'r>| {
             Some(Cell::text(measured.scheme.name.into()))
         }),
@@ -60,12 +60,9 @@ fn columns<'r>(has_codes: bool) -> Vec<Column<'r, SchemeRow<'r>>> {
             Cell::number(format!("{error:.2e}"), error)
         }),
         column("unfit", "weights", Order::Largest, |figures| Cell::count(figures.unfit)),
-    ];
-    if has_codes {
-        columns.push(column("codes", "", Order::Text, |figures| Cell::text(figures.moved())));
-    }
-    columns.push(column("worst weight", "", Order::Text, |figures| {
-        Cell::text(figures.lowest.map(|(_, name)| broken(&shorten(name))).unwrap_or_default())
-    }));
-    columns
+        column("codes", "", Order::Text, |figures| Cell::text(figures.moved())),
+        column("worst weight", "", Order::Text, |figures| {
+            Cell::text(figures.lowest.map(|(_, name)| broken(&shorten(name))).unwrap_or_default())
+        }),
+    ]
 }

@@ -1,6 +1,6 @@
 //! The page of a comparison: a map of the differences, and a table with a row for each tensor.
 
-use super::cell::{Cell, ratio};
+use super::cell::{Cell, DecibelBars, ratio};
 use super::map::{MapSeries, MapWeight, MapWords, Measure, Unit, map};
 use super::table::{Column, Order, RowWords, TableRow, section};
 use super::tensors::relative_error;
@@ -92,16 +92,20 @@ fn table(report: &DiffReport) -> String {
         let noise = |tensor: &TensorDiff| decibels(tensor).unwrap_or(f64::NEG_INFINITY);
         is_equal(a).cmp(&is_equal(b)).then(noise(a).total_cmp(&noise(b)))
     });
-    let words = RowWords { first: "the ones that differ most", hide: |_| "Hide equal tensors".to_owned() };
-    section(&columns(report), rows, &words, None)
+    let words = RowWords {
+        heading: ("Tensors", "tensors"),
+        first: "the ones that differ most",
+        hide: |_| "Hide equal tensors".to_owned(),
+    };
+    section(columns(report), rows, words, None)
 }
 
 /// Returns the columns, the most important ones first.
 fn columns<'a>(report: &'a DiffReport) -> Vec<Column<'a, &'a TensorDiff>> {
     let accuracy = |tensor: &'a TensorDiff| tensor.comparison.figures.as_deref().map(|figures| &figures.accuracy);
     let finite = || report.tensors.iter().filter_map(decibels).filter(|decibels| decibels.is_finite());
-    let (worst, clearest) = (finite().fold(f64::INFINITY, f64::min), finite().fold(0.0, f64::max));
-    let most = relative_error(worst);
+    let bars = DecibelBars::of(finite());
+    let most = relative_error(finite().fold(f64::INFINITY, f64::min));
     let text = |title, cell: fn(&TensorDiff) -> String| {
         Column::new(title, "", Order::Text, move |tensor: &'a TensorDiff| Some(Cell::text(cell(tensor))))
     };
@@ -109,12 +113,12 @@ fn columns<'a>(report: &'a DiffReport) -> Vec<Column<'a, &'a TensorDiff>> {
     vec![
         text("tensor", name),
         text("result", |tensor| words_of(tensor.comparison.status).to_owned()),
-        Column::new("SQNR", "dB", Order::Smallest, move |tensor| {
-            decibels(tensor).filter(|_| !is_equal(tensor)).map(|decibels| Cell::decibels(decibels, clearest))
+        Column::new("SQNR", &DecibelBars::note(bars.as_ref()), Order::Smallest, move |tensor| {
+            decibels(tensor).filter(|_| !is_equal(tensor)).map(|decibels| Cell::decibels(decibels, bars.as_ref()))
         }),
         Column::new("relative change", "of the whole tensor", Order::Largest, move |tensor| {
             let change = relative_error(decibels(tensor).filter(|_| !is_equal(tensor))?);
-            Some(Cell::number(significant(change, 3) + "%", change).with_bar(change / most))
+            Some(Cell::number(significant(change, 3) + "%", change).with_loss(change / most))
         }),
         Column::new("differ", "of values", Order::Largest, |tensor| {
             let (count, all) = differing(tensor).filter(|(count, _)| *count > 0)?;

@@ -1,24 +1,28 @@
-// The map has a switch for the measure and one for the series, and shows the figures of the weight that is pointed at.
+// The map has a switch for the measure, one for the series and one for the scale, and shows the figures of the weight that is
+// pointed at.
 for (const map of document.querySelectorAll('.map')) {
   const measures = JSON.parse(map.dataset.measures);
   const series = JSON.parse(map.dataset.series);
   const cells = [...map.querySelectorAll('[data-v]')];
-  let [measure, chosen, shown, isPinned] = [0, 0, null, false];
+  // The letter of a figure's level on its own scale comes first, then that on the scale of all series.
+  let [measure, chosen, scale, shown, isPinned] = [0, 0, 0, null, false];
 
   const element = (tag, props, ...children) => {
     const made = Object.assign(document.createElement(tag), props);
     made.append(...children);
     return made;
   };
-  // A figure is the letter of its level, and its text; that of a weight without figures, the reason.
+  // A figure is the letters of its levels, and its text; that of a weight without figures, one letter and the reason.
   const isKnown = figure => figure && figure[0] !== 'z';
+  const number = figure => figure.slice(isKnown(figure) ? 2 : 1);
+  const levelOf = figure => (isKnown(figure) ? figure[scale] : 'z');
   const textOf = (figure, at) => {
-    const text = figure.slice(1);
+    const text = number(figure);
     return text && (isNaN(text) ? text : text + measures[at].unit);
   };
   const worse = (a, b) => {
     if (a[0] !== b[0]) return a[0] < b[0] ? -1 : 1;
-    return (a.slice(1) - b.slice(1)) * (measures[measure].low ? 1 : -1) || 0;
+    return (number(a) - number(b)) * (measures[measure].low ? 1 : -1) || 0;
   };
   const weightsOf = ({ dataset }) => {
     const [names, rows] = [dataset.names.split('\n'), dataset.rows.split(' ')];
@@ -29,16 +33,10 @@ for (const map of document.querySelectorAll('.map')) {
   };
   const worstFirst = weights => [...weights].sort((a, b) => worse(a.figure, b.figure));
 
+  const canGoTo = place => place !== '' && reveals.has(Number(place));
   const goTo = place => {
-    const row = document.querySelector(`tr[data-place="${place}"]`);
-    if (!row) return;
-    const input = document.querySelector('.find input');
-    if (row.hidden) {
-      input.value = '';
-      input.dispatchEvent(new Event('input'));
-    }
-    const hide = document.querySelector('#hide');
-    if (hide && row.classList.contains('copied')) hide.checked = false;
+    if (!canGoTo(place)) return;
+    const row = reveals.get(Number(place))();
     document.querySelector('.gone-to')?.classList.remove('gone-to');
     row.classList.add('gone-to');
     row.cells[0].tabIndex = -1;
@@ -63,12 +61,12 @@ for (const map of document.querySelectorAll('.map')) {
     const [{ name, row, figures, figure }] = sorted;
     const title = weights.length > 1 ? `the worst of ${weights.length}: ${name}` : name;
     pointed.append(element('b', { className: 'name', textContent: title }));
-    if (document.querySelector(`tr[data-place="${row}"]`)) {
+    if (canGoTo(row)) {
       pointed.append(' ', element('button', { type: 'button', textContent: 'in the table', onclick: () => goTo(row) }));
     }
     figures.forEach((of, at) => {
       const known = of.map((figure, at) => (isKnown(figure) ? `${measures[at].title} ${textOf(figure, at)}` : ''));
-      const text = known.filter(Boolean).join(' · ') || of[0].slice(1) || 'no figures';
+      const text = known.filter(Boolean).join(' · ') || number(of[0]) || 'no figures';
       pointed.append(element('div', {}, series.length > 1 ? `${series[at]}: ${text}` : text));
     });
     if (weights.length === 1) return;
@@ -78,19 +76,20 @@ for (const map of document.querySelectorAll('.map')) {
       pointed.append(element('div', {}, `${measures[measure].title}: worst ${at(0)}, median ${at(0.5)}, best ${at(1)}`));
     }
     const items = weights.map(({ name, row, figure }) => element('i', {
-      className: figure[0], title: `${name}: ${textOf(figure, measure) || 'no figures'}`, onclick: () => goTo(row),
+      className: levelOf(figure), title: `${name}: ${textOf(figure, measure) || 'no figures'}`, onclick: () => goTo(row),
     }));
     pointed.append(element('div', { className: 'spread' }, ...items));
   };
 
-  const colour = () => {
+  const color = () => {
     for (const cell of cells) {
       const [{ figure }] = worstFirst(weightsOf(cell));
-      cell.className = figure[0];
-      cell.textContent = isKnown(figure) ? figure.slice(1) : '–';
+      cell.className = levelOf(figure);
+      cell.textContent = isKnown(figure) ? number(figure) : '–';
     }
     map.querySelector('.legend b').textContent = measures[measure].title;
-    map.querySelectorAll('.ticks span').forEach((tick, at) => { tick.textContent = measures[measure].ticks[at]; });
+    const ticks = measures[measure].ticks[scale ? series.length : chosen];
+    map.querySelectorAll('.ticks span').forEach((tick, at) => { tick.textContent = ticks[at]; });
     show(shown);
   };
   const makeSwitch = (label, names, choose) => {
@@ -99,13 +98,14 @@ for (const map of document.querySelectorAll('.map')) {
       type: 'button', textContent: name, ariaPressed: at === 0, onclick: () => {
         buttons.forEach((button, other) => { button.ariaPressed = other === at; });
         choose(at);
-        colour();
+        color();
       },
     }));
     const group = element('div', { className: 'switch', role: 'group', ariaLabel: label }, ...buttons);
     map.querySelector('.legend').before(group);
   };
   makeSwitch('series', series, at => { chosen = at; });
+  if (series.length > 1) makeSwitch('scale', ['a scale for each', 'one scale for all'], at => { scale = at; });
   makeSwitch('measure', measures.map(({ title }) => title), at => { measure = at; });
   map.querySelector('.legend').after(pointed);
   show(null);

@@ -1,8 +1,8 @@
-//! A map of a model: kinds of modules down, layers across, and the colour of a weight is its figure.
+//! A map of a model: kinds of modules down, layers across, and the color of a weight is its figure.
 //!
 //! The map is a table with a figure in each cell, so a screen reader reads it, and it prints without the script. The script
-//! `map.js` switches the measure and the series, and shows the weight below the pointer. All numbers, texts and levels of
-//! colour come from here; the script only chooses between them.
+//! `map.js` switches the measure, the series and the scale, and shows the weight below the pointer. All numbers, texts and levels of
+//! color come from here; the script only chooses between them.
 
 mod place;
 mod scale;
@@ -10,15 +10,15 @@ mod scale;
 use super::words::{broken, escape};
 use crate::text::shorten;
 use place::{MapLayout, Stack};
-use scale::{ColourScale, Level};
-use serde_json::json;
+use scale::{ColorScale, Level};
+use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-pub(super) use scale::{Measure, Unit};
+pub(super) use scale::{Measure, Unit, ends};
 
-/// Maximum number of layers whose cells are wide enough for their figures.
-const FEW: usize = 16;
+/// Maximum number of layers whose cells are wide enough for their figures, and on a narrow screen.
+const FEW: [usize; 2] = [16, 5];
 
 /// A weight on the map.
 pub(super) struct MapWeight<'a> {
@@ -37,7 +37,7 @@ pub(super) struct MapSeries<'a> {
     pub(super) weights: Vec<MapWeight<'a>>,
 }
 
-/// Words of the legend for what has no colour.
+/// Words of the legend for what has no color.
 #[derive(Clone, Copy)]
 pub(super) struct MapWords {
     /// For a figure without loss: `no loss`.
@@ -52,29 +52,60 @@ type Entries<'a> = Vec<Option<&'a MapWeight<'a>>>;
 /// A map that is being written.
 struct Map<'a> {
     words: MapWords,
-    scales: Vec<ColourScale>,
+    measures: Vec<MeasureScales>,
     weights: Vec<(&'a str, Entries<'a>)>,
 }
 
-/// Returns the section with the map. The first measure and the first series are shown first. The colours of a measure have
-/// the same meaning in all series. Empty if no figure shows a loss.
+/// The scales of a measure. Figures of one series can all be worse than those of another: on the scale of all, each of
+/// the two would have one color, and on a scale of its own, each shows its own worst weights.
+struct MeasureScales {
+    /// The scale of each series.
+    own: Vec<ColorScale>,
+    of_all: ColorScale,
+}
+
+impl MeasureScales {
+    fn new(measure: Measure, at: usize, series: &[MapSeries]) -> Self {
+        let figures = |series: &MapSeries| series.weights.iter().filter_map(|weight| weight.figures[at]).collect();
+        let figures: Vec<Vec<f64>> = series.iter().map(figures).collect();
+        let scale = |figures: &mut dyn Iterator<Item = f64>| ColorScale::new(measure, at, figures);
+        Self {
+            own: figures.iter().map(|figures| scale(&mut figures.iter().copied())).collect(),
+            of_all: scale(&mut figures.iter().flatten().copied()),
+        }
+    }
+
+    /// Returns what the script needs. The scale of all is the last one.
+    fn json(&self) -> Value {
+        let ticks = self.own.iter().chain([&self.of_all]).map(ColorScale::ticks);
+        let mut measure = self.of_all.json();
+        measure["ticks"] = json!(ticks.collect::<Vec<_>>());
+        measure
+    }
+
+    /// Returns the letters of the levels of a figure, on the scale of its series and on the scale of all, and its text.
+    fn figure(&self, series: usize, figure: f64) -> String {
+        let [own, of_all] = [&self.own[series], &self.of_all].map(|scale| scale.level(figure).class());
+        format!("{own}{of_all}{}", self.of_all.text(figure))
+    }
+}
+
+/// Returns the section with the map. The first measure and the first series are shown first. At first,
+/// each series has a scale of its own. Empty if no figure shows a loss.
 pub(super) fn map(measures: &[Measure], series: &[MapSeries], words: MapWords) -> String {
-    let scale = |(at, measure): (usize, &Measure)| {
-        let figures = series.iter().flat_map(|series| &series.weights).filter_map(|weight| weight.figures[at]);
-        ColourScale::new(*measure, at, figures)
-    };
-    // A measure that shows no loss would make a map of one colour.
-    let scales: Vec<ColourScale> = measures.iter().enumerate().map(scale).filter(ColourScale::shows_loss).collect();
-    if scales.is_empty() {
+    let scales = measures.iter().enumerate().map(|(at, measure)| MeasureScales::new(*measure, at, series));
+    // A measure that shows no loss would make a map of one color.
+    let measures: Vec<MeasureScales> = scales.filter(|scales| scales.of_all.shows_loss()).collect();
+    if measures.is_empty() {
         return String::new();
     }
-    let map = Map { words, scales, weights: by_name(series) };
+    let map = Map { words, measures, weights: by_name(series) };
     let names: Vec<&str> = series.iter().map(|series| series.name).collect();
     let mut text = format!(
         r#"<section class="map" data-measures="{}" data-series="{}">
 <h2 id="map">Map</h2>
 "#,
-        escape(&json!(map.scales.iter().map(ColourScale::json).collect::<Vec<_>>()).to_string()),
+        escape(&json!(map.measures.iter().map(MeasureScales::json).collect::<Vec<_>>()).to_string()),
         escape(&json!(names).to_string()),
     );
     map.write_legend(&mut text);
@@ -106,7 +137,7 @@ fn by_name<'a>(series: &'a [MapSeries]) -> Vec<(&'a str, Entries<'a>)> {
 
 impl Map<'_> {
     fn write_legend(&self, text: &mut String) {
-        let scale = &self.scales[0];
+        let scale = &self.measures[0].own[0];
         let _ = write!(
             text,
             "<p class=\"legend\"><b>{}</b> <span class=\"bar\"><span class=\"scale\" aria-hidden=\"true\">",
@@ -174,7 +205,7 @@ impl Map<'_> {
     /// the table, and for each weight the figures of all series.
     fn write_cell(&self, text: &mut String, weights: &[usize]) {
         let weights: Vec<_> = weights.iter().map(|at| &self.weights[*at]).collect();
-        let scale = &self.scales[0];
+        let scale = &self.measures[0].own[0];
         let figures = weights.iter().filter_map(|(_, entries)| scale.figure_of(entries[0]?));
         let worst = figures.min_by(|a, b| scale.rank(*a).total_cmp(&scale.rank(*b)));
         let shown = worst.map_or_else(|| "–".to_owned(), |worst| scale.text(worst));
@@ -189,25 +220,31 @@ impl Map<'_> {
         );
     }
 
-    /// Returns the figures of a weight in all series, each after the letter of its level; without any, the reason.
+    /// Returns the figures of a weight in all series, each after the letters of its levels; without any, the reason.
     fn figures(&self, entries: &Entries) -> String {
-        let figure = |scale: &ColourScale, weight: &MapWeight| match scale.figure_of(weight) {
-            None => Level::NONE.class().to_string(),
-            Some(figure) => format!("{}{}", scale.level(figure).class(), scale.text(figure)),
-        };
-        let of_series = |entry: Option<&MapWeight>| match entry {
+        let of_series = |(at, entry): (usize, &Option<&MapWeight>)| match entry {
             None => String::new(),
             Some(weight) if weight.figures.iter().all(Option::is_none) => {
                 format!("{}{}", Level::NONE.class(), weight.note.replace(['|', ',', '\n'], " "))
             }
-            Some(weight) => joined(self.scales.iter().map(|scale| figure(scale, weight)), ","),
+            Some(weight) => {
+                let figure = |scales: &MeasureScales| match scales.of_all.figure_of(weight) {
+                    None => Level::NONE.class().to_string(),
+                    Some(figure) => scales.figure(at, figure),
+                };
+                joined(self.measures.iter().map(figure), ",")
+            }
         };
-        joined(entries.iter().copied().map(of_series), "|")
+        joined(entries.iter().enumerate().map(of_series), "|")
     }
 }
 
 fn open_table(text: &mut String, columns: usize, caption: &str) {
-    let class = if columns <= FEW { r#" class="few""# } else { "" };
+    let class = match columns {
+        _ if columns <= FEW[1] => r#" class="few fewest""#,
+        _ if columns <= FEW[0] => r#" class="few""#,
+        _ => "",
+    };
     let _ = write!(text, "<table{class} style=\"--columns:{columns}\">\n<caption>{}</caption>\n", broken(caption));
 }
 
@@ -235,25 +272,28 @@ mod tests {
     }
 
     #[test]
-    fn series_share_a_scale_and_weights_are_matched_by_name() {
+    fn each_series_has_a_scale_and_all_have_one_together() {
         let [first, second] = [[("l.0.a", 10.0), ("l.1.a", 18.0)], [("l.1.a", 42.0), ("l.2.a", f64::NAN)]];
         let text = drawn(&[series("int4", &first), series("<fp8>", &second)]);
         assert!(text.contains("data-series=\"[&quot;int4&quot;,&quot;&lt;fp8&gt;&quot;]\""), "{text}");
         for cell in [
-            r#"<td class="a" data-v="a10.00|" data-names="l.0.a" data-rows="7">10.00</td>"#,
-            r#"<td class="e" data-v="e18.00|p42.00" data-names="l.1.a" data-rows="7">18.00</td>"#,
+            r#"<td class="a" data-v="aa10.00|" data-names="l.0.a" data-rows="7">10.00</td>"#,
+            r#"<td class="p" data-v="pe18.00|ip42.00" data-names="l.1.a" data-rows="7">18.00</td>"#,
             r#"<td class="z" data-v="|zkept: head" data-names="l.2.a" data-rows="7">–</td>"#,
         ] {
             assert!(text.contains(cell), "{text}");
         }
-        assert!(text.contains("<span>10.0\u{a0}dB</span><span>18.0\u{a0}dB</span>"), "{text}");
+        assert!(text.contains("<span>10.0\u{a0}dB</span><span>12.0\u{a0}dB</span>"), "{text}");
+        let ticks = text.split("&quot;ticks&quot;:[[").nth(1).unwrap().split("]]").next().unwrap();
+        let ends: Vec<&str> = ticks.split("],[").map(|scale| scale.rsplit("&quot;").nth(1).unwrap()).collect();
+        assert_eq!(ends, ["18.0\u{a0}dB", "42.5\u{a0}dB", "42.0\u{a0}dB"]);
     }
 
     #[test]
     fn experts_show_the_worst() {
         let experts = [("l.0.experts.0.up", 30.0), ("l.0.experts.1.up", 20.0), ("l.0.experts.2.up", f64::INFINITY)];
         let text = drawn(&[series("", &experts)]);
-        let cell = "<td class=\"a\" data-v=\"p30.00\na20.00\nx∞\" \
+        let cell = "<td class=\"a\" data-v=\"pp30.00\naa20.00\nxx∞\" \
                     data-names=\"l.0.experts.0.up\nl.0.experts.1.up\nl.0.experts.2.up\" data-rows=\"7 7 7\">20.00</td>";
         assert!(text.contains(cell), "{text}");
     }

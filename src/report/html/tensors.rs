@@ -1,6 +1,6 @@
-//! The tensors of a conversion: a table with a row for each, and a map.
+//! The tensors of a conversion: tables with a row for each, and a map.
 
-use super::cell::{Cell, ratio};
+use super::cell::{Cell, DecibelBars, ratio};
 use super::map::{MapSeries, MapWeight, MapWords, Measure, Unit, map};
 use super::table::{Column, Order, RowWords, TableRow, section};
 use super::words::{self, escape, percent};
@@ -53,17 +53,31 @@ impl<'a> TensorColumn<'a> {
     }
 }
 
-pub(super) fn table(report: &Report, spreads: &[ExponentSpread]) -> String {
-    let columns = columns(report, spreads);
-    let sqnr = report.tensors().any(|tensor| noise(tensor).is_some()).then_some(SQNR);
-    let words = RowWords {
+/// Returns the tables. Quantized weights have one of their own: their errors are those of codes, which say nothing about
+/// the errors of a cast, so that bars of both would be misread.
+pub(super) fn tables(report: &Report, spreads: &[ExponentSpread]) -> String {
+    let words = |heading| RowWords {
+        heading,
         first: "the ones with the most noise or the largest share of lost values",
         hide: |copied| {
             let noun = if copied == 1 { "the tensor that was" } else { "the tensors that were" };
             format!("Hide {noun} copied")
         },
     };
-    section(&columns, noisiest_first(report), &words, sqnr)
+    let (weights, others): (Vec<_>, Vec<_>) =
+        noisiest_first(report).into_iter().partition(|TableRow { item: (_, tensor), .. }| tensor.quantized.is_some());
+    let section_of = |rows: Vec<TableRow<FileTensor>>, heading| {
+        let is_sorted = rows.iter().any(|row| noise(row.item.1).is_some());
+        section(columns(report, &rows, spreads), rows, words(heading), is_sorted.then_some(SQNR))
+    };
+    if weights.is_empty() {
+        return section_of(others, ("Tensors", "tensors"));
+    }
+    let mut text = section_of(weights, ("Quantized weights", "weights"));
+    if !others.is_empty() {
+        text += &section_of(others, ("Other tensors", "tensors"));
+    }
+    text
 }
 
 /// Returns the map of the weights of a report, or of several with their names; empty if none has a figure. `has_rows` is
@@ -145,40 +159,45 @@ fn noisiest_first<'a>(report: &'a Report) -> Vec<TableRow<FileTensor<'a>>> {
     sorted
 }
 
-/// The column by which the rows are in order at first.
-const SQNR: usize = 2;
+/// Title of the column by which the rows are in order at first.
+const SQNR: &str = "SQNR";
 
-/// Returns the columns, the most important ones first.
-fn columns<'a>(report: &'a Report, spreads: &'a [ExponentSpread]) -> Vec<TensorColumn<'a>> {
-    let accuracy = report.tensors().filter_map(|tensor| tensor.accuracy.as_ref());
-    let clearest = accuracy.filter_map(|accuracy| accuracy.sqnr_db).filter(|db| db.is_finite()).fold(0.0, f64::max);
-    let of_clearest = if clearest > 0.0 { format!("dB; full bar: {clearest:.2}") } else { "dB".to_owned() };
-    let worst = report.tensors().filter_map(lost).max_by(|a, b| ratio(*a).total_cmp(&ratio(*b)));
+/// Returns the columns of a table with these rows, the most important ones first.
+fn columns<'a>(
+    report: &'a Report,
+    rows: &[TableRow<FileTensor<'a>>],
+    spreads: &'a [ExponentSpread],
+) -> Vec<TensorColumn<'a>> {
+    let tensors = || rows.iter().map(|TableRow { item: (_, tensor), .. }| *tensor);
+    // Tensors without noise are far away from the others.
+    let bars = DecibelBars::of(tensors().filter_map(noise).filter(|noise| *noise < f64::MAX));
+    let worst = tensors().filter_map(lost).max_by(|a, b| ratio(*a).total_cmp(&ratio(*b)));
     let worst = worst.filter(|(lost, _)| *lost > 0);
     let of_worst = worst.map_or(String::new(), |(lost, all)| format!("full bar: {}", percent(lost, all)));
     let drawn: HashMap<&str, usize> = spreads.iter().enumerate().map(|(at, spread)| (&*spread.name, at)).collect();
     let mut columns = vec![
         TensorColumn::text("tensor", move |tensor| name(tensor, drawn.get(&*tensor.name))),
         TensorColumn::text("became", types),
-        TensorColumn::of("SQNR", &of_clearest, Order::Smallest, move |tensor| sqnr(tensor, clearest)),
+        TensorColumn::of(SQNR, &DecibelBars::note(bars.as_ref()), Order::Smallest, move |tensor| {
+            sqnr(tensor, bars.as_ref())
+        }),
         TensorColumn::of("lost", &of_worst, Order::Largest, move |tensor| {
             let (lost, all) = lost(tensor)?;
-            // Every nonzero bar is visible.
-            let bar = worst.filter(|_| lost > 0).map(|worst| (ratio((lost, all)) / ratio(worst)).max(0.02));
-            Some(Cell::share(lost, all).with_bar(bar.unwrap_or(0.0)))
+            Some(Cell::share(lost, all).with_loss(worst.map_or(0.0, |worst| ratio((lost, all)) / ratio(worst))))
         }),
     ];
+    let total: Counts = tensors().filter_map(counts).copied().sum();
     for loss in LOST {
         let title = match loss {
             Loss::Nan => "NaN",
             Loss::NanLost => "NaN lost",
             _ => loss.name(),
         };
-        columns.extend(of_condition(report, title, Condition::Lost(loss)));
+        columns.extend(of_condition(&total, title, Condition::Lost(loss)));
     }
-    columns.extend(of_condition(report, "input NaN", Condition::InputNan));
-    columns.extend(of_condition(report, "input Inf", Condition::InputInfinite));
-    columns.extend(of_weights(report));
+    columns.extend(of_condition(&total, "input NaN", Condition::InputNan));
+    columns.extend(of_condition(&total, "input Inf", Condition::InputInfinite));
+    columns.extend(of_weights());
     columns.extend(of_error("max error", "|y − x|", |accuracy| (accuracy.max_abs_error, accuracy.max_abs_error_at)));
     let relative = |accuracy: &Accuracy| (accuracy.max_rel_error, accuracy.max_rel_error_at);
     columns.extend(of_error("max rel. error", "|y − x| / |x|", relative));
@@ -187,7 +206,7 @@ fn columns<'a>(report: &'a Report, spreads: &'a [ExponentSpread]) -> Vec<TensorC
         Some(Cell::cosine(cosine))
     })]);
     if report.counts_all_inexact() {
-        columns.push(TensorColumn::share("inexact", |counts| counts[Loss::Inexact]));
+        columns.push(TensorColumn::share("rounded", rounded));
     }
     columns.extend([
         TensorColumn::text("shape", |tensor| shorten(&format!("{:?}", tensor.shape))),
@@ -204,23 +223,17 @@ fn columns<'a>(report: &'a Report, spreads: &'a [ExponentSpread]) -> Vec<TensorC
 }
 
 /// Returns the columns about weights that were quantized.
-fn of_weights<'a>(report: &Report) -> Vec<TensorColumn<'a>> {
-    let mut columns = Vec::new();
-    if report.tensors().any(|tensor| origin(tensor).is_some()) {
-        let origin = |tensor: &TensorReport| json!(origin(tensor)).as_str().unwrap_or_default().to_owned();
-        columns.push(TensorColumn::text("codes", origin));
-        columns.push(TensorColumn::quantized("changed", "values", |accuracy| count(accuracy.changed?)));
-    }
-    if report.tensors().any(|tensor| tensor.quantized_accuracy().is_some()) {
-        let bits = |bits: f64| Some(Cell::number(format!("{bits:.2}"), bits));
-        columns.extend([
-            TensorColumn::quantized("bits", "per weight", move |accuracy| bits(accuracy.bits_per_weight)),
-            TensorColumn::quantized("largest error", "|y − x|", |accuracy| error(accuracy.max_abs_error)),
-            TensorColumn::quantized("clipped", "values", |accuracy| count(accuracy.clipped)),
-            TensorColumn::quantized("underflowed", "groups", |accuracy| count(accuracy.underflowed_groups)),
-        ]);
-    }
-    columns
+fn of_weights<'a>() -> [TensorColumn<'a>; 6] {
+    let origin_of = |tensor: &TensorReport| json!(origin(tensor)).as_str().unwrap_or_default().to_owned();
+    let bits = |bits: f64| Some(Cell::number(format!("{bits:.2}"), bits));
+    [
+        TensorColumn::text("codes", origin_of),
+        TensorColumn::quantized("changed", "values", |accuracy| count(accuracy.changed?)),
+        TensorColumn::quantized("bits", "per weight", move |accuracy| bits(accuracy.bits_per_weight)),
+        TensorColumn::quantized("largest error", "|y − x|", |accuracy| error(accuracy.max_abs_error)),
+        TensorColumn::quantized("clipped", "values", |accuracy| count(accuracy.clipped)),
+        TensorColumn::quantized("underflowed", "groups", |accuracy| count(accuracy.underflowed_groups)),
+    ]
 }
 
 /// Returns the columns of a largest error, and of the element that has it.
@@ -231,14 +244,12 @@ fn of_error<'a>(title: &'static str, note: &str, of: fn(&Accuracy) -> (f64, Opti
 }
 
 /// Returns the columns of a condition: the share of the values that met it, and the first of them if known.
-fn of_condition<'a>(report: &Report, title: &'static str, condition: Condition) -> Vec<TensorColumn<'a>> {
+fn of_condition<'a>(total: &Counts, title: &'static str, condition: Condition) -> Vec<TensorColumn<'a>> {
     let mut columns = Vec::new();
-    if report.total()[condition] > 0 {
+    if total[condition] > 0 {
         columns.push(TensorColumn::share(title, move |counts| counts[condition]));
     }
-    if report.tensors().any(|tensor| tensor.firsts.of(condition).is_some()) {
-        columns.push(TensorColumn::position("first at", move |tensor| Some(tensor.firsts.of(condition)?.at)));
-    }
+    columns.push(TensorColumn::position("first at", move |tensor| Some(tensor.firsts.of(condition)?.at)));
     columns
 }
 
@@ -287,29 +298,34 @@ fn types(tensor: &TensorReport) -> String {
 }
 
 /// Makes a cell with the ratio of signal to noise, also for a weight that was quantized.
-fn sqnr(tensor: &TensorReport, clearest: f64) -> Option<Cell> {
-    let exact = Cell::number("exact".to_owned(), f64::INFINITY);
+fn sqnr(tensor: &TensorReport, bars: Option<&DecibelBars>) -> Option<Cell> {
+    let exact = || Cell::number("exact".to_owned(), f64::INFINITY).with_bar(1.0);
     if let Some(accuracy) = tensor.quantized_accuracy() {
-        let noisy = || accuracy.sqnr_db.map(|db| Cell::number(format!("{db:.2}"), db));
-        return if accuracy.is_exact { Some(exact) } else { noisy() };
+        let noisy = || accuracy.sqnr_db.map(|db| Cell::decibels(db, bars));
+        return if accuracy.is_exact { Some(exact()) } else { noisy() };
     }
     let accuracy = accuracy_of(tensor)?;
     match accuracy.sqnr_db {
-        _ if accuracy.is_exact => Some(exact.with_bar(1.0)),
+        _ if accuracy.is_exact => Some(exact()),
         Some(f64::INFINITY) => Some(Cell::number("no noise".to_owned(), f64::MAX).with_bar(1.0)),
         Some(db) if db.is_nan() => None,
-        Some(db) => Some(Cell::decibels(db, clearest)),
+        Some(db) => Some(Cell::decibels(db, bars)),
         None => None,
     }
 }
 
 /// Returns the ratio of signal to noise; infinite without noise.
 fn noise(tensor: &TensorReport) -> Option<f64> {
-    sqnr(tensor, 1.0)?.key
+    sqnr(tensor, None)?.key
 }
 
 /// Returns the number of lost values, and of all values; `None` if unknown, or if there are no values.
 fn lost(tensor: &TensorReport) -> Option<(u64, u64)> {
     let (counts, all) = (counts(tensor)?, tensor.elements());
     (all > 0).then(|| (LOST.into_iter().map(|loss| counts[loss]).sum(), all))
+}
+
+/// Returns the number of values that changed, and are not lost.
+pub(super) fn rounded(counts: &Counts) -> u64 {
+    counts[Loss::Inexact].saturating_sub(LOST.into_iter().map(|loss| counts[loss]).sum())
 }

@@ -1,4 +1,4 @@
-//! Measures, and the levels of colour that stand for their figures.
+//! Measures, and the levels of color that stand for their figures.
 
 use super::super::words::significant;
 use super::MapWeight;
@@ -9,7 +9,7 @@ const LEVELS: usize = 16;
 /// Number of labels below the legend.
 const TICKS: usize = 5;
 
-/// A figure that the colours of the map can stand for.
+/// A figure that the colors of the map can stand for.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Measure {
     pub(in super::super) title: &'static str,
@@ -48,7 +48,7 @@ impl Unit {
     }
 }
 
-/// A level of colour: a letter, the worst one first.
+/// A level of color: a letter, the worst one first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Level(u8);
 
@@ -69,22 +69,35 @@ impl Level {
     }
 }
 
+/// Of this number of figures, the best one can be far away from all others, like that of a weight that hardly changed.
+const OUTLIERS: usize = 20;
+
+/// Returns the ends of a scale, the worst one first, and whether figures are beyond the best end; infinite ends if no
+/// position is finite. One position in 20 may be beyond the best end, so that outliers do not squeeze the others.
+pub(in super::super) fn ends(positions: impl Iterator<Item = f64>) -> ([f64; 2], bool) {
+    let mut positions: Vec<f64> = positions.filter(|position| position.is_finite()).collect();
+    positions.sort_unstable_by(f64::total_cmp);
+    let Some(last) = positions.len().checked_sub(1) else { return ([f64::INFINITY, f64::NEG_INFINITY], false) };
+    let best = positions[last - positions.len() / OUTLIERS];
+    ([positions[0], best], best < positions[last])
+}
+
 /// The figures of a measure between the worst and the best one.
-pub(super) struct ColourScale {
+pub(super) struct ColorScale {
     measure: Measure,
     /// Index of the measure's figures.
     at: usize,
     /// Positions of the worst and the best figure.
     ends: [f64; 2],
+    /// True if figures are beyond the best end.
+    is_open: bool,
 }
 
-impl ColourScale {
+impl ColorScale {
     /// Creates a scale for these figures. Figures that hardly differ have a scale that shows this.
     pub(super) fn new(measure: Measure, at: usize, figures: impl Iterator<Item = f64>) -> Self {
-        let mut scale = Self { measure, at, ends: [f64::INFINITY, f64::NEG_INFINITY] };
-        for position in figures.map(|figure| measure.unit.position(figure)).filter(|position| position.is_finite()) {
-            scale.ends = [scale.ends[0].min(position), scale.ends[1].max(position)];
-        }
+        let (ends, is_open) = ends(figures.map(|figure| measure.unit.position(figure)));
+        let mut scale = Self { measure, at, ends, is_open };
         let [worst, best] = scale.ends;
         let least = match measure.unit {
             Unit::Decibels => 1.0,
@@ -135,15 +148,24 @@ impl ColourScale {
         }
     }
 
-    /// Returns labels at equal distances, from the worst to the best level, with the unit.
+    /// Returns labels at equal distances, from the worst to the best level, with the unit; empty ones if no figure shows a
+    /// loss.
     pub(super) fn ticks(&self) -> [String; TICKS] {
         let [worst, best] = self.ends;
         std::array::from_fn(|at| {
             let figure = self.measure.unit.figure(worst + (best - worst) * at as f64 / (TICKS - 1) as f64);
-            match self.measure.unit {
+            if !self.shows_loss() {
+                return String::new();
+            }
+            let text = match self.measure.unit {
                 Unit::Decibels => format!("{figure:.1}{}", self.unit()),
                 Unit::Percent => significant(figure.max(0.0), 2) + self.unit(),
                 Unit::Difference => significant(figure, 2),
+            };
+            match self.measure.unit {
+                _ if !self.is_open || at + 1 < TICKS => text,
+                Unit::Decibels => format!("≥\u{a0}{text}"),
+                Unit::Percent | Unit::Difference => format!("≤\u{a0}{text}"),
             }
         })
     }
@@ -157,10 +179,10 @@ impl ColourScale {
         }
     }
 
-    /// Returns what the script needs.
+    /// Returns what the script needs to know about the measure.
     pub(super) fn json(&self) -> Value {
         let is_low_worse = self.measure.unit == Unit::Decibels;
-        json!({ "title": self.title(), "unit": self.unit(), "low": is_low_worse, "ticks": self.ticks() })
+        json!({ "title": self.title(), "unit": self.unit(), "low": is_low_worse })
     }
 }
 
@@ -168,8 +190,8 @@ impl ColourScale {
 mod tests {
     use super::*;
 
-    fn scale(unit: Unit, figures: &[f64]) -> ColourScale {
-        ColourScale::new(Measure { title: "", unit }, 0, figures.iter().copied())
+    fn scale(unit: Unit, figures: &[f64]) -> ColorScale {
+        ColorScale::new(Measure { title: "", unit }, 0, figures.iter().copied())
     }
 
     #[test]
@@ -185,10 +207,18 @@ mod tests {
     }
 
     #[test]
-    fn figures_that_hardly_differ_have_hardly_different_colours() {
+    fn figures_that_hardly_differ_have_hardly_different_colors() {
         let scale = scale(Unit::Decibels, &[20.50, 20.53]);
         assert_eq!(scale.level(20.50).class(), 'h');
         assert_eq!(scale.level(20.53).class(), 'i');
         assert_eq!(scale.ticks()[0], "20.0\u{a0}dB");
+    }
+
+    #[test]
+    fn a_few_weights_that_hardly_changed_do_not_squeeze_the_others() {
+        let figures: Vec<f64> = (0..39).map(|at| 19.0 + f64::from(at) / 13.0).chain([171.0]).collect();
+        let scale = scale(Unit::Decibels, &figures);
+        assert_eq!([19.0, 20.5, 171.0].map(|figure| scale.level(figure).class()), ['a', 'i', 'p']);
+        assert_eq!(scale.ticks().last().unwrap(), "≥\u{a0}21.8\u{a0}dB");
     }
 }
