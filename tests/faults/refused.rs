@@ -340,3 +340,33 @@ fn a_side_file_that_the_disk_does_not_give_is_an_error_and_not_left_out() {
     said.expect(1, "", message);
     assert!(!bench.path("out").exists());
 }
+
+#[test]
+fn a_header_that_never_reaches_the_file_is_found_before_the_output_appears() {
+    if !has_strace("writes that do nothing") {
+        return;
+    }
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "in");
+    bench.write("x.npy", &numbers(1 << 10));
+    for (line, output) in [
+        ("cast x.npy --to bf16 -o out.npy -q -j1", "out.npy"),
+        ("cast x.npy --to bf16 -o out.safetensors -q -j1", "out.safetensors"),
+        ("cast in --to f16 -o out -q -j1", "out/model.safetensors"),
+    ] {
+        let whole = traced(&bench, &["-e", "trace=pwrite64"], line).output().unwrap();
+        assert!(whole.status.success(), "{line}: {whole:?}");
+        let trace = String::from_utf8_lossy(&bench.read("trace")).into_owned();
+        // The first write is that of the header; the system claims that it was done.
+        let first = calls(&trace).into_iter().find(|(_, call)| call.starts_with("pwrite64(")).unwrap().1;
+        let len = first.rsplit("= ").next().unwrap().trim().to_owned();
+        let _ = fs::remove_file(bench.path(output));
+        let _ = fs::remove_dir_all(bench.path("out"));
+        let inject = format!("inject=pwrite64:retval={len}:when=1");
+        let said = Outcome::of(&traced(&bench, &["-e", "trace=pwrite64", "-e", &inject], line).output().unwrap());
+        assert_eq!((said.code, &*said.stdout), (Some(1), ""), "{line}: {said:?}");
+        let start = format!("tcast: error: {output}: ");
+        assert!(said.stderr.starts_with(&start) && said.stderr.contains("internal error: another reader"), "{said:?}");
+        let left: Vec<String> = bench.files().into_iter().filter(|name| name.contains("out")).collect();
+        assert!(left.is_empty(), "{line}: {left:?}");
+    }
+}

@@ -2,7 +2,7 @@
 
 use super::FolderOutput;
 use crate::container::checkpoint::{self, Checkpoint};
-use crate::container::{NewTensor, ReadOptions, Tensor};
+use crate::container::{self, NewTensor, ReadOptions, Tensor};
 use crate::engine::{self, RunOptions};
 use crate::error::{Error, Kind, OutputRole, Result};
 use crate::io::map::MappedFile;
@@ -204,6 +204,7 @@ fn convert_shard(
     let Job { threads, measures, ref fail_on, .. } = *job;
     let options = RunOptions { cancel: &[job.cancel, has_failed], ..job.run_options(progress) };
     let outcomes = engine::run(plan, &output, &options)?;
+    plan.check_written(job.format.unwrap_or(container::SHARDS), &output)?;
     plan.literals = Vec::new(); // for many tensors these take as much memory as the report will
     let mut report = FileReport::new(name.to_owned(), plan, Some(outcomes));
     if report.meets(fail_on) {
