@@ -105,10 +105,10 @@ impl<'a> FileOutput<'a> {
             options.detail = Detail::Nothing;
         }
         let outcomes = engine::run(&self.plan, target, &options)?;
+        (self.plan.literals, self.plan.copies) = (Vec::new(), Vec::new()); // for many tensors these take as much memory as the report will
         if keeps {
             self.plan.check_written(self.container, target)?;
         }
-        (self.plan.literals, self.plan.copies) = (Vec::new(), Vec::new()); // for many tensors these take as much memory as the report will
         let name = output.to_string_lossy().into_owned();
         let report = if lists_tensors {
             FileReport::new(name, &self.plan, Some(outcomes))

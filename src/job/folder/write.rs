@@ -204,8 +204,8 @@ fn convert_shard(
     let Job { threads, measures, ref fail_on, .. } = *job;
     let options = RunOptions { cancel: &[job.cancel, has_failed], ..job.run_options(progress) };
     let outcomes = engine::run(plan, &output, &options)?;
-    plan.check_written(job.format.unwrap_or(container::SHARDS), &output)?;
     plan.literals = Vec::new(); // for many tensors these take as much memory as the report will
+    plan.check_written(job.format.unwrap_or(container::SHARDS), &output)?;
     let mut report = FileReport::new(name.to_owned(), plan, Some(outcomes));
     if report.meets(fail_on) {
         return Ok(ConvertedShard { report, output: None });
