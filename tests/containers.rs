@@ -3,7 +3,8 @@
 mod common;
 
 use common::{Bench, fixture};
-use tcast::container::{self, CONTAINERS, Elements, Form, Reader, WrittenFiles};
+use std::path::Path;
+use tcast::container::{self, CONTAINERS, Elements, Form, NewMetadata, NewTensor, Reader, WrittenFiles, WrittenTensor};
 use tcast::dtype::{Class, Dtype};
 use tcast::kernel::{Kernel, Storage};
 
@@ -139,4 +140,47 @@ fn safetensors_headers_are_read_as_the_safetensors_crate_reads_them() {
         }
     }
     assert!(read > 10 && refused > 10, "{read} read, {refused} refused");
+}
+
+#[test]
+fn each_wrong_part_of_a_finished_header_is_noticed() {
+    let tensors = vec![NewTensor {
+        name: "name".into(),
+        dtype: Dtype::Float32,
+        shape: &[3, 7],
+        count: 21,
+        fortran_order: false,
+        text: None,
+        opaque: None,
+        blocks: None,
+    }];
+    let changes = [
+        ("safetensors", "name", "nome"),
+        ("safetensors", "F32", "I32"),
+        ("safetensors", "[3,7]", "[7,3]"),
+        ("safetensors", "[0,84]", "[4,84]"),
+        ("safetensors", "{", "["),
+        ("npy", "<f4", ">f4"),
+        ("npy", "(3, 7)", "(7, 3)"),
+        ("npy", "False", "True "),
+        ("npy", "NUMPY", "NUMPI"),
+    ];
+    for (extension, old, new) in changes {
+        let format = container::by_extension(Path::new("x").with_extension(extension).as_path()).unwrap();
+        let layout = format.lay_out(&tensors, &NewMetadata::default(), 1).unwrap();
+        let mut file = vec![0; layout.len as usize];
+        for (offset, literal) in &layout.literals {
+            file[*offset as usize..][..literal.len()].copy_from_slice(literal);
+        }
+        let check = |file: &[u8]| {
+            let range = layout.len - 84..layout.len;
+            let mut written =
+                tensors.iter().map(|tensor| WrittenTensor { tensor: tensor.clone(), range: range.clone() });
+            format.reread(file, &mut written)
+        };
+        check(&file).unwrap();
+        let at = file.windows(old.len()).position(|bytes| bytes == old.as_bytes()).unwrap();
+        file[at..at + new.len()].copy_from_slice(new.as_bytes());
+        assert!(check(&file).is_err(), "{extension}: {old} -> {new}");
+    }
 }

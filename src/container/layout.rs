@@ -70,6 +70,17 @@ pub struct NewTensor<'a> {
     pub blocks: Option<&'static BlockFormat>,
 }
 
+/// A tensor of a finished file, and the range of its bytes there.
+#[doc(hidden)]
+pub struct WrittenTensor<'a> {
+    pub tensor: NewTensor<'a>,
+    pub range: Range<u64>,
+}
+
+/// The tensors of a finished file.
+#[doc(hidden)]
+pub type Rereading<'i, 'a> = &'i mut dyn Iterator<Item = WrittenTensor<'a>>;
+
 /// Layout of a new file: literal bytes and tensors without gaps.
 #[derive(Debug)]
 #[doc(hidden)]

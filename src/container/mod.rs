@@ -36,6 +36,7 @@ pub use reader::Reader;
 pub(crate) use reader::unpack;
 #[doc(hidden)] // for fuzzing
 pub use safetensors::read_header_twice;
+use shape::is_countable;
 pub(crate) use shape::{indices, position};
 pub(crate) use tensor::sum_of;
 pub use tensor::{Elements, Form, Tensor};
@@ -43,7 +44,9 @@ pub(crate) use text::TextExtent;
 pub use text::TextForm;
 #[doc(hidden)] // the parts of containers, and items that tests need
 pub use {
-    layout::{FileLayout, HeaderEntries, NewMetadata, NewTensor, NewTensors, PendingCrc, Placement},
+    layout::{
+        FileLayout, HeaderEntries, NewMetadata, NewTensor, NewTensors, PendingCrc, Placement, Rereading, WrittenTensor,
+    },
     reader::{Stream, Streamed},
     shape::{element_count, row_major},
     tensor::{Checksum, Data},
@@ -120,6 +123,15 @@ pub trait Container: Sync {
     /// When the format cannot hold them.
     #[doc(hidden)]
     fn lay_out(&self, tensors: &dyn NewTensors, metadata: &NewMetadata, threads: usize) -> Result<FileLayout>;
+
+    /// Reads a finished file with a library that other programs use, and compares the header with the tensors of the plan.
+    ///
+    /// # Errors
+    /// When the library refuses the file, or reads other tensors: then this program has a defect, or the disk has.
+    #[doc(hidden)]
+    fn reread(&self, _file: &[u8], _tensors: Rereading) -> Result<()> {
+        Ok(())
+    }
 
     /// Returns the error for a type that the format cannot hold; `are_several` is true if the output has other tensors
     /// too.

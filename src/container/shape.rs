@@ -10,6 +10,11 @@ pub fn element_count(shape: &[u64]) -> Option<u64> {
     Some(if shape.contains(&0) { 0 } else { extent })
 }
 
+/// True if every product of lengths fits 64 bits, with 128 bits for each element, even if one of the lengths is 0.
+pub(super) fn is_countable(shape: &[u64]) -> bool {
+    shape.iter().try_fold(128_u64, |bits, &length| bits.checked_mul(length.max(1))).is_some()
+}
+
 /// Formats the coordinates of an element, `[1, 2]`, given its index in the order of the file.
 pub(crate) fn position(index: u64, shape: &[u64], fortran_order: bool) -> String {
     format!("{:?}", indices(index, shape, fortran_order))

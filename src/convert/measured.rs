@@ -32,7 +32,11 @@ pub(crate) fn measure<'a>(
         let mut plan = plan_quantization(model, options, &job, &Unheard(observer)).map_err(in_scheme)?;
         let together = std::mem::take(&mut plan.loaded_together);
         let mut conversion = FileConversion::quantize(&job, model, options, plan);
-        plans.push(job::plan(&conversion.job, &mut conversion.inputs[0], &Unheard(observer)).map_err(in_scheme)?);
+        let mut planned =
+            job::plan(&conversion.job, &mut conversion.inputs[0], &Unheard(observer)).map_err(in_scheme)?;
+        // Nothing is written, and for many tensors the headers take much memory.
+        planned.iter_mut().for_each(|plan| (plan.literals, plan.entries) = (Vec::new(), Vec::new()));
+        plans.push(planned);
         conversions.push((options, conversion, together));
     }
     let flat: Vec<&Plan> = plans.iter().flatten().collect();
@@ -41,9 +45,9 @@ pub(crate) fn measure<'a>(
     let outcomes = measurement.run(job.threads, &*progress, job.cancel);
     drop(progress);
     let mut outcomes = outcomes.map_err(|error| error.in_file(&source.path))?.into_iter();
-    let measured = conversions.into_iter().zip(&plans).map(|((options, conversion, loaded_together), plans)| {
-        let file = |plan| FileReport::new(String::new(), plan, outcomes.next());
-        let files: Vec<FileReport> = plans.iter().map(file).collect();
+    let measured = conversions.into_iter().zip(plans).map(|((options, conversion, loaded_together), plans)| {
+        let file = |plan: Plan| FileReport::new(String::new(), &plan, outcomes.next());
+        let files: Vec<FileReport> = plans.into_iter().map(file).collect();
         let scheme = options.scheme.ok_or_else(|| Error::usage("there is no scheme to measure"))?;
         Ok(MeasuredScheme {
             scheme,

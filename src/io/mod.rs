@@ -5,6 +5,7 @@ mod cache_state;
 mod destination;
 pub(crate) mod identity;
 pub(crate) mod in_use;
+pub(crate) mod listing;
 pub mod map;
 mod naming;
 pub(crate) mod open;

@@ -10,6 +10,7 @@ pub(crate) use abandoned::abandoned;
 #[cfg(feature = "cli")]
 pub(crate) use interrupt::{Run, end_interrupts, remove_temporaries};
 
+use super::listing;
 use super::naming::{self, close};
 use super::open::{exists, unreadable};
 use crate::error::{Error, Result};
@@ -112,7 +113,7 @@ pub(super) fn lock() -> MutexGuard<'static, Temporaries> {
 /// Removes a file, an empty folder, or the work folder with its contents.
 fn remove(path: &Path) {
     let is_work = path.file_name().is_some_and(|name| name == WORK);
-    if fs::remove_file(path).is_ok() || is_work && fs::remove_dir_all(path).is_ok() {
+    if fs::remove_file(path).is_ok() || is_work && listing::remove_folder(path).is_ok() {
         return;
     }
     if is_work {
@@ -138,9 +139,9 @@ const SUFFIX: &str = ".tmp";
 
 /// Removes temporary files that killed runs have left in a folder.
 pub(crate) fn remove_leftovers(folder: &Path) {
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        if is_temporary(&entry.file_name().to_string_lossy()) {
-            let _ = fs::remove_file(entry.path());
+    for entry in listing::entries(folder).into_iter().flatten() {
+        if is_temporary(&entry.text()) {
+            let _ = fs::remove_file(entry.path);
         }
     }
 }

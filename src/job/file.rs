@@ -23,7 +23,6 @@ pub(super) struct FileOutput<'a> {
     /// The destination of the second file, if any: the elements of an ONNX model.
     data: Option<Destination>,
     plan: Plan<'a>,
-    #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program warns about weights without scales"))]
     container: &'static dyn Container,
 }
 
@@ -88,7 +87,8 @@ impl<'a> FileOutput<'a> {
         observer: &dyn Observer,
     ) -> Result<WholeFile<'a>> {
         let destination = self.destination.filter(|_| !job.dry_run).unwrap_or_else(Destination::nowhere);
-        if destination.keeps() {
+        let keeps = destination.keeps();
+        if keeps {
             observer.notice(Notice::Begins(destination.folder()));
         }
         let create = |place: Destination| Ok(place.create()?.flushed_early(job.sync));
@@ -106,6 +106,9 @@ impl<'a> FileOutput<'a> {
         }
         let outcomes = engine::run(&self.plan, target, &options)?;
         (self.plan.literals, self.plan.copies) = (Vec::new(), Vec::new()); // for many tensors these take as much memory as the report will
+        if keeps {
+            self.plan.check_written(self.container, target)?;
+        }
         let name = output.to_string_lossy().into_owned();
         let report = if lists_tensors {
             FileReport::new(name, &self.plan, Some(outcomes))

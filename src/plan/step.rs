@@ -4,11 +4,13 @@ use super::few::Few;
 use super::quantization::Quantization;
 pub(crate) use super::stored::NewStored;
 use super::stored::StackPart;
-use crate::container::{Elements, Form, HeaderEntries, NewTensor, Tensor};
+use crate::container::{Container, Elements, Form, HeaderEntries, NewTensor, Tensor, WrittenTensor};
 use crate::conversion::Conversion;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
+use crate::io::output::Output;
+use crate::io::sink::Sink;
 use crate::kernel::Storage;
 use crate::quant::{Decoder, EncodedPart};
 use crate::read::{MappedBytes, SourceTensor};
@@ -110,6 +112,24 @@ impl Plan<'_> {
         }
         bytes.truncate(start + (range.end - range.start) as usize); // no comma follows the last entry
         Ok(())
+    }
+
+    /// Checks a finished file of a format with a library that other programs use. A difference is never the user's fault,
+    /// so such a file must not appear.
+    pub(crate) fn check_written(&self, container: &dyn Container, output: &Output) -> Result<()> {
+        let file = output.read_again()?;
+        let mut tensors = self.steps.iter().flat_map(|step| {
+            let written = |at: usize| {
+                let range = step.results[at].stored_range()?;
+                Some(WrittenTensor { tensor: step.new_tensor(at), range })
+            };
+            (0..step.results.len()).filter_map(written)
+        });
+        container.reread(&file, &mut tensors).map_err(|error| {
+            let what = format!("internal error: another reader finds other tensors than planned: {}", error.message());
+            let wrong = Error::new(what).in_file(output.path()).remedy("please report this defect, with the command");
+            if let Some(name) = error.tensor() { wrong.in_tensor(name) } else { wrong }
+        })
     }
 
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {

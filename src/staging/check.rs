@@ -3,6 +3,7 @@
 use super::files::{check_folders, exists, stray_above};
 use super::{Manifest, Start, replaced, sum_at};
 use crate::error::{Blocker, Error, Kind, OutputRole, Result, Wanted};
+use crate::io::listing::entries;
 use crate::io::open::Links;
 use crate::io::output::{WORK, check_folder, is_own};
 use crate::io::temporaries::{END, MANIFEST, is_unfinished};
@@ -46,12 +47,9 @@ fn find(folder: &Path) -> Result<FolderState> {
     if exists(&work.join(MANIFEST))? || exists(&work.join(END))? {
         return Ok(FolderState::Unfinished);
     }
-    for entry in fs::read_dir(folder).map_err(failed)? {
-        if !is_own(&entry.map_err(failed)?.file_name().to_string_lossy()) {
-            return Ok(FolderState::Other);
-        }
-    }
-    Ok(FolderState::Nothing)
+    let entries = entries(folder).map_err(failed)?;
+    let is_empty = entries.iter().all(|entry| is_own(&entry.text()));
+    Ok(if is_empty { FolderState::Nothing } else { FolderState::Other })
 }
 
 /// Refuses a folder that a run may not write into: a file, and a folder that is not empty or holds unfinished work,

@@ -3,6 +3,7 @@
 use super::files::unless_gone;
 use crate::error::{Blocker, Error, Kind, Result, Wanted};
 use crate::io::in_use::retried;
+use crate::io::listing::{Entry, entries, remove_folder};
 use crate::io::open::unreadable;
 use crate::io::output::{directory_of, sync_folder, uninterrupted};
 use crate::io::temporaries::{LOCK, OLD, move_to_temporary};
@@ -18,7 +19,7 @@ pub(super) const REMOVED: &str = ".tcast-done.tmp";
 /// of a work folder would show neither that the checkpoint is complete nor how to complete it.
 pub(super) fn remove_work(work: &Path, sync: bool) -> io::Result<()> {
     let removed = work.with_file_name(REMOVED);
-    unless_gone(retried(|| fs::remove_dir_all(&removed)))?;
+    unless_gone(retried(|| remove_folder(&removed)))?;
     if cfg!(windows) {
         set_aside(&work.join(OLD), directory_of(work));
     }
@@ -26,15 +27,14 @@ pub(super) fn remove_work(work: &Path, sync: bool) -> io::Result<()> {
     if sync {
         sync_folder(directory_of(work))?;
     }
-    unless_gone(retried(|| fs::remove_dir_all(&removed)))
+    unless_gone(retried(|| remove_folder(&removed)))
 }
 
 /// Removes the files in a folder, by way of temporary names in `place`: Windows renames files that another program holds,
 /// if that program allows it, but keeps them until they are closed, and does not rename their folder.
 fn set_aside(folder: &Path, place: &Path) {
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let path = entry.path();
-        if entry.file_type().is_ok_and(|found| found.is_dir()) {
+    for Entry { path, is_folder, .. } in entries(folder).into_iter().flatten() {
+        if is_folder {
             set_aside(&path, place);
         } else {
             let _ = move_to_temporary(&path, place).and_then(fs::remove_file);

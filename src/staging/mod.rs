@@ -40,6 +40,7 @@ pub(crate) use reopen::are_done;
 pub(crate) use state::{InterruptedWork, WorkState};
 
 use crate::error::{Error, Result};
+use crate::io::listing::remove_folder;
 use crate::io::open::unwritable;
 use crate::io::output::{Destination, NewFolder, keep_at_interrupt, sync_folder};
 use crate::io::temporaries::{DONE, FILES, Kept, MANIFEST, OLD};
@@ -178,7 +179,7 @@ impl Staging {
         }
         self.hold.let_go();
         clear(&self.work);
-        let _ = fs::remove_dir_all(&self.work);
+        let _ = remove_folder(&self.work);
         if self.is_new {
             let _ = fs::remove_dir(&self.folder);
         }
@@ -192,12 +193,12 @@ fn sync_name(folder: &Path) -> Result<()> {
 
 /// Removes records, finished files, and last the manifest, which describes them. Files of an older checkpoint stay.
 fn clear(work: &Path) {
-    let _ = fs::remove_dir_all(work.join(DONE));
-    let _ = fs::remove_dir_all(work.join(FILES));
+    let _ = remove_folder(&work.join(DONE));
+    let _ = remove_folder(&work.join(FILES));
     let _ = fs::remove_file(work.join(MANIFEST));
 }
 
 /// Removes the remains of a run that was killed at the very end from a finished folder.
 pub(crate) fn remove_rest(folder: &Path) {
-    let _ = fs::remove_dir_all(folder.join(lock::REMOVED));
+    let _ = remove_folder(&folder.join(lock::REMOVED));
 }

@@ -6,11 +6,11 @@ use super::files::{exists, stray_above};
 use crate::container::checkpoint::{is_index, is_written_shard, weight_map};
 use crate::container::model_of_part;
 use crate::error::{Blocker, Error, Kind, Result, Wanted};
+use crate::io::listing::entries;
 use crate::io::open::{is_absent, unreadable};
 use crate::io::output::WORK;
 use crate::io::temporaries::OLD;
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Returns the files that a new checkpoint would replace in a folder: its indexes and their shards, or its only shard,
@@ -45,16 +45,11 @@ fn find(places: &[PathBuf], manifest: &Manifest, is_new: impl Fn(&Path) -> bool)
     let mut there = BTreeMap::new();
     for place in places {
         let failed = unreadable(place);
-        let mut found = Vec::new();
-        match fs::read_dir(place) {
+        let mut found: Vec<(String, PathBuf)> = Vec::new();
+        match entries(place) {
             Err(error) if is_absent(&error) => continue,
-            entries => {
-                for entry in entries.map_err(failed)? {
-                    let entry = entry.map_err(failed)?;
-                    // tcast writes only names in UTF-8
-                    found.push((entry.file_name().to_string_lossy().into_owned(), entry.path()));
-                }
-            }
+            // tcast writes only names in UTF-8
+            entries => found.extend(entries.map_err(failed)?.into_iter().map(|entry| (entry.text(), entry.path))),
         }
         found.retain(|(name, _)| is_index(name) || is_written_shard(name));
         for file in manifest.files() {

@@ -28,6 +28,7 @@ use crate::container::checkpoint::is_index;
 use crate::error::{Blocker, Error, Result};
 use crate::io::identity::check_apart;
 use crate::io::in_use::{check_not_in_use, retried};
+use crate::io::listing::{Entry, entries, remove_folder};
 use crate::io::open::unwritable;
 use crate::io::output::{WORK, create_folders, directory_of};
 use crate::io::temporaries::{DONE, END, FILES, Kept, LOCK, MANIFEST, OLD, keep_after};
@@ -178,7 +179,7 @@ impl Staging {
                 if self.sync {
                     sync_name(&aside)?; // its work folder describes it correctly until it is empty
                 }
-                fs::remove_dir_all(aside.join(WORK)).map_err(failed)?;
+                remove_folder(&aside.join(WORK)).map_err(failed)?;
                 fs::remove_dir(&aside).map_err(failed)?;
             } else {
                 remove_aside(&aside)?;
@@ -194,11 +195,9 @@ impl Staging {
 
 /// True if a folder and its subfolders hold only these files, and the work folder.
 fn holds_only(files: &BTreeSet<PathBuf>, folder: &Path) -> io::Result<bool> {
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        let path = entry.path();
-        let is_known = entry.file_name() == WORK || files.contains(&path);
-        if !(is_known || entry.file_type()?.is_dir() && holds_only(files, &path)?) {
+    for Entry { path, name, is_folder } in entries(folder)? {
+        let is_known = name == WORK || files.contains(&path);
+        if !(is_known || is_folder && holds_only(files, &path)?) {
             return Ok(false);
         }
     }
@@ -236,7 +235,7 @@ fn is_staged(aside: &Path) -> Result<bool> {
 fn remove_aside(aside: &Path) -> Result<()> {
     // A folder that is absent is not removed, because a read-only parent refuses that too.
     let removed = match is_staged(aside)? {
-        true => fs::remove_dir_all(aside),
+        true => remove_folder(aside),
         false if exists(aside)? => {
             remove_old_work(aside);
             fs::remove_dir(aside)
@@ -252,10 +251,9 @@ fn remove_aside(aside: &Path) -> Result<()> {
 /// Removes the rest of the work folder in an old folder, after a run was killed while it removed that folder. Before
 /// that, the run removed or moved over everything else.
 fn remove_old_work(aside: &Path) {
-    let is_work = |entry: io::Result<fs::DirEntry>| entry.is_ok_and(|entry| entry.file_name() == WORK);
-    if fs::read_dir(aside).is_ok_and(|mut entries| entries.all(is_work)) {
+    if entries(aside).is_ok_and(|entries| entries.iter().all(|entry| entry.name == WORK)) {
         let work = aside.join(WORK);
-        let _ = fs::remove_dir_all(work.join(DONE));
+        let _ = remove_folder(&work.join(DONE));
         for file in [MANIFEST, LOCK] {
             let _ = fs::remove_file(work.join(file));
         }
@@ -268,11 +266,8 @@ fn remove_old_work(aside: &Path) {
 fn move_over(old: &Path, new: &Path, inner: &Path) -> Result<()> {
     let failed = |error: io::Error| Error::io("cannot move", &error).in_file(old);
     let mut is_moved = false;
-    for entry in fs::read_dir(old).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        let (name, from) = (entry.file_name(), entry.path());
+    for Entry { path: from, name, is_folder } in entries(old).map_err(failed)? {
         let to = new.join(&name);
-        let is_folder = entry.file_type().map_err(failed)?.is_dir();
         if inner == Path::new("") && name == WORK {
             // It is removed when nothing else is left.
         } else if !exists(&to)? {

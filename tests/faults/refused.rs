@@ -6,7 +6,7 @@ use crate::common::{Bench, fixture, shard, tree};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-/// Calls, and what each of them may be answered. Not `close`: the standard library panics where that of a folder fails.
+/// Calls, and what each of them may be answered.
 const REFUSALS: &[(&str, &[&str])] = &[
     ("openat", &["EACCES", "EMFILE", "EIO"]),
     ("read", &["EIO"]),
@@ -24,7 +24,8 @@ const REFUSALS: &[(&str, &[&str])] = &[
     ("fstat", &["EIO"]),
     ("newfstatat", &["EIO"]),
     ("statfs", &["EIO"]),
-    ("getdents64", &["EIO"]),
+    ("getdents64", &["ENOENT", "EIO"]),
+    ("close", &["EIO"]),
     ("flock", &["ENOLCK", "EIO"]),
     ("fchmod", &["EPERM"]),
     ("lseek", &["EIO"]),
@@ -338,4 +339,36 @@ fn a_side_file_that_the_disk_does_not_give_is_an_error_and_not_left_out() {
   make it a file that can be read, or download it again\n";
     said.expect(1, "", message);
     assert!(!bench.path("out").exists());
+}
+
+#[test]
+fn a_header_that_never_reaches_the_file_is_found_before_the_output_appears() {
+    if !has_strace("writes that do nothing") {
+        return;
+    }
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "in");
+    bench.write("x.npy", &numbers(1 << 10));
+    for (line, output) in [
+        ("cast x.npy --to bf16 -o out.npy -q -j1", "out.npy"),
+        ("cast x.npy --to bf16 -o out.safetensors -q -j1", "out.safetensors"),
+        ("cast in --to f16 -o out -q -j1", "out/model.safetensors"),
+    ] {
+        let whole = traced(&bench, &["-e", "trace=pwrite64"], line).output().unwrap();
+        assert!(whole.status.success(), "{line}: {whole:?}");
+        let trace = String::from_utf8_lossy(&bench.read("trace")).into_owned();
+        // The write of the header, by its number among those of its thread; the system claims that it was done.
+        let all = calls(&trace);
+        let is_header = |call: &str| call.contains("NUMPY") || call.contains(r"\0\0{");
+        let at = all.iter().position(|(_, call)| is_header(call)).unwrap();
+        let number = all[..=at].iter().filter(|(thread, _)| *thread == all[at].0).count();
+        let len = all[at].1.rsplit("= ").next().unwrap().trim();
+        let inject = format!("inject=pwrite64:retval={len}:when={number}");
+        let _ = fs::remove_file(bench.path(output));
+        let _ = fs::remove_dir_all(bench.path("out"));
+        let said = Outcome::of(&traced(&bench, &["-e", "trace=pwrite64", "-e", &inject], line).output().unwrap());
+        assert_eq!((said.code, &*said.stdout), (Some(1), ""), "{line}: {said:?}");
+        let start = format!("tcast: error: {}", output.split('/').next().unwrap());
+        assert!(said.stderr.starts_with(&start) && said.stderr.contains("internal error: another reader"), "{said:?}");
+        assert_eq!(bench.files(), ["in", "trace", "x.npy"], "{line}");
+    }
 }

@@ -7,11 +7,11 @@ use super::side_files::{CONFIG, descriptions};
 use crate::container::gguf::{EXTENSION as GGUF, stem_of_part};
 use crate::container::{ReadOptions, as_json, by_extension, known_formats, probe_with};
 use crate::error::{Error, Intended, Kind};
+use crate::io::listing::entries;
 use crate::io::open::is_missing;
 use crate::io::output::{directory_of, in_home};
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsStr;
-use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 /// Maximum number of folder entries that are considered.
@@ -58,8 +58,8 @@ fn near(path: &Path) -> Option<PathBuf> {
     if let Some(exact) = other.as_ref().map(|folder| folder.join(name)).filter(|exact| exact.exists()) {
         return Some(exact);
     }
-    let entries = fs::read_dir(other.as_deref().unwrap_or(folder)).ok()?.flatten().take(MOST);
-    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let entries = entries(other.as_deref().unwrap_or(folder)).ok()?.into_iter().take(MOST);
+    let names = entries.filter_map(|entry| entry.name.into_string().ok());
     let near = names.filter_map(|found| Some((distance(name, &found)?, found)));
     let (_, found) = near.min()?;
     Some(other.map_or_else(|| path.with_file_name(&found), |folder| folder.join(&found)))

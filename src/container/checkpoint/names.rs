@@ -4,10 +4,10 @@ use super::index::{INDEX, WITHOUT_INDEX};
 use super::side_files::CONFIG;
 use crate::container::{CONTAINERS, GGUF, SHARDS, ShardNames, has_extension};
 use crate::error::{Error, Result};
+use crate::io::listing::entries;
 use crate::io::open::unreadable;
 use crate::text::{path_text, shorten};
 use std::ffi::OsString;
-use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 /// Formats of shards, with their names. A folder can hold a model in several formats: the first one counts.
@@ -92,9 +92,8 @@ impl<'a> ShardFolder<'a> {
 
 /// Returns the names of the files and folders in a folder, sorted.
 pub(super) fn file_names(folder: &Path) -> Result<Vec<OsString>> {
-    let entries = fs::read_dir(folder).map_err(unreadable(folder))?;
-    let names = entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<Result<Vec<_>, _>>();
-    let mut names = names.map_err(unreadable(folder))?;
+    let entries = entries(folder).map_err(unreadable(folder))?;
+    let mut names: Vec<OsString> = entries.into_iter().map(|entry| entry.name).collect();
     names.sort();
     Ok(names)
 }

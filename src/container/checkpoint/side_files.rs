@@ -5,6 +5,7 @@ use crate::container::ShardNames;
 use crate::container::json::{MapOnly, as_json, members};
 use crate::dtype::Dtype;
 use crate::error::{Blocker, Error, Result};
+use crate::io::listing::entries;
 use crate::io::open::{is_absent, is_missing, unreadable};
 use crate::io::output::is_own;
 use crate::text::shorten;
@@ -63,12 +64,11 @@ impl SideFiles {
         while let Some(inner) = folders.pop() {
             let path = folder.join(&inner);
             let failed = unreadable(&path);
-            for entry in fs::read_dir(&path).map_err(failed)? {
-                let entry = entry.map_err(failed)?;
-                let name = entry.file_name().to_string_lossy().into_owned();
-                let inside = inner.join(entry.file_name());
+            for entry in entries(&path).map_err(failed)? {
+                let name = entry.text();
+                let inside = inner.join(&entry.name);
                 // A link to a folder may lead anywhere; caches use links to files.
-                if entry.file_type().map_err(failed)?.is_dir() {
+                if entry.is_folder {
                     if !name.starts_with('.') {
                         folders.push(inside);
                     }
@@ -77,7 +77,7 @@ impl SideFiles {
                 } else if is_own(&name) {
                     // The entry belongs to an unfinished conversion into the folder.
                 } else if let Some(path) = inside.to_str()
-                    && is_plain_file(&entry)?
+                    && is_plain_file(&entry.path)?
                     && !WEIGHTS.iter().any(|end| name.to_ascii_lowercase().ends_with(end))
                 {
                     found.kept.push(path.to_owned());
@@ -119,11 +119,11 @@ impl SideFiles {
 }
 
 /// True if an entry is a file, or a link to one. A link may lead nowhere, and a file may have just been removed.
-fn is_plain_file(entry: &fs::DirEntry) -> Result<bool> {
-    match fs::metadata(entry.path()) {
+fn is_plain_file(path: &Path) -> Result<bool> {
+    match fs::metadata(path) {
         Ok(metadata) => Ok(metadata.is_file()),
         Err(error) if is_absent(&error) => Ok(false),
-        Err(error) => Err(unreadable(&entry.path())(error).remedy(READABLE)),
+        Err(error) => Err(unreadable(path)(error).remedy(READABLE)),
     }
 }
 

@@ -6,11 +6,12 @@
 
 mod descr;
 mod header;
+mod reread;
 
 use super::text::MAX_TEXT;
 use super::{
     Container, Contents, Data, Elements, FileLayout, Form, FormatInfo, NewMetadata, NewTensor, NewTensors, Placement,
-    ReadOptions, Tensor, TextForm, element_count, only_tensor, position, too_long,
+    ReadOptions, Rereading, Tensor, TextForm, element_count, only_tensor, position, too_long,
 };
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -54,6 +55,10 @@ impl Container for Npy {
             return Err(tensor.refusal().remedy(other_type(&tensor.stored))); // the file has nothing else to convert
         }
         Ok(Contents { tensors: vec![tensor], ..Contents::default() })
+    }
+
+    fn reread(&self, file: &[u8], tensors: Rereading) -> Result<()> {
+        reread::check(file, tensors)
     }
 
     fn lay_out(&self, tensors: &dyn NewTensors, _metadata: &NewMetadata, _threads: usize) -> Result<FileLayout> {

@@ -6,13 +6,14 @@
 
 mod canonical;
 mod notes;
+mod reread;
 mod write;
 
 use super::json::{MapOnly, StringPairs};
 use super::names::NameHashes;
 use super::{
     Container, Contents, Data, Elements, FileLayout, Form, FormatInfo, Metadata, NewMetadata, NewTensor, NewTensors,
-    Placement, ReadOptions, ShardNames, Tensor, element_count, too_long,
+    Placement, ReadOptions, Rereading, ShardNames, Tensor, element_count, too_long,
 };
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
@@ -87,6 +88,10 @@ impl Container for Safetensors {
             tensor.data = Data::plain(data_start + start as usize..data_start + end as usize);
         }
         Ok(Contents { tensors, metadata, ..Contents::default() })
+    }
+
+    fn reread(&self, file: &[u8], tensors: Rereading) -> Result<()> {
+        reread::check(file, tensors)
     }
 
     fn lay_out(&self, tensors: &dyn NewTensors, metadata: &NewMetadata, threads: usize) -> Result<FileLayout> {

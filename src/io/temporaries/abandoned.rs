@@ -1,19 +1,17 @@
 //! Temporary files that killed runs have left.
 
+use super::super::listing;
 #[cfg(not(windows))]
 use super::super::open::{Links, open_regular};
 use super::is_temporary;
-use std::fs;
 #[cfg(windows)]
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
 /// Finds temporary files in a folder that no run holds any more, left by killed runs, and their lengths.
 pub(crate) fn abandoned(folder: &Path) -> Vec<(PathBuf, u64)> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let names = entries.filter(|entry| is_temporary(&entry.file_name().to_string_lossy()));
-    let mut found: Vec<_> =
-        names.map(|entry| entry.path()).filter_map(|path| Some((is_abandoned(&path)?, path))).collect();
+    let entries = listing::entries(folder).into_iter().flatten().filter(|entry| is_temporary(&entry.text()));
+    let mut found: Vec<_> = entries.filter_map(|entry| Some((is_abandoned(&entry.path)?, entry.path))).collect();
     found.sort_unstable_by(|left, right| left.1.cmp(&right.1));
     found.into_iter().map(|(len, path)| (path, len)).collect()
 }

@@ -2,7 +2,7 @@
 
 use super::FolderOutput;
 use crate::container::checkpoint::{self, Checkpoint};
-use crate::container::{NewTensor, ReadOptions, Tensor};
+use crate::container::{self, NewTensor, ReadOptions, Tensor};
 use crate::engine::{self, RunOptions};
 use crate::error::{Error, Kind, OutputRole, Result};
 use crate::io::map::MappedFile;
@@ -205,6 +205,7 @@ fn convert_shard(
     let options = RunOptions { cancel: &[job.cancel, has_failed], ..job.run_options(progress) };
     let outcomes = engine::run(plan, &output, &options)?;
     plan.literals = Vec::new(); // for many tensors these take as much memory as the report will
+    plan.check_written(job.format.unwrap_or(container::SHARDS), &output)?;
     let mut report = FileReport::new(name.to_owned(), plan, Some(outcomes));
     if report.meets(fail_on) {
         return Ok(ConvertedShard { report, output: None });
