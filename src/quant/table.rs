@@ -279,7 +279,8 @@ pub static LAYOUTS: &[Layout] = &[
             &[(Role::Codes, ".weight"), (Role::Scale, ".weight_scale_inv")],
         ],
         codes: NIBBLES,
-        groups: Groups::Fixed(Group::Neighbours(32)),
+        // transformers derives the size of a group from the shape of the scales.
+        groups: Groups::Any(&[GroupKind::Neighbours]),
         scale_dtypes: EXPONENTS,
         exponents: Exponents::ByDtype,
         ..BASE

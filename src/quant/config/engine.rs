@@ -94,13 +94,14 @@ impl EngineConfig {
     }
 
     /// Returns the text of a config.json with the block added as its last member. All other bytes stay unchanged. Fails
-    /// if `config` already has a `quantization_config`.
+    /// if `config` already has a `quantization_config` that describes something.
     pub fn write_into(&self, config: &str) -> Result<String> {
         let json = as_json(config);
         let not_object = || Error::new("is not a JSON object");
         let names = members(&json).ok_or_else(not_object)?;
         let Some(block) = &self.block else { return Ok(config.to_owned()) };
-        if names.get("quantization_config").is_some_and(|value| value.get() != "null") {
+        let is_said = |text: &str| text != "null" && members(text).is_none_or(|members| !members.is_empty());
+        if names.get("quantization_config").is_some_and(|value| is_said(value.get())) {
             let error = Error::new("has a quantization_config, although no weight is quantized");
             return Err(error.remedy("remove its quantization_config, and try again"));
         }
