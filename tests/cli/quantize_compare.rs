@@ -82,7 +82,7 @@ fn types_and_mixes_of_gguf_files_are_compared_too() {
     let alone = |scheme: &str| {
         bench.run(&format!("quantize t.gguf --scheme {scheme} --layout gguf -o a-{scheme}.gguf --json -q"))
     };
-    let found = compared(&bench, "t.gguf --compare q4_k_m,q4_0,mxfp4");
+    let found = compared(&bench, "t.gguf --compare q4_k_m,q4_0,mxfp4 --layout gguf");
     for found in found {
         let outcome = alone(found["scheme"].as_str().unwrap());
         assert_eq!(outcome.code, Some(0), "{outcome:?}");

@@ -6,6 +6,7 @@
 
 use super::FORMATS;
 use super::json::with_member;
+use crate::container::checkpoint::describes;
 use crate::container::{as_json, members};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -100,8 +101,7 @@ impl EngineConfig {
         let not_object = || Error::new("is not a JSON object");
         let names = members(&json).ok_or_else(not_object)?;
         let Some(block) = &self.block else { return Ok(config.to_owned()) };
-        let is_said = |text: &str| text != "null" && members(text).is_none_or(|members| !members.is_empty());
-        if names.get("quantization_config").is_some_and(|value| is_said(value.get())) {
+        if names.get("quantization_config").is_some_and(|value| describes(value.get())) {
             let error = Error::new("has a quantization_config, although no weight is quantized");
             return Err(error.remedy("remove its quantization_config, and try again"));
         }
