@@ -35,8 +35,8 @@ impl Report {
 }
 
 impl Error {
-    /// Returns the report of a conversion whose values or weights were refused, because of `fail_on` or `min_sqnr` in its
-    /// options: the kind is then [`Kind::Loss`], and no output was written.
+    /// Returns the report of a conversion whose values or weights were refused, because of `fail_on` or `min_sqnr` in
+    /// its options: the kind is then [`Kind::Loss`], and no output was written.
     #[must_use]
     pub fn report(&self) -> Option<&Report> {
         self.payload()?.downcast_ref()

@@ -102,7 +102,8 @@ pub(super) struct ModuleList {
 
 /// Maximum number of patterns in a part of a config, or in a list.
 const MOST_PATTERNS: usize = 1000;
-/// Size limit of all compiled patterns of a config or a list. A pattern with `\w` takes about 100 KiB, and most others a few.
+/// Size limit of all compiled patterns of a config or a list. A pattern with `\w` takes about 100 KiB, and most others a
+/// few.
 const MOST_OF_LIST: usize = 32 << 20;
 
 /// Refuses a number of patterns that would take long to compile and match.
