@@ -5,6 +5,7 @@ mod kind;
 pub use kind::{Blocker, Intended, Kind, OutputRole, Wanted};
 
 use crate::text::{path_text, shorten, visible};
+use std::any::Any;
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -28,6 +29,8 @@ pub struct Error {
     details: Box<[String]>,
     remedy: Option<Box<str>>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    /// A result that was refused, of a type that only higher modules know.
+    payload: Option<Box<dyn Any + Send + Sync>>,
 }
 
 impl Error {
@@ -42,6 +45,7 @@ impl Error {
             details: Box::default(),
             remedy: None,
             source: None,
+            payload: None,
         }
     }
 
@@ -99,6 +103,17 @@ impl Error {
     #[must_use]
     pub(crate) fn with_source(self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
         Self { source: Some(Box::new(source)), ..self }
+    }
+
+    /// Adds the result that was refused.
+    #[must_use]
+    pub(crate) fn with_payload(self, payload: impl Any + Send + Sync) -> Self {
+        Self { payload: Some(Box::new(payload)), ..self }
+    }
+
+    /// Returns the result that was refused, if the error contains one.
+    pub(crate) fn payload(&self) -> Option<&(dyn Any + Send + Sync)> {
+        self.payload.as_deref()
     }
 
     /// True if the system refused an operation that may succeed the next time.

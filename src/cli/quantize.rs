@@ -103,11 +103,11 @@ pub struct QuantizeArgs {
 
 impl QuantizeArgs {
     /// Puts the first scheme into the options: with several, it is the scheme of the weights that no rule names. Several
-    /// schemes are stored in a layout that has all of them, if there is one.
+    /// schemes of one output are stored in a layout that has all of them, if there is one.
     pub(super) fn with_scheme(mut self) -> Self {
         let schemes = self.candidates();
         self.options.scheme = schemes.first().copied();
-        if self.options.layout.is_none() {
+        if self.options.layout.is_none() && self.compare.is_empty() {
             let is_in_all = |name: &&str| schemes.iter().all(|scheme| scheme.layout_names().any(|own| own == *name));
             let common = self.options.scheme.into_iter().flat_map(Scheme::layout_names).find(is_in_all);
             let is_default = |layout: &&str| schemes.iter().all(|scheme| scheme.default_layout() == *layout);

@@ -1,16 +1,16 @@
-//! Refusal by `--fail-on`: lists every tensor concerned, with its counts, and proposes remedies.
+//! Remedies for values that a job refuses: flags of the program, and rules for the tensors that have them.
 
 use crate::container::by_extension;
-use crate::error::{Error, Kind};
+use crate::error::Error;
 use crate::job::FailOn;
-use crate::kernel::{Condition, First, Loss};
+use crate::kernel::{Condition, Loss};
 use crate::operator::Operator;
 use crate::quant::{self, GGUF, Layout};
 use crate::report::{Report, TensorReport};
 use crate::select::loaded::LoadedSet;
 use crate::select::policy::Policy;
 use crate::select::rule_to_keep;
-use crate::text::{as_glob, counted, flag_with, shorten};
+use crate::text::{as_glob, flag_with};
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 
@@ -18,36 +18,18 @@ use std::collections::{HashMap, HashSet};
 const FEW: usize = 8;
 
 impl Report {
-    /// Returns an error that lists each tensor with values that met one of some conditions; `None` if there is none.
-    pub(super) fn refusal(&self, fail_on: &FailOn) -> Option<Error> {
-        if fail_on.is_empty() {
-            return None;
-        }
-        let refused: Vec<&TensorReport> = self.tensors().filter(|tensor| tensor.meets(fail_on)).collect();
-        if refused.is_empty() {
-            return None;
-        }
-        let verb = if refused.len() == 1 { "has" } else { "have" };
-        let what = format!(
-            "{} {verb} {}: no output was written",
-            counted(refused.len() as u64, "tensor"),
-            if self.is_quantized() { "more loss than is allowed" } else { "values that --fail-on refuses" }
-        );
-        let details = refused.iter().flat_map(|tensor| lines(tensor, fail_on)).collect();
-        Some(
-            Error::new(what)
-                .in_file(&self.input)
-                .with_details(details)
-                .remedy(self.remedy(&refused, fail_on))
-                .of(Kind::Loss),
-        )
+    /// Returns the error for values that a job refuses, with remedies; `None` if there are none.
+    pub(super) fn advised_refusal(&self, fail_on: &FailOn) -> Option<Error> {
+        let refused = self.refused(fail_on);
+        let is_any = !refused.is_empty();
+        is_any.then(|| self.refusal(&refused, fail_on).remedy(self.remedy(&refused, fail_on)))
     }
 
     fn remedy(&self, refused: &[&TensorReport], fail_on: &FailOn) -> String {
         let conditions = &fail_on.conditions;
         let is_met = |wanted: &dyn Fn(&TensorReport, Condition) -> bool| {
             refused.iter().any(|tensor| {
-                conditions.iter().any(|condition| count(tensor, *condition) > 0 && wanted(tensor, *condition))
+                conditions.iter().any(|condition| tensor.count_of(*condition) > 0 && wanted(tensor, *condition))
             })
         };
         let mut remedies = Vec::new();
@@ -138,32 +120,4 @@ impl Report {
         };
         refused.iter().filter_map(take).collect()
     }
-}
-
-fn count(tensor: &TensorReport, condition: Condition) -> u64 {
-    tensor.counts.as_ref().map_or(0, |counts| counts[condition])
-}
-
-/// Describes the values that met each condition, and the position of the first.
-fn lines(tensor: &TensorReport, fail_on: &FailOn) -> Vec<String> {
-    let conditions = &fail_on.conditions;
-    let quantized = tensor.quantized_accuracy().into_iter().flat_map(|figures| fail_on.refuses(figures));
-    let quantized = quantized.map(|what| format!("{}: {what}", shorten(&tensor.name)));
-    let met =
-        Condition::ALL.into_iter().filter(|condition| conditions.contains(condition) && count(tensor, *condition) > 0);
-    let line = |condition: Condition| {
-        let (met, all) = (count(tensor, condition), tensor.elements());
-        let name = if tensor.name.is_empty() { String::new() } else { format!("{}: ", shorten(&tensor.name)) };
-        let first = tensor.firsts.of(condition).and_then(|First { at, values: [from, to] }| {
-            let values = match (from.as_str(), to.as_str()) {
-                ("", _) => String::new(),
-                (from, _) if matches!(condition, Condition::InputNan | Condition::InputInfinite) => format!(": {from}"),
-                (from, "") => format!(": {from}"),
-                (from, to) => format!(": {from} became {to}"),
-            };
-            Some(format!(", first at {}{values}", tensor.place(*at)?))
-        });
-        format!("{name}{met} of {} {}{}", counted(all, "value"), condition.describe(), first.unwrap_or_default())
-    };
-    met.map(line).chain(quantized).collect()
 }

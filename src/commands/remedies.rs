@@ -159,7 +159,7 @@ fn clear(blocker: &Blocker) -> String {
         Blocker::Compressed(path) => format!("gunzip -k {}", quoted(path)),
         Blocker::Pointer(path) => format!("git -C {} lfs pull", quoted(directory_of(path))),
         Blocker::Link { link, copy } => format!("if the model needs its target: {}", replace_by_copy(link, copy)),
-        Blocker::Referrer(path) => format!("copy or download it too: {} refers to it", quoted(path)),
+        Blocker::Referrer(path) => format!("copy or download the other file too: {} refers to it", quoted(path)),
         Blocker::ShortIndex(path) => {
             let all = "download the index again, or move it to convert all .safetensors files of the folder";
             format!("{all}: {}", move_out(path))

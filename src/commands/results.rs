@@ -75,7 +75,7 @@ pub(super) fn show(
     let (args, job) = (task.file, &task.conversion.job);
     // Never dropped, like the inputs.
     let report = ManuallyDrop::new(task.conversion.report(source, output, files, before, begin));
-    let refusal = report.refusal(&job.fail_on);
+    let refusal = report.advised_refusal(&job.fail_on);
     if let Some(file) = report_file
         && let Err(error) = file.write_report(&report, source, task.conversion.inputs[0].from, args)
     {
@@ -220,7 +220,7 @@ impl Several {
         match written {
             Ok(Some(Written { files, before, finished, all, was_complete })) => {
                 let report = task.conversion.report(source, output, files, before, begin);
-                if let Some(refusal) = report.refusal(&task.conversion.job.fail_on) {
+                if let Some(refusal) = report.advised_refusal(&task.conversion.job.fail_on) {
                     self.fail(refusal, json!(report));
                     return Ok(());
                 }

@@ -14,6 +14,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 pub(crate) struct Budget {
     /// Options that make it.
     pub options: QuantizeOptions,
+    /// The word in the name of the output, such as `6bits`.
+    pub label: String,
     pub figures: BudgetFigures,
     /// The scheme of each weight that is quantized.
     pub chosen: BTreeMap<String, String>,
@@ -127,7 +129,7 @@ impl Budget {
         };
         let quantized = chosen.iter().filter_map(|(name, scheme)| Some(((*name).to_owned(), (*scheme)?.to_owned())));
         let chosen = quantized.collect();
-        Ok(Ok(Self { options, figures, chosen }))
+        Ok(Ok(Self { options, label: format!("{target}bits"), figures, chosen }))
     }
 }
 

@@ -119,7 +119,7 @@ impl<'a> FileConversion<'a> {
         let layout = options.layout_in_effect();
         let layout_in_effect = if model.is_model() { Some(ONNX.name) } else { layout };
         let job = Job {
-            label: options.scheme.map(|scheme| scheme.name).or(layout),
+            label: job.label.or(options.scheme.map(|scheme| scheme.name)).or(layout),
             format: options.is_gguf().then_some(GGUF),
             force_codes: options.force_codes,
             model: options.model,

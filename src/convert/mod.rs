@@ -68,7 +68,7 @@ impl Default for Settings<'_> {
 ///
 /// # Errors
 /// When the input is not a tensor file, the output cannot hold a type or exists, reading or writing fails, or a value breaks
-/// a rule.
+/// a rule. If a value meets a condition of `fail_on`, no output is written, and [`Error::report`] returns the report.
 pub fn cast(input: impl AsRef<Path>, output: impl AsRef<Path>, options: &CastOptions) -> Result<Report> {
     Settings::default().cast(input, output, options)
 }
@@ -189,10 +189,11 @@ impl Settings<'_> {
         let prepared = job::prepare(&conversion.job, &mut conversion.inputs, &caller)?;
         let mut report = None;
         prepared.run(&conversion.job, &caller, |source, output, written| {
-            report = Some(match written? {
+            let result = match written? {
                 Some(Written { files, before, .. }) => conversion.report(source, output, files, before, begin),
                 None => conversion.unwritten(source, output),
-            });
+            };
+            report = Some(result.unless_refused(&conversion.job.fail_on)?);
             Ok(())
         })?;
         Ok(report.expect("there is one input"))

@@ -2,7 +2,7 @@
 //!
 //! Accepted spellings: ONNX names and numbers (`FLOAT8E4M3FN`, `17`), numpy (`float32`, `f4`, `<i8`), torch
 //! (`torch.float8_e4m3fn`, `half`), safetensors (`F8_E4M3`), `OpenVINO` (`f8e4m3`), `ml_dtypes`, and short ones
-//! (`bf16`, `e4m3`), in any case, with or without `_` and `-`.
+//! (`bf16`, `e4m3`), in any case, with or without `_` and `-`, and types of ONNX values (`tensor(float16)`).
 //!
 //! Conflicts between libraries: `i8` and `u4` count **bits**, as in safetensors, `OpenVINO` and ONNX; numpy's codes,
 //! which count bytes, need their byte-order mark (`<i8` is int64). `f4` is numpy's float32. safetensors' `F4` and the
@@ -102,6 +102,9 @@ impl FromStr for Dtype {
             return Err(ambiguous(&[Dtype::Float4E2M1, Dtype::Float32]));
         }
         let lower = spelling.trim().to_lowercase();
+        // ONNX writes the type of a value so, in type constraints and in ONNX Runtime.
+        let of_value = lower.strip_prefix("tensor(").and_then(|rest| rest.strip_suffix(')'));
+        let lower = of_value.map_or(lower.clone(), str::to_owned);
         if let Some(code) = lower.strip_prefix(['<', '=', '|']) {
             let row = TABLE.iter().find(|row| row.numpy == Some(code));
             return row.map(|row| row.dtype).ok_or_else(|| unknown(Vec::new()));
@@ -216,6 +219,9 @@ mod tests {
             ("torch.float", Dtype::Float32),
             ("DOUBLE", Dtype::Float64),
             ("half", Dtype::Float16),
+            ("tensor(float16)", Dtype::Float16),
+            ("tensor(float)", Dtype::Float32),
+            ("tensor(double)", Dtype::Float64),
             ("BF16", Dtype::Bfloat16),
             ("I8", Dtype::Int8),
             ("i4", Dtype::Int4),

@@ -22,7 +22,7 @@ pub enum Kind {
     Unwritable,
     /// The arguments contradict each other or the input.
     Usage,
-    /// A loss happened that the caller forbids.
+    /// A loss happened that the caller forbids. [`Error::report`](super::Error::report) returns the losses.
     Loss,
     /// The output exists already.
     Exists {

@@ -25,7 +25,7 @@ pub use outcome::{FileReport, TensorReport};
 #[cfg(feature = "cli")]
 pub(crate) use outcome::{PartReport, QuantizedReport};
 #[cfg(feature = "cli")]
-pub(crate) use preview::plan;
+pub(crate) use preview::{output_path, plan};
 
 use crate::container::checkpoint::{self, Checkpoint, has_written_shards};
 use crate::error::{Error, Kind, Result};

@@ -268,10 +268,14 @@ impl TensorReport {
 
     /// True if one of its values met a refused condition, or one of its weights has a refused defect.
     pub(crate) fn meets(&self, fail_on: &FailOn) -> bool {
-        let counts = self.counts.as_ref();
         let figures = self.quantized_accuracy();
-        counts.is_some_and(|counts| fail_on.conditions.iter().any(|condition| counts[*condition] > 0))
+        fail_on.conditions.iter().any(|condition| self.count_of(*condition) > 0)
             || figures.is_some_and(|figures| fail_on.refuses(figures).next().is_some())
+    }
+
+    /// Returns the number of its values that met a condition.
+    pub(crate) fn count_of(&self, condition: Condition) -> u64 {
+        self.counts.as_ref().map_or(0, |counts| counts[condition])
     }
 
     pub(crate) fn quantized_accuracy(&self) -> Option<&QuantizedAccuracy> {
@@ -281,6 +285,11 @@ impl TensorReport {
     /// Returns the coordinates of an element, if it exists: recorded positions are not checked elsewhere.
     pub(crate) fn indices(&self, element: u64) -> Option<Vec<u64>> {
         (element < self.elements()).then(|| indices(element, &self.shape, false))
+    }
+
+    /// Returns the coordinates of an element as text, if it exists.
+    pub(crate) fn place(&self, element: u64) -> Option<String> {
+        self.indices(element).map(|indices| format!("{indices:?}"))
     }
 
     /// Converts the report to JSON, with coordinates next to every position.

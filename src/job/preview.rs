@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::operator::Operator;
 use crate::plan::{Plan, Spread, Step};
 use crate::progress::Observer;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Plans an output that has no place, with all checks of its contents.
 pub(crate) fn plan<'a>(job: &Job, input: &mut JobInput<'a>, observer: &dyn Observer) -> Result<Vec<Plan<'a>>> {
@@ -20,6 +20,11 @@ pub(crate) fn plan<'a>(job: &Job, input: &mut JobInput<'a>, observer: &dyn Obser
     }
     let container = place::container(job, &route)?;
     check::plans(job, &mut route, (container, Spread::One), observer, |_| Ok(()))
+}
+
+/// Returns the output of the only input: as named, or by a name of its own.
+pub(crate) fn output_path(job: &Job, source: &Checkpoint) -> Result<PathBuf> {
+    place::output_path(job, source, None, true)
 }
 
 impl Prepared<'_> {

@@ -279,19 +279,21 @@ pub static LAYOUTS: &[Layout] = &[
             &[(Role::Codes, ".weight"), (Role::Scale, ".weight_scale_inv")],
         ],
         codes: NIBBLES,
-        groups: Groups::Fixed(Group::Neighbours(32)),
+        // transformers derives the size of a group from the shape of the scales.
+        groups: Groups::Any(&[GroupKind::Neighbours]),
         scale_dtypes: EXPONENTS,
         exponents: Exponents::ByDtype,
         ..BASE
     },
     // compressed-tensors `quantization/lifecycle/forward_helpers.py`: (codes - zero point) * scale, in the scale's dtype.
+    // `oneshot` of llm-compressor adds a zero point of 0 to all quotients, so that -0 becomes 0; `model_free_ptq` does not.
     Layout {
         name: "ct-fp8",
         library: "compressed-tensors, format float-quantized or naive-quantized",
         formats: &["float-quantized", "naive-quantized"],
         zeros: Zeros::Plain,
         product_precision: Precision::Scale,
-        encoding: Some(encoding(ScaleRule::Epsilon, ScaleShape::Matrix)),
+        encoding: Some(unsigned_zero(ScaleRule::Epsilon, ScaleShape::Matrix)),
         ..PLAIN
     },
     Layout {
@@ -359,7 +361,7 @@ pub static LAYOUTS: &[Layout] = &[
         groups: Groups::Fixed(Group::Neighbours(32)),
         scale_dtypes: EXPONENTS,
         product_precision: Precision::Bfloat16,
-        encoding: Some(encoding(ScaleRule::HalfStep, ScaleShape::Matrix)),
+        encoding: Some(unsigned_zero(ScaleRule::HalfStep, ScaleShape::Matrix)),
         ..PLAIN
     },
     // modelopt `torch/quantization/qtensor/fp8_tensor.py`: codes and scales become the target's type first.

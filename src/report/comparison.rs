@@ -71,11 +71,12 @@ impl MeasuredScheme {
     }
 
     /// Returns its row of the table; the cell about the origin of codes is empty for a model that is not quantized.
-    fn cells(&self) -> [String; 9] {
+    fn cells(&self) -> [String; 10] {
         let decibels = |ratio: Option<f64>| ratio.map_or_else(|| "exact".to_owned(), |ratio| format!("{ratio:.2} dB"));
         let figures = self.figures();
         [
             self.scheme.name.to_owned(),
+            self.layout.to_owned(),
             format!("{:.2}", figures.bits_per_weight),
             size(figures.bytes),
             decibels(figures.mean_sqnr_db),
@@ -105,20 +106,20 @@ impl SchemeFigures<'_> {
 }
 
 /// The headings of the table.
-const HEADINGS: [&str; 9] =
-    ["scheme", "bits", "size", "mean SQNR", "lowest SQNR", "squared error", "unfit", "codes", "worst weight"];
+const HEADINGS: [&str; 10] =
+    ["scheme", "layout", "bits", "size", "mean SQNR", "lowest SQNR", "squared error", "unfit", "codes", "worst weight"];
 
 impl SchemeComparison {
     /// Returns a table with a line for each scheme. The lines fit a terminal of this many columns.
     pub(crate) fn table(&self, terminal: Option<usize>) -> String {
-        let mut rows: Vec<[String; 9]> = self.schemes.iter().map(MeasuredScheme::cells).collect();
-        let has_codes = rows.iter().any(|row| !row[7].is_empty());
+        let mut rows: Vec<[String; 10]> = self.schemes.iter().map(MeasuredScheme::cells).collect();
+        let has_codes = rows.iter().any(|row| !row[8].is_empty());
         let mut headings = HEADINGS.map(str::to_owned);
         if !has_codes {
-            headings[7].clear();
+            headings[8].clear();
         }
         rows.insert(0, headings);
-        let lines = columns(&rows, &[1, 2, 3, 4, 5, 6], terminal);
+        let lines = columns(&rows, &[2, 3, 4, 5, 6, 7], terminal);
         lines.map(|line| line.strip_prefix("  ").map_or(line.clone(), str::to_owned)).collect::<Vec<_>>().join("\n")
     }
 

@@ -10,6 +10,7 @@ pub(crate) mod distribution;
 mod html;
 #[cfg(feature = "cli")]
 mod quantized;
+mod refused;
 pub(crate) mod schema;
 #[cfg(feature = "cli")]
 mod several;
@@ -87,11 +88,6 @@ impl TensorReport {
 
     fn new_type_name(&self) -> &str {
         self.quantized.as_ref().map_or(self.to.name(), |quantized| &quantized.scheme)
-    }
-
-    /// Returns the coordinates of an element as text, if it exists.
-    pub(crate) fn place(&self, element: u64) -> Option<String> {
-        self.indices(element).map(|indices| format!("{indices:?}"))
     }
 }
 

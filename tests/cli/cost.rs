@@ -182,13 +182,13 @@ fn what_fail_on_refuses_publishes_nothing_and_names_the_first_element() {
             let outcome =
                 bench.run(&format!("cast m.safetensors --to {to} --fail-on {loss} -o out.safetensors {threads}"));
             let stderr = format!(
-                "tcast: error: m.safetensors: 1 tensor has values that --fail-on refuses: no output was written\n  \
+                "tcast: error: m.safetensors: 1 tensor has values that are not allowed: no output was written\n  \
                  b.weight: {what}\n  {remedy}{keep}"
             );
             outcome.expect(3, "", &stderr);
         }
     }
-    let stderr = "tcast: error: m.safetensors: 1 tensor has values that --fail-on refuses: no output was written\n  \
+    let stderr = "tcast: error: m.safetensors: 1 tensor has values that are not allowed: no output was written\n  \
                   b.weight: 1 of 6 values were infinite in the input, first at [1, 0]: INF\n  \
                   leave the tensor as it is with --rule 'b.weight=keep'\n";
     bench.run("cast m.safetensors --to bf16 --fail-on input-nan,input-infinite").expect(3, "", stderr);
@@ -235,7 +235,7 @@ fn fail_on_lists_every_tensor_that_fails_and_json_has_the_whole_report() {
     let header = format!("{{{},{},{}}}", tensor("a", 0), tensor("b", 8), tensor("c", 16));
     let values: [f32; 6] = [1.0, f32::NAN, 1.0, 1.0, 1e9, -1e9];
     bench.write("m.safetensors", &safetensors(&header, &values.map(f32::to_le_bytes).concat()));
-    let stderr = "tcast: error: INPUT: 2 tensors have values that --fail-on refuses: no output was written\n  \
+    let stderr = "tcast: error: INPUT: 2 tensors have values that are not allowed: no output was written\n  \
                   a: 1 of 2 values were NaN in the input, first at [1]: NaN\n  \
                   c: 2 of 2 values became infinite, first at [0]: 1000000000 became INF\n  \
                   leave the tensors as they are with --rule 'a=keep' --rule 'c=keep', or choose a wider type\n";

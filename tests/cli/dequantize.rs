@@ -665,3 +665,31 @@ fn checkpoints_of_libraries_decode_to_their_bytes() {
     }
     assert_eq!((files, compared), (31, 249_856), "files, and decoded bytes that are those of the libraries");
 }
+
+#[test]
+fn the_shape_of_the_scales_shows_the_groups_of_float4_experts() {
+    let bench = Bench::new();
+    let codes: Vec<u8> = (0..=255).collect();
+    let name = "model.layers.0.ffn.experts.0.w1";
+    let (weight, scale) = (format!("{name}.weight"), format!("{name}.scale"));
+    // Groups of 32, 128 and 256 values.
+    for beside in [8, 2, 1] {
+        let exponent = |at: u64| {
+            [120, 130][(at / beside) as usize] + if beside == 1 { 0 } else { (at % beside * 2 / beside) as u8 }
+        };
+        let scales: Vec<u8> = (0..2 * beside).map(exponent).collect();
+        let folder = format!("m{beside}");
+        fs::create_dir(bench.path(&folder)).unwrap();
+        let tensors =
+            [(&*weight, "I8", &[2, 128][..], &codes[..]), (&*scale, "F8_E8M0", &[2, beside][..], &scales[..])];
+        bench.write(&format!("{folder}/model.safetensors"), &shard(&tensors));
+        let config =
+            br#"{"expert_dtype":"fp4","quantization_config":{"quant_method":"fp8","weight_block_size":[128,128]}}"#;
+        bench.write(&format!("{folder}/config.json"), config);
+        bench.run(&format!("dequantize {folder} --to f32 -o {folder}.safetensors -q")).expect(0, "", "");
+    }
+    let outcome = bench.run("diff m8.safetensors m2.safetensors");
+    assert!(outcome.code == Some(0) && outcome.stdout == "1 tensor is equal\n", "{outcome:?}");
+    let outcome = bench.run("diff m8.safetensors m1.safetensors");
+    assert_eq!(outcome.code, Some(1), "{outcome:?}");
+}

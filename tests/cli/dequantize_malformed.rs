@@ -102,3 +102,15 @@ fn many_large_patterns_of_modules_are_all_compared_with_the_tensors() {
         assert_eq!(bench.files(), ["m"], "{count}");
     }
 }
+
+#[test]
+fn zero_points_of_the_second_version_named_as_the_first_have_a_remedy_that_works() {
+    let bench = Bench::with_checkpoint("gptq-v2-named-gptq", "q");
+    let message = "tcast: error: q/model.safetensors: tensor 'model.layers.0.mlp.up_proj.qzeros': holds the zero point 9, and \
+                   the config says that the grid is symmetric, where engines use 8\n  if the zero points are right, set \
+                   \"checkpoint_format\" to \"gptq_v2\" in the config\n";
+    bench.run("dequantize q -o out").expect(1, "", message);
+    let config = fs::read_to_string(bench.path("q/config.json")).unwrap();
+    bench.write("q/config.json", config.replace("\"gptq\"}", "\"gptq_v2\"}").as_bytes());
+    bench.run("dequantize q -o out -q").expect(0, "", "");
+}

@@ -719,7 +719,7 @@ fn a_value_that_the_type_cannot_hold_is_counted_and_can_be_refused() {
     bench.run("dequantize m.gguf --to f16 --fail-on infinite -o other.safetensors -q").expect(
         3,
         "",
-        "tcast: error: m.gguf: 1 tensor has values that --fail-on refuses: no output was written
+        "tcast: error: m.gguf: 1 tensor has values that are not allowed: no output was written
   a.weight: 1 of 64 values became infinite, first at [0, 3]
   choose a wider type
 ",

@@ -88,12 +88,12 @@ fn a_model_whose_data_is_missing_is_listed_and_not_converted() {
     fs::copy(fixture("bad/onnx_models/ext_missing.onnx"), bench.path("m.onnx")).unwrap();
     let listed = bench.run("inspect m.onnx");
     assert!(
-        listed.stdout.contains("absent.data: tensor 'w': cannot read: no such file or directory"),
+        listed.stdout.contains("tensor 'w': cannot read its external data 'absent.data': no such file or directory"),
         "{}",
         listed.stdout
     );
-    let message = "tcast: error: absent.data: tensor 'w': cannot read: no such file or directory\n  \
-                   copy or download it too: 'm.onnx' refers to it\n";
+    let message = "tcast: error: m.onnx: tensor 'w': cannot read its external data 'absent.data': no such file or \
+                   directory\n  copy or download the other file too: 'm.onnx' refers to it\n";
     assert_eq!((listed.code, &*listed.stderr), (Some(1), message));
     bench.run("cast m.onnx --to f16 -o m.safetensors").expect(1, "", message);
 }
@@ -234,4 +234,26 @@ fn tensors_of_the_graph_keep_their_names_wherever_it_is_in_the_file() {
     let (graph, opset) = (field(7, &graph), field(8, &[0x10, 16]));
     assert_eq!(names([&[8, 8][..], &graph, &opset, &function].concat()), ["f/w", "w"]);
     assert_eq!(names([&[8, 8][..], &opset, &function, &graph].concat()), ["f/w", "w"]);
+}
+
+#[test]
+fn bits_that_are_stored_as_negative_numbers_are_the_low_bits() {
+    let bench = Bench::new();
+    // -56 and 127 in int32_data, as bytes with and without a sign.
+    let negative = [0xc8, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 0x7f];
+    for (data_type, name, is_read) in
+        [(22, "int4", true), (21, "uint4", true), (17, "float8e4m3fn", true), (2, "uint8", false)]
+    {
+        let count = if name.ends_with('4') { 4 } else { 2 };
+        let head = [number(1, count), number(2, data_type), field(8, b"w")].concat();
+        bench.write("signed.pb", &[&head[..], &field(5, &negative)].concat());
+        bench.write("unsigned.pb", &[&head[..], &field(5, &[0xc8, 1, 0x7f])].concat());
+        let outcome = bench.run("diff signed.pb unsigned.pb");
+        if is_read {
+            assert!(outcome.code == Some(0) && outcome.stdout == "1 tensor is equal\n", "{name}: {outcome:?}");
+        } else {
+            let message = "signed.pb: tensor 'w': value 0 of int32_data: -56 is not a valid uint8\n";
+            assert!(outcome.code != Some(0) && outcome.stderr.contains(message), "{outcome:?}");
+        }
+    }
 }

@@ -286,6 +286,20 @@ fn the_summary_names_the_choice_and_the_options_that_make_it() {
 }
 
 #[test]
+fn an_output_without_a_name_is_named_by_the_bits() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
+    let line = "quantize m --target-bits 6 --scheme nvfp4,fp8,keep";
+    let planned = bench.run(&format!("{line} --dry-run"));
+    assert_eq!(planned.code, Some(0), "{planned:?}");
+    assert!(planned.stdout.ends_with(" --scheme 'nvfp4' -o 'm-6bits'\n"), "{}", planned.stdout);
+    let outcome = bench.run(line);
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(0), ""), "{outcome:?}");
+    assert!(outcome.stderr.contains("\nm -> m-6bits, "), "{}", outcome.stderr);
+    assert!(outcome.stderr.ends_with(&planned.stdout), "{}", outcome.stderr);
+    assert_eq!(bench.files(), ["m", "m-6bits"]);
+}
+
+#[test]
 fn a_choice_that_is_impossible_or_means_nothing_is_refused() {
     let bench = bench_of(WEIGHTS, "{}");
     let refused =

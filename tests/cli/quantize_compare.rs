@@ -82,7 +82,7 @@ fn types_and_mixes_of_gguf_files_are_compared_too() {
     let alone = |scheme: &str| {
         bench.run(&format!("quantize t.gguf --scheme {scheme} --layout gguf -o a-{scheme}.gguf --json -q"))
     };
-    let found = compared(&bench, "t.gguf --compare q4_k_m,q4_0,mxfp4");
+    let found = compared(&bench, "t.gguf --compare q4_k_m,q4_0,mxfp4 --layout gguf");
     for found in found {
         let outcome = alone(found["scheme"].as_str().unwrap());
         assert_eq!(outcome.code, Some(0), "{outcome:?}");
@@ -106,7 +106,7 @@ fn the_table_has_a_line_for_each_scheme_and_names_the_worst_weight() {
     let outcome = bench.run("quantize m --compare fp8,int4");
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
     let rows: Vec<Vec<&str>> = outcome.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
-    let headings = "scheme bits size mean SQNR lowest SQNR squared error unfit worst weight";
+    let headings = "scheme layout bits size mean SQNR lowest SQNR squared error unfit worst weight";
     assert_eq!(rows[0].join(" "), headings);
     assert_eq!((rows.len(), rows[1][0], rows[2][0]), (3, "fp8", "int4"));
     // A weight of 96 columns has no groups of 128.
@@ -115,6 +115,21 @@ fn the_table_has_a_line_for_each_scheme_and_names_the_worst_weight() {
     assert_eq!(unfit(&rows[1]).0, "0");
     assert!(outcome.stderr.starts_with("compared 2 schemes on 2 weights of m, 7.16 KiB, in "), "{}", outcome.stderr);
     assert!(outcome.stderr.ends_with(" s; nothing was written\n"), "{}", outcome.stderr);
+}
+
+#[test]
+fn each_scheme_is_compared_in_the_layout_that_it_would_be_written_in() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
+    let outcome = bench.run("quantize m --compare fp8-block,nvfp4 -q");
+    assert_eq!((outcome.code, &*outcome.stderr), (Some(0), ""), "{outcome:?}");
+    let layouts: Vec<_> = outcome.stdout.lines().filter_map(|line| line.split_whitespace().nth(1)).collect();
+    assert_eq!(layouts, ["layout", "huggingface", "compressed-tensors"]);
+    let found = compared(&bench, "m --compare fp8-block,nvfp4");
+    for (scheme, found) in ["fp8-block", "nvfp4"].iter().zip(&found) {
+        let outcome = bench.run(&format!("quantize m --scheme {scheme} -o {scheme} --json -q"));
+        let written: Value = serde_json::from_str(&outcome.stdout).unwrap();
+        assert_eq!((outcome.code, &written["bytes_out"]), (Some(0), &found["bytes"]), "{scheme}");
+    }
 }
 
 #[test]

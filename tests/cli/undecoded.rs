@@ -91,6 +91,24 @@ const METHODS: &[(&str, &str, &[Tensor])] = &[
         r#""quant_method":"fp_quant""#,
         &[("q.qweight", "U8", &[2, 4]), ("q.scales", "U8", &[2, 1]), ("q.forward_hadamard_matrix", "BF16", &[2, 2])],
     ),
+    (
+        "FourOverSix",
+        r#""quant_method":"fouroversix","dtype":"nvfp4""#,
+        &[
+            ("q.quantized_weight_values", "U8", &[2, 8]),
+            ("q.quantized_weight_scale_factors", "F8_E4M3", &[128, 4]),
+            ("q.quantized_weight_amax", "F32", &[1]),
+        ],
+    ),
+    (
+        "Gemma",
+        r#""quant_method":"gemma","num_bits":4,"quantize_embeddings":true"#,
+        &[
+            ("e.embedding_quantized", "U8", &[2, 8]),
+            ("e.embedding_scale", "F32", &[2, 1]),
+            ("q.weight_scale", "F32", &[2, 1]),
+        ],
+    ),
 ];
 
 const COMMANDS: [&str; 5] = [
@@ -157,6 +175,30 @@ fn what_tcast_does_not_decode_is_converted_by_no_command_unless_forced() {
             assert!(outcome.code == Some(0) && outcome.stdout.contains("are equal"), "{outcome:?}");
         }
     }
+}
+
+#[test]
+fn codes_that_two_methods_store_alike_are_refused_with_both_names() {
+    let tensors: &[Tensor] = &[("q.W_q", "U8", &[2, 8]), ("q.meta", "U8", &[16])];
+    for (config, method) in [
+        (None, "HQQ or SINQ"),
+        (Some(r#"{"quantization_config":{"quant_method":"sinq"}}"#), "SINQ"),
+        (Some(r#"{"quantization_config":{"quant_method":"hqq"}}"#), "HQQ"),
+    ] {
+        let outcome = checkpoint(config, tensors).run("dequantize q -o out");
+        let refused = format!(": the model is quantized with {method} (");
+        assert_eq!((outcome.code, &*outcome.stdout), (Some(1), ""), "{outcome:?}");
+        assert!(outcome.stderr.contains(&refused), "{outcome:?}");
+    }
+}
+
+#[test]
+fn an_empty_config_says_nothing_of_a_quantization() {
+    let bench = checkpoint(Some(r#"{"quantization_config":{}}"#), &[]);
+    bench.run("quantize q --scheme fp8 -o out -q").expect(0, "", "");
+    let written = fs::read_to_string(bench.path("out/config.json")).unwrap();
+    assert_eq!(written.matches("quantization_config").count(), 1, "{written}");
+    assert!(written.contains("\"quant_method\": \"compressed-tensors\""), "{written}");
 }
 
 #[test]

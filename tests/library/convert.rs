@@ -4,7 +4,9 @@ use std::error::Error as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tcast::Settings;
 use tcast::dtype::Dtype;
-use tcast::options::CastOptions;
+use tcast::error::Kind;
+use tcast::kernel::{Condition, Loss};
+use tcast::options::{CastOptions, DequantizeOptions, QuantizeOptions};
 use tcast::progress::Progress;
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/model.safetensors");
@@ -38,4 +40,38 @@ fn an_error_of_the_system_is_the_source_of_ours() {
     let error = tcast::cast(folder.path().join("x.npy"), folder.path().join("y.npy"), &options).unwrap_err();
     let source = error.source().and_then(|source| source.downcast_ref::<std::io::Error>());
     assert_eq!(source.map(std::io::Error::kind), Some(std::io::ErrorKind::NotFound));
+}
+
+#[test]
+fn refused_values_are_an_error_that_contains_the_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("y.safetensors");
+    let options = CastOptions { fail_on: vec![Condition::Lost(Loss::Inexact)], ..CastOptions::to(Dtype::Float8E4M3FN) };
+    let error = tcast::cast(MODEL, &output, &options).unwrap_err();
+    assert!(matches!(error.kind(), Kind::Loss), "{error}");
+    let what = "values that are not allowed: no output was written";
+    assert!(error.to_string().ends_with(what), "{error}");
+    let report = error.report().expect("the error contains the report");
+    assert!(!report.is_published);
+    let inexact = report.tensors().filter(|tensor| tensor.counts.as_ref().is_some_and(|it| it[Loss::Inexact] > 0));
+    assert_eq!(inexact.count(), error.details().len());
+    assert!(error.details()[0].contains(" otherwise changed, first at ["), "{:?}", error.details());
+    assert_eq!(error.remedy_text(), None); // the program advises with flags
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+}
+
+#[test]
+fn a_refused_model_is_an_error_that_contains_the_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let [decoded, output] = ["decoded", "y"].map(|name| folder.path().join(name));
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/checkpoints/llama-fp8");
+    tcast::dequantize(model, &decoded, &DequantizeOptions::default()).unwrap();
+    let options = QuantizeOptions { min_sqnr: Some(60.0), ..QuantizeOptions::scheme("nvfp4").unwrap() };
+    let error = tcast::quantize(&decoded, &output, &options).unwrap_err();
+    assert!(matches!(error.kind(), Kind::Loss), "{error}");
+    assert!(error.to_string().ends_with("more loss than is allowed: no output was written"), "{error}");
+    let report = error.report().expect("the error contains the report");
+    assert!(!report.is_published && report.tensors().count() > error.details().len());
+    assert!(error.details().iter().all(|line| line.ends_with(" dB, below 60 dB")), "{:?}", error.details());
+    assert!(!output.exists());
 }

@@ -335,7 +335,7 @@ fn expect(stored: &SchemeLayout, weight: &Weight, arithmetic: Arithmetic) -> Exp
                         let is_negative = match layout {
                             "mlx-mxfp4" | "mlx-nvfp4" => quotient < 0.0 && magnitude > 0,
                             "modelopt-mxfp4" => quotient <= 0.0,
-                            "ct-nvfp4" | "ct-mxfp4" | "modelopt-nvfp4" => quotient < 0.0,
+                            "ct-fp8" | "ct-mxfp8" | "ct-nvfp4" | "ct-mxfp4" | "modelopt-nvfp4" => quotient < 0.0,
                             _ => quotient.is_sign_negative(),
                         };
                         magnitude | if is_negative { 1 << (dtype.bits() - 1) } else { 0 }

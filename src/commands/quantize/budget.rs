@@ -4,6 +4,7 @@ use super::super::messages::{note, print_line, print_message, print_result};
 use super::super::{no_effect, resume};
 use super::checks::{check_has_codes, layout_name, names};
 use crate::cli::QuantizeArgs;
+use crate::container::GGUF;
 use crate::convert::{Budget, Unreachable, measure};
 use crate::error::{Error, Result};
 use crate::job::Job;
@@ -14,6 +15,7 @@ use crate::progress::Observer;
 use crate::read::LogicalCheckpoint;
 use crate::text::{brief, counted, quoted};
 use std::collections::BTreeSet;
+use std::path::Path;
 
 /// Refuses several schemes without a number of bits, and options that do not go together with one.
 pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
@@ -104,12 +106,22 @@ pub(super) fn check_plan(chosen: &Budget, plan: &QuantizePlan) -> Result<()> {
     Err(error.remedy("name it in a --rule of its own, before the others"))
 }
 
+/// Returns the job of the choice, whose output is named by the bits.
+pub(super) fn named<'a>(chosen: &'a Budget, job: Job<'a>) -> Job<'a> {
+    let options = &chosen.options;
+    Job {
+        label: Some(&chosen.label),
+        format: options.is_gguf().then_some(GGUF),
+        max_shard_size: options.shards.max_bytes(),
+        ..job
+    }
+}
+
 /// Returns the command that makes the choice without measuring.
-fn command(chosen: &Budget, args: &QuantizeArgs) -> Option<String> {
+fn command(chosen: &Budget, args: &QuantizeArgs, output: &Path) -> Option<String> {
     let options = RecordedOptions::of(&chosen.options);
     let command = resume::command(Operator::Quantize.name(), args.model.as_deref()?, &options)?;
-    let output = args.file.output.as_ref().map(|output| format!(" -o {}", quoted(output)));
-    Some(command + &output.unwrap_or_default())
+    Some(format!("{command} -o {}", quoted(output)))
 }
 
 /// Describes the choice.
@@ -126,8 +138,8 @@ fn summary(chosen: &Budget) -> String {
 }
 
 /// Prints only the choice: the command that makes it, on standard output.
-pub(super) fn print_choice(chosen: &Budget, args: &QuantizeArgs) -> Result<()> {
-    if let Some(command) = command(chosen, args) {
+pub(super) fn print_choice(chosen: &Budget, args: &QuantizeArgs, output: &Path) -> Result<()> {
+    if let Some(command) = command(chosen, args, output) {
         print_result(&command)?;
     }
     if !args.file.quiet {
@@ -137,9 +149,9 @@ pub(super) fn print_choice(chosen: &Budget, args: &QuantizeArgs) -> Result<()> {
 }
 
 /// Reports the choice after the output is written.
-pub(super) fn note_choice(chosen: &Budget, args: &QuantizeArgs) {
+pub(super) fn note_choice(chosen: &Budget, args: &QuantizeArgs, output: &Path) {
     print_message(&summary(chosen));
-    if let Some(command) = command(chosen, args) {
+    if let Some(command) = command(chosen, args, output) {
         note("this command makes the same choice without measuring:");
         print_line(&format!("  {command}"));
     }

@@ -16,7 +16,7 @@ use crate::cli::QuantizeArgs;
 use crate::container::by_extension;
 use crate::convert::{Budget, FileConversion, open_to_quantize, plan_quantization};
 use crate::error::{Error, Kind, Result};
-use crate::job::Job;
+use crate::job::{self, Job};
 use crate::operator::Operator;
 use crate::options::QuantizeOptions;
 use crate::plan::{Misfit, QuantizePlan};
@@ -53,12 +53,14 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
     };
     let bar = OneBar::new(&console, source.bytes());
     let chosen = budget::choose(args, target, &model, &job, &bar)?;
+    let job = budget::named(&chosen, job);
+    let output = job::output_path(&job, source);
     if args.file.dry_run && !args.file.json {
-        return budget::print_choice(&chosen, args);
+        return budget::print_choice(&chosen, args, &output?);
     }
     write(args, Some(&chosen), &model, &job, &bar, start)?;
     if !args.file.quiet {
-        budget::note_choice(&chosen, args);
+        budget::note_choice(&chosen, args, &output?);
     }
     Ok(())
 }

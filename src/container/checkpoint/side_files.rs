@@ -214,14 +214,18 @@ pub fn descriptions(json: &str) -> Vec<(&'static str, &str)> {
         (&inner, "text_config.compression_config"),
         (&inner, "text_config.quantization"),
     ];
-    let is_said = |text: &str| text != "null" && members(text).is_none_or(|members| !members.is_empty());
     let found = keys.into_iter().filter_map(|(members, name)| {
         let key = name.strip_prefix("text_config.").unwrap_or(name);
         let text = members.get(key)?.get();
         // Under this key, only MLX has an object; some other configs have `false` or their own word.
-        (is_said(text) && (key != "quantization" || text.starts_with('{'))).then_some((name, text))
+        (describes(text) && (key != "quantization" || text.starts_with('{'))).then_some((name, text))
     });
     found.collect()
+}
+
+/// True if the value of such a key describes something.
+pub(crate) fn describes(text: &str) -> bool {
+    text != "null" && members(text).is_none_or(|members| !members.is_empty())
 }
 
 /// Changes the `dtype` of a config, or its former name `torch_dtype`, and no other byte. `None` if nothing changes: the

@@ -2,7 +2,6 @@
 
 use crate::error::{Blocker, Error, Result};
 use crate::io::map::MappedFile;
-use crate::io::open::unreadable;
 use crate::io::output::directory_of;
 use crate::text::shorten;
 use std::collections::{HashMap, HashSet};
@@ -102,7 +101,7 @@ impl External {
         let path = owner.parent().unwrap_or(Path::new("")).join(location);
         let failed = |error: io::Error| {
             let is_missing = error.kind() == io::ErrorKind::NotFound;
-            let error = unreadable(&path)(error);
+            let error = Error::io(&format!("cannot read its external data '{}'", shorten(&self.location)), &error);
             if is_missing { error.with_blocker(Blocker::Referrer(owner.to_owned())) } else { error }
         };
         let file = match open_beneath(folder, location).map_err(failed)? {

@@ -197,7 +197,10 @@ impl TypedValues<'_> {
             let spare = 64 - 8 * width;
             let is_signed = matches!(dtype, Dtype::Int8 | Dtype::Int16 | Dtype::Int32 | Dtype::Int64);
             let kept = if is_signed { value << spare >> spare } else { ((value as u64) << spare >> spare) as i64 };
-            if kept != value {
+            // Bits of narrow values and of floats are the same bits as a negative number.
+            let is_bits = dtype.bits() < 8 || dtype.is_floating();
+            let is_held = kept == value || is_bits && value << spare >> spare == value;
+            if !is_held {
                 return Err(Error::new(format!("value {} of {label}: {value} is not a valid {dtype}", self.count)));
             }
             self.count += 1;

@@ -51,7 +51,14 @@ impl ConfigBlock {
             let json = as_json(text);
             let outer = members(&json).ok_or_else(|| not_object(CONFIG))?;
             expert_dtype = outer.get("expert_dtype").and_then(|value| serde_json::from_str(value.get()).ok());
-            descriptions(&json).into_iter().try_for_each(|(key, text)| add(CONFIG, key, text))?;
+            let mut texts = Vec::new();
+            for (key, text) in descriptions(&json) {
+                // MLX writes the same block under two keys, and it can be long.
+                if !texts.contains(&text) {
+                    add(CONFIG, key, text)?;
+                    texts.push(text);
+                }
+            }
         }
         if let Some(text) = source.hf_quant_config {
             let json = as_json(text);

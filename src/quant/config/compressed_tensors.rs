@@ -4,7 +4,7 @@
 
 use super::engine::{EngineConfig, KeptModules, QuantizedGroup};
 use super::json::listed;
-use super::modules::{MatchStyle, pattern};
+use super::modules::MatchStyle;
 use super::object::{ConfigObject, sides};
 use super::patterns::{ModulePatterns, all_experts, entry_of_compressed_tensors, pattern_of};
 use super::{CheckpointConfig, ConfigFormat, Modules, WeightDescription, layouts_of, stores};
@@ -59,8 +59,7 @@ fn read(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
                 continue;
             };
             let part = format!("config group '{}'", shorten(name));
-            let pattern = pattern(text, (&part, target, config.patterned.len() + 1))?;
-            config.patterned.push((pattern, Some(Rc::clone(&description))));
+            config.patterned.push(text, (&part, target), Some(Rc::clone(&description)))?;
         }
         config.others.extend(is_for_others.then_some(description));
     }

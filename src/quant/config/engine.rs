@@ -6,6 +6,7 @@
 
 use super::FORMATS;
 use super::json::with_member;
+use crate::container::checkpoint::describes;
 use crate::container::{as_json, members};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -94,13 +95,13 @@ impl EngineConfig {
     }
 
     /// Returns the text of a config.json with the block added as its last member. All other bytes stay unchanged. Fails
-    /// if `config` already has a `quantization_config`.
+    /// if `config` already has a `quantization_config` that describes something.
     pub fn write_into(&self, config: &str) -> Result<String> {
         let json = as_json(config);
         let not_object = || Error::new("is not a JSON object");
         let names = members(&json).ok_or_else(not_object)?;
         let Some(block) = &self.block else { return Ok(config.to_owned()) };
-        if names.get("quantization_config").is_some_and(|value| value.get() != "null") {
+        if names.get("quantization_config").is_some_and(|value| describes(value.get())) {
             let error = Error::new("has a quantization_config, although no weight is quantized");
             return Err(error.remedy("remove its quantization_config, and try again"));
         }

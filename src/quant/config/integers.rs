@@ -1,7 +1,6 @@
 //! The configs of GPTQ, AWQ and auto-round, whose codes are integers in words.
 
 use super::json::with_members;
-use super::modules::pattern;
 use super::object::ConfigObject;
 use super::{CheckpointConfig, ConfigFormat, WeightDescription, layouts_of, transformers};
 use crate::error::{Error, Result};
@@ -84,14 +83,13 @@ fn read_awq(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
 
 /// Reads `GPTQModel`'s `dynamic`, which overrides the description of some modules.
 fn read_dynamic(block: &ConfigObject, config: &mut CheckpointConfig, all: WeightDescription) -> Result<()> {
-    for (at, (entry, own)) in block.objects("dynamic")?.into_iter().enumerate() {
+    for (entry, own) in block.objects("dynamic")? {
         let (is_out, text) = match (entry.strip_prefix("-:"), entry.strip_prefix("+:")) {
             (Some(text), _) => (true, text),
             (None, text) => (false, text.unwrap_or(entry)),
         };
-        let pattern = pattern(text, ("dynamic", entry, at + 1))?;
         let own = if is_out { None } else { Some(overridden(&all, &own, entry)?) };
-        config.patterned.push((pattern, own));
+        config.patterned.push(text, ("dynamic", entry), own)?;
     }
     config.add_others(all);
     Ok(())
@@ -136,8 +134,7 @@ fn read_auto_round(block: &ConfigObject, config: &mut CheckpointConfig) -> Resul
         let is_out = own.number(&["bits"])?.is_some_and(|bits| bits >= 16);
         let own = if is_out { None } else { Some(overridden(&all, &own, module)?) };
         if module.contains(SPECIAL) {
-            let number = config.patterned.len() + 1;
-            config.patterned.push((pattern(&format!(".*(?:{module})"), ("extra_config", module, number))?, own));
+            config.patterned.push(&format!(".*(?:{module})"), ("extra_config", module), own)?;
         } else {
             config.named.insert(module.clone(), own);
         }

@@ -13,6 +13,7 @@ use crate::quant::method::QuantMethod;
 use crate::quant::scheme::MLX_GROUPS;
 use crate::text::shorten;
 use serde_json::{Map, Value, json};
+use std::collections::HashMap;
 use std::rc::Rc;
 
 pub(super) static FORMAT: ConfigFormat = ConfigFormat {
@@ -28,16 +29,25 @@ pub(super) static FORMAT: ConfigFormat = ConfigFormat {
 /// Reads the descriptions of all modules and of single modules: an object, `true` for a module like the others,
 /// or `false`. Shapes show the width of a module without a description, and tensors show its mode.
 fn read(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
-    let all = describe(block, "the config says")?;
+    let all = Rc::new(describe(block, "the config says")?);
+    // Most of many entries are equal, and share a description.
+    let mut known: HashMap<[Option<&Value>; 3], Rc<WeightDescription>> = HashMap::new();
     for (name, value) in block.members() {
         match value {
             Value::Object(own) => {
-                let wording = format!("the config says of '{}'", shorten(name));
-                let description = describe(&ConfigObject::new(own), &wording)?;
-                config.named.insert(name.clone(), Some(Rc::new(description)));
+                let key = ["mode", "bits", "group_size"].map(|key| own.get(key));
+                let description = match known.get(&key) {
+                    Some(description) => Rc::clone(description),
+                    None => {
+                        let own = describe(&ConfigObject::new(own), "the config says of the module");
+                        let in_module = |error: Error| Error::new(format!("its '{}': {error}", shorten(name)));
+                        Rc::clone(known.entry(key).or_insert(Rc::new(own.map_err(in_module)?)))
+                    }
+                };
+                config.named.insert(name.clone(), Some(description));
             }
             Value::Bool(true) => {
-                config.named.insert(name.clone(), Some(Rc::new(all.clone())));
+                config.named.insert(name.clone(), Some(Rc::clone(&all)));
             }
             Value::Bool(false) => {
                 config.named.insert(name.clone(), None);

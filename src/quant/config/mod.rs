@@ -40,9 +40,8 @@ use crate::container::checkpoint::stack_of;
 use crate::dtype::Dtype;
 use crate::error::Result;
 use block::ConfigBlock;
-use modules::{MatchStyle, ModuleList, ModuleMap};
+use modules::{MatchStyle, ModuleList, ModuleMap, PatternMap};
 use object::ConfigObject;
-use regex::Regex;
 use std::rc::Rc;
 
 /// The config block of a method.
@@ -146,7 +145,7 @@ pub(super) struct CheckpointConfig {
     also_ignored: Vec<(String, ModuleList)>,
     /// Descriptions of single modules; `None` if a module is not quantized.
     named: ModuleMap<Option<Rc<WeightDescription>>>,
-    patterned: Vec<(Regex, Option<Rc<WeightDescription>>)>,
+    patterned: PatternMap<Option<Rc<WeightDescription>>>,
     /// Possible descriptions of all other modules.
     others: Vec<Rc<WeightDescription>>,
 }
@@ -174,6 +173,7 @@ impl CheckpointConfig {
         let ignored = format.ignored(&block.object())?;
         let mut config = Self { method: Some(method), ignored, ..Self::default() };
         (format.read)(&block.object(), &mut config)?;
+        config.patterned.compile()?;
         Ok(config)
     }
 
@@ -203,10 +203,7 @@ impl CheckpointConfig {
         let stack = stack_of(module);
         let modules = std::iter::once(module).chain(stack.as_deref()).chain(outer);
         let named = modules.into_iter().find_map(|name| self.named.get(name));
-        let single = named.or_else(|| {
-            let (pattern, description) = self.patterned.iter().find(|(pattern, _)| pattern.is_match(module))?;
-            Some((pattern.as_str(), description))
-        });
+        let single = named.or_else(|| self.patterned.get(module));
         let (excluded, descriptions) = match single {
             Some((_, Some(description))) => (None, std::slice::from_ref(description)),
             Some((entry, None)) => (Some(entry), &*self.others),

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::text::shorten;
-use regex::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
+use regex::{RegexBuilder, RegexSet, RegexSetBuilder};
 use std::collections::{HashMap, HashSet};
 
 /// Way in which the entries of a list match.
@@ -49,6 +49,47 @@ impl<V> ModuleMap<V> {
     }
 }
 
+/// Values by patterns of modules. The first pattern that matches decides.
+#[derive(Debug)]
+pub(super) struct PatternMap<V> {
+    values: Vec<V>,
+    /// Patterns that are not compiled yet.
+    texts: Vec<String>,
+    patterns: RegexSet,
+}
+
+impl<V> Default for PatternMap<V> {
+    fn default() -> Self {
+        Self { values: Vec::new(), texts: Vec::new(), patterns: RegexSet::default() }
+    }
+}
+
+impl<V> PatternMap<V> {
+    /// Adds an entry of a part of a config, which is a regular expression anchored at the start.
+    pub(super) fn push(&mut self, text: &str, (part, entry): (&str, &str), value: V) -> Result<()> {
+        check_number(self.values.len() + 1)?;
+        let pattern = anchored(text);
+        if !is_supported(&pattern) {
+            let message = format!("its {part} has a pattern that tcast cannot read: '{}'", shorten(entry));
+            return Err(Error::new(message));
+        }
+        self.texts.push(pattern);
+        self.values.push(value);
+        Ok(())
+    }
+
+    /// Compiles all patterns, after the last was added: only together do they have a bound.
+    pub(super) fn compile(&mut self) -> Result<()> {
+        self.patterns = compile(std::mem::take(&mut self.texts).iter())?;
+        Ok(())
+    }
+
+    pub(super) fn get(&self, module: &str) -> Option<(&str, &V)> {
+        let at = self.patterns.matches(module).iter().next()?;
+        Some((&self.patterns.patterns()[at], &self.values[at]))
+    }
+}
+
 /// A list of modules.
 #[derive(Debug, Default)]
 pub(super) struct ModuleList {
@@ -61,9 +102,8 @@ pub(super) struct ModuleList {
 
 /// Maximum number of patterns in a part of a config, or in a list.
 const MOST_PATTERNS: usize = 1000;
-/// Size limit of a compiled pattern.
-const MOST: usize = 1 << 20;
-/// Size limit of all compiled patterns of a list. A pattern with `\w` takes about 100 KiB, and most others a few.
+/// Size limit of all compiled patterns of a config or a list. A pattern with `\w` takes about 100 KiB, and most others a
+/// few.
 const MOST_OF_LIST: usize = 32 << 20;
 
 /// Refuses a number of patterns that would take long to compile and match.
@@ -72,16 +112,6 @@ fn check_number(number: usize) -> Result<()> {
         return Ok(());
     }
     Err(Error::new(format!("has more than {MOST_PATTERNS} patterns of modules, the most that tcast reads")))
-}
-
-/// Compiles an entry of a part of a config to a regular expression anchored at the start. The patterns of a part are
-/// numbered from 1.
-pub(super) fn pattern(text: &str, (part, entry, number): (&str, &str, usize)) -> Result<Regex> {
-    check_number(number)?;
-    RegexBuilder::new(&anchored(text))
-        .size_limit(MOST)
-        .build()
-        .map_err(|_| Error::new(format!("its {part} has a pattern that tcast cannot read: '{}'", shorten(entry))))
 }
 
 fn anchored(text: &str) -> String {
@@ -209,6 +239,23 @@ mod tests {
         assert_eq!(error(many(|at| format!("re:.*a{{1,200}}{{1,20}}.*{at}$"), 1000)), most);
         assert_eq!(error(many(|at| format!(r"re:\w{{1000}}{{1000}}{at}"), 1)), most);
         assert!(many(|at| format!("model.layers.{at}"), 100_000).is_ok());
+    }
+
+    #[test]
+    fn patterns_with_values_have_a_bound_together_and_the_first_decides() {
+        let map = |entries: &mut dyn Iterator<Item = String>| {
+            let mut map = PatternMap::default();
+            entries.enumerate().try_for_each(|(at, text)| map.push(&text, ("dynamic", &text), at))?;
+            map.compile().map(|()| map)
+        };
+        let error = |found: Result<PatternMap<usize>>| found.unwrap_err().to_string();
+        let found = map(&mut (0..1000).map(|at| format!("a.*{}$", at % 500))).unwrap();
+        assert_eq!(found.get("ab77"), Some(("^(?:a.*7$)", &7)));
+        assert_eq!(found.get("b"), None);
+        let most = "has patterns of modules that compile to more than 32 MiB, the most that tcast reads";
+        assert_eq!(error(map(&mut (0..1000).map(|at| format!(r"\w{{30}}{at}")))), most);
+        let unread = "its dynamic has a pattern that tcast cannot read: '(?!a)'";
+        assert_eq!(error(map(&mut ["b".to_owned(), "(?!a)".to_owned()].into_iter())), unread);
     }
 
     #[test]

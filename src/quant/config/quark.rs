@@ -1,7 +1,7 @@
 //! The config of AMD Quark, which can differ between modules.
 
 use super::json::listed;
-use super::modules::{MatchStyle, glob, pattern};
+use super::modules::{MatchStyle, glob};
 use super::object::{ConfigObject, sides};
 use super::{CheckpointConfig, ConfigFormat, WeightDescription, layouts_of};
 use crate::dtype::Dtype;
@@ -33,8 +33,7 @@ fn read(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
     let packing = export("pack_method")?.unwrap_or("reorder");
     for (name, layer) in block.objects(LAYERS)? {
         let description = describe(&layer, packing)?.map(Rc::new);
-        let pattern = pattern(&glob(name), (LAYERS, name, config.patterned.len() + 1))?;
-        config.patterned.push((pattern, description));
+        config.patterned.push(&glob(name), (LAYERS, name), description)?;
     }
     // Tensors do not show the class of their module.
     let classes = block.objects("layer_type_quant_config")?.into_iter().map(|(_, layer)| layer);

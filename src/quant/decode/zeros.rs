@@ -43,6 +43,7 @@ impl Decoder {
             Zeros::Awq => "\"zero_point\" to true (AWQ) or \"sym\" to false (auto-round)",
             _ => "\"sym\" to false",
         };
+        let v2 = "\"checkpoint_format\" to \"gptq_v2\"";
         let mut row = vec![[0; 4]; beside];
         for (matrix, at) in (0..geometry.matrices as usize).flat_map(|matrix| (0..below).map(move |at| (matrix, at))) {
             zeros.fetch(geometry, bytes, (matrix, at), 0..beside, &mut row);
@@ -50,6 +51,9 @@ impl Decoder {
                 let message = format!(
                     "holds the zero point {other}, and the config says that the grid is symmetric, where engines use {middle}"
                 );
+                // Stored as the middle itself, and not as one less.
+                let is_v2 = zeros.more == 1 && other == middle + 1.0;
+                let correction = if is_v2 { v2 } else { correction };
                 let remedy = format!("if the zero points are right, set {correction} in the config");
                 return Err(Error::new(message).remedy(remedy));
             }

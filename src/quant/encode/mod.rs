@@ -83,9 +83,6 @@ pub struct EncodeOptions {
     /// code is the exact quotient of value and stored scale; each is rounded once. Scales that are powers of two follow
     /// the rule of the layout either way.
     pub arithmetic: Arithmetic,
-    /// True if -0 keeps its sign in float8 codes of compressed-tensors: `model_free_ptq` of llm-compressor keeps it,
-    /// its `oneshot` does not.
-    pub keeps_negative_zero: bool,
     pub scale: ScaleChoice,
     /// The global scale of 4-bit activations, 2688 / their largest magnitude, to store with NVFP4 weights.
     pub input_global_scale: Option<f32>,
@@ -97,7 +94,6 @@ impl Default for EncodeOptions {
     fn default() -> Self {
         Self {
             arithmetic: Arithmetic::Library,
-            keeps_negative_zero: true,
             scale: ScaleChoice::Amax,
             input_global_scale: None,
             has_full_precision: false,
@@ -123,22 +119,11 @@ fn minifloat(dtype: Dtype) -> Result<Minifloat, Unfit> {
 }
 
 /// Returns the rounding of quotients to codes, which are stored as `stored`, with the largest quotient.
-fn code_rounding(
-    encoding: Encoding,
-    codes: CodeType,
-    stored: Dtype,
-    keeps_negative_zero: bool,
-) -> Result<(CodeRounding, f32), Unfit> {
+fn code_rounding(encoding: Encoding, codes: CodeType, stored: Dtype) -> Result<(CodeRounding, f32), Unfit> {
     Ok(match codes {
         CodeType::Float(dtype) => {
             let float = minifloat(dtype)?;
-            let is_summed = encoding.scale == ScaleRule::Epsilon || encoding.scale == ScaleRule::HalfStep;
-            let is_float8 = dtype == Dtype::Float8E4M3FN;
-            let sign = match encoding.sign {
-                SignRule::Kept if is_summed && is_float8 && !keeps_negative_zero => SignRule::Negative,
-                sign => sign,
-            };
-            (CodeRounding::Float { float, sign, ties: encoding.ties }, float.largest)
+            (CodeRounding::Float { float, sign: encoding.sign, ties: encoding.ties }, float.largest)
         }
         CodeType::Int { bits, symmetric: false } if encoding.scale == ScaleRule::Affine => {
             let largest = ((1_u32 << bits) - 1) as f32;
@@ -212,8 +197,7 @@ impl Encoder {
         if options.has_full_precision {
             geometry.describe_full_precision();
         }
-        let (rounding, largest) =
-            code_rounding(encoding, grid.codes, geometry.parts[0].dtype, options.keeps_negative_zero)?;
+        let (rounding, largest) = code_rounding(encoding, grid.codes, geometry.parts[0].dtype)?;
         let stored = geometry.parts[1].dtype;
         let computed = if is_exact { WeightType::Float32 } else { weight };
         let keeps_sign = matches!(rounding, CodeRounding::Float { sign: SignRule::Kept, .. });

@@ -80,15 +80,13 @@ fn one_loop_and_single_steps_give_the_same_codes_and_errors() {
                 Group::Neighbours(_) => [32, 1152],
                 _ => [3, 2077],
             };
-            for keeps_negative_zero in [true, false] {
-                let options = EncodeOptions { keeps_negative_zero, ..EncodeOptions::default() };
-                let mut encoder = Encoder::new(stored.row, &stored.grid, &shape, dtype, options).unwrap();
-                fused += usize::from(encoder.segments != SegmentLoop::Steps);
-                check(&mut encoder, dtype, &weights(dtype, (shape[0] * shape[1]) as usize), stored.name);
-            }
+            let options = EncodeOptions::default();
+            let mut encoder = Encoder::new(stored.row, &stored.grid, &shape, dtype, options).unwrap();
+            fused += usize::from(encoder.segments != SegmentLoop::Steps);
+            check(&mut encoder, dtype, &weights(dtype, (shape[0] * shape[1]) as usize), stored.name);
         }
     }
-    assert!(fused > 100, "{fused}");
+    assert!(fused > 50, "{fused}");
 }
 
 #[test]
