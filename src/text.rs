@@ -169,7 +169,8 @@ pub(crate) fn grouped<'n>(names: impl Iterator<Item = &'n str>) -> String {
     let mut groups: Vec<(&str, String, u64)> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
     for name in names {
-        let pattern = name.split('.').map(|part| if is_number(&part) { "*" } else { part }).collect::<Vec<_>>().join(".");
+        let pattern =
+            name.split('.').map(|part| if is_number(&part) { "*" } else { part }).collect::<Vec<_>>().join(".");
         let place = *places.entry(pattern.clone()).or_insert(groups.len());
         match groups.get_mut(place) {
             Some((.., count)) => *count += 1,

@@ -39,8 +39,8 @@ pub(crate) use step::{NewStored, Operation, PieceUnit};
 pub use step::{Plan, Step};
 pub(crate) use weight_rows::SharedExtremes;
 
-use crate::container::onnx::model::ModelGraph;
 use crate::container::gguf::MAX_PARTS;
+use crate::container::onnx::model::ModelGraph;
 use crate::container::{self, Container, Form, Input, Metadata, NewMetadata, NewTensor, Placement, keys_of_part};
 use crate::conversion::Conversion;
 use crate::dtype::Dtype;
@@ -164,7 +164,8 @@ impl<'r, 'a> Draft<'r, 'a> {
         let groups = groups(steps, inputs.len(), spread);
         let parts = groups.len();
         if parts > MAX_PARTS && request.container.is(container::GGUF) {
-            let error = Error::new(format!("would have {parts} parts, and a model in GGUF files has at most {MAX_PARTS}"));
+            let error =
+                Error::new(format!("would have {parts} parts, and a model in GGUF files has at most {MAX_PARTS}"));
             return Err(error.remedy("choose a larger maximum size of parts"));
         }
         for (at, group) in groups.into_iter().enumerate() {

@@ -51,12 +51,28 @@ fn a_model_without_the_key_tensors_of_the_named_architecture_is_refused() {
 fn the_layout_of_diffusers_is_refused_with_the_right_kind() {
     let bench = Bench::new();
     for (kind, names) in [
-        ("flux", &["transformer_blocks.0.attn.norm_added_k.weight", "single_transformer_blocks.0.attn.to_q.weight"][..]),
-        ("sd3", &["transformer_blocks.0.attn.norm_added_k.weight", "transformer_blocks.0.attn.add_q_proj.weight",
-            "pos_embed.proj.weight"]),
+        (
+            "flux",
+            &["transformer_blocks.0.attn.norm_added_k.weight", "single_transformer_blocks.0.attn.to_q.weight"][..],
+        ),
+        (
+            "sd3",
+            &[
+                "transformer_blocks.0.attn.norm_added_k.weight",
+                "transformer_blocks.0.attn.add_q_proj.weight",
+                "pos_embed.proj.weight",
+            ],
+        ),
         ("hyvid", &["transformer_blocks.0.attn.norm_added_k.weight", "context_embedder.proj_in.weight"]),
-        ("wan", &["blocks.0.attn1.to_q.weight", "condition_embedder.text_embedder.linear_1.weight",
-            "patch_embedding.weight", "scale_shift_table"]),
+        (
+            "wan",
+            &[
+                "blocks.0.attn1.to_q.weight",
+                "condition_embedder.text_embedder.linear_1.weight",
+                "patch_embedding.weight",
+                "scale_shift_table",
+            ],
+        ),
         ("ltxv", &["time_embed.emb.timestep_embedder.linear_1.weight", "transformer_blocks.0.attn1.norm_q.weight"]),
         ("lumina2", &["time_caption_embed.caption_embedder.1.weight", "context_refiner.0.attn.to_q.weight"]),
         ("lumina2", &["cap_embedder.1.weight", "context_refiner.0.attention.to_q.weight"]),
@@ -129,7 +145,11 @@ fn the_pad_tokens_of_z_image_keep_two_dimensions_in_float32() {
     for command in ["quantize z.safetensors --scheme q8_0", "cast z.safetensors --to bf16"] {
         bench.run(&format!("{command} -o o.gguf -q -f")).expect(0, "", "");
         let found = tensors(&bench.read("o.gguf"));
-        assert_eq!(found[3..], named(&[("x_pad_token", F32, &[1, 2048]), ("cap_pad_token", F32, &[1, 2048])]), "{command}");
+        assert_eq!(
+            found[3..],
+            named(&[("x_pad_token", F32, &[1, 2048]), ("cap_pad_token", F32, &[1, 2048])]),
+            "{command}"
+        );
     }
     // They keep them in a second step too.
     bench.run("quantize o.gguf --scheme q8_0 -o again.gguf -q").expect(0, "", "");

@@ -36,7 +36,9 @@ fn donor(more: &[(&str, &[f32])]) -> Vec<u8> {
     let words: Vec<String> = (0..64).map(|word| format!("t{word}")).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let file = Gguf::of("llama").number("llama.block_count", 2).texts("tokenizer.ggml.tokens", &words);
-    more.iter().fold(file, |file, (name, values)| file.floats(name, &[values.len() as u64], values.iter().copied())).bytes()
+    more.iter()
+        .fold(file, |file, (name, values)| file.floats(name, &[values.len() as u64], values.iter().copied()))
+        .bytes()
 }
 
 #[test]
@@ -62,7 +64,11 @@ fn factors_of_rotary_embeddings_are_computed_or_copied() {
     let near: Vec<f32> = found.iter().map(|value| value * 1.000_001).collect();
     bench.write("near.gguf", &donor(&[("rope_freqs.weight", &near)]));
     let outcome = bench.run("cast base --to bf16 --metadata-from near.gguf -o o.gguf -f");
-    assert!(outcome.stderr.starts_with("tcast: note: rope_freqs.weight is copied from near.gguf\n"), "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.starts_with("tcast: note: rope_freqs.weight is copied from near.gguf\n"),
+        "{}",
+        outcome.stderr
+    );
     assert_eq!((outcome.code, floats(&bench.read("o.gguf"), "rope_freqs.weight")), (Some(0), Some(near)));
     bench.write("far.gguf", &donor(&[("rope_freqs.weight", &[1.0; 8])]));
     bench.run("cast base --to bf16 --metadata-from far.gguf -o x.gguf").expect(
@@ -90,7 +96,11 @@ fn the_factors_are_in_the_first_part_of_a_divided_model() {
     assert!(outcome.code == Some(0) && outcome.stderr.contains("already complete: out\n"), "{}", outcome.stderr);
     let outcome = bench.run("inspect out/out-00001-of-00004.gguf");
     assert_eq!((outcome.code, &*outcome.stderr), (Some(0), ""));
-    assert!(outcome.stdout.contains("22 tensors") && outcome.stdout.contains("rope_freqs.weight"), "{}", outcome.stdout);
+    assert!(
+        outcome.stdout.contains("22 tensors") && outcome.stdout.contains("rope_freqs.weight"),
+        "{}",
+        outcome.stdout
+    );
     assert!(floats(&bench.read("out/out-00001-of-00004.gguf"), "rope_freqs.weight").is_some());
     assert!(floats(&bench.read("out/out-00002-of-00004.gguf"), "rope_freqs.weight").is_none());
 }
@@ -105,8 +115,15 @@ fn long_rope_gets_both_lists_of_factors() {
         "long_factor": [1.0, 2.1, 3.2, 4.3, 5.4, 6.5, 7.6, 8.7], "short_factor": [1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7]}});
     bench.write("phi/config.json", config.to_string().as_bytes());
     let layer = |name: &str| format!("model.layers.0.{name}.weight");
-    let names = ["input_layernorm", "post_attention_layernorm", "self_attn.qkv_proj", "self_attn.o_proj",
-        "mlp.gate_up_proj", "mlp.down_proj"].map(layer);
+    let names = [
+        "input_layernorm",
+        "post_attention_layernorm",
+        "self_attn.qkv_proj",
+        "self_attn.o_proj",
+        "mlp.gate_up_proj",
+        "mlp.down_proj",
+    ]
+    .map(layer);
     bench.write(
         "phi/model.safetensors",
         &model(&[
@@ -141,7 +158,8 @@ fn long_rope_gets_both_lists_of_factors() {
 #[test]
 fn tensors_of_the_donor_that_the_model_lacks_are_named() {
     let bench = tiny();
-    let more: [(&str, &[f32]); 3] = [("blk.0.attn_q.bias", &[0.0; 64]), ("blk.1.attn_q.bias", &[0.0; 64]), ("v.x", &[1.0])];
+    let more: [(&str, &[f32]); 3] =
+        [("blk.0.attn_q.bias", &[0.0; 64]), ("blk.1.attn_q.bias", &[0.0; 64]), ("v.x", &[1.0])];
     bench.write("donor.gguf", &donor(&more));
     let outcome = bench.run("quantize base --scheme q8_0 --metadata-from donor.gguf -o o.gguf");
     assert_eq!((outcome.code, &*outcome.stdout), (Some(0), ""), "{}", outcome.stderr);

@@ -96,7 +96,8 @@ fn weights_that_were_trained_since_are_quantized_and_the_others_recovered() {
 #[test]
 fn float8_values_are_quantized_as_usual() {
     let bench = Bench::new();
-    let header = r#"{"double_blocks.0.img_attn.proj.weight":{"dtype":"F8_E4M3","shape":[8,256],"data_offsets":[0,2048]}}"#;
+    let header =
+        r#"{"double_blocks.0.img_attn.proj.weight":{"dtype":"F8_E4M3","shape":[8,256],"data_offsets":[0,2048]}}"#;
     bench.write("f8.safetensors", &safetensors(header, &[0x38; 2048]));
     let line = "quantize f8.safetensors --layout gguf --scheme q8_0 --architecture flux --recover -o f8.gguf";
     let outcome = bench.run(line);

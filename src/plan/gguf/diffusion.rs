@@ -115,7 +115,8 @@ pub(super) fn named(name: &str, tensors: &HashSet<&str>) -> Result<&'static Arch
 
 /// Returns the entries of the metadata that loaders of diffusion models read from a GGUF file too.
 fn kept_metadata<'m>(logical: &'m LogicalCheckpoint) -> impl Iterator<Item = (&'m str, &'m str)> {
-    KEPT.iter().filter_map(|key| logical.source.shards.iter().find_map(|shard| Some((*key, shard.contents.value(key)?))))
+    KEPT.iter()
+        .filter_map(|key| logical.source.shards.iter().find_map(|shard| Some((*key, shard.contents.value(key)?))))
 }
 
 fn unknown_architecture(name: &str) -> Error {

@@ -54,8 +54,7 @@ impl Donor {
     /// Refuses the metadata of a model with tensors of other shapes, or with another number of tokens. llama.cpp
     /// compares the shapes with the metadata, and does not load such a file.
     pub(super) fn check_tensors(&self, tensors: &[NewWeight]) -> Result<()> {
-        let new: HashMap<&str, &[u64]> =
-            tensors.iter().map(|tensor| (&*tensor.name, &*tensor.shape)).collect();
+        let new: HashMap<&str, &[u64]> = tensors.iter().map(|tensor| (&*tensor.name, &*tensor.shape)).collect();
         let tokens = self.source().tokens().filter(|tokens| *tokens > 0);
         for name in language::OF_TOKENS {
             let rows = new.get(name).and_then(|shape| shape.first());
@@ -131,7 +130,8 @@ impl Donor {
             let stem = name.strip_suffix(".scale").or_else(|| name.strip_suffix(".input_scale"));
             stem.is_some_and(|stem| quantized.contains(stem))
         };
-        let unreadable = self.parts().flat_map(|part| part.contents.unreadable.iter().filter_map(|error| error.tensor()));
+        let unreadable =
+            self.parts().flat_map(|part| part.contents.unreadable.iter().filter_map(|error| error.tensor()));
         let all = self.tensors().map(|(_, tensor)| &*tensor.name).chain(unreadable);
         let lost: Vec<&str> = all.filter(|name| !new.contains(name) && !is_scale(name)).collect();
         let donor = path_text(self.first.path());

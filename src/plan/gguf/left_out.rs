@@ -14,8 +14,7 @@ pub(super) fn tensors(logical: &LogicalCheckpoint, unused: &[usize], scales: &mu
     let (activations, values): (Vec<_>, Vec<_>) = parts.partition(|(role, _)| *role == Role::Activation);
     let of_activations: HashSet<usize> =
         activations.into_iter().map(|(_, at)| at).chain(found.activation_scales.iter().copied()).collect();
-    let expected: HashSet<usize> =
-        values.into_iter().map(|(_, at)| at).chain(found.markers.iter().copied()).collect();
+    let expected: HashSet<usize> = values.into_iter().map(|(_, at)| at).chain(found.markers.iter().copied()).collect();
     let name = |at: &usize| logical.tensors[*at].name;
     scales.extend(unused.iter().filter(|at| of_activations.contains(at)).map(|at| name(at).to_owned()));
     let lost: Vec<&str> =
@@ -36,7 +35,10 @@ pub(super) fn metadata(logical: &LogicalCheckpoint, keys: &[GgufKey]) -> Option<
         };
         let names = input.contents.metadata.iter().flatten().map(|(name, _)| name.as_str());
         let is_kept = |name: &str| {
-            name == mark || name == CheckpointInfo::METADATA || keys.iter().any(|key| key.name == name) || lost.contains(&name)
+            name == mark
+                || name == CheckpointInfo::METADATA
+                || keys.iter().any(|key| key.name == name)
+                || lost.contains(&name)
         };
         let more: Vec<&str> = names.filter(|name| !is_kept(name)).collect();
         lost.extend(more);

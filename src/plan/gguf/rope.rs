@@ -49,7 +49,9 @@ pub(super) fn computed(config: &Value, architecture: &str) -> Result<Vec<Compute
 }
 
 fn no_form(kind: &str, architecture: &str) -> Error {
-    Error::new(format!("scales rotary embeddings by the rule '{kind}', for which llama.cpp's {architecture} has no form"))
+    Error::new(format!(
+        "scales rotary embeddings by the rule '{kind}', for which llama.cpp's {architecture} has no form"
+    ))
 }
 
 fn lacks(key: &str) -> Error {
@@ -89,8 +91,7 @@ impl<'c> Rope<'c> {
     /// Returns the number of dimensions of a head.
     fn dimensions(&self) -> Result<u64> {
         let count = |key: &str| self.config.get(key).and_then(Value::as_u64);
-        let dimensions =
-            count("head_dim").or_else(|| count("hidden_size")?.checked_div(count("num_attention_heads")?));
+        let dimensions = count("head_dim").or_else(|| count("hidden_size")?.checked_div(count("num_attention_heads")?));
         dimensions.filter(|count| (1..=MAX_DIMENSIONS).contains(count)).ok_or_else(|| lacks("head_dim"))
     }
 

@@ -237,9 +237,10 @@ pub(super) static ARCHITECTURES: &[Architecture] = &[
             &["adaln_single.emb.timestep_embedder.linear_2.weight", "audio_adaln_single.linear.weight"],
         ],
         starts: &["adaln_single.linear.", "transformer_blocks.0.attn1."],
-        of_diffusers: &[
-            &["time_embed.emb.timestep_embedder.linear_1.weight", "transformer_blocks.0.attn1.norm_q.weight"],
-        ],
+        of_diffusers: &[&[
+            "time_embed.emb.timestep_embedder.linear_1.weight",
+            "transformer_blocks.0.attn1.norm_q.weight",
+        ]],
         float32: &["scale_shift_table", "learnable_registers"],
         kept_parts: &["adaln_single.", "caption_projection.", "patchify_proj.", "proj_out.", "scale_shift_table"],
         ..PLAIN

@@ -30,7 +30,8 @@ pub(super) fn sort(evidence: &Evidence, is_used: &[bool], recognized: &mut Recog
             recognized.markers.push(index);
         } else if let Some(blocks) = scaled_blocks(tensor.name).filter(|name| in_blocks.contains(&**name)) {
             let blocks = shorten(&blocks);
-            let message = format!("is named as a scale of '{blocks}', to which no known reader of GGUF files applies it");
+            let message =
+                format!("is named as a scale of '{blocks}', to which no known reader of GGUF files applies it");
             recognized.orphans.push(index);
             recognized.add(Problem { tensors: vec![index], error: Error::new(message).in_tensor(tensor.name) });
         } else if is_quantized && is_activation_scale(tensor.name) {
