@@ -6,7 +6,7 @@ use super::weight::Evidence;
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::quant::config::{ModuleConfig, WeightDescription};
-use crate::quant::{GGUF, Layout, Role};
+use crate::quant::{Layout, Role};
 use crate::text::shorten;
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -20,20 +20,12 @@ pub(super) fn sort(evidence: &Evidence, is_used: &[bool], recognized: &mut Recog
     };
     let codes: HashSet<(String, Option<Dtype>)> =
         parts(Role::Codes).map(|index| (kind(tensors[index].name), tensors[index].dtype)).collect();
-    let in_blocks = recognized.weights.iter().filter(|weight| weight.layout.name == GGUF.name);
-    let in_blocks: HashSet<&str> = in_blocks.map(|weight| tensors[weight.parts[0].1].name).collect();
     recognized.activation_scales = parts(Role::Activation).collect();
     let is_quantized =
         evidence.config.method.is_some() || !recognized.weights.is_empty() || !recognized.orphans.is_empty();
     for (index, tensor) in tensors.iter().enumerate().filter(|(index, _)| !is_used[*index]) {
         if evidence.comfy.markers.contains(&index) {
             recognized.markers.push(index);
-        } else if let Some(blocks) = scaled_blocks(tensor.name).filter(|name| in_blocks.contains(&**name)) {
-            let blocks = shorten(&blocks);
-            let message =
-                format!("is named as a scale of '{blocks}', to which no known reader of GGUF files applies it");
-            recognized.orphans.push(index);
-            recognized.add(Problem { tensors: vec![index], error: Error::new(message).in_tensor(tensor.name) });
         } else if is_quantized && is_activation_scale(tensor.name) {
             recognized.activation_scales.push(index);
         } else if let Some(error) = problem(evidence, &codes, tensor) {
@@ -100,20 +92,6 @@ fn problem(evidence: &Evidence, codes: &HashSet<(String, Option<Dtype>)>, tensor
     let is_ignored = ignored.is_some() || evidence.config.may_ignore(&module);
     let is_codes = !is_ignored && (is_described || is_like_others());
     is_codes.then(|| missing_scale(name, descriptions.first().map(|description| &**description)))
-}
-
-/// Returns the name of the blocks to which a scale belongs by its name, if it is not named as in llama.cpp: `x.weight` for
-/// `x.weight.scale`, `x.weight_scale` or `x.scale_weight`.
-fn scaled_blocks(name: &str) -> Option<String> {
-    let (stem, last) = name.rsplit_once('.')?;
-    if !last.contains("scale") {
-        return None;
-    }
-    let is_known = ["scale", "input_scale"].contains(&last);
-    match stem.strip_suffix(".weight") {
-        Some(_) => Some(stem.to_owned()),
-        None => (!is_known).then(|| format!("{stem}.weight")),
-    }
 }
 
 /// True if tensors of a dtype can be codes even without other evidence.
