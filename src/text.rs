@@ -19,6 +19,7 @@ pub(crate) use shell::command::{
 #[cfg(feature = "cli")]
 pub(crate) use terminal::{columns, stderr_columns, stdout_columns, width, wrapped};
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io;
 
@@ -160,13 +161,42 @@ pub(crate) fn first_few(names: impl IntoIterator<Item = impl AsRef<str>>, most: 
     }
 }
 
+/// Joins names. Names that differ in numbers between dots are one, with `*` and their count.
+pub(crate) fn grouped<'n>(names: impl Iterator<Item = &'n str>) -> String {
+    /// Maximum number of groups; models have fewer.
+    const MOST: usize = 100;
+    let is_number = |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let mut groups: Vec<(&str, String, u64)> = Vec::new();
+    let mut places: HashMap<String, usize> = HashMap::new();
+    for name in names {
+        let pattern =
+            name.split('.').map(|part| if is_number(&part) { "*" } else { part }).collect::<Vec<_>>().join(".");
+        let place = *places.entry(pattern.clone()).or_insert(groups.len());
+        match groups.get_mut(place) {
+            Some((.., count)) => *count += 1,
+            None => groups.push((name, pattern, 1)),
+        }
+    }
+    let shown = groups.into_iter().map(|(first, pattern, count)| match count {
+        1 => first.to_owned(),
+        _ => format!("{pattern} ({count})"),
+    });
+    first_few(shown, MOST)
+}
+
 pub(crate) fn hex_digits(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |digits, byte| digits + &format!("{byte:02x}"))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{as_glob, brief, json_text, visible};
+    use super::{as_glob, brief, grouped, json_text, visible};
+
+    #[test]
+    fn names_of_the_same_tensor_in_several_layers_are_one() {
+        let names = ["a.0.w", "norm.weight", "a.1.w", "b.7.w", "a.x.w"];
+        assert_eq!(grouped(names.into_iter()), "a.*.w (2), norm.weight, b.7.w, a.x.w");
+    }
 
     #[test]
     fn nothing_is_shown_that_is_not_what_it_seems() {

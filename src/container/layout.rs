@@ -1,6 +1,6 @@
 //! Layout of a new file.
 
-use super::gguf::GgufKey;
+use super::gguf::{ComputedTensor, GgufKey};
 use super::{Form, TextExtent};
 use crate::blocks::BlockFormat;
 use crate::dtype::Dtype;
@@ -46,6 +46,8 @@ pub struct NewMetadata {
     pub texts: Option<Vec<(String, String)>>,
     /// The typed keys of a GGUF file, which other formats cannot hold.
     pub keys: Vec<GgufKey>,
+    /// Tensors of a GGUF file that no input has. They come first.
+    pub computed: Vec<ComputedTensor>,
 }
 
 /// A tensor of a new file.

@@ -24,7 +24,7 @@ mod tensor;
 mod text;
 mod zip;
 
-pub(crate) use gguf::{ARCHITECTURE, GgufKey, keys_of_part, model_of_part, part_names};
+pub(crate) use gguf::{ARCHITECTURE, ComputedTensor, GgufKey, keys_of_part, model_of_part, part_names};
 pub use input::{Contents, Input, open, probe};
 pub(crate) use input::{is_deflated, probe_with};
 pub(crate) use json::{as_json, members};

@@ -2,7 +2,7 @@
 
 use super::quantization::TensorIndex;
 use super::step::{Operation, Step};
-use crate::container::GgufKey;
+use crate::container::{ComputedTensor, GgufKey};
 use crate::dtype::Dtype;
 use crate::quant::{Decoder, FoundWeight, Role};
 use crate::read::LogicalCheckpoint;
@@ -49,6 +49,8 @@ pub(super) enum TensorOrder {
 pub(super) struct GgufContents {
     /// Keys with their values.
     pub keys: Vec<GgufKey>,
+    /// Tensors that the input does not have.
+    pub computed: Vec<ComputedTensor>,
     /// Order of the tensors; `None` for the order of the input.
     pub order: Option<TensorOrder>,
     /// Facts about the model for the user.

@@ -39,8 +39,9 @@ pub(crate) use step::{NewStored, Operation, PieceUnit};
 pub use step::{Plan, Step};
 pub(crate) use weight_rows::SharedExtremes;
 
+use crate::container::gguf::MAX_PARTS;
 use crate::container::onnx::model::ModelGraph;
-use crate::container::{Container, Form, Input, Metadata, NewMetadata, NewTensor, Placement, keys_of_part};
+use crate::container::{self, Container, Form, Input, Metadata, NewMetadata, NewTensor, Placement, keys_of_part};
 use crate::conversion::Conversion;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -152,16 +153,21 @@ impl<'r, 'a> Draft<'r, 'a> {
     /// Lays out the outputs, like [`build`].
     pub(crate) fn build(self, spread: Spread, measured: &dyn Fn(u64)) -> Result<Vec<Plan<'a>>> {
         let Self { request, inputs, model, mut steps, mut conversions, metadata, gguf } = self;
-        let GgufContents { mut keys, facts, notes, .. } = gguf;
+        let GgufContents { mut keys, mut computed, facts, notes, .. } = gguf;
         if let Some(graph) = &model {
             return Ok(vec![rewrite::build(request, &inputs[0], graph, steps, &mut conversions)?]);
         }
         measure_texts(&mut steps, measured)?;
         let mut plans = Vec::new();
         let mut differing = Vec::new();
-        let tensors = steps.iter().map(|draft| draft.step.results.len()).sum();
+        let tensors = steps.iter().map(|draft| draft.step.results.len()).sum::<usize>() + computed.len();
         let groups = groups(steps, inputs.len(), spread);
         let parts = groups.len();
+        if parts > MAX_PARTS && request.container.is(container::GGUF) {
+            let error =
+                Error::new(format!("would have {parts} parts, and a model in GGUF files has at most {MAX_PARTS}"));
+            return Err(error.remedy("choose a larger maximum size of parts"));
+        }
         for (at, group) in groups.into_iter().enumerate() {
             let mut sources: Vec<usize> = Vec::new();
             for draft in &group {
@@ -176,7 +182,8 @@ impl<'r, 'a> Draft<'r, 'a> {
             }
             let sources = sources.iter().map(|input| &inputs[*input]);
             let texts = metadata_of(request.container, sources, &metadata, &mut differing);
-            let metadata = NewMetadata { texts, keys: keys_of_part(std::mem::take(&mut keys), (at, parts), tensors) };
+            let keys = keys_of_part(std::mem::take(&mut keys), (at, parts), tensors);
+            let metadata = NewMetadata { texts, keys, computed: std::mem::take(&mut computed) };
             let layout = request.container.lay_out(&PlannedTensors::of(&group), &metadata, request.threads)?;
             let mut places = Places::new(&layout.literals, layout.places);
             let mut stack = Vec::new();

@@ -5,7 +5,9 @@ use crate::blocks::{Assembly, BlockFormat};
 use crate::container::Elements;
 use crate::container::checkpoint::AssembledTensor;
 use crate::dtype::Dtype;
-use crate::quant::{BlockParameters, FoundWeight, GGUF, Parameters, Recognized, Role};
+use crate::error::Error;
+use crate::quant::{BlockParameters, FoundWeight, GGUF, Parameters, Problem, Recognized, Role};
+use crate::text::shorten;
 use std::collections::{HashMap, HashSet};
 
 impl LogicalCheckpoint<'_> {
@@ -34,7 +36,20 @@ impl LogicalCheckpoint<'_> {
             found.weights.push(weight);
         }
         let parts: HashSet<usize> = found.weights.iter().flat_map(|weight| &weight.parts).map(|(_, at)| *at).collect();
-        found.plain = (0..self.tensors.len()).filter(|at| !parts.contains(at)).collect();
+        for at in (0..self.tensors.len()).filter(|at| !parts.contains(at)) {
+            let name = self.tensors[at].name;
+            let scaled = scaled_by(name).filter(|scaled| names.get(&**scaled).is_some_and(|of| self.is_of_blocks(*of)));
+            match scaled {
+                Some(scaled) => {
+                    let scaled = shorten(&scaled);
+                    let what =
+                        format!("is named as a scale of '{scaled}', to which no known reader of GGUF files applies it");
+                    found.orphans.push(at);
+                    found.add(Problem { tensors: vec![at], error: Error::new(what).in_tensor(name) });
+                }
+                None => found.plain.push(at),
+            }
+        }
         let activations = found.weights.iter().flat_map(|weight| &weight.parts);
         found.activation_scales =
             activations.filter(|(role, _)| *role == Role::Activation).map(|(_, at)| *at).collect();
@@ -97,4 +112,15 @@ impl LogicalCheckpoint<'_> {
         let module = stem.unwrap_or(name).to_owned();
         FoundWeight { name: name.to_owned(), module, layout: &GGUF, parameters, shape: shape.to_vec(), parts }
     }
+}
+
+/// Returns the name of the weight to which a scale belongs by its name, if it is not named as in llama.cpp: `x.weight` for
+/// `x.weight.scale`, `x.weight_scale` and `x.scale_weight`.
+fn scaled_by(name: &str) -> Option<String> {
+    let (stem, last) = name.rsplit_once('.').filter(|(_, last)| last.contains("scale"))?;
+    if stem.ends_with(".weight") {
+        return Some(stem.to_owned());
+    }
+    let is_known = ["scale", "input_scale"].contains(&last);
+    (!is_known).then(|| format!("{stem}.weight"))
 }

@@ -163,7 +163,7 @@ fn a_language_model_without_metadata_or_with_that_of_another_is_refused() {
 }
 
 /// A file of tensors of float32, bfloat16 or float16, whose values are small whole numbers.
-fn model(tensors: &[(&str, &str, &[usize])]) -> Vec<u8> {
+pub(crate) fn model(tensors: &[(&str, &str, &[usize])]) -> Vec<u8> {
     let (mut entries, mut data) = (Vec::new(), Vec::new());
     for (name, dtype, shape) in tensors {
         let start = data.len();
@@ -182,11 +182,11 @@ fn model(tensors: &[(&str, &str, &[usize])]) -> Vec<u8> {
 }
 
 /// Names, types and row-major shapes of the tensors of a file.
-fn tensors(file: &[u8]) -> Vec<(String, u32, Vec<u64>)> {
+pub(crate) fn tensors(file: &[u8]) -> Vec<(String, u32, Vec<u64>)> {
     parts_of_gguf(file).1.into_iter().map(|(name, id, shape, _)| (name, id, shape)).collect()
 }
 
-fn named(tensors: &[(&str, u32, &[u64])]) -> Vec<(String, u32, Vec<u64>)> {
+pub(crate) fn named(tensors: &[(&str, u32, &[u64])]) -> Vec<(String, u32, Vec<u64>)> {
     tensors.iter().map(|(name, id, shape)| ((*name).to_owned(), *id, shape.to_vec())).collect()
 }
 
@@ -291,7 +291,8 @@ fn a_diffusion_model_is_detected_and_loses_its_prefix() {
     let outcome = bench.run("quantize flux.safetensors --layout gguf --scheme q8_0");
     assert_eq!((outcome.code, &*outcome.stdout), (Some(0), ""), "{}", outcome.stderr);
     let notes = "tcast: note: the tensors are those of flux, which becomes general.architecture
-tcast: note: tensors lose the prefix 'model.diffusion_model.', and those without it are left out
+tcast: note: tensors lose the prefix 'model.diffusion_model.'
+tcast: note: 1 tensor is left out: first_stage_model.decoder.weight
 ";
     assert!(outcome.stderr.starts_with(notes), "{}", outcome.stderr);
     let file = bench.read("flux.q8_0.gguf");
@@ -407,12 +408,14 @@ fn an_architecture_can_be_named_and_what_comfyui_does_not_load_is_refused() {
     let outcome = bench.run("quantize plain.safetensors --scheme q4_0 -o o.gguf");
     assert_eq!((outcome.code, &*outcome.stdout), (Some(1), ""));
     assert!(outcome.stderr.ends_with("--architecture names its kind\n"), "{}", outcome.stderr);
-    bench.run("quantize plain.safetensors --scheme q4_0 --architecture flux -o o.gguf -q").expect(0, "", "");
-    assert_eq!(tensors(&bench.read("o.gguf")), named(&[("a.weight", Q4_0, &[8, 256]), ("a.bias", F32, &[8])]));
+    let names = ["double_blocks.0.img_attn.qkv.weight", "single_blocks.0.linear1.bias"];
+    bench.write("part.safetensors", &model(&[(names[0], "F32", &[8, 256]), (names[1], "F32", &[8])]));
+    bench.run("quantize part.safetensors --scheme q4_0 --architecture flux -o o.gguf -q").expect(0, "", "");
+    assert_eq!(tensors(&bench.read("o.gguf")), named(&[(names[0], Q4_0, &[8, 256]), (names[1], F32, &[8])]));
     bench.run("quantize plain.safetensors --scheme q4_0 --architecture llama -o x.gguf").expect(
         2,
         "",
-        "tcast: error: plain.safetensors: tcast has no rules for the architecture 'llama', only for flux, sd3, aura, hidream, cosmos, ltxv, hyvid, wan, sdxl, sd1, lumina2\n",
+        "tcast: error: plain.safetensors: tcast has no rules for the architecture 'llama', only for flux, sd3, aura, hidream, cosmos, ltxv, hyvid, wan, sdxl, sd1, lumina2, qwen_image\n",
     );
     bench.write("flux.safetensors", &flux());
     for (scheme, why) in [

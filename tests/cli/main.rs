@@ -21,6 +21,8 @@ mod gguf;
 mod gguf_out;
 mod gguf_out_casts;
 mod gguf_out_choices;
+mod gguf_out_diffusion;
+mod gguf_out_donors;
 mod gguf_out_models;
 mod gguf_out_recover;
 mod help;

@@ -72,6 +72,12 @@ impl Gguf {
         self.tensor(name, shape, F32, &bytes)
     }
 
+    /// Adds a matrix of zeros under each name.
+    pub fn tensors_of(self, names: &[&str]) -> Self {
+        let file = Self { alignment: 32, ..self };
+        names.iter().fold(file, |file, name| file.floats(name, &[2, 32], [0.0; 64]))
+    }
+
     pub fn aligned(self, alignment: u32) -> Self {
         Self { alignment: alignment as usize, ..self.number("general.alignment", alignment) }
     }

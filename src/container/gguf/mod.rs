@@ -12,9 +12,9 @@ mod split;
 mod write;
 
 pub(crate) use lists::{first_number, first_text, list_length};
-pub(crate) use split::{NUMBER, SPLIT, first_part, keys_of_part, model_of_part, part_names};
+pub(crate) use split::{MAX_PARTS, NUMBER, SPLIT, first_part, keys_of_part, model_of_part, part_names, part_paths};
 pub(super) use split::{check_tensors, parts_of, remove_keys, stem_of_part};
-pub(crate) use write::GgufKey;
+pub(crate) use write::{ComputedTensor, GgufKey};
 
 use super::names::NameHashes;
 use super::tensor::TensorError;

@@ -30,10 +30,16 @@ pub(in crate::container) fn parts_of(input: &Input) -> Result<Option<Vec<PathBuf
             format!("is part {number} of {count} by its keys, and its name does not end in {}", suffix(number, count));
         return Err(Error::new(what).in_file(path).remedy("give it the name that it had when the model was split"));
     };
-    if count > MOST {
-        return Err(Error::new(format!("is one of {count} parts; at most {MOST} are read")).in_file(path));
+    if count > MAX_PARTS as u64 {
+        return Err(Error::new(format!("is one of {count} parts; at most {MAX_PARTS} are read")).in_file(path));
     }
     Ok(Some((1..=count).map(|number| path.with_file_name(format!("{stem}{}", suffix(number, count)))).collect()))
+}
+
+/// Returns the paths of all parts of a split model, given the first one; only this path for a model in one file, or if its
+/// name is not that of a part.
+pub(crate) fn part_paths(first: &Input) -> Vec<PathBuf> {
+    parts_of(first).ok().flatten().unwrap_or_else(|| vec![first.path().to_owned()])
 }
 
 /// Adds the keys of a part to its own, which the first part has. `tensors` is the number of tensors of the model.
@@ -78,8 +84,8 @@ pub(in crate::container) fn remove_keys(part: &mut Input) {
     }
 }
 
-/// Maximum number of parts, which the five digits of the names allow.
-const MOST: u64 = 99_999;
+/// Maximum number of parts, which the type of their keys allows.
+pub(crate) const MAX_PARTS: usize = u16::MAX as usize;
 
 /// Returns the end of the name of a part.
 fn suffix(number: u64, count: u64) -> String {

@@ -14,6 +14,8 @@ use crate::error::{Error, Result};
 const VERSION: u32 = 3;
 /// Multiple at which tensors start, because no key names another.
 const ALIGNMENT: u64 = 32;
+/// The number of the type float32.
+const F32: u32 = 0;
 /// Maximum length of the name of a tensor in builds of ggml for `ComfyUI`; others have 63.
 const MAX_NAME: usize = 127;
 
@@ -54,7 +56,15 @@ impl GgufKey {
     }
 }
 
-/// Lays out a file with these tensors, in this order.
+/// A vector of float32 that is computed for a file.
+#[derive(Clone, Debug, PartialEq)]
+#[doc(hidden)]
+pub struct ComputedTensor {
+    pub name: &'static str,
+    pub values: Vec<f32>,
+}
+
+/// Lays out a file with these tensors, in this order, after the computed ones.
 pub(super) fn lay_out(tensors: &dyn NewTensors, metadata: &NewMetadata) -> Result<FileLayout> {
     let keys = &metadata.keys;
     // The other parts of a model have keys about parts only.
@@ -64,7 +74,7 @@ pub(super) fn lay_out(tensors: &dyn NewTensors, metadata: &NewMetadata) -> Resul
     let mut header = Vec::new();
     header.extend(MAGIC);
     header.extend(VERSION.to_le_bytes());
-    header.extend((tensors.count() as u64).to_le_bytes());
+    header.extend(((metadata.computed.len() + tensors.count()) as u64).to_le_bytes());
     header.extend((keys.len() as u64).to_le_bytes());
     for GgufKey { name, value } in keys {
         put_text(&mut header, name);
@@ -72,16 +82,18 @@ pub(super) fn lay_out(tensors: &dyn NewTensors, metadata: &NewMetadata) -> Resul
     }
     let mut places = Vec::with_capacity(tensors.count());
     let mut names = NameHashes::with_capacity(tensors.count());
-    let mut end = 0_u64;
+    let mut computed = Vec::new();
+    for ComputedTensor { name, values } in &metadata.computed {
+        put_entry(&mut header, name, &[values.len() as u64], (F32, computed.len() as u64));
+        computed.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+        computed.resize(computed.len().next_multiple_of(ALIGNMENT as usize), 0);
+    }
+    let mut end = computed.len() as u64;
     for tensor in tensors.iter() {
         names.add(&tensor.name);
         let (format, bytes) = stored(&tensor).map_err(|error| error.in_tensor(&tensor.name))?;
         let shape = if tensor.shape.is_empty() { &[1] } else { tensor.shape };
-        put_text(&mut header, &tensor.name);
-        header.extend((shape.len() as u32).to_le_bytes());
-        shape.iter().rev().for_each(|length| header.extend(length.to_le_bytes()));
-        header.extend(format.id.to_le_bytes());
-        header.extend(end.to_le_bytes());
+        put_entry(&mut header, &tensor.name, shape, (format.id, end));
         let form = Form::packed(tensor.dtype);
         let next = end.checked_add(bytes).ok_or_else(too_long)?;
         places.push(Placement { form, range: end..next, crc: None });
@@ -90,6 +102,7 @@ pub(super) fn lay_out(tensors: &dyn NewTensors, metadata: &NewMetadata) -> Resul
     names.check_new(tensors)?;
     let start = (header.len() as u64).next_multiple_of(ALIGNMENT);
     header.resize(start as usize, 0);
+    header.extend(computed);
     let len = start.checked_add(end).ok_or_else(too_long)?;
     let mut literals = vec![(0, header)];
     for Placement { range, .. } in &mut places {
@@ -123,6 +136,15 @@ fn stored(tensor: &NewTensor) -> Result<(&'static BlockFormat, u64)> {
         Some(bytes) => Ok((format, bytes)),
         None => refuse(format!("its rows of {columns} are not whole blocks of {}", format.name)),
     }
+}
+
+/// Adds a tensor to the table, with its type and its offset.
+fn put_entry(header: &mut Vec<u8>, name: &str, shape: &[u64], (kind, offset): (u32, u64)) {
+    put_text(header, name);
+    header.extend((shape.len() as u32).to_le_bytes());
+    shape.iter().rev().for_each(|length| header.extend(length.to_le_bytes()));
+    header.extend(kind.to_le_bytes());
+    header.extend(offset.to_le_bytes());
 }
 
 fn put_text(header: &mut Vec<u8>, text: &str) {

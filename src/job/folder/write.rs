@@ -70,14 +70,17 @@ impl FolderOutput<'_> {
 
     /// Converts again without writing, and compares with the existing output. A difference is an error.
     fn compare(mut self, job: &Job, observer: &dyn Observer) -> Result<Written> {
-        let model = match job.format {
-            None => self.path.clone(),
-            Some(_) => self.path.join(&self.manifest.shards[0].file), // which leads to the other parts
-        };
-        let there = checkpoint::probe(&model, &ReadOptions::on(job.threads))?;
-        let other = match other_tensor(&there, &self.plans) {
-            None => staging::difference(&self.path, &self.manifest)?,
-            other => other,
+        let other = match (job.format, staging::difference(&self.path, &self.manifest)?) {
+            // A model in GGUF files has no other files that could tell more about the difference.
+            (Some(_), Some(other)) => Some(other),
+            (format, other) => {
+                let model = match format {
+                    None => self.path.clone(),
+                    Some(_) => self.path.join(&self.manifest.shards[0].file), // which leads to the other parts
+                };
+                let there = checkpoint::probe(&model, &ReadOptions::on(job.threads))?;
+                other_tensor(&there, &self.plans, format.is_some()).or(other)
+            }
         };
         if let Some(other) = other {
             let what = format!("the output exists already, and is not what this command writes: {other}");
@@ -105,8 +108,9 @@ impl FolderOutput<'_> {
     }
 }
 
-/// Describes a tensor in an existing folder that differs from the tensor to write there.
-fn other_tensor(there: &Checkpoint, plans: &[Plan]) -> Option<String> {
+/// Describes a tensor in an existing folder that differs from the tensor to write there. A GGUF has other tensors too: the
+/// computed ones, which are compared with its header.
+fn other_tensor(there: &Checkpoint, plans: &[Plan], is_gguf: bool) -> Option<String> {
     let mut found: BTreeMap<&str, &Tensor> = there.tensors().map(|(_, tensor)| (&*tensor.name, tensor)).collect();
     for NewTensor { name, dtype, shape, .. } in plans.iter().flat_map(|plan| &plan.steps).flat_map(Step::stored_tensors)
     {
@@ -120,7 +124,8 @@ fn other_tensor(there: &Checkpoint, plans: &[Plan]) -> Option<String> {
             return Some(format!("tensor '{name}' has the shape {:?} there", tensor.shape));
         }
     }
-    found.keys().next().map(|name| format!("tensor '{}' would not be there", shorten(name)))
+    let more = found.keys().next().filter(|_| !is_gguf);
+    more.map(|name| format!("tensor '{}' would not be there", shorten(name)))
 }
 
 /// Converts the requested shards; returns their reports, and the number of shards that were complete before.

@@ -1,13 +1,18 @@
 //! Plans a GGUF file: which tensors it has, their types, and its keys.
 //!
-//! `model` finds the tensors of the new file in a GGUF, in a language model of Hugging Face or in a diffusion model;
-//! `keys` makes its keys, `importance` reads importance matrices, and `recover` finds the blocks of decoded weights. The
-//! types follow the rules of llama.cpp and `ComfyUI-GGUF` ([`crate::quant::gguf`]), unless options name others.
+//! `model` finds the tensors of the new file in a GGUF or in a language model of Hugging Face, which a `donor` describes,
+//! and `diffusion` in a diffusion model; `keys` makes its keys, `rope` computes factors of rotary embeddings, `left_out`
+//! describes what the new file lacks, `importance` reads importance matrices, and `recover` finds the blocks of decoded
+//! weights. The types follow the rules of llama.cpp and `ComfyUI-GGUF` ([`crate::quant::gguf`]), unless options name others.
 
+mod diffusion;
+mod donor;
 mod importance;
 mod keys;
+mod left_out;
 mod model;
 mod recover;
+mod rope;
 mod types;
 
 use super::decisions::{Decisions, GgufContents, NewForm};
@@ -92,15 +97,17 @@ impl<'a> Decisions<'a> {
             added.map_err(|error| in_file(error.in_tensor(tensor.source_name(logical))))?;
         }
         let GgufPlanner { mut decisions, used, .. } = planner;
-        let unused = logical.places.iter().enumerate().filter(|(at, _)| !used.contains(at));
-        unused.for_each(|(_, place)| decisions.leave_out(*place));
+        let unused: Vec<usize> = (0..logical.places.len()).filter(|at| !used.contains(at)).collect();
+        unused.iter().for_each(|at| decisions.leave_out(logical.places[*at]));
+        let lost = left_out::tensors(logical, &unused, &mut decisions.left_out_scales);
         if let Some(search) = &request.search {
             search.run(&mut decisions).map_err(in_file)?;
         }
         let file_type = request.scheme.map_or_else(|| model.file_type(logical), |scheme| scheme.file_type);
-        let GgufModel { keys, order, facts, .. } = model;
+        let GgufModel { keys, computed, order, mut facts, .. } = model;
+        facts.extend(lost.into_iter().chain(left_out::metadata(logical, &keys)));
         let keys = keys::finished(keys, file_type, importance.as_ref());
-        decisions.gguf = GgufContents { keys, order, facts, notes };
+        decisions.gguf = GgufContents { keys, computed, order, facts, notes };
         let files = request.options.metadata_from.iter().map(PathBuf::as_path).chain(request.imatrix);
         decisions.files = files.map(Path::to_owned).collect();
         Ok(decisions)

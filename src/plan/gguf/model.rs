@@ -4,26 +4,30 @@
 //! another GGUF; or a diffusion model, which keeps its names without their prefix.
 
 use super::super::gathered::GatheredRows;
-use super::keys::{self, KeySource};
+use super::diffusion::named;
+use super::donor::Donor;
+use super::keys::KeySource;
 use crate::blocks::BlockFormat;
-use crate::container::gguf::names::{GgufSource, MetadataValue, architecture_of, to_gguf};
-use crate::container::{ARCHITECTURE, GgufKey};
+use crate::container::gguf::names::{GgufSource, MetadataValue, to_gguf};
+use crate::container::{ARCHITECTURE, ComputedTensor, GgufKey};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::options::{GgufOptions, Naming};
 use crate::plan::decisions::TensorOrder;
-use crate::quant::gguf::diffusion::{self, DiffusionRefusal};
+use crate::quant::gguf::diffusion::{self, DiffusionRefusal, prefix_of};
 use crate::quant::gguf::language::{self, LanguageModel};
-use crate::quant::gguf::{Architecture, GgufScheme, TypeChoice, Undetected, table_shape};
+use crate::quant::gguf::{Architecture, GgufScheme, TypeChoice, table_shape};
 use crate::read::{LogicalCheckpoint, Membership, ModelTensor};
-use crate::text::{counted, shorten};
+use crate::text::counted;
 use serde_json::Value;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The model that a new file describes.
 pub(super) struct GgufModel<'m> {
     pub tensors: Vec<NewWeight>,
+    /// Tensors that the input does not have.
+    pub computed: Vec<ComputedTensor>,
     /// Its keys, without those about its types.
     pub keys: Vec<GgufKey>,
     pub rules: TypeRules<'m>,
@@ -113,15 +117,15 @@ impl NewWeight {
 }
 
 /// A tensor of the input, and its origin.
-struct OldTensor<'m> {
-    name: &'m str,
-    shape: &'m [u64],
-    origin: WeightOrigin,
-    dtype: Option<Dtype>,
+pub(super) struct OldTensor<'m> {
+    pub name: &'m str,
+    pub shape: &'m [u64],
+    pub origin: WeightOrigin,
+    pub dtype: Option<Dtype>,
 }
 
 /// Returns the tensors of the input, without scales and other parts of weights.
-fn tensors_of<'m>(logical: &'m LogicalCheckpoint) -> Result<Vec<OldTensor<'m>>> {
+pub(super) fn tensors_of<'m>(logical: &'m LogicalCheckpoint) -> Result<Vec<OldTensor<'m>>> {
     let mut tensors = Vec::new();
     for (at, membership, tensor) in logical.model_tensors() {
         let (name, shape) = (tensor.name(), tensor.shape());
@@ -188,7 +192,7 @@ impl<'m> GgufModel<'m> {
             Some(_) if options.architecture.is_some() => {
                 Err(Error::usage("the metadata of a GGUF names its architecture").without("architecture"))
             }
-            Some(donor) => Self::of_language_model(logical, &KeySource(&keys::open(donor)?)),
+            Some(donor) => Self::of_language_model(logical, &Donor::open(donor)?),
             None => Self::of_diffusion_model(logical, options),
         }
     }
@@ -200,7 +204,11 @@ impl<'m> GgufModel<'m> {
             Some(_) if source.architecture().is_ok() => {
                 return Err(Error::usage("is a GGUF file, which names its architecture").without("architecture"));
             }
-            Some(name) => Architecture::find(name).ok_or_else(|| unknown_architecture(name))?.name,
+            Some(name) => {
+                let names: Vec<&str> = logical.tensors.iter().map(|tensor| tensor.name).collect();
+                let prefix = prefix_of(&names).unwrap_or_default();
+                named(name, &names.iter().map(|name| name.strip_prefix(prefix).unwrap_or(name)).collect())?.name
+            }
             None => source.architecture()?,
         };
         let diffusion = Architecture::find(architecture);
@@ -229,11 +237,12 @@ impl<'m> GgufModel<'m> {
             keys.retain(|key| key.name != ARCHITECTURE);
             keys.insert(0, GgufKey::text(ARCHITECTURE, architecture));
         }
-        Ok(Self { tensors: tensors.collect(), keys, rules, order, facts: Vec::new() })
+        Ok(Self { tensors: tensors.collect(), computed: Vec::new(), keys, rules, order, facts: Vec::new() })
     }
 
     /// A language model of Hugging Face, with the keys of another GGUF of it.
-    fn of_language_model(logical: &LogicalCheckpoint, donor: &KeySource) -> Result<Self> {
+    fn of_language_model(logical: &LogicalCheckpoint, file: &Donor) -> Result<Self> {
+        let donor = file.source();
         let config = logical.config()?.and_then(|text| serde_json::from_str::<Value>(text).ok());
         let Some(config) = config else {
             return Err(Error::new("has no config.json, which names the kind of the model"));
@@ -271,124 +280,23 @@ impl<'m> GgufModel<'m> {
                 }
             };
             // The rows of tokens that the tokenizer does not have are cut, as llama.cpp's converter does for gemma3.
-            if let (true, Some(tokens)) = (tensor.name == language::EMBEDDING, donor.tokens()) {
-                if architecture == "gemma3" && shape[0] > tokens && tokens > 0 {
-                    let cut = counted(shape[0] - tokens, "row");
-                    facts.push(format!("{cut} of {} are left out: the tokenizer has {tokens} tokens", tensor.name));
-                    shape[0] = tokens;
-                } else if shape[0] < tokens {
-                    return Err(donor.other_model(&format!("has {tokens} tokens, and the model {}", shape[0])));
-                }
+            if let Some(tokens) = donor.tokens().filter(|tokens| *tokens > 0 && shape[0] > *tokens)
+                && (architecture, &*tensor.name) == ("gemma3", language::EMBEDDING)
+            {
+                let cut = counted(shape[0] - tokens, "row");
+                facts.push(format!("{cut} of {} are left out: the tokenizer has {tokens} tokens", tensor.name));
+                shape[0] = tokens;
             }
             let shape = table_shape(&shape, 1).to_vec();
             let is_float32 = language::is_float32(&tensor.name, shape.len()) && dtype.is_some_and(Dtype::is_floating);
             let unquantized = if is_float32 { BlockFormat::plain(Dtype::Float32) } else { None };
             tensors.push(NewWeight { name: tensor.name, shape, origin, dtype, unquantized });
         }
+        file.check_tensors(&tensors)?;
+        let computed = file.rope_tensors(&config, architecture, &mut facts)?;
+        facts.extend(file.left_out(&tensors, &computed));
         let order = TensorOrder::ByName(language::place);
         let (keys, rules) = (donor.keys()?, TypeRules::Language(donor.facts(architecture)));
-        Ok(Self { tensors, keys, rules, order: Some(order), facts })
-    }
-
-    /// A diffusion model, whose tensors keep their names.
-    fn of_diffusion_model(logical: &'m LogicalCheckpoint, options: &GgufOptions) -> Result<Self> {
-        let old = tensors_of(logical)?;
-        let names: Vec<&str> = old.iter().map(|tensor| tensor.name).collect();
-        let prefix = diffusion::prefix_of(&names);
-        let new_name = |name: &str| match prefix {
-            Some(prefix) => diffusion::without_prefix(name, prefix),
-            None => Some(name.to_owned()),
-        };
-        let renamed: Vec<(String, OldTensor)> =
-            old.into_iter().filter_map(|tensor| Some((new_name(tensor.name)?, tensor))).collect();
-        let all: HashSet<&str> = renamed.iter().map(|(name, _)| name.as_str()).collect();
-        let mut facts = Vec::new();
-        let architecture = if let Some(name) = &options.architecture {
-            Architecture::find(name).ok_or_else(|| unknown_architecture(name))?
-        } else {
-            let found = match (Architecture::detect(&all), model_type_of(logical)?) {
-                (Err(Undetected::Unknown), Some(model_type)) => {
-                    architecture_of(&model_type)?;
-                    let what = format!(
-                        "a GGUF of this language model (type '{}') needs metadata that the folder does not contain",
-                        shorten(&model_type)
-                    );
-                    return Err(Error::new(what).of(Kind::NoKeys { is_language: true }));
-                }
-                (found, _) => found.map_err(undetected)?,
-            };
-            facts.push(format!("the tensors are those of {}, which becomes general.architecture", found.name));
-            found
-        };
-        if let Some(prefix) = prefix {
-            facts.push(format!("tensors lose the prefix '{prefix}', and those without it are left out"));
-        }
-        if let Some(name) = all.iter().find(|name| diffusion::refused_part(name).is_some()) {
-            let error = Error::new("has a name that ComfyUI does not load in a diffusion model").in_tensor(name);
-            return Err(error.remedy("give the diffusion model alone, with its original names"));
-        }
-        let mut keys = keys::of_diffusion(architecture.name);
-        let mut tensors = Vec::new();
-        for (name, OldTensor { shape, origin, dtype, .. }) in renamed {
-            if architecture.drops(&name) {
-                continue;
-            }
-            if shape.len() >= 5 && !architecture.has_five_dimensions {
-                let message =
-                    format!("has {} dimensions, which models of {} do not have", shape.len(), architecture.name);
-                return Err(Error::new(message).in_tensor(&name));
-            }
-            let unquantized =
-                dtype.filter(|dtype| dtype.is_floating()).map(|dtype| architecture.unquantized(&name, shape, dtype));
-            let stored = match architecture.reshaped(shape) {
-                Some(stored) => {
-                    keys.push(keys::original_shape(&name, shape));
-                    stored.to_vec()
-                }
-                None if shape.len() >= 5 => {
-                    keys.push(keys::original_shape(&name, shape));
-                    shape.to_vec()
-                }
-                None => architecture.table_shape(&name, shape).to_vec(),
-            };
-            tensors.push(NewWeight { name, shape: stored, origin, dtype, unquantized });
-        }
-        let shapes: Vec<(&str, &[u64])> = tensors.iter().map(|tensor| (&*tensor.name, &*tensor.shape)).collect();
-        let order = diffusion::file_order(&shapes);
-        let names = order.iter().map(|at| tensors[*at].name.clone()).collect();
-        let mut tensors: Vec<Option<NewWeight>> = tensors.into_iter().map(Some).collect();
-        let tensors = order.into_iter().filter_map(|at| tensors[at].take()).collect();
-        let rules = TypeRules::Diffusion(architecture);
-        Ok(Self { tensors, keys, rules, order: Some(TensorOrder::Listed(names)), facts })
-    }
-}
-
-/// Returns the `model_type` of the config of a model.
-fn model_type_of(logical: &LogicalCheckpoint) -> Result<Option<String>> {
-    let config = logical.config()?.and_then(|text| serde_json::from_str::<Value>(text).ok());
-    Ok(config.and_then(|config| Some(config.get("model_type")?.as_str()?.to_owned())))
-}
-
-fn unknown_architecture(name: &str) -> Error {
-    let names: Vec<&str> = Architecture::names().collect();
-    let message = format!("tcast has no rules for the architecture '{}', only for {}", shorten(name), names.join(", "));
-    Error::usage(message)
-}
-
-fn undetected(why: Undetected) -> Error {
-    match why {
-        Undetected::Diffusers(architecture) => {
-            let what = format!(
-                "is a model of {} in the layout of Diffusers, whose names no reader of GGUF knows",
-                architecture.name
-            );
-            Error::new(what).remedy("convert the original checkpoint of the model")
-        }
-        Undetected::Unknown => {
-            let names: Vec<&str> = Architecture::names().collect();
-            let what =
-                format!("not a recognized diffusion model ({}), and there is no GGUF metadata", names.join(", "));
-            Error::new(what).of(Kind::NoKeys { is_language: false })
-        }
+        Ok(Self { tensors, computed, keys, rules, order: Some(order), facts })
     }
 }

@@ -1,4 +1,4 @@
-//! The diffusion models that `ComfyUI-GGUF` converts (city96/ComfyUI-GGUF 795e4515).
+//! The diffusion models that `ComfyUI-GGUF` converts (city96/ComfyUI-GGUF 795e4515), and Qwen-Image, which it only loads.
 
 use std::collections::HashSet;
 
@@ -12,8 +12,10 @@ pub struct Architecture {
     pub name: &'static str,
     /// Sets of names. A model that has all names of a set is of this architecture.
     sets: &'static [&'static [&'static str]],
-    /// The name that a model has in the layout of Diffusers, which is refused.
-    of_diffusers: Option<&'static str>,
+    /// Starts of names. A model that has a name with each start can be of this architecture, if the user says so.
+    starts: &'static [&'static str],
+    /// Sets of names in the layout of Diffusers, which is refused. Of all sets that a model has, the largest counts.
+    of_diffusers: &'static [&'static [&'static str]],
     /// Parts of the names of tensors that are left out.
     pub(super) dropped: &'static [&'static str],
     /// Parts of the names of tensors that are F32 if they are not quantized.
@@ -22,8 +24,8 @@ pub struct Architecture {
     pub(super) kept_parts: &'static [&'static str],
     /// Names of tensors that are not quantized.
     pub(super) kept_names: &'static [&'static str],
-    /// Ends of the names of tensors whose three dimensions are written even if the first is 1.
-    pub(super) three_dimensions: &'static [&'static str],
+    /// Ends of the names of tensors, and the number of dimensions that are written even if the first of them are 1.
+    pub(super) least_dimensions: &'static [(&'static str, usize)],
     /// True if rows that are no whole blocks of 256 are stored as rows of 256.
     pub(super) is_reshaped: bool,
     /// True if tensors can have five dimensions.
@@ -37,6 +39,8 @@ pub enum Undetected {
     Unknown,
     /// It has the tensors of Diffusers, which other programs join and rename for this architecture.
     Diffusers(&'static Architecture),
+    /// It has the tensors of this architecture, and another one was named.
+    Other(&'static Architecture),
 }
 
 impl Architecture {
@@ -55,17 +59,51 @@ impl Architecture {
     /// # Errors
     /// When there is none, or the model has the layout of Diffusers.
     pub fn detect(names: &HashSet<&str>) -> Result<&'static Self, Undetected> {
-        let has = |name: &&str| names.contains(name);
-        for architecture in ARCHITECTURES {
-            if architecture.of_diffusers.as_ref().is_some_and(has) {
-                return Err(Undetected::Diffusers(architecture));
-            }
-            if architecture.sets.iter().any(|set| set.iter().all(has)) {
-                return Ok(architecture);
-            }
+        let mut found = ARCHITECTURES.iter().filter(|architecture| architecture.is_identified_by(names));
+        match (found.next(), Self::of_diffusers(names)) {
+            // The names of Qwen-Image are those of Diffusers.
+            (Some(own), _) if own.of_diffusers.is_empty() => Ok(own),
+            (_, Some(architecture)) => Err(Undetected::Diffusers(architecture)),
+            (Some(architecture), None) => Ok(architecture),
+            (None, None) => Err(Undetected::Unknown),
         }
-        Err(Undetected::Unknown)
     }
+
+    /// Checks that a model can be of this architecture, which the user names.
+    ///
+    /// # Errors
+    /// When it has the tensors of another architecture or the layout of Diffusers, or key tensors are missing.
+    pub fn check(&'static self, names: &HashSet<&str>) -> Result<(), Undetected> {
+        let has_start = |start: &&str| names.iter().any(|name| name.starts_with(start));
+        let is_possible = self.is_identified_by(names) || !self.starts.is_empty() && self.starts.iter().all(has_start);
+        match Self::detect(names) {
+            Err(Undetected::Diffusers(architecture)) => Err(Undetected::Diffusers(architecture)),
+            _ if is_possible => Ok(()),
+            Ok(other) => Err(Undetected::Other(other)),
+            Err(why) => Err(why),
+        }
+    }
+
+    /// Returns names that identify a model of this architecture.
+    pub fn key_names(&self) -> &'static [&'static str] {
+        self.sets[0]
+    }
+
+    fn is_identified_by(&self, names: &HashSet<&str>) -> bool {
+        has_a_set(self.sets, names).is_some()
+    }
+
+    /// Returns the architecture of a model in the layout of Diffusers.
+    fn of_diffusers(names: &HashSet<&str>) -> Option<&'static Self> {
+        let found = ARCHITECTURES.iter().filter_map(|row| Some((has_a_set(row.of_diffusers, names)?, row)));
+        found.reduce(|first, other| if other.0 > first.0 { other } else { first }).map(|(_, row)| row)
+    }
+}
+
+/// Returns the size of the largest set whose names a model has.
+fn has_a_set(sets: &[&[&str]], names: &HashSet<&str>) -> Option<usize> {
+    let has_all = |set: &&&[&str]| set.iter().all(|name| names.contains(name));
+    sets.iter().filter(has_all).map(|set| set.len()).max()
 }
 
 /// Two architectures are equal if they are the same row.
@@ -79,12 +117,13 @@ impl PartialEq for Architecture {
 const PLAIN: Architecture = Architecture {
     name: "",
     sets: &[],
-    of_diffusers: None,
+    starts: &[],
+    of_diffusers: &[],
     dropped: &[],
     float32: &[],
     kept_parts: &[],
     kept_names: &[],
-    three_dimensions: &[],
+    least_dimensions: &[],
     is_reshaped: false,
     has_five_dimensions: false,
 };
@@ -113,14 +152,19 @@ pub(super) static ARCHITECTURES: &[Architecture] = &[
     Architecture {
         name: "flux",
         sets: &[&["double_blocks.0.img_attn.proj.weight"]],
-        of_diffusers: Some("transformer_blocks.0.attn.norm_added_k.weight"),
+        starts: &["double_blocks.0.img_attn.", "single_blocks.0."],
+        of_diffusers: &[&["transformer_blocks.0.attn.norm_added_k.weight"]],
         kept_parts: KEPT_IN_FLUX,
         ..PLAIN
     },
     Architecture {
         name: "sd3",
         sets: &[&["joint_blocks.0.x_block.attn.qkv.weight"]],
-        of_diffusers: Some("transformer_blocks.0.attn.add_q_proj.weight"),
+        starts: &["joint_blocks.0.x_block.attn.", "joint_blocks.0.context_block."],
+        of_diffusers: &[
+            &["transformer_blocks.0.attn.add_q_proj.weight"],
+            &["transformer_blocks.0.attn.add_q_proj.weight", "pos_embed.proj.weight"],
+        ],
         kept_parts: &[
             "final_layer.",
             "time_text_embed.",
@@ -130,13 +174,14 @@ pub(super) static ARCHITECTURES: &[Architecture] = &[
             "x_embedder.",
         ],
         kept_names: &["proj_out.weight", "pos_embed"],
-        three_dimensions: &["pos_embed"],
+        least_dimensions: &[("pos_embed", 3)],
         ..PLAIN
     },
     Architecture {
         name: "aura",
         sets: &[&["double_layers.3.modX.1.weight"]],
-        of_diffusers: Some("joint_transformer_blocks.3.ff_context.out_projection.weight"),
+        starts: &["double_layers.0.", "single_layers.0."],
+        of_diffusers: &[&["joint_transformer_blocks.3.ff_context.out_projection.weight"]],
         kept_parts: &["t_embedder.", "init_x_linear."],
         kept_names: &[
             "modF.1.weight",
@@ -145,12 +190,13 @@ pub(super) static ARCHITECTURES: &[Architecture] = &[
             "positional_encoding",
             "register_tokens",
         ],
-        three_dimensions: &["positional_encoding", "register_tokens"],
+        least_dimensions: &[("positional_encoding", 3), ("register_tokens", 3)],
         ..PLAIN
     },
     Architecture {
         name: "hidream",
         sets: &[&["caption_projection.0.linear.weight", "double_stream_blocks.0.block.ff_i.shared_experts.w3.weight"]],
+        starts: &["caption_projection.0.", "double_stream_blocks.0.block."],
         float32: &[".ff_i.gate.weight", "img_emb.emb_pos"],
         kept_parts: &[
             "p_embedder.",
@@ -165,6 +211,8 @@ pub(super) static ARCHITECTURES: &[Architecture] = &[
     Architecture {
         name: "cosmos",
         sets: &[&["blocks.0.mlp.layer1.weight", "blocks.0.adaln_modulation_cross_attn.1.weight"]],
+        starts: &["blocks.0.mlp.layer1.", "blocks.0.adaln_modulation_"],
+        of_diffusers: &[&["time_embed.t_embedder.linear_1.weight", "transformer_blocks.0.norm1.linear_1.weight"]],
         dropped: &["_extra_state", "accum_"],
         float32: &["pos_embedder"],
         kept_parts: &[
@@ -179,12 +227,21 @@ pub(super) static ARCHITECTURES: &[Architecture] = &[
     },
     Architecture {
         name: "ltxv",
-        sets: &[&[
-            "adaln_single.emb.timestep_embedder.linear_2.weight",
-            "transformer_blocks.27.scale_shift_table",
-            "caption_projection.linear_2.weight",
+        sets: &[
+            &[
+                "adaln_single.emb.timestep_embedder.linear_2.weight",
+                "transformer_blocks.27.scale_shift_table",
+                "caption_projection.linear_2.weight",
+            ],
+            // LTX-2 makes sound too. From 2.3 on, it has no caption projection.
+            &["adaln_single.emb.timestep_embedder.linear_2.weight", "audio_adaln_single.linear.weight"],
+        ],
+        starts: &["adaln_single.linear.", "transformer_blocks.0.attn1."],
+        of_diffusers: &[&[
+            "time_embed.emb.timestep_embedder.linear_1.weight",
+            "transformer_blocks.0.attn1.norm_q.weight",
         ]],
-        float32: &["scale_shift_table"],
+        float32: &["scale_shift_table", "learnable_registers"],
         kept_parts: &["adaln_single.", "caption_projection.", "patchify_proj.", "proj_out.", "scale_shift_table"],
         ..PLAIN
     },
@@ -194,6 +251,8 @@ pub(super) static ARCHITECTURES: &[Architecture] = &[
             "double_blocks.0.img_attn_proj.weight",
             "txt_in.individual_token_refiner.blocks.1.self_attn_qkv.weight",
         ]],
+        starts: &["double_blocks.0.img_attn", "txt_in.individual_token_refiner."],
+        of_diffusers: &[&["transformer_blocks.0.attn.norm_added_k.weight", "context_embedder.proj_in.weight"]],
         kept_parts: KEPT_IN_FLUX,
         has_five_dimensions: true,
         ..PLAIN
@@ -201,7 +260,13 @@ pub(super) static ARCHITECTURES: &[Architecture] = &[
     Architecture {
         name: "wan",
         sets: &[&["blocks.0.self_attn.norm_q.weight", "text_embedding.2.weight", "head.modulation"]],
-        float32: &[".modulation"],
+        starts: &["blocks.0.self_attn.", "text_embedding.", "head."],
+        of_diffusers: &[
+            &["blocks.0.attn1.to_q.weight"],
+            &["blocks.0.attn1.norm_q.weight"],
+            &["condition_embedder.text_embedder.linear_1.weight"],
+        ],
+        float32: &[".modulation", "padding_tokens"],
         kept_parts: &[
             "modulation.",
             "patch_embedding.",
@@ -211,7 +276,12 @@ pub(super) static ARCHITECTURES: &[Architecture] = &[
             "img_emb.",
             "head.",
         ],
-        three_dimensions: &[".modulation", "img_emb.emb_pos"],
+        least_dimensions: &[
+            (".modulation", 3),
+            ("img_emb.emb_pos", 3),
+            ("padding_tokens", 4),
+            ("casual_audio_encoder.weights", 4),
+        ],
         has_five_dimensions: true,
         ..PLAIN
     },
@@ -227,6 +297,7 @@ pub(super) static ARCHITECTURES: &[Architecture] = &[
             ],
             &["label_emb.0.0.weight"],
         ],
+        starts: &["input_blocks.0.0.", "label_emb.0.0."],
         ..STABLE_DIFFUSION
     },
     Architecture {
@@ -242,11 +313,20 @@ pub(super) static ARCHITECTURES: &[Architecture] = &[
                 "output_blocks.8.2.conv.weight",
             ],
         ],
+        starts: &["input_blocks.0.0.", "middle_block.", "output_blocks.0."],
         ..STABLE_DIFFUSION
     },
     Architecture {
         name: "lumina2",
         sets: &[&["cap_embedder.1.weight", "context_refiner.0.attention.qkv.weight"]],
+        starts: &["cap_embedder.", "context_refiner.0.attention.qkv."],
+        of_diffusers: &[
+            &["time_caption_embed.caption_embedder.1.weight"],
+            &["context_refiner.0.attention.to_q.weight"],
+            &["context_refiner.0.attn.to_q.weight"],
+        ],
+        // Z-Image pads sequences with these tokens.
+        float32: &["_pad_token"],
         kept_parts: &[
             "t_embedder.",
             "x_embedder.",
@@ -255,48 +335,22 @@ pub(super) static ARCHITECTURES: &[Architecture] = &[
             "context_refiner.",
             "noise_refiner.",
         ],
+        least_dimensions: &[("_pad_token", 2)],
+        ..PLAIN
+    },
+    // ComfyUI-GGUF has no rules for its conversion: weights of all blocks are quantized, as in other architectures.
+    Architecture {
+        name: "qwen_image",
+        sets: &[
+            &["transformer_blocks.0.img_mod.1.weight"],
+            &["txt_norm.weight", "transformer_blocks.0.attn.norm_added_k.weight"],
+            &["txt_norm.weight", "transformer_blocks.0.attn.add_q_proj.weight"],
+        ],
+        starts: &["txt_norm.", "transformer_blocks.0."],
+        kept_parts: &["img_in.", "txt_in.", "txt_norm.", "time_text_embed.", "norm_out.", "proj_out."],
         ..PLAIN
     },
 ];
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_set_of_names_identifies_its_architecture_and_needs_all_of_them() {
-        for architecture in ARCHITECTURES {
-            for set in architecture.sets {
-                let mut names: HashSet<&str> = set.iter().copied().collect();
-                assert_eq!(Architecture::detect(&names), Ok(architecture), "{set:?}");
-                names.remove(set[0]);
-                assert_ne!(Architecture::detect(&names), Ok(architecture), "{set:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn the_first_architecture_counts() {
-        let names = HashSet::from(["down_blocks.0.downsamplers.0.conv.weight", "label_emb.0.0.weight"]);
-        assert_eq!(Architecture::detect(&names).unwrap().name, "sdxl");
-        let names = HashSet::from(["down_blocks.0.downsamplers.0.conv.weight", "conv_in.weight"]);
-        assert_eq!(Architecture::detect(&names).unwrap().name, "sd1");
-    }
-
-    #[test]
-    fn a_model_in_the_layout_of_diffusers_is_refused_even_if_it_has_other_tensors() {
-        for architecture in ARCHITECTURES {
-            let Some(name) = architecture.of_diffusers else { continue };
-            for names in [HashSet::from([name]), HashSet::from([name, architecture.sets[0][0]])] {
-                assert_eq!(Architecture::detect(&names), Err(Undetected::Diffusers(architecture)));
-            }
-        }
-        assert_eq!(Architecture::detect(&HashSet::from(["model.embed_tokens.weight"])), Err(Undetected::Unknown));
-    }
-
-    #[test]
-    fn an_architecture_is_found_by_its_name() {
-        assert_eq!(Architecture::find("wan").unwrap().name, "wan");
-        assert!(Architecture::find("qwen_image").is_none(), "only the loader knows it");
-    }
-}
+mod tests;

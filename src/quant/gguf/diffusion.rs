@@ -120,15 +120,8 @@ impl Architecture {
 
     /// Returns the dimensions of a tensor that a file with quantized weights gives.
     pub fn table_shape<'a>(&self, name: &str, shape: &'a [u64]) -> &'a [u64] {
-        let has_three = self.three_dimensions.iter().any(|end| name.ends_with(end));
-        let least = if shape.len() >= FIVE {
-            shape.len()
-        } else if has_three {
-            3
-        } else {
-            1
-        };
-        table_shape(shape, least)
+        let own = self.least_dimensions.iter().find(|(end, _)| name.ends_with(end)).map(|(_, least)| *least);
+        table_shape(shape, if shape.len() >= FIVE { shape.len() } else { own.unwrap_or(1) })
     }
 
     /// Returns the rule by which a tensor is not quantized. The shape is the stored one.

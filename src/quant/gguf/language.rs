@@ -113,6 +113,8 @@ enum LlamaRole {
 const OUTPUT: &str = "output.weight";
 /// The embeddings of tokens.
 pub const EMBEDDING: &str = "token_embd.weight";
+/// Tensors with a row or an element for each token.
+pub const OF_TOKENS: [&str; 3] = [EMBEDDING, OUTPUT, "output.bias"];
 const EMBEDDINGS: [&str; 2] = [EMBEDDING, "per_layer_token_embd.weight"];
 
 /// Ends of the names of weights that llama.cpp's converter stores as F32 (`convert_hf_to_gguf.py`, `prepare_tensors`).

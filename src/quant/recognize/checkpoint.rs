@@ -135,7 +135,7 @@ pub struct Recognized {
 
 impl Recognized {
     /// Adds a problem, unless there are very many.
-    pub(super) fn add(&mut self, problem: Problem) {
+    pub(crate) fn add(&mut self, problem: Problem) {
         const MOST: usize = 1000;
         if self.problems.len() < MOST {
             self.problems.push(problem);

@@ -1,0 +1,144 @@
+//! Diffusion models, whose tensors keep their names without their prefix.
+
+use super::keys;
+use super::model::{GgufModel, NewWeight, OldTensor, TypeRules, tensors_of};
+use crate::container::GgufKey;
+use crate::container::gguf::names::architecture_of;
+use crate::error::{Error, Kind, Result};
+use crate::options::GgufOptions;
+use crate::plan::decisions::TensorOrder;
+use crate::quant::gguf::diffusion;
+use crate::quant::gguf::{Architecture, Undetected};
+use crate::read::LogicalCheckpoint;
+use crate::text::shorten;
+use serde_json::Value;
+use std::collections::HashSet;
+
+/// Keys of the metadata of safetensors files that `ComfyUI-GGUF` reads from a GGUF file: the config of LTX-Video.
+pub(super) const KEPT: &[&str] = &["config"];
+
+impl<'m> GgufModel<'m> {
+    /// A diffusion model, whose tensors keep their names.
+    pub(super) fn of_diffusion_model(logical: &'m LogicalCheckpoint, options: &GgufOptions) -> Result<Self> {
+        let old = tensors_of(logical)?;
+        let names: Vec<&str> = old.iter().map(|tensor| tensor.name).collect();
+        let prefix = diffusion::prefix_of(&names);
+        let new_name = |name: &str| match prefix {
+            Some(prefix) => diffusion::without_prefix(name, prefix),
+            None => Some(name.to_owned()),
+        };
+        let renamed: Vec<(String, OldTensor)> =
+            old.into_iter().filter_map(|tensor| Some((new_name(tensor.name)?, tensor))).collect();
+        let all: HashSet<&str> = renamed.iter().map(|(name, _)| name.as_str()).collect();
+        let mut facts = Vec::new();
+        let architecture = if let Some(name) = &options.architecture {
+            named(name, &all)?
+        } else {
+            let found = match (Architecture::detect(&all), model_type_of(logical)?) {
+                (Err(Undetected::Unknown), Some(model_type)) => {
+                    architecture_of(&model_type)?;
+                    let what = format!(
+                        "a GGUF of this language model (type '{}') needs metadata that the folder does not contain",
+                        shorten(&model_type)
+                    );
+                    return Err(Error::new(what).of(Kind::NoKeys { is_language: true }));
+                }
+                (found, _) => found.map_err(undetected)?,
+            };
+            facts.push(format!("the tensors are those of {}, which becomes general.architecture", found.name));
+            found
+        };
+        if let Some(prefix) = prefix {
+            facts.push(format!("tensors lose the prefix '{prefix}'"));
+        }
+        if let Some(name) = all.iter().find(|name| diffusion::refused_part(name).is_some()) {
+            let error = Error::new("has a name that ComfyUI does not load in a diffusion model").in_tensor(name);
+            return Err(error.remedy("give the diffusion model alone, with its original names"));
+        }
+        let mut keys = keys::of_diffusion(architecture.name);
+        keys.extend(kept_metadata(logical).map(|(name, value)| GgufKey::text(name, value)));
+        let mut tensors = Vec::new();
+        for (name, OldTensor { shape, origin, dtype, .. }) in renamed {
+            if architecture.drops(&name) {
+                continue;
+            }
+            if shape.len() >= 5 && !architecture.has_five_dimensions {
+                let message =
+                    format!("has {} dimensions, which models of {} do not have", shape.len(), architecture.name);
+                return Err(Error::new(message).in_tensor(&name));
+            }
+            let unquantized =
+                dtype.filter(|dtype| dtype.is_floating()).map(|dtype| architecture.unquantized(&name, shape, dtype));
+            let stored = match architecture.reshaped(shape) {
+                Some(stored) => {
+                    keys.push(keys::original_shape(&name, shape));
+                    stored.to_vec()
+                }
+                None if shape.len() >= 5 => {
+                    keys.push(keys::original_shape(&name, shape));
+                    shape.to_vec()
+                }
+                None => architecture.table_shape(&name, shape).to_vec(),
+            };
+            tensors.push(NewWeight { name, shape: stored, origin, dtype, unquantized });
+        }
+        let shapes: Vec<(&str, &[u64])> = tensors.iter().map(|tensor| (&*tensor.name, &*tensor.shape)).collect();
+        let order = diffusion::file_order(&shapes);
+        let names = order.iter().map(|at| tensors[*at].name.clone()).collect();
+        let mut tensors: Vec<Option<NewWeight>> = tensors.into_iter().map(Some).collect();
+        let tensors = order.into_iter().filter_map(|at| tensors[at].take()).collect();
+        let rules = TypeRules::Diffusion(architecture);
+        Ok(Self { tensors, computed: Vec::new(), keys, rules, order: Some(TensorOrder::Listed(names)), facts })
+    }
+}
+
+/// Returns the `model_type` of the config of a model.
+fn model_type_of(logical: &LogicalCheckpoint) -> Result<Option<String>> {
+    let config = logical.config()?.and_then(|text| serde_json::from_str::<Value>(text).ok());
+    Ok(config.and_then(|config| Some(config.get("model_type")?.as_str()?.to_owned())))
+}
+
+/// Returns the architecture that the user names, if a model with these tensors can be of it.
+pub(super) fn named(name: &str, tensors: &HashSet<&str>) -> Result<&'static Architecture> {
+    let architecture = Architecture::find(name).ok_or_else(|| unknown_architecture(name))?;
+    let wrong = |what: String| Error::usage(what).without("architecture");
+    architecture.check(tensors).map_err(|why| match why {
+        Undetected::Diffusers(_) => undetected(why),
+        Undetected::Other(other) => wrong(format!("the tensors are those of {}, not of {name}", other.name)),
+        Undetected::Unknown => {
+            let missing = architecture.key_names().join(" and ");
+            wrong(format!("the model is not of the architecture {name}, which has tensors such as {missing}"))
+        }
+    })?;
+    Ok(architecture)
+}
+
+/// Returns the entries of the metadata that loaders of diffusion models read from a GGUF file too.
+fn kept_metadata<'m>(logical: &'m LogicalCheckpoint) -> impl Iterator<Item = (&'m str, &'m str)> {
+    KEPT.iter()
+        .filter_map(|key| logical.source.shards.iter().find_map(|shard| Some((*key, shard.contents.value(key)?))))
+}
+
+fn unknown_architecture(name: &str) -> Error {
+    let names: Vec<&str> = Architecture::names().collect();
+    let message = format!("tcast has no rules for the architecture '{}', only for {}", shorten(name), names.join(", "));
+    Error::usage(message)
+}
+
+fn undetected(why: Undetected) -> Error {
+    match why {
+        Undetected::Diffusers(architecture) | Undetected::Other(architecture) => {
+            let what = format!(
+                "is a model of {} in the layout of Diffusers, whose names no reader of GGUF knows",
+                architecture.name
+            );
+            Error::new(what).remedy("convert the original checkpoint of the model")
+        }
+        Undetected::Unknown => {
+            let names: Vec<&str> = Architecture::names().collect();
+            let what =
+                format!("not a recognized diffusion model ({}), and there is no GGUF metadata", names.join(", "));
+            Error::new(what).of(Kind::NoKeys { is_language: false })
+        }
+    }
+}

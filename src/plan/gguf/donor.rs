@@ -1,0 +1,158 @@
+//! Another GGUF of a language model, which describes the new one.
+
+use super::keys::{self, KeySource};
+use super::model::NewWeight;
+use super::rope;
+use crate::container::gguf::part_paths;
+use crate::container::{self, ComputedTensor, Elements, Input, Tensor};
+use crate::dtype::Dtype;
+use crate::error::Result;
+use crate::quant::gguf::language;
+use crate::text::{counted, grouped, path_text};
+use serde_json::Value;
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+
+/// Largest relative difference between factors that two programs compute by the same rule.
+const TOLERANCE: f32 = 1e-4;
+
+/// A GGUF that gives its metadata to a new file, with its other parts.
+pub(super) struct Donor {
+    first: Input,
+    others: Vec<Input>,
+    /// The number of parts that were not found. Their tensors are unknown.
+    missing: usize,
+}
+
+impl Donor {
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let first = keys::open(path)?;
+        let mut donor = Self { others: Vec::new(), missing: 0, first };
+        for part in part_paths(&donor.first).iter().skip(1) {
+            if part.is_file() {
+                donor.others.push(container::probe(part)?);
+            } else {
+                donor.missing += 1;
+            }
+        }
+        Ok(donor)
+    }
+
+    /// The file with the keys.
+    pub(super) fn source(&self) -> KeySource<'_> {
+        KeySource(&self.first)
+    }
+
+    fn parts(&self) -> impl Iterator<Item = &Input> {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+
+    fn tensors(&self) -> impl Iterator<Item = (&Input, &Tensor)> {
+        self.parts().flat_map(|part| part.contents.tensors.iter().map(move |tensor| (part, tensor)))
+    }
+
+    /// Refuses the metadata of a model with tensors of other shapes, or with another number of tokens. llama.cpp
+    /// compares the shapes with the metadata, and does not load such a file.
+    pub(super) fn check_tensors(&self, tensors: &[NewWeight]) -> Result<()> {
+        let new: HashMap<&str, &[u64]> = tensors.iter().map(|tensor| (&*tensor.name, &*tensor.shape)).collect();
+        let tokens = self.source().tokens().filter(|tokens| *tokens > 0);
+        for name in language::OF_TOKENS {
+            let rows = new.get(name).and_then(|shape| shape.first());
+            if let (Some(tokens), Some(rows)) = (tokens, rows.filter(|rows| Some(**rows) != tokens)) {
+                return Err(self.source().other_model(&format!("has {tokens} tokens, and the model {rows}")));
+            }
+        }
+        let is_long = |length: &&u64| **length != 1;
+        for (_, tensor) in self.tensors() {
+            let Some(shape) = new.get(&*tensor.name) else { continue };
+            if !tensor.shape.iter().filter(is_long).eq(shape.iter().filter(is_long)) {
+                let (name, own) = (&tensor.name, &tensor.shape);
+                return Err(self.source().other_model(&format!("has {name} {own:?}, and the model {shape:?}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the factors of rotary embeddings that the new file needs. The factors of the donor count, if they are those
+    /// of the config up to roundings.
+    pub(super) fn rope_tensors(
+        &self,
+        config: &Value,
+        architecture: &str,
+        facts: &mut Vec<String>,
+    ) -> Result<Vec<ComputedTensor>> {
+        let computed = rope::computed(config, architecture)?;
+        let mut all = Vec::new();
+        for name in rope::NAMES {
+            let wanted = computed.iter().find(|tensor| tensor.name == name);
+            let own = self.factors(name)?;
+            let donor = path_text(self.first.path());
+            let (values, origin) = match (wanted, own) {
+                (None, None) => continue,
+                (Some(wanted), None) => (wanted.values.clone(), "is computed from config.json".to_owned()),
+                (None, Some(own)) => (own, format!("is copied from {donor}: config.json does not describe it")),
+                (Some(wanted), Some(own)) => {
+                    if !are_near(&wanted.values, &own) {
+                        let what = format!("has other factors in {name} than config.json describes");
+                        return Err(self.source().other_model(&what));
+                    }
+                    (own, format!("is copied from {donor}"))
+                }
+            };
+            facts.push(format!("{name} {origin}"));
+            all.push(ComputedTensor { name, values });
+        }
+        Ok(all)
+    }
+
+    /// Returns the values of a vector of float32; `None` if the donor does not have it.
+    fn factors(&self, name: &str) -> Result<Option<Vec<f32>>> {
+        let Some((part, tensor)) = self.tensors().find(|(_, tensor)| &*tensor.name == name) else { return Ok(None) };
+        let is_float32 = tensor.elements.dtype() == Some(Dtype::Float32) && tensor.shape.len() == 1;
+        let Some((file, range)) = tensor.mapped_range().filter(|_| is_float32) else {
+            return Err(self.source().other_model(&format!("has {name} in a form that llama.cpp does not load")));
+        };
+        let values = part.files[file][range].as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+        Ok(Some(values.collect()))
+    }
+
+    /// Describes the tensors that the new file does not have.
+    pub(super) fn left_out(&self, tensors: &[NewWeight], computed: &[ComputedTensor]) -> Vec<String> {
+        let new: HashSet<&str> =
+            tensors.iter().map(|tensor| &*tensor.name).chain(computed.iter().map(|tensor| tensor.name)).collect();
+        let quantized: HashSet<&str> = self
+            .tensors()
+            .filter(|(_, tensor)| matches!(tensor.elements, Elements::Blocks(_)))
+            .filter_map(|(_, tensor)| tensor.name.strip_suffix(".weight"))
+            .collect();
+        // Scales of quantized weights go with the weights.
+        let is_scale = |name: &str| {
+            let stem = name.strip_suffix(".scale").or_else(|| name.strip_suffix(".input_scale"));
+            stem.is_some_and(|stem| quantized.contains(stem))
+        };
+        let unreadable =
+            self.parts().flat_map(|part| part.contents.unreadable.iter().filter_map(|error| error.tensor()));
+        let all = self.tensors().map(|(_, tensor)| &*tensor.name).chain(unreadable);
+        let lost: Vec<&str> = all.filter(|name| !new.contains(name) && !is_scale(name)).collect();
+        let donor = path_text(self.first.path());
+        let mut facts = Vec::new();
+        if !lost.is_empty() {
+            let lost_count = lost.len();
+            let count = counted(lost_count as u64, "tensor");
+            let names = grouped(lost.into_iter());
+            let are = if lost_count == 1 { "is" } else { "are" };
+            facts.push(format!("the model lacks {count} of {donor}, which {are} left out: {names}"));
+        }
+        if self.missing > 0 {
+            let (parts, has) = (counted(self.missing as u64, "part"), if self.missing == 1 { "is" } else { "are" });
+            facts.push(format!("{parts} of {donor} {has} missing, so its tensors are not all known"));
+        }
+        facts
+    }
+}
+
+/// True if two lists have the same values up to roundings.
+fn are_near(one: &[f32], other: &[f32]) -> bool {
+    let is_near = |(one, other): (&f32, &f32)| (one - other).abs() <= TOLERANCE * one.abs();
+    one.len() == other.len() && one.iter().zip(other).all(is_near)
+}

@@ -1,0 +1,50 @@
+//! Contents of the input that a new file lacks.
+
+use crate::container::{GgufKey, Metadata};
+use crate::quant::{CheckpointInfo, Role};
+use crate::read::LogicalCheckpoint;
+use crate::text::{counted, first_few, grouped};
+use std::collections::HashSet;
+
+/// Describes the stored tensors that are left out: those that are not `used`, and whose values are not part of a weight.
+/// Adds scales of activations to `scales`.
+pub(super) fn tensors(logical: &LogicalCheckpoint, unused: &[usize], scales: &mut Vec<String>) -> Option<String> {
+    let found = &logical.found;
+    let parts = found.weights.iter().flat_map(|weight| weight.parts.iter().copied());
+    let (activations, values): (Vec<_>, Vec<_>) = parts.partition(|(role, _)| *role == Role::Activation);
+    let of_activations: HashSet<usize> =
+        activations.into_iter().map(|(_, at)| at).chain(found.activation_scales.iter().copied()).collect();
+    let expected: HashSet<usize> = values.into_iter().map(|(_, at)| at).chain(found.markers.iter().copied()).collect();
+    let name = |at: &usize| logical.tensors[*at].name;
+    scales.extend(unused.iter().filter(|at| of_activations.contains(at)).map(|at| name(at).to_owned()));
+    let lost: Vec<&str> =
+        unused.iter().filter(|at| !of_activations.contains(at) && !expected.contains(at)).map(name).collect();
+    let count = counted(lost.len() as u64, "tensor");
+    let verb = if lost.len() == 1 { "is" } else { "are" };
+    (!lost.is_empty()).then(|| format!("{count} {verb} left out: {}", grouped(lost.into_iter())))
+}
+
+/// Describes the metadata of the input that has no key in the new file; `None` if nothing is lost. The mark of a format and
+/// the description of decoded weights mean nothing in a GGUF file.
+pub(super) fn metadata(logical: &LogicalCheckpoint, keys: &[GgufKey]) -> Option<String> {
+    let mut lost: Vec<&str> = Vec::new();
+    for input in logical.source.shards.iter().filter(|input| !input.is_gguf()) {
+        let mark = match input.container.format_info().metadata {
+            Metadata::Marked(mark, _) => mark,
+            _ => "",
+        };
+        let names = input.contents.metadata.iter().flatten().map(|(name, _)| name.as_str());
+        let is_kept = |name: &str| {
+            name == mark
+                || name == CheckpointInfo::METADATA
+                || keys.iter().any(|key| key.name == name)
+                || lost.contains(&name)
+        };
+        let more: Vec<&str> = names.filter(|name| !is_kept(name)).collect();
+        lost.extend(more);
+    }
+    /// Maximum number of names; files have a few.
+    const MOST: usize = 100;
+    let count = if lost.len() == 1 { "metadata key is" } else { "metadata keys are" };
+    (!lost.is_empty()).then(|| format!("{} {count} left out: {}", lost.len(), first_few(lost, MOST)))
+}

@@ -1,0 +1,202 @@
+//! Factors of rotary embeddings, which llama.cpp's converter computes from `config.json` and stores as tensors.
+//!
+//! llama.cpp divides the frequency of each pair of dimensions by its factor. Without the tensors it loads the model, and
+//! rotates by other angles.
+
+use crate::container::ComputedTensor;
+use crate::error::{Error, Result};
+use crate::text::shorten;
+use serde_json::{Map, Value};
+use std::f64::consts::PI;
+
+/// The factors of the scaling of Llama 3.1.
+const FACTORS: &str = "rope_freqs.weight";
+/// The factors of LongRoPE for long and short texts.
+const LONG: &str = "rope_factors_long.weight";
+const SHORT: &str = "rope_factors_short.weight";
+/// All names of such tensors.
+pub(super) const NAMES: [&str; 3] = [FACTORS, LONG, SHORT];
+
+/// Architectures for which llama.cpp's converter stores the factors of Llama 3.1, and the default of `factor`.
+const LLAMA3: &[(&str, f64)] =
+    &[("llama", 8.0), ("granite", 8.0), ("granitemoe", 8.0), ("smollm3", 8.0), ("exaone4", 16.0)];
+/// The architecture for which it stores the factors of LongRoPE.
+const PHI3: &str = "phi3";
+/// Maximum number of dimensions of a head, of which models have a few hundred.
+const MAX_DIMENSIONS: u64 = 1 << 16;
+
+/// Returns the tensors that the rotary embeddings of a model need.
+///
+/// # Errors
+/// When the config lacks a number, or llama.cpp has no form for its scaling.
+pub(super) fn computed(config: &Value, architecture: &str) -> Result<Vec<ComputedTensor>> {
+    let Some(rope) = Rope::of(config) else { return Ok(Vec::new()) };
+    let kind = rope.kind();
+    if architecture == PHI3 && rope.value("long_factor").is_some() {
+        return rope.of_phi3();
+    }
+    match &*kind {
+        "llama3" => match LLAMA3.iter().find(|(name, _)| *name == architecture) {
+            Some((_, factor)) => Ok(vec![rope.of_llama3(*factor)?]),
+            None => Err(no_form(&kind, architecture)),
+        },
+        "longrope" | "su" => Err(match architecture {
+            PHI3 => lacks("long_factor"),
+            _ => no_form(&kind, architecture),
+        }),
+        _ => Ok(Vec::new()),
+    }
+}
+
+fn no_form(kind: &str, architecture: &str) -> Error {
+    Error::new(format!(
+        "scales rotary embeddings by the rule '{kind}', for which llama.cpp's {architecture} has no form"
+    ))
+}
+
+fn lacks(key: &str) -> Error {
+    Error::new(format!("has a config.json whose scaling of rotary embeddings has no '{key}' that fits"))
+}
+
+/// The parameters of rotary embeddings in a config.
+struct Rope<'c> {
+    config: &'c Value,
+    parameters: &'c Map<String, Value>,
+}
+
+impl<'c> Rope<'c> {
+    /// Finds the parameters of the layers with full attention; `None` if there are none.
+    fn of(config: &'c Value) -> Option<Self> {
+        let given = ["rope_parameters", "rope_scaling"].into_iter().find_map(|key| config.get(key)?.as_object())?;
+        let parameters = given.get("full_attention").and_then(Value::as_object).unwrap_or(given);
+        Some(Self { config, parameters })
+    }
+
+    /// Returns a parameter. Older configs have some of them at the top.
+    fn value(&self, key: &str) -> Option<&'c Value> {
+        let found = self.parameters.get(key).or_else(|| self.config.get(key));
+        found.filter(|value| !value.is_null())
+    }
+
+    fn kind(&self) -> String {
+        let named = ["rope_type", "type"].into_iter().find_map(|key| self.parameters.get(key)?.as_str());
+        shorten(named.unwrap_or_default()).to_lowercase()
+    }
+
+    fn number(&self, key: &str, default: f64) -> Result<f64> {
+        let Some(value) = self.value(key) else { return Ok(default) };
+        value.as_f64().filter(|number| *number > 0.0).ok_or_else(|| lacks(key))
+    }
+
+    /// Returns the number of dimensions of a head.
+    fn dimensions(&self) -> Result<u64> {
+        let count = |key: &str| self.config.get(key).and_then(Value::as_u64);
+        let dimensions = count("head_dim").or_else(|| count("hidden_size")?.checked_div(count("num_attention_heads")?));
+        dimensions.filter(|count| (1..=MAX_DIMENSIONS).contains(count)).ok_or_else(|| lacks("head_dim"))
+    }
+
+    /// Returns the factors of Llama 3.1, with the roundings of PyTorch, which computes in float32.
+    fn of_llama3(&self, default: f64) -> Result<ComputedTensor> {
+        let (dimensions, theta) = (self.dimensions()?, self.number("rope_theta", 10_000.0)?);
+        let factor = self.number("factor", default)?;
+        let (low, high) = (self.number("low_freq_factor", 1.0)?, self.number("high_freq_factor", 4.0)?);
+        let length = self.number("original_max_position_embeddings", 8192.0)?;
+        let value = |at: u64| {
+            let power = f64::from(theta as f32).powf(f64::from(at as f32 / dimensions as f32)) as f32;
+            let wave = (1.0 / (1.0 / power)) * (2.0 * PI) as f32;
+            if f64::from(wave) < length / high {
+                1.0
+            } else if f64::from(wave) > length / low {
+                factor as f32
+            } else {
+                let smooth = ((1.0 / wave) * length as f32 - low as f32) / (high - low) as f32;
+                1.0 / ((1.0 - smooth) / factor as f32 + smooth)
+            }
+        };
+        let values: Vec<f32> = (0..dimensions).step_by(2).map(value).collect();
+        if values.iter().any(|value| !value.is_finite() || *value <= 0.0) {
+            return Err(lacks("factor"));
+        }
+        Ok(ComputedTensor { name: FACTORS, values })
+    }
+
+    /// Returns the factors of LongRoPE, which the config lists.
+    fn of_phi3(&self) -> Result<Vec<ComputedTensor>> {
+        let partial = self.number("partial_rotary_factor", 1.0)?;
+        let rotated = (self.dimensions_of_phi3()? as f64 * partial) as u64 / 2;
+        let list = |name: &'static str, key: &str| {
+            let listed = self.value(key).and_then(Value::as_array).filter(|list| list.len() as u64 == rotated);
+            let number = |value: &Value| value.as_f64().filter(|value| *value > 0.0).map(|value| value as f32);
+            let values = listed.and_then(|list| list.iter().map(number).collect::<Option<Vec<f32>>>());
+            Ok(ComputedTensor { name, values: values.ok_or_else(|| lacks(key))? })
+        };
+        Ok(vec![list(LONG, "long_factor")?, list(SHORT, "short_factor")?])
+    }
+
+    /// Returns the number of dimensions of a head by its sizes, without `head_dim`.
+    fn dimensions_of_phi3(&self) -> Result<u64> {
+        let count = |key: &str| self.config.get(key).and_then(Value::as_u64);
+        let dimensions = count("hidden_size").zip(count("num_attention_heads"));
+        dimensions.and_then(|(size, heads)| size.checked_div(heads)).ok_or_else(|| lacks("long_factor"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn values(config: &Value, architecture: &str) -> Vec<Vec<f32>> {
+        computed(config, architecture).unwrap().into_iter().map(|tensor| tensor.values).collect()
+    }
+
+    #[test]
+    fn the_factors_of_llama_3_are_those_of_its_rule() {
+        let scaling = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64});
+        let config = json!({"head_dim": 16, "rope_theta": 500_000.0, "rope_scaling": scaling});
+        let found = values(&config, "llama");
+        assert_eq!(found[0].len(), 8);
+        assert_eq!((found[0][0], found[0][7]), (1.0, 8.0));
+        assert!((1.0..8.0).contains(&found[0][1]), "{found:?}");
+        // Both spellings of the config mean the same.
+        let mut newer = scaling;
+        newer["rope_theta"] = json!(500_000.0);
+        let newer = json!({"hidden_size": 64, "num_attention_heads": 4, "rope_parameters": newer});
+        assert_eq!(values(&newer, "exaone4"), found);
+    }
+
+    #[test]
+    fn long_rope_has_two_lists_of_factors() {
+        let sizes = |factors: Value| json!({"hidden_size": 16, "num_attention_heads": 4, "rope_scaling": factors});
+        let config = sizes(json!({"type": "su", "long_factor": [2, 3.5], "short_factor": [1, 1.5]}));
+        assert_eq!(values(&config, "phi3"), [[2.0, 3.5], [1.0, 1.5]]);
+        for wrong in [
+            json!({"type": "longrope"}),
+            json!({"type": "longrope", "long_factor": [2, 3.5]}),
+            json!({"type": "longrope", "long_factor": [2, 3.5, 4], "short_factor": [1, 1, 1]}),
+            json!({"type": "longrope", "long_factor": [2, "a"], "short_factor": [1, 1]}),
+        ] {
+            assert!(computed(&sizes(wrong.clone()), "phi3").is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn rules_without_a_form_are_refused_and_others_need_no_tensors() {
+        for (kind, architecture, is_refused) in [
+            ("llama3", "qwen2", true),
+            ("longrope", "llama", true),
+            ("yarn", "qwen2", false),
+            ("linear", "llama", false),
+            ("default", "phi3", false),
+        ] {
+            let config = json!({"head_dim": 16, "rope_scaling": {"rope_type": kind}});
+            let found = computed(&config, architecture);
+            assert_eq!(found.is_err(), is_refused, "{kind} {architecture}");
+            assert!(found.is_err() || found.is_ok_and(|tensors| tensors.is_empty()), "{kind}");
+        }
+        assert!(values(&json!({"rope_scaling": null}), "llama").is_empty());
+        let huge = json!({"head_dim": 1_u64 << 60, "rope_scaling": {"rope_type": "llama3"}});
+        assert!(computed(&huge, "llama").is_err());
+    }
+}
