@@ -7,6 +7,7 @@
 #[doc(hidden)] // for the program and the tests
 #[allow(clippy::must_use_candidate, reason = "for users of the crate only")]
 pub mod checkpoint;
+mod foreign;
 mod gather;
 pub(crate) mod gguf;
 mod input;
@@ -25,6 +26,7 @@ mod text;
 mod zip;
 
 pub(crate) use gguf::{ARCHITECTURE, GgufKey, keys_of_part, model_of_part, part_names};
+use foreign::distributed_folder;
 pub use input::{Contents, Input, open, probe};
 pub(crate) use input::{is_deflated, probe_with};
 pub(crate) use json::{as_json, members};

@@ -47,7 +47,7 @@ fn a_folder_becomes_a_folder_of_the_same_shards_and_side_files() {
     let outcome = bench.run("cast llama --to f16");
     assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), ""), "{outcome:?}");
     let warning =
-        "tcast: warning: left out, because they are weights in other formats or not regular files: pytorch_model.bin\n";
+        "tcast: warning: left out, because they hold other weights or are not regular files: pytorch_model.bin\n";
     let head = "cast 38 tensors to float16\nllama -> llama-float16, 3 shards\n1.66 MiB -> 1.66 MiB in ";
     assert!(outcome.stderr.starts_with(&format!("{warning}{head}")), "{}", outcome.stderr);
     let row = "\n  model.layers.*.mlp.down_proj.weight             4 tensors  [128, 352]   bfloat16 -> float16  \
@@ -773,7 +773,7 @@ fn odd_files_beside_the_shards_do_no_harm() {
     assert!(std::process::Command::new("mkfifo").arg(bench.path("llama/config.pipe")).status().unwrap().success());
     let outcome = bench.run("cast llama --to f16 -o out");
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
-    let left_out = "tcast: warning: left out, because they are weights in other formats or not regular files: config.pipe, \
+    let left_out = "tcast: warning: left out, because they hold other weights or are not regular files: config.pipe, \
                     dangling.txt, \\xff.txt\n";
     assert!(outcome.stderr.starts_with(left_out), "{}", outcome.stderr);
     let names: Vec<String> =

@@ -1,6 +1,7 @@
 //! Disagreements between an index and the shards of a checkpoint, or among the shards.
 
 use super::index::WeightMap;
+use super::models::{NameConflict, NumberedName, conflict};
 use crate::container::{Input, probe};
 use crate::text::{path_text, shorten};
 use std::borrow::Cow;
@@ -14,8 +15,21 @@ pub struct Disagreement {
     pub text: String,
     /// True if the set of tensors is ambiguous. Such a checkpoint can be shown but not converted.
     pub is_fatal: bool,
-    /// True if the index leaves out one of its own shards, whose tensors would be lost.
-    pub(super) is_index_short: bool,
+    pub(super) remedy: Remedy,
+}
+
+/// The way out of a disagreement.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Remedy {
+    /// It depends on the files.
+    #[default]
+    Unknown,
+    /// The index leaves out one of its own shards, whose tensors would be lost: another index, or none.
+    OtherIndex,
+    /// The missing files.
+    Download,
+    /// To move these files of other models out of the folder.
+    Move(Vec<String>),
 }
 
 impl Disagreement {
@@ -26,9 +40,22 @@ impl Disagreement {
         Self::harmless(text)
     }
 
+    /// Returns the contradiction among the names of shards without an index, if there is one.
+    pub(super) fn among_names(shards: &[String]) -> Option<Self> {
+        let (text, remedy) = match conflict(shards)? {
+            NameConflict::Missing(shard) => (format!("{} is missing", shorten(&shard)), Remedy::Download),
+            NameConflict::Several { model, others } => {
+                let other = others.first().map(|other| shorten(other)).unwrap_or_default();
+                let text = format!("{} is a model without {other}, and no index names its shards", shorten(model));
+                (text, Remedy::Move(others.into_iter().map(str::to_owned).collect()))
+            }
+        };
+        Some(Self { text, is_fatal: true, remedy })
+    }
+
     /// A disagreement that loses nothing.
     fn harmless(text: String) -> Self {
-        Self { text, is_fatal: false, is_index_short: false }
+        Self { text, is_fatal: false, remedy: Remedy::Unknown }
     }
 }
 
@@ -43,7 +70,7 @@ pub(super) struct Disagreements {
 impl Disagreements {
     /// Adds a disagreement that makes the set of tensors ambiguous.
     pub(super) fn fatal(&mut self, text: String) {
-        self.add(Disagreement { text, is_fatal: true, is_index_short: false });
+        self.add(Disagreement { text, is_fatal: true, remedy: Remedy::Unknown });
     }
 
     fn add(&mut self, disagreement: Disagreement) {
@@ -68,12 +95,13 @@ impl Disagreements {
     /// shards that the index names, the index is incomplete, unless the shard has no tensors: no index can name such a
     /// shard.
     pub(super) fn unnamed(&mut self, folder: &Path, file: &str, named: &BTreeSet<&str>) {
-        let is_of_set = set_of(file).is_some_and(|set| named.iter().any(|other| set_of(other) == Some(set)));
+        let set = |file| NumberedName::parse(file).map(|name| name.set());
+        let is_of_set = set(file).is_some_and(|own| named.iter().any(|other| set(other) == Some(own)));
         let name = shorten(file);
         let has_tensors = || probe(&folder.join(file)).map_or(true, |shard| !shard.contents.tensors.is_empty());
         if is_of_set && has_tensors() {
             let text = format!("the index leaves out {name}, which is numbered as one of its shards");
-            self.add(Disagreement { text, is_fatal: true, is_index_short: true });
+            self.add(Disagreement { text, is_fatal: true, remedy: Remedy::OtherIndex });
         } else {
             self.add(Disagreement::harmless(format!("{name} is not in the index, and is left out")));
         }
@@ -121,12 +149,4 @@ impl Disagreements {
         }
         found
     }
-}
-
-/// Returns the parts that the names of the shards of a checkpoint have in common: the model and the number of shards,
-/// in `model-00001-of-00002.safetensors`.
-fn set_of(file: &str) -> Option<(&str, &str)> {
-    let (start, count) = file.rsplit_once("-of-")?;
-    let model = start.trim_end_matches(|digit: char| digit.is_ascii_digit());
-    (model.len() < start.len()).then_some((model, count))
 }

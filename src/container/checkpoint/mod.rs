@@ -4,10 +4,12 @@
 //! Names of shards are never computed, and none may lead out of the folder; a shard may be a link, as in the caches of
 //! Hugging Face. Without an index, every file of the folder in the format of shards is a shard.
 
+mod adapters;
 mod disagreements;
 mod experts;
 mod index;
 mod missing;
+mod models;
 mod names;
 mod naming;
 mod side_files;
@@ -30,9 +32,9 @@ use crate::io::open::{Links, is_missing, read_regular};
 use crate::io::output::{WORK, directory_of};
 use crate::io::temporaries::is_unfinished;
 use crate::text::{path_text, shorten};
-use disagreements::Disagreements;
+use disagreements::{Disagreements, Remedy};
 use missing::{explain, is_of_original, without_shards};
-use names::{ShardFolder, file_names, is_shard};
+use names::{ShardFolder, file_names, is_complete_without, is_shard};
 use side_files::DESCRIPTIONS;
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -151,7 +153,7 @@ impl Checkpoint {
         let mut files = self.read_files();
         if let Some(folder) = self.side_folder() {
             let names = file_names(folder)?;
-            let SideFiles { kept, left_out } = SideFiles::of(folder, self.shard_names())?;
+            let SideFiles { kept, left_out, .. } = SideFiles::of(folder, self.shard_names())?;
             let names = names.into_iter().map(PathBuf::from).chain(kept.into_iter().map(PathBuf::from)).chain(left_out);
             files.extend(names.map(|name| folder.join(name)));
         }
@@ -207,17 +209,21 @@ pub fn check(mut checkpoint: Checkpoint) -> Result<Checkpoint> {
     if let Some(fatal) = checkpoint.disagreements.iter().find(|disagreement| disagreement.is_fatal) {
         let folder = checkpoint.folder.as_deref().unwrap_or(path);
         let error = Error::new(&fatal.text).in_file(path);
-        if let Some(index) = checkpoint.index.as_ref().filter(|_| fatal.is_index_short) {
-            return Err(error.with_blocker(Blocker::ShortIndex(folder.join(&index.name))));
-        }
         let surplus = |shard: &Path, is_output| Blocker::Surplus { shard: shard.to_owned(), is_output };
-        if checkpoint.is_gguf() {
-            return Err(error.remedy("download all parts again"));
+        if let Some(output) = output_among(&checkpoint) {
+            return Err(error.with_blocker(surplus(output, true)));
         }
-        return Err(match (output_among(&checkpoint), newest_to_repeat(&checkpoint)) {
-            (Some(output), _) => error.with_blocker(surplus(output, true)),
-            (None, Some(newest)) => error.with_blocker(surplus(newest, false)),
-            (None, None) => error.remedy("download the folder again").of(Kind::Inconsistent),
+        return Err(match (&fatal.remedy, &checkpoint.index) {
+            (Remedy::OtherIndex, Some(index)) if is_complete_without(&index.name, folder) => error.with_blocker(Blocker::ShortIndex(folder.join(&index.name))),
+            (Remedy::Move(others), _) => {
+                error.with_blocker(Blocker::OtherModels(others.iter().map(|other| folder.join(other)).collect()))
+            }
+            (Remedy::OtherIndex | Remedy::Download, _) => error.remedy("download the whole folder"),
+            _ if checkpoint.is_gguf() => error.remedy("download all parts again"),
+            _ => match newest_to_repeat(&checkpoint) {
+                Some(newest) => error.with_blocker(surplus(newest, false)),
+                None => error.remedy("download the folder again").of(Kind::Inconsistent),
+            },
         });
     }
     Ok(checkpoint)
@@ -337,7 +343,8 @@ fn open_all_of(files: &ShardFolder, options: &ReadOptions) -> Result<Checkpoint>
     }
     let names = files.shards.iter().map(String::as_str);
     let (shards, broken) = open_shards(files.folder, names, options, |error, _| error)?;
-    let disagreements = Disagreements::among(shards.iter()).into_list();
+    let mut disagreements: Vec<Disagreement> = Disagreement::among_names(&files.shards).into_iter().collect();
+    disagreements.extend(Disagreements::among(shards.iter()).into_list());
     Ok(Checkpoint { shards, broken, disagreements, ..Checkpoint::default() })
 }
 
@@ -361,8 +368,14 @@ fn open_indexed(files: &ShardFolder, index: Index, options: &ReadOptions) -> Res
         return Ok(found);
     }
     let missing = |error: Error, name: &str| {
-        let is_missing = is_missing(&folder.join(name));
-        if is_missing { refusal("missing", name, "download the whole folder") } else { error }
+        if !is_missing(&folder.join(name)) {
+            return error;
+        }
+        let error = refusal("missing", name, "download the whole folder");
+        if is_complete_without(&index.name, folder) {
+            return error.with_blocker(Blocker::StaleIndex(folder.join(&index.name)));
+        }
+        error
     };
     let (shards, broken) = open_shards(folder, names.iter().copied(), options, missing)?;
     let mut found = Disagreements::default();

@@ -112,8 +112,17 @@ impl Evidence<'_> {
             let [codes, scale] = [codes, pair.scale].map(|index| self.show(index));
             let mut libraries: Vec<&str> = pair.family.rows.iter().map(|(layout, _)| layout.library).collect();
             libraries.dedup();
-            let whose = if libraries.len() > 3 { format!("{} layouts", libraries.len()) } else { libraries.join("; ") };
-            return Err(Error::new(format!("'{codes}' and '{scale}' are called as in {whose}, and {wording}")));
+            return Err(match &self.config.method {
+                Some(method) if libraries.len() > 3 => {
+                    let method = shorten(method);
+                    let what = format!("'{codes}' and '{scale}' are not called as codes and scales of {method}: {wording}");
+                    Error::new(what).remedy(format!("decode the model with {method}, and save its values"))
+                }
+                _ => {
+                    let whose = if libraries.len() > 3 { format!("{} layouts", libraries.len()) } else { libraries.join("; ") };
+                    Error::new(format!("'{codes}' and '{scale}' are called as in {whose}, and {wording}"))
+                }
+            });
         }
         for (index, role) in [(codes, Role::Codes), (pair.scale, Role::Scale)] {
             let Some(dtype) = self.dtype(index) else {
