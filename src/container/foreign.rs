@@ -59,7 +59,8 @@ pub(super) fn divided_tensors() -> Error {
 /// Returns the error for a part of a distributed checkpoint, which would be read as another format.
 pub(super) fn distributed_part(bytes: &[u8], path: &Path) -> Option<Error> {
     let name = path.file_name()?.to_str()?;
-    let is_part = name.ends_with(".distcp") || name == ".metadata" && bytes.starts_with(b"\x80");
+    let is_part = path.extension().is_some_and(|extension| extension == "distcp")
+        || name == ".metadata" && bytes.starts_with(b"\x80");
     is_part.then(|| {
         let what = "is a part of a folder of torch.distributed.checkpoint, which tcast does not read";
         Error::new(what).remedy(joining(directory_of(path)))
@@ -74,7 +75,8 @@ pub(super) fn distributed_folder(folder: &Path, names: &[&str]) -> Option<Error>
         numbers.is_some_and(|numbers| numbers.contains("_rank_"))
     };
     if has(".distcp") && !names.contains(&".metadata") {
-        let what = "holds a checkpoint of torch.distributed.checkpoint without its .metadata: it was not saved completely";
+        let what =
+            "holds a checkpoint of torch.distributed.checkpoint without its .metadata: it was not saved completely";
         return Some(Error::new(what).remedy("save it again, or download the whole folder"));
     }
     if has(".distcp") {
@@ -82,7 +84,8 @@ pub(super) fn distributed_folder(folder: &Path, names: &[&str]) -> Option<Error>
         return Some(Error::new(what).remedy(joining(folder)));
     }
     let rank = names.iter().find(is_rank)?;
-    let what = format!("holds a part of the model for each process, such as {}, which tcast does not join", shorten(rank));
+    let what =
+        format!("holds a part of the model for each process, such as {}, which tcast does not join", shorten(rank));
     Some(Error::new(what).remedy("gather the full state dict where the model was trained, and save that"))
 }
 
@@ -90,7 +93,9 @@ pub(super) fn distributed_folder(folder: &Path, names: &[&str]) -> Option<Error>
 fn joining(folder: &Path) -> String {
     let name = folder.file_name().map_or_else(|| "model".into(), |name| name.to_string_lossy());
     let (folder, output) = (quoted(folder), quoted(Path::new(&format!("{name}.pt"))));
-    format!("if you trust it, join it: python3 -m torch.distributed.checkpoint.format_utils dcp_to_torch {folder} {output}")
+    format!(
+        "if you trust it, join it: python3 -m torch.distributed.checkpoint.format_utils dcp_to_torch {folder} {output}"
+    )
 }
 
 /// Recognizes the file by its first bytes. Returns the error.
@@ -103,7 +108,9 @@ pub(super) fn foreign_format(bytes: &[u8], path: &Path) -> Option<Error> {
     }
     let first = &bytes[..bytes.len().min(MOST)];
     if first.len() >= 8 && first.iter().all(|byte| *byte == 0) {
-        return Some(Error::new("begins with zeros, as a file that was not downloaded completely").remedy("download it again"));
+        return Some(
+            Error::new("begins with zeros, as a file that was not downloaded completely").remedy("download it again"),
+        );
     }
     // A safetensors header of 640 bytes begins like a pickle, except for the zeros of its length.
     let is_length = bytes.get(2..8) == Some(&[0; 6]);

@@ -25,8 +25,8 @@ mod tensor;
 mod text;
 mod zip;
 
-pub(crate) use gguf::{ARCHITECTURE, GgufKey, keys_of_part, model_of_part, part_names};
 use foreign::distributed_folder;
+pub(crate) use gguf::{ARCHITECTURE, GgufKey, keys_of_part, model_of_part, part_names};
 pub use input::{Contents, Input, open, probe};
 pub(crate) use input::{is_deflated, probe_with};
 pub(crate) use json::{as_json, members};

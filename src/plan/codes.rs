@@ -227,7 +227,11 @@ impl<'a> Codes<'a> {
             return None;
         }
         let why = self.reasons.get(name)?;
-        let what = if has_cast { "a cast would change other tensors and leave them" } else { "a cast leaves them as they are" };
+        let what = if has_cast {
+            "a cast would change other tensors and leave them"
+        } else {
+            "a cast leaves them as they are"
+        };
         Some(self.error(format!("{why}; {what}"), selection))
     }
 

@@ -34,11 +34,6 @@ impl<'a> Decisions<'a> {
         if model.found.weights.is_empty() && plain.is_empty() {
             return Err(in_file(no_weights(model)));
         }
-        if selected.is_empty() && !plain.iter().any(|weight| selection.selects(&weight.name)) {
-            let what = "has quantized weights, and none of them is selected: the output would be quantized too";
-            let option = if selection.exclude.is_empty() { "include" } else { "exclude" };
-            return Err(in_file(Error::usage(what).without(option)));
-        }
         check_shared(&selected, &left).map_err(in_file)?;
         if let Some((weight, blocks)) =
             left.iter().find_map(|weight| Some((weight, weight.parameters.blocks.as_ref()?)))
@@ -52,6 +47,11 @@ impl<'a> Decisions<'a> {
         if let Some(expert) = left.iter().find(is_expert) {
             let what = "is one of the experts that MLX stacks, and MLX loads it only under the names of the file";
             return Err(in_file(Error::new(what).of(Kind::Unmapped).in_tensor(&expert.name)));
+        }
+        if selected.is_empty() && !plain.iter().any(|weight| selection.selects(&weight.name)) {
+            let what = "has quantized weights, and none of them is selected: the output would be quantized too";
+            let option = if selection.exclude.is_empty() { "include" } else { "exclude" };
+            return Err(in_file(Error::usage(what).without(option)));
         }
         let renaming = Renaming::new(model, &selection.renames, |weight| selection.selects(&weight.name));
         let renaming = renaming.map_err(in_file)?;

@@ -17,7 +17,10 @@ fn an_adapter_is_cast_and_not_quantized() {
         ("diffusion_model.l.0.q.lora_down.weight", "diffusion_model.l.0.q.lora_up.weight"),
         ("transformer.l.0.attn.to_q.lora.down.weight", "transformer.l.0.attn.to_q.lora.up.weight"),
         ("unet.l.0.attn.processor.to_q_lora.down.weight", "unet.l.0.attn.processor.to_q_lora.up.weight"),
-        ("text_encoder.l.0.q_proj.lora_linear_layer.down.weight", "text_encoder.l.0.q_proj.lora_linear_layer.up.weight"),
+        (
+            "text_encoder.l.0.q_proj.lora_linear_layer.down.weight",
+            "text_encoder.l.0.q_proj.lora_linear_layer.up.weight",
+        ),
         ("base_model.model.embed_tokens.lora_embedding_A", "base_model.model.embed_tokens.lora_embedding_B"),
     ] {
         let bench = Bench::new();

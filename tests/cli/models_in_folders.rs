@@ -33,7 +33,9 @@ fn shards_without_an_index_are_complete_by_the_numbers_in_their_names() {
     ] {
         let bench = folder(names);
         let message = format!("tcast: error: in: {missing}.safetensors is missing\n  download the whole folder\n");
-        for line in ["cast in --to f16 -o out", "quantize in --scheme fp8 -o out", "cast in --to f16 -o one.safetensors"] {
+        for line in
+            ["cast in --to f16 -o out", "quantize in --scheme fp8 -o out", "cast in --to f16 -o one.safetensors"]
+        {
             bench.run(line).expect(1, "", &message);
         }
         let outcome = bench.run("inspect in");
@@ -57,10 +59,9 @@ fn shards_without_an_index_are_complete_by_the_numbers_in_their_names() {
 fn shards_of_pytorch_without_an_index_are_complete_too() {
     let bench = Bench::new();
     fs::create_dir(bench.path("in")).unwrap();
-    let file = crate::common::fixture("pytorch/zip.pt");
+    let file = crate::common::fixture("pytorch/state_dict.zip.pt");
     fs::copy(file, bench.path("in/pytorch_model-00002-of-00002.bin")).unwrap();
-    let message =
-        "tcast: error: in: pytorch_model-00001-of-00002.bin is missing\n  download the whole folder\n";
+    let message = "tcast: error: in: pytorch_model-00001-of-00002.bin is missing\n  download the whole folder\n";
     bench.run("cast in --to f16 -o out").expect(1, "", message);
 }
 
@@ -151,7 +152,8 @@ fn an_index_of_other_shards_is_moved_if_the_shards_are_complete_without_it() {
 #[test]
 fn modules_of_sentence_transformers_are_copied_with_their_weights() {
     let bench = folder(&["model.safetensors"]);
-    let modules = r#"[{"idx":0,"path":""},{"idx":1,"path":"1_Pooling"},{"idx":2,"path":"2_Dense"},{"idx":3,"path":"3_Router"}]"#;
+    let modules =
+        r#"[{"idx":0,"path":""},{"idx":1,"path":"1_Pooling"},{"idx":2,"path":"2_Dense"},{"idx":3,"path":"3_Router"}]"#;
     bench.write("in/modules.json", modules.as_bytes());
     for inner in ["1_Pooling", "2_Dense", "3_Router", "3_Router/query_0_Dense", "onnx"] {
         fs::create_dir(bench.path(&format!("in/{inner}"))).unwrap();
@@ -218,8 +220,7 @@ fn shards_of_pytorch_go_with_the_index_that_names_them() {
     bench.write("out/notes.txt", b"mine");
     bench.write("pytorch_model.bin", b"mine");
     let outcome = bench.run("cast in --to f16 -o out -f");
-    let warning =
-        "tcast: warning: out keeps files that are not of the new checkpoint: notes.txt, pytorch_model.bin\n";
+    let warning = "tcast: warning: out keeps files that are not of the new checkpoint: notes.txt, pytorch_model.bin\n";
     assert!(outcome.code == Some(0) && outcome.stderr.starts_with(warning), "{outcome:?}");
     let names: Vec<String> = tree(&bench.path("out")).into_keys().collect();
     assert_eq!(names, ["model.safetensors", "notes.txt", "pytorch_model.bin"]);

@@ -5,16 +5,17 @@ use std::fs;
 
 #[test]
 fn a_text_or_another_format_in_place_of_a_tensor_file_is_named() {
-    let text = |line: &str| format!("is text, not a tensor file; it begins with '{line}'\n  download the file itself\n");
+    let text =
+        |line: &str| format!("is text, not a tensor file; it begins with '{line}'\n  download the file itself\n");
     let html = "is an HTML page, not a tensor file\n  download the file itself\n".to_owned();
     let json = "is JSON, not a tensor file\n  download the file itself\n".to_owned();
     let xml = "is an XML document, not a tensor file\n  download the file itself\n".to_owned();
     let pointer = "is a git-lfs pointer, not the file itself\n  git -C '.' lfs pull\n".to_owned();
-    let ggml = "is a GGML file, the format of llama.cpp before GGUF, which tcast does not read\n  download the model as \
+    let ggml =
+        "is a GGML file, the format of llama.cpp before GGUF, which tcast does not read\n  download the model as \
                 a .gguf or .safetensors file\n"
-        .to_owned();
-    let zeros =
-        "begins with zeros, as a file that was not downloaded completely\n  download it again\n".to_owned();
+            .to_owned();
+    let zeros = "begins with zeros, as a file that was not downloaded completely\n  download it again\n".to_owned();
     let compressed = |with: &str| format!("is compressed with {with}\n  decompress it first\n");
     let bench = Bench::new();
     for (bytes, message) in [
@@ -86,9 +87,8 @@ fn distributed_checkpoints_are_recognized_by_the_names_in_the_folder() {
     bench.write("dcp/.metadata", b"\x80\x04N.");
     let join = "\n  if you trust it, join it: python3 -m torch.distributed.checkpoint.format_utils dcp_to_torch 'dcp' \
                 'dcp.pt'\n";
-    let folder = format!(
-        "tcast: error: dcp: is a folder of torch.distributed.checkpoint, which tcast does not read{join}"
-    );
+    let folder =
+        format!("tcast: error: dcp: is a folder of torch.distributed.checkpoint, which tcast does not read{join}");
     bench.run("cast dcp --to f16").expect(1, "", &folder);
     for name in ["dcp/__0_0.distcp", "dcp/.metadata"] {
         let message = format!(

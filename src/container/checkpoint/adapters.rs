@@ -68,7 +68,8 @@ impl Checkpoint {
         };
         let mut all = self.tensors().map(|(shard, tensor)| shard.name_of(tensor));
         let update = all.find(|name| module(name).is_some_and(|module| module == *name || !has_base(module)));
-        let is_named_so = |shard: &Input| shard.path().file_name().is_some_and(|name| is_name_of_adapter(Path::new(name)));
+        let is_named_so =
+            |shard: &Input| shard.path().file_name().is_some_and(|name| is_name_of_adapter(Path::new(name)));
         let has_config = || !is_missing(&self.config_folder().join(ADAPTER_CONFIG));
         update.or_else(|| (self.shards.iter().any(is_named_so) && has_config()).then_some(""))
     }

@@ -1,11 +1,16 @@
-//! Disagreements between an index and the shards of a checkpoint, or among the shards.
+//! Disagreements between an index and the shards of a checkpoint, or among the shards, and how to proceed.
 
+use super::Checkpoint;
 use super::index::WeightMap;
 use super::models::{NameConflict, NumberedName, conflict};
-use crate::container::{Input, probe};
+use super::names::is_complete_without;
+use crate::container::{Input, SHARDS, probe};
+use crate::dtype::Dtype;
+use crate::error::{Blocker, Error, Kind, Result};
 use crate::text::{path_text, shorten};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::path::Path;
 
 /// A contradiction between the files of a folder.
@@ -149,4 +154,57 @@ impl Disagreements {
         }
         found
     }
+}
+
+/// Requires that every tensor of a checkpoint can be read, and that the set of tensors is unambiguous.
+pub fn check(mut checkpoint: Checkpoint) -> Result<Checkpoint> {
+    let path = &*checkpoint.path.clone();
+    if !checkpoint.broken.is_empty() {
+        return Err(checkpoint.broken.swap_remove(0));
+    }
+    checkpoint.shards.iter_mut().try_for_each(Input::require_readable)?;
+    if let Some(fatal) = checkpoint.disagreements.iter().find(|disagreement| disagreement.is_fatal) {
+        let folder = checkpoint.folder.as_deref().unwrap_or(path);
+        let error = Error::new(&fatal.text).in_file(path);
+        let surplus = |shard: &Path, is_output| Blocker::Surplus { shard: shard.to_owned(), is_output };
+        if let Some(output) = output_among(&checkpoint) {
+            return Err(error.with_blocker(surplus(output, true)));
+        }
+        return Err(match (&fatal.remedy, &checkpoint.index) {
+            (Remedy::OtherIndex, Some(index)) if is_complete_without(&index.name, folder) => {
+                error.with_blocker(Blocker::ShortIndex(folder.join(&index.name)))
+            }
+            (Remedy::Move(others), _) => {
+                error.with_blocker(Blocker::OtherModels(others.iter().map(|other| folder.join(other)).collect()))
+            }
+            (Remedy::OtherIndex | Remedy::Download, _) => error.remedy("download the whole folder"),
+            _ if checkpoint.is_gguf() => error.remedy("download all parts again"),
+            _ => match newest_to_repeat(&checkpoint) {
+                Some(newest) => error.with_blocker(surplus(newest, false)),
+                None => error.remedy("download the folder again").of(Kind::Inconsistent),
+            },
+        });
+    }
+    Ok(checkpoint)
+}
+
+/// Returns a shard with the name that tcast gives to the cast of another one, `model.TYPE.safetensors`.
+fn output_among(checkpoint: &Checkpoint) -> Option<&Path> {
+    let is_output = |path: &Path| {
+        let (stem, dtype) = path.file_stem()?.to_str()?.rsplit_once('.')?;
+        let is_name = dtype.parse().is_ok_and(|known: Dtype| known.name() == dtype);
+        let source = path.with_file_name(format!("{stem}.{}", SHARDS.format_info().extension));
+        (is_name && checkpoint.shards.iter().any(|shard| shard.path() == source)).then_some(())
+    };
+    checkpoint.shards.iter().map(Input::path).find(|path| is_output(path).is_some())
+}
+
+/// Returns the most recent shard of a folder without an index, most likely an output, if the others have no duplicate
+/// tensors.
+fn newest_to_repeat(checkpoint: &Checkpoint) -> Option<&Path> {
+    let modified = |shard: &&Input| fs::metadata(shard.path()).and_then(|found| found.modified()).ok();
+    let newest = checkpoint.shards.iter().max_by_key(modified).filter(|_| checkpoint.index.is_none())?;
+    let others = || checkpoint.shards.iter().filter(|shard| shard.path() != newest.path());
+    let is_newer = others().all(|other| modified(&other) < modified(&newest));
+    (is_newer && Disagreements::among(others()).all == 0).then_some(newest.path())
 }

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Files that hold a whole model: loaders read the first one that exists, and no other shard of the folder.
-const WHOLE: [&str; 5] = ["model", "diffusion_pytorch_model", "pytorch_model", "consolidated", "adapter_model"];
+const WHOLE: [&str; 6] =
+    ["model", "diffusion_pytorch_model", "pytorch_model", "consolidated", "adapter_model", "adapters"];
 
 /// Position in [`WHOLE`] before which a set of numbered shards comes: it is the usual form of a large model, and the
 /// files from there on belong to other programs.
@@ -74,7 +75,8 @@ pub(super) fn conflict(shards: &[String]) -> Option<NameConflict<'_>> {
     for ((.., start, end), model) in &mut models {
         model.missing = numbers.get(&(*start, *end)).and_then(|numbers| first_missing(model.files[0], numbers));
     }
-    let is_free = |model: &Model| model.files.iter().all(|file| NumberedName::parse(file).is_none() && rank(file).is_none());
+    let is_free =
+        |model: &Model| model.files.iter().all(|file| NumberedName::parse(file).is_none() && rank(file).is_none());
     // Files with other names belong to the model, unless one file is the whole model.
     let count = models.values().filter(|model| has_whole || !is_free(model)).count();
     if count < 2 {
@@ -149,17 +151,27 @@ mod tests {
     fn of_several_models_the_one_that_loaders_read_is_preferred() {
         for (shards, preferred) in [
             (&["consolidated.safetensors", "model.safetensors"][..], "model.safetensors, not consolidated.safetensors"),
+            (
+                &["0000100_adapters.safetensors", "adapters.safetensors"],
+                "adapters.safetensors, not 0000100_adapters.safetensors",
+            ),
             (&["a.safetensors", "model.safetensors"], "model.safetensors, not a.safetensors"),
             (
                 &["diffusion_pytorch_model.fp16.safetensors", "diffusion_pytorch_model.safetensors"],
                 "diffusion_pytorch_model.safetensors, not diffusion_pytorch_model.fp16.safetensors",
             ),
-            (&["consolidated.safetensors", "m-1-of-1.safetensors"], "m-1-of-1.safetensors, not consolidated.safetensors"),
+            (
+                &["consolidated.safetensors", "m-1-of-1.safetensors"],
+                "m-1-of-1.safetensors, not consolidated.safetensors",
+            ),
             (
                 &["consolidated.safetensors", "m-1-of-2.safetensors"],
                 "consolidated.safetensors, not m-1-of-2.safetensors",
             ),
-            (&["m-1-of-1.safetensors", "m.fp16-1-of-1.safetensors"], "m-1-of-1.safetensors, not m.fp16-1-of-1.safetensors"),
+            (
+                &["m-1-of-1.safetensors", "m.fp16-1-of-1.safetensors"],
+                "m-1-of-1.safetensors, not m.fp16-1-of-1.safetensors",
+            ),
         ] {
             assert_eq!(found(shards).as_deref(), Some(preferred), "{shards:?}");
         }

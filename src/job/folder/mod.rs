@@ -107,7 +107,8 @@ impl<'a> FolderOutput<'a> {
             let staying = staging::staying(path, &manifest)?;
             if !staying.is_empty() {
                 let (names, folder) = (first_few(&staying, 5), path_text(path));
-                observer.notice(Notice::Note(&format!("{folder} keeps files that are not of the new checkpoint: {names}")));
+                observer
+                    .notice(Notice::Note(&format!("{folder} keeps files that are not of the new checkpoint: {names}")));
             }
         }
         let is_there = staging::check(path, start, &manifest)?;
