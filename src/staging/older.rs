@@ -125,9 +125,11 @@ fn named_shards(there: &BTreeMap<String, PathBuf>) -> Result<BTreeSet<Arc<str>>>
 /// Refuses shards that belong to neither the older checkpoint nor the new one.
 fn check_shards(there: &BTreeMap<String, PathBuf>, manifest: &Manifest) -> Result<()> {
     let named = named_shards(there)?;
-    let mut shards = there.iter().filter(|(name, _)| is_written_shard(name));
+    // Modules of a model have shards of their own, in subfolders.
+    let is_shard = |name: &str| is_plain(name) && is_written_shard(name);
+    let mut shards = there.iter().filter(|(name, _)| is_shard(name));
     // Without an index, loaders read one file.
-    let is_only = there.keys().filter(|name| is_index(name) || is_written_shard(name)).count() == 1;
+    let is_only = there.keys().filter(|name| is_index(name) || is_shard(name)).count() == 1;
     // Parts of a GGUF model have no index, and the number of parts in their names.
     let is_part = |name: &str| {
         let model = model_of_part(name);

@@ -174,6 +174,8 @@ fn modules_of_sentence_transformers_are_copied_with_their_weights() {
     assert_eq!(out["2_Dense/model.safetensors"], weights);
     assert_eq!(out["3_Router/query_0_Dense/pytorch_model.bin"], weights);
     assert!(!out.contains_key("onnx/model.safetensors") && out.contains_key("onnx/config.json"));
+    bench.run("cast in --to bf16 -o out -f -q").expect(0, "", "");
+    assert_eq!(tree(&bench.path("out")).keys().collect::<Vec<_>>(), out.keys().collect::<Vec<_>>());
     // Paths that lead out of the folder name no modules, and neither does a file that is not JSON.
     for modules in [r#"[{"path":"../in/2_Dense"},{"path":"/2_Dense"},{"path":7},{}]"#, "no JSON", "{}"] {
         bench.write("in/modules.json", modules.as_bytes());
