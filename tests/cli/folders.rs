@@ -359,7 +359,7 @@ fn scales_of_integer_codes_are_refused_unless_it_is_said_what_is_meant() {
     bench.run("cast m.safetensors --to bf16").expect(1, "", message);
     // The scales have the type already, and the output would still be quantized.
     let message = "tcast: error: m.safetensors: tensor 'l.0.q.weight': holds codes whose scales are in 'l.0.q.SCB'; a cast \
-                   leaves them as they are\n  tcast dequantize 'm.safetensors' --to float32\n  or leave the quantized weights as \
+                   leaves them as they are\n  tcast dequantize 'm.safetensors' --to float32 -o 'same.safetensors'\n  or leave the quantized weights as \
                    they are with --exclude '*.q.{SCB,weight}', or cast their codes as numbers with --force-codes\n";
     bench.run("cast m.safetensors --to f32 -o same.safetensors").expect(1, "", message);
     bench.run("cast m.safetensors --to bf16 --exclude *.q.SCB -o out.safetensors -q").expect(0, "", "");
