@@ -104,6 +104,10 @@ impl<'a> FolderOutput<'a> {
             let replaced = staging::replaced(path, &manifest)
                 .and_then(|replaced| check_descriptions(path, &manifest).map(|()| replaced));
             manifest.replaced = replaced.map_err(|error| unless_input(error, files))?;
+        }
+        let is_there = staging::check(path, start, &manifest)?;
+        check_files(path, &manifest, files).map_err(|error| error.of(Kind::Taken(Wanted::FOLDER)))?;
+        if start == Start::Replace {
             let staying = staging::staying(path, &manifest)?;
             if !staying.is_empty() {
                 let (names, folder) = (first_few(&staying, 5), path_text(path));
@@ -111,8 +115,6 @@ impl<'a> FolderOutput<'a> {
                     .notice(Notice::Note(&format!("{folder} keeps files that are not of the new checkpoint: {names}")));
             }
         }
-        let is_there = staging::check(path, start, &manifest)?;
-        check_files(path, &manifest, files).map_err(|error| error.of(Kind::Taken(Wanted::FOLDER)))?;
         if !side_files.left_out.is_empty() {
             observer.notice(Notice::LeftOut(&side_files.left_out));
         }
