@@ -23,7 +23,8 @@ pub(super) fn explain(error: Error, path: &Path) -> Error {
     if !is_missing(path) {
         let is_json = path.extension().is_some_and(|extension| extension == "json");
         let is_unread = !matches!(error.kind(), Kind::Unfinished { .. } | Kind::Interrupted(_));
-        let describes = is_unread && is_json && path.is_file() && has_shards(directory_of(path));
+        let describes =
+            is_unread && error.blocker().is_none() && is_json && path.is_file() && has_shards(directory_of(path));
         return if describes { error.intending(Intended::Described(directory_of(path).to_owned())) } else { error };
     }
     let text = path.to_str().unwrap_or_default();
