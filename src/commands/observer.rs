@@ -167,7 +167,7 @@ fn endings(names: &[&str]) -> Vec<String> {
 /// Warns about files in the folder of the input that will not be in the output.
 fn warn_of_left_out(paths: &[PathBuf]) {
     let paths = first_few(paths.iter().map(path_text), 5);
-    warn(&format!("left out, because they are weights in other formats or not regular files: {paths}"));
+    warn(&format!("left out, because they hold other weights or are not regular files: {paths}"));
 }
 
 #[cfg(test)]

@@ -91,6 +91,7 @@ pub fn remedy(error: &Error) -> Option<String> {
             format!("decode {weights} with {}", excluding(globs))
         }
         Kind::PartialBlocks => "add --partial-blocks; transformers and SGLang do not load such weights".to_owned(),
+        Kind::Adapter => format!("cast it: tcast cast {} --to bfloat16", quoted(error.path()?)),
         Kind::Plain => "tcast cast changes the type of plain weights, and tcast quantize quantizes them".to_owned(),
         Kind::Unstorable => "choose a scheme with --scheme, or another layout with --layout".to_owned(),
         // The subcommands add commands with their arguments.
@@ -164,6 +165,10 @@ fn clear(blocker: &Blocker) -> String {
             let all = "download the index again, or move it to convert all .safetensors files of the folder";
             format!("{all}: {}", move_out(path))
         }
+        Blocker::StaleIndex(path) => {
+            format!("if the other shards are the model, move the index: {}", move_out(path))
+        }
+        Blocker::OtherModels(files) => move_all_out(files),
         Blocker::Surplus { shard, is_output: true } => {
             format!("tcast wrote one of them; move it: {}", move_out(shard))
         }
@@ -177,6 +182,18 @@ fn clear(blocker: &Blocker) -> String {
 /// Returns the command that moves a file out of its folder.
 fn move_out(path: &Path) -> String {
     move_file(path, &directory_of(path).join(".."))
+}
+
+/// Proposes to move the files of other models out of their folder, with a command if it is short enough to paste.
+fn move_all_out(files: &[PathBuf]) -> String {
+    /// Maximum number of files.
+    const FEW: usize = 8;
+    let what = if files.len() == 1 { "move the other model" } else { "move the files of other models" };
+    if files.len() > FEW {
+        return format!("{what} out of the folder");
+    }
+    let commands: Vec<String> = files.iter().map(|file| move_out(file)).collect();
+    format!("{what} out of the folder: {}", commands.join(" && "))
 }
 
 /// Proposes the intended input.

@@ -1,5 +1,6 @@
 //! An input file: its format and its contents.
 
+use super::foreign::{DIVIDED_TENSORS, distributed_part, divided_tensors, foreign_format};
 use super::tensor::{Data, Tensor};
 use super::{CONTAINERS, Container, GGUF, PickleFacts, ReadOptions, WrittenFiles, by_extension, known_formats, npz};
 use crate::error::{Blocker, Error, Result};
@@ -142,6 +143,9 @@ pub(crate) fn probe_with(options: &ReadOptions, path: &Path) -> Result<Input> {
     if file.is_empty() {
         return Err(in_file(Error::new("the file is empty")));
     }
+    if let Some(part) = distributed_part(&file, path) {
+        return Err(in_file(part));
+    }
     let by_content = CONTAINERS.iter().find(|container| container.recognises(&file));
     let container = match (by_content, foreign_format(&file, path)) {
         (Some(container), _) => *container,
@@ -154,6 +158,9 @@ pub(crate) fn probe_with(options: &ReadOptions, path: &Path) -> Result<Input> {
         })?,
     };
     let mut contents = container.read(&file, options).map_err(in_file)?;
+    if contents.metadata.iter().flatten().any(|(key, _)| key == DIVIDED_TENSORS) {
+        return Err(in_file(divided_tensors()));
+    }
     check_name(path, container.format_info().extension)?; // not before: a zip archive may hold other contents
     let files = std::iter::once(file).chain(contents.beside.drain(..)).collect();
     let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -176,41 +183,4 @@ fn check_name(path: &Path, extension: &str) -> Result<()> {
         }
         _ => Ok(()),
     }
-}
-
-/// Remedy for an input that is a pickle.
-const PICKLE: &str = "load it where you trust it and save it again, with safetensors.torch.save_file or numpy.save";
-
-/// Recognizes files that people mistake for tensor files by their first bytes. Returns the error.
-fn foreign_format(bytes: &[u8], path: &Path) -> Option<Error> {
-    const GZIP: &str = "is compressed with gzip";
-    const OTHER_PICKLE: &str = "is a Python pickle, and not one of torch.save; tcast does not read it";
-    const TAR: &str = "is a tar archive, as PyTorch wrote them before 0.1.10, which tcast does not read";
-    const LFS: &str = "is a git-lfs pointer, not the file itself";
-    const FORMATS: &[(&[u8], &str, &str)] = &[
-        (b"\x80\x02", OTHER_PICKLE, PICKLE),
-        (b"\x80\x03", OTHER_PICKLE, PICKLE),
-        (b"\x80\x04", OTHER_PICKLE, PICKLE),
-        (b"\x80\x05", OTHER_PICKLE, PICKLE),
-        (b"\x89HDF", "is an HDF5 file, which tcast does not read", "read it with h5py and save it with numpy.save"),
-        (b"\x1f\x8b", GZIP, "gunzip it first"),
-        (b"version https://git-lfs", LFS, ""),
-        (b"<!DOCTYPE", "is an HTML page, not a tensor file", "download the file itself"),
-        (b"<html", "is an HTML page, not a tensor file", "download the file itself"),
-        (b"{", "is JSON, not a tensor file", "give the .safetensors file that it describes"),
-    ];
-    if bytes.get(257..262) == Some(b"ustar") {
-        return Some(Error::new(TAR).remedy("if it is a checkpoint, load it with PyTorch and save it again"));
-    }
-    // A safetensors header of 640 bytes begins like a pickle, except for the zeros of its length.
-    let is_length = bytes.get(2..8) == Some(&[0; 6]);
-    let (_, what, remedy) = FORMATS.iter().find(|(magic, ..)| bytes.starts_with(magic) && !is_length)?;
-    let error = Error::new(*what);
-    Some(match *what {
-        LFS => error.with_blocker(Blocker::Pointer(path.to_owned())),
-        GZIP if path.extension().is_some_and(|extension| extension == "gz") => {
-            error.with_blocker(Blocker::Compressed(path.to_owned()))
-        }
-        _ => error.remedy(*remedy),
-    })
 }

@@ -251,7 +251,12 @@ pub(crate) fn check_target(options: &DequantizeOptions) -> Result<()> {
 }
 
 /// Opens a model whose weights are quantized. With `force_codes`, a quantization that tcast does not decode is ignored.
+/// Refuses an adapter: loaders read its tensors as values, without scales.
 pub(crate) fn open_to_quantize<'a>(source: &'a Checkpoint, options: &QuantizeOptions) -> Result<LogicalCheckpoint<'a>> {
+    if let Some(tensor) = source.update_of_other_model() {
+        let error = Error::new("is an adapter of another model, and loaders take its tensors for values");
+        return Err(error.in_file(&source.path).in_tensor(tensor).of(Kind::Adapter));
+    }
     let probed = LogicalCheckpoint::probe(source);
     match probed.found.is_undecoded {
         true if options.force_codes => Ok(probed.into_values()),

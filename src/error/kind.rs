@@ -69,6 +69,8 @@ pub enum Kind {
     Decodable(Box<[String]>),
     /// The blocks at the edges of a weight are partial, and that is not allowed.
     PartialBlocks,
+    /// The model is an adapter, which can be cast but not quantized.
+    Adapter,
     /// The model has no quantized weights.
     Plain,
     /// The layout cannot store the weights: another scheme or layout may.
@@ -153,6 +155,10 @@ pub enum Blocker {
     Referrer(PathBuf),
     /// This index omits shards that are in its folder.
     ShortIndex(PathBuf),
+    /// This index names shards that are missing, and its folder holds a complete model without it.
+    StaleIndex(PathBuf),
+    /// These files in the folder of a model belong to other models.
+    OtherModels(Box<[PathBuf]>),
     /// This shard repeats tensors of other shards.
     Surplus {
         /// The shard.

@@ -210,17 +210,29 @@ impl<'a> Codes<'a> {
         })
     }
 
-    /// Returns the error if other tensors are cast and this one stays, for another reason than its name: half of the
-    /// model would be cast.
-    pub(crate) fn half_cast(&self, name: &str, kept: KeptReason, selection: &Selection) -> Option<Error> {
-        let scale =
-            self.scale_of.get(name).filter(|_| matches!(kept, KeptReason::NotFloating | KeptReason::Already))?;
+    /// Returns the error if a cast leaves this tensor of codes as it is, for another reason than its name. With
+    /// `has_cast`, it changes other tensors: half of the model would be cast. Otherwise, the output would have the name
+    /// of a type and still be quantized.
+    pub(crate) fn left_by_cast(
+        &self,
+        name: &str,
+        kept: KeptReason,
+        has_cast: bool,
+        selection: &Selection,
+    ) -> Option<Error> {
+        let is_left = kept == KeptReason::NotFloating || has_cast && kept == KeptReason::Already;
+        let scale = self.scale_of.get(name).filter(|_| is_left)?;
         // A user who names the codes or their scale knows about them.
         if [name, scale].into_iter().any(|name| selection.rule(name).is_some() || !selection.selects(name)) {
             return None;
         }
         let why = self.reasons.get(name)?;
-        Some(self.error(format!("{why}; a cast would change other tensors and leave them"), selection))
+        let what = if has_cast {
+            "a cast would change other tensors and leave them"
+        } else {
+            "a cast leaves them as they are"
+        };
+        Some(self.error(format!("{why}; {what}"), selection))
     }
 
     fn error(&self, message: String, selection: &Selection) -> Error {

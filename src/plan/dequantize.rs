@@ -48,6 +48,11 @@ impl<'a> Decisions<'a> {
             let what = "is one of the experts that MLX stacks, and MLX loads it only under the names of the file";
             return Err(in_file(Error::new(what).of(Kind::Unmapped).in_tensor(&expert.name)));
         }
+        if selected.is_empty() && !plain.iter().any(|weight| selection.selects(&weight.name)) {
+            let what = "has quantized weights, and none of them is selected: the output would be quantized too";
+            let option = if selection.exclude.is_empty() { "include" } else { "exclude" };
+            return Err(in_file(Error::usage(what).without(option)));
+        }
         let renaming = Renaming::new(model, &selection.renames, |weight| selection.selects(&weight.name));
         let renaming = renaming.map_err(in_file)?;
         let mut decisions = Self::default();

@@ -163,14 +163,17 @@ pub(super) fn steps<'r, 'a>(
     Ok(steps)
 }
 
-/// Refuses a cast of other tensors that leaves codes as they are although no option requests that.
+/// Refuses a cast that leaves codes as they are although no option requests that.
 fn check_codes(request: &Request, inputs: &[Input], steps: &[DraftStep]) -> Result<()> {
-    let is_cast = || steps.iter().any(|draft| draft.step.is_converted());
-    let Some(codes) = request.codes.filter(|_| is_cast()) else { return Ok(()) };
+    let Some(codes) = request.codes else { return Ok(()) };
+    let has_cast = steps.iter().any(|draft| draft.step.is_converted());
+    if !has_cast && !matches!(request.operator, Operator::Cast(_)) {
+        return Ok(());
+    }
     for DraftStep { place, step, .. } in steps {
         let (input, Some(kept)) = (&inputs[place.0], step.kept) else { continue };
         let name = input.name_of(step.source());
-        if let Some(error) = codes.half_cast(name, kept, request.selection) {
+        if let Some(error) = codes.left_by_cast(name, kept, has_cast, request.selection) {
             return Err(error.in_tensor(name).in_file(input.path()));
         }
     }

@@ -2,7 +2,7 @@
 
 use super::Start;
 use super::files::{json, sum_at};
-use crate::container::checkpoint::{is_index, is_inside, is_plain, is_written_shard};
+use crate::container::checkpoint::{is_index, is_inside, is_plain, is_shard_name, is_written_shard};
 use crate::container::sum_of;
 use crate::error::{Error, Kind, Result};
 use crate::io::open::{Links, unreadable};
@@ -201,7 +201,7 @@ impl Manifest {
         let mut stray = (self.index.iter().filter(|name| !is_plain(name) || !is_index(name)))
             .chain(shards.map(|shard| &shard.file).filter(|name| !is_plain(name) || !is_written_shard(name)))
             .chain(self.replaced.iter().filter(|name| {
-                (!is_plain(name) || !is_index(name) && !is_written_shard(name))
+                (!is_plain(name) || !is_index(name) && !is_written_shard(name) && !is_shard_name(name))
                     && self.files().all(|file| file != *name)
             }))
             .chain(side_files.filter(|path| !is_inside(path)))

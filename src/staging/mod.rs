@@ -33,7 +33,7 @@ pub(crate) use crate::io::temporaries::is_unfinished;
 pub(crate) use check::{check, difference};
 pub(crate) use files::sum_at;
 pub(crate) use manifest::{Manifest, ManifestShard, ManifestSource, StoredPath};
-pub(crate) use older::replaced;
+pub(crate) use older::{replaced, staying};
 #[cfg(feature = "cli")]
 pub(crate) use reopen::are_done;
 #[cfg(feature = "cli")]

@@ -3,23 +3,56 @@
 
 use super::Manifest;
 use super::files::{exists, stray_above};
-use crate::container::checkpoint::{is_index, is_written_shard, weight_map};
+use crate::container::checkpoint::{is_index, is_plain, is_shard_name, is_written_shard, weight_map};
 use crate::container::model_of_part;
 use crate::error::{Blocker, Error, Kind, Result, Wanted};
 use crate::io::listing::entries;
 use crate::io::open::{is_absent, unreadable};
-use crate::io::output::WORK;
+use crate::io::output::{WORK, is_own};
 use crate::io::temporaries::OLD;
-use std::collections::BTreeMap;
+use crate::text::path_text;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-/// Returns the files that a new checkpoint would replace in a folder: its indexes and their shards, or its only shard,
-/// and all files with the name of a new file. Refuses other shards: they would stay, and be mistaken for shards of the
+/// Returns the files that a new checkpoint would replace in a folder: its indexes and their shards in any format, or its
+/// only shard, and all files with the name of a new file. Refuses other shards: they would stay, and be mistaken for shards of the
 /// new checkpoint.
 pub(crate) fn replaced(folder: &Path, manifest: &Manifest) -> Result<Vec<String>> {
     let there = find(&[folder.join(WORK).join(OLD), folder.to_owned()], manifest, |_| false)?;
     check_shards(&there, manifest)?;
     Ok(there.into_keys().collect())
+}
+
+/// Returns the files in a folder that a new checkpoint does not replace, as sorted paths relative to it. Skips hidden
+/// folders, which belong to tools.
+pub(crate) fn staying(folder: &Path, manifest: &Manifest) -> Result<Vec<String>> {
+    let gone: HashSet<&Path> = manifest.files().chain(&manifest.replaced).map(Path::new).collect();
+    let mut staying = Vec::new();
+    let mut folders = vec![PathBuf::new()];
+    while let Some(inner) = folders.pop() {
+        let path = folder.join(&inner);
+        let failed = unreadable(&path);
+        let entries = match fs::read_dir(&path) {
+            Err(error) if is_absent(&error) => continue,
+            entries => entries.map_err(failed)?,
+        };
+        for entry in entries {
+            let entry = entry.map_err(failed)?;
+            let (name, inside) = (entry.file_name(), inner.join(entry.file_name()));
+            let is_folder = entry.file_type().map_err(failed)?.is_dir();
+            if is_own(&name.to_string_lossy()) || is_folder && name.as_encoded_bytes().starts_with(b".") {
+                // It belongs to this program or to a tool.
+            } else if is_folder {
+                folders.push(inside);
+            } else if !gone.contains(&*inside) {
+                staying.push(path_text(inside));
+            }
+        }
+    }
+    staying.sort();
+    Ok(staying)
 }
 
 /// Returns the same files with their paths, for a folder whose new files may partly be in their places. Refuses a file
@@ -64,20 +97,35 @@ fn find(places: &[PathBuf], manifest: &Manifest, is_new: impl Fn(&Path) -> bool)
             }
         }
     }
+    for shard in named_shards(&there)?.iter().filter(|name| is_plain(name) && is_shard_name(name)) {
+        for path in places.iter().map(|place| place.join(&**shard)) {
+            if exists(&path)? && !path.is_dir() && !is_new(&path) {
+                there.entry(shard.to_string()).or_insert(path);
+            }
+        }
+    }
     Ok(there)
 }
 
-/// Refuses shards that belong to neither the older checkpoint nor the new one.
-fn check_shards(there: &BTreeMap<String, PathBuf>, manifest: &Manifest) -> Result<()> {
-    let mut named = Vec::new();
+/// Returns the shards that the indexes among some files name.
+fn named_shards(there: &BTreeMap<String, PathBuf>) -> Result<BTreeSet<Arc<str>>> {
+    let mut named = BTreeSet::new();
     for (_, index) in there.iter().filter(|(name, _)| is_index(name)) {
         let in_the_way =
             |error: Error| error.with_blocker(Blocker::File(index.clone())).of(Kind::Taken(Wanted::FOLDER));
         named.extend(weight_map(index).map_err(in_the_way)?.into_values());
     }
-    let mut shards = there.iter().filter(|(name, _)| is_written_shard(name));
+    Ok(named)
+}
+
+/// Refuses shards that belong to neither the older checkpoint nor the new one.
+fn check_shards(there: &BTreeMap<String, PathBuf>, manifest: &Manifest) -> Result<()> {
+    let named = named_shards(there)?;
+    // Modules of a model have shards of their own, in subfolders.
+    let is_shard = |name: &str| is_plain(name) && is_written_shard(name);
+    let mut shards = there.iter().filter(|(name, _)| is_shard(name));
     // Without an index, loaders read one file.
-    let is_only = there.keys().filter(|name| is_index(name) || is_written_shard(name)).count() == 1;
+    let is_only = there.keys().filter(|name| is_index(name) || is_shard(name)).count() == 1;
     // Parts of a GGUF model have no index, and the number of parts in their names.
     let is_part = |name: &str| {
         let model = model_of_part(name);

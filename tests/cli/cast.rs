@@ -490,6 +490,7 @@ fn bad_inputs_get_one_clear_error_each() {
     let unknown = r#"{"a":{"dtype":"F7","shape":[1],"data_offsets":[0,4]}}"#;
     bench.write("unknown.safetensors", &safetensors(unknown, &[0; 4]));
     bench.write("text.txt", b"hello, this is not a tensor");
+    bench.write("bytes.dat", b"\x01\x02\x03\x04\xff");
     bench.write("complex.npy", &npy("'<c8'", "(1,)", &[0; 8]));
     fs::create_dir(bench.path("folder.safetensors")).unwrap();
     let cases = [
@@ -503,7 +504,8 @@ fn bad_inputs_get_one_clear_error_each() {
             "is a folder without .safetensors or pytorch_model*.bin files\n  give a .npy, .pt, .npz, .safetensors, .gguf, .pb or .onnx file",
         ),
         ("missing.npy", "cannot read: no such file or directory"),
-        ("text.txt", "is not a recognized tensor file"),
+        ("text.txt", "is text, not a tensor file; it begins with 'hello, this is not a tensor'"),
+        ("bytes.dat", "is not a recognized tensor file"),
         ("complex.npy", "complex64 cannot be cast: ONNX Cast has no complex types"),
     ];
     bench.write("x.npy", &npy_f32(&[1.0]));

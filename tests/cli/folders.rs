@@ -47,7 +47,7 @@ fn a_folder_becomes_a_folder_of_the_same_shards_and_side_files() {
     let outcome = bench.run("cast llama --to f16");
     assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), ""), "{outcome:?}");
     let warning =
-        "tcast: warning: left out, because they are weights in other formats or not regular files: pytorch_model.bin\n";
+        "tcast: warning: left out, because they hold other weights or are not regular files: pytorch_model.bin\n";
     let head = "cast 38 tensors to float16\nllama -> llama-float16, 3 shards\n1.66 MiB -> 1.66 MiB in ";
     assert!(outcome.stderr.starts_with(&format!("{warning}{head}")), "{}", outcome.stderr);
     let row = "\n  model.layers.*.mlp.down_proj.weight             4 tensors  [128, 352]   bfloat16 -> float16  \
@@ -357,7 +357,11 @@ fn scales_of_integer_codes_are_refused_unless_it_is_said_what_is_meant() {
                    change what they mean\n  tcast dequantize 'm.safetensors' --to bfloat16\n  or leave the quantized weights as they are \
                    with --exclude '*.q.{SCB,weight}', or cast their codes as numbers with --force-codes\n";
     bench.run("cast m.safetensors --to bf16").expect(1, "", message);
-    bench.run("cast m.safetensors --to f32 -o same.safetensors -q").expect(0, "", "");
+    // The scales have the type already, and the output would still be quantized.
+    let message = "tcast: error: m.safetensors: tensor 'l.0.q.weight': holds codes whose scales are in 'l.0.q.SCB'; a cast \
+                   leaves them as they are\n  tcast dequantize 'm.safetensors' --to float32 -o 'same.safetensors'\n  or leave the quantized weights as \
+                   they are with --exclude '*.q.{SCB,weight}', or cast their codes as numbers with --force-codes\n";
+    bench.run("cast m.safetensors --to f32 -o same.safetensors").expect(1, "", message);
     bench.run("cast m.safetensors --to bf16 --exclude *.q.SCB -o out.safetensors -q").expect(0, "", "");
     assert_eq!(bytes_of(&bench.read("out.safetensors"), "l.0.q.SCB"), [0x38; 8]);
     for flags in ["--rule *SCB=bf16", "--force-codes", "--exclude l.0.q.weight"] {
@@ -773,7 +777,7 @@ fn odd_files_beside_the_shards_do_no_harm() {
     assert!(std::process::Command::new("mkfifo").arg(bench.path("llama/config.pipe")).status().unwrap().success());
     let outcome = bench.run("cast llama --to f16 -o out");
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
-    let left_out = "tcast: warning: left out, because they are weights in other formats or not regular files: config.pipe, \
+    let left_out = "tcast: warning: left out, because they hold other weights or are not regular files: config.pipe, \
                     dangling.txt, \\xff.txt\n";
     assert!(outcome.stderr.starts_with(left_out), "{}", outcome.stderr);
     let names: Vec<String> =

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod adapters;
 mod bitcast;
 mod caches;
 mod cast;
@@ -33,6 +34,8 @@ mod mistakes;
 mod mlx;
 mod mlx_experts;
 mod mlx_moves;
+mod models_in_folders;
+mod not_tensors;
 mod onnx_casts;
 mod onnx_models;
 mod onnx_quantize;

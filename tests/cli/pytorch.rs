@@ -302,7 +302,7 @@ fn safetensors_files_come_before_bin_files_in_a_folder() {
     bench.write("m/pytorch_model.bin.index.json", INDEX.as_bytes());
     fs::copy(fixture("model.safetensors"), bench.path("m/model.safetensors")).unwrap();
     let outcome = bench.run("cast m --to bf16 -o out");
-    let warning = "tcast: warning: left out, because they are weights in other formats or not regular files: \
+    let warning = "tcast: warning: left out, because they hold other weights or are not regular files: \
                    pytorch_model-00001-of-00002.bin, pytorch_model-00002-of-00002.bin, \
                    pytorch_model.bin.index.json, training_args.bin";
     assert_eq!(messages(&outcome, 0), [warning]);

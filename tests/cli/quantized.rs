@@ -372,3 +372,91 @@ fn values_are_not_taken_for_codes() {
     cast(&[("l.q.weight", "BF16", &[2, 2], &[0; 8]), ("l.q.weight_scale", "F32", &[1], &[0; 4])]);
     cast(&[("mask", "U8", &[2, 2], &[0; 4]), ("x.weight", "F32", &[1], &[0; 4])]);
 }
+
+/// Tensors whose type is the target of a cast already, beside integer codes.
+#[test]
+fn a_cast_that_changes_nothing_and_leaves_integer_codes_is_refused() {
+    type Tensor<'a> = (&'a str, &'a str, &'a [u64], &'a [u8]);
+    let packed = r#"{"dtype":"bfloat16","quantization_config":{"quant_method":"compressed-tensors","format":"pack-quantized",
+        "config_groups":{"group_0":{"targets":["Linear"],"weights":{"num_bits":4,"type":"int","strategy":"group",
+        "group_size":32,"symmetric":true}}},"ignore":[]}}"#;
+    let mlx = r#"{"dtype":"bfloat16","quantization":{"group_size":32,"bits":4}}"#;
+    let shape = [32_u64, 32].map(u64::to_le_bytes).concat();
+    let models: [(&str, &str, Vec<Tensor>); 2] = [
+        (
+            packed,
+            "m.q_proj.weight_packed",
+            vec![
+                ("m.q_proj.weight_packed", "I32", &[32, 4], &[7; 512]),
+                ("m.q_proj.weight_scale", "BF16", &[32, 1], &[0x38; 64]),
+                ("m.q_proj.weight_shape", "I64", &[2], &shape),
+            ],
+        ),
+        (
+            mlx,
+            "m.q_proj.weight",
+            vec![
+                ("m.q_proj.weight", "U32", &[32, 4], &[7; 512]),
+                ("m.q_proj.scales", "BF16", &[32, 1], &[0x38; 64]),
+                ("m.q_proj.biases", "BF16", &[32, 1], &[0x38; 64]),
+            ],
+        ),
+    ];
+    for (config, codes, mut tensors) in models {
+        let bench = Bench::new();
+        fs::create_dir(bench.path("p")).unwrap();
+        tensors.push(("m.norm.weight", "BF16", &[2], &[0x38; 4]));
+        bench.write("p/model.safetensors", &shard(&tensors));
+        bench.write("p/config.json", config.as_bytes());
+        for output in ["", " -o out.safetensors"] {
+            let outcome = bench.run(&format!("cast p --to bf16{output}"));
+            let message =
+                format!("tcast: error: p/model.safetensors: tensor '{codes}': holds codes whose scales are in");
+            assert!(outcome.code == Some(1) && outcome.stderr.starts_with(&message), "{outcome:?}");
+            let quoted = if output.is_empty() { "" } else { " -o 'out.safetensors'" };
+            let remedy = format!("; a cast leaves them as they are\n  tcast dequantize 'p' --to bfloat16{quoted}\n");
+            assert!(outcome.stderr.contains(&remedy) && outcome.stdout.is_empty(), "{outcome:?}");
+        }
+        assert_eq!(bench.files(), ["p"]);
+        bench.run("dequantize p --to bf16 -q").expect(0, "", "");
+        bench.run("cast p --to bf16 --exclude *.q_proj.* -o kept -q").expect(0, "", "");
+        bench.run("cast p --to bf16 --force-codes -o forced -q").expect(0, "", "");
+    }
+    // Plain integers have no scales.
+    let bench = Bench::new();
+    bench.write("x.safetensors", &shard(&[("ids", "I64", &[1], &[7; 8]), ("w", "BF16", &[2, 2], &[0; 8])]));
+    bench.run("cast x.safetensors --to bf16 -q").expect(0, "", "");
+}
+
+#[test]
+fn dequantize_refuses_patterns_that_select_no_quantized_weight() {
+    let bench = quantized();
+    let message = "tcast: error: q: has quantized weights, and none of them is selected: the output would be quantized \
+                   too\n  leave --exclude out\n";
+    for patterns in ["--exclude *", "--exclude m.weight", "--include m.weight --exclude *.weight"] {
+        bench.run(&format!("dequantize q {patterns} -o out")).expect(2, "", message);
+    }
+    assert!(!bench.path("out").exists());
+}
+
+#[test]
+fn codes_of_torchao_under_other_names_are_refused_with_the_name_of_torchao() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("t")).unwrap();
+    let tensors: [(&str, &str, &[u64], &[u8]); 2] =
+        [("m.q.weight", "I8", &[4, 4], &[7; 16]), ("m.q.weight_scale", "BF16", &[4, 1], &[0x38; 8])];
+    bench.write("t/model.safetensors", &shard(&tensors));
+    for (version, words) in [(r#","_version":1"#, " of version 1"), ("", "")] {
+        let config = format!(
+            r#"{{"dtype":"bfloat16","quantization_config":{{"quant_method":"torchao","quant_type":{{"default":
+            {{"_type":"Int8WeightOnlyConfig"{version}}}}}}}}}"#
+        );
+        bench.write("t/config.json", config.as_bytes());
+        let message = format!(
+            "tcast: error: t/model.safetensors: tensor 'm.q.weight': 'm.q.weight' and 'm.q.weight_scale' are not called as \
+             codes and scales of torchao: the config says quant_type 'Int8WeightOnlyConfig'{words}\n  decode the model with \
+             torchao, and save its values\n"
+        );
+        bench.run("dequantize t -o out").expect(1, "", &message);
+    }
+}

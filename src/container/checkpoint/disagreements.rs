@@ -1,10 +1,16 @@
-//! Disagreements between an index and the shards of a checkpoint, or among the shards.
+//! Disagreements between an index and the shards of a checkpoint, or among the shards, and how to proceed.
 
+use super::Checkpoint;
 use super::index::WeightMap;
-use crate::container::{Input, probe};
+use super::models::{NameConflict, NumberedName, conflict};
+use super::names::is_complete_without;
+use crate::container::{Input, SHARDS, probe};
+use crate::dtype::Dtype;
+use crate::error::{Blocker, Error, Kind, Result};
 use crate::text::{path_text, shorten};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::path::Path;
 
 /// A contradiction between the files of a folder.
@@ -14,8 +20,21 @@ pub struct Disagreement {
     pub text: String,
     /// True if the set of tensors is ambiguous. Such a checkpoint can be shown but not converted.
     pub is_fatal: bool,
-    /// True if the index leaves out one of its own shards, whose tensors would be lost.
-    pub(super) is_index_short: bool,
+    pub(super) remedy: Remedy,
+}
+
+/// The way out of a disagreement.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Remedy {
+    /// It depends on the files.
+    #[default]
+    Unknown,
+    /// The index leaves out one of its own shards, whose tensors would be lost: another index, or none.
+    OtherIndex,
+    /// The missing files.
+    Download,
+    /// To move these files of other models out of the folder.
+    Move(Vec<String>),
 }
 
 impl Disagreement {
@@ -26,9 +45,22 @@ impl Disagreement {
         Self::harmless(text)
     }
 
+    /// Returns the contradiction among the names of shards without an index, if there is one.
+    pub(super) fn among_names(shards: &[String]) -> Option<Self> {
+        let (text, remedy) = match conflict(shards)? {
+            NameConflict::Missing(shard) => (format!("{} is missing", shorten(&shard)), Remedy::Download),
+            NameConflict::Several { model, others } => {
+                let other = others.first().map(|other| shorten(other)).unwrap_or_default();
+                let text = format!("{} is a model without {other}, and no index names its shards", shorten(model));
+                (text, Remedy::Move(others.into_iter().map(str::to_owned).collect()))
+            }
+        };
+        Some(Self { text, is_fatal: true, remedy })
+    }
+
     /// A disagreement that loses nothing.
     fn harmless(text: String) -> Self {
-        Self { text, is_fatal: false, is_index_short: false }
+        Self { text, is_fatal: false, remedy: Remedy::Unknown }
     }
 }
 
@@ -43,7 +75,7 @@ pub(super) struct Disagreements {
 impl Disagreements {
     /// Adds a disagreement that makes the set of tensors ambiguous.
     pub(super) fn fatal(&mut self, text: String) {
-        self.add(Disagreement { text, is_fatal: true, is_index_short: false });
+        self.add(Disagreement { text, is_fatal: true, remedy: Remedy::Unknown });
     }
 
     fn add(&mut self, disagreement: Disagreement) {
@@ -68,12 +100,13 @@ impl Disagreements {
     /// shards that the index names, the index is incomplete, unless the shard has no tensors: no index can name such a
     /// shard.
     pub(super) fn unnamed(&mut self, folder: &Path, file: &str, named: &BTreeSet<&str>) {
-        let is_of_set = set_of(file).is_some_and(|set| named.iter().any(|other| set_of(other) == Some(set)));
+        let set = |file| NumberedName::parse(file).map(|name| name.set());
+        let is_of_set = set(file).is_some_and(|own| named.iter().any(|other| set(other) == Some(own)));
         let name = shorten(file);
         let has_tensors = || probe(&folder.join(file)).map_or(true, |shard| !shard.contents.tensors.is_empty());
         if is_of_set && has_tensors() {
             let text = format!("the index leaves out {name}, which is numbered as one of its shards");
-            self.add(Disagreement { text, is_fatal: true, is_index_short: true });
+            self.add(Disagreement { text, is_fatal: true, remedy: Remedy::OtherIndex });
         } else {
             self.add(Disagreement::harmless(format!("{name} is not in the index, and is left out")));
         }
@@ -123,10 +156,55 @@ impl Disagreements {
     }
 }
 
-/// Returns the parts that the names of the shards of a checkpoint have in common: the model and the number of shards,
-/// in `model-00001-of-00002.safetensors`.
-fn set_of(file: &str) -> Option<(&str, &str)> {
-    let (start, count) = file.rsplit_once("-of-")?;
-    let model = start.trim_end_matches(|digit: char| digit.is_ascii_digit());
-    (model.len() < start.len()).then_some((model, count))
+/// Requires that every tensor of a checkpoint can be read, and that the set of tensors is unambiguous.
+pub fn check(mut checkpoint: Checkpoint) -> Result<Checkpoint> {
+    let path = &*checkpoint.path.clone();
+    if !checkpoint.broken.is_empty() {
+        return Err(checkpoint.broken.swap_remove(0));
+    }
+    checkpoint.shards.iter_mut().try_for_each(Input::require_readable)?;
+    if let Some(fatal) = checkpoint.disagreements.iter().find(|disagreement| disagreement.is_fatal) {
+        let folder = checkpoint.folder.as_deref().unwrap_or(path);
+        let error = Error::new(&fatal.text).in_file(path);
+        let surplus = |shard: &Path, is_output| Blocker::Surplus { shard: shard.to_owned(), is_output };
+        if let Some(output) = output_among(&checkpoint) {
+            return Err(error.with_blocker(surplus(output, true)));
+        }
+        return Err(match (&fatal.remedy, &checkpoint.index) {
+            (Remedy::OtherIndex, Some(index)) if is_complete_without(&index.name, folder) => {
+                error.with_blocker(Blocker::ShortIndex(folder.join(&index.name)))
+            }
+            (Remedy::Move(others), _) => {
+                error.with_blocker(Blocker::OtherModels(others.iter().map(|other| folder.join(other)).collect()))
+            }
+            (Remedy::OtherIndex | Remedy::Download, _) => error.remedy("download the whole folder"),
+            _ if checkpoint.is_gguf() => error.remedy("download all parts again"),
+            _ => match newest_to_repeat(&checkpoint) {
+                Some(newest) => error.with_blocker(surplus(newest, false)),
+                None => error.remedy("download the folder again").of(Kind::Inconsistent),
+            },
+        });
+    }
+    Ok(checkpoint)
+}
+
+/// Returns a shard with the name that tcast gives to the cast of another one, `model.TYPE.safetensors`.
+fn output_among(checkpoint: &Checkpoint) -> Option<&Path> {
+    let is_output = |path: &Path| {
+        let (stem, dtype) = path.file_stem()?.to_str()?.rsplit_once('.')?;
+        let is_name = dtype.parse().is_ok_and(|known: Dtype| known.name() == dtype);
+        let source = path.with_file_name(format!("{stem}.{}", SHARDS.format_info().extension));
+        (is_name && checkpoint.shards.iter().any(|shard| shard.path() == source)).then_some(())
+    };
+    checkpoint.shards.iter().map(Input::path).find(|path| is_output(path).is_some())
+}
+
+/// Returns the most recent shard of a folder without an index, most likely an output, if the others have no duplicate
+/// tensors.
+fn newest_to_repeat(checkpoint: &Checkpoint) -> Option<&Path> {
+    let modified = |shard: &&Input| fs::metadata(shard.path()).and_then(|found| found.modified()).ok();
+    let newest = checkpoint.shards.iter().max_by_key(modified).filter(|_| checkpoint.index.is_none())?;
+    let others = || checkpoint.shards.iter().filter(|shard| shard.path() != newest.path());
+    let is_newer = others().all(|other| modified(&other) < modified(&newest));
+    (is_newer && Disagreements::among(others()).all == 0).then_some(newest.path())
 }

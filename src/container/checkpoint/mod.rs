@@ -4,15 +4,17 @@
 //! Names of shards are never computed, and none may lead out of the folder; a shard may be a link, as in the caches of
 //! Hugging Face. Without an index, every file of the folder in the format of shards is a shard.
 
+mod adapters;
 mod disagreements;
 mod experts;
 mod index;
 mod missing;
+mod models;
 mod names;
 mod naming;
 mod side_files;
 
-pub use disagreements::Disagreement;
+pub use disagreements::{Disagreement, check};
 pub(crate) use experts::{check_stacked, name_of_expert, stack_of, stacked_name};
 pub use index::{INDEX, Index, as_safetensors, index_in_place_of, index_text, shard_names, weight_map};
 pub(crate) use names::has_written_shards;
@@ -24,7 +26,6 @@ pub use side_files::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, SideFiles, descri
 
 use super::gguf::{check_tensors, parts_of, remove_keys, stem_of_part};
 use super::{Container, Input, ReadOptions, SHARDS, ShardNames, Tensor, probe_with};
-use crate::dtype::Dtype;
 use crate::error::{Blocker, Error, Kind, Result};
 use crate::io::map::MappedFile;
 use crate::io::open::{Links, is_missing, read_regular};
@@ -33,11 +34,10 @@ use crate::io::temporaries::is_unfinished;
 use crate::text::{path_text, shorten};
 use disagreements::Disagreements;
 use missing::{explain, is_of_original, without_shards};
-use names::{ShardFolder, file_names, is_shard};
+use names::{ShardFolder, file_names, is_complete_without, is_shard};
 use side_files::DESCRIPTIONS;
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::{OsStr, OsString};
-use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A file, or a folder of shards.
@@ -152,7 +152,7 @@ impl Checkpoint {
         let mut files = self.read_files();
         if let Some(folder) = self.side_folder() {
             let names = file_names(folder)?;
-            let SideFiles { kept, left_out } = SideFiles::of(folder, self.shard_names())?;
+            let SideFiles { kept, left_out, .. } = SideFiles::of(folder, self.shard_names())?;
             let names = names.into_iter().map(PathBuf::from).chain(kept.into_iter().map(PathBuf::from)).chain(left_out);
             files.extend(names.map(|name| folder.join(name)));
         }
@@ -196,53 +196,6 @@ impl Checkpoint {
 /// Opens a checkpoint that can be converted: see [`check`].
 pub fn open(path: &Path, options: &ReadOptions) -> Result<Checkpoint> {
     check(probe(path, options)?)
-}
-
-/// Requires that every tensor of a checkpoint can be read, and that the set of tensors is unambiguous.
-pub fn check(mut checkpoint: Checkpoint) -> Result<Checkpoint> {
-    let path = &*checkpoint.path.clone();
-    if !checkpoint.broken.is_empty() {
-        return Err(checkpoint.broken.swap_remove(0));
-    }
-    checkpoint.shards.iter_mut().try_for_each(Input::require_readable)?;
-    if let Some(fatal) = checkpoint.disagreements.iter().find(|disagreement| disagreement.is_fatal) {
-        let folder = checkpoint.folder.as_deref().unwrap_or(path);
-        let error = Error::new(&fatal.text).in_file(path);
-        if let Some(index) = checkpoint.index.as_ref().filter(|_| fatal.is_index_short) {
-            return Err(error.with_blocker(Blocker::ShortIndex(folder.join(&index.name))));
-        }
-        let surplus = |shard: &Path, is_output| Blocker::Surplus { shard: shard.to_owned(), is_output };
-        if checkpoint.is_gguf() {
-            return Err(error.remedy("download all parts again"));
-        }
-        return Err(match (output_among(&checkpoint), newest_to_repeat(&checkpoint)) {
-            (Some(output), _) => error.with_blocker(surplus(output, true)),
-            (None, Some(newest)) => error.with_blocker(surplus(newest, false)),
-            (None, None) => error.remedy("download the folder again").of(Kind::Inconsistent),
-        });
-    }
-    Ok(checkpoint)
-}
-
-/// Returns a shard with the name that tcast gives to the cast of another one, `model.TYPE.safetensors`.
-fn output_among(checkpoint: &Checkpoint) -> Option<&Path> {
-    let is_output = |path: &Path| {
-        let (stem, dtype) = path.file_stem()?.to_str()?.rsplit_once('.')?;
-        let is_name = dtype.parse().is_ok_and(|known: Dtype| known.name() == dtype);
-        let source = path.with_file_name(format!("{stem}.{}", SHARDS.format_info().extension));
-        (is_name && checkpoint.shards.iter().any(|shard| shard.path() == source)).then_some(())
-    };
-    checkpoint.shards.iter().map(Input::path).find(|path| is_output(path).is_some())
-}
-
-/// Returns the most recent shard of a folder without an index, most likely an output, if the others have no duplicate
-/// tensors.
-fn newest_to_repeat(checkpoint: &Checkpoint) -> Option<&Path> {
-    let modified = |shard: &&Input| fs::metadata(shard.path()).and_then(|found| found.modified()).ok();
-    let newest = checkpoint.shards.iter().max_by_key(modified).filter(|_| checkpoint.index.is_none())?;
-    let others = || checkpoint.shards.iter().filter(|shard| shard.path() != newest.path());
-    let is_newer = others().all(|other| modified(&other) < modified(&newest));
-    (is_newer && Disagreements::among(others()).all == 0).then_some(newest.path())
 }
 
 /// Opens a file, or every shard of a folder, given by its own path or by the path of an index in it. Fails if none of
@@ -338,7 +291,8 @@ fn open_all_of(files: &ShardFolder, options: &ReadOptions) -> Result<Checkpoint>
     }
     let names = files.shards.iter().map(String::as_str);
     let (shards, broken) = open_shards(files.folder, names, options, |error, _| error)?;
-    let disagreements = Disagreements::among(shards.iter()).into_list();
+    let mut disagreements: Vec<Disagreement> = Disagreement::among_names(&files.shards).into_iter().collect();
+    disagreements.extend(Disagreements::among(shards.iter()).into_list());
     Ok(Checkpoint { shards, broken, disagreements, ..Checkpoint::default() })
 }
 
@@ -362,8 +316,14 @@ fn open_indexed(files: &ShardFolder, index: Index, options: &ReadOptions) -> Res
         return Ok(found);
     }
     let missing = |error: Error, name: &str| {
-        let is_missing = is_missing(&folder.join(name));
-        if is_missing { refusal("missing", name, "download the whole folder") } else { error }
+        if !is_missing(&folder.join(name)) {
+            return error;
+        }
+        let error = refusal("missing", name, "download the whole folder");
+        if is_complete_without(&index.name, folder) {
+            return error.with_blocker(Blocker::StaleIndex(folder.join(&index.name)));
+        }
+        error
     };
     let (shards, broken) = open_shards(folder, names.iter().copied(), options, missing)?;
     let mut found = Disagreements::default();

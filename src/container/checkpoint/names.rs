@@ -1,6 +1,7 @@
 //! The files of a folder by their names: shards and the index.
 
 use super::index::{INDEX, WITHOUT_INDEX};
+use super::models::conflict;
 use super::side_files::CONFIG;
 use crate::container::{CONTAINERS, GGUF, SHARDS, ShardNames, has_extension};
 use crate::error::{Error, Result};
@@ -88,6 +89,15 @@ impl<'a> ShardFolder<'a> {
         let shards = files.into_iter().filter(|name| is_shard(folder, format, name)).collect();
         Ok(Self { folder, format, index, shards })
     }
+}
+
+/// True if a folder holds one complete model without this index.
+pub(super) fn is_complete_without(index: &str, folder: &Path) -> bool {
+    let files = file_names(folder).and_then(texts).unwrap_or_default();
+    let has_other = files.iter().any(|name| name != index && is_index(name));
+    let shards = |format| files.iter().filter(move |name| is_shard(folder, format, name)).cloned().collect::<Vec<_>>();
+    let used = shard_formats().map(shards).find(|shards| !shards.is_empty());
+    !has_other && used.is_some_and(|shards| conflict(&shards).is_none())
 }
 
 /// Returns the names of the files and folders in a folder, sorted.

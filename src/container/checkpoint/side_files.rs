@@ -10,8 +10,9 @@ use crate::io::open::{is_absent, is_missing, unreadable};
 use crate::io::output::is_own;
 use crate::text::shorten;
 use serde::de::IgnoredAny;
+use serde_json::Value;
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
@@ -51,8 +52,10 @@ const WEIGHTS: &[&str] = &[
 pub struct SideFiles {
     /// Files that belong to the model regardless of its types.
     pub kept: Vec<String>,
-    /// Weights in other formats, entries that are not files, and names that are not text.
+    /// Other weights, entries that are not files, and names that are not text.
     pub left_out: Vec<PathBuf>,
+    /// Weights of other modules of the model, which are among the kept files.
+    pub modules: Vec<PathBuf>,
 }
 
 impl SideFiles {
@@ -60,6 +63,7 @@ impl SideFiles {
     /// model's format.
     pub fn of(folder: &Path, shards: ShardNames) -> Result<Self> {
         let mut found = Self::default();
+        let modules = modules_of(folder)?;
         let mut folders = vec![PathBuf::new()];
         while let Some(inner) = folders.pop() {
             let path = folder.join(&inner);
@@ -78,9 +82,12 @@ impl SideFiles {
                     // The entry belongs to an unfinished conversion into the folder.
                 } else if let Some(path) = inside.to_str()
                     && is_plain_file(&entry.path)?
-                    && !WEIGHTS.iter().any(|end| name.to_ascii_lowercase().ends_with(end))
+                    && (modules.contains(&inner) || !is_of_weights(&name))
                 {
                     found.kept.push(path.to_owned());
+                    if is_of_weights(&name) {
+                        found.modules.push(inside);
+                    }
                 } else {
                     found.left_out.push(inside);
                 }
@@ -88,6 +95,7 @@ impl SideFiles {
         }
         found.kept.sort();
         found.left_out.sort();
+        found.modules.sort();
         Ok(found)
     }
 
@@ -116,6 +124,35 @@ impl SideFiles {
         }
         Ok(())
     }
+}
+
+/// True if the name is the name of a weight file.
+fn is_of_weights(name: &str) -> bool {
+    WEIGHTS.iter().any(|end| name.to_ascii_lowercase().ends_with(end))
+}
+
+/// Returns the folders in a folder that belong to the model as modules with weights of their own, according to the
+/// configs of sentence-transformers: `modules.json` lists modules with their paths, and `router_config.json` of a module
+/// has the paths of further ones as keys.
+fn modules_of(folder: &Path) -> Result<BTreeSet<PathBuf>> {
+    let read = |inside: &Path| {
+        let path = folder.join(inside);
+        let text = if is_missing(&path) { return Ok(Value::Null) } else { read_text(&path) };
+        let text = text.map_err(|error| error.in_file(&path).remedy(READABLE))?;
+        // A file that is not JSON does not describe modules.
+        Ok(serde_json::from_str(without_byte_order_mark(&text)).unwrap_or_default())
+    };
+    let list: Value = read(Path::new("modules.json"))?;
+    let listed = list.as_array().into_iter().flatten().filter_map(|module| module.get("path")?.as_str());
+    let mut modules: BTreeSet<PathBuf> = listed.map(PathBuf::from).collect();
+    for module in modules.clone() {
+        let router: Value = read(&module.join("router_config.json"))?;
+        let paths = router.get("types").and_then(Value::as_object).into_iter().flatten().map(|(path, _)| path);
+        modules.extend(paths.map(|path| module.join(path)));
+    }
+    // Shards in the folder itself are converted.
+    modules.retain(|module| module.to_str().is_some_and(is_inside));
+    Ok(modules)
 }
 
 /// True if an entry is a file, or a link to one. A link may lead nowhere, and a file may have just been removed.

@@ -156,6 +156,11 @@ fn check_length(what: &str, header: u64) -> Result<()> {
 
 fn read_general(json: &[u8]) -> Result<SafetensorsHeader> {
     check_depth(json)?;
+    if json.ends_with(b"\0") {
+        let what =
+            "its header ends with NUL bytes; safetensors allows only spaces there, and its readers refuse the file";
+        return Err(Error::new(what).remedy("write it again with another program"));
+    }
     serde_json::from_slice(json)
         .map_err(|error| Error::new(format!("malformed header: {}", shorten(&error.to_string()))))
 }

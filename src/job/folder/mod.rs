@@ -21,7 +21,7 @@ use crate::operator::Operator;
 use crate::plan::{Decisions, Plan, Spread, Step, chosen_shards, shard_sizes};
 use crate::progress::{Notice, Observer};
 use crate::staging::{self, Manifest, ManifestShard, ManifestSource, Start, StoredPath};
-use crate::text::{path_text, size};
+use crate::text::{first_few, path_text, size};
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
@@ -107,8 +107,20 @@ impl<'a> FolderOutput<'a> {
         }
         let is_there = staging::check(path, start, &manifest)?;
         check_files(path, &manifest, files).map_err(|error| error.of(Kind::Taken(Wanted::FOLDER)))?;
+        if start == Start::Replace {
+            let staying = staging::staying(path, &manifest)?;
+            if !staying.is_empty() {
+                let (names, folder) = (first_few(&staying, 5), path_text(path));
+                observer
+                    .notice(Notice::Note(&format!("{folder} keeps files that are not of the new checkpoint: {names}")));
+            }
+        }
         if !side_files.left_out.is_empty() {
             observer.notice(Notice::LeftOut(&side_files.left_out));
+        }
+        if !side_files.modules.is_empty() {
+            let names = first_few(side_files.modules.iter().map(path_text), 5);
+            observer.notice(Notice::Fact(&format!("copied as they are, as modules of their own: {names}")));
         }
         let copied = manifest.side_files.len();
         if copied > MANY {

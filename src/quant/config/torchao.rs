@@ -24,6 +24,7 @@ fn read(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
     let Some(quant_type) = block.get("quant_type").map(|all| all.get("default").unwrap_or(all)) else {
         return Err(Error::new("its quantization_config does not say its quant_type"));
     };
+    let is_old = quant_type.get("_version").and_then(Value::as_u64) == Some(1);
     let classes = match class(quant_type).as_deref() {
         Some("FqnToConfig" | "ModuleFqnToConfig") => {
             let data = quant_type.get("_data").and_then(Value::as_object);
@@ -42,7 +43,8 @@ fn read(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
         if layouts.is_empty() {
             return Err(refused(&format!("quant_type '{}'", shorten(class))));
         }
-        config.add_others(WeightDescription::new(layouts, format!("the config says quant_type '{class}'")));
+        let version = if is_old { " of version 1" } else { "" };
+        config.add_others(WeightDescription::new(layouts, format!("the config says quant_type '{class}'{version}")));
     }
     Ok(())
 }

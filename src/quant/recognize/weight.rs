@@ -75,7 +75,13 @@ impl Evidence<'_> {
             let is_possible = description.is_some() || wording.is_none() && is_identified_by_tensors(layout, pair);
             is_possible.then_some(LayoutCandidate { layout, names, description })
         });
-        let candidates = self.fitting(codes, pair, candidates.collect(), wording.unwrap_or("there is no config"))?;
+        let candidates: Vec<LayoutCandidate> = candidates.collect();
+        // Names of few libraries are named instead: they contradict the config.
+        let is_misnamed = candidates.is_empty() && pair.family.rows.len() > 3;
+        if let (true, Some(description), Some(method)) = (is_misnamed, named, &self.config.method) {
+            return Err(self.misnamed([codes, pair.scale], method, description));
+        }
+        let candidates = self.fitting(codes, pair, candidates, wording.unwrap_or("there is no config"))?;
         let candidate = match candidates[..] {
             [only] => only,
             _ => self.choose(codes, pair, &candidates)?,
@@ -85,6 +91,14 @@ impl Evidence<'_> {
         }
         self.torchao.check(candidate.layout, (&name, pair.stem), |part| self.places.contains_key(part))?;
         self.in_layout(&candidate, pair)
+    }
+
+    /// Returns the error for codes and a scale that the library of the config gives other names.
+    fn misnamed(&self, tensors: [usize; 2], method: &str, description: &WeightDescription) -> Error {
+        let ([codes, scale], method) = (tensors.map(|index| self.show(index)), shorten(method));
+        let what = format!("'{codes}' and '{scale}' are not called as codes and scales of {method}");
+        let error = Error::new(format!("{what}: {}", description.wording));
+        error.remedy(format!("decode the model with {method}, and save its values"))
     }
 
     /// Returns the weight if its parts fit a layout.

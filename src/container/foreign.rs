@@ -1,0 +1,159 @@
+//! Files that people mistake for tensor files, recognized by their names and first bytes.
+
+use crate::error::{Blocker, Error};
+use crate::io::output::directory_of;
+use crate::text::{quoted, shorten};
+use std::path::Path;
+
+/// Remedy for an input that is a pickle.
+const PICKLE: &str = "load it where you trust it and save it again, with safetensors.torch.save_file or numpy.save";
+/// Remedy for what a server has sent in place of a file.
+const ITSELF: &str = "download the file itself";
+const OTHER_PICKLE: &str = "is a Python pickle, and not one of torch.save; tcast does not read it";
+const HTML: &str = "is an HTML page, not a tensor file";
+const GGML: &str = "is a GGML file, the format of llama.cpp before GGUF, which tcast does not read";
+const GGUF_OR_SAFETENSORS: &str = "download the model as a .gguf or .safetensors file";
+const DECOMPRESS: &str = "decompress it first";
+const GZIP: &str = "is compressed with gzip";
+
+/// The first bytes of a format, an error, and its remedy.
+type Row = (&'static [u8], &'static str, &'static str);
+
+const FORMATS: &[Row] = &[
+    (b"\x80\x02", OTHER_PICKLE, PICKLE),
+    (b"\x80\x03", OTHER_PICKLE, PICKLE),
+    (b"\x80\x04", OTHER_PICKLE, PICKLE),
+    (b"\x80\x05", OTHER_PICKLE, PICKLE),
+    (b"\x89HDF", "is an HDF5 file, which tcast does not read", "read it with h5py and save it with numpy.save"),
+    (b"\x1f\x8b", GZIP, "gunzip it first"),
+    (b"BZh", "is compressed with bzip2", DECOMPRESS),
+    (b"\xfd7zXZ\0", "is compressed with xz", DECOMPRESS),
+    (b"\x28\xb5\x2f\xfd", "is compressed with zstd", DECOMPRESS),
+    (b"7z\xbc\xaf\x27\x1c", "is a 7z archive", "extract it first"),
+    // The magic numbers of GGML are stored as little-endian integers: "ggml", "ggmf", "ggjt" and "ggla".
+    (b"lmgg", GGML, GGUF_OR_SAFETENSORS),
+    (b"fmgg", GGML, GGUF_OR_SAFETENSORS),
+    (b"tjgg", GGML, GGUF_OR_SAFETENSORS),
+    (b"algg", GGML, GGUF_OR_SAFETENSORS),
+];
+
+/// The first characters of a text in lower case, an error, and its remedy.
+const TEXTS: &[Row] = &[
+    (b"<!doctype html", HTML, ITSELF),
+    (b"<html", HTML, ITSELF),
+    (b"<?xml", "is an XML document, not a tensor file", ITSELF),
+];
+
+/// First lines of the pointers of git-lfs, whose older name is hawser.
+const POINTERS: [&str; 2] = ["version https://git-lfs", "version https://hawser"];
+
+/// Metadata of safetensors with the places of pieces in their tensors.
+pub(super) const DIVIDED_TENSORS: &str = "DCP_SHARDING_INFO";
+
+/// Returns the error for a file with such metadata: the shapes in its header are those of the pieces.
+pub(super) fn divided_tensors() -> Error {
+    let what = "holds pieces of tensors that torch.distributed.checkpoint has divided, which tcast does not join";
+    Error::new(what).remedy("join the files with its HuggingFaceStorageReader, and save the whole tensors")
+}
+
+/// Returns the error for a part of a distributed checkpoint, which would be read as another format.
+pub(super) fn distributed_part(bytes: &[u8], path: &Path) -> Option<Error> {
+    let name = path.file_name()?.to_str()?;
+    let is_part = path.extension().is_some_and(|extension| extension == "distcp")
+        || name == ".metadata" && bytes.starts_with(b"\x80");
+    is_part.then(|| {
+        let what = "is a part of a folder of torch.distributed.checkpoint, which tcast does not read";
+        Error::new(what).remedy(joining(directory_of(path)))
+    })
+}
+
+/// Returns the error for a folder of torch, as its processes write it, by the names in it.
+pub(super) fn distributed_folder(folder: &Path, names: &[&str]) -> Option<Error> {
+    let has = |end: &str| names.iter().any(|name| name.ends_with(end));
+    let is_rank = |name: &&&str| {
+        let numbers = name.strip_prefix("model_world_size_").and_then(|rest| rest.strip_suffix(".pt"));
+        numbers.is_some_and(|numbers| numbers.contains("_rank_"))
+    };
+    if has(".distcp") && !names.contains(&".metadata") {
+        let what =
+            "holds a checkpoint of torch.distributed.checkpoint without its .metadata: it was not saved completely";
+        return Some(Error::new(what).remedy("save it again, or download the whole folder"));
+    }
+    if has(".distcp") {
+        let what = "is a folder of torch.distributed.checkpoint, which tcast does not read";
+        return Some(Error::new(what).remedy(joining(folder)));
+    }
+    let rank = names.iter().find(is_rank)?;
+    let what =
+        format!("holds a part of the model for each process, such as {}, which tcast does not join", shorten(rank));
+    Some(Error::new(what).remedy("gather the full state dict where the model was trained, and save that"))
+}
+
+/// Returns the remedy for a folder of torch.distributed.checkpoint.
+fn joining(folder: &Path) -> String {
+    let name = folder.file_name().map_or_else(|| "model".into(), |name| name.to_string_lossy());
+    let (folder, output) = (quoted(folder), quoted(Path::new(&format!("{name}.pt"))));
+    format!(
+        "if you trust it, join it: python3 -m torch.distributed.checkpoint.format_utils dcp_to_torch {folder} {output}"
+    )
+}
+
+/// Recognizes the file by its first bytes. Returns the error.
+pub(super) fn foreign_format(bytes: &[u8], path: &Path) -> Option<Error> {
+    /// Number of bytes that decide.
+    const MOST: usize = 256;
+    const TAR: &str = "is a tar archive, as PyTorch wrote them before 0.1.10, which tcast does not read";
+    if bytes.get(257..262) == Some(b"ustar") {
+        return Some(Error::new(TAR).remedy("if it is a checkpoint, load it with PyTorch and save it again"));
+    }
+    let first = &bytes[..bytes.len().min(MOST)];
+    if first.len() >= 8 && first.iter().all(|byte| *byte == 0) {
+        return Some(
+            Error::new("begins with zeros, as a file that was not downloaded completely").remedy("download it again"),
+        );
+    }
+    // A safetensors header of 640 bytes begins like a pickle, except for the zeros of its length.
+    let is_length = bytes.get(2..8) == Some(&[0; 6]);
+    if let Some((_, what, remedy)) = FORMATS.iter().find(|(magic, ..)| bytes.starts_with(magic) && !is_length) {
+        let error = Error::new(*what);
+        return Some(match path.extension() {
+            Some(extension) if *what == GZIP && extension == "gz" => {
+                error.with_blocker(Blocker::Compressed(path.to_owned()))
+            }
+            _ => error.remedy(*remedy),
+        });
+    }
+    text_of(first).map(|text| foreign_text(text, path))
+}
+
+/// Returns the text at the beginning of a file, without white space around it; `None` if the bytes are not text.
+fn text_of(first: &[u8]) -> Option<&str> {
+    let text = match std::str::from_utf8(first) {
+        Ok(text) => text,
+        // The last character may continue after the bytes that decide.
+        Err(error) if error.error_len().is_none() => std::str::from_utf8(&first[..error.valid_up_to()]).ok()?,
+        Err(_) => return None,
+    };
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text).trim();
+    let is_text = !text.is_empty() && text.chars().all(|c| !c.is_control() || matches!(c, '\t' | '\n' | '\r'));
+    is_text.then_some(text)
+}
+
+/// Returns the error for a text in place of a tensor file.
+fn foreign_text(text: &str, path: &Path) -> Error {
+    if POINTERS.iter().any(|pointer| text.starts_with(pointer)) {
+        let error = Error::new("is a git-lfs pointer, not the file itself");
+        return error.with_blocker(Blocker::Pointer(path.to_owned()));
+    }
+    let lower = text.to_ascii_lowercase();
+    if let Some((_, what, remedy)) = TEXTS.iter().find(|(start, ..)| lower.as_bytes().starts_with(start)) {
+        return Error::new(*what).remedy(*remedy);
+    }
+    if text.starts_with('{') {
+        let is_named_so = path.extension().is_some_and(|extension| extension == "json");
+        let remedy = if is_named_so { "give the .safetensors file that it describes" } else { ITSELF };
+        return Error::new("is JSON, not a tensor file").remedy(remedy);
+    }
+    let line = text.lines().next().unwrap_or_default();
+    Error::new(format!("is text, not a tensor file; it begins with '{}'", shorten(line))).remedy(ITSELF)
+}

@@ -1,0 +1,230 @@
+//! Which files of a folder are the model: names of shards without an index, indexes of other shards, modules with
+//! weights of their own, and files that stay when a folder is replaced.
+
+use crate::common::{Bench, shard, tree};
+use std::fs;
+
+const INDEX: &str = "model.safetensors.index.json";
+
+/// A folder `in` with a shard of one tensor under each of these names. All tensors have other names.
+fn folder(names: &[&str]) -> Bench {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("in")).unwrap();
+    for (name, tensor) in names.iter().zip(["a", "b", "c", "d"]) {
+        bench.write(&format!("in/{name}"), &shard(&[(tensor, 1.5, 2)]));
+    }
+    bench
+}
+
+/// Moves files of the folder `in` out of it.
+fn move_out(bench: &Bench, names: &[&str]) {
+    for name in names {
+        fs::rename(bench.path(&format!("in/{name}")), bench.path(name)).unwrap();
+    }
+}
+
+#[test]
+fn shards_without_an_index_are_complete_by_the_numbers_in_their_names() {
+    for (names, missing) in [
+        (&["model-00001-of-00003.safetensors", "model-00003-of-00003.safetensors"][..], "model-00002-of-00003"),
+        (&["model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors"], "model-00003-of-00003"),
+        (&["model-00002-of-00002.safetensors"], "model-00001-of-00002"),
+        (&["x_1_of_2.safetensors"], "x_2_of_2"),
+    ] {
+        let bench = folder(names);
+        let message = format!("tcast: error: in: {missing}.safetensors is missing\n  download the whole folder\n");
+        for line in
+            ["cast in --to f16 -o out", "quantize in --scheme fp8 -o out", "cast in --to f16 -o one.safetensors"]
+        {
+            bench.run(line).expect(1, "", &message);
+        }
+        let outcome = bench.run("inspect in");
+        let warning = format!("tcast: warning: {missing}.safetensors is missing\n");
+        assert_eq!((outcome.code, &*outcome.stderr), (Some(0), &*warning));
+        assert!(outcome.stdout.contains("in: "), "{}", outcome.stdout);
+        // A shard that is given by its name is converted alone.
+        bench.run(&format!("cast in/{} --to f16 -o shard.safetensors -q", names[0])).expect(0, "", "");
+        assert_eq!(bench.files(), ["in", "shard.safetensors"]);
+    }
+    for names in [
+        &["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"],
+        &["model-00000-of-00002.safetensors", "model-00001-of-00002.safetensors"],
+        &["part-one.safetensors", "part-two.safetensors"],
+    ] {
+        folder(names).run("cast in --to f16 -o out -q").expect(0, "", "");
+    }
+}
+
+#[test]
+fn shards_of_pytorch_without_an_index_are_complete_too() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("in")).unwrap();
+    let file = crate::common::fixture("pytorch/state_dict.zip.pt");
+    fs::copy(file, bench.path("in/pytorch_model-00002-of-00002.bin")).unwrap();
+    let message = "tcast: error: in: pytorch_model-00001-of-00002.bin is missing\n  download the whole folder\n";
+    bench.run("cast in --to f16 -o out").expect(1, "", message);
+}
+
+#[test]
+fn two_models_in_a_folder_without_an_index_are_named_and_one_can_be_moved() {
+    for (model, other) in [
+        ("model.safetensors", "consolidated.safetensors"),
+        ("model.safetensors", "model.fp16.safetensors"),
+        ("model.safetensors", "model.bf16.safetensors"),
+        ("model.safetensors", "extra.safetensors"),
+        ("model.safetensors", "adapter_model.safetensors"),
+        ("model.safetensors", "model-00001-of-00001.safetensors"),
+        ("diffusion_pytorch_model.safetensors", "diffusion_pytorch_model.fp16.safetensors"),
+        ("diffusion_pytorch_model.safetensors", "diffusion_pytorch_model.non_ema.safetensors"),
+        ("model-00001-of-00001.safetensors", "consolidated.safetensors"),
+        ("model-00001-of-00001.safetensors", "model.fp16-00001-of-00001.safetensors"),
+        ("consolidated.safetensors", "model-00002-of-00002.safetensors"),
+    ] {
+        // Variants have the same tensors, other models have other names.
+        for tensors in [["a", "a"], ["a", "b"]] {
+            let bench = folder(&[]);
+            for (name, tensor) in [model, other].iter().zip(tensors) {
+                bench.write(&format!("in/{name}"), &shard(&[(tensor, 1.5, 2)]));
+            }
+            let message = format!(
+                "tcast: error: in: {model} is a model without {other}, and no index names its shards\n  \
+                 move the other model out of the folder: mv -n 'in/{other}' 'in/..'\n"
+            );
+            bench.run("cast in --to f16 -o out").expect(1, "", &message);
+            move_out(&bench, &[other]);
+            bench.run("cast in --to f16 -o out -q").expect(0, "", "");
+            assert_eq!(tree(&bench.path("out")).into_keys().collect::<Vec<_>>(), [model]);
+        }
+    }
+    let bench = folder(&["model.safetensors", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]);
+    let message = "tcast: error: in: model.safetensors is a model without model-00001-of-00002.safetensors, and no index \
+                   names its shards\n  move the files of other models out of the folder: mv -n \
+                   'in/model-00001-of-00002.safetensors' 'in/..' && mv -n 'in/model-00002-of-00002.safetensors' 'in/..'\n";
+    bench.run("cast in --to f16 -o out").expect(1, "", message);
+    // Without another model, the output of an earlier run is in the way.
+    let bench = folder(&["model.safetensors", "model.float16.safetensors"]);
+    let outcome = bench.run("cast in --to f16 -o out");
+    let remedy = "tcast wrote one of them; move it: mv -n 'in/model.float16.safetensors' 'in/..'\n";
+    assert!(outcome.code == Some(1) && outcome.stderr.ends_with(remedy), "{outcome:?}");
+}
+
+#[test]
+fn an_index_of_other_shards_is_moved_if_the_shards_are_complete_without_it() {
+    let index = r#"{"weight_map":{"a":"model-00001-of-00002.safetensors","b":"model-00002-of-00002.safetensors"}}"#;
+    let what = format!(
+        "tcast: error: in/{INDEX}: names the shard 'model-00001-of-00002.safetensors', which is missing\n  download the \
+         whole folder"
+    );
+    for names in [
+        &["model.safetensors"][..],
+        &["model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors", "model-00003-of-00003.safetensors"],
+        &["part-one.safetensors", "part-two.safetensors"],
+    ] {
+        let bench = folder(names);
+        bench.write(&format!("in/{INDEX}"), index.as_bytes());
+        let message =
+            format!("{what}, or if the other shards are the model, move the index: mv -n 'in/{INDEX}' 'in/..'\n");
+        for input in ["in", &format!("in/{INDEX}")] {
+            bench.run(&format!("cast {input} --to f16 -o out")).expect(1, "", &message);
+        }
+        move_out(&bench, &[INDEX]);
+        bench.run("cast in --to f16 -o out -q").expect(0, "", "");
+    }
+    // Without the index, the folder would be refused too.
+    for names in [
+        &["model-00001-of-00003.safetensors"][..],
+        &["model.safetensors", "consolidated.safetensors"],
+        &["model-00002-of-00002.safetensors"],
+        &["pytorch_model-00002-of-00002.bin"],
+    ] {
+        let bench = folder(names);
+        bench.write(&format!("in/{INDEX}"), index.as_bytes());
+        bench.run("cast in --to f16 -o out").expect(1, "", &format!("{what}\n"));
+    }
+    // The same for an index that leaves out a shard of its set.
+    let bench = folder(&["model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors"]);
+    bench.write(&format!("in/{INDEX}"), br#"{"weight_map":{"a":"model-00001-of-00003.safetensors"}}"#);
+    let message = "tcast: error: in: the index leaves out model-00002-of-00003.safetensors, which is numbered as one of \
+                   its shards\n  download the whole folder\n";
+    bench.run("cast in --to f16 -o out").expect(1, "", message);
+}
+
+#[test]
+fn modules_of_sentence_transformers_are_copied_with_their_weights() {
+    let bench = folder(&["model.safetensors"]);
+    let modules =
+        r#"[{"idx":0,"path":""},{"idx":1,"path":"1_Pooling"},{"idx":2,"path":"2_Dense"},{"idx":3,"path":"3_Router"}]"#;
+    bench.write("in/modules.json", modules.as_bytes());
+    for inner in ["1_Pooling", "2_Dense", "3_Router", "3_Router/query_0_Dense", "onnx"] {
+        fs::create_dir(bench.path(&format!("in/{inner}"))).unwrap();
+        bench.write(&format!("in/{inner}/config.json"), b"{}");
+    }
+    bench.write("in/3_Router/router_config.json", br#"{"types":{"query_0_Dense":"x"}}"#);
+    let weights = shard(&[("linear.weight", 1.5, 2)]);
+    for path in ["2_Dense/model.safetensors", "3_Router/query_0_Dense/pytorch_model.bin", "onnx/model.safetensors"] {
+        bench.write(&format!("in/{path}"), &weights);
+    }
+    let outcome = bench.run("cast in --to f16 -o out");
+    let notes = "tcast: warning: left out, because they hold other weights or are not regular files: \
+                 onnx/model.safetensors\ntcast: note: copied as they are, as modules of their own: \
+                 2_Dense/model.safetensors, 3_Router/query_0_Dense/pytorch_model.bin\n";
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(0), ""), "{outcome:?}");
+    assert!(outcome.stderr.starts_with(notes), "{}", outcome.stderr);
+    let out = tree(&bench.path("out"));
+    assert_eq!(out["2_Dense/model.safetensors"], weights);
+    assert_eq!(out["3_Router/query_0_Dense/pytorch_model.bin"], weights);
+    assert!(!out.contains_key("onnx/model.safetensors") && out.contains_key("onnx/config.json"));
+    bench.run("cast in --to bf16 -o out -f -q").expect(0, "", "");
+    assert_eq!(tree(&bench.path("out")).keys().collect::<Vec<_>>(), out.keys().collect::<Vec<_>>());
+    // Paths that lead out of the folder name no modules, and neither does a file that is not JSON.
+    for modules in [r#"[{"path":"../in/2_Dense"},{"path":"/2_Dense"},{"path":7},{}]"#, "no JSON", "{}"] {
+        bench.write("in/modules.json", modules.as_bytes());
+        bench.run("cast in --to f16 -o other -f -q").expect(0, "", "");
+        assert!(!bench.path("other/2_Dense/model.safetensors").exists(), "{modules}");
+    }
+}
+
+#[test]
+fn files_that_stay_in_a_replaced_folder_are_named() {
+    let bench = folder(&["model.safetensors"]);
+    bench.write("in/config.json", b"{}");
+    bench.run("cast in --to f16 -o out -q").expect(0, "", "");
+    for name in ["generation_config.json", "pytorch_model.bin"] {
+        bench.write(&format!("out/{name}"), b"{}");
+    }
+    fs::create_dir(bench.path("out/extra")).unwrap();
+    fs::create_dir(bench.path("out/.cache")).unwrap();
+    bench.write("out/extra/merges.txt", b"");
+    bench.write("out/.cache/lock", b"");
+    let warning = "tcast: warning: out keeps files that are not of the new checkpoint: extra/merges.txt, \
+                   generation_config.json, pytorch_model.bin\n";
+    for line in ["cast in --to bf16 -o out -f -n", "cast in --to bf16 -o out -f"] {
+        let outcome = bench.run(line);
+        assert!(outcome.code == Some(0) && outcome.stderr.starts_with(warning), "{outcome:?}");
+    }
+    assert_eq!(bench.read("out/generation_config.json"), b"{}");
+    // Nothing stays in a folder that holds only a checkpoint.
+    bench.run("cast in --to f16 -o new -q").expect(0, "", "");
+    let outcome = bench.run("cast in --to bf16 -o new -f");
+    assert!(outcome.code == Some(0) && !outcome.stderr.contains("keeps files"), "{outcome:?}");
+}
+
+#[test]
+fn shards_of_pytorch_go_with_the_index_that_names_them() {
+    let bench = folder(&["model.safetensors"]);
+    fs::create_dir(bench.path("out")).unwrap();
+    for name in ["pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin", "pytorch_model.bin"] {
+        bench.write(&format!("out/{name}"), b"old");
+    }
+    let index = r#"{"weight_map":{"a":"pytorch_model-00001-of-00002.bin","b":"pytorch_model-00002-of-00002.bin",
+                    "c":"../pytorch_model.bin","d":"notes.txt"}}"#;
+    bench.write("out/pytorch_model.bin.index.json", index.as_bytes());
+    bench.write("out/notes.txt", b"mine");
+    bench.write("pytorch_model.bin", b"mine");
+    let outcome = bench.run("cast in --to f16 -o out -f");
+    let warning = "tcast: warning: out keeps files that are not of the new checkpoint: notes.txt, pytorch_model.bin\n";
+    assert!(outcome.code == Some(0) && outcome.stderr.starts_with(warning), "{outcome:?}");
+    let names: Vec<String> = tree(&bench.path("out")).into_keys().collect();
+    assert_eq!(names, ["model.safetensors", "notes.txt", "pytorch_model.bin"]);
+    assert_eq!(bench.read("pytorch_model.bin"), b"mine");
+}

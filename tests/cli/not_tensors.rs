@@ -1,0 +1,133 @@
+//! Files and folders that people give in place of tensor files.
+
+use crate::common::{Bench, safetensors, shard};
+use std::fs;
+
+#[test]
+fn a_text_or_another_format_in_place_of_a_tensor_file_is_named() {
+    let text =
+        |line: &str| format!("is text, not a tensor file; it begins with '{line}'\n  download the file itself\n");
+    let html = "is an HTML page, not a tensor file\n  download the file itself\n".to_owned();
+    let json = "is JSON, not a tensor file\n  download the file itself\n".to_owned();
+    let xml = "is an XML document, not a tensor file\n  download the file itself\n".to_owned();
+    let pointer = "is a git-lfs pointer, not the file itself\n  git -C '.' lfs pull\n".to_owned();
+    let ggml =
+        "is a GGML file, the format of llama.cpp before GGUF, which tcast does not read\n  download the model as \
+                a .gguf or .safetensors file\n"
+            .to_owned();
+    let zeros = "begins with zeros, as a file that was not downloaded completely\n  download it again\n".to_owned();
+    let compressed = |with: &str| format!("is compressed with {with}\n  decompress it first\n");
+    let bench = Bench::new();
+    for (bytes, message) in [
+        (&b"Entry not found"[..], text("Entry not found")),
+        (b"Entry not found\n", text("Entry not found")),
+        (b"\xef\xbb\xbf\r\nInvalid username or password.\r\n", text("Invalid username or password.")),
+        (b"404: Not Found", text("404: Not Found")),
+        ("Repository is gated: \u{e9}".as_bytes(), text("Repository is gated: \u{e9}")),
+        (b"<!doctype html>\n<html>", html.clone()),
+        (b"\n  <!DOCTYPE HTML PUBLIC", html.clone()),
+        (b"<HTML><body>", html),
+        (b"<?xml version=\"1.0\"?><Error><Code>AccessDenied</Code></Error>", xml),
+        (b"{\"error\":\"Repository not found\"}", json.clone()),
+        (b"\n {\"weight_map\": {}}", json),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", pointer.clone()),
+        (b"version https://hawser.github.com/spec/v1\noid sha256:0\nsize 1\n", pointer),
+        (b"lmgg\x01\0\0\0\0\0\0\0", ggml.clone()),
+        (b"fmgg\x01\0\0\0\0\0\0\0", ggml.clone()),
+        (b"tjgg\x03\0\0\0\0\0\0\0", ggml.clone()),
+        (b"algg\x01\0\0\0\0\0\0\0", ggml),
+        (&[0; 8], zeros.clone()),
+        (&[0; 5000], zeros),
+        (b"\xfd7zXZ\0\0\x04", compressed("xz")),
+        (b"BZh91AY&SY", compressed("bzip2")),
+        (b"\x28\xb5\x2f\xfd\0\0", compressed("zstd")),
+    ] {
+        for name in ["x.safetensors", "x.bin", "x"] {
+            bench.write(name, bytes);
+            let message = format!("tcast: error: {name}: {message}");
+            for line in ["cast NAME --to f16 -o out.npy", "inspect NAME"] {
+                bench.run(&line.replace("NAME", name)).expect(1, "", &message);
+            }
+        }
+    }
+    // A folder with such a file says the same.
+    fs::create_dir(bench.path("in")).unwrap();
+    bench.write("in/model.safetensors", b"Entry not found");
+    let message = format!("tcast: error: in/model.safetensors: {}", text("Entry not found"));
+    bench.run("cast in --to f16 -o out").expect(1, "", &message);
+    // Long text is shortened, also in the middle of a character.
+    bench.write("x.safetensors", format!("a{}", "\u{e9}".repeat(400)).as_bytes());
+    let outcome = bench.run("cast x.safetensors --to f16");
+    assert!(outcome.code == Some(1) && outcome.stderr.contains("is text, not a tensor file"), "{outcome:?}");
+    // Bytes that are not text.
+    bench.write("x.safetensors", b"Entry\x01\xff");
+    let outcome = bench.run("cast x.safetensors --to f16");
+    assert!(outcome.code == Some(1) && outcome.stderr.contains("too short for a safetensors header"), "{outcome:?}");
+}
+
+#[test]
+fn a_header_of_safetensors_that_ends_with_nul_bytes_is_refused_by_its_cause() {
+    let bench = Bench::new();
+    let header = "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}";
+    for padding in ["\0", "\0\0\0\0\0\0\0", " \0"] {
+        bench.write("x.safetensors", &safetensors(&format!("{header}{padding}"), &[0; 4]));
+        let message = "tcast: error: x.safetensors: its header ends with NUL bytes; safetensors allows only spaces there, \
+                       and its readers refuse the file\n  write it again with another program\n";
+        bench.run("cast x.safetensors --to f16").expect(1, "", message);
+    }
+    bench.write("x.safetensors", &safetensors(&format!("{header}  "), &[0; 4]));
+    bench.run("cast x.safetensors --to f16 -q").expect(0, "", "");
+}
+
+#[test]
+fn distributed_checkpoints_are_recognized_by_the_names_in_the_folder() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("dcp")).unwrap();
+    bench.write("dcp/__0_0.distcp", b"PK\x03\x04");
+    bench.write("dcp/.metadata", b"\x80\x04N.");
+    let join = "\n  if you trust it, join it: python3 -m torch.distributed.checkpoint.format_utils dcp_to_torch 'dcp' \
+                'dcp.pt'\n";
+    let folder =
+        format!("tcast: error: dcp: is a folder of torch.distributed.checkpoint, which tcast does not read{join}");
+    bench.run("cast dcp --to f16").expect(1, "", &folder);
+    for name in ["dcp/__0_0.distcp", "dcp/.metadata"] {
+        let message = format!(
+            "tcast: error: {name}: is a part of a folder of torch.distributed.checkpoint, which tcast does not read{join}"
+        );
+        bench.run(&format!("cast {name} --to f16")).expect(1, "", &message);
+        bench.run(&format!("inspect {name}")).expect(1, "", &message);
+    }
+    fs::remove_file(bench.path("dcp/.metadata")).unwrap();
+    let message = "tcast: error: dcp: holds a checkpoint of torch.distributed.checkpoint without its .metadata: it was \
+                   not saved completely\n  save it again, or download the whole folder\n";
+    bench.run("cast dcp --to f16").expect(1, "", message);
+    fs::create_dir(bench.path("ranks")).unwrap();
+    for rank in [0, 1] {
+        bench.write(&format!("ranks/model_world_size_2_rank_{rank}.pt"), b"PK\x03\x04");
+    }
+    let message = "tcast: error: ranks: holds a part of the model for each process, such as \
+                   model_world_size_2_rank_0.pt, which tcast does not join\n  gather the full state dict where the model \
+                   was trained, and save that\n";
+    bench.run("cast ranks --to f16").expect(1, "", message);
+    // A usual model in the folder is converted.
+    bench.write("dcp/model.safetensors", &shard(&[("a", 1.5, 2)]));
+    assert_eq!(bench.run("cast dcp --to f16 -q").code, Some(0));
+}
+
+#[test]
+fn shards_with_pieces_of_tensors_are_refused() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("in")).unwrap();
+    let header = r#"{"__metadata__":{"DCP_SHARDING_INFO":"{\"a\":{\"saved_offsets\":[0]}}"},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
+    for number in [1, 2] {
+        let name = format!("in/shard-0000{number}-model-00001-of-00001.safetensors");
+        bench.write(&name, &safetensors(header, &[0; 4]));
+        let message = format!(
+            "tcast: error: {name}: holds pieces of tensors that torch.distributed.checkpoint has divided, which tcast \
+             does not join\n  join the files with its HuggingFaceStorageReader, and save the whole tensors\n"
+        );
+        bench.run(&format!("cast {name} --to f16 -o out.safetensors")).expect(1, "", &message);
+    }
+    let outcome = bench.run("cast in --to f16 -o out");
+    assert!(outcome.code == Some(1) && outcome.stderr.contains("holds pieces of tensors"), "{outcome:?}");
+}
