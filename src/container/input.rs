@@ -1,9 +1,10 @@
 //! An input file: its format and its contents.
 
-use super::tensor::{Data, Tensor};
+use super::tensor::{Data, Elements, Tensor};
 use super::{CONTAINERS, Container, GGUF, PickleFacts, ReadOptions, WrittenFiles, by_extension, known_formats, npz};
 use crate::error::{Blocker, Error, Result};
 use crate::io::map::MappedFile;
+use crate::text::shorten;
 use std::fs;
 use std::ops::Range;
 use std::path::Path;
@@ -142,6 +143,9 @@ pub(crate) fn probe_with(options: &ReadOptions, path: &Path) -> Result<Input> {
     if file.is_empty() {
         return Err(in_file(Error::new("the file is empty")));
     }
+    if is_tar(&file) {
+        return Err(in_file(Error::new(TAR).remedy(NOT_TAR)));
+    }
     let by_content = CONTAINERS.iter().find(|container| container.recognises(&file));
     let container = match (by_content, foreign_format(&file, path)) {
         (Some(container), _) => *container,
@@ -159,6 +163,91 @@ pub(crate) fn probe_with(options: &ReadOptions, path: &Path) -> Result<Input> {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     Ok(Input { container, contents, files, stem })
 }
+
+/// What a search for code found in a file.
+#[derive(Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words it"))]
+pub(crate) enum FoundCode {
+    /// Names that are not known to be harmless.
+    Names(Vec<String>),
+    /// A part that was not searched, and may contain code.
+    Unsearched(String),
+}
+
+#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "only the program searches"))]
+impl FoundCode {
+    /// Searches a file that was read.
+    pub(crate) fn in_input(input: &Input) -> Option<Self> {
+        let Contents { pickle, ignored, unreadable, tensors, .. } = &input.contents;
+        if let Some(facts) = pickle {
+            if !facts.suspicious.is_empty() {
+                return Some(Self::Names(facts.suspicious.clone()));
+            }
+        } else if let Some(error) = unreadable.first().filter(|_| input.container.is(&npz::Npz)) {
+            return Some(Self::Unsearched(error.to_string()));
+        }
+        if let Some(name) = ignored.first().filter(|_| pickle.is_some() || input.container.is(&npz::Npz)) {
+            return Some(Self::Unsearched(format!("its member '{}' is not an array", shorten(name))));
+        }
+        // The types are shortened in the middle.
+        let may_hold = |tensor: &&Tensor| {
+            tensor.elements == Elements::Opaque && (tensor.stored.contains('O') || tensor.stored.contains("..."))
+        };
+        if let Some(tensor) = tensors.iter().find(may_hold) {
+            return Some(Self::Unsearched(format!("its array '{}' may hold pickled objects", shorten(&tensor.name))));
+        }
+        if pickle.is_some() { None } else { Self::as_pickle(&input.files[0]) }
+    }
+
+    /// Searches any file.
+    pub(crate) fn in_file(path: &Path) -> Option<Self> {
+        let file = match MappedFile::open(path) {
+            Ok(file) => file,
+            Err(error) => return Some(Self::Unsearched(error.message().to_owned())),
+        };
+        if file.is_empty() {
+            return None;
+        }
+        let options = ReadOptions { threads: 1, root: Some(".") };
+        match probe_with(&options, path) {
+            Ok(input) => Self::in_input(&input),
+            Err(error) => {
+                let holds = |container: &&&dyn Container| container.recognises(&file);
+                let is_archive = CONTAINERS.iter().find(holds).is_some_and(|container| {
+                    ["pt", "npz", "npy"].contains(&container.format_info().extension)
+                });
+                if is_archive || is_tar(&file) || PACKED.iter().any(|magic| file.starts_with(magic)) {
+                    return Some(Self::Unsearched(error.message().to_owned()));
+                }
+                Self::as_pickle(&file)
+            }
+        }
+    }
+
+    fn as_pickle(bytes: &[u8]) -> Option<Self> {
+        match super::pytorch::search_as_pickle(bytes) {
+            Ok((names, _)) if !names.is_empty() => Some(Self::Names(names)),
+            Ok((_, None)) => None,
+            Ok((_, Some(error))) | Err(error) => Some(Self::Unsearched(error.message().to_owned())),
+        }
+    }
+}
+
+/// Starts of compressed files and archives: gzip, zlib, bzip2, xz, lzma, lz4, zstd, 7z, zip.
+const PACKED: [&[u8]; 12] = [
+    b"\x1f\x8b",
+    b"\x78\x01",
+    b"\x78\x5e",
+    b"\x78\x9c",
+    b"\x78\xda",
+    b"BZh",
+    b"\xfd7zXZ",
+    b"\x5d\x00\x00",
+    b"\x04\x22\x4d\x18",
+    b"\x28\xb5\x2f\xfd",
+    b"7z\xbc\xaf",
+    b"PK",
+];
 
 /// Refuses a file with the extension of another format.
 fn check_name(path: &Path, extension: &str) -> Result<()> {
@@ -178,6 +267,31 @@ fn check_name(path: &Path, extension: &str) -> Result<()> {
     }
 }
 
+const TAR: &str = "is a tar archive, as PyTorch wrote them before 0.1.10, which tcast does not read";
+const NOT_TAR: &str = "if it is a checkpoint, load it with PyTorch and save it again";
+
+/// True if a file begins with a tar header, whose checksum is right: PyTorch and others read such a file as a tar archive,
+/// even if it is also a file of another format.
+fn is_tar(bytes: &[u8]) -> bool {
+    const CHECKSUM: Range<usize> = 148..156;
+    let Some(header) = bytes.first_chunk::<512>() else { return false };
+    let field = &header[CHECKSUM];
+    let octal = || {
+        let digits = field.split(|byte| *byte == 0).next()?.trim_ascii();
+        i64::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok()
+    };
+    let checksum = match field {
+        // A number in base 256.
+        [0x80, rest @ ..] => Some(rest.iter().fold(0, |sum, byte| sum << 8 | i64::from(*byte))),
+        _ => octal(),
+    };
+    let bytes = || header.iter().enumerate().filter(|(at, _)| !CHECKSUM.contains(at)).map(|(_, byte)| *byte);
+    let blanks = 8 * i64::from(b' ');
+    let unsigned = blanks + bytes().map(i64::from).sum::<i64>();
+    let signed = blanks + bytes().map(|byte| i64::from(byte as i8)).sum::<i64>();
+    checksum.is_some_and(|checksum| checksum == unsigned || checksum == signed)
+}
+
 /// Remedy for an input that is a pickle.
 const PICKLE: &str = "load it where you trust it and save it again, with safetensors.torch.save_file or numpy.save";
 
@@ -185,7 +299,6 @@ const PICKLE: &str = "load it where you trust it and save it again, with safeten
 fn foreign_format(bytes: &[u8], path: &Path) -> Option<Error> {
     const GZIP: &str = "is compressed with gzip";
     const OTHER_PICKLE: &str = "is a Python pickle, and not one of torch.save; tcast does not read it";
-    const TAR: &str = "is a tar archive, as PyTorch wrote them before 0.1.10, which tcast does not read";
     const LFS: &str = "is a git-lfs pointer, not the file itself";
     const FORMATS: &[(&[u8], &str, &str)] = &[
         (b"\x80\x02", OTHER_PICKLE, PICKLE),
@@ -200,7 +313,7 @@ fn foreign_format(bytes: &[u8], path: &Path) -> Option<Error> {
         (b"{", "is JSON, not a tensor file", "give the .safetensors file that it describes"),
     ];
     if bytes.get(257..262) == Some(b"ustar") {
-        return Some(Error::new(TAR).remedy("if it is a checkpoint, load it with PyTorch and save it again"));
+        return Some(Error::new(TAR).remedy(NOT_TAR));
     }
     // A safetensors header of 640 bytes begins like a pickle, except for the zeros of its length.
     let is_length = bytes.get(2..8) == Some(&[0; 6]);

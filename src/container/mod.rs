@@ -25,6 +25,8 @@ mod text;
 mod zip;
 
 pub(crate) use gguf::{ARCHITECTURE, GgufKey, keys_of_part, model_of_part, part_names};
+#[cfg(feature = "cli")]
+pub(crate) use input::FoundCode;
 pub use input::{Contents, Input, open, probe};
 pub(crate) use input::{is_deflated, probe_with};
 pub(crate) use json::{as_json, members};
