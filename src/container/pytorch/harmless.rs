@@ -27,6 +27,7 @@ const HARMLESS: &[(&str, &str)] = &[
     ("argparse", "Namespace"),
     ("pathlib", "Path PosixPath WindowsPath PurePath PurePosixPath PureWindowsPath"),
     ("pathlib._local", "Path PosixPath WindowsPath PurePath PurePosixPath PureWindowsPath"),
+    ("typing", "Any Dict List Optional Tuple Union"),
     ("datetime", "date datetime timedelta timezone"),
     ("copyreg", "_reconstructor"),
     ("copy_reg", "_reconstructor"),

@@ -105,13 +105,12 @@ fn is_mark(name: &[u8]) -> bool {
 fn folder_of<'m>(pickle: &'m ZipMember, members: &[ZipMember]) -> Result<&'m str> {
     let first = members.first().map_or("", |first| &first.name);
     let first = first.find('/').map_or("", |end| &first[..=end]);
-    match pickle.name.strip_suffix(PICKLE) {
-        Some(folder) if folder == first => Ok(folder),
-        _ => Err(Error::new(format!(
-            "malformed checkpoint of PyTorch: its {PICKLE} is not in the folder of its first member, but is '{}'",
-            shorten(&pickle.name)
-        ))),
-    }
+    let refusal = |what: &str| {
+        let name = shorten(&pickle.name);
+        Error::new(format!("malformed checkpoint of PyTorch: its {PICKLE} is called '{name}', {what}"))
+    };
+    let folder = pickle.name.strip_suffix(PICKLE).ok_or_else(|| refusal("and only PyTorch ignores case"))?;
+    if folder == first { Ok(folder) } else { Err(refusal("which is not in the folder of the first member")) }
 }
 
 /// Returns the name of a member in the folder; `None` outside, and if PyTorch does not read a member of this name. Refuses a
@@ -124,7 +123,7 @@ fn name_inside<'m>(member: &'m ZipMember, folder: &str) -> Result<Option<&'m str
     let name = member.name.strip_prefix(folder).filter(|name| name.starts_with(known));
     let name = name.ok_or_else(|| {
         let (name, known) = (shorten(&member.name), shorten(&format!("{folder}{known}")));
-        Error::new(format!("malformed checkpoint of PyTorch: '{name}' differs from '{known}' in case, which PyTorch ignores"))
+        Error::new(format!("malformed checkpoint of PyTorch: '{name}' differs from '{known}' in case, and only PyTorch ignores case"))
     });
     name.map(Some)
 }
