@@ -7,13 +7,10 @@ tensors are equal, or torch does not load it at all.
 
 import functools
 import io
-import json
 import os
-import pickle
 import struct
-import subprocess
-import sys
 import tarfile
+import warnings
 import zlib
 
 import numpy as np
@@ -22,22 +19,16 @@ import torch
 from common import Safetensors, tcast
 from files import folder
 
-# Loads a file as a user would, in a process of its own, and prints the tensors that torch finds.
-LOADER = """
-import json, sys, warnings
-warnings.simplefilter("ignore")
-import torch
-try:
-    found = torch.load(sys.argv[1], weights_only=False, map_location="cpu")
-except BaseException as error:
-    print(json.dumps({"error": f"{type(error).__name__}: {error}"[:200]}))
-    sys.exit()
-tensors = {}
-for key, value in (found.items() if isinstance(found, dict) else []):
-    if isinstance(value, torch.Tensor):
-        tensors[key] = [str(value.dtype), value.contiguous().view(torch.uint8).flatten().tolist() if value.numel() else []]
-print(json.dumps({"tensors": tensors}))
-"""
+def load(file):
+    """What torch finds in a file, or why it finds nothing. The payloads are harmless, so they may run in this process."""
+    try:
+        found = torch.load(file, weights_only=False, map_location="cpu")
+    except BaseException as error:  # noqa: BLE001
+        return {"error": f"{type(error).__name__}: {error}"[:200]}
+    tensors = {key: value for key, value in found.items() if isinstance(value, torch.Tensor)} if isinstance(found, dict) else {}
+    return {"tensors": {key: value.contiguous().numpy().tobytes() for key, value in tensors.items()}}
+
+
 CANARY = "canary"
 
 
@@ -54,9 +45,9 @@ def run():
     return name("builtins", "open") + text(CANARY) + text("a") + b"\x86R"
 
 
-def tensor(key="0", count=4, kind="Float"):
+def tensor(key="0", count=4, kind="Float", view=b""):
     storage = b"(" + text("storage") + name("torch", f"{kind}Storage") + text(key) + text("cpu")
-    storage += b"K" + bytes([count]) + b"tQ"
+    storage += b"K" + bytes([count]) + view + b"tQ"
     size = b"K" + bytes([count]) + b"\x85K\x01\x85"
     return name("torch._utils", "_rebuild_tensor_v2") + b"(" + storage + b"K\x00" + size + b"\x89" + \
         name("collections", "OrderedDict") + b")RtR"
@@ -68,6 +59,9 @@ def pickled(*entries):
 
 GOOD = pickled(("w", tensor()))
 EVIL = b"\x80\x02" + run() + b"0" + GOOD[2:]
+# In the older form, storages have a view.
+OLD = pickled(("w", tensor(view=b"N")))
+EVIL_OLD = b"\x80\x02" + run() + b"0" + OLD[2:]
 VALUES = np.arange(4, dtype="<f4").tobytes()
 OTHER = np.full(4, 9, dtype="<f4").tobytes()
 
@@ -133,7 +127,8 @@ def renamed(old, new, base=None):
     return archive(*[(new if member == old else member, data) for member, data in base or members()])
 
 
-def legacy(code=GOOD, head=b"", keys=None, version=b"\x80\x02M\xe9\x03.", system=b"\x80\x02}."):
+def legacy(code=None, head=b"", keys=None, version=b"\x80\x02M\xe9\x03.", system=b"\x80\x02}."):
+    code = code or OLD
     magic = b"\x80\x02" + head + b"\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
     keys = keys or b"\x80\x02]" + text("0") + b"a."
     return magic + version + system + code + keys + struct.pack("<q", 4) + VALUES
@@ -183,13 +178,9 @@ class Opens:
 def polyglot():
     """A .safetensors file that is also a pickle: its length begins with an opcode for a text, which ends in the header."""
     skip = 126
-    body = b"U" + bytes([skip])  # in a key: a text that ends in the data
     length = 0x58 + 256 * 5
-    key = body.decode() + "k" * 20
-    header = json.dumps({"__metadata__": {key: ""}}).replace('{"__metadata__": {"', '{"', 1)
-    entries = f'"w":{{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}'
     # The text of 5 bytes ends after the brace and the quote: the next opcode is the first letter of the key.
-    header = '{"' + "".join(["U~" + "k" * 126] * 10) + f'":{{"dtype":"U8","shape":[LEN],"data_offsets":[0,LEN]}}'
+    header = '{"' + "".join(["U~" + "k" * 126] * 10) + 'U~":{"dtype":"U8","shape":[LEN],"data_offsets":[0,LEN]}'
     payload = run() + b"."
     at = 10
     while at < 8 + length:
@@ -235,7 +226,7 @@ TABLE = {
     "format version": with_extra(("ok/.format_version", b"1"), ("ok/.storage_alignment", b"64")),
     # Code, where torch finds it.
     "code": archive(*members(code=EVIL)),
-    "code in legacy": legacy(EVIL),
+    "code in legacy": legacy(EVIL_OLD),
     "code before the magic number": legacy(head=run() + b"0"),
     "code instead of the magic number": b"\x80\x02" + run() + b".",
     "code in protocol 0": name("builtins", "open") + b"(V" + CANARY.encode() + b"\nVa\ntR.",
@@ -342,8 +333,12 @@ SEARCHED = {
 def agrees(path, what):
     file = path / "x.pt"
     file.write_bytes(TABLE[what])
-    loader = subprocess.run([sys.executable, "-c", LOADER, "x.pt"], cwd=path, capture_output=True, text=True, timeout=120)
-    told = json.loads(loader.stdout.splitlines()[-1])
+    before = os.getcwd()
+    os.chdir(path)
+    try:
+        told = load("x.pt")
+    finally:
+        os.chdir(before)
     ran = (path / CANARY).exists()
     (path / CANARY).unlink(missing_ok=True)
     run = tcast(file, "--fail-on", "code", "-q", command="inspect", code=None)
@@ -353,9 +348,8 @@ def agrees(path, what):
     if is_accepted and "tensors" in told:
         tcast(file, "-o", path / "out.safetensors", "--root", ".", "-q")
         found = Safetensors(path / "out.safetensors")
-        ours = {name: list(found.tensors[name]["data"]) for name in found.names}
-        theirs = {name: bytes for name, (_, bytes) in told["tensors"].items()}
-        assert ours == theirs, f"torch has {theirs}, and tcast {ours}"
+        ours = {name: bytes(found.tensors[name]["data"]) for name in found.names}
+        assert ours == told["tensors"], f"torch has {told}, and tcast {ours}"
     assert not (path / CANARY).exists(), "tcast ran it"
     expected = EXPECTED.get(what)
     assert expected is None or (ran, is_accepted) == expected, (ran, is_accepted, told, run.stderr)
@@ -366,9 +360,9 @@ EXPECTED = {
     **{what: (False, True) for what in ("plain", "legacy", "big", "no byteorder", "zip64", "folders listed",
                                         "serialization id", "format version", "a comment")},
     **{what: (True, False) for what in ("code", "code in legacy", "code before the magic number", "code in the keys",
-                                        "code in protocol 0", "case 0 after", "case of the only pickle", "two ends",
+                                        "code in protocol 0", "case of the only pickle", "two ends",
                                         "trailing bytes", "tar and legacy", "safetensors and a pickle",
-                                        "npz with a pickle in capitals", "folder of the first member")},
+                                        "npz with a pickle in capitals")},
 }
 
 
@@ -423,3 +417,4 @@ def tests():
     for beside, content in BESIDE.items():
         yield f"beside: {beside}", functools.partial(a_folder_is_searched, beside, content)
     torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
