@@ -213,9 +213,10 @@ impl FoundCode {
             Ok(input) => Self::in_input(&input),
             Err(error) => {
                 let holds = |container: &&&dyn Container| container.recognises(&file);
-                let is_archive = CONTAINERS.iter().find(holds).is_some_and(|container| {
-                    ["pt", "npz", "npy"].contains(&container.format_info().extension)
-                });
+                let is_archive = CONTAINERS
+                    .iter()
+                    .find(holds)
+                    .is_some_and(|container| ["pt", "npz", "npy"].contains(&container.format_info().extension));
                 if is_archive || is_tar(&file) || PACKED.iter().any(|magic| file.starts_with(magic)) {
                     return Some(Self::Unsearched(error.message().to_owned()));
                 }

@@ -111,7 +111,7 @@ pub(super) fn check_names(members: &[ZipMember], compare: fn(&[u8], &[u8]) -> Or
         if let Some([a, b]) = equal {
             let [a, b] = [a, b].map(|member| format!("'{}'", shorten(&member.name)));
             let names = if a == b { a } else { format!("{a} and {b}, which many readers take for one") };
-            return Err(malformed(&format!("two members are named {names}")));
+            return Err(Error::new(format!("two members are named {names}")));
         }
     }
     Ok(())

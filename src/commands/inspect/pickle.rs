@@ -47,8 +47,10 @@ pub(super) fn add_json(file: &mut Value, facts: &PickleFacts) {
         "protocol": facts.protocol,
         "root": facts.chosen,
         "roots": facts.roots,
-        "arrays": facts.arrays,
     });
+    if !facts.arrays.is_empty() {
+        file["pickle"]["arrays"] = json!(facts.arrays);
+    }
 }
 
 /// Returns the names of code in all files, with the number of times, and those that may do harm.

@@ -118,12 +118,15 @@ fn folder_of<'m>(pickle: &'m ZipMember, members: &[ZipMember]) -> Result<&'m str
 fn name_inside<'m>(member: &'m ZipMember, folder: &str) -> Result<Option<&'m str>> {
     let lower = member.name.to_ascii_lowercase();
     let Some(rest) = lower.strip_prefix(&folder.to_ascii_lowercase()) else { return Ok(None) };
-    let known = MEMBERS.iter().find(|known| if known.ends_with('/') { rest.starts_with(**known) } else { rest == **known });
+    let known =
+        MEMBERS.iter().find(|known| if known.ends_with('/') { rest.starts_with(**known) } else { rest == **known });
     let Some(known) = known else { return Ok(None) };
     let name = member.name.strip_prefix(folder).filter(|name| name.starts_with(known));
     let name = name.ok_or_else(|| {
         let (name, known) = (shorten(&member.name), shorten(&format!("{folder}{known}")));
-        Error::new(format!("malformed checkpoint of PyTorch: '{name}' differs from '{known}' in case, and only PyTorch ignores case"))
+        Error::new(format!(
+            "malformed checkpoint of PyTorch: '{name}' differs from '{known}' in case, and only PyTorch ignores case"
+        ))
     });
     name.map(Some)
 }
@@ -312,8 +315,15 @@ impl<'a> TorchFile<'a> {
         if let Some(root) = chosen.as_ref().filter(|_| !is_there) {
             return Err(code::no_such_root(root, &roots));
         }
-        contents.pickle =
-            Some(Box::new(PickleFacts { form, protocol, roots, chosen, arrays, is_requested: root.is_some(), ..facts }));
+        contents.pickle = Some(Box::new(PickleFacts {
+            form,
+            protocol,
+            roots,
+            chosen,
+            arrays,
+            is_requested: root.is_some(),
+            ..facts
+        }));
         Ok(contents)
     }
 }
@@ -331,10 +341,10 @@ pub(super) fn search_as_pickle(bytes: &[u8]) -> Result<(Vec<String>, Option<Erro
 
 /// Refuses a storage with bytes that is used with two types: some versions of PyTorch take the first for all tensors.
 fn check_storages(values: &PickleValues) -> Result<()> {
-    let mut types: HashMap<&[u8], (Option<&str>, bool)> = HashMap::new();
-    for storage in values.storages.iter().filter(|storage| storage.count > 0) {
+    let mut types: HashMap<&[u8], Option<&str>> = HashMap::new();
+    for storage in values.storages.iter().filter(|storage| storage.count > 0 && !storage.is_meta) {
         let (module, class) = values.code(storage.class);
-        let found = (types::TorchType::of_storage(module, class).map(|class| class.name), storage.is_meta);
+        let found = types::TorchType::of_storage(module, class).map(|class| class.name);
         let key = values.text_at(storage.key);
         if *types.entry(key).or_insert(found) != found {
             let key = shorten(&String::from_utf8_lossy(key));

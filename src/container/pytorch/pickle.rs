@@ -35,14 +35,15 @@ pub(super) fn read(bytes: &[u8]) -> Result<Pickle<'_>> {
 }
 
 /// Errors after which Python's unpickler fails too, so no later opcode runs.
-const OF_PYTHON: [&str; 9] =
-    [NO_OPCODE, ENDS, EMPTY, NO_MARK, NO_QUOTES, NO_DIGITS, NO_PROTOCOL, NO_VALUE, NO_KEY];
+const OF_PYTHON: [&str; 10] =
+    [NO_OPCODE, ENDS, EMPTY, NO_MARK, NO_QUOTES, NO_DIGITS, NO_PROTOCOL, NO_VALUE, NO_KEY, NO_REFERENCE];
 const NO_OPCODE: &str = "which no checkpoint has";
 const ENDS: &str = "it ends too early";
 const EMPTY: &str = "it takes a value from an empty stack";
 const NO_MARK: &str = "it has no mark";
 const NO_QUOTES: &str = "a text has no quotes";
 const NO_DIGITS: &str = "a number has other characters than digits";
+const NO_REFERENCE: &str = "a reference is not a number";
 const NO_VALUE: &str = "a key has no value";
 const NO_KEY: &str = "it refers to a value that it does not have";
 const NO_PROTOCOL: &str = "it has the unknown protocol";
@@ -326,11 +327,11 @@ impl<'a> Machine<'a> {
     /// Returns a decimal number.
     fn decimal(&mut self, digits: &[u8]) -> Result<PickleValue> {
         let unsigned = digits.strip_prefix(b"-").unwrap_or(digits);
-        // For an empty line, Python's number is 0.
-        if !unsigned.is_empty() && !unsigned.iter().any(u8::is_ascii_digit) {
+        // Python also reads blanks, signs, underscores, digits of other bases, and an empty line: numbers that never matter.
+        let may_be_digit = |byte: &u8| byte.is_ascii_hexdigit() || b" \t\r_+-xXoO".contains(byte);
+        if !unsigned.iter().all(may_be_digit) {
             return malformed(NO_DIGITS);
         }
-        // Python also reads blanks, underscores, and digits of other scripts: numbers that never matter.
         if unsigned.is_empty() || !unsigned.iter().all(u8::is_ascii_digit) {
             return Ok(PickleValue::Other);
         }
@@ -384,9 +385,8 @@ impl<'a> Machine<'a> {
             b'r' | b'j' => self.array().map(u32::from_le_bytes),
             _ => {
                 let line = self.line()?;
-                let slot = std::str::from_utf8(line).ok().and_then(|line| line.parse().ok());
-                let has_digits = line.iter().any(u8::is_ascii_digit);
-                slot.ok_or_else(|| Error::new(if has_digits { "a reference is not a number" } else { NO_DIGITS }))
+                let slot = std::str::from_utf8(line).ok().and_then(|line| line.trim().replace('_', "").parse().ok()); // as Python
+                slot.ok_or_else(|| Error::new(NO_REFERENCE))
             }
         }
     }

@@ -113,8 +113,9 @@ impl TreeWalk<'_, '_> {
                 return Err(Error::new(format!("malformed pickle: it has more than {MOST_VISITS} values")));
             }
             let inner = frame(self, child);
-            // A value that contains itself adds nothing to what is visited.
-            if !self.is_container(child)? || frames.iter().any(|outer| outer.value == child) {
+            // A value that contains itself adds nothing to what is visited. A tensor at the root is its own child.
+            let is_tensor = matches!(child, PickleValue::Tensor(_));
+            if !self.is_container(child)? || !is_tensor && frames.iter().any(|outer| outer.value == child) {
                 continue;
             }
             self.enter(&key)?;
@@ -236,7 +237,8 @@ impl TreeWalk<'_, '_> {
         let left_out = of("_non_persistent_buffers_set").and_then(|set| {
             let PickleValue::Object(set) = set else { return None };
             let Object { arguments, elements, .. } = &self.values.objects[set as usize];
-            let listed = self.values.sequence(*arguments).and_then(|arguments| self.values.sequence(*arguments.first()?));
+            let listed =
+                self.values.sequence(*arguments).and_then(|arguments| self.values.sequence(*arguments.first()?));
             let left_out = listed.or_else(|| self.values.sequence(*elements))?;
             (left_out.len() <= MOST).then_some(left_out)
         });
@@ -262,7 +264,9 @@ impl TreeWalk<'_, '_> {
                 }
                 _ => false,
             };
-            return Ok(child.map(|(key, value)| if is_left_out(&key) { (key, PickleValue::None) } else { (key, value) }));
+            return Ok(
+                child.map(|(key, value)| if is_left_out(&key) { (key, PickleValue::None) } else { (key, value) })
+            );
         }
         Ok(None)
     }
