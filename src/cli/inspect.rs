@@ -72,8 +72,7 @@ pub struct InspectArgs {
     /// Exit with 3 on names of code that may do harm: code
     ///
     /// These are the names in a checkpoint of PyTorch that are not known to be harmless. tcast never runs such code.
-    /// Programs that unpickle the file would. What tcast cannot search also fails, and in a folder, every file is
-    /// searched.
+    /// Programs that unpickle the file would.
     #[arg(long, value_name = "WHAT", hide_possible_values = true)]
     pub fail_on: Vec<InspectCondition>,
 
