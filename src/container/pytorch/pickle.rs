@@ -385,7 +385,8 @@ impl<'a> Machine<'a> {
             b'r' | b'j' => self.array().map(u32::from_le_bytes),
             _ => {
                 let line = self.line()?;
-                let slot = std::str::from_utf8(line).ok().and_then(|line| line.trim().replace('_', "").parse().ok()); // as Python
+                // As Python reads it.
+                let slot = std::str::from_utf8(line).ok().and_then(|line| line.trim().replace('_', "").parse().ok());
                 slot.ok_or_else(|| Error::new(NO_REFERENCE))
             }
         }
