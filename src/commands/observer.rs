@@ -89,6 +89,10 @@ impl Observer for OneBar<'_> {
 /// Says which tensors of a checkpoint of PyTorch are read, if the file contains others too, and warns of code.
 fn say_what_is_read(path: &Path, facts: &PickleFacts) {
     warn_of_code(path, facts);
+    if !facts.arrays.is_empty() {
+        let (count, names) = (counted(facts.arrays.len() as u64, "array"), first_few(&facts.arrays, 3));
+        warn(&format!("{}: {count} of numpy left out: {names}", path_text(path)));
+    }
     let path = path_text(path);
     let names = |roots: &[&RootInfo]| first_few(roots.iter().map(|root| &root.key), 5);
     match &facts.chosen {

@@ -3,6 +3,7 @@
 use crate::error::{Blocker, Error};
 use crate::io::output::directory_of;
 use crate::text::{quoted, shorten};
+use std::ops::Range;
 use std::path::Path;
 
 /// Remedy for an input that is a pickle.
@@ -98,13 +99,39 @@ fn joining(folder: &Path) -> String {
     )
 }
 
+pub(super) fn tar() -> Error {
+    Error::new("is a tar archive, as PyTorch wrote them before 0.1.10, which tcast does not read")
+        .remedy("if it is a checkpoint, load it with PyTorch and save it again")
+}
+
+/// True if a file begins with a tar header, whose checksum is right: PyTorch and others read such a file as a tar archive,
+/// even if it is also a file of another format.
+pub(super) fn is_tar(bytes: &[u8]) -> bool {
+    const CHECKSUM: Range<usize> = 148..156;
+    let Some(header) = bytes.first_chunk::<512>() else { return false };
+    let field = &header[CHECKSUM];
+    let octal = || {
+        let digits = field.split(|byte| *byte == 0).next()?.trim_ascii();
+        i64::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok()
+    };
+    let checksum = match field {
+        // A number in base 256.
+        [0x80, rest @ ..] => Some(rest.iter().fold(0, |sum, byte| sum << 8 | i64::from(*byte))),
+        _ => octal(),
+    };
+    let bytes = || header.iter().enumerate().filter(|(at, _)| !CHECKSUM.contains(at)).map(|(_, byte)| *byte);
+    let blanks = 8 * i64::from(b' ');
+    let unsigned = blanks + bytes().map(i64::from).sum::<i64>();
+    let signed = blanks + bytes().map(|byte| i64::from(byte as i8)).sum::<i64>();
+    checksum.is_some_and(|checksum| checksum == unsigned || checksum == signed)
+}
+
 /// Recognizes the file by its first bytes. Returns the error.
 pub(super) fn foreign_format(bytes: &[u8], path: &Path) -> Option<Error> {
     /// Number of bytes that decide.
     const MOST: usize = 256;
-    const TAR: &str = "is a tar archive, as PyTorch wrote them before 0.1.10, which tcast does not read";
     if bytes.get(257..262) == Some(b"ustar") {
-        return Some(Error::new(TAR).remedy("if it is a checkpoint, load it with PyTorch and save it again"));
+        return Some(tar());
     }
     let first = &bytes[..bytes.len().min(MOST)];
     if first.len() >= 8 && first.iter().all(|byte| *byte == 0) {

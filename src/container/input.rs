@@ -1,6 +1,6 @@
 //! An input file: its format and its contents.
 
-use super::foreign::{DIVIDED_TENSORS, distributed_part, divided_tensors, foreign_format};
+use super::foreign::{DIVIDED_TENSORS, distributed_part, divided_tensors, foreign_format, is_tar, tar};
 use super::tensor::{Data, Tensor};
 use super::{CONTAINERS, Container, GGUF, PickleFacts, ReadOptions, WrittenFiles, by_extension, known_formats, npz};
 use crate::error::{Blocker, Error, Result};
@@ -142,6 +142,9 @@ pub(crate) fn probe_with(options: &ReadOptions, path: &Path) -> Result<Input> {
     let in_file = |error: Error| error.in_file(path);
     if file.is_empty() {
         return Err(in_file(Error::new("the file is empty")));
+    }
+    if is_tar(&file) {
+        return Err(in_file(tar()));
     }
     if let Some(part) = distributed_part(&file, path) {
         return Err(in_file(part));

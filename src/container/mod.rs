@@ -7,6 +7,7 @@
 #[doc(hidden)] // for the program and the tests
 #[allow(clippy::must_use_candidate, reason = "for users of the crate only")]
 pub mod checkpoint;
+mod code;
 mod foreign;
 mod gather;
 pub(crate) mod gguf;
@@ -25,6 +26,8 @@ mod tensor;
 mod text;
 mod zip;
 
+#[cfg(feature = "cli")]
+pub(crate) use code::FoundCode;
 use foreign::distributed_folder;
 pub(crate) use gguf::{ARCHITECTURE, ComputedTensor, GgufKey, keys_of_part, model_of_part, part_names};
 pub use input::{Contents, Input, open, probe};

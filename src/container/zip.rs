@@ -1,12 +1,15 @@
 //! Zip archives, as far as numpy writes and reads them (PKWARE APPNOTE 6.3).
 //!
 //! The central directory is authoritative: every member must be at the place that the directory gives, before the
-//! directory, and without overlaps.
+//! directory, and without overlaps. Readers disagree about archives with several ends, parts, members of one name, or
+//! headers that differ: such archives are refused.
 
 use super::Checksum;
 use super::reader::RangeStream;
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
+use crate::text::shorten;
+use std::cmp::Ordering;
 use std::ops::Range;
 
 /// Signatures of the records.
@@ -28,6 +31,10 @@ const ZIP64: u16 = 1;
 /// Flags of a member.
 const ENCRYPTED: u16 = 1;
 const UTF_8: u16 = 1 << 11;
+/// The lengths follow the member, and may be missing in its local header.
+const LENGTHS_FOLLOW: u16 = 1 << 3;
+/// The attribute of a folder, for which some readers return no bytes.
+const FOLDER: u64 = 0x10;
 /// Compression methods.
 const STORED: u16 = 0;
 const DEFLATED: u16 = 8;
@@ -36,6 +43,8 @@ const DEFLATED: u16 = 8;
 #[derive(Clone, Debug)]
 pub(super) struct ZipMember {
     pub(super) name: String,
+    /// The name as bytes of the archive.
+    raw_name: Box<[u8]>,
     /// Range of the member's bytes in the archive.
     pub(super) range: Range<usize>,
     pub(super) is_deflated: bool,
@@ -88,7 +97,30 @@ pub(super) fn members(file: &[u8]) -> Result<Vec<ZipMember>> {
     if spans.windows(2).any(|pair| pair[0].end > pair[1].start) {
         return Err(malformed("two members share bytes"));
     }
+    check_names(&members, <[u8]>::cmp)?;
     Ok(members)
+}
+
+/// Refuses two members of one name, as text or as bytes: readers disagree which one counts.
+pub(super) fn check_names(members: &[ZipMember], compare: fn(&[u8], &[u8]) -> Ordering) -> Result<()> {
+    let keys: [fn(&ZipMember) -> &[u8]; 2] = [|member| member.name.as_bytes(), |member| &member.raw_name];
+    for key in keys {
+        let mut sorted: Vec<&ZipMember> = members.iter().collect();
+        sorted.sort_by(|a, b| compare(key(a), key(b)));
+        let equal = sorted.windows(2).find(|pair| compare(key(pair[0]), key(pair[1])).is_eq());
+        if let Some([a, b]) = equal {
+            let [a, b] = [a, b].map(|member| format!("'{}'", shorten(&member.name)));
+            let names = if a == b { a } else { format!("{a} and {b}, which many readers take for one") };
+            return Err(Error::new(format!("two members are named {names}")));
+        }
+    }
+    Ok(())
+}
+
+/// Compares names without regard to the case of ASCII letters.
+pub(super) fn without_case(a: &[u8], b: &[u8]) -> Ordering {
+    let lower = |name: &[u8]| name.iter().map(u8::to_ascii_lowercase).collect::<Vec<_>>();
+    lower(a).cmp(&lower(b))
 }
 
 /// Returns the names in the central directory, without any check of the members; `None` if there is no directory.
@@ -114,29 +146,43 @@ fn directory(file: &[u8]) -> Result<(Range<usize>, u64)> {
     };
     let at = (earliest..=file.len().saturating_sub(END_LEN)).rev().find(is_end);
     let at = at.ok_or_else(|| malformed("it has no directory at its end; was the file cut short?"))?;
+    if file[at + 1..].windows(END.len()).any(|bytes| bytes == END) {
+        return Err(malformed("it has several ends, and readers disagree which one counts"));
+    }
     let mut fields = RecordFields(&file[at + 4..]);
     let disks = [fields.number::<2>()?, fields.number::<2>()?];
     let counts = [fields.number::<2>()?, fields.number::<2>()?];
     let (mut length, mut start) = (fields.number::<4>()?, fields.number::<4>()?);
     let mut count = counts[1];
     let mut end = at;
+    if disks != [0, 0] || counts[0] != counts[1] {
+        return Err(malformed("it is one of several parts"));
+    }
     let locator = at.checked_sub(LOCATOR_64_LEN).filter(|&at| file[at..].starts_with(LOCATOR_64));
     if let Some(locator) = locator {
-        let mut fields = RecordFields(&file[locator + 8..]);
-        let record = fields.number::<8>()?;
+        let mut fields = RecordFields(&file[locator + 4..]);
+        let (disk, record, disks) = (fields.number::<4>()?, fields.number::<8>()?, fields.number::<4>()?);
         let expected = locator.checked_sub(END_64_LEN);
         let record = expected.filter(|&at| at as u64 == record && file[at..].starts_with(END_64));
         let record = record.ok_or_else(|| malformed("its zip64 record is not where it should be"))?;
-        let mut fields = RecordFields(&file[record + 24..]);
+        let mut fields = RecordFields(&file[record + 4..]);
+        let record_len = fields.number::<8>()?;
+        fields.bytes(4)?; // versions
+        let own_disks = [fields.number::<4>()?, fields.number::<4>()?];
         let counts = [fields.number::<8>()?, fields.number::<8>()?];
-        if counts[0] != counts[1] {
+        if (disk, disks) != (0, 1) || own_disks != [0, 0] || counts[0] != counts[1] {
             return Err(malformed("it is one of several parts"));
         }
+        let short = [count, length, start];
         count = counts[1];
         (length, start) = (fields.number::<8>()?, fields.number::<8>()?);
+        let limits: [u64; 3] = [ELSEWHERE_16.into(), ELSEWHERE.into(), ELSEWHERE.into()];
+        let mut numbers = short.into_iter().zip([count, length, start]).zip(limits);
+        let is_clear = numbers.all(|((short, long), elsewhere)| short == long || short == elsewhere);
+        if !is_clear || record_len != END_64_LEN as u64 - 12 {
+            return Err(malformed("its two ends differ, and readers disagree which one counts"));
+        }
         end = record;
-    } else if disks != [0, 0] || counts[0] != counts[1] {
-        return Err(malformed("it is one of several parts"));
     }
     if start.checked_add(length) != Some(end as u64) {
         return Err(malformed("its directory is not where it should be; does something stand before the archive?"));
@@ -158,7 +204,7 @@ fn read_member(fields: &mut RecordFields, file: &[u8]) -> Result<(ZipMember, Ran
     let (mut packed, mut size) = (record.number::<4>()?, record.number::<4>()?);
     let (name_len, extra_len) = (record.number::<2>()? as usize, record.number::<2>()? as usize);
     let comment_len = record.number::<2>()? as usize;
-    record.bytes(8)?; // disk and attributes
+    let (disk, _, attributes) = (record.number::<2>()?, record.number::<2>()?, record.number::<4>()?);
     let mut start = record.number::<4>()?;
     let raw_name = fields.bytes(name_len)?;
     let name = if flags & UTF_8 == 0 { Some(cp437(raw_name)) } else { String::from_utf8(raw_name.to_vec()).ok() };
@@ -180,6 +226,12 @@ fn read_member(fields: &mut RecordFields, file: &[u8]) -> Result<(ZipMember, Ran
     if name.contains('\0') {
         return Err(in_member(malformed("there is a NUL in the name")));
     }
+    if disk != 0 {
+        return Err(in_member(malformed("a member is in another part")));
+    }
+    if size.max(packed) > 0 && (attributes & FOLDER != 0 || name.ends_with('/')) {
+        return Err(in_member(malformed("a folder has bytes")));
+    }
     let obstacle = match method {
         _ if flags & ENCRYPTED != 0 => Some("is encrypted".to_owned()),
         STORED | DEFLATED => None,
@@ -192,9 +244,9 @@ fn read_member(fields: &mut RecordFields, file: &[u8]) -> Result<(ZipMember, Ran
     if method == STORED && packed != size {
         return Err(in_member(malformed("a stored member has two lengths")));
     }
-    let range = data_range(file, start, packed, raw_name).map_err(in_member)?;
+    let range = data_range(file, start, [packed, size], raw_name, [flags, method]).map_err(in_member)?;
     let span = start as usize..range.end;
-    Ok((ZipMember { name, range, is_deflated, obstacle, crc32, size }, span))
+    Ok((ZipMember { name, raw_name: raw_name.into(), range, is_deflated, obstacle, crc32, size }, span))
 }
 
 /// Decodes a name that is not marked as UTF-8: it is in code page 437 (APPNOTE, appendix D).
@@ -208,19 +260,32 @@ fn cp437(name: &[u8]) -> String {
     name.iter().map(decode).collect()
 }
 
-/// Returns the range of a member's bytes, after its local header.
-fn data_range(file: &[u8], start: u64, packed: u64, name: &[u8]) -> Result<Range<usize>> {
+/// Returns the range of a member's bytes, after its local header, which must agree with the directory: lengths, name,
+/// flags and method.
+fn data_range(file: &[u8], start: u64, lengths: [u64; 2], name: &[u8], kind: [u16; 2]) -> Result<Range<usize>> {
     let outside = || malformed("a member lies outside the archive");
     let local = usize::try_from(start).ok().and_then(|start| file.get(start..)).ok_or_else(outside)?;
     let mut header =
         RecordFields(local.get(..LOCAL_LEN).filter(|header| header.starts_with(LOCAL)).ok_or_else(outside)?);
-    header.bytes(26)?;
+    header.bytes(6)?; // signature and version
+    let [flags, method] = [header.number::<2>()? as u16, header.number::<2>()? as u16];
+    if (flags ^ kind[0]) & ENCRYPTED != 0 || method != kind[1] {
+        return Err(malformed("a member is packed in two ways"));
+    }
+    header.bytes(8)?; // date, time and checksum
+    for length in lengths {
+        let own = header.number::<4>()?;
+        let is_elsewhere = own == u64::from(ELSEWHERE) || own == 0 && flags & LENGTHS_FOLLOW != 0;
+        if own != length && !is_elsewhere {
+            return Err(malformed("a member has two lengths"));
+        }
+    }
     let (name_len, extra_len) = (header.number::<2>()? as usize, header.number::<2>()? as usize);
     if local.get(LOCAL_LEN..LOCAL_LEN + name_len) != Some(name) {
         return Err(malformed("a member has two names"));
     }
     let begin = start + (LOCAL_LEN + name_len + extra_len) as u64;
-    let end = begin.checked_add(packed).filter(|&end| end <= file.len() as u64).ok_or_else(outside)?;
+    let end = begin.checked_add(lengths[0]).filter(|&end| end <= file.len() as u64).ok_or_else(outside)?;
     Ok(begin as usize..end as usize)
 }
 

@@ -6,13 +6,12 @@ use super::files::{exists, stray_above};
 use crate::container::checkpoint::{is_index, is_plain, is_shard_name, is_written_shard, weight_map};
 use crate::container::model_of_part;
 use crate::error::{Blocker, Error, Kind, Result, Wanted};
-use crate::io::listing::entries;
+use crate::io::listing::{Entry, entries};
 use crate::io::open::{is_absent, unreadable};
 use crate::io::output::{WORK, is_own};
 use crate::io::temporaries::OLD;
 use crate::text::path_text;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -33,15 +32,12 @@ pub(crate) fn staying(folder: &Path, manifest: &Manifest) -> Result<Vec<String>>
     let mut folders = vec![PathBuf::new()];
     while let Some(inner) = folders.pop() {
         let path = folder.join(&inner);
-        let failed = unreadable(&path);
-        let entries = match fs::read_dir(&path) {
+        let entries = match entries(&path) {
             Err(error) if is_absent(&error) => continue,
-            entries => entries.map_err(failed)?,
+            entries => entries.map_err(unreadable(&path))?,
         };
-        for entry in entries {
-            let entry = entry.map_err(failed)?;
-            let (name, inside) = (entry.file_name(), inner.join(entry.file_name()));
-            let is_folder = entry.file_type().map_err(failed)?.is_dir();
+        for Entry { name, is_folder, .. } in entries {
+            let inside = inner.join(&name);
             if is_own(&name.to_string_lossy()) || is_folder && name.as_encoded_bytes().starts_with(b".") {
                 // It belongs to this program or to a tool.
             } else if is_folder {

@@ -500,7 +500,7 @@ fn tensors_that_are_not_plain_are_refused_by_name_or_left_out() {
         (meta, "is on the device 'meta', so the file has no elements of it"),
         (view(storage("QInt8", "0", 8), 0, &[2], &[1]), "has the unsupported dtype torch.qint8"),
         (view(storage("New", "0", 8), 0, &[2], &[1]), "its storage has the unknown class torch.NewStorage"),
-        (typed("complex32"), "has the unsupported dtype torch.complex32"),
+        (typed("complex32"), "has the unsupported dtype torch.complex32: other formats have no pairs of float16"),
         (typed("float128"), "has the unsupported dtype torch.float128"),
         (negative, "is the negative of a tensor of int32, which tcast does not read"),
         (
@@ -547,4 +547,49 @@ fn a_tensor_alone_and_tensors_in_objects_have_names() {
     bench.run("cast y.pt -o y.safetensors -q").expect(0, "", "");
     let expected = ["m._parameters.weight", "n.-1", "n.None", "n.True", "o.p", "q", "s.1"];
     assert_eq!(names(&bench.read("y.safetensors")), expected);
+}
+
+/// Names of parameters, buffers and inner modules are the names of `state_dict()`.
+#[test]
+fn a_whole_module_has_the_names_of_its_state_dict() {
+    let set = call(&global("__builtin__", "set"), &[list(&[text("tmp")])]);
+    let module = |parameters: Vec<u8>, buffers: Vec<u8>, modules: Vec<u8>| {
+        let state = dict(&[
+            ("training", vec![0x88]),
+            ("_parameters", parameters),
+            ("_buffers", buffers),
+            ("_non_persistent_buffers_set", set.clone()),
+            ("_modules", modules),
+            ("other", floats("3", &[2])),
+        ]);
+        [global("torch.nn.modules.linear", "Linear"), b")\x81".to_vec(), state, b"b".to_vec()].concat()
+    };
+    let inner = module(dict(&[("weight", floats("0", &[2])), ("bias", vec![b'N'])]), dict(&[]), dict(&[]));
+    let outer =
+        module(dict(&[]), dict(&[("mean", floats("1", &[2])), ("tmp", floats("2", &[2]))]), dict(&[("0", inner)]));
+    let bytes = f32s(&[1.0, 2.0]);
+    let storages = ["0", "1", "2", "3"].map(|key| (key, &bytes[..]));
+    for (value, root) in [
+        (outer.clone(), ""),
+        (dict(&[("model", outer)]), "tcast: note: x.pt: tcast reads the tensors under 'model'; --root . reads all"),
+    ] {
+        let bench = Bench::new();
+        bench.write("x.pt", &checkpoint(&value, &storages));
+        let outcome = bench.run("cast x.pt -o out.safetensors");
+        assert_eq!(messages(&outcome, 0).first().copied().unwrap_or_default(), root);
+        assert_eq!(names(&bench.read("out.safetensors")), ["0.weight", "mean"]);
+    }
+}
+
+#[test]
+fn arrays_of_numpy_are_named() {
+    let array = call(&global("numpy.core.multiarray", "_reconstruct"), &[global("numpy", "ndarray"), vec![b'N']]);
+    let array = [array, tuple(&[]), b"b".to_vec()].concat();
+    let bench = Bench::new();
+    bench.write("x.pt", &checkpoint(&dict(&[("w", floats("0", &[2])), ("a", array)]), &[("0", &f32s(&[1.0, 2.0]))]));
+    let outcome = bench.run("cast x.pt -o out.safetensors");
+    assert_eq!(messages(&outcome, 0), ["tcast: warning: x.pt: 1 array of numpy left out: a"]);
+    let listing = bench.run("inspect x.pt --fail-on code");
+    assert_eq!((listing.code, &*listing.stderr), (Some(0), ""));
+    assert!(listing.stdout.contains("array of numpy, not read: a\n"), "{}", listing.stdout);
 }

@@ -1,9 +1,10 @@
 //! Code in checkpoints of PyTorch is never run, and always named.
 
-use crate::common::Bench;
 use crate::common::pickle::{
-    Code, call, checkpoint, dict, f32s, floats, global, int, list, old_checkpoint, old_head, pickle, text, tuple,
+    Code, archive, call, checkpoint, dict, f32s, floats, global, int, list, old_checkpoint, old_head, pickle, text,
+    tuple,
 };
+use crate::common::{Bench, fixture, zip};
 
 /// A file that exists if any code ran.
 const CANARY: &str = "canary";
@@ -225,4 +226,100 @@ fn several_files_are_searched_and_the_first_error_counts() {
     assert_eq!(bench.run("inspect m --fail-on code -q").code, Some(3));
     bench.run("cast m --to bf16 -o out -q").expect(0, "", "");
     assert_eq!(bench.run("inspect a.pt --fail-on losses").code, Some(2));
+}
+
+/// Torch ignores the case of members; readers of archives take the first or the last of two members, and different ends.
+#[test]
+fn archives_about_which_readers_disagree_are_refused() {
+    let bytes = f32s(&[1.0, 2.0]);
+    let good = pickle(&dict(&[("w", floats("0", &[2]))]));
+    let evil = pickle(&call(&global("posix", "system"), &[text("true")]));
+    let with = |more: &[(&str, &[u8])]| {
+        let plain: [(&str, &[u8]); 2] = [("ok/data.pkl", &good), ("ok/data/0", &bytes)];
+        zip(&[&plain[..], more].concat(), false)
+    };
+    let taken = |names: &str| format!("two members are named {names}, which many readers take for one");
+    let plain = with(&[]);
+    let end = [&plain[..plain.len() - 2], &[22, 0], b"PK\x05\x06", &[0; 18]].concat();
+    let mut tar = [old_head(), vec![0; 1024]].concat();
+    tar[148..156].fill(b' ');
+    let sum: u32 = tar[..512].iter().map(|byte| u32::from(*byte)).sum();
+    tar[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    let tar_error = "is a tar archive, as PyTorch wrote them before 0.1.10, which tcast does not read\n  \
+                     if it is a checkpoint, load it with PyTorch and save it again";
+    for (file, message) in [
+        (with(&[("ok/DATA.PKL", &evil)]), taken("'ok/data.pkl' and 'ok/DATA.PKL'")),
+        (with(&[("ok/DATA/0", &bytes)]), taken("'ok/data/0' and 'ok/DATA/0'")),
+        (with(&[("ok/byteorder", b"little"), ("ok/byteorder", b"big")]), "two members are named 'ok/byteorder'".to_owned()),
+        (
+            with(&[("ok/BYTEORDER", b"big")]),
+            "malformed checkpoint of PyTorch: 'ok/BYTEORDER' differs from 'ok/byteorder' in case, and only PyTorch ignores case"
+                .to_owned(),
+        ),
+        (
+            zip(&[("ok/DATA.PKL", &evil), ("ok/a.npy", &bytes)], false),
+            "malformed checkpoint of PyTorch: its data.pkl is called 'ok/DATA.PKL', and only PyTorch ignores case".to_owned(),
+        ),
+        (
+            zip(&[("a/version", b"3"), ("b/data.pkl", &evil)], false),
+            "malformed checkpoint of PyTorch: its data.pkl is called 'b/data.pkl', which is not in the folder of the first member"
+                .to_owned(),
+        ),
+        (end, "malformed zip archive: it has several ends, and readers disagree which one counts".to_owned()),
+        (tar, tar_error.to_owned()),
+    ] {
+        let bench = Bench::new();
+        bench.write("x.pt", &file);
+        bench.run("inspect x.pt --fail-on code").expect(1, "", &format!("tcast: error: x.pt: {message}\n"));
+    }
+}
+
+/// What is not searched may contain code, and other files of a folder are searched.
+#[test]
+fn what_is_not_searched_for_code_is_refused() {
+    let bytes = f32s(&[1.0, 2.0]);
+    let evil = pickle(&call(&global("posix", "system"), &[text("true")]));
+    let good = dict(&[("w", floats("0", &[2]))]);
+    let bench = Bench::new();
+    bench.write(
+        "x.npz",
+        &zip(&[("a.npy", &std::fs::read(fixture("weights_f32.npy")).unwrap()), ("b.pkl", &evil)], false),
+    );
+    assert_eq!(bench.run("inspect x.npz -q").code, Some(0));
+    let outcome = bench.run("inspect x.npz --fail-on code");
+    let error = "tcast: error: x.npz: is not searched for code in full: its member 'b.pkl' is not an array\n";
+    assert_eq!((outcome.code, &*outcome.stderr), (Some(3), error));
+    std::fs::create_dir_all(bench.path("m/inner")).unwrap();
+    std::fs::copy(fixture("model.safetensors"), bench.path("m/model.safetensors")).unwrap();
+    bench.write("m/config.json", b"{}");
+    bench.write("m/optimizer.pt", &checkpoint(&good, &[("0", &bytes)]));
+    let outcome = bench.run("inspect m --fail-on code");
+    assert_eq!((outcome.code, &*outcome.stderr), (Some(0), ""));
+    for (name, file) in [
+        ("m/pytorch_model.bin", archive(&evil, &[])),
+        ("m/inner/training_args.bin", archive(&evil, &[])),
+        ("m/inner/scheduler.pkl", evil.clone()),
+        ("m/.state.pkl", b"cposix\nsystem\n(Vtrue\ntR.".to_vec()),
+    ] {
+        bench.write(name, &file);
+        let outcome = bench.run("inspect m --fail-on code");
+        let error = format!("tcast: error: {name}: names code that is not known to be harmless: posix.system\n");
+        assert_eq!((outcome.code, outcome.stderr), (Some(3), error));
+        assert_eq!(bench.run("inspect m -q").code, Some(0));
+        std::fs::remove_file(bench.path(name)).unwrap();
+    }
+}
+
+#[test]
+fn values_that_are_dropped_count_too() {
+    let bench = Bench::new();
+    for opcodes in [&b"}0"[..], b"]0", b"]K\x01a0"] {
+        bench.write(
+            "x.pt",
+            &archive(&[b"\x80\x02", &opcodes.repeat(10_000_000 / opcodes.len())[..], b"N."].concat(), &[]),
+        );
+        let outcome = bench.run_within(150, "inspect x.pt");
+        let error = "tcast: error: x.pt: malformed pickle: its values take more memory than those of any checkpoint of its length";
+        assert!(outcome.code == Some(1) && outcome.stderr.starts_with(error), "{outcome:?}");
+    }
 }

@@ -87,7 +87,7 @@ case "$TCAST" in /*) ;; *) TCAST=$PWD/$TCAST ;; esac
 export TCAST
 
 export PYTHONDONTWRITEBYTECODE=1
-exec "$PYTHON" tests/interop/main.py every_pair files corpus onnx_nodes onnx_models containers strings ${with_torch:+torch_reads torch_checkpoints} \
+exec "$PYTHON" tests/interop/main.py every_pair files corpus onnx_nodes onnx_models containers strings ${with_torch:+torch_reads torch_checkpoints torch_scans} \
     ${with_openvino:+openvino_promotes} ${with_transformers:+transformers_loads transformers_dequantizes transformers_quantizes} \
     ${with_quantized:+quantized_libraries quantized_readers} ${with_gguf:+gguf_models gguf_written} \
     ${with_mlx:+mlx_models} \

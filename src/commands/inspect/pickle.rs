@@ -2,12 +2,14 @@
 
 use crate::commands::observer::warn_of_code;
 use crate::container::checkpoint::Checkpoint;
-use crate::container::{Input, PickleFacts};
+use crate::container::{FoundCode, Input, PickleFacts};
 use crate::error::{Error, Kind, Result};
 use crate::text::{columns, counted, first_few, shorten, size, stdout_columns};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 fn facts(source: &Checkpoint) -> impl Iterator<Item = (&Input, &PickleFacts)> {
     source.shards.iter().filter_map(|input| Some((input, input.contents.pickle.as_deref()?)))
@@ -24,6 +26,9 @@ pub(super) fn text(facts: &PickleFacts) -> String {
         });
         text += "root\n";
         text.extend(columns(&rows.collect::<Vec<_>>(), &[2], stdout_columns()).map(|line| line + "\n"));
+    }
+    for name in &facts.arrays {
+        let _ = writeln!(text, "array of numpy, not read: {}", shorten(name));
     }
     if !facts.globals.is_empty() {
         text += "names of code\n";
@@ -43,6 +48,9 @@ pub(super) fn add_json(file: &mut Value, facts: &PickleFacts) {
         "root": facts.chosen,
         "roots": facts.roots,
     });
+    if !facts.arrays.is_empty() {
+        file["pickle"]["arrays"] = json!(facts.arrays);
+    }
 }
 
 /// Returns the names of code in all files, with the number of times, and those that may do harm.
@@ -61,13 +69,41 @@ pub(super) fn warn_of_all_code(source: &Checkpoint) {
     facts(source).for_each(|(input, facts)| warn_of_code(input.path(), facts));
 }
 
-/// Refuses code that may do harm.
+/// Refuses code that may do harm, and what was not searched: in the files with tensors, and in all other files of a folder.
 pub(super) fn check_code(source: &Checkpoint) -> Result<()> {
-    let found = facts(source).find(|(_, facts)| !facts.suspicious.is_empty());
-    found.map_or(Ok(()), |(input, facts)| {
-        let names = first_few(&facts.suspicious, 5);
-        Err(Error::new(format!("names code that is not known to be harmless: {names}"))
-            .in_file(input.path())
-            .of(Kind::Loss))
-    })
+    let refusal = |path: &Path, found: FoundCode| {
+        let what = match found {
+            FoundCode::Names(names) => {
+                format!("names code that is not known to be harmless: {}", first_few(&names, 5))
+            }
+            FoundCode::Unsearched(why) => format!("is not searched for code in full: {why}"),
+        };
+        Err(Error::new(what).in_file(path).of(Kind::Loss))
+    };
+    for input in &source.shards {
+        if let Some(found) = FoundCode::in_input(input) {
+            return refusal(input.path(), found);
+        }
+    }
+    let Some(folder) = &source.folder else { return Ok(()) };
+    let is_shard = |path: &Path| source.shards.iter().any(|input| input.path() == path);
+    let mut folders = vec![folder.clone()];
+    while let Some(folder) = folders.pop() {
+        let failed = |error: std::io::Error| Error::io("cannot read", &error).in_file(&folder);
+        let entries = fs::read_dir(&folder).map_err(failed)?.collect::<Result<Vec<_>, _>>().map_err(failed)?;
+        let mut paths: Vec<PathBuf> = entries.iter().map(fs::DirEntry::path).collect();
+        paths.sort();
+        for path in paths.into_iter().filter(|path| !is_shard(path)) {
+            if !path.is_dir() {
+                if let Some(found) = FoundCode::in_file(&path) {
+                    return refusal(&path, found);
+                }
+            } else if path.is_symlink() {
+                return refusal(&path, FoundCode::Unsearched("it is a link to a folder".to_owned()));
+            } else if path.file_name().is_none_or(|name| name != ".git") {
+                folders.push(path);
+            }
+        }
+    }
+    Ok(())
 }

@@ -1,6 +1,6 @@
 //! Facts about a checkpoint of PyTorch besides its tensors: the entries of its root, and the names of code.
 
-use super::meaning::is_harmless;
+use super::harmless::is_harmless;
 use super::tree::RootEntry;
 use super::values::PickleValues;
 use crate::container::Tensor;
@@ -28,6 +28,8 @@ pub(crate) struct PickleFacts {
     pub(crate) is_requested: bool,
     /// Names of classes and functions, and how often the pickle names each.
     pub(crate) globals: BTreeMap<String, u64>,
+    /// Names of arrays of numpy, which are not read.
+    pub(crate) arrays: Vec<String>,
     /// Names in `globals` that may do harm to other programs that load the file.
     pub(crate) suspicious: Vec<String>,
 }

@@ -6,6 +6,7 @@
 //! only read.
 
 mod code;
+mod harmless;
 mod meaning;
 mod pickle;
 mod tree;
@@ -14,7 +15,7 @@ mod values;
 mod view;
 
 use super::names::NameHashes;
-use super::zip::{is_zip, member_names, members};
+use super::zip::{ZipMember, check_names, is_zip, member_names, members, without_case};
 use super::{
     Container, Contents, FileLayout, FormatInfo, NewMetadata, NewTensors, ReadOptions, ShardNames, Tensor, WrittenFiles,
 };
@@ -26,7 +27,7 @@ pub(crate) use code::{PickleFacts, RootInfo};
 use pickle::Pickle;
 use std::collections::HashMap;
 use tree::RootEntry;
-use values::PickleValue;
+use values::{PickleValue, PickleValues};
 use view::StorageTable;
 
 /// The formats of PyTorch.
@@ -34,6 +35,21 @@ pub(super) struct PyTorch;
 
 /// The pickle in an archive, after the name of the archive's folder.
 const PICKLE: &str = "data.pkl";
+/// The members that PyTorch reads besides the storages, after the name of the archive's folder, and folders of members.
+const MEMBERS: [&str; 10] = [
+    PICKLE,
+    "byteorder",
+    "version",
+    ".format_version",
+    ".storage_alignment",
+    ".data/serialization_id",
+    ".data/version",
+    "constants.pkl",
+    DATA,
+    CODE,
+];
+const DATA: &str = "data/";
+const CODE: &str = "code/";
 /// The first pickle of a file in the older form: this number as an integer of 10 bytes.
 const MAGIC: &[u8] = b"\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
 /// The second pickle: the version of the form.
@@ -73,13 +89,46 @@ impl Container for PyTorch {
     }
 }
 
+/// True if PyTorch takes a member for the pickle: it ignores case.
 fn is_pickle(name: &[u8]) -> bool {
+    let name = name.to_ascii_lowercase();
     name.strip_suffix(PICKLE.as_bytes()).is_some_and(|folder| folder.is_empty() || folder.ends_with(b"/"))
 }
 
 /// True if only archives of PyTorch have a member of this name.
 fn is_mark(name: &[u8]) -> bool {
-    is_pickle(name) || name.ends_with(b"/.data/serialization_id")
+    is_pickle(name) || name.to_ascii_lowercase().ends_with(b"/.data/serialization_id")
+}
+
+/// Checks that PyTorch finds the same pickle: it looks in the folder of the first member, and ignores case. Returns the
+/// folder, with its slash.
+fn folder_of<'m>(pickle: &'m ZipMember, members: &[ZipMember]) -> Result<&'m str> {
+    let first = members.first().map_or("", |first| &first.name);
+    let first = first.find('/').map_or("", |end| &first[..=end]);
+    let refusal = |what: &str| {
+        let name = shorten(&pickle.name);
+        Error::new(format!("malformed checkpoint of PyTorch: its {PICKLE} is called '{name}', {what}"))
+    };
+    let folder = pickle.name.strip_suffix(PICKLE).ok_or_else(|| refusal("and only PyTorch ignores case"))?;
+    if folder == first { Ok(folder) } else { Err(refusal("which is not in the folder of the first member")) }
+}
+
+/// Returns the name of a member in the folder; `None` outside, and if PyTorch does not read a member of this name. Refuses a
+/// name that only differs in case from one that is read.
+fn name_inside<'m>(member: &'m ZipMember, folder: &str) -> Result<Option<&'m str>> {
+    let lower = member.name.to_ascii_lowercase();
+    let Some(rest) = lower.strip_prefix(&folder.to_ascii_lowercase()) else { return Ok(None) };
+    let known =
+        MEMBERS.iter().find(|known| if known.ends_with('/') { rest.starts_with(**known) } else { rest == **known });
+    let Some(known) = known else { return Ok(None) };
+    let name = member.name.strip_prefix(folder).filter(|name| name.starts_with(known));
+    let name = name.ok_or_else(|| {
+        let (name, known) = (shorten(&member.name), shorten(&format!("{folder}{known}")));
+        Error::new(format!(
+            "malformed checkpoint of PyTorch: '{name}' differs from '{known}' in case, and only PyTorch ignores case"
+        ))
+    });
+    name.map(Some)
 }
 
 /// True if a file has the older form: the magic number as a pickle of protocol 2 or later, which may be in a frame.
@@ -96,25 +145,22 @@ struct TorchFile<'a> {
     /// Facts about the code that all its pickles name.
     facts: PickleFacts,
     storages: StorageTable,
+    /// Names of members that are not read.
+    ignored: Vec<String>,
 }
 
 impl<'a> TorchFile<'a> {
     fn in_archive(file: &'a [u8]) -> Result<Self> {
         let members = members(file)?;
+        check_names(&members, without_case)?;
         let mut pickles = members.iter().filter(|member| is_pickle(member.name.as_bytes()));
         let found = match (pickles.next(), pickles.next()) {
             (Some(found), None) => found,
             (None, _) => return Err(Error::new(format!("is a checkpoint of PyTorch without its {PICKLE}"))),
             _ => return Err(Error::new(format!("malformed checkpoint of PyTorch: it has several {PICKLE}"))),
         };
-        let folder = found.name.strip_suffix(PICKLE).unwrap_or_default();
-        let inside = |name: &str| format!("{folder}{name}");
-        let code = inside("code/");
-        if members.iter().any(|member| member.name == inside("constants.pkl") || member.name.starts_with(&code)) {
-            let error = Error::new("is a TorchScript archive, a program with its weights, which tcast does not read");
-            return Err(error.remedy("save the weights alone, with torch.save(model.state_dict(), ...)"));
-        }
-        let stored = |member: &super::zip::ZipMember| {
+        let folder = folder_of(found, &members)?;
+        let stored = |member: &ZipMember| {
             let what = if member.is_deflated { Some("is compressed") } else { member.obstacle.as_deref() };
             what.map_or_else(
                 || Ok(member.range.clone()),
@@ -127,17 +173,23 @@ impl<'a> TorchFile<'a> {
         };
         let pickle = stored(found)?;
         let mut storages = StorageTable::default();
-        let data = inside("data/");
         let mut order = None;
+        let mut ignored = Vec::new();
         for member in &members {
-            if member.name.starts_with(&data) {
-                let range = stored(member)?;
-                let key = member.name.as_bytes()[data.len()..].into();
-                if storages.ranges.insert(key, range).is_some() {
-                    return Err(Error::new(format!("two members are named '{}'", shorten(&member.name))));
+            match name_inside(member, folder)? {
+                Some("byteorder") => order = Some(stored(member)?),
+                Some(name) if name == "constants.pkl" || name.starts_with(CODE) => {
+                    let what = "is a TorchScript archive, a program with its weights, which tcast does not read";
+                    let remedy = "save the weights alone, with torch.save(model.state_dict(), ...)";
+                    return Err(Error::new(what).remedy(remedy));
                 }
-            } else if member.name == inside("byteorder") {
-                order = Some(stored(member)?);
+                Some(name) => {
+                    if let Some(key) = name.strip_prefix(DATA).filter(|key| !key.is_empty()) {
+                        storages.ranges.insert(key.as_bytes().into(), stored(member)?);
+                    }
+                }
+                None if member.name.ends_with('/') => {} // a folder
+                None => ignored.push(member.name.clone()),
             }
         }
         storages.is_big_endian = match order.map(|range| file[range].trim_ascii()) {
@@ -151,7 +203,7 @@ impl<'a> TorchFile<'a> {
         let pickle = pickle::read(&file[pickle])?;
         let mut facts = PickleFacts::default();
         facts.add_code(&pickle.values)?;
-        Ok(Self { form: "zip", pickle, facts, storages })
+        Ok(Self { form: "zip", pickle, facts, storages, ignored })
     }
 
     /// Reads pickles of the magic number, the version and the system, the object, and the keys of the storages. Then come
@@ -205,19 +257,20 @@ impl<'a> TorchFile<'a> {
                 )));
             }
         }
-        Ok(Self { form: "legacy", pickle, facts, storages })
+        Ok(Self { form: "legacy", pickle, facts, storages, ignored: Vec::new() })
     }
 
     /// Finds the tensors: all of them, or those under a root.
     fn contents(self, root: Option<&str>) -> Result<Contents> {
-        let Self { form, pickle: Pickle { values, root: object, protocol, len }, facts, storages } = self;
+        let Self { form, pickle: Pickle { values, root: object, protocol, len }, facts, storages, ignored } = self;
+        check_storages(&values)?;
         // Formats with metadata give their mark to the output.
-        let mut contents = Contents { metadata: Some(Vec::new()), ..Contents::default() };
+        let mut contents = Contents { metadata: Some(Vec::new()), ignored, ..Contents::default() };
         let mut names = NameHashes::default();
         // The tensors in the order in which they were found, or why one cannot be read.
         let mut found = Vec::new();
         let mut memory = LEAST_MEMORY + MEMORY_PER_BYTE * len;
-        let entries = tree::visit(&values, object, &mut |name, tensor| {
+        let (entries, arrays) = tree::visit(&values, object, &mut |name, tensor| {
             names.add(&name);
             let call = &values.tensors[tensor as usize];
             let needed = view::memory(&values, call) + name.len();
@@ -245,27 +298,60 @@ impl<'a> TorchFile<'a> {
             Some(root) => Some(root.to_owned()),
         };
         let mut is_there = chosen.is_none();
+        let inner = |name: &str| match &chosen {
+            None => Some(name.to_owned()),
+            Some(root) if name == *root => name.rsplit('.').next().map(str::to_owned),
+            Some(root) => name.strip_prefix(&**root).and_then(|rest| rest.strip_prefix('.')).map(str::to_owned),
+        };
+        let arrays = arrays.iter().filter_map(|name| inner(name)).collect();
         for found in found {
-            let name = name_of(&found);
-            let inner = match &chosen {
-                None => Some(&*name),
-                Some(root) if name == *root => name.rsplit('.').next(),
-                Some(root) => name.strip_prefix(&**root).and_then(|rest| rest.strip_prefix('.')),
-            };
-            let Some(inner) = inner else { continue };
+            let Some(inner) = inner(&name_of(&found)) else { continue };
             is_there = true;
             match found {
-                Ok(tensor) => contents.tensors.push(Tensor { name: inner.into(), ..tensor }),
-                Err(error) => contents.unreadable.push(error.in_tensor(inner)),
+                Ok(tensor) => contents.tensors.push(Tensor { name: (*inner).into(), ..tensor }),
+                Err(error) => contents.unreadable.push(error.in_tensor(&inner)),
             }
         }
         if let Some(root) = chosen.as_ref().filter(|_| !is_there) {
             return Err(code::no_such_root(root, &roots));
         }
-        contents.pickle =
-            Some(Box::new(PickleFacts { form, protocol, roots, chosen, is_requested: root.is_some(), ..facts }));
+        contents.pickle = Some(Box::new(PickleFacts {
+            form,
+            protocol,
+            roots,
+            chosen,
+            arrays,
+            is_requested: root.is_some(),
+            ..facts
+        }));
         Ok(contents)
     }
+}
+
+/// Returns the suspicious names of code that a program would call if it unpickled a file of another kind, and the error
+/// behind which there may be more. Every file may begin like a pickle, and unpicklers run what comes before an error.
+pub(super) fn search_as_pickle(bytes: &[u8]) -> Result<(Vec<String>, Option<Error>)> {
+    let (values, error) = pickle::search(bytes);
+    let mut facts = PickleFacts::default();
+    facts.add_code(&values)?;
+    let is_letter = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '.';
+    facts.suspicious.retain(|name| name.chars().all(is_letter)); // others are no names that can be imported
+    Ok((facts.suspicious, error))
+}
+
+/// Refuses a storage with bytes that is used with two types: some versions of PyTorch take the first for all tensors.
+fn check_storages(values: &PickleValues) -> Result<()> {
+    let mut types: HashMap<&[u8], Option<&str>> = HashMap::new();
+    for storage in values.storages.iter().filter(|storage| storage.count > 0 && !storage.is_meta) {
+        let (module, class) = values.code(storage.class);
+        let found = types::TorchType::of_storage(module, class).map(|class| class.name);
+        let key = values.text_at(storage.key);
+        if *types.entry(key).or_insert(found) != found {
+            let key = shorten(&String::from_utf8_lossy(key));
+            return Err(Error::new(format!("malformed checkpoint of PyTorch: its storage '{key}' has two types")));
+        }
+    }
+    Ok(())
 }
 
 /// Returns the dict of weights if the root has exactly one under the names that training programs use.

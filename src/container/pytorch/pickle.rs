@@ -28,29 +28,37 @@ pub(super) struct Pickle<'a> {
 /// # Errors
 /// When an opcode is unknown or misses its operands, or a limit is exceeded.
 pub(super) fn read(bytes: &[u8]) -> Result<Pickle<'_>> {
-    let bytes = &bytes[..bytes.len().min(u32::MAX as usize)];
-    let mut machine = Machine {
-        bytes,
-        at: 0,
-        stack: Vec::new(),
-        marks: Vec::new(),
-        memo: Memo::default(),
-        values: PickleValues::of(bytes),
-        protocol: 0,
-    };
-    let root = loop {
-        let start = machine.at;
-        match machine.step() {
-            Ok(None) => {}
-            Ok(Some(root)) => break root,
-            Err(error) => {
-                let what = error.message().trim_start_matches("malformed pickle: ").to_owned();
-                return Err(Error::new(format!("malformed pickle: {what}, at byte {start}")));
-            }
-        }
-    };
+    let mut machine = Machine::of(bytes);
+    let root = machine.run()?;
     let Machine { at: len, values, protocol, .. } = machine;
     Ok(Pickle { values, root, len, protocol })
+}
+
+/// Errors after which Python's unpickler fails too, so no later opcode runs.
+const OF_PYTHON: [&str; 10] =
+    [NO_OPCODE, ENDS, EMPTY, NO_MARK, NO_QUOTES, NO_DIGITS, NO_PROTOCOL, NO_VALUE, NO_KEY, NO_REFERENCE];
+const NO_OPCODE: &str = "which no checkpoint has";
+const ENDS: &str = "it ends too early";
+const EMPTY: &str = "it takes a value from an empty stack";
+const NO_MARK: &str = "it has no mark";
+const NO_QUOTES: &str = "a text has no quotes";
+const NO_DIGITS: &str = "a number has other characters than digits";
+const NO_REFERENCE: &str = "a reference is not a number";
+const NO_VALUE: &str = "a key has no value";
+const NO_KEY: &str = "it refers to a value that it does not have";
+const NO_PROTOCOL: &str = "it has the unknown protocol";
+
+/// Runs any bytes as Python's unpickler would, to the end of a pickle or the first error. Returns the values, and the
+/// error if Python may continue after it.
+pub(super) fn search(bytes: &[u8]) -> (PickleValues<'_>, Option<Error>) {
+    let mut machine = Machine::of(bytes);
+    let error = machine.run().err().filter(|error| !OF_PYTHON.iter().any(|what| error.message().contains(what)));
+    (machine.values, error)
+}
+
+/// Counts the memory of a stack that is full, before a value makes it grow.
+fn count_growth<T>(values: &mut PickleValues, stack: &Vec<T>) -> Result<()> {
+    if stack.len() == stack.capacity() { values.count::<T>(stack.len().max(4)) } else { Ok(()) }
 }
 
 fn malformed<T>(what: &str) -> Result<T> {
@@ -78,6 +86,27 @@ struct Machine<'a> {
 }
 
 impl<'a> Machine<'a> {
+    fn of(bytes: &'a [u8]) -> Self {
+        let bytes = &bytes[..bytes.len().min(u32::MAX as usize)];
+        let (values, memo) = (PickleValues::of(bytes), Memo::default());
+        Self { bytes, at: 0, stack: Vec::new(), marks: Vec::new(), memo, values, protocol: 0 }
+    }
+
+    /// Runs all opcodes. Returns the result.
+    fn run(&mut self) -> Result<PickleValue> {
+        loop {
+            let start = self.at;
+            match self.step() {
+                Ok(None) => {}
+                Ok(Some(root)) => return Ok(root),
+                Err(error) => {
+                    let what = error.message().trim_start_matches("malformed pickle: ").to_owned();
+                    return Err(Error::new(format!("malformed pickle: {what}, at byte {start}")));
+                }
+            }
+        }
+    }
+
     /// Runs one opcode. Returns the result of the pickle at its end.
     fn step(&mut self) -> Result<Option<PickleValue>> {
         let [opcode] = self.array()?;
@@ -86,7 +115,7 @@ impl<'a> Machine<'a> {
             0x80 => {
                 [self.protocol] = self.array()?;
                 if self.protocol > 5 {
-                    return Err(Error::new(format!("it has the unknown protocol {}", self.protocol)));
+                    return Err(Error::new(format!("{NO_PROTOCOL} {}", self.protocol)));
                 }
             }
             0x95 => drop(self.array::<8>()?), // FRAME: a hint for readers of streams
@@ -95,8 +124,11 @@ impl<'a> Machine<'a> {
                 if self.marks.len() >= MOST_ON_STACK {
                     return malformed("it has too many marks");
                 }
+                count_growth(&mut self.values, &self.marks)?;
                 self.marks.push(self.stack.len());
             }
+            // It also pops a mark.
+            b'0' if self.marks.last() == Some(&self.stack.len()) => drop(self.marks.pop()),
             b'0' => drop(self.pop()?),
             b'1' => drop(self.pop_to_mark()?),
             // Contents of lists, dicts and sets
@@ -137,6 +169,7 @@ impl<'a> Machine<'a> {
                 if self.stack.len() >= MOST_ON_STACK {
                     return malformed("it has too many values on its stack");
                 }
+                count_growth(&mut self.values, &self.stack)?;
                 self.stack.push(value);
             }
         }
@@ -212,7 +245,7 @@ impl<'a> Machine<'a> {
             b'g' | b'h' | b'j' => {
                 let slot = self.slot(opcode)? as usize;
                 let value = self.memo.slots.get(slot).copied().flatten();
-                value.ok_or_else(|| Error::new("it refers to a value that it does not have"))
+                value.ok_or_else(|| Error::new(NO_KEY))
             }
             // Names of code, and calls, which are not made
             b'c' => self.name(),
@@ -246,7 +279,7 @@ impl<'a> Machine<'a> {
                 let identifier = self.pop()?;
                 self.storage(identifier)
             }
-            _ => Err(Error::new(format!("it has the opcode {opcode:#04x}, which no checkpoint has"))),
+            _ => Err(Error::new(format!("it has the opcode {opcode:#04x}, {NO_OPCODE}"))),
         }
     }
 
@@ -255,7 +288,7 @@ impl<'a> Machine<'a> {
     fn bytes(&mut self, len: u64) -> Result<&'a [u8]> {
         let rest = &self.bytes[self.at..];
         let len = usize::try_from(len).ok().filter(|len| *len <= rest.len());
-        let len = len.ok_or_else(|| Error::new("it ends too early"))?;
+        let len = len.ok_or_else(|| Error::new(ENDS))?;
         self.at += len;
         Ok(&rest[..len])
     }
@@ -280,7 +313,7 @@ impl<'a> Machine<'a> {
     /// Returns the place of the rest of a line.
     fn line_extent(&mut self) -> Result<PickleRange> {
         let rest = &self.bytes[self.at..];
-        let len = rest.iter().position(|byte| *byte == b'\n').ok_or_else(|| Error::new("it ends too early"))?;
+        let len = rest.iter().position(|byte| *byte == b'\n').ok_or_else(|| Error::new(ENDS))?;
         let start = self.at as u32;
         self.at += len + 1;
         Ok(start..start + len as u32)
@@ -294,8 +327,13 @@ impl<'a> Machine<'a> {
     /// Returns a decimal number.
     fn decimal(&mut self, digits: &[u8]) -> Result<PickleValue> {
         let unsigned = digits.strip_prefix(b"-").unwrap_or(digits);
+        // Python also reads blanks, signs, underscores, digits of other bases, and an empty line: numbers that never matter.
+        let may_be_digit = |byte: &u8| byte.is_ascii_hexdigit() || b" \t\r_+-xXoO".contains(byte);
+        if !unsigned.iter().all(may_be_digit) {
+            return malformed(NO_DIGITS);
+        }
         if unsigned.is_empty() || !unsigned.iter().all(u8::is_ascii_digit) {
-            return malformed("a number has other characters than digits");
+            return Ok(PickleValue::Other);
         }
         let number = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
         number.map_or(Ok(PickleValue::Other), |number| self.values.add_long(number))
@@ -328,7 +366,7 @@ impl<'a> Machine<'a> {
         if is_quoted {
             match text {
                 [first @ (b'\'' | b'"'), .., last] if first == last => {}
-                _ => return malformed("a text has no quotes"),
+                _ => return malformed(NO_QUOTES),
             }
             extent = extent.start + 1..extent.end - 1;
         }
@@ -347,8 +385,9 @@ impl<'a> Machine<'a> {
             b'r' | b'j' => self.array().map(u32::from_le_bytes),
             _ => {
                 let line = self.line()?;
-                let slot = std::str::from_utf8(line).ok().and_then(|line| line.parse().ok());
-                slot.ok_or_else(|| Error::new("a reference is not a number"))
+                // As Python reads it.
+                let slot = std::str::from_utf8(line).ok().and_then(|line| line.trim().replace('_', "").parse().ok());
+                slot.ok_or_else(|| Error::new(NO_REFERENCE))
             }
         }
     }
@@ -362,7 +401,7 @@ impl<'a> Machine<'a> {
 
     fn top(&self) -> Result<PickleValue> {
         let top = self.stack.last().filter(|_| self.stack.len() > self.fence());
-        top.copied().ok_or_else(|| Error::new("it takes a value from an empty stack"))
+        top.copied().ok_or_else(|| Error::new(EMPTY))
     }
 
     fn pop(&mut self) -> Result<PickleValue> {
@@ -372,7 +411,7 @@ impl<'a> Machine<'a> {
     }
 
     fn pop_to_mark(&mut self) -> Result<Vec<PickleValue>> {
-        let mark = self.marks.pop().ok_or_else(|| Error::new("it has no mark"))?;
+        let mark = self.marks.pop().ok_or_else(|| Error::new(NO_MARK))?;
         Ok(self.stack.split_off(mark))
     }
 
@@ -383,7 +422,7 @@ impl<'a> Machine<'a> {
             return malformed("a value has a number that is too large");
         }
         if at >= self.memo.slots.len() {
-            self.values.count(at + 1 - self.memo.slots.len())?;
+            self.values.count::<Option<PickleValue>>(at + 1 - self.memo.slots.len())?;
             self.memo.slots.resize(at + 1, None);
         }
         self.memo.filled += u32::from(self.memo.slots[at].is_none());
@@ -395,7 +434,7 @@ impl<'a> Machine<'a> {
 
     fn tuple(&mut self, len: usize) -> Result<PickleValue> {
         let start = self.stack.len().checked_sub(len).filter(|start| *start >= self.fence());
-        let start = start.ok_or_else(|| Error::new("it takes a value from an empty stack"))?;
+        let start = start.ok_or_else(|| Error::new(EMPTY))?;
         let tuple = self.values.add_tuple(&self.stack[start..])?;
         self.stack.truncate(start);
         Ok(tuple)
@@ -420,9 +459,7 @@ impl<'a> Machine<'a> {
             }
             _ => return malformed("it appends to a value that is not a list"),
         };
-        self.values.count(values.len())?;
-        self.values.lists[list as usize].extend_from_slice(values);
-        Ok(())
+        self.values.extend_list(list, values)
     }
 
     fn set(&mut self, values: &[PickleValue]) -> Result<()> {
@@ -440,9 +477,7 @@ impl<'a> Machine<'a> {
             }
             _ => return malformed("it sets entries of a value that is not a dict"),
         };
-        self.values.count(entries.len())?;
-        self.values.dicts[dict as usize].entries.extend(entries);
-        Ok(())
+        self.values.extend_dict(dict, entries)
     }
 
     fn call_with(&mut self, function: PickleValue, arguments: &[PickleValue]) -> Result<PickleValue> {
@@ -481,7 +516,7 @@ impl<'a> Machine<'a> {
                         _ => return malformed("a tensor is rebuilt without its class"),
                     }
                 }
-                (CallMeaning::Tensor | CallMeaning::TypedTensor | CallMeaning::NotPlain, _) => {
+                (CallMeaning::Array | CallMeaning::Tensor | CallMeaning::TypedTensor | CallMeaning::NotPlain, _) => {
                     return self.values.add_tensor(TensorCall { name, meaning, arguments });
                 }
                 (CallMeaning::None | CallMeaning::TensorClass, _) => return self.values.add_object(arguments),
@@ -519,6 +554,6 @@ impl<'a> Machine<'a> {
 fn pairs(values: &[PickleValue]) -> Result<Vec<(PickleValue, PickleValue)>> {
     match values.as_chunks() {
         (pairs, []) => Ok(pairs.iter().map(|[key, value]| (*key, *value)).collect()),
-        _ => malformed("a key has no value"),
+        _ => malformed(NO_VALUE),
     }
 }

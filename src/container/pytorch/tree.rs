@@ -1,5 +1,6 @@
 //! Finds the tensors in the value of a pickle, and names them by the keys that lead to them.
 
+use super::meaning::CallMeaning;
 use super::values::{Dict, Object, PickleValue, PickleValues};
 use crate::error::{Error, Result};
 use crate::text::shorten;
@@ -36,19 +37,20 @@ impl RootEntry {
     }
 }
 
-/// Calls `found` with the name of each tensor and its number. Returns the entries of the root that contain tensors.
+/// Calls `found` with the name of each tensor and its number. Returns the entries of the root that contain tensors, and the
+/// names of arrays of numpy.
 pub(super) fn visit(
     values: &PickleValues,
     root: PickleValue,
     found: &mut dyn FnMut(String, u32) -> Result<()>,
-) -> Result<Vec<RootEntry>> {
-    let mut walk =
-        TreeWalk { values, name: String::new(), unnamed: 0, nodes: 0, visits: 0, key_bytes: 0, count: 0, found };
+) -> Result<(Vec<RootEntry>, Vec<String>)> {
+    let (name, arrays) = (String::new(), Vec::new());
+    let mut walk = TreeWalk { values, name, unnamed: 0, nodes: 0, visits: 0, key_bytes: 0, count: 0, arrays, found };
     let mut entries = Vec::new();
     if walk.is_container(root)? {
         walk.container(root, &mut entries)?;
     }
-    Ok(entries)
+    Ok((entries, walk.arrays))
 }
 
 struct TreeWalk<'v, 'a> {
@@ -62,7 +64,15 @@ struct TreeWalk<'v, 'a> {
     key_bytes: usize,
     /// Number of tensors so far.
     count: usize,
+    /// Names of arrays.
+    arrays: Vec<String>,
     found: &'v mut dyn FnMut(String, u32) -> Result<()>,
+}
+
+/// A module of torch.
+struct Module<'v> {
+    dicts: [PickleValue; 3],
+    left_out: &'v [PickleValue],
 }
 
 /// A key of a child.
@@ -103,7 +113,9 @@ impl TreeWalk<'_, '_> {
                 return Err(Error::new(format!("malformed pickle: it has more than {MOST_VISITS} values")));
             }
             let inner = frame(self, child);
-            if !self.is_container(child)? {
+            // A value that contains itself adds nothing to what is visited. A tensor at the root is its own child.
+            let is_tensor = matches!(child, PickleValue::Tensor(_));
+            if !self.is_container(child)? || !is_tensor && frames.iter().any(|outer| outer.value == child) {
                 continue;
             }
             self.enter(&key)?;
@@ -116,7 +128,8 @@ impl TreeWalk<'_, '_> {
                 return Err(Error::new(format!("malformed pickle: it is nested more than {DEEPEST} levels deep")));
             }
             if frames.len() == 1 && matches!(root, PickleValue::Dict(_)) {
-                let (key, is_dict) = (self.name.clone(), matches!(child, PickleValue::Dict(_)));
+                let is_dict = matches!(child, PickleValue::Dict(_)) || self.module(child).is_some();
+                let key = self.name.clone();
                 entries.push(RootEntry { key, is_dict, tensors: self.count..self.count });
             }
             frames.push(inner);
@@ -160,6 +173,9 @@ impl TreeWalk<'_, '_> {
                 }
             }
             PickleValue::Object(object) => {
+                if let Some(module) = self.module(value) {
+                    return self.child_of_module(&module, at);
+                }
                 let Object { arguments, entries, elements, state } = values.objects[object as usize];
                 [arguments, entries, elements, state].get(at).map(|part| (Key::Part, *part))
             }
@@ -178,11 +194,7 @@ impl TreeWalk<'_, '_> {
             Key::Value(PickleValue::Bool(is_true)) => if is_true { "True" } else { "False" }.to_owned(),
             Key::Value(key) => {
                 let text = self.values.text(key);
-                self.key_bytes += text.map_or(0, <[u8]>::len);
-                if self.key_bytes > MOST_KEY_BYTES {
-                    let what = format!("malformed pickle: its keys have more than {MOST_KEY_BYTES} bytes");
-                    return Err(Error::new(what));
-                }
+                self.count_key(text.map_or(0, <[u8]>::len))?;
                 let text = text.and_then(|text| std::str::from_utf8(text).ok()).map(str::to_owned);
                 text.or_else(|| self.values.integer(key).map(|number| number.to_string())).unwrap_or_else(|| {
                     self.unnamed += 1;
@@ -197,6 +209,68 @@ impl TreeWalk<'_, '_> {
         Ok(())
     }
 
+    /// Counts the bytes of keys.
+    fn count_key(&mut self, bytes: usize) -> Result<()> {
+        self.key_bytes += bytes;
+        if self.key_bytes > MOST_KEY_BYTES {
+            return Err(Error::new(format!("malformed pickle: its keys have more than {MOST_KEY_BYTES} bytes")));
+        }
+        Ok(())
+    }
+
+    /// Returns the parameters, buffers and modules of a module, and the names of the buffers that its `state_dict()` lacks;
+    /// `None` if a value is not a module.
+    fn module(&self, value: PickleValue) -> Option<Module<'_>> {
+        /// Maximum number of attributes, and of such buffers: they are read again for each child.
+        const MOST: usize = 1000;
+        let PickleValue::Object(object) = value else { return None };
+        let PickleValue::Dict(state) = self.values.objects[object as usize].state else { return None };
+        let entries = &self.values.dicts[state as usize].entries;
+        let of = |name: &str| {
+            let mut entries = entries.iter().filter(|(key, _)| self.values.text(*key) == Some(name.as_bytes()));
+            entries.next_back().map(|(_, value)| *value)
+        };
+        if entries.len() > MOST {
+            return None;
+        }
+        let dicts = [of("_parameters")?, of("_buffers")?, of("_modules")?];
+        let left_out = of("_non_persistent_buffers_set").and_then(|set| {
+            let PickleValue::Object(set) = set else { return None };
+            let Object { arguments, elements, .. } = &self.values.objects[set as usize];
+            let listed =
+                self.values.sequence(*arguments).and_then(|arguments| self.values.sequence(*arguments.first()?));
+            let left_out = listed.or_else(|| self.values.sequence(*elements))?;
+            (left_out.len() <= MOST).then_some(left_out)
+        });
+        Some(Module { dicts, left_out: left_out.unwrap_or_default() })
+    }
+
+    /// Returns a child of a module: its parameters, buffers and modules have their own names, as in its `state_dict()`.
+    fn child_of_module(&self, module: &Module, at: usize) -> Result<Option<(Key, PickleValue)>> {
+        let mut at = at;
+        for (kind, dict) in module.dicts.iter().enumerate() {
+            let PickleValue::Dict(number) = *dict else { continue };
+            let Dict { pairs, entries } = &self.values.dicts[number as usize];
+            let len = self.values.sequence(*pairs).map_or(0, <[PickleValue]>::len) + entries.len();
+            if at >= len {
+                at -= len;
+                continue;
+            }
+            let child = self.child(*dict, at)?;
+            let is_left_out = |key: &Key| match key {
+                Key::Value(key) if kind == 1 => {
+                    let name = self.values.text(*key);
+                    module.left_out.iter().any(|left_out| self.values.text(*left_out) == name)
+                }
+                _ => false,
+            };
+            return Ok(
+                child.map(|(key, value)| if is_left_out(&key) { (key, PickleValue::None) } else { (key, value) })
+            );
+        }
+        Ok(None)
+    }
+
     /// Removes the last key from the name.
     fn leave(&mut self, name_len: usize, unnamed: u32) {
         self.name.truncate(name_len);
@@ -204,6 +278,10 @@ impl TreeWalk<'_, '_> {
     }
 
     fn add(&mut self, tensor: u32) -> Result<()> {
+        if self.values.tensors[tensor as usize].meaning == CallMeaning::Array {
+            self.arrays.push(if self.name.is_empty() { "array".to_owned() } else { self.name.clone() });
+            return self.count_key(self.name.len());
+        }
         self.count += 1;
         let name = if self.name.is_empty() { "tensor".to_owned() } else { self.name.clone() };
         if self.unnamed > 0 {

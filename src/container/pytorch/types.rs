@@ -83,6 +83,12 @@ impl TorchType {
         }
     }
 
+    /// Describes a type that is not here.
+    pub(super) fn refusal(&self) -> String {
+        let why = if self.name == "complex32" { ": other formats have no pairs of float16" } else { "" };
+        format!("has the unsupported dtype torch.{}{why}", self.name)
+    }
+
     /// Number of elements in the bytes that torch counts as one element.
     pub(super) fn elements(&self) -> u64 {
         if self.name == PAIRS { 2 } else { 1 }

@@ -7,8 +7,11 @@ use super::meaning::CallMeaning;
 use crate::error::{Error, Result};
 use std::ops::Range;
 
-/// Maximum number of values in the tables. A tensor takes about 30.
-const MOST: u32 = 40_000_000;
+/// Maximum memory for values: so much for any pickle, and so many times its length. A tensor of 150 bytes takes about 400.
+const LEAST_MEMORY: usize = 32 << 20;
+const MEMORY_PER_BYTE: usize = 6;
+/// What an allocation takes besides its bytes, at most.
+const ALLOCATION: usize = 16;
 /// Maximum length of the full name of a class or function. A pickle can repeat a long one in a few bytes.
 const LONGEST_NAME: usize = 1000;
 /// Maximum length of the key of a storage. PyTorch numbers them.
@@ -95,57 +98,90 @@ pub(super) struct PickleValues<'a> {
     tuples: Vec<PickleRange>,
     /// The elements of all tuples.
     elements: Vec<PickleValue>,
-    pub(super) lists: Vec<Vec<PickleValue>>,
+    lists: Vec<Vec<PickleValue>>,
     pub(super) dicts: Vec<Dict>,
     pub(super) names: Vec<CodeName>,
     pub(super) storages: Vec<StorageUse>,
     pub(super) tensors: Vec<TensorCall>,
     pub(super) objects: Vec<Object>,
-    count: u32,
+    /// The memory that values may still take, in bytes.
+    left: usize,
 }
 
 /// Appends to a table. Returns the place.
 fn push<T>(table: &mut Vec<T>, value: T) -> u32 {
     table.push(value);
-    table.len() as u32 - 1 // all tables together have fewer than `MOST` entries
+    table.len() as u32 - 1 // a pickle has fewer than 2^32 bytes, and each adds less than one entry, or is limited by memory
+}
+
+/// Returns the bytes by which the capacity of a table grew, beyond the elements that were added.
+fn grown<T>(before: usize, table: &Vec<T>, added: usize) -> usize {
+    let bytes = (table.capacity() - before).saturating_sub(added) * size_of::<T>();
+    bytes + if before == 0 { ALLOCATION } else { 0 }
 }
 
 impl<'a> PickleValues<'a> {
     pub(super) fn of(bytes: &'a [u8]) -> Self {
-        Self { bytes, ..Self::default() }
+        Self { bytes, left: LEAST_MEMORY + MEMORY_PER_BYTE * bytes.len(), ..Self::default() }
     }
 
-    /// Counts values that are added. Refuses too many, which would take much memory.
-    pub(super) fn count(&mut self, added: usize) -> Result<()> {
-        let count = u32::try_from(added).ok().and_then(|added| self.count.checked_add(added));
-        self.count = count.filter(|count| *count <= MOST).ok_or_else(|| {
-            Error::new(format!("malformed pickle: it has more than {MOST} values, and no checkpoint has so many"))
+    /// Counts the memory of values that are made, even if they are dropped later. Refuses too much.
+    pub(super) fn count<T>(&mut self, made: usize) -> Result<()> {
+        self.count_bytes(made.saturating_mul(size_of::<T>()))
+    }
+
+    fn count_bytes(&mut self, bytes: usize) -> Result<()> {
+        let left = self.left.checked_sub(bytes);
+        self.left = left.ok_or_else(|| {
+            Error::new("malformed pickle: its values take more memory than those of any checkpoint of its length")
         })?;
         Ok(())
+    }
+
+    /// Appends elements to a list.
+    pub(super) fn extend_list(&mut self, list: u32, values: &[PickleValue]) -> Result<()> {
+        self.count::<PickleValue>(values.len())?;
+        let list = &mut self.lists[list as usize];
+        let before = list.capacity();
+        list.extend_from_slice(values);
+        let grown = grown(before, list, values.len());
+        self.count_bytes(grown)
+    }
+
+    /// Adds entries to a dict.
+    pub(super) fn extend_dict(&mut self, dict: u32, values: Vec<(PickleValue, PickleValue)>) -> Result<()> {
+        let added = values.len();
+        self.count::<(PickleValue, PickleValue)>(added)?;
+        let entries = &mut self.dicts[dict as usize].entries;
+        let before = entries.capacity();
+        entries.extend(values);
+        let grown = grown(before, entries, added);
+        self.count_bytes(grown)
     }
 
     pub(super) fn add_long(&mut self, number: i64) -> Result<PickleValue> {
         if let Ok(number) = i32::try_from(number) {
             return Ok(PickleValue::Int(number));
         }
-        self.count(1)?;
+        self.count::<i64>(1)?;
         Ok(PickleValue::Long(push(&mut self.longs, number)))
     }
 
     pub(super) fn add_text(&mut self, text: PickleRange) -> Result<PickleValue> {
-        self.count(1)?;
+        self.count::<PickleRange>(1)?;
         Ok(PickleValue::Text(push(&mut self.texts, text)))
     }
 
     pub(super) fn add_tuple(&mut self, values: &[PickleValue]) -> Result<PickleValue> {
-        self.count(1 + values.len())?;
+        self.count::<PickleValue>(1 + values.len())?;
         let start = self.elements.len() as u32;
         self.elements.extend_from_slice(values);
         Ok(PickleValue::Tuple(push(&mut self.tuples, start..self.elements.len() as u32)))
     }
 
     pub(super) fn add_list(&mut self, values: Vec<PickleValue>) -> Result<PickleValue> {
-        self.count(1 + values.len())?;
+        self.count::<Vec<PickleValue>>(1)?;
+        self.count::<PickleValue>(values.capacity())?;
         Ok(PickleValue::List(push(&mut self.lists, values)))
     }
 
@@ -154,12 +190,13 @@ impl<'a> PickleValues<'a> {
         pairs: PickleValue,
         entries: Vec<(PickleValue, PickleValue)>,
     ) -> Result<PickleValue> {
-        self.count(1 + entries.len())?;
+        self.count::<Dict>(1)?;
+        self.count::<(PickleValue, PickleValue)>(entries.capacity())?;
         Ok(PickleValue::Dict(push(&mut self.dicts, Dict { pairs, entries })))
     }
 
     pub(super) fn add_name(&mut self, module: PickleRange, name: PickleRange) -> Result<PickleValue> {
-        self.count(1)?;
+        self.count::<CodeName>(1)?;
         if module.len() + name.len() > LONGEST_NAME {
             return Err(Error::new(format!("the name of a class has more than {LONGEST_NAME} bytes")));
         }
@@ -168,7 +205,7 @@ impl<'a> PickleValues<'a> {
     }
 
     pub(super) fn add_storage(&mut self, storage: StorageUse) -> Result<PickleValue> {
-        self.count(1)?;
+        self.count::<StorageUse>(1)?;
         if self.text_at(storage.key).len() > LONGEST_KEY {
             return Err(Error::new(format!("the key of a storage has more than {LONGEST_KEY} bytes")));
         }
@@ -176,12 +213,12 @@ impl<'a> PickleValues<'a> {
     }
 
     pub(super) fn add_tensor(&mut self, tensor: TensorCall) -> Result<PickleValue> {
-        self.count(1)?;
+        self.count::<TensorCall>(1)?;
         Ok(PickleValue::Tensor(push(&mut self.tensors, tensor)))
     }
 
     pub(super) fn add_object(&mut self, arguments: PickleValue) -> Result<PickleValue> {
-        self.count(1)?;
+        self.count::<Object>(1)?;
         let object =
             Object { arguments, state: PickleValue::None, entries: PickleValue::None, elements: PickleValue::None };
         Ok(PickleValue::Object(push(&mut self.objects, object)))

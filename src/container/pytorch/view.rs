@@ -131,7 +131,7 @@ pub(super) fn tensor(
     };
     let (width, big_endian) = (torch_type.width, storages.is_big_endian && torch_type.width > 1);
     let form = torch_type.form(big_endian);
-    let form = form.ok_or_else(|| unreadable(format!("has the unsupported dtype torch.{}", torch_type.name)))?;
+    let form = form.ok_or_else(|| unreadable(torch_type.refusal()))?;
     if storage.is_meta {
         return Err(unreadable("is on the device 'meta', so the file has no elements of it".to_owned()));
     }
