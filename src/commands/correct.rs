@@ -5,6 +5,8 @@
 //! adds a flag that replaces or damages files, unless a typed word asks for this.
 
 use super::foreign::{self, Ours};
+use super::schemes::{example, fits, scheme_in};
+use super::typed::{TypedLine, Words, is_new};
 use super::{dequantize, quantize};
 use crate::cli::{self, Cli, Command as Subcommand};
 use crate::container::{ReadOptions, by_extension, checkpoint};
@@ -18,10 +20,11 @@ use std::path::{Path, PathBuf};
 /// Minimum similarity of a proposed name to the typed one, from 0 to 1.
 const SIMILAR: f64 = 0.9;
 
-/// Flags that replace files or damage weights: no typing error leads to them.
-const DESTROYING: [&str; 2] = ["force", "force-codes"];
-
-type Words = Vec<OsString>;
+/// Flags that replace files or damage weights, and the question after a typing error: no command has them unasked.
+const DESTROYING: [(&str, &str); 2] = [
+    ("force", "did you mean '--force'? It replaces an output that exists"),
+    ("force-codes", "did you mean '--force-codes'? It casts the codes of quantized weights as numbers"),
+];
 
 /// Returns the corrected command line, and a second one for a value that can mean two things; empty if that is not
 /// clear.
@@ -49,25 +52,33 @@ fn accepted(line: Words, mistakes: usize) -> Option<Words> {
 fn is_possible(cli: &Cli) -> bool {
     match &cli.command {
         Subcommand::Quantize(args) => {
-            args.model.as_deref().is_none_or(can_be_model) && quantize::check_options(args).is_ok()
+            let is_stored = |model: &Path| args.schemes().all(|scheme| fits(scheme, model));
+            args.model.as_deref().is_none_or(|model| can_be_model(model) && is_stored(model))
+                && quantize::check_options(args).is_ok()
         }
         Subcommand::Dequantize(args) => dequantize::check(args).is_ok(),
         _ => true,
     }
 }
 
+/// True if a file can hold several tensors.
 fn can_be_model(path: &Path) -> bool {
-    let extension = by_extension(path).map(|container| container.format_info().extension);
-    path.is_dir() || extension.is_none_or(|extension| ["safetensors", "onnx"].contains(&extension))
+    path.is_dir() || by_extension(path).is_none_or(|container| !container.format_info().holds_one)
 }
 
 /// Returns the flag of a subcommand that is most similar to an unknown one, if it is very similar and destroys nothing.
 pub(super) fn similar_flag(subcommand: &Command, typed: &str) -> Option<String> {
-    let typed = typed.trim_start_matches('-');
-    let longs = subcommand.get_arguments().filter_map(clap::Arg::get_long);
-    let likeness = |long: &str| strsim::jaro_winkler(typed, long);
-    let near = longs.filter(|long| !DESTROYING.contains(long) && likeness(long) > SIMILAR);
-    near.max_by(|a, b| likeness(a).total_cmp(&likeness(b))).map(|long| format!("--{long}"))
+    let longs = subcommand
+        .get_arguments()
+        .filter_map(clap::Arg::get_long)
+        .filter(|long| DESTROYING.iter().all(|(destroying, _)| long != destroying));
+    nearest(typed.trim_start_matches('-'), longs).map(|long| format!("--{long}"))
+}
+
+/// Returns the name that is most similar to a typed one, if it is very similar.
+fn nearest<'n>(typed: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    let near = names.map(|name| (strsim::jaro_winkler(typed, name), name)).filter(|(likeness, _)| *likeness > SIMILAR);
+    near.max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, name)| name)
 }
 
 pub(super) fn is_similar(typed: &str, known: &str) -> bool {
@@ -82,68 +93,11 @@ pub(super) fn word(error: &clap::Error, kind: ContextKind) -> Option<&str> {
     }
 }
 
-/// Command line with its subcommand.
-struct TypedLine<'a> {
-    line: &'a [OsString],
-    /// Position and definition of the subcommand.
-    subcommand: Option<(usize, Command)>,
-}
-
-impl<'a> TypedLine<'a> {
-    fn new(line: &'a [OsString]) -> Self {
-        let command = Cli::command();
-        let find = |word: &OsString| word.to_str().and_then(|word| command.find_subcommand(word)).cloned();
-        let subcommand = line.iter().enumerate().skip(1).find_map(|(at, word)| Some((at, find(word)?)));
-        Self { line, subcommand }
-    }
-
-    fn name(&self) -> &str {
-        self.subcommand.as_ref().map_or("", |(_, command)| command.get_name())
-    }
-
-    fn has_flag(&self, long: &str) -> bool {
-        let is_it = |arg: &clap::Arg| arg.get_long() == long.strip_prefix("--");
-        self.subcommand.as_ref().is_some_and(|(_, command)| command.get_arguments().any(is_it))
-    }
-
-    /// True if one of these flags was typed.
-    fn has_typed(&self, flags: &[&str]) -> bool {
-        let name = |word: &'a OsString| word.to_str().and_then(|word| word.split('=').next());
-        self.line.iter().filter_map(name).any(|name| flags.contains(&name))
-    }
-
-    /// Returns the line with other words in place of `count` words.
-    fn replaced<W: Into<OsString>>(&self, at: usize, count: usize, words: impl IntoIterator<Item = W>) -> Words {
-        let after = &self.line[(at + count).min(self.line.len())..];
-        let words = words.into_iter().map(Into::into);
-        self.line[..at].iter().cloned().chain(words).chain(after.iter().cloned()).collect()
-    }
-
-    fn with<const N: usize>(&self, words: [&str; N]) -> Words {
-        self.replaced(self.line.len(), 0, words)
-    }
-
-    fn without(&self, at: usize, count: usize) -> Words {
-        self.replaced(at, count, [""; 0])
-    }
-
-    /// Returns the words after the subcommand that are not flags, with their places.
-    fn words(&self) -> impl Iterator<Item = (usize, &str)> {
-        let first = self.subcommand.as_ref().map_or(1, |(at, _)| at + 1);
-        let words = self.line.iter().enumerate().skip(first);
-        words.filter_map(|(at, word)| Some((at, word.to_str()?))).filter(|(_, word)| !word.starts_with('-'))
-    }
-
-    fn find(&self, is_wanted: impl Fn(&str) -> bool) -> Option<usize> {
-        (1..self.line.len()).find(|at| self.line[*at].to_str().is_some_and(&is_wanted))
-    }
-}
-
 /// Returns the lines with one mistake less: the possible corrections of this error.
 fn edits(error: &clap::Error, line: &[OsString]) -> Vec<Words> {
     let typed = TypedLine::new(line);
     let of_kind = || match error.kind() {
-        ErrorKind::InvalidSubcommand => subcommand(&typed, word(error, ContextKind::InvalidSubcommand)?, error),
+        ErrorKind::InvalidSubcommand => subcommand(&typed, word(error, ContextKind::InvalidSubcommand)?),
         ErrorKind::UnknownArgument => match word(error, ContextKind::InvalidArg)? {
             argument if argument.starts_with('-') => flag(&typed, argument),
             argument => stray(&typed, argument),
@@ -155,7 +109,34 @@ fn edits(error: &clap::Error, line: &[OsString]) -> Vec<Words> {
         }
         _ => None,
     };
-    dash(&typed).or_else(of_kind).unwrap_or_default()
+    dash(&typed).or_else(|| file(&typed)).or_else(|| switch(&typed)).or_else(of_kind).unwrap_or_default()
+}
+
+/// Corrects the name of a file that begins with a dash.
+fn file(typed: &TypedLine) -> Option<Vec<Words>> {
+    let is_file = |word: &str| word.starts_with('-') && word.len() > 1 && !is_new(word);
+    typed.find(is_file)?;
+    let path = |word: &OsString| match word.to_str() {
+        Some(text) if is_file(text) => format!("./{text}").into(),
+        _ => word.clone(),
+    };
+    Some(vec![typed.line.iter().map(path).collect()])
+}
+
+/// Corrects the subcommand of another tool that a switch turns into another one.
+fn switch(typed: &TypedLine) -> Option<Vec<Words>> {
+    let (at, name) = (1, typed.line.get(1)?.to_str()?);
+    let switch = foreign::SWITCHES.iter().find(|switch| {
+        let has = |words: &str| typed.has_typed(&words.split(' ').collect::<Vec<_>>());
+        has(switch.marks) && has(switch.switches) && switch.subcommands.split(' ').any(|word| word == name)
+    })?;
+    let mut line = typed.replaced(at, 1, [switch.subcommand]);
+    let is_bare = |word: &OsString| word.to_str().is_some_and(|word| switch.bare.split(' ').any(|bare| bare == word));
+    line.retain(|word| !is_bare(word));
+    if !typed.has_typed(switch.schemes) {
+        line.extend(switch.default.iter().map(OsString::from));
+    }
+    Some(vec![line])
 }
 
 /// Corrects the dash that word processors and web pages make of two hyphens.
@@ -165,13 +146,8 @@ fn dash(typed: &TypedLine) -> Option<Vec<Words>> {
     Some(vec![typed.replaced(at, 1, [format!("--{}", word.trim_start_matches(is_dash))])])
 }
 
-/// True if no file has this name.
-fn is_new(word: &str) -> bool {
-    !Path::new(word).exists()
-}
-
 /// Corrects an unknown subcommand.
-fn subcommand(typed: &TypedLine, name: &str, error: &clap::Error) -> Option<Vec<Words>> {
+fn subcommand(typed: &TypedLine, name: &str) -> Option<Vec<Words>> {
     let at = typed.find(|word| word == name)?;
     if name == "tcast" {
         return Some(vec![typed.without(at, 1)]);
@@ -182,10 +158,10 @@ fn subcommand(typed: &TypedLine, name: &str, error: &clap::Error) -> Option<Vec<
     if !is_new(name) || by_extension(name.as_ref()).is_some() {
         return Some(begun(typed));
     }
-    match error.get(ContextKind::SuggestedSubcommand) {
-        Some(ContextValue::Strings(names)) => Some(names.iter().map(|name| typed.replaced(at, 1, [name])).collect()),
-        _ => None,
-    }
+    // Only the nearest: `quantze` is not `dequantize`.
+    let command = Cli::command();
+    let near = nearest(&foreign::plain(name), command.get_subcommands().map(Command::get_name));
+    near.map(|near| vec![typed.replaced(at, 1, [near])])
 }
 
 /// Returns the line with a subcommand in front: one that needs no other change, or several if there is none.
@@ -226,6 +202,12 @@ fn flag(typed: &TypedLine, argument: &str) -> Option<Vec<Words>> {
         Ours::Flag(flag) => Some(named(flag)),
         Ours::Prefixed(flag, prefix) => Some(typed.replaced(at, count, [flag, &format!("{prefix}{}", given?)])),
         Ours::Words(words) => Some(typed.replaced(at, 1, words.split(' '))),
+        Ours::Rule(name) => Some(typed.replaced(at, count, ["--rule".to_owned(), format!("{name}={}", given?)])),
+        Ours::Rules => {
+            let (name, scheme) = given?.split_once('=')?;
+            let rules = foreign::patterns(name).flat_map(|glob| ["--rule".to_owned(), format!("{glob}={scheme}")]);
+            Some(typed.replaced(at, count, rules))
+        }
         Ours::Pattern(flag) => {
             let flags = foreign::patterns(given?).flat_map(|pattern| [flag.to_owned(), pattern]);
             Some(typed.replaced(at, count, flags))
@@ -239,6 +221,9 @@ fn flag(typed: &TypedLine, argument: &str) -> Option<Vec<Words>> {
         // The next word is a value of the flag, unless it is a file.
         Ours::Nothing if next.is_some_and(|word| !is_file(word)) => Some(typed.without(at, count)),
         Ours::Nothing => Some(typed.without(at, 1)),
+        Ours::NoValue if typed.lacks(&["--to"]) && given.is_some_and(|word| word.parse::<Dtype>().is_ok()) => {
+            Some(typed.replaced(at, count, ["--to", given?]))
+        }
         Ours::NoValue => Some(typed.without(at, count)),
         Ours::Advice(_) => None,
     };
@@ -257,7 +242,12 @@ pub(super) fn advice(error: &clap::Error, line: &[OsString]) -> Option<&'static 
         let is_model = ["quantize", "dequantize"].contains(&typed.name());
         return is_model.then_some("give one model at a time; -o names the output");
     }
-    foreign::flags(typed.name(), &flag).find_map(|ours| if let Ours::Advice(text) = ours { Some(text) } else { None })
+    let advice = |ours| if let Ours::Advice(text) = ours { Some(text) } else { None };
+    let question = || {
+        let near = nearest(flag.trim_start_matches('-'), DESTROYING.iter().map(|(long, _)| *long))?;
+        DESTROYING.iter().find(|(long, _)| *long == near && typed.has_flag(&format!("--{long}"))).map(|(_, text)| *text)
+    };
+    foreign::flags(typed.name(), &flag).find_map(advice).or_else(question)
 }
 
 /// Adds the flag for a word that the subcommand does not take without one.
@@ -265,17 +255,22 @@ fn stray(typed: &TypedLine, argument: &str) -> Option<Vec<Words>> {
     if typed.subcommand.is_none() {
         return Some(begun(typed));
     }
-    let (at, word) = typed.words().filter(|(_, word)| *word == argument).last().filter(|(_, word)| is_new(word))?;
-    let lacks = |flags: &[&str]| typed.has_flag(flags[0]) && !typed.has_typed(flags);
-    let flag = if lacks(&["--to"]) && word.parse::<Dtype>().is_ok() {
+    let (at, word) = typed.inputs().filter(|(_, word)| *word == argument).last().filter(|(_, word)| is_new(word))?;
+    let pattern = word.contains('*').then(|| typed.last_of(&["--exclude", "--include", "--rule"], at));
+    let flag = if let Some(flag) = pattern {
+        flag? // `--exclude A B`: a flag takes one pattern
+    } else if typed.lacks(&["--to"]) && word.parse::<Dtype>().is_ok() {
         "--to"
-    } else if lacks(&["--scheme"]) && Scheme::find(word).is_some() {
+    } else if typed.lacks(&["--scheme", "--compare"]) && scheme_in(word).is_some() {
         "--scheme"
-    } else if lacks(&["--output", "-o"]) {
+    } else if typed.lacks(&["--threads", "-j"]) && word.parse::<u16>().is_ok_and(|threads| threads > 0) {
+        "--threads"
+    } else if typed.lacks(&["--output", "-o"]) {
         "-o"
     } else {
         return None;
     };
+    let word = if flag == "--scheme" { scheme_in(word)?.name } else { word };
     Some(vec![typed.replaced(at, 1, [flag, word])])
 }
 
@@ -285,24 +280,23 @@ fn missing(typed: &TypedLine, error: &clap::Error) -> Option<Vec<Words>> {
         Some(ContextValue::Strings(missing)) => missing.iter().any(|missing| missing.starts_with(flag)),
         _ => false,
     };
-    let last = typed.words().skip(1).last().filter(|(_, word)| is_new(word));
+    let last = typed.inputs().skip(1).last().filter(|(_, word)| is_new(word));
     let line = if is_missing("--to") {
-        let dtype = typed.words().skip(1).find(|(_, word)| word.parse::<Dtype>().is_ok() && is_new(word));
+        let dtype = typed.inputs().skip(1).find(|(_, word)| word.parse::<Dtype>().is_ok() && is_new(word));
         let holds_one = |path: &str| by_extension(path.as_ref()).is_some_and(|found| found.format_info().holds_one);
         match (dtype, typed.name()) {
             (Some((at, word)), _) => {
                 // `to f16`
                 let before = typed.line[at - 1].to_str().filter(|word| ["to", "as", "into"].contains(word));
                 let joint = usize::from(before.is_some_and(is_new));
-                typed.replaced(at - joint, 1 + joint, ["--to", word])
+                with_output(&TypedLine::new(&typed.replaced(at - joint, 1 + joint, ["--to", word])))
             }
             (None, "cast") => {
-                let output = last.filter(|(_, word)| by_extension(word.as_ref()).is_some());
-                let output = output.filter(|_| !typed.has_typed(&["-o", "--output"]));
-                let line = output.map_or_else(|| typed.line.to_vec(), |(at, word)| typed.replaced(at, 1, ["-o", word]));
-                TypedLine::new(&line).with(["--to", "bfloat16"])
+                let line = with_output(typed);
+                let typed = TypedLine::new(&line);
+                if typed.changes_format() { line } else { typed.with(["--to", "bfloat16"]) }
             }
-            (None, "bitcast") if typed.words().all(|(_, word)| holds_one(word)) => typed.with(["--bits"]),
+            (None, "bitcast") if typed.inputs().all(|(_, word)| holds_one(word)) => typed.with(["--bits"]),
             _ => return None,
         }
     } else if is_missing("--output") {
@@ -311,12 +305,23 @@ fn missing(typed: &TypedLine, error: &clap::Error) -> Option<Vec<Words>> {
             None if is_new("common") => typed.with(["-o", "common"]),
             None => return None,
         }
-    } else if is_missing("--scheme") && !typed.words().next().is_some_and(|(_, model)| is_quantized(model.as_ref())) {
-        typed.with(["--scheme", "fp8"])
+    } else if is_missing("--scheme") && !typed.inputs().next().is_some_and(|(_, model)| is_quantized(model.as_ref())) {
+        typed.with(["--scheme", example(typed.inputs().next()?.1.as_ref())])
     } else {
         return None;
     };
     Some(vec![line])
+}
+
+/// Returns the line with `-o` before the last input, if that does not exist and can be an output.
+fn with_output(typed: &TypedLine) -> Words {
+    let is_folder = typed.inputs().next().is_some_and(|(_, input)| Path::new(input).is_dir());
+    let can_be_output = |word: &str| is_new(word) && (is_folder || by_extension(word.as_ref()).is_some());
+    let last = typed.inputs().skip(1).last().filter(|(_, word)| can_be_output(word));
+    match last.filter(|_| typed.lacks(&["--output", "-o"])) {
+        Some((at, word)) => typed.replaced(at, 1, ["-o", word]),
+        None => typed.line.to_vec(),
+    }
 }
 
 /// True if the config of a model says that it is quantized.
@@ -349,18 +354,16 @@ fn values(typed: &TypedLine, flag: &str, value: &str, error: &clap::Error) -> Op
         }
         // A file, or a format.
         "--to" if by_extension(value.as_ref()).is_some() => {
-            // A cast to another format needs no type.
-            let extension = |path: &str| by_extension(path.as_ref()).map(|found| found.format_info().extension);
-            let is_copy = typed.words().next().is_some_and(|(_, input)| extension(input) == extension(value));
             let line = typed.replaced(at, count, ["-o", value]);
-            let is_typed = typed.name() != "cast" || !is_copy;
-            lines.push(if is_typed { line } else { TypedLine::new(&line).with(["--to", "bfloat16"]) });
+            let typed = TypedLine::new(&line);
+            let is_complete = typed.name() != "cast" || typed.changes_format();
+            lines.push(if is_complete { line } else { typed.with(["--to", "bfloat16"]) });
         }
         "--to" if typed.name() == "cast" && by_extension(format!("x.{value}").as_ref()).is_some() => {
-            let output = typed.words().next().map(|(_, input)| Path::new(input).with_extension(value.to_lowercase()));
+            let output = typed.inputs().next().map(|(_, input)| Path::new(input).with_extension(value.to_lowercase()));
             let output = output.filter(|output| !output.exists() && !typed.has_typed(&["-o", "--output"]));
-            let words = |output: PathBuf| ["--rule".into(), "*=keep".into(), "-o".into(), output.into_os_string()];
-            lines.extend(output.map(|output| typed.replaced(at, count, words(output))));
+            let line = |output: PathBuf| typed.replaced(at, count, ["-o".into(), output.into_os_string()]);
+            lines.extend(output.map(line).filter(|line| TypedLine::new(line).changes_format()));
         }
         "--rule" => {
             let kept = value.rsplit_once('=').filter(|(_, target)| foreign::means_keep(&foreign::plain(target)));
@@ -390,11 +393,4 @@ fn values(typed: &TypedLine, flag: &str, value: &str, error: &clap::Error) -> Op
         lines.push(set(known));
     }
     Some(lines)
-}
-
-/// Returns the scheme that a value for a type stands for.
-pub(super) fn scheme_in(value: &str) -> Option<&'static Scheme> {
-    let value = foreign::plain(value);
-    let foreign = || foreign::values("--scheme", &value).first().and_then(|name| Scheme::find(name));
-    Scheme::find(&value).or_else(|| Scheme::find(&value.replace('-', "_"))).or_else(foreign)
 }

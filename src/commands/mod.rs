@@ -24,6 +24,8 @@ mod report_file;
 mod results;
 mod resume;
 mod run;
+mod schemes;
+mod typed;
 mod unmatched;
 mod usage;
 
