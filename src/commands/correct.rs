@@ -5,13 +5,15 @@
 //! adds a flag that replaces or damages files, unless a typed word asks for this.
 
 use super::foreign::{self, Ours};
-use super::schemes::{example, fits, scheme_in};
-use super::typed::{TypedLine, Words, is_new};
+use super::omitted::{missing, stray, with_output};
+use super::schemes::fits;
+use super::typed::{TypedLine, Words, free, is_new};
 use super::{dequantize, quantize};
 use crate::cli::{self, Cli, Command as Subcommand};
-use crate::container::{ReadOptions, by_extension, checkpoint};
+use crate::container::{ReadOptions, WrittenFiles, by_extension, checkpoint};
 use crate::dtype::Dtype;
-use crate::quant::{MLX, Scheme};
+use crate::quant::{GGUF, MLX, Scheme};
+use crate::read::LogicalCheckpoint;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory};
 use std::ffi::OsString;
@@ -29,7 +31,7 @@ const DESTROYING: [(&str, &str); 2] = [
 /// Returns the corrected command line, and a second one for a value that can mean two things; empty if that is not
 /// clear.
 pub(super) fn corrected(error: &clap::Error, arguments: &[OsString]) -> Vec<Words> {
-    const MISTAKES: usize = 4;
+    const MISTAKES: usize = 8;
     let most = if matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation) { 2 } else { 1 };
     let lines = edits(error, arguments).into_iter().filter_map(|line| accepted(line, MISTAKES - 1));
     let mut lines: Vec<Words> = lines.take(most).collect();
@@ -39,8 +41,23 @@ pub(super) fn corrected(error: &clap::Error, arguments: &[OsString]) -> Vec<Word
 
 /// Returns the line without its other mistakes, of which there are at most `mistakes`.
 fn accepted(line: Words, mistakes: usize) -> Option<Words> {
-    match Cli::parsed(&cli::join_saturate(line.clone())) {
-        Ok(cli) => is_possible(&cli).then_some(line),
+    match Cli::parsed(&cli::join_saturate(line.clone())).and_then(Cli::checked) {
+        Ok(cli) => {
+            let typed = TypedLine::new(&line);
+            if let (Subcommand::Cast(args), Some((at, _)), true) = (&cli.command, &typed.subcommand, mistakes > 0) {
+                let named = with_output(&typed);
+                if named != line {
+                    return accepted(named, mistakes - 1);
+                }
+                // A cast would take codes for values.
+                let is_cast = args.options.targets().next().is_some();
+                let needs_values = |input: &PathBuf| is_cast || input.extension().is_some_and(|end| end == GGUF.name);
+                if args.inputs.iter().any(|input| needs_values(input) && is_coded(input)) && !args.options.force_codes {
+                    return accepted(typed.replaced(*at, 1, ["dequantize"]), mistakes - 1);
+                }
+            }
+            is_possible(&cli).then_some(line)
+        }
         Err(error) if mistakes > 0 && error.use_stderr() => {
             edits(&error, &line).into_iter().find_map(|line| accepted(line, mistakes - 1))
         }
@@ -57,6 +74,14 @@ fn is_possible(cli: &Cli) -> bool {
                 && quantize::check_options(args).is_ok()
         }
         Subcommand::Dequantize(args) => dequantize::check(args).is_ok(),
+        Subcommand::Cast(args) => {
+            let are_there = args.inputs.len() < 2 || args.inputs.iter().all(|input| input.exists());
+            are_there
+                && args.file.output.as_deref().and_then(by_extension).is_none_or(|format| {
+                    let writing = format.format_info().writing;
+                    writing != WrittenFiles::Never
+                })
+        }
         _ => true,
     }
 }
@@ -165,7 +190,7 @@ fn subcommand(typed: &TypedLine, name: &str) -> Option<Vec<Words>> {
 }
 
 /// Returns the line with a subcommand in front: one that needs no other change, or several if there is none.
-fn begun(typed: &TypedLine) -> Vec<Words> {
+pub(super) fn begun(typed: &TypedLine) -> Vec<Words> {
     let lines = ["cast", "quantize", "inspect", "diff", "bitcast"].map(|name| typed.replaced(1, 0, [name]));
     let whole = lines.iter().find(|line| accepted((*line).clone(), 0).is_some()).cloned();
     whole.map_or_else(|| lines.into(), |line| vec![line])
@@ -201,6 +226,7 @@ fn flag(typed: &TypedLine, argument: &str) -> Option<Vec<Words>> {
     let by = |ours| match ours {
         Ours::Flag(flag) => Some(named(flag)),
         Ours::Prefixed(flag, prefix) => Some(typed.replaced(at, count, [flag, &format!("{prefix}{}", given?)])),
+        Ours::Words(words) if typed.has_words(words) => Some(typed.without(at, 1)), // said twice
         Ours::Words(words) => Some(typed.replaced(at, 1, words.split(' '))),
         Ours::Rule(name) => Some(typed.replaced(at, count, ["--rule".to_owned(), format!("{name}={}", given?)])),
         Ours::Rules => {
@@ -240,7 +266,13 @@ pub(super) fn advice(error: &clap::Error, line: &[OsString]) -> Option<&'static 
     let flag = foreign::plain(word(error, ContextKind::InvalidArg)?);
     if error.kind() == ErrorKind::UnknownArgument && !flag.starts_with('-') {
         let is_model = ["quantize", "dequantize"].contains(&typed.name());
-        return is_model.then_some("give one model at a time; -o names the output");
+        let holds_one = |(_, input): (usize, &str)| {
+            by_extension(input.as_ref()).is_some_and(|format| format.format_info().holds_one)
+        };
+        return match is_model {
+            true if typed.inputs().next().is_some_and(holds_one) => Some("a file of one array is no model"),
+            is_model => is_model.then_some("give one model at a time; -o names the output"),
+        };
     }
     let advice = |ours| if let Ours::Advice(text) = ours { Some(text) } else { None };
     let question = || {
@@ -250,84 +282,21 @@ pub(super) fn advice(error: &clap::Error, line: &[OsString]) -> Option<&'static 
     foreign::flags(typed.name(), &flag).find_map(advice).or_else(question)
 }
 
-/// Adds the flag for a word that the subcommand does not take without one.
-fn stray(typed: &TypedLine, argument: &str) -> Option<Vec<Words>> {
-    if typed.subcommand.is_none() {
-        return Some(begun(typed));
-    }
-    let (at, word) = typed.inputs().filter(|(_, word)| *word == argument).last().filter(|(_, word)| is_new(word))?;
-    let pattern = word.contains('*').then(|| typed.last_of(&["--exclude", "--include", "--rule"], at));
-    let flag = if let Some(flag) = pattern {
-        flag? // `--exclude A B`: a flag takes one pattern
-    } else if typed.lacks(&["--to"]) && word.parse::<Dtype>().is_ok() {
-        "--to"
-    } else if typed.lacks(&["--scheme", "--compare"]) && scheme_in(word).is_some() {
-        "--scheme"
-    } else if typed.lacks(&["--threads", "-j"]) && word.parse::<u16>().is_ok_and(|threads| threads > 0) {
-        "--threads"
-    } else if typed.lacks(&["--output", "-o"]) {
-        "-o"
-    } else {
-        return None;
-    };
-    let word = if flag == "--scheme" { scheme_in(word)?.name } else { word };
-    Some(vec![typed.replaced(at, 1, [flag, word])])
-}
-
-/// Adds the flag of a missing argument, if its value was typed without one; otherwise an example.
-fn missing(typed: &TypedLine, error: &clap::Error) -> Option<Vec<Words>> {
-    let is_missing = |flag: &str| match error.get(ContextKind::InvalidArg) {
-        Some(ContextValue::Strings(missing)) => missing.iter().any(|missing| missing.starts_with(flag)),
-        _ => false,
-    };
-    let last = typed.inputs().skip(1).last().filter(|(_, word)| is_new(word));
-    let line = if is_missing("--to") {
-        let dtype = typed.inputs().skip(1).find(|(_, word)| word.parse::<Dtype>().is_ok() && is_new(word));
-        let holds_one = |path: &str| by_extension(path.as_ref()).is_some_and(|found| found.format_info().holds_one);
-        match (dtype, typed.name()) {
-            (Some((at, word)), _) => {
-                // `to f16`
-                let before = typed.line[at - 1].to_str().filter(|word| ["to", "as", "into"].contains(word));
-                let joint = usize::from(before.is_some_and(is_new));
-                with_output(&TypedLine::new(&typed.replaced(at - joint, 1 + joint, ["--to", word])))
-            }
-            (None, "cast") => {
-                let line = with_output(typed);
-                let typed = TypedLine::new(&line);
-                if typed.changes_format() { line } else { typed.with(["--to", "bfloat16"]) }
-            }
-            (None, "bitcast") if typed.inputs().all(|(_, word)| holds_one(word)) => typed.with(["--bits"]),
-            _ => return None,
-        }
-    } else if is_missing("--output") {
-        match last {
-            Some((at, word)) => typed.replaced(at, 1, ["-o", word]),
-            None if is_new("common") => typed.with(["-o", "common"]),
-            None => return None,
-        }
-    } else if is_missing("--scheme") && !typed.inputs().next().is_some_and(|(_, model)| is_quantized(model.as_ref())) {
-        typed.with(["--scheme", example(typed.inputs().next()?.1.as_ref())])
-    } else {
-        return None;
-    };
-    Some(vec![line])
-}
-
-/// Returns the line with `-o` before the last input, if that does not exist and can be an output.
-fn with_output(typed: &TypedLine) -> Words {
-    let is_folder = typed.inputs().next().is_some_and(|(_, input)| Path::new(input).is_dir());
-    let can_be_output = |word: &str| is_new(word) && (is_folder || by_extension(word.as_ref()).is_some());
-    let last = typed.inputs().skip(1).last().filter(|(_, word)| can_be_output(word));
-    match last.filter(|_| typed.lacks(&["--output", "-o"])) {
-        Some((at, word)) => typed.replaced(at, 1, ["-o", word]),
-        None => typed.line.to_vec(),
-    }
-}
-
 /// True if the config of a model says that it is quantized.
 pub(super) fn is_quantized(model: &Path) -> bool {
     checkpoint::probe(model, &ReadOptions::on(1))
         .is_ok_and(|found| found.quantization().is_ok_and(|method| method.is_some()))
+}
+
+/// True if a file or a model contains weights that are stored as codes.
+fn is_coded(input: &Path) -> bool {
+    let Ok(found) = checkpoint::probe(input, &ReadOptions::on(1)) else { return false };
+    LogicalCheckpoint::open(&found).is_ok_and(|model| !model.found.weights.is_empty())
+}
+
+/// Returns the name of a format without a dot, in lower case.
+fn bare(value: &str) -> String {
+    value.trim_start_matches('.').to_lowercase()
 }
 
 /// Corrects a value that a flag does not take.
@@ -343,6 +312,7 @@ fn values(typed: &TypedLine, flag: &str, value: &str, error: &clap::Error) -> Op
         return Some(vec![typed.without(at, count)]);
     }
     if flag == "--scheme" {
+        lines.extend(typed.blocks(value).map(|scheme| set(scheme.name)));
         lines.extend(foreign::affine(value, typed.words().any(|(_, word)| word == MLX)).map(|scheme| set(&scheme)));
     }
     lines.extend(ours.filter(|ours| !ours.is_empty()).map(|ours| set(ours)));
@@ -353,15 +323,15 @@ fn values(typed: &TypedLine, flag: &str, value: &str, error: &clap::Error) -> Op
             lines.push(set(&format!("{value}B")));
         }
         // A file, or a format.
-        "--to" if by_extension(value.as_ref()).is_some() => {
+        "--to" if by_extension(value.as_ref()).is_some() && !value.starts_with('.') => {
             let line = typed.replaced(at, count, ["-o", value]);
             let typed = TypedLine::new(&line);
             let is_complete = typed.name() != "cast" || typed.changes_format();
             lines.push(if is_complete { line } else { typed.with(["--to", "bfloat16"]) });
         }
-        "--to" if typed.name() == "cast" && by_extension(format!("x.{value}").as_ref()).is_some() => {
-            let output = typed.inputs().next().map(|(_, input)| Path::new(input).with_extension(value.to_lowercase()));
-            let output = output.filter(|output| !output.exists() && !typed.has_typed(&["-o", "--output"]));
+        "--to" if typed.name() == "cast" && by_extension(format!("x.{}", bare(value)).as_ref()).is_some() => {
+            let output = typed.inputs().next().map(|(_, input)| Path::new(input).with_extension(bare(value)));
+            let output = output.map(free).filter(|_| !typed.has_typed(&["-o", "--output"]));
             let line = |output: PathBuf| typed.replaced(at, count, ["-o".into(), output.into_os_string()]);
             lines.extend(output.map(line).filter(|line| TypedLine::new(line).changes_format()));
         }
@@ -379,7 +349,7 @@ fn values(typed: &TypedLine, flag: &str, value: &str, error: &clap::Error) -> Op
     }
     if flag == "--to"
         && typed.name() == "cast"
-        && let Some(scheme) = scheme_in(value).filter(|scheme| !scheme.layouts.is_empty())
+        && let Some(scheme) = typed.scheme(value).filter(|scheme| !scheme.layouts.is_empty() || typed.is_of_gguf())
         && let Some((place, _)) = typed.subcommand
     {
         let mut line = typed.replaced(at, count, ["--scheme", scheme.name]);

@@ -16,6 +16,7 @@ mod interrupts;
 mod into_gguf;
 mod messages;
 mod observer;
+mod omitted;
 mod promote;
 mod quantize;
 mod refusal;

@@ -73,7 +73,7 @@ pub(super) fn propose(flag: &str, pattern: &Pattern, target: &str, names: &[&str
 }
 
 /// Converts a simple regular expression to a glob; `None` if the text does not look like one.
-fn glob_of_regex(text: &str) -> Option<String> {
+pub(super) fn glob_of_regex(text: &str) -> Option<String> {
     const SIGNS: [&str; 7] = ["\\", ".+", "|", "[0-9]+", "(?", "\\d", ")*"];
     let body = text.strip_prefix("re:").unwrap_or(text);
     let is_regex = body.len() < text.len()

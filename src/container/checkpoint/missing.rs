@@ -39,9 +39,16 @@ pub(super) fn explain(error: Error, path: &Path) -> Error {
     }
     match near(path) {
         Some(existing) => error.intending(Intended::Similar(existing)),
+        None if is_shard_name(path) && has_shards(directory_of(path)) => {
+            error.intending(Intended::Whole(directory_of(path).to_owned()))
+        }
         None if is_repository(path) => error.intending(Intended::Repository(text.into())),
         None => error,
     }
+}
+
+fn is_shard_name(path: &Path) -> bool {
+    path.file_stem().is_some_and(|stem| stem == "model" || stem == "pytorch_model")
 }
 
 /// True if a path is a pattern for files, such as `*.npy`, and some match it.
