@@ -312,7 +312,9 @@ fn values(typed: &TypedLine, flag: &str, value: &str, error: &clap::Error) -> Op
         return Some(vec![typed.without(at, count)]);
     }
     if flag == "--scheme" {
-        lines.extend(typed.blocks(value).map(|scheme| set(scheme.name)));
+        if let Some(scheme) = typed.blocks(value) {
+            return Some(vec![set(scheme.name)]);
+        }
         lines.extend(foreign::affine(value, typed.words().any(|(_, word)| word == MLX)).map(|scheme| set(&scheme)));
     }
     lines.extend(ours.filter(|ours| !ours.is_empty()).map(|ours| set(ours)));

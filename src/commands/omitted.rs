@@ -1,9 +1,10 @@
 //! Corrections of a command line without a flag: words that need one, and flags that are missing.
 
 use super::correct::{begun, is_quantized};
+use super::foreign;
 use super::schemes::{example, scheme_in};
 use super::typed::{TypedLine, Words, is_new};
-use crate::container::by_extension;
+use crate::container::{ReadOptions, by_extension, checkpoint};
 use crate::dtype::Dtype;
 use clap::error::{ContextKind, ContextValue};
 use std::path::Path;
@@ -26,7 +27,9 @@ pub(super) fn stray(typed: &TypedLine, argument: &str) -> Option<Vec<Words>> {
     {
         return Some(vec![typed.replaced(at - 1, 2, [joint])]);
     }
-    let pattern = word.contains('*').then(|| typed.last_of(&["--exclude", "--include", "--rule"], at));
+    let follows_pattern = ["--exclude", "--include"].iter().any(|flag| at > 1 && typed.line[at - 2] == *flag);
+    let is_pattern = word.contains('*') || follows_pattern && is_in_names(first.as_ref(), word);
+    let pattern = is_pattern.then(|| typed.last_of(&["--exclude", "--include", "--rule"], at));
     let flag = if let Some(flag) = pattern {
         flag? // `--exclude A B`: a flag takes one pattern
     } else if typed.lacks(&["--to"]) && word.parse::<Dtype>().is_ok() {
@@ -40,8 +43,17 @@ pub(super) fn stray(typed: &TypedLine, argument: &str) -> Option<Vec<Words>> {
     } else {
         return None;
     };
-    let word = if flag == "--scheme" { typed.scheme(word)?.name } else { word };
-    Some(vec![typed.replaced(at, 1, [flag, word])])
+    let word = match flag {
+        "--scheme" => typed.scheme(word)?.name.to_owned(),
+        "--exclude" | "--include" => foreign::patterns(word).next()?,
+        _ => word.to_owned(),
+    };
+    Some(vec![typed.replaced(at, 1, [flag.to_owned(), word])])
+}
+
+/// True if the name of a tensor contains a word.
+fn is_in_names(model: &Path, word: &str) -> bool {
+    checkpoint::probe(model, &ReadOptions::on(1)).is_ok_and(|found| found.names().any(|name| name.contains(word)))
 }
 
 /// Adds the flag of a missing argument, if its value was typed without one; otherwise an example.
