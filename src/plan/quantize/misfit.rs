@@ -60,7 +60,12 @@ pub(super) fn no_weight(target: &SchemeTarget, shape: &[u64], dtype: Dtype) -> E
         [_, _] => "its name does not end in .weight, as the names of weight matrices do".to_owned(),
         _ => format!("its shape {shape:?} is not that of a weight matrix"),
     };
-    rule_refusal(target.scheme, why).remedy("leave the rule out, or name weight matrices with it")
+    let error = rule_refusal(target.scheme, why);
+    if dtype.is_weight() {
+        error.remedy("leave the rule out, or name weight matrices with it")
+    } else {
+        error.of(Kind::Unconvertible)
+    }
 }
 
 /// Returns an error with the reasons why all weights are kept.
