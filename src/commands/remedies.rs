@@ -91,9 +91,8 @@ pub fn remedy(error: &Error) -> Option<String> {
             old.map(rename).unwrap_or_default()
         }
         Kind::Excludable(globs) => format!("copy the weights as they are with {}", excluding(globs)),
-        Kind::Ungrouped { size, globs } => {
-            format!("choose --group-size {size}, or copy the weights as they are with {}", excluding(globs))
-        }
+        // To exclude them could hide the rule that names them.
+        Kind::Ungrouped { size, .. } => format!("choose --group-size {size}"),
         Kind::Decodable(globs) => {
             let weights = if globs.len() == 1 { "the weight" } else { "the weights" };
             format!("decode {weights} with {}", excluding(globs))

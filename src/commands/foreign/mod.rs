@@ -189,7 +189,7 @@ const QUANTIZE: &[Row] = &[
     ("--token-embedding-type", Rule("token_embd.weight")),
     ("--leave-output-tensor", Words("--rule output.weight=keep")),
     ("--importance-matrix --imat", Flag("--imatrix")),
-    ("--pure", Advice("a scheme without _s, _m or _l at its end, such as --scheme q4_k, has one type for all weights")),
+    ("--pure", Advice("a scheme without _s, _m or _l at its end, such as q4_k, has one type for all weights")),
     ("--include-weights --exclude-weights", Advice("tcast uses the whole importance matrix of --imatrix")),
     ("--override-kv", Advice("tcast keeps the metadata of the input")),
     ("--int8 --load-in-8bit", Words("--scheme int8")),
