@@ -14,7 +14,7 @@ pub(crate) use shell::{TEMPORARY_FOLDER, quoted};
 pub(crate) use figures::{brief, power, share};
 #[cfg(feature = "cli")]
 pub(crate) use shell::command::{
-    CURL, command_line, make_folder, move_file, remove_files, remove_folder, replace_by_copy,
+    CURL, command_line, expanded, make_folder, move_file, remove_files, remove_folder, replace_by_copy,
 };
 #[cfg(feature = "cli")]
 pub(crate) use terminal::{columns, stderr_columns, stdout_columns, width, wrapped};

@@ -168,6 +168,23 @@ impl CastArgs {
         error.insert(ContextKind::InvalidArg, ContextValue::Strings(vec!["--to <DTYPE>".to_owned()]));
         Err(error)
     }
+
+    /// Refuses a second pattern after a flag that takes one, and the second word of a name with a space.
+    pub(super) fn check_words(&self) -> Result<(), clap::Error> {
+        let has_patterns = !self.options.tensors.include.is_empty()
+            || !self.options.tensors.exclude.is_empty()
+            || !self.options.rule.is_empty();
+        let is_pattern = |input: &PathBuf| has_patterns && input.to_string_lossy().contains('*') && !input.exists();
+        let is_joint = |pair: &[PathBuf]| {
+            let joint = format!("{} {}", pair[0].display(), pair[1].display());
+            pair.iter().all(|input| !input.exists()) && PathBuf::from(joint).exists()
+        };
+        let joint = || self.inputs.windows(2).find(|pair| is_joint(pair)).map(|pair| &pair[1]);
+        let Some(word) = self.inputs.iter().find(|input| is_pattern(input)).or_else(joint) else { return Ok(()) };
+        let mut error = clap::Error::new(ErrorKind::UnknownArgument).with_cmd(&Cli::command());
+        error.insert(ContextKind::InvalidArg, ContextValue::String(word.to_string_lossy().into_owned()));
+        Err(error)
+    }
 }
 
 /// Adds what only this command says about its options.

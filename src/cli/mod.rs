@@ -98,7 +98,7 @@ impl Cli {
     /// When a type has no flag.
     pub fn checked(self) -> Result<Self, clap::Error> {
         match &self.command {
-            Command::Cast(args) => args.check_type().map(|()| self),
+            Command::Cast(args) => args.check_type().and_then(|()| args.check_words()).map(|()| self),
             _ => Ok(self),
         }
     }

@@ -8,7 +8,7 @@ use crate::cli::CastArgs;
 use crate::container::checkpoint::Checkpoint;
 use crate::container::{WrittenFiles, by_extension};
 use crate::convert::FileConversion;
-use crate::dtype::Class;
+use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Kind, Result};
 use crate::job::{Job, Measures};
 use crate::operator::Operator;
@@ -77,12 +77,22 @@ fn check_change(options: &CastOptions, job: &Job, sources: &[Checkpoint]) -> Res
     }
 }
 
-/// Refuses a policy for integers without an integer target. Other targets ignore the attributes of Cast, as in ONNX.
+/// Refuses an attribute of Cast that no target has a use for.
 fn check_effects(options: &CastOptions) -> Result<()> {
-    let is_used = options.targets().any(|to| matches!(to.class(), Class::Int { .. }));
-    if options.attributes.out_of_range.is_none() || is_used {
-        return Ok(());
+    let attributes = &options.attributes;
+    let uses: [(&str, bool, &str, fn(Dtype) -> bool); 3] = [
+        ("--saturate", attributes.saturate.is_some(), "float8 targets", Dtype::is_float8),
+        ("--round-mode", attributes.round_mode.is_some(), "float8e8m0", |to| to == Dtype::Float8E8M0),
+        ("--out-of-range", attributes.out_of_range.is_some(), "integer targets", |to| {
+            matches!(to.class(), Class::Int { .. })
+        }),
+    ];
+    let is_useless = |is_given: bool, is_for: fn(Dtype) -> bool| is_given && !options.targets().any(is_for);
+    match uses.into_iter().find(|(_, is_given, _, is_for)| is_useless(*is_given, *is_for)) {
+        Some((flag, _, targets, _)) => {
+            let error = Error::usage(format!("{flag} is for {targets}, and there is none"));
+            Err(error.remedy(format!("leave {flag} out")))
+        }
+        None => Ok(()),
     }
-    let error = Error::usage("--out-of-range is for integer targets, and there is none");
-    Err(error.remedy("leave --out-of-range out"))
 }

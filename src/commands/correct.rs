@@ -5,11 +5,15 @@
 //! adds a flag that replaces or damages files, unless a typed word asks for this.
 
 use super::foreign::{self, Ours};
+use super::omitted::{missing, stray, with_output};
+use super::schemes::fits;
+use super::typed::{TypedLine, Words, free, is_new};
 use super::{dequantize, quantize};
 use crate::cli::{self, Cli, Command as Subcommand};
-use crate::container::{ReadOptions, by_extension, checkpoint};
+use crate::container::{ReadOptions, WrittenFiles, by_extension, checkpoint};
 use crate::dtype::Dtype;
-use crate::quant::{MLX, Scheme};
+use crate::quant::{GGUF, MLX, Scheme};
+use crate::read::LogicalCheckpoint;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory};
 use std::ffi::OsString;
@@ -18,15 +22,16 @@ use std::path::{Path, PathBuf};
 /// Minimum similarity of a proposed name to the typed one, from 0 to 1.
 const SIMILAR: f64 = 0.9;
 
-/// Flags that replace files or damage weights: no typing error leads to them.
-const DESTROYING: [&str; 2] = ["force", "force-codes"];
-
-type Words = Vec<OsString>;
+/// Flags that replace files or damage weights, and the question after a typing error: no command has them unasked.
+const DESTROYING: [(&str, &str); 2] = [
+    ("force", "did you mean '--force'? It replaces an output that exists"),
+    ("force-codes", "did you mean '--force-codes'? It casts the codes of quantized weights as numbers"),
+];
 
 /// Returns the corrected command line, and a second one for a value that can mean two things; empty if that is not
 /// clear.
 pub(super) fn corrected(error: &clap::Error, arguments: &[OsString]) -> Vec<Words> {
-    const MISTAKES: usize = 4;
+    const MISTAKES: usize = 8;
     let most = if matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation) { 2 } else { 1 };
     let lines = edits(error, arguments).into_iter().filter_map(|line| accepted(line, MISTAKES - 1));
     let mut lines: Vec<Words> = lines.take(most).collect();
@@ -36,8 +41,23 @@ pub(super) fn corrected(error: &clap::Error, arguments: &[OsString]) -> Vec<Word
 
 /// Returns the line without its other mistakes, of which there are at most `mistakes`.
 fn accepted(line: Words, mistakes: usize) -> Option<Words> {
-    match Cli::parsed(&cli::join_saturate(line.clone())) {
-        Ok(cli) => is_possible(&cli).then_some(line),
+    match Cli::parsed(&cli::join_saturate(line.clone())).and_then(Cli::checked) {
+        Ok(cli) => {
+            let typed = TypedLine::new(&line);
+            if let (Subcommand::Cast(args), Some((at, _)), true) = (&cli.command, &typed.subcommand, mistakes > 0) {
+                let named = with_output(&typed);
+                if named != line {
+                    return accepted(named, mistakes - 1);
+                }
+                // A cast would take codes for values.
+                let is_cast = args.options.targets().next().is_some();
+                let needs_values = |input: &PathBuf| is_cast || input.extension().is_some_and(|end| end == GGUF.name);
+                if args.inputs.iter().any(|input| needs_values(input) && is_coded(input)) && !args.options.force_codes {
+                    return accepted(typed.replaced(*at, 1, ["dequantize"]), mistakes - 1);
+                }
+            }
+            is_possible(&cli).then_some(line)
+        }
         Err(error) if mistakes > 0 && error.use_stderr() => {
             edits(&error, &line).into_iter().find_map(|line| accepted(line, mistakes - 1))
         }
@@ -49,25 +69,41 @@ fn accepted(line: Words, mistakes: usize) -> Option<Words> {
 fn is_possible(cli: &Cli) -> bool {
     match &cli.command {
         Subcommand::Quantize(args) => {
-            args.model.as_deref().is_none_or(can_be_model) && quantize::check_options(args).is_ok()
+            let is_stored = |model: &Path| args.schemes().all(|scheme| fits(scheme, model));
+            args.model.as_deref().is_none_or(|model| can_be_model(model) && is_stored(model))
+                && quantize::check_options(args).is_ok()
         }
         Subcommand::Dequantize(args) => dequantize::check(args).is_ok(),
+        Subcommand::Cast(args) => {
+            let are_there = args.inputs.len() < 2 || args.inputs.iter().all(|input| input.exists());
+            are_there
+                && args.file.output.as_deref().and_then(by_extension).is_none_or(|format| {
+                    let writing = format.format_info().writing;
+                    writing != WrittenFiles::Never
+                })
+        }
         _ => true,
     }
 }
 
+/// True if a file can hold several tensors.
 fn can_be_model(path: &Path) -> bool {
-    let extension = by_extension(path).map(|container| container.format_info().extension);
-    path.is_dir() || extension.is_none_or(|extension| ["safetensors", "onnx"].contains(&extension))
+    path.is_dir() || by_extension(path).is_none_or(|container| !container.format_info().holds_one)
 }
 
 /// Returns the flag of a subcommand that is most similar to an unknown one, if it is very similar and destroys nothing.
 pub(super) fn similar_flag(subcommand: &Command, typed: &str) -> Option<String> {
-    let typed = typed.trim_start_matches('-');
-    let longs = subcommand.get_arguments().filter_map(clap::Arg::get_long);
-    let likeness = |long: &str| strsim::jaro_winkler(typed, long);
-    let near = longs.filter(|long| !DESTROYING.contains(long) && likeness(long) > SIMILAR);
-    near.max_by(|a, b| likeness(a).total_cmp(&likeness(b))).map(|long| format!("--{long}"))
+    let longs = subcommand
+        .get_arguments()
+        .filter_map(clap::Arg::get_long)
+        .filter(|long| DESTROYING.iter().all(|(destroying, _)| long != destroying));
+    nearest(typed.trim_start_matches('-'), longs).map(|long| format!("--{long}"))
+}
+
+/// Returns the name that is most similar to a typed one, if it is very similar.
+fn nearest<'n>(typed: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    let near = names.map(|name| (strsim::jaro_winkler(typed, name), name)).filter(|(likeness, _)| *likeness > SIMILAR);
+    near.max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, name)| name)
 }
 
 pub(super) fn is_similar(typed: &str, known: &str) -> bool {
@@ -82,68 +118,11 @@ pub(super) fn word(error: &clap::Error, kind: ContextKind) -> Option<&str> {
     }
 }
 
-/// Command line with its subcommand.
-struct TypedLine<'a> {
-    line: &'a [OsString],
-    /// Position and definition of the subcommand.
-    subcommand: Option<(usize, Command)>,
-}
-
-impl<'a> TypedLine<'a> {
-    fn new(line: &'a [OsString]) -> Self {
-        let command = Cli::command();
-        let find = |word: &OsString| word.to_str().and_then(|word| command.find_subcommand(word)).cloned();
-        let subcommand = line.iter().enumerate().skip(1).find_map(|(at, word)| Some((at, find(word)?)));
-        Self { line, subcommand }
-    }
-
-    fn name(&self) -> &str {
-        self.subcommand.as_ref().map_or("", |(_, command)| command.get_name())
-    }
-
-    fn has_flag(&self, long: &str) -> bool {
-        let is_it = |arg: &clap::Arg| arg.get_long() == long.strip_prefix("--");
-        self.subcommand.as_ref().is_some_and(|(_, command)| command.get_arguments().any(is_it))
-    }
-
-    /// True if one of these flags was typed.
-    fn has_typed(&self, flags: &[&str]) -> bool {
-        let name = |word: &'a OsString| word.to_str().and_then(|word| word.split('=').next());
-        self.line.iter().filter_map(name).any(|name| flags.contains(&name))
-    }
-
-    /// Returns the line with other words in place of `count` words.
-    fn replaced<W: Into<OsString>>(&self, at: usize, count: usize, words: impl IntoIterator<Item = W>) -> Words {
-        let after = &self.line[(at + count).min(self.line.len())..];
-        let words = words.into_iter().map(Into::into);
-        self.line[..at].iter().cloned().chain(words).chain(after.iter().cloned()).collect()
-    }
-
-    fn with<const N: usize>(&self, words: [&str; N]) -> Words {
-        self.replaced(self.line.len(), 0, words)
-    }
-
-    fn without(&self, at: usize, count: usize) -> Words {
-        self.replaced(at, count, [""; 0])
-    }
-
-    /// Returns the words after the subcommand that are not flags, with their places.
-    fn words(&self) -> impl Iterator<Item = (usize, &str)> {
-        let first = self.subcommand.as_ref().map_or(1, |(at, _)| at + 1);
-        let words = self.line.iter().enumerate().skip(first);
-        words.filter_map(|(at, word)| Some((at, word.to_str()?))).filter(|(_, word)| !word.starts_with('-'))
-    }
-
-    fn find(&self, is_wanted: impl Fn(&str) -> bool) -> Option<usize> {
-        (1..self.line.len()).find(|at| self.line[*at].to_str().is_some_and(&is_wanted))
-    }
-}
-
 /// Returns the lines with one mistake less: the possible corrections of this error.
 fn edits(error: &clap::Error, line: &[OsString]) -> Vec<Words> {
     let typed = TypedLine::new(line);
     let of_kind = || match error.kind() {
-        ErrorKind::InvalidSubcommand => subcommand(&typed, word(error, ContextKind::InvalidSubcommand)?, error),
+        ErrorKind::InvalidSubcommand => subcommand(&typed, word(error, ContextKind::InvalidSubcommand)?),
         ErrorKind::UnknownArgument => match word(error, ContextKind::InvalidArg)? {
             argument if argument.starts_with('-') => flag(&typed, argument),
             argument => stray(&typed, argument),
@@ -155,7 +134,34 @@ fn edits(error: &clap::Error, line: &[OsString]) -> Vec<Words> {
         }
         _ => None,
     };
-    dash(&typed).or_else(of_kind).unwrap_or_default()
+    dash(&typed).or_else(|| file(&typed)).or_else(|| switch(&typed)).or_else(of_kind).unwrap_or_default()
+}
+
+/// Corrects the name of a file that begins with a dash.
+fn file(typed: &TypedLine) -> Option<Vec<Words>> {
+    let is_file = |word: &str| word.starts_with('-') && word.len() > 1 && !is_new(word);
+    typed.find(is_file)?;
+    let path = |word: &OsString| match word.to_str() {
+        Some(text) if is_file(text) => format!("./{text}").into(),
+        _ => word.clone(),
+    };
+    Some(vec![typed.line.iter().map(path).collect()])
+}
+
+/// Corrects the subcommand of another tool that a switch turns into another one.
+fn switch(typed: &TypedLine) -> Option<Vec<Words>> {
+    let (at, name) = (1, typed.line.get(1)?.to_str()?);
+    let switch = foreign::SWITCHES.iter().find(|switch| {
+        let has = |words: &str| typed.has_typed(&words.split(' ').collect::<Vec<_>>());
+        has(switch.marks) && has(switch.switches) && switch.subcommands.split(' ').any(|word| word == name)
+    })?;
+    let mut line = typed.replaced(at, 1, [switch.subcommand]);
+    let is_bare = |word: &OsString| word.to_str().is_some_and(|word| switch.bare.split(' ').any(|bare| bare == word));
+    line.retain(|word| !is_bare(word));
+    if !typed.has_typed(switch.schemes) {
+        line.extend(switch.default.iter().map(OsString::from));
+    }
+    Some(vec![line])
 }
 
 /// Corrects the dash that word processors and web pages make of two hyphens.
@@ -165,13 +171,8 @@ fn dash(typed: &TypedLine) -> Option<Vec<Words>> {
     Some(vec![typed.replaced(at, 1, [format!("--{}", word.trim_start_matches(is_dash))])])
 }
 
-/// True if no file has this name.
-fn is_new(word: &str) -> bool {
-    !Path::new(word).exists()
-}
-
 /// Corrects an unknown subcommand.
-fn subcommand(typed: &TypedLine, name: &str, error: &clap::Error) -> Option<Vec<Words>> {
+fn subcommand(typed: &TypedLine, name: &str) -> Option<Vec<Words>> {
     let at = typed.find(|word| word == name)?;
     if name == "tcast" {
         return Some(vec![typed.without(at, 1)]);
@@ -182,14 +183,14 @@ fn subcommand(typed: &TypedLine, name: &str, error: &clap::Error) -> Option<Vec<
     if !is_new(name) || by_extension(name.as_ref()).is_some() {
         return Some(begun(typed));
     }
-    match error.get(ContextKind::SuggestedSubcommand) {
-        Some(ContextValue::Strings(names)) => Some(names.iter().map(|name| typed.replaced(at, 1, [name])).collect()),
-        _ => None,
-    }
+    // Only the nearest: `quantze` is not `dequantize`.
+    let command = Cli::command();
+    let near = nearest(&foreign::plain(name), command.get_subcommands().map(Command::get_name));
+    near.map(|near| vec![typed.replaced(at, 1, [near])])
 }
 
 /// Returns the line with a subcommand in front: one that needs no other change, or several if there is none.
-fn begun(typed: &TypedLine) -> Vec<Words> {
+pub(super) fn begun(typed: &TypedLine) -> Vec<Words> {
     let lines = ["cast", "quantize", "inspect", "diff", "bitcast"].map(|name| typed.replaced(1, 0, [name]));
     let whole = lines.iter().find(|line| accepted((*line).clone(), 0).is_some()).cloned();
     whole.map_or_else(|| lines.into(), |line| vec![line])
@@ -225,7 +226,14 @@ fn flag(typed: &TypedLine, argument: &str) -> Option<Vec<Words>> {
     let by = |ours| match ours {
         Ours::Flag(flag) => Some(named(flag)),
         Ours::Prefixed(flag, prefix) => Some(typed.replaced(at, count, [flag, &format!("{prefix}{}", given?)])),
+        Ours::Words(words) if typed.has_words(words) => Some(typed.without(at, 1)), // said twice
         Ours::Words(words) => Some(typed.replaced(at, 1, words.split(' '))),
+        Ours::Rule(name) => Some(typed.replaced(at, count, ["--rule".to_owned(), format!("{name}={}", given?)])),
+        Ours::Rules => {
+            let (name, scheme) = given?.split_once('=')?;
+            let rules = foreign::patterns(name).flat_map(|glob| ["--rule".to_owned(), format!("{glob}={scheme}")]);
+            Some(typed.replaced(at, count, rules))
+        }
         Ours::Pattern(flag) => {
             let flags = foreign::patterns(given?).flat_map(|pattern| [flag.to_owned(), pattern]);
             Some(typed.replaced(at, count, flags))
@@ -239,6 +247,9 @@ fn flag(typed: &TypedLine, argument: &str) -> Option<Vec<Words>> {
         // The next word is a value of the flag, unless it is a file.
         Ours::Nothing if next.is_some_and(|word| !is_file(word)) => Some(typed.without(at, count)),
         Ours::Nothing => Some(typed.without(at, 1)),
+        Ours::NoValue if typed.lacks(&["--to"]) && given.is_some_and(|word| word.parse::<Dtype>().is_ok()) => {
+            Some(typed.replaced(at, count, ["--to", given?]))
+        }
         Ours::NoValue => Some(typed.without(at, count)),
         Ours::Advice(_) => None,
     };
@@ -255,74 +266,37 @@ pub(super) fn advice(error: &clap::Error, line: &[OsString]) -> Option<&'static 
     let flag = foreign::plain(word(error, ContextKind::InvalidArg)?);
     if error.kind() == ErrorKind::UnknownArgument && !flag.starts_with('-') {
         let is_model = ["quantize", "dequantize"].contains(&typed.name());
-        return is_model.then_some("give one model at a time; -o names the output");
+        let holds_one = |(_, input): (usize, &str)| {
+            by_extension(input.as_ref()).is_some_and(|format| format.format_info().holds_one)
+        };
+        return match is_model {
+            true if typed.inputs().next().is_some_and(holds_one) => Some("a file of one array is no model"),
+            is_model => is_model.then_some("give one model at a time; -o names the output"),
+        };
     }
-    foreign::flags(typed.name(), &flag).find_map(|ours| if let Ours::Advice(text) = ours { Some(text) } else { None })
-}
-
-/// Adds the flag for a word that the subcommand does not take without one.
-fn stray(typed: &TypedLine, argument: &str) -> Option<Vec<Words>> {
-    if typed.subcommand.is_none() {
-        return Some(begun(typed));
-    }
-    let (at, word) = typed.words().filter(|(_, word)| *word == argument).last().filter(|(_, word)| is_new(word))?;
-    let lacks = |flags: &[&str]| typed.has_flag(flags[0]) && !typed.has_typed(flags);
-    let flag = if lacks(&["--to"]) && word.parse::<Dtype>().is_ok() {
-        "--to"
-    } else if lacks(&["--scheme"]) && Scheme::find(word).is_some() {
-        "--scheme"
-    } else if lacks(&["--output", "-o"]) {
-        "-o"
-    } else {
-        return None;
+    let advice = |ours| if let Ours::Advice(text) = ours { Some(text) } else { None };
+    let question = || {
+        let near = nearest(flag.trim_start_matches('-'), DESTROYING.iter().map(|(long, _)| *long))?;
+        DESTROYING.iter().find(|(long, _)| *long == near && typed.has_flag(&format!("--{long}"))).map(|(_, text)| *text)
     };
-    Some(vec![typed.replaced(at, 1, [flag, word])])
-}
-
-/// Adds the flag of a missing argument, if its value was typed without one; otherwise an example.
-fn missing(typed: &TypedLine, error: &clap::Error) -> Option<Vec<Words>> {
-    let is_missing = |flag: &str| match error.get(ContextKind::InvalidArg) {
-        Some(ContextValue::Strings(missing)) => missing.iter().any(|missing| missing.starts_with(flag)),
-        _ => false,
-    };
-    let last = typed.words().skip(1).last().filter(|(_, word)| is_new(word));
-    let line = if is_missing("--to") {
-        let dtype = typed.words().skip(1).find(|(_, word)| word.parse::<Dtype>().is_ok() && is_new(word));
-        let holds_one = |path: &str| by_extension(path.as_ref()).is_some_and(|found| found.format_info().holds_one);
-        match (dtype, typed.name()) {
-            (Some((at, word)), _) => {
-                // `to f16`
-                let before = typed.line[at - 1].to_str().filter(|word| ["to", "as", "into"].contains(word));
-                let joint = usize::from(before.is_some_and(is_new));
-                typed.replaced(at - joint, 1 + joint, ["--to", word])
-            }
-            (None, "cast") => {
-                let output = last.filter(|(_, word)| by_extension(word.as_ref()).is_some());
-                let output = output.filter(|_| !typed.has_typed(&["-o", "--output"]));
-                let line = output.map_or_else(|| typed.line.to_vec(), |(at, word)| typed.replaced(at, 1, ["-o", word]));
-                TypedLine::new(&line).with(["--to", "bfloat16"])
-            }
-            (None, "bitcast") if typed.words().all(|(_, word)| holds_one(word)) => typed.with(["--bits"]),
-            _ => return None,
-        }
-    } else if is_missing("--output") {
-        match last {
-            Some((at, word)) => typed.replaced(at, 1, ["-o", word]),
-            None if is_new("common") => typed.with(["-o", "common"]),
-            None => return None,
-        }
-    } else if is_missing("--scheme") && !typed.words().next().is_some_and(|(_, model)| is_quantized(model.as_ref())) {
-        typed.with(["--scheme", "fp8"])
-    } else {
-        return None;
-    };
-    Some(vec![line])
+    foreign::flags(typed.name(), &flag).find_map(advice).or_else(question)
 }
 
 /// True if the config of a model says that it is quantized.
 pub(super) fn is_quantized(model: &Path) -> bool {
     checkpoint::probe(model, &ReadOptions::on(1))
         .is_ok_and(|found| found.quantization().is_ok_and(|method| method.is_some()))
+}
+
+/// True if a file or a model contains weights that are stored as codes.
+fn is_coded(input: &Path) -> bool {
+    let Ok(found) = checkpoint::probe(input, &ReadOptions::on(1)) else { return false };
+    LogicalCheckpoint::open(&found).is_ok_and(|model| !model.found.weights.is_empty())
+}
+
+/// Returns the name of a format without a dot, in lower case.
+fn bare(value: &str) -> String {
+    value.trim_start_matches('.').to_lowercase()
 }
 
 /// Corrects a value that a flag does not take.
@@ -338,6 +312,9 @@ fn values(typed: &TypedLine, flag: &str, value: &str, error: &clap::Error) -> Op
         return Some(vec![typed.without(at, count)]);
     }
     if flag == "--scheme" {
+        if let Some(scheme) = typed.blocks(value) {
+            return Some(vec![set(scheme.name)]);
+        }
         lines.extend(foreign::affine(value, typed.words().any(|(_, word)| word == MLX)).map(|scheme| set(&scheme)));
     }
     lines.extend(ours.filter(|ours| !ours.is_empty()).map(|ours| set(ours)));
@@ -348,19 +325,17 @@ fn values(typed: &TypedLine, flag: &str, value: &str, error: &clap::Error) -> Op
             lines.push(set(&format!("{value}B")));
         }
         // A file, or a format.
-        "--to" if by_extension(value.as_ref()).is_some() => {
-            // A cast to another format needs no type.
-            let extension = |path: &str| by_extension(path.as_ref()).map(|found| found.format_info().extension);
-            let is_copy = typed.words().next().is_some_and(|(_, input)| extension(input) == extension(value));
+        "--to" if by_extension(value.as_ref()).is_some() && !value.starts_with('.') => {
             let line = typed.replaced(at, count, ["-o", value]);
-            let is_typed = typed.name() != "cast" || !is_copy;
-            lines.push(if is_typed { line } else { TypedLine::new(&line).with(["--to", "bfloat16"]) });
+            let typed = TypedLine::new(&line);
+            let is_complete = typed.name() != "cast" || typed.changes_format();
+            lines.push(if is_complete { line } else { typed.with(["--to", "bfloat16"]) });
         }
-        "--to" if typed.name() == "cast" && by_extension(format!("x.{value}").as_ref()).is_some() => {
-            let output = typed.words().next().map(|(_, input)| Path::new(input).with_extension(value.to_lowercase()));
-            let output = output.filter(|output| !output.exists() && !typed.has_typed(&["-o", "--output"]));
-            let words = |output: PathBuf| ["--rule".into(), "*=keep".into(), "-o".into(), output.into_os_string()];
-            lines.extend(output.map(|output| typed.replaced(at, count, words(output))));
+        "--to" if typed.name() == "cast" && by_extension(format!("x.{}", bare(value)).as_ref()).is_some() => {
+            let output = typed.inputs().next().map(|(_, input)| Path::new(input).with_extension(bare(value)));
+            let output = output.map(free).filter(|_| !typed.has_typed(&["-o", "--output"]));
+            let line = |output: PathBuf| typed.replaced(at, count, ["-o".into(), output.into_os_string()]);
+            lines.extend(output.map(line).filter(|line| TypedLine::new(line).changes_format()));
         }
         "--rule" => {
             let kept = value.rsplit_once('=').filter(|(_, target)| foreign::means_keep(&foreign::plain(target)));
@@ -376,7 +351,7 @@ fn values(typed: &TypedLine, flag: &str, value: &str, error: &clap::Error) -> Op
     }
     if flag == "--to"
         && typed.name() == "cast"
-        && let Some(scheme) = scheme_in(value).filter(|scheme| !scheme.layouts.is_empty())
+        && let Some(scheme) = typed.scheme(value).filter(|scheme| !scheme.layouts.is_empty() || typed.is_of_gguf())
         && let Some((place, _)) = typed.subcommand
     {
         let mut line = typed.replaced(at, count, ["--scheme", scheme.name]);
@@ -390,11 +365,4 @@ fn values(typed: &TypedLine, flag: &str, value: &str, error: &clap::Error) -> Op
         lines.push(set(known));
     }
     Some(lines)
-}
-
-/// Returns the scheme that a value for a type stands for.
-pub(super) fn scheme_in(value: &str) -> Option<&'static Scheme> {
-    let value = foreign::plain(value);
-    let foreign = || foreign::values("--scheme", &value).first().and_then(|name| Scheme::find(name));
-    Scheme::find(&value).or_else(|| Scheme::find(&value.replace('-', "_"))).or_else(foreign)
 }

@@ -16,6 +16,7 @@ mod interrupts;
 mod into_gguf;
 mod messages;
 mod observer;
+mod omitted;
 mod promote;
 mod quantize;
 mod refusal;
@@ -24,6 +25,8 @@ mod report_file;
 mod results;
 mod resume;
 mod run;
+mod schemes;
+mod typed;
 mod unmatched;
 mod usage;
 

@@ -6,7 +6,9 @@ use super::resume::{go_back, go_on};
 use crate::error::{Blocker, Error, Intended, Kind, OutputRole, Wanted};
 use crate::io::open::is_absent;
 use crate::io::output::directory_of;
-use crate::text::{as_glob, flag_with, make_folder, move_file, quoted, remove_files, remove_folder, replace_by_copy};
+use crate::text::{
+    as_glob, expanded, flag_with, make_folder, move_file, quoted, remove_files, remove_folder, replace_by_copy,
+};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -54,6 +56,9 @@ pub fn remedy(error: &Error) -> Option<String> {
     let flags = match error.kind() {
         Kind::Exists { output, is_replaceable: true } => format!("add --force to replace it, or {}", another(*output)),
         Kind::Exists { output, is_replaceable: false } => another(*output),
+        Kind::Several(errors) if errors.iter().all(is_about_output) => {
+            "add --skip-existing to keep these outputs and convert the other inputs, or --force to replace them".to_owned()
+        }
         Kind::Unfinished { can_resume: false } => {
             format!("add --force to replace it, or {}", another(OutputRole::Folder))
         }
@@ -86,6 +91,8 @@ pub fn remedy(error: &Error) -> Option<String> {
             old.map(rename).unwrap_or_default()
         }
         Kind::Excludable(globs) => format!("copy the weights as they are with {}", excluding(globs)),
+        // To exclude them could hide the rule that names them.
+        Kind::Ungrouped { size, .. } => format!("choose --group-size {size}"),
         Kind::Decodable(globs) => {
             let weights = if globs.len() == 1 { "the weight" } else { "the weights" };
             format!("decode {weights} with {}", excluding(globs))
@@ -139,6 +146,11 @@ pub fn remedy(error: &Error) -> Option<String> {
         remedies.sort_by_key(|remedy| *remedy != flags); // the shorter way first
     }
     (!remedies.is_empty()).then(|| remedies.join(", or "))
+}
+
+/// True if an error only says that an output exists, which could be replaced.
+fn is_about_output(error: &Error) -> bool {
+    matches!(error.kind(), Kind::Exists { is_replaceable: true, .. })
 }
 
 /// True if the system found no file of the name. Errors of standard output have the same path as a missing `-`.
@@ -205,6 +217,7 @@ fn give(intended: &Intended) -> String {
         Intended::Files(files) if files.len() == 1 => format!("give the file in it: {}", list(files, " ")),
         Intended::Files(files) => format!("give files in it: {}", list(files, " ")),
         Intended::Home(path) => format!("a shell expands ~ only outside of quotes: {}", quoted(path)),
+        Intended::Pattern(path) => format!("a shell expands * and ? only outside of quotes: {}", expanded(path)),
         Intended::Similar(path) => format!("is it {}?", quoted(path)),
         Intended::Repository(name) => format!("if it is a model on Hugging Face: {}", from_hub(name, None)),
         Intended::Address(address) => download(address),

@@ -25,13 +25,18 @@ pub(super) fn unmatched(selection: &Selection, names: &[&str]) -> Vec<Error> {
             let error = Error::usage(format!("{flag} '{text}' matches no tensor"));
             Some(error.remedy(propose(flag, pattern, &target, names)))
         } else if flag == "--rule" && !matched.any(|name| selection.selects(name)) {
-            let what = format!("{flag} '{text}' matches only tensors that --include and --exclude leave out");
-            Some(Error::usage(what).remedy("leave the rule out, or choose its tensors too"))
+            Some(hidden_rule(&text))
         } else {
             None
         }
     };
     include.chain(exclude).chain(rules).filter_map(describe).collect()
+}
+
+/// Returns the error for a rule without an effect.
+pub(super) fn hidden_rule(rule: &str) -> Error {
+    let what = format!("--rule '{rule}' matches only tensors that --include and --exclude leave out");
+    Error::usage(what).remedy("leave the rule out, or choose its tensors too")
 }
 
 /// Proposes a remedy for a pattern that matches nothing.
@@ -68,7 +73,7 @@ pub(super) fn propose(flag: &str, pattern: &Pattern, target: &str, names: &[&str
 }
 
 /// Converts a simple regular expression to a glob; `None` if the text does not look like one.
-fn glob_of_regex(text: &str) -> Option<String> {
+pub(super) fn glob_of_regex(text: &str) -> Option<String> {
     const SIGNS: [&str; 7] = ["\\", ".+", "|", "[0-9]+", "(?", "\\d", ")*"];
     let body = text.strip_prefix("re:").unwrap_or(text);
     let is_regex = body.len() < text.len()

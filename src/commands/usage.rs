@@ -1,8 +1,9 @@
 //! Help, version and usage errors: clap's, in the style and with the words of this program.
 
-use super::correct::{advice, corrected, is_quantized, is_similar, scheme_in, similar_flag, word};
+use super::correct::{advice, corrected, is_quantized, is_similar, similar_flag, word};
 use super::fail;
 use super::messages::{print_alternative, print_line, print_message, printed};
+use super::schemes::{offered, scheme_in};
 use crate::cli::{Cli, OVERVIEW};
 use crate::container::by_extension;
 use crate::dtype::Dtype;
@@ -92,7 +93,8 @@ fn diagnosis(error: &clap::Error, arguments: &[OsString]) -> Option<Diagnosis> {
     let of = |message: &str, remedy, more| Some(Diagnosis { message: message.to_owned(), remedy, more });
     match (subcommand, missing) {
         ("quantize", [scheme]) if scheme.starts_with("--scheme") => {
-            let schemes: Vec<&str> = SCHEMES.iter().map(|scheme| scheme.name).collect();
+            let model = arguments.iter().skip(2).map(Path::new).find(|word| word.exists());
+            let schemes = offered(model.unwrap_or(Path::new("")));
             let schemes = format!("the schemes are {}", schemes.join(", "));
             if arguments.iter().skip(2).any(|word| Path::new(word).exists() && is_quantized(word.as_ref())) {
                 let remedy =

@@ -65,6 +65,13 @@ pub enum Kind {
     Misnamed(Box<str>),
     /// Tensors whose names match these patterns cannot be converted, but could be copied.
     Excludable(Box<[String]>),
+    /// Weights whose names match these patterns do not fit groups of the chosen size, but would fit smaller ones.
+    Ungrouped {
+        /// The largest size that fits all of them.
+        size: u64,
+        /// The patterns.
+        globs: Box<[String]>,
+    },
     /// Weights whose names match these patterns cannot be quantized again, but could be decoded.
     Decodable(Box<[String]>),
     /// The blocks at the edges of a weight are partial, and that is not allowed.
@@ -182,6 +189,8 @@ pub enum Intended {
     Files(Box<[PathBuf]>),
     /// This path in the home folder, for a `~` that no shell expanded.
     Home(PathBuf),
+    /// The files that match this pattern, which no shell expanded.
+    Pattern(PathBuf),
     /// An existing file or folder with a similar name.
     Similar(PathBuf),
     /// A model on Hugging Face, `OWNER/NAME`.

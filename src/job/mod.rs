@@ -84,7 +84,9 @@ pub(crate) fn open(
         let opened = naming.probe(input, threads).and_then(|mut source| {
             source.leave_out(|name| tensors.exclude.iter().any(|pattern| pattern.matches(name)));
             source.left_out.iter().for_each(|name| observer.notice(Notice::Unreadable(name)));
-            let source = naming.apply(checkpoint::check(source)?)?;
+            let source = checkpoint::check(source)?;
+            naming.check(&source)?;
+            let source = naming.apply(source)?;
             if divides_stacks { source.with_single_experts(naming.names) } else { Ok(source) }
         });
         opened.map_err(|error| explain(error, input))

@@ -5,7 +5,7 @@ use crate::container::WrittenFiles;
 use crate::container::checkpoint::{Checkpoint, description};
 use crate::container::{self, Container};
 use crate::dtype::Dtype;
-use crate::error::{Error, Kind, Result, Wanted};
+use crate::error::{Error, Intended, Kind, Result, Wanted};
 use crate::io::identity::Files;
 use crate::io::output::{descriptor, directory_of, ends_in_separator, is_standard_output};
 use crate::operator::Operator;
@@ -43,9 +43,21 @@ pub(super) fn folder_of_outputs<'a>(job: &Job<'a>, inputs: &[JobInput]) -> Resul
     let is_known = !is_named_as_folder(output) && names_a_format(output);
     if is_known || is_named_as_file(output) {
         let error = Error::new("is named as a file, and the outputs of several inputs go into a folder");
-        return Err(error.in_file(output).of(Kind::Unnamed(Wanted::At(output.join("")))));
+        let error = error.in_file(output).of(Kind::Unnamed(Wanted::At(output.join(""))));
+        return Err(match common_folder(inputs) {
+            Some(folder) => error.intending(Intended::Whole(folder.to_owned())),
+            None => error,
+        });
     }
     Ok(Some(output))
+}
+
+/// Returns the folder of which all inputs are shards.
+fn common_folder<'i>(inputs: &'i [JobInput]) -> Option<&'i Path> {
+    let folder = |input: &'i JobInput| input.source.folder.is_none().then(|| directory_of(&input.source.path));
+    let first = folder(inputs.first()?)?;
+    let is_common = description(first).is_some() && inputs.iter().all(|input| folder(input) == Some(first));
+    is_common.then_some(first)
 }
 
 /// Returns this folder for outputs that belong together. With one input, the output is a file if its extension names a
@@ -101,7 +113,14 @@ pub(super) fn output_path(job: &Job, source: &Checkpoint, folder: Option<&Path>,
         None => folder_with_type(&source.own_name(job.format).with_extension(""), label)?,
     };
     check_outside_cache(&output, label, is_only).map_err(|error| error.in_file(&source.path))?;
-    if is_file { beside_input(&source.path, output) } else { Ok(output) }
+    let beside = if is_file { beside_input(&source.path, output) } else { return Ok(output) };
+    // Several shards are converted together, in their folder.
+    beside.map_err(|error| match error.kind() {
+        Kind::Taken(_) if !is_only => {
+            error.of(Kind::System).intending(Intended::Whole(directory_of(&source.path).into()))
+        }
+        _ => error,
+    })
 }
 
 /// Refuses an output in a cache of Hugging Face, whose libraries remove files that they did not download, and cannot

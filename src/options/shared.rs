@@ -113,6 +113,16 @@ impl NamingOptions {
         checkpoint::probe(path, &ReadOptions { threads, root: self.root.as_deref() })
     }
 
+    /// Refuses names of Hugging Face for a model that has them already.
+    pub(crate) fn check(&self, source: &Checkpoint) -> error::Result<()> {
+        if self.names != Some(Naming::HuggingFace) || source.has_other_names() {
+            return Ok(());
+        }
+        let error =
+            error::Error::usage("has its own names: only the tensors of GGUF and MLX models get those of Hugging Face");
+        Err(error.in_file(&source.path).without("names"))
+    }
+
     /// Gives the tensors of a model their names.
     pub(crate) fn apply(&self, source: Checkpoint) -> error::Result<Checkpoint> {
         source.with_root(self.root.as_deref())?.named(self.names, self.config.as_deref())

@@ -4,16 +4,21 @@ use super::{Report, TensorReport};
 use crate::container::by_extension;
 use crate::dtype::Dtype;
 use crate::kernel::{Condition, Counts, Loss};
-use crate::measure::accuracy::Accuracy;
 use crate::operator::Operator;
 use crate::select::KeptReason;
-use crate::text::{brief, columns, counted, is_number, path_text, share, shorten, size, width};
+use crate::text::{columns, counted, is_number, path_text, share, shorten, size, width};
+use anstyle::{AnsiColor, Style};
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
 /// Number of rows of the table that a summary shows; a dry run shows all.
-const FEW_ROWS: usize = 30;
+pub(super) const FEW_ROWS: usize = 30;
+
+/// Losses after which a loader may compute NaN: a summary names their tensors.
+pub(super) const BROKEN: [Loss; 3] = [Loss::Infinite, Loss::Nan, Loss::NanLost];
+
+const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 
 /// Surroundings of a summary: the terminal, and the options that the summary refers to.
 #[derive(Clone, Copy, Debug, Default)]
@@ -153,7 +158,13 @@ impl Report {
         // here.
         for loss in Loss::ALL.into_iter().filter(|loss| *loss != Loss::Inexact && total[*loss] > 0) {
             let share = share(total[loss], values);
-            let _ = write!(text, "\n  {} of {} {} ({share})", total[loss], counted(values, "value"), loss.describe());
+            let line = format!("{} of {} {} ({share})", total[loss], counted(values, "value"), loss.describe());
+            if BROKEN.contains(&loss) {
+                let _ = write!(text, "\n  {WARNING}{line}{WARNING:#}");
+                text += &self.tensors_with(&[(Condition::Lost(loss), "")], around);
+            } else {
+                let _ = write!(text, "\n  {line}");
+            }
         }
         let bools = self.converted().filter(|tensor| (tensor.from, tensor.to) == (Dtype::Bool, Dtype::Bool));
         let bytes: u64 = bools.filter_map(|tensor| tensor.counts.as_ref()).map(|counts| counts[Loss::Inexact]).sum();
@@ -163,7 +174,8 @@ impl Report {
         }
         if total.input_nan + total.input_infinite > 0 {
             let _ = write!(text, "\n  {} came with the input", specials(&total, |count| count.to_string()));
-            text.push_str(&self.inputs(around));
+            let conditions = [(Condition::InputNan, " NaN"), (Condition::InputInfinite, " Inf")];
+            text += &self.tensors_with(&conditions, around);
         }
         if self.is_quantized() {
             text += &self.quantized_values();
@@ -206,17 +218,18 @@ impl Report {
         if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join(", ")) }
     }
 
-    /// Lists the tensors that had NaN or Inf before, a line each.
-    fn inputs(&self, around: Surroundings) -> String {
-        let conditions = [(Condition::InputNan, "NaN"), (Condition::InputInfinite, "Inf")];
+    /// Lists the tensors with values that met one of these conditions, a line each, with a word after each number.
+    fn tensors_with(&self, conditions: &[(Condition, &str)], around: Surroundings) -> String {
         let line = |tensor: &TensorReport| {
             let counts = tensor.counts.as_ref()?;
             let parts = conditions.iter().filter(|(condition, _)| counts[*condition] > 0).map(|(condition, word)| {
                 let first = tensor.firsts.of(*condition).and_then(|first| tensor.place(first.at));
-                format!("{} {word}{}", counts[*condition], first.map_or(String::new(), |at| format!(", first at {at}")))
+                format!("{}{word}{}", counts[*condition], first.map_or(String::new(), |at| format!(", first at {at}")))
             });
             let parts: Vec<String> = parts.collect();
-            (!parts.is_empty()).then(|| format!("\n    {}: {}", shorten(&tensor.name), parts.join("; ")))
+            // The tensor of a format without names may have none.
+            let name = if tensor.name.is_empty() { String::new() } else { format!("{}: ", shorten(&tensor.name)) };
+            (!parts.is_empty()).then(|| format!("\n    {name}{}", parts.join("; ")))
         };
         let lines: Vec<String> = self.tensors().filter_map(line).collect();
         let more = lines.len().saturating_sub(FEW_ROWS);
@@ -268,43 +281,6 @@ impl Report {
             [shorten(&name), count, shape, format!("{} {to}", first.type_name()), size(bytes_in), size(bytes_out)]
         };
         groups.iter().map(row).collect()
-    }
-
-    /// Returns the table of the accuracy, the noisiest tensors first.
-    fn accuracy_table(&self, around: Surroundings) -> String {
-        let mut measured: Vec<(&TensorReport, &Accuracy)> =
-            self.tensors().filter_map(|tensor| Some((tensor, tensor.accuracy.as_deref()?))).collect();
-        // Tensors without the figure come before tensors without noise.
-        let sqnr = |accuracy: &Accuracy| accuracy.sqnr_db.unwrap_or(f64::MAX);
-        measured.sort_by(|(_, left), (_, right)| sqnr(left).total_cmp(&sqnr(right)));
-        let row = |(tensor, accuracy): &(&TensorReport, &Accuracy)| {
-            let error = |error: f64, at: Option<u64>| match at.filter(|_| error > 0.0).and_then(|at| tensor.place(at)) {
-                Some(place) => format!("{} at {place}", brief(error)),
-                None => brief(error),
-            };
-            let number = |number: Option<f64>| number.map_or("-".to_owned(), brief);
-            [
-                shorten(&tensor.name),
-                match accuracy.sqnr_db {
-                    _ if accuracy.is_exact => "exact".to_owned(),
-                    Some(sqnr) if sqnr.is_finite() => format!("{sqnr:.2} dB"),
-                    Some(_) => "no noise".to_owned(), // but Inf or NaN became something else
-                    None => "-".to_owned(),
-                },
-                error(accuracy.max_abs_error, accuracy.max_abs_error_at),
-                error(accuracy.max_rel_error, accuracy.max_rel_error_at),
-                number(accuracy.mean_error),
-                number(accuracy.cosine),
-            ]
-        };
-        let head = ["", "SQNR", "largest error", "largest relative", "mean error", "cosine"].map(str::to_owned);
-        let rows: Vec<[String; 6]> = std::iter::once(head).chain(measured.iter().take(FEW_ROWS).map(row)).collect();
-        let more = measured.len().saturating_sub(FEW_ROWS);
-        let more = match more {
-            0 => String::new(),
-            _ => format!("\n  ... and {more} more, less noisy; {} has all", around.all_tensors),
-        };
-        columns(&rows, &[], around.columns).collect::<Vec<_>>().join("\n") + &more
     }
 }
 

@@ -1,6 +1,6 @@
 //! `tcast cast` as its users run it: files, messages, exit codes.
 
-use crate::common::{Bench, fixture, npy, npy_data, npy_f32, safetensors};
+use crate::common::{Bench, fixture, npy, npy_data, npy_f32, safetensors, shard};
 use safetensors::{Dtype, SafeTensors};
 use std::fs;
 
@@ -158,6 +158,25 @@ fn a_json_report_is_one_document_with_exact_counts() {
     assert_eq!((&counts["saturated"], &counts["flushed"]), (&3.into(), &1.into()));
     assert_eq!((&counts["inexact"], &counts["nan"]), (&5.into(), &0.into()));
     assert_eq!(counts, &report["counts"]);
+}
+
+#[test]
+fn tensors_whose_values_become_infinite_are_named_in_color_and_marked_in_the_figures() {
+    let bench = Bench::new();
+    bench.write("x.safetensors", &shard(&[("a", 70000.0, 2), ("b", 1.0, 2), ("c", -1e6, 4)]));
+    let lines = "  6 of 8 values became infinite (75.00%)\n    a: 2\n    c: 4\n";
+    let outcome = bench.run("cast x.safetensors --to f16 -f");
+    assert!(outcome.code == Some(0) && outcome.stderr.ends_with(lines), "{outcome:?}");
+    let outcome = bench.run("cast x.safetensors --to f16 -f --stats");
+    // The table comes before the losses.
+    let (table, _) = outcome.stderr.split_once(lines).unwrap_or((&outcome.stderr, ""));
+    let row = |name: &str| table.lines().rfind(|line| line.trim_start().starts_with(name)).unwrap_or_default();
+    let marked = |name: &str| row(name).contains(" became infinite");
+    assert!(outcome.code == Some(0) && outcome.stderr.ends_with(lines), "{outcome:?}");
+    assert!(marked("a ") && marked("c ") && !marked("b "), "{}", outcome.stderr);
+    let outcome = bench.run("cast x.safetensors --to f16 -f --color always");
+    let colored = "\u{1b}[1m\u{1b}[33m6 of 8 values became infinite (75.00%)\u{1b}[0m\n";
+    assert!(outcome.code == Some(0) && outcome.stderr.contains(colored), "{outcome:?}");
 }
 
 #[test]

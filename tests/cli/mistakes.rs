@@ -3,7 +3,7 @@
 #![cfg(unix)]
 
 use crate::common::pickle::{checkpoint, floats};
-use crate::common::{Bench, Outcome, npy_f32, safetensors, shard};
+use crate::common::{Bench, Outcome, fixture, npy, npy_f32, safetensors, shard};
 use std::fs;
 use std::process::Command;
 
@@ -14,6 +14,13 @@ fn bench() -> Bench {
     bench.write("w.npy", &npy_f32(&[1.0, 2.0]));
     bench.add_checkpoint("llama-tiny-bf16", "llama");
     bench.add_checkpoint("llama-fp8", "tiny-fp8");
+    for (source, name) in [
+        ("pytorch/state_dict.zip.pt", "net.pt"),
+        ("gguf/tiny.gguf", "tiny.gguf"),
+        ("onnx_models/basic_pitch_nmp.onnx", "net.onnx"),
+    ] {
+        fs::copy(fixture(source), bench.path(name)).unwrap();
+    }
     bench
 }
 
@@ -82,14 +89,172 @@ fn a_flag_of_another_tool_is_answered_with_the_command_that_was_meant() {
 }
 
 #[test]
+fn a_change_of_format_needs_no_type() {
+    for (line, command) in [
+        ("cast x.npy y.safetensors", "tcast cast x.npy -o y.safetensors"),
+        ("convert net.pt out.safetensors", "tcast cast net.pt -o out.safetensors"),
+        ("convert net.pt --to-safetensors", "tcast cast net.pt -o net.safetensors"),
+        ("cast llama merged.safetensors", "tcast cast llama -o merged.safetensors"),
+        ("merge llama merged.safetensors", "tcast cast llama -o merged.safetensors"),
+        ("cast x.npy --to y.npz", "tcast cast x.npy -o y.npz"),
+        ("cast x.npy y.npy f16", "tcast cast x.npy -o y.npy --to f16"),
+        ("cast llama out bf16", "tcast cast llama -o out --to bf16"),
+    ] {
+        meant(line, command);
+    }
+}
+
+#[test]
+fn a_misspelt_subcommand_is_the_nearest_one_with_all_that_was_typed() {
+    for (line, command) in [
+        ("quantze llama --scheme fp8", "tcast quantize llama --scheme fp8"),
+        ("quantise llama fp8", "tcast quantize llama --scheme fp8"),
+        ("dequantise tiny-fp8 out", "tcast dequantize tiny-fp8 -o out"),
+        ("dequantize tiny-fp8 --scheme bf16", "tcast dequantize tiny-fp8 --to bf16"),
+        ("convert --hf-path llama --mlx-path m -q", "tcast quantize llama --output m --scheme affine4"),
+        ("convert --hf-path llama --mlx-path m -q --q-bits 8", "tcast quantize llama --output m --scheme affine8"),
+        ("convert --hf-path tiny-fp8 --mlx-path m -d", "tcast dequantize tiny-fp8 --output m"),
+        ("convert --hf-path llama --mlx-path m --dtype float16", "tcast cast llama --output m --to float16"),
+    ] {
+        meant(line, command);
+    }
+}
+
+#[test]
+fn each_format_of_models_has_its_schemes() {
+    for (line, command) in [
+        ("quantize tiny.gguf out.gguf q8_0", "tcast quantize tiny.gguf -o out.gguf --scheme q8_0"),
+        ("quantize tiny.gguf out.gguf Q4_K_M 2", "tcast quantize tiny.gguf -o out.gguf --scheme q4_k_m --threads 2"),
+        ("quantize tiny.gguf --type q8_0", "tcast quantize tiny.gguf --scheme q8_0"),
+        ("quantize --allow-requantize tiny.gguf Q8_0", "tcast quantize tiny.gguf --scheme q8_0"),
+        (
+            "quantize --tensor-type attn_v=q8_0 tiny.gguf q4_0",
+            "tcast quantize --rule '*attn_v*=q8_0' tiny.gguf --scheme q4_0",
+        ),
+        (
+            "quantize --output-tensor-type q8_0 tiny.gguf q4_0",
+            "tcast quantize --rule output.weight=q8_0 tiny.gguf --scheme q4_0",
+        ),
+        (
+            "quantize --leave-output-tensor tiny.gguf q4_0",
+            "tcast quantize --rule output.weight=keep tiny.gguf --scheme q4_0",
+        ),
+        ("quantize net.pt --type fp8", "tcast quantize net.pt --scheme fp8"),
+        ("quantize net.onnx", "tcast quantize net.onnx --scheme int8"),
+        ("quantize net.onnx --weight_type QInt8", "tcast quantize net.onnx --scheme int8"),
+    ] {
+        meant(line, command);
+    }
+    let bench = bench();
+    let schemes = told(&bench, "quantize net.onnx", 2).concat();
+    assert!(schemes.contains("the schemes are fp8, int8, int4, int4-asym;"), "{schemes}");
+    let schemes = told(&bench, "quantize tiny.gguf", 2).concat();
+    assert!(schemes.contains("q4_k_m") && !schemes.contains("affine4"), "{schemes}");
+    // No scheme of ONNX models.
+    let told = told(&bench, "quantize net.onnx --type nvfp4", 2).concat();
+    assert!(!told.contains("tcast quantize net.onnx"), "{told}");
+}
+
+#[test]
+fn a_rule_that_does_not_fit_is_answered_once_for_all_weights() {
+    let bench = bench();
+    let line = "quantize llama --scheme int4 --rule '*=int4'";
+    assert_eq!(told(&bench, line, 1), ["choose --group-size 32"]);
+    paste(&bench, &format!("tcast {line} -q --group-size 32")).expect(0, "", "");
+}
+
+#[test]
+fn a_word_that_the_shell_did_not_expand_or_that_looks_like_a_flag_is_a_file() {
+    let bench = bench();
+    fs::copy(bench.path("x.npy"), bench.path("-x.npy")).unwrap();
+    for name in ["a 1.npy", "a 2.npy"] {
+        fs::copy(bench.path("x.npy"), bench.path(name)).unwrap();
+    }
+    let remedy = r"a shell expands * and ? only outside of quotes: a\ ?.npy";
+    assert_eq!(told(&bench, "cast 'a ?.npy' --to f16", 1), [remedy]);
+    paste(&bench, r"tcast cast a\ ?.npy --to f16 -q").expect(0, "", "");
+    assert_eq!(told(&bench, "cast -x.npy --to f16", 2), ["tcast cast ./-x.npy --to f16"]);
+    paste(&bench, "tcast cast ./-x.npy --to f16 -q").expect(0, "", "");
+    for (line, command) in [
+        (
+            "cast model.safetensors --to bf16 --exclude '*norm*' '*mlp*'",
+            "tcast cast model.safetensors --to bf16 --exclude '*norm*' --exclude '*mlp*'",
+        ),
+        (
+            "quantize llama --scheme fp8 --exclude '*q_proj*' '*[kv]_proj*'",
+            "tcast quantize llama --scheme fp8 --exclude '*q_proj*' --exclude '*[kv]_proj*'",
+        ),
+    ] {
+        meant(line, command);
+    }
+}
+
+#[test]
+fn shards_of_one_folder_are_converted_as_the_folder() {
+    let bench = bench();
+    let whole = "give the folder of all shards: 'llama'";
+    let told_of = |line: &str, code: i32| told(&bench, line, code);
+    assert_eq!(told_of("cast llama/*.safetensors --to f16", 1)[0], whole);
+    let told = told_of("cast llama/*.safetensors --to f16 -o o.safetensors", 2);
+    assert_eq!(told, [format!("{whole}, or for a folder of that name: -o 'o.safetensors/'")]);
+    paste(&bench, "tcast cast 'llama' --to f16 -o o.safetensors -q").expect(0, "", "");
+}
+
+#[test]
+fn several_outputs_that_exist_are_kept_with_one_flag() {
+    let bench = bench();
+    bench.run("cast x.npy w.npy --to f16 -o out -q").expect(0, "", "");
+    let line = "cast x.npy w.npy --to f16 -o out";
+    let told = told(&bench, line, 4);
+    let remedy = "add --skip-existing to keep these outputs and convert the other inputs, or --force to replace them";
+    assert_eq!(told.last().unwrap(), remedy);
+    paste(&bench, &format!("tcast {line} --skip-existing -q")).expect(0, "", "");
+}
+
+#[test]
+fn an_option_without_an_effect_is_refused_as_cast_refuses_it() {
+    let bench = bench();
+    let out = |flag: &str| format!("leave {flag} out");
+    for (line, remedy) in [
+        ("cast x.npy --to f16 --round-mode down", out("--round-mode")),
+        ("cast x.npy --to f16 --saturate", out("--saturate")),
+        ("cast llama --to f16 --names huggingface", out("--names")),
+        ("quantize llama --scheme fp8 --names huggingface", out("--names")),
+        (
+            "quantize llama --scheme fp8 --rule '*mlp*=int8' --exclude '*mlp*'",
+            "leave the rule out, or choose its tensors too".to_owned(),
+        ),
+        (
+            "quantize net.onnx --scheme int8 --rule '*738=fp8' --exclude '*738'",
+            "leave the rule out, or choose its tensors too".to_owned(),
+        ),
+    ] {
+        assert_eq!(told(&bench, line, 2), [remedy], "{line}");
+    }
+    let line = "quantize x.npy --scheme fp8 --rule x=fp8";
+    let outcome = bench.run(line);
+    let why = "tensor 'x': a rule quantizes it to fp8, and its shape [6] is not that of a weight matrix";
+    assert!(outcome.code == Some(1) && outcome.stderr.contains(why), "{outcome:?}");
+    bench.write("m.npy", &npy("'<f4'", "(2, 2)", &[0; 16]));
+    let outcome = bench.run("quantize m.npy --scheme fp8 --rule m=fp8");
+    let why = "a rule quantizes it to fp8, and its name does not end in .weight, as the names of weight matrices do";
+    assert!(outcome.code == Some(1) && outcome.stderr.contains(why), "{outcome:?}");
+}
+
+#[test]
 fn no_typing_error_leads_to_a_flag_that_destroys() {
     let bench = bench();
-    let force = |line: &str| told(&bench, line, 2).iter().any(|line| line.contains("--force"));
-    for line in
-        ["quantize llama --ignore x --scheme fp8", "cast x.npy --to f16 --forse", "cast x.npy --to f16 --force-code"]
-    {
-        assert!(!force(line), "{line}");
+    for (line, question) in [
+        ("cast x.npy --to f16 --froce", "did you mean '--force'? It replaces an output that exists"),
+        (
+            "cast x.npy --to f16 --force-code",
+            "did you mean '--force-codes'? It casts the codes of quantized weights as numbers",
+        ),
+    ] {
+        assert_eq!(told(&bench, line, 2), [question]);
     }
+    let force = |line: &str| told(&bench, line, 2).iter().any(|line| line.contains("--force"));
+    assert!(!force("quantize llama --ignore x --scheme fp8"));
     // A flag that asks to replace files leads to it.
     meant("cast x.npy --to f16 --overwrite", "tcast cast x.npy --to f16 --force");
     assert_eq!(
@@ -149,7 +314,7 @@ fn a_type_a_scheme_or_an_output_without_its_flag_gets_the_flag() {
         ("quantize llama", "tcast quantize llama --scheme fp8"),
         ("cast x.npy", "tcast cast x.npy --to bfloat16"),
         ("cast x.npy to f16", "tcast cast x.npy --to f16"),
-        ("cast x.npy --to npz", "tcast cast x.npy --rule '*=keep' -o x.npz"),
+        ("cast x.npy --to npz", "tcast cast x.npy -o x.npz"),
         ("cast x.npy --to y.npy", "tcast cast x.npy -o y.npy --to bfloat16"),
         ("cast llama --to f16 --max-shard-size 5G", "tcast cast llama --to f16 --max-shard-size 5GB"),
         ("promote x.npy w.npy", "tcast promote x.npy w.npy -o common"),
@@ -292,7 +457,7 @@ fn a_folder_without_shards_says_what_is_in_it() {
     bench.write("bins/config.json", b"{}");
     bench.write("bins/training_args.bin", b"\x80\x02}q\x00.");
     bench.write("ggufs/m.gguf", b"GGUF\x03\0\0\0");
-    fs::copy(crate::common::fixture("onnx_models/basic_pitch_nmp.onnx"), bench.path("onnxs/model.onnx")).unwrap();
+    fs::copy(fixture("onnx_models/basic_pitch_nmp.onnx"), bench.path("onnxs/model.onnx")).unwrap();
     for name in ["x.npy", "w.npy"] {
         fs::copy(bench.path(name), bench.path(&format!("npys/{name}"))).unwrap();
     }

@@ -89,7 +89,11 @@ fn text_becomes_numbers_rounded_once() {
         bench.write("t.npy", &texts(&words[..4], big_endian));
         let outcome = bench.run("cast t.npy --to bf16 -o x.npy -f");
         assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
-        assert!(outcome.stderr.contains("\n  1 of 4 values became infinite (25.00%)\n"), "{}", outcome.stderr);
+        assert!(
+            outcome.stderr.contains("\n  1 of 4 values became infinite (25.00%)\n    t: 1\n"),
+            "{}",
+            outcome.stderr
+        );
         assert_eq!(npy_data(&bench.read("x.npy")), [0x81, 0x3f, 0x20, 0xc0, 0x80, 0x7f, 0x80, 0x7f]);
     }
     bench.write("s.npy", &npy("'|S3'", "(2, 2)", b"7\0\0-1\x008.9300"));

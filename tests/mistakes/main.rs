@@ -69,6 +69,7 @@ fn world() -> Bench {
         ("scalar_f64.npy", "s.npy"),
         ("weights_f32.npy", "taken.npy"),
         ("onnx_models/knn_surrogate.onnx", "m.onnx"),
+        ("pytorch/state_dict.zip.pt", "net.pt"),
         ("quantized/libraries/gptq.f16.32x128.w4.safetensors", "gptq.safetensors"),
         ("quantized/comfy-nvfp4.bf16.50x40.safetensors", "comfy-nvfp4.safetensors"),
         ("quantized/comfy-scaled-fp8.bf16.32x96.safetensors", "comfy-fp8.safetensors"),

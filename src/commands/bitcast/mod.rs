@@ -82,7 +82,9 @@ fn show(args: &BitcastArgs) -> Result<()> {
         return Err(Error::usage("--hex and --bits print one file").remedy("name one input"));
     };
     let naming = &args.options.tensors.naming;
-    let source = naming.apply(naming.probe(path, threads(args.file.threads))?)?;
+    let source = naming.probe(path, threads(args.file.threads))?;
+    naming.check(&source)?;
+    let source = naming.apply(source)?;
     let mut source = source.with_single_experts(naming.names)?;
     check_printing([&source])?;
     let is_there = |name: &String| source.names().any(|known| known == name);

@@ -10,7 +10,7 @@ use super::messages::warn_of_activation_scales;
 use super::observer::{Console, OneBar};
 use super::results::Task;
 use super::run::{convert, job_of_shards};
-use super::unmatched::propose;
+use super::unmatched::{hidden_rule, propose};
 use super::{check_hash, check_matched, check_printing, finish, no_effect, open_model, threads};
 use crate::cli::QuantizeArgs;
 use crate::container::by_extension;
@@ -18,7 +18,7 @@ use crate::convert::{Budget, FileConversion, open_to_quantize, plan_quantization
 use crate::error::{Error, Kind, Result};
 use crate::job::{self, Job};
 use crate::operator::Operator;
-use crate::options::QuantizeOptions;
+use crate::options::{QuantizeOptions, SchemeRule};
 use crate::plan::{Misfit, QuantizePlan};
 use crate::progress::Observer;
 use crate::quant::{COMFYUI, FoundWeight, GGUF, Group, SCHEMES, Scheme, Unfit};
@@ -217,6 +217,13 @@ fn check_patterns(args: &QuantizeArgs, model: &LogicalCheckpoint) -> Result<()> 
     let path = &model.source.path;
     check_matched(&options.tensors.selection(), &names, allow_unmatched, args.file.quiet)
         .map_err(|error| error.in_file(path))?;
+    let is_left_out = |rule: &&SchemeRule| {
+        let mut matched = names.iter().filter(|name| rule.pattern.matches(name)).peekable();
+        matched.peek().is_some() && matched.all(|name| options.tensors.leaves_out(&[*name]))
+    };
+    if let Some(rule) = options.rule.iter().filter(|_| !allow_unmatched).find(is_left_out) {
+        return Err(hidden_rule(&rule.to_string()).in_file(path));
+    }
     if let Some(rule) = options.rule.iter().find(|rule| !allow_unmatched && !rule.matches_one(&names)) {
         let error = Error::usage(format!("--rule '{rule}' matches no tensor")).in_file(path);
         let target = format!("={}", rule.scheme().map_or("keep", |scheme| scheme.name));

@@ -117,7 +117,7 @@ impl<'a> StackedName<'a> {
 impl Checkpoint {
     /// True if MLX stored the checkpoint: it says so in the metadata of its files, or one of its weights has the form of a
     /// quantized weight of MLX.
-    fn is_of_mlx(&self) -> bool {
+    pub(super) fn is_of_mlx(&self) -> bool {
         let is_codes = |tensor: &Tensor| tensor.elements.dtype() == Some(Dtype::Uint32);
         let stems: HashSet<&str> = self
             .tensors()

@@ -35,11 +35,29 @@ pub(super) fn explain(error: Error, path: &Path) -> Error {
     if let Some(home) = in_home(path) {
         return error.intending(Intended::Home(home));
     }
+    if cfg!(unix) && has_matches(path) {
+        return error.intending(Intended::Pattern(path.to_owned()));
+    }
     match near(path) {
         Some(existing) => error.intending(Intended::Similar(existing)),
+        None if is_shard_name(path) && has_shards(directory_of(path)) => {
+            error.intending(Intended::Whole(directory_of(path).to_owned()))
+        }
         None if is_repository(path) => error.intending(Intended::Repository(text.into())),
         None => error,
     }
+}
+
+fn is_shard_name(path: &Path) -> bool {
+    path.file_stem().is_some_and(|stem| stem == "model" || stem == "pytorch_model")
+}
+
+/// True if a path is a pattern for files, such as `*.npy`, and some match it.
+fn has_matches(path: &Path) -> bool {
+    let name = path.file_name().and_then(OsStr::to_str).filter(|name| name.contains(['*', '?']));
+    let Some(glob) = name.and_then(|name| globset::Glob::new(name).ok()) else { return false };
+    let (matcher, entries) = (glob.compile_matcher(), fs::read_dir(directory_of(path)));
+    entries.is_ok_and(|mut found| found.any(|entry| entry.is_ok_and(|entry| matcher.is_match(entry.file_name()))))
 }
 
 /// True if a path may be the name of a model on Hugging Face: `OWNER/NAME`, if there is no folder `OWNER`.
@@ -67,8 +85,8 @@ fn near(path: &Path) -> Option<PathBuf> {
 }
 
 /// Returns the distance of an existing name from a typed one; `None` if it is not similar. The stems decide, because
-/// most files of a folder have the same extension. Files with another number are other shards.
-fn distance(typed: &str, found: &str) -> Option<usize> {
+/// most files of a folder have the same extension, and then the extensions. Files with another number are other shards.
+fn distance(typed: &str, found: &str) -> Option<(usize, usize)> {
     let parts = |name: &str| match name.rsplit_once('.') {
         Some((stem, extension)) if !stem.is_empty() && extension.starts_with(|c: char| c.is_ascii_alphabetic()) => {
             (stem.to_lowercase(), Some(extension.to_lowercase()))
@@ -80,15 +98,13 @@ fn distance(typed: &str, found: &str) -> Option<usize> {
     let changes = strsim::osa_distance(&typed_stem, &found_stem);
     let length = typed_stem.chars().count();
     let most = if length < 3 { 0 } else { 1 + length / 8 };
-    let is_same_end = match (&typed_end, &found_end) {
-        (Some(typed), Some(end)) => typed == end || strsim::osa_distance(typed, end) <= 2,
-        (None, None) => true,
-        _ => false,
-    };
+    let ends = [&typed_end, &found_end].map(|end| end.as_deref().unwrap_or_default());
+    let changes_of_end = strsim::osa_distance(ends[0], ends[1]);
+    let is_same_end = typed_end.is_some() == found_end.is_some() && changes_of_end <= 2;
     // Another format with the same name, or an omitted extension.
     let is_other_format = changes == 0 && found_end.is_some() && by_extension(found.as_ref()).is_some();
     let is_similar = changes <= most && digits(&typed_stem) == digits(&found_stem) && (is_same_end || is_other_format);
-    is_similar.then_some(2 * changes + usize::from(typed_end != found_end))
+    is_similar.then_some((changes, changes_of_end))
 }
 
 /// True if an index belongs to the original of a model that MLX quantized: none of the shards that it names exists, and
@@ -178,6 +194,8 @@ mod tests {
         ] {
             assert_eq!(distance(typed, found), None, "{typed} {found}");
         }
-        assert!(distance("model.safetensor", "model.safetensors") < distance("model.safetensor", "modal.safetensors"));
+        for farther in ["modal.safetensors", "model.pt", "model.npz"] {
+            assert!(distance("model.safetensor", "model.safetensors") < distance("model.safetensor", farther));
+        }
     }
 }

@@ -75,6 +75,11 @@ impl Checkpoint {
         Ok(self)
     }
 
+    /// True if Hugging Face may have other names for tensors of this model.
+    pub(crate) fn has_other_names(&self) -> bool {
+        self.is_gguf() || self.is_of_mlx()
+    }
+
     /// Divides the stacks of experts of MLX, unless the names of the file are requested. Other tensors of MLX have the names
     /// of Hugging Face already.
     ///

@@ -6,7 +6,7 @@ use crate::container::checkpoint::stack_of;
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::plan::weight_rows::WeightValues;
-use crate::quant::{CodeType, EncodeOptions, Encoder, Group, ScaleChoice, TargetGrid, Unfit, Zeros};
+use crate::quant::{CodeType, EncodeOptions, Encoder, Group, ScaleChoice, Scheme, TargetGrid, Unfit, Zeros};
 use crate::select::KeptReason;
 use crate::select::policy::{expert_sets, fused_sets};
 use crate::text::{as_glob, as_numbered_glob, first_few};
@@ -18,13 +18,21 @@ use std::sync::Arc;
 pub(super) type EncoderCache<'k> =
     HashMap<(&'static str, TargetGrid, &'k [u64], Dtype, bool), Result<Arc<Encoder>, Unfit>>;
 
+/// Weight that a rule names and that does not fit the groups of its scheme.
+struct NamedMisfit {
+    name: String,
+    scheme: &'static Scheme,
+    why: Unfit,
+}
+
 impl Planner<'_, '_> {
     /// Makes the encoders. Keeps weights whose shape does not fit, and returns them. Refuses such a weight if a rule
     /// names it, or if it must stay quantized.
     pub(super) fn fit(&self, weights: &mut [WeightCandidate]) -> Result<Vec<Misfit>> {
         let mut encoders = EncoderCache::new();
-        let mut misfits: Vec<Misfit> = Vec::new();
-        for WeightCandidate { name, shape, dtype, decision, is_named, input_weight, values, exact, .. } in weights {
+        let (mut misfits, mut named) = (Vec::<Misfit>::new(), Vec::<NamedMisfit>::new());
+        for WeightCandidate { name, shape, dtype, decision, is_named, input_weight, values, exact, .. } in &mut *weights
+        {
             let Ok(target) = decision else { continue };
             let is_coded = input_weight.is_some();
             let made = match (&*values, *input_weight) {
@@ -39,18 +47,16 @@ impl Planner<'_, '_> {
             };
             match made {
                 Ok((encoder, of_codes)) => (target.encoder, *exact) = (Some(encoder), of_codes),
-                Err(why) if *is_named || is_coded && self.request.options.scheme.is_none() => {
-                    let error = if is_coded {
-                        let scheme = target.scheme.name;
-                        Error::new(format!("cannot be stored as {scheme} in {}: {why}", self.layout))
-                    } else {
-                        rule_refusal(target.scheme, &why)
-                    };
+                Err(why) if *is_named && !is_coded => {
+                    named.push(NamedMisfit { name: name.clone(), scheme: target.scheme, why });
+                }
+                Err(why) if is_coded && (*is_named || self.request.options.scheme.is_none()) => {
+                    let scheme = target.scheme.name;
+                    let error = Error::new(format!("cannot be stored as {scheme} in {}: {why}", self.layout));
                     let is_edge = matches!(why, Unfit::Rows { .. } | Unfit::Columns { .. });
-                    let kind = match is_coded {
-                        false => Kind::Unconvertible,
-                        true if is_edge && target.scheme.has_partial_blocks(self.layout) => Kind::PartialBlocks,
-                        true => self.excludable(true, vec![as_glob(name)]),
+                    let kind = match is_edge && target.scheme.has_partial_blocks(self.layout) {
+                        true => Kind::PartialBlocks,
+                        false => self.excludable(true, vec![as_glob(name)]),
                     };
                     return Err(error.in_tensor(name).of(kind));
                 }
@@ -60,7 +66,44 @@ impl Planner<'_, '_> {
                 }
             }
         }
-        Ok(misfits)
+        match named.first() {
+            Some(first) => {
+                let error = rule_refusal(first.scheme, &first.why).in_tensor(&first.name);
+                Err(error.of(self.kind_of(&named, weights)))
+            }
+            None => Ok(misfits),
+        }
+    }
+
+    /// Returns the kind of an error for weights that a rule names and that do not fit.
+    fn kind_of(&self, named: &[NamedMisfit], weights: &[WeightCandidate]) -> Kind {
+        let mut names: BTreeSet<&str> = named.iter().map(|misfit| &*misfit.name).collect();
+        // Weights that engines load together can only be left out together.
+        let sets: HashSet<_> = names.iter().filter_map(|name| self.policy.loaded_together(name)).collect();
+        let is_with_them = |name: &&str| self.policy.loaded_together(name).is_some_and(|set| sets.contains(&set));
+        names.extend(weights.iter().map(|weight| &*weight.name).filter(is_with_them));
+        let mut globs = Vec::new();
+        for name in &names {
+            let is_of_glob = |other: &&WeightCandidate| as_numbered_glob(&other.name) == as_numbered_glob(name);
+            let are_all = weights.iter().filter(is_of_glob).all(|other| names.contains(&*other.name));
+            let glob = if are_all { as_numbered_glob(name) } else { as_glob(name) };
+            if !globs.contains(&glob) {
+                globs.push(glob);
+            }
+        }
+        let fits = |size: &u64| {
+            let multiple_of = |misfit: &NamedMisfit| match misfit.why {
+                Unfit::Columns { columns, multiple } if misfit.scheme.has_group_size() => {
+                    multiple > *size && columns.is_multiple_of(*size)
+                }
+                _ => false,
+            };
+            named.iter().all(multiple_of)
+        };
+        match [64, 32].into_iter().find(fits) {
+            Some(size) => Kind::Ungrouped { size, globs: globs.into() },
+            None => Kind::Excludable(globs.into()),
+        }
     }
 
     /// Makes the encoder for weights of this shape; fails if engines would not load the result.

@@ -55,12 +55,17 @@ pub(super) fn rule_refusal(scheme: &Scheme, why: impl Display) -> Error {
 
 /// Returns the error of a rule for a tensor that is not a weight matrix.
 pub(super) fn no_weight(target: &SchemeTarget, shape: &[u64], dtype: Dtype) -> Error {
-    let why = if dtype.is_weight() {
-        format!("its shape {shape:?} is not that of a weight matrix")
-    } else {
-        not_a_weight(Some(dtype))
+    let why = match shape {
+        _ if !dtype.is_weight() => not_a_weight(Some(dtype)),
+        [_, _] => "its name does not end in .weight, as the names of weight matrices do".to_owned(),
+        _ => format!("its shape {shape:?} is not that of a weight matrix"),
     };
-    rule_refusal(target.scheme, why).of(Kind::Unconvertible)
+    let error = rule_refusal(target.scheme, why);
+    if dtype.is_weight() {
+        error.remedy("leave the rule out, or name weight matrices with it")
+    } else {
+        error.of(Kind::Unconvertible)
+    }
 }
 
 /// Returns an error with the reasons why all weights are kept.

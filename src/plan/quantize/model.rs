@@ -48,9 +48,9 @@ impl<'a> QuantizePlan<'a> {
             let in_place = |error: Error| in_file(error.in_tensor(&tensor.name));
             let rule = request.options.rule.iter().find(|rule| rule.pattern.matches(&tensor.name));
             let scheme = match rule {
+                _ if !selection.selects(&tensor.name) => Err(KeptReason::LeftOut),
                 Some(rule) => rule.scheme.ok_or(KeptReason::LeftOut),
-                None if selection.selects(&tensor.name) => request.options.scheme.ok_or(KeptReason::Unquantized),
-                None => Err(KeptReason::LeftOut),
+                None => request.options.scheme.ok_or(KeptReason::Unquantized),
             };
             let is_named = rule.is_some() && scheme.is_ok();
             let usage = check(&graph, at, tensor);

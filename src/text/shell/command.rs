@@ -18,6 +18,15 @@ pub(crate) fn command_line(words: impl IntoIterator<Item = impl AsRef<OsStr>>) -
     words.into_iter().map(|text| word(text.as_ref())).collect::<Vec<_>>().join(" ")
 }
 
+/// Returns a pattern for files as a word that the shell expands.
+pub(crate) fn expanded(pattern: &Path) -> String {
+    let is_safe = |c: char| c.is_alphanumeric() || "*?-_./=:,+@%~".contains(c);
+    let text = pattern.to_string_lossy();
+    let text = if text.starts_with('-') { format!("./{text}") } else { text.into_owned() };
+    let escape = |c: char| if is_safe(c) { c.to_string() } else { format!("\\{c}") };
+    text.chars().map(escape).collect()
+}
+
 /// Returns the command that removes files.
 pub(crate) fn remove_files(paths: &[impl AsRef<Path>]) -> String {
     let (command, between) = match HERE {

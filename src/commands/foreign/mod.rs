@@ -1,5 +1,10 @@
 //! Words of other tools for subcommands, flags, schemes and layouts, and the words of tcast for them.
 
+mod values;
+
+pub(super) use values::{affine, blocks, means_keep, values};
+
+use super::unmatched::glob_of_regex;
 use crate::text::as_glob;
 
 /// The replacement for a flag that a subcommand lacks.
@@ -13,6 +18,10 @@ pub(super) enum Ours {
     Words(&'static str),
     /// This flag, with a pattern that matches the value anywhere in a name; once for each name of a list.
     Pattern(&'static str),
+    /// `--rule` for this tensor, with the value as the scheme.
+    Rule(&'static str),
+    /// `--rule` with the pattern and the scheme of a value such as `NAME=SCHEME`.
+    Rules,
     /// The same flag of this subcommand, in a dry run, if an input is a GGUF file.
     DryRun(&'static str),
     /// The value alone, which is an input.
@@ -25,37 +34,85 @@ pub(super) enum Ours {
     Advice(&'static str),
 }
 
-use Ours::{Advice, DryRun, Flag, Input, NoValue, Nothing, Pattern, Prefixed, Words};
+use Ours::{Advice, DryRun, Flag, Input, NoValue, Nothing, Pattern, Prefixed, Rule, Rules, Words};
 
 /// Words of other tools, separated by spaces, and their replacement.
 type Row = (&'static str, Ours);
 
 /// Words of other tools for subcommands.
 const SUBCOMMANDS: &[(&str, &str)] = &[
-    ("convert to", "cast"),
-    ("quant requantize compress encode", "quantize"),
-    ("dequant decompress decode unquantize", "dequantize"),
-    ("view hex hexdump bits dump print reinterpret", "bitcast"),
-    ("info list ls show stats summary describe head keys", "inspect"),
-    ("compare cmp check verify", "diff"),
+    ("convert converter to export save save-as merge split upcast downcast half retype", "cast"),
+    (
+        "quant quantise quantization quantizer quantized requantize requantise compress encode ptq awq gptq autogptq llama-quantize",
+        "quantize",
+    ),
+    ("dequant dequantise decompress decode unquantize unquantise", "dequantize"),
+    ("view hex hexdump bits print reinterpret bit-cast", "bitcast"),
+    ("info list ls show stats summary describe head keys dump gguf-dump meta metadata scan", "inspect"),
+    ("compare cmp check verify equal", "diff"),
     ("unify common align", "promote"),
+];
+
+/// Subcommand of other tools that another one of tcast replaces if a switch was typed.
+#[derive(Debug)]
+pub(super) struct Switch {
+    /// The words for the subcommand.
+    pub(super) subcommands: &'static str,
+    /// Flags that show the tool.
+    pub(super) marks: &'static str,
+    /// Flags that ask for the other subcommand.
+    pub(super) switches: &'static str,
+    /// The flags among them that nothing replaces.
+    pub(super) bare: &'static str,
+    pub(super) subcommand: &'static str,
+    /// Words to add if none of these flags was typed.
+    pub(super) schemes: &'static [&'static str],
+    pub(super) default: &'static [&'static str],
+}
+
+/// The switches of `mlx_lm.convert`.
+pub(super) const SWITCHES: &[Switch] = &[
+    Switch {
+        subcommands: "convert cast",
+        marks: "--hf-path --mlx-path --q-bits --q-group-size --q-mode",
+        switches: "-q --quantize --q-bits --q-group-size --q-mode",
+        bare: "-q --quantize",
+        subcommand: "quantize",
+        schemes: &["--q-bits", "--q-mode", "--scheme"],
+        default: &["--scheme", "affine4"],
+    },
+    Switch {
+        subcommands: "convert cast",
+        marks: "--hf-path --mlx-path",
+        switches: "-d --dequantize",
+        bare: "-d --dequantize",
+        subcommand: "dequantize",
+        schemes: &[],
+        default: &[],
+    },
 ];
 
 /// Flags of all subcommands that write files.
 const WRITING: &[Row] = &[
     (
         "--out --outfile --out-file --output-file --output-path --output-name --output-dir --out-dir --outdir --dst --dest \
-         --destination --save --save-path --save-dir --save-directory --export-path --mlx-path",
+         --destination --save --save-path --save-dir --save-directory --save-to --export-path --export-dir --mlx-path \
+         --dump-path --pytorch-dump-path --pytorch-dump-output --pytorch-dump-folder-path --quantized-model-dir \
+         --quantized-model-path --target-dir --result --write-to",
         Flag("--output"),
     ),
     // Each of these words asks for it.
-    ("--overwrite --replace --clobber --overwrite-output --allow-overwrite", Flag("--force")),
+    ("--overwrite --overwrite-existing --replace --clobber --overwrite-output --allow-overwrite", Flag("--force")),
     ("--no-clobber --no-overwrite --exist-ok --keep-existing", Flag("--skip-existing")),
     ("--dryrun --simulate --what-if --preview --plan", Flag("--dry-run")),
     ("--silent --no-progress --no-progress-bar", Flag("--quiet")),
     ("--verbose -v --progress --yes -y --assume-yes --no-confirm", Nothing),
-    ("--low-memory --low-cpu-mem-usage --lazy --mmap --safe-serialization --cpu", Nothing),
-    ("--device --device-map", NoValue),
+    (
+        "--low-memory --low-cpu-mem-usage --lazy --mmap --safe-serialization --use-safetensors --cpu --cuda --gpu --no-lazy \
+         --trust-remote-code --use-temp-file",
+        Nothing,
+    ),
+    ("--device --device-map --revision --token --model-type --task --tokenizer --cache-dir", NoValue),
     ("--in-place --inplace", Advice("tcast never writes over an input: name the output with -o")),
 ];
 
@@ -63,7 +120,12 @@ const WRITING: &[Row] = &[
 const COMMON: &[Row] = &[
     ("--workers --num-workers --max-workers --jobs --num-threads --nproc --cores --cpus", Flag("--threads")),
     ("--input -i --in --infile --input-path --input-file --src --source --file", Input),
-    ("--model -m --model-path --model-dir --model-id --checkpoint --path --hf-path", Input),
+    (
+        "--model -m --model-path --model-dir --model-id --model-name --model-name-or-path --model-name-or-dir --checkpoint --path \
+         --hf-path --model-input --onnx-model --pretrained-model-dir --pretrained-model-name-or-path --checkpoint-path \
+         --pytorch-model --tf-checkpoint --pyt-ckpt-path --ckpt --ckpt-path --weights --base-model",
+        Input,
+    ),
 ];
 
 /// Flags of subcommands that convert folders of shards.
@@ -90,6 +152,7 @@ const TO: &[Row] = &[
          --torch-dtype --precision --as --convert-to",
         Flag("--to"),
     ),
+    ("--to-safetensors", Words("--to safetensors")),
     ("--half --fp16 --float16 --f16", Words("--to float16")),
     ("--bf16 --bfloat16", Words("--to bfloat16")),
     ("--fp32 --float32 --f32 --float", Words("--to float32")),
@@ -98,7 +161,8 @@ const TO: &[Row] = &[
 const CAST: &[Row] = &[
     ("--format --scheme --quant --quantize --quantization --ftype", Flag("--to")),
     ("--double --fp64 --float64", Words("--to float64")),
-    ("--fp8 --float8 --e4m3", Words("--to float8e4m3fn")),
+    ("--fp8 --float8 --e4m3 --fp8-e4m3 --fp8-e4m3fn --float8-e4m3fn", Words("--to float8e4m3fn")),
+    ("--e5m2 --fp8-e5m2 --float8-e5m2", Words("--to float8e5m2")),
     ("--int8", Words("--to int8")),
     ("--overflow", Flag("--out-of-range")),
     ("--tensor --name", Advice("--include 'NAME' chooses a tensor")),
@@ -110,22 +174,47 @@ const CAST: &[Row] = &[
 const QUANTIZE: &[Row] = &[
     (
         "--to --dtype --type -t -s --quant --quantize --quantization --quant-type --qtype --qformat --quant-format --preset \
-         --recipe --precision --weight-dtype --ftype --method --outtype",
+         --recipe --precision --weight-dtype --weight-type --ftype --method --outtype --mode --quantization-method --quant-mode \
+         --output-type --q-mode --quantization-type --torch-dtype --target-dtype",
         Flag("--scheme"),
     ),
     ("--format", Flag("--scheme")),
     ("--format --backend --engine --export-format --quant-method --storage", Flag("--layout")),
-    ("--fp8 --float8", Words("--scheme fp8")),
+    ("--fp8 --float8 --e4m3 --fp8-e4m3 --fp8-e4m3fn --float8-e4m3fn", Words("--scheme fp8")),
+    ("--fp8-scaled --scaled-fp8 --scaled", Words("--scheme fp8 --layout comfyui")),
+    // Of llama-quantize.
+    ("--allow-requantize", Nothing),
+    ("--tensor-type --custom-q", Rules),
+    ("--output-tensor-type", Rule("output.weight")),
+    ("--token-embedding-type", Rule("token_embd.weight")),
+    ("--leave-output-tensor", Words("--rule output.weight=keep")),
+    ("--importance-matrix --imat", Flag("--imatrix")),
+    ("--pure", Advice("a scheme without _s, _m or _l at its end, such as q4_k, has one type for all weights")),
+    ("--include-weights --exclude-weights", Advice("tcast uses the whole importance matrix of --imatrix")),
+    ("--override-kv", Advice("tcast keeps the metadata of the input")),
     ("--int8 --load-in-8bit", Words("--scheme int8")),
     ("--int4 --load-in-4bit", Words("--scheme int4")),
     ("--nvfp4", Words("--scheme nvfp4")),
     ("--mxfp4", Words("--scheme mxfp4")),
-    ("--groupsize --blocksize --block-size --q-group-size", Flag("--group-size")),
+    ("--groupsize --blocksize --block-size --q-group-size --q-groupsize --groups --group", Flag("--group-size")),
     ("--mse --optimize", Words("--search mse")),
     ("--all", Advice("--rule '*NAME*=SCHEME' quantizes weights that tcast copies by default")),
-    ("--bits --wbits --w-bits", Flag("--scheme")),
+    ("--bits --wbits --w-bits --num-bits --nbits --weight-bits", Flag("--scheme")),
     ("--q-bits", Prefixed("--scheme", "affine")), // of mlx_lm
-    ("--calibration --dataset --calib-size --num-samples", NoValue),
+    (
+        "--calibration --dataset --calib-size --num-samples --nsamples --num-calibration-samples --calib-dataset --calib-data \
+         --seqlen --max-seq-length --iters --batch-size --damp-percent --dampening-frac --act-order",
+        NoValue,
+    ),
+    (
+        "--sym --symmetric --per-channel --desc-act --avx2 --avx512 --avx512-vnni --arm64 --weight-only --static-groups",
+        Nothing,
+    ),
+    (
+        "--kv-cache-dtype --kv-cache-qformat --kv-cache-scheme --kv-cache-quant-algo",
+        Advice("--scheme is about weights; an engine chooses the type of its KV cache"),
+    ),
+    ("--nodes-to-exclude --op-types-to-quantize", Advice("--exclude and --include choose weights by their names")),
 ];
 
 const DEQUANTIZE: &[Row] = &[("--scheme --layout --method --quant-method --from-scheme", NoValue)];
@@ -145,7 +234,7 @@ const PROMOTE: &[Row] = &[
 const INSPECT: &[Row] = &[
     ("--statistics --histogram --hist --summary", Flag("--stats")),
     ("--names", DryRun("dequantize")),
-    ("--verbose -v -l --list --tensors --names --shapes --metadata --header", Nothing),
+    ("--verbose -v -l --list --tensors --names --shapes --keys --metadata --header", Nothing),
     ("--name", Pattern("--include")),
     ("--silent", Flag("--quiet")),
 ];
@@ -189,57 +278,6 @@ pub(super) fn subcommand(typed: &str) -> Option<&'static str> {
     SUBCOMMANDS.iter().find(|(words, _)| has_word(words, &typed)).map(|(_, ours)| *ours)
 }
 
-/// Values of other tools for values of a flag; an empty value of tcast says that a scheme needs no such flag.
-const VALUES: &[(&str, &str, &[&str])] = &[
-    ("--scheme", "fp8-dynamic fp8-per-channel float8 float8e4m3fn fp8-e4m3 f8-e4m3 e4m3 w8a8-fp8", &["fp8"]),
-    ("--scheme", "4", &["int4", "nvfp4"]),
-    ("--scheme", "6", &["mxfp6"]),
-    ("--scheme", "8", &["fp8", "int8"]),
-    ("--scheme", "fp8-static fp8-per-tensor", &["fp8-tensor"]),
-    ("--scheme", "fp8-blockwise block-fp8 deepseek fp8-128", &["fp8-block"]),
-    ("--scheme", "int8-dynamic w8a8-int8 8bit 8-bit q8 smoothquant", &["int8"]),
-    ("--scheme", "gptq 4bit 4-bit int4-sym w4 q4", &["int4"]),
-    ("--scheme", "awq", &["int4-asym"]),
-    ("--scheme", "fp4 float4 w4a4", &["nvfp4", "mxfp4"]),
-    ("--layout", "vllm sglang transformers hf hugging-face safetensors auto default", &["", "compressed-tensors"]),
-    ("--layout", "llm-compressor llmcompressor ct compressed compressed-tensor neuralmagic", &["compressed-tensors"]),
-    (
-        "--layout",
-        "tensorrt tensorrt-llm tensorrtllm trt trt-llm trtllm nvidia model-optimizer model-opt",
-        &["modelopt"],
-    ),
-    ("--layout", "comfy comfy-ui", &["comfyui"]),
-    ("--layout", "deepseek", &["huggingface"]),
-    ("--layout", "gptoss openai", &["gpt-oss"]),
-    ("--out-of-range", "clamp clip", &["saturate"]),
-    ("--to", "fp8 float8 f8", &["float8e4m3fn"]),
-];
-
-/// Returns the possible meanings of a value of a flag.
-pub(super) fn values(flag: &str, typed: &str) -> &'static [&'static str] {
-    let typed = plain(typed);
-    let row = VALUES.iter().find(|(of, words, _)| *of == flag && has_word(words, &typed));
-    row.map_or(&[], |(_, _, ours)| ours)
-}
-
-/// Returns the scheme of MLX for a number of bits: `affine4` for `affine`, and for `4`, `4bit` and `q4` if the layout is
-/// MLX's.
-pub(super) fn affine(typed: &str, is_mlx: bool) -> Option<String> {
-    let (bits, letters): (String, String) = plain(typed).replace('-', "").chars().partition(char::is_ascii_digit);
-    let is_width = letters == "affine" || is_mlx && ["", "b", "bit", "bits", "int", "q", "w"].contains(&&*letters);
-    match &*bits {
-        "" => (letters == "affine").then(|| "affine4".to_owned()),
-        bits => is_width.then(|| format!("affine{bits}")),
-    }
-}
-
-/// True if the target of a rule, in lower case with hyphens, means that weights are not quantized.
-pub(super) fn means_keep(target: &str) -> bool {
-    const WORDS: &str = "none null no false off skip ignore original unquantized copy same full fp16 float16 half bfloat16 \
-                         fp32 float32 float";
-    has_word(WORDS, target)
-}
-
 /// Returns the names in a list of another tool, such as `['lm_head', 'embed']` or `lm_head,embed`.
 pub(super) fn listed(text: &str) -> Vec<&str> {
     // These commas divide parts of a pattern.
@@ -255,6 +293,8 @@ pub(super) fn listed(text: &str) -> Vec<&str> {
 /// Returns a pattern for each name of a list, which matches it anywhere in the name of a tensor. Patterns stay.
 pub(super) fn patterns(names: &str) -> impl Iterator<Item = String> {
     let pattern = |name: &str| {
+        let glob = glob_of_regex(name);
+        let name = glob.as_deref().unwrap_or(name);
         if name.contains(['*', '{']) { name.to_owned() } else { format!("*{}*", as_glob(name)) }
     };
     listed(names).into_iter().map(pattern)
@@ -298,6 +338,7 @@ mod tests {
                         assert!(words.split(' ').all(|word| has(other, word)) && has(other, "--dry-run"), "{words}");
                         Vec::new()
                     }
+                    Rule(_) | Rules => vec!["--rule"],
                     Input | Nothing | NoValue => Vec::new(),
                 };
                 assert!(named.iter().all(|flag| has(subcommand, flag)), "{name}: {words:?} -> {ours:?}");
@@ -329,22 +370,6 @@ mod tests {
             ("[]", &[]),
         ] {
             assert_eq!(patterns(typed).collect::<Vec<_>>(), wanted, "{typed}");
-        }
-    }
-
-    #[test]
-    fn every_value_of_the_tables_is_one_of_its_flag() {
-        let command = Cli::command();
-        for (flag, _, ours) in VALUES {
-            let arg = |subcommand: &Command| {
-                subcommand.get_arguments().find(|arg| arg.get_long() == flag.strip_prefix("--")).cloned()
-            };
-            let arg = command.get_subcommands().find_map(arg).unwrap_or_else(|| panic!("{flag}"));
-            let known = arg.get_possible_values();
-            for value in ours.iter().filter(|value| !value.is_empty()) {
-                let is_known = known.iter().any(|known| known.matches(value, true));
-                assert!(is_known || value.parse::<crate::dtype::Dtype>().is_ok(), "{flag} {value}");
-            }
         }
     }
 }

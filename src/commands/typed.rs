@@ -1,0 +1,170 @@
+//! A command line with a mistake: its subcommand, flags, values and inputs, and lines with other words.
+
+use super::foreign;
+use super::schemes::scheme_in;
+use crate::cli::Cli;
+use crate::container::{Input, ReadOptions, SHARDS, WrittenFiles, by_extension, checkpoint};
+use crate::quant::{GGUF, Scheme};
+use clap::{Command, CommandFactory};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+pub(super) type Words = Vec<OsString>;
+
+/// True if no file has this name.
+pub(super) fn is_new(word: &str) -> bool {
+    !Path::new(word).exists()
+}
+
+/// Returns a path, or the first with a number before the extension that no file has.
+pub(super) fn free(path: PathBuf) -> PathBuf {
+    let end = path.extension().unwrap_or_default().to_string_lossy().into_owned();
+    let numbered = (2..).map(|number: u32| path.with_extension(format!("{number}.{end}")));
+    let is_free = |path: &PathBuf| path.symlink_metadata().is_err();
+    std::iter::once(path.clone()).chain(numbered).find(is_free).unwrap_or_default()
+}
+
+/// Command line with its subcommand.
+pub(super) struct TypedLine<'a> {
+    pub(super) line: &'a [OsString],
+    /// Position and definition of the subcommand.
+    pub(super) subcommand: Option<(usize, Command)>,
+}
+
+impl<'a> TypedLine<'a> {
+    pub(super) fn new(line: &'a [OsString]) -> Self {
+        let command = Cli::command();
+        let find = |word: &OsString| word.to_str().and_then(|word| command.find_subcommand(word)).cloned();
+        let subcommand = line.iter().enumerate().skip(1).find_map(|(at, word)| Some((at, find(word)?)));
+        Self { line, subcommand }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.subcommand.as_ref().map_or("", |(_, command)| command.get_name())
+    }
+
+    pub(super) fn has_flag(&self, long: &str) -> bool {
+        let is_it = |arg: &clap::Arg| arg.get_long() == long.strip_prefix("--");
+        self.subcommand.as_ref().is_some_and(|(_, command)| command.get_arguments().any(is_it))
+    }
+
+    /// True if the subcommand has a flag that was not typed; its spellings, the long one first.
+    pub(super) fn lacks(&self, flags: &[&str]) -> bool {
+        self.has_flag(flags[0]) && !self.has_typed(flags)
+    }
+
+    /// True if one of these flags was typed.
+    pub(super) fn has_typed(&self, flags: &[&str]) -> bool {
+        let name = |word: &'a OsString| word.to_str().and_then(|word| word.split('=').next());
+        self.line.iter().filter_map(name).any(|name| flags.contains(&name))
+    }
+
+    /// Returns the line with other words in place of `count` words.
+    pub(super) fn replaced<W: Into<OsString>>(
+        &self,
+        at: usize,
+        count: usize,
+        words: impl IntoIterator<Item = W>,
+    ) -> Words {
+        let after = &self.line[(at + count).min(self.line.len())..];
+        let words = words.into_iter().map(Into::into);
+        self.line[..at].iter().cloned().chain(words).chain(after.iter().cloned()).collect()
+    }
+
+    pub(super) fn with<const N: usize>(&self, words: [&str; N]) -> Words {
+        self.replaced(self.line.len(), 0, words)
+    }
+
+    pub(super) fn without(&self, at: usize, count: usize) -> Words {
+        self.replaced(at, count, [""; 0])
+    }
+
+    /// Returns the words after the subcommand that are neither flags nor their values, with their places.
+    pub(super) fn inputs(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.words().filter(|(at, _)| !self.is_value(*at))
+    }
+
+    /// True if the word is the value of the flag before it.
+    fn is_value(&self, at: usize) -> bool {
+        let Some(flag) = self.line[at - 1].to_str().filter(|flag| !flag.contains('=')) else { return false };
+        let is_it = |arg: &clap::Arg| match flag.strip_prefix("--") {
+            Some(long) => arg.get_long() == Some(long),
+            None => flag.starts_with('-') && arg.get_short() == flag.chars().last(),
+        };
+        let mut flags = self.subcommand.iter().flat_map(|(_, command)| command.get_arguments());
+        flags.any(|arg| is_it(arg) && arg.get_action().takes_values())
+    }
+
+    /// Returns the words after the subcommand that are not flags, with their places.
+    pub(super) fn words(&self) -> impl Iterator<Item = (usize, &str)> {
+        let first = self.subcommand.as_ref().map_or(1, |(at, _)| at + 1);
+        let words = self.line.iter().enumerate().skip(first);
+        words.filter_map(|(at, word)| Some((at, word.to_str()?))).filter(|(_, word)| !word.starts_with('-'))
+    }
+
+    /// True if the line has these words one after the other.
+    pub(super) fn has_words(&self, words: &str) -> bool {
+        let words: Vec<&str> = words.split(' ').collect();
+        self.line.windows(words.len()).any(|some| some.iter().zip(&words).all(|(word, wanted)| word == wanted))
+    }
+
+    /// True if one of the files that the line names is a GGUF file.
+    pub(super) fn is_of_gguf(&self) -> bool {
+        self.line.iter().any(|word| Path::new(word).extension().is_some_and(|end| end == GGUF.name))
+    }
+
+    /// Returns the scheme of GGUF files for a number of bits, if the line is about one.
+    pub(super) fn blocks(&self, word: &str) -> Option<&'static Scheme> {
+        Scheme::find(foreign::blocks(word)?).filter(|_| self.is_of_gguf())
+    }
+
+    /// Returns the scheme that a word stands for.
+    pub(super) fn scheme(&self, word: &str) -> Option<&'static Scheme> {
+        self.blocks(word).or_else(|| scheme_in(word))
+    }
+
+    /// Returns the line with an output in safetensors, if the only input has a format that tcast reads and does not write.
+    pub(super) fn copy(&self) -> Option<Words> {
+        let mut inputs = self.inputs().map(|(_, input)| Path::new(input));
+        let (input, others) = (inputs.next()?, inputs.count());
+        let info = by_extension(input)?.format_info();
+        let is_copied = info.writing == WrittenFiles::Never && others == 0 && self.lacks(&["--output", "-o"]);
+        let output = free(input.with_extension(SHARDS.format_info().extension));
+        is_copied.then(|| self.replaced(self.line.len(), 0, ["-o".into(), output.into_os_string()]))
+    }
+
+    /// True if the output has another format than the input, or is a file and the input a folder. Then a cast needs no
+    /// type.
+    pub(super) fn changes_format(&self) -> bool {
+        let extension = |path: &str| by_extension(path.as_ref()).map(|found| found.format_info().extension);
+        let output = (1..self.line.len()).find(|at| ["-o", "--output"].iter().any(|flag| self.line[*at] == *flag));
+        let output = output.and_then(|at| extension(self.line.get(at + 1)?.to_str()?));
+        let input = self.inputs().next().map(|(_, input)| extension(input));
+        output.is_some() && input.is_some_and(|input| input != output) || self.has_output() && self.has_pickled_shards()
+    }
+
+    fn has_output(&self) -> bool {
+        self.has_typed(&["-o", "--output"])
+    }
+
+    /// True if the first input is a folder whose shards become safetensors.
+    fn has_pickled_shards(&self) -> bool {
+        let folder = self.inputs().next().map(|(_, input)| Path::new(input)).filter(|input| input.is_dir());
+        let found = folder.and_then(|folder| checkpoint::probe(folder, &ReadOptions::on(1)).ok());
+        let is_other = |shard: &Input| shard.container.format_info().writing == WrittenFiles::Never;
+        found.is_some_and(|found| found.shards.first().is_some_and(is_other))
+    }
+
+    /// Returns the last of some flags that stands before a word.
+    pub(super) fn last_of(&self, flags: &[&'static str], before: usize) -> Option<&'static str> {
+        let name = |word: &OsString| {
+            let name = word.to_str()?.split('=').next()?;
+            flags.iter().copied().find(|flag| *flag == name)
+        };
+        self.line[..before].iter().rev().find_map(name)
+    }
+
+    pub(super) fn find(&self, is_wanted: impl Fn(&str) -> bool) -> Option<usize> {
+        (1..self.line.len()).find(|at| self.line[*at].to_str().is_some_and(&is_wanted))
+    }
+}
