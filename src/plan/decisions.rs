@@ -20,7 +20,7 @@ pub(crate) struct Decisions<'a> {
     pub(super) metadata: HashMap<String, Option<String>>,
     /// The new names of tensors, in place of the names in the selection.
     pub(super) renames: Option<Vec<Rename>>,
-    /// The stacks that the tensors of experts become, as in MLX; `None` if they are stored one by one.
+    /// The stacks that the tensors of experts become; `None` if they are stored one by one.
     pub(super) stacks: Option<ExpertStacks>,
     /// The contents of a GGUF file besides the tensors, if the output is one.
     pub(super) gguf: GgufContents,
@@ -60,8 +60,18 @@ pub(super) struct GgufContents {
 /// The stacks of a model.
 #[derive(Clone, Copy)]
 pub(super) struct ExpertStacks {
+    pub(super) form: StackForm,
     /// The number of experts in a layer, if config.json has it.
     pub(super) experts: Option<u64>,
+}
+
+/// The form of a stack.
+#[derive(Clone, Copy)]
+pub(super) enum StackForm {
+    /// As MLX has it: a tensor of each part.
+    Mlx,
+    /// A bank of Hugging Face: gate and up in one tensor.
+    Bank,
 }
 
 /// Treatment of a stored tensor.

@@ -1,16 +1,18 @@
 //! Plans the decoding of the quantized weights of an input, and the new texts of its configs.
 
-use super::decisions::Decisions;
+use super::decisions::{Decisions, ExpertStacks, StackForm};
 use super::renaming::Renaming;
 use crate::container::checkpoint::{CONFIG, Checkpoint, HF_QUANT_CONFIG, QUANTIZE_CONFIG, stack_of};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
-use crate::options::DequantizeOptions;
+use crate::options::{DequantizeOptions, Naming};
 use crate::quant::{
     Arithmetic, FoundWeight, Modules, QuantMethod, Role, config_of, hf_quant_config_of, metadata_of, quantize_config_of,
 };
 use crate::read::{DecodedValues, Decoders, LogicalCheckpoint};
+use crate::select::experts::Model;
 use crate::select::policy::{Policy, expert_sets, fused_sets};
+use crate::select::tried::has_banks;
 use crate::select::{Candidate, KeptReason, Rename, Selection};
 use crate::text::shorten;
 use std::collections::HashMap;
@@ -84,6 +86,9 @@ impl<'a> Decisions<'a> {
         let target = is_decoded.then(|| target.unwrap_or_else(|| model.default_target()));
         decisions.describe(model, &renaming.modules(&selected, &left), target).map_err(in_file)?;
         decisions.divided_sets = divided_sets(model, selection);
+        if left.is_empty() && options.tensors.naming.names != Some(Naming::File) {
+            decisions.stacks = banks(model.config()?);
+        }
         decisions.renames = Some(renaming.tensors);
         Ok(decisions)
     }
@@ -144,6 +149,13 @@ impl<'a> Decisions<'a> {
     pub(super) fn describe_in_metadata(&mut self, model: &LogicalCheckpoint, modules: &Modules) {
         self.metadata.extend(metadata_of(model.source.metadata(), modules));
     }
+}
+
+/// Returns the banks that the experts of a model become, if files of its kind store them so.
+fn banks(config: Option<&str>) -> Option<ExpertStacks> {
+    let model = Model::read(config);
+    let is_bank = has_banks(model.kinds());
+    is_bank.then_some(ExpertStacks { form: StackForm::Bank, experts: model.experts })
 }
 
 /// Refuses to decode only some of the weights that have the same codes.

@@ -3,7 +3,6 @@
 use super::few::Few;
 use super::quantization::Quantization;
 pub(crate) use super::stored::NewStored;
-use super::stored::StackPart;
 use crate::container::{Elements, Form, HeaderEntries, NewTensor, Tensor};
 use crate::conversion::Conversion;
 use crate::dtype::Dtype;
@@ -217,7 +216,7 @@ impl<'a> Step<'a> {
             name: Cow::Borrowed(result.stored_name()),
             dtype,
             shape: result.stored_shape(shape),
-            count: count * result.stack().map_or(1, StackPart::count),
+            count: count * result.stack().map_or(1, |part| part.count),
             fortran_order: self.fortran_order,
             text: None,
             opaque: is_opaque.then_some(&*source.stored),
