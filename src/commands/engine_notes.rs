@@ -76,7 +76,8 @@ fn tried<'p>(loader: Loader, plan: &'p QuantizePlan, column: &str, has_experts: 
     let outcome = |kind: &str| Some(loader.trials(kind, has_experts)?.outcome(column, has_experts));
     let whole = plan.kinds.first()?;
     let of_parts = plan.kinds.iter().filter_map(|kind| Some((kind.as_str(), outcome(kind)?)));
-    let bad = of_parts.into_iter().find(|(_, outcome)| matches!(outcome, Outcome::Fails { .. } | Outcome::Wrong { .. }));
+    let bad =
+        of_parts.into_iter().find(|(_, outcome)| matches!(outcome, Outcome::Fails { .. } | Outcome::Wrong { .. }));
     let of_any = || match loader.trials("*", has_experts)?.outcome(column, has_experts) {
         Outcome::Untried => None,
         of_any => Some((whole.as_str(), of_any)),
@@ -93,11 +94,12 @@ fn of_trials(plan: &QuantizePlan, scheme: &str, layout: &str, column: &str) -> O
     let (what, decodes) = match outcome {
         Outcome::Right => return None,
         Outcome::Untried => return Some(format!("no test loads {scheme} of '{kind}' into {name}")),
-        Outcome::Fails { decodes: true } => (format!("{name} loads {scheme} of '{kind}' only with {}", decoding(layout)), true),
-        Outcome::Wrong { decodes: true } => (
-            format!("{name} loads {scheme} of '{kind}' with wrong values, except with {}", decoding(layout)),
-            true,
-        ),
+        Outcome::Fails { decodes: true } => {
+            (format!("{name} loads {scheme} of '{kind}' only with {}", decoding(layout)), true)
+        }
+        Outcome::Wrong { decodes: true } => {
+            (format!("{name} loads {scheme} of '{kind}' with wrong values, except with {}", decoding(layout)), true)
+        }
         Outcome::Fails { .. } => (format!("{name} does not load {scheme} of '{kind}'"), false),
         Outcome::Wrong { .. } => {
             (format!("{name} loads {scheme} of '{kind}' without an error, and computes wrong results"), false)
@@ -110,7 +112,8 @@ fn of_trials(plan: &QuantizePlan, scheme: &str, layout: &str, column: &str) -> O
     let own: Vec<(&str, &str)> = Scheme::find(scheme)?.layout_names().map(|other| (scheme, other)).collect();
     let same = own.iter().find(|other| is_right(other)).map(|(_, layout)| format!("--layout {layout}"));
     let other = || OTHERS.iter().find(|other| is_right(other)).map(|(scheme, _)| format!("--scheme {scheme}"));
-    let instead = same.or_else(other).map(|flags| format!("; it loads {flags}{}", if decodes { " without it" } else { "" }));
+    let instead =
+        same.or_else(other).map(|flags| format!("; it loads {flags}{}", if decodes { " without it" } else { "" }));
     let is_plain = || tried(loader, plan, "plain", has_experts).is_some_and(|(_, it)| it == Outcome::Right);
     let plain = || (!decodes && is_plain()).then(|| "; it loads what tcast dequantize makes of it".to_owned());
     Some(what + &instead.or_else(plain).unwrap_or_default())

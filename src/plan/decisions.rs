@@ -106,12 +106,19 @@ impl<'a> Decisions<'a> {
         }
     }
 
-    /// Decodes a weight. The decoded tensor takes the place of the codes, and the other parts are left out.
-    pub(super) fn decode(&mut self, model: &LogicalCheckpoint<'a>, weight: &FoundWeight, decoder: Arc<Decoder>) {
+    /// Decodes a weight. The decoded tensor takes the place of the codes, and the other parts are left out. `kept` is the
+    /// reason for not quantizing numbers that are not codes.
+    pub(super) fn decode(
+        &mut self,
+        model: &LogicalCheckpoint<'a>,
+        weight: &FoundWeight,
+        decoder: Arc<Decoder>,
+        kept: Option<KeptReason>,
+    ) {
         let parts = LogicalCheckpoint::value_parts(weight);
         parts[1..].iter().for_each(|(_, part)| self.leave_out(model.places[*part]));
         let sources = model.value_sources(weight).collect();
-        self.replace(model.places[parts[0].1], Step::decode(weight.name.clone(), sources, decoder));
+        self.replace(model.places[parts[0].1], Step::decode(weight.name.clone(), sources, decoder, kept));
     }
 
     /// Leaves out the tensors that only describe how these weights are quantized and, if `are_all` of the model, the other

@@ -66,18 +66,18 @@ impl<'a> Decisions<'a> {
         for weight in &selected {
             let decoder = shared.get(weight)?;
             model.check_parts(&decoder, weight)?;
-            decisions.decode(model, weight, decoder);
+            decisions.decode(model, weight, decoder, None);
         }
         // The plain tensors of a GGUF model get the type of the others.
         for weight in plain.iter().filter(|weight| selection.selects(&weight.name)) {
             let decoder = shared.get(weight)?;
             if model.tensors[weight.parts[0].1].dtype != Some(decoder.target()) {
-                decisions.decode(model, weight, decoder);
+                decisions.decode(model, weight, decoder, None);
             }
         }
         for weight in reordered {
             let decoder = model.decoder(weight, model.own_type(weight), Arithmetic::Library)?;
-            decisions.decode(model, weight, Arc::new(decoder));
+            decisions.decode(model, weight, Arc::new(decoder), Some(KeptReason::LeftOut));
         }
         if left.is_empty() && selected.iter().any(|weight| weight.layout.method == QuantMethod::Mlx) {
             decisions.change_metadata("format", Some("pt".to_owned())); // transformers does not load the format of MLX
@@ -106,13 +106,14 @@ impl<'a> Decisions<'a> {
             let FoundWeight { name, shape, .. } = weight;
             let stored = model.own_type(weight);
             let candidate = Candidate { name, dtype: Some(stored), rank: shape.len(), is_alone: false };
-            let target = selection.target(&candidate).unwrap_or(stored);
+            let chosen = selection.target(&candidate);
+            let target = chosen.unwrap_or(stored);
             if !target.is_weight() {
                 let error = Error::new(format!("its values change their order, and cannot become {target} at once"));
                 return Err(in_file(error.remedy("cast to bfloat16, float16 or float32, and cast the result"), name));
             }
             let decoder = model.decoder(weight, target, Arithmetic::Library).map_err(|error| in_file(error, name))?;
-            decisions.decode(&model, weight, Arc::new(decoder));
+            decisions.decode(&model, weight, Arc::new(decoder), chosen.is_none().then_some(KeptReason::LeftOut));
         }
         decisions.side_files =
             side_files(&model, &Modules::default(), None).map_err(|error| error.in_file(&source.path))?;

@@ -45,7 +45,8 @@ impl ExpertStacks {
             if let Some(missing) = (0..all).find(|number| found.next() != Some(*number)) {
                 let part = place.parts.get((missing % parts) as usize).copied();
                 let tensor = name_of_expert(steps[first].step.name(), missing / parts, part).unwrap_or_default();
-                let error = Error::new(format!("is a stack of {experts} experts, and '{}' is missing", shorten(&tensor)));
+                let error =
+                    Error::new(format!("is a stack of {experts} experts, and '{}' is missing", shorten(&tensor)));
                 return Err(error.in_tensor(name).of(Kind::Unmapped));
             }
             let stored = |at: usize| steps[at].step.new_tensors().map(|(_, dtype, shape)| (dtype, shape));

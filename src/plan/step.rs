@@ -146,9 +146,14 @@ impl<'a> Step<'a> {
         Self::new(Few::One(source), Few::One(NewStored::unplaced(name)), Operation::Convert(conversion), kept)
     }
 
-    /// Creates the step that decodes a quantized weight from its parts.
-    pub(super) fn decode(name: String, parts: Few<SourceTensor<'a>>, decoder: Arc<Decoder>) -> Self {
-        Self::new(parts, Few::One(NewStored::unplaced(name.into())), Operation::Decode(decoder), None)
+    /// Creates the step that decodes a quantized weight from its parts, or numbers that are kept.
+    pub(super) fn decode(
+        name: String,
+        parts: Few<SourceTensor<'a>>,
+        decoder: Arc<Decoder>,
+        kept: Option<KeptReason>,
+    ) -> Self {
+        Self::new(parts, Few::One(NewStored::unplaced(name.into())), Operation::Decode(decoder), kept)
     }
 
     /// Creates the step that quantizes a weight.

@@ -3,13 +3,12 @@
 //!
 //! The tests of `tests/interop` write the table and compare it with the loaders.
 
-use std::str::Lines;
-
 /// For each loader its name and version, its columns, and a row for each kind of model: `model_type`, how the file stores the
 /// experts, and a letter for each column.
 const TABLE: &str = include_str!("tried.txt");
 
 /// Column of a scheme in a layout, by layout and scheme. A column also stands for schemes that a loader treats in the same way.
+#[cfg(feature = "cli")]
 const COLUMNS: &[(&str, &[&str], &str)] = &[
     ("compressed-tensors", &["fp8", "fp8-tensor"], "fp8"),
     ("compressed-tensors", &["int8"], "int8"),
@@ -31,13 +30,18 @@ pub(crate) fn column(scheme: &str, layout: &str) -> Option<&'static str> {
 }
 
 /// Result of a trial.
+#[cfg(feature = "cli")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Right,
     /// The loader fails. `decodes` is true if it is right when it decodes all weights.
-    Fails { decodes: bool },
+    Fails {
+        decodes: bool,
+    },
     /// The loader does not fail, and has other weights or other results.
-    Wrong { decodes: bool },
+    Wrong {
+        decodes: bool,
+    },
     Untried,
 }
 
@@ -52,6 +56,7 @@ pub(crate) struct Loader {
 
 /// The results of a kind of model.
 #[derive(Clone, Copy)]
+#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words the results"))]
 pub(crate) struct Trials {
     columns: &'static str,
     experts: &'static str,
@@ -79,11 +84,11 @@ impl Loader {
 
     /// Returns the results of a kind of model; a model with experts, if this one has any.
     pub(crate) fn trials(self, kind: &str, has_experts: bool) -> Option<Trials> {
-        let rows = || Lines::map(self.rows.lines(), |line| line.split(' '));
-        let of = |kind: &str| {
-            rows().find_map(|mut row| {
-                let (experts, outcomes) = (row.next()? == kind).then(|| Some((row.next()?, row.next()?)))??;
-                Some(Trials { columns: self.columns, experts, outcomes })
+                let of = |kind: &str| {
+            self.rows.lines().find_map(|line| {
+                let mut row = line.split(' ');
+                let (name, experts, outcomes) = (row.next()?, row.next()?, row.next()?);
+                (name == kind).then_some(Trials { columns: self.columns, experts, outcomes })
             })
         };
         let with = has_experts.then(|| of(&format!("{kind}+experts"))).flatten();
@@ -139,7 +144,10 @@ mod tests {
             for row in loader.rows.lines() {
                 let [kind, experts, outcomes] = row.split(' ').collect::<Vec<_>>()[..] else { panic!("{row}") };
                 assert!(["none", "single", "banks", "other"].contains(&experts), "{row}");
-                assert!(outcomes.len() == columns && outcomes.chars().all(|letter| ".eExX-?".contains(letter)), "{row}");
+                assert!(
+                    outcomes.len() == columns && outcomes.chars().all(|letter| ".eExX-?".contains(letter)),
+                    "{row}"
+                );
                 kinds.push(kind);
             }
             assert!(kinds.is_sorted() && kinds.len() > 10, "{kinds:?}");

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod banks;
 mod bitcast;
 mod caches;
 mod cast;

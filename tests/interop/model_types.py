@@ -9,6 +9,7 @@ import torch
 # be quantized in blocks; no two sizes of a bank of experts are the same, so that it cannot be transposed.
 SIZES = [
     (r"num_feat_extract_layers|num_conv_.*", None),
+    (r"first_k_dense_replace|num_dense_layers|moe_layer_start_index|n_dense_layers|num_initial_dense_layers", 1),
     (r"mamba_n_heads|mamba_num_heads", 8),
     (r"mamba_d_ssm", 512),
     (r"mamba_d_head|mamba_head_dim", 64),
