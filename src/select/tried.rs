@@ -84,7 +84,7 @@ impl Loader {
 
     /// Returns the results of a kind of model; a model with experts, if this one has any.
     pub(crate) fn trials(self, kind: &str, has_experts: bool) -> Option<Trials> {
-                let of = |kind: &str| {
+        let of = |kind: &str| {
             self.rows.lines().find_map(|line| {
                 let mut row = line.split(' ');
                 let (name, experts, outcomes) = (row.next()?, row.next()?, row.next()?);

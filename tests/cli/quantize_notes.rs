@@ -197,3 +197,20 @@ fn a_note_says_that_some_schemes_are_decoded_to_bfloat16_whatever_the_model_comp
     // config.json decides, not the type of the weights.
     assert_eq!(notes(&of("F32", 4, r#"{"dtype": "bfloat16"}"#), "--scheme nvfp4"), [""; 0]);
 }
+
+#[test]
+fn a_head_that_mlx_lm_normalizes_is_kept() {
+    for (kind, heading) in [
+        ("llama", "quantize 2 tensors to affine4\n"),
+        ("baichuan_m1", "quantize 1 tensor to affine4, copied 1: output heads (1)\n"),
+        ("bailing_moe", "quantize 1 tensor to affine4, copied 1: output heads (1)\n"),
+    ] {
+        let bench = bench_with(
+            &[LAYER, ("lm_head.weight", &[128, 128])],
+            &json!({ "model_type": kind, "tie_word_embeddings": false }).to_string(),
+        );
+        let outcome = bench.run("quantize m --scheme affine4 -o out");
+        assert_eq!((outcome.code, &*outcome.stdout), (Some(0), ""), "{outcome:?}");
+        assert!(outcome.stderr.contains(heading), "{outcome:?}");
+    }
+}
