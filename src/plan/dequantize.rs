@@ -113,7 +113,7 @@ impl<'a> Decisions<'a> {
                 return Err(in_file(error.remedy("cast to bfloat16, float16 or float32, and cast the result"), name));
             }
             let decoder = model.decoder(weight, target, Arithmetic::Library).map_err(|error| in_file(error, name))?;
-            decisions.decode(&model, weight, Arc::new(decoder), chosen.is_none().then_some(KeptReason::LeftOut));
+            decisions.decode(&model, weight, Arc::new(decoder), chosen.err());
         }
         decisions.side_files =
             side_files(&model, &Modules::default(), None).map_err(|error| error.in_file(&source.path))?;
