@@ -6,7 +6,7 @@
 use crate::dtype::Dtype;
 use crate::plan::QuantizePlan;
 use crate::quant::{Layout, Precision, QuantMethod, Scheme};
-use crate::select::tried::{Loader, Outcome, column};
+use crate::select::tried::{Loader, TrialResult, column};
 use std::collections::BTreeSet;
 
 /// Schemes and layouts that may load where another one does not, the best first.
@@ -72,17 +72,23 @@ fn of_dtype(scheme: &str, layout: &Layout, computes_in: Option<Dtype>) -> Option
 
 /// Returns the kind of model that a loader takes badly in a column, and how. Of a model that consists of several, the whole
 /// must have been tried, and its language model counts too.
-fn tried<'p>(loader: Loader, plan: &'p QuantizePlan, column: &str, has_experts: bool) -> Option<(&'p str, Outcome)> {
+fn tried<'p>(
+    loader: Loader,
+    plan: &'p QuantizePlan,
+    column: &str,
+    has_experts: bool,
+) -> Option<(&'p str, TrialResult)> {
     let outcome = |kind: &str| Some(loader.trials(kind, has_experts)?.outcome(column, has_experts));
     let whole = plan.kinds.first()?;
     let of_parts = plan.kinds.iter().filter_map(|kind| Some((kind.as_str(), outcome(kind)?)));
-    let bad =
-        of_parts.into_iter().find(|(_, outcome)| matches!(outcome, Outcome::Fails { .. } | Outcome::Wrong { .. }));
+    let bad = of_parts
+        .into_iter()
+        .find(|(_, outcome)| matches!(outcome, TrialResult::Fails { .. } | TrialResult::Wrong { .. }));
     let of_any = || match loader.trials("*", has_experts)?.outcome(column, has_experts) {
-        Outcome::Untried => None,
+        TrialResult::Untried => None,
         of_any => Some((whole.as_str(), of_any)),
     };
-    Some(bad.or_else(of_any).unwrap_or_else(|| (whole.as_str(), outcome(whole).unwrap_or(Outcome::Untried))))
+    Some(bad.or_else(of_any).unwrap_or_else(|| (whole.as_str(), outcome(whole).unwrap_or(TrialResult::Untried))))
 }
 
 /// Returns the note about a scheme in which a loader does not take this kind of model, or was not tried with it.
@@ -92,29 +98,31 @@ fn of_trials(plan: &QuantizePlan, scheme: &str, layout: &str, column: &str) -> O
     let (kind, outcome) = tried(loader, plan, column, has_experts)?;
     let name = loader.name;
     let (what, decodes) = match outcome {
-        Outcome::Right => return None,
-        Outcome::Untried => return Some(format!("no test loads {scheme} of '{kind}' into {name}")),
-        Outcome::Fails { decodes: true } => {
+        TrialResult::Right => return None,
+        TrialResult::Untried => return Some(format!("no test loads {scheme} of '{kind}' into {name}")),
+        TrialResult::Fails { decodes: true } => {
             (format!("{name} loads {scheme} of '{kind}' only with {}", decoding(layout)), true)
         }
-        Outcome::Wrong { decodes: true } => {
+        TrialResult::Wrong { decodes: true } => {
             (format!("{name} loads {scheme} of '{kind}' with wrong values, except with {}", decoding(layout)), true)
         }
-        Outcome::Fails { .. } => (format!("{name} does not load {scheme} of '{kind}'"), false),
-        Outcome::Wrong { .. } => {
+        TrialResult::Fails { .. } => (format!("{name} does not load {scheme} of '{kind}'"), false),
+        TrialResult::Wrong { .. } => {
             (format!("{name} loads {scheme} of '{kind}' without an error, and computes wrong results"), false)
         }
     };
     let is_right = |&(scheme, layout): &(&str, &str)| {
         let column = self::column(scheme, layout);
-        column.and_then(|column| tried(loader, plan, column, has_experts)).is_some_and(|(_, it)| it == Outcome::Right)
+        column
+            .and_then(|column| tried(loader, plan, column, has_experts))
+            .is_some_and(|(_, it)| it == TrialResult::Right)
     };
     let own: Vec<(&str, &str)> = Scheme::find(scheme)?.layout_names().map(|other| (scheme, other)).collect();
     let same = own.iter().find(|other| is_right(other)).map(|(_, layout)| format!("--layout {layout}"));
     let other = || OTHERS.iter().find(|other| is_right(other)).map(|(scheme, _)| format!("--scheme {scheme}"));
     let instead =
         same.or_else(other).map(|flags| format!("; it loads {flags}{}", if decodes { " without it" } else { "" }));
-    let is_plain = || tried(loader, plan, "plain", has_experts).is_some_and(|(_, it)| it == Outcome::Right);
+    let is_plain = || tried(loader, plan, "plain", has_experts).is_some_and(|(_, it)| it == TrialResult::Right);
     let plain = || (!decodes && is_plain()).then(|| "; it loads what tcast dequantize makes of it".to_owned());
     Some(what + &instead.or_else(plain).unwrap_or_default())
 }
@@ -128,7 +136,7 @@ fn of_several(plan: &QuantizePlan) -> Option<String> {
     let loader = Loader::transformers()?;
     let has_experts = !plan.experts.is_empty();
     let note = |column: &str, what: &str, remedy: &str| match tried(loader, plan, column, has_experts)? {
-        (kind, Outcome::Fails { decodes } | Outcome::Wrong { decodes }) => {
+        (kind, TrialResult::Fails { decodes } | TrialResult::Wrong { decodes }) => {
             let end = if decodes { format!(", except with {}", decoding("compressed-tensors")) } else { String::new() };
             Some(format!("{} does not load '{kind}' with {what}{end}{remedy}", loader.name))
         }

@@ -32,7 +32,7 @@ pub(crate) fn column(scheme: &str, layout: &str) -> Option<&'static str> {
 /// Result of a trial.
 #[cfg(feature = "cli")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum TrialResult {
     Right,
     /// The loader fails. `decodes` is true if it is right when it decodes all weights.
     Fails {
@@ -104,7 +104,7 @@ impl Trials {
 
     /// Returns the result in a column. `has_experts` is true if experts are quantized.
     #[cfg(feature = "cli")]
-    pub(crate) fn outcome(self, column: &str, has_experts: bool) -> Outcome {
+    pub(crate) fn outcome(self, column: &str, has_experts: bool) -> TrialResult {
         // Experts that are kept were tried in other columns. Without experts, loaders treat some schemes alike.
         let other = match column {
             "fp8" | "int8" | "ct-fp8-block" if self.experts != "none" && !has_experts => "banks",
@@ -116,12 +116,12 @@ impl Trials {
         };
         let place = self.columns.split(' ').position(|own| own == other);
         match place.and_then(|place| self.outcomes.as_bytes().get(place)) {
-            Some(b'.') => Outcome::Right,
-            Some(b'e') => Outcome::Fails { decodes: false },
-            Some(b'E') => Outcome::Fails { decodes: true },
-            Some(b'x') => Outcome::Wrong { decodes: false },
-            Some(b'X') => Outcome::Wrong { decodes: true },
-            _ => Outcome::Untried,
+            Some(b'.') => TrialResult::Right,
+            Some(b'e') => TrialResult::Fails { decodes: false },
+            Some(b'E') => TrialResult::Fails { decodes: true },
+            Some(b'x') => TrialResult::Wrong { decodes: false },
+            Some(b'X') => TrialResult::Wrong { decodes: true },
+            _ => TrialResult::Untried,
         }
     }
 }
