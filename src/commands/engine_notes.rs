@@ -123,8 +123,8 @@ fn of_trials(plan: &QuantizePlan, scheme: &str, layout: &str, column: &str) -> O
     let instead =
         same.or_else(other).map(|flags| format!("; it loads {flags}{}", if decodes { " without it" } else { "" }));
     let is_plain = || tried(loader, plan, "plain", has_experts).is_some_and(|(_, it)| it == TrialResult::Right);
-    let plain = || (!decodes && is_plain()).then(|| "; it loads what tcast dequantize makes of it".to_owned());
-    Some(what + &instead.or_else(plain).unwrap_or_default())
+    let from_values = || (!decodes && is_plain()).then(|| "; it loads what tcast dequantize makes of it".to_owned());
+    Some(what + &instead.or_else(from_values).unwrap_or_default())
 }
 
 /// Returns the note about modules of several schemes, or that are kept, which a loader does not find in this kind of model.
