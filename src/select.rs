@@ -11,6 +11,7 @@ mod kept;
 #[cfg(feature = "cli")]
 pub(crate) mod loaded;
 pub(crate) mod policy;
+pub(crate) mod tried;
 
 pub(crate) use among::patterns_of;
 #[cfg(feature = "cli")]

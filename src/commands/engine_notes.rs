@@ -1,63 +1,35 @@
 //! Notes about engines that do not run a quantized model, as documented or shown by a trial.
 //!
-//! The notes about transformers hold for 5.23.0 with compressed-tensors 0.20.0. They depend on names and on the layout,
-//! so files that compressed-tensors itself writes are affected too. `tests/interop/transformers_quantizes.py` tries them.
+//! The results of trials are those of [`crate::select::tried`]. They depend on names and on the layout, so files that the
+//! libraries themselves write are affected too.
 
 use crate::dtype::Dtype;
 use crate::plan::QuantizePlan;
-use crate::quant::{CodeValues, Layout, Precision, QuantMethod, Scheme};
+use crate::quant::{Layout, Precision, QuantMethod, Scheme};
+use crate::select::tried::{Loader, TrialResult, column};
 use std::collections::BTreeSet;
 
-/// A reason why transformers does not load a kind of model.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum LoadProblem {
-    /// It initializes `weight` of each linear layer, which a layer of packed codes does not have.
-    NoWeight,
-    /// It divides or joins weights while it loads them, which packed codes do not allow.
-    Divided,
-    /// It has rules for weights of this model that exclude each other for every quantized model.
-    Conversion,
-    /// It has other names for the modules than the file, and config.json has the names in the file.
-    Renamed,
-}
-
-/// Kinds of models (`model_type`) that transformers does not load in some schemes, separated by spaces.
-const MODELS: &[(LoadProblem, &str)] = &[
-    (
-        LoadProblem::NoWeight,
-        "bridgetower clap clipseg data2vec-audio dinov3_vit falcon falcon_mamba gpt_bigcode groupvit ijepa kosmos-2 longt5 \
-         mamba mgp-str mlcd_vision_model modernbert modernbert-decoder modernvbert mt5 nanochat neomme owlv2 owlvit \
-         pix2struct pop2piano pvt pvt_v2 recurrent_gemma rwkv siglip siglip2 switch_transformers t5 timesformer udop umt5 \
-         unispeech vitdet vjepa2 wav2vec2 wavlm xclip xlstm",
-    ),
-    (LoadProblem::Divided, "bailing_hybrid gte hrm_text jina_embeddings_v3 kimi_linear nomic_bert olmo_hybrid"),
-    (LoadProblem::Conversion, "dinov2 dinov2_with_registers"),
-    (
-        LoadProblem::Renamed,
-        "audio-spectrogram-transformer axk2 beit cohere_asr deepseek_v4 deit hy_v3 hy_v4 ijepa laguna nemotron_h segformer \
-         swin ultrabert vit vit_msn",
-    ),
+/// Schemes and layouts that may load where another one does not, the best first.
+const OTHERS: &[(&str, &str)] = &[
+    ("fp8", "compressed-tensors"),
+    ("fp8-block", "huggingface"),
+    ("int8a16", "compressed-tensors"),
+    ("int4", "compressed-tensors"),
 ];
-
-/// Argument with which transformers decodes all weights while it loads them.
-const DECODES: &str = "quantization_config=CompressedTensorsConfig(dequantize=True)";
 
 /// The name of a scheme, and the layout that stores it.
 type StoredScheme = (&'static str, &'static Layout);
 
 /// Returns notes about weights that engines may not load or run.
 pub(super) fn engine_notes(plan: &QuantizePlan) -> Vec<String> {
-    let resolved = |pairs: &BTreeSet<(&'static str, &'static str)>| -> Vec<StoredScheme> {
-        let stored = |&(scheme, name)| Some((scheme, Scheme::find(scheme)?.in_layout(Some(name))?.row));
-        pairs.iter().filter_map(stored).collect()
-    };
-    let stored = resolved(&plan.stored);
+    let stored: Vec<StoredScheme> = (plan.stored.iter())
+        .filter_map(|&(scheme, name)| Some((scheme, Scheme::find(scheme)?.in_layout(Some(name))?.row)))
+        .collect();
     let mut notes = Vec::new();
     for &(scheme, layout) in &stored {
         notes.extend(of_engines(scheme, layout).map(str::to_owned));
         notes.extend(of_dtype(scheme, layout, plan.computes_in));
     }
-    notes.extend(resolved(&plan.experts).into_iter().filter_map(|(scheme, layout)| of_experts(scheme, layout)));
     if let [whole, language, ..] = &plan.kinds[..]
         && whole != language
         && stored.iter().any(|(_, layout)| layout.method == QuantMethod::Mlx)
@@ -66,9 +38,12 @@ pub(super) fn engine_notes(plan: &QuantizePlan) -> Vec<String> {
             "mlx-vlm has other names for modules of '{whole}', and transposed convolutions: tcast keeps those of Hugging Face"
         ));
     }
-    for (problem, kinds) in MODELS {
-        let kind = plan.kinds.iter().find(|kind| kinds.split(' ').any(|other| other == kind.as_str()));
-        notes.extend(kind.and_then(|kind| of_model(*problem, kind, &stored, plan.has_kept_layers)));
+    let before = notes.len();
+    for &(scheme, layout) in &plan.stored {
+        notes.extend(column(scheme, layout).and_then(|column| of_trials(plan, scheme, layout, column)));
+    }
+    if notes.len() == before {
+        notes.extend(of_several(plan));
     }
     notes
 }
@@ -89,51 +64,94 @@ fn of_dtype(scheme: &str, layout: &Layout, computes_in: Option<Dtype>) -> Option
         layout.method == QuantMethod::CompressedTensors && layout.product_precision == Precision::Bfloat16;
     let dtype = computes_in.filter(|dtype| is_bfloat16 && *dtype != Dtype::Bfloat16)?;
     Some(format!(
-        "transformers 5.23 decodes {scheme} to bfloat16, and fails to compute with it in {dtype}: load the model with \
-         dtype=torch.bfloat16"
+        "{} decodes {scheme} to bfloat16, and fails to compute with it in {dtype}: load the model with \
+         dtype=torch.bfloat16",
+        Loader::transformers()?.name
     ))
 }
 
-/// Returns the note about experts in a scheme that transformers does not decode to their values.
-fn of_experts(scheme: &str, layout: &Layout) -> Option<String> {
-    let instead = match scheme {
-        _ if layout.method != QuantMethod::CompressedTensors => return None,
-        "nvfp4" => {
-            let what = "transformers 5.23 loads nvfp4 experts without their global scales, and computes wrong results";
-            return Some(what.to_owned());
-        }
-        "fp8-block" => "; it loads --layout huggingface",
-        "mxfp8" => "; it loads --layout mxfp8",
-        "int8" => "; it loads --scheme int8a16",
-        _ => return None,
+/// Returns the kind of model that a loader takes badly in a column, and how. Of a model that consists of several, the whole
+/// must have been tried, and its language model counts too.
+fn tried<'p>(
+    loader: Loader,
+    plan: &'p QuantizePlan,
+    column: &str,
+    has_experts: bool,
+) -> Option<(&'p str, TrialResult)> {
+    let outcome = |kind: &str| Some(loader.trials(kind, has_experts)?.outcome(column, has_experts));
+    let whole = plan.kinds.first()?;
+    let of_parts = plan.kinds.iter().filter_map(|kind| Some((kind.as_str(), outcome(kind)?)));
+    let bad = of_parts
+        .into_iter()
+        .find(|(_, outcome)| matches!(outcome, TrialResult::Fails { .. } | TrialResult::Wrong { .. }));
+    let of_any = || match loader.trials("*", has_experts)?.outcome(column, has_experts) {
+        TrialResult::Untried => None,
+        of_any => Some((whole.as_str(), of_any)),
     };
-    Some(format!("transformers 5.23 does not load {scheme} experts in the layout compressed-tensors{instead}"))
+    Some(bad.or_else(of_any).unwrap_or_else(|| (whole.as_str(), outcome(whole).unwrap_or(TrialResult::Untried))))
 }
 
-/// Returns the note about a kind of model that transformers does not load.
-fn of_model(problem: LoadProblem, kind: &str, stored: &[StoredScheme], has_kept_layers: bool) -> Option<String> {
-    let is_of = |method: QuantMethod| stored.iter().any(|(_, layout)| layout.method == method);
-    let (is_mixed, is_compressed) = (stored.len() > 1, is_of(QuantMethod::CompressedTensors));
-    let packed = || {
-        let is_packed = stored.iter().find(|(_, layout)| layout.codes.values != CodeValues::Stored);
-        is_packed.filter(|_| is_compressed).map(|(scheme, _)| scheme)
+/// Returns the note about a scheme in which a loader does not take this kind of model, or was not tried with it.
+fn of_trials(plan: &QuantizePlan, scheme: &str, layout: &str, column: &str) -> Option<String> {
+    let loader = Loader::of(column)?;
+    let has_experts = plan.experts.iter().any(|(own, _)| *own == scheme);
+    let (kind, outcome) = tried(loader, plan, column, has_experts)?;
+    let name = loader.name;
+    let (what, decodes) = match outcome {
+        TrialResult::Right => return None,
+        TrialResult::Untried => return Some(format!("no test loads {scheme} of '{kind}' into {name}")),
+        TrialResult::Fails { decodes: true } => {
+            (format!("{name} loads {scheme} of '{kind}' only with {}", decoding(layout)), true)
+        }
+        TrialResult::Wrong { decodes: true } => {
+            (format!("{name} loads {scheme} of '{kind}' with wrong values, except with {}", decoding(layout)), true)
+        }
+        TrialResult::Fails { .. } => (format!("{name} does not load {scheme} of '{kind}'"), false),
+        TrialResult::Wrong { .. } => {
+            (format!("{name} loads {scheme} of '{kind}' without an error, and computes wrong results"), false)
+        }
     };
-    let what = match problem {
-        LoadProblem::NoWeight if is_mixed => format!("does not load {} of '{kind}'; it loads --scheme fp8", packed()?),
-        LoadProblem::NoWeight => {
-            format!("loads {} of '{kind}' only with {DECODES}; it loads --scheme fp8 without it", packed()?)
-        }
-        LoadProblem::Divided => format!("does not load {} of '{kind}'; it loads --scheme fp8", packed()?),
-        LoadProblem::Conversion if is_compressed || is_of(QuantMethod::FineGrained) => {
-            format!("loads no quantized '{kind}'; it loads what tcast dequantize makes of it")
-        }
-        LoadProblem::Renamed if is_compressed && is_mixed => {
-            format!("has other names for the modules of '{kind}', and finds none of them: choose one scheme for all")
-        }
-        LoadProblem::Renamed if is_compressed && has_kept_layers => {
-            format!("has other names for the modules of '{kind}', and loads those that are kept only with {DECODES}")
-        }
-        LoadProblem::Conversion | LoadProblem::Renamed => return None,
+    let is_right = |&(scheme, layout): &(&str, &str)| {
+        let column = self::column(scheme, layout);
+        column
+            .and_then(|column| tried(loader, plan, column, has_experts))
+            .is_some_and(|(_, it)| it == TrialResult::Right)
     };
-    Some(format!("transformers 5.23 {what}"))
+    let own: Vec<(&str, &str)> = Scheme::find(scheme)?.layout_names().map(|other| (scheme, other)).collect();
+    let same = own.iter().find(|other| is_right(other)).map(|(_, layout)| format!("--layout {layout}"));
+    let other = || OTHERS.iter().find(|other| is_right(other)).map(|(scheme, _)| format!("--scheme {scheme}"));
+    let instead =
+        same.or_else(other).map(|flags| format!("; it loads {flags}{}", if decodes { " without it" } else { "" }));
+    let is_plain = || tried(loader, plan, "plain", has_experts).is_some_and(|(_, it)| it == TrialResult::Right);
+    let from_values = || (!decodes && is_plain()).then(|| "; it loads what tcast dequantize makes of it".to_owned());
+    Some(what + &instead.or_else(from_values).unwrap_or_default())
+}
+
+/// Returns the note about modules of several schemes, or that are kept, which a loader does not find in this kind of model.
+fn of_several(plan: &QuantizePlan) -> Option<String> {
+    let of_format = |stored: &BTreeSet<(&str, &str)>| stored.iter().any(|(_, layout)| *layout == "compressed-tensors");
+    if !of_format(&plan.stored) {
+        return None;
+    }
+    let loader = Loader::transformers()?;
+    let has_experts = !plan.experts.is_empty();
+    let note = |column: &str, what: &str, remedy: &str| match tried(loader, plan, column, has_experts)? {
+        (kind, TrialResult::Fails { decodes } | TrialResult::Wrong { decodes }) => {
+            let end = if decodes { format!(", except with {}", decoding("compressed-tensors")) } else { String::new() };
+            Some(format!("{} does not load '{kind}' with {what}{end}{remedy}", loader.name))
+        }
+        _ => None,
+    };
+    if plan.stored.len() > 1 {
+        return note("mixed", "several schemes", ": choose one scheme for all");
+    }
+    plan.has_kept_layers.then(|| note("kept", "layers that are kept", "")).flatten()
+}
+
+/// Returns the argument with which transformers decodes all weights while it loads them.
+fn decoding(layout: &str) -> &'static str {
+    match layout {
+        "compressed-tensors" => "quantization_config=CompressedTensorsConfig(dequantize=True)",
+        _ => "quantization_config=FineGrainedFP8Config(dequantize=True)",
+    }
 }

@@ -20,7 +20,7 @@ pub(crate) struct Decisions<'a> {
     pub(super) metadata: HashMap<String, Option<String>>,
     /// The new names of tensors, in place of the names in the selection.
     pub(super) renames: Option<Vec<Rename>>,
-    /// The stacks that the tensors of experts become, as in MLX; `None` if they are stored one by one.
+    /// The stacks that the tensors of experts become; `None` if they are stored one by one.
     pub(super) stacks: Option<ExpertStacks>,
     /// The contents of a GGUF file besides the tensors, if the output is one.
     pub(super) gguf: GgufContents,
@@ -62,8 +62,18 @@ pub(super) struct GgufContents {
 /// The stacks of a model.
 #[derive(Clone, Copy)]
 pub(super) struct ExpertStacks {
+    pub(super) form: StackForm,
     /// The number of experts in a layer, if config.json has it.
     pub(super) experts: Option<u64>,
+}
+
+/// The form of a stack.
+#[derive(Clone, Copy)]
+pub(super) enum StackForm {
+    /// As MLX has it: a tensor of each part.
+    Mlx,
+    /// A bank of Hugging Face: gate and up in one tensor.
+    Bank,
 }
 
 /// Treatment of a stored tensor.
@@ -98,12 +108,19 @@ impl<'a> Decisions<'a> {
         }
     }
 
-    /// Decodes a weight. The decoded tensor takes the place of the codes, and the other parts are left out.
-    pub(super) fn decode(&mut self, model: &LogicalCheckpoint<'a>, weight: &FoundWeight, decoder: Arc<Decoder>) {
+    /// Decodes a weight. The decoded tensor takes the place of the codes, and the other parts are left out. `kept` is the
+    /// reason for not quantizing numbers that are not codes.
+    pub(super) fn decode(
+        &mut self,
+        model: &LogicalCheckpoint<'a>,
+        weight: &FoundWeight,
+        decoder: Arc<Decoder>,
+        kept: Option<KeptReason>,
+    ) {
         let parts = LogicalCheckpoint::value_parts(weight);
         parts[1..].iter().for_each(|(_, part)| self.leave_out(model.places[*part]));
         let sources = model.value_sources(weight).collect();
-        self.replace(model.places[parts[0].1], Step::decode(weight.name.clone(), sources, decoder));
+        self.replace(model.places[parts[0].1], Step::decode(weight.name.clone(), sources, decoder, kept));
     }
 
     /// Leaves out the tensors that only describe how these weights are quantized and, if `are_all` of the model, the other

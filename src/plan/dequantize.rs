@@ -1,16 +1,18 @@
 //! Plans the decoding of the quantized weights of an input, and the new texts of its configs.
 
-use super::decisions::Decisions;
+use super::decisions::{Decisions, ExpertStacks, StackForm};
 use super::renaming::Renaming;
 use crate::container::checkpoint::{CONFIG, Checkpoint, HF_QUANT_CONFIG, QUANTIZE_CONFIG, stack_of};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
-use crate::options::DequantizeOptions;
+use crate::options::{DequantizeOptions, Naming};
 use crate::quant::{
     Arithmetic, FoundWeight, Modules, QuantMethod, Role, config_of, hf_quant_config_of, metadata_of, quantize_config_of,
 };
 use crate::read::{DecodedValues, Decoders, LogicalCheckpoint};
+use crate::select::experts::Model;
 use crate::select::policy::{Policy, expert_sets, fused_sets};
+use crate::select::tried::has_banks;
 use crate::select::{Candidate, KeptReason, Rename, Selection};
 use crate::text::shorten;
 use std::collections::HashMap;
@@ -69,18 +71,18 @@ impl<'a> Decisions<'a> {
         for weight in &selected {
             let decoder = shared.get(weight)?;
             model.check_parts(&decoder, weight)?;
-            decisions.decode(model, weight, decoder);
+            decisions.decode(model, weight, decoder, None);
         }
         // The plain tensors of a GGUF model get the type of the others.
         for weight in plain.iter().filter(|weight| selection.selects(&weight.name)) {
             let decoder = shared.get(weight)?;
             if model.tensors[weight.parts[0].1].dtype != Some(decoder.target()) {
-                decisions.decode(model, weight, decoder);
+                decisions.decode(model, weight, decoder, None);
             }
         }
         for weight in reordered {
             let decoder = model.decoder(weight, model.own_type(weight), Arithmetic::Library)?;
-            decisions.decode(model, weight, Arc::new(decoder));
+            decisions.decode(model, weight, Arc::new(decoder), Some(KeptReason::LeftOut));
         }
         if left.is_empty() && selected.iter().any(|weight| weight.layout.method == QuantMethod::Mlx) {
             decisions.change_metadata("format", Some("pt".to_owned())); // transformers does not load the format of MLX
@@ -89,6 +91,9 @@ impl<'a> Decisions<'a> {
         let target = is_decoded.then(|| target.unwrap_or_else(|| model.default_target()));
         decisions.describe(model, &renaming.modules(&selected, &left), target).map_err(in_file)?;
         decisions.divided_sets = divided_sets(model, selection);
+        if left.is_empty() && options.tensors.naming.names != Some(Naming::File) {
+            decisions.stacks = banks(model.config()?);
+        }
         decisions.renames = Some(renaming.tensors);
         Ok(decisions)
     }
@@ -106,13 +111,14 @@ impl<'a> Decisions<'a> {
             let FoundWeight { name, shape, .. } = weight;
             let stored = model.own_type(weight);
             let candidate = Candidate { name, dtype: Some(stored), rank: shape.len(), is_alone: false };
-            let target = selection.target(&candidate).unwrap_or(stored);
+            let chosen = selection.target(&candidate);
+            let target = chosen.unwrap_or(stored);
             if !target.is_weight() {
                 let error = Error::new(format!("its values change their order, and cannot become {target} at once"));
                 return Err(in_file(error.remedy("cast to bfloat16, float16 or float32, and cast the result"), name));
             }
             let decoder = model.decoder(weight, target, Arithmetic::Library).map_err(|error| in_file(error, name))?;
-            decisions.decode(&model, weight, Arc::new(decoder));
+            decisions.decode(&model, weight, Arc::new(decoder), chosen.err());
         }
         decisions.side_files =
             side_files(&model, &Modules::default(), None).map_err(|error| error.in_file(&source.path))?;
@@ -149,6 +155,13 @@ impl<'a> Decisions<'a> {
     pub(super) fn describe_in_metadata(&mut self, model: &LogicalCheckpoint, modules: &Modules) {
         self.metadata.extend(metadata_of(model.source.metadata(), modules));
     }
+}
+
+/// Returns the banks that the experts of a model become, if files of its kind store them so.
+fn banks(config: Option<&str>) -> Option<ExpertStacks> {
+    let model = Model::read(config);
+    let is_bank = has_banks(model.kinds());
+    is_bank.then_some(ExpertStacks { form: StackForm::Bank, experts: model.experts })
 }
 
 /// Refuses to decode only some of the weights that have the same codes.

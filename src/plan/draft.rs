@@ -5,7 +5,6 @@ use super::cast::{Cast, check_from};
 use super::decisions::{Decisions, TensorOrder, Treatment};
 use super::quantization::TensorIndex;
 use super::step::{Operation, Step};
-use super::stored::StackPart;
 use super::{Conversions, Request};
 use crate::container::onnx::model::{Dequantization, ModelGraph, TensorRole};
 use crate::container::{Input, NewTensor, NewTensors, TextExtent};
@@ -50,7 +49,7 @@ impl<'a> DraftStep<'a> {
                 self.step.dtypes().1.packed_bytes(self.step.source_count()).unwrap_or(u64::MAX)
             }
         };
-        own.saturating_mul(self.step.results[0].stack().map_or(1, StackPart::count))
+        own.saturating_mul(self.step.results[0].stack().map_or(1, |part| part.count))
     }
 
     /// Returns one of its results, for the format of the output.

@@ -1,47 +1,52 @@
-//! Stacks of experts: MLX stores the same part of all experts of a layer as one tensor. Each expert keeps its step, whose
-//! results are ranges of the tensors of the stack.
+//! Stacks of experts: MLX, and Hugging Face for some kinds of models, store the same part of all experts of a layer as one
+//! tensor. Each expert keeps its step, whose results are ranges of the tensors of the stack.
 
-use super::decisions::ExpertStacks;
+use super::decisions::{ExpertStacks, StackForm};
 use super::draft::DraftStep;
 use super::stored::StackPart;
-use crate::container::checkpoint::{name_of_expert, stacked_name};
+use crate::container::checkpoint::{PlaceInStack, name_of_expert};
 use crate::error::{Error, Kind, Result};
 use crate::text::shorten;
 use std::collections::{BTreeMap, HashMap};
 
 impl ExpertStacks {
-    /// Returns the number of experts of each layer: of all its stacks, and according to config.json.
-    fn counts(self, stacks: &BTreeMap<String, Vec<(u64, usize)>>) -> HashMap<&str, u64> {
-        let mut counts = HashMap::new();
-        for (name, numbers) in stacks {
-            let found = numbers.iter().map(|(number, _)| number.saturating_add(1)).max().unwrap_or_default();
-            let count = counts.entry(layer_of(name)).or_insert_with(|| self.experts.unwrap_or_default());
-            *count = found.max(*count);
+    /// Returns the place of a tensor in a stack; `None` if it is not part of one.
+    fn place<'n>(&self, tensor: &'n str) -> Option<PlaceInStack<'n>> {
+        match self.form {
+            StackForm::Mlx => PlaceInStack::in_mlx(tensor),
+            StackForm::Bank => PlaceInStack::in_bank(tensor),
         }
-        counts
     }
 
     /// Makes stacks of the steps of experts: moves the steps of a stack to the place of the first, in the order of the
     /// experts. Fails if an expert is missing, or differs from the others in its types or shapes.
     pub(super) fn stack(self, steps: Vec<DraftStep>) -> Result<Vec<DraftStep>> {
         let mut stacks: BTreeMap<String, Vec<(u64, usize)>> = BTreeMap::new(); // for the same error in every run
+        // The number of experts of each layer: of all its stacks, and according to config.json.
+        let mut counts: HashMap<&str, u64> = HashMap::new();
         for (at, draft) in steps.iter().enumerate() {
-            if let Some((name, number)) = stacked_name(draft.step.name()) {
-                stacks.entry(name).or_default().push((number, at));
+            if let Some(place) = self.place(draft.step.name()) {
+                let count = counts.entry(place.layer).or_insert_with(|| self.experts.unwrap_or_default());
+                *count = place.expert.saturating_add(1).max(*count);
+                let number = place.expert.saturating_mul(place.count()).saturating_add(place.part);
+                stacks.entry(place.stack).or_default().push((number, at));
             }
         }
-        let counts = self.counts(&stacks);
         // The members of a stack, by the index of the first of them.
         let mut members: HashMap<usize, Vec<usize>> = HashMap::new();
         for (name, numbers) in &stacks {
             let mut numbers = numbers.clone();
             let first = numbers[0].1;
             numbers.sort_unstable();
-            let all = counts[layer_of(name)];
+            let Some(place) = self.place(steps[first].step.name()) else { continue };
+            let (experts, parts) = (counts[place.layer], place.count());
             let mut found = numbers.iter().map(|(number, _)| *number);
+            let all = experts.saturating_mul(parts);
             if let Some(missing) = (0..all).find(|number| found.next() != Some(*number)) {
-                let tensor = name_of_expert(steps[first].step.name(), missing).unwrap_or_default();
-                let error = Error::new(format!("is a stack of {all} experts, and '{}' is missing", shorten(&tensor)));
+                let part = place.parts.get((missing % parts) as usize).copied();
+                let tensor = name_of_expert(steps[first].step.name(), missing / parts, part).unwrap_or_default();
+                let error =
+                    Error::new(format!("is a stack of {experts} experts, and '{}' is missing", shorten(&tensor)));
                 return Err(error.in_tensor(name).of(Kind::Unmapped));
             }
             let stored = |at: usize| steps[at].step.new_tensors().map(|(_, dtype, shape)| (dtype, shape));
@@ -64,7 +69,7 @@ impl ExpertStacks {
         let mut stacked = Vec::with_capacity(left.len());
         for at in 0..left.len() {
             let Some(numbers) = members.get(&at) else {
-                stacked.extend(left[at].take_if(|draft| stacked_name(draft.step.name()).is_none()));
+                stacked.extend(left[at].take_if(|draft| self.place(draft.step.name()).is_none()));
                 continue;
             };
             let count = numbers.len() as u64;
@@ -72,11 +77,15 @@ impl ExpertStacks {
             for (expert, number) in numbers.iter().zip(0..) {
                 let Some(mut draft) = left[*expert].take() else { continue };
                 draft.place = place.unwrap_or(draft.place);
-                let shapes = draft.step.new_tensors().map(|(_, _, shape)| [&[count], shape].concat());
-                let shapes: Vec<Vec<u64>> = shapes.collect();
+                let shapes: Vec<Vec<u64>> = draft.step.new_tensors().map(|(_, _, shape)| shape.to_vec()).collect();
                 for (result, shape) in draft.step.results.iter_mut().zip(shapes) {
-                    if let Some((name, _)) = stacked_name(&result.name) {
-                        let part = StackPart { name: name.into(), shape: shape.into(), number };
+                    if let Some(place) = self.place(&result.name) {
+                        let parts = place.count();
+                        let mut shape = [&[count / parts], &shape[..]].concat();
+                        if let Some(rows) = shape.get_mut(1) {
+                            *rows *= parts;
+                        }
+                        let part = StackPart { name: place.stack.into(), shape: shape.into(), count, number };
                         result.extra.get_or_insert_default().stack = Some(part);
                     }
                 }
@@ -85,9 +94,4 @@ impl ExpertStacks {
         }
         Ok(stacked)
     }
-}
-
-/// Returns the module that has the stacks of a layer, from the name of one of their tensors.
-fn layer_of(stack: &str) -> &str {
-    stack.rsplitn(3, '.').last().unwrap_or_default()
 }

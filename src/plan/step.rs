@@ -3,7 +3,6 @@
 use super::few::Few;
 use super::quantization::Quantization;
 pub(crate) use super::stored::NewStored;
-use super::stored::StackPart;
 use crate::container::{Container, Elements, Form, HeaderEntries, NewTensor, Tensor, WrittenTensor};
 use crate::conversion::Conversion;
 use crate::dtype::Dtype;
@@ -167,9 +166,14 @@ impl<'a> Step<'a> {
         Self::new(Few::One(source), Few::One(NewStored::unplaced(name)), Operation::Convert(conversion), kept)
     }
 
-    /// Creates the step that decodes a quantized weight from its parts.
-    pub(super) fn decode(name: String, parts: Few<SourceTensor<'a>>, decoder: Arc<Decoder>) -> Self {
-        Self::new(parts, Few::One(NewStored::unplaced(name.into())), Operation::Decode(decoder), None)
+    /// Creates the step that decodes a quantized weight from its parts, or numbers that are kept.
+    pub(super) fn decode(
+        name: String,
+        parts: Few<SourceTensor<'a>>,
+        decoder: Arc<Decoder>,
+        kept: Option<KeptReason>,
+    ) -> Self {
+        Self::new(parts, Few::One(NewStored::unplaced(name.into())), Operation::Decode(decoder), kept)
     }
 
     /// Creates the step that quantizes a weight.
@@ -237,7 +241,7 @@ impl<'a> Step<'a> {
             name: Cow::Borrowed(result.stored_name()),
             dtype,
             shape: result.stored_shape(shape),
-            count: count * result.stack().map_or(1, StackPart::count),
+            count: count * result.stack().map_or(1, |part| part.count),
             fortran_order: self.fortran_order,
             text: None,
             opaque: is_opaque.then_some(&*source.stored),

@@ -30,19 +30,16 @@ pub(crate) struct StackPart {
     pub name: Box<str>,
     /// The shape of the stored tensor: the number of experts, then the shape of each.
     pub shape: Box<[u64]>,
-    /// The number of the expert. Expert 0 stands for the stored tensor.
+    /// The number of tensors in it: one or several for each expert.
+    pub count: u64,
+    /// The number of this tensor. Tensor 0 stands for the stored tensor.
     pub number: u64,
 }
 
 impl StackPart {
-    /// Returns the number of experts.
-    pub(super) fn count(&self) -> u64 {
-        self.shape[0]
-    }
-
-    /// Returns the place of the expert, from the place of the stored tensor.
+    /// Returns the place of the tensor, from the place of the stored tensor.
     pub(super) fn place_in(&self, whole: &Placement) -> Placement {
-        let len = (whole.range.end - whole.range.start) / self.count();
+        let len = (whole.range.end - whole.range.start) / self.count;
         let start = whole.range.start + self.number * len;
         Placement { form: whole.form, range: start..start + len, crc: None }
     }
@@ -78,7 +75,7 @@ impl<'a> NewStored<'a> {
     /// Returns the range of the stored tensor in the output; `None` if an earlier result begins it.
     pub(crate) fn stored_range(&self) -> Option<Range<u64>> {
         let Range { start, end } = self.range;
-        let count = self.stack().map_or(1, StackPart::count);
+        let count = self.stack().map_or(1, |part| part.count);
         self.begins_tensor().then(|| start..start + (end - start) * count)
     }
 

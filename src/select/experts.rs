@@ -66,6 +66,11 @@ impl Model {
         Some(format!("{layer}mlp.router"))
     }
 
+    /// Returns the `model_type` of the whole model, and of its language model.
+    pub(crate) fn kinds(&self) -> impl Iterator<Item = &str> {
+        self.whole.iter().chain(&self.kind).map(String::as_str)
+    }
+
     fn is(&self, types: &[&str]) -> bool {
         self.kind.as_deref().is_some_and(|own| types.iter().any(|known| own.starts_with(known)))
     }

@@ -439,6 +439,17 @@ fn plain_tensors_in_another_order_stay_plain_when_codes_move() {
     let file = bench.read("gemma-out/model.safetensors");
     assert_eq!(floats(&file, "model.norm.weight"), [1.0; 32]);
     assert_eq!(floats(&file, "model.layers.0.input_layernorm.weight"), [0.5; 32]);
+    // They were never codes.
+    let names = "--names huggingface --config gemma -o counted -f";
+    for (line, heading) in [
+        ("quantize gemma.gguf --scheme fp8", "quantize 7 tensors to fp8, copied 6: embeddings (1), norms (5)\n"),
+        ("dequantize gemma.gguf --exclude *norm*", "dequantize 8 tensors to bfloat16, copied 5"),
+    ] {
+        let outcome = bench.run(&format!("{line} {names}"));
+        assert_eq!((outcome.code, &*outcome.stdout), (Some(0), ""), "{outcome:?}");
+        let is_right = outcome.stderr.starts_with(heading) && !outcome.stderr.contains("decoded, because");
+        assert!(is_right, "{outcome:?}");
+    }
 }
 
 #[test]

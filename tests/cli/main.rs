@@ -5,6 +5,7 @@
 mod common;
 
 mod adapters;
+mod banks;
 mod bitcast;
 mod caches;
 mod cast;

@@ -9,13 +9,14 @@ use std::fs;
 const LAYER: (&str, &[u64]) = ("model.layers.0.mlp.up_proj.weight", &[128, 128]);
 const DECODES: &str = "quantization_config=CompressedTensorsConfig(dequantize=True)";
 
-/// Runs `tcast quantize` with some flags and returns the notes about transformers.
+/// Runs `tcast quantize` with some flags and returns the notes about loaders.
 #[track_caller]
 fn notes(bench: &Bench, flags: &str) -> Vec<String> {
-    let outcome = bench.run(&format!("quantize m {flags} -o out -f"));
+    let outcome = bench.run(&format!("quantize m {flags} -o out"));
     assert_eq!((outcome.code, &*outcome.stdout), (Some(0), ""), "{outcome:?}");
-    let notes = outcome.stderr.lines().filter_map(|line| line.strip_prefix("tcast: note: transformers 5.23 "));
-    notes.map(str::to_owned).collect()
+    fs::remove_dir_all(bench.path("out")).unwrap();
+    let notes = outcome.stderr.lines().filter_map(|line| line.strip_prefix("tcast: note: "));
+    notes.filter(|note| note.contains("transformers") || note.contains("mlx-lm")).map(str::to_owned).collect()
 }
 
 #[test]
@@ -76,49 +77,96 @@ fn the_router_of_phimoe_has_both_of_its_names_in_the_config() {
 }
 
 #[test]
-fn a_note_says_which_kinds_of_models_transformers_does_not_load_in_a_scheme() {
+fn a_note_says_which_kinds_of_models_a_loader_does_not_take_in_a_scheme() {
     let only = |scheme: &str, kind: &str| {
-        format!("loads {scheme} of '{kind}' only with {DECODES}; it loads --scheme fp8 without it")
+        format!("transformers 5.24 loads {scheme} of '{kind}' only with {DECODES}; it loads --scheme fp8 without it")
     };
     for (kind, flags, note) in [
         ("falcon", "--scheme int4", Some(only("int4", "falcon"))),
-        ("t5", "--scheme nvfp4", Some(only("nvfp4", "t5"))),
-        ("mamba", "--scheme mxfp4", Some(only("mxfp4", "mamba"))),
+        ("mamba2", "--scheme nvfp4", Some(only("nvfp4", "mamba2"))),
+        ("falcon_mamba", "--scheme mxfp4", Some(only("mxfp4", "falcon_mamba"))),
+        ("llama", "--scheme int4-asym", Some(only("int4-asym", "llama"))),
         ("falcon", "--scheme fp8", None),
         ("falcon", "--scheme nvfp4 --layout modelopt", None),
         ("llama", "--scheme int4", None),
-        ("kimi_linear", "--scheme int4", Some("does not load int4 of 'kimi_linear'; it loads --scheme fp8".into())),
         (
-            "dinov2",
-            "--scheme fp8-block",
-            Some("loads no quantized 'dinov2'; it loads what tcast dequantize makes of it".into()),
+            "hrm_text",
+            "--scheme fp8-block --layout huggingface",
+            Some(
+                "transformers 5.24 does not load fp8-block of 'hrm_text'; it loads --layout compressed-tensors".into(),
+            ),
         ),
         ("dinov2", "--scheme fp8 --layout modelopt", None),
     ] {
         let bench = bench_with(&[LAYER], &json!({ "model_type": kind }).to_string());
         assert_eq!(notes(&bench, flags), Vec::from_iter(note), "{kind} {flags}");
     }
-    // The kind of the whole model counts too.
-    let config = r#"{"model_type": "siglip", "text_config": {"model_type": "siglip_text_model"}}"#;
-    assert_eq!(notes(&bench_with(&[LAYER], config), "--scheme int4"), [only("int4", "siglip")]);
+    // The language model of a larger one counts too.
+    let config = r#"{"model_type": "fuyu", "text_config": {"model_type": "falcon"}}"#;
+    assert_eq!(notes(&bench_with(&[LAYER], config), "--scheme int4"), [only("int4", "falcon")]);
+}
+
+#[test]
+fn a_note_says_which_kinds_of_models_no_test_has_loaded() {
+    let untried = |scheme: &str, loader: &str| format!("no test loads {scheme} of 'mine' into {loader}");
+    let bench = bench_with(&[LAYER], r#"{"model_type": "mine"}"#);
+    for (flags, note) in [
+        ("--scheme fp8", Some(untried("fp8", "transformers 5.24"))),
+        ("--scheme fp8-block --layout huggingface", Some(untried("fp8-block", "transformers 5.24"))),
+        ("--scheme affine4", Some(untried("affine4", "mlx-lm 0.32.2"))),
+        ("--scheme nvfp4 --layout modelopt", None),
+        ("--scheme fp8 --layout comfyui", None),
+    ] {
+        assert_eq!(notes(&bench, flags), Vec::from_iter(note), "{flags}");
+    }
+    // Without a config, no kind of model is known.
+    let bench = bench_with(&[LAYER], "{}");
+    assert_eq!(notes(&bench, "--scheme fp8"), [""; 0]);
+    // Of a larger model, the whole must have been tried.
+    let config = r#"{"model_type": "mine", "text_config": {"model_type": "llama"}}"#;
+    assert_eq!(notes(&bench_with(&[LAYER], config), "--scheme fp8"), [untried("fp8", "transformers 5.24")]);
+    // A dense model says nothing about one with experts.
+    let names = ["gate_proj", "up_proj", "down_proj"].map(|own| format!("model.layers.0.mlp.experts.0.{own}.weight"));
+    let weights = names.each_ref().map(|name| (&**name, &[128, 128][..]));
+    let bench = bench_with(&weights, r#"{"model_type": "llama"}"#);
+    assert_eq!(notes(&bench, "--scheme fp8"), ["no test loads fp8 of 'llama' into transformers 5.24"]);
+}
+
+#[test]
+fn a_note_says_which_experts_are_loaded_with_wrong_values() {
+    const BANKS: &[(&str, &[u64])] = &[
+        ("model.layers.0.experts.gate_up_proj", &[2, 96, 64]),
+        ("model.layers.0.experts.down_proj", &[2, 64, 48]),
+        ("model.layers.0.mlp.up_proj.weight", &[128, 64]),
+    ];
+    for kind in ["gemma4_text", "granitemoe_swa", "minimax_m3_vl_text"] {
+        let config = json!({ "model_type": kind, "hidden_size": 64, "moe_intermediate_size": 48 }).to_string();
+        let bench = bench_with(BANKS, &config);
+        let note = format!(
+            "transformers 5.24 loads fp8 of '{kind}' without an error, and computes wrong results; it loads what tcast \
+             dequantize makes of it"
+        );
+        assert_eq!(notes(&bench, "--scheme fp8"), [note], "{kind}");
+        assert_eq!(notes(&bench, "--scheme fp8 --exclude *experts*"), [""; 0], "{kind}");
+    }
 }
 
 #[test]
 fn a_note_says_where_transformers_does_not_find_modules_under_the_names_of_the_file() {
-    let name = |at: u64| format!("vit.encoder.layer.{at}.attention.attention.query.weight");
+    let name = |at: u64| format!("transformer.h.{at}.attn.attention.q_proj.weight");
     let (first, second) = (name(0), name(1));
-    let bench = bench_with(&[(&first, &[128, 128]), (&second, &[128, 128])], r#"{"model_type": "vit"}"#);
-    let what = "has other names for the modules of 'vit', and";
+    let bench = bench_with(&[(&first, &[128, 128]), (&second, &[128, 128])], r#"{"model_type": "exaone"}"#);
+    let note = |what: &str| format!("transformers 5.24 does not load 'exaone' with {what}");
     assert_eq!(notes(&bench, "--scheme fp8"), [""; 0]);
     assert_eq!(
-        notes(&bench, "--scheme fp8 --exclude *.layer.0.*"),
-        [format!("{what} loads those that are kept only with {DECODES}")]
+        notes(&bench, "--scheme fp8 --exclude *.h.0.*"),
+        [note(&format!("layers that are kept, except with {DECODES}"))]
     );
     assert_eq!(
-        notes(&bench, "--scheme fp8 --rule *.layer.0.*=int8"),
-        [format!("{what} finds none of them: choose one scheme for all")]
+        notes(&bench, "--scheme fp8 --rule *.h.0.*=int8"),
+        [note(&format!("several schemes, except with {DECODES}: choose one scheme for all"))]
     );
-    assert_eq!(notes(&bench, "--scheme fp8 --layout modelopt --exclude *.layer.0.*"), [""; 0]);
+    assert_eq!(notes(&bench, "--scheme fp8 --layout modelopt --exclude *.h.0.*"), [""; 0]);
 }
 
 #[test]
@@ -134,7 +182,7 @@ fn a_note_says_that_some_schemes_are_decoded_to_bfloat16_whatever_the_model_comp
     };
     let note = |scheme: &str, dtype: &str| {
         format!(
-            "decodes {scheme} to bfloat16, and fails to compute with it in {dtype}: load the model with dtype=torch.bfloat16"
+            "transformers 5.24 decodes {scheme} to bfloat16, and fails to compute with it in {dtype}: load the model with dtype=torch.bfloat16"
         )
     };
     let half = of("F16", 2, "{}");
@@ -148,4 +196,21 @@ fn a_note_says_that_some_schemes_are_decoded_to_bfloat16_whatever_the_model_comp
     assert_eq!(notes(&of("F32", 4, r#"{"dtype": "float32"}"#), "--scheme nvfp4"), [note("nvfp4", "float32")]);
     // config.json decides, not the type of the weights.
     assert_eq!(notes(&of("F32", 4, r#"{"dtype": "bfloat16"}"#), "--scheme nvfp4"), [""; 0]);
+}
+
+#[test]
+fn a_head_that_mlx_lm_normalizes_is_kept() {
+    for (kind, heading) in [
+        ("llama", "quantize 2 tensors to affine4\n"),
+        ("baichuan_m1", "quantize 1 tensor to affine4, copied 1: output heads (1)\n"),
+        ("bailing_moe", "quantize 1 tensor to affine4, copied 1: output heads (1)\n"),
+    ] {
+        let bench = bench_with(
+            &[LAYER, ("lm_head.weight", &[128, 128])],
+            &json!({ "model_type": kind, "tie_word_embeddings": false }).to_string(),
+        );
+        let outcome = bench.run("quantize m --scheme affine4 -o out");
+        assert_eq!((outcome.code, &*outcome.stdout), (Some(0), ""), "{outcome:?}");
+        assert!(outcome.stderr.contains(heading), "{outcome:?}");
+    }
 }

@@ -240,7 +240,7 @@ def obstacles_are_real(path, scheme, model):
     except AttributeError as error:
         assert "has no attribute" in str(error), error
     else:
-        raise AssertionError("transformers loads it now: remove its kind from src/commands/engine_notes.rs")
+        raise AssertionError("transformers loads it now: update its row in src/select/tried.txt")
     loaded = kind.from_pretrained(path / "q", dtype="auto", quantization_config=CompressedTensorsConfig(dequantize=True))
     source = model.state_dict()
     for name, value in loaded.state_dict().items():

@@ -46,17 +46,53 @@ pub(crate) fn stack_of(module: &str) -> Option<String> {
     Some(format!("{layer}{STACK}{}", known.0))
 }
 
-/// Returns the name of the stacked tensor that holds a tensor of an expert, and the number of the expert:
-/// `x.switch_mlp.gate_proj.scales` and 3 for `x.experts.3.gate_proj.scales`. `None` for other tensors.
-pub(crate) fn stacked_name(tensor: &str) -> Option<(String, u64)> {
-    let (module, part) = tensor.rsplit_once('.')?;
-    Some((format!("{}.{part}", stack_of(module)?), ExpertName::new(module)?.number))
+/// The place of a tensor of an expert in a stack.
+pub(crate) struct PlaceInStack<'a> {
+    /// The name of the stacked tensor.
+    pub stack: String,
+    /// The layer of the expert, such as `x` in `x.experts.3.gate_proj`.
+    pub layer: &'a str,
+    /// The number of the expert.
+    pub expert: u64,
+    /// The tensors of an expert that follow one another in the stack, and the number of this one.
+    pub parts: &'static [&'static str],
+    pub part: u64,
 }
 
-/// Returns the name of the same tensor of another expert.
-pub(crate) fn name_of_expert(tensor: &str, number: u64) -> Option<String> {
+impl<'a> PlaceInStack<'a> {
+    /// Returns the place in MLX: in `x.switch_mlp.gate_proj.scales` for `x.experts.3.gate_proj.scales`. `None` for other
+    /// tensors.
+    pub(crate) fn in_mlx(tensor: &'a str) -> Option<Self> {
+        let (module, own) = tensor.rsplit_once('.')?;
+        let ExpertName { layer, number, .. } = ExpertName::new(module)?;
+        Some(Self { stack: format!("{}.{own}", stack_of(module)?), layer, expert: number, parts: &[], part: 0 })
+    }
+
+    /// Returns the place in a bank of Hugging Face: the second half of an expert in `x.experts.gate_up_proj` for
+    /// `x.experts.3.up_proj.weight`. `None` for other tensors.
+    pub(crate) fn in_bank(tensor: &'a str) -> Option<Self> {
+        const HALVES: &[&str] = &["gate_proj.weight", "up_proj.weight"];
+        let ExpertName { layer, number: expert, own } = ExpertName::new(tensor)?;
+        let bank = |own: &str| format!("{layer}.experts.{own}");
+        let (stack, parts, part) = match own {
+            "gate_proj.weight" => (bank("gate_up_proj"), HALVES, 0),
+            "up_proj.weight" => (bank("gate_up_proj"), HALVES, 1),
+            "down_proj.weight" => (bank("down_proj"), &[][..], 0),
+            _ => return None,
+        };
+        Some(Self { stack, layer, expert, parts, part })
+    }
+
+    /// Returns the number of parts of an expert.
+    pub(crate) fn count(&self) -> u64 {
+        self.parts.len().max(1) as u64
+    }
+}
+
+/// Returns the name of the tensor of another expert that is this part of it, given a tensor of the same stack.
+pub(crate) fn name_of_expert(tensor: &str, number: u64, part: Option<&str>) -> Option<String> {
     let ExpertName { layer, own, .. } = ExpertName::new(tensor)?;
-    Some(format!("{layer}.experts.{number}.{own}"))
+    Some(format!("{layer}.experts.{number}.{}", part.unwrap_or(own)))
 }
 
 /// The parts of the name of an expert's module or tensor: `x`, 3 and `gate_proj` of `x.experts.3.gate_proj`.

@@ -56,8 +56,8 @@ fn is_shard_name(path: &Path) -> bool {
 fn has_matches(path: &Path) -> bool {
     let name = path.file_name().and_then(OsStr::to_str).filter(|name| name.contains(['*', '?']));
     let Some(glob) = name.and_then(|name| globset::Glob::new(name).ok()) else { return false };
-    let (matcher, entries) = (glob.compile_matcher(), fs::read_dir(directory_of(path)));
-    entries.is_ok_and(|mut found| found.any(|entry| entry.is_ok_and(|entry| matcher.is_match(entry.file_name()))))
+    let matcher = glob.compile_matcher();
+    entries(directory_of(path)).is_ok_and(|found| found.iter().any(|entry| matcher.is_match(&entry.name)))
 }
 
 /// True if a path may be the name of a model on Hugging Face: `OWNER/NAME`, if there is no folder `OWNER`.

@@ -15,7 +15,7 @@ mod naming;
 mod side_files;
 
 pub use disagreements::{Disagreement, check};
-pub(crate) use experts::{check_stacked, name_of_expert, stack_of, stacked_name};
+pub(crate) use experts::{PlaceInStack, check_stacked, name_of_expert, stack_of};
 pub use index::{INDEX, Index, as_safetensors, index_in_place_of, index_text, shard_names, weight_map};
 pub(crate) use names::has_written_shards;
 pub use names::{description, is_index, is_plain, is_shard_name, is_written_shard};

@@ -24,10 +24,14 @@ const EIGHT_BITS: &[(&str, &[&str])] = &[
     ("qwen3_next", &["mlp.gate", "shared_expert_gate"]),
 ];
 
+/// Types of models whose head mlx-lm normalizes while it loads it, if it is plain.
+const PLAIN_HEADS: &[&str] = &["baichuan_m1", "bailing_moe", "bailing_moe_linear"];
+
 /// True if MLX quantizes a weight of a model of this type that other engines keep for this reason.
 pub(super) fn quantizes(reason: KeptReason, kind: Option<&str>) -> bool {
     match reason {
-        KeptReason::Embedding | KeptReason::Head => true,
+        KeptReason::Embedding => true,
+        KeptReason::Head => !kind.is_some_and(|kind| PLAIN_HEADS.contains(&kind)),
         KeptReason::Router => kind.is_some_and(|kind| LINEAR_ROUTERS.contains(&kind)),
         _ => false,
     }

@@ -225,7 +225,7 @@ impl<'a> QuantizePlan<'a> {
         };
         let has_kept_layers = candidates.weights.iter().any(is_kept_layer);
         let computes_in = named_dtype(text).or_else(|| quantized().next().map(|(weight, _)| weight.dtype));
-        let kinds = model.whole.iter().chain(&model.kind).cloned().collect();
+        let kinds = model.kinds().map(str::to_owned).collect();
         let dropped = candidates.dropped.iter().map(|place| planner.name_at(*place).to_owned()).collect();
         let is_stack = |weight: &&WeightCandidate| {
             weight.input_weight.is_some()

@@ -4,7 +4,7 @@ use super::{Planner, WeightCandidate, WeightCandidates, gpt_oss, mlx};
 use crate::container::checkpoint::{check_stacked, stack_of};
 use crate::error::{Error, Kind, Result};
 use crate::options::Naming;
-use crate::plan::decisions::ExpertStacks;
+use crate::plan::decisions::{ExpertStacks, StackForm};
 use crate::plan::quantization::TensorIndex;
 use crate::quant::{LAYOUTS, Role};
 use crate::read::Membership;
@@ -46,7 +46,7 @@ impl Planner<'_, '_> {
             return Ok(None);
         }
         check_stacked(self.model.kind.as_deref())?;
-        Ok(Some(ExpertStacks { experts: self.model.experts }))
+        Ok(Some(ExpertStacks { form: StackForm::Mlx, experts: self.model.experts }))
     }
 
     /// Refuses names that readers would misunderstand, of quantized weights and of tensors next to them.

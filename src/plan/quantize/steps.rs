@@ -59,10 +59,12 @@ impl<'a> Planner<'_, 'a> {
                 }
                 (Err(reason), _, None) => decisions.keep(place, reason),
                 // A quantized weight of the old layout cannot stay next to the config of the new one.
-                (_, _, Some(weight)) => {
+                (decision, _, Some(weight)) => {
                     let found = &self.logical.found.weights[weight];
                     let decoder = self.logical.decoder(found, self.logical.own_type(found), Arithmetic::Library)?;
-                    decisions.decode(self.logical, found, Arc::new(decoder));
+                    // Numbers in another order, or with 1 added, are copied as far as users know.
+                    let kept = decision.err().filter(|_| found.has_plain_blocks());
+                    decisions.decode(self.logical, found, Arc::new(decoder), kept);
                 }
                 (Ok(_), None, None) => unreachable!("weights that do not fit are kept"),
             }
