@@ -157,7 +157,11 @@ impl Loop for SpreadScales<'_> {
             *scale = if product < f32::MAX { product } else { f32::MAX };
         }
         buffers.is_ordinary = buffers.unit == 1.0 && least >= power_of_two(FAINT).to_bits() as i32;
-        if buffers.is_ordinary { self.take_factors() } else { self.replace() }
+        if buffers.is_ordinary {
+            self.take_factors()
+        } else {
+            self.replace()
+        }
         let Self { buffers, .. } = self;
         // A group may be longer than a segment.
         let times = size.min(buffers.segment).div_ceil(LANES);
@@ -218,7 +222,13 @@ impl SpreadScales<'_> {
             let divisor = if is_free { power_of_two(free) } else { raised(scale | sign, raise) };
             let applied = if has_offsets { chosen.factor[at] } else { chosen.factor[at] * power_of_two(-raise) };
             let over = 1.0 / divisor;
-            let factor = if is_free & has_offsets { divisor } else if is_free | is_divided { over } else { applied };
+            let factor = if is_free & has_offsets {
+                divisor
+            } else if is_free | is_divided {
+                over
+            } else {
+                applied
+            };
             (factors[at], divisors[at], raises[at]) = (factor, divisor, raise);
             bits = larger(bits, (raised(amax, raise) * factor).to_bits());
             any_raised |= u32::from(raise != 0);

@@ -3,7 +3,8 @@
 
 use super::super::rules::SignRule;
 use super::buffers::{EncodeBuffers, RaiseValues, SpreadScales};
-use super::extremes::{INFINITY, first_special, largest};
+use super::extremes::{AreLarge, INFINITY, first_special, largest};
+use super::formula::Formula;
 use super::fused::FusedSegment;
 use super::geometry::Band;
 use super::groups::Choose;
@@ -16,6 +17,7 @@ use super::steps::{Float64Errors, SegmentInSteps};
 use super::store::PartWriter;
 use super::tally::EncodeTally;
 use super::{Encoder, SegmentLoop};
+use crate::dtype::Dtype;
 use crate::kernel::Isa;
 use std::ops::Range;
 
@@ -224,6 +226,8 @@ impl<'a> EncodeRows<'a, '_> {
             if !is_measured && fused.is_some() {
                 continue;
             }
+            // Single steps do not raise values.
+            let lacks_raise = buffers.is_raised && fused.is_none();
             let sums = fused.unwrap_or_else(|| self.encode_in_steps(source, buffers));
             self.tally.clipped += u64::from(sums.clipped);
             self.writer.store_codes(tile.matrix, row, columns.clone(), &buffers.codes[..count]);
@@ -235,7 +239,13 @@ impl<'a> EncodeRows<'a, '_> {
             let first = geometry.element(tile.matrix, row, column);
             if !sums.is_complete(buffers.least_sum) {
                 // Zeros have no errors.
-                if largest(*weight, source) > 0 {
+                if sums.noise == 0.0
+                    && sums.signal >= buffers.least_sum
+                    && !lacks_raise
+                    && self.is_exact(source, buffers)
+                {
+                    signal += sums.signal * unit * unit;
+                } else if largest(*weight, source) > 0 {
                     let sums = self.errors_in_float64(source, first, buffers);
                     signal += sums[0];
                     noise += sums[1];
@@ -256,6 +266,16 @@ impl<'a> EncodeRows<'a, '_> {
         self.tally.values += tile.columns.len() as u64;
         self.tally.signal.add(signal);
         self.tally.noise.add(noise);
+    }
+
+    /// True if errors of a segment that are 0 in float32 are 0: the products of its codes and scales are exact, and no
+    /// square of an error underflows.
+    fn is_exact(&self, source: &[u8], buffers: &EncodeBuffers) -> bool {
+        let Encoder { chooser, division, weight, .. } = self.encoder;
+        let are_short =
+            matches!(chooser.stored, Dtype::Bfloat16 | Dtype::Float16) || matches!(chooser.formula, Formula::Power(_));
+        let bytes = if buffers.is_raised { &buffers.padded[..source.len()] } else { source };
+        are_short && !division.has_offsets && buffers.is_ordinary && self.isa.run(AreLarge { weight: *weight, bytes })
     }
 
     /// Encodes some columns of a row in one loop: see `fused`. If errors are summed, the codes are in `buffers` and not

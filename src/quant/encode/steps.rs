@@ -126,7 +126,8 @@ impl Loop for &Float64Errors<'_> {
                 noise[lane] += error * error;
                 largest[lane] = if error > largest[lane] { error } else { largest[lane] };
             };
-            let ((values, last), (multiples, last_multiples)) = (values.as_chunks::<LANES>(), multiples.as_chunks::<LANES>());
+            let ((values, last), (multiples, last_multiples)) =
+                (values.as_chunks::<LANES>(), multiples.as_chunks::<LANES>());
             for (values, multiples) in values.iter().zip(multiples) {
                 for lane in 0..LANES {
                     add(lane, values[lane], multiples[lane]);

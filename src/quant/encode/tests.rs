@@ -179,7 +179,7 @@ fn errors_far_below_the_largest_scale_of_a_segment_are_summed() {
 
 #[test]
 fn groups_of_zeros_and_of_tiny_values_take_the_loop_of_ordinary_values() {
-    const SHAPE: [u64; 2] = [64, 1024];
+    const SHAPE: [u64; 2] = [128, 1024];
     let ordinary = |at: usize| (((at * 7919) % 255) as f32 / 127.0 - 1.0) * 0.02;
     for stored in SCHEMES.iter().flat_map(|scheme| scheme.layouts) {
         for dtype in [Dtype::Float32, Dtype::Bfloat16, Dtype::Float16] {
@@ -188,22 +188,26 @@ fn groups_of_zeros_and_of_tiny_values_take_the_loop_of_ordinary_values() {
             // The least numbers of a type, and numbers of few bits.
             let [least, tiny] = if dtype == Dtype::Float16 { [6e-8, 1e-6] } else { [1e-39, 1e-38] };
             let is_odd = |at: usize| at / 128 % 2 == 1;
-            let cases: [(&str, &dyn Fn(usize) -> f32); 7] = [
+            let cases: [(&str, &dyn Fn(usize) -> f32); 8] = [
+                ("ordinary values", &ordinary),
                 ("zeros", &|_| 0.0),
                 ("zeros with a sign", &|at| if at % 3 == 0 { 0.0 } else { -0.0 }),
-                ("the least values", &|at| least * [1.0, 3.0][at % 2]),
+                ("the least values", &|at| least * [1.0, 3.0, 19.0][at % 3]),
                 ("tiny values", &|at| 50.0 * tiny * ordinary(at)),
                 ("zeros in between", &|at| if is_odd(at) { -0.0 } else { ordinary(at) }),
-                ("the least values in between", &|at| if is_odd(at) { -least * [1.0, 3.0][at % 2] } else { ordinary(at) }),
+                ("the least values in between", &|at| {
+                    if is_odd(at) { -least * [1.0, 3.0, 19.0][at % 3] } else { ordinary(at) }
+                }),
                 ("tiny values in between", &|at| if is_odd(at) { 50.0 * tiny * ordinary(at) } else { ordinary(at) }),
             ];
+            let mut without_loop = [false; 2];
             for (name, value) in cases {
                 let of = |at: usize| match dtype {
                     Dtype::Float32 => value(at).to_le_bytes().to_vec(),
                     Dtype::Bfloat16 => half::bf16::from_f32(value(at)).to_le_bytes().to_vec(),
                     _ => half::f16::from_f32(value(at)).to_le_bytes().to_vec(),
                 };
-                let source: Vec<u8> = (0..1 << 16).flat_map(of).collect();
+                let source: Vec<u8> = (0..1 << 17).flat_map(of).collect();
                 for skips_errors in [false, true] {
                     let mut parts: Vec<Vec<u8>> =
                         encoder.parts().iter().map(|part| vec![0; part.byte_len() as usize]).collect();
@@ -211,10 +215,13 @@ fn groups_of_zeros_and_of_tiny_values_take_the_loop_of_ordinary_values() {
                     let mut tally = EncodeTally { skips_errors, ..EncodeTally::default() };
                     let before = steps::RUNS.get();
                     let extremes = Extremes::of(dtype, &source, 0);
-                    encoder.encode(0..64, &source, &extremes, &mut outputs, &mut tally);
-                    // Of 64 segments. The largest error is found step by step.
+                    encoder.encode(0..128, &source, &extremes, &mut outputs, &mut tally);
+                    // Of 128 segments or more. The largest error is found step by step.
                     let runs = steps::RUNS.get() - before;
-                    assert!(runs <= 8, "{} {dtype}, {name}: {runs}", stored.row.name);
+                    // Few combinations of dtypes have no loop.
+                    let without_loop = &mut without_loop[usize::from(skips_errors)];
+                    *without_loop |= name == "ordinary values" && runs > 12;
+                    assert!(*without_loop || runs <= 12, "{} {dtype}, {name}: {runs}", stored.row.name);
                 }
             }
         }
