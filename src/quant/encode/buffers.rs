@@ -1,7 +1,9 @@
 //! Buffers for the segments of a row.
 
-use super::lanes::{LANES, expand, larger};
-use super::rounding::power_of_two;
+use super::super::rules::SignRule;
+use super::formula::Quotient;
+use super::lanes::{CodeRounding, Division, LANES, expand, larger};
+use super::rounding::{WeightType, exponent, power_of_two, raised};
 use super::scale::{ChosenScales, WIDTH};
 use crate::kernel::Loop;
 
@@ -30,18 +32,25 @@ pub(super) struct EncodeBuffers {
     pub(super) chosen: ChosenScales,
     /// Scales in units of a power of two.
     pub(super) scales: Vec<f32>,
+    /// The scales for [`super::fused`].
+    pub(super) divisors: Vec<f32>,
     /// Factors or their reciprocals.
     factors: Vec<f32>,
     pub(super) unit: f32,
-    /// True if all scales are 0.
-    pub(super) has_no_scales: bool,
-    /// True if [`super::fused`] is exact for scales of these sizes.
+    /// True if [`super::fused`] is exact for these scales, or for the scales and values that replace them.
     pub(super) is_ordinary: bool,
+    /// The power of two that the values of each group are multiplied by, if `is_raised`.
+    pub(super) raises: Vec<i32>,
+    pub(super) is_raised: bool,
+    /// True if codes are floats, and the scale of a group is 0: its codes are 0 without a sign.
+    pub(super) has_no_scale: bool,
+    /// Sums of squares below this may lack squares that are 0 in float32, or count the squares of raised values.
+    pub(super) least_sum: f64,
     /// True if no scale is above 1.
     pub(super) is_at_most_one: bool,
     /// The largest magnitude of a number to round.
     pub(super) most: f32,
-    /// Factors, zero points and `scales` for every [`LANES`] values, or for each value if groups have one column.
+    /// Factors, zero points and `divisors` for every [`LANES`] values, or for each value if groups have one column.
     pub(super) spread: [Vec<f32>; 3],
     /// Stored values, padded with zeros to a multiple of [`LANES`].
     pub(super) padded: Vec<u8>,
@@ -68,13 +77,18 @@ impl EncodeBuffers {
             bounds: vec![[0.0; 2]; groups.next_multiple_of(WIDTH)],
             chosen: ChosenScales::new(groups),
             scales: vec![0.0; groups],
+            divisors: vec![0.0; groups],
             factors: vec![0.0; groups],
             unit: 1.0,
-            has_no_scales: false,
             is_ordinary: false,
+            raises: vec![0; groups],
+            is_raised: false,
+            has_no_scale: false,
+            least_sum: VANISHING,
             is_at_most_one: false,
             most: 0.0,
-            spread: std::array::from_fn(|_| vec![0.0; spread]),
+            // Padding is divided too.
+            spread: [1.0, 0.0, 1.0].map(|number| vec![number; spread]),
             padded: vec![0; segment * width],
         }
     }
@@ -86,10 +100,12 @@ impl EncodeBuffers {
         }
     }
 
-    /// Sets the unit of errors to 1, or to the power of two near this magnitude if that is very small or large.
-    pub(super) fn set_unit(&mut self, magnitude: f32) {
-        let exponent = (magnitude.to_bits() >> 23) as i32 - 127;
-        self.unit = if exponent.abs() <= 40 { 1.0 } else { power_of_two(exponent.clamp(-126, 126)) };
+    /// Sets the unit of errors to 1, or to the power of two near the largest error if that is very small or large.
+    #[inline(always)]
+    fn set_unit(&mut self, magnitude: u32) {
+        let exponent = (magnitude >> 23) as i32 - 127;
+        let is_usual = exponent.abs() <= 48 || magnitude == 0;
+        self.unit = if is_usual { 1.0 } else { power_of_two(exponent.clamp(-126, 126)) };
     }
 }
 
@@ -98,35 +114,76 @@ pub(super) struct SpreadScales<'a> {
     pub(super) buffers: &'a mut EncodeBuffers,
     pub(super) count: usize,
     pub(super) size: usize,
-    /// True if values are divided by their scales: [`super::fused`] then reads reciprocals.
-    pub(super) is_divided: bool,
+    pub(super) division: Division,
+    pub(super) weight: WeightType,
+    pub(super) rounding: &'a CodeRounding,
 }
+
+/// Sums of squares below this may lack squares that are 0 in float32.
+const VANISHING: f64 = 1e-30;
+/// Groups whose errors are below 2^`FAINT` are raised: squares of float32 numbers below it are 0 or take long.
+const FAINT: i32 = -60;
+/// The size of the errors of raised groups in a tile with larger ones, and the least sum that they do not change.
+const RAISED: i32 = -57;
+const UNCHANGED: f64 = 1.0 / (1_u128 << 70) as f64;
+/// Quotients below 2^-`LOST` become the code 0, whatever the codes are.
+const LOST: i32 = 42;
 
 impl Loop for SpreadScales<'_> {
     type Result = ();
 
     #[inline(always)]
-    fn run(self) {
-        let Self { buffers, count, size, is_divided } = self;
-        // Errors are divided by a power of two near the largest scale: the squares of tiny errors would underflow. The
-        // bits of magnitudes are ordered like the magnitudes.
-        let (mut largest, mut least) = (0, i32::MAX);
-        for scale in &buffers.chosen.scale[..count] {
-            let bits = scale.abs().to_bits() as i32;
-            largest = if bits > largest { bits } else { largest };
-            least = if bits < least { bits } else { least };
+    fn run(mut self) {
+        let Self { ref mut buffers, count, size, .. } = self;
+        // Errors are divided by a power of two near the largest: the squares of tiny errors would underflow. An error is
+        // at most a value, or half a step. The bits of magnitudes are ordered like the magnitudes.
+        let (mut largest, mut scale_bits, mut least) = (0, 0, i32::MAX);
+        for (scale, amax) in buffers.chosen.scale[..count].iter().zip(&buffers.amax[..count]) {
+            let (scale, amax) = (scale.abs().to_bits() as i32, *amax as i32);
+            let both = if amax < scale { amax } else { scale };
+            let error = if scale == 0 { amax } else { both };
+            let used = if amax == 0 { scale } else { both };
+            largest = if error > largest { error } else { largest };
+            scale_bits = if scale > scale_bits { scale } else { scale_bits };
+            least = if used < least { used } else { least };
         }
-        buffers.has_no_scales = largest == 0;
-        buffers.set_unit(f32::from_bits(largest as u32));
-        buffers.is_ordinary = buffers.unit == 1.0 && least >= power_of_two(-80).to_bits() as i32;
-        buffers.is_at_most_one = largest <= 1.0_f32.to_bits() as i32;
+        buffers.set_unit(largest as u32);
+        buffers.is_at_most_one = scale_bits <= 1.0_f32.to_bits() as i32;
+        (buffers.is_raised, buffers.has_no_scale, buffers.least_sum) = (false, false, VANISHING);
         let over = 1.0 / buffers.unit;
-        let EncodeBuffers { segment, chosen, scales, factors, spread, amax, .. } = buffers;
-        for (scale, chosen) in scales.iter_mut().zip(&chosen.scale[..count]) {
-            *scale = *chosen * over;
+        for (scale, chosen) in buffers.scales.iter_mut().zip(&buffers.chosen.scale[..count]) {
+            // Codes are 0 where this is infinite.
+            let product = *chosen * over;
+            *scale = if product < f32::MAX { product } else { f32::MAX };
         }
+        buffers.is_ordinary = buffers.unit == 1.0 && least >= power_of_two(FAINT).to_bits() as i32;
+        if buffers.is_ordinary {
+            self.take_factors()
+        } else {
+            self.replace()
+        }
+        let Self { buffers, .. } = self;
         // A group may be longer than a segment.
-        let times = size.min(*segment).div_ceil(LANES);
+        let times = size.min(buffers.segment).div_ceil(LANES);
+        let groups = [&buffers.factors[..count], &buffers.chosen.zero[..count], &buffers.divisors[..count]];
+        for (all, groups) in buffers.spread.iter_mut().zip(groups) {
+            let len = all.len().min(count * times);
+            expand(groups, times, &mut all[..len]);
+        }
+    }
+}
+
+impl SpreadScales<'_> {
+    fn is_divided(&self) -> bool {
+        self.division.quotient == Quotient::Divide && !self.division.has_offsets
+    }
+
+    /// Takes the scales as they are.
+    #[inline(always)]
+    fn take_factors(&mut self) {
+        let (is_divided, count) = (self.is_divided(), self.count);
+        let EncodeBuffers { chosen, factors, divisors, scales, amax, most, .. } = &mut *self.buffers;
+        divisors[..count].copy_from_slice(&scales[..count]);
         if is_divided {
             for (factor, chosen) in factors.iter_mut().zip(&chosen.factor[..count]) {
                 *factor = 1.0 / *chosen;
@@ -134,16 +191,100 @@ impl Loop for SpreadScales<'_> {
         } else {
             factors[..count].copy_from_slice(&chosen.factor[..count]);
         }
-        let mut most = 0;
+        let mut bits = 0;
         for (factor, amax) in factors[..count].iter().zip(&amax[..count]) {
-            most = larger(most, (f32::from_bits(*amax) * *factor).to_bits());
+            bits = larger(bits, (f32::from_bits(*amax) * *factor).to_bits());
         }
         // Slightly above the exact quotient.
-        buffers.most = f32::from_bits(most) * (1.0 + f32::EPSILON);
-        let groups = [&factors[..count], &chosen.zero[..count], &scales[..count]];
-        for (all, groups) in spread.iter_mut().zip(groups) {
-            let len = all.len().min(count * times);
-            expand(groups, times, &mut all[..len]);
+        *most = f32::from_bits(bits) * (1.0 + f32::EPSILON);
+    }
+
+    /// Replaces scales, and chooses powers of two to raise values with, so that no number is subnormal, and no reciprocal
+    /// or square underflows. Quotients stay the same, except that they are far below the first code where they were.
+    #[inline(always)]
+    fn replace(&mut self) {
+        let (is_divided, has_offsets, count) = (self.is_divided(), self.division.has_offsets, self.count);
+        let EncodeBuffers { chosen, factors, divisors, amax, raises, unit, .. } = &mut *self.buffers;
+        let raise_all = 127 - (unit.to_bits() >> 23) as i32;
+        let (mut bits, mut any_raised, mut any_faint, mut any_lost, mut any_zero, mut any_kept) = (0, 0, 0, 0, 0, 0);
+        for at in 0..count {
+            let (amax, number) = (amax[at], chosen.scale[at]);
+            let scale = number.abs().to_bits();
+            let is_lost = (scale == 0) | ((amax as i32) < scale as i32 - (LOST << 23));
+            let is_free = is_lost | (amax == 0);
+            let error = exponent(if is_lost | (amax < scale) { amax } else { scale });
+            let is_faint = error + raise_all < FAINT;
+            let raise = if is_faint { RAISED - error } else { raise_all };
+            let raise = if amax == 0 { 0 } else { raise };
+            // Where all codes are 0, any scale does that is far above the values.
+            let free = if amax == 0 { 0 } else { exponent(amax) + raise + LOST + 2 };
+            let sign = number.to_bits() & 0x8000_0000;
+            let divisor = if is_free { power_of_two(free) } else { raised(scale | sign, raise) };
+            let applied = if has_offsets { chosen.factor[at] } else { chosen.factor[at] * power_of_two(-raise) };
+            let over = 1.0 / divisor;
+            let factor = if is_free & has_offsets {
+                divisor
+            } else if is_free | is_divided {
+                over
+            } else {
+                applied
+            };
+            (factors[at], divisors[at], raises[at]) = (factor, divisor, raise);
+            bits = larger(bits, (raised(amax, raise) * factor).to_bits());
+            any_raised |= u32::from(raise != 0);
+            any_kept |= u32::from((raise != 0) & !is_free);
+            any_faint |= u32::from(is_faint & (amax != 0));
+            any_lost |= u32::from(is_lost & (amax != 0));
+            any_zero |= u32::from(scale == 0);
+        }
+        // A number that is too small for its type may have no sign.
+        let keeps_signs = match self.rounding {
+            CodeRounding::Float { sign, .. } => matches!(sign, SignRule::Kept | SignRule::Nonzero),
+            CodeRounding::Int { .. } => true,
+        };
+        let can_raise = self.weight != WeightType::Float16 && (any_kept == 0 || !has_offsets);
+        let buffers = &mut *self.buffers;
+        buffers.is_ordinary = buffers.unit <= 1.0
+            && (any_raised == 0 || can_raise)
+            && (any_lost == 0 || keeps_signs || buffers.is_at_most_one);
+        buffers.is_raised = any_raised != 0;
+        buffers.has_no_scale = any_zero != 0 && matches!(self.rounding, CodeRounding::Float { .. });
+        buffers.least_sum = if any_faint != 0 { UNCHANGED } else { VANISHING };
+        buffers.most = f32::from_bits(bits) * (1.0 + f32::EPSILON);
+    }
+}
+
+/// Multiplies the values of groups by powers of two.
+pub(super) struct RaiseValues<'a> {
+    pub(super) weight: WeightType,
+    pub(super) bytes: &'a [u8],
+    /// Values per group.
+    pub(super) size: usize,
+    pub(super) raises: &'a [i32],
+    pub(super) out: &'a mut [u8],
+}
+
+impl Loop for RaiseValues<'_> {
+    type Result = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Self { weight, bytes, size, raises, out } = self;
+        let size = size * weight.bytes();
+        let groups = bytes.chunks(size).zip(out.chunks_mut(size)).zip(raises);
+        if weight == WeightType::Float32 {
+            for ((bytes, out), raise) in groups {
+                for (out, bytes) in out.as_chunks_mut().0.iter_mut().zip(bytes.as_chunks().0) {
+                    *out = raised(u32::from_le_bytes(*bytes), *raise).to_le_bytes();
+                }
+            }
+        } else {
+            for ((bytes, out), raise) in groups {
+                for (out, bytes) in out.as_chunks_mut().0.iter_mut().zip(bytes.as_chunks().0) {
+                    let number = raised(u32::from(u16::from_le_bytes(*bytes)) << 16, *raise);
+                    *out = ((number.to_bits() >> 16) as u16).to_le_bytes();
+                }
+            }
         }
     }
 }

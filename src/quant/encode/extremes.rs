@@ -100,6 +100,39 @@ pub(super) fn largest(weight: WeightType, bytes: &[u8]) -> u32 {
     }
 }
 
+/// True if no value is nonzero and below 2^-50, so that the square of an error of a few bits less is not 0 in float32.
+pub(super) struct AreLarge<'a> {
+    pub(super) weight: WeightType,
+    pub(super) bytes: &'a [u8],
+}
+
+impl crate::kernel::Loop for AreLarge<'_> {
+    type Result = bool;
+
+    #[inline(always)]
+    fn run(self) -> bool {
+        const LEAST: u32 = (127 - 50) << 23;
+        let mut small = 0;
+        match self.weight {
+            WeightType::Float32 => {
+                for bytes in self.bytes.as_chunks().0 {
+                    let magnitude = u32::from_le_bytes(*bytes) & 0x7fff_ffff;
+                    small |= u32::from((magnitude != 0) & (magnitude < LEAST));
+                }
+            }
+            WeightType::Bfloat16 => {
+                for bytes in self.bytes.as_chunks().0 {
+                    let magnitude = u16::from_le_bytes(*bytes) & 0x7fff;
+                    small |= u32::from((magnitude != 0) & (magnitude < (LEAST >> 16) as u16));
+                }
+            }
+            // The least float16 is 2^-24.
+            WeightType::Float16 => {}
+        }
+        small == 0
+    }
+}
+
 /// Counts the stored values that are infinite or NaN, for the types of [`Extremes::of`].
 pub(crate) fn count_special(source: Dtype, bytes: &[u8]) -> u64 {
     let is_special = |value: &&[u8]| match WeightType::new(source) {

@@ -406,9 +406,6 @@ fn floats(
 /// Number of partial sums that are kept side by side, so that the loop vectorizes.
 pub(super) const LANES: usize = 16;
 
-/// Sums of squares below this may lack squares that are 0 in float32.
-const VANISHING: f64 = 1e-30;
-
 /// Sums over the errors of a segment, in units of a power of two near its largest scale: the squares of tiny errors would
 /// underflow. A value is always added to the same partial sum, so that the result is the same for every instruction set.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -468,9 +465,9 @@ impl PartialSums {
 }
 
 impl ErrorSums {
-    /// True if the squares were neither too small nor too large for float32.
-    pub(super) fn is_complete(&self) -> bool {
-        self.signal >= VANISHING && self.noise >= VANISHING && self.largest.is_finite()
+    /// True if the squares were neither too small nor too large for float32, where sums of `least` are large enough.
+    pub(super) fn is_complete(&self, least: f64) -> bool {
+        self.signal >= least && self.noise >= least && self.largest.is_finite()
     }
 }
 
@@ -485,11 +482,6 @@ fn sum(mut lanes: [f64; LANES]) -> f64 {
         }
     }
     lanes[0]
-}
-
-/// Returns the sum of squares in float64.
-pub(super) fn sum_of_squares(numbers: impl Iterator<Item = f64>) -> f64 {
-    numbers.map(|number| number * number).sum()
 }
 
 /// The sums of all lanes.

@@ -13,8 +13,8 @@ pub(super) const GROUP: usize = 32;
 pub(super) struct NarrowGroups<'a, const KEEPS_ZERO: bool> {
     /// The stored values.
     pub(super) bytes: &'a [u8],
-    /// The exponent of each group's scale, with a bias of 127.
-    pub(super) exponents: &'a [u32],
+    /// The scale of each group, a power of two.
+    pub(super) scales: &'a [f32],
     /// The bytes to prefetch meanwhile.
     pub(super) ahead: &'a [u8],
     /// Two codes per byte, the first in the low bits.
@@ -26,12 +26,12 @@ impl<const KEEPS_ZERO: bool> Loop for NarrowGroups<'_, KEEPS_ZERO> {
 
     #[inline(always)]
     fn run(self) {
-        let Self { bytes, exponents, ahead, out } = self;
-        let groups = bytes.as_chunks::<2>().0.as_chunks::<GROUP>().0.iter().zip(exponents);
-        for (at, ((values, exponent), out)) in groups.zip(out.as_chunks_mut::<{ GROUP / 2 }>().0).enumerate() {
+        let Self { bytes, scales, ahead, out } = self;
+        let groups = bytes.as_chunks::<2>().0.as_chunks::<GROUP>().0.iter().zip(scales);
+        for (at, ((values, scale), out)) in groups.zip(out.as_chunks_mut::<{ GROUP / 2 }>().0).enumerate() {
             prefetch(ahead.get(2 * GROUP * at..).and_then(<[u8]>::first_chunk::<1>).map_or(&[], |byte| &byte[..]));
             let (values, mut codes) = (*values, [0; GROUP]);
-            let half = ((*exponent as i16) << 7) - (1 << 7);
+            let half = (scale.to_bits() >> 16) as i16 - (1 << 7);
             for at in 0..GROUP {
                 let bits = u16::from_le_bytes(values[at]);
                 // The upper bit is set for numbers below 0, and for 0.
@@ -89,12 +89,12 @@ mod tests {
                 let codes: Vec<u8> = numbers().map(code).collect();
                 codes.as_chunks().0.iter().map(|[low, high]| low | high << 4).collect::<Vec<u8>>()
             };
-            let exponents = &vec![exponent as u32; bytes.len() / 64];
+            let scales = &vec![power_of_two(exponent - 127); bytes.len() / 64];
             for isa in Isa::available() {
                 let mut out = vec![0xee; bytes.len() / 4];
-                isa.run(NarrowGroups::<true> { bytes, exponents, ahead: &[], out: &mut out });
+                isa.run(NarrowGroups::<true> { bytes, scales, ahead: &[], out: &mut out });
                 assert!(out == codes(true), "{exponent} {isa:?}");
-                isa.run(NarrowGroups::<false> { bytes, exponents, ahead: &[], out: &mut out });
+                isa.run(NarrowGroups::<false> { bytes, scales, ahead: &[], out: &mut out });
                 assert!(out == codes(false), "{exponent} {isa:?}, without -0");
             }
         }

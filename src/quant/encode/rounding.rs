@@ -58,6 +58,27 @@ pub(super) fn power_of_two(exponent: i32) -> f32 {
     f32::from_bits(((exponent + 127) as u32) << 23)
 }
 
+/// Returns floor(log2(magnitude)) of the bits of a positive number.
+#[inline(always)]
+pub(super) fn exponent(magnitude: u32) -> i32 {
+    let is_subnormal = magnitude < 1 << 23;
+    let number = if is_subnormal { (magnitude as i32 as f32).to_bits() } else { magnitude };
+    (number >> 23) as i32 - if is_subnormal { 127 + 149 } else { 127 }
+}
+
+/// Returns the number with these bits times 2^exponent, for exponents from -26 to 126. The result is exact unless it is
+/// subnormal. Processors take long for subnormal numbers, so these are converted from integers.
+#[inline(always)]
+pub(super) fn raised(bits: u32, exponent: i32) -> f32 {
+    let magnitude = bits & 0x7fff_ffff;
+    let is_subnormal = magnitude < 1 << 23;
+    // An integer times 2^-149.
+    let integer = magnitude as i32 as f32 * power_of_two(-49);
+    let number = if is_subnormal { integer } else { f32::from_bits(magnitude) };
+    let product = number * power_of_two(if is_subnormal { exponent - 100 } else { exponent });
+    f32::from_bits(product.to_bits() | bits & 0x8000_0000)
+}
+
 /// Rounds to the nearest integer, halves away from zero, as [`f32::round`] does. That one calls the C library where the
 /// processor has no instruction for it, and the library of mingw-w64 rounds 0.49999997 to 1.
 #[inline(always)]
@@ -88,8 +109,9 @@ pub(super) fn to_float16(value: f32) -> f32 {
 #[inline(always)]
 pub(super) fn from_float16(bits: u16) -> f32 {
     let magnitude = u32::from(bits & 0x7fff);
-    // The multiplication corrects the exponent, and normalizes numbers that are subnormal in float16.
-    let value = f32::from_bits(magnitude << 13) * power_of_two(112);
+    // Numbers that are subnormal in float16 are read as the mantissas of numbers from 2^-14 on.
+    let (field, above) = if magnitude < 0x400 { (113 << 23, power_of_two(-14)) } else { (112 << 23, 0.0) };
+    let value = f32::from_bits((magnitude << 13) + field) - above;
     let special = if magnitude >= 0x7c00 { 0x7f80_0000 } else { 0 };
     f32::from_bits(value.to_bits() | special | u32::from(bits & 0x8000) << 16)
 }

@@ -2,21 +2,22 @@
 //! into the first-level cache.
 
 use super::super::rules::SignRule;
-use super::buffers::{EncodeBuffers, SpreadScales};
-use super::extremes::{INFINITY, first_special, largest};
-use super::formula::Quotient;
+use super::buffers::{EncodeBuffers, RaiseValues, SpreadScales};
+use super::extremes::{AreLarge, INFINITY, first_special, largest};
+use super::formula::Formula;
 use super::fused::FusedSegment;
 use super::geometry::Band;
 use super::groups::Choose;
-use super::lanes::{self, Bounds, BoundsOfGroups, CodeRounding, Division, ErrorSums, LANES, LargestOfGroups};
+use super::lanes::{Bounds, BoundsOfGroups, CodeRounding, ErrorSums, LANES, LargestOfGroups};
 use super::linear::ExtendColumns;
 use super::narrow::NarrowGroups;
 use super::screen::SearchGroup;
 use super::search::FindScale;
-use super::steps::SegmentInSteps;
+use super::steps::{Float64Errors, SegmentInSteps};
 use super::store::PartWriter;
 use super::tally::EncodeTally;
 use super::{Encoder, SegmentLoop};
+use crate::dtype::Dtype;
 use crate::kernel::Isa;
 use std::ops::Range;
 
@@ -55,8 +56,6 @@ impl<'a> EncodeRows<'a, '_> {
         let group = [if geometry.is_tensor { 1 } else { below }, beside];
         let mut buffers = EncodeBuffers::new(group, width, encoder.width, !self.tally.skips_errors);
         let groups = buffers.groups;
-        let Division { quotient, has_offsets, .. } = encoder.division;
-        let is_divided = quotient == Quotient::Divide && !has_offsets;
         if geometry.is_tensor {
             buffers.amax[0] = self.amax.to_bits();
             self.isa.run(Choose {
@@ -72,7 +71,7 @@ impl<'a> EncodeRows<'a, '_> {
                 self.writer.store_only_scale((only.stored, only.zero));
                 self.tally.underflowed_groups += buffers.chosen.underflowed(1);
             }
-            self.isa.run(SpreadScales { buffers: &mut buffers, count: 1, size: beside, is_divided });
+            self.spread_scales(&mut buffers, 1);
         }
         for Band { matrix, rows } in geometry.bands(&self.rows) {
             for group in (0..width.div_ceil(beside)).step_by(groups) {
@@ -89,13 +88,19 @@ impl<'a> EncodeRows<'a, '_> {
                         self.tally.underflowed_groups += buffers.chosen.underflowed(count);
                         self.writer.store_scales(matrix, rows.start, group, buffers.chosen.stored_with_zeros(count));
                     }
-                    self.isa.run(SpreadScales { buffers: &mut buffers, count, size: beside, is_divided });
+                    self.spread_scales(&mut buffers, count);
                 }
                 for row in tile.rows.clone() {
                     self.encode(&tile, row, &mut buffers);
                 }
             }
         }
+    }
+
+    fn spread_scales(&self, buffers: &mut EncodeBuffers, count: usize) {
+        let Encoder { geometry, weight, division, rounding, .. } = self.encoder;
+        let size = geometry.block[1] as usize;
+        self.isa.run(SpreadScales { buffers, count, size, division: *division, weight: *weight, rounding });
     }
 
     fn stored(&self, matrix: usize, row: usize, columns: Range<usize>) -> &'a [u8] {
@@ -217,15 +222,12 @@ impl<'a> EncodeRows<'a, '_> {
             let count = columns.len();
             let source = self.stored(tile.matrix, row, columns.clone());
             // 1. Codes, and sums of errors.
-            if buffers.has_no_scales {
-                // All codes are 0: the errors are the values, whose squares must not overflow.
-                buffers.set_unit(f32::from_bits(largest(*weight, source)));
-            }
             let fused = self.encode_fused(tile.matrix, row, &columns, self.ahead(source, ahead), buffers);
             if !is_measured && fused.is_some() {
                 continue;
             }
-            let fused = fused.filter(ErrorSums::is_complete);
+            // Single steps do not raise values.
+            let lacks_raise = buffers.is_raised && fused.is_none();
             let sums = fused.unwrap_or_else(|| self.encode_in_steps(source, buffers));
             self.tally.clipped += u64::from(sums.clipped);
             self.writer.store_codes(tile.matrix, row, columns.clone(), &buffers.codes[..count]);
@@ -235,14 +237,19 @@ impl<'a> EncodeRows<'a, '_> {
             // 2. Steps that few segments need.
             let unit = f64::from(buffers.unit);
             let first = geometry.element(tile.matrix, row, column);
-            if !sums.is_complete() {
-                let values = source.chunks_exact(*width).map(|bytes| f64::from(lanes::number(*weight, bytes)));
-                let errors = self.errors_in_float64(values.clone(), source, buffers);
-                signal += lanes::sum_of_squares(values);
-                noise += lanes::sum_of_squares(errors.iter().copied());
-                let largest = errors.iter().fold(0.0_f64, |largest, error| largest.max(error.abs()));
-                let at = errors.iter().position(|error| largest > 0.0 && error.abs() == largest);
-                self.tally.take_error(largest, at.map(|at| first + at as u64));
+            if !sums.is_complete(buffers.least_sum) {
+                // Zeros have no errors.
+                if sums.noise == 0.0
+                    && sums.signal >= buffers.least_sum
+                    && !lacks_raise
+                    && self.is_exact(source, buffers)
+                {
+                    signal += sums.signal * unit * unit;
+                } else if largest(*weight, source) > 0 {
+                    let sums = self.errors_in_float64(source, first, buffers);
+                    signal += sums[0];
+                    noise += sums[1];
+                }
                 continue;
             }
             let largest = f64::from(sums.largest) * unit;
@@ -259,6 +266,16 @@ impl<'a> EncodeRows<'a, '_> {
         self.tally.values += tile.columns.len() as u64;
         self.tally.signal.add(signal);
         self.tally.noise.add(noise);
+    }
+
+    /// True if errors of a segment that are 0 in float32 are 0: the products of its codes and scales are exact, and no
+    /// square of an error underflows.
+    fn is_exact(&self, source: &[u8], buffers: &EncodeBuffers) -> bool {
+        let Encoder { chooser, division, weight, .. } = self.encoder;
+        let are_short =
+            matches!(chooser.stored, Dtype::Bfloat16 | Dtype::Float16) || matches!(chooser.formula, Formula::Power(_));
+        let bytes = if buffers.is_raised { &buffers.padded[..source.len()] } else { source };
+        are_short && !division.has_offsets && buffers.is_ordinary && self.isa.run(AreLarge { weight: *weight, bytes })
     }
 
     /// Encodes some columns of a row in one loop: see `fused`. If errors are summed, the codes are in `buffers` and not
@@ -283,39 +300,47 @@ impl<'a> EncodeRows<'a, '_> {
         let source = self.stored(matrix, row, columns.clone());
         let keeps_zero = matches!(rounding, CodeRounding::Float { sign: SignRule::Kept, .. });
         // Numbers that are too small for float32 have no sign either.
-        if segments == SegmentLoop::Narrow && !is_measured && (keeps_zero || buffers.is_at_most_one) {
-            let (exponents, out) = (&buffers.chosen.stored[..], self.writer.row_codes(matrix, row, columns.clone()));
-            if keeps_zero {
-                self.isa.run(NarrowGroups::<true> { bytes: source, exponents, ahead, out });
-            } else {
-                self.isa.run(NarrowGroups::<false> { bytes: source, exponents, ahead, out });
-            }
-            return Some(ErrorSums::default());
-        }
         let whole = source.len().next_multiple_of(LANES * width);
         let is_whole = whole == source.len();
-        let bytes = if is_whole {
+        let bytes = if is_whole && !buffers.is_raised {
             source
         } else {
-            let (values, rest) = buffers.padded[..whole].split_at_mut(source.len());
-            values.copy_from_slice(source);
+            let (out, rest) = buffers.padded[..whole].split_at_mut(source.len());
+            if buffers.is_raised {
+                let (size, raises) = (geometry.block[1] as usize, &buffers.raises[..]);
+                self.isa.run(RaiseValues { weight, bytes: source, size, raises, out });
+            } else {
+                out.copy_from_slice(source);
+            }
             rest.fill(0);
             &buffers.padded[..whole]
         };
+        if segments == SegmentLoop::Narrow && !is_measured && (keeps_zero || buffers.is_at_most_one) {
+            let (scales, out) = (&buffers.divisors[..], self.writer.row_codes(matrix, row, columns.clone()));
+            if keeps_zero {
+                self.isa.run(NarrowGroups::<true> { bytes, scales, ahead, out });
+            } else {
+                self.isa.run(NarrowGroups::<false> { bytes, scales, ahead, out });
+            }
+            return Some(ErrorSums::default());
+        }
         let [factors, zeros, scales] = buffers.spread.each_ref().map(|lane| &lane[..]);
         let has_columns = geometry.block[1] == 1;
         let segment =
             FusedSegment { weight, bytes, division, factors, zeros, scales, has_columns, ahead, may_clip, is_measured };
-        if is_measured {
-            return segment.encode(self.isa, &rounding, &mut buffers.codes).map(|sums| sums.total());
-        }
-        if is_whole && geometry.bits == 8 && !geometry.is_stream {
+        if !is_measured && is_whole && geometry.bits == 8 && !geometry.is_stream && !buffers.has_no_scale {
             segment.encode(self.isa, &rounding, self.writer.row_codes(matrix, row, columns.clone()))?;
-        } else {
-            segment.encode(self.isa, &rounding, &mut buffers.codes)?;
+            return Some(ErrorSums::default());
+        }
+        let sums = segment.encode(self.isa, &rounding, &mut buffers.codes)?;
+        if buffers.has_no_scale {
+            let groups = buffers.codes[..columns.len()].chunks_mut(geometry.block[1] as usize);
+            groups.zip(&buffers.chosen.scale).filter(|(_, scale)| **scale == 0.0).for_each(|(codes, _)| codes.fill(0));
+        }
+        if !is_measured {
             self.writer.store_codes(matrix, row, columns.clone(), &buffers.codes[..columns.len()]);
         }
-        Some(ErrorSums::default())
+        Some(sums.total())
     }
 
     /// Encodes a segment step by step, for groups of any size, and for exact quotients.
@@ -325,23 +350,20 @@ impl<'a> EncodeRows<'a, '_> {
         self.isa.run(SegmentInSteps { encoder: self.encoder, source, buffers, size, is_measured: true }).total()
     }
 
-    /// Returns the error of each value of a segment, for errors or squares too small or too large for float32.
+    /// Sums the squares of a segment's values and errors in float64, for errors or squares too small or too large for
+    /// float32; `first` is the index of its first value.
     #[inline(never)]
-    fn errors_in_float64(
-        &self,
-        values: impl Iterator<Item = f64>,
-        source: &[u8],
-        buffers: &mut EncodeBuffers,
-    ) -> Vec<f64> {
-        let size = self.encoder.geometry.block[1] as usize;
-        buffers.make_lanes(source.len() / self.encoder.width);
-        self.isa.run(SegmentInSteps { encoder: self.encoder, source, buffers, size, is_measured: false });
-        let scales = buffers.chosen.scale.iter().flat_map(|scale| std::iter::repeat_n(f64::from(*scale), size));
-        let numbers = buffers.multiples.iter().zip(scales).map(|(multiple, scale)| f64::from(*multiple) * scale);
-        let Encoder { chooser, division, .. } = self.encoder;
-        let offset = |zero: &f32| if division.has_offsets { f64::from(chooser.store(*zero)) } else { 0.0 };
-        let offsets = buffers.chosen.zero.iter().flat_map(|zero| std::iter::repeat_n(offset(zero), size));
-        let numbers = numbers.zip(offsets).map(|(number, offset)| number + offset);
-        values.zip(numbers).map(|(value, number)| value - number).collect()
+    fn errors_in_float64(&mut self, source: &[u8], first: u64, buffers: &mut EncodeBuffers) -> [f64; 2] {
+        let (encoder, size) = (self.encoder, self.encoder.geometry.block[1] as usize);
+        let count = source.len() / encoder.width;
+        buffers.make_lanes(count);
+        self.isa.run(SegmentInSteps { encoder, source, buffers, size, is_measured: false });
+        let errors = Float64Errors { encoder, buffers, count, size };
+        let sums = self.isa.run(&errors);
+        if self.tally.needs_place(sums.largest, first) {
+            let at = errors.place(sums.largest);
+            self.tally.take_error(sums.largest, at.map(|at| first + at as u64));
+        }
+        [sums.signal, sums.noise]
     }
 }

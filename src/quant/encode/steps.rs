@@ -5,6 +5,12 @@ use super::buffers::EncodeBuffers;
 use super::lanes::{self, Divisors, PartialSums};
 use crate::kernel::Loop;
 
+#[cfg(test)]
+thread_local! {
+    /// Counts the segments.
+    pub(super) static RUNS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
 /// Computes codes and errors of a segment, step by step.
 pub(super) struct SegmentInSteps<'a> {
     pub(super) encoder: &'a Encoder,
@@ -22,6 +28,8 @@ impl Loop for SegmentInSteps<'_> {
     #[inline(always)]
     fn run(self) -> PartialSums {
         let Self { encoder, source, buffers, size, is_measured } = self;
+        #[cfg(test)]
+        RUNS.set(RUNS.get() + 1);
         let Encoder { chooser, weight, width, division, rounding, .. } = encoder;
         let count = source.len() / width;
         let groups = count.div_ceil(size);
@@ -55,5 +63,81 @@ impl Loop for SegmentInSteps<'_> {
         let mut sums = PartialSums::of(values, over, scales, &offsets, lane, multiples);
         sums.clipped[0] += clipped;
         sums
+    }
+}
+
+/// Sums over the errors of a segment in float64, for errors or squares too small or too large for float32. The segment
+/// was encoded without sums, so that the multiples of its scales are there.
+pub(super) struct Float64Errors<'a> {
+    pub(super) encoder: &'a Encoder,
+    pub(super) buffers: &'a EncodeBuffers,
+    /// Number of values.
+    pub(super) count: usize,
+    /// Number of values in a group.
+    pub(super) size: usize,
+}
+
+/// Number of partial sums that are kept side by side, so that the loop vectorizes.
+const LANES: usize = 8;
+
+/// The sums of all values.
+pub(super) struct Float64Sums {
+    pub(super) signal: f64,
+    pub(super) noise: f64,
+    /// The largest magnitude.
+    pub(super) largest: f64,
+}
+
+impl Float64Errors<'_> {
+    /// Returns the scale and the offset of a group.
+    #[inline(always)]
+    fn group(&self, at: usize) -> [f64; 2] {
+        let Encoder { chooser, division, .. } = self.encoder;
+        let chosen = &self.buffers.chosen;
+        let offset = if division.has_offsets { chooser.store(chosen.zero[at]) } else { 0.0 };
+        [chosen.scale[at], offset].map(f64::from)
+    }
+
+    /// Returns the index of the first value with an error of this size.
+    pub(super) fn place(&self, largest: f64) -> Option<usize> {
+        let (values, multiples) = (&self.buffers.values[..self.count], &self.buffers.multiples);
+        let mut pairs = values.iter().zip(multiples).enumerate();
+        pairs.position(|(at, (value, multiple))| error(*value, *multiple, self.group(at / self.size)).abs() == largest)
+    }
+}
+
+#[inline(always)]
+fn error(value: f32, multiple: f32, [scale, offset]: [f64; 2]) -> f64 {
+    f64::from(value) - (f64::from(multiple) * scale + offset)
+}
+
+impl Loop for &Float64Errors<'_> {
+    type Result = Float64Sums;
+
+    #[inline(always)]
+    fn run(self) -> Float64Sums {
+        let (mut signal, mut noise, mut largest) = ([0.0; LANES], [0.0; LANES], [0.0; LANES]);
+        let (values, multiples) = (&self.buffers.values[..self.count], &self.buffers.multiples[..self.count]);
+        for (at, (values, multiples)) in values.chunks(self.size).zip(multiples.chunks(self.size)).enumerate() {
+            let group = self.group(at);
+            let mut add = |lane: usize, value: f32, multiple: f32| {
+                let (value, error) = (f64::from(value), error(value, multiple, group).abs());
+                signal[lane] += value * value;
+                noise[lane] += error * error;
+                largest[lane] = if error > largest[lane] { error } else { largest[lane] };
+            };
+            let ((values, last), (multiples, last_multiples)) =
+                (values.as_chunks::<LANES>(), multiples.as_chunks::<LANES>());
+            for (values, multiples) in values.iter().zip(multiples) {
+                for lane in 0..LANES {
+                    add(lane, values[lane], multiples[lane]);
+                }
+            }
+            for (lane, (value, multiple)) in last.iter().zip(last_multiples).enumerate() {
+                add(lane, *value, *multiple);
+            }
+        }
+        let largest = largest.into_iter().fold(0.0, f64::max);
+        Float64Sums { signal: signal.into_iter().sum(), noise: noise.into_iter().sum(), largest }
     }
 }

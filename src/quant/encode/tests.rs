@@ -65,7 +65,9 @@ fn check(encoder: &mut Encoder, dtype: Dtype, source: &[u8], name: &str) {
     let plain = run(false, false, Isa::Baseline);
     assert_eq!(plain.1.first_special, None);
     for isa in Isa::available() {
-        assert!(run(true, false, isa) == plain, "{name} {dtype} {isa:?}");
+        let fused = run(true, false, isa);
+        assert!(fused.0 == plain.0, "{name} {dtype} {isa:?}");
+        assert_eq!(fused.1, plain.1, "{name} {dtype} {isa:?}");
         assert!(run(true, true, isa).0 == plain.0, "{name} {dtype} {isa:?}, without errors");
     }
 }
@@ -171,4 +173,55 @@ fn errors_far_below_the_largest_scale_of_a_segment_are_summed() {
     assert_eq!((tally.max_error, tally.max_error_at), (2_f64.powi(-30), Some(33)));
     let sqnr = 10.0 * (72.0 * 2_f64.powi(300)).log10(); // 32 x (6 x 2^120)^2 over 16 x (2^-30)^2
     assert!((tally.sqnr_db().unwrap() - sqnr).abs() < 1e-9, "{:?}", tally.sqnr_db());
+}
+
+#[test]
+fn groups_of_zeros_and_of_tiny_values_take_the_loop_of_ordinary_values() {
+    const SHAPE: [u64; 2] = [128, 1024];
+    let ordinary = |at: usize| (((at * 7919) % 255) as f32 / 127.0 - 1.0) * 0.02;
+    for stored in SCHEMES.iter().flat_map(|scheme| scheme.layouts) {
+        for dtype in [Dtype::Float32, Dtype::Bfloat16, Dtype::Float16] {
+            let encoder = Encoder::new(stored.row, &stored.grid, &SHAPE, dtype, EncodeOptions::default()).unwrap();
+            assert_ne!(encoder.segments, SegmentLoop::Steps, "{}", stored.name);
+            // The least numbers of a type, and numbers of few bits.
+            let [least, tiny] = if dtype == Dtype::Float16 { [6e-8, 1e-6] } else { [1e-39, 1e-38] };
+            let is_odd = |at: usize| at / 128 % 2 == 1;
+            let cases: [(&str, &dyn Fn(usize) -> f32); 8] = [
+                ("ordinary values", &ordinary),
+                ("zeros", &|_| 0.0),
+                ("zeros with a sign", &|at| if at % 3 == 0 { 0.0 } else { -0.0 }),
+                ("the least values", &|at| least * [1.0, 3.0, 19.0][at % 3]),
+                ("tiny values", &|at| 50.0 * tiny * ordinary(at)),
+                ("zeros in between", &|at| if is_odd(at) { -0.0 } else { ordinary(at) }),
+                ("the least values in between", &|at| {
+                    if is_odd(at) { -least * [1.0, 3.0, 19.0][at % 3] } else { ordinary(at) }
+                }),
+                ("tiny values in between", &|at| if is_odd(at) { 50.0 * tiny * ordinary(at) } else { ordinary(at) }),
+            ];
+            let mut without_loop = [false; 2];
+            for (name, value) in cases {
+                let of = |at: usize| match dtype {
+                    Dtype::Float32 => value(at).to_le_bytes().to_vec(),
+                    Dtype::Bfloat16 => half::bf16::from_f32(value(at)).to_le_bytes().to_vec(),
+                    _ => half::f16::from_f32(value(at)).to_le_bytes().to_vec(),
+                };
+                let source: Vec<u8> = (0..1 << 17).flat_map(of).collect();
+                for skips_errors in [false, true] {
+                    let mut parts: Vec<Vec<u8>> =
+                        encoder.parts().iter().map(|part| vec![0; part.byte_len() as usize]).collect();
+                    let mut outputs: Vec<&mut [u8]> = parts.iter_mut().map(|part| &mut part[..]).collect();
+                    let mut tally = EncodeTally { skips_errors, ..EncodeTally::default() };
+                    let before = steps::RUNS.get();
+                    let extremes = Extremes::of(dtype, &source, 0);
+                    encoder.encode(0..128, &source, &extremes, &mut outputs, &mut tally);
+                    // Of 128 segments or more. The largest error is found step by step.
+                    let runs = steps::RUNS.get() - before;
+                    // Few combinations of dtypes have no loop.
+                    let without_loop = &mut without_loop[usize::from(skips_errors)];
+                    *without_loop |= name == "ordinary values" && runs > 12;
+                    assert!(*without_loop || runs <= 12, "{} {dtype}, {name}: {runs}", stored.row.name);
+                }
+            }
+        }
+    }
 }
