@@ -29,8 +29,8 @@ pub struct Error {
     details: Box<[String]>,
     remedy: Option<Box<str>>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
-    /// A result that was refused, of a type that only higher modules know.
-    payload: Option<Box<dyn Any + Send + Sync>>,
+    /// A result that was refused, of a type that only higher modules know. Boxed twice, because every result contains an error.
+    payload: Option<Box<Box<dyn Any + Send + Sync>>>,
 }
 
 impl Error {
@@ -108,12 +108,12 @@ impl Error {
     /// Adds the result that was refused.
     #[must_use]
     pub(crate) fn with_payload(self, payload: impl Any + Send + Sync) -> Self {
-        Self { payload: Some(Box::new(payload)), ..self }
+        Self { payload: Some(Box::new(Box::new(payload))), ..self }
     }
 
     /// Returns the result that was refused, if the error contains one.
     pub(crate) fn payload(&self) -> Option<&(dyn Any + Send + Sync)> {
-        self.payload.as_deref()
+        self.payload.as_ref().map(|payload| &***payload)
     }
 
     /// True if the system refused an operation that may succeed the next time.

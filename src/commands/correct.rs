@@ -333,7 +333,7 @@ fn values(typed: &TypedLine, flag: &str, value: &str, error: &clap::Error) -> Op
         }
         "--to" if typed.name() == "cast" && by_extension(format!("x.{}", bare(value)).as_ref()).is_some() => {
             let output = typed.inputs().next().map(|(_, input)| Path::new(input).with_extension(bare(value)));
-            let output = output.map(free).filter(|_| !typed.has_typed(&["-o", "--output"]));
+            let output = output.map(|output| free(&output)).filter(|_| !typed.has_typed(&["-o", "--output"]));
             let line = |output: PathBuf| typed.replaced(at, count, ["-o".into(), output.into_os_string()]);
             lines.extend(output.map(line).filter(|line| TypedLine::new(line).changes_format()));
         }

@@ -92,7 +92,7 @@ pub fn remedy(error: &Error) -> Option<String> {
         }
         Kind::Excludable(globs) => format!("copy the weights as they are with {}", excluding(globs)),
         // To exclude them could hide the rule that names them.
-        Kind::Ungrouped { size, .. } => format!("choose --group-size {size}"),
+        Kind::Ungrouped { size } => format!("choose --group-size {size}"),
         Kind::Decodable(globs) => {
             let weights = if globs.len() == 1 { "the weight" } else { "the weights" };
             format!("decode {weights} with {}", excluding(globs))

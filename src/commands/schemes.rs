@@ -14,9 +14,8 @@ pub(super) fn fits(scheme: &Scheme, input: &Path) -> bool {
 /// Returns the names of the schemes that a message lists for an input: all that fit, or those of GGUF files for one.
 pub(super) fn offered(input: &Path) -> Vec<&'static str> {
     let is_gguf = input.extension().is_some_and(|extension| extension == GGUF.name);
-    let is_offered = |scheme: &&Scheme| match is_gguf {
-        true => scheme.layout_names().any(|name| name == GGUF.name),
-        false => fits(scheme, input),
+    let is_offered = |scheme: &&Scheme| {
+        if is_gguf { scheme.layout_names().any(|name| name == GGUF.name) } else { fits(scheme, input) }
     };
     SCHEMES.iter().filter(is_offered).map(|scheme| scheme.name).collect()
 }

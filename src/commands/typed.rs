@@ -17,11 +17,11 @@ pub(super) fn is_new(word: &str) -> bool {
 }
 
 /// Returns a path, or the first with a number before the extension that no file has.
-pub(super) fn free(path: PathBuf) -> PathBuf {
+pub(super) fn free(path: &Path) -> PathBuf {
     let end = path.extension().unwrap_or_default().to_string_lossy().into_owned();
     let numbered = (2..).map(|number: u32| path.with_extension(format!("{number}.{end}")));
     let is_free = |path: &PathBuf| path.symlink_metadata().is_err();
-    std::iter::once(path.clone()).chain(numbered).find(is_free).unwrap_or_default()
+    std::iter::once(path.to_owned()).chain(numbered).find(is_free).unwrap_or_default()
 }
 
 /// Command line with its subcommand.
@@ -129,7 +129,7 @@ impl<'a> TypedLine<'a> {
         let (input, others) = (inputs.next()?, inputs.count());
         let info = by_extension(input)?.format_info();
         let is_copied = info.writing == WrittenFiles::Never && others == 0 && self.lacks(&["--output", "-o"]);
-        let output = free(input.with_extension(SHARDS.format_info().extension));
+        let output = free(&input.with_extension(SHARDS.format_info().extension));
         is_copied.then(|| self.replaced(self.line.len(), 0, ["-o".into(), output.into_os_string()]))
     }
 

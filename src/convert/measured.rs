@@ -35,7 +35,9 @@ pub(crate) fn measure<'a>(
         let mut planned =
             job::plan(&conversion.job, &mut conversion.inputs[0], &Unheard(observer)).map_err(in_scheme)?;
         // Nothing is written, and for many tensors the headers take much memory.
-        planned.iter_mut().for_each(|plan| (plan.literals, plan.entries) = (Vec::new(), Vec::new()));
+        for plan in &mut planned {
+            (plan.literals, plan.entries) = (Vec::new(), Vec::new());
+        }
         plans.push(planned);
         conversions.push((options, conversion, together));
     }

@@ -65,12 +65,10 @@ pub enum Kind {
     Misnamed(Box<str>),
     /// Tensors whose names match these patterns cannot be converted, but could be copied.
     Excludable(Box<[String]>),
-    /// Weights whose names match these patterns do not fit groups of the chosen size, but would fit smaller ones.
+    /// Weights do not fit groups of the chosen size, but would fit smaller ones.
     Ungrouped {
         /// The largest size that fits all of them.
         size: u64,
-        /// The patterns.
-        globs: Box<[String]>,
     },
     /// Weights whose names match these patterns cannot be quantized again, but could be decoded.
     Decodable(Box<[String]>),

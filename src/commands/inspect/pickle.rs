@@ -4,11 +4,12 @@ use crate::commands::observer::warn_of_code;
 use crate::container::checkpoint::Checkpoint;
 use crate::container::{FoundCode, Input, PickleFacts};
 use crate::error::{Error, Kind, Result};
+use crate::io::listing::entries;
+use crate::io::open::unreadable;
 use crate::text::{columns, counted, first_few, shorten, size, stdout_columns};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 fn facts(source: &Checkpoint) -> impl Iterator<Item = (&Input, &PickleFacts)> {
@@ -89,9 +90,8 @@ pub(super) fn check_code(source: &Checkpoint) -> Result<()> {
     let is_shard = |path: &Path| source.shards.iter().any(|input| input.path() == path);
     let mut folders = vec![folder.clone()];
     while let Some(folder) = folders.pop() {
-        let failed = |error: std::io::Error| Error::io("cannot read", &error).in_file(&folder);
-        let entries = fs::read_dir(&folder).map_err(failed)?.collect::<Result<Vec<_>, _>>().map_err(failed)?;
-        let mut paths: Vec<PathBuf> = entries.iter().map(fs::DirEntry::path).collect();
+        let entries = entries(&folder).map_err(unreadable(&folder))?.into_iter();
+        let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path).collect();
         paths.sort();
         for path in paths.into_iter().filter(|path| !is_shard(path)) {
             if !path.is_dir() {

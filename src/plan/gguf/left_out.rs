@@ -27,6 +27,8 @@ pub(super) fn tensors(logical: &LogicalCheckpoint, unused: &[usize], scales: &mu
 /// Describes the metadata of the input that has no key in the new file; `None` if nothing is lost. The mark of a format and
 /// the description of decoded weights mean nothing in a GGUF file.
 pub(super) fn metadata(logical: &LogicalCheckpoint, keys: &[GgufKey]) -> Option<String> {
+    /// Maximum number of names; files have a few.
+    const MOST: usize = 100;
     let mut lost: Vec<&str> = Vec::new();
     for input in logical.source.shards.iter().filter(|input| !input.is_gguf()) {
         let mark = match input.container.format_info().metadata {
@@ -43,8 +45,6 @@ pub(super) fn metadata(logical: &LogicalCheckpoint, keys: &[GgufKey]) -> Option<
         let more: Vec<&str> = names.filter(|name| !is_kept(name)).collect();
         lost.extend(more);
     }
-    /// Maximum number of names; files have a few.
-    const MOST: usize = 100;
     let count = if lost.len() == 1 { "metadata key is" } else { "metadata keys are" };
     (!lost.is_empty()).then(|| format!("{} {count} left out: {}", lost.len(), first_few(lost, MOST)))
 }

@@ -98,7 +98,9 @@ impl<'a> Decisions<'a> {
         }
         let GgufPlanner { mut decisions, used, .. } = planner;
         let unused: Vec<usize> = (0..logical.places.len()).filter(|at| !used.contains(at)).collect();
-        unused.iter().for_each(|at| decisions.leave_out(logical.places[*at]));
+        for at in &unused {
+            decisions.leave_out(logical.places[*at]);
+        }
         let lost = left_out::tensors(logical, &unused, &mut decisions.left_out_scales);
         if let Some(search) = &request.search {
             search.run(&mut decisions).map_err(in_file)?;

@@ -54,9 +54,10 @@ impl Planner<'_, '_> {
                     let scheme = target.scheme.name;
                     let error = Error::new(format!("cannot be stored as {scheme} in {}: {why}", self.layout));
                     let is_edge = matches!(why, Unfit::Rows { .. } | Unfit::Columns { .. });
-                    let kind = match is_edge && target.scheme.has_partial_blocks(self.layout) {
-                        true => Kind::PartialBlocks,
-                        false => self.excludable(true, vec![as_glob(name)]),
+                    let kind = if is_edge && target.scheme.has_partial_blocks(self.layout) {
+                        Kind::PartialBlocks
+                    } else {
+                        self.excludable(true, vec![as_glob(name)])
                     };
                     return Err(error.in_tensor(name).of(kind));
                 }
@@ -76,8 +77,8 @@ impl Planner<'_, '_> {
     }
 
     /// Returns the kind of an error for weights that a rule names and that do not fit.
-    fn kind_of(&self, named: &[NamedMisfit], weights: &[WeightCandidate]) -> Kind {
-        let mut names: BTreeSet<&str> = named.iter().map(|misfit| &*misfit.name).collect();
+    fn kind_of(&self, misfits: &[NamedMisfit], weights: &[WeightCandidate]) -> Kind {
+        let mut names: BTreeSet<&str> = misfits.iter().map(|misfit| &*misfit.name).collect();
         // Weights that engines load together can only be left out together.
         let sets: HashSet<_> = names.iter().filter_map(|name| self.policy.loaded_together(name)).collect();
         let is_with_them = |name: &&str| self.policy.loaded_together(name).is_some_and(|set| sets.contains(&set));
@@ -98,10 +99,10 @@ impl Planner<'_, '_> {
                 }
                 _ => false,
             };
-            named.iter().all(multiple_of)
+            misfits.iter().all(multiple_of)
         };
         match [64, 32].into_iter().find(fits) {
-            Some(size) => Kind::Ungrouped { size, globs: globs.into() },
+            Some(size) => Kind::Ungrouped { size },
             None => Kind::Excludable(globs.into()),
         }
     }

@@ -36,13 +36,12 @@ fn read(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
         match value {
             Value::Object(own) => {
                 let key = ["mode", "bits", "group_size"].map(|key| own.get(key));
-                let description = match known.get(&key) {
-                    Some(description) => Rc::clone(description),
-                    None => {
-                        let own = describe(&ConfigObject::new(own), "the config says of the module");
-                        let in_module = |error: Error| Error::new(format!("its '{}': {error}", shorten(name)));
-                        Rc::clone(known.entry(key).or_insert(Rc::new(own.map_err(in_module)?)))
-                    }
+                let description = if let Some(description) = known.get(&key) {
+                    Rc::clone(description)
+                } else {
+                    let own = describe(&ConfigObject::new(own), "the config says of the module");
+                    let in_module = |error: Error| Error::new(format!("its '{}': {error}", shorten(name)));
+                    Rc::clone(known.entry(key).or_insert(Rc::new(own.map_err(in_module)?)))
                 };
                 config.named.insert(name.clone(), Some(description));
             }

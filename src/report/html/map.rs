@@ -222,7 +222,7 @@ impl Map<'_> {
 
     /// Returns the figures of a weight in all series, each after the letters of its levels; without any, the reason.
     fn figures(&self, entries: &Entries) -> String {
-        let of_series = |(at, entry): (usize, &Option<&MapWeight>)| match entry {
+        let of_series = |(at, entry): (usize, Option<&MapWeight>)| match entry {
             None => String::new(),
             Some(weight) if weight.figures.iter().all(Option::is_none) => {
                 format!("{}{}", Level::NONE.class(), weight.note.replace(['|', ',', '\n'], " "))
@@ -235,7 +235,7 @@ impl Map<'_> {
                 joined(self.measures.iter().map(figure), ",")
             }
         };
-        joined(entries.iter().enumerate().map(of_series), "|")
+        joined(entries.iter().copied().enumerate().map(of_series), "|")
     }
 }
 
