@@ -39,9 +39,8 @@ pub(super) struct EncodeBuffers {
     pub(super) unit: f32,
     /// True if [`super::fused`] is exact for these scales, or for the scales and values that replace them.
     pub(super) is_ordinary: bool,
-    /// The power of two that the values of each group are multiplied by, if `is_raised`.
+    /// The exponents of the powers of two that the values of each group are multiplied by; empty if they stay as they are.
     pub(super) raises: Vec<i32>,
-    pub(super) is_raised: bool,
     /// True if codes are floats, and the scale of a group is 0: its codes are 0 without a sign.
     pub(super) has_no_scale: bool,
     /// Sums of squares below this may lack squares that are 0 in float32, or count the squares of raised values.
@@ -81,8 +80,7 @@ impl EncodeBuffers {
             factors: vec![0.0; groups],
             unit: 1.0,
             is_ordinary: false,
-            raises: vec![0; groups],
-            is_raised: false,
+            raises: Vec::with_capacity(groups),
             has_no_scale: false,
             least_sum: VANISHING,
             is_at_most_one: false,
@@ -149,7 +147,8 @@ impl Loop for SpreadScales<'_> {
         }
         buffers.set_unit(largest as u32);
         buffers.is_at_most_one = scale_bits <= 1.0_f32.to_bits() as i32;
-        (buffers.is_raised, buffers.has_no_scale, buffers.least_sum) = (false, false, VANISHING);
+        (buffers.has_no_scale, buffers.least_sum) = (false, VANISHING);
+        buffers.raises.clear();
         let over = 1.0 / buffers.unit;
         for (scale, chosen) in buffers.scales.iter_mut().zip(&buffers.chosen.scale[..count]) {
             // Codes are 0 where this is infinite.
@@ -158,9 +157,9 @@ impl Loop for SpreadScales<'_> {
         }
         buffers.is_ordinary = buffers.unit == 1.0 && least >= power_of_two(FAINT).to_bits() as i32;
         if buffers.is_ordinary {
-            self.take_factors()
+            self.take_factors();
         } else {
-            self.replace()
+            self.replace();
         }
         let Self { buffers, .. } = self;
         // A group may be longer than a segment.
@@ -205,6 +204,7 @@ impl SpreadScales<'_> {
     fn replace(&mut self) {
         let (is_divided, has_offsets, count) = (self.is_divided(), self.division.has_offsets, self.count);
         let EncodeBuffers { chosen, factors, divisors, amax, raises, unit, .. } = &mut *self.buffers;
+        raises.resize(count, 0);
         let raise_all = 127 - (unit.to_bits() >> 23) as i32;
         let (mut bits, mut any_raised, mut any_faint, mut any_lost, mut any_zero, mut any_kept) = (0, 0, 0, 0, 0, 0);
         for at in 0..count {
@@ -247,7 +247,9 @@ impl SpreadScales<'_> {
         buffers.is_ordinary = buffers.unit <= 1.0
             && (any_raised == 0 || can_raise)
             && (any_lost == 0 || keeps_signs || buffers.is_at_most_one);
-        buffers.is_raised = any_raised != 0;
+        if any_raised == 0 {
+            buffers.raises.clear();
+        }
         buffers.has_no_scale = any_zero != 0 && matches!(self.rounding, CodeRounding::Float { .. });
         buffers.least_sum = if any_faint != 0 { UNCHANGED } else { VANISHING };
         buffers.most = f32::from_bits(bits) * (1.0 + f32::EPSILON);
@@ -272,19 +274,32 @@ impl Loop for RaiseValues<'_> {
         let Self { weight, bytes, size, raises, out } = self;
         let size = size * weight.bytes();
         let groups = bytes.chunks(size).zip(out.chunks_mut(size)).zip(raises);
-        if weight == WeightType::Float32 {
-            for ((bytes, out), raise) in groups {
-                for (out, bytes) in out.as_chunks_mut().0.iter_mut().zip(bytes.as_chunks().0) {
-                    *out = raised(u32::from_le_bytes(*bytes), *raise).to_le_bytes();
-                }
-            }
-        } else {
-            for ((bytes, out), raise) in groups {
-                for (out, bytes) in out.as_chunks_mut().0.iter_mut().zip(bytes.as_chunks().0) {
-                    let number = raised(u32::from(u16::from_le_bytes(*bytes)) << 16, *raise);
-                    *out = ((number.to_bits() >> 16) as u16).to_le_bytes();
-                }
+        for ((bytes, out), raise) in groups {
+            if weight == WeightType::Float32 {
+                raise_group(bytes, out, |bytes| raised(u32::from_le_bytes(bytes), *raise).to_le_bytes());
+            } else {
+                raise_group(bytes, out, |bytes| {
+                    let number = raised(u32::from(u16::from_le_bytes(bytes)) << 16, *raise);
+                    ((number.to_bits() >> 16) as u16).to_le_bytes()
+                });
             }
         }
+    }
+}
+
+#[inline(always)]
+fn raise_group<const W: usize>(bytes: &[u8], out: &mut [u8], raise: impl Fn([u8; W]) -> [u8; W]) {
+    let ((values, last), (out, last_out)) =
+        (bytes.as_chunks().0.as_chunks::<LANES>(), out.as_chunks_mut().0.as_chunks_mut::<LANES>());
+    for (values, out) in values.iter().zip(out) {
+        // The compiler knows that copies do not overlap.
+        let (values, mut lanes) = (*values, [[0; W]; LANES]);
+        for at in 0..LANES {
+            lanes[at] = raise(values[at]);
+        }
+        *out = lanes;
+    }
+    for (value, out) in last.iter().zip(last_out) {
+        *out = raise(*value);
     }
 }

@@ -227,7 +227,7 @@ impl<'a> EncodeRows<'a, '_> {
                 continue;
             }
             // Single steps do not raise values.
-            let lacks_raise = buffers.is_raised && fused.is_none();
+            let lacks_raise = !buffers.raises.is_empty() && fused.is_none();
             let sums = fused.unwrap_or_else(|| self.encode_in_steps(source, buffers));
             self.tally.clipped += u64::from(sums.clipped);
             self.writer.store_codes(tile.matrix, row, columns.clone(), &buffers.codes[..count]);
@@ -274,7 +274,7 @@ impl<'a> EncodeRows<'a, '_> {
         let Encoder { chooser, division, weight, .. } = self.encoder;
         let are_short =
             matches!(chooser.stored, Dtype::Bfloat16 | Dtype::Float16) || matches!(chooser.formula, Formula::Power(_));
-        let bytes = if buffers.is_raised { &buffers.padded[..source.len()] } else { source };
+        let bytes = if buffers.raises.is_empty() { source } else { &buffers.padded[..source.len()] };
         are_short && !division.has_offsets && buffers.is_ordinary && self.isa.run(AreLarge { weight: *weight, bytes })
     }
 
@@ -302,15 +302,15 @@ impl<'a> EncodeRows<'a, '_> {
         // Numbers that are too small for float32 have no sign either.
         let whole = source.len().next_multiple_of(LANES * width);
         let is_whole = whole == source.len();
-        let bytes = if is_whole && !buffers.is_raised {
+        let bytes = if is_whole && buffers.raises.is_empty() {
             source
         } else {
             let (out, rest) = buffers.padded[..whole].split_at_mut(source.len());
-            if buffers.is_raised {
+            if buffers.raises.is_empty() {
+                out.copy_from_slice(source);
+            } else {
                 let (size, raises) = (geometry.block[1] as usize, &buffers.raises[..]);
                 self.isa.run(RaiseValues { weight, bytes: source, size, raises, out });
-            } else {
-                out.copy_from_slice(source);
             }
             rest.fill(0);
             &buffers.padded[..whole]
