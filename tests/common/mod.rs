@@ -152,7 +152,7 @@ pub fn as_on_linux(text: &str) -> String {
     messages(&text.split_inclusive('\n').map(line_as_on_linux).collect::<String>())
 }
 
-/// A line with slashes in paths and, if it contains a command, with words in single quotes.
+/// A line with slashes in paths and, if it contains a command or an option, with words in single quotes.
 fn line_as_on_linux(line: &str) -> String {
     let programs = [("del ", "rm "), ("cmd /c rmdir /s /q ", "rm -r "), ("mkdir ", "mkdir -p "), ("move ", "mv -n ")];
     let mut line = line.to_owned();
@@ -163,7 +163,8 @@ fn line_as_on_linux(line: &str) -> String {
     line = line.replace("curl.exe ", "curl ").replace(r"\\?\", "");
     let commands = ["cast", "quantize", "dequantize", "bitcast", "promote", "inspect", "diff"];
     let has_command = commands.iter().any(|command| line.contains(&format!("tcast {command} ")));
-    if has_command || line.starts_with("  ") && !line.contains("in the config") {
+    let has_option = regex::Regex::new("--[a-z-]+ \"").unwrap().is_match(&line);
+    if has_command || has_option || line.starts_with("  ") && !line.contains("in the config") {
         let quoted = |word: &regex::Captures<'_>| {
             let text = word[1].replace("`$", "$").replace("``", "`").replace('\'', r"'\''");
             format!("'{}'", text.strip_suffix(r"\\").map_or(text.clone(), |folder| format!("{folder}/")))
@@ -173,7 +174,7 @@ fn line_as_on_linux(line: &str) -> String {
     // A backslash separates names, unless it begins a character that is escaped.
     let is_escape = |rest: &str| {
         let is_byte = rest.len() > 2 && rest.starts_with('x') && rest[1..3].bytes().all(|b| b.is_ascii_hexdigit());
-        rest.starts_with("u{") || rest.starts_with("''") || is_byte
+        ["u{", "''", "n'", r"n\"].iter().any(|start| rest.starts_with(start)) || is_byte
     };
     let slash = |(at, c): (usize, char)| if c == '\\' && !is_escape(&line[at + 1..]) { '/' } else { c };
     line.char_indices().map(slash).collect()

@@ -103,15 +103,17 @@ impl SideFiles {
     /// caches of Hugging Face, shards and side files are links into one folder.
     pub fn check_links(&self, source: &Checkpoint) -> Result<()> {
         let folder = source.config_folder();
+        let mut links =
+            self.kept.iter().map(|file| (file, folder.join(file))).filter(|(_, path)| path.is_symlink()).peekable();
+        if links.peek().is_none() {
+            return Ok(()); // some folders of Windows have no canonical path
+        }
         let folder_of = |path: &Path| fs::canonicalize(path).ok()?.parent().map(Path::to_owned);
         let own = fs::canonicalize(folder).map_err(unreadable(folder))?;
         // The folder of an original model may have no shards.
         let snapshots = own.parent().filter(|parent| parent.ends_with("snapshots"));
         let blobs = snapshots.and_then(Path::parent).map(|repository| repository.join("blobs"));
-        for (file, path) in self.kept.iter().map(|file| (file, folder.join(file))) {
-            if !path.is_symlink() {
-                continue;
-            }
+        for (file, path) in links {
             let target = fs::canonicalize(&path).map_err(unreadable(&path))?;
             let is_beside = |place: Option<&Path>| place.is_some() && place == target.parent();
             let is_of_cache = source.base.is_some() && is_beside(blobs.as_deref());

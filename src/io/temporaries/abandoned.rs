@@ -28,7 +28,7 @@ fn is_abandoned(path: &Path) -> Option<u64> {
 #[cfg(windows)]
 fn is_abandoned(path: &Path) -> Option<u64> {
     use std::os::windows::fs::OpenOptionsExt;
-    let is_file = fs::symlink_metadata(path).ok()?.is_file();
+    let is_file = std::fs::symlink_metadata(path).ok()?.is_file();
     let alone = File::options().read(true).share_mode(0).open(path).ok()?;
     is_file.then_some(alone.metadata().ok()?.len())
 }
