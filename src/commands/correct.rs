@@ -125,6 +125,7 @@ fn edits(error: &clap::Error, line: &[OsString]) -> Vec<Words> {
         ErrorKind::InvalidSubcommand => subcommand(&typed, word(error, ContextKind::InvalidSubcommand)?),
         ErrorKind::UnknownArgument => match word(error, ContextKind::InvalidArg)? {
             argument if argument.starts_with('-') => flag(&typed, argument),
+            _ if typed.subcommand.is_none() => Some(begun(&typed)),
             argument => stray(&typed, argument),
         },
         ErrorKind::MissingRequiredArgument => missing(&typed, error),
@@ -190,7 +191,7 @@ fn subcommand(typed: &TypedLine, name: &str) -> Option<Vec<Words>> {
 }
 
 /// Returns the line with a subcommand in front: one that needs no other change, or several if there is none.
-pub(super) fn begun(typed: &TypedLine) -> Vec<Words> {
+fn begun(typed: &TypedLine) -> Vec<Words> {
     let lines = ["cast", "quantize", "inspect", "diff", "bitcast"].map(|name| typed.replaced(1, 0, [name]));
     let whole = lines.iter().find(|line| accepted((*line).clone(), 0).is_some()).cloned();
     whole.map_or_else(|| lines.into(), |line| vec![line])
@@ -280,12 +281,6 @@ pub(super) fn advice(error: &clap::Error, line: &[OsString]) -> Option<&'static 
         DESTROYING.iter().find(|(long, _)| *long == near && typed.has_flag(&format!("--{long}"))).map(|(_, text)| *text)
     };
     foreign::flags(typed.name(), &flag).find_map(advice).or_else(question)
-}
-
-/// True if the config of a model says that it is quantized.
-pub(super) fn is_quantized(model: &Path) -> bool {
-    checkpoint::probe(model, &ReadOptions::on(1))
-        .is_ok_and(|found| found.quantization().is_ok_and(|method| method.is_some()))
 }
 
 /// True if a file or a model contains weights that are stored as codes.

@@ -1,9 +1,8 @@
 //! Corrections of a command line without a flag: words that need one, and flags that are missing.
 
-use super::correct::{begun, is_quantized};
 use super::foreign;
 use super::schemes::{example, scheme_in};
-use super::typed::{TypedLine, Words, is_new};
+use super::typed::{TypedLine, Words, is_new, is_quantized};
 use crate::container::{ReadOptions, by_extension, checkpoint};
 use crate::dtype::Dtype;
 use clap::error::{ContextKind, ContextValue};
@@ -11,9 +10,6 @@ use std::path::Path;
 
 /// Adds the flag for a word that the subcommand does not take without one.
 pub(super) fn stray(typed: &TypedLine, argument: &str) -> Option<Vec<Words>> {
-    if typed.subcommand.is_none() {
-        return Some(begun(typed));
-    }
     let (at, word) = typed.inputs().filter(|(_, word)| *word == argument).last()?;
     let (first_at, first) = typed.inputs().next()?;
     if !is_new(word) {

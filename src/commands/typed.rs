@@ -24,6 +24,12 @@ pub(super) fn free(path: &Path) -> PathBuf {
     std::iter::once(path.to_owned()).chain(numbered).find(is_free).unwrap_or_default()
 }
 
+/// True if the config of a model says that it is quantized.
+pub(super) fn is_quantized(model: &Path) -> bool {
+    checkpoint::probe(model, &ReadOptions::on(1))
+        .is_ok_and(|found| found.quantization().is_ok_and(|method| method.is_some()))
+}
+
 /// Command line with its subcommand.
 pub(super) struct TypedLine<'a> {
     pub(super) line: &'a [OsString],

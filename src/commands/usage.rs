@@ -1,9 +1,10 @@
 //! Help, version and usage errors: clap's, in the style and with the words of this program.
 
-use super::correct::{advice, corrected, is_quantized, is_similar, similar_flag, word};
+use super::correct::{advice, corrected, is_similar, similar_flag, word};
 use super::fail;
 use super::messages::{print_alternative, print_line, print_message, printed};
 use super::schemes::{offered, scheme_in};
+use super::typed::is_quantized;
 use crate::cli::{Cli, OVERVIEW};
 use crate::container::by_extension;
 use crate::dtype::Dtype;

@@ -18,9 +18,9 @@ const DECOMPRESS: &str = "decompress it first";
 const GZIP: &str = "is compressed with gzip";
 
 /// The first bytes of a format, an error, and its remedy.
-type Row = (&'static [u8], &'static str, &'static str);
+type ForeignFormat = (&'static [u8], &'static str, &'static str);
 
-const FORMATS: &[Row] = &[
+const FORMATS: &[ForeignFormat] = &[
     (b"\x80\x02", OTHER_PICKLE, PICKLE),
     (b"\x80\x03", OTHER_PICKLE, PICKLE),
     (b"\x80\x04", OTHER_PICKLE, PICKLE),
@@ -39,7 +39,7 @@ const FORMATS: &[Row] = &[
 ];
 
 /// The first characters of a text in lower case, an error, and its remedy.
-const TEXTS: &[Row] = &[
+const TEXTS: &[ForeignFormat] = &[
     (b"<!doctype html", HTML, ITSELF),
     (b"<html", HTML, ITSELF),
     (b"<?xml", "is an XML document, not a tensor file", ITSELF),

@@ -202,7 +202,11 @@ fn external_data_is_read_from_the_tensors_folder_only() {
     }
     bench.write("model/x.pb", &file("missing.bin"));
     let outcome = bench.run("cast model/x.pb --to f32 -o y.npy -q");
-    assert!(outcome.stderr.contains("cannot read: no such file or directory"), "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains("cannot read its external data 'missing.bin': no such file or directory"),
+        "{}",
+        outcome.stderr
+    );
     for key in ["location", "offset", "length", "note"] {
         bench.write("model/x.pb", &external_tensor(&[("location", "weights/w.bin"), (key, "4"), (key, "4")]));
         let outcome = bench.run("cast model/x.pb --to f32 -o y.npy -q");

@@ -566,7 +566,7 @@ fn a_comparison_is_written_as_a_page_or_as_the_json_that_is_printed() {
     let page = fs::read_to_string(bench.path("diff.html")).unwrap();
     let row = "<tr><th scope=\"row\">self_attn.<wbr>q_proj</th><td class=\"";
     assert!(page.contains("<caption>model.<wbr>layers</caption>") && page.contains(row), "{page}");
-    assert_eq!(page.matches("<tr data-place=").count(), 38);
+    assert_eq!(page.matches("<tr data-place=").count(), 38 + 1, "and the script names them");
     assert!(page.contains(">equal</td>") && page.contains(">bfloat16 → ct-nvfp4</td>"), "{page}");
     // Nothing is replaced without being asked, and nothing that is read.
     bench.run("diff llama q --report diff.html").expect(

@@ -186,14 +186,15 @@ fn a_manifest_cannot_name_what_is_removed_for_the_new_checkpoint() {
     // What came later is not replaced, whatever its name is.
     for later in ["tokenizer.json", "mine.safetensors", "mine.safetensors.index.json"] {
         begin(&replaced);
-        bench.write(&format!("out/{later}"), b"mine");
+        let mine = br#"{"weight_map":{}}"#;
+        bench.write(&format!("out/{later}"), mine);
         let outcome = bench.run(&line[0]);
         let message = format!(
             "tcast: error: out/{later}: was not in the folder when the conversion began, and would be replaced, or be \
              mistaken for a new file\n  move it elsewhere, and run the same command again\n"
         );
         outcome.expect(1, "", &message);
-        assert_eq!(bench.read(&format!("out/{later}")), b"mine");
+        assert_eq!(bench.read(&format!("out/{later}")), mine);
     }
     for at in 0..replaced.len() {
         let mut fewer = replaced.clone();

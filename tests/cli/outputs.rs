@@ -276,7 +276,7 @@ fn a_folder_that_an_output_made_ambiguous_says_which_file_that_is() {
     bench.run("cast one/model.safetensors --to f16 -q").expect(0, "", "");
     let remedy = "mv -n 'one/model.float16.safetensors' 'one/..'";
     let outcome = bench.run("cast one --to bf16 -q");
-    let error = "'w' is in model.float16.safetensors and in model.safetensors";
+    let error = "model.safetensors is a model without model.float16.safetensors, and no index names its shards";
     outcome.expect(1, "", &format!("tcast: error: one: {error}\n  tcast wrote one of them; move it: {remedy}\n"));
     shell(&bench, remedy).expect(0, "", "");
     bench.run("cast one --to bf16 -q").expect(0, "", "");

@@ -208,7 +208,7 @@ fn a_cast_without_a_type_changes_only_the_container() {
         2,
         "",
         "tcast: error: --to <DTYPE> is missing: the type to convert to
-  tcast cast m.pt --to bfloat16
+  tcast cast m.pt -o m.2.safetensors
   tcast cast --help lists other types; to change only the format, name the output with -o
 ",
     );
@@ -498,8 +498,8 @@ fn tensors_that_are_not_plain_are_refused_by_name_or_left_out() {
             "is a tensor of torchao.dtypes.NF4Tensor, which tcast does not read",
         ),
         (meta, "is on the device 'meta', so the file has no elements of it"),
-        (view(storage("QInt8", "0", 8), 0, &[2], &[1]), "has the unsupported dtype torch.qint8"),
-        (view(storage("New", "0", 8), 0, &[2], &[1]), "its storage has the unknown class torch.NewStorage"),
+        (view(storage("QInt8", "1", 8), 0, &[2], &[1]), "has the unsupported dtype torch.qint8"),
+        (view(storage("New", "1", 8), 0, &[2], &[1]), "its storage has the unknown class torch.NewStorage"),
         (typed("complex32"), "has the unsupported dtype torch.complex32: other formats have no pairs of float16"),
         (typed("float128"), "has the unsupported dtype torch.float128"),
         (negative, "is the negative of a tensor of int32, which tcast does not read"),
@@ -510,7 +510,7 @@ fn tensors_that_are_not_plain_are_refused_by_name_or_left_out() {
     ] {
         let bench = Bench::new();
         let value = dict(&[("plain", floats("0", &[2])), ("odd", value)]);
-        bench.write("x.pt", &checkpoint(&value, &[("0", &f32s(&[1.0, 2.0]))]));
+        bench.write("x.pt", &checkpoint(&value, &[("0", &f32s(&[1.0, 2.0])), ("1", &[0; 8])]));
         bench.run("cast x.pt -o out.safetensors").expect(1, "", &format!("tcast: error: x.pt: tensor 'odd': {what}\n"));
         let outcome = bench.run("cast x.pt -o out.safetensors --exclude odd");
         let warnings = messages(&outcome, 0);

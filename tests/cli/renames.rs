@@ -36,7 +36,6 @@ fn parts_follow_their_weight_and_configs_list_the_new_names() {
         for (line, to) in [
             (format!("dequantize {q} --exclude a.o_proj.weight {NAMES}"), "excluded"),
             (format!("dequantize {q} --include a.o_proj.weight {NAMES}"), "included"),
-            (format!("dequantize {q} --exclude * {NAMES}"), "same"),
             (format!("cast {q} --to bf16 --exclude * {NAMES}"), "cast"),
         ] {
             run(&line, to);

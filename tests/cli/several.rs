@@ -261,7 +261,7 @@ fn outputs_that_have_no_place_in_a_folder_are_told_to_go_to_another_folder() {
         )
     };
     bench.run("promote a.npy b.npy -o out").expect(4, "", &there("a.npy"));
-    let refused = "tcast: error: 2 of 2 inputs are refused, nothing was written\n";
+    let refused = "tcast: error: 2 of 2 inputs are refused, nothing was written\n  add --skip-existing to keep these outputs and convert the other inputs, or --force to replace them\n";
     let all = format!("{}{}{refused}", there("a.npy"), there("b.npy"));
     bench.run("cast a.npy b.npy --to f16 -o out").expect(4, "", &all);
     bench.run("promote a.npy a.npy -o twice").expect(

@@ -366,7 +366,7 @@ mod tests {
             ("lm_head,*norm*", &["*lm_head*", "*norm*"]),
             ("layers[0]", &["*layers[[]0[]]*"]),
             ("{a,b}.weight", &["{a,b}.weight"]),
-            ("re:.*(q|k),v", &["re:.*(q|k),v"]),
+            ("re:.*(q|k),v", &["*{q,k},v*"]),
             ("[]", &[]),
         ] {
             assert_eq!(patterns(typed).collect::<Vec<_>>(), wanted, "{typed}");

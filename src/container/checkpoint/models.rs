@@ -37,7 +37,7 @@ impl<'a> NumberedName<'a> {
 
 /// Files that form a model, or a part of one.
 #[derive(Debug, Default)]
-struct Model<'a> {
+struct ModelFiles<'a> {
     files: Vec<&'a str>,
     /// Name of the first shard that is missing.
     missing: Option<String>,
@@ -54,7 +54,7 @@ pub(super) enum NameConflict<'a> {
 
 /// Returns the contradiction among the names of all shards of a folder without an index, if there is one.
 pub(super) fn conflict(shards: &[String]) -> Option<NameConflict<'_>> {
-    let mut models: BTreeMap<(usize, usize, &str, &str), Model> = BTreeMap::new();
+    let mut models: BTreeMap<(usize, usize, &str, &str), ModelFiles> = BTreeMap::new();
     let mut numbers: BTreeMap<(&str, &str), BTreeSet<u64>> = BTreeMap::new();
     let mut has_whole = false;
     for file in shards {
@@ -76,7 +76,7 @@ pub(super) fn conflict(shards: &[String]) -> Option<NameConflict<'_>> {
         model.missing = numbers.get(&(*start, *end)).and_then(|numbers| first_missing(model.files[0], numbers));
     }
     let is_free =
-        |model: &Model| model.files.iter().all(|file| NumberedName::parse(file).is_none() && rank(file).is_none());
+        |model: &ModelFiles| model.files.iter().all(|file| NumberedName::parse(file).is_none() && rank(file).is_none());
     // Files with other names belong to the model, unless one file is the whole model.
     let count = models.values().filter(|model| has_whole || !is_free(model)).count();
     if count < 2 {

@@ -39,9 +39,8 @@ fn read(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
                 let description = if let Some(description) = known.get(&key) {
                     Rc::clone(description)
                 } else {
-                    let own = describe(&ConfigObject::new(own), "the config says of the module");
-                    let in_module = |error: Error| Error::new(format!("its '{}': {error}", shorten(name)));
-                    Rc::clone(known.entry(key).or_insert(Rc::new(own.map_err(in_module)?)))
+                    let own = describe(&ConfigObject::new(own), &format!("the config says of '{}'", shorten(name)))?;
+                    Rc::clone(known.entry(key).or_insert(Rc::new(own)))
                 };
                 config.named.insert(name.clone(), Some(description));
             }
