@@ -10,7 +10,6 @@ use std::path::Path;
 
 /// What a search for code found in a file.
 #[derive(Debug, PartialEq, Eq)]
-#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words it"))]
 pub(crate) enum FoundCode {
     /// Names that are not known to be harmless.
     Names(Vec<String>),

@@ -3,7 +3,6 @@
 use super::{Report, TensorReport, counts_of};
 use crate::job::QuantizedReport;
 use crate::measure::quantized::{CodesOrigin, QuantizedAccuracy};
-use crate::operator::Operator;
 use crate::quant::LAYOUTS;
 use crate::select::KeptReason;
 use crate::text::{counted, first_few, shorten};
@@ -24,10 +23,6 @@ fn rounded_otherwise(weight: &QuantizedReport) -> Option<[&'static str; 2]> {
 }
 
 impl Report {
-    pub(crate) fn is_quantized(&self) -> bool {
-        self.operator == Operator::Quantize.name()
-    }
-
     /// Lists the reasons for which tensors are copied, with the number of tensors for each.
     pub(super) fn kept_reasons(&self) -> String {
         let counts = counts_of(self.tensors().filter_map(|tensor| tensor.kept));

@@ -4,9 +4,14 @@ use super::{Report, TensorReport};
 use crate::error::{Error, Kind};
 use crate::job::FailOn;
 use crate::kernel::{Condition, First};
+use crate::operator::Operator;
 use crate::text::{counted, shorten};
 
 impl Report {
+    pub(crate) fn is_quantized(&self) -> bool {
+        self.operator == Operator::Quantize.name()
+    }
+
     /// Returns the tensors that a job refuses, because of their values or their quantization.
     pub(crate) fn refused(&self, fail_on: &FailOn) -> Vec<&TensorReport> {
         self.tensors().filter(|tensor| tensor.meets(fail_on)).collect()

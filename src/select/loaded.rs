@@ -1,6 +1,7 @@
 //! Weights that engines load as one module, for advice about options.
 
 use super::policy::{Policy, module_of};
+#[cfg(feature = "cli")]
 use crate::text::as_glob;
 
 /// Weights that engines load as one module.
@@ -23,6 +24,7 @@ impl Policy {
 
     /// Returns patterns for a weight and for the given names that engines load with it: they can only be left out
     /// together.
+    #[cfg(feature = "cli")]
     pub(crate) fn globs_together<'n>(&self, name: &str, names: impl Iterator<Item = &'n str>) -> Vec<String> {
         match self.loaded_together(name) {
             None => vec![as_glob(name)],
@@ -33,6 +35,7 @@ impl Policy {
 }
 
 /// True if a tensor is named as in a diffusion model: in files of its authors, of `ComfyUI`, or of diffusers.
+#[cfg(feature = "cli")]
 pub(crate) fn is_of_diffusion(name: &str) -> bool {
     const PARTS: [&str; 6] = [
         "double_blocks.",

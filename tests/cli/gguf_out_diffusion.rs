@@ -83,7 +83,7 @@ fn the_layout_of_diffusers_is_refused_with_the_right_kind() {
   convert the original checkpoint of the model
 "
         );
-        for option in ["".to_owned(), format!(" --architecture {kind}")] {
+        for option in [String::new(), format!(" --architecture {kind}")] {
             bench.run(&format!("quantize m.safetensors --scheme q8_0 -o o.gguf{option}")).expect(1, "", &error);
         }
     }

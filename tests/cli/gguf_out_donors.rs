@@ -174,7 +174,7 @@ fn the_metadata_of_a_model_with_other_shapes_or_tokens_is_refused() {
     let few: Vec<&str> = words[..62].iter().map(String::as_str).collect();
     let llama = || Gguf::of("llama").number("llama.block_count", 2);
     bench.write("few.gguf", &llama().texts("tokenizer.ggml.tokens", &few).bytes());
-    bench.write("wide.gguf", &llama().floats("blk.0.ffn_up.weight", &[96, 65], [0.0; 96 * 65]).bytes());
+    bench.write("wide.gguf", &llama().floats("blk.0.ffn_up.weight", &[96, 65], vec![0.0; 96 * 65]).bytes());
     let remedy = "  name a .gguf file of the same model, in any of its types\n";
     for (file, error) in [
         ("few.gguf", "it has 62 tokens, and the model 64"),

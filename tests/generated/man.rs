@@ -97,8 +97,8 @@ fn option(arg: &Arg) -> String {
     let (described, named): (Vec<_>, Vec<_>) =
         values.iter().filter(|value| !value.is_hide_set()).partition(|value| value.get_help().is_some());
     if !named.is_empty() {
-        let names: Vec<&str> = named.iter().map(|value| value.get_name()).collect();
-        let _ = write!(help, " [possible values: {}]", names.join(", "));
+        let words: Vec<&str> = named.iter().map(|value| value.get_name()).collect();
+        let _ = write!(help, " [possible values: {}]", words.join(", "));
     }
     for (line, place) in help.lines().zip(0..) {
         match line.strip_prefix("- ") {
