@@ -484,7 +484,7 @@ fn numbers_of_values_and_long_numbers_are_bounded() {
     for code in [&b"Nh\x00"[..], b"Nj\xff\xff\xff\xff", b"Ng4294967295\n", b"Nh\x01"] {
         malformed(code, "it refers to a value that it does not have, at byte 1");
     }
-    for code in [&b"I1x\n"[..], b"I\n", b"I-\n", b"I--1\n", b"Lx\n"] {
+    for code in [&b"I1z\n"[..], b"I1.0\n", b"Iten\n", b"Lz\n"] {
         malformed(code, "a number has other characters than digits, at byte 0");
     }
     malformed(b"Sabc\n", "a text has no quotes, at byte 0");
@@ -570,8 +570,8 @@ fn archives_that_torch_does_not_write_are_refused_or_read_as_they_are() {
         |first: Code, second: Code| dict(&[("a", view(first, 0, &[2], &[1])), ("b", view(second, 0, &[2], &[1]))]);
     let two_sizes = "tensor 'b': its storage '0' has 8 bytes, and should have 4 elements of 4 bytes";
     refused_value(&pair(storage("Float", "0", 2), storage("Float", "0", 4)), two_sizes);
-    let file = checkpoint(&pair(storage("Float", "0", 2), storage("Int", "0", 2)), &[("0", &bytes)]);
-    assert_eq!(read(&file).len(), 2);
+    let two_types = "malformed checkpoint of PyTorch: its storage '0' has two types";
+    refused_value(&pair(storage("Float", "0", 2), storage("Int", "0", 2)), two_types);
     // Views of one storage overlap.
     let overlapping = [0, 1].map(|at| view(storage("Float", "0", 2), at, &[1], &[1]));
     let [first, second] = overlapping;

@@ -5,6 +5,7 @@
 //! describes what the new file lacks, `importance` reads importance matrices, and `recover` finds the blocks of decoded
 //! weights. The types follow the rules of llama.cpp and `ComfyUI-GGUF` ([`crate::quant::gguf`]), unless options name others.
 
+mod architecture;
 mod diffusion;
 mod donor;
 mod importance;
