@@ -461,7 +461,7 @@ fn tensors_that_are_not_plain_are_refused_by_name_or_left_out() {
     };
     let typed = |dtype: &str| {
         let storage = [
-            tuple(&[text("storage"), global("torch.storage", "UntypedStorage"), text("0"), text("cpu"), int(8)]),
+            tuple(&[text("storage"), global("torch.storage", "UntypedStorage"), text("1"), text("cpu"), int(8)]),
             b"Q".to_vec(),
         ]
         .concat();

@@ -1,7 +1,6 @@
 //! Another GGUF of a language model, which describes the new one.
 
 use super::keys::{self, KeySource};
-use super::model::NewWeight;
 use super::rope;
 use crate::container::gguf::part_paths;
 use crate::container::{self, ComputedTensor, Elements, Input, Tensor};
@@ -53,8 +52,7 @@ impl Donor {
 
     /// Refuses the metadata of a model with tensors of other shapes, or with another number of tokens. llama.cpp
     /// compares the shapes with the metadata, and does not load such a file.
-    pub(super) fn check_tensors(&self, tensors: &[NewWeight]) -> Result<()> {
-        let new: HashMap<&str, &[u64]> = tensors.iter().map(|tensor| (&*tensor.name, &*tensor.shape)).collect();
+    pub(super) fn check_tensors(&self, new: &HashMap<&str, &[u64]>) -> Result<()> {
         let tokens = self.source().tokens().filter(|tokens| *tokens > 0);
         for name in language::OF_TOKENS {
             let rows = new.get(name).and_then(|shape| shape.first());
@@ -117,9 +115,8 @@ impl Donor {
     }
 
     /// Describes the tensors that the new file does not have.
-    pub(super) fn left_out(&self, tensors: &[NewWeight], computed: &[ComputedTensor]) -> Vec<String> {
-        let new: HashSet<&str> =
-            tensors.iter().map(|tensor| &*tensor.name).chain(computed.iter().map(|tensor| tensor.name)).collect();
+    pub(super) fn left_out(&self, new: &HashMap<&str, &[u64]>, computed: &[ComputedTensor]) -> Vec<String> {
+        let new: HashSet<&str> = new.keys().copied().chain(computed.iter().map(|tensor| tensor.name)).collect();
         let quantized: HashSet<&str> = self
             .tensors()
             .filter(|(_, tensor)| matches!(tensor.elements, Elements::Blocks(_)))

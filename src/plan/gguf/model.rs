@@ -292,9 +292,10 @@ impl<'m> GgufModel<'m> {
             let unquantized = if is_float32 { BlockFormat::plain(Dtype::Float32) } else { None };
             tensors.push(NewWeight { name: tensor.name, shape, origin, dtype, unquantized });
         }
-        file.check_tensors(&tensors)?;
+        let shapes: HashMap<&str, &[u64]> = tensors.iter().map(|new: &NewWeight| (&*new.name, &*new.shape)).collect();
+        file.check_tensors(&shapes)?;
         let computed = file.rope_tensors(&config, architecture, &mut facts)?;
-        facts.extend(file.left_out(&tensors, &computed));
+        facts.extend(file.left_out(&shapes, &computed));
         let order = TensorOrder::ByName(language::place);
         let (keys, rules) = (donor.keys()?, TypeRules::Language(donor.facts(architecture)));
         Ok(Self { tensors, computed, keys, rules, order: Some(order), facts })
