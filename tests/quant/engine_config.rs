@@ -218,13 +218,7 @@ fn a_config_gets_the_block_as_its_last_member_and_keeps_all_else() {
         "{\n  \"eps\": 1.0e-5,\n  \"x\": NaN,\n  \"quantization_config\": {\n    \"a\": {},\n    \"b\": [\n      1\n    ]\n  }\n}\n"
     );
     assert!(config.write_into("{\"quantization_config\": null, \"x\": 1}").unwrap().starts_with("{\"x\": 1, \"quant"));
-    assert!(
-        config
-            .write_into("{\"quantization_config\": {}}")
-            .unwrap_err()
-            .to_string()
-            .contains("although no weight is quantized")
-    );
+    assert!(config.write_into("{\"quantization_config\": {}}").unwrap().contains("\"b\": ["));
 }
 
 #[test]
