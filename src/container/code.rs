@@ -8,7 +8,7 @@ use crate::io::map::MappedFile;
 use crate::text::shorten;
 use std::path::Path;
 
-/// What a search for code found in a file.
+/// Result of a search for code in a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum FoundCode {
     /// Names that are not known to be harmless.

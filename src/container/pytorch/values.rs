@@ -10,7 +10,7 @@ use std::ops::Range;
 /// Maximum memory for values: so much for any pickle, and so many times its length. A tensor of 150 bytes takes about 400.
 const LEAST_MEMORY: usize = 32 << 20;
 const MEMORY_PER_BYTE: usize = 6;
-/// What an allocation takes besides its bytes, at most.
+/// Maximum number of bytes that an allocation takes besides its contents.
 const ALLOCATION: usize = 16;
 /// Maximum length of the full name of a class or function. A pickle can repeat a long one in a few bytes.
 const LONGEST_NAME: usize = 1000;
