@@ -217,7 +217,6 @@ fn an_option_without_an_effect_is_refused_as_cast_refuses_it() {
     let out = |flag: &str| format!("leave {flag} out");
     for (line, remedy) in [
         ("cast x.npy --to f16 --round-mode down", out("--round-mode")),
-        ("cast x.npy --to f16 --saturate", out("--saturate")),
         ("cast llama --to f16 --names huggingface", out("--names")),
         ("quantize llama --scheme fp8 --names huggingface", out("--names")),
         (
