@@ -134,7 +134,7 @@ impl Quantization<'_> {
                     return Err(self.rows.special(element));
                 }
                 match self.rows.encoder.grid().filter(|_| !tally.skips_errors) {
-                    Some(encoder) => encoder.count_infinite(&rows, values, extremes, outputs, tally),
+                    Some(grid) => grid.count_infinite(&rows, values, extremes, outputs, tally),
                     None => Ok(()),
                 }
             }

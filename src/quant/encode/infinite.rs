@@ -40,11 +40,11 @@ impl Encoder {
         let decoder = self.decoder()?;
         let values = rows.start * self.columns()..rows.end * self.columns();
         let whole = decoder.around(values.clone());
-        let mut decoded = vec![0; 2 * (whole.end - whole.start) as usize];
-        decoder.decode_values(whole.clone(), &parts, &mut decoded)?;
+        let mut out = vec![0; 2 * (whole.end - whole.start) as usize];
+        decoder.decode_values(whole.clone(), &parts, &mut out)?;
         let first = (values.start - whole.start) as usize;
-        let decoded = &decoded.as_chunks().0[first..][..(values.end - values.start) as usize];
-        for (at, bytes) in (values.start..).zip(decoded) {
+        let results = &out.as_chunks().0[first..][..(values.end - values.start) as usize];
+        for (at, bytes) in (values.start..).zip(results) {
             if u16::from_le_bytes(*bytes) & 0x7fff == 0x7c00 {
                 tally.infinite.add(at);
             }
