@@ -37,7 +37,7 @@ impl Report {
             remedies.push("clamp such values with --out-of-range saturate".to_owned());
         }
         let is_clamped = |condition| matches!(condition, Condition::Lost(Loss::Infinite | Loss::Nan));
-        if is_met(&|tensor, condition| tensor.to.is_float8() && is_clamped(condition)) {
+        if is_met(&|tensor, condition| tensor.quantized.is_none() && tensor.to.is_float8() && is_clamped(condition)) {
             remedies.push("clamp such values with --saturate".to_owned());
         }
         let rule = |tensor: &TensorReport| {
@@ -78,7 +78,11 @@ impl Report {
             };
             remedies.push(format!("{leave} with {}{more}", shown.join(" ")));
         }
-        if is_met(&|_, condition| matches!(condition, Condition::Lost(_))) {
+        if is_met(&|tensor, condition| !tensor.when_met(condition).is_empty()) {
+            remedies.push("cast the model to bfloat16 first, which has the range of float32".to_owned());
+        }
+        if is_met(&|tensor, condition| matches!(condition, Condition::Lost(_)) && tensor.when_met(condition).is_empty())
+        {
             remedies.push("choose a wider type".to_owned());
         }
         if fail_on.changed {

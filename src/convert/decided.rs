@@ -6,7 +6,9 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::job::{FailOn, Job, JobInput, Measures};
 use crate::kernel::{Condition, Loss, Rules};
-use crate::options::{CastOptions, DequantizeOptions, ModelOptions, QuantizeOptions, RecordedOptions, TensorOptions};
+use crate::options::{
+    CastOptions, Defect, DequantizeOptions, ModelOptions, QuantizeOptions, RecordedOptions, TensorOptions,
+};
 use crate::plan::{BlockSearch, Decisions, GgufRequest, QuantizePlan, QuantizeRequest};
 use crate::progress::Observer;
 use crate::quant::gguf::GgufScheme;
@@ -124,7 +126,7 @@ impl<'a> FileConversion<'a> {
             force_codes: options.force_codes,
             model: options.model,
             fail_on: FailOn {
-                conditions: if options.is_gguf() { refused_in_gguf(options) } else { Vec::new() },
+                conditions: if options.is_gguf() { refused_in_gguf(options) } else { refused_infinite(options) },
                 defects: options.fail_on.clone(),
                 min_sqnr_db: options.min_sqnr,
                 // Only the finished blocks show whether they hold the values.
@@ -190,7 +192,12 @@ fn keeps_values(options: &QuantizeOptions) -> bool {
     options.only_exact || options.scheme.is_none()
 }
 
-/// Returns the types of GGUF files that store a scheme.
+/// Returns the condition for values that become infinite, if such values are refused.
+fn refused_infinite(options: &QuantizeOptions) -> Vec<Condition> {
+    let is_refused = options.fail_on.contains(&Defect::Infinite);
+    is_refused.then_some(Condition::Lost(Loss::Infinite)).into_iter().collect()
+}
+
 /// Returns the conditions that no value of a GGUF file may meet: too large for its type or, if values are to be kept,
 /// changed.
 fn refused_in_gguf(options: &QuantizeOptions) -> Vec<Condition> {
@@ -198,6 +205,7 @@ fn refused_in_gguf(options: &QuantizeOptions) -> Vec<Condition> {
     [Condition::Lost(Loss::Infinite)].into_iter().chain(changed).collect()
 }
 
+/// Returns the types of GGUF files that store a scheme.
 fn in_gguf(scheme: &'static Scheme) -> Result<&'static GgufScheme> {
     scheme.gguf.as_ref().ok_or_else(|| Error::usage(format!("GGUF files have no scheme {}", scheme.name)))
 }

@@ -3,10 +3,10 @@
 //! A thread takes some rows of a weight and encodes them as each plan does, while they are in the cache. So each weight
 //! is read once, or twice if one of its scales depends on the largest magnitude of the whole tensor.
 
-use super::Outcome;
 use super::extremes::{FirstPass, WorkItem};
 use super::pieces::PIECE;
 use super::worker::divided;
+use super::{Outcome, infinite};
 use crate::container::Tensor;
 use crate::error::{Error, Result};
 use crate::kernel::{Counts, Firsts};
@@ -120,8 +120,10 @@ impl<'p, 'a> Measurement<'p, 'a> {
             if piece.is_last {
                 let MeasuredWeight { places, steps } = &self.weights[piece.weight];
                 for ((&(plan, at), step), sum) in places.iter().zip(steps).zip(sums.drain(..)) {
+                    let outcome = &mut outcomes[plan][at];
+                    (outcome.counts, outcome.firsts) = infinite(&sum);
                     let accuracy = step.quantization().map(|weight| QuantizedAccuracy::new(weight, &sum));
-                    outcomes[plan][at].quantized = accuracy.map(Box::new);
+                    outcome.quantized = accuracy.map(Box::new);
                 }
             }
             ControlFlow::Continue(())

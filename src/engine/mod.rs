@@ -16,7 +16,7 @@ mod worker;
 
 use crate::error::{Error, Result};
 use crate::io::sink::Sink;
-use crate::kernel::{Counts, Firsts};
+use crate::kernel::{Condition, Counts, First, Firsts, Loss};
 use crate::measure::accuracy;
 use crate::measure::pairs::NumberPairs;
 use crate::measure::quantized::QuantizedAccuracy;
@@ -150,6 +150,16 @@ pub fn run(
         Outcome { counts, firsts, accuracy, quantized }
     });
     Ok(outcomes.collect())
+}
+
+/// Returns the count of values that codes turn into infinities, and the first of them.
+fn infinite(tally: &EncodeTally) -> (Counts, Firsts) {
+    let (mut counts, mut firsts) = (Counts::default(), Firsts::default());
+    counts[Loss::Infinite] = tally.infinite.count;
+    if let Some(at) = tally.infinite.first {
+        firsts.add(Condition::Lost(Loss::Infinite), First { at, values: Default::default() });
+    }
+    (counts, firsts)
 }
 
 /// Returns the steps of a piece; of joined steps, the first.

@@ -2,7 +2,7 @@
 
 use super::pieces::{Item, PIECE, PiecePart, bytes};
 use super::queue::{PieceResults, WriteQueue};
-use super::{Detail, StepFindings, comparer, has_checksum};
+use super::{Detail, StepFindings, comparer, has_checksum, infinite};
 use crate::container::sum_of;
 use crate::conversion::{Conversion, run_kernel};
 use crate::error::{Error, Result};
@@ -294,7 +294,8 @@ impl<'a> Worker<'a> {
         weight.encode(part.rows(), &mut self.values, &mut outputs, &mut tally)?;
         self.largest_error = (at, tally.max_error, tally.max_error_at);
         let read = weight.rows.bytes(&part.rows());
-        let found = StepFindings { encoded: Some(Box::new(tally)), ..StepFindings::default() };
+        let (counts, firsts) = infinite(&tally);
+        let found = StepFindings { counts, firsts, encoded: Some(Box::new(tally)), ..StepFindings::default() };
         Ok((found, if weight.has_first_pass() { read / 2 } else { read }))
     }
 

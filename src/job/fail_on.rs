@@ -38,10 +38,11 @@ impl FailOn {
     /// Returns the reasons why a weight is refused, in words.
     pub(crate) fn refuses(&self, figures: &QuantizedAccuracy) -> impl Iterator<Item = String> {
         let count = |defect| match defect {
-            Defect::Clipped => (figures.clipped, "value", "clipped to the largest code of its group"),
-            Defect::Underflowed => (figures.underflowed_groups, "group", "with a scale too small for its type"),
+            Defect::Clipped => Some((figures.clipped, "value", "clipped to the largest code of its group")),
+            Defect::Underflowed => Some((figures.underflowed_groups, "group", "with a scale too small for its type")),
+            Defect::Infinite => None, // a condition of values
         };
-        let defects = self.defects.iter().map(move |defect| count(*defect)).filter(|(count, ..)| *count > 0);
+        let defects = self.defects.iter().filter_map(move |defect| count(*defect)).filter(|(count, ..)| *count > 0);
         let defects = defects.map(|(count, what, how)| format!("{} {how}", counted(count, what)));
         let noise = self.min_sqnr_db.zip(figures.sqnr_db).filter(|(least, sqnr)| sqnr < least);
         let noise = noise.map(|(least, sqnr)| format!("SQNR {} dB, below {least} dB", text_below(sqnr, least)));

@@ -4,7 +4,7 @@ use super::fail_on::FailOn;
 use crate::container::{Elements, indices, row_major};
 use crate::dtype::Dtype;
 use crate::engine::Outcome;
-use crate::kernel::{Condition, Counts, Firsts};
+use crate::kernel::{Condition, Counts, Firsts, Loss};
 use crate::measure::accuracy::Accuracy;
 use crate::measure::hash::Hashes;
 use crate::measure::quantized::{CodesOrigin, QuantizedAccuracy};
@@ -276,6 +276,12 @@ impl TensorReport {
     /// Returns the number of its values that met a condition.
     pub(crate) fn count_of(&self, condition: Condition) -> u64 {
         self.counts.as_ref().map_or(0, |counts| counts[condition])
+    }
+
+    /// Returns words that say when its values met a condition: codes become infinite when a library decodes them.
+    pub(crate) fn when_met(&self, condition: Condition) -> &'static str {
+        let is_decoded = self.quantized.is_some() && self.from == Dtype::Float16;
+        if is_decoded && condition == Condition::Lost(Loss::Infinite) { " when decoded to float16" } else { "" }
     }
 
     pub(crate) fn quantized_accuracy(&self) -> Option<&QuantizedAccuracy> {

@@ -241,6 +241,8 @@ pub enum Defect {
     Clipped,
     /// Groups whose scale is too small for its type
     Underflowed,
+    /// Values that become infinite in float16, the type of the weight in the input
+    Infinite,
 }
 
 /// A number of bytes: `5GB`, `500MB`, `2GiB`.

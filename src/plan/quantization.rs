@@ -128,9 +128,15 @@ impl Quantization<'_> {
                 let unneeded = Extremes::default();
                 let extremes = extremes.as_ref().map_or(&unneeded, |set| set.get().expect("the first pass is over"));
                 let first = rows.start * self.rows.encoder.columns();
-                let encoded = self.rows.encoder.encode(rows, values, extremes, outputs, tally);
+                let encoded = self.rows.encoder.encode(rows.clone(), values, extremes, outputs, tally);
                 encoded.map_err(|refusal| self.rows.refusal(refusal, first))?;
-                tally.first_special.map_or(Ok(()), |element| Err(self.rows.special(element)))
+                if let Some(element) = tally.first_special {
+                    return Err(self.rows.special(element));
+                }
+                match self.rows.encoder.grid().filter(|_| !tally.skips_errors) {
+                    Some(grid) => grid.count_infinite(&rows, values, extremes, outputs, tally),
+                    None => Ok(()),
+                }
             }
             CodesSource::Cast(_) => unreachable!("plain numbers are cast, not encoded"),
             CodesSource::Copied => {

@@ -210,6 +210,9 @@ fn lost(report: &Report) -> String {
 fn quantized(report: &Report) -> String {
     let lines = [report.requantized(), report.quantized_values()].concat();
     let mut items = String::new();
+    for (_, line) in report.losses() {
+        let _ = writeln!(items, "<li>{}</li>", escape(&line));
+    }
     for line in lines.lines().filter(|line| !line.is_empty()) {
         let _ = writeln!(items, "<li>{}</li>", escape(line.trim()));
     }

@@ -68,7 +68,13 @@ fn lines(tensor: &TensorReport, fail_on: &FailOn) -> Vec<String> {
             };
             Some(format!(", first at {}{values}", tensor.place(*at)?))
         });
-        format!("{name}{met} of {} {}{}", counted(all, "value"), condition.describe(), first.unwrap_or_default())
+        format!(
+            "{name}{met} of {} {}{}{}",
+            counted(all, "value"),
+            condition.describe(),
+            tensor.when_met(condition),
+            first.unwrap_or_default()
+        )
     };
     met.map(line).chain(quantized).collect()
 }

@@ -154,11 +154,7 @@ impl Report {
             let _ = write!(text, "\n{}", self.accuracy_table(around));
         }
         let (total, values) = (self.total(), self.count_converted());
-        // Rounding is the purpose of a cast: inexact values are counted in the JSON, and only other losses are listed
-        // here.
-        for loss in Loss::ALL.into_iter().filter(|loss| *loss != Loss::Inexact && total[*loss] > 0) {
-            let share = share(total[loss], values);
-            let line = format!("{} of {} {} ({share})", total[loss], counted(values, "value"), loss.describe());
+        for (loss, line) in self.losses() {
             if BROKEN.contains(&loss) {
                 let _ = write!(text, "\n  {WARNING}{line}{WARNING:#}");
                 text += &self.tensors_with(&[(Condition::Lost(loss), "")], around);
@@ -183,6 +179,19 @@ impl Report {
             let _ = write!(text, "\n  {outcome}");
         }
         text
+    }
+
+    /// Describes each kind of loss. Rounding is the purpose of a cast: inexact values are counted in the JSON, and not
+    /// listed here.
+    pub(super) fn losses(&self) -> Vec<(Loss, String)> {
+        let (total, values) = (self.total(), self.count_converted());
+        let line = |loss: Loss| {
+            let infinite = self.tensors().filter(|tensor| tensor.count_of(Condition::Lost(loss)) > 0);
+            let when = infinite.map(|tensor| tensor.when_met(Condition::Lost(loss))).max().unwrap_or_default();
+            let (count, share) = (counted(values, "value"), share(total[loss], values));
+            (loss, format!("{} of {count} {}{when} ({share})", total[loss], loss.describe()))
+        };
+        Loss::ALL.into_iter().filter(|loss| *loss != Loss::Inexact && total[*loss] > 0).map(line).collect()
     }
 
     /// True if the output is an ONNX model, whose nodes use integers as shapes and indices.

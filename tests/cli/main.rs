@@ -51,6 +51,7 @@ mod quantize;
 mod quantize_budget;
 mod quantize_choices;
 mod quantize_compare;
+mod quantize_infinite;
 mod quantize_notes;
 mod quantize_recover;
 mod quantized;

@@ -18,6 +18,7 @@ mod formula;
 mod fused;
 mod geometry;
 mod groups;
+mod infinite;
 mod lanes;
 mod linear;
 mod narrow;

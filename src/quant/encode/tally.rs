@@ -1,5 +1,7 @@
 //! The errors of encoding, counted while values are encoded.
 
+use super::super::decode::Occurrences;
+
 /// Errors of codes against the values that they stand for. Adding tallies gives the same bits in any order, so threads
 /// and pieces can count separately.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -13,6 +15,8 @@ pub struct EncodeTally {
     /// The first infinite or NaN value, by its index in row-major order in the whole weight. The codes of its group are
     /// meaningless.
     pub first_special: Option<u64>,
+    /// Values of a float16 weight that a library decodes to infinity in float16.
+    pub infinite: Occurrences,
     /// The largest |y - x|, where x is the value and y its code times its scale.
     pub max_error: f64,
     /// The index of the first value with that error.
@@ -98,6 +102,7 @@ impl std::ops::AddAssign<&Self> for EncodeTally {
         self.changed += other.changed;
         self.changed_bfloat16 += other.changed_bfloat16;
         self.underflowed_groups += other.underflowed_groups;
+        self.infinite += other.infinite;
         self.take_special(other.first_special);
         self.take_error(other.max_error, other.max_error_at);
         self.signal.merge(&other.signal);

@@ -223,7 +223,7 @@ fn columns<'a>(
 }
 
 /// Returns the columns about weights that were quantized.
-fn of_weights<'a>() -> [TensorColumn<'a>; 6] {
+fn of_weights<'a>() -> [TensorColumn<'a>; 7] {
     let origin_of = |tensor: &TensorReport| json!(origin(tensor)).as_str().unwrap_or_default().to_owned();
     let bits = |bits: f64| Some(Cell::number(format!("{bits:.2}"), bits));
     [
@@ -233,6 +233,9 @@ fn of_weights<'a>() -> [TensorColumn<'a>; 6] {
         TensorColumn::quantized("largest error", "|y − x|", |accuracy| error(accuracy.max_abs_error)),
         TensorColumn::quantized("clipped", "values", |accuracy| count(accuracy.clipped)),
         TensorColumn::quantized("underflowed", "groups", |accuracy| count(accuracy.underflowed_groups)),
+        TensorColumn::of("became infinite", "values", Order::Largest, |tensor| {
+            count(tensor.quantized.as_ref().map_or(0, |_| tensor.count_of(Condition::Lost(Loss::Infinite))))
+        }),
     ]
 }
 

@@ -1,0 +1,119 @@
+//! Counts values of float16 weights whose codes decode to infinity in float16.
+
+use super::super::decode::{Arithmetic, Decoder};
+use super::super::layout::{Group, Groups, Packing};
+use super::super::parts::{Parameters, Part};
+use super::super::table::GPT_OSS_ROWS;
+use super::Encoder;
+use super::extremes::Extremes;
+use super::rounding::WeightType;
+use super::tally::EncodeTally;
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use std::ops::Range;
+
+/// A code decodes to less than 4 times the largest magnitude of its weight, so only a larger value decodes to infinity.
+const LEAST: f64 = 16384.0;
+
+impl Encoder {
+    /// Counts the values of some rows that became infinite for a library that decodes to float16, the type of the
+    /// weight. The arguments are those of [`Encoder::encode`], which wrote `outputs`.
+    ///
+    /// # Errors
+    /// When there is not enough memory.
+    pub(crate) fn count_infinite(
+        &self,
+        rows: &Range<u64>,
+        source: &[u8],
+        extremes: &Extremes,
+        outputs: &[&mut [u8]],
+        tally: &mut EncodeTally,
+    ) -> Result<()> {
+        if self.is_float64
+            || self.weight != WeightType::Float16
+            || Extremes::of(Dtype::Float16, source, 0).largest < LEAST
+        {
+            return Ok(());
+        }
+        let parts = self.whole_parts(rows, extremes, outputs)?;
+        let parts: Vec<&[u8]> = parts.iter().map(|part| &part[..]).collect();
+        let decoder = self.decoder()?;
+        let values = rows.start * self.columns()..rows.end * self.columns();
+        let whole = decoder.around(values.clone());
+        let mut out = vec![0; 2 * (whole.end - whole.start) as usize];
+        decoder.decode_values(whole.clone(), &parts, &mut out)?;
+        let first = (values.start - whole.start) as usize;
+        let results = &out.as_chunks().0[first..][..(values.end - values.start) as usize];
+        for (at, bytes) in (values.start..).zip(results) {
+            if u16::from_le_bytes(*bytes) & 0x7fff == 0x7c00 {
+                tally.infinite.add(at);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the decoder of the codes and scales to float16, with the arithmetic of the library.
+    fn decoder(&self) -> Result<Decoder> {
+        let geometry = &self.geometry;
+        let of = |role, name, dtype, shape| Part { role, name, dtype, shape };
+        let parts: Vec<Part> =
+            geometry.parts.iter().map(|part| of(part.role, part.suffix, part.dtype, &part.shape[..])).collect();
+        let is_of_rows = self.packing == Packing::TransposedBlocks;
+        let group = match self.layout.groups {
+            Groups::Any(kinds) if geometry.is_tensor => {
+                Some(Group::Tensor).filter(|group| kinds.contains(&group.kind()))
+            }
+            Groups::Any(kinds) => [Group::Channel, Group::Neighbours(geometry.block[1]), Group::Block(geometry.block)]
+                .into_iter()
+                .find(|group| {
+                    kinds.contains(&group.kind()) && group.lengths([geometry.rows, geometry.columns]) == geometry.block
+                }),
+            Groups::Fixed(_) => None,
+        };
+        let parameters = Parameters {
+            shape: (!is_of_rows && self.axis.is_none()).then(|| geometry.shape.clone()),
+            bits: Some(geometry.bits),
+            group,
+            linear: self.axis,
+            ..Parameters::default()
+        };
+        let layout = if is_of_rows { &GPT_OSS_ROWS } else { self.layout };
+        Decoder::new(layout, &parameters, &parts, Dtype::Float16, Arithmetic::Library)
+    }
+
+    /// Returns parts of the length of the whole weight, with the bytes that some rows need. Other bytes are zeros, which
+    /// take no memory as long as nothing reads them.
+    fn whole_parts(&self, rows: &Range<u64>, extremes: &Extremes, outputs: &[&mut [u8]]) -> Result<Vec<Vec<u8>>> {
+        let mut parts = Vec::with_capacity(outputs.len());
+        for part in self.parts() {
+            let len = part.byte_len() as usize;
+            let mut room: Vec<u8> = Vec::new();
+            room.try_reserve_exact(len).map_err(|_| Error::new("not enough memory to decode a weight"))?;
+            drop(room);
+            parts.push(vec![0; len]);
+        }
+        let ranges = self.part_ranges(rows.clone());
+        for ((part, range), output) in parts.iter_mut().zip(&ranges).zip(outputs) {
+            part[range.start as usize..range.end as usize].copy_from_slice(output);
+        }
+        // Scales of no particular row depend on the extremes only, and come with the first rows.
+        if rows.start > 0 && ranges.iter().any(Range::is_empty) {
+            let first = 0..self.row_alignment().min(self.rows());
+            let zeros = vec![0; (first.end * self.row_bytes()) as usize];
+            let mut written: Vec<Vec<u8>> = self
+                .part_ranges(first.clone())
+                .iter()
+                .map(|range| vec![0; (range.end - range.start) as usize])
+                .collect();
+            let mut tally = EncodeTally { skips_errors: true, ..EncodeTally::default() };
+            let mut outputs: Vec<&mut [u8]> = written.iter_mut().map(|bytes| &mut bytes[..]).collect();
+            self.encode(first, &zeros, extremes, &mut outputs, &mut tally);
+            for ((part, range), bytes) in parts.iter_mut().zip(&ranges).zip(written) {
+                if range.is_empty() {
+                    *part = bytes;
+                }
+            }
+        }
+        Ok(parts)
+    }
+}
