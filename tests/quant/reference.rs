@@ -332,7 +332,9 @@ fn floats_of_8_bits(random: &mut Random, cases: &mut Vec<Case>) {
         cases.push(draft.case(parts, e4m3, |byte| exponent(byte, TINY, last), none));
         let draft = Draft::new(random, "hf-fp4", [1, 32, 256], [1, 32], 4, scale_dtype);
         let parts = vec![draft.rows(Int8, 4, 1, false), draft.scale()];
-        cases.push(draft.case(parts, plain(Float4E2M1), |byte| exponent(byte, TINY, last), none));
+        let mut case = draft.case(parts, plain(Float4E2M1), |byte| exponent(byte, TINY, last), none);
+        case.parameters.group = Some(Group::Neighbours(32));
+        cases.push(case);
         for layout in ["ct-mxfp8", "modelopt-mxfp8"] {
             let draft = Draft::new(random, layout, [2, 9, 1088], [1, 32], 8, scale_dtype);
             let parts = vec![draft.rows(Float8E4M3FN, 8, 1, false), draft.scale()];
