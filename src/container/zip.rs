@@ -229,7 +229,8 @@ fn read_member(fields: &mut RecordFields, file: &[u8]) -> Result<(ZipMember, Ran
     if disk != 0 {
         return Err(in_member(malformed("a member is in another part")));
     }
-    if size.max(packed) > 0 && (attributes & FOLDER != 0 || name.ends_with('/')) {
+    // A folder may be packed: two bytes of DEFLATE that hold nothing.
+    if size > 0 && (attributes & FOLDER != 0 || name.ends_with('/')) {
         return Err(in_member(malformed("a folder has bytes")));
     }
     let obstacle = match method {
