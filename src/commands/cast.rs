@@ -1,18 +1,15 @@
 //! `tcast cast`: checks its options, and then runs a conversion like any other.
 
 use super::observer::Console;
-use super::results::Task;
-use super::run::{convert, job_of_shards, open};
+use super::run::{Request, convert, job_of_shards, open};
 use super::{check_hash, finish};
 use crate::cli::CastArgs;
 use crate::container::checkpoint::Checkpoint;
 use crate::container::{WrittenFiles, by_extension};
-use crate::convert::FileConversion;
 use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Kind, Result};
-use crate::job::{Job, Measures};
-use crate::operator::Operator;
-use crate::options::{CastOptions, Naming};
+use crate::job::{Job, JobInput};
+use crate::options::{CastOptions, Naming, Task};
 use crate::text::quoted;
 use std::fmt::Write as _;
 use std::time::Instant;
@@ -29,13 +26,13 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
     }
     options.attributes.check()?;
     check_effects(&options)?;
-    let job = job_of_shards(Operator::Cast(options.attributes), &args.file, &args.shards, &args.reports);
-    let job = Job { measures: Measures { accuracy: report.is_some(), ..job.measures }, ..job };
-    let sources = open(&args.inputs, &job, &args.file, &options.selection(), &options.tensors)?;
-    check_change(&options, &job, &sources)?;
-    let conversion = FileConversion::cast(&job, sources.iter(), &options)?;
-    let task = Task { conversion, inputs: &args.inputs, file: &args.file, notes: Vec::new(), report };
-    convert(task, &Console { is_quiet: args.file.quiet }, start).map_err(|error| with_command(error, args))
+    let job = &job_of_shards(Task::Cast(&options), &args.file, &args.shards, &args.reports);
+    let sources = open(&args.inputs, job, &args.file, &options.selection(), &options.tensors)?;
+    check_change(&options, job, &sources)?;
+    let inputs = sources.iter().map(|source| JobInput { source, model: None }).collect();
+    let request = Request { job, inputs, paths: &args.inputs, file: &args.file, report, budget: None };
+    let written = convert(request, &Console { is_quiet: args.file.quiet }, start, |_| Ok(Vec::new()));
+    written.map_err(|error| with_command(error, args))
 }
 
 /// Adds the command that decodes the model, with the type and the output of the cast, to the error for its codes.

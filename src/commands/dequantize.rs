@@ -1,15 +1,15 @@
 //! `tcast dequantize`: finds the quantized weights, and then runs a conversion like any other.
 
-use super::messages::warn_of_activation_scales;
 use super::observer::Console;
-use super::results::Task;
-use super::run::{convert, job_of_shards};
+use super::run::{Request, convert, job_of_shards};
 use super::{check_hash, check_matched, finish, into_gguf, no_effect, open_model, threads};
 use crate::cli::DequantizeArgs;
-use crate::convert::{FileConversion, check_target};
+use crate::convert::{check_target, in_effect};
 use crate::error::{Error, Kind, Result};
+use crate::job::{Job, JobInput};
 use crate::operator::Operator;
-use crate::plan::Decisions;
+use crate::options::Task;
+use crate::plan::Findings;
 use crate::quant::FoundWeight;
 use crate::read::LogicalCheckpoint;
 use crate::text::{counted, shorten};
@@ -25,17 +25,14 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
     let source = &open_model(args.model.as_slice(), &args.options.tensors, threads(args.file.threads), &console)?;
     let model = LogicalCheckpoint::open(source)?;
     check_model(args, &model)?;
-    let job = job_of_shards(Operator::Dequantize, &args.file, &args.shards, &args.reports);
-    let conversion = FileConversion::dequantize(&job, &model, &args.options)?;
-    let decisions = &conversion.inputs[0].decisions;
-    let notes = notes(args, &model, decisions);
-    if !args.file.quiet {
-        warn_of_activation_scales(&decisions.left_out_scales, ": --keep-activation-scales keeps them");
-    }
-    drop(model);
-    let (inputs, report) = (args.model.as_slice(), args.reports.report.as_deref());
-    let task = Task { conversion, inputs, file: &args.file, notes, report };
-    convert(task, &console, start).map_err(|error| with_command(error, args))
+    let (options, label) = in_effect(&args.options, &model);
+    let job = job_of_shards(Task::Dequantize(&options), &args.file, &args.shards, &args.reports);
+    let job = &Job { label: Some(label), ..job };
+    let inputs = vec![JobInput { source, model: Some(&model) }];
+    let (paths, report) = (args.model.as_slice(), args.reports.report.as_deref());
+    let request = Request { job, inputs, paths, file: &args.file, report, budget: None };
+    let written = convert(request, &console, start, |prepared| Ok(notes(args, &model, &prepared.findings)));
+    written.map_err(|error| with_command(error, args))
 }
 
 /// Adds the command that makes a GGUF file to the error for one as the output.
@@ -73,9 +70,9 @@ fn check_model(args: &DequantizeArgs, model: &LogicalCheckpoint) -> Result<()> {
 }
 
 /// Returns notes about weights that engines may refuse, whose shapes are unknown, or that stay quantized.
-fn notes(args: &DequantizeArgs, model: &LogicalCheckpoint, decisions: &Decisions) -> Vec<String> {
+fn notes(args: &DequantizeArgs, model: &LogicalCheckpoint, findings: &Findings) -> Vec<String> {
     let selection = args.options.tensors.selection();
-    let divided = decisions.divided_sets.first().map(|names| describe_divided(names, decisions.divided_sets.len()));
+    let divided = findings.divided_sets.first().map(|names| describe_divided(names, findings.divided_sets.len()));
     let padded = describe_padding(model.found.weights.iter().filter(|weight| selection.selects(&weight.name)));
     divided.into_iter().chain(padded).chain(model.nodes_with_codes()).collect()
 }

@@ -1,8 +1,9 @@
 //! Reports of a running job on standard error: warnings and progress bars.
 
-use super::messages::{note, print_error, print_message, warn, warn_of_abandoned};
+use super::messages::{note, print_error, print_message, warn, warn_of_abandoned, warn_of_activation_scales};
 use crate::container::{PickleFacts, RootInfo};
 use crate::io::temporaries::{Kept, Start};
+use crate::operator::Operator;
 use crate::progress::{self, Notice, Observer, PartOf, Progress, ShardProgress, Shards};
 use crate::text::{as_glob, counted, first_few, flag_with, path_text, shorten, size};
 use std::cell::OnceCell;
@@ -31,6 +32,10 @@ impl Observer for Console {
             Notice::NoLists(lists) => {
                 let names = first_few(lists.iter().map(|(key, _)| key), 3);
                 note(&format!("{} of the metadata left out: {names}", counted(lists.len() as u64, "list")));
+            }
+            Notice::ScalesLeftOut(names, operator) => {
+                let is_decoded = operator == Operator::Dequantize;
+                warn_of_activation_scales(names, if is_decoded { ": --keep-activation-scales keeps them" } else { "" });
             }
             Notice::Fact(fact) => note(fact),
             Notice::Note(text) => warn(text),

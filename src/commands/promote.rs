@@ -12,11 +12,9 @@ use crate::error::{Error, Kind, Result};
 use crate::job::{self, FileReport, Job, JobInput, OpenOptions, Publish, TensorReport};
 use crate::kernel::{Counts, Loss};
 use crate::operator::promote::{self, Decision};
-use crate::operator::{Operator, cast};
-use crate::options::{PromoteOptions, RecordedOptions};
-use crate::plan::{self, Decisions};
+use crate::options::{PromoteOptions, Task};
+use crate::plan;
 use crate::report::schema;
-use crate::select::Selection;
 use crate::text::{counted, path_text, quoted, shorten};
 use serde_json::{Value, json};
 use std::collections::HashSet;
@@ -151,34 +149,16 @@ struct PromotedInput<'a> {
 fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -> Result<Vec<PromotedInput<'a>>> {
     let Some(output) = &args.file.output else { return Err(Error::usage("name the output with -o")) };
     check_standard_output(output, args.file.json)?;
-    let attributes = cast::CastAttributes { saturate: args.options.saturate, ..cast::CastAttributes::default() };
-    let job = Job {
-        publish: Publish::Together,
-        options: RecordedOptions::of(&PromoteOptions { to: Some(decision.dtype), ..args.options.clone() }),
-        ..job(Operator::Promote(attributes), &args.file)
-    };
-    let job_input = |source: &'a Checkpoint| {
-        let only = only(args, source);
-        let tensors = source.tensors().map(|(_, tensor)| tensor);
-        JobInput {
-            source,
-            selection: Selection { to: Some(decision.dtype), all: true, only, ..Selection::default() },
-            from: args.options.from.filter(|_| plan::check_from(tensors, args.options.from).is_ok()),
-            decisions: Decisions::default(),
-        }
-    };
-    let mut job_inputs: Vec<JobInput> = inputs.iter().map(job_input).collect();
+    let options = PromoteOptions { to: Some(decision.dtype), ..args.options.clone() };
+    let job = Job { publish: Publish::Together, ..job(Task::Promote(&options), &args.file) };
+    let job_inputs: Vec<JobInput> = inputs.iter().map(|source| JobInput { source, model: None }).collect();
     let console = Console { is_quiet: args.file.quiet };
     let mut promoted = Vec::new();
-    job::prepare(&job, &mut job_inputs, &console).map_err(explain_codes)?.run(
-        &job,
-        &console,
-        |source, to, written| {
-            let files = written?.map(|written| written.files);
-            promoted.push(PromotedInput { from: &source.path, to: to.to_owned(), bytes_in: source.bytes(), files });
-            Ok(())
-        },
-    )?;
+    job::prepare(&job, &job_inputs, &console).map_err(explain_codes)?.run(&job, &console, |source, to, written| {
+        let files = written?.map(|written| written.files);
+        promoted.push(PromotedInput { from: &source.path, to: to.to_owned(), bytes_in: source.bytes(), files });
+        Ok(())
+    })?;
     Ok(promoted)
 }
 

@@ -5,11 +5,12 @@ use super::report_file::ReportFile;
 use crate::cli::FileArgs;
 use crate::container::ReadOptions;
 use crate::container::checkpoint::{self, CONFIG, Checkpoint};
-use crate::convert::FileConversion;
+use crate::convert::reported;
 use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Result};
 use crate::io::output::{self, is_standard_output};
 use crate::job::{self, Job, Written};
+use crate::plan::Findings;
 use crate::read::LogicalCheckpoint;
 use crate::report::{Report, Surroundings, several, unconverted};
 use crate::text::{command_line, path_text, quoted, size, stderr_columns, stdout_columns};
@@ -31,17 +32,28 @@ pub(super) fn surroundings() -> Surroundings {
     }
 }
 
-/// A conversion, and how its results are shown.
-pub(super) struct Task<'a> {
-    pub(super) conversion: FileConversion<'a>,
+/// A job that has been planned, and how its results are shown.
+pub(super) struct Run<'a> {
+    pub(super) job: &'a Job<'a>,
     pub(super) inputs: &'a [PathBuf],
     pub(super) file: &'a FileArgs,
+    pub(super) findings: Findings,
     /// Further notes for the user.
     pub(super) notes: Vec<String>,
-    pub(super) report: Option<&'a Path>,
+    /// Figures of the choice of schemes within a number of bits.
+    pub(super) budget: Option<Value>,
 }
 
-impl Task<'_> {
+impl Run<'_> {
+    fn report(&self, source: &Checkpoint, output: &Path, written: Written, begin: Instant) -> Report {
+        let report = reported(self.job, &self.findings, (source, output), written, begin);
+        Report { budget: self.budget.clone(), ..report }
+    }
+
+    fn operator(&self) -> &'static str {
+        self.job.operator().name()
+    }
+
     fn print_message(&self, message: &str) {
         if !self.file.quiet {
             print_message(message);
@@ -54,30 +66,31 @@ impl Task<'_> {
 }
 
 /// Reports that the output of the only input exists, and is kept.
-pub(super) fn show_skipped(task: &Task, source: &Checkpoint, output: &Path) -> Result<()> {
-    task.print_skipped(output);
-    if task.file.json {
-        print_json(&unconverted(task.conversion.job.operator.name(), &source.path, output, None))?;
+pub(super) fn show_skipped(run: &Run, source: &Checkpoint, output: &Path) -> Result<()> {
+    run.print_skipped(output);
+    if run.file.json {
+        print_json(&unconverted(run.operator(), &source.path, output, None))?;
     }
     Ok(())
 }
 
 /// Reports on the only input. Fails if values in it are refused.
 pub(super) fn show(
-    task: &Task,
+    run: &Run,
     source: &Checkpoint,
     output: &Path,
-    Written { files, before, finished, all, was_complete }: Written,
+    written: Written,
     begin: Instant,
     report_file: Option<ReportFile>,
     unscaled: Option<Dtype>,
 ) -> Result<()> {
-    let (args, job) = (task.file, &task.conversion.job);
+    let (args, job) = (run.file, run.job);
+    let Written { finished, all, was_complete, .. } = written;
     // Never dropped, like the inputs.
-    let report = ManuallyDrop::new(task.conversion.report(source, output, files, before, begin));
+    let report = ManuallyDrop::new(run.report(source, output, written, begin));
     let refusal = report.advised_refusal(&job.fail_on);
     if let Some(file) = report_file
-        && let Err(error) = file.write_report(&report, source, task.conversion.inputs[0].from, args)
+        && let Err(error) = file.write_report(&report, source, job.task.from(), args)
     {
         if refusal.is_none() {
             return Err(error);
@@ -104,10 +117,11 @@ pub(super) fn show(
         print_space(output, report.space());
     }
     if let Some(to) = unscaled {
-        note_unscaled(to, report.flushes_most(), task.inputs);
+        note_unscaled(to, report.flushes_most(), run.inputs);
     }
-    task.notes.iter().for_each(|text| note(text));
-    if task.conversion.config.is_some() && !args.dry_run && job.partition.is_none() && !output.join(CONFIG).exists() {
+    run.notes.iter().for_each(|text| note(text));
+    if run.findings.config.block.is_some() && !args.dry_run && job.partition.is_none() && !output.join(CONFIG).exists()
+    {
         note_config(output, args);
     }
     if job.partition.is_some() && !args.dry_run {
@@ -140,7 +154,7 @@ fn print_finish(job: &Job, output: &Path, finished: usize, all: usize) {
     let when = if finished == all { "next" } else { "when all are done" };
     print_line(&format!(
         "shards done: {finished} of {all}; {when}: tcast {} --finish {}",
-        job.operator.name(),
+        job.operator().name(),
         quoted(output)
     ));
 }
@@ -193,6 +207,8 @@ pub(super) struct Several {
     complete: usize,
     skipped: usize,
     failures: Vec<Error>,
+    /// True if a file gets the report too.
+    has_report_file: bool,
     /// Type of weights in one of the inputs that become narrow without scales.
     unscaled: Option<Dtype>,
     /// True if most values of one of the outputs became zero.
@@ -204,35 +220,36 @@ pub(super) struct Several {
 }
 
 impl Several {
-    pub(super) fn new(unscaled: Option<Dtype>) -> Self {
-        Self { unscaled, ..Self::default() }
+    pub(super) fn new(unscaled: Option<Dtype>, has_report_file: bool) -> Self {
+        Self { has_report_file, unscaled, ..Self::default() }
     }
 
     pub(super) fn add(
         &mut self,
-        task: &Task,
+        run: &Run,
         source: &Checkpoint,
         output: &Path,
         written: Result<Option<Written>>,
         begin: Instant,
     ) -> Result<()> {
-        let operator = task.conversion.job.operator.name();
+        let operator = run.operator();
         match written {
-            Ok(Some(Written { files, before, finished, all, was_complete })) => {
-                let report = task.conversion.report(source, output, files, before, begin);
-                if let Some(refusal) = report.advised_refusal(&task.conversion.job.fail_on) {
+            Ok(Some(written)) => {
+                let Written { finished, all, was_complete, .. } = written;
+                let report = run.report(source, output, written, begin);
+                if let Some(refusal) = report.advised_refusal(&run.job.fail_on) {
                     self.fail(refusal, json!(report));
                     return Ok(());
                 }
-                self.add_converted(task, &report, was_complete)?;
-                if task.conversion.job.partition.is_some() && !was_complete && !task.file.dry_run && !task.file.quiet {
-                    print_finish(&task.conversion.job, output, finished, all);
+                self.add_converted(run, &report, was_complete)?;
+                if run.job.partition.is_some() && !was_complete && !run.file.dry_run && !run.file.quiet {
+                    print_finish(run.job, output, finished, all);
                 }
             }
             Ok(None) => {
                 self.documents.push(unconverted(operator, &source.path, output, None));
                 self.skipped += 1;
-                task.print_skipped(output);
+                run.print_skipped(output);
             }
             Err(error) => {
                 let document = unconverted(operator, &source.path, output, Some(&error));
@@ -249,13 +266,13 @@ impl Several {
     }
 
     /// Reports on an input that was converted, possibly by an earlier run.
-    fn add_converted(&mut self, task: &Task, report: &Report, was_complete: bool) -> Result<()> {
-        if task.file.json || task.report.is_some() {
+    fn add_converted(&mut self, run: &Run, report: &Report, was_complete: bool) -> Result<()> {
+        if run.file.json || self.has_report_file {
             self.documents.push(json!(report));
         }
         if was_complete {
             self.complete += 1;
-            task.print_message(&already_complete(&report.output));
+            run.print_message(&already_complete(&report.output));
             return Ok(());
         }
         self.done += 1;
@@ -263,16 +280,16 @@ impl Several {
         self.bytes_in += report.bytes_in;
         self.bytes_out += report.bytes_out();
         self.space += report.space();
-        if task.file.dry_run && !task.file.json {
+        if run.file.dry_run && !run.file.json {
             print(&report.table(stdout_columns()))?;
         }
-        task.print_message(&report.line(surroundings()));
+        run.print_message(&report.line(surroundings()));
         Ok(())
     }
 
     /// Reports on all inputs. Fails if one has failed.
-    pub(super) fn finish(self, task: &Task, start: Instant, report_file: Option<ReportFile>) -> Result<()> {
-        let (args, operator) = (task.file, task.conversion.job.operator.name());
+    pub(super) fn finish(self, run: &Run, start: Instant, report_file: Option<ReportFile>) -> Result<()> {
+        let (args, operator) = (run.file, run.operator());
         let time = (!args.dry_run).then(|| start.elapsed());
         let document = several(operator, &self.documents, (self.bytes_in, self.bytes_out), time);
         let is_published = !args.dry_run && self.done > 0;
@@ -285,7 +302,7 @@ impl Several {
             let (before, after) = (size(self.bytes_in), size(self.bytes_out));
             let would = if args.dry_run { "would " } else { "" };
             let mut text =
-                format!("{would}{operator} {} of {} inputs, {before} -> {after}", self.done, task.inputs.len());
+                format!("{would}{operator} {} of {} inputs, {before} -> {after}", self.done, run.inputs.len());
             if let Some(time) = time {
                 let _ = write!(text, " in {:.2} s", time.as_secs_f64());
             }
@@ -300,7 +317,7 @@ impl Several {
                 print_space(output, self.space);
             }
             if let Some(to) = self.unscaled.filter(|_| self.done > 0) {
-                note_unscaled(to, self.flushes_most, task.inputs);
+                note_unscaled(to, self.flushes_most, run.inputs);
             }
         }
         if failed == 0 {
@@ -309,6 +326,6 @@ impl Several {
         if let Err(error) = reported {
             print_error(&error); // the failures decide about the exit code
         }
-        Err(job::summed_up(format!("{failed} of {} inputs failed", task.inputs.len()), self.failures))
+        Err(job::summed_up(format!("{failed} of {} inputs failed", run.inputs.len()), self.failures))
     }
 }

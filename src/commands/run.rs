@@ -3,24 +3,24 @@
 use super::messages::note;
 use super::observer::Console;
 use super::report_file::ReportFile;
-use super::results::{Several, Task, show, show_skipped};
+use super::results::{Run, Several, show, show_skipped};
 use super::{check_matched, check_printing, check_standard_output, threads};
 use crate::cli::{FileArgs, ReportArgs, ShardArgs};
 use crate::container;
 use crate::container::checkpoint::{Checkpoint, Naming};
 use crate::error::{Error, Result};
-use crate::job::{self, IfExists, Job, Measures, OpenOptions};
-use crate::operator::Operator;
-use crate::options::{ModelOptions, TensorOptions};
+use crate::job::{self, IfExists, Job, JobInput, Measures, OpenOptions, Prepared};
+use crate::options::{ModelOptions, Task, TensorOptions};
 use crate::progress::Observer;
 use crate::select::Selection;
 use crate::text::quoted;
+use serde_json::Value;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Returns the job for the arguments that all conversions share.
-pub(super) fn job(operator: Operator, file: &FileArgs) -> Job<'_> {
+pub(super) fn job<'a>(task: Task<'a>, file: &'a FileArgs) -> Job<'a> {
     Job {
         output: file.output.as_deref(),
         existing: match (file.force, file.skip_existing) {
@@ -31,22 +31,23 @@ pub(super) fn job(operator: Operator, file: &FileArgs) -> Job<'_> {
         dry_run: file.dry_run,
         sync: !file.no_sync,
         shows_tensors: !file.quiet || file.json || file.dry_run,
-        ..Job::new(operator, threads(file.threads))
+        ..Job::new(task, threads(file.threads))
     }
 }
 
 /// Returns the job for the arguments of commands that also write folders of shards and reports.
 pub(super) fn job_of_shards<'a>(
-    operator: Operator,
+    task: Task<'a>,
     file: &'a FileArgs,
     shards: &ShardArgs,
     reports: &ReportArgs,
 ) -> Job<'a> {
-    let job = job(operator, file);
+    let job = job(task, file);
+    let accuracy = matches!(task, Task::Cast(options) if options.stats || reports.report.is_some());
     Job {
         partition: shards.part,
         resume: shards.resume,
-        measures: Measures { accuracy: false, hash: reports.hash },
+        measures: Measures { accuracy, hash: reports.hash },
         shows_tensors: job.shows_tensors || reports.report.is_some(),
         ..job
     }
@@ -78,46 +79,64 @@ pub(super) fn open(
     Ok(sources)
 }
 
+/// A conversion to run: a job for some inputs, and the arguments that say how its results are shown.
+pub(super) struct Request<'r, 'a> {
+    pub(super) job: &'r Job<'r>,
+    pub(super) inputs: Vec<JobInput<'r, 'a>>,
+    /// The paths of the inputs, as they were given.
+    pub(super) paths: &'r [PathBuf],
+    pub(super) file: &'r FileArgs,
+    pub(super) report: Option<&'r Path>,
+    /// Figures of the choice of schemes within a number of bits.
+    pub(super) budget: Option<Value>,
+}
+
 /// Plans, runs and reports. All inputs are planned before the first is written; if one fails after that, the others are
-/// still converted.
-pub(super) fn convert(mut task: Task, observer: &dyn Observer, start: Instant) -> Result<()> {
-    let (args, conversion) = (task.file, &mut task.conversion);
-    let sources: Vec<&Checkpoint> = conversion.inputs.iter().map(|input| input.source).collect();
-    check_has_model(&conversion.job.model, &sources)?;
-    if args.json || args.dry_run {
+/// still converted. `notes` checks the plan, and returns further notes for the user.
+pub(super) fn convert(
+    Request { job, inputs, paths, file, report, budget }: Request,
+    observer: &dyn Observer,
+    start: Instant,
+    notes: impl FnOnce(&Prepared) -> Result<Vec<String>>,
+) -> Result<()> {
+    let sources: Vec<&Checkpoint> = inputs.iter().map(|input| input.source).collect();
+    check_has_model(&job.task.model_options(), &sources)?;
+    if file.json || file.dry_run {
         check_printing(sources.iter().copied())?;
     }
-    if let (Some(output), [_]) = (conversion.job.output, &sources[..]) {
-        check_standard_output(output, args.json && !args.dry_run)?;
+    if let (Some(output), [_]) = (job.output, &sources[..]) {
+        check_standard_output(output, file.json && !file.dry_run)?;
     }
-    let mut prepared = job::prepare(&conversion.job, &mut conversion.inputs, observer)?;
+    let mut prepared = job::prepare(job, &inputs, observer)?;
+    let notes = notes(&prepared)?;
     let lacks_config = |source: &Checkpoint| source.naming == Naming::HuggingFace && source.base.is_none();
-    if !args.quiet && prepared.sources_of_folders().any(lacks_config) {
+    if !file.quiet && prepared.sources_of_folders().any(lacks_config) {
         note("the output has no config.json: --config FOLDER takes it from the original model");
     }
-    let (task, job) = (&task, &task.conversion.job);
-    let report_file = task.report.filter(|_| prepared.has_work()).map(|path| {
+    let report_file = report.filter(|_| prepared.has_work()).map(|path| {
         // `--resume` replaces it, and so does a part that was done before. A report of another part stays.
-        let replace = args.force || job.resume || job.partition.is_some() && prepared.is_done();
+        let replace = file.force || job.resume || job.partition.is_some() && prepared.is_done();
         let outputs: Vec<PathBuf> = prepared.outputs().map(Path::to_owned).collect();
         ReportFile::new(path, replace, job.partition.is_some(), &outputs, &mut prepared.files)
     });
     let mut report_file = report_file.transpose()?;
-    let unscaled = if args.quiet { None } else { prepared.unscaled(job) };
+    let unscaled = if file.quiet { None } else { prepared.unscaled(job) };
+    let findings = std::mem::take(&mut prepared.findings);
+    let run = &Run { job, inputs: paths, file, findings, notes, budget };
     if sources.len() == 1 {
         return prepared.run(job, observer, |source, output, written| {
-            let Some(written) = written? else { return show_skipped(task, source, output) };
-            show(task, source, output, written, start, report_file.take(), unscaled)
+            let Some(written) = written? else { return show_skipped(run, source, output) };
+            show(run, source, output, written, start, report_file.take(), unscaled)
         });
     }
-    let mut several = Several::new(unscaled);
+    let mut several = Several::new(unscaled, report.is_some());
     let mut begin = start;
     prepared.run(job, observer, |source, output, written| {
-        let done = several.add(task, source, output, written, begin);
+        let done = several.add(run, source, output, written, begin);
         begin = Instant::now();
         done
     })?;
-    several.finish(task, start, report_file)
+    several.finish(run, start, report_file)
 }
 
 /// Refuses options for ONNX models if no input is one.

@@ -1,14 +1,14 @@
 //! A model that is quantized to several schemes in memory: the errors of all, from one reading.
 
-use super::decided::{FileConversion, plan_quantization};
+use super::reported;
 use crate::engine::Measurement;
 use crate::error::{Error, Result};
-use crate::job::{self, FailOn, Job};
-use crate::options::{QuantizeOptions, RecordedOptions};
-use crate::plan::Plan;
+use crate::job::{self, FailOn, Job, JobInput, Written};
+use crate::options::{QuantizeOptions, RecordedOptions, Task};
+use crate::plan::{Findings, Plan};
 use crate::progress::{Notice, Observer, Progress, ShardProgress};
 use crate::read::LogicalCheckpoint;
-use crate::report::{FileReport, MeasuredScheme};
+use crate::report::{FileReport, MeasuredScheme, Report};
 use std::time::Instant;
 
 /// Quantizes a model as each of these options says, measures the errors, and writes nothing. The options have different
@@ -20,26 +20,24 @@ pub(crate) fn measure<'a>(
     observer: &dyn Observer,
 ) -> Result<Vec<MeasuredScheme>> {
     let (start, source) = (Instant::now(), model.source);
-    let (fail_on, recorded) = (FailOn::default(), RecordedOptions::default());
-    let job = Job { dry_run: true, output: None, fail_on, options: recorded, ..*job };
-    let (mut conversions, mut plans): (Vec<_>, Vec<Vec<Plan>>) = (Vec::new(), Vec::new());
+    let mut jobs: Vec<(Job, &QuantizeOptions, Findings)> = Vec::new();
+    let mut plans: Vec<Vec<Plan>> = Vec::new();
     for options in all {
         let in_scheme = |error: Error| {
             let scheme = options.scheme.map(|scheme| format!("with the scheme {}", scheme.name));
             let details = error.details().iter().cloned().chain(scheme).collect();
             error.with_details(details)
         };
-        let mut plan = plan_quantization(model, options, &job, &Unheard(observer)).map_err(in_scheme)?;
-        let together = std::mem::take(&mut plan.loaded_together);
-        let mut conversion = FileConversion::quantize(&job, model, options, plan);
-        let mut planned =
-            job::plan(&conversion.job, &mut conversion.inputs[0], &Unheard(observer)).map_err(in_scheme)?;
+        let (task, fail_on) = (Task::Quantize(options), FailOn::default());
+        let job = Job { task, dry_run: true, output: None, fail_on, ..*job };
+        let input = JobInput { source, model: Some(model) };
+        let (mut planned, findings) = job::plan(&job, input, &Unheard(observer)).map_err(in_scheme)?;
         // Nothing is written, and for many tensors the headers take much memory.
         for plan in &mut planned {
             (plan.literals, plan.entries) = (Vec::new(), Vec::new());
         }
         plans.push(planned);
-        conversions.push((options, conversion, together));
+        jobs.push((job, options, findings));
     }
     let flat: Vec<&Plan> = plans.iter().flatten().collect();
     let measurement = Measurement::new(&flat);
@@ -47,16 +45,15 @@ pub(crate) fn measure<'a>(
     let outcomes = measurement.run(job.threads, &*progress, job.cancel);
     drop(progress);
     let mut outcomes = outcomes.map_err(|error| error.in_file(&source.path))?.into_iter();
-    let measured = conversions.into_iter().zip(plans).map(|((options, conversion, loaded_together), plans)| {
+    let measured = jobs.into_iter().zip(plans).map(|((job, options, findings), plans)| {
         let file = |plan: Plan| FileReport::new(String::new(), &plan, outcomes.next());
         let files: Vec<FileReport> = plans.into_iter().map(file).collect();
         let scheme = options.scheme.ok_or_else(|| Error::usage("there is no scheme to measure"))?;
-        Ok(MeasuredScheme {
-            scheme,
-            layout: options.layout_in_effect().unwrap_or_default(),
-            report: conversion.report(source, &source.path, files, 0, start),
-            loaded_together,
-        })
+        let written = Written { files, before: 0, finished: 0, all: 0, was_complete: false };
+        let report = reported(&job, &findings, (source, &source.path), written, start);
+        let report = Report { options: RecordedOptions::default(), ..report };
+        let layout = options.layout_in_effect().unwrap_or_default();
+        Ok(MeasuredScheme { scheme, layout, report, loaded_together: findings.loaded_together })
     });
     measured.collect()
 }

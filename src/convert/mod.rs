@@ -2,21 +2,19 @@
 
 #[cfg(feature = "cli")]
 mod budget;
-mod decided;
 #[cfg(feature = "cli")]
 mod measured;
 
 #[cfg(feature = "cli")]
 pub(crate) use budget::{Budget, Unreachable};
-pub(crate) use decided::{FileConversion, check_target, open_to_quantize, plan_quantization};
 #[cfg(feature = "cli")]
 pub(crate) use measured::measure;
 
 use crate::container::checkpoint::Checkpoint;
-use crate::error::{Error, Result};
-use crate::job::{self, IfExists, Job, OpenOptions, Written};
-use crate::operator::Operator;
-use crate::options::{CastOptions, DequantizeOptions, QuantizeOptions, TensorOptions};
+use crate::error::{Error, Kind, Result};
+use crate::job::{self, IfExists, Job, JobInput, OpenOptions, Publish, Written};
+use crate::options::{CastOptions, DequantizeOptions, QuantizeOptions, Task, TensorOptions};
+use crate::plan::Findings;
 use crate::progress::{Cancel, Never, Notice, Observer, PartOf, Progress, ShardProgress, Silent};
 use crate::read::LogicalCheckpoint;
 use crate::report::Report;
@@ -121,11 +119,10 @@ impl Settings<'_> {
     /// # Errors
     /// As for the function, and if the work is cancelled.
     pub fn cast(&self, input: impl AsRef<Path>, output: impl AsRef<Path>, options: &CastOptions) -> Result<Report> {
+        let begin = Instant::now();
         options.attributes.check()?;
-        let operator = Operator::Cast(options.attributes);
-        self.convert(operator, &options.tensors, input.as_ref(), output.as_ref(), |source, job, _| {
-            FileConversion::cast(job, [source], options)
-        })
+        let source = &self.open(input.as_ref(), &options.tensors, false)?;
+        self.run(&self.job(Task::Cast(options), output.as_ref()), JobInput { source, model: None }, begin)
     }
 
     /// Does the same as [`dequantize`](dequantize()) with these settings.
@@ -138,10 +135,13 @@ impl Settings<'_> {
         output: impl AsRef<Path>,
         options: &DequantizeOptions,
     ) -> Result<Report> {
+        let begin = Instant::now();
         check_target(options)?;
-        self.convert(Operator::Dequantize, &options.tensors, input.as_ref(), output.as_ref(), |source, job, _| {
-            FileConversion::dequantize(job, &LogicalCheckpoint::open(source)?, options)
-        })
+        let source = &self.open(input.as_ref(), &options.tensors, true)?;
+        let model = LogicalCheckpoint::open(source)?;
+        let (options, label) = in_effect(options, &model);
+        let job = Job { label: Some(label), ..self.job(Task::Dequantize(&options), output.as_ref()) };
+        self.run(&job, JobInput { source, model: Some(&model) }, begin)
     }
 
     /// Does the same as [`quantize`](quantize()) with these settings.
@@ -154,49 +154,106 @@ impl Settings<'_> {
         output: impl AsRef<Path>,
         options: &QuantizeOptions,
     ) -> Result<Report> {
+        let begin = Instant::now();
         if options.layout_in_effect().is_none() {
             return Err(Error::usage("there is no scheme and no layout to quantize to"));
         }
-        self.convert(Operator::Quantize, &options.tensors, input.as_ref(), output.as_ref(), |source, job, caller| {
-            let model = open_to_quantize(source, options)?;
-            let plan = plan_quantization(&model, options, job, caller)?;
-            Ok(FileConversion::quantize(job, &model, options, plan))
-        })
+        let source = &self.open(input.as_ref(), &options.tensors, true)?;
+        let model = open_to_quantize(source, options)?;
+        let job = self.job(Task::Quantize(options), output.as_ref());
+        self.run(&job, JobInput { source, model: Some(&model) }, begin)
     }
 
-    fn convert(
-        &self,
-        operator: Operator,
-        tensors: &TensorOptions,
-        input: &Path,
-        output: &Path,
-        decide: impl for<'i> FnOnce(&'i Checkpoint, &Job<'i>, &Caller) -> Result<FileConversion<'i>>,
-    ) -> Result<Report> {
-        let begin = Instant::now();
-        let job = Job {
-            output: Some(output),
-            existing: self.existing,
-            sync: self.sync,
-            cancel: self.cancel,
-            ..Job::new(operator, self.threads.map_or_else(cores, Into::into))
-        };
+    fn threads(&self) -> usize {
+        self.threads.map_or_else(cores, Into::into)
+    }
+
+    fn job<'a>(&'a self, task: Task<'a>, output: &'a Path) -> Job<'a> {
+        let (existing, sync, cancel) = (self.existing, self.sync, self.cancel);
+        Job { output: Some(output), existing, sync, cancel, ..Job::new(task, self.threads()) }
+    }
+
+    fn open(&self, input: &Path, tensors: &TensorOptions, divides_stacks: bool) -> Result<Checkpoint> {
+        let options = OpenOptions { tensors, divides_stacks, publish: Publish::Each, threads: self.threads() };
+        let sources = job::open(&[input.to_owned()], &options, &Caller(self.progress), |error, _| error)?;
+        Ok(sources.into_iter().next().expect("there is one input"))
+    }
+
+    fn run(&self, job: &Job, input: JobInput, begin: Instant) -> Result<Report> {
         let caller = Caller(self.progress);
-        let inputs = [input.to_owned()];
-        let divides_stacks = matches!(operator, Operator::Dequantize | Operator::Quantize);
-        let options = OpenOptions { tensors, divides_stacks, publish: job.publish, threads: job.threads };
-        let sources = job::open(&inputs, &options, &caller, |error, _| error)?;
-        let mut conversion = decide(&sources[0], &job, &caller)?;
-        let prepared = job::prepare(&conversion.job, &mut conversion.inputs, &caller)?;
+        let mut prepared = job::prepare(job, &[input], &caller)?;
+        let findings = std::mem::take(&mut prepared.findings);
         let mut report = None;
-        prepared.run(&conversion.job, &caller, |source, output, written| {
+        prepared.run(job, &caller, |source, output, written| {
             let result = match written? {
-                Some(Written { files, before, .. }) => conversion.report(source, output, files, before, begin),
-                None => conversion.unwritten(source, output),
+                Some(written) => reported(job, &findings, (source, output), written, begin),
+                None => unwritten(job, &findings, source, output),
             };
-            report = Some(result.unless_refused(&conversion.job.fail_on)?);
+            report = Some(result.unless_refused(&job.fail_on)?);
             Ok(())
         })?;
         Ok(report.expect("there is one input"))
+    }
+}
+
+/// Reports on an input that was converted.
+pub(crate) fn reported(
+    job: &Job,
+    findings: &Findings,
+    (source, output): (&Checkpoint, &Path),
+    Written { files, before, .. }: Written,
+    begin: Instant,
+) -> Report {
+    let bytes_in = match job.partition {
+        Some(_) => files.iter().flat_map(|file| &file.tensors).map(|tensor| tensor.bytes_in).sum(),
+        None => source.bytes(),
+    };
+    let time = (!job.dry_run).then(|| begin.elapsed());
+    let is_published = time.is_some() && !files.iter().any(|file| file.meets(&job.fail_on));
+    Report { bytes_in, files, before, time, is_published, ..unwritten(job, findings, source, output) }
+}
+
+/// Reports on an input whose output exists and is kept.
+fn unwritten(job: &Job, findings: &Findings, source: &Checkpoint, output: &Path) -> Report {
+    Report {
+        options: job.task.recorded(source),
+        config: findings.config.block.clone(),
+        left_out: findings.dropped.clone(),
+        ..Report::empty(job.operator().name(), &source.path, output)
+    }
+}
+
+/// Refuses a type that weights are not decoded to.
+pub(crate) fn check_target(options: &DequantizeOptions) -> Result<()> {
+    match options.to.filter(|to| !to.is_weight()) {
+        Some(to) => {
+            let error = Error::usage(format!("weights are decoded to bfloat16, float16 or float32, not to {to}"));
+            Err(error.remedy("decode to one of these, and cast the result"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Returns the options with the type to which a model is decoded, and the word that names the output. The weights of an
+/// ONNX model keep the types of their scales.
+pub(crate) fn in_effect(options: &DequantizeOptions, model: &LogicalCheckpoint) -> (DequantizeOptions, &'static str) {
+    let to = options.to.or_else(|| (!model.is_model()).then(|| model.default_target()));
+    let first = model.found.weights.first().map(|weight| model.target_of(weight));
+    let label = to.or(first).unwrap_or_else(|| model.default_target());
+    (DequantizeOptions { to, ..options.clone() }, label.name())
+}
+
+/// Opens a model whose weights are quantized. With `force_codes`, a quantization that tcast does not decode is ignored.
+/// Refuses an adapter: loaders read its tensors as values, without scales.
+pub(crate) fn open_to_quantize<'a>(source: &'a Checkpoint, options: &QuantizeOptions) -> Result<LogicalCheckpoint<'a>> {
+    if let Some(tensor) = source.update_of_other_model() {
+        let error = Error::new("is an adapter of another model, and loaders take its tensors for values");
+        return Err(error.in_file(&source.path).in_tensor(tensor).of(Kind::Adapter));
+    }
+    let probed = LogicalCheckpoint::probe(source);
+    match probed.found.is_undecoded {
+        true if options.force_codes => Ok(probed.into_values()),
+        is_undecoded => probed.checked().map_err(|error| if is_undecoded { error.of(Kind::Undecoded) } else { error }),
     }
 }
 

@@ -7,9 +7,10 @@ use super::{Job, JobInput};
 use crate::container::WrittenFiles;
 use crate::container::checkpoint::Checkpoint;
 use crate::container::{self, Container, FormatInfo, Metadata};
+use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::operator::Operator;
-use crate::plan::{Codes, Draft, Plan, Request, Spread, Step};
+use crate::plan::{Codes, Plan, Planned, Request, Spread, Step, check_from};
 use crate::progress::{Notice, Observer};
 use crate::select::Selection;
 use crate::text::first_few;
@@ -17,52 +18,68 @@ use std::cell::LazyCell;
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// Plans the outputs, with progress if texts have to be read, and reports losses. Calls `check` after refusing types
-/// that cannot be converted, and before reading texts.
+/// Plans the outputs, with progress if texts have to be read, and reports losses. Calls `check` after refusing what cannot
+/// be converted, and before reading texts.
 pub(super) fn plans<'a>(
     job: &Job,
-    route: &mut Route<'_, 'a>,
+    route: &Route<'_, 'a>,
     (container, spread): (&dyn Container, Spread),
     observer: &dyn Observer,
-    check: impl FnOnce(&Route) -> Result<()>,
-) -> Result<Vec<Plan<'a>>> {
+    check: impl FnOnce(&Planned) -> Result<()>,
+) -> Result<(Vec<Plan<'a>>, Planned<'a>)> {
     check_model_options(job, route, container)?;
-    let JobInput { source, ref selection, from, ref mut decisions } = *route.input;
+    let JobInput { source, model } = route.input;
+    let operator = job.operator();
     // ONNX models keep integers and scales, so their codes are never cast.
-    let codes = match job.operator {
-        _ if job.force_codes || container.format_info().is_changed_only() => None,
+    let codes = match operator {
+        _ if job.task.forces_codes() || container.format_info().is_changed_only() => None,
         Operator::Cast(_) => Some(Codes::of(source)?),
         Operator::Promote(_) => Some(Codes::of(source)?.without_patterns()),
         Operator::BitCast => Some(Codes::undecoded_of(source)),
-        // These operators have searched for codes before.
+        // These operators search for codes themselves.
         Operator::Quantize | Operator::Dequantize => None,
     };
-    let (operator, fail_on) = (job.operator, &job.fail_on.conditions[..]);
     let data_file = place::data_file(&route.output);
-    let data_file = data_file.as_deref().and_then(Path::file_name).and_then(OsStr::to_str);
-    let (codes, model, threads) = (codes.as_ref(), job.model, job.threads);
-    let request = Request { operator, selection, from, container, codes, fail_on, model, data_file, threads };
+    let selection = job.task.selection(source);
+    // Tensors whose type is known do not matter to a common type.
+    let is_promotion = matches!(operator, Operator::Promote(_));
+    let is_untyped = |from: &Dtype| check_from(source.tensors().map(|(_, tensor)| tensor), Some(*from)).is_ok();
+    let request = Request {
+        operator,
+        selection: &selection,
+        from: job.task.from().filter(|from| !is_promotion || is_untyped(from)),
+        container,
+        codes: codes.as_ref(),
+        fail_on: &job.fail_on.conditions,
+        model: job.task.model_options(),
+        data_file: data_file.as_deref().and_then(Path::file_name).and_then(OsStr::to_str),
+        threads: job.threads,
+    };
     let in_file = |error: Error| error.in_file(&source.path);
-    let draft = Draft::new(&request, &source.shards, decisions).map_err(in_file)?;
-    check_renames(source, container, selection).map_err(in_file)?;
-    check(route)?;
+    let mut planned = Planned::new(job.task, &request, (source, model), job.partition, observer).map_err(in_file)?;
+    let is_of_weights = matches!(operator, Operator::Quantize | Operator::Dequantize);
+    if is_of_weights && !planned.findings.left_out_scales.is_empty() {
+        observer.notice(Notice::ScalesLeftOut(&planned.findings.left_out_scales, operator));
+    }
+    check_renames(source, container, &selection).map_err(in_file)?;
+    check(&planned)?;
     // Created only if there are texts, because a bar is drawn as soon as it exists.
     let measuring = LazyCell::new(|| observer.progress("measuring the texts", source.bytes()));
-    let plans = draft.build(spread, &|bytes| measuring.advance(bytes)).map_err(in_file)?;
+    let plans = planned.lay_out(&request, spread, &|bytes| measuring.advance(bytes)).map_err(in_file)?;
     drop(measuring);
     check_own_name(job, &plans).map_err(in_file)?;
     if matches!(operator, Operator::Quantize)
-        && !(job.force_codes || container.format_info().is_changed_only() || job.format.is_some())
+        && !(job.task.forces_codes() || container.format_info().is_changed_only() || job.format().is_some())
     {
-        check_recognized(&plans, source, &route.input.decisions).map_err(in_file)?;
+        check_recognized(&plans, source, &planned).map_err(in_file)?;
     }
     report_losses(source, container, observer);
     plans.iter().flat_map(|plan| &plan.facts).for_each(|fact| observer.notice(Notice::Fact(fact)));
     plans.iter().flat_map(|plan| &plan.notes).for_each(|note| observer.notice(Notice::Note(note)));
     if matches!(operator, Operator::Cast(_)) {
-        report_scales(&plans, codes, selection, observer);
+        report_scales(&plans, request.codes, &selection, observer);
     }
-    Ok(plans)
+    Ok((plans, planned))
 }
 
 /// Maximum bytes of a shard by default, as in transformers, if the input is not a folder of shards.
@@ -71,24 +88,24 @@ const USUAL: u64 = 5_000_000_000;
 /// Plans a folder of shards.
 pub(super) fn plans_of_shards<'a>(
     job: &Job,
-    route: &mut Route<'_, 'a>,
+    route: &Route<'_, 'a>,
     observer: &dyn Observer,
-) -> Result<(Vec<Plan<'a>>, Spread)> {
-    let container = job.format.unwrap_or(container::SHARDS);
+) -> Result<(Vec<Plan<'a>>, Planned<'a>, Spread)> {
+    let container = job.format().unwrap_or(container::SHARDS);
     let is_divided = route.input.source.folder.is_none();
-    let spread = match job.max_shard_size {
+    let spread = match job.task.max_shard_size() {
         Some(most) => Spread::UpTo(most),
         None if is_divided => Spread::UpTo(USUAL),
         None => Spread::AsInputs,
     };
-    let plans = plans(job, route, (container, spread), observer, |_| Ok(()))?;
-    Ok((plans, spread))
+    let (plans, planned) = plans(job, route, (container, spread), observer, |_| Ok(()))?;
+    Ok((plans, planned, spread))
 }
 
 /// Refuses options for ONNX models if a model becomes something else.
 fn check_model_options(job: &Job, route: &Route, container: &dyn Container) -> Result<()> {
-    let is_possible = !matches!(job.operator, Operator::Quantize); // the plan says why it is not
-    match job.model.first_given().filter(|_| is_possible) {
+    let is_possible = !matches!(job.operator(), Operator::Quantize); // the plan says why it is not
+    match job.task.model_options().first_given().filter(|_| is_possible) {
         Some(option) if route.input.source.is_model() && !container.format_info().is_changed_only() => {
             let error = Error::usage("the output is not an ONNX model: an option has no effect");
             Err(error.in_file(&route.output).without(option))
@@ -100,7 +117,7 @@ fn check_model_options(job: &Job, route: &Route, container: &dyn Container) -> R
 /// Refuses to name an output after a type that none of its tensors gets.
 fn check_own_name(job: &Job, plans: &[Plan]) -> Result<()> {
     let tensors = || plans.iter().flat_map(|plan| &plan.steps);
-    let Some(to) = job.to.filter(|_| job.output.is_none() && tensors().next().is_some()) else { return Ok(()) };
+    let Some(to) = job.task.to().filter(|_| job.output.is_none() && tensors().next().is_some()) else { return Ok(()) };
     if tensors().any(|tensor| tensor.dtypes().1 == to) {
         return Ok(());
     }

@@ -1,29 +1,24 @@
 //! The description of a job.
 
 use super::fail_on::FailOn;
-use crate::container::Container;
 use crate::container::checkpoint::Checkpoint;
-use crate::dtype::Dtype;
+use crate::container::{Container, GGUF, by_extension};
 use crate::engine::{Detail, RunOptions};
 use crate::operator::Operator;
-use crate::options::{ModelOptions, RecordedOptions};
-use crate::plan::{Decisions, Partition};
+use crate::options::Task;
+use crate::plan::Partition;
 use crate::progress::{Cancel, Never, Progress};
-use crate::select::Selection;
+use crate::read::LogicalCheckpoint;
 use std::path::Path;
 
-/// A conversion of some inputs.
-#[allow(clippy::struct_excessive_bools, reason = "each is an option of its own")]
+/// A task for some inputs.
+#[allow(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub(crate) struct Job<'a> {
-    pub(crate) operator: Operator,
+    pub(crate) task: Task<'a>,
     /// Path of the outputs; if `None`, they are written next to their inputs.
     pub(crate) output: Option<&'a Path>,
-    /// The dtype in the names of outputs that are written next to their inputs.
-    pub(crate) to: Option<Dtype>,
-    /// The word in these names instead of a dtype.
+    /// The word in the names of outputs that are written next to their inputs, instead of the task's.
     pub(crate) label: Option<&'a str>,
-    /// The format of the outputs, if the operation asks for one.
-    pub(crate) format: Option<&'static dyn Container>,
     pub(crate) existing: IfExists,
     pub(crate) publish: Publish,
     /// Write nothing.
@@ -31,52 +26,52 @@ pub(crate) struct Job<'a> {
     /// Flush each output to the disk before it takes its name.
     pub(crate) sync: bool,
     pub(crate) threads: usize,
-    /// Maximum bytes of tensors in a shard; if given, tensors are distributed over new shards.
-    pub(crate) max_shard_size: Option<u64>,
     /// The share of the shards to write in this run.
     pub(crate) partition: Option<Partition>,
     /// Continue an interrupted run.
     pub(crate) resume: bool,
-    /// Cast codes of quantized weights as if they were values.
-    pub(crate) force_codes: bool,
-    /// Options for ONNX models.
-    pub(crate) model: ModelOptions,
     /// The changes to values that make the job fail.
     pub(crate) fail_on: FailOn,
     pub(crate) measures: Measures,
     /// True if the caller uses the result of each tensor of a file; otherwise the report need not list the tensors.
     pub(crate) shows_tensors: bool,
-    /// All options that affect the bytes of the output. A run can continue another one only if these are the same.
-    pub(crate) options: RecordedOptions,
     /// Source of cancellation.
     pub(crate) cancel: &'a dyn Cancel,
 }
 
-impl Job<'_> {
+impl<'a> Job<'a> {
     /// Returns a job that writes its outputs next to the inputs, and replaces nothing.
-    pub(crate) fn new(operator: Operator, threads: usize) -> Self {
+    pub(crate) fn new(task: Task<'a>, threads: usize) -> Self {
         Self {
-            operator,
+            task,
             output: None,
-            to: None,
             label: None,
-            format: None,
             existing: IfExists::Refuse,
             publish: Publish::Each,
             dry_run: false,
             sync: true,
             threads,
-            max_shard_size: None,
             partition: None,
             resume: false,
-            force_codes: false,
-            model: ModelOptions::default(),
-            fail_on: FailOn::default(),
+            fail_on: FailOn::of(task),
             measures: Measures::default(),
             shows_tensors: true,
-            options: RecordedOptions::default(),
             cancel: &Never,
         }
+    }
+
+    pub(crate) fn operator(&self) -> Operator {
+        self.task.operator()
+    }
+
+    /// Returns the format of the outputs, if the task asks for one.
+    pub(crate) fn format(&self) -> Option<&'static dyn Container> {
+        let is_gguf = match self.task {
+            Task::Cast(_) => self.output.and_then(by_extension).is_some_and(|format| format.is(GGUF)),
+            Task::Quantize(options) => options.is_gguf(),
+            Task::BitCast(_) | Task::Promote(_) | Task::Dequantize(_) => false,
+        };
+        is_gguf.then_some(GGUF)
     }
 
     /// True if the report depends on results, which a dry run therefore computes too.
@@ -125,11 +120,10 @@ pub(crate) struct Measures {
     pub(crate) hash: bool,
 }
 
-/// An input, and the choices for its tensors.
-pub(crate) struct JobInput<'a> {
+/// An input of a job.
+#[derive(Clone, Copy)]
+pub(crate) struct JobInput<'m, 'a> {
     pub(crate) source: &'a Checkpoint,
-    pub(crate) selection: Selection,
-    /// The dtype of untyped elements.
-    pub(crate) from: Option<Dtype>,
-    pub(crate) decisions: Decisions<'a>,
+    /// The input with its quantized weights, for tasks that treat weights.
+    pub(crate) model: Option<&'m LogicalCheckpoint<'a>>,
 }

@@ -2,7 +2,7 @@
 
 use crate::kernel::{Condition, Loss};
 use crate::measure::quantized::QuantizedAccuracy;
-use crate::options::Defect;
+use crate::options::{Defect, Task};
 use crate::text::counted;
 
 /// Events that make a job fail.
@@ -18,18 +18,34 @@ pub(crate) struct FailOn {
     pub changed: bool,
 }
 
-impl From<&[Condition]> for FailOn {
-    /// Refuses values that meet one of these conditions. `nan` also stands for NaN that is lost.
-    fn from(given: &[Condition]) -> Self {
-        let mut conditions = given.to_vec();
-        if conditions.contains(&Condition::Lost(Loss::Nan)) {
-            conditions.push(Condition::Lost(Loss::NanLost));
-        }
-        Self { conditions, ..Self::default() }
-    }
-}
-
 impl FailOn {
+    /// Returns what the options of a task refuse. `nan` also stands for NaN that is lost.
+    pub(crate) fn of(task: Task) -> Self {
+        let with_lost = |given: &[Condition]| {
+            let lost = given.contains(&Condition::Lost(Loss::Nan)).then_some(Condition::Lost(Loss::NanLost));
+            Self { conditions: given.iter().copied().chain(lost).collect(), ..Self::default() }
+        };
+        match task {
+            Task::Cast(options) => with_lost(&options.fail_on),
+            Task::Dequantize(options) => with_lost(&options.fail_on),
+            Task::BitCast(_) | Task::Promote(_) => Self::default(),
+            Task::Quantize(options) => {
+                // In a GGUF file, no value may be too large for its type or, if values are to be kept, changed. Only the
+                // finished blocks show whether they hold the values.
+                let changed = options.is_gguf() && options.keeps_values();
+                let infinite = options.is_gguf() || options.fail_on.contains(&Defect::Infinite);
+                let conditions = [(infinite, Loss::Infinite), (changed, Loss::Inexact)];
+                let conditions = conditions.into_iter().filter(|(is_refused, _)| *is_refused);
+                Self {
+                    conditions: conditions.map(|(_, loss)| Condition::Lost(loss)).collect(),
+                    defects: options.fail_on.clone(),
+                    min_sqnr_db: options.min_sqnr,
+                    changed,
+                }
+            }
+        }
+    }
+
     /// True if everything is allowed.
     pub(crate) fn is_empty(&self) -> bool {
         self.conditions.is_empty() && self.defects.is_empty() && self.min_sqnr_db.is_none() && !self.changed

@@ -12,7 +12,7 @@ use crate::error::{Blocker, Error, Kind, OutputRole, Result, Wanted};
 use crate::io::identity::Files;
 use crate::io::output::{Destination, Output, elsewhere};
 use crate::measure::hash;
-use crate::plan::{Plan, Spread};
+use crate::plan::{Findings, Plan, Planned, Spread};
 use crate::progress::{Notice, Observer, Progress};
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,7 @@ pub(super) struct FileOutput<'a> {
     destination: Option<Destination>,
     /// The destination of the second file, if any: the elements of an ONNX model.
     data: Option<Destination>,
-    plan: Plan<'a>,
+    pub(super) plan: Plan<'a>,
     container: &'static dyn Container,
 }
 
@@ -30,18 +30,20 @@ impl<'a> FileOutput<'a> {
     /// Plans the contents of the file.
     pub(super) fn new(
         job: &Job,
-        route: &mut Route<'_, 'a>,
+        route: &Route<'_, 'a>,
         files: &mut Files,
         observer: &dyn Observer,
-    ) -> Result<Self> {
+    ) -> Result<(Self, Findings)> {
         check_alone(job, route)?;
         let container = place::container(job, route)?;
         let mut destination = None;
-        let check_place = |route: &Route| {
+        let check_place = |planned: &Planned| {
+            files.read(planned.files.iter().cloned());
             destination = find_place(job, route, files)?;
             Ok(())
         };
-        let mut plan = plans(job, route, (container, Spread::One), observer, check_place)?.swap_remove(0);
+        let (mut plans, planned) = plans(job, route, (container, Spread::One), observer, check_place)?;
+        let mut plan = plans.swap_remove(0);
         // A pipe or device cannot be read again.
         let keeps = destination.as_ref().is_none_or(Destination::keeps);
         plan.is_deflated = keeps && container::is_deflated(&route.input.source.shards[0], container);
@@ -52,7 +54,7 @@ impl<'a> FileOutput<'a> {
         if let (Publish::Each, Some(destination)) = (job.publish, &destination) {
             destination.check_space(plan.space())?;
         }
-        Ok(Self { destination, data, plan, container })
+        Ok((Self { destination, data, plan, container }, planned.findings))
     }
 
     pub(super) fn source_bytes(&self) -> u64 {
@@ -250,7 +252,7 @@ fn find_place(job: &Job, route: &Route, files: &mut Files) -> Result<Option<Dest
         let what = "is not a file, so the output cannot be undone if a value is refused at the end";
         let error = Error::new(what).in_file(output).remedy("name a file");
         // A GGUF file never has values that became infinite, whatever the options are.
-        return Err(if job.format.is_some() { error } else { error.without("fail_on") });
+        return Err(if job.format().is_some() { error } else { error.without("fail_on") });
     }
     Ok(Some(destination))
 }

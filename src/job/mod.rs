@@ -32,7 +32,8 @@ use crate::error::{Error, Kind, Result};
 use crate::io::identity::Files;
 use crate::io::output;
 use crate::io::temporaries::NewFolder;
-use crate::options::TensorOptions;
+use crate::options::{Task, TensorOptions};
+use crate::plan::Findings;
 use crate::progress::{Notice, Observer};
 use crate::text::is;
 use file::FileOutput;
@@ -104,7 +105,12 @@ pub(crate) fn open(
 /// Determines the place and the contents of each output, with all checks that are possible before anything is written.
 /// Refuses an output that exists, is an input, or cannot be at its place, types that do not fit, and a disk without
 /// enough space.
-pub(crate) fn prepare<'a>(job: &Job, inputs: &mut [JobInput<'a>], observer: &dyn Observer) -> Result<Prepared<'a>> {
+pub(crate) fn prepare<'a>(job: &Job, inputs: &[JobInput<'_, 'a>], observer: &dyn Observer) -> Result<Prepared<'a>> {
+    if let Task::Cast(options) = job.task
+        && let (None, Some(option)) = (job.format(), options.gguf.first_given())
+    {
+        return Err(Error::usage("the output is not a GGUF file: an option has no effect").without(option));
+    }
     let folder = place::folder_of_outputs(job, inputs)?;
     let is_only = inputs.len() == 1;
     let made = match folder {
@@ -116,24 +122,28 @@ pub(crate) fn prepare<'a>(job: &Job, inputs: &mut [JobInput<'a>], observer: &dyn
     };
     let mut files = Files::default();
     inputs.iter().try_for_each(|input| input.source.files().map(|paths| files.read(paths)))?;
-    files.read(inputs.iter().flat_map(|input| input.decisions.files.clone()));
-    let routes = all_of(inputs, job.publish, observer, |input| {
+    let mut findings = Findings::default();
+    let routes = all_of(inputs, job.publish, observer, |&input| {
         let output = place::output_path(job, input.source, folder, is_only)?;
         Ok(Route { input, output, is_named: folder.is_none() && job.output.is_some() })
     })?;
-    let outputs = all_of(routes, job.publish, observer, |mut route| {
-        let work = match JobWork::new(job, &mut route, &mut files, observer) {
+    let outputs = all_of(routes, job.publish, observer, |route| {
+        let work = match JobWork::new(job, &route, &mut files, observer) {
             Err(error) if job.existing == IfExists::Skip && error.is_existing() && is_output(&route.output) => {
                 JobWork::Skip
             }
-            work => work?,
+            work => {
+                let (work, found) = work?;
+                findings = found;
+                work
+            }
         };
         Ok(JobOutput { source: route.input.source, path: route.output, work })
     })?;
     if job.publish == Publish::Together {
         file::check_space_of_all(outputs.iter().filter_map(|output| output.work.file()))?;
     }
-    Ok(Prepared { outputs, files, _made: made })
+    Ok(Prepared { outputs, files, findings, _made: made })
 }
 
 /// An input, the path of its output, and the work to do.
@@ -152,11 +162,13 @@ enum JobWork<'a> {
 }
 
 impl<'a> JobWork<'a> {
-    fn new(job: &Job, route: &mut Route<'_, 'a>, files: &mut Files, observer: &dyn Observer) -> Result<Self> {
+    fn new(job: &Job, route: &Route<'_, 'a>, files: &mut Files, observer: &dyn Observer) -> Result<(Self, Findings)> {
         if place::is_folder(job, route)? {
-            FolderOutput::new(job, route, files, observer).map(Self::Folder)
+            let (folder, findings) = FolderOutput::new(job, route, files, observer)?;
+            Ok((Self::Folder(folder), findings))
         } else {
-            FileOutput::new(job, route, files, observer).map(Self::File)
+            let (file, findings) = FileOutput::new(job, route, files, observer)?;
+            Ok((Self::File(file), findings))
         }
     }
 
@@ -186,6 +198,8 @@ pub(crate) struct Prepared<'a> {
     outputs: Vec<JobOutput<'a>>,
     #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program writes its report among them"))]
     pub(crate) files: Files,
+    /// What the plan of the last output tells.
+    pub(crate) findings: Findings,
     _made: Option<NewFolder>,
 }
 

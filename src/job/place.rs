@@ -4,7 +4,6 @@ use super::{Job, JobInput, Publish};
 use crate::container::WrittenFiles;
 use crate::container::checkpoint::{Checkpoint, description};
 use crate::container::{self, Container};
-use crate::dtype::Dtype;
 use crate::error::{Error, Intended, Kind, Result, Wanted};
 use crate::io::identity::Files;
 use crate::io::output::{descriptor, directory_of, ends_in_separator, is_standard_output};
@@ -16,8 +15,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// An input, and the path of its output.
-pub(super) struct Route<'i, 'a> {
-    pub(super) input: &'i mut JobInput<'a>,
+pub(super) struct Route<'m, 'a> {
+    pub(super) input: JobInput<'m, 'a>,
     pub(super) output: PathBuf,
     /// True if the output was named, so that its extension determines the format.
     pub(super) is_named: bool,
@@ -32,8 +31,8 @@ pub(super) fn folder_of_outputs<'a>(job: &Job<'a>, inputs: &[JobInput]) -> Resul
         return folder_of_all(output, inputs);
     }
     if let [JobInput { source, .. }] = inputs {
-        let is_file = !source.is_folder() || job.format.is_some();
-        let is_folder = is_file && job.max_shard_size.is_none() && is_named_as_folder(output);
+        let is_file = !source.is_folder() || job.format().is_some();
+        let is_folder = is_file && job.task.max_shard_size().is_none() && is_named_as_folder(output);
         return Ok(is_folder.then_some(output));
     }
     if output.exists() && !output.is_dir() || is_standard_output(output) {
@@ -101,16 +100,16 @@ pub(super) fn output_path(job: &Job, source: &Checkpoint, folder: Option<&Path>,
     if let Some(output) = job.output {
         return Ok(output.to_owned());
     }
-    let Some(label) = job.label.or(job.to.map(Dtype::name)) else {
+    let Some(label) = job.label.or(job.task.label()) else {
         let error = Error::new("without a type the output has no name of its own");
         return Err(error.of(Kind::Unnamed(Wanted::Any)));
     };
-    let is_file = job.max_shard_size.is_none() && (!source.is_folder() || job.format.is_some());
+    let is_file = job.task.max_shard_size().is_none() && (!source.is_folder() || job.format().is_some());
     let output = match &source.folder {
         Some(folder) if is_file => with_type(&file_of(job, &named(folder)?), label),
         Some(folder) => folder_with_type(folder, label)?,
-        None if is_file => with_type(&source.own_name(job.format), label),
-        None => folder_with_type(&source.own_name(job.format).with_extension(""), label)?,
+        None if is_file => with_type(&source.own_name(job.format()), label),
+        None => folder_with_type(&source.own_name(job.format()).with_extension(""), label)?,
     };
     check_outside_cache(&output, label, is_only).map_err(|error| error.in_file(&source.path))?;
     let beside = if is_file { beside_input(&source.path, output) } else { return Ok(output) };
@@ -161,7 +160,8 @@ fn cached_repository(folder: &Path) -> Option<&Path> {
 pub(super) fn is_folder(job: &Job, route: &Route) -> Result<bool> {
     let Route { input, output, is_named } = route;
     let is_file = is_standard_output(output) || !output.is_dir() && names_a_format(output);
-    let is_folder = job.max_shard_size.is_some() || input.source.is_folder() && !is_file && job.format.is_none();
+    let is_folder =
+        job.task.max_shard_size().is_some() || input.source.is_folder() && !is_file && job.format().is_none();
     if !is_folder && input.source.base.is_some() {
         let error = Error::new("is one file, which has no place for the config").in_file(output);
         return Err(error.of(Kind::Unnamed(Wanted::FOLDER)));
@@ -183,11 +183,11 @@ pub(super) fn is_folder(job: &Job, route: &Route) -> Result<bool> {
 pub(super) fn container(job: &Job, route: &Route) -> Result<&'static dyn Container> {
     let Route { input, output, is_named } = route;
     let source = input.source;
-    let given = job.format.unwrap_or(source.format_of_output());
+    let given = job.format().unwrap_or(source.format_of_output());
     let extension = |container: &dyn Container| container.format_info().extension;
     match container::by_extension(output) {
         _ if !is_named => Ok(given),
-        Some(target) if job.format.is_some_and(|format| extension(format) != extension(target)) => {
+        Some(target) if job.format().is_some_and(|format| extension(format) != extension(target)) => {
             let error = Error::new(format!("the output is a .{} file", extension(given))).in_file(output);
             Err(error.remedy(format!("name an output that ends in .{}", extension(given))))
         }
@@ -197,9 +197,9 @@ pub(super) fn container(job: &Job, route: &Route) -> Result<&'static dyn Contain
             Err(Error::new(message).in_file(output).remedy(other_format(job, input)))
         }
         Some(target) if target.format_info().writing == WrittenFiles::Never => Err(unknown_format(job, input, output)),
-        Some(target) if target.format_info().writing == WrittenFiles::OnRequest && job.format.is_none() => {
-            let error = Error::new(format!("{} makes no .gguf files", job.operator.name())).in_file(output);
-            Err(match job.operator {
+        Some(target) if target.format_info().writing == WrittenFiles::OnRequest && job.format().is_none() => {
+            let error = Error::new(format!("{} makes no .gguf files", job.operator().name())).in_file(output);
+            Err(match job.operator() {
                 Operator::Dequantize => error.of(Kind::NoGguf),
                 _ => error.remedy(other_format(job, input)),
             })
@@ -249,9 +249,9 @@ fn unknown_format(job: &Job, input: &JobInput, output: &Path) -> Error {
 /// Returns the remedy for an output in a format that cannot hold the tensors of an input.
 fn other_format(job: &Job, input: &JobInput) -> String {
     let are_several = input.source.names().nth(1).is_some();
-    let is_model = input.source.is_model() && !matches!(job.operator, Operator::Promote(_));
-    let formats = match job.operator {
-        _ if job.format.is_some() => ".gguf".to_owned(),
+    let is_model = input.source.is_model() && !matches!(job.operator(), Operator::Promote(_));
+    let formats = match job.operator() {
+        _ if job.format().is_some() => ".gguf".to_owned(),
         Operator::Quantize if is_model => ".onnx".to_owned(),
         Operator::Quantize => ".safetensors".to_owned(),
         _ => container::formats(|format| {
@@ -299,14 +299,14 @@ fn check_joins_none(folder: &Path, output: &Path) -> Result<()> {
 fn name_in(folder: &Path, job: &Job, source: &Checkpoint) -> Result<PathBuf> {
     let nameless = || Error::usage("has no name for its output").in_file(&source.path).remedy("give it by its name");
     let name = match &source.folder {
-        Some(input) if job.format.is_some() && job.max_shard_size.is_none() => {
+        Some(input) if job.format().is_some() && job.task.max_shard_size().is_none() => {
             file_of(job, &named(input)?).file_name().map(OsString::from)
         }
         Some(input) => named(input)?.file_name().map(OsString::from),
-        None if job.max_shard_size.is_some() || source.is_folder() => {
-            source.own_name(job.format).file_stem().map(OsString::from)
+        None if job.task.max_shard_size().is_some() || source.is_folder() => {
+            source.own_name(job.format()).file_stem().map(OsString::from)
         }
-        None => source.own_name(job.format).file_name().map(OsString::from),
+        None => source.own_name(job.format()).file_name().map(OsString::from),
     };
     let output = folder.join(name.ok_or_else(nameless)?);
     check_joins_none(folder, &output).map_err(|error| error.in_file(&source.path))?;
@@ -337,7 +337,7 @@ fn named(folder: &Path) -> Result<PathBuf> {
 fn file_of(job: &Job, folder: &Path) -> PathBuf {
     let mut name = folder.file_name().unwrap_or_default().to_owned();
     name.push(".");
-    name.push(job.format.unwrap_or(container::SHARDS).format_info().extension);
+    name.push(job.format().unwrap_or(container::SHARDS).format_info().extension);
     folder.with_file_name(name)
 }
 

@@ -6,20 +6,27 @@ use crate::container::checkpoint::Checkpoint;
 use crate::dtype::{Class, Dtype};
 use crate::error::Result;
 use crate::operator::Operator;
-use crate::plan::{Plan, Spread, Step};
+use crate::plan::{Findings, Plan, Spread, Step};
 use crate::progress::Observer;
 use std::path::{Path, PathBuf};
+use std::slice;
 
 /// Plans an output that has no place, with all checks of its contents.
-pub(crate) fn plan<'a>(job: &Job, input: &mut JobInput<'a>, observer: &dyn Observer) -> Result<Vec<Plan<'a>>> {
+pub(crate) fn plan<'a>(
+    job: &Job,
+    input: JobInput<'_, 'a>,
+    observer: &dyn Observer,
+) -> Result<(Vec<Plan<'a>>, Findings)> {
     let source = input.source;
-    let is_folder = job.max_shard_size.is_some() || source.is_folder() && job.format.is_none();
-    let mut route = Route { output: source.path.clone(), input, is_named: false };
+    let is_folder = job.task.max_shard_size().is_some() || source.is_folder() && job.format().is_none();
+    let route = Route { output: source.path.clone(), input, is_named: false };
     if is_folder {
-        return Ok(check::plans_of_shards(job, &mut route, observer)?.0);
+        let (plans, planned, _) = check::plans_of_shards(job, &route, observer)?;
+        return Ok((plans, planned.findings));
     }
     let container = place::container(job, &route)?;
-    check::plans(job, &mut route, (container, Spread::One), observer, |_| Ok(()))
+    let (plans, planned) = check::plans(job, &route, (container, Spread::One), observer, |_| Ok(()))?;
+    Ok((plans, planned.findings))
 }
 
 /// Returns the output of the only input: as named, or by a name of its own.
@@ -27,7 +34,17 @@ pub(crate) fn output_path(job: &Job, source: &Checkpoint) -> Result<PathBuf> {
     place::output_path(job, source, None, true)
 }
 
-impl Prepared<'_> {
+impl<'a> Prepared<'a> {
+    /// Returns the steps of all outputs.
+    pub(crate) fn steps(&self) -> impl Iterator<Item = &Step<'a>> {
+        let plans = self.outputs.iter().flat_map(|output| match &output.work {
+            JobWork::Skip => &[],
+            JobWork::File(file) => slice::from_ref(&file.plan),
+            JobWork::Folder(folder) => &folder.plans[..],
+        });
+        plans.flat_map(|plan| &plan.steps)
+    }
+
     pub(crate) fn outputs(&self) -> impl Iterator<Item = &Path> {
         self.outputs.iter().map(|output| &*output.path)
     }
@@ -49,7 +66,7 @@ impl Prepared<'_> {
 
     /// Returns the type of the first weight that a cast makes narrow in a .safetensors file, without a scale.
     pub(crate) fn unscaled(&self, job: &Job) -> Option<Dtype> {
-        let is_cast = matches!(job.operator, Operator::Cast(_)) && !job.force_codes;
+        let is_cast = matches!(job.operator(), Operator::Cast(_)) && !job.task.forces_codes();
         self.outputs.iter().filter(|_| is_cast).find_map(|output| match &output.work {
             JobWork::Skip => None,
             JobWork::File(file) => file.unscaled(),

@@ -4,16 +4,16 @@
 use crate::container::checkpoint::{CONFIG, Checkpoint};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
-use crate::plan::{Decisions, OTHER_NAME, Operation, Plan, Step, name_instead_of};
+use crate::plan::{OTHER_NAME, Operation, Plan, Planned, Step, name_instead_of};
 use crate::quant::{CheckpointInfo, Problem, StoredTensor, is_named_as_part, probe};
 
 /// A tensor of the output: a step, and the index of one of its results.
-type Planned<'p, 'a> = (&'p Step<'a>, usize);
+type NewPart<'p, 'a> = (&'p Step<'a>, usize);
 
 /// Refuses a quantized output whose tensors and config would contradict each other.
-pub(super) fn check_recognized(plans: &[Plan], source: &Checkpoint, decisions: &Decisions) -> Result<()> {
+pub(super) fn check_recognized(plans: &[Plan], source: &Checkpoint, output: &Planned) -> Result<()> {
     let steps = || plans.iter().flat_map(|plan| &plan.steps);
-    let planned: Vec<Planned> = steps().flat_map(|step| (0..step.results.len()).map(move |at| (step, at))).collect();
+    let planned: Vec<NewPart> = steps().flat_map(|step| (0..step.results.len()).map(move |at| (step, at))).collect();
     let stored = |step: &Step, dtype: Dtype| match step.how {
         Operation::Convert(_) => step.source().elements.dtype(), // which tcast may not know
         Operation::Decode(_) | Operation::Encode(_) => Some(dtype),
@@ -21,9 +21,9 @@ pub(super) fn check_recognized(plans: &[Plan], source: &Checkpoint, decisions: &
     let tensors = steps().flat_map(|step| step.new_tensors().map(move |new| (step, new)));
     let tensors = tensors.map(|(step, (name, dtype, shape))| StoredTensor { name, dtype: stored(step, dtype), shape });
     let tensors: Vec<StoredTensor> = tensors.collect();
-    let config = decisions.side_files.iter().find(|(name, _)| *name == CONFIG).and_then(|(_, text)| text.as_deref());
-    let block = decisions.block.as_ref().map(|block| format!("{{\"quantization_config\": {block}}}"));
-    let metadata = source.metadata().filter(|(key, _)| !decisions.changes(key));
+    let config = output.side_files.iter().find(|(name, _)| *name == CONFIG).and_then(|(_, text)| text.as_deref());
+    let block = output.block.as_ref().map(|block| format!("{{\"quantization_config\": {block}}}"));
+    let metadata = source.metadata().filter(|(key, _)| !output.changes(key));
     let metadata: Vec<(&str, &str)> = metadata.map(|(key, text)| (key.as_str(), text.as_str())).collect();
     let look = |tensors: &[StoredTensor]| {
         probe(&CheckpointInfo {
@@ -64,7 +64,7 @@ pub(super) fn check_recognized(plans: &[Plan], source: &Checkpoint, decisions: &
 }
 
 /// Returns the bytes of a tensor that describes others.
-fn small((step, at): Planned) -> Result<Vec<u8>> {
+fn small((step, at): NewPart) -> Result<Vec<u8>> {
     let Some(weight) = step.quantization() else { return step.sources[0].small() };
     let fixed = weight.rows.encoder.parts()[at].fixed();
     fixed.map(<[u8]>::to_vec).ok_or_else(|| Error::new("depends on values").in_tensor(step.name()))

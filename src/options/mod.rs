@@ -8,6 +8,7 @@ pub(crate) mod parsers;
 mod quantize;
 mod recorded;
 mod shared;
+mod task;
 
 pub use crate::container::checkpoint::Naming;
 pub use crate::quant::{Arithmetic, ScaleChoice};
@@ -24,6 +25,7 @@ use serde::Serialize;
 #[cfg(feature = "cli")]
 pub(crate) use shared::{ROOT, ROOT_NOTE};
 use shared::{condition_names, texts};
+pub(crate) use task::Task;
 
 /// Options of `cast`: converts values by the rules of ONNX Cast.
 #[allow(clippy::struct_excessive_bools, reason = "each is an option")]
@@ -196,7 +198,6 @@ pub struct BitcastOptions {
     pub tensors: TensorOptions,
 }
 
-#[cfg(feature = "cli")]
 impl BitcastOptions {
     pub(crate) fn selection(&self) -> Selection {
         Selection { to: self.to, rules: self.rule.clone(), all: true, ..self.tensors.selection() }

@@ -192,6 +192,11 @@ impl QuantizeOptions {
         options
     }
 
+    /// True if no value of a quantized weight may change.
+    pub(crate) fn keeps_values(&self) -> bool {
+        self.only_exact || self.scheme.is_none()
+    }
+
     /// True if the output is a GGUF file.
     pub(crate) fn is_gguf(&self) -> bool {
         self.layout_in_effect() == Some(GGUF.name)

@@ -1,7 +1,7 @@
 //! Tensors of codes in a checkpoint whose weights are quantized. Codes mean nothing without their scales. Casting only
 //! some of the tensors would ruin the model silently.
 
-use super::cast::known_dtype;
+use super::plain::known_dtype;
 use crate::container::checkpoint::{Checkpoint, beside};
 use crate::container::{Input, Tensor};
 use crate::dtype::Dtype;

@@ -1,160 +1,267 @@
 //! Plans the decoding of the quantized weights of an input, and the new texts of its configs.
 
-use super::decisions::{Decisions, ExpertStacks, StackForm};
 use super::renaming::Renaming;
+use super::stacked::{ExpertStacks, StackForm};
+use super::step::Step;
+use super::steps::Steps;
+use super::{Planned, Request};
 use crate::container::checkpoint::{CONFIG, Checkpoint, HF_QUANT_CONFIG, QUANTIZE_CONFIG, stack_of};
+use crate::container::onnx::model::{Dequantization, TensorRole};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::options::{DequantizeOptions, Naming};
 use crate::quant::{
-    Arithmetic, FoundWeight, Modules, QuantMethod, Role, config_of, hf_quant_config_of, metadata_of, quantize_config_of,
+    Arithmetic, Decoder, FoundWeight, Modules, QuantMethod, Role, config_of, hf_quant_config_of, metadata_of,
+    quantize_config_of,
 };
 use crate::read::{DecodedValues, Decoders, LogicalCheckpoint};
 use crate::select::experts::Model;
 use crate::select::policy::{Policy, expert_sets, fused_sets};
 use crate::select::tried::has_banks;
-use crate::select::{Candidate, KeptReason, Rename, Selection};
+use crate::select::{Candidate, KeptReason, Selection};
 use crate::text::shorten;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// Number of problems listed for a model without quantized weights.
 const FEW: usize = 5;
 
-impl<'a> Decisions<'a> {
+impl<'a> Planned<'a> {
     /// Plans the decoding of the selected weights. Fails if the model has no quantized weights, a weight cannot be
     /// decoded, or the config cannot express that other weights stay quantized.
-    pub(crate) fn dequantize(model: &LogicalCheckpoint<'a>, options: &DequantizeOptions) -> Result<Self> {
+    pub(super) fn dequantize(
+        model: &LogicalCheckpoint<'a>,
+        options: &DequantizeOptions,
+        request: &Request,
+    ) -> Result<Self> {
         let &DequantizeOptions { to: target, arithmetic, keep_activation_scales, .. } = options;
         let selection = &options.tensors.selection();
-        let in_file = |error: Error| error.in_file(&model.source.path);
         let (selected, left): (Vec<&FoundWeight>, Vec<&FoundWeight>) =
             model.found.weights.iter().partition(|weight| selection.selects(&weight.name));
         let (reordered, left): (Vec<&FoundWeight>, Vec<&FoundWeight>) =
             left.into_iter().partition(|weight| weight.has_plain_blocks());
         let plain = model.plain_weights();
-        if model.found.weights.is_empty() && plain.is_empty() {
-            return Err(in_file(no_weights(model)));
-        }
-        check_shared(&selected, &left).map_err(in_file)?;
-        if let Some((weight, blocks)) =
-            left.iter().find_map(|weight| Some((weight, weight.parameters.blocks.as_ref()?)))
-        {
-            let format = blocks.formats[0].name;
-            let error = Error::new(format!("cannot stay as it is: tcast writes no blocks of {format}"));
-            return Err(in_file(error.in_tensor(&weight.name).remedy("decode all quantized weights")));
-        }
-        let is_expert =
-            |weight: &&&FoundWeight| weight.layout.method == QuantMethod::Mlx && stack_of(&weight.module).is_some();
-        if let Some(expert) = left.iter().find(is_expert) {
-            let what = "is one of the experts that MLX stacks, and MLX loads it only under the names of the file";
-            return Err(in_file(Error::new(what).of(Kind::Unmapped).in_tensor(&expert.name)));
-        }
-        if selected.is_empty() && !plain.iter().any(|weight| selection.selects(&weight.name)) {
-            let what = "has quantized weights, and none of them is selected: the output would be quantized too";
-            let option = if selection.exclude.is_empty() { "include" } else { "exclude" };
-            return Err(in_file(Error::usage(what).without(option)));
-        }
-        let renaming = Renaming::new(model, &selection.renames, |weight| selection.selects(&weight.name));
-        let renaming = renaming.map_err(in_file)?;
-        let mut decisions = Self::default();
-        for (_, at) in left.iter().flat_map(|weight| &weight.parts) {
-            decisions.keep(model.places[*at], KeptReason::LeftOut);
-        }
-        for at in &model.found.codes_that_stay {
-            decisions.keep(model.places[*at], KeptReason::Codes);
-        }
-        decisions.treatments.reserve(selected.iter().map(|weight| weight.parts.len()).sum());
-        decisions.leave_out_descriptions(model, &selected, left.is_empty(), keep_activation_scales);
+        check_weights(model, selection, (&selected, &left), &plain)?;
+        let renaming = Renaming::new(model, &selection.renames, |weight| selection.selects(&weight.name))?;
         let values = DecodedValues::Rounded { target, arithmetic, is_watched: options.counts_inexact() };
         let mut shared = Decoders::new(model, values);
+        let mut weights = DecodedWeights::default();
         for weight in &selected {
             let decoder = shared.get(weight)?;
             model.check_parts(&decoder, weight)?;
-            decisions.decode(model, weight, decoder, None);
+            weights.add(model, weight, decoder, None);
         }
         // The plain tensors of a GGUF model get the type of the others.
         for weight in plain.iter().filter(|weight| selection.selects(&weight.name)) {
             let decoder = shared.get(weight)?;
             if model.tensors[weight.parts[0].1].dtype != Some(decoder.target()) {
-                decisions.decode(model, weight, decoder, None);
+                weights.add(model, weight, decoder, None);
             }
         }
         for weight in reordered {
             let decoder = model.decoder(weight, model.own_type(weight), Arithmetic::Library)?;
-            decisions.decode(model, weight, Arc::new(decoder), Some(KeptReason::LeftOut));
+            weights.add(model, weight, Arc::new(decoder), Some(KeptReason::LeftOut));
         }
+        let described = model.descriptions(&selected, left.is_empty());
+        weights.left_out.extend(described);
+        let scales = if keep_activation_scales { Vec::new() } else { model.scales_of(&selected, left.is_empty()) };
+        weights.left_out.extend(&scales);
+        let of_left: HashSet<usize> = left.iter().flat_map(|weight| &weight.parts).map(|(_, at)| *at).collect();
+        let codes: HashSet<usize> = model.found.codes_that_stay.iter().copied().collect();
+        let mut steps = Steps::new(request, &model.source.shards)?;
+        weights.emit(model, &mut steps, |steps, at| {
+            let kept = codes.contains(&at).then_some(KeptReason::Codes);
+            let kept = kept.or(of_left.contains(&at).then_some(KeptReason::LeftOut));
+            kept.or_else(|| steps.role_of_scale(model.places[at])).or(Some(KeptReason::Unquantized))
+        })?;
+        let mut planned = steps.finish(&renaming.tensors)?;
         if left.is_empty() && selected.iter().any(|weight| weight.layout.method == QuantMethod::Mlx) {
-            decisions.change_metadata("format", Some("pt".to_owned())); // transformers does not load the format of MLX
+            planned.change_metadata("format", "pt"); // transformers does not load the format of MLX
         }
         let is_decoded = !selected.is_empty() || !plain.is_empty();
         let target = is_decoded.then(|| target.unwrap_or_else(|| model.default_target()));
-        decisions.describe(model, &renaming.modules(&selected, &left), target).map_err(in_file)?;
-        decisions.divided_sets = divided_sets(model, selection);
+        planned.describe(model, &renaming.modules(&selected, &left), target)?;
         if left.is_empty() && options.tensors.naming.names != Some(Naming::File) {
-            decisions.stacks = banks(model.config()?);
+            planned.stack(banks(model.config()?))?;
         }
-        decisions.renames = Some(renaming.tensors);
-        Ok(decisions)
+        planned.findings.left_out_scales = model.names(scales);
+        planned.findings.divided_sets = divided_sets(model, selection);
+        Ok(planned)
     }
 
     /// Plans a cast: tensors that are made of others because the names of a GGUF model changed, a config without the
     /// quantization of the original model, and new names in a quantized checkpoint.
-    pub(crate) fn cast(source: &'a Checkpoint, selection: &Selection) -> Result<Self> {
+    pub(super) fn cast(source: &'a Checkpoint, request: &Request) -> Result<Self> {
         if source.assembled.is_empty() && source.base.is_none() {
-            return Self::rename(source, &selection.renames);
+            return Self::rename(source, request);
         }
         let model = LogicalCheckpoint::open(source)?;
         let in_file = |error: Error, name: &str| error.in_tensor(name).in_file(&source.path);
-        let mut decisions = Self::default();
+        let mut weights = DecodedWeights::default();
         for weight in model.found.weights.iter().filter(|weight| weight.has_plain_blocks()) {
             let FoundWeight { name, shape, .. } = weight;
             let stored = model.own_type(weight);
             let candidate = Candidate { name, dtype: Some(stored), rank: shape.len(), is_alone: false };
-            let chosen = selection.target(&candidate);
+            let chosen = request.selection.target(&candidate);
             let target = chosen.unwrap_or(stored);
             if !target.is_weight() {
                 let error = Error::new(format!("its values change their order, and cannot become {target} at once"));
                 return Err(in_file(error.remedy("cast to bfloat16, float16 or float32, and cast the result"), name));
             }
             let decoder = model.decoder(weight, target, Arithmetic::Library).map_err(|error| in_file(error, name))?;
-            decisions.decode(&model, weight, Arc::new(decoder), chosen.err());
+            weights.add(&model, weight, Arc::new(decoder), chosen.err());
         }
-        decisions.side_files =
-            side_files(&model, &Modules::default(), None).map_err(|error| error.in_file(&source.path))?;
-        Ok(decisions)
+        let mut steps = Steps::new(request, &source.shards)?;
+        weights.emit(&model, &mut steps, |_, _| None)?;
+        let mut planned = steps.finish(&request.selection.renames)?;
+        planned.side_files = side_files(&model, &Modules::default(), None)?;
+        Ok(planned)
     }
 
-    /// Plans the changes that new names of tensors require in a quantized checkpoint of which nothing is decoded.
-    pub(crate) fn rename(source: &'a Checkpoint, renames: &[Rename]) -> Result<Self> {
-        if renames.is_empty() || source.is_model() {
-            return Ok(Self::default());
-        }
-        let model = LogicalCheckpoint::probe(source);
-        if model.found.weights.is_empty() {
-            return Ok(Self::default());
-        }
-        let in_file = |error: Error| error.in_file(&source.path);
-        let renaming = Renaming::new(&model, renames, |_| false).map_err(in_file)?;
+    /// Plans tensors that are all values, and the changes that new names of tensors require in a quantized checkpoint.
+    pub(super) fn rename(source: &'a Checkpoint, request: &Request) -> Result<Self> {
+        let renames = &request.selection.renames;
+        let model = (!renames.is_empty() && !source.is_model()).then(|| LogicalCheckpoint::probe(source));
+        let Some(model) = model.filter(|model| !model.found.weights.is_empty()) else {
+            return Self::of_values(request, &source.shards, renames);
+        };
+        let renaming = Renaming::new(&model, renames, |_| false)?;
         let left: Vec<&FoundWeight> = model.found.weights.iter().collect();
-        let mut decisions = Self::default();
-        decisions.describe(&model, &renaming.modules(&[], &left), None).map_err(in_file)?;
-        decisions.renames = Some(renaming.tensors);
-        Ok(decisions)
+        let mut planned = Self::of_values(request, &source.shards, &renaming.tensors)?;
+        planned.describe(&model, &renaming.modules(&[], &left), None)?;
+        Ok(planned)
     }
 
     /// Changes the descriptions of quantized weights, in the metadata of files and in the files next to them. `target` is
     /// the type of the decoded weights, if there are any.
     fn describe(&mut self, model: &LogicalCheckpoint, modules: &Modules, target: Option<Dtype>) -> Result<()> {
-        self.describe_in_metadata(model, modules);
+        self.metadata.extend(metadata_of(model.source.metadata(), modules));
         self.side_files = side_files(model, modules, target)?;
         Ok(())
     }
 
-    /// Changes the descriptions of quantized weights in the metadata of files.
-    pub(super) fn describe_in_metadata(&mut self, model: &LogicalCheckpoint, modules: &Modules) {
-        self.metadata.extend(metadata_of(model.source.metadata(), modules));
+    /// Changes a value of the metadata.
+    pub(super) fn change_metadata(&mut self, key: &str, value: &str) {
+        self.metadata.insert(key.to_owned(), Some(value.to_owned()));
     }
+
+    /// Makes stacks of the experts, if there are stacks.
+    pub(super) fn stack(&mut self, stacks: Option<ExpertStacks>) -> Result<()> {
+        if let Some(stacks) = stacks {
+            self.steps = stacks.stack(std::mem::take(&mut self.steps))?;
+        }
+        Ok(())
+    }
+}
+
+/// Steps that decode weights, by the index of the stored tensor whose place they take, and the stored tensors that the
+/// output does not need.
+#[derive(Default)]
+struct DecodedWeights<'a> {
+    steps: HashMap<usize, Vec<Step<'a>>>,
+    left_out: HashSet<usize>,
+}
+
+impl<'a> DecodedWeights<'a> {
+    /// Decodes a weight. The decoded tensor takes the place of the codes, and the other parts are left out. `kept` is the
+    /// reason for not quantizing numbers that are not codes.
+    fn add(
+        &mut self,
+        model: &LogicalCheckpoint<'a>,
+        weight: &FoundWeight,
+        decoder: Arc<Decoder>,
+        kept: Option<KeptReason>,
+    ) {
+        let parts = LogicalCheckpoint::value_parts(weight);
+        self.left_out.extend(parts[1..].iter().map(|(_, part)| *part));
+        self.steps.entry(parts[0].1).or_default().push(model.decoding(weight, decoder, kept));
+    }
+
+    /// Adds all steps in the order of the stored tensors. `reason` says why a tensor that is not decoded is copied.
+    fn emit(
+        mut self,
+        model: &LogicalCheckpoint<'a>,
+        steps: &mut Steps<'_, 'a>,
+        reason: impl Fn(&Steps, usize) -> Option<KeptReason>,
+    ) -> Result<()> {
+        let folded = steps.graph.as_ref().map(|graph| {
+            let is_folded = |folded: &&Dequantization| self.steps.contains_key(&folded.codes);
+            graph.parts_of_others(&graph.dequantizations.iter().filter(is_folded).collect::<Vec<_>>())
+        });
+        let needed = folded.unwrap_or_default();
+        for (at, place) in model.places.iter().enumerate() {
+            if let Some(decoded) = self.steps.remove(&at) {
+                decoded.into_iter().try_for_each(|step| steps.weight(step))?;
+            } else if !self.left_out.contains(&at) {
+                let reason = reason(steps, at);
+                steps.plain(*place, reason)?;
+            } else if needed.contains(&place.1) {
+                steps.plain(*place, Some(KeptReason::Role(TensorRole::Scale)))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'a> LogicalCheckpoint<'a> {
+    /// Returns the step that decodes a weight.
+    pub(super) fn decoding(&self, weight: &FoundWeight, decoder: Arc<Decoder>, kept: Option<KeptReason>) -> Step<'a> {
+        let place = self.places[Self::value_parts(weight)[0].1];
+        Step::decode(place, weight.name.clone(), self.value_sources(weight).collect(), decoder, kept)
+    }
+
+    /// Returns the stored tensors that only describe how these weights are quantized and, if they are all of the model, the
+    /// other descriptions.
+    fn descriptions(&self, weights: &[&FoundWeight], are_all: bool) -> Vec<usize> {
+        let parts = weights.iter().flat_map(|weight| &weight.parts);
+        let described = parts.filter(|(role, _)| matches!(role, Role::Shape | Role::Description)).map(|(_, at)| *at);
+        let markers = self.found.markers.iter().copied().filter(|_| are_all);
+        described.chain(markers).collect()
+    }
+
+    /// Returns the scales of activations of these weights, or all if they are all of the model.
+    fn scales_of(&self, weights: &[&FoundWeight], are_all: bool) -> Vec<usize> {
+        if are_all {
+            return self.found.activation_scales.clone();
+        }
+        let parts = weights.iter().flat_map(|weight| &weight.parts);
+        parts.filter(|(role, _)| *role == Role::Activation).map(|(_, at)| *at).collect()
+    }
+
+    /// Returns the names of stored tensors.
+    pub(super) fn names(&self, tensors: impl IntoIterator<Item = usize>) -> Vec<String> {
+        tensors.into_iter().map(|at| self.tensors[at].name.to_owned()).collect()
+    }
+}
+
+/// Refuses a model of which no weight is selected, and weights that cannot be left as they are.
+fn check_weights(
+    model: &LogicalCheckpoint,
+    selection: &Selection,
+    (selected, left): (&[&FoundWeight], &[&FoundWeight]),
+    plain: &[FoundWeight],
+) -> Result<()> {
+    if model.found.weights.is_empty() && plain.is_empty() {
+        return Err(no_weights(model));
+    }
+    check_shared(selected, left)?;
+    if let Some((weight, blocks)) = left.iter().find_map(|weight| Some((weight, weight.parameters.blocks.as_ref()?))) {
+        let format = blocks.formats[0].name;
+        let error = Error::new(format!("cannot stay as it is: tcast writes no blocks of {format}"));
+        return Err(error.in_tensor(&weight.name).remedy("decode all quantized weights"));
+    }
+    let is_expert =
+        |weight: &&&FoundWeight| weight.layout.method == QuantMethod::Mlx && stack_of(&weight.module).is_some();
+    if let Some(expert) = left.iter().find(is_expert) {
+        let what = "is one of the experts that MLX stacks, and MLX loads it only under the names of the file";
+        return Err(Error::new(what).of(Kind::Unmapped).in_tensor(&expert.name));
+    }
+    if selected.is_empty() && !plain.iter().any(|weight| selection.selects(&weight.name)) {
+        let what = "has quantized weights, and none of them is selected: the output would be quantized too";
+        let option = if selection.exclude.is_empty() { "include" } else { "exclude" };
+        return Err(Error::usage(what).without(option));
+    }
+    Ok(())
 }
 
 /// Returns the banks that the experts of a model become, if files of its kind store them so.
@@ -187,7 +294,7 @@ fn no_weights(model: &LogicalCheckpoint) -> Error {
     error.with_details(model.nodes_with_codes().collect())
 }
 
-/// Returns [`Decisions::divided_sets`].
+/// Returns [`Findings::divided_sets`](super::Findings::divided_sets).
 fn divided_sets(model: &LogicalCheckpoint, selection: &Selection) -> Vec<[String; 2]> {
     let weights = &model.found.weights;
     let is_diffusion = weights.iter().any(|weight| weight.layout.is_diffusion());

@@ -2,59 +2,62 @@
 //! are refused here. Once a plan exists, only reading and writing can fail, apart from damaged elements and values that
 //! the rules of the cast forbid.
 
-mod cast;
 mod codes;
-mod decisions;
 mod dequantize;
-mod draft;
 mod few;
 mod gathered;
 mod gguf;
 mod model;
 mod partition;
+mod plain;
 mod quantization;
 mod quantize;
 mod renaming;
 mod rewrite;
 mod stacked;
 mod step;
+mod steps;
 mod stored;
 mod weight_rows;
 
-pub(crate) use cast::check_from;
-#[doc(hidden)] // for tests
-pub use cast::source_form;
 #[doc(hidden)] // for the program
 pub use codes::Codes;
-pub(crate) use decisions::Decisions;
-pub(crate) use gguf::{BlockSearch, GgufRequest};
 #[doc(hidden)] // for the program
 pub use partition::Partition;
 pub(crate) use partition::{chosen_shards, shard_sizes};
+pub(crate) use plain::check_from;
+#[doc(hidden)] // for tests
+pub use plain::source_form;
 pub(crate) use quantization::{CodesSource, Quantization, Unrecovered};
 #[cfg(feature = "cli")]
 pub(crate) use quantize::{Misfit, layout_of, matchable_names};
-pub(crate) use quantize::{OTHER_NAME, QuantizePlan, QuantizeRequest, name_instead_of};
+pub(crate) use quantize::{OTHER_NAME, name_instead_of};
 pub(crate) use step::{NewStored, Operation, PieceUnit};
 pub use step::{Plan, Step};
 pub(crate) use weight_rows::SharedExtremes;
 
+use crate::container::checkpoint::Checkpoint;
 use crate::container::gguf::MAX_PARTS;
 use crate::container::onnx::model::ModelGraph;
-use crate::container::{self, Container, Form, Input, Metadata, NewMetadata, NewTensor, Placement, keys_of_part};
-use crate::conversion::Conversion;
+use crate::container::{
+    self, ComputedTensor, Container, Form, GgufKey, Input, Metadata, NewMetadata, NewTensor, Placement, keys_of_part,
+};
+use crate::conversion::{self, Conversion};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::kernel::{Condition, Rules, Storage};
 use crate::operator::Operator;
-use crate::options::ModelOptions;
+use crate::options::{ModelOptions, Task};
+use crate::progress::Observer;
+use crate::quant::EngineConfig;
+use crate::read::{LogicalCheckpoint, Share};
 use crate::select::Selection;
 use crate::text::shorten;
-use decisions::GgufContents;
-use draft::{DraftStep, PlannedTensors, measure_texts};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::vec;
+use steps::Steps;
 
 /// Conversion to plan for the tensors of some files that belong together.
 #[non_exhaustive]
@@ -76,7 +79,7 @@ pub struct Request<'a> {
     pub model: ModelOptions,
     /// The name of the file next to a model that can hold its elements; `None` if there can be none.
     pub data_file: Option<&'a str>,
-    /// Number of threads that write a long header.
+    /// Number of threads that search for codes, and that write a long header.
     pub threads: usize,
 }
 
@@ -122,45 +125,129 @@ pub fn build<'a>(
     spread: Spread,
     measured: &dyn Fn(u64),
 ) -> Result<Vec<Plan<'a>>> {
-    Draft::new(request, inputs, &mut Decisions::default())?.build(spread, measured)
+    Planned::of_values(request, inputs, &request.selection.renames)?.lay_out(request, spread, measured)
 }
 
-/// The steps of all outputs, before anything is laid out: texts have to be read before they can be laid out.
-pub(crate) struct Draft<'r, 'a> {
-    request: &'r Request<'r>,
+/// The plan of an input before its outputs are laid out: the steps, in the order of the tensors of the outputs, and
+/// what the outputs contain besides.
+pub(crate) struct Planned<'a> {
     inputs: &'a [Input],
     /// The ONNX model that is changed, if the output is one.
-    model: Option<ModelGraph<'a>>,
-    steps: Vec<DraftStep<'a>>,
-    conversions: Conversions<'r>,
-    /// Changes to the metadata of the outputs.
+    graph: Option<ModelGraph<'a>>,
+    pub(crate) steps: Vec<Step<'a>>,
+    conversions: Conversions,
+    /// Metadata of the files to change: the key, and the new value or `None` to remove it.
     metadata: HashMap<String, Option<String>>,
-    gguf: GgufContents,
+    /// Keys of a new GGUF file with their values.
+    keys: Vec<GgufKey>,
+    /// Tensors of a new GGUF file that the input does not have.
+    computed: Vec<ComputedTensor>,
+    /// Files next to the shards with their new text; `None` if a file is left out.
+    pub(crate) side_files: Vec<(&'static str, Option<String>)>,
+    /// The `quantization_config` of a quantized output that has no config.json.
+    pub(crate) block: Option<String>,
+    /// Other files that were read, which no output may replace.
+    pub(crate) files: Vec<PathBuf>,
+    pub(crate) findings: Findings,
 }
 
-impl<'r, 'a> Draft<'r, 'a> {
-    /// Makes the steps, with all checks that need no layout.
-    pub(crate) fn new(request: &'r Request<'r>, inputs: &'a [Input], decisions: &mut Decisions<'a>) -> Result<Self> {
-        let is_model = request.container.format_info().is_changed_only();
-        let model = is_model.then(|| model::graph(request, inputs)).transpose()?;
-        let mut conversions = Conversions { operator: request.operator, watched: request.fail_on, made: Vec::new() };
-        let steps = draft::steps(request, inputs, model.as_ref(), decisions, &mut conversions)?;
-        let steps = if let Some(stacks) = &decisions.stacks { stacks.stack(steps)? } else { steps };
-        let (metadata, gguf) = (decisions.metadata.clone(), std::mem::take(&mut decisions.gguf));
-        Ok(Self { request, inputs, model, steps, conversions, metadata, gguf })
+/// What a planner of weights tells the user, besides the steps.
+#[derive(Default)]
+#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words the findings"))]
+pub(crate) struct Findings {
+    /// Facts about the output.
+    pub(crate) facts: Vec<String>,
+    /// Warnings about the output.
+    pub(crate) notes: Vec<String>,
+    /// The names of scales of activations that are left out.
+    pub(crate) left_out_scales: Vec<String>,
+    /// A decoded and a quantized weight of each set that engines load as one module and that is partly decoded.
+    pub(crate) divided_sets: Vec<[String; 2]>,
+    /// The config that engines need to load a quantized output.
+    pub(crate) config: EngineConfig,
+    /// Weights that are kept because of their shape.
+    pub(crate) misfits: Vec<quantize::Misfit>,
+    /// Embeddings that a rule quantizes.
+    pub(crate) embeddings: Vec<String>,
+    /// The schemes and layouts in which weights are stored.
+    pub(crate) stored: BTreeSet<(&'static str, &'static str)>,
+    /// The schemes and layouts in which experts are stored one by one.
+    pub(crate) experts: BTreeSet<(&'static str, &'static str)>,
+    /// The names of tensors that engines of the layout do not load, and that are left out.
+    pub(crate) dropped: Vec<String>,
+    /// Quantized stacks of experts that are decoded, because the names of the file are kept.
+    pub(crate) decoded_stacks: Vec<String>,
+    /// `model_type` of the whole model, and of its language model.
+    pub(crate) kinds: Vec<String>,
+    /// The type in which engines compute, unless an option names another one.
+    pub(crate) computes_in: Option<Dtype>,
+    /// True if linear layers are kept that engines identify only by their names.
+    pub(crate) has_kept_layers: bool,
+    /// The names of weights that must have the same scheme, because engines load them as one module.
+    pub(crate) loaded_together: Vec<Vec<String>>,
+}
+
+impl<'a> Planned<'a> {
+    /// Plans a task for an input, with all checks that need no layout. `model` is the input with its quantized weights,
+    /// for tasks that treat weights, and `partition` the part of its shards that the run writes.
+    pub(crate) fn new(
+        task: Task,
+        request: &Request,
+        (source, model): (&'a Checkpoint, Option<&LogicalCheckpoint<'a>>),
+        partition: Option<Partition>,
+        observer: &dyn Observer,
+    ) -> Result<Self> {
+        match (task, model) {
+            (Task::Cast(options), _) if request.container.is(container::GGUF) => {
+                Self::gguf(&LogicalCheckpoint::open(source)?, &gguf::GgufTask::cast(options)?, request)
+            }
+            (Task::Cast(_), _) => Self::cast(source, request),
+            (Task::BitCast(_), _) => match source.assembled.first() {
+                None => Self::rename(source, request),
+                Some(tensor) => {
+                    let what = "has its values in another order than the file, and tcast does not copy its bits";
+                    Err(Error::new(what).of(Kind::Unmapped).in_tensor(&tensor.name))
+                }
+            },
+            (Task::Promote(_), _) => Self::of_values(request, &source.shards, &[]),
+            (Task::Dequantize(options), Some(model)) => Self::dequantize(model, options, request),
+            (Task::Quantize(options), Some(model)) if model.is_model() => Self::quantize_model(model, options, request),
+            (Task::Quantize(options), Some(model)) if options.is_gguf() => {
+                Self::gguf(model, &gguf::GgufTask::quantize(options, observer)?, request)
+            }
+            (Task::Quantize(options), Some(model)) => Self::quantize(model, options, request, partition, observer),
+            (Task::Dequantize(_) | Task::Quantize(_), None) => unreachable!("the caller has opened the model"),
+        }
     }
 
-    /// Lays out the outputs, like [`build`].
-    pub(crate) fn build(self, spread: Spread, measured: &dyn Fn(u64)) -> Result<Vec<Plan<'a>>> {
-        let Self { request, inputs, model, mut steps, mut conversions, metadata, gguf } = self;
-        let GgufContents { mut keys, mut computed, facts, notes, .. } = gguf;
-        if let Some(graph) = &model {
-            return Ok(vec![rewrite::build(request, &inputs[0], graph, steps, &mut conversions)?]);
+    /// Plans tensors that are all values.
+    fn of_values(request: &Request, inputs: &'a [Input], renames: &[crate::select::Rename]) -> Result<Self> {
+        let mut steps = Steps::new(request, inputs)?;
+        steps.places().try_for_each(|place| steps.plain(place, None))?;
+        steps.finish(renames)
+    }
+
+    /// True if a metadata value is changed or removed.
+    pub(crate) fn changes(&self, key: &str) -> bool {
+        self.metadata.contains_key(key)
+    }
+
+    /// Lays out the outputs, like [`build`]. The steps go to the plans of the outputs.
+    pub(crate) fn lay_out(
+        &mut self,
+        request: &Request,
+        spread: Spread,
+        measured: &dyn Fn(u64),
+    ) -> Result<Vec<Plan<'a>>> {
+        let Self { inputs, graph, conversions, metadata, keys, computed, findings, .. } = self;
+        let mut steps = std::mem::take(&mut self.steps);
+        if let Some(graph) = graph {
+            return Ok(vec![rewrite::build(request, &inputs[0], graph, steps, conversions)?]);
         }
         measure_texts(&mut steps, measured)?;
         let mut plans = Vec::new();
         let mut differing = Vec::new();
-        let tensors = steps.iter().map(|draft| draft.step.results.len()).sum::<usize>() + computed.len();
+        let tensors = steps.iter().map(|step| step.results.len()).sum::<usize>() + computed.len();
         let groups = groups(steps, inputs.len(), spread);
         let parts = groups.len();
         if parts > MAX_PARTS && request.container.is(container::GGUF) {
@@ -169,38 +256,26 @@ impl<'r, 'a> Draft<'r, 'a> {
             return Err(error.remedy("choose a larger maximum size of parts"));
         }
         for (at, group) in groups.into_iter().enumerate() {
-            let mut sources: Vec<usize> = Vec::new();
-            for draft in &group {
-                if sources.last() != Some(&draft.place.0) {
-                    sources.push(draft.place.0);
-                }
-            }
+            let mut sources: Vec<usize> = group.iter().map(|step| step.place.0).collect();
+            sources.dedup();
             if spread == Spread::AsInputs {
                 sources = vec![at]; // even if it has no tensors
             } else if sources.is_empty() {
                 sources = (0..inputs.len()).collect(); // there are no tensors at all
             }
             let sources = sources.iter().map(|input| &inputs[*input]);
-            let texts = metadata_of(request.container, sources, &metadata, &mut differing);
-            let keys = keys_of_part(std::mem::take(&mut keys), (at, parts), tensors);
-            let metadata = NewMetadata { texts, keys, computed: std::mem::take(&mut computed) };
-            let layout = request.container.lay_out(&PlannedTensors::of(&group), &metadata, request.threads)?;
+            let texts = metadata_of(request.container, sources, metadata, &mut differing);
+            let keys = keys_of_part(std::mem::take(keys), (at, parts), tensors);
+            let metadata = NewMetadata { texts, keys, computed: std::mem::take(computed) };
+            let mut plan = Plan::of(group);
+            let layout = request.container.lay_out(&plan, &metadata, request.threads)?;
             let mut places = Places::new(&layout.literals, layout.places);
             let mut stack = Vec::new();
-            // The steps reuse the memory of `group`.
-            let steps = group.into_iter().map(|draft| place(draft, &mut places, &mut stack, &mut conversions));
-            let steps = steps.collect::<Result<Vec<Step>>>()?;
-            plans.push(Plan {
-                steps,
-                literals: layout.literals,
-                entries: layout.entries,
-                copies: Vec::new(),
-                len: layout.len,
-                data_start: None,
-                facts: Vec::new(),
-                notes: Vec::new(),
-                is_deflated: false,
-            });
+            for step in &mut plan.steps {
+                place(step, &mut places, &mut stack, conversions)?;
+            }
+            (plan.literals, plan.entries, plan.len) = (layout.literals, layout.entries, layout.len);
+            plans.push(plan);
         }
         differing.sort();
         differing.dedup();
@@ -214,11 +289,25 @@ impl<'r, 'a> Draft<'r, 'a> {
             )
         };
         if let Some(plan) = plans.first_mut() {
-            plan.notes.extend(notes.into_iter().chain(differing.iter().map(note)));
-            plan.facts = facts;
+            plan.notes.extend(std::mem::take(&mut findings.notes).into_iter().chain(differing.iter().map(note)));
+            plan.facts = std::mem::take(&mut findings.facts);
         }
         Ok(plans)
     }
+}
+
+/// Measures the texts to be written. No file can be laid out without their lengths.
+fn measure_texts(steps: &mut [Step], measured: &dyn Fn(u64)) -> Result<()> {
+    for step in steps.iter_mut().filter(|step| step.dtypes().1 == Dtype::String) {
+        let (source, Some(conversion)) = (&step.sources[0], step.conversion()) else { continue };
+        let mut share = Share::new(source.stored_len(), source.tensor.count);
+        let progress = &mut |elements| measured(share.up_to(elements));
+        let extent =
+            source.open().and_then(|reader| conversion::measure(conversion.from, source.named(), reader, progress));
+        let extent = extent.map_err(|error| source.error(error))?;
+        step.results[0].extra.get_or_insert_default().text = Some(Box::new(extent));
+    }
+    Ok(())
 }
 
 /// The places of the tensors of a file, in the order of the tensors.
@@ -247,36 +336,36 @@ impl Places {
 
 /// Gives the results of a step the next places, or their parts of the places in `stack`, which the first step of a stack
 /// of experts sets.
-fn place<'a>(
-    mut draft: DraftStep<'a>,
+fn place(
+    step: &mut Step,
     places: &mut Places,
     stack: &mut Vec<Placement>,
     conversions: &mut Conversions,
-) -> Result<Step<'a>> {
-    for at in 0..draft.step.results.len() {
-        let place = match draft.step.results[at].stack() {
-            None => places.next(&draft.new_tensor(at)),
+) -> Result<()> {
+    for at in 0..step.results.len() {
+        let place = match step.results[at].stack() {
+            None => places.next(&step.new_tensor(at)),
             Some(part) => {
                 if part.number == 0 {
                     stack.truncate(at);
-                    stack.push(places.next(&draft.new_tensor(at)));
+                    stack.push(places.next(&step.new_tensor(at)));
                 }
                 part.place_in(&stack[at])
             }
         };
-        let result = &mut draft.step.results[at];
+        let result = &mut step.results[at];
         result.range = place.range;
         if place.crc.is_some() {
             result.extra.get_or_insert_default().crc = place.crc;
         }
-        conversions.complete(&mut draft.step, place.form)?;
+        conversions.complete(step, place.form)?;
     }
-    Ok(draft.step)
+    Ok(())
 }
 
 /// Returns the steps of each output file, in the order of the inputs.
-fn groups(steps: Vec<DraftStep>, inputs: usize, spread: Spread) -> Vec<Vec<DraftStep>> {
-    let mut groups: Vec<Vec<DraftStep>> = Vec::new();
+fn groups(steps: Vec<Step>, inputs: usize, spread: Spread) -> Vec<Vec<Step>> {
+    let mut groups: Vec<Vec<Step>> = Vec::new();
     match spread {
         Spread::One => groups.push(steps),
         Spread::AsInputs if inputs == 1 => groups.push(steps),
@@ -290,7 +379,7 @@ fn groups(steps: Vec<DraftStep>, inputs: usize, spread: Spread) -> Vec<Vec<Draft
             groups.push(Vec::new());
             let mut filled = 0_u64;
             for step in steps {
-                let bytes = step.bytes();
+                let bytes = step.planned_bytes();
                 filled = filled.saturating_add(bytes);
                 if filled > limit && !step.continues_stack() && groups.last().is_some_and(|group| !group.is_empty()) {
                     filled = bytes;
@@ -304,15 +393,19 @@ fn groups(steps: Vec<DraftStep>, inputs: usize, spread: Spread) -> Vec<Vec<Draft
 }
 
 /// The conversions of a plan: one of each kind, shared by all tensors.
-struct Conversions<'r> {
+struct Conversions {
     operator: Operator,
     /// The conditions that the caller refuses.
-    watched: &'r [Condition],
+    watched: Vec<Condition>,
     /// Each with true if its operator is applied, and false for a copy.
     made: Vec<(bool, Arc<Conversion>)>,
 }
 
-impl Conversions<'_> {
+impl Conversions {
+    fn new(request: &Request) -> Self {
+        Self { operator: request.operator, watched: request.fail_on.to_vec(), made: Vec::new() }
+    }
+
     /// Makes the conversion of a step end in the form in which the output stores its result.
     fn complete(&mut self, step: &mut Step, form: Form) -> Result<()> {
         if let Operation::Convert(conversion) = &mut step.how
@@ -343,7 +436,7 @@ impl Conversions<'_> {
         let refused = || Error::new(format!("{} cannot become {}", from.dtype(), to.dtype()));
         let conversion = conversion.ok_or_else(refused)?;
         let is_watched = is_converted && !self.watched.is_empty();
-        let conversion = Arc::new(if is_watched { conversion.watch(self.watched) } else { conversion });
+        let conversion = Arc::new(if is_watched { conversion.watch(&self.watched) } else { conversion });
         self.made.push((is_converted, Arc::clone(&conversion)));
         Ok(conversion)
     }

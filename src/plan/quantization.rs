@@ -9,9 +9,6 @@ use crate::quant::{
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A tensor of the inputs: the index of the input, and the tensor's index in it.
-pub(crate) type TensorIndex = (usize, usize);
-
 /// Quantization of a weight in a step.
 pub(crate) struct Quantization<'a> {
     /// The name of the weight in the output: `x.weight`.

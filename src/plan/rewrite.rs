@@ -1,6 +1,5 @@
 //! The plan for an ONNX model whose weights are stored in narrower types.
 
-use super::draft::DraftStep;
 use super::{Conversions, Operation, Plan, Request, Step};
 use crate::container::Input;
 use crate::container::onnx::model::{Change, ModelGraph, ModelLayout, QuantizedTensor, TensorChange};
@@ -20,42 +19,34 @@ pub(super) fn build<'a>(
     request: &Request,
     input: &'a Input,
     graph: &ModelGraph,
-    drafts: Vec<DraftStep<'a>>,
+    steps: Vec<Step<'a>>,
     conversions: &mut Conversions,
 ) -> Result<Plan<'a>> {
-    let mut notes = rules_without_effect(request, &drafts);
-    let (opset, ir_version) = versions(request, graph, &drafts, &mut notes)?;
-    let tensors = changes(input.contents.tensors.len(), &drafts);
+    let mut notes = rules_without_effect(request, &steps);
+    let (opset, ir_version) = versions(request, graph, &steps, &mut notes)?;
+    let tensors = changes(input.contents.tensors.len(), &steps);
     let mut change = Change { tensors, opset, ir_version, data_file: None };
     let layout = lay_out(request, input, graph, &mut change, &mut notes)?;
     // Several weights with the same codes follow each other, and so do their places.
     let mut last = (usize::MAX, 0);
-    let steps = drafts.into_iter().map(|DraftStep { place: (_, at), step, .. }| {
+    let mut plan = Plan::of(steps);
+    for step in &mut plan.steps {
+        let at = step.place.1;
         last = (at, if last.0 == at { last.1 + 1 } else { 0 });
-        place(step, last, graph, &layout, conversions)
-    });
-    let steps = steps.collect::<Result<_>>()?;
+        place(step, last, graph, &layout, conversions)?;
+    }
     let ModelLayout { layout, copies, data_start, .. } = layout;
     let copied = |(offset, range)| (offset, MappedBytes { file: &input.files[0], range, checksum: None });
-    Ok(Plan {
-        steps,
-        literals: layout.literals,
-        entries: layout.entries,
-        copies: copies.into_iter().map(copied).collect(),
-        len: layout.len,
-        data_start,
-        facts: Vec::new(),
-        notes,
-        is_deflated: false,
-    })
+    (plan.literals, plan.entries, plan.len) = (layout.literals, layout.entries, layout.len);
+    (plan.copies, plan.data_start, plan.notes) = (copies.into_iter().map(copied).collect(), data_start, notes);
+    Ok(plan)
 }
 
 /// Returns a note for each rule that names only tensors that the model keeps.
-fn rules_without_effect(request: &Request, drafts: &[DraftStep]) -> Vec<String> {
+fn rules_without_effect(request: &Request, steps: &[Step]) -> Vec<String> {
     let said = |rule: &Rule| {
         rule.target()?;
-        let steps = drafts.iter().map(|draft| &draft.step);
-        let mut named = steps.filter(|step| rule.pattern.matches(step.name())).peekable();
+        let mut named = steps.iter().filter(|step| rule.pattern.matches(step.name())).peekable();
         let reason = named.peek()?.kept?;
         let is_kept = |step: &Step| matches!(step.kept, Some(KeptReason::Role(_) | KeptReason::NotFloating));
         let rule = shorten(rule.pattern.text());
@@ -101,16 +92,16 @@ fn lay_out<'c>(
 }
 
 /// Gives the results of a step their places. Tensors of one index and several numbers have the same codes.
-fn place<'a>(
-    mut step: Step<'a>,
+fn place(
+    step: &mut Step,
     (at, number): (usize, usize),
     graph: &ModelGraph,
     ModelLayout { layout, places, .. }: &ModelLayout,
     conversions: &mut Conversions,
-) -> Result<Step<'a>> {
+) -> Result<()> {
     let place = places[at].map(|first| &layout.places[first + number..]);
     if let Some([place, ..]) = place {
-        conversions.complete(&mut step, place.form)?;
+        conversions.complete(step, place.form)?;
     }
     match &step.how {
         Operation::Convert(_) => {
@@ -139,14 +130,14 @@ fn place<'a>(
     for (number, result) in step.results.iter_mut().enumerate() {
         result.range = place.map_or(unchanged.clone(), |places| places[number].range.clone());
     }
-    Ok(step)
+    Ok(())
 }
 
 /// Returns the change of each tensor of the model.
-fn changes<'c>(count: usize, drafts: &'c [DraftStep]) -> Vec<TensorChange<'c>> {
+fn changes<'c>(count: usize, steps: &'c [Step]) -> Vec<TensorChange<'c>> {
     let mut tensors: Vec<TensorChange> = std::iter::repeat_with(|| TensorChange::Goes).take(count).collect();
-    for DraftStep { place: (_, at), step, .. } in drafts {
-        tensors[*at] = match (&step.how, step.new_dtype()) {
+    for step in steps {
+        tensors[step.place.1] = match (&step.how, step.new_dtype()) {
             (_, Err(_)) => TensorChange::Stays,
             (Operation::Decode(_), Ok(_)) => TensorChange::Decoded,
             (Operation::Encode(weight), Ok(_)) => {
@@ -165,14 +156,13 @@ fn changes<'c>(count: usize, drafts: &'c [DraftStep]) -> Vec<TensorChange<'c>> {
 fn versions(
     request: &Request,
     graph: &ModelGraph,
-    drafts: &[DraftStep],
+    steps: &[Step],
     notes: &mut Vec<String>,
 ) -> Result<(Option<u64>, Option<u64>)> {
     /// Remedy if users choose the type, as in a cast. The types of a scheme are fixed.
     const OTHER_TYPE: &str = "float16 needs no later version";
     let since = |dtype: Dtype| VERSIONS.iter().find(|version| version.added.contains(&dtype)).map_or(0, |it| it.since);
-    let steps = || drafts.iter().map(|draft| &draft.step);
-    let converted = || steps().filter(|step| step.is_converted());
+    let converted = || steps.iter().filter(|step| step.is_converted());
     // The opset to import instead, the type or scale that needs it, and the imported opset.
     let mut raised: Option<(u64, String, u64)> = None;
     let mut require = |needy: String, wanted: u64, remedy: Option<&str>| {

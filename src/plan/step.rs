@@ -3,7 +3,7 @@
 use super::few::Few;
 use super::quantization::Quantization;
 pub(crate) use super::stored::NewStored;
-use crate::container::{Container, Elements, Form, HeaderEntries, NewTensor, Tensor, WrittenTensor};
+use crate::container::{Container, Elements, Form, HeaderEntries, NewTensor, NewTensors, Tensor, WrittenTensor};
 use crate::conversion::Conversion;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -27,8 +27,10 @@ pub struct Plan<'a> {
     /// Parts of a long header, in order. Its tensors are the results of the steps, one of each.
     #[doc(hidden)] // for tests
     pub entries: Vec<HeaderEntries>,
-    /// Steps, in the order of the input.
+    /// Steps, in the order of the tensors.
     pub steps: Vec<Step<'a>>,
+    /// The step and the number of each result that is or begins a tensor; empty if every step makes one tensor.
+    pub(super) tensors: Vec<(usize, usize)>,
     /// Bytes to copy from an input, with their offsets in the file.
     pub(crate) copies: Vec<(u64, MappedBytes<'a>)>,
     /// Length of the file in bytes.
@@ -48,6 +50,8 @@ pub struct Plan<'a> {
 ///
 /// A planner makes a step once. The layout of the output then gives the results their places.
 pub struct Step<'a> {
+    /// The stored tensor that it takes the place of, in the order of the tensors.
+    pub(super) place: TensorIndex,
     /// True if [`Plan::copies`] contains its bytes.
     pub(crate) stays: bool,
     /// Its parts, at least one.
@@ -61,6 +65,9 @@ pub struct Step<'a> {
     /// True if the elements of the result will be in column-major order.
     pub(crate) fortran_order: bool,
 }
+
+/// A tensor of the inputs: the index of the input, and the tensor's index in it.
+pub(crate) type TensorIndex = (usize, usize);
 
 /// Operation that makes results from sources.
 pub(crate) enum Operation<'a> {
@@ -82,7 +89,30 @@ pub(crate) struct PieceUnit<'s> {
     pub decoder: Option<&'s Decoder>,
 }
 
-impl Plan<'_> {
+impl<'a> Plan<'a> {
+    /// Returns the plan of a file with the results of these steps, before it is laid out.
+    pub(super) fn of(steps: Vec<Step<'a>>) -> Self {
+        let has_one = |step: &Step| step.results.len() == 1 && step.results[0].stack().is_none();
+        let begun = |(at, step): (usize, &Step<'a>)| {
+            let results = if step.continues_stack() { 0 } else { step.results.len() };
+            (0..results).map(move |result| (at, result))
+        };
+        let is_simple = steps.iter().all(has_one);
+        let tensors = if is_simple { Vec::new() } else { steps.iter().enumerate().flat_map(begun).collect() };
+        Self {
+            steps,
+            tensors,
+            literals: Vec::new(),
+            entries: Vec::new(),
+            copies: Vec::new(),
+            len: 0,
+            data_start: None,
+            facts: Vec::new(),
+            notes: Vec::new(),
+            is_deflated: false,
+        }
+    }
+
     /// Returns the bytes that the file takes on the disk while it is written: if it is deflated later, there are two
     /// copies.
     pub(crate) fn space(&self) -> u64 {
@@ -155,40 +185,59 @@ impl Plan<'_> {
     }
 }
 
+impl NewTensors for Plan<'_> {
+    fn count(&self) -> usize {
+        if self.tensors.is_empty() { self.steps.len() } else { self.tensors.len() }
+    }
+
+    fn are_kept(&self) -> bool {
+        self.tensors.is_empty()
+    }
+
+    fn get(&self, at: usize) -> NewTensor<'_> {
+        let (step, result) = if self.tensors.is_empty() { (at, 0) } else { self.tensors[at] };
+        self.steps[step].new_tensor(result)
+    }
+}
+
 impl<'a> Step<'a> {
     /// Creates the step for a tensor that is converted, or copied for the given reason.
     pub(super) fn convert(
+        place: TensorIndex,
         source: SourceTensor<'a>,
         name: Cow<'a, str>,
         conversion: Arc<Conversion>,
         kept: Option<KeptReason>,
     ) -> Self {
-        Self::new(Few::One(source), Few::One(NewStored::unplaced(name)), Operation::Convert(conversion), kept)
+        let results = Few::One(NewStored::unplaced(name));
+        Self::new(place, Few::One(source), results, Operation::Convert(conversion), kept)
     }
 
     /// Creates the step that decodes a quantized weight from its parts, or numbers that are kept.
     pub(super) fn decode(
+        place: TensorIndex,
         name: String,
         parts: Few<SourceTensor<'a>>,
         decoder: Arc<Decoder>,
         kept: Option<KeptReason>,
     ) -> Self {
-        Self::new(parts, Few::One(NewStored::unplaced(name.into())), Operation::Decode(decoder), kept)
+        Self::new(place, parts, Few::One(NewStored::unplaced(name.into())), Operation::Decode(decoder), kept)
     }
 
     /// Creates the step that quantizes a weight.
-    pub(super) fn encode(weight: Quantization<'a>) -> Self {
+    pub(super) fn encode(place: TensorIndex, weight: Quantization<'a>) -> Self {
         let results = weight.part_names().map(|name| NewStored::unplaced(name.into())).collect();
-        Self::new(weight.rows.sources.clone(), results, Operation::Encode(Box::new(weight)), None)
+        Self::new(place, weight.rows.sources.clone(), results, Operation::Encode(Box::new(weight)), None)
     }
 
     fn new(
+        place: TensorIndex,
         sources: Few<SourceTensor<'a>>,
         results: Few<NewStored<'a>>,
         how: Operation<'a>,
         kept: Option<KeptReason>,
     ) -> Self {
-        Self { stays: false, sources, results, how, kept, fortran_order: false }
+        Self { place, stays: false, sources, results, how, kept, fortran_order: false }
     }
 
     /// Changes its name in the output, and the names of its parts.
@@ -243,7 +292,7 @@ impl<'a> Step<'a> {
             shape: result.stored_shape(shape),
             count: count * result.stack().map_or(1, |part| part.count),
             fortran_order: self.fortran_order,
-            text: None,
+            text: result.extra.as_ref().and_then(|extra| extra.text.clone()),
             opaque: is_opaque.then_some(&*source.stored),
             blocks,
         }
@@ -253,6 +302,25 @@ impl<'a> Step<'a> {
     pub(crate) fn stored_tensors(&self) -> impl Iterator<Item = NewTensor<'_>> {
         let begins_tensor = |at: &usize| self.results[*at].begins_tensor();
         (0..self.results.len()).filter(begins_tensor).map(|at| self.new_tensor(at))
+    }
+
+    /// True if an earlier step begins the stack of experts that it belongs to.
+    pub(super) fn continues_stack(&self) -> bool {
+        !self.results[0].begins_tensor()
+    }
+
+    /// Returns the bytes that its results will take. The first step of a stack counts for all.
+    pub(super) fn planned_bytes(&self) -> u64 {
+        if self.continues_stack() {
+            return 0;
+        }
+        let own = match &self.how {
+            Operation::Encode(weight) => weight.rows.encoder.parts().iter().map(EncodedPart::byte_len).sum(),
+            Operation::Convert(_) | Operation::Decode(_) => {
+                self.dtypes().1.packed_bytes(self.source_count()).unwrap_or(u64::MAX)
+            }
+        };
+        own.saturating_mul(self.results[0].stack().map_or(1, |part| part.count))
     }
 
     /// True if the operator is applied; otherwise the tensor is copied.

@@ -1,6 +1,6 @@
 //! Tensors of the output, and their places.
 
-use crate::container::{PendingCrc, Placement};
+use crate::container::{PendingCrc, Placement, TextExtent};
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -22,6 +22,8 @@ pub(crate) struct ExtraOfStored {
     pub stack: Option<StackPart>,
     /// Its shape, if a tensor that is converted has another one in the input.
     pub shape: Option<Box<[u64]>>,
+    /// The lengths of the texts, if it becomes text.
+    pub text: Option<Box<TextExtent>>,
 }
 
 /// The position of a tensor of an expert in a stack.

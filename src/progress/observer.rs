@@ -5,6 +5,7 @@ use crate::container::PickleFacts;
 use crate::container::checkpoint::Disagreement;
 use crate::error::Error;
 use crate::io::temporaries::Kept;
+use crate::operator::Operator;
 use std::path::{Path, PathBuf};
 
 /// Receiver of the reports of a job before its results.
@@ -53,6 +54,8 @@ pub(crate) enum Notice<'a> {
     NoMetadata(&'static str),
     /// Lists in the metadata, with their first elements, are left out: metadata of other formats are texts.
     NoLists(&'a [(String, String)]),
+    /// Scales of activations that the operator leaves out.
+    ScalesLeftOut(&'a [String], Operator),
     /// A remark about an output.
     Note(&'a str),
     /// Information about an output that needs no action.

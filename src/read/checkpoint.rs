@@ -144,13 +144,17 @@ impl<'a> LogicalCheckpoint<'a> {
     }
 
     pub(crate) fn open(source: &'a Checkpoint) -> Result<Self> {
-        let mut model = Self::probe(source);
-        let found = std::mem::take(&mut model.found).check();
-        model.found = found.map_err(|error| {
-            let shard = error.tensor().and_then(|name| model.shard_of(name)).map(Path::to_owned);
-            model.in_whole(error).in_file(&shard.unwrap_or_else(|| source.path.clone()))
+        Self::probe(source).checked()
+    }
+
+    /// Refuses a checkpoint with weights that cannot be decoded.
+    pub(crate) fn checked(mut self) -> Result<Self> {
+        let found = std::mem::take(&mut self.found).check();
+        self.found = found.map_err(|error| {
+            let shard = error.tensor().and_then(|name| self.shard_of(name)).map(Path::to_owned);
+            self.in_whole(error).in_file(&shard.unwrap_or_else(|| self.source.path.clone()))
         })?;
-        Ok(model)
+        Ok(self)
     }
 
     /// Adds a remedy to the error if the parts that a shard lacks may be in others.

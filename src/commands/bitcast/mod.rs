@@ -5,18 +5,19 @@ mod weight;
 
 use super::observer::Console;
 use super::remedies::flags_for;
-use super::results::Task;
-use super::run::{convert, job, open};
+use super::run::{Request, convert, job, open};
 use super::{check_printing, missing_tensor, say_which, threads};
 use crate::cli::{BitcastArgs, Position};
 use crate::container::checkpoint::Checkpoint;
 use crate::container::{Elements, Form, Input, Reader, Tensor};
-use crate::convert::FileConversion;
+
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
+use crate::job::JobInput;
 use crate::kernel::{Kernel, Malformed, Storage};
 use crate::measure::bits::{bits_json, bits_row, codes, hex_json, hex_row, per_row};
-use crate::operator::{Operator, bitcast};
+use crate::operator::bitcast;
+use crate::options::Task;
 use crate::plan;
 use crate::read::LogicalCheckpoint;
 use crate::select::patterns_of;
@@ -41,14 +42,11 @@ pub(super) fn run(args: &BitcastArgs) -> Result<()> {
         );
     }
     let start = Instant::now();
-    let (options, job) = (&args.options, job(Operator::BitCast, &args.file));
-    let sources = open(&args.inputs, &job, &args.file, &options.selection(), &options.tensors)?;
-    let conversion = FileConversion::bitcast(job, sources.iter(), options)?;
-    let converted = convert(
-        Task { conversion, inputs: &args.inputs, file: &args.file, notes: Vec::new(), report: None },
-        &Console { is_quiet: args.file.quiet },
-        start,
-    );
+    let (options, job) = (&args.options, &job(Task::BitCast(&args.options), &args.file));
+    let sources = open(&args.inputs, job, &args.file, &options.selection(), &options.tensors)?;
+    let inputs = sources.iter().map(|source| JobInput { source, model: None }).collect();
+    let request = Request { job, inputs, paths: &args.inputs, file: &args.file, report: None, budget: None };
+    let converted = convert(request, &Console { is_quiet: args.file.quiet }, start, |_| Ok(Vec::new()));
     converted.map_err(|error| with_widths(error, args, &sources))
 }
 

@@ -1,20 +1,20 @@
 //! `tcast quantize --target-bits`: chooses a scheme for each weight.
 
 use super::super::messages::{note, print_line, print_message, print_result};
+use super::super::run::job_of_shards;
 use super::super::{no_effect, resume};
 use super::checks::{check_has_codes, layout_name, names};
 use crate::cli::QuantizeArgs;
-use crate::container::GGUF;
 use crate::convert::{Budget, Unreachable, measure};
 use crate::error::{Error, Result};
-use crate::job::Job;
+use crate::job::Prepared;
 use crate::operator::Operator;
-use crate::options::RecordedOptions;
-use crate::plan::QuantizePlan;
+use crate::options::{RecordedOptions, Task};
+use crate::plan::{CodesSource, Quantization, Step};
 use crate::progress::Observer;
 use crate::read::LogicalCheckpoint;
 use crate::text::{brief, counted, quoted};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Refuses several schemes without a number of bits, and options that do not go together with one.
@@ -63,14 +63,15 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
 }
 
 /// Measures all schemes, and chooses one for each weight.
-pub(super) fn choose<'a>(
+pub(super) fn choose(
     args: &QuantizeArgs,
     target: f64,
-    model: &LogicalCheckpoint<'a>,
-    job: &Job<'a>,
+    model: &LogicalCheckpoint,
     observer: &dyn Observer,
 ) -> Result<Budget> {
-    let measured = measure(model, &args.options_of_candidates(), job, observer)?;
+    let (candidates, task) = (args.options_of_candidates(), Task::Quantize(&args.options));
+    let job = job_of_shards(task, &args.file, &args.shards, &args.reports);
+    let measured = measure(model, &candidates, &job, observer)?;
     let names = names(model, layout_name(&args.options))?;
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let keeps = args.scheme.contains(&None);
@@ -93,8 +94,11 @@ pub(super) fn choose<'a>(
 }
 
 /// Checks that the rules give each weight the scheme that was chosen for it.
-pub(super) fn check_plan(chosen: &Budget, plan: &QuantizePlan) -> Result<()> {
-    let (planned, chosen) = (plan.schemes(), &chosen.chosen);
+pub(super) fn check_plan(chosen: &Budget, prepared: &Prepared) -> Result<()> {
+    let weights = prepared.steps().filter_map(Step::quantization);
+    let scheme = |weight: &Quantization| (weight.scheme, matches!(weight.codes, CodesSource::Copied));
+    let planned: BTreeMap<&str, (&str, bool)> = weights.map(|weight| (&*weight.name, scheme(weight))).collect();
+    let chosen = &chosen.chosen;
     // A weight that is kept has no scheme, or that of its blocks, which are copied.
     let is_other = |name: &&&str| match (chosen.get(**name), planned.get(**name)) {
         (Some(chosen), planned) => planned.is_none_or(|(planned, _)| chosen != planned),
@@ -104,17 +108,6 @@ pub(super) fn check_plan(chosen: &Budget, plan: &QuantizePlan) -> Result<()> {
     let Some(name) = names.iter().find(is_other) else { return Ok(()) };
     let error = Error::new("another rule gives it another scheme than the one that was chosen").in_tensor(name);
     Err(error.remedy("name it in a --rule of its own, before the others"))
-}
-
-/// Returns the job of the choice, whose output is named by the bits.
-pub(super) fn named<'a>(chosen: &'a Budget, job: Job<'a>) -> Job<'a> {
-    let options = &chosen.options;
-    Job {
-        label: Some(&chosen.label),
-        format: options.is_gguf().then_some(GGUF),
-        max_shard_size: options.shards.max_bytes(),
-        ..job
-    }
 }
 
 /// Returns the command that makes the choice without measuring.

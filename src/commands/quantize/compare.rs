@@ -10,8 +10,7 @@ use crate::cli::QuantizeArgs;
 use crate::convert::measure;
 use crate::error::{Error, Result};
 use crate::io::identity::Files;
-use crate::operator::Operator;
-use crate::options::QuantizeOptions;
+use crate::options::{QuantizeOptions, Task};
 use crate::read::LogicalCheckpoint;
 use crate::report::{SchemeComparison, comparison_page};
 use crate::text::stdout_columns;
@@ -57,7 +56,7 @@ pub(super) fn run(args: &QuantizeArgs, model: &LogicalCheckpoint, start: Instant
     files.read(model.source.files()?);
     let report_file =
         report_file.map(|path| ReportFile::new(path, args.file.force, false, &[], &mut files)).transpose()?;
-    let job = job_of_shards(Operator::Quantize, &args.file, &args.shards, &args.reports);
+    let job = job_of_shards(Task::Quantize(&args.options), &args.file, &args.shards, &args.reports);
     let schemes = measure(model, &all, &job, &Console { is_quiet: args.file.quiet })?;
     let comparison = SchemeComparison { input: model.source.path.clone(), time: start.elapsed(), schemes };
     if let Some(file) = report_file {

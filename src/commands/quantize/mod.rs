@@ -6,20 +6,18 @@ mod checks;
 mod compare;
 
 use super::engine_notes::engine_notes;
-use super::messages::warn_of_activation_scales;
 use super::observer::{Console, OneBar};
-use super::results::Task;
-use super::run::{convert, job_of_shards};
+use super::run::{Request, convert, job_of_shards};
 use super::unmatched::{hidden_rule, propose};
 use super::{check_hash, check_matched, check_printing, finish, no_effect, open_model, threads};
 use crate::cli::QuantizeArgs;
 use crate::container::by_extension;
-use crate::convert::{Budget, FileConversion, open_to_quantize, plan_quantization};
+use crate::convert::{Budget, open_to_quantize};
 use crate::error::{Error, Kind, Result};
-use crate::job::{self, Job};
+use crate::job::{self, Job, JobInput};
 use crate::operator::Operator;
-use crate::options::{QuantizeOptions, SchemeRule};
-use crate::plan::{Misfit, QuantizePlan};
+use crate::options::{QuantizeOptions, SchemeRule, Task};
+use crate::plan::{Findings, Misfit};
 use crate::progress::Observer;
 use crate::quant::{COMFYUI, FoundWeight, GGUF, Group, SCHEMES, Scheme, Unfit};
 use crate::read::LogicalCheckpoint;
@@ -47,13 +45,15 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
         return compare::run(args, &model, start);
     }
     check_model(&args.options, &model, &args.schemes().collect::<Vec<_>>())?;
-    let job = job_of_shards(Operator::Quantize, &args.file, &args.shards, &args.reports);
     let Some(target) = args.target_bits else {
+        let job = job_of_shards(Task::Quantize(&args.options), &args.file, &args.shards, &args.reports);
         return write(args, None, &model, &job, &console, start);
     };
     let bar = OneBar::new(&console, source.bytes());
-    let chosen = budget::choose(args, target, &model, &job, &bar)?;
-    let job = budget::named(&chosen, job);
+    let chosen = budget::choose(args, target, &model, &bar)?;
+    let task = Task::Quantize(&chosen.options);
+    let job = job_of_shards(task, &args.file, &args.shards, &args.reports);
+    let job = Job { label: Some(&chosen.label), ..job };
     let output = job::output_path(&job, source);
     if args.file.dry_run && !args.file.json {
         return budget::print_choice(&chosen, args, &output?);
@@ -66,28 +66,30 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
 }
 
 /// Quantizes the model with the options of the arguments, or with the chosen ones.
-fn write<'a>(
-    args: &'a QuantizeArgs,
+fn write(
+    args: &QuantizeArgs,
     chosen: Option<&Budget>,
-    model: &LogicalCheckpoint<'a>,
-    job: &Job<'a>,
+    model: &LogicalCheckpoint,
+    job: &Job,
     observer: &dyn Observer,
     start: Instant,
 ) -> Result<()> {
     let options = chosen.map_or(&args.options, |chosen| &chosen.options);
-    let plan = plan_quantization(model, options, job, observer)?;
-    if let Some(chosen) = chosen {
-        budget::check_plan(chosen, &plan).map_err(|error| error.in_file(&model.source.path))?;
-    }
-    if !args.file.quiet {
-        warn_of_activation_scales(&plan.decisions.left_out_scales, "");
-    }
-    let notes = if model.is_model() { notes_on_misfits(options, &plan) } else { notes(options, &plan, model) };
-    let mut conversion = FileConversion::quantize(job, model, options, plan);
-    conversion.budget = chosen.map(|chosen| json!(chosen.figures));
-    let (inputs, report) = (args.model.as_slice(), args.reports.report.as_deref());
-    let task = Task { notes, conversion, inputs, file: &args.file, report };
-    let written = convert(task, observer, start);
+    let request = Request {
+        job,
+        inputs: vec![JobInput { source: model.source, model: Some(model) }],
+        paths: args.model.as_slice(),
+        file: &args.file,
+        report: args.reports.report.as_deref(),
+        budget: chosen.map(|chosen| json!(chosen.figures)),
+    };
+    let written = convert(request, observer, start, |prepared| {
+        if let Some(chosen) = chosen {
+            budget::check_plan(chosen, prepared).map_err(|error| error.in_file(&model.source.path))?;
+        }
+        let findings = &prepared.findings;
+        Ok(if model.is_model() { notes_on_misfits(options, findings) } else { notes(options, findings, model) })
+    });
     written.map_err(|error| with_fused(error, model, layout_name(options)))
 }
 
@@ -137,7 +139,7 @@ pub(super) fn check_options(args: &QuantizeArgs) -> Result<()> {
 }
 
 /// Returns notes about weights that engines may not load, and weights that other options would quantize.
-fn notes(options: &QuantizeOptions, plan: &QuantizePlan, model: &LogicalCheckpoint) -> Vec<String> {
+fn notes(options: &QuantizeOptions, plan: &Findings, model: &LogicalCheckpoint) -> Vec<String> {
     let mut notes = notes_on_misfits(options, plan);
     if options.layout.is_none() && model.source.names().any(is_of_diffusion) {
         notes.extend(options.scheme.and_then(of_diffusion));
@@ -162,7 +164,7 @@ fn notes(options: &QuantizeOptions, plan: &QuantizePlan, model: &LogicalCheckpoi
 }
 
 /// Returns notes about weights that other options would quantize.
-fn notes_on_misfits(options: &QuantizeOptions, plan: &QuantizePlan) -> Vec<String> {
+fn notes_on_misfits(options: &QuantizeOptions, plan: &Findings) -> Vec<String> {
     /// Maximum number of shapes that are described.
     const FEW: usize = 3;
     let mut notes: Vec<String> = plan.misfits.iter().take(FEW).map(|misfit| of_misfit(options, misfit)).collect();

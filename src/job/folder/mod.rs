@@ -9,7 +9,7 @@ pub(crate) use finish::{Finished, finish};
 
 use super::check::plans_of_shards;
 use super::place::Route;
-use super::{IfExists, Job, JobInput};
+use super::{IfExists, Job};
 use crate::container::checkpoint::{
     CONFIG, Checkpoint, HF_QUANT_CONFIG, INDEX, QUANTIZE_CONFIG, SideFiles, as_safetensors, index_in_place_of,
     index_text, shard_names, with_dtype,
@@ -18,7 +18,7 @@ use crate::container::{Input, part_names};
 use crate::error::{Blocker, Error, Kind, Result, Wanted};
 use crate::io::identity::{Files, is_within};
 use crate::operator::Operator;
-use crate::plan::{Decisions, Plan, Spread, Step, chosen_shards, shard_sizes};
+use crate::plan::{Findings, Plan, Planned, Spread, Step, chosen_shards, shard_sizes};
 use crate::progress::{Notice, Observer};
 use crate::staging::{self, Manifest, ManifestShard, ManifestSource, Start, StoredPath};
 use crate::text::{first_few, path_text, size};
@@ -46,12 +46,13 @@ impl<'a> FolderOutput<'a> {
     /// Plans the contents of the folder. Refuses a folder that is not empty, is the input's own folder, or is in it.
     pub(super) fn new(
         job: &Job,
-        route: &mut Route<'_, 'a>,
+        route: &Route<'_, 'a>,
         files: &mut Files,
         observer: &dyn Observer,
-    ) -> Result<Self> {
-        let (plans, spread) = plans_of_shards(job, route, observer)?;
-        let (path, JobInput { source, decisions, .. }) = (&route.output, &*route.input);
+    ) -> Result<(Self, Findings)> {
+        let (plans, planned, spread) = plans_of_shards(job, route, observer)?;
+        let (path, source) = (&route.output, route.input.source);
+        files.read(planned.files.iter().cloned());
         let start = match (job.partition, job.resume, job.existing) {
             (Some(_), ..) => Start::Part,
             (None, true, _) => Start::Resume,
@@ -67,30 +68,30 @@ impl<'a> FolderOutput<'a> {
             Spread::One | Spread::UpTo(_) => plans.iter().map(|plan| plan.source_bytes() + plan.len).collect(),
         };
         let mut side_files = match source.side_folder() {
-            Some(folder) if job.format.is_none() => SideFiles::of(folder, source.shard_names())?,
+            Some(folder) if job.format().is_none() => SideFiles::of(folder, source.shard_names())?,
             _ => SideFiles::default(), // a GGUF stores this in its own metadata
         };
         side_files.check_links(source)?;
-        let (shards, index) = match job.format {
+        let (shards, index) = match job.format() {
             None => shards_and_index(source, &plans, spread),
             Some(_) => (parts(path, &plans), None),
         };
         let index_text = index.clone().into_iter().map(|name| (name, index_of(source, &plans, &shards)));
-        let changed = changed_side_files(job, source, decisions, &plans)?;
+        let changed = changed_side_files(job, source, &planned, &plans)?;
         side_files.kept.retain(|name| changed.get(&**name) != Some(&None));
         let changed = changed.into_iter().filter_map(|(name, text)| Some((name.to_owned(), text?)));
         let side_file = |name: String| {
             let path = source.side_folder().unwrap_or(path).join(&name);
             ManifestSource::side_file(&path, source.whole_text_of(&name), name)
         };
-        let others = decisions.files.iter().map(|path| {
+        let others = planned.files.iter().map(|path| {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             ManifestSource::side_file(path, None, name)
         });
         let mut manifest = Manifest {
             tcast: env!("CARGO_PKG_VERSION").to_owned(),
-            operator: job.operator.name().to_owned(),
-            options: job.options.clone(),
+            operator: job.operator().name().to_owned(),
+            options: job.task.recorded(source),
             input: source.path.to_string_lossy().into_owned(),
             input_at: StoredPath::absolute(&source.path),
             inputs: source.shards.iter().map(fingerprint).chain(others).collect::<Result<_>>()?,
@@ -132,7 +133,7 @@ impl<'a> FolderOutput<'a> {
         }
         let (path, chosen) = (path.to_owned(), chosen_shards(&sizes, job.partition));
         let side_folder = source.side_folder().map(Path::to_owned);
-        Ok(Self { path, start, manifest, source: side_folder, is_there, chosen, plans })
+        Ok((Self { path, start, manifest, source: side_folder, is_there, chosen, plans }, planned.findings))
     }
 
     /// True if earlier runs have completed all work of this run.
@@ -173,14 +174,14 @@ fn parts(folder: &Path, plans: &[Plan]) -> Vec<ManifestShard> {
 fn changed_side_files(
     job: &Job,
     source: &Checkpoint,
-    decisions: &Decisions,
+    planned: &Planned,
     plans: &[Plan],
 ) -> Result<BTreeMap<&'static str, Option<String>>> {
-    if source.side_folder().is_none() || job.format.is_some() {
+    if source.side_folder().is_none() || job.format().is_some() {
         return Ok(BTreeMap::new());
     }
-    let mut changed: BTreeMap<_, _> = decisions.side_files.iter().cloned().collect();
-    if !matches!(job.operator, Operator::Dequantize | Operator::Quantize) {
+    let mut changed: BTreeMap<_, _> = planned.side_files.iter().cloned().collect();
+    if !matches!(job.operator(), Operator::Dequantize | Operator::Quantize) {
         let text = match changed.get(CONFIG) {
             Some(Some(text)) => with_most_used_dtype(text, plans),
             _ => source.side_file(CONFIG)?.and_then(|text| with_most_used_dtype(text, plans)),

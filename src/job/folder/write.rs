@@ -70,7 +70,7 @@ impl FolderOutput<'_> {
 
     /// Converts again without writing, and compares with the existing output. A difference is an error.
     fn compare(mut self, job: &Job, observer: &dyn Observer) -> Result<Written> {
-        let other = match (job.format, staging::difference(&self.path, &self.manifest)?) {
+        let other = match (job.format(), staging::difference(&self.path, &self.manifest)?) {
             // A model in GGUF files has no other files that could tell more about the difference.
             (Some(_), Some(other)) => Some(other),
             (format, other) => {
@@ -210,7 +210,7 @@ fn convert_shard(
     let options = RunOptions { cancel: &[job.cancel, has_failed], ..job.run_options(progress) };
     let outcomes = engine::run(plan, &output, &options)?;
     plan.literals = Vec::new(); // for many tensors these take as much memory as the report will
-    plan.check_written(job.format.unwrap_or(container::SHARDS), &output)?;
+    plan.check_written(job.format().unwrap_or(container::SHARDS), &output)?;
     let mut report = FileReport::new(name.to_owned(), plan, Some(outcomes));
     if report.meets(fail_on) {
         return Ok(ConvertedShard { report, output: None });

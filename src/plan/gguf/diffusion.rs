@@ -2,12 +2,11 @@
 
 use super::architecture::{named, undetected};
 use super::keys;
-use super::model::{GgufModel, NewWeight, OldTensor, TypeRules, tensors_of};
+use super::model::{GgufModel, NewWeight, OldTensor, TensorOrder, TypeRules, tensors_of};
 use crate::container::GgufKey;
 use crate::container::gguf::names::architecture_of;
 use crate::error::{Error, Kind, Result};
 use crate::options::GgufOptions;
-use crate::plan::decisions::TensorOrder;
 use crate::quant::gguf::diffusion;
 use crate::quant::gguf::{Architecture, Undetected};
 use crate::read::LogicalCheckpoint;

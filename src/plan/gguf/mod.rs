@@ -16,52 +16,111 @@ mod recover;
 mod rope;
 mod types;
 
-use super::decisions::{Decisions, GgufContents, NewForm};
 use super::few::Few;
 use super::quantization::{CodesSource, Quantization};
 use super::quantize::not_a_weight;
-use super::step::Step;
+use super::step::{Step, TensorIndex};
+use super::steps::Steps;
 use super::weight_rows::{WeightRows, WeightValues};
+use super::{Findings, Planned, Request};
 use crate::blocks::BlockFormat;
 use crate::container::Form;
 use crate::conversion::Conversion;
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::kernel::{Condition, Rules, Storage};
-use crate::options::{GgufOptions, TensorOptions};
+use crate::options::{CastOptions, GgufOptions, QuantizeOptions, TensorOptions};
+use crate::progress::Observer;
 use crate::quant::gguf::{GgufScheme, TypeChoice, language};
 use crate::quant::{Arithmetic, BlockWeightEncoder, FoundWeight, Role, RowMap, Scheme, WeightEncoder};
 use crate::read::{LogicalCheckpoint, SourceTensor};
 use crate::select::{KeptReason, Pattern};
 use crate::text::{counted, first_few, shorten};
 use importance::ImportanceFile;
-use model::{GgufModel, NewWeight, WeightOrigin};
-pub(crate) use recover::BlockSearch;
-use std::collections::{BTreeMap, HashSet};
+use model::{GgufModel, NewWeight, TensorOrder, WeightOrigin};
+use recover::BlockSearch;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use types::{reason_of, same_format};
 
-/// A GGUF file to plan.
-pub(crate) struct GgufRequest<'r> {
+/// What is done to the tensors of a new GGUF file.
+pub(super) struct GgufTask<'r> {
     /// The scheme of the weights that no rule names; `None` if they keep their types.
-    pub scheme: Option<&'static GgufScheme>,
+    scheme: Option<&'static GgufScheme>,
     /// Patterns of names, and the scheme of the tensors that match, or `None` to keep them.
-    pub rules: Vec<(&'r Pattern, Option<&'static GgufScheme>)>,
-    pub tensors: &'r TensorOptions,
-    pub options: &'r GgufOptions,
+    rules: Vec<(&'r Pattern, Option<&'static GgufScheme>)>,
+    tensors: &'r TensorOptions,
+    options: &'r GgufOptions,
     /// The file with the importance of the columns of weights.
-    pub imatrix: Option<&'r Path>,
+    imatrix: Option<&'r Path>,
     /// True if a result in which a quantized weight changes is refused.
-    pub keeps_values: bool,
+    keeps_values: bool,
     /// The search for the blocks from which weights were decoded, if it is requested.
-    pub search: Option<BlockSearch<'r>>,
+    search: Option<BlockSearch<'r>>,
     /// True if the weights become plain floats, and no codes may be decoded.
-    pub is_cast: bool,
+    is_cast: bool,
     /// The rules of casts to plain floats.
-    pub rules_of_casts: Rules,
-    /// Conditions that casts watch for.
-    pub watched: Vec<Condition>,
+    rules_of_casts: Rules,
+}
+
+impl<'r> GgufTask<'r> {
+    /// The weights are cast.
+    pub(super) fn cast(options: &'r CastOptions) -> Result<Self> {
+        let scheme = |to: Dtype| match to {
+            Dtype::Float32 => Ok("f32"),
+            Dtype::Float16 => Ok("f16"),
+            Dtype::Bfloat16 => Ok("bf16"),
+            other => {
+                let error = Error::usage(format!("models in GGUF files are not cast to {other}"));
+                Err(error.remedy("cast to f32, f16 or bf16, and quantize to narrower types"))
+            }
+        };
+        let scheme = |to| scheme(to).map(|name| GgufScheme::find(name).expect("plain types have a scheme"));
+        let rules = options.rule.iter().map(|rule| Ok((&rule.pattern, rule.target().map(scheme).transpose()?)));
+        Ok(Self {
+            scheme: options.to.map(scheme).transpose()?,
+            rules: rules.collect::<Result<_>>()?,
+            tensors: &options.tensors,
+            options: &options.gguf,
+            imatrix: None,
+            keeps_values: false,
+            search: None,
+            is_cast: true,
+            rules_of_casts: options.attributes.rules(),
+        })
+    }
+
+    /// The weights are quantized.
+    pub(super) fn quantize(options: &'r QuantizeOptions, observer: &'r dyn Observer) -> Result<Self> {
+        let rules = options.rule.iter().map(|rule| Ok((&rule.pattern, rule.scheme.map(gguf_type).transpose()?)));
+        Ok(Self {
+            scheme: options.scheme.map(gguf_scheme).transpose()?,
+            rules: rules.collect::<Result<_>>()?,
+            tensors: &options.tensors,
+            options: &options.gguf,
+            imatrix: options.imatrix.as_deref(),
+            keeps_values: options.keeps_values(),
+            search: options.recover.then_some(BlockSearch { must_find: options.only_exact, observer }),
+            is_cast: false,
+            rules_of_casts: Rules::default(),
+        })
+    }
+}
+
+/// Returns the types of GGUF files that store a scheme.
+fn gguf_scheme(scheme: &'static Scheme) -> Result<&'static GgufScheme> {
+    scheme.gguf.as_ref().ok_or_else(|| Error::usage(format!("GGUF files have no scheme {}", scheme.name)))
+}
+
+/// Returns the type of GGUF files for a rule.
+fn gguf_type(scheme: &'static Scheme) -> Result<&'static GgufScheme> {
+    let found = gguf_scheme(scheme)?;
+    if found.is_mix() {
+        let error = Error::usage(format!("a rule gives tensors one type, and {} is a mix", scheme.name));
+        return Err(error.remedy(format!("name the type: {}", found.format.name.to_ascii_lowercase())));
+    }
+    Ok(found)
 }
 
 /// The type of a tensor of the new file, and the reason if it is not the requested one.
@@ -74,55 +133,67 @@ struct ChosenType {
     wanted: Option<&'static BlockFormat>,
 }
 
-impl<'a> Decisions<'a> {
+impl<'a> Planned<'a> {
     /// Plans a GGUF file.
     ///
     /// # Errors
     /// When tcast cannot describe the model to readers of GGUF files, a tensor has no name there, or a type is impossible.
-    pub(crate) fn gguf(logical: &LogicalCheckpoint<'a>, request: &GgufRequest) -> Result<Self> {
-        let in_file = |error: Error| error.in_file(&logical.source.path);
-        let model = GgufModel::new(logical, request.options).map_err(in_file)?;
-        let importance = request.imatrix.map(ImportanceFile::read).transpose()?;
+    pub(super) fn gguf(logical: &LogicalCheckpoint<'a>, task: &GgufTask, request: &Request) -> Result<Self> {
+        let model = GgufModel::new(logical, task.options)?;
+        let importance = task.imatrix.map(ImportanceFile::read).transpose()?;
         let mut planner = GgufPlanner {
             logical,
-            request,
+            task,
             model: &model,
             importance: importance.as_ref(),
-            decisions: Self::default(),
+            watched: request.fail_on,
+            steps: Steps::new(request, &logical.source.shards)?,
             used: HashSet::new(),
         };
-        let chosen = planner.choose().map_err(in_file)?;
+        let chosen = planner.choose()?;
         let notes = planner.notes(&chosen);
         for (tensor, chosen) in model.tensors.iter().zip(chosen) {
             let added = planner.add(tensor, chosen);
-            added.map_err(|error| in_file(error.in_tensor(tensor.source_name(logical))))?;
+            added.map_err(|error| error.in_tensor(tensor.source_name(logical)))?;
         }
-        let GgufPlanner { mut decisions, used, .. } = planner;
+        let GgufPlanner { mut steps, used, .. } = planner;
+        steps.made.sort_by_key(|step| step.place);
         let unused: Vec<usize> = (0..logical.places.len()).filter(|at| !used.contains(at)).collect();
-        for at in &unused {
-            decisions.leave_out(logical.places[*at]);
+        let mut left_out_scales = Vec::new();
+        let lost = left_out::tensors(logical, &unused, &mut left_out_scales);
+        if let Some(search) = &task.search {
+            search.run(&mut steps.made, request.threads)?;
         }
-        let lost = left_out::tensors(logical, &unused, &mut decisions.left_out_scales);
-        if let Some(search) = &request.search {
-            search.run(&mut decisions).map_err(in_file)?;
-        }
-        let file_type = request.scheme.map_or_else(|| model.file_type(logical), |scheme| scheme.file_type);
+        let mut plan = steps.finish(&task.tensors.rename)?;
+        let file_type = task.scheme.map_or_else(|| model.file_type(logical), |scheme| scheme.file_type);
         let GgufModel { keys, computed, order, mut facts, .. } = model;
+        match order {
+            Some(TensorOrder::ByName(place)) => {
+                plan.steps.sort_by(|one, other| place(one.name()).cmp(&place(other.name())));
+            }
+            Some(TensorOrder::Listed(names)) => {
+                let places: HashMap<&str, usize> = names.iter().map(String::as_str).zip(0..).collect();
+                plan.steps.sort_by_key(|step| places.get(step.name()).copied().unwrap_or(usize::MAX));
+            }
+            None => {}
+        }
         facts.extend(lost.into_iter().chain(left_out::metadata(logical, &keys)));
-        let keys = keys::finished(keys, file_type, importance.as_ref());
-        decisions.gguf = GgufContents { keys, computed, order, facts, notes };
-        let files = request.options.metadata_from.iter().map(PathBuf::as_path).chain(request.imatrix);
-        decisions.files = files.map(Path::to_owned).collect();
-        Ok(decisions)
+        (plan.keys, plan.computed) = (keys::finished(keys, file_type, importance.as_ref()), computed);
+        plan.findings = Findings { facts, notes, left_out_scales, ..Findings::default() };
+        let files = task.options.metadata_from.iter().map(PathBuf::as_path).chain(task.imatrix);
+        plan.files = files.map(Path::to_owned).collect();
+        Ok(plan)
     }
 }
 
 struct GgufPlanner<'p, 'a> {
     logical: &'p LogicalCheckpoint<'a>,
-    request: &'p GgufRequest<'p>,
+    task: &'p GgufTask<'p>,
     model: &'p GgufModel<'p>,
     importance: Option<&'p ImportanceFile>,
-    decisions: Decisions<'a>,
+    /// Conditions that casts watch for.
+    watched: &'p [Condition],
+    steps: Steps<'p, 'a>,
     /// The stored tensors that the new file needs.
     used: HashSet<usize>,
 }
@@ -132,7 +203,7 @@ impl<'a> GgufPlanner<'_, 'a> {
     fn choose(&self) -> Result<Vec<ChosenType>> {
         let GgufModel { tensors, rules, .. } = self.model;
         let shapes: Vec<(&str, &[u64])> = tensors.iter().map(|tensor| (&*tensor.name, &*tensor.shape)).collect();
-        let choices = match self.request.scheme {
+        let choices = match self.task.scheme {
             Some(scheme) => rules.choose(scheme, &shapes)?.into_iter().map(Some).collect(),
             None => vec![None; tensors.len()],
         };
@@ -142,7 +213,7 @@ impl<'a> GgufPlanner<'_, 'a> {
             let old = tensor.source_name(self.logical);
             let names = [&*tensor.name, old];
             let is_named = |pattern: &Pattern| names.iter().any(|name| pattern.matches(name));
-            let rule = self.request.rules.iter().find(|(pattern, _)| is_named(pattern));
+            let rule = self.task.rules.iter().find(|(pattern, _)| is_named(pattern));
             let is_wide = tensor.dtype == Some(Dtype::Float64);
             let kept = |reason| ChosenType { format: tensor.unquantized, kept: Some(reason), wanted: None };
             let typed = |choice| match choice {
@@ -159,7 +230,7 @@ impl<'a> GgufPlanner<'_, 'a> {
                     return Err(error.of(Kind::Unconvertible).in_tensor(old));
                 }
                 _ if is_wide => kept(KeptReason::OtherFloat),
-                _ if self.request.tensors.leaves_out(&names) => kept(KeptReason::LeftOut),
+                _ if self.task.tensors.leaves_out(&names) => kept(KeptReason::LeftOut),
                 Some(None) => kept(KeptReason::LeftOut),
                 Some(Some(scheme)) => typed(rules.fit(scheme.format, tensor.shape.last().copied().unwrap_or(1))),
                 None => choice.map_or_else(|| kept(KeptReason::Already), typed),
@@ -170,8 +241,8 @@ impl<'a> GgufPlanner<'_, 'a> {
 
     /// Refuses patterns that match no tensor, by its old or its new name.
     fn check_patterns(&self) -> Result<()> {
-        let TensorOptions { include, exclude, allow_unmatched, .. } = self.request.tensors;
-        let rules = self.request.rules.iter().map(|(pattern, _)| ("rule", *pattern));
+        let TensorOptions { include, exclude, allow_unmatched, .. } = self.task.tensors;
+        let rules = self.task.rules.iter().map(|(pattern, _)| ("rule", *pattern));
         let all = include.iter().map(|pattern| ("include", pattern)).chain(exclude.iter().map(|it| ("exclude", it)));
         let is_met = |pattern: &Pattern| {
             let mut tensors = self.model.tensors.iter();
@@ -247,11 +318,9 @@ impl<'a> GgufPlanner<'_, 'a> {
                 let values = WeightValues::Gathered { rows: Arc::clone(rows), adds_one: *adds_one };
                 let tensors = sources.iter().map(|at| logical.stored(*at)).collect();
                 let (codes, kept) = (self.codes(format, dtype)?, kept(chosen, format.dtype, stored(&sources[0])));
-                let step = Self::encode(tensor, (tensors, values), encoder, codes, kept);
                 // The experts of a stack share the place of the first.
-                sources[1..].iter().for_each(|at| self.decisions.leave_out(logical.places[*at]));
-                self.decisions.replace(logical.places[sources[0]], step);
-                Ok(())
+                let place = logical.places[sources[0]];
+                self.steps.weight(Self::encode((place, tensor), (tensors, values), encoder, codes, kept))
             }
         }
     }
@@ -266,33 +335,31 @@ impl<'a> GgufPlanner<'_, 'a> {
                 let dtype = dtype.ok_or_else(|| Error::new(not_a_weight(stored)).of(Kind::Unconvertible))?;
                 let encoder = self.encoder(tensor, format, dtype)?;
                 let source = (Few::One(self.logical.stored(at)), WeightValues::Rows(0));
-                let step = Self::encode(tensor, source, encoder, self.codes(format, dtype)?, chosen.kept);
-                self.decisions.replace(place, step);
-                return Ok(());
+                let codes = self.codes(format, dtype)?;
+                return self.steps.weight(Self::encode((place, tensor), source, encoder, codes, chosen.kept));
             }
             Some(format) => format.dtype.filter(|dtype| Some(*dtype) != stored),
             None => None,
         };
         let kept = kept(chosen, to.or(stored), stored);
-        self.decisions.store(place, NewForm { name: tensor.name.clone(), shape: tensor.shape.clone(), to, kept });
-        Ok(())
+        self.steps.stored(place, (&tensor.name, &tensor.shape), to, kept)
     }
 
     /// Adds a weight that is quantized in the input.
     fn add_coded(&mut self, tensor: &NewWeight, weight: &FoundWeight, chosen: ChosenType) -> Result<()> {
         let own = weight.parameters.blocks.as_ref().map(|blocks| blocks.formats[0]);
-        if self.request.is_cast {
+        if self.task.is_cast {
             let error = Error::new("holds codes and scales, and no values to cast");
             return Err(error.remedy("quantize the model to f32, f16 or bf16, which decodes its weights"));
         }
         // Plain numbers are the values of the library, and so are the values of blocks. Other blocks are made from the
         // products of codes and scales.
-        let is_plain = chosen.format.or(own).map_or(self.request.scheme.is_some(), |format| format.dtype.is_some());
+        let is_plain = chosen.format.or(own).map_or(self.task.scheme.is_some(), |format| format.dtype.is_some());
         let arithmetic = if own.is_some() || is_plain { Arithmetic::Library } else { Arithmetic::Exact };
         let decoder = self.logical.decoder(weight, Dtype::Float32, arithmetic)?;
         let format = match chosen.format.or(own) {
             Some(format) => format,
-            None if self.request.scheme.is_none() => same_format(&decoder.grid())?,
+            None if self.task.scheme.is_none() => same_format(&decoder.grid())?,
             None => BlockFormat::plain(self.logical.default_target()).expect("weights are decoded to floats"),
         };
         self.logical.check_parts(&decoder, weight)?;
@@ -302,27 +369,21 @@ impl<'a> GgufPlanner<'_, 'a> {
             if is_same && matches!(role, Role::GlobalScale | Role::Activation) {
                 self.used.insert(*part);
                 let stored = self.logical.tensors[*part];
-                let new = NewForm {
-                    name: stored.name.to_owned(),
-                    shape: stored.shape.to_vec(),
-                    to: None,
-                    kept: Some(KeptReason::Already),
-                };
-                self.decisions.store(self.logical.places[*part], new);
+                let place = self.logical.places[*part];
+                self.steps.stored(place, (stored.name, stored.shape), None, Some(KeptReason::Already))?;
             }
         }
         let encoder = if is_same {
             BlockWeightEncoder::copying(format, &tensor.shape)
                 .map_err(|why| Error::new(format!("cannot be copied: {why}")))?
         } else {
-            self.encoder(tensor, format, Dtype::Float32)?.keeping_values(self.request.keeps_values)
+            self.encoder(tensor, format, Dtype::Float32)?.keeping_values(self.task.keeps_values)
         };
         let codes = if is_same { CodesSource::Copied } else { self.codes(format, Dtype::Float32)? };
         let sources = self.logical.value_sources(weight).collect();
         let values = WeightValues::Coded(Arc::new(decoder), RowMap::ALL);
         let place = self.logical.places[LogicalCheckpoint::value_parts(weight)[0].1];
-        self.decisions.replace(place, Self::encode(tensor, (sources, values), encoder, codes, None));
-        Ok(())
+        self.steps.weight(Self::encode((place, tensor), (sources, values), encoder, codes, None))
     }
 
     /// Returns how values of this type become blocks, or plain numbers.
@@ -332,8 +393,8 @@ impl<'a> GgufPlanner<'_, 'a> {
         let conversion = if from == to {
             Conversion::copy(from, to)
         } else {
-            let cast = Conversion::cast(from, to, self.request.rules_of_casts);
-            cast.map(|cast| cast.watch(&self.request.watched))
+            let cast = Conversion::cast(from, to, self.task.rules_of_casts);
+            cast.map(|cast| cast.watch(self.watched))
         };
         let refused = || Error::new(format!("{dtype} cannot become {target}")).of(Kind::Unconvertible);
         Ok(CodesSource::Cast(Arc::new(conversion.ok_or_else(refused)?)))
@@ -346,7 +407,7 @@ impl<'a> GgufPlanner<'_, 'a> {
             Some(importance) => importance.of_tensor(&tensor.name, &tensor.shape)?,
             None => None,
         };
-        let scheme = self.request.scheme.filter(|_| weights.is_none());
+        let scheme = self.task.scheme.filter(|_| weights.is_none());
         if let Some(scheme) = scheme.filter(|scheme| language::needs_importance(scheme, &tensor.name, format)) {
             let scheme = scheme.name;
             let error = Error::new(format!("{scheme} needs the importance of its columns, which is not known"));
@@ -356,7 +417,7 @@ impl<'a> GgufPlanner<'_, 'a> {
     }
 
     fn encode(
-        tensor: &NewWeight,
+        (place, tensor): (TensorIndex, &NewWeight),
         (sources, values): (Few<SourceTensor<'a>>, WeightValues),
         encoder: BlockWeightEncoder,
         codes: CodesSource<'a>,
@@ -365,7 +426,7 @@ impl<'a> GgufPlanner<'_, 'a> {
         let format = encoder.format().name;
         let scheme = Scheme::find(format).map_or(format, |scheme| scheme.name);
         let rows = WeightRows { sources, values, encoder: WeightEncoder::Blocks(Arc::new(encoder)) };
-        let mut step = Step::encode(Quantization { name: tensor.name.clone(), rows, scheme, codes });
+        let mut step = Step::encode(place, Quantization { name: tensor.name.clone(), rows, scheme, codes });
         step.kept = kept;
         step
     }

@@ -13,7 +13,6 @@ use crate::container::{ARCHITECTURE, ComputedTensor, GgufKey};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::options::{GgufOptions, Naming};
-use crate::plan::decisions::TensorOrder;
 use crate::quant::gguf::diffusion::{self, DiffusionRefusal, prefix_of};
 use crate::quant::gguf::language::{self, LanguageModel};
 use crate::quant::gguf::{Architecture, GgufScheme, TypeChoice, table_shape};
@@ -34,6 +33,14 @@ pub(super) struct GgufModel<'m> {
     /// Order of the tensors in the file; `None` for the order of the input.
     pub order: Option<TensorOrder>,
     pub facts: Vec<String>,
+}
+
+/// Order of the tensors in a file.
+pub(super) enum TensorOrder {
+    /// By a place that follows from the name.
+    ByName(fn(&str) -> (Option<u64>, &str)),
+    /// As in this list of names.
+    Listed(Vec<String>),
 }
 
 /// A tensor of a new file.

@@ -4,10 +4,9 @@
 //! type fails within the first of them; a recovered one is read once more.
 
 use crate::error::{Error, Result};
-use crate::plan::Decisions;
 use crate::plan::quantization::{CodesSource, Quantization, Unrecovered};
 use crate::plan::quantize::refuse_unrecovered;
-use crate::plan::step::Operation;
+use crate::plan::step::{Operation, Step};
 use crate::progress::Observer;
 use crate::quant::{BlockWeightEncoder, WeightEncoder};
 use crate::text::shorten;
@@ -20,22 +19,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const PIECE: u64 = 1 << 20;
 
 /// A search for the blocks of all weights.
-pub(crate) struct BlockSearch<'r> {
+pub(super) struct BlockSearch<'r> {
     /// True if weights without such blocks are refused.
     pub must_find: bool,
-    pub threads: usize,
     pub observer: &'r dyn Observer,
 }
 
 impl BlockSearch<'_> {
     /// Searches the blocks of plain weights. Fails if a weight must be recovered and is not.
-    pub(super) fn run(&self, decisions: &mut Decisions) -> Result<()> {
-        let encoded = decisions.steps_mut().into_iter().filter_map(|step| match &mut step.how {
+    pub(super) fn run(&self, steps: &mut [Step], threads: usize) -> Result<()> {
+        let encoded = steps.iter_mut().filter_map(|step| match &mut step.how {
             Operation::Encode(weight) => Some((encoder_of(weight)?, &mut **weight)),
             _ => None,
         });
         let mut searched: Vec<(Arc<BlockWeightEncoder>, &mut Quantization)> = encoded.collect();
-        let misfits = self.misfits(&searched)?;
+        let misfits = self.misfits(&searched, threads)?;
         let mut failed = Vec::new();
         for ((encoder, weight), misfit) in searched.iter_mut().zip(misfits) {
             weight.codes = match misfit {
@@ -53,7 +51,11 @@ impl BlockSearch<'_> {
     }
 
     /// Returns the first element without a block, for each weight.
-    fn misfits(&self, searched: &[(Arc<BlockWeightEncoder>, &mut Quantization)]) -> Result<Vec<Option<u64>>> {
+    fn misfits(
+        &self,
+        searched: &[(Arc<BlockWeightEncoder>, &mut Quantization)],
+        threads: usize,
+    ) -> Result<Vec<Option<u64>>> {
         let rows: Vec<_> = searched.iter().map(|(_, weight)| &weight.rows).collect();
         let failed: Vec<AtomicBool> = rows.iter().map(|_| AtomicBool::new(false)).collect();
         let bytes = rows.iter().map(|rows| rows.encoder.rows() * rows.encoder.row_bytes()).sum();
@@ -73,7 +75,7 @@ impl BlockSearch<'_> {
             Ok::<_, Error>((at, found))
         };
         let mut misfits = vec![None; rows.len()];
-        in_order(self.threads as u64, pieces, Default::default, work, |(at, found)| {
+        in_order(threads as u64, pieces, Default::default, work, |(at, found)| {
             // All pieces before the first failure are searched; later ones may be skipped.
             misfits[at] = misfits[at].or(found.err());
             ControlFlow::Continue(())

@@ -4,8 +4,9 @@ use super::misfit::{kept_for_dtype, no_weight};
 use super::{Choice, Planner, RuleUse, SchemeTarget, WeightCandidate, WeightCandidates, gpt_oss, layout_of, mlx};
 use crate::container::{Form, Input, Tensor};
 use crate::error::{Error, Result};
-use crate::plan::quantization::{CodesSource, TensorIndex};
+use crate::plan::quantization::CodesSource;
 use crate::plan::source_form;
+use crate::plan::step::TensorIndex;
 use crate::plan::weight_rows::WeightValues;
 use crate::quant::{Grid, Group, RowMap, Scheme};
 use crate::read::{DecodedValues, Decoders, Membership};
@@ -21,7 +22,7 @@ impl<'a> Planner<'_, 'a> {
         let mut memberships = self.memberships.iter();
         let mut candidates = WeightCandidates { weights: Vec::new(), others: Vec::new(), dropped: Vec::new() };
         let mut decoders = Decoders::new(self.logical, DecodedValues::Rows);
-        let mut rules: Vec<RuleUse> = self.request.options.rule.iter().map(|_| RuleUse::default()).collect();
+        let mut rules: Vec<RuleUse> = self.options.rule.iter().map(|_| RuleUse::default()).collect();
         for (input, shard) in self.logical.source.shards.iter().enumerate() {
             for (at, tensor) in shard.contents.tensors.iter().enumerate() {
                 let (place, name) = ((input, at), shard.name_of(tensor));
@@ -186,16 +187,16 @@ impl<'a> Planner<'_, 'a> {
 
     /// Returns what the options request for a weight with these names.
     pub(super) fn choice(&self, names: &[&str], coded: Option<&Grid>) -> Result<Choice> {
-        if self.request.options.tensors.leaves_out(names) {
+        if self.options.tensors.leaves_out(names) {
             return Ok(Choice { decision: Err(KeptReason::LeftOut), rule: None });
         }
-        let rule = self.request.options.rule.iter().position(|rule| rule.matches_one(names));
-        let decision = match rule.map(|rule| self.request.options.rule[rule].scheme) {
+        let rule = self.options.rule.iter().position(|rule| rule.matches_one(names));
+        let decision = match rule.map(|rule| self.options.rule[rule].scheme) {
             Some(None) => Err(KeptReason::LeftOut),
             Some(Some(scheme)) => Ok(self.target(scheme)?),
             // The model leaves them unquantized on purpose.
             None if coded.is_none() && self.logical.is_quantized() => Err(KeptReason::Unquantized),
-            None => match (self.request.options.scheme, coded) {
+            None => match (self.options.scheme, coded) {
                 (Some(scheme), _) => {
                     let target = self.target(scheme)?;
                     Ok(self.scheme_of_mlx(names[0]).unwrap_or(target))
@@ -210,7 +211,7 @@ impl<'a> Planner<'_, 'a> {
     /// Returns the target for a scheme, with the group size that the options request.
     fn target(&self, scheme: &'static Scheme) -> Result<SchemeTarget> {
         let mut target = SchemeTarget::new(scheme, layout_of(scheme, Some(self.layout))?);
-        if let (Some(size), true) = (self.request.options.group_size, scheme.has_group_size()) {
+        if let (Some(size), true) = (self.options.group_size, scheme.has_group_size()) {
             target.grid.group = Group::Neighbours(size);
         }
         Ok(target)

@@ -5,7 +5,8 @@ use super::fit::EncoderCache;
 use super::{Choice, Planner, RuleUse, SchemeTarget, WeightCandidate, gpt_oss, mlx};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
-use crate::plan::quantization::{CodesSource, TensorIndex};
+use crate::plan::quantization::CodesSource;
+use crate::plan::step::TensorIndex;
 use crate::plan::weight_rows::WeightValues;
 use crate::quant::{
     Arithmetic, CodeKind, CodeType, Decoder, EncodeOptions, Encoder, Fidelity, FoundWeight, Grid, Group, Layout,
@@ -108,7 +109,7 @@ impl<'p, 'a> Planner<'p, 'a> {
             _ => experts(self.model, name, &shape),
         };
         // Without a scheme, the grid decides, and determining it requires the zero points. Plain weights then stay plain.
-        let grid = match self.request.options.scheme {
+        let grid = match self.options.scheme {
             Some(_) => Some(decoder.grid()),
             None if is_plain => None,
             None => Some(decoder.plain_grid(&self.part_bytes(weight)?)),
@@ -120,7 +121,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         }
         // Without a scheme, the policy keeps no quantized weight: all stay quantized.
         let has_few_bits = chosen.as_ref().is_ok_and(|target| target.grid.codes.bits() <= 4);
-        let is_kept_by_policy = !is_named && (is_plain || self.request.options.scheme.is_some());
+        let is_kept_by_policy = !is_named && (is_plain || self.options.scheme.is_some());
         let reason = if is_kept_by_policy { self.reason(name, has_few_bits) } else { None };
         let decision = reason.map_or(chosen, Err);
         let is_matrix = shape.len() == 2 && module_of(name).is_some();
@@ -151,7 +152,7 @@ impl<'p, 'a> Planner<'p, 'a> {
     ) -> Result<(Arc<Encoder>, Option<Arc<Encoder>>), Unfit> {
         let found = &self.logical.found.weights[weight];
         let has_full_precision = found.parameters.has_full_precision;
-        let own = self.request.encoding();
+        let own = self.encoding();
         let arithmetic = if found.has_plain_blocks() { own.arithmetic } else { Arithmetic::Exact };
         let (options, dtype) = (EncodeOptions { arithmetic, has_full_precision, ..own }, decoder.target());
         let mut new = |scale: Dtype| {
@@ -173,7 +174,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         sets.retain(|set| set.iter().any(is_coded));
         let mut moves: Vec<Option<Result<Arc<Transcoder>, Unmoved>>> = vec![None; weights.len()];
         let (all, tables) = (&*weights, SharedTables::default());
-        let transcoders = each(self.request.threads, sets.len(), |at| self.transcoders(all, &sets[at], &tables));
+        let transcoders = each(self.threads, sets.len(), |at| self.transcoders(all, &sets[at], &tables));
         for (set, transcoders) in sets.into_iter().zip(transcoders) {
             match transcoders.map_err(|error| error.in_file(&self.logical.source.path))? {
                 Ok(found) => set.into_iter().zip(found).for_each(|(at, found)| moves[at] = Some(Ok(Arc::new(found)))),
@@ -198,7 +199,7 @@ impl<'p, 'a> Planner<'p, 'a> {
                     .remedy("choose a scheme, and leave out the weights whose scale is not finite: these are decoded"),
             })?;
         }
-        if self.request.options.only_exact && !self.request.options.recover {
+        if self.options.only_exact && !self.options.recover {
             let exact = self.check_is_exact(weights, &moves, &[Fidelity::Exact]);
             exact.map_err(|error| error.without("only_exact"))?;
         }
@@ -253,12 +254,12 @@ impl<'p, 'a> Planner<'p, 'a> {
 
     /// True if only the layout of the model changes, and not its quantization.
     fn changes_layout_only(&self) -> bool {
-        self.request.options.scheme.is_none() && self.request.options.rule.is_empty()
+        self.options.scheme.is_none() && self.options.rule.is_empty()
     }
 
     /// True if no quantized weight may be decoded.
     pub(super) fn keeps_values(&self) -> bool {
-        self.changes_layout_only() || self.request.options.only_exact && !self.request.options.recover
+        self.changes_layout_only() || self.options.only_exact && !self.options.recover
     }
 
     /// Returns the text of config.json without the description of the input's quantization.

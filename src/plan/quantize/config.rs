@@ -23,8 +23,7 @@ impl Planner<'_, '_> {
                     let at = groups.iter().position(same).unwrap_or_else(|| {
                         let (modules, unlike_linear) = (Vec::new(), Vec::new());
                         let grid = target.grid;
-                        let has_input_scale =
-                            layout.global.is_global() && self.request.encoding().input_global_scale.is_some();
+                        let has_input_scale = layout.global.is_global() && self.encoding().input_global_scale.is_some();
                         groups.push(QuantizedGroup { layout, grid, has_input_scale, modules, unlike_linear });
                         groups.len() - 1
                     });

@@ -41,7 +41,7 @@ impl Planner<'_, '_> {
                 }
                 _ => encoders
                     .entry((target.scheme.name, target.grid, shape, *dtype, false))
-                    .or_insert_with(|| self.encoder(target, shape, *dtype, self.request.encoding()).map(Arc::new))
+                    .or_insert_with(|| self.encoder(target, shape, *dtype, self.encoding()).map(Arc::new))
                     .clone()
                     .map(|encoder| (encoder, None)),
             };
@@ -50,7 +50,7 @@ impl Planner<'_, '_> {
                 Err(why) if *is_named && !is_coded => {
                     named.push(NamedMisfit { name: name.clone(), scheme: target.scheme, why });
                 }
-                Err(why) if is_coded && (*is_named || self.request.options.scheme.is_none()) => {
+                Err(why) if is_coded && (*is_named || self.options.scheme.is_none()) => {
                     let scheme = target.scheme.name;
                     let error = Error::new(format!("cannot be stored as {scheme} in {}: {why}", self.layout));
                     let is_edge = matches!(why, Unfit::Rows { .. } | Unfit::Columns { .. });
@@ -117,7 +117,7 @@ impl Planner<'_, '_> {
     ) -> Result<Encoder, Unfit> {
         if let [.., rows, columns] = *shape {
             let multiples = match (target.grid.group, target.grid.codes) {
-                (Group::Block(block), _) if !self.request.options.partial_blocks => block,
+                (Group::Block(block), _) if !self.options.partial_blocks => block,
                 // vLLM reads zero points in words of 32 bits: 8 of 4 bits each.
                 (_, CodeType::Int { bits, symmetric: false }) if target.layout.row.zeros != Zeros::Offset => {
                     [u64::from(32 / bits), 1]

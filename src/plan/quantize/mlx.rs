@@ -3,7 +3,7 @@
 
 use super::{Planner, SchemeTarget};
 use crate::error::{Error, Result};
-use crate::plan::quantization::TensorIndex;
+use crate::plan::step::TensorIndex;
 use crate::quant::Scheme;
 use crate::read::MappedBytes;
 use crate::select::KeptReason;

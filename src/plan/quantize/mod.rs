@@ -27,12 +27,12 @@ use misfit::nothing_to_quantize;
 pub(crate) use naming::{OTHER_NAME, name_instead_of};
 pub(super) use recover::refuse_unrecovered;
 
-use super::decisions::Decisions;
 use super::partition::Partition;
-use super::quantization::{CodesSource, TensorIndex};
-#[cfg(feature = "cli")]
-use super::step::Step;
+use super::quantization::CodesSource;
+use super::step::TensorIndex;
+use super::steps::Steps;
 use super::weight_rows::WeightValues;
+use super::{Findings, Planned, Request};
 use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -40,60 +40,15 @@ use crate::options::QuantizeOptions;
 use crate::progress::Observer;
 use crate::quant::{
     COMFYUI, Decoder, EncodeOptions, Encoder, EngineConfig, FoundWeight, Modules, QuantMethod, RowMap, Scheme,
-    SchemeLayout, TargetGrid, named_dtype,
+    SchemeLayout, TargetGrid, metadata_of, named_dtype,
 };
 use crate::read::{LogicalCheckpoint, Membership};
 use crate::select::KeptReason;
 use crate::select::experts::Model;
 use crate::select::policy::Policy;
 use crate::text::shorten;
-#[cfg(feature = "cli")]
-use std::collections::BTreeMap;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
-
-/// Request of the user.
-pub(crate) struct QuantizeRequest<'a> {
-    pub options: &'a QuantizeOptions,
-    /// The shards that this run writes. Only their weights are searched.
-    pub partition: Option<Partition>,
-    pub threads: usize,
-}
-
-impl QuantizeRequest<'_> {
-    fn encoding(&self) -> EncodeOptions {
-        let QuantizeOptions { arithmetic, search, input_global_scale, .. } = *self.options;
-        EncodeOptions { arithmetic, scale: search, input_global_scale, ..EncodeOptions::default() }
-    }
-}
-
-/// Data that a job needs to quantize weights, and the config that engines need to load the result.
-#[derive(Default)]
-#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words the findings"))]
-pub(crate) struct QuantizePlan<'a> {
-    pub(crate) decisions: Decisions<'a>,
-    pub(crate) config: EngineConfig,
-    /// Weights that are kept because of their shape.
-    pub(crate) misfits: Vec<Misfit>,
-    /// Embeddings that a rule quantizes.
-    pub(crate) embeddings: Vec<String>,
-    /// The schemes and layouts in which weights are stored.
-    pub(crate) stored: BTreeSet<(&'static str, &'static str)>,
-    /// The schemes and layouts in which experts are stored one by one.
-    pub(crate) experts: BTreeSet<(&'static str, &'static str)>,
-    /// The names of tensors that engines of the layout do not load, and that are left out.
-    pub(crate) dropped: Vec<String>,
-    /// Quantized stacks of experts that are decoded, because the names of the file are kept.
-    pub(crate) decoded_stacks: Vec<String>,
-    /// `model_type` of the whole model, and of its language model.
-    pub(crate) kinds: Vec<String>,
-    /// The type in which engines compute, unless an option names another one.
-    pub(crate) computes_in: Option<Dtype>,
-    /// True if linear layers are kept that engines identify only by their names.
-    pub(crate) has_kept_layers: bool,
-    /// The names of weights that must have the same scheme, because engines load them as one module.
-    pub(crate) loaded_together: Vec<Vec<String>>,
-}
 
 /// A weight that could be quantized, and the decision about it.
 #[derive(Clone)]
@@ -160,46 +115,51 @@ impl WeightCandidate<'_> {
     }
 }
 
-impl<'a> QuantizePlan<'a> {
-    /// Decides which weights are quantized, and how. Fails if no weight would be quantized, the layout lacks a scheme,
+impl<'a> Planned<'a> {
+    /// Plans which weights are quantized, and how. Fails if no weight would be quantized, the layout lacks a scheme,
     /// nothing proves the orientation of a bank of experts, modules that engines fuse would differ, or the config
     /// cannot describe the result.
-    pub(crate) fn new(
+    pub(super) fn quantize(
         logical: &LogicalCheckpoint<'a>,
-        request: &QuantizeRequest,
+        options: &QuantizeOptions,
+        request: &Request,
+        partition: Option<Partition>,
         observer: &dyn Observer,
     ) -> Result<Self> {
         let source = logical.source;
-        let in_file = |error: Error| error.in_file(&source.path);
         let text = logical.config()?;
         let model = Model::read(text);
-        let layout = match request.options.scheme {
-            Some(scheme) => layout_of(scheme, request.options.layout)?.name,
-            None => request.options.layout.expect("there is a scheme or a layout"),
+        let layout = match options.scheme {
+            Some(scheme) => layout_of(scheme, options.layout)?.name,
+            None => options.layout.expect("there is a scheme or a layout"),
         };
         let policy = Policy { layers: model.layers, is_diffusion: layout == COMFYUI, heads: model.heads() };
         let memberships = logical.memberships();
         coded::check_is_readable(logical, &memberships)?;
         if model.has_transposed_layers() {
             let kind = shorten(model.kind.as_deref().unwrap_or_default());
-            return Err(in_file(Error::new(format!(
+            return Err(Error::new(format!(
                 "files of '{kind}' store the weights transposed, [in, out], and engines load quantized weights as [out, in]"
-            ))));
+            )));
         }
-        let renames = request.options.tensors.rename.iter().map(|rename| (&*rename.old, &*rename.new)).collect();
-        let planner = Planner { request, policy, model: &model, layout, renames, logical, memberships };
-        let mut candidates = planner.candidates().map_err(in_file)?;
-        let misfits = planner.fit(&mut candidates.weights).map_err(in_file)?;
-        planner.check_fused(&mut candidates.weights).map_err(in_file)?;
+        let renames = options.tensors.rename.iter().map(|rename| (&*rename.old, &*rename.new)).collect();
+        // The weights of new shards are not known yet.
+        let partition = partition.filter(|_| options.shards.max_shard_size.is_none());
+        let threads = request.threads;
+        let planner =
+            Planner { options, partition, threads, policy, model: &model, layout, renames, logical, memberships };
+        let mut candidates = planner.candidates()?;
+        let misfits = planner.fit(&mut candidates.weights)?;
+        planner.check_fused(&mut candidates.weights)?;
         if !candidates.weights.iter().any(|weight| weight.decision.is_ok()) {
-            return Err(in_file(nothing_to_quantize(&candidates, &misfits)));
+            return Err(nothing_to_quantize(&candidates, &misfits));
         }
-        planner.check_names(&candidates).map_err(in_file)?;
-        planner.resolve(&mut candidates.weights).map_err(in_file)?;
-        planner.recover(&mut candidates.weights, observer).map_err(in_file)?;
-        planner.check_dropped(&candidates.dropped).map_err(in_file)?;
-        let stacks = planner.new_stacks(&candidates).map_err(in_file)?;
-        let config = planner.config(&candidates, stacks.is_some()).map_err(in_file)?;
+        planner.check_names(&candidates)?;
+        planner.resolve(&mut candidates.weights)?;
+        planner.recover(&mut candidates.weights, observer)?;
+        planner.check_dropped(&candidates.dropped)?;
+        let stacks = planner.new_stacks(&candidates)?;
+        let config = planner.config(&candidates, stacks.is_some())?;
         let mut side_files = Vec::new();
         if let Some(text) = text {
             let text = planner.plain_config(text).and_then(|text| config.write_into(&text));
@@ -210,70 +170,71 @@ impl<'a> QuantizePlan<'a> {
         let older = config.hf_quant_config.as_ref().filter(|_| source.folder.is_some());
         let older = older.map(|older| serde_json::to_string_pretty(older).expect("a JSON value is always text") + "\n");
         side_files.extend([(HF_QUANT_CONFIG, older), (QUANTIZE_CONFIG, None)]);
-        let is_embedding = |weight: &&WeightCandidate| {
-            weight.decision.is_ok() && planner.reason(&weight.name, false) == Some(KeptReason::Embedding)
-        };
-        let embeddings = candidates.weights.iter().filter(is_embedding).map(|weight| weight.name.clone()).collect();
-        let quantized =
-            || candidates.weights.iter().filter_map(|weight| Some((weight, weight.decision.as_ref().ok()?)));
+        let block = config.block.as_ref().filter(|_| text.is_none()).map(ToString::to_string);
+        let findings = Findings { misfits, ..planner.findings(&candidates, config) };
+        let mut steps = Steps::new(request, &source.shards)?;
+        planner.emit(candidates, &mut steps)?;
+        let mut plan = Self { side_files, block, findings, ..steps.finish(&options.tensors.rename)? };
+        plan.stack(stacks)?;
+        let is_of_mlx = |weight: &FoundWeight| weight.layout.method == QuantMethod::Mlx;
+        if layout == mlx::NAME || logical.found.weights.iter().any(is_of_mlx) {
+            plan.change_metadata("format", if layout == mlx::NAME { mlx::NAME } else { "pt" });
+        }
+        if !logical.found.weights.is_empty() {
+            plan.metadata.extend(metadata_of(source.metadata(), &Modules::default()));
+        }
+        Ok(plan)
+    }
+}
+
+impl Planner<'_, '_> {
+    fn encoding(&self) -> EncodeOptions {
+        encoding(self.options)
+    }
+
+    /// Describes the weights of the output for messages.
+    fn findings(&self, candidates: &WeightCandidates, config: EngineConfig) -> Findings {
+        let weights = &candidates.weights;
+        let quantized = || weights.iter().filter_map(|weight| Some((weight, weight.decision.as_ref().ok()?)));
+        let is_embedding = |weight: &WeightCandidate| self.reason(&weight.name, false) == Some(KeptReason::Embedding);
         let stored_as = |(_, target): (_, &SchemeTarget)| (target.scheme.name, target.layout.name);
-        let stored = quantized().map(stored_as).collect();
-        let experts = quantized().filter(|(weight, _)| weight.name.contains(".experts.")).map(stored_as).collect();
         let is_kept_layer = |weight: &WeightCandidate| {
             let found_otherwise = [KeptReason::Head, KeptReason::Embedding, KeptReason::Router];
             weight.shape.len() == 2 && weight.decision.as_ref().is_err_and(|reason| !found_otherwise.contains(reason))
         };
-        let has_kept_layers = candidates.weights.iter().any(is_kept_layer);
-        let computes_in = named_dtype(text).or_else(|| quantized().next().map(|(weight, _)| weight.dtype));
-        let kinds = model.kinds().map(str::to_owned).collect();
-        let dropped = candidates.dropped.iter().map(|place| planner.name_at(*place).to_owned()).collect();
         let is_stack = |weight: &&WeightCandidate| {
             weight.input_weight.is_some()
                 && weight.shape.len() == 3
                 && matches!(weight.decision, Err(KeptReason::NoMatrix))
         };
-        let decoded_stacks = candidates.weights.iter().filter(is_stack).map(|weight| weight.name.clone()).collect();
-        let names = |set: Vec<usize>| set.into_iter().map(|at| candidates.weights[at].name.clone()).collect();
-        let loaded_together = planner.loaded_together(&candidates.weights).into_iter().map(names).collect();
-        let mut decisions = planner.decisions(candidates)?;
-        decisions.stacks = stacks;
-        decisions.side_files = side_files;
-        decisions.block = config.block.as_ref().filter(|_| text.is_none()).map(ToString::to_string);
-        let is_of_mlx = |weight: &FoundWeight| weight.layout.method == QuantMethod::Mlx;
-        if layout == mlx::NAME || logical.found.weights.iter().any(is_of_mlx) {
-            let format = if layout == mlx::NAME { mlx::NAME } else { "pt" };
-            decisions.change_metadata("format", Some(format.to_owned()));
-        }
-        if !logical.found.weights.is_empty() {
-            let weights: Vec<&FoundWeight> = logical.found.weights.iter().collect();
-            decisions.leave_out_descriptions(logical, &weights, true, false);
-            decisions.describe_in_metadata(logical, &Modules::default());
-        }
-        Ok(Self {
-            decisions,
+        let config_text = self.logical.config().unwrap_or_default();
+        let names = |set: Vec<usize>| set.into_iter().map(|at| weights[at].name.clone()).collect();
+        Findings {
             config,
-            misfits,
-            embeddings,
-            stored,
-            experts,
-            dropped,
-            decoded_stacks,
-            kinds,
-            computes_in,
-            has_kept_layers,
-            loaded_together,
-        })
+            embeddings: (quantized().filter(|(weight, _)| is_embedding(weight)))
+                .map(|(weight, _)| weight.name.clone())
+                .collect(),
+            stored: quantized().map(stored_as).collect(),
+            experts: quantized().filter(|(weight, _)| weight.name.contains(".experts.")).map(stored_as).collect(),
+            dropped: candidates.dropped.iter().map(|place| self.name_at(*place).to_owned()).collect(),
+            decoded_stacks: weights.iter().filter(is_stack).map(|weight| weight.name.clone()).collect(),
+            kinds: self.model.kinds().map(str::to_owned).collect(),
+            computes_in: named_dtype(config_text).or_else(|| quantized().next().map(|(weight, _)| weight.dtype)),
+            has_kept_layers: weights.iter().any(is_kept_layer),
+            loaded_together: self.loaded_together(weights).into_iter().map(names).collect(),
+            left_out_scales: match &self.logical.found {
+                found if found.weights.is_empty() => Vec::new(),
+                found => self.logical.names(found.activation_scales.iter().copied()),
+            },
+            ..Findings::default()
+        }
     }
 }
 
-#[cfg(feature = "cli")]
-impl QuantizePlan<'_> {
-    /// Returns the scheme of each weight that gets codes and scales, by its name, and whether its blocks are copied from
-    /// the input.
-    pub(crate) fn schemes(&self) -> BTreeMap<&str, (&'static str, bool)> {
-        let weights = self.decisions.steps().filter_map(Step::quantization);
-        weights.map(|weight| (&*weight.name, (weight.scheme, matches!(weight.codes, CodesSource::Copied)))).collect()
-    }
+/// Returns how the options encode weights.
+fn encoding(options: &QuantizeOptions) -> EncodeOptions {
+    let QuantizeOptions { arithmetic, search, input_global_scale, .. } = *options;
+    EncodeOptions { arithmetic, scale: search, input_global_scale, ..EncodeOptions::default() }
 }
 
 pub(crate) fn layout_of(scheme: &'static Scheme, name: Option<&str>) -> Result<&'static SchemeLayout> {
@@ -295,7 +256,10 @@ struct WeightCandidates<'a> {
 }
 
 struct Planner<'p, 'a> {
-    request: &'p QuantizeRequest<'p>,
+    options: &'p QuantizeOptions,
+    /// The shards that this run writes. Only their weights are searched.
+    partition: Option<Partition>,
+    threads: usize,
     policy: Policy,
     model: &'p Model,
     layout: &'static str,

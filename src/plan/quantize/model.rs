@@ -1,14 +1,16 @@
 //! Decides which weights of an ONNX model are quantized, and how. The graph determines their roles; names do not
 //! matter.
 
-use super::{Misfit, QuantizePlan, QuantizeRequest, misfit};
+use super::{Misfit, misfit};
 use crate::container::Tensor;
 use crate::container::onnx::model::{ModelGraph, TensorRole, WeightUse};
 use crate::error::{Error, Kind, Result};
+use crate::options::QuantizeOptions;
 use crate::plan::few::Few;
 use crate::plan::quantization::{CodesSource, Quantization};
+use crate::plan::steps::Steps;
 use crate::plan::weight_rows::{SharedExtremes, WeightRows, WeightValues};
-use crate::plan::{Decisions, Step};
+use crate::plan::{Findings, Planned, Request, Step};
 use crate::quant::{EncodeOptions, Encoder, Group, LinearAxis, SCHEMES, Scheme, SchemeLayout, Unfit, WeightEncoder};
 use crate::read::LogicalCheckpoint;
 use crate::select::KeptReason;
@@ -25,37 +27,39 @@ fn stored(scheme: &'static Scheme) -> Result<&'static SchemeLayout> {
     })
 }
 
-impl<'a> QuantizePlan<'a> {
-    /// Decides for an ONNX model. Fails if no weight would be quantized, ONNX has no such scheme, or a rule names a tensor
-    /// that cannot be quantized.
-    pub(crate) fn of_model(logical: &LogicalCheckpoint<'a>, request: &QuantizeRequest) -> Result<Self> {
+impl<'a> Planned<'a> {
+    /// Plans an ONNX model. Fails if no weight would be quantized, ONNX has no such scheme, or a rule names a tensor that
+    /// cannot be quantized.
+    pub(in crate::plan) fn quantize_model(
+        logical: &LogicalCheckpoint<'a>,
+        options: &QuantizeOptions,
+        request: &Request,
+    ) -> Result<Self> {
         let source = logical.source;
-        let in_file = |error: Error| error.in_file(&source.path);
-        if let Some(layout) = request.options.layout.filter(|layout| *layout != "onnx") {
+        if let Some(layout) = options.layout.filter(|layout| *layout != "onnx") {
             let error = Error::usage(format!("the layout {} is not one of ONNX models", shorten(layout)));
-            return Err(in_file(error.without("layout")));
+            return Err(error.without("layout"));
         }
-        let schemes = request.options.rule.iter().filter_map(|rule| rule.scheme).chain(request.options.scheme);
-        schemes.map(stored).collect::<Result<Vec<_>>>().map_err(in_file)?;
-        let [input] = &source.shards[..] else { return Err(in_file(Error::new("is not one ONNX model"))) };
+        let schemes = options.rule.iter().filter_map(|rule| rule.scheme).chain(options.scheme);
+        schemes.map(stored).collect::<Result<Vec<_>>>()?;
+        let [input] = &source.shards[..] else { return Err(Error::new("is not one ONNX model")) };
         let graph = ModelGraph::of(input)?;
-        let selection = request.options.tensors.selection();
-        let (mut decisions, mut others, mut misfits) = (Decisions::default(), Vec::new(), Vec::new());
-        let mut count = 0;
+        let selection = options.tensors.selection();
+        let (mut steps, mut kept, mut misfits) = (Steps::new(request, &source.shards)?, Vec::new(), Vec::new());
         // Weights of one kind share an encoder, because it is larger than most descriptions of a tensor.
         let mut encoders: HashMap<_, Result<Arc<Encoder>, Unfit>> = HashMap::new();
         for (at, tensor) in input.contents.tensors.iter().enumerate() {
-            let in_place = |error: Error| in_file(error.in_tensor(&tensor.name));
-            let rule = request.options.rule.iter().find(|rule| rule.pattern.matches(&tensor.name));
+            let in_place = |error: Error| error.in_tensor(&tensor.name);
+            let rule = options.rule.iter().find(|rule| rule.pattern.matches(&tensor.name));
             let scheme = match rule {
                 _ if !selection.selects(&tensor.name) => Err(KeptReason::LeftOut),
                 Some(rule) => rule.scheme.ok_or(KeptReason::LeftOut),
-                None => request.options.scheme.ok_or(KeptReason::Unquantized),
+                None => options.scheme.ok_or(KeptReason::Unquantized),
             };
             let is_named = rule.is_some() && scheme.is_ok();
             let usage = check(&graph, at, tensor);
             let decided = scheme.and_then(|scheme| match usage {
-                Ok(_) if !is_named && tensor.count < request.options.model.min_elements => Err(KeptReason::Small),
+                Ok(_) if !is_named && tensor.count < options.model.min_elements => Err(KeptReason::Small),
                 usage => usage.map(|usage| (scheme, usage)),
             });
             let (scheme, usage) = match decided {
@@ -66,13 +70,14 @@ impl<'a> QuantizePlan<'a> {
                     return Err(in_place(error.remedy("leave it out of the rule")));
                 }
                 Err(reason) => {
-                    others.push(((0, at), reason));
+                    kept.push(reason);
+                    steps.plain((0, at), Some(reason))?;
                     continue;
                 }
             };
-            let layout = stored(scheme).map_err(in_file)?;
+            let layout = stored(scheme)?;
             let kind = (scheme.name, usage, &tensor.shape[..], tensor.elements.dtype());
-            let made = encoders.entry(kind).or_insert_with(|| encoder(layout, usage, tensor, request).map(Arc::new));
+            let made = encoders.entry(kind).or_insert_with(|| encoder(layout, usage, tensor, options).map(Arc::new));
             match made.clone() {
                 Ok(encoder) => {
                     let needs_extremes = encoder.needs_extremes();
@@ -82,31 +87,29 @@ impl<'a> QuantizePlan<'a> {
                     let extremes = needs_extremes.then(|| Arc::new(SharedExtremes::new(vec![rows.clone()])));
                     let codes = CodesSource::Values { extremes, unrecovered: None };
                     let weight = Quantization { name: tensor.name.to_string(), rows, scheme: scheme.name, codes };
-                    decisions.replace((0, at), Step::encode(weight));
-                    count += 1;
+                    steps.weight(Step::encode((0, at), weight))?;
                 }
                 Err(why) if is_named => {
                     return Err(in_place(misfit::rule_refusal(scheme, why).remedy("leave it out of the rule")));
                 }
                 Err(why) => {
                     Misfit::count(&mut misfits, &why, scheme, &tensor.name, &tensor.shape);
-                    others.push(((0, at), KeptReason::Shape));
+                    kept.push(KeptReason::Shape);
+                    steps.plain((0, at), Some(KeptReason::Shape))?;
                 }
             }
         }
-        if count == 0 {
-            let error = misfit::nothing_of_model(others.iter().map(|(_, reason)| *reason), &misfits);
+        if kept.len() == input.contents.tensors.len() {
+            let error = misfit::nothing_of_model(kept.into_iter(), &misfits);
             if !logical.is_quantized() {
-                return Err(in_file(error));
+                return Err(error);
             }
             let quantized = Error::new("the model is quantized already, and no other weight would be quantized");
             let decodes = Kind::Codes { globs: None, model: Some(source.path.clone().into()) };
-            return Err(in_file(quantized.with_details(error.details().to_vec()).of(decodes)));
+            return Err(quantized.with_details(error.details().to_vec()).of(decodes));
         }
-        for (place, reason) in others {
-            decisions.keep(place, reason);
-        }
-        Ok(Self { decisions, misfits, ..Self::default() })
+        let findings = Findings { misfits, ..Findings::default() };
+        Ok(Self { findings, ..steps.finish(&options.tensors.rename)? })
     }
 }
 
@@ -128,7 +131,7 @@ fn encoder(
     stored: &SchemeLayout,
     usage: WeightUse,
     tensor: &Tensor,
-    request: &QuantizeRequest,
+    options: &QuantizeOptions,
 ) -> Result<Encoder, Unfit> {
     let grid = stored.grid;
     let shape = &tensor.shape[..];
@@ -140,13 +143,13 @@ fn encoder(
     }
     let axis = match (grid.group, usage) {
         (Group::Neighbours(size), usage) => {
-            let block_size = request.options.group_size.unwrap_or(size);
+            let block_size = options.group_size.unwrap_or(size);
             LinearAxis { axis: usize::from(usage == WeightUse::OutputsFirst), block_size }
         }
         (_, WeightUse::OutputsLast) => LinearAxis { axis: shape.len() - 1, block_size: 0 },
         (_, WeightUse::OutputsFirst | WeightUse::Kernel) => LinearAxis { axis: 0, block_size: 0 },
     };
     let dtype = tensor.elements.dtype().ok_or(Unfit::Grid)?;
-    let options = EncodeOptions { arithmetic: request.encoding().arithmetic, ..EncodeOptions::default() };
-    Encoder::linear(stored.row, &grid, (shape, axis), dtype, options)
+    let encoding = EncodeOptions { arithmetic: options.arithmetic, ..EncodeOptions::default() };
+    Encoder::linear(stored.row, &grid, (shape, axis), dtype, encoding)
 }

@@ -4,8 +4,8 @@ use super::{Planner, WeightCandidate, WeightCandidates, gpt_oss, mlx};
 use crate::container::checkpoint::{check_stacked, stack_of};
 use crate::error::{Error, Kind, Result};
 use crate::options::Naming;
-use crate::plan::decisions::{ExpertStacks, StackForm};
-use crate::plan::quantization::TensorIndex;
+use crate::plan::stacked::{ExpertStacks, StackForm};
+use crate::plan::step::TensorIndex;
 use crate::quant::{LAYOUTS, Role};
 use crate::read::Membership;
 use crate::select::policy::module_of;
@@ -38,7 +38,7 @@ impl Planner<'_, '_> {
 
     /// Returns the stacks of experts; `None` if experts are stored one by one. Refuses models whose stacks are not known.
     pub(super) fn new_stacks(&self, candidates: &WeightCandidates) -> Result<Option<ExpertStacks>> {
-        if self.layout != mlx::NAME || self.request.options.tensors.naming.names == Some(Naming::File) {
+        if self.layout != mlx::NAME || self.options.tensors.naming.names == Some(Naming::File) {
             return Ok(None);
         }
         let is_expert = |weight: &WeightCandidate| stack_of(self.module(weight)).is_some();

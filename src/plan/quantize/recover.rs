@@ -55,7 +55,7 @@ impl<'a> Planner<'_, 'a> {
     /// Finds the codes and scales of plain weights to quantize, if that is requested. Fails if a weight must be recovered
     /// and is not.
     pub(super) fn recover(&self, weights: &mut [WeightCandidate], observer: &dyn Observer) -> Result<()> {
-        if !self.request.options.recover {
+        if !self.options.recover {
             return Ok(());
         }
         // Weights that share a scalar scale first try a common one.
@@ -65,7 +65,7 @@ impl<'a> Planner<'_, 'a> {
             family.iter().map(|at| self.member(*at, &weights[*at], &mut recoverers)).collect()
         };
         let mut sets: Vec<RecoverySet> = families.iter().filter_map(&mut members).map(RecoverySet::new).collect();
-        let chosen = chosen_shards(&shard_sizes(self.logical.source), self.request.partition);
+        let chosen = chosen_shards(&shard_sizes(self.logical.source), self.partition);
         let is_chosen = |member: &Member| chosen.contains(&weights[member.weight].place.0);
         sets.retain(|set| set.determines_parts() || set.members.iter().any(is_chosen));
         self.search(&mut sets, observer)?;
@@ -104,7 +104,7 @@ impl<'a> Planner<'_, 'a> {
                 };
             }
         }
-        if self.request.options.only_exact { check_is_recovered(weights) } else { Ok(()) }
+        if self.options.only_exact { check_is_recovered(weights) } else { Ok(()) }
     }
 
     /// Returns a weight to search, if it is quantized from plain values. Weights with the same encoder share
@@ -131,7 +131,7 @@ impl<'a> Planner<'_, 'a> {
         target: &SchemeTarget,
         encoder: &Arc<Encoder>,
     ) -> Vec<Arc<Recoverer>> {
-        let options = self.request.encoding();
+        let options = self.encoding();
         let recoverer = |encoder, origin| Arc::new(Recoverer::new(encoder, origin, options.arithmetic));
         // Values of narrower weights may have been decoded to a wider type; their scales are then narrow too.
         let narrower: &[Dtype] = match candidate.dtype {
@@ -174,22 +174,16 @@ impl<'a> Planner<'_, 'a> {
             };
             let mut matched = vec![ScaleMatch::Derived; sets.len()];
             let skip = |bytes| progress.advance(bytes);
-            in_order(
-                self.request.threads as u64,
-                pieces(all, is_open, skip),
-                Vec::new,
-                work,
-                |(set, member, found)| {
-                    match found {
-                        Ok(ScaleMatch::Derived) => {}
-                        Ok(ScaleMatch::Equivalent) => matched[set] = ScaleMatch::Equivalent,
-                        // All pieces before the first failure are checked; later ones may be skipped.
-                        Err(_) if misfits.iter().any(|(known, ..)| *known == set) => {}
-                        Err(element) => misfits.push((set, member, element)),
-                    }
-                    ControlFlow::Continue(())
-                },
-            )?;
+            in_order(self.threads as u64, pieces(all, is_open, skip), Vec::new, work, |(set, member, found)| {
+                match found {
+                    Ok(ScaleMatch::Derived) => {}
+                    Ok(ScaleMatch::Equivalent) => matched[set] = ScaleMatch::Equivalent,
+                    // All pieces before the first failure are checked; later ones may be skipped.
+                    Err(_) if misfits.iter().any(|(known, ..)| *known == set) => {}
+                    Err(element) => misfits.push((set, member, element)),
+                }
+                ControlFlow::Continue(())
+            })?;
             for (set, matched) in sets.iter_mut().zip(matched).filter(|(set, _)| set.found.is_none()) {
                 set.matched = matched;
             }
@@ -230,7 +224,7 @@ impl<'a> Planner<'_, 'a> {
             progress.advance(source.len() as u64);
             Ok::<_, Error>((set, Extremes::of(at.dtype(), source, 0)))
         };
-        in_order(self.request.threads as u64, pieces(all, is_needed, |_| ()), Vec::new, work, |(set, next)| {
+        in_order(self.threads as u64, pieces(all, is_needed, |_| ()), Vec::new, work, |(set, next)| {
             found[set].merge(&next);
             ControlFlow::Continue(())
         })?;

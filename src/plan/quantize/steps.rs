@@ -1,13 +1,14 @@
-//! Finds the weights that share a scale, and passes the decisions to the plan.
+//! Finds the weights that share a scale, and makes the steps.
 
 use super::{Planner, SchemeTarget, WeightCandidate, WeightCandidates};
 use crate::error::Result;
+use crate::plan::Step;
 use crate::plan::few::Few;
 use crate::plan::quantization::{CodesSource, Quantization};
+use crate::plan::steps::Steps;
 use crate::plan::weight_rows::{SharedExtremes, WeightRows};
-use crate::plan::{Decisions, Step};
 use crate::quant::{Arithmetic, Encoder, WeightEncoder};
-use crate::read::LogicalCheckpoint;
+use crate::read::Membership;
 use crate::select::policy::fused_sets;
 use std::sync::Arc;
 
@@ -24,52 +25,66 @@ impl<'a> Planner<'_, 'a> {
         sets
     }
 
-    /// Makes the steps for all weights, and keeps or leaves out all other tensors.
-    pub(super) fn decisions(&self, candidates: WeightCandidates<'a>) -> Result<Decisions<'a>> {
-        let mut decisions = Decisions::default();
-        for (place, reason) in candidates.others {
-            decisions.keep(place, reason);
+    /// Makes the steps for all tensors, in the order of the stored tensors: weights, and tensors that are kept.
+    pub(super) fn emit(&self, candidates: WeightCandidates<'a>, steps: &mut Steps<'_, 'a>) -> Result<()> {
+        let WeightCandidates { mut weights, others, dropped: _ } = candidates;
+        let rows: Vec<Option<WeightRows>> = weights.iter().map(|weight| self.rows(weight)).collect();
+        self.share_extremes(&mut weights, &rows);
+        let mut weights = weights.into_iter().zip(rows).peekable();
+        let mut others = others.into_iter().peekable();
+        for (place, membership) in self.logical.places.iter().zip(&self.memberships) {
+            while let Some((weight, rows)) = weights.next_if(|(weight, _)| weight.place == *place) {
+                self.emit_weight(weight, rows, steps)?;
+            }
+            if let Some((_, reason)) = others.next_if(|(other, _)| other == place) {
+                steps.plain(*place, Some(reason))?;
+            } else if *membership != Membership::Plain && self.logical.found.weights.is_empty() {
+                steps.plain(*place, None)?; // a description of codes that are elsewhere
+            }
         }
-        for place in candidates.dropped {
-            decisions.leave_out(place);
-        }
-        let mut candidates = candidates.weights;
-        let rows: Vec<Option<WeightRows>> = candidates.iter().map(|candidate| self.rows(candidate)).collect();
-        for set in self.scale_sets(&candidates) {
+        Ok(())
+    }
+
+    /// Lets weights that share a scale have one largest magnitude.
+    fn share_extremes(&self, weights: &mut [WeightCandidate<'a>], rows: &[Option<WeightRows<'a>>]) {
+        for set in self.scale_sets(weights) {
             let members = || set.iter().filter_map(|at| rows[*at].as_ref());
-            let is_computed = |at: &usize| matches!(candidates[*at].codes, CodesSource::Values { .. });
+            let is_computed = |at: &usize| matches!(weights[*at].codes, CodesSource::Values { .. });
             if !members().next().is_some_and(|rows| rows.encoder.needs_extremes()) || !set.iter().all(is_computed) {
                 continue;
             }
             let shared = Arc::new(SharedExtremes::new(members().cloned().collect()));
             for at in set {
-                if let CodesSource::Values { extremes, .. } = &mut candidates[at].codes {
+                if let CodesSource::Values { extremes, .. } = &mut weights[at].codes {
                     *extremes = Some(Arc::clone(&shared));
                 }
             }
         }
-        for (candidate, rows) in candidates.into_iter().zip(rows) {
-            let WeightCandidate { place, name, input_weight, decision, codes, .. } = candidate;
-            match (decision, rows, input_weight) {
-                (Ok(SchemeTarget { scheme, .. }), Some(rows), _) => {
-                    let found = input_weight.map(|weight| &self.logical.found.weights[weight]);
-                    let parts = found.map(LogicalCheckpoint::value_parts).unwrap_or_default();
-                    parts.iter().skip(1).for_each(|(_, at)| decisions.leave_out(self.logical.places[*at]));
-                    decisions.replace(place, Step::encode(Quantization { name, rows, scheme: scheme.name, codes }));
-                }
-                (Err(reason), _, None) => decisions.keep(place, reason),
-                // A quantized weight of the old layout cannot stay next to the config of the new one.
-                (decision, _, Some(weight)) => {
-                    let found = &self.logical.found.weights[weight];
-                    let decoder = self.logical.decoder(found, self.logical.own_type(found), Arithmetic::Library)?;
-                    // Numbers in another order, or with 1 added, are copied as far as users know.
-                    let kept = decision.err().filter(|_| found.has_plain_blocks());
-                    decisions.decode(self.logical, found, Arc::new(decoder), kept);
-                }
-                (Ok(_), None, None) => unreachable!("weights that do not fit are kept"),
+    }
+
+    /// Makes the step for a weight: quantizes or decodes it, or copies a plain one.
+    fn emit_weight(
+        &self,
+        weight: WeightCandidate<'a>,
+        rows: Option<WeightRows<'a>>,
+        steps: &mut Steps<'_, 'a>,
+    ) -> Result<()> {
+        let WeightCandidate { place, name, input_weight, decision, codes, .. } = weight;
+        match (decision, rows, input_weight) {
+            (Ok(SchemeTarget { scheme, .. }), Some(rows), _) => {
+                steps.weight(Step::encode(place, Quantization { name, rows, scheme: scheme.name, codes }))
             }
+            (Err(reason), _, None) => steps.plain(place, Some(reason)),
+            // A quantized weight of the old layout cannot stay next to the config of the new one.
+            (decision, _, Some(weight)) => {
+                let found = &self.logical.found.weights[weight];
+                let decoder = self.logical.decoder(found, self.logical.own_type(found), Arithmetic::Library)?;
+                // Numbers in another order, or with 1 added, are copied as far as users know.
+                let kept = decision.err().filter(|_| found.has_plain_blocks());
+                steps.weight(self.logical.decoding(found, Arc::new(decoder), kept))
+            }
+            (Ok(_), None, None) => unreachable!("weights that do not fit are kept"),
         }
-        Ok(decisions)
     }
 
     /// Returns the rows of a weight that is quantized.

@@ -1,0 +1,267 @@
+//! The steps of a plan, which planners make in the order of the stored tensors.
+
+use super::plain::{cannot_hold_blocks, check_from, known_dtype, opaque_form, source_form};
+use super::step::{Operation, Step, TensorIndex};
+use super::{Codes, Conversions, Findings, Planned, Request, model};
+use crate::container::onnx::model::{ModelGraph, TensorRole};
+use crate::container::{Elements, Form, Input};
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::io::map::large_buffer;
+use crate::operator::Operator;
+use crate::quant::QuantMethod;
+use crate::read::SourceTensor;
+use crate::select::{Candidate, KeptReason, Rename};
+use crate::text::shorten;
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+
+/// The steps that a planner has made so far. Refuses impossible conversions.
+pub(super) struct Steps<'r, 'a> {
+    request: &'r Request<'r>,
+    pub inputs: &'a [Input],
+    /// The ONNX model that is changed, if the output is one.
+    pub graph: Option<ModelGraph<'a>>,
+    pub made: Vec<Step<'a>>,
+    conversions: Conversions,
+    /// Types that the output is known to store.
+    storable: Vec<Dtype>,
+}
+
+impl<'r, 'a> Steps<'r, 'a> {
+    pub(super) fn new(request: &'r Request<'r>, inputs: &'a [Input]) -> Result<Self> {
+        let is_model = request.container.format_info().is_changed_only();
+        let graph = is_model.then(|| model::graph(request, inputs)).transpose()?;
+        check_from(inputs.iter().flat_map(|input| &input.contents.tensors), request.from)?;
+        let made = large_buffer(inputs.iter().map(|input| input.contents.tensors.len()).sum());
+        Ok(Self { request, inputs, graph, made, conversions: Conversions::new(request), storable: Vec::new() })
+    }
+
+    /// Returns all stored tensors, in order.
+    pub(super) fn places(&self) -> impl Iterator<Item = TensorIndex> + use<'a> {
+        let inputs = self.inputs.iter().enumerate();
+        inputs.flat_map(|(at, input)| (0..input.contents.tensors.len()).map(move |tensor| (at, tensor)))
+    }
+
+    /// Casts or copies a tensor. If it is copied, `reason` takes precedence over the reason of the options.
+    pub(super) fn plain(&mut self, place: TensorIndex, reason: Option<KeptReason>) -> Result<()> {
+        let input = &self.inputs[place.0];
+        let tensor = &input.contents.tensors[place.1];
+        let in_place = |error: Error| error.in_tensor(&tensor.name).in_file(input.path());
+        let (source, form, target) = self.target(place).map_err(in_place)?;
+        if let Some(error) = self.request.codes.filter(|_| target.is_ok()).and_then(Codes::undecoded) {
+            return Err(error.in_file(input.path()));
+        }
+        // A nameless tensor stays nameless if it is the only one in the output too.
+        let is_nameless = input.container.format_info().has_names && self.request.container.format_info().holds_one;
+        let name = if is_nameless { &*tensor.name } else { input.name_of(tensor) };
+        let to = self.request.container.form(target.unwrap_or(form.dtype()));
+        let conversion = self.conversions.get(form, to, target.is_ok()).map_err(|error| error.in_tensor(name))?;
+        let kept = target.err().map(|own| reason.unwrap_or(own));
+        let mut step = Step::convert(place, source, Cow::Borrowed(name), conversion, kept);
+        step.fortran_order = tensor.fortran_order && !source.is_transposed;
+        self.made.push(step);
+        Ok(())
+    }
+
+    /// Casts a tensor, or copies it without a type, with another name and shape. `kept` is the reason for not
+    /// quantizing it, or for copying it.
+    pub(super) fn stored(
+        &mut self,
+        place: TensorIndex,
+        (name, shape): (&str, &[u64]),
+        to: Option<Dtype>,
+        kept: Option<KeptReason>,
+    ) -> Result<()> {
+        let input = &self.inputs[place.0];
+        let tensor = &input.contents.tensors[place.1];
+        let in_place = |error: Error| error.in_tensor(input.name_of(tensor)).in_file(input.path());
+        let form = source_form(tensor, None).map_err(in_place)?;
+        let source = SourceTensor {
+            files: &input.files,
+            tensor,
+            elements: tensor.elements,
+            is_transposed: tensor.fortran_order,
+        };
+        let target = to.unwrap_or(form.dtype());
+        if self.request.container.stores(target).is_none() {
+            return Err(in_place(self.request.container.refusal(target, true)));
+        }
+        let conversion = self.conversions.get(form, self.request.container.form(target), to.is_some());
+        let name = Cow::Owned(name.to_owned());
+        let mut step = Step::convert(place, source, name, conversion.map_err(in_place)?, kept);
+        if *shape != *tensor.shape {
+            step.results[0].extra.get_or_insert_default().shape = Some(shape.into());
+        }
+        self.made.push(step);
+        Ok(())
+    }
+
+    /// Adds a step that decodes or quantizes a weight. Refuses a weight that cannot be read in pieces, or that the output
+    /// cannot store.
+    pub(super) fn weight(&mut self, step: Step<'a>) -> Result<()> {
+        let container = self.request.container;
+        let held = |part: usize| matches!(&step.how, Operation::Decode(decoder) if decoder.held(part).is_some());
+        for (_, source) in step.sources.iter().enumerate().filter(|(part, _)| !held(*part)) {
+            source.unpack()?;
+            if !source.is_plain() {
+                let message = "quantized weights are read from and made of .safetensors files only";
+                return Err(source.error(Error::new(message)));
+            }
+        }
+        let refuse = |error: Error| Err(step.sources[0].error(error));
+        let quantization = step.quantization();
+        // The planner of GGUF files has chosen a format for weights without a grid.
+        if quantization.is_none_or(|weight| weight.rows.encoder.grid().is_some()) {
+            if let Some(weight) = quantization
+                && !container.format_info().is_changed_only()
+            {
+                let method = weight.rows.encoder.layout().method;
+                if method == QuantMethod::Onnx {
+                    let error = Error::new("the weights of an ONNX model are quantized in an ONNX model");
+                    return refuse(error.remedy("name an output that ends in .onnx"));
+                }
+                if container.format_info().extension != "safetensors" {
+                    let error = Error::new("engines read quantized weights from .safetensors files only");
+                    return refuse(error.remedy("name a .safetensors file or a folder"));
+                }
+            }
+            let mut dtypes = step.new_tensors().map(|(_, dtype, _)| dtype);
+            if let Some(dtype) = dtypes.find(|dtype| container.stores(*dtype).is_none()) {
+                return refuse(container.refusal(dtype, true));
+            }
+        }
+        self.made.push(step);
+        Ok(())
+    }
+
+    /// Returns the role of a tensor of an ONNX model if it is a scale.
+    pub(super) fn role_of_scale(&self, place: TensorIndex) -> Option<KeptReason> {
+        let role = self.graph.as_ref()?.role(place.1)?;
+        (role == TensorRole::Scale).then_some(KeptReason::Role(role))
+    }
+
+    /// Gives the tensors their new names, and returns the plan. Refuses a cast that leaves codes as they are although no
+    /// option requests that.
+    pub(super) fn finish(mut self, renames: &[Rename]) -> Result<Planned<'a>> {
+        if !renames.is_empty() {
+            let names = self.made.iter().map(|step| step.name().to_owned()).collect();
+            for (at, name) in new_names(names, renames)? {
+                self.made[at].rename(name);
+            }
+        }
+        self.check_codes()?;
+        Ok(Planned {
+            inputs: self.inputs,
+            graph: self.graph,
+            steps: self.made,
+            conversions: self.conversions,
+            metadata: HashMap::new(),
+            keys: Vec::new(),
+            computed: Vec::new(),
+            side_files: Vec::new(),
+            block: None,
+            files: Vec::new(),
+            findings: Findings::default(),
+        })
+    }
+
+    fn check_codes(&self) -> Result<()> {
+        let Some(codes) = self.request.codes else { return Ok(()) };
+        let has_cast = self.made.iter().any(Step::is_converted);
+        if !has_cast && !matches!(self.request.operator, Operator::Cast(_)) {
+            return Ok(());
+        }
+        for step in &self.made {
+            let (input, Some(kept)) = (&self.inputs[step.place.0], step.kept) else { continue };
+            let name = input.name_of(step.source());
+            if let Some(error) = codes.left_by_cast(name, kept, has_cast, self.request.selection) {
+                return Err(error.in_tensor(name).in_file(input.path()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Decides about a tensor: how it is read, and its new type or the reason for copying it.
+    fn target(&mut self, place: TensorIndex) -> Result<(SourceTensor<'a>, Form, Result<Dtype, KeptReason>)> {
+        let Request { operator, selection, from, container, codes, .. } = *self.request;
+        let input = &self.inputs[place.0];
+        let tensor = &input.contents.tensors[place.1];
+        let (name, dtype) = (input.name_of(tensor), known_dtype(tensor, from));
+        let is_alone = input.container.format_info().holds_one;
+        let target = selection.target(&Candidate { name, dtype, rank: tensor.shape.len(), is_alone });
+        let files = &input.files[..];
+        if tensor.elements == Elements::Opaque {
+            let formats = [&input.container.format_info(), &container.format_info()];
+            let form = opaque_form(tensor, target.is_ok(), formats)?;
+            let source = SourceTensor { files, tensor, elements: tensor.elements, is_transposed: false };
+            return Ok((source, form, Err(KeptReason::LeftOut)));
+        }
+        if let Elements::Blocks(format) = tensor.elements {
+            let refusal = codes.and_then(|codes| codes.refusal(name, selection));
+            return Err(refusal.unwrap_or_else(|| cannot_hold_blocks(container, format)));
+        }
+        // A tensor that is copied keeps its stored type, if it has one.
+        let is_untyped = matches!(tensor.elements, Elements::Untyped(_));
+        let form = source_form(tensor, from.filter(|_| target.is_ok() || is_untyped))?;
+        if let Ok(target) = target
+            && (target != form.dtype() || !matches!(operator, Operator::Promote(_)))
+        {
+            operator.check(form.dtype(), target)?;
+        }
+        let mut target = target.and_then(|target| {
+            let is_there = target == form.dtype() && operator.keeps(target);
+            if is_there { Err(KeptReason::Already) } else { Ok(target) }
+        });
+        if target.is_ok() {
+            // A rule names its tensors explicitly, so it may cast codes.
+            let codes = codes.filter(|_| selection.rule(name).is_none());
+            if let Some(refusal) = codes.and_then(|codes| codes.refusal(name, selection)) {
+                return Err(refusal);
+            }
+        }
+        let dtype = target.unwrap_or(form.dtype());
+        if !self.storable.contains(&dtype) {
+            if container.stores(dtype).is_none() {
+                let are_several = self.inputs.iter().map(|input| input.contents.tensors.len()).sum::<usize>() > 1;
+                return Err(container.refusal(dtype, are_several));
+            }
+            self.storable.push(dtype);
+        }
+        if let (Some(graph), Ok(to)) = (&self.graph, target) {
+            let role = graph.role_for(place.1, to);
+            if let Some(reason) = model::kept(self.request, role, (tensor, name), form.dtype(), to)? {
+                target = Err(reason);
+            }
+        }
+        let is_transposed = tensor.fortran_order && !container.format_info().has_fortran_order;
+        Ok((SourceTensor { files, tensor, elements: Elements::Typed(form), is_transposed }, form, target))
+    }
+}
+
+/// Returns the new names of renamed tensors, by the places of their steps. Refuses names that no tensor has, and two
+/// tensors of one name.
+fn new_names(mut names: Vec<String>, renames: &[Rename]) -> Result<Vec<(usize, String)>> {
+    let places: HashMap<String, usize> = names.iter().cloned().zip(0..).collect();
+    let mut changed = HashSet::new();
+    for Rename { old, new } in renames {
+        let place = places.get(old);
+        let &place = place.ok_or_else(|| {
+            let error = Error::usage(format!("there is no tensor '{}' to rename", shorten(old)));
+            if new.contains('=') {
+                error.remedy("the old name ends at the first '=': a tensor with '=' in its name cannot be renamed")
+            } else {
+                error
+            }
+        })?;
+        if !changed.insert(place) {
+            return Err(Error::new("is renamed twice").in_tensor(old));
+        }
+        names[place].clone_from(new);
+    }
+    let mut seen = HashSet::new();
+    if let Some(clash) = names.iter().find(|name| !seen.insert(name.as_str())) {
+        return Err(Error::new("two tensors would have this name").in_tensor(clash));
+    }
+    Ok(changed.into_iter().map(|place| (place, std::mem::take(&mut names[place]))).collect())
+}
