@@ -4,10 +4,8 @@
 
 mod codes;
 mod dequantize;
-mod few;
 mod gathered;
 mod gguf;
-mod model;
 mod partition;
 mod plain;
 mod quantization;

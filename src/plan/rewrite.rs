@@ -1,10 +1,11 @@
-//! The plan for an ONNX model whose weights are stored in narrower types.
+//! ONNX models whose weights are stored in narrower types: the choice of the weights, and the layout of the model.
 
 use super::{Conversions, Operation, Plan, Request, Step};
-use crate::container::Input;
-use crate::container::onnx::model::{Change, ModelGraph, ModelLayout, QuantizedTensor, TensorChange};
+use crate::container::onnx::model::{Change, ModelGraph, ModelLayout, QuantizedTensor, TensorChange, TensorRole};
+use crate::container::{Input, Tensor};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
+use crate::operator::Operator;
 use crate::operator::cast::VERSIONS;
 use crate::quant::LinearAxis;
 use crate::read::MappedBytes;
@@ -15,6 +16,48 @@ use std::borrow::Cow;
 /// Maximum bytes of a model. protobuf libraries read fewer than 2 GiB, and 1 MiB is left free.
 const MAX_MODEL: u64 = (1 << 31) - (1 << 20);
 
+/// Reads the graph of the model that is changed. Fails if there are several inputs, the operator does not write ONNX
+/// models, or tensors would get new names.
+pub(super) fn graph<'a>(request: &Request, inputs: &'a [Input]) -> Result<ModelGraph<'a>> {
+    let [input] = inputs else { return Err(Error::new("an ONNX model is made from one model")) };
+    if !matches!(request.operator, Operator::Cast(_) | Operator::Dequantize | Operator::Quantize) {
+        let error = Error::new(format!("{} does not write ONNX models", request.operator.name()));
+        return Err(error.of(Kind::OfModel));
+    }
+    if let Some(rename) = request.selection.renames.first() {
+        let error = Error::usage("cannot be renamed: the nodes of the model refer to it by its name");
+        return Err(error.in_tensor(&rename.old).without("rename"));
+    }
+    ModelGraph::of(input)
+}
+
+/// Returns the reason why a tensor of a model keeps its type, if it does.
+pub(super) fn kept(
+    request: &Request,
+    role: Option<TensorRole>,
+    (tensor, name): (&Tensor, &str),
+    from: Dtype,
+    to: Dtype,
+) -> Result<Option<KeptReason>> {
+    let is_named = request.selection.rule(name).is_some();
+    let reason = match role {
+        Some(TensorRole::Parameter) if is_named => None,
+        Some(role) => Some(KeptReason::Role(role)),
+        None => None,
+    };
+    if !from.is_floating() {
+        return Ok(Some(KeptReason::NotFloating));
+    }
+    if !to.is_floating() {
+        let error = Error::new("tcast stores weights of ONNX models only as floats");
+        return Err(error.remedy("choose a floating type; the quantize command writes integers"));
+    }
+    let reason = reason.or((to == from).then_some(KeptReason::Already));
+    let reason = reason.or((to.bits() >= from.bits()).then_some(KeptReason::NotNarrower));
+    Ok(reason.or((!is_named && tensor.count < request.model.min_elements).then_some(KeptReason::Small)))
+}
+
+/// Lays out the model with the results of these steps.
 pub(super) fn build<'a>(
     request: &Request,
     input: &'a Input,

@@ -1,6 +1,5 @@
 //! Plans and their steps.
 
-use super::few::Few;
 use super::quantization::Quantization;
 pub(crate) use super::stored::NewStored;
 use crate::container::{Container, Elements, Form, HeaderEntries, NewTensor, NewTensors, Tensor, WrittenTensor};
@@ -16,7 +15,8 @@ use crate::read::{MappedBytes, SourceTensor};
 use crate::select::KeptReason;
 use std::borrow::Cow;
 use std::collections::HashSet;
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
+use std::slice;
 use std::sync::Arc;
 
 /// One output file: the steps that make its tensors, and the other bytes.
@@ -178,7 +178,7 @@ impl<'a> Plan<'a> {
                 used.push(source.files);
             }
         }
-        used.extend(self.copies.iter().map(|(_, copied)| std::slice::from_ref(copied.file)));
+        used.extend(self.copies.iter().map(|(_, copied)| slice::from_ref(copied.file)));
         let mut seen = HashSet::new(); // in the order of the steps, so that the error is always about the same file
         used.retain(|files| seen.insert(files.as_ptr()));
         used.into_iter().flatten().try_for_each(MappedFile::check_unchanged)
@@ -453,6 +453,43 @@ impl<'a> Step<'a> {
                 let bits = weight.row_bytes().saturating_mul(8).max(1);
                 PieceUnit { bits, alignment: weight.rows.encoder.row_alignment(), decoder: None }
             }
+        }
+    }
+}
+
+/// One item or several. A single item is stored inline, which matters with a million tensors.
+#[derive(Clone)]
+pub(crate) enum Few<T> {
+    One(T),
+    Several(Vec<T>),
+}
+
+impl<T> Deref for Few<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        match self {
+            Self::One(one) => slice::from_ref(one),
+            Self::Several(several) => several,
+        }
+    }
+}
+
+impl<T> DerefMut for Few<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        match self {
+            Self::One(one) => slice::from_mut(one),
+            Self::Several(several) => several,
+        }
+    }
+}
+
+impl<T> FromIterator<T> for Few<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(items: I) -> Self {
+        let mut items = items.into_iter();
+        match (items.next(), items.next()) {
+            (Some(one), None) => Self::One(one),
+            (one, other) => Self::Several(one.into_iter().chain(other).chain(items).collect()),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::plain::{cannot_hold_blocks, check_from, known_dtype, opaque_form, source_form};
 use super::step::{Operation, Step, TensorIndex};
-use super::{Codes, Conversions, Findings, Planned, Request, model};
+use super::{Codes, Conversions, Findings, Planned, Request, rewrite};
 use crate::container::onnx::model::{ModelGraph, TensorRole};
 use crate::container::{Elements, Form, Input};
 use crate::dtype::Dtype;
@@ -31,7 +31,7 @@ pub(super) struct Steps<'r, 'a> {
 impl<'r, 'a> Steps<'r, 'a> {
     pub(super) fn new(request: &'r Request<'r>, inputs: &'a [Input]) -> Result<Self> {
         let is_model = request.container.format_info().is_changed_only();
-        let graph = is_model.then(|| model::graph(request, inputs)).transpose()?;
+        let graph = is_model.then(|| rewrite::graph(request, inputs)).transpose()?;
         check_from(inputs.iter().flat_map(|input| &input.contents.tensors), request.from)?;
         let made = large_buffer(inputs.iter().map(|input| input.contents.tensors.len()).sum());
         Ok(Self { request, inputs, graph, made, conversions: Conversions::new(request), storable: Vec::new() })
@@ -230,7 +230,7 @@ impl<'r, 'a> Steps<'r, 'a> {
         }
         if let (Some(graph), Ok(to)) = (&self.graph, target) {
             let role = graph.role_for(place.1, to);
-            if let Some(reason) = model::kept(self.request, role, (tensor, name), form.dtype(), to)? {
+            if let Some(reason) = rewrite::kept(self.request, role, (tensor, name), form.dtype(), to)? {
                 target = Err(reason);
             }
         }

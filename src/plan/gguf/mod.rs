@@ -5,7 +5,6 @@
 //! describes what the new file lacks, `importance` reads importance matrices, and `recover` finds the blocks of decoded
 //! weights. The types follow the rules of llama.cpp and `ComfyUI-GGUF` ([`crate::quant::gguf`]), unless options name others.
 
-mod architecture;
 mod diffusion;
 mod donor;
 mod importance;
@@ -14,11 +13,10 @@ mod left_out;
 mod model;
 mod recover;
 mod rope;
-mod types;
 
-use super::few::Few;
 use super::quantization::{CodesSource, Quantization};
 use super::quantize::not_a_weight;
+use super::step::Few;
 use super::step::{Step, TensorIndex};
 use super::steps::Steps;
 use super::weight_rows::{WeightRows, WeightValues};
@@ -31,8 +29,10 @@ use crate::error::{Error, Kind, Result};
 use crate::kernel::{Condition, Rules, Storage};
 use crate::options::{CastOptions, GgufOptions, QuantizeOptions, TensorOptions};
 use crate::progress::Observer;
-use crate::quant::gguf::{GgufScheme, TypeChoice, language};
-use crate::quant::{Arithmetic, BlockWeightEncoder, FoundWeight, Role, RowMap, Scheme, WeightEncoder};
+use crate::quant::gguf::{GgufScheme, KeptRule, TypeChoice, language};
+use crate::quant::{
+    Arithmetic, BlockWeightEncoder, CodeKind, FoundWeight, Grid, Group, Role, RowMap, Scheme, WeightEncoder,
+};
 use crate::read::{LogicalCheckpoint, SourceTensor};
 use crate::select::{KeptReason, Pattern};
 use crate::text::{counted, first_few, shorten};
@@ -42,7 +42,6 @@ use recover::BlockSearch;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use types::{reason_of, same_format};
 
 /// What is done to the tensors of a new GGUF file.
 pub(super) struct GgufTask<'r> {
@@ -438,4 +437,35 @@ fn kept(chosen: ChosenType, new: Option<Dtype>, stored: Option<Dtype>) -> Option
         return chosen.kept.or(Some(KeptReason::Already));
     }
     chosen.kept.filter(|reason| *reason != KeptReason::Already)
+}
+
+/// Returns the format that can hold the codes and scales of this grid; the result shows whether it does.
+fn same_format(grid: &Grid) -> Result<&'static BlockFormat> {
+    let name = match (grid.codes, grid.group) {
+        (CodeKind::Dtype(Dtype::Int8), _) if !grid.has_zero_points => "q8_0",
+        (CodeKind::Centered(8), _) => "q8_0",
+        (CodeKind::Centered(4), _) => "q4_0",
+        (CodeKind::Dtype(Dtype::Float4E2M1), Some(Group::Neighbours(32))) => "mxfp4",
+        (CodeKind::Dtype(Dtype::Float4E2M1), Some(Group::Neighbours(16))) => "nvfp4",
+        _ => {
+            let error = match grid.codes {
+                CodeKind::Offset(_) => Error::new("has offsets, which tcast does not move to blocks of GGUF files"),
+                _ => Error::new(format!("no type of GGUF files has its codes and groups ({grid})")),
+            };
+            return Err(error.remedy("choose a scheme to quantize the weights again"));
+        }
+    };
+    Ok(GgufScheme::find(name).expect("the scheme is in the table").format)
+}
+
+/// Returns the reason why a tensor is not quantized, in the words of the report.
+fn reason_of(rule: KeptRule, name: &str) -> KeptReason {
+    match rule {
+        _ if name.ends_with("bias") => KeptReason::Bias,
+        _ if name.contains("norm") => KeptReason::Norm,
+        KeptRule::NotAWeight | KeptRule::Dimensions => KeptReason::NoMatrix,
+        KeptRule::Name(part) if part.contains("embd") => KeptReason::Embedding,
+        KeptRule::Name(part) if part.contains("gate_inp") => KeptReason::Router,
+        KeptRule::Name(_) => KeptReason::Library,
+    }
 }

@@ -1,17 +1,17 @@
 //! Finds the tensors that are weights and could be quantized, and applies the options and the policy to each.
 
 use super::misfit::{kept_for_dtype, no_weight};
-use super::{Choice, Planner, RuleUse, SchemeTarget, WeightCandidate, WeightCandidates, gpt_oss, layout_of, mlx};
+use super::{Choice, GPT_OSS, Planner, RuleUse, SchemeTarget, WeightCandidate, WeightCandidates, layout_of, mlx};
 use crate::container::{Form, Input, Tensor};
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::plan::quantization::CodesSource;
 use crate::plan::source_form;
 use crate::plan::step::TensorIndex;
 use crate::plan::weight_rows::WeightValues;
 use crate::quant::{Grid, Group, RowMap, Scheme};
-use crate::read::{DecodedValues, Decoders, Membership};
+use crate::read::{DecodedValues, Decoders, LogicalCheckpoint, Membership};
 use crate::select::KeptReason;
-use crate::select::experts::{Expert, experts, unsplit_bank};
+use crate::select::experts::{Expert, Model, bank_of, experts, unsplit_bank};
 use crate::select::policy::module_of;
 use crate::text::shorten;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ impl<'a> Planner<'_, 'a> {
             Some(reason)
         } else if whole.is_some() {
             None
-        } else if self.layout == gpt_oss::NAME {
+        } else if self.layout == GPT_OSS {
             Some(reason.unwrap_or(KeptReason::NoExpert))
         } else if is_matrix || bank.is_some() {
             None
@@ -216,4 +216,45 @@ impl<'a> Planner<'_, 'a> {
         }
         Ok(target)
     }
+
+    /// Returns the shape of a bank with [out, in] as the last dimensions; plain models of gpt-oss store each matrix
+    /// transposed. `None` if the tensor is not a bank. Fails if the model is not gpt-oss: its banks may be stored in
+    /// another way.
+    pub(super) fn gpt_oss_bank(&self, name: &str, shape: &[u64]) -> Result<Option<[u64; 3]>> {
+        let (Some((_, "gate_up_proj" | "down_proj")), &[experts, rows, columns]) = (bank_of(name), shape) else {
+            return Ok(None);
+        };
+        if self.layout != GPT_OSS {
+            return Ok(None);
+        }
+        if self.model.kind.as_deref().is_some_and(|kind| kind.starts_with("gpt_oss")) {
+            return Ok(Some([experts, columns, rows]));
+        }
+        let message = "only models of gpt-oss are stored in the layout gpt-oss: model_type in config.json is another";
+        Err(Error::new(message).of(Kind::Unstorable))
+    }
+}
+
+#[cfg(feature = "cli")]
+/// Returns the names that patterns can match: the names of the experts in banks, and of all tensors but those that the
+/// layout leaves out.
+pub(crate) fn matchable_names(source: &LogicalCheckpoint, layout: &str) -> Result<Vec<String>> {
+    let model = Model::read(source.config()?);
+    let mut names: Vec<String> = Vec::new();
+    for (tensor, membership) in source.tensors.iter().zip(source.memberships()) {
+        let (name, shape) = match membership {
+            Membership::Plain if mlx::leaves_out(layout, tensor.name, &model) => continue,
+            Membership::Plain => (tensor.name, tensor.shape),
+            Membership::Codes(weight) => {
+                let weight = &source.found.weights[weight];
+                (&*weight.name, &weight.shape[..])
+            }
+            _ => continue,
+        };
+        names.push(name.to_owned());
+        if let Some(Ok(bank)) = experts(&model, name, shape) {
+            names.extend(bank.into_iter().map(|expert| expert.name));
+        }
+    }
+    Ok(names)
 }

@@ -2,7 +2,7 @@
 //! without changing a value.
 
 use super::fit::EncoderCache;
-use super::{Choice, Planner, RuleUse, SchemeTarget, WeightCandidate, gpt_oss, mlx};
+use super::{Choice, GPT_OSS, Planner, RuleUse, SchemeTarget, WeightCandidate, mlx};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::plan::quantization::CodesSource;
@@ -90,7 +90,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         rules: &mut [RuleUse],
         decoders: &mut Decoders<'p, 'a>,
     ) -> Result<Vec<WeightCandidate<'a>>> {
-        if self.layout == gpt_oss::NAME {
+        if self.layout == GPT_OSS {
             return Err(Error::new("is quantized already, and tcast writes the layout gpt-oss from plain models only"));
         }
         let found = &self.logical.found.weights[weight];

@@ -9,9 +9,6 @@ mod candidates;
 mod coded;
 mod config;
 mod fit;
-mod gpt_oss;
-#[cfg(feature = "cli")]
-mod matchable;
 mod misfit;
 mod mlx;
 mod model;
@@ -20,7 +17,7 @@ mod recover;
 mod steps;
 
 #[cfg(feature = "cli")]
-pub(crate) use matchable::matchable_names;
+pub(crate) use candidates::matchable_names;
 pub(crate) use misfit::Misfit;
 pub(super) use misfit::not_a_weight;
 use misfit::nothing_to_quantize;
@@ -49,6 +46,9 @@ use crate::select::policy::Policy;
 use crate::text::shorten;
 use std::collections::HashMap;
 use std::sync::Arc;
+
+/// The layout of gpt-oss: banks of experts stay banks, and nothing else is quantized.
+const GPT_OSS: &str = "gpt-oss";
 
 /// A weight that could be quantized, and the decision about it.
 #[derive(Clone)]

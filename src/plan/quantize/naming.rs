@@ -1,6 +1,6 @@
 //! Names of tensors in the output, and checks for names that would make tensors parts of quantized weights.
 
-use super::{Planner, WeightCandidate, WeightCandidates, gpt_oss, mlx};
+use super::{GPT_OSS, Planner, WeightCandidate, WeightCandidates, mlx};
 use crate::container::checkpoint::{check_stacked, stack_of};
 use crate::error::{Error, Kind, Result};
 use crate::options::Naming;
@@ -54,7 +54,7 @@ impl Planner<'_, '_> {
         let mut quantized: HashMap<&str, &WeightCandidate> = HashMap::new();
         for weight in candidates.weights.iter().filter(|weight| weight.decision.is_ok()) {
             let name = self.new_name(&weight.name);
-            if self.layout == gpt_oss::NAME {
+            if self.layout == GPT_OSS {
                 continue; // a bank is not a module
             }
             let module = module_of(name).ok_or_else(|| {

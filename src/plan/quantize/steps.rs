@@ -3,8 +3,8 @@
 use super::{Planner, SchemeTarget, WeightCandidate, WeightCandidates};
 use crate::error::Result;
 use crate::plan::Step;
-use crate::plan::few::Few;
 use crate::plan::quantization::{CodesSource, Quantization};
+use crate::plan::step::Few;
 use crate::plan::steps::Steps;
 use crate::plan::weight_rows::{SharedExtremes, WeightRows};
 use crate::quant::{Arithmetic, Encoder, WeightEncoder};
