@@ -163,6 +163,7 @@ fn is_about_absence(error: &Error) -> bool {
 fn clear(blocker: &Blocker) -> String {
     match blocker {
         Blocker::File(path) => remove_files(&[path]),
+        Blocker::Foreign(path) => format!("move it out of the folder: {}", move_out(path)),
         Blocker::Folder(path) => remove_folder(path),
         Blocker::Remains(path) => format!("look into it, and then {}", remove_folder(path)),
         Blocker::NoFolder(path) => make_folder(path),

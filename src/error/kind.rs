@@ -128,6 +128,8 @@ pub enum Kind {
 pub enum Blocker {
     /// This file is in the way.
     File(PathBuf),
+    /// This file is in the way, and may belong to something else.
+    Foreign(PathBuf),
     /// This folder is in the way.
     Folder(PathBuf),
     /// This folder is in the way, and may hold files that have no copy.

@@ -216,7 +216,9 @@ fn find(path: &Path, options: &ReadOptions) -> Result<Checkpoint> {
     refuse_unfinished(folder)?;
     let files = ShardFolder::read(folder, if folder == path { None } else { Some(&name) })?;
     let checkpoint = match &files.index {
-        Some(index) => open_indexed(&files, Index::read(&folder.join(index))?, options),
+        Some(index) => {
+            open_indexed(&files, Index::read(&folder.join(index)).map_err(unusable(folder, index))?, options)
+        }
         None => open_all_of(&files, options),
     }?;
     Ok(Checkpoint { folder: Some(folder.to_owned()), ..checkpoint })
@@ -267,6 +269,14 @@ fn without_byte_order_mark(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
+/// Returns what adds the remedy to the error of an index that cannot be read.
+fn unusable(folder: &Path, index: &str) -> impl FnOnce(Error) -> Error {
+    move |error| match is_complete_without(index, folder) {
+        true => error.with_blocker(Blocker::ShortIndex(folder.join(index))),
+        false => error.remedy("download the folder again"),
+    }
+}
+
 /// Returns the names of all tensors in the indexes next to a shard that name the shard. Empty for a file without such
 /// an index.
 pub fn beside(shard: &Path) -> Result<Vec<String>> {
@@ -276,7 +286,7 @@ pub fn beside(shard: &Path) -> Result<Vec<String>> {
     if is_shard_name(&name) {
         let files = file_names(folder)?;
         for index in files.iter().filter_map(|file| file.to_str()).filter(|file| is_index(file)) {
-            let map = weight_map(&folder.join(index))?;
+            let map = weight_map(&folder.join(index)).map_err(unusable(folder, index))?;
             if map.values().any(|shard| **shard == *name) {
                 tensors.extend(map.into_keys().map(String::from));
             }

@@ -1,6 +1,6 @@
 //! The files of a folder by their names: shards and the index.
 
-use super::index::{INDEX, WITHOUT_INDEX};
+use super::index::INDEX;
 use super::models::conflict;
 use super::side_files::CONFIG;
 use crate::container::{CONTAINERS, GGUF, SHARDS, ShardNames, has_extension};
@@ -152,7 +152,7 @@ fn find_index(format: ShardNames, files: &[String]) -> Result<Option<String>> {
     let usual = found.iter().find(|name| **name == INDEX);
     if found.len() > 1 && usual.is_none() {
         let error = Error::new(format!("has {} indexes, and none is named {INDEX}", found.len()));
-        return Err(error.remedy(format!("give one of the indexes, or {WITHOUT_INDEX}")));
+        return Err(error.remedy("give one of the indexes, or give the .safetensors files one by one"));
     }
     Ok(usual.or(found.first()).map(|name| (*name).clone()))
 }

@@ -215,7 +215,7 @@ fn check_descriptions(folder: &Path, manifest: &Manifest) -> Result<()> {
 /// Returns another error if a file in the way is an input of the run: the user must not remove it.
 fn unless_input(error: Error, files: &Files) -> Error {
     match error.blocker() {
-        Some(Blocker::File(path)) if files.is_read(path) => {
+        Some(Blocker::File(path) | Blocker::Foreign(path)) if files.is_read(path) => {
             let what = "the output folder contains this input, and readers would take it for a part of the output";
             Error::new(what).in_file(path).of(Kind::Taken(Wanted::FOLDER))
         }
