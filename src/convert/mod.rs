@@ -183,7 +183,13 @@ impl Settings<'_> {
         let caller = Caller(self.progress);
         let inputs = [input.to_owned()];
         let divides_stacks = matches!(operator, Operator::Dequantize | Operator::Quantize);
-        let options = OpenOptions { tensors, divides_stacks, publish: job.publish, threads: job.threads };
+        let options = OpenOptions {
+            tensors,
+            divides_stacks,
+            has_modules: matches!(job.operator, Operator::Cast(_)),
+            publish: job.publish,
+            threads: job.threads,
+        };
         let sources = job::open(&inputs, &options, &caller, |error, _| error)?;
         let mut conversion = decide(&sources[0], &job, &caller)?;
         let prepared = job::prepare(&conversion.job, &mut conversion.inputs, &caller)?;

@@ -9,7 +9,7 @@ use crate::container::checkpoint::Checkpoint;
 use crate::container::{self, Container, FormatInfo, Metadata};
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::operator::Operator;
-use crate::plan::{Codes, Draft, Plan, Request, Spread, Step};
+use crate::plan::{Codes, Decisions, Draft, Plan, Request, Spread, Step};
 use crate::progress::{Notice, Observer};
 use crate::select::Selection;
 use crate::text::first_few;
@@ -50,7 +50,9 @@ pub(super) fn plans<'a>(
     let measuring = LazyCell::new(|| observer.progress("measuring the texts", source.bytes()));
     let plans = draft.build(spread, &|bytes| measuring.advance(bytes)).map_err(in_file)?;
     drop(measuring);
-    check_own_name(job, &plans).map_err(in_file)?;
+    if !route.is_named {
+        check_own_name(job, &plans).map_err(in_file)?;
+    }
     if matches!(operator, Operator::Quantize)
         && !(job.force_codes || container.format_info().is_changed_only() || job.format.is_some())
     {
@@ -83,6 +85,18 @@ pub(super) fn plans_of_shards<'a>(
     };
     let plans = plans(job, route, (container, spread), observer, |_| Ok(()))?;
     Ok((plans, spread))
+}
+
+/// Plans the modules of a model, each in a file, without new names of tensors, which are those of the model.
+pub(super) fn plans_of_modules<'a>(job: &Job, route: &Route<'_, 'a>, observer: &dyn Observer) -> Result<Vec<Plan<'a>>> {
+    let mut plans_of = Vec::new();
+    for source in &route.input.source.modules {
+        let selection = Selection { renames: Vec::new(), ..route.input.selection.clone() };
+        let mut input = JobInput { source, selection, from: None, decisions: Decisions::default() };
+        let mut route = Route { input: &mut input, output: route.output.clone(), is_named: true };
+        plans_of.extend(plans(job, &mut route, (container::SHARDS, Spread::One), observer, |_| Ok(()))?);
+    }
+    Ok(plans_of)
 }
 
 /// Refuses options for ONNX models if a model becomes something else.

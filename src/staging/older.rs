@@ -118,7 +118,7 @@ fn add_named(there: &mut BTreeMap<String, PathBuf>, places: &[PathBuf], is_new: 
 /// Returns the shards that the indexes among some files name.
 fn named_shards(there: &BTreeMap<String, PathBuf>) -> Result<BTreeSet<Arc<str>>> {
     let mut named = BTreeSet::new();
-    for (_, index) in there.iter().filter(|(name, _)| is_index(name)) {
+    for (_, index) in there.iter().filter(|(name, _)| is_plain(name) && is_index(name)) {
         let in_the_way = |error: Error| {
             let what = format!("{}; it may name shards of the checkpoint that is to be replaced", error.message());
             let error = Error::new(what).in_file(index);

@@ -60,6 +60,8 @@ pub struct Checkpoint {
     pub assembled: Vec<AssembledTensor>,
     /// The kind of the names of its tensors.
     pub naming: Naming,
+    /// Modules of sentence-transformers in subfolders, which are converted too; only after [`Self::open_modules`].
+    pub(crate) modules: Vec<Checkpoint>,
     /// The folder of the original model, whose config and other files belong to the tensors.
     pub base: Option<PathBuf>,
     descriptions: side_files::Descriptions,
@@ -171,12 +173,13 @@ impl Checkpoint {
     }
 
     pub fn bytes(&self) -> u64 {
-        self.shards.iter().map(Input::len).sum()
+        self.shards.iter().map(Input::len).sum::<u64>() + self.modules.iter().map(Self::bytes).sum::<u64>()
     }
 
     /// Checks that no file was changed since it was read.
     pub fn check_unchanged(&self) -> Result<()> {
-        self.shards.iter().try_for_each(Input::check_unchanged)
+        self.shards.iter().try_for_each(Input::check_unchanged)?;
+        self.modules.iter().try_for_each(Self::check_unchanged)
     }
 
     /// The names of its shards, or of the shards that tcast writes.

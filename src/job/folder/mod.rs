@@ -7,7 +7,7 @@ mod write;
 #[cfg(feature = "cli")]
 pub(crate) use finish::{Finished, finish};
 
-use super::check::plans_of_shards;
+use super::check::{plans_of_modules, plans_of_shards};
 use super::place::Route;
 use super::{IfExists, Job, JobInput};
 use crate::container::checkpoint::{
@@ -40,6 +40,8 @@ pub(super) struct FolderOutput<'a> {
     /// The shards that this run writes.
     chosen: Vec<usize>,
     pub(super) plans: Vec<Plan<'a>>,
+    /// The number of modules, whose plans are the last.
+    modules: usize,
 }
 
 impl<'a> FolderOutput<'a> {
@@ -50,7 +52,7 @@ impl<'a> FolderOutput<'a> {
         files: &mut Files,
         observer: &dyn Observer,
     ) -> Result<Self> {
-        let (plans, spread) = plans_of_shards(job, route, observer)?;
+        let (mut plans, spread) = plans_of_shards(job, route, observer)?;
         let (path, JobInput { source, decisions, .. }) = (&route.output, &*route.input);
         let start = match (job.partition, job.resume, job.existing) {
             (Some(_), ..) => Start::Part,
@@ -62,7 +64,7 @@ impl<'a> FolderOutput<'a> {
             check_apart(path, folder)?;
         }
         check_names(&plans)?;
-        let sizes = match spread {
+        let mut sizes = match spread {
             Spread::AsInputs => shard_sizes(source),
             Spread::One | Spread::UpTo(_) => plans.iter().map(|plan| plan.source_bytes() + plan.len).collect(),
         };
@@ -71,14 +73,33 @@ impl<'a> FolderOutput<'a> {
             _ => SideFiles::default(), // a GGUF stores this in its own metadata
         };
         side_files.check_links(source)?;
-        let (shards, index) = match job.format {
+        let (mut shards, index) = match job.format {
             None => shards_and_index(source, &plans, spread),
             Some(_) => (parts(path, &plans), None),
         };
-        let index_text = index.clone().into_iter().map(|name| (name, index_of(source, &plans, &shards)));
+        let index_text = index.clone().map(|name| (name, index_of(source, &plans, &shards)));
         let changed = changed_side_files(job, source, decisions, &plans)?;
         side_files.kept.retain(|name| changed.get(&**name) != Some(&None));
         let changed = changed.into_iter().filter_map(|(name, text)| Some((name.to_owned(), text?)));
+        let mut texts: BTreeMap<String, String> = index_text.into_iter().chain(changed).collect();
+        let modules: &'a [Checkpoint] = if job.format.is_none() { &source.modules } else { &[] };
+        if !modules.is_empty() {
+            let plans_of_modules = plans_of_modules(job, route, observer)?;
+            let mut cast = Vec::new();
+            for (module, plan) in modules.iter().zip(&plans_of_modules) {
+                let file = module_file(source, module);
+                side_files.kept.retain(|kept| *kept != file);
+                side_files.modules.retain(|kept| *kept != Path::new(&file));
+                let config =
+                    module.side_file(CONFIG)?.and_then(|text| with_most_used_dtype(text, std::slice::from_ref(plan)));
+                texts.extend(config.map(|text| (path_text(Path::new(&file).with_file_name(CONFIG)), text)));
+                sizes.push(plan.source_bytes());
+                shards.push(ManifestShard { file: file.clone(), bytes: plan.len });
+                cast.push(file);
+            }
+            plans.extend(plans_of_modules);
+            observer.notice(Notice::Fact(&format!("also cast, as modules of the model: {}", first_few(cast, 5))));
+        }
         let side_file = |name: String| {
             let path = source.side_folder().unwrap_or(path).join(&name);
             ManifestSource::side_file(&path, source.whole_text_of(&name), name)
@@ -93,9 +114,15 @@ impl<'a> FolderOutput<'a> {
             options: job.options.clone(),
             input: source.path.to_string_lossy().into_owned(),
             input_at: StoredPath::absolute(&source.path),
-            inputs: source.shards.iter().map(fingerprint).chain(others).collect::<Result<_>>()?,
+            inputs: source
+                .shards
+                .iter()
+                .chain(modules.iter().flat_map(|module| &module.shards))
+                .map(fingerprint)
+                .chain(others)
+                .collect::<Result<_>>()?,
             side_files: side_files.kept.iter().cloned().map(side_file).collect::<Result<_>>()?,
-            texts: index_text.chain(changed).collect(),
+            texts,
             shards,
             index,
             replaced: Vec::new(),
@@ -132,7 +159,7 @@ impl<'a> FolderOutput<'a> {
         }
         let (path, chosen) = (path.to_owned(), chosen_shards(&sizes, job.partition));
         let side_folder = source.side_folder().map(Path::to_owned);
-        Ok(Self { path, start, manifest, source: side_folder, is_there, chosen, plans })
+        Ok(Self { path, start, manifest, source: side_folder, is_there, chosen, plans, modules: modules.len() })
     }
 
     /// True if earlier runs have completed all work of this run.
@@ -160,6 +187,12 @@ fn shards_and_index(source: &Checkpoint, plans: &[Plan], spread: Spread) -> (Vec
     let has_index = plans.len() > 1 || spread == Spread::AsInputs && source.index.is_some();
     let shard = |(file, plan): (String, &Plan)| ManifestShard { file, bytes: plan.len };
     (names.into_iter().zip(plans).map(shard).collect(), has_index.then_some(index))
+}
+
+/// Returns the path of a module's file in the folder of its model.
+fn module_file(source: &Checkpoint, module: &Checkpoint) -> String {
+    let folder = source.folder.as_deref().unwrap_or(&source.path);
+    path_text(module.path.strip_prefix(folder).unwrap_or(&module.path))
 }
 
 /// Returns the parts of a GGUF model, which have the name of their folder.
