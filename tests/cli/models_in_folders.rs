@@ -213,7 +213,10 @@ fn modules_of_sentence_transformers_are_cast_with_the_model() {
     // Whatever is lost there counts.
     bench.write("in/4_Dense/model.safetensors", &shard(&[("linear.weight", 1e30, 2)]));
     let outcome = bench.run("cast in --to f16 -o lossy --fail-on infinite");
-    assert!(outcome.code == Some(3) && outcome.stderr.contains("\n  linear.weight: 2 of 2 values became infinite"), "{outcome:?}");
+    assert!(
+        outcome.code == Some(3) && outcome.stderr.contains("\n  linear.weight: 2 of 2 values became infinite"),
+        "{outcome:?}"
+    );
     assert!(!bench.path("lossy").exists());
 }
 
