@@ -103,7 +103,7 @@ fn an_index_that_cannot_be_parsed_is_an_error_of_the_shard_beside_it_too() {
     for input in ["q", "q/model.safetensors", "q/model.safetensors.index.json"] {
         let outcome = bench.run(&format!("cast {input} --to bf16 -o out.safetensors"));
         let message = "tcast: error: q/model.safetensors.index.json: malformed index: trailing comma";
-        let remedy = "\n  download the index again, or move it to convert all .safetensors files of the folder: \
+        let remedy = "\n  download the index again, or, to convert all .safetensors files, move the index out of the folder: \
                       mv -n 'q/model.safetensors.index.json' 'q/..'\n";
         let is_refused = outcome.stderr.starts_with(message) && outcome.stderr.ends_with(remedy);
         assert!(outcome.code == Some(1) && outcome.stdout.is_empty() && is_refused, "{outcome:?}");

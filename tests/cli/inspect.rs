@@ -124,7 +124,7 @@ fn a_folder_is_listed_by_its_index() {
         (r#""a":7"#, "malformed index: "),
         (
             r#""a":7"#,
-            "\n  download the index again, or move it to convert all .safetensors files of the folder: \
+            "\n  download the index again, or, to convert all .safetensors files, move the index out of the folder: \
              mv -n './model.safetensors.index.json' './..'\n",
         ),
         (r#""a":"one.safetensors","a":"two.safetensors""#, "malformed index: 'a' appears twice"),

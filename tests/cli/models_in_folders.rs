@@ -88,9 +88,14 @@ fn two_models_in_a_folder_without_an_index_are_named_and_one_can_be_moved() {
             }
             let message = format!(
                 "tcast: error: in: {model} is a model without {other}, and no index names its shards\n  \
-                 move the other model out of the folder: mv -n 'in/{other}' 'in/..'\n"
+                 move the other model out of the folder: mv -n 'in/{other}' 'in/..'"
             );
-            bench.run("cast in --to f16 -o out").expect(1, "", &message);
+            let file =
+                if model.contains("-of-") { String::new() } else { format!(", or give the file in it: 'in/{model}'") };
+            bench.run("cast in --to f16 -o out").expect(1, "", &format!("{message}{file}\n"));
+            if !file.is_empty() {
+                bench.run(&format!("cast in/{model} --to f16 -o out.safetensors -f -q")).expect(0, "", "");
+            }
             move_out(&bench, &[other]);
             bench.run("cast in --to f16 -o out -q").expect(0, "", "");
             assert_eq!(tree(&bench.path("out")).into_keys().collect::<Vec<_>>(), [model]);
@@ -99,8 +104,31 @@ fn two_models_in_a_folder_without_an_index_are_named_and_one_can_be_moved() {
     let bench = folder(&["model.safetensors", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]);
     let message = "tcast: error: in: model.safetensors is a model without model-00001-of-00002.safetensors, and no index \
                    names its shards\n  move the files of other models out of the folder: mv -n \
-                   'in/model-00001-of-00002.safetensors' 'in/..' && mv -n 'in/model-00002-of-00002.safetensors' 'in/..'\n";
+                   'in/model-00001-of-00002.safetensors' 'in/..' && mv -n 'in/model-00002-of-00002.safetensors' 'in/..', \
+                   or give the file in it: 'in/model.safetensors'\n";
     bench.run("cast in --to f16 -o out").expect(1, "", message);
+    // Folders of a pipeline have variants of the same names.
+    let bench = folder(&["model.safetensors", "model.fp16.safetensors"]);
+    for taken in ["", "in-", "in-2-"] {
+        bench.write(&format!("{taken}model.fp16.safetensors"), b"mine");
+    }
+    let outcome = bench.run("cast in --to f16 -o out");
+    let remedy = "  move the other model out of the folder: mv -n 'in/model.fp16.safetensors' 'in/../in-3-model.fp16.safetensors', ";
+    assert!(outcome.code == Some(1) && outcome.stdout.is_empty() && outcome.stderr.contains(remedy), "{outcome:?}");
+    // A link of a cache would lead nowhere in another folder.
+    #[cfg(unix)]
+    {
+        let bench = folder(&["model.safetensors"]);
+        bench.write("blob", &shard(&[("a", 1.5, 2)]));
+        std::os::unix::fs::symlink("../blob", bench.path("in/model.fp16.safetensors")).unwrap();
+        let outcome = bench.run("cast in --to f16 -o out");
+        let remedy = "  remove the link to the other model: rm 'in/model.fp16.safetensors', or give the file in it: \
+                      'in/model.safetensors'\n";
+        assert!(
+            outcome.code == Some(1) && outcome.stdout.is_empty() && outcome.stderr.ends_with(remedy),
+            "{outcome:?}"
+        );
+    }
     // Without another model, the output of an earlier run is in the way.
     let bench = folder(&["model.safetensors", "model.float16.safetensors"]);
     let outcome = bench.run("cast in --to f16 -o out");
@@ -122,8 +150,9 @@ fn an_index_of_other_shards_is_moved_if_the_shards_are_complete_without_it() {
     ] {
         let bench = folder(names);
         bench.write(&format!("in/{INDEX}"), index.as_bytes());
-        let message =
-            format!("{what}, or if the other shards are the model, move the index: mv -n 'in/{INDEX}' 'in/..'\n");
+        let message = format!(
+            "{what}, or if the other shards are the model, move the index out of the folder: mv -n 'in/{INDEX}' 'in/..'\n"
+        );
         for input in ["in", &format!("in/{INDEX}")] {
             bench.run(&format!("cast {input} --to f16 -o out")).expect(1, "", &message);
         }
