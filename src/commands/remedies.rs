@@ -212,7 +212,7 @@ fn move_out(path: &Path) -> String {
     let free = |number: u32| {
         above.join(format!("{prefix}-{}{name}", if number == 1 { String::new() } else { format!("{number}-") }))
     };
-    let free = (1..).map(free).find(|path| path.symlink_metadata().is_err()).unwrap_or(above);
+    let free = (1..1000).map(free).find(|path| path.symlink_metadata().is_err()).unwrap_or(above);
     move_file(path, &free)
 }
 
@@ -222,12 +222,11 @@ fn take_out(what: &str, files: &[impl AsRef<Path>]) -> String {
     /// Maximum number of files.
     const FEW: usize = 8;
     let are_links = files.iter().all(|file| file.as_ref().is_symlink());
-    let (verb, command) = match are_links {
-        true => (format!("remove the link{} to {what}", if files.len() == 1 { "" } else { "s" }), remove_files(files)),
-        false => {
-            let commands: Vec<String> = files.iter().map(|file| move_out(file.as_ref())).collect();
-            (format!("move {what} out of the folder"), commands.join(" && "))
-        }
+    let (verb, command) = if are_links {
+        (format!("remove the link{} to {what}", if files.len() == 1 { "" } else { "s" }), remove_files(files))
+    } else {
+        let commands: Vec<String> = files.iter().map(|file| move_out(file.as_ref())).collect();
+        (format!("move {what} out of the folder"), commands.join(" && "))
     };
     if files.len() > FEW { verb } else { format!("{verb}: {command}") }
 }

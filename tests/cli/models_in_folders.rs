@@ -315,6 +315,25 @@ fn only_files_in_the_folder_are_modules() {
 }
 
 #[test]
+fn a_file_beside_the_index_of_a_variant_is_another_model() {
+    let bench = folder(&["model.safetensors", "model.fp16-00001-of-00001.safetensors"]);
+    let index = "model.safetensors.index.fp16.json";
+    let map = br#"{"weight_map":{"b":"model.fp16-00001-of-00001.safetensors"}}"#;
+    bench.write(&format!("in/{index}"), map);
+    let message = format!(
+        "tcast: error: in: has model.safetensors, and {index} names the shards of another model\n  \
+         give one of them: 'in/model.safetensors' or 'in/{index}'\n"
+    );
+    bench.run("cast in --to f16 -o out").expect(1, "", &message);
+    bench.run("cast in/model.safetensors --to f16 -o one.safetensors -q").expect(0, "", "");
+    bench.run(&format!("cast in/{index} --to f16 -o out -q")).expect(0, "", "");
+    // An index of the file's own name is used, and so is that of a variant alone.
+    fs::remove_file(bench.path("in/model.safetensors")).unwrap();
+    bench.run("cast in --to f16 -o out -f -q").expect(0, "", "");
+    assert!(tree(&bench.path("out")).contains_key(index));
+}
+
+#[test]
 fn files_that_stay_in_a_replaced_folder_are_named() {
     let bench = folder(&["model.safetensors"]);
     bench.write("in/config.json", b"{}");

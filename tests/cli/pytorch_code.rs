@@ -293,7 +293,9 @@ fn folders_of_an_archive_have_no_bytes() {
     let places: Vec<usize> = (0..file.len() - 8).filter(|&at| file[at..].starts_with(&packed)).collect();
     assert_eq!(places.len(), 2, "the lengths of a deflated byte");
     let mut hidden = file.clone();
-    places.iter().for_each(|at| hidden[at + 4] = 0);
+    for at in places {
+        hidden[at + 4] = 0;
+    }
     bench.write("x.npz", &hidden);
     let outcome = bench.run("cast x.npz --to f16 -f");
     assert!(outcome.code == Some(1) && outcome.stderr.ends_with(": a folder has bytes\n"), "{outcome:?}");

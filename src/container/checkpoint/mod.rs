@@ -274,9 +274,12 @@ fn without_byte_order_mark(text: &str) -> &str {
 
 /// Returns what adds the remedy to the error of an index that cannot be read.
 fn unusable(folder: &Path, index: &str) -> impl FnOnce(Error) -> Error {
-    move |error| match is_complete_without(index, folder) {
-        true => error.with_blocker(Blocker::ShortIndex(folder.join(index))),
-        false => error.remedy("download the folder again"),
+    move |error| {
+        if is_complete_without(index, folder) {
+            error.with_blocker(Blocker::ShortIndex(folder.join(index)))
+        } else {
+            error.remedy("download the folder again")
+        }
     }
 }
 

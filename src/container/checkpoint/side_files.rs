@@ -101,6 +101,12 @@ impl SideFiles {
         Ok(found)
     }
 
+    /// Leaves out the weights of a module, which are converted.
+    pub(crate) fn leave_out_module(&mut self, file: &str) {
+        self.kept.retain(|kept| kept != file);
+        self.modules.retain(|kept| kept != Path::new(file));
+    }
+
     /// Refuses links that lead out of the folder, because the output would get a copy of any file of the system. In
     /// caches of Hugging Face, shards and side files are links into one folder.
     pub fn check_links(&self, source: &Checkpoint) -> Result<()> {

@@ -85,20 +85,16 @@ impl<'a> FolderOutput<'a> {
         let modules: &'a [Checkpoint] = if job.format.is_none() { &source.modules } else { &[] };
         if !modules.is_empty() {
             let plans_of_modules = plans_of_modules(job, route, observer)?;
-            let mut cast = Vec::new();
             for (module, plan) in modules.iter().zip(&plans_of_modules) {
-                let file = module_file(source, module);
-                side_files.kept.retain(|kept| *kept != file);
-                side_files.modules.retain(|kept| *kept != Path::new(&file));
-                let config =
-                    module.side_file(CONFIG)?.and_then(|text| with_most_used_dtype(text, std::slice::from_ref(plan)));
-                texts.extend(config.map(|text| (path_text(Path::new(&file).with_file_name(CONFIG)), text)));
+                let (shard, config) = module_shard(source, module, plan)?;
+                side_files.leave_out_module(&shard.file);
+                texts.extend(config);
                 sizes.push(plan.source_bytes());
-                shards.push(ManifestShard { file: file.clone(), bytes: plan.len });
-                cast.push(file);
+                shards.push(shard);
             }
-            plans.extend(plans_of_modules);
+            let cast = shards[plans.len()..].iter().map(|shard| &shard.file);
             observer.notice(Notice::Fact(&format!("also cast, as modules of the model: {}", first_few(cast, 5))));
+            plans.extend(plans_of_modules);
         }
         let side_file = |name: String| {
             let path = source.side_folder().unwrap_or(path).join(&name);
@@ -135,12 +131,7 @@ impl<'a> FolderOutput<'a> {
         let is_there = staging::check(path, start, &manifest)?;
         check_files(path, &manifest, files).map_err(|error| error.of(Kind::Taken(Wanted::FOLDER)))?;
         if start == Start::Replace {
-            let staying = staging::staying(path, &manifest)?;
-            if !staying.is_empty() {
-                let (names, folder) = (first_few(&staying, 5), path_text(path));
-                observer
-                    .notice(Notice::Note(&format!("{folder} keeps files that are not of the new checkpoint: {names}")));
-            }
+            report_staying(path, &manifest, observer)?;
         }
         if !side_files.left_out.is_empty() {
             observer.notice(Notice::LeftOut(&side_files.left_out));
@@ -170,6 +161,16 @@ impl<'a> FolderOutput<'a> {
     }
 }
 
+/// Names the files that stay in a folder that is replaced.
+fn report_staying(folder: &Path, manifest: &Manifest, observer: &dyn Observer) -> Result<()> {
+    let staying = staging::staying(folder, manifest)?;
+    if !staying.is_empty() {
+        let (names, folder) = (first_few(&staying, 5), path_text(folder));
+        observer.notice(Notice::Note(&format!("{folder} keeps files that are not of the new checkpoint: {names}")));
+    }
+    Ok(())
+}
+
 /// Returns the shards that the folder will have, and the name of their index, if there is one.
 fn shards_and_index(source: &Checkpoint, plans: &[Plan], spread: Spread) -> (Vec<ManifestShard>, Option<String>) {
     // diffusers and transformers use different names for the file of a model.
@@ -189,10 +190,17 @@ fn shards_and_index(source: &Checkpoint, plans: &[Plan], spread: Spread) -> (Vec
     (names.into_iter().zip(plans).map(shard).collect(), has_index.then_some(index))
 }
 
-/// Returns the path of a module's file in the folder of its model.
-fn module_file(source: &Checkpoint, module: &Checkpoint) -> String {
+/// Returns the shard of a module, by its path in the folder of the model, and the new text of the config beside it.
+fn module_shard(
+    source: &Checkpoint,
+    module: &Checkpoint,
+    plan: &Plan,
+) -> Result<(ManifestShard, Option<(String, String)>)> {
     let folder = source.folder.as_deref().unwrap_or(&source.path);
-    path_text(module.path.strip_prefix(folder).unwrap_or(&module.path))
+    let file = path_text(module.path.strip_prefix(folder).unwrap_or(&module.path));
+    let text = module.side_file(CONFIG)?.and_then(|text| with_most_used_dtype(text, std::slice::from_ref(plan)));
+    let config = text.map(|text| (path_text(Path::new(&file).with_file_name(CONFIG)), text));
+    Ok((ManifestShard { file, bytes: plan.len }, config))
 }
 
 /// Returns the parts of a GGUF model, which have the name of their folder.
