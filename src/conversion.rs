@@ -10,15 +10,24 @@ pub(crate) use text::measure;
 use crate::container::{Form, Reader, TextForm, position};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
-use crate::kernel::{Condition, Counts, First, Firsts, Kernel, Malformed, Parser, Printer, Rules, Storage, Texts};
+use crate::kernel::{
+    Condition, Counts, First, Firsts, Kernel, Loss, Malformed, Parser, Printer, Rules, Storage, Texts,
+};
 use std::sync::Arc;
 use text::{TextSource, print};
 
 /// Number of elements converted at a time from a stream: enough rows of a matrix that is being transposed.
 const CHUNK: u64 = 1 << 20;
 
-/// Conditions that every cast watches for.
-const INPUTS: [Condition; 2] = [Condition::InputNan, Condition::InputInfinite];
+/// Conditions that every cast watches for: special values of the input, and values that become special or are lost
+/// as such.
+const SPECIAL: [Condition; 5] = [
+    Condition::InputNan,
+    Condition::InputInfinite,
+    Condition::Lost(Loss::Infinite),
+    Condition::Lost(Loss::Nan),
+    Condition::Lost(Loss::NanLost),
+];
 
 /// Receiver of a piece of a conversion: source, result, and number of elements so far.
 pub(crate) type PieceSink<'a> = dyn FnMut(&[u8], &[u8], u64) -> Result<()> + 'a;
@@ -77,7 +86,7 @@ impl Conversion {
             (Form::Texts(source), Form::Numbers(target)) => Method::Parse(source, Parser::new(target, &rules)?),
             (_, Form::Texts(target)) => Method::Print(TextSource::new(from)?, target),
         };
-        Some(Self { from, to, how: Arc::new(how), watched: Arc::new(INPUTS) })
+        Some(Self { from, to, how: Arc::new(how), watched: Arc::new(SPECIAL) })
     }
 
     /// Returns the conversion to another form that keeps the bits of numbers, or the texts. `None` for types of
@@ -100,12 +109,12 @@ impl Conversion {
         }
         let source = Storage { dtype: source.dtype.part(), ..source };
         let kernel = Kernel::cast(source, Storage::packed(target.dtype.part()), &rules)?;
-        Some(Self { from, to, how: Arc::new(Method::Complex(kernel)), watched: Arc::new(INPUTS) })
+        Some(Self { from, to, how: Arc::new(Method::Complex(kernel)), watched: Arc::new(SPECIAL) })
     }
 
-    /// Also finds the first element that meets each of these conditions, in addition to NaN and Inf in the input.
+    /// Also finds the first element that meets each of these conditions, in addition to those of [`SPECIAL`].
     pub(crate) fn watch(self, conditions: &[Condition]) -> Self {
-        let watched = INPUTS.iter().chain(conditions.iter().filter(|condition| !INPUTS.contains(condition)));
+        let watched = SPECIAL.iter().chain(conditions.iter().filter(|condition| !SPECIAL.contains(condition)));
         Self { watched: watched.copied().collect(), ..self }
     }
 

@@ -165,7 +165,8 @@ fn reports_and_indexes_take_memory_in_proportion_to_their_text() {
     let (code, stdout, stderr) = limited(&bench, 524_288, "inspect .");
     assert_eq!((code, &*stdout), (Some(1), ""));
     let error = "tcast: error: ./model.safetensors.index.json: the index has metadata of 2888891 bytes; at most 1048576 are read\n  \
-                 give the .safetensors files one by one\n";
+                 download the index again, or, to convert all .safetensors files, move the index out of the folder: \
+                 mv -n './model.safetensors.index.json' './..'\n";
     assert_eq!(stderr, error);
 }
 

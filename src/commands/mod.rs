@@ -133,7 +133,8 @@ fn open_model(
     threads: usize,
     observer: &Console,
 ) -> Result<Checkpoint, Error> {
-    let options = OpenOptions { tensors, divides_stacks: true, publish: Publish::Together, threads };
+    let options =
+        OpenOptions { tensors, divides_stacks: true, has_modules: false, publish: Publish::Together, threads };
     let mut opened = job::open(model, &options, observer, |error, _| error)?;
     Ok(opened.pop().expect("clap requires a model"))
 }

@@ -42,6 +42,7 @@ pub(super) fn run(args: &PromoteArgs) -> Result<()> {
         &OpenOptions {
             tensors: &args.options.tensors(),
             divides_stacks: false,
+            has_modules: false,
             publish: Publish::Together,
             threads: threads(args.file.threads),
         },

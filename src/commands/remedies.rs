@@ -163,6 +163,7 @@ fn is_about_absence(error: &Error) -> bool {
 fn clear(blocker: &Blocker) -> String {
     match blocker {
         Blocker::File(path) => remove_files(&[path]),
+        Blocker::Foreign(path) => take_out("it", &[path]),
         Blocker::Folder(path) => remove_folder(path),
         Blocker::Remains(path) => format!("look into it, and then {}", remove_folder(path)),
         Blocker::NoFolder(path) => make_folder(path),
@@ -174,13 +175,19 @@ fn clear(blocker: &Blocker) -> String {
         Blocker::Link { link, copy } => format!("if the model needs its target: {}", replace_by_copy(link, copy)),
         Blocker::Referrer(path) => format!("copy or download the other file too: {} refers to it", quoted(path)),
         Blocker::ShortIndex(path) => {
-            let all = "download the index again, or move it to convert all .safetensors files of the folder";
-            format!("{all}: {}", move_out(path))
+            format!(
+                "download the index again, or, to convert all .safetensors files, {}",
+                take_out("the index", &[path])
+            )
         }
         Blocker::StaleIndex(path) => {
-            format!("if the other shards are the model, move the index: {}", move_out(path))
+            format!("if the other shards are the model, {}", take_out("the index", &[path]))
         }
-        Blocker::OtherModels(files) => move_all_out(files),
+        Blocker::OtherModels { model, others } => {
+            let what = if others.len() == 1 { "the other model" } else { "the files of other models" };
+            let given = model.iter().map(|model| give(&Intended::Files([model.clone()].into())));
+            [take_out(what, others)].into_iter().chain(given).collect::<Vec<_>>().join(", or ")
+        }
         Blocker::Surplus { shard, is_output: true } => {
             format!("tcast wrote one of them; move it: {}", move_out(shard))
         }
@@ -191,21 +198,37 @@ fn clear(blocker: &Blocker) -> String {
     }
 }
 
-/// Returns the command that moves a file out of its folder.
+/// Returns the command that moves a file out of its folder, to a free name: folders of a pipeline have files of the same
+/// names.
 fn move_out(path: &Path) -> String {
-    move_file(path, &directory_of(path).join(".."))
+    let folder = directory_of(path);
+    let above = folder.join("..");
+    let (Some(name), Ok(real)) = (path.file_name(), folder.canonicalize()) else { return move_file(path, &above) };
+    if above.join(name).symlink_metadata().is_err() {
+        return move_file(path, &above);
+    }
+    let name = name.to_string_lossy();
+    let prefix = real.file_name().unwrap_or_default().to_string_lossy();
+    let free = |number: u32| {
+        above.join(format!("{prefix}-{}{name}", if number == 1 { String::new() } else { format!("{number}-") }))
+    };
+    let free = (1..1000).map(free).find(|path| path.symlink_metadata().is_err()).unwrap_or(above);
+    move_file(path, &free)
 }
 
-/// Proposes to move the files of other models out of their folder, with a command if it is short enough to paste.
-fn move_all_out(files: &[PathBuf]) -> String {
+/// Proposes to take files out of their folder, with a command if it is short enough to paste. Links are removed: a relative
+/// one leads nowhere elsewhere, and in a cache of Hugging Face the files stay.
+fn take_out(what: &str, files: &[impl AsRef<Path>]) -> String {
     /// Maximum number of files.
     const FEW: usize = 8;
-    let what = if files.len() == 1 { "move the other model" } else { "move the files of other models" };
-    if files.len() > FEW {
-        return format!("{what} out of the folder");
-    }
-    let commands: Vec<String> = files.iter().map(|file| move_out(file)).collect();
-    format!("{what} out of the folder: {}", commands.join(" && "))
+    let are_links = files.iter().all(|file| file.as_ref().is_symlink());
+    let (verb, command) = if are_links {
+        (format!("remove the link{} to {what}", if files.len() == 1 { "" } else { "s" }), remove_files(files))
+    } else {
+        let commands: Vec<String> = files.iter().map(|file| move_out(file.as_ref())).collect();
+        (format!("move {what} out of the folder"), commands.join(" && "))
+    };
+    if files.len() > FEW { verb } else { format!("{verb}: {command}") }
 }
 
 /// Proposes the intended input.

@@ -64,13 +64,20 @@ pub(super) fn open(
     let console = Console { is_quiet: file.quiet };
     let explain = |error, input: &Path| may_be_output(error, inputs, file, input);
     // Never dropped: the process ends soon, and the system takes back memory faster than tensor by tensor.
-    let options = OpenOptions { tensors, divides_stacks: false, publish: job.publish, threads: job.threads };
+    let options = OpenOptions {
+        tensors,
+        divides_stacks: false,
+        has_modules: matches!(job.task, Task::Cast(_)),
+        publish: job.publish,
+        threads: job.threads,
+    };
     let sources = ManuallyDrop::new(job::open(inputs, &options, &console, explain)?);
     // Without patterns, the names are not needed, and there may be a million of them.
     let has_patterns = selection.has_patterns();
     let sources_with_names = sources.iter().filter(|_| has_patterns);
     let names: Vec<&str> = sources_with_names
         .flat_map(|source| source.names().chain(source.left_out.iter().map(String::as_str)))
+        .chain(sources.iter().filter(|_| has_patterns).flat_map(|source| &source.modules).flat_map(Checkpoint::names))
         .collect();
     check_matched(selection, &names, tensors.allow_unmatched, file.quiet).map_err(|error| match inputs {
         [input] => error.in_file(input),

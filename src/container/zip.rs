@@ -35,6 +35,8 @@ const UTF_8: u16 = 1 << 11;
 const LENGTHS_FOLLOW: u16 = 1 << 3;
 /// The attribute of a folder, for which some readers return no bytes.
 const FOLDER: u64 = 0x10;
+/// Nothing, compressed: Python and Java deflate folders, too.
+const EMPTY: &[u8] = &[3, 0];
 /// Compression methods.
 const STORED: u16 = 0;
 const DEFLATED: u16 = 8;
@@ -229,10 +231,6 @@ fn read_member(fields: &mut RecordFields, file: &[u8]) -> Result<(ZipMember, Ran
     if disk != 0 {
         return Err(in_member(malformed("a member is in another part")));
     }
-    // A folder may be packed: two bytes of DEFLATE that hold nothing.
-    if size > 0 && (attributes & FOLDER != 0 || name.ends_with('/')) {
-        return Err(in_member(malformed("a folder has bytes")));
-    }
     let obstacle = match method {
         _ if flags & ENCRYPTED != 0 => Some("is encrypted".to_owned()),
         STORED | DEFLATED => None,
@@ -246,6 +244,11 @@ fn read_member(fields: &mut RecordFields, file: &[u8]) -> Result<(ZipMember, Ran
         return Err(in_member(malformed("a stored member has two lengths")));
     }
     let range = data_range(file, start, [packed, size], raw_name, [flags, method]).map_err(in_member)?;
+    // numpy returns the bytes of a folder, PyTorch finds no such member or returns whatever is in memory.
+    let is_folder = attributes & FOLDER != 0 || name.ends_with('/');
+    if is_folder && (size > 0 || ![&[][..], EMPTY].contains(&&file[range.clone()])) {
+        return Err(in_member(malformed("a folder has bytes")));
+    }
     let span = start as usize..range.end;
     Ok((ZipMember { name, raw_name: raw_name.into(), range, is_deflated, obstacle, crc32, size }, span))
 }

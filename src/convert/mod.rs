@@ -174,7 +174,8 @@ impl Settings<'_> {
     }
 
     fn open(&self, input: &Path, tensors: &TensorOptions, divides_stacks: bool) -> Result<Checkpoint> {
-        let options = OpenOptions { tensors, divides_stacks, publish: Publish::Each, threads: self.threads() };
+        let (has_modules, publish, threads) = (!divides_stacks, Publish::Each, self.threads());
+        let options = OpenOptions { tensors, divides_stacks, has_modules, publish, threads };
         let sources = job::open(&[input.to_owned()], &options, &Caller(self.progress), |error, _| error)?;
         Ok(sources.into_iter().next().expect("there is one input"))
     }

@@ -128,6 +128,8 @@ pub enum Kind {
 pub enum Blocker {
     /// This file is in the way.
     File(PathBuf),
+    /// This file is in the way, and may belong to something else.
+    Foreign(PathBuf),
     /// This folder is in the way.
     Folder(PathBuf),
     /// This folder is in the way, and may hold files that have no copy.
@@ -162,8 +164,13 @@ pub enum Blocker {
     ShortIndex(PathBuf),
     /// This index names shards that are missing, and its folder holds a complete model without it.
     StaleIndex(PathBuf),
-    /// These files in the folder of a model belong to other models.
-    OtherModels(Box<[PathBuf]>),
+    /// A folder has files of other models.
+    OtherModels {
+        /// The model, if it is one file.
+        model: Option<PathBuf>,
+        /// The files of the others.
+        others: Box<[PathBuf]>,
+    },
     /// This shard repeats tensors of other shards.
     Surplus {
         /// The shard.

@@ -40,14 +40,17 @@ pub(super) fn plans<'a>(
         Operator::Quantize | Operator::Dequantize => None,
     };
     let data_file = place::data_file(&route.output);
-    let selection = job.task.selection(source);
+    let mut selection = job.task.selection(source);
+    if route.is_module {
+        selection.renames.clear(); // they are for the tensors of the model
+    }
     // Tensors whose type is known do not matter to a common type.
     let is_promotion = matches!(operator, Operator::Promote(_));
     let is_untyped = |from: &Dtype| check_from(source.tensors().map(|(_, tensor)| tensor), Some(*from)).is_ok();
     let request = Request {
         operator,
         selection: &selection,
-        from: job.task.from().filter(|from| !is_promotion || is_untyped(from)),
+        from: job.task.from().filter(|from| !(is_promotion || route.is_module) || is_untyped(from)),
         container,
         codes: codes.as_ref(),
         fail_on: &job.fail_on.conditions,
@@ -67,7 +70,9 @@ pub(super) fn plans<'a>(
     let measuring = LazyCell::new(|| observer.progress("measuring the texts", source.bytes()));
     let plans = planned.lay_out(&request, spread, &|bytes| measuring.advance(bytes)).map_err(in_file)?;
     drop(measuring);
-    check_own_name(job, &plans).map_err(in_file)?;
+    if !route.is_named {
+        check_own_name(job, &plans).map_err(in_file)?;
+    }
     if matches!(operator, Operator::Quantize)
         && !(job.task.forces_codes() || container.format_info().is_changed_only() || job.format().is_some())
     {
@@ -100,6 +105,17 @@ pub(super) fn plans_of_shards<'a>(
     };
     let (plans, planned) = plans(job, route, (container, spread), observer, |_| Ok(()))?;
     Ok((plans, planned, spread))
+}
+
+/// Plans the modules of a model, each in a file, without new names of tensors, which are those of the model.
+pub(super) fn plans_of_modules<'a>(job: &Job, route: &Route<'_, 'a>, observer: &dyn Observer) -> Result<Vec<Plan<'a>>> {
+    let mut plans_of = Vec::new();
+    for source in &route.input.source.modules {
+        let input = JobInput { source, model: None };
+        let route = Route { input, output: route.output.clone(), is_named: true, is_module: true };
+        plans_of.extend(plans(job, &route, (container::SHARDS, Spread::One), observer, |_| Ok(()))?.0);
+    }
+    Ok(plans_of)
 }
 
 /// Refuses options for ONNX models if a model becomes something else.

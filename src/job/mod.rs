@@ -27,6 +27,7 @@ pub(crate) use outcome::{PartReport, QuantizedReport};
 #[cfg(feature = "cli")]
 pub(crate) use preview::{output_path, plan};
 
+use crate::container::ReadOptions;
 use crate::container::checkpoint::{self, Checkpoint, has_written_shards};
 use crate::error::{Error, Kind, Result};
 use crate::io::identity::Files;
@@ -65,6 +66,8 @@ pub(crate) struct OpenOptions<'a> {
     pub(crate) tensors: &'a TensorOptions,
     /// True if experts that MLX stacks are treated one by one.
     pub(crate) divides_stacks: bool,
+    /// True if modules of sentence-transformers are converted like the model.
+    pub(crate) has_modules: bool,
     /// Outputs that are published together stop at the first error; otherwise all errors are collected.
     pub(crate) publish: Publish,
     pub(crate) threads: usize,
@@ -73,7 +76,7 @@ pub(crate) struct OpenOptions<'a> {
 /// Opens files and folders of shards. `explain` adds the caller's information about an input to an error.
 pub(crate) fn open(
     inputs: &[PathBuf],
-    &OpenOptions { tensors, divides_stacks, publish, threads }: &OpenOptions,
+    &OpenOptions { tensors, divides_stacks, has_modules, publish, threads }: &OpenOptions,
     observer: &dyn Observer,
     explain: impl Fn(Error, &Path) -> Error,
 ) -> Result<Vec<Checkpoint>> {
@@ -87,7 +90,10 @@ pub(crate) fn open(
             source.left_out.iter().for_each(|name| observer.notice(Notice::Unreadable(name)));
             let source = checkpoint::check(source)?;
             naming.check(&source)?;
-            let source = naming.apply(source)?;
+            let mut source = naming.apply(source)?;
+            if has_modules {
+                source.open_modules(&ReadOptions::on(threads))?;
+            }
             if divides_stacks { source.with_single_experts(naming.names) } else { Ok(source) }
         });
         opened.map_err(|error| explain(error, input))
@@ -125,7 +131,7 @@ pub(crate) fn prepare<'a>(job: &Job, inputs: &[JobInput<'_, 'a>], observer: &dyn
     let mut findings = Findings::default();
     let routes = all_of(inputs, job.publish, observer, |&input| {
         let output = place::output_path(job, input.source, folder, is_only)?;
-        Ok(Route { input, output, is_named: folder.is_none() && job.output.is_some() })
+        Ok(Route { input, output, is_named: folder.is_none() && job.output.is_some(), is_module: false })
     })?;
     let outputs = all_of(routes, job.publish, observer, |route| {
         let work = match JobWork::new(job, &route, &mut files, observer) {

@@ -20,6 +20,8 @@ pub(super) struct Route<'m, 'a> {
     pub(super) output: PathBuf,
     /// True if the output was named, so that its extension determines the format.
     pub(super) is_named: bool,
+    /// True if the output is a module beside the model.
+    pub(super) is_module: bool,
 }
 
 /// Returns the folder in which outputs take the names of their inputs: with several inputs, the named output; with one
@@ -158,7 +160,7 @@ fn cached_repository(folder: &Path) -> Option<&Path> {
 
 /// True if an output is a folder of shards. Refuses a folder that is named like a file.
 pub(super) fn is_folder(job: &Job, route: &Route) -> Result<bool> {
-    let Route { input, output, is_named } = route;
+    let Route { input, output, is_named, .. } = route;
     let is_file = is_standard_output(output) || !output.is_dir() && names_a_format(output);
     let is_folder =
         job.task.max_shard_size().is_some() || input.source.is_folder() && !is_file && job.format().is_none();
@@ -181,7 +183,7 @@ pub(super) fn is_folder(job: &Job, route: &Route) -> Result<bool> {
 
 /// Returns the format of an output that is one file: the format of its extension, or of the input.
 pub(super) fn container(job: &Job, route: &Route) -> Result<&'static dyn Container> {
-    let Route { input, output, is_named } = route;
+    let Route { input, output, is_named, .. } = route;
     let source = input.source;
     let given = job.format().unwrap_or(source.format_of_output());
     let extension = |container: &dyn Container| container.format_info().extension;

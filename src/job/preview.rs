@@ -19,7 +19,7 @@ pub(crate) fn plan<'a>(
 ) -> Result<(Vec<Plan<'a>>, Findings)> {
     let source = input.source;
     let is_folder = job.task.max_shard_size().is_some() || source.is_folder() && job.format().is_none();
-    let route = Route { output: source.path.clone(), input, is_named: false };
+    let route = Route { output: source.path.clone(), input, is_named: false, is_module: false };
     if is_folder {
         let (plans, planned, _) = check::plans_of_shards(job, &route, observer)?;
         return Ok((plans, planned.findings));

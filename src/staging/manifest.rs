@@ -199,7 +199,7 @@ impl Manifest {
         let is_plain = |name: &&String| is_plain(name) && !is_own(name);
         let (side_files, shards) = (self.side_files.iter().map(|side| &side.file), self.shards.iter());
         let mut stray = (self.index.iter().filter(|name| !is_plain(name) || !is_index(name)))
-            .chain(shards.map(|shard| &shard.file).filter(|name| !is_plain(name) || !is_written_shard(name)))
+            .chain(shards.map(|shard| &shard.file).filter(|name| !is_inside(name) || !is_written_shard(name)))
             .chain(self.replaced.iter().filter(|name| {
                 (!is_plain(name) || !is_index(name) && !is_written_shard(name) && !is_shard_name(name))
                     && self.files().all(|file| file != *name)

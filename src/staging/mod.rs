@@ -42,10 +42,10 @@ pub(crate) use state::{InterruptedWork, WorkState};
 use crate::error::{Error, Result};
 use crate::io::listing::remove_folder;
 use crate::io::open::unwritable;
-use crate::io::output::{Destination, NewFolder, keep_at_interrupt, sync_folder};
+use crate::io::output::{Destination, NewFolder, create_folders, keep_at_interrupt, sync_folder};
 use crate::io::temporaries::{DONE, FILES, Kept, MANIFEST, OLD};
 use crate::text::{counted, path_text};
-use files::exists;
+use files::{exists, stray_above};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::collections::{BTreeMap, BTreeSet};
@@ -116,9 +116,14 @@ impl Staging {
         &self.folder
     }
 
-    /// Returns the destination of a shard.
-    pub(crate) fn place(&self, file: &str) -> Destination {
-        Destination::within(&self.staged(file))
+    /// Returns the destination of a file, and makes its folder.
+    pub(crate) fn place(&self, file: &str) -> Result<Destination> {
+        let path = self.staged(file);
+        if let Some(stray) = stray_above(&self.work, &path) {
+            return Err(Error::new("is a link or a file where tcast keeps a folder").in_file(stray));
+        }
+        path.parent().map_or(Ok(()), create_folders)?;
+        Ok(Destination::within(&path))
     }
 
     fn staged(&self, file: &str) -> PathBuf {

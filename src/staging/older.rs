@@ -19,7 +19,9 @@ use std::sync::Arc;
 /// only shard, and all files with the name of a new file. Refuses other shards: they would stay, and be mistaken for shards of the
 /// new checkpoint.
 pub(crate) fn replaced(folder: &Path, manifest: &Manifest) -> Result<Vec<String>> {
-    let there = find(&[folder.join(WORK).join(OLD), folder.to_owned()], manifest, |_| false)?;
+    let places = [folder.join(WORK).join(OLD), folder.to_owned()];
+    let mut there = find(&places, manifest, |_| false)?;
+    add_named(&mut there, &places, |_| false)?;
     check_shards(&there, manifest)?;
     Ok(there.into_keys().collect())
 }
@@ -58,15 +60,20 @@ pub(super) fn known(
     manifest: &Manifest,
     is_new: impl Fn(&Path) -> bool,
 ) -> Result<BTreeMap<String, PathBuf>> {
-    let there = find(places, manifest, is_new)?;
-    if let Some((_, path)) = there.iter().find(|(name, _)| !manifest.replaced.contains(name)) {
-        let what =
-            "was not in the folder when the conversion began, and would be replaced, or be mistaken for a new file";
-        let error = Error::new(what).in_file(path);
-        return Err(error.remedy("move it elsewhere, and run the same command again"));
-    }
+    let mut there = find(places, manifest, &is_new)?;
+    // A later index may be anything.
+    check_known(&there, manifest)?;
+    add_named(&mut there, places, &is_new)?;
+    check_known(&there, manifest)?;
     check_shards(&there, manifest)?;
     Ok(there)
+}
+
+/// Refuses files that were not there when the work began.
+fn check_known(there: &BTreeMap<String, PathBuf>, manifest: &Manifest) -> Result<()> {
+    let Some((_, path)) = there.iter().find(|(name, _)| !manifest.replaced.contains(name)) else { return Ok(()) };
+    let what = "was not in the folder when the conversion began, and would be replaced, or be mistaken for a new file";
+    Err(Error::new(what).in_file(path).remedy("move it elsewhere, and run the same command again"))
 }
 
 /// Finds indexes, shards, and files with the names of new ones, each in the first of the folders that has it.
@@ -93,22 +100,30 @@ fn find(places: &[PathBuf], manifest: &Manifest, is_new: impl Fn(&Path) -> bool)
             }
         }
     }
-    for shard in named_shards(&there)?.iter().filter(|name| is_plain(name) && is_shard_name(name)) {
+    Ok(there)
+}
+
+/// Adds the shards that the indexes among some files name.
+fn add_named(there: &mut BTreeMap<String, PathBuf>, places: &[PathBuf], is_new: impl Fn(&Path) -> bool) -> Result<()> {
+    for shard in named_shards(there)?.iter().filter(|name| is_plain(name) && is_shard_name(name)) {
         for path in places.iter().map(|place| place.join(&**shard)) {
             if exists(&path)? && !path.is_dir() && !is_new(&path) {
                 there.entry(shard.to_string()).or_insert(path);
             }
         }
     }
-    Ok(there)
+    Ok(())
 }
 
 /// Returns the shards that the indexes among some files name.
 fn named_shards(there: &BTreeMap<String, PathBuf>) -> Result<BTreeSet<Arc<str>>> {
     let mut named = BTreeSet::new();
-    for (_, index) in there.iter().filter(|(name, _)| is_index(name)) {
-        let in_the_way =
-            |error: Error| error.with_blocker(Blocker::File(index.clone())).of(Kind::Taken(Wanted::FOLDER));
+    for (_, index) in there.iter().filter(|(name, _)| is_plain(name) && is_index(name)) {
+        let in_the_way = |error: Error| {
+            let what = format!("{}; it may name shards of the checkpoint that is to be replaced", error.message());
+            let error = Error::new(what).in_file(index);
+            error.with_blocker(Blocker::Foreign(index.clone())).of(Kind::Taken(Wanted::FOLDER))
+        };
         named.extend(weight_map(index).map_err(in_the_way)?.into_values());
     }
     Ok(named)
@@ -135,5 +150,5 @@ fn check_shards(there: &BTreeMap<String, PathBuf>, manifest: &Manifest) -> Resul
     };
     let Some((_, path)) = shards.find(|(name, _)| !is_known(name)) else { return Ok(()) };
     let error = Error::new("is not a shard of the checkpoint that is to be replaced, and would stay").in_file(path);
-    Err(error.with_blocker(Blocker::File(path.clone())).of(Kind::Taken(Wanted::FOLDER)))
+    Err(error.with_blocker(Blocker::Foreign(path.clone())).of(Kind::Taken(Wanted::FOLDER)))
 }

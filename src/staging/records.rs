@@ -1,14 +1,14 @@
 //! Finished files: the records of shards, one file for each, so that finished shards count in a later run; and the side
 //! files, which are copied from the source or newly made.
 
-use super::files::{is_there, read, stray_above, sum_at, text};
+use super::files::{is_there, read, sum_at, text};
 use super::manifest::ManifestShard;
 use super::{End, Staging};
 use crate::container::sum_of;
 use crate::error::{Error, Kind, Result};
 use crate::io::map::MappedFile;
 use crate::io::open::Links;
-use crate::io::output::{Destination, create_folders};
+use crate::io::output::Destination;
 use crate::io::temporaries::{DONE, END};
 use crate::text::{counted, shorten, write_json};
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -132,14 +132,7 @@ impl Staging {
     }
 
     fn add(&self, file: &str, content: &[u8]) -> Result<()> {
-        let path = self.staged(file);
-        if let Some(stray) = stray_above(&self.work, &path) {
-            return Err(Error::new("is a link or a file where tcast keeps a folder").in_file(stray));
-        }
-        if let Some(folder) = path.parent() {
-            create_folders(folder)?;
-        }
-        self.place(file).write(self.sync, |file| file.write_all(content))
+        self.place(file)?.write(self.sync, |file| file.write_all(content))
     }
 
     /// Writes [`END`] into a work folder, once everything is in its place.

@@ -164,7 +164,7 @@ fn a_json_report_is_one_document_with_exact_counts() {
 fn tensors_whose_values_become_infinite_are_named_in_color_and_marked_in_the_figures() {
     let bench = Bench::new();
     bench.write("x.safetensors", &shard(&[("a", 70000.0, 2), ("b", 1.0, 2), ("c", -1e6, 4)]));
-    let lines = "  6 of 8 values became infinite (75.00%)\n    a: 2\n    c: 4\n";
+    let lines = "  6 of 8 values became infinite (75.00%)\n    a: 2, first at [0, 0]\n    c: 4, first at [0, 0]\n";
     let outcome = bench.run("cast x.safetensors --to f16 -f");
     assert!(outcome.code == Some(0) && outcome.stderr.ends_with(lines), "{outcome:?}");
     let outcome = bench.run("cast x.safetensors --to f16 -f --stats");
@@ -177,6 +177,38 @@ fn tensors_whose_values_become_infinite_are_named_in_color_and_marked_in_the_fig
     let outcome = bench.run("cast x.safetensors --to f16 -f --color always");
     let colored = "\u{1b}[1m\u{1b}[33m6 of 8 values became infinite (75.00%)\u{1b}[0m\n";
     assert!(outcome.code == Some(0) && outcome.stderr.contains(colored), "{outcome:?}");
+}
+
+#[test]
+fn the_first_value_that_becomes_infinite_or_nan_is_named() {
+    let bench = Bench::new();
+    let mut values = vec![1.0; 3 << 20];
+    (values[2_500_000], values[2_600_001]) = (1e9, 1e9);
+    bench.write(
+        "x.npy",
+        &npy("'<f4'", "(3072, 1024)", &values.iter().flat_map(|x: &f32| x.to_le_bytes()).collect::<Vec<_>>()),
+    );
+    for threads in [1, 4] {
+        let outcome = bench.run(&format!("cast x.npy --to f16 -f -j{threads} --json"));
+        let line = "\n  2 of 3145728 values became infinite (< 0.01%)\n    x: 2, first at [2441, 416]\n";
+        assert!(outcome.code == Some(0) && outcome.stderr.contains(line), "{outcome:?}");
+        let report: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+        let tensor = &report["tensors"][0];
+        assert_eq!(tensor["first_at"], serde_json::json!({ "infinite": 2_500_000 }));
+        assert_eq!(tensor["first_index"], serde_json::json!({ "infinite": [2441, 416] }));
+    }
+    // Float8 without infinities: the result is NaN. Float4 without NaN: it is zero.
+    let special = [1.0_f32, 2.0, f32::NAN, 1e9].iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<_>>();
+    bench.write("y.npy", &npy("'<f4'", "(2, 2)", &special));
+    for (line, wanted) in [
+        ("--to e4m3 --saturate=false", r#"{"nan": 3, "input_nan": 2}"#),
+        ("--to float4e2m1", r#"{"nan_lost": 2, "input_nan": 2}"#),
+    ] {
+        let outcome = bench.run(&format!("cast y.npy {line} -f -q --json -o y.safetensors"));
+        let report: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+        let wanted: serde_json::Value = serde_json::from_str(wanted).unwrap();
+        assert_eq!((outcome.code, &*outcome.stderr, &report["tensors"][0]["first_at"]), (Some(0), "", &wanted));
+    }
 }
 
 #[test]

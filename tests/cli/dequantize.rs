@@ -96,6 +96,58 @@ fn exact_arithmetic_and_other_types_are_a_choice() {
 }
 
 #[test]
+fn weights_that_are_left_out_stay_quantized_and_the_config_says_so() {
+    let bench = quantized();
+    let golden = fs::read(GOLDEN).unwrap();
+    let (codes, scales) = (bytes_of(&golden, "encoded.weight"), bytes_of(&golden, "encoded.weight_scale_inv"));
+    let more =
+        shard(&[("m.weight_scale_inv", "F32", &[2, 2], scales), ("other.weight_scale_inv", "F32", &[2, 2], scales)]);
+    bench.write("q/model-00002-of-00002.safetensors", &more);
+    let first = [
+        ("m.weight", "F8_E4M3", &[130, 136][..], codes),
+        ("norm.weight", "BF16", &[2], &[1, 2, 3, 4]),
+        ("other.weight", "F8_E4M3", &[130, 136], codes),
+    ];
+    bench.write("q/model-00001-of-00002.safetensors", &shard(&first));
+    fs::remove_file(bench.path("q/model.safetensors.index.json")).unwrap();
+    bench.run("dequantize q --exclude m.weight -o out -q").expect(0, "", "");
+    let before = bench.read("q/model-00001-of-00002.safetensors");
+    let after = bench.read("out/model-00001-of-00002.safetensors");
+    assert_eq!(bytes_of(&before, "m.weight"), bytes_of(&after, "m.weight"));
+    let kept = bench.read("out/model-00002-of-00002.safetensors");
+    let names: Vec<String> = SafeTensors::deserialize(&kept).unwrap().names().into_iter().map(str::to_owned).collect();
+    assert_eq!((&*names, bytes_of(&kept, "m.weight_scale_inv")), (&["m.weight_scale_inv".to_owned()][..], scales));
+    // Loaders read the codes of the one, and the values of the other.
+    let config = fs::read_to_string(bench.path("out/config.json")).unwrap();
+    let config: serde_json::Value = serde_json::from_str(&config).unwrap();
+    let quantization = &config["quantization_config"];
+    assert_eq!(
+        (&quantization["quant_method"], &quantization["modules_to_not_convert"]),
+        (&"fp8".into(), &["other"].into())
+    );
+    // What is left can be decoded later.
+    bench.run("dequantize out -q -o whole.safetensors").expect(0, "", "");
+    let whole = bench.read("whole.safetensors");
+    assert!(has_values(&whole));
+    assert_eq!(bytes_of(&whole, "other.weight"), bytes_of(&whole, "m.weight"));
+}
+
+#[test]
+fn a_model_of_which_nothing_is_decoded_keeps_its_configs() {
+    let bench = Bench::new();
+    bench.add_checkpoint("llama-fp8", "fp8");
+    bench.add_checkpoint("llama-tiny-bf16", "m");
+    bench.run("quantize m --scheme fp8 --layout modelopt -q -o modelopt").expect(0, "", "");
+    for model in ["fp8", "modelopt"] {
+        bench.run(&format!("cast {model} --to f16 --exclude * -q -o {model}-same")).expect(0, "", "");
+        for file in ["config.json", "hf_quant_config.json"] {
+            let [before, after] = ["", "-same"].map(|end| fs::read(bench.path(&format!("{model}{end}/{file}"))).ok());
+            assert!(before == after, "{model}/{file}");
+        }
+    }
+}
+
+#[test]
 fn each_description_of_gptq_says_which_weights_were_decoded() {
     let bench = Bench::new();
     let words: Vec<u8> = (0..512).map(|at| at as u8).collect();
@@ -125,6 +177,9 @@ fn each_description_of_gptq_says_which_weights_were_decoded() {
         bench.run(&format!("dequantize {folder}-some -q -o {folder}-rest")).expect(0, "", "");
         let [all, rest] = ["all", "rest"].map(|end| bench.read(&format!("{folder}-{end}/model.safetensors")));
         assert!(["a.q.weight", "b.q.weight"].iter().all(|name| bytes_of(&all, name) == bytes_of(&rest, name)));
+        // Nothing is added where nothing is decoded.
+        bench.run(&format!("cast {folder}-some --to f16 --exclude * -q -o {folder}-same")).expect(0, "", "");
+        assert_eq!(bench.read(&format!("{folder}-same/quantize_config.json")), text.as_bytes());
     }
 }
 

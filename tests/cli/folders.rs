@@ -283,7 +283,7 @@ fn an_index_that_leaves_out_a_shard_is_refused_and_another_file_is_left_out() {
     bench.write("in/model.safetensors.index.json", index.as_bytes());
     let short = "the index leaves out model-00002-of-00002.safetensors, which is numbered as one of its shards\n";
     let refused = format!(
-        "tcast: error: in: {short}  download the index again, or move it to convert all .safetensors files of the \
+        "tcast: error: in: {short}  download the index again, or, to convert all .safetensors files, move the index out of the \
          folder: mv -n 'in/model.safetensors.index.json' 'in/..'\n"
     );
     for line in ["cast in --to f16 -o out", "quantize in --scheme fp8 -o out", "cast in --to f16 -o out -q"] {

@@ -181,7 +181,7 @@ fn a_large_model_is_split_into_parts() {
         1,
         "",
         "tcast: error: out2/out3-00001-of-00002.gguf: is not a shard of the checkpoint that is to be replaced, and would stay
-  rm 'out2/out3-00001-of-00002.gguf', or name another folder with -o
+  move it out of the folder: mv -n 'out2/out3-00001-of-00002.gguf' 'out2/..', or name another folder with -o
 ",
     );
     // Parts are an input, too.

@@ -122,7 +122,11 @@ fn a_folder_is_listed_by_its_index() {
         (r#""a":"three.safetensors""#, "names the shard 'three.safetensors', which is missing"),
         (r#""a":"../one.safetensors""#, outside),
         (r#""a":7"#, "malformed index: "),
-        (r#""a":7"#, "\n  download the folder again\n"),
+        (
+            r#""a":7"#,
+            "\n  download the index again, or, to convert all .safetensors files, move the index out of the folder: \
+             mv -n './model.safetensors.index.json' './..'\n",
+        ),
         (r#""a":"one.safetensors","a":"two.safetensors""#, "malformed index: 'a' appears twice"),
     ] {
         bench.write("model.safetensors.index.json", index(map).as_bytes());
@@ -181,7 +185,7 @@ fn an_index_that_cannot_be_one_is_refused_with_what_to_do() {
     );
     let path = bench.path("model.safetensors.index.json");
     fs::File::create(&path).unwrap().set_len((100 << 20) + 1).unwrap();
-    let remedy = "  give the .safetensors files one by one\n";
+    let remedy = "  download the folder again\n";
     let name = "tcast: error: ./model.safetensors.index.json:";
     bench.run("inspect .").expect(
         1,

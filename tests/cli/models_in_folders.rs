@@ -88,9 +88,14 @@ fn two_models_in_a_folder_without_an_index_are_named_and_one_can_be_moved() {
             }
             let message = format!(
                 "tcast: error: in: {model} is a model without {other}, and no index names its shards\n  \
-                 move the other model out of the folder: mv -n 'in/{other}' 'in/..'\n"
+                 move the other model out of the folder: mv -n 'in/{other}' 'in/..'"
             );
-            bench.run("cast in --to f16 -o out").expect(1, "", &message);
+            let file =
+                if model.contains("-of-") { String::new() } else { format!(", or give the file in it: 'in/{model}'") };
+            bench.run("cast in --to f16 -o out").expect(1, "", &format!("{message}{file}\n"));
+            if !file.is_empty() {
+                bench.run(&format!("cast in/{model} --to f16 -o out.safetensors -f -q")).expect(0, "", "");
+            }
             move_out(&bench, &[other]);
             bench.run("cast in --to f16 -o out -q").expect(0, "", "");
             assert_eq!(tree(&bench.path("out")).into_keys().collect::<Vec<_>>(), [model]);
@@ -99,8 +104,31 @@ fn two_models_in_a_folder_without_an_index_are_named_and_one_can_be_moved() {
     let bench = folder(&["model.safetensors", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]);
     let message = "tcast: error: in: model.safetensors is a model without model-00001-of-00002.safetensors, and no index \
                    names its shards\n  move the files of other models out of the folder: mv -n \
-                   'in/model-00001-of-00002.safetensors' 'in/..' && mv -n 'in/model-00002-of-00002.safetensors' 'in/..'\n";
+                   'in/model-00001-of-00002.safetensors' 'in/..' && mv -n 'in/model-00002-of-00002.safetensors' 'in/..', \
+                   or give the file in it: 'in/model.safetensors'\n";
     bench.run("cast in --to f16 -o out").expect(1, "", message);
+    // Folders of a pipeline have variants of the same names.
+    let bench = folder(&["model.safetensors", "model.fp16.safetensors"]);
+    for taken in ["", "in-", "in-2-"] {
+        bench.write(&format!("{taken}model.fp16.safetensors"), b"mine");
+    }
+    let outcome = bench.run("cast in --to f16 -o out");
+    let remedy = "  move the other model out of the folder: mv -n 'in/model.fp16.safetensors' 'in/../in-3-model.fp16.safetensors', ";
+    assert!(outcome.code == Some(1) && outcome.stdout.is_empty() && outcome.stderr.contains(remedy), "{outcome:?}");
+    // A link of a cache would lead nowhere in another folder.
+    #[cfg(unix)]
+    {
+        let bench = folder(&["model.safetensors"]);
+        bench.write("blob", &shard(&[("a", 1.5, 2)]));
+        std::os::unix::fs::symlink("../blob", bench.path("in/model.fp16.safetensors")).unwrap();
+        let outcome = bench.run("cast in --to f16 -o out");
+        let remedy = "  remove the link to the other model: rm 'in/model.fp16.safetensors', or give the file in it: \
+                      'in/model.safetensors'\n";
+        assert!(
+            outcome.code == Some(1) && outcome.stdout.is_empty() && outcome.stderr.ends_with(remedy),
+            "{outcome:?}"
+        );
+    }
     // Without another model, the output of an earlier run is in the way.
     let bench = folder(&["model.safetensors", "model.float16.safetensors"]);
     let outcome = bench.run("cast in --to f16 -o out");
@@ -122,8 +150,9 @@ fn an_index_of_other_shards_is_moved_if_the_shards_are_complete_without_it() {
     ] {
         let bench = folder(names);
         bench.write(&format!("in/{INDEX}"), index.as_bytes());
-        let message =
-            format!("{what}, or if the other shards are the model, move the index: mv -n 'in/{INDEX}' 'in/..'\n");
+        let message = format!(
+            "{what}, or if the other shards are the model, move the index out of the folder: mv -n 'in/{INDEX}' 'in/..'\n"
+        );
         for input in ["in", &format!("in/{INDEX}")] {
             bench.run(&format!("cast {input} --to f16 -o out")).expect(1, "", &message);
         }
@@ -149,39 +178,159 @@ fn an_index_of_other_shards_is_moved_if_the_shards_are_complete_without_it() {
     bench.run("cast in --to f16 -o out").expect(1, "", message);
 }
 
-#[test]
-fn modules_of_sentence_transformers_are_copied_with_their_weights() {
+/// A folder `in` as sentence-transformers saves it: two modules with a tensor of the same name, a router with weights
+/// in the format of PyTorch, and a module that engines read from another folder.
+fn sentence_transformer() -> Bench {
     let bench = folder(&["model.safetensors"]);
-    let modules =
-        r#"[{"idx":0,"path":""},{"idx":1,"path":"1_Pooling"},{"idx":2,"path":"2_Dense"},{"idx":3,"path":"3_Router"}]"#;
+    let modules = r#"[{"idx":0,"path":""},{"idx":1,"path":"1_Pooling"},{"idx":2,"path":"2_Dense"},
+                      {"idx":3,"path":"3_Router"},{"idx":4,"path":"4_Dense"}]"#;
     bench.write("in/modules.json", modules.as_bytes());
-    for inner in ["1_Pooling", "2_Dense", "3_Router", "3_Router/query_0_Dense", "onnx"] {
+    for inner in ["1_Pooling", "2_Dense", "3_Router", "3_Router/query_0_Dense", "4_Dense", "onnx"] {
         fs::create_dir(bench.path(&format!("in/{inner}"))).unwrap();
-        bench.write(&format!("in/{inner}/config.json"), b"{}");
+        bench.write(&format!("in/{inner}/config.json"), br#"{"dtype": "float32"}"#);
     }
     bench.write("in/3_Router/router_config.json", br#"{"types":{"query_0_Dense":"x"}}"#);
-    let weights = shard(&[("linear.weight", 1.5, 2)]);
-    for path in ["2_Dense/model.safetensors", "3_Router/query_0_Dense/pytorch_model.bin", "onnx/model.safetensors"] {
-        bench.write(&format!("in/{path}"), &weights);
+    for (path, value) in [
+        ("2_Dense/model.safetensors", 1.5),
+        ("3_Router/query_0_Dense/pytorch_model.bin", 1.5),
+        ("4_Dense/model.safetensors", 2.5),
+        ("onnx/model.safetensors", 1.5),
+    ] {
+        bench.write(&format!("in/{path}"), &shard(&[("linear.weight", value, 2)]));
     }
-    let outcome = bench.run("cast in --to f16 -o out");
-    let notes = "tcast: warning: left out, because they hold other weights or are not regular files: \
+    bench
+}
+
+const LEFT_OUT: &str = "tcast: warning: left out, because they hold other weights or are not regular files: \
+                        onnx/model.safetensors\n";
+
+#[test]
+fn modules_of_sentence_transformers_are_cast_with_the_model() {
+    let bench = sentence_transformer();
+    let outcome = bench.run("cast in --to f16 -o out --json");
+    let notes = "tcast: note: also cast, as modules of the model: 2_Dense/model.safetensors, 4_Dense/model.safetensors\n\
+                 tcast: warning: left out, because they hold other weights or are not regular files: \
                  onnx/model.safetensors\ntcast: note: copied as they are, as modules of their own: \
-                 2_Dense/model.safetensors, 3_Router/query_0_Dense/pytorch_model.bin\n";
-    assert_eq!((outcome.code, &*outcome.stdout), (Some(0), ""), "{outcome:?}");
-    assert!(outcome.stderr.starts_with(notes), "{}", outcome.stderr);
+                 3_Router/query_0_Dense/pytorch_model.bin\n";
+    assert!(outcome.code == Some(0) && outcome.stderr.starts_with(notes), "{}", outcome.stderr);
+    for file in ["2_Dense/model.safetensors", "4_Dense/model.safetensors"] {
+        assert!(outcome.stdout.contains(&format!("\"{file}\"")), "{}", outcome.stdout);
+        bench.run(&format!("cast in/{file} --to f16 -o alone.safetensors -f -q")).expect(0, "", "");
+        assert!(bench.read(&format!("out/{file}")) == bench.read("alone.safetensors"), "{file}");
+    }
     let out = tree(&bench.path("out"));
-    assert_eq!(out["2_Dense/model.safetensors"], weights);
-    assert_eq!(out["3_Router/query_0_Dense/pytorch_model.bin"], weights);
+    let weights = "3_Router/query_0_Dense/pytorch_model.bin";
+    assert_eq!(out[weights], bench.read(&format!("in/{weights}")));
     assert!(!out.contains_key("onnx/model.safetensors") && out.contains_key("onnx/config.json"));
+    assert!(!out.contains_key(INDEX), "a module is no shard of the model");
+    assert_eq!(out["2_Dense/config.json"], br#"{"dtype": "float16"}"#);
+    assert_eq!(out["1_Pooling/config.json"], br#"{"dtype": "float32"}"#);
+    // The same work is done, and is found complete; in parts it makes the same folder.
+    let outcome = bench.run("cast in --to f16 -o out --resume");
+    assert!(outcome.code == Some(0) && outcome.stderr.contains("complete"), "{outcome:?}");
+    for part in 1..=3 {
+        bench.run(&format!("cast in --to f16 -o parts -q --part {part}/3")).expect(0, "", "");
+    }
+    bench.run("cast --finish parts -q").expect(0, "", "");
+    assert!(tree(&bench.path("parts")) == out);
     bench.run("cast in --to bf16 -o out -f -q").expect(0, "", "");
     assert_eq!(tree(&bench.path("out")).keys().collect::<Vec<_>>(), out.keys().collect::<Vec<_>>());
+    // Patterns select tensors of modules too.
+    bench.run("cast in --to f16 --exclude linear.* -o kept -q").expect(0, "", "");
+    bench.run("diff kept/2_Dense/model.safetensors in/2_Dense/model.safetensors -q").expect(0, "", "");
+    assert_eq!(bench.read("kept/2_Dense/config.json"), bench.read("in/2_Dense/config.json"));
+    // Whatever is lost there counts.
+    bench.write("in/4_Dense/model.safetensors", &shard(&[("linear.weight", 1e30, 2)]));
+    let outcome = bench.run("cast in --to f16 -o lossy --fail-on infinite");
+    assert!(
+        outcome.code == Some(3) && outcome.stderr.contains("\n  linear.weight: 2 of 2 values became infinite"),
+        "{outcome:?}"
+    );
+    assert!(!bench.path("lossy").exists());
+}
+
+#[test]
+fn modules_of_sentence_transformers_are_copied_by_other_commands() {
+    let bench = sentence_transformer();
+    let notes = "tcast: note: copied as they are, as modules of their own: 2_Dense/model.safetensors, \
+                 3_Router/query_0_Dense/pytorch_model.bin, 4_Dense/model.safetensors\n";
+    let outcome = bench.run("bitcast in --to i32 -o out");
+    let out = tree(&bench.path("out"));
+    assert!(outcome.code == Some(0) && outcome.stderr.starts_with(&format!("{LEFT_OUT}{notes}")), "{outcome:?}");
+    let file = "2_Dense/model.safetensors";
+    assert_eq!(out[file], bench.read(&format!("in/{file}")));
+    bench.add_checkpoint("llama-tiny-bf16", "m");
+    fs::create_dir(bench.path("m/2_Dense")).unwrap();
+    bench.write("m/modules.json", br#"[{"path":"2_Dense"}]"#);
+    bench.write(&format!("m/{file}"), &out[file]);
+    for line in ["quantize m --scheme fp8 -o q", "dequantize q -o plain"] {
+        let outcome = bench.run(line);
+        let note = format!("tcast: note: copied as they are, as modules of their own: {file}\n");
+        assert!(outcome.code == Some(0) && outcome.stderr.contains(&note), "{outcome:?}");
+    }
+    assert_eq!(bench.read(&format!("plain/{file}")), out[file]);
+}
+
+#[test]
+fn a_module_of_several_files_is_copied_with_its_index() {
+    let bench = sentence_transformer();
+    bench.write("in/2_Dense/other.safetensors", &shard(&[("b", 1.5, 2)]));
+    let index = br#"{"weight_map":{"linear.weight":"model.safetensors"}}"#;
+    bench.write(&format!("in/4_Dense/{INDEX}"), index);
+    let outcome = bench.run("cast in --to f16 -o out");
+    let note = "copied as they are, as modules of their own: 2_Dense/model.safetensors, 2_Dense/other.safetensors, ";
+    assert!(
+        outcome.code == Some(0) && outcome.stderr.contains(note) && !outcome.stderr.contains("also cast"),
+        "{outcome:?}"
+    );
+    assert_eq!(bench.read(&format!("out/4_Dense/{INDEX}")), index);
+}
+
+#[test]
+fn only_files_in_the_folder_are_modules() {
+    let bench = sentence_transformer();
     // Paths that lead out of the folder name no modules, and neither does a file that is not JSON.
     for modules in [r#"[{"path":"../in/2_Dense"},{"path":"/2_Dense"},{"path":7},{}]"#, "no JSON", "{}"] {
         bench.write("in/modules.json", modules.as_bytes());
         bench.run("cast in --to f16 -o other -f -q").expect(0, "", "");
         assert!(!bench.path("other/2_Dense/model.safetensors").exists(), "{modules}");
     }
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::symlink;
+        bench.write("in/modules.json", br#"[{"path":"2_Dense"},{"path":"5_Dense"}]"#);
+        fs::create_dir(bench.path("away")).unwrap();
+        bench.write("away/model.safetensors", &shard(&[("linear.weight", 1.5, 2)]));
+        // A link to a folder is not followed.
+        symlink(bench.path("away"), bench.path("in/5_Dense")).unwrap();
+        bench.run("cast in --to f16 -o other -f -q").expect(0, "", "");
+        assert!(bench.path("other/2_Dense/model.safetensors").exists() && !bench.path("other/5_Dense").exists());
+        fs::remove_file(bench.path("in/2_Dense/model.safetensors")).unwrap();
+        symlink(bench.path("away/model.safetensors"), bench.path("in/2_Dense/model.safetensors")).unwrap();
+        let outcome = bench.run("cast in --to f16 -o linked");
+        let message = "tcast: error: in/2_Dense/model.safetensors: is a symbolic link that leads out of the checkpoint";
+        assert!(outcome.code == Some(1) && outcome.stderr.starts_with(message), "{outcome:?}");
+        assert!(outcome.stdout.is_empty() && !bench.path("linked").exists());
+    }
+}
+
+#[test]
+fn a_file_beside_the_index_of_a_variant_is_another_model() {
+    let bench = folder(&["model.safetensors", "model.fp16-00001-of-00001.safetensors"]);
+    let index = "model.safetensors.index.fp16.json";
+    let map = br#"{"weight_map":{"b":"model.fp16-00001-of-00001.safetensors"}}"#;
+    bench.write(&format!("in/{index}"), map);
+    let message = format!(
+        "tcast: error: in: has model.safetensors, and {index} names the shards of another model\n  \
+         give one of them: 'in/model.safetensors' or 'in/{index}'\n"
+    );
+    bench.run("cast in --to f16 -o out").expect(1, "", &message);
+    bench.run("cast in/model.safetensors --to f16 -o one.safetensors -q").expect(0, "", "");
+    bench.run(&format!("cast in/{index} --to f16 -o out -q")).expect(0, "", "");
+    // An index of the file's own name is used, and so is that of a variant alone.
+    fs::remove_file(bench.path("in/model.safetensors")).unwrap();
+    bench.run("cast in --to f16 -o out -f -q").expect(0, "", "");
+    assert!(tree(&bench.path("out")).contains_key(index));
 }
 
 #[test]

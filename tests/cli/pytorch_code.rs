@@ -274,6 +274,34 @@ fn archives_about_which_readers_disagree_are_refused() {
     }
 }
 
+/// numpy reads the bytes of a folder, and PyTorch does not. Python compresses folders, as all members.
+#[test]
+fn folders_of_an_archive_have_no_bytes() {
+    let array = std::fs::read(fixture("weights_f32.npy")).unwrap();
+    let archive = |content: &[u8], is_deflated| zip(&[("a.npy", &array), ("folder/", content)], is_deflated);
+    let bench = Bench::new();
+    for is_deflated in [false, true] {
+        bench.write("x.npz", &archive(b"", is_deflated));
+        bench.run("cast x.npz --to f16 -f -q").expect(0, "", "");
+        bench.write("x.npz", &archive(b"x", is_deflated));
+        let message = "tcast: error: x.npz: tensor 'folder/': malformed zip archive: a folder has bytes\n";
+        bench.run("cast x.npz --to f16 -f").expect(1, "", message);
+    }
+    // The directory says that it is empty, and a reader that ignores this finds a byte.
+    let file = archive(b"x", true);
+    let packed = [3, 0, 0, 0, 1, 0, 0, 0]; // both lengths, in both headers
+    let places: Vec<usize> = (0..file.len() - 8).filter(|&at| file[at..].starts_with(&packed)).collect();
+    assert_eq!(places.len(), 2, "the lengths of a deflated byte");
+    let mut hidden = file.clone();
+    for at in places {
+        hidden[at + 4] = 0;
+    }
+    bench.write("x.npz", &hidden);
+    let outcome = bench.run("cast x.npz --to f16 -f");
+    assert!(outcome.code == Some(1) && outcome.stderr.ends_with(": a folder has bytes\n"), "{outcome:?}");
+    assert!(outcome.stdout.is_empty());
+}
+
 /// What is not searched may contain code, and other files of a folder are searched.
 #[test]
 fn what_is_not_searched_for_code_is_refused() {

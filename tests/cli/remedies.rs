@@ -42,7 +42,9 @@ fn an_input_in_the_output_folder_is_not_to_be_removed() {
     std::fs::create_dir(bench.path("out")).unwrap();
     std::fs::rename(bench.path("other.safetensors"), bench.path("out/other-00001-of-00002.safetensors")).unwrap();
     let outcome = bench.run("cast mymodel.safetensors --to f16 --max-shard-size 20KB -o out -f");
-    assert!(outcome.stderr.contains("\n  rm 'out/other-00001-of-00002.safetensors', or name another"), "{outcome:?}");
+    let proposed =
+        "\n  move it out of the folder: mv -n 'out/other-00001-of-00002.safetensors' 'out/..', or name another";
+    assert!(outcome.stderr.contains(proposed), "{outcome:?}");
 
     let bench = tiny();
     std::fs::create_dir(bench.path("out")).unwrap();

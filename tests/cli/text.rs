@@ -90,7 +90,7 @@ fn text_becomes_numbers_rounded_once() {
         let outcome = bench.run("cast t.npy --to bf16 -o x.npy -f");
         assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
         assert!(
-            outcome.stderr.contains("\n  1 of 4 values became infinite (25.00%)\n    t: 1\n"),
+            outcome.stderr.contains("\n  1 of 4 values became infinite (25.00%)\n    t: 1, first at [3]\n"),
             "{}",
             outcome.stderr
         );

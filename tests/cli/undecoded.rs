@@ -305,9 +305,11 @@ fn a_cast_that_would_only_reach_the_tensors_beside_integer_codes_is_refused() {
             && outcome.stderr.contains("; a cast would change other tensors and leave them\n");
         assert!((outcome.code, &*outcome.stdout) == (Some(1), "") && is_refused, "{outcome:?}");
         assert_eq!(bench.files(), ["q"]);
-        // Whoever says so casts the others.
+        // Whoever says so casts the others, or none.
         bench.run("cast q --to f16 -o out -q --exclude m.0.*").expect(0, "", "");
         bench.run("cast q --to f16 -o out -q -f --include norm*").expect(0, "", "");
+        bench.run("cast q --to bf16 -o out -q -f --exclude m.0.*").expect(0, "", "");
+        bench.run("cast q --to bf16 -o out -q -f --exclude *_scale*").expect(0, "", "");
     }
 }
 

@@ -33,8 +33,8 @@ pub(super) enum Remedy {
     OtherIndex,
     /// The missing files.
     Download,
-    /// To move these files of other models out of the folder.
-    Move(Vec<String>),
+    /// To move these files of other models out of the folder, or to give the model, if it is one file.
+    Move { model: Option<String>, others: Vec<String> },
 }
 
 impl Disagreement {
@@ -52,7 +52,9 @@ impl Disagreement {
             NameConflict::Several { model, others } => {
                 let other = others.first().map(|other| shorten(other)).unwrap_or_default();
                 let text = format!("{} is a model without {other}, and no index names its shards", shorten(model));
-                (text, Remedy::Move(others.into_iter().map(str::to_owned).collect()))
+                let is_one = NumberedName::parse(model).is_none();
+                let model = is_one.then(|| model.to_owned());
+                (text, Remedy::Move { model, others: others.into_iter().map(str::to_owned).collect() })
             }
         };
         Some(Self { text, is_fatal: true, remedy })
@@ -174,9 +176,10 @@ pub fn check(mut checkpoint: Checkpoint) -> Result<Checkpoint> {
             (Remedy::OtherIndex, Some(index)) if is_complete_without(&index.name, folder) => {
                 error.with_blocker(Blocker::ShortIndex(folder.join(&index.name)))
             }
-            (Remedy::Move(others), _) => {
-                error.with_blocker(Blocker::OtherModels(others.iter().map(|other| folder.join(other)).collect()))
-            }
+            (Remedy::Move { model, others }, _) => error.with_blocker(Blocker::OtherModels {
+                model: model.as_ref().map(|model| folder.join(model)),
+                others: others.iter().map(|other| folder.join(other)).collect(),
+            }),
             (Remedy::OtherIndex | Remedy::Download, _) => error.remedy("download the whole folder"),
             _ if checkpoint.is_gguf() => error.remedy("download all parts again"),
             _ => match newest_to_repeat(&checkpoint) {

@@ -17,9 +17,6 @@ const INFIX: &str = ".safetensors.index.";
 /// The usual name of an index; a variant's name is part of it (`model.safetensors.index.fp16.json`).
 pub const INDEX: &str = "model.safetensors.index.json";
 
-/// Remedy for an unusable index.
-pub(super) const WITHOUT_INDEX: &str = "give the .safetensors files one by one";
-
 pub struct Index {
     pub name: String,
     pub metadata: Map<String, Value>,
@@ -50,17 +47,15 @@ impl Index {
     }
 
     fn parse(path: &Path) -> Result<Self> {
-        let text = read_text(path).map_err(|error| error.remedy(WITHOUT_INDEX))?;
+        let text = read_text(path)?;
         let json = without_python_literals(without_byte_order_mark(&text), |literal| format!("\"{LITERAL}{literal}\""));
-        let MapOnly(content) = serde_json::from_str::<MapOnly<Content>>(&json).map_err(|error| {
-            let error = Error::new(format!("malformed index: {}", shorten(&error.to_string())));
-            error.remedy("download the folder again")
-        })?;
+        let MapOnly(content) = serde_json::from_str::<MapOnly<Content>>(&json)
+            .map_err(|error| Error::new(format!("malformed index: {}", shorten(&error.to_string()))))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let text = content.metadata.as_ref().map_or("null", |metadata| metadata.get());
         if text.len() > MOST_METADATA {
             let what = format!("the index has metadata of {} bytes; at most {MOST_METADATA} are read", text.len());
-            return Err(Error::new(what).remedy(WITHOUT_INDEX));
+            return Err(Error::new(what));
         }
         let metadata = if let Ok(Value::Object(metadata)) = serde_json::from_str(text) { metadata } else { Map::new() };
         Ok(Self { name, metadata, weight_map: content.weight_map.0 })

@@ -60,6 +60,8 @@ pub struct Checkpoint {
     pub assembled: Vec<AssembledTensor>,
     /// The kind of the names of its tensors.
     pub naming: Naming,
+    /// Modules of sentence-transformers in subfolders, which are converted too; only after [`Self::open_modules`].
+    pub(crate) modules: Vec<Checkpoint>,
     /// The folder of the original model, whose config and other files belong to the tensors.
     pub base: Option<PathBuf>,
     descriptions: side_files::Descriptions,
@@ -171,12 +173,13 @@ impl Checkpoint {
     }
 
     pub fn bytes(&self) -> u64 {
-        self.shards.iter().map(Input::len).sum()
+        self.shards.iter().map(Input::len).sum::<u64>() + self.modules.iter().map(Self::bytes).sum::<u64>()
     }
 
     /// Checks that no file was changed since it was read.
     pub fn check_unchanged(&self) -> Result<()> {
-        self.shards.iter().try_for_each(Input::check_unchanged)
+        self.shards.iter().try_for_each(Input::check_unchanged)?;
+        self.modules.iter().try_for_each(Self::check_unchanged)
     }
 
     /// The names of its shards, or of the shards that tcast writes.
@@ -216,7 +219,9 @@ fn find(path: &Path, options: &ReadOptions) -> Result<Checkpoint> {
     refuse_unfinished(folder)?;
     let files = ShardFolder::read(folder, if folder == path { None } else { Some(&name) })?;
     let checkpoint = match &files.index {
-        Some(index) => open_indexed(&files, Index::read(&folder.join(index))?, options),
+        Some(index) => {
+            open_indexed(&files, Index::read(&folder.join(index)).map_err(unusable(folder, index))?, options)
+        }
         None => open_all_of(&files, options),
     }?;
     Ok(Checkpoint { folder: Some(folder.to_owned()), ..checkpoint })
@@ -267,6 +272,17 @@ fn without_byte_order_mark(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
+/// Returns what adds the remedy to the error of an index that cannot be read.
+fn unusable(folder: &Path, index: &str) -> impl FnOnce(Error) -> Error {
+    move |error| {
+        if is_complete_without(index, folder) {
+            error.with_blocker(Blocker::ShortIndex(folder.join(index)))
+        } else {
+            error.remedy("download the folder again")
+        }
+    }
+}
+
 /// Returns the names of all tensors in the indexes next to a shard that name the shard. Empty for a file without such
 /// an index.
 pub fn beside(shard: &Path) -> Result<Vec<String>> {
@@ -276,7 +292,7 @@ pub fn beside(shard: &Path) -> Result<Vec<String>> {
     if is_shard_name(&name) {
         let files = file_names(folder)?;
         for index in files.iter().filter_map(|file| file.to_str()).filter(|file| is_index(file)) {
-            let map = weight_map(&folder.join(index))?;
+            let map = weight_map(&folder.join(index)).map_err(unusable(folder, index))?;
             if map.values().any(|shard| **shard == *name) {
                 tensors.extend(map.into_keys().map(String::from));
             }

@@ -1,13 +1,13 @@
 //! The files of a folder by their names: shards and the index.
 
-use super::index::{INDEX, WITHOUT_INDEX};
+use super::index::INDEX;
 use super::models::conflict;
 use super::side_files::CONFIG;
 use crate::container::{CONTAINERS, GGUF, SHARDS, ShardNames, has_extension};
 use crate::error::{Error, Result};
 use crate::io::listing::entries;
 use crate::io::open::unreadable;
-use crate::text::{path_text, shorten};
+use crate::text::{path_text, quoted, shorten};
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 
@@ -84,7 +84,7 @@ impl<'a> ShardFolder<'a> {
         let format = candidates.next().or_else(|| shard_formats().next()).expect("there are formats of shards");
         let index = match index {
             Some(index) => Some(index.to_owned()),
-            None => find_index(format, &files).map_err(in_folder)?,
+            None => find_index(folder, format, &files).map_err(in_folder)?,
         };
         let shards = files.into_iter().filter(|name| is_shard(folder, format, name)).collect();
         Ok(Self { folder, format, index, shards })
@@ -147,14 +147,23 @@ fn texts(names: Vec<OsString>) -> Result<Vec<String>> {
     names.into_iter().filter_map(text).collect()
 }
 
-fn find_index(format: ShardNames, files: &[String]) -> Result<Option<String>> {
+fn find_index(folder: &Path, format: ShardNames, files: &[String]) -> Result<Option<String>> {
     let found: Vec<&String> = files.iter().filter(|name| format.is_index(name)).collect();
     let usual = found.iter().find(|name| **name == INDEX);
     if found.len() > 1 && usual.is_none() {
         let error = Error::new(format!("has {} indexes, and none is named {INDEX}", found.len()));
-        return Err(error.remedy(format!("give one of the indexes, or {WITHOUT_INDEX}")));
+        return Err(error.remedy("give one of the indexes, or give the .safetensors files one by one"));
     }
-    Ok(usual.or(found.first()).map(|name| (*name).clone()))
+    let Some(index) = usual.or(found.first()) else { return Ok(None) };
+    // Without the name of the variant, loaders read the file.
+    let whole = index.split_once(".index.").filter(|(_, rest)| *rest != "json").map(|(whole, _)| whole);
+    if let Some(whole) = files.iter().find(|file| Some(file.as_str()) == whole) {
+        let error =
+            Error::new(format!("has {}, and {} names the shards of another model", shorten(whole), shorten(index)));
+        let paths = [whole, *index].map(|name| quoted(&folder.join(name)));
+        return Err(error.remedy(format!("give one of them: {}", paths.join(" or "))));
+    }
+    Ok(Some((*index).clone()))
 }
 
 /// True if a name denotes a file directly in the folder.

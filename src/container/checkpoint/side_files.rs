@@ -1,14 +1,14 @@
 //! The files next to the shards of a checkpoint: config, tokenizer, chat template and others.
 
-use super::{Checkpoint, read_text, without_byte_order_mark};
-use crate::container::ShardNames;
+use super::{Checkpoint, check, is_index, is_written_shard, probe, read_text, without_byte_order_mark};
 use crate::container::json::{MapOnly, as_json, members};
+use crate::container::{ReadOptions, ShardNames};
 use crate::dtype::Dtype;
 use crate::error::{Blocker, Error, Result};
 use crate::io::listing::entries;
 use crate::io::open::{is_absent, is_missing, unreadable};
 use crate::io::output::is_own;
-use crate::text::shorten;
+use crate::text::{path_text, shorten};
 use serde::de::IgnoredAny;
 use serde_json::Value;
 use std::borrow::Cow;
@@ -76,7 +76,9 @@ impl SideFiles {
                     if !name.starts_with('.') {
                         folders.push(inside);
                     }
-                } else if shards.is_index(&name) || inner.as_os_str().is_empty() && shards.is_shard(&name) {
+                } else if shards.is_index(&name) && !modules.contains(&inner)
+                    || inner.as_os_str().is_empty() && shards.is_shard(&name)
+                {
                     // tcast writes a new one, or already reports that the index lacks it.
                 } else if is_own(&name) {
                     // The entry belongs to an unfinished conversion into the folder.
@@ -97,6 +99,12 @@ impl SideFiles {
         found.left_out.sort();
         found.modules.sort();
         Ok(found)
+    }
+
+    /// Leaves out the weights of a module, which are converted.
+    pub(crate) fn leave_out_module(&mut self, file: &str) {
+        self.kept.retain(|kept| kept != file);
+        self.modules.retain(|kept| kept != Path::new(file));
     }
 
     /// Refuses links that lead out of the folder, because the output would get a copy of any file of the system. In
@@ -186,6 +194,30 @@ impl Descriptions {
 }
 
 impl Checkpoint {
+    /// Opens the modules of sentence-transformers in subfolders, each one `.safetensors` file. The weights of other modules
+    /// are side files.
+    pub(crate) fn open_modules(&mut self, options: &ReadOptions) -> Result<()> {
+        let Some(folder) = self.folder.clone() else { return Ok(()) };
+        if modules_of(&folder)?.is_empty() {
+            return Ok(()); // most folders have none
+        }
+        let found = SideFiles::of(&folder, self.shard_names())?;
+        found.check_links(self)?;
+        let files = |inner: &Path| {
+            let is_in_it = |path: &&PathBuf| path.parent() == Some(inner);
+            found.modules.iter().filter(is_in_it).count()
+        };
+        let has_index =
+            |inner: &Path| found.kept.iter().any(|file| Path::new(file).parent() == Some(inner) && is_index(file));
+        for path in found.modules.iter().filter(|path| is_written_shard(&path_text(path))) {
+            let inner = path.parent().unwrap_or(path);
+            if files(inner) == 1 && !has_index(inner) {
+                self.modules.push(check(probe(&folder.join(path), options)?)?);
+            }
+        }
+        Ok(())
+    }
+
     /// The text of one of [`DESCRIPTIONS`], if the folder has it. Refuses a text that is
     /// not a JSON object, because it does not describe the storage of weights.
     pub(crate) fn side_file(&self, name: &str) -> Result<Option<&str>> {

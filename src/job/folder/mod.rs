@@ -7,7 +7,7 @@ mod write;
 #[cfg(feature = "cli")]
 pub(crate) use finish::{Finished, finish};
 
-use super::check::plans_of_shards;
+use super::check::{plans_of_modules, plans_of_shards};
 use super::place::Route;
 use super::{IfExists, Job};
 use crate::container::checkpoint::{
@@ -40,6 +40,8 @@ pub(super) struct FolderOutput<'a> {
     /// The shards that this run writes.
     chosen: Vec<usize>,
     pub(super) plans: Vec<Plan<'a>>,
+    /// The number of modules, whose plans are the last.
+    modules: usize,
 }
 
 impl<'a> FolderOutput<'a> {
@@ -50,7 +52,7 @@ impl<'a> FolderOutput<'a> {
         files: &mut Files,
         observer: &dyn Observer,
     ) -> Result<(Self, Findings)> {
-        let (plans, planned, spread) = plans_of_shards(job, route, observer)?;
+        let (mut plans, planned, spread) = plans_of_shards(job, route, observer)?;
         let (path, source) = (&route.output, route.input.source);
         files.read(planned.files.iter().cloned());
         let start = match (job.partition, job.resume, job.existing) {
@@ -63,7 +65,7 @@ impl<'a> FolderOutput<'a> {
             check_apart(path, folder)?;
         }
         check_names(&plans)?;
-        let sizes = match spread {
+        let mut sizes = match spread {
             Spread::AsInputs => shard_sizes(source),
             Spread::One | Spread::UpTo(_) => plans.iter().map(|plan| plan.source_bytes() + plan.len).collect(),
         };
@@ -72,14 +74,29 @@ impl<'a> FolderOutput<'a> {
             _ => SideFiles::default(), // a GGUF stores this in its own metadata
         };
         side_files.check_links(source)?;
-        let (shards, index) = match job.format() {
+        let (mut shards, index) = match job.format() {
             None => shards_and_index(source, &plans, spread),
             Some(_) => (parts(path, &plans), None),
         };
-        let index_text = index.clone().into_iter().map(|name| (name, index_of(source, &plans, &shards)));
+        let index_text = index.clone().map(|name| (name, index_of(source, &plans, &shards)));
         let changed = changed_side_files(job, source, &planned, &plans)?;
         side_files.kept.retain(|name| changed.get(&**name) != Some(&None));
         let changed = changed.into_iter().filter_map(|(name, text)| Some((name.to_owned(), text?)));
+        let mut texts: BTreeMap<String, String> = index_text.into_iter().chain(changed).collect();
+        let modules: &'a [Checkpoint] = if job.format().is_none() { &source.modules } else { &[] };
+        if !modules.is_empty() {
+            let plans_of_modules = plans_of_modules(job, route, observer)?;
+            for (module, plan) in modules.iter().zip(&plans_of_modules) {
+                let (shard, config) = module_shard(source, module, plan)?;
+                side_files.leave_out_module(&shard.file);
+                texts.extend(config);
+                sizes.push(plan.source_bytes());
+                shards.push(shard);
+            }
+            let cast = shards[plans.len()..].iter().map(|shard| &shard.file);
+            observer.notice(Notice::Fact(&format!("also cast, as modules of the model: {}", first_few(cast, 5))));
+            plans.extend(plans_of_modules);
+        }
         let side_file = |name: String| {
             let path = source.side_folder().unwrap_or(path).join(&name);
             ManifestSource::side_file(&path, source.whole_text_of(&name), name)
@@ -94,9 +111,15 @@ impl<'a> FolderOutput<'a> {
             options: job.task.recorded(source),
             input: source.path.to_string_lossy().into_owned(),
             input_at: StoredPath::absolute(&source.path),
-            inputs: source.shards.iter().map(fingerprint).chain(others).collect::<Result<_>>()?,
+            inputs: source
+                .shards
+                .iter()
+                .chain(modules.iter().flat_map(|module| &module.shards))
+                .map(fingerprint)
+                .chain(others)
+                .collect::<Result<_>>()?,
             side_files: side_files.kept.iter().cloned().map(side_file).collect::<Result<_>>()?,
-            texts: index_text.chain(changed).collect(),
+            texts,
             shards,
             index,
             replaced: Vec::new(),
@@ -109,12 +132,7 @@ impl<'a> FolderOutput<'a> {
         let is_there = staging::check(path, start, &manifest)?;
         check_files(path, &manifest, files).map_err(|error| error.of(Kind::Taken(Wanted::FOLDER)))?;
         if start == Start::Replace {
-            let staying = staging::staying(path, &manifest)?;
-            if !staying.is_empty() {
-                let (names, folder) = (first_few(&staying, 5), path_text(path));
-                observer
-                    .notice(Notice::Note(&format!("{folder} keeps files that are not of the new checkpoint: {names}")));
-            }
+            report_staying(path, &manifest, observer)?;
         }
         if !side_files.left_out.is_empty() {
             observer.notice(Notice::LeftOut(&side_files.left_out));
@@ -133,7 +151,9 @@ impl<'a> FolderOutput<'a> {
         }
         let (path, chosen) = (path.to_owned(), chosen_shards(&sizes, job.partition));
         let side_folder = source.side_folder().map(Path::to_owned);
-        Ok((Self { path, start, manifest, source: side_folder, is_there, chosen, plans }, planned.findings))
+        let folder =
+            Self { path, start, manifest, source: side_folder, is_there, chosen, plans, modules: modules.len() };
+        Ok((folder, planned.findings))
     }
 
     /// True if earlier runs have completed all work of this run.
@@ -142,6 +162,16 @@ impl<'a> FolderOutput<'a> {
         let chosen = self.chosen.iter().map(|&at| &self.manifest.shards[at]);
         self.is_there || staging::are_done(&self.path, chosen)
     }
+}
+
+/// Names the files that stay in a folder that is replaced.
+fn report_staying(folder: &Path, manifest: &Manifest, observer: &dyn Observer) -> Result<()> {
+    let staying = staging::staying(folder, manifest)?;
+    if !staying.is_empty() {
+        let (names, folder) = (first_few(&staying, 5), path_text(folder));
+        observer.notice(Notice::Note(&format!("{folder} keeps files that are not of the new checkpoint: {names}")));
+    }
+    Ok(())
 }
 
 /// Returns the shards that the folder will have, and the name of their index, if there is one.
@@ -161,6 +191,19 @@ fn shards_and_index(source: &Checkpoint, plans: &[Plan], spread: Spread) -> (Vec
     let has_index = plans.len() > 1 || spread == Spread::AsInputs && source.index.is_some();
     let shard = |(file, plan): (String, &Plan)| ManifestShard { file, bytes: plan.len };
     (names.into_iter().zip(plans).map(shard).collect(), has_index.then_some(index))
+}
+
+/// Returns the shard of a module, by its path in the folder of the model, and the new text of the config beside it.
+fn module_shard(
+    source: &Checkpoint,
+    module: &Checkpoint,
+    plan: &Plan,
+) -> Result<(ManifestShard, Option<(String, String)>)> {
+    let folder = source.folder.as_deref().unwrap_or(&source.path);
+    let file = path_text(module.path.strip_prefix(folder).unwrap_or(&module.path));
+    let text = module.side_file(CONFIG)?.and_then(|text| with_most_used_dtype(text, std::slice::from_ref(plan)));
+    let config = text.map(|text| (path_text(Path::new(&file).with_file_name(CONFIG)), text));
+    Ok((ManifestShard { file, bytes: plan.len }, config))
 }
 
 /// Returns the parts of a GGUF model, which have the name of their folder.
@@ -216,7 +259,7 @@ fn check_descriptions(folder: &Path, manifest: &Manifest) -> Result<()> {
 /// Returns another error if a file in the way is an input of the run: the user must not remove it.
 fn unless_input(error: Error, files: &Files) -> Error {
     match error.blocker() {
-        Some(Blocker::File(path)) if files.is_read(path) => {
+        Some(Blocker::File(path) | Blocker::Foreign(path)) if files.is_read(path) => {
             let what = "the output folder contains this input, and readers would take it for a part of the output";
             Error::new(what).in_file(path).of(Kind::Taken(Wanted::FOLDER))
         }

@@ -79,7 +79,8 @@ impl FolderOutput<'_> {
                     Some(_) => self.path.join(&self.manifest.shards[0].file), // which leads to the other parts
                 };
                 let there = checkpoint::probe(&model, &ReadOptions::on(job.threads))?;
-                other_tensor(&there, &self.plans, format.is_some()).or(other)
+                let of_model = self.plans.len() - self.modules;
+                other_tensor(&there, &self.plans[..of_model], format.is_some()).or(other)
             }
         };
         if let Some(other) = other {
@@ -147,7 +148,8 @@ fn convert(
     check_space(&folder, needed).map_err(|error| error.in_file(&folder))?;
     let progress = observer.checkpoint(missing.iter().map(|&at| plans[at].source_bytes()).sum());
     let before = chosen.len() - missing.len();
-    let places: Vec<_> = missing.into_iter().map(|at| (at, staging.place(&shards[at].file))).collect();
+    let place = |at: usize| Ok((at, staging.place(&shards[at].file)?));
+    let places = missing.into_iter().map(place).collect::<Result<Vec<_>>>()?;
     let has_failed = AtomicBool::new(false);
     // While a shard is flushed, the next one is converted.
     let convert = |(at, place): (usize, Destination)| {
