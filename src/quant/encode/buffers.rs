@@ -220,7 +220,9 @@ impl SpreadScales<'_> {
             let free = if amax == 0 { 0 } else { exponent(amax) + raise + LOST + 2 };
             let sign = number.to_bits() & 0x8000_0000;
             let divisor = if is_free { power_of_two(free) } else { raised(scale | sign, raise) };
-            let applied = if has_offsets { chosen.factor[at] } else { chosen.factor[at] * power_of_two(-raise) };
+            // A product with a power of two, by its exponent: a product of a number that is not used might be subnormal.
+            let lowered = chosen.factor[at].to_bits().wrapping_sub((raise as u32) << 23);
+            let applied = if has_offsets { chosen.factor[at] } else { f32::from_bits(lowered) };
             let over = 1.0 / divisor;
             let factor = if is_free & has_offsets {
                 divisor

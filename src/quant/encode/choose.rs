@@ -2,7 +2,8 @@
 
 use super::formula::{BlockFormula, BoundsFormula, Formula, NumberFormula, PowerFormula};
 use super::rounding::{
-    Minifloat, WeightType, ceil_log2, exact_ceil_log2, power_of_two, to_bfloat16, to_float16, to_odd,
+    Minifloat, SMALL, WeightType, ceil_log2, exact_ceil_log2, power_of_two, quotient_of_small, raised, to_bfloat16,
+    to_float16, to_odd,
 };
 use super::scale::GroupScale;
 use crate::dtype::Dtype;
@@ -227,10 +228,13 @@ impl Chooser {
         let (low, high) = (low.min(0.0), high.max(0.0));
         let (codes, least) = (((1_u32 << bits) - 1) as f32, -((1_u32 << (bits - 1)) as f32));
         let round = |value: f32| self.weight.round(value);
-        let scale = round(round(high - low) / codes);
+        let range = round(high - low);
+        let scale = round(if range < SMALL { quotient_of_small(range, codes) } else { range / codes });
         // The range of a group can overflow T. The library then stores an infinite scale, which decodes to NaN.
         let scale = if scale < f32::INFINITY { scale } else { round(high / codes - low / codes) };
-        self.with_zero(scale, round(least - round(low / scale)), [least, least + codes], high > low)
+        let [low, over] =
+            if range < SMALL { [low, scale].map(|number| raised(number.to_bits(), 100)) } else { [low, scale] };
+        self.with_zero(scale, round(least - round(low / over)), [least, least + codes], high > low)
     }
 
     /// Makes a scale with a zero point, which is rounded and bounded here.

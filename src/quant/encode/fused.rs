@@ -123,13 +123,20 @@ impl FusedSegment<'_> {
                 }
                 (Quotient::Exact, _) => return None,
             },
-            (CodeRounding::Int { low, high, offset }, Quotient::Divide, true) if self.division.has_zeros => {
-                let encode = move |value: f32, group: GroupFactors| {
-                    let number = narrow(narrow_untied(value * group.factor) + group.zero);
+            (CodeRounding::Int { low, high, offset }, Quotient::Divide, narrowed) if self.division.has_zeros => {
+                let encode = move |value: f32, group: GroupFactors, number: f32| {
                     let rounded = to_integer(value, number, [low, high], offset);
                     RoundedCode { multiple: rounded.multiple - group.zero, ..rounded }
                 };
-                run!(true, encode)
+                if narrowed {
+                    run!(true, move |value: f32, group: GroupFactors| {
+                        encode(value, group, narrow(narrow_untied(value * group.factor) + group.zero))
+                    })
+                } else {
+                    run!(true, move |value: f32, group: GroupFactors| {
+                        encode(value, group, value / group.scale + group.zero)
+                    })
+                }
             }
             (CodeRounding::Int { low, high, offset }, Quotient::Divide, _) if self.division.has_offsets => {
                 run!(true, move |value: f32, group: GroupFactors| {

@@ -66,17 +66,33 @@ pub(super) fn exponent(magnitude: u32) -> i32 {
     (number >> 23) as i32 - if is_subnormal { 127 + 149 } else { 127 }
 }
 
-/// Returns the number with these bits times 2^exponent, for exponents from -26 to 126. The result is exact unless it is
-/// subnormal. Processors take long for subnormal numbers, so these are converted from integers.
+/// Returns the number with these bits times 2^exponent, for exponents from 0 to 126 and products that float32 holds. No
+/// operand is subnormal, because processors take long for such numbers: they are read as the mantissas of numbers from
+/// 2^-126 on.
 #[inline(always)]
 pub(super) fn raised(bits: u32, exponent: i32) -> f32 {
     let magnitude = bits & 0x7fff_ffff;
-    let is_subnormal = magnitude < 1 << 23;
-    // An integer times 2^-149.
-    let integer = magnitude as i32 as f32 * power_of_two(-49);
-    let number = if is_subnormal { integer } else { f32::from_bits(magnitude) };
-    let product = number * power_of_two(if is_subnormal { exponent - 100 } else { exponent });
-    f32::from_bits(product.to_bits() | bits & 0x8000_0000)
+    let field = (exponent as u32) << 23;
+    let (field, above) = if magnitude < 1 << 23 {
+        let field = field.wrapping_add(1 << 23);
+        (field, f32::from_bits(field))
+    } else {
+        (field, 0.0)
+    };
+    let number = f32::from_bits(magnitude.wrapping_add(field)) - above;
+    f32::from_bits(number.to_bits() | bits & 0x8000_0000)
+}
+
+/// Below this, [`quotient_of_small`] divides.
+pub(super) const SMALL: f32 = f32::from_bits(3 << 23); // 2^-124
+
+/// Returns the quotient of a number from 0 to [`SMALL`] and an integer from 3 on, as a division does, but without
+/// subnormal operands: both numbers are multiples of the smallest number.
+#[inline(always)]
+pub(super) fn quotient_of_small(number: f32, over: f32) -> f32 {
+    let multiple = f64::from(raised(number.to_bits(), 100)) * f64::from(power_of_two(49));
+    // The bits of a number up to 2^-125 are its multiple. A quotient that is not a tie is far from one.
+    f32::from_bits((multiple / f64::from(over)).round_ties_even() as u32)
 }
 
 /// Rounds to the nearest integer, halves away from zero, as [`f32::round`] does. That one calls the C library where the
@@ -310,6 +326,21 @@ mod tests {
                 let down = if is_tie { below } else { even };
                 assert_eq!(float.round(value), (even as u32, numbers[even] as f32), "{dtype} {value}");
                 assert_eq!(float.round_down(value), (down as u32, numbers[down] as f32), "{dtype} {value}");
+            }
+        }
+    }
+
+    #[test]
+    fn tiny_numbers_are_raised_and_divided_exactly() {
+        let small = (0..1 << 16).map(|high: u32| high << 10 | high & 0x3ff).chain(0..1 << 12);
+        for number in small.map(f32::from_bits).filter(|number| *number < SMALL) {
+            for exponent in [0, 1, 26, 100, 126] {
+                let wide = f64::from(number) * 2_f64.powi(exponent);
+                assert_eq!(f64::from(raised(number.to_bits(), exponent)), wide, "{number:e} {exponent}");
+                assert_eq!(f64::from(raised((-number).to_bits(), exponent)), -wide, "{number:e} {exponent}");
+            }
+            for over in [3.0, 15.0, 255.0] {
+                assert_eq!(quotient_of_small(number, over), number / over, "{number:e} / {over}");
             }
         }
     }
