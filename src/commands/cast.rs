@@ -1,7 +1,7 @@
 //! `tcast cast`: checks its options, and then runs a conversion like any other.
 
 use super::observer::Console;
-use super::run::{Request, convert, job_of_shards, open};
+use super::run::{JobRequest, convert, job_of_shards, open};
 use super::{check_hash, finish};
 use crate::cli::CastArgs;
 use crate::container::checkpoint::Checkpoint;
@@ -30,7 +30,7 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
     let sources = open(&args.inputs, job, &args.file, &options.selection(), &options.tensors)?;
     check_change(&options, job, &sources)?;
     let inputs = sources.iter().map(|source| JobInput { source, model: None }).collect();
-    let request = Request { job, inputs, paths: &args.inputs, file: &args.file, report, budget: None };
+    let request = JobRequest { job, inputs, paths: &args.inputs, file: &args.file, report, budget: None };
     let written = convert(request, &Console { is_quiet: args.file.quiet }, start, |_| Ok(Vec::new()));
     written.map_err(|error| with_command(error, args))
 }

@@ -1,7 +1,7 @@
 //! `tcast dequantize`: finds the quantized weights, and then runs a conversion like any other.
 
 use super::observer::Console;
-use super::run::{Request, convert, job_of_shards};
+use super::run::{JobRequest, convert, job_of_shards};
 use super::{check_hash, check_matched, finish, into_gguf, no_effect, open_model, threads};
 use crate::cli::DequantizeArgs;
 use crate::convert::{check_target, in_effect};
@@ -9,7 +9,7 @@ use crate::error::{Error, Kind, Result};
 use crate::job::{Job, JobInput};
 use crate::operator::Operator;
 use crate::options::Task;
-use crate::plan::Findings;
+use crate::plan::PlanFindings;
 use crate::quant::FoundWeight;
 use crate::read::LogicalCheckpoint;
 use crate::text::{counted, shorten};
@@ -30,7 +30,7 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
     let job = &Job { label: Some(label), ..job };
     let inputs = vec![JobInput { source, model: Some(&model) }];
     let (paths, report) = (args.model.as_slice(), args.reports.report.as_deref());
-    let request = Request { job, inputs, paths, file: &args.file, report, budget: None };
+    let request = JobRequest { job, inputs, paths, file: &args.file, report, budget: None };
     let written = convert(request, &console, start, |prepared| Ok(notes(args, &model, &prepared.findings)));
     written.map_err(|error| with_command(error, args))
 }
@@ -70,7 +70,7 @@ fn check_model(args: &DequantizeArgs, model: &LogicalCheckpoint) -> Result<()> {
 }
 
 /// Returns notes about weights that engines may refuse, whose shapes are unknown, or that stay quantized.
-fn notes(args: &DequantizeArgs, model: &LogicalCheckpoint, findings: &Findings) -> Vec<String> {
+fn notes(args: &DequantizeArgs, model: &LogicalCheckpoint, findings: &PlanFindings) -> Vec<String> {
     let selection = args.options.tensors.selection();
     let divided = findings.divided_sets.first().map(|names| describe_divided(names, findings.divided_sets.len()));
     let padded = describe_padding(model.found.weights.iter().filter(|weight| selection.selects(&weight.name)));

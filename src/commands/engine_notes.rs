@@ -4,7 +4,7 @@
 //! libraries themselves write are affected too.
 
 use crate::dtype::Dtype;
-use crate::plan::Findings;
+use crate::plan::PlanFindings;
 use crate::quant::{Layout, Precision, QuantMethod, Scheme};
 use crate::select::tried::{Loader, TrialResult, column};
 use std::collections::BTreeSet;
@@ -21,7 +21,7 @@ const OTHERS: &[(&str, &str)] = &[
 type StoredScheme = (&'static str, &'static Layout);
 
 /// Returns notes about weights that engines may not load or run.
-pub(super) fn engine_notes(plan: &Findings) -> Vec<String> {
+pub(super) fn engine_notes(plan: &PlanFindings) -> Vec<String> {
     let stored: Vec<StoredScheme> = (plan.stored.iter())
         .filter_map(|&(scheme, name)| Some((scheme, Scheme::find(scheme)?.in_layout(Some(name))?.row)))
         .collect();
@@ -72,7 +72,12 @@ fn of_dtype(scheme: &str, layout: &Layout, computes_in: Option<Dtype>) -> Option
 
 /// Returns the kind of model that a loader takes badly in a column, and how. Of a model that consists of several, the whole
 /// must have been tried, and its language model counts too.
-fn tried<'p>(loader: Loader, plan: &'p Findings, column: &str, has_experts: bool) -> Option<(&'p str, TrialResult)> {
+fn tried<'p>(
+    loader: Loader,
+    plan: &'p PlanFindings,
+    column: &str,
+    has_experts: bool,
+) -> Option<(&'p str, TrialResult)> {
     let outcome = |kind: &str| Some(loader.trials(kind, has_experts)?.outcome(column, has_experts));
     let whole = plan.kinds.first()?;
     let of_parts = plan.kinds.iter().filter_map(|kind| Some((kind.as_str(), outcome(kind)?)));
@@ -87,7 +92,7 @@ fn tried<'p>(loader: Loader, plan: &'p Findings, column: &str, has_experts: bool
 }
 
 /// Returns the note about a scheme in which a loader does not take this kind of model, or was not tried with it.
-fn of_trials(plan: &Findings, scheme: &str, layout: &str, column: &str) -> Option<String> {
+fn of_trials(plan: &PlanFindings, scheme: &str, layout: &str, column: &str) -> Option<String> {
     let loader = Loader::of(column)?;
     let has_experts = plan.experts.iter().any(|(own, _)| *own == scheme);
     let (kind, outcome) = tried(loader, plan, column, has_experts)?;
@@ -123,7 +128,7 @@ fn of_trials(plan: &Findings, scheme: &str, layout: &str, column: &str) -> Optio
 }
 
 /// Returns the note about modules of several schemes, or that are kept, which a loader does not find in this kind of model.
-fn of_several(plan: &Findings) -> Option<String> {
+fn of_several(plan: &PlanFindings) -> Option<String> {
     let of_format = |stored: &BTreeSet<(&str, &str)>| stored.iter().any(|(_, layout)| *layout == "compressed-tensors");
     if !of_format(&plan.stored) {
         return None;

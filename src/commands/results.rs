@@ -10,7 +10,7 @@ use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Result};
 use crate::io::output::{self, is_standard_output};
 use crate::job::{self, Job, Written};
-use crate::plan::Findings;
+use crate::plan::PlanFindings;
 use crate::read::LogicalCheckpoint;
 use crate::report::{Report, Surroundings, several, unconverted};
 use crate::text::{command_line, path_text, quoted, size, stderr_columns, stdout_columns};
@@ -33,18 +33,18 @@ pub(super) fn surroundings() -> Surroundings {
 }
 
 /// A job that has been planned, and how its results are shown.
-pub(super) struct Run<'a> {
+pub(super) struct Shown<'a> {
     pub(super) job: &'a Job<'a>,
     pub(super) inputs: &'a [PathBuf],
     pub(super) file: &'a FileArgs,
-    pub(super) findings: Findings,
+    pub(super) findings: PlanFindings,
     /// Further notes for the user.
     pub(super) notes: Vec<String>,
     /// Figures of the choice of schemes within a number of bits.
     pub(super) budget: Option<Value>,
 }
 
-impl Run<'_> {
+impl Shown<'_> {
     fn report(&self, source: &Checkpoint, output: &Path, written: Written, begin: Instant) -> Report {
         let report = reported(self.job, &self.findings, (source, output), written, begin);
         Report { budget: self.budget.clone(), ..report }
@@ -66,7 +66,7 @@ impl Run<'_> {
 }
 
 /// Reports that the output of the only input exists, and is kept.
-pub(super) fn show_skipped(run: &Run, source: &Checkpoint, output: &Path) -> Result<()> {
+pub(super) fn show_skipped(run: &Shown, source: &Checkpoint, output: &Path) -> Result<()> {
     run.print_skipped(output);
     if run.file.json {
         print_json(&unconverted(run.operator(), &source.path, output, None))?;
@@ -76,7 +76,7 @@ pub(super) fn show_skipped(run: &Run, source: &Checkpoint, output: &Path) -> Res
 
 /// Reports on the only input. Fails if values in it are refused.
 pub(super) fn show(
-    run: &Run,
+    run: &Shown,
     source: &Checkpoint,
     output: &Path,
     written: Written,
@@ -226,7 +226,7 @@ impl Several {
 
     pub(super) fn add(
         &mut self,
-        run: &Run,
+        run: &Shown,
         source: &Checkpoint,
         output: &Path,
         written: Result<Option<Written>>,
@@ -266,7 +266,7 @@ impl Several {
     }
 
     /// Reports on an input that was converted, possibly by an earlier run.
-    fn add_converted(&mut self, run: &Run, report: &Report, was_complete: bool) -> Result<()> {
+    fn add_converted(&mut self, run: &Shown, report: &Report, was_complete: bool) -> Result<()> {
         if run.file.json || self.has_report_file {
             self.documents.push(json!(report));
         }
@@ -288,7 +288,7 @@ impl Several {
     }
 
     /// Reports on all inputs. Fails if one has failed.
-    pub(super) fn finish(self, run: &Run, start: Instant, report_file: Option<ReportFile>) -> Result<()> {
+    pub(super) fn finish(self, run: &Shown, start: Instant, report_file: Option<ReportFile>) -> Result<()> {
         let (args, operator) = (run.file, run.operator());
         let time = (!args.dry_run).then(|| start.elapsed());
         let document = several(operator, &self.documents, (self.bytes_in, self.bytes_out), time);

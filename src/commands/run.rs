@@ -3,7 +3,7 @@
 use super::messages::note;
 use super::observer::Console;
 use super::report_file::ReportFile;
-use super::results::{Run, Several, show, show_skipped};
+use super::results::{Several, Shown, show, show_skipped};
 use super::{check_matched, check_printing, check_standard_output, threads};
 use crate::cli::{FileArgs, ReportArgs, ShardArgs};
 use crate::container;
@@ -87,7 +87,7 @@ pub(super) fn open(
 }
 
 /// A conversion to run: a job for some inputs, and the arguments that say how its results are shown.
-pub(super) struct Request<'r, 'a> {
+pub(super) struct JobRequest<'r, 'a> {
     pub(super) job: &'r Job<'r>,
     pub(super) inputs: Vec<JobInput<'r, 'a>>,
     /// The paths of the inputs, as they were given.
@@ -101,7 +101,7 @@ pub(super) struct Request<'r, 'a> {
 /// Plans, runs and reports. All inputs are planned before the first is written; if one fails after that, the others are
 /// still converted. `notes` checks the plan, and returns further notes for the user.
 pub(super) fn convert(
-    Request { job, inputs, paths, file, report, budget }: Request,
+    JobRequest { job, inputs, paths, file, report, budget }: JobRequest,
     observer: &dyn Observer,
     start: Instant,
     notes: impl FnOnce(&Prepared) -> Result<Vec<String>>,
@@ -129,7 +129,7 @@ pub(super) fn convert(
     let mut report_file = report_file.transpose()?;
     let unscaled = if file.quiet { None } else { prepared.unscaled(job) };
     let findings = std::mem::take(&mut prepared.findings);
-    let run = &Run { job, inputs: paths, file, findings, notes, budget };
+    let run = &Shown { job, inputs: paths, file, findings, notes, budget };
     if sources.len() == 1 {
         return prepared.run(job, observer, |source, output, written| {
             let Some(written) = written? else { return show_skipped(run, source, output) };

@@ -5,7 +5,7 @@ use crate::engine::Measurement;
 use crate::error::{Error, Result};
 use crate::job::{self, FailOn, Job, JobInput, Written};
 use crate::options::{QuantizeOptions, RecordedOptions, Task};
-use crate::plan::{Findings, Plan};
+use crate::plan::{Plan, PlanFindings};
 use crate::progress::{Notice, Observer, Progress, ShardProgress};
 use crate::read::LogicalCheckpoint;
 use crate::report::{FileReport, MeasuredScheme, Report};
@@ -20,7 +20,7 @@ pub(crate) fn measure<'a>(
     observer: &dyn Observer,
 ) -> Result<Vec<MeasuredScheme>> {
     let (start, source) = (Instant::now(), model.source);
-    let mut jobs: Vec<(Job, &QuantizeOptions, Findings)> = Vec::new();
+    let mut jobs: Vec<(Job, &QuantizeOptions, PlanFindings)> = Vec::new();
     let mut plans: Vec<Vec<Plan>> = Vec::new();
     for options in all {
         let in_scheme = |error: Error| {

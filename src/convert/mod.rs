@@ -14,7 +14,7 @@ use crate::container::checkpoint::Checkpoint;
 use crate::error::{Error, Kind, Result};
 use crate::job::{self, IfExists, Job, JobInput, OpenOptions, Publish, Written};
 use crate::options::{CastOptions, DequantizeOptions, QuantizeOptions, Task, TensorOptions};
-use crate::plan::Findings;
+use crate::plan::PlanFindings;
 use crate::progress::{Cancel, Never, Notice, Observer, PartOf, Progress, ShardProgress, Silent};
 use crate::read::LogicalCheckpoint;
 use crate::report::Report;
@@ -200,7 +200,7 @@ impl Settings<'_> {
 /// Reports on an input that was converted.
 pub(crate) fn reported(
     job: &Job,
-    findings: &Findings,
+    findings: &PlanFindings,
     (source, output): (&Checkpoint, &Path),
     Written { files, before, .. }: Written,
     begin: Instant,
@@ -215,7 +215,7 @@ pub(crate) fn reported(
 }
 
 /// Reports on an input whose output exists and is kept.
-fn unwritten(job: &Job, findings: &Findings, source: &Checkpoint, output: &Path) -> Report {
+fn unwritten(job: &Job, findings: &PlanFindings, source: &Checkpoint, output: &Path) -> Report {
     Report {
         options: job.task.recorded(source),
         config: findings.config.block.clone(),

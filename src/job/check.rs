@@ -59,12 +59,12 @@ pub(super) fn plans<'a>(
         threads: job.threads,
     };
     let in_file = |error: Error| error.in_file(&source.path);
+    check_renames(source, container, &selection).map_err(in_file)?;
     let mut planned = Planned::new(job.task, &request, (source, model), job.partition, observer).map_err(in_file)?;
     let is_of_weights = matches!(operator, Operator::Quantize | Operator::Dequantize);
     if is_of_weights && !planned.findings.left_out_scales.is_empty() {
         observer.notice(Notice::ScalesLeftOut(&planned.findings.left_out_scales, operator));
     }
-    check_renames(source, container, &selection).map_err(in_file)?;
     check(&planned)?;
     // Created only if there are texts, because a bar is drawn as soon as it exists.
     let measuring = LazyCell::new(|| observer.progress("measuring the texts", source.bytes()));

@@ -12,7 +12,7 @@ use crate::error::{Blocker, Error, Kind, OutputRole, Result, Wanted};
 use crate::io::identity::Files;
 use crate::io::output::{Destination, Output, elsewhere};
 use crate::measure::hash;
-use crate::plan::{Findings, Plan, Planned, Spread};
+use crate::plan::{Plan, PlanFindings, Planned, Spread};
 use crate::progress::{Notice, Observer, Progress};
 use std::path::{Path, PathBuf};
 
@@ -33,7 +33,7 @@ impl<'a> FileOutput<'a> {
         route: &Route<'_, 'a>,
         files: &mut Files,
         observer: &dyn Observer,
-    ) -> Result<(Self, Findings)> {
+    ) -> Result<(Self, PlanFindings)> {
         check_alone(job, route)?;
         let container = place::container(job, route)?;
         let mut destination = None;

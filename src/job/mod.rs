@@ -33,8 +33,8 @@ use crate::error::{Error, Kind, Result};
 use crate::io::identity::Files;
 use crate::io::output;
 use crate::io::temporaries::NewFolder;
-use crate::options::{Task, TensorOptions};
-use crate::plan::Findings;
+use crate::options::TensorOptions;
+use crate::plan::{PlanFindings, check_task};
 use crate::progress::{Notice, Observer};
 use crate::text::is;
 use file::FileOutput;
@@ -112,11 +112,7 @@ pub(crate) fn open(
 /// Refuses an output that exists, is an input, or cannot be at its place, types that do not fit, and a disk without
 /// enough space.
 pub(crate) fn prepare<'a>(job: &Job, inputs: &[JobInput<'_, 'a>], observer: &dyn Observer) -> Result<Prepared<'a>> {
-    if let Task::Cast(options) = job.task
-        && let (None, Some(option)) = (job.format(), options.gguf.first_given())
-    {
-        return Err(Error::usage("the output is not a GGUF file: an option has no effect").without(option));
-    }
+    check_task(job.task, job.format().is_some(), observer)?;
     let folder = place::folder_of_outputs(job, inputs)?;
     let is_only = inputs.len() == 1;
     let made = match folder {
@@ -128,7 +124,7 @@ pub(crate) fn prepare<'a>(job: &Job, inputs: &[JobInput<'_, 'a>], observer: &dyn
     };
     let mut files = Files::default();
     inputs.iter().try_for_each(|input| input.source.files().map(|paths| files.read(paths)))?;
-    let mut findings = Findings::default();
+    let mut findings = PlanFindings::default();
     let routes = all_of(inputs, job.publish, observer, |&input| {
         let output = place::output_path(job, input.source, folder, is_only)?;
         Ok(Route { input, output, is_named: folder.is_none() && job.output.is_some(), is_module: false })
@@ -168,7 +164,12 @@ enum JobWork<'a> {
 }
 
 impl<'a> JobWork<'a> {
-    fn new(job: &Job, route: &Route<'_, 'a>, files: &mut Files, observer: &dyn Observer) -> Result<(Self, Findings)> {
+    fn new(
+        job: &Job,
+        route: &Route<'_, 'a>,
+        files: &mut Files,
+        observer: &dyn Observer,
+    ) -> Result<(Self, PlanFindings)> {
         if place::is_folder(job, route)? {
             let (folder, findings) = FolderOutput::new(job, route, files, observer)?;
             Ok((Self::Folder(folder), findings))
@@ -205,7 +206,7 @@ pub(crate) struct Prepared<'a> {
     #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program writes its report among them"))]
     pub(crate) files: Files,
     /// What the plan of the last output tells.
-    pub(crate) findings: Findings,
+    pub(crate) findings: PlanFindings,
     _made: Option<NewFolder>,
 }
 

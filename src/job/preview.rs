@@ -6,7 +6,7 @@ use crate::container::checkpoint::Checkpoint;
 use crate::dtype::{Class, Dtype};
 use crate::error::Result;
 use crate::operator::Operator;
-use crate::plan::{Findings, Plan, Spread, Step};
+use crate::plan::{Plan, PlanFindings, Spread, Step};
 use crate::progress::Observer;
 use std::path::{Path, PathBuf};
 use std::slice;
@@ -16,7 +16,7 @@ pub(crate) fn plan<'a>(
     job: &Job,
     input: JobInput<'_, 'a>,
     observer: &dyn Observer,
-) -> Result<(Vec<Plan<'a>>, Findings)> {
+) -> Result<(Vec<Plan<'a>>, PlanFindings)> {
     let source = input.source;
     let is_folder = job.task.max_shard_size().is_some() || source.is_folder() && job.format().is_none();
     let route = Route { output: source.path.clone(), input, is_named: false, is_module: false };

@@ -294,7 +294,7 @@ fn no_weights(model: &LogicalCheckpoint) -> Error {
     error.with_details(model.nodes_with_codes().collect())
 }
 
-/// Returns [`Findings::divided_sets`](super::Findings::divided_sets).
+/// Returns [`PlanFindings::divided_sets`](super::PlanFindings::divided_sets).
 fn divided_sets(model: &LogicalCheckpoint, selection: &Selection) -> Vec<[String; 2]> {
     let weights = &model.found.weights;
     let is_diffusion = weights.iter().any(|weight| weight.layout.is_diffusion());

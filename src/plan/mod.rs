@@ -99,6 +99,18 @@ impl<'a> Request<'a> {
     }
 }
 
+/// Refuses options of a task that its output has no use for, or cannot follow.
+pub(crate) fn check_task(task: Task, makes_gguf: bool, observer: &dyn Observer) -> Result<()> {
+    match task {
+        Task::Cast(options) if makes_gguf => gguf::GgufTask::cast(options).map(drop),
+        Task::Quantize(options) if makes_gguf => gguf::GgufTask::quantize(options, observer).map(drop),
+        Task::Cast(options) => options.gguf.first_given().map_or(Ok(()), |option| {
+            Err(Error::usage("the output is not a GGUF file: an option has no effect").without(option))
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// Distribution of tensors over output files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
@@ -146,13 +158,13 @@ pub(crate) struct Planned<'a> {
     pub(crate) block: Option<String>,
     /// Other files that were read, which no output may replace.
     pub(crate) files: Vec<PathBuf>,
-    pub(crate) findings: Findings,
+    pub(crate) findings: PlanFindings,
 }
 
 /// What a planner of weights tells the user, besides the steps.
 #[derive(Default)]
 #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words the findings"))]
-pub(crate) struct Findings {
+pub(crate) struct PlanFindings {
     /// Facts about the output.
     pub(crate) facts: Vec<String>,
     /// Warnings about the output.
@@ -218,11 +230,13 @@ impl<'a> Planned<'a> {
         }
     }
 
-    /// Plans tensors that are all values.
+    /// Plans tensors that are all values. Reports wrong new names before tensors that cannot be converted.
     fn of_values(request: &Request, inputs: &'a [Input], renames: &[crate::select::Rename]) -> Result<Self> {
         let mut steps = Steps::new(request, inputs)?;
+        let renamed = steps.new_names_of_values(renames)?;
         steps.places().try_for_each(|place| steps.plain(place, None))?;
-        steps.finish(renames)
+        renamed.into_iter().for_each(|(at, name)| steps.made[at].rename(name));
+        steps.finish(&[])
     }
 
     /// True if a metadata value is changed or removed.

@@ -1,6 +1,7 @@
 //! Plans and their steps.
 
 use super::quantization::Quantization;
+use super::stored::Few;
 pub(crate) use super::stored::NewStored;
 use crate::container::{Container, Elements, Form, HeaderEntries, NewTensor, NewTensors, Tensor, WrittenTensor};
 use crate::conversion::Conversion;
@@ -15,7 +16,7 @@ use crate::read::{MappedBytes, SourceTensor};
 use crate::select::KeptReason;
 use std::borrow::Cow;
 use std::collections::HashSet;
-use std::ops::{Deref, DerefMut, Range};
+use std::ops::Range;
 use std::slice;
 use std::sync::Arc;
 
@@ -453,43 +454,6 @@ impl<'a> Step<'a> {
                 let bits = weight.row_bytes().saturating_mul(8).max(1);
                 PieceUnit { bits, alignment: weight.rows.encoder.row_alignment(), decoder: None }
             }
-        }
-    }
-}
-
-/// One item or several. A single item is stored inline, which matters with a million tensors.
-#[derive(Clone)]
-pub(crate) enum Few<T> {
-    One(T),
-    Several(Vec<T>),
-}
-
-impl<T> Deref for Few<T> {
-    type Target = [T];
-
-    fn deref(&self) -> &[T] {
-        match self {
-            Self::One(one) => slice::from_ref(one),
-            Self::Several(several) => several,
-        }
-    }
-}
-
-impl<T> DerefMut for Few<T> {
-    fn deref_mut(&mut self) -> &mut [T] {
-        match self {
-            Self::One(one) => slice::from_mut(one),
-            Self::Several(several) => several,
-        }
-    }
-}
-
-impl<T> FromIterator<T> for Few<T> {
-    fn from_iter<I: IntoIterator<Item = T>>(items: I) -> Self {
-        let mut items = items.into_iter();
-        match (items.next(), items.next()) {
-            (Some(one), None) => Self::One(one),
-            (one, other) => Self::Several(one.into_iter().chain(other).chain(items).collect()),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::plain::{cannot_hold_blocks, check_from, known_dtype, opaque_form, source_form};
 use super::step::{Operation, Step, TensorIndex};
-use super::{Codes, Conversions, Findings, Planned, Request, rewrite};
+use super::{Codes, Conversions, PlanFindings, Planned, Request, rewrite};
 use crate::container::onnx::model::{ModelGraph, TensorRole};
 use crate::container::{Elements, Form, Input};
 use crate::dtype::Dtype;
@@ -41,6 +41,15 @@ impl<'r, 'a> Steps<'r, 'a> {
     pub(super) fn places(&self) -> impl Iterator<Item = TensorIndex> + use<'a> {
         let inputs = self.inputs.iter().enumerate();
         inputs.flat_map(|(at, input)| (0..input.contents.tensors.len()).map(move |tensor| (at, tensor)))
+    }
+
+    /// Returns the new names of stored tensors that become one tensor each, with their numbers.
+    pub(super) fn new_names_of_values(&self, renames: &[Rename]) -> Result<Vec<(usize, String)>> {
+        if renames.is_empty() {
+            return Ok(Vec::new()); // containers refuse duplicate names
+        }
+        let tensors = self.inputs.iter().flat_map(|input| input.contents.tensors.iter().map(|it| input.name_of(it)));
+        new_names(tensors.map(str::to_owned).collect(), renames)
     }
 
     /// Casts or copies a tensor. If it is copied, `reason` takes precedence over the reason of the options.
@@ -162,7 +171,7 @@ impl<'r, 'a> Steps<'r, 'a> {
             side_files: Vec::new(),
             block: None,
             files: Vec::new(),
-            findings: Findings::default(),
+            findings: PlanFindings::default(),
         })
     }
 

@@ -2,7 +2,8 @@
 
 use crate::container::{PendingCrc, Placement, TextExtent};
 use std::borrow::Cow;
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
+use std::slice;
 
 /// A tensor of the output, and its place there. There may be a million, so rarely used fields are boxed.
 pub(crate) struct NewStored<'a> {
@@ -83,5 +84,42 @@ impl<'a> NewStored<'a> {
 
     pub(super) fn unplaced(name: Cow<'a, str>) -> Self {
         Self { name, range: 0..0, extra: None }
+    }
+}
+
+/// One item or several. A single item is stored inline, which matters with a million tensors.
+#[derive(Clone)]
+pub(crate) enum Few<T> {
+    One(T),
+    Several(Vec<T>),
+}
+
+impl<T> Deref for Few<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        match self {
+            Self::One(one) => slice::from_ref(one),
+            Self::Several(several) => several,
+        }
+    }
+}
+
+impl<T> DerefMut for Few<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        match self {
+            Self::One(one) => slice::from_mut(one),
+            Self::Several(several) => several,
+        }
+    }
+}
+
+impl<T> FromIterator<T> for Few<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(items: I) -> Self {
+        let mut items = items.into_iter();
+        match (items.next(), items.next()) {
+            (Some(one), None) => Self::One(one),
+            (one, other) => Self::Several(one.into_iter().chain(other).chain(items).collect()),
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The rows of a weight that is quantized, in the tensors that hold its values.
 
 use super::gathered::GatheredRows;
-use super::step::Few;
+use super::stored::Few;
 use crate::blocks::EncodeRefusal;
 use crate::container::Tensor;
 use crate::dtype::Dtype;

@@ -1,7 +1,5 @@
 //! The table of layouts.
 //!
-//! Longer than 400 lines because it is one table.
-//!
 //! A new layout is a new row. If the fields cannot express it, it adds a variant of [`Packing`], [`ScaleOrder`],
 //! [`Exponents`] or [`Zeros`], with one small function.
 //!

@@ -87,7 +87,7 @@ fn kept_matrices_of_other_types_are_listed_and_named() {
         "quantize m --scheme int8 --rule a.gate_proj.weight=fp8",
         1,
         "a rule quantizes it to fp8, and its dtype is float64, not float32, bfloat16 or float16",
-        "copy it as it is with --exclude 'a.gate_proj.weight'\n",
+        "copy the weights as they are with --exclude 'a.gate_proj.weight' --exclude 'a.up_proj.weight'\n",
     );
 }
 

@@ -5,7 +5,7 @@ mod weight;
 
 use super::observer::Console;
 use super::remedies::flags_for;
-use super::run::{Request, convert, job, open};
+use super::run::{JobRequest, convert, job, open};
 use super::{check_printing, missing_tensor, say_which, threads};
 use crate::cli::{BitcastArgs, Position};
 use crate::container::checkpoint::Checkpoint;
@@ -45,7 +45,7 @@ pub(super) fn run(args: &BitcastArgs) -> Result<()> {
     let (options, job) = (&args.options, &job(Task::BitCast(&args.options), &args.file));
     let sources = open(&args.inputs, job, &args.file, &options.selection(), &options.tensors)?;
     let inputs = sources.iter().map(|source| JobInput { source, model: None }).collect();
-    let request = Request { job, inputs, paths: &args.inputs, file: &args.file, report: None, budget: None };
+    let request = JobRequest { job, inputs, paths: &args.inputs, file: &args.file, report: None, budget: None };
     let converted = convert(request, &Console { is_quiet: args.file.quiet }, start, |_| Ok(Vec::new()));
     converted.map_err(|error| with_widths(error, args, &sources))
 }

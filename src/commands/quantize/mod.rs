@@ -7,7 +7,7 @@ mod compare;
 
 use super::engine_notes::engine_notes;
 use super::observer::{Console, OneBar};
-use super::run::{Request, convert, job_of_shards};
+use super::run::{JobRequest, convert, job_of_shards};
 use super::unmatched::{hidden_rule, propose};
 use super::{check_hash, check_matched, check_printing, finish, no_effect, open_model, threads};
 use crate::cli::QuantizeArgs;
@@ -17,7 +17,7 @@ use crate::error::{Error, Kind, Result};
 use crate::job::{self, Job, JobInput};
 use crate::operator::Operator;
 use crate::options::{QuantizeOptions, SchemeRule, Task};
-use crate::plan::{Findings, Misfit};
+use crate::plan::{Misfit, PlanFindings};
 use crate::progress::Observer;
 use crate::quant::{COMFYUI, FoundWeight, GGUF, Group, SCHEMES, Scheme, Unfit};
 use crate::read::LogicalCheckpoint;
@@ -75,7 +75,7 @@ fn write(
     start: Instant,
 ) -> Result<()> {
     let options = chosen.map_or(&args.options, |chosen| &chosen.options);
-    let request = Request {
+    let request = JobRequest {
         job,
         inputs: vec![JobInput { source: model.source, model: Some(model) }],
         paths: args.model.as_slice(),
@@ -139,7 +139,7 @@ pub(super) fn check_options(args: &QuantizeArgs) -> Result<()> {
 }
 
 /// Returns notes about weights that engines may not load, and weights that other options would quantize.
-fn notes(options: &QuantizeOptions, plan: &Findings, model: &LogicalCheckpoint) -> Vec<String> {
+fn notes(options: &QuantizeOptions, plan: &PlanFindings, model: &LogicalCheckpoint) -> Vec<String> {
     let mut notes = notes_on_misfits(options, plan);
     if options.layout.is_none() && model.source.names().any(is_of_diffusion) {
         notes.extend(options.scheme.and_then(of_diffusion));
@@ -164,7 +164,7 @@ fn notes(options: &QuantizeOptions, plan: &Findings, model: &LogicalCheckpoint) 
 }
 
 /// Returns notes about weights that other options would quantize.
-fn notes_on_misfits(options: &QuantizeOptions, plan: &Findings) -> Vec<String> {
+fn notes_on_misfits(options: &QuantizeOptions, plan: &PlanFindings) -> Vec<String> {
     /// Maximum number of shapes that are described.
     const FEW: usize = 3;
     let mut notes: Vec<String> = plan.misfits.iter().take(FEW).map(|misfit| of_misfit(options, misfit)).collect();

@@ -2,8 +2,6 @@
 //!
 //! It knows the opcodes of Python's `pickletools`, protocols 0 to 5, except the ones that need another program: registered
 //! extensions, identifiers as lines, buffers outside of the file.
-//!
-//! Longer than 400 lines because the opcodes share one stack.
 
 use super::meaning::CallMeaning;
 use super::values::{PickleRange, PickleValue, PickleValues, StorageUse, TensorCall};

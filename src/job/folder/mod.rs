@@ -18,7 +18,7 @@ use crate::container::{Input, part_names};
 use crate::error::{Blocker, Error, Kind, Result, Wanted};
 use crate::io::identity::{Files, is_within};
 use crate::operator::Operator;
-use crate::plan::{Findings, Plan, Planned, Spread, Step, chosen_shards, shard_sizes};
+use crate::plan::{Plan, PlanFindings, Planned, Spread, Step, chosen_shards, shard_sizes};
 use crate::progress::{Notice, Observer};
 use crate::staging::{self, Manifest, ManifestShard, ManifestSource, Start, StoredPath};
 use crate::text::{first_few, path_text, size};
@@ -51,7 +51,7 @@ impl<'a> FolderOutput<'a> {
         route: &Route<'_, 'a>,
         files: &mut Files,
         observer: &dyn Observer,
-    ) -> Result<(Self, Findings)> {
+    ) -> Result<(Self, PlanFindings)> {
         let (mut plans, planned, spread) = plans_of_shards(job, route, observer)?;
         let (path, source) = (&route.output, route.input.source);
         files.read(planned.files.iter().cloned());

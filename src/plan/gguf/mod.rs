@@ -5,6 +5,7 @@
 //! describes what the new file lacks, `importance` reads importance matrices, and `recover` finds the blocks of decoded
 //! weights. The types follow the rules of llama.cpp and `ComfyUI-GGUF` ([`crate::quant::gguf`]), unless options name others.
 
+mod architecture;
 mod diffusion;
 mod donor;
 mod importance;
@@ -16,11 +17,11 @@ mod rope;
 
 use super::quantization::{CodesSource, Quantization};
 use super::quantize::not_a_weight;
-use super::step::Few;
 use super::step::{Step, TensorIndex};
 use super::steps::Steps;
+use super::stored::Few;
 use super::weight_rows::{WeightRows, WeightValues};
-use super::{Findings, Planned, Request};
+use super::{PlanFindings, Planned, Request};
 use crate::blocks::BlockFormat;
 use crate::container::Form;
 use crate::conversion::Conversion;
@@ -178,7 +179,7 @@ impl<'a> Planned<'a> {
         }
         facts.extend(lost.into_iter().chain(left_out::metadata(logical, &keys)));
         (plan.keys, plan.computed) = (keys::finished(keys, file_type, importance.as_ref()), computed);
-        plan.findings = Findings { facts, notes, left_out_scales, ..Findings::default() };
+        plan.findings = PlanFindings { facts, notes, left_out_scales, ..PlanFindings::default() };
         let files = task.options.metadata_from.iter().map(PathBuf::as_path).chain(task.imatrix);
         plan.files = files.map(Path::to_owned).collect();
         Ok(plan)

@@ -4,7 +4,7 @@
 //! another GGUF; or a diffusion model, which keeps its names without their prefix.
 
 use super::super::gathered::GatheredRows;
-use super::diffusion::named;
+use super::architecture::named;
 use super::donor::Donor;
 use super::keys::KeySource;
 use crate::blocks::BlockFormat;

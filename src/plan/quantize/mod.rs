@@ -29,7 +29,7 @@ use super::quantization::CodesSource;
 use super::step::TensorIndex;
 use super::steps::Steps;
 use super::weight_rows::WeightValues;
-use super::{Findings, Planned, Request};
+use super::{PlanFindings, Planned, Request};
 use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -171,7 +171,7 @@ impl<'a> Planned<'a> {
         let older = older.map(|older| serde_json::to_string_pretty(older).expect("a JSON value is always text") + "\n");
         side_files.extend([(HF_QUANT_CONFIG, older), (QUANTIZE_CONFIG, None)]);
         let block = config.block.as_ref().filter(|_| text.is_none()).map(ToString::to_string);
-        let findings = Findings { misfits, ..planner.findings(&candidates, config) };
+        let findings = PlanFindings { misfits, ..planner.findings(&candidates, config) };
         let mut steps = Steps::new(request, &source.shards)?;
         planner.emit(candidates, &mut steps)?;
         let mut plan = Self { side_files, block, findings, ..steps.finish(&options.tensors.rename)? };
@@ -193,7 +193,7 @@ impl Planner<'_, '_> {
     }
 
     /// Describes the weights of the output for messages.
-    fn findings(&self, candidates: &WeightCandidates, config: EngineConfig) -> Findings {
+    fn findings(&self, candidates: &WeightCandidates, config: EngineConfig) -> PlanFindings {
         let weights = &candidates.weights;
         let quantized = || weights.iter().filter_map(|weight| Some((weight, weight.decision.as_ref().ok()?)));
         let is_embedding = |weight: &WeightCandidate| self.reason(&weight.name, false) == Some(KeptReason::Embedding);
@@ -209,7 +209,7 @@ impl Planner<'_, '_> {
         };
         let config_text = self.logical.config().unwrap_or_default();
         let names = |set: Vec<usize>| set.into_iter().map(|at| weights[at].name.clone()).collect();
-        Findings {
+        PlanFindings {
             config,
             embeddings: (quantized().filter(|(weight, _)| is_embedding(weight)))
                 .map(|(weight, _)| weight.name.clone())
@@ -226,7 +226,7 @@ impl Planner<'_, '_> {
                 found if found.weights.is_empty() => Vec::new(),
                 found => self.logical.names(found.activation_scales.iter().copied()),
             },
-            ..Findings::default()
+            ..PlanFindings::default()
         }
     }
 }

@@ -7,10 +7,10 @@ use crate::container::onnx::model::{ModelGraph, TensorRole, WeightUse};
 use crate::error::{Error, Kind, Result};
 use crate::options::QuantizeOptions;
 use crate::plan::quantization::{CodesSource, Quantization};
-use crate::plan::step::Few;
 use crate::plan::steps::Steps;
+use crate::plan::stored::Few;
 use crate::plan::weight_rows::{SharedExtremes, WeightRows, WeightValues};
-use crate::plan::{Findings, Planned, Request, Step};
+use crate::plan::{PlanFindings, Planned, Request, Step};
 use crate::quant::{EncodeOptions, Encoder, Group, LinearAxis, SCHEMES, Scheme, SchemeLayout, Unfit, WeightEncoder};
 use crate::read::LogicalCheckpoint;
 use crate::select::KeptReason;
@@ -108,7 +108,7 @@ impl<'a> Planned<'a> {
             let decodes = Kind::Codes { globs: None, model: Some(source.path.clone().into()) };
             return Err(quantized.with_details(error.details().to_vec()).of(decodes));
         }
-        let findings = Findings { misfits, ..Findings::default() };
+        let findings = PlanFindings { misfits, ..PlanFindings::default() };
         Ok(Self { findings, ..steps.finish(&options.tensors.rename)? })
     }
 }

@@ -1,6 +1,4 @@
 //! Loops over the values of one row. Each is written so that the compiler vectorizes it.
-//!
-//! Longer than 400 lines because each step is a separate loop.
 
 use super::super::rules::{SignRule, Ties};
 use super::extremes::largest;
