@@ -49,7 +49,7 @@ use crate::options::{ModelOptions, Task};
 use crate::progress::Observer;
 use crate::quant::EngineConfig;
 use crate::read::{LogicalCheckpoint, Share};
-use crate::select::Selection;
+use crate::select::{Rename, Selection};
 use crate::text::shorten;
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -231,11 +231,13 @@ impl<'a> Planned<'a> {
     }
 
     /// Plans tensors that are all values. Reports wrong new names before tensors that cannot be converted.
-    fn of_values(request: &Request, inputs: &'a [Input], renames: &[crate::select::Rename]) -> Result<Self> {
+    fn of_values(request: &Request, inputs: &'a [Input], renames: &[Rename]) -> Result<Self> {
         let mut steps = Steps::new(request, inputs)?;
-        let renamed = steps.new_names_of_values(renames)?;
+        let new_names = steps.new_names_of_values(renames)?;
         steps.places().try_for_each(|place| steps.plain(place, None))?;
-        renamed.into_iter().for_each(|(at, name)| steps.made[at].rename(name));
+        for (at, name) in new_names {
+            steps.made[at].rename(name);
+        }
         steps.finish(&[])
     }
 

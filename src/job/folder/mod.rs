@@ -134,21 +134,7 @@ impl<'a> FolderOutput<'a> {
         if start == Start::Replace {
             report_staying(path, &manifest, observer)?;
         }
-        if !side_files.left_out.is_empty() {
-            observer.notice(Notice::LeftOut(&side_files.left_out));
-        }
-        if !side_files.modules.is_empty() {
-            let names = first_few(side_files.modules.iter().map(path_text), 5);
-            observer.notice(Notice::Fact(&format!("copied as they are, as modules of their own: {names}")));
-        }
-        let copied = manifest.side_files.len();
-        if copied > MANY {
-            let bytes = size(manifest.side_files.iter().map(|side| side.bytes).sum());
-            observer.notice(Notice::Note(&format!(
-                "{} holds {copied} files besides its shards, {bytes}, which are copied",
-                path_text(&source.path)
-            )));
-        }
+        report_side_files(&side_files, &manifest, source, observer);
         let (path, chosen) = (path.to_owned(), chosen_shards(&sizes, job.partition));
         let side_folder = source.side_folder().map(Path::to_owned);
         let folder =
@@ -172,6 +158,25 @@ fn report_staying(folder: &Path, manifest: &Manifest, observer: &dyn Observer) -
         observer.notice(Notice::Note(&format!("{folder} keeps files that are not of the new checkpoint: {names}")));
     }
     Ok(())
+}
+
+/// Reports files of the input's folder that are left out or copied unexpectedly.
+fn report_side_files(side_files: &SideFiles, manifest: &Manifest, source: &Checkpoint, observer: &dyn Observer) {
+    if !side_files.left_out.is_empty() {
+        observer.notice(Notice::LeftOut(&side_files.left_out));
+    }
+    if !side_files.modules.is_empty() {
+        let names = first_few(side_files.modules.iter().map(path_text), 5);
+        observer.notice(Notice::Fact(&format!("copied as they are, as modules of their own: {names}")));
+    }
+    let copied = manifest.side_files.len();
+    if copied > MANY {
+        let bytes = size(manifest.side_files.iter().map(|side| side.bytes).sum());
+        observer.notice(Notice::Note(&format!(
+            "{} holds {copied} files besides its shards, {bytes}, which are copied",
+            path_text(&source.path)
+        )));
+    }
 }
 
 /// Returns the shards that the folder will have, and the name of their index, if there is one.
