@@ -66,17 +66,17 @@ pub(super) fn plans<'a>(
         observer.notice(Notice::ScalesLeftOut(&planned.findings.left_out_scales, operator));
     }
     check(&planned)?;
+    if matches!(operator, Operator::Quantize)
+        && !(job.task.forces_codes() || container.format_info().is_changed_only() || job.format().is_some())
+    {
+        check_recognized(source, &planned).map_err(in_file)?;
+    }
     // Created only if there are texts, because a bar is drawn as soon as it exists.
     let measuring = LazyCell::new(|| observer.progress("measuring the texts", source.bytes()));
     let plans = planned.lay_out(&request, spread, &|bytes| measuring.advance(bytes)).map_err(in_file)?;
     drop(measuring);
     if !route.is_named {
         check_own_name(job, &plans).map_err(in_file)?;
-    }
-    if matches!(operator, Operator::Quantize)
-        && !(job.task.forces_codes() || container.format_info().is_changed_only() || job.format().is_some())
-    {
-        check_recognized(&plans, source, &planned).map_err(in_file)?;
     }
     report_losses(source, container, observer);
     plans.iter().flat_map(|plan| &plan.facts).for_each(|fact| observer.notice(Notice::Fact(fact)));

@@ -4,15 +4,15 @@
 use crate::container::checkpoint::{CONFIG, Checkpoint};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
-use crate::plan::{OTHER_NAME, Operation, Plan, Planned, Step, name_instead_of};
+use crate::plan::{OTHER_NAME, Operation, Planned, Step, name_instead_of};
 use crate::quant::{CheckpointInfo, Problem, StoredTensor, is_named_as_part, probe};
 
 /// A tensor of the output: a step, and the index of one of its results.
 type NewPart<'p, 'a> = (&'p Step<'a>, usize);
 
 /// Refuses a quantized output whose tensors and config would contradict each other.
-pub(super) fn check_recognized(plans: &[Plan], source: &Checkpoint, output: &Planned) -> Result<()> {
-    let steps = || plans.iter().flat_map(|plan| &plan.steps);
+pub(super) fn check_recognized(source: &Checkpoint, output: &Planned) -> Result<()> {
+    let steps = || output.steps.iter();
     let planned: Vec<NewPart> = steps().flat_map(|step| (0..step.results.len()).map(move |at| (step, at))).collect();
     let stored = |step: &Step, dtype: Dtype| match step.how {
         Operation::Convert(_) => step.source().elements.dtype(), // which tcast may not know
