@@ -125,7 +125,7 @@ pub(super) fn warn_of_code(path: &Path, facts: &PickleFacts) {
     if facts.suspicious.is_empty() {
         return;
     }
-    let names = first_few(&facts.suspicious, 5);
+    let names = first_few(facts.suspicious.iter().cloned().collect::<Vec<_>>(), 5);
     let path = path_text(path);
     warn(&format!("{path} names {names}: tcast runs no code, but programs that unpickle the file would call it"));
 }

@@ -105,18 +105,20 @@ pub(super) fn tar() -> Error {
 }
 
 /// True if a file begins with a tar header, whose checksum is right: PyTorch and others read such a file as a tar archive,
-/// even if it is also a file of another format.
+/// even if it is also a file of another format. The checksum may have any spelling that Python reads as a number.
 pub(super) fn is_tar(bytes: &[u8]) -> bool {
     const CHECKSUM: Range<usize> = 148..156;
     let Some(header) = bytes.first_chunk::<512>() else { return false };
     let field = &header[CHECKSUM];
     let octal = || {
-        let digits = field.split(|byte| *byte == 0).next()?.trim_ascii();
-        i64::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok()
+        let text = field.split(|byte| *byte == 0).next()?.iter().filter(|byte| **byte > b' ' && **byte != b'_');
+        let digits = String::from_utf8(text.copied().collect()).ok()?.to_ascii_lowercase().replacen("0o", "0", 1);
+        if digits.is_empty() { Some(0) } else { i64::from_str_radix(&digits, 8).ok() }
     };
+    let in_base_256 = |first, rest: &[u8]| Some(rest.iter().fold(first, |sum, byte| sum << 8 | i64::from(*byte)));
     let checksum = match field {
-        // A number in base 256.
-        [0x80, rest @ ..] => Some(rest.iter().fold(0, |sum, byte| sum << 8 | i64::from(*byte))),
+        [0x80, rest @ ..] => in_base_256(0, rest),
+        [0xff, rest @ ..] => in_base_256(-1, rest),
         _ => octal(),
     };
     let bytes = || header.iter().enumerate().filter(|(at, _)| !CHECKSUM.contains(at)).map(|(_, byte)| *byte);
@@ -154,7 +156,7 @@ pub(super) fn foreign_format(bytes: &[u8], path: &Path) -> Option<Error> {
 }
 
 /// Returns the text at the beginning of a file, without white space around it; `None` if the bytes are not text.
-fn text_of(first: &[u8]) -> Option<&str> {
+pub(super) fn text_of(first: &[u8]) -> Option<&str> {
     let text = match std::str::from_utf8(first) {
         Ok(text) => text,
         // The last character may continue after the bytes that decide.

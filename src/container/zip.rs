@@ -46,7 +46,7 @@ const DEFLATED: u16 = 8;
 pub(super) struct ZipMember {
     pub(super) name: String,
     /// The name as bytes of the archive.
-    raw_name: Box<[u8]>,
+    pub(super) raw_name: Box<[u8]>,
     /// Range of the member's bytes in the archive.
     pub(super) range: Range<usize>,
     pub(super) is_deflated: bool,
@@ -79,6 +79,12 @@ impl<'a> RecordFields<'a> {
 /// True if a file begins like an archive, including an empty one.
 pub(super) fn is_zip(bytes: &[u8]) -> bool {
     bytes.starts_with(LOCAL) || bytes.starts_with(END)
+}
+
+/// True if readers that look for an archive at the end of any file may find one.
+pub(super) fn may_be_zip(bytes: &[u8]) -> bool {
+    let earliest = bytes.len().saturating_sub(END_LEN + usize::from(u16::MAX));
+    bytes[earliest..].windows(END.len()).any(|bytes| bytes == END)
 }
 
 /// Reads the central directory and checks that its members come before it, without overlaps.

@@ -47,6 +47,8 @@ mod promote;
 mod pytorch;
 mod pytorch_code;
 mod pytorch_malformed;
+mod pytorch_search;
+mod pytorch_uses;
 mod quantize;
 mod quantize_budget;
 mod quantize_choices;

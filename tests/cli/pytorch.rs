@@ -1,7 +1,8 @@
 //! Checkpoints of PyTorch: what is read, which tensors are taken, and folders of them.
 
 use crate::common::pickle::{
-    call, checkpoint, dict, f32s, floats, global, int, list, old_checkpoint, row_major, storage, text, tuple, view,
+    call, checkpoint, dict, f32s, floats, global, instance, int, ints, list, old_checkpoint, row_major, storage, text,
+    tuple, view,
 };
 use crate::common::{Bench, Outcome, fixture};
 use ::safetensors::SafeTensors;
@@ -312,13 +313,13 @@ fn safetensors_files_come_before_bin_files_in_a_folder() {
 #[test]
 fn a_listing_has_the_root_and_the_names_of_code() {
     let bench = Bench::new();
-    let namespace = call(&global("argparse", "Namespace"), &[]);
+    let namespace = instance("argparse", "Namespace");
     let (model, storages) = two_each(&["a", "b"]);
     let state = list(&[floats("0", &[2])]);
     let value = dict(&[("args", namespace), ("model", model), ("optimizer", state)]);
     let storages: Vec<(&str, &[u8])> = storages.iter().map(|(key, bytes)| (&**key, &**bytes)).collect();
     bench.write("x.pt", &checkpoint(&value, &storages));
-    let listing = "x.pt: pt, 2 tensors, 848 B
+    let listing = "x.pt: pt, 2 tensors, 847 B
   a  float32  [2]  8 B  float32
   b  float32  [2]  8 B  float32
 totals
@@ -583,8 +584,14 @@ fn a_whole_module_has_the_names_of_its_state_dict() {
 
 #[test]
 fn arrays_of_numpy_are_named() {
-    let array = call(&global("numpy.core.multiarray", "_reconstruct"), &[global("numpy", "ndarray"), vec![b'N']]);
-    let array = [array, tuple(&[]), b"b".to_vec()].concat();
+    let kind = call(&global("numpy", "dtype"), &[text("f4"), vec![0x89], vec![0x88]]);
+    let none = || vec![b'N'];
+    let kind_state = tuple(&[int(3), text("<"), none(), none(), none(), int(-1), int(-1), int(0)]);
+    let kind = [kind, kind_state, b"b".to_vec()].concat();
+    let arguments = [global("numpy", "ndarray"), ints(&[0]), b"C\x01b".to_vec()];
+    let array = call(&global("numpy.core.multiarray", "_reconstruct"), &arguments);
+    let state = tuple(&[int(1), ints(&[1]), kind, vec![0x89], b"C\x04\0\0\0\0".to_vec()]);
+    let array = [array, state, b"b".to_vec()].concat();
     let bench = Bench::new();
     bench.write("x.pt", &checkpoint(&dict(&[("w", floats("0", &[2])), ("a", array)]), &[("0", &f32s(&[1.0, 2.0]))]));
     let outcome = bench.run("cast x.pt -o out.safetensors");

@@ -1,8 +1,8 @@
 //! Code in checkpoints of PyTorch is never run, and always named.
 
 use crate::common::pickle::{
-    Code, archive, call, checkpoint, dict, f32s, floats, global, int, list, old_checkpoint, old_head, pickle, text,
-    tuple,
+    Code, archive, call, checkpoint, dict, f32s, floats, global, instance, int, list, old_checkpoint, old_head, pickle,
+    text, tuple,
 };
 use crate::common::{Bench, fixture, zip};
 
@@ -21,7 +21,7 @@ fn payloads(canary: &str) -> Vec<(&'static str, Code, Vec<&'static str>)> {
     };
     let getattr =
         call(&global("builtins", "getattr"), &[call(&global("builtins", "__import__"), &[text("os")]), text("system")]);
-    let object = || call(&global("argparse", "Namespace"), &[]);
+    let object = || instance("argparse", "Namespace");
     let set_state = dict(&[("__setstate__", global("posix", "system"))]);
     let reconstruct = call(
         &global("copyreg", "_reconstructor"),
@@ -72,12 +72,12 @@ fn payloads(canary: &str) -> Vec<(&'static str, Code, Vec<&'static str>)> {
         (
             "BUILD with __setstate__",
             [object(), set_state, b"b".to_vec(), touch(), b"b".to_vec()].concat(),
-            vec!["posix.system"],
+            vec!["argparse.Namespace", "posix.system"],
         ),
         (
             "BUILD with slots",
             [object(), tuple(&[vec![b'N'], dict(&[("f", global("posix", "system"))])]), b"b".to_vec()].concat(),
-            vec!["posix.system"],
+            vec!["argparse.Namespace", "posix.system"],
         ),
         ("copyreg", reconstruct, vec!["subprocess.Popen"]),
         (

@@ -353,7 +353,6 @@ fn keys_and_names_are_what_they_are_or_refused() {
         b"X\x02\0\0\0\xff\xfe".to_vec(),
         b"G\0\0\0\0\0\0\0\0".to_vec(),
         b"C\x01k".to_vec(),
-        b"V\\u0041\n".to_vec(),
         global("a", "b"),
     ] {
         refused_value(&entry(key.clone()), refusal);
@@ -361,6 +360,21 @@ fn keys_and_names_are_what_they_are_or_refused() {
         let value = [dict(&[("w", tensor())]), key, list(&[]), b"s".to_vec()].concat();
         assert_eq!(read(&checkpoint(&value, &[("0", &bytes)]))[0].0, "w");
     }
+    // Keys that may be equal to others, whose tensors they would replace.
+    let equal = "malformed pickle: a dict of tensors has keys that may be equal";
+    let fraction = [b"G\x3f\xf0\0\0\0\0\0\0".to_vec(), vec![b'N', b's']].concat();
+    refused_value(&[entry(int(1)), fraction].concat(), equal);
+    let converted = call(&global("builtins", "str"), &[text("w")]);
+    for key in [b"V\\u0077\n".to_vec(), b"V\xc3\xa9\n".to_vec(), converted] {
+        refused_value(&[entry(text("w")), key, vec![b'N', b's']].concat(), equal);
+    }
+    // Keys that are.
+    let twice = "malformed pickle: a dict has a key twice";
+    refused_value(&[entry(text("w")), text("w"), vec![b'N', b's']].concat(), twice);
+    refused_value(&[entry(int(1)), b"\x88Ns".to_vec()].concat(), twice);
+    let pair = |value: Code| tuple(&[text("w"), value]);
+    let pairs = list(&[pair(tensor()), pair(vec![b'N'])]);
+    refused_value(&call(&global("collections", "OrderedDict"), &[pairs]), twice);
     for (key, name) in [
         (int(7), "7"),
         (text("7"), "7"),
@@ -377,7 +391,7 @@ fn keys_and_names_are_what_they_are_or_refused() {
         assert_eq!(read(&checkpoint(&entry(key), &[("0", &bytes)]))[0].0, name);
     }
     let twice = |first: Code, second: Code| [b"}(".to_vec(), first, tensor(), second, tensor(), b"u".to_vec()].concat();
-    refused_value(&twice(text("w"), text("w")), "two tensors have the name 'w'");
+    refused_value(&twice(text("w"), text("w")), "malformed pickle: a dict has a key twice");
     refused_value(&twice(int(7), text("7")), "two tensors have the name '7'");
     let nested = dict(&[("a.b", tensor()), ("a", dict(&[("b", tensor())]))]);
     refused_value(&nested, "two tensors have the name 'a.b'");
@@ -436,7 +450,7 @@ fn opcodes_without_their_operands_are_refused() {
     malformed(b"\x80\x06N.", "it has the unknown protocol 6, at byte 0");
     malformed(b"\x80\xffN.", "it has the unknown protocol 255, at byte 0");
     malformed(b"\x8b\xff\xff\xff\xff", "an integer has a negative length, at byte 0");
-    for opcode in [0x82, 0x83, 0x84, b'P', 0x97, 0x98, 0x00, 0xff, b'x', b'\n'] {
+    for opcode in [0x82, 0x83, 0x84, b'P', 0x97, 0x00, 0xff, b'x', b'\n'] {
         let message = format!("it has the opcode {opcode:#04x}, which no checkpoint has, at byte 1");
         malformed(&[b'N', opcode, 1, 0, 0, 0, 0], &message);
     }
@@ -469,8 +483,24 @@ fn opcodes_without_their_operands_are_refused() {
     malformed(&code, &format!("a call misses its arguments, at byte {}", code.len() - 1));
     let code = [global("torch._tensor", "_rebuild_from_type_v2"), b"(NNNtR".to_vec()].concat();
     malformed(&code, &format!("a tensor is rebuilt without its class, at byte {}", code.len() - 1));
-    let pairs = call(&global("collections", "OrderedDict"), &[list(&[int(1)])]);
-    refused_value(&dict(&[("o", pairs)]), "malformed pickle: an OrderedDict is not made of pairs");
+    let class = global("collections", "OrderedDict");
+    let default = global("collections", "defaultdict");
+    let pairs = || list(&[tuple(&[text("w"), floats("0", &[2])])]);
+    for (called, arguments) in
+        [(&class, vec![list(&[int(1)])]), (&class, vec![pairs(), vec![b'N']]), (&default, vec![vec![b'N'], pairs()])]
+    {
+        let code = call(called, &arguments);
+        let at = code.len() - 1;
+        refused_value(
+            &code,
+            &format!("malformed pickle: a dict is made of other values than pairs, at byte {}", at + 2),
+        );
+    }
+    let new = [&class[..], &tuple(&[pairs()]), &[0x81]].concat();
+    refused_value(
+        &new,
+        &format!("malformed pickle: a dict is made of other values than pairs, at byte {}", new.len() + 1),
+    );
 }
 
 #[test]
@@ -478,8 +508,8 @@ fn numbers_of_values_and_long_numbers_are_bounded() {
     for code in [&b"Nr\xff\xff\xff\xff"[..], b"Np4294967295\n", b"Nr\x06\0\0\0"] {
         malformed(code, "a value has a number that is too large, at byte 1");
     }
-    for code in [&b"Np-1\n"[..], b"Np99999999999999999999\n", b"Npx\n", b"Np\n", b"Ng-1\n", b"Ng1.0\n"] {
-        malformed(code, "a reference is not a number, at byte 1");
+    for code in [&b"Np-1\n"[..], b"Np99999999999999999999\n", b"Npx\n", b"Np\n", b"Ng-1\n", b"Ng 1\n"] {
+        malformed(code, "a reference is not in plain digits, at byte 1");
     }
     for code in [&b"Nh\x00"[..], b"Nj\xff\xff\xff\xff", b"Ng4294967295\n", b"Nh\x01"] {
         malformed(code, "it refers to a value that it does not have, at byte 1");
@@ -487,6 +517,7 @@ fn numbers_of_values_and_long_numbers_are_bounded() {
     for code in [&b"I1z\n"[..], b"I1.0\n", b"Iten\n", b"Lz\n"] {
         malformed(code, "a number has other characters than digits, at byte 0");
     }
+    malformed(b"Ng1.0\n", "a number has other characters than digits, at byte 1");
     malformed(b"Sabc\n", "a text has no quotes, at byte 0");
     malformed(b"S'\n", "a text has no quotes, at byte 0");
     // Integers of megabytes are no numbers of tensors, and cost nothing.

@@ -46,6 +46,11 @@ pub fn call(function: &[u8], arguments: &[Code]) -> Code {
     [function, &tuple(arguments), &[REDUCE]].concat()
 }
 
+/// An instance of a class, without attributes.
+pub fn instance(module: &str, class: &str) -> Code {
+    [&global(module, class)[..], b")\x81"].concat()
+}
+
 /// A storage of a class such as `Float`.
 pub fn storage(class: &str, key: &str, count: i64) -> Code {
     let class = global("torch", &format!("{class}Storage"));

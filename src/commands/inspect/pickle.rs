@@ -88,6 +88,8 @@ pub(super) fn check_code(source: &Checkpoint) -> Result<()> {
     }
     let Some(folder) = &source.folder else { return Ok(()) };
     let is_shard = |path: &Path| source.shards.iter().any(|input| input.path() == path);
+    // Git compresses what is in this folder.
+    let objects = folder.join(".git/objects");
     let mut folders = vec![folder.clone()];
     while let Some(folder) = folders.pop() {
         let entries = entries(&folder).map_err(unreadable(&folder))?.into_iter();
@@ -100,7 +102,7 @@ pub(super) fn check_code(source: &Checkpoint) -> Result<()> {
                 }
             } else if path.is_symlink() {
                 return refusal(&path, FoundCode::Unsearched("it is a link to a folder".to_owned()));
-            } else if path.file_name().is_none_or(|name| name != ".git") {
+            } else if path != objects {
                 folders.push(path);
             }
         }

@@ -60,6 +60,35 @@ fn elements_of_code(code: &str) -> Option<Elements> {
     }
 }
 
+/// True if each type of a `descr` is known to be one of numbers, texts, dates or bytes. numpy has many spellings of objects.
+pub(super) fn is_plain(descr: &PythonLiteral) -> bool {
+    let is_shape = |part: &PythonLiteral| match part {
+        PythonLiteral::Tuple(lengths) => lengths.iter().all(|length| matches!(length, PythonLiteral::Int(_))),
+        part => matches!(part, PythonLiteral::Int(_)),
+    };
+    match descr {
+        PythonLiteral::Text(code) => is_plain_code(code),
+        PythonLiteral::List(fields) => fields.iter().all(|field| match field {
+            PythonLiteral::Tuple(parts) => match &parts[..] {
+                [_, inner] => is_plain(inner),
+                [_, inner, shape] => is_plain(inner) && is_shape(shape),
+                _ => false,
+            },
+            _ => false,
+        }),
+        _ => false,
+    }
+}
+
+fn is_plain_code(code: &str) -> bool {
+    let plain = code.strip_prefix(['<', '>', '|', '=']).unwrap_or(code);
+    let Some(rest) = plain.strip_prefix(|kind| "biufcmMSUV?".contains(kind)) else { return false };
+    let rest = rest.trim_start_matches(|digit: char| digit.is_ascii_digit());
+    // The unit of dates.
+    let unit = rest.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    rest.is_empty() || unit.is_some_and(|unit| unit.chars().all(|c| c.is_ascii_alphanumeric() || c == '/'))
+}
+
 /// Reads a record of one field: `name` is the name of a dtype, `base` is opaque or an integer of the same width.
 fn tagged(name: &str, base: &str) -> Option<Elements> {
     /// The spellings of onnx 1.17 and 1.18.

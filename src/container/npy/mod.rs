@@ -106,6 +106,11 @@ pub(super) fn read_header(file_len: u64, fill: &mut dyn FnMut(&mut [u8]) -> Resu
     Ok((array, header_len))
 }
 
+/// True if numpy reads all elements of an array as they are stored, and none from a pickle.
+pub(super) fn is_plain(file_len: u64, fill: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> Result<bool> {
+    Ok(descr::is_plain(&NpyHeader::parse(&header_text(file_len, fill)?.0)?.descr))
+}
+
 /// Returns the header of a new array and the form of its elements.
 pub(super) fn header_of(tensor: &NewTensor) -> Result<(Vec<u8>, Form)> {
     let in_tensor = |error: Error| error.in_tensor(&tensor.name);

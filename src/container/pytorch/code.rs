@@ -1,13 +1,12 @@
 //! Facts about a checkpoint of PyTorch besides its tensors: the entries of its root, and the names of code.
 
-use super::harmless::is_harmless;
 use super::tree::RootEntry;
-use super::values::PickleValues;
+use super::values::{CodeName, PickleValues};
 use crate::container::Tensor;
 use crate::error::{Error, Result};
 use crate::text::shorten;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of classes and functions that a file names. Checkpoints name a few dozen.
 const MOST_NAMES: usize = 10_000;
@@ -31,7 +30,7 @@ pub(crate) struct PickleFacts {
     /// Names of arrays of numpy, which are not read.
     pub(crate) arrays: Vec<String>,
     /// Names in `globals` that may do harm to other programs that load the file.
-    pub(crate) suspicious: Vec<String>,
+    pub(crate) suspicious: BTreeSet<String>,
 }
 
 /// An entry of the root, and its tensors.
@@ -62,9 +61,9 @@ impl PickleFacts {
         for name in 0..values.names.len() as u32 {
             let count = self.globals.entry(values.full_name(name)).or_default();
             *count += 1;
-            let (module, attribute) = values.code(name);
-            if *count == 1 && !is_harmless(module, attribute) {
-                self.suspicious.push(values.full_name(name));
+            let CodeName { harmless, is_misused, .. } = &values.names[name as usize];
+            if harmless.is_none() || *is_misused {
+                self.suspicious.insert(values.full_name(name));
             }
             if self.globals.len() > MOST_NAMES {
                 return Err(Error::new(format!(
@@ -72,7 +71,6 @@ impl PickleFacts {
                 )));
             }
         }
-        self.suspicious.sort();
         Ok(())
     }
 }

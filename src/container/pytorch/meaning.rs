@@ -5,14 +5,16 @@
 pub(super) enum CallMeaning {
     /// Makes a dict, of pairs if there are some.
     Dict,
-    /// Makes a tuple of the elements of another.
-    Size,
+    /// Makes a list or tuple of the elements of another.
+    Sequence,
     /// Rebuilds a tensor with the type of its storage.
     Tensor,
     /// Rebuilds a tensor with the type in its arguments.
     TypedTensor,
     /// Returns its first argument, a tensor.
     Wrapper,
+    /// Returns its first argument, a tensor, in the type of the second.
+    Converter,
     /// Calls a function, and makes the result an instance of a class.
     Subclass,
     /// Is a class of tensors without properties that matter here.
@@ -21,6 +23,8 @@ pub(super) enum CallMeaning {
     NotPlain,
     /// Rebuilds an array of numpy.
     Array,
+    /// Makes the type of an array.
+    ArrayType,
     /// None.
     None,
 }
@@ -29,17 +33,23 @@ pub(super) enum CallMeaning {
 const MEANINGS: &[(&str, &str, CallMeaning)] = &[
     ("collections", "OrderedDict", CallMeaning::Dict),
     ("collections", "defaultdict", CallMeaning::Dict),
+    ("collections", "Counter", CallMeaning::Dict),
     ("builtins", "dict", CallMeaning::Dict),
     ("__builtin__", "dict", CallMeaning::Dict),
-    ("torch", "Size", CallMeaning::Size),
+    ("torch", "Size", CallMeaning::Sequence),
+    ("builtins", "list", CallMeaning::Sequence),
+    ("builtins", "tuple", CallMeaning::Sequence),
+    ("__builtin__", "list", CallMeaning::Sequence),
+    ("__builtin__", "tuple", CallMeaning::Sequence),
     ("torch._utils", "_rebuild_tensor", CallMeaning::Tensor),
     ("torch._utils", "_rebuild_tensor_v2", CallMeaning::Tensor),
     ("torch._utils", "_rebuild_tensor_v3", CallMeaning::TypedTensor),
     ("torch._utils", "_rebuild_parameter", CallMeaning::Wrapper),
     ("torch._utils", "_rebuild_parameter_with_state", CallMeaning::Wrapper),
-    ("torch._utils", "_rebuild_device_tensor_from_cpu_tensor", CallMeaning::Wrapper),
+    ("torch._utils", "_rebuild_device_tensor_from_cpu_tensor", CallMeaning::Converter),
     ("torch._utils", "_rebuild_*", CallMeaning::NotPlain),
     ("torch._tensor", "_rebuild_from_type_v2", CallMeaning::Subclass),
+    ("numpy", "dtype", CallMeaning::ArrayType),
     ("numpy.core.multiarray", "_reconstruct", CallMeaning::Array),
     ("numpy._core.multiarray", "_reconstruct", CallMeaning::Array),
     ("numpy.core.numeric", "_frombuffer", CallMeaning::Array),

@@ -11,6 +11,7 @@ mod meaning;
 mod pickle;
 mod tree;
 mod types;
+mod uses;
 mod values;
 mod view;
 
@@ -24,8 +25,8 @@ use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::text::shorten;
 pub(crate) use code::{PickleFacts, RootInfo};
-use pickle::Pickle;
-use std::collections::HashMap;
+use pickle::{Pickle, SearchEnd};
+use std::collections::{BTreeSet, HashMap};
 use tree::RootEntry;
 use values::{PickleValue, PickleValues};
 use view::StorageTable;
@@ -101,29 +102,32 @@ fn is_mark(name: &[u8]) -> bool {
 }
 
 /// Checks that PyTorch finds the same pickle: it looks in the folder of the first member, and ignores case. Returns the
-/// folder, with its slash.
-fn folder_of<'m>(pickle: &'m ZipMember, members: &[ZipMember]) -> Result<&'m str> {
-    let first = members.first().map_or("", |first| &first.name);
-    let first = first.find('/').map_or("", |end| &first[..=end]);
+/// folder, with its slash, in the bytes of the archive: PyTorch compares these.
+fn folder_of<'m>(pickle: &'m ZipMember, members: &[ZipMember]) -> Result<&'m [u8]> {
+    let first = members.first().map_or(&b""[..], |first| &first.raw_name);
+    let first = first.iter().position(|byte| *byte == b'/').map_or(&b""[..], |end| &first[..=end]);
     let refusal = |what: &str| {
         let name = shorten(&pickle.name);
         Error::new(format!("malformed checkpoint of PyTorch: its {PICKLE} is called '{name}', {what}"))
     };
-    let folder = pickle.name.strip_suffix(PICKLE).ok_or_else(|| refusal("and only PyTorch ignores case"))?;
+    let folder =
+        pickle.raw_name.strip_suffix(PICKLE.as_bytes()).ok_or_else(|| refusal("and only PyTorch ignores case"))?;
     if folder == first { Ok(folder) } else { Err(refusal("which is not in the folder of the first member")) }
 }
 
 /// Returns the name of a member in the folder; `None` outside, and if PyTorch does not read a member of this name. Refuses a
 /// name that only differs in case from one that is read.
-fn name_inside<'m>(member: &'m ZipMember, folder: &str) -> Result<Option<&'m str>> {
-    let lower = member.name.to_ascii_lowercase();
-    let Some(rest) = lower.strip_prefix(&folder.to_ascii_lowercase()) else { return Ok(None) };
-    let known =
-        MEMBERS.iter().find(|known| if known.ends_with('/') { rest.starts_with(**known) } else { rest == **known });
-    let Some(known) = known else { return Ok(None) };
-    let name = member.name.strip_prefix(folder).filter(|name| name.starts_with(known));
+fn name_inside<'m>(member: &'m ZipMember, folder: &[u8]) -> Result<Option<&'m [u8]>> {
+    let lower = member.raw_name.to_ascii_lowercase();
+    let Some(rest) = lower.strip_prefix(&*folder.to_ascii_lowercase()) else { return Ok(None) };
+    let is_known = |known: &&&str| {
+        if known.ends_with('/') { rest.starts_with(known.as_bytes()) } else { rest == known.as_bytes() }
+    };
+    let Some(known) = MEMBERS.iter().find(is_known) else { return Ok(None) };
+    let name = member.raw_name.strip_prefix(folder).filter(|name| name.starts_with(known.as_bytes()));
     let name = name.ok_or_else(|| {
-        let (name, known) = (shorten(&member.name), shorten(&format!("{folder}{known}")));
+        let (name, known) = (shorten(&member.name), format!("{}{known}", String::from_utf8_lossy(folder)));
+        let known = shorten(&known);
         Error::new(format!(
             "malformed checkpoint of PyTorch: '{name}' differs from '{known}' in case, and only PyTorch ignores case"
         ))
@@ -177,15 +181,15 @@ impl<'a> TorchFile<'a> {
         let mut ignored = Vec::new();
         for member in &members {
             match name_inside(member, folder)? {
-                Some("byteorder") => order = Some(stored(member)?),
-                Some(name) if name == "constants.pkl" || name.starts_with(CODE) => {
+                Some(b"byteorder") => order = Some(stored(member)?),
+                Some(name) if name == b"constants.pkl" || name.starts_with(CODE.as_bytes()) => {
                     let what = "is a TorchScript archive, a program with its weights, which tcast does not read";
                     let remedy = "save the weights alone, with torch.save(model.state_dict(), ...)";
                     return Err(Error::new(what).remedy(remedy));
                 }
                 Some(name) => {
-                    if let Some(key) = name.strip_prefix(DATA).filter(|key| !key.is_empty()) {
-                        storages.ranges.insert(key.as_bytes().into(), stored(member)?);
+                    if let Some(key) = name.strip_prefix(DATA.as_bytes()).filter(|key| !key.is_empty()) {
+                        storages.ranges.insert(key.into(), stored(member)?);
                     }
                 }
                 None if member.name.ends_with('/') => {} // a folder
@@ -264,6 +268,7 @@ impl<'a> TorchFile<'a> {
     fn contents(self, root: Option<&str>) -> Result<Contents> {
         let Self { form, pickle: Pickle { values, root: object, protocol, len }, facts, storages, ignored } = self;
         check_storages(&values)?;
+        values.check_keys()?;
         // Formats with metadata give their mark to the output.
         let mut contents = Contents { metadata: Some(Vec::new()), ignored, ..Contents::default() };
         let mut names = NameHashes::default();
@@ -328,15 +333,34 @@ impl<'a> TorchFile<'a> {
     }
 }
 
-/// Returns the suspicious names of code that a program would call if it unpickled a file of another kind, and the error
-/// behind which there may be more. Every file may begin like a pickle, and unpicklers run what comes before an error.
-pub(super) fn search_as_pickle(bytes: &[u8]) -> Result<(Vec<String>, Option<Error>)> {
-    let (values, error) = pickle::search(bytes);
+/// What programs would do with a file of another kind if they unpickled it.
+#[derive(Default)]
+pub(super) struct Unpickled {
+    /// Suspicious names of code.
+    pub(super) names: BTreeSet<String>,
+    /// True if they would call something, and not only import modules until an error.
+    pub(super) has_calls: bool,
+    /// The error behind which there may be more.
+    pub(super) error: Option<Error>,
+}
+
+/// Searches a file of another kind. Every file may begin like a pickle, unpicklers run what comes before an error, and
+/// programs read one pickle after another.
+pub(super) fn search_as_pickle(bytes: &[u8]) -> Result<Unpickled> {
     let mut facts = PickleFacts::default();
-    facts.add_code(&values)?;
-    let is_letter = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '.';
-    facts.suspicious.retain(|name| name.chars().all(is_letter)); // others are no names that can be imported
-    Ok((facts.suspicious, error))
+    let mut has_calls = false;
+    let mut rest = bytes;
+    let error = loop {
+        let (values, end) = pickle::search(rest);
+        facts.add_code(&values)?;
+        has_calls |= values.has_calls;
+        match end {
+            SearchEnd::Pickle(len) if len < rest.len() => rest = &rest[len..],
+            SearchEnd::Pickle(_) | SearchEnd::Failure => break None,
+            SearchEnd::Unknown(error) => break Some(error),
+        }
+    };
+    Ok(Unpickled { names: facts.suspicious, has_calls, error })
 }
 
 /// Refuses a storage with bytes that is used with two types: some versions of PyTorch take the first for all tensors.

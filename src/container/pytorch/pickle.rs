@@ -32,26 +32,45 @@ pub(super) fn read(bytes: &[u8]) -> Result<Pickle<'_>> {
     Ok(Pickle { values, root, len, protocol })
 }
 
-/// Errors after which Python's unpickler fails too, so no later opcode runs.
+/// Errors after which both unpicklers of Python fail too, the one in C and the one in Python, so no later opcode runs.
 const OF_PYTHON: [&str; 10] =
-    [NO_OPCODE, ENDS, EMPTY, NO_MARK, NO_QUOTES, NO_DIGITS, NO_PROTOCOL, NO_VALUE, NO_KEY, NO_REFERENCE];
+    [NO_OPCODE, ENDS, EMPTY, NO_MARK, NO_QUOTES, NO_DIGITS, NO_PROTOCOL, NO_VALUE, NO_KEY, NO_MODULE];
 const NO_OPCODE: &str = "which no checkpoint has";
 const ENDS: &str = "it ends too early";
 const EMPTY: &str = "it takes a value from an empty stack";
 const NO_MARK: &str = "it has no mark";
 const NO_QUOTES: &str = "a text has no quotes";
 const NO_DIGITS: &str = "a number has other characters than digits";
-const NO_REFERENCE: &str = "a reference is not a number";
+const NO_REFERENCE: &str = "a reference is not in plain digits";
+const NO_MODULE: &str = "the name of a module has a zero byte";
 const NO_VALUE: &str = "a key has no value";
 const NO_KEY: &str = "it refers to a value that it does not have";
 const NO_PROTOCOL: &str = "it has the unknown protocol";
 
-/// Runs any bytes as Python's unpickler would, to the end of a pickle or the first error. Returns the values, and the
-/// error if Python may continue after it.
-pub(super) fn search(bytes: &[u8]) -> (PickleValues<'_>, Option<Error>) {
+/// How a search of bytes as a pickle ended.
+pub(super) enum SearchEnd {
+    /// With the pickle, after so many bytes.
+    Pickle(usize),
+    /// With an error of Python.
+    Failure,
+    /// With an error after which Python may continue.
+    Unknown(Error),
+}
+
+/// Runs any bytes as Python's unpicklers would, to the end of a pickle or the first error.
+pub(super) fn search(bytes: &[u8]) -> (PickleValues<'_>, SearchEnd) {
     let mut machine = Machine::of(bytes);
-    let error = machine.run().err().filter(|error| !OF_PYTHON.iter().any(|what| error.message().contains(what)));
-    (machine.values, error)
+    let is_cut = machine.bytes.len() < bytes.len();
+    let is_of_python = |error: &Error| {
+        let is = |what: &&str| error.message().contains(what);
+        OF_PYTHON.iter().any(is) && !(is_cut && is(&ENDS))
+    };
+    let end = match machine.run() {
+        Ok(_) => SearchEnd::Pickle(machine.at),
+        Err(error) if is_of_python(&error) => SearchEnd::Failure,
+        Err(error) => SearchEnd::Unknown(error),
+    };
+    (machine.values, end)
 }
 
 /// Counts the memory of a stack that is full, before a value makes it grow.
@@ -117,6 +136,7 @@ impl<'a> Machine<'a> {
                 }
             }
             0x95 => drop(self.array::<8>()?), // FRAME: a hint for readers of streams
+            0x98 => drop(self.top()?),        // READONLY_BUFFER: changes no value
             // Stack
             b'(' => {
                 if self.marks.len() >= MOST_ON_STACK {
@@ -134,8 +154,13 @@ impl<'a> Machine<'a> {
                 let value = self.pop()?;
                 self.append(&[value])?;
             }
-            b'e' | 0x90 => {
+            b'e' => {
                 let values = self.pop_to_mark()?;
+                self.append(&values)?;
+            }
+            0x90 => {
+                let values = self.pop_to_mark()?;
+                self.values.check_hashed(values.iter().copied())?;
                 self.append(&values)?;
             }
             b's' => {
@@ -149,16 +174,24 @@ impl<'a> Machine<'a> {
             }
             // Memo
             b'p' | b'q' | b'r' | 0x94 => {
+                self.top()?; // before the number, which may be anything then
                 let slot = if opcode == 0x94 { self.memo.filled } else { self.slot(opcode)? };
                 self.memorize(slot)?;
             }
             // Attributes
             b'b' => {
                 let state = self.pop()?;
-                match self.top()? {
-                    PickleValue::Object(at) => self.values.objects[at as usize].state = state,
-                    // Attributes of a Parameter, or `_metadata` of an OrderedDict.
-                    PickleValue::Dict(_) | PickleValue::Tensor(_) => {}
+                let target = self.top()?;
+                self.values.has_calls = true;
+                match target {
+                    PickleValue::Object(at) => {
+                        self.values.check_state(at, state)?;
+                        self.values.objects[at as usize].state = state;
+                    }
+                    PickleValue::Tensor(at) => self.values.check_array_state(at, state)?,
+                    // Of an OrderedDict.
+                    PickleValue::Dict(_) if self.is_metadata(state) => {}
+                    PickleValue::Dict(_) => return malformed("it sets other attributes of a dict than its metadata"),
                     _ => return malformed("it sets attributes of a value that has none"),
                 }
             }
@@ -227,15 +260,17 @@ impl<'a> Machine<'a> {
                 let values = self.pop_to_mark()?;
                 self.values.add_list(values)
             }
-            b'}' => self.values.add_dict(PickleValue::None, Vec::new()),
+            b'}' => self.values.add_dict(Vec::new()),
             b'd' => {
                 let entries = pairs(&self.pop_to_mark()?)?;
-                self.values.add_dict(PickleValue::None, entries)
+                self.values.check_hashed(entries.iter().map(|(key, _)| *key))?;
+                self.values.add_dict(entries)
             }
-            0x8f => self.values.add_object(PickleValue::None),
+            0x8f => self.values.add_object(None, PickleValue::None),
             0x91 => {
                 let values = self.pop_to_mark()?;
-                let set = self.values.add_object(PickleValue::None)?;
+                self.values.check_hashed(values.iter().copied())?;
+                let set = self.values.add_object(None, PickleValue::None)?;
                 self.append_to(set, &values)?;
                 Ok(set)
             }
@@ -257,18 +292,15 @@ impl<'a> Machine<'a> {
                 let (Some(module), Some(name)) = (self.values.extent(module), self.values.extent(name)) else {
                     return malformed("the name of a class is not text");
                 };
-                self.values.add_name(module, name)
+                self.add_name(module, name)
             }
             b'R' | 0x81 => {
                 let arguments = self.pop()?;
                 let function = self.pop()?;
-                self.call(function, arguments)
+                self.values.has_calls = true;
+                self.call(function, arguments, opcode == 0x81)
             }
-            0x92 => {
-                let (named, arguments, _class) = (self.pop()?, self.pop()?, self.pop()?);
-                let arguments = self.values.add_tuple(&[arguments, named])?;
-                self.values.add_object(arguments)
-            }
+            0x92 => self.call_with_names(),
             b'o' => match self.pop_to_mark()?.split_first() {
                 Some((class, arguments)) => self.call_with(*class, arguments),
                 None => malformed("a call has no class"),
@@ -324,16 +356,11 @@ impl<'a> Machine<'a> {
 
     /// Returns a decimal number.
     fn decimal(&mut self, digits: &[u8]) -> Result<PickleValue> {
+        may_be_number(digits)?;
         let unsigned = digits.strip_prefix(b"-").unwrap_or(digits);
-        // Python also reads blanks, signs, underscores, digits of other bases, and an empty line: numbers that never matter.
-        let may_be_digit = |byte: &u8| byte.is_ascii_hexdigit() || b" \t\r_+-xXoO".contains(byte);
-        if !unsigned.iter().all(may_be_digit) {
-            return malformed(NO_DIGITS);
-        }
-        if unsigned.is_empty() || !unsigned.iter().all(u8::is_ascii_digit) {
-            return Ok(PickleValue::Other);
-        }
-        let number = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
+        // Other spellings are numbers that never matter.
+        let number = if unsigned.iter().all(u8::is_ascii_digit) { std::str::from_utf8(digits).ok() } else { None };
+        let number = number.and_then(|digits| digits.parse().ok());
         number.map_or(Ok(PickleValue::Other), |number| self.values.add_long(number))
     }
 
@@ -368,12 +395,26 @@ impl<'a> Machine<'a> {
             }
             extent = extent.start + 1..extent.end - 1;
         }
-        if text.contains(&b'\\') { Ok(PickleValue::Other) } else { self.values.add_text(extent) }
+        // Without quotes, other characters than those of ASCII are in Latin-1.
+        let is_plain = !text.contains(&b'\\') && (is_quoted || text.is_ascii());
+        if is_plain { self.values.add_text(extent) } else { Ok(PickleValue::Escaped) }
     }
 
     /// Returns the name of a class or function, whose module and name are lines.
     fn name(&mut self) -> Result<PickleValue> {
-        let (module, name) = (self.line_extent()?, self.line_extent()?);
+        let module = self.line_extent()?;
+        let start = self.at as u32;
+        let name = self.line_extent();
+        // One of Python's unpicklers also imports a module whose name is in the last line.
+        let extent = name.as_ref().map_or(start..self.bytes.len() as u32, Clone::clone);
+        let value = self.add_name(module, extent)?;
+        name.map(|_| value)
+    }
+
+    fn add_name(&mut self, module: PickleRange, name: PickleRange) -> Result<PickleValue> {
+        if self.bytes[module.start as usize..module.end as usize].contains(&0) {
+            return malformed(NO_MODULE);
+        }
         self.values.add_name(module, name)
     }
 
@@ -383,9 +424,10 @@ impl<'a> Machine<'a> {
             b'r' | b'j' => self.array().map(u32::from_le_bytes),
             _ => {
                 let line = self.line()?;
-                // As Python reads it.
-                let slot = std::str::from_utf8(line).ok().and_then(|line| line.trim().replace('_', "").parse().ok());
-                slot.ok_or_else(|| Error::new(NO_REFERENCE))
+                may_be_number(line)?;
+                let digits =
+                    std::str::from_utf8(line).ok().filter(|line| line.bytes().all(|byte| byte.is_ascii_digit()));
+                digits.and_then(|digits| digits.parse().ok()).ok_or_else(|| Error::new(NO_REFERENCE))
             }
         }
     }
@@ -447,6 +489,7 @@ impl<'a> Machine<'a> {
         let list = match target {
             PickleValue::List(at) => at,
             PickleValue::Object(at) => {
+                self.values.check_filled(at)?;
                 if self.values.objects[at as usize].elements == PickleValue::None {
                     self.values.objects[at as usize].elements = self.values.add_list(Vec::new())?;
                 }
@@ -462,11 +505,13 @@ impl<'a> Machine<'a> {
 
     fn set(&mut self, values: &[PickleValue]) -> Result<()> {
         let entries = pairs(values)?;
+        self.values.check_hashed(entries.iter().map(|(key, _)| *key))?;
         let dict = match self.top()? {
             PickleValue::Dict(at) => at,
             PickleValue::Object(at) => {
+                self.values.check_filled(at)?;
                 if self.values.objects[at as usize].entries == PickleValue::None {
-                    self.values.objects[at as usize].entries = self.values.add_dict(PickleValue::None, Vec::new())?;
+                    self.values.objects[at as usize].entries = self.values.add_dict(Vec::new())?;
                 }
                 let PickleValue::Dict(dict) = self.values.objects[at as usize].entries else {
                     unreachable!("it is a dict")
@@ -479,24 +524,74 @@ impl<'a> Machine<'a> {
     }
 
     fn call_with(&mut self, function: PickleValue, arguments: &[PickleValue]) -> Result<PickleValue> {
+        self.values.has_calls = true;
         let arguments = self.values.add_tuple(arguments)?;
-        self.call(function, arguments)
+        self.call(function, arguments, false)
+    }
+
+    /// Returns what `__new__` makes with named arguments, which no class has that is known here.
+    fn call_with_names(&mut self) -> Result<PickleValue> {
+        let (named, arguments, class) = (self.pop()?, self.pop()?, self.pop()?);
+        self.values.has_calls = true;
+        let arguments = self.values.add_tuple(&[arguments, named])?;
+        let PickleValue::Name(class) = class else {
+            return malformed("it calls a value that is neither a class nor a function");
+        };
+        self.values.names[class as usize].is_misused = true;
+        self.values.add_object(Some(class), arguments)
+    }
+
+    /// True if the state of an `OrderedDict` is what `state_dict()` gives to it.
+    fn is_metadata(&self, state: PickleValue) -> bool {
+        let PickleValue::Dict(state) = state else { return false };
+        let mut entries = self.values.dicts[state as usize].entries.iter();
+        entries.all(|(key, _)| self.values.text(*key) == Some(b"_metadata"))
     }
 
     /// Returns the value that stands for the result of a call.
-    fn call(&mut self, mut function: PickleValue, mut arguments: PickleValue) -> Result<PickleValue> {
+    fn call(&mut self, mut function: PickleValue, mut arguments: PickleValue, is_new: bool) -> Result<PickleValue> {
         for _ in 0..MOST_NESTED_CALLS {
-            let PickleValue::Name(name) = function else { return self.values.add_object(arguments) };
+            let PickleValue::Name(name) = function else {
+                let class = self.values.class_of_called(function)?;
+                return self.values.add_object(Some(class), arguments);
+            };
+            if let Some(class) = self.values.reconstructed(name, arguments) {
+                let none = self.values.add_tuple(&[])?;
+                self.values.check_call(class, none, true)?;
+                return self.values.add_object(Some(class), arguments);
+            }
+            self.values.check_call(name, arguments, is_new)?;
             let meaning = self.values.names[name as usize].meaning;
             let argument = |at: usize| self.values.sequence(arguments).and_then(|all| all.get(at)).copied();
+            let flags = self.values.flags(argument(if meaning == CallMeaning::TypedTensor { 7 } else { 6 }));
             match (meaning, argument(0)) {
-                (CallMeaning::Dict, pairs) => {
-                    let is_ordered = self.values.code(name).1 == b"OrderedDict";
-                    let pairs = pairs.filter(|_| is_ordered).unwrap_or(PickleValue::None);
-                    return self.values.add_dict(pairs, Vec::new());
+                (CallMeaning::Dict, _) => {
+                    let entries = self.entries(name, arguments, is_new)?;
+                    return self.values.add_dict(entries);
                 }
-                (CallMeaning::Size, Some(size @ (PickleValue::Tuple(_) | PickleValue::List(_)))) => return Ok(size),
-                (CallMeaning::Wrapper, Some(tensor)) => return Ok(tensor),
+                (CallMeaning::Sequence, Some(elements)) => {
+                    let elements = self.values.sequence(elements).map(<[PickleValue]>::to_vec);
+                    let Some(elements) = elements.filter(|_| !is_new || self.values.code(name).1 != b"list") else {
+                        return malformed("a list or tuple is made of other values");
+                    };
+                    if self.values.code(name).1 == b"list" {
+                        return self.values.add_list(elements);
+                    }
+                    return self.values.add_tuple(&elements);
+                }
+                (CallMeaning::Wrapper | CallMeaning::Subclass, Some(_))
+                    if argument(3).is_some_and(|state| !self.values.keeps_elements(state)) =>
+                {
+                    let meaning = CallMeaning::NotPlain;
+                    return self.values.add_tensor(TensorCall { name, meaning, arguments, is_built: false, flags });
+                }
+                (CallMeaning::Converter, Some(tensor))
+                    if !argument(1).is_some_and(|dtype| self.values.has_type(tensor, dtype)) =>
+                {
+                    let meaning = CallMeaning::NotPlain;
+                    return self.values.add_tensor(TensorCall { name, meaning, arguments, is_built: false, flags });
+                }
+                (CallMeaning::Wrapper | CallMeaning::Converter, Some(tensor)) => return Ok(tensor),
                 (CallMeaning::Subclass, Some(inner)) => {
                     let (class, inner_arguments) = (argument(1), argument(2));
                     let is_plain = |class| match class {
@@ -509,21 +604,55 @@ impl<'a> Machine<'a> {
                         }
                         (Some(PickleValue::Name(name)), Some(_)) => {
                             let meaning = CallMeaning::NotPlain;
-                            return self.values.add_tensor(TensorCall { name, meaning, arguments });
+                            return self.values.add_tensor(TensorCall {
+                                name,
+                                meaning,
+                                arguments,
+                                is_built: false,
+                                flags,
+                            });
                         }
                         _ => return malformed("a tensor is rebuilt without its class"),
                     }
                 }
                 (CallMeaning::Array | CallMeaning::Tensor | CallMeaning::TypedTensor | CallMeaning::NotPlain, _) => {
-                    return self.values.add_tensor(TensorCall { name, meaning, arguments });
+                    return self.values.add_tensor(TensorCall { name, meaning, arguments, is_built: false, flags });
                 }
-                (CallMeaning::None | CallMeaning::TensorClass, _) => return self.values.add_object(arguments),
-                (CallMeaning::Size | CallMeaning::Wrapper | CallMeaning::Subclass, _) => {
+                (CallMeaning::TensorClass, _) => {
+                    let meaning = CallMeaning::NotPlain;
+                    return self.values.add_tensor(TensorCall { name, meaning, arguments, is_built: false, flags });
+                }
+                (CallMeaning::None | CallMeaning::ArrayType, _) => {
+                    return self.values.add_object(Some(name), arguments);
+                }
+                (CallMeaning::Sequence | CallMeaning::Wrapper | CallMeaning::Converter | CallMeaning::Subclass, _) => {
                     return malformed("a call misses its arguments");
                 }
             }
         }
         malformed("a tensor is rebuilt by too many calls in each other")
+    }
+
+    /// Returns the entries of a dict that a call makes.
+    fn entries(&mut self, name: u32, arguments: PickleValue, is_new: bool) -> Result<Vec<(PickleValue, PickleValue)>> {
+        let values = &self.values;
+        let class = values.code(name).1;
+        let entries = match values.sequence(arguments).unwrap_or_default() {
+            [] => Some(Vec::new()),
+            [PickleValue::None | PickleValue::Name(_)] if class == b"defaultdict" => Some(Vec::new()),
+            [PickleValue::Dict(dict)] if class != b"defaultdict" && !is_new => {
+                Some(values.dicts[*dict as usize].entries.clone())
+            }
+            [list] if matches!(class, b"dict" | b"OrderedDict") && !is_new => {
+                let pair = |pair: &PickleValue| match values.sequence(*pair) {
+                    Some([key, value]) => Some((*key, *value)),
+                    _ => None,
+                };
+                values.sequence(*list).and_then(|pairs| pairs.iter().map(pair).collect())
+            }
+            _ => None,
+        };
+        entries.ok_or_else(|| Error::new("a dict is made of other values than pairs"))
     }
 
     /// Returns the storage of a persistent identifier: `('storage', class, key, location, elements)`, and in old files
@@ -546,6 +675,14 @@ impl<'a> Machine<'a> {
         let is_meta = values.text(location) == Some(b"meta");
         self.values.add_storage(StorageUse { class, key, is_meta, count })
     }
+}
+
+/// Refuses a line that is a number for neither of Python's unpicklers. They know blanks, signs, underscores and several
+/// bases, and the one in C stops at a zero byte.
+fn may_be_number(line: &[u8]) -> Result<()> {
+    let line = line.split(|byte| *byte == 0).next().unwrap_or_default();
+    let is_known = |byte: &u8| byte.is_ascii_hexdigit() || b" \t\x0b\x0c\r_+-xXoOlL".contains(byte);
+    if line.iter().all(is_known) { Ok(()) } else { malformed(NO_DIGITS) }
 }
 
 /// Returns keys with their values.

@@ -1,7 +1,7 @@
 //! Finds the tensors in the value of a pickle, and names them by the keys that lead to them.
 
 use super::meaning::CallMeaning;
-use super::values::{Dict, Object, PickleValue, PickleValues};
+use super::values::{Object, PickleValue, PickleValues};
 use crate::error::{Error, Result};
 use crate::text::shorten;
 use std::ops::Range;
@@ -90,15 +90,24 @@ struct Frame {
     /// The name and the number of keys without a name of the parent.
     name_len: usize,
     unnamed: u32,
+    /// Number of tensors before.
+    count: usize,
 }
 
 impl TreeWalk<'_, '_> {
     fn container(&mut self, root: PickleValue, entries: &mut Vec<RootEntry>) -> Result<()> {
-        let frame = |walk: &Self, value| Frame { value, next: 0, name_len: walk.name.len(), unnamed: walk.unnamed };
+        let frame = |walk: &Self, value| {
+            let Self { name, unnamed, count, .. } = walk;
+            Frame { value, next: 0, name_len: name.len(), unnamed: *unnamed, count: *count }
+        };
         let mut frames = vec![frame(self, root)];
         while let Some(parent) = frames.last_mut() {
             let Some((key, child)) = self.child(parent.value, parent.next)? else {
                 self.leave(parent.name_len, parent.unnamed);
+                if self.count > parent.count && self.has_unclear_keys(parent.value) {
+                    let what = "malformed pickle: a dict of tensors has keys that may be equal";
+                    return Err(Error::new(what));
+                }
                 frames.pop();
                 if frames.len() == 1 && entries.last().is_some_and(|entry| entry.tensors.start == self.count) {
                     entries.pop();
@@ -137,6 +146,24 @@ impl TreeWalk<'_, '_> {
         Ok(())
     }
 
+    /// True if a dict has keys that may be equal to others: texts with escapes, objects, and fractions beside integers.
+    fn has_unclear_keys(&self, value: PickleValue) -> bool {
+        let dicts = self.module(value).map_or([value; 3], |module| module.dicts);
+        dicts.iter().any(|dict| match dict {
+            PickleValue::Dict(at) => {
+                let has = |is: fn(&PickleValue) -> bool| {
+                    self.values.dicts[*at as usize].entries.iter().any(|(key, _)| is(key))
+                };
+                let is_number = |key: &PickleValue| {
+                    matches!(key, PickleValue::Bool(_) | PickleValue::Int(_) | PickleValue::Long(_))
+                };
+                has(|key| matches!(key, PickleValue::Escaped | PickleValue::Object(_)))
+                    || has(|key| *key == PickleValue::Other) && has(is_number)
+            }
+            _ => false,
+        })
+    }
+
     /// True for values that contain others, and for tensors. Counts them.
     fn is_container(&mut self, value: PickleValue) -> Result<bool> {
         let is_one = matches!(
@@ -162,21 +189,13 @@ impl TreeWalk<'_, '_> {
                 values.sequence(value).and_then(|all| all.get(at)).map(|child| (Key::Index(at), *child))
             }
             PickleValue::Dict(dict) => {
-                let Dict { pairs, entries } = &values.dicts[dict as usize];
-                let pairs = values.sequence(*pairs).unwrap_or_default();
-                match pairs.get(at) {
-                    Some(pair) => match values.sequence(*pair) {
-                        Some([key, value]) => Some((Key::Value(*key), *value)),
-                        _ => return Err(Error::new("malformed pickle: an OrderedDict is not made of pairs")),
-                    },
-                    None => entries.get(at - pairs.len()).map(|(key, value)| (Key::Value(*key), *value)),
-                }
+                values.dicts[dict as usize].entries.get(at).map(|(key, value)| (Key::Value(*key), *value))
             }
             PickleValue::Object(object) => {
                 if let Some(module) = self.module(value) {
                     return self.child_of_module(&module, at);
                 }
-                let Object { arguments, entries, elements, state } = values.objects[object as usize];
+                let Object { arguments, entries, elements, state, .. } = values.objects[object as usize];
                 [arguments, entries, elements, state].get(at).map(|part| (Key::Part, *part))
             }
             // The only child of the root, if that is a tensor.
@@ -250,8 +269,7 @@ impl TreeWalk<'_, '_> {
         let mut at = at;
         for (kind, dict) in module.dicts.iter().enumerate() {
             let PickleValue::Dict(number) = *dict else { continue };
-            let Dict { pairs, entries } = &self.values.dicts[number as usize];
-            let len = self.values.sequence(*pairs).map_or(0, <[PickleValue]>::len) + entries.len();
+            let len = self.values.dicts[number as usize].entries.len();
             if at >= len {
                 at -= len;
                 continue;

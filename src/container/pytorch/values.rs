@@ -3,8 +3,11 @@
 //! Values refer to each other by their numbers in tables, so that deep structures are neither built nor dropped by
 //! recursion, and a checkpoint of 100,000 tensors takes few MiB.
 
+use super::harmless::{CodeUse, harmless_use};
 use super::meaning::CallMeaning;
+use super::types::TorchType;
 use crate::error::{Error, Result};
+use std::collections::HashSet;
 use std::ops::Range;
 
 /// Maximum memory for values: so much for any pickle, and so many times its length. A tensor of 150 bytes takes about 400.
@@ -18,7 +21,7 @@ const LONGEST_NAME: usize = 1000;
 const LONGEST_KEY: usize = 255;
 
 /// A value of a pickle. Numbers are places in the tables of [`PickleValues`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum PickleValue {
     None,
     Bool(bool),
@@ -26,6 +29,8 @@ pub(super) enum PickleValue {
     /// An integer of more than 32 bits.
     Long(u32),
     Text(u32),
+    /// A text with escapes or in Latin-1, which is not decoded.
+    Escaped,
     Tuple(u32),
     List(u32),
     Dict(u32),
@@ -45,8 +50,6 @@ pub(super) type PickleRange = Range<u32>;
 /// A dict.
 #[derive(Debug)]
 pub(super) struct Dict {
-    /// A list of pairs that it was made of.
-    pub(super) pairs: PickleValue,
     pub(super) entries: Vec<(PickleValue, PickleValue)>,
 }
 
@@ -56,6 +59,10 @@ pub(super) struct CodeName {
     module: PickleRange,
     name: PickleRange,
     pub(super) meaning: CallMeaning,
+    /// Its use that does no harm.
+    pub(super) harmless: Option<CodeUse>,
+    /// True if the pickle uses it in another way.
+    pub(super) is_misused: bool,
 }
 
 /// The arguments of a storage: a persistent identifier of `torch.save`.
@@ -77,11 +84,17 @@ pub(super) struct TensorCall {
     pub(super) name: u32,
     pub(super) meaning: CallMeaning,
     pub(super) arguments: PickleValue,
+    /// True for an array with its state.
+    pub(super) is_built: bool,
+    /// Whether its elements are the conjugates and the negatives of what is stored; `None` if that is not clear.
+    pub(super) flags: Option<[bool; 2]>,
 }
 
 /// An object of any class.
 #[derive(Debug)]
 pub(super) struct Object {
+    /// The name of its class, or of the function that made it; `None` for sets.
+    pub(super) class: Option<u32>,
     pub(super) arguments: PickleValue,
     pub(super) state: PickleValue,
     /// A dict of its entries, and a list of its elements, if it has some.
@@ -106,6 +119,10 @@ pub(super) struct PickleValues<'a> {
     pub(super) objects: Vec<Object>,
     /// The memory that values may still take, in bytes.
     left: usize,
+    /// True if the pickle calls anything.
+    pub(super) has_calls: bool,
+    /// Number of values that were visited to check how names are used.
+    pub(super) checks: u32,
 }
 
 /// Appends to a table. Returns the place.
@@ -185,14 +202,10 @@ impl<'a> PickleValues<'a> {
         Ok(PickleValue::List(push(&mut self.lists, values)))
     }
 
-    pub(super) fn add_dict(
-        &mut self,
-        pairs: PickleValue,
-        entries: Vec<(PickleValue, PickleValue)>,
-    ) -> Result<PickleValue> {
+    pub(super) fn add_dict(&mut self, entries: Vec<(PickleValue, PickleValue)>) -> Result<PickleValue> {
         self.count::<Dict>(1)?;
         self.count::<(PickleValue, PickleValue)>(entries.capacity())?;
-        Ok(PickleValue::Dict(push(&mut self.dicts, Dict { pairs, entries })))
+        Ok(PickleValue::Dict(push(&mut self.dicts, Dict { entries })))
     }
 
     pub(super) fn add_name(&mut self, module: PickleRange, name: PickleRange) -> Result<PickleValue> {
@@ -201,7 +214,9 @@ impl<'a> PickleValues<'a> {
             return Err(Error::new(format!("the name of a class has more than {LONGEST_NAME} bytes")));
         }
         let meaning = CallMeaning::of(self.at(&module), self.at(&name));
-        Ok(PickleValue::Name(push(&mut self.names, CodeName { module, name, meaning })))
+        let harmless = harmless_use(self.at(&module), self.at(&name));
+        let code = CodeName { module, name, meaning, harmless, is_misused: false };
+        Ok(PickleValue::Name(push(&mut self.names, code)))
     }
 
     pub(super) fn add_storage(&mut self, storage: StorageUse) -> Result<PickleValue> {
@@ -217,10 +232,10 @@ impl<'a> PickleValues<'a> {
         Ok(PickleValue::Tensor(push(&mut self.tensors, tensor)))
     }
 
-    pub(super) fn add_object(&mut self, arguments: PickleValue) -> Result<PickleValue> {
+    pub(super) fn add_object(&mut self, class: Option<u32>, arguments: PickleValue) -> Result<PickleValue> {
         self.count::<Object>(1)?;
-        let object =
-            Object { arguments, state: PickleValue::None, entries: PickleValue::None, elements: PickleValue::None };
+        let [state, entries, elements] = [PickleValue::None; 3];
+        let object = Object { class, arguments, state, entries, elements };
         Ok(PickleValue::Object(push(&mut self.objects, object)))
     }
 
@@ -260,6 +275,76 @@ impl<'a> PickleValues<'a> {
             PickleValue::List(at) => Some(&self.lists[at as usize]),
             _ => None,
         }
+    }
+
+    /// True if the attributes that a tensor gets leave its elements as they are.
+    pub(super) fn keeps_elements(&self, state: PickleValue) -> bool {
+        let keeps = |state: &PickleValue| match *state {
+            PickleValue::None => true,
+            PickleValue::Dict(at) => self.dicts[at as usize].entries.iter().all(|(key, _)| {
+                let key = self.text(*key);
+                key.is_some_and(|key| ![&b"data"[..], b"real", b"imag"].contains(&key) && !key.starts_with(b"__"))
+            }),
+            _ => false,
+        };
+        match state {
+            PickleValue::Tuple(_) => {
+                self.sequence(state).is_some_and(|parts| parts.len() == 2 && parts.iter().all(keeps))
+            }
+            state => keeps(&state),
+        }
+    }
+
+    /// True if a tensor has the type of this name.
+    pub(super) fn has_type(&self, tensor: PickleValue, name: PickleValue) -> bool {
+        let (PickleValue::Tensor(tensor), PickleValue::Name(name)) = (tensor, name) else { return false };
+        let TensorCall { meaning, arguments, .. } = self.tensors[tensor as usize];
+        let own = match (meaning, self.sequence(arguments)) {
+            (CallMeaning::Tensor, Some([PickleValue::Storage(storage), ..])) => {
+                let (module, class) = self.code(self.storages[*storage as usize].class);
+                TorchType::of_storage(module, class)
+            }
+            (CallMeaning::TypedTensor, Some([_, _, _, _, _, _, PickleValue::Name(own), ..])) => {
+                let (module, own) = self.code(*own);
+                TorchType::named(module, own)
+            }
+            _ => None,
+        };
+        let (module, name) = self.code(name);
+        let named = TorchType::named(module, name);
+        own.is_some() && own.map(|own| own.name) == named.map(|named| named.name)
+    }
+
+    /// Returns the flags in the metadata of a tensor. PyTorch looks which keys are there, and not at their values.
+    pub(super) fn flags(&self, metadata: Option<PickleValue>) -> Option<[bool; 2]> {
+        /// Maximum number of entries. PyTorch writes two.
+        const MOST_FLAGS: usize = 16;
+        let flags = match metadata {
+            None | Some(PickleValue::None) => &[],
+            Some(PickleValue::Dict(dict)) => &self.dicts[dict as usize].entries[..],
+            Some(_) => return None,
+        };
+        let is_clear = flags.len() <= MOST_FLAGS && flags.iter().all(|(key, _)| self.text(*key).is_some());
+        let has = |flag: &[u8]| flags.iter().any(|(key, _)| self.text(*key) == Some(flag));
+        is_clear.then(|| [has(b"conj"), has(b"neg")])
+    }
+
+    /// Refuses a dict in which an entry replaces another.
+    pub(super) fn check_keys(&self) -> Result<()> {
+        for Dict { entries } in &self.dicts {
+            let mut keys = HashSet::with_capacity(entries.len());
+            for (key, _) in entries {
+                let number = match *key {
+                    PickleValue::Bool(is_true) => Some(is_true.into()),
+                    key => self.integer(key),
+                };
+                let is_known = number.is_some() || *key == PickleValue::None;
+                if (is_known || self.text(*key).is_some()) && !keys.insert((self.text(*key), number)) {
+                    return Err(Error::new("malformed pickle: a dict has a key twice"));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Returns the module and the name of a class or function.

@@ -17,8 +17,6 @@ use std::sync::{Arc, OnceLock};
 
 /// Maximum number of dimensions.
 const MOST_DIMENSIONS: usize = 64;
-/// Maximum number of entries in the metadata of a tensor. PyTorch writes two.
-const MOST_FLAGS: usize = 16;
 /// Maximum size of a tensor as a multiple of the size of its storage: strides of 0 repeat elements.
 const MOST_EXPANSION: u64 = 16;
 
@@ -54,9 +52,11 @@ struct Arguments<'v> {
 impl<'v> Arguments<'v> {
     fn of(values: &'v PickleValues, call: &TensorCall) -> Option<Self> {
         let numbers = |value: PickleValue| {
+            // A list may have changed since.
+            let is_tuple = matches!(value, PickleValue::Tuple(_));
             let numbers = values
                 .sequence(value)
-                .filter(|numbers| numbers.len() <= MOST_DIMENSIONS)?
+                .filter(|numbers| is_tuple && numbers.len() <= MOST_DIMENSIONS)?
                 .iter()
                 .map(|number| values.integer(*number)?.try_into().ok());
             numbers.collect::<Option<Vec<u64>>>()
@@ -66,33 +66,21 @@ impl<'v> Arguments<'v> {
             return None;
         };
         // The gradient and hooks come first.
-        let (dtype, metadata) = match call.meaning {
-            CallMeaning::TypedTensor => (Some(*rest.get(2)?), rest.get(3)),
-            _ => (None, rest.get(2)),
-        };
+        let dtype = if call.meaning == CallMeaning::TypedTensor { Some(*rest.get(2)?) } else { None };
         let dtype = match dtype {
             None => None,
             Some(PickleValue::Name(name)) => Some(name),
             Some(_) => return None,
         };
-        let flags = match metadata {
-            Some(PickleValue::Dict(dict)) => &values.dicts[*dict as usize].entries[..],
-            _ => &[],
-        };
-        if flags.len() > MOST_FLAGS {
-            return None;
-        }
-        let is_set = |flag: &[u8]| {
-            flags.iter().any(|(key, value)| values.text(*key) == Some(flag) && *value == PickleValue::Bool(true))
-        };
+        let [is_conjugate, is_negative] = call.flags?;
         Some(Self {
             storage: &values.storages[*storage as usize],
             offset: values.integer(*offset)?.try_into().ok()?,
             shape: numbers(*shape)?,
             strides: numbers(*strides)?,
             dtype,
-            is_conjugate: is_set(b"conj"),
-            is_negative: is_set(b"neg"),
+            is_conjugate,
+            is_negative,
         })
     }
 }
@@ -130,6 +118,12 @@ pub(super) fn tensor(
         }
     };
     let (width, big_endian) = (torch_type.width, storages.is_big_endian && torch_type.width > 1);
+    if storages.is_big_endian && torch_type.name != class.name {
+        return Err(unreadable(format!(
+            "has big endian elements of {} in a storage of {}",
+            torch_type.name, class.name
+        )));
+    }
     let form = torch_type.form(big_endian);
     let form = form.ok_or_else(|| unreadable(torch_type.refusal()))?;
     if storage.is_meta {
