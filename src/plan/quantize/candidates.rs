@@ -9,9 +9,13 @@ use crate::plan::source_form;
 use crate::plan::step::TensorIndex;
 use crate::plan::weight_rows::WeightValues;
 use crate::quant::{Grid, Group, RowMap, Scheme};
-use crate::read::{DecodedValues, Decoders, LogicalCheckpoint, Membership};
+#[cfg(feature = "cli")]
+use crate::read::LogicalCheckpoint;
+use crate::read::{DecodedValues, Decoders, Membership};
 use crate::select::KeptReason;
-use crate::select::experts::{Expert, Model, bank_of, experts, unsplit_bank};
+#[cfg(feature = "cli")]
+use crate::select::experts::Model;
+use crate::select::experts::{Expert, bank_of, experts, unsplit_bank};
 use crate::select::policy::module_of;
 use crate::text::shorten;
 use std::sync::Arc;
