@@ -2,6 +2,7 @@
 
 use super::observer::Console;
 use super::run::{JobRequest, convert, job_of_shards, open};
+use super::typed::free;
 use super::{check_hash, finish};
 use crate::cli::CastArgs;
 use crate::container::checkpoint::Checkpoint;
@@ -12,6 +13,7 @@ use crate::job::{Job, JobInput};
 use crate::options::{CastOptions, Naming, Task};
 use crate::text::quoted;
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::time::Instant;
 
 pub(super) fn run(args: &CastArgs) -> Result<()> {
@@ -38,13 +40,22 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
 /// Adds the command that decodes the model, with the type and the output of the cast, to the error for its codes.
 fn with_command(error: Error, args: &CastArgs) -> Error {
     let (Kind::Codes { model: Some(model), .. }, [input]) = (error.kind(), &args.inputs[..]) else { return error };
-    let Some(to) = args.options.to.filter(|to| to.is_weight() && **model == **input) else { return error };
+    // Without a type, the values are to stay what they are.
+    let to = args.options.to.unwrap_or(Dtype::Float32);
+    if !to.is_weight() || **model != **input {
+        return error;
+    }
     let mut command = format!("tcast dequantize {} --to {to}", quoted(input));
     let naming = &args.options.tensors.naming;
     if naming.names == Some(Naming::HuggingFace) {
         command += " --names huggingface";
     }
-    for (flag, path) in [("--config", &naming.config), ("-o", &args.file.output)] {
+    // A format for one array has another one for several.
+    let holds_one = |output: &PathBuf| by_extension(output).is_some_and(|format| format.format_info().holds_one);
+    let output = args.file.output.as_ref();
+    let output =
+        output.map(|output| if holds_one(output) { free(&output.with_extension("npz")) } else { output.clone() });
+    for (flag, path) in [("--config", &naming.config), ("-o", &output)] {
         if let Some(path) = path {
             let _ = write!(command, " {flag} {}", quoted(path));
         }

@@ -5,14 +5,14 @@
 //! adds a flag that replaces or damages files, unless a typed word asks for this.
 
 use super::foreign::{self, Ours};
-use super::omitted::{missing, stray, with_output};
-use super::schemes::fits;
-use super::typed::{TypedLine, Words, free, is_new};
-use super::{dequantize, quantize};
+use super::omitted::{ANY_TYPE, missing, stray, with_output};
+use super::schemes::{fits, flags, schemes_in};
+use super::typed::{TypedLine, Words, free, is_new, several_types};
+use super::{dequantize, into_gguf, quantize};
 use crate::cli::{self, Cli, Command as Subcommand};
 use crate::container::{ReadOptions, WrittenFiles, by_extension, checkpoint};
 use crate::dtype::Dtype;
-use crate::quant::{GGUF, MLX, Scheme};
+use crate::quant::{GGUF, MLX};
 use crate::read::LogicalCheckpoint;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory};
@@ -56,8 +56,14 @@ fn accepted(line: Words, mistakes: usize) -> Option<Words> {
                     return accepted(typed.replaced(*at, 1, ["dequantize"]), mistakes - 1);
                 }
             }
-            is_possible(&cli).then_some(line)
+            if let (Some(cast), true) = (into_gguf::as_cast(&cli.command, &typed), mistakes > 0) {
+                return accepted(cast, mistakes - 1);
+            }
+            let lacks_metadata = into_gguf::lacks_metadata(&cli.command);
+            let whole = if lacks_metadata { typed.with(["--metadata-from", "MODEL.gguf"]) } else { line.clone() };
+            is_possible(&cli).then_some(whole)
         }
+        Err(_) if line.ends_with(&ANY_TYPE.map(OsString::from)) => Some(line),
         Err(error) if mistakes > 0 && error.use_stderr() => {
             edits(&error, &line).into_iter().find_map(|line| accepted(line, mistakes - 1))
         }
@@ -106,8 +112,10 @@ fn nearest<'n>(typed: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n 
     near.max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, name)| name)
 }
 
+/// True if a value is spelt almost like a known one. Numbers of bits are no matter of spelling.
 pub(super) fn is_similar(typed: &str, known: &str) -> bool {
-    strsim::jaro_winkler(&foreign::plain(typed), known) > SIMILAR
+    let digits = |word: &str| word.chars().filter(char::is_ascii_digit).collect::<String>();
+    digits(typed) == digits(known) && strsim::jaro_winkler(&foreign::plain(typed), known) > SIMILAR
 }
 
 /// Returns a text in the context of an error.
@@ -223,6 +231,16 @@ fn flag(typed: &TypedLine, argument: &str) -> Option<Vec<Words>> {
     }
     let next = typed.line.get(at + 1).and_then(|word| word.to_str()).filter(|word| !word.starts_with('-'));
     let given = value.or(next);
+    // `--sym false` is `--no-sym`.
+    let row = |flag: &str| foreign::flags(command.get_name(), flag).next();
+    match given.map(str::to_lowercase).as_deref() {
+        Some("true") if row(&long).is_some() => return Some(vec![typed.replaced(at, count, [long])]),
+        Some("false") if row(&long).is_some() => {
+            let negative = long.replacen("--", "--no-", 1);
+            return Some(vec![typed.replaced(at, count, row(&negative).map(|_| negative))]);
+        }
+        _ => {}
+    }
     let is_file = |word: &str| !is_new(word) || by_extension(word.as_ref()).is_some();
     let by = |ours| match ours {
         Ours::Flag(flag) => Some(named(flag)),
@@ -244,6 +262,17 @@ fn flag(typed: &TypedLine, argument: &str) -> Option<Vec<Words>> {
             line[*before] = name.into();
             typed.words().any(|(_, word)| Path::new(word).extension().is_some_and(|end| end == "gguf")).then_some(line)
         }
+        Ours::As(name) => Some(typed.replaced(*before, 1, [name])),
+        // The ending of the scheme says the same.
+        Ours::Ending(end) => match typed.value_at("--scheme") {
+            Some(scheme) => {
+                let mut line = typed.line.to_vec();
+                line[scheme].push(format!("-{end}"));
+                line.remove(at);
+                Some(line)
+            }
+            None => (end == "sym").then(|| typed.without(at, 1)),
+        },
         Ours::Input => Some(typed.replaced(at, 1, value)),
         // The next word is a value of the flag, unless it is a file.
         Ours::Nothing if next.is_some_and(|word| !is_file(word)) => Some(typed.without(at, count)),
@@ -311,9 +340,10 @@ fn values(typed: &TypedLine, flag: &str, value: &str, error: &clap::Error) -> Op
             return Some(vec![set(scheme.name)]);
         }
         lines.extend(foreign::affine(value, typed.words().any(|(_, word)| word == MLX)).map(|scheme| set(&scheme)));
+        lines.extend(schemes_in(value).into_iter().map(|scheme| typed.replaced(at, count, flags(scheme, value))));
+    } else {
+        lines.extend(ours.filter(|ours| !ours.is_empty()).map(|ours| set(ours)));
     }
-    lines.extend(ours.filter(|ours| !ours.is_empty()).map(|ours| set(ours)));
-    let hyphens = [value.replace('_', "-"), value.replace('-', "_")];
     match flag {
         "--threads" => lines.push(typed.without(at, count)),
         "--max-shard-size" if value.ends_with(['K', 'M', 'G', 'T', 'k', 'm', 'g', 't']) => {
@@ -324,7 +354,7 @@ fn values(typed: &TypedLine, flag: &str, value: &str, error: &clap::Error) -> Op
             let line = typed.replaced(at, count, ["-o", value]);
             let typed = TypedLine::new(&line);
             let is_complete = typed.name() != "cast" || typed.changes_format();
-            lines.push(if is_complete { line } else { typed.with(["--to", "bfloat16"]) });
+            lines.push(if is_complete { line } else { typed.with(ANY_TYPE) });
         }
         "--to" if typed.name() == "cast" && by_extension(format!("x.{}", bare(value)).as_ref()).is_some() => {
             let output = typed.inputs().next().map(|(_, input)| Path::new(input).with_extension(bare(value)));
@@ -337,21 +367,26 @@ fn values(typed: &TypedLine, flag: &str, value: &str, error: &clap::Error) -> Op
             lines.extend(kept.map(|(pattern, _)| set(&format!("{pattern}=keep"))));
         }
         "--range" => lines.push(set(&value.replace(':', ".."))),
-        "--scheme" => lines.extend(hyphens.iter().filter_map(|name| Scheme::find(name)).map(|scheme| set(scheme.name))),
         "--to" | "--from" => {
             let near = value.parse::<Dtype>().err().and_then(|unknown| unknown.only_candidate());
+            // A type of few bits needs scales: only its exact name is a wish to go without.
+            let near = near.filter(|dtype| flag == "--from" || dtype.bits() > 8);
             lines.extend(near.map(|dtype| set(dtype.name())));
         }
         _ => {}
     }
-    if flag == "--to"
-        && typed.name() == "cast"
-        && let Some(scheme) = typed.scheme(value).filter(|scheme| !scheme.layouts.is_empty() || typed.is_of_gguf())
-        && let Some((place, _)) = typed.subcommand
-    {
-        let mut line = typed.replaced(at, count, ["--scheme", scheme.name]);
-        line[place] = "quantize".into();
-        lines.push(line);
+    if flag == "--to" && ["cast", "dequantize"].contains(&typed.name()) {
+        if let Some(types) = several_types(value) {
+            // They would have one output.
+            return (!typed.has_output()).then(|| types.into_iter().map(set).collect());
+        }
+        let model = typed.inputs().next().map(|(_, input)| Path::new(input));
+        let is_of_gguf = typed.is_of_gguf() || model.is_some_and(into_gguf::is_language_model);
+        for scheme in typed.schemes(value).into_iter().filter(|scheme| !scheme.layouts.is_empty() || is_of_gguf) {
+            let mut line = typed.replaced(at, count, flags(scheme, value));
+            line[typed.subcommand.as_ref()?.0] = "quantize".into();
+            lines.push(line);
+        }
     }
     if lines.is_empty()
         && let Some(ContextValue::String(known)) = error.get(ContextKind::SuggestedValue)

@@ -2,6 +2,7 @@
 
 use super::observer::Console;
 use super::run::{JobRequest, convert, job_of_shards};
+use super::schemes::scheme_in;
 use super::{check_hash, check_matched, finish, into_gguf, no_effect, open_model, threads};
 use crate::cli::DequantizeArgs;
 use crate::convert::{check_target, in_effect};
@@ -12,7 +13,7 @@ use crate::options::Task;
 use crate::plan::PlanFindings;
 use crate::quant::FoundWeight;
 use crate::read::LogicalCheckpoint;
-use crate::text::{counted, shorten};
+use crate::text::{counted, quoted, shorten};
 use std::time::Instant;
 
 pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
@@ -20,7 +21,7 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
     if let Some(folder) = &args.shards.finish {
         return finish::run(Operator::Dequantize.name(), folder, &args.file);
     }
-    check(args)?;
+    check(args).map_err(|error| with_scheme(error, args))?;
     let console = Console { is_quiet: args.file.quiet };
     let source = &open_model(args.model.as_slice(), &args.options.tensors, threads(args.file.threads), &console)?;
     let model = LogicalCheckpoint::open(source)?;
@@ -44,6 +45,14 @@ fn with_command(error: Error, args: &DequantizeArgs) -> Error {
         }
         _ => error,
     }
+}
+
+/// Adds the command that quantizes the model again to the error for a type with scales.
+fn with_scheme(error: Error, args: &DequantizeArgs) -> Error {
+    let scheme = args.options.to.filter(|to| !to.is_weight()).and_then(|to| scheme_in(to.name()));
+    let (Some(scheme), Some(model)) = (scheme, &args.model) else { return error };
+    let output = args.file.output.as_ref().map(|output| format!(" -o {}", quoted(output))).unwrap_or_default();
+    error.remedy(format!("tcast quantize {} --scheme {}{output}", quoted(model), scheme.name))
 }
 
 /// Refuses options that no model has a use for.

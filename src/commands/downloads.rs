@@ -9,16 +9,23 @@ pub(super) fn download(address: &str) -> String {
     let whole = quoted(Path::new(address));
     let (kind, address) = address.split_once("://").unwrap_or_default();
     let parts: Vec<&str> = address.split('/').filter(|part| !part.is_empty()).collect();
-    let is_model = |owner: &str| !["datasets", "spaces", "buckets", "api"].contains(&owner);
+    let is_model = |owner: &str| !["datasets", "spaces", "buckets", "api", "docs", "models", "blog"].contains(&owner);
+    let is_view = |part: &str| ["resolve", "blob", "tree", "raw"].contains(&part);
     match (kind, &parts[..]) {
-        ("hf", [owner, name, ..]) if is_model(owner) => from_hub(&format!("{owner}/{name}"), None),
-        ("http" | "https", ["huggingface.co" | "hf.co", owner, name, rest @ ..]) if is_model(owner) => {
-            let file = match rest {
-                ["resolve" | "blob", _, file @ ..] if !file.is_empty() => Some(file.join("/")),
-                _ => None,
+        ("hf", path) | ("http" | "https", ["huggingface.co" | "hf.co", path @ ..])
+            if path.first().is_some_and(|owner| is_model(owner)) =>
+        {
+            // The first models have no owner.
+            let length = path.iter().position(|part| is_view(part)).unwrap_or(path.len()).min(2);
+            let (repository, rest) = path.split_at(length);
+            let (revision, file) = match rest {
+                [_, revision, file @ ..] => (Some(*revision), file.join("/")),
+                _ => (None, String::new()),
             };
-            let file = file.as_deref().map(|file| file.split('?').next().unwrap_or(file));
-            from_hub(&format!("{owner}/{name}"), file)
+            let file = file.split('?').next().filter(|file| !file.is_empty());
+            let revision = revision.filter(|revision| *revision != "main");
+            let revision = revision.map(|name| format!(" --revision {}", quoted(name.as_ref())));
+            format!("{}{}", from_hub(&repository.join("/"), file), revision.unwrap_or_default())
         }
         ("http" | "https", _) => format!("{CURL} -LO {whole}"),
         ("s3", [_, .., name]) if by_extension(name.as_ref()).is_some() => format!("aws s3 cp {whole} ."),
@@ -44,6 +51,11 @@ mod tests {
     fn an_address_comes_with_the_command_that_downloads_it() {
         for (address, command) in [
             ("hf://org/x", "hf download 'org/x'"),
+            ("hf://gpt2", "hf download 'gpt2'"),
+            ("https://huggingface.co/gpt2", "hf download 'gpt2'"),
+            ("https://huggingface.co/gpt2/resolve/main/a.safetensors", "hf download 'gpt2' 'a.safetensors'"),
+            ("https://huggingface.co/org/x/tree/v1", "hf download 'org/x' --revision 'v1'"),
+            ("https://huggingface.co/org/x/blob/v1/a.pt", "hf download 'org/x' 'a.pt' --revision 'v1'"),
             ("https://huggingface.co/org/x", "hf download 'org/x'"),
             (
                 "https://huggingface.co/org/x/resolve/main/a/b.safetensors?download=true",

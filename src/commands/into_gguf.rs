@@ -1,5 +1,7 @@
 //! Flags that make a GGUF file of a model, for remedies.
 
+use super::typed::{TypedLine, Words};
+use crate::cli::Command;
 use crate::container::checkpoint::CONFIG;
 use crate::dtype::Dtype;
 use crate::io::output::directory_of;
@@ -46,6 +48,32 @@ fn metadata(options: &QuantizeOptions, input: Option<&Path>) -> &'static str {
     input.filter(|_| options.gguf.first_given().is_none()).map_or("", metadata_of)
 }
 
+/// True if a command makes a GGUF file of a language model without its metadata.
+pub(super) fn lacks_metadata(command: &Command) -> bool {
+    let (options, model, is_gguf) = match command {
+        Command::Quantize(args) => (&args.options.gguf, args.model.as_ref(), args.options.is_gguf()),
+        Command::Cast(args) => {
+            let output = args.file.output.as_ref();
+            let is_gguf = output.is_some_and(|output| output.extension().is_some_and(|end| end == GGUF.name));
+            (&args.options.gguf, args.inputs.first(), is_gguf)
+        }
+        _ => return false,
+    };
+    is_gguf && options.first_given().is_none() && model.is_some_and(|model| is_language_model(model))
+}
+
+/// Returns the cast for a scheme that is a type of values, unless the line is about GGUF files, which have these.
+pub(super) fn as_cast(command: &Command, typed: &TypedLine) -> Option<Words> {
+    let Command::Quantize(args) = command else { return None };
+    let options = &args.options;
+    let is_of_gguf = options.layout.is_some() || options.gguf.first_given().is_some() || typed.is_of_gguf();
+    let to = options.scheme?.name.parse::<Dtype>().ok().filter(|to| to.is_weight() && !is_of_gguf)?;
+    let at = typed.value_at("--scheme")?;
+    let from = if typed.line[at - 1] == "--scheme" { at - 1 } else { at };
+    let line = typed.replaced(from, at - from + 1, ["--to", to.name()]);
+    Some(TypedLine::new(&line).replaced(typed.subcommand.as_ref()?.0, 1, ["cast"]))
+}
+
 /// Returns the flag for the metadata that a language model needs, after a space; nothing for other models.
 fn metadata_of(input: &Path) -> &'static str {
     if is_language_model(input) { " --metadata-from MODEL.gguf" } else { "" }
@@ -62,7 +90,7 @@ pub(super) fn decoding(model: &Path, to: Option<Dtype>, output: &Path) -> String
 }
 
 /// True for a folder or a file with the config of a language model.
-fn is_language_model(input: &Path) -> bool {
+pub(super) fn is_language_model(input: &Path) -> bool {
     let folder = if input.is_dir() { input } else { directory_of(input) };
     let is_gguf = input.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(GGUF.name));
     let config = fs::read(folder.join(CONFIG)).ok().filter(|_| !is_gguf);

@@ -1,12 +1,16 @@
 //! Corrections of a command line without a flag: words that need one, and flags that are missing.
 
 use super::foreign;
-use super::schemes::{example, scheme_in};
+use super::schemes::{example, flags, scheme_in};
 use super::typed::{TypedLine, Words, is_new, is_quantized};
 use crate::container::{ReadOptions, by_extension, checkpoint};
 use crate::dtype::Dtype;
+use crate::quant::{SCHEMES, Scheme};
 use clap::error::{ContextKind, ContextValue};
 use std::path::Path;
+
+/// The end of a line whose type is for the user to say.
+pub(super) const ANY_TYPE: [&str; 2] = ["--to", "DTYPE"];
 
 /// Adds the flag for a word that the subcommand does not take without one.
 pub(super) fn stray(typed: &TypedLine, argument: &str) -> Option<Vec<Words>> {
@@ -26,11 +30,21 @@ pub(super) fn stray(typed: &TypedLine, argument: &str) -> Option<Vec<Words>> {
     let follows_pattern = ["--exclude", "--include"].iter().any(|flag| at > 1 && typed.line[at - 2] == *flag);
     let is_pattern = word.contains('*') || follows_pattern && is_in_names(first.as_ref(), word);
     let pattern = is_pattern.then(|| typed.last_of(&["--exclude", "--include", "--rule"], at));
+    let number = word.parse::<u32>().ok().filter(|_| typed.is_of_gguf() && typed.lacks(&["--scheme", "--compare"]));
+    if typed.name() == "quantize" && number.is_some() {
+        // llama-quantize takes the numbers of its types. Two have the numbers of mixes, which stand last.
+        let is_it = |scheme: &&Scheme| scheme.gguf.as_ref().is_some_and(|gguf| gguf.file_type == number);
+        return Some(vec![typed.replaced(at, 1, ["--scheme", SCHEMES.iter().rfind(is_it)?.name])]);
+    }
+    // `--compare fp8 int8`
+    if typed.line[at - 2] == "--compare" && scheme_in(word).is_some() {
+        return Some(vec![typed.replaced(at - 1, 2, [format!("{},{word}", typed.line[at - 1].to_str()?)])]);
+    }
     let flag = if let Some(flag) = pattern {
         flag? // `--exclude A B`: a flag takes one pattern
     } else if typed.lacks(&["--to"]) && word.parse::<Dtype>().is_ok() {
         "--to"
-    } else if typed.lacks(&["--scheme", "--compare"]) && typed.scheme(word).is_some() {
+    } else if typed.lacks(&["--scheme", "--compare"]) && !typed.schemes(word).is_empty() {
         "--scheme"
     } else if typed.lacks(&["--threads", "-j"]) && word.parse::<u16>().is_ok_and(|threads| threads > 0) {
         "--threads"
@@ -39,12 +53,12 @@ pub(super) fn stray(typed: &TypedLine, argument: &str) -> Option<Vec<Words>> {
     } else {
         return None;
     };
-    let word = match flag {
-        "--scheme" => typed.scheme(word)?.name.to_owned(),
-        "--exclude" | "--include" => foreign::patterns(word).next()?,
-        _ => word.to_owned(),
+    let words = match flag {
+        "--scheme" => flags(typed.schemes(word).first()?, word),
+        "--exclude" | "--include" => vec![flag.to_owned(), foreign::patterns(word).next()?],
+        _ => vec![flag.to_owned(), word.to_owned()],
     };
-    Some(vec![typed.replaced(at, 1, [flag.to_owned(), word])])
+    Some(vec![typed.replaced(at, 1, words)])
 }
 
 /// True if the name of a tensor contains a word.
@@ -77,8 +91,8 @@ pub(super) fn missing(typed: &TypedLine, error: &clap::Error) -> Option<Vec<Word
                 match (is_complete, typed.copy()) {
                     (true, _) => line,
                     (false, Some(line)) => line,
-                    (false, None) if typed.inputs().count() > 1 => return None,
-                    (false, None) => typed.with(["--to", "bfloat16"]),
+                    (false, None) if typed.inputs().count() > 1 || typed.has_typed(&["--opset"]) => return None,
+                    (false, None) => typed.with(ANY_TYPE),
                 }
             }
             (None, "bitcast") if typed.inputs().all(|(_, word)| holds_one(word)) => typed.with(["--bits"]),
@@ -90,8 +104,11 @@ pub(super) fn missing(typed: &TypedLine, error: &clap::Error) -> Option<Vec<Word
             None if is_new("common") => typed.with(["-o", "common"]),
             None => return None,
         }
-    } else if is_missing("--scheme") && !typed.inputs().next().is_some_and(|(_, model)| is_quantized(model.as_ref())) {
-        typed.with(["--scheme", example(typed.inputs().next()?.1.as_ref())])
+    } else if is_missing("--scheme") {
+        let model = Path::new(typed.inputs().next()?.1);
+        let has_weights =
+            is_in_names(model, "weight") || by_extension(model).is_some_and(|it| it.format_info().is_changed_only());
+        (has_weights && !is_quantized(model)).then(|| typed.with(["--scheme", example(model)]))?
     } else {
         return None;
     };

@@ -106,7 +106,8 @@ pub fn remedy(error: &Error) -> Option<String> {
         Kind::Codes { model: Some(model), .. } => format!("tcast dequantize {}", quoted(model)),
         Kind::Codes { globs: Some(globs), model: None } => without_codes(globs),
         Kind::Undecoded => "--force-codes treats all of its tensors as values".to_owned(),
-        Kind::InBlocks => format!("decode the weights: tcast dequantize {}", quoted(error.path()?)),
+        // Any other type could round.
+        Kind::InBlocks => format!("to get their values: tcast dequantize {} --to float32", quoted(error.path()?)),
         Kind::NoKeys { is_language: true } => {
             "add --metadata-from MODEL.gguf, which is any GGUF of the same model".to_owned()
         }

@@ -2,7 +2,7 @@
 
 use super::foreign;
 use crate::container::by_extension;
-use crate::quant::{GGUF, SCHEMES, Scheme};
+use crate::quant::{CodeType, GGUF, SCHEMES, Scheme, TargetGrid};
 use std::path::Path;
 
 /// True if the format of an input can store a scheme: an ONNX model has a few.
@@ -32,7 +32,45 @@ pub(super) fn example(input: &Path) -> &'static str {
 
 /// Returns the scheme that a value for a type stands for.
 pub(super) fn scheme_in(value: &str) -> Option<&'static Scheme> {
+    schemes_in(value).first().copied()
+}
+
+/// Returns the schemes that a value can stand for: `int4-asym` for `int4_asym_g128`.
+pub(super) fn schemes_in(value: &str) -> Vec<&'static Scheme> {
     let value = foreign::plain(value);
-    let foreign = || foreign::values("--scheme", &value).first().and_then(|name| Scheme::find(name));
-    Scheme::find(&value).or_else(|| Scheme::find(&value.replace('-', "_"))).or_else(foreign)
+    if let Some(scheme) = Scheme::find(&value).or_else(|| Scheme::find(&value.replace('-', "_"))) {
+        return vec![scheme];
+    }
+    let known: Vec<_> = foreign::values("--scheme", &value).iter().filter_map(|name| Scheme::find(name)).collect();
+    let Some((base, fits)) = foreign::ending(&value).filter(|_| known.is_empty()) else { return known };
+    let of_base = schemes_in(base);
+    let fits = |scheme: &&'static Scheme| grid(scheme).is_some_and(fits);
+    if of_base.iter().any(fits) {
+        return of_base.into_iter().filter(fits).collect();
+    }
+    // The same with zero points, or without them.
+    let other = |name: &str| name.strip_suffix("-asym").map_or_else(|| format!("{name}-asym"), str::to_owned);
+    of_base.into_iter().filter_map(|scheme| Scheme::find(&other(scheme.name))).filter(fits).collect()
+}
+
+/// Returns the grid of a scheme in its default layout, unless that is of blocks.
+fn grid(scheme: &Scheme) -> Option<TargetGrid> {
+    scheme.layouts.first().map(|layout| layout.grid)
+}
+
+/// Returns the flags for a scheme, with the size of groups that the value names.
+pub(super) fn flags(scheme: &Scheme, value: &str) -> Vec<String> {
+    let size = foreign::group_size(value).filter(|_| scheme.has_group_size());
+    let size = size.into_iter().flat_map(|size| ["--group-size".to_owned(), size.to_owned()]);
+    ["--scheme", scheme.name].map(str::to_owned).into_iter().chain(size).collect()
+}
+
+/// Describes the schemes that are similar to a name that begins with a scheme's: those with the same kind of codes.
+pub(super) fn similar(value: &str) -> Option<String> {
+    let value = foreign::plain(value);
+    let base = value.rmatch_indices('-').find_map(|(at, _)| scheme_in(&value[..at]).and_then(grid))?;
+    let kind = |grid: TargetGrid| (grid.codes.bits(), matches!(grid.codes, CodeType::Float(_)));
+    let alike = SCHEMES.iter().filter(|scheme| grid(scheme).is_some_and(|grid| kind(grid) == kind(base)));
+    let described: Vec<String> = alike.map(|scheme| format!("{} ({})", scheme.name, scheme.summary)).collect();
+    Some(format!("tcast quantize has these schemes: {}", described.join(", ")))
 }

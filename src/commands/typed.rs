@@ -1,9 +1,10 @@
 //! A command line with a mistake: its subcommand, flags, values and inputs, and lines with other words.
 
 use super::foreign;
-use super::schemes::scheme_in;
+use super::schemes::schemes_in;
 use crate::cli::Cli;
 use crate::container::{Input, ReadOptions, SHARDS, WrittenFiles, by_extension, checkpoint};
+use crate::dtype::Dtype;
 use crate::quant::{GGUF, Scheme};
 use clap::{Command, CommandFactory};
 use std::ffi::OsString;
@@ -22,6 +23,12 @@ pub(super) fn free(path: &Path) -> PathBuf {
     let numbered = (2..).map(|number: u32| path.with_extension(format!("{number}.{end}")));
     let is_free = |path: &PathBuf| path.symlink_metadata().is_err();
     std::iter::once(path.to_owned()).chain(numbered).find(is_free).unwrap_or_default()
+}
+
+/// Returns the types in a list such as `f16,bf16`.
+pub(super) fn several_types(value: &str) -> Option<Vec<&str>> {
+    let types: Vec<&str> = value.split([',', '/', ';', '+', ' ']).filter(|part| !part.is_empty()).collect();
+    (types.len() > 1 && types.iter().all(|part| part.parse::<Dtype>().is_ok())).then_some(types)
 }
 
 /// True if the config of a model says that it is quantized.
@@ -124,9 +131,9 @@ impl<'a> TypedLine<'a> {
         Scheme::find(foreign::blocks(word)?).filter(|_| self.is_of_gguf())
     }
 
-    /// Returns the scheme that a word stands for.
-    pub(super) fn scheme(&self, word: &str) -> Option<&'static Scheme> {
-        self.blocks(word).or_else(|| scheme_in(word))
+    /// Returns the schemes that a word can stand for.
+    pub(super) fn schemes(&self, word: &str) -> Vec<&'static Scheme> {
+        self.blocks(word).map_or_else(|| schemes_in(word), |scheme| vec![scheme])
     }
 
     /// Returns the line with an output in safetensors, if the only input has a format that tcast reads and does not write.
@@ -149,7 +156,7 @@ impl<'a> TypedLine<'a> {
         output.is_some() && input.is_some_and(|input| input != output) || self.has_output() && self.has_pickled_shards()
     }
 
-    fn has_output(&self) -> bool {
+    pub(super) fn has_output(&self) -> bool {
         self.has_typed(&["-o", "--output"])
     }
 
@@ -168,6 +175,12 @@ impl<'a> TypedLine<'a> {
             flags.iter().copied().find(|flag| *flag == name)
         };
         self.line[..before].iter().rev().find_map(name)
+    }
+
+    /// Returns the place of the value of a flag, alone or joined.
+    pub(super) fn value_at(&self, flag: &str) -> Option<usize> {
+        let value = |at: usize| self.line[at].to_str().and_then(|word| word.strip_prefix(flag)?.strip_prefix('='));
+        (2..self.line.len()).find(|at| self.line[at - 1] == flag || value(*at).is_some())
     }
 
     pub(super) fn find(&self, is_wanted: impl Fn(&str) -> bool) -> Option<usize> {

@@ -3,10 +3,10 @@
 use super::correct::{advice, corrected, is_similar, similar_flag, word};
 use super::fail;
 use super::messages::{print_alternative, print_line, print_message, printed};
-use super::schemes::{offered, scheme_in};
-use super::typed::is_quantized;
+use super::schemes::{offered, scheme_in, similar};
+use super::typed::{is_quantized, several_types};
 use crate::cli::{Cli, OVERVIEW};
-use crate::container::by_extension;
+use crate::container::{ReadOptions, by_extension, checkpoint};
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::operator::cast::{self, CastAttributes};
@@ -30,6 +30,12 @@ pub fn usage(mut error: clap::Error, arguments: &[OsString]) -> ExitCode {
         return printed(error.print()).map_or_else(|full| fail(&full.into()), |()| ExitCode::SUCCESS);
     }
     let lines = corrected(&error, arguments);
+    // A folder that is no model needs no type.
+    let folder = arguments.get(2).map(Path::new).filter(|word| word.is_dir());
+    let folder = folder.filter(|_| error.kind() == ErrorKind::MissingRequiredArgument);
+    if let Some(Err(unreadable)) = folder.map(|folder| checkpoint::probe(folder, &ReadOptions::on(1))) {
+        return fail(&unreadable.into());
+    }
     let diagnosis = diagnosis(&error, arguments);
     let advice = advice(&error, arguments);
     leave_bad_tips(&mut error, arguments);
@@ -43,7 +49,7 @@ pub fn usage(mut error: clap::Error, arguments: &[OsString]) -> ExitCode {
     }
     let commands: Vec<String> = lines.iter().map(|line| command(line)).collect();
     let Some(remedy) =
-        commands.first().map(String::as_str).or(advice).or(diagnosis.as_ref().map(|diagnosis| diagnosis.remedy))
+        commands.first().map(String::as_str).or(advice).or(diagnosis.as_ref().map(|diagnosis| &*diagnosis.remedy))
     else {
         print_line(format!("tcast: {}", error.render().ansi()).trim_end());
         return ExitCode::from(error.exit_code() as u8);
@@ -57,8 +63,8 @@ pub fn usage(mut error: clap::Error, arguments: &[OsString]) -> ExitCode {
         None => Error::usage(first).with_details(details),
     };
     let code = fail(&described.remedy(remedy).into());
-    match (&commands[..], diagnosis.and_then(|diagnosis| diagnosis.more)) {
-        (_, Some(more)) => print_alternative(&more),
+    match (&commands[..], diagnosis.as_ref().and_then(|diagnosis| diagnosis.more.as_ref())) {
+        (_, Some(more)) => print_alternative(more),
         ([_, second, ..], None) => {
             let is_for_engines = second.starts_with("tcast quantize") && !remedy.starts_with("tcast quantize");
             print_alternative(&format!(
@@ -79,7 +85,7 @@ fn command(line: &[OsString]) -> String {
 struct Diagnosis {
     message: String,
     /// Remedy if there is no command.
-    remedy: &'static str,
+    remedy: String,
     /// Another possibility.
     more: Option<String>,
 }
@@ -91,7 +97,9 @@ fn diagnosis(error: &clap::Error, arguments: &[OsString]) -> Option<Diagnosis> {
         Some(ContextValue::Strings(missing)) if error.kind() == ErrorKind::MissingRequiredArgument => &missing[..],
         _ => &[],
     };
-    let of = |message: &str, remedy, more| Some(Diagnosis { message: message.to_owned(), remedy, more });
+    let of = |message: &str, remedy: &str, more| {
+        Some(Diagnosis { message: message.to_owned(), remedy: remedy.to_owned(), more })
+    };
     match (subcommand, missing) {
         ("quantize", [scheme]) if scheme.starts_with("--scheme") => {
             let model = arguments.iter().skip(2).map(Path::new).find(|word| word.exists());
@@ -119,19 +127,33 @@ fn diagnosis(error: &clap::Error, arguments: &[OsString]) -> Option<Diagnosis> {
             let has_type = arguments.iter().any(|word| word.to_str().is_some_and(|word| word.parse::<Dtype>().is_ok()));
             let is_there =
                 |word: &OsString| Path::new(word).exists() || word.to_str().is_some_and(|word| word.starts_with('-'));
+            if arguments.iter().any(|word| word.to_str().is_some_and(|word| word.starts_with("--opset"))) {
+                let remedy =
+                    "add --to DTYPE; onnx.version_converter of the Python package onnx changes a model's opset";
+                return of("--to <DTYPE> is missing: --opset only chooses the rules of the cast", remedy, None);
+            }
             let more = (!has_type && arguments.iter().skip(2).all(is_there)).then(|| {
-                "tcast cast --help lists other types; to change only the format, name the output with -o".to_owned()
+                "tcast cast --help lists the types; to change only the format, name the output with -o".to_owned()
             });
             of("--to <DTYPE> is missing: the type to convert to", "add --to DTYPE", more)
         }
         _ => {
-            let is_to = word(error, ContextKind::InvalidArg)?.starts_with("--to ");
-            let value = word(error, ContextKind::InvalidValue).filter(|_| is_to)?;
-            let unknown =
-                || Some((value.parse::<Dtype>().err().filter(|_| subcommand == "cast")?.among(&targets())?, LISTED));
-            let known = no_type(subcommand, value).map(|(what, remedy)| (what.to_owned(), remedy));
-            let (what, remedy) = known.or_else(unknown)?;
-            of(&format!("invalid value '{}' for '--to <DTYPE>': {what}", shorten(value)), remedy, None)
+            let argument = word(error, ContextKind::InvalidArg)?;
+            let value = word(error, ContextKind::InvalidValue)?;
+            let unknown = || {
+                let unknown = value.parse::<Dtype>().err().filter(|_| subcommand == "cast")?;
+                Some((unknown.among(&targets())?, LISTED.to_owned()))
+            };
+            let alike = || Some(("no type or scheme has this name".to_owned(), similar(value)?));
+            let (what, remedy) = match argument.split_once(' ')?.0 {
+                "--to" => {
+                    let known = no_type(subcommand, value).map(|(what, remedy)| (what.to_owned(), remedy.to_owned()));
+                    known.or_else(alike).or_else(unknown)?
+                }
+                "--scheme" => alike().filter(|_| scheme_in(value).is_none())?,
+                _ => return None,
+            };
+            of(&format!("invalid value '{}' for '{argument}': {what}", shorten(value)), &remedy, None)
         }
     }
 }
@@ -151,6 +173,8 @@ fn no_type(subcommand: &str, value: &str) -> Option<(&'static str, &'static str)
     if subcommand == "dequantize" {
         let remedy = "decode to one of these; tcast cast converts the result";
         Some(("weights are decoded to bfloat16, float16 or float32", remedy))
+    } else if several_types(value).is_some() {
+        Some(("tcast casts to one type at a time", "run a command for each type, with an output of its own"))
     } else if by_extension(value.as_ref()).is_some() {
         Some(("it is a file, not a type", "name the output with -o"))
     } else if by_extension(format!("x.{value}").as_ref()).is_some() {

@@ -21,14 +21,17 @@ pub(super) fn known_dtype(tensor: &Tensor, from: Option<Dtype>) -> Option<Dtype>
 
 /// Refuses a `--from` that fits none of these tensors.
 pub(crate) fn check_from<'a>(tensors: impl IntoIterator<Item = &'a Tensor>, from: Option<Dtype>) -> Result<()> {
-    match from {
-        Some(from) if !tensors.into_iter().any(|tensor| reinterpreted(tensor, from).is_some()) => {
-            let error = Error::new(format!("no tensor holds untyped elements of the width of {from}"));
-            let opaque = if from.bits() < 8 { "V1 and u1, an element in each byte" } else { "V1, u1, safetensors' U8" };
-            Err(error.remedy(format!("only opaque bytes (numpy's {opaque}) take a type")).without("from"))
-        }
-        _ => Ok(()),
+    let Some(from) = from else { return Ok(()) };
+    let tensors: Vec<&Tensor> = tensors.into_iter().collect();
+    if tensors.iter().any(|tensor| reinterpreted(tensor, from).is_some()) {
+        return Ok(());
     }
+    if let Some(untyped) = tensors.iter().find(|tensor| matches!(tensor.elements, Elements::Untyped(_))) {
+        return source_form(untyped, Some(from)).map(drop);
+    }
+    let error = Error::new(format!("no tensor holds untyped elements of the width of {from}"));
+    let opaque = if from.bits() < 8 { "V1 and u1, an element in each byte" } else { "V1, u1, safetensors' U8" };
+    Err(error.remedy(format!("only opaque bytes (numpy's {opaque}) take a type")).without("from"))
 }
 
 /// Returns the form in which to read a tensor's bytes; `from` is the type of untyped elements.
@@ -41,12 +44,14 @@ pub fn source_form(tensor: &Tensor, from: Option<Dtype>) -> Result<Form> {
         (Some(storage), ..) => Ok(Form::Numbers(storage)),
         (None, Elements::Typed(form), _) => Ok(form),
         (None, Elements::Opaque | Elements::Blocks(_), _) => Err(tensor.refusal()),
-        (None, Elements::Untyped(bytes), Some(from)) => {
-            Err(Error::new(format!("{from} does not fit elements of {bytes} bytes")).without("from"))
-        }
-        (None, Elements::Untyped(bytes), None) => {
+        (None, Elements::Untyped(bytes), from) => {
             let candidates: Vec<&str> = Dtype::all().filter(|dtype| fits(*dtype, bytes)).map(Dtype::name).collect();
-            let error = Error::new(format!("the file does not say what its {bytes}-byte elements are"));
+            let error = Error::new(match from {
+                Some(from) => {
+                    format!("{from} does not fit its elements of {bytes} {}", if bytes == 1 { "byte" } else { "bytes" })
+                }
+                None => format!("the file does not say what its {bytes}-byte elements are"),
+            });
             if candidates.is_empty() {
                 return Err(error.remedy("tcast has no type of that width"));
             }

@@ -182,9 +182,9 @@ fn every_example_of_the_help_works() {
 fn a_typo_gets_what_was_meant() {
     let bench = Bench::with("weights_f32.npy", "x.npy");
     let cases = [
-        ("casts x.npy", "  tcast cast x.npy --to bfloat16\n"),
+        ("casts x.npy", "  tcast cast x.npy --to DTYPE\n"),
         ("inspct x.npy", "  tcast inspect x.npy\n"),
-        ("convert x.npy", "  tcast cast x.npy --to bfloat16\n"),
+        ("convert x.npy", "  tcast cast x.npy --to DTYPE\n"),
         ("ls x.npy", "  tcast inspect x.npy\n"),
         ("cast x.npy --dtype f16", "  tcast cast x.npy --to f16\n"),
         ("--to f16 cast x.npy", "  tcast cast --to f16 x.npy\n"),

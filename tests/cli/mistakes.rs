@@ -311,10 +311,8 @@ fn a_type_a_scheme_or_an_output_without_its_flag_gets_the_flag() {
         ("dequantize tiny-fp8 'o ut'", "tcast dequantize tiny-fp8 -o 'o ut'"),
         ("promote x.npy w.npy out", "tcast promote x.npy w.npy -o out"),
         ("quantize llama", "tcast quantize llama --scheme fp8"),
-        ("cast x.npy", "tcast cast x.npy --to bfloat16"),
         ("cast x.npy to f16", "tcast cast x.npy --to f16"),
         ("cast x.npy --to npz", "tcast cast x.npy -o x.npz"),
-        ("cast x.npy --to y.npy", "tcast cast x.npy -o y.npy --to bfloat16"),
         ("cast llama --to f16 --max-shard-size 5G", "tcast cast llama --to f16 --max-shard-size 5GB"),
         ("promote x.npy w.npy", "tcast promote x.npy w.npy -o common"),
         ("bitcast x.npy", "tcast bitcast x.npy --bits"),
@@ -328,8 +326,12 @@ fn a_type_a_scheme_or_an_output_without_its_flag_gets_the_flag() {
     let quantized = told(&bench, "quantize tiny-fp8", 2).concat();
     let models = told(&bench, "quantize llama tiny-fp8 --scheme fp8", 2);
     assert_eq!(models, ["give one model at a time; -o names the output"]);
-    let types = told(&bench, "dequantize tiny-fp8 --to fp8", 2);
+    let types = told(&bench, "dequantize tiny-fp8 --to int128", 2);
     assert_eq!(types, ["decode to one of these; tcast cast converts the result"]);
+    // Any type could round.
+    assert_eq!(told(&bench, "cast x.npy", 2)[0], "tcast cast x.npy --to DTYPE");
+    assert_eq!(told(&bench, "cast x.npy y.npy", 2)[0], "tcast cast x.npy -o y.npy --to DTYPE");
+    assert_eq!(told(&bench, "cast x.npy --to y.npy", 2)[0], "tcast cast x.npy -o y.npy --to DTYPE");
     assert!(quantized.contains("add --layout LAYOUT to keep its values in another layout"), "{quantized}");
     let missing = told(&bench, "cast llama llama-f16 --to f16", 1);
     assert_eq!(missing[0], "-o 'llama-f16', if it is the output");
@@ -502,5 +504,64 @@ fn a_regular_expression_is_answered_with_the_pattern_that_matches() {
         let outcome =
             paste(&bench, &format!("tcast cast model.safetensors --to f16 -n --exclude '{glob}' -o o.safetensors"));
         assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    }
+}
+
+#[test]
+fn a_value_that_could_mean_a_scheme_is_never_a_cast_to_its_codes() {
+    for (line, command) in [
+        ("cast llama --to int8_scaled", "tcast quantize llama --scheme int8"),
+        ("cast llama --to int4_asym_g32", "tcast quantize llama --scheme int4-asym --group-size 32"),
+        ("cast llama --int8", "tcast quantize llama --scheme int8"),
+        ("cast llama --quantize fp8", "tcast quantize llama --scheme fp8"),
+        ("quantize llama --bits 4 --sym False", "tcast quantize llama --scheme int4-asym"),
+        ("quantize llama --scheme int4-asym --sym", "tcast quantize llama --scheme int4"),
+        ("quantize llama --scheme fp16", "tcast cast llama --to float16"),
+        ("quantize tiny.gguf out.gguf 15", "tcast quantize tiny.gguf -o out.gguf --scheme q4_k_m"),
+        ("quantize tiny.gguf out.gguf 2", "tcast quantize tiny.gguf -o out.gguf --scheme q4_0"),
+        ("dequantize tiny.gguf --to q8_0", "tcast quantize tiny.gguf --scheme q8_0"),
+        (
+            "convert --hf-path llama --mlx-path m -q --q-mode mxfp4",
+            "tcast quantize llama --output m --scheme mxfp4 --layout mlx",
+        ),
+        ("cast x.npy --to f16,bf16", "or tcast cast x.npy --to bf16"),
+    ] {
+        let command_of = |told: &str| told.strip_prefix("or ").unwrap_or(told).to_owned();
+        let bench = bench();
+        let told = told(&bench, line, 2);
+        assert!(told.iter().any(|told| told == command), "{line}: {told:#?}");
+        let outcome = paste(&bench, &command_of(command));
+        assert_eq!(outcome.code, Some(0), "{command}: {outcome:?}");
+    }
+}
+
+#[test]
+fn where_no_command_is_meant_the_message_says_what_to_decide() {
+    let bench = bench();
+    fs::create_dir(bench.path("docs")).unwrap();
+    for (line, code, remedy) in [
+        (
+            "cast llama --to int8-asym",
+            2,
+            "tcast quantize has these schemes: int8 (int8, a scale for each row), int8a16 (int8 in words, a scale for \
+             each 128 values), affine8 (uint8, a scale and an offset for each 64 values)",
+        ),
+        ("cast x.npy --to f16,bf16 -o y.npy", 2, "run a command for each type, with an output of its own"),
+        (
+            "cast net.onnx --opset 13",
+            2,
+            "add --to DTYPE; onnx.version_converter of the Python package onnx changes a model's opset",
+        ),
+        ("quantize llama --scheme fp8 --activations", 2, "leave --activations out"),
+        (
+            "quantize llama --scheme int8 --asym",
+            2,
+            "int4-asym has zero points, affine4 and affine8 have offsets, and other schemes have neither",
+        ),
+        ("cast tiny.gguf -o t.safetensors", 1, "tcast dequantize 'tiny.gguf' --to float32 -o 't.safetensors'"),
+        ("inspect https://huggingface.co/gpt2", 1, "hf download 'gpt2'"),
+        ("cast docs out", 1, "give a .npy, .pt, .npz, .safetensors, .gguf, .pb or .onnx file, or a folder of shards"),
+    ] {
+        assert_eq!(told(&bench, line, code), [remedy], "{line}");
     }
 }

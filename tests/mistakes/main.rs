@@ -1,6 +1,7 @@
 //! Every command that an error proposes works when it is pasted. `lines.txt` contains command lines with mistakes. The
 //! test runs each, pastes each proposal of its error into a shell, and checks that the command succeeds, changes no file
-//! that existed before, and proposes `--force` only where an output exists.
+//! that existed before, and proposes `--force` only where an output exists. It also checks that a proposal keeps the output
+//! that was typed, chooses no type that nobody named, and keeps whether a scheme has zero points.
 //!
 //! A proposal is one of these, in the lines below an error:
 //! * a command with at least one flag or quoted word, up to the end of the clause;
@@ -19,6 +20,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::SystemTime;
+use tcast::dtype::Dtype;
 
 /// Subcommands, and the programs of the system that a remedy may begin with.
 const PROGRAMS: &[&str] = &["tcast", "mkdir", "mv", "cp", "rm", "ln", "curl", "hf", "aws"];
@@ -316,6 +318,43 @@ fn is_value(word: &str) -> bool {
     is_name(word) || word.contains(|char: char| char.is_ascii_digit() || "/.".contains(char)) || VALUES.contains(&word)
 }
 
+/// Names of other tools for a type.
+const ALIASES: &[(&str, Dtype)] = &[("fp8", Dtype::Float8E4M3FN), ("float8", Dtype::Float8E4M3FN)];
+
+/// Returns what a proposal changes that its line and the error do not ask for.
+fn unasked(line: &str, proposal: &str, stderr: &str) -> Option<&'static str> {
+    let (line, proposed) = (words(line), words(proposal));
+    // A promotion needs other inputs first.
+    let writes = ["cast", "dequantize", "quantize"].contains(&proposed.get(1)?.written) && line[1].written != "promote";
+    let has_output = |words: &[Word]| words.iter().any(|word| ["-o", "--output"].contains(&word.written));
+    if writes && has_output(&line) && !has_output(&proposed) && !stderr.contains(" -o") && !stderr.contains("'-o'") {
+        return Some("drops -o");
+    }
+    // A type that no word of the line is a name of; float32 holds the values of all weights.
+    let value = |flag: &str| {
+        let at = proposed.iter().position(|word| word.written == flag)?;
+        proposed.get(at + 1).map(|word| word.value.as_str())
+    };
+    let to = value("--to").and_then(|to| to.parse::<Dtype>().ok()).filter(|_| proposed[1].written == "cast");
+    if let Some(to) = to.filter(|to| *to != Dtype::Float32) {
+        let of_alias =
+            |part: &str| ALIASES.iter().find(|(alias, _)| part.eq_ignore_ascii_case(alias)).map(|(_, to)| *to);
+        let is_it = |part: &str| part.parse().ok().or_else(|| of_alias(part)) == Some(to);
+        let is_named = |word: &Word| word.value.trim_start_matches('-').split([',', '/', ' ', '=']).any(is_it);
+        let is_spelt_almost_so = to.bits() > 8 && stderr.contains("similar: ");
+        if !line.iter().any(is_named) && !is_spelt_almost_so {
+            return Some("chooses a type");
+        }
+    }
+    let text = line.iter().map(|word| word.value.to_lowercase().replace('_', "-")).collect::<Vec<_>>().join(" ");
+    let has = |marks: &[&str]| marks.iter().any(|mark| text.replace('=', " ").contains(mark));
+    let has_zero_points = has(&["asym", "no-sym", "sym false", "symmetric false", "--zero-point true"]);
+    let is_symmetric = !has_zero_points && has(&["--sym", "-sym"]) || has(&["asym --sym"]);
+    let scheme = value("--scheme").filter(|scheme| scheme.starts_with("int"))?;
+    let is_other = if scheme.ends_with("-asym") { is_symmetric } else { has_zero_points && !is_symmetric };
+    is_other.then_some("has another scheme's symmetry")
+}
+
 #[test]
 fn every_command_that_an_error_proposes_works_when_it_is_pasted() {
     let bench = world();
@@ -335,6 +374,9 @@ fn every_command_that_an_error_proposes_works_when_it_is_pasted() {
         }
         let proposed = if done.status.success() { Vec::new() } else { proposals(&format!("tcast {line}"), &stderr) };
         for mut proposal in proposed {
+            if let Some(what) = unasked(&format!("tcast {line}"), &proposal, &stderr) {
+                wrong.push(format!("$ tcast {line}\n{stderr}{what}: {proposal}\n"));
+            }
             for (name, value) in PLACEHOLDERS {
                 proposal = proposal.replace(name, value);
             }

@@ -1,8 +1,10 @@
 //! Words of other tools for subcommands, flags, schemes and layouts, and the words of tcast for them.
 
+mod switches;
 mod values;
 
-pub(super) use values::{affine, blocks, means_keep, values};
+pub(super) use switches::SWITCHES;
+pub(super) use values::{affine, blocks, ending, group_size, means_keep, values};
 
 use super::unmatched::glob_of_regex;
 use crate::text::as_glob;
@@ -24,6 +26,10 @@ pub(super) enum Ours {
     Rules,
     /// The same flag of this subcommand, in a dry run, if an input is a GGUF file.
     DryRun(&'static str),
+    /// The same flag of this subcommand, or its replacement there.
+    As(&'static str),
+    /// This ending of the scheme.
+    Ending(&'static str),
     /// The value alone, which is an input.
     Input,
     /// Nothing: tcast does so anyway.
@@ -34,7 +40,7 @@ pub(super) enum Ours {
     Advice(&'static str),
 }
 
-use Ours::{Advice, DryRun, Flag, Input, NoValue, Nothing, Pattern, Prefixed, Rule, Rules, Words};
+use Ours::{Advice, As, DryRun, Ending, Flag, Input, NoValue, Nothing, Pattern, Prefixed, Rule, Rules, Words};
 
 /// Words of other tools, separated by spaces, and their replacement.
 type Row = (&'static str, Ours);
@@ -51,45 +57,6 @@ const SUBCOMMANDS: &[(&str, &str)] = &[
     ("info list ls show stats summary describe head keys dump gguf-dump meta metadata scan", "inspect"),
     ("compare cmp check verify equal", "diff"),
     ("unify common align", "promote"),
-];
-
-/// Subcommand of other tools that another one of tcast replaces if a switch was typed.
-#[derive(Debug)]
-pub(super) struct Switch {
-    /// The words for the subcommand.
-    pub(super) subcommands: &'static str,
-    /// Flags that show the tool.
-    pub(super) marks: &'static str,
-    /// Flags that ask for the other subcommand.
-    pub(super) switches: &'static str,
-    /// The flags among them that nothing replaces.
-    pub(super) bare: &'static str,
-    pub(super) subcommand: &'static str,
-    /// Words to add if none of these flags was typed.
-    pub(super) schemes: &'static [&'static str],
-    pub(super) default: &'static [&'static str],
-}
-
-/// The switches of `mlx_lm.convert`.
-pub(super) const SWITCHES: &[Switch] = &[
-    Switch {
-        subcommands: "convert cast",
-        marks: "--hf-path --mlx-path --q-bits --q-group-size --q-mode",
-        switches: "-q --quantize --q-bits --q-group-size --q-mode",
-        bare: "-q --quantize",
-        subcommand: "quantize",
-        schemes: &["--q-bits", "--q-mode", "--scheme"],
-        default: &["--scheme", "affine4"],
-    },
-    Switch {
-        subcommands: "convert cast",
-        marks: "--hf-path --mlx-path",
-        switches: "-d --dequantize",
-        bare: "-d --dequantize",
-        subcommand: "dequantize",
-        schemes: &[],
-        default: &[],
-    },
 ];
 
 /// Flags of all subcommands that write files.
@@ -159,6 +126,12 @@ const TO: &[Row] = &[
 ];
 
 const CAST: &[Row] = &[
+    // Codes without scales are for a file of one array, which is no model.
+    (
+        "--scheme --quant --quantize --quantization --bits --wbits --w-bit --int8 --int4 --nvfp4 --mxfp4 --load-in-8bit \
+         --load-in-4bit --group-size",
+        As("quantize"),
+    ),
     ("--format --scheme --quant --quantize --quantization --ftype", Flag("--to")),
     ("--double --fp64 --float64", Words("--to float64")),
     ("--fp8 --float8 --e4m3 --fp8-e4m3 --fp8-e4m3fn --float8-e4m3fn", Words("--to float8e4m3fn")),
@@ -199,17 +172,20 @@ const QUANTIZE: &[Row] = &[
     ("--groupsize --blocksize --block-size --q-group-size --q-groupsize --groups --group", Flag("--group-size")),
     ("--mse --optimize", Words("--search mse")),
     ("--all", Advice("--rule '*NAME*=SCHEME' quantizes weights that tcast copies by default")),
-    ("--bits --wbits --w-bits --num-bits --nbits --weight-bits", Flag("--scheme")),
+    ("--bits --wbits --w-bit --w-bits --num-bits --nbits --weight-bits", Flag("--scheme")),
     ("--q-bits", Prefixed("--scheme", "affine")), // of mlx_lm
     (
         "--calibration --dataset --calib-size --num-samples --nsamples --num-calibration-samples --calib-dataset --calib-data \
          --seqlen --max-seq-length --iters --batch-size --damp-percent --dampening-frac --act-order",
         NoValue,
     ),
+    ("--sym --symmetric --no-asym --no-zero-point", Ending("sym")),
+    ("--asym --asymmetric --no-sym --no-symmetric --zero-point", Ending("asym")),
     (
-        "--sym --symmetric --per-channel --desc-act --avx2 --avx512 --avx512-vnni --arm64 --weight-only --static-groups",
-        Nothing,
+        "--sym --symmetric --no-asym --no-zero-point --asym --asymmetric --no-sym --no-symmetric --zero-point",
+        Advice("int4-asym has zero points, affine4 and affine8 have offsets, and other schemes have neither"),
     ),
+    ("--per-channel --desc-act --avx2 --avx512 --avx512-vnni --arm64 --weight-only --static-groups", Nothing),
     (
         "--kv-cache-dtype --kv-cache-qformat --kv-cache-scheme --kv-cache-quant-algo",
         Advice("--scheme is about weights; an engine chooses the type of its KV cache"),
@@ -338,6 +314,13 @@ mod tests {
                         assert!(words.split(' ').all(|word| has(other, word)) && has(other, "--dry-run"), "{words}");
                         Vec::new()
                     }
+                    As(other) => {
+                        let flags_of_other = |word: &str| flags(other, word).next().is_some();
+                        let other = command.find_subcommand(other).expect("it is a subcommand");
+                        assert!(words.split(' ').all(|word| has(other, word) || flags_of_other(word)), "{words}");
+                        Vec::new()
+                    }
+                    Ending(_) => vec!["--scheme"],
                     Rule(_) | Rules => vec!["--rule"],
                     Input | Nothing | NoValue => Vec::new(),
                 };

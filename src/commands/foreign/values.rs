@@ -1,23 +1,27 @@
 //! Values of other tools for schemes, layouts and types.
 
 use super::{has_word, plain};
+use crate::quant::{CodeType, Group, TargetGrid};
 
 /// Values of other tools for values of a flag; an empty value of tcast says that a scheme needs no such flag.
 const VALUES: &[(&str, &str, &[&str])] = &[
     (
         "--scheme",
-        "fp8-dynamic fp8-per-channel float8 float8e4m3fn float8-e4m3fn fp8-e4m3 fp8-e4m3fn f8-e4m3 e4m3 fp8e4m3 fp8e4m3fn w8a8-fp8 qfloat8",
+        "float8 float8e4m3fn float8-e4m3fn fp8-e4m3 fp8-e4m3fn f8-e4m3 e4m3 fp8e4m3 fp8e4m3fn w8a8-fp8 qfloat8",
         &["fp8"],
     ),
     ("--scheme", "4", &["int4", "nvfp4"]),
     ("--scheme", "6", &["mxfp6"]),
-    ("--scheme", "8", &["fp8", "int8"]),
+    ("--scheme", "8", &["int8", "int8a16"]),
     ("--scheme", "fp8-static fp8-per-tensor", &["fp8-tensor"]),
     ("--scheme", "fp8-blockwise block-fp8 deepseek fp8-128", &["fp8-block"]),
-    ("--scheme", "int8-dynamic w8a8-int8 8bit 8-bit q8 smoothquant qint8 i8 s8 bnb-8bit int8-wo", &["int8"]),
-    ("--scheme", "gptq 4bit 4-bit int4-sym w4 q4 qint4 i4 s4 int4-wo", &["int4"]),
-    ("--scheme", "awq", &["int4-asym"]),
-    ("--scheme", "fp4 float4 w4a4 fp4-e2m1", &["nvfp4", "mxfp4"]),
+    ("--scheme", "w8a8-int8 8bit 8-bit q8 smoothquant qint8 i8 s8 bnb-8bit", &["int8"]),
+    ("--scheme", "gptq 4bit 4-bit w4 q4 qint4 i4 s4", &["int4"]),
+    ("--scheme", "awq uint4 u4 quint4", &["int4-asym"]),
+    ("--scheme", "fp4 float4 w4a4 fp4-e2m1 float4e2m1", &["nvfp4", "mxfp4"]),
+    ("--scheme", "fp16 float16 half", &["f16"]),
+    ("--scheme", "bfloat16", &["bf16"]),
+    ("--scheme", "fp32 float32 float", &["f32"]),
     ("--layout", "vllm sglang transformers hf hugging-face safetensors auto default", &["", "compressed-tensors"]),
     ("--layout", "llm-compressor llmcompressor ct compressed compressed-tensor neuralmagic", &["compressed-tensors"]),
     (
@@ -29,7 +33,7 @@ const VALUES: &[(&str, &str, &[&str])] = &[
     ("--layout", "deepseek", &["huggingface"]),
     ("--layout", "gptoss openai", &["gpt-oss"]),
     ("--out-of-range", "clamp clip", &["saturate"]),
-    ("--to", "fp8 float8 f8", &["float8e4m3fn"]),
+    ("--to", "fp8 float8", &["float8e4m3fn"]),
 ];
 
 /// Returns the possible meanings of a value of a flag.
@@ -37,6 +41,33 @@ pub(in crate::commands) fn values(flag: &str, typed: &str) -> &'static [&'static
     let typed = plain(typed);
     let row = VALUES.iter().find(|(of, words, _)| *of == flag && has_word(words, &typed));
     row.map_or(&[], |(_, _, ours)| ours)
+}
+
+/// True for the grids that have an ending.
+type FitsGrid = fn(TargetGrid) -> bool;
+
+/// Endings of the name of a scheme, and the grids that have them.
+const ENDINGS: &[(&str, FitsGrid)] = &[
+    ("scaled dynamic awq gptq wo weight-only", |_| true),
+    ("channel channelwise per-channel row rowwise per-row", |grid| grid.group == Group::Channel),
+    ("block blockwise", |grid| matches!(grid.group, Group::Block(_))),
+    ("sym symmetric", |grid| !matches!(grid.codes, CodeType::Int { symmetric: false, .. })),
+    ("asym asymmetric zp", |grid| matches!(grid.codes, CodeType::Int { symmetric: false, .. })),
+];
+
+/// Divides a name in lower case with hyphens into that of a scheme and what its ending says of the grid.
+pub(in crate::commands) fn ending(typed: &str) -> Option<(&str, FitsGrid)> {
+    let mut divided = typed.match_indices('-').map(|(at, _)| (&typed[..at], &typed[at + 1..]));
+    divided.find_map(|(base, end)| match ENDINGS.iter().find(|(words, _)| has_word(words, end)) {
+        Some((_, fits)) => Some((base, *fits)),
+        None => group_size(typed).filter(|size| end.strip_prefix('g') == Some(*size)).map(|_| (base, ENDINGS[0].1)),
+    })
+}
+
+/// Returns the size of groups in a name such as `int4-g32`.
+pub(in crate::commands) fn group_size(typed: &str) -> Option<&str> {
+    let (_, size) = typed.rsplit_once(['-', '_'])?;
+    size.strip_prefix('g').filter(|size| size.parse::<u32>().is_ok())
 }
 
 /// Returns the scheme of MLX for a number of bits: `affine4` for `affine`, and for `4`, `4bit` and `q4` if the layout is

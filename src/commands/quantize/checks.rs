@@ -32,7 +32,9 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
             "--activations: engines quantize activations to 4 bits with a scale that is measured while the model runs, \
              and no weight holds it",
         );
-        return Err(error.remedy("add --input-global-scale VALUE if you know it, or leave --activations out"));
+        let has_scale = args.schemes().any(Scheme::has_activation_scale);
+        let add = if has_scale { "add --input-global-scale VALUE if you know it, or " } else { "" };
+        return Err(error.remedy(format!("{add}leave --activations out")));
     }
     let named = options.scheme.map_or("a layout without --scheme", |scheme| scheme.name);
     if options.input_global_scale.is_some()
