@@ -698,7 +698,7 @@ fn all_types_have_the_values_of_ggml() {
 fn what_blocks_cannot_be_is_refused_with_the_command_that_decodes_them() {
     let bench = Bench::new();
     bench.write("m.gguf", &small().bytes());
-    let decode = "\n  decode the weights: tcast dequantize 'm.gguf'\n";
+    let decode = "\n  to get their values: tcast dequantize 'm.gguf' --to float32\n";
     let no_values = "tcast: error: m.gguf: tensor 'b.weight': holds codes and scales in blocks of Q4_0, and no values";
     bench.run("bitcast m.gguf --hex --tensor b.weight").expect(1, "", &format!("{no_values}{decode}"));
     bench.run("promote m.gguf --tensor b.weight --tensor norm.weight -o out.safetensors").expect(

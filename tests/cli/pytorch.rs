@@ -210,7 +210,7 @@ fn a_cast_without_a_type_changes_only_the_container() {
         "",
         "tcast: error: --to <DTYPE> is missing: the type to convert to
   tcast cast m.pt -o m.2.safetensors
-  tcast cast --help lists other types; to change only the format, name the output with -o
+  tcast cast --help lists the types; to change only the format, name the output with -o
 ",
     );
     bench.run("cast s.safetensors -o copy.safetensors").expect(
