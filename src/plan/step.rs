@@ -113,7 +113,9 @@ impl<'a> Plan<'a> {
             is_deflated: false,
         }
     }
+}
 
+impl Plan<'_> {
     /// Returns the bytes that the file takes on the disk while it is written: if it is deflated later, there are two
     /// copies.
     pub(crate) fn space(&self) -> u64 {

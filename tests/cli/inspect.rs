@@ -275,7 +275,10 @@ fn from_says_what_opaque_bytes_are_or_is_refused() {
     );
     for line in ["inspect x.npy --stats --from f32", "bitcast x.npy --hex --from f32"] {
         let outcome = bench.run(line);
-        assert!(outcome.code == Some(1) && outcome.stderr.contains("float32 does not fit its elements of 1 byte\n"), "{outcome:?}");
+        assert!(
+            outcome.code == Some(1) && outcome.stderr.contains("float32 does not fit its elements of 1 byte\n"),
+            "{outcome:?}"
+        );
     }
     assert_eq!(bench.run("inspect x.npy --from e4m3").code, Some(2));
     assert_eq!(bench.run("bitcast x.npy --hex --from e4m3 --rename a=b").code, Some(2));
