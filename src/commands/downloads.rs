@@ -42,12 +42,11 @@ pub(super) fn from_hub(repository: &str, file: Option<&str>) -> String {
     format!("hf download {}{file}", quoted(repository.as_ref()))
 }
 
-#[cfg(test)]
+#[cfg(all(test, unix))] // with the quotes of its shells
 mod tests {
     use super::*;
 
     #[test]
-    #[cfg(unix)] // with the quotes of its shells
     fn an_address_comes_with_the_command_that_downloads_it() {
         for (address, command) in [
             ("hf://org/x", "hf download 'org/x'"),
