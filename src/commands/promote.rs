@@ -98,17 +98,12 @@ fn decide(args: &PromoteArgs, operands: &[Operand]) -> Result<Decision> {
     Ok(decision)
 }
 
-/// Returns the names of an input's tensors that take part; empty if it has only one, which always does.
-fn only(args: &PromoteArgs, input: &Checkpoint) -> Vec<String> {
-    if input.tensors().count() == 1 { Vec::new() } else { args.options.tensor.clone() }
-}
-
 /// Returns the tensors that take part: the only one of an input, or the named ones.
 fn operands<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint]) -> Result<Vec<Operand<'a>>> {
     let mut operands = Vec::new();
     let mut found = HashSet::new();
     for ((file, input), path) in inputs.iter().enumerate().zip(&args.inputs) {
-        let only = only(args, input);
+        let only = args.options.only(input);
         let before = operands.len();
         for (shard, tensor) in input.tensors() {
             let tensor_name = shard.name_of(tensor);

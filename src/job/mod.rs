@@ -205,7 +205,7 @@ pub(crate) struct Prepared<'a> {
     outputs: Vec<JobOutput<'a>>,
     #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program writes its report among them"))]
     pub(crate) files: Files,
-    /// What the plan of the last output tells.
+    /// Findings of the plan of the last output.
     pub(crate) findings: PlanFindings,
     _made: Option<NewFolder>,
 }

@@ -16,6 +16,7 @@ pub use quantize::{QuantizeOptions, SchemeRule};
 pub use recorded::RecordedOptions;
 pub use shared::{Defect, GgufOptions, ModelOptions, NamingOptions, ShardOptions, Size, TensorOptions};
 
+use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
 use crate::kernel::{Condition, Loss};
 use crate::operator::cast::CastAttributes;
@@ -258,9 +259,14 @@ pub struct PromoteOptions {
     pub from: Option<Dtype>,
 }
 
-#[cfg(feature = "cli")]
 impl PromoteOptions {
+    /// Returns the names of an input's tensors that take part; empty if it has only one, which always does.
+    pub(crate) fn only(&self, input: &Checkpoint) -> Vec<String> {
+        if input.tensors().count() == 1 { Vec::new() } else { self.tensor.clone() }
+    }
+
     /// Returns how inputs are opened.
+    #[cfg(feature = "cli")]
     pub(crate) fn tensors(&self) -> TensorOptions {
         let naming = NamingOptions { root: self.root.clone(), ..NamingOptions::default() };
         TensorOptions { naming, ..TensorOptions::default() }

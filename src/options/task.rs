@@ -9,7 +9,7 @@ use crate::operator::cast::CastAttributes;
 use crate::quant::ONNX;
 use crate::select::Selection;
 
-/// What a job does to the tensors of its inputs.
+/// An operation on the tensors of a job's inputs, with its options.
 #[derive(Clone, Copy)]
 #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the library has no call for some operators"))]
 pub(crate) enum Task<'o> {
@@ -17,7 +17,7 @@ pub(crate) enum Task<'o> {
     BitCast(&'o BitcastOptions),
     /// The options name the common type.
     Promote(&'o PromoteOptions),
-    /// The options name the type, unless it differs between weights: see [`DequantizeOptions::for_model`].
+    /// The options name the type, unless it differs between the weights of a model.
     Dequantize(&'o DequantizeOptions),
     Quantize(&'o QuantizeOptions),
 }
@@ -101,9 +101,7 @@ impl<'o> Task<'o> {
             Self::Cast(options) => options.selection(),
             Self::BitCast(options) => options.selection(),
             Self::Promote(options) => {
-                let is_only = source.tensors().nth(1).is_none();
-                let only = if is_only { Vec::new() } else { options.tensor.clone() };
-                Selection { to: options.to, all: true, only, ..Selection::default() }
+                Selection { to: options.to, all: true, only: options.only(source), ..Selection::default() }
             }
             Self::Dequantize(options) => renamed(&options.tensors.rename),
             Self::Quantize(options) => renamed(&options.tensors.rename),

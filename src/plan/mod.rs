@@ -161,7 +161,7 @@ pub(crate) struct Planned<'a> {
     pub(crate) findings: PlanFindings,
 }
 
-/// What a planner of weights tells the user, besides the steps.
+/// Findings of a planner that the program reports, besides the steps.
 #[derive(Default)]
 #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words the findings"))]
 pub(crate) struct PlanFindings {

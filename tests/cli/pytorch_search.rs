@@ -12,7 +12,7 @@ fn run() -> Code {
 
 const NAMED: &str = "names code that is not known to be harmless: posix.system";
 
-/// A folder with a model, beside which files are searched.
+/// Writes a folder that holds a model and the given files, which a search covers too.
 fn folder() -> Bench {
     let bench = Bench::new();
     fs::create_dir(bench.path("m")).unwrap();

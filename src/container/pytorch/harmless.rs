@@ -1,6 +1,7 @@
 //! The classes and functions that programs use without harm when they load a file, and the uses.
 
 use super::types::TorchType;
+use std::borrow::Cow;
 
 /// A use of a class or function that does no harm. Any of them may also be a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +16,7 @@ pub(super) enum CodeUse {
     Filled,
 }
 
-/// What the attributes of an instance may hold besides data.
+/// Values, besides data, that the attributes of an instance may hold without harm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holds {
     Data,
@@ -124,31 +125,6 @@ const HARMLESS: &[(&str, CodeUse, &str)] = &[
     ),
     ("omegaconf.nodes", Instance(Family), "LiteralNode NoneNode PathNode StringNode ValueNode"),
     ("omegaconf.tupleconfig", Instance(Family), "TupleConfig"),
-    ("pytorch_lightning.callbacks.batch_size_finder", Instance(Anything), "BatchSizeFinder"),
-    ("pytorch_lightning.callbacks.callback", Instance(Anything), "Callback"),
-    ("pytorch_lightning.callbacks.checkpoint", Instance(Anything), "Checkpoint"),
-    ("pytorch_lightning.callbacks.device_stats_monitor", Instance(Anything), "DeviceStatsMonitor"),
-    ("pytorch_lightning.callbacks.early_stopping", Call, "EarlyStoppingReason"),
-    ("pytorch_lightning.callbacks.early_stopping", Instance(Anything), "EarlyStopping"),
-    ("pytorch_lightning.callbacks.finetuning", Instance(Anything), "BackboneFinetuning BaseFinetuning"),
-    (
-        "pytorch_lightning.callbacks.gradient_accumulation_scheduler",
-        Instance(Anything),
-        "GradientAccumulationScheduler",
-    ),
-    ("pytorch_lightning.callbacks.lr_finder", Instance(Anything), "LearningRateFinder"),
-    ("pytorch_lightning.callbacks.lr_monitor", Instance(Anything), "LearningRateMonitor"),
-    ("pytorch_lightning.callbacks.model_checkpoint", Instance(Anything), "ModelCheckpoint"),
-    ("pytorch_lightning.callbacks.model_summary", Instance(Anything), "ModelSummary"),
-    ("pytorch_lightning.callbacks.progress.progress_bar", Instance(Anything), "ProgressBar"),
-    ("pytorch_lightning.callbacks.progress.rich_progress", Instance(Anything), "RichProgressBar RichProgressBarTheme"),
-    ("pytorch_lightning.callbacks.progress.tqdm_progress", Instance(Anything), "TQDMProgressBar"),
-    ("pytorch_lightning.callbacks.rich_model_summary", Instance(Anything), "RichModelSummary"),
-    ("pytorch_lightning.callbacks.stochastic_weight_avg", Instance(Anything), "StochasticWeightAveraging"),
-    ("pytorch_lightning.callbacks.throughput_monitor", Instance(Anything), "ThroughputMonitor"),
-    ("pytorch_lightning.callbacks.timer", Call, "Interval"),
-    ("pytorch_lightning.callbacks.timer", Instance(Anything), "Timer"),
-    ("pytorch_lightning.callbacks.weight_averaging", Instance(Anything), "EMAWeightAveraging WeightAveraging"),
     (
         "torch.nn.modules.activation",
         Instance(Family),
@@ -324,6 +300,10 @@ const BUILTINS: &[&str] = &[
 /// Returns the harmless use of a class or function, if it has one.
 pub(super) fn harmless_use(module: &[u8], name: &[u8]) -> Option<CodeUse> {
     let is = |known: &str, text: &[u8]| known.as_bytes() == text;
+    // The older package of Lightning has the same callbacks.
+    let callbacks = module.strip_prefix(b"pytorch_lightning.callbacks");
+    let module = &*callbacks
+        .map_or_else(|| Cow::Borrowed(module), |rest| [b"lightning.pytorch.callbacks", rest].concat().into());
     match module {
         b"builtins" | b"__builtin__" => BUILTINS.iter().any(|known| is(known, name)).then_some(Call),
         _ if TorchType::named(module, name).is_some() || TorchType::of_storage(module, name).is_some() => Some(Value),

@@ -333,7 +333,7 @@ impl<'a> TorchFile<'a> {
     }
 }
 
-/// What programs would do with a file of another kind if they unpickled it.
+/// Effects of unpickling a file of another kind.
 #[derive(Default)]
 pub(super) struct Unpickled {
     /// Suspicious names of code.

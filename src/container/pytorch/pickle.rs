@@ -47,7 +47,7 @@ const NO_VALUE: &str = "a key has no value";
 const NO_KEY: &str = "it refers to a value that it does not have";
 const NO_PROTOCOL: &str = "it has the unknown protocol";
 
-/// How a search of bytes as a pickle ended.
+/// End of a search of bytes as a pickle.
 pub(super) enum SearchEnd {
     /// With the pickle, after so many bytes.
     Pickle(usize),

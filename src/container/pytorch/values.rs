@@ -86,7 +86,7 @@ pub(super) struct TensorCall {
     pub(super) arguments: PickleValue,
     /// True for an array with its state.
     pub(super) is_built: bool,
-    /// Whether its elements are the conjugates and the negatives of what is stored; `None` if that is not clear.
+    /// True for conjugated and for negated elements, compared with the stored ones; `None` if the pickle leaves that open.
     pub(super) flags: Option<[bool; 2]>,
 }
 

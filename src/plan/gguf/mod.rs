@@ -44,7 +44,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What is done to the tensors of a new GGUF file.
+/// A task that makes a GGUF file, with its options in terms of ggml's types.
 pub(super) struct GgufTask<'r> {
     /// The scheme of the weights that no rule names; `None` if they keep their types.
     scheme: Option<&'static GgufScheme>,
