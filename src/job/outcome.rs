@@ -13,6 +13,7 @@ use crate::quant::QuantMethod;
 use crate::select::KeptReason;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use std::borrow::Borrow;
 use std::iter;
 
 /// The quantization of a weight, and its accuracy.
@@ -151,9 +152,15 @@ impl FileReport {
     /// Reports the planned conversion or, with `outcomes`, the finished one.
     #[must_use]
     pub fn new(file: String, plan: &Plan, outcomes: Option<Vec<Outcome>>) -> Self {
-        let outcomes = outcomes.into_iter().flatten().map(Some).chain(iter::repeat_with(|| None));
-        let tensors = plan.steps.iter().zip(outcomes).map(|(step, outcome)| TensorReport::new(step, outcome));
-        Self { file, bytes: plan.len, tensors: tensors.collect(), will_be_deflated: plan.is_deflated }
+        Self { tensors: TensorReport::of(plan.steps.iter(), outcomes), ..Self::without_tensors(file, plan) }
+    }
+
+    /// Reports a finished conversion. Drops each step as soon as it is reported: for many tensors, a plan takes as much
+    /// memory as its report.
+    #[cfg(feature = "cli")]
+    pub(crate) fn taking(file: String, mut plan: Plan, outcomes: Option<Vec<Outcome>>) -> Self {
+        let steps = std::mem::take(&mut plan.steps);
+        Self { tensors: TensorReport::of(steps.into_iter(), outcomes), ..Self::without_tensors(file, &plan) }
     }
 
     /// Reports a finished conversion without its tensors.
@@ -196,6 +203,11 @@ impl FileReport {
 }
 
 impl TensorReport {
+    fn of<'a, S: Borrow<Step<'a>>>(steps: impl Iterator<Item = S>, outcomes: Option<Vec<Outcome>>) -> Vec<Self> {
+        let outcomes = outcomes.into_iter().flatten().map(Some).chain(iter::repeat_with(|| None));
+        steps.zip(outcomes).map(|(step, outcome)| Self::new(step.borrow(), outcome)).collect()
+    }
+
     fn new(step: &Step, outcome: Option<Outcome>) -> Self {
         let (counts, mut firsts, accuracy, quantized) = match outcome {
             Some(Outcome { counts, firsts, accuracy, quantized }) => {

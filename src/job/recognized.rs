@@ -5,7 +5,7 @@ use crate::container::checkpoint::{CONFIG, Checkpoint};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::plan::{OTHER_NAME, Operation, Planned, Step, name_instead_of};
-use crate::quant::{CheckpointInfo, Problem, StoredTensor, is_named_as_part, probe};
+use crate::quant::{CheckpointInfo, Problem, StoredTensor, contradictions, is_named_as_part};
 
 /// A tensor of the output: a step, and the index of one of its results.
 type NewPart<'p, 'a> = (&'p Step<'a>, usize);
@@ -26,7 +26,7 @@ pub(super) fn check_recognized(source: &Checkpoint, output: &Planned) -> Result<
     let metadata = source.metadata().filter(|(key, _)| !output.changes(key));
     let metadata: Vec<(&str, &str)> = metadata.map(|(key, text)| (key.as_str(), text.as_str())).collect();
     let look = |tensors: &[StoredTensor]| {
-        probe(&CheckpointInfo {
+        contradictions(&CheckpointInfo {
             tensors,
             folder: source.config_folder(),
             config: config.or(block.as_deref()),
@@ -36,8 +36,8 @@ pub(super) fn check_recognized(source: &Checkpoint, output: &Planned) -> Result<
             read: &|at| small(planned[at]),
         })
     };
-    let problems = look(&tensors).problems;
-    let Some(Problem { tensors: concerned, error }) = problems.first() else { return Ok(()) };
+    let found = look(&tensors);
+    let Some(Problem { tensors: concerned, error }) = found.first() else { return Ok(()) };
     let is_kept = |at: &&usize| matches!(planned[**at].0.how, Operation::Convert(_));
     let is_stray = |at: &&usize| is_kept(at) && is_named_as_part(planned[**at].0.name());
     let kept = concerned.iter().find(is_stray).or_else(|| concerned.iter().find(is_kept));
@@ -58,7 +58,7 @@ pub(super) fn check_recognized(source: &Checkpoint, output: &Planned) -> Result<
     let other = name_instead_of(step.name());
     let mut renamed = tensors.clone();
     renamed[at].name = &other;
-    let is_solved = !look(&renamed).problems.iter().any(|problem| problem.tensors.contains(&at));
+    let is_solved = !look(&renamed).iter().any(|problem| problem.tensors.contains(&at));
     let is_free = !tensors.iter().any(|tensor| tensor.name == other);
     Err(error.of(if is_solved && is_free { Kind::Misnamed(other.into()) } else { Kind::Unstorable }))
 }

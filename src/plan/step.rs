@@ -25,7 +25,7 @@ pub struct Plan<'a> {
     /// Headers and other literal bytes with their offsets in the file, in order.
     #[doc(hidden)] // for tests
     pub literals: Vec<(u64, Vec<u8>)>,
-    /// Parts of a long header, in order. Its tensors are the results of the steps, one of each.
+    /// Parts of a long header, in order.
     #[doc(hidden)] // for tests
     pub entries: Vec<HeaderEntries>,
     /// Steps, in the order of the tensors.
@@ -115,6 +115,14 @@ impl<'a> Plan<'a> {
     }
 }
 
+impl<'a> Plan<'a> {
+    /// Returns the step that makes a tensor of the file, and the number of the result.
+    fn tensor(&self, at: usize) -> (&Step<'a>, usize) {
+        let (step, result) = if self.tensors.is_empty() { (at, 0) } else { self.tensors[at] };
+        (&self.steps[step], result)
+    }
+}
+
 impl Plan<'_> {
     /// Returns the bytes that the file takes on the disk while it is written: if it is deflated later, there are two
     /// copies.
@@ -138,9 +146,9 @@ impl Plan<'_> {
     pub(crate) fn write_entries(&self, part: usize, bytes: &mut Vec<u8>) -> Result<()> {
         let HeaderEntries { range, tensors, data_start, write } = &self.entries[part];
         let start = bytes.len();
-        for step in &self.steps[tensors.clone()] {
-            let Range { start, end } = step.target();
-            write(bytes, &step.new_tensor(0), start - data_start..end - data_start)?;
+        for (step, result) in tensors.clone().map(|at| self.tensor(at)) {
+            let Range { start, end } = step.results[result].stored_range().expect("it begins the tensor");
+            write(bytes, &step.new_tensor(result), start - data_start..end - data_start)?;
         }
         bytes.truncate(start + (range.end - range.start) as usize); // no comma follows the last entry
         Ok(())
@@ -194,12 +202,12 @@ impl NewTensors for Plan<'_> {
     }
 
     fn are_kept(&self) -> bool {
-        self.tensors.is_empty()
+        true
     }
 
     fn get(&self, at: usize) -> NewTensor<'_> {
-        let (step, result) = if self.tensors.is_empty() { (at, 0) } else { self.tensors[at] };
-        self.steps[step].new_tensor(result)
+        let (step, result) = self.tensor(at);
+        step.new_tensor(result)
     }
 }
 

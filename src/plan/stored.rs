@@ -91,7 +91,7 @@ impl<'a> NewStored<'a> {
 #[derive(Clone)]
 pub(crate) enum Few<T> {
     One(T),
-    Several(Vec<T>),
+    Several(Box<[T]>),
 }
 
 impl<T> Deref for Few<T> {

@@ -288,12 +288,12 @@ fn plus_one(dtype: Dtype, numbers: &[u8], count: usize) -> Vec<u8> {
 
 /// The largest magnitude of all weights that share a scale. One pass finds it before the first of them is encoded.
 pub(crate) struct SharedExtremes<'a> {
-    pub members: Vec<WeightRows<'a>>,
+    pub members: Box<[WeightRows<'a>]>,
     found: OnceLock<Extremes>,
 }
 
 impl<'a> SharedExtremes<'a> {
-    pub(super) fn new(members: Vec<WeightRows<'a>>) -> Self {
+    pub(super) fn new(members: Box<[WeightRows<'a>]>) -> Self {
         Self { members, found: OnceLock::new() }
     }
 

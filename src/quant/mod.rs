@@ -56,11 +56,11 @@ pub use layout::{
 };
 pub use method::QuantMethod;
 pub use parts::{LinearAxis, Parameters, Part};
-pub(crate) use recognize::decoded_name;
 pub use recognize::{
     CheckpointInfo, FoundWeight, Problem, Recognized, StoredTensor, can_be_part, is_activation_scale, is_named_as_part,
     may_be_quantized, probe, scale_names,
 };
+pub(crate) use recognize::{contradictions, decoded_name};
 pub use rules::{Encoding, ScaleRule, ScaleShape, SignRule, Ties};
 pub use scheme::{COMFYUI, COMPRESSED_TENSORS, CodeType, MLX, MLX_GROUPS, SCHEMES, Scheme, SchemeLayout, TargetGrid};
 pub use table::{GGUF, LAYOUTS, ONNX, find};

@@ -84,7 +84,7 @@ impl<'a> Planned<'a> {
                     let encoder = WeightEncoder::Grid(encoder);
                     let sources = Few::One(logical.stored(at));
                     let rows = WeightRows { sources, values: WeightValues::Rows(0), encoder };
-                    let extremes = needs_extremes.then(|| Arc::new(SharedExtremes::new(vec![rows.clone()])));
+                    let extremes = needs_extremes.then(|| Arc::new(SharedExtremes::new([rows.clone()].into())));
                     let codes = CodesSource::Values { extremes, unrecovered: None };
                     let weight = Quantization { name: tensor.name.to_string(), rows, scheme: scheme.name, codes };
                     steps.weight(Step::encode((0, at), weight))?;

@@ -1,6 +1,6 @@
 //! The tensors that belong to no weight: values, markers, scales of activations, and parts of incomplete weights.
 
-use super::checkpoint::{Problem, Recognized, StoredTensor};
+use super::checkpoint::{FoundWeight, Problem, Recognized, StoredTensor};
 use super::names::{FAMILIES, Family, Stray, decoded, is_activation_scale, kind, stray};
 use super::weight::Evidence;
 use crate::dtype::Dtype;
@@ -11,18 +11,40 @@ use crate::text::shorten;
 use std::collections::HashSet;
 use std::rc::Rc;
 
+/// Facts about the weights of a checkpoint that tell what its other tensors are.
+#[derive(Default)]
+pub(super) struct WeightFacts {
+    /// The kinds of names that codes have, with their dtypes.
+    codes: HashSet<(String, Option<Dtype>)>,
+    /// The modules, if ComfyUI's descriptions name some.
+    modules: HashSet<String>,
+    activation_scales: Vec<usize>,
+    has_weights: bool,
+}
+
+impl WeightFacts {
+    pub(super) fn add(&mut self, evidence: &Evidence, weight: &FoundWeight) {
+        self.has_weights = true;
+        for (role, index) in &weight.parts {
+            let StoredTensor { name, dtype, .. } = evidence.source.tensors[*index];
+            match role {
+                Role::Codes => self.codes.extend([(kind(name), dtype)]),
+                Role::Activation => self.activation_scales.push(*index),
+                _ => {}
+            }
+        }
+        if !evidence.comfy.is_empty() {
+            self.modules.insert(weight.module.clone());
+        }
+    }
+}
+
 /// Sorts all unused tensors into the lists.
-pub(super) fn sort(evidence: &Evidence, is_used: &[bool], recognized: &mut Recognized) {
+pub(super) fn sort(evidence: &Evidence, is_used: &[bool], weights: WeightFacts, recognized: &mut Recognized) {
     let tensors = evidence.source.tensors;
-    let parts = |wanted: Role| {
-        let parts = recognized.weights.iter().flat_map(|weight| &weight.parts);
-        parts.filter(move |(role, _)| *role == wanted).map(|(_, index)| *index)
-    };
-    let codes: HashSet<(String, Option<Dtype>)> =
-        parts(Role::Codes).map(|index| (kind(tensors[index].name), tensors[index].dtype)).collect();
-    recognized.activation_scales = parts(Role::Activation).collect();
-    let is_quantized =
-        evidence.config.method.is_some() || !recognized.weights.is_empty() || !recognized.orphans.is_empty();
+    let WeightFacts { codes, modules, activation_scales, has_weights } = weights;
+    recognized.activation_scales = activation_scales;
+    let is_quantized = evidence.config.method.is_some() || has_weights || !recognized.orphans.is_empty();
     for (index, tensor) in tensors.iter().enumerate().filter(|(index, _)| !is_used[*index]) {
         if evidence.comfy.markers.contains(&index) {
             recognized.markers.push(index);
@@ -35,11 +57,10 @@ pub(super) fn sort(evidence: &Evidence, is_used: &[bool], recognized: &mut Recog
             recognized.plain.push(index);
         }
     }
-    let modules: HashSet<&str> = recognized.weights.iter().map(|weight| &*weight.module).collect();
     let orphans: HashSet<usize> = recognized.orphans.iter().copied().collect();
     let is_missing = |layer: &&String| {
         let weight = evidence.places.get(&*format!("{layer}.weight"));
-        !modules.contains(&***layer) && !weight.is_some_and(|index| orphans.contains(index))
+        !modules.contains(&**layer) && !weight.is_some_and(|index| orphans.contains(index))
     };
     if let Some(layer) = evidence.comfy.names().filter(is_missing).min() {
         let message = format!("ComfyUI's description is of '{}', and there are no codes with scales", shorten(layer));

@@ -16,6 +16,7 @@ use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::quant::method::{check_decoded, may_be_undecoded};
 use crate::text::shorten;
+use leftover::WeightFacts;
 pub(crate) use names::decoded_name;
 use names::{Pair, pairs};
 pub use names::{is_activation_scale, is_named_as_part, scale_names};
@@ -24,6 +25,19 @@ use weight::Evidence;
 
 /// Finds the quantized weights of a checkpoint and all contradictions, which [`Recognized::check`] refuses.
 pub fn probe(source: &CheckpointInfo) -> Recognized {
+    let mut weights = Vec::new();
+    let recognized = recognize(source, |weight| weights.push(weight));
+    weights.shrink_to_fit();
+    Recognized { weights, ..recognized }
+}
+
+/// Finds all contradictions of a checkpoint, without keeping its weights.
+pub(crate) fn contradictions(source: &CheckpointInfo) -> Vec<Problem> {
+    recognize(source, |_| ()).problems
+}
+
+/// Finds everything but [`Recognized::weights`], and calls a function with each weight.
+fn recognize(source: &CheckpointInfo, mut each: impl FnMut(FoundWeight)) -> Recognized {
     let mut recognized = Recognized::default();
     let config = CheckpointConfig::read(source).and_then(|config| check_decoded(source.tensors).map(|()| config));
     recognized.is_undecoded = config.is_err();
@@ -39,7 +53,7 @@ pub fn probe(source: &CheckpointInfo) -> Recognized {
     let places = source.tensors.iter().enumerate().map(|(index, tensor)| (tensor.name, index)).collect();
     let evidence = Evidence { source, places, config, comfy, torchao: TorchAoTensors::read(source) };
     let mut is_used = vec![false; source.tensors.len()];
-    let mut names = HashSet::new();
+    let (mut names, mut weights) = (HashSet::new(), WeightFacts::default());
     for (codes, tensor) in source.tensors.iter().enumerate() {
         let mut pairs = pairs(tensor.name, &evidence.places);
         pairs.retain(|pair| can_be_codes(tensor, pair));
@@ -61,7 +75,8 @@ pub fn probe(source: &CheckpointInfo) -> Recognized {
         match weight {
             Ok(weight) => {
                 weight.parts.iter().for_each(|(_, index)| is_used[*index] = true);
-                recognized.weights.push(weight);
+                weights.add(&evidence, &weight);
+                each(weight);
             }
             Err(error) => {
                 let rows = pairs[0].family.rows.iter();
@@ -74,8 +89,7 @@ pub fn probe(source: &CheckpointInfo) -> Recognized {
             }
         }
     }
-    recognized.weights.shrink_to_fit();
-    leftover::sort(&evidence, &is_used, &mut recognized);
+    leftover::sort(&evidence, &is_used, weights, &mut recognized);
     recognized
 }
 
