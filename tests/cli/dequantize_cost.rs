@@ -138,6 +138,16 @@ fn many_small_weights_take_little_more_memory_than_as_many_plain_tensors() {
     }
 }
 
+/// The header of the output, and the report beside the plan, would each take as much again.
+#[test]
+fn schemes_of_many_small_weights_are_compared_in_little_memory() {
+    let name = |at: u64| format!("model.layers.{at}.mlp.down_proj.weight");
+    let tensors: Vec<_> = (0..30_000).map(|at| (name(at), "F16", vec![2, 16])).collect();
+    let bench = checkpoint("{}", &tensors);
+    let line = "quantize q --compare nvfp4 -q -j1";
+    assert_eq!(within(&bench, 75, line), (Some(0), String::new()), "{line}");
+}
+
 /// The tables of codes are larger than everything else that is kept of a weight: 38 KiB.
 #[test]
 fn many_small_weights_that_move_to_another_layout_share_their_tables() {
