@@ -93,13 +93,20 @@ mod linux {
     /// Removes a folder relative to another that is open, so that nobody can replace a part of the path by a link meanwhile.
     pub(super) fn remove(place: impl AsFd, name: &Path) -> io::Result<()> {
         let folder = open(&place, name, true)?;
-        for (entry, is_folder) in names(&folder)? {
+        // Another run may remove the same folder, so that it has no entries to list. If it is still there, the last call
+        // fails because it is not empty.
+        let unless_gone = |done: io::Result<()>| match done {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            done => done,
+        };
+        let mut listed = Vec::new();
+        unless_gone(names(&folder).map(|names| listed = names))?;
+        for (entry, is_folder) in listed {
             let entry = Path::new(&entry);
-            match unlinkat(&folder, entry, AtFlags::empty()) {
-                Err(_) if is_folder != Some(false) => remove(&folder, entry)?,
-                Err(rustix::io::Errno::NOENT) | Ok(()) => {}
-                Err(error) => return Err(error.into()),
-            }
+            unless_gone(match unlinkat(&folder, entry, AtFlags::empty()) {
+                Err(_) if is_folder != Some(false) => remove(&folder, entry),
+                removed => removed.map_err(io::Error::from),
+            })?;
         }
         Ok(unlinkat(&place, name, AtFlags::REMOVEDIR)?)
     }
