@@ -9,7 +9,7 @@ use crate::measure::accuracy::Accuracy;
 use crate::measure::hash::Hashes;
 use crate::measure::quantized::{CodesOrigin, QuantizedAccuracy};
 use crate::plan::{CodesSource, Operation, Plan, Quantization, Step, Unrecovered};
-use crate::quant::QuantMethod;
+use crate::quant::CodeValues;
 use crate::select::KeptReason;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -346,6 +346,6 @@ fn has_type_of_file(step: &Step) -> bool {
         Operation::Encode(weight) => weight.rows.decoder(),
         Operation::Convert(_) => None,
     };
-    let is_of_blocks = decoder.is_some_and(|decoder| decoder.layout().method == QuantMethod::Gguf);
+    let is_of_blocks = decoder.is_some_and(|decoder| decoder.layout().codes.values == CodeValues::Blocks);
     is_of_blocks || step.source().elements == Elements::Opaque
 }

@@ -7,7 +7,7 @@ use crate::container::{Input, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::quant::{
-    FoundWeight, QuantMethod, Role, can_be_part, is_activation_scale, is_named_as_part, may_be_quantized, scale_names,
+    FoundWeight, Role, can_be_part, is_activation_scale, is_named_as_part, may_be_quantized, scale_names,
 };
 use crate::read::{LogicalCheckpoint, Membership};
 use crate::select::{Candidate, KeptReason, Selection, patterns_of};
@@ -144,7 +144,7 @@ impl<'a> Codes<'a> {
         let part = |wanted| weight.parts.iter().find(|(role, _)| *role == wanted).map(|(_, at)| *at);
         let scale = part(Role::Scale).map_or("", name);
         // Scales of an ONNX model are tensors of its graph, which a cast converts like others.
-        let is_onnx = weight.layout.method == QuantMethod::Onnx;
+        let is_onnx = weight.layout.is_in_graph;
         for &(role, at) in &weight.parts {
             if let (Role::Codes, Some(blocks)) = (role, &weight.parameters.blocks) {
                 self.add(name(at), format!("holds codes and scales, in blocks of {}", blocks.formats[0].name));

@@ -11,8 +11,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::options::{DequantizeOptions, Naming};
 use crate::quant::{
-    Arithmetic, Decoder, FoundWeight, Modules, QuantMethod, Role, config_of, hf_quant_config_of, metadata_of,
-    quantize_config_of,
+    Arithmetic, Decoder, FoundWeight, Modules, Role, config_of, hf_quant_config_of, metadata_of, quantize_config_of,
 };
 use crate::read::{DecodedValues, Decoders, LogicalCheckpoint};
 use crate::select::experts::Model;
@@ -75,8 +74,8 @@ impl<'a> Planned<'a> {
             kept.or_else(|| steps.role_of_scale(model.places[at])).or(Some(KeptReason::Unquantized))
         })?;
         let mut planned = steps.finish(&renaming.tensors)?;
-        if left.is_empty() && selected.iter().any(|weight| weight.layout.method == QuantMethod::Mlx) {
-            planned.change_metadata("format", "pt"); // transformers does not load the format of MLX
+        if left.is_empty() && selected.iter().any(|weight| weight.layout.mark != "pt") {
+            planned.change_metadata("format", "pt"); // transformers loads no other
         }
         let is_decoded = !selected.is_empty() || !plain.is_empty();
         let target = is_decoded.then(|| target.unwrap_or_else(|| model.default_target()));
@@ -250,8 +249,7 @@ fn check_weights(
         let error = Error::new(format!("cannot stay as it is: tcast writes no blocks of {format}"));
         return Err(error.in_tensor(&weight.name).remedy("decode all quantized weights"));
     }
-    let is_expert =
-        |weight: &&&FoundWeight| weight.layout.method == QuantMethod::Mlx && stack_of(&weight.module).is_some();
+    let is_expert = |weight: &&&FoundWeight| weight.layout.stacks_experts && stack_of(&weight.module).is_some();
     if let Some(expert) = left.iter().find(is_expert) {
         let what = "is one of the experts that MLX stacks, and MLX loads it only under the names of the file";
         return Err(Error::new(what).of(Kind::Unmapped).in_tensor(&expert.name));

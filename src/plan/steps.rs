@@ -9,7 +9,6 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::map::large_buffer;
 use crate::operator::Operator;
-use crate::quant::QuantMethod;
 use crate::read::SourceTensor;
 use crate::select::{Candidate, KeptReason, Rename};
 use crate::text::shorten;
@@ -125,8 +124,7 @@ impl<'r, 'a> Steps<'r, 'a> {
             if let Some(weight) = quantization
                 && !container.format_info().is_changed_only()
             {
-                let method = weight.rows.encoder.layout().method;
-                if method == QuantMethod::Onnx {
+                if weight.rows.encoder.layout().is_in_graph {
                     let error = Error::new("the weights of an ONNX model are quantized in an ONNX model");
                     return refuse(error.remedy("name an output that ends in .onnx"));
                 }

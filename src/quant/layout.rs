@@ -294,6 +294,22 @@ pub struct Layout {
     pub product_precision: Precision,
     /// Conversion of values to codes and scales; `None` if tcast only reads the layout.
     pub encoding: Option<Encoding>,
+    /// A part that every weight has, besides codes and scales: without it, padding would be decoded as values.
+    pub needs: Option<Role>,
+    /// True if layouts of other libraries have the same names with `.weight_scale`, so that only a config identifies it.
+    pub shares_names: bool,
+    /// True if groups at the edges of a weight may be partial, whatever their size.
+    pub partial_groups: bool,
+    /// A type of scales, besides the one it is written with, in which moved scales stay.
+    pub kept_scales: Option<Dtype>,
+    /// True if scales and zero points are tensors of a model's graph, which nodes read.
+    pub is_in_graph: bool,
+    /// True if the library stacks the experts of a layer in one tensor, and divides no stack when it loads.
+    pub stacks_experts: bool,
+    /// True if a bank of experts holds the rows of two modules in turn.
+    pub interleaves_experts: bool,
+    /// The value of the metadata key `format` in files that the library loads.
+    pub mark: &'static str,
 }
 
 impl Layout {

@@ -83,6 +83,14 @@ const BASE: Layout = Layout {
     scale_precision: Precision::Float32,
     product_precision: Precision::Float32,
     encoding: None,
+    needs: None,
+    shares_names: false,
+    partial_groups: false,
+    kept_scales: None,
+    is_in_graph: false,
+    stacks_experts: false,
+    interleaves_experts: false,
+    mark: "pt",
 };
 
 /// Encoding that keeps the sign of zero and rounds ties to even.
@@ -157,6 +165,17 @@ const PACKED: Layout = Layout { method: QuantMethod::CompressedTensors, names: &
 /// A layout of compressed-tensors whose codes are numbers.
 const PLAIN: Layout = Layout { names: &[COMPRESSED_TENSORS], ..PACKED };
 
+/// A layout of transformers and `DeepSeek`, which have partial blocks at the edges. Both read scales of two types.
+const FINE_GRAINED: Layout = Layout {
+    method: QuantMethod::FineGrained,
+    shares_names: true,
+    partial_groups: true,
+    kept_scales: Some(Bfloat16),
+    ..BASE
+};
+
+const OF_QUARK: Layout = Layout { method: QuantMethod::Quark, names: &[QUARK], shares_names: true, ..BASE };
+
 const OF_MODELOPT: Layout = Layout { method: QuantMethod::ModelOpt, names: &[MODELOPT], ..BASE };
 
 const OF_COMFY: Layout = Layout { method: QuantMethod::ComfyUi, names: &[COMFY], ..BASE };
@@ -175,6 +194,8 @@ const MLX_FLOATS: Layout = Layout {
     codes: CodeStorage { packing: Packing::Rows(4), dtypes: &[Uint32], ..NIBBLES },
     groups: Groups::Fixed(Group::Neighbours(32)),
     scale_dtypes: &[Uint8],
+    stacks_experts: true,
+    mark: "mlx",
     ..BASE
 };
 
@@ -190,6 +211,7 @@ const GPT_OSS: Layout = Layout {
     exponents: Exponents::Ldexp,
     scale_order: ScaleOrder::Transposed,
     encoding: Some(encoding(ScaleRule::Floor, ScaleShape::Mixed)),
+    interleaves_experts: true,
     ..BASE
 };
 
@@ -222,6 +244,7 @@ pub static ONNX: Layout = Layout {
     zeros: Zeros::Stream,
     product_precision: Precision::Scale,
     encoding: Some(encoding(ScaleRule::Linear, ScaleShape::Matrix)),
+    is_in_graph: true,
     ..BASE
 };
 
@@ -252,7 +275,6 @@ pub static LAYOUTS: &[Layout] = &[
         name: "hf-fp8",
         library: "transformers and DeepSeek, quant_method fp8 or mxfp8",
         formats: &["fp8", "mxfp8"],
-        method: QuantMethod::FineGrained,
         names: &[
             &[(Role::Codes, ".weight"), (Role::Scale, ".weight_scale_inv"), (Role::Activation, ".activation_scale")],
             &[(Role::Codes, ""), (Role::Scale, "_scale_inv"), (Role::Activation, "_activation_scale")], // 3-D experts
@@ -265,13 +287,12 @@ pub static LAYOUTS: &[Layout] = &[
         scale_dtypes: &[Float32, Bfloat16, Float16, Float8E8M0, Uint8],
         exponents: Exponents::ByDtype,
         encoding: Some(encoding(ScaleRule::Reciprocal, ScaleShape::Matrix)),
-        ..BASE
+        ..FINE_GRAINED
     },
     Layout {
         name: "hf-fp4",
         library: "DeepSeek-V4, expert_dtype fp4",
         formats: &["fp4"],
-        method: QuantMethod::FineGrained,
         names: &[
             &[(Role::Codes, ".weight"), (Role::Scale, ".scale")],
             &[(Role::Codes, ".weight"), (Role::Scale, ".weight_scale_inv")],
@@ -281,7 +302,7 @@ pub static LAYOUTS: &[Layout] = &[
         groups: Groups::Any(&[GroupKind::Neighbours]),
         scale_dtypes: EXPONENTS,
         exponents: Exponents::ByDtype,
-        ..BASE
+        ..FINE_GRAINED
     },
     // compressed-tensors `quantization/lifecycle/forward_helpers.py`: (codes - zero point) * scale, in the scale's dtype.
     // `oneshot` of llm-compressor adds a zero point of 0 to all quotients, so that -0 becomes 0; `model_free_ptq` does not.
@@ -315,6 +336,7 @@ pub static LAYOUTS: &[Layout] = &[
         zeros: Zeros::PackedDown,
         product_precision: Precision::Scale,
         encoding: Some(encoding(ScaleRule::Epsilon, ScaleShape::Matrix)),
+        needs: Some(Role::Shape),
         ..PACKED
     },
     // `compressors/nvfp4/`: the product is bfloat16 for every target.
@@ -533,6 +555,7 @@ pub static LAYOUTS: &[Layout] = &[
         scale_dtypes: &[Float32, Uint8],
         scale_order: ScaleOrder::Flat,
         product_precision: Precision::Weight,
+        needs: Some(Role::Description),
         ..BASE
     },
     Layout {
@@ -598,49 +621,41 @@ pub static LAYOUTS: &[Layout] = &[
     Layout {
         name: "quark-fp8",
         library: "AMD Quark, dtype fp8_e4m3 or fp8_e5m2",
-        method: QuantMethod::Quark,
         formats: &["fp8_e4m3", "fp8_e5m2"],
-        names: &[QUARK],
         codes: bytes(&[Float8E4M3FN, Float8E5M2]),
         groups: Groups::Any(&[GroupKind::Tensor, GroupKind::Channel, GroupKind::Block]),
-        ..BASE
+        ..OF_QUARK
     },
     Layout {
         name: "quark-int8",
         library: "AMD Quark, dtype int8",
-        method: QuantMethod::Quark,
         formats: &["int8"],
         needs_config: true,
-        names: &[QUARK],
         codes: bytes(&[Int8]),
         groups: Groups::Any(&[GroupKind::Tensor, GroupKind::Channel]),
         zeros: Zeros::Plain,
-        ..BASE
+        ..OF_QUARK
     },
     Layout {
         name: "quark-uint4",
         library: "AMD Quark, dtype uint4 with pack_method reorder",
-        method: QuantMethod::Quark,
         formats: &["uint4"],
         needs_config: true,
-        names: &[QUARK],
         codes: words(Packing::AwqWords),
         groups: Groups::Any(&[GroupKind::Neighbours]),
         scale_order: ScaleOrder::Transposed,
         zeros: Zeros::Awq,
-        ..BASE
+        ..OF_QUARK
     },
     Layout {
         name: "quark-mxfp4",
         library: "AMD Quark, dtype fp4 with scale_format e8m0",
-        method: QuantMethod::Quark,
         formats: &["fp4"],
-        names: &[QUARK],
         codes: NIBBLES,
         groups: Groups::Fixed(Group::Neighbours(32)),
         scale_dtypes: EXPONENTS,
         scale_precision: Precision::Target,
-        ..BASE
+        ..OF_QUARK
     },
     // MLX `mlx/ops.cpp`, `affine_dequantize` and `fp_dequantize`, as computed on CPUs.
     Layout {

@@ -6,7 +6,7 @@ use crate::container::{Elements, Input, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Intended, Result};
 use crate::quant::{
-    self, Arithmetic, CheckpointInfo, Decoder, FoundWeight, Part, Problem, QuantMethod, Recognized, Role, StoredTensor,
+    self, Arithmetic, CheckpointInfo, Decoder, FoundWeight, Part, Problem, Recognized, Role, StoredTensor,
     is_named_as_part, may_be_quantized,
 };
 use std::path::Path;
@@ -238,8 +238,7 @@ impl<'a> LogicalCheckpoint<'a> {
     /// of the model.
     pub(crate) fn target_of(&self, weight: &FoundWeight) -> Dtype {
         let scale = weight.parts.iter().find(|(role, _)| *role == Role::Scale);
-        let own =
-            scale.and_then(|(_, at)| self.tensors[*at].dtype).filter(|_| weight.layout.method == QuantMethod::Onnx);
+        let own = scale.and_then(|(_, at)| self.tensors[*at].dtype).filter(|_| weight.layout.is_in_graph);
         own.unwrap_or_else(|| self.default_target())
     }
 

@@ -10,7 +10,7 @@ use crate::plan::step::TensorIndex;
 use crate::plan::weight_rows::WeightValues;
 use crate::quant::{
     Arithmetic, CodeKind, CodeType, Decoder, EncodeOptions, Encoder, Fidelity, FoundWeight, Grid, Group, Layout,
-    MLX_GROUPS, Modules, QuantMethod, RowMap, SCHEMES, Scheme, SharedTables, TargetGrid, Transcoder, Unfit, config_of,
+    MLX_GROUPS, Modules, RowMap, SCHEMES, Scheme, SharedTables, TargetGrid, Transcoder, Unfit, config_of,
 };
 use crate::read::{Decoders, LogicalCheckpoint, Membership};
 use crate::select::KeptReason;
@@ -104,9 +104,10 @@ impl<'p, 'a> Planner<'p, 'a> {
         let dtype = decoder.target();
         self.logical.check_parts(&decoder, found)?;
         let (name, shape) = (&found.name, decoder.shape().to_vec());
-        let bank = match found.layout.method {
-            QuantMethod::GptOss => gpt_oss_experts(name, &shape),
-            _ => experts(self.model, name, &shape),
+        let bank = if found.layout.interleaves_experts {
+            gpt_oss_experts(name, &shape)
+        } else {
+            experts(self.model, name, &shape)
         };
         // Without a scheme, the grid decides, and determining it requires the zero points. Plain weights then stay plain.
         let grid = match self.options.scheme {
@@ -318,8 +319,7 @@ fn scale_dtype(layout: &Layout, grid: &TargetGrid, old: Dtype) -> Dtype {
     match grid.scale {
         None if old.is_weight() => old,
         None => Dtype::Float32,
-        // transformers and DeepSeek read both; ModelOpt and ComfyUI want float32.
-        Some(Dtype::Float32) if layout.method == QuantMethod::FineGrained && old == Dtype::Bfloat16 => old,
+        Some(Dtype::Float32) if layout.kept_scales == Some(old) => old,
         Some(scale) => scale,
     }
 }

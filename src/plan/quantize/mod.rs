@@ -36,8 +36,8 @@ use crate::error::{Error, Result};
 use crate::options::QuantizeOptions;
 use crate::progress::Observer;
 use crate::quant::{
-    COMFYUI, Decoder, EncodeOptions, Encoder, EngineConfig, FoundWeight, Modules, QuantMethod, RowMap, Scheme,
-    SchemeLayout, TargetGrid, metadata_of, named_dtype,
+    COMFYUI, Decoder, EncodeOptions, Encoder, EngineConfig, FoundWeight, Modules, RowMap, Scheme, SchemeLayout,
+    TargetGrid, metadata_of, named_dtype,
 };
 use crate::read::{LogicalCheckpoint, Membership};
 use crate::select::KeptReason;
@@ -176,7 +176,7 @@ impl<'a> Planned<'a> {
         planner.emit(candidates, &mut steps)?;
         let mut plan = Self { side_files, block, findings, ..steps.finish(&options.tensors.rename)? };
         plan.stack(stacks)?;
-        let is_of_mlx = |weight: &FoundWeight| weight.layout.method == QuantMethod::Mlx;
+        let is_of_mlx = |weight: &FoundWeight| weight.layout.mark == mlx::NAME;
         if layout == mlx::NAME || logical.found.weights.iter().any(is_of_mlx) {
             plan.change_metadata("format", if layout == mlx::NAME { mlx::NAME } else { "pt" });
         }

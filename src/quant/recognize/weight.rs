@@ -8,7 +8,7 @@ use crate::quant::config::{
     CheckpointConfig, ComfyLayers, ModuleConfig, TorchAoTensors, WeightDescription, quant_state,
 };
 use crate::quant::decode::geometry::DecodeGeometry;
-use crate::quant::{Combination, Group, Layout, Names, Packing, Parameters, QuantMethod, Role, ScaleOrder, Zeros};
+use crate::quant::{Combination, Group, Layout, Names, Packing, Parameters, Role, ScaleOrder, ScaleShape, Zeros};
 use crate::text::shorten;
 use std::collections::HashMap;
 
@@ -150,10 +150,12 @@ impl Evidence<'_> {
 
     /// Chooses the only one of several candidates that the shapes allow.
     fn choose<'b>(&self, codes: usize, pair: &Pair, candidates: &[LayoutCandidate<'b>]) -> Result<LayoutCandidate<'b>> {
-        let of = |method: QuantMethod| candidates.iter().copied().find(|candidate| candidate.layout.method == method);
-        // Both layouts have the same values, computed by other steps. ModelOpt stores one scale as a scalar, scales of
-        // rows as [rows], and scales of blocks as [_, 1, _, 1].
-        if let (Some(theirs), Some(other)) = (of(QuantMethod::ModelOpt), of(QuantMethod::CompressedTensors)) {
+        let of = |shape: ScaleShape| {
+            let is_it = |layout: &Layout| layout.encoding.is_some_and(|encoding| encoding.scale_shape == shape);
+            candidates.iter().copied().find(|candidate| is_it(candidate.layout))
+        };
+        // The layouts of ModelOpt and of compressed-tensors have the same values, computed by other steps.
+        if let (Some(theirs), Some(other)) = (of(ScaleShape::Squeezed), of(ScaleShape::Matrix)) {
             let scale = self.source.tensors[pair.scale].shape;
             let is_theirs = matches!(scale, [] | [_, 1, _, 1]) || matches!(scale, [rows] if *rows != 1);
             return Ok(if is_theirs { theirs } else { other });
@@ -198,8 +200,9 @@ impl Evidence<'_> {
         let LayoutCandidate { layout, description, .. } = *candidate;
         let mut parameters = description.map(|description| description.parameters.clone()).unwrap_or_default();
         // A description of several layouts of MLX has the size of the groups in the layout with offsets.
-        let is_of_another = layout.method == QuantMethod::Mlx && layout.zeros != Zeros::Offset;
-        if is_of_another && description.is_some_and(|description| description.layouts.len() > 1) {
+        let has_offsets = |layout: &&Layout| layout.zeros == Zeros::Offset;
+        let is_of_another = |description: &WeightDescription| description.layouts.iter().any(has_offsets);
+        if layout.zeros != Zeros::Offset && description.is_some_and(is_of_another) {
             parameters.group = None;
         }
         for &(role, index) in parts {
@@ -288,9 +291,8 @@ impl Evidence<'_> {
         let geometry = DecodeGeometry::new(weight.layout, parameters, &weight.parts(self.source.tensors))?;
         let ([rows, columns], width) = (geometry.block, geometry.columns);
         let is_in_rows = layout.scale_order == ScaleOrder::Rows && geometry.group_index.is_none();
-        // transformers and DeepSeek have partial blocks at the edges, for any size of a block. Other libraries also
-        // refuse such weights.
-        let has_partial = layout.method == QuantMethod::FineGrained && matches!(geometry.group, Some(Group::Block(_)));
+        // Other libraries also refuse such weights.
+        let has_partial = layout.partial_groups && matches!(geometry.group, Some(Group::Block(_)));
         if is_in_rows && rows == 1 && width % columns != 0 && !has_partial {
             return Err(Error::new(format!("its rows of {width} are not whole groups of {columns}")));
         }
@@ -317,13 +319,7 @@ impl Evidence<'_> {
             let (global, layout) = (self.show(global), layout.name);
             return Err(Error::new(format!("it has a global scale, '{global}', which the layout {layout} lacks")));
         }
-        // Otherwise the padding in the last byte or word of a row would be decoded as values.
-        let needed = match layout.codes.packing {
-            Packing::Flat => Some(Role::Description),
-            Packing::Rows(4) if layout.method == QuantMethod::CompressedTensors => Some(Role::Shape),
-            _ => None,
-        };
-        needed.filter(missing).map_or(Ok(()), |role| {
+        layout.needs.filter(missing).map_or(Ok(()), |role| {
             Err(Error::new(format!("it has no {}, which the layout {} needs", describe(role), layout.name)))
         })
     }
@@ -359,7 +355,6 @@ fn find(parts: &[(Role, usize)], wanted: Role) -> Option<usize> {
 
 /// True if a layout can be identified without a config.
 fn is_identified_by_tensors(layout: &Layout, pair: &Pair) -> bool {
-    let is_of_vllm = layout.method == QuantMethod::FineGrained && pair.family.scale == ".weight_scale";
-    let is_in_config = is_of_vllm || layout.method == QuantMethod::Quark;
+    let is_in_config = layout.shares_names && pair.family.scale == ".weight_scale";
     !is_in_config && (!layout.is_diffusion() || layout.has_marker())
 }
