@@ -1,9 +1,10 @@
 //! `tcast cast`: checks its options, and then runs a conversion like any other.
 
+use super::arguments::check_hash;
+use super::finish;
 use super::observer::Console;
 use super::run::{JobRequest, convert, job_of_shards, open};
 use super::typed::free;
-use super::{check_hash, finish};
 use crate::cli::CastArgs;
 use crate::container::checkpoint::Checkpoint;
 use crate::container::{WrittenFiles, by_extension};

@@ -1,9 +1,10 @@
 //! `tcast dequantize`: finds the quantized weights, and then runs a conversion like any other.
 
+use super::arguments::{check_hash, check_matched, no_effect, open_model, threads};
 use super::observer::Console;
 use super::run::{JobRequest, convert, job_of_shards};
 use super::schemes::scheme_in;
-use super::{check_hash, check_matched, finish, into_gguf, no_effect, open_model, threads};
+use super::{finish, into_gguf};
 use crate::cli::DequantizeArgs;
 use crate::convert::{check_target, in_effect};
 use crate::error::{Error, Kind, Result};

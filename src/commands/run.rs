@@ -1,10 +1,10 @@
 //! Shared code of all commands that convert: makes a job from the arguments, and runs it.
 
+use super::arguments::{check_matched, check_printing, check_standard_output, threads};
 use super::messages::note;
 use super::observer::Console;
 use super::report_file::ReportFile;
 use super::results::{Several, Shown, show, show_skipped};
-use super::{check_matched, check_printing, check_standard_output, threads};
 use crate::cli::{FileArgs, ReportArgs, ShardArgs};
 use crate::container;
 use crate::container::checkpoint::{Checkpoint, Naming};

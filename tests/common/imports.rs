@@ -12,12 +12,12 @@ use std::fs;
 use std::path::Path;
 
 /// The files that each file imports from; names are relative to the folder of `lib.rs`.
-pub type Imports = BTreeMap<String, BTreeSet<String>>;
+pub(super) type Imports = BTreeMap<String, BTreeSet<String>>;
 
 /// The imports of all files of the crate in a folder that its `lib.rs` leads to.
-pub fn imports(source: &Path) -> Imports {
+pub(super) fn imports(source: &Path) -> Imports {
     let mut modules = Modules::default();
-    modules.read(source, "lib.rs", Vec::new());
+    modules.read(source, "lib.rs", &[]);
     let mut imports = Imports::new();
     for (at, module) in &modules.0 {
         let used = imports.entry(module.file.clone()).or_default();
@@ -34,7 +34,7 @@ pub fn imports(source: &Path) -> Imports {
 }
 
 /// The groups of files that import each other, directly or through others, by Tarjan's algorithm.
-pub fn circles(imports: &Imports) -> Vec<BTreeSet<String>> {
+pub(super) fn circles(imports: &Imports) -> Vec<BTreeSet<String>> {
     let mut search = Search { imports, reached: BTreeMap::new(), open: Vec::new(), circles: Vec::new() };
     for file in imports.keys() {
         search.visit(file);
@@ -100,7 +100,7 @@ struct Import {
 
 impl Modules {
     /// Reads a file and the files of its submodules.
-    fn read(&mut self, source: &Path, file: &str, path: ModulePath) {
+    fn read(&mut self, source: &Path, file: &str, path: &[String]) {
         let text = fs::read_to_string(source.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
         let tokens = without_tests(&tokens(&text));
         let folder = match file.rsplit_once('/') {
@@ -108,7 +108,7 @@ impl Modules {
             Some((folder, "mod.rs")) => format!("{folder}/"),
             _ => format!("{}/", file.trim_end_matches(".rs")),
         };
-        let mut at = path.clone();
+        let mut at = path.to_vec();
         self.0.insert(at.clone(), Module { file: file.to_owned(), ..Module::default() });
         let mut exports: Vec<(ModulePath, String, Vec<String>)> = Vec::new();
         let mut used: BTreeSet<(ModulePath, String)> = BTreeSet::new();
@@ -126,7 +126,7 @@ impl Modules {
                     let child = format!("{folder}{name}.rs");
                     let is_file = source.join(&child).exists();
                     let child = if is_file { child } else { format!("{folder}{name}/mod.rs") };
-                    self.read(source, &child, [at.as_slice(), &[name.to_owned()]].concat());
+                    self.read(source, &child, &[at.as_slice(), &[name.to_owned()]].concat());
                     next += 2;
                 }
                 "mod" if after_that == "{" => {
@@ -136,11 +136,7 @@ impl Modules {
                     next += 2;
                 }
                 "{" => braces.push(false),
-                "}" => {
-                    if braces.pop() == Some(true) {
-                        at.pop();
-                    }
-                }
+                "}" if braces.pop() == Some(true) => drop(at.pop()),
                 "use" if before != "<" && before != "," && before != "+" => {
                     let end = next + tokens[next..].iter().position(|token| token == ";").expect("`use` ends");
                     let is_public = before == "pub" || before == ")";

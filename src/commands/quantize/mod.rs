@@ -5,11 +5,12 @@ mod budget;
 mod checks;
 mod compare;
 
+use super::arguments::{check_hash, check_matched, check_printing, no_effect, open_model, threads};
 use super::engine_notes::engine_notes;
+use super::finish;
 use super::observer::{Console, OneBar};
 use super::run::{JobRequest, convert, job_of_shards};
 use super::unmatched::{hidden_rule, propose};
-use super::{check_hash, check_matched, check_printing, finish, no_effect, open_model, threads};
 use crate::cli::QuantizeArgs;
 use crate::container::by_extension;
 use crate::convert::{Budget, open_to_quantize};
