@@ -34,7 +34,7 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
     check_change(&options, job, &sources)?;
     let inputs = sources.iter().map(|source| JobInput { source, model: None }).collect();
     let request = JobRequest { job, inputs, paths: &args.inputs, file: &args.file, report, budget: None };
-    let written = convert(request, &Console { is_quiet: args.file.quiet }, start, |_| Ok(Vec::new()));
+    let written = convert(request, &Console { is_quiet: args.file.quiet }, start, |_| Ok(()));
     written.map_err(|error| with_command(error, args))
 }
 

@@ -16,6 +16,7 @@ mod inspect;
 mod interrupts;
 mod into_gguf;
 mod messages;
+mod notes;
 mod observer;
 mod omitted;
 mod promote;

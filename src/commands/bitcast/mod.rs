@@ -45,7 +45,7 @@ pub(super) fn run(args: &BitcastArgs) -> Result<()> {
     let sources = open(&args.inputs, job, &args.file, &options.selection(), &options.tensors)?;
     let inputs = sources.iter().map(|source| JobInput { source, model: None }).collect();
     let request = JobRequest { job, inputs, paths: &args.inputs, file: &args.file, report: None, budget: None };
-    let converted = convert(request, &Console { is_quiet: args.file.quiet }, start, |_| Ok(Vec::new()));
+    let converted = convert(request, &Console { is_quiet: args.file.quiet }, start, |_| Ok(()));
     converted.map_err(|error| with_widths(error, args, &sources))
 }
 
