@@ -3,18 +3,18 @@
 //! A [`Kernel`] converts numbers to numbers, and any part of a tensor can be converted independently. If either side is
 //! text, elements are converted in sequence, in batches.
 
+mod elements;
 mod text;
 
+pub(crate) use elements::{Findings, NamedElements, PieceSink};
 pub(crate) use text::measure;
 
-use crate::container::{Form, Reader, TextForm, position};
-use crate::dtype::Dtype;
-use crate::error::{Error, Kind, Result};
-use crate::kernel::{
-    Condition, Counts, First, Firsts, Kernel, Loss, Malformed, Parser, Printer, Rules, Storage, Texts,
-};
+use crate::container::{Form, Reader, TextForm};
+use crate::error::Result;
+use crate::kernel::{Condition, Counts, First, Firsts, Kernel, Loss, Malformed, Parser, Rules, Storage};
+use elements::{dirty, first_bad, text_of};
 use std::sync::Arc;
-use text::{TextSource, print};
+use text::{TextSource, parse, print};
 
 /// Number of elements converted at a time from a stream: enough rows of a matrix that is being transposed.
 const CHUNK: u64 = 1 << 20;
@@ -29,9 +29,6 @@ const SPECIAL: [Condition; 5] = [
     Condition::Lost(Loss::NanLost),
 ];
 
-/// Receiver of a piece of a conversion: source, result, and number of elements so far.
-pub(crate) type PieceSink<'a> = dyn FnMut(&[u8], &[u8], u64) -> Result<()> + 'a;
-
 /// A conversion of a tensor's elements. Clones share the kernel and its tables.
 #[derive(Clone)]
 pub(crate) struct Conversion {
@@ -44,38 +41,12 @@ pub(crate) struct Conversion {
     watched: Arc<[Condition]>,
 }
 
-/// Conditions met by some elements: their counts, and the first element for each.
-#[derive(Default)]
-pub(crate) struct Findings {
-    pub counts: Counts,
-    pub firsts: Firsts,
-}
-
 enum Method {
     Numbers(Kernel),
     /// Conversion to complex numbers: the kernel converts the parts.
     Complex(Kernel),
     Parse(TextForm, Parser),
     Print(TextSource, TextForm),
-}
-
-/// Number and shape of a tensor's elements, for messages that name an element.
-#[derive(Clone, Copy)]
-pub(crate) struct NamedElements<'a> {
-    pub count: u64,
-    pub shape: &'a [u64],
-    /// True if the elements are in column-major order.
-    pub fortran_order: bool,
-}
-
-impl NamedElements<'_> {
-    fn error(&self, index: u64, what: &str) -> Error {
-        Error::new(format!("element {}: {what}", position(index, self.shape, self.fortran_order)))
-    }
-
-    fn out_of_range(&self, index: u64, value: &str, to: Dtype) -> Error {
-        self.error(index, &format!("{value} is out of range for {to}")).of(Kind::OutOfRange)
-    }
 }
 
 impl Conversion {
@@ -142,7 +113,7 @@ impl Conversion {
     pub(crate) fn run(&self, elements: NamedElements, mut reader: Reader, sink: &mut PieceSink) -> Result<Findings> {
         let found = match &*self.how {
             Method::Numbers(kernel) | Method::Complex(kernel) => self.numbers(kernel, elements, &mut reader, sink),
-            Method::Parse(form, parser) => self.parse(*form, parser, elements, &mut reader, sink),
+            Method::Parse(form, parser) => parse((*form, parser, self.to), &self.watched, elements, &mut reader, sink),
             Method::Print(source, form) => print(source, *form, elements, &mut reader, sink),
         }?;
         reader.finish()?;
@@ -253,28 +224,4 @@ pub(crate) fn run_kernel(
         return Err(elements.error(index, &dirty(conversion.from.dtype())));
     }
     Err(elements.out_of_range(index, &text_of(kernel.storages()[0], input, good), conversion.to.dtype()))
-}
-
-/// Returns the number at `index` as text; empty for complex numbers.
-fn text_of(storage: Storage, bytes: &[u8], index: usize) -> String {
-    let Some(printer) = Printer::new(storage) else { return String::new() };
-    let mut texts = Texts::default();
-    // Malformed elements after it do not matter.
-    let _ = printer.print(bytes, index + 1, &mut texts);
-    if index < texts.len() { String::from_utf8_lossy(texts.get(index)).into_owned() } else { String::new() }
-}
-
-/// Returns the index of the first element for which `is_bad` holds in all prefixes that contain it. Elements that are
-/// run together start on a whole byte, so any prefix of them can be tried.
-fn first_bad(count: usize, mut is_bad: impl FnMut(usize) -> bool) -> usize {
-    let (mut good, mut bad) = (0, count);
-    while bad - good > 1 {
-        let middle = good.midpoint(bad);
-        if is_bad(middle) { bad = middle } else { good = middle }
-    }
-    good
-}
-
-fn dirty(dtype: Dtype) -> String {
-    format!("a byte that holds one {dtype} has bits above it")
 }

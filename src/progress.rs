@@ -1,12 +1,14 @@
 //! Progress and cancellation of a conversion, and its reports before the results.
 
 mod cancel;
+mod note;
 mod observer;
 #[cfg(feature = "cli")]
 mod terminal;
 
 pub use cancel::{Cancel, Never};
-pub(crate) use observer::{Notice, Observer, PartOf, ShardProgress};
+pub(crate) use note::{GgufNote, Misfit, Note, OnnxNote, QuantizedForms, UseNote};
+pub(crate) use observer::{Observer, PartOf, ShardProgress};
 #[cfg(feature = "cli")]
 pub(crate) use terminal::{Shards, shown};
 

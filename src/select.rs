@@ -22,15 +22,9 @@ pub(crate) use kept::{GROUPS, KeptReason};
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::text::as_glob;
-use globset::{Glob, GlobSet};
+use globset::Glob;
 use kept::PROTECTED_SET;
 use regex::Regex;
-
-/// Compiles some of the program's own patterns to a set.
-fn matches_one<T: AsRef<str>>(patterns: impl Iterator<Item = T>) -> GlobSet {
-    let globs = patterns.map(|text| Glob::new(text.as_ref()).expect("the list holds patterns"));
-    GlobSet::new(globs).expect("the patterns are few and small")
-}
 
 /// A pattern for tensor names: `*` matches any characters, `?` one, `[a-z]` one of a set, `{a,b}` either.
 #[derive(Clone, Debug)]

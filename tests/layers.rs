@@ -1,5 +1,9 @@
 //! The modules of `src`: which may import which, where `unsafe` code may be, and how long files are.
 
+#[path = "common/imports.rs"]
+mod imports;
+
+use imports::{circles, imports};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +21,8 @@ const LAYERS: &[&[&str]] = &[
     &["plan", "staging"],
     &["read"],
     &["options"],
-    &["progress", "select", "conversion", "quant", "slice"],
+    &["progress"],
+    &["select", "conversion", "quant", "slice"],
     &["container", "operator"],
     &["blocks"],
     &["kernel"],
@@ -49,28 +54,176 @@ fn modules_import_downwards_only() {
     assert!(seen > 20);
 }
 
+/// Files that import each other in a circle. This list only shrinks: take a file out when its circle is cut.
+const CIRCLES: &[&str] = &[
+    "blocks/decode/float.rs",
+    "blocks/decode/iq.rs",
+    "blocks/decode/k_quants.rs",
+    "blocks/decode/legacy.rs",
+    "blocks/decode/mod.rs",
+    "blocks/decode/ternary.rs",
+    "blocks/encode/mod.rs",
+    "blocks/encode/recover.rs",
+    "blocks/encode/weights.rs",
+    "blocks/explain.rs",
+    "blocks/mod.rs",
+    "container/checkpoint/disagreements.rs",
+    "container/checkpoint/index.rs",
+    "container/checkpoint/missing.rs",
+    "container/checkpoint/mod.rs",
+    "container/checkpoint/names.rs",
+    "container/checkpoint/naming.rs",
+    "container/checkpoint/side_files.rs",
+    "container/gather.rs",
+    "container/gguf/header.rs",
+    "container/gguf/mod.rs",
+    "container/gguf/split.rs",
+    "container/gguf/write.rs",
+    "container/input.rs",
+    "container/layout.rs",
+    "container/mod.rs",
+    "container/names.rs",
+    "container/npy/descr.rs",
+    "container/npy/header.rs",
+    "container/npy/mod.rs",
+    "container/npy/reread.rs",
+    "container/npz/mod.rs",
+    "container/onnx/mod.rs",
+    "container/onnx/model/list.rs",
+    "container/onnx/model/mod.rs",
+    "container/onnx/protobuf.rs",
+    "container/onnx/typed.rs",
+    "container/pytorch/mod.rs",
+    "container/reader.rs",
+    "container/safetensors/canonical.rs",
+    "container/safetensors/mod.rs",
+    "container/safetensors/notes.rs",
+    "container/safetensors/reread.rs",
+    "container/safetensors/write.rs",
+    "container/tensor.rs",
+    "container/text.rs",
+    "job/file.rs",
+    "job/mod.rs",
+    "job/preview.rs",
+    "plan/gguf/mod.rs",
+    "plan/gguf/recover.rs",
+    "plan/mod.rs",
+    "plan/quantize/coded.rs",
+    "plan/quantize/fit.rs",
+    "plan/quantize/misfit.rs",
+    "plan/quantize/mod.rs",
+    "plan/quantize/recover.rs",
+    "plan/rewrite.rs",
+    "plan/steps.rs",
+    "quant/config/block.rs",
+    "quant/config/comfy.rs",
+    "quant/config/compressed_tensors.rs",
+    "quant/config/decoded.rs",
+    "quant/config/engine.rs",
+    "quant/config/integers.rs",
+    "quant/config/mlx.rs",
+    "quant/config/mod.rs",
+    "quant/config/modelopt.rs",
+    "quant/config/quark.rs",
+    "quant/config/torchao.rs",
+    "quant/config/transformers.rs",
+    "quant/decode/blocks/mod.rs",
+    "quant/decode/buffers.rs",
+    "quant/decode/casts.rs",
+    "quant/decode/codes.rs",
+    "quant/decode/explain.rs",
+    "quant/decode/fused.rs",
+    "quant/decode/geometry.rs",
+    "quant/decode/lanes.rs",
+    "quant/decode/linear.rs",
+    "quant/decode/mod.rs",
+    "quant/decode/rows.rs",
+    "quant/decode/scales.rs",
+    "quant/decode/segment.rs",
+    "quant/decode/steps.rs",
+    "quant/decode/tables.rs",
+    "quant/decode/weight.rs",
+    "quant/decode/zeros.rs",
+    "quant/encode/float64.rs",
+    "quant/encode/linear.rs",
+    "quant/encode/mod.rs",
+    "quant/encode/rows.rs",
+    "quant/encode/steps.rs",
+    "quant/encode/store.rs",
+    "quant/layout.rs",
+    "quant/method.rs",
+    "quant/parts.rs",
+    "quant/recognize/checkpoint.rs",
+    "quant/table.rs",
+    "quant/transcode/fit.rs",
+    "quant/transcode/kept.rs",
+    "quant/transcode/mod.rs",
+    "quant/transcode/rescale.rs",
+    "quant/transcode/source.rs",
+];
+
 #[test]
-fn files_of_a_folder_import_each_other_in_one_direction_only() {
+fn files_import_each_other_in_one_direction_only() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let files = files(&source);
-    let mut seen = 0;
-    for folder in files.iter().filter_map(|file| file.parent()).collect::<BTreeSet<_>>() {
-        // Where the folder's own file has what all others build on, importing from it is no cycle that can be cut.
-        let strict = folder.ends_with("kernel");
-        let imports: BTreeMap<String, BTreeSet<String>> = files
-            .iter()
-            .filter(|file| file.parent() == Some(folder) && folder != source)
-            .map(|file| (stem(file), imports(file)))
-            .collect();
-        seen += imports.values().flatten().count();
-        let mut above = Vec::new();
-        for file in imports.keys().filter(|file| strict || *file != "mod") {
-            find_cycle(file, &imports, &mut above, strict)
-                .map_err(|cycle| format!("{}: {}", folder.display(), cycle.join(" -> ")))
-                .unwrap();
-        }
+    let imports = imports(&source);
+    assert!(imports.values().map(BTreeSet::len).sum::<usize>() > 3000);
+    let circles = circles(&imports);
+    let known: BTreeSet<_> = CIRCLES.iter().map(|file| (*file).to_owned()).collect();
+    let unknown: Vec<_> = circles.iter().filter(|circle| !circle.is_subset(&known)).collect();
+    assert!(unknown.is_empty(), "move what the files share to a file below them: {unknown:#?}");
+    let circles = circles.into_iter().flatten().collect();
+    let cut: Vec<_> = known.difference(&circles).collect();
+    assert!(cut.is_empty() && CIRCLES.len() <= 104, "take these files out of CIRCLES: {cut:?}");
+}
+
+#[test]
+fn imports_are_followed_to_the_file_that_defines_the_item() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = [
+        ("lib.rs", "mod a; mod b; mod low; mod made; mod open; pub use a::Top;"),
+        ("a.rs", "mod inner; pub use inner::Inner; pub struct Top; fn f() { crate::b::run::<u8>(); }"),
+        ("a/inner.rs", "pub struct Inner; fn f() { fn g() { use super::super::low::{self, deep::Deep as D}; } }"),
+        (
+            "b/mod.rs",
+            "mod child; pub use child::*; pub fn run<T>() {} // crate::open::Open\n const S: &str = \"low::X\";",
+        ),
+        (
+            "b/child.rs",
+            "use crate::{Top, a::{Inner}}; fn f(c: char) -> bool { c == '\"' || c == '{' || made::new() } use crate::made;",
+        ),
+        ("low/mod.rs", "pub(crate) mod deep; pub use deep::Deep; fn f(d: Deep) {}"),
+        ("low/deep.rs", "pub struct Deep<'a>(&'a str); #[cfg(test)] mod tests { use crate::a::Top; }"),
+        ("made.rs", "macro_rules! m { () => { pub fn new() -> bool { true } } } m!();"),
+        ("open.rs", "mod part { pub(in crate::open) use super::super::b::run; } pub struct Open;"),
+    ];
+    for (name, text) in files {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
     }
-    assert!(seen > 50);
+    let expected = [
+        ("a.rs", vec!["b/mod.rs"]),
+        ("a/inner.rs", vec!["low/deep.rs"]),
+        ("b/child.rs", vec!["a.rs", "a/inner.rs", "made.rs"]),
+        ("b/mod.rs", vec![]),
+        ("lib.rs", vec![]),
+        ("low/deep.rs", vec![]),
+        ("low/mod.rs", vec!["low/deep.rs"]),
+        ("made.rs", vec![]),
+        ("open.rs", vec!["b/mod.rs"]),
+    ];
+    let found = imports(folder.path());
+    let found: Vec<_> =
+        found.iter().map(|(file, used)| (file.as_str(), used.iter().map(String::as_str).collect())).collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn circles_are_groups_of_files_that_lead_to_each_other() {
+    let files = [("a", "b"), ("b", "c d"), ("c", "a"), ("d", "e"), ("e", "d"), ("f", "a e g"), ("g", "")];
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<BTreeSet<_>>();
+    let found = circles(&files.map(|(file, used)| (file.to_owned(), words(used))).into());
+    assert_eq!(found, [words("d e"), words("a b c")]);
 }
 
 /// Two types of one name make a reader look twice, and a search find the wrong one. Associated types do not count.
@@ -96,66 +249,6 @@ fn no_type_name_is_defined_twice() {
     assert!(places.len() > 100);
     places.retain(|_, places| places.len() > 1);
     assert!(places.is_empty(), "{places:#?}");
-}
-
-/// The files of its own folder that a file imports from; `mod` where a name is the folder's own.
-fn imports(file: &Path) -> BTreeSet<String> {
-    let text = fs::read_to_string(file).unwrap();
-    let text = text.split("#[cfg(test)]").next().unwrap();
-    let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
-    let text = code.collect::<Vec<_>>().join("\n");
-    let folder = file.parent().unwrap();
-    let to_file = |name: &str| {
-        let is_file = folder.join(format!("{name}.rs")).exists() || folder.join(name).join("mod.rs").exists();
-        if is_file { name.to_owned() } else { "mod".to_owned() }
-    };
-    let word = |text: &str| text.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap().to_owned();
-    if stem(file) == "mod" {
-        let lines = text.lines().map(|line| line.trim_start_matches("pub(crate) ").trim_start_matches("pub "));
-        let uses = lines.filter_map(|line| line.strip_prefix("use "));
-        return uses.flat_map(names_of_group).map(|name| to_file(&word(&name))).filter(|name| name != "mod").collect();
-    }
-    let supers = text.match_indices("super::").map(|(at, _)| at);
-    // `super::super` and `in super` are other folders.
-    let own = supers.filter(|at| !text[..*at].ends_with("super::") && !text[at + 7..].starts_with("super"));
-    own.flat_map(|at| names_of_group(&text[at + 7..])).map(|name| to_file(&word(&name))).collect()
-}
-
-/// The paths in `{a::B, c}`, or the one path that a text starts with.
-fn names_of_group(text: &str) -> Vec<String> {
-    let Some(group) = text.strip_prefix('{') else { return vec![text.to_owned()] };
-    let (mut depth, mut names) = (0, vec![String::new()]);
-    for c in group.chars() {
-        match c {
-            '{' => depth += 1,
-            '}' if depth == 0 => break,
-            '}' => depth -= 1,
-            ',' if depth == 0 => names.push(String::new()),
-            c if c.is_whitespace() => {}
-            c => names.last_mut().unwrap().push(c),
-        }
-    }
-    names.retain(|name| !name.is_empty());
-    names
-}
-
-/// Follows imports from a file; an error is the way back to it.
-fn find_cycle(
-    file: &str,
-    imports: &BTreeMap<String, BTreeSet<String>>,
-    above: &mut Vec<String>,
-    strict: bool,
-) -> Result<(), Vec<String>> {
-    let is_back = above.iter().any(|other| other == file);
-    above.push(file.to_owned());
-    if is_back {
-        return Err(above.clone());
-    }
-    for next in imports.get(file).into_iter().flatten().filter(|next| strict || *next != "mod") {
-        find_cycle(next, imports, above, strict)?;
-    }
-    above.pop();
-    Ok(())
 }
 
 fn stem(file: &Path) -> String {

@@ -1,6 +1,6 @@
 //! The arguments of `tcast bitcast`.
 
-use super::{FileArgs, INPUT_NOTE, SEVERAL_NOTE, indented, listed, some_inputs, with_note};
+use super::shared::{FileArgs, INPUT_NOTE, SEVERAL_NOTE, indented, listed, some_inputs, with_note};
 use crate::dtype::Dtype;
 use crate::operator::bitcast;
 use crate::options::BitcastOptions;

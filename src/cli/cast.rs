@@ -1,16 +1,15 @@
 //! The arguments of `tcast cast`.
 
-use super::shards::of_finish;
-use super::{
-    Cli, FileArgs, INPUT_NOTE, REPORT, ReportArgs, SEVERAL_NOTE, ShardArgs, indented, listed, some_inputs, with_note,
-    with_values,
+use super::shards::{ShardArgs, of_finish};
+use super::shared::{
+    FileArgs, INPUT_NOTE, REPORT, ReportArgs, SEVERAL_NOTE, indented, listed, some_inputs, with_note, with_values,
 };
 use crate::dtype::{Class, Dtype};
 use crate::kernel::{Condition, Loss};
 use crate::options::CastOptions;
 use crate::select::protected;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Arg, Args, CommandFactory, ValueEnum};
+use clap::{Arg, Args, Command, ValueEnum};
 use std::path::PathBuf;
 
 /// The arguments of `tcast cast`.
@@ -157,20 +156,22 @@ impl CastArgs {
         options
     }
 
-    /// Refuses a type among the inputs. A cast to another format needs no type, so clap does not miss the flag.
-    pub(super) fn check_type(&self) -> Result<(), clap::Error> {
+    /// Refuses a type among the inputs, with an error for `command`. A cast to another format needs no type, so clap does
+    /// not miss the flag.
+    pub(super) fn check_type(&self, command: fn() -> Command) -> Result<(), clap::Error> {
         let is_type =
             |input: &PathBuf| input.to_str().is_some_and(|word| word.parse::<Dtype>().is_ok()) && !input.exists();
         if self.options().targets().next().is_some() || !self.inputs.iter().any(is_type) {
             return Ok(());
         }
-        let mut error = clap::Error::new(ErrorKind::MissingRequiredArgument).with_cmd(&Cli::command());
+        let mut error = clap::Error::new(ErrorKind::MissingRequiredArgument).with_cmd(&command());
         error.insert(ContextKind::InvalidArg, ContextValue::Strings(vec!["--to <DTYPE>".to_owned()]));
         Err(error)
     }
 
-    /// Refuses a second pattern after a flag that takes one, and the second word of a name with a space.
-    pub(super) fn check_words(&self) -> Result<(), clap::Error> {
+    /// Refuses a second pattern after a flag that takes one, and the second word of a name with a space, with an error
+    /// for `command`.
+    pub(super) fn check_words(&self, command: fn() -> Command) -> Result<(), clap::Error> {
         let has_patterns = !self.options.tensors.include.is_empty()
             || !self.options.tensors.exclude.is_empty()
             || !self.options.rule.is_empty();
@@ -181,7 +182,7 @@ impl CastArgs {
         };
         let joint = || self.inputs.windows(2).find(|pair| is_joint(pair)).map(|pair| &pair[1]);
         let Some(word) = self.inputs.iter().find(|input| is_pattern(input)).or_else(joint) else { return Ok(()) };
-        let mut error = clap::Error::new(ErrorKind::UnknownArgument).with_cmd(&Cli::command());
+        let mut error = clap::Error::new(ErrorKind::UnknownArgument).with_cmd(&command());
         error.insert(ContextKind::InvalidArg, ContextValue::String(word.to_string_lossy().into_owned()));
         Err(error)
     }

@@ -1,7 +1,7 @@
 //! The arguments of `tcast dequantize`.
 
-use super::shards::of_finish;
-use super::{FileArgs, ReportArgs, ShardArgs, hanging, with_note};
+use super::shards::{ShardArgs, of_finish};
+use super::shared::{FileArgs, ReportArgs, hanging, with_note};
 use crate::options::DequantizeOptions;
 use crate::quant::LAYOUTS;
 use clap::{Arg, Args};

@@ -1,6 +1,6 @@
 //! The arguments of `tcast diff`.
 
-use super::{INPUT_NOTE, ViewArgs, one_input, with_note};
+use super::shared::{INPUT_NOTE, ViewArgs, one_input, with_note};
 use crate::container::checkpoint::Naming;
 use crate::dtype::Dtype;
 use clap::Args;

@@ -1,6 +1,6 @@
 //! The arguments of `tcast inspect`.
 
-use super::{INPUT_NOTE, ViewArgs, some_inputs, with_note};
+use super::shared::{INPUT_NOTE, ViewArgs, some_inputs, with_note};
 use crate::dtype::Dtype;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;

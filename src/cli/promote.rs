@@ -1,6 +1,6 @@
 //! The arguments of `tcast promote`.
 
-use super::{FileArgs, with_note};
+use super::shared::{FileArgs, with_note};
 use crate::container::known_formats;
 use crate::options::PromoteOptions;
 use clap::{Arg, Args};

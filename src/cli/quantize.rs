@@ -1,7 +1,7 @@
 //! The arguments of `tcast quantize`.
 
-use super::shards::of_finish;
-use super::{FileArgs, ReportArgs, ShardArgs};
+use super::shards::{ShardArgs, of_finish};
+use super::shared::{FileArgs, ReportArgs};
 use crate::options::QuantizeOptions;
 use crate::options::parsers::{self, SchemeOrKeep};
 use crate::quant::{SCHEMES, Scheme};

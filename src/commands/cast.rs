@@ -1,9 +1,10 @@
 //! `tcast cast`: checks its options, and then runs a conversion like any other.
 
+use super::arguments::check_hash;
+use super::finish;
 use super::observer::Console;
 use super::run::{JobRequest, convert, job_of_shards, open};
 use super::typed::free;
-use super::{check_hash, finish};
 use crate::cli::CastArgs;
 use crate::container::checkpoint::Checkpoint;
 use crate::container::{WrittenFiles, by_extension};
@@ -33,7 +34,7 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
     check_change(&options, job, &sources)?;
     let inputs = sources.iter().map(|source| JobInput { source, model: None }).collect();
     let request = JobRequest { job, inputs, paths: &args.inputs, file: &args.file, report, budget: None };
-    let written = convert(request, &Console { is_quiet: args.file.quiet }, start, |_| Ok(Vec::new()));
+    let written = convert(request, &Console { is_quiet: args.file.quiet }, start, |_| Ok(()));
     written.map_err(|error| with_command(error, args))
 }
 

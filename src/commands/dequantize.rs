@@ -1,19 +1,18 @@
 //! `tcast dequantize`: finds the quantized weights, and then runs a conversion like any other.
 
+use super::arguments::{check_hash, check_matched, no_effect, open_model, threads};
 use super::observer::Console;
 use super::run::{JobRequest, convert, job_of_shards};
 use super::schemes::scheme_in;
-use super::{check_hash, check_matched, finish, into_gguf, no_effect, open_model, threads};
+use super::{finish, into_gguf};
 use crate::cli::DequantizeArgs;
 use crate::convert::{check_target, in_effect};
 use crate::error::{Error, Kind, Result};
 use crate::job::{Job, JobInput};
 use crate::operator::Operator;
 use crate::options::Task;
-use crate::plan::PlanFindings;
-use crate::quant::FoundWeight;
 use crate::read::LogicalCheckpoint;
-use crate::text::{counted, quoted, shorten};
+use crate::text::quoted;
 use std::time::Instant;
 
 pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
@@ -32,7 +31,7 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
     let inputs = vec![JobInput { source, model: Some(&model) }];
     let (paths, report) = (args.model.as_slice(), args.reports.report.as_deref());
     let request = JobRequest { job, inputs, paths, file: &args.file, report, budget: None };
-    let written = convert(request, &console, start, |prepared| Ok(notes(args, &model, &prepared.findings)));
+    let written = convert(request, &console, start, |_| Ok(()));
     written.map_err(|error| with_command(error, args))
 }
 
@@ -76,39 +75,4 @@ fn check_model(args: &DequantizeArgs, model: &LogicalCheckpoint) -> Result<()> {
     let names: Vec<&str> = weights.chain(model.source.left_out.iter().map(String::as_str)).collect();
     let selection = options.tensors.selection();
     check_matched(&selection, &names, options.tensors.allow_unmatched, args.file.quiet).map_err(in_file)
-}
-
-/// Returns notes about weights that engines may refuse, whose shapes are unknown, or that stay quantized.
-fn notes(args: &DequantizeArgs, model: &LogicalCheckpoint, findings: &PlanFindings) -> Vec<String> {
-    let selection = args.options.tensors.selection();
-    let divided = findings.divided_sets.first().map(|names| describe_divided(names, findings.divided_sets.len()));
-    let padded = describe_padding(model.found.weights.iter().filter(|weight| selection.selects(&weight.name)));
-    divided.into_iter().chain(padded).chain(model.nodes_with_codes()).collect()
-}
-
-/// Warns that engines may refuse a set of weights that is divided.
-fn describe_divided([decoded, left]: &[String; 2], sets: usize) -> String {
-    let more = match sets as u64 - 1 {
-        0 => String::new(),
-        more => format!(" (and {} like this)", counted(more, "set")),
-    };
-    let (decoded, left) = (shorten(decoded), shorten(left));
-    format!(
-        "engines load '{decoded}' and '{left}' as one module, and may refuse it: the first is decoded, and the second \
-         stays quantized{more}"
-    )
-}
-
-/// Names decoded weights that may have more rows and columns than in the model.
-fn describe_padding<'a>(decoded: impl Iterator<Item = &'a FoundWeight>) -> Option<String> {
-    let mut padded = decoded.filter(|weight| weight.layout.codes.padding > 1);
-    let (first, others) = (padded.next()?, padded.count() as u64);
-    let more = if others > 0 { format!(" and {}", counted(others, "more weight")) } else { String::new() };
-    Some(format!(
-        "ComfyUI pads rows and columns of {} weights to multiples of {}, and the file does not contain their shapes \
-         before that: '{}'{more} may end with zeros",
-        first.layout.name.trim_start_matches("comfy-"),
-        first.layout.codes.padding,
-        shorten(&first.name)
-    ))
 }

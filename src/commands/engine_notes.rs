@@ -4,7 +4,7 @@
 //! libraries themselves write are affected too.
 
 use crate::dtype::Dtype;
-use crate::plan::PlanFindings;
+use crate::progress::QuantizedForms;
 use crate::quant::{Layout, Precision, QuantMethod, Scheme};
 use crate::select::tried::{Loader, TrialResult, column};
 use std::collections::BTreeSet;
@@ -21,16 +21,16 @@ const OTHERS: &[(&str, &str)] = &[
 type StoredScheme = (&'static str, &'static Layout);
 
 /// Returns notes about weights that engines may not load or run.
-pub(super) fn engine_notes(plan: &PlanFindings) -> Vec<String> {
-    let stored: Vec<StoredScheme> = (plan.stored.iter())
+pub(super) fn engine_notes(forms: &QuantizedForms) -> Vec<String> {
+    let stored: Vec<StoredScheme> = (forms.stored.iter())
         .filter_map(|&(scheme, name)| Some((scheme, Scheme::find(scheme)?.in_layout(Some(name))?.row)))
         .collect();
     let mut notes = Vec::new();
     for &(scheme, layout) in &stored {
         notes.extend(of_engines(scheme, layout).map(str::to_owned));
-        notes.extend(of_dtype(scheme, layout, plan.computes_in));
+        notes.extend(of_dtype(scheme, layout, forms.computes_in));
     }
-    if let [whole, language, ..] = &plan.kinds[..]
+    if let [whole, language, ..] = &forms.kinds[..]
         && whole != language
         && stored.iter().any(|(_, layout)| layout.method == QuantMethod::Mlx)
     {
@@ -39,11 +39,11 @@ pub(super) fn engine_notes(plan: &PlanFindings) -> Vec<String> {
         ));
     }
     let before = notes.len();
-    for &(scheme, layout) in &plan.stored {
-        notes.extend(column(scheme, layout).and_then(|column| of_trials(plan, scheme, layout, column)));
+    for &(scheme, layout) in &forms.stored {
+        notes.extend(column(scheme, layout).and_then(|column| of_trials(forms, scheme, layout, column)));
     }
     if notes.len() == before {
-        notes.extend(of_several(plan));
+        notes.extend(of_several(forms));
     }
     notes
 }
@@ -74,13 +74,13 @@ fn of_dtype(scheme: &str, layout: &Layout, computes_in: Option<Dtype>) -> Option
 /// must have been tried, and its language model counts too.
 fn tried<'p>(
     loader: Loader,
-    plan: &'p PlanFindings,
+    forms: &'p QuantizedForms,
     column: &str,
     has_experts: bool,
 ) -> Option<(&'p str, TrialResult)> {
     let outcome = |kind: &str| Some(loader.trials(kind, has_experts)?.outcome(column, has_experts));
-    let whole = plan.kinds.first()?;
-    let of_parts = plan.kinds.iter().filter_map(|kind| Some((kind.as_str(), outcome(kind)?)));
+    let whole = forms.kinds.first()?;
+    let of_parts = forms.kinds.iter().filter_map(|kind| Some((kind.as_str(), outcome(kind)?)));
     let bad = of_parts
         .into_iter()
         .find(|(_, outcome)| matches!(outcome, TrialResult::Fails { .. } | TrialResult::Wrong { .. }));
@@ -92,10 +92,10 @@ fn tried<'p>(
 }
 
 /// Returns the note about a scheme in which a loader does not take this kind of model, or was not tried with it.
-fn of_trials(plan: &PlanFindings, scheme: &str, layout: &str, column: &str) -> Option<String> {
+fn of_trials(forms: &QuantizedForms, scheme: &str, layout: &str, column: &str) -> Option<String> {
     let loader = Loader::of(column)?;
-    let has_experts = plan.experts.iter().any(|(own, _)| *own == scheme);
-    let (kind, outcome) = tried(loader, plan, column, has_experts)?;
+    let has_experts = forms.experts.iter().any(|(own, _)| *own == scheme);
+    let (kind, outcome) = tried(loader, forms, column, has_experts)?;
     let name = loader.name;
     let (what, decodes) = match outcome {
         TrialResult::Right => return None,
@@ -114,7 +114,7 @@ fn of_trials(plan: &PlanFindings, scheme: &str, layout: &str, column: &str) -> O
     let is_right = |&(scheme, layout): &(&str, &str)| {
         let column = self::column(scheme, layout);
         column
-            .and_then(|column| tried(loader, plan, column, has_experts))
+            .and_then(|column| tried(loader, forms, column, has_experts))
             .is_some_and(|(_, it)| it == TrialResult::Right)
     };
     let own: Vec<(&str, &str)> = Scheme::find(scheme)?.layout_names().map(|other| (scheme, other)).collect();
@@ -122,30 +122,30 @@ fn of_trials(plan: &PlanFindings, scheme: &str, layout: &str, column: &str) -> O
     let other = || OTHERS.iter().find(|other| is_right(other)).map(|(scheme, _)| format!("--scheme {scheme}"));
     let instead =
         same.or_else(other).map(|flags| format!("; it loads {flags}{}", if decodes { " without it" } else { "" }));
-    let is_plain = || tried(loader, plan, "plain", has_experts).is_some_and(|(_, it)| it == TrialResult::Right);
+    let is_plain = || tried(loader, forms, "plain", has_experts).is_some_and(|(_, it)| it == TrialResult::Right);
     let from_values = || (!decodes && is_plain()).then(|| "; it loads what tcast dequantize makes of it".to_owned());
     Some(what + &instead.or_else(from_values).unwrap_or_default())
 }
 
 /// Returns the note about modules of several schemes, or that are kept, which a loader does not find in this kind of model.
-fn of_several(plan: &PlanFindings) -> Option<String> {
+fn of_several(forms: &QuantizedForms) -> Option<String> {
     let of_format = |stored: &BTreeSet<(&str, &str)>| stored.iter().any(|(_, layout)| *layout == "compressed-tensors");
-    if !of_format(&plan.stored) {
+    if !of_format(&forms.stored) {
         return None;
     }
     let loader = Loader::transformers()?;
-    let has_experts = !plan.experts.is_empty();
-    let note = |column: &str, what: &str, remedy: &str| match tried(loader, plan, column, has_experts)? {
+    let has_experts = !forms.experts.is_empty();
+    let note = |column: &str, what: &str, remedy: &str| match tried(loader, forms, column, has_experts)? {
         (kind, TrialResult::Fails { decodes } | TrialResult::Wrong { decodes }) => {
             let end = if decodes { format!(", except with {}", decoding("compressed-tensors")) } else { String::new() };
             Some(format!("{} does not load '{kind}' with {what}{end}{remedy}", loader.name))
         }
         _ => None,
     };
-    if plan.stored.len() > 1 {
+    if forms.stored.len() > 1 {
         return note("mixed", "several schemes", ": choose one scheme for all");
     }
-    plan.has_kept_layers.then(|| note("kept", "layers that are kept", "")).flatten()
+    forms.has_kept_layers.then(|| note("kept", "layers that are kept", "")).flatten()
 }
 
 /// Returns the argument with which transformers decodes all weights while it loads them.

@@ -1,8 +1,8 @@
 //! `--finish`: completes a folder and reports on it.
 
+use super::arguments::threads;
 use super::messages::{print_json, print_message};
 use super::results::{already_complete, surroundings};
-use super::threads;
 use crate::cli::FileArgs;
 use crate::error::Result;
 use crate::job::{self, Finished};

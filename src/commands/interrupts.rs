@@ -4,7 +4,7 @@
 #[cfg(unix)]
 use super::messages::print_error;
 use super::messages::print_message;
-use super::observer::describe;
+use super::notes::describe;
 use crate::error::Error;
 use crate::io::temporaries;
 use std::io::IsTerminal;

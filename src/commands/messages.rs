@@ -2,12 +2,10 @@
 
 use super::remedies::{alternative, remedy};
 use crate::error::Error;
-use crate::io::temporaries;
-use crate::text::{counted, remove_files, shorten, size, stderr_columns, stdout_columns, visible, wrapped, write_json};
+use crate::text::{stderr_columns, stdout_columns, visible, wrapped, write_json};
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 const WARNING: Style = AnsiColor::Yellow.on_default().bold();
@@ -39,7 +37,7 @@ pub(super) fn print_error(error: &Error) {
     }
 }
 
-fn print_remedy(text: &str) {
+pub(super) fn print_remedy(text: &str) {
     print_line(&format!("  {REMEDY}{}{REMEDY:#}", visible(text)));
 }
 
@@ -59,27 +57,6 @@ pub(super) fn warn(message: &str) {
 
 pub(super) fn note(message: &str) {
     print_labelled(REMEDY, "note:", &visible(message));
-}
-
-pub(super) fn warn_of_abandoned(folder: &Path) {
-    const MOST: usize = 20;
-    let found = temporaries::abandoned(folder);
-    if found.is_empty() {
-        return;
-    }
-    let paths: Vec<&PathBuf> = found.iter().take(MOST).map(|(path, _)| path).collect();
-    let files = counted(found.len() as u64, "temporary file");
-    let bytes = size(found.iter().map(|(_, len)| len).sum());
-    warn(&format!("{files} of runs that were killed, {bytes} in all, can be removed"));
-    print_remedy(&remove_files(&paths));
-}
-
-/// Warns of scales of activations that are left out, if there are some. `remedy` follows the first of them.
-pub(super) fn warn_of_activation_scales(left_out: &[String], remedy: &str) {
-    if let Some(first) = left_out.first() {
-        let scales = counted(left_out.len() as u64, "scale");
-        warn(&format!("left out {scales} of activations, such as '{}'{remedy}", shorten(first)));
-    }
 }
 
 /// Prints a result on standard output. A reader that has closed the pipe is not an error. In a terminal, lines end at words.

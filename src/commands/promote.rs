@@ -1,9 +1,9 @@
 //! `tcast promote`: converts tensors of several files, or of one, to a common type.
 
+use super::arguments::{check_printing, check_standard_output, missing_tensor, say_which, threads};
 use super::messages::{print, print_json, print_message};
 use super::observer::Console;
 use super::run::job;
-use super::{check_printing, check_standard_output, missing_tensor, say_which, threads};
 use crate::cli::PromoteArgs;
 use crate::container::Tensor;
 use crate::container::checkpoint::Checkpoint;

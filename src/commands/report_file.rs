@@ -1,6 +1,6 @@
 //! `--report FILE`: the report as a page or as JSON.
 
-use super::threads;
+use super::arguments::threads;
 use crate::cli::FileArgs;
 use crate::container::ReadOptions;
 use crate::container::checkpoint::{self, Checkpoint};

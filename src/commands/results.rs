@@ -1,6 +1,7 @@
 //! Results of a conversion for its inputs, as text and as JSON.
 
 use super::messages::{note, print, print_error, print_json, print_line, print_message};
+use super::notes;
 use super::report_file::ReportFile;
 use crate::cli::FileArgs;
 use crate::container::ReadOptions;
@@ -38,8 +39,6 @@ pub(super) struct Shown<'a> {
     pub(super) inputs: &'a [PathBuf],
     pub(super) file: &'a FileArgs,
     pub(super) findings: PlanFindings,
-    /// Further notes for the user.
-    pub(super) notes: Vec<String>,
     /// Figures of the choice of schemes within a number of bits.
     pub(super) budget: Option<Value>,
 }
@@ -119,9 +118,8 @@ pub(super) fn show(
     if let Some(to) = unscaled {
         note_unscaled(to, report.flushes_most(), run.inputs);
     }
-    run.notes.iter().for_each(|text| note(text));
-    if run.findings.config.block.is_some() && !args.dry_run && job.partition.is_none() && !output.join(CONFIG).exists()
-    {
+    run.findings.notes.iter().for_each(notes::show);
+    if run.findings.config.is_some() && !args.dry_run && job.partition.is_none() && !output.join(CONFIG).exists() {
         note_config(output, args);
     }
     if job.partition.is_some() && !args.dry_run {

@@ -1,10 +1,10 @@
 //! Shared code of all commands that convert: makes a job from the arguments, and runs it.
 
+use super::arguments::{check_matched, check_printing, check_standard_output, threads};
 use super::messages::note;
 use super::observer::Console;
 use super::report_file::ReportFile;
 use super::results::{Several, Shown, show, show_skipped};
-use super::{check_matched, check_printing, check_standard_output, threads};
 use crate::cli::{FileArgs, ReportArgs, ShardArgs};
 use crate::container;
 use crate::container::checkpoint::{Checkpoint, Naming};
@@ -99,12 +99,12 @@ pub(super) struct JobRequest<'r, 'a> {
 }
 
 /// Plans, runs and reports. All inputs are planned before the first is written; if one fails after that, the others are
-/// still converted. `notes` checks the plan, and returns further notes for the user.
+/// still converted. `check` checks the plans.
 pub(super) fn convert(
     JobRequest { job, inputs, paths, file, report, budget }: JobRequest,
     observer: &dyn Observer,
     start: Instant,
-    notes: impl FnOnce(&Prepared) -> Result<Vec<String>>,
+    check: impl FnOnce(&Prepared) -> Result<()>,
 ) -> Result<()> {
     let sources: Vec<&Checkpoint> = inputs.iter().map(|input| input.source).collect();
     check_has_model(&job.task.model_options(), &sources)?;
@@ -115,7 +115,7 @@ pub(super) fn convert(
         check_standard_output(output, file.json && !file.dry_run)?;
     }
     let mut prepared = job::prepare(job, &inputs, observer)?;
-    let notes = notes(&prepared)?;
+    check(&prepared)?;
     let lacks_config = |source: &Checkpoint| source.naming == Naming::HuggingFace && source.base.is_none();
     if !file.quiet && prepared.sources_of_folders().any(lacks_config) {
         note("the output has no config.json: --config FOLDER takes it from the original model");
@@ -129,7 +129,7 @@ pub(super) fn convert(
     let mut report_file = report_file.transpose()?;
     let unscaled = if file.quiet { None } else { prepared.unscaled(job) };
     let findings = std::mem::take(&mut prepared.findings);
-    let run = &Shown { job, inputs: paths, file, findings, notes, budget };
+    let run = &Shown { job, inputs: paths, file, findings, budget };
     if sources.len() == 1 {
         return prepared.run(job, observer, |source, output, written| {
             let Some(written) = written? else { return show_skipped(run, source, output) };

@@ -1,6 +1,5 @@
 //! Patterns that match no tensor, most likely by mistake, and proposals for them.
 
-use super::foreign::listed;
 use crate::error::Error;
 use crate::select::{Pattern, Selection};
 use crate::text::{first_few, flag_with, is, shorten};
@@ -127,6 +126,18 @@ pub(super) fn near<'a>(pattern: &str, names: &[&'a str]) -> Vec<&'a str> {
     scored.dedup_by_key(|(_, name)| *name);
     scored.truncate(FEW);
     scored.into_iter().map(|(_, name)| name).collect()
+}
+
+/// Returns the names in a list of another tool, such as `['lm_head', 'embed']` or `lm_head,embed`.
+pub(super) fn listed(text: &str) -> Vec<&str> {
+    // These commas divide parts of a pattern.
+    if text.contains('{') || text.starts_with("re:") {
+        return vec![text];
+    }
+    let enclosed = |start: char, end: char| text.strip_prefix(start)?.strip_suffix(end);
+    let inner = enclosed('[', ']').or_else(|| enclosed('(', ')')).unwrap_or(text);
+    let names = inner.split(',').map(|name| name.trim_matches([' ', '\'', '"']));
+    names.filter(|name| !name.is_empty()).collect()
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Conversions from and to text: in sequence, in batches.
 
-use super::{Conversion, Findings, NamedElements, PieceSink, dirty, first_bad, text_of};
+use super::elements::{Findings, NamedElements, PieceSink, dirty, first_bad, text_of};
 use crate::container::{Form, Reader, TextError, TextExtent, TextForm};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
@@ -138,44 +138,39 @@ pub(super) fn print(
     Ok(found)
 }
 
-impl Conversion {
-    /// Converts text to numbers.
-    pub(super) fn parse(
-        &self,
-        from: TextForm,
-        parser: &Parser,
-        elements: NamedElements,
-        reader: &mut Reader,
-        sink: &mut PieceSink,
-    ) -> Result<Findings> {
-        let to = self.to;
-        let source = TextSource::Texts(from);
-        let mut batches = Batches::new(&source);
-        let mut output = Vec::new();
-        let mut found = Findings::default();
-        while batches.next(elements, reader)? {
-            let (texts, start) = (&batches.texts, batches.index);
-            output.resize(to.bytes(texts.len() as u64).unwrap_or_default() as usize, 0);
-            let lost = parser.parse(texts, &mut output).map_err(|NotANumber(index)| {
-                let text = shorten(&String::from_utf8_lossy(texts.get(index)));
-                let what =
-                    if to.dtype() == Dtype::Bool { "neither a number nor true or false" } else { "not a number" };
-                elements.error(start + index as u64, &format!("'{text}' is {what}")).of(Kind::Unconvertible)
-            })?;
-            let watched = self.watched.iter().copied();
-            let open = watched.filter(|condition| lost[*condition] > 0 && found.firsts.of(*condition).is_none());
-            let refused = parser.refuses().map(Condition::Lost).filter(|condition| lost[*condition] > 0);
-            let wanted: Vec<Condition> = refused.into_iter().chain(open).collect();
-            let firsts = first_texts(parser, texts, start, wanted, to);
-            if let Some(First { at, values: [text, _] }) = refused.and_then(|condition| firsts.of(condition)) {
-                return Err(elements.out_of_range(*at, text, to.dtype()));
-            }
-            found.firsts.merge(firsts);
-            found.counts += lost;
-            sink(&[], &output, start + texts.len() as u64)?;
+/// Converts text to numbers of the form `to`. Also finds the first element that meets each of the conditions.
+pub(super) fn parse(
+    (from, parser, to): (TextForm, &Parser, Form),
+    watched: &[Condition],
+    elements: NamedElements,
+    reader: &mut Reader,
+    sink: &mut PieceSink,
+) -> Result<Findings> {
+    let source = TextSource::Texts(from);
+    let mut batches = Batches::new(&source);
+    let mut output = Vec::new();
+    let mut found = Findings::default();
+    while batches.next(elements, reader)? {
+        let (texts, start) = (&batches.texts, batches.index);
+        output.resize(to.bytes(texts.len() as u64).unwrap_or_default() as usize, 0);
+        let lost = parser.parse(texts, &mut output).map_err(|NotANumber(index)| {
+            let text = shorten(&String::from_utf8_lossy(texts.get(index)));
+            let what = if to.dtype() == Dtype::Bool { "neither a number nor true or false" } else { "not a number" };
+            elements.error(start + index as u64, &format!("'{text}' is {what}")).of(Kind::Unconvertible)
+        })?;
+        let watched = watched.iter().copied();
+        let open = watched.filter(|condition| lost[*condition] > 0 && found.firsts.of(*condition).is_none());
+        let refused = parser.refuses().map(Condition::Lost).filter(|condition| lost[*condition] > 0);
+        let wanted: Vec<Condition> = refused.into_iter().chain(open).collect();
+        let firsts = first_texts(parser, texts, start, wanted, to);
+        if let Some(First { at, values: [text, _] }) = refused.and_then(|condition| firsts.of(condition)) {
+            return Err(elements.out_of_range(*at, text, to.dtype()));
         }
-        Ok(found)
+        found.firsts.merge(firsts);
+        found.counts += lost;
+        sink(&[], &output, start + texts.len() as u64)?;
     }
+    Ok(found)
 }
 
 /// Returns the first text that meets each condition; `start` is the index of the first text.

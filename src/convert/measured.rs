@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::job::{self, FailOn, Job, JobInput, Written};
 use crate::options::{QuantizeOptions, RecordedOptions, Task};
 use crate::plan::{Plan, PlanFindings};
-use crate::progress::{Notice, Observer, Progress, ShardProgress};
+use crate::progress::{Note, Observer, Progress, ShardProgress};
 use crate::read::LogicalCheckpoint;
 use crate::report::{FileReport, MeasuredScheme, Report};
 use std::time::Instant;
@@ -62,7 +62,7 @@ pub(crate) fn measure<'a>(
 struct Unheard<'o>(&'o dyn Observer);
 
 impl Observer for Unheard<'_> {
-    fn notice(&self, _notice: Notice) {}
+    fn notice(&self, _note: Note) {}
 
     fn progress(&self, what: &'static str, bytes: u64) -> Box<dyn Progress + '_> {
         self.0.progress(what, bytes)

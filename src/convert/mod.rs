@@ -15,7 +15,7 @@ use crate::error::{Error, Kind, Result};
 use crate::job::{self, IfExists, Job, JobInput, OpenOptions, Publish, Written};
 use crate::options::{CastOptions, DequantizeOptions, QuantizeOptions, Task, TensorOptions};
 use crate::plan::PlanFindings;
-use crate::progress::{Cancel, Never, Notice, Observer, PartOf, Progress, ShardProgress, Silent};
+use crate::progress::{Cancel, Never, Note, Observer, PartOf, Progress, ShardProgress, Silent};
 use crate::read::LogicalCheckpoint;
 use crate::report::Report;
 use crate::threads::cores;
@@ -218,7 +218,7 @@ pub(crate) fn reported(
 fn unwritten(job: &Job, findings: &PlanFindings, source: &Checkpoint, output: &Path) -> Report {
     Report {
         options: job.task.recorded(source),
-        config: findings.config.block.clone(),
+        config: findings.config.clone(),
         left_out: findings.dropped.clone(),
         ..Report::empty(job.operator().name(), &source.path, output)
     }
@@ -262,7 +262,7 @@ pub(crate) fn open_to_quantize<'a>(source: &'a Checkpoint, options: &QuantizeOpt
 struct Caller<'a>(&'a dyn Progress);
 
 impl Observer for Caller<'_> {
-    fn notice(&self, _notice: Notice) {}
+    fn notice(&self, _note: Note) {}
 
     fn progress(&self, what: &'static str, bytes: u64) -> Box<dyn Progress + '_> {
         // Steps with a name come before or after the conversion.

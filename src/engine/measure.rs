@@ -3,10 +3,11 @@
 //! A thread takes some rows of a weight and encodes them as each plan does, while they are in the cache. So each weight
 //! is read once, or twice if one of its scales depends on the largest magnitude of the whole tensor.
 
+use super::Outcome;
 use super::extremes::{FirstPass, WorkItem};
+use super::findings::infinite;
 use super::pieces::PIECE;
 use super::worker::divided;
-use super::{Outcome, infinite};
 use crate::container::Tensor;
 use crate::error::{Error, Result};
 use crate::kernel::{Counts, Firsts};

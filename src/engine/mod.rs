@@ -8,6 +8,7 @@
 //! `docs/experiments.md` lists alternative ways to read and to write, and their speed.
 
 mod extremes;
+mod findings;
 #[cfg(feature = "cli")]
 mod measure;
 mod pieces;
@@ -16,36 +17,23 @@ mod worker;
 
 use crate::error::{Error, Result};
 use crate::io::sink::Sink;
-use crate::kernel::{Condition, Counts, First, Firsts, Loss};
-use crate::measure::accuracy;
-use crate::measure::pairs::NumberPairs;
+use crate::kernel::{Counts, Firsts};
 use crate::measure::quantized::QuantizedAccuracy;
 use crate::plan::{Plan, Step};
 use crate::progress::{Cancel, Never, Progress, Silent};
-use crate::quant::EncodeTally;
-use crate::read::SourceTensor;
 use crate::threads::{cores, in_order};
 use crc32fast::Hasher;
 use extremes::{FirstPass, WorkItem};
+use findings::{StepFindings, comparer, has_checksum};
 use pieces::{Item, PIECE, PiecePart, Pieces};
 use queue::WriteQueue;
 use std::ops::ControlFlow;
 use worker::Worker;
 
 pub use crate::measure::accuracy::Accuracy;
+pub use findings::Detail;
 #[cfg(feature = "cli")]
 pub(crate) use measure::Measurement;
-
-/// Detail of the outcome of each tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Detail {
-    /// Nothing, which is faster if there are many small tensors.
-    Nothing,
-    /// Counts of the losses of its values.
-    Counts,
-    /// Also the accuracy: every result is compared with its source while both are in the cache.
-    Accuracy,
-}
 
 /// Outcome of the conversion of a tensor.
 #[derive(Clone, Debug)]
@@ -152,16 +140,6 @@ pub fn run(
     Ok(outcomes.collect())
 }
 
-/// Returns the count of values that codes turn into infinities, and the first of them.
-fn infinite(tally: &EncodeTally) -> (Counts, Firsts) {
-    let (mut counts, mut firsts) = (Counts::default(), Firsts::default());
-    counts[Loss::Infinite] = tally.infinite.count;
-    if let Some(at) = tally.infinite.first {
-        firsts.add(Condition::Lost(Loss::Infinite), First { at, values: Default::default() });
-    }
-    (counts, firsts)
-}
-
 /// Returns the steps of a piece; of joined steps, the first.
 fn steps_in<'s, 'a>(plan: &'s Plan<'a>, piece: &'s [PiecePart]) -> impl Iterator<Item = &'s Step<'a>> {
     piece.iter().filter_map(|part| if let Item::Step(at) = part.item { Some(&plan.steps[at]) } else { None })
@@ -178,53 +156,6 @@ fn check_order(plan: &Plan) -> Result<()> {
         return Err(error.remedy("name a file"));
     }
     Ok(())
-}
-
-/// Returns the comparer of a step's results with their sources, if this is possible and requested.
-fn comparer(step: &Step, detail: Detail) -> Option<NumberPairs> {
-    let conversion = step.conversion()?;
-    if detail == Detail::Accuracy && step.is_converted() {
-        NumberPairs::of_cast(conversion.from, conversion.to)
-    } else {
-        None
-    }
-}
-
-/// Findings about the converted elements of a step. There may be a million steps, so rare findings are boxed and common
-/// ones are stored inline.
-#[derive(Default)]
-struct StepFindings {
-    counts: Counts,
-    firsts: Firsts,
-    tally: Option<Box<accuracy::AccuracyTally>>,
-    encoded: Option<Box<EncodeTally>>,
-    /// Checksums of the bytes of its sources, then of its results; empty if none has a checksum.
-    sums: Box<[Hasher]>,
-}
-
-impl StepFindings {
-    /// Adds the findings about the elements that follow.
-    fn append(&mut self, next: Self) {
-        self.counts += next.counts;
-        self.firsts.merge(next.firsts);
-        if let Some(tally) = &next.tally {
-            self.tally.get_or_insert_default().append(tally);
-        }
-        if let Some(encoded) = &next.encoded {
-            **self.encoded.get_or_insert_default() += encoded;
-        }
-        if self.sums.is_empty() {
-            self.sums = next.sums;
-        } else {
-            self.sums.iter_mut().zip(&next.sums).for_each(|(sum, next)| sum.combine(next));
-        }
-    }
-}
-
-/// True if a file holds a checksum of a source or a result.
-fn has_checksum(step: &Step) -> bool {
-    let mut mapped = step.sources.iter().filter_map(SourceTensor::mapped);
-    mapped.any(|mapped| mapped.checksum.is_some()) || step.results.iter().any(|result| result.crc().is_some())
 }
 
 /// Checks the checksums of a step's sources, and writes the checksums of its results.

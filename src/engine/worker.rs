@@ -1,8 +1,8 @@
 //! Conversion of a piece by a thread.
 
+use super::findings::{Detail, StepFindings, comparer, has_checksum, infinite};
 use super::pieces::{Item, PIECE, PiecePart, bytes};
 use super::queue::{PieceResults, WriteQueue};
-use super::{Detail, StepFindings, comparer, has_checksum, infinite};
 use crate::container::sum_of;
 use crate::conversion::{Conversion, run_kernel};
 use crate::error::{Error, Result};

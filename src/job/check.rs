@@ -11,7 +11,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::operator::Operator;
 use crate::plan::{Codes, Plan, Planned, Request, Spread, Step, check_from};
-use crate::progress::{Notice, Observer};
+use crate::progress::{Note, Observer};
 use crate::select::Selection;
 use crate::text::first_few;
 use std::cell::LazyCell;
@@ -61,10 +61,7 @@ pub(super) fn plans<'a>(
     let in_file = |error: Error| error.in_file(&source.path);
     check_renames(source, container, &selection).map_err(in_file)?;
     let mut planned = Planned::new(job.task, &request, (source, model), job.partition, observer).map_err(in_file)?;
-    let is_of_weights = matches!(operator, Operator::Quantize | Operator::Dequantize);
-    if is_of_weights && !planned.findings.left_out_scales.is_empty() {
-        observer.notice(Notice::ScalesLeftOut(&planned.findings.left_out_scales, operator));
-    }
+    planned.tell(observer, |note| matches!(note, Note::ScalesLeftOut(..)));
     check(&planned)?;
     if matches!(operator, Operator::Quantize)
         && !(job.task.forces_codes() || container.format_info().is_changed_only() || job.format().is_some())
@@ -79,8 +76,7 @@ pub(super) fn plans<'a>(
         check_own_name(job, &plans).map_err(in_file)?;
     }
     report_losses(source, container, observer);
-    plans.iter().flat_map(|plan| &plan.facts).for_each(|fact| observer.notice(Notice::Fact(fact)));
-    plans.iter().flat_map(|plan| &plan.notes).for_each(|note| observer.notice(Notice::Note(note)));
+    planned.tell(observer, |note| !matches!(note, Note::Use(_)));
     if matches!(operator, Operator::Cast(_)) {
         report_scales(&plans, request.codes, &selection, observer);
     }
@@ -163,9 +159,9 @@ fn check_renames(source: &Checkpoint, target: &dyn Container, selection: &Select
 fn report_losses(source: &Checkpoint, target: &dyn Container, observer: &dyn Observer) {
     let FormatInfo { extension, metadata, .. } = target.format_info();
     for input in &source.shards {
-        input.contents.ignored.iter().for_each(|name| observer.notice(Notice::NoArray(name)));
+        input.contents.ignored.iter().for_each(|name| observer.notice(Note::NoArray(name)));
         if !input.contents.lists.is_empty() && !input.container.is(target) {
-            observer.notice(Notice::NoLists(&input.contents.lists));
+            observer.notice(Note::NoLists(&input.contents.lists));
         }
         // The mark of a format and the versions of a model mean nothing in other formats, so they are no loss.
         let pairs = input.contents.metadata.iter().flatten();
@@ -175,7 +171,7 @@ fn report_losses(source: &Checkpoint, target: &dyn Container, observer: &dyn Obs
             _ => false,
         };
         if metadata == Metadata::None && pairs.into_iter().any(|(name, _)| !is_mark(name)) {
-            observer.notice(Notice::NoMetadata(extension));
+            observer.notice(Note::NoMetadata(extension));
         }
     }
 }
@@ -187,6 +183,6 @@ fn report_scales(plans: &[Plan], codes: Option<&Codes>, selection: &Selection, o
     let is_cast = |name: &&str| codes.is_scale(name) && selection.rule(name).is_none();
     let cast: Vec<&str> = tensors.map(Step::source_name).filter(is_cast).collect();
     if !cast.is_empty() {
-        observer.notice(Notice::ScalesCast(&cast));
+        observer.notice(Note::ScalesCast(&cast));
     }
 }

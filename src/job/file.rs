@@ -13,7 +13,7 @@ use crate::io::identity::Files;
 use crate::io::output::{Destination, Output, elsewhere};
 use crate::measure::hash;
 use crate::plan::{Plan, PlanFindings, Planned, Spread};
-use crate::progress::{Notice, Observer, Progress};
+use crate::progress::{Note, Observer, Progress};
 use std::path::{Path, PathBuf};
 
 /// A file to write, checked before any work.
@@ -91,7 +91,7 @@ impl<'a> FileOutput<'a> {
         let destination = self.destination.filter(|_| !job.dry_run).unwrap_or_else(Destination::nowhere);
         let keeps = destination.keeps();
         if keeps {
-            observer.notice(Notice::Begins(destination.folder()));
+            observer.notice(Note::Begins(destination.folder()));
         }
         let create = |place: Destination| Ok(place.create()?.flushed_early(job.sync));
         let mut file = create(destination)?;

@@ -35,7 +35,7 @@ use crate::io::output;
 use crate::io::temporaries::NewFolder;
 use crate::options::TensorOptions;
 use crate::plan::{PlanFindings, check_task};
-use crate::progress::{Notice, Observer};
+use crate::progress::{Note, Observer};
 use crate::text::is;
 use file::FileOutput;
 use folder::FolderOutput;
@@ -87,7 +87,7 @@ pub(crate) fn open(
         let naming = &tensors.naming;
         let opened = naming.probe(input, threads).and_then(|mut source| {
             source.leave_out(|name| tensors.exclude.iter().any(|pattern| pattern.matches(name)));
-            source.left_out.iter().for_each(|name| observer.notice(Notice::Unreadable(name)));
+            source.left_out.iter().for_each(|name| observer.notice(Note::Unreadable(name)));
             let source = checkpoint::check(source)?;
             naming.check(&source)?;
             let mut source = naming.apply(source)?;
@@ -99,10 +99,10 @@ pub(crate) fn open(
         opened.map_err(|error| explain(error, input))
     })?;
     let disagreements = sources.iter().flat_map(|source| &source.disagreements);
-    disagreements.for_each(|disagreement| observer.notice(Notice::Disagreement(disagreement)));
+    disagreements.for_each(|disagreement| observer.notice(Note::Disagreement(disagreement)));
     for shard in sources.iter().flat_map(|source| &source.shards) {
         if let Some(facts) = &shard.contents.pickle {
-            observer.notice(Notice::Pickle(shard.path(), facts));
+            observer.notice(Note::Pickle(shard.path(), facts));
         }
     }
     Ok(sources)
@@ -296,7 +296,7 @@ fn all_of<T, U>(
         match what(input) {
             Ok(result) => done.push(result),
             Err(error) => {
-                observer.notice(Notice::Refused(&error));
+                observer.notice(Note::Refused(&error));
                 refused.push(error);
             }
         }

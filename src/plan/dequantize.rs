@@ -9,7 +9,9 @@ use crate::container::checkpoint::{CONFIG, Checkpoint, HF_QUANT_CONFIG, QUANTIZE
 use crate::container::onnx::model::{Dequantization, TensorRole};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
+use crate::operator::Operator;
 use crate::options::{DequantizeOptions, Naming};
+use crate::progress::{Note, UseNote};
 use crate::quant::{
     Arithmetic, Decoder, FoundWeight, Modules, Role, config_of, hf_quant_config_of, metadata_of, quantize_config_of,
 };
@@ -20,6 +22,7 @@ use crate::select::tried::has_banks;
 use crate::select::{Candidate, KeptReason, Selection};
 use crate::text::shorten;
 use std::collections::{HashMap, HashSet};
+use std::iter;
 use std::sync::Arc;
 
 /// Number of problems listed for a model without quantized weights.
@@ -83,8 +86,7 @@ impl<'a> Planned<'a> {
         if left.is_empty() && options.tensors.naming.names != Some(Naming::File) {
             planned.stack(banks(model.config()?))?;
         }
-        planned.findings.left_out_scales = model.names(scales);
-        planned.findings.divided_sets = divided_sets(model, selection);
+        planned.findings.notes = notes(model, model.names(scales), selection);
         Ok(planned)
     }
 
@@ -292,7 +294,23 @@ fn no_weights(model: &LogicalCheckpoint) -> Error {
     error.with_details(model.nodes_with_codes().collect())
 }
 
-/// Returns [`PlanFindings::divided_sets`](super::PlanFindings::divided_sets).
+/// Returns notes about scales of activations, which are left out, and about weights that engines may refuse, whose shapes
+/// are unknown, or that stay quantized.
+fn notes(model: &LogicalCheckpoint, scales: Vec<String>, selection: &Selection) -> Vec<Note<'static>> {
+    let mut notes = Vec::new();
+    let divided = divided_sets(model, selection);
+    let count = divided.len() as u64;
+    notes.extend(divided.into_iter().next().map(|names| UseNote::DividedSets(count, names)));
+    let decoded = model.found.weights.iter().filter(|weight| selection.selects(&weight.name));
+    let mut padded = decoded.filter(|weight| weight.layout.codes.padding > 1);
+    if let Some(FoundWeight { name, layout, .. }) = padded.next() {
+        notes.push(UseNote::Padded { layout, first: name.clone(), others: padded.count() as u64 });
+    }
+    notes.extend(model.nodes_with_codes().map(UseNote::CodesStay));
+    iter::once(Note::ScalesLeftOut(scales, Operator::Dequantize)).chain(notes.into_iter().map(Note::Use)).collect()
+}
+
+/// Returns a decoded and a quantized weight of each set that engines load as one module and that is partly decoded.
 fn divided_sets(model: &LogicalCheckpoint, selection: &Selection) -> Vec<[String; 2]> {
     let weights = &model.found.weights;
     let is_diffusion = weights.iter().any(|weight| weight.layout.is_diffusion());

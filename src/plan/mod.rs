@@ -27,9 +27,9 @@ pub(crate) use plain::check_from;
 #[doc(hidden)] // for tests
 pub use plain::source_form;
 pub(crate) use quantization::{CodesSource, Quantization, Unrecovered};
-#[cfg(feature = "cli")]
-pub(crate) use quantize::{Misfit, layout_of, matchable_names};
 pub(crate) use quantize::{OTHER_NAME, name_instead_of};
+#[cfg(feature = "cli")]
+pub(crate) use quantize::{layout_of, matchable_names};
 pub(crate) use step::{NewStored, Operation, PieceUnit};
 pub use step::{Plan, Step};
 pub(crate) use weight_rows::SharedExtremes;
@@ -46,12 +46,11 @@ use crate::error::{Error, Kind, Result};
 use crate::kernel::{Condition, Rules, Storage};
 use crate::operator::Operator;
 use crate::options::{ModelOptions, Task};
-use crate::progress::Observer;
-use crate::quant::EngineConfig;
+use crate::progress::{Note, Observer};
 use crate::read::{LogicalCheckpoint, Share};
 use crate::select::{Rename, Selection};
-use crate::text::shorten;
-use std::collections::{BTreeSet, HashMap};
+use serde_json::Value;
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::vec;
@@ -161,38 +160,14 @@ pub(crate) struct Planned<'a> {
     pub(crate) findings: PlanFindings,
 }
 
-/// Findings of a planner that the program reports, besides the steps.
+/// Findings of a planner for users, besides the steps.
 #[derive(Default)]
-#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words the findings"))]
 pub(crate) struct PlanFindings {
-    /// Facts about the output.
-    pub(crate) facts: Vec<String>,
-    /// Warnings about the output.
-    pub(crate) notes: Vec<String>,
-    /// The names of scales of activations that are left out.
-    pub(crate) left_out_scales: Vec<String>,
-    /// A decoded and a quantized weight of each set that engines load as one module and that is partly decoded.
-    pub(crate) divided_sets: Vec<[String; 2]>,
-    /// The config that engines need to load a quantized output.
-    pub(crate) config: EngineConfig,
-    /// Weights that are kept because of their shape.
-    pub(crate) misfits: Vec<quantize::Misfit>,
-    /// Embeddings that a rule quantizes.
-    pub(crate) embeddings: Vec<String>,
-    /// The schemes and layouts in which weights are stored.
-    pub(crate) stored: BTreeSet<(&'static str, &'static str)>,
-    /// The schemes and layouts in which experts are stored one by one.
-    pub(crate) experts: BTreeSet<(&'static str, &'static str)>,
+    pub(crate) notes: Vec<Note<'static>>,
+    /// The `quantization_config` that engines need to load a quantized output.
+    pub(crate) config: Option<Value>,
     /// The names of tensors that engines of the layout do not load, and that are left out.
     pub(crate) dropped: Vec<String>,
-    /// Quantized stacks of experts that are decoded, because the names of the file are kept.
-    pub(crate) decoded_stacks: Vec<String>,
-    /// `model_type` of the whole model, and of its language model.
-    pub(crate) kinds: Vec<String>,
-    /// The type in which engines compute, unless an option names another one.
-    pub(crate) computes_in: Option<Dtype>,
-    /// True if linear layers are kept that engines identify only by their names.
-    pub(crate) has_kept_layers: bool,
     /// The names of weights that must have the same scheme, because engines load them as one module.
     pub(crate) loaded_together: Vec<Vec<String>>,
 }
@@ -241,6 +216,11 @@ impl<'a> Planned<'a> {
         steps.finish(&[])
     }
 
+    /// Passes the notes that meet a condition to an observer, in their order.
+    pub(crate) fn tell(&mut self, observer: &dyn Observer, is_told: impl Fn(&Note) -> bool) {
+        self.findings.notes.extract_if(.., |note| is_told(note)).for_each(|note| observer.notice(note));
+    }
+
     /// True if a metadata value is changed or removed.
     pub(crate) fn changes(&self, key: &str) -> bool {
         self.metadata.contains_key(key)
@@ -256,7 +236,9 @@ impl<'a> Planned<'a> {
         let Self { inputs, graph, conversions, metadata, keys, computed, findings, .. } = self;
         let mut steps = std::mem::take(&mut self.steps);
         if let Some(graph) = graph {
-            return Ok(vec![rewrite::build(request, &inputs[0], graph, steps, conversions)?]);
+            let (plan, notes) = rewrite::build(request, &inputs[0], graph, steps, conversions)?;
+            findings.notes.extend(notes.into_iter().map(Note::Onnx));
+            return Ok(vec![plan]);
         }
         measure_texts(&mut steps, measured)?;
         let mut plans = Vec::new();
@@ -296,16 +278,7 @@ impl<'a> Planned<'a> {
         if request.container.format_info().metadata == Metadata::None {
             differing.clear();
         }
-        let note = |key: &String| {
-            let key = shorten(key);
-            format!(
-                "the inputs have different values of the metadata key '{key}': each output keeps that of its first input"
-            )
-        };
-        if let Some(plan) = plans.first_mut() {
-            plan.notes.extend(std::mem::take(&mut findings.notes).into_iter().chain(differing.iter().map(note)));
-            plan.facts = std::mem::take(&mut findings.facts);
-        }
+        findings.notes.extend(differing.into_iter().map(Note::DifferentMetadata));
         Ok(plans)
     }
 }

@@ -7,10 +7,11 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::operator::Operator;
 use crate::operator::cast::VERSIONS;
+use crate::progress::OnnxNote;
 use crate::quant::LinearAxis;
 use crate::read::MappedBytes;
 use crate::select::{KeptReason, Rule};
-use crate::text::{shorten, size};
+use crate::text::size;
 use std::borrow::Cow;
 
 /// Maximum bytes of a model. protobuf libraries read fewer than 2 GiB, and 1 MiB is left free.
@@ -64,7 +65,7 @@ pub(super) fn build<'a>(
     graph: &ModelGraph,
     steps: Vec<Step<'a>>,
     conversions: &mut Conversions,
-) -> Result<Plan<'a>> {
+) -> Result<(Plan<'a>, Vec<OnnxNote>)> {
     let mut notes = rules_without_effect(request, &steps);
     let (opset, ir_version) = versions(request, graph, &steps, &mut notes)?;
     let tensors = changes(input.contents.tensors.len(), &steps);
@@ -81,21 +82,18 @@ pub(super) fn build<'a>(
     let ModelLayout { layout, copies, data_start, .. } = layout;
     let copied = |(offset, range)| (offset, MappedBytes { file: &input.files[0], range, checksum: None });
     (plan.literals, plan.entries, plan.len) = (layout.literals, layout.entries, layout.len);
-    (plan.copies, plan.data_start, plan.notes) = (copies.into_iter().map(copied).collect(), data_start, notes);
-    Ok(plan)
+    (plan.copies, plan.data_start) = (copies.into_iter().map(copied).collect(), data_start);
+    Ok((plan, notes))
 }
 
 /// Returns a note for each rule that names only tensors that the model keeps.
-fn rules_without_effect(request: &Request, steps: &[Step]) -> Vec<String> {
+fn rules_without_effect(request: &Request, steps: &[Step]) -> Vec<OnnxNote> {
     let said = |rule: &Rule| {
         rule.target()?;
         let mut named = steps.iter().filter(|step| rule.pattern.matches(step.name())).peekable();
         let reason = named.peek()?.kept?;
         let is_kept = |step: &Step| matches!(step.kept, Some(KeptReason::Role(_) | KeptReason::NotFloating));
-        let rule = shorten(rule.pattern.text());
-        named
-            .all(is_kept)
-            .then(|| format!("the rule '{rule}' has no effect: the model keeps its tensors ({})", reason.describe()))
+        named.all(is_kept).then(|| OnnxNote::RuleWithoutEffect(rule.pattern.text().to_owned(), reason))
     };
     request.selection.rules.iter().filter_map(said).collect()
 }
@@ -106,7 +104,7 @@ fn lay_out<'c>(
     input: &Input,
     graph: &ModelGraph,
     change: &mut Change<'c>,
-    notes: &mut Vec<String>,
+    notes: &mut Vec<OnnxNote>,
 ) -> Result<ModelLayout> {
     let whole = graph.lay_out(input, change)?;
     let len = whole.layout.len;
@@ -122,8 +120,7 @@ fn lay_out<'c>(
     let remedy = "name an output file, in UTF-8 and without '..'";
     change.data_file = Some(named.ok_or_else(|| needed().remedy(remedy))?);
     if is_long && !request.model.external_data {
-        let len = size(len);
-        notes.push(format!("the elements of large tensors go to a second file: a model of {len} is too long"));
+        notes.push(OnnxNote::SecondFile(len));
     }
     let divided = graph.lay_out(input, change)?;
     let model_len = divided.data_start.unwrap_or(divided.layout.len);
@@ -200,7 +197,7 @@ fn versions(
     request: &Request,
     graph: &ModelGraph,
     steps: &[Step],
-    notes: &mut Vec<String>,
+    notes: &mut Vec<OnnxNote>,
 ) -> Result<(Option<u64>, Option<u64>)> {
     /// Remedy if users choose the type, as in a cast. The types of a scheme are fixed.
     const OTHER_TYPE: &str = "float16 needs no later version";
@@ -236,8 +233,9 @@ fn versions(
         graph.check_new_initializers(&needy)?;
         require(needy, wanted, None)?;
     }
-    if let Some((opset, what, imported)) = &raised {
-        notes.push(format!("the model now imports opset {opset} instead of {imported}, for {what}"));
+    let opset = raised.as_ref().map(|(needed, ..)| *needed);
+    if let Some((needed, needy, imported)) = raised {
+        notes.push(OnnxNote::LaterOpset { imported, needed, needy });
     }
     let mut ir_version = None;
     for step in converted() {
@@ -246,7 +244,7 @@ fn versions(
         ir_version = ir_version.max(later);
     }
     if let Some(version) = ir_version {
-        notes.push(format!("the model now has IR version {version}, which its types need"));
+        notes.push(OnnxNote::LaterIr(version));
     }
-    Ok((raised.map(|(opset, ..)| opset), ir_version))
+    Ok((opset, ir_version))
 }

@@ -38,10 +38,6 @@ pub struct Plan<'a> {
     pub len: u64,
     /// Offset at which a second file begins, with the elements of an ONNX model.
     pub(crate) data_start: Option<u64>,
-    /// Facts about the output for the user.
-    pub(crate) facts: Vec<String>,
-    /// Notes for the user about the output.
-    pub(crate) notes: Vec<String>,
     /// True if the caller deflates the file after it is written.
     pub(crate) is_deflated: bool,
 }
@@ -108,8 +104,6 @@ impl<'a> Plan<'a> {
             copies: Vec::new(),
             len: 0,
             data_start: None,
-            facts: Vec::new(),
-            notes: Vec::new(),
             is_deflated: false,
         }
     }

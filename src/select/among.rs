@@ -1,6 +1,6 @@
 //! Patterns that match some tensors of a checkpoint and no others.
 
-use super::matches_one;
+use super::kept::matches_one;
 use crate::text::{as_glob, as_numbered_glob};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

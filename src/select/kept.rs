@@ -1,8 +1,7 @@
 //! Reasons for keeping tensors, and the names of tensors that suffer most from narrow types.
 
-use super::matches_one;
 use crate::container::onnx::model::TensorRole;
-use globset::GlobSet;
+use globset::{Glob, GlobSet};
 use serde::{Deserialize, Serialize};
 use std::sync::LazyLock;
 
@@ -53,6 +52,12 @@ pub(crate) const GROUPS: &[(KeptReason, &[&str])] = &[
 
 pub(crate) fn protected() -> impl Iterator<Item = &'static str> {
     GROUPS.iter().flat_map(|(_, patterns)| patterns.iter().copied())
+}
+
+/// Compiles some of the program's own patterns to a set.
+pub(super) fn matches_one<T: AsRef<str>>(patterns: impl Iterator<Item = T>) -> GlobSet {
+    let globs = patterns.map(|text| Glob::new(text.as_ref()).expect("the list holds patterns"));
+    GlobSet::new(globs).expect("the patterns are few and small")
 }
 
 pub(super) static PROTECTED_SET: LazyLock<GlobSet> = LazyLock::new(|| matches_one(protected()));

@@ -4,7 +4,8 @@
 //! The name alone identifies a tensor; vLLM, SGLang, transformers and TensorRT-LLM use nothing else.
 
 use super::heads::is_head;
-use super::{GROUPS, KeptReason, matches_one};
+use super::kept::matches_one;
+use super::{GROUPS, KeptReason};
 use globset::GlobSet;
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -3,14 +3,13 @@
 mod printer;
 mod weight;
 
+use super::arguments::{check_printing, missing_tensor, say_which, threads};
 use super::observer::Console;
 use super::remedies::flags_for;
 use super::run::{JobRequest, convert, job, open};
-use super::{check_printing, missing_tensor, say_which, threads};
-use crate::cli::{BitcastArgs, Position};
+use crate::cli::BitcastArgs;
 use crate::container::checkpoint::Checkpoint;
 use crate::container::{Elements, Form, Input, Reader, Tensor};
-
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::job::JobInput;
@@ -22,7 +21,7 @@ use crate::plan;
 use crate::read::LogicalCheckpoint;
 use crate::select::patterns_of;
 use crate::text::quoted;
-use printer::{ElementPrinter, finish};
+use printer::{ElementPrinter, finish, range_of};
 use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
@@ -46,7 +45,7 @@ pub(super) fn run(args: &BitcastArgs) -> Result<()> {
     let sources = open(&args.inputs, job, &args.file, &options.selection(), &options.tensors)?;
     let inputs = sources.iter().map(|source| JobInput { source, model: None }).collect();
     let request = JobRequest { job, inputs, paths: &args.inputs, file: &args.file, report: None, budget: None };
-    let converted = convert(request, &Console { is_quiet: args.file.quiet }, start, |_| Ok(Vec::new()));
+    let converted = convert(request, &Console { is_quiet: args.file.quiet }, start, |_| Ok(()));
     converted.map_err(|error| with_widths(error, args, &sources))
 }
 
@@ -132,52 +131,6 @@ fn choose<'a>(source: &'a Checkpoint, name: Option<&str>) -> Result<(&'a Input, 
             named.ok_or_else(|| missing_tensor(slice::from_ref(source), name))
         }
     }
-}
-
-fn range_of(args: &BitcastArgs, count: u64, shape: &[u64]) -> Result<Range<u64>> {
-    /// Number of elements that a message proposes to print.
-    const FEW: u64 = 16;
-    let Some(range) = &args.range else { return Ok(0..count) };
-    let index = |position: &Position, is_end| index_of(position, shape, is_end);
-    let start = range.start.as_ref().map_or(Ok(0), |start| index(start, false))?;
-    let end = match &range.end {
-        _ if range.is_single => start.saturating_add(1),
-        Some(end) => index(end, true)?,
-        None => count.max(start),
-    };
-    if start > count || end > count || start == count && range.end.is_none() && count > 0 {
-        let what = if start < count { format!("ends at element {end}") } else { format!("begins at element {start}") };
-        let error = Error::new(format!("--range {what}; there are {count}"));
-        let start = if start < count { start } else { count.saturating_sub(FEW) };
-        return Err(error.remedy(format!("--range {start}..{count}")));
-    }
-    if end < start {
-        return Err(Error::usage("--range ends before it starts"));
-    }
-    Ok(start..end)
-}
-
-/// Returns the index of an element in row-major order. An end may be just after the last element of a row.
-fn index_of(position: &Position, shape: &[u64], is_end: bool) -> Result<u64> {
-    let coordinates = match position {
-        Position::Index(index) => return Ok(*index),
-        Position::Coordinates(coordinates) => coordinates,
-    };
-    if coordinates.len() != shape.len() {
-        let (given, rank) = (coordinates.len(), shape.len());
-        let error = Error::new(format!("--range has {given} coordinates, and the shape {shape:?} has {rank}"));
-        return Err(error.remedy("give one for each dimension, or an index over all elements"));
-    }
-    let mut index = 0_u64;
-    for (at, (&coordinate, &length)) in coordinates.iter().zip(shape).enumerate() {
-        let may_be_behind = is_end && at + 1 == shape.len();
-        if coordinate > length || coordinate == length && !may_be_behind {
-            let error = Error::new(format!("--range goes to {coordinates:?}, and the shape is {shape:?}"));
-            return Err(error.remedy("coordinates are counted from 0"));
-        }
-        index = index.saturating_mul(length).saturating_add(coordinate); // the product of the shape fits
-    }
-    Ok(index)
 }
 
 /// Prints a range of elements, row by row as they are read.

@@ -1,7 +1,6 @@
 //! `tcast bitcast --bits` of a quantized weight: explains the computation of each value.
 
-use super::printer::{ElementPrinter, finish};
-use super::range_of;
+use super::printer::{ElementPrinter, finish, range_of};
 use crate::cli::BitcastArgs;
 use crate::error::Result;
 use crate::measure::bits::{explanation_json, explanation_row};

@@ -2,9 +2,9 @@
 
 mod report;
 
+use super::arguments::{check_matched, check_printing, threads};
 use super::messages::{note, print, print_json, warn};
 use super::report_file::ReportFile;
-use super::{check_matched, check_printing, threads};
 use crate::cli::DiffArgs;
 use crate::error::{Error, Result};
 use crate::io::identity::Files;

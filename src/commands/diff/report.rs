@@ -1,7 +1,7 @@
 //! `tcast diff --report`: checks that files still contain the tensors of a report.
 
+use super::super::arguments::{check_printing, first_given, read_options, threads};
 use super::super::messages::{print, print_json};
-use super::super::{check_printing, first_given, read_options, threads};
 use crate::cli::DiffArgs;
 use crate::container::Tensor;
 use crate::container::checkpoint::{self, Checkpoint};

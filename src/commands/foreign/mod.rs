@@ -6,7 +6,7 @@ mod values;
 pub(super) use switches::SWITCHES;
 pub(super) use values::{affine, blocks, ending, group_size, means_keep, values};
 
-use super::unmatched::glob_of_regex;
+use super::unmatched::{glob_of_regex, listed};
 use crate::text::as_glob;
 
 /// The replacement for a flag that a subcommand lacks.
@@ -252,18 +252,6 @@ fn has_word(words: &str, typed: &str) -> bool {
 pub(super) fn subcommand(typed: &str) -> Option<&'static str> {
     let typed = plain(typed);
     SUBCOMMANDS.iter().find(|(words, _)| has_word(words, &typed)).map(|(_, ours)| *ours)
-}
-
-/// Returns the names in a list of another tool, such as `['lm_head', 'embed']` or `lm_head,embed`.
-pub(super) fn listed(text: &str) -> Vec<&str> {
-    // These commas divide parts of a pattern.
-    if text.contains('{') || text.starts_with("re:") {
-        return vec![text];
-    }
-    let enclosed = |start: char, end: char| text.strip_prefix(start)?.strip_suffix(end);
-    let inner = enclosed('[', ']').or_else(|| enclosed('(', ')')).unwrap_or(text);
-    let names = inner.split(',').map(|name| name.trim_matches([' ', '\'', '"']));
-    names.filter(|name| !name.is_empty()).collect()
 }
 
 /// Returns a pattern for each name of a list, which matches it anywhere in the name of a tensor. Patterns stay.

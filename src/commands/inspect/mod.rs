@@ -4,8 +4,8 @@ mod pickle;
 mod row;
 mod text;
 
+use super::arguments::{check_matched, check_printing, missing_among, read_options, threads};
 use super::messages::{print, print_error, print_json, warn};
-use super::{check_matched, check_printing, missing_among, read_options, threads};
 use crate::cli::InspectArgs;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::error::{Error, Result};

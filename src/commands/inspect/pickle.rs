@@ -1,6 +1,6 @@
 //! Checkpoints of PyTorch in the output of `tcast inspect`: the entries of the root, and the names of code.
 
-use crate::commands::observer::warn_of_code;
+use crate::commands::notes::warn_of_code;
 use crate::container::checkpoint::Checkpoint;
 use crate::container::{FoundCode, Input, PickleFacts};
 use crate::error::{Error, Kind, Result};

@@ -1,8 +1,9 @@
 //! `tcast quantize --target-bits`: chooses a scheme for each weight.
 
+use super::super::arguments::no_effect;
 use super::super::messages::{note, print_line, print_message, print_result};
+use super::super::resume;
 use super::super::run::job_of_shards;
-use super::super::{no_effect, resume};
 use super::checks::{check_has_codes, layout_name, names};
 use crate::cli::QuantizeArgs;
 use crate::convert::{Budget, Unreachable, measure};

@@ -1,6 +1,7 @@
 //! Checks of options against schemes, layouts and the model.
 
-use super::super::{first_given, into_gguf, no_effect};
+use super::super::arguments::{first_given, no_effect};
+use super::super::into_gguf;
 use crate::cli::QuantizeArgs;
 use crate::error::{Error, Result};
 use crate::options::{Defect, QuantizeOptions};

@@ -1,10 +1,10 @@
 //! `tcast quantize --compare`: measures several schemes, and writes nothing.
 
+use super::super::arguments::{first_given, no_effect};
 use super::super::messages::{print, print_json, print_message};
 use super::super::observer::Console;
 use super::super::report_file::ReportFile;
 use super::super::run::job_of_shards;
-use super::super::{first_given, no_effect};
 use super::checks::{check_gguf, check_has_codes, check_model};
 use crate::cli::QuantizeArgs;
 use crate::convert::measure;

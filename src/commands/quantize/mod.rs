@@ -5,25 +5,22 @@ mod budget;
 mod checks;
 mod compare;
 
-use super::engine_notes::engine_notes;
+use super::arguments::{check_hash, check_matched, check_printing, no_effect, open_model, threads};
+use super::finish;
 use super::observer::{Console, OneBar};
 use super::run::{JobRequest, convert, job_of_shards};
 use super::unmatched::{hidden_rule, propose};
-use super::{check_hash, check_matched, check_printing, finish, no_effect, open_model, threads};
 use crate::cli::QuantizeArgs;
 use crate::container::by_extension;
 use crate::convert::{Budget, open_to_quantize};
 use crate::error::{Error, Kind, Result};
 use crate::job::{self, Job, JobInput};
 use crate::operator::Operator;
-use crate::options::{QuantizeOptions, SchemeRule, Task};
-use crate::plan::{Misfit, PlanFindings};
+use crate::options::{SchemeRule, Task};
 use crate::progress::Observer;
-use crate::quant::{COMFYUI, FoundWeight, GGUF, Group, SCHEMES, Scheme, Unfit};
+use crate::quant::{COMFYUI, FoundWeight};
 use crate::read::LogicalCheckpoint;
-use crate::select::loaded::is_of_diffusion;
 use crate::select::policy::Policy;
-use crate::text::{counted, shorten};
 use checks::{check_layout, check_model, layout_name, names};
 use serde_json::json;
 use std::time::Instant;
@@ -87,8 +84,7 @@ fn write(
         if let Some(chosen) = chosen {
             budget::check_plan(chosen, prepared).map_err(|error| error.in_file(&model.source.path))?;
         }
-        let findings = &prepared.findings;
-        Ok(if model.is_model() { notes_on_misfits(options, findings) } else { notes(options, findings, model) })
+        Ok(())
     });
     written.map_err(|error| with_fused(error, model, layout_name(options)))
 }
@@ -136,77 +132,6 @@ pub(super) fn check_options(args: &QuantizeArgs) -> Result<()> {
         return Ok(());
     }
     check_layout(&args.options, &args.schemes().collect::<Vec<_>>(), args.model.as_deref())
-}
-
-/// Returns notes about weights that engines may not load, and weights that other options would quantize.
-fn notes(options: &QuantizeOptions, plan: &PlanFindings, model: &LogicalCheckpoint) -> Vec<String> {
-    let mut notes = notes_on_misfits(options, plan);
-    if options.layout.is_none() && model.source.names().any(is_of_diffusion) {
-        notes.extend(options.scheme.and_then(of_diffusion));
-    }
-    if let Some(first) = plan.embeddings.first() {
-        notes.push(format!("few engines load quantized embeddings: {}", shorten(first)));
-    }
-    if let Some(first) = plan.decoded_stacks.first() {
-        let stacks = counted(plan.decoded_stacks.len() as u64, "stack");
-        let what = format!("decoded: {stacks} of experts, '{}' is one", shorten(first));
-        notes.push(format!("{what}; tcast divides and quantizes them without --names file"));
-    }
-    notes.extend(engine_notes(plan));
-    if options.input_global_scale.is_some() {
-        notes
-            .push("all activations have the same global scale; engines lose accuracy where it does not fit".to_owned());
-    }
-    if let Some(size) = options.group_size.filter(|size| ![32, 64, 128].contains(size)) {
-        notes.push(format!("vLLM has fast kernels for groups of 32, 64 and 128 values, not of {size}"));
-    }
-    notes
-}
-
-/// Returns notes about weights that other options would quantize.
-fn notes_on_misfits(options: &QuantizeOptions, plan: &PlanFindings) -> Vec<String> {
-    /// Maximum number of shapes that are described.
-    const FEW: usize = 3;
-    let mut notes: Vec<String> = plan.misfits.iter().take(FEW).map(|misfit| of_misfit(options, misfit)).collect();
-    if let Some(more) = plan.misfits.len().checked_sub(FEW).filter(|more| *more > 0) {
-        notes.push(format!("weights of {more} other shapes are not quantized either; --dry-run lists them"));
-    }
-    notes
-}
-
-/// Returns the note about the layout for diffusion models, if another one is the default of the scheme.
-fn of_diffusion(scheme: &Scheme) -> Option<String> {
-    let what = "the tensors are named as in a diffusion model, and ComfyUI loads such models";
-    match scheme.in_layout(Some(COMFYUI)) {
-        _ if [COMFYUI, GGUF.name].contains(&scheme.default_layout()) => None,
-        Some(_) => Some(format!("{what} with --layout {COMFYUI}")),
-        None => Some(format!("{what} in other schemes, such as --scheme fp8 --layout {COMFYUI}")),
-    }
-}
-
-/// Describes why weights of a shape are kept, and the options that would quantize them.
-fn of_misfit(options: &QuantizeOptions, misfit: &Misfit) -> String {
-    let Misfit { why, scheme, shape, first, count } = misfit;
-    let layout = layout_name(options);
-    let has_columns = |size: &u64| shape.last().is_some_and(|columns| columns.is_multiple_of(*size));
-    let size = [64, 32].into_iter().find(|size| options.group_size.unwrap_or(128) > *size && has_columns(size));
-    let fits_all = |scheme: &&Scheme| {
-        let stored = scheme.in_layout(Some(layout));
-        stored.is_some_and(|stored| matches!(stored.grid.group, Group::Channel | Group::Tensor))
-    };
-    let remedy = match (why, size) {
-        (Unfit::Empty, _) => String::new(),
-        (Unfit::Columns { .. }, Some(size)) if scheme.has_group_size() => format!("; --group-size {size} fits them"),
-        _ if scheme.has_partial_blocks(layout) => "; --partial-blocks quantizes them".to_owned(),
-        _ => {
-            SCHEMES.iter().find(fits_all).map_or(String::new(), |scheme| format!("; --scheme {} fits any", scheme.name))
-        }
-    };
-    let first = shorten(first);
-    match count {
-        1 => format!("{first} of shape {shape:?} is not quantized: {why}{remedy}"),
-        _ => format!("{count} weights of shape {shape:?} are not quantized, such as {first}: {why}{remedy}"),
-    }
 }
 
 fn check_patterns(args: &QuantizeArgs, model: &LogicalCheckpoint) -> Result<()> {

@@ -19,9 +19,9 @@ use crate::error::{Blocker, Error, Kind, Result, Wanted};
 use crate::io::identity::{Files, is_within};
 use crate::operator::Operator;
 use crate::plan::{Plan, PlanFindings, Planned, Spread, Step, chosen_shards, shard_sizes};
-use crate::progress::{Notice, Observer};
+use crate::progress::{Note, Observer};
 use crate::staging::{self, Manifest, ManifestShard, ManifestSource, Start, StoredPath};
-use crate::text::{first_few, path_text, size};
+use crate::text::path_text;
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
@@ -93,8 +93,8 @@ impl<'a> FolderOutput<'a> {
                 sizes.push(plan.source_bytes());
                 shards.push(shard);
             }
-            let cast = shards[plans.len()..].iter().map(|shard| &shard.file);
-            observer.notice(Notice::Fact(&format!("also cast, as modules of the model: {}", first_few(cast, 5))));
+            let cast = shards[plans.len()..].iter().map(|shard| &*shard.file);
+            observer.notice(Note::ModulesCast(cast.collect()));
             plans.extend(plans_of_modules);
         }
         let side_file = |name: String| {
@@ -154,8 +154,7 @@ impl<'a> FolderOutput<'a> {
 fn report_staying(folder: &Path, manifest: &Manifest, observer: &dyn Observer) -> Result<()> {
     let staying = staging::staying(folder, manifest)?;
     if !staying.is_empty() {
-        let (names, folder) = (first_few(&staying, 5), path_text(folder));
-        observer.notice(Notice::Note(&format!("{folder} keeps files that are not of the new checkpoint: {names}")));
+        observer.notice(Note::Staying { folder, files: &staying });
     }
     Ok(())
 }
@@ -163,19 +162,15 @@ fn report_staying(folder: &Path, manifest: &Manifest, observer: &dyn Observer) -
 /// Reports files of the input's folder that are left out or copied unexpectedly.
 fn report_side_files(side_files: &SideFiles, manifest: &Manifest, source: &Checkpoint, observer: &dyn Observer) {
     if !side_files.left_out.is_empty() {
-        observer.notice(Notice::LeftOut(&side_files.left_out));
+        observer.notice(Note::LeftOut(&side_files.left_out));
     }
     if !side_files.modules.is_empty() {
-        let names = first_few(side_files.modules.iter().map(path_text), 5);
-        observer.notice(Notice::Fact(&format!("copied as they are, as modules of their own: {names}")));
+        observer.notice(Note::ModulesCopied(&side_files.modules));
     }
-    let copied = manifest.side_files.len();
-    if copied > MANY {
-        let bytes = size(manifest.side_files.iter().map(|side| side.bytes).sum());
-        observer.notice(Notice::Note(&format!(
-            "{} holds {copied} files besides its shards, {bytes}, which are copied",
-            path_text(&source.path)
-        )));
+    let count = manifest.side_files.len();
+    if count > MANY {
+        let bytes = manifest.side_files.iter().map(|side| side.bytes).sum();
+        observer.notice(Note::ManySideFiles { folder: &source.path, count, bytes });
     }
 }
 

@@ -12,7 +12,7 @@ use crate::job::outcome::FileReport;
 use crate::job::{Job, Measures, Written};
 use crate::measure::hash;
 use crate::plan::{Plan, Step};
-use crate::progress::{Notice, Observer, Progress, Silent};
+use crate::progress::{Note, Observer, Progress, Silent};
 use crate::staging::{self, ManifestShard, Staging};
 use crate::text::shorten;
 use crate::threads::overlapped;
@@ -53,7 +53,7 @@ impl FolderOutput<'_> {
         let (files, before) = match convert(&mut staging, &mut plans, &chosen, job, observer) {
             Ok(done) => done,
             Err(error) => {
-                staging.fail(&error).iter().for_each(|kept| observer.notice(Notice::Kept(kept)));
+                staging.fail(&error).iter().for_each(|kept| observer.notice(Note::Kept(kept)));
                 return Err(error);
             }
         };
@@ -185,7 +185,7 @@ fn recorded(
         Ok(()) => Ok(Some(report)),
         Err(error) if is_ended => Err(error.of(Kind::Stale)),
         Err(error) => {
-            observer.notice(Notice::DoneAgain(&error));
+            observer.notice(Note::DoneAgain(&error));
             Ok(None)
         }
     }

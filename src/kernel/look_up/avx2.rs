@@ -1,6 +1,6 @@
 //! Look-ups with AVX2, which looks up bytes: those of the lower and of the upper halves of entries apart.
 
-use super::{Derivation, Table, each_table, entry_of, float_of};
+use super::table::{Derivation, Table, each_table, entry_of, float_of};
 use std::arch::x86_64::{
     __m256i, _mm_storeu_si128, _mm256_add_epi16, _mm256_and_si256, _mm256_castsi256_si128, _mm256_extracti128_si256,
     _mm256_loadu_si256, _mm256_min_epu8, _mm256_or_si256, _mm256_permute2x128_si256, _mm256_permute4x64_epi64,

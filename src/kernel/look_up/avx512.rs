@@ -1,6 +1,6 @@
 //! Look-ups with AVX-512: one instruction looks up the entries of 32 codes.
 
-use super::{Table, each_table, entry_of, float_of};
+use super::table::{Table, each_table, entry_of, float_of};
 use std::arch::x86_64::{
     __m512i, _mm256_loadu_si256, _mm512_add_epi16, _mm512_and_si512, _mm512_broadcast_i64x4, _mm512_cvtepu8_epi16,
     _mm512_loadu_si512, _mm512_min_epu16, _mm512_or_si512, _mm512_permutexvar_epi16, _mm512_set_epi64,

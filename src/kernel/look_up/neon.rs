@@ -1,6 +1,6 @@
 //! Look-ups with NEON, which looks up bytes: those of the lower and of the upper halves of entries apart.
 
-use super::{Derivation, Table, each_table, entry_of, float_of};
+use super::table::{Derivation, Table, each_table, entry_of, float_of};
 use std::arch::aarch64::{
     uint8x16_t, uint8x16x2_t, vaddq_u16, vandq_u8, vandq_u16, vdupq_n_u8, vdupq_n_u16, vdupq_n_u32, vld1q_u8,
     vld1q_u16, vld2q_u8, vminq_u8, vorrq_u8, vqtbl1q_u8, vreinterpretq_s16_u8, vreinterpretq_u8_u16,

@@ -7,77 +7,24 @@
 
 mod matching;
 mod numbers;
+mod options;
 mod report;
 mod texts;
 
+pub use options::DiffOptions;
 pub use report::{Comparison, DiffFigures, DiffReport, DiffStatus, FirstDifference, TensorDiff};
 
-use crate::container::checkpoint::{self, Checkpoint, Naming};
+use crate::container::checkpoint::{self, Checkpoint};
 use crate::container::{Elements, Form, ReadOptions};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::plan;
-use crate::progress::{Progress, Silent};
+use crate::progress::Silent;
 use crate::quant::{Arithmetic, FoundWeight};
 use crate::read::{LogicalCheckpoint, LogicalTensor, ModelTensor, SourceTensor, Zip};
-use crate::select::Selection;
-use crate::threads::cores;
 use matching::{TensorPair, pairs};
 use std::collections::BTreeMap;
-use std::num::NonZeroUsize;
 use std::path::Path;
-
-/// Options of [`diff()`].
-#[derive(Clone)]
-#[non_exhaustive]
-pub struct DiffOptions<'a> {
-    /// Selection of the tensors to compare.
-    pub selection: Selection,
-    /// Type of elements whose type the file does not name.
-    pub from: Option<Dtype>,
-    /// Names of the tensors of GGUF and MLX models.
-    pub names: Option<Naming>,
-    /// Keys that lead to the tensors of PyTorch checkpoints: see [`ReadOptions`].
-    pub root: Option<String>,
-    /// Maximum absolute difference of values. With this or `rtol`, only values count, not bits and types.
-    pub tolerance: Option<f64>,
-    /// Maximum difference of values in proportion to the value of A; it is added to `tolerance`.
-    pub rtol: Option<f64>,
-    /// Threads to use; `None` for all cores.
-    pub threads: Option<NonZeroUsize>,
-    /// Receives the bytes of both sides.
-    pub progress: &'a dyn Progress,
-}
-
-impl Default for DiffOptions<'_> {
-    fn default() -> Self {
-        Self {
-            selection: Selection::default(),
-            from: None,
-            names: None,
-            root: None,
-            tolerance: None,
-            rtol: None,
-            threads: None,
-            progress: &Silent,
-        }
-    }
-}
-
-impl DiffOptions<'_> {
-    fn has_tolerance(&self) -> bool {
-        self.tolerance.or(self.rtol).is_some()
-    }
-
-    /// Returns the absolute and the relative tolerance.
-    fn tolerances(&self) -> [f64; 2] {
-        [self.tolerance, self.rtol].map(Option::unwrap_or_default)
-    }
-
-    fn threads(&self) -> usize {
-        self.threads.map_or_else(cores, Into::into)
-    }
-}
 
 impl TensorDiff {
     fn new(pair: &TensorPair, options: &DiffOptions) -> Self {

@@ -1,6 +1,6 @@
 //! A histogram drawn for a terminal, with the ranges of the narrow formats next to it.
 
-use super::Histogram;
+use super::histogram::Histogram;
 use crate::dtype::{Class, Dtype, FloatEdges, FloatFormat};
 use crate::text::{power, share};
 use anstyle::{AnsiColor, Style};

@@ -20,7 +20,7 @@
 
 #![allow(clippy::inline_always, reason = "only what is inlined is compiled for an instruction set")]
 
-use super::Distribution;
+use super::histogram::Distribution;
 use super::sum::{LANES, MANTISSA, Sum};
 use super::tally::{FloatFigures, Repeat, Tally};
 use crate::dtype::{FloatFormat, Specials};

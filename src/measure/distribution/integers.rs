@@ -1,6 +1,6 @@
 //! Loop for integers, widened to 64 bits, into counts and exact sums.
 
-use super::Distribution;
+use super::histogram::Distribution;
 use super::tally::{Repeat, Tally};
 use crate::measure::number::Number;
 

@@ -1,6 +1,6 @@
 //! Loops for float64s, into counts and exact sums, and parts that all loops share.
 
-use super::Distribution;
+use super::histogram::Distribution;
 use crate::dtype::{FloatFormat, Specials};
 use crate::measure::number::{Number, power_of_two};
 

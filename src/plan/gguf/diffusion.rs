@@ -7,6 +7,7 @@ use crate::container::GgufKey;
 use crate::container::gguf::names::architecture_of;
 use crate::error::{Error, Kind, Result};
 use crate::options::GgufOptions;
+use crate::progress::GgufNote;
 use crate::quant::gguf::diffusion;
 use crate::quant::gguf::{Architecture, Undetected};
 use crate::read::LogicalCheckpoint;
@@ -30,7 +31,7 @@ impl<'m> GgufModel<'m> {
         let renamed: Vec<(String, OldTensor)> =
             old.into_iter().filter_map(|tensor| Some((new_name(tensor.name)?, tensor))).collect();
         let all: HashSet<&str> = renamed.iter().map(|(name, _)| name.as_str()).collect();
-        let mut facts = Vec::new();
+        let mut notes = Vec::new();
         let architecture = if let Some(name) = &options.architecture {
             named(name, &all)?
         } else {
@@ -45,11 +46,11 @@ impl<'m> GgufModel<'m> {
                 }
                 (found, _) => found.map_err(undetected)?,
             };
-            facts.push(format!("the tensors are those of {}, which becomes general.architecture", found.name));
+            notes.push(GgufNote::Architecture(found.name));
             found
         };
         if let Some(prefix) = prefix {
-            facts.push(format!("tensors lose the prefix '{prefix}'"));
+            notes.push(GgufNote::PrefixLost(prefix.to_owned()));
         }
         if let Some(name) = all.iter().find(|name| diffusion::refused_part(name).is_some()) {
             let error = Error::new("has a name that ComfyUI does not load in a diffusion model").in_tensor(name);
@@ -88,7 +89,7 @@ impl<'m> GgufModel<'m> {
         let mut tensors: Vec<Option<NewWeight>> = tensors.into_iter().map(Some).collect();
         let tensors = order.into_iter().filter_map(|at| tensors[at].take()).collect();
         let rules = TypeRules::Diffusion(architecture);
-        Ok(Self { tensors, computed: Vec::new(), keys, rules, order: Some(TensorOrder::Listed(names)), facts })
+        Ok(Self { tensors, computed: Vec::new(), keys, rules, order: Some(TensorOrder::Listed(names)), notes })
     }
 }
 

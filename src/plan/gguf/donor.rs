@@ -6,11 +6,11 @@ use crate::container::gguf::part_paths;
 use crate::container::{self, ComputedTensor, Elements, Input, Tensor};
 use crate::dtype::Dtype;
 use crate::error::Result;
+use crate::progress::GgufNote;
 use crate::quant::gguf::language;
-use crate::text::{counted, grouped, path_text};
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Largest relative difference between factors that two programs compute by the same rule.
 const TOLERANCE: f32 = 1e-4;
@@ -77,27 +77,27 @@ impl Donor {
         &self,
         config: &Value,
         architecture: &str,
-        facts: &mut Vec<String>,
+        notes: &mut Vec<GgufNote>,
     ) -> Result<Vec<ComputedTensor>> {
         let computed = rope::computed(config, architecture)?;
         let mut all = Vec::new();
         for name in rope::NAMES {
             let wanted = computed.iter().find(|tensor| tensor.name == name);
             let own = self.factors(name)?;
-            let donor = path_text(self.first.path());
-            let (values, origin) = match (wanted, own) {
+            let (is_copied, is_described) = (own.is_some(), wanted.is_some());
+            let values = match (wanted, own) {
                 (None, None) => continue,
-                (Some(wanted), None) => (wanted.values.clone(), "is computed from config.json".to_owned()),
-                (None, Some(own)) => (own, format!("is copied from {donor}: config.json does not describe it")),
+                (Some(wanted), None) => wanted.values.clone(),
+                (None, Some(own)) => own,
                 (Some(wanted), Some(own)) => {
                     if !are_near(&wanted.values, &own) {
                         let what = format!("has other factors in {name} than config.json describes");
                         return Err(self.source().other_model(&what));
                     }
-                    (own, format!("is copied from {donor}"))
+                    own
                 }
             };
-            facts.push(format!("{name} {origin}"));
+            notes.push(GgufNote::Factors { name, donor: is_copied.then(|| self.path()), is_described });
             all.push(ComputedTensor { name, values });
         }
         Ok(all)
@@ -115,7 +115,7 @@ impl Donor {
     }
 
     /// Describes the tensors that the new file does not have.
-    pub(super) fn left_out(&self, new: &HashMap<&str, &[u64]>, computed: &[ComputedTensor]) -> Vec<String> {
+    pub(super) fn left_out(&self, new: &HashMap<&str, &[u64]>, computed: &[ComputedTensor]) -> Vec<GgufNote> {
         let new: HashSet<&str> = new.keys().copied().chain(computed.iter().map(|tensor| tensor.name)).collect();
         let quantized: HashSet<&str> = self
             .tensors()
@@ -130,21 +130,15 @@ impl Donor {
         let unreadable =
             self.parts().flat_map(|part| part.contents.unreadable.iter().filter_map(|error| error.tensor()));
         let all = self.tensors().map(|(_, tensor)| &*tensor.name).chain(unreadable);
-        let lost: Vec<&str> = all.filter(|name| !new.contains(name) && !is_scale(name)).collect();
-        let donor = path_text(self.first.path());
-        let mut facts = Vec::new();
-        if !lost.is_empty() {
-            let lost_count = lost.len();
-            let count = counted(lost_count as u64, "tensor");
-            let names = grouped(lost.into_iter());
-            let are = if lost_count == 1 { "is" } else { "are" };
-            facts.push(format!("the model lacks {count} of {donor}, which {are} left out: {names}"));
-        }
-        if self.missing > 0 {
-            let (parts, has) = (counted(self.missing as u64, "part"), if self.missing == 1 { "is" } else { "are" });
-            facts.push(format!("{parts} of {donor} {has} missing, so its tensors are not all known"));
-        }
-        facts
+        let lost = all.filter(|name| !new.contains(name) && !is_scale(name)).map(str::to_owned);
+        let lost: Vec<String> = lost.collect();
+        let lost = (!lost.is_empty()).then(|| GgufNote::DonorTensorsLeftOut(self.path(), lost));
+        let missing = (self.missing > 0).then(|| GgufNote::DonorPartsMissing(self.path(), self.missing));
+        lost.into_iter().chain(missing).collect()
+    }
+
+    fn path(&self) -> PathBuf {
+        self.first.path().to_owned()
     }
 }
 

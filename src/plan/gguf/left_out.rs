@@ -1,14 +1,14 @@
 //! Contents of the input that a new file lacks.
 
 use crate::container::{GgufKey, Metadata};
+use crate::progress::GgufNote;
 use crate::quant::{CheckpointInfo, Role};
 use crate::read::LogicalCheckpoint;
-use crate::text::{counted, first_few, grouped};
 use std::collections::HashSet;
 
 /// Describes the stored tensors that are left out: those that are not `used`, and whose values are not part of a weight.
 /// Adds scales of activations to `scales`.
-pub(super) fn tensors(logical: &LogicalCheckpoint, unused: &[usize], scales: &mut Vec<String>) -> Option<String> {
+pub(super) fn tensors(logical: &LogicalCheckpoint, unused: &[usize], scales: &mut Vec<String>) -> Option<GgufNote> {
     let found = &logical.found;
     let parts = found.weights.iter().flat_map(|weight| weight.parts.iter().copied());
     let (activations, values): (Vec<_>, Vec<_>) = parts.partition(|(role, _)| *role == Role::Activation);
@@ -17,18 +17,14 @@ pub(super) fn tensors(logical: &LogicalCheckpoint, unused: &[usize], scales: &mu
     let expected: HashSet<usize> = values.into_iter().map(|(_, at)| at).chain(found.markers.iter().copied()).collect();
     let name = |at: &usize| logical.tensors[*at].name;
     scales.extend(unused.iter().filter(|at| of_activations.contains(at)).map(|at| name(at).to_owned()));
-    let lost: Vec<&str> =
-        unused.iter().filter(|at| !of_activations.contains(at) && !expected.contains(at)).map(name).collect();
-    let count = counted(lost.len() as u64, "tensor");
-    let verb = if lost.len() == 1 { "is" } else { "are" };
-    (!lost.is_empty()).then(|| format!("{count} {verb} left out: {}", grouped(lost.into_iter())))
+    let is_lost = |at: &&usize| !of_activations.contains(at) && !expected.contains(at);
+    let lost: Vec<String> = unused.iter().filter(is_lost).map(|at| name(at).to_owned()).collect();
+    (!lost.is_empty()).then_some(GgufNote::TensorsLeftOut(lost))
 }
 
 /// Describes the metadata of the input that has no key in the new file; `None` if nothing is lost. The mark of a format and
 /// the description of decoded weights mean nothing in a GGUF file.
-pub(super) fn metadata(logical: &LogicalCheckpoint, keys: &[GgufKey]) -> Option<String> {
-    /// Maximum number of names; files have a few.
-    const MOST: usize = 100;
+pub(super) fn metadata(logical: &LogicalCheckpoint, keys: &[GgufKey]) -> Option<GgufNote> {
     let mut lost: Vec<&str> = Vec::new();
     for input in logical.source.shards.iter().filter(|input| !input.is_gguf()) {
         let mark = match input.container.format_info().metadata {
@@ -45,6 +41,5 @@ pub(super) fn metadata(logical: &LogicalCheckpoint, keys: &[GgufKey]) -> Option<
         let more: Vec<&str> = names.filter(|name| !is_kept(name)).collect();
         lost.extend(more);
     }
-    let count = if lost.len() == 1 { "metadata key is" } else { "metadata keys are" };
-    (!lost.is_empty()).then(|| format!("{} {count} left out: {}", lost.len(), first_few(lost, MOST)))
+    (!lost.is_empty()).then(|| GgufNote::KeysLeftOut(lost.into_iter().map(str::to_owned).collect()))
 }

@@ -28,15 +28,15 @@ use crate::conversion::Conversion;
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::kernel::{Condition, Rules, Storage};
+use crate::operator::Operator;
 use crate::options::{CastOptions, GgufOptions, QuantizeOptions, TensorOptions};
-use crate::progress::Observer;
+use crate::progress::{GgufNote, Note, Observer};
 use crate::quant::gguf::{GgufScheme, KeptRule, TypeChoice, language};
 use crate::quant::{
     Arithmetic, BlockWeightEncoder, CodeKind, FoundWeight, Grid, Group, Role, RowMap, Scheme, WeightEncoder,
 };
 use crate::read::{LogicalCheckpoint, SourceTensor};
 use crate::select::{KeptReason, Pattern};
-use crate::text::{counted, first_few, shorten};
 use importance::ImportanceFile;
 use model::{GgufModel, NewWeight, TensorOrder, WeightOrigin};
 use recover::BlockSearch;
@@ -151,7 +151,7 @@ impl<'a> Planned<'a> {
             used: HashSet::new(),
         };
         let chosen = planner.choose()?;
-        let notes = planner.notes(&chosen);
+        let of_types = planner.notes(&chosen);
         for (tensor, chosen) in model.tensors.iter().zip(chosen) {
             let added = planner.add(tensor, chosen);
             added.map_err(|error| error.in_tensor(tensor.source_name(logical)))?;
@@ -166,7 +166,7 @@ impl<'a> Planned<'a> {
         }
         let mut plan = steps.finish(&task.tensors.rename)?;
         let file_type = task.scheme.map_or_else(|| model.file_type(logical), |scheme| scheme.file_type);
-        let GgufModel { keys, computed, order, mut facts, .. } = model;
+        let GgufModel { keys, computed, order, mut notes, .. } = model;
         match order {
             Some(TensorOrder::ByName(place)) => {
                 plan.steps.sort_by(|one, other| place(one.name()).cmp(&place(other.name())));
@@ -177,9 +177,11 @@ impl<'a> Planned<'a> {
             }
             None => {}
         }
-        facts.extend(lost.into_iter().chain(left_out::metadata(logical, &keys)));
+        notes.extend(lost.into_iter().chain(left_out::metadata(logical, &keys)).chain(of_types));
+        let scales = (!task.is_cast).then(|| Note::ScalesLeftOut(left_out_scales, Operator::Quantize));
+        let notes = scales.into_iter().chain(notes.into_iter().map(Note::Gguf)).collect();
         (plan.keys, plan.computed) = (keys::finished(keys, file_type, importance.as_ref()), computed);
-        plan.findings = PlanFindings { facts, notes, left_out_scales, ..PlanFindings::default() };
+        plan.findings = PlanFindings { notes, ..PlanFindings::default() };
         let files = task.options.metadata_from.iter().map(PathBuf::as_path).chain(task.imatrix);
         plan.files = files.map(Path::to_owned).collect();
         Ok(plan)
@@ -259,32 +261,21 @@ impl<'a> GgufPlanner<'_, 'a> {
     }
 
     /// Describes the weights whose type is not the requested one.
-    fn notes(&self, chosen: &[ChosenType]) -> Vec<String> {
-        let mut counts: BTreeMap<[&str; 2], Vec<&str>> = BTreeMap::new();
+    fn notes(&self, chosen: &[ChosenType]) -> Vec<GgufNote> {
+        let mut others: BTreeMap<[&'static str; 2], Vec<String>> = BTreeMap::new();
         for (tensor, chosen) in self.model.tensors.iter().zip(chosen) {
             if let (Some(wanted), Some(stored)) = (chosen.wanted, chosen.format) {
-                counts.entry([wanted.name, stored.name]).or_default().push(&tensor.name);
+                others.entry([wanted.name, stored.name]).or_default().push(tensor.name.clone());
             }
         }
-        let note = |([wanted, stored], names): ([&str; 2], Vec<&str>)| {
-            let examples = first_few(names.iter().copied(), 2);
-            let (count, verb, their) = match names.len() {
-                1 => ("1 weight".to_owned(), "becomes", "its"),
-                many => (counted(many as u64, "weight"), "become", "their"),
-            };
-            format!("{count} {verb} {stored}, because {their} rows are not whole blocks of {wanted}: {examples}")
-        };
-        let mut notes: Vec<String> = counts.into_iter().map(note).collect();
+        let note = |([wanted, stored], names): ([&'static str; 2], _)| GgufNote::OtherType { wanted, stored, names };
+        let mut notes: Vec<GgufNote> = others.into_iter().map(note).collect();
         if let Some(importance) = self.importance {
             let names: HashSet<&str> = self.model.tensors.iter().map(|tensor| &*tensor.name).collect();
-            let unknown: Vec<&str> = importance.names().filter(|name| !names.contains(name)).collect();
+            let unknown = importance.names().filter(|name| !names.contains(name)).map(str::to_owned);
+            let unknown: Vec<String> = unknown.collect();
             if !unknown.is_empty() {
-                let entries = if unknown.len() == 1 { "entry" } else { "entries" };
-                notes.push(format!(
-                    "the importance matrix has {} {entries} for tensors that the model does not have, such as '{}'",
-                    unknown.len(),
-                    shorten(unknown[0])
-                ));
+                notes.push(GgufNote::UnknownImportance(unknown));
             }
         }
         notes

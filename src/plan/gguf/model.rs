@@ -13,11 +13,11 @@ use crate::container::{ARCHITECTURE, ComputedTensor, GgufKey};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::options::{GgufOptions, Naming};
+use crate::progress::GgufNote;
 use crate::quant::gguf::diffusion::{self, DiffusionRefusal, prefix_of};
 use crate::quant::gguf::language::{self, LanguageModel};
 use crate::quant::gguf::{Architecture, GgufScheme, TypeChoice, table_shape};
 use crate::read::{LogicalCheckpoint, Membership, ModelTensor};
-use crate::text::counted;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(super) struct GgufModel<'m> {
     pub rules: TypeRules<'m>,
     /// Order of the tensors in the file; `None` for the order of the input.
     pub order: Option<TensorOrder>,
-    pub facts: Vec<String>,
+    pub notes: Vec<GgufNote>,
 }
 
 /// Order of the tensors in a file.
@@ -244,7 +244,7 @@ impl<'m> GgufModel<'m> {
             keys.retain(|key| key.name != ARCHITECTURE);
             keys.insert(0, GgufKey::text(ARCHITECTURE, architecture));
         }
-        Ok(Self { tensors: tensors.collect(), computed: Vec::new(), keys, rules, order, facts: Vec::new() })
+        Ok(Self { tensors: tensors.collect(), computed: Vec::new(), keys, rules, order, notes: Vec::new() })
     }
 
     /// A language model of Hugging Face, with the keys of another GGUF of it.
@@ -265,7 +265,7 @@ impl<'m> GgufModel<'m> {
         let (architecture, named) = to_gguf(model_type, &number, &named).map_err(refused)?;
         donor.check_architecture(architecture)?;
         donor.check_sizes(architecture, &number)?;
-        let (mut tensors, mut facts) = (Vec::with_capacity(named.len()), Vec::new());
+        let (mut tensors, mut notes) = (Vec::with_capacity(named.len()), Vec::new());
         for tensor in named {
             let first = tensor.source.tensors()[0];
             let dtype = old[first].dtype;
@@ -290,8 +290,7 @@ impl<'m> GgufModel<'m> {
             if let Some(tokens) = donor.tokens().filter(|tokens| *tokens > 0 && shape[0] > *tokens)
                 && (architecture, &*tensor.name) == ("gemma3", language::EMBEDDING)
             {
-                let cut = counted(shape[0] - tokens, "row");
-                facts.push(format!("{cut} of {} are left out: the tokenizer has {tokens} tokens", tensor.name));
+                notes.push(GgufNote::RowsLeftOut { table: tensor.name.clone(), rows: shape[0] - tokens, tokens });
                 shape[0] = tokens;
             }
             let shape = table_shape(&shape, 1).to_vec();
@@ -301,10 +300,10 @@ impl<'m> GgufModel<'m> {
         }
         let shapes: HashMap<&str, &[u64]> = tensors.iter().map(|new: &NewWeight| (&*new.name, &*new.shape)).collect();
         file.check_tensors(&shapes)?;
-        let computed = file.rope_tensors(&config, architecture, &mut facts)?;
-        facts.extend(file.left_out(&shapes, &computed));
+        let computed = file.rope_tensors(&config, architecture, &mut notes)?;
+        notes.extend(file.left_out(&shapes, &computed));
         let order = TensorOrder::ByName(language::place);
         let (keys, rules) = (donor.keys()?, TypeRules::Language(donor.facts(architecture)));
-        Ok(Self { tensors, computed, keys, rules, order: Some(order), facts })
+        Ok(Self { tensors, computed, keys, rules, order: Some(order), notes })
     }
 }

@@ -1,11 +1,12 @@
 //! Makes the encoders, and keeps weights that do not fit, or that engines fuse with such weights.
 
 use super::misfit::rule_refusal;
-use super::{Misfit, Planner, SchemeTarget, WeightCandidate, mlx};
+use super::{Planner, SchemeTarget, WeightCandidate, mlx};
 use crate::container::checkpoint::stack_of;
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::plan::weight_rows::WeightValues;
+use crate::progress::Misfit;
 use crate::quant::{CodeType, EncodeOptions, Encoder, Group, ScaleChoice, Scheme, TargetGrid, Unfit, Zeros};
 use crate::select::KeptReason;
 use crate::select::policy::{expert_sets, fused_sets};

@@ -3,36 +3,13 @@
 use super::{Planner, SchemeTarget, WeightCandidates};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind};
+use crate::options::QuantizeOptions;
+use crate::progress::{Misfit, UseNote};
 use crate::quant::{Scheme, Unfit};
 use crate::select::KeptReason;
 use crate::select::experts::bank_of;
 use crate::text::{as_numbered_glob, counted, shorten};
 use std::fmt::Display;
-
-/// Weights of one shape that do not fit.
-#[derive(Debug)]
-pub(crate) struct Misfit {
-    pub(crate) why: Unfit,
-    pub(crate) scheme: &'static Scheme,
-    pub(crate) shape: Vec<u64>,
-    /// The name of the first.
-    pub(crate) first: String,
-    pub(crate) count: u64,
-}
-
-impl Misfit {
-    /// Counts a weight together with the weights that do not fit for the same reason.
-    pub(super) fn count(all: &mut Vec<Self>, why: &Unfit, scheme: &'static Scheme, name: &str, shape: &[u64]) {
-        if let Some(known) =
-            all.iter_mut().find(|known| known.why == *why && known.scheme == scheme && known.shape == shape)
-        {
-            known.count += 1;
-        } else {
-            let (shape, first) = (shape.to_vec(), name.to_owned());
-            all.push(Self { why: why.clone(), scheme, shape, first, count: 1 });
-        }
-    }
-}
 
 /// Returns the reason for not quantizing values of a type, if there is one.
 pub(super) fn kept_for_dtype(dtype: Option<Dtype>) -> Option<KeptReason> {
@@ -66,6 +43,11 @@ pub(super) fn no_weight(target: &SchemeTarget, shape: &[u64], dtype: Dtype) -> E
     } else {
         error.of(Kind::Unconvertible)
     }
+}
+
+/// Returns the note about weights that do not fit.
+pub(super) fn note(misfits: Vec<Misfit>, options: &QuantizeOptions) -> UseNote {
+    UseNote::Misfits { misfits, layout: options.layout_in_effect().unwrap_or_default(), group_size: options.group_size }
 }
 
 /// Returns an error with the reasons why all weights are kept.

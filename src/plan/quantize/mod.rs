@@ -18,7 +18,6 @@ mod steps;
 
 #[cfg(feature = "cli")]
 pub(crate) use candidates::matchable_names;
-pub(crate) use misfit::Misfit;
 pub(super) use misfit::not_a_weight;
 use misfit::nothing_to_quantize;
 pub(crate) use naming::{OTHER_NAME, name_instead_of};
@@ -33,8 +32,9 @@ use super::{PlanFindings, Planned, Request};
 use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
+use crate::operator::Operator;
 use crate::options::QuantizeOptions;
-use crate::progress::Observer;
+use crate::progress::{Misfit, Note, Observer, QuantizedForms, UseNote};
 use crate::quant::{
     COMFYUI, Decoder, EncodeOptions, Encoder, EngineConfig, FoundWeight, Modules, RowMap, Scheme, SchemeLayout,
     TargetGrid, metadata_of, named_dtype,
@@ -42,9 +42,11 @@ use crate::quant::{
 use crate::read::{LogicalCheckpoint, Membership};
 use crate::select::KeptReason;
 use crate::select::experts::Model;
+use crate::select::loaded::is_of_diffusion;
 use crate::select::policy::Policy;
 use crate::text::shorten;
 use std::collections::HashMap;
+use std::iter;
 use std::sync::Arc;
 
 /// The layout of gpt-oss: banks of experts stay banks, and nothing else is quantized.
@@ -171,7 +173,7 @@ impl<'a> Planned<'a> {
         let older = older.map(|older| serde_json::to_string_pretty(older).expect("a JSON value is always text") + "\n");
         side_files.extend([(HF_QUANT_CONFIG, older), (QUANTIZE_CONFIG, None)]);
         let block = config.block.as_ref().filter(|_| text.is_none()).map(ToString::to_string);
-        let findings = PlanFindings { misfits, ..planner.findings(&candidates, config) };
+        let findings = planner.findings(&candidates, misfits, config);
         let mut steps = Steps::new(request, &source.shards)?;
         planner.emit(candidates, &mut steps)?;
         let mut plan = Self { side_files, block, findings, ..steps.finish(&options.tensors.rename)? };
@@ -192,41 +194,59 @@ impl Planner<'_, '_> {
         encoding(self.options)
     }
 
-    /// Describes the weights of the output for messages.
-    fn findings(&self, candidates: &WeightCandidates, config: EngineConfig) -> PlanFindings {
+    fn findings(&self, candidates: &WeightCandidates, misfits: Vec<Misfit>, config: EngineConfig) -> PlanFindings {
         let weights = &candidates.weights;
-        let quantized = || weights.iter().filter_map(|weight| Some((weight, weight.decision.as_ref().ok()?)));
-        let is_embedding = |weight: &WeightCandidate| self.reason(&weight.name, false) == Some(KeptReason::Embedding);
-        let stored_as = |(_, target): (_, &SchemeTarget)| (target.scheme.name, target.layout.name);
-        let is_kept_layer = |weight: &WeightCandidate| {
-            let found_otherwise = [KeptReason::Head, KeptReason::Embedding, KeptReason::Router];
-            weight.shape.len() == 2 && weight.decision.as_ref().is_err_and(|reason| !found_otherwise.contains(reason))
+        let names = |set: Vec<usize>| set.into_iter().map(|at| weights[at].name.clone()).collect();
+        PlanFindings {
+            notes: self.notes(weights, misfits),
+            config: config.block,
+            dropped: candidates.dropped.iter().map(|place| self.name_at(*place).to_owned()).collect(),
+            loaded_together: self.loaded_together(weights).into_iter().map(names).collect(),
+        }
+    }
+
+    /// Returns notes about weights that engines may not load, and weights that other options would quantize.
+    fn notes(&self, weights: &[WeightCandidate], misfits: Vec<Misfit>) -> Vec<Note<'static>> {
+        let Self { options, logical, .. } = self;
+        let is_embedding = |weight: &&WeightCandidate| {
+            weight.decision.is_ok() && self.reason(&weight.name, false) == Some(KeptReason::Embedding)
         };
         let is_stack = |weight: &&WeightCandidate| {
             weight.input_weight.is_some()
                 && weight.shape.len() == 3
                 && matches!(weight.decision, Err(KeptReason::NoMatrix))
         };
+        let mut stacks = weights.iter().filter(is_stack).map(|weight| weight.name.clone());
+        let first_stack = stacks.next();
+        let scales = match &logical.found {
+            found if found.weights.is_empty() => Vec::new(),
+            found => logical.names(found.activation_scales.iter().copied()),
+        };
+        let is_of_diffusion = options.layout.is_none() && logical.source.names().any(is_of_diffusion);
+        let mut notes = vec![misfit::note(misfits, options)];
+        notes.extend(options.scheme.filter(|_| is_of_diffusion).map(UseNote::OfDiffusion));
+        notes.extend(weights.iter().find(is_embedding).map(|weight| UseNote::QuantizedEmbedding(weight.name.clone())));
+        notes.extend(first_stack.map(|first| UseNote::DecodedStacks(1 + stacks.count() as u64, first)));
+        notes.push(UseNote::Quantized(Box::new(self.forms(weights))));
+        notes.extend(options.input_global_scale.map(|_| UseNote::SharedInputScale));
+        notes.extend(options.group_size.filter(|size| ![32, 64, 128].contains(size)).map(UseNote::SlowGroups));
+        iter::once(Note::ScalesLeftOut(scales, Operator::Quantize)).chain(notes.into_iter().map(Note::Use)).collect()
+    }
+
+    fn forms(&self, weights: &[WeightCandidate]) -> QuantizedForms {
+        let quantized = || weights.iter().filter_map(|weight| Some((weight, weight.decision.as_ref().ok()?)));
+        let stored_as = |(_, target): (_, &SchemeTarget)| (target.scheme.name, target.layout.name);
+        let is_kept_layer = |weight: &WeightCandidate| {
+            let found_otherwise = [KeptReason::Head, KeptReason::Embedding, KeptReason::Router];
+            weight.shape.len() == 2 && weight.decision.as_ref().is_err_and(|reason| !found_otherwise.contains(reason))
+        };
         let config_text = self.logical.config().unwrap_or_default();
-        let names = |set: Vec<usize>| set.into_iter().map(|at| weights[at].name.clone()).collect();
-        PlanFindings {
-            config,
-            embeddings: (quantized().filter(|(weight, _)| is_embedding(weight)))
-                .map(|(weight, _)| weight.name.clone())
-                .collect(),
+        QuantizedForms {
             stored: quantized().map(stored_as).collect(),
             experts: quantized().filter(|(weight, _)| weight.name.contains(".experts.")).map(stored_as).collect(),
-            dropped: candidates.dropped.iter().map(|place| self.name_at(*place).to_owned()).collect(),
-            decoded_stacks: weights.iter().filter(is_stack).map(|weight| weight.name.clone()).collect(),
             kinds: self.model.kinds().map(str::to_owned).collect(),
             computes_in: named_dtype(config_text).or_else(|| quantized().next().map(|(weight, _)| weight.dtype)),
             has_kept_layers: weights.iter().any(is_kept_layer),
-            loaded_together: self.loaded_together(weights).into_iter().map(names).collect(),
-            left_out_scales: match &self.logical.found {
-                found if found.weights.is_empty() => Vec::new(),
-                found => self.logical.names(found.activation_scales.iter().copied()),
-            },
-            ..PlanFindings::default()
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Decides which weights of an ONNX model are quantized, and how. The graph determines their roles; names do not
 //! matter.
 
-use super::{Misfit, misfit};
+use super::misfit;
 use crate::container::Tensor;
 use crate::container::onnx::model::{ModelGraph, TensorRole, WeightUse};
 use crate::error::{Error, Kind, Result};
@@ -11,6 +11,7 @@ use crate::plan::steps::Steps;
 use crate::plan::stored::Few;
 use crate::plan::weight_rows::{SharedExtremes, WeightRows, WeightValues};
 use crate::plan::{PlanFindings, Planned, Request, Step};
+use crate::progress::{Misfit, Note};
 use crate::quant::{EncodeOptions, Encoder, Group, LinearAxis, SCHEMES, Scheme, SchemeLayout, Unfit, WeightEncoder};
 use crate::read::LogicalCheckpoint;
 use crate::select::KeptReason;
@@ -108,7 +109,8 @@ impl<'a> Planned<'a> {
             let decodes = Kind::Codes { globs: None, model: Some(source.path.clone().into()) };
             return Err(quantized.with_details(error.details().to_vec()).of(decodes));
         }
-        let findings = PlanFindings { misfits, ..PlanFindings::default() };
+        let findings =
+            PlanFindings { notes: vec![Note::Use(misfit::note(misfits, options))], ..PlanFindings::default() };
         Ok(Self { findings, ..steps.finish(&options.tensors.rename)? })
     }
 }

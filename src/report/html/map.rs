@@ -15,21 +15,10 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-pub(super) use scale::{Measure, Unit, ends};
+pub(super) use scale::{MapWeight, Measure, Unit, ends};
 
 /// Maximum number of layers whose cells are wide enough for their figures, and on a narrow screen.
 const FEW: [usize; 2] = [16, 5];
-
-/// A weight on the map.
-pub(super) struct MapWeight<'a> {
-    pub(super) name: &'a str,
-    /// The place of its row in the page's table, if it has one.
-    pub(super) row: Option<usize>,
-    /// A figure for each measure. No loss is infinity in decibels, and 0 in other units.
-    pub(super) figures: Vec<Option<f64>>,
-    /// The reason why it has no figures: `kept`.
-    pub(super) note: String,
-}
 
 /// Figures of the weights of a model, such as those of one quantization scheme. Several series share a map, with a switch.
 pub(super) struct MapSeries<'a> {

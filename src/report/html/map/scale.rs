@@ -1,13 +1,23 @@
 //! Measures, and the levels of color that stand for their figures.
 
 use super::super::words::significant;
-use super::MapWeight;
 use serde_json::{Value, json};
 
 /// Number of levels, which the page's style has, too.
 const LEVELS: usize = 16;
 /// Number of labels below the legend.
 const TICKS: usize = 5;
+
+/// A weight on the map.
+pub(in super::super) struct MapWeight<'a> {
+    pub(in super::super) name: &'a str,
+    /// The place of its row in the page's table, if it has one.
+    pub(in super::super) row: Option<usize>,
+    /// A figure for each measure. No loss is infinity in decibels, and 0 in other units.
+    pub(in super::super) figures: Vec<Option<f64>>,
+    /// The reason why it has no figures: `kept`.
+    pub(in super::super) note: String,
+}
 
 /// A figure that the colors of the map can stand for.
 #[derive(Clone, Copy)]

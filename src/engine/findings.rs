@@ -1,0 +1,77 @@
+//! Findings about the converted elements of steps.
+
+use crate::kernel::{Condition, Counts, First, Firsts, Loss};
+use crate::measure::accuracy;
+use crate::measure::pairs::NumberPairs;
+use crate::plan::Step;
+use crate::quant::EncodeTally;
+use crate::read::SourceTensor;
+use crc32fast::Hasher;
+
+/// Returns the count of values that codes turn into infinities, and the first of them.
+pub(super) fn infinite(tally: &EncodeTally) -> (Counts, Firsts) {
+    let (mut counts, mut firsts) = (Counts::default(), Firsts::default());
+    counts[Loss::Infinite] = tally.infinite.count;
+    if let Some(at) = tally.infinite.first {
+        firsts.add(Condition::Lost(Loss::Infinite), First { at, values: Default::default() });
+    }
+    (counts, firsts)
+}
+
+/// Returns the comparer of a step's results with their sources, if this is possible and requested.
+pub(super) fn comparer(step: &Step, detail: Detail) -> Option<NumberPairs> {
+    let conversion = step.conversion()?;
+    if detail == Detail::Accuracy && step.is_converted() {
+        NumberPairs::of_cast(conversion.from, conversion.to)
+    } else {
+        None
+    }
+}
+
+/// Detail of the outcome of each tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// Nothing, which is faster if there are many small tensors.
+    Nothing,
+    /// Counts of the losses of its values.
+    Counts,
+    /// Also the accuracy: every result is compared with its source while both are in the cache.
+    Accuracy,
+}
+
+/// Findings about the converted elements of a step. There may be a million steps, so rare findings are boxed and common
+/// ones are stored inline.
+#[derive(Default)]
+pub(super) struct StepFindings {
+    pub(super) counts: Counts,
+    pub(super) firsts: Firsts,
+    pub(super) tally: Option<Box<accuracy::AccuracyTally>>,
+    pub(super) encoded: Option<Box<EncodeTally>>,
+    /// Checksums of the bytes of its sources, then of its results; empty if none has a checksum.
+    pub(super) sums: Box<[Hasher]>,
+}
+
+impl StepFindings {
+    /// Adds the findings about the elements that follow.
+    pub(super) fn append(&mut self, next: Self) {
+        self.counts += next.counts;
+        self.firsts.merge(next.firsts);
+        if let Some(tally) = &next.tally {
+            self.tally.get_or_insert_default().append(tally);
+        }
+        if let Some(encoded) = &next.encoded {
+            **self.encoded.get_or_insert_default() += encoded;
+        }
+        if self.sums.is_empty() {
+            self.sums = next.sums;
+        } else {
+            self.sums.iter_mut().zip(&next.sums).for_each(|(sum, next)| sum.combine(next));
+        }
+    }
+}
+
+/// True if a file holds a checksum of a source or a result.
+pub(super) fn has_checksum(step: &Step) -> bool {
+    let mut mapped = step.sources.iter().filter_map(SourceTensor::mapped);
+    mapped.any(|mapped| mapped.checksum.is_some()) || step.results.iter().any(|result| result.crc().is_some())
+}

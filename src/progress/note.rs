@@ -1,0 +1,173 @@
+//! Notes: what a user needs to know about an input, a plan or a running job.
+
+use crate::container::PickleFacts;
+use crate::container::checkpoint::Disagreement;
+use crate::dtype::Dtype;
+use crate::error::Error;
+use crate::io::temporaries::Kept;
+use crate::operator::Operator;
+use crate::quant::{Layout, Scheme, Unfit};
+use crate::select::KeptReason;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// Something that a user needs to know, but not an error. The program words it.
+#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words it"))]
+pub(crate) enum Note<'a> {
+    /// The files of a checkpoint contradict each other.
+    Disagreement(&'a Disagreement),
+    /// A member of an archive is not an array, so it is left out.
+    NoArray(&'a str),
+    /// An input, given by its path, is a checkpoint of PyTorch with these properties.
+    Pickle(&'a Path, &'a PickleFacts),
+    /// A tensor that cannot be read is excluded, so it is left out.
+    Unreadable(&'a str),
+    /// The output format, given by its extension, cannot hold the metadata of the input.
+    NoMetadata(&'static str),
+    /// Lists in the metadata, with their first elements, are left out: metadata of other formats are texts.
+    NoLists(&'a [(String, String)]),
+    /// Inputs have different values of this metadata key, and each output keeps the value of its first input.
+    DifferentMetadata(String),
+    /// Scales of activations that the operator leaves out.
+    ScalesLeftOut(Vec<String>, Operator),
+    /// Scales that lose precision while their codes stay the same, and that no rule names.
+    ScalesCast(&'a [&'a str]),
+
+    /// Modules of the input that are cast like the model.
+    ModulesCast(Vec<&'a str>),
+    /// Weights of other modules of the input, which are copied.
+    ModulesCopied(&'a [PathBuf]),
+    /// Files of an input that are not in the output.
+    LeftOut(&'a [PathBuf]),
+    /// Files that stay in a folder that is replaced.
+    Staying {
+        folder: &'a Path,
+        files: &'a [String],
+    },
+    /// An unusual number of files is copied with the shards of a folder.
+    ManySideFiles {
+        folder: &'a Path,
+        count: usize,
+        bytes: u64,
+    },
+
+    Onnx(OnnxNote),
+    Gguf(GgufNote),
+    /// This belongs after the result.
+    Use(UseNote),
+
+    /// An output is about to be written into a folder.
+    Begins(&'a Path),
+    /// A finished shard is damaged, and is converted again.
+    DoneAgain(&'a Error),
+    /// One of several inputs is refused or fails.
+    Refused(&'a Error),
+    /// The remains of an unfinished conversion, and how to continue it.
+    Kept(&'a Kept),
+}
+
+/// A note about a changed ONNX model.
+#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words it"))]
+pub(crate) enum OnnxNote {
+    /// A pattern of a rule names only tensors that the ONNX model keeps, the first for this reason.
+    RuleWithoutEffect(String, KeptReason),
+    /// The elements of an ONNX model of this many bytes go to a second file.
+    SecondFile(u64),
+    /// An ONNX model needs a later opset, for a type or a scale.
+    LaterOpset { imported: u64, needed: u64, needy: String },
+    /// An ONNX model needs this later IR version.
+    LaterIr(u64),
+}
+
+/// A note about a new GGUF file.
+#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words it"))]
+pub(crate) enum GgufNote {
+    /// The architecture of a diffusion model, recognized by its tensors.
+    Architecture(&'static str),
+    /// Tensors lose this prefix.
+    PrefixLost(String),
+    /// Last rows of a table are left out, because the tokenizer of the model has fewer tokens.
+    RowsLeftOut { table: String, rows: u64, tokens: u64 },
+    /// Factors of rotary embeddings: from the donor of the metadata, or computed from config.json.
+    Factors { name: &'static str, donor: Option<PathBuf>, is_described: bool },
+    /// Tensors of the donor of the metadata that the model does not have.
+    DonorTensorsLeftOut(PathBuf, Vec<String>),
+    /// Number of missing parts of the donor of the metadata.
+    DonorPartsMissing(PathBuf, usize),
+    /// Tensors of the input that a GGUF file does not have.
+    TensorsLeftOut(Vec<String>),
+    /// Metadata keys of the input that a GGUF file does not have.
+    KeysLeftOut(Vec<String>),
+    /// Weights whose rows are not whole blocks of the wanted type, and that are stored in another one.
+    OtherType { wanted: &'static str, stored: &'static str, names: Vec<String> },
+    /// Entries of the importance matrix without a tensor of the model.
+    UnknownImportance(Vec<String>),
+}
+
+/// Advice about the use of an output: what engines may not load, and what other options would change.
+#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words it"))]
+pub(crate) enum UseNote {
+    /// Weights that are kept because of their shape, for this layout and group size.
+    Misfits { misfits: Vec<Misfit>, layout: &'static str, group_size: Option<u64> },
+    /// The names are those of a diffusion model, and the layout for such models is not the scheme's default.
+    OfDiffusion(&'static Scheme),
+    /// An embedding, the first of those that a rule quantizes.
+    QuantizedEmbedding(String),
+    /// Number of quantized stacks of experts that are decoded because the names of the file are kept, and the first.
+    DecodedStacks(u64, String),
+    /// What engines must run to use a quantized model.
+    Quantized(Box<QuantizedForms>),
+    /// All activations get the same global scale.
+    SharedInputScale,
+    /// A group size for which engines have no fast kernels.
+    SlowGroups(u64),
+
+    /// Number of sets that engines load as one module and that are partly decoded, with a decoded and a quantized weight
+    /// of the first.
+    DividedSets(u64, [String; 2]),
+    /// Decoded weights that may have more rows and columns than in the model: their layout, the first, and the number of
+    /// others.
+    Padded { layout: &'static Layout, first: String, others: u64 },
+    /// Nodes of an ONNX model that keep their codes.
+    CodesStay(String),
+}
+
+/// Weights of one shape that do not fit the groups of a scheme.
+#[derive(Debug)]
+pub(crate) struct Misfit {
+    pub(crate) why: Unfit,
+    pub(crate) scheme: &'static Scheme,
+    pub(crate) shape: Vec<u64>,
+    /// The name of the first.
+    pub(crate) first: String,
+    pub(crate) count: u64,
+}
+
+impl Misfit {
+    /// Counts a weight together with the weights that do not fit for the same reason.
+    pub(crate) fn count(all: &mut Vec<Self>, why: &Unfit, scheme: &'static Scheme, name: &str, shape: &[u64]) {
+        if let Some(known) =
+            all.iter_mut().find(|known| known.why == *why && known.scheme == scheme && known.shape == shape)
+        {
+            known.count += 1;
+        } else {
+            let (shape, first) = (shape.to_vec(), name.to_owned());
+            all.push(Self { why: why.clone(), scheme, shape, first, count: 1 });
+        }
+    }
+}
+
+/// How the weights of a model are quantized, as far as engines depend on it.
+#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program compares it with the trials of engines"))]
+pub(crate) struct QuantizedForms {
+    /// The schemes and layouts in which weights are stored.
+    pub(crate) stored: BTreeSet<(&'static str, &'static str)>,
+    /// The schemes and layouts in which experts are stored one by one.
+    pub(crate) experts: BTreeSet<(&'static str, &'static str)>,
+    /// `model_type` of the whole model, and of its language model.
+    pub(crate) kinds: Vec<String>,
+    /// The type in which engines compute, unless an option names another one.
+    pub(crate) computes_in: Option<Dtype>,
+    /// True if linear layers are kept that engines identify only by their names.
+    pub(crate) has_kept_layers: bool,
+}
