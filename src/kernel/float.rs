@@ -89,12 +89,11 @@ impl Minifloat {
     /// Converts a finite code to the bits of a float32.
     #[inline(always)]
     pub(crate) fn widen(self, code: u32) -> u32 {
-        let magnitude = code & (self.sign - 1);
-        let digits = magnitude << self.shift;
+        let digits = (code & (self.sign - 1)) << self.shift;
         // A subnormal is the smallest normal number with the mantissa in its low bits, minus the smallest normal
         // number.
         let subnormal = (f32::from_bits(self.min_normal + digits) - f32::from_bits(self.min_normal)).to_bits();
-        let is_subnormal = magnitude < 1 << (MANTISSA_BITS - self.shift);
+        let is_subnormal = (digits as i32) < 1 << MANTISSA_BITS;
         let value = if is_subnormal { subnormal } else { digits + self.rebias };
         value | (code & self.sign) << self.sign_shift
     }
