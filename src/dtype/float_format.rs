@@ -27,6 +27,9 @@ pub struct FloatFormat {
 }
 
 impl FloatFormat {
+    /// binary16 (IEEE 754-2019, 3.6).
+    pub(crate) const FLOAT16: Self = Self { exponent_bits: 5, mantissa_bits: 10, bias: 15, specials: Specials::Ieee };
+
     /// The sign bit.
     #[must_use]
     pub const fn sign(&self) -> u64 {

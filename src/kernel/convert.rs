@@ -6,7 +6,6 @@ use super::encode::{Encode, bools};
 use super::isa::{Isa, Loop, prefetch_behind};
 use super::lane::{AHEAD, BLOCK, grow};
 use super::pack;
-use super::round::Rounding;
 use super::rules::{OutOfRange, Rules};
 use super::shortcut::Shortcut;
 use super::storage::{Storage, SubByteLayout};
@@ -92,14 +91,6 @@ impl Kernel {
     /// Storage of the source and of the target.
     pub(crate) fn storages(&self) -> [Storage; 2] {
         [self.source, self.target]
-    }
-
-    /// The rounding of float32 to a float of 16 bits or fewer, if the cast is such a rounding.
-    pub(crate) fn rounding(&self) -> Option<Rounding> {
-        match self.lane {
-            Lane::Float32(Decode::Float32, Encode::Narrow(rounding) | Encode::Half(rounding)) => Some(rounding),
-            _ => None,
-        }
     }
 
     /// The loss that the rules forbid ([`OutOfRange::Error`]); the caller must discard a result that counts one.

@@ -3,8 +3,9 @@
 //! Targets of 2, 4 and 6 bits are written one per byte; [`super::pack`] packs them.
 
 use super::counts::{Counts, Loss};
+use super::float::{FloatTarget, MAGNITUDE, Overflow};
 use super::integer::IntTarget;
-use super::round::{MAGNITUDE, Overflow, Rounding, narrow_nan};
+use super::lane::narrow_nan;
 use super::rules::{OutOfRange, RoundMode, Rules};
 use super::tally::{COUNTED, LossTally, count_float32_specials, count_float64_specials, count_zeros, store};
 use crate::dtype::{Class, Dtype, Specials};
@@ -14,9 +15,9 @@ pub(super) enum Encode {
     Bool,
     Int(IntTarget),
     /// Floats of 8 bits and fewer.
-    Narrow(Rounding),
+    Narrow(FloatTarget),
     /// float16 and bfloat16.
-    Half(Rounding),
+    Half(FloatTarget),
     Scale(ScaleTarget),
     Float32,
     Float64,
@@ -63,8 +64,8 @@ impl Encode {
                         _ => beyond,
                     };
                     let is_exact = matches!(source.class(), Class::Float(source) if source.is_within(&format));
-                    let rounding = Rounding::new(&format, beyond, on_infinity, is_exact);
-                    if dtype.bits() == 16 { Self::Half(rounding) } else { Self::Narrow(rounding) }
+                    let target = FloatTarget::new(&format, beyond, on_infinity, is_exact);
+                    if dtype.bits() == 16 { Self::Half(target) } else { Self::Narrow(target) }
                 }
             },
             Class::Complex | Class::String => return None,
@@ -75,10 +76,10 @@ impl Encode {
     #[inline(always)]
     pub(super) fn encode_float32(&self, lane: &[[u8; 4]], bytes: &mut [u8]) -> Counts {
         let mut counts = match self {
-            Self::Narrow(rounding) => return narrow(lane, bytes, rounding, |code| [code as u8]),
-            Self::Half(rounding) => return narrow(lane, bytes, rounding, |code| (code as u16).to_le_bytes()),
+            Self::Narrow(target) => return narrow(lane, bytes, target, |code| [code as u8]),
+            Self::Half(target) => return narrow(lane, bytes, target, |code| (code as u16).to_le_bytes()),
             Self::Scale(target) => scale(lane, bytes, *target),
-            Self::Bool => store(lane, bytes, |bits: u32, tally| {
+            Self::Bool => store(lane, bytes, u32::from_le_bytes, |bits, tally| {
                 let is_true = bits & 0x7fff_ffff != 0;
                 tally.inexact += u32::from(is_true & (bits != 1.0_f32.to_bits()));
                 [u8::from(is_true)]
@@ -98,7 +99,7 @@ impl Encode {
             Self::Float32 => float32_from_float64(lane, bytes),
             // Only sources that are exact in float64 reach this.
             Self::Float64 => {
-                let mut counts = store(lane, bytes, |bits: u64, _| bits.to_le_bytes()).counts();
+                let mut counts = store(lane, bytes, u64::from_le_bytes, |bits, _| bits.to_le_bytes()).counts();
                 count_float64_specials(lane, &mut counts);
                 counts
             }
@@ -113,12 +114,12 @@ impl Encode {
     #[inline(always)]
     pub(super) fn encode_integer(&self, lane: &[[u8; 8]], signed: bool, bytes: &mut [u8]) -> Counts {
         match self {
-            Self::Bool => store(lane, bytes, |value: u64, tally| {
+            Self::Bool => store(lane, bytes, u64::from_le_bytes, |value, tally| {
                 tally.inexact += u32::from(value > 1);
                 [u8::from(value != 0)]
             })
             .counts(),
-            Self::Float64 => store(lane, bytes, |value: u64, tally| {
+            Self::Float64 => store(lane, bytes, u64::from_le_bytes, |value, tally| {
                 let (nearest, exact) = if signed {
                     let nearest = value as i64 as f64;
                     (nearest, (nearest as i64 == value as i64) & (nearest < 9_223_372_036_854_775_808.0))
@@ -147,10 +148,14 @@ impl Encode {
                 };
                 let mask = target.mask as u8;
                 let tally = match target.bits {
-                    64 => store(lane, bytes, |value, tally| check(value, tally).to_le_bytes()),
-                    32 => store(lane, bytes, |value, tally| (check(value, tally) as u32).to_le_bytes()),
-                    16 => store(lane, bytes, |value, tally| (check(value, tally) as u16).to_le_bytes()),
-                    _ => store(lane, bytes, |value, tally| [check(value, tally) as u8 & mask]),
+                    64 => store(lane, bytes, u64::from_le_bytes, |value, tally| check(value, tally).to_le_bytes()),
+                    32 => store(lane, bytes, u64::from_le_bytes, |value, tally| {
+                        (check(value, tally) as u32).to_le_bytes()
+                    }),
+                    16 => store(lane, bytes, u64::from_le_bytes, |value, tally| {
+                        (check(value, tally) as u16).to_le_bytes()
+                    }),
+                    _ => store(lane, bytes, u64::from_le_bytes, |value, tally| [check(value, tally) as u8 & mask]),
                 };
                 let mut counts = tally.counts();
                 counts[Loss::Wrapped] = tally.over.into(); // in every policy: ONNX Cast defines int -> int
@@ -182,38 +187,38 @@ pub(super) fn bools(input: &[u8], bytes: &mut [u8]) -> Counts {
 fn narrow<const N: usize>(
     lane: &[[u8; 4]],
     bytes: &mut [u8],
-    rounding: &Rounding,
+    target: &FloatTarget,
     code: impl Fn(u32) -> [u8; N] + Copy,
 ) -> Counts {
     // The loops own copies of the constants, which then stay in registers.
-    let (constants, rounding) = (*rounding, rounding);
-    let mut tally = if rounding.is_exact {
-        store(lane, bytes, move |bits: u32, tally| {
+    let float = target.float;
+    let mut tally = if target.is_exact {
+        store(lane, bytes, u32::from_le_bytes, move |bits, tally| {
             tally.largest = bits & MAGNITUDE;
-            code(constants.round_in_range(bits).0)
+            code(float.round_bits(bits).0)
         })
     } else {
-        store(lane, bytes, move |bits: u32, tally| {
+        store(lane, bytes, u32::from_le_bytes, move |bits, tally| {
             let magnitude = bits & MAGNITUDE;
             tally.largest = magnitude;
-            let (result, is_exact) = constants.round_in_range(bits);
+            let (result, is_exact) = float.round_bits(bits);
             tally.inexact += u32::from(!is_exact);
             if N == 1 {
-                tally.flushed += u32::from(magnitude.wrapping_sub(1) < constants.zero);
+                tally.flushed += u32::from(magnitude.wrapping_sub(1) < float.zero);
             } else {
                 tally.smallest = magnitude;
             }
             code(result)
         })
     };
-    if tally.largest > rounding.limit {
-        return narrow_any(lane, bytes, rounding, code);
+    if tally.largest > float.limit {
+        return narrow_any(lane, bytes, target, code);
     }
     // For targets of 8 bits, nearly every block of weights has numbers that become zero; for wider targets, none has.
-    if tally.smallest <= rounding.zero {
-        tally.flushed = count_zeros(lane, rounding.zero);
+    if tally.smallest <= float.zero {
+        tally.flushed = count_zeros(lane, float.zero);
     }
-    if let Some(negative_zero) = rounding.lacks {
+    if let Some(negative_zero) = float.lacks {
         for byte in bytes {
             *byte = if *byte == negative_zero { 0 } else { *byte };
         }
@@ -225,10 +230,10 @@ fn narrow<const N: usize>(
 fn narrow_any<const N: usize>(
     lane: &[[u8; 4]],
     bytes: &mut [u8],
-    rounding: &Rounding,
+    target: &FloatTarget,
     code: impl Fn(u32) -> [u8; N],
 ) -> Counts {
-    let tally = store(lane, bytes, |bits, tally| code(rounding.round(bits, tally)));
+    let tally = store(lane, bytes, u32::from_le_bytes, |bits, tally| code(target.round(bits, tally)));
     let mut counts = tally.counts();
     (counts.input_nan, counts.input_infinite) = (tally.was_nan.into(), tally.was_infinite.into());
     let loss = |overflow| match overflow {
@@ -236,12 +241,12 @@ fn narrow_any<const N: usize>(
         Overflow::Infinity => Loss::Infinite,
         Overflow::Nan => Loss::Nan,
     };
-    counts[loss(rounding.overflow)] += u64::from(tally.over);
-    if rounding.on_infinity != Overflow::Infinity {
-        counts[loss(rounding.on_infinity)] += u64::from(tally.was_infinite);
+    counts[loss(target.overflow)] += u64::from(tally.over);
+    if target.on_infinity != Overflow::Infinity {
+        counts[loss(target.on_infinity)] += u64::from(tally.was_infinite);
         counts[Loss::Inexact] += u64::from(tally.was_infinite);
     }
-    if !rounding.has_nan {
+    if !target.has_nan {
         counts[Loss::NanLost] += u64::from(tally.was_nan);
         counts[Loss::Inexact] += u64::from(tally.was_nan);
     }
@@ -251,7 +256,7 @@ fn narrow_any<const N: usize>(
 /// float64 -> float32, to nearest even (IEEE 754-2019, 5.4.2).
 #[inline(always)]
 fn float32_from_float64(lane: &[[u8; 8]], bytes: &mut [u8]) -> Counts {
-    let mut tally = store(lane, bytes, |bits: u64, tally| {
+    let mut tally = store(lane, bytes, u64::from_le_bytes, |bits, tally| {
         let value = f64::from_bits(bits);
         let nearest = value as f32;
         tally.largest = nearest.abs().to_bits();
@@ -262,7 +267,7 @@ fn float32_from_float64(lane: &[[u8; 8]], bytes: &mut [u8]) -> Counts {
     if tally.largest < f32::INFINITY.to_bits() {
         return tally.counts();
     }
-    tally = store(lane, bytes, |bits: u64, tally| {
+    tally = store(lane, bytes, u64::from_le_bytes, |bits, tally| {
         let value = f64::from_bits(bits);
         let nearest = value as f32;
         tally.over += u32::from(nearest.is_infinite() & value.is_finite());
@@ -282,7 +287,7 @@ fn scale(lane: &[[u8; 4]], bytes: &mut [u8], target: ScaleTarget) -> Counts {
     const MAX: u32 = 254 << 23; // 2^127
     const MIN: u32 = 1 << 22; // 2^-127, a float32 subnormal
     let beyond = |end| if target.saturate { end } else { 255 };
-    let tally = store(lane, bytes, |bits: u32, tally| {
+    let tally = store(lane, bytes, u32::from_le_bytes, |bits, tally| {
         let magnitude = bits & 0x7fff_ffff;
         let is_nan = magnitude > 0x7f80_0000;
         let is_negative = (bits >> 31 != 0) & (magnitude != 0);

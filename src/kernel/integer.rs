@@ -38,9 +38,13 @@ impl IntTarget {
             return counts;
         }
         let tally = match self.bits {
-            32 => store(lane, bytes, |bits, tally| int_from_float32(bits, self, tally).to_le_bytes()),
-            16 => store(lane, bytes, |bits, tally| (int_from_float32(bits, self, tally) as u16).to_le_bytes()),
-            _ => store(lane, bytes, |bits, tally| [int_from_float32(bits, self, tally) as u8]),
+            32 => {
+                store(lane, bytes, u32::from_le_bytes, |bits, tally| int_from_float32(bits, self, tally).to_le_bytes())
+            }
+            16 => store(lane, bytes, u32::from_le_bytes, |bits, tally| {
+                (int_from_float32(bits, self, tally) as u16).to_le_bytes()
+            }),
+            _ => store(lane, bytes, u32::from_le_bytes, |bits, tally| [int_from_float32(bits, self, tally) as u8]),
         };
         let mut specials = Counts::default();
         count_float32_specials(lane, &mut specials);
@@ -64,7 +68,7 @@ impl IntTarget {
         // A number is in range if it has at most `width` bits after subtraction of `lowest`.
         let width = self.bits.min(23);
         let lowest = if self.signed { -1 << (width - 1) } else { 0 };
-        let tally = store(lane, bytes, |bits: u32, tally| {
+        let tally = store(lane, bytes, u32::from_le_bytes, |bits, tally| {
             let value = f32::from_bits(bits).abs();
             let sum = value + ONES;
             let nearest = sum - ONES; // exact, as both are integers
@@ -83,10 +87,16 @@ impl IntTarget {
     #[inline(always)]
     pub(super) fn encode_float64(&self, lane: &[[u8; 8]], bytes: &mut [u8]) -> Counts {
         let tally = match self.bits {
-            64 => store(lane, bytes, |bits, tally| int_from_float64(bits, self, tally).to_le_bytes()),
-            32 => store(lane, bytes, |bits, tally| (int_from_float64(bits, self, tally) as u32).to_le_bytes()),
-            16 => store(lane, bytes, |bits, tally| (int_from_float64(bits, self, tally) as u16).to_le_bytes()),
-            _ => store(lane, bytes, |bits, tally| [int_from_float64(bits, self, tally) as u8]),
+            64 => {
+                store(lane, bytes, u64::from_le_bytes, |bits, tally| int_from_float64(bits, self, tally).to_le_bytes())
+            }
+            32 => store(lane, bytes, u64::from_le_bytes, |bits, tally| {
+                (int_from_float64(bits, self, tally) as u32).to_le_bytes()
+            }),
+            16 => store(lane, bytes, u64::from_le_bytes, |bits, tally| {
+                (int_from_float64(bits, self, tally) as u16).to_le_bytes()
+            }),
+            _ => store(lane, bytes, u64::from_le_bytes, |bits, tally| [int_from_float64(bits, self, tally) as u8]),
         };
         let mut specials = Counts::default();
         count_float64_specials(lane, &mut specials);

@@ -7,7 +7,7 @@
 //! * **float64** to float32, float64 and all integers otherwise;
 //! * **integer** from integers to integers, to bool, and from 64-bit integers to float64.
 //!
-//! Wider sources enter a float lane rounded to odd, so that only the encoder's rounding matters (see `round.rs`). A
+//! Wider sources enter a float lane rounded to odd, so that only the encoder's rounding matters (see `lane.rs`). A
 //! block of at most 4 KiB of the source is decoded into the lane and encoded out of it while it is in the first-level
 //! cache. The code is written once; `isa.rs` compiles it for several instruction sets.
 //!
@@ -36,7 +36,8 @@ mod counts;
 mod decimal;
 mod decode;
 mod encode;
-mod half;
+mod float;
+pub(crate) mod half;
 mod integer;
 mod isa;
 mod lane;
@@ -46,7 +47,6 @@ mod nearest;
 mod pack;
 mod parse;
 mod print;
-mod round;
 mod rules;
 mod shortcut;
 mod storage;
@@ -60,7 +60,8 @@ pub use storage::{Storage, SubByteLayout};
 #[doc(hidden)] // for tests
 pub use {isa::Isa, parse::NotANumber, parse::Parser, print::Printer, text::Texts};
 
+pub(crate) use float::Minifloat;
 pub(crate) use isa::{Loop, hidden_one, prefetch, prefetch_behind};
+pub(crate) use lane::to_odd;
 pub(crate) use look_up::{Derivation, EXPONENT, Table};
 pub(crate) use print::shortest;
-pub(crate) use round::{Rounding, to_bfloat16};

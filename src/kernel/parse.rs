@@ -29,7 +29,7 @@ pub struct Parser {
 enum Staged {
     /// The nearest float64, which is the result itself.
     Float64,
-    /// A float64 rounded to odd, for the kernel to round (see `round.rs`). It has 53 bits, and no other float type
+    /// A float64 rounded to odd, for the kernel to round (see `lane.rs`). It has 53 bits, and no other float type
     /// needs more than 24 and two. For bool, only 0 and 1 are special, and an inexact number is never one of them.
     Odd,
     /// An integer of the target type, at least one byte per element.

@@ -2,8 +2,9 @@
 //! elements in a vector.
 
 use super::counts::Counts;
-use super::decode::{Decode, Widening};
+use super::decode::{Decode, load};
 use super::encode::Encode;
+use super::float::Minifloat;
 use super::half::Half;
 use super::isa::Isa;
 use super::narrow::Narrowing;
@@ -16,14 +17,14 @@ pub(super) enum Shortcut {
     /// bfloat16 and float16 to each other.
     Half(Half),
     /// Floats of 8 bits and fewer to bfloat16.
-    Widen(Widening),
+    Widen(&'static Minifloat),
 }
 
 impl Shortcut {
     pub(super) fn new(source: Dtype, target: Dtype, decode: &Decode, encode: &Encode) -> Option<Self> {
         match (decode, encode) {
-            (_, Encode::Narrow(rounding)) => Narrowing::new(source, target, rounding).map(Self::Narrow),
-            (Decode::Narrow(_, widening), _) if target == Dtype::Bfloat16 => Some(Self::Widen(*widening)),
+            (_, Encode::Narrow(narrow)) => Narrowing::new(source, target, &narrow.float).map(Self::Narrow),
+            (Decode::Narrow(_, float), _) if target == Dtype::Bfloat16 => Some(Self::Widen(float)),
             _ => Half::new(source, target).map(Self::Half),
         }
     }
@@ -34,9 +35,26 @@ impl Shortcut {
         match self {
             Self::Narrow(narrowing) => narrowing.encode(bytes, result, isa),
             Self::Half(half) => half.encode(bytes, result),
-            Self::Widen(widening) => widening.fill_bfloat16(bytes, result),
+            Self::Widen(float) => fill_bfloat16(*float, bytes, result),
         }
     }
+}
+
+/// Writes floats of 8 bits or fewer as bfloat16, if all of them are finite: the upper half of their float32 bits, because
+/// the lower half is zero. Nothing is lost.
+#[inline(always)]
+fn fill_bfloat16(float: Minifloat, bytes: &[u8], result: &mut [u8]) -> Option<Counts> {
+    if float.has_special(bytes, |[code]| code.into()) {
+        return None;
+    }
+    let result = result.as_chunks_mut().0;
+    // A format of four mantissa bits would need another line.
+    if float.has_three_digits() {
+        load(bytes, result, |[code]| float.widen_to_bfloat16(code.into()).to_le_bytes());
+    } else {
+        load(bytes, result, |[code]| ((float.widen(code.into()) >> 16) as u16).to_le_bytes());
+    }
+    Some(Counts::default())
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::counts::{Counts, Loss};
 use super::isa::{hidden_one, prefetch_behind};
-use super::lane::{AHEAD, LaneElement};
+use super::lane::AHEAD;
 
 /// False only in builds that measure the cost of counting (`benches/counts.py`).
 pub(super) const COUNTED: bool = cfg!(not(feature = "uncounted"));
@@ -50,17 +50,19 @@ impl LossTally {
 /// Number of elements that are encoded in parallel: a vector of the widest instruction set.
 const LANES: usize = 16;
 
-/// Writes elements of `N` bytes; the bytes need no alignment. `encode` receives an empty tally for each element.
+/// Writes elements of `N` bytes; the bytes need no alignment. `read` converts a number of the lane from its little endian
+/// bytes, so that a source of the lane's type can itself be the lane. `encode` receives an empty tally for each element.
 #[inline(always)]
-pub(super) fn store<const N: usize, T: LaneElement>(
-    lane: &[T::Bytes],
+pub(super) fn store<const M: usize, const N: usize, T>(
+    lane: &[[u8; M]],
     bytes: &mut [u8],
+    read: impl Fn([u8; M]) -> T,
     encode: impl Fn(T, &mut LossTally) -> [u8; N],
 ) -> LossTally {
     let mut total = LossTally::EMPTY;
-    let encode = |value: T::Bytes| {
+    let encode = |value: [u8; M]| {
         let mut tally = LossTally::EMPTY;
-        (encode(T::from_bytes(value), &mut tally), tally)
+        (encode(read(value), &mut tally), tally)
     };
     let ((lane, last), (bytes, last_bytes)) = (lane.as_chunks::<LANES>(), bytes.as_chunks_mut::<N>().0.as_chunks_mut());
     for (value, bytes) in last.iter().zip(last_bytes) {
@@ -119,31 +121,32 @@ pub(super) fn count_zeros(lane: &[[u8; 4]], zero: u32) -> u32 {
     lane.iter().fold(0, |count, bytes| count + u32::from(magnitude(bytes).wrapping_sub(1) < zero))
 }
 
-/// Counts the NaN and Inf of a lane of floats; without the sign, their bits are at least `infinity`. A first pass skips
-/// blocks without them, which most are.
+/// Counts the NaN and Inf of a lane of floats: `magnitude` returns bits without the sign, which are then at least
+/// `infinity`. A first pass skips blocks without them, which most are.
 #[inline(always)]
-fn count_specials<T: LaneElement + Ord + std::ops::BitAnd<Output = T>>(
-    lane: &[T::Bytes],
-    without_sign: T,
+fn count_specials<const N: usize, T: Ord>(
+    lane: &[[u8; N]],
+    magnitude: impl Fn([u8; N]) -> T,
     infinity: T,
     counts: &mut Counts,
 ) {
-    let magnitude = |bytes: &T::Bytes| T::from_bytes(*bytes) & without_sign;
-    let is_special = COUNTED && lane.iter().fold(false, |any, bits| any | (magnitude(bits) >= infinity));
+    let is_special = COUNTED && lane.iter().fold(false, |any, bytes| any | (magnitude(*bytes) >= infinity));
     if is_special {
-        counts.input_nan += lane.iter().filter(|bits| magnitude(bits) > infinity).count() as u64;
-        counts.input_infinite += lane.iter().filter(|bits| magnitude(bits) == infinity).count() as u64;
+        counts.input_nan += lane.iter().filter(|bytes| magnitude(**bytes) > infinity).count() as u64;
+        counts.input_infinite += lane.iter().filter(|bytes| magnitude(**bytes) == infinity).count() as u64;
     }
 }
 
 /// [`count_specials`] for float32.
 #[inline(always)]
 pub(super) fn count_float32_specials(lane: &[[u8; 4]], counts: &mut Counts) {
-    count_specials(lane, u32::MAX >> 1, f32::INFINITY.to_bits(), counts);
+    let magnitude = |bytes| u32::from_le_bytes(bytes) & (u32::MAX >> 1);
+    count_specials(lane, magnitude, f32::INFINITY.to_bits(), counts);
 }
 
 /// [`count_specials`] for float64.
 #[inline(always)]
 pub(super) fn count_float64_specials(lane: &[[u8; 8]], counts: &mut Counts) {
-    count_specials(lane, u64::MAX >> 1, f64::INFINITY.to_bits(), counts);
+    let magnitude = |bytes| u64::from_le_bytes(bytes) & (u64::MAX >> 1);
+    count_specials(lane, magnitude, f64::INFINITY.to_bits(), counts);
 }

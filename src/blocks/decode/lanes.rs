@@ -2,8 +2,8 @@
 
 use super::real::Real;
 use super::{BlockFormat, Codec, LANE};
-use crate::dtype::Dtype;
-use crate::kernel::{Isa, Kernel, Loop, Loss, Rounding, Rules, Storage, prefetch_behind};
+use crate::dtype::{Class, Dtype};
+use crate::kernel::{Isa, Kernel, Loop, Loss, Minifloat, Rules, Storage, prefetch_behind};
 
 /// Distance in bytes by which blocks are prefetched.
 const AHEAD: usize = 4096;
@@ -13,8 +13,8 @@ struct Lanes<'a> {
     isa: Isa,
     source: BlockSource<'a>,
     factor: Option<f32>,
-    /// The cast of float32 to a narrower target, and its rounding.
-    narrow: Option<(Kernel, Rounding)>,
+    /// The cast of float32 to a narrower target, and the format of that target.
+    narrow: Option<(Kernel, Minifloat)>,
 }
 
 /// The origin of values.
@@ -47,12 +47,9 @@ impl BlockFormat {
             Some(codec) => BlockSource::Blocks(codec),
             None => BlockSource::Plain(cast(self.dtype.expect("other formats have a codec"), lane_type)),
         };
-        let narrow = if target == lane_type {
-            None
-        } else {
-            let kernel = cast(lane_type, target);
-            let rounding = kernel.rounding().expect("the target is a float of 16 bits");
-            Some((kernel, rounding))
+        let narrow = match target.class() {
+            Class::Float(format) if target != lane_type => Some((cast(lane_type, target), Minifloat::new(&format))),
+            _ => None,
         };
         let lanes = Lanes { isa, source, factor, narrow };
         let count = LANE / self.elements as usize;
@@ -60,7 +57,7 @@ impl BlockFormat {
         for (blocks, out) in blocks.chunks(count * self.bytes as usize).zip(out.chunks_mut(LANE * width)) {
             prefetch_behind(blocks, AHEAD);
             is_unusual |= match &lanes.narrow {
-                Some((kernel, rounding)) => lanes.narrow(kernel, rounding, blocks, out),
+                Some((kernel, float)) => lanes.narrow(kernel, *float, blocks, out),
                 None if target == Dtype::Float64 => lanes.write_float64(blocks, out.as_chunks_mut().0),
                 None => lanes.write_float32(blocks, out.as_chunks_mut().0),
             };
@@ -91,11 +88,11 @@ impl Lanes<'_> {
         }
     }
 
-    fn narrow(&self, kernel: &Kernel, rounding: &Rounding, blocks: &[u8], out: &mut [u8]) -> bool {
+    fn narrow(&self, kernel: &Kernel, float: Minifloat, blocks: &[u8], out: &mut [u8]) -> bool {
         let factor = self.factor.unwrap_or(1.0);
         if let BlockSource::Blocks(codec) = &self.source
             && kernel.storages()[1].dtype == Dtype::Bfloat16
-            && codec.decode_bfloat16(self.isa, blocks, factor, *rounding, out.as_chunks_mut().0)
+            && codec.decode_bfloat16(self.isa, blocks, factor, float, out.as_chunks_mut().0)
         {
             return false;
         }
@@ -103,7 +100,7 @@ impl Lanes<'_> {
         let lane = &mut lane[..out.len() / 2];
         self.decode_float32(blocks, lane);
         // Nearly all lanes have ordinary numbers only.
-        if self.isa.run(NarrowLoop { values: lane, factor, rounding: *rounding, out: out.as_chunks_mut().0 }) {
+        if self.isa.run(NarrowLoop { values: lane, factor, float, out: out.as_chunks_mut().0 }) {
             return false;
         }
         let is_unusual = finish(self.isa, lane, self.factor);
@@ -170,7 +167,7 @@ impl<N: Real> Loop for FinishLoop<'_, N> {
 struct NarrowLoop<'a> {
     values: &'a [[u8; 4]],
     factor: f32,
-    rounding: Rounding,
+    float: Minifloat,
     out: &'a mut [[u8; 2]],
 }
 
@@ -187,8 +184,8 @@ impl Loop for NarrowLoop<'_> {
             let magnitude = (bits & 0x7fff_ffff) as i32;
             largest = largest.max(magnitude);
             smallest = smallest.min(if value == 0.0 { i32::MAX } else { magnitude });
-            *out = (self.rounding.round_in_range(bits).0 as u16).to_le_bytes();
+            *out = (self.float.round_bits(bits).0 as u16).to_le_bytes();
         }
-        largest as u32 <= self.rounding.limit && smallest as u32 > self.rounding.zero
+        largest as u32 <= self.float.limit && smallest as u32 > self.float.zero
     }
 }

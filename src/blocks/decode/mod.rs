@@ -23,7 +23,8 @@ pub(super) use ternary::{Q1_0, Q2_0, Tq1_0, Tq2_0};
 pub(super) use unpack::half;
 
 use super::{BlockFormat, BlockGrid, BlockValue};
-use crate::kernel::{Isa, Loop, Rounding, to_bfloat16};
+use crate::kernel::half::{bfloat16_bits, to_bfloat16};
+use crate::kernel::{Isa, Loop, Minifloat};
 use real::Real;
 use std::fmt::Debug;
 use std::hint::black_box;
@@ -76,7 +77,7 @@ pub(super) trait Codec: Debug + Sync {
     fn decode_float32(&self, isa: Isa, blocks: &[u8], lane: &mut [[u8; 4]]);
     /// Writes the values of at most [`LANE`] elements as bfloat16, times a factor. Returns false if a result could be
     /// infinite or NaN, or is 0 although its value is not; all results are then unspecified.
-    fn decode_bfloat16(&self, isa: Isa, blocks: &[u8], factor: f32, rounding: Rounding, out: &mut [[u8; 2]]) -> bool;
+    fn decode_bfloat16(&self, isa: Isa, blocks: &[u8], factor: f32, float: Minifloat, out: &mut [[u8; 2]]) -> bool;
     /// Writes the exact values of at most [`LANE`] elements.
     fn decode_float64(&self, isa: Isa, blocks: &[u8], lane: &mut [[u8; 8]]);
     /// Takes one element of a block apart.
@@ -104,8 +105,8 @@ impl<B: BlockLayout<E, G>, const E: usize, const G: usize> Codec for BlockCodec<
         isa.run(DecodeLoop::<B, f32, E, G> { blocks: blocks_of(blocks), lane: lane.as_chunks_mut().0 });
     }
 
-    fn decode_bfloat16(&self, isa: Isa, blocks: &[u8], factor: f32, rounding: Rounding, out: &mut [[u8; 2]]) -> bool {
-        isa.run(Bfloat16Loop::<B, E, G> { blocks: blocks_of(blocks), factor, rounding, out: out.as_chunks_mut().0 })
+    fn decode_bfloat16(&self, isa: Isa, blocks: &[u8], factor: f32, float: Minifloat, out: &mut [[u8; 2]]) -> bool {
+        isa.run(Bfloat16Loop::<B, E, G> { blocks: blocks_of(blocks), factor, float, out: out.as_chunks_mut().0 })
     }
 
     fn decode_float64(&self, isa: Isa, blocks: &[u8], lane: &mut [[u8; 8]]) {
@@ -225,7 +226,7 @@ fn values_of<N: Real>(numbers: &[u8; PIECE], scale: f32, offset: Option<f32>) ->
 struct Bfloat16Loop<'a, B, const E: usize, const G: usize> {
     blocks: &'a [B],
     factor: f32,
-    rounding: Rounding,
+    float: Minifloat,
     out: &'a mut [[[u8; 2]; E]],
 }
 
@@ -249,7 +250,7 @@ impl<B: BlockLayout<E, G>, const E: usize, const G: usize> Loop for Bfloat16Loop
                     let magnitude = product.to_bits() & 0x7fff_ffff;
                     largest[at] = largest[at].max(magnitude);
                     smallest[at] = smallest[at].min(if values[at] == 0.0 { u32::MAX } else { magnitude });
-                    out[at] = to_bfloat16(product).to_le_bytes();
+                    out[at] = bfloat16_bits(to_bfloat16(product)).to_le_bytes();
                 }
             }
         }
@@ -257,7 +258,7 @@ impl<B: BlockLayout<E, G>, const E: usize, const G: usize> Loop for Bfloat16Loop
         for at in 0..PIECE {
             (most, least) = (most.max(largest[at]), least.min(smallest[at]));
         }
-        most <= self.rounding.limit && least > self.rounding.zero
+        most <= self.float.limit && least > self.float.zero
     }
 }
 

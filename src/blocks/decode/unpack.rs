@@ -1,18 +1,13 @@
 //! Codes and scales out of the bytes that hold several of them, in loops that the compiler vectorizes: they take
 //! and write copies, so that it knows that source and result do not overlap.
 
+use crate::kernel::half::float16;
 use zerocopy::little_endian::U16;
 
 /// Widens a float16.
 #[inline(always)]
 pub(in crate::blocks) fn half(half: U16) -> f32 {
-    const UNIT: u32 = (127 - 14) << 23; // the smallest normal float16
-    let (code, sign) = (u32::from(half.get() & 0x7fff), u32::from(half.get() & 0x8000) << 16);
-    let digits = code << 13;
-    // A subnormal number is the smallest normal one with the same mantissa, minus the smallest normal one.
-    let subnormal = (f32::from_bits(UNIT + digits) - f32::from_bits(UNIT)).to_bits();
-    let rebias = if code < 0x7c00 { (127 - 15) << 23 } else { (255 - 31) << 23 };
-    f32::from_bits(sign | if code < 0x400 { subnormal } else { digits + rebias })
+    float16(half.get())
 }
 
 /// Writes the low half of each byte, then the high half of each.

@@ -1,13 +1,12 @@
 //! Blocks whose codes are entries of a table.
 
 use super::super::decode::{Iq4Nl, Iq4Xs};
-use super::lanes::{
-    EPSILON, GroupLane, WIDTH, inverse, is_finite, largest, largest_of_lanes, nearest_int, stored, to_half,
-};
+use super::lanes::{EPSILON, GroupLane, WIDTH, inverse, is_finite, largest, largest_of_lanes, nearest_int, stored};
 use super::pack::nibbles;
 use super::recover::GridBlock;
 use super::weights::{GroupBatch, Weighing, squares_of_blocks};
 use super::{BlockEncode, BlockPiece, Importance};
+use crate::kernel::half::float16_bits;
 use crate::kernel::{Isa, Loop};
 use zerocopy::little_endian::U16;
 
@@ -161,7 +160,7 @@ impl BlockEncode<32, 1> for Iq4Nl {
         let mut codes = [[0; 32]; WIDTH];
         isa.run(EncodeEntries { values: piece.values, factors: &scales.map(inverse), codes: &mut codes });
         for ((block, codes), scale) in blocks.iter_mut().zip(&codes).zip(scales) {
-            *block = Self::assemble([to_half(scale)], codes);
+            *block = Self::assemble([float16_bits(scale)], codes);
         }
     }
 

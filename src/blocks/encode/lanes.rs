@@ -3,6 +3,7 @@
 //! ggml adds the numbers of a group one after the other. Loops over lanes, one for each group, keep this order and
 //! vectorize. All arithmetic is float32 with one rounding for each operation.
 
+use crate::kernel::half::float16_bits;
 use crate::kernel::{Isa, Loop};
 use zerocopy::little_endian::U16;
 
@@ -78,22 +79,10 @@ pub(super) fn inverse(value: f32) -> f32 {
     if value == 0.0 { 0.0 } else { 1.0 / value }
 }
 
-/// Rounds to float16, to nearest even. NaN becomes Inf.
-#[inline(always)]
-pub(super) fn to_half(value: f32) -> u16 {
-    const SMALLEST_NORMAL: u32 = (127 - 14) << 23;
-    let (magnitude, sign) = (value.to_bits() & 0x7fff_ffff, (value.to_bits() >> 16) as u16 & 0x8000);
-    // The last bit of 0.5 is worth the smallest subnormal float16.
-    let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5_f32.to_bits());
-    let normal = magnitude.wrapping_add(0xfff + (magnitude >> 13 & 1)).wrapping_sub((127 - 15) << 23) >> 13;
-    let normal = if normal > 0x7c00 { 0x7c00 } else { normal };
-    sign | if magnitude < SMALLEST_NORMAL { subnormal as u16 } else { normal as u16 }
-}
-
 /// Rounds a scale to its stored type.
 #[inline(always)]
 pub(super) fn stored(value: f32) -> U16 {
-    U16::new(to_half(value))
+    U16::new(float16_bits(value))
 }
 
 /// False for Inf and NaN.

@@ -4,13 +4,13 @@ use super::super::decode::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
 use super::asymmetric::{SearchAsymmetric, SearchRule};
 use super::lanes::{
     WIDTH, floor_of_small, inverse, is_finite, largest, largest_magnitude, limit, low_byte, nearest_of_small, stored,
-    to_half,
 };
 use super::pack::{high_bits, nibbles};
 use super::recover::GridBlock;
 use super::symmetric::SearchSymmetric;
 use super::weights::{GroupBatch, Weighing};
 use super::{BlockEncode, BlockPiece, EncodeEach, GroupFit, Importance, SetValues};
+use crate::kernel::half::float16_bits;
 use crate::kernel::{Isa, Loop};
 use zerocopy::little_endian::U16;
 
@@ -87,7 +87,7 @@ impl<B: GridBlock<32, 1>> Loop for Symmetric<'_, B> {
             let is_finite = factor.abs() < f32::INFINITY;
             factors[at] = if is_finite { factor } else { 0.0 };
             half_steps[at] = if is_finite { self.bound + 0.5 } else { 0.0 };
-            halves[at] = to_half(scale);
+            halves[at] = float16_bits(scale);
         }
         let most = 2.0 * self.bound - 1.0;
         for (at, (values, block)) in self.values.iter().zip(self.blocks).enumerate() {
@@ -166,7 +166,7 @@ fn symmetric<B: GridBlock<32, 1>>(isa: Isa, piece: &BlockPiece<'_, 32>, bound: f
     let mut codes = [[0; 32]; WIDTH];
     isa.run(CodesOfSearch { fit: &fit, values: piece.values, codes: &mut codes });
     for (at, block) in blocks.iter_mut().enumerate() {
-        *block = B::assemble([to_half(fit.scales[at])], &codes[at]);
+        *block = B::assemble([float16_bits(fit.scales[at])], &codes[at]);
     }
 }
 
@@ -304,6 +304,6 @@ impl SetValues<32> for Q8_0 {
             let rounded = nearest + if magnitude - nearest >= 0.5 { 1.0 } else { 0.0 };
             codes[at] = low_byte(rounded.copysign(number));
         }
-        *self = Self::assemble([to_half(scale)], &codes);
+        *self = Self::assemble([float16_bits(scale)], &codes);
     }
 }

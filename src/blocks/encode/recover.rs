@@ -8,7 +8,8 @@ use super::super::decode::half;
 use super::lanes::{largest_magnitude, stored};
 use super::{BlockEncode, BlockFormat, EncodeRefusal};
 use crate::dtype::Dtype;
-use crate::kernel::{Isa, Loop, to_bfloat16};
+use crate::kernel::half::to_bfloat16;
+use crate::kernel::{Isa, Loop};
 use std::marker::PhantomData;
 use zerocopy::little_endian::U16;
 
@@ -136,7 +137,7 @@ impl<B: GridBlock<E, G>, const E: usize, const G: usize> Loop for SearchBlock<'_
     #[inline(always)]
     fn run(self) -> Option<B> {
         match self.dtype {
-            Dtype::Bfloat16 => self.find(|value| f32::from_bits(u32::from(to_bfloat16(value)) << 16)),
+            Dtype::Bfloat16 => self.find(to_bfloat16),
             Dtype::Float16 => self.find(|value| half(stored(value))),
             _ => self.find(|value| value),
         }

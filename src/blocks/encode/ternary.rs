@@ -1,11 +1,12 @@
 //! Blocks of the numbers -1, 0 and 1 with one scale.
 
 use super::super::decode::{Tq1_0, Tq2_0};
-use super::lanes::{inverse, is_finite, largest_magnitude, limit, low_byte, nearest_of_small, to_half};
+use super::lanes::{inverse, is_finite, largest_magnitude, limit, low_byte, nearest_of_small};
 use super::pack::planes;
 use super::recover::GridBlock;
 use super::{BlockEncode, BlockPiece, EncodeEach, SetValues};
 use crate::kernel::Isa;
+use crate::kernel::half::float16_bits;
 use zerocopy::little_endian::U16;
 
 /// Blocks of 256 elements with one scale are the two ternary formats.
@@ -23,7 +24,7 @@ impl<B: GridBlock<256, 1>> SetValues<256> for B {
             let number = values[at] * factor;
             codes[at] = 1 + u8::from(number >= 0.5) - u8::from(number <= -0.5);
         }
-        *self = B::assemble([to_half(scale)], &codes);
+        *self = B::assemble([float16_bits(scale)], &codes);
     }
 }
 

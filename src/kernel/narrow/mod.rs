@@ -7,9 +7,9 @@
 mod avx2;
 
 use super::counts::{Counts, Loss};
+use super::float::Minifloat;
 use super::isa::{Isa, hidden_one, prefetch_behind};
 use super::lane::AHEAD;
-use super::round::Rounding;
 use super::tally::COUNTED;
 use crate::dtype::{Class, Dtype, FloatFormat};
 
@@ -56,7 +56,7 @@ struct NarrowSums {
 impl Narrowing {
     /// Creates the constants. `None` for other types, and if the exponents of the source do not reach far enough below
     /// the exponents of the target.
-    pub(super) fn new(source: Dtype, target: Dtype, rounding: &Rounding) -> Option<Self> {
+    pub(super) fn new(source: Dtype, target: Dtype, float: &Minifloat) -> Option<Self> {
         let is_float16 = source == Dtype::Float16;
         let Class::Float(FloatFormat { mantissa_bits, bias, .. }) = target.class() else { return None };
         if target.bits() > 8 || !matches!(source, Dtype::Bfloat16 | Dtype::Float16 | Dtype::Float32) {
@@ -69,9 +69,9 @@ impl Narrowing {
         let exponent = if is_upper_half { steps } else { exponent.filter(|exponent| *exponent >= steps)? };
         // Converts the limit from float32; it is a normal number of the source.
         let limit = if is_float16 {
-            (rounding.limit.saturating_sub(112 << 23) >> 13).min(0x7bff)
+            (float.limit.saturating_sub(112 << 23) >> 13).min(0x7bff)
         } else {
-            (rounding.limit >> 16).min(0x7f7f)
+            (float.limit >> 16).min(0x7f7f)
         };
         let sign = 1 << (target.bits() - 1);
         Some(Self {
@@ -86,7 +86,7 @@ impl Narrowing {
             // More steps than the target needs begin beyond every number.
             doublings: [1, 2, 3, 4, 5]
                 .map(|step| if step <= steps { ((exponent - steps + step) << 7) as i16 } else { i16::MAX }),
-            lacks: rounding.lacks,
+            lacks: float.lacks,
             #[cfg(target_arch = "x86_64")]
             avx2: avx2::Constants::new(mantissa_bits, exponent, sign as u8),
         })

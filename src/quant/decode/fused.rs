@@ -4,13 +4,15 @@
 //! The general method, which also counts, takes five passes: with AVX-512, one core decodes about 1 value per
 //! nanosecond with it, 4 to 8 with this one where results are looked up (`tables`), and 2 to 4 elsewhere.
 
-use super::float16::{float16, from_half, half_bits, narrow};
 use super::geometry::DecodeGeometry;
-use super::lanes::{Float32Lane, SmallFloat};
+use super::lanes::{Float32Lane, FloatCodes};
 use super::segment::{CodeFactors, SegmentGroups, factors};
-use super::tables::{CodeBits, Results, upper_half};
+use super::tables::{CodeBits, Results};
 use crate::dtype::{Class, Dtype};
 use crate::kernel::Isa;
+use crate::kernel::half::{
+    bfloat16_bits, float16_bits, normal_float16_bits, normal_float16_product, to_bfloat16, to_float16,
+};
 
 /// The smallest magnitude of a code.
 const SMALLEST: f32 = 1.0 / 512.0;
@@ -19,7 +21,7 @@ const SMALLEST: f32 = 1.0 / 512.0;
 #[derive(Clone, Copy)]
 pub(super) enum Fused {
     /// Floats, with the magnitude of the code for NaN.
-    Floats(SmallFloat, u8),
+    Floats(FloatCodes, u8),
     /// Unsigned integers, minus a number or zero points.
     Unsigned(i32),
     /// Two's complement of 8 bits, minus zero points if there are any.
@@ -43,8 +45,8 @@ impl Products {
 }
 
 /// True if no product with these scales can become infinite or NaN in the narrowest intermediate type, or 0 although
-/// its code is not 0 (the smallest code is 2^-9, and none is above 510). If products are float16, [`float16`] must also
-/// be able to compute them.
+/// its code is not 0 (the smallest code is 2^-9, and none is above 510). If products are float16, [`normal_float16_product`] must
+/// also be able to compute them.
 #[inline(always)]
 pub(super) fn are_ordinary(scales: &Float32Lane, narrowest: Dtype, products: Products) -> bool {
     let is_float16 = products.rounded == Dtype::Float16 && !products.has_offsets;
@@ -70,7 +72,7 @@ impl Fused {
     /// Returns the interpretation of float8e4m3fn.
     pub(super) fn e4m3() -> Option<Self> {
         let Class::Float(format) = Dtype::Float8E4M3FN.class() else { return None };
-        Some(Self::Floats(SmallFloat::new(format, true), format.nan() as u8))
+        Some(Self::Floats(FloatCodes::new(format, true), format.nan() as u8))
     }
 
     /// Creates the tables of a weight, if the instruction set can look them up; numbers are multiplied by `factor`.
@@ -145,13 +147,17 @@ impl Fused {
         }
         match (products.rounded, products.written) {
             (Dtype::Float16, Dtype::Float16) => {
-                self.write_integers(codes, groups, results, out, |a, b, _| narrow(float16(a, b)));
+                self.write_integers(codes, groups, results, out, |a, b, _| {
+                    normal_float16_bits(normal_float16_product(a, b)).to_le_bytes()
+                });
             }
             (Dtype::Float16, Dtype::Bfloat16) => {
-                self.write_integers(codes, groups, results, out, |a, b, _| upper_half(to_bfloat16(float16(a, b))));
+                self.write_integers(codes, groups, results, out, |a, b, _| {
+                    bfloat16_bits(to_bfloat16(normal_float16_product(a, b))).to_le_bytes()
+                });
             }
             (Dtype::Float16, _) => {
-                self.write_integers(codes, groups, results, out, |a, b, _| float16(a, b).to_le_bytes());
+                self.write_integers(codes, groups, results, out, |a, b, _| normal_float16_product(a, b).to_le_bytes());
             }
             (Dtype::Bfloat16, Dtype::Bfloat16) => {
                 if let Some(results) = results
@@ -159,7 +165,7 @@ impl Fused {
                 {
                     return true;
                 }
-                self.write(codes, groups, results, out, |a, b, _| upper_half(to_bfloat16(a * b)));
+                self.write(codes, groups, results, out, |a, b, _| bfloat16_bits(to_bfloat16(a * b)).to_le_bytes());
             }
             (Dtype::Bfloat16, _) => self.write(codes, groups, results, out, |a, b, _| to_bfloat16(a * b).to_le_bytes()),
             _ => self.write(codes, groups, results, out, |a, b, _| (a * b).to_le_bytes()),
@@ -179,13 +185,13 @@ impl Fused {
     ) {
         match (products.rounded, products.written) {
             (Dtype::Float16, Dtype::Float16) => self.write_integers(codes, groups, results, out, |a, b, offset| {
-                (half_bits(from_half(half_bits(a * b)) + offset)).to_le_bytes()
+                float16_bits(to_float16(a * b) + offset).to_le_bytes()
             }),
             (Dtype::Float16, _) => self.write_integers(codes, groups, results, out, |a, b, offset| {
-                from_half(half_bits(from_half(half_bits(a * b)) + offset)).to_le_bytes()
+                to_float16(to_float16(a * b) + offset).to_le_bytes()
             }),
             (Dtype::Bfloat16, Dtype::Bfloat16) => self.write_integers(codes, groups, results, out, |a, b, offset| {
-                upper_half(to_bfloat16(to_bfloat16(a * b) + offset))
+                bfloat16_bits(to_bfloat16(to_bfloat16(a * b) + offset)).to_le_bytes()
             }),
             (Dtype::Bfloat16, _) => self.write_integers(codes, groups, results, out, |a, b, offset| {
                 to_bfloat16(to_bfloat16(a * b) + offset).to_le_bytes()
@@ -320,11 +326,4 @@ fn products_by<const N: usize, const W: usize>(
             *out = product(number(*code, zero), scale, offset);
         }
     }
-}
-
-/// Rounds to bfloat16, ties to even: adds half of the last kept bit, one unit less if that bit is even, and truncates.
-#[inline(always)]
-pub(in crate::quant) fn to_bfloat16(value: f32) -> f32 {
-    let bits = value.to_bits();
-    f32::from_bits(bits.wrapping_add(0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
 }

@@ -2,6 +2,7 @@
 
 use super::super::layout::Combination;
 use crate::dtype::FloatFormat;
+use crate::kernel::Minifloat;
 
 /// A lane of float32: little endian bytes, as for [`crate::kernel::Kernel`].
 pub(super) type Float32Lane = [[u8; 4]];
@@ -12,50 +13,28 @@ pub(super) const LARGEST_NVFP4: f32 = 2688.0;
 /// The bits of the only NaN that is written.
 const NAN: u32 = 0x7fc0_0000;
 
-/// Floats of 8 bits and fewer, as the constants that convert their codes to float32. Infinities and NaNs are not
-/// handled.
+/// Codes of floats of 8 bits and fewer. Infinities and NaNs are not handled.
 #[derive(Clone, Copy)]
-pub(super) struct SmallFloat {
-    shift: u32,
-    sign: u32,
-    sign_shift: u32,
-    /// The smallest normal number as float32.
-    unit: u32,
-    rebias: u32,
-    min_normal: u32,
+pub(super) struct FloatCodes {
+    float: Minifloat,
     /// Added to turn a negative zero into a positive one, if required.
     nothing: f32,
 }
 
-impl SmallFloat {
+impl FloatCodes {
     pub(super) fn new(format: FloatFormat, negative_zero: bool) -> Self {
-        let sign = format.sign() as u32;
-        Self {
-            shift: 23 - format.mantissa_bits,
-            sign,
-            sign_shift: 31 - sign.trailing_zeros(),
-            unit: ((format.min_normal_exponent() + 127) as u32) << 23,
-            rebias: ((127 - format.bias) as u32) << 23,
-            min_normal: 1 << format.mantissa_bits,
-            nothing: if negative_zero { -0.0 } else { 0.0 },
-        }
+        Self { float: Minifloat::new(&format), nothing: if negative_zero { -0.0 } else { 0.0 } }
     }
 
     #[inline(always)]
     pub(super) fn number(self, code: u8) -> f32 {
-        let code = u32::from(code);
-        let magnitude = code & (self.sign - 1);
-        let digits = magnitude << self.shift;
-        // A subnormal is its mantissa in the low bits of the smallest normal number, less that number.
-        let subnormal = (f32::from_bits(self.unit + digits) - f32::from_bits(self.unit)).to_bits();
-        let bits = if magnitude < self.min_normal { subnormal } else { digits + self.rebias };
-        f32::from_bits(bits | (code & self.sign) << self.sign_shift) + self.nothing
+        f32::from_bits(self.float.widen(code.into())) + self.nothing
     }
 }
 
 /// Widens codes of a float of fewer than 8 bits without Inf and NaN.
 #[inline(always)]
-pub(super) fn widen_floats(codes: &[u8], lane: &mut Float32Lane, floats: SmallFloat) {
+pub(super) fn widen_floats(codes: &[u8], lane: &mut Float32Lane, floats: FloatCodes) {
     for (value, code) in lane.iter_mut().zip(codes) {
         *value = floats.number(*code).to_le_bytes();
     }

@@ -8,9 +8,9 @@
 use super::super::layout::{Group, Role};
 use super::super::parts::{LinearAxis, Parts};
 use super::geometry::DecodeGeometry;
-use super::lanes::SmallFloat;
-use crate::dtype::{Class, Dtype, Specials};
+use crate::dtype::{Class, Dtype};
 use crate::error::Result;
+use crate::kernel::Minifloat;
 
 /// Returns the product of the lengths before an axis, the length of the axis, and the product of the lengths behind it.
 fn around(shape: &[u64], axis: usize) -> [u64; 3] {
@@ -131,19 +131,8 @@ pub(super) fn number_at(bytes: &[u8], dtype: Dtype, at: usize) -> f32 {
     match dtype.class() {
         Class::Int { signed: true } => ((raw << spare) as i32 >> spare) as f32,
         Class::Float(format) => {
-            let (magnitude, sign) = (u64::from(raw) & (format.sign() - 1), u64::from(raw) & format.sign());
-            match format.specials {
-                Specials::Fnuz if magnitude == 0 && sign != 0 => f32::NAN,
-                Specials::Ieee if magnitude == format.infinity() => {
-                    if sign == 0 {
-                        f32::INFINITY
-                    } else {
-                        f32::NEG_INFINITY
-                    }
-                }
-                Specials::Ieee | Specials::Fn if magnitude > format.max_finite() => f32::NAN,
-                _ => SmallFloat::new(format, true).number(raw as u8),
-            }
+            let number = Minifloat::new(&format).number(raw);
+            if number.is_nan() { f32::NAN } else { number }
         }
         _ => raw as f32,
     }

@@ -10,7 +10,6 @@ mod casts;
 pub(super) mod codes;
 mod division;
 mod explain;
-mod float16;
 mod fused;
 pub(super) mod geometry;
 mod group_index;
@@ -28,7 +27,6 @@ pub(super) mod zeros;
 
 pub use blocks::BlockParameters;
 pub use explain::{CodeKind, Explanation, Grid};
-pub(super) use fused::to_bfloat16;
 pub use steps::Arithmetic;
 pub use tally::{DecodeTally, Occurrences};
 

@@ -5,7 +5,7 @@ use super::super::parts::{Parameters, Part};
 use super::casts::{Through, cast};
 use super::fused::{Fused, Products};
 use super::geometry::DecodeGeometry;
-use super::lanes::SmallFloat;
+use super::lanes::FloatCodes;
 use super::scales::ScaleReader;
 use super::zeros::ZeroPoints;
 use crate::dtype::{Class, Dtype};
@@ -32,7 +32,7 @@ pub enum Arithmetic {
 pub(super) enum CodeDecoding {
     /// Numbers of 8 bits.
     Kernel(Kernel),
-    Floats(SmallFloat),
+    Floats(FloatCodes),
     /// Unsigned integers minus a number.
     Integers(i32),
     Map,
@@ -45,7 +45,7 @@ impl CodeDecoding {
         Some(match values {
             CodeValues::Float(float) if float.bits() == 8 => Self::Kernel(cast(float, Dtype::Float32)?),
             CodeValues::Stored => match (dtype.class(), geometry.bits) {
-                (Class::Float(format), 4) => Self::Floats(SmallFloat::new(format, true)),
+                (Class::Float(format), 4) => Self::Floats(FloatCodes::new(format, true)),
                 (Class::Int { signed: false }, 1..8) => Self::Integers(0),
                 // Their signs are extended when they are unpacked.
                 (_, 1..8) => Self::Kernel(cast(Dtype::Int8, Dtype::Float32)?),
@@ -53,7 +53,7 @@ impl CodeDecoding {
             },
             CodeValues::Float(float) | CodeValues::FloatWithoutNegativeZero(float) => {
                 let Class::Float(format) = float.class() else { return None };
-                Self::Floats(SmallFloat::new(format, matches!(values, CodeValues::Float(_))))
+                Self::Floats(FloatCodes::new(format, matches!(values, CodeValues::Float(_))))
             }
             CodeValues::Unsigned if geometry.zero.is_none() => Self::Integers(1 << (geometry.bits - 1)),
             CodeValues::Unsigned => Self::Integers(0),

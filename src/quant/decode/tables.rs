@@ -3,6 +3,7 @@
 
 use super::lanes::Float32Lane;
 use super::segment::{CodeFactors, FetchedScales, SegmentGroups, factors};
+use crate::kernel::half::bfloat16_bits;
 use crate::kernel::{Derivation, EXPONENT, Isa, Table, hidden_one};
 
 /// 1 as bfloat16.
@@ -65,7 +66,7 @@ impl Results {
             multiples: if are_floats && kind == CodeBits::Four { multiples(&numbers) } else { None },
             powers: ScalePowers::default(),
             exact: are_exact(&numbers).then(|| {
-                let entry = |at: usize| word(upper_half(numbers[at])).wrapping_sub(kind.less()[at]);
+                let entry = |at: usize| bfloat16_bits(numbers[at]).wrapping_sub(kind.less()[at]);
                 [std::array::from_fn(entry)]
             }),
             products: Vec::new(),
@@ -255,7 +256,7 @@ fn raise(number: [u8; 2], power: u16) -> [u8; 2] {
 fn multiples(numbers: &[f32; 16]) -> Option<Derivation> {
     let is_multiple = |number: &f32| number.to_bits() & 0x003f_ffff == 0;
     let entry = |number: f32| {
-        let bits = (number.to_bits() >> 16) as u16;
+        let bits = bfloat16_bits(number);
         let (sign, is_three) = (bits & 0x8000, bits & 0x40 != 0);
         // A sum of signs is their product.
         if bits == sign { (false, sign, 0x8000) } else { (is_three, (bits & !0x40).wrapping_sub(ONE), u16::MAX) }
@@ -284,12 +285,6 @@ fn hidden_sixteen() -> usize {
 #[inline(always)]
 fn word<const W: usize>(result: [u8; W]) -> u16 {
     u16::from_le_bytes([result[0], result[1]])
-}
-
-/// Returns the bytes of a bfloat16 number, or of a float32 number without its lower half.
-#[inline(always)]
-pub(super) fn upper_half(value: f32) -> [u8; 2] {
-    ((value.to_bits() >> 16) as u16).to_le_bytes()
 }
 
 #[inline(always)]

@@ -1,12 +1,11 @@
 //! Computes the scale of a group from its largest magnitude, by the rules of the libraries.
 
 use super::formula::{BlockFormula, BoundsFormula, Formula, NumberFormula, PowerFormula};
-use super::rounding::{
-    Minifloat, SMALL, WeightType, ceil_log2, exact_ceil_log2, power_of_two, quotient_of_small, raised, to_bfloat16,
-    to_float16, to_odd,
-};
+use super::rounding::{SMALL, WeightType, ceil_log2, exact_ceil_log2, power_of_two, quotient_of_small, raised};
 use super::scale::GroupScale;
 use crate::dtype::Dtype;
+use crate::kernel::half::{to_bfloat16, to_float16};
+use crate::kernel::{Minifloat, to_odd};
 
 /// The properties that all groups of a weight share, and that choose their scales.
 #[derive(Clone, Copy, Debug)]

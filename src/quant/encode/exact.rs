@@ -2,8 +2,9 @@
 
 use super::choose::Chooser;
 use super::formula::{BlockFormula, BoundsFormula, Formula, NumberFormula, PowerFormula};
-use super::rounding::{exact_ceil_log2, to_odd};
+use super::rounding::exact_ceil_log2;
 use super::scale::GroupScale;
+use crate::kernel::to_odd;
 
 impl Chooser {
     /// Returns the scale of a group with this largest magnitude. `bounds` are its lowest and its highest value; they

@@ -1,7 +1,8 @@
 //! The largest magnitudes of values, which some scales need before encoding starts.
 
-use super::rounding::{WeightType, from_float16};
+use super::rounding::WeightType;
 use crate::dtype::Dtype;
+use crate::kernel::half::float16;
 
 /// The largest magnitude of a tensor and its first element that is not finite, for a scale of the whole tensor.
 ///
@@ -95,7 +96,7 @@ pub(super) fn largest(weight: WeightType, bytes: &[u8]) -> u32 {
     }
     match weight {
         WeightType::Bfloat16 => u32::from(narrow) << 16,
-        WeightType::Float16 => from_float16(narrow).to_bits(),
+        WeightType::Float16 => float16(narrow).to_bits(),
         WeightType::Float32 => wide,
     }
 }

@@ -9,12 +9,12 @@ use super::extremes::is_finite;
 use super::formula::{BlockFormula, Formula};
 use super::geometry::Band;
 use super::lanes;
-use super::rounding::{WeightType, to_odd};
+use super::rounding::WeightType;
 use super::scale::GroupScale;
 use super::screen::SearchGroup;
 use super::store::PartWriter;
 use super::tally::EncodeTally;
-use crate::kernel::Loop;
+use crate::kernel::{Loop, to_odd};
 use std::ops::Range;
 
 /// Number of values that are encoded together.

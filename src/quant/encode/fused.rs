@@ -8,8 +8,9 @@ use super::super::rules::{SignRule, Ties};
 use super::formula::Quotient;
 use super::lanes::{CodeRounding, Division, LANES, PartialSums, larger};
 use super::rounded::{GroupFactors, RoundedCode, away_from_zero, to_float, to_integer};
-use super::rounding::{Minifloat, WeightType, from_float16, to_bfloat16, to_float16, untied_to_bfloat16};
-use crate::kernel::{Isa, Loop, prefetch};
+use super::rounding::WeightType;
+use crate::kernel::half::{bfloat16, float16, to_bfloat16, to_float16, untied_to_bfloat16};
+use crate::kernel::{Isa, Loop, Minifloat, prefetch};
 
 /// A segment of one row. [`LANES`] values share a group, with an item in `factors`, `zeros` and `scales`; or each value
 /// is a separate group.
@@ -40,11 +41,11 @@ impl FusedSegment<'_> {
         match self.weight {
             WeightType::Float32 => self.run(isa, rounding, codes, f32::from_le_bytes, |number| number, |number| number),
             WeightType::Bfloat16 => {
-                let read = move |bytes| f32::from_bits(u32::from(u16::from_le_bytes(bytes)) << 16);
+                let read = move |bytes| bfloat16(u16::from_le_bytes(bytes));
                 self.run(isa, rounding, codes, read, to_bfloat16, untied_to_bfloat16)
             }
             WeightType::Float16 => {
-                let read = |bytes| from_float16(u16::from_le_bytes(bytes));
+                let read = |bytes| float16(u16::from_le_bytes(bytes));
                 self.run(isa, rounding, codes, read, to_float16, to_float16)
             }
         }
@@ -174,7 +175,8 @@ impl FusedSegment<'_> {
         let over = |value: f32, group: GroupFactors| value / group.scale;
         let narrowed = move |value: f32, group: GroupFactors| narrow_untied(value * group.factor);
         let is_not_positive = |value: f32, number: f32| value.is_sign_negative() | (number == 0.0);
-        let is_nonzero = move |value: f32, number: f32| value.is_sign_negative() & (number > float.zeroed);
+        let is_nonzero =
+            move |value: f32, number: f32| value.is_sign_negative() & (number > f32::from_bits(float.zero));
         macro_rules! run {
             ($number:expr, $is_signed:expr) => {{
                 let (values, number, is_signed) = (self.bytes.as_chunks().0, $number, $is_signed);

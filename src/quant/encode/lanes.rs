@@ -3,8 +3,9 @@
 use super::super::rules::{SignRule, Ties};
 use super::extremes::largest;
 use super::formula::Quotient;
-use super::rounding::{Minifloat, WeightType, from_float16, round_half_away, to_bfloat16, to_float16, to_odd};
-use crate::kernel::Loop;
+use super::rounding::{WeightType, round_half_away};
+use crate::kernel::half::{bfloat16, float16, to_bfloat16, to_float16};
+use crate::kernel::{Loop, Minifloat, to_odd};
 use std::hint::black_box;
 
 /// Widens stored values to float32.
@@ -18,12 +19,12 @@ pub(super) fn widen(weight: WeightType, bytes: &[u8], lane: &mut [f32]) {
         }
         WeightType::Bfloat16 => {
             for (value, bytes) in lane.iter_mut().zip(bytes.as_chunks().0) {
-                *value = f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
+                *value = bfloat16(u16::from_le_bytes(*bytes));
             }
         }
         WeightType::Float16 => {
             for (value, bytes) in lane.iter_mut().zip(bytes.as_chunks().0) {
-                *value = from_float16(u16::from_le_bytes(*bytes));
+                *value = float16(u16::from_le_bytes(*bytes));
             }
         }
     }
@@ -269,8 +270,8 @@ fn bounds_of<const N: usize>(weight: WeightType, bytes: &[u8], out: &mut [[f32; 
                 *of_group = bounds(&group.map(f32::from_le_bytes));
             }
         }
-        WeightType::Bfloat16 => narrow_bounds::<N>(bytes, out, |bits| f32::from_bits(u32::from(bits) << 16)),
-        WeightType::Float16 => narrow_bounds::<N>(bytes, out, from_float16),
+        WeightType::Bfloat16 => narrow_bounds::<N>(bytes, out, bfloat16),
+        WeightType::Float16 => narrow_bounds::<N>(bytes, out, float16),
     }
 }
 
@@ -295,7 +296,7 @@ fn groups_of<const N: usize>(weight: WeightType, bytes: &[u8], amax: &mut [u32])
     match weight {
         WeightType::Float32 => wide_groups::<N>(bytes, amax),
         WeightType::Bfloat16 => narrow_groups::<N>(bytes, amax, |bits| u32::from(bits) << 16),
-        WeightType::Float16 => narrow_groups::<N>(bytes, amax, |bits| from_float16(bits).to_bits()),
+        WeightType::Float16 => narrow_groups::<N>(bytes, amax, |bits| float16(bits).to_bits()),
     }
 }
 
@@ -361,7 +362,9 @@ pub(super) fn round(rounding: &CodeRounding, numbers: &[f32], codes: &mut [u8], 
             floats(float, numbers, codes, multiples, Minifloat::round_down, |number| number <= 0.0)
         }
         CodeRounding::Float { float, sign: SignRule::Nonzero, ties: Ties::TowardZero } => {
-            floats(float, numbers, codes, multiples, Minifloat::round_down, |number| -number > float.zeroed)
+            floats(float, numbers, codes, multiples, Minifloat::round_down, |number| {
+                -number > f32::from_bits(float.zero)
+            })
         }
         // No layout combines another sign rule with ties toward zero.
         CodeRounding::Float { float, .. } => {
@@ -394,9 +397,9 @@ fn floats(
     for ((number, code), multiple) in numbers.iter().zip(codes).zip(multiples) {
         let magnitude = number.abs();
         let (rounded, value) = round(float, magnitude);
-        *code = rounded as u8 | if is_signed(*number) { float.sign } else { 0 };
+        *code = rounded as u8 | if is_signed(*number) { float.sign as u8 } else { 0 };
         *multiple = value.copysign(*number);
-        clipped += u32::from(magnitude > float.limit);
+        clipped += u32::from(magnitude > float.clipped);
     }
     clipped
 }

@@ -9,10 +9,11 @@ use super::choose::Chooser;
 use super::extremes::Extremes;
 use super::geometry::{EncodeGeometry, EncodedPart, Unfit};
 use super::lanes::{self, larger};
-use super::rounding::{WeightType, from_float16, round_half_away};
+use super::rounding::{WeightType, round_half_away};
 use super::scale::GroupScale;
 use super::{EncodeOptions, Encoder};
 use crate::dtype::Dtype;
+use crate::kernel::half::float16;
 use crate::kernel::{Isa, Loop};
 
 impl Encoder {
@@ -72,7 +73,7 @@ impl Loop for ScanColumns<'_> {
                 largest_of_columns(bytes, columns, |bytes| u32::from(u16::from_le_bytes(bytes)) << 16)
             }
             WeightType::Float16 => {
-                largest_of_columns(bytes, columns, |bytes| from_float16(u16::from_le_bytes(bytes)).to_bits())
+                largest_of_columns(bytes, columns, |bytes| float16(u16::from_le_bytes(bytes)).to_bits())
             }
         }
     }

@@ -39,7 +39,6 @@ pub use extremes::Extremes;
 pub(crate) use extremes::count_special;
 pub use geometry::{EncodedPart, Unfit};
 pub use recover::{Recoverer, ScaleMatch, SharedScale};
-pub(super) use rounding::nearest_bfloat16;
 pub(super) use store::PartWriter;
 pub use tally::EncodeTally;
 pub use weight::WeightEncoder;
@@ -50,13 +49,13 @@ use super::parts::LinearAxis;
 use super::rules::{Encoding, ScaleRule, SignRule, Ties};
 use super::scheme::{CodeType, TargetGrid};
 use crate::dtype::{Class, Dtype};
-use crate::kernel::Isa;
+use crate::kernel::{Isa, Minifloat};
 use choose::Chooser;
 use float64::Float64Rows;
 use formula::{BoundsFormula, Formula, Quotient};
 use geometry::EncodeGeometry;
 use lanes::{CodeRounding, Division, LANES};
-use rounding::{Minifloat, WeightType};
+use rounding::WeightType;
 use rows::EncodeRows;
 use search::ScaleSearch;
 use std::ops::Range;
@@ -158,7 +157,6 @@ pub struct Encoder {
     /// True if many values may be beyond the codes.
     may_clip: bool,
     search: Option<ScaleSearch>,
-    float16: Minifloat,
     is_float64: bool,
     /// The axis of the scales in a tensor of an ONNX model.
     axis: Option<LinearAxis>,
@@ -256,7 +254,6 @@ impl Encoder {
             may_clip: matches!(encoding.scale, ScaleRule::Floor | ScaleRule::BlockOnly)
                 || options.scale == ScaleChoice::Mse,
             search,
-            float16: minifloat(Dtype::Float16)?,
             is_float64,
             axis: None,
         })

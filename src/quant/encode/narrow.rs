@@ -67,10 +67,11 @@ fn code(magnitude: u16, half: i16) -> u16 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::rounding::{Minifloat, power_of_two};
+    use super::super::rounding::power_of_two;
     use super::*;
     use crate::dtype::{Class, Dtype};
-    use crate::kernel::Isa;
+    use crate::kernel::half::bfloat16;
+    use crate::kernel::{Isa, Minifloat};
 
     #[test]
     fn every_bfloat16_becomes_the_code_that_it_becomes_through_float32() {
@@ -78,8 +79,7 @@ mod tests {
         let float = Minifloat::new(&format);
         let bytes: Vec<u8> = (0..=u16::MAX).filter(|bits| bits & 0x7fff <= 0x7f80).flat_map(u16::to_le_bytes).collect();
         let bytes = &bytes[..bytes.len() / 64 * 64];
-        let numbers =
-            || bytes.as_chunks().0.iter().map(|bytes| f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16));
+        let numbers = || bytes.as_chunks().0.iter().map(|bytes| bfloat16(u16::from_le_bytes(*bytes)));
         for exponent in [47, 48, 90, 119, 120, 126, 127, 128, 150, 166, 167] {
             let codes = |keeps_zero: bool| {
                 let code = move |value: f32| {

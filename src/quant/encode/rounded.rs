@@ -1,7 +1,8 @@
 //! Numbers rounded to codes, with the inputs of the error sums.
 
 use super::lanes::RAISED;
-use super::rounding::{Minifloat, round_half_away};
+use super::rounding::round_half_away;
+use crate::kernel::Minifloat;
 
 /// The numbers of a group that its values are divided or multiplied by.
 #[derive(Clone, Copy)]
@@ -34,11 +35,11 @@ pub(super) fn to_float(
 ) -> RoundedCode {
     let (code, multiple) = round(float, number);
     RoundedCode {
-        code: code | if is_signed(value, number) { float.sign.into() } else { 0 },
+        code: code | if is_signed(value, number) { float.sign } else { 0 },
         value: value.abs(),
         multiple,
         offset: 0.0,
-        is_clipped: number > float.limit,
+        is_clipped: number > float.clipped,
     }
 }
 

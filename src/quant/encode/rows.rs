@@ -293,7 +293,7 @@ impl<'a> EncodeRows<'a, '_> {
         let fits = |limit: f32| may_clip || buffers.most < limit;
         if segments == SegmentLoop::Steps
             || !buffers.is_ordinary
-            || matches!(rounding, CodeRounding::Float { float, .. } if !fits(float.limit))
+            || matches!(rounding, CodeRounding::Float { float, .. } if !fits(float.clipped))
         {
             return None;
         }

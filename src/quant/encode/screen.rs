@@ -5,8 +5,10 @@
 
 use super::choose::Chooser;
 use super::lanes::{self, CodeRounding, Division, RAISED};
-use super::rounding::{Minifloat, WeightType, power_of_two, to_bfloat16, to_float16};
+use super::rounding::{WeightType, power_of_two};
 use super::scale::GroupScale;
+use crate::kernel::Minifloat;
+use crate::kernel::half::{to_bfloat16, to_float16};
 
 /// Number of scales that are tried at a time.
 const BATCH: usize = 16;

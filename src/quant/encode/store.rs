@@ -7,6 +7,7 @@ use super::lanes::{CodeRounding, Pack};
 use super::linear::store_nibbles;
 use crate::dtype::Dtype;
 use crate::kernel::Isa;
+use crate::kernel::half::{FLOAT16, bfloat16_bits};
 use std::ops::Range;
 
 /// The buffers for some rows of a weight.
@@ -117,20 +118,19 @@ impl<'a, 'o> PartWriter<'a, 'o> {
 
     /// Stores numbers of the type of scales, or bytes, in a part: the bits of float32 numbers of this type.
     fn store_numbers(&mut self, part: usize, at: usize, numbers: impl Iterator<Item = u32>) {
-        let Encoder { geometry, float16, .. } = self.encoder;
-        let dtype = geometry.parts[part].dtype;
+        let dtype = self.encoder.geometry.parts[part].dtype;
         let out = &mut self.outputs[part][at * dtype.bits() as usize / 8..];
         match dtype {
             Dtype::Float32 => {
                 out.as_chunks_mut().0.iter_mut().zip(numbers).for_each(|(out, bits)| *out = bits.to_le_bytes());
             }
             Dtype::Bfloat16 => {
-                let numbers = numbers.map(|bits| (bits >> 16) as u16);
+                let numbers = numbers.map(|bits| bfloat16_bits(f32::from_bits(bits)));
                 out.as_chunks_mut().0.iter_mut().zip(numbers).for_each(|(out, bits)| *out = bits.to_le_bytes());
             }
             Dtype::Float16 => {
                 let round =
-                    |number: f32| float16.round(number.abs()).0 as u16 | u16::from(number.is_sign_negative()) << 15;
+                    |number: f32| FLOAT16.round(number.abs()).0 as u16 | u16::from(number.is_sign_negative()) << 15;
                 let numbers = numbers.map(|bits| round(f32::from_bits(bits)));
                 out.as_chunks_mut().0.iter_mut().zip(numbers).for_each(|(out, bits)| *out = bits.to_le_bytes());
             }
@@ -228,7 +228,7 @@ impl Encoder {
     pub(in crate::quant) fn code_of(&self, number: f32, is_integer: bool) -> Option<u8> {
         match self.rounding {
             CodeRounding::Float { float, .. } if !is_integer => {
-                let sign = if number.is_sign_negative() { float.sign } else { 0 };
+                let sign = if number.is_sign_negative() { float.sign as u8 } else { 0 };
                 if number.is_nan() {
                     // The only type with a NaN among the written types of 8 bits.
                     return (self.dtype_of_codes() == Dtype::Float8E4M3FN).then_some(0x7f | sign);

@@ -4,9 +4,10 @@
 //! NVFP4 stores the global scale as a divisor in compressed-tensors and as a multiplier in other layouts. The float32
 //! nearest to the reciprocal differs from it by less than 2^-24 of itself, and codes and block scales stay the same.
 
-use super::super::encode::{EncodeTally, nearest_bfloat16};
+use super::super::encode::EncodeTally;
 use super::fit::NewScale;
 use super::{SEGMENT, Transcoder};
+use crate::kernel::half::nearest_bfloat16;
 use crate::kernel::{Isa, Loop};
 
 /// Number of codes in a group.

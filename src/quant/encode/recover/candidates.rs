@@ -6,8 +6,9 @@
 use super::super::super::layout::Exponents;
 use super::super::choose::Chooser;
 use super::super::formula::{BoundsFormula, Formula, NumberFormula, PowerFormula};
-use super::super::rounding::{Minifloat, WeightType, from_float16};
+use super::super::rounding::WeightType;
 use crate::dtype::Dtype;
+use crate::kernel::half::{FLOAT16, bfloat16, bfloat16_bits, float16};
 
 /// The stored scale of a group (see `GroupScale::stored`), and its zero point.
 pub(super) type StoredScale = (u32, f32);
@@ -20,7 +21,6 @@ pub(super) struct ScaleCandidates {
     /// Computes scales from a largest magnitude, as the library does. Its `weight` is the type of the original values.
     pub(super) chooser: Chooser,
     pub(super) exponents: Exponents,
-    float16: Minifloat,
     kind: CandidateKind,
 }
 
@@ -45,7 +45,7 @@ impl CandidateKind {
 
 impl ScaleCandidates {
     /// Creates candidates for scales that a rule chose. `half` is half the number of codes if these are integers.
-    pub(super) fn new(chooser: Chooser, exponents: Exponents, float16: Minifloat, half: Option<f32>) -> Self {
+    pub(super) fn new(chooser: Chooser, exponents: Exponents, half: Option<f32>) -> Self {
         let kind = match (chooser.formula, half) {
             (Formula::Power(_), _) => CandidateKind::Exponents,
             (formula, _) if formula.has_global() => CandidateKind::Blocks,
@@ -60,7 +60,7 @@ impl ScaleCandidates {
             (Formula::Number(NumberFormula::Epsilon), None) => CandidateKind::of_quotients(&[chooser.largest]),
             _ => CandidateKind::RuleAndQuotients,
         };
-        Self { chooser, exponents, float16, kind }
+        Self { chooser, exponents, kind }
     }
 
     /// Returns the scale as the decoder reads it.
@@ -157,14 +157,14 @@ impl ScaleCandidates {
     /// Returns the numbers around a number in the type of the original values, the nearest first.
     #[inline(always)]
     fn around(&self, number: f32) -> impl Iterator<Item = f32> + use<> {
-        let (origin, float16) = (self.chooser.weight, self.float16);
+        let origin = self.chooser.weight;
         let steps = (0..=2 * AROUND).map(|at| if at % 2 == 1 { (at + 1) / 2 } else { -at / 2 });
         steps.map(move |step| {
             let moved = |bits: u32| bits.saturating_add_signed(step);
             match origin {
                 WeightType::Float32 => f32::from_bits(moved(number.to_bits())),
-                WeightType::Bfloat16 => f32::from_bits(moved(origin.round(number).to_bits() >> 16) << 16),
-                WeightType::Float16 => from_float16(moved(float16.round(number).0) as u16),
+                WeightType::Bfloat16 => bfloat16(moved(bfloat16_bits(origin.round(number)).into()) as u16),
+                WeightType::Float16 => float16(moved(FLOAT16.round(number).0) as u16),
             }
         })
     }

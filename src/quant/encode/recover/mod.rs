@@ -53,13 +53,13 @@ impl Recoverer {
     /// the decoder. Panics if the origin is not float32, bfloat16 or float16.
     #[must_use]
     pub fn new(encoder: Arc<Encoder>, origin: Dtype, arithmetic: Arithmetic) -> Self {
-        let Encoder { layout, geometry, chooser, rounding, float16, .. } = &*encoder;
+        let Encoder { layout, geometry, chooser, rounding, .. } = &*encoder;
         let origin = WeightType::new(origin).expect("weights are float32, bfloat16 or float16");
         let half = if let CodeRounding::Int { low, .. } = rounding { Some(-low) } else { None };
         let chooser = Chooser { weight: origin, is_exact: false, ..*chooser };
         let (stored, has_zeros) = (geometry.parts[1].dtype, chooser.formula.zero_bits().is_some());
         Self {
-            candidates: ScaleCandidates::new(chooser, layout.exponents, *float16, half),
+            candidates: ScaleCandidates::new(chooser, layout.exponents, half),
             redecoding: Redecoding::new(layout, *rounding, has_zeros, stored, encoder.weight, arithmetic),
             encoder,
         }

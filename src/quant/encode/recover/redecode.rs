@@ -4,8 +4,9 @@ use super::super::super::decode::Arithmetic;
 use super::super::super::layout::{CodeValues, Combination, Layout, Precision};
 use super::super::super::rules::{SignRule, Ties};
 use super::super::lanes::{self, CodeRounding};
-use super::super::rounding::{WeightType, to_odd};
+use super::super::rounding::WeightType;
 use crate::dtype::Dtype;
+use crate::kernel::to_odd;
 
 /// Number of values that are tried together.
 pub(super) const SEGMENT: usize = 256;
