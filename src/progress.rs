@@ -1,16 +1,16 @@
 //! Progress and cancellation of a conversion, and its reports before the results.
 
-mod cancel;
 mod note;
 mod observer;
 #[cfg(feature = "cli")]
 mod terminal;
 
-pub use cancel::{Cancel, Never};
 pub(crate) use note::{GgufNote, Misfit, Note, OnnxNote, QuantizedForms, UseNote};
 pub(crate) use observer::{Observer, PartOf, ShardProgress};
 #[cfg(feature = "cli")]
 pub(crate) use terminal::{Shards, shown};
+
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Receiver of a conversion's progress. The engine calls it for every finished piece of work, from any thread.
 pub trait Progress: Sync {
@@ -27,4 +27,32 @@ pub struct Silent;
 
 impl Progress for Silent {
     fn advance(&self, _bytes: u64) {}
+}
+
+/// Source of cancellation. Threads check it before each piece of work.
+pub trait Cancel: Sync {
+    /// True if the work should end early.
+    fn is_cancelled(&self) -> bool;
+}
+
+impl Cancel for AtomicBool {
+    fn is_cancelled(&self) -> bool {
+        self.load(Ordering::Relaxed)
+    }
+}
+
+/// Cancelled by any of several sources.
+impl<const N: usize> Cancel for [&dyn Cancel; N] {
+    fn is_cancelled(&self) -> bool {
+        self.iter().any(|source| source.is_cancelled())
+    }
+}
+
+/// Never cancels.
+pub struct Never;
+
+impl Cancel for Never {
+    fn is_cancelled(&self) -> bool {
+        false
+    }
 }

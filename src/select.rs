@@ -8,7 +8,6 @@ mod cover;
 pub(crate) mod experts;
 pub(crate) mod heads;
 mod kept;
-pub(crate) mod loaded;
 pub(crate) mod policy;
 pub(crate) mod tried;
 

@@ -1,7 +1,5 @@
 //! Text for people, shells and JSON: names, paths, sizes and numbers.
 
-#[cfg(feature = "cli")]
-mod figures;
 mod shell;
 #[cfg(feature = "cli")]
 mod terminal;
@@ -11,14 +9,13 @@ pub use shell::flag_with;
 pub(crate) use shell::{TEMPORARY_FOLDER, quoted};
 
 #[cfg(feature = "cli")]
-pub(crate) use figures::{brief, power, share};
-#[cfg(feature = "cli")]
 pub(crate) use shell::command::{
     CURL, command_line, expanded, make_folder, move_file, remove_files, remove_folder, replace_by_copy,
 };
 #[cfg(feature = "cli")]
 pub(crate) use terminal::{columns, stderr_columns, stdout_columns, width, wrapped};
 
+#[cfg(feature = "cli")]
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io;
@@ -162,6 +159,7 @@ pub(crate) fn first_few(names: impl IntoIterator<Item = impl AsRef<str>>, most: 
 }
 
 /// Joins names. Names that differ in numbers between dots are one, with `*` and their count.
+#[cfg(feature = "cli")]
 pub(crate) fn grouped<'n>(names: impl Iterator<Item = &'n str>) -> String {
     /// Maximum number of groups; models have fewer.
     const MOST: usize = 100;
@@ -186,6 +184,38 @@ pub(crate) fn grouped<'n>(names: impl Iterator<Item = &'n str>) -> String {
 
 pub(crate) fn hex_digits(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |digits, byte| digits + &format!("{byte:02x}"))
+}
+
+/// Formats a part of a whole in percent.
+#[cfg(feature = "cli")]
+pub(crate) fn share(part: u64, whole: u64) -> String {
+    let percent = part as f64 / whole as f64 * 100.0;
+    match part {
+        0 => "0%".to_owned(),
+        _ if percent < 0.01 => "< 0.01%".to_owned(),
+        _ => format!("{percent:.2}%"),
+    }
+}
+
+/// Formats a power of two: `2^-3`.
+#[cfg(feature = "cli")]
+pub(crate) fn power(exponent: i32) -> String {
+    format!("2^{exponent}")
+}
+
+/// Formats a number with at most six significant digits; very large and small numbers have four and an exponent.
+#[cfg(feature = "cli")]
+pub(crate) fn brief(value: f64) -> String {
+    let magnitude = value.abs();
+    if magnitude == 0.0 {
+        return "0".to_owned();
+    }
+    if !(1e-4..1e6).contains(&magnitude) {
+        return format!("{value:.3e}");
+    }
+    let decimals = (5 - magnitude.log10().floor() as i32).max(0) as usize;
+    let text = format!("{value:.decimals$}");
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
 #[cfg(test)]

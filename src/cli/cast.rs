@@ -1,8 +1,8 @@
 //! The arguments of `tcast cast`.
 
-use super::shards::{ShardArgs, of_finish};
 use super::shared::{
-    FileArgs, INPUT_NOTE, REPORT, ReportArgs, SEVERAL_NOTE, indented, listed, some_inputs, with_note, with_values,
+    FileArgs, INPUT_NOTE, REPORT, ReportArgs, SEVERAL_NOTE, ShardArgs, indented, listed, of_finish, some_inputs,
+    with_note, with_values,
 };
 use crate::dtype::{Class, Dtype};
 use crate::kernel::{Condition, Loss};

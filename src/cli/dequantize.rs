@@ -1,7 +1,6 @@
 //! The arguments of `tcast dequantize`.
 
-use super::shards::{ShardArgs, of_finish};
-use super::shared::{FileArgs, ReportArgs, hanging, with_note};
+use super::shared::{FileArgs, ReportArgs, ShardArgs, hanging, of_finish, with_note};
 use crate::options::DequantizeOptions;
 use crate::quant::LAYOUTS;
 use clap::{Arg, Args};

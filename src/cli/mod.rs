@@ -7,7 +7,6 @@ mod diff;
 mod inspect;
 mod promote;
 mod quantize;
-mod shards;
 mod shared;
 
 pub use crate::plan::Partition;
@@ -18,8 +17,7 @@ pub use diff::{DiffArgs, ToleranceArg};
 pub use inspect::{InspectArgs, InspectCondition};
 pub use promote::PromoteArgs;
 pub use quantize::QuantizeArgs;
-pub use shards::ShardArgs;
-pub use shared::{FileArgs, ReportArgs, ViewArgs};
+pub use shared::{FileArgs, ReportArgs, ShardArgs, ViewArgs};
 
 use crate::text::TEMPORARY_FOLDER;
 use clap::builder::{BoolishValueParser, TypedValueParser};

@@ -1,7 +1,6 @@
 //! The arguments of `tcast quantize`.
 
-use super::shards::{ShardArgs, of_finish};
-use super::shared::{FileArgs, ReportArgs};
+use super::shared::{FileArgs, ReportArgs, ShardArgs, of_finish};
 use crate::options::QuantizeOptions;
 use crate::options::parsers::{self, SchemeOrKeep};
 use crate::quant::{SCHEMES, Scheme};

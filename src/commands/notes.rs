@@ -7,7 +7,7 @@ use crate::io::temporaries::{self, Kept, Start};
 use crate::operator::Operator;
 use crate::progress::{GgufNote, Misfit, Note, OnnxNote, UseNote};
 use crate::quant::{COMFYUI, GGUF, Group, SCHEMES, Scheme, Unfit};
-use crate::text::{as_glob, counted, first_few, flag_with, grouped, path_text, remove_files, shorten, size};
+use crate::text::{as_glob, counted, first_few, flag_with, grouped, is, path_text, remove_files, shorten, size};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -99,15 +99,15 @@ fn show_gguf(shown: &GgufNote) {
         }),
         GgufNote::DonorTensorsLeftOut(donor, names) => {
             let (count, donor) = (counted(names.len() as u64, "tensor"), path_text(donor));
-            let (are, names) = (are(names.len()), grouped(names.iter().map(String::as_str)));
+            let (are, names) = (is(names.len() as u64), grouped(names.iter().map(String::as_str)));
             note(&format!("the model lacks {count} of {donor}, which {are} left out: {names}"));
         }
         GgufNote::DonorPartsMissing(donor, missing) => {
-            let (parts, are, donor) = (counted(*missing as u64, "part"), are(*missing), path_text(donor));
+            let (parts, are, donor) = (counted(*missing as u64, "part"), is(*missing as u64), path_text(donor));
             note(&format!("{parts} of {donor} {are} missing, so its tensors are not all known"));
         }
         GgufNote::TensorsLeftOut(names) => {
-            let (count, are) = (counted(names.len() as u64, "tensor"), are(names.len()));
+            let (count, are) = (counted(names.len() as u64, "tensor"), is(names.len() as u64));
             note(&format!("{count} {are} left out: {}", grouped(names.iter().map(String::as_str))));
         }
         GgufNote::KeysLeftOut(names) => {
@@ -170,10 +170,6 @@ fn show_use(shown: &UseNote) {
         }
         UseNote::CodesStay(nodes) => note(nodes),
     }
-}
-
-fn are(count: usize) -> &'static str {
-    if count == 1 { "is" } else { "are" }
 }
 
 /// Describes a set of weights that is divided.

@@ -169,6 +169,7 @@ pub(crate) struct PlanFindings {
     /// The names of tensors that engines of the layout do not load, and that are left out.
     pub(crate) dropped: Vec<String>,
     /// The names of weights that must have the same scheme, because engines load them as one module.
+    #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program chooses schemes for these sets"))]
     pub(crate) loaded_together: Vec<Vec<String>>,
 }
 

@@ -1,8 +1,6 @@
 //! Report of a conversion: a summary for people, JSON for scripts, and a page.
 
 #[cfg(feature = "cli")]
-mod accuracy;
-#[cfg(feature = "cli")]
 mod comparison;
 #[cfg(feature = "cli")]
 pub(crate) mod diff;

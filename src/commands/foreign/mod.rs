@@ -1,9 +1,7 @@
 //! Words of other tools for subcommands, flags, schemes and layouts, and the words of tcast for them.
 
-mod switches;
 mod values;
 
-pub(super) use switches::SWITCHES;
 pub(super) use values::{affine, blocks, ending, group_size, means_keep, values};
 
 use super::unmatched::{glob_of_regex, listed};
@@ -268,6 +266,64 @@ pub(super) fn patterns(names: &str) -> impl Iterator<Item = String> {
 pub(super) fn plain(word: &str) -> String {
     word.to_lowercase().replace('_', "-")
 }
+
+/// Subcommand of other tools that another one of tcast replaces if a switch was typed.
+#[derive(Debug)]
+pub(super) struct Switch {
+    /// The words for the subcommand.
+    pub(super) subcommands: &'static str,
+    /// Flags that show the tool.
+    pub(super) marks: &'static str,
+    /// Flags that ask for the other subcommand.
+    pub(super) switches: &'static str,
+    /// The flags among them that nothing replaces.
+    pub(super) bare: &'static str,
+    pub(super) subcommand: &'static str,
+    /// Words to add if none of these flags was typed.
+    pub(super) schemes: &'static [&'static str],
+    pub(super) default: &'static [&'static str],
+}
+
+/// The switches of `mlx_lm.convert`, and of other converters.
+pub(super) const SWITCHES: &[Switch] = &[
+    // Of llama.cpp; without a file, it would name a GGUF file itself.
+    Switch {
+        subcommands: "convert_hf_to_gguf.py convert_hf_to_gguf convert-hf-to-gguf.py",
+        marks: "--outfile",
+        switches: "--outfile",
+        bare: "",
+        subcommand: "cast",
+        schemes: &[],
+        default: &[],
+    },
+    Switch {
+        subcommands: "convert cast",
+        marks: "--q-mode",
+        switches: "--q-mode",
+        bare: "-q --quantize",
+        subcommand: "quantize",
+        schemes: &["--layout"],
+        default: &["--layout", "mlx"],
+    },
+    Switch {
+        subcommands: "convert cast",
+        marks: "--hf-path --mlx-path --q-bits --q-group-size --q-mode",
+        switches: "-q --quantize --q-bits --q-group-size --q-mode",
+        bare: "-q --quantize",
+        subcommand: "quantize",
+        schemes: &["--q-bits", "--q-mode", "--scheme"],
+        default: &["--scheme", "affine4"],
+    },
+    Switch {
+        subcommands: "convert cast",
+        marks: "--hf-path --mlx-path",
+        switches: "-d --dequantize",
+        bare: "-d --dequantize",
+        subcommand: "dequantize",
+        schemes: &[],
+        default: &[],
+    },
+];
 
 #[cfg(test)]
 mod tests {

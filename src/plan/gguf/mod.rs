@@ -178,7 +178,7 @@ impl<'a> Planned<'a> {
             None => {}
         }
         notes.extend(lost.into_iter().chain(left_out::metadata(logical, &keys)).chain(of_types));
-        let scales = (!task.is_cast).then(|| Note::ScalesLeftOut(left_out_scales, Operator::Quantize));
+        let scales = (!task.is_cast).then_some(Note::ScalesLeftOut(left_out_scales, Operator::Quantize));
         let notes = scales.into_iter().chain(notes.into_iter().map(Note::Gguf)).collect();
         (plan.keys, plan.computed) = (keys::finished(keys, file_type, importance.as_ref()), computed);
         plan.findings = PlanFindings { notes, ..PlanFindings::default() };

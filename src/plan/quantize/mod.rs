@@ -42,8 +42,7 @@ use crate::quant::{
 use crate::read::{LogicalCheckpoint, Membership};
 use crate::select::KeptReason;
 use crate::select::experts::Model;
-use crate::select::loaded::is_of_diffusion;
-use crate::select::policy::Policy;
+use crate::select::policy::{Policy, is_of_diffusion};
 use crate::text::shorten;
 use std::collections::HashMap;
 use std::iter;

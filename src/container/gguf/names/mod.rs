@@ -3,7 +3,6 @@
 //! Nothing is guessed: an unknown architecture or tensor is an error, and so is a missing weight.
 
 mod complete;
-mod experts;
 mod located;
 mod shapes;
 mod table;
@@ -15,13 +14,12 @@ mod values;
 use crate::blocks::Assembly;
 use crate::error::{Error, Result};
 use complete::{StoredNames, check_complete, missing, unmapped, with_mrope};
-use experts::ExpertCount;
 use located::Located;
 use shapes::{assembled_shape, flattened, head_size};
 use table::{BIAS, GENERATED, HeadCount, MODEL_TYPES, ModelType, RowValues, WEIGHT};
 pub(crate) use to_gguf::{GgufSource, GgufTensor, architecture_of, to_gguf};
 pub(crate) use values::MetadataValue;
-use values::ModelNumbers;
+use values::{ExpertCount, ModelNumbers};
 
 /// The remedy for a `config.json` of another model.
 pub(crate) const ORIGINAL_MODEL: &str = "choose the folder of the model that the file was made from";

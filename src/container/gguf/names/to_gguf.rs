@@ -1,11 +1,10 @@
 //! The tensors of a Hugging Face model as GGUF names them.
 
 use super::complete::{check_complete, unmapped, with_mrope};
-use super::experts::ExpertCount;
 use super::located::Located;
 use super::shapes::{ShapeDivision, head_size};
 use super::table::{BIAS, HeadCount, MODEL_TYPES, ModelType, RowValues};
-use super::values::{MetadataValue, ModelNumbers};
+use super::values::{ExpertCount, MetadataValue, ModelNumbers};
 use crate::blocks::Assembly;
 use crate::error::{Error, Kind, Result};
 use crate::text::shorten;
