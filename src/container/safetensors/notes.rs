@@ -13,12 +13,12 @@ use std::collections::{BTreeMap, HashSet};
 /// The value of the metadata key [`KEY`]: the true types of tensors that are stored in another form.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Notes {
-    pub(super) tensors: BTreeMap<String, Note>,
+    pub(super) tensors: BTreeMap<String, StoredNote>,
     pub(super) version: u32,
 }
 
 #[derive(Serialize, Deserialize)]
-pub(super) struct Note {
+pub(super) struct StoredNote {
     dtype: String,
     shape: Vec<u64>,
     store: Store,
@@ -37,7 +37,7 @@ pub(super) enum Store {
 }
 
 /// Removes the notes from the metadata and returns them; every file gets new ones.
-pub(super) fn take_notes(metadata: &mut Option<Vec<(String, String)>>) -> Result<BTreeMap<String, Note>> {
+pub(super) fn take_notes(metadata: &mut Option<Vec<(String, String)>>) -> Result<BTreeMap<String, StoredNote>> {
     let Some(pairs) = metadata else { return Ok(BTreeMap::new()) };
     let Some(at) = pairs.iter().position(|(key, _)| key == KEY) else { return Ok(BTreeMap::new()) };
     let (_, text) = pairs.remove(at);
@@ -69,7 +69,7 @@ pub(super) fn with_notes(
     Ok(metadata)
 }
 
-impl Note {
+impl StoredNote {
     /// Gives a stored tensor of `bytes` bytes the type and shape of the note. Tools that rewrite tensors keep old
     /// notes, so a note that does not fit the stored tensor is refused.
     pub(super) fn apply(&self, tensor: &mut Tensor, bytes: u64) -> Result<()> {
@@ -106,7 +106,7 @@ pub(super) struct StoredForm<'a> {
 }
 
 /// Returns the stored form of a tensor, with a note if the form hides the type.
-pub(super) fn store<'a>(tensor: &NewTensor<'a>) -> Result<(StoredForm<'a>, Option<Note>)> {
+pub(super) fn store<'a>(tensor: &NewTensor<'a>) -> Result<(StoredForm<'a>, Option<StoredNote>)> {
     let (dtype, shape) = (tensor.dtype, tensor.shape);
     if let Some(name) = tensor.opaque {
         let alignment = if tensor.count.is_multiple_of(8) { 8 } else { 1 };
@@ -114,7 +114,7 @@ pub(super) fn store<'a>(tensor: &NewTensor<'a>) -> Result<(StoredForm<'a>, Optio
     }
     let bytes = dtype.packed_bytes(tensor.count).ok_or_else(too_long)?;
     let bits = u64::from(dtype.bits());
-    let note = |store| Some(Note { dtype: dtype.name().to_owned(), shape: shape.to_vec(), store });
+    let note = |store| Some(StoredNote { dtype: dtype.name().to_owned(), shape: shape.to_vec(), store });
     let last = shape.last().copied();
     // torch reads FP4 in pairs along the last dimension; the format itself only requires whole bytes in total.
     let fills_bytes = match dtype {
