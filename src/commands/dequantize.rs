@@ -7,13 +7,14 @@ use super::{check_hash, check_matched, finish, into_gguf, no_effect, open_model,
 use crate::cli::DequantizeArgs;
 use crate::convert::{check_target, in_effect};
 use crate::error::{Error, Kind, Result};
-use crate::job::{Job, JobInput};
+use crate::job::Job;
 use crate::operator::Operator;
 use crate::options::Task;
 use crate::plan::PlanFindings;
 use crate::quant::FoundWeight;
 use crate::read::LogicalCheckpoint;
 use crate::text::{counted, quoted, shorten};
+use std::slice;
 use std::time::Instant;
 
 pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
@@ -29,10 +30,10 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
     let (options, label) = in_effect(&args.options, &model);
     let job = job_of_shards(Task::Dequantize(&options), &args.file, &args.shards, &args.reports);
     let job = &Job { label: Some(label), ..job };
-    let inputs = vec![JobInput { source, model: Some(&model) }];
+    let models = slice::from_ref(&model);
     let (paths, report) = (args.model.as_slice(), args.reports.report.as_deref());
-    let request = JobRequest { job, inputs, paths, file: &args.file, report, budget: None };
-    let written = convert(request, &console, start, |prepared| Ok(notes(args, &model, &prepared.findings)));
+    let request = JobRequest { job, models, paths, file: &args.file, report, budget: None };
+    let written = convert(request, &console, start, |outputs| Ok(notes(args, &model, &outputs[0].findings)));
     written.map_err(|error| with_command(error, args))
 }
 

@@ -85,10 +85,6 @@ impl Observer for OneBar<'_> {
             other => self.observer.progress(other, bytes),
         }
     }
-
-    fn checkpoint(&self, bytes: u64) -> Box<dyn ShardProgress + '_> {
-        Box::new(PartOf(self.bar(bytes)))
-    }
 }
 
 /// Says which tensors of a checkpoint of PyTorch are read, if the file contains others too, and warns of code.

@@ -1,6 +1,6 @@
 //! Reports of a running job: notices and progress.
 
-use super::Progress;
+use super::{Progress, Silent};
 use crate::container::PickleFacts;
 use crate::container::checkpoint::Disagreement;
 use crate::error::Error;
@@ -8,15 +8,22 @@ use crate::io::temporaries::Kept;
 use crate::operator::Operator;
 use std::path::{Path, PathBuf};
 
-/// Receiver of the reports of a job before its results.
+/// Receiver of the reports of a job before its results; ignores what it does not implement.
 pub(crate) trait Observer {
-    fn notice(&self, notice: Notice);
+    fn notice(&self, _notice: Notice) {}
 
-    /// Starts a display of progress over `bytes` bytes; `what` names the activity.
-    fn progress(&self, what: &'static str, bytes: u64) -> Box<dyn Progress + '_>;
+    /// Starts a display of progress over `bytes` bytes; `what` names the activity, and is empty for the conversion.
+    fn progress(&self, _what: &'static str, _bytes: u64) -> Box<dyn Progress + '_> {
+        Box::new(Silent)
+    }
 
-    fn checkpoint(&self, bytes: u64) -> Box<dyn ShardProgress + '_>;
+    /// Starts the progress of the conversion of a checkpoint.
+    fn checkpoint(&self, bytes: u64) -> Box<dyn ShardProgress + '_> {
+        Box::new(self.progress("", bytes))
+    }
 }
+
+impl Observer for Silent {}
 
 /// The progress of a checkpoint, shard by shard.
 pub(crate) trait ShardProgress {
@@ -33,9 +40,9 @@ impl Progress for PartOf<'_> {
     }
 }
 
-impl ShardProgress for PartOf<'_> {
+impl ShardProgress for Box<dyn Progress + '_> {
     fn shard(&self, _what: String, _bytes: u64) -> Box<dyn Progress + '_> {
-        Box::new(PartOf(self.0))
+        Box::new(PartOf(&**self))
     }
 }
 
