@@ -9,7 +9,6 @@ use crate::container::{self, Container, FormatInfo, Metadata};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::operator::Operator;
-use crate::options::Task;
 use crate::plan::{Codes, GgufTask, Plan, Planned, Request, Spread, Step, check_from};
 use crate::progress::{Notice, Observer};
 use crate::read::LogicalCheckpoint;
@@ -20,13 +19,15 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 /// Plans an output, with progress if texts have to be read, and reports losses. `output` is its path; `None` for a module
-/// beside the model, whose tensors get no new names.
+/// beside the model, whose tensors get no new names. `refusal` is the error of its place: it comes after errors that no
+/// other place avoids.
 pub(super) fn plans<'a>(
     job: &Job,
     gguf: Option<&GgufTask>,
     model: &LogicalCheckpoint<'a>,
     output: Option<&Path>,
     (container, spread): (&dyn Container, Spread),
+    refusal: Option<Error>,
     observer: &dyn Observer,
 ) -> Result<(Vec<Plan<'a>>, Planned<'a>)> {
     check_model_options(job, model.source, output, container)?;
@@ -37,26 +38,20 @@ pub(super) fn plans<'a>(
     }
     // ONNX models keep integers and scales, so their codes are never cast.
     let has_codes = !(job.task.forces_codes() || container.format_info().is_changed_only());
-    let may_have_codes = has_codes && Codes::may_be_in(source);
-    let mut recognized = match job.task {
-        Task::Cast(_) | Task::BitCast(_) | Task::Promote(_) => {
-            let is_needed = gguf.is_some() || source.base.is_some() || !source.assembled.is_empty();
-            let is_renamed = !selection.renames.is_empty() && !source.is_model();
-            (is_needed || is_renamed || may_have_codes).then(|| LogicalCheckpoint::probe(source))
-        }
-        Task::Dequantize(_) | Task::Quantize(_) => None, // was recognized before
-    };
-    let with_weights = recognized.as_ref().unwrap_or(model);
+    let is_of_weights = matches!(operator, Operator::Quantize | Operator::Dequantize); // which were recognized before
+    let may_be_codes = has_codes && !is_of_weights && Codes::may_be_in(source);
+    let is_renamed = !is_of_weights && !selection.renames.is_empty() && !source.is_model();
+    // Other names of a model can move values, which a cast decodes.
+    let is_decoded = matches!(operator, Operator::Cast(_))
+        && (gguf.is_some() || source.base.is_some() || !source.assembled.is_empty());
+    let mut recognized = (may_be_codes || is_renamed || is_decoded).then(|| LogicalCheckpoint::probe(source));
+    let weights = recognized.as_ref().unwrap_or(model);
     let codes = match operator {
+        Operator::Quantize | Operator::Dequantize => None, // their planners search for codes
         _ if !has_codes => None,
-        Operator::Cast(_) | Operator::Promote(_) | Operator::BitCast if !may_have_codes => {
-            Some(Codes::undecoded_of(with_weights))
-        }
-        Operator::Cast(_) => Some(Codes::of(with_weights)?),
-        Operator::Promote(_) => Some(Codes::of(with_weights)?.without_patterns()),
-        Operator::BitCast => Some(Codes::undecoded_of(with_weights)),
-        // These operators search for codes themselves.
-        Operator::Quantize | Operator::Dequantize => None,
+        Operator::Cast(_) if may_be_codes => Some(Codes::of(weights)?),
+        Operator::Promote(_) if may_be_codes => Some(Codes::of(weights)?.without_patterns()),
+        Operator::Cast(_) | Operator::Promote(_) | Operator::BitCast => Some(Codes::undecoded_of(weights)),
     };
     let data_file = output.and_then(place::data_file);
     // Tensors whose type is known do not matter to a common type, or in a module.
@@ -75,17 +70,16 @@ pub(super) fn plans<'a>(
     };
     let in_file = |error: Error| error.in_file(&source.path);
     check_renames(source, container, &selection).map_err(in_file)?;
-    if matches!(job.task, Task::Cast(_)) && (gguf.is_some() || source.base.is_some() || !source.assembled.is_empty()) {
+    if is_decoded {
         recognized = recognized.map(LogicalCheckpoint::checked).transpose().map_err(in_file)?;
     }
-    let with_weights = recognized.as_ref().unwrap_or(model);
-    let planned = Planned::new((job.task, gguf), &request, with_weights, job.partition, observer);
-    let mut planned = planned.map_err(in_file)?;
+    let weights = recognized.as_ref().unwrap_or(model);
+    let mut planned = Planned::new((job.task, gguf), &request, weights, job.partition, observer).map_err(in_file)?;
     drop(recognized); // for many tensors it takes as much memory as the steps
-    let is_of_weights = matches!(operator, Operator::Quantize | Operator::Dequantize);
     if is_of_weights && !planned.findings.left_out_scales.is_empty() {
         observer.notice(Notice::ScalesLeftOut(&planned.findings.left_out_scales, operator));
     }
+    refusal.map_or(Ok(()), Err)?;
     if matches!(operator, Operator::Quantize) && has_codes && gguf.is_none() {
         check_recognized(source, &planned).map_err(in_file)?;
     }

@@ -6,6 +6,7 @@
 //! A job prints nothing itself: results and errors go back to the caller, and notices to an [`Observer`].
 
 mod check;
+mod complete;
 mod description;
 mod fail_on;
 mod file;
@@ -28,7 +29,7 @@ pub(crate) use output::PlannedOutput;
 #[cfg(feature = "cli")]
 use crate::container;
 use crate::container::ReadOptions;
-use crate::container::checkpoint::{self, Checkpoint};
+use crate::container::checkpoint::{self, Checkpoint, has_written_shards};
 use crate::error::{Error, Kind, Result};
 use crate::io::identity::Files;
 use crate::io::output::check_folder;
@@ -39,8 +40,8 @@ use crate::plan::{Plan, PlanFindings, Spread};
 use crate::progress::{Notice, Observer};
 use crate::read::LogicalCheckpoint;
 use crate::text::is;
-use file::CompleteFile;
-use output::{Place, unless_kept};
+use complete::CompleteFile;
+use output::Place;
 use std::path::{Path, PathBuf};
 
 #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words it"))]
@@ -124,7 +125,18 @@ pub(crate) fn prepare<'a>(
     let is_only = models.len() == 1;
     let paths = all_of(sources, job.publish, observer, |source| place::output_path(job, source, folder, is_only))?;
     let outputs = all_of(models.iter().zip(&paths), job.publish, observer, |(model, path)| {
-        PlannedOutput::new(job, gguf.as_ref(), model, path, files, observer)
+        let is_folder = place::is_folder(job, model.source, path)?;
+        let planned = match is_folder {
+            true => folder::plan(job, gguf.as_ref(), model, path, files, observer),
+            false => file::plan(job, gguf.as_ref(), model, path, files, observer),
+        };
+        match planned {
+            // A folder of the name is not the output.
+            Err(error) if is_kept(job, &error) && (!path.is_dir() || has_written_shards(path)) => {
+                Ok(PlannedOutput::kept(model.source, path))
+            }
+            planned => planned,
+        }
     })?;
     if job.publish == Publish::Together {
         file::check_space_of_all(&outputs)?;
@@ -132,7 +144,7 @@ pub(crate) fn prepare<'a>(
     Ok(outputs)
 }
 
-/// Message of an interrupt after the first of several outputs.
+/// Addition to the message of an interrupt after the first of several outputs.
 const SOME: &str = "some outputs were complete";
 
 /// Converts, writes and publishes. `each` receives every input with its output and the result: `None` if the output exists
@@ -149,10 +161,25 @@ pub(crate) fn write<'a>(
         let done = write_together(job, outputs, observer)?;
         return done.into_iter().try_for_each(|(source, path, written)| each(source, &path, Ok(written)));
     }
+    let kept = if is_only { "the output was complete" } else { SOME };
     for output in outputs {
         let (source, path) = (output.source, output.path.clone());
-        let kept = if is_only { "the output was complete" } else { SOME };
-        each(source, &path, output.write(job, kept, observer))?;
+        let written = match output.place {
+            Place::Taken => {
+                each(source, &path, Ok(None))?;
+                continue;
+            }
+            _ if job.dry_run => output.preview(job, observer),
+            Place::Folder { .. } => folder::write(output, job, observer),
+            Place::File { .. } => {
+                let progress = observer.progress("", output.source_bytes());
+                let file = output.convert(job, &*progress, observer);
+                drop(progress);
+                let settled = file.and_then(|file| file.settled(job, observer));
+                settled.and_then(|file| file.publish(job, kept))
+            }
+        };
+        each(source, &path, unless_kept(job, written))?;
     }
     Ok(())
 }
@@ -200,12 +227,25 @@ pub(crate) fn plan<'a>(
     let (source, path) = (model.source, &*model.source.path);
     let gguf = GgufTask::of(job.task, job.format().is_some(), observer)?;
     let is_folder = job.task.max_shard_size().is_some() || source.is_folder() && job.format().is_none();
-    let form = match is_folder {
-        true => (job.format().unwrap_or(container::SHARDS), folder::spread(job, source)),
-        false => (place::container(job, source, path)?, Spread::One),
+    let form = if is_folder {
+        (job.format().unwrap_or(container::SHARDS), folder::spread(job, source))
+    } else {
+        (place::container(job, source, path)?, Spread::One)
     };
-    let (plans, planned) = check::plans(job, gguf.as_ref(), model, Some(path), form, observer)?;
+    let (plans, planned) = check::plans(job, gguf.as_ref(), model, Some(path), form, None, observer)?;
     Ok((plans, planned.findings))
+}
+
+/// Returns `None` if an output exists, perhaps made by another run in the meantime, and the job keeps it.
+fn unless_kept<T>(job: &Job, made: Result<T>) -> Result<Option<T>> {
+    match made {
+        Err(error) if is_kept(job, &error) => Ok(None),
+        made => made.map(Some),
+    }
+}
+
+fn is_kept(job: &Job, error: &Error) -> bool {
+    job.existing == IfExists::Skip && error.is_existing()
 }
 
 /// Raises the limit of open files as far as possible: every input stays open, so that the file that is read is the file

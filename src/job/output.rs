@@ -1,23 +1,21 @@
 //! An output of a job: its place, and the plans of its files.
 
-use super::file::CompleteFile;
+use super::complete::CompleteFile;
 use super::outcome::FileReport;
-use super::{IfExists, Job, Written, file, folder, place};
-use crate::container::checkpoint::{Checkpoint, has_written_shards};
+use super::{Job, Written};
+use crate::container::checkpoint::Checkpoint;
 use crate::container::{self, Container};
 #[cfg(feature = "cli")]
 use crate::dtype::{Class, Dtype};
 use crate::engine::Detail;
 use crate::error::{Error, Result};
-use crate::io::identity::Files;
 use crate::io::output::Destination;
 #[cfg(feature = "cli")]
 use crate::operator::Operator;
 #[cfg(feature = "cli")]
 use crate::plan::Step;
-use crate::plan::{GgufTask, Plan, PlanFindings};
+use crate::plan::{Plan, PlanFindings};
 use crate::progress::{Notice, Observer, Progress, ShardProgress};
-use crate::read::LogicalCheckpoint;
 #[cfg(feature = "cli")]
 use crate::staging;
 use crate::staging::{Manifest, Start};
@@ -57,32 +55,17 @@ pub(super) enum Place {
 }
 
 impl<'a> PlannedOutput<'a> {
-    /// Plans the output of a model at `path`, unless it exists and is kept.
-    pub(super) fn new(
-        job: &Job,
-        gguf: Option<&GgufTask>,
-        model: &LogicalCheckpoint<'a>,
-        path: &Path,
-        files: &mut Files,
-        observer: &dyn Observer,
-    ) -> Result<Self> {
-        let source = model.source;
-        let planned = match place::is_folder(job, source, path)? {
-            true => folder::plan(job, gguf, model, path, files, observer),
-            false => file::plan(job, gguf, model, path, files, observer),
-        };
-        match planned {
-            // A folder of the name is not the output.
-            Err(error) if is_kept(job, &error) && (!path.is_dir() || has_written_shards(path)) => Ok(Self {
-                source,
-                path: path.to_owned(),
-                place: Place::Taken,
-                container: container::SHARDS,
-                plans: Vec::new(),
-                chosen: Vec::new(),
-                findings: PlanFindings::default(),
-            }),
-            planned => planned,
+    /// Returns an output that exists and is kept.
+    pub(super) fn kept(source: &'a Checkpoint, path: &Path) -> Self {
+        let (path, place, container) = (path.to_owned(), Place::Taken, container::SHARDS);
+        Self {
+            source,
+            path,
+            place,
+            container,
+            plans: Vec::new(),
+            chosen: Vec::new(),
+            findings: PlanFindings::default(),
         }
     }
 
@@ -103,25 +86,8 @@ impl<'a> PlannedOutput<'a> {
         }
     }
 
-    /// Writes and publishes the output. Returns `None` if it exists and is kept. From then on, the message of an interrupt
-    /// includes `kept`, if the output is a file.
-    pub(super) fn write(self, job: &Job, kept: &str, observer: &dyn Observer) -> Result<Option<Written>> {
-        let written = match self.place {
-            Place::Taken => return Ok(None),
-            _ if job.dry_run => self.preview(job, observer),
-            Place::File { .. } => {
-                let progress = observer.progress("", self.source_bytes());
-                let file = self.convert(job, &*progress, observer)?;
-                drop(progress);
-                file.settled(job, observer).and_then(|file| file.publish(job, kept))
-            }
-            Place::Folder { .. } => folder::write(self, job, observer),
-        };
-        unless_kept(job, written)
-    }
-
     /// Reports the files that this run would write. If the job reports results, converts them without writing.
-    fn preview(mut self, job: &Job, observer: &dyn Observer) -> Result<Written> {
+    pub(super) fn preview(mut self, job: &Job, observer: &dyn Observer) -> Result<Written> {
         let (mut files, all) = (Vec::new(), self.plans.len());
         let progress: Option<Box<dyn ShardProgress>> = job.reports_results().then(|| match self.is_folder() {
             true => observer.checkpoint(self.source_bytes()),
@@ -169,18 +135,6 @@ impl<'a> PlannedOutput<'a> {
         }
         CompleteFile::write(job, plan, name, (self.container, output), &options)
     }
-}
-
-/// Returns `None` if an output exists, perhaps made by another run in the meantime, and the job keeps it.
-pub(super) fn unless_kept<T>(job: &Job, made: Result<T>) -> Result<Option<T>> {
-    match made {
-        Err(error) if is_kept(job, &error) => Ok(None),
-        made => made.map(Some),
-    }
-}
-
-fn is_kept(job: &Job, error: &Error) -> bool {
-    job.existing == IfExists::Skip && error.is_existing()
 }
 
 /// What the program asks about an output before it is written.

@@ -41,7 +41,7 @@ pub(super) fn plan<'a>(
 ) -> Result<PlannedOutput<'a>> {
     let (source, container, spread) =
         (model.source, job.format().unwrap_or(container::SHARDS), spread(job, model.source));
-    let (mut plans, planned) = plans(job, gguf, model, Some(path), (container, spread), observer)?;
+    let (mut plans, planned) = plans(job, gguf, model, Some(path), (container, spread), None, observer)?;
     let start = match (job.partition, job.resume, job.existing) {
         (Some(_), ..) => Start::Part,
         (None, true, _) => Start::Resume,
@@ -144,7 +144,7 @@ fn plans_of_modules<'a>(job: &Job, modules: &'a [Checkpoint], observer: &dyn Obs
     let mut plans_of = Vec::new();
     for module in modules {
         let model = LogicalCheckpoint::of_values(module);
-        plans_of.extend(plans(job, None, &model, None, (container::SHARDS, Spread::One), observer)?.0);
+        plans_of.extend(plans(job, None, &model, None, (container::SHARDS, Spread::One), None, observer)?.0);
     }
     Ok(plans_of)
 }

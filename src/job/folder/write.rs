@@ -7,7 +7,7 @@ use crate::error::{Error, Kind, OutputRole, Result};
 use crate::io::map::MappedFile;
 use crate::io::output::{Destination, check_space};
 use crate::io::sink::ExistingFile;
-use crate::job::file::CompleteFile;
+use crate::job::complete::CompleteFile;
 use crate::job::outcome::FileReport;
 use crate::job::output::{Place, PlannedOutput};
 use crate::job::{Job, Measures, Written};
