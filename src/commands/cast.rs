@@ -10,8 +10,9 @@ use crate::container::checkpoint::Checkpoint;
 use crate::container::{WrittenFiles, by_extension};
 use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Kind, Result};
-use crate::job::{Job, JobInput};
+use crate::job::Job;
 use crate::options::{CastOptions, Naming, Task};
+use crate::read::LogicalCheckpoint;
 use crate::text::quoted;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -32,8 +33,8 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
     let job = &job_of_shards(Task::Cast(&options), &args.file, &args.shards, &args.reports);
     let sources = open(&args.inputs, job, &args.file, &options.selection(), &options.tensors)?;
     check_change(&options, job, &sources)?;
-    let inputs = sources.iter().map(|source| JobInput { source, model: None }).collect();
-    let request = JobRequest { job, inputs, paths: &args.inputs, file: &args.file, report, budget: None };
+    let models: Vec<LogicalCheckpoint> = sources.iter().map(LogicalCheckpoint::of_values).collect();
+    let request = JobRequest { job, models: &models, paths: &args.inputs, file: &args.file, report, budget: None };
     let written = convert(request, &Console { is_quiet: args.file.quiet }, start, |_| Ok(()));
     written.map_err(|error| with_command(error, args))
 }

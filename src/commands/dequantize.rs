@@ -8,11 +8,12 @@ use super::{finish, into_gguf};
 use crate::cli::DequantizeArgs;
 use crate::convert::{check_target, in_effect};
 use crate::error::{Error, Kind, Result};
-use crate::job::{Job, JobInput};
+use crate::job::Job;
 use crate::operator::Operator;
 use crate::options::Task;
 use crate::read::LogicalCheckpoint;
 use crate::text::quoted;
+use std::slice;
 use std::time::Instant;
 
 pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
@@ -28,9 +29,9 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
     let (options, label) = in_effect(&args.options, &model);
     let job = job_of_shards(Task::Dequantize(&options), &args.file, &args.shards, &args.reports);
     let job = &Job { label: Some(label), ..job };
-    let inputs = vec![JobInput { source, model: Some(&model) }];
+    let models = slice::from_ref(&model);
     let (paths, report) = (args.model.as_slice(), args.reports.report.as_deref());
-    let request = JobRequest { job, inputs, paths, file: &args.file, report, budget: None };
+    let request = JobRequest { job, models, paths, file: &args.file, report, budget: None };
     let written = convert(request, &console, start, |_| Ok(()));
     written.map_err(|error| with_command(error, args))
 }

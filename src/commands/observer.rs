@@ -56,8 +56,4 @@ impl Observer for OneBar<'_> {
             other => self.observer.progress(other, bytes),
         }
     }
-
-    fn checkpoint(&self, bytes: u64) -> Box<dyn ShardProgress + '_> {
-        Box::new(PartOf(self.bar(bytes)))
-    }
 }

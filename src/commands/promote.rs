@@ -9,11 +9,13 @@ use crate::container::Tensor;
 use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
-use crate::job::{self, FileReport, Job, JobInput, OpenOptions, Publish, TensorReport};
+use crate::io::identity::Files;
+use crate::job::{self, FileReport, Job, OpenOptions, Publish, TensorReport};
 use crate::kernel::{Counts, Loss};
 use crate::operator::promote::{self, Decision};
 use crate::options::{PromoteOptions, Task};
 use crate::plan;
+use crate::read::LogicalCheckpoint;
 use crate::report::schema;
 use crate::text::{counted, path_text, quoted, shorten};
 use serde_json::{Value, json};
@@ -147,10 +149,11 @@ fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -
     check_standard_output(output, args.file.json)?;
     let options = PromoteOptions { to: Some(decision.dtype), ..args.options.clone() };
     let job = Job { publish: Publish::Together, ..job(Task::Promote(&options), &args.file) };
-    let job_inputs: Vec<JobInput> = inputs.iter().map(|source| JobInput { source, model: None }).collect();
+    let models: Vec<LogicalCheckpoint> = inputs.iter().map(LogicalCheckpoint::of_values).collect();
     let console = Console { is_quiet: args.file.quiet };
-    let mut promoted = Vec::new();
-    job::prepare(&job, &job_inputs, &console).map_err(explain_codes)?.run(&job, &console, |source, to, written| {
+    let (mut promoted, mut files) = (Vec::new(), Files::default());
+    let outputs = job::prepare(&job, &models, &mut files, &console).map_err(explain_codes)?;
+    job::write(&job, outputs, &console, |source, to, written| {
         let files = written?.map(|written| written.files);
         promoted.push(PromotedInput { from: &source.path, to: to.to_owned(), bytes_in: source.bytes(), files });
         Ok(())

@@ -9,9 +9,11 @@ use crate::cli::{FileArgs, ReportArgs, ShardArgs};
 use crate::container;
 use crate::container::checkpoint::{Checkpoint, Naming};
 use crate::error::{Error, Result};
-use crate::job::{self, IfExists, Job, JobInput, Measures, OpenOptions, Prepared};
+use crate::io::identity::Files;
+use crate::job::{self, IfExists, Job, Measures, OpenOptions, PlannedOutput};
 use crate::options::{ModelOptions, Task, TensorOptions};
 use crate::progress::Observer;
+use crate::read::LogicalCheckpoint;
 use crate::select::Selection;
 use crate::text::quoted;
 use serde_json::Value;
@@ -89,7 +91,7 @@ pub(super) fn open(
 /// A conversion to run: a job for some inputs, and the arguments that say how its results are shown.
 pub(super) struct JobRequest<'r, 'a> {
     pub(super) job: &'r Job<'r>,
-    pub(super) inputs: Vec<JobInput<'r, 'a>>,
+    pub(super) models: &'r [LogicalCheckpoint<'a>],
     /// The paths of the inputs, as they were given.
     pub(super) paths: &'r [PathBuf],
     pub(super) file: &'r FileArgs,
@@ -101,12 +103,12 @@ pub(super) struct JobRequest<'r, 'a> {
 /// Plans, runs and reports. All inputs are planned before the first is written; if one fails after that, the others are
 /// still converted. `check` checks the plans.
 pub(super) fn convert(
-    JobRequest { job, inputs, paths, file, report, budget }: JobRequest,
+    JobRequest { job, models, paths, file, report, budget }: JobRequest,
     observer: &dyn Observer,
     start: Instant,
-    check: impl FnOnce(&Prepared) -> Result<()>,
+    check: impl FnOnce(&[PlannedOutput]) -> Result<()>,
 ) -> Result<()> {
-    let sources: Vec<&Checkpoint> = inputs.iter().map(|input| input.source).collect();
+    let sources: Vec<&Checkpoint> = models.iter().map(|model| model.source).collect();
     check_has_model(&job.task.model_options(), &sources)?;
     if file.json || file.dry_run {
         check_printing(sources.iter().copied())?;
@@ -114,31 +116,32 @@ pub(super) fn convert(
     if let (Some(output), [_]) = (job.output, &sources[..]) {
         check_standard_output(output, file.json && !file.dry_run)?;
     }
-    let mut prepared = job::prepare(job, &inputs, observer)?;
-    check(&prepared)?;
+    let mut files = Files::default();
+    let mut outputs = job::prepare(job, models, &mut files, observer)?;
+    check(&outputs)?;
     let lacks_config = |source: &Checkpoint| source.naming == Naming::HuggingFace && source.base.is_none();
-    if !file.quiet && prepared.sources_of_folders().any(lacks_config) {
+    if !file.quiet && outputs.iter().any(|output| output.is_folder() && lacks_config(output.source)) {
         note("the output has no config.json: --config FOLDER takes it from the original model");
     }
-    let report_file = report.filter(|_| prepared.has_work()).map(|path| {
+    let report_file = report.filter(|_| outputs.iter().any(PlannedOutput::has_work)).map(|path| {
         // `--resume` replaces it, and so does a part that was done before. A report of another part stays.
-        let replace = file.force || job.resume || job.partition.is_some() && prepared.is_done();
-        let outputs: Vec<PathBuf> = prepared.outputs().map(Path::to_owned).collect();
-        ReportFile::new(path, replace, job.partition.is_some(), &outputs, &mut prepared.files)
+        let replace = file.force || job.resume || job.partition.is_some() && outputs.iter().all(PlannedOutput::is_done);
+        let paths: Vec<PathBuf> = outputs.iter().map(|output| output.path.clone()).collect();
+        ReportFile::new(path, replace, job.partition.is_some(), &paths, &mut files)
     });
     let mut report_file = report_file.transpose()?;
-    let unscaled = if file.quiet { None } else { prepared.unscaled(job) };
-    let findings = std::mem::take(&mut prepared.findings);
+    let unscaled = if file.quiet { None } else { outputs.iter().find_map(|output| output.unscaled(job)) };
+    let findings = outputs.last_mut().map(|output| std::mem::take(&mut output.findings)).unwrap_or_default();
     let run = &Shown { job, inputs: paths, file, findings, budget };
     if sources.len() == 1 {
-        return prepared.run(job, observer, |source, output, written| {
+        return job::write(job, outputs, observer, |source, output, written| {
             let Some(written) = written? else { return show_skipped(run, source, output) };
             show(run, source, output, written, start, report_file.take(), unscaled)
         });
     }
     let mut several = Several::new(unscaled, report.is_some());
     let mut begin = start;
-    prepared.run(job, observer, |source, output, written| {
+    job::write(job, outputs, observer, |source, output, written| {
         let done = several.add(run, source, output, written, begin);
         begin = Instant::now();
         done

@@ -3,10 +3,10 @@
 use super::reported;
 use crate::engine::Measurement;
 use crate::error::{Error, Result};
-use crate::job::{self, FailOn, Job, JobInput, Written};
+use crate::job::{self, FailOn, Job, Written};
 use crate::options::{QuantizeOptions, RecordedOptions, Task};
 use crate::plan::{Plan, PlanFindings};
-use crate::progress::{Note, Observer, Progress, ShardProgress};
+use crate::progress::{Observer, Silent};
 use crate::read::LogicalCheckpoint;
 use crate::report::{FileReport, MeasuredScheme, Report};
 use std::time::Instant;
@@ -30,8 +30,8 @@ pub(crate) fn measure<'a>(
         };
         let (task, fail_on) = (Task::Quantize(options), FailOn::default());
         let job = Job { task, dry_run: true, output: None, fail_on, ..*job };
-        let input = JobInput { source, model: Some(model) };
-        let (mut planned, findings) = job::plan(&job, input, &Unheard(observer)).map_err(in_scheme)?;
+        // Its notices are about an output that is not written.
+        let (mut planned, findings) = job::plan(&job, model, &Silent).map_err(in_scheme)?;
         // Nothing is written, and for many tensors the headers take much memory.
         for plan in &mut planned {
             (plan.literals, plan.entries) = (Vec::new(), Vec::new());
@@ -46,7 +46,7 @@ pub(crate) fn measure<'a>(
     drop(progress);
     let mut outcomes = outcomes.map_err(|error| error.in_file(&source.path))?.into_iter();
     let measured = jobs.into_iter().zip(plans).map(|((job, options, findings), plans)| {
-        let file = |plan: Plan| FileReport::taking(String::new(), plan, outcomes.next());
+        let file = |plan: Plan| FileReport::new(String::new(), &plan, outcomes.next());
         let files: Vec<FileReport> = plans.into_iter().map(file).collect();
         let scheme = options.scheme.ok_or_else(|| Error::usage("there is no scheme to measure"))?;
         let written = Written { files, before: 0, finished: 0, all: 0, was_complete: false };
@@ -56,19 +56,4 @@ pub(crate) fn measure<'a>(
         Ok(MeasuredScheme { scheme, layout, report, loaded_together: findings.loaded_together })
     });
     measured.collect()
-}
-
-/// An observer that forwards progress and drops notices, because no output is written.
-struct Unheard<'o>(&'o dyn Observer);
-
-impl Observer for Unheard<'_> {
-    fn notice(&self, _note: Note) {}
-
-    fn progress(&self, what: &'static str, bytes: u64) -> Box<dyn Progress + '_> {
-        self.0.progress(what, bytes)
-    }
-
-    fn checkpoint(&self, bytes: u64) -> Box<dyn ShardProgress + '_> {
-        self.0.checkpoint(bytes)
-    }
 }

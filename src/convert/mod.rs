@@ -12,10 +12,11 @@ pub(crate) use measured::measure;
 
 use crate::container::checkpoint::Checkpoint;
 use crate::error::{Error, Kind, Result};
-use crate::job::{self, IfExists, Job, JobInput, OpenOptions, Publish, Written};
+use crate::io::identity::Files;
+use crate::job::{self, IfExists, Job, OpenOptions, Publish, Written};
 use crate::options::{CastOptions, DequantizeOptions, QuantizeOptions, Task, TensorOptions};
 use crate::plan::PlanFindings;
-use crate::progress::{Cancel, Never, Note, Observer, PartOf, Progress, ShardProgress, Silent};
+use crate::progress::{Cancel, Never, Observer, PartOf, Progress, Silent};
 use crate::read::LogicalCheckpoint;
 use crate::report::Report;
 use crate::threads::cores;
@@ -122,7 +123,7 @@ impl Settings<'_> {
         let begin = Instant::now();
         options.attributes.check()?;
         let source = &self.open(input.as_ref(), &options.tensors, false)?;
-        self.run(&self.job(Task::Cast(options), output.as_ref()), JobInput { source, model: None }, begin)
+        self.run(&self.job(Task::Cast(options), output.as_ref()), &LogicalCheckpoint::of_values(source), begin)
     }
 
     /// Does the same as [`dequantize`](dequantize()) with these settings.
@@ -141,7 +142,7 @@ impl Settings<'_> {
         let model = LogicalCheckpoint::open(source)?;
         let (options, label) = in_effect(options, &model);
         let job = Job { label: Some(label), ..self.job(Task::Dequantize(&options), output.as_ref()) };
-        self.run(&job, JobInput { source, model: Some(&model) }, begin)
+        self.run(&job, &model, begin)
     }
 
     /// Does the same as [`quantize`](quantize()) with these settings.
@@ -161,7 +162,7 @@ impl Settings<'_> {
         let source = &self.open(input.as_ref(), &options.tensors, true)?;
         let model = open_to_quantize(source, options)?;
         let job = self.job(Task::Quantize(options), output.as_ref());
-        self.run(&job, JobInput { source, model: Some(&model) }, begin)
+        self.run(&job, &model, begin)
     }
 
     fn threads(&self) -> usize {
@@ -176,16 +177,16 @@ impl Settings<'_> {
     fn open(&self, input: &Path, tensors: &TensorOptions, divides_stacks: bool) -> Result<Checkpoint> {
         let (has_modules, publish, threads) = (!divides_stacks, Publish::Each, self.threads());
         let options = OpenOptions { tensors, divides_stacks, has_modules, publish, threads };
-        let sources = job::open(&[input.to_owned()], &options, &Caller(self.progress), |error, _| error)?;
+        let sources = job::open(&[input.to_owned()], &options, self, |error, _| error)?;
         Ok(sources.into_iter().next().expect("there is one input"))
     }
 
-    fn run(&self, job: &Job, input: JobInput, begin: Instant) -> Result<Report> {
-        let caller = Caller(self.progress);
-        let mut prepared = job::prepare(job, &[input], &caller)?;
-        let findings = std::mem::take(&mut prepared.findings);
+    fn run(&self, job: &Job, model: &LogicalCheckpoint, begin: Instant) -> Result<Report> {
+        let mut files = Files::default();
+        let mut outputs = job::prepare(job, std::slice::from_ref(model), &mut files, self)?;
+        let findings = std::mem::take(&mut outputs[0].findings);
         let mut report = None;
-        prepared.run(job, &caller, |source, output, written| {
+        job::write(job, outputs, self, |source, output, written| {
             let result = match written? {
                 Some(written) => reported(job, &findings, (source, output), written, begin),
                 None => unwritten(job, &findings, source, output),
@@ -258,23 +259,14 @@ pub(crate) fn open_to_quantize<'a>(source: &'a Checkpoint, options: &QuantizeOpt
     }
 }
 
-/// Reports the progress of the conversion to the caller.
-struct Caller<'a>(&'a dyn Progress);
-
-impl Observer for Caller<'_> {
-    fn notice(&self, _note: Note) {}
-
+/// Only the progress of the conversion reaches the caller.
+impl Observer for Settings<'_> {
     fn progress(&self, what: &'static str, bytes: u64) -> Box<dyn Progress + '_> {
         // Steps with a name come before or after the conversion.
         if !what.is_empty() {
             return Box::new(Silent);
         }
-        self.0.begin(bytes);
-        Box::new(PartOf(self.0))
-    }
-
-    fn checkpoint(&self, bytes: u64) -> Box<dyn ShardProgress + '_> {
-        self.0.begin(bytes);
-        Box::new(PartOf(self.0))
+        self.progress.begin(bytes);
+        Box::new(PartOf(self.progress))
     }
 }

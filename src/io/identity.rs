@@ -2,7 +2,7 @@
 //! input.
 
 use super::path::{directory_of, follow_links};
-use super::temporaries::is_one_name;
+use super::temporaries::{NewFolder, is_one_name};
 use crate::error::{Error, Result};
 use crate::text::{path_text, shorten};
 use std::collections::HashMap;
@@ -87,6 +87,8 @@ pub(crate) struct Files {
     written: HashMap<Identity, PathBuf>,
     /// Written paths that do not exist yet, by their folder and their name in lower case.
     new: HashMap<(Option<Box<Identity>>, String), Vec<PathBuf>>,
+    /// The folder that was made for the outputs. It is removed again if nothing is written into it.
+    folder: Option<NewFolder>,
 }
 
 impl Files {
@@ -102,6 +104,12 @@ impl Files {
         for path in paths {
             self.read.entry(Identity::of(path.as_ref())).or_insert_with(|| path.as_ref().to_owned());
         }
+    }
+
+    /// Makes the folder of the outputs.
+    pub(crate) fn make_folder(&mut self, folder: &Path) -> Result<()> {
+        self.folder = Some(NewFolder::create(folder)?);
+        Ok(())
     }
 
     /// Registers a file or folder that will be written. Refuses one that is read, or written under another name.

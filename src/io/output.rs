@@ -113,6 +113,11 @@ impl Output {
         self.rest.as_ref().map(|(_, rest)| &**rest)
     }
 
+    /// True if written data stay there, as in [`Destination::keeps`].
+    pub(crate) fn keeps(&self) -> bool {
+        self.destination.keeps()
+    }
+
     /// Creates another file in the same folder, for bytes on their way to this one. It is removed when dropped.
     pub(crate) fn beside(&self) -> Result<Self> {
         self.destination.clone().create()

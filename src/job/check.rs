@@ -1,56 +1,66 @@
 //! Plans an output, and reports problems before it is written: codes that are not values, names and metadata that the
 //! format cannot hold, weights without scales.
 
-use super::place::{self, Route};
 use super::recognized::check_recognized;
-use super::{Job, JobInput};
+use super::{Job, place};
 use crate::container::WrittenFiles;
 use crate::container::checkpoint::Checkpoint;
 use crate::container::{self, Container, FormatInfo, Metadata};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::operator::Operator;
-use crate::plan::{Codes, Plan, Planned, Request, Spread, Step, check_from};
+use crate::plan::{Codes, GgufTask, Plan, Planned, Request, Spread, Step, check_from};
 use crate::progress::{Note, Observer};
+use crate::read::LogicalCheckpoint;
 use crate::select::Selection;
 use crate::text::first_few;
 use std::cell::LazyCell;
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// Plans the outputs, with progress if texts have to be read, and reports losses. Calls `check` after refusing what cannot
-/// be converted, and before reading texts.
+/// Plans an output, with progress if texts have to be read, and reports losses. `output` is its path; `None` for a module
+/// beside the model, whose tensors get no new names. `refusal` is the error of its place: it comes after errors that no
+/// other place avoids.
 pub(super) fn plans<'a>(
     job: &Job,
-    route: &Route<'_, 'a>,
+    gguf: Option<&GgufTask>,
+    model: &LogicalCheckpoint<'a>,
+    output: Option<&Path>,
     (container, spread): (&dyn Container, Spread),
+    refusal: Option<Error>,
     observer: &dyn Observer,
-    check: impl FnOnce(&Planned) -> Result<()>,
 ) -> Result<(Vec<Plan<'a>>, Planned<'a>)> {
-    check_model_options(job, route, container)?;
-    let JobInput { source, model } = route.input;
-    let operator = job.operator();
-    // ONNX models keep integers and scales, so their codes are never cast.
-    let codes = match operator {
-        _ if job.task.forces_codes() || container.format_info().is_changed_only() => None,
-        Operator::Cast(_) => Some(Codes::of(source)?),
-        Operator::Promote(_) => Some(Codes::of(source)?.without_patterns()),
-        Operator::BitCast => Some(Codes::undecoded_of(source)),
-        // These operators search for codes themselves.
-        Operator::Quantize | Operator::Dequantize => None,
-    };
-    let data_file = place::data_file(&route.output);
+    check_model_options(job, model.source, output, container)?;
+    let (operator, source) = (job.operator(), model.source);
     let mut selection = job.task.selection(source);
-    if route.is_module {
-        selection.renames.clear(); // they are for the tensors of the model
+    if output.is_none() {
+        selection.renames.clear();
     }
-    // Tensors whose type is known do not matter to a common type.
-    let is_promotion = matches!(operator, Operator::Promote(_));
+    // ONNX models keep integers and scales, so their codes are never cast.
+    let has_codes = !(job.task.forces_codes() || container.format_info().is_changed_only());
+    let is_of_weights = matches!(operator, Operator::Quantize | Operator::Dequantize); // which were recognized before
+    let may_be_codes = has_codes && !is_of_weights && Codes::may_be_in(source);
+    let is_renamed = !is_of_weights && !selection.renames.is_empty() && !source.is_model();
+    // Other names of a model can move values, which a cast decodes.
+    let is_decoded = matches!(operator, Operator::Cast(_))
+        && (gguf.is_some() || source.base.is_some() || !source.assembled.is_empty());
+    let mut recognized = (may_be_codes || is_renamed || is_decoded).then(|| LogicalCheckpoint::probe(source));
+    let weights = recognized.as_ref().unwrap_or(model);
+    let codes = match operator {
+        Operator::Quantize | Operator::Dequantize => None, // their planners search for codes
+        _ if !has_codes => None,
+        Operator::Cast(_) if may_be_codes => Some(Codes::of(weights)?),
+        Operator::Promote(_) if may_be_codes => Some(Codes::of(weights)?.without_patterns()),
+        Operator::Cast(_) | Operator::Promote(_) | Operator::BitCast => Some(Codes::undecoded_of(weights)),
+    };
+    let data_file = output.and_then(place::data_file);
+    // Tensors whose type is known do not matter to a common type, or in a module.
+    let is_optional = matches!(operator, Operator::Promote(_)) || output.is_none();
     let is_untyped = |from: &Dtype| check_from(source.tensors().map(|(_, tensor)| tensor), Some(*from)).is_ok();
     let request = Request {
         operator,
         selection: &selection,
-        from: job.task.from().filter(|from| !(is_promotion || route.is_module) || is_untyped(from)),
+        from: job.task.from().filter(|from| !is_optional || is_untyped(from)),
         container,
         codes: codes.as_ref(),
         fail_on: &job.fail_on.conditions,
@@ -60,19 +70,22 @@ pub(super) fn plans<'a>(
     };
     let in_file = |error: Error| error.in_file(&source.path);
     check_renames(source, container, &selection).map_err(in_file)?;
-    let mut planned = Planned::new(job.task, &request, (source, model), job.partition, observer).map_err(in_file)?;
+    if is_decoded {
+        recognized = recognized.map(LogicalCheckpoint::checked).transpose().map_err(in_file)?;
+    }
+    let weights = recognized.as_ref().unwrap_or(model);
+    let mut planned = Planned::new((job.task, gguf), &request, weights, job.partition, observer).map_err(in_file)?;
+    drop(recognized); // for many tensors it takes as much memory as the steps
     planned.tell(observer, |note| matches!(note, Note::ScalesLeftOut(..)));
-    check(&planned)?;
-    if matches!(operator, Operator::Quantize)
-        && !(job.task.forces_codes() || container.format_info().is_changed_only() || job.format().is_some())
-    {
+    refusal.map_or(Ok(()), Err)?;
+    if matches!(operator, Operator::Quantize) && has_codes && gguf.is_none() {
         check_recognized(source, &planned).map_err(in_file)?;
     }
     // Created only if there are texts, because a bar is drawn as soon as it exists.
     let measuring = LazyCell::new(|| observer.progress("measuring the texts", source.bytes()));
     let plans = planned.lay_out(&request, spread, &|bytes| measuring.advance(bytes)).map_err(in_file)?;
     drop(measuring);
-    if !route.is_named {
+    if output.is_some_and(|output| !job.names(output)) {
         check_own_name(job, &plans).map_err(in_file)?;
     }
     report_losses(source, container, observer);
@@ -83,44 +96,13 @@ pub(super) fn plans<'a>(
     Ok((plans, planned))
 }
 
-/// Maximum bytes of a shard by default, as in transformers, if the input is not a folder of shards.
-const USUAL: u64 = 5_000_000_000;
-
-/// Plans a folder of shards.
-pub(super) fn plans_of_shards<'a>(
-    job: &Job,
-    route: &Route<'_, 'a>,
-    observer: &dyn Observer,
-) -> Result<(Vec<Plan<'a>>, Planned<'a>, Spread)> {
-    let container = job.format().unwrap_or(container::SHARDS);
-    let is_divided = route.input.source.folder.is_none();
-    let spread = match job.task.max_shard_size() {
-        Some(most) => Spread::UpTo(most),
-        None if is_divided => Spread::UpTo(USUAL),
-        None => Spread::AsInputs,
-    };
-    let (plans, planned) = plans(job, route, (container, spread), observer, |_| Ok(()))?;
-    Ok((plans, planned, spread))
-}
-
-/// Plans the modules of a model, each in a file, without new names of tensors, which are those of the model.
-pub(super) fn plans_of_modules<'a>(job: &Job, route: &Route<'_, 'a>, observer: &dyn Observer) -> Result<Vec<Plan<'a>>> {
-    let mut plans_of = Vec::new();
-    for source in &route.input.source.modules {
-        let input = JobInput { source, model: None };
-        let route = Route { input, output: route.output.clone(), is_named: true, is_module: true };
-        plans_of.extend(plans(job, &route, (container::SHARDS, Spread::One), observer, |_| Ok(()))?.0);
-    }
-    Ok(plans_of)
-}
-
 /// Refuses options for ONNX models if a model becomes something else.
-fn check_model_options(job: &Job, route: &Route, container: &dyn Container) -> Result<()> {
+fn check_model_options(job: &Job, source: &Checkpoint, output: Option<&Path>, container: &dyn Container) -> Result<()> {
     let is_possible = !matches!(job.operator(), Operator::Quantize); // the plan says why it is not
     match job.task.model_options().first_given().filter(|_| is_possible) {
-        Some(option) if route.input.source.is_model() && !container.format_info().is_changed_only() => {
+        Some(option) if source.is_model() && !container.format_info().is_changed_only() => {
             let error = Error::usage("the output is not an ONNX model: an option has no effect");
-            Err(error.in_file(&route.output).without(option))
+            Err(error.in_file(output.unwrap_or(&source.path)).without(option))
         }
         _ => Ok(()),
     }

@@ -1,14 +1,12 @@
 //! The description of a job.
 
 use super::fail_on::FailOn;
-use crate::container::checkpoint::Checkpoint;
 use crate::container::{Container, GGUF, by_extension};
 use crate::engine::{Detail, RunOptions};
 use crate::operator::Operator;
 use crate::options::Task;
 use crate::plan::Partition;
 use crate::progress::{Cancel, Never, Progress};
-use crate::read::LogicalCheckpoint;
 use std::path::Path;
 
 /// A task for some inputs.
@@ -74,6 +72,11 @@ impl<'a> Job<'a> {
         is_gguf.then_some(GGUF)
     }
 
+    /// True if the user named this output, so that its extension determines the format.
+    pub(super) fn names(&self, output: &Path) -> bool {
+        self.output == Some(output)
+    }
+
     /// True if the report depends on results, which a dry run therefore computes too.
     pub(super) fn reports_results(&self) -> bool {
         self.measures.accuracy || !self.fail_on.is_empty()
@@ -118,12 +121,4 @@ pub(crate) struct Measures {
     pub(crate) accuracy: bool,
     /// The SHA-256 of sources and results.
     pub(crate) hash: bool,
-}
-
-/// An input of a job.
-#[derive(Clone, Copy)]
-pub(crate) struct JobInput<'m, 'a> {
-    pub(crate) source: &'a Checkpoint,
-    /// The input with its quantized weights, for tasks that treat weights.
-    pub(crate) model: Option<&'m LogicalCheckpoint<'a>>,
 }

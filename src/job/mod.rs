@@ -1,45 +1,47 @@
 //! A job: inputs become outputs, each a file or a folder of shards.
 //!
-//! inputs -> [`open`] -> [`prepare`]: a destination and a plan for each output, with all checks that need no conversion
-//! -> [`Prepared::run`]: convert, write, publish -> the result of each.
+//! inputs -> [`open`] -> [`prepare`]: a [`PlannedOutput`] each, its place and its plans, with all checks that need no
+//! conversion -> [`write`]: convert, write, publish -> the result of each.
 //!
 //! A job prints nothing itself: results and errors go back to the caller, and notices to an [`Observer`].
 
 mod check;
+mod complete;
 mod description;
 mod fail_on;
 mod file;
 mod folder;
 mod outcome;
+mod output;
 mod place;
-#[cfg(feature = "cli")]
-mod preview;
 mod recognized;
 
 pub use description::IfExists;
-pub(crate) use description::{Job, JobInput, Measures, Publish};
+pub(crate) use description::{Job, Measures, Publish};
 pub(crate) use fail_on::FailOn;
 #[cfg(feature = "cli")]
 pub(crate) use folder::{Finished, finish};
 pub use outcome::{FileReport, TensorReport};
 #[cfg(feature = "cli")]
 pub(crate) use outcome::{PartReport, QuantizedReport};
-#[cfg(feature = "cli")]
-pub(crate) use preview::{output_path, plan};
+pub(crate) use output::PlannedOutput;
 
+#[cfg(feature = "cli")]
+use crate::container;
 use crate::container::ReadOptions;
 use crate::container::checkpoint::{self, Checkpoint, has_written_shards};
 use crate::error::{Error, Kind, Result};
 use crate::io::identity::Files;
-use crate::io::output;
-use crate::io::temporaries::NewFolder;
+use crate::io::output::check_folder;
 use crate::options::TensorOptions;
-use crate::plan::{PlanFindings, check_task};
+use crate::plan::GgufTask;
+#[cfg(feature = "cli")]
+use crate::plan::{Plan, PlanFindings, Spread};
 use crate::progress::{Note, Observer};
+use crate::read::LogicalCheckpoint;
 use crate::text::is;
-use file::FileOutput;
-use folder::FolderOutput;
-use place::Route;
+use complete::CompleteFile;
+use output::Place;
 use std::path::{Path, PathBuf};
 
 #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words it"))]
@@ -53,12 +55,6 @@ pub(crate) struct Written {
     pub(crate) all: usize,
     /// True if everything was complete, and nothing was written.
     pub(crate) was_complete: bool,
-}
-
-impl Written {
-    fn file(report: FileReport, finished: usize) -> Self {
-        Self { files: vec![report], before: 0, finished, all: 1, was_complete: false }
-    }
 }
 
 /// The way in which inputs are opened.
@@ -108,163 +104,148 @@ pub(crate) fn open(
     Ok(sources)
 }
 
-/// Determines the place and the contents of each output, with all checks that are possible before anything is written.
-/// Refuses an output that exists, is an input, or cannot be at its place, types that do not fit, and a disk without
-/// enough space.
-pub(crate) fn prepare<'a>(job: &Job, inputs: &[JobInput<'_, 'a>], observer: &dyn Observer) -> Result<Prepared<'a>> {
-    check_task(job.task, job.format().is_some(), observer)?;
-    let folder = place::folder_of_outputs(job, inputs)?;
-    let is_only = inputs.len() == 1;
-    let made = match folder {
-        Some(folder) if !job.dry_run && !folder.exists() => {
-            output::check_folder(folder)?;
-            Some(NewFolder::create(folder)?) // removed again if nothing is written into it
-        }
-        _ => None,
-    };
-    let mut files = Files::default();
-    inputs.iter().try_for_each(|input| input.source.files().map(|paths| files.read(paths)))?;
-    let mut findings = PlanFindings::default();
-    let routes = all_of(inputs, job.publish, observer, |&input| {
-        let output = place::output_path(job, input.source, folder, is_only)?;
-        Ok(Route { input, output, is_named: folder.is_none() && job.output.is_some(), is_module: false })
-    })?;
-    let outputs = all_of(routes, job.publish, observer, |route| {
-        let work = match JobWork::new(job, &route, &mut files, observer) {
-            Err(error) if job.existing == IfExists::Skip && error.is_existing() && is_output(&route.output) => {
-                JobWork::Skip
-            }
-            work => {
-                let (work, found) = work?;
-                findings = found;
-                work
-            }
+/// Determines the place and the contents of the output of each model, with all checks that are possible before anything is
+/// written. Refuses an output that exists, is an input, or cannot be at its place, types that do not fit, and a disk without
+/// enough space. `files` learns which files the job reads and writes, and holds the folder of the outputs.
+pub(crate) fn prepare<'a>(
+    job: &Job,
+    models: &[LogicalCheckpoint<'a>],
+    files: &mut Files,
+    observer: &dyn Observer,
+) -> Result<Vec<PlannedOutput<'a>>> {
+    let gguf = GgufTask::of(job.task, job.format().is_some(), observer)?;
+    let sources: Vec<&Checkpoint> = models.iter().map(|model| model.source).collect();
+    let folder = place::folder_of_outputs(job, &sources)?;
+    if let Some(folder) = folder.filter(|folder| !job.dry_run && !folder.exists()) {
+        check_folder(folder)?;
+        files.make_folder(folder)?;
+    }
+    sources.iter().try_for_each(|source| source.files().map(|paths| files.read(paths)))?;
+    files.read(gguf.iter().flat_map(GgufTask::files));
+    let is_only = models.len() == 1;
+    let paths = all_of(sources, job.publish, observer, |source| place::output_path(job, source, folder, is_only))?;
+    let outputs = all_of(models.iter().zip(&paths), job.publish, observer, |(model, path)| {
+        let is_folder = place::is_folder(job, model.source, path)?;
+        let planned = match is_folder {
+            true => folder::plan(job, gguf.as_ref(), model, path, files, observer),
+            false => file::plan(job, gguf.as_ref(), model, path, files, observer),
         };
-        Ok(JobOutput { source: route.input.source, path: route.output, work })
+        match planned {
+            // A folder of the name is not the output.
+            Err(error) if is_kept(job, &error) && (!path.is_dir() || has_written_shards(path)) => {
+                Ok(PlannedOutput::kept(model.source, path))
+            }
+            planned => planned,
+        }
     })?;
     if job.publish == Publish::Together {
-        file::check_space_of_all(outputs.iter().filter_map(|output| output.work.file()))?;
+        file::check_space_of_all(&outputs)?;
     }
-    Ok(Prepared { outputs, files, findings, _made: made })
+    Ok(outputs)
 }
 
-/// An input, the path of its output, and the work to do.
-struct JobOutput<'a> {
-    source: &'a Checkpoint,
-    path: PathBuf,
-    work: JobWork<'a>,
-}
-
-/// The work for an input, after all checks that headers and names allow.
-enum JobWork<'a> {
-    /// No work: the output exists.
-    Skip,
-    File(FileOutput<'a>),
-    Folder(FolderOutput<'a>),
-}
-
-impl<'a> JobWork<'a> {
-    fn new(
-        job: &Job,
-        route: &Route<'_, 'a>,
-        files: &mut Files,
-        observer: &dyn Observer,
-    ) -> Result<(Self, PlanFindings)> {
-        if place::is_folder(job, route)? {
-            let (folder, findings) = FolderOutput::new(job, route, files, observer)?;
-            Ok((Self::Folder(folder), findings))
-        } else {
-            let (file, findings) = FileOutput::new(job, route, files, observer)?;
-            Ok((Self::File(file), findings))
-        }
-    }
-
-    fn file(&self) -> Option<&FileOutput<'a>> {
-        if let Self::File(file) = self { Some(file) } else { None }
-    }
-}
-
-/// Message of an interrupt after the first of several outputs.
+/// Addition to the message of an interrupt after the first of several outputs.
 const SOME: &str = "some outputs were complete";
 
-/// True if an existing path is an output, and not just a folder of its name.
-fn is_output(path: &Path) -> bool {
-    !path.is_dir() || has_written_shards(path)
+/// Converts, writes and publishes. `each` receives every input with its output and the result: `None` if the output exists
+/// and is kept. Returns the error of `each` or, if outputs are published together, the first error.
+pub(crate) fn write<'a>(
+    job: &Job,
+    outputs: Vec<PlannedOutput<'a>>,
+    observer: &dyn Observer,
+    mut each: impl FnMut(&'a Checkpoint, &Path, Result<Option<Written>>) -> Result<()>,
+) -> Result<()> {
+    let is_only = outputs.len() == 1;
+    // A folder is published as one.
+    if job.publish == Publish::Together && !(is_only && outputs[0].is_folder()) {
+        let done = write_together(job, outputs, observer)?;
+        return done.into_iter().try_for_each(|(source, path, written)| each(source, &path, Ok(written)));
+    }
+    let kept = if is_only { "the output was complete" } else { SOME };
+    for output in outputs {
+        let (source, path) = (output.source, output.path.clone());
+        let written = match output.place {
+            Place::Taken => {
+                each(source, &path, Ok(None))?;
+                continue;
+            }
+            _ if job.dry_run => output.preview(job, observer),
+            Place::Folder { .. } => folder::write(output, job, observer),
+            Place::File { .. } => {
+                let progress = observer.progress("", output.source_bytes());
+                let file = output.convert(job, &*progress, observer);
+                drop(progress);
+                let settled = file.and_then(|file| file.settled(job, observer));
+                settled.and_then(|file| file.publish(job, kept))
+            }
+        };
+        each(source, &path, unless_kept(job, written))?;
+    }
+    Ok(())
 }
 
-/// Returns `None` if another run has created the output in the meantime, and it should be kept.
-fn skipped<T>(job: &Job, written: Result<T>) -> Result<Option<T>> {
-    match written {
-        Err(error) if job.existing == IfExists::Skip && error.is_existing() => Ok(None),
-        written => written.map(Some),
+/// Does the same so that no output takes its name before all are complete.
+fn write_together<'a>(
+    job: &Job,
+    outputs: Vec<PlannedOutput<'a>>,
+    observer: &dyn Observer,
+) -> Result<Vec<(&'a Checkpoint, PathBuf, Option<Written>)>> {
+    let progress = observer.progress("", outputs.iter().map(PlannedOutput::source_bytes).sum());
+    let mut done = Vec::new();
+    for output in outputs {
+        let (source, path) = (output.source, output.path.clone());
+        let is_kept = matches!(output.place, Place::Taken);
+        let file = if is_kept { None } else { Some(output.convert(job, &*progress, observer)?) };
+        done.push((source, path, file));
+    }
+    drop(progress);
+    let settle = |(source, path, file): (_, _, Option<CompleteFile<'a>>)| {
+        let file = file.map(|file| file.settled(job, observer)).transpose()?;
+        Ok((source, path, file))
+    };
+    let done: Vec<_> = done.into_iter().map(settle).collect::<Result<_>>()?;
+    let publish = |(source, path, file): (_, _, Option<CompleteFile<'a>>)| {
+        let written = file.map(|file| unless_kept(job, file.publish(job, SOME))).transpose()?.flatten();
+        Ok((source, path, written))
+    };
+    done.into_iter().map(publish).collect()
+}
+
+/// Returns the path of the output of the only input: as named, or by a name of its own.
+#[cfg(feature = "cli")]
+pub(crate) fn output_path(job: &Job, source: &Checkpoint) -> Result<PathBuf> {
+    place::output_path(job, source, None, true)
+}
+
+/// Plans an output that has no place, with all checks of its contents.
+#[cfg(feature = "cli")]
+pub(crate) fn plan<'a>(
+    job: &Job,
+    model: &LogicalCheckpoint<'a>,
+    observer: &dyn Observer,
+) -> Result<(Vec<Plan<'a>>, PlanFindings)> {
+    let (source, path) = (model.source, &*model.source.path);
+    let gguf = GgufTask::of(job.task, job.format().is_some(), observer)?;
+    let is_folder = job.task.max_shard_size().is_some() || source.is_folder() && job.format().is_none();
+    let form = if is_folder {
+        (job.format().unwrap_or(container::SHARDS), folder::spread(job, source))
+    } else {
+        (place::container(job, source, path)?, Spread::One)
+    };
+    let (plans, planned) = check::plans(job, gguf.as_ref(), model, Some(path), form, None, observer)?;
+    Ok((plans, planned.findings))
+}
+
+/// Returns `None` if an output exists, perhaps made by another run in the meantime, and the job keeps it.
+fn unless_kept<T>(job: &Job, made: Result<T>) -> Result<Option<T>> {
+    match made {
+        Err(error) if is_kept(job, &error) => Ok(None),
+        made => made.map(Some),
     }
 }
 
-/// A job that is ready to run.
-pub(crate) struct Prepared<'a> {
-    outputs: Vec<JobOutput<'a>>,
-    #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program writes its report among them"))]
-    pub(crate) files: Files,
-    /// Findings of the plan of the last output.
-    pub(crate) findings: PlanFindings,
-    _made: Option<NewFolder>,
-}
-
-impl<'a> Prepared<'a> {
-    /// Converts, writes and publishes. `each` receives every input with its output and the result: `None` if the output
-    /// exists and is kept. Returns the error of `each` or, if outputs are published together, the first error.
-    pub(crate) fn run(
-        self,
-        job: &Job,
-        observer: &dyn Observer,
-        mut each: impl FnMut(&'a Checkpoint, &Path, Result<Option<Written>>) -> Result<()>,
-    ) -> Result<()> {
-        let is_only = self.outputs.len() == 1;
-        let is_folder = is_only && matches!(self.outputs[0].work, JobWork::Folder(_)); // which is published as one
-        if job.publish == Publish::Together && !is_folder {
-            return self.run_together(job, observer, each);
-        }
-        for JobOutput { source, path, work } in self.outputs {
-            let written = match work {
-                JobWork::Skip => Ok(None),
-                JobWork::File(file) => {
-                    let kept = if is_only { "the output was complete" } else { SOME };
-                    skipped(job, file.run(job, &path, kept, observer))
-                }
-                JobWork::Folder(folder) => skipped(job, folder.run(job, observer)),
-            };
-            each(source, &path, written)?;
-        }
-        Ok(())
-    }
-
-    /// Runs the job so that no output takes its name before all are complete.
-    fn run_together(
-        self,
-        job: &Job,
-        observer: &dyn Observer,
-        mut each: impl FnMut(&'a Checkpoint, &Path, Result<Option<Written>>) -> Result<()>,
-    ) -> Result<()> {
-        let files = || self.outputs.iter().filter_map(|output| output.work.file());
-        let progress = observer.progress("", files().map(FileOutput::source_bytes).sum());
-        let mut done = Vec::new();
-        for JobOutput { source, path, work } in self.outputs {
-            let whole = match work {
-                JobWork::File(file) => Some(file.write(job, &path, &*progress, observer)?),
-                JobWork::Skip => None,
-                JobWork::Folder(_) => return Err(Error::new("a folder is published alone").in_file(&path)),
-            };
-            done.push((source, path, whole));
-        }
-        drop(progress);
-        done.iter_mut().filter_map(|(.., whole)| whole.as_mut()).try_for_each(|whole| whole.settle(job, observer))?;
-        let mut published = Vec::new();
-        for (source, path, whole) in done {
-            let written = whole.map(|whole| skipped(job, whole.publish(job, SOME))).transpose()?.flatten();
-            published.push((source, path, written));
-        }
-        published.into_iter().try_for_each(|(source, path, written)| each(source, &path, Ok(written)))
-    }
+fn is_kept(job: &Job, error: &Error) -> bool {
+    job.existing == IfExists::Skip && error.is_existing()
 }
 
 /// Raises the limit of open files as far as possible: every input stays open, so that the file that is read is the file

@@ -1,6 +1,6 @@
 //! Places of outputs: the job's output, or next to their inputs; in a folder, under the names of their inputs.
 
-use super::{Job, JobInput, Publish};
+use super::{Job, Publish};
 use crate::container::WrittenFiles;
 use crate::container::checkpoint::{Checkpoint, description};
 use crate::container::{self, Container};
@@ -14,25 +14,15 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// An input, and the path of its output.
-pub(super) struct Route<'m, 'a> {
-    pub(super) input: JobInput<'m, 'a>,
-    pub(super) output: PathBuf,
-    /// True if the output was named, so that its extension determines the format.
-    pub(super) is_named: bool,
-    /// True if the output is a module beside the model.
-    pub(super) is_module: bool,
-}
-
 /// Returns the folder in which outputs take the names of their inputs: with several inputs, the named output; with one
 /// file, an existing folder or a name that ends in a slash. Refuses an output for several inputs that is a file, or is
 /// named like one.
-pub(super) fn folder_of_outputs<'a>(job: &Job<'a>, inputs: &[JobInput]) -> Result<Option<&'a Path>> {
+pub(super) fn folder_of_outputs<'a>(job: &Job<'a>, inputs: &[&Checkpoint]) -> Result<Option<&'a Path>> {
     let Some(output) = job.output else { return Ok(None) };
     if job.publish == Publish::Together {
         return folder_of_all(output, inputs);
     }
-    if let [JobInput { source, .. }] = inputs {
+    if let [source] = inputs {
         let is_file = !source.is_folder() || job.format().is_some();
         let is_folder = is_file && job.task.max_shard_size().is_none() && is_named_as_folder(output);
         return Ok(is_folder.then_some(output));
@@ -54,8 +44,8 @@ pub(super) fn folder_of_outputs<'a>(job: &Job<'a>, inputs: &[JobInput]) -> Resul
 }
 
 /// Returns the folder of which all inputs are shards.
-fn common_folder<'i>(inputs: &'i [JobInput]) -> Option<&'i Path> {
-    let folder = |input: &'i JobInput| input.source.folder.is_none().then(|| directory_of(&input.source.path));
+fn common_folder<'i>(inputs: &[&'i Checkpoint]) -> Option<&'i Path> {
+    let folder = |input: &&'i Checkpoint| input.folder.is_none().then(|| directory_of(&input.path));
     let first = folder(inputs.first()?)?;
     let is_common = description(first).is_some() && inputs.iter().all(|input| folder(input) == Some(first));
     is_common.then_some(first)
@@ -63,10 +53,10 @@ fn common_folder<'i>(inputs: &'i [JobInput]) -> Option<&'i Path> {
 
 /// Returns this folder for outputs that belong together. With one input, the output is a file if its extension names a
 /// format.
-fn folder_of_all<'a>(output: &'a Path, inputs: &[JobInput]) -> Result<Option<&'a Path>> {
+fn folder_of_all<'a>(output: &'a Path, inputs: &[&Checkpoint]) -> Result<Option<&'a Path>> {
     let is_stream = is_standard_output(output);
     match inputs {
-        [JobInput { source, .. }] => {
+        [source] => {
             let is_file = is_stream || !output.is_dir() && names_a_format(output);
             if is_file || source.is_folder() {
                 return Ok(None);
@@ -159,20 +149,18 @@ fn cached_repository(folder: &Path) -> Option<&Path> {
 }
 
 /// True if an output is a folder of shards. Refuses a folder that is named like a file.
-pub(super) fn is_folder(job: &Job, route: &Route) -> Result<bool> {
-    let Route { input, output, is_named, .. } = route;
+pub(super) fn is_folder(job: &Job, source: &Checkpoint, output: &Path) -> Result<bool> {
     let is_file = is_standard_output(output) || !output.is_dir() && names_a_format(output);
-    let is_folder =
-        job.task.max_shard_size().is_some() || input.source.is_folder() && !is_file && job.format().is_none();
-    if !is_folder && input.source.base.is_some() {
+    let is_folder = job.task.max_shard_size().is_some() || source.is_folder() && !is_file && job.format().is_none();
+    if !is_folder && source.base.is_some() {
         let error = Error::new("is one file, which has no place for the config").in_file(output);
         return Err(error.of(Kind::Unnamed(Wanted::FOLDER)));
     }
     if !is_folder {
         return Ok(false);
     }
-    if *is_named && !is_file && is_named_as_file(output) {
-        return Err(unknown_format(job, input, output));
+    if job.names(output) && !is_file && is_named_as_file(output) {
+        return Err(unknown_format(job, source, output));
     }
     if is_file {
         let error = Error::new("is one file, and shards of a limited size go into a folder").in_file(output);
@@ -182,13 +170,11 @@ pub(super) fn is_folder(job: &Job, route: &Route) -> Result<bool> {
 }
 
 /// Returns the format of an output that is one file: the format of its extension, or of the input.
-pub(super) fn container(job: &Job, route: &Route) -> Result<&'static dyn Container> {
-    let Route { input, output, is_named, .. } = route;
-    let source = input.source;
+pub(super) fn container(job: &Job, source: &Checkpoint, output: &Path) -> Result<&'static dyn Container> {
     let given = job.format().unwrap_or(source.format_of_output());
     let extension = |container: &dyn Container| container.format_info().extension;
     match container::by_extension(output) {
-        _ if !is_named => Ok(given),
+        _ if !job.names(output) => Ok(given),
         Some(target) if job.format().is_some_and(|format| extension(format) != extension(target)) => {
             let error = Error::new(format!("the output is a .{} file", extension(given))).in_file(output);
             Err(error.remedy(format!("name an output that ends in .{}", extension(given))))
@@ -196,19 +182,19 @@ pub(super) fn container(job: &Job, route: &Route) -> Result<&'static dyn Contain
         Some(target) if target.format_info().is_changed_only() && extension(target) != extension(given) => {
             let message =
                 format!("a .{} file is only made from another one: it holds more than tensors", extension(target));
-            Err(Error::new(message).in_file(output).remedy(other_format(job, input)))
+            Err(Error::new(message).in_file(output).remedy(other_format(job, source)))
         }
-        Some(target) if target.format_info().writing == WrittenFiles::Never => Err(unknown_format(job, input, output)),
+        Some(target) if target.format_info().writing == WrittenFiles::Never => Err(unknown_format(job, source, output)),
         Some(target) if target.format_info().writing == WrittenFiles::OnRequest && job.format().is_none() => {
             let error = Error::new(format!("{} makes no .gguf files", job.operator().name())).in_file(output);
             Err(match job.operator() {
                 Operator::Dequantize => error.of(Kind::NoGguf),
-                _ => error.remedy(other_format(job, input)),
+                _ => error.remedy(other_format(job, source)),
             })
         }
         Some(target) => Ok(target),
         None if output.extension().is_none() || output.extension() == source.path.extension() => Ok(given),
-        None => Err(unknown_format(job, input, output)),
+        None => Err(unknown_format(job, source, output)),
     }
 }
 
@@ -244,14 +230,14 @@ fn is_named_as_folder(output: &Path) -> bool {
     ends_in_separator(output) || name.ends_with(b"/.") || name.ends_with(br"\.") && cfg!(windows) || output.is_dir()
 }
 
-fn unknown_format(job: &Job, input: &JobInput, output: &Path) -> Error {
-    Error::new("tcast writes no format of this extension").in_file(output).remedy(other_format(job, input))
+fn unknown_format(job: &Job, source: &Checkpoint, output: &Path) -> Error {
+    Error::new("tcast writes no format of this extension").in_file(output).remedy(other_format(job, source))
 }
 
 /// Returns the remedy for an output in a format that cannot hold the tensors of an input.
-fn other_format(job: &Job, input: &JobInput) -> String {
-    let are_several = input.source.names().nth(1).is_some();
-    let is_model = input.source.is_model() && !matches!(job.operator(), Operator::Promote(_));
+fn other_format(job: &Job, source: &Checkpoint) -> String {
+    let are_several = source.names().nth(1).is_some();
+    let is_model = source.is_model() && !matches!(job.operator(), Operator::Promote(_));
     let formats = match job.operator() {
         _ if job.format().is_some() => ".gguf".to_owned(),
         Operator::Quantize if is_model => ".onnx".to_owned(),

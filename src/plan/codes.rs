@@ -3,7 +3,6 @@
 
 use super::plain::known_dtype;
 use crate::container::checkpoint::{Checkpoint, beside};
-use crate::container::{Input, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::quant::{
@@ -40,34 +39,41 @@ fn can_be_codes(dtype: Option<Dtype>) -> bool {
     !dtype.is_some_and(|dtype| dtype.bits() > 8 && dtype.is_floating())
 }
 
+/// Returns the error for a quantization that tcast does not decode.
+fn undecoded(why: &Error) -> Error {
+    let error = Error::new(why.message()).of(Kind::Undecoded);
+    let error = why.path().into_iter().fold(error, Error::in_file);
+    why.remedy_text().into_iter().fold(error, Error::remedy)
+}
+
 impl<'a> Codes<'a> {
-    /// Finds the codes of a checkpoint. Reads files next to it only if it can have codes.
-    ///
-    /// # Errors
-    /// When one of these files cannot be read.
-    pub fn of(source: &'a Checkpoint) -> Result<Self> {
-        let mut found = Self { source: Some(source), ..Self::default() };
+    /// True if a tensor can hold codes or, in a shard, be a part of codes in another shard. Otherwise there are only
+    /// [undecoded](Self::undecoded_of) ones.
+    pub(crate) fn may_be_in(source: &Checkpoint) -> bool {
         let is_shard = source.folder.is_none();
-        let can_be_of_codes = |(shard, tensor): (&Input, &Tensor)| {
+        source.tensors().any(|(shard, tensor)| {
             let name = shard.name_of(tensor);
             may_be_quantized(name, known_dtype(tensor, None)) || is_shard && is_named_as_part(name)
-        };
-        if !source.tensors().any(can_be_of_codes) {
-            found.undecoded =
-                LogicalCheckpoint::undecoded(source).and_then(|mut config| Some(config.problems.pop()?.error));
-            return Ok(found);
-        }
-        let mut model = LogicalCheckpoint::probe(source);
+        })
+    }
+
+    /// Finds the codes of a checkpoint whose weights were recognized.
+    ///
+    /// # Errors
+    /// When one of the files next to it cannot be read.
+    pub(crate) fn of(model: &LogicalCheckpoint<'a>) -> Result<Self> {
         if model.found.is_undecoded {
-            found.undecoded = model.found.problems.pop().map(|problem| problem.error);
-            return Ok(found);
+            return Ok(Self::undecoded_of(model));
         }
+        let source = model.source;
+        let mut found = Self { source: Some(source), ..Self::default() };
+        let is_shard = source.folder.is_none();
         let others = if is_shard { beside(&source.path)? } else { Vec::new() };
         let quantization = source.quantization()?;
         let name = |at: usize| model.tensors[at].name;
         let is_code = |at: &usize| can_be_codes(model.tensors[*at].dtype);
         let codes_at = |at: usize| (name(at), model.tensors[at].dtype);
-        model.found.weights.iter().for_each(|weight| found.add_weight(&model, weight));
+        model.found.weights.iter().for_each(|weight| found.add_weight(model, weight));
         if model.found.weights.iter().any(|weight| weight.parameters.blocks.is_some()) {
             found.source = None; // no output can hold blocks, so there is no use in leaving them out
         }
@@ -167,10 +173,9 @@ impl<'a> Codes<'a> {
 
     /// Finds only [`Codes::undecoded`]. Moving bits ruins no codes, but tensors of an undecoded quantization have
     /// unknown roles.
-    pub(crate) fn undecoded_of(source: &'a Checkpoint) -> Self {
-        let mut found = LogicalCheckpoint::probe(source).found;
-        let undecoded = found.problems.pop().filter(|_| found.is_undecoded).map(|problem| problem.error);
-        Self { undecoded, ..Self::default() }
+    pub(crate) fn undecoded_of(model: &LogicalCheckpoint<'a>) -> Self {
+        let problem = model.found.problems.last().filter(|_| model.found.is_undecoded);
+        Self { undecoded: problem.map(|problem| undecoded(&problem.error)), ..Self::default() }
     }
 
     /// Adapts the codes to an operator that takes no patterns of names.
@@ -184,10 +189,7 @@ impl<'a> Codes<'a> {
 
     /// Returns the error for any conversion, if tcast does not decode the quantization.
     pub(crate) fn undecoded(&self) -> Option<Error> {
-        let known = self.undecoded.as_ref()?;
-        let error = Error::new(known.message()).of(Kind::Undecoded);
-        let error = known.path().into_iter().fold(error, Error::in_file);
-        Some(known.remedy_text().into_iter().fold(error, Error::remedy))
+        self.undecoded.as_ref().map(undecoded)
     }
 
     /// Returns the error for a cast of a tensor; `None` if it holds values.

@@ -5,7 +5,7 @@ use super::stacked::{ExpertStacks, StackForm};
 use super::step::Step;
 use super::steps::Steps;
 use super::{Planned, Request};
-use crate::container::checkpoint::{CONFIG, Checkpoint, HF_QUANT_CONFIG, QUANTIZE_CONFIG, stack_of};
+use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, stack_of};
 use crate::container::onnx::model::{Dequantization, TensorRole};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
@@ -92,11 +92,11 @@ impl<'a> Planned<'a> {
 
     /// Plans a cast: tensors that are made of others because the names of a GGUF model changed, a config without the
     /// quantization of the original model, and new names in a quantized checkpoint.
-    pub(super) fn cast(source: &'a Checkpoint, request: &Request) -> Result<Self> {
+    pub(super) fn cast(model: &LogicalCheckpoint<'a>, request: &Request) -> Result<Self> {
+        let source = model.source;
         if source.assembled.is_empty() && source.base.is_none() {
-            return Self::rename(source, request);
+            return Self::rename(model, request);
         }
-        let model = LogicalCheckpoint::open(source)?;
         let in_file = |error: Error, name: &str| error.in_tensor(name).in_file(&source.path);
         let mut weights = DecodedWeights::default();
         for weight in model.found.weights.iter().filter(|weight| weight.has_plain_blocks()) {
@@ -110,26 +110,25 @@ impl<'a> Planned<'a> {
                 return Err(in_file(error.remedy("cast to bfloat16, float16 or float32, and cast the result"), name));
             }
             let decoder = model.decoder(weight, target, Arithmetic::Library).map_err(|error| in_file(error, name))?;
-            weights.add(&model, weight, Arc::new(decoder), chosen.err());
+            weights.add(model, weight, Arc::new(decoder), chosen.err());
         }
         let mut steps = Steps::new(request, &source.shards)?;
-        weights.emit(&model, &mut steps, |_, _| None)?;
+        weights.emit(model, &mut steps, |_, _| None)?;
         let mut planned = steps.finish(&request.selection.renames)?;
-        planned.side_files = side_files(&model, &Modules::default(), None)?;
+        planned.side_files = side_files(model, &Modules::default(), None)?;
         Ok(planned)
     }
 
     /// Plans tensors that are all values, and the changes that new names of tensors require in a quantized checkpoint.
-    pub(super) fn rename(source: &'a Checkpoint, request: &Request) -> Result<Self> {
-        let renames = &request.selection.renames;
-        let model = (!renames.is_empty() && !source.is_model()).then(|| LogicalCheckpoint::probe(source));
-        let Some(model) = model.filter(|model| !model.found.weights.is_empty()) else {
+    pub(super) fn rename(model: &LogicalCheckpoint<'a>, request: &Request) -> Result<Self> {
+        let (source, renames) = (model.source, &request.selection.renames);
+        if renames.is_empty() || source.is_model() || model.found.weights.is_empty() {
             return Self::of_values(request, &source.shards, renames);
-        };
-        let renaming = Renaming::new(&model, renames, |_| false)?;
+        }
+        let renaming = Renaming::new(model, renames, |_| false)?;
         let left: Vec<&FoundWeight> = model.found.weights.iter().collect();
         let mut planned = Self::of_values(request, &source.shards, &renaming.tensors)?;
-        planned.describe(&model, &renaming.modules(&[], &left), None)?;
+        planned.describe(model, &renaming.modules(&[], &left), None)?;
         Ok(planned)
     }
 

@@ -20,6 +20,7 @@ mod weight_rows;
 
 #[doc(hidden)] // for the program
 pub use codes::Codes;
+pub(crate) use gguf::GgufTask;
 #[doc(hidden)] // for the program
 pub use partition::Partition;
 pub(crate) use partition::{chosen_shards, shard_sizes};
@@ -34,7 +35,6 @@ pub(crate) use step::{NewStored, Operation, PieceUnit};
 pub use step::{Plan, Step};
 pub(crate) use weight_rows::SharedExtremes;
 
-use crate::container::checkpoint::Checkpoint;
 use crate::container::gguf::MAX_PARTS;
 use crate::container::onnx::model::ModelGraph;
 use crate::container::{
@@ -51,7 +51,6 @@ use crate::read::{LogicalCheckpoint, Share};
 use crate::select::{Rename, Selection};
 use serde_json::Value;
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::vec;
 use steps::Steps;
@@ -95,18 +94,6 @@ impl<'a> Request<'a> {
             data_file: None,
             threads: 1,
         }
-    }
-}
-
-/// Refuses options of a task that its output has no use for, or cannot follow.
-pub(crate) fn check_task(task: Task, makes_gguf: bool, observer: &dyn Observer) -> Result<()> {
-    match task {
-        Task::Cast(options) if makes_gguf => gguf::GgufTask::cast(options).map(drop),
-        Task::Quantize(options) if makes_gguf => gguf::GgufTask::quantize(options, observer).map(drop),
-        Task::Cast(options) => options.gguf.first_given().map_or(Ok(()), |option| {
-            Err(Error::usage("the output is not a GGUF file: an option has no effect").without(option))
-        }),
-        _ => Ok(()),
     }
 }
 
@@ -155,8 +142,6 @@ pub(crate) struct Planned<'a> {
     pub(crate) side_files: Vec<(&'static str, Option<String>)>,
     /// The `quantization_config` of a quantized output that has no config.json.
     pub(crate) block: Option<String>,
-    /// Other files that were read, which no output may replace.
-    pub(crate) files: Vec<PathBuf>,
     pub(crate) findings: PlanFindings,
 }
 
@@ -174,35 +159,29 @@ pub(crate) struct PlanFindings {
 }
 
 impl<'a> Planned<'a> {
-    /// Plans a task for an input, with all checks that need no layout. `model` is the input with its quantized weights,
-    /// for tasks that treat weights, and `partition` the part of its shards that the run writes.
+    /// Plans a task for an input, with all checks that need no layout. `partition` is the part of its shards that the run
+    /// writes.
     pub(crate) fn new(
-        task: Task,
+        (task, gguf): (Task, Option<&GgufTask>),
         request: &Request,
-        (source, model): (&'a Checkpoint, Option<&LogicalCheckpoint<'a>>),
+        model: &LogicalCheckpoint<'a>,
         partition: Option<Partition>,
         observer: &dyn Observer,
     ) -> Result<Self> {
-        match (task, model) {
-            (Task::Cast(options), _) if request.container.is(container::GGUF) => {
-                Self::gguf(&LogicalCheckpoint::open(source)?, &gguf::GgufTask::cast(options)?, request)
-            }
-            (Task::Cast(_), _) => Self::cast(source, request),
-            (Task::BitCast(_), _) => match source.assembled.first() {
-                None => Self::rename(source, request),
+        match (task, gguf) {
+            (Task::Quantize(options), _) if model.is_model() => Self::quantize_model(model, options, request),
+            (_, Some(gguf)) => Self::gguf(model, gguf, request),
+            (Task::Cast(_), None) => Self::cast(model, request),
+            (Task::BitCast(_), None) => match model.source.assembled.first() {
+                None => Self::rename(model, request),
                 Some(tensor) => {
                     let what = "has its values in another order than the file, and tcast does not copy its bits";
                     Err(Error::new(what).of(Kind::Unmapped).in_tensor(&tensor.name))
                 }
             },
-            (Task::Promote(_), _) => Self::of_values(request, &source.shards, &[]),
-            (Task::Dequantize(options), Some(model)) => Self::dequantize(model, options, request),
-            (Task::Quantize(options), Some(model)) if model.is_model() => Self::quantize_model(model, options, request),
-            (Task::Quantize(options), Some(model)) if options.is_gguf() => {
-                Self::gguf(model, &gguf::GgufTask::quantize(options, observer)?, request)
-            }
-            (Task::Quantize(options), Some(model)) => Self::quantize(model, options, request, partition, observer),
-            (Task::Dequantize(_) | Task::Quantize(_), None) => unreachable!("the caller has opened the model"),
+            (Task::Promote(_), None) => Self::of_values(request, &model.source.shards, &[]),
+            (Task::Dequantize(options), None) => Self::dequantize(model, options, request),
+            (Task::Quantize(options), None) => Self::quantize(model, options, request, partition, observer),
         }
     }
 

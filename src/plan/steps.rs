@@ -168,7 +168,6 @@ impl<'r, 'a> Steps<'r, 'a> {
             computed: Vec::new(),
             side_files: Vec::new(),
             block: None,
-            files: Vec::new(),
             findings: PlanFindings::default(),
         })
     }

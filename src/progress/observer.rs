@@ -1,17 +1,24 @@
 //! Reports of a running job: notices and progress.
 
-use super::Progress;
 use super::note::Note;
+use super::{Progress, Silent};
 
-/// Receiver of the reports of a job before its results.
+/// Receiver of the reports of a job before its results; ignores what it does not implement.
 pub(crate) trait Observer {
-    fn notice(&self, note: Note);
+    fn notice(&self, _note: Note) {}
 
-    /// Starts a display of progress over `bytes` bytes; `what` names the activity.
-    fn progress(&self, what: &'static str, bytes: u64) -> Box<dyn Progress + '_>;
+    /// Starts a display of progress over `bytes` bytes; `what` names the activity, and is empty for the conversion.
+    fn progress(&self, _what: &'static str, _bytes: u64) -> Box<dyn Progress + '_> {
+        Box::new(Silent)
+    }
 
-    fn checkpoint(&self, bytes: u64) -> Box<dyn ShardProgress + '_>;
+    /// Starts the progress of the conversion of a checkpoint.
+    fn checkpoint(&self, bytes: u64) -> Box<dyn ShardProgress + '_> {
+        Box::new(self.progress("", bytes))
+    }
 }
+
+impl Observer for Silent {}
 
 /// The progress of a checkpoint, shard by shard.
 pub(crate) trait ShardProgress {
@@ -28,8 +35,8 @@ impl Progress for PartOf<'_> {
     }
 }
 
-impl ShardProgress for PartOf<'_> {
+impl ShardProgress for Box<dyn Progress + '_> {
     fn shard(&self, _what: String, _bytes: u64) -> Box<dyn Progress + '_> {
-        Box::new(PartOf(self.0))
+        Box::new(PartOf(&**self))
     }
 }

@@ -116,6 +116,12 @@ impl<'a> LogicalCheckpoint<'a> {
         Self { source, tensors, places, hf_quant_config: None, quantize_config: None, found }
     }
 
+    /// Returns a checkpoint for tasks that convert values: its tensors are not listed, because there may be a million.
+    /// Still finds a quantization that tcast does not decode.
+    pub(crate) fn of_values(source: &'a Checkpoint) -> Self {
+        Self { found: Self::undecoded(source).unwrap_or_default(), ..Self::without_tensors(source) }
+    }
+
     /// Treats every tensor as values, regardless of the config.
     pub(crate) fn into_values(self) -> Self {
         let plain = (0..self.tensors.len()).collect();
@@ -124,7 +130,7 @@ impl<'a> LogicalCheckpoint<'a> {
 
     /// Returns the result of recognition for the config of a folder of shards, or of one of its shards, if it describes
     /// a quantization that tcast does not decode. Then wide floats may be scales whose codes are elsewhere.
-    pub(crate) fn undecoded(source: &'a Checkpoint) -> Option<Recognized> {
+    fn undecoded(source: &'a Checkpoint) -> Option<Recognized> {
         let is_of_model = source.folder.is_some() || beside(&source.path).is_ok_and(|names| !names.is_empty());
         // A config that cannot be read does not matter to plain values.
         let found = is_of_model.then(|| Self::without_tensors(source).recognize().ok())??;

@@ -12,7 +12,6 @@ use crate::container::checkpoint::Checkpoint;
 use crate::container::{Elements, Form, Input, Reader, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::job::JobInput;
 use crate::kernel::{Kernel, Malformed, Storage};
 use crate::measure::bits::{bits_json, bits_row, codes, hex_json, hex_row, per_row};
 use crate::operator::bitcast;
@@ -43,8 +42,9 @@ pub(super) fn run(args: &BitcastArgs) -> Result<()> {
     let start = Instant::now();
     let (options, job) = (&args.options, &job(Task::BitCast(&args.options), &args.file));
     let sources = open(&args.inputs, job, &args.file, &options.selection(), &options.tensors)?;
-    let inputs = sources.iter().map(|source| JobInput { source, model: None }).collect();
-    let request = JobRequest { job, inputs, paths: &args.inputs, file: &args.file, report: None, budget: None };
+    let models: Vec<LogicalCheckpoint> = sources.iter().map(LogicalCheckpoint::of_values).collect();
+    let request =
+        JobRequest { job, models: &models, paths: &args.inputs, file: &args.file, report: None, budget: None };
     let converted = convert(request, &Console { is_quiet: args.file.quiet }, start, |_| Ok(()));
     converted.map_err(|error| with_widths(error, args, &sources))
 }

@@ -8,7 +8,7 @@ use super::checks::{check_has_codes, layout_name, names};
 use crate::cli::QuantizeArgs;
 use crate::convert::{Budget, Unreachable, measure};
 use crate::error::{Error, Result};
-use crate::job::Prepared;
+use crate::job::PlannedOutput;
 use crate::operator::Operator;
 use crate::options::{RecordedOptions, Task};
 use crate::plan::{CodesSource, Quantization, Step};
@@ -95,8 +95,8 @@ pub(super) fn choose(
 }
 
 /// Checks that the rules give each weight the scheme that was chosen for it.
-pub(super) fn check_plan(chosen: &Budget, prepared: &Prepared) -> Result<()> {
-    let weights = prepared.steps().filter_map(Step::quantization);
+pub(super) fn check_plan(chosen: &Budget, outputs: &[PlannedOutput]) -> Result<()> {
+    let weights = outputs.iter().flat_map(PlannedOutput::steps).filter_map(Step::quantization);
     let scheme = |weight: &Quantization| (weight.scheme, matches!(weight.codes, CodesSource::Copied));
     let planned: BTreeMap<&str, (&str, bool)> = weights.map(|weight| (&*weight.name, scheme(weight))).collect();
     let chosen = &chosen.chosen;

@@ -14,7 +14,7 @@ use crate::cli::QuantizeArgs;
 use crate::container::by_extension;
 use crate::convert::{Budget, open_to_quantize};
 use crate::error::{Error, Kind, Result};
-use crate::job::{self, Job, JobInput};
+use crate::job::{self, Job};
 use crate::operator::Operator;
 use crate::options::{SchemeRule, Task};
 use crate::progress::Observer;
@@ -23,6 +23,7 @@ use crate::read::LogicalCheckpoint;
 use crate::select::policy::Policy;
 use checks::{check_layout, check_model, layout_name, names};
 use serde_json::json;
+use std::slice;
 use std::time::Instant;
 
 pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
@@ -74,15 +75,15 @@ fn write(
     let options = chosen.map_or(&args.options, |chosen| &chosen.options);
     let request = JobRequest {
         job,
-        inputs: vec![JobInput { source: model.source, model: Some(model) }],
+        models: slice::from_ref(model),
         paths: args.model.as_slice(),
         file: &args.file,
         report: args.reports.report.as_deref(),
         budget: chosen.map(|chosen| json!(chosen.figures)),
     };
-    let written = convert(request, observer, start, |prepared| {
+    let written = convert(request, observer, start, |outputs| {
         if let Some(chosen) = chosen {
-            budget::check_plan(chosen, prepared).map_err(|error| error.in_file(&model.source.path))?;
+            budget::check_plan(chosen, outputs).map_err(|error| error.in_file(&model.source.path))?;
         }
         Ok(())
     });

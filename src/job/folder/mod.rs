@@ -6,148 +6,147 @@ mod write;
 
 #[cfg(feature = "cli")]
 pub(crate) use finish::{Finished, finish};
+pub(super) use write::write;
 
-use super::check::{plans_of_modules, plans_of_shards};
-use super::place::Route;
+use super::check::plans;
+use super::output::{Place, PlannedOutput};
 use super::{IfExists, Job};
 use crate::container::checkpoint::{
     CONFIG, Checkpoint, HF_QUANT_CONFIG, INDEX, QUANTIZE_CONFIG, SideFiles, as_safetensors, index_in_place_of,
     index_text, shard_names, with_dtype,
 };
-use crate::container::{Input, part_names};
+use crate::container::{self, Input, part_names};
 use crate::error::{Blocker, Error, Kind, Result, Wanted};
 use crate::io::identity::{Files, is_within};
 use crate::operator::Operator;
-use crate::plan::{Plan, PlanFindings, Planned, Spread, Step, chosen_shards, shard_sizes};
+use crate::plan::{GgufTask, Plan, Planned, Spread, Step, chosen_shards, shard_sizes};
 use crate::progress::{Note, Observer};
+use crate::read::LogicalCheckpoint;
 use crate::staging::{self, Manifest, ManifestShard, ManifestSource, Start, StoredPath};
 use crate::text::path_text;
 use std::collections::{BTreeMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Number of side files above which the job reports that they are copied; no usual checkpoint has so many.
 const MANY: usize = 1000;
 
-/// A folder to write, checked before any work.
-pub(super) struct FolderOutput<'a> {
-    path: PathBuf,
-    start: Start,
-    manifest: Manifest,
-    /// The folder of the side files.
-    source: Option<PathBuf>,
-    /// True if something exists already, which may be the result of the same job.
-    is_there: bool,
-    /// The shards that this run writes.
-    chosen: Vec<usize>,
-    pub(super) plans: Vec<Plan<'a>>,
-    /// The number of modules, whose plans are the last.
-    modules: usize,
+/// Plans the contents of a folder. Refuses a folder that is not empty, is the input's own folder, or is in it.
+pub(super) fn plan<'a>(
+    job: &Job,
+    gguf: Option<&GgufTask>,
+    model: &LogicalCheckpoint<'a>,
+    path: &Path,
+    files: &mut Files,
+    observer: &dyn Observer,
+) -> Result<PlannedOutput<'a>> {
+    let (source, container, spread) =
+        (model.source, job.format().unwrap_or(container::SHARDS), spread(job, model.source));
+    let (mut plans, planned) = plans(job, gguf, model, Some(path), (container, spread), None, observer)?;
+    let start = match (job.partition, job.resume, job.existing) {
+        (Some(_), ..) => Start::Part,
+        (None, true, _) => Start::Resume,
+        (None, false, IfExists::Replace) => Start::Replace,
+        (None, false, _) => Start::Anew,
+    };
+    if let Some(folder) = source.side_folder() {
+        check_apart(path, folder)?;
+    }
+    check_names(&plans)?;
+    let mut sizes = match spread {
+        Spread::AsInputs => shard_sizes(source),
+        Spread::One | Spread::UpTo(_) => plans.iter().map(|plan| plan.source_bytes() + plan.len).collect(),
+    };
+    let mut side_files = match source.side_folder() {
+        Some(folder) if job.format().is_none() => SideFiles::of(folder, source.shard_names())?,
+        _ => SideFiles::default(), // a GGUF stores this in its own metadata
+    };
+    side_files.check_links(source)?;
+    let (mut shards, index) = match job.format() {
+        None => shards_and_index(source, &plans, spread),
+        Some(_) => (parts(path, &plans), None),
+    };
+    let index_text = index.clone().map(|name| (name, index_of(source, &plans, &shards)));
+    let changed = changed_side_files(job, source, &planned, &plans)?;
+    side_files.kept.retain(|name| changed.get(&**name) != Some(&None));
+    let changed = changed.into_iter().filter_map(|(name, text)| Some((name.to_owned(), text?)));
+    let mut texts: BTreeMap<String, String> = index_text.into_iter().chain(changed).collect();
+    let modules: &'a [Checkpoint] = if job.format().is_none() { &source.modules } else { &[] };
+    if !modules.is_empty() {
+        let plans_of_modules = plans_of_modules(job, modules, observer)?;
+        for (module, plan) in modules.iter().zip(&plans_of_modules) {
+            let (shard, config) = module_shard(source, module, plan)?;
+            side_files.leave_out_module(&shard.file);
+            texts.extend(config);
+            sizes.push(plan.source_bytes());
+            shards.push(shard);
+        }
+        let cast = shards[plans.len()..].iter().map(|shard| &*shard.file);
+        observer.notice(Note::ModulesCast(cast.collect()));
+        plans.extend(plans_of_modules);
+    }
+    let side_file = |name: String| {
+        let path = source.side_folder().unwrap_or(path).join(&name);
+        ManifestSource::side_file(&path, source.whole_text_of(&name), name)
+    };
+    let others = gguf.into_iter().flat_map(GgufTask::files).map(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        ManifestSource::side_file(path, None, name)
+    });
+    let mut manifest = Manifest {
+        tcast: env!("CARGO_PKG_VERSION").to_owned(),
+        operator: job.operator().name().to_owned(),
+        options: job.task.recorded(source),
+        input: source.path.to_string_lossy().into_owned(),
+        input_at: StoredPath::absolute(&source.path),
+        inputs: source
+            .shards
+            .iter()
+            .chain(modules.iter().flat_map(|module| &module.shards))
+            .map(fingerprint)
+            .chain(others)
+            .collect::<Result<_>>()?,
+        side_files: side_files.kept.iter().cloned().map(side_file).collect::<Result<_>>()?,
+        texts,
+        shards,
+        index,
+        replaced: Vec::new(),
+    };
+    if start == Start::Replace {
+        let replaced = staging::replaced(path, &manifest)
+            .and_then(|replaced| check_descriptions(path, &manifest).map(|()| replaced));
+        manifest.replaced = replaced.map_err(|error| unless_input(error, files))?;
+    }
+    let is_there = staging::check(path, start, &manifest)?;
+    check_files(path, &manifest, files).map_err(|error| error.of(Kind::Taken(Wanted::FOLDER)))?;
+    if start == Start::Replace {
+        report_staying(path, &manifest, observer)?;
+    }
+    report_side_files(&side_files, &manifest, source, observer);
+    let (chosen, findings) = (chosen_shards(&sizes, job.partition), planned.findings);
+    let place = Place::Folder { start, manifest: Box::new(manifest), is_there };
+    Ok(PlannedOutput { source, path: path.to_owned(), place, container, plans, chosen, findings })
 }
 
-impl<'a> FolderOutput<'a> {
-    /// Plans the contents of the folder. Refuses a folder that is not empty, is the input's own folder, or is in it.
-    pub(super) fn new(
-        job: &Job,
-        route: &Route<'_, 'a>,
-        files: &mut Files,
-        observer: &dyn Observer,
-    ) -> Result<(Self, PlanFindings)> {
-        let (mut plans, planned, spread) = plans_of_shards(job, route, observer)?;
-        let (path, source) = (&route.output, route.input.source);
-        files.read(planned.files.iter().cloned());
-        let start = match (job.partition, job.resume, job.existing) {
-            (Some(_), ..) => Start::Part,
-            (None, true, _) => Start::Resume,
-            (None, false, IfExists::Replace) => Start::Replace,
-            (None, false, _) => Start::Anew,
-        };
-        if let Some(folder) = source.side_folder() {
-            check_apart(path, folder)?;
-        }
-        check_names(&plans)?;
-        let mut sizes = match spread {
-            Spread::AsInputs => shard_sizes(source),
-            Spread::One | Spread::UpTo(_) => plans.iter().map(|plan| plan.source_bytes() + plan.len).collect(),
-        };
-        let mut side_files = match source.side_folder() {
-            Some(folder) if job.format().is_none() => SideFiles::of(folder, source.shard_names())?,
-            _ => SideFiles::default(), // a GGUF stores this in its own metadata
-        };
-        side_files.check_links(source)?;
-        let (mut shards, index) = match job.format() {
-            None => shards_and_index(source, &plans, spread),
-            Some(_) => (parts(path, &plans), None),
-        };
-        let index_text = index.clone().map(|name| (name, index_of(source, &plans, &shards)));
-        let changed = changed_side_files(job, source, &planned, &plans)?;
-        side_files.kept.retain(|name| changed.get(&**name) != Some(&None));
-        let changed = changed.into_iter().filter_map(|(name, text)| Some((name.to_owned(), text?)));
-        let mut texts: BTreeMap<String, String> = index_text.into_iter().chain(changed).collect();
-        let modules: &'a [Checkpoint] = if job.format().is_none() { &source.modules } else { &[] };
-        if !modules.is_empty() {
-            let plans_of_modules = plans_of_modules(job, route, observer)?;
-            for (module, plan) in modules.iter().zip(&plans_of_modules) {
-                let (shard, config) = module_shard(source, module, plan)?;
-                side_files.leave_out_module(&shard.file);
-                texts.extend(config);
-                sizes.push(plan.source_bytes());
-                shards.push(shard);
-            }
-            let cast = shards[plans.len()..].iter().map(|shard| &*shard.file);
-            observer.notice(Note::ModulesCast(cast.collect()));
-            plans.extend(plans_of_modules);
-        }
-        let side_file = |name: String| {
-            let path = source.side_folder().unwrap_or(path).join(&name);
-            ManifestSource::side_file(&path, source.whole_text_of(&name), name)
-        };
-        let others = planned.files.iter().map(|path| {
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            ManifestSource::side_file(path, None, name)
-        });
-        let mut manifest = Manifest {
-            tcast: env!("CARGO_PKG_VERSION").to_owned(),
-            operator: job.operator().name().to_owned(),
-            options: job.task.recorded(source),
-            input: source.path.to_string_lossy().into_owned(),
-            input_at: StoredPath::absolute(&source.path),
-            inputs: source
-                .shards
-                .iter()
-                .chain(modules.iter().flat_map(|module| &module.shards))
-                .map(fingerprint)
-                .chain(others)
-                .collect::<Result<_>>()?,
-            side_files: side_files.kept.iter().cloned().map(side_file).collect::<Result<_>>()?,
-            texts,
-            shards,
-            index,
-            replaced: Vec::new(),
-        };
-        if start == Start::Replace {
-            let replaced = staging::replaced(path, &manifest)
-                .and_then(|replaced| check_descriptions(path, &manifest).map(|()| replaced));
-            manifest.replaced = replaced.map_err(|error| unless_input(error, files))?;
-        }
-        let is_there = staging::check(path, start, &manifest)?;
-        check_files(path, &manifest, files).map_err(|error| error.of(Kind::Taken(Wanted::FOLDER)))?;
-        if start == Start::Replace {
-            report_staying(path, &manifest, observer)?;
-        }
-        report_side_files(&side_files, &manifest, source, observer);
-        let (path, chosen) = (path.to_owned(), chosen_shards(&sizes, job.partition));
-        let side_folder = source.side_folder().map(Path::to_owned);
-        let folder =
-            Self { path, start, manifest, source: side_folder, is_there, chosen, plans, modules: modules.len() };
-        Ok((folder, planned.findings))
-    }
+/// Maximum bytes of a shard by default, as in transformers, if the input is not a folder of shards.
+const USUAL: u64 = 5_000_000_000;
 
-    /// True if earlier runs have completed all work of this run.
-    #[cfg(feature = "cli")]
-    pub(super) fn is_done(&self) -> bool {
-        let chosen = self.chosen.iter().map(|&at| &self.manifest.shards[at]);
-        self.is_there || staging::are_done(&self.path, chosen)
+/// Returns how the tensors of a folder are distributed over its shards.
+pub(super) fn spread(job: &Job, source: &Checkpoint) -> Spread {
+    match job.task.max_shard_size() {
+        Some(most) => Spread::UpTo(most),
+        None if source.folder.is_none() => Spread::UpTo(USUAL),
+        None => Spread::AsInputs,
     }
+}
+
+/// Plans the modules of a model, each in a file.
+fn plans_of_modules<'a>(job: &Job, modules: &'a [Checkpoint], observer: &dyn Observer) -> Result<Vec<Plan<'a>>> {
+    let mut plans_of = Vec::new();
+    for module in modules {
+        let model = LogicalCheckpoint::of_values(module);
+        plans_of.extend(plans(job, None, &model, None, (container::SHARDS, Spread::One), None, observer)?.0);
+    }
+    Ok(plans_of)
 }
 
 /// Names the files that stay in a folder that is replaced.

@@ -29,7 +29,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::kernel::{Condition, Rules, Storage};
 use crate::operator::Operator;
-use crate::options::{CastOptions, GgufOptions, QuantizeOptions, TensorOptions};
+use crate::options::{CastOptions, GgufOptions, QuantizeOptions, Task, TensorOptions};
 use crate::progress::{GgufNote, Note, Observer};
 use crate::quant::gguf::{GgufScheme, KeptRule, TypeChoice, language};
 use crate::quant::{
@@ -45,7 +45,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A task that makes a GGUF file, with its options in terms of ggml's types.
-pub(super) struct GgufTask<'r> {
+pub(crate) struct GgufTask<'r> {
     /// The scheme of the weights that no rule names; `None` if they keep their types.
     scheme: Option<&'static GgufScheme>,
     /// Patterns of names, and the scheme of the tensors that match, or `None` to keep them.
@@ -65,8 +65,26 @@ pub(super) struct GgufTask<'r> {
 }
 
 impl<'r> GgufTask<'r> {
+    /// Returns the task in terms of ggml's types; `None` if it `makes` no GGUF file. Refuses options that the output has no
+    /// use for, or cannot follow.
+    pub(crate) fn of(task: Task<'r>, makes: bool, observer: &'r dyn Observer) -> Result<Option<Self>> {
+        match task {
+            Task::Cast(options) if makes => Self::cast(options).map(Some),
+            Task::Quantize(options) if makes => Self::quantize(options, observer).map(Some),
+            Task::Cast(options) => options.gguf.first_given().map_or(Ok(None), |option| {
+                Err(Error::usage("the output is not a GGUF file: an option has no effect").without(option))
+            }),
+            _ => Ok(None),
+        }
+    }
+
+    /// Returns the other files that it reads, which no output may replace.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &'r Path> {
+        self.options.metadata_from.iter().map(PathBuf::as_path).chain(self.imatrix)
+    }
+
     /// The weights are cast.
-    pub(super) fn cast(options: &'r CastOptions) -> Result<Self> {
+    fn cast(options: &'r CastOptions) -> Result<Self> {
         let scheme = |to: Dtype| match to {
             Dtype::Float32 => Ok("f32"),
             Dtype::Float16 => Ok("f16"),
@@ -92,7 +110,7 @@ impl<'r> GgufTask<'r> {
     }
 
     /// The weights are quantized.
-    pub(super) fn quantize(options: &'r QuantizeOptions, observer: &'r dyn Observer) -> Result<Self> {
+    fn quantize(options: &'r QuantizeOptions, observer: &'r dyn Observer) -> Result<Self> {
         let rules = options.rule.iter().map(|rule| Ok((&rule.pattern, rule.scheme.map(gguf_type).transpose()?)));
         Ok(Self {
             scheme: options.scheme.map(gguf_scheme).transpose()?,
@@ -182,8 +200,6 @@ impl<'a> Planned<'a> {
         let notes = scales.into_iter().chain(notes.into_iter().map(Note::Gguf)).collect();
         (plan.keys, plan.computed) = (keys::finished(keys, file_type, importance.as_ref()), computed);
         plan.findings = PlanFindings { notes, ..PlanFindings::default() };
-        let files = task.options.metadata_from.iter().map(PathBuf::as_path).chain(task.imatrix);
-        plan.files = files.map(Path::to_owned).collect();
         Ok(plan)
     }
 }
