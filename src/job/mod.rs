@@ -126,9 +126,10 @@ pub(crate) fn prepare<'a>(
     let paths = all_of(sources, job.publish, observer, |source| place::output_path(job, source, folder, is_only))?;
     let outputs = all_of(models.iter().zip(&paths), job.publish, observer, |(model, path)| {
         let is_folder = place::is_folder(job, model.source, path)?;
-        let planned = match is_folder {
-            true => folder::plan(job, gguf.as_ref(), model, path, files, observer),
-            false => file::plan(job, gguf.as_ref(), model, path, files, observer),
+        let planned = if is_folder {
+            folder::plan(job, gguf.as_ref(), model, path, files, observer)
+        } else {
+            file::plan(job, gguf.as_ref(), model, path, files, observer)
         };
         match planned {
             // A folder of the name is not the output.

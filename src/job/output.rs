@@ -89,9 +89,13 @@ impl<'a> PlannedOutput<'a> {
     /// Reports the files that this run would write. If the job reports results, converts them without writing.
     pub(super) fn preview(mut self, job: &Job, observer: &dyn Observer) -> Result<Written> {
         let (mut files, all) = (Vec::new(), self.plans.len());
-        let progress: Option<Box<dyn ShardProgress>> = job.reports_results().then(|| match self.is_folder() {
-            true => observer.checkpoint(self.source_bytes()),
-            false => Box::new(observer.progress("", self.source_bytes())) as Box<dyn ShardProgress>,
+        let progress: Option<Box<dyn ShardProgress>> = job.reports_results().then(|| {
+            let bytes = self.source_bytes();
+            if self.is_folder() {
+                observer.checkpoint(bytes)
+            } else {
+                Box::new(observer.progress("", bytes)) as Box<dyn ShardProgress>
+            }
         });
         for (at, plan) in std::mem::take(&mut self.plans).into_iter().enumerate() {
             if !self.chosen.contains(&at) {
