@@ -46,7 +46,7 @@ pub(crate) fn measure<'a>(
     drop(progress);
     let mut outcomes = outcomes.map_err(|error| error.in_file(&source.path))?.into_iter();
     let measured = jobs.into_iter().zip(plans).map(|((job, options, findings), plans)| {
-        let file = |plan: Plan| FileReport::new(String::new(), &plan, outcomes.next());
+        let file = |plan: Plan| FileReport::taking(String::new(), plan, outcomes.next());
         let files: Vec<FileReport> = plans.into_iter().map(file).collect();
         let scheme = options.scheme.ok_or_else(|| Error::usage("there is no scheme to measure"))?;
         let written = Written { files, before: 0, finished: 0, all: 0, was_complete: false };

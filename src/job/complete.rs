@@ -41,12 +41,12 @@ impl<'a> CompleteFile<'a> {
         if keeps {
             plan.check_written(container, target)?;
         }
-        let report = match options.detail {
-            Detail::Nothing => FileReport::without_tensors(name, &plan),
-            Detail::Counts | Detail::Accuracy => FileReport::new(name, &plan, Some(outcomes)),
+        let (report, plan) = match options.detail {
+            Detail::Nothing => (FileReport::without_tensors(name, &plan), None),
+            _ if job.measures.hash && keeps => (FileReport::new(name, &plan, Some(outcomes)), Some(plan)),
+            Detail::Counts | Detail::Accuracy => (FileReport::taking(name, plan, Some(outcomes)), None),
         };
         let is_refused = report.meets(&job.fail_on);
-        let plan = Some(plan).filter(|_| job.measures.hash && keeps && !is_refused);
         Ok(Self { output, stored, plan, report, is_refused })
     }
 

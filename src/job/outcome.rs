@@ -157,7 +157,6 @@ impl FileReport {
 
     /// Reports a finished conversion. Drops each step as soon as it is reported: for many tensors, a plan takes as much
     /// memory as its report.
-    #[cfg(feature = "cli")]
     pub(crate) fn taking(file: String, mut plan: Plan, outcomes: Option<Vec<Outcome>>) -> Self {
         let steps = std::mem::take(&mut plan.steps);
         Self { tensors: TensorReport::of(steps.into_iter(), outcomes), ..Self::without_tensors(file, &plan) }
