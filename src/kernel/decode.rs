@@ -29,9 +29,12 @@ pub(super) enum Decode {
     Float64,
 }
 
-/// The codes of all floats and scales of 8 bits and fewer as float32 bits, and the constants of floats. Kernels share
-/// them, because a model can need hundreds of thousands of kernels.
-static TABLES: LazyLock<HashMap<Dtype, ([u32; 256], Option<Minifloat>)>> = LazyLock::new(|| {
+/// The codes of a type of 8 bits or fewer as float32 bits, and the constants of a float.
+type NarrowCodes = ([u32; 256], Option<Minifloat>);
+
+/// All floats and scales of 8 bits and fewer. Kernels share them, because a model can need hundreds of thousands of
+/// kernels.
+static TABLES: LazyLock<HashMap<Dtype, NarrowCodes>> = LazyLock::new(|| {
     let decode = |dtype: Dtype| match dtype.class() {
         Class::Scale => Some((std::array::from_fn(|code| decode_scale(code as u8)), None)),
         Class::Float(format) if dtype.bits() <= 8 => {

@@ -163,7 +163,7 @@ impl Minifloat {
         if magnitude < self.largest { magnitude } else { self.largest }
     }
 
-    /// Like [`Minifloat::round`], for a magnitude of at most `limit`, or below `clipped`.
+    /// Like [`Minifloat::round`], for a magnitude of at most `limit`.
     #[inline(always)]
     pub(crate) fn round_in_range(self, magnitude: f32) -> (u32, f32) {
         // 1. The power of two whose last mantissa bit, in float32, is worth the format's last bit at this magnitude;

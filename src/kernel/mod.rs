@@ -11,6 +11,9 @@
 //! block of at most 4 KiB of the source is decoded into the lane and encoded out of it while it is in the first-level
 //! cache. The code is written once; `isa.rs` compiles it for several instruction sets.
 //!
+//! `float.rs` describes a float of 16 bits or fewer and rounds float32 to it; `half.rs` lists the conversions of bfloat16
+//! and float16. Quantized weights and blocks use both.
+//!
 //! Most blocks have no special values: no Inf, no NaN, nothing beyond the target's range. Each block is converted under
 //! that assumption, in half the steps. The smallest and largest magnitude show afterwards whether the assumption held;
 //! if not, the block is converted again by the complete rules. Tests compare both with the same reference

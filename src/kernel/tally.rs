@@ -124,7 +124,7 @@ pub(super) fn count_zeros(lane: &[[u8; 4]], zero: u32) -> u32 {
 /// Counts the NaN and Inf of a lane of floats: `magnitude` returns bits without the sign, which are then at least
 /// `infinity`. A first pass skips blocks without them, which most are.
 #[inline(always)]
-fn count_specials<const N: usize, T: Ord>(
+fn count_specials<const N: usize, T: Ord + Copy>(
     lane: &[[u8; N]],
     magnitude: impl Fn([u8; N]) -> T,
     infinity: T,
