@@ -68,7 +68,7 @@ fn check_folder(folder: &Path) {
 }
 
 fn convert(found: &Checkpoint) {
-    let codes = match Codes::of(found) {
+    let codes = match Codes::find(found) {
         Ok(codes) => codes,
         Err(error) => return check_error(&error),
     };

@@ -57,6 +57,16 @@ impl<'a> Codes<'a> {
         })
     }
 
+    /// Finds the codes of a checkpoint.
+    ///
+    /// # Errors
+    /// When one of the files next to it cannot be read.
+    #[doc(hidden)] // for tests
+    pub fn find(source: &'a Checkpoint) -> Result<Self> {
+        let model = LogicalCheckpoint::probe(source);
+        if Self::may_be_in(source) { Self::of(&model) } else { Ok(Self::undecoded_of(&model)) }
+    }
+
     /// Finds the codes of a checkpoint whose weights were recognized.
     ///
     /// # Errors

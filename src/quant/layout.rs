@@ -265,6 +265,7 @@ pub enum Precision {
 
 /// Storage of quantized weights in one library.
 #[derive(Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Layout {
     /// Its name in tcast.
     pub name: &'static str,
