@@ -1,7 +1,7 @@
 //! An output that is one file: its place, and the plan of its contents.
 
 use super::check::plans;
-use super::output::{Place, PlannedOutput};
+use super::output::{OutputPlace, PlannedOutput};
 use super::{IfExists, Job, Publish, place};
 use crate::container;
 use crate::container::checkpoint::Checkpoint;
@@ -41,16 +41,16 @@ pub(super) fn plan<'a>(
     if let (Publish::Each, Some(destination)) = (job.publish, &destination) {
         destination.check_space(plan.space())?;
     }
-    let (path, place, findings) = (output.to_owned(), Place::File { destination, data }, planned.findings);
+    let (path, place, findings) = (output.to_owned(), OutputPlace::File { destination, data }, planned.findings);
     Ok(PlannedOutput { source, path, place, container, plans, chosen: vec![0], findings })
 }
 
 /// Refuses outputs that do not fit on the disk together. All of them go to one folder.
 pub(super) fn check_space_of_all(outputs: &[PlannedOutput]) -> Result<()> {
-    let files = || outputs.iter().filter(|output| matches!(output.place, Place::File { .. }));
+    let files = || outputs.iter().filter(|output| matches!(output.place, OutputPlace::File { .. }));
     let needed = files().flat_map(|file| &file.plans).map(Plan::space).sum();
     match files().next().map(|file| &file.place) {
-        Some(Place::File { destination: Some(first), .. }) => first.check_space(needed),
+        Some(OutputPlace::File { destination: Some(first), .. }) => first.check_space(needed),
         _ => Ok(()),
     }
 }

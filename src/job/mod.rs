@@ -21,6 +21,7 @@ pub(crate) use description::{Job, Measures, Publish};
 pub(crate) use fail_on::FailOn;
 #[cfg(feature = "cli")]
 pub(crate) use folder::{Finished, finish};
+pub(crate) use outcome::Written;
 pub use outcome::{FileReport, TensorReport};
 #[cfg(feature = "cli")]
 pub(crate) use outcome::{PartReport, QuantizedReport};
@@ -41,21 +42,8 @@ use crate::progress::{Note, Observer};
 use crate::read::LogicalCheckpoint;
 use crate::text::is;
 use complete::CompleteFile;
-use output::Place;
+use output::OutputPlace;
 use std::path::{Path, PathBuf};
-
-#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words it"))]
-pub(crate) struct Written {
-    /// The output, or the requested shards.
-    pub(crate) files: Vec<FileReport>,
-    /// Number of files that were complete before.
-    pub(crate) before: usize,
-    /// Number of complete shards of the folder; `all` is the final number.
-    pub(crate) finished: usize,
-    pub(crate) all: usize,
-    /// True if everything was complete, and nothing was written.
-    pub(crate) was_complete: bool,
-}
 
 /// The way in which inputs are opened.
 pub(crate) struct OpenOptions<'a> {
@@ -166,13 +154,13 @@ pub(crate) fn write<'a>(
     for output in outputs {
         let (source, path) = (output.source, output.path.clone());
         let written = match output.place {
-            Place::Taken => {
+            OutputPlace::Taken => {
                 each(source, &path, Ok(None))?;
                 continue;
             }
             _ if job.dry_run => output.preview(job, observer),
-            Place::Folder { .. } => folder::write(output, job, observer),
-            Place::File { .. } => {
+            OutputPlace::Folder { .. } => folder::write(output, job, observer),
+            OutputPlace::File { .. } => {
                 let progress = observer.progress("", output.source_bytes());
                 let file = output.convert(job, &*progress, observer);
                 drop(progress);
@@ -195,7 +183,7 @@ fn write_together<'a>(
     let mut done = Vec::new();
     for output in outputs {
         let (source, path) = (output.source, output.path.clone());
-        let is_kept = matches!(output.place, Place::Taken);
+        let is_kept = matches!(output.place, OutputPlace::Taken);
         let file = if is_kept { None } else { Some(output.convert(job, &*progress, observer)?) };
         done.push((source, path, file));
     }

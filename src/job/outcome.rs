@@ -81,6 +81,20 @@ impl QuantizedReport {
     }
 }
 
+/// The result of an output.
+#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words it"))]
+pub(crate) struct Written {
+    /// The output, or the requested shards.
+    pub(crate) files: Vec<FileReport>,
+    /// Number of files that were complete before.
+    pub(crate) before: usize,
+    /// Number of complete shards of the folder; `all` is the final number.
+    pub(crate) finished: usize,
+    pub(crate) all: usize,
+    /// True if everything was complete, and nothing was written.
+    pub(crate) was_complete: bool,
+}
+
 /// One output file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FileReport {

@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 pub(crate) struct PlannedOutput<'a> {
     pub(crate) source: &'a Checkpoint,
     pub(crate) path: PathBuf,
-    pub(super) place: Place,
+    pub(super) place: OutputPlace,
     /// The format of its files.
     pub(super) container: &'static dyn Container,
     /// The plan of each file; the plans of modules are the last.
@@ -37,7 +37,7 @@ pub(crate) struct PlannedOutput<'a> {
 }
 
 /// The place of an output.
-pub(super) enum Place {
+pub(super) enum OutputPlace {
     /// The output exists, and is kept.
     Taken,
     File {
@@ -57,7 +57,7 @@ pub(super) enum Place {
 impl<'a> PlannedOutput<'a> {
     /// Returns an output that exists and is kept.
     pub(super) fn kept(source: &'a Checkpoint, path: &Path) -> Self {
-        let (path, place, container) = (path.to_owned(), Place::Taken, container::SHARDS);
+        let (path, place, container) = (path.to_owned(), OutputPlace::Taken, container::SHARDS);
         Self {
             source,
             path,
@@ -70,7 +70,7 @@ impl<'a> PlannedOutput<'a> {
     }
 
     pub(crate) fn is_folder(&self) -> bool {
-        matches!(self.place, Place::Folder { .. })
+        matches!(self.place, OutputPlace::Folder { .. })
     }
 
     /// Returns the number of input bytes that this run converts.
@@ -81,8 +81,8 @@ impl<'a> PlannedOutput<'a> {
     /// Returns the name of a file in reports.
     fn name(&self, at: usize) -> String {
         match &self.place {
-            Place::Taken | Place::File { .. } => self.path.to_string_lossy().into_owned(),
-            Place::Folder { manifest, .. } => manifest.shards[at].file.clone(),
+            OutputPlace::Taken | OutputPlace::File { .. } => self.path.to_string_lossy().into_owned(),
+            OutputPlace::Folder { manifest, .. } => manifest.shards[at].file.clone(),
         }
     }
 
@@ -121,7 +121,7 @@ impl<'a> PlannedOutput<'a> {
         observer: &dyn Observer,
     ) -> Result<CompleteFile<'a>> {
         let name = self.name(0);
-        let Place::File { destination: Some(destination), data } = self.place else {
+        let OutputPlace::File { destination: Some(destination), data } = self.place else {
             return Err(Error::new("a folder is published alone").in_file(&self.path));
         };
         let plan = self.plans.swap_remove(0);
@@ -150,12 +150,12 @@ impl<'a> PlannedOutput<'a> {
 
     /// True if it is not kept as it is.
     pub(crate) fn has_work(&self) -> bool {
-        !matches!(self.place, Place::Taken)
+        !matches!(self.place, OutputPlace::Taken)
     }
 
     /// True if earlier runs have written everything that this run should write.
     pub(crate) fn is_done(&self) -> bool {
-        let Place::Folder { manifest, is_there, .. } = &self.place else { return false };
+        let OutputPlace::Folder { manifest, is_there, .. } = &self.place else { return false };
         *is_there || staging::are_done(&self.path, self.chosen.iter().map(|&at| &manifest.shards[at]))
     }
 

@@ -9,7 +9,7 @@ pub(crate) use finish::{Finished, finish};
 pub(super) use write::write;
 
 use super::check::plans;
-use super::output::{Place, PlannedOutput};
+use super::output::{OutputPlace, PlannedOutput};
 use super::{IfExists, Job};
 use crate::container::checkpoint::{
     CONFIG, Checkpoint, HF_QUANT_CONFIG, INDEX, QUANTIZE_CONFIG, SideFiles, as_safetensors, index_in_place_of,
@@ -123,7 +123,7 @@ pub(super) fn plan<'a>(
     }
     report_side_files(&side_files, &manifest, source, observer);
     let (chosen, findings) = (chosen_shards(&sizes, job.partition), planned.findings);
-    let place = Place::Folder { start, manifest: Box::new(manifest), is_there };
+    let place = OutputPlace::Folder { start, manifest: Box::new(manifest), is_there };
     Ok(PlannedOutput { source, path: path.to_owned(), place, container, plans, chosen, findings })
 }
 

@@ -9,7 +9,7 @@ use crate::io::output::{Destination, check_space};
 use crate::io::sink::ExistingFile;
 use crate::job::complete::CompleteFile;
 use crate::job::outcome::FileReport;
-use crate::job::output::{Place, PlannedOutput};
+use crate::job::output::{OutputPlace, PlannedOutput};
 use crate::job::{Job, Measures, Written};
 use crate::measure::hash;
 use crate::plan::{Plan, Step};
@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// the folder is then complete. If it fails, complete shards are kept.
 pub(in crate::job) fn write(output: PlannedOutput, job: &Job, observer: &dyn Observer) -> Result<Written> {
     let PlannedOutput { source, path, place, container, plans, chosen, .. } = output;
-    let Place::Folder { start, manifest, is_there } = place else {
+    let OutputPlace::Folder { start, manifest, is_there } = place else {
         return Err(Error::new("is not a folder").in_file(&path));
     };
     if is_there {
