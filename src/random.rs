@@ -10,3 +10,12 @@ pub(crate) fn random(seed: u64) -> impl FnMut() -> u64 {
         mixed ^ mixed >> 31
     }
 }
+
+/// Returns floats that are not NaN: all upper halves with some lower bits, then random ones.
+#[cfg(test)]
+pub(crate) fn floats() -> impl Iterator<Item = f32> {
+    let mut next = random(1);
+    let specials = (0..1 << 16).map(|high: u32| f32::from_bits(high << 16 | (high & 3) << 14));
+    let random = std::iter::repeat_with(move || f32::from_bits(next() as u32));
+    specials.chain(random.take(1 << 20)).filter(|value| !value.is_nan())
+}

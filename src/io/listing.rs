@@ -47,6 +47,14 @@ fn names(folder: &Path) -> io::Result<Vec<(OsString, Option<bool>)>> {
     fs::read_dir(folder)?.map(|entry| entry.map(|entry| (entry.file_name(), None))).collect()
 }
 
+/// Ignores that something to remove or to move is gone already: another run can be faster.
+pub(crate) fn unless_gone(done: io::Result<()>) -> io::Result<()> {
+    match done {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
+    }
+}
+
 /// Removes a folder with everything in it. Links are removed, and not followed.
 ///
 /// # Errors
@@ -63,6 +71,7 @@ pub(crate) fn remove_folder(folder: &Path) -> io::Result<()> {
 
 #[cfg(target_os = "linux")]
 mod linux {
+    use super::unless_gone;
     use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, openat, unlinkat};
     use std::ffi::{OsStr, OsString};
     use std::io;
@@ -95,10 +104,6 @@ mod linux {
         let folder = open(&place, name, true)?;
         // Another run may remove the same folder, so that it has no entries to list. If it is still there, the last call
         // fails because it is not empty.
-        let unless_gone = |done: io::Result<()>| match done {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            done => done,
-        };
         let mut listed = Vec::new();
         unless_gone(names(&folder).map(|names| listed = names))?;
         for (entry, is_folder) in listed {

@@ -97,8 +97,9 @@ impl<'a> PlannedOutput<'a> {
                 Box::new(observer.progress("", bytes)) as Box<dyn ShardProgress>
             }
         });
+        let mut chosen = std::mem::take(&mut self.chosen).into_iter().peekable(); // in ascending order
         for (at, plan) in std::mem::take(&mut self.plans).into_iter().enumerate() {
-            if !self.chosen.contains(&at) {
+            if chosen.next_if_eq(&at).is_none() {
                 continue;
             }
             let name = self.name(at);
@@ -141,7 +142,7 @@ impl<'a> PlannedOutput<'a> {
     }
 }
 
-/// What the program asks about an output before it is written.
+/// Facts about an output before it is written, for the program.
 #[cfg(feature = "cli")]
 impl<'a> PlannedOutput<'a> {
     pub(crate) fn steps(&self) -> impl Iterator<Item = &Step<'a>> {

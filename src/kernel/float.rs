@@ -317,14 +317,7 @@ impl FloatTarget {
 mod tests {
     use super::*;
     use crate::dtype::{Class, Dtype};
-    use crate::random::random;
-
-    fn samples() -> impl Iterator<Item = f32> {
-        let mut next = random(1);
-        let specials = (0..1 << 16).map(|high: u32| f32::from_bits(high << 16 | (high & 3) << 14));
-        let random = std::iter::repeat_with(move || f32::from_bits(next() as u32));
-        specials.chain(random.take(1 << 20)).filter(|value| !value.is_nan())
-    }
+    use crate::random::floats;
 
     #[test]
     fn magnitudes_round_to_the_nearest_code() {
@@ -344,7 +337,7 @@ mod tests {
             assert_eq!(f64::from(float.clipped), numbers[last] + (numbers[last] - numbers[last - 1]) / 2.0);
             let ties = numbers.windows(2).map(|pair| f64::midpoint(pair[0], pair[1]) as f32);
             let near = ties.flat_map(|tie| [tie.next_down(), tie, tie.next_up()]);
-            for value in near.chain(samples().map(f32::abs)).chain(numbers.iter().map(|value| *value as f32)) {
+            for value in near.chain(floats().map(f32::abs)).chain(numbers.iter().map(|value| *value as f32)) {
                 let wide = f64::from(value);
                 let above = numbers.partition_point(|number| *number < wide).min(last);
                 let below = above.saturating_sub(1);

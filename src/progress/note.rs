@@ -115,7 +115,7 @@ pub(crate) enum UseNote {
     QuantizedEmbedding(String),
     /// Number of quantized stacks of experts that are decoded because the names of the file are kept, and the first.
     DecodedStacks(u64, String),
-    /// What engines must run to use a quantized model.
+    /// The forms of weights that engines must run to use a quantized model.
     Quantized(Box<QuantizedForms>),
     /// All activations get the same global scale.
     SharedInputScale,
@@ -157,7 +157,7 @@ impl Misfit {
     }
 }
 
-/// How the weights of a model are quantized, as far as engines depend on it.
+/// The forms of the quantized weights of a model that engines depend on.
 #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program compares it with the trials of engines"))]
 pub(crate) struct QuantizedForms {
     /// The schemes and layouts in which weights are stored.

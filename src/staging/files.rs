@@ -10,20 +10,11 @@ use crate::threads::each;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs;
-use std::io;
 use std::path::Path;
 
 /// True if something has this name, including a link that leads nowhere.
 pub(super) fn exists(path: &Path) -> Result<bool> {
     open::exists(path).map_err(unreadable(path))
-}
-
-/// Ignores that something to remove or to move is gone already: another run can be faster.
-pub(super) fn unless_gone(done: io::Result<()>) -> io::Result<()> {
-    match done {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        done => done,
-    }
 }
 
 /// True if the path is a regular file of this length.

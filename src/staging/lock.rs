@@ -1,9 +1,8 @@
 //! Locks of the work folder, and its removal at the end.
 
-use super::files::unless_gone;
 use crate::error::{Blocker, Error, Kind, Result, Wanted};
 use crate::io::in_use::retried;
-use crate::io::listing::{Entry, entries, remove_folder};
+use crate::io::listing::{Entry, entries, remove_folder, unless_gone};
 use crate::io::open::unreadable;
 use crate::io::output::{directory_of, sync_folder, uninterrupted};
 use crate::io::temporaries::{LOCK, OLD, move_to_temporary};

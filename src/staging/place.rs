@@ -20,7 +20,7 @@
 //! | `end.json` | - | remove the work folder |
 
 use super::check::check_places;
-use super::files::{exists, read, unless_gone};
+use super::files::{exists, read};
 use super::lock::{Sharing, lock, remove_work};
 use super::manifest::{Manifest, sha256};
 use super::{Staging, older, sync_name};
@@ -28,7 +28,7 @@ use crate::container::checkpoint::is_index;
 use crate::error::{Blocker, Error, Result};
 use crate::io::identity::check_apart;
 use crate::io::in_use::{check_not_in_use, retried};
-use crate::io::listing::{Entry, entries, remove_folder};
+use crate::io::listing::{Entry, entries, remove_folder, unless_gone};
 use crate::io::open::unwritable;
 use crate::io::output::{WORK, create_folders, directory_of};
 use crate::io::temporaries::{DONE, END, FILES, Kept, LOCK, MANIFEST, OLD, keep_after};

@@ -131,14 +131,7 @@ pub(super) fn exact_ceil_log2(value: f64) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::random;
-
-    fn samples() -> impl Iterator<Item = f32> {
-        let mut next = random(1);
-        let specials = (0..1 << 16).map(|high: u32| f32::from_bits(high << 16 | (high & 3) << 14));
-        let random = std::iter::repeat_with(move || f32::from_bits(next() as u32));
-        specials.chain(random.take(1 << 20)).filter(|value| !value.is_nan())
-    }
+    use crate::random::floats;
 
     #[test]
     fn halves_are_rounded_away_from_zero() {
@@ -174,7 +167,7 @@ mod tests {
             let bits = (2_f64.powi(power) as f32).to_bits();
             (bits.saturating_sub(60).max(1)..bits + 60).map(f32::from_bits)
         });
-        for value in near.chain(samples().filter(|value| *value > 0.0 && value.is_finite())) {
+        for value in near.chain(floats().filter(|value| *value > 0.0 && value.is_finite())) {
             assert_eq!(ceil_log2(value), (f64::from(value).log2() as f32).ceil() as i32, "{value:e}");
             let exact = exact_ceil_log2(value.into());
             assert!(2_f64.powi(exact) >= value.into() && 2_f64.powi(exact - 1) < value.into(), "{value:e}");
