@@ -3,7 +3,7 @@
 use crate::container::{ReadOptions, checkpoint};
 use crate::dtype::Dtype;
 use crate::error::Result;
-use crate::read::{LogicalCheckpoint, Membership, ModelTensor};
+use crate::read::{Model, Source};
 use crate::threads::cores;
 use std::path::Path;
 
@@ -39,20 +39,14 @@ pub struct TensorInfo {
 pub fn tensors(path: impl AsRef<Path>) -> Result<Vec<TensorInfo>> {
     let mut source = checkpoint::open(path.as_ref(), &ReadOptions::on(cores()))?;
     let _ = source.divide_stacks(); // tensors without a name on Hugging Face are listed as the file has them
-    let model = LogicalCheckpoint::probe(&source);
-    let info = |(at, membership, tensor): (usize, Membership, ModelTensor)| {
+    let model = Model::probe(&source);
+    let info = |(at, tensor): (usize, Source)| {
         let (dtype, layout) = match tensor {
-            ModelTensor::Stored(_, stored) => (stored.elements.dtype(), None),
-            ModelTensor::Weight(_, weight) => (model.tensors[at].dtype, Some(weight.layout.name)),
+            Source::Stored(_, stored) => (stored.elements.dtype(), None),
+            Source::Weight(_, weight) => (model.tensors[at].dtype, Some(weight.layout.name)),
         };
-        let is_tensor = membership != Membership::Marker;
-        is_tensor.then(|| TensorInfo {
-            name: tensor.name().to_owned(),
-            dtype,
-            shape: tensor.shape().to_vec(),
-            layout,
-            bytes: tensor.stored_len(),
-        })
+        let (name, shape, bytes) = (tensor.name().to_owned(), tensor.shape().to_vec(), tensor.stored_len());
+        TensorInfo { name, dtype, shape, layout, bytes }
     };
-    Ok(model.model_tensors().filter_map(info).collect())
+    Ok(model.sources(&model.found.activation_scales).map(info).collect())
 }

@@ -8,7 +8,7 @@ use crate::error::{Error, Kind, Result};
 use crate::quant::{
     FoundWeight, Role, can_be_part, is_activation_scale, is_named_as_part, may_be_quantized, scale_names,
 };
-use crate::read::{LogicalCheckpoint, Membership};
+use crate::read::Model;
 use crate::select::{Candidate, KeptReason, Selection, patterns_of};
 use crate::text::shorten;
 use std::collections::{HashMap, HashSet};
@@ -63,7 +63,7 @@ impl<'a> Codes<'a> {
     /// When one of the files next to it cannot be read.
     #[doc(hidden)] // for tests
     pub fn find(source: &'a Checkpoint) -> Result<Self> {
-        let model = LogicalCheckpoint::probe(source);
+        let model = Model::probe(source);
         if Self::may_be_in(source) { Self::of(&model) } else { Ok(Self::undecoded_of(&model)) }
     }
 
@@ -71,7 +71,7 @@ impl<'a> Codes<'a> {
     ///
     /// # Errors
     /// When one of the files next to it cannot be read.
-    pub(crate) fn of(model: &LogicalCheckpoint<'a>) -> Result<Self> {
+    pub(crate) fn of(model: &Model<'a>) -> Result<Self> {
         if model.found.is_undecoded {
             return Ok(Self::undecoded_of(model));
         }
@@ -141,7 +141,7 @@ impl<'a> Codes<'a> {
         }
         found.scales.retain(|name, _| !found.reasons.contains_key(name));
         found.parts.extend(found.reasons.keys().chain(found.scales.keys()));
-        let is_readable = || model.memberships().iter().any(|membership| matches!(membership, Membership::Codes(_)));
+        let is_readable = || model.readable_weights().next().is_some();
         found.model = if others.is_empty() {
             (model.found.problems.is_empty() && is_readable()).then(|| source.path.clone())
         } else {
@@ -151,14 +151,13 @@ impl<'a> Codes<'a> {
     }
 
     /// Adds the parts of a weight that tcast decodes.
-    fn add_weight(&mut self, model: &LogicalCheckpoint<'a>, weight: &FoundWeight) {
+    fn add_weight(&mut self, model: &Model<'a>, weight: &FoundWeight) {
         if weight.has_plain_blocks() {
             return;
         }
         let name = |at: usize| model.tensors[at].name;
         let codes_at = |at: usize| (name(at), model.tensors[at].dtype);
-        let part = |wanted| weight.parts.iter().find(|(role, _)| *role == wanted).map(|(_, at)| *at);
-        let scale = part(Role::Scale).map_or("", name);
+        let scale = weight.part(Role::Scale).map_or("", name);
         // Scales of an ONNX model are tensors of its graph, which a cast converts like others.
         let is_onnx = weight.layout.is_in_graph;
         for &(role, at) in &weight.parts {
@@ -172,7 +171,7 @@ impl<'a> Codes<'a> {
             } else if role == Role::Activation {
                 self.parts.insert(name(at));
             } else if !can_be_codes(model.tensors[at].dtype) {
-                let codes = part(Role::Codes).filter(|_| !is_onnx);
+                let codes = weight.part(Role::Codes).filter(|_| !is_onnx);
                 self.scales.insert(name(at), codes.map(codes_at));
             } else {
                 let why = format!("holds the {} of '{}'", role.describe(), shorten(&weight.name));
@@ -183,7 +182,7 @@ impl<'a> Codes<'a> {
 
     /// Finds only [`Codes::undecoded`]. Moving bits ruins no codes, but tensors of an undecoded quantization have
     /// unknown roles.
-    pub(crate) fn undecoded_of(model: &LogicalCheckpoint<'a>) -> Self {
+    pub(crate) fn undecoded_of(model: &Model<'a>) -> Self {
         let problem = model.found.problems.last().filter(|_| model.found.is_undecoded);
         Self { undecoded: problem.map(|problem| undecoded(&problem.error)), ..Self::default() }
     }

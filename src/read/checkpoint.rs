@@ -12,7 +12,7 @@ use crate::quant::{
 use std::path::Path;
 
 /// A checkpoint with its quantized weights.
-pub(crate) struct LogicalCheckpoint<'a> {
+pub(crate) struct Model<'a> {
     /// The checkpoint that stores the tensors.
     pub source: &'a Checkpoint,
     /// All stored tensors; recognition refers to them by their indices here.
@@ -25,30 +25,16 @@ pub(crate) struct LogicalCheckpoint<'a> {
     pub found: Recognized,
 }
 
-/// The role of a stored tensor in its model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Membership {
-    /// A tensor of values, or of an unknown role.
-    Plain,
-    /// The codes of the weight with this index. They represent this weight, and the weights that follow it and have the
-    /// same codes.
-    Codes(usize),
-    /// Another part of a weight, which its values depend on or which describes it.
-    Part,
-    /// A scale of activations; `is_part` if it is one of a weight's parts.
-    ActivationScale { is_part: bool },
-    /// A tensor that only describes how others are stored.
-    Marker,
-}
-
-/// A tensor or weight that a model has under one name.
+/// A tensor of a model.
 #[derive(Clone, Copy)]
-pub(crate) enum ModelTensor<'a> {
+pub(crate) enum Source<'a> {
+    /// A stored tensor: values, or of an unknown role.
     Stored(&'a Input, &'a Tensor),
-    Weight(&'a LogicalCheckpoint<'a>, &'a FoundWeight),
+    /// A weight that several stored tensors form.
+    Weight(&'a Model<'a>, &'a FoundWeight),
 }
 
-impl<'a> ModelTensor<'a> {
+impl<'a> Source<'a> {
     pub(crate) fn name(self) -> &'a str {
         match self {
             Self::Stored(input, tensor) => input.name_of(tensor),
@@ -71,7 +57,7 @@ impl<'a> ModelTensor<'a> {
     }
 }
 
-impl<'a> LogicalCheckpoint<'a> {
+impl<'a> Model<'a> {
     /// Finds the quantized weights of a checkpoint, and keeps the problems of weights that cannot be decoded.
     pub(crate) fn probe(source: &'a Checkpoint) -> Self {
         let count = source.tensors().count();
@@ -137,7 +123,7 @@ impl<'a> LogicalCheckpoint<'a> {
         found.is_undecoded.then_some(found)
     }
 
-    /// Does the same as [`LogicalCheckpoint::probe`], and also finds parts of weights whose codes are missing, for
+    /// Does the same as [`Model::probe`], and also finds parts of weights whose codes are missing, for
     /// commands that show them.
     pub(crate) fn probe_parts(source: &'a Checkpoint) -> Self {
         let mut model = Self::probe(source);
@@ -243,8 +229,8 @@ impl<'a> LogicalCheckpoint<'a> {
     /// Returns the type that a weight is decoded to by default: in an ONNX model the type of its scale, as in the nodes
     /// of the model.
     pub(crate) fn target_of(&self, weight: &FoundWeight) -> Dtype {
-        let scale = weight.parts.iter().find(|(role, _)| *role == Role::Scale);
-        let own = scale.and_then(|(_, at)| self.tensors[*at].dtype).filter(|_| weight.layout.is_in_graph);
+        let scale = weight.part(Role::Scale);
+        let own = scale.and_then(|at| self.tensors[at].dtype).filter(|_| weight.layout.is_in_graph);
         own.unwrap_or_else(|| self.default_target())
     }
 
@@ -254,58 +240,35 @@ impl<'a> LogicalCheckpoint<'a> {
         stored.filter(|_| weight.has_plain_blocks()).unwrap_or_else(|| self.default_target())
     }
 
-    /// Returns the role of each stored tensor. The parts of a weight that cannot be read in any order are plain
-    /// tensors.
-    pub(crate) fn memberships(&self) -> Vec<Membership> {
-        let mut all = vec![Membership::Plain; self.tensors.len()];
-        for &at in &self.found.markers {
-            all[at] = Membership::Marker;
+    /// Returns the tensors of the model, with the index of the stored tensor: weights in place of their codes, without
+    /// their other parts, and all other stored tensors, without markers and scales of activations. Those of them that
+    /// `others` lists are returned too. The parts of a weight that cannot be read in any order are stored tensors.
+    pub(crate) fn sources(&'a self, others: &[usize]) -> impl Iterator<Item = (usize, Source<'a>)> + use<'a> {
+        let found = &self.found;
+        let mut weights: Vec<(usize, &FoundWeight)> =
+            self.readable_weights().map(|weight| (weight.codes(), weight)).collect();
+        weights.sort_by_key(|(codes, _)| *codes); // stable: weights with the same codes stay in their order
+        let mut is_stored = vec![true; self.tensors.len()];
+        let parts = self.readable_weights().flat_map(|weight| &weight.parts).map(|(_, at)| at);
+        parts.chain(&found.markers).chain(&found.activation_scales).for_each(|at| is_stored[*at] = false);
+        for at in others {
+            is_stored[*at] = true;
         }
-        for &at in &self.found.activation_scales {
-            all[at] = Membership::ActivationScale { is_part: false };
-        }
-        for (number, weight) in self.found.weights.iter().enumerate().rev() {
-            if !self.is_readable(weight) {
-                continue;
-            }
-            for &(role, at) in &weight.parts {
-                all[at] = match role {
-                    Role::Codes => Membership::Codes(number),
-                    Role::Activation => Membership::ActivationScale { is_part: true },
-                    _ => Membership::Part,
-                };
-            }
-        }
-        all
-    }
-
-    /// Returns the tensors of the model, with the index and the role of the stored tensor: weights in place of their
-    /// codes, without their other parts, and all other stored tensors, including markers and scales of activations.
-    pub(crate) fn model_tensors(&'a self) -> impl Iterator<Item = (usize, Membership, ModelTensor<'a>)> {
-        self.memberships().into_iter().enumerate().flat_map(|(at, membership)| {
-            let tensors = match membership {
-                Membership::Codes(number) => {
-                    self.sharing(number).map(|weight| ModelTensor::Weight(self, weight)).collect()
-                }
-                Membership::Part => Vec::new(),
-                Membership::Plain | Membership::Marker | Membership::ActivationScale { .. } => {
-                    let (input, tensor) = self.file_tensor(at);
-                    vec![ModelTensor::Stored(input, tensor)]
-                }
-            };
-            tensors.into_iter().map(move |tensor| (at, membership, tensor))
+        let mut weights = weights.into_iter().peekable();
+        is_stored.into_iter().enumerate().flat_map(move |(at, is_stored)| {
+            let stored = is_stored.then(|| self.file_tensor(at)).map(|(input, tensor)| Source::Stored(input, tensor));
+            let of_codes = std::iter::from_fn(|| weights.next_if(|(codes, _)| *codes == at));
+            let weights: Vec<Source> = of_codes.map(|(_, weight)| Source::Weight(self, weight)).collect();
+            stored.into_iter().chain(weights).map(move |source| (at, source))
         })
     }
 
-    /// Returns the weights with the same codes as the weight with this index, which is the first of them.
-    pub(crate) fn sharing(&self, number: usize) -> impl Iterator<Item = &FoundWeight> {
-        let codes = |weight: &FoundWeight| weight.parts.iter().find(|(role, _)| *role == Role::Codes).copied();
-        let weights = &self.found.weights[number..];
-        weights.iter().take_while(move |weight| codes(weight) == codes(&weights[0]))
+    pub(crate) fn readable_weights(&self) -> impl Iterator<Item = &FoundWeight> {
+        self.found.weights.iter().filter(|weight| self.is_readable(weight))
     }
 
     /// True if the parts of a weight can be read in any order.
-    fn is_readable(&self, weight: &FoundWeight) -> bool {
+    pub(crate) fn is_readable(&self, weight: &FoundWeight) -> bool {
         let is_held = |role: Role| weight.parameters.held.iter().any(|(held, _)| *held == role);
         weight.parts.iter().all(|&(role, at)| is_held(role) || self.stored(at).is_plain())
     }

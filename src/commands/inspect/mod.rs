@@ -13,14 +13,15 @@ use crate::job;
 use crate::measure::distribution::Distribution;
 use crate::plan;
 use crate::progress;
-use crate::read::{LogicalCheckpoint, Membership, ModelTensor};
+use crate::quant::Role;
+use crate::read::{Model, Source};
 use crate::report::{schema, serialize_with};
 use crate::select::{Pattern, Selection};
 use crate::text::flag_with;
 use row::InspectedTensor;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 pub(super) fn run(args: &InspectArgs) -> Result<()> {
@@ -30,8 +31,8 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
     }
     let folders: Vec<Result<Checkpoint>> = args.inputs.iter().map(|input| open(args, input)).collect();
     check_printing(folders.iter().flatten())?;
-    let models: Vec<Option<LogicalCheckpoint>> =
-        folders.iter().map(|folder| folder.as_ref().ok().map(LogicalCheckpoint::probe_parts)).collect();
+    let models: Vec<Option<Model>> =
+        folders.iter().map(|folder| folder.as_ref().ok().map(Model::probe_parts)).collect();
     let selection = Selection { only: args.tensor.clone(), ..args.view.selection() };
     check(args, &selection, &models)
         .map_err(|error| if is_several { error } else { error.in_file(&args.inputs[0]) })?;
@@ -65,7 +66,7 @@ fn inspect<'a>(
     args: &'a InspectArgs,
     selection: &'a Selection,
     folders: &[Result<Checkpoint>],
-    models: &'a [Option<LogicalCheckpoint<'a>>],
+    models: &'a [Option<Model<'a>>],
 ) -> Result<Vec<InspectedInput<'a>>> {
     let mut inspected = Vec::new();
     let mut gap = "";
@@ -136,7 +137,7 @@ impl InspectedInput<'_> {
 }
 
 /// Warns of contradictions, and refuses names and types that do not fit the inputs.
-fn check(args: &InspectArgs, selection: &Selection, models: &[Option<LogicalCheckpoint>]) -> Result<()> {
+fn check(args: &InspectArgs, selection: &Selection, models: &[Option<Model>]) -> Result<()> {
     let read = || models.iter().flatten();
     if !args.quiet {
         read().flat_map(|model| &model.source.disagreements).for_each(|disagreement| warn(&disagreement.text));
@@ -180,7 +181,7 @@ fn unread(folder: Checkpoint) -> Option<Error> {
 struct Listing<'a> {
     args: &'a InspectArgs,
     input: &'a Path,
-    model: &'a LogicalCheckpoint<'a>,
+    model: &'a Model<'a>,
     selection: &'a Selection,
     /// Statistics of each entry; `None` if it has no numbers, or the file does not give their type. Empty if not
     /// requested.
@@ -189,12 +190,7 @@ struct Listing<'a> {
 
 impl<'a> Listing<'a> {
     /// Reads all values if that is requested.
-    fn new(
-        args: &'a InspectArgs,
-        input: &'a Path,
-        model: &'a LogicalCheckpoint<'a>,
-        selection: &'a Selection,
-    ) -> Result<Self> {
+    fn new(args: &'a InspectArgs, input: &'a Path, model: &'a Model<'a>, selection: &'a Selection) -> Result<Self> {
         let mut listing = Self { args, input, model, selection, stats: Vec::new() };
         if args.stats {
             listing.stats = listing.measure();
@@ -208,9 +204,13 @@ impl<'a> Listing<'a> {
     }
 
     /// Returns all tensors of the model, each with its place among the stored ones.
-    fn all(&self) -> impl Iterator<Item = (usize, ModelTensor<'a>)> {
-        let own = |role: &Membership| *role != Membership::ActivationScale { is_part: true };
-        self.model.model_tensors().filter(move |(_, role, _)| own(role)).map(|(at, _, tensor)| (at, tensor))
+    fn all(&self) -> impl Iterator<Item = (usize, Source<'a>)> {
+        let found = &self.model.found;
+        let of_weights: HashSet<usize> =
+            self.model.readable_weights().filter_map(|weight| weight.part(Role::Activation)).collect();
+        let scales = found.activation_scales.iter().filter(|at| !of_weights.contains(at));
+        let others: Vec<usize> = scales.chain(&found.markers).copied().collect();
+        self.model.sources(&others)
     }
 
     fn entries(&self) -> Vec<InspectedTensor<'a>> {
@@ -220,12 +220,12 @@ impl<'a> Listing<'a> {
     }
 
     /// True if a tensor is selected, or a part of it by its name.
-    fn is_selected(&self, tensor: ModelTensor) -> bool {
+    fn is_selected(&self, tensor: Source) -> bool {
         let is_part = |name: &String| match tensor {
-            ModelTensor::Weight(model, weight) => {
+            Source::Weight(model, weight) => {
                 weight.parts.iter().any(|(_, at)| model.tensors[*at].name == name.as_str())
             }
-            ModelTensor::Stored(..) => false,
+            Source::Stored(..) => false,
         };
         self.selection.selects(tensor.name()) || self.args.tensor.iter().any(is_part)
     }

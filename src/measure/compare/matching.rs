@@ -1,36 +1,37 @@
 //! Matches the tensors of two inputs.
 
-use crate::read::{LogicalCheckpoint, Membership, ModelTensor};
-use std::collections::{HashMap, VecDeque};
+use crate::read::{Model, Source};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 /// A tensor of A, of B, or of both.
 pub(super) struct TensorPair<'a> {
     pub(super) name: &'a str,
-    pub(super) sides: [Option<ModelTensor<'a>>; 2],
+    pub(super) sides: [Option<Source<'a>>; 2],
 }
 
 #[derive(Clone, Copy)]
 struct SideTensor<'a> {
-    tensor: ModelTensor<'a>,
+    tensor: Source<'a>,
     /// True if the other side may lack it: scales of activations are not values of the model.
     is_optional: bool,
     /// Names of the outputs of Cast nodes that convert it, in an ONNX model.
     cast_names: &'a [String],
 }
 
-fn tensors_of<'a>(model: &'a LogicalCheckpoint<'a>) -> Vec<SideTensor<'a>> {
-    let side = |(at, membership, tensor)| {
-        let is_optional = matches!(membership, Membership::ActivationScale { .. });
-        let cast_names = model.found.cast_names.get(&at).filter(|_| membership == Membership::Plain);
-        SideTensor { tensor, is_optional, cast_names: cast_names.map_or(&[], Vec::as_slice) }
+fn tensors_of<'a>(model: &'a Model<'a>) -> Vec<SideTensor<'a>> {
+    let scales: HashSet<usize> = model.found.activation_scales.iter().copied().collect();
+    let side = |(at, tensor)| {
+        let cast_names = model.found.cast_names.get(&at).filter(|_| matches!(tensor, Source::Stored(..)));
+        let cast_names = cast_names.map_or(&[][..], Vec::as_slice);
+        SideTensor { tensor, is_optional: scales.contains(&at), cast_names }
     };
-    model.model_tensors().filter(|(_, membership, _)| *membership != Membership::Marker).map(side).collect()
+    model.sources(&model.found.activation_scales).map(side).collect()
 }
 
 /// Pairs the tensors of both sides by their names, in the order of A; then come the tensors that only B has. `tcast cast`
 /// stores the `w` of a model as `w_float16`, and a Cast node converts it to `w`, so the remaining tensors are paired by
 /// such names.
-pub(super) fn pairs<'a>(models: &'a [LogicalCheckpoint<'a>; 2]) -> Vec<TensorPair<'a>> {
+pub(super) fn pairs<'a>(models: &'a [Model<'a>; 2]) -> Vec<TensorPair<'a>> {
     let [in_a, in_b] = models.each_ref().map(tensors_of);
     let only = |tensors: &[SideTensor<'a>]| {
         let mut needed = tensors.iter().filter(|one| !one.is_optional).map(|one| one.tensor);
@@ -40,7 +41,7 @@ pub(super) fn pairs<'a>(models: &'a [LogicalCheckpoint<'a>; 2]) -> Vec<TensorPai
         return vec![TensorPair { name: a.name(), sides: [Some(a), Some(b)] }];
     }
     let mut left: Vec<_> = in_b.into_iter().map(Some).collect();
-    let mut others: Vec<Option<ModelTensor>> = vec![None; in_a.len()];
+    let mut others: Vec<Option<Source>> = vec![None; in_a.len()];
     for with_casts in [false, true] {
         let names = |one: &SideTensor<'a>| {
             let cast_names: &'a [String] = if with_casts { one.cast_names } else { &[] };

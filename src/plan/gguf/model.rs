@@ -14,17 +14,18 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::options::{GgufOptions, Naming};
 use crate::progress::GgufNote;
+use crate::quant::FoundWeight;
 use crate::quant::gguf::diffusion::{self, DiffusionRefusal, prefix_of};
 use crate::quant::gguf::language::{self, LanguageModel};
 use crate::quant::gguf::{Architecture, GgufScheme, TypeChoice, table_shape};
-use crate::read::{LogicalCheckpoint, Membership, ModelTensor};
+use crate::read::{Model, Source};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The model that a new file describes.
 pub(super) struct GgufModel<'m> {
-    pub tensors: Vec<NewWeight>,
+    pub tensors: Vec<NewWeight<'m>>,
     /// Tensors that the input does not have.
     pub computed: Vec<ComputedTensor>,
     /// Its keys, without those about its types.
@@ -44,11 +45,11 @@ pub(super) enum TensorOrder {
 }
 
 /// A tensor of a new file.
-pub(super) struct NewWeight {
+pub(super) struct NewWeight<'m> {
     pub name: String,
     /// Row-major, as the table of tensors gives it.
     pub shape: Vec<u64>,
-    pub origin: WeightOrigin,
+    pub origin: WeightOrigin<'m>,
     /// The type of its values; `None` if tcast does not know it.
     pub dtype: Option<Dtype>,
     /// The type if it is not quantized; `None` for the type that it has.
@@ -57,10 +58,10 @@ pub(super) struct NewWeight {
 
 /// The origin of the values of a tensor, by indices of stored tensors.
 #[derive(Clone)]
-pub(super) enum WeightOrigin {
+pub(super) enum WeightOrigin<'m> {
     Stored(usize),
-    /// A weight that is quantized in the input, by its index among those.
-    Coded(usize),
+    /// A weight that is quantized in the input.
+    Coded(&'m FoundWeight),
     /// The rows of one or several tensors in another order.
     Gathered {
         sources: Vec<usize>,
@@ -111,13 +112,13 @@ impl TypeRules<'_> {
     }
 }
 
-impl NewWeight {
+impl NewWeight<'_> {
     /// Returns its name in the input, if one tensor has its values; otherwise its new name.
-    pub(super) fn source_name<'n>(&'n self, logical: &'n LogicalCheckpoint) -> &'n str {
+    pub(super) fn source_name<'n>(&'n self, input: &'n Model) -> &'n str {
         match &self.origin {
-            WeightOrigin::Stored(at) => logical.tensors[*at].name,
-            WeightOrigin::Coded(number) => &logical.found.weights[*number].name,
-            WeightOrigin::Gathered { sources, .. } if sources.len() == 1 => logical.tensors[sources[0]].name,
+            WeightOrigin::Stored(at) => input.tensors[*at].name,
+            WeightOrigin::Coded(weight) => &weight.name,
+            WeightOrigin::Gathered { sources, .. } if sources.len() == 1 => input.tensors[sources[0]].name,
             WeightOrigin::Gathered { .. } => &self.name,
         }
     }
@@ -127,32 +128,23 @@ impl NewWeight {
 pub(super) struct OldTensor<'m> {
     pub name: &'m str,
     pub shape: &'m [u64],
-    pub origin: WeightOrigin,
+    pub origin: WeightOrigin<'m>,
     pub dtype: Option<Dtype>,
 }
 
 /// Returns the tensors of the input, without scales and other parts of weights.
-pub(super) fn tensors_of<'m>(logical: &'m LogicalCheckpoint) -> Result<Vec<OldTensor<'m>>> {
+pub(super) fn tensors_of<'m>(input: &'m Model) -> Result<Vec<OldTensor<'m>>> {
     let mut tensors = Vec::new();
-    for (at, membership, tensor) in logical.model_tensors() {
+    for (at, tensor) in input.sources(&[]) {
         let (name, shape) = (tensor.name(), tensor.shape());
-        let origin = match (membership, tensor) {
-            (Membership::Codes(first), ModelTensor::Weight(_, weight)) => {
-                let mut all = logical.found.weights.iter().skip(first);
-                let number = first + all.position(|found| std::ptr::eq(found, weight)).unwrap_or_default();
-                WeightOrigin::Coded(number)
+        let (origin, dtype) = match tensor {
+            Source::Weight(_, weight) => (WeightOrigin::Coded(weight), Some(Dtype::Float32)),
+            Source::Stored(..) if input.stored(at).is_plain() => (WeightOrigin::Stored(at), input.tensors[at].dtype),
+            Source::Stored(..) => {
+                let error = Error::new("GGUF files are made from .safetensors and .gguf files").in_tensor(name);
+                return Err(error.remedy("cast the input to .safetensors first"));
             }
-            (Membership::Plain, _) => WeightOrigin::Stored(at),
-            _ => continue,
         };
-        let dtype =
-            if let WeightOrigin::Stored(at) = origin { logical.tensors[at].dtype } else { Some(Dtype::Float32) };
-        if let WeightOrigin::Stored(at) = origin
-            && !logical.stored(at).is_plain()
-        {
-            let error = Error::new("GGUF files are made from .safetensors and .gguf files").in_tensor(name);
-            return Err(error.remedy("cast the input to .safetensors first"));
-        }
         tensors.push(OldTensor { name, shape, origin, dtype });
     }
     Ok(tensors)
@@ -160,17 +152,13 @@ pub(super) fn tensors_of<'m>(logical: &'m LogicalCheckpoint) -> Result<Vec<OldTe
 
 impl<'m> GgufModel<'m> {
     /// Returns llama.cpp's number for the type that most weights have; `None` if there is none.
-    pub(super) fn file_type(&self, logical: &LogicalCheckpoint) -> Option<u32> {
+    pub(super) fn file_type(&self, input: &Model) -> Option<u32> {
         let mut counts: HashMap<&str, u64> = HashMap::new();
         for tensor in self.tensors.iter().filter(|tensor| tensor.shape.len() > 1) {
             let stored = match &tensor.origin {
-                WeightOrigin::Coded(number) => {
-                    logical.found.weights[*number].parameters.blocks.as_ref().map(|blocks| blocks.formats[0])
-                }
-                WeightOrigin::Stored(at) => logical.tensors[*at].dtype.and_then(BlockFormat::plain),
-                WeightOrigin::Gathered { sources, .. } => {
-                    logical.tensors[sources[0]].dtype.and_then(BlockFormat::plain)
-                }
+                WeightOrigin::Coded(weight) => weight.parameters.blocks.as_ref().map(|blocks| blocks.formats[0]),
+                WeightOrigin::Stored(at) => input.tensors[*at].dtype.and_then(BlockFormat::plain),
+                WeightOrigin::Gathered { sources, .. } => input.tensors[sources[0]].dtype.and_then(BlockFormat::plain),
             };
             if let Some(format) = tensor.unquantized.or(stored) {
                 *counts.entry(format.name).or_default() += tensor.shape.iter().product::<u64>();
@@ -180,8 +168,8 @@ impl<'m> GgufModel<'m> {
         GgufScheme::find(name)?.file_type
     }
 
-    pub(super) fn new(logical: &'m LogicalCheckpoint, options: &GgufOptions) -> Result<Self> {
-        let source = logical.source;
+    pub(super) fn new(input: &'m Model, options: &GgufOptions) -> Result<Self> {
+        let source = input.source;
         if source.is_gguf() {
             if source.naming == Naming::HuggingFace {
                 let error = Error::usage("a GGUF file has its own names, and not those of Hugging Face");
@@ -190,29 +178,29 @@ impl<'m> GgufModel<'m> {
             if options.metadata_from.is_some() {
                 return Err(Error::usage("is a GGUF file, which has metadata").without("metadata_from"));
             }
-            return Self::of_gguf(logical, options);
+            return Self::of_gguf(input, options);
         }
-        if logical.is_model() {
+        if input.is_model() {
             return Err(Error::new("is an ONNX model, from which no GGUF file is made"));
         }
         match &options.metadata_from {
             Some(_) if options.architecture.is_some() => {
                 Err(Error::usage("the metadata of a GGUF names its architecture").without("architecture"))
             }
-            Some(donor) => Self::of_language_model(logical, &Donor::open(donor)?),
-            None => Self::of_diffusion_model(logical, options),
+            Some(donor) => Self::of_language_model(input, &Donor::open(donor)?),
+            None => Self::of_diffusion_model(input, options),
         }
     }
 
     /// The model of a GGUF, with its keys.
-    fn of_gguf(logical: &'m LogicalCheckpoint, options: &GgufOptions) -> Result<Self> {
-        let source = KeySource(&logical.source.shards[0]);
+    fn of_gguf(input: &'m Model, options: &GgufOptions) -> Result<Self> {
+        let source = KeySource(&input.source.shards[0]);
         let architecture = match &options.architecture {
             Some(_) if source.architecture().is_ok() => {
                 return Err(Error::usage("is a GGUF file, which names its architecture").without("architecture"));
             }
             Some(name) => {
-                let names: Vec<&str> = logical.tensors.iter().map(|tensor| tensor.name).collect();
+                let names: Vec<&str> = input.tensors.iter().map(|tensor| tensor.name).collect();
                 let prefix = prefix_of(&names).unwrap_or_default();
                 named(name, &names.iter().map(|name| name.strip_prefix(prefix).unwrap_or(name)).collect())?.name
             }
@@ -220,7 +208,7 @@ impl<'m> GgufModel<'m> {
         };
         let diffusion = Architecture::find(architecture);
         let reshaped = source.reshaped();
-        let tensors = tensors_of(logical)?.into_iter().map(|OldTensor { name, shape, origin, dtype }| {
+        let tensors = tensors_of(input)?.into_iter().map(|OldTensor { name, shape, origin, dtype }| {
             let is_reshaped = reshaped.contains(name);
             let stored = diffusion.and_then(|architecture| architecture.reshaped(shape));
             let count: u64 = shape.iter().product();
@@ -248,9 +236,9 @@ impl<'m> GgufModel<'m> {
     }
 
     /// A language model of Hugging Face, with the keys of another GGUF of it.
-    fn of_language_model(logical: &LogicalCheckpoint, file: &Donor) -> Result<Self> {
+    fn of_language_model(input: &'m Model, file: &Donor) -> Result<Self> {
         let donor = file.source();
-        let config = logical.config()?.and_then(|text| serde_json::from_str::<Value>(text).ok());
+        let config = input.config()?.and_then(|text| serde_json::from_str::<Value>(text).ok());
         let Some(config) = config else {
             return Err(Error::new("has no config.json, which names the kind of the model"));
         };
@@ -258,7 +246,7 @@ impl<'m> GgufModel<'m> {
         let Some(model_type) = config.get("model_type").and_then(Value::as_str) else {
             return Err(Error::new("has a config.json without a model_type"));
         };
-        let old = tensors_of(logical)?;
+        let old = tensors_of(input)?;
         let named: Vec<(&str, &[u64])> = old.iter().map(|tensor| (tensor.name, tensor.shape)).collect();
         let has_no_form = |error: &Error| matches!(error.kind(), Kind::NotInGguf);
         let refused = |error: Error| if has_no_form(&error) { error } else { error.of(Kind::Refused) };

@@ -89,6 +89,16 @@ impl FoundWeight {
         self.parts.iter().filter_map(part).collect()
     }
 
+    /// Returns the index of its part with this role.
+    pub(crate) fn part(&self, role: Role) -> Option<usize> {
+        self.parts.iter().find(|(own, _)| *own == role).map(|(_, index)| *index)
+    }
+
+    /// Returns the index of its codes.
+    pub(crate) fn codes(&self) -> usize {
+        self.part(Role::Codes).expect("a weight has codes")
+    }
+
     /// True if it is not quantized, and only made of plain tensors in another order.
     pub fn has_plain_blocks(&self) -> bool {
         self.parameters.blocks.as_ref().is_some_and(|blocks| blocks.formats.iter().all(|format| format.dtype.is_some()))
