@@ -1,7 +1,6 @@
 //! A row of the table of layouts: the storage of a quantized weight in a library, and the steps that compute its
 //! values.
 
-use super::method::QuantMethod;
 use super::rules::Encoding;
 use crate::dtype::Dtype;
 use crate::text::shorten;
@@ -273,7 +272,6 @@ pub struct Layout {
     pub library: &'static str,
     /// The classes of tensors that torchao names in the metadata of files.
     pub tensor_classes: &'static [&'static str],
-    pub method: QuantMethod,
     /// Its names in configs, with the name to write first; in descriptions of `ComfyUI`, a name for each dtype of codes.
     pub formats: &'static [&'static str],
     /// True if only a config identifies it, because the config gives the width of codes or declares zero points.
@@ -282,6 +280,8 @@ pub struct Layout {
     pub codes: CodeStorage,
     /// The elements that share a scale.
     pub groups: Groups,
+    /// The sizes of groups of neighbours; none if any size is possible.
+    pub group_sizes: &'static [u64],
     pub scale_dtypes: &'static [Dtype],
     /// Interpretation of scales that are exponents.
     pub exponents: Exponents,
@@ -299,6 +299,8 @@ pub struct Layout {
     pub needs: Option<Role>,
     /// True if layouts of other libraries have the same names with `.weight_scale`, so that only a config identifies it.
     pub shares_names: bool,
+    /// True if it is for diffusion models.
+    pub is_diffusion: bool,
     /// True if groups at the edges of a weight may be partial, whatever their size.
     pub partial_groups: bool,
     /// A type of scales, besides the one it is written with, in which moved scales stay.
@@ -307,16 +309,20 @@ pub struct Layout {
     pub is_in_graph: bool,
     /// True if the library stacks the experts of a layer in one tensor, and divides no stack when it loads.
     pub stacks_experts: bool,
+    /// True if the library has other names for the parts of a model that consists of several.
+    pub renames_parts: bool,
     /// True if a bank of experts holds the rows of two modules in turn.
     pub interleaves_experts: bool,
+    /// The layout of the same parts without the transposition of the library: [.., out, in].
+    pub untransposed: Option<&'static Layout>,
     /// The value of the metadata key `format` in files that the library loads.
     pub mark: &'static str,
 }
 
 impl Layout {
-    /// True if it is for diffusion models.
-    pub fn is_diffusion(&self) -> bool {
-        self.method == QuantMethod::ComfyUi
+    /// True if neighbours in groups of this size can share a scale.
+    pub fn has_group_size(&self, size: u64) -> bool {
+        self.group_sizes.is_empty() || self.group_sizes.contains(&size)
     }
 
     /// True if the library of another layout decodes the same codes and scales, of this dtype, to the same bits.
@@ -333,7 +339,7 @@ impl Layout {
 
     /// True if only a tensor `scaled_fp8` in the file identifies it (older models of `ComfyUI`).
     pub(super) fn has_marker(&self) -> bool {
-        self.is_diffusion() && self.formats.is_empty()
+        self.is_diffusion && self.formats.is_empty()
     }
 
     /// Returns the name of the part with a role, given the name of the codes.
@@ -361,4 +367,14 @@ impl std::fmt::Display for Group {
             Self::Neighbours(count) => write!(f, "a group of {count}"),
         }
     }
+}
+
+/// Compares texts in a constant, where `==` does not work yet.
+pub(super) const fn is_same(one: &str, other: &str) -> bool {
+    let (one, other) = (one.as_bytes(), other.as_bytes());
+    let mut at = 0;
+    while at < one.len() && at < other.len() && one[at] == other[at] {
+        at += 1;
+    }
+    at == one.len() && at == other.len()
 }

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Command;
 use tcast::container::CONTAINERS;
 use tcast::dtype::Dtype;
-use tcast::quant::{GroupKind, Groups, LAYOUTS, Layout};
+use tcast::quant::{GroupKind, Groups, Layout, layouts};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -169,7 +169,7 @@ fn the_table_of_layouts_is_fresh() {
         Groups::Any(kinds) => kinds.iter().map(|kind| group_name(*kind)).collect::<Vec<_>>().join(", "),
     };
     let row = |layout: &Layout| format!("| `{}` | {} | {} |\n", layout.name, layout.library, groups(layout));
-    let rows: String = LAYOUTS.iter().map(row).collect();
+    let rows: String = layouts().map(row).collect();
     let table =
         format!("| layout | library, and what its config says | elements that share a scale |\n|---|---|---|\n{rows}");
     check_table("docs/checkpoints.md", "layouts", &table);

@@ -10,7 +10,7 @@ use crate::plan::step::TensorIndex;
 use crate::plan::weight_rows::WeightValues;
 use crate::quant::{
     Arithmetic, CodeKind, CodeType, Decoder, EncodeOptions, Encoder, Fidelity, FoundWeight, Grid, Group, Layout,
-    MLX_GROUPS, Modules, RowMap, SCHEMES, Scheme, SharedTables, TargetGrid, Transcoder, Unfit, config_of,
+    Modules, RowMap, SCHEMES, Scheme, SharedTables, TargetGrid, Transcoder, Unfit, config_of,
 };
 use crate::read::{Decoders, LogicalCheckpoint, Membership};
 use crate::select::KeptReason;
@@ -54,8 +54,8 @@ fn same_grid(grid: &Grid, layout: &str) -> Option<SchemeTarget> {
         let stored = scheme.in_layout(Some(layout)).filter(|stored| is_same_codes(stored.grid.codes))?;
         let is_same = plain(stored.grid.group) == group;
         let is_sized = match group {
-            Group::Neighbours(size) => scheme.has_group_size() && (layout != mlx::NAME || MLX_GROUPS.contains(&size)),
-            Group::Channel => scheme.has_group_size() && layout != mlx::NAME,
+            Group::Neighbours(size) => scheme.has_group_size() && stored.row.has_group_size(size),
+            Group::Channel => scheme.has_group_size() && stored.row.group_sizes.is_empty(),
             _ => false,
         };
         let mut target = SchemeTarget::new(scheme, stored);

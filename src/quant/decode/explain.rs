@@ -164,7 +164,7 @@ impl Decoder {
     #[must_use]
     pub fn grid(&self) -> Grid {
         match &self.method {
-            Method::Grid(steps) => Grid::new(steps.layout, &steps.geometry),
+            Method::Steps(steps) => Grid::new(steps.layout, &steps.geometry),
             Method::Blocks(blocks) => Grid::of_blocks(blocks.format(), blocks.factor.is_some()),
         }
     }
@@ -176,7 +176,7 @@ impl Decoder {
     pub fn plain_grid(&self, parts: &[&[u8]]) -> Grid {
         let grid = self.grid();
         let steps = match &self.method {
-            Method::Grid(steps) => steps,
+            Method::Steps(steps) => steps,
             Method::Blocks(blocks) => {
                 return blocks.only_source().and_then(|(_, format)| Grid::like(format)).unwrap_or(grid);
             }
@@ -219,7 +219,7 @@ impl Decoder {
             bytes.fold(0, |bits, byte| bits << 8 | u32::from(*byte))
         };
         let steps = match &self.method {
-            Method::Grid(steps) => steps,
+            Method::Steps(steps) => steps,
             Method::Blocks(blocks) => {
                 let explain =
                     |column| Explanation { value: value(column as usize), ..blocks.explain(row, column, parts) };

@@ -25,16 +25,14 @@ mod tally;
 mod weight;
 pub(super) mod zeros;
 
-pub use blocks::BlockParameters;
 pub use explain::{CodeKind, Explanation, Grid};
 pub use steps::Arithmetic;
 pub use tally::{DecodeTally, Occurrences};
 
-use super::layout::{Layout, Packing, Role};
+use super::layout::{Layout, Role, Zeros};
 use super::parts::{Parameters, Part, Parts};
-use super::table::GPT_OSS_ROWS;
 use crate::dtype::Dtype;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel::Isa;
 pub(super) use blocks::BlockDecoder;
 use buffers::DecodeBuffers;
@@ -58,7 +56,7 @@ pub struct Decoder {
 /// Storage of codes and scales, and the computation of values from them.
 pub(in crate::quant) enum Method {
     /// Codes, scales and zero points are separate parts.
-    Grid(Box<Steps>),
+    Steps(Box<Steps>),
     /// Blocks hold codes and scales.
     Blocks(Box<BlockDecoder>),
 }
@@ -82,7 +80,7 @@ impl Decoder {
                 let parts = Parts { layout, parts };
                 Method::Blocks(Box::new(BlockDecoder::new(&parts, parameters, blocks, target, arithmetic)?))
             }
-            None => Method::Grid(Box::new(Steps::new(layout, parameters, parts, target, arithmetic)?)),
+            None => Method::Steps(Box::new(Steps::new(layout, parameters, parts, target, arithmetic)?)),
         };
         let bytes = |part: &Part| {
             let formats = parameters.blocks.as_ref().map(|blocks| &blocks.formats[..]).unwrap_or_default();
@@ -115,11 +113,11 @@ impl Decoder {
     pub fn of_rows(layout: &'static Layout, parameters: &Parameters, parts: &[Part]) -> Result<Self> {
         let is_defined = parameters.blocks.is_some();
         let (target, arithmetic) = (Dtype::Float64, if is_defined { Arithmetic::Library } else { Arithmetic::Exact });
-        if layout.codes.packing != Packing::TransposedBlocks {
+        let Some(rows) = layout.untransposed else {
             return Self::new(layout, parameters, parts, target, arithmetic);
-        }
+        };
         let parameters = Parameters { shape: None, group: None, ..parameters.clone() };
-        Self::new(&GPT_OSS_ROWS, &parameters, parts, target, arithmetic)
+        Self::new(rows, &parameters, parts, target, arithmetic)
     }
 
     /// The bytes of a part that the file stores in another form.
@@ -133,16 +131,52 @@ impl Decoder {
         self.layout
     }
 
+    /// The index of the part with zero points, if the config declares the grid symmetric.
+    #[must_use]
+    pub fn symmetric_part(&self) -> Option<usize> {
+        let steps = self.steps()?;
+        steps.geometry.zero.filter(|_| steps.zeros.is_symmetric).map(|slot| slot.index)
+    }
+
+    /// Refuses zero points that contradict a symmetric grid. `bytes` are the bytes of the part
+    /// [`Decoder::symmetric_part`].
+    pub fn check_symmetric(&self, bytes: &[u8]) -> Result<()> {
+        let Some(Steps { geometry, zeros, .. }) = self.steps() else { return Ok(()) };
+        let [below, beside] = geometry.grid.map(|count| count as usize);
+        let middle = if zeros.order == Zeros::Plain { 0.0 } else { (1_u32 << (geometry.bits - 1)) as f32 };
+        let correction = match zeros.order {
+            Zeros::Plain | Zeros::PackedDown => "\"symmetric\" to false",
+            Zeros::Awq => "\"zero_point\" to true (AWQ) or \"sym\" to false (auto-round)",
+            _ => "\"sym\" to false",
+        };
+        let v2 = "\"checkpoint_format\" to \"gptq_v2\"";
+        let mut row = vec![[0; 4]; beside];
+        for (matrix, at) in (0..geometry.matrices as usize).flat_map(|matrix| (0..below).map(move |at| (matrix, at))) {
+            zeros.fetch(geometry, bytes, (matrix, at), 0..beside, &mut row);
+            if let Some(other) = row.iter().map(|zero| f32::from_le_bytes(*zero)).find(|zero| *zero != middle) {
+                let message = format!(
+                    "holds the zero point {other}, and the config says that the grid is symmetric, where engines use {middle}"
+                );
+                // Stored as the middle itself, and not as one less.
+                let is_v2 = zeros.more == 1 && other == middle + 1.0;
+                let correction = if is_v2 { v2 } else { correction };
+                let remedy = format!("if the zero points are right, set {correction} in the config");
+                return Err(Error::new(message).remedy(remedy));
+            }
+        }
+        Ok(())
+    }
+
     /// The steps of a weight whose codes and scales are separate parts.
     pub(super) fn steps(&self) -> Option<&Steps> {
-        if let Method::Grid(steps) = &self.method { Some(steps) } else { None }
+        if let Method::Steps(steps) = &self.method { Some(steps) } else { None }
     }
 
     /// The shape of the weight.
     #[must_use]
     pub fn shape(&self) -> &[u64] {
         match &self.method {
-            Method::Grid(steps) => &steps.geometry.shape,
+            Method::Steps(steps) => &steps.geometry.shape,
             Method::Blocks(blocks) => &blocks.shape,
         }
     }
@@ -151,7 +185,7 @@ impl Decoder {
     #[must_use]
     pub fn rows(&self) -> u64 {
         match &self.method {
-            Method::Grid(steps) => steps.geometry.all_rows(),
+            Method::Steps(steps) => steps.geometry.all_rows(),
             Method::Blocks(blocks) => blocks.matrices * blocks.rows,
         }
     }
@@ -159,7 +193,7 @@ impl Decoder {
     /// The number of rows of a matrix of the weight.
     pub(super) fn matrix_rows(&self) -> u64 {
         match &self.method {
-            Method::Grid(steps) => steps.geometry.rows,
+            Method::Steps(steps) => steps.geometry.rows,
             Method::Blocks(blocks) => blocks.rows,
         }
     }
@@ -167,7 +201,7 @@ impl Decoder {
     /// True if scales have a scale themselves, or could have one in the layout.
     pub(super) fn has_global_scale(&self) -> bool {
         match &self.method {
-            Method::Grid(steps) => steps.geometry.global.is_some(),
+            Method::Steps(steps) => steps.geometry.global.is_some(),
             Method::Blocks(blocks) => blocks.has_global_scale(),
         }
     }
@@ -181,7 +215,7 @@ impl Decoder {
     #[must_use]
     pub fn columns(&self) -> u64 {
         match &self.method {
-            Method::Grid(steps) => steps.geometry.columns,
+            Method::Steps(steps) => steps.geometry.columns,
             Method::Blocks(blocks) => blocks.columns,
         }
     }
@@ -190,7 +224,7 @@ impl Decoder {
     #[must_use]
     pub fn target(&self) -> Dtype {
         match &self.method {
-            Method::Grid(steps) => steps.target,
+            Method::Steps(steps) => steps.target,
             Method::Blocks(blocks) => blocks.target,
         }
     }
@@ -206,7 +240,7 @@ impl Decoder {
     #[must_use]
     pub fn row_alignment(&self) -> u64 {
         match &self.method {
-            Method::Grid(_) => self.layout.codes.packing.line_rows() as u64,
+            Method::Steps(_) => self.layout.codes.packing.line_rows() as u64,
             Method::Blocks(blocks) => blocks.row_alignment(),
         }
     }
@@ -266,7 +300,7 @@ impl Decoder {
         out: &mut [u8],
     ) -> Result<DecodeTally> {
         match &self.method {
-            Method::Grid(steps) => {
+            Method::Steps(steps) => {
                 let mut tally =
                     run(self, steps, isa, rows.clone(), columns.clone(), parts, RowOutput::Values(&mut *out))?;
                 if let Some(exact) = &self.exact
@@ -289,7 +323,7 @@ impl Decoder {
     /// The indices of the parts that hold scales and the global scale.
     pub(crate) fn scale_parts(&self) -> impl Iterator<Item = usize> {
         let (scale, global) = match &self.method {
-            Method::Grid(steps) => (Some(steps.geometry.scale.index), steps.geometry.global.map(|slot| slot.index)),
+            Method::Steps(steps) => (Some(steps.geometry.scale.index), steps.geometry.global.map(|slot| slot.index)),
             Method::Blocks(blocks) => (None, blocks.factor.map(|(part, _)| part)),
         };
         scale.into_iter().chain(global)

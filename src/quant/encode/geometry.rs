@@ -2,7 +2,7 @@
 
 use super::super::layout::{CodeValues, Combination, Group, Layout, Packing, Role, ScaleOrder, Zeros};
 use super::super::rules::ScaleShape;
-use super::super::scheme::{CodeType, MLX_GROUPS, TargetGrid};
+use super::super::scheme::{CodeType, TargetGrid};
 use crate::blocks::BlockFormat;
 use crate::dtype::Dtype;
 use std::fmt;
@@ -359,8 +359,7 @@ fn check_groups(layout: &Layout, grid: &TargetGrid, block: [u64; 2], [rows, colu
     let is_packed = layout.codes.values == CodeValues::Unsigned;
     let is_odd = is_packed && grid.group != Group::Channel && !block[1].is_multiple_of(8);
     let has_bounds = grid.group == Group::Tensor && matches!(grid.codes, CodeType::Int { symmetric: false, .. });
-    let has_other_size = layout.zeros == Zeros::Offset && !MLX_GROUPS.contains(&block[1]);
-    if block.contains(&0) || is_odd || has_bounds || has_other_size {
+    if block.contains(&0) || is_odd || has_bounds || !layout.has_group_size(block[1]) {
         return Err(Unfit::Grid);
     }
     let is_partial = layout.encoding.is_some_and(|encoding| encoding.scale.has_partial_blocks());

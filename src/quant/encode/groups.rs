@@ -96,8 +96,8 @@ impl Loop for Choose<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::super::layout::Group;
+    use super::super::super::libraries::SCHEMES;
     use super::super::super::parts::LinearAxis;
-    use super::super::super::scheme::SCHEMES;
     use super::super::scale::GroupScale;
     use super::super::{EncodeOptions, Encoder};
     use super::*;

@@ -3,8 +3,7 @@
 use super::super::decode::{Arithmetic, Decoder};
 use super::super::layout::{Group, Groups, Packing};
 use super::super::parts::{Parameters, Part};
-use super::super::table::GPT_OSS_ROWS;
-use super::Encoder;
+use super::encoder::Encoder;
 use super::extremes::Extremes;
 use super::rounding::WeightType;
 use super::tally::EncodeTally;
@@ -77,7 +76,7 @@ impl Encoder {
             linear: self.axis,
             ..Parameters::default()
         };
-        let layout = if is_of_rows { &GPT_OSS_ROWS } else { self.layout };
+        let layout = self.layout.untransposed.unwrap_or(self.layout);
         Decoder::new(layout, &parameters, &parts, Dtype::Float16, Arithmetic::Library)
     }
 

@@ -6,12 +6,12 @@ use super::super::layout::{Layout, Role};
 use super::super::parts::LinearAxis;
 use super::super::scheme::{CodeType, TargetGrid};
 use super::choose::Chooser;
+use super::encoder::{EncodeOptions, Encoder};
 use super::extremes::Extremes;
 use super::geometry::{EncodeGeometry, EncodedPart, Unfit};
 use super::lanes::{self, larger};
 use super::rounding::{WeightType, round_half_away};
 use super::scale::GroupScale;
-use super::{EncodeOptions, Encoder};
 use crate::dtype::Dtype;
 use crate::kernel::half::float16;
 use crate::kernel::{Isa, Loop};
@@ -218,7 +218,8 @@ impl Loop for ExtendColumns<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::scheme::{SCHEMES, SchemeLayout};
+    use super::super::super::libraries::SCHEMES;
+    use super::super::super::scheme::SchemeLayout;
     use super::super::EncodeTally;
     use super::*;
     use crate::random::random;

@@ -3,6 +3,7 @@
 
 use super::super::rules::SignRule;
 use super::buffers::{EncodeBuffers, RaiseValues, SpreadScales};
+use super::encoder::{Encoder, SegmentLoop};
 use super::extremes::{AreLarge, INFINITY, first_special, largest};
 use super::formula::Formula;
 use super::fused::FusedSegment;
@@ -16,7 +17,6 @@ use super::search::FindScale;
 use super::steps::{Float64Errors, SegmentInSteps};
 use super::store::PartWriter;
 use super::tally::EncodeTally;
-use super::{Encoder, SegmentLoop};
 use crate::dtype::Dtype;
 use crate::kernel::Isa;
 use std::ops::Range;

@@ -1,7 +1,7 @@
 //! Encodes a segment step by step, for groups of any size, and for exact quotients.
 
-use super::Encoder;
 use super::buffers::EncodeBuffers;
+use super::encoder::Encoder;
 use super::lanes::{self, Divisors, PartialSums};
 use crate::kernel::Loop;
 

@@ -1,8 +1,12 @@
 //! Tests that all ways to encode give the same bytes and errors.
 
+use super::super::decode::Arithmetic;
 use super::super::layout::Group;
-use super::super::scheme::SCHEMES;
+use super::super::libraries::SCHEMES;
+use super::super::parts::LinearAxis;
+use super::encoder::SegmentLoop;
 use super::*;
+use crate::dtype::Dtype;
 use crate::random::random;
 
 /// Returns weights of ordinary size, with zeros of both signs, subnormal numbers and large numbers among them.

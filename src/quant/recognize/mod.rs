@@ -5,16 +5,17 @@
 //! needs, which it reads through [`CheckpointInfo::read`].
 
 mod checkpoint;
+mod config;
 mod leftover;
 mod names;
 mod weight;
 
 pub use checkpoint::{CheckpointInfo, FoundWeight, Problem, Recognized, StoredTensor};
 
-use super::config::{CheckpointConfig, ComfyLayers, TorchAoTensors};
+use super::config::CheckpointConfig;
+use super::libraries::{ComfyLayers, TorchAoTensors, check_decoded, may_be_undecoded};
 use crate::dtype::Dtype;
 use crate::error::Error;
-use crate::quant::method::{check_decoded, may_be_undecoded};
 use crate::text::shorten;
 use leftover::WeightFacts;
 pub(crate) use names::decoded_name;

@@ -4,10 +4,9 @@ use super::checkpoint::{CheckpointInfo, FoundWeight};
 use super::names::{Pair, decoded};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::quant::config::{
-    CheckpointConfig, ComfyLayers, ModuleConfig, TorchAoTensors, WeightDescription, quant_state,
-};
+use crate::quant::config::{CheckpointConfig, ModuleConfig, WeightDescription};
 use crate::quant::decode::geometry::DecodeGeometry;
+use crate::quant::libraries::{ComfyLayers, TorchAoTensors, quant_state};
 use crate::quant::{Combination, Group, Layout, Names, Packing, Parameters, Role, ScaleOrder, ScaleShape, Zeros};
 use crate::text::shorten;
 use std::collections::HashMap;
@@ -356,5 +355,5 @@ fn find(parts: &[(Role, usize)], wanted: Role) -> Option<usize> {
 /// True if a layout can be identified without a config.
 fn is_identified_by_tensors(layout: &Layout, pair: &Pair) -> bool {
     let is_in_config = layout.shares_names && pair.family.scale == ".weight_scale";
-    !is_in_config && (!layout.is_diffusion() || layout.has_marker())
+    !is_in_config && (!layout.is_diffusion || layout.has_marker())
 }

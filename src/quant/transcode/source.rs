@@ -55,7 +55,7 @@ impl SourceGrid {
         parts: &[&[u8]],
     ) -> Result<Option<Self>> {
         let steps = match &decoder.method {
-            Method::Grid(steps) => steps,
+            Method::Steps(steps) => steps,
             Method::Blocks(blocks) => {
                 let Some(grid) = blocks.only_source().and_then(|(_, format)| format.grid()) else { return Ok(None) };
                 if decoder.shape().last() != Some(&decoder.columns()) {
@@ -141,7 +141,7 @@ impl SourceGrid {
     /// Returns the global scale of a matrix; 1 if it has none.
     fn global_of(&self, matrix: usize, parts: &[&[u8]]) -> f32 {
         match &self.decoder.method {
-            Method::Grid(steps) => global_scale(steps, parts, matrix, &mut [0; 4]),
+            Method::Steps(steps) => global_scale(steps, parts, matrix, &mut [0; 4]),
             Method::Blocks(blocks) => blocks.factor(matrix as u64, parts).unwrap_or(1.0),
         }
     }
@@ -174,7 +174,7 @@ impl SourceGrid {
     /// Returns the groups of a row of groups, without the global scale if `keeps_blocks`.
     fn groups(&self, matrix: usize, below: usize, keeps_blocks: bool, parts: &[&[u8]]) -> Vec<SourceGroup> {
         let steps = match &self.decoder.method {
-            Method::Grid(steps) => steps,
+            Method::Steps(steps) => steps,
             Method::Blocks(blocks) => return self.groups_of_blocks(blocks, [matrix, below], keeps_blocks, parts),
         };
         let geometry = &steps.geometry;
@@ -237,7 +237,7 @@ impl SourceGrid {
 
     /// Returns the scale that each byte stands for, if groups are parts of a row and their scales are bytes.
     pub(super) fn numbers_of_bytes(&self, parts: &[&[u8]]) -> Option<[f64; 256]> {
-        let Method::Grid(steps) = &self.decoder.method else { return None };
+        let Method::Steps(steps) = &self.decoder.method else { return None };
         let geometry = &steps.geometry;
         let has_others = geometry.zero.is_some() || geometry.global.is_some() && !self.keeps_blocks;
         if self.block[0] != 1 || geometry.scale.dtype.bits() != 8 || has_others {
@@ -255,7 +255,7 @@ impl SourceGrid {
 
     /// Returns the scales of a row, which are bytes; `raw` is a buffer for them.
     pub(super) fn scale_bytes<'a>(&self, row: usize, parts: &[&'a [u8]], raw: &'a mut Vec<u8>) -> &'a [u8] {
-        let Method::Grid(steps) = &self.decoder.method else { return &[] };
+        let Method::Steps(steps) = &self.decoder.method else { return &[] };
         let geometry = &steps.geometry;
         let ((matrix, below), groups) = (self.place(row), 0..geometry.grid[1] as usize);
         raw.resize(groups.len(), 0);
@@ -264,13 +264,13 @@ impl SourceGrid {
 
     /// Returns the packing of codes, and their bits; `None` if rows hold more than codes.
     pub(super) fn packing(&self) -> Option<(Packing, u32)> {
-        let Method::Grid(steps) = &self.decoder.method else { return None };
+        let Method::Steps(steps) = &self.decoder.method else { return None };
         Some((steps.layout.codes.packing, self.bits))
     }
 
     /// Returns the stored codes of a row, whose columns take whole bytes.
     pub(super) fn stored_codes<'a>(&self, row: usize, parts: &[&'a [u8]]) -> &'a [u8] {
-        let Method::Grid(steps) = &self.decoder.method else { return &[] };
+        let Method::Steps(steps) = &self.decoder.method else { return &[] };
         let geometry = &steps.geometry;
         let (matrix, within) = self.place(row);
         let start = matrix * geometry.matrix_bytes as usize + within * geometry.stride as usize;
@@ -281,7 +281,7 @@ impl SourceGrid {
     pub(super) fn codes(&self, row: usize, columns: Range<usize>, parts: &[&[u8]], out: &mut [u8]) {
         let (matrix, within) = self.place(row);
         let (steps, geometry) = match &self.decoder.method {
-            Method::Grid(steps) => (steps, &steps.geometry),
+            Method::Steps(steps) => (steps, &steps.geometry),
             Method::Blocks(blocks) => {
                 let row = matrix as u64 * blocks.rows + within as u64;
                 return codes_of_blocks(blocks, row, columns, parts, out);

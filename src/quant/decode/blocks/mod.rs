@@ -8,7 +8,7 @@ mod explain;
 mod rows;
 
 use super::super::layout::Role;
-use super::super::parts::{Parameters, Parts};
+use super::super::parts::{BlockParameters, Parameters, Parts};
 use super::Arithmetic;
 use super::casts::cast;
 use crate::blocks::{Assembly, BlockFormat, RowOrder};
@@ -16,14 +16,6 @@ use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::kernel::Kernel;
 use std::ops::Range;
-
-/// The formats of the blocks of a weight, and the way in which the weight is assembled from them.
-#[derive(Clone, Debug, PartialEq)]
-pub struct BlockParameters {
-    /// The format of each tensor of codes: one or two.
-    pub formats: Vec<&'static BlockFormat>,
-    pub assembly: Assembly,
-}
 
 /// Decoder of a weight in blocks.
 pub(in crate::quant) struct BlockDecoder {

@@ -9,13 +9,14 @@ mod redecode;
 
 use super::super::decode::Arithmetic;
 use super::super::layout::Combination;
+use super::choose::Chooser;
+use super::encoder::Encoder;
 use super::extremes::{INFINITY, first_special, largest};
 use super::geometry::Band;
 use super::lanes::{self, CodeRounding};
 use super::rounding::WeightType;
 use super::store::PartWriter;
 use super::tally::EncodeTally;
-use super::{Chooser, Encoder};
 use crate::dtype::Dtype;
 use crate::kernel::{Isa, Loop};
 use candidates::{ScaleCandidates, StoredScale};
