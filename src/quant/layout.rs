@@ -96,37 +96,16 @@ impl Group {
         }
     }
 
-    pub fn kind(self) -> GroupKind {
-        match self {
-            Self::Tensor => GroupKind::Tensor,
-            Self::Channel => GroupKind::Channel,
-            Self::Block(_) => GroupKind::Block,
-            Self::Neighbours(_) => GroupKind::Neighbours,
-        }
+    /// In the row of a layout: neighbours of any number.
+    pub const ANY_NEIGHBOURS: Self = Self::Neighbours(0);
+
+    /// In the row of a layout: rectangles of any size.
+    pub const ANY_BLOCK: Self = Self::Block([0, 0]);
+
+    /// True if the groups differ in nothing but their size.
+    pub fn is_like(self, other: Self) -> bool {
+        std::mem::discriminant(&self) == std::mem::discriminant(&other)
     }
-}
-
-/// A [`Group`] without its size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GroupKind {
-    /// A whole matrix.
-    Tensor,
-    /// A row.
-    Channel,
-    /// A rectangle.
-    Block,
-    /// Adjacent elements of a row.
-    Neighbours,
-}
-
-/// Groups that a layout can have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Groups {
-    /// Always this one.
-    Fixed(Group),
-    /// One of these kinds: the one in [`super::Parameters::group`], or the one that the shapes imply; blocks are then
-    /// 128 x 128.
-    Any(&'static [GroupKind]),
 }
 
 /// The value that a code represents.
@@ -165,6 +144,11 @@ pub enum Packing {
     /// Eight codes of a row of the transpose in an int32 word; the first is for column 0, and the others for columns 2,
     /// 4, 6, 1, 3, 5, 7: [columns, rows / 8] (AWQ, version `gemm`).
     AwqWords,
+}
+
+/// Returns the smallest number of codes of this width that fill whole words of 32 bits: 8 of 4 bits, 32 of 3 bits.
+pub fn codes_in_words(bits: u32) -> u64 {
+    32 >> bits.trailing_zeros()
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -278,10 +262,9 @@ pub struct Layout {
     pub needs_config: bool,
     pub names: &'static [Names],
     pub codes: CodeStorage,
-    /// The elements that share a scale.
-    pub groups: Groups,
-    /// The sizes of groups of neighbours; none if any size is possible.
-    pub group_sizes: &'static [u64],
+    /// The elements that can share a scale. Of several groups, a weight has the one in [`super::Parameters::group`], or
+    /// the one that the shapes imply; blocks are then 128 x 128.
+    pub groups: &'static [Group],
     pub scale_dtypes: &'static [Dtype],
     /// Interpretation of scales that are exponents.
     pub exponents: Exponents,
@@ -320,9 +303,24 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// True if neighbours in groups of this size can share a scale.
-    pub fn has_group_size(&self, size: u64) -> bool {
-        self.group_sizes.is_empty() || self.group_sizes.contains(&size)
+    /// Returns the group of all weights, if it is always the same.
+    pub fn fixed_group(&self) -> Option<Group> {
+        match *self.groups {
+            [Group::ANY_NEIGHBOURS | Group::ANY_BLOCK] => None,
+            [only] => Some(only),
+            _ => None,
+        }
+    }
+
+    /// True if weights can have this group.
+    pub fn has_group(&self, group: Group) -> bool {
+        let any = [Group::ANY_NEIGHBOURS, Group::ANY_BLOCK];
+        self.groups.iter().any(|own| *own == group || any.contains(own) && own.is_like(group))
+    }
+
+    /// True if weights can have a group like this one, of some size.
+    pub(super) fn has_group_like(&self, group: Group) -> bool {
+        self.groups.iter().any(|own| own.is_like(group))
     }
 
     /// True if the library of another layout decodes the same codes and scales, of this dtype, to the same bits.

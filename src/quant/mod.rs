@@ -47,12 +47,12 @@ pub use encode::{
     SharedScale, Unfit, WeightEncoder,
 };
 pub use layout::{
-    CodeStorage, CodeValues, Combination, Exponents, Group, GroupKind, Groups, Layout, Names, Packing, Precision, Role,
-    ScaleOrder, Zeros,
+    CodeStorage, CodeValues, Combination, Exponents, Group, Layout, Names, Packing, Precision, Role, ScaleOrder, Zeros,
+    codes_in_words,
 };
 pub use libraries::{
-    COMFYUI, COMPRESSED_TENSORS, GGUF, MLX, MLX_GROUPS, ONNX, SCHEMES, comfy_metadata_of, config_of, default_target,
-    find, hf_quant_config_of, layouts, metadata_of, named_dtype, quantize_config_of,
+    COMFYUI, COMPRESSED_TENSORS, GGUF, MLX, ONNX, SCHEMES, comfy_metadata_of, config_of, default_target, find,
+    hf_quant_config_of, layouts, metadata_of, named_dtype, quantize_config_of,
 };
 pub use parts::{BlockParameters, LinearAxis, Parameters, Part};
 pub use recognize::{

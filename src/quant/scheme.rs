@@ -1,7 +1,7 @@
 //! Schemes that users choose, with their names in vLLM and llm-compressor, and the layouts that can store each.
 
 use super::gguf::GgufScheme;
-use super::layout::{CodeValues, Group, GroupKind, Layout};
+use super::layout::{CodeValues, Group, Layout};
 use super::rules::ScaleRule;
 use crate::dtype::Dtype;
 
@@ -95,7 +95,7 @@ impl Scheme {
     /// True if it can have partial blocks in the layout of this name.
     pub fn has_partial_blocks(&self, layout: &str) -> bool {
         let layout = self.in_layout(Some(layout));
-        layout.is_some_and(|layout| layout.grid.group.kind() == GroupKind::Block && layout.rule().has_partial_blocks())
+        layout.is_some_and(|layout| matches!(layout.grid.group, Group::Block(_)) && layout.rule().has_partial_blocks())
     }
 
     /// Returns the scheme in the layout of this name, or in the default layout if the name is `None`; `None` if the

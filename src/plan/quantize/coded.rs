@@ -54,8 +54,7 @@ fn same_grid(grid: &Grid, layout: &str) -> Option<SchemeTarget> {
         let stored = scheme.in_layout(Some(layout)).filter(|stored| is_same_codes(stored.grid.codes))?;
         let is_same = plain(stored.grid.group) == group;
         let is_sized = match group {
-            Group::Neighbours(size) => scheme.has_group_size() && stored.row.has_group_size(size),
-            Group::Channel => scheme.has_group_size() && stored.row.group_sizes.is_empty(),
+            Group::Neighbours(_) | Group::Channel => scheme.has_group_size() && stored.row.has_group(group),
             _ => false,
         };
         let mut target = SchemeTarget::new(scheme, stored);

@@ -9,7 +9,7 @@ use super::linear::extend_signs;
 use super::rows::widen;
 use super::scales::GroupRange;
 use super::{Decoder, Method};
-use crate::blocks::{BlockFormat, BlockGrid};
+use crate::blocks::{BlockFormat, CodeNumbers};
 use crate::dtype::Dtype;
 use crate::error::Result;
 use std::fmt;
@@ -74,17 +74,11 @@ impl fmt::Display for Grid {
 impl Grid {
     /// Returns the grid of a block format, whose name says all; the tensor can have a scale.
     fn of_blocks(format: &'static BlockFormat, has_global_scale: bool) -> Self {
-        let scale = match format.name {
-            "MXFP4" => Dtype::Float8E8M0,
-            "NVFP4" => Dtype::Float8E4M3FN,
-            "Q8_K" => Dtype::Float32,
-            _ => Dtype::Float16,
-        };
         Self {
             codes: CodeKind::Blocks(format),
             group: None,
             is_indexed: false,
-            scale,
+            scale: format.scale,
             global_scale: has_global_scale.then_some(Dtype::Float32),
             has_zero_points: false,
         }
@@ -92,19 +86,17 @@ impl Grid {
 
     /// Returns the grid of other layouts whose values are those of a block format; `None` if no layout has them.
     fn like(format: &'static BlockFormat) -> Option<Self> {
-        let BlockGrid { group, code_bits, numbers, has_offsets, .. } = format.grid()?;
+        let CodeNumbers { group, code_bits, numbers, has_offsets, .. } = format.grid()?;
         let middle = f32::from(1_u8 << (code_bits - 1));
         let is_centered = numbers.iter().zip(0_u8..).all(|(number, code)| *number == f32::from(code) - middle);
-        let (codes, scale, global_scale) = match (format.name, is_centered) {
-            ("MXFP4", _) => (CodeKind::Dtype(Dtype::Float4E2M1), Dtype::Float8E8M0, None),
-            ("NVFP4", _) => (CodeKind::Dtype(Dtype::Float4E2M1), Dtype::Float8E4M3FN, Some(Dtype::Float32)),
-            (_, _) if has_offsets => (CodeKind::Offset(code_bits), Dtype::Float16, None),
-            ("Q8_0", _) => (CodeKind::Dtype(Dtype::Int8), Dtype::Float16, None),
-            (_, true) => (CodeKind::Centered(code_bits), Dtype::Float16, None),
-            _ => return None,
+        let codes = match format.codes {
+            Some(dtype) => CodeKind::Dtype(dtype),
+            None if has_offsets => CodeKind::Offset(code_bits),
+            None if is_centered => CodeKind::Centered(code_bits),
+            None => return None,
         };
         let group = Some(Group::Neighbours(group as u64));
-        Some(Self { codes, group, is_indexed: false, scale, global_scale, has_zero_points: false })
+        Some(Self { codes, group, ..Self::of_blocks(format, format.has_global_scale) })
     }
 
     fn new(layout: &Layout, geometry: &DecodeGeometry) -> Self {

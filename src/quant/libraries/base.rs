@@ -2,7 +2,7 @@
 
 use crate::dtype::Dtype::{self, Bfloat16, Float4E2M1, Float8E4M3FN, Float8E8M0, Float16, Float32, Int8, Int32, Uint8};
 use crate::quant::layout::{
-    CodeStorage, CodeValues, Combination, Exponents, GroupKind, Groups, Layout, Packing, Precision, ScaleOrder, Zeros,
+    CodeStorage, CodeValues, Combination, Exponents, Group, Layout, Packing, Precision, ScaleOrder, Zeros,
 };
 use crate::quant::rules::{Encoding, ScaleRule, ScaleShape, SignRule, Ties};
 
@@ -37,8 +37,7 @@ pub(super) const BASE: Layout = Layout {
     needs_config: false,
     names: &[],
     codes: bytes(&[Float8E4M3FN]),
-    groups: Groups::Any(&[GroupKind::Tensor, GroupKind::Channel, GroupKind::Neighbours, GroupKind::Block]),
-    group_sizes: &[],
+    groups: &[Group::Tensor, Group::Channel, Group::ANY_NEIGHBOURS, Group::ANY_BLOCK],
     scale_dtypes: FLOATS,
     exponents: Exponents::Infinity,
     scale_order: ScaleOrder::Rows,

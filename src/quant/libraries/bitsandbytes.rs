@@ -5,9 +5,7 @@ use super::transformers::TRANSFORMERS;
 use crate::dtype::Dtype::{self, Bfloat16, Float16, Float32, Int8, Uint8};
 use crate::error::{Error, Result};
 use crate::quant::config::{CheckpointConfig, ConfigObject, Library, WeightDescription, lengths, listed, named};
-use crate::quant::layout::{
-    CodeStorage, CodeValues, Combination, Group, GroupKind, Groups, Layout, Packing, Precision, Role, ScaleOrder,
-};
+use crate::quant::layout::{CodeStorage, CodeValues, Combination, Group, Layout, Packing, Precision, Role, ScaleOrder};
 use crate::quant::parts::Parameters;
 use crate::text::shorten;
 use serde_json::{Map, Value};
@@ -42,7 +40,7 @@ static LAYOUTS: &[Layout] = &[
             dtypes: &[Uint8, Int8, Bfloat16, Float16, Float32], // set by `bnb_4bit_quant_storage`; read as bytes
             padding: 1,
         },
-        groups: Groups::Any(&[GroupKind::Neighbours]),
+        groups: &[Group::ANY_NEIGHBOURS],
         scale_dtypes: &[Float32, Uint8],
         scale_order: ScaleOrder::Flat,
         product_precision: Precision::Weight,
@@ -55,7 +53,7 @@ static LAYOUTS: &[Layout] = &[
         formats: &["load_in_8bit"],
         names: &[&[(Role::Codes, ".weight"), (Role::Scale, ".SCB"), (Role::Description, ".weight_format")]],
         codes: bytes(&[Int8]),
-        groups: Groups::Fixed(Group::Channel),
+        groups: &[Group::Channel],
         scale_dtypes: &[Float32],
         global: Combination::Over127,
         ..BASE

@@ -6,9 +6,7 @@ use crate::error::{Error, Result};
 use crate::quant::config::{
     ConfigObject, Library, MetadataChanges, Modules, WeightDescription, named, with_new, without_members,
 };
-use crate::quant::layout::{
-    CodeStorage, Combination, Exponents, Group, GroupKind, Groups, Layout, Packing, Precision, Role, ScaleOrder,
-};
+use crate::quant::layout::{CodeStorage, Combination, Exponents, Group, Layout, Packing, Precision, Role, ScaleOrder};
 use crate::quant::recognize::CheckpointInfo;
 use crate::quant::rules::{ScaleRule, ScaleShape};
 use crate::text::shorten;
@@ -35,7 +33,7 @@ static LAYOUTS: &[Layout] = &[
         library: "ComfyUI, format float8_e4m3fn or float8_e5m2",
         formats: &["float8_e4m3fn", "float8_e5m2"],
         codes: bytes(&[Float8E4M3FN, Float8E5M2]),
-        groups: Groups::Fixed(Group::Tensor),
+        groups: &[Group::Tensor],
         scale_precision: Precision::Target,
         product_precision: Precision::Target,
         encoding: Some(encoding(ScaleRule::Inverse, ScaleShape::Mixed)),
@@ -46,7 +44,7 @@ static LAYOUTS: &[Layout] = &[
         library: "ComfyUI, files with a tensor scaled_fp8",
         names: &[&[(Role::Codes, ".weight"), (Role::Scale, ".scale_weight"), (Role::Activation, ".scale_input")]],
         codes: bytes(&[Float8E4M3FN, Float8E5M2]),
-        groups: Groups::Fixed(Group::Tensor),
+        groups: &[Group::Tensor],
         scale_precision: Precision::Target,
         product_precision: Precision::Target,
         encoding: Some(encoding(ScaleRule::Inverse, ScaleShape::Mixed)),
@@ -58,7 +56,7 @@ static LAYOUTS: &[Layout] = &[
         library: "ComfyUI, format int8_tensorwise",
         formats: &["int8_tensorwise"],
         codes: bytes(&[Int8]),
-        groups: Groups::Any(&[GroupKind::Tensor, GroupKind::Channel]),
+        groups: &[Group::Tensor, Group::Channel],
         encoding: Some(encoding(ScaleRule::Plain, ScaleShape::Mixed)),
         ..OF_COMFY
     },
@@ -67,7 +65,7 @@ static LAYOUTS: &[Layout] = &[
         library: "ComfyUI, format nvfp4",
         formats: &["nvfp4"],
         codes: CodeStorage { packing: Packing::RowsHighFirst, dtypes: &[Uint8], padding: 16, ..NIBBLES },
-        groups: Groups::Fixed(Group::Neighbours(16)),
+        groups: &[Group::Neighbours(16)],
         scale_dtypes: &[Float8E4M3FN, Uint8],
         scale_order: ScaleOrder::Swizzled,
         global: Combination::Multiplier,
@@ -81,7 +79,7 @@ static LAYOUTS: &[Layout] = &[
         library: "ComfyUI, format mxfp8",
         formats: &["mxfp8"],
         codes: CodeStorage { padding: 32, ..bytes(&[Float8E4M3FN]) },
-        groups: Groups::Fixed(Group::Neighbours(32)),
+        groups: &[Group::Neighbours(32)],
         scale_dtypes: EXPONENTS,
         exponents: Exponents::Zero,
         scale_order: ScaleOrder::Swizzled,

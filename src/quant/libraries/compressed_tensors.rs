@@ -10,9 +10,7 @@ use crate::quant::config::{
     CheckpointConfig, ConfigObject, EngineConfig, KeptModules, Library, ModulePatterns, Modules, QuantizedGroup,
     WeightDescription, all_experts, entry_of_compressed_tensors, listed, named, pattern_of, sides, stores,
 };
-use crate::quant::layout::{
-    CodeStorage, CodeValues, Combination, Group, Groups, Layout, Packing, Precision, Role, Zeros,
-};
+use crate::quant::layout::{CodeStorage, CodeValues, Combination, Group, Layout, Packing, Precision, Role, Zeros};
 use crate::quant::parts::Parameters;
 use crate::quant::rules::{ScaleRule, ScaleShape};
 use crate::quant::scheme::CodeType;
@@ -101,7 +99,7 @@ static LAYOUTS: &[Layout] = &[
         library: "compressed-tensors, format nvfp4-pack-quantized",
         formats: &["nvfp4-pack-quantized"],
         codes: NIBBLES,
-        groups: Groups::Fixed(Group::Neighbours(16)),
+        groups: &[Group::Neighbours(16)],
         scale_dtypes: &[Float8E4M3FN],
         global: Combination::Divisor,
         product_precision: Precision::Bfloat16,
@@ -113,7 +111,7 @@ static LAYOUTS: &[Layout] = &[
         library: "compressed-tensors, format mxfp4-pack-quantized",
         formats: &["mxfp4-pack-quantized"],
         codes: NIBBLES,
-        groups: Groups::Fixed(Group::Neighbours(32)),
+        groups: &[Group::Neighbours(32)],
         scale_dtypes: EXPONENTS,
         product_precision: Precision::Bfloat16,
         encoding: Some(unsigned_zero(ScaleRule::HalfStep, ScaleShape::Matrix)),
@@ -124,7 +122,7 @@ static LAYOUTS: &[Layout] = &[
         library: "compressed-tensors, format mxfp6-pack-quantized",
         formats: &["mxfp6-pack-quantized"],
         codes: CodeStorage { values: CodeValues::Float(Float6E2M3), ..bytes(&[Uint8]) },
-        groups: Groups::Fixed(Group::Neighbours(32)),
+        groups: &[Group::Neighbours(32)],
         scale_dtypes: EXPONENTS,
         product_precision: Precision::Bfloat16,
         encoding: Some(encoding(ScaleRule::HalfStep, ScaleShape::Matrix)),
@@ -134,7 +132,7 @@ static LAYOUTS: &[Layout] = &[
         name: "ct-mxfp8",
         library: "compressed-tensors, format mxfp8-quantized",
         formats: &["mxfp8-quantized"],
-        groups: Groups::Fixed(Group::Neighbours(32)),
+        groups: &[Group::Neighbours(32)],
         scale_dtypes: EXPONENTS,
         product_precision: Precision::Bfloat16,
         encoding: Some(unsigned_zero(ScaleRule::HalfStep, ScaleShape::Matrix)),

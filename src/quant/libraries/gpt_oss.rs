@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::quant::config::{
     CheckpointConfig, ConfigObject, EngineConfig, KeptModules, Library, QuantizedGroup, WeightDescription, named, only,
 };
-use crate::quant::layout::{CodeStorage, Exponents, Group, Groups, Layout, Packing, Role, ScaleOrder};
+use crate::quant::layout::{CodeStorage, Exponents, Group, Layout, Packing, Role, ScaleOrder};
 use crate::quant::rules::{ScaleRule, ScaleShape};
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -21,7 +21,7 @@ const ROWS: Layout = Layout {
     library: "gpt-oss, quant_method mxfp4",
     names: &[&[(Role::Codes, "_blocks"), (Role::Scale, "_scales")]],
     codes: CodeStorage { packing: Packing::Rows(16), dtypes: &[Uint8], ..NIBBLES },
-    groups: Groups::Fixed(Group::Neighbours(32)),
+    groups: &[Group::Neighbours(32)],
     scale_dtypes: EXPONENTS,
     exponents: Exponents::Ldexp,
     interleaves_experts: true,
@@ -34,7 +34,7 @@ static LAYOUTS: &[Layout] = &[
     // transformers `integrations/mxfp4.py`, `convert_moe_packed_tensors`
     Layout {
         codes: CodeStorage { packing: Packing::TransposedBlocks, ..ROWS.codes },
-        groups: Groups::Fixed(Group::Block([32, 1])),
+        groups: &[Group::Block([32, 1])],
         scale_order: ScaleOrder::Transposed,
         encoding: Some(encoding(ScaleRule::Floor, ScaleShape::Mixed)),
         untransposed: Some(&UNTRANSPOSED),

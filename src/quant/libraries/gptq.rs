@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::quant::config::{
     CheckpointConfig, ConfigObject, Library, WeightDescription, excluded_by_pattern, named, with_members,
 };
-use crate::quant::layout::{Group, GroupKind, Groups, Layout, Packing, Precision, Role, ScaleOrder, Zeros};
+use crate::quant::layout::{Group, Layout, Packing, Precision, Role, ScaleOrder, Zeros};
 use crate::text::shorten;
 use std::rc::Rc;
 
@@ -49,7 +49,7 @@ static LAYOUTS_OF_GPTQ: &[Layout] = &[
             (Role::GroupIndex, ".g_idx"),
         ]],
         codes: words(Packing::TransposedWords),
-        groups: Groups::Any(&[GroupKind::Channel, GroupKind::Neighbours]),
+        groups: &[Group::Channel, Group::ANY_NEIGHBOURS],
         scale_order: ScaleOrder::Transposed,
         zeros: Zeros::PackedTransposed,
         product_precision: Precision::Scale,
@@ -65,7 +65,7 @@ static LAYOUTS_OF_AWQ: &[Layout] = &[
         needs_config: true,
         names: &[&[(Role::Codes, ".qweight"), (Role::Scale, ".scales"), (Role::ZeroPoint, ".qzeros")]],
         codes: words(Packing::AwqWords),
-        groups: Groups::Any(&[GroupKind::Channel, GroupKind::Neighbours]),
+        groups: &[Group::Channel, Group::ANY_NEIGHBOURS],
         scale_order: ScaleOrder::Transposed,
         zeros: Zeros::Awq,
         product_precision: Precision::Scale,

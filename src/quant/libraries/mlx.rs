@@ -9,9 +9,7 @@ use crate::quant::config::{
     CheckpointConfig, ConfigObject, EngineConfig, KeptModules, Library, Modules, QuantizedGroup, WeightDescription,
     edited, named,
 };
-use crate::quant::layout::{
-    CodeStorage, CodeValues, Combination, Group, GroupKind, Groups, Layout, Packing, Precision, Role, Zeros,
-};
+use crate::quant::layout::{CodeStorage, CodeValues, Combination, Group, Layout, Packing, Precision, Role, Zeros};
 use crate::quant::rules::{ScaleRule, ScaleShape};
 use crate::text::shorten;
 use serde_json::{Map, Value, json};
@@ -27,9 +25,6 @@ pub(super) static LIBRARY: Library = Library {
     ..Library::BASE
 };
 
-/// The sizes of groups with offsets.
-pub const MLX_GROUPS: &[u64] = &[32, 64, 128];
-
 const MLX: &[(Role, &str)] = &[
     (Role::Codes, ".weight"),
     (Role::Scale, ".scales"),
@@ -41,7 +36,7 @@ const MLX: &[(Role, &str)] = &[
 const MLX_FLOATS: Layout = Layout {
     names: &[MLX],
     codes: CodeStorage { packing: Packing::Rows(4), dtypes: &[Uint32], ..NIBBLES },
-    groups: Groups::Fixed(Group::Neighbours(32)),
+    groups: &[Group::Neighbours(32)],
     scale_dtypes: &[Uint8],
     stacks_experts: true,
     renames_parts: true,
@@ -57,9 +52,8 @@ static LAYOUTS: &[Layout] = &[
         formats: &["affine"],
         needs_config: true,
         codes: CodeStorage { values: CodeValues::Unsigned, ..MLX_FLOATS.codes },
-        groups: Groups::Any(&[GroupKind::Neighbours]),
+        groups: &[Group::Neighbours(32), Group::Neighbours(64), Group::Neighbours(128)],
         scale_dtypes: FLOATS,
-        group_sizes: MLX_GROUPS,
         zeros: Zeros::Offset,
         product_precision: Precision::Scale,
         encoding: Some(encoding(ScaleRule::Affine, ScaleShape::Matrix)),
@@ -84,7 +78,7 @@ static LAYOUTS: &[Layout] = &[
         name: "mlx-nvfp4",
         library: "MLX, mode nvfp4",
         formats: &["nvfp4"],
-        groups: Groups::Fixed(Group::Neighbours(16)),
+        groups: &[Group::Neighbours(16)],
         scale_dtypes: &[Uint8, Float8E4M3FN], // bytes of E4M3
         global: Combination::OverLargest,
         encoding: Some(nearest_float4(ScaleRule::BlockOnly)),
@@ -148,10 +142,9 @@ fn describe(block: &ConfigObject, wording: &str) -> Result<WeightDescription> {
 
 /// Refuses widths of codes and sizes of groups that a mode of MLX lacks.
 fn check_numbers(layout: &Layout, bits: Option<u64>, group: Option<i64>) -> Result<(), String> {
-    let is_other = |size: &i64, sizes: &[u64]| !u64::try_from(*size).is_ok_and(|size| sizes.contains(&size));
-    let (CodeValues::Float(dtype), Groups::Fixed(Group::Neighbours(size))) = (layout.codes.values, layout.groups)
-    else {
-        if let Some(size) = group.filter(|size| is_other(size, layout.group_sizes)) {
+    let group = group.filter(|size| !layout.groups.contains(&Group::of_size(*size)));
+    let (CodeValues::Float(dtype), Some(Group::Neighbours(size))) = (layout.codes.values, layout.fixed_group()) else {
+        if let Some(size) = group {
             return Err(format!("group_size {size}, and MLX has groups of 32, 64 and 128 values"));
         }
         return match bits.filter(|bits| ![2, 3, 4, 5, 6, 8].contains(bits)) {
@@ -163,7 +156,7 @@ fn check_numbers(layout: &Layout, bits: Option<u64>, group: Option<i64>) -> Resu
     if let Some(bits) = bits.filter(|bits| *bits != u64::from(width)) {
         return Err(format!("mode '{mode}', bits {bits}, and codes of this mode have {width} bits"));
     }
-    match group.filter(|group| is_other(group, &[size])) {
+    match group {
         Some(group) => Err(format!("mode '{mode}', group_size {group}, and groups of this mode have {size} values")),
         None => Ok(()),
     }

@@ -31,7 +31,6 @@ mod undecoded;
 pub use comfy::comfy_metadata_of;
 pub use decoded::{config_of, default_target, metadata_of, named_dtype, quantize_config_of};
 pub use gguf::GGUF;
-pub use mlx::MLX_GROUPS;
 pub use modelopt::hf_quant_config_of;
 pub use onnx::ONNX;
 pub use schemes::{COMFYUI, COMPRESSED_TENSORS, MLX, SCHEMES};

@@ -8,7 +8,7 @@ use crate::quant::config::{
     CheckpointConfig, ConfigObject, EngineConfig, KeptModules, Library, MatchStyle, Modules, QuantizedGroup,
     WeightDescription, listed, named, stores, with_new, without_members,
 };
-use crate::quant::layout::{CodeStorage, CodeValues, Combination, Group, Groups, Layout, Precision, Role};
+use crate::quant::layout::{CodeStorage, CodeValues, Combination, Group, Layout, Precision, Role};
 use crate::quant::parts::Parameters;
 use crate::quant::rules::{Encoding, ScaleRule, ScaleShape, SignRule, Ties};
 use crate::text::shorten;
@@ -54,7 +54,7 @@ static LAYOUTS: &[Layout] = &[
         library: "ModelOpt, quant_algo NVFP4 or W4A16_NVFP4",
         formats: &["W4A16_NVFP4", "NVFP4", "W4A8_NVFP4_FP8"],
         codes: CodeStorage { values: CodeValues::FloatWithoutNegativeZero(Float4E2M1), ..NIBBLES },
-        groups: Groups::Fixed(Group::Neighbours(16)),
+        groups: &[Group::Neighbours(16)],
         scale_dtypes: &[Float8E4M3FN],
         global: Combination::Multiplier,
         encoding: Some(unsigned_zero(ScaleRule::GlobalMultiplier, ScaleShape::Squeezed)),
@@ -66,7 +66,7 @@ static LAYOUTS: &[Layout] = &[
         library: "ModelOpt, quant_algo mxfp4",
         formats: &["mxfp4", "W4A8_MXFP4_FP8", "W4A16_MXFP4"],
         codes: NIBBLES,
-        groups: Groups::Fixed(Group::Neighbours(32)),
+        groups: &[Group::Neighbours(32)],
         scale_dtypes: EXPONENTS,
         encoding: Some(Encoding {
             sign: SignRule::NotPositive,
@@ -79,7 +79,7 @@ static LAYOUTS: &[Layout] = &[
         name: "modelopt-mxfp8",
         library: "ModelOpt, quant_algo MXFP8",
         formats: &["MXFP8"],
-        groups: Groups::Fixed(Group::Neighbours(32)),
+        groups: &[Group::Neighbours(32)],
         scale_dtypes: EXPONENTS,
         encoding: Some(encoding(ScaleRule::Ceiling, ScaleShape::Squeezed)),
         ..OF_MODELOPT
@@ -117,7 +117,7 @@ fn check_groups(block: &ConfigObject, config: &CheckpointConfig) -> Result<()> {
             let Some(layout) = description.layouts.first() else { continue };
             let kind = weights.text(&["type"])?.unwrap_or("float");
             let bits = weights.get("num_bits").and_then(Value::as_u64).filter(|bits| !stores(layout, kind, *bits));
-            let is_other = |size: &i64| matches!(layout.groups, Groups::Fixed(fixed) if fixed != Group::of_size(*size));
+            let is_other = |size: &i64| layout.fixed_group().is_some_and(|fixed| fixed != Group::of_size(*size));
             let size = weights.get("group_size").and_then(Value::as_i64).filter(is_other);
             let other = match (bits, size) {
                 (Some(bits), _) => format!("num_bits {bits}, type '{}'", shorten(kind)),
@@ -147,7 +147,7 @@ fn describe(algorithm: Option<&str>, group_size: Option<u64>) -> Result<Option<W
         _ => group_size.map(Group::Neighbours),
     };
     let wording = format!("the config says quant_algo '{}'", shorten(algorithm));
-    if let (Some(given), Groups::Fixed(fixed)) = (group, layout.groups)
+    if let (Some(given), Some(fixed)) = (group, layout.fixed_group())
         && given != fixed
     {
         let error = Error::new(format!("{wording}, which has a scale for {fixed}, and a group_size for {given}"));

@@ -6,7 +6,7 @@ use super::undecoded::undecoded;
 use crate::dtype::Dtype::{self, Float8E4M3FN, Float8E4M3FNUZ, Float8E5M2, Int8};
 use crate::error::{Error, Result};
 use crate::quant::config::{CheckpointConfig, ConfigObject, Library, WeightDescription, named};
-use crate::quant::layout::{GroupKind, Groups, Layout, Precision, Role};
+use crate::quant::layout::{Group, Layout, Precision, Role};
 use crate::text::shorten;
 
 pub(super) static LIBRARY: Library = Library { layouts: LAYOUTS, names: &["quanto"], read, ..TRANSFORMERS };
@@ -23,7 +23,7 @@ static LAYOUTS: &[Layout] = &[
             (Role::Activation, ".output_scale"),
         ]],
         codes: bytes(&[Int8, Float8E4M3FN, Float8E4M3FNUZ, Float8E5M2]),
-        groups: Groups::Any(&[GroupKind::Tensor, GroupKind::Channel]),
+        groups: &[Group::Tensor, Group::Channel],
         product_precision: Precision::Scale,
         ..BASE
     },

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::quant::config::{
     CheckpointConfig, ConfigObject, Library, MatchStyle, WeightDescription, glob, listed, named, sides,
 };
-use crate::quant::layout::{Group, GroupKind, Groups, Layout, Packing, Precision, Role, ScaleOrder, Zeros};
+use crate::quant::layout::{Group, Layout, Packing, Precision, Role, ScaleOrder, Zeros};
 use crate::quant::parts::Parameters;
 use crate::text::shorten;
 use serde_json::Value;
@@ -43,7 +43,7 @@ static LAYOUTS: &[Layout] = &[
         library: "AMD Quark, dtype fp8_e4m3 or fp8_e5m2",
         formats: &["fp8_e4m3", "fp8_e5m2"],
         codes: bytes(&[Float8E4M3FN, Float8E5M2]),
-        groups: Groups::Any(&[GroupKind::Tensor, GroupKind::Channel, GroupKind::Block]),
+        groups: &[Group::Tensor, Group::Channel, Group::ANY_BLOCK],
         ..OF_QUARK
     },
     Layout {
@@ -52,7 +52,7 @@ static LAYOUTS: &[Layout] = &[
         formats: &["int8"],
         needs_config: true,
         codes: bytes(&[Int8]),
-        groups: Groups::Any(&[GroupKind::Tensor, GroupKind::Channel]),
+        groups: &[Group::Tensor, Group::Channel],
         zeros: Zeros::Plain,
         ..OF_QUARK
     },
@@ -62,7 +62,7 @@ static LAYOUTS: &[Layout] = &[
         formats: &["uint4"],
         needs_config: true,
         codes: words(Packing::AwqWords),
-        groups: Groups::Any(&[GroupKind::Neighbours]),
+        groups: &[Group::ANY_NEIGHBOURS],
         scale_order: ScaleOrder::Transposed,
         zeros: Zeros::Awq,
         ..OF_QUARK
@@ -72,7 +72,7 @@ static LAYOUTS: &[Layout] = &[
         library: "AMD Quark, dtype fp4 with scale_format e8m0",
         formats: &["fp4"],
         codes: NIBBLES,
-        groups: Groups::Fixed(Group::Neighbours(32)),
+        groups: &[Group::Neighbours(32)],
         scale_dtypes: EXPONENTS,
         scale_precision: Precision::Target,
         ..OF_QUARK

@@ -8,7 +8,7 @@ use crate::quant::config::{
     CheckpointConfig, ConfigObject, EngineConfig, KeptModules, Library, MatchStyle, Modules, QuantizedGroup,
     WeightDescription, expert_of, listed, named, only, sides,
 };
-use crate::quant::layout::{Exponents, Group, GroupKind, Groups, Layout, Role};
+use crate::quant::layout::{Exponents, Group, Layout, Role};
 use crate::quant::parts::Parameters;
 use crate::quant::rules::{ScaleRule, ScaleShape};
 use crate::text::shorten;
@@ -42,7 +42,7 @@ static LAYOUTS: &[Layout] = &[
             &[(Role::Codes, ".weight"), (Role::Scale, ".qscale_weight"), (Role::Activation, ".qscale_act")], // Mistral
             &[(Role::Codes, ".weight"), (Role::Scale, ".weight_scale"), (Role::Activation, ".input_scale")], // vLLM
         ],
-        groups: Groups::Any(&[GroupKind::Tensor, GroupKind::Block]),
+        groups: &[Group::Tensor, Group::ANY_BLOCK],
         scale_dtypes: &[Float32, Bfloat16, Float16, Float8E8M0, Uint8],
         exponents: Exponents::ByDtype,
         encoding: Some(encoding(ScaleRule::Reciprocal, ScaleShape::Matrix)),
@@ -58,7 +58,7 @@ static LAYOUTS: &[Layout] = &[
         ],
         codes: NIBBLES,
         // transformers derives the size of a group from the shape of the scales.
-        groups: Groups::Any(&[GroupKind::Neighbours]),
+        groups: &[Group::ANY_NEIGHBOURS],
         scale_dtypes: EXPONENTS,
         exponents: Exponents::ByDtype,
         ..FINE_GRAINED

@@ -6,7 +6,7 @@ use super::super::decode::scales::{GroupRange, stored_scales};
 use super::super::decode::{BlockDecoder, Decoder, Method};
 use super::super::layout::{CodeValues, Combination, Packing, ScaleOrder, Zeros};
 use super::RowMap;
-use crate::blocks::BlockGrid;
+use crate::blocks::CodeNumbers;
 use crate::dtype::Class;
 use crate::error::Result;
 use std::ops::Range;
@@ -61,7 +61,7 @@ impl SourceGrid {
                 if decoder.shape().last() != Some(&decoder.columns()) {
                     return Ok(None); // rows are not whole blocks
                 }
-                let BlockGrid { group, code_bits: bits, mut numbers, is_integer, has_offsets } = grid;
+                let CodeNumbers { group, code_bits: bits, mut numbers, is_integer, has_offsets } = grid;
                 // Codes with offsets start at 0.
                 let centre = if has_offsets && has_sign { (1_u32 << (bits - 1)) as f32 } else { 0.0 };
                 for number in &mut numbers {

@@ -139,7 +139,7 @@ impl BlockDecoder {
 
     /// True if the tensor has a scale, or could have one: llama.cpp has scales of NVFP4 tensors only.
     pub(super) fn has_global_scale(&self) -> bool {
-        self.factor.is_some() || self.format().name == "NVFP4"
+        self.factor.is_some() || self.format().has_global_scale
     }
 
     /// The only tensor of blocks, if the weight is not assembled from parts of others.
