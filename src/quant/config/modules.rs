@@ -66,7 +66,7 @@ impl<V> Default for PatternMap<V> {
 
 impl<V> PatternMap<V> {
     /// Adds an entry of a part of a config, which is a regular expression anchored at the start.
-    pub(in crate::quant) fn push(&mut self, text: &str, (part, entry): (&str, &str), value: V) -> Result<()> {
+    pub(in crate::quant) fn push(&mut self, text: &str, part: &str, entry: &str, value: V) -> Result<()> {
         check_number(self.values.len() + 1)?;
         let pattern = anchored(text);
         if !is_supported(&pattern) {
@@ -245,7 +245,7 @@ mod tests {
     fn patterns_with_values_have_a_bound_together_and_the_first_decides() {
         let map = |entries: &mut dyn Iterator<Item = String>| {
             let mut map = PatternMap::default();
-            entries.enumerate().try_for_each(|(at, text)| map.push(&text, ("dynamic", &text), at))?;
+            entries.enumerate().try_for_each(|(at, text)| map.push(&text, "dynamic", &text, at))?;
             map.compile().map(|()| map)
         };
         let error = |found: Result<PatternMap<usize>>| found.unwrap_err().to_string();

@@ -183,9 +183,9 @@ impl Decoder {
         let mut raw = vec![0; 4 * beside];
         for row in 0..(self.rows() / geometry.rows) as usize * below {
             let place = GroupRange { matrix: row / below, below: row % below, groups: 0..beside };
-            steps.zeros.fetch(geometry, parts[slot.index], (place.matrix, place.below), 0..beside, &mut zeros);
+            steps.zeros.fetch(geometry, parts[slot.index], &place, &mut zeros);
             if grid.codes == CodeKind::Offset(bits) {
-                steps.scales.fetch(geometry, steps.layout.scale_order, &place, parts, &mut raw, &mut scales);
+                steps.scales.fetch(geometry, &place, parts, &mut raw, &mut scales);
             }
             let is_middle = |(zero, scale): (&[u8; 4], &[u8; 4])| match grid.codes {
                 CodeKind::Offset(_) => f32::from_le_bytes(*zero) == -middle * f32::from_le_bytes(*scale),
@@ -259,10 +259,9 @@ impl Decoder {
                 let below = within / geometry.block[0] as usize;
                 let (mut scale, mut zero) = ([[0; 4]], [[0; 4]]);
                 let place = GroupRange { matrix, below, groups: group..group + 1 };
-                let order = steps.layout.scale_order;
-                steps.scales.fetch(geometry, order, &place, parts, &mut scratch, &mut scale);
+                steps.scales.fetch(geometry, &place, parts, &mut scratch, &mut scale);
                 let zero_point = geometry.zero.map(|slot| {
-                    steps.zeros.fetch(geometry, parts[slot.index], (matrix, below), place.groups, &mut zero);
+                    steps.zeros.fetch(geometry, parts[slot.index], &place, &mut zero);
                     f32::from_le_bytes(zero[0])
                 });
                 let number = f32::from_le_bytes(numbers[at - column]);

@@ -30,6 +30,8 @@ pub(in crate::quant) struct DecodeGeometry {
     pub(in crate::quant) block: [u64; 2],
     /// Number of groups in a matrix, vertically and horizontally.
     pub(in crate::quant) grid: [u64; 2],
+    /// Order of the scales.
+    pub(in crate::quant) scale_order: ScaleOrder,
     /// Scales per matrix; 0 if all matrices share them.
     pub(in crate::quant) matrix_scales: u64,
     /// Global scales per matrix; 0 if all matrices share one.
@@ -84,6 +86,7 @@ impl DecodeGeometry {
             group: None,
             block: [1, 1],
             grid: [1, 1],
+            scale_order: layout.scale_order,
             matrix_scales: 0,
             matrix_globals: 0,
             swizzled_columns: 0,

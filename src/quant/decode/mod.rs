@@ -35,9 +35,11 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::kernel::Isa;
 pub(super) use blocks::BlockDecoder;
+use blocks::DecodedValues;
 use buffers::DecodeBuffers;
 use casts::cast;
 use rows::{RowDecoder, RowOutput};
+use scales::GroupRange;
 use std::ops::Range;
 use std::sync::Arc;
 use steps::Steps;
@@ -152,7 +154,7 @@ impl Decoder {
         let v2 = "\"checkpoint_format\" to \"gptq_v2\"";
         let mut row = vec![[0; 4]; beside];
         for (matrix, at) in (0..geometry.matrices as usize).flat_map(|matrix| (0..below).map(move |at| (matrix, at))) {
-            zeros.fetch(geometry, bytes, (matrix, at), 0..beside, &mut row);
+            zeros.fetch(geometry, bytes, &GroupRange { matrix, below: at, groups: 0..beside }, &mut row);
             if let Some(other) = row.iter().map(|zero| f32::from_le_bytes(*zero)).find(|zero| *zero != middle) {
                 let message = format!(
                     "holds the zero point {other}, and the config says that the grid is symmetric, where engines use {middle}"
@@ -301,19 +303,28 @@ impl Decoder {
     ) -> Result<DecodeTally> {
         match &self.method {
             Method::Steps(steps) => {
-                let mut tally =
-                    run(self, steps, isa, rows.clone(), columns.clone(), parts, RowOutput::Values(&mut *out))?;
+                let run = |decoder: &Self, steps: &Steps, out: RowOutput| -> Result<DecodeTally> {
+                    let [range, columns] = [&rows, &columns].map(|range| range.start as usize..range.end as usize);
+                    let index = decoder.group_index(parts, columns.clone())?;
+                    let Steps { fused, scales, geometry, .. } = steps;
+                    let map = geometry.map.and_then(|slot| parts[slot.index].as_chunks().0.first_chunk().copied());
+                    let (map, buffers) = (map.unwrap_or_default(), DecodeBuffers::new(steps, index.is_some()));
+                    let results = fused.and_then(|fused| fused.results(isa, geometry, scales.factor(), &map));
+                    Ok(isa.run(RowDecoder { steps, parts, index, map, buffers, results, range, columns, out }))
+                };
+                let mut tally = run(self, steps, RowOutput::Values(&mut *out))?;
                 if let Some(exact) = &self.exact
                     && let (Some(steps), Some(widen)) = (exact.steps(), cast(self.target(), Dtype::Float32))
                 {
-                    tally += run(exact, steps, isa, rows, columns, parts, RowOutput::Inexact(out, &widen))?;
+                    tally += run(exact, steps, RowOutput::Inexact(out, &widen))?;
                 }
                 Ok(tally)
             }
             Method::Blocks(blocks) => {
                 let mut tally = blocks.decode(isa, rows.clone(), &columns, parts, out);
                 if let Some(Method::Blocks(exact)) = self.exact.as_ref().map(|exact| &exact.method) {
-                    exact.count_inexact(isa, rows, &columns, parts, (out, self.target()), &mut tally);
+                    let decoded = DecodedValues { values: out, dtype: self.target() };
+                    tally += exact.count_inexact(isa, rows, &columns, parts, decoded);
                 }
                 Ok(tally)
             }
@@ -328,24 +339,4 @@ impl Decoder {
         };
         scale.into_iter().chain(global)
     }
-}
-
-/// Decodes columns of rows whose codes and scales are separate parts.
-fn run(
-    decoder: &Decoder,
-    steps: &Steps,
-    isa: Isa,
-    rows: Range<u64>,
-    columns: Range<u64>,
-    parts: &[&[u8]],
-    out: RowOutput,
-) -> Result<DecodeTally> {
-    let [range, columns] = [rows, columns].map(|range| range.start as usize..range.end as usize);
-    let index = decoder.group_index(parts, columns.clone())?;
-    let map = steps.geometry.map.and_then(|slot| parts[slot.index].as_chunks().0.first_chunk().copied());
-    let buffers = DecodeBuffers::new(steps, index.is_some());
-    let map = map.unwrap_or_default();
-    let Steps { fused, scales, geometry, .. } = steps;
-    let results = fused.and_then(|fused| fused.results(isa, geometry, scales.factor(), &map));
-    Ok(isa.run(RowDecoder { steps, parts, index, map, buffers, results, range, columns, out }))
 }

@@ -5,9 +5,9 @@ use super::casts::run;
 use super::codes::AWQ_NIBBLES;
 use super::geometry::DecodeGeometry;
 use super::linear::number_at;
+use super::scales::GroupRange;
 use crate::dtype::Dtype;
 use crate::kernel::Kernel;
-use std::ops::Range;
 
 /// Reader of stored zero points.
 pub(in crate::quant) struct ZeroPoints {
@@ -29,10 +29,10 @@ impl ZeroPoints {
         &self,
         geometry: &DecodeGeometry,
         bytes: &[u8],
-        (matrix, below): (usize, usize),
-        groups: Range<usize>,
+        place: &GroupRange,
         out: &mut [[u8; 4]],
     ) {
+        let GroupRange { matrix, below, groups } = place.clone();
         let [rows, beside] = geometry.grid.map(|count| count as usize);
         let bits = geometry.bits as usize;
         let words = (rows * bits).div_ceil(32);

@@ -98,6 +98,15 @@ fn code_rounding(encoding: Encoding, codes: CodeType, stored: Dtype) -> Result<(
     })
 }
 
+/// The type of the values to encode.
+pub(super) struct SourceType {
+    pub(super) dtype: Dtype,
+    /// The type in which the library computes.
+    pub(super) weight: WeightType,
+    /// True if they are encoded from float64.
+    pub(super) is_float64: bool,
+}
+
 /// Turns the values of a weight into the stored bytes of its parts.
 pub struct Encoder {
     pub(super) layout: &'static Layout,
@@ -134,16 +143,17 @@ impl Encoder {
         let weight =
             if is_float64 { WeightType::Float32 } else { WeightType::new(source).ok_or(Unfit::Source(source))? };
         let geometry = EncodeGeometry::new(layout, grid, shape, source)?;
-        Self::with_geometry(layout, grid, geometry, (source, weight, is_float64), options)
+        Self::with_geometry(layout, grid, geometry, SourceType { dtype: source, weight, is_float64 }, options)
     }
 
     pub(super) fn with_geometry(
         layout: &'static Layout,
         grid: &TargetGrid,
         mut geometry: EncodeGeometry,
-        (source, weight, is_float64): (Dtype, WeightType, bool),
+        source: SourceType,
         options: EncodeOptions,
     ) -> Result<Self, Unfit> {
+        let SourceType { dtype: source, weight, is_float64 } = source;
         let is_exact = options.arithmetic == Arithmetic::Exact;
         let encoding = layout.encoding.ok_or(Unfit::Grid)?;
         if let Some(scale) = options.input_global_scale {

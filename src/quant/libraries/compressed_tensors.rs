@@ -168,7 +168,7 @@ fn read(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
                 continue;
             };
             let part = format!("config group '{}'", shorten(name));
-            config.patterned.push(text, (&part, target), Some(Rc::clone(&description)))?;
+            config.patterned.push(text, &part, target, Some(Rc::clone(&description)))?;
         }
         config.others.extend(is_for_others.then_some(description));
     }
@@ -308,7 +308,7 @@ fn write(groups: &[QuantizedGroup], kept: &KeptModules) -> Result<EngineConfig> 
 }
 
 /// `QuantizationArgs` of codes that the library stores or the engine makes (`dynamic`).
-fn arguments(group: &QuantizedGroup, is_dynamic: bool, (strategy, group_size): (&str, Option<u64>)) -> Value {
+fn arguments(group: &QuantizedGroup, is_dynamic: bool, strategy: &str, group_size: Option<u64>) -> Value {
     let mut arguments = json!({
         "dynamic": is_dynamic,
         "group_size": group_size,
@@ -326,14 +326,14 @@ fn arguments(group: &QuantizedGroup, is_dynamic: bool, (strategy, group_size): (
 }
 
 fn weights_of(group: &QuantizedGroup) -> Value {
-    let strategy = match group.grid.group {
+    let (strategy, size) = match group.grid.group {
         Group::Tensor => ("tensor", None),
         Group::Channel => ("channel", None),
         Group::Block(_) => ("block", None),
         Group::Neighbours(size) if group.layout.global.is_global() => ("tensor_group", Some(size)),
         Group::Neighbours(size) => ("group", Some(size)),
     };
-    let mut weights = arguments(group, false, strategy);
+    let mut weights = arguments(group, false, strategy, size);
     if let Group::Block(block) = group.grid.group {
         weights["block_structure"] = json!(block);
     }
@@ -353,10 +353,10 @@ fn activations_of(group: &QuantizedGroup) -> Value {
     if group.layout.codes.values != CodeValues::Stored {
         return Value::Null; // packed: engines decode the weights
     }
-    let strategy = match group.grid.group {
+    let (strategy, size) = match group.grid.group {
         Group::Channel => ("token", None),
         Group::Tensor => ("tensor", None),
         Group::Block([_, size]) | Group::Neighbours(size) => ("group", Some(size)),
     };
-    arguments(group, true, strategy)
+    arguments(group, true, strategy, size)
 }

@@ -128,7 +128,7 @@ fn read_dynamic(block: &ConfigObject, config: &mut CheckpointConfig, all: Weight
             (None, text) => (false, text.unwrap_or(entry)),
         };
         let own = if is_out { None } else { Some(overridden(&all, &own, entry)?) };
-        config.patterned.push(text, ("dynamic", entry), own)?;
+        config.patterned.push(text, "dynamic", entry, own)?;
     }
     config.add_others(all);
     Ok(())
@@ -173,7 +173,7 @@ fn read_auto_round(block: &ConfigObject, config: &mut CheckpointConfig) -> Resul
         let is_out = own.number(&["bits"])?.is_some_and(|bits| bits >= 16);
         let own = if is_out { None } else { Some(overridden(&all, &own, module)?) };
         if module.contains(SPECIAL) {
-            config.patterned.push(&format!(".*(?:{module})"), ("extra_config", module), own)?;
+            config.patterned.push(&format!(".*(?:{module})"), "extra_config", module, own)?;
         } else {
             config.named.insert(module.clone(), own);
         }

@@ -89,7 +89,7 @@ fn read(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
     let packing = export("pack_method")?.unwrap_or("reorder");
     for (name, layer) in block.objects(LAYERS)? {
         let description = describe(&layer, packing)?.map(Rc::new);
-        config.patterned.push(&glob(name), (LAYERS, name), description)?;
+        config.patterned.push(&glob(name), LAYERS, name, description)?;
     }
     // Tensors do not show the class of their module.
     let classes = block.objects("layer_type_quant_config")?.into_iter().map(|(_, layer)| layer);

@@ -118,7 +118,8 @@ impl<'a> TorchAoTensors<'a> {
     pub(in crate::quant) fn check(
         &self,
         layout: &Layout,
-        (name, stem): (&str, &str),
+        name: &str,
+        stem: &str,
         exists: impl Fn(&str) -> bool,
     ) -> Result<()> {
         if layout.tensor_classes.is_empty() {

@@ -88,7 +88,7 @@ impl Evidence<'_> {
         if wording.is_none() {
             self.check_identified(codes, pair, candidate.layout)?;
         }
-        self.torchao.check(candidate.layout, (&name, pair.stem), |part| self.places.contains_key(part))?;
+        self.torchao.check(candidate.layout, &name, pair.stem, |part| self.places.contains_key(part))?;
         self.in_layout(&candidate, pair)
     }
 

@@ -1,6 +1,7 @@
 //! The codes and scales of a quantized weight as exact numbers.
 
 use super::super::decode::buffers::global_scale;
+use super::super::decode::geometry::DecodeGeometry;
 use super::super::decode::rows::widen;
 use super::super::decode::scales::{GroupRange, stored_scales};
 use super::super::decode::{BlockDecoder, Decoder, Method};
@@ -183,9 +184,9 @@ impl SourceGrid {
         let (mut scales, mut zeros) = (vec![[0; 4]; count], vec![self.centre.to_le_bytes(); count]);
         let mut raw = vec![0; 4 * count];
         let place = GroupRange { matrix, below, groups: 0..count };
-        steps.scales.fetch(geometry, steps.layout.scale_order, &place, parts, &mut raw, &mut scales);
+        steps.scales.fetch(geometry, &place, parts, &mut raw, &mut scales);
         if let (Some(slot), true) = (geometry.zero, steps.zeros.order != Zeros::None) {
-            steps.zeros.fetch(geometry, parts[slot.index], (matrix, below), 0..count, &mut zeros);
+            steps.zeros.fetch(geometry, parts[slot.index], &place, &mut zeros);
         }
         let global = if keeps_blocks { 1.0 } else { f64::from(global_scale(steps, parts, matrix, &mut raw)) };
         let factor = f64::from(steps.scales.factor());
@@ -248,7 +249,8 @@ impl SourceGrid {
         parts[geometry.scale.index] = &all;
         let place = GroupRange { matrix: 0, below: 0, groups: 0..256 };
         let mut scales = [[0; 4]; 256];
-        steps.scales.fetch(geometry, ScaleOrder::Flat, &place, &parts, &mut [0; 4 * 256], &mut scales);
+        let flat = DecodeGeometry { scale_order: ScaleOrder::Flat, ..geometry.clone() };
+        steps.scales.fetch(&flat, &place, &parts, &mut [0; 4 * 256], &mut scales);
         let factor = f64::from(steps.scales.factor());
         Some(scales.map(|scale| f64::from(f32::from_le_bytes(scale)) * factor))
     }
@@ -259,7 +261,7 @@ impl SourceGrid {
         let geometry = &steps.geometry;
         let ((matrix, below), groups) = (self.place(row), 0..geometry.grid[1] as usize);
         raw.resize(groups.len(), 0);
-        stored_scales(geometry, steps.layout.scale_order, &GroupRange { matrix, below, groups }, parts, raw)
+        stored_scales(geometry, &GroupRange { matrix, below, groups }, parts, raw)
     }
 
     /// Returns the packing of codes, and their bits; `None` if rows hold more than codes.

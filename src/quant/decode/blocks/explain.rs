@@ -10,6 +10,12 @@ use crate::quant::decode::casts::{cast, run};
 use crate::quant::decode::tally::DecodeTally;
 use std::ops::Range;
 
+/// Values that were decoded to a type.
+pub(in crate::quant::decode) struct DecodedValues<'a> {
+    pub(in crate::quant::decode) values: &'a [u8],
+    pub(in crate::quant::decode) dtype: Dtype,
+}
+
 impl BlockDecoder {
     /// The bytes of a value, and the bits of infinity; `None` for exact values, which are not counted.
     fn infinity(&self) -> Option<(usize, u32)> {
@@ -41,9 +47,9 @@ impl BlockDecoder {
         columns: &Range<u64>,
         parts: &[&[u8]],
         out: &[u8],
-        tally: &mut DecodeTally,
-    ) {
-        let Some((width, infinity)) = self.infinity() else { return };
+    ) -> DecodeTally {
+        let mut tally = DecodeTally::default();
+        let Some((width, infinity)) = self.infinity() else { return tally };
         LineDecoder::new(self, isa, parts, Dtype::Float64).each(row..row + 1, columns, |_, now, lane| {
             let start = (now.start - columns.start) as usize * width;
             let values = out[start..].chunks_exact(width).zip(lane.as_chunks::<8>().0);
@@ -60,6 +66,7 @@ impl BlockDecoder {
                 }
             }
         });
+        tally
     }
 
     /// Counts the values of a type that differ from the exact values.
@@ -69,11 +76,11 @@ impl BlockDecoder {
         rows: Range<u64>,
         columns: &Range<u64>,
         parts: &[&[u8]],
-        (values, dtype): (&[u8], Dtype),
-        tally: &mut DecodeTally,
-    ) {
-        let width = dtype.bits() as usize / 8;
-        let Some(widen) = cast(dtype, Dtype::Float64) else { return };
+        decoded: DecodedValues,
+    ) -> DecodeTally {
+        let DecodedValues { values, dtype } = decoded;
+        let (mut tally, width) = (DecodeTally::default(), dtype.bits() as usize / 8);
+        let Some(widen) = cast(dtype, Dtype::Float64) else { return tally };
         let mut lines = LineDecoder::new(self, isa, parts, Dtype::Float64);
         let row_bytes = (columns.end - columns.start) as usize * width;
         let (mut row, mut wide) = (rows.start, Vec::new());
@@ -95,6 +102,7 @@ impl BlockDecoder {
             });
             row = end;
         }
+        tally
     }
 
     /// Returns the numbers that a value is computed from.

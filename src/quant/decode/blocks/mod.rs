@@ -7,6 +7,8 @@
 mod explain;
 mod rows;
 
+pub(super) use explain::DecodedValues;
+
 use super::super::layout::Role;
 use super::super::parts::{BlockParameters, Parameters, Parts};
 use super::Arithmetic;
@@ -50,7 +52,8 @@ impl BlockPart {
     /// Returns the number of matrices in a stored tensor, and the tensor; `None` if it has no whole blocks. `count` is the
     /// number of elements of the weight.
     fn new(
-        (part, shape): (usize, &[u64]),
+        part: usize,
+        shape: &[u64],
         format: &'static BlockFormat,
         assembly: &Assembly,
         count: u64,
@@ -104,7 +107,7 @@ impl BlockDecoder {
         let (count, assembly) = (shape.iter().product(), blocks.assembly);
         let stored = std::iter::once(codes).chain(other).zip(&blocks.formats);
         let sources: Option<Vec<(u64, BlockPart)>> = stored
-            .map(|((slot, part), format)| BlockPart::new((slot.index, part.shape), format, &assembly, count))
+            .map(|((slot, part), format)| BlockPart::new(slot.index, part.shape, format, &assembly, count))
             .collect();
         let (matrices, sources): (Vec<u64>, Vec<BlockPart>) = sources.ok_or_else(unfit)?.into_iter().unzip();
         let sizes: Vec<[u64; 2]> = sources.iter().map(|source| [source.rows, source.columns]).collect();
