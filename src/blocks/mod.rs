@@ -122,8 +122,17 @@ const fn blocks<B: BlockLayout<E, G>, const E: usize, const G: usize>(
     assert!(size_of::<B>() == bytes, "the fields of the type have another size");
     let codec: &BlockCodec<B, E, G> = &BlockCodec(PhantomData);
     let (elements, bytes) = (E as u64, bytes as u64);
-    let (scale, codes, has_global_scale) = (B::SCALE, B::CODES, B::HAS_GLOBAL_SCALE);
-    BlockFormat { id, name, elements, bytes, scale, codes, has_global_scale, codec: Some(codec), ..NO_BLOCKS }
+    BlockFormat {
+        id,
+        name,
+        elements,
+        bytes,
+        scale: B::SCALE,
+        codes: B::CODES,
+        has_global_scale: B::HAS_GLOBAL_SCALE,
+        codec: Some(codec),
+        ..NO_BLOCKS
+    }
 }
 
 /// Returns the row of blocks that can also be encoded.

@@ -98,8 +98,8 @@ impl<'a> ConfigObject<'a> {
             inner.ok_or_else(|| Error::new(format!("its {key} says of '{}' what is not an object", shorten(name))))
         };
         let mut objects = objects.iter().map(object).collect::<Result<Vec<_>>>()?;
-        let places: HashMap<&String, usize> = self.order.iter().zip(0..).collect();
-        objects.sort_by_key(|(name, _)| places.get(name));
+        let positions: HashMap<&String, usize> = self.order.iter().zip(0..).collect();
+        objects.sort_by_key(|(name, _)| positions.get(name));
         Ok(objects)
     }
 }

@@ -72,7 +72,7 @@ impl ModulePatterns {
 
     /// Like [`Self::ignored`], for a bank of experts.
     pub(in crate::quant) fn ignored_bank(&self, bank: &str) -> Option<String> {
-        self.first([around(bank), of_experts(bank)])
+        self.first([around(bank), pattern_of_experts(bank)])
     }
 
     /// Returns patterns of the names that transformers gives to some towers and projectors, regardless of the file.
@@ -89,12 +89,12 @@ impl ModulePatterns {
 /// Returns the pattern of a module; the experts of a bank share one.
 pub(in crate::quant) fn pattern_of(module: &str) -> String {
     match expert_of(module) {
-        Some((bank, _)) => of_experts(bank),
+        Some((bank, _)) => pattern_of_experts(bank),
         None => matching(inner(module), "$"),
     }
 }
 
-fn of_experts(bank: &str) -> String {
+fn pattern_of_experts(bank: &str) -> String {
     matching(inner(bank), r"\..*")
 }
 

@@ -99,6 +99,7 @@ fn code_rounding(encoding: Encoding, codes: CodeType, stored: Dtype) -> Result<(
 }
 
 /// The type of the values to encode.
+#[derive(Clone, Copy)]
 pub(super) struct SourceType {
     pub(super) dtype: Dtype,
     /// The type in which the library computes.

@@ -99,7 +99,7 @@ impl Float64Errors<'_> {
     }
 
     /// Returns the index of the first value with an error of this size.
-    pub(super) fn place(&self, largest: f64) -> Option<usize> {
+    pub(super) fn position(&self, largest: f64) -> Option<usize> {
         let (values, multiples) = (&self.buffers.values[..self.count], &self.buffers.multiples);
         let mut pairs = values.iter().zip(multiples).enumerate();
         pairs.position(|(at, (value, multiple))| error(*value, *multiple, self.group(at / self.size)).abs() == largest)

@@ -26,29 +26,28 @@ const COMFY: &[(Role, &str)] = &[
 
 const OF_COMFY: Layout = Layout { is_diffusion: true, names: &[COMFY], ..BASE };
 
+const FP8: Layout = Layout {
+    codes: bytes(&[Float8E4M3FN, Float8E5M2]),
+    groups: &[Group::Tensor],
+    scale_precision: Precision::Target,
+    product_precision: Precision::Target,
+    encoding: Some(encoding(ScaleRule::Inverse, ScaleShape::Mixed)),
+    ..OF_COMFY
+};
+
 static LAYOUTS: &[Layout] = &[
     // comfy-kitchen `backends/eager/quantization.py`
     Layout {
         name: "comfy-fp8",
         library: "ComfyUI, format float8_e4m3fn or float8_e5m2",
         formats: &["float8_e4m3fn", "float8_e5m2"],
-        codes: bytes(&[Float8E4M3FN, Float8E5M2]),
-        groups: &[Group::Tensor],
-        scale_precision: Precision::Target,
-        product_precision: Precision::Target,
-        encoding: Some(encoding(ScaleRule::Inverse, ScaleShape::Mixed)),
-        ..OF_COMFY
+        ..FP8
     },
     Layout {
         name: "comfy-scaled-fp8",
         library: "ComfyUI, files with a tensor scaled_fp8",
         names: &[&[(Role::Codes, ".weight"), (Role::Scale, ".scale_weight"), (Role::Activation, ".scale_input")]],
-        codes: bytes(&[Float8E4M3FN, Float8E5M2]),
-        groups: &[Group::Tensor],
-        scale_precision: Precision::Target,
-        product_precision: Precision::Target,
-        encoding: Some(encoding(ScaleRule::Inverse, ScaleShape::Mixed)),
-        ..OF_COMFY
+        ..FP8
     },
     // `dequantize_int8_simple` and, with a rotation, `dequantize_int8_convrot_weight`.
     Layout {
@@ -93,7 +92,7 @@ const FORMAT_VERSION: &str = "1.0";
 
 /// The descriptions of all layers.
 #[derive(Debug, Default)]
-pub(in crate::quant) struct ComfyLayers {
+pub(in crate::quant) struct LayerDescriptions {
     layers: HashMap<String, Layer>,
     /// The `scaled_fp8` tensors of older files.
     pub(in crate::quant) markers: Vec<usize>,
@@ -106,7 +105,10 @@ struct Layer {
     tensor: Option<usize>,
 }
 
-impl ComfyLayers {
+impl LayerDescriptions {
+    /// The end of the name of a tensor that describes its layer.
+    pub(in crate::quant) const SUFFIX: &str = ".comfy_quant";
+
     pub(in crate::quant) fn read(source: &CheckpointInfo) -> Result<Self> {
         let mut all = Self::default();
         for (_, text) in source.metadata.iter().filter(|(key, _)| *key == CheckpointInfo::METADATA) {
@@ -127,13 +129,23 @@ impl ComfyLayers {
             }
         }
         for (index, tensor) in source.tensors.iter().enumerate() {
-            if let Some(layer) = tensor.name.strip_suffix(".comfy_quant") {
+            if let Some(layer) = tensor.name.strip_suffix(Self::SUFFIX) {
                 all.layers.entry(layer.to_owned()).or_default().tensor = Some(index);
             } else if tensor.name == "scaled_fp8" || tensor.name.ends_with(".scaled_fp8") {
                 all.markers.push(index);
             }
         }
         Ok(all)
+    }
+
+    /// Returns the error for a description of a layer that has no codes with scales.
+    pub(in crate::quant) fn without_codes(layer: &str) -> Error {
+        Error::new(format!("ComfyUI's description is of '{}', and there are no codes with scales", shorten(layer)))
+    }
+
+    /// Returns the error for a layer with a scale of this name and without a description.
+    pub(in crate::quant) fn without_description(scale: &str) -> Error {
+        Error::new(format!("it has a scale, '{scale}', and no comfy_quant as other layers"))
     }
 
     pub(in crate::quant) fn is_empty(&self) -> bool {

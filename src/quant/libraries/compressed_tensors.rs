@@ -51,11 +51,20 @@ const COMPRESSED_TENSORS_PACKED: &[(Role, &str)] = &[
     (Role::Activation, ".input_global_scale"),
 ];
 
-/// A layout of compressed-tensors whose codes are packed.
-const PACKED: Layout = Layout { names: &[COMPRESSED_TENSORS_PACKED], ..BASE };
+/// The base of layouts whose codes are packed.
+const PACKED: Layout = Layout { names: &[COMPRESSED_TENSORS_PACKED], product_precision: Precision::Bfloat16, ..BASE };
 
-/// A layout of compressed-tensors whose codes are numbers.
-const PLAIN: Layout = Layout { names: &[COMPRESSED_TENSORS], ..PACKED };
+/// The base of layouts whose scales are powers of two.
+const POWERS: Layout = Layout {
+    groups: &[Group::Neighbours(32)],
+    scale_dtypes: EXPONENTS,
+    encoding: Some(unsigned_zero(ScaleRule::HalfStep, ScaleShape::Matrix)),
+    ..PACKED
+};
+
+/// The base of layouts whose codes are numbers.
+const PLAIN: Layout =
+    Layout { names: &[COMPRESSED_TENSORS], zeros: Zeros::Plain, product_precision: Precision::Scale, ..BASE };
 
 static LAYOUTS: &[Layout] = &[
     // compressed-tensors `quantization/lifecycle/forward_helpers.py`: (codes - zero point) * scale, in the scale's dtype.
@@ -64,8 +73,6 @@ static LAYOUTS: &[Layout] = &[
         name: "ct-fp8",
         library: "compressed-tensors, format float-quantized or naive-quantized",
         formats: &["float-quantized", "naive-quantized"],
-        zeros: Zeros::Plain,
-        product_precision: Precision::Scale,
         encoding: Some(unsigned_zero(ScaleRule::Epsilon, ScaleShape::Matrix)),
         ..PLAIN
     },
@@ -75,8 +82,6 @@ static LAYOUTS: &[Layout] = &[
         formats: &["int-quantized", "naive-quantized"],
         needs_config: true,
         codes: bytes(&[Int8]),
-        zeros: Zeros::Plain,
-        product_precision: Precision::Scale,
         encoding: Some(encoding(ScaleRule::Epsilon, ScaleShape::Matrix)),
         ..PLAIN
     },
@@ -102,7 +107,6 @@ static LAYOUTS: &[Layout] = &[
         groups: &[Group::Neighbours(16)],
         scale_dtypes: &[Float8E4M3FN],
         global: Combination::Divisor,
-        product_precision: Precision::Bfloat16,
         encoding: Some(unsigned_zero(ScaleRule::GlobalDivisor, ScaleShape::Matrix)),
         ..PACKED
     },
@@ -111,32 +115,22 @@ static LAYOUTS: &[Layout] = &[
         library: "compressed-tensors, format mxfp4-pack-quantized",
         formats: &["mxfp4-pack-quantized"],
         codes: NIBBLES,
-        groups: &[Group::Neighbours(32)],
-        scale_dtypes: EXPONENTS,
-        product_precision: Precision::Bfloat16,
-        encoding: Some(unsigned_zero(ScaleRule::HalfStep, ScaleShape::Matrix)),
-        ..PACKED
+        ..POWERS
     },
     Layout {
         name: "ct-mxfp6",
         library: "compressed-tensors, format mxfp6-pack-quantized",
         formats: &["mxfp6-pack-quantized"],
         codes: CodeStorage { values: CodeValues::Float(Float6E2M3), ..bytes(&[Uint8]) },
-        groups: &[Group::Neighbours(32)],
-        scale_dtypes: EXPONENTS,
-        product_precision: Precision::Bfloat16,
         encoding: Some(encoding(ScaleRule::HalfStep, ScaleShape::Matrix)),
-        ..PACKED
+        ..POWERS
     },
     Layout {
         name: "ct-mxfp8",
         library: "compressed-tensors, format mxfp8-quantized",
         formats: &["mxfp8-quantized"],
-        groups: &[Group::Neighbours(32)],
-        scale_dtypes: EXPONENTS,
-        product_precision: Precision::Bfloat16,
-        encoding: Some(unsigned_zero(ScaleRule::HalfStep, ScaleShape::Matrix)),
-        ..PLAIN
+        names: &[COMPRESSED_TENSORS],
+        ..POWERS
     },
 ];
 

@@ -36,8 +36,8 @@ pub use onnx::ONNX;
 pub use schemes::{COMFYUI, COMPRESSED_TENSORS, MLX, SCHEMES};
 
 pub(super) use bitsandbytes::quant_state;
-pub(super) use comfy::ComfyLayers;
-pub(super) use torchao::TorchAoTensors;
+pub(super) use comfy::LayerDescriptions;
+pub(super) use torchao::TensorDescriptions;
 pub(super) use undecoded::{check_decoded, may_be_undecoded, undecoded_method};
 
 use super::config::{ConfigObject, EngineConfig, KeptModules, Library, QuantizedGroup};

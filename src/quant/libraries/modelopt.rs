@@ -37,6 +37,9 @@ const MODELOPT: &[(Role, &str)] = &[
 
 const OF_MODELOPT: Layout = Layout { names: &[MODELOPT], ..BASE };
 
+/// The base of layouts whose scales are powers of two.
+const POWERS: Layout = Layout { groups: &[Group::Neighbours(32)], scale_dtypes: EXPONENTS, ..OF_MODELOPT };
+
 static LAYOUTS: &[Layout] = &[
     // modelopt `torch/quantization/qtensor/fp8_tensor.py`: codes and scales become the target's type first.
     Layout {
@@ -66,23 +69,19 @@ static LAYOUTS: &[Layout] = &[
         library: "ModelOpt, quant_algo mxfp4",
         formats: &["mxfp4", "W4A8_MXFP4_FP8", "W4A16_MXFP4"],
         codes: NIBBLES,
-        groups: &[Group::Neighbours(32)],
-        scale_dtypes: EXPONENTS,
         encoding: Some(Encoding {
             sign: SignRule::NotPositive,
             ties: Ties::TowardZero,
             ..encoding(ScaleRule::Ceiling, ScaleShape::Squeezed)
         }),
-        ..OF_MODELOPT
+        ..POWERS
     },
     Layout {
         name: "modelopt-mxfp8",
         library: "ModelOpt, quant_algo MXFP8",
         formats: &["MXFP8"],
-        groups: &[Group::Neighbours(32)],
-        scale_dtypes: EXPONENTS,
         encoding: Some(encoding(ScaleRule::Ceiling, ScaleShape::Squeezed)),
-        ..OF_MODELOPT
+        ..POWERS
     },
 ];
 

@@ -104,11 +104,11 @@ fn entries<'m>(metadata: impl Iterator<Item = (&'m str, &'m str)> + Clone) -> Ha
 }
 
 /// The descriptions of the tensors of a checkpoint.
-pub(in crate::quant) struct TorchAoTensors<'a> {
+pub(in crate::quant) struct TensorDescriptions<'a> {
     entries: HashMap<&'a str, Map<String, Value>>,
 }
 
-impl<'a> TorchAoTensors<'a> {
+impl<'a> TensorDescriptions<'a> {
     pub(in crate::quant) fn read(source: &CheckpointInfo<'a>) -> Self {
         Self { entries: entries(source.metadata.iter().copied()) }
     }

@@ -11,6 +11,7 @@ use crate::quant::decode::tally::DecodeTally;
 use std::ops::Range;
 
 /// Values that were decoded to a type.
+#[derive(Clone, Copy)]
 pub(in crate::quant::decode) struct DecodedValues<'a> {
     pub(in crate::quant::decode) values: &'a [u8],
     pub(in crate::quant::decode) dtype: Dtype,
