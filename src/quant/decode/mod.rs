@@ -35,7 +35,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::kernel::Isa;
 pub(super) use blocks::BlockDecoder;
-use blocks::DecodedValues;
+use blocks::TargetValues;
 use buffers::DecodeBuffers;
 use casts::cast;
 use rows::{RowDecoder, RowOutput};
@@ -323,7 +323,7 @@ impl Decoder {
             Method::Blocks(blocks) => {
                 let mut tally = blocks.decode(isa, rows.clone(), &columns, parts, out);
                 if let Some(Method::Blocks(exact)) = self.exact.as_ref().map(|exact| &exact.method) {
-                    let decoded = DecodedValues { values: out, dtype: self.target() };
+                    let decoded = TargetValues { values: out, dtype: self.target() };
                     tally += exact.count_inexact(isa, rows, &columns, parts, decoded);
                 }
                 Ok(tally)

@@ -1,7 +1,7 @@
 //! Counts special values of a weight in blocks, and explains single values.
 
 use super::rows::LineDecoder;
-use super::{BlockDecoder, SourceLine};
+use super::{BlockDecoder, SourceLine, TargetValues};
 use crate::blocks::BlockValue;
 use crate::dtype::Dtype;
 use crate::kernel::Isa;
@@ -9,13 +9,6 @@ use crate::quant::decode::Explanation;
 use crate::quant::decode::casts::{cast, run};
 use crate::quant::decode::tally::DecodeTally;
 use std::ops::Range;
-
-/// Values that were decoded to a type.
-#[derive(Clone, Copy)]
-pub(in crate::quant::decode) struct DecodedValues<'a> {
-    pub(in crate::quant::decode) values: &'a [u8],
-    pub(in crate::quant::decode) dtype: Dtype,
-}
 
 impl BlockDecoder {
     /// The bytes of a value, and the bits of infinity; `None` for exact values, which are not counted.
@@ -77,9 +70,9 @@ impl BlockDecoder {
         rows: Range<u64>,
         columns: &Range<u64>,
         parts: &[&[u8]],
-        decoded: DecodedValues,
+        decoded: TargetValues,
     ) -> DecodeTally {
-        let DecodedValues { values, dtype } = decoded;
+        let TargetValues { values, dtype } = decoded;
         let (mut tally, width) = (DecodeTally::default(), dtype.bits() as usize / 8);
         let Some(widen) = cast(dtype, Dtype::Float64) else { return tally };
         let mut lines = LineDecoder::new(self, isa, parts, Dtype::Float64);

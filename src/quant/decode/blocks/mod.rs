@@ -7,8 +7,6 @@
 mod explain;
 mod rows;
 
-pub(super) use explain::DecodedValues;
-
 use super::super::layout::Role;
 use super::super::parts::{BlockParameters, Parameters, Parts};
 use super::Arithmetic;
@@ -18,6 +16,13 @@ use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::kernel::Kernel;
 use std::ops::Range;
+
+/// Values in the type that they were decoded to.
+#[derive(Clone, Copy)]
+pub(super) struct TargetValues<'a> {
+    pub(super) values: &'a [u8],
+    pub(super) dtype: Dtype,
+}
 
 /// Decoder of a weight in blocks.
 pub(in crate::quant) struct BlockDecoder {
