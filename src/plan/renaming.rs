@@ -3,7 +3,7 @@
 
 use crate::error::{Error, Result};
 use crate::quant::{FoundWeight, Modules};
-use crate::read::LogicalCheckpoint;
+use crate::read::Model;
 use crate::select::Rename;
 use crate::select::policy::module_of;
 use crate::text::shorten;
@@ -22,11 +22,7 @@ pub(super) struct Renaming {
 
 impl Renaming {
     /// Derives all new names from the requested ones. `is_decoded` is true for a weight that becomes a plain tensor.
-    pub(super) fn new(
-        model: &LogicalCheckpoint,
-        renames: &[Rename],
-        is_decoded: impl Fn(&FoundWeight) -> bool,
-    ) -> Result<Self> {
+    pub(super) fn new(model: &Model, renames: &[Rename], is_decoded: impl Fn(&FoundWeight) -> bool) -> Result<Self> {
         let mut found = Self::default();
         if renames.is_empty() || model.is_model() {
             found.tensors = renames.to_vec();
