@@ -24,7 +24,7 @@ pub struct BlockValue {
 /// The numbers of a format whose values are `number of the code * scale of the group`, with stored scales and codes of at
 /// most 8 bits.
 #[derive(Clone, Debug, PartialEq)]
-pub struct BlockGrid {
+pub struct CodeNumbers {
     /// Number of adjacent elements with the same scale.
     pub group: usize,
     /// Width of a code in bits.
@@ -60,11 +60,11 @@ impl BlockFormat {
 
     /// Returns the numbers of the codes; `None` if scales are products, or codes are points of several elements.
     #[must_use]
-    pub fn grid(&self) -> Option<BlockGrid> {
+    pub fn grid(&self) -> Option<CodeNumbers> {
         self.codec?.grid()
     }
 
-    /// Writes the code of each element into a byte: an index of [`BlockGrid::numbers`].
+    /// Writes the code of each element into a byte: an index of [`CodeNumbers::numbers`].
     ///
     /// # Panics
     /// When the format has no grid, `blocks` is not a whole number of blocks, or `out` has another length than its

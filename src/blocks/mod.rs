@@ -22,7 +22,7 @@ mod importance;
 
 pub use assembly::{Assembly, RowOrder};
 pub use encode::EncodeRefusal;
-pub use explain::{BlockGrid, BlockValue};
+pub use explain::{BlockValue, CodeNumbers};
 pub use importance::ImportanceMatrix;
 
 use crate::dtype::Dtype;
@@ -46,6 +46,12 @@ pub struct BlockFormat {
     pub bytes: u64,
     /// The type of the elements, if they are plain numbers.
     pub dtype: Option<Dtype>,
+    /// The type of the scales in a block.
+    pub scale: Dtype,
+    /// The type of numbers that codes are, if there is one.
+    pub codes: Option<Dtype>,
+    /// True if a tensor of blocks has a scale of its own, too.
+    pub has_global_scale: bool,
     /// The codec of blocks, if the elements are no plain numbers.
     codec: Option<&'static dyn Codec>,
     /// The encoder of blocks, if there is one.
@@ -88,8 +94,23 @@ impl PartialEq for BlockFormat {
 
 impl Eq for BlockFormat {}
 
+/// The base of all rows.
+const NO_BLOCKS: BlockFormat = BlockFormat {
+    id: 0,
+    name: "",
+    elements: 1,
+    bytes: 0,
+    dtype: None,
+    scale: Dtype::Float16,
+    codes: None,
+    has_global_scale: false,
+    codec: None,
+    encoder: None,
+};
+
 const fn plain(id: u32, name: &'static str, bytes: u64, dtype: Dtype) -> BlockFormat {
-    BlockFormat { id, name, elements: 1, bytes, dtype: Some(dtype), codec: None, encoder: None }
+    let dtype = Some(dtype);
+    BlockFormat { id, name, elements: 1, bytes, dtype, ..NO_BLOCKS }
 }
 
 /// Returns the row of blocks of type `B`, with `E` elements in `G` groups.
@@ -101,7 +122,17 @@ const fn blocks<B: BlockLayout<E, G>, const E: usize, const G: usize>(
     assert!(size_of::<B>() == bytes, "the fields of the type have another size");
     let codec: &BlockCodec<B, E, G> = &BlockCodec(PhantomData);
     let (elements, bytes) = (E as u64, bytes as u64);
-    BlockFormat { id, name, elements, bytes, dtype: None, codec: Some(codec), encoder: None }
+    BlockFormat {
+        id,
+        name,
+        elements,
+        bytes,
+        scale: B::SCALE,
+        codes: B::CODES,
+        has_global_scale: B::HAS_GLOBAL_SCALE,
+        codec: Some(codec),
+        ..NO_BLOCKS
+    }
 }
 
 /// Returns the row of blocks that can also be encoded.

@@ -2,7 +2,7 @@
 
 use super::shared::{FileArgs, ReportArgs, ShardArgs, hanging, of_finish, with_note};
 use crate::options::DequantizeOptions;
-use crate::quant::LAYOUTS;
+use crate::quant;
 use clap::{Arg, Args};
 use std::path::PathBuf;
 
@@ -96,6 +96,6 @@ Exit codes:
 
 /// Lists the layouts that can be decoded, one per line, from the table.
 fn layouts() -> String {
-    let lines = LAYOUTS.iter().map(|layout| hanging(&format!("  {:16} ", layout.name), layout.library));
+    let lines = quant::layouts().map(|layout| hanging(&format!("  {:16} ", layout.name), layout.library));
     lines.collect::<Vec<_>>().join("\n")
 }

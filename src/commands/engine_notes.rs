@@ -5,7 +5,7 @@
 
 use crate::dtype::Dtype;
 use crate::progress::QuantizedForms;
-use crate::quant::{Layout, Precision, QuantMethod, Scheme};
+use crate::quant::{Precision, Scheme, SchemeLayout};
 use crate::select::tried::{Loader, TrialResult, column};
 use std::collections::BTreeSet;
 
@@ -17,22 +17,19 @@ const OTHERS: &[(&str, &str)] = &[
     ("int4", "compressed-tensors"),
 ];
 
-/// The name of a scheme, and the layout that stores it.
-type StoredScheme = (&'static str, &'static Layout);
-
 /// Returns notes about weights that engines may not load or run.
 pub(super) fn engine_notes(forms: &QuantizedForms) -> Vec<String> {
-    let stored: Vec<StoredScheme> = (forms.stored.iter())
-        .filter_map(|&(scheme, name)| Some((scheme, Scheme::find(scheme)?.in_layout(Some(name))?.row)))
+    let stored: Vec<(&str, &SchemeLayout)> = (forms.stored.iter())
+        .filter_map(|&(scheme, name)| Some((scheme, Scheme::find(scheme)?.in_layout(Some(name))?)))
         .collect();
     let mut notes = Vec::new();
     for &(scheme, layout) in &stored {
-        notes.extend(of_engines(scheme, layout).map(str::to_owned));
+        notes.extend(layout.limits.map(str::to_owned));
         notes.extend(of_dtype(scheme, layout, forms.computes_in));
     }
     if let [whole, language, ..] = &forms.kinds[..]
         && whole != language
-        && stored.iter().any(|(_, layout)| layout.method == QuantMethod::Mlx)
+        && stored.iter().any(|(_, layout)| layout.row.renames_parts)
     {
         notes.push(format!(
             "mlx-vlm has other names for modules of '{whole}', and transposed convolutions: tcast keeps those of Hugging Face"
@@ -48,20 +45,9 @@ pub(super) fn engine_notes(forms: &QuantizedForms) -> Vec<String> {
     notes
 }
 
-/// Returns the note about a scheme that engines do not run, by their documentation or their libraries.
-fn of_engines(scheme: &str, layout: &Layout) -> Option<&'static str> {
-    match scheme {
-        _ if layout.method != QuantMethod::CompressedTensors => None,
-        "mxfp6" => Some("mxfp6 needs compressed-tensors 0.20; vLLM 0.33 and SGLang 0.5.23 have older versions"),
-        "int8" => Some("vLLM does not run int8 on GPUs of compute capability 10 and higher"),
-        _ => None,
-    }
-}
-
-/// Returns the note about layouts that compressed-tensors decodes to bfloat16, whatever the model computes in.
-fn of_dtype(scheme: &str, layout: &Layout, computes_in: Option<Dtype>) -> Option<String> {
-    let is_bfloat16 =
-        layout.method == QuantMethod::CompressedTensors && layout.product_precision == Precision::Bfloat16;
+/// Returns the note about layouts that transformers decodes to bfloat16, whatever the model computes in.
+fn of_dtype(scheme: &str, layout: &SchemeLayout, computes_in: Option<Dtype>) -> Option<String> {
+    let is_bfloat16 = layout.row.product_precision == Precision::Bfloat16;
     let dtype = computes_in.filter(|dtype| is_bfloat16 && *dtype != Dtype::Bfloat16)?;
     Some(format!(
         "{} decodes {scheme} to bfloat16, and fails to compute with it in {dtype}: load the model with \

@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::job::FailOn;
 use crate::kernel::{Condition, Loss};
 use crate::operator::Operator;
-use crate::quant::{self, GGUF, Layout};
+use crate::quant::{self, GGUF};
 use crate::report::{Report, TensorReport};
 use crate::select::policy::{LoadedSet, Policy};
 use crate::select::rule_to_keep;
@@ -108,7 +108,8 @@ impl Report {
     /// it.
     fn together<'t>(&'t self, refused: &[&'t TensorReport]) -> Vec<Vec<&'t TensorReport>> {
         let fused = |tensor: &TensorReport| {
-            let is_diffusion = quant::find(&tensor.quantized.as_ref()?.layout).is_some_and(Layout::is_diffusion);
+            let is_diffusion =
+                quant::find(&tensor.quantized.as_ref()?.layout).is_some_and(|layout| layout.is_diffusion);
             Policy { is_diffusion, ..Policy::default() }.loaded_together(&tensor.name)
         };
         let mut sets: HashMap<LoadedSet, Vec<&TensorReport>> = HashMap::new();

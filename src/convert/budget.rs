@@ -1,6 +1,6 @@
 //! The choice of a scheme for each weight, within a number of bits per weight.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::options::{QuantizeOptions, SchemeRule};
 use crate::quant::Scheme;
 use crate::read::Model;
@@ -48,6 +48,14 @@ pub(crate) enum Unreachable {
     TooFewBits(f64),
     /// Every weight would stay as it is stored.
     NothingQuantized,
+    /// The rules cannot be written.
+    Failed(Error),
+}
+
+impl From<Error> for Unreachable {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
 }
 
 /// A weight, and its size and error in each scheme.
@@ -68,7 +76,7 @@ impl Budget {
         (target, keeps): (f64, bool),
         options: &QuantizeOptions,
         (model, names): (&Model, &[&str]),
-    ) -> Result<Result<Self, Unreachable>> {
+    ) -> Result<Self, Unreachable> {
         let weights = weights(measured, keeps, options, model);
         let groups = groups(&weights, measured);
         let possible = |group: &[usize], scheme: usize| group.iter().all(|at| weights[*at].offer(scheme).is_some());
@@ -94,7 +102,7 @@ impl Budget {
         let limit = (target * elements as f64 / 8.0 * (1.0 + 1e-12)) as u64;
         let choice = match budget::choose(&items, limit) {
             Ok(choice) => choice,
-            Err(least) => return Ok(Err(Unreachable::TooFewBits(bits(least)))),
+            Err(least) => return Err(Unreachable::TooFewBits(bits(least))),
         };
         let mut chosen: BTreeMap<&str, Option<&str>> = BTreeMap::new();
         for ((group, schemes), offer) in groups.iter().zip(&possibilities).zip(&choice.offers) {
@@ -104,7 +112,7 @@ impl Budget {
             }));
         }
         if chosen.values().all(Option::is_none) {
-            return Ok(Err(Unreachable::NothingQuantized));
+            return Err(Unreachable::NothingQuantized);
         }
         let by_default = weights.iter().filter_map(|weight| Some((weight.name, weight.schemes[0]?.0))).collect();
         let rules = rules(&chosen, &by_default, names)?;
@@ -129,7 +137,7 @@ impl Budget {
         };
         let quantized = chosen.iter().filter_map(|(name, scheme)| Some(((*name).to_owned(), (*scheme)?.to_owned())));
         let chosen = quantized.collect();
-        Ok(Ok(Self { options, label: format!("{target}bits"), figures, chosen }))
+        Ok(Self { options, label: format!("{target}bits"), figures, chosen })
     }
 }
 

@@ -301,7 +301,7 @@ fn notes(model: &Model, scales: Vec<String>, selection: &Selection) -> Vec<Note<
 /// Returns a decoded and a quantized weight of each set that engines load as one module and that is partly decoded.
 fn divided_sets(model: &Model, selection: &Selection) -> Vec<[String; 2]> {
     let weights = &model.found.weights;
-    let is_diffusion = weights.iter().any(|weight| weight.layout.is_diffusion());
+    let is_diffusion = weights.iter().any(|weight| weight.layout.is_diffusion);
     let policy = Policy { is_diffusion, ..Policy::default() };
     let fused = fused_sets(&policy, weights.iter().map(|weight| &*weight.module));
     let sets = fused.into_iter().chain(expert_sets(&policy, weights.iter().map(|weight| &*weight.name)));

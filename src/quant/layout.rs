@@ -1,7 +1,6 @@
 //! A row of the table of layouts: the storage of a quantized weight in a library, and the steps that compute its
 //! values.
 
-use super::method::QuantMethod;
 use super::rules::Encoding;
 use crate::dtype::Dtype;
 use crate::text::shorten;
@@ -97,37 +96,16 @@ impl Group {
         }
     }
 
-    pub fn kind(self) -> GroupKind {
-        match self {
-            Self::Tensor => GroupKind::Tensor,
-            Self::Channel => GroupKind::Channel,
-            Self::Block(_) => GroupKind::Block,
-            Self::Neighbours(_) => GroupKind::Neighbours,
-        }
+    /// In the row of a layout: neighbours of any number.
+    pub const ANY_NEIGHBOURS: Self = Self::Neighbours(0);
+
+    /// In the row of a layout: rectangles of any size.
+    pub const ANY_BLOCK: Self = Self::Block([0, 0]);
+
+    /// True if the groups differ in nothing but their size.
+    pub fn is_like(self, other: Self) -> bool {
+        std::mem::discriminant(&self) == std::mem::discriminant(&other)
     }
-}
-
-/// A [`Group`] without its size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GroupKind {
-    /// A whole matrix.
-    Tensor,
-    /// A row.
-    Channel,
-    /// A rectangle.
-    Block,
-    /// Adjacent elements of a row.
-    Neighbours,
-}
-
-/// Groups that a layout can have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Groups {
-    /// Always this one.
-    Fixed(Group),
-    /// One of these kinds: the one in [`super::Parameters::group`], or the one that the shapes imply; blocks are then
-    /// 128 x 128.
-    Any(&'static [GroupKind]),
 }
 
 /// The value that a code represents.
@@ -166,6 +144,11 @@ pub enum Packing {
     /// Eight codes of a row of the transpose in an int32 word; the first is for column 0, and the others for columns 2,
     /// 4, 6, 1, 3, 5, 7: [columns, rows / 8] (AWQ, version `gemm`).
     AwqWords,
+}
+
+/// Returns the smallest number of codes of this width that fill whole words of 32 bits: 8 of 4 bits, 32 of 3 bits.
+pub fn codes_in_words(bits: u32) -> u64 {
+    32 >> bits.trailing_zeros()
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -273,15 +256,15 @@ pub struct Layout {
     pub library: &'static str,
     /// The classes of tensors that torchao names in the metadata of files.
     pub tensor_classes: &'static [&'static str],
-    pub method: QuantMethod,
     /// Its names in configs, with the name to write first; in descriptions of `ComfyUI`, a name for each dtype of codes.
     pub formats: &'static [&'static str],
     /// True if only a config identifies it, because the config gives the width of codes or declares zero points.
     pub needs_config: bool,
     pub names: &'static [Names],
     pub codes: CodeStorage,
-    /// The elements that share a scale.
-    pub groups: Groups,
+    /// The elements that can share a scale. Of several groups, a weight has the one in [`super::Parameters::group`], or
+    /// the one that the shapes imply; blocks are then 128 x 128.
+    pub groups: &'static [Group],
     pub scale_dtypes: &'static [Dtype],
     /// Interpretation of scales that are exponents.
     pub exponents: Exponents,
@@ -299,6 +282,8 @@ pub struct Layout {
     pub needs: Option<Role>,
     /// True if layouts of other libraries have the same names with `.weight_scale`, so that only a config identifies it.
     pub shares_names: bool,
+    /// True if it is for diffusion models.
+    pub is_diffusion: bool,
     /// True if groups at the edges of a weight may be partial, whatever their size.
     pub partial_groups: bool,
     /// A type of scales, besides the one it is written with, in which moved scales stay.
@@ -307,16 +292,35 @@ pub struct Layout {
     pub is_in_graph: bool,
     /// True if the library stacks the experts of a layer in one tensor, and divides no stack when it loads.
     pub stacks_experts: bool,
+    /// True if the library has other names for the parts of a model that consists of several.
+    pub renames_parts: bool,
     /// True if a bank of experts holds the rows of two modules in turn.
     pub interleaves_experts: bool,
+    /// The layout of the same parts without the transposition of the library: [.., out, in].
+    pub untransposed: Option<&'static Layout>,
     /// The value of the metadata key `format` in files that the library loads.
     pub mark: &'static str,
 }
 
 impl Layout {
-    /// True if it is for diffusion models.
-    pub fn is_diffusion(&self) -> bool {
-        self.method == QuantMethod::ComfyUi
+    /// Returns the group of all weights, if it is always the same.
+    pub fn fixed_group(&self) -> Option<Group> {
+        match *self.groups {
+            [Group::ANY_NEIGHBOURS | Group::ANY_BLOCK] => None,
+            [only] => Some(only),
+            _ => None,
+        }
+    }
+
+    /// True if weights can have this group.
+    pub fn has_group(&self, group: Group) -> bool {
+        let any = [Group::ANY_NEIGHBOURS, Group::ANY_BLOCK];
+        self.groups.iter().any(|own| *own == group || any.contains(own) && own.is_like(group))
+    }
+
+    /// True if weights can have a group like this one, of some size.
+    pub(super) fn has_group_like(&self, group: Group) -> bool {
+        self.groups.iter().any(|own| own.is_like(group))
     }
 
     /// True if the library of another layout decodes the same codes and scales, of this dtype, to the same bits.
@@ -333,7 +337,7 @@ impl Layout {
 
     /// True if only a tensor `scaled_fp8` in the file identifies it (older models of `ComfyUI`).
     pub(super) fn has_marker(&self) -> bool {
-        self.is_diffusion() && self.formats.is_empty()
+        self.is_diffusion && self.formats.is_empty()
     }
 
     /// Returns the name of the part with a role, given the name of the codes.
@@ -361,4 +365,14 @@ impl std::fmt::Display for Group {
             Self::Neighbours(count) => write!(f, "a group of {count}"),
         }
     }
+}
+
+/// Compares texts in a constant, where `==` does not work yet.
+pub(super) const fn is_same(one: &str, other: &str) -> bool {
+    let (one, other) = (one.as_bytes(), other.as_bytes());
+    let mut at = 0;
+    while at < one.len() && at < other.len() && one[at] == other[at] {
+        at += 1;
+    }
+    at == one.len() && at == other.len()
 }

@@ -1,7 +1,7 @@
 //! Quantized weights: how libraries store them, and the values that they represent.
 //!
 //! A quantized weight is stored as several tensors, its *parts*: codes, the scales that codes are multiplied by, and
-//! sometimes a global scale, zero points or tables. A [`Layout`], a row of the table [`LAYOUTS`], describes how one
+//! sometimes a global scale, zero points or tables. A [`Layout`], a row in a file of `libraries`, describes how one
 //! library stores and computes them. Four folders use it:
 //!
 //! * `recognize` finds the weights of a checkpoint, by the names of tensors, configs and shapes ([`probe`]);
@@ -9,8 +9,8 @@
 //! * `encode` turns values into parts, in a [`Scheme`] that the user chooses ([`Encoder`]);
 //! * `transcode` moves codes and scales to another layout if no value changes ([`Transcoder`]).
 //!
-//! `config` reads and writes the configs that describe quantized weights, and [`gguf`] chooses the types of the tensors in
-//! a GGUF file. The steps of decoding:
+//! `libraries` has a file for each library: its layouts, and its config, which is made of the parts in `config`. No other
+//! folder knows a library. [`gguf`] chooses the types of the tensors in a GGUF file. The steps of decoding:
 //!
 //! 1. [`Decoder::new`] takes the layout, the parameters from its config ([`Parameters`]) and the [`Part`]s from the
 //!    headers, and checks all shapes and dtypes against each other.
@@ -32,36 +32,34 @@ mod decode;
 mod encode;
 pub mod gguf;
 mod layout;
-mod method;
+mod libraries;
 mod parts;
 mod recognize;
 mod rules;
 mod scheme;
-mod table;
 mod transcode;
 
-pub use config::{
-    EngineConfig, KeptModules, Modules, QuantizedGroup, comfy_metadata_of, config_of, default_target,
-    hf_quant_config_of, is_composite, metadata_of, named_dtype, quantize_config_of,
-};
-pub use decode::{Arithmetic, BlockParameters, CodeKind, DecodeTally, Decoder, Explanation, Grid, Occurrences};
+pub use config::{EngineConfig, KeptModules, Modules, QuantizedGroup, is_composite};
+pub use decode::{Arithmetic, CodeKind, DecodeTally, Decoder, Explanation, Grid, Occurrences};
 pub(crate) use encode::count_special;
 pub use encode::{
     BlockWeightEncoder, EncodeOptions, EncodeTally, EncodedPart, Encoder, Extremes, Recoverer, ScaleChoice, ScaleMatch,
     SharedScale, Unfit, WeightEncoder,
 };
 pub use layout::{
-    CodeStorage, CodeValues, Combination, Exponents, Group, GroupKind, Groups, Layout, Names, Packing, Precision, Role,
-    ScaleOrder, Zeros,
+    CodeStorage, CodeValues, Combination, Exponents, Group, Layout, Names, Packing, Precision, Role, ScaleOrder, Zeros,
+    codes_in_words,
 };
-pub use method::QuantMethod;
-pub use parts::{LinearAxis, Parameters, Part};
+pub use libraries::{
+    COMFYUI, COMPRESSED_TENSORS, GGUF, MLX, ONNX, SCHEMES, comfy_metadata_of, config_of, default_target, find,
+    hf_quant_config_of, layouts, metadata_of, named_dtype, quantize_config_of,
+};
+pub use parts::{BlockParameters, LinearAxis, Parameters, Part};
 pub use recognize::{
     CheckpointInfo, FoundWeight, Problem, Recognized, StoredTensor, can_be_part, is_activation_scale, is_named_as_part,
     may_be_quantized, probe, scale_names,
 };
 pub(crate) use recognize::{contradictions, decoded_name};
 pub use rules::{Encoding, ScaleRule, ScaleShape, SignRule, Ties};
-pub use scheme::{COMFYUI, COMPRESSED_TENSORS, CodeType, MLX, MLX_GROUPS, SCHEMES, Scheme, SchemeLayout, TargetGrid};
-pub use table::{GGUF, LAYOUTS, ONNX, find};
+pub use scheme::{CodeType, Scheme, SchemeLayout, TargetGrid};
 pub use transcode::{Fidelity, RowMap, SharedTables, Transcoder};

@@ -1,7 +1,7 @@
 //! The parts of a weight, as described in file headers.
 
-use super::decode::BlockParameters;
 use super::layout::{Group, Layout, Role};
+use crate::blocks::{Assembly, BlockFormat};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::text::shorten;
@@ -61,6 +61,14 @@ impl Parameters {
     pub fn linear(axis: Option<LinearAxis>) -> Self {
         Self { linear: axis, ..Self::default() }
     }
+}
+
+/// The formats of the blocks of a weight, and the way in which the weight is assembled from them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BlockParameters {
+    /// The format of each tensor of codes: one or two.
+    pub formats: Vec<&'static BlockFormat>,
+    pub assembly: Assembly,
 }
 
 /// Position of the groups of `DequantizeLinear`.

@@ -100,7 +100,7 @@ impl Model<'_> {
         let is_scale = |at: usize| {
             let (tensor, count) = (self.tensors[at], self.file_tensor(at).1.count);
             let is_usual = tensor.dtype == Some(Dtype::Float32) && (count == 1 || count == matrices);
-            is_usual || self.format(codes[0]).is_some_and(|format| format.name == "NVFP4")
+            is_usual || self.format(codes[0]).is_some_and(|format| format.has_global_scale)
         };
         for &(role, suffix) in GGUF.names[0].iter().filter(|(role, _)| *role != Role::Codes) {
             let part = stem.and_then(|stem| names.get(&*format!("{stem}{suffix}")));

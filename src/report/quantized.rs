@@ -3,7 +3,7 @@
 use super::{Report, TensorReport, counts_of};
 use crate::job::QuantizedReport;
 use crate::measure::quantized::{CodesOrigin, QuantizedAccuracy};
-use crate::quant::LAYOUTS;
+use crate::quant::layouts;
 use crate::select::KeptReason;
 use crate::text::{counted, first_few, shorten};
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ const FEW: usize = 5;
 /// differently.
 fn rounded_otherwise(weight: &QuantizedReport) -> Option<[&'static str; 2]> {
     // Unlike `quant::find`, this leaves out the layouts of GGUF files and ONNX models.
-    let find = |name: &str| LAYOUTS.iter().find(|layout| layout.name == name);
+    let find = |name: &str| layouts().find(|layout| layout.name == name);
     let (from, to) = (find(weight.source_layout.as_deref()?)?, find(&weight.layout)?);
     let scale = weight.parts.iter().find(|part| part.name.contains("scale"))?;
     let is_moved = weight.codes == Some(CodesOrigin::Exact);

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Command;
 use tcast::container::CONTAINERS;
 use tcast::dtype::Dtype;
-use tcast::quant::{GroupKind, Groups, LAYOUTS, Layout};
+use tcast::quant::{Group, Layout, layouts};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -164,23 +164,24 @@ fn the_table_of_types_is_fresh() {
 
 #[test]
 fn the_table_of_layouts_is_fresh() {
-    let groups = |layout: &Layout| match layout.groups {
-        Groups::Fixed(group) => group_name(group.kind()).to_owned(),
-        Groups::Any(kinds) => kinds.iter().map(|kind| group_name(*kind)).collect::<Vec<_>>().join(", "),
+    let groups = |layout: &Layout| {
+        let mut names: Vec<_> = layout.groups.iter().map(|group| group_name(*group)).collect();
+        names.dedup();
+        names.join(", ")
     };
     let row = |layout: &Layout| format!("| `{}` | {} | {} |\n", layout.name, layout.library, groups(layout));
-    let rows: String = LAYOUTS.iter().map(row).collect();
+    let rows: String = layouts().map(row).collect();
     let table =
         format!("| layout | library, and what its config says | elements that share a scale |\n|---|---|---|\n{rows}");
     check_table("docs/checkpoints.md", "layouts", &table);
 }
 
-fn group_name(kind: GroupKind) -> &'static str {
-    match kind {
-        GroupKind::Tensor => "tensor",
-        GroupKind::Channel => "row",
-        GroupKind::Block => "block",
-        GroupKind::Neighbours => "neighbours in a row",
+fn group_name(group: Group) -> &'static str {
+    match group {
+        Group::Tensor => "tensor",
+        Group::Channel => "row",
+        Group::Block(_) => "block",
+        Group::Neighbours(_) => "neighbours in a row",
     }
 }
 

@@ -252,7 +252,7 @@ fn a_weight_of_each_layout_is_found() {
         *seen.entry(layout).or_default() += 1;
     }
     let missing: Vec<&str> =
-        tcast::quant::LAYOUTS.iter().map(|layout| layout.name).filter(|name| !seen.contains_key(name)).collect();
+        tcast::quant::layouts().map(|layout| layout.name).filter(|name| !seen.contains_key(name)).collect();
     assert_eq!(missing, [""; 0]);
 }
 

@@ -96,7 +96,7 @@ impl Weight {
         let parts: Vec<Part> = parts
             .map(|part| Part { role: part.role, name: part.suffix, dtype: part.dtype, shape: &part.shape })
             .collect();
-        let is_fixed = matches!(self.stored.layout().groups, tcast::quant::Groups::Fixed(_));
+        let is_fixed = self.stored.layout().fixed_group().is_some();
         let has_words = ["ct-pack", "mlx-affine"].contains(&self.stored.layout);
         let bits = has_words.then(|| self.stored.grid.codes.bits());
         let parameters = Parameters {

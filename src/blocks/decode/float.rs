@@ -2,6 +2,7 @@
 
 use super::BlockLayout;
 use super::unpack::nibbles;
+use crate::dtype::Dtype;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// float4e2m1 with a power of two as the scale.
@@ -14,6 +15,8 @@ pub(in crate::blocks) struct Mxfp4 {
 
 impl BlockLayout<32, 1> for Mxfp4 {
     const CODE_BITS: u32 = 4;
+    const SCALE: Dtype = Dtype::Float8E8M0;
+    const CODES: Option<Dtype> = Some(Dtype::Float4E2M1);
     const UNIT: f32 = 0.5;
     const HAS_GRID: bool = true;
 
@@ -46,6 +49,9 @@ pub(in crate::blocks) struct Nvfp4 {
 
 impl BlockLayout<64, 4> for Nvfp4 {
     const CODE_BITS: u32 = 4;
+    const SCALE: Dtype = Dtype::Float8E4M3FN;
+    const CODES: Option<Dtype> = Some(Dtype::Float4E2M1);
+    const HAS_GLOBAL_SCALE: bool = true;
     const UNIT: f32 = 0.5;
     const HAS_GRID: bool = true;
 

@@ -2,6 +2,7 @@
 
 use super::BlockLayout;
 use super::unpack::{add_planes, half, nibbles};
+use crate::dtype::Dtype;
 use zerocopy::little_endian::{F32, U16};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -227,6 +228,7 @@ pub(in crate::blocks) struct Q8K {
 
 impl BlockLayout<256, 1> for Q8K {
     const CODE_BITS: u32 = 8;
+    const SCALE: Dtype = Dtype::Float32;
 
     #[inline(always)]
     fn codes(&self, codes: &mut [u8; 256]) {

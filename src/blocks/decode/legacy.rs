@@ -2,6 +2,7 @@
 
 use super::BlockLayout;
 use super::unpack::{half, nibbles, spread};
+use crate::dtype::Dtype;
 use zerocopy::little_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -131,6 +132,7 @@ pub(in crate::blocks) struct Q8_0 {
 
 impl BlockLayout<32, 1> for Q8_0 {
     const CODE_BITS: u32 = 8;
+    const CODES: Option<Dtype> = Some(Dtype::Int8);
     const HAS_GRID: bool = true;
 
     #[inline(always)]

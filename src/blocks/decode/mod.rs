@@ -22,7 +22,8 @@ pub(super) use legacy::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
 pub(super) use ternary::{Q1_0, Q2_0, Tq1_0, Tq2_0};
 pub(super) use unpack::half;
 
-use super::{BlockFormat, BlockGrid, BlockValue};
+use super::{BlockFormat, BlockValue, CodeNumbers};
+use crate::dtype::Dtype;
 use crate::kernel::half::{bfloat16_bits, to_bfloat16};
 use crate::kernel::{Isa, Loop, Minifloat};
 use real::Real;
@@ -42,8 +43,15 @@ pub(super) trait BlockLayout<const E: usize, const G: usize>:
     const CODE_BITS: u32;
     /// The value of the number 1.
     const UNIT: f32 = 1.0;
-    /// True if scales are stored as they are, and codes of at most 8 bits stand for numbers: see [`BlockGrid`].
+    /// True if scales are stored as they are, and codes of at most 8 bits stand for numbers: see [`CodeNumbers`].
     const HAS_GRID: bool = false;
+
+    /// The type of stored scales.
+    const SCALE: Dtype = Dtype::Float16;
+    /// The type of numbers that codes are, if there is one.
+    const CODES: Option<Dtype> = None;
+    /// True if a tensor of this format has a scale of its own.
+    const HAS_GLOBAL_SCALE: bool = false;
 
     /// Writes the code of each element. In formats whose codes are points of several elements, it writes numbers.
     fn codes(&self, codes: &mut [u8; E]);
@@ -82,7 +90,7 @@ pub(super) trait Codec: Debug + Sync {
     fn decode_float64(&self, isa: Isa, blocks: &[u8], lane: &mut [[u8; 8]]);
     /// Takes one element of a block apart.
     fn explain(&self, block: &[u8], element: usize) -> BlockValue;
-    fn grid(&self) -> Option<BlockGrid>;
+    fn grid(&self) -> Option<CodeNumbers>;
     /// Writes the code of each element.
     fn codes(&self, isa: Isa, blocks: &[u8], codes: &mut [u8]);
     /// Adds the scale of each group.
@@ -126,10 +134,10 @@ impl<B: BlockLayout<E, G>, const E: usize, const G: usize> Codec for BlockCodec<
         }
     }
 
-    fn grid(&self) -> Option<BlockGrid> {
+    fn grid(&self) -> Option<CodeNumbers> {
         B::HAS_GRID.then(|| {
             let codes = 0..=u8::MAX >> (8 - B::CODE_BITS);
-            BlockGrid {
+            CodeNumbers {
                 group: E / G,
                 code_bits: B::CODE_BITS,
                 numbers: codes.map(|code| f32::from(B::number(code)) * B::UNIT).collect(),

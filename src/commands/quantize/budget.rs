@@ -71,9 +71,10 @@ pub(super) fn choose(args: &QuantizeArgs, target: f64, model: &Model, observer: 
     let names = names(model, layout_name(&args.options))?;
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let keeps = args.scheme.contains(&None);
-    let chosen = Budget::choose(&measured, (target, keeps), &args.options, (model, &names))?;
+    let chosen = Budget::choose(&measured, (target, keeps), &args.options, (model, &names));
     let in_file = |error: Error| error.in_file(&model.source.path);
     chosen.map_err(|why| match why {
+        Unreachable::Failed(error) => error,
         Unreachable::TooFewBits(smallest) => {
             // Rounded up, so that it can be reached.
             let smallest = (smallest * 100.0).ceil() / 100.0;

@@ -6,7 +6,7 @@ use crate::cli::QuantizeArgs;
 use crate::error::{Error, Result};
 use crate::options::{Defect, QuantizeOptions};
 use crate::plan::{layout_of, matchable_names};
-use crate::quant::{Arithmetic, COMPRESSED_TENSORS, CodeType, GGUF, MLX, MLX_GROUPS, ScaleChoice, Scheme};
+use crate::quant::{Arithmetic, COMPRESSED_TENSORS, CodeType, GGUF, MLX, ScaleChoice, Scheme};
 use crate::read::Model;
 use crate::text::flag_with;
 use std::path::Path;
@@ -47,7 +47,7 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
     if options.group_size.is_some() && !args.schemes().any(Scheme::has_group_size) {
         return Err(no_effect("--group-size", format!("the groups of {named} have one size")));
     }
-    if let Some(size) = options.group_size.filter(|size| layout_name(options) == MLX && !MLX_GROUPS.contains(size)) {
+    if let Some(size) = options.group_size.filter(|size| layout_name(options) == MLX && ![32, 64, 128].contains(size)) {
         let error = Error::usage(format!("--group-size {size}: MLX has groups of 32, 64 and 128 values"));
         return Err(error.remedy("choose --group-size 32, 64 or 128"));
     }

@@ -9,8 +9,8 @@ use crate::plan::quantization::CodesSource;
 use crate::plan::step::TensorIndex;
 use crate::plan::weight_rows::WeightValues;
 use crate::quant::{
-    Arithmetic, CodeKind, CodeType, Decoder, EncodeOptions, Encoder, Fidelity, Grid, Group, Layout, MLX_GROUPS,
-    Modules, RowMap, SCHEMES, Scheme, SharedTables, TargetGrid, Transcoder, Unfit, config_of,
+    Arithmetic, CodeKind, CodeType, Decoder, EncodeOptions, Encoder, Fidelity, Grid, Group, Layout, Modules, RowMap,
+    SCHEMES, Scheme, SharedTables, TargetGrid, Transcoder, Unfit, config_of,
 };
 use crate::read::{Decoders, Model};
 use crate::select::KeptReason;
@@ -52,8 +52,7 @@ fn same_grid(grid: &Grid, layout: &str) -> Option<SchemeTarget> {
         let stored = scheme.in_layout(Some(layout)).filter(|stored| is_same_codes(stored.grid.codes))?;
         let is_same = plain(stored.grid.group) == group;
         let is_sized = match group {
-            Group::Neighbours(size) => scheme.has_group_size() && (layout != mlx::NAME || MLX_GROUPS.contains(&size)),
-            Group::Channel => scheme.has_group_size() && layout != mlx::NAME,
+            Group::Neighbours(_) | Group::Channel => scheme.has_group_size() && stored.row.has_group(group),
             _ => false,
         };
         let mut target = SchemeTarget::new(scheme, stored);
@@ -176,8 +175,10 @@ impl<'p, 'a> Planner<'p, 'a> {
         let transcoders = each(self.threads, sets.len(), |at| self.transcoders(all, &sets[at], &tables));
         for (set, transcoders) in sets.into_iter().zip(transcoders) {
             match transcoders.map_err(|error| error.in_file(&self.model.source.path))? {
-                Ok(found) => set.into_iter().zip(found).for_each(|(at, found)| moves[at] = Some(Ok(Arc::new(found)))),
-                Err(why) => set.into_iter().filter(is_coded).for_each(|at| moves[at] = Some(Err(why))),
+                SetMove::Moved(found) => {
+                    set.into_iter().zip(found).for_each(|(at, found)| moves[at] = Some(Ok(Arc::new(found))));
+                }
+                SetMove::Unmoved(why) => set.into_iter().filter(is_coded).for_each(|at| moves[at] = Some(Err(why))),
             }
         }
         if self.changes_layout_only() {
@@ -279,23 +280,18 @@ impl<'p, 'a> Planner<'p, 'a> {
     }
 
     /// Makes a transcoder for each weight of a set that shares a scale, or returns the reason why none is moved.
-    fn transcoders(
-        &self,
-        weights: &[WeightCandidate],
-        set: &[usize],
-        tables: &SharedTables,
-    ) -> Result<Result<Vec<Transcoder>, Unmoved>> {
+    fn transcoders(&self, weights: &[WeightCandidate], set: &[usize], tables: &SharedTables) -> Result<SetMove> {
         let mut found = Vec::with_capacity(set.len());
         for at in set {
             let weight = &weights[*at];
             let (Some((decoder, rows)), Some(exact), Some(number)) =
                 (weight.coded(), &weight.exact, weight.input_weight)
             else {
-                return Ok(Err(Unmoved::NoGrid));
+                return Ok(SetMove::Unmoved(Unmoved::NoGrid));
             };
             let parts = self.part_bytes(number)?;
             let new = Transcoder::new(Arc::clone(decoder), rows, Arc::clone(exact), &parts, tables)?;
-            let Some(transcoder) = new else { return Ok(Err(Unmoved::NoGrid)) };
+            let Some(transcoder) = new else { return Ok(SetMove::Unmoved(Unmoved::NoGrid)) };
             found.push((transcoder, parts));
         }
         let exponents = found.iter().filter(|(transcoder, _)| transcoder.needs_exponent());
@@ -303,12 +299,13 @@ impl<'p, 'a> Planner<'p, 'a> {
         if !found.iter_mut().all(|(transcoder, parts)| transcoder.settle(exponent, parts).is_some()) {
             let keeps_values = self.keeps_values();
             let has_special = || found.iter().any(|(transcoder, parts)| transcoder.has_special_scale(parts));
-            return Ok(Err(if keeps_values && has_special() { Unmoved::NotFinite } else { Unmoved::NoGrid }));
+            let is_special = keeps_values && has_special();
+            return Ok(SetMove::Unmoved(if is_special { Unmoved::NotFinite } else { Unmoved::NoGrid }));
         }
         let transcoders: Vec<Transcoder> = found.into_iter().map(|(transcoder, _)| transcoder).collect();
         // Engines read one global scale for the whole set, and would multiply some codes by another weight's scale.
         let is_shared = transcoders.windows(2).all(|pair| pair[0].global().to_bits() == pair[1].global().to_bits());
-        Ok(if is_shared { Ok(transcoders) } else { Err(Unmoved::UnequalGlobals) })
+        Ok(if is_shared { SetMove::Moved(transcoders) } else { SetMove::Unmoved(Unmoved::UnequalGlobals) })
     }
 }
 
@@ -320,6 +317,13 @@ fn scale_dtype(layout: &Layout, grid: &TargetGrid, old: Dtype) -> Dtype {
         Some(Dtype::Float32) if layout.kept_scales == Some(old) => old,
         Some(scale) => scale,
     }
+}
+
+/// The move of weights that share a scale.
+enum SetMove {
+    /// A transcoder for each.
+    Moved(Vec<Transcoder>),
+    Unmoved(Unmoved),
 }
 
 /// Reason why codes and scales of a weight are not moved.

@@ -7,7 +7,9 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::plan::weight_rows::WeightValues;
 use crate::progress::Misfit;
-use crate::quant::{CodeType, EncodeOptions, Encoder, Group, ScaleChoice, Scheme, TargetGrid, Unfit, Zeros};
+use crate::quant::{
+    CodeType, EncodeOptions, Encoder, Group, ScaleChoice, Scheme, TargetGrid, Unfit, Zeros, codes_in_words,
+};
 use crate::select::KeptReason;
 use crate::select::policy::{expert_sets, fused_sets};
 use crate::text::{as_glob, as_numbered_glob, first_few};
@@ -119,9 +121,9 @@ impl Planner<'_, '_> {
         if let [.., rows, columns] = *shape {
             let multiples = match (target.grid.group, target.grid.codes) {
                 (Group::Block(block), _) if !self.options.partial_blocks => block,
-                // vLLM reads zero points in words of 32 bits: 8 of 4 bits each.
+                // vLLM reads whole words of zero points.
                 (_, CodeType::Int { bits, symmetric: false }) if target.layout.row.zeros != Zeros::Offset => {
-                    [u64::from(32 / bits), 1]
+                    [codes_in_words(bits), 1]
                 }
                 _ => [1, 1],
             };

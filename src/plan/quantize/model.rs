@@ -153,5 +153,5 @@ fn encoder(
     };
     let dtype = tensor.elements.dtype().ok_or(Unfit::Grid)?;
     let encoding = EncodeOptions { arithmetic: options.arithmetic, ..EncodeOptions::default() };
-    Encoder::linear(stored.row, &grid, (shape, axis), dtype, encoding)
+    Encoder::linear(stored.row, &grid, shape, axis, dtype, encoding)
 }

@@ -6,7 +6,7 @@ use crate::error::{Error, Kind, Result};
 use crate::options::Naming;
 use crate::plan::stacked::{ExpertStacks, StackForm};
 use crate::plan::step::TensorIndex;
-use crate::quant::{LAYOUTS, Role};
+use crate::quant::{Role, layouts};
 use crate::read::Source;
 use crate::select::policy::module_of;
 use crate::text::shorten;
@@ -63,7 +63,7 @@ impl Planner<'_, '_> {
             })?;
             quantized.insert(module, weight);
         }
-        let names = LAYOUTS.iter().flat_map(|layout| layout.names).copied().flatten();
+        let names = layouts().flat_map(|layout| layout.names).copied().flatten();
         let parts: BTreeSet<&str> = names
             .filter(|(role, suffix)| *role != Role::Activation && *suffix != ".weight" && suffix.starts_with('.'))
             .map(|(_, suffix)| *suffix)

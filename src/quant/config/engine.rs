@@ -4,7 +4,6 @@
 //! The blocks match the output of compressed-tensors 0.20.0, transformers 5.23.0 and nvidia-modelopt 0.47.0, including
 //! the sorted keys.
 
-use super::FORMATS;
 use super::json::with_member;
 use crate::container::checkpoint::describes;
 use crate::container::{as_json, members};
@@ -32,7 +31,7 @@ pub struct QuantizedGroup<'a> {
 
 impl QuantizedGroup<'_> {
     /// True if scales are powers of two.
-    pub(super) fn has_exponents(&self) -> bool {
+    pub(in crate::quant) fn has_exponents(&self) -> bool {
         matches!(self.grid.scale, Some(Dtype::Float8E8M0 | Dtype::Uint8))
     }
 }
@@ -55,7 +54,7 @@ pub struct KeptModules<'a> {
 impl KeptModules<'_> {
     /// Returns the entries for kept modules, sorted as the libraries sort them. `module`, `bank` and `block` make the
     /// entry of a module, of a bank of experts, and of a block that several layers share.
-    pub(super) fn entries(
+    pub(in crate::quant) fn entries(
         &self,
         module: impl Fn(&str) -> String,
         bank: impl Fn(&str) -> String,
@@ -80,18 +79,8 @@ pub struct EngineConfig {
 
 impl EngineConfig {
     /// Returns a description that consists of one block of config.json.
-    pub(super) fn of(block: Value) -> Self {
+    pub(in crate::quant) fn of(block: Value) -> Self {
         Self { block: Some(block), ..Self::default() }
-    }
-
-    /// Describes groups whose layouts all belong to the same library. Fails if the config of that library cannot
-    /// describe several groups.
-    pub fn new(groups: &[QuantizedGroup], kept: &KeptModules) -> Result<Self> {
-        let method = groups.first().expect("something is quantized").layout.method;
-        match FORMATS.iter().find(|format| format.method == method).and_then(|format| format.write) {
-            Some(write) => write(groups, kept),
-            None => Ok(Self::default()),
-        }
     }
 
     /// Returns the text of a config.json with the block added as its last member. All other bytes stay unchanged. Fails
@@ -113,7 +102,7 @@ impl EngineConfig {
 }
 
 /// Returns the only group, for configs that cannot describe several.
-pub(super) fn only<'g, 'a>(groups: &'g [QuantizedGroup<'a>]) -> Result<&'g QuantizedGroup<'a>> {
+pub(in crate::quant) fn only<'g, 'a>(groups: &'g [QuantizedGroup<'a>]) -> Result<&'g QuantizedGroup<'a>> {
     let [only] = groups else {
         let name = groups[0].layout.name;
         let error = Error::new(format!("the config of the layout {name} has no place for several schemes"));

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 /// Receives the key and the value of a member, and returns its new value; `None` removes the member.
-pub(super) type ValueEdit<'e> = dyn for<'t> FnMut(&str, &'t str) -> Option<Cow<'t, str>> + 'e;
+pub(in crate::quant) type ValueEdit<'e> = dyn for<'t> FnMut(&str, &'t str) -> Option<Cow<'t, str>> + 'e;
 
 /// A member of an object: its key, and the positions of key and value.
 struct JsonMember<'a> {
@@ -17,7 +17,7 @@ struct JsonMember<'a> {
 }
 
 /// Changes members of an object, and adds others at its end. `None` if the text is not an object.
-pub(super) fn edited(text: &str, added: &[(&str, String)], edit: &mut ValueEdit) -> Option<String> {
+pub(in crate::quant) fn edited(text: &str, added: &[(&str, String)], edit: &mut ValueEdit) -> Option<String> {
     let json = as_json(text);
     let members = scan(&json)?;
     let (Some(first), Some(last)) = (members.first(), members.last()) else {
@@ -65,12 +65,12 @@ fn scan(json: &str) -> Option<Vec<JsonMember<'_>>> {
 }
 
 /// Adds a member at the end of an object, in place of a member with the same key. `None` if the text is not an object.
-pub(super) fn with_member(text: &str, key: &str, value: String) -> Option<String> {
+pub(in crate::quant) fn with_member(text: &str, key: &str, value: String) -> Option<String> {
     edited(text, &[(key, value)], &mut |name, value| (name != key).then_some(value.into()))
 }
 
 /// Replaces the value of this key in an object, unless `new` returns `None`.
-pub(super) fn with_new(text: &str, key: &str, new: &dyn Fn(&str) -> Option<String>) -> Option<String> {
+pub(in crate::quant) fn with_new(text: &str, key: &str, new: &dyn Fn(&str) -> Option<String>) -> Option<String> {
     edited(text, &[], &mut |name, value| {
         let changed = if name == key { new(value) } else { None };
         Some(changed.map_or(value.into(), Cow::Owned))
@@ -78,12 +78,12 @@ pub(super) fn with_new(text: &str, key: &str, new: &dyn Fn(&str) -> Option<Strin
 }
 
 /// Removes the members of an object with these names.
-pub(super) fn without_members(text: &str, names: &HashSet<&str>) -> Option<String> {
+pub(in crate::quant) fn without_members(text: &str, names: &HashSet<&str>) -> Option<String> {
     edited(text, &[], &mut |name, value| (!names.contains(name)).then_some(value.into()))
 }
 
 /// Adds entries to the lists of an object under these keys, or a list under the first key.
-pub(super) fn listed<S: AsRef<str>>(text: &str, keys: &[&str], entries: &[S]) -> Option<String> {
+pub(in crate::quant) fn listed<S: AsRef<str>>(text: &str, keys: &[&str], entries: &[S]) -> Option<String> {
     let missing = |list: &str| {
         let listed: HashSet<String> = serde_json::from_str(list).unwrap_or_default();
         let new = entries.iter().map(AsRef::as_ref).filter(|entry| !listed.contains(*entry));
@@ -109,7 +109,7 @@ pub(super) fn listed<S: AsRef<str>>(text: &str, keys: &[&str], entries: &[S]) ->
 }
 
 /// Adds members in front of the members of the inner object under this key.
-pub(super) fn with_members<'v>(
+pub(in crate::quant) fn with_members<'v>(
     text: &str,
     key: &str,
     entries: impl Iterator<Item = (String, &'v str)>,

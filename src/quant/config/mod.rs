@@ -1,93 +1,119 @@
-#![allow(clippy::unnecessary_wraps, reason = "the functions of all formats have the same types")]
-//! Configs of quantized checkpoints: tcast reads them to recognize weights, changes them after weights were decoded, and
-//! writes them for engines.
-//!
-//! A [`ConfigFormat`] does all this for one method. A new method is a file with its format, and an entry of [`FORMATS`].
+//! What the configs of all libraries consist of: objects, lists of modules, and descriptions of weights. A [`Library`] has
+//! functions that read and write its own.
 
-mod block;
-mod comfy;
-mod compressed_tensors;
-mod decoded;
 mod engine;
-mod integers;
 mod json;
-mod mlx;
-mod modelopt;
 mod modules;
 mod object;
 mod patterns;
-mod quark;
-mod torchao;
-mod transformers;
 
-pub use comfy::comfy_metadata_of;
-pub use decoded::{
-    Modules, config_of, default_target, hf_quant_config_of, metadata_of, named_dtype, quantize_config_of,
-};
 pub use engine::{EngineConfig, KeptModules, QuantizedGroup};
 pub use patterns::is_composite;
 
-pub(super) use comfy::ComfyLayers;
-pub(super) use torchao::TorchAoTensors;
-pub(super) use transformers::quant_state;
+pub(super) use engine::only;
+pub(super) use json::{ValueEdit, edited, listed, with_members, with_new, without_members};
+pub(super) use modules::{MatchStyle, ModuleList, glob};
+pub(super) use object::{ConfigObject, lengths, parse, sides};
+pub(super) use patterns::{
+    ModulePatterns, all_experts, entry_of_compressed_tensors, excluded_by_pattern, expert_of, pattern_of,
+};
 
 use super::layout::{CodeValues, Layout, Role};
-use super::method::{QuantMethod, undecoded_method};
 use super::parts::Parameters;
-use super::recognize::CheckpointInfo;
-use super::table::LAYOUTS;
 use crate::container::checkpoint::stack_of;
 use crate::dtype::Dtype;
 use crate::error::Result;
-use block::ConfigBlock;
-use modules::{MatchStyle, ModuleList, ModuleMap, PatternMap};
-use object::ConfigObject;
+use modules::{ModuleMap, PatternMap};
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
-/// The config block of a method.
-struct ConfigFormat {
-    method: QuantMethod,
-    /// Its names in `quant_method`, in lower case.
-    names: &'static [&'static str],
-    /// The keys of the lists of modules that are not quantized.
-    ignored: &'static [&'static str],
-    style: MatchStyle,
-    read: ConfigReader,
-    /// Adds decoded modules to those that are not quantized. The argument is true for a composite model. `None` if the
-    /// text is not an object.
-    exclude: fn(&str, &Modules, bool) -> Result<Option<String>>,
-    /// Describes quantized weights; `None` if tcast does not quantize to the layouts of the method.
-    write: Option<ConfigWriter>,
-}
+/// Keys of the metadata of files, each with its new value or `None` if it is removed.
+pub(super) type MetadataChanges = Vec<(String, Option<String>)>;
 
-type ConfigReader = fn(&ConfigObject, &mut CheckpointConfig) -> Result<()>;
 type ConfigWriter = fn(&[QuantizedGroup], &KeptModules) -> Result<EngineConfig>;
 
-static FORMATS: &[&ConfigFormat] = &[
-    &transformers::FP8,
-    &transformers::GPT_OSS,
-    &transformers::QUANTO,
-    &transformers::BITSANDBYTES,
-    &compressed_tensors::FORMAT,
-    &integers::GPTQ,
-    &integers::AWQ,
-    &integers::AUTO_ROUND,
-    &modelopt::FORMAT,
-    &mlx::FORMAT,
-    &torchao::FORMAT,
-    &quark::FORMAT,
-];
-
-/// Finds the format of the method with this name, given in lower case; `None` if tcast does not decode its weights.
-fn find(name: &str) -> Option<&'static ConfigFormat> {
-    let name = if name.starts_with("modelopt") { "modelopt" } else { name };
-    FORMATS.iter().copied().find(|format| format.names.contains(&name))
+/// A library or a format: its layouts, and its block in configs.
+pub(super) struct Library {
+    pub(super) layouts: &'static [Layout],
+    /// Its names in `quant_method`, in lower case, with the name in messages first; none if it has no block in configs.
+    pub(super) names: &'static [&'static str],
+    /// The keys of the lists of modules that are not quantized.
+    pub(super) ignored: &'static [&'static str],
+    pub(super) style: MatchStyle,
+    /// True if `quant_algo` of another block may be any, because the names of these algorithms do not contain its own.
+    pub(super) has_algorithms: bool,
+    /// True if it writes its description to two files, each of which is read.
+    pub(super) has_two_blocks: bool,
+    pub(super) read: fn(&ConfigObject, &mut CheckpointConfig) -> Result<()>,
+    /// Adds decoded modules to those that are not quantized. The argument is true for a composite model. `None` if the
+    /// text is not an object.
+    pub(super) exclude: fn(&str, &Modules, bool) -> Result<Option<String>>,
+    /// Changes the metadata of files after weights were decoded.
+    pub(super) metadata: fn(&[&(String, String)], &Modules) -> MetadataChanges,
+    /// Describes quantized weights; `None` if tcast does not quantize to its layouts.
+    pub(super) write: Option<ConfigWriter>,
 }
 
-impl ConfigFormat {
+impl Library {
+    /// A library without layouts and without a config.
+    pub(super) const BASE: Self = Self {
+        layouts: &[],
+        names: &[],
+        ignored: &[],
+        style: MatchStyle::Prefixed,
+        has_algorithms: false,
+        has_two_blocks: false,
+        read: |_, _| Ok(()),
+        exclude: |_, _, _| Ok(None),
+        metadata: |_, _| Vec::new(),
+        write: None,
+    };
+
     /// Returns the modules that a block lists as not quantized.
-    fn ignored(&self, block: &ConfigObject) -> Result<ModuleList> {
+    pub(super) fn ignored(&self, block: &ConfigObject) -> Result<ModuleList> {
         ModuleList::new(&block.texts(self.ignored)?, self.style)
+    }
+}
+
+/// The modules of a checkpoint whose weights were quantized.
+#[derive(Default)]
+pub struct Modules<'a> {
+    pub decoded: HashSet<&'a str>,
+    /// Modules that stay quantized.
+    pub left: HashSet<&'a str>,
+    /// New names of modules by old name; the other fields contain new names.
+    pub renamed: HashMap<&'a str, &'a str>,
+}
+
+impl Modules<'_> {
+    /// Returns the names of the decoded modules in order.
+    pub(super) fn sorted(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self.decoded.iter().copied().collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Replaces the old names of modules in a description by the new ones.
+    pub(super) fn rename_in<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        if self.renamed.is_empty() {
+            return Cow::Borrowed(text);
+        }
+        let new_name = |name: &str| {
+            let of_gptq = name.strip_prefix("-:^").and_then(|name| name.strip_suffix('$'));
+            let own = of_gptq.and_then(|own| self.renamed.iter().find(|(old, _)| regex::escape(old) == own));
+            own.map(|(_, new)| excluded_by_pattern(new)).or_else(|| self.renamed.get(name).map(|new| (*new).to_owned()))
+        };
+        let (mut changed, mut rest) = (String::with_capacity(text.len()), text);
+        while let Some(start) = rest.find('"') {
+            let mut strings = serde_json::Deserializer::from_str(&rest[start..]).into_iter::<String>();
+            let Some(Ok(name)) = strings.next() else { break };
+            let (string, after) = rest[start..].split_at(strings.byte_offset());
+            changed += &rest[..start];
+            changed += &new_name(&name).map_or_else(|| string.to_owned(), |name| serde_json::json!(name).to_string());
+            rest = after;
+        }
+        Cow::Owned(changed + rest)
     }
 }
 
@@ -110,19 +136,18 @@ pub(super) struct WeightDescription {
 }
 
 impl WeightDescription {
-    fn new(layouts: Vec<&'static Layout>, wording: impl Into<String>) -> Self {
+    pub(super) fn new(layouts: Vec<&'static Layout>, wording: impl Into<String>) -> Self {
         Self { layouts, wording: wording.into(), ..Self::default() }
     }
 }
 
-/// Returns the layouts of a method that configs call by this name; all of them without a name.
-fn layouts_of(method: QuantMethod, name: Option<&str>) -> Vec<&'static Layout> {
-    let is_named = |layout: &&Layout| name.is_none_or(|name| layout.formats.contains(&name));
-    LAYOUTS.iter().filter(|layout| layout.method == method).filter(is_named).collect()
+/// Returns the layouts that configs call by this name; all of them without a name.
+pub(super) fn named(layouts: &'static [Layout], name: Option<&str>) -> Vec<&'static Layout> {
+    layouts.iter().filter(|layout| name.is_none_or(|name| layout.formats.contains(&name))).collect()
 }
 
 /// True if a layout stores numbers of this type and width.
-fn stores(layout: &Layout, kind: &str, bits: u64) -> bool {
+pub(super) fn stores(layout: &Layout, kind: &str, bits: u64) -> bool {
     let dtype = match layout.codes.values {
         CodeValues::Unsigned => return kind == "int",
         CodeValues::Float(dtype) | CodeValues::FloatWithoutNegativeZero(dtype) => dtype,
@@ -140,14 +165,14 @@ pub(super) struct CheckpointConfig {
     /// The method, if a config names one.
     pub(super) method: Option<String>,
     /// Modules that are not quantized.
-    ignored: ModuleList,
+    pub(super) ignored: ModuleList,
     /// Modules that are not quantized according to other blocks, with the names of these blocks.
-    also_ignored: Vec<(String, ModuleList)>,
+    pub(super) also_ignored: Vec<(String, ModuleList)>,
     /// Descriptions of single modules; `None` if a module is not quantized.
-    named: ModuleMap<Option<Rc<WeightDescription>>>,
-    patterned: PatternMap<Option<Rc<WeightDescription>>>,
+    pub(super) named: ModuleMap<Option<Rc<WeightDescription>>>,
+    pub(super) patterned: PatternMap<Option<Rc<WeightDescription>>>,
     /// Possible descriptions of all other modules.
-    others: Vec<Rc<WeightDescription>>,
+    pub(super) others: Vec<Rc<WeightDescription>>,
 }
 
 /// The descriptions of a module in the configs of a checkpoint.
@@ -159,41 +184,7 @@ pub(super) struct ModuleConfig<'c> {
 }
 
 impl CheckpointConfig {
-    pub(super) fn read(source: &CheckpointInfo) -> Result<Self> {
-        let blocks = ConfigBlock::read_all(source)?;
-        let Some((first, others)) = blocks.split_first() else { return Ok(Self::default()) };
-        let mut config = Self::of(first).map_err(|error| first.in_file(error))?;
-        others.iter().try_for_each(|other| config.add(other).map_err(|error| other.in_file(error)))?;
-        Ok(config)
-    }
-
-    fn of(block: &ConfigBlock) -> Result<Self> {
-        let method = block.method()?;
-        let format = find(&method).ok_or_else(|| undecoded_method(&method))?;
-        let ignored = format.ignored(&block.object())?;
-        let mut config = Self { method: Some(method), ignored, ..Self::default() };
-        (format.read)(&block.object(), &mut config)?;
-        config.patterned.compile()?;
-        Ok(config)
-    }
-
-    /// Adds the ignored modules of another block.
-    fn add(&mut self, block: &ConfigBlock) -> Result<()> {
-        let method = block.method().unwrap_or_default();
-        let ignored = match find(&method) {
-            Some(format) => format.ignored(&block.object())?,
-            None if method.is_empty() => ModuleList::default(),
-            None => return Err(undecoded_method(&method)),
-        };
-        let is_of_modelopt = |name: &str| find(name).is_some_and(|format| format.method == QuantMethod::ModelOpt);
-        if is_of_modelopt(&method) && self.method.as_deref().is_some_and(is_of_modelopt) {
-            Self::of(block)?; // for its errors
-        }
-        self.also_ignored.push((block.name(), ignored));
-        Ok(())
-    }
-
-    fn add_others(&mut self, description: WeightDescription) {
+    pub(super) fn add_others(&mut self, description: WeightDescription) {
         self.others.push(Rc::new(description));
     }
 

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 /// Way in which the entries of a list match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum MatchStyle {
+pub(in crate::quant) enum MatchStyle {
     /// compressed-tensors: the whole name, or `re:` and a regular expression anchored at the start.
     #[default]
     Prefixed,
@@ -20,7 +20,7 @@ pub(super) enum MatchStyle {
 
 /// Values by the names of modules. Prefixes of a long name are looked up in time linear in its length.
 #[derive(Debug)]
-pub(super) struct ModuleMap<V> {
+pub(in crate::quant) struct ModuleMap<V> {
     values: HashMap<String, V>,
     /// Lengths of the names. A name of another length is not hashed.
     lengths: HashSet<usize>,
@@ -33,25 +33,25 @@ impl<V> Default for ModuleMap<V> {
 }
 
 impl<V> ModuleMap<V> {
-    pub(super) fn insert(&mut self, name: String, value: V) {
+    pub(in crate::quant) fn insert(&mut self, name: String, value: V) {
         self.lengths.insert(name.len());
         self.values.insert(name, value);
     }
 
-    pub(super) fn get(&self, name: &str) -> Option<(&str, &V)> {
+    pub(in crate::quant) fn get(&self, name: &str) -> Option<(&str, &V)> {
         let known = || self.values.get_key_value(name);
         let (name, value) = self.lengths.contains(&name.len()).then(known)??;
         Some((name, value))
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::quant) fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
 }
 
 /// Values by patterns of modules. The first pattern that matches decides.
 #[derive(Debug)]
-pub(super) struct PatternMap<V> {
+pub(in crate::quant) struct PatternMap<V> {
     values: Vec<V>,
     /// Patterns that are not compiled yet.
     texts: Vec<String>,
@@ -66,7 +66,7 @@ impl<V> Default for PatternMap<V> {
 
 impl<V> PatternMap<V> {
     /// Adds an entry of a part of a config, which is a regular expression anchored at the start.
-    pub(super) fn push(&mut self, text: &str, (part, entry): (&str, &str), value: V) -> Result<()> {
+    pub(in crate::quant) fn push(&mut self, text: &str, part: &str, entry: &str, value: V) -> Result<()> {
         check_number(self.values.len() + 1)?;
         let pattern = anchored(text);
         if !is_supported(&pattern) {
@@ -79,12 +79,12 @@ impl<V> PatternMap<V> {
     }
 
     /// Compiles all patterns, after the last was added: only together do they have a bound.
-    pub(super) fn compile(&mut self) -> Result<()> {
+    pub(in crate::quant) fn compile(&mut self) -> Result<()> {
         self.patterns = compile(std::mem::take(&mut self.texts).iter())?;
         Ok(())
     }
 
-    pub(super) fn get(&self, module: &str) -> Option<(&str, &V)> {
+    pub(in crate::quant) fn get(&self, module: &str) -> Option<(&str, &V)> {
         let at = self.patterns.matches(module).iter().next()?;
         Some((&self.patterns.patterns()[at], &self.values[at]))
     }
@@ -92,7 +92,7 @@ impl<V> PatternMap<V> {
 
 /// A list of modules.
 #[derive(Debug, Default)]
-pub(super) struct ModuleList {
+pub(in crate::quant) struct ModuleList {
     style: MatchStyle,
     names: ModuleMap<()>,
     patterns: RegexSet,
@@ -134,7 +134,7 @@ fn is_supported(pattern: &str) -> bool {
 
 impl ModuleList {
     /// Reads a list. Entries with unsupported patterns match nothing. Refuses patterns that are too many or too large.
-    pub(super) fn new(entries: &[&str], style: MatchStyle) -> Result<Self> {
+    pub(in crate::quant) fn new(entries: &[&str], style: MatchStyle) -> Result<Self> {
         let is_plain = |text: &str| text.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '/'));
         let mut list = Self { style, ..Self::default() };
         let mut patterns = Vec::new();
@@ -159,7 +159,7 @@ impl ModuleList {
 
     /// Returns the entry that matches a module in all engines: its name, a pattern for it or, with
     /// [`MatchStyle::Transformers`], the name of an enclosing module.
-    pub(super) fn find(&self, module: &str) -> Option<&str> {
+    pub(in crate::quant) fn find(&self, module: &str) -> Option<&str> {
         let name = self.names.get(module).map(|(name, ())| name);
         let pattern = || Some(self.entries[self.patterns.matches(module).iter().next()?].as_str());
         let outer = || self.outer(module).filter(|_| self.style == MatchStyle::Transformers);
@@ -168,7 +168,7 @@ impl ModuleList {
 
     /// True if an entry matches a module in some engines. The entry may also be the end of the name or, with
     /// [`MatchStyle::Globs`], the name of an enclosing module.
-    pub(super) fn may_contain(&self, module: &str) -> bool {
+    pub(in crate::quant) fn may_contain(&self, module: &str) -> bool {
         let is_end = |(at, _): (usize, _)| self.names.get(&module[at + 1..]).is_some();
         let is_loose = self.style != MatchStyle::Prefixed && !self.names.is_empty();
         self.find(module).is_some()
@@ -182,7 +182,7 @@ impl ModuleList {
 }
 
 /// Translates an fnmatch pattern to a regular expression.
-pub(super) fn glob(text: &str) -> String {
+pub(in crate::quant) fn glob(text: &str) -> String {
     let mut expression = "^(?s:".to_owned();
     let mut rest = text;
     while let Some(next) = rest.chars().next() {
@@ -245,7 +245,7 @@ mod tests {
     fn patterns_with_values_have_a_bound_together_and_the_first_decides() {
         let map = |entries: &mut dyn Iterator<Item = String>| {
             let mut map = PatternMap::default();
-            entries.enumerate().try_for_each(|(at, text)| map.push(&text, ("dynamic", &text), at))?;
+            entries.enumerate().try_for_each(|(at, text)| map.push(&text, "dynamic", &text, at))?;
             map.compile().map(|()| map)
         };
         let error = |found: Result<PatternMap<usize>>| found.unwrap_err().to_string();

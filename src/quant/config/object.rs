@@ -8,39 +8,39 @@ use std::collections::HashMap;
 
 /// An object of a config.
 #[derive(Clone, Copy)]
-pub(super) struct ConfigObject<'a> {
+pub(in crate::quant) struct ConfigObject<'a> {
     members: &'a Map<String, Value>,
     /// Names of its members whose order matters, as ordered in the file.
     order: &'a [String],
 }
 
 impl<'a> ConfigObject<'a> {
-    pub(super) fn new(members: &'a Map<String, Value>) -> Self {
+    pub(in crate::quant) fn new(members: &'a Map<String, Value>) -> Self {
         Self { members, order: &[] }
     }
 
-    pub(super) fn in_order(members: &'a Map<String, Value>, order: &'a [String]) -> Self {
+    pub(in crate::quant) fn in_order(members: &'a Map<String, Value>, order: &'a [String]) -> Self {
         Self { members, order }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::quant) fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
-    pub(super) fn members(&self) -> impl Iterator<Item = (&'a String, &'a Value)> {
+    pub(in crate::quant) fn members(&self) -> impl Iterator<Item = (&'a String, &'a Value)> {
         self.members.iter()
     }
 
-    pub(super) fn get(&self, key: &str) -> Option<&'a Value> {
+    pub(in crate::quant) fn get(&self, key: &str) -> Option<&'a Value> {
         self.members.get(key)
     }
 
-    pub(super) fn has(&self, key: &str) -> bool {
+    pub(in crate::quant) fn has(&self, key: &str) -> bool {
         self.get(key).is_some_and(|value| !value.is_null())
     }
 
     /// Returns the first of these keys whose value is not null.
-    pub(super) fn first<'k>(&self, keys: &[&'k str]) -> Option<&'k str> {
+    pub(in crate::quant) fn first<'k>(&self, keys: &[&'k str]) -> Option<&'k str> {
         keys.iter().copied().find(|key| self.has(key))
     }
 
@@ -52,43 +52,43 @@ impl<'a> ConfigObject<'a> {
         value.map(Some).ok_or_else(|| Error::new(format!("its {key} is not {what}")))
     }
 
-    pub(super) fn text(&self, keys: &[&str]) -> Result<Option<&'a str>> {
+    pub(in crate::quant) fn text(&self, keys: &[&str]) -> Result<Option<&'a str>> {
         self.typed(keys, "text", Value::as_str)
     }
 
-    pub(super) fn flag(&self, key: &str) -> Result<Option<bool>> {
+    pub(in crate::quant) fn flag(&self, key: &str) -> Result<Option<bool>> {
         self.typed(&[key], "true or false", Value::as_bool)
     }
 
-    pub(super) fn is_true(&self, key: &str) -> Result<bool> {
+    pub(in crate::quant) fn is_true(&self, key: &str) -> Result<bool> {
         Ok(self.flag(key)? == Some(true))
     }
 
-    pub(super) fn number(&self, keys: &[&str]) -> Result<Option<u64>> {
+    pub(in crate::quant) fn number(&self, keys: &[&str]) -> Result<Option<u64>> {
         self.typed(keys, "a whole number from 0", Value::as_u64)
     }
 
-    pub(super) fn integer(&self, keys: &[&str]) -> Result<Option<i64>> {
+    pub(in crate::quant) fn integer(&self, keys: &[&str]) -> Result<Option<i64>> {
         self.typed(keys, "a whole number", Value::as_i64)
     }
 
-    pub(super) fn float(&self, key: &str) -> Result<Option<f64>> {
+    pub(in crate::quant) fn float(&self, key: &str) -> Result<Option<f64>> {
         self.typed(&[key], "a number", Value::as_f64)
     }
 
     /// Returns the texts of the lists under these keys.
-    pub(super) fn texts(&self, keys: &[&str]) -> Result<Vec<&'a str>> {
+    pub(in crate::quant) fn texts(&self, keys: &[&str]) -> Result<Vec<&'a str>> {
         let list = |value: &'a Value| value.as_array()?.iter().map(Value::as_str).collect::<Option<Vec<&str>>>();
         let lists = keys.iter().map(|key| self.typed(&[key], "a list of names", list));
         Ok(lists.collect::<Result<Vec<_>>>()?.into_iter().flatten().flatten().collect())
     }
 
-    pub(super) fn inner(&self, key: &str) -> Result<Option<ConfigObject<'a>>> {
+    pub(in crate::quant) fn inner(&self, key: &str) -> Result<Option<ConfigObject<'a>>> {
         Ok(self.typed(&[key], "an object", Value::as_object)?.map(ConfigObject::new))
     }
 
     /// Returns the objects in the object under this key, by name.
-    pub(super) fn objects(&self, key: &str) -> Result<Vec<(&'a String, ConfigObject<'a>)>> {
+    pub(in crate::quant) fn objects(&self, key: &str) -> Result<Vec<(&'a String, ConfigObject<'a>)>> {
         let objects = match self.get(key) {
             None | Some(Value::Null | Value::Bool(false)) => return Ok(Vec::new()),
             Some(value) => value.as_object().ok_or_else(|| Error::new(format!("its {key} is not an object")))?,
@@ -98,24 +98,24 @@ impl<'a> ConfigObject<'a> {
             inner.ok_or_else(|| Error::new(format!("its {key} says of '{}' what is not an object", shorten(name))))
         };
         let mut objects = objects.iter().map(object).collect::<Result<Vec<_>>>()?;
-        let places: HashMap<&String, usize> = self.order.iter().zip(0..).collect();
-        objects.sort_by_key(|(name, _)| places.get(name));
+        let positions: HashMap<&String, usize> = self.order.iter().zip(0..).collect();
+        objects.sort_by_key(|(name, _)| positions.get(name));
         Ok(objects)
     }
 }
 
 /// Returns the whole numbers of a list.
-pub(super) fn lengths(value: &Value) -> Option<Vec<u64>> {
+pub(in crate::quant) fn lengths(value: &Value) -> Option<Vec<u64>> {
     value.as_array()?.iter().map(Value::as_u64).collect()
 }
 
 /// Returns the rows and columns of a block, given as a list.
-pub(super) fn sides(value: &Value) -> Option<[u64; 2]> {
+pub(in crate::quant) fn sides(value: &Value) -> Option<[u64; 2]> {
     lengths(value)?.try_into().ok()
 }
 
 /// Parses an object called `name`. Fails if the parser cannot represent a value, such as a number out of range.
-pub(super) fn parse(text: &str, name: &str) -> Result<Map<String, Value>> {
+pub(in crate::quant) fn parse(text: &str, name: &str) -> Result<Map<String, Value>> {
     let not_object = || Error::new(format!("its {name} is not an object"));
     match serde_json::from_str(text) {
         Ok(Value::Object(object)) => return Ok(object),

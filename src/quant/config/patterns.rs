@@ -20,7 +20,7 @@ pub fn is_composite(config: &str) -> bool {
 
 /// Splits the module of a separately stored expert into its bank and its own name: `x.experts` and `w1` of
 /// `x.experts.0.w1`.
-pub(super) fn expert_of(module: &str) -> Option<(&str, &str)> {
+pub(in crate::quant) fn expert_of(module: &str) -> Option<(&str, &str)> {
     let (expert, own) = module.rsplit_once('.')?;
     let (bank, number) = expert.rsplit_once('.')?;
     let is_bank = bank == "experts" || bank.ends_with(".experts");
@@ -29,20 +29,25 @@ pub(super) fn expert_of(module: &str) -> Option<(&str, &str)> {
 
 /// Returns the entry for a module in configs of compressed-tensors. vLLM and `SGLang` look up `x.experts.0.gate_proj`
 /// where the file has `x.experts.0.w1`, so a pattern for all experts replaces it; engines load them as one module.
-pub(super) fn entry_of_compressed_tensors(module: &str) -> String {
+pub(in crate::quant) fn entry_of_compressed_tensors(module: &str) -> String {
     match expert_of(module) {
         Some((bank, "w1" | "w2" | "w3")) => all_experts(bank),
         _ => module.to_owned(),
     }
 }
 
+/// Returns the key in `dynamic` of GPTQ for a module that is not quantized.
+pub(in crate::quant) fn excluded_by_pattern(module: &str) -> String {
+    format!("-:^{}$", escape(module))
+}
+
 /// Returns the pattern of compressed-tensors for all experts of a bank.
-pub(super) fn all_experts(bank: &str) -> String {
+pub(in crate::quant) fn all_experts(bank: &str) -> String {
     format!("re:^{}\\..*", escape(bank))
 }
 
 /// Patterns of modules that are not quantized.
-pub(super) struct ModulePatterns {
+pub(in crate::quant) struct ModulePatterns {
     /// Patterns that match quantized modules.
     quantized: HashSet<String>,
     /// True if all quantized modules are layers of the language model.
@@ -50,7 +55,7 @@ pub(super) struct ModulePatterns {
 }
 
 impl ModulePatterns {
-    pub(super) fn new<'a>(quantized: impl Iterator<Item = &'a str>) -> Self {
+    pub(in crate::quant) fn new<'a>(quantized: impl Iterator<Item = &'a str>) -> Self {
         let mut found = Self { quantized: HashSet::new(), has_plain_towers: true };
         for module in quantized {
             found.quantized.extend([around(module), pattern_of(module)]);
@@ -61,17 +66,17 @@ impl ModulePatterns {
 
     /// Returns the pattern of a module that is not quantized. It covers the whole part of the model, such as the vision
     /// tower, if nothing in that part is quantized. `None` if every pattern would match a quantized module.
-    pub(super) fn ignored(&self, module: &str) -> Option<String> {
+    pub(in crate::quant) fn ignored(&self, module: &str) -> Option<String> {
         self.first([around(module), pattern_of(module)])
     }
 
     /// Like [`Self::ignored`], for a bank of experts.
-    pub(super) fn ignored_bank(&self, bank: &str) -> Option<String> {
-        self.first([around(bank), of_experts(bank)])
+    pub(in crate::quant) fn ignored_bank(&self, bank: &str) -> Option<String> {
+        self.first([around(bank), pattern_of_experts(bank)])
     }
 
     /// Returns patterns of the names that transformers gives to some towers and projectors, regardless of the file.
-    pub(super) fn towers(&self) -> impl Iterator<Item = String> {
+    pub(in crate::quant) fn towers(&self) -> impl Iterator<Item = String> {
         let names = ["vision_tower", "projector"].into_iter().filter(|_| self.has_plain_towers);
         names.map(|name| format!(r"re:.*{name}(\..*)?$"))
     }
@@ -82,14 +87,14 @@ impl ModulePatterns {
 }
 
 /// Returns the pattern of a module; the experts of a bank share one.
-pub(super) fn pattern_of(module: &str) -> String {
+pub(in crate::quant) fn pattern_of(module: &str) -> String {
     match expert_of(module) {
-        Some((bank, _)) => of_experts(bank),
+        Some((bank, _)) => pattern_of_experts(bank),
         None => matching(inner(module), "$"),
     }
 }
 
-fn of_experts(bank: &str) -> String {
+fn pattern_of_experts(bank: &str) -> String {
     matching(inner(bank), r"\..*")
 }
 

@@ -84,16 +84,16 @@ impl DecodeBuffers {
         if self.fetched.as_ref().is_some_and(|held| held.contains(matrix, below, groups)) {
             return;
         }
-        let Steps { layout, geometry, .. } = steps;
+        let geometry = &steps.geometry;
         let end = groups.end.max(all.min(groups.start + self.groups.len()));
         let place = GroupRange { matrix, below, groups: groups.start..end };
         let scales = &mut self.groups[..place.groups.len()];
         if let (Some(slot), false) = (geometry.zero, self.zeros.is_empty()) {
             let zeros = &mut self.zeros[..place.groups.len()];
-            steps.zeros.fetch(geometry, parts[slot.index], (matrix, below), place.groups.clone(), zeros);
+            steps.zeros.fetch(geometry, parts[slot.index], &place, zeros);
         }
         self.global = global_scale(steps, parts, matrix, &mut self.scratch);
-        steps.scales.fetch(geometry, layout.scale_order, &place, parts, &mut self.scratch, scales);
+        steps.scales.fetch(geometry, &place, parts, &mut self.scratch, scales);
         if steps.arithmetic == Arithmetic::Library {
             combine(steps, scales, self.global, &mut self.scratch);
         }
@@ -108,7 +108,7 @@ impl DecodeBuffers {
     #[inline(never)]
     fn has_changed(&mut self, steps: &Steps, parts: &[&[u8]], place: &GroupRange) -> bool {
         let stored = &mut self.stored[..place.groups.len()];
-        steps.scales.fetch(&steps.geometry, steps.layout.scale_order, place, parts, &mut self.scratch, stored);
+        steps.scales.fetch(&steps.geometry, place, parts, &mut self.scratch, stored);
         let mut pairs = self.groups.iter().zip(stored).map(|(used, stored)| [*used, *stored].map(f32::from_le_bytes));
         pairs.any(|[used, stored]| {
             let is_special = matches!(used.classify(), FpCategory::Zero | FpCategory::Infinite | FpCategory::Nan);

@@ -71,7 +71,7 @@ impl Decoder {
         let row = values.start / columns;
         let mut ranges = self.part_ranges(row..values.end.div_ceil(columns));
         let geometry = match &self.method {
-            Method::Grid(steps) => &steps.geometry,
+            Method::Steps(steps) => &steps.geometry,
             Method::Blocks(blocks) => {
                 blocks.set_ranges(values, &mut ranges);
                 return ranges;
@@ -97,7 +97,7 @@ impl Decoder {
             return ranges;
         }
         let geometry = match &self.method {
-            Method::Grid(steps) => &steps.geometry,
+            Method::Steps(steps) => &steps.geometry,
             Method::Blocks(blocks) => {
                 blocks.set_ranges(rows.start * blocks.columns..rows.end * blocks.columns, &mut ranges);
                 return ranges;

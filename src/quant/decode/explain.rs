@@ -9,7 +9,7 @@ use super::linear::extend_signs;
 use super::rows::widen;
 use super::scales::GroupRange;
 use super::{Decoder, Method};
-use crate::blocks::{BlockFormat, BlockGrid};
+use crate::blocks::{BlockFormat, CodeNumbers};
 use crate::dtype::Dtype;
 use crate::error::Result;
 use std::fmt;
@@ -74,17 +74,11 @@ impl fmt::Display for Grid {
 impl Grid {
     /// Returns the grid of a block format, whose name says all; the tensor can have a scale.
     fn of_blocks(format: &'static BlockFormat, has_global_scale: bool) -> Self {
-        let scale = match format.name {
-            "MXFP4" => Dtype::Float8E8M0,
-            "NVFP4" => Dtype::Float8E4M3FN,
-            "Q8_K" => Dtype::Float32,
-            _ => Dtype::Float16,
-        };
         Self {
             codes: CodeKind::Blocks(format),
             group: None,
             is_indexed: false,
-            scale,
+            scale: format.scale,
             global_scale: has_global_scale.then_some(Dtype::Float32),
             has_zero_points: false,
         }
@@ -92,19 +86,17 @@ impl Grid {
 
     /// Returns the grid of other layouts whose values are those of a block format; `None` if no layout has them.
     fn like(format: &'static BlockFormat) -> Option<Self> {
-        let BlockGrid { group, code_bits, numbers, has_offsets, .. } = format.grid()?;
+        let CodeNumbers { group, code_bits, numbers, has_offsets, .. } = format.grid()?;
         let middle = f32::from(1_u8 << (code_bits - 1));
         let is_centered = numbers.iter().zip(0_u8..).all(|(number, code)| *number == f32::from(code) - middle);
-        let (codes, scale, global_scale) = match (format.name, is_centered) {
-            ("MXFP4", _) => (CodeKind::Dtype(Dtype::Float4E2M1), Dtype::Float8E8M0, None),
-            ("NVFP4", _) => (CodeKind::Dtype(Dtype::Float4E2M1), Dtype::Float8E4M3FN, Some(Dtype::Float32)),
-            (_, _) if has_offsets => (CodeKind::Offset(code_bits), Dtype::Float16, None),
-            ("Q8_0", _) => (CodeKind::Dtype(Dtype::Int8), Dtype::Float16, None),
-            (_, true) => (CodeKind::Centered(code_bits), Dtype::Float16, None),
-            _ => return None,
+        let codes = match format.codes {
+            Some(dtype) => CodeKind::Dtype(dtype),
+            None if has_offsets => CodeKind::Offset(code_bits),
+            None if is_centered => CodeKind::Centered(code_bits),
+            None => return None,
         };
         let group = Some(Group::Neighbours(group as u64));
-        Some(Self { codes, group, is_indexed: false, scale, global_scale, has_zero_points: false })
+        Some(Self { codes, group, ..Self::of_blocks(format, format.has_global_scale) })
     }
 
     fn new(layout: &Layout, geometry: &DecodeGeometry) -> Self {
@@ -164,7 +156,7 @@ impl Decoder {
     #[must_use]
     pub fn grid(&self) -> Grid {
         match &self.method {
-            Method::Grid(steps) => Grid::new(steps.layout, &steps.geometry),
+            Method::Steps(steps) => Grid::new(steps.layout, &steps.geometry),
             Method::Blocks(blocks) => Grid::of_blocks(blocks.format(), blocks.factor.is_some()),
         }
     }
@@ -176,7 +168,7 @@ impl Decoder {
     pub fn plain_grid(&self, parts: &[&[u8]]) -> Grid {
         let grid = self.grid();
         let steps = match &self.method {
-            Method::Grid(steps) => steps,
+            Method::Steps(steps) => steps,
             Method::Blocks(blocks) => {
                 return blocks.only_source().and_then(|(_, format)| Grid::like(format)).unwrap_or(grid);
             }
@@ -191,9 +183,9 @@ impl Decoder {
         let mut raw = vec![0; 4 * beside];
         for row in 0..(self.rows() / geometry.rows) as usize * below {
             let place = GroupRange { matrix: row / below, below: row % below, groups: 0..beside };
-            steps.zeros.fetch(geometry, parts[slot.index], (place.matrix, place.below), 0..beside, &mut zeros);
+            steps.zeros.fetch(geometry, parts[slot.index], &place, &mut zeros);
             if grid.codes == CodeKind::Offset(bits) {
-                steps.scales.fetch(geometry, steps.layout.scale_order, &place, parts, &mut raw, &mut scales);
+                steps.scales.fetch(geometry, &place, parts, &mut raw, &mut scales);
             }
             let is_middle = |(zero, scale): (&[u8; 4], &[u8; 4])| match grid.codes {
                 CodeKind::Offset(_) => f32::from_le_bytes(*zero) == -middle * f32::from_le_bytes(*scale),
@@ -219,7 +211,7 @@ impl Decoder {
             bytes.fold(0, |bits, byte| bits << 8 | u32::from(*byte))
         };
         let steps = match &self.method {
-            Method::Grid(steps) => steps,
+            Method::Steps(steps) => steps,
             Method::Blocks(blocks) => {
                 let explain =
                     |column| Explanation { value: value(column as usize), ..blocks.explain(row, column, parts) };
@@ -267,10 +259,9 @@ impl Decoder {
                 let below = within / geometry.block[0] as usize;
                 let (mut scale, mut zero) = ([[0; 4]], [[0; 4]]);
                 let place = GroupRange { matrix, below, groups: group..group + 1 };
-                let order = steps.layout.scale_order;
-                steps.scales.fetch(geometry, order, &place, parts, &mut scratch, &mut scale);
+                steps.scales.fetch(geometry, &place, parts, &mut scratch, &mut scale);
                 let zero_point = geometry.zero.map(|slot| {
-                    steps.zeros.fetch(geometry, parts[slot.index], (matrix, below), place.groups, &mut zero);
+                    steps.zeros.fetch(geometry, parts[slot.index], &place, &mut zero);
                     f32::from_le_bytes(zero[0])
                 });
                 let number = f32::from_le_bytes(numbers[at - column]);

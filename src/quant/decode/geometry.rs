@@ -2,9 +2,7 @@
 //! are checked against each other before a byte is read. `encode/geometry.rs` is the counterpart for weights that are
 //! written.
 
-use super::super::layout::{
-    CodeValues, Combination, Group, GroupKind, Groups, Layout, Packing, Role, ScaleOrder, Zeros,
-};
+use super::super::layout::{CodeValues, Combination, Group, Layout, Packing, Role, ScaleOrder, Zeros};
 use super::super::parts::{Parameters, Part, Parts, Slot};
 use super::codes::CodeWindow;
 use super::weight::{WeightShape, bits};
@@ -32,6 +30,8 @@ pub(in crate::quant) struct DecodeGeometry {
     pub(in crate::quant) block: [u64; 2],
     /// Number of groups in a matrix, vertically and horizontally.
     pub(in crate::quant) grid: [u64; 2],
+    /// Order of the scales.
+    pub(in crate::quant) scale_order: ScaleOrder,
     /// Scales per matrix; 0 if all matrices share them.
     pub(in crate::quant) matrix_scales: u64,
     /// Global scales per matrix; 0 if all matrices share one.
@@ -86,6 +86,7 @@ impl DecodeGeometry {
             group: None,
             block: [1, 1],
             grid: [1, 1],
+            scale_order: layout.scale_order,
             matrix_scales: 0,
             matrix_globals: 0,
             swizzled_columns: 0,
@@ -146,20 +147,20 @@ impl DecodeGeometry {
     /// Determines the elements that share a scale, from the config or from unambiguous shapes.
     fn set_groups(&mut self, parts: &Parts, parameters: &Parameters, weight: &WeightShape, scale: &Part) -> Result<()> {
         let blocks = |group: Group| group.lengths([self.rows.max(1), self.columns.max(1)]);
-        let group = match (parts.layout.groups, parameters.group) {
-            (Groups::Fixed(fixed), Some(given)) if blocks(fixed) != blocks(given) => {
+        let group = match (parts.layout.fixed_group(), parameters.group) {
+            (Some(fixed), Some(given)) if blocks(fixed) != blocks(given) => {
                 let layout = parts.layout.name;
                 return Err(
                     parts.error(format!("the layout {layout} has a scale for {fixed}, and the config for {given}"))
                 );
             }
-            (Groups::Fixed(fixed), _) => Some(fixed),
-            (Groups::Any(kinds), Some(given)) if kinds.contains(&given.kind()) => Some(given),
-            (Groups::Any(_), Some(given)) => {
+            (Some(fixed), _) => Some(fixed),
+            (None, Some(given)) if parts.layout.has_group_like(given) => Some(given),
+            (None, Some(given)) => {
                 return Err(parts.error(format!("the layout {} has no scales for {given}", parts.layout.name)));
             }
-            (Groups::Any(_), None) if self.group_index.is_some() => None,
-            (Groups::Any(kinds), None) => Some(self.derive_group(parts, weight, scale, kinds)?),
+            (None, None) if self.group_index.is_some() => None,
+            (None, None) => Some(self.derive_group(parts, weight, scale)?),
         };
         let block = group.map_or([1, 1], blocks);
         if block.contains(&0) {
@@ -175,7 +176,7 @@ impl DecodeGeometry {
         Ok(())
     }
 
-    fn derive_group(&self, parts: &Parts, weight: &WeightShape, scale: &Part, kinds: &[GroupKind]) -> Result<Group> {
+    fn derive_group(&self, parts: &Parts, weight: &WeightShape, scale: &Part) -> Result<Group> {
         let (rows, columns) = (self.rows, self.columns);
         let inner = scale.shape.strip_prefix(&weight.leading[..]).unwrap_or(scale.shape);
         let [below, beside] = match (inner, parts.layout.scale_order) {
@@ -188,24 +189,20 @@ impl DecodeGeometry {
             _ => [0, 0],
         };
         let divides = beside != 0 && columns.is_multiple_of(beside);
-        let fits = |kind: &GroupKind| match kind {
-            GroupKind::Tensor => [below, beside] == [1, 1],
-            GroupKind::Channel => below == rows && beside == 1,
-            GroupKind::Neighbours => below == rows && divides,
-            GroupKind::Block => below == rows.div_ceil(128) && beside == columns.div_ceil(128),
-        };
-        Ok(match kinds.iter().find(|kind| fits(kind)) {
-            Some(GroupKind::Tensor) => Group::Tensor,
-            Some(GroupKind::Channel) => Group::Channel,
-            Some(GroupKind::Neighbours) => Group::Neighbours(columns / beside),
-            Some(GroupKind::Block) => Group::Block([128, 128]),
-            None => {
-                let (shape, name, scales) = (&self.shape, scale.show(), scale.shape);
-                let unknown = format!(
-                    "the config does not say which elements share a scale, and the shape {scales:?} of '{name}' does not show it for a weight of {shape:?}"
-                );
-                return Err(parts.error(unknown));
+        let fitting = |group: &Group| match group {
+            Group::Tensor => ([below, beside] == [1, 1]).then_some(Group::Tensor),
+            Group::Channel => (below == rows && beside == 1).then_some(Group::Channel),
+            Group::Neighbours(_) => (below == rows && divides).then(|| Group::Neighbours(columns / beside)),
+            Group::Block(_) => {
+                let are_usual = below == rows.div_ceil(128) && beside == columns.div_ceil(128);
+                are_usual.then_some(Group::Block([128, 128]))
             }
+        };
+        parts.layout.groups.iter().find_map(fitting).ok_or_else(|| {
+            let (shape, name, scales) = (&self.shape, scale.show(), scale.shape);
+            parts.error(format!(
+                "the config does not say which elements share a scale, and the shape {scales:?} of '{name}' does not show it for a weight of {shape:?}"
+            ))
         })
     }
 

@@ -160,7 +160,8 @@ pub(super) fn multiply_exactly(
     codes: &Float32Lane,
     scales: &Float32Lane,
     factor: f32,
-    (combination, global): (Combination, f32),
+    combination: Combination,
+    global: f32,
     out: &mut [[u8; 8]],
 ) {
     let factor = f64::from(factor);

@@ -88,6 +88,7 @@ impl DecodeGeometry {
             group: Some(group),
             block,
             grid,
+            scale_order: layout.scale_order,
             matrix_scales: if has_own_scales { grid[0] * grid[1] } else { 0 },
             matrix_globals: 0,
             swizzled_columns: 0,

@@ -25,21 +25,21 @@ mod tally;
 mod weight;
 pub(super) mod zeros;
 
-pub use blocks::BlockParameters;
 pub use explain::{CodeKind, Explanation, Grid};
 pub use steps::Arithmetic;
 pub use tally::{DecodeTally, Occurrences};
 
-use super::layout::{Layout, Packing, Role};
+use super::layout::{Layout, Role, Zeros};
 use super::parts::{Parameters, Part, Parts};
-use super::table::GPT_OSS_ROWS;
 use crate::dtype::Dtype;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel::Isa;
 pub(super) use blocks::BlockDecoder;
+use blocks::TargetValues;
 use buffers::DecodeBuffers;
 use casts::cast;
 use rows::{RowDecoder, RowOutput};
+use scales::GroupRange;
 use std::ops::Range;
 use std::sync::Arc;
 use steps::Steps;
@@ -58,7 +58,7 @@ pub struct Decoder {
 /// Storage of codes and scales, and the computation of values from them.
 pub(in crate::quant) enum Method {
     /// Codes, scales and zero points are separate parts.
-    Grid(Box<Steps>),
+    Steps(Box<Steps>),
     /// Blocks hold codes and scales.
     Blocks(Box<BlockDecoder>),
 }
@@ -82,7 +82,7 @@ impl Decoder {
                 let parts = Parts { layout, parts };
                 Method::Blocks(Box::new(BlockDecoder::new(&parts, parameters, blocks, target, arithmetic)?))
             }
-            None => Method::Grid(Box::new(Steps::new(layout, parameters, parts, target, arithmetic)?)),
+            None => Method::Steps(Box::new(Steps::new(layout, parameters, parts, target, arithmetic)?)),
         };
         let bytes = |part: &Part| {
             let formats = parameters.blocks.as_ref().map(|blocks| &blocks.formats[..]).unwrap_or_default();
@@ -115,11 +115,11 @@ impl Decoder {
     pub fn of_rows(layout: &'static Layout, parameters: &Parameters, parts: &[Part]) -> Result<Self> {
         let is_defined = parameters.blocks.is_some();
         let (target, arithmetic) = (Dtype::Float64, if is_defined { Arithmetic::Library } else { Arithmetic::Exact });
-        if layout.codes.packing != Packing::TransposedBlocks {
+        let Some(rows) = layout.untransposed else {
             return Self::new(layout, parameters, parts, target, arithmetic);
-        }
+        };
         let parameters = Parameters { shape: None, group: None, ..parameters.clone() };
-        Self::new(&GPT_OSS_ROWS, &parameters, parts, target, arithmetic)
+        Self::new(rows, &parameters, parts, target, arithmetic)
     }
 
     /// The bytes of a part that the file stores in another form.
@@ -133,16 +133,52 @@ impl Decoder {
         self.layout
     }
 
+    /// The index of the part with zero points, if the config declares the grid symmetric.
+    #[must_use]
+    pub fn symmetric_part(&self) -> Option<usize> {
+        let steps = self.steps()?;
+        steps.geometry.zero.filter(|_| steps.zeros.is_symmetric).map(|slot| slot.index)
+    }
+
+    /// Refuses zero points that contradict a symmetric grid. `bytes` are the bytes of the part
+    /// [`Decoder::symmetric_part`].
+    pub fn check_symmetric(&self, bytes: &[u8]) -> Result<()> {
+        let Some(Steps { geometry, zeros, .. }) = self.steps() else { return Ok(()) };
+        let [below, beside] = geometry.grid.map(|count| count as usize);
+        let middle = if zeros.order == Zeros::Plain { 0.0 } else { (1_u32 << (geometry.bits - 1)) as f32 };
+        let correction = match zeros.order {
+            Zeros::Plain | Zeros::PackedDown => "\"symmetric\" to false",
+            Zeros::Awq => "\"zero_point\" to true (AWQ) or \"sym\" to false (auto-round)",
+            _ => "\"sym\" to false",
+        };
+        let v2 = "\"checkpoint_format\" to \"gptq_v2\"";
+        let mut row = vec![[0; 4]; beside];
+        for (matrix, at) in (0..geometry.matrices as usize).flat_map(|matrix| (0..below).map(move |at| (matrix, at))) {
+            zeros.fetch(geometry, bytes, &GroupRange { matrix, below: at, groups: 0..beside }, &mut row);
+            if let Some(other) = row.iter().map(|zero| f32::from_le_bytes(*zero)).find(|zero| *zero != middle) {
+                let message = format!(
+                    "holds the zero point {other}, and the config says that the grid is symmetric, where engines use {middle}"
+                );
+                // Stored as the middle itself, and not as one less.
+                let is_v2 = zeros.more == 1 && other == middle + 1.0;
+                let correction = if is_v2 { v2 } else { correction };
+                let remedy = format!("if the zero points are right, set {correction} in the config");
+                return Err(Error::new(message).remedy(remedy));
+            }
+        }
+        Ok(())
+    }
+
     /// The steps of a weight whose codes and scales are separate parts.
     pub(super) fn steps(&self) -> Option<&Steps> {
-        if let Method::Grid(steps) = &self.method { Some(steps) } else { None }
+        if let Method::Steps(steps) = &self.method { Some(steps) } else { None }
     }
 
     /// The shape of the weight.
     #[must_use]
     pub fn shape(&self) -> &[u64] {
         match &self.method {
-            Method::Grid(steps) => &steps.geometry.shape,
+            Method::Steps(steps) => &steps.geometry.shape,
             Method::Blocks(blocks) => &blocks.shape,
         }
     }
@@ -151,7 +187,7 @@ impl Decoder {
     #[must_use]
     pub fn rows(&self) -> u64 {
         match &self.method {
-            Method::Grid(steps) => steps.geometry.all_rows(),
+            Method::Steps(steps) => steps.geometry.all_rows(),
             Method::Blocks(blocks) => blocks.matrices * blocks.rows,
         }
     }
@@ -159,7 +195,7 @@ impl Decoder {
     /// The number of rows of a matrix of the weight.
     pub(super) fn matrix_rows(&self) -> u64 {
         match &self.method {
-            Method::Grid(steps) => steps.geometry.rows,
+            Method::Steps(steps) => steps.geometry.rows,
             Method::Blocks(blocks) => blocks.rows,
         }
     }
@@ -167,7 +203,7 @@ impl Decoder {
     /// True if scales have a scale themselves, or could have one in the layout.
     pub(super) fn has_global_scale(&self) -> bool {
         match &self.method {
-            Method::Grid(steps) => steps.geometry.global.is_some(),
+            Method::Steps(steps) => steps.geometry.global.is_some(),
             Method::Blocks(blocks) => blocks.has_global_scale(),
         }
     }
@@ -181,7 +217,7 @@ impl Decoder {
     #[must_use]
     pub fn columns(&self) -> u64 {
         match &self.method {
-            Method::Grid(steps) => steps.geometry.columns,
+            Method::Steps(steps) => steps.geometry.columns,
             Method::Blocks(blocks) => blocks.columns,
         }
     }
@@ -190,7 +226,7 @@ impl Decoder {
     #[must_use]
     pub fn target(&self) -> Dtype {
         match &self.method {
-            Method::Grid(steps) => steps.target,
+            Method::Steps(steps) => steps.target,
             Method::Blocks(blocks) => blocks.target,
         }
     }
@@ -206,7 +242,7 @@ impl Decoder {
     #[must_use]
     pub fn row_alignment(&self) -> u64 {
         match &self.method {
-            Method::Grid(_) => self.layout.codes.packing.line_rows() as u64,
+            Method::Steps(_) => self.layout.codes.packing.line_rows() as u64,
             Method::Blocks(blocks) => blocks.row_alignment(),
         }
     }
@@ -266,20 +302,29 @@ impl Decoder {
         out: &mut [u8],
     ) -> Result<DecodeTally> {
         match &self.method {
-            Method::Grid(steps) => {
-                let mut tally =
-                    run(self, steps, isa, rows.clone(), columns.clone(), parts, RowOutput::Values(&mut *out))?;
+            Method::Steps(steps) => {
+                let run = |decoder: &Self, steps: &Steps, out: RowOutput| -> Result<DecodeTally> {
+                    let [range, columns] = [&rows, &columns].map(|range| range.start as usize..range.end as usize);
+                    let index = decoder.group_index(parts, columns.clone())?;
+                    let Steps { fused, scales, geometry, .. } = steps;
+                    let map = geometry.map.and_then(|slot| parts[slot.index].as_chunks().0.first_chunk().copied());
+                    let (map, buffers) = (map.unwrap_or_default(), DecodeBuffers::new(steps, index.is_some()));
+                    let results = fused.and_then(|fused| fused.results(isa, geometry, scales.factor(), &map));
+                    Ok(isa.run(RowDecoder { steps, parts, index, map, buffers, results, range, columns, out }))
+                };
+                let mut tally = run(self, steps, RowOutput::Values(&mut *out))?;
                 if let Some(exact) = &self.exact
                     && let (Some(steps), Some(widen)) = (exact.steps(), cast(self.target(), Dtype::Float32))
                 {
-                    tally += run(exact, steps, isa, rows, columns, parts, RowOutput::Inexact(out, &widen))?;
+                    tally += run(exact, steps, RowOutput::Inexact(out, &widen))?;
                 }
                 Ok(tally)
             }
             Method::Blocks(blocks) => {
                 let mut tally = blocks.decode(isa, rows.clone(), &columns, parts, out);
                 if let Some(Method::Blocks(exact)) = self.exact.as_ref().map(|exact| &exact.method) {
-                    exact.count_inexact(isa, rows, &columns, parts, (out, self.target()), &mut tally);
+                    let decoded = TargetValues { values: out, dtype: self.target() };
+                    tally += exact.count_inexact(isa, rows, &columns, parts, decoded);
                 }
                 Ok(tally)
             }
@@ -289,29 +334,9 @@ impl Decoder {
     /// The indices of the parts that hold scales and the global scale.
     pub(crate) fn scale_parts(&self) -> impl Iterator<Item = usize> {
         let (scale, global) = match &self.method {
-            Method::Grid(steps) => (Some(steps.geometry.scale.index), steps.geometry.global.map(|slot| slot.index)),
+            Method::Steps(steps) => (Some(steps.geometry.scale.index), steps.geometry.global.map(|slot| slot.index)),
             Method::Blocks(blocks) => (None, blocks.factor.map(|(part, _)| part)),
         };
         scale.into_iter().chain(global)
     }
-}
-
-/// Decodes columns of rows whose codes and scales are separate parts.
-fn run(
-    decoder: &Decoder,
-    steps: &Steps,
-    isa: Isa,
-    rows: Range<u64>,
-    columns: Range<u64>,
-    parts: &[&[u8]],
-    out: RowOutput,
-) -> Result<DecodeTally> {
-    let [range, columns] = [rows, columns].map(|range| range.start as usize..range.end as usize);
-    let index = decoder.group_index(parts, columns.clone())?;
-    let map = steps.geometry.map.and_then(|slot| parts[slot.index].as_chunks().0.first_chunk().copied());
-    let buffers = DecodeBuffers::new(steps, index.is_some());
-    let map = map.unwrap_or_default();
-    let Steps { fused, scales, geometry, .. } = steps;
-    let results = fused.and_then(|fused| fused.results(isa, geometry, scales.factor(), &map));
-    Ok(isa.run(RowDecoder { steps, parts, index, map, buffers, results, range, columns, out }))
 }

@@ -79,7 +79,7 @@ impl Loop for RowDecoder<'_> {
                             &unpacked[..count]
                         };
                         let place = [matrix, within + at, column + start];
-                        tally += self.segment((codes, count), place, row + at, column + columns);
+                        tally += self.segment(codes, count, place, row + at, column + columns);
                     }
                 }
             }
@@ -132,7 +132,8 @@ impl RowDecoder<'_> {
     #[inline(always)]
     fn segment(
         &mut self,
-        (codes, columns): (&[u8], usize),
+        codes: &[u8],
+        columns: usize,
         [matrix, within, column]: [usize; 3],
         row: usize,
         end: usize,
@@ -247,7 +248,7 @@ impl RowDecoder<'_> {
         let products = &mut buffers.values[..columns];
         if steps.arithmetic == Arithmetic::Exact {
             let wide = &mut buffers.wide[..columns];
-            lanes::multiply_exactly(lane, scales, factor, (steps.combination, global), wide);
+            lanes::multiply_exactly(lane, scales, factor, steps.combination, global, wide);
             lanes::add_exactly(wide, offsets);
             if let Some(size) = steps.rotation {
                 rotate(wide, size);

@@ -79,13 +79,12 @@ impl ScaleReader {
     pub(in crate::quant) fn fetch(
         &self,
         geometry: &DecodeGeometry,
-        order: ScaleOrder,
         place: &GroupRange,
         parts: &[&[u8]],
         raw: &mut [u8],
         out: &mut [[u8; 4]],
     ) {
-        let (stored, groups) = (stored_scales(geometry, order, place, parts, raw), place.groups.clone());
+        let (stored, groups) = (stored_scales(geometry, place, parts, raw), place.groups.clone());
         match self {
             Self::Numbers(kernel) => {
                 run(kernel, stored, out.as_flattened_mut(), groups.len());
@@ -115,7 +114,6 @@ impl ScaleReader {
 #[inline(always)]
 pub(in crate::quant) fn stored_scales<'a>(
     geometry: &DecodeGeometry,
-    order: ScaleOrder,
     place: &GroupRange,
     parts: &[&'a [u8]],
     raw: &'a mut [u8],
@@ -126,7 +124,7 @@ pub(in crate::quant) fn stored_scales<'a>(
     let [rows, beside] = geometry.grid.map(|count| count as usize);
     let base = matrix * geometry.matrix_scales as usize;
     let len = groups.len() * width;
-    let stored = match order {
+    let stored = match geometry.scale_order {
         ScaleOrder::Rows => &bytes[(base + below * beside + groups.start) * width..],
         ScaleOrder::Flat => &bytes[groups.start * width..],
         ScaleOrder::Transposed => {

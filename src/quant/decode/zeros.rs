@@ -5,11 +5,9 @@ use super::casts::run;
 use super::codes::AWQ_NIBBLES;
 use super::geometry::DecodeGeometry;
 use super::linear::number_at;
-use super::{Decoder, Steps};
+use super::scales::GroupRange;
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
 use crate::kernel::Kernel;
-use std::ops::Range;
 
 /// Reader of stored zero points.
 pub(in crate::quant) struct ZeroPoints {
@@ -24,44 +22,6 @@ pub(in crate::quant) struct ZeroPoints {
     pub(super) is_symmetric: bool,
 }
 
-impl Decoder {
-    /// The index of the part with zero points, if the config declares the grid symmetric.
-    #[must_use]
-    pub fn symmetric_part(&self) -> Option<usize> {
-        let steps = self.steps()?;
-        steps.geometry.zero.filter(|_| steps.zeros.is_symmetric).map(|slot| slot.index)
-    }
-
-    /// Refuses zero points that contradict a symmetric grid. `bytes` are the bytes of the part
-    /// [`Decoder::symmetric_part`].
-    pub fn check_symmetric(&self, bytes: &[u8]) -> Result<()> {
-        let Some(Steps { geometry, zeros, .. }) = self.steps() else { return Ok(()) };
-        let [below, beside] = geometry.grid.map(|count| count as usize);
-        let middle = if zeros.order == Zeros::Plain { 0.0 } else { (1_u32 << (geometry.bits - 1)) as f32 };
-        let correction = match zeros.order {
-            Zeros::Plain | Zeros::PackedDown => "\"symmetric\" to false",
-            Zeros::Awq => "\"zero_point\" to true (AWQ) or \"sym\" to false (auto-round)",
-            _ => "\"sym\" to false",
-        };
-        let v2 = "\"checkpoint_format\" to \"gptq_v2\"";
-        let mut row = vec![[0; 4]; beside];
-        for (matrix, at) in (0..geometry.matrices as usize).flat_map(|matrix| (0..below).map(move |at| (matrix, at))) {
-            zeros.fetch(geometry, bytes, (matrix, at), 0..beside, &mut row);
-            if let Some(other) = row.iter().map(|zero| f32::from_le_bytes(*zero)).find(|zero| *zero != middle) {
-                let message = format!(
-                    "holds the zero point {other}, and the config says that the grid is symmetric, where engines use {middle}"
-                );
-                // Stored as the middle itself, and not as one less.
-                let is_v2 = zeros.more == 1 && other == middle + 1.0;
-                let correction = if is_v2 { v2 } else { correction };
-                let remedy = format!("if the zero points are right, set {correction} in the config");
-                return Err(Error::new(message).remedy(remedy));
-            }
-        }
-        Ok(())
-    }
-}
-
 impl ZeroPoints {
     /// Writes the zero points of some groups of a row of groups; `bytes` holds all of them.
     #[inline(always)]
@@ -69,10 +29,10 @@ impl ZeroPoints {
         &self,
         geometry: &DecodeGeometry,
         bytes: &[u8],
-        (matrix, below): (usize, usize),
-        groups: Range<usize>,
+        place: &GroupRange,
         out: &mut [[u8; 4]],
     ) {
+        let GroupRange { matrix, below, groups } = place.clone();
         let [rows, beside] = geometry.grid.map(|count| count as usize);
         let bits = geometry.bits as usize;
         let words = (rows * bits).div_ceil(32);

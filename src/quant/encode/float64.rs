@@ -4,7 +4,7 @@
 //! A scale is the quotient of the largest magnitude and the largest code. A code is the quotient of value and stored
 //! scale. Each quotient is computed in float64 and rounded once. Errors are differences of float64 numbers.
 
-use super::Encoder;
+use super::encoder::Encoder;
 use super::extremes::is_finite;
 use super::formula::{BlockFormula, Formula};
 use super::geometry::Band;

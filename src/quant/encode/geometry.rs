@@ -1,8 +1,8 @@
 //! The tensors that store a weight, and the byte ranges of its rows in them.
 
-use super::super::layout::{CodeValues, Combination, Group, Layout, Packing, Role, ScaleOrder, Zeros};
+use super::super::layout::{CodeValues, Combination, Group, Layout, Packing, Role, ScaleOrder, Zeros, codes_in_words};
 use super::super::rules::ScaleShape;
-use super::super::scheme::{CodeType, MLX_GROUPS, TargetGrid};
+use super::super::scheme::{CodeType, TargetGrid};
 use crate::blocks::BlockFormat;
 use crate::dtype::Dtype;
 use std::fmt;
@@ -302,8 +302,7 @@ impl EncodeGeometry {
             alignment = 128;
         }
         if self.zero_words.is_some() {
-            // This many zero points of a column fill whole words.
-            alignment = 32 >> self.bits.trailing_zeros();
+            alignment = codes_in_words(self.bits); // zero points of a column
         }
         // Rows of groups restart in each matrix. If that breaks the alignment, ranges hold whole matrices.
         if self.matrices > 1 && !self.rows.is_multiple_of(alignment) { self.rows } else { alignment }
@@ -359,8 +358,9 @@ fn check_groups(layout: &Layout, grid: &TargetGrid, block: [u64; 2], [rows, colu
     let is_packed = layout.codes.values == CodeValues::Unsigned;
     let is_odd = is_packed && grid.group != Group::Channel && !block[1].is_multiple_of(8);
     let has_bounds = grid.group == Group::Tensor && matches!(grid.codes, CodeType::Int { symmetric: false, .. });
-    let has_other_size = layout.zeros == Zeros::Offset && !MLX_GROUPS.contains(&block[1]);
-    if block.contains(&0) || is_odd || has_bounds || has_other_size {
+    // The only group may be of another orientation.
+    let is_other = layout.fixed_group().is_none() && !layout.has_group(grid.group);
+    if block.contains(&0) || is_odd || has_bounds || is_other {
         return Err(Unfit::Grid);
     }
     let is_partial = layout.encoding.is_some_and(|encoding| encoding.scale.has_partial_blocks());

@@ -96,8 +96,8 @@ impl Loop for Choose<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::super::layout::Group;
+    use super::super::super::libraries::SCHEMES;
     use super::super::super::parts::LinearAxis;
-    use super::super::super::scheme::SCHEMES;
     use super::super::scale::GroupScale;
     use super::super::{EncodeOptions, Encoder};
     use super::*;
@@ -119,7 +119,8 @@ mod tests {
                 let block_size = if let Group::Neighbours(size) = stored.grid.group { size } else { 0 };
                 let along = (&[64, 64][..], LinearAxis { axis: 0, block_size });
                 let encoder =
-                    Encoder::linear(stored.row, &stored.grid, along, dtype, EncodeOptions::default()).unwrap();
+                    Encoder::linear(stored.row, &stored.grid, along.0, along.1, dtype, EncodeOptions::default())
+                        .unwrap();
                 let chooser = &encoder.chooser;
                 for isa in Isa::available() {
                     let mut out = ChosenScales::new(amax.len());

@@ -1,10 +1,9 @@
 //! Counts values of float16 weights whose codes decode to infinity in float16.
 
 use super::super::decode::{Arithmetic, Decoder};
-use super::super::layout::{Group, Groups, Packing};
+use super::super::layout::{Group, Packing};
 use super::super::parts::{Parameters, Part};
-use super::super::table::GPT_OSS_ROWS;
-use super::Encoder;
+use super::encoder::Encoder;
 use super::extremes::Extremes;
 use super::rounding::WeightType;
 use super::tally::EncodeTally;
@@ -59,17 +58,14 @@ impl Encoder {
         let parts: Vec<Part> =
             geometry.parts.iter().map(|part| of(part.role, part.suffix, part.dtype, &part.shape[..])).collect();
         let is_of_rows = self.packing == Packing::TransposedBlocks;
-        let group = match self.layout.groups {
-            Groups::Any(kinds) if geometry.is_tensor => {
-                Some(Group::Tensor).filter(|group| kinds.contains(&group.kind()))
-            }
-            Groups::Any(kinds) => [Group::Channel, Group::Neighbours(geometry.block[1]), Group::Block(geometry.block)]
-                .into_iter()
-                .find(|group| {
-                    kinds.contains(&group.kind()) && group.lengths([geometry.rows, geometry.columns]) == geometry.block
-                }),
-            Groups::Fixed(_) => None,
+        let block = geometry.block;
+        let groups = [Group::Tensor, Group::Channel, Group::Neighbours(block[1]), Group::Block(block)];
+        let is_own = |group: &Group| {
+            (*group == Group::Tensor) == geometry.is_tensor
+                && group.lengths([geometry.rows, geometry.columns]) == block
+                && self.layout.has_group_like(*group)
         };
+        let group = groups.into_iter().find(is_own).filter(|_| self.layout.fixed_group().is_none());
         let parameters = Parameters {
             shape: (!is_of_rows && self.axis.is_none()).then(|| geometry.shape.clone()),
             bits: Some(geometry.bits),
@@ -77,7 +73,7 @@ impl Encoder {
             linear: self.axis,
             ..Parameters::default()
         };
-        let layout = if is_of_rows { &GPT_OSS_ROWS } else { self.layout };
+        let layout = self.layout.untransposed.unwrap_or(self.layout);
         Decoder::new(layout, &parameters, &parts, Dtype::Float16, Arithmetic::Library)
     }
 

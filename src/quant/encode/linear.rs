@@ -6,12 +6,12 @@ use super::super::layout::{Layout, Role};
 use super::super::parts::LinearAxis;
 use super::super::scheme::{CodeType, TargetGrid};
 use super::choose::Chooser;
+use super::encoder::{EncodeOptions, Encoder, SourceType};
 use super::extremes::Extremes;
 use super::geometry::{EncodeGeometry, EncodedPart, Unfit};
 use super::lanes::{self, larger};
 use super::rounding::{WeightType, round_half_away};
 use super::scale::GroupScale;
-use super::{EncodeOptions, Encoder};
 use crate::dtype::Dtype;
 use crate::kernel::half::float16;
 use crate::kernel::{Isa, Loop};
@@ -21,13 +21,20 @@ impl Encoder {
     pub fn linear(
         layout: &'static Layout,
         grid: &TargetGrid,
-        (shape, axis): (&[u64], LinearAxis),
+        shape: &[u64],
+        axis: LinearAxis,
         source: Dtype,
         options: EncodeOptions,
     ) -> Result<Self, Unfit> {
         let weight = WeightType::new(source).ok_or(Unfit::Source(source))?;
-        let geometry = EncodeGeometry::linear(layout, grid, (shape, axis), source)?;
-        let encoder = Self::with_geometry(layout, grid, geometry, (source, weight, false), options)?;
+        let geometry = EncodeGeometry::linear(layout, grid, shape, axis, source)?;
+        let encoder = Self::with_geometry(
+            layout,
+            grid,
+            geometry,
+            SourceType { dtype: source, weight, is_float64: false },
+            options,
+        )?;
         Ok(Self { axis: Some(axis), ..encoder })
     }
 
@@ -96,7 +103,8 @@ impl EncodeGeometry {
     pub(super) fn linear(
         layout: &'static Layout,
         grid: &TargetGrid,
-        (shape, axis): (&[u64], LinearAxis),
+        shape: &[u64],
+        axis: LinearAxis,
         source: Dtype,
     ) -> Result<Self, Unfit> {
         let count = shape.iter().try_fold(1_u64, |product, length| product.checked_mul(*length));
@@ -218,7 +226,8 @@ impl Loop for ExtendColumns<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::scheme::{SCHEMES, SchemeLayout};
+    use super::super::super::libraries::SCHEMES;
+    use super::super::super::scheme::SchemeLayout;
     use super::super::EncodeTally;
     use super::*;
     use crate::random::random;
@@ -227,7 +236,7 @@ mod tests {
     fn encode(scheme: &SchemeLayout, shape: &[u64], values: &[f32]) -> [Vec<u8>; 2] {
         let along = (shape, LinearAxis { axis: 0, block_size: 0 });
         let options = EncodeOptions::default();
-        let encoder = Encoder::linear(scheme.row, &scheme.grid, along, Dtype::Float32, options).unwrap();
+        let encoder = Encoder::linear(scheme.row, &scheme.grid, along.0, along.1, Dtype::Float32, options).unwrap();
         let source: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         let rows = 0..encoder.rows();
         let lengths = encoder.part_ranges(rows.clone());

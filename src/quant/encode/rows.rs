@@ -3,6 +3,7 @@
 
 use super::super::rules::SignRule;
 use super::buffers::{EncodeBuffers, RaiseValues, SpreadScales};
+use super::encoder::{Encoder, SegmentLoop};
 use super::extremes::{AreLarge, INFINITY, first_special, largest};
 use super::formula::Formula;
 use super::fused::FusedSegment;
@@ -16,7 +17,6 @@ use super::search::FindScale;
 use super::steps::{Float64Errors, SegmentInSteps};
 use super::store::PartWriter;
 use super::tally::EncodeTally;
-use super::{Encoder, SegmentLoop};
 use crate::dtype::Dtype;
 use crate::kernel::Isa;
 use std::ops::Range;
@@ -103,7 +103,7 @@ impl<'a> EncodeRows<'a, '_> {
         self.isa.run(SpreadScales { buffers, count, size, division: *division, weight: *weight, rounding });
     }
 
-    fn stored(&self, matrix: usize, row: usize, columns: Range<usize>) -> &'a [u8] {
+    fn source_bytes(&self, matrix: usize, row: usize, columns: Range<usize>) -> &'a [u8] {
         let Encoder { geometry, width, .. } = self.encoder;
         let range = geometry.source_range(&self.rows, matrix, row, columns);
         &self.source[range.start * width..range.end * width]
@@ -139,7 +139,7 @@ impl<'a> EncodeRows<'a, '_> {
         }
         let mut most = 0;
         for row in tile.rows.clone() {
-            let bytes = self.stored(tile.matrix, row, tile.columns.clone());
+            let bytes = self.source_bytes(tile.matrix, row, tile.columns.clone());
             if size == 1 {
                 let values = &mut buffers.values[..count];
                 most = self.isa.run(ExtendColumns { weight: *weight, bytes, values, amax, bounds });
@@ -174,7 +174,7 @@ impl<'a> EncodeRows<'a, '_> {
         });
         if let Some(search) = &self.encoder.search {
             let Encoder { division, rounding, .. } = self.encoder;
-            let bytes = self.stored(tile.matrix, tile.rows.start, tile.columns.clone());
+            let bytes = self.source_bytes(tile.matrix, tile.rows.start, tile.columns.clone());
             for (at, bytes) in bytes.chunks(size * width).enumerate() {
                 let group = SearchGroup {
                     weight: *weight,
@@ -196,7 +196,7 @@ impl<'a> EncodeRows<'a, '_> {
     fn find_special(&mut self, tile: &Tile) {
         let Encoder { geometry, weight, width, .. } = self.encoder;
         for row in tile.rows.clone() {
-            let bytes = self.stored(tile.matrix, row, tile.columns.clone());
+            let bytes = self.source_bytes(tile.matrix, row, tile.columns.clone());
             let at = first_special(*weight, bytes);
             self.tally.take_special(at.map(|at| geometry.element(tile.matrix, row, tile.columns.start + at / width)));
         }
@@ -220,7 +220,7 @@ impl<'a> EncodeRows<'a, '_> {
         for column in tile.columns.clone().step_by(step) {
             let columns = column..(column + step).min(tile.columns.end);
             let count = columns.len();
-            let source = self.stored(tile.matrix, row, columns.clone());
+            let source = self.source_bytes(tile.matrix, row, columns.clone());
             // 1. Codes, and sums of errors.
             let fused = self.encode_fused(tile.matrix, row, &columns, self.ahead(source, ahead), buffers);
             if !is_measured && fused.is_some() {
@@ -297,7 +297,7 @@ impl<'a> EncodeRows<'a, '_> {
         {
             return None;
         }
-        let source = self.stored(matrix, row, columns.clone());
+        let source = self.source_bytes(matrix, row, columns.clone());
         let keeps_zero = matches!(rounding, CodeRounding::Float { sign: SignRule::Kept, .. });
         // Numbers that are too small for float32 have no sign either.
         let whole = source.len().next_multiple_of(LANES * width);
@@ -361,7 +361,7 @@ impl<'a> EncodeRows<'a, '_> {
         let errors = Float64Errors { encoder, buffers, count, size };
         let sums = self.isa.run(&errors);
         if self.tally.needs_place(sums.largest, first) {
-            let at = errors.place(sums.largest);
+            let at = errors.position(sums.largest);
             self.tally.take_error(sums.largest, at.map(|at| first + at as u64));
         }
         [sums.signal, sums.noise]

@@ -1,7 +1,7 @@
 //! Encodes a segment step by step, for groups of any size, and for exact quotients.
 
-use super::Encoder;
 use super::buffers::EncodeBuffers;
+use super::encoder::Encoder;
 use super::lanes::{self, Divisors, PartialSums};
 use crate::kernel::Loop;
 
@@ -99,7 +99,7 @@ impl Float64Errors<'_> {
     }
 
     /// Returns the index of the first value with an error of this size.
-    pub(super) fn place(&self, largest: f64) -> Option<usize> {
+    pub(super) fn position(&self, largest: f64) -> Option<usize> {
         let (values, multiples) = (&self.buffers.values[..self.count], &self.buffers.multiples);
         let mut pairs = values.iter().zip(multiples).enumerate();
         pairs.position(|(at, (value, multiple))| error(*value, *multiple, self.group(at / self.size)).abs() == largest)

@@ -2,7 +2,7 @@
 
 use super::super::decode::scales::swizzled_line;
 use super::super::layout::{CodeValues, Combination, Exponents, Packing, Role};
-use super::Encoder;
+use super::encoder::Encoder;
 use super::lanes::{CodeRounding, Pack};
 use super::linear::store_nibbles;
 use crate::dtype::Dtype;

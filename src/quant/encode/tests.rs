@@ -1,8 +1,12 @@
 //! Tests that all ways to encode give the same bytes and errors.
 
+use super::super::decode::Arithmetic;
 use super::super::layout::Group;
-use super::super::scheme::SCHEMES;
+use super::super::libraries::SCHEMES;
+use super::super::parts::LinearAxis;
+use super::encoder::SegmentLoop;
 use super::*;
+use crate::dtype::Dtype;
 use crate::random::random;
 
 /// Returns weights of ordinary size, with zeros of both signs, subnormal numbers and large numbers among them.
@@ -140,7 +144,7 @@ fn one_loop_and_single_steps_give_the_same_for_scales_along_columns() {
                 let block_size = if let Group::Neighbours(size) = stored.grid.group { size } else { 0 };
                 let along = (&shape[..], LinearAxis { axis, block_size });
                 let options = EncodeOptions::default();
-                let mut encoder = Encoder::linear(stored.row, &stored.grid, along, dtype, options).unwrap();
+                let mut encoder = Encoder::linear(stored.row, &stored.grid, along.0, along.1, dtype, options).unwrap();
                 assert!(encoder.segments == SegmentLoop::Fused || shape[1] == 1101, "{}", stored.name);
                 with_columns += usize::from(encoder.geometry.block[1] == 1);
                 let count = (shape[0] * shape[1]) as usize;

@@ -1,10 +1,10 @@
 //! The encoder of a weight, whatever its layout.
 
 use super::super::layout::Layout;
+use super::super::libraries::GGUF;
 use super::super::parts::LinearAxis;
-use super::super::table::GGUF;
-use super::Encoder;
 use super::blocks::BlockWeightEncoder;
+use super::encoder::Encoder;
 use super::extremes::Extremes;
 use super::geometry::EncodedPart;
 use super::tally::EncodeTally;

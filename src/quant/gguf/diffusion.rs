@@ -125,7 +125,7 @@ impl Architecture {
     }
 
     /// Returns the rule by which a tensor is not quantized. The shape is the stored one.
-    pub fn kept(&self, name: &str, shape: &[u64]) -> Option<KeptRule> {
+    pub fn keeping_rule(&self, name: &str, shape: &[u64]) -> Option<KeptRule> {
         if !name.ends_with("weight") {
             return Some(KeptRule::NotAWeight);
         }
@@ -145,7 +145,7 @@ impl Architecture {
             return Err(refusal);
         }
         let mut values = 0;
-        let choose = |&(name, shape): &(&str, &[u64])| match self.kept(name, shape) {
+        let choose = |&(name, shape): &(&str, &[u64])| match self.keeping_rule(name, shape) {
             Some(rule) => TypeChoice::Kept(rule),
             None => fit(wanted(scheme, name, &mut values), *shape.last().expect("a weight with two dimensions")),
         };

@@ -218,7 +218,7 @@ pub fn needs_importance(scheme: &GgufScheme, name: &str, format: &BlockFormat) -
 pub fn choose(scheme: &GgufScheme, model: &LanguageModel, tensors: &[(&str, &[u64])]) -> Result<Vec<TypeChoice>> {
     let mut chooser = scheme.mix.map(|mix| MixChooser::new(mix, scheme.format, *model, tensors));
     let choose = |&(name, shape): &(&str, &[u64])| {
-        if let Some(rule) = model.kept(name, shape) {
+        if let Some(rule) = model.keeping_rule(name, shape) {
             return Ok(TypeChoice::Kept(rule));
         }
         let columns = *shape.last().expect("a weight with two dimensions or more");
@@ -233,7 +233,7 @@ pub fn choose(scheme: &GgufScheme, model: &LanguageModel, tensors: &[(&str, &[u6
 
 impl LanguageModel<'_> {
     /// Returns the rule by which a tensor is not quantized (`tensor_allows_quantization`).
-    pub fn kept(&self, name: &str, shape: &[u64]) -> Option<KeptRule> {
+    pub fn keeping_rule(&self, name: &str, shape: &[u64]) -> Option<KeptRule> {
         if !name.ends_with("weight") {
             return Some(KeptRule::NotAWeight);
         }

@@ -19,7 +19,7 @@ pub use architectures::{Architecture, Undetected};
 pub use schemes::GgufScheme;
 pub(super) use schemes::{mix, pure};
 
-use super::table::is_same;
+use super::layout::is_same;
 use crate::blocks::{BlockFormat, FORMATS};
 
 /// The type of a tensor in the file.

@@ -6,6 +6,7 @@ use super::weight::Evidence;
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::quant::config::{ModuleConfig, WeightDescription};
+use crate::quant::libraries::LayerDescriptions;
 use crate::quant::{Layout, Role};
 use crate::text::shorten;
 use std::collections::HashSet;
@@ -16,7 +17,7 @@ use std::rc::Rc;
 pub(super) struct WeightFacts {
     /// The kinds of names that codes have, with their dtypes.
     codes: HashSet<(String, Option<Dtype>)>,
-    /// The modules, if ComfyUI's descriptions name some.
+    /// The modules, if single layers are described.
     modules: HashSet<String>,
     activation_scales: Vec<usize>,
     has_weights: bool,
@@ -33,7 +34,7 @@ impl WeightFacts {
                 _ => {}
             }
         }
-        if !evidence.comfy.is_empty() {
+        if !evidence.layers.is_empty() {
             self.modules.insert(weight.module.clone());
         }
     }
@@ -46,7 +47,7 @@ pub(super) fn sort(evidence: &Evidence, is_used: &[bool], weights: WeightFacts, 
     recognized.activation_scales = activation_scales;
     let is_quantized = evidence.config.method.is_some() || has_weights || !recognized.orphans.is_empty();
     for (index, tensor) in tensors.iter().enumerate().filter(|(index, _)| !is_used[*index]) {
-        if evidence.comfy.markers.contains(&index) {
+        if evidence.layers.markers.contains(&index) {
             recognized.markers.push(index);
         } else if is_quantized && is_activation_scale(tensor.name) {
             recognized.activation_scales.push(index);
@@ -59,12 +60,11 @@ pub(super) fn sort(evidence: &Evidence, is_used: &[bool], weights: WeightFacts, 
     }
     let orphans: HashSet<usize> = recognized.orphans.iter().copied().collect();
     let is_missing = |layer: &&String| {
-        let weight = evidence.places.get(&*format!("{layer}.weight"));
+        let weight = evidence.indices.get(&*format!("{layer}.weight"));
         !modules.contains(&**layer) && !weight.is_some_and(|index| orphans.contains(index))
     };
-    if let Some(layer) = evidence.comfy.names().filter(is_missing).min() {
-        let message = format!("ComfyUI's description is of '{}', and there are no codes with scales", shorten(layer));
-        recognized.add(Problem { tensors: Vec::new(), error: Error::new(message) });
+    if let Some(layer) = evidence.layers.names().filter(is_missing).min() {
+        recognized.add(Problem { tensors: Vec::new(), error: LayerDescriptions::without_codes(layer) });
     }
 }
 
@@ -75,11 +75,11 @@ fn problem(evidence: &Evidence, codes: &HashSet<(String, Option<Dtype>)>, tensor
         Some(Stray::Codes) => return Some(missing_scale(name, None)),
         Some(Stray::PartOf(codes)) => {
             // The description of the codes is right; only their scale is missing.
-            let described = evidence.places.get(&*codes).map(|index| evidence.source.tensors[*index]);
+            let described = evidence.indices.get(&*codes).map(|index| evidence.source.tensors[*index]);
             let described = described.filter(|tensor| tensor.dtype.is_some_and(is_code));
-            return Some(match (name.strip_suffix(".comfy_quant"), described) {
+            return Some(match (name.strip_suffix(LayerDescriptions::SUFFIX), described) {
                 (Some(layer), Some(tensor)) => {
-                    let description = evidence.comfy.describe(evidence.source, layer).ok().flatten();
+                    let description = evidence.layers.describe(evidence.source, layer).ok().flatten();
                     missing_scale(tensor.name, description.as_ref())
                 }
                 _ => orphan(evidence, name, codes),
@@ -105,10 +105,10 @@ fn problem(evidence: &Evidence, codes: &HashSet<(String, Option<Dtype>)>, tensor
     };
     let mut layouts = descriptions.iter().flat_map(|description| &description.layouts);
     let is_described = layouts.any(|layout| layout.codes.dtypes.contains(&narrow) && is_named(layout));
-    // ComfyUI describes each layer that is quantized, and loads others as they are stored.
+    // If layers are described, each that is quantized is, and others are loaded as they are stored.
     let is_like_others = || {
         let is_only = narrow.is_floating() && codes.iter().any(|(_, other)| *other == dtype);
-        evidence.comfy.is_empty() && (is_only || codes.contains(&(kind(name), dtype)))
+        evidence.layers.is_empty() && (is_only || codes.contains(&(kind(name), dtype)))
     };
     let is_ignored = ignored.is_some() || evidence.config.may_ignore(&module);
     let is_codes = !is_ignored && (is_described || is_like_others());
@@ -151,9 +151,9 @@ fn orphan(evidence: &Evidence, name: &str, codes: String) -> Error {
     let is_described =
         |layout| descriptions.iter().any(|description: &Rc<WeightDescription>| description.layouts.contains(&layout));
     let described = families(is_described).find_map(|family| family.codes_of(name));
-    let codes = described.filter(|_| !evidence.places.contains_key(&*codes)).unwrap_or(codes);
+    let codes = described.filter(|_| !evidence.indices.contains_key(&*codes)).unwrap_or(codes);
     let shown = shorten(&codes);
-    let message = match evidence.places.get(&*codes).map(|index| evidence.source.tensors[*index].dtype) {
+    let message = match evidence.indices.get(&*codes).map(|index| evidence.source.tensors[*index].dtype) {
         None => format!("belongs to codes '{shown}', which are missing"),
         Some(Some(dtype)) => format!("belongs to '{shown}', which is {dtype} and not codes that it fits"),
         Some(None) => format!("belongs to '{shown}', whose dtype tcast does not know"),

@@ -5,16 +5,17 @@
 //! needs, which it reads through [`CheckpointInfo::read`].
 
 mod checkpoint;
+mod config;
 mod leftover;
 mod names;
 mod weight;
 
 pub use checkpoint::{CheckpointInfo, FoundWeight, Problem, Recognized, StoredTensor};
 
-use super::config::{CheckpointConfig, ComfyLayers, TorchAoTensors};
+use super::config::CheckpointConfig;
+use super::libraries::{LayerDescriptions, TensorDescriptions, check_decoded, may_be_undecoded};
 use crate::dtype::Dtype;
 use crate::error::Error;
-use crate::quant::method::{check_decoded, may_be_undecoded};
 use crate::text::shorten;
 use leftover::WeightFacts;
 pub(crate) use names::decoded_name;
@@ -41,7 +42,7 @@ fn recognize(source: &CheckpointInfo, mut each: impl FnMut(FoundWeight)) -> Reco
     let mut recognized = Recognized::default();
     let config = CheckpointConfig::read(source).and_then(|config| check_decoded(source.tensors).map(|()| config));
     recognized.is_undecoded = config.is_err();
-    let (config, comfy) = match config.and_then(|config| Ok((config, ComfyLayers::read(source)?))) {
+    let (config, layers) = match config.and_then(|config| Ok((config, LayerDescriptions::read(source)?))) {
         Ok(read) => read,
         Err(error) => {
             recognized.problems.push(Problem { tensors: Vec::new(), error });
@@ -50,17 +51,17 @@ fn recognize(source: &CheckpointInfo, mut each: impl FnMut(FoundWeight)) -> Reco
         }
     };
     recognized.method.clone_from(&config.method);
-    let places = source.tensors.iter().enumerate().map(|(index, tensor)| (tensor.name, index)).collect();
-    let evidence = Evidence { source, places, config, comfy, torchao: TorchAoTensors::read(source) };
+    let indices = source.tensors.iter().enumerate().map(|(index, tensor)| (tensor.name, index)).collect();
+    let evidence = Evidence { source, indices, config, layers, tensors: TensorDescriptions::read(source) };
     let mut is_used = vec![false; source.tensors.len()];
     let (mut names, mut weights) = (HashSet::new(), WeightFacts::default());
     for (codes, tensor) in source.tensors.iter().enumerate() {
-        let mut pairs = pairs(tensor.name, &evidence.places);
+        let mut pairs = pairs(tensor.name, &evidence.indices);
         pairs.retain(|pair| can_be_codes(tensor, pair));
         let weight = match &pairs[..] {
             [] => continue,
             [pair] => evidence.weight(codes, pair).and_then(|weight| {
-                let is_taken = weight.name != tensor.name && evidence.places.contains_key(&*weight.name);
+                let is_taken = weight.name != tensor.name && evidence.indices.contains_key(&*weight.name);
                 if is_taken || !names.insert(weight.name.clone()) {
                     let name = shorten(&weight.name);
                     return Err(Error::new(format!("it would be decoded to '{name}', which exists already")));

@@ -1,7 +1,8 @@
 //! Names of the parts of weights in all layouts.
 
 use crate::quant::layout::suffix;
-use crate::quant::{LAYOUTS, Layout, Names, Role};
+use crate::quant::libraries::layouts;
+use crate::quant::{Layout, Names, Role};
 use std::array;
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -17,7 +18,7 @@ pub(super) struct Family {
 
 pub(super) static FAMILIES: LazyLock<Vec<Family>> = LazyLock::new(|| {
     let mut families = Vec::<Family>::new();
-    for (layout, names) in LAYOUTS.iter().flat_map(|layout| layout.names.iter().map(move |names| (layout, *names))) {
+    for (layout, names) in layouts().flat_map(|layout| layout.names.iter().map(move |names| (layout, *names))) {
         let [codes, scale] = [Role::Codes, Role::Scale].map(|role| suffix(names, role).unwrap_or_default());
         match families.iter_mut().find(|family| (family.codes, family.scale) == (codes, scale)) {
             Some(family) => family.rows.push((layout, names)),
@@ -96,7 +97,7 @@ const COMMON: &[&str] = &["", ".weight", ".scale", ".scales", "_scales", ".block
 static ACTIVATIONS: LazyLock<Vec<&str>> = LazyLock::new(|| {
     let others = [".output_zero_point", ".prob_scale", ".prob_output_scale", ".k_zero_point", ".v_zero_point"];
     let caches = [".q_scale", ".k_scale", ".v_scale", ".kv_scale"];
-    let parts = LAYOUTS.iter().flat_map(|layout| layout.names).copied().flatten();
+    let parts = layouts().flat_map(|layout| layout.names).copied().flatten();
     let of_layouts = parts.filter(|(role, _)| *role == Role::Activation).map(|(_, suffix)| *suffix);
     let mut all: Vec<&str> = of_layouts.chain(others).chain(caches).collect();
     all.sort_unstable();
@@ -119,7 +120,7 @@ static PARTS: LazyLock<[Vec<PartSuffix>; 256]> = LazyLock::new(|| {
         (".weight._shift", Some(".weight._data")),
         (".weight_zero_point", Some(".weight_packed")),
     ];
-    for names in LAYOUTS.iter().flat_map(|layout| layout.names) {
+    for names in layouts().flat_map(|layout| layout.names) {
         for (role, end) in names.iter().filter(|(role, end)| *role != Role::Activation && !COMMON.contains(end)) {
             if !all.iter().any(|(other, _)| other == end) {
                 all.push((end, suffix(names, Role::Codes).filter(|_| *role != Role::Codes)));

@@ -4,10 +4,9 @@ use super::checkpoint::{CheckpointInfo, FoundWeight};
 use super::names::{Pair, decoded};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::quant::config::{
-    CheckpointConfig, ComfyLayers, ModuleConfig, TorchAoTensors, WeightDescription, quant_state,
-};
+use crate::quant::config::{CheckpointConfig, ModuleConfig, WeightDescription};
 use crate::quant::decode::geometry::DecodeGeometry;
+use crate::quant::libraries::{LayerDescriptions, TensorDescriptions, quant_state};
 use crate::quant::{Combination, Group, Layout, Names, Packing, Parameters, Role, ScaleOrder, ScaleShape, Zeros};
 use crate::text::shorten;
 use std::collections::HashMap;
@@ -15,10 +14,13 @@ use std::collections::HashMap;
 /// All that shows how the weights of a checkpoint are stored.
 pub(super) struct Evidence<'a> {
     pub(super) source: &'a CheckpointInfo<'a>,
-    pub(super) places: HashMap<&'a str, usize>,
+    /// The index of each tensor by its name.
+    pub(super) indices: HashMap<&'a str, usize>,
     pub(super) config: CheckpointConfig,
-    pub(super) comfy: ComfyLayers,
-    pub(super) torchao: TorchAoTensors<'a>,
+    /// Descriptions of single layers, outside of the config.
+    pub(super) layers: LayerDescriptions,
+    /// Descriptions of single tensors in the metadata of files.
+    pub(super) tensors: TensorDescriptions<'a>,
 }
 
 /// A possible layout of a weight, and the description that names it.
@@ -43,7 +45,7 @@ impl Evidence<'_> {
 
     /// Returns the existing parts of a weight with these names.
     pub(super) fn parts(&self, stem: &str, names: Names) -> Vec<(Role, usize)> {
-        let place = |(role, suffix): &(Role, &str)| Some((*role, *self.places.get(&*format!("{stem}{suffix}"))?));
+        let place = |(role, suffix): &(Role, &str)| Some((*role, *self.indices.get(&*format!("{stem}{suffix}"))?));
         names.iter().filter_map(place).collect()
     }
 
@@ -57,16 +59,16 @@ impl Evidence<'_> {
             return Err(Error::new(message));
         }
         let is_of_marker = pair.family.rows.iter().any(|(layout, _)| layout.has_marker());
-        let of_comfy = match self.comfy.describe(self.source, pair.stem)? {
-            None if is_of_marker => self.comfy.describe_marked(self.source, self.source.tensors[codes].name),
+        let of_layer = match self.layers.describe(self.source, pair.stem)? {
+            None if is_of_marker => self.layers.describe_marked(self.source, self.source.tensors[codes].name),
             description => description,
         };
-        if let (Some(description), Some(method)) = (&of_comfy, &self.config.method) {
+        if let (Some(description), Some(method)) = (&of_layer, &self.config.method) {
             let message = format!("{}, and the config quant_method '{}'", description.wording, shorten(method));
             return Err(Error::new(message));
         }
         let descriptions: Vec<&WeightDescription> =
-            of_comfy.iter().chain(of_config.iter().map(|description| &**description)).collect();
+            of_layer.iter().chain(of_config.iter().map(|description| &**description)).collect();
         let unnamed = self.config.method.as_ref().map(|_| "the config does not name its module");
         let named = descriptions.first().filter(|description| !description.layouts[0].has_marker());
         let wording = named.map(|description| &*description.wording).or(unnamed);
@@ -89,7 +91,7 @@ impl Evidence<'_> {
         if wording.is_none() {
             self.check_identified(codes, pair, candidate.layout)?;
         }
-        self.torchao.check(candidate.layout, (&name, pair.stem), |part| self.places.contains_key(part))?;
+        self.tensors.check(candidate.layout, &name, pair.stem, |part| self.indices.contains_key(part))?;
         self.in_layout(&candidate, pair)
     }
 
@@ -184,13 +186,14 @@ impl Evidence<'_> {
         };
         let [shape, scale] = [codes, pair.scale].map(|index| self.source.tensors[index].shape);
         let has_whole_tiles = matches!((shape, scale), ([rows, _], [_, columns]) if rows.is_multiple_of(128) && columns.is_multiple_of(4));
-        if has_whole_tiles && pair.family.rows.iter().any(|(other, _)| is_swizzled(other)) {
-            let message = format!("it could be {library} or ComfyUI; without config.json tcast cannot tell");
+        let swizzled = pair.family.rows.iter().find(|(other, _)| has_whole_tiles && is_swizzled(other));
+        if let Some((other, _)) = swizzled {
+            let other = other.library.split(',').next().unwrap_or_default();
+            let message = format!("it could be {library} or {other}; without config.json tcast cannot tell");
             return Err(Error::new(message).remedy(NO_CONFIG));
         }
-        if !self.comfy.is_empty() && pair.family.scale == ".weight_scale" {
-            let scale = self.show(pair.scale);
-            return Err(Error::new(format!("it has a scale, '{scale}', and no comfy_quant as other layers")));
+        if !self.layers.is_empty() && pair.family.scale == ".weight_scale" {
+            return Err(LayerDescriptions::without_description(&self.show(pair.scale)));
         }
         Ok(())
     }
@@ -274,7 +277,7 @@ impl Evidence<'_> {
 
     /// Returns the shape of a padded weight, whose bias shows the number of rows.
     fn unpadded(&self, layout: &Layout, parts: &[(Role, usize)], stem: &str) -> Option<Vec<u64>> {
-        let bias = self.source.tensors[*self.places.get(&*format!("{stem}.bias"))?].shape;
+        let bias = self.source.tensors[*self.indices.get(&*format!("{stem}.bias"))?].shape;
         let codes = &self.source.tensors[find(parts, Role::Codes)?];
         let wide = if layout.codes.packing == Packing::RowsHighFirst { 2 } else { 1 };
         match (bias, codes.shape) {
@@ -356,5 +359,5 @@ fn find(parts: &[(Role, usize)], wanted: Role) -> Option<usize> {
 /// True if a layout can be identified without a config.
 fn is_identified_by_tensors(layout: &Layout, pair: &Pair) -> bool {
     let is_in_config = layout.shares_names && pair.family.scale == ".weight_scale";
-    !is_in_config && (!layout.is_diffusion() || layout.has_marker())
+    !is_in_config && (!layout.is_diffusion || layout.has_marker())
 }

@@ -1,12 +1,13 @@
 //! The codes and scales of a quantized weight as exact numbers.
 
 use super::super::decode::buffers::global_scale;
+use super::super::decode::geometry::DecodeGeometry;
 use super::super::decode::rows::widen;
 use super::super::decode::scales::{GroupRange, stored_scales};
 use super::super::decode::{BlockDecoder, Decoder, Method};
 use super::super::layout::{CodeValues, Combination, Packing, ScaleOrder, Zeros};
 use super::RowMap;
-use crate::blocks::BlockGrid;
+use crate::blocks::CodeNumbers;
 use crate::dtype::Class;
 use crate::error::Result;
 use std::ops::Range;
@@ -55,13 +56,13 @@ impl SourceGrid {
         parts: &[&[u8]],
     ) -> Result<Option<Self>> {
         let steps = match &decoder.method {
-            Method::Grid(steps) => steps,
+            Method::Steps(steps) => steps,
             Method::Blocks(blocks) => {
                 let Some(grid) = blocks.only_source().and_then(|(_, format)| format.grid()) else { return Ok(None) };
                 if decoder.shape().last() != Some(&decoder.columns()) {
                     return Ok(None); // rows are not whole blocks
                 }
-                let BlockGrid { group, code_bits: bits, mut numbers, is_integer, has_offsets } = grid;
+                let CodeNumbers { group, code_bits: bits, mut numbers, is_integer, has_offsets } = grid;
                 // Codes with offsets start at 0.
                 let centre = if has_offsets && has_sign { (1_u32 << (bits - 1)) as f32 } else { 0.0 };
                 for number in &mut numbers {
@@ -141,7 +142,7 @@ impl SourceGrid {
     /// Returns the global scale of a matrix; 1 if it has none.
     fn global_of(&self, matrix: usize, parts: &[&[u8]]) -> f32 {
         match &self.decoder.method {
-            Method::Grid(steps) => global_scale(steps, parts, matrix, &mut [0; 4]),
+            Method::Steps(steps) => global_scale(steps, parts, matrix, &mut [0; 4]),
             Method::Blocks(blocks) => blocks.factor(matrix as u64, parts).unwrap_or(1.0),
         }
     }
@@ -174,7 +175,7 @@ impl SourceGrid {
     /// Returns the groups of a row of groups, without the global scale if `keeps_blocks`.
     fn groups(&self, matrix: usize, below: usize, keeps_blocks: bool, parts: &[&[u8]]) -> Vec<SourceGroup> {
         let steps = match &self.decoder.method {
-            Method::Grid(steps) => steps,
+            Method::Steps(steps) => steps,
             Method::Blocks(blocks) => return self.groups_of_blocks(blocks, [matrix, below], keeps_blocks, parts),
         };
         let geometry = &steps.geometry;
@@ -183,9 +184,9 @@ impl SourceGrid {
         let (mut scales, mut zeros) = (vec![[0; 4]; count], vec![self.centre.to_le_bytes(); count]);
         let mut raw = vec![0; 4 * count];
         let place = GroupRange { matrix, below, groups: 0..count };
-        steps.scales.fetch(geometry, steps.layout.scale_order, &place, parts, &mut raw, &mut scales);
+        steps.scales.fetch(geometry, &place, parts, &mut raw, &mut scales);
         if let (Some(slot), true) = (geometry.zero, steps.zeros.order != Zeros::None) {
-            steps.zeros.fetch(geometry, parts[slot.index], (matrix, below), 0..count, &mut zeros);
+            steps.zeros.fetch(geometry, parts[slot.index], &place, &mut zeros);
         }
         let global = if keeps_blocks { 1.0 } else { f64::from(global_scale(steps, parts, matrix, &mut raw)) };
         let factor = f64::from(steps.scales.factor());
@@ -237,7 +238,7 @@ impl SourceGrid {
 
     /// Returns the scale that each byte stands for, if groups are parts of a row and their scales are bytes.
     pub(super) fn numbers_of_bytes(&self, parts: &[&[u8]]) -> Option<[f64; 256]> {
-        let Method::Grid(steps) = &self.decoder.method else { return None };
+        let Method::Steps(steps) = &self.decoder.method else { return None };
         let geometry = &steps.geometry;
         let has_others = geometry.zero.is_some() || geometry.global.is_some() && !self.keeps_blocks;
         if self.block[0] != 1 || geometry.scale.dtype.bits() != 8 || has_others {
@@ -248,29 +249,30 @@ impl SourceGrid {
         parts[geometry.scale.index] = &all;
         let place = GroupRange { matrix: 0, below: 0, groups: 0..256 };
         let mut scales = [[0; 4]; 256];
-        steps.scales.fetch(geometry, ScaleOrder::Flat, &place, &parts, &mut [0; 4 * 256], &mut scales);
+        let flat = DecodeGeometry { scale_order: ScaleOrder::Flat, ..geometry.clone() };
+        steps.scales.fetch(&flat, &place, &parts, &mut [0; 4 * 256], &mut scales);
         let factor = f64::from(steps.scales.factor());
         Some(scales.map(|scale| f64::from(f32::from_le_bytes(scale)) * factor))
     }
 
     /// Returns the scales of a row, which are bytes; `raw` is a buffer for them.
     pub(super) fn scale_bytes<'a>(&self, row: usize, parts: &[&'a [u8]], raw: &'a mut Vec<u8>) -> &'a [u8] {
-        let Method::Grid(steps) = &self.decoder.method else { return &[] };
+        let Method::Steps(steps) = &self.decoder.method else { return &[] };
         let geometry = &steps.geometry;
         let ((matrix, below), groups) = (self.place(row), 0..geometry.grid[1] as usize);
         raw.resize(groups.len(), 0);
-        stored_scales(geometry, steps.layout.scale_order, &GroupRange { matrix, below, groups }, parts, raw)
+        stored_scales(geometry, &GroupRange { matrix, below, groups }, parts, raw)
     }
 
     /// Returns the packing of codes, and their bits; `None` if rows hold more than codes.
     pub(super) fn packing(&self) -> Option<(Packing, u32)> {
-        let Method::Grid(steps) = &self.decoder.method else { return None };
+        let Method::Steps(steps) = &self.decoder.method else { return None };
         Some((steps.layout.codes.packing, self.bits))
     }
 
     /// Returns the stored codes of a row, whose columns take whole bytes.
     pub(super) fn stored_codes<'a>(&self, row: usize, parts: &[&'a [u8]]) -> &'a [u8] {
-        let Method::Grid(steps) = &self.decoder.method else { return &[] };
+        let Method::Steps(steps) = &self.decoder.method else { return &[] };
         let geometry = &steps.geometry;
         let (matrix, within) = self.place(row);
         let start = matrix * geometry.matrix_bytes as usize + within * geometry.stride as usize;
@@ -281,7 +283,7 @@ impl SourceGrid {
     pub(super) fn codes(&self, row: usize, columns: Range<usize>, parts: &[&[u8]], out: &mut [u8]) {
         let (matrix, within) = self.place(row);
         let (steps, geometry) = match &self.decoder.method {
-            Method::Grid(steps) => (steps, &steps.geometry),
+            Method::Steps(steps) => (steps, &steps.geometry),
             Method::Blocks(blocks) => {
                 let row = matrix as u64 * blocks.rows + within as u64;
                 return codes_of_blocks(blocks, row, columns, parts, out);

@@ -1,7 +1,7 @@
 //! Counts special values of a weight in blocks, and explains single values.
 
 use super::rows::LineDecoder;
-use super::{BlockDecoder, SourceLine};
+use super::{BlockDecoder, SourceLine, TargetValues};
 use crate::blocks::BlockValue;
 use crate::dtype::Dtype;
 use crate::kernel::Isa;
@@ -41,9 +41,9 @@ impl BlockDecoder {
         columns: &Range<u64>,
         parts: &[&[u8]],
         out: &[u8],
-        tally: &mut DecodeTally,
-    ) {
-        let Some((width, infinity)) = self.infinity() else { return };
+    ) -> DecodeTally {
+        let mut tally = DecodeTally::default();
+        let Some((width, infinity)) = self.infinity() else { return tally };
         LineDecoder::new(self, isa, parts, Dtype::Float64).each(row..row + 1, columns, |_, now, lane| {
             let start = (now.start - columns.start) as usize * width;
             let values = out[start..].chunks_exact(width).zip(lane.as_chunks::<8>().0);
@@ -60,6 +60,7 @@ impl BlockDecoder {
                 }
             }
         });
+        tally
     }
 
     /// Counts the values of a type that differ from the exact values.
@@ -69,11 +70,11 @@ impl BlockDecoder {
         rows: Range<u64>,
         columns: &Range<u64>,
         parts: &[&[u8]],
-        (values, dtype): (&[u8], Dtype),
-        tally: &mut DecodeTally,
-    ) {
-        let width = dtype.bits() as usize / 8;
-        let Some(widen) = cast(dtype, Dtype::Float64) else { return };
+        decoded: TargetValues,
+    ) -> DecodeTally {
+        let TargetValues { values, dtype } = decoded;
+        let (mut tally, width) = (DecodeTally::default(), dtype.bits() as usize / 8);
+        let Some(widen) = cast(dtype, Dtype::Float64) else { return tally };
         let mut lines = LineDecoder::new(self, isa, parts, Dtype::Float64);
         let row_bytes = (columns.end - columns.start) as usize * width;
         let (mut row, mut wide) = (rows.start, Vec::new());
@@ -95,6 +96,7 @@ impl BlockDecoder {
             });
             row = end;
         }
+        tally
     }
 
     /// Returns the numbers that a value is computed from.

@@ -8,7 +8,7 @@ mod explain;
 mod rows;
 
 use super::super::layout::Role;
-use super::super::parts::{Parameters, Parts};
+use super::super::parts::{BlockParameters, Parameters, Parts};
 use super::Arithmetic;
 use super::casts::cast;
 use crate::blocks::{Assembly, BlockFormat, RowOrder};
@@ -17,12 +17,11 @@ use crate::error::Result;
 use crate::kernel::Kernel;
 use std::ops::Range;
 
-/// The formats of the blocks of a weight, and the way in which the weight is assembled from them.
-#[derive(Clone, Debug, PartialEq)]
-pub struct BlockParameters {
-    /// The format of each tensor of codes: one or two.
-    pub formats: Vec<&'static BlockFormat>,
-    pub assembly: Assembly,
+/// Values in the type that they were decoded to.
+#[derive(Clone, Copy)]
+pub(super) struct TargetValues<'a> {
+    pub(super) values: &'a [u8],
+    pub(super) dtype: Dtype,
 }
 
 /// Decoder of a weight in blocks.
@@ -58,7 +57,8 @@ impl BlockPart {
     /// Returns the number of matrices in a stored tensor, and the tensor; `None` if it has no whole blocks. `count` is the
     /// number of elements of the weight.
     fn new(
-        (part, shape): (usize, &[u64]),
+        part: usize,
+        shape: &[u64],
         format: &'static BlockFormat,
         assembly: &Assembly,
         count: u64,
@@ -112,7 +112,7 @@ impl BlockDecoder {
         let (count, assembly) = (shape.iter().product(), blocks.assembly);
         let stored = std::iter::once(codes).chain(other).zip(&blocks.formats);
         let sources: Option<Vec<(u64, BlockPart)>> = stored
-            .map(|((slot, part), format)| BlockPart::new((slot.index, part.shape), format, &assembly, count))
+            .map(|((slot, part), format)| BlockPart::new(slot.index, part.shape, format, &assembly, count))
             .collect();
         let (matrices, sources): (Vec<u64>, Vec<BlockPart>) = sources.ok_or_else(unfit)?.into_iter().unzip();
         let sizes: Vec<[u64; 2]> = sources.iter().map(|source| [source.rows, source.columns]).collect();
@@ -147,7 +147,7 @@ impl BlockDecoder {
 
     /// True if the tensor has a scale, or could have one: llama.cpp has scales of NVFP4 tensors only.
     pub(super) fn has_global_scale(&self) -> bool {
-        self.factor.is_some() || self.format().name == "NVFP4"
+        self.factor.is_some() || self.format().has_global_scale
     }
 
     /// The only tensor of blocks, if the weight is not assembled from parts of others.

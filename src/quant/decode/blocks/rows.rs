@@ -31,9 +31,9 @@ impl BlockDecoder {
             let end = if is_direct { self.end_of_run(row, rows.end) } else { self.end_of_tile(row, rows.end) };
             let (now, rest) = out.split_at_mut((end - row) as usize * row_bytes);
             if is_direct && !self.is_by_columns(row) {
-                self.decode_adjacent(isa, row..end, columns, parts, now, &mut tally);
+                tally += self.decode_adjacent(isa, row..end, columns, parts, now);
             } else {
-                lines.decode(row..end, columns, now, &mut tally);
+                tally += lines.decode(row..end, columns, now);
             }
             (row, out) = (end, rest);
         }
@@ -73,17 +73,18 @@ impl BlockDecoder {
         columns: &Range<u64>,
         parts: &[&[u8]],
         out: &mut [u8],
-        tally: &mut DecodeTally,
-    ) {
+    ) -> DecodeTally {
+        let mut tally = DecodeTally::default();
         let SourceLine { source, matrix, line, .. } = self.line(rows.start);
         let (source, count) = (&self.sources[source], (rows.end - rows.start) * (columns.end - columns.start));
         let blocks = source.blocks([matrix, line], columns.start..columns.start + count, parts);
         if source.format.decode(isa, blocks, self.factor(matrix, parts), self.target, out) {
             let row_bytes = out.len() / (rows.end - rows.start) as usize;
             for (row, out) in rows.zip(out.chunks_exact(row_bytes)) {
-                self.count_row(isa, row, columns, parts, out, tally);
+                tally += self.count_row(isa, row, columns, parts, out);
             }
         }
+        tally
     }
 }
 
@@ -128,8 +129,9 @@ impl<'a> LineDecoder<'a> {
         self.lane.bits() as usize / 8
     }
 
-    fn decode(&mut self, rows: Range<u64>, columns: &Range<u64>, out: &mut [u8], tally: &mut DecodeTally) {
+    fn decode(&mut self, rows: Range<u64>, columns: &Range<u64>, out: &mut [u8]) -> DecodeTally {
         let Self { decoder, isa, parts, .. } = *self;
+        let mut tally = DecodeTally::default();
         let width = decoder.target.bits() as usize / 8;
         let row_bytes = (columns.end - columns.start) as usize * width;
         self.each(rows.clone(), columns, |row, now, lane| {
@@ -138,9 +140,10 @@ impl<'a> LineDecoder<'a> {
             let out = &mut out[place..place + count * width];
             run(&decoder.encode, lane, out, count);
             if decoder.has_special(lane, out) {
-                decoder.count_row(isa, row, now, parts, out, tally);
+                tally += decoder.count_row(isa, row, now, parts, out);
             }
         });
+        tally
     }
 
     /// Fills the tile with some columns of the rows of a run.

@@ -9,13 +9,14 @@ mod redecode;
 
 use super::super::decode::Arithmetic;
 use super::super::layout::Combination;
+use super::choose::Chooser;
+use super::encoder::Encoder;
 use super::extremes::{INFINITY, first_special, largest};
 use super::geometry::Band;
 use super::lanes::{self, CodeRounding};
 use super::rounding::WeightType;
 use super::store::PartWriter;
 use super::tally::EncodeTally;
-use super::{Chooser, Encoder};
 use crate::dtype::Dtype;
 use crate::kernel::{Isa, Loop};
 use candidates::{ScaleCandidates, StoredScale};
@@ -220,7 +221,7 @@ impl<'a> RecoverRows<'a, '_> {
         let mut top = 0;
         let mut bounds = [f32::INFINITY, f32::NEG_INFINITY];
         for row in group.rows.clone() {
-            let bytes = self.stored(group, row, group.columns.clone());
+            let bytes = self.source_bytes(group, row, group.columns.clone());
             top = top.max(largest(encoder.weight, bytes));
             if candidates.chooser.formula.zero_bits().is_some() {
                 for bytes in bytes.chunks(SEGMENT * encoder.width) {
@@ -260,7 +261,7 @@ impl<'a> RecoverRows<'a, '_> {
         for row in group.rows.clone() {
             for column in group.columns.clone().step_by(SEGMENT) {
                 let columns = column..(column + SEGMENT).min(group.columns.end);
-                let (bytes, count) = (self.stored(group, row, columns.clone()), columns.len());
+                let (bytes, count) = (self.source_bytes(group, row, columns.clone()), columns.len());
                 lanes::widen(encoder.weight, bytes, &mut self.segment.values[..count]);
                 if !redecoding.narrow(&near, &mut self.segment, count, &mut range) {
                     return None;
@@ -281,7 +282,7 @@ impl<'a> RecoverRows<'a, '_> {
         for row in group.rows.clone() {
             for column in group.columns.clone().step_by(SEGMENT) {
                 let columns = column..(column + SEGMENT).min(group.columns.end);
-                let (bytes, count) = (self.stored(group, row, columns.clone()), columns.len());
+                let (bytes, count) = (self.source_bytes(group, row, columns.clone()), columns.len());
                 lanes::widen(encoder.weight, bytes, &mut self.segment.values[..count]);
                 if !redecoding.fit(&factor, &mut self.segment, count) {
                     return Err(encoder.geometry.element(
@@ -299,7 +300,7 @@ impl<'a> RecoverRows<'a, '_> {
     }
 
     #[inline(always)]
-    fn stored(&self, group: &RecoverGroup, row: usize, columns: Range<usize>) -> &'a [u8] {
+    fn source_bytes(&self, group: &RecoverGroup, row: usize, columns: Range<usize>) -> &'a [u8] {
         let Encoder { geometry, width, .. } = &*self.recoverer.encoder;
         let range = geometry.source_range(&self.rows, group.matrix, row, columns);
         &self.source[range.start * width..range.end * width]

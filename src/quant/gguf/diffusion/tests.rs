@@ -64,7 +64,7 @@ fn schemes_that_the_tools_refuse_are_refused() {
 
 #[test]
 fn edges_vectors_and_convolutions_are_kept() {
-    let kept = |model, name, shape: &[u64]| architecture(model).kept(name, shape);
+    let kept = |model, name, shape: &[u64]| architecture(model).keeping_rule(name, shape);
     assert_eq!(kept("flux", "double_blocks.0.img_mod.lin.weight", &[64, 256]), None);
     assert_eq!(kept("flux", "double_blocks.0.img_mod.lin.bias", &[64, 256]), Some(KeptRule::NotAWeight));
     assert_eq!(kept("flux", "txt_in.weight", &[64, 256]), Some(KeptRule::Name("txt_in.")));

@@ -86,7 +86,7 @@ fn a_pure_scheme_gives_all_weights_its_type() {
 
 #[test]
 fn norms_biases_routers_and_vectors_are_kept() {
-    let kept = |name, shape: &[u64]| LLAMA.kept(name, shape);
+    let kept = |name, shape: &[u64]| LLAMA.keeping_rule(name, shape);
     assert_eq!(kept("blk.0.attn_q.weight", &[8, 256]), None);
     assert_eq!(kept("blk.0.attn_q.bias", &[8, 256]), Some(KeptRule::NotAWeight));
     assert_eq!(kept("blk.0.attn_q.weight", &[1, 256]), Some(KeptRule::Dimensions));
@@ -98,7 +98,7 @@ fn norms_biases_routers_and_vectors_are_kept() {
     assert_eq!(kept("v.position_embd.weight", &[8, 256]), Some(KeptRule::Name(".position_embd")));
     assert_eq!(kept("blk.0.attn_k_b.weight", &[8, 256]), None);
     let glm = LanguageModel { architecture: "glm5-next", ..LLAMA };
-    assert_eq!(glm.kept("blk.0.attn_k_b.weight", &[8, 256]), Some(KeptRule::Name("attn_k_b.weight")));
+    assert_eq!(glm.keeping_rule("blk.0.attn_k_b.weight", &[8, 256]), Some(KeptRule::Name("attn_k_b.weight")));
 }
 
 #[test]

@@ -1,58 +1,14 @@
 //! Changes to `config.json`, and to other files that describe how weights are quantized, after weights were decoded.
 
-use super::integers::excluded_by_gptq;
-use super::json::{ValueEdit, edited, with_new};
-use super::patterns::is_composite;
-use super::{comfy_metadata_of, find, modelopt, torchao};
+use super::{LIBRARIES, library_of};
 use crate::container::checkpoint::with_dtype;
 use crate::container::{as_json, members};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::quant::recognize::CheckpointInfo;
+use crate::quant::config::{Modules, ValueEdit, edited, is_composite, with_new};
 use crate::text::shorten;
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap, HashSet};
-
-/// The modules of a checkpoint whose weights were quantized.
-#[derive(Default)]
-pub struct Modules<'a> {
-    pub decoded: HashSet<&'a str>,
-    /// Modules that stay quantized.
-    pub left: HashSet<&'a str>,
-    /// New names of modules by old name; the other fields contain new names.
-    pub renamed: HashMap<&'a str, &'a str>,
-}
-
-impl Modules<'_> {
-    /// Returns the names of the decoded modules in order.
-    pub(super) fn sorted(&self) -> Vec<&str> {
-        let mut names: Vec<&str> = self.decoded.iter().copied().collect();
-        names.sort_unstable();
-        names
-    }
-
-    /// Replaces the old names of modules in a description by the new ones.
-    pub(super) fn rename_in<'t>(&self, text: &'t str) -> Cow<'t, str> {
-        if self.renamed.is_empty() {
-            return Cow::Borrowed(text);
-        }
-        let new_name = |name: &str| {
-            let of_gptq = name.strip_prefix("-:^").and_then(|name| name.strip_suffix('$'));
-            let own = of_gptq.and_then(|own| self.renamed.iter().find(|(old, _)| regex::escape(old) == own));
-            own.map(|(_, new)| excluded_by_gptq(new)).or_else(|| self.renamed.get(name).map(|new| (*new).to_owned()))
-        };
-        let (mut changed, mut rest) = (String::with_capacity(text.len()), text);
-        while let Some(start) = rest.find('"') {
-            let mut strings = serde_json::Deserializer::from_str(&rest[start..]).into_iter::<String>();
-            let Some(Ok(name)) = strings.next() else { break };
-            let (string, after) = rest[start..].split_at(strings.byte_offset());
-            changed += &rest[..start];
-            changed += &new_name(&name).map_or_else(|| string.to_owned(), |name| serde_json::json!(name).to_string());
-            rest = after;
-        }
-        Cow::Owned(changed + rest)
-    }
-}
+use std::collections::BTreeMap;
 
 /// Returns the dtype that a model computes in, according to its `config.json`: bfloat16 unless it names float32,
 /// bfloat16 or float16. Weights are decoded to it by default.
@@ -89,8 +45,8 @@ pub fn config_of(config: &str, method: Option<&str>, modules: &Modules, target: 
     let added = target.filter(|_| is_added).map(|target| ("torch_dtype", format!("\"{target}\"")));
     let mut failed = None;
     let changed = edit_part(config, added.as_slice(), &mut |key, text| {
-        let is_of_mlx = key == "quantization" && text.starts_with('{');
-        if !is_block(key) && !is_of_mlx && key != "expert_dtype" {
+        let is_second = key == "quantization" && text.starts_with('{'); // of MLX
+        if !is_block(key) && !is_second && key != "expert_dtype" {
             return Some(text.into());
         }
         let method = method.filter(|_| !modules.left.is_empty())?;
@@ -127,16 +83,6 @@ fn edit_part(text: &str, added: &[(&str, String)], edit: &mut ValueEdit) -> Opti
     })
 }
 
-/// Changes `hf_quant_config.json` after weights were decoded; `None`, to drop the file, if no weight stays quantized.
-pub fn hf_quant_config_of(text: &str, modules: &Modules) -> Result<Option<String>> {
-    if modules.left.is_empty() {
-        return Ok(None);
-    }
-    let text = modules.rename_in(text);
-    let changed = with_new(&text, "quantization", &|text| modelopt::excluding(text, "exclude_modules", modules));
-    changed.map(Some).ok_or_else(not_object)
-}
-
 /// Changes `quantize_config.json` after weights were decoded, like [`hf_quant_config_of`].
 pub fn quantize_config_of(text: &str, method: Option<&str>, modules: &Modules) -> Result<Option<String>> {
     let method = method.filter(|_| !modules.left.is_empty());
@@ -150,19 +96,17 @@ pub fn metadata_of<'m>(
     modules: &Modules,
 ) -> Vec<(String, Option<String>)> {
     let metadata: Vec<&(String, String)> = metadata.collect();
-    let of_comfy = metadata.iter().filter(|(key, _)| key == CheckpointInfo::METADATA);
-    let of_comfy = of_comfy.map(|(key, text)| (key.clone(), comfy_metadata_of(text, modules)));
-    of_comfy.chain(torchao::metadata_of(&metadata, modules)).collect()
+    LIBRARIES.iter().flat_map(|library| (library.metadata)(&metadata, modules)).collect()
 }
 
 /// Adds the decoded modules to the modules that a block of the named method lists as not quantized.
 fn excluding(text: &str, name: &str, modules: &Modules, is_composite: bool) -> Result<String> {
-    let Some(format) = find(name) else {
+    let Some(library) = library_of(name) else {
         return Err(Error::new(format!(
             "the quant_method '{}' cannot say which modules are not quantized; decode all weights",
             shorten(name)
         )));
     };
-    let changed = (format.exclude)(&modules.rename_in(text), modules, is_composite)?;
+    let changed = (library.exclude)(&modules.rename_in(text), modules, is_composite)?;
     changed.ok_or_else(|| Error::new("its quantization_config is not an object"))
 }

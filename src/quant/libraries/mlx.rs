@@ -1,30 +1,90 @@
 //! The config of MLX, which can differ between modules. It is the same object under `quantization` and, in newer
 //! versions, `quantization_config`.
 
-use super::engine::{EngineConfig, KeptModules, QuantizedGroup};
-use super::json::edited;
-use super::modules::MatchStyle;
-use super::object::ConfigObject;
-use super::{CheckpointConfig, ConfigFormat, Modules, WeightDescription, layouts_of};
+use super::base::{BASE, FLOATS, NIBBLES, encoding, nearest_float4};
 use crate::container::checkpoint::stack_of;
+use crate::dtype::Dtype::{Float8E4M3FN, Uint8, Uint32};
 use crate::error::{Error, Result};
-use crate::quant::layout::{CodeValues, Group, Groups, Layout, Zeros};
-use crate::quant::method::QuantMethod;
-use crate::quant::scheme::MLX_GROUPS;
+use crate::quant::config::{
+    CheckpointConfig, ConfigObject, EngineConfig, KeptModules, Library, Modules, QuantizedGroup, WeightDescription,
+    edited, named,
+};
+use crate::quant::layout::{CodeStorage, CodeValues, Combination, Group, Layout, Packing, Precision, Role, Zeros};
+use crate::quant::rules::{ScaleRule, ScaleShape};
 use crate::text::shorten;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-pub(super) static FORMAT: ConfigFormat = ConfigFormat {
-    method: QuantMethod::Mlx,
+pub(super) static LIBRARY: Library = Library {
+    layouts: LAYOUTS,
     names: &["mlx"], // not in configs of MLX, which name no method
-    ignored: &[],
-    style: MatchStyle::Prefixed,
     read,
     exclude,
     write: Some(write),
+    ..Library::BASE
 };
+
+const MLX: &[(Role, &str)] = &[
+    (Role::Codes, ".weight"),
+    (Role::Scale, ".scales"),
+    (Role::Offset, ".biases"), // not the bias of the layer, which is `.bias`
+    (Role::GlobalScale, ".global_scale"),
+];
+
+/// A layout of MLX for floats, whose rows are streams of bits in words.
+const MLX_FLOATS: Layout = Layout {
+    names: &[MLX],
+    codes: CodeStorage { packing: Packing::Rows(4), dtypes: &[Uint32], ..NIBBLES },
+    groups: &[Group::Neighbours(32)],
+    scale_dtypes: &[Uint8],
+    stacks_experts: true,
+    renames_parts: true,
+    mark: "mlx",
+    ..BASE
+};
+
+static LAYOUTS: &[Layout] = &[
+    // MLX `mlx/ops.cpp`, `affine_dequantize` and `fp_dequantize`, as computed on CPUs.
+    Layout {
+        name: "mlx-affine",
+        library: "MLX, mode affine",
+        formats: &["affine"],
+        needs_config: true,
+        codes: CodeStorage { values: CodeValues::Unsigned, ..MLX_FLOATS.codes },
+        groups: &[Group::Neighbours(32), Group::Neighbours(64), Group::Neighbours(128)],
+        scale_dtypes: FLOATS,
+        zeros: Zeros::Offset,
+        product_precision: Precision::Scale,
+        encoding: Some(encoding(ScaleRule::Affine, ScaleShape::Matrix)),
+        ..MLX_FLOATS
+    },
+    Layout {
+        name: "mlx-mxfp4",
+        library: "MLX, mode mxfp4",
+        formats: &["mxfp4"],
+        encoding: Some(nearest_float4(ScaleRule::CeilingOrOne)),
+        ..MLX_FLOATS
+    },
+    Layout {
+        name: "mlx-mxfp8",
+        library: "MLX, mode mxfp8",
+        formats: &["mxfp8"],
+        codes: CodeStorage { values: CodeValues::Float(Float8E4M3FN), ..MLX_FLOATS.codes },
+        encoding: Some(encoding(ScaleRule::CeilingOrOne, ScaleShape::Matrix)),
+        ..MLX_FLOATS
+    },
+    Layout {
+        name: "mlx-nvfp4",
+        library: "MLX, mode nvfp4",
+        formats: &["nvfp4"],
+        groups: &[Group::Neighbours(16)],
+        scale_dtypes: &[Uint8, Float8E4M3FN], // bytes of E4M3
+        global: Combination::OverLargest,
+        encoding: Some(nearest_float4(ScaleRule::BlockOnly)),
+        ..MLX_FLOATS
+    },
+];
 
 /// Reads the descriptions of all modules and of single modules: an object, `true` for a module like the others,
 /// or `false`. Shapes show the width of a module without a description, and tensors show its mode.
@@ -57,7 +117,7 @@ fn read(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
     let has_offsets = layout.zeros == Zeros::Offset;
     let in_mode = if has_offsets { String::new() } else { format!(" in mode '{}'", layout.formats[0]) };
     let wording = format!("the config says that MLX quantized the model{in_mode}");
-    let mut others = WeightDescription::new(layouts_of(QuantMethod::Mlx, None), wording);
+    let mut others = WeightDescription::new(named(LAYOUTS, None), wording);
     others.parameters.group = all.parameters.group.filter(|_| has_offsets);
     config.add_others(others);
     Ok(())
@@ -67,7 +127,7 @@ fn read(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
 fn describe(block: &ConfigObject, wording: &str) -> Result<WeightDescription> {
     let mode = block.text(&["mode"])?.unwrap_or("affine");
     let (bits, group) = (block.number(&["bits"])?, block.integer(&["group_size"])?);
-    let layouts = layouts_of(QuantMethod::Mlx, Some(mode));
+    let layouts = named(LAYOUTS, Some(mode));
     let Some(layout) = layouts.first() else {
         return Err(Error::new(format!("{wording} mode '{}', which tcast does not decode", shorten(mode))));
     };
@@ -82,10 +142,9 @@ fn describe(block: &ConfigObject, wording: &str) -> Result<WeightDescription> {
 
 /// Refuses widths of codes and sizes of groups that a mode of MLX lacks.
 fn check_numbers(layout: &Layout, bits: Option<u64>, group: Option<i64>) -> Result<(), String> {
-    let is_other = |size: &i64, sizes: &[u64]| !u64::try_from(*size).is_ok_and(|size| sizes.contains(&size));
-    let (CodeValues::Float(dtype), Groups::Fixed(Group::Neighbours(size))) = (layout.codes.values, layout.groups)
-    else {
-        if let Some(size) = group.filter(|size| is_other(size, &MLX_GROUPS)) {
+    let group = group.filter(|size| !layout.groups.contains(&Group::of_size(*size)));
+    let (CodeValues::Float(dtype), Some(Group::Neighbours(size))) = (layout.codes.values, layout.fixed_group()) else {
+        if let Some(size) = group {
             return Err(format!("group_size {size}, and MLX has groups of 32, 64 and 128 values"));
         }
         return match bits.filter(|bits| ![2, 3, 4, 5, 6, 8].contains(bits)) {
@@ -97,7 +156,7 @@ fn check_numbers(layout: &Layout, bits: Option<u64>, group: Option<i64>) -> Resu
     if let Some(bits) = bits.filter(|bits| *bits != u64::from(width)) {
         return Err(format!("mode '{mode}', bits {bits}, and codes of this mode have {width} bits"));
     }
-    match group.filter(|group| is_other(group, &[size])) {
+    match group {
         Some(group) => Err(format!("mode '{mode}', group_size {group}, and groups of this mode have {size} values")),
         None => Ok(()),
     }

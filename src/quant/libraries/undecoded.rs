@@ -1,36 +1,10 @@
-//! Quantization methods: methods that tcast decodes, and methods that it only recognizes by their names and tensors.
+//! Methods that tcast does not decode, which it recognizes by their names and tensors.
 
-use super::recognize::StoredTensor;
 use crate::dtype::Dtype::{self, Float4E2M1, Int8, Int16, Int32, Int64, Uint8, Uint16, Uint32};
 use crate::error::{Error, Result};
+use crate::quant::recognize::StoredTensor;
 use crate::text::shorten;
 use std::collections::HashSet;
-
-/// The library or format that defines layouts, and the config that describes them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QuantMethod {
-    CompressedTensors,
-    /// transformers and `DeepSeek`, for float8 and float4.
-    FineGrained,
-    GptOss,
-    ModelOpt,
-    Gptq,
-    Awq,
-    /// Stores the layouts of GPTQ and AWQ.
-    AutoRound,
-    BitsAndBytes,
-    Quanto,
-    /// torchao, with the names of its tensor subclasses in safetensors.
-    TorchAo,
-    /// AMD Quark.
-    Quark,
-    /// `ComfyUI`, whose models are diffusion models.
-    ComfyUi,
-    Onnx,
-    /// llama.cpp, in GGUF files.
-    Gguf,
-    Mlx,
-}
 
 /// A method whose weights tcast does not decode, and the names and tensors that identify it.
 struct UndecodedMethod {
@@ -136,7 +110,7 @@ static UNDECODED: &[UndecodedMethod] = &[
 ];
 
 /// Returns the error that refuses a method named in a config.
-pub(super) fn undecoded_method(name: &str) -> Error {
+pub(in crate::quant) fn undecoded_method(name: &str) -> Error {
     match UNDECODED.iter().find(|method| method.methods.contains(&name)) {
         Some(method) => undecoded(method.name, method.what),
         None => Error::new(format!("the model is quantized with '{}', which tcast does not decode", shorten(name))),
@@ -144,7 +118,7 @@ pub(super) fn undecoded_method(name: &str) -> Error {
 }
 
 /// Returns the error that refuses codes of a library that tcast does not decode.
-pub(super) fn undecoded(library: &str, codes: &str) -> Error {
+pub(in crate::quant) fn undecoded(library: &str, codes: &str) -> Error {
     Error::new(undecoded_message(library, codes))
 }
 
@@ -153,7 +127,7 @@ fn undecoded_message(library: &str, codes: &str) -> String {
 }
 
 /// True if a tensor may be codes of a method that tcast does not decode, by its name and dtype.
-pub(super) fn may_be_undecoded(name: &str, dtype: Option<Dtype>) -> bool {
+pub(in crate::quant) fn may_be_undecoded(name: &str, dtype: Option<Dtype>) -> bool {
     signatures(name, dtype).next().is_some()
 }
 
@@ -168,7 +142,7 @@ fn signatures(name: &str, dtype: Option<Dtype>) -> impl Iterator<Item = (&'stati
 }
 
 /// Refuses weights of undecoded methods, identified by the names and dtypes of their tensors, regardless of the config.
-pub(super) fn check_decoded(tensors: &[StoredTensor]) -> Result<()> {
+pub(in crate::quant) fn check_decoded(tensors: &[StoredTensor]) -> Result<()> {
     let mut names = None;
     for StoredTensor { name, dtype, .. } in tensors {
         for (method, companion) in signatures(name, *dtype) {

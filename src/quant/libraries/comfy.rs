@@ -1,22 +1,98 @@
 //! `ComfyUI`'s descriptions of the layers of a file: in its metadata, in one tensor per layer, or in one tensor for all.
 
-use super::json::{with_new, without_members};
-use super::object::ConfigObject;
-use super::{Modules, WeightDescription, layouts_of};
-use crate::dtype::Dtype;
+use super::base::{BASE, EXPONENTS, NIBBLES, bytes, encoding};
+use crate::dtype::Dtype::{self, Float8E4M3FN, Float8E5M2, Int8, Uint8};
 use crate::error::{Error, Result};
-use crate::quant::method::QuantMethod;
+use crate::quant::config::{
+    ConfigObject, Library, MetadataChanges, Modules, WeightDescription, named, with_new, without_members,
+};
+use crate::quant::layout::{CodeStorage, Combination, Exponents, Group, Layout, Packing, Precision, Role, ScaleOrder};
 use crate::quant::recognize::CheckpointInfo;
+use crate::quant::rules::{ScaleRule, ScaleShape};
 use crate::text::shorten;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
+
+/// Its models have no config.
+pub(super) static LIBRARY: Library = Library { layouts: LAYOUTS, metadata: metadata_of, ..Library::BASE };
+
+const COMFY: &[(Role, &str)] = &[
+    (Role::Codes, ".weight"),
+    (Role::Scale, ".weight_scale"),
+    (Role::GlobalScale, ".weight_scale_2"),
+    (Role::Description, ".comfy_quant"),
+    (Role::Activation, ".input_scale"),
+];
+
+const OF_COMFY: Layout = Layout { is_diffusion: true, names: &[COMFY], ..BASE };
+
+const FP8: Layout = Layout {
+    codes: bytes(&[Float8E4M3FN, Float8E5M2]),
+    groups: &[Group::Tensor],
+    scale_precision: Precision::Target,
+    product_precision: Precision::Target,
+    encoding: Some(encoding(ScaleRule::Inverse, ScaleShape::Mixed)),
+    ..OF_COMFY
+};
+
+static LAYOUTS: &[Layout] = &[
+    // comfy-kitchen `backends/eager/quantization.py`
+    Layout {
+        name: "comfy-fp8",
+        library: "ComfyUI, format float8_e4m3fn or float8_e5m2",
+        formats: &["float8_e4m3fn", "float8_e5m2"],
+        ..FP8
+    },
+    Layout {
+        name: "comfy-scaled-fp8",
+        library: "ComfyUI, files with a tensor scaled_fp8",
+        names: &[&[(Role::Codes, ".weight"), (Role::Scale, ".scale_weight"), (Role::Activation, ".scale_input")]],
+        ..FP8
+    },
+    // `dequantize_int8_simple` and, with a rotation, `dequantize_int8_convrot_weight`.
+    Layout {
+        name: "comfy-int8",
+        library: "ComfyUI, format int8_tensorwise",
+        formats: &["int8_tensorwise"],
+        codes: bytes(&[Int8]),
+        groups: &[Group::Tensor, Group::Channel],
+        encoding: Some(encoding(ScaleRule::Plain, ScaleShape::Mixed)),
+        ..OF_COMFY
+    },
+    Layout {
+        name: "comfy-nvfp4",
+        library: "ComfyUI, format nvfp4",
+        formats: &["nvfp4"],
+        codes: CodeStorage { packing: Packing::RowsHighFirst, dtypes: &[Uint8], padding: 16, ..NIBBLES },
+        groups: &[Group::Neighbours(16)],
+        scale_dtypes: &[Float8E4M3FN, Uint8],
+        scale_order: ScaleOrder::Swizzled,
+        global: Combination::Multiplier,
+        scale_precision: Precision::Target,
+        product_precision: Precision::Target,
+        encoding: Some(encoding(ScaleRule::GlobalPadded, ScaleShape::Mixed)),
+        ..OF_COMFY
+    },
+    Layout {
+        name: "comfy-mxfp8",
+        library: "ComfyUI, format mxfp8",
+        formats: &["mxfp8"],
+        codes: CodeStorage { padding: 32, ..bytes(&[Float8E4M3FN]) },
+        groups: &[Group::Neighbours(32)],
+        scale_dtypes: EXPONENTS,
+        exponents: Exponents::Zero,
+        scale_order: ScaleOrder::Swizzled,
+        encoding: Some(encoding(ScaleRule::CeilingOrZero, ScaleShape::Mixed)),
+        ..OF_COMFY
+    },
+];
 
 /// The only version of the metadata so far.
 const FORMAT_VERSION: &str = "1.0";
 
 /// The descriptions of all layers.
 #[derive(Debug, Default)]
-pub(in crate::quant) struct ComfyLayers {
+pub(in crate::quant) struct LayerDescriptions {
     layers: HashMap<String, Layer>,
     /// The `scaled_fp8` tensors of older files.
     pub(in crate::quant) markers: Vec<usize>,
@@ -29,7 +105,10 @@ struct Layer {
     tensor: Option<usize>,
 }
 
-impl ComfyLayers {
+impl LayerDescriptions {
+    /// The end of the name of a tensor that describes its layer.
+    pub(in crate::quant) const SUFFIX: &str = ".comfy_quant";
+
     pub(in crate::quant) fn read(source: &CheckpointInfo) -> Result<Self> {
         let mut all = Self::default();
         for (_, text) in source.metadata.iter().filter(|(key, _)| *key == CheckpointInfo::METADATA) {
@@ -50,13 +129,23 @@ impl ComfyLayers {
             }
         }
         for (index, tensor) in source.tensors.iter().enumerate() {
-            if let Some(layer) = tensor.name.strip_suffix(".comfy_quant") {
+            if let Some(layer) = tensor.name.strip_suffix(Self::SUFFIX) {
                 all.layers.entry(layer.to_owned()).or_default().tensor = Some(index);
             } else if tensor.name == "scaled_fp8" || tensor.name.ends_with(".scaled_fp8") {
                 all.markers.push(index);
             }
         }
         Ok(all)
+    }
+
+    /// Returns the error for a description of a layer that has no codes with scales.
+    pub(in crate::quant) fn without_codes(layer: &str) -> Error {
+        Error::new(format!("ComfyUI's description is of '{}', and there are no codes with scales", shorten(layer)))
+    }
+
+    /// Returns the error for a layer with a scale of this name and without a description.
+    pub(in crate::quant) fn without_description(scale: &str) -> Error {
+        Error::new(format!("it has a scale, '{scale}', and no comfy_quant as other layers"))
     }
 
     pub(in crate::quant) fn is_empty(&self) -> bool {
@@ -91,7 +180,7 @@ impl ComfyLayers {
         let mut markers = self.markers.iter().map(|index| source.tensors[*index]);
         let prefix = |name: &str| name.strip_suffix("scaled_fp8").is_some_and(|prefix| codes.starts_with(prefix));
         let marker = markers.find(|marker| prefix(marker.name))?;
-        let mut layouts = layouts_of(QuantMethod::ComfyUi, None);
+        let mut layouts = named(LAYOUTS, None);
         layouts.retain(|layout| layout.has_marker());
         let dtype = marker.dtype.map(|dtype| if dtype == Dtype::Float32 { Dtype::Float8E4M3FN } else { dtype });
         let mut description = WeightDescription::new(layouts, "the tensor scaled_fp8 says so");
@@ -108,7 +197,7 @@ fn describe(object: &Map<String, Value>, whose: &str) -> Result<WeightDescriptio
     let Some(format) = layer.text(&["format"]).map_err(in_source)? else {
         return Err(Error::new(format!("{whose} names no format")));
     };
-    let layouts = layouts_of(QuantMethod::ComfyUi, Some(format));
+    let layouts = named(LAYOUTS, Some(format));
     let Some(layout) = layouts.first().copied() else {
         let message = format!("{whose} says format '{}', which tcast does not decode", shorten(format));
         return Err(Error::new(message));
@@ -147,6 +236,12 @@ fn rotation(layer: &ConfigObject) -> Result<Option<u64>> {
         None if is_rotated => Err(Error::new("it says convrot, and no convrot_groupsize")),
         size => Ok(size.filter(|_| is_rotated)),
     }
+}
+
+/// Returns the changes to the metadata of files after weights were decoded.
+fn metadata_of(metadata: &[&(String, String)], modules: &Modules) -> MetadataChanges {
+    let descriptions = metadata.iter().filter(|(key, _)| key == CheckpointInfo::METADATA);
+    descriptions.map(|(key, text)| (key.clone(), comfy_metadata_of(text, modules))).collect()
 }
 
 /// Removes the decoded layers from the description in a file's metadata; `None` if no layer stays quantized.

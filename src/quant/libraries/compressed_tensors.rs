@@ -2,16 +2,17 @@
 //!
 //! Inside a group, compressed-tensors refuses any unknown key.
 
-use super::engine::{EngineConfig, KeptModules, QuantizedGroup};
-use super::json::listed;
-use super::modules::MatchStyle;
-use super::object::{ConfigObject, sides};
-use super::patterns::{ModulePatterns, all_experts, entry_of_compressed_tensors, pattern_of};
-use super::{CheckpointConfig, ConfigFormat, Modules, WeightDescription, layouts_of, stores};
+use super::base::{BASE, EXPONENTS, NIBBLES, bytes, encoding, unsigned_zero, words};
+use super::undecoded::undecoded;
+use crate::dtype::Dtype::{Float6E2M3, Float8E4M3FN, Int8, Uint8};
 use crate::error::{Error, Result};
-use crate::quant::layout::{CodeValues, Group, Role};
-use crate::quant::method::{QuantMethod, undecoded};
+use crate::quant::config::{
+    CheckpointConfig, ConfigObject, EngineConfig, KeptModules, Library, ModulePatterns, Modules, QuantizedGroup,
+    WeightDescription, all_experts, entry_of_compressed_tensors, listed, named, pattern_of, sides, stores,
+};
+use crate::quant::layout::{CodeStorage, CodeValues, Combination, Group, Layout, Packing, Precision, Role, Zeros};
 use crate::quant::parts::Parameters;
+use crate::quant::rules::{ScaleRule, ScaleShape};
 use crate::quant::scheme::CodeType;
 use crate::text::shorten;
 use serde_json::{Map, Value, json};
@@ -21,15 +22,117 @@ use std::rc::Rc;
 /// The version of compressed-tensors that writes the same blocks. Engines ignore it.
 const VERSION: &str = "0.20.0";
 
-pub(super) static FORMAT: ConfigFormat = ConfigFormat {
-    method: QuantMethod::CompressedTensors,
+pub(super) static LIBRARY: Library = Library {
+    layouts: LAYOUTS,
     names: &["compressed-tensors", "compressed_tensors"],
     ignored: &["ignore"],
-    style: MatchStyle::Prefixed,
+    has_algorithms: true,
     read,
     exclude,
     write: Some(write),
+    ..Library::BASE
 };
+
+const COMPRESSED_TENSORS: &[(Role, &str)] = &[
+    (Role::Codes, ".weight"),
+    (Role::Scale, ".weight_scale"),
+    (Role::ZeroPoint, ".weight_zero_point"),
+    (Role::Activation, ".input_scale"),
+    (Role::Activation, ".input_zero_point"),
+];
+
+const COMPRESSED_TENSORS_PACKED: &[(Role, &str)] = &[
+    (Role::Codes, ".weight_packed"),
+    (Role::Scale, ".weight_scale"),
+    (Role::ZeroPoint, ".weight_zero_point"),
+    (Role::GroupIndex, ".weight_g_idx"),
+    (Role::Shape, ".weight_shape"),
+    (Role::GlobalScale, ".weight_global_scale"),
+    (Role::Activation, ".input_global_scale"),
+];
+
+/// The base of layouts whose codes are packed.
+const PACKED: Layout = Layout { names: &[COMPRESSED_TENSORS_PACKED], product_precision: Precision::Bfloat16, ..BASE };
+
+/// The base of layouts whose scales are powers of two.
+const POWERS: Layout = Layout {
+    groups: &[Group::Neighbours(32)],
+    scale_dtypes: EXPONENTS,
+    encoding: Some(unsigned_zero(ScaleRule::HalfStep, ScaleShape::Matrix)),
+    ..PACKED
+};
+
+/// The base of layouts whose codes are numbers.
+const PLAIN: Layout =
+    Layout { names: &[COMPRESSED_TENSORS], zeros: Zeros::Plain, product_precision: Precision::Scale, ..BASE };
+
+static LAYOUTS: &[Layout] = &[
+    // compressed-tensors `quantization/lifecycle/forward_helpers.py`: (codes - zero point) * scale, in the scale's dtype.
+    // `oneshot` of llm-compressor adds a zero point of 0 to all quotients, so that -0 becomes 0; `model_free_ptq` does not.
+    Layout {
+        name: "ct-fp8",
+        library: "compressed-tensors, format float-quantized or naive-quantized",
+        formats: &["float-quantized", "naive-quantized"],
+        encoding: Some(unsigned_zero(ScaleRule::Epsilon, ScaleShape::Matrix)),
+        ..PLAIN
+    },
+    Layout {
+        name: "ct-int8",
+        library: "compressed-tensors, format int-quantized or naive-quantized",
+        formats: &["int-quantized", "naive-quantized"],
+        needs_config: true,
+        codes: bytes(&[Int8]),
+        encoding: Some(encoding(ScaleRule::Epsilon, ScaleShape::Matrix)),
+        ..PLAIN
+    },
+    // `compressors/pack_quantized/`
+    Layout {
+        name: "ct-pack",
+        library: "compressed-tensors, format pack-quantized",
+        formats: &["pack-quantized"],
+        needs_config: true,
+        codes: words(Packing::Rows(4)),
+        zeros: Zeros::PackedDown,
+        product_precision: Precision::Scale,
+        encoding: Some(encoding(ScaleRule::Epsilon, ScaleShape::Matrix)),
+        needs: Some(Role::Shape),
+        ..PACKED
+    },
+    // `compressors/nvfp4/`: the product is bfloat16 for every target.
+    Layout {
+        name: "ct-nvfp4",
+        library: "compressed-tensors, format nvfp4-pack-quantized",
+        formats: &["nvfp4-pack-quantized"],
+        codes: NIBBLES,
+        groups: &[Group::Neighbours(16)],
+        scale_dtypes: &[Float8E4M3FN],
+        global: Combination::Divisor,
+        encoding: Some(unsigned_zero(ScaleRule::GlobalDivisor, ScaleShape::Matrix)),
+        ..PACKED
+    },
+    Layout {
+        name: "ct-mxfp4",
+        library: "compressed-tensors, format mxfp4-pack-quantized",
+        formats: &["mxfp4-pack-quantized"],
+        codes: NIBBLES,
+        ..POWERS
+    },
+    Layout {
+        name: "ct-mxfp6",
+        library: "compressed-tensors, format mxfp6-pack-quantized",
+        formats: &["mxfp6-pack-quantized"],
+        codes: CodeStorage { values: CodeValues::Float(Float6E2M3), ..bytes(&[Uint8]) },
+        encoding: Some(encoding(ScaleRule::HalfStep, ScaleShape::Matrix)),
+        ..POWERS
+    },
+    Layout {
+        name: "ct-mxfp8",
+        library: "compressed-tensors, format mxfp8-quantized",
+        formats: &["mxfp8-quantized"],
+        names: &[COMPRESSED_TENSORS],
+        ..POWERS
+    },
+];
 
 fn read(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
     let sparsity = block.inner("sparsity_config")?.map(|config| config.text(&["format"])).transpose()?.flatten();
@@ -59,7 +162,7 @@ fn read(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
                 continue;
             };
             let part = format!("config group '{}'", shorten(name));
-            config.patterned.push(text, (&part, target), Some(Rc::clone(&description)))?;
+            config.patterned.push(text, &part, target, Some(Rc::clone(&description)))?;
         }
         config.others.extend(is_for_others.then_some(description));
     }
@@ -98,7 +201,7 @@ fn describe(name: &str, format: Option<&str>, weights: &ConfigObject) -> Result<
         None => format!("the config group '{name}' says {numbers}"),
     };
     let refused = |why: &str| Error::new(format!("{wording}, {why}"));
-    let mut layouts = layouts_of(QuantMethod::CompressedTensors, format);
+    let mut layouts = named(LAYOUTS, format);
     let has_format = format.is_some() && !layouts.is_empty();
     layouts.retain(|layout| stores(layout, kind, bits));
     if layouts.is_empty() {
@@ -151,7 +254,7 @@ fn exclude(text: &str, modules: &Modules, is_composite: bool) -> Result<Option<S
         entries.extend(decoded.iter().filter_map(|module| patterns.ignored(module)).collect::<BTreeSet<_>>());
     }
     entries.dedup();
-    Ok(listed(text, FORMAT.ignored, &entries))
+    Ok(listed(text, LIBRARY.ignored, &entries))
 }
 
 /// Describes groups. A single group targets all linear layers that are not ignored. Several groups list their modules,
@@ -199,7 +302,7 @@ fn write(groups: &[QuantizedGroup], kept: &KeptModules) -> Result<EngineConfig> 
 }
 
 /// `QuantizationArgs` of codes that the library stores or the engine makes (`dynamic`).
-fn arguments(group: &QuantizedGroup, is_dynamic: bool, (strategy, group_size): (&str, Option<u64>)) -> Value {
+fn arguments(group: &QuantizedGroup, is_dynamic: bool, strategy: &str, group_size: Option<u64>) -> Value {
     let mut arguments = json!({
         "dynamic": is_dynamic,
         "group_size": group_size,
@@ -217,14 +320,14 @@ fn arguments(group: &QuantizedGroup, is_dynamic: bool, (strategy, group_size): (
 }
 
 fn weights_of(group: &QuantizedGroup) -> Value {
-    let strategy = match group.grid.group {
+    let (strategy, size) = match group.grid.group {
         Group::Tensor => ("tensor", None),
         Group::Channel => ("channel", None),
         Group::Block(_) => ("block", None),
         Group::Neighbours(size) if group.layout.global.is_global() => ("tensor_group", Some(size)),
         Group::Neighbours(size) => ("group", Some(size)),
     };
-    let mut weights = arguments(group, false, strategy);
+    let mut weights = arguments(group, false, strategy, size);
     if let Group::Block(block) = group.grid.group {
         weights["block_structure"] = json!(block);
     }
@@ -244,10 +347,10 @@ fn activations_of(group: &QuantizedGroup) -> Value {
     if group.layout.codes.values != CodeValues::Stored {
         return Value::Null; // packed: engines decode the weights
     }
-    let strategy = match group.grid.group {
+    let (strategy, size) = match group.grid.group {
         Group::Channel => ("token", None),
         Group::Tensor => ("tensor", None),
         Group::Block([_, size]) | Group::Neighbours(size) => ("group", Some(size)),
     };
-    arguments(group, true, strategy)
+    arguments(group, true, strategy, size)
 }

@@ -1,17 +1,52 @@
-//! The blocks of configs that describe a quantization: in `config.json`, and in files next to it.
+//! Reads the blocks of configs that describe a quantization: in `config.json`, and in files next to it.
 //!
 //! Engines differ in which block they read, so tcast refuses blocks that contradict each other.
 
-use super::object::{ConfigObject, parse};
-use super::{compressed_tensors, find, integers, mlx, modelopt, transformers};
+use super::checkpoint::CheckpointInfo;
 use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, descriptions};
 use crate::container::{as_json, members};
 use crate::error::{Error, Result};
-use crate::quant::method::QuantMethod;
-use crate::quant::recognize::CheckpointInfo;
+use crate::quant::config::{CheckpointConfig, ConfigObject, ModuleList, parse};
+use crate::quant::libraries::{implied_library, library_of, undecoded_method};
 use crate::text::shorten;
 use serde_json::{Map, Value};
 use std::path::PathBuf;
+
+impl CheckpointConfig {
+    pub(super) fn read(source: &CheckpointInfo) -> Result<Self> {
+        let blocks = ConfigBlock::read_all(source)?;
+        let Some((first, others)) = blocks.split_first() else { return Ok(Self::default()) };
+        let mut config = Self::of(first).map_err(|error| first.in_file(error))?;
+        others.iter().try_for_each(|other| config.add(other).map_err(|error| other.in_file(error)))?;
+        Ok(config)
+    }
+
+    fn of(block: &ConfigBlock) -> Result<Self> {
+        let method = block.method()?;
+        let library = library_of(&method).ok_or_else(|| undecoded_method(&method))?;
+        let ignored = library.ignored(&block.object())?;
+        let mut config = Self { method: Some(method), ignored, ..Self::default() };
+        (library.read)(&block.object(), &mut config)?;
+        config.patterned.compile()?;
+        Ok(config)
+    }
+
+    /// Adds the ignored modules of another block.
+    fn add(&mut self, block: &ConfigBlock) -> Result<()> {
+        let method = block.method().unwrap_or_default();
+        let ignored = match library_of(&method) {
+            Some(library) => library.ignored(&block.object())?,
+            None if method.is_empty() => ModuleList::default(),
+            None => return Err(undecoded_method(&method)),
+        };
+        let has_two_blocks = |name: &str| library_of(name).is_some_and(|library| library.has_two_blocks);
+        if has_two_blocks(&method) && self.method.as_deref().is_some_and(has_two_blocks) {
+            Self::of(block)?; // for its errors
+        }
+        self.also_ignored.push((block.name(), ignored));
+        Ok(())
+    }
+}
 
 /// A block that describes a quantization.
 pub(super) struct ConfigBlock {
@@ -121,22 +156,10 @@ impl ConfigBlock {
         if let Some(method) = block.text(&["quant_method"])? {
             return Ok(method.to_lowercase());
         }
-        let implied = if block.has("quant_algo") || block.has("quantized_layers") {
-            &modelopt::FORMAT
-        } else if block.has("config_groups") {
-            &compressed_tensors::FORMAT
-        } else if block.is_true("load_in_4bit")? || block.is_true("load_in_8bit")? {
-            &transformers::BITSANDBYTES
-        } else if block.has("zero_point") || block.has("w_bit") {
-            &integers::AWQ
-        } else if self.file == QUANTIZE_CONFIG {
-            &integers::GPTQ
-        } else if block.has("group_size") && block.has("bits") && !block.has("desc_act") {
-            &mlx::FORMAT
-        } else {
-            return Err(Error::new("its quantization_config does not name a quant_method"));
-        };
-        Ok(implied.names[0].to_owned())
+        match implied_library(&block, self.file == QUANTIZE_CONFIG)? {
+            Some(library) => Ok(library.names[0].to_owned()),
+            None => Err(Error::new("its quantization_config does not name a quant_method")),
+        }
     }
 
     /// Refuses another block that contradicts this one.
@@ -156,12 +179,9 @@ impl ConfigBlock {
                 return contradicted([own, others]);
             }
         }
-        // ModelOpt's own file shows its method only by the algorithm.
+        // Some files show their method only by the algorithm.
         let keys = ["quant_method", "quant_algo"];
-        let is_other = |method: &str| {
-            let method = find(method).map(|format| format.method);
-            !matches!(method, Some(QuantMethod::CompressedTensors | QuantMethod::ModelOpt))
-        };
+        let is_other = |method: &str| !library_of(method).is_some_and(|library| library.has_algorithms);
         if let (Some(Value::String(method)), Some(Value::String(algorithm))) =
             (self.members.get(keys[0]), other.members.get(keys[1]))
             && !self.members.contains_key(keys[1])

@@ -1,45 +1,84 @@
 //! The configs of GPTQ, AWQ and auto-round, whose codes are integers in words.
 
-use super::json::with_members;
-use super::object::ConfigObject;
-use super::{CheckpointConfig, ConfigFormat, WeightDescription, layouts_of, transformers};
+use super::base::{BASE, words};
+use super::transformers::TRANSFORMERS;
 use crate::error::{Error, Result};
-use crate::quant::layout::{Group, Role};
-use crate::quant::method::QuantMethod;
+use crate::quant::config::{
+    CheckpointConfig, ConfigObject, Library, WeightDescription, excluded_by_pattern, named, with_members,
+};
+use crate::quant::layout::{Group, Layout, Packing, Precision, Role, ScaleOrder, Zeros};
 use crate::text::shorten;
 use std::rc::Rc;
 
-pub(super) static GPTQ: ConfigFormat = ConfigFormat {
+pub(super) static GPTQ: Library = Library {
+    layouts: LAYOUTS_OF_GPTQ,
+    names: &["gptq"],
     ignored: &[], // `dynamic` holds more than a list
+    read: read_gptq,
     exclude: |text, modules, _| {
-        let entries = modules.sorted().into_iter().map(|module| (excluded_by_gptq(module), "{}"));
+        let entries = modules.sorted().into_iter().map(|module| (excluded_by_pattern(module), "{}"));
         Ok(with_members(text, "dynamic", entries))
     },
-    ..transformers::format(QuantMethod::Gptq, &["gptq"], read_gptq, None)
+    ..TRANSFORMERS
 };
 
-pub(super) static AWQ: ConfigFormat = transformers::format(QuantMethod::Awq, &["awq"], read_awq, None);
+pub(super) static AWQ: Library = Library { layouts: LAYOUTS_OF_AWQ, names: &["awq"], read: read_awq, ..TRANSFORMERS };
 
-pub(super) static AUTO_ROUND: ConfigFormat = ConfigFormat {
+/// Its checkpoints have the layouts of GPTQ and AWQ.
+pub(super) static AUTO_ROUND: Library = Library {
+    names: &["auto-round", "intel/auto-round"],
     ignored: &[], // `extra_config` holds more than a list
+    read: read_auto_round,
     exclude: |text, modules, _| {
         let entries = modules.sorted().into_iter().map(|module| (module.to_owned(), "{\"bits\": 16}"));
         Ok(with_members(text, "extra_config", entries))
     },
-    ..transformers::format(QuantMethod::AutoRound, &["auto-round", "intel/auto-round"], read_auto_round, None)
+    ..TRANSFORMERS
 };
 
-/// Returns the key in `dynamic` for a module that is not quantized.
-pub(super) fn excluded_by_gptq(module: &str) -> String {
-    format!("-:^{}$", regex::escape(module))
-}
+static LAYOUTS_OF_GPTQ: &[Layout] = &[
+    // AutoGPTQ `qlinear_cuda_old.py`, GPTQModel `dequantize_weight`: scale * (code - zero), in the scale's dtype.
+    Layout {
+        name: "gptq",
+        library: "GPTQ, quant_method gptq, checkpoint_format gptq or gptq_v2",
+        needs_config: true,
+        names: &[&[
+            (Role::Codes, ".qweight"),
+            (Role::Scale, ".scales"),
+            (Role::ZeroPoint, ".qzeros"),
+            (Role::GroupIndex, ".g_idx"),
+        ]],
+        codes: words(Packing::TransposedWords),
+        groups: &[Group::Channel, Group::ANY_NEIGHBOURS],
+        scale_order: ScaleOrder::Transposed,
+        zeros: Zeros::PackedTransposed,
+        product_precision: Precision::Scale,
+        ..BASE
+    },
+];
+
+static LAYOUTS_OF_AWQ: &[Layout] = &[
+    // AutoAWQ `awq/utils/packing_utils.py`, `dequantize_gemm`
+    Layout {
+        name: "awq",
+        library: "AWQ, quant_method awq, version gemm",
+        needs_config: true,
+        names: &[&[(Role::Codes, ".qweight"), (Role::Scale, ".scales"), (Role::ZeroPoint, ".qzeros")]],
+        codes: words(Packing::AwqWords),
+        groups: &[Group::Channel, Group::ANY_NEIGHBOURS],
+        scale_order: ScaleOrder::Transposed,
+        zeros: Zeros::Awq,
+        product_precision: Precision::Scale,
+        ..BASE
+    },
+];
 
 /// Reads the width and the groups of codes in int32 words.
-fn description(block: &ConfigObject, method: QuantMethod, wording: &str) -> Result<WeightDescription> {
+fn description(block: &ConfigObject, layouts: &'static [Layout], wording: &str) -> Result<WeightDescription> {
     let Some(bits) = block.number(&["bits", "w_bit"])? else {
         return Err(Error::new(format!("{wording}, and not how many bits")));
     };
-    let mut description = WeightDescription::new(layouts_of(method, None), format!("{wording}, bits {bits}"));
+    let mut description = WeightDescription::new(named(layouts, None), format!("{wording}, bits {bits}"));
     description.parameters.bits = u32::try_from(bits).ok();
     description.parameters.group = block.integer(&["group_size", "q_group_size"])?.map(Group::of_size);
     Ok(description)
@@ -53,7 +92,7 @@ fn read_gptq(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> 
         return Err(Error::new(message));
     }
     let wording = format!("the config says quant_method 'gptq', checkpoint_format '{form}'");
-    let mut all = description(block, QuantMethod::Gptq, &wording)?;
+    let mut all = description(block, LAYOUTS_OF_GPTQ, &wording)?;
     all.parameters.zeros_are_one_less = form == "gptq";
     all.parameters.is_symmetric = block.is_true("sym")?;
     set_order(&mut all, block.flag("desc_act")?);
@@ -76,7 +115,7 @@ fn read_awq(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
         );
         return Err(Error::new(message));
     }
-    let mut all = description(block, QuantMethod::Awq, "the config says quant_method 'awq', version 'gemm'")?;
+    let mut all = description(block, LAYOUTS_OF_AWQ, "the config says quant_method 'awq', version 'gemm'")?;
     all.parameters.is_symmetric = block.flag("zero_point")? == Some(false);
     read_dynamic(block, config, all)
 }
@@ -89,7 +128,7 @@ fn read_dynamic(block: &ConfigObject, config: &mut CheckpointConfig, all: Weight
             (None, text) => (false, text.unwrap_or(entry)),
         };
         let own = if is_out { None } else { Some(overridden(&all, &own, entry)?) };
-        config.patterned.push(text, ("dynamic", entry), own)?;
+        config.patterned.push(text, "dynamic", entry, own)?;
     }
     config.add_others(all);
     Ok(())
@@ -119,22 +158,22 @@ fn overridden(all: &WeightDescription, own: &ConfigObject, entry: &str) -> Resul
 fn read_auto_round(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
     const SPECIAL: &[char] = &['*', '+', '?', '^', '$', '(', ')', '[', ']', '{', '}', '|', '\\'];
     let packing = block.text(&["packing_format"])?.unwrap_or("auto_round:auto_gptq");
-    let method = match packing.rsplit(':').next() {
-        Some("auto_gptq") => QuantMethod::Gptq,
-        Some("auto_awq") => QuantMethod::Awq,
+    let layouts = match packing.rsplit(':').next() {
+        Some("auto_gptq") => LAYOUTS_OF_GPTQ,
+        Some("auto_awq") => LAYOUTS_OF_AWQ,
         _ => {
             let message = format!("its packing_format is '{}', which tcast does not know", shorten(packing));
             return Err(Error::new(message));
         }
     };
-    let mut all = description(block, method, &format!("the config says packing_format '{packing}'"))?;
-    all.parameters.zeros_are_one_less = method == QuantMethod::Gptq;
+    let mut all = description(block, layouts, &format!("the config says packing_format '{packing}'"))?;
+    all.parameters.zeros_are_one_less = packing.ends_with("auto_gptq");
     all.parameters.is_symmetric = block.is_true("sym")?;
     for (module, own) in block.objects("extra_config")? {
         let is_out = own.number(&["bits"])?.is_some_and(|bits| bits >= 16);
         let own = if is_out { None } else { Some(overridden(&all, &own, module)?) };
         if module.contains(SPECIAL) {
-            config.patterned.push(&format!(".*(?:{module})"), ("extra_config", module), own)?;
+            config.patterned.push(&format!(".*(?:{module})"), "extra_config", module, own)?;
         } else {
             config.named.insert(module.clone(), own);
         }

@@ -1,16 +1,60 @@
 //! The config of torchao, as transformers writes it, and torchao's descriptions of tensors in the metadata of files.
 
-use super::object::ConfigObject;
-use super::{CheckpointConfig, ConfigFormat, Modules, WeightDescription, layouts_of, transformers};
+use super::base::{BASE, bytes};
+use super::transformers::TRANSFORMERS;
+use super::undecoded::undecoded;
+use crate::dtype::Dtype::{Float8E4M3FN, Float8E5M2, Int8};
 use crate::error::{Error, Result};
-use crate::quant::layout::{Layout, Zeros};
-use crate::quant::method::{QuantMethod, undecoded};
+use crate::quant::config::{
+    CheckpointConfig, ConfigObject, Library, MetadataChanges, Modules, WeightDescription, named,
+};
+use crate::quant::layout::{Layout, Role, Zeros};
 use crate::quant::recognize::CheckpointInfo;
 use crate::text::shorten;
 use serde_json::{Map, Value};
 use std::collections::{HashMap, HashSet};
 
-pub(super) static FORMAT: ConfigFormat = transformers::format(QuantMethod::TorchAo, &["torchao"], read, None);
+pub(super) static LIBRARY: Library =
+    Library { layouts: LAYOUTS, names: &["torchao"], metadata: metadata_of, read, ..TRANSFORMERS };
+
+const TORCHAO: &[(Role, &str)] = &[
+    (Role::Codes, "_qdata"),
+    (Role::Scale, "_scale"),
+    (Role::ZeroPoint, "_zero_point"),
+    (Role::Activation, "_act_quant_scale"),
+    (Role::Activation, "_act_quant_zero_point"),
+];
+
+static LAYOUTS: &[Layout] = &[
+    // torchao `quantization/quant_primitives.py`, `_dequantize_affine_no_dtype_check` and `_dequantize_affine_float8`.
+    // The product of two types is of float32; of two numbers of bfloat16 or float16, it has that type, which is the
+    // target's.
+    Layout {
+        name: "torchao-int8",
+        library: "torchao, Int8Tensor or IntxUnpackedToInt8Tensor",
+        tensor_classes: &["Int8Tensor", "IntxUnpackedToInt8Tensor"],
+        formats: &[
+            "Int8WeightOnlyConfig",
+            "Int8DynamicActivationInt8WeightConfig",
+            "Int8StaticActivationInt8WeightConfig",
+            "IntxWeightOnlyConfig",
+            "Int8DynamicActivationIntxWeightConfig",
+        ],
+        names: &[TORCHAO],
+        codes: bytes(&[Int8]),
+        zeros: Zeros::Plain,
+        ..BASE
+    },
+    Layout {
+        name: "torchao-fp8",
+        library: "torchao, Float8Tensor",
+        tensor_classes: &["Float8Tensor"],
+        formats: &["Float8WeightOnlyConfig", "Float8DynamicActivationFloat8WeightConfig"],
+        names: &[TORCHAO],
+        codes: bytes(&[Float8E4M3FN, Float8E5M2]),
+        ..BASE
+    },
+];
 
 /// The metadata key of the list of tensors. Each tensor of the list has a key, with JSON.
 const TENSOR_NAMES: &str = "tensor_names";
@@ -39,7 +83,7 @@ fn read(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
         class => vec![class.or(quant_type.as_str()).unwrap_or_default().to_owned()],
     };
     for class in classes.iter().collect::<HashSet<_>>() {
-        let layouts = layouts_of(QuantMethod::TorchAo, Some(class));
+        let layouts = named(LAYOUTS, Some(class));
         if layouts.is_empty() {
             return Err(refused(&format!("quant_type '{}'", shorten(class))));
         }
@@ -60,11 +104,11 @@ fn entries<'m>(metadata: impl Iterator<Item = (&'m str, &'m str)> + Clone) -> Ha
 }
 
 /// The descriptions of the tensors of a checkpoint.
-pub(in crate::quant) struct TorchAoTensors<'a> {
+pub(in crate::quant) struct TensorDescriptions<'a> {
     entries: HashMap<&'a str, Map<String, Value>>,
 }
 
-impl<'a> TorchAoTensors<'a> {
+impl<'a> TensorDescriptions<'a> {
     pub(in crate::quant) fn read(source: &CheckpointInfo<'a>) -> Self {
         Self { entries: entries(source.metadata.iter().copied()) }
     }
@@ -74,10 +118,11 @@ impl<'a> TorchAoTensors<'a> {
     pub(in crate::quant) fn check(
         &self,
         layout: &Layout,
-        (name, stem): (&str, &str),
+        name: &str,
+        stem: &str,
         exists: impl Fn(&str) -> bool,
     ) -> Result<()> {
-        if layout.method != QuantMethod::TorchAo {
+        if layout.tensor_classes.is_empty() {
             return Ok(());
         }
         let check = |part: &str, wording: &str| {
@@ -93,7 +138,7 @@ impl<'a> TorchAoTensors<'a> {
         let has_class = |layout: &Layout| layout.tensor_classes.contains(&class);
         if !has_class(layout) {
             let wording = format!("the metadata says _type '{}'", shorten(class));
-            let known = layouts_of(QuantMethod::TorchAo, None).into_iter().find(|layout| has_class(layout));
+            let known = LAYOUTS.iter().find(|layout| has_class(layout));
             return Err(match known {
                 Some(other) => {
                     Error::new(format!("{wording}, and its dtypes fit {} and not {}", layout.name, other.name))
@@ -113,7 +158,7 @@ fn refused(what: &str) -> Error {
 
 /// Returns the changes to the metadata of files after weights were decoded. Nothing of torchao remains, unless some
 /// weights stay quantized.
-pub(super) fn metadata_of(metadata: &[&(String, String)], modules: &Modules) -> Vec<(String, Option<String>)> {
+fn metadata_of(metadata: &[&(String, String)], modules: &Modules) -> MetadataChanges {
     let entries = entries(metadata.iter().map(|(key, text)| (key.as_str(), text.as_str())));
     let mut names: Vec<&str> = entries.into_keys().collect();
     names.sort_unstable();

@@ -1,27 +1,83 @@
 //! The config of AMD Quark, which can differ between modules.
 
-use super::json::listed;
-use super::modules::{MatchStyle, glob};
-use super::object::{ConfigObject, sides};
-use super::{CheckpointConfig, ConfigFormat, WeightDescription, layouts_of};
-use crate::dtype::Dtype;
+use super::base::{BASE, EXPONENTS, NIBBLES, bytes, words};
+use super::undecoded::undecoded;
+use crate::dtype::Dtype::{self, Float8E4M3FN, Float8E5M2, Int8};
 use crate::error::{Error, Result};
-use crate::quant::layout::{Group, Role};
-use crate::quant::method::{QuantMethod, undecoded};
+use crate::quant::config::{
+    CheckpointConfig, ConfigObject, Library, MatchStyle, WeightDescription, glob, listed, named, sides,
+};
+use crate::quant::layout::{Group, Layout, Packing, Precision, Role, ScaleOrder, Zeros};
 use crate::quant::parts::Parameters;
 use crate::text::shorten;
 use serde_json::Value;
 use std::rc::Rc;
 
-pub(super) static FORMAT: ConfigFormat = ConfigFormat {
-    method: QuantMethod::Quark,
+pub(super) static LIBRARY: Library = Library {
+    layouts: LAYOUTS,
     names: &["quark"],
     ignored: &["exclude"],
     style: MatchStyle::Globs,
     read,
-    exclude: |text, modules, _| Ok(listed(text, FORMAT.ignored, &modules.sorted())),
-    write: None,
+    exclude: |text, modules, _| Ok(listed(text, LIBRARY.ignored, &modules.sorted())),
+    ..Library::BASE
 };
+
+const QUARK: &[(Role, &str)] = &[
+    (Role::Codes, ".weight"),
+    (Role::Scale, ".weight_scale"),
+    (Role::ZeroPoint, ".weight_zero_point"),
+    (Role::Activation, ".input_scale"),
+    (Role::Activation, ".input_zero_point"),
+    (Role::Activation, ".output_scale"),
+    (Role::Activation, ".output_zero_point"),
+];
+
+const OF_QUARK: Layout = Layout { names: &[QUARK], shares_names: true, ..BASE };
+
+static LAYOUTS: &[Layout] = &[
+    // quark `torch/kernel/hw_emulation/hw_emulation_interface.py`, `dequantize_fp8`, `dequantize_int` and
+    // `dequantize_fp4_fp6_per_group`. Exponents become numbers of the target's type.
+    Layout {
+        name: "quark-fp8",
+        library: "AMD Quark, dtype fp8_e4m3 or fp8_e5m2",
+        formats: &["fp8_e4m3", "fp8_e5m2"],
+        codes: bytes(&[Float8E4M3FN, Float8E5M2]),
+        groups: &[Group::Tensor, Group::Channel, Group::ANY_BLOCK],
+        ..OF_QUARK
+    },
+    Layout {
+        name: "quark-int8",
+        library: "AMD Quark, dtype int8",
+        formats: &["int8"],
+        needs_config: true,
+        codes: bytes(&[Int8]),
+        groups: &[Group::Tensor, Group::Channel],
+        zeros: Zeros::Plain,
+        ..OF_QUARK
+    },
+    Layout {
+        name: "quark-uint4",
+        library: "AMD Quark, dtype uint4 with pack_method reorder",
+        formats: &["uint4"],
+        needs_config: true,
+        codes: words(Packing::AwqWords),
+        groups: &[Group::ANY_NEIGHBOURS],
+        scale_order: ScaleOrder::Transposed,
+        zeros: Zeros::Awq,
+        ..OF_QUARK
+    },
+    Layout {
+        name: "quark-mxfp4",
+        library: "AMD Quark, dtype fp4 with scale_format e8m0",
+        formats: &["fp4"],
+        codes: NIBBLES,
+        groups: &[Group::Neighbours(32)],
+        scale_dtypes: EXPONENTS,
+        scale_precision: Precision::Target,
+        ..OF_QUARK
+    },
+];
 
 fn read(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
     const LAYERS: &str = "layer_quant_config";
@@ -33,7 +89,7 @@ fn read(block: &ConfigObject, config: &mut CheckpointConfig) -> Result<()> {
     let packing = export("pack_method")?.unwrap_or("reorder");
     for (name, layer) in block.objects(LAYERS)? {
         let description = describe(&layer, packing)?.map(Rc::new);
-        config.patterned.push(&glob(name), (LAYERS, name), description)?;
+        config.patterned.push(&glob(name), LAYERS, name, description)?;
     }
     // Tensors do not show the class of their module.
     let classes = block.objects("layer_type_quant_config")?.into_iter().map(|(_, layer)| layer);
@@ -85,7 +141,7 @@ fn describe(layer: &ConfigObject, packing: &str) -> Result<Option<WeightDescript
     };
     let bits = (dtype == "uint4").then_some(4);
     let parameters = Parameters { bits, group, ..Parameters::default() };
-    let layouts = layouts_of(QuantMethod::Quark, Some(dtype));
+    let layouts = named(LAYOUTS, Some(dtype));
     Ok(Some(WeightDescription {
         parameters,
         needs,

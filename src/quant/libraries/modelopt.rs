@@ -1,28 +1,89 @@
 //! The config of `ModelOpt`, which can differ between modules: a block of config.json, and the older
 //! `hf_quant_config.json`.
 
-use super::engine::{EngineConfig, KeptModules, QuantizedGroup};
-use super::json::{listed, with_new, without_members};
-use super::modules::MatchStyle;
-use super::object::ConfigObject;
-use super::{CheckpointConfig, ConfigFormat, Modules, WeightDescription, layouts_of, stores};
+use super::base::{BASE, EXPONENTS, NIBBLES, encoding, unsigned_zero};
+use crate::dtype::Dtype::{Float4E2M1, Float8E4M3FN};
 use crate::error::{Error, Result};
-use crate::quant::layout::{Group, Groups};
-use crate::quant::method::QuantMethod;
+use crate::quant::config::{
+    CheckpointConfig, ConfigObject, EngineConfig, KeptModules, Library, MatchStyle, Modules, QuantizedGroup,
+    WeightDescription, listed, named, stores, with_new, without_members,
+};
+use crate::quant::layout::{CodeStorage, CodeValues, Combination, Group, Layout, Precision, Role};
 use crate::quant::parts::Parameters;
+use crate::quant::rules::{Encoding, ScaleRule, ScaleShape, SignRule, Ties};
 use crate::text::shorten;
 use serde_json::{Map, Value, json};
 use std::rc::Rc;
 
-pub(super) static FORMAT: ConfigFormat = ConfigFormat {
-    method: QuantMethod::ModelOpt,
+pub(super) static LIBRARY: Library = Library {
+    layouts: LAYOUTS,
     names: &["modelopt"],
     ignored: &["ignore", "exclude_modules"],
     style: MatchStyle::Globs,
+    has_algorithms: true,
+    has_two_blocks: true,
     read,
     exclude: |text, modules, _| Ok(excluding(text, "ignore", modules)),
     write: Some(write),
+    ..Library::BASE
 };
+
+const MODELOPT: &[(Role, &str)] = &[
+    (Role::Codes, ".weight"),
+    (Role::Scale, ".weight_scale"),
+    (Role::GlobalScale, ".weight_scale_2"),
+    (Role::Activation, ".input_scale"),
+];
+
+const OF_MODELOPT: Layout = Layout { names: &[MODELOPT], ..BASE };
+
+/// The base of layouts whose scales are powers of two.
+const POWERS: Layout = Layout { groups: &[Group::Neighbours(32)], scale_dtypes: EXPONENTS, ..OF_MODELOPT };
+
+static LAYOUTS: &[Layout] = &[
+    // modelopt `torch/quantization/qtensor/fp8_tensor.py`: codes and scales become the target's type first.
+    Layout {
+        name: "modelopt-fp8",
+        library: "ModelOpt, quant_algo FP8, FP8_PER_CHANNEL_PER_TOKEN or FP8_PB_WO",
+        formats: &["FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO"],
+        scale_precision: Precision::Target,
+        product_precision: Precision::Target,
+        encoding: Some(encoding(ScaleRule::Bounded, ScaleShape::Squeezed)),
+        ..OF_MODELOPT
+    },
+    // `nvfp4_tensor.py`
+    Layout {
+        name: "modelopt-nvfp4",
+        library: "ModelOpt, quant_algo NVFP4 or W4A16_NVFP4",
+        formats: &["W4A16_NVFP4", "NVFP4", "W4A8_NVFP4_FP8"],
+        codes: CodeStorage { values: CodeValues::FloatWithoutNegativeZero(Float4E2M1), ..NIBBLES },
+        groups: &[Group::Neighbours(16)],
+        scale_dtypes: &[Float8E4M3FN],
+        global: Combination::Multiplier,
+        encoding: Some(unsigned_zero(ScaleRule::GlobalMultiplier, ScaleShape::Squeezed)),
+        ..OF_MODELOPT
+    },
+    // `mxfp4_tensor.py`, `mxfp8_tensor.py`
+    Layout {
+        name: "modelopt-mxfp4",
+        library: "ModelOpt, quant_algo mxfp4",
+        formats: &["mxfp4", "W4A8_MXFP4_FP8", "W4A16_MXFP4"],
+        codes: NIBBLES,
+        encoding: Some(Encoding {
+            sign: SignRule::NotPositive,
+            ties: Ties::TowardZero,
+            ..encoding(ScaleRule::Ceiling, ScaleShape::Squeezed)
+        }),
+        ..POWERS
+    },
+    Layout {
+        name: "modelopt-mxfp8",
+        library: "ModelOpt, quant_algo MXFP8",
+        formats: &["MXFP8"],
+        encoding: Some(encoding(ScaleRule::Ceiling, ScaleShape::Squeezed)),
+        ..POWERS
+    },
+];
 
 /// The algorithms with codes of float8, by their groups.
 const FP8_OF_TENSORS: &str = "FP8";
@@ -55,7 +116,7 @@ fn check_groups(block: &ConfigObject, config: &CheckpointConfig) -> Result<()> {
             let Some(layout) = description.layouts.first() else { continue };
             let kind = weights.text(&["type"])?.unwrap_or("float");
             let bits = weights.get("num_bits").and_then(Value::as_u64).filter(|bits| !stores(layout, kind, *bits));
-            let is_other = |size: &i64| matches!(layout.groups, Groups::Fixed(fixed) if fixed != Group::of_size(*size));
+            let is_other = |size: &i64| layout.fixed_group().is_some_and(|fixed| fixed != Group::of_size(*size));
             let size = weights.get("group_size").and_then(Value::as_i64).filter(is_other);
             let other = match (bits, size) {
                 (Some(bits), _) => format!("num_bits {bits}, type '{}'", shorten(kind)),
@@ -72,7 +133,7 @@ fn check_groups(block: &ConfigObject, config: &CheckpointConfig) -> Result<()> {
 /// Returns the description by an algorithm; `None` without an algorithm, which keeps weights as they are.
 fn describe(algorithm: Option<&str>, group_size: Option<u64>) -> Result<Option<WeightDescription>> {
     let Some(algorithm) = algorithm else { return Ok(None) };
-    let mut layouts = layouts_of(QuantMethod::ModelOpt, None);
+    let mut layouts = named(LAYOUTS, None);
     layouts.retain(|layout| layout.formats.iter().any(|format| format.eq_ignore_ascii_case(algorithm)));
     let Some(layout) = layouts.first() else {
         let message = format!("its quant_algo is '{}', which tcast does not decode", shorten(algorithm));
@@ -85,7 +146,7 @@ fn describe(algorithm: Option<&str>, group_size: Option<u64>) -> Result<Option<W
         _ => group_size.map(Group::Neighbours),
     };
     let wording = format!("the config says quant_algo '{}'", shorten(algorithm));
-    if let (Some(given), Groups::Fixed(fixed)) = (group, layout.groups)
+    if let (Some(given), Some(fixed)) = (group, layout.fixed_group())
         && given != fixed
     {
         let error = Error::new(format!("{wording}, which has a scale for {fixed}, and a group_size for {given}"));
@@ -96,9 +157,19 @@ fn describe(algorithm: Option<&str>, group_size: Option<u64>) -> Result<Option<W
 }
 
 /// Adds the decoded modules to the list `key` and removes their layers. `None` if the text is not an object.
-pub(super) fn excluding(text: &str, key: &str, modules: &Modules) -> Option<String> {
+fn excluding(text: &str, key: &str, modules: &Modules) -> Option<String> {
     let text = with_new(text, "quantized_layers", &|text| without_members(text, &modules.decoded))?;
     listed(&text, &[key], &modules.sorted())
+}
+
+/// Changes `hf_quant_config.json` after weights were decoded; `None`, to drop the file, if no weight stays quantized.
+pub fn hf_quant_config_of(text: &str, modules: &Modules) -> Result<Option<String>> {
+    if modules.left.is_empty() {
+        return Ok(None);
+    }
+    let text = modules.rename_in(text);
+    let changed = with_new(&text, "quantization", &|text| excluding(text, "exclude_modules", modules));
+    changed.map(Some).ok_or_else(|| Error::new("is not a JSON object"))
 }
 
 fn write(groups: &[QuantizedGroup], kept: &KeptModules) -> Result<EngineConfig> {

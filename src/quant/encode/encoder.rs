@@ -1,0 +1,285 @@
+//! The encoder of a weight: its storage, the choice of its scales, and the loop for its values, determined once.
+
+use super::super::decode::Arithmetic;
+use super::super::layout::{Layout, Packing};
+use super::super::parts::LinearAxis;
+use super::super::rules::{Encoding, ScaleRule, SignRule, Ties};
+use super::super::scheme::{CodeType, TargetGrid};
+use super::choose::Chooser;
+use super::formula::{BoundsFormula, Formula, Quotient};
+use super::geometry::{EncodeGeometry, EncodedPart, Unfit};
+use super::lanes::{CodeRounding, Division, LANES};
+use super::narrow;
+use super::rounding::WeightType;
+use super::search::ScaleSearch;
+use crate::dtype::{Class, Dtype};
+use crate::kernel::Minifloat;
+use std::ops::Range;
+
+/// The choice of scales by the encoder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+pub enum ScaleChoice {
+    /// From the largest magnitude, as the library of the layout does
+    #[default]
+    Amax,
+    /// The scale with the least squared error; a lower error does not guarantee a better model
+    ///
+    /// The error is that of the group. Of two equally good scales, it takes the larger. The candidates are all E4M3
+    /// scale codes for NVFP4, the exponent of the rule and its two neighbours for MXFP4, and for integers below 8 bits
+    /// the scales for 1.00, 0.99, ... 0.81 of amax. Errors are summed in float64.
+    Mse,
+}
+
+/// Options for the computation of codes and scales.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EncodeOptions {
+    /// With [`Arithmetic::Exact`], a scale is the exact quotient of the largest magnitude and the largest code, and a
+    /// code is the exact quotient of value and stored scale; each is rounded once. Scales that are powers of two follow
+    /// the rule of the layout either way.
+    pub arithmetic: Arithmetic,
+    pub scale: ScaleChoice,
+    /// The global scale of 4-bit activations, 2688 / their largest magnitude, to store with NVFP4 weights.
+    pub input_global_scale: Option<f32>,
+    /// True if the description of `ComfyUI` asks for multiplication in full precision.
+    pub has_full_precision: bool,
+}
+
+impl Default for EncodeOptions {
+    fn default() -> Self {
+        Self {
+            arithmetic: Arithmetic::Library,
+            scale: ScaleChoice::Amax,
+            input_global_scale: None,
+            has_full_precision: false,
+        }
+    }
+}
+
+/// Loop that converts the values of a segment to codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SegmentLoop {
+    Steps,
+    /// One loop, which also computes the errors: see [`fused`](super::fused).
+    Fused,
+    /// Like `Fused`, but in lanes of 16 bits if errors are not needed: see [`narrow`](super::narrow).
+    Narrow,
+}
+
+pub(super) fn minifloat(dtype: Dtype) -> Result<Minifloat, Unfit> {
+    match dtype.class() {
+        Class::Float(format) if dtype.bits() <= 16 => Ok(Minifloat::new(&format)),
+        _ => Err(Unfit::Grid),
+    }
+}
+
+/// Returns the rounding of quotients to codes, which are stored as `stored`, with the largest quotient.
+fn code_rounding(encoding: Encoding, codes: CodeType, stored: Dtype) -> Result<(CodeRounding, f32), Unfit> {
+    Ok(match codes {
+        CodeType::Float(dtype) => {
+            let float = minifloat(dtype)?;
+            (CodeRounding::Float { float, sign: encoding.sign, ties: encoding.ties }, float.largest)
+        }
+        CodeType::Int { bits, symmetric: false } if encoding.scale == ScaleRule::Affine => {
+            let largest = ((1_u32 << bits) - 1) as f32;
+            (CodeRounding::Int { low: 0.0, high: largest, offset: 0 }, largest)
+        }
+        CodeType::Int { bits: 4, symmetric: false } if encoding.scale == ScaleRule::Linear => {
+            (CodeRounding::Int { low: 0.0, high: 15.0, offset: 0 }, 15.0)
+        }
+        CodeType::Int { bits, .. } => {
+            let half = (1_u32 << (bits - 1)) as f32;
+            let offset = if matches!(stored, Dtype::Int8 | Dtype::Int4) { 0 } else { half as u8 };
+            let is_full = matches!(encoding.scale, ScaleRule::Plain | ScaleRule::Linear);
+            let largest = if is_full { half - 1.0 } else { half - 0.5 };
+            (CodeRounding::Int { low: -half, high: half - 1.0, offset }, largest)
+        }
+    })
+}
+
+/// The type of the values to encode.
+#[derive(Clone, Copy)]
+pub(super) struct SourceType {
+    pub(super) dtype: Dtype,
+    /// The type in which the library computes.
+    pub(super) weight: WeightType,
+    /// True if they are encoded from float64.
+    pub(super) is_float64: bool,
+}
+
+/// Turns the values of a weight into the stored bytes of its parts.
+pub struct Encoder {
+    pub(super) layout: &'static Layout,
+    pub(super) chooser: Chooser,
+    pub(super) geometry: EncodeGeometry,
+    pub(super) weight: WeightType,
+    /// Bytes per source value.
+    pub(super) width: usize,
+    pub(super) division: Division,
+    pub(super) rounding: CodeRounding,
+    pub(super) packing: Packing,
+    pub(super) segments: SegmentLoop,
+    /// True if many values may be beyond the codes.
+    pub(super) may_clip: bool,
+    pub(super) search: Option<ScaleSearch>,
+    pub(super) is_float64: bool,
+    /// The axis of the scales in a tensor of an ONNX model.
+    pub(super) axis: Option<LinearAxis>,
+}
+
+impl Encoder {
+    /// Creates an encoder for weights of the shape `[.., rows, columns]` and the dtype `source`: float32, bfloat16 or
+    /// float16, or float64 with exact arithmetic.
+    pub fn new(
+        layout: &'static Layout,
+        grid: &TargetGrid,
+        shape: &[u64],
+        source: Dtype,
+        options: EncodeOptions,
+    ) -> Result<Self, Unfit> {
+        let is_exact = options.arithmetic == Arithmetic::Exact;
+        // Searches for scales take float64 values as float32.
+        let is_float64 = source == Dtype::Float64 && is_exact;
+        let weight =
+            if is_float64 { WeightType::Float32 } else { WeightType::new(source).ok_or(Unfit::Source(source))? };
+        let geometry = EncodeGeometry::new(layout, grid, shape, source)?;
+        Self::with_geometry(layout, grid, geometry, SourceType { dtype: source, weight, is_float64 }, options)
+    }
+
+    pub(super) fn with_geometry(
+        layout: &'static Layout,
+        grid: &TargetGrid,
+        mut geometry: EncodeGeometry,
+        source: SourceType,
+        options: EncodeOptions,
+    ) -> Result<Self, Unfit> {
+        let SourceType { dtype: source, weight, is_float64 } = source;
+        let is_exact = options.arithmetic == Arithmetic::Exact;
+        let encoding = layout.encoding.ok_or(Unfit::Grid)?;
+        if let Some(scale) = options.input_global_scale {
+            geometry.add_input_scale(layout, scale)?;
+        }
+        if options.has_full_precision {
+            geometry.describe_full_precision();
+        }
+        let (rounding, largest) = code_rounding(encoding, grid.codes, geometry.parts[0].dtype)?;
+        let stored = geometry.parts[1].dtype;
+        let computed = if is_exact { WeightType::Float32 } else { weight };
+        let keeps_sign = matches!(rounding, CodeRounding::Float { sign: SignRule::Kept, .. });
+        let (formula, quotient, rounded) =
+            Formula::of(encoding.scale, (grid.codes, stored, computed), geometry.is_tensor, keeps_sign);
+        let chooser = Chooser {
+            formula,
+            is_exact,
+            weight: computed,
+            largest,
+            largest_exponent: (largest.to_bits() >> 23) as i32 - 127,
+            stored,
+            has_three_bits: grid.codes == CodeType::Float(Dtype::Float6E2M3),
+            e4m3: minifloat(Dtype::Float8E4M3FN)?,
+        };
+        // A product with a power of two is the exact quotient.
+        let quotient = if is_exact && !matches!(formula, Formula::Power(_)) { Quotient::Exact } else { quotient };
+        let has_search = encoding.scale.has_search(grid.codes.bits()) && !geometry.is_tensor && geometry.block[0] == 1;
+        let search = match options.scale {
+            ScaleChoice::Amax => None,
+            ScaleChoice::Mse if has_search => Some(ScaleSearch::new(&chooser)),
+            ScaleChoice::Mse => return Err(Unfit::Search),
+        };
+        let block = geometry.block[1];
+        let is_whole = block == 1 || block.is_multiple_of(LANES as u64) || block >= geometry.columns;
+        let is_even = matches!(rounding, CodeRounding::Float { ties: Ties::Even, .. });
+        let is_narrow = (weight, grid.codes) == (WeightType::Bfloat16, CodeType::Float(Dtype::Float4E2M1))
+            && is_even
+            && quotient == Quotient::Multiply
+            && matches!(chooser.stored, Dtype::Uint8 | Dtype::Float8E8M0)
+            && block == narrow::GROUP as u64
+            && matches!(layout.codes.packing, Packing::Rows(_) | Packing::TransposedBlocks)
+            && geometry.columns.is_multiple_of(block);
+        let segments = match quotient {
+            Quotient::Divide | Quotient::Multiply if is_narrow => SegmentLoop::Narrow,
+            Quotient::Divide | Quotient::Multiply if is_whole => SegmentLoop::Fused,
+            _ => SegmentLoop::Steps,
+        };
+        Ok(Self {
+            layout,
+            chooser,
+            geometry,
+            weight,
+            width: source.bits() as usize / 8,
+            division: Division {
+                quotient,
+                rounding: rounded,
+                has_zeros: formula.zero_bits().is_some(),
+                has_offsets: formula == Formula::Bounds(BoundsFormula::Affine),
+                rounds_away: matches!(formula, Formula::Bounds(BoundsFormula::Signed | BoundsFormula::Shifted)),
+            },
+            rounding,
+            packing: layout.codes.packing,
+            segments,
+            may_clip: matches!(encoding.scale, ScaleRule::Floor | ScaleRule::BlockOnly)
+                || options.scale == ScaleChoice::Mse,
+            search,
+            is_float64,
+            axis: None,
+        })
+    }
+
+    /// The layout that the encoder writes.
+    #[must_use]
+    pub fn layout(&self) -> &'static Layout {
+        self.layout
+    }
+
+    /// The tensors that the encoder writes, in the order in which the library writes them.
+    #[must_use]
+    pub fn parts(&self) -> &[EncodedPart] {
+        &self.geometry.parts
+    }
+
+    /// The shape of the weight.
+    #[must_use]
+    pub fn shape(&self) -> &[u64] {
+        &self.geometry.shape
+    }
+
+    /// The number of rows: the product of all dimensions but the last.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        self.geometry.all_rows()
+    }
+
+    /// The number of values in a row.
+    #[must_use]
+    pub fn columns(&self) -> u64 {
+        self.geometry.columns
+    }
+
+    /// Bytes of one row of source values.
+    #[must_use]
+    pub fn row_bytes(&self) -> u64 {
+        self.geometry.columns * self.width as u64
+    }
+
+    /// True if scales depend on the largest magnitude of the whole tensor or of all tensors that share a scale.
+    /// [`Encoder::encode`] then needs that magnitude.
+    #[must_use]
+    pub fn needs_extremes(&self) -> bool {
+        self.chooser.formula.has_global() || self.geometry.is_tensor || self.geometry.has_column_scales
+    }
+
+    /// The alignment of ranges of rows to encode: they must start at a multiple of it, and end at a multiple or after
+    /// the last row.
+    #[must_use]
+    pub fn row_alignment(&self) -> u64 {
+        self.geometry.row_alignment()
+    }
+
+    /// Returns the byte range within each part that encoding these rows writes. Ranges of rows that together cover the
+    /// weight also cover all parts: bytes that belong to no row come with the first row, padding with the last row.
+    #[must_use]
+    pub fn part_ranges(&self, rows: Range<u64>) -> Vec<Range<u64>> {
+        self.geometry.part_ranges(&rows)
+    }
+}
