@@ -122,7 +122,8 @@ impl<'a> Planned<'a> {
     /// Plans tensors that are all values, and the changes that new names of tensors require in a quantized checkpoint.
     pub(super) fn rename(model: &LogicalCheckpoint<'a>, request: &Request) -> Result<Self> {
         let (source, renames) = (model.source, &request.selection.renames);
-        if renames.is_empty() || source.is_model() || model.found.weights.is_empty() {
+        let was_quantized = source.dropped.was_quantized;
+        if source.is_model() || !was_quantized && (renames.is_empty() || model.found.weights.is_empty()) {
             return Self::of_values(request, &source.shards, renames);
         }
         let renaming = Renaming::new(model, renames, |_| false)?;

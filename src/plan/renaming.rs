@@ -18,6 +18,8 @@ pub(super) struct Renaming {
     modules: HashMap<String, String>,
     /// The new names of modules whose matrices were not quantized before.
     plain: Vec<String>,
+    /// Modules and tensors that no longer exist.
+    gone: HashSet<String>,
 }
 
 impl Renaming {
@@ -27,7 +29,7 @@ impl Renaming {
         renames: &[Rename],
         is_decoded: impl Fn(&FoundWeight) -> bool,
     ) -> Result<Self> {
-        let mut found = Self::default();
+        let mut found = Self { gone: gone(model), ..Self::default() };
         if renames.is_empty() || model.is_model() {
             found.tensors = renames.to_vec();
             return Ok(found);
@@ -87,6 +89,19 @@ impl Renaming {
             decoded: decoded.iter().map(new_name).chain(self.plain.iter().map(String::as_str)).collect(),
             left: left.iter().map(new_name).collect(),
             renamed: self.modules.iter().map(|(old, new)| (&**old, &**new)).collect(),
+            gone: self.gone.iter().map(String::as_str).collect(),
         }
     }
+}
+
+/// Returns the modules and tensors that only dropped tensors have in their names.
+fn gone(model: &LogicalCheckpoint) -> HashSet<String> {
+    fn with_modules(name: &str) -> impl Iterator<Item = &str> {
+        name.match_indices('.').map(|(at, _)| &name[..at]).chain([name])
+    }
+    let mut gone: HashSet<&str> = model.source.dropped.names().flat_map(with_modules).collect();
+    if !gone.is_empty() {
+        model.tensors.iter().flat_map(|tensor| with_modules(tensor.name)).for_each(|name| _ = gone.remove(name));
+    }
+    gone.into_iter().map(str::to_owned).collect()
 }

@@ -157,6 +157,7 @@ impl<'r, 'a> Steps<'r, 'a> {
                 self.made[at].rename(name);
             }
         }
+        self.drop_tensors_of_model()?;
         self.check_codes()?;
         Ok(Planned {
             inputs: self.inputs,
@@ -170,6 +171,20 @@ impl<'r, 'a> Steps<'r, 'a> {
             block: None,
             findings: PlanFindings::default(),
         })
+    }
+
+    /// Leaves out the steps for tensors of ONNX models that the output does not have.
+    fn drop_tensors_of_model(&mut self) -> Result<()> {
+        let dropped = |place: TensorIndex| self.inputs[place.0].contents.dropped.binary_search(&place.1).is_ok();
+        self.made.retain(|step| !dropped(step.place));
+        let (Some(graph), [input]) = (&self.graph, self.inputs) else { return Ok(()) };
+        match input.contents.dropped.iter().find(|at| !graph.is_unused(**at)) {
+            Some(used) => {
+                let error = Error::new("cannot be left out of an ONNX model: its nodes or outputs use it");
+                Err(error.in_tensor(input.name_of(&input.contents.tensors[*used])))
+            }
+            None => Ok(()),
+        }
     }
 
     fn check_codes(&self) -> Result<()> {

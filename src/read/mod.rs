@@ -11,11 +11,13 @@
 
 mod blocks;
 mod checkpoint;
+mod choice;
 mod decoders;
 mod logical;
 mod model;
 mod zip;
 
+pub(crate) use choice::Choice;
 pub(crate) use checkpoint::{LogicalCheckpoint, Membership, ModelTensor};
 pub(crate) use decoders::{DecodedValues, Decoders};
 pub(crate) use logical::{LogicalTensor, WeightSource, decode_values, read_values};

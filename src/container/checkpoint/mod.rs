@@ -6,6 +6,7 @@
 
 mod adapters;
 mod disagreements;
+mod dropped;
 mod experts;
 mod index;
 mod missing;
@@ -15,6 +16,7 @@ mod naming;
 mod side_files;
 
 pub use disagreements::{Disagreement, check};
+pub(crate) use dropped::Dropped;
 pub(crate) use experts::{PlaceInStack, check_stacked, name_of_expert, stack_of};
 pub use index::{INDEX, Index, as_safetensors, index_in_place_of, index_text, shard_names, weight_map};
 pub(crate) use names::has_written_shards;
@@ -54,6 +56,8 @@ pub struct Checkpoint {
     pub broken: Vec<Error>,
     /// Names of tensors that cannot be read, and that the caller excludes.
     pub(crate) left_out: Vec<String>,
+    /// Tensors that the caller leaves out of the outputs.
+    pub(crate) dropped: Dropped,
     /// Disagreements between the index and the shards, or among the shards.
     pub disagreements: Vec<Disagreement>,
     /// Tensors that are made of stored ones; only with [`Naming::HuggingFace`].

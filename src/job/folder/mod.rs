@@ -184,10 +184,12 @@ fn shards_and_index(source: &Checkpoint, plans: &[Plan], spread: Spread) -> (Vec
     let index = source.index.as_ref().map(|index| as_safetensors(&index.name)).or(own_index);
     let index = index.unwrap_or_else(|| INDEX.to_owned());
     let names = match spread {
-        Spread::AsInputs => source.shards.iter().map(|shard| as_safetensors(&source.shard_name(shard))).collect(),
+        Spread::AsInputs => source.new_shard_names().iter().map(|name| as_safetensors(name)).collect::<Vec<_>>(),
         Spread::One | Spread::UpTo(_) => shard_names(&index, plans.len()),
     };
-    let has_index = plans.len() > 1 || spread == Spread::AsInputs && source.index.is_some();
+    // Loaders look for the only shard by its name.
+    let is_alone = source.dropped.has_emptied_shards && names == shard_names(&index, 1);
+    let has_index = plans.len() > 1 || spread == Spread::AsInputs && source.index.is_some() && !is_alone;
     let shard = |(file, plan): (String, &Plan)| ManifestShard { file, bytes: plan.len };
     (names.into_iter().zip(plans).map(shard).collect(), has_index.then_some(index))
 }

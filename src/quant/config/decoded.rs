@@ -1,7 +1,7 @@
 //! Changes to `config.json`, and to other files that describe how weights are quantized, after weights were decoded.
 
-use super::integers::excluded_by_gptq;
-use super::json::{ValueEdit, edited, with_new};
+use super::integers::{excluded_by_gptq, named_by_gptq};
+use super::json::{ValueEdit, edited, with_new, without_names};
 use super::patterns::is_composite;
 use super::{comfy_metadata_of, find, modelopt, torchao};
 use crate::container::checkpoint::with_dtype;
@@ -21,6 +21,8 @@ pub struct Modules<'a> {
     pub left: HashSet<&'a str>,
     /// New names of modules by old name; the other fields contain new names.
     pub renamed: HashMap<&'a str, &'a str>,
+    /// Names of modules, and of tensors, that no longer exist.
+    pub gone: HashSet<&'a str>,
 }
 
 impl Modules<'_> {
@@ -31,15 +33,23 @@ impl Modules<'_> {
         names
     }
 
-    /// Replaces the old names of modules in a description by the new ones.
-    pub(super) fn rename_in<'t>(&self, text: &'t str) -> Cow<'t, str> {
+    /// Removes modules that no longer exist from a description, and replaces the old names of modules by the new ones.
+    pub(super) fn update<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        if self.gone.is_empty() {
+            return self.rename_in(text);
+        }
+        let is_gone = |name: &str| self.gone.contains(name) || named_by_gptq(name).is_some_and(|it| self.gone.contains(&*it));
+        let text = without_names(text, &is_gone);
+        Cow::Owned(self.rename_in(&text).into_owned())
+    }
+
+    fn rename_in<'t>(&self, text: &'t str) -> Cow<'t, str> {
         if self.renamed.is_empty() {
             return Cow::Borrowed(text);
         }
         let new_name = |name: &str| {
-            let of_gptq = name.strip_prefix("-:^").and_then(|name| name.strip_suffix('$'));
-            let own = of_gptq.and_then(|own| self.renamed.iter().find(|(old, _)| regex::escape(old) == own));
-            own.map(|(_, new)| excluded_by_gptq(new)).or_else(|| self.renamed.get(name).map(|new| (*new).to_owned()))
+            let own = named_by_gptq(name).and_then(|own| self.renamed.get(&*own));
+            own.map(|new| excluded_by_gptq(new)).or_else(|| self.renamed.get(name).map(|new| (*new).to_owned()))
         };
         let (mut changed, mut rest) = (String::with_capacity(text.len()), text);
         while let Some(start) = rest.find('"') {
@@ -132,7 +142,7 @@ pub fn hf_quant_config_of(text: &str, modules: &Modules) -> Result<Option<String
     if modules.left.is_empty() {
         return Ok(None);
     }
-    let text = modules.rename_in(text);
+    let text = modules.update(text);
     let changed = with_new(&text, "quantization", &|text| modelopt::excluding(text, "exclude_modules", modules));
     changed.map(Some).ok_or_else(not_object)
 }
@@ -163,6 +173,6 @@ fn excluding(text: &str, name: &str, modules: &Modules, is_composite: bool) -> R
             shorten(name)
         )));
     };
-    let changed = (format.exclude)(&modules.rename_in(text), modules, is_composite)?;
+    let changed = (format.exclude)(&modules.update(text), modules, is_composite)?;
     changed.ok_or_else(|| Error::new("its quantization_config is not an object"))
 }

@@ -34,6 +34,12 @@ pub(super) fn excluded_by_gptq(module: &str) -> String {
     format!("-:^{}$", regex::escape(module))
 }
 
+/// Returns the module that a key of `dynamic` names; `None` for a pattern.
+pub(super) fn named_by_gptq(key: &str) -> Option<String> {
+    let module = key.strip_prefix("-:^")?.strip_suffix('$')?.replace('\\', "");
+    (excluded_by_gptq(&module) == key).then_some(module)
+}
+
 /// Reads the width and the groups of codes in int32 words.
 fn description(block: &ConfigObject, method: QuantMethod, wording: &str) -> Result<WeightDescription> {
     let Some(bits) = block.number(&["bits", "w_bit"])? else {
