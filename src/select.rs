@@ -123,13 +123,41 @@ pub fn rule_to_keep(name: &str) -> String {
     format!("{}=keep", as_glob(name))
 }
 
-/// `OLD=NEW`: another name for a tensor.
+/// `OLD=NEW`: another name for a tensor, or for each tensor whose name matches if `OLD` has stars.
 #[derive(Clone, Debug)]
 pub struct Rename {
-    /// The name in the input.
+    /// The name in the input. A `*` matches any characters, as few as possible.
     pub old: String,
-    /// The name in the output.
+    /// The name in the output. If `old` has stars, each `*` stands for the text of the same star there.
     pub new: String,
+}
+
+impl Rename {
+    /// True if it can rename several tensors.
+    pub(crate) fn is_pattern(&self) -> bool {
+        self.old.contains('*')
+    }
+
+    /// Returns the new name of a tensor, if this renames it.
+    pub(crate) fn new_name(&self, name: &str) -> Option<String> {
+        let (start, pieces) = self.old.split_once('*').map_or((&*self.old, None), |(start, rest)| (start, Some(rest)));
+        let mut rest = name.strip_prefix(start)?;
+        let Some(pieces) = pieces else { return rest.is_empty().then(|| self.new.clone()) };
+        let (last, mut texts) = (pieces.matches('*').count(), Vec::new());
+        for (number, piece) in pieces.split('*').enumerate() {
+            let at = if number == last { rest.strip_suffix(piece)?.len() } else { rest.find(piece)? };
+            texts.push(&rest[..at]);
+            rest = &rest[at + piece.len()..];
+        }
+        let mut texts = texts.into_iter();
+        let pieces = self.new.split('*').map(|piece| [piece, texts.next().unwrap_or_default()]);
+        Some(pieces.flatten().collect())
+    }
+
+    /// Returns the new name of a tensor by the first of several that renames it.
+    pub(crate) fn first(renames: &[Self], name: &str) -> Option<String> {
+        renames.iter().find_map(|rename| rename.new_name(name))
+    }
 }
 
 impl std::fmt::Display for Rename {
@@ -145,6 +173,13 @@ impl std::str::FromStr for Rename {
         let (old, new) = text.split_once('=').ok_or_else(|| Error::new("a new name is given as OLD=NEW"))?;
         if new.is_empty() {
             return Err(Error::new("the new name is empty"));
+        }
+        let stars = [old, new].map(|name| name.matches('*').count());
+        if stars[0] > 0 && stars[0] != stars[1] {
+            let what = format!("the old name has {} and the new one {}, one for each is needed", stars[0], stars[1]);
+            return Err(Error::new(format!(
+                "{what}: each * of the new name stands for the text of the same * of the old"
+            )));
         }
         Ok(Self { old: old.to_owned(), new: new.to_owned() })
     }

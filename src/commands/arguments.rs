@@ -38,8 +38,14 @@ pub(super) fn open_model(
     threads: usize,
     observer: &Console,
 ) -> Result<Checkpoint, Error> {
-    let options =
-        OpenOptions { tensors, contents: task.contents(), divides_stacks: true, has_modules: false, publish: Publish::Together, threads };
+    let options = OpenOptions {
+        tensors,
+        contents: task.contents(),
+        divides_stacks: true,
+        has_modules: false,
+        publish: Publish::Together,
+        threads,
+    };
     let mut opened = job::open(model, &options, observer, |error, _| error)?;
     Ok(opened.pop().expect("clap requires a model"))
 }

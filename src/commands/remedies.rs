@@ -2,8 +2,8 @@
 //! error by a [`Kind`].
 
 use super::downloads::{download, from_hub};
-use super::unmatched::propose;
 use super::resume::{go_back, go_on};
+use super::unmatched::propose;
 use crate::error::{Blocker, Error, Intended, Kind, OutputRole, Wanted};
 use crate::io::open::is_absent;
 use crate::io::output::directory_of;

@@ -221,7 +221,13 @@ fn unwritten(job: &Job, findings: &PlanFindings, source: &Checkpoint, output: &P
     Report {
         options: job.task.recorded(source),
         config: findings.config.clone(),
-        left_out: findings.dropped.iter().map(String::as_str).chain(source.dropped.names()).map(str::to_owned).collect(),
+        left_out: findings
+            .dropped
+            .iter()
+            .map(String::as_str)
+            .chain(source.dropped.names())
+            .map(str::to_owned)
+            .collect(),
         ..Report::empty(job.operator().name(), &source.path, output)
     }
 }

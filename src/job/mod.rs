@@ -59,6 +59,9 @@ pub(crate) struct OpenOptions<'a> {
     pub(crate) threads: usize,
 }
 
+/// Prefixes that torch.compile and the data parallelism of torch add to all names of a model.
+const WRAPPERS: [&str; 2] = ["_orig_mod.", "module."];
+
 /// Opens files and folders of shards. `explain` adds the caller's information about an input to an error.
 pub(crate) fn open(
     inputs: &[PathBuf],
@@ -95,6 +98,12 @@ pub(crate) fn open(
             return Err(if let [only] = &sources[..] { error.in_file(&only.path) } else { error });
         }
         observer.notice(Note::Unmatched(pattern));
+    }
+    for source in sources.iter().filter(|_| contents.is_some() && tensors.rename.is_empty()) {
+        let has = |prefix: &&&str| source.names().all(|name| name.starts_with(**prefix));
+        if let Some(prefix) = WRAPPERS.iter().find(has).filter(|_| source.tensors().next().is_some()) {
+            observer.notice(Note::Wrapped(&source.path, prefix));
+        }
     }
     let disagreements = sources.iter().flat_map(|source| &source.disagreements);
     disagreements.for_each(|disagreement| observer.notice(Note::Disagreement(disagreement)));

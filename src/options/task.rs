@@ -1,6 +1,8 @@
 //! The task of a job: an operator with its options.
 
-use super::{BitcastOptions, CastOptions, ContentOptions, DequantizeOptions, ModelOptions, PromoteOptions, QuantizeOptions};
+use super::{
+    BitcastOptions, CastOptions, ContentOptions, DequantizeOptions, ModelOptions, PromoteOptions, QuantizeOptions,
+};
 use super::{RecordedOptions, ShardOptions};
 use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;

@@ -121,7 +121,7 @@ pub fn build<'a>(
     spread: Spread,
     measured: &dyn Fn(u64),
 ) -> Result<Vec<Plan<'a>>> {
-    Planned::of_values(request, inputs, &request.selection.renames)?.lay_out(request, spread, measured)
+    Planned::of_values(request, inputs, &request.selection.renames, true)?.lay_out(request, spread, measured)
 }
 
 /// The plan of an input before its outputs are laid out: the steps, in the order of the tensors of the outputs, and
@@ -179,21 +179,21 @@ impl<'a> Planned<'a> {
                     Err(Error::new(what).of(Kind::Unmapped).in_tensor(&tensor.name))
                 }
             },
-            (Task::Promote(_), None) => Self::of_values(request, &model.source.shards, &[]),
+            (Task::Promote(_), None) => Self::of_values(request, &model.source.shards, &[], true),
             (Task::Dequantize(options), None) => Self::dequantize(model, options, request),
             (Task::Quantize(options), None) => Self::quantize(model, options, request, partition, observer),
         }
     }
 
     /// Plans tensors that are all values. Reports wrong new names before tensors that cannot be converted.
-    fn of_values(request: &Request, inputs: &'a [Input], renames: &[Rename]) -> Result<Self> {
+    fn of_values(request: &Request, inputs: &'a [Input], renames: &[Rename], must_match: bool) -> Result<Self> {
         let mut steps = Steps::new(request, inputs)?;
-        let new_names = steps.new_names_of_values(renames)?;
+        let new_names = steps.new_names_of_values(renames, must_match)?;
         steps.places().try_for_each(|place| steps.plain(place, None))?;
         for (at, name) in new_names {
             steps.made[at].rename(name);
         }
-        steps.finish(&[])
+        steps.finish(&[], true)
     }
 
     /// Passes the notes that meet a condition to an observer, in their order.

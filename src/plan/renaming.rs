@@ -1,6 +1,7 @@
 //! New names of weights in quantized checkpoints: the parts of a weight are renamed with it, and configs list the new
 //! names.
 
+use super::steps::no_tensor;
 use crate::error::{Error, Result};
 use crate::quant::{FoundWeight, Modules};
 use crate::read::LogicalCheckpoint;
@@ -36,11 +37,17 @@ impl Renaming {
         }
         let weights: HashMap<&str, &FoundWeight> =
             model.found.weights.iter().map(|weight| (&*weight.name, weight)).collect();
-        let given: HashMap<&str, &str> = renames.iter().map(|rename| (&*rename.old, &*rename.new)).collect();
+        let given = new_names_in(model, renames);
         let plain = model.found.plain.iter().map(|at| &model.tensors[*at]).filter(|tensor| tensor.shape.len() == 2);
         let matrices: HashSet<&str> = plain.map(|tensor| tensor.name).collect();
-        for rename in renames {
-            let Some(weight) = weights.get(&*rename.old) else {
+        for (at, rename) in renames.iter().enumerate() {
+            if rename.is_pattern() && !given.keys().any(|name| rename.new_name(name).is_some()) {
+                return Err(no_tensor(rename));
+            }
+            let has_pattern = |earlier: &&Rename| earlier.is_pattern() || rename.is_pattern();
+            let earlier = || renames[..at].iter().filter(has_pattern);
+            let is_earlier = |name: &str| earlier().any(|earlier| earlier.new_name(name).is_some());
+            if !rename.is_pattern() && !weights.contains_key(&*rename.old) {
                 if let (Some(old), Some(new)) = (module_of(&rename.old), module_of(&rename.new))
                     && matrices.contains(&*rename.old)
                 {
@@ -49,29 +56,20 @@ impl Renaming {
                 }
                 found.tensors.push(rename.clone());
                 continue;
-            };
-            let end = &weight.name[weight.module.len()..];
-            let module = rename.new.strip_suffix(end);
-            found.modules.extend(module.map(|module| (weight.module.clone(), module.to_owned())));
-            if is_decoded(weight) {
-                found.tensors.push(rename.clone());
-                continue;
             }
-            let module = module.ok_or_else(|| {
-                let error = Error::new(format!("its new name '{}' does not end in '{end}'", shorten(&rename.new)));
-                error.in_tensor(&weight.name).remedy(format!("name it '{}{end}'", shorten(&rename.new)))
-            })?;
-            let names = weight.parts.iter().map(|(_, at)| model.tensors[*at].name);
-            for old in names.filter(|name| *name == weight.name || !given.contains_key(name)) {
-                let new = format!("{module}{}", &old[weight.module.len()..]);
-                found.tensors.push(Rename { old: old.to_owned(), new });
+            let of_rename = model.found.weights.iter().filter(|weight| !is_earlier(&weight.name));
+            for weight in of_rename.filter(|weight| rename.new_name(&weight.name).is_some()) {
+                found.add_weight(model, weight, &given, is_decoded(weight))?;
+            }
+            if rename.is_pattern() {
+                found.tensors.push(rename.clone());
             }
         }
         for weight in model.found.weights.iter().filter(|weight| !is_decoded(weight)) {
             let module = found.modules.get(&weight.module).unwrap_or(&weight.module);
             let is_in_module = |name: &str| name.strip_prefix(&**module).is_some_and(|end| end.starts_with(['.', '_']));
             let parts = weight.parts.iter().map(|(_, at)| model.tensors[*at].name);
-            let mut named = parts.filter_map(|part| Some((part, *given.get(part)?)));
+            let mut named = parts.filter_map(|part| Some((part, given.get(part)?)));
             if let Some((part, new)) = named.find(|(part, new)| *part != weight.name && !is_in_module(new)) {
                 let (name, new, module) = (shorten(&weight.name), shorten(new), shorten(module));
                 let message = format!("is a part of '{name}', and its new name '{new}' does not begin with '{module}'");
@@ -79,7 +77,54 @@ impl Renaming {
                 return Err(error.remedy(format!("rename only '{name}': its parts follow it")));
             }
         }
+        found.add_enclosing_modules(model);
         Ok(found)
+    }
+
+    /// Renames a weight: its module, and its parts that have no new names of their own.
+    fn add_weight(
+        &mut self,
+        model: &LogicalCheckpoint,
+        weight: &FoundWeight,
+        given: &HashMap<&str, String>,
+        is_decoded: bool,
+    ) -> Result<()> {
+        let new = &given[&*weight.name];
+        let end = &weight.name[weight.module.len()..];
+        let module = new.strip_suffix(end);
+        self.modules.extend(module.map(|module| (weight.module.clone(), module.to_owned())));
+        if is_decoded {
+            self.tensors.push(Rename { old: weight.name.clone(), new: new.clone() });
+            return Ok(());
+        }
+        let module = module.ok_or_else(|| {
+            let error = Error::new(format!("its new name '{}' does not end in '{end}'", shorten(new)));
+            error.in_tensor(&weight.name).remedy(format!("name it '{}{end}'", shorten(new)))
+        })?;
+        let names = weight.parts.iter().map(|(_, at)| model.tensors[*at].name);
+        for old in names.filter(|name| *name == weight.name || !given.contains_key(name)) {
+            let new = format!("{module}{}", &old[weight.module.len()..]);
+            self.tensors.push(Rename { old: old.to_owned(), new });
+        }
+        Ok(())
+    }
+
+    /// Adds the modules of renamed tensors, and the modules that enclose them, if all of their tensors keep the rest of their
+    /// names.
+    fn add_enclosing_modules(&mut self, model: &LogicalCheckpoint) {
+        let new_names = new_names_in(model, &self.tensors);
+        let mut modules: HashMap<&str, Option<&str>> = HashMap::new();
+        for tensor in &model.tensors {
+            let new = new_names.get(tensor.name).map_or(tensor.name, String::as_str);
+            for module in with_modules(tensor.name) {
+                let new_module = new.strip_suffix(&tensor.name[module.len()..]);
+                let known = modules.entry(module).or_insert(new_module);
+                *known = known.filter(|known| Some(*known) == new_module);
+            }
+        }
+        for (old, new) in modules.into_iter().filter_map(|(old, new)| Some((old, new.filter(|new| *new != old)?))) {
+            self.modules.entry(old.to_owned()).or_insert_with(|| new.to_owned());
+        }
     }
 
     /// Returns the modules of the output: the modules of decoded weights, and of weights that stay quantized.
@@ -94,11 +139,23 @@ impl Renaming {
     }
 }
 
+/// Returns the new names of stored tensors and of weights.
+pub(super) fn new_names_in<'m>(model: &'m LogicalCheckpoint, renames: &[Rename]) -> HashMap<&'m str, String> {
+    if renames.is_empty() {
+        return HashMap::new();
+    }
+    let weights = model.found.weights.iter().map(|weight| &*weight.name);
+    let names = model.tensors.iter().map(|tensor| tensor.name).chain(weights);
+    names.filter_map(|name| Some((name, Rename::first(renames, name)?))).collect()
+}
+
+/// Returns the name of a tensor and the names of the modules that it is in.
+fn with_modules(name: &str) -> impl Iterator<Item = &str> {
+    name.match_indices('.').map(|(at, _)| &name[..at]).chain([name])
+}
+
 /// Returns the modules and tensors that only dropped tensors have in their names.
 fn gone(model: &LogicalCheckpoint) -> HashSet<String> {
-    fn with_modules(name: &str) -> impl Iterator<Item = &str> {
-        name.match_indices('.').map(|(at, _)| &name[..at]).chain([name])
-    }
     let mut gone: HashSet<&str> = model.source.dropped.names().flat_map(with_modules).collect();
     if !gone.is_empty() {
         model.tensors.iter().flat_map(|tensor| with_modules(tensor.name)).for_each(|name| _ = gone.remove(name));

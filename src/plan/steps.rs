@@ -43,12 +43,12 @@ impl<'r, 'a> Steps<'r, 'a> {
     }
 
     /// Returns the new names of stored tensors that become one tensor each, with their numbers.
-    pub(super) fn new_names_of_values(&self, renames: &[Rename]) -> Result<Vec<(usize, String)>> {
+    pub(super) fn new_names_of_values(&self, renames: &[Rename], must_match: bool) -> Result<Vec<(usize, String)>> {
         if renames.is_empty() {
             return Ok(Vec::new()); // containers refuse duplicate names
         }
         let tensors = self.inputs.iter().flat_map(|input| input.contents.tensors.iter().map(|it| input.name_of(it)));
-        new_names(tensors.map(str::to_owned).collect(), renames)
+        new_names(tensors, renames, must_match)
     }
 
     /// Casts or copies a tensor. If it is copied, `reason` takes precedence over the reason of the options.
@@ -148,12 +148,11 @@ impl<'r, 'a> Steps<'r, 'a> {
         (role == TensorRole::Scale).then_some(KeptReason::Role(role))
     }
 
-    /// Gives the tensors their new names, and returns the plan. Refuses a cast that leaves codes as they are although no
-    /// option requests that.
-    pub(super) fn finish(mut self, renames: &[Rename]) -> Result<Planned<'a>> {
+    /// Gives the tensors their new names, and returns the plan. A pattern of names must match if `must_match`. Refuses a cast
+    /// that leaves codes as they are although no option requests that.
+    pub(super) fn finish(mut self, renames: &[Rename], must_match: bool) -> Result<Planned<'a>> {
         if !renames.is_empty() {
-            let names = self.made.iter().map(|step| step.name().to_owned()).collect();
-            for (at, name) in new_names(names, renames)? {
+            for (at, name) in new_names(self.made.iter().map(Step::name), renames, must_match)? {
                 self.made[at].rename(name);
             }
         }
@@ -260,29 +259,59 @@ impl<'r, 'a> Steps<'r, 'a> {
     }
 }
 
-/// Returns the new names of renamed tensors, by the places of their steps. Refuses names that no tensor has, and two
-/// tensors of one name.
-fn new_names(mut names: Vec<String>, renames: &[Rename]) -> Result<Vec<(usize, String)>> {
-    let places: HashMap<String, usize> = names.iter().cloned().zip(0..).collect();
-    let mut changed = HashSet::new();
-    for Rename { old, new } in renames {
-        let place = places.get(old);
-        let &place = place.ok_or_else(|| {
-            let error = Error::usage(format!("there is no tensor '{}' to rename", shorten(old)));
-            if new.contains('=') {
-                error.remedy("the old name ends at the first '=': a tensor with '=' in its name cannot be renamed")
-            } else {
-                error
+/// Returns the error for a new name whose old name no tensor has.
+pub(super) fn no_tensor(Rename { old, new }: &Rename) -> Error {
+    let error = Error::usage(format!("there is no tensor '{}' to rename", shorten(old)));
+    if new.contains('=') {
+        error.remedy("the old name ends at the first '=': a tensor with '=' in its name cannot be renamed")
+    } else {
+        error
+    }
+}
+
+/// Returns the new names of renamed tensors, by the places of their steps: the first of several that matches a name gives
+/// the new one. Refuses names and, if `must_match`, patterns that no tensor has, and two tensors of one name.
+fn new_names<'n>(
+    names: impl Iterator<Item = &'n str> + Clone,
+    renames: &[Rename],
+    must_match: bool,
+) -> Result<Vec<(usize, String)>> {
+    let mut is_used = vec![false; renames.len()];
+    let mut changed: Vec<(usize, String)> = Vec::new();
+    for (place, name) in names.clone().enumerate() {
+        let mut is_exact = false;
+        for (rename, is_used) in renames.iter().zip(&mut is_used) {
+            let Some(new) = rename.new_name(name) else { continue };
+            *is_used = true;
+            if changed.last().is_none_or(|(last, _)| *last != place) {
+                is_exact = !rename.is_pattern();
+                changed.push((place, new));
+            } else if is_exact && !rename.is_pattern() {
+                return Err(Error::new("is renamed twice").in_tensor(name));
             }
-        })?;
-        if !changed.insert(place) {
-            return Err(Error::new("is renamed twice").in_tensor(old));
         }
-        names[place].clone_from(new);
     }
+    let is_wrong = |(rename, is_used): &(&Rename, bool)| !is_used && (must_match || !rename.is_pattern());
+    if let Some((rename, _)) = renames.iter().zip(is_used).find(is_wrong) {
+        return Err(no_tensor(rename));
+    }
+    let renamed = || {
+        let mut changed = changed.iter().peekable();
+        let new_name = move |(place, old)| (changed.next_if(|new| new.0 == place).map_or(old, |(_, new)| &**new), old);
+        names.clone().enumerate().map(new_name)
+    };
     let mut seen = HashSet::new();
-    if let Some(clash) = names.iter().find(|name| !seen.insert(name.as_str())) {
-        return Err(Error::new("two tensors would have this name").in_tensor(clash));
+    if let Some((clash, last)) = renamed().find(|(new, _)| !seen.insert(*new)) {
+        let (_, first) = renamed().find(|(new, _)| *new == clash).expect("it is there twice");
+        let both = format!("'{}' and '{}'", shorten(first), shorten(last));
+        return Err(if clash.is_empty() {
+            Error::new(format!("the new names of {both} would be empty"))
+        } else {
+            Error::new(format!("two tensors would have this name: {both}")).in_tensor(clash)
+        });
     }
-    Ok(changed.into_iter().map(|place| (place, std::mem::take(&mut names[place]))).collect())
+    if let Some((_, old)) = renamed().find(|(new, old)| new.is_empty() && !old.is_empty()) {
+        return Err(Error::new("its new name would be empty").in_tensor(old));
+    }
+    Ok(changed)
 }

@@ -22,6 +22,8 @@ pub(crate) enum Note<'a> {
     Pickle(&'a Path, &'a PickleFacts),
     /// A tensor that cannot be read is excluded, so it is left out.
     Unreadable(&'a str),
+    /// All tensors of an input have a prefix that a wrapper of the model adds.
+    Wrapped(&'a Path, &'static str),
     /// A pattern matches no tensor, which the caller allows.
     Unmatched(&'a Pattern),
     /// The output format, given by its extension, cannot hold the metadata of the input.

@@ -41,7 +41,7 @@ mod table;
 mod transcode;
 
 pub use config::{
-    EngineConfig, KeptModules, Modules, QuantizedGroup, comfy_metadata_of, config_of, default_target,
+    EngineConfig, KeptModules, Modules, QuantizedGroup, check_renamed, comfy_metadata_of, config_of, default_target,
     hf_quant_config_of, is_composite, metadata_of, named_dtype, quantize_config_of,
 };
 pub use decode::{Arithmetic, BlockParameters, CodeKind, DecodeTally, Decoder, Explanation, Grid, Occurrences};

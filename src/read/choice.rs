@@ -76,11 +76,13 @@ fn dropped_all(only: &[bool], has_only: bool) -> bool {
 /// Refuses to keep only some parts of a weight.
 fn check_whole(model: &LogicalCheckpoint, is_kept: &[bool]) -> Result<()> {
     for weight in &model.found.weights {
-        let (kept, dropped): (Vec<usize>, Vec<usize>) = weight.parts.iter().map(|(_, at)| *at).partition(|at| is_kept[*at]);
+        let (kept, dropped): (Vec<usize>, Vec<usize>) =
+            weight.parts.iter().map(|(_, at)| *at).partition(|at| is_kept[*at]);
         if !kept.is_empty() && !dropped.is_empty() {
             let names = |parts: Vec<usize>| first_few(parts.into_iter().map(|at| model.tensors[at].name), 5);
             let (kept, dropped) = (names(kept), names(dropped));
-            let what = format!("a quantized weight moves as a whole: the patterns keep {kept}, and leave out {dropped}");
+            let what =
+                format!("a quantized weight moves as a whole: the patterns keep {kept}, and leave out {dropped}");
             return Err(Error::usage(what).in_tensor(&weight.name).remedy("choose the weight by its own name"));
         }
     }

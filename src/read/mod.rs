@@ -17,8 +17,8 @@ mod logical;
 mod model;
 mod zip;
 
-pub(crate) use choice::Choice;
 pub(crate) use checkpoint::{LogicalCheckpoint, Membership, ModelTensor};
+pub(crate) use choice::Choice;
 pub(crate) use decoders::{DecodedValues, Decoders};
 pub(crate) use logical::{LogicalTensor, WeightSource, decode_values, read_values};
 pub(crate) use zip::{Piece, Zip};

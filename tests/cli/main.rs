@@ -10,6 +10,7 @@ mod bitcast;
 mod caches;
 mod cast;
 mod checkpoints;
+mod choose;
 mod complete;
 mod containers;
 mod cost;

@@ -34,7 +34,8 @@ impl Checkpoint {
             let verdicts: Vec<bool> = shard.contents.tensors.iter().map(|_| is_kept()).collect();
             let is_emptied = !verdicts.is_empty() && !verdicts.contains(&true);
             let out = |number: &usize| !verdicts[*number];
-            let names = (0..verdicts.len()).filter(out).map(|number| shard.name_of(&shard.contents.tensors[number]).into());
+            let names =
+                (0..verdicts.len()).filter(out).map(|number| shard.name_of(&shard.contents.tensors[number]).into());
             self.dropped.names.extend(names);
             if is_model {
                 shard.contents.dropped = (0..verdicts.len()).filter(out).collect();

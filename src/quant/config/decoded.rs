@@ -3,7 +3,7 @@
 use super::integers::{excluded_by_gptq, named_by_gptq};
 use super::json::{ValueEdit, edited, with_new, without_names};
 use super::patterns::is_composite;
-use super::{comfy_metadata_of, find, modelopt, torchao};
+use super::{CheckpointConfig, comfy_metadata_of, find, modelopt, torchao};
 use crate::container::checkpoint::with_dtype;
 use crate::container::{as_json, members};
 use crate::dtype::Dtype;
@@ -12,6 +12,7 @@ use crate::quant::recognize::CheckpointInfo;
 use crate::text::shorten;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path;
 
 /// The modules of a checkpoint whose weights were quantized.
 #[derive(Default)]
@@ -38,7 +39,8 @@ impl Modules<'_> {
         if self.gone.is_empty() {
             return self.rename_in(text);
         }
-        let is_gone = |name: &str| self.gone.contains(name) || named_by_gptq(name).is_some_and(|it| self.gone.contains(&*it));
+        let is_gone =
+            |name: &str| self.gone.contains(name) || named_by_gptq(name).is_some_and(|it| self.gone.contains(&*it));
         let text = without_names(text, &is_gone);
         Cow::Owned(self.rename_in(&text).into_owned())
     }
@@ -163,6 +165,47 @@ pub fn metadata_of<'m>(
     let of_comfy = metadata.iter().filter(|(key, _)| key == CheckpointInfo::METADATA);
     let of_comfy = of_comfy.map(|(key, text)| (key.clone(), comfy_metadata_of(text, modules)));
     of_comfy.chain(torchao::metadata_of(&metadata, modules)).collect()
+}
+
+/// Refuses new names of modules for which patterns in the config say something else than for the old ones. The texts are
+/// those of `config.json`, `hf_quant_config.json` and `quantize_config.json`.
+pub fn check_renamed<'n>(
+    before: [Option<&str>; 3],
+    after: [Option<&str>; 3],
+    renamed: impl Iterator<Item = (&'n str, &'n str)>,
+    modules: &Modules,
+) -> Result<()> {
+    let read = |[config, hf_quant_config, quantize_config]: [Option<&str>; 3]| {
+        CheckpointConfig::read(&CheckpointInfo {
+            tensors: &[],
+            folder: Path::new(""),
+            config,
+            hf_quant_config,
+            quantize_config,
+            metadata: &[],
+            read: &|_| Err(Error::new("is not read")),
+        })
+    };
+    let (before, after) = (read(before)?, read(after)?);
+    let mut renamed: Vec<_> = renamed.filter(|(_, new)| !modules.decoded.contains(new)).collect();
+    renamed.sort_unstable();
+    for (old, new) in renamed {
+        let (of_old, of_new) = (before.entry(old), after.entry(new));
+        let what = match (of_old, of_new) {
+            (Some((_, entry)), None) => {
+                format!("has the pattern '{}', which matches {old} and not {new}", shorten(entry))
+            }
+            (None, Some((_, entry))) => {
+                format!("has the pattern '{}', which matches {new} and not {old}", shorten(entry))
+            }
+            (Some((is_out, entry)), Some((is_out_now, other))) if is_out != is_out_now => {
+                format!("has the pattern '{}' for {old}, and '{}' for {new}", shorten(entry), shorten(other))
+            }
+            _ => continue,
+        };
+        return Err(Error::new(what).remedy("correct the pattern first, or choose other names"));
+    }
+    Ok(())
 }
 
 /// Adds the decoded modules to the modules that a block of the named method lists as not quantized.

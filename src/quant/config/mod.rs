@@ -22,7 +22,7 @@ mod transformers;
 
 pub use comfy::comfy_metadata_of;
 pub use decoded::{
-    Modules, config_of, default_target, hf_quant_config_of, metadata_of, named_dtype, quantize_config_of,
+    Modules, check_renamed, config_of, default_target, hf_quant_config_of, metadata_of, named_dtype, quantize_config_of,
 };
 pub use engine::{EngineConfig, KeptModules, QuantizedGroup};
 pub use patterns::is_composite;
@@ -197,14 +197,18 @@ impl CheckpointConfig {
         self.others.push(Rc::new(description));
     }
 
-    /// Returns the descriptions of a module.
-    pub(super) fn describe(&self, module: &str) -> ModuleConfig<'_> {
+    /// Returns the entry for a single module, or for one that encloses it, and its description.
+    fn single(&self, module: &str) -> Option<(&str, &Option<Rc<WeightDescription>>)> {
         let outer = module.match_indices('.').rev().map(|(at, _)| &module[..at]);
         let stack = stack_of(module);
         let modules = std::iter::once(module).chain(stack.as_deref()).chain(outer);
         let named = modules.into_iter().find_map(|name| self.named.get(name));
-        let single = named.or_else(|| self.patterned.get(module));
-        let (excluded, descriptions) = match single {
+        named.or_else(|| self.patterned.get(module))
+    }
+
+    /// Returns the descriptions of a module.
+    pub(super) fn describe(&self, module: &str) -> ModuleConfig<'_> {
+        let (excluded, descriptions) = match self.single(module) {
             Some((_, Some(description))) => (None, std::slice::from_ref(description)),
             Some((entry, None)) => (Some(entry), &*self.others),
             None => (None, &*self.others),
@@ -212,6 +216,12 @@ impl CheckpointConfig {
         let others = || self.also_ignored.iter().find_map(|(name, list)| Some((&**name, list.find(module)?)));
         let own = self.ignored.find(module).or(excluded).map(|entry| ("the config", entry));
         ModuleConfig { ignored: own.or_else(others), descriptions }
+    }
+
+    /// Returns the entry that decides about a module, and whether it says that the module is not quantized.
+    fn entry(&self, module: &str) -> Option<(bool, &str)> {
+        let ignored = self.describe(module).ignored.map(|(_, entry)| (true, entry));
+        ignored.or_else(|| self.single(module).map(|(entry, description)| (description.is_none(), entry)))
     }
 
     /// True if some engines take an entry for the name of this module, which is then not quantized.
