@@ -30,6 +30,7 @@ mod gguf_out_models;
 mod gguf_out_recover;
 mod help;
 mod inspect;
+mod inspect_findings;
 mod manifest;
 mod many;
 mod mistakes;

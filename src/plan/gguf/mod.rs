@@ -158,7 +158,7 @@ impl<'a> Planned<'a> {
     /// When tcast cannot describe the model to readers of GGUF files, a tensor has no name there, or a type is impossible.
     pub(super) fn gguf(logical: &LogicalCheckpoint<'a>, task: &GgufTask, request: &Request) -> Result<Self> {
         let model = GgufModel::new(logical, task.options)?;
-        let is_language = matches!(model.rules, TypeRules::Language(_));
+        let is_language = matches!(model.rules, model::TypeRules::Language(_));
         if let Some(first) = logical.source.dropped.names().next().filter(|_| is_language && logical.source.is_gguf()) {
             let error = Error::new("cannot be left out: llama.cpp refuses a GGUF file without a tensor of its model");
             return Err(error.in_tensor(first).remedy("name an output in another format"));
