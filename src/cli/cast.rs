@@ -62,7 +62,7 @@ pub struct CastArgs {
 const CHOICES: &str = "Choosing tensors:
   --include and --exclude select tensors by name. For a selected tensor, the
   first --rule that matches sets the type, also of integers; otherwise --to does.
-  tcast copies the others; --only and --drop leave tensors out of the output.
+  The others are copied. --only and --drop leave tensors out of the output.
   The tensor of a .npy file has the name of the file: w.npy holds w.
   In a GLOB, * matches any characters, also / and ., ? matches one, [a-z] one of
   a set, {a,b} one of several texts, and [*] a star.
