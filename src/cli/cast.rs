@@ -97,6 +97,8 @@ Examples:
       leaves tensors out; the index and lists of modules in the config follow
   tcast cast llama --rename \"model.*=language_model.model.*\" -o renamed
       changes the prefix of all these names
+  tcast cast tiny.gguf --set general.name=tuned -o tuned.gguf
+      changes a key, and copies everything else
   tcast cast model.onnx --to f16 -o small.onnx
       stores the weights of a model as float16; Cast nodes give them their type back
   tcast cast codes.npy --from float8e5m2 --to float32 -o x.safetensors

@@ -76,6 +76,9 @@ pub(super) fn plans<'a>(
     }
     let weights = recognized.as_ref().unwrap_or(model);
     let mut planned = Planned::new((job.task, gguf), &request, weights, job.partition, observer).map_err(in_file)?;
+    if let Some(contents) = job.task.contents().filter(|_| output.is_some()) {
+        planned.set_metadata(contents, container).map_err(in_file)?;
+    }
     drop(recognized); // for many tensors it takes as much memory as the steps
     planned.tell(observer, |note| matches!(note, Note::ScalesLeftOut(..)));
     refusal.map_or(Ok(()), Err)?;

@@ -1,8 +1,14 @@
 //! Options for what an output contains, apart from the types of its tensors.
 
 use super::shared::texts;
+use crate::container::gguf::is_kind;
+use crate::error::{Error, Result};
+use crate::io::open::{Links, read_regular};
 use crate::select::Pattern;
 use serde::Serialize;
+use std::fmt::{self, Display};
+use std::path::Path;
+use std::str::FromStr;
 
 /// Choice of the tensors that an output has.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -21,11 +27,69 @@ pub struct ContentOptions {
     #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "texts")]
     #[cfg_attr(feature = "cli", arg(long, value_name = "GLOB", hide_short_help = true))]
     pub drop: Vec<Pattern>,
+
+    /// Set a value of the metadata: of safetensors, GGUF or ONNX; repeatable
+    ///
+    /// KEY=@FILE takes the text of a file. In a GGUF file, an existing key keeps its type, and a list is JSON; a new key is a
+    /// text, or has a type: KEY:u32=7.
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "texts")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "KEY=VALUE", hide_short_help = true))]
+    pub set: Vec<SetValue>,
+
+    /// Remove a key of the metadata; repeatable
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "KEY", hide_short_help = true))]
+    pub unset: Vec<String>,
+}
+
+/// `KEY=VALUE`: a value of the metadata.
+#[derive(Clone, Debug)]
+pub struct SetValue {
+    /// The key.
+    pub key: String,
+    /// The name of its type in GGUF files, such as `u32`; `None` for the type that it has, or text.
+    pub kind: Option<String>,
+    /// The value as text.
+    pub value: String,
+}
+
+impl Display for SetValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = self.kind.as_ref().map(|kind| format!(":{kind}")).unwrap_or_default();
+        write!(f, "{}{kind}={}", self.key, self.value)
+    }
+}
+
+impl FromStr for SetValue {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        /// Maximum length of a file in bytes; chat templates have a few KiB.
+        const MOST: u64 = 1 << 20;
+        let (key, value) = text.split_once('=').ok_or_else(|| Error::new("a value is given as KEY=VALUE"))?;
+        let (key, kind) = match key.rsplit_once(':').filter(|(_, kind)| is_kind(kind)) {
+            Some((key, kind)) => (key, Some(kind.to_owned())),
+            None => (key, None),
+        };
+        if key.is_empty() {
+            return Err(Error::new("the key is empty"));
+        }
+        let value = match value.strip_prefix('@').map(Path::new) {
+            Some(path) => {
+                let bytes = read_regular(path, MOST, Links::Follow).map_err(|error| Error::io("cannot read", &error));
+                let text =
+                    bytes.and_then(|bytes| String::from_utf8(bytes).map_err(|_| Error::new("is not UTF-8 text")));
+                text.map_err(|error| error.in_file(path))?
+            }
+            None => value.to_owned(),
+        };
+        Ok(Self { key: key.to_owned(), kind, value })
+    }
 }
 
 impl ContentOptions {
     /// True if the output may have other contents than the input.
     pub(crate) fn changes_contents(&self) -> bool {
-        !(self.only.is_empty() && self.drop.is_empty())
+        !(self.only.is_empty() && self.drop.is_empty() && self.set.is_empty() && self.unset.is_empty())
     }
 }

@@ -6,6 +6,7 @@ mod codes;
 mod dequantize;
 mod gathered;
 mod gguf;
+mod metadata;
 mod partition;
 mod plain;
 mod quantization;
@@ -134,6 +135,8 @@ pub(crate) struct Planned<'a> {
     conversions: Conversions,
     /// Metadata of the files to change: the key, and the new value or `None` to remove it.
     metadata: HashMap<String, Option<String>>,
+    /// Metadata that the caller sets: the key, and the new value or `None` to remove it.
+    set: Vec<(String, Option<String>)>,
     /// Keys of a new GGUF file with their values.
     keys: Vec<GgufKey>,
     /// Tensors of a new GGUF file that the input does not have.
@@ -213,10 +216,10 @@ impl<'a> Planned<'a> {
         spread: Spread,
         measured: &dyn Fn(u64),
     ) -> Result<Vec<Plan<'a>>> {
-        let Self { inputs, graph, conversions, metadata, keys, computed, findings, .. } = self;
+        let Self { inputs, graph, conversions, metadata, set, keys, computed, findings, .. } = self;
         let mut steps = std::mem::take(&mut self.steps);
         if let Some(graph) = graph {
-            let (plan, notes) = rewrite::build(request, &inputs[0], graph, steps, conversions)?;
+            let (plan, notes) = rewrite::build(request, &inputs[0], graph, (steps, set), conversions)?;
             findings.notes.extend(notes.into_iter().map(Note::Onnx));
             return Ok(vec![plan]);
         }
@@ -240,7 +243,7 @@ impl<'a> Planned<'a> {
                 sources = (0..inputs.len()).collect(); // there are no tensors at all
             }
             let sources = sources.iter().map(|input| &inputs[*input]);
-            let texts = metadata_of(request.container, sources, metadata, &mut differing);
+            let texts = metadata_of(request.container, sources, (metadata, set), &mut differing);
             let keys = keys_of_part(std::mem::take(keys), (at, parts), tensors);
             let metadata = NewMetadata { texts, keys, computed: std::mem::take(computed) };
             let mut plan = Plan::of(group);
@@ -414,7 +417,7 @@ impl Conversions {
 fn metadata_of<'a>(
     container: &dyn Container,
     sources: impl Iterator<Item = &'a Input>,
-    changes: &HashMap<String, Option<String>>,
+    (changes, set): (&HashMap<String, Option<String>>, &[(String, Option<String>)]),
     differing: &mut Vec<String>,
 ) -> Option<Vec<(String, String)>> {
     let mut merged: Option<Vec<(String, String)>> = None;
@@ -423,13 +426,17 @@ fn metadata_of<'a>(
         let before: HashMap<String, String> = merged.iter().cloned().collect();
         for (key, value) in pairs {
             match before.get(&key) {
-                Some(first) if *first != value && !changes.contains_key(&key) => differing.push(key),
+                Some(first)
+                    if *first != value && !changes.contains_key(&key) && set.iter().all(|(known, _)| *known != key) =>
+                {
+                    differing.push(key);
+                }
                 Some(_) => {}
                 None => merged.push((key, value)),
             }
         }
     }
-    let mut merged = merged?;
+    let mut merged = if set.is_empty() { merged? } else { merged.unwrap_or_default() };
     merged.retain_mut(|(key, value)| match changes.get(key) {
         Some(Some(new)) => {
             value.clone_from(new);
@@ -438,6 +445,7 @@ fn metadata_of<'a>(
         Some(None) => false,
         None => true,
     });
+    metadata::apply(&mut merged, set);
     Some(merged)
 }
 

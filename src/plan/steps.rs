@@ -164,6 +164,7 @@ impl<'r, 'a> Steps<'r, 'a> {
             steps: self.made,
             conversions: self.conversions,
             metadata: HashMap::new(),
+            set: Vec::new(),
             keys: Vec::new(),
             computed: Vec::new(),
             side_files: Vec::new(),

@@ -63,6 +63,7 @@ mod quantized;
 mod remedies;
 mod renames;
 mod scripts;
+mod set_metadata;
 mod several;
 mod staging;
 mod text;

@@ -360,9 +360,13 @@ impl<'a> GgufPlanner<'_, 'a> {
     /// Adds a weight that is quantized in the input.
     fn add_coded(&mut self, tensor: &NewWeight, weight: &FoundWeight, chosen: ChosenType) -> Result<()> {
         let own = weight.parameters.blocks.as_ref().map(|blocks| blocks.formats[0]);
-        if self.task.is_cast {
+        let stays = own.is_some() && chosen.format.or(own) == own;
+        let no_values = || {
             let error = Error::new("holds codes and scales, and no values to cast");
-            return Err(error.remedy("quantize the model to f32, f16 or bf16, which decodes its weights"));
+            Err(error.remedy("quantize the model to f32, f16 or bf16, which decodes its weights"))
+        };
+        if self.task.is_cast && !stays {
+            return no_values();
         }
         // Plain numbers are the values of the library, and so are the values of blocks. Other blocks are made from the
         // products of codes and scales.
@@ -376,6 +380,9 @@ impl<'a> GgufPlanner<'_, 'a> {
         };
         self.logical.check_parts(&decoder, weight)?;
         let is_same = own == Some(format) && decoder.is_stored_in_order();
+        if self.task.is_cast && !is_same {
+            return no_values();
+        }
         for (role, part) in &weight.parts[1..] {
             // Blocks that stay as they are keep the scales of their tensor.
             if is_same && matches!(role, Role::GlobalScale | Role::Activation) {
@@ -395,7 +402,8 @@ impl<'a> GgufPlanner<'_, 'a> {
         let sources = self.logical.value_sources(weight).collect();
         let values = WeightValues::Coded(Arc::new(decoder), RowMap::ALL);
         let place = self.logical.places[LogicalCheckpoint::value_parts(weight)[0].1];
-        self.steps.weight(Self::encode((place, tensor), (sources, values), encoder, codes, None))
+        let kept = self.task.is_cast.then_some(KeptReason::Already);
+        self.steps.weight(Self::encode((place, tensor), (sources, values), encoder, codes, kept))
     }
 
     /// Returns how values of this type become blocks, or plain numbers.
