@@ -159,17 +159,19 @@ impl TypedValueParser for ConditionParser {
         if let Some(most) = number {
             return Ok(InspectCondition::Huge(most));
         }
-        let named = InspectCondition::ALL.into_iter().filter(|condition| condition.name() != "huge");
-        let found = named.into_iter().find(|condition| condition.name() == text);
-        let names = InspectCondition::ALL.map(|condition| match condition {
+        let all = InspectCondition::ALL.map(|condition| match condition {
             InspectCondition::Huge(_) => "huge=NUMBER",
             _ => condition.name(),
         });
-        found.ok_or_else(|| PossibleValuesParser::new(names).parse_ref(command, arg, value).err()).or_else(|error| {
-            Err(error.unwrap_or_else(|| {
-                command.clone().error(ErrorKind::InvalidValue, "huge needs a number, such as huge=1e4")
-            }))
-        })
+        let is_named = |condition: &InspectCondition| condition.name() == text && text != "huge";
+        match InspectCondition::ALL.into_iter().find(is_named) {
+            Some(found) => Ok(found),
+            // The placeholder is not a value.
+            None if all.contains(&text) => {
+                Err(command.clone().error(ErrorKind::InvalidValue, "huge needs a number: huge=1e4"))
+            }
+            None => Err(PossibleValuesParser::new(all).parse_ref(command, arg, value).expect_err("it is none of them")),
+        }
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {

@@ -39,7 +39,7 @@ use crate::plan::GgufTask;
 #[cfg(feature = "cli")]
 use crate::plan::{Plan, PlanFindings, Spread};
 use crate::progress::{Note, Observer};
-use crate::read::{Choice, LogicalCheckpoint};
+use crate::read::{Choice, LogicalCheckpoint, add_tensors};
 use crate::text::is;
 use complete::CompleteFile;
 use output::OutputPlace;
@@ -86,8 +86,12 @@ pub(crate) fn open(
                 source.open_modules(&ReadOptions::on(threads))?;
             }
             let source = if divides_stacks { source.with_single_experts(naming.names)? } else { source };
-            match &mut choice {
-                Some(choice) => choice.apply(source),
+            let source = match &mut choice {
+                Some(choice) => choice.apply(source)?,
+                None => source,
+            };
+            match contents {
+                Some(contents) => add_tensors(source, contents, &ReadOptions::on(threads)),
                 None => Ok(source),
             }
         });

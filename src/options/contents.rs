@@ -7,7 +7,7 @@ use crate::io::open::{Links, read_regular};
 use crate::select::Pattern;
 use serde::Serialize;
 use std::fmt::{self, Display};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// Choice of the tensors that an output has.
@@ -28,6 +28,26 @@ pub struct ContentOptions {
     #[cfg_attr(feature = "cli", arg(long, value_name = "GLOB", hide_short_help = true))]
     pub drop: Vec<Pattern>,
 
+    /// Add the tensors of another file or folder that the model lacks; repeatable
+    ///
+    /// With a GLOB, only tensors whose name matches. They are converted like the others. Without --max-shard-size, they are
+    /// in shards of their own.
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "texts")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "OTHER[:GLOB]", hide_short_help = true))]
+    pub add: Vec<Addition>,
+
+    /// Replace tensors of the model by those of another file or folder; repeatable
+    ///
+    /// With a GLOB, only tensors whose name matches. The shapes must be the same.
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "texts")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "OTHER[:GLOB]", hide_short_help = true))]
+    pub replace: Vec<Addition>,
+
+    /// With --replace, accept another shape
+    #[serde(skip)]
+    #[cfg_attr(feature = "cli", arg(long, requires = "replace", hide_short_help = true))]
+    pub allow_reshape: bool,
+
     /// Set a value of the metadata: of safetensors, GGUF or ONNX; repeatable
     ///
     /// KEY=@FILE takes the text of a file. In a GGUF file, an existing key keeps its type, and a list is JSON; a new key is a
@@ -40,6 +60,34 @@ pub struct ContentOptions {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "cli", arg(long, value_name = "KEY", hide_short_help = true))]
     pub unset: Vec<String>,
+}
+
+/// `OTHER[:GLOB]`: tensors of another file or folder.
+#[derive(Clone, Debug)]
+pub struct Addition {
+    /// The file or folder.
+    pub path: PathBuf,
+    /// The tensors that are meant; `None` for all.
+    pub pattern: Option<Pattern>,
+}
+
+impl Display for Addition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pattern = self.pattern.as_ref().map(|pattern| format!(":{pattern}")).unwrap_or_default();
+        write!(f, "{}{pattern}", self.path.display())
+    }
+}
+
+impl FromStr for Addition {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        // Paths of Windows have a colon.
+        match text.rsplit_once(':').filter(|(path, _)| !Path::new(text).exists() && Path::new(path).exists()) {
+            Some((path, pattern)) => Ok(Self { path: path.into(), pattern: Some(pattern.parse()?) }),
+            None => Ok(Self { path: text.into(), pattern: None }),
+        }
+    }
 }
 
 /// `KEY=VALUE`: a value of the metadata.
@@ -87,9 +135,12 @@ impl FromStr for SetValue {
     }
 }
 
+#[cfg(feature = "cli")]
 impl ContentOptions {
     /// True if the output may have other contents than the input.
     pub(crate) fn changes_contents(&self) -> bool {
-        !(self.only.is_empty() && self.drop.is_empty() && self.set.is_empty() && self.unset.is_empty())
+        let has_choice = !(self.only.is_empty() && self.drop.is_empty());
+        let has_additions = !(self.add.is_empty() && self.replace.is_empty());
+        has_choice || has_additions || !(self.set.is_empty() && self.unset.is_empty())
     }
 }

@@ -124,7 +124,9 @@ impl<'a> Planned<'a> {
     pub(super) fn rename(model: &LogicalCheckpoint<'a>, request: &Request) -> Result<Self> {
         let (source, renames) = (model.source, &request.selection.renames);
         let was_quantized = source.dropped.was_quantized;
-        if source.is_model() || !was_quantized && (renames.is_empty() || model.found.weights.is_empty()) {
+        if source.is_model()
+            || !was_quantized && (renames.is_empty() && source.added.is_empty() || model.found.weights.is_empty())
+        {
             return Self::of_values(request, &source.shards, renames, true);
         }
         let renaming = Renaming::new(model, renames, |_| false)?;

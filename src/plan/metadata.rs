@@ -12,6 +12,9 @@ use crate::text::shorten;
 const FIELDS: [&str; 7] =
     ["ir_version", "producer_name", "producer_version", "domain", "model_version", "doc_string", "opset_import"];
 
+/// A key, and its new value or `None` to remove it.
+pub(super) type MetadataChange = (String, Option<String>);
+
 impl Planned<'_> {
     /// Sets and removes metadata. Refuses keys that a format owns, and formats without metadata.
     pub(crate) fn set_metadata(&mut self, options: &ContentOptions, container: &dyn Container) -> Result<()> {
@@ -30,9 +33,9 @@ impl Planned<'_> {
                 );
             }
         }
-        let is_there = |planned: &Self, key: &str| match container.is(GGUF) {
-            true => planned.keys.iter().any(|known| known.name == key),
-            false => planned.inputs.iter().any(|input| input.contents.value(key).is_some()),
+        let is_there = |planned: &Self, key: &str| {
+            let is_of_input = || planned.inputs.iter().any(|input| input.contents.value(key).is_some());
+            if container.is(GGUF) { planned.keys.iter().any(|known| known.name == key) } else { is_of_input() }
         };
         if let Some(key) = options.unset.iter().find(|key| !is_there(self, key)) {
             return Err(Error::usage(format!("there is no metadata key '{}'", shorten(key))).without("unset"));
@@ -67,7 +70,7 @@ impl Planned<'_> {
 }
 
 /// Changes the metadata of a file: each key gets its new value, at its place or at the end, or is removed.
-pub(super) fn apply(pairs: &mut Vec<(String, String)>, set: &[(String, Option<String>)]) {
+pub(super) fn apply(pairs: &mut Vec<(String, String)>, set: &[MetadataChange]) {
     for (key, value) in set {
         let known = pairs.iter().position(|(known, _)| known == key);
         match (known, value) {

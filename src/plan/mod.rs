@@ -50,6 +50,7 @@ use crate::options::{ModelOptions, Task};
 use crate::progress::{Note, Observer};
 use crate::read::{LogicalCheckpoint, Share};
 use crate::select::{Rename, Selection};
+use metadata::MetadataChange;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -136,7 +137,7 @@ pub(crate) struct Planned<'a> {
     /// Metadata of the files to change: the key, and the new value or `None` to remove it.
     metadata: HashMap<String, Option<String>>,
     /// Metadata that the caller sets: the key, and the new value or `None` to remove it.
-    set: Vec<(String, Option<String>)>,
+    set: Vec<MetadataChange>,
     /// Keys of a new GGUF file with their values.
     keys: Vec<GgufKey>,
     /// Tensors of a new GGUF file that the input does not have.
@@ -417,7 +418,7 @@ impl Conversions {
 fn metadata_of<'a>(
     container: &dyn Container,
     sources: impl Iterator<Item = &'a Input>,
-    (changes, set): (&HashMap<String, Option<String>>, &[(String, Option<String>)]),
+    (changes, set): (&HashMap<String, Option<String>>, &[MetadataChange]),
     differing: &mut Vec<String>,
 ) -> Option<Vec<(String, String)>> {
     let mut merged: Option<Vec<(String, String)>> = None;

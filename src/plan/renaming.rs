@@ -30,7 +30,7 @@ impl Renaming {
         renames: &[Rename],
         is_decoded: impl Fn(&FoundWeight) -> bool,
     ) -> Result<Self> {
-        let mut found = Self { gone: gone(model), ..Self::default() };
+        let mut found = Self { gone: gone(model), plain: added_matrices(model, renames), ..Self::default() };
         if renames.is_empty() || model.is_model() {
             found.tensors = renames.to_vec();
             return Ok(found);
@@ -152,6 +152,15 @@ pub(super) fn new_names_in<'m>(model: &'m LogicalCheckpoint, renames: &[Rename])
 /// Returns the name of a tensor and the names of the modules that it is in.
 fn with_modules(name: &str) -> impl Iterator<Item = &str> {
     name.match_indices('.').map(|(at, _)| &name[..at]).chain([name])
+}
+
+/// Returns the modules of matrices of values that come from another checkpoint, by their new names.
+fn added_matrices(model: &LogicalCheckpoint, renames: &[Rename]) -> Vec<String> {
+    let added: HashSet<&str> = model.source.added.iter().map(|name| &**name).collect();
+    let plain = model.found.plain.iter().map(|at| &model.tensors[*at]).filter(|tensor| tensor.shape.len() == 2);
+    let names = plain.map(|tensor| tensor.name).filter(|name| added.contains(name));
+    let new_names = names.map(|name| Rename::first(renames, name).unwrap_or_else(|| name.to_owned()));
+    new_names.filter_map(|name| module_of(&name).map(str::to_owned)).collect()
 }
 
 /// Returns the modules and tensors that only dropped tensors have in their names.

@@ -1,5 +1,6 @@
 //! ONNX models whose weights are stored in narrower types: the choice of the weights, and the layout of the model.
 
+use super::metadata::MetadataChange;
 use super::{Conversions, Operation, Plan, Request, Step};
 use crate::container::onnx::model::{Change, ModelGraph, ModelLayout, QuantizedTensor, TensorChange, TensorRole};
 use crate::container::{Input, Tensor};
@@ -63,7 +64,7 @@ pub(super) fn build<'a>(
     request: &Request,
     input: &'a Input,
     graph: &ModelGraph,
-    (steps, metadata): (Vec<Step<'a>>, &[(String, Option<String>)]),
+    (steps, metadata): (Vec<Step<'a>>, &[MetadataChange]),
     conversions: &mut Conversions,
 ) -> Result<(Plan<'a>, Vec<OnnxNote>)> {
     let mut notes = rules_without_effect(request, &steps);

@@ -48,7 +48,7 @@ impl<'r, 'a> Steps<'r, 'a> {
             return Ok(Vec::new()); // containers refuse duplicate names
         }
         let tensors = self.inputs.iter().flat_map(|input| input.contents.tensors.iter().map(|it| input.name_of(it)));
-        new_names(tensors, renames, must_match)
+        new_names(&tensors, renames, must_match)
     }
 
     /// Casts or copies a tensor. If it is copied, `reason` takes precedence over the reason of the options.
@@ -152,7 +152,7 @@ impl<'r, 'a> Steps<'r, 'a> {
     /// that leaves codes as they are although no option requests that.
     pub(super) fn finish(mut self, renames: &[Rename], must_match: bool) -> Result<Planned<'a>> {
         if !renames.is_empty() {
-            for (at, name) in new_names(self.made.iter().map(Step::name), renames, must_match)? {
+            for (at, name) in new_names(&self.made.iter().map(Step::name), renames, must_match)? {
                 self.made[at].rename(name);
             }
         }
@@ -273,7 +273,7 @@ pub(super) fn no_tensor(Rename { old, new }: &Rename) -> Error {
 /// Returns the new names of renamed tensors, by the places of their steps: the first of several that matches a name gives
 /// the new one. Refuses names and, if `must_match`, patterns that no tensor has, and two tensors of one name.
 fn new_names<'n>(
-    names: impl Iterator<Item = &'n str> + Clone,
+    names: &(impl Iterator<Item = &'n str> + Clone),
     renames: &[Rename],
     must_match: bool,
 ) -> Result<Vec<(usize, String)>> {
@@ -296,14 +296,14 @@ fn new_names<'n>(
     if let Some((rename, _)) = renames.iter().zip(is_used).find(is_wrong) {
         return Err(no_tensor(rename));
     }
-    let renamed = || {
+    let final_names = || {
         let mut changed = changed.iter().peekable();
         let new_name = move |(place, old)| (changed.next_if(|new| new.0 == place).map_or(old, |(_, new)| &**new), old);
         names.clone().enumerate().map(new_name)
     };
     let mut seen = HashSet::new();
-    if let Some((clash, last)) = renamed().find(|(new, _)| !seen.insert(*new)) {
-        let (_, first) = renamed().find(|(new, _)| *new == clash).expect("it is there twice");
+    if let Some((clash, last)) = final_names().find(|(new, _)| !seen.insert(*new)) {
+        let (_, first) = final_names().find(|(new, _)| *new == clash).expect("it is there twice");
         let both = format!("'{}' and '{}'", shorten(first), shorten(last));
         return Err(if clash.is_empty() {
             Error::new(format!("the new names of {both} would be empty"))
@@ -311,7 +311,7 @@ fn new_names<'n>(
             Error::new(format!("two tensors would have this name: {both}")).in_tensor(clash)
         });
     }
-    if let Some((_, old)) = renamed().find(|(new, old)| new.is_empty() && !old.is_empty()) {
+    if let Some((_, old)) = final_names().find(|(new, old)| new.is_empty() && !old.is_empty()) {
         return Err(Error::new("its new name would be empty").in_tensor(old));
     }
     Ok(changed)

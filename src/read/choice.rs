@@ -54,9 +54,7 @@ impl<'o> Choice<'o> {
     fn taken(&mut self, wanted: &str, model: &LogicalCheckpoint) -> Vec<bool> {
         let mut taken = vec![false; model.tensors.len()];
         for (_, pattern, is_matched) in self.patterns.iter_mut().filter(|(option, ..)| *option == wanted) {
-            let stored = (0..taken.len()).filter(|at| pattern.matches(model.tensors[*at].name));
-            let weights = model.found.weights.iter().filter(|weight| pattern.matches(&weight.name));
-            for at in stored.chain(weights.flat_map(|weight| weight.parts.iter().map(|(_, at)| *at))) {
+            for at in match_pattern(pattern, model) {
                 (taken[at], *is_matched) = (true, true);
             }
             *is_matched |= model.source.left_out.iter().any(|name| pattern.matches(name));
@@ -73,8 +71,15 @@ fn dropped_all(only: &[bool], has_only: bool) -> bool {
     !has_only || only.contains(&true)
 }
 
+/// Returns the stored tensors that a pattern matches, or that are parts of weights that it matches.
+pub(super) fn match_pattern<'m>(pattern: &'m Pattern, model: &'m LogicalCheckpoint) -> impl Iterator<Item = usize> {
+    let stored = (0..model.tensors.len()).filter(|at| pattern.matches(model.tensors[*at].name));
+    let weights = model.found.weights.iter().filter(|weight| pattern.matches(&weight.name));
+    stored.chain(weights.flat_map(|weight| weight.parts.iter().map(|(_, at)| *at)))
+}
+
 /// Refuses to keep only some parts of a weight.
-fn check_whole(model: &LogicalCheckpoint, is_kept: &[bool]) -> Result<()> {
+pub(super) fn check_whole(model: &LogicalCheckpoint, is_kept: &[bool]) -> Result<()> {
     for weight in &model.found.weights {
         let (kept, dropped): (Vec<usize>, Vec<usize>) =
             weight.parts.iter().map(|(_, at)| *at).partition(|at| is_kept[*at]);

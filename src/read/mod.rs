@@ -9,6 +9,7 @@
 //!
 //! [`in_order`]: crate::threads::in_order
 
+mod additions;
 mod blocks;
 mod checkpoint;
 mod choice;
@@ -17,6 +18,7 @@ mod logical;
 mod model;
 mod zip;
 
+pub(crate) use additions::add_tensors;
 pub(crate) use checkpoint::{LogicalCheckpoint, Membership, ModelTensor};
 pub(crate) use choice::Choice;
 pub(crate) use decoders::{DecodedValues, Decoders};

@@ -258,3 +258,79 @@ fn a_state_dict_of_a_wrapped_model_gets_a_tip() {
     run(&bench, "cast m --to f16 --rename module.*=* -o p");
     assert_eq!(names_in(&bench.path("p")), ["a.weight", "b.weight"]);
 }
+
+#[test]
+fn tensors_of_another_model_come_back_in_shards_of_their_own() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
+    run(&bench, "cast m --drop *layers.3.* --drop model.norm.weight -o less");
+    run(&bench, "cast less --add m -o all");
+    bench.run("diff m all").expect(0, "38 tensors are equal\n", "");
+    let index = json(&bench.path("all/model.safetensors.index.json"));
+    assert_eq!(
+        index["metadata"]["total_size"],
+        json(&bench.path("m/model.safetensors.index.json"))["metadata"]["total_size"]
+    );
+    let files: Vec<String> = contents(&bench.path("all")).into_iter().map(|(name, _)| name).collect();
+    let shards = files.iter().filter(|name| name.contains("-of-")).count();
+    assert!(
+        shards > 3 && files.iter().all(|name| !name.contains("-of-") || name.contains(&format!("-of-{shards:05}")))
+    );
+    run(&bench, "cast less --add m:model.norm.* --to f16 --max-shard-size 500KB -o sized");
+    assert_eq!(tensors(&bench.path("sized"))["model.norm.weight"].0, "F16");
+    assert!(!names_in(&bench.path("sized")).contains(&"model.layers.3.mlp.up_proj.weight".to_owned()));
+    // A file gets them at its end.
+    run(&bench, "cast m --drop model.norm.weight -o less.safetensors");
+    run(&bench, "cast less.safetensors --add m:model.norm.* -o back.safetensors");
+    run(&bench, "cast m -o whole.safetensors");
+    bench.run("diff whole.safetensors back.safetensors").expect(0, "38 tensors are equal\n", "");
+    refused(&bench, "cast m --add m -o o", 2, "m: has no tensor that the model lacks");
+    refused(
+        &bench,
+        "cast m --add m:model.norm.* -o o",
+        2,
+        "m: tensor 'model.norm.weight': is in the model already\n  replace it instead",
+    );
+}
+
+#[test]
+fn tensors_are_replaced_by_others_of_the_same_shape() {
+    let bench = bench_with(&[("a.weight", &[2, 2]), ("b.weight", &[4])], "{}");
+    bench.write(
+        "n.safetensors",
+        &super::quantize::model(&[("b.weight", &[2]), ("a.weight", &[2, 2]), ("c.weight", &[1])]),
+    );
+    run(&bench, "cast m --replace n.safetensors:a.* -o o");
+    let (new, old) = (tensors(&bench.path("o")), tensors(&bench.path("m")));
+    assert_eq!(new["b.weight"], old["b.weight"]);
+    assert_ne!(new["a.weight"].2, old["a.weight"].2);
+    assert_eq!(new.len(), 2);
+    refused(
+        &bench,
+        "cast m --replace n.safetensors -o p",
+        2,
+        "n.safetensors: tensor 'b.weight': has the shape [2], and [4] in the model\n  choose other tensors",
+    );
+    run(&bench, "cast m --replace n.safetensors --allow-reshape -o q");
+    assert_eq!(tensors(&bench.path("q"))["b.weight"].1, [2]);
+    refused(
+        &bench,
+        "cast m --replace n.safetensors:c.* -o p",
+        2,
+        "n.safetensors: tensor 'c.weight': is not in the model\n  choose other tensors",
+    );
+}
+
+#[test]
+fn a_plain_matrix_that_is_added_to_a_quantized_model_is_listed() {
+    let bench = Bench::with_checkpoint("llama-fp8", "q");
+    run(&bench, "dequantize q -o plain");
+    run(&bench, "cast q --drop lm_head.weight --drop *layers.1.self_attn.o_proj.weight -o less");
+    run(&bench, "cast less --add plain -o all");
+    let config = json(&bench.path("all/config.json"));
+    let lists = &config["quantization_config"]["modules_to_not_convert"];
+    assert_eq!(*lists, serde_json::json!(["lm_head", "model.layers.1.self_attn.o_proj"]));
+    bench.run("diff q all").expect(0, "21 tensors are equal\n", "");
+    // What is added is converted like the rest.
+    run(&bench, "quantize less --add plain --scheme fp8-block -o again");
+    bench.run("diff q again").expect(0, "21 tensors are equal\n", "");
+}

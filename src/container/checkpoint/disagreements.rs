@@ -3,13 +3,17 @@
 use super::Checkpoint;
 use super::index::WeightMap;
 use super::models::{NameConflict, NumberedName, conflict};
-use super::names::{file_names, is_complete_without, is_shard};
+use super::names::is_complete_without;
+#[cfg(feature = "cli")]
+use super::names::{file_names, is_shard};
 use crate::container::{Input, SHARDS, probe};
 use crate::dtype::Dtype;
 use crate::error::{Blocker, Error, Kind, Result};
 use crate::text::{path_text, shorten};
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+#[cfg(feature = "cli")]
+use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -158,6 +162,7 @@ impl Disagreements {
     }
 }
 
+#[cfg(feature = "cli")]
 impl Checkpoint {
     /// Returns what does not fit between the index and the shards: a tensor or a file, and a description of each.
     pub(crate) fn index_differences(&self) -> Vec<(String, String)> {

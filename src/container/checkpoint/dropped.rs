@@ -1,9 +1,9 @@
-//! Tensors of a checkpoint that its outputs do not have.
+//! Tensors of a checkpoint that its outputs do not have, and tensors that they take from another one.
 
 use super::Checkpoint;
-use crate::container::Input;
 use crate::container::gguf::stem_of_part;
-use std::collections::HashMap;
+use crate::container::{Input, Metadata};
+use std::collections::{HashMap, HashSet};
 
 /// The tensors that are left out of a checkpoint.
 #[derive(Default)]
@@ -29,7 +29,7 @@ impl Checkpoint {
         let (is_model, has_keys) = (self.is_model(), self.is_gguf());
         let mut places = HashMap::new();
         let before = self.shards.len();
-        self.dropped.was_quantized = was_quantized;
+        self.dropped.was_quantized |= was_quantized;
         for (at, mut shard) in std::mem::take(&mut self.shards).into_iter().enumerate() {
             let verdicts: Vec<bool> = shard.contents.tensors.iter().map(|_| is_kept()).collect();
             let is_emptied = !verdicts.is_empty() && !verdicts.contains(&true);
@@ -51,11 +51,28 @@ impl Checkpoint {
                 self.shards.push(shard);
             }
         }
-        self.dropped.has_emptied_shards = self.shards.len() < before;
+        self.dropped.has_emptied_shards |= self.shards.len() < before;
         self.assembled.retain(|tensor| tensor.parts.iter().all(|place| places.contains_key(place)));
         for place in self.assembled.iter_mut().flat_map(|tensor| &mut tensor.parts) {
             *place = places[place];
         }
+    }
+
+    /// Adds the stored tensors of another checkpoint that `is_taken` names, as shards of this one. Of their metadata, only the
+    /// mark of the format stays.
+    pub(crate) fn append(&mut self, mut other: Self, is_taken: impl FnMut() -> bool) {
+        other.keep(is_taken, false);
+        for mut shard in other.shards {
+            let mark = match shard.container.format_info().metadata {
+                Metadata::Marked(mark, _) => mark,
+                Metadata::Plain | Metadata::None => "",
+            };
+            shard.contents.metadata.iter_mut().for_each(|pairs| pairs.retain(|(key, _)| key == mark));
+            self.added.extend(shard.contents.tensors.iter().map(|tensor| shard.name_of(tensor).into()));
+            self.shards.push(shard);
+        }
+        let added: HashSet<&str> = self.added.iter().map(|name| &**name).collect();
+        self.dropped.names.retain(|name| !added.contains(&**name));
     }
 
     /// Returns the names of the shards. If some are gone, the others have new numbers.

@@ -58,6 +58,8 @@ pub struct Checkpoint {
     pub(crate) left_out: Vec<String>,
     /// Tensors that the caller leaves out of the outputs.
     pub(crate) dropped: Dropped,
+    /// Names of tensors that outputs take from another checkpoint, whose shards are among these.
+    pub(crate) added: Vec<Box<str>>,
     /// Disagreements between the index and the shards, or among the shards.
     pub disagreements: Vec<Disagreement>,
     /// Tensors that are made of stored ones; only with [`Naming::HuggingFace`].
