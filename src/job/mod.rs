@@ -39,7 +39,7 @@ use crate::plan::GgufTask;
 #[cfg(feature = "cli")]
 use crate::plan::{Plan, PlanFindings, Spread};
 use crate::progress::{Note, Observer};
-use crate::read::{Choice, LogicalCheckpoint, add_tensors};
+use crate::read::{ContentChoice, LogicalCheckpoint, add_tensors};
 use crate::text::is;
 use complete::CompleteFile;
 use output::OutputPlace;
@@ -72,7 +72,7 @@ pub(crate) fn open(
     if inputs.len() > 1 {
         raise_file_limit();
     }
-    let mut choice = contents.map(Choice::new);
+    let mut choice = contents.map(ContentChoice::new);
     let drops = |name: &str| contents.is_some_and(|contents| contents.drop.iter().any(|pattern| pattern.matches(name)));
     let sources = all_of(inputs, publish, observer, |input| {
         let naming = &tensors.naming;

@@ -12,9 +12,6 @@ use crate::text::shorten;
 const FIELDS: [&str; 7] =
     ["ir_version", "producer_name", "producer_version", "domain", "model_version", "doc_string", "opset_import"];
 
-/// A key, and its new value or `None` to remove it.
-pub(super) type MetadataChange = (String, Option<String>);
-
 impl Planned<'_> {
     /// Sets and removes metadata. Refuses keys that a format owns, and formats without metadata.
     pub(crate) fn set_metadata(&mut self, options: &ContentOptions, container: &dyn Container) -> Result<()> {
@@ -66,18 +63,5 @@ impl Planned<'_> {
             }
         }
         Ok(())
-    }
-}
-
-/// Changes the metadata of a file: each key gets its new value, at its place or at the end, or is removed.
-pub(super) fn apply(pairs: &mut Vec<(String, String)>, set: &[MetadataChange]) {
-    for (key, value) in set {
-        let known = pairs.iter().position(|(known, _)| known == key);
-        match (known, value) {
-            (Some(at), Some(value)) => pairs[at].1.clone_from(value),
-            (None, Some(value)) => pairs.push((key.clone(), value.clone())),
-            (Some(at), None) => drop(pairs.remove(at)),
-            (None, None) => {}
-        }
     }
 }

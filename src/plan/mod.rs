@@ -50,7 +50,6 @@ use crate::options::{ModelOptions, Task};
 use crate::progress::{Note, Observer};
 use crate::read::{LogicalCheckpoint, Share};
 use crate::select::{Rename, Selection};
-use metadata::MetadataChange;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -148,6 +147,9 @@ pub(crate) struct Planned<'a> {
     pub(crate) block: Option<String>,
     pub(crate) findings: PlanFindings,
 }
+
+/// A key, and its new value or `None` to remove it.
+type MetadataChange = (String, Option<String>);
 
 /// Findings of a planner for users, besides the steps.
 #[derive(Default)]
@@ -446,7 +448,7 @@ fn metadata_of<'a>(
         Some(None) => false,
         None => true,
     });
-    metadata::apply(&mut merged, set);
+    set_pairs(&mut merged, set);
     Some(merged)
 }
 
@@ -465,4 +467,17 @@ fn metadata(input: &Input, container: &dyn Container) -> Option<Vec<(String, Str
         }
     }
     Some(metadata)
+}
+
+/// Changes the metadata of a file: each key gets its new value, at its place or at the end, or is removed.
+fn set_pairs(pairs: &mut Vec<(String, String)>, set: &[MetadataChange]) {
+    for (key, value) in set {
+        let known = pairs.iter().position(|(known, _)| known == key);
+        match (known, value) {
+            (Some(at), Some(value)) => pairs[at].1.clone_from(value),
+            (None, Some(value)) => pairs.push((key.clone(), value.clone())),
+            (Some(at), None) => drop(pairs.remove(at)),
+            (None, None) => {}
+        }
+    }
 }

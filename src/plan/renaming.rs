@@ -1,7 +1,6 @@
 //! New names of weights in quantized checkpoints: the parts of a weight are renamed with it, and configs list the new
 //! names.
 
-use super::steps::no_tensor;
 use crate::error::{Error, Result};
 use crate::quant::{FoundWeight, Modules};
 use crate::read::LogicalCheckpoint;
@@ -136,6 +135,16 @@ impl Renaming {
             renamed: self.modules.iter().map(|(old, new)| (&**old, &**new)).collect(),
             gone: self.gone.iter().map(String::as_str).collect(),
         }
+    }
+}
+
+/// Returns the error for a new name whose old name no tensor has.
+pub(super) fn no_tensor(Rename { old, new }: &Rename) -> Error {
+    let error = Error::usage(format!("there is no tensor '{}' to rename", shorten(old)));
+    if new.contains('=') {
+        error.remedy("the old name ends at the first '=': a tensor with '=' in its name cannot be renamed")
+    } else {
+        error
     }
 }
 

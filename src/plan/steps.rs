@@ -1,6 +1,7 @@
 //! The steps of a plan, which planners make in the order of the stored tensors.
 
 use super::plain::{cannot_hold_blocks, check_from, known_dtype, opaque_form, source_form};
+use super::renaming::no_tensor;
 use super::step::{Operation, Step, TensorIndex};
 use super::{Codes, Conversions, PlanFindings, Planned, Request, rewrite};
 use crate::container::onnx::model::{ModelGraph, TensorRole};
@@ -257,16 +258,6 @@ impl<'r, 'a> Steps<'r, 'a> {
         }
         let is_transposed = tensor.fortran_order && !container.format_info().has_fortran_order;
         Ok((SourceTensor { files, tensor, elements: Elements::Typed(form), is_transposed }, form, target))
-    }
-}
-
-/// Returns the error for a new name whose old name no tensor has.
-pub(super) fn no_tensor(Rename { old, new }: &Rename) -> Error {
-    let error = Error::usage(format!("there is no tensor '{}' to rename", shorten(old)));
-    if new.contains('=') {
-        error.remedy("the old name ends at the first '=': a tensor with '=' in its name cannot be renamed")
-    } else {
-        error
     }
 }
 

@@ -30,14 +30,14 @@ fn add(
         return Err(Error::usage("tensors are not added to GGUF and ONNX models, nor taken from them"));
     }
     let (own, theirs) = (LogicalCheckpoint::probe(&source), LogicalCheckpoint::probe(&other));
-    let own_tensors: HashMap<&str, Entry> = entries(&own).map(|entry| (entry.name, entry)).collect();
+    let own_tensors: HashMap<&str, ModelEntry> = entries(&own).map(|entry| (entry.name, entry)).collect();
     let mut is_taken = vec![addition.pattern.is_none(); theirs.tensors.len()];
     if let Some(pattern) = &addition.pattern {
         match_pattern(pattern, &theirs).for_each(|at| is_taken[at] = true);
         check_whole(&theirs, &is_taken)?;
     }
     let mut stays = vec![true; own.tensors.len()];
-    for Entry { name, shape, parts } in entries(&theirs) {
+    for ModelEntry { name, shape, parts } in entries(&theirs) {
         if !is_taken[parts[0]] {
             continue;
         }
@@ -76,21 +76,21 @@ fn add(
 }
 
 /// A tensor or a quantized weight of a model, and its stored tensors.
-struct Entry<'m> {
+struct ModelEntry<'m> {
     name: &'m str,
     shape: &'m [u64],
     parts: Vec<usize>,
 }
 
-fn entries<'m>(model: &'m LogicalCheckpoint) -> impl Iterator<Item = Entry<'m>> {
+fn entries<'m>(model: &'m LogicalCheckpoint) -> impl Iterator<Item = ModelEntry<'m>> {
     let weights = &model.found.weights;
     let parts: HashSet<usize> = weights.iter().flat_map(|weight| &weight.parts).map(|(_, at)| *at).collect();
     let stored = (0..model.tensors.len()).filter(move |at| !parts.contains(at));
     let stored =
-        stored.map(|at| Entry { name: model.tensors[at].name, shape: model.tensors[at].shape, parts: vec![at] });
+        stored.map(|at| ModelEntry { name: model.tensors[at].name, shape: model.tensors[at].shape, parts: vec![at] });
     let weights = weights.iter().map(|weight| {
         let parts = weight.parts.iter().map(|(_, at)| *at).collect();
-        Entry { name: &weight.name, shape: &weight.shape, parts }
+        ModelEntry { name: &weight.name, shape: &weight.shape, parts }
     });
     weights.chain(stored)
 }

@@ -8,11 +8,11 @@ use crate::select::Pattern;
 use crate::text::first_few;
 
 /// The patterns of the tensors that outputs have, with the name of the option and whether a tensor matched.
-pub(crate) struct Choice<'o> {
+pub(crate) struct ContentChoice<'o> {
     patterns: Vec<(&'static str, &'o Pattern, bool)>,
 }
 
-impl<'o> Choice<'o> {
+impl<'o> ContentChoice<'o> {
     pub(crate) fn new(options: &'o ContentOptions) -> Self {
         let only = options.only.iter().map(|pattern| (ONLY, pattern, false));
         Self { patterns: only.chain(options.drop.iter().map(|pattern| (DROP, pattern, false))).collect() }

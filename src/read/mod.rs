@@ -20,7 +20,7 @@ mod zip;
 
 pub(crate) use additions::add_tensors;
 pub(crate) use checkpoint::{LogicalCheckpoint, Membership, ModelTensor};
-pub(crate) use choice::Choice;
+pub(crate) use choice::ContentChoice;
 pub(crate) use decoders::{DecodedValues, Decoders};
 pub(crate) use logical::{LogicalTensor, WeightSource, decode_values, read_values};
 pub(crate) use zip::{Piece, Zip};

@@ -5,22 +5,6 @@ use crate::container::gguf::stem_of_part;
 use crate::container::{Input, Metadata};
 use std::collections::{HashMap, HashSet};
 
-/// The tensors that are left out of a checkpoint.
-#[derive(Default)]
-pub(crate) struct Dropped {
-    names: Vec<Box<str>>,
-    /// True if the checkpoint had quantized weights with them.
-    pub(crate) was_quantized: bool,
-    /// True if shards had no other tensors, and are gone.
-    pub(crate) has_emptied_shards: bool,
-}
-
-impl Dropped {
-    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.names.iter().map(|name| &**name)
-    }
-}
-
 impl Checkpoint {
     /// Keeps the stored tensors that `is_kept` names, which is called for each in order. Shards without tensors vanish; a
     /// GGUF has its metadata in the first. The graph of an ONNX model refers to its tensors by their places, so these stay

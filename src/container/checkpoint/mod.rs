@@ -16,7 +16,6 @@ mod naming;
 mod side_files;
 
 pub use disagreements::{Disagreement, check};
-pub(crate) use dropped::Dropped;
 pub(crate) use experts::{PlaceInStack, check_stacked, name_of_expert, stack_of};
 pub use index::{INDEX, Index, as_safetensors, index_in_place_of, index_text, shard_names, weight_map};
 pub(crate) use names::has_written_shards;
@@ -71,6 +70,22 @@ pub struct Checkpoint {
     /// The folder of the original model, whose config and other files belong to the tensors.
     pub base: Option<PathBuf>,
     descriptions: side_files::Descriptions,
+}
+
+/// The tensors that are left out of a checkpoint.
+#[derive(Default)]
+pub(crate) struct Dropped {
+    pub(super) names: Vec<Box<str>>,
+    /// True if the checkpoint had quantized weights with them.
+    pub(crate) was_quantized: bool,
+    /// True if shards had no other tensors, and are gone.
+    pub(crate) has_emptied_shards: bool,
+}
+
+impl Dropped {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().map(|name| &**name)
+    }
 }
 
 impl Checkpoint {
