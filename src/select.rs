@@ -24,6 +24,7 @@ use crate::text::as_glob;
 use globset::Glob;
 use kept::PROTECTED_SET;
 use regex::Regex;
+use std::collections::HashMap;
 
 /// A pattern for tensor names: `*` matches any characters, `?` one, `[a-z]` one of a set, `{a,b}` either.
 #[derive(Clone, Debug)]
@@ -151,12 +152,47 @@ impl Rename {
         }
         let mut texts = texts.into_iter();
         let pieces = self.new.split('*').map(|piece| [piece, texts.next().unwrap_or_default()]);
-        Some(pieces.flatten().collect())
+        Some(pieces.flatten().collect::<Vec<_>>().concat()) // without room to grow, for a million names
+    }
+}
+
+/// Several new names, of which the first that fits a tensor counts.
+pub(crate) struct Renames<'r> {
+    all: &'r [Rename],
+    /// The first place of each old name that is no pattern.
+    exact: HashMap<&'r str, usize>,
+    patterns: Vec<usize>,
+}
+
+impl<'r> Renames<'r> {
+    pub(crate) fn new(all: &'r [Rename]) -> Self {
+        let (patterns, exact): (Vec<usize>, Vec<usize>) = (0..all.len()).partition(|at| all[*at].is_pattern());
+        let exact = exact.into_iter().rev().map(|at| (&*all[at].old, at)).collect();
+        Self { all, exact, patterns }
     }
 
-    /// Returns the new name of a tensor by the first of several that renames it.
-    pub(crate) fn first(renames: &[Self], name: &str) -> Option<String> {
-        renames.iter().find_map(|rename| rename.new_name(name))
+    /// Returns the places of all that fit a tensor, in no order.
+    pub(crate) fn fitting(&self, name: &str) -> impl Iterator<Item = usize> {
+        let patterns = self.patterns.iter().copied().filter(|at| self.all[*at].new_name(name).is_some());
+        self.exact.get(name).copied().into_iter().chain(patterns)
+    }
+
+    /// Returns the place of the first that fits a tensor, and the new name.
+    pub(crate) fn first(&self, name: &str) -> Option<(usize, String)> {
+        let at = self.fitting(name).min()?;
+        Some((at, self.all[at].new_name(name)?))
+    }
+
+    /// Returns the new name of a tensor, if it has one.
+    pub(crate) fn new_name(&self, name: &str) -> Option<String> {
+        self.first(name).map(|(_, new)| new)
+    }
+
+    /// Returns an old name that is given twice and is no pattern.
+    pub(crate) fn repeated(&self) -> Option<&'r str> {
+        let is_exact = |rename: &&Rename| !rename.is_pattern();
+        let mut again = self.all.iter().enumerate().filter(|(_, rename)| is_exact(rename));
+        again.find(|(at, rename)| self.exact[&*rename.old] != *at).map(|(_, rename)| &*rename.old)
     }
 }
 

@@ -12,7 +12,7 @@ use crate::operator::Operator;
 use crate::plan::{Codes, GgufTask, Plan, Planned, Request, Spread, Step, check_from};
 use crate::progress::{Note, Observer};
 use crate::read::LogicalCheckpoint;
-use crate::select::{Rename, Selection};
+use crate::select::{Renames, Selection};
 use crate::text::first_few;
 use std::cell::LazyCell;
 use std::ffi::OsStr;
@@ -134,7 +134,8 @@ fn check_renames(source: &Checkpoint, target: &dyn Container, selection: &Select
     if has_names || selection.renames.is_empty() {
         return Ok(()); // there may be a million tensors
     }
-    let is_renamed = |name: &&str| Rename::first(&selection.renames, name).is_some();
+    let renames = Renames::new(&selection.renames);
+    let is_renamed = |name: &&str| renames.new_name(name).is_some();
     let Some(name) = source.names().find(is_renamed) else { return Ok(()) };
     let error = Error::usage(format!("cannot be renamed: a .{extension} file has no place for a name"));
     let formats = container::formats(|format| format.format_info().has_names && format.format_info().can_be_made());

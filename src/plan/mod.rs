@@ -194,11 +194,7 @@ impl<'a> Planned<'a> {
     /// Plans tensors that are all values. Reports wrong new names before tensors that cannot be converted.
     fn of_values(request: &Request, inputs: &'a [Input], renames: &[Rename], must_match: bool) -> Result<Self> {
         let mut steps = Steps::new(request, inputs)?;
-        let new_names = steps.new_names_of_values(renames, must_match)?;
-        steps.places().try_for_each(|place| steps.plain(place, None))?;
-        for (at, name) in new_names {
-            steps.made[at].rename(name);
-        }
+        steps.values(renames, must_match)?;
         steps.finish(&[], true)
     }
 

@@ -4,8 +4,8 @@
 use crate::error::{Error, Result};
 use crate::quant::{FoundWeight, Modules};
 use crate::read::LogicalCheckpoint;
-use crate::select::Rename;
 use crate::select::policy::module_of;
+use crate::select::{Rename, Renames};
 use crate::text::shorten;
 use std::collections::{HashMap, HashSet};
 
@@ -36,16 +36,13 @@ impl Renaming {
         }
         let weights: HashMap<&str, &FoundWeight> =
             model.found.weights.iter().map(|weight| (&*weight.name, weight)).collect();
-        let given = new_names_in(model, renames);
+        let (given, new_names) = (new_names_in(model, renames), Renames::new(renames));
         let plain = model.found.plain.iter().map(|at| &model.tensors[*at]).filter(|tensor| tensor.shape.len() == 2);
         let matrices: HashSet<&str> = plain.map(|tensor| tensor.name).collect();
         for (at, rename) in renames.iter().enumerate() {
             if rename.is_pattern() && !given.keys().any(|name| rename.new_name(name).is_some()) {
                 return Err(no_tensor(rename));
             }
-            let has_pattern = |earlier: &&Rename| earlier.is_pattern() || rename.is_pattern();
-            let earlier = || renames[..at].iter().filter(has_pattern);
-            let is_earlier = |name: &str| earlier().any(|earlier| earlier.new_name(name).is_some());
             if !rename.is_pattern() && !weights.contains_key(&*rename.old) {
                 if let (Some(old), Some(new)) = (module_of(&rename.old), module_of(&rename.new))
                     && matrices.contains(&*rename.old)
@@ -56,8 +53,12 @@ impl Renaming {
                 found.tensors.push(rename.clone());
                 continue;
             }
-            let of_rename = model.found.weights.iter().filter(|weight| !is_earlier(&weight.name));
-            for weight in of_rename.filter(|weight| rename.new_name(&weight.name).is_some()) {
+            // An old name that is given twice is an error, unless an earlier pattern takes it.
+            let is_of = |first: usize| first == at || !rename.is_pattern() && !renames[first].is_pattern();
+            let is_renamed = |name: &str| new_names.first(name).is_some_and(|(first, _)| is_of(first));
+            let exact = weights.get(&*rename.old).copied();
+            let all = model.found.weights.iter().filter(|_| rename.is_pattern()).chain(exact);
+            for weight in all.filter(|weight| is_renamed(&weight.name)) {
                 found.add_weight(model, weight, &given, is_decoded(weight))?;
             }
             if rename.is_pattern() {
@@ -155,7 +156,8 @@ pub(super) fn new_names_in<'m>(model: &'m LogicalCheckpoint, renames: &[Rename])
     }
     let weights = model.found.weights.iter().map(|weight| &*weight.name);
     let names = model.tensors.iter().map(|tensor| tensor.name).chain(weights);
-    names.filter_map(|name| Some((name, Rename::first(renames, name)?))).collect()
+    let renames = Renames::new(renames);
+    names.filter_map(|name| Some((name, renames.new_name(name)?))).collect()
 }
 
 /// Returns the name of a tensor and the names of the modules that it is in.
@@ -168,7 +170,8 @@ fn added_matrices(model: &LogicalCheckpoint, renames: &[Rename]) -> Vec<String> 
     let added: HashSet<&str> = model.source.added.iter().map(|name| &**name).collect();
     let plain = model.found.plain.iter().map(|at| &model.tensors[*at]).filter(|tensor| tensor.shape.len() == 2);
     let names = plain.map(|tensor| tensor.name).filter(|name| added.contains(name));
-    let new_names = names.map(|name| Rename::first(renames, name).unwrap_or_else(|| name.to_owned()));
+    let renames = Renames::new(renames);
+    let new_names = names.map(|name| renames.new_name(name).unwrap_or_else(|| name.to_owned()));
     new_names.filter_map(|name| module_of(&name).map(str::to_owned)).collect()
 }
 

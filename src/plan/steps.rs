@@ -11,10 +11,11 @@ use crate::error::{Error, Result};
 use crate::io::map::large_buffer;
 use crate::operator::Operator;
 use crate::read::SourceTensor;
-use crate::select::{Candidate, KeptReason, Rename};
+use crate::select::{Candidate, KeptReason, Rename, Renames};
 use crate::text::shorten;
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// The steps that a planner has made so far. Refuses impossible conversions.
 pub(super) struct Steps<'r, 'a> {
@@ -43,13 +44,21 @@ impl<'r, 'a> Steps<'r, 'a> {
         inputs.flat_map(|(at, input)| (0..input.contents.tensors.len()).map(move |tensor| (at, tensor)))
     }
 
-    /// Returns the new names of stored tensors that become one tensor each, with their numbers.
-    pub(super) fn new_names_of_values(&self, renames: &[Rename], must_match: bool) -> Result<Vec<(usize, String)>> {
-        if renames.is_empty() {
-            return Ok(Vec::new()); // containers refuse duplicate names
+    /// Casts or copies all stored tensors, with their new names. Refuses wrong new names first.
+    pub(super) fn values(&mut self, renames: &[Rename], must_match: bool) -> Result<()> {
+        let new_names = Renames::new(renames);
+        let input_names =
+            self.inputs.iter().flat_map(|input| input.contents.tensors.iter().map(|it| input.name_of(it)));
+        if !renames.is_empty() {
+            check_new_names(&input_names, (&new_names, renames), must_match)?; // containers refuse duplicate names
         }
-        let tensors = self.inputs.iter().flat_map(|input| input.contents.tensors.iter().map(|it| input.name_of(it)));
-        new_names(&tensors, renames, must_match)
+        for (place, name) in self.places().zip(input_names) {
+            self.plain(place, None)?;
+            if let (Some(new), Some(step)) = (new_names.new_name(name), self.made.last_mut()) {
+                step.rename(new);
+            }
+        }
+        Ok(())
     }
 
     /// Casts or copies a tensor. If it is copied, `reason` takes precedence over the reason of the options.
@@ -153,8 +162,12 @@ impl<'r, 'a> Steps<'r, 'a> {
     /// that leaves codes as they are although no option requests that.
     pub(super) fn finish(mut self, renames: &[Rename], must_match: bool) -> Result<Planned<'a>> {
         if !renames.is_empty() {
-            for (at, name) in new_names(&self.made.iter().map(Step::name), renames, must_match)? {
-                self.made[at].rename(name);
+            let new_names = Renames::new(renames);
+            check_new_names(&self.made.iter().map(Step::name), (&new_names, renames), must_match)?;
+            for step in &mut self.made {
+                if let Some(new) = new_names.new_name(step.name()) {
+                    step.rename(new);
+                }
             }
         }
         self.drop_tensors_of_model()?;
@@ -261,49 +274,44 @@ impl<'r, 'a> Steps<'r, 'a> {
     }
 }
 
-/// Returns the new names of renamed tensors, by the places of their steps: the first of several that matches a name gives
-/// the new one. Refuses names and, if `must_match`, patterns that no tensor has, and two tensors of one name.
-fn new_names<'n>(
+/// Refuses names and, if `must_match`, patterns that no tensor has, and two tensors of one new name.
+fn check_new_names<'n>(
     names: &(impl Iterator<Item = &'n str> + Clone),
-    renames: &[Rename],
+    (renames, list): (&Renames, &[Rename]),
     must_match: bool,
-) -> Result<Vec<(usize, String)>> {
-    let mut is_used = vec![false; renames.len()];
-    let mut changed: Vec<(usize, String)> = Vec::new();
-    for (place, name) in names.clone().enumerate() {
-        let mut is_exact = false;
-        for (rename, is_used) in renames.iter().zip(&mut is_used) {
-            let Some(new) = rename.new_name(name) else { continue };
-            *is_used = true;
-            if changed.last().is_none_or(|(last, _)| *last != place) {
-                is_exact = !rename.is_pattern();
-                changed.push((place, new));
-            } else if is_exact && !rename.is_pattern() {
-                return Err(Error::new("is renamed twice").in_tensor(name));
-            }
+) -> Result<()> {
+    let new_name = |name: &'n str| renames.new_name(name).map_or(Cow::Borrowed(name), Cow::Owned);
+    let mut is_used = vec![false; list.len()];
+    // There may be a million names, so only their hashes are kept.
+    let mut hashes: Vec<u64> = Vec::new();
+    for name in names.clone() {
+        renames.fitting(name).for_each(|at| is_used[at] = true);
+        let new = new_name(name);
+        if new.is_empty() && !name.is_empty() {
+            return Err(Error::new("its new name would be empty").in_tensor(name));
         }
+        let mut hasher = DefaultHasher::new();
+        new.hash(&mut hasher);
+        hashes.push(hasher.finish());
+    }
+    if let Some(repeated) = renames.repeated().filter(|repeated| renames.fitting(repeated).any(|at| is_used[at])) {
+        return Err(Error::new("is renamed twice").in_tensor(repeated));
     }
     let is_wrong = |(rename, is_used): &(&Rename, bool)| !is_used && (must_match || !rename.is_pattern());
-    if let Some((rename, _)) = renames.iter().zip(is_used).find(is_wrong) {
+    if let Some((rename, _)) = list.iter().zip(is_used).find(is_wrong) {
         return Err(no_tensor(rename));
     }
-    let final_names = || {
-        let mut changed = changed.iter().peekable();
-        let new_name = move |(place, old)| (changed.next_if(|new| new.0 == place).map_or(old, |(_, new)| &**new), old);
-        names.clone().enumerate().map(new_name)
-    };
-    let mut seen = HashSet::new();
-    if let Some((clash, last)) = final_names().find(|(new, _)| !seen.insert(*new)) {
-        let (_, first) = final_names().find(|(new, _)| *new == clash).expect("it is there twice");
-        let both = format!("'{}' and '{}'", shorten(first), shorten(last));
-        return Err(if clash.is_empty() {
-            Error::new(format!("the new names of {both} would be empty"))
-        } else {
-            Error::new(format!("two tensors would have this name: {both}")).in_tensor(clash)
-        });
+    hashes.sort_unstable();
+    if hashes.windows(2).all(|pair| pair[0] != pair[1]) {
+        return Ok(());
     }
-    if let Some((_, old)) = final_names().find(|(new, old)| new.is_empty() && !old.is_empty()) {
-        return Err(Error::new("its new name would be empty").in_tensor(old));
+    let mut homes: HashMap<Cow<str>, &str> = HashMap::new();
+    for name in names.clone() {
+        if let Some(first) = homes.insert(new_name(name), name) {
+            let both = format!("'{}' and '{}'", shorten(first), shorten(name));
+            let error = Error::new(format!("two tensors would have this name: {both}"));
+            return Err(error.in_tensor(&new_name(name)));
+        }
     }
-    Ok(changed)
+    Ok(())
 }

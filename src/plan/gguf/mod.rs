@@ -360,7 +360,7 @@ impl<'a> GgufPlanner<'_, 'a> {
     /// Adds a weight that is quantized in the input.
     fn add_coded(&mut self, tensor: &NewWeight, weight: &FoundWeight, chosen: ChosenType) -> Result<()> {
         let own = weight.parameters.blocks.as_ref().map(|blocks| blocks.formats[0]);
-        let stays = own.is_some() && chosen.format.or(own) == own;
+        let stays = own.is_some() && chosen.format.or(own) == own && self.task.scheme.is_none();
         let no_values = || {
             let error = Error::new("holds codes and scales, and no values to cast");
             Err(error.remedy("quantize the model to f32, f16 or bf16, which decodes its weights"))
