@@ -97,8 +97,8 @@ Examples:
       leaves tensors out; the index and lists of modules in the config follow
   tcast cast llama --rename \"model.*=language_model.model.*\" -o renamed
       changes the prefix of all these names
-  tcast cast less --add llama -o whole
-      adds the tensors of llama that less lacks
+  tcast cast llama --add model.safetensors -o whole
+      adds the tensors of the file that llama lacks
   tcast cast tiny.gguf --set general.name=tuned -o tuned.gguf
       changes a key, and copies everything else
   tcast cast model.onnx --to f16 -o small.onnx

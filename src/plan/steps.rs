@@ -290,9 +290,9 @@ fn check_new_names<'n>(
         if new.is_empty() && !name.is_empty() {
             return Err(Error::new("its new name would be empty").in_tensor(name));
         }
-        let mut hasher = DefaultHasher::new();
-        new.hash(&mut hasher);
-        hashes.push(hasher.finish());
+        let mut state = DefaultHasher::new();
+        new.hash(&mut state);
+        hashes.push(state.finish());
     }
     if let Some(repeated) = renames.repeated().filter(|repeated| renames.fitting(repeated).any(|at| is_used[at])) {
         return Err(Error::new("is renamed twice").in_tensor(repeated));
