@@ -3,7 +3,7 @@
 use crate::container::{ReadOptions, checkpoint};
 use crate::dtype::Dtype;
 use crate::error::Result;
-use crate::read::{LogicalCheckpoint, Membership, ModelTensor};
+use crate::read::{Membership, Model, ModelTensor};
 use crate::threads::cores;
 use std::path::Path;
 
@@ -39,7 +39,7 @@ pub struct TensorInfo {
 pub fn tensors(path: impl AsRef<Path>) -> Result<Vec<TensorInfo>> {
     let mut source = checkpoint::open(path.as_ref(), &ReadOptions::on(cores()))?;
     let _ = source.divide_stacks(); // tensors without a name on Hugging Face are listed as the file has them
-    let model = LogicalCheckpoint::probe(&source);
+    let model = Model::probe(&source);
     let info = |(at, membership, tensor): (usize, Membership, ModelTensor)| {
         let (dtype, layout) = match tensor {
             ModelTensor::Stored(_, stored) => (stored.elements.dtype(), None),

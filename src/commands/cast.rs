@@ -12,7 +12,7 @@ use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Kind, Result};
 use crate::job::Job;
 use crate::options::{CastOptions, Naming, Task};
-use crate::read::LogicalCheckpoint;
+use crate::read::Model;
 use crate::text::quoted;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
     let job = &job_of_shards(Task::Cast(&options), &args.file, &args.shards, &args.reports);
     let sources = open(&args.inputs, job, &args.file, &options.selection(), &options.tensors)?;
     check_change(&options, job, &sources)?;
-    let models: Vec<LogicalCheckpoint> = sources.iter().map(LogicalCheckpoint::of_values).collect();
+    let models: Vec<Model> = sources.iter().map(Model::of_values).collect();
     let request = JobRequest { job, models: &models, paths: &args.inputs, file: &args.file, report, budget: None };
     let written = convert(request, &Console { is_quiet: args.file.quiet }, start, |_| Ok(()));
     written.map_err(|error| with_command(error, args))

@@ -13,7 +13,7 @@ use crate::cli::{self, Cli, Command as Subcommand};
 use crate::container::{ReadOptions, WrittenFiles, by_extension, checkpoint};
 use crate::dtype::Dtype;
 use crate::quant::{GGUF, MLX};
-use crate::read::LogicalCheckpoint;
+use crate::read::Model;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory};
 use std::ffi::OsString;
@@ -315,7 +315,7 @@ pub(super) fn advice(error: &clap::Error, line: &[OsString]) -> Option<&'static 
 /// True if a file or a model contains weights that are stored as codes.
 fn is_coded(input: &Path) -> bool {
     let Ok(found) = checkpoint::probe(input, &ReadOptions::on(1)) else { return false };
-    LogicalCheckpoint::open(&found).is_ok_and(|model| !model.found.weights.is_empty())
+    Model::open(&found).is_ok_and(|model| !model.found.weights.is_empty())
 }
 
 /// Returns the name of a format without a dot, in lower case.

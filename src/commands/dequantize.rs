@@ -11,7 +11,7 @@ use crate::error::{Error, Kind, Result};
 use crate::job::Job;
 use crate::operator::Operator;
 use crate::options::Task;
-use crate::read::LogicalCheckpoint;
+use crate::read::Model;
 use crate::text::quoted;
 use std::slice;
 use std::time::Instant;
@@ -29,7 +29,7 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
         threads(args.file.threads),
         &console,
     )?;
-    let model = LogicalCheckpoint::open(source)?;
+    let model = Model::open(source)?;
     check_model(args, &model)?;
     let (options, label) = in_effect(&args.options, &model);
     let job = job_of_shards(Task::Dequantize(&options), &args.file, &args.shards, &args.reports);
@@ -70,7 +70,7 @@ pub(super) fn check(args: &DequantizeArgs) -> Result<()> {
 }
 
 /// Refuses options and patterns that have no effect on the model.
-fn check_model(args: &DequantizeArgs, model: &LogicalCheckpoint) -> Result<()> {
+fn check_model(args: &DequantizeArgs, model: &Model) -> Result<()> {
     let (options, in_file) = (&args.options, |error: Error| error.in_file(&model.source.path));
     if model.is_model() && options.keep_activation_scales {
         let error = Error::usage("is an ONNX model, for which an option has no effect");

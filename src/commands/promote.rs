@@ -15,7 +15,7 @@ use crate::kernel::{Counts, Loss};
 use crate::operator::promote::{self, Decision};
 use crate::options::{PromoteOptions, Task};
 use crate::plan;
-use crate::read::LogicalCheckpoint;
+use crate::read::Model;
 use crate::report::schema;
 use crate::text::{counted, path_text, quoted, shorten};
 use serde_json::{Value, json};
@@ -150,7 +150,7 @@ fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -
     check_standard_output(output, args.file.json)?;
     let options = PromoteOptions { to: Some(decision.dtype), ..args.options.clone() };
     let job = Job { publish: Publish::Together, ..job(Task::Promote(&options), &args.file) };
-    let models: Vec<LogicalCheckpoint> = inputs.iter().map(LogicalCheckpoint::of_values).collect();
+    let models: Vec<Model> = inputs.iter().map(Model::of_values).collect();
     let console = Console { is_quiet: args.file.quiet };
     let (mut promoted, mut files) = (Vec::new(), Files::default());
     let outputs = job::prepare(&job, &models, &mut files, &console).map_err(explain_codes)?;

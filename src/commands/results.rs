@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::io::output::{self, is_standard_output};
 use crate::job::{self, Job, Written};
 use crate::plan::PlanFindings;
-use crate::read::LogicalCheckpoint;
+use crate::read::Model;
 use crate::report::{Report, Surroundings, several, unconverted};
 use crate::text::{command_line, path_text, quoted, size, stderr_columns, stdout_columns};
 use serde_json::{Value, json};
@@ -130,7 +130,7 @@ pub(super) fn show(
 
 /// Prints the note about a quantized model without a config.json, and the command that prints what it contains.
 fn note_config(output: &Path, args: &FileArgs) {
-    let is_clear = |found: Checkpoint| LogicalCheckpoint::open(&found).is_ok();
+    let is_clear = |found: Checkpoint| Model::open(&found).is_ok();
     let is_decodable = checkpoint::probe(output, &ReadOptions::on(1)).is_ok_and(is_clear);
     let readers = if is_decodable { "engines" } else { "engines and tcast dequantize" };
     let what = if output.is_dir() {

@@ -13,7 +13,7 @@ use crate::io::identity::Files;
 use crate::job::{self, IfExists, Job, Measures, OpenOptions, PlannedOutput};
 use crate::options::{ModelOptions, Task, TensorOptions};
 use crate::progress::Observer;
-use crate::read::LogicalCheckpoint;
+use crate::read::Model;
 use crate::select::Selection;
 use crate::text::quoted;
 use serde_json::Value;
@@ -92,7 +92,7 @@ pub(super) fn open(
 /// A conversion to run: a job for some inputs, and the arguments that say how its results are shown.
 pub(super) struct JobRequest<'r, 'a> {
     pub(super) job: &'r Job<'r>,
-    pub(super) models: &'r [LogicalCheckpoint<'a>],
+    pub(super) models: &'r [Model<'a>],
     /// The paths of the inputs, as they were given.
     pub(super) paths: &'r [PathBuf],
     pub(super) file: &'r FileArgs,

@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::options::{QuantizeOptions, SchemeRule};
 use crate::quant::Scheme;
-use crate::read::LogicalCheckpoint;
+use crate::read::Model;
 use crate::report::{MeasuredScheme, TensorReport};
 use crate::select::budget::{self, BudgetChoice, Offer};
 use crate::select::patterns_for;
@@ -67,7 +67,7 @@ impl Budget {
         measured: &[MeasuredScheme],
         (target, keeps): (f64, bool),
         options: &QuantizeOptions,
-        (model, names): (&LogicalCheckpoint, &[&str]),
+        (model, names): (&Model, &[&str]),
     ) -> Result<Result<Self, Unreachable>> {
         let weights = weights(measured, keeps, options, model);
         let groups = groups(&weights, measured);
@@ -154,7 +154,7 @@ fn weights<'r>(
     measured: &'r [MeasuredScheme],
     keeps: bool,
     options: &QuantizeOptions,
-    model: &LogicalCheckpoint,
+    model: &Model,
 ) -> Vec<BudgetWeight<'r>> {
     let mut weights: Vec<BudgetWeight> = Vec::new();
     let mut places: HashMap<&str, usize> = HashMap::new();
@@ -185,7 +185,7 @@ fn weights<'r>(
 }
 
 /// Returns the bytes of a weight that is kept. A quantized weight is decoded then, unless the output is a GGUF file.
-fn kept_bytes(tensor: &TensorReport, options: &QuantizeOptions, model: &LogicalCheckpoint) -> u64 {
+fn kept_bytes(tensor: &TensorReport, options: &QuantizeOptions, model: &Model) -> u64 {
     let is_coded = tensor.quantized.as_ref().is_some_and(|quantized| quantized.source_layout.is_some());
     if !is_coded || options.is_gguf() {
         return tensor.bytes_in;

@@ -7,14 +7,14 @@ use crate::job::{self, FailOn, Job, Written};
 use crate::options::{QuantizeOptions, RecordedOptions, Task};
 use crate::plan::{Plan, PlanFindings};
 use crate::progress::{Observer, Silent};
-use crate::read::LogicalCheckpoint;
+use crate::read::Model;
 use crate::report::{FileReport, MeasuredScheme, Report};
 use std::time::Instant;
 
 /// Quantizes a model as each of these options says, measures the errors, and writes nothing. The options have different
 /// schemes.
 pub(crate) fn measure<'a>(
-    model: &LogicalCheckpoint<'a>,
+    model: &Model<'a>,
     all: &[QuantizeOptions],
     job: &Job<'a>,
     observer: &dyn Observer,

@@ -17,7 +17,7 @@ use crate::job::{self, IfExists, Job, OpenOptions, Publish, Written};
 use crate::options::{CastOptions, DequantizeOptions, QuantizeOptions, Task, TensorOptions};
 use crate::plan::PlanFindings;
 use crate::progress::{Cancel, Never, Observer, PartOf, Progress, Silent};
-use crate::read::LogicalCheckpoint;
+use crate::read::Model;
 use crate::report::Report;
 use crate::threads::cores;
 use std::num::NonZeroUsize;
@@ -123,7 +123,7 @@ impl Settings<'_> {
         let begin = Instant::now();
         options.attributes.check()?;
         let source = &self.open(input.as_ref(), &options.tensors, Task::Cast(options))?;
-        self.run(&self.job(Task::Cast(options), output.as_ref()), &LogicalCheckpoint::of_values(source), begin)
+        self.run(&self.job(Task::Cast(options), output.as_ref()), &Model::of_values(source), begin)
     }
 
     /// Does the same as [`dequantize`](dequantize()) with these settings.
@@ -139,7 +139,7 @@ impl Settings<'_> {
         let begin = Instant::now();
         check_target(options)?;
         let source = &self.open(input.as_ref(), &options.tensors, Task::Dequantize(options))?;
-        let model = LogicalCheckpoint::open(source)?;
+        let model = Model::open(source)?;
         let (options, label) = in_effect(options, &model);
         let job = Job { label: Some(label), ..self.job(Task::Dequantize(&options), output.as_ref()) };
         self.run(&job, &model, begin)
@@ -182,7 +182,7 @@ impl Settings<'_> {
         Ok(sources.into_iter().next().expect("there is one input"))
     }
 
-    fn run(&self, job: &Job, model: &LogicalCheckpoint, begin: Instant) -> Result<Report> {
+    fn run(&self, job: &Job, model: &Model, begin: Instant) -> Result<Report> {
         let mut files = Files::default();
         let mut outputs = job::prepare(job, std::slice::from_ref(model), &mut files, self)?;
         let findings = std::mem::take(&mut outputs[0].findings);
@@ -245,7 +245,7 @@ pub(crate) fn check_target(options: &DequantizeOptions) -> Result<()> {
 
 /// Returns the options with the type to which a model is decoded, and the word that names the output. The weights of an
 /// ONNX model keep the types of their scales.
-pub(crate) fn in_effect(options: &DequantizeOptions, model: &LogicalCheckpoint) -> (DequantizeOptions, &'static str) {
+pub(crate) fn in_effect(options: &DequantizeOptions, model: &Model) -> (DequantizeOptions, &'static str) {
     let to = options.to.or_else(|| (!model.is_model()).then(|| model.default_target()));
     let first = model.found.weights.first().map(|weight| model.target_of(weight));
     let label = to.or(first).unwrap_or_else(|| model.default_target());
@@ -254,12 +254,12 @@ pub(crate) fn in_effect(options: &DequantizeOptions, model: &LogicalCheckpoint) 
 
 /// Opens a model whose weights are quantized. With `force_codes`, a quantization that tcast does not decode is ignored.
 /// Refuses an adapter: loaders read its tensors as values, without scales.
-pub(crate) fn open_to_quantize<'a>(source: &'a Checkpoint, options: &QuantizeOptions) -> Result<LogicalCheckpoint<'a>> {
+pub(crate) fn open_to_quantize<'a>(source: &'a Checkpoint, options: &QuantizeOptions) -> Result<Model<'a>> {
     if let Some(tensor) = source.update_of_other_model() {
         let error = Error::new("is an adapter of another model, and loaders take its tensors for values");
         return Err(error.in_file(&source.path).in_tensor(tensor).of(Kind::Adapter));
     }
-    let probed = LogicalCheckpoint::probe(source);
+    let probed = Model::probe(source);
     match probed.found.is_undecoded {
         true if options.force_codes => Ok(probed.into_values()),
         is_undecoded => probed.checked().map_err(|error| if is_undecoded { error.of(Kind::Undecoded) } else { error }),

@@ -11,7 +11,7 @@ use crate::error::{Error, Kind, Result, Wanted};
 use crate::operator::Operator;
 use crate::plan::{Codes, GgufTask, Plan, Planned, Request, Spread, Step, check_from};
 use crate::progress::{Note, Observer};
-use crate::read::LogicalCheckpoint;
+use crate::read::Model;
 use crate::select::{Renames, Selection};
 use crate::text::first_few;
 use std::cell::LazyCell;
@@ -24,7 +24,7 @@ use std::path::Path;
 pub(super) fn plans<'a>(
     job: &Job,
     gguf: Option<&GgufTask>,
-    model: &LogicalCheckpoint<'a>,
+    model: &Model<'a>,
     output: Option<&Path>,
     (container, spread): (&dyn Container, Spread),
     refusal: Option<Error>,
@@ -45,7 +45,7 @@ pub(super) fn plans<'a>(
     // Other names of a model can move values, which a cast decodes.
     let is_decoded = matches!(operator, Operator::Cast(_))
         && (gguf.is_some() || source.base.is_some() || !source.assembled.is_empty());
-    let mut recognized = (may_be_codes || is_renamed || is_decoded).then(|| LogicalCheckpoint::probe(source));
+    let mut recognized = (may_be_codes || is_renamed || is_decoded).then(|| Model::probe(source));
     let weights = recognized.as_ref().unwrap_or(model);
     let codes = match operator {
         Operator::Quantize | Operator::Dequantize => None, // their planners search for codes
@@ -72,7 +72,7 @@ pub(super) fn plans<'a>(
     let in_file = |error: Error| error.in_file(&source.path);
     check_renames(source, container, &selection).map_err(in_file)?;
     if is_decoded {
-        recognized = recognized.map(LogicalCheckpoint::checked).transpose().map_err(in_file)?;
+        recognized = recognized.map(Model::checked).transpose().map_err(in_file)?;
     }
     let weights = recognized.as_ref().unwrap_or(model);
     let mut planned = Planned::new((job.task, gguf), &request, weights, job.partition, observer).map_err(in_file)?;

@@ -10,14 +10,14 @@ use crate::io::identity::Files;
 use crate::io::output::{Destination, elsewhere};
 use crate::plan::{GgufTask, Plan, Spread};
 use crate::progress::Observer;
-use crate::read::LogicalCheckpoint;
+use crate::read::Model;
 use std::path::Path;
 
 /// Finds the place of a file, and plans its contents.
 pub(super) fn plan<'a>(
     job: &Job,
     gguf: Option<&GgufTask>,
-    model: &LogicalCheckpoint<'a>,
+    model: &Model<'a>,
     output: &Path,
     files: &mut Files,
     observer: &dyn Observer,

@@ -39,7 +39,7 @@ use crate::plan::GgufTask;
 #[cfg(feature = "cli")]
 use crate::plan::{Plan, PlanFindings, Spread};
 use crate::progress::{Note, Observer};
-use crate::read::{ContentChoice, LogicalCheckpoint, add_tensors};
+use crate::read::{ContentChoice, Model, add_tensors};
 use crate::text::is;
 use complete::CompleteFile;
 use output::OutputPlace;
@@ -124,7 +124,7 @@ pub(crate) fn open(
 /// enough space. `files` learns which files the job reads and writes, and holds the folder of the outputs.
 pub(crate) fn prepare<'a>(
     job: &Job,
-    models: &[LogicalCheckpoint<'a>],
+    models: &[Model<'a>],
     files: &mut Files,
     observer: &dyn Observer,
 ) -> Result<Vec<PlannedOutput<'a>>> {
@@ -235,11 +235,7 @@ pub(crate) fn output_path(job: &Job, source: &Checkpoint) -> Result<PathBuf> {
 
 /// Plans an output that has no place, with all checks of its contents.
 #[cfg(feature = "cli")]
-pub(crate) fn plan<'a>(
-    job: &Job,
-    model: &LogicalCheckpoint<'a>,
-    observer: &dyn Observer,
-) -> Result<(Vec<Plan<'a>>, PlanFindings)> {
+pub(crate) fn plan<'a>(job: &Job, model: &Model<'a>, observer: &dyn Observer) -> Result<(Vec<Plan<'a>>, PlanFindings)> {
     let (source, path) = (model.source, &*model.source.path);
     let gguf = GgufTask::of(job.task, job.format().is_some(), observer)?;
     let is_folder = job.task.max_shard_size().is_some() || source.is_folder() && job.format().is_none();

@@ -8,7 +8,7 @@ use crate::error::{Error, Kind, Result};
 use crate::quant::{
     FoundWeight, Role, can_be_part, is_activation_scale, is_named_as_part, may_be_quantized, scale_names,
 };
-use crate::read::{LogicalCheckpoint, Membership};
+use crate::read::{Membership, Model};
 use crate::select::{Candidate, KeptReason, Selection, patterns_of};
 use crate::text::shorten;
 use std::collections::{HashMap, HashSet};
@@ -63,7 +63,7 @@ impl<'a> Codes<'a> {
     /// When one of the files next to it cannot be read.
     #[doc(hidden)] // for tests
     pub fn find(source: &'a Checkpoint) -> Result<Self> {
-        let model = LogicalCheckpoint::probe(source);
+        let model = Model::probe(source);
         if Self::may_be_in(source) { Self::of(&model) } else { Ok(Self::undecoded_of(&model)) }
     }
 
@@ -71,7 +71,7 @@ impl<'a> Codes<'a> {
     ///
     /// # Errors
     /// When one of the files next to it cannot be read.
-    pub(crate) fn of(model: &LogicalCheckpoint<'a>) -> Result<Self> {
+    pub(crate) fn of(model: &Model<'a>) -> Result<Self> {
         if model.found.is_undecoded {
             return Ok(Self::undecoded_of(model));
         }
@@ -151,7 +151,7 @@ impl<'a> Codes<'a> {
     }
 
     /// Adds the parts of a weight that tcast decodes.
-    fn add_weight(&mut self, model: &LogicalCheckpoint<'a>, weight: &FoundWeight) {
+    fn add_weight(&mut self, model: &Model<'a>, weight: &FoundWeight) {
         if weight.has_plain_blocks() {
             return;
         }
@@ -183,7 +183,7 @@ impl<'a> Codes<'a> {
 
     /// Finds only [`Codes::undecoded`]. Moving bits ruins no codes, but tensors of an undecoded quantization have
     /// unknown roles.
-    pub(crate) fn undecoded_of(model: &LogicalCheckpoint<'a>) -> Self {
+    pub(crate) fn undecoded_of(model: &Model<'a>) -> Self {
         let problem = model.found.problems.last().filter(|_| model.found.is_undecoded);
         Self { undecoded: problem.map(|problem| undecoded(&problem.error)), ..Self::default() }
     }

@@ -16,8 +16,8 @@ use crate::quant::{
     Arithmetic, Decoder, FoundWeight, Modules, Role, check_renamed, config_of, hf_quant_config_of, metadata_of,
     quantize_config_of,
 };
-use crate::read::{DecodedValues, Decoders, LogicalCheckpoint};
-use crate::select::experts::Model;
+use crate::read::{DecodedValues, Decoders, Model};
+use crate::select::experts::ModelFacts;
 use crate::select::policy::{Policy, expert_sets, fused_sets, module_of};
 use crate::select::tried::has_banks;
 use crate::select::{Candidate, KeptReason, Selection};
@@ -32,11 +32,7 @@ const FEW: usize = 5;
 impl<'a> Planned<'a> {
     /// Plans the decoding of the selected weights. Fails if the model has no quantized weights, a weight cannot be
     /// decoded, or the config cannot express that other weights stay quantized.
-    pub(super) fn dequantize(
-        model: &LogicalCheckpoint<'a>,
-        options: &DequantizeOptions,
-        request: &Request,
-    ) -> Result<Self> {
+    pub(super) fn dequantize(model: &Model<'a>, options: &DequantizeOptions, request: &Request) -> Result<Self> {
         let &DequantizeOptions { to: target, arithmetic, keep_activation_scales, .. } = options;
         let selection = &options.tensors.selection();
         let (selected, left): (Vec<&FoundWeight>, Vec<&FoundWeight>) =
@@ -93,7 +89,7 @@ impl<'a> Planned<'a> {
 
     /// Plans a cast: tensors that are made of others because the names of a GGUF model changed, a config without the
     /// quantization of the original model, and new names in a quantized checkpoint.
-    pub(super) fn cast(model: &LogicalCheckpoint<'a>, request: &Request) -> Result<Self> {
+    pub(super) fn cast(model: &Model<'a>, request: &Request) -> Result<Self> {
         let source = model.source;
         if source.assembled.is_empty() && source.base.is_none() {
             return Self::rename(model, request);
@@ -121,7 +117,7 @@ impl<'a> Planned<'a> {
     }
 
     /// Plans tensors that are all values, and the changes that new names of tensors require in a quantized checkpoint.
-    pub(super) fn rename(model: &LogicalCheckpoint<'a>, request: &Request) -> Result<Self> {
+    pub(super) fn rename(model: &Model<'a>, request: &Request) -> Result<Self> {
         let (source, renames) = (model.source, &request.selection.renames);
         let was_quantized = source.dropped.was_quantized;
         if source.is_model()
@@ -138,7 +134,7 @@ impl<'a> Planned<'a> {
 
     /// Changes the descriptions of quantized weights, in the metadata of files and in the files next to them. `target` is
     /// the type of the decoded weights, if there are any.
-    fn describe(&mut self, model: &LogicalCheckpoint, modules: &Modules, target: Option<Dtype>) -> Result<()> {
+    fn describe(&mut self, model: &Model, modules: &Modules, target: Option<Dtype>) -> Result<()> {
         self.metadata.extend(metadata_of(model.source.metadata(), modules));
         self.side_files = side_files(model, modules, target)?;
         if modules.renamed.is_empty() || modules.left.is_empty() {
@@ -181,14 +177,8 @@ struct DecodedWeights<'a> {
 impl<'a> DecodedWeights<'a> {
     /// Decodes a weight. The decoded tensor takes the place of the codes, and the other parts are left out. `kept` is the
     /// reason for not quantizing numbers that are not codes.
-    fn add(
-        &mut self,
-        model: &LogicalCheckpoint<'a>,
-        weight: &FoundWeight,
-        decoder: Arc<Decoder>,
-        kept: Option<KeptReason>,
-    ) {
-        let parts = LogicalCheckpoint::value_parts(weight);
+    fn add(&mut self, model: &Model<'a>, weight: &FoundWeight, decoder: Arc<Decoder>, kept: Option<KeptReason>) {
+        let parts = Model::value_parts(weight);
         self.left_out.extend(parts[1..].iter().map(|(_, part)| *part));
         self.steps.entry(parts[0].1).or_default().push(model.decoding(weight, decoder, kept));
     }
@@ -196,7 +186,7 @@ impl<'a> DecodedWeights<'a> {
     /// Adds all steps in the order of the stored tensors. `reason` says why a tensor that is not decoded is copied.
     fn emit(
         mut self,
-        model: &LogicalCheckpoint<'a>,
+        model: &Model<'a>,
         steps: &mut Steps<'_, 'a>,
         reason: impl Fn(&Steps, usize) -> Option<KeptReason>,
     ) -> Result<()> {
@@ -219,7 +209,7 @@ impl<'a> DecodedWeights<'a> {
     }
 }
 
-impl<'a> LogicalCheckpoint<'a> {
+impl<'a> Model<'a> {
     /// Returns the step that decodes a weight.
     pub(super) fn decoding(&self, weight: &FoundWeight, decoder: Arc<Decoder>, kept: Option<KeptReason>) -> Step<'a> {
         let place = self.places[Self::value_parts(weight)[0].1];
@@ -252,7 +242,7 @@ impl<'a> LogicalCheckpoint<'a> {
 
 /// Refuses a model of which no weight is selected, and weights that cannot be left as they are.
 fn check_weights(
-    model: &LogicalCheckpoint,
+    model: &Model,
     selection: &Selection,
     (selected, left): (&[&FoundWeight], &[&FoundWeight]),
     plain: &[FoundWeight],
@@ -281,7 +271,7 @@ fn check_weights(
 
 /// Returns the banks that the experts of a model become, if files of its kind store them so.
 fn banks(config: Option<&str>) -> Option<ExpertStacks> {
-    let model = Model::read(config);
+    let model = ModelFacts::read(config);
     let is_bank = has_banks(model.kinds());
     is_bank.then_some(ExpertStacks { form: StackForm::Bank, experts: model.experts })
 }
@@ -297,7 +287,7 @@ fn check_shared(selected: &[&FoundWeight], left: &[&FoundWeight]) -> Result<()> 
     })
 }
 
-fn no_weights(model: &LogicalCheckpoint) -> Error {
+fn no_weights(model: &Model) -> Error {
     if !model.is_model() {
         // Without codes, recognition was skipped. There may be scales.
         let problems = model.recognize().unwrap_or_default().problems;
@@ -311,7 +301,7 @@ fn no_weights(model: &LogicalCheckpoint) -> Error {
 
 /// Returns notes about scales of activations, which are left out, and about weights that engines may refuse, whose shapes
 /// are unknown, or that stay quantized.
-fn notes(model: &LogicalCheckpoint, scales: Vec<String>, selection: &Selection) -> Vec<Note<'static>> {
+fn notes(model: &Model, scales: Vec<String>, selection: &Selection) -> Vec<Note<'static>> {
     let mut notes = Vec::new();
     let divided = divided_sets(model, selection);
     let count = divided.len() as u64;
@@ -326,7 +316,7 @@ fn notes(model: &LogicalCheckpoint, scales: Vec<String>, selection: &Selection) 
 }
 
 /// Returns a decoded and a quantized weight of each set that engines load as one module and that is partly decoded.
-fn divided_sets(model: &LogicalCheckpoint, selection: &Selection) -> Vec<[String; 2]> {
+fn divided_sets(model: &Model, selection: &Selection) -> Vec<[String; 2]> {
     let weights = &model.found.weights;
     let is_diffusion = weights.iter().any(|weight| weight.layout.is_diffusion());
     let policy = Policy { is_diffusion, ..Policy::default() };
@@ -341,11 +331,7 @@ fn divided_sets(model: &LogicalCheckpoint, selection: &Selection) -> Vec<[String
 
 /// Returns the new texts of the files next to the shards. `target` is the type of the decoded weights, if there are
 /// any.
-fn side_files(
-    model: &LogicalCheckpoint,
-    modules: &Modules,
-    target: Option<Dtype>,
-) -> Result<Vec<(&'static str, Option<String>)>> {
+fn side_files(model: &Model, modules: &Modules, target: Option<Dtype>) -> Result<Vec<(&'static str, Option<String>)>> {
     let mut files = Vec::new();
     let method = model.found.method.as_deref();
     if let Some(config) = model.config()? {

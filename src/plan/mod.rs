@@ -48,7 +48,7 @@ use crate::kernel::{Condition, Rules, Storage};
 use crate::operator::Operator;
 use crate::options::{ModelOptions, Task};
 use crate::progress::{Note, Observer};
-use crate::read::{LogicalCheckpoint, Share};
+use crate::read::{Model, Share};
 use crate::select::{Rename, Selection};
 use serde_json::Value;
 use std::collections::HashMap;
@@ -170,7 +170,7 @@ impl<'a> Planned<'a> {
     pub(crate) fn new(
         (task, gguf): (Task, Option<&GgufTask>),
         request: &Request,
-        model: &LogicalCheckpoint<'a>,
+        model: &Model<'a>,
         partition: Option<Partition>,
         observer: &dyn Observer,
     ) -> Result<Self> {

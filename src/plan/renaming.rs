@@ -3,7 +3,7 @@
 
 use crate::error::{Error, Result};
 use crate::quant::{FoundWeight, Modules};
-use crate::read::LogicalCheckpoint;
+use crate::read::Model;
 use crate::select::policy::module_of;
 use crate::select::{Rename, Renames};
 use crate::text::shorten;
@@ -24,11 +24,7 @@ pub(super) struct Renaming {
 
 impl Renaming {
     /// Derives all new names from the requested ones. `is_decoded` is true for a weight that becomes a plain tensor.
-    pub(super) fn new(
-        model: &LogicalCheckpoint,
-        renames: &[Rename],
-        is_decoded: impl Fn(&FoundWeight) -> bool,
-    ) -> Result<Self> {
+    pub(super) fn new(model: &Model, renames: &[Rename], is_decoded: impl Fn(&FoundWeight) -> bool) -> Result<Self> {
         let mut found = Self { gone: gone(model), plain: added_matrices(model, renames), ..Self::default() };
         if renames.is_empty() || model.is_model() {
             found.tensors = renames.to_vec();
@@ -84,7 +80,7 @@ impl Renaming {
     /// Renames a weight: its module, and its parts that have no new names of their own.
     fn add_weight(
         &mut self,
-        model: &LogicalCheckpoint,
+        model: &Model,
         weight: &FoundWeight,
         given: &HashMap<&str, String>,
         is_decoded: bool,
@@ -111,7 +107,7 @@ impl Renaming {
 
     /// Adds the modules of renamed tensors, and the modules that enclose them, if all of their tensors keep the rest of their
     /// names.
-    fn add_enclosing_modules(&mut self, model: &LogicalCheckpoint) {
+    fn add_enclosing_modules(&mut self, model: &Model) {
         let new_names = new_names_in(model, &self.tensors);
         let mut modules: HashMap<&str, Option<&str>> = HashMap::new();
         for tensor in &model.tensors {
@@ -150,7 +146,7 @@ pub(super) fn no_tensor(Rename { old, new }: &Rename) -> Error {
 }
 
 /// Returns the new names of stored tensors and of weights.
-pub(super) fn new_names_in<'m>(model: &'m LogicalCheckpoint, renames: &[Rename]) -> HashMap<&'m str, String> {
+pub(super) fn new_names_in<'m>(model: &'m Model, renames: &[Rename]) -> HashMap<&'m str, String> {
     if renames.is_empty() {
         return HashMap::new();
     }
@@ -166,7 +162,7 @@ fn with_modules(name: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Returns the modules of matrices of values that come from another checkpoint, by their new names.
-fn added_matrices(model: &LogicalCheckpoint, renames: &[Rename]) -> Vec<String> {
+fn added_matrices(model: &Model, renames: &[Rename]) -> Vec<String> {
     let added: HashSet<&str> = model.source.added.iter().map(|name| &**name).collect();
     let plain = model.found.plain.iter().map(|at| &model.tensors[*at]).filter(|tensor| tensor.shape.len() == 2);
     let names = plain.map(|tensor| tensor.name).filter(|name| added.contains(name));
@@ -176,7 +172,7 @@ fn added_matrices(model: &LogicalCheckpoint, renames: &[Rename]) -> Vec<String> 
 }
 
 /// Returns the modules and tensors that only dropped tensors have in their names.
-fn gone(model: &LogicalCheckpoint) -> HashSet<String> {
+fn gone(model: &Model) -> HashSet<String> {
     let mut gone: HashSet<&str> = model.source.dropped.names().flat_map(with_modules).collect();
     if !gone.is_empty() {
         model.tensors.iter().flat_map(|tensor| with_modules(tensor.name)).for_each(|name| _ = gone.remove(name));

@@ -1,6 +1,6 @@
 //! Tensors that outputs take from another file or folder.
 
-use super::LogicalCheckpoint;
+use super::Model;
 use super::choice::{check_whole, match_pattern};
 use crate::container::ReadOptions;
 use crate::container::checkpoint::{self, Checkpoint};
@@ -29,7 +29,7 @@ fn add(
     if [&source, &other].iter().any(|model| model.is_model() || model.is_gguf()) {
         return Err(Error::usage("tensors are not added to GGUF and ONNX models, nor taken from them"));
     }
-    let (own, theirs) = (LogicalCheckpoint::probe(&source), LogicalCheckpoint::probe(&other));
+    let (own, theirs) = (Model::probe(&source), Model::probe(&other));
     let own_tensors: HashMap<&str, ModelEntry> = entries(&own).map(|entry| (entry.name, entry)).collect();
     let mut is_taken = vec![addition.pattern.is_none(); theirs.tensors.len()];
     if let Some(pattern) = &addition.pattern {
@@ -82,7 +82,7 @@ struct ModelEntry<'m> {
     parts: Vec<usize>,
 }
 
-fn entries<'m>(model: &'m LogicalCheckpoint) -> impl Iterator<Item = ModelEntry<'m>> {
+fn entries<'m>(model: &'m Model) -> impl Iterator<Item = ModelEntry<'m>> {
     let weights = &model.found.weights;
     let parts: HashSet<usize> = weights.iter().flat_map(|weight| &weight.parts).map(|(_, at)| *at).collect();
     let stored = (0..model.tensors.len()).filter(move |at| !parts.contains(at));

@@ -1,6 +1,6 @@
 //! The quantized weights of a GGUF model: the type of a tensor says that it consists of blocks.
 
-use super::LogicalCheckpoint;
+use super::Model;
 use crate::blocks::{Assembly, BlockFormat};
 use crate::container::Elements;
 use crate::container::checkpoint::AssembledTensor;
@@ -10,7 +10,7 @@ use crate::quant::{BlockParameters, FoundWeight, GGUF, Parameters, Problem, Reco
 use crate::text::shorten;
 use std::collections::{HashMap, HashSet};
 
-impl LogicalCheckpoint<'_> {
+impl Model<'_> {
     /// Finds the tensors that consist of blocks, with the scales that belong to them, and the tensors that are made of
     /// others.
     pub(super) fn recognize_blocks(&self) -> Recognized {

@@ -12,7 +12,7 @@ use crate::quant::{
 use std::path::Path;
 
 /// A checkpoint with its quantized weights.
-pub(crate) struct LogicalCheckpoint<'a> {
+pub(crate) struct Model<'a> {
     /// The checkpoint that stores the tensors.
     pub source: &'a Checkpoint,
     /// All stored tensors; recognition refers to them by their indices here.
@@ -45,7 +45,7 @@ pub(crate) enum Membership {
 #[derive(Clone, Copy)]
 pub(crate) enum ModelTensor<'a> {
     Stored(&'a Input, &'a Tensor),
-    Weight(&'a LogicalCheckpoint<'a>, &'a FoundWeight),
+    Weight(&'a Model<'a>, &'a FoundWeight),
 }
 
 impl<'a> ModelTensor<'a> {
@@ -71,7 +71,7 @@ impl<'a> ModelTensor<'a> {
     }
 }
 
-impl<'a> LogicalCheckpoint<'a> {
+impl<'a> Model<'a> {
     /// Finds the quantized weights of a checkpoint, and keeps the problems of weights that cannot be decoded.
     pub(crate) fn probe(source: &'a Checkpoint) -> Self {
         let count = source.tensors().count();
@@ -137,7 +137,7 @@ impl<'a> LogicalCheckpoint<'a> {
         found.is_undecoded.then_some(found)
     }
 
-    /// Does the same as [`LogicalCheckpoint::probe`], and also finds parts of weights whose codes are missing, for
+    /// Does the same as [`Model::probe`], and also finds parts of weights whose codes are missing, for
     /// commands that show them.
     pub(crate) fn probe_parts(source: &'a Checkpoint) -> Self {
         let mut model = Self::probe(source);

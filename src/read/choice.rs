@@ -1,6 +1,6 @@
 //! The choice of the tensors that outputs have. A quantized weight moves as a whole.
 
-use super::LogicalCheckpoint;
+use super::Model;
 use crate::container::checkpoint::Checkpoint;
 use crate::error::{Error, Kind, Result};
 use crate::options::ContentOptions;
@@ -23,7 +23,7 @@ impl<'o> ContentChoice<'o> {
         if self.patterns.is_empty() {
             return Ok(source);
         }
-        let model = LogicalCheckpoint::probe(&source);
+        let model = Model::probe(&source);
         let (only, dropped) = (self.taken(ONLY, &model), self.taken(DROP, &model));
         let has_only = self.patterns.iter().any(|(option, ..)| *option == ONLY);
         let is_kept: Vec<bool> = only.iter().zip(dropped).map(|(only, drop)| (*only || !has_only) && !drop).collect();
@@ -51,7 +51,7 @@ impl<'o> ContentChoice<'o> {
     }
 
     /// Returns for each stored tensor whether a pattern of an option matches it, or the weight that it is a part of.
-    fn taken(&mut self, wanted: &str, model: &LogicalCheckpoint) -> Vec<bool> {
+    fn taken(&mut self, wanted: &str, model: &Model) -> Vec<bool> {
         let mut taken = vec![false; model.tensors.len()];
         for (_, pattern, is_matched) in self.patterns.iter_mut().filter(|(option, ..)| *option == wanted) {
             for at in match_pattern(pattern, model) {
@@ -72,14 +72,14 @@ fn dropped_all(only: &[bool], has_only: bool) -> bool {
 }
 
 /// Returns the stored tensors that a pattern matches, or that are parts of weights that it matches.
-pub(super) fn match_pattern<'m>(pattern: &'m Pattern, model: &'m LogicalCheckpoint) -> impl Iterator<Item = usize> {
+pub(super) fn match_pattern<'m>(pattern: &'m Pattern, model: &'m Model) -> impl Iterator<Item = usize> {
     let stored = (0..model.tensors.len()).filter(|at| pattern.matches(model.tensors[*at].name));
     let weights = model.found.weights.iter().filter(|weight| pattern.matches(&weight.name));
     stored.chain(weights.flat_map(|weight| weight.parts.iter().map(|(_, at)| *at)))
 }
 
 /// Refuses to keep only some parts of a weight.
-pub(super) fn check_whole(model: &LogicalCheckpoint, is_kept: &[bool]) -> Result<()> {
+pub(super) fn check_whole(model: &Model, is_kept: &[bool]) -> Result<()> {
     for weight in &model.found.weights {
         let (kept, dropped): (Vec<usize>, Vec<usize>) =
             weight.parts.iter().map(|(_, at)| *at).partition(|at| is_kept[*at]);

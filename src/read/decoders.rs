@@ -1,6 +1,6 @@
 //! The decoders of a model's weights: weights of one kind share one, because a decoder is larger than a name.
 
-use super::LogicalCheckpoint;
+use super::Model;
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::quant::{Arithmetic, Decoder, FoundWeight, Role};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 const MOST: usize = 16;
 
 pub(crate) struct Decoders<'m, 'a> {
-    model: &'m LogicalCheckpoint<'a>,
+    model: &'m Model<'a>,
     values: DecodedValues,
     /// The decoders that were made last, each with a weight that it decodes.
     recent: VecDeque<(&'m FoundWeight, Arc<Decoder>)>,
@@ -31,7 +31,7 @@ pub(crate) enum DecodedValues {
 }
 
 impl<'m, 'a> Decoders<'m, 'a> {
-    pub(crate) fn new(model: &'m LogicalCheckpoint<'a>, values: DecodedValues) -> Self {
+    pub(crate) fn new(model: &'m Model<'a>, values: DecodedValues) -> Self {
         Self { model, values, recent: VecDeque::with_capacity(MOST) }
     }
 

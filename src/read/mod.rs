@@ -1,6 +1,6 @@
 //! The reader that every command shares: tensors in pieces, by several threads, in order.
 //!
-//! A [`SourceTensor`] is a stored tensor with the file that holds it. A [`LogicalCheckpoint`] knows which stored
+//! A [`SourceTensor`] is a stored tensor with the file that holds it. A [`Model`] knows which stored
 //! tensors of a checkpoint form quantized weights. A [`LogicalTensor`] is either: elements as they are stored, or the
 //! values of a weight, which are decoded row by row. [`Zip`] reads several of them side by side for statistics and
 //! comparisons. The engine, which reads many tensors and writes, takes its bytes from [`MappedBytes`] and
@@ -19,7 +19,7 @@ mod model;
 mod zip;
 
 pub(crate) use additions::add_tensors;
-pub(crate) use checkpoint::{LogicalCheckpoint, Membership, ModelTensor};
+pub(crate) use checkpoint::{Membership, Model, ModelTensor};
 pub(crate) use choice::ContentChoice;
 pub(crate) use decoders::{DecodedValues, Decoders};
 pub(crate) use logical::{LogicalTensor, WeightSource, decode_values, read_values};

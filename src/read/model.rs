@@ -1,6 +1,6 @@
 //! The quantized weights of an ONNX model: its graph determines which tensors are codes, not their names.
 
-use super::LogicalCheckpoint;
+use super::Model;
 use crate::container::Input;
 use crate::container::onnx::model::{Dequantization, ModelGraph};
 use crate::error::{Error, Result};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// Maximum bytes of parts that are held in memory, because the file stores them as numbers of a variable length.
 const MOST: u64 = 64 << 20;
 
-impl<'a> LogicalCheckpoint<'a> {
+impl<'a> Model<'a> {
     /// Finds the weights that `DequantizeLinear` nodes decode.
     pub(super) fn recognize_model(&self, input: &'a Input) -> Result<Recognized> {
         let mut found = Recognized::default();

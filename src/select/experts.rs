@@ -14,7 +14,7 @@ const EXPERTS: [&str; 4] = ["num_experts", "num_local_experts", "n_routed_expert
 
 /// Structure of a model according to config.json.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Model {
+pub(crate) struct ModelFacts {
     /// `model_type`; of the language model if the config describes several models.
     pub kind: Option<String>,
     /// `model_type` of the whole model.
@@ -29,7 +29,7 @@ pub(crate) struct Model {
     intermediate: Option<u64>,
 }
 
-impl Model {
+impl ModelFacts {
     /// Reads a config.json; missing values are `None`.
     pub(crate) fn read(config: Option<&str>) -> Self {
         let json = config.map(as_json).unwrap_or_default();
@@ -90,7 +90,7 @@ pub(crate) struct Expert {
 
 /// Returns the weights of the experts in a bank, in the order of their rows. `None` if the tensor is not a bank. Fails
 /// if the kind of the bank is unknown, or nothing proves its orientation.
-pub(crate) fn experts(model: &Model, name: &str, shape: &[u64]) -> Option<Result<Vec<Expert>>> {
+pub(crate) fn experts(model: &ModelFacts, name: &str, shape: &[u64]) -> Option<Result<Vec<Expert>>> {
     let (bank, own) = bank_of(name)?;
     let &[count, rows, columns] = shape else { return None };
     let projections: &[&str] = match own {
@@ -156,7 +156,7 @@ fn unknown(why: &str) -> Error {
 }
 
 /// Checks that the sizes of a bank's matrix prove that it is [out, in]. If they do not, the error contains the reason.
-fn check_orientation(model: &Model, own: &str, [rows, columns]: [u64; 2]) -> Result<(), String> {
+fn check_orientation(model: &ModelFacts, own: &str, [rows, columns]: [u64; 2]) -> Result<(), String> {
     /// Models whose banks are transposed in their files, regardless of the sizes; gpt-oss also interleaves gate and up.
     const TRANSPOSED: [&str; 3] = ["qwen3_vl_moe", "llama4", "gpt_oss"];
     if model.is(&TRANSPOSED) {
@@ -189,7 +189,7 @@ mod tests {
         "qwen3_5_moe_text", "hidden_size": 64, "moe_intermediate_size": 48, "num_hidden_layers": 2}}"#;
 
     fn of(config: &str, name: &str, shape: &[u64]) -> Result<Vec<Expert>, String> {
-        let found = experts(&Model::read(Some(config)), name, shape).expect("it is a bank");
+        let found = experts(&ModelFacts::read(Some(config)), name, shape).expect("it is a bank");
         found.map_err(|error| error.to_string())
     }
 
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn other_tensors_are_no_banks() {
-        let model = Model::read(Some(CONFIG));
+        let model = ModelFacts::read(Some(CONFIG));
         for (name, shape) in [
             ("a.experts.0.gate_proj.weight", &[96, 64][..]),
             ("a.conv.weight", &[4, 4, 4]),

@@ -17,7 +17,7 @@ use crate::measure::bits::{bits_json, bits_row, codes, hex_json, hex_row, per_ro
 use crate::operator::bitcast;
 use crate::options::Task;
 use crate::plan;
-use crate::read::LogicalCheckpoint;
+use crate::read::Model;
 use crate::select::patterns_of;
 use crate::text::quoted;
 use printer::{ElementPrinter, finish, range_of};
@@ -42,7 +42,7 @@ pub(super) fn run(args: &BitcastArgs) -> Result<()> {
     let start = Instant::now();
     let (options, job) = (&args.options, &job(Task::BitCast(&args.options), &args.file));
     let sources = open(&args.inputs, job, &args.file, &options.selection(), &options.tensors)?;
-    let models: Vec<LogicalCheckpoint> = sources.iter().map(LogicalCheckpoint::of_values).collect();
+    let models: Vec<Model> = sources.iter().map(Model::of_values).collect();
     let request =
         JobRequest { job, models: &models, paths: &args.inputs, file: &args.file, report: None, budget: None };
     let converted = convert(request, &Console { is_quiet: args.file.quiet }, start, |_| Ok(()));
@@ -89,7 +89,7 @@ fn show(args: &BitcastArgs) -> Result<()> {
         return Err(source.broken.swap_remove(0)); // the tensor may be in it
     }
     if args.bits && args.options.to.is_none() && args.options.tensors.from.is_none() {
-        let model = LogicalCheckpoint::probe(&source);
+        let model = Model::probe(&source);
         if let Some(weight) = weight::find(&model, args.tensor.as_deref()) {
             return weight::show(args, &model, weight);
         }

@@ -5,14 +5,14 @@ use crate::cli::BitcastArgs;
 use crate::error::Result;
 use crate::measure::bits::{explanation_json, explanation_row};
 use crate::quant::{Arithmetic, FoundWeight};
-use crate::read::{LogicalCheckpoint, Membership, ModelTensor, read_values};
+use crate::read::{Membership, Model, ModelTensor, read_values};
 use std::io;
 
 /// Number of values of a row that are explained at a time.
 const AT_ONCE: u64 = 1 << 14;
 
 /// Returns the quantized weight with this name, or the only one if there are no other tensors.
-pub(super) fn find<'a>(model: &'a LogicalCheckpoint<'a>, name: Option<&str>) -> Option<&'a FoundWeight> {
+pub(super) fn find<'a>(model: &'a Model<'a>, name: Option<&str>) -> Option<&'a FoundWeight> {
     let mut weights = model.model_tensors().filter_map(|(_, _, tensor)| match tensor {
         ModelTensor::Weight(_, weight) => Some(weight),
         ModelTensor::Stored(..) => None,
@@ -25,11 +25,11 @@ pub(super) fn find<'a>(model: &'a LogicalCheckpoint<'a>, name: Option<&str>) -> 
     }
 }
 
-pub(super) fn show(args: &BitcastArgs, model: &LogicalCheckpoint, weight: &FoundWeight) -> Result<()> {
+pub(super) fn show(args: &BitcastArgs, model: &Model, weight: &FoundWeight) -> Result<()> {
     finish(print(args, model, weight), |error| error.in_tensor(&weight.name).in_file(&model.source.path))
 }
 
-fn print(args: &BitcastArgs, model: &LogicalCheckpoint, weight: &FoundWeight) -> io::Result<()> {
+fn print(args: &BitcastArgs, model: &Model, weight: &FoundWeight) -> io::Result<()> {
     let target = if weight.has_plain_blocks() { model.own_type(weight) } else { model.target_of(weight) };
     let source = model.weight(weight, target, Arithmetic::Library).map_err(io::Error::other)?;
     let decoder = &source.decoder;

@@ -11,7 +11,7 @@ use crate::io::identity::Files;
 use crate::measure::compare::{DiffOptions, DiffStatus, TensorDiff, diff_checked};
 use crate::options::{Naming, NamingOptions};
 use crate::progress;
-use crate::read::LogicalCheckpoint;
+use crate::read::Model;
 use crate::report::{diff, diff_page, schema};
 use crate::text::{counted, path_text, quoted, stdout_columns};
 use serde_json::json;
@@ -42,7 +42,7 @@ fn compare(paths: [&PathBuf; 2], args: &DiffArgs) -> Result<bool> {
         progress: &*progress,
     };
     let (mut report_file, mut has_other_names) = (None, false);
-    let check = |models: &[LogicalCheckpoint; 2], names: &[&str]| {
+    let check = |models: &[Model; 2], names: &[&str]| {
         if !args.quiet {
             models.iter().for_each(print_problems);
         }
@@ -93,7 +93,7 @@ fn can_be_renamed(paths: [&PathBuf; 2]) -> bool {
 }
 
 /// Warns if it is unclear which tensors are quantized weights.
-fn print_problems(model: &LogicalCheckpoint) {
+fn print_problems(model: &Model) {
     let Some(problem) = model.found.problems.first() else { return };
     let more = match model.found.problems.len() - 1 {
         0 => String::new(),

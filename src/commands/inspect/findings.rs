@@ -6,7 +6,7 @@ use crate::cli::InspectCondition;
 use crate::container::checkpoint::{CONFIG, Checkpoint};
 use crate::error::{Error, Kind, Result};
 use crate::measure::distribution::Distribution;
-use crate::read::LogicalCheckpoint;
+use crate::read::Model;
 use crate::text::{counted, shorten};
 use serde::Serialize;
 use serde_json::json;
@@ -31,7 +31,7 @@ impl Finding {
 /// Finds what the conditions forbid in a checkpoint. `stats` are the statistics of the entries, if a condition needs them.
 pub(super) fn findings(
     conditions: &[InspectCondition],
-    model: &LogicalCheckpoint,
+    model: &Model,
     entries: &[InspectedTensor],
     stats: &[Result<Option<Distribution>>],
 ) -> Vec<Finding> {

@@ -14,7 +14,7 @@ use crate::job;
 use crate::measure::distribution::Distribution;
 use crate::plan;
 use crate::progress;
-use crate::read::{LogicalCheckpoint, Membership, ModelTensor};
+use crate::read::{Membership, Model, ModelTensor};
 use crate::report::{schema, serialize_with};
 use crate::select::{Pattern, Selection};
 use crate::text::flag_with;
@@ -32,8 +32,8 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
     }
     let folders: Vec<Result<Checkpoint>> = args.inputs.iter().map(|input| open(args, input)).collect();
     check_printing(folders.iter().flatten())?;
-    let models: Vec<Option<LogicalCheckpoint>> =
-        folders.iter().map(|folder| folder.as_ref().ok().map(LogicalCheckpoint::probe_parts)).collect();
+    let models: Vec<Option<Model>> =
+        folders.iter().map(|folder| folder.as_ref().ok().map(Model::probe_parts)).collect();
     let selection = Selection { only: args.tensor.clone(), ..args.view.selection() };
     check(args, &selection, &models)
         .map_err(|error| if is_several { error } else { error.in_file(&args.inputs[0]) })?;
@@ -67,7 +67,7 @@ fn inspect<'a>(
     args: &'a InspectArgs,
     selection: &'a Selection,
     folders: &[Result<Checkpoint>],
-    models: &'a [Option<LogicalCheckpoint<'a>>],
+    models: &'a [Option<Model<'a>>],
 ) -> Result<Vec<InspectedInput<'a>>> {
     let mut inspected = Vec::new();
     let mut gap = "";
@@ -143,7 +143,7 @@ impl InspectedInput<'_> {
 }
 
 /// Warns of contradictions, and refuses names and types that do not fit the inputs.
-fn check(args: &InspectArgs, selection: &Selection, models: &[Option<LogicalCheckpoint>]) -> Result<()> {
+fn check(args: &InspectArgs, selection: &Selection, models: &[Option<Model>]) -> Result<()> {
     let read = || models.iter().flatten();
     if !args.quiet {
         read().flat_map(|model| &model.source.disagreements).for_each(|disagreement| warn(&disagreement.text));
@@ -187,7 +187,7 @@ fn unread(folder: Checkpoint) -> Option<Error> {
 struct Listing<'a> {
     args: &'a InspectArgs,
     input: &'a Path,
-    model: &'a LogicalCheckpoint<'a>,
+    model: &'a Model<'a>,
     selection: &'a Selection,
     /// Statistics of each entry; `None` if it has no numbers, or the file does not give their type. Empty if not
     /// requested.
@@ -198,12 +198,7 @@ struct Listing<'a> {
 
 impl<'a> Listing<'a> {
     /// Reads all values if that is requested.
-    fn new(
-        args: &'a InspectArgs,
-        input: &'a Path,
-        model: &'a LogicalCheckpoint<'a>,
-        selection: &'a Selection,
-    ) -> Result<Self> {
+    fn new(args: &'a InspectArgs, input: &'a Path, model: &'a Model<'a>, selection: &'a Selection) -> Result<Self> {
         let mut listing = Self { args, input, model, selection, stats: Vec::new(), findings: None };
         if args.stats || args.fail_on.iter().any(|condition| condition.needs_values()) {
             listing.stats = listing.measure();

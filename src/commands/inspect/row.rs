@@ -7,7 +7,7 @@ use crate::measure::distribution::{self, Distribution};
 use crate::plan;
 use crate::progress::Progress;
 use crate::quant::{Arithmetic, FoundWeight, Grid, Group, Role};
-use crate::read::{LogicalCheckpoint, ModelTensor};
+use crate::read::{Model, ModelTensor};
 use crate::text::{shorten, size, visible};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 
 /// Tensor with its place among the stored tensors; a quantized weight has the place of its codes.
 pub(super) struct InspectedTensor<'a> {
-    pub(super) model: &'a LogicalCheckpoint<'a>,
+    pub(super) model: &'a Model<'a>,
     pub(super) at: usize,
     pub(super) tensor: ModelTensor<'a>,
     /// Form of its elements, considering `--from`; `None` if unknown, and for quantized weights.
@@ -25,12 +25,7 @@ pub(super) struct InspectedTensor<'a> {
 }
 
 impl<'a> InspectedTensor<'a> {
-    pub(super) fn new(
-        model: &'a LogicalCheckpoint<'a>,
-        at: usize,
-        tensor: ModelTensor<'a>,
-        from: Option<Dtype>,
-    ) -> Self {
+    pub(super) fn new(model: &'a Model<'a>, at: usize, tensor: ModelTensor<'a>, from: Option<Dtype>) -> Self {
         let (form, grid) = match tensor {
             ModelTensor::Stored(_, tensor) => (plan::source_form(tensor, from).ok(), None),
             ModelTensor::Weight(_, weight) => (None, weight.grid(&model.tensors).ok()),
@@ -164,7 +159,7 @@ impl<'a> InspectedTensor<'a> {
     }
 }
 
-fn part_json(model: &LogicalCheckpoint, role: Role, at: usize) -> Value {
+fn part_json(model: &Model, role: Role, at: usize) -> Value {
     let (input, tensor) = model.file_tensor(at);
     json!({
         "role": role.describe(),

@@ -13,7 +13,7 @@ use crate::operator::Operator;
 use crate::options::{RecordedOptions, Task};
 use crate::plan::{CodesSource, Quantization, Step};
 use crate::progress::Observer;
-use crate::read::LogicalCheckpoint;
+use crate::read::Model;
 use crate::text::{brief, counted, quoted};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -64,12 +64,7 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
 }
 
 /// Measures all schemes, and chooses one for each weight.
-pub(super) fn choose(
-    args: &QuantizeArgs,
-    target: f64,
-    model: &LogicalCheckpoint,
-    observer: &dyn Observer,
-) -> Result<Budget> {
+pub(super) fn choose(args: &QuantizeArgs, target: f64, model: &Model, observer: &dyn Observer) -> Result<Budget> {
     let (candidates, task) = (args.options_of_candidates(), Task::Quantize(&args.options));
     let job = job_of_shards(task, &args.file, &args.shards, &args.reports);
     let measured = measure(model, &candidates, &job, observer)?;

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::options::{Defect, QuantizeOptions};
 use crate::plan::{layout_of, matchable_names};
 use crate::quant::{Arithmetic, COMPRESSED_TENSORS, CodeType, GGUF, MLX, MLX_GROUPS, ScaleChoice, Scheme};
-use crate::read::LogicalCheckpoint;
+use crate::read::Model;
 use crate::text::flag_with;
 use std::path::Path;
 
@@ -17,7 +17,7 @@ pub(super) fn layout_name(options: &QuantizeOptions) -> &'static str {
 }
 
 /// Returns the names that patterns can match.
-pub(super) fn names(model: &LogicalCheckpoint, layout: &str) -> Result<Vec<String>> {
+pub(super) fn names(model: &Model, layout: &str) -> Result<Vec<String>> {
     if model.is_model() {
         Ok(model.source.names().map(str::to_owned).collect())
     } else {
@@ -153,11 +153,7 @@ pub(super) fn check_layout(options: &QuantizeOptions, schemes: &[&'static Scheme
 }
 
 /// Refuses options that a model has no use for, depending on whether it is quantized.
-pub(super) fn check_model(
-    options: &QuantizeOptions,
-    model: &LogicalCheckpoint,
-    schemes: &[&'static Scheme],
-) -> Result<()> {
+pub(super) fn check_model(options: &QuantizeOptions, model: &Model, schemes: &[&'static Scheme]) -> Result<()> {
     let in_file = |error: Error| error.in_file(&model.source.path);
     if !model.found.weights.is_empty() && options.recover {
         let error = Error::usage("is quantized: --recover finds the codes and scales of plain weights");

@@ -11,7 +11,7 @@ use crate::convert::measure;
 use crate::error::{Error, Result};
 use crate::io::identity::Files;
 use crate::options::{QuantizeOptions, Task};
-use crate::read::LogicalCheckpoint;
+use crate::read::Model;
 use crate::report::{SchemeComparison, comparison_page};
 use crate::text::stdout_columns;
 use std::time::Instant;
@@ -44,7 +44,7 @@ pub(super) fn check(args: &QuantizeArgs) -> Result<()> {
 }
 
 /// Measures the schemes and prints the results.
-pub(super) fn run(args: &QuantizeArgs, model: &LogicalCheckpoint, start: Instant) -> Result<()> {
+pub(super) fn run(args: &QuantizeArgs, model: &Model, start: Instant) -> Result<()> {
     let all = args.options_of_candidates();
     for options in &all {
         check_gguf(options, args.model.as_deref())?;

@@ -19,7 +19,7 @@ use crate::operator::Operator;
 use crate::options::{SchemeRule, Task};
 use crate::progress::Observer;
 use crate::quant::{COMFYUI, FoundWeight};
-use crate::read::LogicalCheckpoint;
+use crate::read::Model;
 use crate::select::policy::Policy;
 use checks::{check_layout, check_model, layout_name, names};
 use serde_json::json;
@@ -72,7 +72,7 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
 fn write(
     args: &QuantizeArgs,
     chosen: Option<&Budget>,
-    model: &LogicalCheckpoint,
+    model: &Model,
     job: &Job,
     observer: &dyn Observer,
     start: Instant,
@@ -98,7 +98,7 @@ fn write(
 /// Completes the error for a weight that could be left out with the weights that engines fuse with it: they can only be
 /// left out together. Plain weights are then copied, and quantized ones, which the error may name by one of their
 /// parts, are decoded.
-fn with_fused(error: Error, model: &LogicalCheckpoint, layout: &str) -> Error {
+fn with_fused(error: Error, model: &Model, layout: &str) -> Error {
     let is_excludable = matches!(error.kind(), Kind::Unconvertible);
     let Some(tensor) = error.tensor().filter(|_| is_excludable) else { return error };
     let is_named = |weight: &&FoundWeight| {
@@ -140,7 +140,7 @@ pub(super) fn check_options(args: &QuantizeArgs) -> Result<()> {
     check_layout(&args.options, &args.schemes().collect::<Vec<_>>(), args.model.as_deref())
 }
 
-fn check_patterns(args: &QuantizeArgs, model: &LogicalCheckpoint) -> Result<()> {
+fn check_patterns(args: &QuantizeArgs, model: &Model) -> Result<()> {
     if args.options.is_gguf() {
         return Ok(()); // patterns also match the names that tensors get, which only the plan knows
     }

@@ -21,7 +21,7 @@ use crate::io::identity::{Files, is_within};
 use crate::operator::Operator;
 use crate::plan::{GgufTask, Plan, Planned, Spread, Step, chosen_shards, shard_sizes};
 use crate::progress::{Note, Observer};
-use crate::read::LogicalCheckpoint;
+use crate::read::Model;
 use crate::staging::{self, Manifest, ManifestShard, ManifestSource, Start, StoredPath};
 use crate::text::path_text;
 use std::collections::{BTreeMap, HashSet};
@@ -34,7 +34,7 @@ const MANY: usize = 1000;
 pub(super) fn plan<'a>(
     job: &Job,
     gguf: Option<&GgufTask>,
-    model: &LogicalCheckpoint<'a>,
+    model: &Model<'a>,
     path: &Path,
     files: &mut Files,
     observer: &dyn Observer,
@@ -143,7 +143,7 @@ pub(super) fn spread(job: &Job, source: &Checkpoint) -> Spread {
 fn plans_of_modules<'a>(job: &Job, modules: &'a [Checkpoint], observer: &dyn Observer) -> Result<Vec<Plan<'a>>> {
     let mut plans_of = Vec::new();
     for module in modules {
-        let model = LogicalCheckpoint::of_values(module);
+        let model = Model::of_values(module);
         plans_of.extend(plans(job, None, &model, None, (container::SHARDS, Spread::One), None, observer)?.0);
     }
     Ok(plans_of)

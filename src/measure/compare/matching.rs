@@ -1,6 +1,6 @@
 //! Matches the tensors of two inputs.
 
-use crate::read::{LogicalCheckpoint, Membership, ModelTensor};
+use crate::read::{Membership, Model, ModelTensor};
 use std::collections::{HashMap, VecDeque};
 
 /// A tensor of A, of B, or of both.
@@ -18,7 +18,7 @@ struct SideTensor<'a> {
     cast_names: &'a [String],
 }
 
-fn tensors_of<'a>(model: &'a LogicalCheckpoint<'a>) -> Vec<SideTensor<'a>> {
+fn tensors_of<'a>(model: &'a Model<'a>) -> Vec<SideTensor<'a>> {
     let side = |(at, membership, tensor)| {
         let is_optional = matches!(membership, Membership::ActivationScale { .. });
         let cast_names = model.found.cast_names.get(&at).filter(|_| membership == Membership::Plain);
@@ -30,7 +30,7 @@ fn tensors_of<'a>(model: &'a LogicalCheckpoint<'a>) -> Vec<SideTensor<'a>> {
 /// Pairs the tensors of both sides by their names, in the order of A; then come the tensors that only B has. `tcast cast`
 /// stores the `w` of a model as `w_float16`, and a Cast node converts it to `w`, so the remaining tensors are paired by
 /// such names.
-pub(super) fn pairs<'a>(models: &'a [LogicalCheckpoint<'a>; 2]) -> Vec<TensorPair<'a>> {
+pub(super) fn pairs<'a>(models: &'a [Model<'a>; 2]) -> Vec<TensorPair<'a>> {
     let [in_a, in_b] = models.each_ref().map(tensors_of);
     let only = |tensors: &[SideTensor<'a>]| {
         let mut needed = tensors.iter().filter(|one| !one.is_optional).map(|one| one.tensor);

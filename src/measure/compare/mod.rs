@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::plan;
 use crate::progress::Silent;
 use crate::quant::{Arithmetic, FoundWeight};
-use crate::read::{LogicalCheckpoint, LogicalTensor, ModelTensor, SourceTensor, Zip};
+use crate::read::{LogicalTensor, Model, ModelTensor, SourceTensor, Zip};
 use matching::{TensorPair, pairs};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -90,7 +90,7 @@ pub fn diff(a: impl AsRef<Path>, b: impl AsRef<Path>, options: &DiffOptions) -> 
 pub(crate) fn diff_checked(
     paths: [&Path; 2],
     options: &DiffOptions,
-    check: impl FnOnce(&[LogicalCheckpoint; 2], &[&str]) -> Result<()>,
+    check: impl FnOnce(&[Model; 2], &[&str]) -> Result<()>,
 ) -> Result<DiffReport> {
     let reading = ReadOptions { threads: options.threads(), root: options.root.as_deref() };
     let open = |path| {
@@ -100,7 +100,7 @@ pub(crate) fn diff_checked(
     let sources = [open(paths[0])?, open(paths[1])?];
     let stored = sources.iter().flat_map(Checkpoint::tensors).map(|(_, tensor)| tensor);
     plan::check_from(stored, options.from)?;
-    let models = sources.each_ref().map(LogicalCheckpoint::probe_parts);
+    let models = sources.each_ref().map(Model::probe_parts);
     let mut pairs = pairs(&models);
     check(&models, &pairs.iter().map(|pair| pair.name).collect::<Vec<_>>())?;
     let is_empty = pairs.is_empty();
@@ -187,9 +187,9 @@ fn decoding(tensors: [ModelTensor; 2], options: &DiffOptions) -> (Dtype, Arithme
 }
 
 /// True if two weights are stored identically, so that nothing has to be decoded.
-fn are_same_parts(weights: [(&LogicalCheckpoint, &FoundWeight); 2], options: &DiffOptions) -> Result<bool> {
+fn are_same_parts(weights: [(&Model, &FoundWeight); 2], options: &DiffOptions) -> Result<bool> {
     let [(_, a), (_, b)] = weights;
-    let parts = weights.map(|(_, weight)| LogicalCheckpoint::value_parts(weight));
+    let parts = weights.map(|(_, weight)| Model::value_parts(weight));
     if a.layout != b.layout || a.parameters != b.parameters || parts[0].len() != parts[1].len() {
         return Ok(false);
     }

@@ -10,7 +10,7 @@ use crate::options::GgufOptions;
 use crate::progress::GgufNote;
 use crate::quant::gguf::diffusion;
 use crate::quant::gguf::{Architecture, Undetected};
-use crate::read::LogicalCheckpoint;
+use crate::read::Model;
 use crate::text::shorten;
 use serde_json::Value;
 use std::collections::HashSet;
@@ -20,8 +20,8 @@ pub(super) const KEPT: &[&str] = &["config"];
 
 impl<'m> GgufModel<'m> {
     /// A diffusion model, whose tensors keep their names.
-    pub(super) fn of_diffusion_model(logical: &'m LogicalCheckpoint, options: &GgufOptions) -> Result<Self> {
-        let old = tensors_of(logical)?;
+    pub(super) fn of_diffusion_model(input: &'m Model, options: &GgufOptions) -> Result<Self> {
+        let old = tensors_of(input)?;
         let names: Vec<&str> = old.iter().map(|tensor| tensor.name).collect();
         let prefix = diffusion::prefix_of(&names);
         let new_name = |name: &str| match prefix {
@@ -35,7 +35,7 @@ impl<'m> GgufModel<'m> {
         let architecture = if let Some(name) = &options.architecture {
             named(name, &all)?
         } else {
-            let found = match (Architecture::detect(&all), model_type_of(logical)?) {
+            let found = match (Architecture::detect(&all), model_type_of(input)?) {
                 (Err(Undetected::Unknown), Some(model_type)) => {
                     architecture_of(&model_type)?;
                     let what = format!(
@@ -57,7 +57,7 @@ impl<'m> GgufModel<'m> {
             return Err(error.remedy("give the diffusion model alone, with its original names"));
         }
         let mut keys = keys::of_diffusion(architecture.name);
-        keys.extend(kept_metadata(logical).map(|(name, value)| GgufKey::text(name, value)));
+        keys.extend(kept_metadata(input).map(|(name, value)| GgufKey::text(name, value)));
         let mut tensors = Vec::new();
         for (name, OldTensor { shape, origin, dtype, .. }) in renamed {
             if architecture.drops(&name) {
@@ -94,13 +94,12 @@ impl<'m> GgufModel<'m> {
 }
 
 /// Returns the `model_type` of the config of a model.
-fn model_type_of(logical: &LogicalCheckpoint) -> Result<Option<String>> {
-    let config = logical.config()?.and_then(|text| serde_json::from_str::<Value>(text).ok());
+fn model_type_of(input: &Model) -> Result<Option<String>> {
+    let config = input.config()?.and_then(|text| serde_json::from_str::<Value>(text).ok());
     Ok(config.and_then(|config| Some(config.get("model_type")?.as_str()?.to_owned())))
 }
 
 /// Returns the entries of the metadata that loaders of diffusion models read from a GGUF file too.
-fn kept_metadata<'m>(logical: &'m LogicalCheckpoint) -> impl Iterator<Item = (&'m str, &'m str)> {
-    KEPT.iter()
-        .filter_map(|key| logical.source.shards.iter().find_map(|shard| Some((*key, shard.contents.value(key)?))))
+fn kept_metadata<'m>(input: &'m Model) -> impl Iterator<Item = (&'m str, &'m str)> {
+    KEPT.iter().filter_map(|key| input.source.shards.iter().find_map(|shard| Some((*key, shard.contents.value(key)?))))
 }

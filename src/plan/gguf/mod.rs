@@ -35,7 +35,7 @@ use crate::quant::gguf::{GgufScheme, KeptRule, TypeChoice, language};
 use crate::quant::{
     Arithmetic, BlockWeightEncoder, CodeKind, FoundWeight, Grid, Group, Role, RowMap, Scheme, WeightEncoder,
 };
-use crate::read::{LogicalCheckpoint, SourceTensor};
+use crate::read::{Model, SourceTensor};
 use crate::select::{KeptReason, Pattern};
 use importance::ImportanceFile;
 use model::{GgufModel, NewWeight, TensorOrder, WeightOrigin};
@@ -156,39 +156,39 @@ impl<'a> Planned<'a> {
     ///
     /// # Errors
     /// When tcast cannot describe the model to readers of GGUF files, a tensor has no name there, or a type is impossible.
-    pub(super) fn gguf(logical: &LogicalCheckpoint<'a>, task: &GgufTask, request: &Request) -> Result<Self> {
-        let model = GgufModel::new(logical, task.options)?;
+    pub(super) fn gguf(input: &Model<'a>, task: &GgufTask, request: &Request) -> Result<Self> {
+        let model = GgufModel::new(input, task.options)?;
         let is_language = matches!(model.rules, model::TypeRules::Language(_));
-        if let Some(first) = logical.source.dropped.names().next().filter(|_| is_language && logical.source.is_gguf()) {
+        if let Some(first) = input.source.dropped.names().next().filter(|_| is_language && input.source.is_gguf()) {
             let error = Error::new("cannot be left out: llama.cpp refuses a GGUF file without a tensor of its model");
             return Err(error.in_tensor(first).remedy("name an output in another format"));
         }
         let importance = task.imatrix.map(ImportanceFile::read).transpose()?;
         let mut planner = GgufPlanner {
-            logical,
+            input,
             task,
             model: &model,
             importance: importance.as_ref(),
             watched: request.fail_on,
-            steps: Steps::new(request, &logical.source.shards)?,
+            steps: Steps::new(request, &input.source.shards)?,
             used: HashSet::new(),
         };
         let chosen = planner.choose()?;
         let of_types = planner.notes(&chosen);
         for (tensor, chosen) in model.tensors.iter().zip(chosen) {
             let added = planner.add(tensor, chosen);
-            added.map_err(|error| error.in_tensor(tensor.source_name(logical)))?;
+            added.map_err(|error| error.in_tensor(tensor.source_name(input)))?;
         }
         let GgufPlanner { mut steps, used, .. } = planner;
         steps.made.sort_by_key(|step| step.place);
-        let unused: Vec<usize> = (0..logical.places.len()).filter(|at| !used.contains(at)).collect();
+        let unused: Vec<usize> = (0..input.places.len()).filter(|at| !used.contains(at)).collect();
         let mut left_out_scales = Vec::new();
-        let lost = left_out::tensors(logical, &unused, &mut left_out_scales);
+        let lost = left_out::tensors(input, &unused, &mut left_out_scales);
         if let Some(search) = &task.search {
             search.run(&mut steps.made, request.threads)?;
         }
         let mut plan = steps.finish(&task.tensors.rename, true)?;
-        let file_type = task.scheme.map_or_else(|| model.file_type(logical), |scheme| scheme.file_type);
+        let file_type = task.scheme.map_or_else(|| model.file_type(input), |scheme| scheme.file_type);
         let GgufModel { keys, computed, order, mut notes, .. } = model;
         match order {
             Some(TensorOrder::ByName(place)) => {
@@ -200,7 +200,7 @@ impl<'a> Planned<'a> {
             }
             None => {}
         }
-        notes.extend(lost.into_iter().chain(left_out::metadata(logical, &keys)).chain(of_types));
+        notes.extend(lost.into_iter().chain(left_out::metadata(input, &keys)).chain(of_types));
         let scales = (!task.is_cast).then_some(Note::ScalesLeftOut(left_out_scales, Operator::Quantize));
         let notes = scales.into_iter().chain(notes.into_iter().map(Note::Gguf)).collect();
         (plan.keys, plan.computed) = (keys::finished(keys, file_type, importance.as_ref()), computed);
@@ -210,7 +210,7 @@ impl<'a> Planned<'a> {
 }
 
 struct GgufPlanner<'p, 'a> {
-    logical: &'p LogicalCheckpoint<'a>,
+    input: &'p Model<'a>,
     task: &'p GgufTask<'p>,
     model: &'p GgufModel<'p>,
     importance: Option<&'p ImportanceFile>,
@@ -233,7 +233,7 @@ impl<'a> GgufPlanner<'_, 'a> {
         self.check_patterns()?;
         let mut chosen = Vec::with_capacity(tensors.len());
         for (tensor, choice) in tensors.iter().zip(choices) {
-            let old = tensor.source_name(self.logical);
+            let old = tensor.source_name(self.input);
             let names = [&*tensor.name, old];
             let is_named = |pattern: &Pattern| names.iter().any(|name| pattern.matches(name));
             let rule = self.task.rules.iter().find(|(pattern, _)| is_named(pattern));
@@ -269,7 +269,7 @@ impl<'a> GgufPlanner<'_, 'a> {
         let all = include.iter().map(|pattern| ("include", pattern)).chain(exclude.iter().map(|it| ("exclude", it)));
         let is_met = |pattern: &Pattern| {
             let mut tensors = self.model.tensors.iter();
-            tensors.any(|tensor| pattern.matches(&tensor.name) || pattern.matches(tensor.source_name(self.logical)))
+            tensors.any(|tensor| pattern.matches(&tensor.name) || pattern.matches(tensor.source_name(self.input)))
         };
         let mut unmet = all.chain(rules).filter(|(_, pattern)| !is_met(pattern));
         match unmet.next().filter(|_| !allow_unmatched) {
@@ -304,20 +304,20 @@ impl<'a> GgufPlanner<'_, 'a> {
 
     /// Adds the step for a tensor of the new file.
     fn add(&mut self, tensor: &NewWeight, chosen: ChosenType) -> Result<()> {
-        let logical = self.logical;
+        let input = self.input;
         match &tensor.origin {
             WeightOrigin::Stored(at) => {
                 self.used.insert(*at);
                 self.add_stored(tensor, *at, chosen)
             }
             WeightOrigin::Coded(number) => {
-                let weight = &logical.found.weights[*number];
+                let weight = &input.found.weights[*number];
                 self.used.insert(weight.parts[0].1);
                 self.add_coded(tensor, weight, chosen)
             }
             WeightOrigin::Gathered { sources, rows, adds_one } => {
                 self.used.extend(sources);
-                let stored = |at: &usize| logical.tensors[*at].dtype.filter(|dtype| dtype.is_weight());
+                let stored = |at: &usize| input.tensors[*at].dtype.filter(|dtype| dtype.is_weight());
                 let dtype = stored(&sources[0]).ok_or_else(|| {
                     Error::new("is made of several tensors, which must be float32, bfloat16 or float16")
                 })?;
@@ -328,25 +328,25 @@ impl<'a> GgufPlanner<'_, 'a> {
                 let dtype = if *adds_one { Dtype::Float32 } else { dtype };
                 let encoder = self.encoder(tensor, format, dtype)?;
                 let values = WeightValues::Gathered { rows: Arc::clone(rows), adds_one: *adds_one };
-                let tensors = sources.iter().map(|at| logical.stored(*at)).collect();
+                let tensors = sources.iter().map(|at| input.stored(*at)).collect();
                 let (codes, kept) = (self.codes(format, dtype)?, kept(chosen, format.dtype, stored(&sources[0])));
                 // The experts of a stack share the place of the first.
-                let place = logical.places[sources[0]];
+                let place = input.places[sources[0]];
                 self.steps.weight(Self::encode((place, tensor), (tensors, values), encoder, codes, kept))
             }
         }
     }
 
     fn add_stored(&mut self, tensor: &NewWeight, at: usize, chosen: ChosenType) -> Result<()> {
-        let (place, stored) = (self.logical.places[at], self.logical.tensors[at].dtype);
+        let (place, stored) = (self.input.places[at], self.input.tensors[at].dtype);
         // Without its last rows, a tensor is not converted as a whole.
-        let is_cut = tensor.shape.iter().product::<u64>() < self.logical.file_tensor(at).1.count;
+        let is_cut = tensor.shape.iter().product::<u64>() < self.input.file_tensor(at).1.count;
         let to = match chosen.format.or(stored.and_then(BlockFormat::plain)) {
             Some(format) if format.dtype.is_none() || is_cut => {
                 let dtype = stored.filter(|dtype| dtype.is_floating() && dtype.bits() <= 32);
                 let dtype = dtype.ok_or_else(|| Error::new(not_a_weight(stored)).of(Kind::Unconvertible))?;
                 let encoder = self.encoder(tensor, format, dtype)?;
-                let source = (Few::One(self.logical.stored(at)), WeightValues::Rows(0));
+                let source = (Few::One(self.input.stored(at)), WeightValues::Rows(0));
                 let codes = self.codes(format, dtype)?;
                 return self.steps.weight(Self::encode((place, tensor), source, encoder, codes, chosen.kept));
             }
@@ -372,13 +372,13 @@ impl<'a> GgufPlanner<'_, 'a> {
         // products of codes and scales.
         let is_plain = chosen.format.or(own).map_or(self.task.scheme.is_some(), |format| format.dtype.is_some());
         let arithmetic = if own.is_some() || is_plain { Arithmetic::Library } else { Arithmetic::Exact };
-        let decoder = self.logical.decoder(weight, Dtype::Float32, arithmetic)?;
+        let decoder = self.input.decoder(weight, Dtype::Float32, arithmetic)?;
         let format = match chosen.format.or(own) {
             Some(format) => format,
             None if self.task.scheme.is_none() => same_format(&decoder.grid())?,
-            None => BlockFormat::plain(self.logical.default_target()).expect("weights are decoded to floats"),
+            None => BlockFormat::plain(self.input.default_target()).expect("weights are decoded to floats"),
         };
-        self.logical.check_parts(&decoder, weight)?;
+        self.input.check_parts(&decoder, weight)?;
         let is_same = own == Some(format) && decoder.is_stored_in_order();
         if self.task.is_cast && !is_same {
             return no_values();
@@ -387,8 +387,8 @@ impl<'a> GgufPlanner<'_, 'a> {
             // Blocks that stay as they are keep the scales of their tensor.
             if is_same && matches!(role, Role::GlobalScale | Role::Activation) {
                 self.used.insert(*part);
-                let stored = self.logical.tensors[*part];
-                let place = self.logical.places[*part];
+                let stored = self.input.tensors[*part];
+                let place = self.input.places[*part];
                 self.steps.stored(place, (stored.name, stored.shape), None, Some(KeptReason::Already))?;
             }
         }
@@ -399,9 +399,9 @@ impl<'a> GgufPlanner<'_, 'a> {
             self.encoder(tensor, format, Dtype::Float32)?.keeping_values(self.task.keeps_values)
         };
         let codes = if is_same { CodesSource::Copied } else { self.codes(format, Dtype::Float32)? };
-        let sources = self.logical.value_sources(weight).collect();
+        let sources = self.input.value_sources(weight).collect();
         let values = WeightValues::Coded(Arc::new(decoder), RowMap::ALL);
-        let place = self.logical.places[LogicalCheckpoint::value_parts(weight)[0].1];
+        let place = self.input.places[Model::value_parts(weight)[0].1];
         let kept = self.task.is_cast.then_some(KeptReason::Already);
         self.steps.weight(Self::encode((place, tensor), (sources, values), encoder, codes, kept))
     }

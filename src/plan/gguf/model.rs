@@ -17,7 +17,7 @@ use crate::progress::GgufNote;
 use crate::quant::gguf::diffusion::{self, DiffusionRefusal, prefix_of};
 use crate::quant::gguf::language::{self, LanguageModel};
 use crate::quant::gguf::{Architecture, GgufScheme, TypeChoice, table_shape};
-use crate::read::{LogicalCheckpoint, Membership, ModelTensor};
+use crate::read::{Membership, Model, ModelTensor};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -113,11 +113,11 @@ impl TypeRules<'_> {
 
 impl NewWeight {
     /// Returns its name in the input, if one tensor has its values; otherwise its new name.
-    pub(super) fn source_name<'n>(&'n self, logical: &'n LogicalCheckpoint) -> &'n str {
+    pub(super) fn source_name<'n>(&'n self, input: &'n Model) -> &'n str {
         match &self.origin {
-            WeightOrigin::Stored(at) => logical.tensors[*at].name,
-            WeightOrigin::Coded(number) => &logical.found.weights[*number].name,
-            WeightOrigin::Gathered { sources, .. } if sources.len() == 1 => logical.tensors[sources[0]].name,
+            WeightOrigin::Stored(at) => input.tensors[*at].name,
+            WeightOrigin::Coded(number) => &input.found.weights[*number].name,
+            WeightOrigin::Gathered { sources, .. } if sources.len() == 1 => input.tensors[sources[0]].name,
             WeightOrigin::Gathered { .. } => &self.name,
         }
     }
@@ -132,23 +132,22 @@ pub(super) struct OldTensor<'m> {
 }
 
 /// Returns the tensors of the input, without scales and other parts of weights.
-pub(super) fn tensors_of<'m>(logical: &'m LogicalCheckpoint) -> Result<Vec<OldTensor<'m>>> {
+pub(super) fn tensors_of<'m>(input: &'m Model) -> Result<Vec<OldTensor<'m>>> {
     let mut tensors = Vec::new();
-    for (at, membership, tensor) in logical.model_tensors() {
+    for (at, membership, tensor) in input.model_tensors() {
         let (name, shape) = (tensor.name(), tensor.shape());
         let origin = match (membership, tensor) {
             (Membership::Codes(first), ModelTensor::Weight(_, weight)) => {
-                let mut all = logical.found.weights.iter().skip(first);
+                let mut all = input.found.weights.iter().skip(first);
                 let number = first + all.position(|found| std::ptr::eq(found, weight)).unwrap_or_default();
                 WeightOrigin::Coded(number)
             }
             (Membership::Plain, _) => WeightOrigin::Stored(at),
             _ => continue,
         };
-        let dtype =
-            if let WeightOrigin::Stored(at) = origin { logical.tensors[at].dtype } else { Some(Dtype::Float32) };
+        let dtype = if let WeightOrigin::Stored(at) = origin { input.tensors[at].dtype } else { Some(Dtype::Float32) };
         if let WeightOrigin::Stored(at) = origin
-            && !logical.stored(at).is_plain()
+            && !input.stored(at).is_plain()
         {
             let error = Error::new("GGUF files are made from .safetensors and .gguf files").in_tensor(name);
             return Err(error.remedy("cast the input to .safetensors first"));
@@ -160,17 +159,15 @@ pub(super) fn tensors_of<'m>(logical: &'m LogicalCheckpoint) -> Result<Vec<OldTe
 
 impl<'m> GgufModel<'m> {
     /// Returns llama.cpp's number for the type that most weights have; `None` if there is none.
-    pub(super) fn file_type(&self, logical: &LogicalCheckpoint) -> Option<u32> {
+    pub(super) fn file_type(&self, input: &Model) -> Option<u32> {
         let mut counts: HashMap<&str, u64> = HashMap::new();
         for tensor in self.tensors.iter().filter(|tensor| tensor.shape.len() > 1) {
             let stored = match &tensor.origin {
                 WeightOrigin::Coded(number) => {
-                    logical.found.weights[*number].parameters.blocks.as_ref().map(|blocks| blocks.formats[0])
+                    input.found.weights[*number].parameters.blocks.as_ref().map(|blocks| blocks.formats[0])
                 }
-                WeightOrigin::Stored(at) => logical.tensors[*at].dtype.and_then(BlockFormat::plain),
-                WeightOrigin::Gathered { sources, .. } => {
-                    logical.tensors[sources[0]].dtype.and_then(BlockFormat::plain)
-                }
+                WeightOrigin::Stored(at) => input.tensors[*at].dtype.and_then(BlockFormat::plain),
+                WeightOrigin::Gathered { sources, .. } => input.tensors[sources[0]].dtype.and_then(BlockFormat::plain),
             };
             if let Some(format) = tensor.unquantized.or(stored) {
                 *counts.entry(format.name).or_default() += tensor.shape.iter().product::<u64>();
@@ -180,8 +177,8 @@ impl<'m> GgufModel<'m> {
         GgufScheme::find(name)?.file_type
     }
 
-    pub(super) fn new(logical: &'m LogicalCheckpoint, options: &GgufOptions) -> Result<Self> {
-        let source = logical.source;
+    pub(super) fn new(input: &'m Model, options: &GgufOptions) -> Result<Self> {
+        let source = input.source;
         if source.is_gguf() {
             if source.naming == Naming::HuggingFace {
                 let error = Error::usage("a GGUF file has its own names, and not those of Hugging Face");
@@ -190,29 +187,29 @@ impl<'m> GgufModel<'m> {
             if options.metadata_from.is_some() {
                 return Err(Error::usage("is a GGUF file, which has metadata").without("metadata_from"));
             }
-            return Self::of_gguf(logical, options);
+            return Self::of_gguf(input, options);
         }
-        if logical.is_model() {
+        if input.is_model() {
             return Err(Error::new("is an ONNX model, from which no GGUF file is made"));
         }
         match &options.metadata_from {
             Some(_) if options.architecture.is_some() => {
                 Err(Error::usage("the metadata of a GGUF names its architecture").without("architecture"))
             }
-            Some(donor) => Self::of_language_model(logical, &Donor::open(donor)?),
-            None => Self::of_diffusion_model(logical, options),
+            Some(donor) => Self::of_language_model(input, &Donor::open(donor)?),
+            None => Self::of_diffusion_model(input, options),
         }
     }
 
     /// The model of a GGUF, with its keys.
-    fn of_gguf(logical: &'m LogicalCheckpoint, options: &GgufOptions) -> Result<Self> {
-        let source = KeySource(&logical.source.shards[0]);
+    fn of_gguf(input: &'m Model, options: &GgufOptions) -> Result<Self> {
+        let source = KeySource(&input.source.shards[0]);
         let architecture = match &options.architecture {
             Some(_) if source.architecture().is_ok() => {
                 return Err(Error::usage("is a GGUF file, which names its architecture").without("architecture"));
             }
             Some(name) => {
-                let names: Vec<&str> = logical.tensors.iter().map(|tensor| tensor.name).collect();
+                let names: Vec<&str> = input.tensors.iter().map(|tensor| tensor.name).collect();
                 let prefix = prefix_of(&names).unwrap_or_default();
                 named(name, &names.iter().map(|name| name.strip_prefix(prefix).unwrap_or(name)).collect())?.name
             }
@@ -220,7 +217,7 @@ impl<'m> GgufModel<'m> {
         };
         let diffusion = Architecture::find(architecture);
         let reshaped = source.reshaped();
-        let tensors = tensors_of(logical)?.into_iter().map(|OldTensor { name, shape, origin, dtype }| {
+        let tensors = tensors_of(input)?.into_iter().map(|OldTensor { name, shape, origin, dtype }| {
             let is_reshaped = reshaped.contains(name);
             let stored = diffusion.and_then(|architecture| architecture.reshaped(shape));
             let count: u64 = shape.iter().product();
@@ -248,9 +245,9 @@ impl<'m> GgufModel<'m> {
     }
 
     /// A language model of Hugging Face, with the keys of another GGUF of it.
-    fn of_language_model(logical: &LogicalCheckpoint, file: &Donor) -> Result<Self> {
+    fn of_language_model(input: &Model, file: &Donor) -> Result<Self> {
         let donor = file.source();
-        let config = logical.config()?.and_then(|text| serde_json::from_str::<Value>(text).ok());
+        let config = input.config()?.and_then(|text| serde_json::from_str::<Value>(text).ok());
         let Some(config) = config else {
             return Err(Error::new("has no config.json, which names the kind of the model"));
         };
@@ -258,7 +255,7 @@ impl<'m> GgufModel<'m> {
         let Some(model_type) = config.get("model_type").and_then(Value::as_str) else {
             return Err(Error::new("has a config.json without a model_type"));
         };
-        let old = tensors_of(logical)?;
+        let old = tensors_of(input)?;
         let named: Vec<(&str, &[u64])> = old.iter().map(|tensor| (tensor.name, tensor.shape)).collect();
         let has_no_form = |error: &Error| matches!(error.kind(), Kind::NotInGguf);
         let refused = |error: Error| if has_no_form(&error) { error } else { error.of(Kind::Refused) };

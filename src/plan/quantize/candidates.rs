@@ -10,11 +10,11 @@ use crate::plan::step::TensorIndex;
 use crate::plan::weight_rows::WeightValues;
 use crate::quant::{Grid, Group, RowMap, Scheme};
 #[cfg(feature = "cli")]
-use crate::read::LogicalCheckpoint;
+use crate::read::Model;
 use crate::read::{DecodedValues, Decoders, Membership};
 use crate::select::KeptReason;
 #[cfg(feature = "cli")]
-use crate::select::experts::Model;
+use crate::select::experts::ModelFacts;
 use crate::select::experts::{Expert, bank_of, experts, unsplit_bank};
 use crate::select::policy::module_of;
 use crate::text::shorten;
@@ -25,9 +25,9 @@ impl<'a> Planner<'_, 'a> {
     pub(super) fn candidates(&self) -> Result<WeightCandidates<'a>> {
         let mut memberships = self.memberships.iter();
         let mut candidates = WeightCandidates { weights: Vec::new(), others: Vec::new(), dropped: Vec::new() };
-        let mut decoders = Decoders::new(self.logical, DecodedValues::Rows);
+        let mut decoders = Decoders::new(self.model, DecodedValues::Rows);
         let mut rules: Vec<RuleUse> = self.options.rule.iter().map(|_| RuleUse::default()).collect();
-        for (input, shard) in self.logical.source.shards.iter().enumerate() {
+        for (input, shard) in self.model.source.shards.iter().enumerate() {
             for (at, tensor) in shard.contents.tensors.iter().enumerate() {
                 let (place, name) = ((input, at), shard.name_of(tensor));
                 let in_place = |error: Error| error.in_tensor(name).in_file(shard.path());
@@ -59,7 +59,7 @@ impl<'a> Planner<'_, 'a> {
         candidates: &mut WeightCandidates<'a>,
     ) -> Result<()> {
         let (name, shape) = (shard.name_of(tensor), &tensor.shape[..]);
-        if mlx::leaves_out(self.layout, self.new_name(name), self.model) {
+        if mlx::leaves_out(self.layout, self.new_name(name), self.facts) {
             candidates.dropped.push(place);
             return Ok(());
         }
@@ -68,7 +68,7 @@ impl<'a> Planner<'_, 'a> {
             return Ok(());
         };
         let whole = self.gpt_oss_bank(name, shape)?;
-        let bank = if whole.is_some() { None } else { experts(self.model, name, shape) };
+        let bank = if whole.is_some() { None } else { experts(self.facts, name, shape) };
         let Choice { decision: chosen, rule } = self.choice_for(name, bank.as_ref(), None)?;
         let is_named = rule.is_some() || matches!(chosen, Err(KeptReason::LeftOut));
         let reason = self.reason(name, chosen.as_ref().is_ok_and(|target| target.grid.codes.bits() <= 4));
@@ -132,7 +132,7 @@ impl<'a> Planner<'_, 'a> {
             return Err(refuse(Error::new("is a bank of experts, which the layout cannot store")));
         }
         let bias = format!("{}_bias", whole.name);
-        if are_coded && self.logical.tensors.iter().any(|tensor| tensor.name == bias) {
+        if are_coded && self.model.tensors.iter().any(|tensor| tensor.name == bias) {
             let message = format!(
                 "is a bank of experts that engines load one by one, and its bias '{}' is a bank as well, which tcast does \
                  not divide",
@@ -160,7 +160,7 @@ impl<'a> Planner<'_, 'a> {
     /// Returns the reason why engines need a weight unquantized, according to its name in the output.
     pub(super) fn reason(&self, name: &str, has_four_bits: bool) -> Option<KeptReason> {
         let reason = self.policy.reason(self.new_name(name), has_four_bits)?;
-        let is_quantized = self.layout == mlx::NAME && mlx::quantizes(reason, self.model.kind.as_deref());
+        let is_quantized = self.layout == mlx::NAME && mlx::quantizes(reason, self.facts.kind.as_deref());
         (!is_quantized).then_some(reason)
     }
 
@@ -199,7 +199,7 @@ impl<'a> Planner<'_, 'a> {
             Some(None) => Err(KeptReason::LeftOut),
             Some(Some(scheme)) => Ok(self.target(scheme)?),
             // The model leaves them unquantized on purpose.
-            None if coded.is_none() && self.logical.is_quantized() => Err(KeptReason::Unquantized),
+            None if coded.is_none() && self.model.is_quantized() => Err(KeptReason::Unquantized),
             None => match (self.options.scheme, coded) {
                 (Some(scheme), _) => {
                     let target = self.target(scheme)?;
@@ -231,7 +231,7 @@ impl<'a> Planner<'_, 'a> {
         if self.layout != GPT_OSS {
             return Ok(None);
         }
-        if self.model.kind.as_deref().is_some_and(|kind| kind.starts_with("gpt_oss")) {
+        if self.facts.kind.as_deref().is_some_and(|kind| kind.starts_with("gpt_oss")) {
             return Ok(Some([experts, columns, rows]));
         }
         let message = "only models of gpt-oss are stored in the layout gpt-oss: model_type in config.json is another";
@@ -242,12 +242,12 @@ impl<'a> Planner<'_, 'a> {
 #[cfg(feature = "cli")]
 /// Returns the names that patterns can match: the names of the experts in banks, and of all tensors but those that the
 /// layout leaves out.
-pub(crate) fn matchable_names(source: &LogicalCheckpoint, layout: &str) -> Result<Vec<String>> {
-    let model = Model::read(source.config()?);
+pub(crate) fn matchable_names(source: &Model, layout: &str) -> Result<Vec<String>> {
+    let facts = ModelFacts::read(source.config()?);
     let mut names: Vec<String> = Vec::new();
     for (tensor, membership) in source.tensors.iter().zip(source.memberships()) {
         let (name, shape) = match membership {
-            Membership::Plain if mlx::leaves_out(layout, tensor.name, &model) => continue,
+            Membership::Plain if mlx::leaves_out(layout, tensor.name, &facts) => continue,
             Membership::Plain => (tensor.name, tensor.shape),
             Membership::Codes(weight) => {
                 let weight = &source.found.weights[weight];
@@ -256,7 +256,7 @@ pub(crate) fn matchable_names(source: &LogicalCheckpoint, layout: &str) -> Resul
             _ => continue,
         };
         names.push(name.to_owned());
-        if let Some(Ok(bank)) = experts(&model, name, shape) {
+        if let Some(Ok(bank)) = experts(&facts, name, shape) {
             names.extend(bank.into_iter().map(|expert| expert.name));
         }
     }

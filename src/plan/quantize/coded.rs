@@ -12,7 +12,7 @@ use crate::quant::{
     Arithmetic, CodeKind, CodeType, Decoder, EncodeOptions, Encoder, Fidelity, FoundWeight, Grid, Group, Layout,
     MLX_GROUPS, Modules, RowMap, SCHEMES, Scheme, SharedTables, TargetGrid, Transcoder, Unfit, config_of,
 };
-use crate::read::{Decoders, LogicalCheckpoint, Membership};
+use crate::read::{Decoders, Membership, Model};
 use crate::select::KeptReason;
 use crate::select::experts::{experts, gpt_oss_experts};
 use crate::select::policy::module_of;
@@ -24,7 +24,7 @@ use std::sync::Arc;
 const FEW: usize = 5;
 
 /// Refuses quantized weights whose parts cannot be read in any order.
-pub(super) fn check_is_readable(model: &LogicalCheckpoint, memberships: &[Membership]) -> Result<()> {
+pub(super) fn check_is_readable(model: &Model, memberships: &[Membership]) -> Result<()> {
     let codes = |at: usize| matches!(memberships[at], Membership::Codes(_));
     let is_unread = |weight: &&FoundWeight| !weight.parts.iter().any(|(_, at)| codes(*at));
     let Some(weight) = model.found.weights.iter().find(is_unread) else { return Ok(()) };
@@ -93,21 +93,21 @@ impl<'p, 'a> Planner<'p, 'a> {
         if self.layout == GPT_OSS {
             return Err(Error::new("is quantized already, and tcast writes the layout gpt-oss from plain models only"));
         }
-        let found = &self.logical.found.weights[weight];
+        let found = &self.model.found.weights[weight];
         let is_plain = found.has_plain_blocks();
         // The values of a plain weight are encoded in their own type, like all plain weights.
         let decoder = if is_plain {
-            Arc::new(self.logical.decoder(found, self.logical.own_type(found), Arithmetic::Library)?)
+            Arc::new(self.model.decoder(found, self.model.own_type(found), Arithmetic::Library)?)
         } else {
             decoders.get(found)?
         };
         let dtype = decoder.target();
-        self.logical.check_parts(&decoder, found)?;
+        self.model.check_parts(&decoder, found)?;
         let (name, shape) = (&found.name, decoder.shape().to_vec());
         let bank = if found.layout.interleaves_experts {
             gpt_oss_experts(name, &shape)
         } else {
-            experts(self.model, name, &shape)
+            experts(self.facts, name, &shape)
         };
         // Without a scheme, the grid decides, and determining it requires the zero points. Plain weights then stay plain.
         let grid = match self.options.scheme {
@@ -151,7 +151,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         (weight, decoder): (usize, &Decoder),
         encoders: &mut EncoderCache<'s>,
     ) -> Result<(Arc<Encoder>, Option<Arc<Encoder>>), Unfit> {
-        let found = &self.logical.found.weights[weight];
+        let found = &self.model.found.weights[weight];
         let has_full_precision = found.parameters.has_full_precision;
         let own = self.encoding();
         let arithmetic = if found.has_plain_blocks() { own.arithmetic } else { Arithmetic::Exact };
@@ -163,7 +163,7 @@ impl<'p, 'a> Planner<'p, 'a> {
             encoders.entry(key).or_insert_with(new).clone()
         };
         let exact = new(scale_dtype(target.layout.row, &target.grid, decoder.grid().scale)).ok();
-        Ok((new(target.grid.scale.unwrap_or(self.logical.own_type(found)))?, exact))
+        Ok((new(target.grid.scale.unwrap_or(self.model.own_type(found)))?, exact))
     }
 
     /// Moves codes and scales of quantized weights if possible; the values of the others are quantized again. Fails if a
@@ -177,7 +177,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         let (all, tables) = (&*weights, SharedTables::default());
         let transcoders = each(self.threads, sets.len(), |at| self.transcoders(all, &sets[at], &tables));
         for (set, transcoders) in sets.into_iter().zip(transcoders) {
-            match transcoders.map_err(|error| error.in_file(&self.logical.source.path))? {
+            match transcoders.map_err(|error| error.in_file(&self.model.source.path))? {
                 Ok(found) => set.into_iter().zip(found).for_each(|(at, found)| moves[at] = Some(Ok(Arc::new(found)))),
                 Err(why) => set.into_iter().filter(is_coded).for_each(|at| moves[at] = Some(Err(why))),
             }
@@ -221,7 +221,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         allowed: &[Fidelity],
     ) -> Result<()> {
         let is_plain = |weight: &WeightCandidate| {
-            weight.input_weight.is_some_and(|at| self.logical.found.weights[at].has_plain_blocks())
+            weight.input_weight.is_some_and(|at| self.model.found.weights[at].has_plain_blocks())
         };
         let changes = |(weight, moved): (&WeightCandidate, &Option<Result<Arc<Transcoder>, Unmoved>>)| {
             let why = match (&weight.decision, moved) {
@@ -265,19 +265,19 @@ impl<'p, 'a> Planner<'p, 'a> {
 
     /// Returns the text of config.json without the description of the input's quantization.
     pub(super) fn plain_config(&self, text: &str) -> Result<String> {
-        let target = self.logical.is_quantized().then(|| self.logical.default_target());
-        if target.is_none() && !self.logical.found.is_undecoded && self.logical.source.base.is_none() {
+        let target = self.model.is_quantized().then(|| self.model.default_target());
+        if target.is_none() && !self.model.found.is_undecoded && self.model.source.base.is_none() {
             return Ok(text.to_owned());
         }
-        let decoded = self.logical.found.weights.iter().map(|weight| &*weight.module).collect();
+        let decoded = self.model.found.weights.iter().map(|weight| &*weight.module).collect();
         let modules = Modules { decoded, ..Modules::default() };
-        config_of(text, self.logical.found.method.as_deref(), &modules, target)
+        config_of(text, self.model.found.method.as_deref(), &modules, target)
     }
 
     /// Returns the bytes of the parts that the values of a weight depend on.
     fn part_bytes(&self, weight: usize) -> Result<Vec<&[u8]>> {
-        let parts = LogicalCheckpoint::value_parts(&self.logical.found.weights[weight]);
-        parts.into_iter().map(|(role, at)| self.logical.part(role, at)).collect()
+        let parts = Model::value_parts(&self.model.found.weights[weight]);
+        parts.into_iter().map(|(role, at)| self.model.part(role, at)).collect()
     }
 
     /// Makes a transcoder for each weight of a set that shares a scale, or returns the reason why none is moved.

@@ -44,13 +44,13 @@ impl Planner<'_, '_> {
         }
         let stored = kept.modules.iter().chain(groups.iter().flat_map(|group| &group.modules));
         let is_stored = |head: &&str| stored.clone().any(|module| is_head(&[head], module));
-        let tied: Vec<&str> = self.model.heads().iter().copied().filter(|head| !is_stored(head)).collect();
+        let tied: Vec<&str> = self.facts.heads().iter().copied().filter(|head| !is_stored(head)).collect();
         let quantized = || groups.iter().flat_map(|group| &group.modules).filter_map(|module| shared_block(module));
         let blocks = kept.modules.iter().filter_map(|module| shared_block(module));
         kept.blocks = blocks.filter(|block| !quantized().any(|other| other == *block)).collect();
-        let others: Vec<String> = kept.modules.iter().filter_map(|module| self.model.other_name(module)).collect();
+        let others: Vec<String> = kept.modules.iter().filter_map(|module| self.facts.other_name(module)).collect();
         kept.modules.extend(tied.into_iter().chain(others.iter().map(String::as_str)));
-        kept.is_composite = self.logical.config()?.is_some_and(is_composite);
+        kept.is_composite = self.model.config()?.is_some_and(is_composite);
         EngineConfig::new(&groups, &kept)
     }
 }

@@ -7,7 +7,7 @@ use crate::plan::step::TensorIndex;
 use crate::quant::Scheme;
 use crate::read::MappedBytes;
 use crate::select::KeptReason;
-use crate::select::experts::Model;
+use crate::select::experts::ModelFacts;
 use crate::select::policy::module_of;
 
 pub(super) use crate::quant::MLX as NAME;
@@ -39,8 +39,8 @@ pub(super) fn quantizes(reason: KeptReason, kind: Option<&str>) -> bool {
 
 /// True if MLX does not load a plain tensor that Hugging Face stores: the head of a model whose head is its embeddings,
 /// and frequencies that follow from the config.
-pub(super) fn leaves_out(layout: &str, name: &str, model: &Model) -> bool {
-    layout == NAME && (model.has_tied_head && name == HEAD || name.ends_with("rotary_emb.inv_freq"))
+pub(super) fn leaves_out(layout: &str, name: &str, facts: &ModelFacts) -> bool {
+    layout == NAME && (facts.has_tied_head && name == HEAD || name.ends_with("rotary_emb.inv_freq"))
 }
 
 const HEAD: &str = "lm_head.weight";
@@ -49,7 +49,7 @@ impl Planner<'_, '_> {
     /// Returns the target for a weight that gets another scheme in MLX than the other weights of its model.
     pub(super) fn scheme_of_mlx(&self, name: &str) -> Option<SchemeTarget> {
         let module = module_of(self.new_name(name)).filter(|_| self.layout == NAME)?;
-        let (_, ends) = EIGHT_BITS.iter().find(|(kind, _)| self.model.kind.as_deref() == Some(kind))?;
+        let (_, ends) = EIGHT_BITS.iter().find(|(kind, _)| self.facts.kind.as_deref() == Some(kind))?;
         let scheme = ends.iter().any(|end| module.ends_with(end)).then(|| Scheme::find("affine8"))??;
         Some(SchemeTarget::new(scheme, scheme.in_layout(Some(NAME))?))
     }
@@ -60,12 +60,12 @@ impl Planner<'_, '_> {
             return Ok(());
         };
         let stored = |place: &TensorIndex| {
-            let tensor = self.logical.stored(self.logical.places.binary_search(place).ok()?);
+            let tensor = self.model.stored(self.model.places.binary_search(place).ok()?);
             Some((tensor.tensor.elements, &tensor.tensor.shape, tensor.mapped()?))
         };
         let in_head =
-            |error: Error| error.in_tensor(self.name_at(*place)).in_file(self.logical.source.shards[place.0].path());
-        let embeddings = self.logical.places.iter().filter(|place| {
+            |error: Error| error.in_tensor(self.name_at(*place)).in_file(self.model.source.shards[place.0].path());
+        let embeddings = self.model.places.iter().filter(|place| {
             self.policy.reason(self.new_name(self.name_at(**place)), false) == Some(KeptReason::Embedding)
         });
         let is_same = |other: &TensorIndex| -> Result<bool> {

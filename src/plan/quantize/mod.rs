@@ -40,9 +40,9 @@ use crate::quant::{
     COMFYUI, Decoder, EncodeOptions, Encoder, EngineConfig, FoundWeight, Modules, RowMap, Scheme, SchemeLayout,
     TargetGrid, metadata_of, named_dtype,
 };
-use crate::read::{LogicalCheckpoint, Membership};
+use crate::read::{Membership, Model};
 use crate::select::KeptReason;
-use crate::select::experts::Model;
+use crate::select::experts::ModelFacts;
 use crate::select::policy::{Policy, is_of_diffusion};
 use crate::text::shorten;
 use std::collections::HashMap;
@@ -122,34 +122,34 @@ impl<'a> Planned<'a> {
     /// nothing proves the orientation of a bank of experts, modules that engines fuse would differ, or the config
     /// cannot describe the result.
     pub(super) fn quantize(
-        logical: &LogicalCheckpoint<'a>,
+        model: &Model<'a>,
         options: &QuantizeOptions,
         request: &Request,
         partition: Option<Partition>,
         observer: &dyn Observer,
     ) -> Result<Self> {
-        let source = logical.source;
-        let text = logical.config()?;
-        let model = Model::read(text);
+        let source = model.source;
+        let text = model.config()?;
+        let facts = ModelFacts::read(text);
         let layout = match options.scheme {
             Some(scheme) => layout_of(scheme, options.layout)?.name,
             None => options.layout.expect("there is a scheme or a layout"),
         };
-        let policy = Policy { layers: model.layers, is_diffusion: layout == COMFYUI, heads: model.heads() };
-        let memberships = logical.memberships();
-        coded::check_is_readable(logical, &memberships)?;
-        if model.has_transposed_layers() {
-            let kind = shorten(model.kind.as_deref().unwrap_or_default());
+        let policy = Policy { layers: facts.layers, is_diffusion: layout == COMFYUI, heads: facts.heads() };
+        let memberships = model.memberships();
+        coded::check_is_readable(model, &memberships)?;
+        if facts.has_transposed_layers() {
+            let kind = shorten(facts.kind.as_deref().unwrap_or_default());
             return Err(Error::new(format!(
                 "files of '{kind}' store the weights transposed, [in, out], and engines load quantized weights as [out, in]"
             )));
         }
-        let renames = new_names_in(logical, &options.tensors.rename);
+        let renames = new_names_in(model, &options.tensors.rename);
         // The weights of new shards are not known yet.
         let partition = partition.filter(|_| options.shards.max_shard_size.is_none());
         let threads = request.threads;
         let planner =
-            Planner { options, partition, threads, policy, model: &model, layout, renames, logical, memberships };
+            Planner { options, partition, threads, policy, facts: &facts, layout, renames, model, memberships };
         let mut candidates = planner.candidates()?;
         let misfits = planner.fit(&mut candidates.weights)?;
         planner.check_fused(&mut candidates.weights)?;
@@ -179,10 +179,10 @@ impl<'a> Planned<'a> {
         let mut plan = Self { side_files, block, findings, ..steps.finish(&options.tensors.rename, true)? };
         plan.stack(stacks)?;
         let is_of_mlx = |weight: &FoundWeight| weight.layout.mark == mlx::NAME;
-        if layout == mlx::NAME || logical.found.weights.iter().any(is_of_mlx) {
+        if layout == mlx::NAME || model.found.weights.iter().any(is_of_mlx) {
             plan.change_metadata("format", if layout == mlx::NAME { mlx::NAME } else { "pt" });
         }
-        if !logical.found.weights.is_empty() {
+        if !model.found.weights.is_empty() {
             plan.metadata.extend(metadata_of(source.metadata(), &Modules::default()));
         }
         Ok(plan)
@@ -207,7 +207,7 @@ impl Planner<'_, '_> {
 
     /// Returns notes about weights that engines may not load, and weights that other options would quantize.
     fn notes(&self, weights: &[WeightCandidate], misfits: Vec<Misfit>) -> Vec<Note<'static>> {
-        let Self { options, logical, .. } = self;
+        let Self { options, model, .. } = self;
         let is_embedding = |weight: &&WeightCandidate| {
             weight.decision.is_ok() && self.reason(&weight.name, false) == Some(KeptReason::Embedding)
         };
@@ -218,11 +218,11 @@ impl Planner<'_, '_> {
         };
         let mut stacks = weights.iter().filter(is_stack).map(|weight| weight.name.clone());
         let first_stack = stacks.next();
-        let scales = match &logical.found {
+        let scales = match &model.found {
             found if found.weights.is_empty() => Vec::new(),
-            found => logical.names(found.activation_scales.iter().copied()),
+            found => model.names(found.activation_scales.iter().copied()),
         };
-        let is_of_diffusion = options.layout.is_none() && logical.source.names().any(is_of_diffusion);
+        let is_of_diffusion = options.layout.is_none() && model.source.names().any(is_of_diffusion);
         let mut notes = vec![misfit::note(misfits, options)];
         notes.extend(options.scheme.filter(|_| is_of_diffusion).map(UseNote::OfDiffusion));
         notes.extend(weights.iter().find(is_embedding).map(|weight| UseNote::QuantizedEmbedding(weight.name.clone())));
@@ -240,11 +240,11 @@ impl Planner<'_, '_> {
             let found_otherwise = [KeptReason::Head, KeptReason::Embedding, KeptReason::Router];
             weight.shape.len() == 2 && weight.decision.as_ref().is_err_and(|reason| !found_otherwise.contains(reason))
         };
-        let config_text = self.logical.config().unwrap_or_default();
+        let config_text = self.model.config().unwrap_or_default();
         QuantizedForms {
             stored: quantized().map(stored_as).collect(),
             experts: quantized().filter(|(weight, _)| weight.name.contains(".experts.")).map(stored_as).collect(),
-            kinds: self.model.kinds().map(str::to_owned).collect(),
+            kinds: self.facts.kinds().map(str::to_owned).collect(),
             computes_in: named_dtype(config_text).or_else(|| quantized().next().map(|(weight, _)| weight.dtype)),
             has_kept_layers: weights.iter().any(is_kept_layer),
         }
@@ -281,10 +281,10 @@ struct Planner<'p, 'a> {
     partition: Option<Partition>,
     threads: usize,
     policy: Policy,
-    model: &'p Model,
+    facts: &'p ModelFacts,
     layout: &'static str,
     /// The new name of each tensor that has one.
     renames: HashMap<&'p str, String>,
-    logical: &'p LogicalCheckpoint<'a>,
+    model: &'p Model<'a>,
     memberships: Vec<Membership>,
 }

@@ -13,7 +13,7 @@ use crate::plan::weight_rows::{SharedExtremes, WeightRows, WeightValues};
 use crate::plan::{PlanFindings, Planned, Request, Step};
 use crate::progress::{Misfit, Note};
 use crate::quant::{EncodeOptions, Encoder, Group, LinearAxis, SCHEMES, Scheme, SchemeLayout, Unfit, WeightEncoder};
-use crate::read::LogicalCheckpoint;
+use crate::read::Model;
 use crate::select::KeptReason;
 use crate::text::shorten;
 use std::collections::HashMap;
@@ -32,11 +32,11 @@ impl<'a> Planned<'a> {
     /// Plans an ONNX model. Fails if no weight would be quantized, ONNX has no such scheme, or a rule names a tensor that
     /// cannot be quantized.
     pub(in crate::plan) fn quantize_model(
-        logical: &LogicalCheckpoint<'a>,
+        model: &Model<'a>,
         options: &QuantizeOptions,
         request: &Request,
     ) -> Result<Self> {
-        let source = logical.source;
+        let source = model.source;
         if let Some(layout) = options.layout.filter(|layout| *layout != "onnx") {
             let error = Error::usage(format!("the layout {} is not one of ONNX models", shorten(layout)));
             return Err(error.without("layout"));
@@ -83,7 +83,7 @@ impl<'a> Planned<'a> {
                 Ok(encoder) => {
                     let needs_extremes = encoder.needs_extremes();
                     let encoder = WeightEncoder::Grid(encoder);
-                    let sources = Few::One(logical.stored(at));
+                    let sources = Few::One(model.stored(at));
                     let rows = WeightRows { sources, values: WeightValues::Rows(0), encoder };
                     let extremes = needs_extremes.then(|| Arc::new(SharedExtremes::new([rows.clone()].into())));
                     let codes = CodesSource::Values { extremes, unrecovered: None };
@@ -102,7 +102,7 @@ impl<'a> Planned<'a> {
         }
         if kept.len() == input.contents.tensors.len() {
             let error = misfit::nothing_of_model(kept.into_iter(), &misfits);
-            if !logical.is_quantized() {
+            if !model.is_quantized() {
                 return Err(error);
             }
             let quantized = Error::new("the model is quantized already, and no other weight would be quantized");

@@ -27,7 +27,7 @@ impl Planner<'_, '_> {
 
     /// Returns the name of a stored tensor in the input.
     pub(super) fn name_at(&self, (shard, at): TensorIndex) -> &str {
-        let shard = &self.logical.source.shards[shard];
+        let shard = &self.model.source.shards[shard];
         shard.name_of(&shard.contents.tensors[at])
     }
 
@@ -45,8 +45,8 @@ impl Planner<'_, '_> {
         if !candidates.weights.iter().any(is_expert) {
             return Ok(None);
         }
-        check_stacked(self.model.kind.as_deref())?;
-        Ok(Some(ExpertStacks { form: StackForm::Mlx, experts: self.model.experts }))
+        check_stacked(self.facts.kind.as_deref())?;
+        Ok(Some(ExpertStacks { form: StackForm::Mlx, experts: self.facts.experts }))
     }
 
     /// Refuses names that readers would misunderstand, of quantized weights and of tensors next to them.
@@ -68,7 +68,7 @@ impl Planner<'_, '_> {
             .filter(|(role, suffix)| *role != Role::Activation && *suffix != ".weight" && suffix.starts_with('.'))
             .map(|(_, suffix)| *suffix)
             .collect();
-        let all = self.logical.source.tensors().zip(&self.memberships);
+        let all = self.model.source.tensors().zip(&self.memberships);
         for ((shard, tensor), _) in all.filter(|(_, membership)| **membership == Membership::Plain) {
             let old = shard.name_of(tensor);
             let name = self.new_name(old);

@@ -65,7 +65,7 @@ impl<'a> Planner<'_, 'a> {
             family.iter().map(|at| self.member(*at, &weights[*at], &mut recoverers)).collect()
         };
         let mut sets: Vec<RecoverySet> = families.iter().filter_map(&mut members).map(RecoverySet::new).collect();
-        let chosen = chosen_shards(&shard_sizes(self.logical.source), self.partition);
+        let chosen = chosen_shards(&shard_sizes(self.model.source), self.partition);
         let is_chosen = |member: &Member| chosen.contains(&weights[member.weight].place.0);
         sets.retain(|set| set.determines_parts() || set.members.iter().any(is_chosen));
         self.search(&mut sets, observer)?;

@@ -32,13 +32,13 @@ impl<'a> Planner<'_, 'a> {
         self.share_extremes(&mut weights, &rows);
         let mut weights = weights.into_iter().zip(rows).peekable();
         let mut others = others.into_iter().peekable();
-        for (place, membership) in self.logical.places.iter().zip(&self.memberships) {
+        for (place, membership) in self.model.places.iter().zip(&self.memberships) {
             while let Some((weight, rows)) = weights.next_if(|(weight, _)| weight.place == *place) {
                 self.emit_weight(weight, rows, steps)?;
             }
             if let Some((_, reason)) = others.next_if(|(other, _)| other == place) {
                 steps.plain(*place, Some(reason))?;
-            } else if *membership != Membership::Plain && self.logical.found.weights.is_empty() {
+            } else if *membership != Membership::Plain && self.model.found.weights.is_empty() {
                 steps.plain(*place, None)?; // a description of codes that are elsewhere
             }
         }
@@ -77,11 +77,11 @@ impl<'a> Planner<'_, 'a> {
             (Err(reason), _, None) => steps.plain(place, Some(reason)),
             // A quantized weight of the old layout cannot stay next to the config of the new one.
             (decision, _, Some(weight)) => {
-                let found = &self.logical.found.weights[weight];
-                let decoder = self.logical.decoder(found, self.logical.own_type(found), Arithmetic::Library)?;
+                let found = &self.model.found.weights[weight];
+                let decoder = self.model.decoder(found, self.model.own_type(found), Arithmetic::Library)?;
                 // Numbers in another order, or with 1 added, are copied as far as users know.
                 let kept = decision.err().filter(|_| found.has_plain_blocks());
-                steps.weight(self.logical.decoding(found, Arc::new(decoder), kept))
+                steps.weight(self.model.decoding(found, Arc::new(decoder), kept))
             }
             (Ok(_), None, None) => unreachable!("weights that do not fit are kept"),
         }
@@ -91,8 +91,8 @@ impl<'a> Planner<'_, 'a> {
     pub(super) fn rows(&self, candidate: &WeightCandidate) -> Option<WeightRows<'a>> {
         let encoder = WeightEncoder::Grid(Arc::clone(candidate.decision.as_ref().ok()?.encoder.as_ref()?));
         let sources = match candidate.input_weight {
-            Some(weight) => self.logical.value_sources(&self.logical.found.weights[weight]).collect(),
-            None => Few::One(self.logical.stored(self.logical.places.binary_search(&candidate.place).ok()?)),
+            Some(weight) => self.model.value_sources(&self.model.found.weights[weight]).collect(),
+            None => Few::One(self.model.stored(self.model.places.binary_search(&candidate.place).ok()?)),
         };
         Some(WeightRows { sources, values: candidate.values.clone(), encoder })
     }
