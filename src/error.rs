@@ -310,6 +310,15 @@ pub enum Kind {
     Undivided,
     /// The file does not give the type of its elements. These types would be possible.
     Untyped(Box<[&'static str]>),
+    /// A pattern matches no tensor.
+    Unmatched {
+        /// The option with the pattern, in `snake_case`.
+        option: &'static str,
+        /// The pattern.
+        pattern: Box<str>,
+        /// The names that it could match.
+        names: Box<[String]>,
+    },
     /// The tensor cannot be converted, but could be copied.
     Unconvertible,
     /// Readers of the output would misunderstand the tensor, because of its name. With this name they would not.

@@ -24,6 +24,7 @@ use crate::text::as_glob;
 use globset::Glob;
 use kept::PROTECTED_SET;
 use regex::Regex;
+use std::collections::HashMap;
 
 /// A pattern for tensor names: `*` matches any characters, `?` one, `[a-z]` one of a set, `{a,b}` either.
 #[derive(Clone, Debug)]
@@ -123,13 +124,76 @@ pub fn rule_to_keep(name: &str) -> String {
     format!("{}=keep", as_glob(name))
 }
 
-/// `OLD=NEW`: another name for a tensor.
+/// `OLD=NEW`: another name for a tensor, or for each tensor whose name matches if `OLD` has stars.
 #[derive(Clone, Debug)]
 pub struct Rename {
-    /// The name in the input.
+    /// The name in the input. A `*` matches any characters, as few as possible.
     pub old: String,
-    /// The name in the output.
+    /// The name in the output. If `old` has stars, each `*` stands for the text of the same star there.
     pub new: String,
+}
+
+impl Rename {
+    /// True if it can rename several tensors.
+    pub(crate) fn is_pattern(&self) -> bool {
+        self.old.contains('*')
+    }
+
+    /// Returns the new name of a tensor, if this renames it.
+    pub(crate) fn new_name(&self, name: &str) -> Option<String> {
+        let (start, pieces) = self.old.split_once('*').map_or((&*self.old, None), |(start, rest)| (start, Some(rest)));
+        let mut rest = name.strip_prefix(start)?;
+        let Some(pieces) = pieces else { return rest.is_empty().then(|| self.new.clone()) };
+        let (last, mut texts) = (pieces.matches('*').count(), Vec::new());
+        for (number, piece) in pieces.split('*').enumerate() {
+            let at = if number == last { rest.strip_suffix(piece)?.len() } else { rest.find(piece)? };
+            texts.push(&rest[..at]);
+            rest = &rest[at + piece.len()..];
+        }
+        let mut texts = texts.into_iter();
+        let pieces = self.new.split('*').map(|piece| [piece, texts.next().unwrap_or_default()]);
+        Some(pieces.flatten().collect::<Vec<_>>().concat()) // without room to grow, for a million names
+    }
+}
+
+/// Several new names, of which the first that fits a tensor counts.
+pub(crate) struct Renames<'r> {
+    all: &'r [Rename],
+    /// The first place of each old name that is no pattern.
+    exact: HashMap<&'r str, usize>,
+    patterns: Vec<usize>,
+}
+
+impl<'r> Renames<'r> {
+    pub(crate) fn new(all: &'r [Rename]) -> Self {
+        let (patterns, exact): (Vec<usize>, Vec<usize>) = (0..all.len()).partition(|at| all[*at].is_pattern());
+        let exact = exact.into_iter().rev().map(|at| (&*all[at].old, at)).collect();
+        Self { all, exact, patterns }
+    }
+
+    /// Returns the places of all that fit a tensor, in no order.
+    pub(crate) fn fitting(&self, name: &str) -> impl Iterator<Item = usize> {
+        let patterns = self.patterns.iter().copied().filter(|at| self.all[*at].new_name(name).is_some());
+        self.exact.get(name).copied().into_iter().chain(patterns)
+    }
+
+    /// Returns the place of the first that fits a tensor, and the new name.
+    pub(crate) fn first(&self, name: &str) -> Option<(usize, String)> {
+        let at = self.fitting(name).min()?;
+        Some((at, self.all[at].new_name(name)?))
+    }
+
+    /// Returns the new name of a tensor, if it has one.
+    pub(crate) fn new_name(&self, name: &str) -> Option<String> {
+        self.first(name).map(|(_, new)| new)
+    }
+
+    /// Returns an old name that is given twice and is no pattern.
+    pub(crate) fn repeated(&self) -> Option<&'r str> {
+        let is_exact = |rename: &&Rename| !rename.is_pattern();
+        let mut again = self.all.iter().enumerate().filter(|(_, rename)| is_exact(rename));
+        again.find(|(at, rename)| self.exact[&*rename.old] != *at).map(|(_, rename)| &*rename.old)
+    }
 }
 
 impl std::fmt::Display for Rename {
@@ -145,6 +209,13 @@ impl std::str::FromStr for Rename {
         let (old, new) = text.split_once('=').ok_or_else(|| Error::new("a new name is given as OLD=NEW"))?;
         if new.is_empty() {
             return Err(Error::new("the new name is empty"));
+        }
+        let stars = [old, new].map(|name| name.matches('*').count());
+        if stars[0] > 0 && stars[0] != stars[1] {
+            let what = format!("the old name has {} and the new one {}, one for each is needed", stars[0], stars[1]);
+            return Err(Error::new(format!(
+                "{what}: each * of the new name stands for the text of the same * of the old"
+            )));
         }
         Ok(Self { old: old.to_owned(), new: new.to_owned() })
     }

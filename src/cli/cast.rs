@@ -62,8 +62,8 @@ pub struct CastArgs {
 const CHOICES: &str = "Choosing tensors:
   --include and --exclude select tensors by name. For a selected tensor, the
   first --rule that matches sets the type, also of integers; otherwise --to does.
-  No tensor is dropped: tcast copies the others. The tensor of a .npy file has
-  the name of the file: w.npy holds w.
+  The others are copied. --only and --drop leave tensors out of the output.
+  The tensor of a .npy file has the name of the file: w.npy holds w.
   In a GLOB, * matches any characters, also / and ., ? matches one, [a-z] one of
   a set, {a,b} one of several texts, and [*] a star.
 
@@ -93,6 +93,14 @@ Examples:
       writes the shortest text that reads back as the same value
   tcast cast arrays.npz --to bf16 -o arrays.safetensors --rename w=head
       changes the file format, and a tensor's name
+  tcast cast llama --drop \"model.layers.3.*\" -o shorter
+      leaves tensors out; the index and lists of modules in the config follow
+  tcast cast llama --rename \"model.*=language_model.model.*\" -o renamed
+      changes the prefix of all these names
+  tcast cast llama --add model.safetensors -o whole
+      adds the tensors of the file that llama lacks
+  tcast cast tiny.gguf --set general.name=tuned -o tuned.gguf
+      changes a key, and copies everything else
   tcast cast model.onnx --to f16 -o small.onnx
       stores the weights of a model as float16; Cast nodes give them their type back
   tcast cast codes.npy --from float8e5m2 --to float32 -o x.safetensors

@@ -2,7 +2,10 @@
 
 use super::shared::{INPUT_NOTE, ViewArgs, some_inputs, with_note};
 use crate::dtype::Dtype;
-use clap::{Args, ValueEnum};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::error::ErrorKind;
+use clap::{Arg, Args, Command};
+use std::ffi::OsStr;
 use std::path::PathBuf;
 
 /// The arguments of `tcast inspect`.
@@ -36,12 +39,14 @@ two, and which of them a narrow type would lose.",
       lists the index, the shards and the tensors of a folder
   tcast inspect llama-fp8 --parts
       shows the codes and scales of the quantized weights
+  tcast inspect llama --fail-on nan,infinite,index,parts,duplicate
+      checks whether a checkpoint is whole and finite; exits with 3 if not
   tcast inspect suspicious.pt --fail-on code
       lists the names of code in a checkpoint of PyTorch; exits with 3 if one may
       do harm
 
 Exit codes:
-  0 done, 1 failed or refused, 2 wrong usage, 3 code that --fail-on forbids,
+  0 done, 1 failed or refused, 2 wrong usage, 3 what --fail-on forbids,
   130 interrupted."
 )]
 pub struct InspectArgs {
@@ -69,11 +74,20 @@ pub struct InspectArgs {
     #[arg(long, value_name = "NAME")]
     pub tensor: Vec<String>,
 
-    /// Exit with 3 on names of code that may do harm: code
+    /// Exit with 3 on one of these: nan, index, code, ...
     ///
-    /// These are the names in a checkpoint of PyTorch that are not known to be harmless. tcast never runs such code.
-    /// Programs that unpickle the file would.
-    #[arg(long, value_name = "WHAT", hide_possible_values = true)]
+    /// Repeatable, or separated by commas. tcast lists the names of what it finds. The first four read all values; those of
+    /// a quantized weight are decoded.
+    ///
+    /// - nan, infinite: a value is NaN or Inf
+    /// - zero: all values of a tensor are 0
+    /// - huge=NUMBER: a finite value has a larger magnitude
+    /// - index: the index and the shards differ, or a shard is missing or is in no index
+    /// - parts: parts of a quantized weight are missing, or the config contradicts the tensors
+    /// - duplicate: several shards hold a tensor of one name
+    /// - code: names of code in a checkpoint of PyTorch that are not known to be harmless. tcast never runs such code.
+    ///   Programs that unpickle the file would.
+    #[arg(long, value_name = "WHAT", value_delimiter = ',', value_parser = ConditionParser, hide_possible_values = true)]
     pub fail_on: Vec<InspectCondition>,
 
     /// Selection and presentation of tensors.
@@ -86,8 +100,84 @@ pub struct InspectArgs {
 }
 
 /// A condition that `--fail-on` forbids in an input.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum InspectCondition {
-    /// Names of code that is not known to be harmless
+    /// A value is NaN.
+    Nan,
+    /// A value is infinite.
+    Infinite,
+    /// All values of a tensor are 0.
+    Zero,
+    /// A finite value has a larger magnitude.
+    Huge(f64),
+    /// The index and the shards differ.
+    Index,
+    /// Parts of a quantized weight are missing, or the config contradicts the tensors.
+    Parts,
+    /// Several shards hold a tensor of one name.
+    Duplicate,
+    /// Names of code that is not known to be harmless.
     Code,
+}
+
+impl InspectCondition {
+    const ALL: [Self; 8] =
+        [Self::Nan, Self::Infinite, Self::Zero, Self::Huge(0.0), Self::Index, Self::Parts, Self::Duplicate, Self::Code];
+
+    /// Returns its name on the command line, without a number.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nan => "nan",
+            Self::Infinite => "infinite",
+            Self::Zero => "zero",
+            Self::Huge(_) => "huge",
+            Self::Index => "index",
+            Self::Parts => "parts",
+            Self::Duplicate => "duplicate",
+            Self::Code => "code",
+        }
+    }
+
+    /// True if it is about values, which must be read.
+    #[must_use]
+    pub fn needs_values(self) -> bool {
+        matches!(self, Self::Nan | Self::Infinite | Self::Zero | Self::Huge(_))
+    }
+}
+
+/// Parses the name of a condition, or `huge=NUMBER`.
+#[derive(Clone)]
+struct ConditionParser;
+
+impl TypedValueParser for ConditionParser {
+    type Value = InspectCondition;
+
+    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<Self::Value, clap::Error> {
+        let text = value.to_str().unwrap_or_default();
+        let number = text.strip_prefix("huge=").and_then(|number| number.parse().ok()).filter(|most| *most >= 0.0);
+        if let Some(most) = number {
+            return Ok(InspectCondition::Huge(most));
+        }
+        let all = InspectCondition::ALL.map(|condition| match condition {
+            InspectCondition::Huge(_) => "huge=NUMBER",
+            _ => condition.name(),
+        });
+        let is_named = |condition: &InspectCondition| condition.name() == text && text != "huge";
+        match InspectCondition::ALL.into_iter().find(is_named) {
+            Some(found) => Ok(found),
+            // The placeholder is not a value.
+            None if all.contains(&text) => {
+                Err(command.clone().error(ErrorKind::InvalidValue, "huge needs a number: huge=1e4"))
+            }
+            None => Err(PossibleValuesParser::new(all).parse_ref(command, arg, value).expect_err("it is none of them")),
+        }
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(InspectCondition::ALL.into_iter().map(|condition| match condition {
+            InspectCondition::Huge(_) => PossibleValue::new("huge="),
+            _ => PossibleValue::new(condition.name()),
+        })))
+    }
 }

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::io::identity::Files;
 use crate::io::output::{is_standard_output, standard_output};
 use crate::job::{self, OpenOptions, Publish};
-use crate::options::TensorOptions;
+use crate::options::{Task, TensorOptions};
 use crate::select::Selection;
 use crate::text::{counted, first_few, is, shorten};
 use crate::threads::cores;
@@ -34,12 +34,18 @@ pub(super) fn check_printing<'a>(sources: impl IntoIterator<Item = &'a Checkpoin
 
 pub(super) fn open_model(
     model: &[PathBuf],
-    tensors: &TensorOptions,
+    (tensors, task): (&TensorOptions, Task),
     threads: usize,
     observer: &Console,
 ) -> Result<Checkpoint, Error> {
-    let options =
-        OpenOptions { tensors, divides_stacks: true, has_modules: false, publish: Publish::Together, threads };
+    let options = OpenOptions {
+        tensors,
+        contents: task.contents(),
+        divides_stacks: true,
+        has_modules: false,
+        publish: Publish::Together,
+        threads,
+    };
     let mut opened = job::open(model, &options, observer, |error, _| error)?;
     Ok(opened.pop().expect("clap requires a model"))
 }

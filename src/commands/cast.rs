@@ -70,6 +70,7 @@ fn check_change(options: &CastOptions, job: &Job, sources: &[Checkpoint]) -> Res
     let is_changed = options.targets().next().is_some()
         || !options.rule.is_empty()
         || !options.tensors.rename.is_empty()
+        || options.contents.changes_contents()
         || options.shards.max_shard_size.is_some();
     let is_same = |source: &&Checkpoint| {
         let format = job.output.and_then(by_extension).unwrap_or(source.format_of_output()).format_info();

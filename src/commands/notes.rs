@@ -23,6 +23,11 @@ pub(super) fn show(shown: &Note) {
         Note::NoArray(name) => warn(&format!("'{}' is not an array and is left out", shorten(name))),
         Note::Pickle(path, facts) => say_what_is_read(path, facts),
         Note::Unreadable(name) => warn(&format!("tensor '{}' cannot be read and is left out", shorten(name))),
+        Note::Wrapped(path, prefix) => {
+            let (path, rename) = (path_text(path), flag_with("--rename", &format!("{prefix}*=*")));
+            note(&format!("all names in {path} begin with '{prefix}', which a wrapper adds: {rename} removes it"));
+        }
+        Note::Unmatched(pattern) => warn(&format!("the pattern '{pattern}' matches no tensor")),
         Note::NoMetadata(extension) => {
             warn(&format!("the metadata is left out: a .{extension} file has no place for it"));
         }

@@ -43,6 +43,7 @@ pub(super) fn run(args: &PromoteArgs) -> Result<()> {
         &args.inputs,
         &OpenOptions {
             tensors: &args.options.tensors(),
+            contents: None,
             divides_stacks: false,
             has_modules: false,
             publish: Publish::Together,

@@ -3,6 +3,7 @@
 
 use super::downloads::{download, from_hub};
 use super::resume::{go_back, go_on};
+use super::unmatched::propose;
 use crate::error::{Blocker, Error, Intended, Kind, OutputRole, Wanted};
 use crate::io::open::is_absent;
 use crate::io::output::directory_of;
@@ -35,7 +36,7 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
 
 fn code_of(error: &Error) -> u8 {
     match error.kind() {
-        Kind::Usage | Kind::Unnamed(_) | Kind::Undivided => 2,
+        Kind::Usage | Kind::Unmatched { .. } | Kind::Unnamed(_) | Kind::Undivided => 2,
         Kind::Loss => 3,
         Kind::Exists { .. } => 4,
         Kind::Several(errors) => {
@@ -80,6 +81,10 @@ pub fn remedy(error: &Error) -> Option<String> {
         Kind::NoSpace => "free some space, or name an output on another disk with -o".to_owned(),
         Kind::Unwritable => "name an output in a folder that you can write to, with -o".to_owned(),
         Kind::Untyped(candidates) => format!("say it with --from DTYPE: {}", candidates.join(", ")),
+        Kind::Unmatched { option, pattern, names } => {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            pattern.parse().map_or_else(|_| String::new(), |pattern| propose(&format!("--{option}"), &pattern, "", &names))
+        }
         Kind::Unconvertible => {
             let exclude = error.tensor().map(|name| flag_with("--exclude", &as_glob(name)));
             format!("copy it as it is with {}", exclude.as_deref().unwrap_or("--exclude NAME"))

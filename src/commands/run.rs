@@ -68,6 +68,7 @@ pub(super) fn open(
     // Never dropped: the process ends soon, and the system takes back memory faster than tensor by tensor.
     let options = OpenOptions {
         tensors,
+        contents: job.task.contents(),
         divides_stacks: false,
         has_modules: matches!(job.task, Task::Cast(_)),
         publish: job.publish,

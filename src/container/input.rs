@@ -104,6 +104,8 @@ pub struct Contents {
     pub ignored: Vec<String>,
     /// Errors of tensors that cannot be read, in a file that is otherwise sound.
     pub unreadable: Vec<Error>,
+    /// Indices of the tensors of an ONNX model that outputs do not have, in order.
+    pub(crate) dropped: Vec<usize>,
     /// Facts about a checkpoint of PyTorch.
     pub(crate) pickle: Option<Box<PickleFacts>>,
 }

@@ -122,7 +122,7 @@ impl Settings<'_> {
     pub fn cast(&self, input: impl AsRef<Path>, output: impl AsRef<Path>, options: &CastOptions) -> Result<Report> {
         let begin = Instant::now();
         options.attributes.check()?;
-        let source = &self.open(input.as_ref(), &options.tensors, false)?;
+        let source = &self.open(input.as_ref(), &options.tensors, Task::Cast(options))?;
         self.run(&self.job(Task::Cast(options), output.as_ref()), &Model::of_values(source), begin)
     }
 
@@ -138,7 +138,7 @@ impl Settings<'_> {
     ) -> Result<Report> {
         let begin = Instant::now();
         check_target(options)?;
-        let source = &self.open(input.as_ref(), &options.tensors, true)?;
+        let source = &self.open(input.as_ref(), &options.tensors, Task::Dequantize(options))?;
         let model = Model::open(source)?;
         let (options, label) = in_effect(options, &model);
         let job = Job { label: Some(label), ..self.job(Task::Dequantize(&options), output.as_ref()) };
@@ -159,7 +159,7 @@ impl Settings<'_> {
         if options.layout_in_effect().is_none() {
             return Err(Error::usage("there is no scheme and no layout to quantize to"));
         }
-        let source = &self.open(input.as_ref(), &options.tensors, true)?;
+        let source = &self.open(input.as_ref(), &options.tensors, Task::Quantize(options))?;
         let model = open_to_quantize(source, options)?;
         let job = self.job(Task::Quantize(options), output.as_ref());
         self.run(&job, &model, begin)
@@ -174,9 +174,10 @@ impl Settings<'_> {
         Job { output: Some(output), existing, sync, cancel, ..Job::new(task, self.threads()) }
     }
 
-    fn open(&self, input: &Path, tensors: &TensorOptions, divides_stacks: bool) -> Result<Checkpoint> {
+    fn open(&self, input: &Path, tensors: &TensorOptions, task: Task) -> Result<Checkpoint> {
+        let divides_stacks = !matches!(task, Task::Cast(_));
         let (has_modules, publish, threads) = (!divides_stacks, Publish::Each, self.threads());
-        let options = OpenOptions { tensors, divides_stacks, has_modules, publish, threads };
+        let options = OpenOptions { tensors, contents: task.contents(), divides_stacks, has_modules, publish, threads };
         let sources = job::open(&[input.to_owned()], &options, self, |error, _| error)?;
         Ok(sources.into_iter().next().expect("there is one input"))
     }
@@ -220,7 +221,13 @@ fn unwritten(job: &Job, findings: &PlanFindings, source: &Checkpoint, output: &P
     Report {
         options: job.task.recorded(source),
         config: findings.config.clone(),
-        left_out: findings.dropped.clone(),
+        left_out: findings
+            .dropped
+            .iter()
+            .map(String::as_str)
+            .chain(source.dropped.names())
+            .map(str::to_owned)
+            .collect(),
         ..Report::empty(job.operator().name(), &source.path, output)
     }
 }

@@ -12,7 +12,7 @@ use crate::operator::Operator;
 use crate::plan::{Codes, GgufTask, Plan, Planned, Request, Spread, Step, check_from};
 use crate::progress::{Note, Observer};
 use crate::read::Model;
-use crate::select::Selection;
+use crate::select::{Renames, Selection};
 use crate::text::first_few;
 use std::cell::LazyCell;
 use std::ffi::OsStr;
@@ -40,7 +40,8 @@ pub(super) fn plans<'a>(
     let has_codes = !(job.task.forces_codes() || container.format_info().is_changed_only());
     let is_of_weights = matches!(operator, Operator::Quantize | Operator::Dequantize); // which were recognized before
     let may_be_codes = has_codes && !is_of_weights && Codes::may_be_in(source);
-    let is_renamed = !is_of_weights && !selection.renames.is_empty() && !source.is_model();
+    let has_changes = !selection.renames.is_empty() || source.dropped.was_quantized || !source.added.is_empty();
+    let is_renamed = !is_of_weights && has_changes && !source.is_model();
     // Other names of a model can move values, which a cast decodes.
     let is_decoded = matches!(operator, Operator::Cast(_))
         && (gguf.is_some() || source.base.is_some() || !source.assembled.is_empty());
@@ -75,6 +76,9 @@ pub(super) fn plans<'a>(
     }
     let weights = recognized.as_ref().unwrap_or(model);
     let mut planned = Planned::new((job.task, gguf), &request, weights, job.partition, observer).map_err(in_file)?;
+    if let Some(contents) = job.task.contents().filter(|_| output.is_some()) {
+        planned.set_metadata(contents, container).map_err(in_file)?;
+    }
     drop(recognized); // for many tensors it takes as much memory as the steps
     planned.tell(observer, |note| matches!(note, Note::ScalesLeftOut(..)));
     refusal.map_or(Ok(()), Err)?;
@@ -130,8 +134,9 @@ fn check_renames(source: &Checkpoint, target: &dyn Container, selection: &Select
     if has_names || selection.renames.is_empty() {
         return Ok(()); // there may be a million tensors
     }
-    let is_renamed = |name| selection.renames.iter().any(|rename| rename.old == name);
-    let Some(name) = source.names().find(|name| is_renamed(*name)) else { return Ok(()) };
+    let renames = Renames::new(&selection.renames);
+    let is_renamed = |name: &&str| renames.new_name(name).is_some();
+    let Some(name) = source.names().find(is_renamed) else { return Ok(()) };
     let error = Error::usage(format!("cannot be renamed: a .{extension} file has no place for a name"));
     let formats = container::formats(|format| format.format_info().has_names && format.format_info().can_be_made());
     Err(error.in_tensor(name).remedy(format!("name an output that ends in {formats}")).without("rename"))

@@ -34,12 +34,12 @@ use crate::container::checkpoint::{self, Checkpoint, has_written_shards};
 use crate::error::{Error, Kind, Result};
 use crate::io::identity::Files;
 use crate::io::output::check_folder;
-use crate::options::TensorOptions;
+use crate::options::{ContentOptions, TensorOptions};
 use crate::plan::GgufTask;
 #[cfg(feature = "cli")]
 use crate::plan::{Plan, PlanFindings, Spread};
 use crate::progress::{Note, Observer};
-use crate::read::Model;
+use crate::read::{ContentChoice, Model, add_tensors};
 use crate::text::is;
 use complete::CompleteFile;
 use output::OutputPlace;
@@ -48,6 +48,8 @@ use std::path::{Path, PathBuf};
 /// The way in which inputs are opened.
 pub(crate) struct OpenOptions<'a> {
     pub(crate) tensors: &'a TensorOptions,
+    /// The choice of the tensors of outputs; `None` if these have all.
+    pub(crate) contents: Option<&'a ContentOptions>,
     /// True if experts that MLX stacks are treated one by one.
     pub(crate) divides_stacks: bool,
     /// True if modules of sentence-transformers are converted like the model.
@@ -57,20 +59,25 @@ pub(crate) struct OpenOptions<'a> {
     pub(crate) threads: usize,
 }
 
+/// Prefixes that torch.compile and the data parallelism of torch add to all names of a model.
+const WRAPPERS: [&str; 2] = ["_orig_mod.", "module."];
+
 /// Opens files and folders of shards. `explain` adds the caller's information about an input to an error.
 pub(crate) fn open(
     inputs: &[PathBuf],
-    &OpenOptions { tensors, divides_stacks, has_modules, publish, threads }: &OpenOptions,
+    &OpenOptions { tensors, contents, divides_stacks, has_modules, publish, threads }: &OpenOptions,
     observer: &dyn Observer,
     explain: impl Fn(Error, &Path) -> Error,
 ) -> Result<Vec<Checkpoint>> {
     if inputs.len() > 1 {
         raise_file_limit();
     }
+    let mut choice = contents.map(ContentChoice::new);
+    let drops = |name: &str| contents.is_some_and(|contents| contents.drop.iter().any(|pattern| pattern.matches(name)));
     let sources = all_of(inputs, publish, observer, |input| {
         let naming = &tensors.naming;
         let opened = naming.probe(input, threads).and_then(|mut source| {
-            source.leave_out(|name| tensors.exclude.iter().any(|pattern| pattern.matches(name)));
+            source.leave_out(|name| drops(name) || tensors.exclude.iter().any(|pattern| pattern.matches(name)));
             source.left_out.iter().for_each(|name| observer.notice(Note::Unreadable(name)));
             let source = checkpoint::check(source)?;
             naming.check(&source)?;
@@ -78,10 +85,30 @@ pub(crate) fn open(
             if has_modules {
                 source.open_modules(&ReadOptions::on(threads))?;
             }
-            if divides_stacks { source.with_single_experts(naming.names) } else { Ok(source) }
+            let source = if divides_stacks { source.with_single_experts(naming.names)? } else { source };
+            let source = match &mut choice {
+                Some(choice) => choice.apply(source)?,
+                None => source,
+            };
+            match contents {
+                Some(contents) => add_tensors(source, contents, &ReadOptions::on(threads)),
+                None => Ok(source),
+            }
         });
         opened.map_err(|error| explain(error, input))
     })?;
+    for (pattern, error) in choice.iter().flat_map(|choice| choice.unmatched(&sources)) {
+        if !tensors.allow_unmatched {
+            return Err(if let [only] = &sources[..] { error.in_file(&only.path) } else { error });
+        }
+        observer.notice(Note::Unmatched(pattern));
+    }
+    for source in sources.iter().filter(|_| contents.is_some() && tensors.rename.is_empty()) {
+        let has = |prefix: &&&str| source.names().all(|name| name.starts_with(**prefix));
+        if let Some(prefix) = WRAPPERS.iter().find(has).filter(|_| source.tensors().next().is_some()) {
+            observer.notice(Note::Wrapped(&source.path, prefix));
+        }
+    }
     let disagreements = sources.iter().flat_map(|source| &source.disagreements);
     disagreements.for_each(|disagreement| observer.notice(Note::Disagreement(disagreement)));
     for shard in sources.iter().flat_map(|source| &source.shards) {

@@ -3,6 +3,7 @@
 //! Each operation has one struct. The command line flattens it, the library takes it, and a job records it with the
 //! options in effect: see [`RecordedOptions`]. Options that change no byte of the output are not recorded.
 
+mod contents;
 #[cfg(feature = "cli")]
 pub(crate) mod parsers;
 mod quantize;
@@ -12,6 +13,7 @@ mod task;
 
 pub use crate::container::checkpoint::Naming;
 pub use crate::quant::{Arithmetic, ScaleChoice};
+pub use contents::{Addition, ContentOptions, SetValue};
 pub use quantize::{QuantizeOptions, SchemeRule};
 pub use recorded::RecordedOptions;
 pub use shared::{Defect, GgufOptions, ModelOptions, NamingOptions, ShardOptions, Size, TensorOptions};
@@ -87,6 +89,11 @@ pub struct CastOptions {
     #[cfg_attr(feature = "cli", command(flatten))]
     pub gguf: GgufOptions,
 
+    /// Contents of the output.
+    #[serde(flatten)]
+    #[cfg_attr(feature = "cli", command(flatten))]
+    pub contents: ContentOptions,
+
     /// Sizes of shards.
     #[serde(flatten)]
     #[cfg_attr(feature = "cli", command(flatten))]
@@ -148,6 +155,11 @@ pub struct DequantizeOptions {
     /// A model of more than 2047 MiB always has such a file, because protobuf messages are limited to 2 GiB.
     #[cfg_attr(feature = "cli", arg(long, help_heading = "ONNX models", hide_short_help = true))]
     pub external_data: bool,
+
+    /// Contents of the output.
+    #[serde(flatten)]
+    #[cfg_attr(feature = "cli", command(flatten))]
+    pub contents: ContentOptions,
 
     /// Sizes of shards.
     #[serde(flatten)]

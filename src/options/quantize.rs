@@ -3,7 +3,7 @@
 #[cfg(feature = "cli")]
 use super::parsers;
 use super::shared::{path_as_text, texts};
-use super::{Defect, GgufOptions, ModelOptions, ShardOptions, TensorOptions};
+use super::{ContentOptions, Defect, GgufOptions, ModelOptions, ShardOptions, TensorOptions};
 use crate::error::{Error, Result};
 use crate::quant::{Arithmetic, GGUF, SCHEMES, ScaleChoice, Scheme};
 use crate::select::Pattern;
@@ -137,6 +137,11 @@ pub struct QuantizeOptions {
     #[cfg_attr(feature = "cli", arg(long, value_name = "FILE", hide_short_help = true, help_heading = "GGUF models"))]
     #[allow(clippy::doc_markdown, reason = "the help shows the text as it is")]
     pub imatrix: Option<PathBuf>,
+
+    /// Contents of the output.
+    #[serde(flatten)]
+    #[cfg_attr(feature = "cli", command(flatten))]
+    pub contents: ContentOptions,
 
     /// Sizes of shards.
     #[serde(flatten)]

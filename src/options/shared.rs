@@ -36,6 +36,11 @@ pub struct TensorOptions {
     pub allow_unmatched: bool,
 
     /// Another name for a tensor in the output; repeatable
+    ///
+    /// A * in OLD matches any characters, and the * in NEW stands for them: 'model.language_model.*=model.*'. The first
+    /// match wins. '_orig_mod.*=*' and 'module.*=*' remove prefixes that torch.compile and data parallelism add. The parts
+    /// of a quantized weight and the lists of its config follow.
+    #[allow(clippy::doc_markdown, reason = "the help shows the text as it is")]
     #[serde(rename = "renames", serialize_with = "texts")]
     #[cfg_attr(feature = "cli", arg(long, value_name = "OLD=NEW", hide_short_help = true))]
     pub rename: Vec<Rename>,

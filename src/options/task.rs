@@ -1,6 +1,8 @@
 //! The task of a job: an operator with its options.
 
-use super::{BitcastOptions, CastOptions, DequantizeOptions, ModelOptions, PromoteOptions, QuantizeOptions};
+use super::{
+    BitcastOptions, CastOptions, ContentOptions, DequantizeOptions, ModelOptions, PromoteOptions, QuantizeOptions,
+};
 use super::{RecordedOptions, ShardOptions};
 use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
@@ -80,6 +82,16 @@ impl<'o> Task<'o> {
             Self::Cast(CastOptions { shards, .. })
             | Self::Dequantize(DequantizeOptions { shards, .. })
             | Self::Quantize(QuantizeOptions { shards, .. }) => ShardOptions::max_bytes(*shards),
+            Self::BitCast(_) | Self::Promote(_) => None,
+        }
+    }
+
+    /// Returns the options for the contents of outputs; `None` if these have the tensors of the inputs.
+    pub(crate) fn contents(self) -> Option<&'o ContentOptions> {
+        match self {
+            Self::Cast(CastOptions { contents, .. })
+            | Self::Dequantize(DequantizeOptions { contents, .. })
+            | Self::Quantize(QuantizeOptions { contents, .. }) => Some(contents),
             Self::BitCast(_) | Self::Promote(_) => None,
         }
     }

@@ -13,11 +13,12 @@ use crate::operator::Operator;
 use crate::options::{DequantizeOptions, Naming};
 use crate::progress::{Note, UseNote};
 use crate::quant::{
-    Arithmetic, Decoder, FoundWeight, Modules, Role, config_of, hf_quant_config_of, metadata_of, quantize_config_of,
+    Arithmetic, Decoder, FoundWeight, Modules, Role, check_renamed, config_of, hf_quant_config_of, metadata_of,
+    quantize_config_of,
 };
 use crate::read::{DecodedValues, Decoders, Model};
 use crate::select::experts::ModelFacts;
-use crate::select::policy::{Policy, expert_sets, fused_sets};
+use crate::select::policy::{Policy, expert_sets, fused_sets, module_of};
 use crate::select::tried::has_banks;
 use crate::select::{Candidate, KeptReason, Selection};
 use crate::text::shorten;
@@ -72,7 +73,7 @@ impl<'a> Planned<'a> {
             let kept = kept.or(of_left.contains(&at).then_some(KeptReason::LeftOut));
             kept.or_else(|| steps.role_of_scale(model.places[at])).or(Some(KeptReason::Unquantized))
         })?;
-        let mut planned = steps.finish(&renaming.tensors)?;
+        let mut planned = steps.finish(&renaming.tensors, false)?;
         if left.is_empty() && selected.iter().any(|weight| weight.layout.mark != "pt") {
             planned.change_metadata("format", "pt"); // transformers loads no other
         }
@@ -110,7 +111,7 @@ impl<'a> Planned<'a> {
         }
         let mut steps = Steps::new(request, &source.shards)?;
         weights.emit(model, &mut steps, |_, _| None)?;
-        let mut planned = steps.finish(&request.selection.renames)?;
+        let mut planned = steps.finish(&request.selection.renames, true)?;
         planned.side_files = side_files(model, &Modules::default(), None)?;
         Ok(planned)
     }
@@ -118,12 +119,15 @@ impl<'a> Planned<'a> {
     /// Plans tensors that are all values, and the changes that new names of tensors require in a quantized checkpoint.
     pub(super) fn rename(model: &Model<'a>, request: &Request) -> Result<Self> {
         let (source, renames) = (model.source, &request.selection.renames);
-        if renames.is_empty() || source.is_model() || model.found.weights.is_empty() {
-            return Self::of_values(request, &source.shards, renames);
+        let was_quantized = source.dropped.was_quantized;
+        if source.is_model()
+            || !was_quantized && (renames.is_empty() && source.added.is_empty() || model.found.weights.is_empty())
+        {
+            return Self::of_values(request, &source.shards, renames, true);
         }
         let renaming = Renaming::new(model, renames, |_| false)?;
         let left: Vec<&FoundWeight> = model.found.weights.iter().collect();
-        let mut planned = Self::of_values(request, &source.shards, &renaming.tensors)?;
+        let mut planned = Self::of_values(request, &source.shards, &renaming.tensors, false)?;
         planned.describe(model, &renaming.modules(&[], &left), None)?;
         Ok(planned)
     }
@@ -133,6 +137,18 @@ impl<'a> Planned<'a> {
     fn describe(&mut self, model: &Model, modules: &Modules, target: Option<Dtype>) -> Result<()> {
         self.metadata.extend(metadata_of(model.source.metadata(), modules));
         self.side_files = side_files(model, modules, target)?;
+        if modules.renamed.is_empty() || modules.left.is_empty() {
+            return Ok(());
+        }
+        let plain = model.found.plain.iter().map(|at| model.tensors[*at]).filter(|tensor| tensor.shape.len() > 1);
+        let plain: HashSet<&str> = plain.filter_map(|tensor| module_of(tensor.name)).collect();
+        let stays = |(old, new): &(&str, &str)| modules.left.contains(new) || plain.contains(old);
+        let renamed = modules.renamed.iter().map(|(old, new)| (*old, *new)).filter(stays);
+        let text =
+            |name: &str| self.side_files.iter().find(|(file, _)| *file == name).and_then(|(_, text)| text.as_deref());
+        let of_model = [model.config()?, model.hf_quant_config, model.quantize_config];
+        check_renamed(of_model, [CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG].map(text), renamed, modules)
+            .map_err(|error| error.in_file(&model.source.config_folder().join(CONFIG)))?;
         Ok(())
     }
 

@@ -6,6 +6,7 @@ mod codes;
 mod dequantize;
 mod gathered;
 mod gguf;
+mod metadata;
 mod partition;
 mod plain;
 mod quantization;
@@ -121,7 +122,7 @@ pub fn build<'a>(
     spread: Spread,
     measured: &dyn Fn(u64),
 ) -> Result<Vec<Plan<'a>>> {
-    Planned::of_values(request, inputs, &request.selection.renames)?.lay_out(request, spread, measured)
+    Planned::of_values(request, inputs, &request.selection.renames, true)?.lay_out(request, spread, measured)
 }
 
 /// The plan of an input before its outputs are laid out: the steps, in the order of the tensors of the outputs, and
@@ -134,6 +135,8 @@ pub(crate) struct Planned<'a> {
     conversions: Conversions,
     /// Metadata of the files to change: the key, and the new value or `None` to remove it.
     metadata: HashMap<String, Option<String>>,
+    /// Metadata that the caller sets: the key, and the new value or `None` to remove it.
+    set: Vec<MetadataChange>,
     /// Keys of a new GGUF file with their values.
     keys: Vec<GgufKey>,
     /// Tensors of a new GGUF file that the input does not have.
@@ -144,6 +147,9 @@ pub(crate) struct Planned<'a> {
     pub(crate) block: Option<String>,
     pub(crate) findings: PlanFindings,
 }
+
+/// A key, and its new value or `None` to remove it.
+type MetadataChange = (String, Option<String>);
 
 /// Findings of a planner for users, besides the steps.
 #[derive(Default)]
@@ -179,21 +185,17 @@ impl<'a> Planned<'a> {
                     Err(Error::new(what).of(Kind::Unmapped).in_tensor(&tensor.name))
                 }
             },
-            (Task::Promote(_), None) => Self::of_values(request, &model.source.shards, &[]),
+            (Task::Promote(_), None) => Self::of_values(request, &model.source.shards, &[], true),
             (Task::Dequantize(options), None) => Self::dequantize(model, options, request),
             (Task::Quantize(options), None) => Self::quantize(model, options, request, partition, observer),
         }
     }
 
     /// Plans tensors that are all values. Reports wrong new names before tensors that cannot be converted.
-    fn of_values(request: &Request, inputs: &'a [Input], renames: &[Rename]) -> Result<Self> {
+    fn of_values(request: &Request, inputs: &'a [Input], renames: &[Rename], must_match: bool) -> Result<Self> {
         let mut steps = Steps::new(request, inputs)?;
-        let new_names = steps.new_names_of_values(renames)?;
-        steps.places().try_for_each(|place| steps.plain(place, None))?;
-        for (at, name) in new_names {
-            steps.made[at].rename(name);
-        }
-        steps.finish(&[])
+        steps.values(renames, must_match)?;
+        steps.finish(&[], true)
     }
 
     /// Passes the notes that meet a condition to an observer, in their order.
@@ -213,10 +215,10 @@ impl<'a> Planned<'a> {
         spread: Spread,
         measured: &dyn Fn(u64),
     ) -> Result<Vec<Plan<'a>>> {
-        let Self { inputs, graph, conversions, metadata, keys, computed, findings, .. } = self;
+        let Self { inputs, graph, conversions, metadata, set, keys, computed, findings, .. } = self;
         let mut steps = std::mem::take(&mut self.steps);
         if let Some(graph) = graph {
-            let (plan, notes) = rewrite::build(request, &inputs[0], graph, steps, conversions)?;
+            let (plan, notes) = rewrite::build(request, &inputs[0], graph, (steps, set), conversions)?;
             findings.notes.extend(notes.into_iter().map(Note::Onnx));
             return Ok(vec![plan]);
         }
@@ -240,7 +242,7 @@ impl<'a> Planned<'a> {
                 sources = (0..inputs.len()).collect(); // there are no tensors at all
             }
             let sources = sources.iter().map(|input| &inputs[*input]);
-            let texts = metadata_of(request.container, sources, metadata, &mut differing);
+            let texts = metadata_of(request.container, sources, (metadata, set), &mut differing);
             let keys = keys_of_part(std::mem::take(keys), (at, parts), tensors);
             let metadata = NewMetadata { texts, keys, computed: std::mem::take(computed) };
             let mut plan = Plan::of(group);
@@ -414,7 +416,7 @@ impl Conversions {
 fn metadata_of<'a>(
     container: &dyn Container,
     sources: impl Iterator<Item = &'a Input>,
-    changes: &HashMap<String, Option<String>>,
+    (changes, set): (&HashMap<String, Option<String>>, &[MetadataChange]),
     differing: &mut Vec<String>,
 ) -> Option<Vec<(String, String)>> {
     let mut merged: Option<Vec<(String, String)>> = None;
@@ -423,13 +425,17 @@ fn metadata_of<'a>(
         let before: HashMap<String, String> = merged.iter().cloned().collect();
         for (key, value) in pairs {
             match before.get(&key) {
-                Some(first) if *first != value && !changes.contains_key(&key) => differing.push(key),
+                Some(first)
+                    if *first != value && !changes.contains_key(&key) && set.iter().all(|(known, _)| *known != key) =>
+                {
+                    differing.push(key);
+                }
                 Some(_) => {}
                 None => merged.push((key, value)),
             }
         }
     }
-    let mut merged = merged?;
+    let mut merged = if set.is_empty() { merged? } else { merged.unwrap_or_default() };
     merged.retain_mut(|(key, value)| match changes.get(key) {
         Some(Some(new)) => {
             value.clone_from(new);
@@ -438,6 +444,7 @@ fn metadata_of<'a>(
         Some(None) => false,
         None => true,
     });
+    set_pairs(&mut merged, set);
     Some(merged)
 }
 
@@ -456,4 +463,17 @@ fn metadata(input: &Input, container: &dyn Container) -> Option<Vec<(String, Str
         }
     }
     Some(metadata)
+}
+
+/// Changes the metadata of a file: each key gets its new value, at its place or at the end, or is removed.
+fn set_pairs(pairs: &mut Vec<(String, String)>, set: &[MetadataChange]) {
+    for (key, value) in set {
+        let known = pairs.iter().position(|(known, _)| known == key);
+        match (known, value) {
+            (Some(at), Some(value)) => pairs[at].1.clone_from(value),
+            (None, Some(value)) => pairs.push((key.clone(), value.clone())),
+            (Some(at), None) => drop(pairs.remove(at)),
+            (None, None) => {}
+        }
+    }
 }

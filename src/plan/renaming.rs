@@ -4,8 +4,8 @@
 use crate::error::{Error, Result};
 use crate::quant::{FoundWeight, Modules};
 use crate::read::Model;
-use crate::select::Rename;
 use crate::select::policy::module_of;
+use crate::select::{Rename, Renames};
 use crate::text::shorten;
 use std::collections::{HashMap, HashSet};
 
@@ -18,23 +18,28 @@ pub(super) struct Renaming {
     modules: HashMap<String, String>,
     /// The new names of modules whose matrices were not quantized before.
     plain: Vec<String>,
+    /// Modules and tensors that no longer exist.
+    gone: HashSet<String>,
 }
 
 impl Renaming {
     /// Derives all new names from the requested ones. `is_decoded` is true for a weight that becomes a plain tensor.
     pub(super) fn new(model: &Model, renames: &[Rename], is_decoded: impl Fn(&FoundWeight) -> bool) -> Result<Self> {
-        let mut found = Self::default();
+        let mut found = Self { gone: gone(model), plain: added_matrices(model, renames), ..Self::default() };
         if renames.is_empty() || model.is_model() {
             found.tensors = renames.to_vec();
             return Ok(found);
         }
         let weights: HashMap<&str, &FoundWeight> =
             model.found.weights.iter().map(|weight| (&*weight.name, weight)).collect();
-        let given: HashMap<&str, &str> = renames.iter().map(|rename| (&*rename.old, &*rename.new)).collect();
+        let (given, new_names) = (new_names_in(model, renames), Renames::new(renames));
         let plain = model.found.plain.iter().map(|at| &model.tensors[*at]).filter(|tensor| tensor.shape.len() == 2);
         let matrices: HashSet<&str> = plain.map(|tensor| tensor.name).collect();
-        for rename in renames {
-            let Some(weight) = weights.get(&*rename.old) else {
+        for (at, rename) in renames.iter().enumerate() {
+            if rename.is_pattern() && !given.keys().any(|name| rename.new_name(name).is_some()) {
+                return Err(no_tensor(rename));
+            }
+            if !rename.is_pattern() && !weights.contains_key(&*rename.old) {
                 if let (Some(old), Some(new)) = (module_of(&rename.old), module_of(&rename.new))
                     && matrices.contains(&*rename.old)
                 {
@@ -43,29 +48,24 @@ impl Renaming {
                 }
                 found.tensors.push(rename.clone());
                 continue;
-            };
-            let end = &weight.name[weight.module.len()..];
-            let module = rename.new.strip_suffix(end);
-            found.modules.extend(module.map(|module| (weight.module.clone(), module.to_owned())));
-            if is_decoded(weight) {
-                found.tensors.push(rename.clone());
-                continue;
             }
-            let module = module.ok_or_else(|| {
-                let error = Error::new(format!("its new name '{}' does not end in '{end}'", shorten(&rename.new)));
-                error.in_tensor(&weight.name).remedy(format!("name it '{}{end}'", shorten(&rename.new)))
-            })?;
-            let names = weight.parts.iter().map(|(_, at)| model.tensors[*at].name);
-            for old in names.filter(|name| *name == weight.name || !given.contains_key(name)) {
-                let new = format!("{module}{}", &old[weight.module.len()..]);
-                found.tensors.push(Rename { old: old.to_owned(), new });
+            // An old name that is given twice is an error, unless an earlier pattern takes it.
+            let is_of = |first: usize| first == at || !rename.is_pattern() && !renames[first].is_pattern();
+            let is_renamed = |name: &str| new_names.first(name).is_some_and(|(first, _)| is_of(first));
+            let exact = weights.get(&*rename.old).copied();
+            let all = model.found.weights.iter().filter(|_| rename.is_pattern()).chain(exact);
+            for weight in all.filter(|weight| is_renamed(&weight.name)) {
+                found.add_weight(model, weight, &given, is_decoded(weight))?;
+            }
+            if rename.is_pattern() {
+                found.tensors.push(rename.clone());
             }
         }
         for weight in model.found.weights.iter().filter(|weight| !is_decoded(weight)) {
             let module = found.modules.get(&weight.module).unwrap_or(&weight.module);
             let is_in_module = |name: &str| name.strip_prefix(&**module).is_some_and(|end| end.starts_with(['.', '_']));
             let parts = weight.parts.iter().map(|(_, at)| model.tensors[*at].name);
-            let mut named = parts.filter_map(|part| Some((part, *given.get(part)?)));
+            let mut named = parts.filter_map(|part| Some((part, given.get(part)?)));
             if let Some((part, new)) = named.find(|(part, new)| *part != weight.name && !is_in_module(new)) {
                 let (name, new, module) = (shorten(&weight.name), shorten(new), shorten(module));
                 let message = format!("is a part of '{name}', and its new name '{new}' does not begin with '{module}'");
@@ -73,7 +73,54 @@ impl Renaming {
                 return Err(error.remedy(format!("rename only '{name}': its parts follow it")));
             }
         }
+        found.add_enclosing_modules(model);
         Ok(found)
+    }
+
+    /// Renames a weight: its module, and its parts that have no new names of their own.
+    fn add_weight(
+        &mut self,
+        model: &Model,
+        weight: &FoundWeight,
+        given: &HashMap<&str, String>,
+        is_decoded: bool,
+    ) -> Result<()> {
+        let new = &given[&*weight.name];
+        let end = &weight.name[weight.module.len()..];
+        let module = new.strip_suffix(end);
+        self.modules.extend(module.map(|module| (weight.module.clone(), module.to_owned())));
+        if is_decoded {
+            self.tensors.push(Rename { old: weight.name.clone(), new: new.clone() });
+            return Ok(());
+        }
+        let module = module.ok_or_else(|| {
+            let error = Error::new(format!("its new name '{}' does not end in '{end}'", shorten(new)));
+            error.in_tensor(&weight.name).remedy(format!("name it '{}{end}'", shorten(new)))
+        })?;
+        let names = weight.parts.iter().map(|(_, at)| model.tensors[*at].name);
+        for old in names.filter(|name| *name == weight.name || !given.contains_key(name)) {
+            let new = format!("{module}{}", &old[weight.module.len()..]);
+            self.tensors.push(Rename { old: old.to_owned(), new });
+        }
+        Ok(())
+    }
+
+    /// Adds the modules of renamed tensors, and the modules that enclose them, if all of their tensors keep the rest of their
+    /// names.
+    fn add_enclosing_modules(&mut self, model: &Model) {
+        let new_names = new_names_in(model, &self.tensors);
+        let mut modules: HashMap<&str, Option<&str>> = HashMap::new();
+        for tensor in &model.tensors {
+            let new = new_names.get(tensor.name).map_or(tensor.name, String::as_str);
+            for module in with_modules(tensor.name) {
+                let new_module = new.strip_suffix(&tensor.name[module.len()..]);
+                let known = modules.entry(module).or_insert(new_module);
+                *known = known.filter(|known| Some(*known) == new_module);
+            }
+        }
+        for (old, new) in modules.into_iter().filter_map(|(old, new)| Some((old, new.filter(|new| *new != old)?))) {
+            self.modules.entry(old.to_owned()).or_insert_with(|| new.to_owned());
+        }
     }
 
     /// Returns the modules of the output: the modules of decoded weights, and of weights that stay quantized.
@@ -83,6 +130,52 @@ impl Renaming {
             decoded: decoded.iter().map(new_name).chain(self.plain.iter().map(String::as_str)).collect(),
             left: left.iter().map(new_name).collect(),
             renamed: self.modules.iter().map(|(old, new)| (&**old, &**new)).collect(),
+            gone: self.gone.iter().map(String::as_str).collect(),
         }
     }
+}
+
+/// Returns the error for a new name whose old name no tensor has.
+pub(super) fn no_tensor(Rename { old, new }: &Rename) -> Error {
+    let error = Error::usage(format!("there is no tensor '{}' to rename", shorten(old)));
+    if new.contains('=') {
+        error.remedy("the old name ends at the first '=': a tensor with '=' in its name cannot be renamed")
+    } else {
+        error
+    }
+}
+
+/// Returns the new names of stored tensors and of weights.
+pub(super) fn new_names_in<'m>(model: &'m Model, renames: &[Rename]) -> HashMap<&'m str, String> {
+    if renames.is_empty() {
+        return HashMap::new();
+    }
+    let weights = model.found.weights.iter().map(|weight| &*weight.name);
+    let names = model.tensors.iter().map(|tensor| tensor.name).chain(weights);
+    let renames = Renames::new(renames);
+    names.filter_map(|name| Some((name, renames.new_name(name)?))).collect()
+}
+
+/// Returns the name of a tensor and the names of the modules that it is in.
+fn with_modules(name: &str) -> impl Iterator<Item = &str> {
+    name.match_indices('.').map(|(at, _)| &name[..at]).chain([name])
+}
+
+/// Returns the modules of matrices of values that come from another checkpoint, by their new names.
+fn added_matrices(model: &Model, renames: &[Rename]) -> Vec<String> {
+    let added: HashSet<&str> = model.source.added.iter().map(|name| &**name).collect();
+    let plain = model.found.plain.iter().map(|at| &model.tensors[*at]).filter(|tensor| tensor.shape.len() == 2);
+    let names = plain.map(|tensor| tensor.name).filter(|name| added.contains(name));
+    let renames = Renames::new(renames);
+    let new_names = names.map(|name| renames.new_name(name).unwrap_or_else(|| name.to_owned()));
+    new_names.filter_map(|name| module_of(&name).map(str::to_owned)).collect()
+}
+
+/// Returns the modules and tensors that only dropped tensors have in their names.
+fn gone(model: &Model) -> HashSet<String> {
+    let mut gone: HashSet<&str> = model.source.dropped.names().flat_map(with_modules).collect();
+    if !gone.is_empty() {
+        model.tensors.iter().flat_map(|tensor| with_modules(tensor.name)).for_each(|name| _ = gone.remove(name));
+    }
+    gone.into_iter().map(str::to_owned).collect()
 }

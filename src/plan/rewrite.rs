@@ -1,6 +1,6 @@
 //! ONNX models whose weights are stored in narrower types: the choice of the weights, and the layout of the model.
 
-use super::{Conversions, Operation, Plan, Request, Step};
+use super::{Conversions, MetadataChange, Operation, Plan, Request, Step};
 use crate::container::onnx::model::{Change, ModelGraph, ModelLayout, QuantizedTensor, TensorChange, TensorRole};
 use crate::container::{Input, Tensor};
 use crate::dtype::Dtype;
@@ -63,13 +63,13 @@ pub(super) fn build<'a>(
     request: &Request,
     input: &'a Input,
     graph: &ModelGraph,
-    steps: Vec<Step<'a>>,
+    (steps, metadata): (Vec<Step<'a>>, &[MetadataChange]),
     conversions: &mut Conversions,
 ) -> Result<(Plan<'a>, Vec<OnnxNote>)> {
     let mut notes = rules_without_effect(request, &steps);
     let (opset, ir_version) = versions(request, graph, &steps, &mut notes)?;
     let tensors = changes(input.contents.tensors.len(), &steps);
-    let mut change = Change { tensors, opset, ir_version, data_file: None };
+    let mut change = Change { tensors, opset, ir_version, metadata, data_file: None };
     let layout = lay_out(request, input, graph, &mut change, &mut notes)?;
     // Several weights with the same codes follow each other, and so do their places.
     let mut last = (usize::MAX, 0);

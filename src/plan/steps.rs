@@ -1,6 +1,7 @@
 //! The steps of a plan, which planners make in the order of the stored tensors.
 
 use super::plain::{cannot_hold_blocks, check_from, known_dtype, opaque_form, source_form};
+use super::renaming::no_tensor;
 use super::step::{Operation, Step, TensorIndex};
 use super::{Codes, Conversions, PlanFindings, Planned, Request, rewrite};
 use crate::container::onnx::model::{ModelGraph, TensorRole};
@@ -10,10 +11,11 @@ use crate::error::{Error, Result};
 use crate::io::map::large_buffer;
 use crate::operator::Operator;
 use crate::read::SourceTensor;
-use crate::select::{Candidate, KeptReason, Rename};
+use crate::select::{Candidate, KeptReason, Rename, Renames};
 use crate::text::shorten;
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// The steps that a planner has made so far. Refuses impossible conversions.
 pub(super) struct Steps<'r, 'a> {
@@ -42,13 +44,21 @@ impl<'r, 'a> Steps<'r, 'a> {
         inputs.flat_map(|(at, input)| (0..input.contents.tensors.len()).map(move |tensor| (at, tensor)))
     }
 
-    /// Returns the new names of stored tensors that become one tensor each, with their numbers.
-    pub(super) fn new_names_of_values(&self, renames: &[Rename]) -> Result<Vec<(usize, String)>> {
-        if renames.is_empty() {
-            return Ok(Vec::new()); // containers refuse duplicate names
+    /// Casts or copies all stored tensors, with their new names. Refuses wrong new names first.
+    pub(super) fn values(&mut self, renames: &[Rename], must_match: bool) -> Result<()> {
+        let new_names = Renames::new(renames);
+        let input_names =
+            self.inputs.iter().flat_map(|input| input.contents.tensors.iter().map(|it| input.name_of(it)));
+        if !renames.is_empty() {
+            check_new_names(&input_names, (&new_names, renames), must_match)?; // containers refuse duplicate names
         }
-        let tensors = self.inputs.iter().flat_map(|input| input.contents.tensors.iter().map(|it| input.name_of(it)));
-        new_names(tensors.map(str::to_owned).collect(), renames)
+        for (place, name) in self.places().zip(input_names) {
+            self.plain(place, None)?;
+            if let (Some(new), Some(step)) = (new_names.new_name(name), self.made.last_mut()) {
+                step.rename(new);
+            }
+        }
+        Ok(())
     }
 
     /// Casts or copies a tensor. If it is copied, `reason` takes precedence over the reason of the options.
@@ -148,15 +158,19 @@ impl<'r, 'a> Steps<'r, 'a> {
         (role == TensorRole::Scale).then_some(KeptReason::Role(role))
     }
 
-    /// Gives the tensors their new names, and returns the plan. Refuses a cast that leaves codes as they are although no
-    /// option requests that.
-    pub(super) fn finish(mut self, renames: &[Rename]) -> Result<Planned<'a>> {
+    /// Gives the tensors their new names, and returns the plan. A pattern of names must match if `must_match`. Refuses a cast
+    /// that leaves codes as they are although no option requests that.
+    pub(super) fn finish(mut self, renames: &[Rename], must_match: bool) -> Result<Planned<'a>> {
         if !renames.is_empty() {
-            let names = self.made.iter().map(|step| step.name().to_owned()).collect();
-            for (at, name) in new_names(names, renames)? {
-                self.made[at].rename(name);
+            let new_names = Renames::new(renames);
+            check_new_names(&self.made.iter().map(Step::name), (&new_names, renames), must_match)?;
+            for step in &mut self.made {
+                if let Some(new) = new_names.new_name(step.name()) {
+                    step.rename(new);
+                }
             }
         }
+        self.drop_tensors_of_model()?;
         self.check_codes()?;
         Ok(Planned {
             inputs: self.inputs,
@@ -164,12 +178,27 @@ impl<'r, 'a> Steps<'r, 'a> {
             steps: self.made,
             conversions: self.conversions,
             metadata: HashMap::new(),
+            set: Vec::new(),
             keys: Vec::new(),
             computed: Vec::new(),
             side_files: Vec::new(),
             block: None,
             findings: PlanFindings::default(),
         })
+    }
+
+    /// Leaves out the steps for tensors of ONNX models that the output does not have.
+    fn drop_tensors_of_model(&mut self) -> Result<()> {
+        let dropped = |place: TensorIndex| self.inputs[place.0].contents.dropped.binary_search(&place.1).is_ok();
+        self.made.retain(|step| !dropped(step.place));
+        let (Some(graph), [input]) = (&self.graph, self.inputs) else { return Ok(()) };
+        match input.contents.dropped.iter().find(|at| !graph.is_unused(**at)) {
+            Some(used) => {
+                let error = Error::new("cannot be left out of an ONNX model: its nodes or outputs use it");
+                Err(error.in_tensor(input.name_of(&input.contents.tensors[*used])))
+            }
+            None => Ok(()),
+        }
     }
 
     fn check_codes(&self) -> Result<()> {
@@ -245,29 +274,44 @@ impl<'r, 'a> Steps<'r, 'a> {
     }
 }
 
-/// Returns the new names of renamed tensors, by the places of their steps. Refuses names that no tensor has, and two
-/// tensors of one name.
-fn new_names(mut names: Vec<String>, renames: &[Rename]) -> Result<Vec<(usize, String)>> {
-    let places: HashMap<String, usize> = names.iter().cloned().zip(0..).collect();
-    let mut changed = HashSet::new();
-    for Rename { old, new } in renames {
-        let place = places.get(old);
-        let &place = place.ok_or_else(|| {
-            let error = Error::usage(format!("there is no tensor '{}' to rename", shorten(old)));
-            if new.contains('=') {
-                error.remedy("the old name ends at the first '=': a tensor with '=' in its name cannot be renamed")
-            } else {
-                error
-            }
-        })?;
-        if !changed.insert(place) {
-            return Err(Error::new("is renamed twice").in_tensor(old));
+/// Refuses names and, if `must_match`, patterns that no tensor has, and two tensors of one new name.
+fn check_new_names<'n>(
+    names: &(impl Iterator<Item = &'n str> + Clone),
+    (renames, list): (&Renames, &[Rename]),
+    must_match: bool,
+) -> Result<()> {
+    let new_name = |name: &'n str| renames.new_name(name).map_or(Cow::Borrowed(name), Cow::Owned);
+    let mut is_used = vec![false; list.len()];
+    // There may be a million names, so only their hashes are kept.
+    let mut hashes: Vec<u64> = Vec::new();
+    for name in names.clone() {
+        renames.fitting(name).for_each(|at| is_used[at] = true);
+        let new = new_name(name);
+        if new.is_empty() && !name.is_empty() {
+            return Err(Error::new("its new name would be empty").in_tensor(name));
         }
-        names[place].clone_from(new);
+        let mut state = DefaultHasher::new();
+        new.hash(&mut state);
+        hashes.push(state.finish());
     }
-    let mut seen = HashSet::new();
-    if let Some(clash) = names.iter().find(|name| !seen.insert(name.as_str())) {
-        return Err(Error::new("two tensors would have this name").in_tensor(clash));
+    if let Some(repeated) = renames.repeated().filter(|repeated| renames.fitting(repeated).any(|at| is_used[at])) {
+        return Err(Error::new("is renamed twice").in_tensor(repeated));
     }
-    Ok(changed.into_iter().map(|place| (place, std::mem::take(&mut names[place]))).collect())
+    let is_wrong = |(rename, is_used): &(&Rename, bool)| !is_used && (must_match || !rename.is_pattern());
+    if let Some((rename, _)) = list.iter().zip(is_used).find(is_wrong) {
+        return Err(no_tensor(rename));
+    }
+    hashes.sort_unstable();
+    if hashes.windows(2).all(|pair| pair[0] != pair[1]) {
+        return Ok(());
+    }
+    let mut homes: HashMap<Cow<str>, &str> = HashMap::new();
+    for name in names.clone() {
+        if let Some(first) = homes.insert(new_name(name), name) {
+            let both = format!("'{}' and '{}'", shorten(first), shorten(name));
+            let error = Error::new(format!("two tensors would have this name: {both}"));
+            return Err(error.in_tensor(&new_name(name)));
+        }
+    }
+    Ok(())
 }

@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::io::temporaries::Kept;
 use crate::operator::Operator;
 use crate::quant::{Layout, Scheme, Unfit};
-use crate::select::KeptReason;
+use crate::select::{KeptReason, Pattern};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -22,6 +22,10 @@ pub(crate) enum Note<'a> {
     Pickle(&'a Path, &'a PickleFacts),
     /// A tensor that cannot be read is excluded, so it is left out.
     Unreadable(&'a str),
+    /// All tensors of an input have a prefix that a wrapper of the model adds.
+    Wrapped(&'a Path, &'static str),
+    /// A pattern matches no tensor, which the caller allows.
+    Unmatched(&'a Pattern),
     /// The output format, given by its extension, cannot hold the metadata of the input.
     NoMetadata(&'static str),
     /// Lists in the metadata, with their first elements, are left out: metadata of other formats are texts.

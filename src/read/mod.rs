@@ -9,14 +9,18 @@
 //!
 //! [`in_order`]: crate::threads::in_order
 
+mod additions;
 mod blocks;
 mod checkpoint;
+mod choice;
 mod decoders;
 mod logical;
 mod model;
 mod zip;
 
+pub(crate) use additions::add_tensors;
 pub(crate) use checkpoint::{Model, Source};
+pub(crate) use choice::ContentChoice;
 pub(crate) use decoders::{DecodedValues, Decoders};
 pub(crate) use logical::{LogicalTensor, WeightSource, decode_values, read_values};
 pub(crate) use zip::{Piece, Zip};

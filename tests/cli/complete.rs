@@ -105,6 +105,9 @@ fn tensors_are_those_of_the_files_on_the_line() {
     assert_eq!(completed(&bench, "tcast bitcast m.safetensors --bits --tensor model.no"), ["model.norm.weight"]);
     assert_eq!(completed(&bench, "tcast inspect m.safetensors --include model.no"), ["model.norm.weight"]);
     assert_eq!(completed(&bench, "tcast cast m.safetensors --rename model.no"), ["model.norm.weight="]);
+    assert_eq!(completed(&bench, "tcast cast m.safetensors --drop model.no"), ["model.norm.weight"]);
+    assert_eq!(completed(&bench, "tcast cast m.safetensors --set "), ["format=", "note="]);
+    assert_eq!(completed(&bench, "tcast cast m.safetensors --unset n"), ["note"]);
     assert_eq!(completed(&bench, "tcast cast m.safetensors --rule model.no"), ["model.norm.weight="]);
     assert_eq!(completed(&bench, "tcast bitcast llama --tensor model.").len(), 38);
     // Both have it, and it is offered once.

@@ -289,7 +289,7 @@ fn tensors_get_new_names() {
         let outcome = bench.run(&format!("cast x.safetensors --to u8 {flags} -o z.safetensors"));
         assert_eq!((outcome.code, outcome.stderr), (Some(1), format!("tcast: error: x.safetensors: {message}\n")));
     };
-    refused("--rename a=b", "tensor 'b': two tensors would have this name");
+    refused("--rename a=b", "tensor 'b': two tensors would have this name: 'a' and 'b'");
     let missing = "tcast: error: x.safetensors: there is no tensor 'c' to rename\n";
     bench.run("cast x.safetensors --to u8 --rename c=d -o z.safetensors").expect(2, "", missing);
     // This is reported before tensors that cannot be converted.

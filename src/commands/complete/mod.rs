@@ -20,7 +20,7 @@ use crate::text::{as_glob, visible};
 use clap::{Arg, Command, CommandFactory};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate as Candidate, PathCompleter, complete as engine};
 use line::CommandLine;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -127,6 +127,9 @@ fn completer(subcommand: &str, arg: &Arg, last: &OsStr, earlier: &[OsString]) ->
         })),
         "NAME" => Some(tensors_of(earlier, str::to_owned)),
         "GLOB" => Some(tensors_of(earlier, as_glob)),
+        "KEY=VALUE" => Some(keys_of(earlier, "=")),
+        "KEY" if id == "unset" => Some(keys_of(earlier, "")),
+        "OTHER[:GLOB]" => Some(ArgValueCompleter::new(files_that(|file| by_extension(file).is_some()))),
         "OLD=NEW" => Some(tensors_of(earlier, |name| format!("{name}="))),
         "FILE" => Some(ArgValueCompleter::new(files_that(|file| {
             file.extension().is_some_and(|extension| extension == "json" || extension == "html")
@@ -176,6 +179,18 @@ fn dtypes(start: &str, takes: fn(Dtype) -> bool) -> Vec<Candidate> {
         others.map(move |spelling| Candidate::new(spelling).help(Some(dtype.name().into())))
     });
     others.collect()
+}
+
+/// Completes keys of the metadata of all files and folders named before.
+fn keys_of(earlier: Vec<OsString>, end: &'static str) -> ArgValueCompleter {
+    ArgValueCompleter::new(move |current: &OsStr| {
+        let named = earlier.iter().skip(2).filter_map(|word| checkpoint::probe(&path(word), &ReadOptions::on(1)).ok());
+        let keys: BTreeSet<String> = named
+            .flat_map(|found| found.metadata().map(|(key, _)| format!("{key}{end}")).collect::<Vec<_>>())
+            .collect();
+        let start = current.to_string_lossy();
+        keys.into_iter().filter(|key| key.starts_with(&*start)).map(Candidate::new).collect()
+    })
 }
 
 fn tensors_of(earlier: Vec<OsString>, word: fn(&str) -> String) -> ArgValueCompleter {

@@ -67,7 +67,7 @@ const WRITING: &[Row] = &[
         Flag("--output"),
     ),
     // Each of these words asks for it.
-    ("--overwrite --overwrite-existing --replace --clobber --overwrite-output --allow-overwrite", Flag("--force")),
+    ("--overwrite --overwrite-existing --clobber --overwrite-output --allow-overwrite", Flag("--force")),
     ("--no-clobber --no-overwrite --exist-ok --keep-existing", Flag("--skip-existing")),
     ("--dryrun --simulate --what-if --preview --plan", Flag("--dry-run")),
     ("--silent --no-progress --no-progress-bar", Flag("--quiet")),
@@ -108,7 +108,7 @@ const PATTERNS: &[Row] = &[
          --modules-to-not-convert --keep --keep-layers --without",
         Pattern("--exclude"),
     ),
-    ("--only --filter --select --layers --modules --tensors --match --pattern --grep", Pattern("--include")),
+    ("--filter --select --layers --modules --tensors --match --pattern --grep", Pattern("--include")),
 ];
 
 const TO: &[Row] = &[

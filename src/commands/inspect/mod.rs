@@ -1,14 +1,15 @@
 //! `tcast inspect`: lists the contents of files, or of folders of shards.
 
+mod findings;
 mod pickle;
 mod row;
 mod text;
 
 use super::arguments::{check_matched, check_printing, missing_among, read_options, threads};
 use super::messages::{print, print_error, print_json, warn};
-use crate::cli::InspectArgs;
+use crate::cli::{InspectArgs, InspectCondition};
 use crate::container::checkpoint::{self, Checkpoint};
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::job;
 use crate::measure::distribution::Distribution;
 use crate::plan;
@@ -18,6 +19,7 @@ use crate::read::{Model, Source};
 use crate::report::{schema, serialize_with};
 use crate::select::{Pattern, Selection};
 use crate::text::flag_with;
+use findings::{Finding, findings};
 use row::InspectedTensor;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
@@ -101,9 +103,11 @@ fn print_documents(inspected: &[InspectedInput]) -> Result<()> {
 /// Returns the errors of inputs that could not be read, given the errors of their statistics, and then the error about
 /// code.
 fn failures(args: &InspectArgs, folders: Vec<Result<Checkpoint>>, stats: Vec<Option<Error>>) -> Vec<Error> {
-    let code = folders.iter().flatten().filter(|_| !args.fail_on.is_empty());
+    let code = folders.iter().flatten().filter(|_| args.fail_on == [InspectCondition::Code]);
     let code = code.map(pickle::check_code).find_map(Result::err);
     let failures = folders.into_iter().zip(stats).filter_map(|(folder, stats)| match folder {
+        // A shard that is missing is a finding, too.
+        Ok(_) if stats.as_ref().is_some_and(|stats| matches!(stats.kind(), Kind::Loss)) => stats,
         Ok(folder) => unread(folder).or(stats),
         Err(error) => Some(error),
     });
@@ -127,10 +131,13 @@ enum InspectedInput<'a> {
 }
 
 impl InspectedInput<'_> {
-    /// Returns the first error of its statistics.
+    /// Returns the first error of its statistics, or the error for findings.
     fn into_error(self) -> Option<Error> {
         match self {
-            Self::Listing(listing) => listing.stats.into_iter().find_map(Result::err),
+            Self::Listing(listing) => {
+                let refusal = findings::refusal(listing.findings.as_deref().unwrap_or_default(), listing.input);
+                listing.stats.into_iter().find_map(Result::err).or(refusal)
+            }
             Self::Failed(_) => None,
         }
     }
@@ -186,15 +193,20 @@ struct Listing<'a> {
     /// Statistics of each entry; `None` if it has no numbers, or the file does not give their type. Empty if not
     /// requested.
     stats: Vec<Result<Option<Distribution>>>,
+    /// What the conditions of the arguments forbid; `None` without conditions, and for code alone.
+    findings: Option<Vec<Finding>>,
 }
 
 impl<'a> Listing<'a> {
     /// Reads all values if that is requested.
     fn new(args: &'a InspectArgs, input: &'a Path, model: &'a Model<'a>, selection: &'a Selection) -> Result<Self> {
-        let mut listing = Self { args, input, model, selection, stats: Vec::new() };
-        if args.stats {
+        let mut listing = Self { args, input, model, selection, stats: Vec::new(), findings: None };
+        if args.stats || args.fail_on.iter().any(|condition| condition.needs_values()) {
             listing.stats = listing.measure();
             model.source.check_unchanged()?;
+        }
+        if args.fail_on.iter().any(|condition| *condition != InspectCondition::Code) {
+            listing.findings = Some(findings(&args.fail_on, model, &listing.entries(), &listing.stats));
         }
         Ok(listing)
     }
@@ -307,6 +319,9 @@ impl<'a> Listing<'a> {
         if let Some((globals, suspicious)) = pickle::globals(self.source()) {
             (head["globals"], head["suspicious"]) = (globals, suspicious);
         }
+        if let Some(findings) = &self.findings {
+            head["findings"] = json!(findings);
+        }
         if let Some(method) = method {
             head["quant_method"] = json!(method);
         }
@@ -318,7 +333,7 @@ impl<'a> Listing<'a> {
 impl Serialize for Listing<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let entries = self.entries();
-        let rows = (0..).zip(&entries).map(|(at, entry)| entry.json(self.stats.get(at)));
+        let rows = (0..).zip(&entries).map(|(at, entry)| entry.json(self.stats.get(at).filter(|_| self.args.stats)));
         serialize_with(&self.json_head(&entries), "tensors", rows, serializer)
     }
 }

@@ -48,7 +48,7 @@ impl Listing<'_> {
                 let _ = writeln!(text, "  {}: {}", shorten(key), shorten(value));
             }
         }
-        text + &self.distributions(&entries)
+        if self.args.stats { text + &self.distributions(&entries) } else { text }
     }
 
     /// Lists the problems with quantized weights, one line each.

@@ -33,7 +33,12 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
     }
     check(args)?;
     let console = Console { is_quiet: args.file.quiet };
-    let source = &open_model(args.model.as_slice(), &args.options.tensors, threads(args.file.threads), &console)?;
+    let source = &open_model(
+        args.model.as_slice(),
+        (&args.options.tensors, Task::Quantize(&args.options)),
+        threads(args.file.threads),
+        &console,
+    )?;
     let model = open_to_quantize(source, &args.options)?;
     check_patterns(args, &model)?;
     if args.file.dry_run || !args.compare.is_empty() {

@@ -4,11 +4,15 @@ use super::Checkpoint;
 use super::index::WeightMap;
 use super::models::{NameConflict, NumberedName, conflict};
 use super::names::is_complete_without;
+#[cfg(feature = "cli")]
+use super::names::{file_names, is_shard};
 use crate::container::{Input, SHARDS, probe};
 use crate::dtype::Dtype;
 use crate::error::{Blocker, Error, Kind, Result};
 use crate::text::{path_text, shorten};
 use std::borrow::Cow;
+#[cfg(feature = "cli")]
+use std::collections::HashSet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
@@ -154,6 +158,46 @@ impl Disagreements {
                 }
             }
         }
+        found
+    }
+}
+
+#[cfg(feature = "cli")]
+impl Checkpoint {
+    /// Returns what does not fit between the index and the shards: a tensor or a file, and a description of each.
+    pub(crate) fn index_differences(&self) -> Vec<(String, String)> {
+        let Some(index) = &self.index else {
+            let texts = self.disagreements.iter().map(|disagreement| disagreement.text.clone());
+            return texts.map(|text| (path_text(&self.path), text)).collect();
+        };
+        let mut found = Vec::new();
+        let shards = |name: &str| self.shards.iter().find(|shard| self.shard_name(shard) == *name);
+        let named: BTreeSet<&str> = index.weight_map.values().map(|shard| &**shard).collect();
+        let opened = named.iter().filter_map(|name| {
+            let tensors = shards(name)?.contents.tensors.iter().map(|tensor| &*tensor.name);
+            Some((*name, tensors.collect::<HashSet<&str>>()))
+        });
+        let opened: BTreeMap<&str, HashSet<&str>> = opened.collect();
+        for name in named.iter().filter(|name| !opened.contains_key(**name)) {
+            found.push(((*name).to_owned(), "is in the index, and cannot be read".to_owned()));
+        }
+        for (tensor, shard) in &index.weight_map {
+            if opened.get(&**shard).is_some_and(|tensors| !tensors.contains(&**tensor)) {
+                found.push((tensor.to_string(), format!("is in the index, and not in {shard}")));
+            }
+        }
+        for (shard, tensors) in &opened {
+            let mut others: Vec<&str> =
+                tensors.iter().copied().filter(|name| !index.weight_map.contains_key(*name)).collect();
+            others.sort_unstable();
+            found.extend(
+                others.into_iter().map(|name| (name.to_owned(), format!("is in {shard}, and not in the index"))),
+            );
+        }
+        let folder = self.folder.as_deref().unwrap_or(&self.path);
+        let files = file_names(folder).unwrap_or_default().into_iter().filter_map(|name| name.into_string().ok());
+        let stray = files.filter(|name| is_shard(folder, self.shard_names(), name) && !named.contains(&**name));
+        found.extend(stray.map(|name| (name, "is a shard that is not in the index".to_owned())));
         found
     }
 }

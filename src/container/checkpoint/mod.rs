@@ -6,6 +6,7 @@
 
 mod adapters;
 mod disagreements;
+mod dropped;
 mod experts;
 mod index;
 mod missing;
@@ -54,6 +55,10 @@ pub struct Checkpoint {
     pub broken: Vec<Error>,
     /// Names of tensors that cannot be read, and that the caller excludes.
     pub(crate) left_out: Vec<String>,
+    /// Tensors that the caller leaves out of the outputs.
+    pub(crate) dropped: Dropped,
+    /// Names of tensors that outputs take from another checkpoint, whose shards are among these.
+    pub(crate) added: Vec<Box<str>>,
     /// Disagreements between the index and the shards, or among the shards.
     pub disagreements: Vec<Disagreement>,
     /// Tensors that are made of stored ones; only with [`Naming::HuggingFace`].
@@ -65,6 +70,22 @@ pub struct Checkpoint {
     /// The folder of the original model, whose config and other files belong to the tensors.
     pub base: Option<PathBuf>,
     descriptions: side_files::Descriptions,
+}
+
+/// The tensors that are left out of a checkpoint.
+#[derive(Default)]
+pub(crate) struct Dropped {
+    pub(super) names: Vec<Box<str>>,
+    /// True if the checkpoint had quantized weights with them.
+    pub(crate) was_quantized: bool,
+    /// True if shards had no other tensors, and are gone.
+    pub(crate) has_emptied_shards: bool,
+}
+
+impl Dropped {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().map(|name| &**name)
+    }
 }
 
 impl Checkpoint {

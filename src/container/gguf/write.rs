@@ -147,7 +147,7 @@ fn put_entry(header: &mut Vec<u8>, name: &str, shape: &[u64], (kind, offset): (u
     header.extend(offset.to_le_bytes());
 }
 
-fn put_text(header: &mut Vec<u8>, text: &str) {
+pub(super) fn put_text(header: &mut Vec<u8>, text: &str) {
     header.extend((text.len() as u64).to_le_bytes());
     header.extend(text.as_bytes());
 }

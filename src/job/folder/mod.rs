@@ -177,17 +177,23 @@ fn report_side_files(side_files: &SideFiles, manifest: &Manifest, source: &Check
 fn shards_and_index(source: &Checkpoint, plans: &[Plan], spread: Spread) -> (Vec<ManifestShard>, Option<String>) {
     // diffusers and transformers use different names for the file of a model.
     let own_index = match (&source.folder, &source.shards[..]) {
-        (Some(_), [only]) => Some(source.shard_name(only)).filter(|name| !name.contains("-of-")),
+        (Some(_), [first, rest @ ..]) if rest.is_empty() || !source.added.is_empty() => {
+            Some(source.shard_name(first)).filter(|name| !name.contains("-of-"))
+        }
         _ => None,
     };
     let own_index = own_index.map(|name| index_in_place_of(&as_safetensors(&name)));
     let index = source.index.as_ref().map(|index| as_safetensors(&index.name)).or(own_index);
     let index = index.unwrap_or_else(|| INDEX.to_owned());
     let names = match spread {
-        Spread::AsInputs => source.shards.iter().map(|shard| as_safetensors(&source.shard_name(shard))).collect(),
-        Spread::One | Spread::UpTo(_) => shard_names(&index, plans.len()),
+        Spread::AsInputs if source.added.is_empty() => {
+            source.new_shard_names().iter().map(|name| as_safetensors(name)).collect::<Vec<_>>()
+        }
+        Spread::AsInputs | Spread::One | Spread::UpTo(_) => shard_names(&index, plans.len()),
     };
-    let has_index = plans.len() > 1 || spread == Spread::AsInputs && source.index.is_some();
+    // Loaders look for the only shard by its name.
+    let is_alone = source.dropped.has_emptied_shards && names == shard_names(&index, 1);
+    let has_index = plans.len() > 1 || spread == Spread::AsInputs && source.index.is_some() && !is_alone;
     let shard = |(file, plan): (String, &Plan)| ManifestShard { file, bytes: plan.len };
     (names.into_iter().zip(plans).map(shard).collect(), has_index.then_some(index))
 }

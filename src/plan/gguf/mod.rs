@@ -158,6 +158,11 @@ impl<'a> Planned<'a> {
     /// When tcast cannot describe the model to readers of GGUF files, a tensor has no name there, or a type is impossible.
     pub(super) fn gguf(input: &Model<'a>, task: &GgufTask, request: &Request) -> Result<Self> {
         let model = GgufModel::new(input, task.options)?;
+        let is_language = matches!(model.rules, model::TypeRules::Language(_));
+        if let Some(first) = input.source.dropped.names().next().filter(|_| is_language && input.source.is_gguf()) {
+            let error = Error::new("cannot be left out: llama.cpp refuses a GGUF file without a tensor of its model");
+            return Err(error.in_tensor(first).remedy("name an output in another format"));
+        }
         let importance = task.imatrix.map(ImportanceFile::read).transpose()?;
         let mut planner = GgufPlanner {
             input,
@@ -182,7 +187,7 @@ impl<'a> Planned<'a> {
         if let Some(search) = &task.search {
             search.run(&mut steps.made, request.threads)?;
         }
-        let mut plan = steps.finish(&task.tensors.rename)?;
+        let mut plan = steps.finish(&task.tensors.rename, true)?;
         let file_type = task.scheme.map_or_else(|| model.file_type(input), |scheme| scheme.file_type);
         let GgufModel { keys, computed, order, mut notes, .. } = model;
         match order {
@@ -354,9 +359,13 @@ impl<'a> GgufPlanner<'_, 'a> {
     /// Adds a weight that is quantized in the input.
     fn add_coded(&mut self, tensor: &NewWeight, weight: &FoundWeight, chosen: ChosenType) -> Result<()> {
         let own = weight.parameters.blocks.as_ref().map(|blocks| blocks.formats[0]);
-        if self.task.is_cast {
+        let stays = own.is_some() && chosen.format.or(own) == own && self.task.scheme.is_none();
+        let no_values = || {
             let error = Error::new("holds codes and scales, and no values to cast");
-            return Err(error.remedy("quantize the model to f32, f16 or bf16, which decodes its weights"));
+            Err(error.remedy("quantize the model to f32, f16 or bf16, which decodes its weights"))
+        };
+        if self.task.is_cast && !stays {
+            return no_values();
         }
         // Plain numbers are the values of the library, and so are the values of blocks. Other blocks are made from the
         // products of codes and scales.
@@ -370,6 +379,9 @@ impl<'a> GgufPlanner<'_, 'a> {
         };
         self.input.check_parts(&decoder, weight)?;
         let is_same = own == Some(format) && decoder.is_stored_in_order();
+        if self.task.is_cast && !is_same {
+            return no_values();
+        }
         for (role, part) in &weight.parts[1..] {
             // Blocks that stay as they are keep the scales of their tensor.
             if is_same && matches!(role, Role::GlobalScale | Role::Activation) {
@@ -389,7 +401,8 @@ impl<'a> GgufPlanner<'_, 'a> {
         let sources = self.input.value_sources(weight).collect();
         let values = WeightValues::Coded(Arc::new(decoder), RowMap::ALL);
         let place = self.input.places[Model::value_parts(weight)[0].1];
-        self.steps.weight(Self::encode((place, tensor), (sources, values), encoder, codes, None))
+        let kept = self.task.is_cast.then_some(KeptReason::Already);
+        self.steps.weight(Self::encode((place, tensor), (sources, values), encoder, codes, kept))
     }
 
     /// Returns how values of this type become blocks, or plain numbers.

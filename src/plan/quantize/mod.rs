@@ -25,6 +25,7 @@ pub(super) use recover::refuse_unrecovered;
 
 use super::partition::Partition;
 use super::quantization::CodesSource;
+use super::renaming::new_names_in;
 use super::step::TensorIndex;
 use super::steps::Steps;
 use super::weight_rows::WeightValues;
@@ -142,7 +143,7 @@ impl<'a> Planned<'a> {
                 "files of '{kind}' store the weights transposed, [in, out], and engines load quantized weights as [out, in]"
             )));
         }
-        let renames = options.tensors.rename.iter().map(|rename| (&*rename.old, &*rename.new)).collect();
+        let renames = new_names_in(model, &options.tensors.rename);
         // The weights of new shards are not known yet.
         let partition = partition.filter(|_| options.shards.max_shard_size.is_none());
         let threads = request.threads;
@@ -173,7 +174,7 @@ impl<'a> Planned<'a> {
         let findings = planner.findings(&candidates, misfits, config);
         let mut steps = Steps::new(request, &source.shards)?;
         planner.emit(candidates, &mut steps)?;
-        let mut plan = Self { side_files, block, findings, ..steps.finish(&options.tensors.rename)? };
+        let mut plan = Self { side_files, block, findings, ..steps.finish(&options.tensors.rename, true)? };
         plan.stack(stacks)?;
         let is_of_mlx = |weight: &FoundWeight| weight.layout.mark == mlx::NAME;
         if layout == mlx::NAME || model.found.weights.iter().any(is_of_mlx) {
@@ -281,6 +282,6 @@ struct Planner<'p, 'a> {
     facts: &'p ModelFacts,
     layout: &'static str,
     /// The new name of each tensor that has one.
-    renames: HashMap<&'p str, &'p str>,
+    renames: HashMap<&'p str, String>,
     model: &'p Model<'a>,
 }

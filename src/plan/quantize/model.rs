@@ -111,7 +111,7 @@ impl<'a> Planned<'a> {
         }
         let findings =
             PlanFindings { notes: vec![Note::Use(misfit::note(misfits, options))], ..PlanFindings::default() };
-        Ok(Self { findings, ..steps.finish(&options.tensors.rename)? })
+        Ok(Self { findings, ..steps.finish(&options.tensors.rename, true)? })
     }
 }
 

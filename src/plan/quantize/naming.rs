@@ -22,7 +22,7 @@ pub(crate) fn name_instead_of(name: &str) -> String {
 
 impl Planner<'_, '_> {
     pub(super) fn new_name<'n>(&'n self, name: &'n str) -> &'n str {
-        self.renames.get(name).copied().unwrap_or(name)
+        self.renames.get(name).map_or(name, String::as_str)
     }
 
     /// Returns the name of a stored tensor in the input.

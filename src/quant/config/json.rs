@@ -82,6 +82,38 @@ pub(in crate::quant) fn without_members(text: &str, names: &HashSet<&str>) -> Op
     edited(text, &[], &mut |name, value| (!names.contains(name)).then_some(value.into()))
 }
 
+/// Removes names from the lists and objects of a text, at any depth.
+pub(super) fn without_names<'t>(text: &'t str, is_gone: &dyn Fn(&str) -> bool) -> Cow<'t, str> {
+    if text.starts_with('{') {
+        let kept = |key: &str, value: &str| (!is_gone(key)).then(|| without_names(value, is_gone).into_owned().into());
+        return edited(text, &[], &mut |key, value| kept(key, value)).map_or(text.into(), Cow::Owned);
+    }
+    let is_name = |item: &str| serde_json::from_str::<String>(item).is_ok_and(|name| is_gone(&name));
+    let Some(items) = items(text).filter(|items| items.iter().any(|item| is_name(&text[item.clone()]))) else {
+        return text.into();
+    };
+    let mut kept = text[..items[0].start].to_owned();
+    let (mut end, mut is_first) = (items[0].start, true);
+    for item in &items {
+        if !is_name(&text[item.clone()]) {
+            kept += &text[if is_first { item.start } else { end }..item.end];
+            is_first = false;
+        }
+        end = item.end;
+    }
+    if is_first { "[]".into() } else { Cow::Owned(kept + &text[end..]) }
+}
+
+/// Returns the places of the items of a list. `None` if the text is not a list.
+fn items(text: &str) -> Option<Vec<Range<usize>>> {
+    let items: Vec<&RawValue> = serde_json::from_str(text).ok().filter(|_| text.starts_with('['))?;
+    let place = |item: &&RawValue| {
+        let start = item.get().as_ptr() as usize - text.as_ptr() as usize;
+        start..start + item.get().len()
+    };
+    Some(items.iter().map(place).collect())
+}
+
 /// Adds entries to the lists of an object under these keys, or a list under the first key.
 pub(in crate::quant) fn listed<S: AsRef<str>>(text: &str, keys: &[&str], entries: &[S]) -> Option<String> {
     let missing = |list: &str| {

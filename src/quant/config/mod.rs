@@ -23,7 +23,9 @@ use super::parts::Parameters;
 use crate::container::checkpoint::stack_of;
 use crate::dtype::Dtype;
 use crate::error::Result;
+use json::without_names;
 use modules::{ModuleMap, PatternMap};
+use patterns::named_by_pattern;
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -84,6 +86,8 @@ pub struct Modules<'a> {
     pub left: HashSet<&'a str>,
     /// New names of modules by old name; the other fields contain new names.
     pub renamed: HashMap<&'a str, &'a str>,
+    /// Names of modules, and of tensors, that no longer exist.
+    pub gone: HashSet<&'a str>,
 }
 
 impl Modules<'_> {
@@ -94,15 +98,24 @@ impl Modules<'_> {
         names
     }
 
-    /// Replaces the old names of modules in a description by the new ones.
-    pub(super) fn rename_in<'t>(&self, text: &'t str) -> Cow<'t, str> {
+    /// Removes modules that no longer exist from a description, and replaces the old names of modules by the new ones.
+    pub(super) fn update<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        if self.gone.is_empty() {
+            return self.rename_in(text);
+        }
+        let is_gone =
+            |name: &str| self.gone.contains(name) || named_by_pattern(name).is_some_and(|it| self.gone.contains(&*it));
+        let text = without_names(text, &is_gone);
+        Cow::Owned(self.rename_in(&text).into_owned())
+    }
+
+    fn rename_in<'t>(&self, text: &'t str) -> Cow<'t, str> {
         if self.renamed.is_empty() {
             return Cow::Borrowed(text);
         }
         let new_name = |name: &str| {
-            let of_gptq = name.strip_prefix("-:^").and_then(|name| name.strip_suffix('$'));
-            let own = of_gptq.and_then(|own| self.renamed.iter().find(|(old, _)| regex::escape(old) == own));
-            own.map(|(_, new)| excluded_by_pattern(new)).or_else(|| self.renamed.get(name).map(|new| (*new).to_owned()))
+            let own = named_by_pattern(name).and_then(|own| self.renamed.get(&*own));
+            own.map(|new| excluded_by_pattern(new)).or_else(|| self.renamed.get(name).map(|new| (*new).to_owned()))
         };
         let (mut changed, mut rest) = (String::with_capacity(text.len()), text);
         while let Some(start) = rest.find('"') {
@@ -188,14 +201,18 @@ impl CheckpointConfig {
         self.others.push(Rc::new(description));
     }
 
-    /// Returns the descriptions of a module.
-    pub(super) fn describe(&self, module: &str) -> ModuleConfig<'_> {
+    /// Returns the entry for a single module, or for one that encloses it, and its description.
+    fn single(&self, module: &str) -> Option<(&str, &Option<Rc<WeightDescription>>)> {
         let outer = module.match_indices('.').rev().map(|(at, _)| &module[..at]);
         let stack = stack_of(module);
         let modules = std::iter::once(module).chain(stack.as_deref()).chain(outer);
         let named = modules.into_iter().find_map(|name| self.named.get(name));
-        let single = named.or_else(|| self.patterned.get(module));
-        let (excluded, descriptions) = match single {
+        named.or_else(|| self.patterned.get(module))
+    }
+
+    /// Returns the descriptions of a module.
+    pub(super) fn describe(&self, module: &str) -> ModuleConfig<'_> {
+        let (excluded, descriptions) = match self.single(module) {
             Some((_, Some(description))) => (None, std::slice::from_ref(description)),
             Some((entry, None)) => (Some(entry), &*self.others),
             None => (None, &*self.others),
@@ -203,6 +220,12 @@ impl CheckpointConfig {
         let others = || self.also_ignored.iter().find_map(|(name, list)| Some((&**name, list.find(module)?)));
         let own = self.ignored.find(module).or(excluded).map(|entry| ("the config", entry));
         ModuleConfig { ignored: own.or_else(others), descriptions }
+    }
+
+    /// Returns the entry that decides about a module, and whether it says that the module is not quantized.
+    pub(super) fn entry(&self, module: &str) -> Option<(bool, &str)> {
+        let ignored = self.describe(module).ignored.map(|(_, entry)| (true, entry));
+        ignored.or_else(|| self.single(module).map(|(entry, description)| (description.is_none(), entry)))
     }
 
     /// True if some engines take an entry for the name of this module, which is then not quantized.

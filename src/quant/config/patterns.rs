@@ -41,6 +41,12 @@ pub(in crate::quant) fn excluded_by_pattern(module: &str) -> String {
     format!("-:^{}$", escape(module))
 }
 
+/// Returns the module that a key of `dynamic` names; `None` for a pattern.
+pub(super) fn named_by_pattern(key: &str) -> Option<String> {
+    let module = key.strip_prefix("-:^")?.strip_suffix('$')?.replace('\\', "");
+    (excluded_by_pattern(&module) == key).then_some(module)
+}
+
 /// Returns the pattern of compressed-tensors for all experts of a bank.
 pub(in crate::quant) fn all_experts(bank: &str) -> String {
     format!("re:^{}\\..*", escape(bank))

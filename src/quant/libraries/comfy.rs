@@ -249,5 +249,5 @@ pub fn comfy_metadata_of(text: &str, modules: &Modules) -> Option<String> {
     if modules.left.is_empty() {
         return None;
     }
-    with_new(&modules.rename_in(text), "layers", &|text| without_members(text, &modules.decoded))
+    with_new(&modules.update(text), "layers", &|text| without_members(text, &modules.decoded))
 }

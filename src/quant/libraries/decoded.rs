@@ -107,6 +107,6 @@ fn excluding(text: &str, name: &str, modules: &Modules, is_composite: bool) -> R
             shorten(name)
         )));
     };
-    let changed = (library.exclude)(&modules.rename_in(text), modules, is_composite)?;
+    let changed = (library.exclude)(&modules.update(text), modules, is_composite)?;
     changed.ok_or_else(|| Error::new("its quantization_config is not an object"))
 }

@@ -167,7 +167,7 @@ pub fn hf_quant_config_of(text: &str, modules: &Modules) -> Result<Option<String
     if modules.left.is_empty() {
         return Ok(None);
     }
-    let text = modules.rename_in(text);
+    let text = modules.update(text);
     let changed = with_new(&text, "quantization", &|text| excluding(text, "exclude_modules", modules));
     changed.map(Some).ok_or_else(|| Error::new("is not a JSON object"))
 }

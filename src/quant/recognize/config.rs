@@ -6,11 +6,11 @@ use super::checkpoint::CheckpointInfo;
 use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, descriptions};
 use crate::container::{as_json, members};
 use crate::error::{Error, Result};
-use crate::quant::config::{CheckpointConfig, ConfigObject, ModuleList, parse};
+use crate::quant::config::{CheckpointConfig, ConfigObject, ModuleList, Modules, parse};
 use crate::quant::libraries::{implied_library, library_of, undecoded_method};
 use crate::text::shorten;
 use serde_json::{Map, Value};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 impl CheckpointConfig {
     pub(super) fn read(source: &CheckpointInfo) -> Result<Self> {
@@ -46,6 +46,47 @@ impl CheckpointConfig {
         self.also_ignored.push((block.name(), ignored));
         Ok(())
     }
+}
+
+/// Refuses new names of modules for which patterns in the config say something else than for the old ones. The texts are
+/// those of `config.json`, `hf_quant_config.json` and `quantize_config.json`.
+pub fn check_renamed<'n>(
+    before: [Option<&str>; 3],
+    after: [Option<&str>; 3],
+    renamed: impl Iterator<Item = (&'n str, &'n str)>,
+    modules: &Modules,
+) -> Result<()> {
+    let read = |[config, hf_quant_config, quantize_config]: [Option<&str>; 3]| {
+        CheckpointConfig::read(&CheckpointInfo {
+            tensors: &[],
+            folder: Path::new(""),
+            config,
+            hf_quant_config,
+            quantize_config,
+            metadata: &[],
+            read: &|_| Err(Error::new("is not read")),
+        })
+    };
+    let (before, after) = (read(before)?, read(after)?);
+    let mut renamed: Vec<_> = renamed.filter(|(_, new)| !modules.decoded.contains(new)).collect();
+    renamed.sort_unstable();
+    for (old, new) in renamed {
+        let (of_old, of_new) = (before.entry(old), after.entry(new));
+        let what = match (of_old, of_new) {
+            (Some((_, entry)), None) => {
+                format!("has the pattern '{}', which matches {old} and not {new}", shorten(entry))
+            }
+            (None, Some((_, entry))) => {
+                format!("has the pattern '{}', which matches {new} and not {old}", shorten(entry))
+            }
+            (Some((is_out, entry)), Some((is_out_now, other))) if is_out != is_out_now => {
+                format!("has the pattern '{}' for {old}, and '{}' for {new}", shorten(entry), shorten(other))
+            }
+            _ => continue,
+        };
+        return Err(Error::new(what).remedy("correct the pattern first, or choose other names"));
+    }
+    Ok(())
 }
 
 /// A block that describes a quantization.

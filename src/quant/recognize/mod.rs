@@ -11,6 +11,7 @@ mod names;
 mod weight;
 
 pub use checkpoint::{CheckpointInfo, FoundWeight, Problem, Recognized, StoredTensor};
+pub use config::check_renamed;
 
 use super::config::CheckpointConfig;
 use super::libraries::{LayerDescriptions, TensorDescriptions, check_decoded, may_be_undecoded};

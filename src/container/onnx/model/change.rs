@@ -34,6 +34,8 @@ pub(crate) struct Change<'a> {
     /// The operator set of the default domain that the model must import, if it needs another one.
     pub opset: Option<u64>,
     pub ir_version: Option<u64>,
+    /// Pairs of `metadata_props`: the key, and the new value or `None` to remove it.
+    pub metadata: &'a [(String, Option<String>)],
     /// The name of the file for the elements of large tensors, if they go into one.
     pub data_file: Option<&'a str>,
 }
@@ -118,6 +120,7 @@ impl ModelGraph<'_> {
         };
         let places = (0..change.tensors.len()).map(|at| new.change_tensor(at)).collect::<Result<_>>()?;
         new.change_versions();
+        new.change_metadata()?;
         let NewModel { edits, places: mut new_places, beside, data_len, .. } = new;
         let parts = edits.lay_out(&mut new_places)?;
         for place in &beside {
@@ -332,6 +335,31 @@ impl NewModel<'_, '_> {
         for import in self.graph.imports(MessageKind::Model).filter(|import| is_default_domain(import.domain)) {
             self.edits.replace(import.range, import.message, number(2, wanted));
         }
+    }
+}
+
+impl NewModel<'_, '_> {
+    /// Replaces the pairs of the metadata at their places, and adds new ones at the end.
+    fn change_metadata(&mut self) -> Result<()> {
+        let (file, changes) = (self.graph.file, self.change.metadata);
+        if changes.is_empty() {
+            return Ok(()); // the model may be large
+        }
+        let new = |(key, value): &(String, Option<String>)| {
+            value.as_ref().map(|value| pair(model::METADATA_PROPS, key, value)).unwrap_or_default()
+        };
+        let mut is_done = vec![false; changes.len()];
+        self.edits.replace_fields(FILE, |field, value| {
+            let Value::Bytes(body) = value else { return None };
+            let [own] = MessageFields::new(file, body).last([1]).ok().filter(|_| field == model::METADATA_PROPS)?;
+            let at = changes.iter().position(|(key, _)| key.as_bytes() == &file[own.clone()])?;
+            // A name may have several values; one is left.
+            Some(if std::mem::replace(&mut is_done[at], true) { Vec::new() } else { new(&changes[at]) })
+        })?;
+        let added =
+            changes.iter().zip(is_done).filter(|(_, is_done)| !is_done).map(|(change, _)| New::Bytes(new(change)));
+        self.edits.insert(file.len(), FILE, added);
+        Ok(())
     }
 }
 

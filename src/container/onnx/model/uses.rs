@@ -42,6 +42,15 @@ impl ModelGraph<'_> {
         self.value_of(tensor).is_some_and(|value| self.output_values.contains(&value))
     }
 
+    /// True if a tensor is an initializer that no node, graph or caller uses.
+    pub(crate) fn is_unused(&self, tensor: usize) -> bool {
+        self.tensors[tensor].holder == Holder::Initializer
+            && self.role(tensor).is_none()
+            && !self.is_input(tensor)
+            && !self.is_output(tensor)
+            && self.tensor_uses(tensor).is_empty()
+    }
+
     /// True if the first output of a node is an output of a graph.
     fn makes_output(&self, node: usize) -> bool {
         self.output_value(node).is_some_and(|value| self.output_values.contains(&value))

@@ -1,0 +1,146 @@
+//! Options for what an output contains, apart from the types of its tensors.
+
+use super::shared::texts;
+use crate::container::gguf::is_kind;
+use crate::error::{Error, Result};
+use crate::io::open::{Links, read_regular};
+use crate::select::Pattern;
+use serde::Serialize;
+use std::fmt::{self, Display};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// Choice of the tensors that an output has.
+#[derive(Clone, Debug, Default, Serialize)]
+#[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = "Contents of the output"))]
+pub struct ContentOptions {
+    /// Write only the tensors whose name matches; repeatable
+    ///
+    /// The others are left out. The name of a quantized weight stands for all of its parts.
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "texts")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "GLOB", hide_short_help = true))]
+    pub only: Vec<Pattern>,
+
+    /// Leave out the tensors whose name matches; repeatable
+    ///
+    /// It applies after --only. The name of a quantized weight stands for all of its parts.
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "texts")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "GLOB", hide_short_help = true))]
+    pub drop: Vec<Pattern>,
+
+    /// Add the tensors of another file or folder that the model lacks; repeatable
+    ///
+    /// With a GLOB, only tensors whose name matches. They are converted like the others. Without --max-shard-size, they are
+    /// in shards of their own.
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "texts")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "OTHER[:GLOB]", hide_short_help = true))]
+    pub add: Vec<Addition>,
+
+    /// Replace tensors of the model by those of another file or folder; repeatable
+    ///
+    /// With a GLOB, only tensors whose name matches. The shapes must be the same.
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "texts")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "OTHER[:GLOB]", hide_short_help = true))]
+    pub replace: Vec<Addition>,
+
+    /// With --replace, accept another shape
+    #[serde(skip)]
+    #[cfg_attr(feature = "cli", arg(long, requires = "replace", hide_short_help = true))]
+    pub allow_reshape: bool,
+
+    /// Set a value of the metadata: of safetensors, GGUF or ONNX; repeatable
+    ///
+    /// KEY=@FILE takes the text of a file. In a GGUF file, an existing key keeps its type, and a list is JSON; a new key is a
+    /// text, or has a type: KEY:u32=7.
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "texts")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "KEY=VALUE", hide_short_help = true))]
+    pub set: Vec<SetValue>,
+
+    /// Remove a key of the metadata; repeatable
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "KEY", hide_short_help = true))]
+    pub unset: Vec<String>,
+}
+
+/// `OTHER[:GLOB]`: tensors of another file or folder.
+#[derive(Clone, Debug)]
+pub struct Addition {
+    /// The file or folder.
+    pub path: PathBuf,
+    /// The tensors that are meant; `None` for all.
+    pub pattern: Option<Pattern>,
+}
+
+impl Display for Addition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pattern = self.pattern.as_ref().map(|pattern| format!(":{pattern}")).unwrap_or_default();
+        write!(f, "{}{pattern}", self.path.display())
+    }
+}
+
+impl FromStr for Addition {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        // Paths of Windows have a colon.
+        match text.rsplit_once(':').filter(|(path, _)| !Path::new(text).exists() && Path::new(path).exists()) {
+            Some((path, pattern)) => Ok(Self { path: path.into(), pattern: Some(pattern.parse()?) }),
+            None => Ok(Self { path: text.into(), pattern: None }),
+        }
+    }
+}
+
+/// `KEY=VALUE`: a value of the metadata.
+#[derive(Clone, Debug)]
+pub struct SetValue {
+    /// The key.
+    pub key: String,
+    /// The name of its type in GGUF files, such as `u32`; `None` for the type that it has, or text.
+    pub kind: Option<String>,
+    /// The value as text.
+    pub value: String,
+}
+
+impl Display for SetValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = self.kind.as_ref().map(|kind| format!(":{kind}")).unwrap_or_default();
+        write!(f, "{}{kind}={}", self.key, self.value)
+    }
+}
+
+impl FromStr for SetValue {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        /// Maximum length of a file in bytes; chat templates have a few KiB.
+        const MOST: u64 = 1 << 20;
+        let (key, value) = text.split_once('=').ok_or_else(|| Error::new("a value is given as KEY=VALUE"))?;
+        let (key, kind) = match key.rsplit_once(':').filter(|(_, kind)| is_kind(kind)) {
+            Some((key, kind)) => (key, Some(kind.to_owned())),
+            None => (key, None),
+        };
+        if key.is_empty() {
+            return Err(Error::new("the key is empty"));
+        }
+        let value = match value.strip_prefix('@').map(Path::new) {
+            Some(path) => {
+                let bytes = read_regular(path, MOST, Links::Follow).map_err(|error| Error::io("cannot read", &error));
+                let text =
+                    bytes.and_then(|bytes| String::from_utf8(bytes).map_err(|_| Error::new("is not UTF-8 text")));
+                text.map_err(|error| error.in_file(path))?
+            }
+            None => value.to_owned(),
+        };
+        Ok(Self { key: key.to_owned(), kind, value })
+    }
+}
+
+#[cfg(feature = "cli")]
+impl ContentOptions {
+    /// True if the output may have other contents than the input.
+    pub(crate) fn changes_contents(&self) -> bool {
+        let has_choice = !(self.only.is_empty() && self.drop.is_empty());
+        let has_additions = !(self.add.is_empty() && self.replace.is_empty());
+        has_choice || has_additions || !(self.set.is_empty() && self.unset.is_empty())
+    }
+}

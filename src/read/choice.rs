@@ -1,0 +1,95 @@
+//! The choice of the tensors that outputs have. A quantized weight moves as a whole.
+
+use super::Model;
+use crate::container::checkpoint::Checkpoint;
+use crate::error::{Error, Kind, Result};
+use crate::options::ContentOptions;
+use crate::select::Pattern;
+use crate::text::first_few;
+
+/// The patterns of the tensors that outputs have, with the name of the option and whether a tensor matched.
+pub(crate) struct ContentChoice<'o> {
+    patterns: Vec<(&'static str, &'o Pattern, bool)>,
+}
+
+impl<'o> ContentChoice<'o> {
+    pub(crate) fn new(options: &'o ContentOptions) -> Self {
+        let only = options.only.iter().map(|pattern| (ONLY, pattern, false));
+        Self { patterns: only.chain(options.drop.iter().map(|pattern| (DROP, pattern, false))).collect() }
+    }
+
+    /// Leaves out the tensors of an input that are not chosen. Fails if none is left, or if only some parts of a weight are.
+    pub(crate) fn apply(&mut self, mut source: Checkpoint) -> Result<Checkpoint> {
+        if self.patterns.is_empty() {
+            return Ok(source);
+        }
+        let model = Model::probe(&source);
+        let (only, dropped) = (self.taken(ONLY, &model), self.taken(DROP, &model));
+        let has_only = self.patterns.iter().any(|(option, ..)| *option == ONLY);
+        let is_kept: Vec<bool> = only.iter().zip(dropped).map(|(only, drop)| (*only || !has_only) && !drop).collect();
+        check_whole(&model, &is_kept).map_err(|error| error.in_file(&source.path))?;
+        if !is_kept.contains(&true) {
+            let error = Error::usage("no tensor would be left").in_file(&source.path);
+            return Err(error.without(if dropped_all(&only, has_only) { DROP } else { ONLY }));
+        }
+        let was_quantized = !model.found.weights.is_empty();
+        let mut kept = is_kept.into_iter();
+        source.keep(|| kept.next().unwrap_or(true), was_quantized);
+        Ok(source)
+    }
+
+    /// Returns the patterns that have matched no tensor of these inputs so far, each with the error for it.
+    pub(crate) fn unmatched(&self, sources: &[Checkpoint]) -> Vec<(&'o Pattern, Error)> {
+        let unmatched = self.patterns.iter().filter(|(.., is_matched)| !is_matched);
+        let error = |(option, pattern, _): &(&'static str, &'o Pattern, bool)| {
+            let names = sources.iter().flat_map(|source| source.names().chain(source.dropped.names()));
+            let names = names.map(str::to_owned).collect();
+            let kind = Kind::Unmatched { option, pattern: pattern.text().into(), names };
+            (*pattern, Error::new(format!("the pattern '{pattern}' matches no tensor")).of(kind))
+        };
+        unmatched.map(error).collect()
+    }
+
+    /// Returns for each stored tensor whether a pattern of an option matches it, or the weight that it is a part of.
+    fn taken(&mut self, wanted: &str, model: &Model) -> Vec<bool> {
+        let mut taken = vec![false; model.tensors.len()];
+        for (_, pattern, is_matched) in self.patterns.iter_mut().filter(|(option, ..)| *option == wanted) {
+            for at in match_pattern(pattern, model) {
+                (taken[at], *is_matched) = (true, true);
+            }
+            *is_matched |= model.source.left_out.iter().any(|name| pattern.matches(name));
+        }
+        taken
+    }
+}
+
+const ONLY: &str = "only";
+const DROP: &str = "drop";
+
+/// True if the dropped tensors are the reason why none is left.
+fn dropped_all(only: &[bool], has_only: bool) -> bool {
+    !has_only || only.contains(&true)
+}
+
+/// Returns the stored tensors that a pattern matches, or that are parts of weights that it matches.
+pub(super) fn match_pattern<'m>(pattern: &'m Pattern, model: &'m Model) -> impl Iterator<Item = usize> {
+    let stored = (0..model.tensors.len()).filter(|at| pattern.matches(model.tensors[*at].name));
+    let weights = model.found.weights.iter().filter(|weight| pattern.matches(&weight.name));
+    stored.chain(weights.flat_map(|weight| weight.parts.iter().map(|(_, at)| *at)))
+}
+
+/// Refuses to keep only some parts of a weight.
+pub(super) fn check_whole(model: &Model, is_kept: &[bool]) -> Result<()> {
+    for weight in &model.found.weights {
+        let (kept, dropped): (Vec<usize>, Vec<usize>) =
+            weight.parts.iter().map(|(_, at)| *at).partition(|at| is_kept[*at]);
+        if !kept.is_empty() && !dropped.is_empty() {
+            let names = |parts: Vec<usize>| first_few(parts.into_iter().map(|at| model.tensors[at].name), 5);
+            let (kept, dropped) = (names(kept), names(dropped));
+            let what =
+                format!("a quantized weight moves as a whole: the patterns keep {kept}, and leave out {dropped}");
+            return Err(Error::usage(what).in_tensor(&weight.name).remedy("choose the weight by its own name"));
+        }
+    }
+    Ok(())
+}
