@@ -3,7 +3,7 @@
 use crate::container::{ReadOptions, checkpoint};
 use crate::dtype::Dtype;
 use crate::error::Result;
-use crate::read::{Model, Source};
+use crate::read::{Model, ModelTensor};
 use crate::threads::cores;
 use std::path::Path;
 
@@ -40,10 +40,10 @@ pub fn tensors(path: impl AsRef<Path>) -> Result<Vec<TensorInfo>> {
     let mut source = checkpoint::open(path.as_ref(), &ReadOptions::on(cores()))?;
     let _ = source.divide_stacks(); // tensors without a name on Hugging Face are listed as the file has them
     let model = Model::probe(&source);
-    let info = |(at, tensor): (usize, Source)| {
+    let info = |(at, tensor): (usize, ModelTensor)| {
         let (dtype, layout) = match tensor {
-            Source::Stored(_, stored) => (stored.elements.dtype(), None),
-            Source::Weight(_, weight) => (model.tensors[at].dtype, Some(weight.layout.name)),
+            ModelTensor::Stored(_, stored) => (stored.elements.dtype(), None),
+            ModelTensor::Weight(_, weight) => (model.tensors[at].dtype, Some(weight.layout.name)),
         };
         let (name, shape, bytes) = (tensor.name().to_owned(), tensor.shape().to_vec(), tensor.stored_len());
         TensorInfo { name, dtype, shape, layout, bytes }

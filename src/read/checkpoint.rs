@@ -27,14 +27,14 @@ pub(crate) struct Model<'a> {
 
 /// A tensor of a model.
 #[derive(Clone, Copy)]
-pub(crate) enum Source<'a> {
+pub(crate) enum ModelTensor<'a> {
     /// A stored tensor: values, or of an unknown role.
     Stored(&'a Input, &'a Tensor),
     /// A weight that several stored tensors form.
     Weight(&'a Model<'a>, &'a FoundWeight),
 }
 
-impl<'a> Source<'a> {
+impl<'a> ModelTensor<'a> {
     pub(crate) fn name(self) -> &'a str {
         match self {
             Self::Stored(input, tensor) => input.name_of(tensor),
@@ -243,7 +243,7 @@ impl<'a> Model<'a> {
     /// Returns the tensors of the model, with the index of the stored tensor: weights in place of their codes, without
     /// their other parts, and all other stored tensors, without markers and scales of activations. Those of them that
     /// `others` lists are returned too. The parts of a weight that cannot be read in any order are stored tensors.
-    pub(crate) fn sources(&'a self, others: &[usize]) -> impl Iterator<Item = (usize, Source<'a>)> + use<'a> {
+    pub(crate) fn sources(&'a self, others: &[usize]) -> impl Iterator<Item = (usize, ModelTensor<'a>)> + use<'a> {
         let found = &self.found;
         let mut weights: Vec<(usize, &FoundWeight)> =
             self.readable_weights().map(|weight| (weight.codes(), weight)).collect();
@@ -256,9 +256,10 @@ impl<'a> Model<'a> {
         }
         let mut weights = weights.into_iter().peekable();
         is_stored.into_iter().enumerate().flat_map(move |(at, is_stored)| {
-            let stored = is_stored.then(|| self.file_tensor(at)).map(|(input, tensor)| Source::Stored(input, tensor));
+            let stored =
+                is_stored.then(|| self.file_tensor(at)).map(|(input, tensor)| ModelTensor::Stored(input, tensor));
             let of_codes = std::iter::from_fn(|| weights.next_if(|(codes, _)| *codes == at));
-            let weights: Vec<Source> = of_codes.map(|(_, weight)| Source::Weight(self, weight)).collect();
+            let weights: Vec<ModelTensor> = of_codes.map(|(_, weight)| ModelTensor::Weight(self, weight)).collect();
             stored.into_iter().chain(weights).map(move |source| (at, source))
         })
     }

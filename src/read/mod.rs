@@ -19,7 +19,7 @@ mod model;
 mod zip;
 
 pub(crate) use additions::add_tensors;
-pub(crate) use checkpoint::{Model, Source};
+pub(crate) use checkpoint::{Model, ModelTensor};
 pub(crate) use choice::ContentChoice;
 pub(crate) use decoders::{DecodedValues, Decoders};
 pub(crate) use logical::{LogicalTensor, WeightSource, decode_values, read_values};

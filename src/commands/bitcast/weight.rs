@@ -5,7 +5,7 @@ use crate::cli::BitcastArgs;
 use crate::error::Result;
 use crate::measure::bits::{explanation_json, explanation_row};
 use crate::quant::{Arithmetic, FoundWeight};
-use crate::read::{Model, Source, read_values};
+use crate::read::{Model, ModelTensor, read_values};
 use std::io;
 
 /// Number of values of a row that are explained at a time.
@@ -14,13 +14,15 @@ const AT_ONCE: u64 = 1 << 14;
 /// Returns the quantized weight with this name, or the only one if there are no other tensors.
 pub(super) fn find<'a>(model: &'a Model<'a>, name: Option<&str>) -> Option<&'a FoundWeight> {
     let mut weights = model.sources(&[]).filter_map(|(_, tensor)| match tensor {
-        Source::Weight(_, weight) => Some(weight),
-        Source::Stored(..) => None,
+        ModelTensor::Weight(_, weight) => Some(weight),
+        ModelTensor::Stored(..) => None,
     });
     let is_unreadable = || model.source.shards.iter().any(|shard| !shard.contents.unreadable.is_empty());
     match name {
         Some(name) => weights.find(|weight| weight.name == name),
-        None if is_unreadable() || model.sources(&[]).any(|(_, tensor)| matches!(tensor, Source::Stored(..))) => None,
+        None if is_unreadable() || model.sources(&[]).any(|(_, tensor)| matches!(tensor, ModelTensor::Stored(..))) => {
+            None
+        }
         None => weights.next().filter(|_| weights.next().is_none()),
     }
 }

@@ -15,7 +15,7 @@ use crate::measure::distribution::Distribution;
 use crate::plan;
 use crate::progress;
 use crate::quant::Role;
-use crate::read::{Model, Source};
+use crate::read::{Model, ModelTensor};
 use crate::report::{schema, serialize_with};
 use crate::select::{Pattern, Selection};
 use crate::text::flag_with;
@@ -216,7 +216,7 @@ impl<'a> Listing<'a> {
     }
 
     /// Returns all tensors of the model, each with its place among the stored ones.
-    fn all(&self) -> impl Iterator<Item = (usize, Source<'a>)> {
+    fn all(&self) -> impl Iterator<Item = (usize, ModelTensor<'a>)> {
         let found = &self.model.found;
         let of_weights: HashSet<usize> =
             self.model.readable_weights().filter_map(|weight| weight.part(Role::Activation)).collect();
@@ -232,12 +232,12 @@ impl<'a> Listing<'a> {
     }
 
     /// True if a tensor is selected, or a part of it by its name.
-    fn is_selected(&self, tensor: Source) -> bool {
+    fn is_selected(&self, tensor: ModelTensor) -> bool {
         let is_part = |name: &String| match tensor {
-            Source::Weight(model, weight) => {
+            ModelTensor::Weight(model, weight) => {
                 weight.parts.iter().any(|(_, at)| model.tensors[*at].name == name.as_str())
             }
-            Source::Stored(..) => false,
+            ModelTensor::Stored(..) => false,
         };
         self.selection.selects(tensor.name()) || self.args.tensor.iter().any(is_part)
     }

@@ -7,7 +7,7 @@ use crate::measure::distribution::{self, Distribution};
 use crate::plan;
 use crate::progress::Progress;
 use crate::quant::{Arithmetic, FoundWeight, Grid, Group, Role};
-use crate::read::{Model, Source};
+use crate::read::{Model, ModelTensor};
 use crate::text::{shorten, size, visible};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ use std::fmt::Write as _;
 pub(super) struct InspectedTensor<'a> {
     pub(super) model: &'a Model<'a>,
     pub(super) at: usize,
-    pub(super) tensor: Source<'a>,
+    pub(super) tensor: ModelTensor<'a>,
     /// Form of its elements, considering `--from`; `None` if unknown, and for quantized weights.
     pub(super) form: Option<Form>,
     /// Grid of a quantized weight.
@@ -25,10 +25,10 @@ pub(super) struct InspectedTensor<'a> {
 }
 
 impl<'a> InspectedTensor<'a> {
-    pub(super) fn new(model: &'a Model<'a>, at: usize, tensor: Source<'a>, from: Option<Dtype>) -> Self {
+    pub(super) fn new(model: &'a Model<'a>, at: usize, tensor: ModelTensor<'a>, from: Option<Dtype>) -> Self {
         let (form, grid) = match tensor {
-            Source::Stored(_, tensor) => (plan::source_form(tensor, from).ok(), None),
-            Source::Weight(_, weight) => (None, weight.grid(&model.tensors).ok()),
+            ModelTensor::Stored(_, tensor) => (plan::source_form(tensor, from).ok(), None),
+            ModelTensor::Weight(_, weight) => (None, weight.grid(&model.tensors).ok()),
         };
         Self { model, at, tensor, form, grid }
     }
@@ -37,16 +37,16 @@ impl<'a> InspectedTensor<'a> {
     pub(super) fn dtype(&self) -> String {
         match (self.tensor, &self.grid) {
             (_, Some(grid)) => grid.to_string(),
-            (Source::Stored(_, tensor), _) => {
+            (ModelTensor::Stored(_, tensor), _) => {
                 self.form.map_or_else(|| tensor.type_name(), |form| form.dtype().name().into()).into_owned()
             }
-            (Source::Weight(..), None) => "unsupported".to_owned(),
+            (ModelTensor::Weight(..), None) => "unsupported".to_owned(),
         }
     }
 
     /// Returns the layout of a quantized weight.
     pub(super) fn layout(&self) -> Option<&'static str> {
-        if let Source::Weight(_, weight) = self.tensor { Some(weight.layout.name) } else { None }
+        if let ModelTensor::Weight(_, weight) = self.tensor { Some(weight.layout.name) } else { None }
     }
 
     pub(super) fn count(&self) -> u64 {
@@ -56,8 +56,8 @@ impl<'a> InspectedTensor<'a> {
     /// Returns the uncompressed bytes of the elements; for a quantized weight, of all its parts.
     pub(super) fn bytes(&self) -> u64 {
         match self.tensor {
-            Source::Stored(_, tensor) => bytes_of(tensor),
-            Source::Weight(_, weight) => {
+            ModelTensor::Stored(_, tensor) => bytes_of(tensor),
+            ModelTensor::Weight(_, weight) => {
                 weight.parts.iter().map(|(_, at)| bytes_of(self.model.file_tensor(*at).1)).sum()
             }
         }
@@ -70,25 +70,25 @@ impl<'a> InspectedTensor<'a> {
     /// Computes its statistics; `None` if it has no numbers, or the file does not give their type.
     pub(super) fn measure(&self, threads: usize, progress: &dyn Progress) -> Result<Option<Distribution>> {
         match (self.tensor, self.form) {
-            (Source::Weight(model, weight), _) => {
+            (ModelTensor::Weight(model, weight), _) => {
                 let source = model.weight(weight, model.target_of(weight), Arithmetic::Library)?;
                 distribution::of_weight(&source, threads, progress).map(Some)
             }
-            (Source::Stored(input, tensor), Some(form)) => {
+            (ModelTensor::Stored(input, tensor), Some(form)) => {
                 distribution::of(tensor, form, &input.files, threads, progress)
                     .map_err(|error| error.in_file(input.path()))
             }
-            (Source::Stored(..), None) => Ok(None),
+            (ModelTensor::Stored(..), None) => Ok(None),
         }
     }
 
     pub(super) fn cells(&self) -> [String; 5] {
         let shape = shorten(&format!("{:?}", self.tensor.shape()));
         let (order, stored) = match self.tensor {
-            Source::Stored(_, tensor) => {
+            ModelTensor::Stored(_, tensor) => {
                 (if tensor.fortran_order { " column-major" } else { "" }, shorten(&tensor.stored))
             }
-            Source::Weight(_, weight) => ("", self.how_stored(weight)),
+            ModelTensor::Weight(_, weight) => ("", self.how_stored(weight)),
         };
         [shorten(self.tensor.name()), self.dtype(), shape + order, size(self.bytes()), stored]
     }
@@ -112,7 +112,7 @@ impl<'a> InspectedTensor<'a> {
     }
 
     pub(super) fn parts(&self) -> Vec<[String; 5]> {
-        let Source::Weight(_, weight) = self.tensor else { return Vec::new() };
+        let ModelTensor::Weight(_, weight) = self.tensor else { return Vec::new() };
         let row = |&(role, at): &(Role, usize)| {
             let (input, tensor) = self.model.file_tensor(at);
             let name = format!("  {}: {}", role.describe(), shorten(input.name_of(tensor)));
@@ -138,7 +138,7 @@ impl<'a> InspectedTensor<'a> {
             "stored": &*stored.stored,
             "fortran_order": stored.fortran_order,
         });
-        if let Source::Weight(model, weight) = self.tensor {
+        if let ModelTensor::Weight(model, weight) = self.tensor {
             value["layout"] = json!(weight.layout.name);
             value["library"] = json!(weight.layout.library);
             value["grid"] = json!(self.grid.as_ref().map(grid_json));
@@ -148,7 +148,7 @@ impl<'a> InspectedTensor<'a> {
         match stats {
             Some(Ok(Some(stats))) => {
                 value["stats"] = stats.json(self.tensor.shape());
-                if let Source::Weight(model, weight) = self.tensor {
+                if let ModelTensor::Weight(model, weight) = self.tensor {
                     value["decoded_to"] = json!(model.target_of(weight).name());
                 }
             }

@@ -4,7 +4,7 @@ use super::row::InspectedTensor;
 use super::{Listing, pickle};
 use crate::container::checkpoint;
 use crate::measure::distribution::{self, Histogram};
-use crate::read::Source;
+use crate::read::ModelTensor;
 use crate::report;
 use crate::text::{columns, counted, path_text, shorten, size, stdout_columns, visible};
 use std::fmt::Write as _;
@@ -72,8 +72,8 @@ impl Listing<'_> {
         let mut text = String::new();
         for (entry, stats) in entries.iter().zip(&self.stats) {
             let decoded = match entry.tensor {
-                Source::Weight(model, weight) => format!(" decoded to {}", model.target_of(weight)),
-                Source::Stored(..) => String::new(),
+                ModelTensor::Weight(model, weight) => format!(" decoded to {}", model.target_of(weight)),
+                ModelTensor::Stored(..) => String::new(),
             };
             let _ = writeln!(text, "{}{}", shorten(entry.tensor.name()), decoded);
             let _ = match stats {

@@ -1,17 +1,17 @@
 //! Matches the tensors of two inputs.
 
-use crate::read::{Model, Source};
+use crate::read::{Model, ModelTensor};
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// A tensor of A, of B, or of both.
 pub(super) struct TensorPair<'a> {
     pub(super) name: &'a str,
-    pub(super) sides: [Option<Source<'a>>; 2],
+    pub(super) sides: [Option<ModelTensor<'a>>; 2],
 }
 
 #[derive(Clone, Copy)]
 struct SideTensor<'a> {
-    tensor: Source<'a>,
+    tensor: ModelTensor<'a>,
     /// True if the other side may lack it: scales of activations are not values of the model.
     is_optional: bool,
     /// Names of the outputs of Cast nodes that convert it, in an ONNX model.
@@ -21,7 +21,7 @@ struct SideTensor<'a> {
 fn tensors_of<'a>(model: &'a Model<'a>) -> Vec<SideTensor<'a>> {
     let scales: HashSet<usize> = model.found.activation_scales.iter().copied().collect();
     let side = |(at, tensor)| {
-        let cast_names = model.found.cast_names.get(&at).filter(|_| matches!(tensor, Source::Stored(..)));
+        let cast_names = model.found.cast_names.get(&at).filter(|_| matches!(tensor, ModelTensor::Stored(..)));
         let cast_names = cast_names.map_or(&[][..], Vec::as_slice);
         SideTensor { tensor, is_optional: scales.contains(&at), cast_names }
     };
@@ -41,7 +41,7 @@ pub(super) fn pairs<'a>(models: &'a [Model<'a>; 2]) -> Vec<TensorPair<'a>> {
         return vec![TensorPair { name: a.name(), sides: [Some(a), Some(b)] }];
     }
     let mut left: Vec<_> = in_b.into_iter().map(Some).collect();
-    let mut others: Vec<Option<Source>> = vec![None; in_a.len()];
+    let mut others: Vec<Option<ModelTensor>> = vec![None; in_a.len()];
     for with_casts in [false, true] {
         let names = |one: &SideTensor<'a>| {
             let cast_names: &'a [String] = if with_casts { one.cast_names } else { &[] };

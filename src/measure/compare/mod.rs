@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::plan;
 use crate::progress::Silent;
 use crate::quant::{Arithmetic, FoundWeight};
-use crate::read::{LogicalTensor, Model, Source, SourceTensor, Zip};
+use crate::read::{LogicalTensor, Model, ModelTensor, SourceTensor, Zip};
 use matching::{TensorPair, pairs};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -38,15 +38,15 @@ impl TensorDiff {
             Ok(comparison) => (comparison, None),
             Err(error) => (Comparison::of(DiffStatus::Unreadable), Some(Box::new(error))),
         };
-        let side = |side: Option<Source>| {
+        let side = |side: Option<ModelTensor>| {
             let Some(tensor) = side else { return (None, None, None, None) };
             let shape = Some(tensor.shape().to_vec());
             match tensor {
-                Source::Weight(_, weight) => {
+                ModelTensor::Weight(_, weight) => {
                     let dtype = decoding(sides.map(|side| side.unwrap_or(tensor)), options).0;
                     (shape, Some(dtype), Some(weight.layout.name), None)
                 }
-                Source::Stored(_, stored) => match plan::source_form(stored, options.from) {
+                ModelTensor::Stored(_, stored) => match plan::source_form(stored, options.from) {
                     Ok(form) => (shape, Some(form.dtype()), None, None),
                     Err(_) => (shape, None, None, Some(stored.type_name().into())),
                 },
@@ -55,7 +55,7 @@ impl TensorDiff {
         let [(shape_a, dtype_a, layout_a, unsupported_a), (shape_b, dtype_b, layout_b, unsupported_b)] =
             sides.map(side);
         let unsupported = [unsupported_a, unsupported_b];
-        let in_b = sides[1].map(Source::name).filter(|other| *other != name).map(str::to_owned);
+        let in_b = sides[1].map(ModelTensor::name).filter(|other| *other != name).map(str::to_owned);
         let name = name.to_owned();
         Self { name, in_b, shape_a, shape_b, dtype_a, dtype_b, layout_a, layout_b, comparison, error, unsupported }
     }
@@ -129,11 +129,11 @@ pub(crate) fn diff_checked(
 /// Compares two tensors. A quantized weight is decoded: if the other is a tensor of floats of up to 32 bits, to that
 /// type as its library does; otherwise to float32 without intermediate rounding. The error about a damaged tensor also
 /// names the first difference from the other tensor.
-fn compare(tensors: [Source; 2], options: &DiffOptions) -> Result<Comparison> {
+fn compare(tensors: [ModelTensor; 2], options: &DiffOptions) -> Result<Comparison> {
     if tensors[0].shape() != tensors[1].shape() {
         return Ok(Comparison::of(DiffStatus::ShapesDiffer));
     }
-    if let [Source::Weight(model_a, a), Source::Weight(model_b, b)] = tensors
+    if let [ModelTensor::Weight(model_a, a), ModelTensor::Weight(model_b, b)] = tensors
         && are_same_parts([(model_a, a), (model_b, b)], options)?
     {
         options.progress.advance(tensors.iter().map(|tensor| tensor.stored_len()).sum());
@@ -141,22 +141,23 @@ fn compare(tensors: [Source; 2], options: &DiffOptions) -> Result<Comparison> {
     }
     let (decoded_to, arithmetic) = decoding(tensors, options);
     let decoded = |tensor| match tensor {
-        Source::Weight(model, weight) => model.weight(weight, decoded_to, arithmetic).map(Some),
-        Source::Stored(..) => Ok(None),
+        ModelTensor::Weight(model, weight) => model.weight(weight, decoded_to, arithmetic).map(Some),
+        ModelTensor::Stored(..) => Ok(None),
     };
     let decoded = [decoded(tensors[0])?, decoded(tensors[1])?];
-    let is_column_major = tensors.map(|tensor| matches!(tensor, Source::Stored(_, stored) if stored.fortran_order));
+    let is_column_major =
+        tensors.map(|tensor| matches!(tensor, ModelTensor::Stored(_, stored) if stored.fortran_order));
     let untyped = tensors.map(|tensor| match tensor {
-        Source::Stored(_, stored) => Some(stored.elements).filter(|it| matches!(it, Elements::Untyped(_))),
-        Source::Weight(..) => None,
+        ModelTensor::Stored(_, stored) => Some(stored.elements).filter(|it| matches!(it, Elements::Untyped(_))),
+        ModelTensor::Weight(..) => None,
     });
     // Opaque bytes can be compared with the same kind of opaque bytes.
     let are_opaque = options.from.is_none() && untyped[0].is_some() && untyped[0] == untyped[1];
     let side = |at: usize| -> Result<LogicalTensor> {
         let (input, tensor) = match (tensors[at], &decoded[at]) {
             (_, Some(weight)) => return Ok(LogicalTensor::Weight(weight)),
-            (Source::Stored(input, tensor), None) => (input, tensor),
-            (Source::Weight(..), None) => unreachable!("weights are made readable above"),
+            (ModelTensor::Stored(input, tensor), None) => (input, tensor),
+            (ModelTensor::Weight(..), None) => unreachable!("weights are made readable above"),
         };
         let form = plan::source_form(tensor, options.from);
         let elements = if are_opaque { Ok(tensor.elements) } else { form.map(Elements::Typed) };
@@ -174,10 +175,10 @@ fn compare(tensors: [Source; 2], options: &DiffOptions) -> Result<Comparison> {
 }
 
 /// Returns the type and arithmetic that quantized weights are decoded with.
-fn decoding(tensors: [Source; 2], options: &DiffOptions) -> (Dtype, Arithmetic) {
+fn decoding(tensors: [ModelTensor; 2], options: &DiffOptions) -> (Dtype, Arithmetic) {
     let stored = tensors.into_iter().find_map(|tensor| match tensor {
-        Source::Stored(_, tensor) => plan::source_form(tensor, options.from).ok().map(Form::dtype),
-        Source::Weight(..) => None,
+        ModelTensor::Stored(_, tensor) => plan::source_form(tensor, options.from).ok().map(Form::dtype),
+        ModelTensor::Weight(..) => None,
     });
     match stored {
         Some(dtype) if dtype.is_weight() => (dtype, Arithmetic::Library),

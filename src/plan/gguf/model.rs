@@ -18,7 +18,7 @@ use crate::quant::FoundWeight;
 use crate::quant::gguf::diffusion::{self, DiffusionRefusal, prefix_of};
 use crate::quant::gguf::language::{self, LanguageModel};
 use crate::quant::gguf::{Architecture, GgufScheme, TypeChoice, table_shape};
-use crate::read::{Model, Source};
+use crate::read::{Model, ModelTensor};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -138,9 +138,11 @@ pub(super) fn tensors_of<'m>(input: &'m Model) -> Result<Vec<OldTensor<'m>>> {
     for (at, tensor) in input.sources(&[]) {
         let (name, shape) = (tensor.name(), tensor.shape());
         let (origin, dtype) = match tensor {
-            Source::Weight(_, weight) => (WeightOrigin::Coded(weight), Some(Dtype::Float32)),
-            Source::Stored(..) if input.stored(at).is_plain() => (WeightOrigin::Stored(at), input.tensors[at].dtype),
-            Source::Stored(..) => {
+            ModelTensor::Weight(_, weight) => (WeightOrigin::Coded(weight), Some(Dtype::Float32)),
+            ModelTensor::Stored(..) if input.stored(at).is_plain() => {
+                (WeightOrigin::Stored(at), input.tensors[at].dtype)
+            }
+            ModelTensor::Stored(..) => {
                 let error = Error::new("GGUF files are made from .safetensors and .gguf files").in_tensor(name);
                 return Err(error.remedy("cast the input to .safetensors first"));
             }

@@ -11,7 +11,7 @@ use crate::plan::weight_rows::WeightValues;
 use crate::quant::{Grid, Group, RowMap, Scheme};
 #[cfg(feature = "cli")]
 use crate::read::Model;
-use crate::read::{DecodedValues, Decoders, Source};
+use crate::read::{DecodedValues, Decoders, ModelTensor};
 use crate::select::KeptReason;
 #[cfg(feature = "cli")]
 use crate::select::experts::ModelFacts;
@@ -34,11 +34,11 @@ impl<'a> Planner<'_, 'a> {
         for (at, source) in self.model.sources(&[]) {
             let (place, (shard, stored)) = (self.model.places[at], self.model.file_tensor(at));
             let added = match source {
-                Source::Weight(..) if last == Some(at) => continue,
-                Source::Weight(..) => self
+                ModelTensor::Weight(..) if last == Some(at) => continue,
+                ModelTensor::Weight(..) => self
                     .coded_candidates(numbers[&at], place, &mut rules, &mut decoders)
                     .map(|weights| candidates.weights.extend(weights)),
-                Source::Stored(..) => self.add_plain(place, (shard, stored), &mut rules, &mut candidates),
+                ModelTensor::Stored(..) => self.add_plain(place, (shard, stored), &mut rules, &mut candidates),
             };
             added.map_err(|error| error.in_tensor(shard.name_of(stored)).in_file(shard.path()))?;
             last = Some(at);
@@ -246,7 +246,7 @@ pub(crate) fn matchable_names(source: &Model, layout: &str) -> Result<Vec<String
     let mut names: Vec<String> = Vec::new();
     for (_, tensor) in source.sources(&[]) {
         let (name, shape) = (tensor.name(), tensor.shape());
-        if matches!(tensor, Source::Stored(..)) && mlx::leaves_out(layout, name, &facts) {
+        if matches!(tensor, ModelTensor::Stored(..)) && mlx::leaves_out(layout, name, &facts) {
             continue;
         }
         names.push(name.to_owned());

@@ -7,7 +7,7 @@ use crate::options::Naming;
 use crate::plan::stacked::{ExpertStacks, StackForm};
 use crate::plan::step::TensorIndex;
 use crate::quant::{Role, layouts};
-use crate::read::Source;
+use crate::read::ModelTensor;
 use crate::select::policy::module_of;
 use crate::text::shorten;
 use std::collections::{BTreeSet, HashMap};
@@ -69,7 +69,7 @@ impl Planner<'_, '_> {
             .map(|(_, suffix)| *suffix)
             .collect();
         for (_, source) in self.model.sources(&[]) {
-            let Source::Stored(shard, _) = source else { continue };
+            let ModelTensor::Stored(shard, _) = source else { continue };
             let old = source.name();
             let name = self.new_name(old);
             let weight = parts.iter().find_map(|suffix| quantized.get(name.strip_suffix(suffix)?));
