@@ -72,7 +72,7 @@ pub(crate) fn open(
     if inputs.len() > 1 {
         raise_file_limit();
     }
-    let mut choice = contents.map(ContentChoice::new);
+    let mut choice = contents.map(|contents| ContentChoice::new(contents, tensors.allow_unmatched));
     let drops = |name: &str| contents.is_some_and(|contents| contents.drop.iter().any(|pattern| pattern.matches(name)));
     let sources = all_of(inputs, publish, observer, |input| {
         let naming = &tensors.naming;

@@ -10,12 +10,15 @@ use crate::text::first_few;
 /// The patterns of the tensors that outputs have, with the name of the option and whether a tensor matched.
 pub(crate) struct ContentChoice<'o> {
     patterns: Vec<(&'static str, &'o Pattern, bool)>,
+    /// True if a pattern may match nothing.
+    allows_unmatched: bool,
 }
 
 impl<'o> ContentChoice<'o> {
-    pub(crate) fn new(options: &'o ContentOptions) -> Self {
+    pub(crate) fn new(options: &'o ContentOptions, allows_unmatched: bool) -> Self {
         let only = options.only.iter().map(|pattern| (ONLY, pattern, false));
-        Self { patterns: only.chain(options.drop.iter().map(|pattern| (DROP, pattern, false))).collect() }
+        let patterns = only.chain(options.drop.iter().map(|pattern| (DROP, pattern, false))).collect();
+        Self { patterns, allows_unmatched }
     }
 
     /// Leaves out the tensors of an input that are not chosen. Fails if none is left, or if only some parts of a weight are.
@@ -29,8 +32,13 @@ impl<'o> ContentChoice<'o> {
         let is_kept: Vec<bool> = only.iter().zip(dropped).map(|(only, drop)| (*only || !has_only) && !drop).collect();
         check_whole(&model, &is_kept).map_err(|error| error.in_file(&source.path))?;
         if !is_kept.contains(&true) {
-            let error = Error::usage("no tensor would be left").in_file(&source.path);
-            return Err(error.without(if dropped_all(&only, has_only) { DROP } else { ONLY }));
+            let option = if has_only && !only.contains(&true) { ONLY } else { DROP };
+            let unmatched = match option {
+                ONLY if !self.allows_unmatched => self.unmatched(std::slice::from_ref(&source)).into_iter().next(),
+                _ => None,
+            };
+            let nothing = || Error::usage("no tensor would be left").without(option);
+            return Err(unmatched.map_or_else(nothing, |(_, error)| error).in_file(&source.path));
         }
         let was_quantized = !model.found.weights.is_empty();
         let mut kept = is_kept.into_iter();
@@ -65,11 +73,6 @@ impl<'o> ContentChoice<'o> {
 
 const ONLY: &str = "only";
 const DROP: &str = "drop";
-
-/// True if the dropped tensors are the reason why none is left.
-fn dropped_all(only: &[bool], has_only: bool) -> bool {
-    !has_only || only.contains(&true)
-}
 
 /// Returns the stored tensors that a pattern matches, or that are parts of weights that it matches.
 pub(super) fn match_pattern<'m>(pattern: &'m Pattern, model: &'m Model) -> impl Iterator<Item = usize> {

@@ -52,6 +52,28 @@ fn values_are_found_by_name_and_exit_with_3() {
 }
 
 #[test]
+fn values_that_cannot_be_checked_are_findings() {
+    let bench = Bench::new();
+    let header = r#"{"x":{"dtype":"F99","shape":[4],"data_offsets":[0,4]}}  "#;
+    let file = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), b"abcd"].concat();
+    bench.write("x.safetensors", &file);
+    fails(
+        &bench,
+        "inspect x.safetensors -q --fail-on nan",
+        &["nan: x: its type is unknown: its values are not checked"],
+    );
+    assert_eq!(bench.run("inspect x.safetensors -q --fail-on parts,index").code, Some(0));
+    // Codes of GPTQ without a config.
+    let gptq = fixture("checkpoints/gptq-v2-named-gptq");
+    let copied = fs::read_dir(gptq).unwrap().map(|entry| entry.unwrap().path());
+    let weights = copied.into_iter().find(|path| path.extension().is_some_and(|name| name == "safetensors")).unwrap();
+    fs::copy(weights, bench.path("codes.safetensors")).unwrap();
+    let outcome = bench.run("inspect codes.safetensors -q --fail-on nan");
+    assert_eq!(outcome.code, Some(3), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("its values are not checked: "), "{}", outcome.stderr);
+}
+
+#[test]
 fn quantized_weights_and_gguf_files_are_decoded() {
     let bench = bench_with(&[("a.o_proj.weight", &[128, 128])], "{\"dtype\": \"bfloat16\"}");
     bench.run("quantize m --scheme fp8 -q -o q").expect(0, "", "");

@@ -46,10 +46,21 @@ pub(super) fn findings(
                 let name = problem.error.tensor().unwrap_or(CONFIG);
                 Finding::new(condition, name, problem.error.message())
             })),
-            _ => found.extend(entries.iter().zip(stats).filter_map(|(entry, stats)| {
-                let what = of_values(condition, stats.as_ref().ok()?.as_ref()?)?;
-                Some(Finding::new(condition, entry.tensor.name(), what))
-            })),
+            _ => {
+                found.extend(entries.iter().zip(stats).filter_map(|(entry, stats)| {
+                    let what = match stats.as_ref().ok()? {
+                        Some(stats) => of_values(condition, stats)?,
+                        None if entry.has_unknown_type() => "its type is unknown: its values are not checked".into(),
+                        None => return None,
+                    };
+                    Some(Finding::new(condition, entry.tensor.name(), what))
+                }));
+                // Codes without a known layout say nothing about values.
+                found.extend(model.found.problems.iter().map(|problem| {
+                    let what = format!("its values are not checked: {}", problem.error.message());
+                    Finding::new(condition, problem.error.tensor().unwrap_or(CONFIG), what)
+                }));
+            }
         }
     }
     found

@@ -63,6 +63,11 @@ impl<'a> InspectedTensor<'a> {
         }
     }
 
+    /// True if nothing says what its elements are.
+    pub(super) fn has_unknown_type(&self) -> bool {
+        self.form.is_none() && matches!(self.tensor, ModelTensor::Stored(..))
+    }
+
     pub(super) fn is_float(&self) -> bool {
         self.layout().is_some() || self.form.is_some_and(|form| form.dtype().is_floating())
     }
