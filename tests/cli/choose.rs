@@ -86,7 +86,14 @@ fn a_pattern_without_a_match_and_an_empty_output_are_errors() {
         2,
         &format!("m: the pattern 'model.nrom.weight' matches no tensor\n  {similar}"),
     );
-    refused(&bench, "cast m --only nothing.* -o o", 2, "m: the pattern 'nothing.*' matches no tensor");
+    let others = "there are model.embed_tokens.weight, model.layers.0.input_layernorm.weight, \
+                  model.layers.0.mlp.down_proj.weight and 35 more; --allow-unmatched accepts it";
+    refused(
+        &bench,
+        "cast m --only nothing.* -o o",
+        2,
+        &format!("m: the pattern 'nothing.*' matches no tensor\n  {others}"),
+    );
     refused(&bench, "cast m --drop * -o o", 2, "m: no tensor would be left\n  leave --drop out");
     refused(&bench, "cast m --only x --allow-unmatched -o o", 2, "m: no tensor would be left\n  leave --only out");
     let outcome = bench.run("cast m --drop x --allow-unmatched -o o");
