@@ -34,6 +34,9 @@ fn add(
     let mut is_taken = vec![addition.pattern.is_none(); theirs.tensors.len()];
     if let Some(pattern) = &addition.pattern {
         match_pattern(pattern, &theirs).for_each(|at| is_taken[at] = true);
+        if !is_taken.contains(&true) {
+            return Err(Error::usage(format!("the pattern '{pattern}' matches no tensor")));
+        }
         check_whole(&theirs, &is_taken)?;
     }
     let mut stays = vec![true; own.tensors.len()];
