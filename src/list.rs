@@ -48,5 +48,5 @@ pub fn tensors(path: impl AsRef<Path>) -> Result<Vec<TensorInfo>> {
         let (name, shape, bytes) = (tensor.name().to_owned(), tensor.shape().to_vec(), tensor.stored_len());
         TensorInfo { name, dtype, shape, layout, bytes }
     };
-    Ok(model.sources(&model.found.activation_scales).map(info).collect())
+    Ok(model.model_tensors(&model.found.activation_scales).map(info).collect())
 }

@@ -14,7 +14,7 @@ pub(crate) mod gguf;
 mod input;
 mod json;
 mod layout;
-mod names;
+pub(crate) mod names;
 mod npy;
 mod npz;
 pub(crate) mod onnx;
@@ -268,6 +268,16 @@ pub enum Metadata {
     /// Names and values, including this pair, which readers require and which has no meaning in other formats.
     Marked(&'static str, &'static str),
 }
+
+impl Metadata {
+    /// Returns the name of the pair that readers require.
+    pub(crate) fn mark(self) -> Option<&'static str> {
+        if let Self::Marked(name, _) = self { Some(name) } else { None }
+    }
+}
+
+/// A key of the metadata of a file, and its new value or `None` to remove it.
+pub(crate) type MetadataChange = (String, Option<String>);
 
 /// Returns the container for a file name's extension.
 #[must_use]

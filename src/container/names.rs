@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::hash::{BuildHasher, Hash, RandomState};
 
 /// The hashes of names, added while the names are in the cache. All names are compared only if two hashes are equal.
-pub(super) struct NameHashes {
+pub(crate) struct NameHashes {
     hashes: Vec<u64>,
     /// The random state that every hash starts from, so that a hostile file cannot choose names that collide.
     start: u64,
@@ -23,7 +23,7 @@ impl NameHashes {
         Self { hashes: Vec::with_capacity(count), ..*self }
     }
 
-    pub(super) fn add(&mut self, name: &str) {
+    pub(crate) fn add(&mut self, name: &str) {
         self.hashes.push(hash(self.start, name.as_bytes()));
     }
 
@@ -41,7 +41,7 @@ impl NameHashes {
     }
 
     /// Returns the first of the added names that is a duplicate.
-    pub(super) fn repeated<N: Clone + Eq + Hash>(mut self, mut names: impl Iterator<Item = N>) -> Option<N> {
+    pub(crate) fn repeated<N: Clone + Eq + Hash>(mut self, mut names: impl Iterator<Item = N>) -> Option<N> {
         self.hashes.sort_unstable();
         let has_collision = self.hashes.windows(2).any(|pair| pair[0] == pair[1]);
         let mut seen = HashSet::new();

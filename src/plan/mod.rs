@@ -39,7 +39,8 @@ pub(crate) use weight_rows::SharedExtremes;
 use crate::container::gguf::MAX_PARTS;
 use crate::container::onnx::model::ModelGraph;
 use crate::container::{
-    self, ComputedTensor, Container, Form, GgufKey, Input, Metadata, NewMetadata, NewTensor, Placement, keys_of_part,
+    self, ComputedTensor, Container, Form, GgufKey, Input, Metadata, MetadataChange, NewMetadata, NewTensor, Placement,
+    keys_of_part,
 };
 use crate::conversion::{self, Conversion};
 use crate::dtype::Dtype;
@@ -147,9 +148,6 @@ pub(crate) struct Planned<'a> {
     pub(crate) block: Option<String>,
     pub(crate) findings: PlanFindings,
 }
-
-/// A key, and its new value or `None` to remove it.
-type MetadataChange = (String, Option<String>);
 
 /// Findings of a planner for users, besides the steps.
 #[derive(Default)]
@@ -453,7 +451,7 @@ fn metadata(input: &Input, container: &dyn Container) -> Option<Vec<(String, Str
     let mut metadata = input.contents.metadata.clone()?;
     let (from, to) = (input.container.format_info().metadata, container.format_info().metadata);
     if from != to {
-        if let Metadata::Marked(name, _) = from {
+        if let Some(name) = from.mark() {
             metadata.retain(|(known, _)| known != name);
         }
         if let Metadata::Marked(name, value) = to

@@ -1,8 +1,8 @@
 //! ONNX models whose weights are stored in narrower types: the choice of the weights, and the layout of the model.
 
-use super::{Conversions, MetadataChange, Operation, Plan, Request, Step};
+use super::{Conversions, Operation, Plan, Request, Step};
 use crate::container::onnx::model::{Change, ModelGraph, ModelLayout, QuantizedTensor, TensorChange, TensorRole};
-use crate::container::{Input, Tensor};
+use crate::container::{Input, MetadataChange, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::operator::Operator;

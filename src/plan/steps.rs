@@ -4,6 +4,7 @@ use super::plain::{cannot_hold_blocks, check_from, known_dtype, opaque_form, sou
 use super::renaming::no_tensor;
 use super::step::{Operation, Step, TensorIndex};
 use super::{Codes, Conversions, PlanFindings, Planned, Request, rewrite};
+use crate::container::names::NameHashes;
 use crate::container::onnx::model::{ModelGraph, TensorRole};
 use crate::container::{Elements, Form, Input};
 use crate::dtype::Dtype;
@@ -15,7 +16,6 @@ use crate::select::{Candidate, KeptReason, Rename, Renames};
 use crate::text::shorten;
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// The steps that a planner has made so far. Refuses impossible conversions.
 pub(super) struct Steps<'r, 'a> {
@@ -283,16 +283,14 @@ fn check_new_names<'n>(
     let new_name = |name: &'n str| renames.new_name(name).map_or(Cow::Borrowed(name), Cow::Owned);
     let mut is_used = vec![false; list.len()];
     // There may be a million names, so only their hashes are kept.
-    let mut hashes: Vec<u64> = Vec::new();
+    let mut hashes = NameHashes::default();
     for name in names.clone() {
         renames.fitting(name).for_each(|at| is_used[at] = true);
         let new = new_name(name);
         if new.is_empty() && !name.is_empty() {
             return Err(Error::new("its new name would be empty").in_tensor(name));
         }
-        let mut state = DefaultHasher::new();
-        new.hash(&mut state);
-        hashes.push(state.finish());
+        hashes.add(&new);
     }
     if let Some(repeated) = renames.repeated().filter(|repeated| renames.fitting(repeated).any(|at| is_used[at])) {
         return Err(Error::new("is renamed twice").in_tensor(repeated));
@@ -301,17 +299,8 @@ fn check_new_names<'n>(
     if let Some((rename, _)) = list.iter().zip(is_used).find(is_wrong) {
         return Err(no_tensor(rename));
     }
-    hashes.sort_unstable();
-    if hashes.windows(2).all(|pair| pair[0] != pair[1]) {
-        return Ok(());
-    }
-    let mut homes: HashMap<Cow<str>, &str> = HashMap::new();
-    for name in names.clone() {
-        if let Some(first) = homes.insert(new_name(name), name) {
-            let both = format!("'{}' and '{}'", shorten(first), shorten(name));
-            let error = Error::new(format!("two tensors would have this name: {both}"));
-            return Err(error.in_tensor(&new_name(name)));
-        }
-    }
-    Ok(())
+    let Some(clash) = hashes.repeated(names.clone().map(new_name)) else { return Ok(()) };
+    let of_clash = names.clone().filter(|name| new_name(name) == clash).take(2);
+    let both: Vec<String> = of_clash.map(|name| format!("'{}'", shorten(name))).collect();
+    Err(Error::new(format!("two tensors would have this name: {}", both.join(" and "))).in_tensor(&clash))
 }

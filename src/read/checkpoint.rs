@@ -243,7 +243,10 @@ impl<'a> Model<'a> {
     /// Returns the tensors of the model, with the index of the stored tensor: weights in place of their codes, without
     /// their other parts, and all other stored tensors, without markers and scales of activations. Those of them that
     /// `others` lists are returned too. The parts of a weight that cannot be read in any order are stored tensors.
-    pub(crate) fn sources(&'a self, others: &[usize]) -> impl Iterator<Item = (usize, ModelTensor<'a>)> + use<'a> {
+    pub(crate) fn model_tensors(
+        &'a self,
+        others: &[usize],
+    ) -> impl Iterator<Item = (usize, ModelTensor<'a>)> + use<'a> {
         let found = &self.found;
         let mut weights: Vec<(usize, &FoundWeight)> =
             self.readable_weights().map(|weight| (weight.codes(), weight)).collect();

@@ -7,17 +7,26 @@ use crate::options::ContentOptions;
 use crate::select::Pattern;
 use crate::text::first_few;
 
-/// The patterns of the tensors that outputs have, with the name of the option and whether a tensor matched.
+/// The patterns of the tensors that outputs have.
 pub(crate) struct ContentChoice<'o> {
-    patterns: Vec<(&'static str, &'o Pattern, bool)>,
+    patterns: Vec<ContentPattern<'o>>,
     /// True if a pattern may match nothing.
     allows_unmatched: bool,
 }
 
+struct ContentPattern<'o> {
+    /// The name of its option.
+    option: &'static str,
+    pattern: &'o Pattern,
+    /// True if a tensor matched.
+    is_matched: bool,
+}
+
 impl<'o> ContentChoice<'o> {
     pub(crate) fn new(options: &'o ContentOptions, allows_unmatched: bool) -> Self {
-        let only = options.only.iter().map(|pattern| (ONLY, pattern, false));
-        let patterns = only.chain(options.drop.iter().map(|pattern| (DROP, pattern, false))).collect();
+        let only = options.only.iter().map(|pattern| (ONLY, pattern));
+        let all = only.chain(options.drop.iter().map(|pattern| (DROP, pattern)));
+        let patterns = all.map(|(option, pattern)| ContentPattern { option, pattern, is_matched: false }).collect();
         Self { patterns, allows_unmatched }
     }
 
@@ -28,7 +37,7 @@ impl<'o> ContentChoice<'o> {
         }
         let model = Model::probe(&source);
         let (only, dropped) = (self.taken(ONLY, &model), self.taken(DROP, &model));
-        let has_only = self.patterns.iter().any(|(option, ..)| *option == ONLY);
+        let has_only = self.patterns.iter().any(|pattern| pattern.option == ONLY);
         let is_kept: Vec<bool> = only.iter().zip(dropped).map(|(only, drop)| (*only || !has_only) && !drop).collect();
         check_whole(&model, &is_kept).map_err(|error| error.in_file(&source.path))?;
         if !is_kept.contains(&true) {
@@ -48,12 +57,12 @@ impl<'o> ContentChoice<'o> {
 
     /// Returns the patterns that have matched no tensor of these inputs so far, each with the error for it.
     pub(crate) fn unmatched(&self, sources: &[Checkpoint]) -> Vec<(&'o Pattern, Error)> {
-        let unmatched = self.patterns.iter().filter(|(.., is_matched)| !is_matched);
-        let error = |(option, pattern, _): &(&'static str, &'o Pattern, bool)| {
+        let unmatched = self.patterns.iter().filter(|pattern| !pattern.is_matched);
+        let error = |&ContentPattern { option, pattern, .. }: &ContentPattern<'o>| {
             let names = sources.iter().flat_map(|source| source.names().chain(source.dropped.names()));
             let names = names.map(str::to_owned).collect();
             let kind = Kind::Unmatched { option, pattern: pattern.text().into(), names };
-            (*pattern, Error::new(format!("the pattern '{pattern}' matches no tensor")).of(kind))
+            (pattern, Error::new(format!("the pattern '{pattern}' matches no tensor")).of(kind))
         };
         unmatched.map(error).collect()
     }
@@ -61,7 +70,7 @@ impl<'o> ContentChoice<'o> {
     /// Returns for each stored tensor whether a pattern of an option matches it, or the weight that it is a part of.
     fn taken(&mut self, wanted: &str, model: &Model) -> Vec<bool> {
         let mut taken = vec![false; model.tensors.len()];
-        for (_, pattern, is_matched) in self.patterns.iter_mut().filter(|(option, ..)| *option == wanted) {
+        for ContentPattern { pattern, is_matched, .. } in self.patterns.iter_mut().filter(|it| it.option == wanted) {
             for at in match_pattern(pattern, model) {
                 (taken[at], *is_matched) = (true, true);
             }

@@ -13,18 +13,13 @@ const AT_ONCE: u64 = 1 << 14;
 
 /// Returns the quantized weight with this name, or the only one if there are no other tensors.
 pub(super) fn find<'a>(model: &'a Model<'a>, name: Option<&str>) -> Option<&'a FoundWeight> {
-    let mut weights = model.sources(&[]).filter_map(|(_, tensor)| match tensor {
-        ModelTensor::Weight(_, weight) => Some(weight),
-        ModelTensor::Stored(..) => None,
-    });
+    let mut tensors = model.model_tensors(&[]).map(|(_, tensor)| tensor);
     let is_unreadable = || model.source.shards.iter().any(|shard| !shard.contents.unreadable.is_empty());
-    match name {
-        Some(name) => weights.find(|weight| weight.name == name),
-        None if is_unreadable() || model.sources(&[]).any(|(_, tensor)| matches!(tensor, ModelTensor::Stored(..))) => {
-            None
-        }
-        None => weights.next().filter(|_| weights.next().is_none()),
-    }
+    let found = match name {
+        Some(name) => tensors.find(|tensor| matches!(tensor, ModelTensor::Weight(..)) && tensor.name() == name)?,
+        None => tensors.next().filter(|_| tensors.next().is_none() && !is_unreadable())?,
+    };
+    if let ModelTensor::Weight(_, weight) = found { Some(weight) } else { None }
 }
 
 pub(super) fn show(args: &BitcastArgs, model: &Model, weight: &FoundWeight) -> Result<()> {

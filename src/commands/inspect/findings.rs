@@ -1,4 +1,4 @@
-//! What `tcast inspect --fail-on` forbids: values, and contradictions between the files of a checkpoint.
+//! Finds what `tcast inspect --fail-on` forbids: values, and contradictions between the files of a checkpoint.
 
 use super::pickle::check_code;
 use super::row::InspectedTensor;
@@ -36,16 +36,17 @@ pub(super) fn findings(
     stats: &[Result<Option<Distribution>>],
 ) -> Vec<Finding> {
     let mut found = Vec::new();
+    let problems = || {
+        let errors = model.found.problems.iter().map(|problem| &problem.error);
+        errors.map(|error| (error.tensor().unwrap_or(CONFIG).to_owned(), error.message().to_owned()))
+    };
     for &condition in conditions {
         let finding = |(name, what): (String, String)| Finding::new(condition, &name, what);
         match condition {
             InspectCondition::Code => found.extend(code(model.source).map(finding)),
             InspectCondition::Index => found.extend(model.source.index_differences().into_iter().map(finding)),
             InspectCondition::Duplicate => found.extend(duplicates(model.source).into_iter().map(finding)),
-            InspectCondition::Parts => found.extend(model.found.problems.iter().map(|problem| {
-                let name = problem.error.tensor().unwrap_or(CONFIG);
-                Finding::new(condition, name, problem.error.message())
-            })),
+            InspectCondition::Parts => found.extend(problems().map(finding)),
             _ => {
                 found.extend(entries.iter().zip(stats).filter_map(|(entry, stats)| {
                     let what = match stats.as_ref().ok()? {
@@ -56,10 +57,8 @@ pub(super) fn findings(
                     Some(Finding::new(condition, entry.tensor.name(), what))
                 }));
                 // Codes without a known layout say nothing about values.
-                found.extend(model.found.problems.iter().map(|problem| {
-                    let what = format!("its values are not checked: {}", problem.error.message());
-                    Finding::new(condition, problem.error.tensor().unwrap_or(CONFIG), what)
-                }));
+                let unchecked = problems().map(|(name, why)| (name, format!("its values are not checked: {why}")));
+                found.extend(unchecked.map(finding));
             }
         }
     }
@@ -102,8 +101,10 @@ fn code(source: &Checkpoint) -> Option<(String, String)> {
 
 /// Returns the error for findings in an input, which lists their names.
 pub(super) fn refusal(findings: &[Finding], input: &Path) -> Option<Error> {
+    if findings.is_empty() {
+        return None;
+    }
     let line = |Finding { condition, name, what }: &Finding| format!("{condition}: {}: {what}", shorten(name));
-    let what = || counted(findings.len() as u64, "finding");
-    let error = || Error::new(what()).of(Kind::Loss).in_file(input).with_details(findings.iter().map(line).collect());
-    (!findings.is_empty()).then(error)
+    let error = Error::new(counted(findings.len() as u64, "finding")).of(Kind::Loss).in_file(input);
+    Some(error.with_details(findings.iter().map(line).collect()))
 }

@@ -193,7 +193,7 @@ struct Listing<'a> {
     /// Statistics of each entry; `None` if it has no numbers, or the file does not give their type. Empty if not
     /// requested.
     stats: Vec<Result<Option<Distribution>>>,
-    /// What the conditions of the arguments forbid; `None` without conditions, and for code alone.
+    /// Holds what the conditions of the arguments forbid; `None` without conditions, and for code alone.
     findings: Option<Vec<Finding>>,
 }
 
@@ -222,7 +222,7 @@ impl<'a> Listing<'a> {
             self.model.readable_weights().filter_map(|weight| weight.part(Role::Activation)).collect();
         let scales = found.activation_scales.iter().filter(|at| !of_weights.contains(at));
         let others: Vec<usize> = scales.chain(&found.markers).copied().collect();
-        self.model.sources(&others)
+        self.model.model_tensors(&others)
     }
 
     fn entries(&self) -> Vec<InspectedTensor<'a>> {

@@ -11,8 +11,6 @@ use crate::dtype::Dtype;
 use crate::error::{Blocker, Error, Kind, Result};
 use crate::text::{path_text, shorten};
 use std::borrow::Cow;
-#[cfg(feature = "cli")]
-use std::collections::HashSet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
@@ -121,26 +119,18 @@ impl Disagreements {
     /// Adds the tensors that the index lists and the shards do not hold, and the reverse, for shards that could be
     /// opened.
     pub(super) fn compare(&mut self, map: &WeightMap, shards: &[Input]) {
-        let files: Vec<Cow<str>> =
-            shards.iter().map(|shard| shard.path().file_name().unwrap_or_default().to_string_lossy()).collect();
-        let tensors = shards
-            .iter()
-            .zip(&files)
-            .flat_map(|(shard, file)| shard.contents.tensors.iter().map(move |tensor| (&*tensor.name, &**file)));
-        let held: BTreeSet<(&str, &str)> = tensors.collect();
-        for (tensor, shard) in map {
-            if files.iter().any(|file| *file == **shard) && !held.contains(&(&**tensor, &**shard)) {
-                let (tensor, shard) = (shorten(tensor), shorten(shard));
-                self.fatal(format!("the index has '{tensor}' in {shard}, which does not hold it"));
-            }
-        }
-        for (tensor, shard) in held {
-            let home = map.get(tensor);
-            if home.is_none_or(|home| **home != *shard) {
-                let (shard, tensor) = (shorten(shard), shorten(tensor));
-                let text = format!("{shard} holds '{tensor}', which the index does not have there");
+        for IndexDifference { tensor, shard, kind } in differences(map, shards) {
+            let (tensor, shard) = (shorten(tensor), shorten(&shard));
+            match kind {
+                DifferenceKind::NotHeld => {
+                    self.fatal(format!("the index has '{tensor}' in {shard}, which does not hold it"));
+                }
                 // A tensor that the index lists elsewhere is a duplicate; one that it does not list is simply kept.
-                if home.is_some() { self.fatal(text) } else { self.add(Disagreement::harmless(text)) }
+                kind => {
+                    let text = format!("{shard} holds '{tensor}', which the index does not have there");
+                    let is_elsewhere = kind == DifferenceKind::Elsewhere;
+                    if is_elsewhere { self.fatal(text) } else { self.add(Disagreement::harmless(text)) }
+                }
             }
         }
     }
@@ -162,6 +152,48 @@ impl Disagreements {
     }
 }
 
+/// A tensor that the index and a shard that could be opened do not have in the same place.
+struct IndexDifference<'a> {
+    tensor: &'a str,
+    shard: Cow<'a, str>,
+    kind: DifferenceKind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum DifferenceKind {
+    /// The index lists it, and the shard does not hold it.
+    NotHeld,
+    /// The shard holds it, and the index does not list it.
+    Unlisted,
+    /// The shard holds it, and the index lists it in another shard.
+    Elsewhere,
+}
+
+/// Returns the tensors that the index lists and the shards do not hold, and then the reverse.
+fn differences<'a>(map: &'a WeightMap, shards: &'a [Input]) -> Vec<IndexDifference<'a>> {
+    let file = |shard: &'a Input| shard.path().file_name().unwrap_or_default().to_string_lossy();
+    let files: Vec<Cow<str>> = shards.iter().map(file).collect();
+    let held = shards.iter().zip(&files);
+    let held = held.flat_map(|(shard, file)| shard.contents.tensors.iter().map(move |tensor| (&*tensor.name, &**file)));
+    let held: BTreeSet<(&str, &str)> = held.collect();
+    let is_opened = |shard: &str| files.iter().any(|file| *file == *shard);
+    let listed = map.iter().map(|(tensor, shard)| (&**tensor, &**shard));
+    let not_held = listed.filter(|at| is_opened(at.1) && !held.contains(at)).map(|(tensor, shard)| IndexDifference {
+        tensor,
+        shard: shard.into(),
+        kind: DifferenceKind::NotHeld,
+    });
+    let others = held.iter().filter_map(|&(tensor, shard)| {
+        let kind = match map.get(tensor) {
+            Some(home) if **home == *shard => return None,
+            Some(_) => DifferenceKind::Elsewhere,
+            None => DifferenceKind::Unlisted,
+        };
+        Some(IndexDifference { tensor, shard: shard.to_owned().into(), kind })
+    });
+    not_held.chain(others).collect()
+}
+
 #[cfg(feature = "cli")]
 impl Checkpoint {
     /// Returns what does not fit between the index and the shards: a tensor or a file, and a description of each.
@@ -170,30 +202,24 @@ impl Checkpoint {
             let texts = self.disagreements.iter().map(|disagreement| disagreement.text.clone());
             return texts.map(|text| (path_text(&self.path), text)).collect();
         };
-        let mut found = Vec::new();
-        let shards = |name: &str| self.shards.iter().find(|shard| self.shard_name(shard) == *name);
         let named: BTreeSet<&str> = index.weight_map.values().map(|shard| &**shard).collect();
-        let opened = named.iter().filter_map(|name| {
-            let tensors = shards(name)?.contents.tensors.iter().map(|tensor| &*tensor.name);
-            Some((*name, tensors.collect::<HashSet<&str>>()))
-        });
-        let opened: BTreeMap<&str, HashSet<&str>> = opened.collect();
-        for name in named.iter().filter(|name| !opened.contains_key(**name)) {
-            found.push(((*name).to_owned(), "is in the index, and cannot be read".to_owned()));
-        }
-        for (tensor, shard) in &index.weight_map {
-            if opened.get(&**shard).is_some_and(|tensors| !tensors.contains(&**tensor)) {
-                found.push((tensor.to_string(), format!("is in the index, and not in {shard}")));
+        let opened: BTreeSet<String> = self.shards.iter().map(|shard| self.shard_name(shard)).collect();
+        let missing = named.iter().filter(|name| !opened.contains(**name));
+        let mut found: Vec<(String, String)> =
+            missing.map(|name| ((*name).to_owned(), "is in the index, and cannot be read".to_owned())).collect();
+        let mut unlisted = Vec::new();
+        for IndexDifference { tensor, shard, kind } in differences(&index.weight_map, &self.shards) {
+            match kind {
+                DifferenceKind::NotHeld => {
+                    found.push((tensor.to_owned(), format!("is in the index, and not in {shard}")));
+                }
+                DifferenceKind::Unlisted => unlisted.push((shard, tensor)),
+                DifferenceKind::Elsewhere => {} // a duplicate
             }
         }
-        for (shard, tensors) in &opened {
-            let mut others: Vec<&str> =
-                tensors.iter().copied().filter(|name| !index.weight_map.contains_key(*name)).collect();
-            others.sort_unstable();
-            found.extend(
-                others.into_iter().map(|name| (name.to_owned(), format!("is in {shard}, and not in the index"))),
-            );
-        }
+        unlisted.sort_unstable();
+        let what = |(shard, tensor): (_, &str)| (tensor.to_owned(), format!("is in {shard}, and not in the index"));
+        found.extend(unlisted.into_iter().map(what));
         let folder = self.folder.as_deref().unwrap_or(&self.path);
         let files = file_names(folder).unwrap_or_default().into_iter().filter_map(|name| name.into_string().ok());
         let stray = files.filter(|name| is_shard(folder, self.shard_names(), name) && !named.contains(&**name));

@@ -1,8 +1,8 @@
 //! Tensors of a checkpoint that its outputs do not have, and tensors that they take from another one.
 
 use super::Checkpoint;
+use crate::container::Input;
 use crate::container::gguf::stem_of_part;
-use crate::container::{Input, Metadata};
 use std::collections::{HashMap, HashSet};
 
 impl Checkpoint {
@@ -47,11 +47,8 @@ impl Checkpoint {
     pub(crate) fn append(&mut self, mut other: Self, is_taken: impl FnMut() -> bool) {
         other.keep(is_taken, false);
         for mut shard in other.shards {
-            let mark = match shard.container.format_info().metadata {
-                Metadata::Marked(mark, _) => mark,
-                Metadata::Plain | Metadata::None => "",
-            };
-            shard.contents.metadata.iter_mut().for_each(|pairs| pairs.retain(|(key, _)| key == mark));
+            let mark = shard.container.format_info().metadata.mark();
+            shard.contents.metadata.iter_mut().for_each(|pairs| pairs.retain(|(key, _)| Some(&**key) == mark));
             self.added.extend(shard.contents.tensors.iter().map(|tensor| shard.name_of(tensor).into()));
             self.shards.push(shard);
         }

@@ -25,7 +25,7 @@ fn tensors_of<'a>(model: &'a Model<'a>) -> Vec<SideTensor<'a>> {
         let cast_names = cast_names.map_or(&[][..], Vec::as_slice);
         SideTensor { tensor, is_optional: scales.contains(&at), cast_names }
     };
-    model.sources(&model.found.activation_scales).map(side).collect()
+    model.model_tensors(&model.found.activation_scales).map(side).collect()
 }
 
 /// Pairs the tensors of both sides by their names, in the order of A; then come the tensors that only B has. `tcast cast`

@@ -1,6 +1,6 @@
 //! Contents of the input that a new file lacks.
 
-use crate::container::{GgufKey, Metadata};
+use crate::container::GgufKey;
 use crate::progress::GgufNote;
 use crate::quant::{CheckpointInfo, Role};
 use crate::read::Model;
@@ -27,13 +27,10 @@ pub(super) fn tensors(input: &Model, unused: &[usize], scales: &mut Vec<String>)
 pub(super) fn metadata(input: &Model, keys: &[GgufKey]) -> Option<GgufNote> {
     let mut lost: Vec<&str> = Vec::new();
     for shard in input.source.shards.iter().filter(|shard| !shard.is_gguf()) {
-        let mark = match shard.container.format_info().metadata {
-            Metadata::Marked(mark, _) => mark,
-            _ => "",
-        };
+        let mark = shard.container.format_info().metadata.mark();
         let names = shard.contents.metadata.iter().flatten().map(|(name, _)| name.as_str());
         let is_kept = |name: &str| {
-            name == mark
+            Some(name) == mark
                 || name == CheckpointInfo::METADATA
                 || keys.iter().any(|key| key.name == name)
                 || lost.contains(&name)

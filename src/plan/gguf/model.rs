@@ -135,7 +135,7 @@ pub(super) struct OldTensor<'m> {
 /// Returns the tensors of the input, without scales and other parts of weights.
 pub(super) fn tensors_of<'m>(input: &'m Model) -> Result<Vec<OldTensor<'m>>> {
     let mut tensors = Vec::new();
-    for (at, tensor) in input.sources(&[]) {
+    for (at, tensor) in input.model_tensors(&[]) {
         let (name, shape) = (tensor.name(), tensor.shape());
         let (origin, dtype) = match tensor {
             ModelTensor::Weight(_, weight) => (WeightOrigin::Coded(weight), Some(Dtype::Float32)),

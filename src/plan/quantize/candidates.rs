@@ -31,9 +31,9 @@ impl<'a> Planner<'_, 'a> {
         let weights = self.model.found.weights.iter().enumerate().rev();
         let numbers: HashMap<usize, usize> = weights.map(|(number, weight)| (weight.codes(), number)).collect();
         let mut last = None;
-        for (at, source) in self.model.sources(&[]) {
+        for (at, tensor) in self.model.model_tensors(&[]) {
             let (place, (shard, stored)) = (self.model.places[at], self.model.file_tensor(at));
-            let added = match source {
+            let added = match tensor {
                 ModelTensor::Weight(..) if last == Some(at) => continue,
                 ModelTensor::Weight(..) => self
                     .coded_candidates(numbers[&at], place, &mut rules, &mut decoders)
@@ -244,7 +244,7 @@ impl<'a> Planner<'_, 'a> {
 pub(crate) fn matchable_names(source: &Model, layout: &str) -> Result<Vec<String>> {
     let facts = ModelFacts::read(source.config()?);
     let mut names: Vec<String> = Vec::new();
-    for (_, tensor) in source.sources(&[]) {
+    for (_, tensor) in source.model_tensors(&[]) {
         let (name, shape) = (tensor.name(), tensor.shape());
         if matches!(tensor, ModelTensor::Stored(..)) && mlx::leaves_out(layout, name, &facts) {
             continue;

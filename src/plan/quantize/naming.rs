@@ -68,9 +68,9 @@ impl Planner<'_, '_> {
             .filter(|(role, suffix)| *role != Role::Activation && *suffix != ".weight" && suffix.starts_with('.'))
             .map(|(_, suffix)| *suffix)
             .collect();
-        for (_, source) in self.model.sources(&[]) {
-            let ModelTensor::Stored(shard, _) = source else { continue };
-            let old = source.name();
+        for (_, tensor) in self.model.model_tensors(&[]) {
+            let ModelTensor::Stored(shard, _) = tensor else { continue };
+            let old = tensor.name();
             let name = self.new_name(old);
             let weight = parts.iter().find_map(|suffix| quantized.get(name.strip_suffix(suffix)?));
             if let Some(weight) = weight {

@@ -1,5 +1,5 @@
-//! What the configs of all libraries consist of: objects, lists of modules, and descriptions of weights. A [`Library`] has
-//! functions that read and write its own.
+//! Reads and writes the elements of all configs: objects, lists of modules, and descriptions of weights. A [`Library`] has
+//! functions for its own config.
 
 mod engine;
 mod json;
@@ -20,6 +20,7 @@ pub(super) use patterns::{
 
 use super::layout::{CodeValues, Layout, Role};
 use super::parts::Parameters;
+use crate::container::MetadataChange;
 use crate::container::checkpoint::stack_of;
 use crate::dtype::Dtype;
 use crate::error::Result;
@@ -30,8 +31,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
-/// Keys of the metadata of files, each with its new value or `None` if it is removed.
-pub(super) type MetadataChanges = Vec<(String, Option<String>)>;
+pub(super) type MetadataChanges = Vec<MetadataChange>;
 
 type ConfigWriter = fn(&[QuantizedGroup], &KeptModules) -> Result<EngineConfig>;
 

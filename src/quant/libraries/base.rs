@@ -1,4 +1,4 @@
-//! What the rows of several libraries share.
+//! Defines the base of the rows of all libraries, and values that several of them share.
 
 use crate::dtype::Dtype::{self, Bfloat16, Float4E2M1, Float8E4M3FN, Float8E8M0, Float16, Float32, Int8, Int32, Uint8};
 use crate::quant::layout::{

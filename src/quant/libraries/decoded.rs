@@ -2,7 +2,7 @@
 
 use super::{LIBRARIES, library_of};
 use crate::container::checkpoint::with_dtype;
-use crate::container::{as_json, members};
+use crate::container::{MetadataChange, as_json, members};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::quant::config::{Modules, ValueEdit, edited, is_composite, with_new};
@@ -91,10 +91,7 @@ pub fn quantize_config_of(text: &str, method: Option<&str>, modules: &Modules) -
 
 /// Returns the changes to the metadata of files after weights were decoded: each key, and its new value or `None` if it
 /// is removed.
-pub fn metadata_of<'m>(
-    metadata: impl Iterator<Item = &'m (String, String)>,
-    modules: &Modules,
-) -> Vec<(String, Option<String>)> {
+pub fn metadata_of<'m>(metadata: impl Iterator<Item = &'m (String, String)>, modules: &Modules) -> Vec<MetadataChange> {
     let metadata: Vec<&(String, String)> = metadata.collect();
     LIBRARIES.iter().flat_map(|library| (library.metadata)(&metadata, modules)).collect()
 }

@@ -5,6 +5,7 @@ use crate::dtype::Dtype::{self, Float4E2M1, Float6E2M3, Float8E4M3FN, Float8E8M0
 use crate::quant::gguf::{self, GgufScheme, mix, mixes, pure};
 use crate::quant::layout::Group;
 use crate::quant::scheme::{CodeType, Scheme, SchemeLayout, TargetGrid};
+
 impl Scheme {
     /// Finds the scheme with this name or alias, in upper or lower case. Schemes of GGUF files can have other separators.
     pub fn find(name: &str) -> Option<&'static Self> {

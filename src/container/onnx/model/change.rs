@@ -6,7 +6,7 @@
 //! `DequantizeLinear` nodes decode a weight that is stored as codes, one node for each of its users; such nodes are
 //! removed if values replace their codes.
 
-use super::super::super::{FileLayout, Form, Input, Placement, Tensor, too_long};
+use super::super::super::{FileLayout, Form, Input, MetadataChange, Placement, Tensor, too_long};
 use super::super::protobuf::{MessageFields, Value, bytes, head, number, pair};
 use super::super::{
     DATA_LOCATION, DATA_TYPE, DIMS, DOUBLE_DATA, EXTERNAL_DATA, FLOAT_DATA, INT32_DATA, INT64_DATA, NAME, RAW_DATA,
@@ -35,7 +35,7 @@ pub(crate) struct Change<'a> {
     pub opset: Option<u64>,
     pub ir_version: Option<u64>,
     /// Pairs of `metadata_props`: the key, and the new value or `None` to remove it.
-    pub metadata: &'a [(String, Option<String>)],
+    pub metadata: &'a [MetadataChange],
     /// The name of the file for the elements of large tensors, if they go into one.
     pub data_file: Option<&'a str>,
 }
@@ -345,7 +345,7 @@ impl NewModel<'_, '_> {
         if changes.is_empty() {
             return Ok(()); // the model may be large
         }
-        let new = |(key, value): &(String, Option<String>)| {
+        let new = |(key, value): &MetadataChange| {
             value.as_ref().map(|value| pair(model::METADATA_PROPS, key, value)).unwrap_or_default()
         };
         let mut is_done = vec![false; changes.len()];
