@@ -67,7 +67,7 @@ impl<'a> Planned<'a> {
         weights.left_out.extend(&scales);
         let of_left: HashSet<usize> = left.iter().flat_map(|weight| &weight.parts).map(|(_, at)| *at).collect();
         let codes: HashSet<usize> = model.found.codes_that_stay.iter().copied().collect();
-        let mut steps = Steps::new(request, &model.source.shards)?;
+        let mut steps = Steps::new(request, &model.source.shards, model.graph.as_ref())?;
         weights.emit(model, &mut steps, |steps, at| {
             let kept = codes.contains(&at).then_some(KeptReason::Codes);
             let kept = kept.or(of_left.contains(&at).then_some(KeptReason::LeftOut));
@@ -109,7 +109,7 @@ impl<'a> Planned<'a> {
             let decoder = model.decoder(weight, target, Arithmetic::Library).map_err(|error| in_file(error, name))?;
             weights.add(model, weight, Arc::new(decoder), chosen.err());
         }
-        let mut steps = Steps::new(request, &source.shards)?;
+        let mut steps = Steps::new(request, &source.shards, None)?;
         weights.emit(model, &mut steps, |_, _| None)?;
         let mut planned = steps.finish(&request.selection.renames, true)?;
         planned.side_files = side_files(model, &Modules::default(), None)?;

@@ -131,7 +131,7 @@ pub fn build<'a>(
 pub(crate) struct Planned<'a> {
     inputs: &'a [Input],
     /// The ONNX model that is changed, if the output is one.
-    graph: Option<ModelGraph<'a>>,
+    graph: Option<Arc<ModelGraph<'a>>>,
     pub(crate) steps: Vec<Step<'a>>,
     conversions: Conversions,
     /// Metadata of the files to change: the key, and the new value or `None` to remove it.
@@ -191,7 +191,7 @@ impl<'a> Planned<'a> {
 
     /// Plans tensors that are all values. Reports wrong new names before tensors that cannot be converted.
     fn of_values(request: &Request, inputs: &'a [Input], renames: &[Rename], must_match: bool) -> Result<Self> {
-        let mut steps = Steps::new(request, inputs)?;
+        let mut steps = Steps::new(request, inputs, None)?;
         steps.values(renames, must_match)?;
         steps.finish(&[], true)
     }

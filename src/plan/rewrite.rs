@@ -13,13 +13,18 @@ use crate::read::MappedBytes;
 use crate::select::{KeptReason, Rule};
 use crate::text::size;
 use std::borrow::Cow;
+use std::sync::Arc;
 
 /// Maximum bytes of a model. protobuf libraries read fewer than 2 GiB, and 1 MiB is left free.
 const MAX_MODEL: u64 = (1 << 31) - (1 << 20);
 
-/// Reads the graph of the model that is changed. Fails if there are several inputs, the operator does not write ONNX
+/// Returns the graph of the model that is changed: `read`, or read now. Fails if there are several inputs, the operator does not write ONNX
 /// models, or tensors would get new names.
-pub(super) fn graph<'a>(request: &Request, inputs: &'a [Input]) -> Result<ModelGraph<'a>> {
+pub(super) fn graph<'a>(
+    request: &Request,
+    inputs: &'a [Input],
+    read: Option<&Arc<ModelGraph<'a>>>,
+) -> Result<Arc<ModelGraph<'a>>> {
     let [input] = inputs else { return Err(Error::new("an ONNX model is made from one model")) };
     if !matches!(request.operator, Operator::Cast(_) | Operator::Dequantize | Operator::Quantize) {
         let error = Error::new(format!("{} does not write ONNX models", request.operator.name()));
@@ -29,7 +34,7 @@ pub(super) fn graph<'a>(request: &Request, inputs: &'a [Input]) -> Result<ModelG
         let error = Error::usage("cannot be renamed: the nodes of the model refer to it by its name");
         return Err(error.in_tensor(&rename.old).without("rename"));
     }
-    ModelGraph::of(input)
+    read.map_or_else(|| ModelGraph::of(input).map(Arc::new), |graph| Ok(Arc::clone(graph)))
 }
 
 /// Returns the reason why a tensor of a model keeps its type, if it does.

@@ -16,13 +16,14 @@ use crate::select::{Candidate, KeptReason, Rename, Renames};
 use crate::text::shorten;
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// The steps that a planner has made so far. Refuses impossible conversions.
 pub(super) struct Steps<'r, 'a> {
     request: &'r Request<'r>,
     pub inputs: &'a [Input],
     /// The ONNX model that is changed, if the output is one.
-    pub graph: Option<ModelGraph<'a>>,
+    pub graph: Option<Arc<ModelGraph<'a>>>,
     pub made: Vec<Step<'a>>,
     conversions: Conversions,
     /// Types that the output is known to store.
@@ -30,9 +31,14 @@ pub(super) struct Steps<'r, 'a> {
 }
 
 impl<'r, 'a> Steps<'r, 'a> {
-    pub(super) fn new(request: &'r Request<'r>, inputs: &'a [Input]) -> Result<Self> {
+    /// `graph` is that of the inputs, if they are an ONNX model and it was read before.
+    pub(super) fn new(
+        request: &'r Request<'r>,
+        inputs: &'a [Input],
+        graph: Option<&Arc<ModelGraph<'a>>>,
+    ) -> Result<Self> {
         let is_model = request.container.format_info().is_changed_only();
-        let graph = is_model.then(|| rewrite::graph(request, inputs)).transpose()?;
+        let graph = is_model.then(|| rewrite::graph(request, inputs, graph)).transpose()?;
         check_from(inputs.iter().flat_map(|input| &input.contents.tensors), request.from)?;
         let made = large_buffer(inputs.iter().map(|input| input.contents.tensors.len()).sum());
         Ok(Self { request, inputs, graph, made, conversions: Conversions::new(request), storable: Vec::new() })

@@ -2,6 +2,7 @@
 
 use super::{SourceTensor, WeightSource};
 use crate::container::checkpoint::{CONFIG, Checkpoint, HF_QUANT_CONFIG, QUANTIZE_CONFIG, beside};
+use crate::container::onnx::model::ModelGraph;
 use crate::container::{Elements, Input, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Intended, Result};
@@ -10,6 +11,7 @@ use crate::quant::{
     is_named_as_part, may_be_quantized,
 };
 use std::path::Path;
+use std::sync::Arc;
 
 /// A checkpoint with its quantized weights.
 pub(crate) struct Model<'a> {
@@ -23,6 +25,8 @@ pub(crate) struct Model<'a> {
     pub hf_quant_config: Option<&'a str>,
     pub quantize_config: Option<&'a str>,
     pub found: Recognized,
+    /// The graph of an ONNX model, if it could be read.
+    pub graph: Option<Arc<ModelGraph<'a>>>,
 }
 
 /// A tensor of a model.
@@ -99,7 +103,7 @@ impl<'a> Model<'a> {
 
     fn without_tensors(source: &'a Checkpoint) -> Self {
         let (tensors, places, found) = (Vec::new(), Vec::new(), Recognized::default());
-        Self { source, tensors, places, hf_quant_config: None, quantize_config: None, found }
+        Self { source, tensors, places, hf_quant_config: None, quantize_config: None, found, graph: None }
     }
 
     /// Returns a checkpoint for tasks that convert values: its tensors are not listed, because there may be a million.

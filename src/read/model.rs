@@ -13,9 +13,9 @@ const MOST: u64 = 64 << 20;
 
 impl<'a> Model<'a> {
     /// Finds the weights that `DequantizeLinear` nodes decode.
-    pub(super) fn recognize_model(&self, input: &'a Input) -> Result<Recognized> {
+    pub(super) fn recognize_model(&mut self, input: &'a Input) -> Result<Recognized> {
         let mut found = Recognized::default();
-        let graph = ModelGraph::of(input)?;
+        let graph = &*self.graph.insert(Arc::new(ModelGraph::of(input)?)).clone();
         if input.contents.unreadable.is_empty() {
             let names = (0..self.tensors.len()).map(|at| (at, graph.cast_names(at)));
             found.cast_names = names.filter(|(_, names)| !names.is_empty()).collect();

@@ -170,7 +170,7 @@ impl<'a> Planned<'a> {
             model: &model,
             importance: importance.as_ref(),
             watched: request.fail_on,
-            steps: Steps::new(request, &input.source.shards)?,
+            steps: Steps::new(request, &input.source.shards, None)?,
             used: HashSet::new(),
         };
         let chosen = planner.choose()?;

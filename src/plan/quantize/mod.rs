@@ -172,7 +172,7 @@ impl<'a> Planned<'a> {
         side_files.extend([(HF_QUANT_CONFIG, older), (QUANTIZE_CONFIG, None)]);
         let block = config.block.as_ref().filter(|_| text.is_none()).map(ToString::to_string);
         let findings = planner.findings(&candidates, misfits, config);
-        let mut steps = Steps::new(request, &source.shards)?;
+        let mut steps = Steps::new(request, &source.shards, None)?;
         planner.emit(candidates, &mut steps)?;
         let mut plan = Self { side_files, block, findings, ..steps.finish(&options.tensors.rename, true)? };
         plan.stack(stacks)?;

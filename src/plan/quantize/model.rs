@@ -10,7 +10,7 @@ use crate::plan::quantization::{CodesSource, Quantization};
 use crate::plan::steps::Steps;
 use crate::plan::stored::Few;
 use crate::plan::weight_rows::{SharedExtremes, WeightRows, WeightValues};
-use crate::plan::{PlanFindings, Planned, Request, Step};
+use crate::plan::{PlanFindings, Planned, Request, Step, rewrite};
 use crate::progress::{Misfit, Note};
 use crate::quant::{EncodeOptions, Encoder, Group, LinearAxis, SCHEMES, Scheme, SchemeLayout, Unfit, WeightEncoder};
 use crate::read::Model;
@@ -44,9 +44,10 @@ impl<'a> Planned<'a> {
         let schemes = options.rule.iter().filter_map(|rule| rule.scheme).chain(options.scheme);
         schemes.map(stored).collect::<Result<Vec<_>>>()?;
         let [input] = &source.shards[..] else { return Err(Error::new("is not one ONNX model")) };
-        let graph = ModelGraph::of(input)?;
         let selection = options.tensors.selection();
-        let (mut steps, mut kept, mut misfits) = (Steps::new(request, &source.shards)?, Vec::new(), Vec::new());
+        let graph = rewrite::graph(request, &source.shards, model.graph.as_ref())?;
+        let mut steps = Steps::new(request, &source.shards, Some(&graph))?;
+        let (mut kept, mut misfits) = (Vec::new(), Vec::new());
         // Weights of one kind share an encoder, because it is larger than most descriptions of a tensor.
         let mut encoders: HashMap<_, Result<Arc<Encoder>, Unfit>> = HashMap::new();
         for (at, tensor) in input.contents.tensors.iter().enumerate() {
