@@ -61,17 +61,14 @@
 #[doc(hidden)] // for the container and the tests
 pub mod blocks;
 pub mod container;
-pub mod dtype;
 pub mod engine;
 pub mod error;
 pub mod io;
-pub mod kernel;
 pub mod operator;
 pub mod options;
 pub mod plan;
 pub mod progress;
 pub mod select;
-pub mod slice;
 
 // For the program and the tests.
 #[cfg(feature = "cli")]
@@ -95,11 +92,16 @@ mod conversion;
 mod convert;
 mod job;
 mod list;
-#[cfg(test)]
-mod random;
 mod read;
 mod staging;
 mod threads;
+
+/// Casts of slices, and the element types that Rust lacks.
+pub use tcast_slice as slice;
+pub use tcast_slice::{dtype, kernel};
+
+#[cfg(test)]
+use tcast_slice::random;
 
 /// The crate with the element types `f16` and `bf16`, in the version whose types [`slice`](mod@slice) converts.
 pub use half;

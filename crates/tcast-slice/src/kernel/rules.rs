@@ -1,7 +1,5 @@
 //! Rules of a cast that its types leave open.
 
-use serde::Serialize;
-
 /// The rules that the types of a cast leave open, with the names of `cast.md` and ONNX Cast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
@@ -29,7 +27,8 @@ impl Default for Rules {
 
 impl Rules {
     /// Rules of casts that lose nothing, or as little as possible.
-    pub(crate) const LOSSLESS: Self = Self {
+    #[doc(hidden)]
+    pub const LOSSLESS: Self = Self {
         saturate: false,
         infinity_saturates_fnuz: false,
         round_mode: RoundMode::Nearest,
@@ -38,9 +37,9 @@ impl Rules {
 }
 
 /// Direction in which E8M0 rounds to a power of two.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "lowercase"))]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum RoundMode {
     /// the next power of two
     #[default]
@@ -53,9 +52,9 @@ pub enum RoundMode {
 
 /// Result for a float beyond an integer type's range, including NaN and Inf. With `Error`, a kernel wraps, and the caller
 /// must refuse: see [`Kernel::refuses`](super::Kernel::refuses).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "lowercase"))]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum OutOfRange {
     /// the low bits; NaN and Inf give 0
     #[default]

@@ -1,7 +1,7 @@
 //! Random numbers for tests.
 
 /// Returns the `SplitMix64` generator for a seed.
-pub(crate) fn random(seed: u64) -> impl FnMut() -> u64 {
+pub fn random(seed: u64) -> impl FnMut() -> u64 {
     let mut state = seed;
     move || {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -12,8 +12,7 @@ pub(crate) fn random(seed: u64) -> impl FnMut() -> u64 {
 }
 
 /// Returns floats that are not NaN: all upper halves with some lower bits, then random ones.
-#[cfg(test)]
-pub(crate) fn floats() -> impl Iterator<Item = f32> {
+pub fn floats() -> impl Iterator<Item = f32> {
     let mut next = random(1);
     let specials = (0..1 << 16).map(|high: u32| f32::from_bits(high << 16 | (high & 3) << 14));
     let random = std::iter::repeat_with(move || f32::from_bits(next() as u32));

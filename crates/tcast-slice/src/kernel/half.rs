@@ -4,21 +4,21 @@
 //! | from | to | function | domain |
 //! |---|---|---|---|
 //! | bfloat16 | float32 | [`bfloat16`] | all |
-//! | | | [`quiet_bfloat16`] | all; NaN becomes quiet |
+//! | | | `quiet_bfloat16` | all; NaN becomes quiet |
 //! | float32 | bfloat16 | [`to_bfloat16`] | numbers and Inf; NaN may become a number |
 //! | | | [`untied_to_bfloat16`] | numbers that are not ties |
 //! | | | [`bfloat16_bits`] | numbers of bfloat16: only the bits change |
 //! | float64 | bfloat16 | [`nearest_bfloat16`] | numbers and Inf |
 //! | float16 | float32 | [`float16`] | all |
-//! | | | [`quiet_float16`] | all; NaN becomes quiet |
+//! | | | `quiet_float16` | all; NaN becomes quiet |
 //! | | | `FLOAT16.widen` | finite numbers |
 //! | float32 | float16 | [`to_float16`] | all |
 //! | | | [`float16_bits`] | all; NaN becomes Inf |
 //! | | | [`normal_float16_bits`] | 0 and normal numbers of float16: only the bits change |
 //! | product | float16 | [`normal_float16_product`] | an integer times a float16 that gives 0 or a normal number |
-//! | each other | | [`Half`] | blocks of numbers in the range of both |
+//! | each other | | `Half` | blocks of numbers in the range of both |
 //!
-//! Casts of float32 to both types, with all rules and counts, use [`super::float`].
+//! Casts of float32 to both types, with all rules and counts, use `float.rs`.
 
 use super::counts::{Counts, Loss};
 use super::float::Minifloat;
@@ -27,14 +27,14 @@ use super::tally::COUNTED;
 use crate::dtype::{Dtype, FloatFormat};
 
 /// The constants of float16, which the compiler makes part of the code.
-pub(crate) const FLOAT16: Minifloat = Minifloat::new(&FloatFormat::FLOAT16);
+pub const FLOAT16: Minifloat = Minifloat::new(&FloatFormat::FLOAT16);
 
 /// Exponent of float32 minus exponent of the same normal number in float16, at the exponent field of float32.
 const REBIAS: u32 = (127 - 15) << 23;
 
 /// Widens a bfloat16.
 #[inline(always)]
-pub(crate) fn bfloat16(bits: u16) -> f32 {
+pub fn bfloat16(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
@@ -48,31 +48,31 @@ pub(super) fn quiet_bfloat16(bits: u16) -> u32 {
 /// Rounds a number to bfloat16, ties to even: adds half of the last kept bit, one unit less if that bit is even, and
 /// truncates. NaN may become a number.
 #[inline(always)]
-pub(crate) fn to_bfloat16(value: f32) -> f32 {
+pub fn to_bfloat16(value: f32) -> f32 {
     let bits = value.to_bits();
     f32::from_bits(bits.wrapping_add(0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
 }
 
 /// Like [`to_bfloat16`], for numbers that are not ties.
 #[inline(always)]
-pub(crate) fn untied_to_bfloat16(value: f32) -> f32 {
+pub fn untied_to_bfloat16(value: f32) -> f32 {
     f32::from_bits(value.to_bits().wrapping_add(0x8000) & 0xffff_0000)
 }
 
 /// Returns the bits of a number of bfloat16; cuts off the lower half of other numbers.
 #[inline(always)]
-pub(crate) fn bfloat16_bits(value: f32) -> u16 {
+pub fn bfloat16_bits(value: f32) -> u16 {
     (value.to_bits() >> 16) as u16
 }
 
 /// Rounds a float64 to bfloat16, ties to even.
-pub(crate) fn nearest_bfloat16(value: f64) -> f32 {
+pub fn nearest_bfloat16(value: f64) -> f32 {
     to_bfloat16(to_odd(value))
 }
 
 /// Widens a float16. NaN keeps its payload.
 #[inline(always)]
-pub(crate) fn float16(bits: u16) -> f32 {
+pub fn float16(bits: u16) -> f32 {
     let special = if bits & 0x7fff >= 0x7c00 { 0x7f80_0000 } else { 0 };
     f32::from_bits(FLOAT16.widen(bits.into()) | special)
 }
@@ -86,7 +86,7 @@ pub(super) fn quiet_float16(bits: u16) -> u32 {
 
 /// Rounds to float16, ties to even. NaN stays NaN.
 #[inline(always)]
-pub(crate) fn to_float16(value: f32) -> f32 {
+pub fn to_float16(value: f32) -> f32 {
     let magnitude = value.abs();
     // The comparison is false for NaN.
     let bounded = if magnitude > 65536.0 { 65536.0 } else { magnitude };
@@ -96,7 +96,7 @@ pub(crate) fn to_float16(value: f32) -> f32 {
 
 /// Rounds to the bits of a float16, ties to even. NaN becomes Inf.
 #[inline(always)]
-pub(crate) fn float16_bits(value: f32) -> u16 {
+pub fn float16_bits(value: f32) -> u16 {
     let magnitude = value.abs();
     // The code of Inf follows the code of the largest number, as if it were 65536. The comparison is false for NaN.
     let bounded = if magnitude < 65536.0 { magnitude } else { 65536.0 };
@@ -105,7 +105,7 @@ pub(crate) fn float16_bits(value: f32) -> u16 {
 
 /// Returns the bits of a float32 that is a normal float16 or 0.
 #[inline(always)]
-pub(crate) fn normal_float16_bits(value: f32) -> u16 {
+pub fn normal_float16_bits(value: f32) -> u16 {
     let (bits, magnitude) = (value.to_bits(), value.abs().to_bits());
     (bits >> 16 & 0x8000 | (magnitude.max(REBIAS) - REBIAS) >> 13) as u16
 }
@@ -119,7 +119,7 @@ pub(crate) fn normal_float16_bits(value: f32) -> u16 {
 /// 3. In a tie, the last bit of the sum is the bit of p at this position, because p * 2^13 has zeros there.
 /// 4. The difference is exact.
 #[inline(always)]
-pub(crate) fn normal_float16_product(number: f32, scale: f32) -> f32 {
+pub fn normal_float16_product(number: f32, scale: f32) -> f32 {
     number * (scale * 8193.0) - number * (scale * 8192.0)
 }
 

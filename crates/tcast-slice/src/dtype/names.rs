@@ -44,14 +44,16 @@ pub struct UnknownDtype {
 
 impl UnknownDtype {
     /// True if the spelling has several meanings.
-    #[cfg(feature = "cli")]
-    pub(crate) fn is_ambiguous(&self) -> bool {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn is_ambiguous(&self) -> bool {
         self.is_ambiguous
     }
 
     /// Describes a spelling that resembles no dtype, with the dtypes that are possible; `None` for other spellings.
-    #[cfg(feature = "cli")]
-    pub(crate) fn among(&self, possible: &[Dtype]) -> Option<String> {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn among(&self, possible: &[Dtype]) -> Option<String> {
         self.candidates.is_empty().then(|| self.with_list(possible.iter().map(|dtype| dtype.name())))
     }
 
@@ -61,8 +63,9 @@ impl UnknownDtype {
     }
 
     /// The intended type, if exactly one candidate exists or exactly one is a single typing error away.
-    #[cfg(feature = "cli")]
-    pub(crate) fn only_candidate(&self) -> Option<Dtype> {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn only_candidate(&self) -> Option<Dtype> {
         let typed = plain(&self.spelling.to_lowercase());
         let is_near = |dtype: &&Dtype| !self.is_ambiguous && strsim::osa_distance(&typed, dtype.name()) == 1;
         let near: Vec<Dtype> = self.candidates.iter().filter(is_near).copied().collect();

@@ -10,21 +10,23 @@ mod avx512;
 mod neon;
 mod table;
 
-pub(crate) use table::{Derivation, EXPONENT, Table};
+pub use table::{Derivation, EXPONENT, Table};
 
 use super::isa::Isa;
 
 impl Isa {
     /// True if the set has instructions for [`Isa::look_up`]. Loads from a table in memory are not faster than
     /// arithmetic.
-    pub(crate) fn can_look_up(self) -> bool {
+    pub fn can_look_up(self) -> bool {
         self != Self::Baseline || cfg!(all(target_arch = "aarch64", target_endian = "little"))
     }
 
-    /// Looks up the entry of each code by its lowest four bits. Each table is for `size` codes. Panics if the machine
-    /// lacks the instruction set, or the set lacks the instruction.
+    /// Looks up the entry of each code by its lowest four bits. Each table is for `size` codes.
+    ///
+    /// # Panics
+    /// If the machine lacks the instruction set, or the set lacks the instruction.
     #[inline(always)]
-    pub(crate) fn look_up(self, codes: &[u8], tables: &[Table], size: usize, out: &mut [[u8; 2]]) {
+    pub fn look_up(self, codes: &[u8], tables: &[Table], size: usize, out: &mut [[u8; 2]]) {
         assert!(self.can_look_up() && self.is_available(), "this machine has no {self:?}");
         match self {
             // SAFETY: the assertion has checked the features that the function is compiled for.
@@ -39,9 +41,12 @@ impl Isa {
         }
     }
 
-    /// Writes the table of each pair of numbers. Panics as [`Isa::look_up`].
+    /// Writes the table of each pair of numbers.
+    ///
+    /// # Panics
+    /// As [`Isa::look_up`].
     #[inline(always)]
-    pub(crate) fn derive(self, pairs: &[[u16; 2]], derivation: &Derivation, tables: &mut [Table]) {
+    pub fn derive(self, pairs: &[[u16; 2]], derivation: &Derivation, tables: &mut [Table]) {
         assert!(self.can_look_up() && self.is_available(), "this machine has no {self:?}");
         match self {
             // SAFETY: the assertion has checked the features that the function is compiled for.
@@ -53,9 +58,12 @@ impl Isa {
         }
     }
 
-    /// Looks up finite float8e4m3fn codes: see [`Table`]. Each table is for `size` codes. Panics as [`Isa::look_up`].
+    /// Looks up finite float8e4m3fn codes: see [`Table`]. Each table is for `size` codes.
+    ///
+    /// # Panics
+    /// As [`Isa::look_up`].
     #[inline(always)]
-    pub(crate) fn look_up_floats(self, codes: &[u8], tables: &[Table], size: usize, out: &mut [[u8; 2]]) {
+    pub fn look_up_floats(self, codes: &[u8], tables: &[Table], size: usize, out: &mut [[u8; 2]]) {
         assert!(self.can_look_up() && self.is_available(), "this machine has no {self:?}");
         match self {
             // SAFETY: the assertion has checked the features that the function is compiled for.

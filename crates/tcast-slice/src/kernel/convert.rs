@@ -89,7 +89,8 @@ impl Kernel {
     }
 
     /// Storage of the source and of the target.
-    pub(crate) fn storages(&self) -> [Storage; 2] {
+    #[doc(hidden)]
+    pub fn storages(&self) -> [Storage; 2] {
         [self.source, self.target]
     }
 

@@ -24,7 +24,7 @@ pub(super) fn grow(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
 /// Rounds a float64 to float32, to odd: truncated, with the last bit set if that changes the number. A nonzero number below
 /// the smallest float32 becomes the smallest, not 0.
 #[inline(always)]
-pub(crate) fn to_odd(value: f64) -> f32 {
+pub fn to_odd(value: f64) -> f32 {
     let nearest = value as f32;
     let back = f64::from(nearest);
     // If the nearest float32 is beyond the value, the one before it is the truncated value.

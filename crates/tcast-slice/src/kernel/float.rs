@@ -19,7 +19,7 @@ const INFINITY: u32 = 0x7f80_0000;
 
 /// A format of 16 bits or fewer, as the constants that conversions from and to float32 need.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Minifloat {
+pub struct Minifloat {
     /// Mantissa bits of float32 that the format lacks.
     shift: u32,
     /// Difference of the exponent biases, at float32's exponent field.
@@ -29,17 +29,17 @@ pub(crate) struct Minifloat {
     /// Added to an exponent field: see [`Minifloat::round_in_range`].
     raise: u32,
     /// The sign bit.
-    pub(crate) sign: u32,
+    pub sign: u32,
     /// Distance between the sign bits of the format and of float32.
     sign_shift: u32,
     /// The largest magnitude that [`Minifloat::round_in_range`] accepts, as float32 bits.
-    pub(crate) limit: u32,
+    pub limit: u32,
     /// The largest magnitude that rounds to zero, as float32 bits: half of the smallest number.
-    pub(crate) zero: u32,
+    pub zero: u32,
     /// The largest number.
-    pub(crate) largest: f32,
+    pub largest: f32,
     /// Above this, values lie beyond the largest number by more than half a step.
-    pub(crate) clipped: f32,
+    pub clipped: f32,
     /// The code of -0, in formats that have none.
     pub(super) lacks: Option<u8>,
     /// A code that is infinite or NaN is at least `special` after xor with `flip` and masking with `mask`.
@@ -50,7 +50,7 @@ pub(crate) struct Minifloat {
 
 impl Minifloat {
     /// Computes the constants of a format.
-    pub(crate) const fn new(format: &FloatFormat) -> Self {
+    pub const fn new(format: &FloatFormat) -> Self {
         let shift = MANTISSA_BITS - format.mantissa_bits;
         let (sign, max_finite) = (format.sign() as u32, format.max_finite() as u32);
         let rebias = ((BIAS - format.bias) as u32) << MANTISSA_BITS;
@@ -88,7 +88,7 @@ impl Minifloat {
 
     /// Converts a finite code to the bits of a float32.
     #[inline(always)]
-    pub(crate) fn widen(self, code: u32) -> u32 {
+    pub fn widen(self, code: u32) -> u32 {
         let digits = (code & (self.sign - 1)) << self.shift;
         // A subnormal is the smallest normal number with the mantissa in its low bits, minus the smallest normal
         // number.
@@ -99,7 +99,7 @@ impl Minifloat {
     }
 
     /// Returns the number of any code. NaN keeps its sign, but not its payload.
-    pub(crate) fn number(self, code: u32) -> f32 {
+    pub fn number(self, code: u32) -> f32 {
         let value = f32::from_bits(self.widen(code));
         let magnitude = code & (self.sign - 1);
         if !self.is_special(code as u16) {
@@ -146,14 +146,14 @@ impl Minifloat {
     }
 
     /// Returns the exponent of the smallest positive number.
-    pub(crate) fn lowest_exponent(self) -> i32 {
+    pub fn lowest_exponent(self) -> i32 {
         (self.min_normal >> MANTISSA_BITS) as i32 - BIAS - (MANTISSA_BITS - self.shift) as i32
     }
 
     /// Rounds a magnitude to the nearest code, ties to even, saturating. Returns the code without sign, and the number
     /// that it stands for.
     #[inline(always)]
-    pub(crate) fn round(self, magnitude: f32) -> (u32, f32) {
+    pub fn round(self, magnitude: f32) -> (u32, f32) {
         self.round_in_range(self.bounded(magnitude))
     }
 
@@ -165,7 +165,7 @@ impl Minifloat {
 
     /// Like [`Minifloat::round`], for a magnitude of at most `limit`.
     #[inline(always)]
-    pub(crate) fn round_in_range(self, magnitude: f32) -> (u32, f32) {
+    pub fn round_in_range(self, magnitude: f32) -> (u32, f32) {
         // 1. The power of two whose last mantissa bit, in float32, is worth the format's last bit at this magnitude;
         //    below the smallest normal number, the bit of the subnormals. Adding it makes the adder round to nearest
         //    even, and the low bits of the sum are the mantissa with its hidden bit.
@@ -190,7 +190,7 @@ impl Minifloat {
 
     /// Like [`Minifloat::round`], with ties toward zero.
     #[inline(always)]
-    pub(crate) fn round_down(self, magnitude: f32) -> (u32, f32) {
+    pub fn round_down(self, magnitude: f32) -> (u32, f32) {
         let magnitude = self.bounded(magnitude);
         let (code, value) = self.round_in_range(magnitude);
         let exponent = self.exponent(magnitude);
@@ -202,7 +202,7 @@ impl Minifloat {
     /// Rounds one float32 whose magnitude is at most `limit`, given as its bits, as [`Minifloat::round_in_range`]. A
     /// zero keeps the sign of the source. The second result is true if the code is exact.
     #[inline(always)]
-    pub(crate) fn round_bits(self, bits: u32) -> (u32, bool) {
+    pub fn round_bits(self, bits: u32) -> (u32, bool) {
         let magnitude = bits & MAGNITUDE;
         let (code, value) = self.round_in_range(f32::from_bits(magnitude));
         (code | (bits >> self.sign_shift) & self.sign, value.to_bits() == magnitude)

@@ -8,8 +8,8 @@ mod float_format;
 mod names;
 mod values;
 
-#[cfg(feature = "cli")]
-pub(crate) use float_format::FloatEdges;
+#[doc(hidden)]
+pub use float_format::FloatEdges;
 pub use float_format::{FloatFormat, Specials};
 pub use names::UnknownDtype;
 
@@ -184,7 +184,9 @@ impl Dtype {
     }
 
     /// True for the types of plain weights and their scales: float32, bfloat16 and float16.
-    pub(crate) fn is_weight(self) -> bool {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn is_weight(self) -> bool {
         matches!(self, Self::Float32 | Self::Bfloat16 | Self::Float16)
     }
 
@@ -193,19 +195,6 @@ impl Dtype {
     #[must_use]
     pub fn packed_bytes(self, count: u64) -> Option<u64> {
         Some(count.checked_mul(u64::from(self.bits()))?.div_ceil(8))
-    }
-}
-
-impl serde::Serialize for Dtype {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
-    }
-}
-
-impl<'de> serde::Deserialize<'de> for Dtype {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let name = <String as serde::Deserialize>::deserialize(deserializer)?;
-        name.parse().map_err(serde::de::Error::custom)
     }
 }
 

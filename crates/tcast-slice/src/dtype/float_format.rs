@@ -28,7 +28,7 @@ pub struct FloatFormat {
 
 impl FloatFormat {
     /// binary16 (IEEE 754-2019, 3.6).
-    pub(crate) const FLOAT16: Self = Self { exponent_bits: 5, mantissa_bits: 10, bias: 15, specials: Specials::Ieee };
+    pub const FLOAT16: Self = Self { exponent_bits: 5, mantissa_bits: 10, bias: 15, specials: Specials::Ieee };
 
     /// The sign bit.
     #[must_use]
@@ -88,17 +88,17 @@ impl FloatFormat {
     }
 
     /// The exponents at which the rounding of numbers to this format changes.
-    #[cfg(feature = "cli")]
-    pub(crate) const fn edges(&self) -> FloatEdges {
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn edges(&self) -> FloatEdges {
         let max = (self.max_finite() >> self.mantissa_bits) as i32 - self.bias;
         FloatEdges { subnormal: self.min_subnormal_exponent() - 1, normal: self.min_normal_exponent(), beyond: max + 1 }
     }
 }
 
 /// The exponents at which the rounding of numbers to a format changes, each the first of its kind.
-#[cfg(feature = "cli")]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct FloatEdges {
+pub struct FloatEdges {
     /// Numbers become subnormal, except exactly half of the smallest one, which becomes zero like all smaller numbers.
     pub subnormal: i32,
     /// Numbers have all digits.

@@ -27,6 +27,7 @@
 //! Text does not use the lanes: [`Printer`] widens a block and prints its numbers; [`Parser`] reads decimals and passes
 //! them to the lanes as float64 rounded to odd, so that a number is rounded once there too.
 
+#![allow(clippy::must_use_candidate, reason = "most functions are hidden from the documentation")]
 #![allow(
     clippy::inline_always,
     clippy::needless_bitwise_bool,
@@ -40,7 +41,8 @@ mod decimal;
 mod decode;
 mod encode;
 mod float;
-pub(crate) mod half;
+#[doc(hidden)] // for loops of quantized weights
+pub mod half;
 mod integer;
 mod isa;
 mod lane;
@@ -60,11 +62,13 @@ pub use convert::{Kernel, Malformed};
 pub use counts::{Condition, Counts, First, Firsts, Loss};
 pub use rules::{OutOfRange, RoundMode, Rules};
 pub use storage::{Storage, SubByteLayout};
-#[doc(hidden)] // for tests
-pub use {isa::Isa, parse::NotANumber, parse::Parser, print::Printer, text::Texts};
-
-pub(crate) use float::Minifloat;
-pub(crate) use isa::{Loop, hidden_one, prefetch, prefetch_behind};
-pub(crate) use lane::to_odd;
-pub(crate) use look_up::{Derivation, EXPONENT, Table};
-pub(crate) use print::shortest;
+#[doc(hidden)] // for tests, and for what converts by itself
+pub use {
+    float::Minifloat,
+    isa::{Isa, Loop, hidden_one, prefetch, prefetch_behind},
+    lane::to_odd,
+    look_up::{Derivation, EXPONENT, Table},
+    parse::{NotANumber, Parser},
+    print::{Printer, shortest},
+    text::Texts,
+};

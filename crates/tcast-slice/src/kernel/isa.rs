@@ -109,20 +109,20 @@ impl Isa {
 /// Returns 1, hidden from the compiler. Adding either it or 0 then becomes an addition under a mask, which saves a step
 /// with AVX-512.
 #[inline(always)]
-pub(crate) fn hidden_one<T: From<u8>>() -> T {
+pub fn hidden_one<T: From<u8>>() -> T {
     black_box(T::from(1))
 }
 
 /// Prefetches the cache lines of bytes that will soon be read.
 #[inline(always)]
-pub(crate) fn prefetch(bytes: &[u8]) {
+pub fn prefetch(bytes: &[u8]) {
     prefetch_behind(bytes, 0);
 }
 
 /// Prefetches the cache lines `distance` bytes after the lines of `items`. They need not be part of the slice: the next
 /// tensor usually follows.
 #[inline(always)]
-pub(crate) fn prefetch_behind<T>(items: &[T], distance: usize) {
+pub fn prefetch_behind<T>(items: &[T], distance: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     for line in items.chunks(64 / size_of::<T>()) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};

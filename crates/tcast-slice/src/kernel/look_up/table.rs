@@ -4,13 +4,13 @@
 ///
 /// For float8e4m3fn, which has 128 magnitudes, the entries are bfloat16 numbers. Entry m is for the subnormal number of
 /// mantissa m. Entry 8 + m plus the exponent field of a normal number is for the number of mantissa m.
-pub(crate) type Table = [u16; 16];
+pub type Table = [u16; 16];
 
 /// The unit of the exponent field of a bfloat16 number.
-pub(crate) const EXPONENT: u16 = 1 << 7;
+pub const EXPONENT: u16 = 1 << 7;
 
 /// Derivation of table entries from the first or the second of a pair of numbers.
-pub(crate) struct Derivation {
+pub struct Derivation {
     /// For each byte of the entries, the byte of the pair that it derives from.
     pub(super) chosen: [u8; 32],
     /// Number added to the chosen number, and mask of the bits of the sum that are kept.
@@ -21,7 +21,7 @@ pub(crate) struct Derivation {
 impl Derivation {
     /// Creates a derivation. Each of `entries` is true if the entry derives from the second number, followed by the
     /// number to add and the mask of the bits to keep.
-    pub(crate) fn new(entries: [(bool, u16, u16); 16]) -> Self {
+    pub fn new(entries: [(bool, u16, u16); 16]) -> Self {
         Self {
             chosen: std::array::from_fn(|at| 2 * u8::from(entries[at / 2].0) + at as u8 % 2),
             added: entries.map(|entry| entry.1),

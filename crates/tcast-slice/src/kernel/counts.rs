@@ -1,7 +1,5 @@
 //! Counts of the losses of a conversion.
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use std::collections::BTreeMap;
 use std::mem;
 use std::ops::{AddAssign, Index, IndexMut};
 
@@ -18,7 +16,7 @@ pub enum Loss {
     /// x is a number and y is NaN.
     Nan,
     /// x is NaN and y is zero, since the target has no NaN: a float of 4 or 6 bits, or an integer with
-    /// `--out-of-range saturate`. Where integers wrap, NaN counts as wrapped.
+    /// [`OutOfRange::Saturate`](super::OutOfRange). Where integers wrap, NaN counts as wrapped.
     NanLost,
     /// x is a number other than zero, y is zero, and x was in range: too small for a float, below 1 for an integer.
     Flushed,
@@ -151,6 +149,45 @@ impl Condition {
     }
 }
 
+#[cfg(feature = "clap")]
+impl clap::ValueEnum for Condition {
+    /// Returns the conditions; `nan` covers both values that became NaN and NaN that was lost.
+    fn value_variants<'a>() -> &'a [Self] {
+        const {
+            &[
+                Self::Lost(Loss::Saturated),
+                Self::Lost(Loss::Infinite),
+                Self::Lost(Loss::Nan),
+                Self::Lost(Loss::Flushed),
+                Self::Lost(Loss::Wrapped),
+                Self::Lost(Loss::Inexact),
+                Self::InputNan,
+                Self::InputInfinite,
+            ]
+        }
+    }
+
+    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+        let (name, what) = match self {
+            Self::Lost(Loss::NanLost) => return None,
+            Self::Lost(loss) => (
+                loss.name(),
+                match loss {
+                    Loss::Saturated => "a value beyond the range became the largest number",
+                    Loss::Infinite => "a number became infinite",
+                    Loss::Nan | Loss::NanLost => "a number became NaN, or NaN became zero",
+                    Loss::Flushed => "a number other than zero became zero",
+                    Loss::Wrapped => "a number beyond the range of an integer type kept its low bits",
+                    Loss::Inexact => "a value was rounded, or changed in another way",
+                },
+            ),
+            Self::InputNan => ("input-nan", "the input contains NaN"),
+            Self::InputInfinite => ("input-infinite", "the input contains Inf"),
+        };
+        Some(clap::builder::PossibleValue::new(name).help(what))
+    }
+}
+
 impl Index<Condition> for Counts {
     type Output = u64;
     fn index(&self, condition: Condition) -> &u64 {
@@ -183,7 +220,7 @@ pub struct First {
 
 /// The first element that met each watched condition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Firsts(Box<[(Condition, First)]>);
+pub struct Firsts(pub(crate) Box<[(Condition, First)]>);
 
 impl Firsts {
     /// The first element that met a condition.
@@ -199,7 +236,8 @@ impl Firsts {
     }
 
     /// Adds an element, unless an earlier element for the condition is present.
-    pub(crate) fn add(&mut self, condition: Condition, first: First) {
+    #[doc(hidden)]
+    pub fn add(&mut self, condition: Condition, first: First) {
         match self.0.iter_mut().find(|(known, _)| *known == condition) {
             Some((_, known)) if known.at <= first.at => {}
             Some((_, known)) => *known = first,
@@ -208,47 +246,14 @@ impl Firsts {
     }
 
     /// Adds the first elements of another range.
-    pub(crate) fn merge(&mut self, other: Self) {
+    #[doc(hidden)]
+    pub fn merge(&mut self, other: Self) {
         other.0.into_iter().for_each(|(condition, first)| self.add(condition, first));
     }
 
     /// Changes the indices of all elements.
-    pub(crate) fn renumber(&mut self, number: impl Fn(u64) -> u64) {
+    #[doc(hidden)]
+    pub fn renumber(&mut self, number: impl Fn(u64) -> u64) {
         self.0.iter_mut().for_each(|(_, first)| first.at = number(first.at));
-    }
-}
-
-impl Serialize for Firsts {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let known = Condition::ALL.into_iter().filter_map(|condition| Some((condition.name(), self.of(condition)?.at)));
-        serializer.collect_map(known)
-    }
-}
-
-impl<'de> Deserialize<'de> for Firsts {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let found = BTreeMap::<String, u64>::deserialize(deserializer)?;
-        let first = |condition: Condition| {
-            let at = *found.get(condition.name())?;
-            Some((condition, First { at, values: Default::default() }))
-        };
-        Ok(Self(Condition::ALL.into_iter().filter_map(first).collect()))
-    }
-}
-
-impl Serialize for Counts {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(Condition::ALL.map(|condition| (condition.name(), self[condition])))
-    }
-}
-
-impl<'de> Deserialize<'de> for Counts {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let found = BTreeMap::<String, u64>::deserialize(deserializer)?;
-        let mut counts = Self::default();
-        for condition in Condition::ALL {
-            counts[condition] = found.get(condition.name()).copied().unwrap_or(0);
-        }
-        Ok(counts)
     }
 }

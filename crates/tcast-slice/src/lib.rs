@@ -1,28 +1,48 @@
-//! Conversion between slices, and the element types that Rust lacks.
+//! Casts of slices between the number formats of machine learning, bit for bit as ONNX Cast defines them: floats of 4, 6
+//! and 8 bits, bfloat16, float16, float32, float64, and integers of 1 to 64 bits. Each value is rounded once, and the losses
+//! are counted. There is no I/O here.
+//!
+//! [`cast`] converts slices of typed elements, and this crate defines the element types that Rust lacks. If types are known
+//! only at run time, a [`kernel::Kernel`] converts bytes to bytes.
 //!
 //! ```
-//! use tcast::{half::bf16, kernel::Loss, slice::{Float4E2M1, Packed, PackedMut}};
+//! use tcast_slice::{Float4E2M1, Packed, PackedMut, half::bf16, kernel::Loss};
 //!
 //! // To bfloat16, and from there to float4, two elements in a byte.
 //! let mut halves = [bf16::ZERO; 4];
-//! tcast::slice::cast(&[0.5_f32, -1.0, 2.25, 100.0], &mut halves)?;
+//! tcast_slice::cast(&[0.5_f32, -1.0, 2.25, 100.0], &mut halves)?;
 //! assert_eq!(halves.map(bf16::to_f32), [0.5, -1.0, 2.25, 100.0]);
 //!
 //! let mut bytes = [0; 2];
 //! let mut packed = PackedMut::<Float4E2M1>::new(&mut bytes, 4).expect("two bytes hold four elements");
-//! let counts = tcast::slice::cast(&halves, &mut packed)?;
+//! let counts = tcast_slice::cast(&halves, &mut packed)?;
 //! assert_eq!(bytes, [0xa1, 0x74]);
 //! assert_eq!((counts[Loss::Saturated], counts[Loss::Inexact]), (1, 2)); // 100 became 6, and 2.25 became 2
 //!
 //! let mut back = [0.0_f32; 4];
 //! let packed = Packed::<Float4E2M1>::new(&bytes, 4).expect("as above");
-//! tcast::slice::cast(&packed, &mut back)?;
+//! tcast_slice::cast(&packed, &mut back)?;
 //! assert_eq!(back, [0.5, -1.0, 2.0, 6.0]);
-//! # Ok::<(), tcast::slice::CastError>(())
+//! # Ok::<(), tcast_slice::CastError>(())
 //! ```
 
+#![warn(clippy::unwrap_used)]
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
+pub mod dtype;
 mod error;
+pub mod kernel;
 mod packed;
+#[doc(hidden)] // for tests
+pub mod random;
+#[cfg(feature = "serde")]
+mod serde;
+
+/// The crate with the element types `f16` and `bf16`, in the version whose types [`cast`] converts.
+pub use half;
 
 pub use error::CastError;
 pub use packed::{Packed, PackedMut};
@@ -41,14 +61,14 @@ const CHUNK: usize = 1 << 16;
 /// This uses one thread: to use more, split both slices.
 ///
 /// ```
-/// use tcast::{kernel::Loss, slice::Float8E4M3FN};
+/// use tcast_slice::{Float8E4M3FN, kernel::Loss};
 ///
 /// let weights = [0.1_f32, -2.5, 1000.0];
 /// let mut codes = [Float8E4M3FN::default(); 3];
-/// let counts = tcast::slice::cast(&weights, &mut codes)?;
+/// let counts = tcast_slice::cast(&weights, &mut codes)?;
 /// assert_eq!(codes.map(Float8E4M3FN::to_bits), [0x1d, 0xc2, 0x7e]);
 /// assert_eq!(counts[Loss::Saturated], 1); // 1000 became 448
-/// # Ok::<(), tcast::slice::CastError>(())
+/// # Ok::<(), tcast_slice::CastError>(())
 /// ```
 ///
 /// # Errors

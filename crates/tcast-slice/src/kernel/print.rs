@@ -69,7 +69,7 @@ fn each<const N: usize>(bytes: &[u8], print: impl FnMut([u8; N])) {
 }
 
 /// A float type, whose precision determines the shortest digits.
-pub(crate) trait Float: Copy + Display + FromStr + PartialEq + Into<f64> {}
+pub trait Float: Copy + Display + FromStr + PartialEq + Into<f64> {}
 impl Float for f32 {}
 impl Float for f64 {}
 
@@ -89,7 +89,7 @@ fn push_float(texts: &mut Texts, float: impl Float) {
 }
 
 /// Formats a finite float as [`Printer`] does.
-pub(crate) fn shortest(float: impl Float) -> String {
+pub fn shortest(float: impl Float) -> String {
     let mut text = float.to_string();
     if let Some(digit) = even_digit(text.as_bytes(), float) {
         text.pop();
