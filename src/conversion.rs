@@ -36,12 +36,12 @@ pub(crate) struct Conversion {
     pub from: Form,
     /// Stored form of the result's elements.
     pub to: Form,
-    how: Arc<Method>,
+    how: Arc<ConversionMethod>,
     /// Conditions for which the first element is recorded.
     watched: Arc<[Condition]>,
 }
 
-enum Method {
+enum ConversionMethod {
     Numbers(Kernel),
     /// Conversion to complex numbers: the kernel converts the parts.
     Complex(Kernel),
@@ -53,9 +53,13 @@ impl Conversion {
     /// Returns the cast of values; `None` if ONNX Cast lacks this pair of types, or the target is big-endian.
     pub(crate) fn cast(from: Form, to: Form, rules: Rules) -> Option<Self> {
         let how = match (from, to) {
-            (Form::Numbers(source), Form::Numbers(target)) => Method::Numbers(Kernel::cast(source, target, &rules)?),
-            (Form::Texts(source), Form::Numbers(target)) => Method::Parse(source, Parser::new(target, &rules)?),
-            (_, Form::Texts(target)) => Method::Print(TextSource::new(from)?, target),
+            (Form::Numbers(source), Form::Numbers(target)) => {
+                ConversionMethod::Numbers(Kernel::cast(source, target, &rules)?)
+            }
+            (Form::Texts(source), Form::Numbers(target)) => {
+                ConversionMethod::Parse(source, Parser::new(target, &rules)?)
+            }
+            (_, Form::Texts(target)) => ConversionMethod::Print(TextSource::new(from)?, target),
         };
         Some(Self { from, to, how: Arc::new(how), watched: Arc::new(SPECIAL) })
     }
@@ -64,8 +68,8 @@ impl Conversion {
     /// different widths, between numbers and text, and for a big-endian target.
     pub(crate) fn copy(from: Form, to: Form) -> Option<Self> {
         let how = match (from, to) {
-            (Form::Numbers(source), Form::Numbers(target)) => Method::Numbers(Kernel::copy(source, target)?),
-            (Form::Texts(source), Form::Texts(target)) => Method::Print(TextSource::Texts(source), target),
+            (Form::Numbers(source), Form::Numbers(target)) => ConversionMethod::Numbers(Kernel::copy(source, target)?),
+            (Form::Texts(source), Form::Texts(target)) => ConversionMethod::Print(TextSource::Texts(source), target),
             _ => return None,
         };
         Some(Self { from, to, how: Arc::new(how), watched: Arc::new([]) })
@@ -80,7 +84,7 @@ impl Conversion {
         }
         let source = Storage { dtype: source.dtype.part(), ..source };
         let kernel = Kernel::cast(source, Storage::packed(target.dtype.part()), &rules)?;
-        Some(Self { from, to, how: Arc::new(Method::Complex(kernel)), watched: Arc::new(SPECIAL) })
+        Some(Self { from, to, how: Arc::new(ConversionMethod::Complex(kernel)), watched: Arc::new(SPECIAL) })
     }
 
     /// Also finds the first element that meets each of these conditions, in addition to those of [`SPECIAL`].
@@ -91,7 +95,7 @@ impl Conversion {
 
     /// Returns the kernel, if any part can be converted independently.
     pub(crate) fn kernel(&self) -> Option<&Kernel> {
-        if let Method::Numbers(kernel) = &*self.how { Some(kernel) } else { None }
+        if let ConversionMethod::Numbers(kernel) = &*self.how { Some(kernel) } else { None }
     }
 
     /// Converts `count` elements from index `start` on, numbers to numbers.
@@ -112,9 +116,13 @@ impl Conversion {
     /// and the number of elements so far; for text the source is empty.
     pub(crate) fn run(&self, elements: NamedElements, mut reader: Reader, sink: &mut PieceSink) -> Result<Findings> {
         let found = match &*self.how {
-            Method::Numbers(kernel) | Method::Complex(kernel) => self.numbers(kernel, elements, &mut reader, sink),
-            Method::Parse(form, parser) => parse((*form, parser, self.to), &self.watched, elements, &mut reader, sink),
-            Method::Print(source, form) => print(source, *form, elements, &mut reader, sink),
+            ConversionMethod::Numbers(kernel) | ConversionMethod::Complex(kernel) => {
+                self.numbers(kernel, elements, &mut reader, sink)
+            }
+            ConversionMethod::Parse(form, parser) => {
+                parse((*form, parser, self.to), &self.watched, elements, &mut reader, sink)
+            }
+            ConversionMethod::Print(source, form) => print(source, *form, elements, &mut reader, sink),
         }?;
         reader.finish()?;
         Ok(found)
@@ -128,7 +136,7 @@ impl Conversion {
         sink: &mut PieceSink,
     ) -> Result<Findings> {
         let (from, to) = (self.from.dtype(), self.to.dtype());
-        let is_complex = matches!(*self.how, Method::Complex(_));
+        let is_complex = matches!(*self.how, ConversionMethod::Complex(_));
         let is_real = is_complex && from.part() == from;
         let (mut input, mut output) = (Vec::new(), Vec::new());
         let mut found = Findings::default();

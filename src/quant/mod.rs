@@ -56,8 +56,8 @@ pub use libraries::{
 };
 pub use parts::{BlockParameters, LinearAxis, Parameters, Part};
 pub use recognize::{
-    CheckpointInfo, FoundWeight, Problem, Recognized, StoredTensor, can_be_part, check_renamed, is_activation_scale,
-    is_named_as_part, may_be_quantized, probe, scale_names,
+    CheckpointInfo, FoundWeight, Problem, Recognized, StoredTensor, can_be_part, check_renamed, described,
+    is_activation_scale, is_named_as_part, may_be_quantized, probe, scale_names,
 };
 pub(crate) use recognize::{contradictions, decoded_name};
 pub use rules::{Encoding, ScaleRule, ScaleShape, SignRule, Ties};

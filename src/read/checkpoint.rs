@@ -11,7 +11,7 @@ use crate::quant::{
     is_named_as_part, may_be_quantized,
 };
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A checkpoint with its quantized weights.
 pub(crate) struct Model<'a> {
@@ -25,6 +25,8 @@ pub(crate) struct Model<'a> {
     pub hf_quant_config: Option<&'a str>,
     pub quantize_config: Option<&'a str>,
     pub found: Recognized,
+    /// The type that weights are decoded to by default, once the config was read for it.
+    default_target: OnceLock<Dtype>,
     /// The graph of an ONNX model, if it could be read.
     pub graph: Option<Arc<ModelGraph<'a>>>,
 }
@@ -103,7 +105,16 @@ impl<'a> Model<'a> {
 
     fn without_tensors(source: &'a Checkpoint) -> Self {
         let (tensors, places, found) = (Vec::new(), Vec::new(), Recognized::default());
-        Self { source, tensors, places, hf_quant_config: None, quantize_config: None, found, graph: None }
+        Self {
+            source,
+            tensors,
+            places,
+            hf_quant_config: None,
+            quantize_config: None,
+            found,
+            default_target: OnceLock::new(),
+            graph: None,
+        }
     }
 
     /// Returns a checkpoint for tasks that convert values: its tensors are not listed, because there may be a million.
@@ -227,7 +238,7 @@ impl<'a> Model<'a> {
 
     /// Returns the type that weights are decoded to by default.
     pub(crate) fn default_target(&self) -> Dtype {
-        quant::default_target(self.source.read_text_of(CONFIG))
+        *self.default_target.get_or_init(|| quant::default_target(self.source.read_text_of(CONFIG)))
     }
 
     /// Returns the type that a weight is decoded to by default: in an ONNX model the type of its scale, as in the nodes
@@ -313,7 +324,7 @@ impl<'a> Model<'a> {
 
     /// Describes the parts that a decoder of a weight reads.
     fn described_parts(&self, weight: &FoundWeight) -> Vec<Part<'a>> {
-        FoundWeight { parts: Self::value_parts(weight), ..weight.clone() }.parts(&self.tensors)
+        quant::described(&Self::value_parts(weight), &self.tensors)
     }
 
     /// Refuses a group index or zero points of a weight whose content contradicts the config or the other parts.

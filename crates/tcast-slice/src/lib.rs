@@ -155,11 +155,11 @@ mod sealed {
 
     pub trait SealedElement: Copy + 'static {
         fn bytes(elements: &[Self]) -> &[u8];
-        fn fill(elements: &mut [Self], run: Run) -> Result<Counts, Malformed>;
+        fn fill(elements: &mut [Self], run: RunKernel) -> Result<Counts, Malformed>;
     }
 
     /// Writes results as little endian bytes.
-    pub(super) type Run<'a> = &'a mut dyn FnMut(&mut [u8]) -> Result<Counts, Malformed>;
+    pub(super) type RunKernel<'a> = &'a mut dyn FnMut(&mut [u8]) -> Result<Counts, Malformed>;
 
     pub trait SealedSource {
         fn storage(&self) -> Storage;
@@ -170,11 +170,11 @@ mod sealed {
     pub trait SealedTarget {
         fn storage(&self) -> Storage;
         fn len(&self) -> usize;
-        fn fill(&mut self, range: Range<usize>, run: Run) -> Result<Counts, Malformed>;
+        fn fill(&mut self, range: Range<usize>, run: RunKernel) -> Result<Counts, Malformed>;
     }
 }
 
-use sealed::Run;
+use sealed::RunKernel;
 
 /// Returns the storage of elements in a slice.
 fn in_memory(dtype: Dtype) -> Storage {
@@ -182,7 +182,7 @@ fn in_memory(dtype: Dtype) -> Storage {
 }
 
 /// Fills elements of a type for which every bit pattern is valid.
-fn fill_plain<E: IntoBytes + FromBytes>(elements: &mut [E], run: Run) -> Result<Counts, Malformed> {
+fn fill_plain<E: IntoBytes + FromBytes>(elements: &mut [E], run: RunKernel) -> Result<Counts, Malformed> {
     let counts = run(elements.as_mut_bytes())?;
     if cfg!(target_endian = "big") && size_of::<E>() > 1 {
         elements.as_mut_bytes().chunks_exact_mut(size_of::<E>()).for_each(<[u8]>::reverse);
@@ -200,7 +200,7 @@ macro_rules! plain {
                 fn bytes(elements: &[Self]) -> &[u8] {
                     elements.as_bytes()
                 }
-                fn fill(elements: &mut [Self], run: Run) -> Result<Counts, Malformed> {
+                fn fill(elements: &mut [Self], run: RunKernel) -> Result<Counts, Malformed> {
                     fill_plain(elements, run)
                 }
             }
@@ -223,7 +223,7 @@ impl sealed::SealedElement for bool {
     }
 
     /// Converts through a buffer of bytes, because not every byte is a valid bool.
-    fn fill(elements: &mut [Self], run: Run) -> Result<Counts, Malformed> {
+    fn fill(elements: &mut [Self], run: RunKernel) -> Result<Counts, Malformed> {
         let mut bytes = vec![0; elements.len()];
         let counts = run(&mut bytes)?;
         elements.iter_mut().zip(bytes).for_each(|(element, byte)| *element = byte != 0);
@@ -288,7 +288,7 @@ macro_rules! slices {
                 fn len(&self) -> usize {
                     self[..].len()
                 }
-                fn fill(&mut self, range: Range<usize>, run: Run) -> Result<Counts, Malformed> {
+                fn fill(&mut self, range: Range<usize>, run: RunKernel) -> Result<Counts, Malformed> {
                     E::fill(&mut self[range], run)
                 }
             }

@@ -1,7 +1,7 @@
 //! Elements of fewer than 8 bits without gaps.
 
 use super::SubByte;
-use super::sealed::{Run, SealedSource, SealedTarget};
+use super::sealed::{RunKernel, SealedSource, SealedTarget};
 use crate::kernel::{Counts, Malformed, Storage};
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -67,7 +67,7 @@ impl<E: SubByte> SealedTarget for PackedMut<'_, E> {
     fn len(&self) -> usize {
         self.len
     }
-    fn fill(&mut self, range: Range<usize>, run: Run) -> Result<Counts, Malformed> {
+    fn fill(&mut self, range: Range<usize>, run: RunKernel) -> Result<Counts, Malformed> {
         run(&mut self.bytes[packed_range::<E>(&range)])
     }
 }

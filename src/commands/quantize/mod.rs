@@ -141,15 +141,18 @@ pub(super) fn check_options(args: &QuantizeArgs) -> Result<()> {
 }
 
 fn check_patterns(args: &QuantizeArgs, model: &Model) -> Result<()> {
-    if args.options.is_gguf() {
+    let (options, allow_unmatched) = (&args.options, args.options.tensors.allow_unmatched);
+    if options.is_gguf() {
         return Ok(()); // patterns also match the names that tensors get, which only the plan knows
     }
-    let (options, allow_unmatched) = (&args.options, args.options.tensors.allow_unmatched);
+    let selection = options.tensors.selection();
+    if !selection.has_patterns() && options.rule.is_empty() {
+        return Ok(()); // there may be a million names
+    }
     let names = names(model, layout_name(options))?;
     let names: Vec<&str> = names.iter().chain(&model.source.left_out).map(String::as_str).collect();
     let path = &model.source.path;
-    check_matched(&options.tensors.selection(), &names, allow_unmatched, args.file.quiet)
-        .map_err(|error| error.in_file(path))?;
+    check_matched(&selection, &names, allow_unmatched, args.file.quiet).map_err(|error| error.in_file(path))?;
     let is_left_out = |rule: &&SchemeRule| {
         let mut matched = names.iter().filter(|name| rule.pattern.matches(name)).peekable();
         matched.peek().is_some() && matched.all(|name| options.tensors.leaves_out(&[*name]))

@@ -5,7 +5,7 @@ use super::casts::run;
 use super::fused::{self, Products};
 use super::lanes::{self, Float32Lane, LARGEST_NVFP4};
 use super::scales::GroupRange;
-use super::steps::{Arithmetic, Steps};
+use super::steps::{Arithmetic, DecodeSteps};
 use std::num::FpCategory;
 use std::ops::Range;
 
@@ -44,7 +44,7 @@ pub(super) struct DecodeBuffers {
 }
 
 impl DecodeBuffers {
-    pub(super) fn new(steps: &Steps, is_indexed: bool) -> Self {
+    pub(super) fn new(steps: &DecodeSteps, is_indexed: bool) -> Self {
         let columns = SEGMENT.min(steps.geometry.columns as usize);
         let beside = steps.geometry.grid[1] as usize;
         let groups = (columns + 1).max(if is_indexed { beside } else { beside.min(FETCHED) });
@@ -75,7 +75,7 @@ impl DecodeBuffers {
     #[inline(always)]
     pub(super) fn fetch(
         &mut self,
-        steps: &Steps,
+        steps: &DecodeSteps,
         parts: &[&[u8]],
         [matrix, below]: [usize; 2],
         groups: &Range<usize>,
@@ -106,7 +106,7 @@ impl DecodeBuffers {
 
     /// Fetches the stored scales of the fetched groups. True if a scale in use has become 0, infinite or NaN.
     #[inline(never)]
-    fn has_changed(&mut self, steps: &Steps, parts: &[&[u8]], place: &GroupRange) -> bool {
+    fn has_changed(&mut self, steps: &DecodeSteps, parts: &[&[u8]], place: &GroupRange) -> bool {
         let stored = &mut self.stored[..place.groups.len()];
         steps.scales.fetch(&steps.geometry, place, parts, &mut self.scratch, stored);
         let mut pairs = self.groups.iter().zip(stored).map(|(used, stored)| [*used, *stored].map(f32::from_le_bytes));
@@ -118,7 +118,7 @@ impl DecodeBuffers {
 }
 
 /// True if scales in use can differ from the stored scales.
-fn can_change(steps: &Steps) -> bool {
+fn can_change(steps: &DecodeSteps) -> bool {
     let is_combined = steps.geometry.global.is_some();
     steps.arithmetic == Arithmetic::Library && (is_combined || steps.scale_rounding.is_some())
 }
@@ -136,7 +136,7 @@ fn are_regular(scales: &Float32Lane) -> bool {
 
 /// Returns the global scale of a matrix, or 1 if there is none.
 #[inline(always)]
-pub(in crate::quant) fn global_scale(steps: &Steps, parts: &[&[u8]], matrix: usize, scratch: &mut [u8]) -> f32 {
+pub(in crate::quant) fn global_scale(steps: &DecodeSteps, parts: &[&[u8]], matrix: usize, scratch: &mut [u8]) -> f32 {
     let (Some(slot), Some(kernel)) = (steps.geometry.global, &steps.global) else { return 1.0 };
     let width = slot.dtype.bits() as usize / 8;
     let bytes = &parts[slot.index][matrix * steps.geometry.matrix_globals as usize * width..][..width];
@@ -146,7 +146,7 @@ pub(in crate::quant) fn global_scale(steps: &Steps, parts: &[&[u8]], matrix: usi
 
 /// Combines scales with the global scale, in the library's steps.
 #[inline(always)]
-fn combine(steps: &Steps, scales: &mut Float32Lane, global: f32, scratch: &mut [u8]) {
+fn combine(steps: &DecodeSteps, scales: &mut Float32Lane, global: f32, scratch: &mut [u8]) {
     let mut global = [global.to_le_bytes()];
     let rounding = steps.scale_rounding.as_ref();
     if let Some(rounding) = rounding {

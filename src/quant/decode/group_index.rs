@@ -2,7 +2,7 @@
 //! `desc_act`).
 
 use super::super::layout::Zeros;
-use super::{Decoder, Steps};
+use super::{DecodeSteps, Decoder};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use std::ops::Range;
@@ -70,7 +70,7 @@ impl Decoder {
     }
 }
 
-impl Steps {
+impl DecodeSteps {
     /// True if the columns are in order: compressed-tensors then writes -1 for each.
     fn is_unused(&self, index: &GroupIndex) -> bool {
         let Self { geometry, layout, .. } = self;

@@ -42,7 +42,7 @@ use rows::{RowDecoder, RowOutput};
 use scales::GroupRange;
 use std::ops::Range;
 use std::sync::Arc;
-use steps::Steps;
+use steps::DecodeSteps;
 
 /// Turns the stored bytes of a weight into its values.
 pub struct Decoder {
@@ -58,7 +58,7 @@ pub struct Decoder {
 /// Storage of codes and scales, and the computation of values from them.
 pub(in crate::quant) enum Method {
     /// Codes, scales and zero points are separate parts.
-    Steps(Box<Steps>),
+    Steps(Box<DecodeSteps>),
     /// Blocks hold codes and scales.
     Blocks(Box<BlockDecoder>),
 }
@@ -82,7 +82,7 @@ impl Decoder {
                 let parts = Parts { layout, parts };
                 Method::Blocks(Box::new(BlockDecoder::new(&parts, parameters, blocks, target, arithmetic)?))
             }
-            None => Method::Steps(Box::new(Steps::new(layout, parameters, parts, target, arithmetic)?)),
+            None => Method::Steps(Box::new(DecodeSteps::new(layout, parameters, parts, target, arithmetic)?)),
         };
         let bytes = |part: &Part| {
             let formats = parameters.blocks.as_ref().map(|blocks| &blocks.formats[..]).unwrap_or_default();
@@ -143,7 +143,7 @@ impl Decoder {
     /// Refuses zero points that contradict a symmetric grid. `bytes` are the bytes of the part
     /// [`Decoder::symmetric_part`].
     pub fn check_symmetric(&self, bytes: &[u8]) -> Result<()> {
-        let Some(Steps { geometry, zeros, .. }) = self.steps() else { return Ok(()) };
+        let Some(DecodeSteps { geometry, zeros, .. }) = self.steps() else { return Ok(()) };
         let [below, beside] = geometry.grid.map(|count| count as usize);
         let middle = if zeros.order == Zeros::Plain { 0.0 } else { (1_u32 << (geometry.bits - 1)) as f32 };
         let correction = match zeros.order {
@@ -170,7 +170,7 @@ impl Decoder {
     }
 
     /// The steps of a weight whose codes and scales are separate parts.
-    pub(super) fn steps(&self) -> Option<&Steps> {
+    pub(super) fn steps(&self) -> Option<&DecodeSteps> {
         if let Method::Steps(steps) = &self.method { Some(steps) } else { None }
     }
 
@@ -303,10 +303,10 @@ impl Decoder {
     ) -> Result<DecodeTally> {
         match &self.method {
             Method::Steps(steps) => {
-                let run = |decoder: &Self, steps: &Steps, out: RowOutput| -> Result<DecodeTally> {
+                let run = |decoder: &Self, steps: &DecodeSteps, out: RowOutput| -> Result<DecodeTally> {
                     let [range, columns] = [&rows, &columns].map(|range| range.start as usize..range.end as usize);
                     let index = decoder.group_index(parts, columns.clone())?;
-                    let Steps { fused, scales, geometry, .. } = steps;
+                    let DecodeSteps { fused, scales, geometry, .. } = steps;
                     let map = geometry.map.and_then(|slot| parts[slot.index].as_chunks().0.first_chunk().copied());
                     let (map, buffers) = (map.unwrap_or_default(), DecodeBuffers::new(steps, index.is_some()));
                     let results = fused.and_then(|fused| fused.results(isa, geometry, scales.factor(), &map));

@@ -9,7 +9,7 @@ use super::lanes::{self, Float32Lane};
 use super::linear::extend_signs;
 use super::rotate::{rotate, rotate_float32s};
 use super::segment::{FetchedScales, SegmentGroups};
-use super::steps::{Arithmetic, CodeDecoding, Steps};
+use super::steps::{Arithmetic, CodeDecoding, DecodeSteps};
 use super::tables::Results;
 use super::tally::DecodeTally;
 use crate::dtype::Dtype;
@@ -29,7 +29,7 @@ pub(super) enum RowOutput<'a> {
 
 /// The rows of one call.
 pub(super) struct RowDecoder<'a> {
-    pub(super) steps: &'a Steps,
+    pub(super) steps: &'a DecodeSteps,
     pub(super) parts: &'a [&'a [u8]],
     /// The groups of these columns, if they are not contiguous.
     pub(super) index: Option<Vec<u32>>,
@@ -114,7 +114,7 @@ impl SegmentPlace {
 
 /// Writes the numbers that codes represent, minus their centre.
 #[inline(always)]
-pub(in crate::quant) fn widen(steps: &Steps, codes: &[u8], map: &[[u8; 4]; 16], lane: &mut Float32Lane) {
+pub(in crate::quant) fn widen(steps: &DecodeSteps, codes: &[u8], map: &[[u8; 4]; 16], lane: &mut Float32Lane) {
     match &steps.widening {
         CodeDecoding::Kernel(kernel) => {
             let count = lane.len();
@@ -139,7 +139,7 @@ impl RowDecoder<'_> {
         end: usize,
     ) -> DecodeTally {
         let Self { steps, parts, index, buffers, range, columns: decoded, .. } = self;
-        let Steps { layout, geometry, .. } = steps;
+        let DecodeSteps { layout, geometry, .. } = steps;
         // 1. The groups of these columns, and the number of elements of the first group before them.
         let width = geometry.columns as usize;
         let (below, size) = (within / geometry.block[0] as usize, geometry.block[1] as usize);
@@ -298,7 +298,7 @@ impl RowDecoder<'_> {
 /// flushed if they are 0 although both numbers in `nonzero` are not.
 #[inline(always)]
 fn tally_of(
-    steps: &Steps,
+    steps: &DecodeSteps,
     out: &[u8],
     nonzero: (&Float32Lane, &Float32Lane),
     factors: (&Float32Lane, &Float32Lane),
@@ -324,7 +324,7 @@ fn tally_of(
 
 /// Performs the remaining steps from products to the target.
 #[inline(always)]
-fn finish(steps: &Steps, products: &mut Float32Lane, scratch: &mut [u8], out: &mut [u8]) {
+fn finish(steps: &DecodeSteps, products: &mut Float32Lane, scratch: &mut [u8], out: &mut [u8]) {
     if steps.layout.global == Combination::Over127 {
         lanes::multiply_all(products, 1.0 / 127.0);
     }

@@ -77,7 +77,7 @@ impl CodeDecoding {
 }
 
 /// The layout and the steps of one weight.
-pub(in crate::quant) struct Steps {
+pub(in crate::quant) struct DecodeSteps {
     pub(in crate::quant) layout: &'static Layout,
     pub(in crate::quant) geometry: DecodeGeometry,
     pub(super) target: Dtype,
@@ -104,7 +104,7 @@ pub(in crate::quant) struct Steps {
     pub(super) products: Option<Products>,
 }
 
-impl Steps {
+impl DecodeSteps {
     pub(super) fn new(
         layout: &'static Layout,
         parameters: &Parameters,

@@ -79,14 +79,19 @@ pub struct FoundWeight {
     pub parts: Vec<(Role, usize)>,
 }
 
+/// Describes the tensors with these roles and indices, without those of an unknown dtype.
+pub fn described<'a>(parts: &[(Role, usize)], tensors: &[StoredTensor<'a>]) -> Vec<Part<'a>> {
+    let part = |&(role, index): &(Role, usize)| {
+        let StoredTensor { name, dtype, shape } = tensors[index];
+        dtype.map(|dtype| Part { role, name, dtype, shape })
+    };
+    parts.iter().filter_map(part).collect()
+}
+
 impl FoundWeight {
     /// Returns the parts for [`crate::quant::Decoder::new`].
     pub fn parts<'a>(&self, tensors: &[StoredTensor<'a>]) -> Vec<Part<'a>> {
-        let part = |&(role, index): &(Role, usize)| {
-            let StoredTensor { name, dtype, shape } = tensors[index];
-            dtype.map(|dtype| Part { role, name, dtype, shape })
-        };
-        self.parts.iter().filter_map(part).collect()
+        described(&self.parts, tensors)
     }
 
     /// Returns the index of its part with this role.

@@ -10,7 +10,7 @@ mod leftover;
 mod names;
 mod weight;
 
-pub use checkpoint::{CheckpointInfo, FoundWeight, Problem, Recognized, StoredTensor};
+pub use checkpoint::{CheckpointInfo, FoundWeight, Problem, Recognized, StoredTensor, described};
 pub use config::check_renamed;
 
 use super::config::CheckpointConfig;
