@@ -5,8 +5,8 @@
 
 use std::error::Error;
 use std::path::Path;
+use tcast::TensorFiles;
 use tcast::options::DequantizeOptions;
-use tcast::tensors;
 
 /// Decodes the weights of a model to a type, and returns their names and layouts.
 ///
@@ -15,7 +15,7 @@ use tcast::tensors;
 pub fn dequantize(input: &Path, to: &str, output: &Path) -> Result<Vec<String>, Box<dyn Error>> {
     let options = DequantizeOptions { to: Some(to.parse()?), ..DequantizeOptions::default() };
     tcast::dequantize(input, output, &options)?;
-    let weights = tensors(input)?.into_iter();
+    let weights = TensorFiles::open(input)?.tensors().list().into_iter();
     Ok(weights.filter_map(|weight| Some(format!("{} {}", weight.name, weight.layout?))).collect())
 }
 

@@ -5,8 +5,8 @@
 
 use std::error::Error;
 use std::path::Path;
+use tcast::TensorFiles;
 use tcast::options::QuantizeOptions;
-use tcast::tensors;
 
 /// Quantizes a model, and returns the names of the quantized weights.
 ///
@@ -14,7 +14,7 @@ use tcast::tensors;
 /// When the scheme does not exist, the input is not a model, the output exists, or reading or writing fails.
 pub fn quantize(input: &Path, scheme: &str, output: &Path) -> Result<Vec<String>, Box<dyn Error>> {
     tcast::quantize(input, output, &QuantizeOptions::scheme(scheme)?)?;
-    let weights = tensors(output)?.into_iter().filter(|tensor| tensor.layout.is_some());
+    let weights = TensorFiles::open(output)?.tensors().list().into_iter().filter(|tensor| tensor.layout.is_some());
     Ok(weights.map(|tensor| format!("{} {:?}", tensor.name, tensor.shape)).collect())
 }
 

@@ -27,8 +27,8 @@
 //! [`cast`], [`quantize`] and [`dequantize`] convert a tensor file, or a folder of shards, on all cores and without holding
 //! a tensor in memory. They return the report that the program prints with `--json`. [`Settings`] adds progress and
 //! cancellation. Quantized weights can have the layouts of compressed-tensors, `ModelOpt`, GPTQ, AWQ, bitsandbytes,
-//! `ComfyUI`, gpt-oss and ONNX. [`tensors`] lists the tensors of a file or a folder, and [`diff`](diff()) compares two of
-//! them.
+//! `ComfyUI`, gpt-oss and ONNX. [`TensorFiles`] lists the tensors of a file or a folder, and reads their values;
+//! [`diff`](diff()) compares two of them. [`Scheme::encode`] quantizes a weight in memory.
 //!
 //! ```
 //! use tcast::{dtype::Dtype, options::{CastOptions, DequantizeOptions, QuantizeOptions}};
@@ -40,7 +40,7 @@
 //! tcast::cast(model, half, &CastOptions::to(Dtype::Bfloat16))?;
 //! tcast::dequantize(quantized, &decoded, &DequantizeOptions::default())?;
 //! tcast::quantize(&decoded, &codes, &QuantizeOptions::scheme("nvfp4")?)?;
-//! assert!(tcast::tensors(codes)?.iter().any(|tensor| tensor.layout.is_some()));
+//! assert!(tcast::TensorFiles::open(codes)?.tensors().list().iter().any(|tensor| tensor.layout.is_some()));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -91,9 +91,9 @@ pub mod text;
 mod conversion;
 mod convert;
 mod job;
-mod list;
 mod read;
 mod staging;
+mod tensors;
 mod threads;
 
 /// Casts of slices, and the element types that Rust lacks.
@@ -108,10 +108,10 @@ pub use half;
 
 pub use convert::{Settings, cast, dequantize, quantize};
 pub use job::{FileReport, IfExists, TensorReport};
-pub use list::{TensorInfo, tensors};
 pub use measure::compare::{
     Comparison, DiffFigures, DiffOptions, DiffReport, DiffStatus, FirstDifference, TensorDiff, diff,
 };
 pub use progress::Cancel;
-pub use quant::Scheme;
+pub use quant::{EncodedTensor, EncodedWeight, Scheme, WeightElement};
 pub use report::Report;
+pub use tensors::{TensorFiles, TensorInfo, Tensors};

@@ -14,7 +14,7 @@ const LAYERS: &[&[&str]] = &[
     &["main"],
     &["commands"],
     &["cli"],
-    &["convert", "list"],
+    &["convert", "tensors"],
     &["report"],
     &["job"],
     &["engine"],
@@ -33,7 +33,7 @@ const LAYERS: &[&[&str]] = &[
 ];
 
 /// The same of `tcast-slice`, below the root of its crate. `tcast` re-exports the last three.
-const SLICE_LAYERS: &[&[&str]] = &[&["error", "packed", "serde"], &["kernel"], &["dtype"], &["random"]];
+const SLICE_LAYERS: &[&[&str]] = &[&["error", "packed", "serde", "stored"], &["kernel"], &["dtype"], &["random"]];
 
 #[test]
 fn modules_import_downwards_only() {

@@ -38,7 +38,7 @@ pub fn gguf_header(bytes: &[u8]) {
         }
         let renamed = folder.join("decoded");
         if within(limit, || decode(folder, &renamed, Naming::HuggingFace)) {
-            tcast::tensors(&renamed).unwrap_or_else(|error| panic!("what was written is refused: {error}"));
+            tcast::TensorFiles::open(&renamed).unwrap_or_else(|error| panic!("what was written is refused: {error}"));
             fs::remove_dir_all(&renamed).expect("it is there");
         }
     });
@@ -71,9 +71,9 @@ fn check_sets(format: &BlockFormat, blocks: &[u8]) {
 
 /// Checks that a listing has the shapes of the model, if it can be listed.
 fn check_listing(path: &Path, input: &Input) {
-    match tcast::tensors(path) {
-        Ok(listed) => {
-            for tensor in &listed {
+    match tcast::TensorFiles::open(path) {
+        Ok(files) => {
+            for tensor in files.tensors().list() {
                 let stored = input.contents.tensors.iter().find(|stored| *stored.name == *tensor.name);
                 assert_eq!(stored.map(|stored| &*stored.shape), Some(&*tensor.shape), "{}", tensor.name);
             }

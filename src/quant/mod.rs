@@ -31,6 +31,7 @@ mod config;
 mod decode;
 mod encode;
 pub mod gguf;
+mod in_memory;
 mod layout;
 mod libraries;
 mod parts;
@@ -46,6 +47,7 @@ pub use encode::{
     BlockWeightEncoder, EncodeOptions, EncodeTally, EncodedPart, Encoder, Extremes, Recoverer, ScaleChoice, ScaleMatch,
     SharedScale, Unfit, WeightEncoder,
 };
+pub use in_memory::{EncodedTensor, EncodedWeight, WeightElement};
 pub use layout::{
     CodeStorage, CodeValues, Combination, Exponents, Group, Layout, Names, Packing, Precision, Role, ScaleOrder, Zeros,
     codes_in_words,

@@ -104,6 +104,30 @@ impl<'a> LogicalTensor<'a> {
         }
     }
 
+    /// Reads some elements into `buffer`, perhaps after a few before them, so that the first one starts a byte. Returns the
+    /// index of the first one.
+    pub(crate) fn read(&self, elements: Range<u64>, buffer: &mut Vec<u8>) -> Result<u64> {
+        let stored = match self {
+            Self::Weight(weight) => {
+                let mut around = Vec::new();
+                buffer.extend_from_slice(weight.decode(elements.clone(), &mut around)?);
+                return Ok(elements.start);
+            }
+            Self::Stored(stored) => stored,
+        };
+        let first = elements.start - elements.start % 8;
+        let place = self.bytes(first)..self.bytes(elements.end);
+        if let Some(mapped) = stored.mapped() {
+            buffer.extend_from_slice(mapped.read(place).map_err(|error| self.error(error))?);
+            return Ok(first);
+        }
+        let mut reader = stored.open()?;
+        buffer.resize(place.len(), 0);
+        let read = reader.skip(place.start as u64).and_then(|()| reader.fill(buffer));
+        read.map_err(|error| self.error(error))?;
+        Ok(first)
+    }
+
     /// Returns the indices of an element, counted in the order of reading.
     pub(crate) fn indices(&self, element: u64) -> Vec<u64> {
         let NamedElements { shape, fortran_order, .. } = self.named();

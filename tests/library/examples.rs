@@ -197,7 +197,8 @@ fn tensors_are_those_that_the_program_lists() {
         let listed = bench.command().args(["inspect", "--json"]).arg(fixture(model)).output().unwrap().stdout;
         let listed: serde_json::Value = serde_json::from_slice(&listed).unwrap();
         let rows = listed["tensors"].as_array().unwrap();
-        let tensors = tcast::tensors(fixture(model)).unwrap();
+        let tensors = tcast::TensorFiles::open(fixture(model)).unwrap();
+        let tensors = tensors.tensors().list();
         assert_eq!(tensors.len(), rows.len(), "{model}");
         for (tensor, row) in tensors.iter().zip(rows) {
             assert_eq!((row["name"].as_str(), &row["shape"]), (Some(&*tensor.name), &serde_json::json!(tensor.shape)));
@@ -205,7 +206,7 @@ fn tensors_are_those_that_the_program_lists() {
             assert_eq!(row["bytes"].as_u64(), Some(tensor.bytes), "{}", tensor.name);
         }
     }
-    let missing = tcast::tensors(bench.path("none.npy")).unwrap_err();
+    let missing = tcast::TensorFiles::open(bench.path("none.npy")).err().unwrap();
     assert!(missing.to_string().contains("none.npy: cannot read"), "{missing}");
 }
 

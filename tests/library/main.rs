@@ -6,3 +6,4 @@ mod common;
 mod convert;
 mod examples;
 mod slice;
+mod tensors;

@@ -40,12 +40,14 @@ mod packed;
 pub mod random;
 #[cfg(feature = "serde")]
 mod serde;
+mod stored;
 
 /// The crate with the element types `f16` and `bf16`, in the version whose types [`cast`] converts.
 pub use half;
 
 pub use error::CastError;
 pub use packed::{Packed, PackedMut};
+pub use stored::StoredBytes;
 
 use crate::dtype::Dtype;
 use crate::kernel::{Counts, Kernel, Malformed, Rules, Storage, SubByteLayout};
@@ -141,7 +143,7 @@ pub trait Element: sealed::SealedElement {
 /// Elements of fewer than 8 bits, which [`Packed`] holds without gaps.
 pub trait SubByte: Element {}
 
-/// Source of a conversion: a slice, an array or a `Vec` of an [`Element`], or [`Packed`] elements.
+/// Source of a conversion: a slice, an array or a `Vec` of an [`Element`], [`Packed`] elements, or [`StoredBytes`].
 pub trait Source: sealed::SealedSource {}
 
 /// Target of a conversion: a slice, an array or a `Vec` of an [`Element`], or [`PackedMut`] elements.

@@ -1,0 +1,114 @@
+//! Values of tensors, and weights in memory.
+
+use crate::common::{Bench, fixture, npy_data, safetensors};
+use tcast::dtype::Dtype;
+use tcast::half::bf16;
+use tcast::options::{CastOptions, DequantizeOptions, QuantizeOptions};
+use tcast::slice::Float8E4M3FN;
+use tcast::{Scheme, TensorFiles};
+
+#[test]
+fn values_are_those_of_the_file_in_any_range() {
+    for name in ["weights_f32.npy", "big_endian_f32.npy", "fortran_f32.npy"] {
+        let files = TensorFiles::open(fixture(name)).unwrap();
+        let tensors = files.tensors();
+        let [tensor] = &tensors.list()[..] else { panic!("{name} has one tensor") };
+        let (own, count) = (&*tensor.name, tensor.shape.iter().product());
+        let bench = Bench::new();
+        let copied = bench.path("copied.safetensors");
+        tcast::cast(fixture(name), &copied, &CastOptions::to(Dtype::Float32)).unwrap();
+        let copied = TensorFiles::open(&copied).unwrap();
+        let copied = copied.tensors();
+        let wanted: Vec<f32> = copied.values(&copied.list()[0].name, 0..count).unwrap();
+        let all: Vec<f32> = tensors.values(own, 0..count).unwrap();
+        assert!(all.iter().map(|value| value.to_bits()).eq(wanted.iter().map(|value| value.to_bits())), "{name}");
+        for range in [0..0, 3..count, 1..2, count - 1..count] {
+            let part: Vec<f32> = tensors.values(own, range.clone()).unwrap();
+            let wanted = &all[range.start as usize..range.end as usize];
+            assert!(part.iter().map(|value| value.to_bits()).eq(wanted.iter().map(|value| value.to_bits())), "{name}");
+        }
+        let error = tensors.values::<f32>(own, 0..count + 1).unwrap_err();
+        assert!(error.to_string().contains("elements"), "{error}");
+    }
+    let files = TensorFiles::open(fixture("weights_f32.npy")).unwrap();
+    let file = std::fs::read(fixture("weights_f32.npy")).unwrap();
+    let wanted: Vec<f32> = npy_data(&file).as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+    assert_eq!(files.tensors().values::<f32>("weights_f32", 0..wanted.len() as u64).unwrap(), wanted);
+}
+
+#[test]
+fn elements_of_four_bits_start_anywhere() {
+    let bench = Bench::new();
+    let header = r#"{"codes":{"dtype":"F4","shape":[2,5],"data_offsets":[0,5]}}"#;
+    let input = bench.path("in.safetensors");
+    std::fs::write(&input, safetensors(header, &[0x21, 0x43, 0x65, 0x87, 0xf0])).unwrap();
+    let files = TensorFiles::open(&input).unwrap();
+    let all: Vec<f32> = files.tensors().values("codes", 0..10).unwrap();
+    assert_eq!(all, [0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, 0.0, -6.0]);
+    for start in 0..10 {
+        let rest: Vec<f32> = files.tensors().values("codes", start..10).unwrap();
+        assert_eq!(rest, all[start as usize..], "{start}");
+    }
+    let narrow: Vec<Float8E4M3FN> = files.tensors().values("codes", 1..2).unwrap();
+    assert_eq!(narrow[0].to_bits(), 0x38);
+    let missing = files.tensors().values::<f32>("code", 0..1).unwrap_err();
+    assert!(missing.to_string().contains("there is no tensor 'code'"), "{missing}");
+}
+
+#[test]
+fn quantized_weights_are_read_as_dequantize_writes_them() {
+    let bench = Bench::new();
+    let decoded = bench.path("decoded");
+    tcast::dequantize(fixture("checkpoints/llama-fp8"), &decoded, &DequantizeOptions::default()).unwrap();
+    let [files, plain] = [fixture("checkpoints/llama-fp8"), decoded].map(|path| TensorFiles::open(path).unwrap());
+    let (tensors, plain) = (files.tensors(), plain.tensors());
+    let weights: Vec<_> = tensors.list().into_iter().filter(|tensor| tensor.layout.is_some()).collect();
+    assert!(!weights.is_empty());
+    for weight in weights {
+        let count: u64 = weight.shape.iter().product();
+        let range = count / 3..count / 2;
+        let [found, wanted] =
+            [&tensors, &plain].map(|tensors| tensors.values::<bf16>(&weight.name, range.clone()).unwrap());
+        assert_eq!(found, wanted, "{}", weight.name);
+        let error = tensors.values::<f64>(&weight.name, range).unwrap_err();
+        assert!(error.to_string().contains("not decoded to float64"), "{error}");
+    }
+}
+
+#[test]
+fn a_weight_in_memory_has_the_bytes_of_a_quantized_file() {
+    let bench = Bench::new();
+    let values: Vec<bf16> =
+        (0..128 * 256_i32).map(|at| bf16::from_f32(((at * 7919) % 1009 - 504) as f32 / 900.0)).collect();
+    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let input = bench.path("model");
+    std::fs::create_dir(&input).unwrap();
+    std::fs::write(input.join("config.json"), r#"{"model_type":"llama"}"#).unwrap();
+    let header = r#"{"layers.0.up_proj.weight":{"dtype":"BF16","shape":[128,256],"data_offsets":[0,65536]}}"#;
+    std::fs::write(input.join("model.safetensors"), safetensors(header, &bytes)).unwrap();
+    for name in ["fp8", "fp8-block", "int4", "int8", "nvfp4", "mxfp4", "mxfp8"] {
+        let scheme = Scheme::find(name).unwrap();
+        let weight = scheme.encode(&values, &[128, 256]).unwrap();
+        let output = bench.path(name);
+        tcast::quantize(&input, &output, &QuantizeOptions::scheme(name).unwrap()).unwrap();
+        let written = std::fs::read(output.join("model.safetensors")).unwrap();
+        let header = safetensors::SafeTensors::deserialize(&written).unwrap();
+        assert_eq!(header.len(), weight.tensors().len(), "{name}");
+        for tensor in weight.tensors() {
+            let stored = header.tensor(&format!("layers.0.up_proj{}", tensor.suffix)).unwrap();
+            assert_eq!(stored.data(), tensor.bytes, "{name}{}", tensor.suffix);
+        }
+        let decoded: Vec<bf16> = weight.decode().unwrap();
+        let files = TensorFiles::open(&output).unwrap();
+        let count = values.len() as u64;
+        assert_eq!(decoded, files.tensors().values::<bf16>("layers.0.up_proj.weight", 0..count).unwrap(), "{name}");
+    }
+    let error = Scheme::find("fp8").unwrap().encode(&[1.0_f32, f32::NAN], &[1, 2]).unwrap_err();
+    assert!(error.to_string().contains("NaN"), "{error}");
+    let error = Scheme::find("fp8").unwrap().encode(&[1.0_f32], &[1, 2]).unwrap_err();
+    assert!(error.to_string().contains("do not have the shape"), "{error}");
+    assert_eq!(
+        Scheme::find("fp8").unwrap().encode(&[1.0_f32, 2.0], &[1, 2]).unwrap().tensors()[0].dtype,
+        Dtype::Float8E4M3FN
+    );
+}
