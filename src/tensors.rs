@@ -2,21 +2,26 @@
 
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::container::{Elements, Form, ReadOptions};
+use crate::conversion::NamedElements;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::quant::Arithmetic;
-use crate::read::{LogicalTensor, Model, ModelTensor, SourceTensor};
+use crate::plan::Codes;
+use crate::quant::{Arithmetic, FoundWeight};
+use crate::read::{LogicalTensor, Model, ModelTensor, SourceTensor, WeightSource};
+use crate::select::Selection;
 use crate::text::shorten;
 use crate::threads::cores;
+use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::OnceLock;
 use tcast_slice::{CastError, Element, StoredBytes};
 
 /// A tensor of a model. A quantized weight with its scales and other parts is one tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TensorInfo {
-    /// Name in the model; empty for the tensor of a file without names.
+    /// Name in the model; for the tensor of a file without names, the name of the file without its ending.
     pub name: String,
     /// Type of the elements, or of the codes of a quantized weight; `None` if the file does not name a supported type.
     pub dtype: Option<Dtype>,
@@ -46,7 +51,32 @@ pub struct TensorInfo {
 pub struct TensorFiles(Checkpoint);
 
 /// The tensors of [`TensorFiles`].
-pub struct Tensors<'a>(Model<'a>);
+pub struct Tensors<'a> {
+    model: Model<'a>,
+    by_name: OnceLock<ByName<'a>>,
+}
+
+/// What a reader of values finds by name.
+struct ByName<'a> {
+    /// Indices of the quantized weights that can be decoded.
+    weights: HashMap<String, usize>,
+    /// Indices of the stored tensors.
+    stored: HashMap<&'a str, usize>,
+    /// The stored tensors that are no values.
+    codes: Codes<'a>,
+}
+
+impl<'a> ByName<'a> {
+    fn new(model: &Model<'a>) -> Result<Self> {
+        let is_readable = |(_, weight): &(usize, &FoundWeight)| model.is_readable(weight);
+        let weights = model.found.weights.iter().enumerate().filter(is_readable);
+        Ok(Self {
+            weights: weights.map(|(at, weight)| (weight.name.clone(), at)).collect(),
+            stored: model.tensors.iter().enumerate().map(|(at, tensor)| (tensor.name, at)).collect(),
+            codes: if Codes::may_be_in(model.source) { Codes::of(model)? } else { Codes::undecoded_of(model) },
+        })
+    }
+}
 
 impl TensorFiles {
     /// Opens a file or a folder.
@@ -62,15 +92,15 @@ impl TensorFiles {
     /// Finds the quantized weights among the stored tensors.
     #[must_use]
     pub fn tensors(&self) -> Tensors<'_> {
-        Tensors(Model::probe(&self.0))
+        Tensors { model: Model::probe(&self.0), by_name: OnceLock::new() }
     }
 }
 
-impl Tensors<'_> {
+impl<'a> Tensors<'a> {
     /// Lists the tensors, in the order in which they are stored.
     #[must_use]
     pub fn list(&self) -> Vec<TensorInfo> {
-        let model = &self.0;
+        let model = &self.model;
         let info = |(at, tensor): (usize, ModelTensor)| {
             let (dtype, layout) = match tensor {
                 ModelTensor::Stored(_, stored) => (stored.elements.dtype(), None),
@@ -84,50 +114,69 @@ impl Tensors<'_> {
 
     /// Reads elements of a tensor, counted in row-major order, as a type of Rust, `half` or [`slice`](tcast_slice): each
     /// value is rounded once, as [`slice::cast`](tcast_slice::cast) does. Quantized weights are decoded, with the arithmetic
-    /// of their library, to `f32`, `f16` or `bf16`.
+    /// of their library, to `f32`, `f16` or `bf16`. A checksum of the file is checked if all elements are read.
     ///
     /// # Errors
-    /// When there is no such tensor, the range is beyond its end, its elements are not numbers, or ONNX Cast lacks the
-    /// conversion; for a quantized weight, when it cannot be decoded to this type.
+    /// When there is no such tensor, the range is beyond its end, its elements are not numbers or are codes of a weight that
+    /// cannot be decoded, or ONNX Cast lacks the conversion.
     pub fn values<E: Element + Default>(&self, name: &str, elements: Range<u64>) -> Result<Vec<E>> {
-        let model = &self.0;
-        let mut tensors = model.model_tensors(&model.found.activation_scales);
-        let Some((at, tensor)) = tensors.find(|(_, tensor)| tensor.name() == name) else {
-            return Err(Error::new(format!("there is no tensor '{}'", shorten(name))).in_file(&model.source.path));
+        let by_name = self.by_name()?;
+        let weight =
+            by_name.weights.get(name).map(|at| self.weight::<E>(&self.model.found.weights[*at])).transpose()?;
+        let tensor = match &weight {
+            Some(weight) => LogicalTensor::Weight(weight),
+            None => LogicalTensor::Stored(self.stored(name, by_name)?),
         };
-        let weight;
-        let logical = match tensor {
-            ModelTensor::Stored(..) => {
-                let stored = model.stored(at);
-                LogicalTensor::Stored(SourceTensor { is_transposed: stored.tensor.fortran_order, ..stored })
-            }
-            ModelTensor::Weight(_, found) => {
-                if !E::DTYPE.is_weight() {
-                    let error = Error::new(format!("is quantized, and is not decoded to {}", E::DTYPE));
-                    return Err(error.remedy("read it as f32, f16 or bf16").in_tensor(name));
-                }
-                weight = model.weight(found, E::DTYPE, Arithmetic::Library)?;
-                LogicalTensor::Weight(&weight)
-            }
-        };
-        let count = tensor.shape().iter().product();
+        let NamedElements { count, .. } = tensor.named();
         if elements.start > elements.end || elements.end > count {
-            return Err(
-                logical.error(Error::new(format!("has {count} elements, and {elements:?} are not all among them")))
-            );
+            let message = format!("has {count} elements, and {elements:?} are not all among them");
+            return Err(tensor.error(Error::new(message)));
         }
-        let Elements::Typed(Form::Numbers(storage)) = logical.elements() else {
-            return Err(logical.error(Error::new("has no elements that are numbers")));
+        let Elements::Typed(Form::Numbers(storage)) = tensor.elements() else {
+            return Err(tensor.error(Error::new("has no elements that are numbers")));
         };
+        if elements.is_empty() {
+            return Ok(Vec::new());
+        }
         let mut bytes = Vec::new();
-        let first = logical.read(elements.clone(), &mut bytes)?;
+        let first = tensor.read(elements.clone(), &mut bytes)?;
         let len = (elements.end - first) as usize;
         let stored = StoredBytes::new(&bytes, storage, len);
-        let stored = stored.ok_or_else(|| logical.error(Error::new("has fewer elements than its shape")))?;
+        let stored = stored.ok_or_else(|| tensor.error(Error::new("has fewer elements than its shape")))?;
         let mut values = vec![E::default(); len];
         let cast = tcast_slice::cast(&stored, &mut values);
-        cast.map_err(|error: CastError| logical.error(Error::new(error.to_string())))?;
+        cast.map_err(|error: CastError| tensor.error(Error::new(error.to_string())))?;
         values.drain(..(elements.start - first) as usize);
         Ok(values)
+    }
+
+    fn by_name(&self) -> Result<&ByName<'a>> {
+        match self.by_name.get() {
+            Some(known) => Ok(known),
+            None => ByName::new(&self.model).map(|made| self.by_name.get_or_init(|| made)),
+        }
+    }
+
+    fn weight<E: Element>(&self, weight: &FoundWeight) -> Result<WeightSource<'a>> {
+        if !E::DTYPE.is_weight() {
+            let error = Error::new(format!("is not decoded to {}, but to float32, float16 or bfloat16", E::DTYPE));
+            return Err(error.in_tensor(&weight.name).in_file(&self.model.source.path));
+        }
+        self.model.weight(weight, E::DTYPE, Arithmetic::Library)
+    }
+
+    fn stored(&self, name: &str, by_name: &ByName) -> Result<SourceTensor<'a>> {
+        let in_file = |error: Error| error.in_file(&self.model.source.path);
+        if let Some(error) = by_name.codes.undecoded() {
+            return Err(in_file(error));
+        }
+        let Some(at) = by_name.stored.get(name) else {
+            return Err(in_file(Error::new(format!("there is no tensor '{}'", shorten(name)))));
+        };
+        let stored = self.model.stored(*at);
+        match by_name.codes.refusal(name, &Selection::default()) {
+            Some(error) => Err(stored.error(error)),
+            None => Ok(SourceTensor { is_transposed: stored.tensor.fortran_order, ..stored }),
+        }
     }
 }

@@ -54,7 +54,7 @@ pub struct EncodedWeight {
 #[non_exhaustive]
 pub struct EncodedTensor {
     role: Role,
-    /// The end of its name, after the name of the module: `weight_packed`, `weight_scale`.
+    /// The end of its name, after the name of the module: `.weight_packed`, `.weight_scale`.
     pub suffix: &'static str,
     /// Type of the elements.
     pub dtype: Dtype,

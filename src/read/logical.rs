@@ -104,8 +104,8 @@ impl<'a> LogicalTensor<'a> {
         }
     }
 
-    /// Reads some elements into `buffer`, perhaps after a few before them, so that the first one starts a byte. Returns the
-    /// index of the first one.
+    /// Reads some elements, at least one, into `buffer`, perhaps after a few before them, so that the first one starts a
+    /// byte. Returns the index of the first one.
     pub(crate) fn read(&self, elements: Range<u64>, buffer: &mut Vec<u8>) -> Result<u64> {
         let stored = match self {
             Self::Weight(weight) => {
@@ -117,13 +117,15 @@ impl<'a> LogicalTensor<'a> {
         };
         let first = elements.start - elements.start % 8;
         let place = self.bytes(first)..self.bytes(elements.end);
-        if let Some(mapped) = stored.mapped() {
+        if let Some(mapped) = stored.mapped().filter(|mapped| mapped.checksum.is_none()) {
             buffer.extend_from_slice(mapped.read(place).map_err(|error| self.error(error))?);
             return Ok(first);
         }
         let mut reader = stored.open()?;
         buffer.resize(place.len(), 0);
+        let is_end = elements.end == self.named().count;
         let read = reader.skip(place.start as u64).and_then(|()| reader.fill(buffer));
+        let read = read.and_then(|()| if is_end { reader.finish() } else { Ok(()) });
         read.map_err(|error| self.error(error))?;
         Ok(first)
     }

@@ -1,10 +1,13 @@
 //! Values of tensors, and weights in memory.
 
-use crate::common::{Bench, fixture, npy_data, safetensors};
+use crate::common::{Bench, fixture, npy_data, npy_f32, safetensors, zip};
+use std::collections::BTreeSet;
+use std::path::Path;
 use tcast::dtype::Dtype;
 use tcast::half::bf16;
 use tcast::options::{CastOptions, DequantizeOptions, QuantizeOptions};
-use tcast::slice::Float8E4M3FN;
+use tcast::quant::SCHEMES;
+use tcast::slice::{Element, Float8E4M3FN};
 use tcast::{Scheme, TensorFiles};
 
 #[test]
@@ -55,23 +58,95 @@ fn elements_of_four_bits_start_anywhere() {
     assert!(missing.to_string().contains("there is no tensor 'code'"), "{missing}");
 }
 
+/// Models of every layout, and GGUF files, in any range: rows that are packed together, and parts of long rows.
 #[test]
 fn quantized_weights_are_read_as_dequantize_writes_them() {
-    let bench = Bench::new();
-    let decoded = bench.path("decoded");
-    tcast::dequantize(fixture("checkpoints/llama-fp8"), &decoded, &DequantizeOptions::default()).unwrap();
-    let [files, plain] = [fixture("checkpoints/llama-fp8"), decoded].map(|path| TensorFiles::open(path).unwrap());
-    let (tensors, plain) = (files.tensors(), plain.tensors());
+    let folders = ["quantized", "mlx", "gguf", "checkpoints"].map(fixture);
+    let inputs = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap());
+    let mut layouts = Vec::new();
+    for input in inputs.map(|entry| entry.unwrap().path()) {
+        layouts.extend(compare_values(&input, |value: &f32| value.to_bits()));
+        layouts.extend(compare_values(&input, |value: &bf16| value.to_bits().into()));
+    }
+    let count = layouts.len();
+    layouts.sort_unstable();
+    layouts.dedup();
+    assert!(count > 200 && layouts.len() > 10, "{count} weights: {layouts:?}");
+}
+
+/// Compares the values of the weights that tcast decodes; returns the layout of each.
+fn compare_values<E: Element + Default>(input: &Path, bits: fn(&E) -> u32) -> Vec<&'static str> {
+    let Ok(files) = TensorFiles::open(input) else { return Vec::new() };
+    let tensors = files.tensors();
     let weights: Vec<_> = tensors.list().into_iter().filter(|tensor| tensor.layout.is_some()).collect();
-    assert!(!weights.is_empty());
-    for weight in weights {
+    let bench = Bench::new();
+    let output = bench.path("decoded");
+    let options = DequantizeOptions { to: Some(E::DTYPE), ..DequantizeOptions::default() };
+    if weights.is_empty() || tcast::dequantize(input, &output, &options).is_err() {
+        return Vec::new();
+    }
+    let plain = TensorFiles::open(&output).unwrap();
+    let plain = plain.tensors();
+    let stored: BTreeSet<String> = plain.list().into_iter().map(|tensor| tensor.name).collect();
+    let mut layouts = Vec::new();
+    for weight in weights.iter().filter(|weight| stored.contains(&weight.name)) {
         let count: u64 = weight.shape.iter().product();
-        let range = count / 3..count / 2;
-        let [found, wanted] =
-            [&tensors, &plain].map(|tensors| tensors.values::<bf16>(&weight.name, range.clone()).unwrap());
-        assert_eq!(found, wanted, "{}", weight.name);
-        let error = tensors.values::<f64>(&weight.name, range).unwrap_err();
+        let third = count / 3;
+        for range in [0..count, third..count / 2, third..(third + 1).min(count), count..count] {
+            let [found, wanted] =
+                [&tensors, &plain].map(|tensors| tensors.values::<E>(&weight.name, range.clone()).unwrap());
+            assert_eq!(found.len() as u64, range.end - range.start);
+            let is_equal = found.iter().map(bits).eq(wanted.iter().map(bits));
+            assert!(is_equal, "{} in {}: {range:?}", weight.name, input.display());
+        }
+        let error = tensors.values::<f64>(&weight.name, 0..1).unwrap_err();
         assert!(error.to_string().contains("not decoded to float64"), "{error}");
+        layouts.extend(weight.layout);
+    }
+    layouts
+}
+
+#[test]
+fn codes_that_cannot_be_decoded_are_not_read_as_values() {
+    let bench = Bench::new();
+    let folder = bench.path("model");
+    std::fs::create_dir(&folder).unwrap();
+    for entry in std::fs::read_dir(fixture("checkpoints/llama-fp8")).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), folder.join(entry.file_name())).unwrap();
+    }
+    let config = std::fs::read_to_string(folder.join("config.json")).unwrap();
+    let method = config.replace("\"quant_method\": \"fp8\"", "\"quant_method\": \"unheard-of\"");
+    assert_ne!(method, config);
+    std::fs::write(folder.join("config.json"), method).unwrap();
+    let files = TensorFiles::open(&folder).unwrap();
+    let error = files.tensors().values::<f32>("model.layers.0.mlp.down_proj.weight", 0..1).unwrap_err();
+    assert!(error.to_string().contains("unheard-of"), "{error}");
+}
+
+#[test]
+fn damage_is_found_when_all_elements_are_read() {
+    let bench = Bench::new();
+    let array = npy_f32(&[0.1; 1000]);
+    for is_deflated in [false, true] {
+        let mut archive = zip(&[("x.npy", &array)], is_deflated);
+        let input = bench.path("in.npz");
+        std::fs::write(&input, &archive).unwrap();
+        let files = TensorFiles::open(&input).unwrap();
+        assert_eq!(files.tensors().values::<f32>("x", 1..1000).unwrap(), [0.1; 999]);
+        assert_eq!(files.tensors().values::<f32>("x", 0..1000).unwrap(), [0.1; 1000]);
+        drop(files);
+        // The checksum in the central directory, and in the header of the member.
+        let sum = crc32fast::hash(&array).to_le_bytes();
+        let places: Vec<usize> = (0..archive.len() - 3).filter(|at| archive[*at..*at + 4] == sum).collect();
+        assert_eq!(places.len(), 2);
+        for at in places {
+            archive[at] ^= 1;
+        }
+        std::fs::write(&input, &archive).unwrap();
+        let files = TensorFiles::open(&input).unwrap();
+        let error = files.tensors().values::<f32>("x", 0..1000).unwrap_err();
+        assert!(error.to_string().contains("damaged"), "{error}");
     }
 }
 
@@ -86,8 +161,9 @@ fn a_weight_in_memory_has_the_bytes_of_a_quantized_file() {
     std::fs::write(input.join("config.json"), r#"{"model_type":"llama"}"#).unwrap();
     let header = r#"{"layers.0.up_proj.weight":{"dtype":"BF16","shape":[128,256],"data_offsets":[0,65536]}}"#;
     std::fs::write(input.join("model.safetensors"), safetensors(header, &bytes)).unwrap();
-    for name in ["fp8", "fp8-block", "int4", "int8", "nvfp4", "mxfp4", "mxfp8"] {
-        let scheme = Scheme::find(name).unwrap();
+    let mut compared = 0;
+    for scheme in SCHEMES.iter().filter(|scheme| !scheme.layouts.is_empty()) {
+        let name = scheme.name;
         let weight = scheme.encode(&values, &[128, 256]).unwrap();
         let output = bench.path(name);
         tcast::quantize(&input, &output, &QuantizeOptions::scheme(name).unwrap()).unwrap();
@@ -102,7 +178,9 @@ fn a_weight_in_memory_has_the_bytes_of_a_quantized_file() {
         let files = TensorFiles::open(&output).unwrap();
         let count = values.len() as u64;
         assert_eq!(decoded, files.tensors().values::<bf16>("layers.0.up_proj.weight", 0..count).unwrap(), "{name}");
+        compared += 1;
     }
+    assert!(compared > 10, "{compared}");
     let error = Scheme::find("fp8").unwrap().encode(&[1.0_f32, f32::NAN], &[1, 2]).unwrap_err();
     assert!(error.to_string().contains("NaN"), "{error}");
     let error = Scheme::find("fp8").unwrap().encode(&[1.0_f32], &[1, 2]).unwrap_err();
