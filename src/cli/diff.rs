@@ -38,6 +38,8 @@ sides have them.",
       reads opaque bytes as float8
   tcast diff llama llama-fp8
       shows the errors of a quantized checkpoint
+  tcast diff tiny-moe tiny-moe --experts single
+      compares single experts, which either side may stack
   tcast diff tiny.gguf tiny-llama --names huggingface --tolerance 0.02
       compares a GGUF model with the model that it was made from
 
@@ -109,6 +111,12 @@ pub struct DiffArgs {
     /// compared one by one, except with --names file.
     #[arg(long, value_enum, hide_short_help = true)]
     pub names: Option<Naming>,
+
+    /// Compare the experts of a layer one by one, also where a tensor stacks them
+    ///
+    /// A model that transformers 5 has saved with stacks can so be compared with a release that has single experts.
+    #[arg(long, value_name = "FORM", value_parser = ["single"], hide_short_help = true)]
+    pub experts: Option<String>,
 
     /// Read opaque bytes (V1, u1, U8) as this type
     ///

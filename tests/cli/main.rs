@@ -18,6 +18,7 @@ mod dequantize;
 mod dequantize_cost;
 mod dequantize_malformed;
 mod diff;
+mod experts;
 mod folders;
 mod foreign;
 mod gguf;
