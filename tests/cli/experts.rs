@@ -139,7 +139,7 @@ fn the_module_of_a_bank_takes_the_place_of_its_experts_in_lists() {
 fn a_scale_for_rows_of_two_weights_and_other_layouts_are_refused() {
     let bench = moe("qwen3_moe", PLAIN, [128, 192]);
     fs::create_dir(bench.path("q")).unwrap();
-    let (codes, scales) = ([0x38; 192 * 128], [0; 8]);
+    let (codes, scales) = (vec![0x38; 192 * 128], [0; 8]);
     let expert = |name: &str| format!("model.layers.0.mlp.experts.0.{name}.weight");
     let names = ["gate_proj", "up_proj"].map(expert);
     let scale_names = names.each_ref().map(|name| format!("{name}_scale_inv"));
@@ -263,7 +263,9 @@ fn shards_are_stacked_in_parts_and_after_an_interruption() {
     done(&bench, "cast m --max-shard-size 300KB -o shards");
     done(&bench, "cast shards --experts stacked -o whole");
     let parts = [1, 2, 3].map(|part| format!("cast shards --experts stacked -o parts --part {part}/3"));
-    parts.iter().for_each(|line| done(&bench, line));
+    for line in parts {
+        done(&bench, &line);
+    }
     done(&bench, "cast --finish parts");
     assert_same(&tensors(&bench.path("parts")), &tensors(&bench.path("whole")));
     assert_same(
