@@ -63,6 +63,7 @@ mod quantized;
 #[cfg(unix)] // in its quotes
 mod remedies;
 mod renames;
+mod round_trips;
 mod scripts;
 mod set_metadata;
 mod several;
