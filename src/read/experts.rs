@@ -9,6 +9,7 @@ use crate::quant::{FoundWeight, Group};
 use crate::select::experts::{ModelFacts, bank_of, check_stack};
 use crate::text::shorten;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// A stack of experts, and its place in their names.
 struct Stack<'a> {
@@ -133,17 +134,17 @@ fn ends_of_parts(model: &Model, weight: &FoundWeight) -> Result<Vec<(usize, Stri
         Some(Group::Neighbours(_)) => 1,
         _ => return Err(undivided("a scale is for all rows of an expert")),
     };
-    if !(rows / weights).is_multiple_of(group) {
+    if weights > 1 && !(rows / weights).is_multiple_of(group) {
         let what = format!("a weight of an expert has {} rows, and a scale is for {group}", rows / weights);
         return Err(undivided(&what));
     }
-    let suffix = |name: &str| name.strip_prefix(&*weight.name).map(str::to_owned);
     let ends = weight.parts.iter().map(|(role, at)| {
         let stored = &model.tensors[*at];
         let is_matrix = stored.shape.len() == 3 && stored.shape[0] == count;
-        let is_known = |suffix: &String| is_matrix && weight.layout.has_stacks(*role, suffix);
-        let suffix = suffix(stored.name).filter(|suffix| bank_of(stored.name).is_some() && is_known(suffix));
+        let is_known = |suffix: &&str| is_matrix && weight.layout.has_stacks(*role, suffix);
+        let suffix = stored.name.strip_prefix(&*weight.name).filter(is_known);
         suffix
+            .filter(|_| bank_of(stored.name).is_some())
             .map(|suffix| (*at, format!("weight{suffix}")))
             .ok_or_else(|| undivided(&format!("tcast knows no form of '{}' for single experts", shorten(stored.name))))
     });
@@ -163,7 +164,7 @@ impl Stack<'_> {
         if !is_whole || range.is_empty() || tensor.fortran_order {
             return Err(undivided("its experts are not equal parts of its bytes"));
         }
-        let shape: std::sync::Arc<[u64]> = [&[rows / weights], others].concat().into();
+        let shape: Arc<[u64]> = [&[rows / weights], others].concat().into();
         let expert = |number: u64| {
             let own = self.weights[(number % weights) as usize];
             let name = format!("{}.{}.{own}.{}", self.bank, number / weights, self.end);

@@ -176,6 +176,27 @@ fn a_scale_for_rows_of_two_weights_and_other_layouts_are_refused() {
 }
 
 #[test]
+fn a_stack_of_one_weight_may_have_partial_blocks() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("q")).unwrap();
+    let codes: Vec<u8> = (0..192 * 128).map(|at| (at % 100) as u8).collect();
+    let scales: Vec<u8> = [1.0_f32, 2.0].into_iter().flat_map(f32::to_le_bytes).collect();
+    let of = |expert: u64| format!("model.layers.0.mlp.experts.{expert}.down_proj.weight");
+    let (names, scale_names) = ([of(0), of(1)], [of(0), of(1)].map(|name| format!("{name}_scale_inv")));
+    let stored = names.iter().zip(&scale_names).flat_map(|(name, scale)| {
+        [(&**name, "F8_E4M3", &[192, 128][..], &codes[..]), (&**scale, "F32", &[2, 1], &scales)]
+    });
+    bench.write("q/model.safetensors", &shard(&stored.collect::<Vec<_>>()));
+    let block = json!({ "quant_method": "fp8", "weight_block_size": [128, 128] });
+    let config = json!({ "model_type": "qwen3_moe", "num_experts": 2, "quantization_config": block });
+    bench.write("q/config.json", config.to_string().as_bytes());
+    done(&bench, "cast q --experts stacked -o s");
+    assert_eq!(tensors(&bench.path("s"))["model.layers.0.mlp.experts.down_proj_scale_inv"].1, [2, 2, 1]);
+    done(&bench, "cast s --experts single -o back");
+    assert_same(&tensors(&bench.path("back")), &tensors(&bench.path("q")));
+}
+
+#[test]
 fn what_has_no_other_form_is_refused() {
     let bench = qwen();
     done(&bench, "cast m --experts stacked -o s");
