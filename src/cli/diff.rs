@@ -38,8 +38,6 @@ sides have them.",
       reads opaque bytes as float8
   tcast diff llama llama-fp8
       shows the errors of a quantized checkpoint
-  tcast diff tiny-moe tiny-moe --experts single
-      compares single experts, which either side may stack
   tcast diff tiny.gguf tiny-llama --names huggingface --tolerance 0.02
       compares a GGUF model with the model that it was made from
 
