@@ -110,6 +110,12 @@ pub struct DiffArgs {
     #[arg(long, value_enum, hide_short_help = true)]
     pub names: Option<Naming>,
 
+    /// Compare the experts of a layer one by one, also where a tensor stacks them
+    ///
+    /// A model that transformers 5 has saved with stacks can so be compared with a release that has single experts.
+    #[arg(long, value_name = "FORM", value_parser = ["single"], hide_short_help = true)]
+    pub experts: Option<String>,
+
     /// Read opaque bytes (V1, u1, U8) as this type
     ///
     /// For elements whose type the file does not name. The type must have the same width.

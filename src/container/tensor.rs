@@ -44,7 +44,7 @@ impl Tensor {
 
     /// Returns one of `count` equal parts of a tensor whose bytes are stored unchanged, with the name and the shape of the
     /// whole.
-    pub(super) fn part(&self, number: u64, count: u64) -> Self {
+    pub(crate) fn part(&self, number: u64, count: u64) -> Self {
         let mut part = self.clone();
         if let Data::Mapped { range, .. } = &mut part.data {
             let len = range.len() / count as usize;

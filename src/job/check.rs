@@ -40,7 +40,9 @@ pub(super) fn plans<'a>(
     let has_codes = !(job.task.forces_codes() || container.format_info().is_changed_only());
     let is_of_weights = matches!(operator, Operator::Quantize | Operator::Dequantize); // which were recognized before
     let may_be_codes = has_codes && !is_of_weights && Codes::may_be_in(source);
-    let has_changes = !selection.renames.is_empty() || source.dropped.was_quantized || !source.added.is_empty();
+    let has_experts = job.task.contents().is_some_and(|contents| contents.experts.is_some());
+    let has_changes =
+        !selection.renames.is_empty() || source.dropped.was_quantized || !source.added.is_empty() || has_experts;
     let is_renamed = !is_of_weights && has_changes && !source.is_model();
     // Other names of a model can move values, which a cast decodes.
     let is_decoded = matches!(operator, Operator::Cast(_))

@@ -34,7 +34,7 @@ use crate::container::checkpoint::{self, Checkpoint, has_written_shards};
 use crate::error::{Error, Kind, Result};
 use crate::io::identity::Files;
 use crate::io::output::check_folder;
-use crate::options::{ContentOptions, TensorOptions};
+use crate::options::{ContentOptions, ExpertForm, TensorOptions};
 use crate::plan::GgufTask;
 #[cfg(feature = "cli")]
 use crate::plan::{Plan, PlanFindings, Spread};
@@ -85,7 +85,16 @@ pub(crate) fn open(
             if has_modules {
                 source.open_modules(&ReadOptions::on(threads))?;
             }
-            let source = if divides_stacks { source.with_single_experts(naming.names)? } else { source };
+            let mut source = if divides_stacks { source.with_single_experts(naming.names)? } else { source };
+            if let Some(form) = contents.and_then(|contents| contents.experts)
+                && !source.set_experts(form).map_err(|error| error.in_file(input))?
+            {
+                let what = match form {
+                    ExpertForm::Stacked => "has no experts that are stored one by one",
+                    ExpertForm::Single => "has no stacks of experts",
+                };
+                return Err(Error::usage(what).in_file(input).without("experts"));
+            }
             let source = match &mut choice {
                 Some(choice) => choice.apply(source)?,
                 None => source,

@@ -1,6 +1,7 @@
 //! Options for what an output contains, apart from the types of its tensors.
 
 use super::shared::texts;
+use crate::container::checkpoint::ExpertForm;
 use crate::container::gguf::is_kind;
 use crate::error::{Error, Result};
 use crate::io::open::{Links, read_regular};
@@ -47,6 +48,14 @@ pub struct ContentOptions {
     #[serde(skip)]
     #[cfg_attr(feature = "cli", arg(long, requires = "replace", hide_short_help = true))]
     pub allow_reshape: bool,
+
+    /// The form of the experts: stacked, a tensor of each weight for all experts of a layer; or single, tensors for each
+    ///
+    /// transformers 5 has both, and engines and quantized checkpoints have single experts. The config.json next
+    /// to the tensors decides about the names. Other options take the names of single experts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "FORM", hide_short_help = true))]
+    pub experts: Option<ExpertForm>,
 
     /// Set a value of the metadata: of safetensors, GGUF or ONNX; repeatable
     ///
@@ -141,6 +150,6 @@ impl ContentOptions {
     pub(crate) fn changes_contents(&self) -> bool {
         let has_choice = !(self.only.is_empty() && self.drop.is_empty());
         let has_additions = !(self.add.is_empty() && self.replace.is_empty());
-        has_choice || has_additions || !(self.set.is_empty() && self.unset.is_empty())
+        has_choice || has_additions || self.experts.is_some() || !(self.set.is_empty() && self.unset.is_empty())
     }
 }

@@ -11,7 +11,7 @@ mod recorded;
 mod shared;
 mod task;
 
-pub use crate::container::checkpoint::Naming;
+pub use crate::container::checkpoint::{ExpertForm, Naming};
 pub use crate::quant::{Arithmetic, ScaleChoice};
 pub use contents::{Addition, ContentOptions, SetValue};
 pub use quantize::{QuantizeOptions, SchemeRule};

@@ -5,7 +5,7 @@ use super::stacked::{ExpertStacks, StackForm};
 use super::step::Step;
 use super::steps::Steps;
 use super::{Planned, Request};
-use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, stack_of};
+use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, PLAIN_EXPERTS, QUANTIZE_CONFIG, stack_of};
 use crate::container::onnx::model::{Dequantization, TensorRole};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
@@ -80,7 +80,8 @@ impl<'a> Planned<'a> {
         let is_decoded = !selected.is_empty() || !plain.is_empty();
         let target = is_decoded.then(|| target.unwrap_or_else(|| model.default_target()));
         planned.describe(model, &renaming.modules(&selected, &left), target)?;
-        if left.is_empty() && options.tensors.naming.names != Some(Naming::File) {
+        let has_form = options.contents.experts.is_some() || options.tensors.naming.names == Some(Naming::File);
+        if left.is_empty() && !has_form {
             planned.stack(banks(model.config()?))?;
         }
         planned.findings.notes = notes(model, model.names(scales), selection);
@@ -119,9 +120,10 @@ impl<'a> Planned<'a> {
     /// Plans tensors that are all values, and the changes that new names of tensors require in a quantized checkpoint.
     pub(super) fn rename(model: &Model<'a>, request: &Request) -> Result<Self> {
         let (source, renames) = (model.source, &request.selection.renames);
-        let was_quantized = source.dropped.was_quantized;
+        let (was_quantized, has_form) = (source.dropped.was_quantized, source.experts.is_some());
         if source.is_model()
-            || !was_quantized && (renames.is_empty() && source.added.is_empty() || model.found.weights.is_empty())
+            || !was_quantized
+                && (renames.is_empty() && source.added.is_empty() && !has_form || model.found.weights.is_empty())
         {
             return Self::of_values(request, &source.shards, renames, true);
         }
@@ -273,7 +275,11 @@ fn check_weights(
 fn banks(config: Option<&str>) -> Option<ExpertStacks> {
     let facts = ModelFacts::read(config);
     let is_bank = has_banks(facts.kinds());
-    is_bank.then_some(ExpertStacks { form: StackForm::Bank, experts: facts.experts })
+    is_bank.then_some(ExpertStacks {
+        form: StackForm::Bank(PLAIN_EXPERTS),
+        experts: facts.experts,
+        are_requested: false,
+    })
 }
 
 /// Refuses to decode only some of the weights that have the same codes.

@@ -47,7 +47,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::kernel::{Condition, Rules, Storage};
 use crate::operator::Operator;
-use crate::options::{ModelOptions, Task};
+use crate::options::{ExpertForm, ModelOptions, Task};
 use crate::progress::{Note, Observer};
 use crate::read::{Model, Share};
 use crate::select::{Rename, Selection};
@@ -172,7 +172,7 @@ impl<'a> Planned<'a> {
         partition: Option<Partition>,
         observer: &dyn Observer,
     ) -> Result<Self> {
-        match (task, gguf) {
+        let mut planned = match (task, gguf) {
             (Task::Quantize(options), _) if model.is_model() => Self::quantize_model(model, options, request),
             (_, Some(gguf)) => Self::gguf(model, gguf, request),
             (Task::Cast(_), None) => Self::cast(model, request),
@@ -186,7 +186,11 @@ impl<'a> Planned<'a> {
             (Task::Promote(_), None) => Self::of_values(request, &model.source.shards, &[], true),
             (Task::Dequantize(options), None) => Self::dequantize(model, options, request),
             (Task::Quantize(options), None) => Self::quantize(model, options, request, partition, observer),
+        }?;
+        if model.source.experts == Some(ExpertForm::Stacked) {
+            planned.stack_experts(model, request.container)?;
         }
+        Ok(planned)
     }
 
     /// Plans tensors that are all values. Reports wrong new names before tensors that cannot be converted.

@@ -1,7 +1,9 @@
 //! New names of weights in quantized checkpoints: the parts of a weight are renamed with it, and configs list the new
 //! names.
 
+use crate::container::checkpoint::layer_of_expert;
 use crate::error::{Error, Result};
+use crate::options::ExpertForm;
 use crate::quant::{FoundWeight, Modules};
 use crate::read::Model;
 use crate::select::policy::module_of;
@@ -23,8 +25,44 @@ pub(super) struct Renaming {
 }
 
 impl Renaming {
-    /// Derives all new names from the requested ones. `is_decoded` is true for a weight that becomes a plain tensor.
+    /// Derives all new names from the requested ones, and from the form of the experts. `is_decoded` is true for a weight that
+    /// becomes a plain tensor.
     pub(super) fn new(model: &Model, renames: &[Rename], is_decoded: impl Fn(&FoundWeight) -> bool) -> Result<Self> {
+        let mut found = Self::of_options(model, renames, is_decoded)?;
+        if model.source.experts == Some(ExpertForm::Stacked) {
+            found.add_stacks(model)?;
+        }
+        for (old, moved) in &model.source.moved {
+            let new = found.modules.get(moved).unwrap_or(moved).clone();
+            found.modules.insert(old.clone(), new);
+            if found.gone.contains(moved) {
+                found.gone.insert(old.clone());
+            }
+        }
+        Ok(found)
+    }
+
+    /// Lets the module of all experts of a layer take the place of their own modules in lists, unless it is there already.
+    fn add_stacks(&mut self, model: &Model) -> Result<()> {
+        let config = model.config()?.unwrap_or_default();
+        let old_names: HashMap<&str, &str> = model.source.moved.iter().map(|(old, new)| (&**new, &**old)).collect();
+        let mut banks = HashSet::new();
+        for tensor in &model.tensors {
+            let (Some(layer), Some(module)) = (layer_of_expert(tensor.name), module_of(tensor.name)) else { continue };
+            let bank = &tensor.name[..layer.len() + ".experts".len()];
+            let is_listed = || config.contains(&format!("\"{}\"", old_names.get(bank).unwrap_or(&bank)));
+            if banks.insert(bank) && !is_listed() {
+                let new = self.modules.get(bank).map_or(bank, String::as_str).to_owned();
+                self.modules.insert(module.to_owned(), new);
+            } else {
+                self.gone.insert(module.to_owned());
+            }
+        }
+        Ok(())
+    }
+
+    /// Derives all new names from the requested ones.
+    fn of_options(model: &Model, renames: &[Rename], is_decoded: impl Fn(&FoundWeight) -> bool) -> Result<Self> {
         let mut found = Self { gone: gone(model), plain: added_matrices(model, renames), ..Self::default() };
         if renames.is_empty() || model.is_model() {
             found.tensors = renames.to_vec();

@@ -1,10 +1,15 @@
 //! Stacks of experts: MLX, and Hugging Face for some kinds of models, store the same part of all experts of a layer as one
 //! tensor. Each expert keeps its step, whose results are ranges of the tensors of the stack.
 
-use super::step::Step;
+use super::Planned;
+use super::step::{Operation, Step, TensorIndex};
 use super::stored::StackPart;
-use crate::container::checkpoint::{PlaceInStack, name_of_expert};
+use crate::container::Container;
+use crate::container::checkpoint::{ExpertNames, PlaceInStack, layer_of_expert, name_of_expert};
 use crate::error::{Error, Kind, Result};
+use crate::quant::{FoundWeight, Group, Layout, Role};
+use crate::read::Model;
+use crate::select::experts::ModelFacts;
 use crate::text::shorten;
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,6 +19,8 @@ pub(super) struct ExpertStacks {
     pub(super) form: StackForm,
     /// The number of experts in a layer, if config.json has it.
     pub(super) experts: Option<u64>,
+    /// True if an option asks for them.
+    pub(super) are_requested: bool,
 }
 
 /// The form of a stack.
@@ -21,8 +28,8 @@ pub(super) struct ExpertStacks {
 pub(super) enum StackForm {
     /// As MLX has it: a tensor of each part.
     Mlx,
-    /// A bank of Hugging Face: gate and up in one tensor.
-    Bank,
+    /// Banks of Hugging Face: gate and up in one tensor.
+    Bank(&'static ExpertNames),
 }
 
 impl ExpertStacks {
@@ -30,7 +37,7 @@ impl ExpertStacks {
     fn place<'n>(&self, tensor: &'n str) -> Option<PlaceInStack<'n>> {
         match self.form {
             StackForm::Mlx => PlaceInStack::in_mlx(tensor),
-            StackForm::Bank => PlaceInStack::in_bank(tensor),
+            StackForm::Bank(names) => PlaceInStack::in_bank(tensor, names),
         }
     }
 
@@ -63,7 +70,8 @@ impl ExpertStacks {
                 let tensor = name_of_expert(steps[first].name(), missing / parts, part).unwrap_or_default();
                 let error =
                     Error::new(format!("is a stack of {experts} experts, and '{}' is missing", shorten(&tensor)));
-                return Err(error.in_tensor(name).of(Kind::Unmapped));
+                let error = error.in_tensor(name);
+                return Err(if self.are_requested { error.without("experts") } else { error.of(Kind::Unmapped) });
             }
             let stored = |at: usize| steps[at].new_tensors().map(|(_, dtype, shape)| (dtype, shape));
             let differs = |at: &usize| !stored(*at).eq(stored(first));
@@ -110,4 +118,74 @@ impl ExpertStacks {
         }
         Ok(stacked)
     }
+}
+
+impl Planned<'_> {
+    /// Stacks the experts as transformers has them in memory. Refuses parts of quantized weights that have no such form.
+    pub(super) fn stack_experts(&mut self, model: &Model, container: &dyn Container) -> Result<()> {
+        if container.format_info().extension != "safetensors" {
+            return Err(Error::usage("experts are stacked in .safetensors files only").without("experts"));
+        }
+        let facts = ModelFacts::read(model.config()?);
+        let form = StackForm::Bank(facts.expert_names()?);
+        let stacks = ExpertStacks { form, experts: facts.experts, are_requested: true };
+        let codes = model.found.weights.iter().map(|weight| (model.places[weight.codes()], weight));
+        let weights: HashMap<TensorIndex, &FoundWeight> = codes.collect();
+        for step in self.steps.iter().filter(|step| layer_of_expert(step.name()).is_some()) {
+            let checked = match (stacks.place(step.name()), &step.how, weights.get(&step.place)) {
+                (None, ..) => Err(unstacked("a stack has no place for it")),
+                (Some(place), Operation::Encode(weight), _) => {
+                    let (encoder, layout) = (&weight.rows.encoder, weight.rows.encoder.layout());
+                    let parts = encoder.parts().iter().map(|part| (part.role, part.suffix, &part.shape[..]));
+                    check_parts(layout, &place, (encoder.rows(), encoder.row_alignment()), parts)
+                }
+                (Some(place), Operation::Convert(_), Some(weight)) => {
+                    let parts = weight.parts.iter().map(|(role, at)| {
+                        let part = &model.tensors[*at];
+                        (*role, part.name.strip_prefix(&*weight.module).unwrap_or_default(), part.shape)
+                    });
+                    let group = match weight.grid(&model.tensors)?.group {
+                        Some(Group::Block([rows, _])) => rows,
+                        Some(Group::Neighbours(_) | Group::Channel) => 1,
+                        Some(Group::Tensor) | None => 0,
+                    };
+                    check_parts(weight.layout, &place, (weight.shape[0], group), parts)
+                }
+                (Some(_), Operation::Convert(_) | Operation::Decode(_), _) => Ok(()),
+            };
+            checked.map_err(|error| error.in_tensor(step.name()))?;
+        }
+        // Stacks that follow one another are in the order of their names, as transformers writes them.
+        let layer = |step: &Step| layer_of_expert(step.name()).map(|layer| (step.place.0, layer.to_owned()));
+        for run in self.steps.chunk_by_mut(|one, next| layer(one).is_some() && layer(one) == layer(next)) {
+            run.sort_by_cached_key(|step| stacks.place(step.name()).map(|place| place.stack));
+        }
+        self.stack(Some(stacks))
+    }
+}
+
+fn unstacked(why: &str) -> Error {
+    let error = Error::new(format!("is a part of an expert that cannot be stacked: {why}"));
+    error.remedy("decode the model first, or leave its experts as they are")
+}
+
+/// Checks that the library knows stacks of the parts of a quantized expert, and that no scale is for rows of two weights.
+/// `group` has the rows of the weight, and the rows that share a scale: 0 if all do.
+fn check_parts<'p>(
+    layout: &Layout,
+    place: &PlaceInStack,
+    (rows, group): (u64, u64),
+    mut parts: impl Iterator<Item = (Role, &'p str, &'p [u64])>,
+) -> Result<()> {
+    let is_known = |(role, suffix, shape): (Role, &str, &[u64])| {
+        let end = suffix.strip_prefix(".weight").filter(|_| shape.len() == 2);
+        end.is_some_and(|end| layout.has_stacks(role, end))
+    };
+    if group == 0 || !parts.all(is_known) {
+        return Err(unstacked(&format!("the library of the layout {} has no stacks of experts", layout.name)));
+    }
+    if place.count() > 1 && !rows.is_multiple_of(group) {
+        return Err(unstacked(&format!("it has {rows} rows, and a scale is for {group}")));
+    }
+    Ok(())
 }

@@ -348,6 +348,17 @@ impl Layout {
         self.names.iter().find_map(name)
     }
 
+    /// True if the library knows a part both of a stack of experts, as `x.experts.gate_up_proj` and a suffix, and of a single
+    /// expert, as `x.experts.0.gate_proj.weight` and the same suffix.
+    pub(crate) fn has_stacks(&self, role: Role, end: &str) -> bool {
+        let has = |codes: &str| {
+            let of_codes = |names: &&Names| suffix(names, Role::Codes) == Some(codes);
+            let mut own = self.names.iter().filter(of_codes).filter_map(|names| suffix(names, role));
+            own.any(|own| own.strip_prefix(codes) == Some(end))
+        };
+        !self.is_in_graph && has("") && has(".weight")
+    }
+
     /// Describes a missing part, with its expected name.
     pub(super) fn describe_missing(&self, role: Role, codes: &str) -> String {
         let name =

@@ -13,7 +13,11 @@ pub(crate) fn add_tensors(source: Checkpoint, options: &ContentOptions, read: &R
     let added = options.add.iter().map(|addition| (addition, None));
     let replaced = options.replace.iter().map(|addition| (addition, Some(options.allow_reshape)));
     added.chain(replaced).try_fold(source, |source, (addition, may_reshape)| {
-        add(source, addition, may_reshape, read).map_err(|error| error.in_file(&addition.path))
+        let mut other = checkpoint::open(&addition.path, read)?;
+        if let Some(form) = options.experts {
+            other.set_experts(form).map_err(|error| error.in_file(&addition.path))?;
+        }
+        add(source, other, addition, may_reshape).map_err(|error| error.in_file(&addition.path))
     })
 }
 
@@ -21,11 +25,10 @@ pub(crate) fn add_tensors(source: Checkpoint, options: &ContentOptions, read: &R
 /// another shape. Without a pattern, the other tensors are left out; with one, they are errors.
 fn add(
     mut source: Checkpoint,
+    other: Checkpoint,
     addition: &Addition,
     may_reshape: Option<bool>,
-    read: &ReadOptions,
 ) -> Result<Checkpoint> {
-    let other = checkpoint::open(&addition.path, read)?;
     if [&source, &other].iter().any(|model| model.is_model() || model.is_gguf()) {
         return Err(Error::usage("tensors are not added to GGUF and ONNX models, nor taken from them"));
     }

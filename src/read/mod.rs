@@ -14,6 +14,7 @@ mod blocks;
 mod checkpoint;
 mod choice;
 mod decoders;
+mod experts;
 mod logical;
 mod model;
 mod zip;

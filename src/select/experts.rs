@@ -5,9 +5,11 @@
 //! config.json tell the two apart; a bank is refused if they do not.
 
 use super::heads::heads;
-use crate::container::checkpoint::model_type;
+use super::tried::has_banks;
+use crate::container::checkpoint::{ExpertNames, PLAIN_EXPERTS, model_type};
 use crate::container::{as_json, members};
 use crate::error::{Error, Result};
+use crate::text::shorten;
 
 /// Keys of config.json for the number of experts.
 const EXPERTS: [&str; 4] = ["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"];
@@ -71,6 +73,20 @@ impl ModelFacts {
         self.whole.iter().chain(&self.kind).map(String::as_str)
     }
 
+    /// Returns the names of its experts, stacked and single. Fails if the kind of the model is unknown.
+    pub(crate) fn expert_names(&self) -> Result<&'static ExpertNames> {
+        let known = self.kinds().find_map(ExpertNames::of_kind);
+        known.or_else(|| has_banks(self.kinds()).then_some(PLAIN_EXPERTS)).ok_or_else(|| {
+            let known = "tcast does not know how its experts are stacked and divided";
+            let what = match &self.kind {
+                Some(_) if self.is(TRANSPOSED) => "its files store stacks of experts transposed".to_owned(),
+                Some(kind) => format!("is a model of type '{}', and {known}", shorten(kind)),
+                None => format!("has no config.json with a model_type, and {known}"),
+            };
+            Error::new(what)
+        })
+    }
+
     fn is(&self, types: &[&str]) -> bool {
         self.kind.as_deref().is_some_and(|own| types.iter().any(|known| own.starts_with(known)))
     }
@@ -103,10 +119,22 @@ pub(crate) fn experts(model: &ModelFacts, name: &str, shape: &[u64]) -> Option<R
     if rows == 0 || columns == 0 {
         return Some(Err(unknown("its experts have no elements"))); // of which there could be any number
     }
+    if model.is(TRANSPOSED) {
+        let kind = model.kind.as_deref().unwrap_or_default();
+        return Some(Err(unknown(&format!("files of '{kind}' store it transposed"))));
+    }
     if let Err(why) = check_orientation(model, own, [rows, columns]) {
         return Some(Err(unknown(&why)));
     }
     Some(Ok(split(bank, projections, [count, rows, columns], false)))
+}
+
+/// Checks that a stack of experts in a model of a known kind is [experts, out, in], as transformers has it: the sizes in
+/// config.json must not contradict this. `own` is its name in the module of the experts.
+pub(crate) fn check_stack(model: &ModelFacts, own: &str, shape: &[u64]) -> Result<()> {
+    let &[_, rows, columns] = shape else { return Err(unknown("it does not have three dimensions")) };
+    let [turned, other] = [[columns, rows], [rows, columns]].map(|shape| check_orientation(model, own, shape).is_ok());
+    if turned && !other { Err(unknown("by the sizes in config.json, it is transposed")) } else { Ok(()) }
 }
 
 /// Returns the weights of the experts in a bank of gpt-oss, as its codes are stored: [experts, out, in], where rows of
@@ -155,14 +183,11 @@ fn unknown(why: &str) -> Error {
     Error::new(format!("is a bank of experts that cannot be divided: {why}"))
 }
 
+/// Models whose banks are transposed in their files, regardless of the sizes; gpt-oss also interleaves gate and up.
+const TRANSPOSED: &[&str] = &["qwen3_vl_moe", "llama4", "gpt_oss"];
+
 /// Checks that the sizes of a bank's matrix prove that it is [out, in]. If they do not, the error contains the reason.
 fn check_orientation(model: &ModelFacts, own: &str, [rows, columns]: [u64; 2]) -> Result<(), String> {
-    /// Models whose banks are transposed in their files, regardless of the sizes; gpt-oss also interleaves gate and up.
-    const TRANSPOSED: [&str; 3] = ["qwen3_vl_moe", "llama4", "gpt_oss"];
-    if model.is(&TRANSPOSED) {
-        let model = model.kind.as_deref().unwrap_or_default();
-        return Err(format!("files of '{model}' store it transposed"));
-    }
     let (Some(hidden), Some(intermediate)) = (model.hidden, model.intermediate) else {
         return Err("there is no config.json with hidden_size and moe_intermediate_size".to_owned());
     };

@@ -18,6 +18,7 @@ mod dequantize;
 mod dequantize_cost;
 mod dequantize_malformed;
 mod diff;
+mod experts;
 mod folders;
 mod foreign;
 mod gguf;
@@ -62,6 +63,7 @@ mod quantized;
 #[cfg(unix)] // in its quotes
 mod remedies;
 mod renames;
+mod round_trips;
 mod scripts;
 mod set_metadata;
 mod several;

@@ -82,6 +82,20 @@ fn keys_of_a_gguf_keep_their_types() {
             "the metadata key 'llama.embedding_length': its value is of the type u32, and 'x' is not",
         ),
         ("my.small:u8=256", "the metadata key 'my.small': its value is of the type u8, and '256' is not"),
+        // Values that the type cannot hold, alone and in a list.
+        ("my.f:f32=1e39", "the metadata key 'my.f': its value is of the type f32, and '1e39' is not"),
+        ("my.f:f32=-1e39", "the metadata key 'my.f': its value is of the type f32, and '-1e39' is not"),
+        ("my.f:f32=[1,1e39]", "the metadata key 'my.f': its value is of the type f32, and '1e+39' is not"),
+        ("my.f:f64=1e309", "the metadata key 'my.f': its value is of the type f64, and '1e309' is not"),
+        ("my.i:i8=-129", "the metadata key 'my.i': its value is of the type i8, and '-129' is not"),
+        (
+            "my.u:u64=18446744073709551616",
+            "the metadata key 'my.u': its value is of the type u64, and '18446744073709551616' is not",
+        ),
+        (
+            "my.i:i64=9223372036854775808",
+            "the metadata key 'my.i': its value is of the type i64, and '9223372036854775808' is not",
+        ),
         (
             "tokenizer.ggml.tokens=x",
             "the metadata key 'tokenizer.ggml.tokens': its value is a list, in JSON, and 'x' is not",

@@ -88,7 +88,7 @@ export TCAST
 
 export PYTHONDONTWRITEBYTECODE=1
 exec "$PYTHON" tests/interop/main.py every_pair files corpus onnx_nodes onnx_models containers strings ${with_torch:+torch_reads torch_checkpoints torch_scans} \
-    ${with_openvino:+openvino_promotes} ${with_transformers:+transformers_loads transformers_dequantizes transformers_quantizes kinds_of_models} \
+    ${with_openvino:+openvino_promotes} ${with_transformers:+transformers_loads transformers_dequantizes transformers_quantizes transformers_experts kinds_of_models} \
     ${with_quantized:+quantized_libraries quantized_readers} ${with_gguf:+gguf_models gguf_written} \
     ${with_mlx:+mlx_models}${with_mlx:+${with_transformers:+ kinds_of_mlx}} \
     ${with_gguf:+${with_transformers:+transformers_reads_gguf engines_load_gguf}}

@@ -35,6 +35,7 @@ fn compare(paths: [&PathBuf; 2], args: &DiffArgs) -> Result<bool> {
         selection: args.view.selection(),
         from: args.from,
         names: args.names,
+        single_experts: args.experts.is_some(),
         root: args.view.root.clone(),
         tolerance: args.tolerance.map(|tolerance| tolerance.0),
         rtol: args.rtol.map(|rtol| rtol.0),

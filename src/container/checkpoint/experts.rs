@@ -1,5 +1,5 @@
 //! Stacks of experts. MLX stores the same weight of all experts of a layer as one tensor of a module `switch_mlp`, and its
-//! parts too; Hugging Face has a module for each expert.
+//! parts too. Most files of Hugging Face have a module for each expert, and some a stack of each weight.
 
 use super::naming::model_type;
 use super::{CONFIG, Checkpoint};
@@ -19,21 +19,152 @@ const PROJECTIONS: [(&str, &str); 3] = [("gate_proj", "w1"), ("down_proj", "w2")
 /// The module that has projections of these other names.
 const SPARSE_BLOCK: &str = "block_sparse_moe";
 
-/// The models whose stacks hold what Hugging Face stores for each expert, by `model_type` (mlx-lm, `sanitize`).
-const MODEL_TYPES: &[&str] = &[
-    "deepseek",
-    "deepseek_v2",
-    "deepseek_v3",
-    "ernie4_5_moe",
-    "glm4_moe",
-    "kimi_k2",
-    "minimax",
-    "mixtral",
-    "olmoe",
-    "phimoe",
-    "qwen2_moe",
-    "qwen3_moe",
+/// The form in which files of Hugging Face store the experts of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+pub enum ExpertForm {
+    /// Each weight of all experts of a layer is one tensor, and gate and up are one weight
+    Stacked,
+    /// Each expert has its own tensors
+    Single,
+}
+
+/// The names of the experts of a kind of models in both forms.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ExpertNames {
+    /// The weights of an expert whose rows follow one another in a stack: gate and up, or up alone.
+    up: &'static [&'static str],
+    down: &'static [&'static str],
+    /// Beginnings of names in a layer with experts: in files with single experts, and with stacks. The first that fits
+    /// counts.
+    modules: &'static [[&'static str; 2]],
+}
+
+/// The usual names.
+pub(crate) const PLAIN_EXPERTS: &ExpertNames =
+    &ExpertNames { up: &["gate_proj", "up_proj"], down: &["down_proj"], modules: &[] };
+
+const NUMBERED: ExpertNames = ExpertNames { up: &["w1", "w3"], down: &["w2"], modules: &[] };
+
+/// Kinds of models with the same names of experts, by `model_type`.
+struct ExpertKinds {
+    names: &'static ExpertNames,
+    /// The stacks of MLX hold what Hugging Face stores for each expert (mlx-lm, `sanitize`).
+    in_mlx: &'static [&'static str],
+    others: &'static [&'static str],
+}
+
+/// All kinds of models whose experts tcast stacks and divides. transformers 5 does the same when it loads and saves
+/// (`conversion_mapping.py`).
+const KINDS: &[ExpertKinds] = &[
+    ExpertKinds {
+        names: PLAIN_EXPERTS,
+        in_mlx: &[
+            "deepseek",
+            "deepseek_v2",
+            "deepseek_v3",
+            "ernie4_5_moe",
+            "glm4_moe",
+            "kimi_k2",
+            "olmoe",
+            "qwen2_moe",
+            "qwen3_moe",
+        ],
+        others: &[
+            "afmoe",
+            "axk1",
+            "axk2",
+            "bailing_hybrid",
+            "beam",
+            "cohere2_moe",
+            "deepseek_ocr2",
+            "deepseek_v32",
+            "dots1",
+            "exaone_moe",
+            "flex_olmo",
+            "flint",
+            "glm4_moe_lite",
+            "glm4v_moe",
+            "glm5_next",
+            "glm5_next_text",
+            "glm_moe_dsa",
+            "hunyuan_v1_moe",
+            "hy_v3",
+            "jamba",
+            "kimi_k25",
+            "kolibri1",
+            "laguna",
+            "longcat_flash",
+            "mellum",
+            "mimo_v2_flash",
+            "qwen3_5_moe_text",
+            "qwen3_next",
+            "qwen3_omni_moe",
+            "qwen3_omni_moe_text",
+            "qwen3_omni_moe_thinker",
+            "qwen4_exp_text",
+            "sarvam_mla",
+            "sarvam_moe",
+            "solar_open",
+        ],
+    },
+    ExpertKinds {
+        names: &ExpertNames { modules: &[["block_sparse_moe.", "mlp."]], ..NUMBERED },
+        in_mlx: &["minimax", "mixtral"],
+        others: &["kimi_linear", "minimax_m2"],
+    },
+    ExpertKinds {
+        names: &ExpertNames {
+            modules: &[["block_sparse_moe.gate.", "mlp.router."], ["block_sparse_moe.", "mlp."]],
+            ..NUMBERED
+        },
+        in_mlx: &["phimoe"],
+        others: &[],
+    },
+    ExpertKinds { names: &NUMBERED, in_mlx: &[], others: &["lfm2_moe"] },
+    ExpertKinds {
+        names: &ExpertNames { up: &["up_proj"], down: &["down_proj"], modules: &[] },
+        in_mlx: &[],
+        others: &["nemotron_h"],
+    },
 ];
+
+impl ExpertNames {
+    /// Returns the names of a kind of models, by `model_type`.
+    pub(crate) fn of_kind(kind: &str) -> Option<&'static Self> {
+        let row = KINDS.iter().find(|row| row.in_mlx.iter().chain(row.others).any(|known| *known == kind));
+        row.map(|row| row.names)
+    }
+
+    /// Returns the weights of an expert that a stack of this name holds; `None` for other names.
+    pub(crate) fn in_stack(&self, stack: &str) -> Option<&'static [&'static str]> {
+        match (stack, self.up) {
+            ("gate_up_proj", [_, _]) => Some(self.up),
+            ("gate_proj", [_, _]) => Some(&self.up[..1]),
+            ("up_proj", _) => Some(&self.up[self.up.len() - 1..]),
+            ("down_proj", _) => Some(self.down),
+            _ => None,
+        }
+    }
+
+    /// Returns the name of the stack that holds a weight of an expert, and all weights that it holds.
+    fn stack_of(&self, own: &str) -> Option<(&'static str, &'static [&'static str])> {
+        let up = if self.up.len() == 1 { "up_proj" } else { "gate_up_proj" };
+        let stacks = [(up, self.up), ("down_proj", self.down)];
+        stacks.into_iter().find(|(_, weights)| weights.contains(&own))
+    }
+
+    /// Returns the name that a tensor has in this form, if its module has another name there. `layers` has the beginnings of
+    /// the names of layers with experts, with their last dots.
+    fn moved(&self, name: &str, form: ExpertForm, layers: &HashSet<String>) -> Option<String> {
+        let layer = name.match_indices('.').map(|(at, _)| &name[..=at]).find(|layer| layers.contains(*layer))?;
+        self.modules.iter().find_map(|[single, stacked]| {
+            let (from, to) = if form == ExpertForm::Single { (stacked, single) } else { (single, stacked) };
+            Some(format!("{layer}{to}{}", name[layer.len()..].strip_prefix(from)?))
+        })
+    }
+}
 
 /// Parts of names of tensors that MLX makes of others: Hugging Face has no such tensors.
 const DERIVED: [&str; 2] = [".embed_q.", ".unembed_out."];
@@ -69,18 +200,20 @@ impl<'a> PlaceInStack<'a> {
     }
 
     /// Returns the place in a bank of Hugging Face: the second half of an expert in `x.experts.gate_up_proj` for
-    /// `x.experts.3.up_proj.weight`. `None` for other tensors.
-    pub(crate) fn in_bank(tensor: &'a str) -> Option<Self> {
-        const HALVES: &[&str] = &["gate_proj.weight", "up_proj.weight"];
+    /// `x.experts.3.up_proj.weight`, and in `x.experts.gate_up_proj_scale_inv` for its `weight_scale_inv`. `None` for other
+    /// tensors.
+    pub(crate) fn in_bank(tensor: &'a str, names: &ExpertNames) -> Option<Self> {
         let ExpertName { layer, number: expert, own } = ExpertName::new(tensor)?;
-        let bank = |own: &str| format!("{layer}.experts.{own}");
-        let (stack, parts, part) = match own {
-            "gate_proj.weight" => (bank("gate_up_proj"), HALVES, 0),
-            "up_proj.weight" => (bank("gate_up_proj"), HALVES, 1),
-            "down_proj.weight" => (bank("down_proj"), &[][..], 0),
-            _ => return None,
-        };
-        Some(Self { stack, layer, expert, parts, part })
+        let (own, end) = own.split_once('.')?;
+        let (stack, parts) = names.stack_of(own)?;
+        let part = parts.iter().position(|part| *part == own)? as u64;
+        Some(Self {
+            stack: format!("{layer}.experts.{stack}{}", end.strip_prefix("weight")?),
+            layer,
+            expert,
+            parts,
+            part,
+        })
     }
 
     /// Returns the number of parts of an expert.
@@ -92,7 +225,14 @@ impl<'a> PlaceInStack<'a> {
 /// Returns the name of the tensor of another expert that is this part of it, given a tensor of the same stack.
 pub(crate) fn name_of_expert(tensor: &str, number: u64, part: Option<&str>) -> Option<String> {
     let ExpertName { layer, own, .. } = ExpertName::new(tensor)?;
-    Some(format!("{layer}.experts.{number}.{}", part.unwrap_or(own)))
+    let (weight, end) = own.split_once('.')?;
+    Some(format!("{layer}.experts.{number}.{}.{end}", part.unwrap_or(weight)))
+}
+
+/// Returns the module that holds the experts of a layer, such as `x` of `x.experts.3.up_proj.weight`. `None` for other
+/// tensors.
+pub(crate) fn layer_of_expert(tensor: &str) -> Option<&str> {
+    ExpertName::new(tensor).map(|name| name.layer)
 }
 
 /// The parts of the name of an expert's module or tensor: `x`, 3 and `gate_proj` of `x.experts.3.gate_proj`.
@@ -112,14 +252,16 @@ impl<'a> ExpertName<'a> {
 
 /// Refuses stacks of a model of an unknown type.
 pub(crate) fn check_stacked(kind: Option<&str>) -> Result<()> {
-    if kind.is_some_and(|kind| MODEL_TYPES.contains(&kind)) {
+    let mut known: Vec<&str> = KINDS.iter().flat_map(|row| row.in_mlx).copied().collect();
+    if kind.is_some_and(|kind| known.contains(&kind)) {
         return Ok(());
     }
+    known.sort_unstable();
     let what = match kind {
         Some(kind) => format!("is a model of type '{}', and", shorten(kind)),
         None => "has no config.json with a model_type, and".to_owned(),
     };
-    let message = format!("{what} tcast knows how MLX stacks the experts of {}", MODEL_TYPES.join(", "));
+    let message = format!("{what} tcast knows how MLX stacks the experts of {}", known.join(", "));
     Err(Error::new(message).of(Kind::Unmapped))
 }
 
@@ -192,11 +334,7 @@ impl Checkpoint {
             })
             .collect();
         let stacks = stacks?;
-        let all: u64 = stacks.iter().flatten().flatten().map(|stack| stack.count).sum();
-        if all > FEW_EXPERTS + self.bytes() / LEAST_BYTES {
-            let message = format!("holds {all} tensors of single experts in {} bytes, far too few", self.bytes());
-            return Err(Error::new(message).of(Kind::Unmapped).in_file(&self.path));
-        }
+        self.check_count(stacks.iter().flatten().flatten().map(|stack| stack.count).sum())?;
         let divided: Vec<Vec<Tensor>> = (self.shards.iter().zip(&stacks))
             .map(|(shard, stacks)| {
                 let tensors = shard.contents.tensors.iter().zip(stacks);
@@ -207,6 +345,33 @@ impl Checkpoint {
             shard.contents.tensors = tensors;
         }
         Ok(())
+    }
+
+    /// Refuses more tensors of single experts than the bytes of the checkpoint can have.
+    pub(crate) fn check_count(&self, experts: u64) -> Result<()> {
+        if experts <= FEW_EXPERTS + self.bytes() / LEAST_BYTES {
+            return Ok(());
+        }
+        let message = format!("holds {experts} tensors of single experts in {} bytes, far too few", self.bytes());
+        Err(Error::new(message).of(Kind::Unmapped).in_file(&self.path))
+    }
+
+    /// Gives the modules of layers with single experts the names that they have in this form.
+    pub(crate) fn move_modules(&mut self, names: &ExpertNames, form: ExpertForm) {
+        let of_layer = |(_, tensor): (_, &Tensor)| {
+            let (parent, _) = layer_of_expert(&tensor.name)?.rsplit_once('.')?;
+            Some(format!("{parent}."))
+        };
+        let layers: HashSet<String> = self.tensors().filter_map(of_layer).collect();
+        for tensor in self.shards.iter_mut().flat_map(|shard| &mut shard.contents.tensors) {
+            let Some(new) = names.moved(&tensor.name, form, &layers) else { continue };
+            for (at, _) in tensor.name.match_indices('.') {
+                let (module, end) = tensor.name.split_at(at);
+                let moved = new.strip_suffix(end).filter(|moved| *moved != module);
+                self.moved.extend(moved.map(|moved| (module.to_owned(), moved.to_owned())));
+            }
+            tensor.name = new.into();
+        }
     }
 }
 

@@ -16,7 +16,10 @@ mod naming;
 mod side_files;
 
 pub use disagreements::{Disagreement, check};
-pub(crate) use experts::{PlaceInStack, check_stacked, name_of_expert, stack_of};
+pub use experts::ExpertForm;
+pub(crate) use experts::{
+    ExpertNames, PLAIN_EXPERTS, PlaceInStack, check_stacked, layer_of_expert, name_of_expert, stack_of,
+};
 pub use index::{INDEX, Index, as_safetensors, index_in_place_of, index_text, shard_names, weight_map};
 pub(crate) use names::has_written_shards;
 pub use names::{description, is_index, is_plain, is_shard_name, is_written_shard};
@@ -37,7 +40,7 @@ use disagreements::Disagreements;
 use missing::{explain, is_of_original, without_shards};
 use names::{ShardFolder, file_names, is_complete_without, is_shard};
 use side_files::DESCRIPTIONS;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
@@ -59,6 +62,10 @@ pub struct Checkpoint {
     pub(crate) dropped: Dropped,
     /// Names of tensors that outputs take from another checkpoint, whose shards are among these.
     pub(crate) added: Vec<Box<str>>,
+    /// The form that its experts get.
+    pub(crate) experts: Option<ExpertForm>,
+    /// New names of modules with experts, by the names that configs have.
+    pub(crate) moved: HashMap<String, String>,
     /// Disagreements between the index and the shards, or among the shards.
     pub disagreements: Vec<Disagreement>,
     /// Tensors that are made of stored ones; only with [`Naming::HuggingFace`].

@@ -68,7 +68,7 @@ fn put(bytes: &mut Vec<u8>, kind: u32, value: &Value) -> Option<()> {
         3 => bytes.extend(i16::try_from(integer()?).ok()?.to_le_bytes()),
         4 => bytes.extend(u32::try_from(integer()?).ok()?.to_le_bytes()),
         5 => bytes.extend(i32::try_from(integer()?).ok()?.to_le_bytes()),
-        6 => bytes.extend((value.as_f64()? as f32).to_le_bytes()),
+        6 => bytes.extend(Some(value.as_f64()? as f32).filter(|number| number.is_finite())?.to_le_bytes()),
         7 => bytes.push(value.as_bool()?.into()),
         STRING => put_text(bytes, value.as_str()?),
         10 => bytes.extend(value.as_u64()?.to_le_bytes()),

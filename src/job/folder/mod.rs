@@ -19,6 +19,7 @@ use crate::container::{self, Input, part_names};
 use crate::error::{Blocker, Error, Kind, Result, Wanted};
 use crate::io::identity::{Files, is_within};
 use crate::operator::Operator;
+use crate::options::ExpertForm;
 use crate::plan::{GgufTask, Plan, Planned, Spread, Step, chosen_shards, shard_sizes};
 use crate::progress::{Note, Observer};
 use crate::read::Model;
@@ -135,6 +136,10 @@ pub(super) fn spread(job: &Job, source: &Checkpoint) -> Spread {
     match job.task.max_shard_size() {
         Some(most) => Spread::UpTo(most),
         None if source.folder.is_none() => Spread::UpTo(USUAL),
+        // The stack of a layer can have the experts of several shards, which would be left without tensors.
+        None if source.experts == Some(ExpertForm::Stacked) && source.shards.len() > 1 => {
+            Spread::UpTo(source.shards.iter().map(Input::len).max().unwrap_or(USUAL))
+        }
         None => Spread::AsInputs,
     }
 }

@@ -14,7 +14,7 @@ mod texts;
 pub use options::DiffOptions;
 pub use report::{Comparison, DiffFigures, DiffReport, DiffStatus, FirstDifference, TensorDiff};
 
-use crate::container::checkpoint::{self, Checkpoint};
+use crate::container::checkpoint::{self, Checkpoint, ExpertForm};
 use crate::container::{Elements, Form, ReadOptions};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -93,9 +93,13 @@ pub(crate) fn diff_checked(
     check: impl FnOnce(&[Model; 2], &[&str]) -> Result<()>,
 ) -> Result<DiffReport> {
     let reading = ReadOptions { threads: options.threads(), root: options.root.as_deref() };
-    let open = |path| {
+    let open = |path: &Path| -> Result<Checkpoint> {
         let source = checkpoint::open(path, &reading)?.named(options.names, None)?;
-        source.with_single_experts(options.names)
+        let mut source = source.with_single_experts(options.names)?;
+        if options.single_experts {
+            source.set_experts(ExpertForm::Single).map_err(|error| error.in_file(path))?;
+        }
+        Ok(source)
     };
     let sources = [open(paths[0])?, open(paths[1])?];
     let stored = sources.iter().flat_map(Checkpoint::tensors).map(|(_, tensor)| tensor);

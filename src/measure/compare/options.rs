@@ -17,6 +17,8 @@ pub struct DiffOptions<'a> {
     pub from: Option<Dtype>,
     /// Names of the tensors of GGUF and MLX models.
     pub names: Option<Naming>,
+    /// Divide stacks of experts, and compare single experts.
+    pub single_experts: bool,
     /// Keys that lead to the tensors of PyTorch checkpoints: see [`ReadOptions`](crate::container::ReadOptions).
     pub root: Option<String>,
     /// Maximum absolute difference of values. With this or `rtol`, only values count, not bits and types.
@@ -35,6 +37,7 @@ impl Default for DiffOptions<'_> {
             selection: Selection::default(),
             from: None,
             names: None,
+            single_experts: false,
             root: None,
             tolerance: None,
             rtol: None,

@@ -34,7 +34,7 @@ use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::operator::Operator;
-use crate::options::QuantizeOptions;
+use crate::options::{ExpertForm, QuantizeOptions};
 use crate::progress::{Misfit, Note, Observer, QuantizedForms, UseNote};
 use crate::quant::{
     COMFYUI, Decoder, EncodeOptions, Encoder, EngineConfig, FoundWeight, Modules, RowMap, Scheme, SchemeLayout,
@@ -145,7 +145,8 @@ impl<'a> Planned<'a> {
         }
         let renames = new_names_in(model, &options.tensors.rename);
         // The weights of new shards are not known yet.
-        let partition = partition.filter(|_| options.shards.max_shard_size.is_none());
+        let has_new_shards = options.shards.max_shard_size.is_some() || source.experts == Some(ExpertForm::Stacked);
+        let partition = partition.filter(|_| !has_new_shards);
         let threads = request.threads;
         let planner = Planner { options, partition, threads, policy, facts: &facts, layout, renames, model };
         let mut candidates = planner.candidates()?;

@@ -45,8 +45,11 @@ impl Planner<'_, '_> {
         if !candidates.weights.iter().any(is_expert) {
             return Ok(None);
         }
+        if self.options.contents.experts.is_some() {
+            return Err(Error::usage("MLX has its own form of stacks of experts").without("experts"));
+        }
         check_stacked(self.facts.kind.as_deref())?;
-        Ok(Some(ExpertStacks { form: StackForm::Mlx, experts: self.facts.experts }))
+        Ok(Some(ExpertStacks { form: StackForm::Mlx, experts: self.facts.experts, are_requested: false }))
     }
 
     /// Refuses names that readers would misunderstand, of quantized weights and of tensors next to them.
