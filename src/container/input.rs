@@ -29,6 +29,16 @@ pub struct Input {
 }
 
 impl Input {
+    /// A folder that is one input, whose first file describes the others.
+    pub(super) fn of_folder(container: &'static dyn Container, contents: Contents, files: Vec<MappedFile>) -> Self {
+        Self { container, contents, files, stem: String::new() }
+    }
+
+    /// True if it is a folder that several processes wrote.
+    pub(crate) fn is_distributed(&self) -> bool {
+        self.contents.pickle.as_ref().is_some_and(|facts| matches!(facts.form, "dcp" | "ranks"))
+    }
+
     /// True if it is a GGUF file.
     pub(crate) fn is_gguf(&self) -> bool {
         self.container.is(GGUF)

@@ -28,7 +28,6 @@ mod zip;
 
 #[cfg(feature = "cli")]
 pub(crate) use code::FoundCode;
-use foreign::distributed_folder;
 pub(crate) use gguf::{ARCHITECTURE, ComputedTensor, GgufKey, keys_of_part, model_of_part, part_names};
 pub use input::{Contents, Input, open, probe};
 pub(crate) use input::{is_deflated, probe_with};

@@ -98,7 +98,8 @@ pub struct NamingOptions {
     #[cfg_attr(feature = "cli", arg(long, value_enum, help_heading = "GGUF models", hide_short_help = true))]
     pub names: Option<Naming>,
 
-    /// GGUF models: the folder of the original model, for config.json, the tokenizer and other files of the output
+    /// GGUF models and folders of torch.distributed: the folder of the original model, for config.json, the tokenizer and
+    /// other files of the output
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "path_as_text")]
     #[cfg_attr(
         feature = "cli",

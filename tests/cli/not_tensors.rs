@@ -85,14 +85,11 @@ fn distributed_checkpoints_are_recognized_by_the_names_in_the_folder() {
     fs::create_dir(bench.path("dcp")).unwrap();
     bench.write("dcp/__0_0.distcp", b"PK\x03\x04");
     bench.write("dcp/.metadata", b"\x80\x04N.");
-    let join = "\n  if you trust it, join it: python3 -m torch.distributed.checkpoint.format_utils dcp_to_torch 'dcp' \
-                'dcp.pt'\n";
-    let folder =
-        format!("tcast: error: dcp: is a folder of torch.distributed.checkpoint, which tcast does not read{join}");
-    bench.run("cast dcp --to f16").expect(1, "", &folder);
+    let message = "tcast: error: dcp/.metadata: is not the .metadata of torch.distributed.checkpoint\n";
+    bench.run("cast dcp --to f16").expect(1, "", message);
     for name in ["dcp/__0_0.distcp", "dcp/.metadata"] {
         let message = format!(
-            "tcast: error: {name}: is a part of a folder of torch.distributed.checkpoint, which tcast does not read{join}"
+            "tcast: error: {name}: is a part of a folder of torch.distributed.checkpoint\n  give the folder: 'dcp'\n"
         );
         bench.run(&format!("cast {name} --to f16")).expect(1, "", &message);
         bench.run(&format!("inspect {name}")).expect(1, "", &message);

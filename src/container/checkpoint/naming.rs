@@ -56,8 +56,9 @@ impl Checkpoint {
     pub(crate) fn named(mut self, names: Option<Naming>, base: Option<&Path>) -> Result<Self> {
         let is_gguf = self.is_gguf();
         if let Some(base) = base {
-            if !is_gguf || names != Some(Naming::HuggingFace) {
-                let message = "the config of another folder works only with a GGUF input and names of Hugging Face";
+            if !self.is_distributed() && (!is_gguf || names != Some(Naming::HuggingFace)) {
+                let message = "the config of another folder works only with a distributed checkpoint, or with a GGUF input and \
+                               names of Hugging Face";
                 return Err(Error::usage(message).in_file(&self.path).without("config"));
             }
             if !base.join(CONFIG).is_file() {

@@ -1,0 +1,271 @@
+//! Folders in which the processes of a training wrote one checkpoint together: of torch.distributed.checkpoint ([`dcp`]).
+//!
+//! The tensors of such a folder consist of pieces in several files ([`pieces`]), which are read as one input: its first file
+//! describes the folder.
+
+mod attributes;
+mod dcp;
+mod pieces;
+mod roots;
+
+use super::code::PickleFacts;
+use super::types::TorchType;
+use super::values::PickleValue;
+use super::view::{View, in_elements, view};
+use super::{PyTorch, TorchFile, check_storages};
+use crate::container::tensor::TensorError;
+use crate::container::{Contents, Data, Elements, Input, Tensor, element_count};
+use crate::error::{Error, Result};
+use crate::io::listing::entries;
+use crate::io::map::MappedFile;
+use crate::io::open::{is_missing, unreadable};
+use crate::text::shorten;
+use pieces::{Assembled, Piece, Span, check_cover};
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const METADATA: &str = ".metadata";
+/// Maximum number of pieces that a part of a tensor consists of.
+const MOST_PIECES: usize = 1 << 20;
+
+/// True for the names of files that are parts of such a folder, and not files beside a model.
+pub(in crate::container) fn is_part_of_folder(name: &str) -> bool {
+    name == METADATA || is_of_dcp(name)
+}
+
+fn is_of_dcp(name: &str) -> bool {
+    Path::new(name).extension().is_some_and(|extension| extension == "distcp")
+}
+
+/// Opens a folder that processes wrote together; `None` if it is none.
+///
+/// # Errors
+/// When the folder is incomplete, or a file cannot be read.
+pub(in crate::container) fn open_folder(folder: &Path, root: Option<&str>) -> Result<Option<Input>> {
+    let mut names: Vec<String> =
+        entries(folder).map_err(unreadable(folder))?.iter().map(|entry| entry.text()).collect();
+    names.sort_unstable();
+    let has = |wanted: &str| names.iter().any(|name| name == wanted);
+    if let Some(error) = refusal(&names) {
+        return Err(error.in_file(folder));
+    }
+    if has(METADATA) && names.iter().any(|name| is_of_dcp(name)) {
+        let metadata = MappedFile::open(&folder.join(METADATA))?;
+        let mut files = FolderFiles::new(folder);
+        let opened = dcp::read(&metadata, &mut files, root).map_err(|error| error.in_file(metadata.path()))?;
+        return Ok(Some(opened.into_input(metadata, files)));
+    }
+    Ok(None)
+}
+
+/// Searches the archives of a folder that were not read. Returns suspicious names of code.
+///
+/// # Errors
+/// When an archive cannot be searched.
+pub(in crate::container) fn search_unread(facts: &PickleFacts, folder: &Path) -> Result<BTreeSet<String>> {
+    let mut files = FolderFiles::new(folder);
+    let mut found = PickleFacts::default();
+    for (name, place) in &facts.unread {
+        let number = files.open(name)?;
+        let bytes = usize::try_from(place.start)
+            .ok()
+            .zip(usize::try_from(place.end).ok())
+            .and_then(|(start, end)| files.get(number).get(start..end));
+        let in_file = |error: Error| error.in_file(&folder.join(name));
+        let bytes = bytes.ok_or_else(|| in_file(Error::new("ends before the place of a pickle")))?;
+        found.merge(&TorchFile::in_archive(bytes).map_err(in_file)?.facts)?;
+    }
+    Ok(found.suspicious)
+}
+
+/// Returns the error for a folder that processes wrote in a way that is not read, by the names in it.
+fn refusal(names: &[String]) -> Option<Error> {
+    let has = |wanted: &str| names.iter().any(|name| name == wanted);
+    let find = |is_meant: &dyn Fn(&str) -> bool| names.iter().map(String::as_str).find(|name| is_meant(name));
+    let is_of_zero = |name: &str| name.contains("zero_pp_rank_") && name.ends_with("_model_states.pt");
+    let is_of_rank = |name: &str| name.starts_with("model_world_size_") && name.ends_with(".pt");
+    if has("common.pt") && has("metadata.json") && find(&is_of_dcp).is_some() {
+        let what = "is a checkpoint of Megatron (torch_dist), whose tensors have other names and shapes than those of \
+                    Hugging Face: layers are stacked, and heads are merged";
+        return Some(Error::new(what).remedy("convert it with Megatron Bridge, which knows the model"));
+    }
+    if let Some(part) = find(&is_of_zero) {
+        let what = format!(
+            "holds the partitions of DeepSpeed ZeRO-3, such as {}: their pieces have neither names nor shapes, and tcast \
+             does not join them",
+            shorten(part)
+        );
+        return Some(Error::new(what).remedy("join them with zero_to_fp32.py, which DeepSpeed wrote beside them"));
+    }
+    if find(&is_of_dcp).is_some() && !has(METADATA) {
+        let own = find(&|name| name.starts_with("__") && name.ends_with(METADATA));
+        let error = Error::new(match own {
+            Some(own) => format!(
+                "holds a checkpoint that each process saved on its own (use_collectives=False), such as {}: nothing says \
+                 how the tensors continue in the others",
+                shorten(own)
+            ),
+            None => "holds a checkpoint of torch.distributed.checkpoint without its .metadata: it was not saved \
+                     completely"
+                .to_owned(),
+        });
+        return Some(error.remedy("save it again, or download the whole folder"));
+    }
+    let rank = find(&is_of_rank)?;
+    let what =
+        format!("holds a part of the model for each process, such as {}, which tcast does not join", shorten(rank));
+    Some(Error::new(what).remedy("gather the full state dict where the model was trained, and save that"))
+}
+
+/// The contents of a folder.
+#[derive(Default)]
+struct Opened {
+    tensors: Vec<Tensor>,
+    unreadable: Vec<Error>,
+    facts: PickleFacts,
+}
+
+impl Opened {
+    fn into_input(self, first: MappedFile, files: FolderFiles) -> Input {
+        let Self { tensors, unreadable, facts } = self;
+        // Formats with metadata give their mark to the output.
+        let (metadata, pickle) = (Some(Vec::new()), Some(Box::new(facts)));
+        let contents = Contents { tensors, unreadable, metadata, pickle, ..Contents::default() };
+        let files = std::iter::once(first).chain(files.files).collect();
+        Input::of_folder(&PyTorch, contents, files)
+    }
+}
+
+/// The files of a folder beside the first, which describes it. They are numbered from 1.
+struct FolderFiles {
+    folder: PathBuf,
+    numbers: HashMap<String, u32>,
+    files: Vec<MappedFile>,
+}
+
+impl FolderFiles {
+    fn new(folder: &Path) -> Self {
+        Self { folder: folder.to_owned(), numbers: HashMap::new(), files: Vec::new() }
+    }
+
+    /// Opens a file, unless it is open. Returns its number.
+    fn open(&mut self, name: &str) -> Result<u32> {
+        if let Some(number) = self.numbers.get(name) {
+            return Ok(*number);
+        }
+        let path = self.folder.join(name);
+        if is_missing(&path) {
+            let what = format!("is in {}, which is missing", shorten(name));
+            return Err(Error::new(what).remedy("copy or download the whole folder"));
+        }
+        self.files.push(MappedFile::open(&path)?);
+        let number = self.files.len() as u32;
+        self.numbers.insert(name.to_owned(), number);
+        Ok(number)
+    }
+
+    fn get(&self, number: u32) -> &[u8] {
+        &self.files[number as usize - 1]
+    }
+
+    /// Returns the name of a file for messages.
+    fn name(&self, number: u32) -> String {
+        let name = self.files[number as usize - 1].path().file_name().unwrap_or_default();
+        shorten(&name.to_string_lossy())
+    }
+}
+
+/// Reads an archive of `torch.save`, all but its storages.
+fn read_archive(bytes: &[u8]) -> Result<TorchFile<'_>> {
+    let file = TorchFile::in_archive(bytes)?;
+    check_storages(&file.pickle.values)?;
+    file.pickle.values.check_keys()?;
+    Ok(file)
+}
+
+/// Returns the tensor that an archive consists of.
+fn only_tensor(archive: &TorchFile) -> Result<View> {
+    match archive.pickle.root {
+        PickleValue::Tensor(tensor) => view_of(archive, tensor),
+        _ => Err(Error::new("is not a tensor")),
+    }
+}
+
+/// Returns a tensor of an archive.
+fn view_of(archive: &TorchFile, tensor: u32) -> Result<View> {
+    let TorchFile { pickle, storages, .. } = archive;
+    match view(&pickle.values, &pickle.values.tensors[tensor as usize], storages) {
+        Ok(view) if view.flipped.is_some() => Err(Error::new("is the conjugate or the negative of what is stored")),
+        Ok(view) if view.form.big_endian => Err(Error::new("has big endian elements, which tcast does not join")),
+        Ok(view) => Ok(view),
+        Err(TensorError::Unreadable(error) | TensorError::Malformed(error)) => Err(error),
+    }
+}
+
+/// Returns the pieces of a part of a tensor: along each axis, its elements are these ranges of the whole, one after the other.
+/// The bytes of the view are counted from `base` in the file.
+fn pieces_of(view: &View, runs: &[Vec<Range<u64>>], file: u32, base: usize) -> Result<Vec<Piece>> {
+    let (width, start) = (view.torch_type.width as usize, base + view.range.start);
+    let mut pieces = vec![(Vec::<Span>::new(), start)];
+    for (runs, stride) in runs.iter().zip(&view.strides) {
+        let mut next = Vec::new();
+        if pieces.len().saturating_mul(runs.len()) > MOST_PIECES {
+            return Err(Error::new(format!("consists of more than {MOST_PIECES} pieces")));
+        }
+        for (spans, start) in pieces {
+            let mut local = 0;
+            for run in runs {
+                let len = run.end - run.start;
+                let span = Span { start: run.start, len, stride: *stride };
+                // Nothing is read from an empty piece.
+                let place = if len > 0 { start + (local * stride) as usize * width } else { start };
+                next.push(([&spans[..], &[span]].concat(), place));
+                local += len;
+            }
+        }
+        pieces = next;
+    }
+    Ok(pieces.into_iter().map(|(spans, start)| Piece { spans: spans.into(), file, start }).collect())
+}
+
+/// A tensor of several pieces.
+struct Whole<'n> {
+    name: &'n str,
+    torch_type: &'static TorchType,
+    /// In elements of torch.
+    shape: Vec<u64>,
+    /// Describes the pieces.
+    how: String,
+}
+
+impl Whole<'_> {
+    /// Joins the pieces, which must cover the tensor. `where_is` describes a file.
+    fn assemble(self, mut pieces: Vec<Piece>, where_is: &dyn Fn(u32) -> String) -> Result<Tensor> {
+        let Self { name, torch_type, shape, how } = self;
+        check_cover(&shape, &mut pieces, where_is)?;
+        let form = torch_type.form(false).ok_or_else(|| Error::new(torch_type.refusal()))?;
+        let count = element_count(&shape).and_then(|count| count.checked_mul(torch_type.elements()));
+        let count = count.filter(|count| *count < 1 << 56);
+        let count = count.ok_or_else(|| Error::new(format!("its shape {shape:?} is too large")))?;
+        let data = if count == 0 {
+            Data::plain(0..0)
+        } else {
+            let assembled = Assembled::new(torch_type.width as usize, &shape, pieces);
+            match assembled.contiguous() {
+                Some((file, range)) => Data::Mapped { file, range, checksum: None },
+                None => Data::Streamed(Arc::new(assembled)),
+            }
+        };
+        Ok(Tensor {
+            name: name.into(),
+            shape: in_elements(shape, torch_type).into(),
+            count,
+            elements: Elements::numbers(form),
+            fortran_order: false,
+            data,
+            stored: format!("{}, {how}", torch_type.name).into(),
+        })
+    }
+}
