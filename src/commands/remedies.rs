@@ -85,6 +85,10 @@ pub fn remedy(error: &Error) -> Option<String> {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             pattern.parse().map_or_else(|_| String::new(), |pattern| propose(&format!("--{option}"), &pattern, "", &names))
         }
+        Kind::RanksDiffer(rank) => {
+            let without = error.tensor().map(|name| format!(", or {}", flag_with("--exclude", &as_glob(name))));
+            format!("add --take-rank {rank} to take the values of this rank{}", without.unwrap_or_default())
+        }
         Kind::Unconvertible => {
             let exclude = error.tensor().map(|name| flag_with("--exclude", &as_glob(name)));
             format!("copy it as it is with {}", exclude.as_deref().unwrap_or("--exclude NAME"))

@@ -67,7 +67,7 @@ impl FoundCode {
         if file.is_empty() {
             return None;
         }
-        let options = ReadOptions { threads: 1, root: Some(".") };
+        let options = ReadOptions { root: Some("."), ..ReadOptions::on(1) };
         match probe_with(&options, path) {
             Ok(input) => Self::in_input(&input),
             Err(error) => {

@@ -89,13 +89,15 @@ pub struct ReadOptions<'a> {
     /// The keys that lead to the tensors of a PyTorch checkpoint, joined by dots; `.` for all tensors. `None` if the file
     /// decides.
     pub root: Option<&'a str>,
+    /// The rank whose tensors are taken if all ranks have a whole one, and these differ. `None` if they must be equal.
+    pub take_rank: Option<u64>,
 }
 
 impl ReadOptions<'_> {
     /// Options that leave all other decisions to the file.
     #[must_use]
     pub fn on(threads: usize) -> Self {
-        Self { threads, root: None }
+        Self { threads, root: None, take_rank: None }
     }
 }
 

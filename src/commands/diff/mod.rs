@@ -36,6 +36,7 @@ fn compare(paths: [&PathBuf; 2], args: &DiffArgs) -> Result<bool> {
         from: args.from,
         names: args.names,
         root: args.view.root.clone(),
+        take_rank: args.view.take_rank,
         tolerance: args.tolerance.map(|tolerance| tolerance.0),
         rtol: args.rtol.map(|rtol| rtol.0),
         threads: NonZeroUsize::new(threads(args.view.threads)),

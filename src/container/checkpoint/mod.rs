@@ -103,6 +103,12 @@ impl Checkpoint {
         self.shards.first().is_some_and(Input::is_distributed)
     }
 
+    /// True if the checkpoint is a folder with a file for each rank.
+    pub(crate) fn has_ranks(&self) -> bool {
+        let facts = self.shards.first().and_then(|shard| shard.contents.pickle.as_ref());
+        facts.is_some_and(|facts| facts.form == "ranks")
+    }
+
     /// True if the checkpoint is a GGUF model.
     pub(crate) fn is_gguf(&self) -> bool {
         self.shards.first().is_some_and(Input::is_gguf)
@@ -250,7 +256,7 @@ fn find(path: &Path, options: &ReadOptions) -> Result<Checkpoint> {
     let files = ShardFolder::read(folder, if folder == path { None } else { Some(&name) })?;
     if files.index.is_none()
         && files.shards.is_empty()
-        && let Some(input) = open_folder(folder, options.root)?
+        && let Some(input) = open_folder(folder, options)?
     {
         let base = Some(folder.join(BASE)).filter(|base| base.join(CONFIG).is_file());
         return Ok(Checkpoint { folder: Some(folder.to_owned()), shards: vec![input], base, ..Checkpoint::default() });

@@ -92,7 +92,8 @@ pub(crate) fn diff_checked(
     options: &DiffOptions,
     check: impl FnOnce(&[Model; 2], &[&str]) -> Result<()>,
 ) -> Result<DiffReport> {
-    let reading = ReadOptions { threads: options.threads(), root: options.root.as_deref() };
+    let DiffOptions { root, take_rank, .. } = options;
+    let reading = ReadOptions { threads: options.threads(), root: root.as_deref(), take_rank: *take_rank };
     let open = |path| {
         let source = checkpoint::open(path, &reading)?.named(options.names, None)?;
         source.with_single_experts(options.names)

@@ -19,6 +19,8 @@ pub struct DiffOptions<'a> {
     pub names: Option<Naming>,
     /// Keys that lead to the tensors of PyTorch checkpoints: see [`ReadOptions`](crate::container::ReadOptions).
     pub root: Option<String>,
+    /// The rank whose tensors are taken where ranks differ: see [`ReadOptions`](crate::container::ReadOptions).
+    pub take_rank: Option<u64>,
     /// Maximum absolute difference of values. With this or `rtol`, only values count, not bits and types.
     pub tolerance: Option<f64>,
     /// Maximum difference of values in proportion to the value of A; it is added to `tolerance`.
@@ -36,6 +38,7 @@ impl Default for DiffOptions<'_> {
             from: None,
             names: None,
             root: None,
+            take_rank: None,
             tolerance: None,
             rtol: None,
             threads: None,

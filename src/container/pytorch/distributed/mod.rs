@@ -1,11 +1,14 @@
-//! Folders in which the processes of a training wrote one checkpoint together: of torch.distributed.checkpoint ([`dcp`]).
+//! Folders in which the processes of a training wrote one checkpoint together: of torch.distributed.checkpoint ([`dcp`]), or
+//! with a file for each rank ([`ranks`]).
 //!
 //! The tensors of such a folder consist of pieces in several files ([`pieces`]), which are read as one input: its first file
 //! describes the folder.
 
 mod attributes;
 mod dcp;
+mod mesh;
 mod pieces;
+mod ranks;
 mod roots;
 
 use super::code::PickleFacts;
@@ -14,7 +17,7 @@ use super::values::PickleValue;
 use super::view::{View, in_elements, view};
 use super::{PyTorch, TorchFile, check_storages};
 use crate::container::tensor::TensorError;
-use crate::container::{Contents, Data, Elements, Input, Tensor, element_count};
+use crate::container::{Contents, Data, Elements, Input, ReadOptions, Tensor, element_count};
 use crate::error::{Error, Result};
 use crate::io::listing::entries;
 use crate::io::map::MappedFile;
@@ -27,12 +30,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const METADATA: &str = ".metadata";
+/// Maximum number of ranks.
+const MOST_RANKS: u64 = 1 << 16;
 /// Maximum number of pieces that a part of a tensor consists of.
 const MOST_PIECES: usize = 1 << 20;
 
 /// True for the names of files that are parts of such a folder, and not files beside a model.
 pub(in crate::container) fn is_part_of_folder(name: &str) -> bool {
-    name == METADATA || is_of_dcp(name)
+    let is_of_rank = |kind: &&str| name.strip_prefix(kind).is_some_and(|rest| rest.starts_with("_world_size_"));
+    let has_rank = ["model", "optim", "extra_state"].iter().any(is_of_rank) && name.ends_with(".pt");
+    name == METADATA || is_of_dcp(name) || has_rank || name == ranks::CONFIG
 }
 
 fn is_of_dcp(name: &str) -> bool {
@@ -43,7 +50,7 @@ fn is_of_dcp(name: &str) -> bool {
 ///
 /// # Errors
 /// When the folder is incomplete, or a file cannot be read.
-pub(in crate::container) fn open_folder(folder: &Path, root: Option<&str>) -> Result<Option<Input>> {
+pub(in crate::container) fn open_folder(folder: &Path, options: &ReadOptions) -> Result<Option<Input>> {
     let mut names: Vec<String> =
         entries(folder).map_err(unreadable(folder))?.iter().map(|entry| entry.text()).collect();
     names.sort_unstable();
@@ -53,9 +60,15 @@ pub(in crate::container) fn open_folder(folder: &Path, root: Option<&str>) -> Re
     }
     if has(METADATA) && names.iter().any(|name| is_of_dcp(name)) {
         let metadata = MappedFile::open(&folder.join(METADATA))?;
-        let mut files = FolderFiles::new(folder);
-        let opened = dcp::read(&metadata, &mut files, root).map_err(|error| error.in_file(metadata.path()))?;
-        return Ok(Some(opened.into_input(metadata, files)));
+        let mut files = FolderFiles::new(folder, 1);
+        let opened = dcp::read(&metadata, &mut files, options.root);
+        let opened = opened.map_err(|error| error.in_file(metadata.path()))?;
+        return Ok(Some(opened.into_input(std::iter::once(metadata).chain(files.files))));
+    }
+    if names.iter().any(|name| ranks::parse(name).is_some()) {
+        let mut files = FolderFiles::new(folder, 0);
+        let opened = ranks::read(folder, &names, &mut files, options)?;
+        return Ok(Some(opened.into_input(files.files.into_iter())));
     }
     Ok(None)
 }
@@ -65,7 +78,7 @@ pub(in crate::container) fn open_folder(folder: &Path, root: Option<&str>) -> Re
 /// # Errors
 /// When an archive cannot be searched.
 pub(in crate::container) fn search_unread(facts: &PickleFacts, folder: &Path) -> Result<BTreeSet<String>> {
-    let mut files = FolderFiles::new(folder);
+    let mut files = FolderFiles::new(folder, 0);
     let mut found = PickleFacts::default();
     for (name, place) in &facts.unread {
         let number = files.open(name)?;
@@ -85,7 +98,6 @@ fn refusal(names: &[String]) -> Option<Error> {
     let has = |wanted: &str| names.iter().any(|name| name == wanted);
     let find = |is_meant: &dyn Fn(&str) -> bool| names.iter().map(String::as_str).find(|name| is_meant(name));
     let is_of_zero = |name: &str| name.contains("zero_pp_rank_") && name.ends_with("_model_states.pt");
-    let is_of_rank = |name: &str| name.starts_with("model_world_size_") && name.ends_with(".pt");
     if has("common.pt") && has("metadata.json") && find(&is_of_dcp).is_some() {
         let what = "is a checkpoint of Megatron (torch_dist), whose tensors have other names and shapes than those of \
                     Hugging Face: layers are stacked, and heads are merged";
@@ -113,10 +125,7 @@ fn refusal(names: &[String]) -> Option<Error> {
         });
         return Some(error.remedy("save it again, or download the whole folder"));
     }
-    let rank = find(&is_of_rank)?;
-    let what =
-        format!("holds a part of the model for each process, such as {}, which tcast does not join", shorten(rank));
-    Some(Error::new(what).remedy("gather the full state dict where the model was trained, and save that"))
+    None
 }
 
 /// The contents of a folder.
@@ -128,26 +137,27 @@ struct Opened {
 }
 
 impl Opened {
-    fn into_input(self, first: MappedFile, files: FolderFiles) -> Input {
+    fn into_input(self, files: impl Iterator<Item = MappedFile>) -> Input {
         let Self { tensors, unreadable, facts } = self;
         // Formats with metadata give their mark to the output.
         let (metadata, pickle) = (Some(Vec::new()), Some(Box::new(facts)));
         let contents = Contents { tensors, unreadable, metadata, pickle, ..Contents::default() };
-        let files = std::iter::once(first).chain(files.files).collect();
-        Input::of_folder(&PyTorch, contents, files)
+        Input::of_folder(&PyTorch, contents, files.collect())
     }
 }
 
-/// The files of a folder beside the first, which describes it. They are numbered from 1.
+/// Files of a folder with tensors.
 struct FolderFiles {
     folder: PathBuf,
     numbers: HashMap<String, u32>,
+    /// The number of the first.
+    first: u32,
     files: Vec<MappedFile>,
 }
 
 impl FolderFiles {
-    fn new(folder: &Path) -> Self {
-        Self { folder: folder.to_owned(), numbers: HashMap::new(), files: Vec::new() }
+    fn new(folder: &Path, first: u32) -> Self {
+        Self { folder: folder.to_owned(), numbers: HashMap::new(), first, files: Vec::new() }
     }
 
     /// Opens a file, unless it is open. Returns its number.
@@ -160,19 +170,19 @@ impl FolderFiles {
             let what = format!("is in {}, which is missing", shorten(name));
             return Err(Error::new(what).remedy("copy or download the whole folder"));
         }
+        let number = self.first + self.files.len() as u32;
         self.files.push(MappedFile::open(&path)?);
-        let number = self.files.len() as u32;
         self.numbers.insert(name.to_owned(), number);
         Ok(number)
     }
 
     fn get(&self, number: u32) -> &[u8] {
-        &self.files[number as usize - 1]
+        &self.files[(number - self.first) as usize]
     }
 
     /// Returns the name of a file for messages.
     fn name(&self, number: u32) -> String {
-        let name = self.files[number as usize - 1].path().file_name().unwrap_or_default();
+        let name = self.files[(number - self.first) as usize].path().file_name().unwrap_or_default();
         shorten(&name.to_string_lossy())
     }
 }

@@ -327,7 +327,6 @@ impl Stream for AssembledStream<'_> {
     }
 }
 
-#[allow(dead_code)]
 /// Returns the first element in which two pieces of the same shape differ, and its bytes in each.
 pub(super) fn difference(
     pieces: [&Piece; 2],
