@@ -86,8 +86,8 @@ pub fn remedy(error: &Error) -> Option<String> {
             pattern.parse().map_or_else(|_| String::new(), |pattern| propose(&format!("--{option}"), &pattern, "", &names))
         }
         Kind::RanksDiffer(rank) => {
-            let without = error.tensor().map(|name| format!(", or {}", flag_with("--exclude", &as_glob(name))));
-            format!("add --take-rank {rank} to take the values of this rank{}", without.unwrap_or_default())
+            let without = flag_with("--exclude", &as_glob(error.tensor()?));
+            format!("add --take-rank {rank} to take the values of this rank, or {without}")
         }
         Kind::Unconvertible => {
             let exclude = error.tensor().map(|name| flag_with("--exclude", &as_glob(name)));

@@ -52,9 +52,9 @@ const POINTERS: [&str; 2] = ["version https://git-lfs", "version https://hawser"
 pub(super) const DIVIDED_TENSORS: &str = "DCP_SHARDING_INFO";
 
 /// Returns the error for a file with such metadata: the shapes in its header are those of the pieces.
-pub(super) fn divided_tensors() -> Error {
-    let what = "holds pieces of tensors that torch.distributed.checkpoint has divided, which tcast does not join";
-    Error::new(what).remedy("join the files with its HuggingFaceStorageReader, and save the whole tensors")
+pub(super) fn divided_tensors(path: &Path) -> Error {
+    let error = Error::new("holds pieces of tensors that torch.distributed.checkpoint has divided");
+    error.remedy(format!("give the folder of all pieces: {}", quoted(directory_of(path))))
 }
 
 /// Returns the error for a part of a distributed checkpoint, which would be read as another format.

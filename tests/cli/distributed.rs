@@ -167,3 +167,149 @@ fn other_folders_of_processes_are_refused_with_the_reason() {
         assert!(outcome.stderr.starts_with("tcast: error: in: "), "{}", outcome.stderr);
     }
 }
+
+/// The elements of a tensor of the output, which is float32.
+fn floats(bench: &Bench, file: &str, name: &str) -> (Vec<u64>, Vec<f32>) {
+    let file = bench.read(file);
+    let tensors = safetensors::SafeTensors::deserialize(&file).unwrap();
+    let tensor = tensors.tensor(name).unwrap();
+    let values = tensor.data().as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+    (tensor.shape().iter().map(|len| *len as u64).collect(), values.collect())
+}
+
+#[test]
+fn files_of_ranks_become_whole_tensors() {
+    let bench = bench(&["mesh", "ranks"]);
+    fs::create_dir(bench.path("mesh/huggingface")).unwrap();
+    bench.write("mesh/huggingface/config.json", b"{}");
+    bench.write("mesh/fsdp_config.json", b"{\"world_size\": 4}");
+    bench.run("cast mesh -o out -q").expect(0, "", "");
+    assert_eq!(fs::read_dir(bench.path("out")).unwrap().count(), 2);
+    assert_eq!(bench.read("out/config.json"), b"{}");
+    let wanted = |factor: f32| (vec![5, 7], (0..35).map(|at| at as f32 * factor).collect());
+    assert_eq!(floats(&bench, "out/model.safetensors", "up.weight"), wanted(1.0));
+    assert_eq!(floats(&bench, "out/model.safetensors", "down.weight"), wanted(2.0));
+    let outcome = bench.run("inspect mesh");
+    let text = "up.weight    float32  [5, 7]  140 B  float32, mesh 2x2 [S(0), S(1)]\n";
+    assert!(outcome.stdout.contains(text), "{}", outcome.stdout);
+    assert_eq!(bench.run("inspect mesh --fail-on code -q").code, Some(0));
+    // Parts with equal bytes are parts, and a plain tensor is one of equal copies.
+    bench.run("cast ranks -o whole -q").expect(0, "", "");
+    assert_eq!(floats(&bench, "whole/model.safetensors", "ones"), (vec![4], vec![1.0; 4]));
+    assert_eq!(floats(&bench, "whole/model.safetensors", "buf").0, [2]);
+}
+
+#[test]
+fn a_weight_in_pieces_is_quantized_like_a_whole_one() {
+    let bench = bench(&["mesh"]);
+    bench.run("cast mesh -o whole -q").expect(0, "", "");
+    for input in ["mesh", "whole"] {
+        bench.run(&format!("quantize {input} --scheme int8 -o {input}-int8 -q")).expect(0, "", "");
+    }
+    assert_eq!(bench.read("mesh-int8/model.safetensors"), bench.read("whole-int8/model.safetensors"));
+}
+
+#[test]
+fn ranks_that_differ_are_named_and_one_can_be_taken() {
+    let bench = bench(&["differ"]);
+    let message = "tcast: error: differ: tensor 'buf': differs between rank 0 and rank 1, first at [0]: 0.35281515, 0.5; \
+                   tcast takes one of several copies only if all are equal\n  add --take-rank 0 to take the values of this \
+                   rank, or --exclude 'buf'\n";
+    bench.run("cast differ -o out").expect(1, "", message);
+    bench.run("cast differ -o out -q --take-rank 1").expect(0, "", "");
+    assert_eq!(floats(&bench, "out/model.safetensors", "buf").1[0], 0.5);
+    bench.run("diff differ out --take-rank 1").expect(0, "3 tensors are equal\n", "");
+    bench.run("cast differ -o without -q --exclude buf").expect(0, "", "");
+    let message = "tcast: error: differ: has no rank 2: its ranks are 0 to 1\n  leave --take-rank out\n";
+    bench.run("cast differ -o out2 --take-rank 2").expect(2, "", message);
+    let message = "tcast: error: out: is not a folder with a file for each rank, and only these have ranks\n  leave \
+                   --take-rank out\n";
+    bench.run("cast out -o out3 --take-rank 0").expect(2, "", message);
+}
+
+#[test]
+fn missing_and_foreign_ranks_are_named() {
+    let first = "model_world_size_4_rank_0.pt";
+    for (change, message) in [
+        (
+            &(|bench: &Bench| fs::remove_file(bench.path("mesh/model_world_size_4_rank_2.pt")).unwrap())
+                as &dyn Fn(&Bench),
+            "lacks the files of 1 of 4 ranks: 2\n  copy or download the whole folder",
+        ),
+        (
+            &|bench| bench.write("mesh/model_world_size_2_rank_0.pt", b""),
+            "has files of several trainings, of 2 and 4 ranks",
+        ),
+        (&|bench| bench.write("mesh/model_world_size_4_rank_4.pt", b""), "has a file of rank 4 of 4"),
+        (
+            &|bench| bench.write("mesh/fsdp_config.json", b"{\"world_size\": 8}"),
+            "says that there are 8 ranks, and the files say 4",
+        ),
+        (
+            &|bench| drop(fs::copy(bench.path("mesh/model_world_size_4_rank_1.pt"), bench.path("mesh").join(first))),
+            "tensor 'up.weight': the file of rank 0 was written by rank 1",
+        ),
+        (&|bench| patch(bench, "mesh/model_world_size_4_rank_0.pt", b"_coordinate_on_dim", b"_coordinatX_on_dim"), ""),
+        (
+            &|bench| patch(bench, "mesh/model_world_size_4_rank_3.pt", b"Replicate\n", b"ReplicatX\n"),
+            "is divided by the unknown placement ReplicatX",
+        ),
+        (
+            &|bench| patch(bench, "mesh/model_world_size_4_rank_3.pt", b"FloatStorage", b"HalfStoragex"),
+            "tensor 'up.weight'",
+        ),
+    ] {
+        let bench = bench(&["mesh"]);
+        change(&bench);
+        let outcome = bench.run("cast mesh -o out");
+        if message.is_empty() {
+            assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+        } else {
+            expect_message(&outcome, 1, message);
+        }
+    }
+}
+
+#[test]
+fn pieces_in_safetensors_files_are_joined() {
+    let bench = bench(&["shards"]);
+    bench.run("cast shards -o out -q").expect(0, "", "");
+    bench.run("inspect out --fail-on parts -q").expect(0, &bench.run("inspect out -q").stdout, "");
+    let outcome = bench.run("inspect shards");
+    assert!(outcome.stdout.starts_with("shards: hf, "), "{}", outcome.stdout);
+    let first = "shards/shard-00001-model-00001-of-00002.safetensors";
+    let message = format!(
+        "tcast: error: {first}: holds pieces of tensors that torch.distributed.checkpoint has divided\n  give the folder of \
+         all pieces: 'shards'\n"
+    );
+    bench.run(&format!("cast {first} -o out2")).expect(1, "", &message);
+    fs::remove_file(bench.path(first)).unwrap();
+    fs::remove_file(bench.path("shards/shard-00001-model-00002-of-00002.safetensors")).unwrap();
+    expect_message(&bench.run("cast shards -o out2"), 1, "tcast: error: shards: lacks shards: 1 of 2");
+}
+
+#[test]
+fn only_the_one_call_of_getattr_is_harmless() {
+    let bench = bench(&["ranks"]);
+    let header = "torch.distributed._shard.sharded_tensor.api ShardedTensor";
+    let call = |class: &str, attribute: &str| {
+        let mut pickle = b"\x80\x02c__builtin__\ngetattr\n".to_vec();
+        pickle.extend(format!("c{}\n", class.replace(' ', "\n")).as_bytes());
+        pickle.extend([b'X', attribute.len() as u8, 0, 0, 0]);
+        pickle.extend(attribute.as_bytes());
+        pickle.extend(b"\x86R.");
+        pickle
+    };
+    let harmful = call(header, "__class__");
+    let two = [&harmful[..harmful.len() - 1], b"0", &call(header, "ProcessGroupState")[2..]].concat();
+    for (pickle, code) in [
+        (call(header, "ProcessGroupState"), 0),
+        (call(header, "__init__"), 3),
+        (call("os system", "ProcessGroupState"), 3),
+        (two, 3),
+    ] {
+        bench.write("ranks/other.pkl", &pickle);
+        let outcome = bench.run("inspect ranks --fail-on code -q");
+        assert_eq!(outcome.code, Some(code), "{}", outcome.stderr);
+    }
+}

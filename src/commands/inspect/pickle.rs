@@ -9,6 +9,7 @@ use crate::io::open::unreadable;
 use crate::text::{columns, counted, first_few, shorten, size, stdout_columns};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -18,7 +19,10 @@ fn facts(source: &Checkpoint) -> impl Iterator<Item = (&Input, &PickleFacts)> {
 
 /// Returns the lines about a file.
 pub(super) fn text(facts: &PickleFacts) -> String {
-    let mut text = format!("pickle: {}, protocol {}\n", facts.form, facts.protocol);
+    // Some folders have no pickle.
+    let has_pickle = facts.form != "hf";
+    let text = format!("pickle: {}, protocol {}\n", facts.form, facts.protocol);
+    let mut text = if has_pickle { text } else { String::new() };
     if !facts.roots.is_empty() {
         let rows = facts.roots.iter().map(|root| {
             let mark = if root.is_read { "" } else { "not read" };
@@ -94,7 +98,11 @@ pub(super) fn check_code(source: &Checkpoint) -> Result<()> {
     }
     let Some(folder) = &source.folder else { return Ok(()) };
     let is_searched = |input: &Input, path: &Path| {
-        input.path() == path || input.is_distributed() && input.files.iter().any(|file| file.path() == path)
+        let mut unread = input.contents.pickle.iter().flat_map(|facts| &facts.unread);
+        let is_beside = path.parent() == input.path().parent();
+        input.path() == path
+            || input.is_distributed() && input.files.iter().any(|file| file.path() == path)
+            || is_beside && unread.any(|(name, _)| path.file_name() == Some(OsStr::new(name)))
     };
     let is_shard = |path: &Path| source.shards.iter().any(|input| is_searched(input, path));
     // Git compresses what is in this folder.

@@ -26,7 +26,7 @@ pub(crate) use side_files::describes;
 pub use side_files::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, SideFiles, descriptions, is_inside, with_dtype};
 
 use super::gguf::{check_tensors, parts_of, remove_keys, stem_of_part};
-use super::pytorch::open_folder;
+use super::pytorch::{is_shard_of_pieces, open_folder};
 use super::{Container, Input, ReadOptions, SHARDS, ShardNames, Tensor, probe_with};
 use crate::error::{Blocker, Error, Kind, Result};
 use crate::io::map::MappedFile;
@@ -255,7 +255,7 @@ fn find(path: &Path, options: &ReadOptions) -> Result<Checkpoint> {
     refuse_unfinished(folder)?;
     let files = ShardFolder::read(folder, if folder == path { None } else { Some(&name) })?;
     if files.index.is_none()
-        && files.shards.is_empty()
+        && files.shards.iter().all(|shard| is_shard_of_pieces(shard))
         && let Some(input) = open_folder(folder, options)?
     {
         let base = Some(folder.join(BASE)).filter(|base| base.join(CONFIG).is_file());

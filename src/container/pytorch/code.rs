@@ -16,7 +16,7 @@ const MOST_NAMES: usize = 10_000;
 #[derive(Debug, Default)]
 #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program words it"))]
 pub(crate) struct PickleFacts {
-    /// `zip` or `legacy`; `dcp` or `ranks` for a folder.
+    /// `zip` or `legacy`; `dcp`, `ranks` or `hf` for a folder.
     pub(crate) form: &'static str,
     /// Protocol of the pickle.
     pub(crate) protocol: u8,

@@ -26,7 +26,7 @@ use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::text::shorten;
 pub(crate) use code::{PickleFacts, RootInfo};
-pub(super) use distributed::{is_part_of_folder, open_folder, search_unread};
+pub(super) use distributed::{is_part_of_folder, is_shard_of_pieces, open_folder, search_unread};
 use pickle::{Pickle, SearchEnd};
 use std::collections::{BTreeSet, HashMap};
 use tree::RootEntry;

@@ -22,13 +22,13 @@ impl PickleValues<'_> {
     pub(super) fn check_call(&mut self, name: u32, arguments: PickleValue, is_new: bool) -> Result<()> {
         let has_arguments = self.sequence(arguments).is_none_or(|arguments| !arguments.is_empty());
         let is_harmless = match self.names[name as usize].harmless {
-            Some(CodeUse::Value | CodeUse::Attribute) => false,
+            // A name that is not on the list may do harm itself.
+            Some(CodeUse::Value | CodeUse::Attribute) | None => false,
             Some(CodeUse::Call) => match self.class_of_distributed(name, arguments) {
                 Some(class) => self.holds_only(arguments, Holds::Family, Some(class))?,
                 None => self.is_data(arguments)? && self.are_arguments(name, arguments),
             },
             Some(CodeUse::Instance(_) | CodeUse::Filled) => is_new && !has_arguments,
-            None => false, // the name itself may do harm
         };
         if !is_harmless {
             self.misuse(Some(name));

@@ -10,7 +10,7 @@ use super::super::values::{PickleValue, PickleValues};
 use super::attributes::{Attributes, class_of, is_a, type_in_properties};
 use super::pieces::Piece;
 use super::roots::{Located, RootChoice, choose};
-use super::{FolderFiles, Opened, Whole, only_tensor, pieces_of, read_archive};
+use super::{FolderFiles, Opened, Whole, only_tensor, pieces_of, ranges_of, read_archive};
 use crate::container::{Tensor, element_count};
 use crate::error::{Error, Result};
 use crate::text::{counted, shorten};
@@ -198,12 +198,12 @@ impl<'v> ChunkReader<'v, '_> {
             if offsets.len() != shape.len() || sizes.len() != shape.len() {
                 return Err(Error::new(format!("its chunk at {offsets:?} does not have the dimensions of {shape:?}")));
             }
+            if sizes.contains(&0) {
+                continue; // nothing is read, so its pickle stays among those that were not
+            }
             let key = (listed.name.as_bytes(), Some(offsets));
             let stored = self.chunks.remove(&key);
             let offsets = key.1.expect("it was put there");
-            if sizes.contains(&0) {
-                continue;
-            }
             let stored = stored.ok_or_else(|| Error::new(format!("no file has its chunk at {offsets:?}")))??;
             pieces.push(self.piece(&stored, torch_type, (&offsets, &sizes))?);
         }
@@ -237,9 +237,7 @@ impl<'v> ChunkReader<'v, '_> {
         if *view.shape != *sizes {
             return Err(in_chunk(format!("has the shape {:?}, and not {sizes:?}", view.shape)));
         }
-        let starts: Vec<_> =
-            offsets.iter().zip(sizes).map(|(start, len)| vec![*start..start.saturating_add(*len)]).collect();
-        let mut pieces = pieces_of(&view, &starts, number, place.start)?;
+        let mut pieces = pieces_of(&view, &ranges_of(offsets, sizes), number, place.start)?;
         Ok(pieces.swap_remove(0))
     }
 }

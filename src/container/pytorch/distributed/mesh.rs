@@ -3,9 +3,8 @@
 
 use super::super::TorchFile;
 use super::super::values::{PickleValue, PickleValues};
-use super::MOST_RANKS;
 use super::attributes::{Attributes, class_of, is_a};
-use super::view_of;
+use super::{MOST_RANKS, ranges_of, view_of};
 use crate::container::indices;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -132,31 +131,28 @@ fn by_layout(
     let values = &archive.pickle.values;
     let (shape_of_map, map) = integers(archive, bytes, attributes.get("_rank_map")?)?;
     let layout = Attributes::of(values, attributes.get("_layout")?)?;
-    let axes: Vec<(PickleValue, PickleValue)> = match layout.find("axes") {
-        Some(_) => {
-            let axis = |axis: &PickleValue| {
-                let axis = Attributes::of(values, *axis)?;
-                Ok((axis.get("shape")?, axis.get("stride")?))
-            };
-            layout.elements("axes")?.iter().map(axis).collect::<Result<_>>()?
+    let axes: Vec<(PickleValue, PickleValue)> = if layout.find("axes").is_some() {
+        let axis = |axis: &PickleValue| {
+            let axis = Attributes::of(values, *axis)?;
+            Ok((axis.get("shape")?, axis.get("stride")?))
+        };
+        layout.elements("axes")?.iter().map(axis).collect::<Result<_>>()?
+    } else {
+        let parts = |name: &str| {
+            let value = layout.get(name)?;
+            Ok::<_, Error>(values.sequence(value).map_or_else(|| vec![value], <[_]>::to_vec))
+        };
+        let (shape, stride) = (parts("shape")?, parts("stride")?);
+        if shape.len() != stride.len() {
+            return Err(malformed("a layout of a mesh has other strides than axes"));
         }
-        None => {
-            let parts = |name: &str| {
-                let value = layout.get(name)?;
-                Ok::<_, Error>(values.sequence(value).map_or_else(|| vec![value], <[_]>::to_vec))
-            };
-            let (shape, stride) = (parts("shape")?, parts("stride")?);
-            if shape.len() != stride.len() {
-                return Err(malformed("a layout of a mesh has other strides than axes"));
-            }
-            shape.into_iter().zip(stride).collect()
-        }
+        shape.into_iter().zip(stride).collect()
     };
     let (mut shape, mut places) = (Vec::new(), vec![0]);
     for (lengths, strides) in axes {
-        let axis = offsets(values, lengths, strides, 0)?;
-        shape.push(axis.len() as u64);
-        places = sums(&places, &axis)?;
+        let inner = offsets(values, lengths, strides, 0)?;
+        shape.push(inner.len() as u64);
+        places = sums(&places, &inner)?;
     }
     let outside = || malformed("the layout of a mesh leads outside of its ranks");
     if shape_of_map.len() != 1 || places.iter().any(|place| *place >= map.len() as u64) {
@@ -316,7 +312,7 @@ impl Placements {
 
     /// Returns the indices along each axis of the tensor that a rank holds, as ranges in its order.
     pub(super) fn held(&self, shape: &[u64], mesh: &Mesh, coordinate: &[u64]) -> Vec<Vec<Range<u64>>> {
-        let mut held: Vec<Vec<Range<u64>>> = shape.iter().map(|len| vec![0..*len]).collect();
+        let mut held = ranges_of(&vec![0; shape.len()], shape);
         for ((placement, count), at) in self.0.iter().zip(&mesh.shape).zip(coordinate) {
             match *placement {
                 Placement::Replicate => {}
@@ -357,7 +353,9 @@ fn chunk(ranges: &[Range<u64>], count: u64, at: u64) -> Vec<Range<u64>> {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "lists of ranges are meant")]
 mod tests {
+    use super::Placement::{Replicate, Shard, Strided};
     use super::*;
 
     fn mesh(shape: &[u64]) -> Mesh {
@@ -382,7 +380,6 @@ mod tests {
         let held = |placements: &[Placement], coordinate: &[u64]| {
             Placements(placements.to_vec()).held(&[10, 3], &mesh(&[2, 2]), coordinate)
         };
-        use Placement::{Replicate, Shard, Strided};
         assert_eq!(held(&[Shard(0), Shard(0)], &[1, 0]), [vec![5..8], vec![0..3]]);
         assert_eq!(held(&[Replicate, Shard(1)], &[1, 1]), [vec![0..10], vec![2..3]]);
         // Tensor parallelism divided first, and then FSDP.

@@ -1,5 +1,5 @@
 //! Folders in which the processes of a training wrote one checkpoint together: of torch.distributed.checkpoint ([`dcp`]), or
-//! with a file for each rank ([`ranks`]).
+//! with a file for each rank ([`ranks`]), or with pieces in `.safetensors` files ([`shards`]).
 //!
 //! The tensors of such a folder consist of pieces in several files ([`pieces`]), which are read as one input: its first file
 //! describes the folder.
@@ -10,6 +10,7 @@ mod mesh;
 mod pieces;
 mod ranks;
 mod roots;
+mod shards;
 
 use super::code::PickleFacts;
 use super::types::TorchType;
@@ -17,9 +18,9 @@ use super::values::PickleValue;
 use super::view::{View, in_elements, view};
 use super::{PyTorch, TorchFile, check_storages};
 use crate::container::tensor::TensorError;
-use crate::container::{Contents, Data, Elements, Input, ReadOptions, Tensor, element_count};
+use crate::container::{Contents, Data, Elements, Input, ReadOptions, Tensor, element_count, has_extension};
 use crate::error::{Error, Result};
-use crate::io::listing::entries;
+use crate::io::listing::{Entry, entries};
 use crate::io::map::MappedFile;
 use crate::io::open::{is_missing, unreadable};
 use crate::text::shorten;
@@ -38,12 +39,17 @@ const MOST_PIECES: usize = 1 << 20;
 /// True for the names of files that are parts of such a folder, and not files beside a model.
 pub(in crate::container) fn is_part_of_folder(name: &str) -> bool {
     let is_of_rank = |kind: &&str| name.strip_prefix(kind).is_some_and(|rest| rest.starts_with("_world_size_"));
-    let has_rank = ["model", "optim", "extra_state"].iter().any(is_of_rank) && name.ends_with(".pt");
-    name == METADATA || is_of_dcp(name) || has_rank || name == ranks::CONFIG
+    let is_rank = has_extension("pt", name) && ["model", "optim", "extra_state"].iter().any(is_of_rank);
+    name == METADATA || is_of_dcp(name) || is_rank || name == ranks::CONFIG
 }
 
 fn is_of_dcp(name: &str) -> bool {
-    Path::new(name).extension().is_some_and(|extension| extension == "distcp")
+    has_extension("distcp", name)
+}
+
+/// True for the names of `.safetensors` files that hold pieces of tensors.
+pub(in crate::container) fn is_shard_of_pieces(name: &str) -> bool {
+    shards::parse(name).is_some()
 }
 
 /// Opens a folder that processes wrote together; `None` if it is none.
@@ -51,8 +57,7 @@ fn is_of_dcp(name: &str) -> bool {
 /// # Errors
 /// When the folder is incomplete, or a file cannot be read.
 pub(in crate::container) fn open_folder(folder: &Path, options: &ReadOptions) -> Result<Option<Input>> {
-    let mut names: Vec<String> =
-        entries(folder).map_err(unreadable(folder))?.iter().map(|entry| entry.text()).collect();
+    let mut names: Vec<String> = entries(folder).map_err(unreadable(folder))?.iter().map(Entry::text).collect();
     names.sort_unstable();
     let has = |wanted: &str| names.iter().any(|name| name == wanted);
     if let Some(error) = refusal(&names) {
@@ -64,6 +69,11 @@ pub(in crate::container) fn open_folder(folder: &Path, options: &ReadOptions) ->
         let opened = dcp::read(&metadata, &mut files, options.root);
         let opened = opened.map_err(|error| error.in_file(metadata.path()))?;
         return Ok(Some(opened.into_input(std::iter::once(metadata).chain(files.files))));
+    }
+    if names.iter().any(|name| shards::parse(name).is_some()) {
+        let mut files = FolderFiles::new(folder, 0);
+        let opened = shards::read(folder, &names, &mut files, options)?;
+        return Ok(Some(opened.into_input(files.files.into_iter())));
     }
     if names.iter().any(|name| ranks::parse(name).is_some()) {
         let mut files = FolderFiles::new(folder, 0);
@@ -141,7 +151,7 @@ impl Opened {
         let Self { tensors, unreadable, facts } = self;
         // Formats with metadata give their mark to the output.
         let (metadata, pickle) = (Some(Vec::new()), Some(Box::new(facts)));
-        let contents = Contents { tensors, unreadable, metadata, pickle, ..Contents::default() };
+        let contents = Contents { tensors, metadata, unreadable, pickle, ..Contents::default() };
         Input::of_folder(&PyTorch, contents, files.collect())
     }
 }
@@ -238,6 +248,12 @@ fn pieces_of(view: &View, runs: &[Vec<Range<u64>>], file: u32, base: usize) -> R
         pieces = next;
     }
     Ok(pieces.into_iter().map(|(spans, start)| Piece { spans: spans.into(), file, start }).collect())
+}
+
+/// Returns the ranges of a part that is a box.
+fn ranges_of(offsets: &[u64], sizes: &[u64]) -> Vec<Vec<Range<u64>>> {
+    let range = |(start, len): (&u64, &u64)| std::iter::once(*start..start.saturating_add(*len)).collect();
+    offsets.iter().zip(sizes).map(range).collect()
 }
 
 /// A tensor of several pieces.

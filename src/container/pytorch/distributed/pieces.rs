@@ -22,7 +22,7 @@ pub(super) struct Span {
 }
 
 impl Span {
-    fn end(&self) -> u64 {
+    pub(super) fn end(&self) -> u64 {
         self.start.saturating_add(self.len)
     }
 
@@ -135,7 +135,9 @@ impl Cover {
         let (mut shape, scalar) = (shape.to_vec(), Span { start: 0, len: 1, stride: 1 });
         if shape.is_empty() {
             shape.push(1);
-            pieces.iter_mut().for_each(|piece| piece.spans = [scalar].into());
+            for piece in &mut pieces {
+                piece.spans = [scalar].into();
+            }
         }
         while let [.., before, last] = shape[..] {
             let is_whole = |piece: &Piece| match piece.spans[..] {
@@ -327,12 +329,11 @@ impl Stream for AssembledStream<'_> {
     }
 }
 
-/// Returns the first element in which two pieces of the same shape differ, and its bytes in each.
-pub(super) fn difference(
-    pieces: [&Piece; 2],
-    width: usize,
-    files: &[MappedFile],
-) -> Result<Option<(Vec<u64>, [Vec<u8>; 2])>> {
+/// An element in which two pieces differ: its indices, and its bytes in each.
+pub(super) type Difference = (Vec<u64>, [Vec<u8>; 2]);
+
+/// Returns the first element in which two pieces of the same shape differ.
+pub(super) fn difference(pieces: [&Piece; 2], width: usize, files: &[MappedFile]) -> Result<Option<Difference>> {
     let shape: Vec<u64> = pieces[0].spans.iter().map(|span| span.len).collect();
     let [a, b] = pieces.map(|piece| {
         let spans = piece.spans.iter().map(|span| Span { start: 0, ..*span }).collect();
@@ -384,7 +385,7 @@ mod tests {
         let wrong = |shape: &[u64], pieces: &[Piece], message: &str| {
             assert_eq!(cover(shape, pieces), Err(message.to_owned()));
         };
-        wrong(&[3, 3], &[a.clone()], "its pieces hold 6 of 9 elements");
+        wrong(&[3, 3], std::slice::from_ref(&a), "its pieces hold 6 of 9 elements");
         wrong(
             &[3, 3],
             &[a.clone(), a.clone(), b],

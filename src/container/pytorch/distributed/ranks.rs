@@ -1,5 +1,5 @@
 //! Folders with a file for each rank, `model_world_size_2_rank_0.pt`: a state dict of whole tensors and of the parts that the
-//! rank holds of others (DTensor and ShardedTensor).
+//! rank holds of others (`DTensor` and `ShardedTensor`).
 //!
 //! The class of a tensor decides whether it is divided, never its values.
 
@@ -14,14 +14,13 @@ use super::attributes::{Attributes, is_a, named_type, numbers, type_in_propertie
 use super::mesh::{Mesh, Placements};
 use super::pieces::{Piece, difference};
 use super::roots::{Located, RootChoice, choose};
-use super::{FolderFiles, MOST_RANKS, Opened, Whole, pieces_of, read_archive, view_of};
+use super::{FolderFiles, MOST_RANKS, Opened, Whole, pieces_of, ranges_of, read_archive, view_of};
 use crate::container::{ReadOptions, Tensor, element_count};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::io::open::{Links, is_missing, read_regular};
 use crate::text::{counted, first_few};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -352,13 +351,13 @@ impl RankReader<'_, '_> {
             }
         }
         let view = view_of(self.archive, tensor)?;
-        let whole: Vec<Vec<Range<u64>>> = view.shape.iter().map(|len| vec![0..*len]).collect();
+        let whole = ranges_of(&vec![0; view.shape.len()], &view.shape);
         let pieces = pieces_of(&view, &whole, self.number, 0)?;
         let View { torch_type, shape, .. } = view;
         Ok(Held { torch_type, shape, division: Division::Plain, pieces, mesh: None, how: String::new() })
     }
 
-    /// Reads a DTensor: the arguments have its dtype and shape, and the state the part of this rank and the mesh.
+    /// Reads a `DTensor`: the arguments have its dtype and shape, and the state the part of this rank and the mesh.
     fn placed(&mut self, arguments: PickleValue, state: PickleValue, is_old: bool) -> Result<Held> {
         let values = &self.archive.pickle.values;
         let (archive, rank) = (self.archive, self.rank);
@@ -411,7 +410,7 @@ impl RankReader<'_, '_> {
         Ok(Held { torch_type, shape, division, pieces, mesh: group, how })
     }
 
-    /// Reads a ShardedTensor: its state has the shards of this rank, and the places of all shards.
+    /// Reads a `ShardedTensor`: its state has the shards of this rank, and the places of all shards.
     fn listed(&self, state: PickleValue) -> Result<Held> {
         let values = self.values();
         let malformed = || Error::new("malformed pickle: a ShardedTensor is not what torch writes");
@@ -452,9 +451,7 @@ impl RankReader<'_, '_> {
                 let what = format!("its shard at {:?} is {} {:?}", own.0, local.torch_type.name, local.shape);
                 return Err(Error::new(format!("{what} on rank {rank}, and not {} {:?}", torch_type.name, own.1)));
             }
-            let ranges: Vec<Vec<Range<u64>>> =
-                own.0.iter().zip(&own.1).map(|(start, len)| vec![*start..start.saturating_add(*len)]).collect();
-            pieces.extend(pieces_of(&local, &ranges, self.number, 0)?);
+            pieces.extend(pieces_of(&local, &ranges_of(&own.0, &own.1), self.number, 0)?);
         }
         Ok(Held { torch_type, shape, division: Division::Listed(places), pieces, mesh: None, how })
     }
