@@ -22,15 +22,16 @@ pub fn distributed(bytes: &[u8]) {
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir(&folder).expect("the folder is free");
         let write = |name: &str, bytes: &[u8]| fs::write(folder.join(name), bytes).expect("it can be written to");
-        match bytes.strip_prefix(&[0]) {
-            Some(pickle) => {
-                let file = archive(pickle);
-                [0, 1].iter().for_each(|rank| write(&format!("model_world_size_2_rank_{rank}.pt"), &file));
+        if let Some(pickle) = bytes.strip_prefix(&[0]) {
+            let file = archive(pickle);
+            for rank in [0, 1] {
+                write(&format!("model_world_size_2_rank_{rank}.pt"), &file);
             }
-            None => {
-                CHUNKS.iter().for_each(|(name, bytes)| write(name, bytes));
-                write(".metadata", bytes);
+        } else {
+            for (name, bytes) in CHUNKS {
+                write(name, bytes);
             }
+            write(".metadata", bytes);
         }
         check_folder(&folder, 128 * MIB + 512 * bytes.len());
     });

@@ -2,6 +2,7 @@
 safetensors files. The processes run on this machine, over 127.0.0.1."""
 
 import functools
+import importlib.util
 import os
 import pathlib
 import random
@@ -83,11 +84,61 @@ def process(rank, world, port, base):
     dist.destroy_process_group()
 
 
-def make(world, base):
+def training(rank, world, port, base):
+    """A process that trains a model of transformers for a step under FSDP2, and saves it in both ways."""
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=world)
+    torch.manual_seed(1)
+    config = LlamaConfig(
+        vocab_size=97, hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, tie_word_embeddings=False,
+    )
+    model = LlamaForCausalLM(config).float()
+    mesh = init_device_mesh("cpu", (world,))
+    for layer in [*model.model.layers, model]:
+        fully_shard(layer, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    tokens = torch.arange(32).reshape(2, 16)
+    model(input_ids=tokens, labels=tokens).loss.backward()
+    optimizer.step()
+    with torch.no_grad():
+        logits = model.eval()(input_ids=tokens).logits
+    if rank == 0:
+        model.config.save_pretrained(base / "trained-ranks/huggingface")
+        torch.save(logits, base / "logits")
+    dist.barrier()
+    state = {"model": get_model_state_dict(model), "optimizer": get_optimizer_state_dict(model, optimizer)}
+    dcp.save(state, checkpoint_id=base / "trained-dcp")
+    torch.save(model.state_dict(), base / f"trained-ranks/model_world_size_{world}_rank_{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def computes_the_same(base, kind):
+    from common import tcast
+    from transformers import LlamaForCausalLM
+
+    output = base / f"trained-{kind}-out"
+    tcast(base / f"trained-{kind}", "--config", base / "trained-ranks/huggingface", "-o", output)
+    model = LlamaForCausalLM.from_pretrained(output, dtype=torch.float32).eval()
+    with torch.no_grad():
+        logits = model(input_ids=torch.arange(32).reshape(2, 16)).logits
+    assert torch.equal(logits, torch.load(base / "logits"))
+
+
+def make(work, world, base):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    torch.multiprocessing.spawn(process, (world, port, pathlib.Path(base)), nprocs=world)
+    torch.multiprocessing.spawn(work, (world, port, pathlib.Path(base)), nprocs=world)
 
 
 def loaded(folder):
@@ -119,11 +170,16 @@ def joins(folder):
 def tests():
     base = pathlib.Path(tempfile.mkdtemp())
     for world in WORLDS:
-        subprocess.run([sys.executable, __file__, str(world), str(base)], check=True)
-    for folder in sorted(path for path in base.iterdir() if path.is_dir()):
+        subprocess.run([sys.executable, __file__, "process", str(world), str(base)], check=True)
+    folders = sorted(path for path in base.iterdir() if path.is_dir())
+    for folder in folders:
         yield f"checkpoint {folder.name}", functools.partial(joins, folder)
+    if importlib.util.find_spec("transformers"):
+        subprocess.run([sys.executable, __file__, "training", "2", str(base)], check=True)
+        for kind in ("dcp", "ranks"):
+            yield f"a trained model in {kind}", functools.partial(computes_the_same, base, kind)
     torch.set_num_threads(1)  # and no threads before the workers are forked
 
 
 if __name__ == "__main__":
-    make(int(sys.argv[1]), sys.argv[2])
+    make({"process": process, "training": training}[sys.argv[1]], int(sys.argv[2]), sys.argv[3])

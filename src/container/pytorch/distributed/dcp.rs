@@ -8,9 +8,9 @@ use super::super::pickle::{self, Pickle};
 use super::super::types::TorchType;
 use super::super::values::{PickleValue, PickleValues};
 use super::attributes::{Attributes, class_of, is_a, type_in_properties};
-use super::pieces::Piece;
-use super::roots::{Located, RootChoice, choose};
-use super::{FolderFiles, Opened, Whole, only_tensor, pieces_of, ranges_of, read_archive};
+use super::folder::{FolderFiles, Opened, Whole, only_tensor, pieces_of, ranges_of, read_archive};
+use super::pieces::TensorPiece;
+use super::roots::{LocatedTensor, RootChoice, choose};
 use crate::container::{Tensor, element_count};
 use crate::error::{Error, Result};
 use crate::text::{counted, shorten};
@@ -77,7 +77,7 @@ pub(super) fn read(metadata: &[u8], files: &mut FolderFiles, root: Option<&str>)
     });
     let paths: HashMap<&[u8], PickleValue> =
         paths.into_iter().flatten().filter_map(|(name, path)| Some((values.text(*name)?, *path))).collect();
-    let located: Vec<Located> = listed.iter().map(|tensor| located(&values, tensor, &paths)).collect();
+    let located: Vec<LocatedTensor> = listed.iter().map(|tensor| located(&values, tensor, &paths)).collect();
     let RootChoice { names, roots, chosen } = choose(&located, root)?;
 
     let mut facts = PickleFacts { form: "dcp", protocol, roots, chosen, objects, ..PickleFacts::default() };
@@ -139,7 +139,7 @@ fn stored_chunk<'v>(values: &PickleValues<'v>, info: PickleValue) -> Result<Stor
 }
 
 /// Returns the keys that lead to a tensor, and its size as far as it is known.
-fn located(values: &PickleValues, tensor: &Listed, paths: &HashMap<&[u8], PickleValue>) -> Located {
+fn located(values: &PickleValues, tensor: &Listed, paths: &HashMap<&[u8], PickleValue>) -> LocatedTensor {
     /// Maximum number of keys.
     const DEEPEST: usize = 100;
     let path = paths.get(tensor.name.as_bytes()).filter(|path| matches!(path, PickleValue::Tuple(_)));
@@ -148,14 +148,16 @@ fn located(values: &PickleValues, tensor: &Listed, paths: &HashMap<&[u8], Pickle
         Some(text) => String::from_utf8(text.to_vec()).ok(),
         None => values.integer(*key).map(|number| number.to_string()),
     };
-    // A path that does not lead to the name says nothing.
-    let path = path.and_then(|path| path.iter().map(key).collect::<Option<Vec<String>>>());
+    // A path that does not lead to the name says nothing. Its keys may be long, and repeated.
+    let len = |key: &PickleValue| values.text(*key).map_or(1, <[u8]>::len);
+    let is_short = |path: &&[PickleValue]| path.iter().map(len).sum::<usize>() <= tensor.name.len();
+    let path = path.filter(is_short).and_then(|path| path.iter().map(key).collect::<Option<Vec<String>>>());
     let path = path.filter(|path| path.join(".") == tensor.name).unwrap_or_else(|| vec![tensor.name.to_owned()]);
     let bytes = || {
         let (torch_type, size) = description(values, tensor.value).ok()?;
         element_count(&size)?.checked_mul(torch_type.width)
     };
-    Located { path, bytes: bytes().unwrap_or_default() }
+    LocatedTensor { path, bytes: bytes().unwrap_or_default() }
 }
 
 /// Returns the type and the shape of a tensor.
@@ -217,7 +219,7 @@ impl<'v> ChunkReader<'v, '_> {
         stored: &StoredChunk,
         torch_type: &TorchType,
         (offsets, sizes): (&[u64], &[u64]),
-    ) -> Result<Piece> {
+    ) -> Result<TensorPiece> {
         let StoredChunk { file, offset, len, ref transform } = *stored;
         let in_chunk = |what: String| Error::new(format!("its chunk at {offsets:?} in {} {what}", shorten(file)));
         if let Some(transform) = transform {

@@ -4,7 +4,7 @@
 use super::super::TorchFile;
 use super::super::values::{PickleValue, PickleValues};
 use super::attributes::{Attributes, class_of, is_a};
-use super::{MOST_RANKS, ranges_of, view_of};
+use super::folder::{MOST_RANKS, ranges_of, view_of};
 use crate::container::indices;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -31,11 +31,16 @@ fn malformed(what: &str) -> Error {
 }
 
 impl Mesh {
-    /// Reads a mesh in the archive of a rank.
+    /// Reads a mesh in the archive of a rank, one of so many.
     ///
     /// # Errors
     /// When it is malformed, or another rank wrote it.
-    pub(super) fn read(archive: &TorchFile, bytes: &[u8], mesh: PickleValue, rank: u64) -> Result<Self> {
+    pub(super) fn read(
+        archive: &TorchFile,
+        bytes: &[u8],
+        mesh: PickleValue,
+        (rank, count): (u64, u64),
+    ) -> Result<Self> {
         let values = &archive.pickle.values;
         if !is_a(values, mesh, "DeviceMesh") {
             return Err(malformed("a mesh is not a DeviceMesh"));
@@ -52,8 +57,8 @@ impl Mesh {
             return Err(Error::new(format!("the file of rank {rank} was written by rank {recorded}")));
         }
         let (shape, ranks) = match attributes.find("mesh") {
-            Some(ranks) => integers(archive, bytes, ranks)?,
-            None => by_layout(archive, bytes, &attributes, coordinate.as_deref(), rank)?,
+            Some(ranks) => integers(archive, bytes, ranks, count)?,
+            None => by_layout(archive, bytes, &attributes, coordinate.as_deref(), (rank, count))?,
         };
         let mut sorted = ranks.clone();
         sorted.sort_unstable();
@@ -95,7 +100,7 @@ impl Mesh {
 }
 
 /// Reads a small tensor of integers.
-fn integers(archive: &TorchFile, bytes: &[u8], tensor: PickleValue) -> Result<(Vec<u64>, Vec<u64>)> {
+fn integers(archive: &TorchFile, bytes: &[u8], tensor: PickleValue, most: u64) -> Result<(Vec<u64>, Vec<u64>)> {
     let PickleValue::Tensor(tensor) = tensor else { return Err(malformed("the ranks of a mesh are not a tensor")) };
     let view = view_of(archive, tensor)?;
     let width = match view.torch_type.dtype {
@@ -103,8 +108,8 @@ fn integers(archive: &TorchFile, bytes: &[u8], tensor: PickleValue) -> Result<(V
         Some(Dtype::Int64) => 8,
         _ => return Err(malformed("the ranks of a mesh are not integers")),
     };
-    if view.count > MOST_RANKS {
-        return Err(malformed("a mesh has too many ranks"));
+    if view.count > most {
+        return Err(Error::new(format!("is on {} ranks, and there are {most}", view.count)));
     }
     let number = |at: u64| {
         let places = indices(at, &view.shape, false);
@@ -113,10 +118,10 @@ fn integers(archive: &TorchFile, bytes: &[u8], tensor: PickleValue) -> Result<(V
         let is_negative = stored[width - 1] >= 0x80;
         let mut wide = [0; 8];
         wide[..width].copy_from_slice(stored);
-        Some(u64::from_le_bytes(wide)).filter(|number| !is_negative && *number < MOST_RANKS)
+        Some(u64::from_le_bytes(wide)).filter(|number| !is_negative && *number < most)
     };
     let ranks: Option<Vec<u64>> = (0..view.count).map(number).collect();
-    Ok((view.shape, ranks.ok_or_else(|| malformed("a mesh has a rank that is too large"))?))
+    Ok((view.shape, ranks.ok_or_else(|| Error::new(format!("is on a rank that is not one of the {most}")))?))
 }
 
 /// Returns the shape and the ranks of a mesh of torch 2.9 and later: a layout, and the ranks in its order. A part of a mesh has
@@ -126,10 +131,10 @@ fn by_layout(
     bytes: &[u8],
     attributes: &Attributes,
     coordinate: Option<&[u64]>,
-    rank: u64,
+    (rank, count): (u64, u64),
 ) -> Result<(Vec<u64>, Vec<u64>)> {
     let values = &archive.pickle.values;
-    let (shape_of_map, map) = integers(archive, bytes, attributes.get("_rank_map")?)?;
+    let (shape_of_map, map) = integers(archive, bytes, attributes.get("_rank_map")?, count)?;
     let layout = Attributes::of(values, attributes.get("_layout")?)?;
     let axes: Vec<(PickleValue, PickleValue)> = if layout.find("axes").is_some() {
         let axis = |axis: &PickleValue| {
@@ -150,9 +155,9 @@ fn by_layout(
     };
     let (mut shape, mut places) = (Vec::new(), vec![0]);
     for (lengths, strides) in axes {
-        let inner = offsets(values, lengths, strides, 0)?;
+        let inner = offsets(values, lengths, strides, (0, count))?;
         shape.push(inner.len() as u64);
-        places = sums(&places, &inner)?;
+        places = sums(&places, &inner, count)?;
     }
     let outside = || malformed("the layout of a mesh leads outside of its ranks");
     if shape_of_map.len() != 1 || places.iter().any(|place| *place >= map.len() as u64) {
@@ -177,17 +182,22 @@ fn by_layout(
 }
 
 /// Returns the offsets along an axis of a layout: nested lengths and strides, the last ones fastest.
-fn offsets(values: &PickleValues, lengths: PickleValue, strides: PickleValue, depth: usize) -> Result<Vec<u64>> {
+fn offsets(
+    values: &PickleValues,
+    lengths: PickleValue,
+    strides: PickleValue,
+    (depth, most): (usize, u64),
+) -> Result<Vec<u64>> {
     let both = (values.sequence(lengths), values.sequence(strides));
     let number = |value: PickleValue| {
         let number = values.integer(value).and_then(|number| u64::try_from(number).ok());
-        number.filter(|number| *number <= MOST_RANKS).ok_or_else(|| malformed("a mesh is too large"))
+        number.filter(|number| *number <= most).ok_or_else(|| malformed("a mesh is too large"))
     };
     match both {
         (Some(lengths), Some(strides)) if lengths.len() == strides.len() && depth < DEEPEST => {
             let mut all = vec![0];
             for (lengths, strides) in lengths.iter().zip(strides) {
-                all = sums(&all, &offsets(values, *lengths, *strides, depth + 1)?)?;
+                all = sums(&all, &offsets(values, *lengths, *strides, (depth + 1, most))?, most)?;
             }
             Ok(all)
         }
@@ -200,16 +210,16 @@ fn offsets(values: &PickleValues, lengths: PickleValue, strides: PickleValue, de
 }
 
 /// Returns the sum of each of some numbers with each of others.
-fn sums(outer: &[u64], inner: &[u64]) -> Result<Vec<u64>> {
-    if outer.len().saturating_mul(inner.len()) as u64 > MOST_RANKS {
-        return Err(malformed(&format!("a mesh has more than {MOST_RANKS} ranks")));
+fn sums(outer: &[u64], inner: &[u64], most: u64) -> Result<Vec<u64>> {
+    if outer.len().saturating_mul(inner.len()) as u64 > most {
+        return Err(malformed(&format!("a mesh has more than {most} ranks")));
     }
     Ok(outer.iter().flat_map(|outer| inner.iter().map(move |inner| outer + inner)).collect())
 }
 
 /// How one axis of a mesh divides a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Placement {
+pub(super) enum MeshPlacement {
     Replicate,
     /// Consecutive parts of an axis.
     Shard(usize),
@@ -217,7 +227,7 @@ pub(super) enum Placement {
     Strided(usize, u64),
 }
 
-impl Placement {
+impl MeshPlacement {
     fn read(values: &PickleValues, value: PickleValue) -> Result<Self> {
         let Some((module, name)) = class_of(values, value) else {
             return Err(malformed("a placement is not an object"));
@@ -262,7 +272,7 @@ impl Placement {
 
 /// The placements of a tensor on a mesh.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Placements(Vec<Placement>);
+pub(super) struct Placements(Vec<MeshPlacement>);
 
 impl Placements {
     /// Reads the placements of a spec, and checks that they say what each rank holds.
@@ -273,8 +283,8 @@ impl Placements {
         dimensions: usize,
         is_old_class: bool,
     ) -> Result<Self> {
-        let all = spec.elements("placements")?.iter().map(|value| Placement::read(values, *value));
-        let all: Vec<Placement> = all.collect::<Result<_>>()?;
+        let all = spec.elements("placements")?.iter().map(|value| MeshPlacement::read(values, *value));
+        let all: Vec<MeshPlacement> = all.collect::<Result<_>>()?;
         if all.len() != mesh.shape.len() {
             let what = format!("has {} placements on a mesh of {} axes", all.len(), mesh.shape.len());
             return Err(Error::new(what));
@@ -288,7 +298,7 @@ impl Placements {
         }
         let mut axes: Vec<usize> = Vec::new();
         for placement in &all {
-            if let Placement::Shard(axis) = placement {
+            if let MeshPlacement::Shard(axis) = placement {
                 if axes.contains(axis) && (mesh.is_old || is_old_class) {
                     let what = format!("is divided twice along axis {axis} by a torch before 2.5");
                     return Err(Error::new(format!("{what}, which did not record the order")));
@@ -296,7 +306,7 @@ impl Placements {
                 axes.push(*axis);
             }
         }
-        let is_strided = all.iter().any(|placement| matches!(placement, Placement::Strided(..)));
+        let is_strided = all.iter().any(|placement| matches!(placement, MeshPlacement::Strided(..)));
         let order = spec.find("shard_order").and_then(|order| values.sequence(order)).unwrap_or_default();
         let ascends = |entry: &PickleValue| {
             let PickleValue::Object(at) = *entry else { return true };
@@ -315,9 +325,9 @@ impl Placements {
         let mut held = ranges_of(&vec![0; shape.len()], shape);
         for ((placement, count), at) in self.0.iter().zip(&mesh.shape).zip(coordinate) {
             match *placement {
-                Placement::Replicate => {}
-                Placement::Shard(axis) => held[axis] = chunk(&held[axis], *count, *at),
-                Placement::Strided(axis, factor) => {
+                MeshPlacement::Replicate => {}
+                MeshPlacement::Shard(axis) => held[axis] = chunk(&held[axis], *count, *at),
+                MeshPlacement::Strided(axis, factor) => {
                     let parts = (0..factor).map(|part| chunk(&held[axis], factor, part));
                     held[axis] = parts.flat_map(|part| chunk(&part, *count, *at)).collect();
                 }
@@ -355,7 +365,7 @@ fn chunk(ranges: &[Range<u64>], count: u64, at: u64) -> Vec<Range<u64>> {
 #[cfg(test)]
 #[allow(clippy::single_range_in_vec_init, reason = "lists of ranges are meant")]
 mod tests {
-    use super::Placement::{Replicate, Shard, Strided};
+    use super::MeshPlacement::{Replicate, Shard, Strided};
     use super::*;
 
     fn mesh(shape: &[u64]) -> Mesh {
@@ -377,7 +387,7 @@ mod tests {
 
     #[test]
     fn the_axes_of_a_mesh_divide_from_the_first_to_the_last() {
-        let held = |placements: &[Placement], coordinate: &[u64]| {
+        let held = |placements: &[MeshPlacement], coordinate: &[u64]| {
             Placements(placements.to_vec()).held(&[10, 3], &mesh(&[2, 2]), coordinate)
         };
         assert_eq!(held(&[Shard(0), Shard(0)], &[1, 0]), [vec![5..8], vec![0..3]]);

@@ -33,7 +33,7 @@ impl Span {
 
 /// A box of elements in a file.
 #[derive(Clone, Debug)]
-pub(super) struct Piece {
+pub(super) struct TensorPiece {
     /// One span for each axis of the tensor.
     pub(super) spans: Box<[Span]>,
     /// Number of the file.
@@ -42,7 +42,7 @@ pub(super) struct Piece {
     pub(super) start: usize,
 }
 
-impl Piece {
+impl TensorPiece {
     pub(super) fn is_empty(&self) -> bool {
         self.spans.iter().any(|span| span.len == 0)
     }
@@ -72,7 +72,11 @@ impl Piece {
 ///
 /// # Errors
 /// When a piece is outside of the tensor, two overlap, or an element is in none.
-pub(super) fn check_cover(shape: &[u64], pieces: &mut Vec<Piece>, where_is: &dyn Fn(u32) -> String) -> Result<()> {
+pub(super) fn check_cover(
+    shape: &[u64],
+    pieces: &mut Vec<TensorPiece>,
+    where_is: &dyn Fn(u32) -> String,
+) -> Result<()> {
     let mut volume = 0_u128;
     for piece in &*pieces {
         let is_inside = piece.spans.len() == shape.len()
@@ -113,24 +117,24 @@ pub(super) fn check_cover(shape: &[u64], pieces: &mut Vec<Piece>, where_is: &dyn
         let whole = whole.map_or_else(|| "more than 2^128".to_owned(), |whole| whole.to_string());
         return Err(Error::new(format!("its pieces hold {volume} of {whole} elements")));
     }
-    pieces.sort_by(Piece::compare);
+    pieces.sort_by(TensorPiece::compare);
     Ok(())
 }
 
 /// Pieces that cover a tensor, sorted by their places, with the axes that are not divided merged into one.
 #[derive(Debug)]
-struct Cover {
+struct PieceCover {
     /// Bytes of an element.
     width: usize,
     /// Lengths of the axes. Rows, which are read in one go, are the last.
     shape: Box<[u64]>,
-    pieces: Box<[Piece]>,
+    pieces: Box<[TensorPiece]>,
     /// Maximum length of a piece along the first axis.
     longest: u64,
 }
 
-impl Cover {
-    fn new(width: usize, shape: &[u64], mut pieces: Vec<Piece>) -> Self {
+impl PieceCover {
+    fn new(width: usize, shape: &[u64], mut pieces: Vec<TensorPiece>) -> Self {
         // A scalar is a row of one element.
         let (mut shape, scalar) = (shape.to_vec(), Span { start: 0, len: 1, stride: 1 });
         if shape.is_empty() {
@@ -140,7 +144,7 @@ impl Cover {
             }
         }
         while let [.., before, last] = shape[..] {
-            let is_whole = |piece: &Piece| match piece.spans[..] {
+            let is_whole = |piece: &TensorPiece| match piece.spans[..] {
                 [.., outer, inner] => {
                     inner.len == last && (inner.stride == 1 || last == 1) && (outer.stride == last || outer.len == 1)
                 }
@@ -193,16 +197,16 @@ struct Active {
 /// The elements of a tensor in several files.
 #[derive(Debug)]
 pub(super) struct Assembled {
-    cover: Arc<Cover>,
+    cover: Arc<PieceCover>,
     bytes: u64,
     unpacked: OnceLock<MappedFile>,
 }
 
 impl Assembled {
     /// Elements of `width` bytes. [`check_cover`] must have checked the pieces.
-    pub(super) fn new(width: usize, shape: &[u64], pieces: Vec<Piece>) -> Self {
+    pub(super) fn new(width: usize, shape: &[u64], pieces: Vec<TensorPiece>) -> Self {
         let bytes = shape.iter().product::<u64>() * width as u64;
-        Self { cover: Arc::new(Cover::new(width, shape, pieces)), bytes, unpacked: OnceLock::new() }
+        Self { cover: Arc::new(PieceCover::new(width, shape, pieces)), bytes, unpacked: OnceLock::new() }
     }
 
     /// Returns the file and the range of its bytes if they are in one piece and in row-major order.
@@ -232,7 +236,7 @@ impl Streamed for Assembled {
 }
 
 struct AssembledStream<'a> {
-    cover: Arc<Cover>,
+    cover: Arc<PieceCover>,
     files: &'a [MappedFile],
     /// Number of bytes read so far.
     next: u64,
@@ -333,11 +337,11 @@ impl Stream for AssembledStream<'_> {
 pub(super) type Difference = (Vec<u64>, [Vec<u8>; 2]);
 
 /// Returns the first element in which two pieces of the same shape differ.
-pub(super) fn difference(pieces: [&Piece; 2], width: usize, files: &[MappedFile]) -> Result<Option<Difference>> {
+pub(super) fn difference(pieces: [&TensorPiece; 2], width: usize, files: &[MappedFile]) -> Result<Option<Difference>> {
     let shape: Vec<u64> = pieces[0].spans.iter().map(|span| span.len).collect();
     let [a, b] = pieces.map(|piece| {
         let spans = piece.spans.iter().map(|span| Span { start: 0, ..*span }).collect();
-        Assembled::new(width, &shape, vec![Piece { spans, ..*piece }])
+        Assembled::new(width, &shape, vec![TensorPiece { spans, ..*piece }])
     });
     let mut streams = [a.open(files)?, b.open(files)?];
     let (mut left, mut done) = (a.bytes, 0);
@@ -366,12 +370,12 @@ mod tests {
     use crate::random::random;
     use std::io::Write as _;
 
-    fn piece(spans: &[(u64, u64, u64)], start: usize) -> Piece {
+    fn piece(spans: &[(u64, u64, u64)], start: usize) -> TensorPiece {
         let spans = spans.iter().map(|&(start, len, stride)| Span { start, len, stride }).collect();
-        Piece { spans, file: 0, start }
+        TensorPiece { spans, file: 0, start }
     }
 
-    fn cover(shape: &[u64], pieces: &[Piece]) -> Result<usize, String> {
+    fn cover(shape: &[u64], pieces: &[TensorPiece]) -> Result<usize, String> {
         let mut pieces = pieces.to_vec();
         check_cover(shape, &mut pieces, &|file| format!("file {file}")).map_err(|error| error.message().to_owned())?;
         Ok(pieces.len())
@@ -382,7 +386,7 @@ mod tests {
         let (a, b) = (piece(&[(0, 2, 3), (0, 3, 1)], 0), piece(&[(2, 1, 3), (0, 3, 1)], 0));
         let empty = piece(&[(3, 0, 3), (0, 3, 1)], 0);
         assert_eq!(cover(&[3, 3], &[b.clone(), empty, a.clone()]), Ok(2));
-        let wrong = |shape: &[u64], pieces: &[Piece], message: &str| {
+        let wrong = |shape: &[u64], pieces: &[TensorPiece], message: &str| {
             assert_eq!(cover(shape, pieces), Err(message.to_owned()));
         };
         wrong(&[3, 3], std::slice::from_ref(&a), "its pieces hold 6 of 9 elements");
@@ -400,7 +404,7 @@ mod tests {
     }
 
     /// Divides a box at random along random axes; stores the parts one after the other, some of them transposed.
-    fn divide(random: &mut dyn FnMut(u64) -> u64, shape: &[u64], file: &mut Vec<u8>) -> Vec<Piece> {
+    fn divide(random: &mut dyn FnMut(u64) -> u64, shape: &[u64], file: &mut Vec<u8>) -> Vec<TensorPiece> {
         let mut boxes = vec![shape.iter().map(|len| (0, *len)).collect::<Vec<_>>()];
         for _ in 0..random(6) {
             let at = random(boxes.len() as u64) as usize;

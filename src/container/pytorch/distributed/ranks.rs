@@ -7,14 +7,14 @@ use super::super::code::PickleFacts;
 use super::super::meaning::CallMeaning;
 use super::super::tree;
 use super::super::types::TorchType;
-use super::super::values::{PickleValue, PickleValues, TensorCall};
-use super::super::view::View;
-use super::super::{Pickle, TorchFile};
+use super::super::values::{PickleValue, TensorCall};
+use super::super::view::{View, memory};
+use super::super::{LEAST_MEMORY, MEMORY_PER_BYTE, Pickle, TorchFile};
 use super::attributes::{Attributes, is_a, named_type, numbers, type_in_properties};
+use super::folder::{FolderFiles, MOST_RANKS, Opened, Whole, pieces_of, ranges_of, read_archive, view_of};
 use super::mesh::{Mesh, Placements};
-use super::pieces::{Piece, difference};
-use super::roots::{Located, RootChoice, choose};
-use super::{FolderFiles, MOST_RANKS, Opened, Whole, pieces_of, ranges_of, read_archive, view_of};
+use super::pieces::{TensorPiece, difference};
+use super::roots::{LocatedTensor, RootChoice, choose};
 use crate::container::{ReadOptions, Tensor, element_count};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
@@ -26,6 +26,9 @@ use std::sync::Arc;
 
 /// The file that says how many ranks there are.
 pub(super) const CONFIG: &str = "fsdp_config.json";
+
+/// Memory for a shard in a list, in bytes.
+const MEMORY_OF_SHARD: usize = 256;
 
 /// Returns the number of ranks and the rank in the name of a file.
 pub(super) fn parse(name: &str) -> Option<(u64, u64)> {
@@ -70,9 +73,13 @@ fn world_size(folder: &Path, names: &[String]) -> Result<u64> {
     Ok(count)
 }
 
+fn too_often() -> Error {
+    Error::new("malformed pickle: it refers to its tensors more often than any checkpoint does")
+}
+
 /// Division of a tensor, which is the same on all ranks.
 #[derive(Debug, PartialEq, Eq)]
-enum Division {
+enum TensorDivision {
     /// None: each rank has the whole tensor.
     Plain,
     Placed(Placements, Vec<u64>),
@@ -80,7 +87,7 @@ enum Division {
     Listed(Vec<(Vec<u64>, Vec<u64>)>),
 }
 
-impl Division {
+impl TensorDivision {
     fn name(&self) -> &'static str {
         match self {
             Self::Plain => "a plain tensor",
@@ -94,19 +101,19 @@ impl Division {
 struct Held {
     torch_type: &'static TorchType,
     shape: Vec<u64>,
-    division: Division,
-    pieces: Vec<Piece>,
+    division: TensorDivision,
+    pieces: Vec<TensorPiece>,
     mesh: Option<Arc<Mesh>>,
     how: String,
 }
 
 /// A tensor on the ranks that were read so far.
-struct Shared {
+struct SharedTensor {
     path: Vec<String>,
     first: Held,
     first_rank: u64,
     /// The pieces of all ranks.
-    pieces: Vec<(u64, Piece)>,
+    pieces: Vec<(u64, TensorPiece)>,
     /// The ranks of each mesh, and those of them that have the tensor.
     meshes: HashMap<Vec<u64>, HashSet<u64>>,
 }
@@ -115,7 +122,7 @@ struct Shared {
 #[derive(Default)]
 struct Ranks {
     names: Vec<String>,
-    tensors: HashMap<String, Result<Shared>>,
+    tensors: HashMap<String, Result<SharedTensor>>,
     facts: PickleFacts,
 }
 
@@ -146,9 +153,9 @@ pub(super) fn read(
             }
             Err(_) => (vec![name.clone()], 0),
         };
-        Located { path, bytes }
+        LocatedTensor { path, bytes }
     };
-    let located: Vec<Located> = names.iter().map(located).collect();
+    let located: Vec<LocatedTensor> = names.iter().map(located).collect();
     let RootChoice { names: new_names, roots, chosen } = choose(&located, root)?;
     let mut opened = Opened::default();
     for (name, new_name) in names.iter().zip(new_names).filter_map(|(name, new)| Some((name, new?))) {
@@ -170,7 +177,12 @@ impl Ranks {
         self.facts.merge(&archive.facts)?;
         let Pickle { values, root, .. } = &archive.pickle;
         let mut found = Vec::new();
+        let mut left = LEAST_MEMORY + MEMORY_PER_BYTE * archive.pickle.len;
         let (entries, arrays) = tree::visit(values, *root, &mut |name, tensor| {
+            /// Bytes of a tensor here besides its names and its shape.
+            const EACH: usize = 512;
+            let needed = memory(values, &values.tensors[tensor as usize]) + 2 * name.len() + EACH;
+            left = left.checked_sub(needed).ok_or_else(too_often)?;
             found.push((name, tensor));
             Ok(())
         })?;
@@ -179,7 +191,7 @@ impl Ranks {
         for entry in &entries {
             keys[entry.tensors.clone()].fill(Some(&*entry.key));
         }
-        let mut reader = RankReader { archive: &archive, bytes, number, rank, count, meshes: HashMap::new() };
+        let mut reader = RankReader { archive: &archive, bytes, number, rank, count, left, meshes: HashMap::new() };
         let mut seen = HashSet::new();
         for ((name, tensor), key) in found.iter().zip(keys) {
             if !seen.insert(name) {
@@ -204,7 +216,7 @@ impl Ranks {
             (Some(Err(error)), _) | (_, Err(error)) => Err(error),
             (None, Ok(held)) => {
                 let mut shared =
-                    Shared { path, first_rank: rank, first: held, pieces: Vec::new(), meshes: HashMap::new() };
+                    SharedTensor { path, first_rank: rank, first: held, pieces: Vec::new(), meshes: HashMap::new() };
                 let pieces = std::mem::take(&mut shared.first.pieces);
                 let mesh = shared.first.mesh.take();
                 shared.hold(rank, pieces, mesh);
@@ -219,8 +231,8 @@ impl Ranks {
     }
 }
 
-impl Shared {
-    fn hold(&mut self, rank: u64, pieces: Vec<Piece>, mesh: Option<Arc<Mesh>>) {
+impl SharedTensor {
+    fn hold(&mut self, rank: u64, pieces: Vec<TensorPiece>, mesh: Option<Arc<Mesh>>) {
         self.pieces.extend(pieces.into_iter().map(|piece| (rank, piece)));
         if let Some(mesh) = mesh {
             self.meshes.entry(mesh.ranks.clone()).or_default().insert(rank);
@@ -232,7 +244,7 @@ impl Shared {
         let differs = |what: &str, a: String, b: String| {
             Err(Error::new(format!("{what} differs: {a} on rank {}, {b} on rank {rank}", self.first_rank)))
         };
-        let names = [division, &held.division].map(Division::name);
+        let names = [division, &held.division].map(TensorDivision::name);
         if names[0] != names[1] {
             return differs("its class", names[0].to_owned(), names[1].to_owned());
         }
@@ -258,12 +270,12 @@ impl Shared {
                 return Err(Error::new(format!("rank {rank} of its mesh does not have it")));
             }
         }
-        let is_plain = division == Division::Plain;
+        let is_plain = division == TensorDivision::Plain;
         if let Some(rank) = taken.filter(|rank| is_plain && pieces.iter().any(|(other, _)| other == rank)) {
             pieces.retain(|(other, _)| *other == rank);
         }
         pieces.sort_by(|(a_rank, a), (b_rank, b)| a.compare(b).then(a_rank.cmp(b_rank)));
-        let mut unique: Vec<(u64, Piece)> = Vec::new();
+        let mut unique: Vec<(u64, TensorPiece)> = Vec::new();
         for (rank, piece) in pieces {
             match unique.last() {
                 Some((first, other)) if other.compare(&piece).is_eq() => {
@@ -284,7 +296,7 @@ impl Shared {
 
 /// Compares the elements at one place of a tensor on two ranks.
 fn check_equal(
-    [(a_rank, a), (b_rank, b)]: [(u64, &Piece); 2],
+    [(a_rank, a), (b_rank, b)]: [(u64, &TensorPiece); 2],
     torch_type: &TorchType,
     is_plain: bool,
     files: &FolderFiles,
@@ -327,15 +339,13 @@ struct RankReader<'r, 'a> {
     rank: u64,
     /// Number of ranks.
     count: u64,
+    /// Memory for lists of shards, in bytes.
+    left: usize,
     /// Meshes that were read, by the numbers of their objects.
     meshes: HashMap<PickleValue, Arc<Mesh>>,
 }
 
 impl RankReader<'_, '_> {
-    fn values(&self) -> &PickleValues<'_> {
-        &self.archive.pickle.values
-    }
-
     fn held(&mut self, tensor: u32) -> Result<Held> {
         let values = &self.archive.pickle.values;
         let TensorCall { meaning, arguments, .. } = values.tensors[tensor as usize];
@@ -354,7 +364,7 @@ impl RankReader<'_, '_> {
         let whole = ranges_of(&vec![0; view.shape.len()], &view.shape);
         let pieces = pieces_of(&view, &whole, self.number, 0)?;
         let View { torch_type, shape, .. } = view;
-        Ok(Held { torch_type, shape, division: Division::Plain, pieces, mesh: None, how: String::new() })
+        Ok(Held { torch_type, shape, division: TensorDivision::Plain, pieces, mesh: None, how: String::new() })
     }
 
     /// Reads a `DTensor`: the arguments have its dtype and shape, and the state the part of this rank and the mesh.
@@ -377,12 +387,9 @@ impl RankReader<'_, '_> {
         let object = spec.get("mesh")?;
         let mesh = match self.meshes.get(&object) {
             Some(mesh) => Arc::clone(mesh),
-            None => Arc::new(Mesh::read(archive, self.bytes, object, rank)?),
+            None => Arc::new(Mesh::read(archive, self.bytes, object, (rank, self.count))?),
         };
         self.meshes.insert(object, Arc::clone(&mesh));
-        if let Some(other) = mesh.ranks.iter().find(|other| **other >= self.count) {
-            return Err(Error::new(format!("is also on rank {other}, and there are {} ranks", self.count)));
-        }
         let placements = Placements::read(values, &spec, &mesh, shape.len(), is_old)?;
         let PickleValue::Tensor(local) = state.get("_local_tensor")? else {
             return Err(Error::new("has a part of another class, which tcast does not read"));
@@ -406,13 +413,13 @@ impl RankReader<'_, '_> {
             pieces = pieces_of(&local, &held, self.number, 0)?;
             group = Some(Arc::clone(&mesh));
         }
-        let division = Division::Placed(placements, mesh.shape.clone());
+        let division = TensorDivision::Placed(placements, mesh.shape.clone());
         Ok(Held { torch_type, shape, division, pieces, mesh: group, how })
     }
 
     /// Reads a `ShardedTensor`: its state has the shards of this rank, and the places of all shards.
-    fn listed(&self, state: PickleValue) -> Result<Held> {
-        let values = self.values();
+    fn listed(&mut self, state: PickleValue) -> Result<Held> {
+        let values = &self.archive.pickle.values;
         let malformed = || Error::new("malformed pickle: a ShardedTensor is not what torch writes");
         let Some(&[shards, metadata, group, _, _]) = values.sequence(state) else { return Err(malformed()) };
         let group = Attributes::of(values, group)?;
@@ -425,11 +432,13 @@ impl RankReader<'_, '_> {
         let metadata = Attributes::of(values, metadata)?;
         let shape = metadata.numbers("size")?;
         let torch_type = type_in_properties(values, metadata.get("tensor_properties")?)?;
+        let shards_of_all = metadata.elements("shards_metadata")?;
+        self.left = self.left.checked_sub(MEMORY_OF_SHARD.saturating_mul(shards_of_all.len())).ok_or_else(too_often)?;
         let place = |shard: &PickleValue| {
             let shard = Attributes::of(values, *shard)?;
             Ok((shard.numbers("shard_offsets")?, shard.numbers("shard_sizes")?))
         };
-        let mut places = metadata.elements("shards_metadata")?.iter().map(place).collect::<Result<Vec<_>>>()?;
+        let mut places = shards_of_all.iter().map(place).collect::<Result<Vec<_>>>()?;
         places.sort_unstable();
         let how = counted(places.len() as u64, "shard");
         let mut pieces = Vec::new();
@@ -453,6 +462,6 @@ impl RankReader<'_, '_> {
             }
             pieces.extend(pieces_of(&local, &ranges_of(&own.0, &own.1), self.number, 0)?);
         }
-        Ok(Held { torch_type, shape, division: Division::Listed(places), pieces, mesh: None, how })
+        Ok(Held { torch_type, shape, division: TensorDivision::Listed(places), pieces, mesh: None, how })
     }
 }

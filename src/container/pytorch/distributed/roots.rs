@@ -22,12 +22,12 @@ const TRAINING: [&str; 10] = [
 const ALL: &str = ".";
 
 /// A tensor of a checkpoint for the choice: the keys that lead to it, and its size.
-pub(super) struct Located {
+pub(super) struct LocatedTensor {
     pub(super) path: Vec<String>,
     pub(super) bytes: u64,
 }
 
-impl Located {
+impl LocatedTensor {
     fn top(&self) -> &str {
         &self.path[0]
     }
@@ -52,19 +52,19 @@ pub(super) struct RootChoice {
 ///
 /// # Errors
 /// When no tensor is under the requested root.
-pub(super) fn choose(tensors: &[Located], requested: Option<&str>) -> Result<RootChoice> {
+pub(super) fn choose(tensors: &[LocatedTensor], requested: Option<&str>) -> Result<RootChoice> {
     let root = if requested.is_none() { usual_root(tensors) } else { None };
     let names: Vec<Option<String>> = match (requested, &root) {
         (Some(ALL), _) => tensors.iter().map(|tensor| Some(tensor.name(0))).collect(),
         (Some(wanted), _) => tensors.iter().map(|tensor| under(tensor, wanted)).collect(),
         (None, Some(root)) => {
-            let name = |tensor: &Located| {
+            let name = |tensor: &LocatedTensor| {
                 (tensor.path.len() > root.len() && tensor.path.starts_with(root)).then(|| tensor.name(root.len()))
             };
             tensors.iter().map(name).collect()
         }
         (None, None) => {
-            let is_read = |tensor: &Located| !TRAINING.contains(&tensor.top());
+            let is_read = |tensor: &LocatedTensor| !TRAINING.contains(&tensor.top());
             tensors.iter().map(|tensor| is_read(tensor).then(|| tensor.name(0))).collect()
         }
     };
@@ -97,7 +97,7 @@ pub(super) fn choose(tensors: &[Located], requested: Option<&str>) -> Result<Roo
 }
 
 /// Returns the name of a tensor under a root that is given as text: the keys decide where it ends.
-fn under(tensor: &Located, root: &str) -> Option<String> {
+fn under(tensor: &LocatedTensor, root: &str) -> Option<String> {
     let is_root = |keys: &usize| tensor.path[..*keys].join(".") == root;
     match (1..=tensor.path.len()).find(is_root)? {
         keys if keys == tensor.path.len() => tensor.path.last().cloned(),
@@ -106,10 +106,10 @@ fn under(tensor: &Located, root: &str) -> Option<String> {
 }
 
 /// Returns the keys of the only usual root.
-fn usual_root(tensors: &[Located]) -> Option<Vec<String>> {
+fn usual_root(tensors: &[LocatedTensor]) -> Option<Vec<String>> {
     let mut found: Vec<&[String]> = Vec::new();
     for depth in 1..=2 {
-        let is_in_root = |tensor: &&Located| {
+        let is_in_root = |tensor: &&LocatedTensor| {
             let path = &tensor.path;
             path.len() > depth && is_key_of_weights(&path[depth - 1]) && !TRAINING.contains(&tensor.top())
         };

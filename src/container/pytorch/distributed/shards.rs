@@ -3,9 +3,9 @@
 
 use super::super::code::PickleFacts;
 use super::super::types::TorchType;
-use super::pieces::{Piece, Span};
-use super::roots::{Located, RootChoice, choose};
-use super::{FolderFiles, Opened, Whole};
+use super::folder::{FolderFiles, Opened, Whole};
+use super::pieces::{Span, TensorPiece};
+use super::roots::{LocatedTensor, RootChoice, choose};
 use crate::container::foreign::DIVIDED_TENSORS;
 use crate::container::{Contents, ReadOptions, SHARDS};
 use crate::error::{Error, Result};
@@ -39,7 +39,7 @@ pub(super) fn read(folder: &Path, names: &[String], files: &mut FolderFiles, opt
         let what = format!("lacks shards: {} of {most}", first_few(&missing, 5));
         return Err(Error::new(what).in_file(folder).remedy("copy or download the whole folder"));
     }
-    let mut tensors: Vec<(String, &TorchType, Vec<Piece>)> = Vec::new();
+    let mut tensors: Vec<(String, &TorchType, Vec<TensorPiece>)> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
     for name in names.iter().filter(|name| parse(name).is_some()) {
         let in_file = |error: Error| error.in_file(&folder.join(name));
@@ -65,7 +65,7 @@ pub(super) fn read(folder: &Path, names: &[String], files: &mut FolderFiles, opt
                 stride *= (*len).max(1); // the header was checked against the file
             }
             spans.reverse();
-            let piece = Piece { spans: spans.into(), file: number, start: range.start };
+            let piece = TensorPiece { spans: spans.into(), file: number, start: range.start };
             let at = *places.entry(tensor.name.to_string()).or_insert(tensors.len());
             match tensors.get_mut(at) {
                 None => tensors.push((tensor.name.to_string(), torch_type, vec![piece])),
@@ -80,13 +80,13 @@ pub(super) fn read(folder: &Path, names: &[String], files: &mut FolderFiles, opt
             }
         }
     }
-    let size = |pieces: &[Piece]| -> Vec<u64> {
+    let size = |pieces: &[TensorPiece]| -> Vec<u64> {
         let axes = 0..pieces[0].spans.len();
         axes.map(|axis| pieces.iter().map(|piece| piece.spans[axis].end()).max().unwrap_or_default()).collect()
     };
-    let located = |(name, torch_type, pieces): &(String, &TorchType, Vec<Piece>)| {
+    let located = |(name, torch_type, pieces): &(String, &TorchType, Vec<TensorPiece>)| {
         let count = size(pieces).iter().fold(1, |count: u64, len| count.saturating_mul(*len));
-        Located { path: vec![name.clone()], bytes: count.saturating_mul(torch_type.width) }
+        LocatedTensor { path: vec![name.clone()], bytes: count.saturating_mul(torch_type.width) }
     };
     let RootChoice { names: new, roots, chosen } =
         choose(&tensors.iter().map(located).collect::<Vec<_>>(), options.root)?;
